@@ -1,0 +1,2 @@
+//! The `leveret` program.
+fn main() {}

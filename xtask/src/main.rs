@@ -1,0 +1,2 @@
+//! The chores of the project, behind one door: `cargo xtask`.
+fn main() {}
