@@ -474,7 +474,7 @@ impl<'a> Runner<'a> {
             .filter(|e| e.call.name != "heartbeat" && e.call.name != "confirms")
             .map(|e| e.repeat)
             .sum();
-        let has_heartbeat = expects.iter().any(|e| e.call.name == "heartbeat");
+        let wanted_beats = expects.iter().filter(|e| e.call.name == "heartbeat").count() as u64;
         let has_confirms = expects.iter().any(|e| e.call.name == "confirms");
         let wanted = wanted as usize + usize::from(has_confirms);
         let step = Duration::from_millis(10);
@@ -490,7 +490,7 @@ impl<'a> Runner<'a> {
             }
             let count: usize = self.peers.values().map(Peer::waiting).sum();
             let beats: u64 = self.peers.values().map(|p| p.heartbeats).sum();
-            let is_enough = count >= wanted && (!has_heartbeat || beats > 0);
+            let is_enough = count >= wanted && beats >= wanted_beats;
             silent = if any { Duration::ZERO } else { silent + step };
             waited += step;
             if silent >= quiet && (is_enough || waited >= self.settings.deadline) {

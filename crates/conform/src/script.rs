@@ -25,7 +25,7 @@
 //! skip leveret: why                      not run there
 //! ```
 //!
-//! A conversation that begins neither with `tcp` nor `connect` has connection `a` with channel 1.
+//! A conversation that does not begin with `tcp a` or `connect a` has `a`, logged in, with channel 1.
 
 use std::ops::Range;
 
@@ -308,6 +308,9 @@ impl Send {
             "method" => {
                 let (id, tail) = tail.split_once(' ').unwrap_or((tail, ""));
                 let (class, method) = id.split_once('.').ok_or("method CLASS.ID bytes")?;
+                if class == "10" {
+                    target.channel = target.channel.or(Some(0));
+                }
                 What::Frame(1, bytes::parse(&format!("u16:{class} u16:{method} {tail}"))?)
             }
             "heartbeat" => {
