@@ -414,8 +414,14 @@ pub enum ToMeta {
         /// Who deleted it, and how many ready messages it had.
         reply: Option<(ReplyTo, u64)>,
     },
-    /// A connection ended: its exclusive queues go.
-    Disconnected(ConnectionId),
+    /// A connection ended: its exclusive queues go. With `reply`, [`Reply::Done`] comes when the last one
+    /// is gone, as RabbitMQ waits for it before `connection.close-ok`.
+    Disconnected {
+        /// Which.
+        connection: ConnectionId,
+        /// Who waits.
+        reply: Option<ReplyTo>,
+    },
     /// A change from the command line, applied to the topology; its result is given to `reply`.
     Admin {
         /// Who.
