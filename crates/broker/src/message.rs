@@ -310,8 +310,10 @@ pub enum ToShard {
         /// The message; `confirm` is 0.
         message: Publish,
     },
-    /// Answer to [`ToShard::DeadLetter`].
+    /// Answer to [`ToShard::DeadLetter`]: every target took it.
     DeadLettered(DeadLetterFrom),
+    /// Answer to [`ToShard::DeadLetter`]: a target was full.
+    DeadLetterRefused(DeadLetterFrom),
     /// A message passed a recent-history exchange kept here (`exchange id % shards`).
     Remember {
         /// The exchange.
