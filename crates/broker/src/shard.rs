@@ -29,7 +29,7 @@ use std::collections::BTreeSet;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use leveret_log::{Log, Usage};
-use leveret_queue::{Left, Offset, Queue, Time};
+use leveret_queue::{Left, Offset, Queue, Reason, Time};
 use leveret_topology::{QueueId, Topology};
 
 use crate::message::{Outbox, ToShard, shard_of};
@@ -60,7 +60,7 @@ pub struct Shard<L> {
     dying: Vec<QueueId>,
     histories: Histories,
     /// Dead letters that wait for their targets (at-least-once strategy).
-    awaited: Map<(QueueId, Offset), u32>,
+    awaited: Map<(QueueId, Offset), (u32, Reason)>,
     /// Those that found no target and try again.
     stuck: BTreeSet<Stuck>,
     counters: Counters,

@@ -55,7 +55,7 @@ impl<L: Log> Shard<L> {
             let at = now.plus_ms(RETRY_MS);
             self.stuck.insert(Stuck { at, queue: id, offset, reason });
         } else {
-            self.awaited.insert((id, offset), sent);
+            self.awaited.insert((id, offset), (sent, reason));
         }
     }
 
@@ -202,7 +202,7 @@ impl<L: Log> Shard<L> {
     /// A target took a dead letter of ours.
     pub(super) fn dead_lettered(&mut self, from: DeadLetterFrom) {
         let key = (from.queue, from.offset);
-        let Some(awaited) = self.awaited.get_mut(&key) else { return };
+        let Some((awaited, _)) = self.awaited.get_mut(&key) else { return };
         *awaited -= 1;
         if *awaited > 0 {
             return;
@@ -219,10 +219,10 @@ impl<L: Log> Shard<L> {
     /// A target refused a dead letter of ours: later again. Targets that took it get it twice, which
     /// is what "at least once" says.
     pub(super) fn dead_letter_refused(&mut self, from: DeadLetterFrom, now: Time) {
-        if self.awaited.remove(&(from.queue, from.offset)).is_some() {
+        if let Some((_, reason)) = self.awaited.remove(&(from.queue, from.offset)) {
             let at = now.plus_ms(RETRY_MS);
             let (queue, offset) = (from.queue, from.offset);
-            self.stuck.insert(Stuck { at, queue, offset, reason: Reason::Rejected });
+            self.stuck.insert(Stuck { at, queue, offset, reason });
         }
     }
 
