@@ -337,6 +337,8 @@ pub enum ToShard {
     },
     /// The connection ended; everything it settled was sent before. Its port is forgotten.
     Disconnected(ConnectionId),
+    /// From the driver: go on with queues whose budget ran out.
+    Continue,
     /// Facts about the queues here, for listings. Answered by [`Reply::Queues`].
     List {
         /// Who.

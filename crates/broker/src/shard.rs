@@ -171,6 +171,8 @@ impl<L: Log> Shard<L> {
             ToShard::Replay { exchange, queue } => self.replay(exchange, queue, topology, now, out),
             ToShard::Forget { exchange } => self.histories.forget(exchange),
             ToShard::Disconnected(connection) => self.disconnected(connection, now, out),
+            // What is to go on was touched at the start of the turn.
+            ToShard::Continue => {}
             ToShard::List { reply } => self.list(reply, out),
         }
     }

@@ -22,7 +22,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 
 use crate::node::{Node, now};
-use crate::runner::with_runner;
+use crate::runner::{return_undelivered, with_runner};
 use crate::turn::Actor;
 
 /// Bytes asked of a socket at once.
@@ -80,6 +80,8 @@ pub struct Workplace<'a> {
     pub block: &'a mut Vec<u8>,
     /// The names.
     pub topology: &'a Topology,
+    /// How many shards there are.
+    pub shards: usize,
 }
 
 impl Connection {
@@ -138,7 +140,11 @@ impl Connection {
     /// `work.out`, for [`write`](Self::write) to send after the letters were posted.
     pub(crate) fn turn(&self, state: &mut State, letters: &mut Vec<Letter>, work: &mut Workplace<'_>) {
         if state.is_over {
-            letters.clear();
+            for letter in letters.drain(..) {
+                if let Letter::Session(letter) = letter {
+                    return_undelivered(letter, work.shards, &mut work.outbox.shards);
+                }
+            }
             return;
         }
         std::mem::swap(work.out, &mut state.output);
@@ -220,10 +226,10 @@ impl Connection {
 
     /// Tells the own task what to wait for, when that changed.
     fn set_waits(&self, for_room: bool, timeout: Option<Time>) {
-        let due = timeout.map_or(u64::MAX, Time::get);
+        let due = timeout.map_or(u64::MAX, Time::ms);
         // A later timeout needs no wake-up: the old one fires in vain and finds the new one.
         let earlier = due < self.due_ms.load(Ordering::Relaxed);
-        if earlier || self.due_ms.load(Ordering::Relaxed) < now().get() {
+        if earlier || self.due_ms.load(Ordering::Relaxed) < now().ms() {
             self.due_ms.store(due, Ordering::Release);
         }
         let changed = self.waits_for_room.swap(for_room, Ordering::AcqRel) != for_room;
@@ -304,6 +310,6 @@ async fn until(due_ms: u64) {
     if due_ms == u64::MAX {
         return std::future::pending().await;
     }
-    let wait = due_ms.saturating_sub(now().get());
+    let wait = due_ms.saturating_sub(now().ms());
     tokio::time::sleep(Duration::from_millis(wait)).await;
 }

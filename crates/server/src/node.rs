@@ -168,5 +168,5 @@ impl Node {
 /// The wall clock, as the broker counts time: ms since the Unix epoch.
 pub fn now() -> Time {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    Time::new(since.map_or(0, |since| since.as_millis() as u64))
+    Time::from_ms(since.map_or(0, |since| since.as_millis() as u64))
 }

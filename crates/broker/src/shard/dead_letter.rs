@@ -52,7 +52,7 @@ impl<L: Log> Shard<L> {
         if !at_least_once {
             self.release(offset);
         } else if sent == 0 {
-            let at = now.plus_ms(RETRY_MS);
+            let at = now.after_ms(RETRY_MS);
             self.stuck.insert(Stuck { at, queue: id, offset, reason });
         } else {
             self.awaited.insert((id, offset), (sent, reason));
@@ -220,7 +220,7 @@ impl<L: Log> Shard<L> {
     /// is what "at least once" says.
     pub(super) fn dead_letter_refused(&mut self, from: DeadLetterFrom, now: Time) {
         if let Some((_, reason)) = self.awaited.remove(&(from.queue, from.offset)) {
-            let at = now.plus_ms(RETRY_MS);
+            let at = now.after_ms(RETRY_MS);
             let (queue, offset) = (from.queue, from.offset);
             self.stuck.insert(Stuck { at, queue, offset, reason });
         }
@@ -264,7 +264,7 @@ fn stamp(properties: &mut Properties, death: &Death<'_>) -> Vec<String> {
     entry.set("count", Value::I64(1));
     entry.set("reason", long(death.reason));
     entry.set("queue", long(death.queue));
-    entry.set("time", Value::Timestamp(death.now.get() / 1000));
+    entry.set("time", Value::Timestamp(death.now.ms() / 1000));
     entry.set("exchange", long(death.exchange));
     entry.set("routing-keys", Value::Array(keys.iter().map(|key| long(key)).collect()));
     if let Some(expiration) = expiration {
@@ -353,7 +353,7 @@ mod tests {
     use super::*;
 
     fn death<'a>(reason: &'static str, queue: &'a str) -> Death<'a> {
-        Death { reason, queue, exchange: "x", key: "k", now: Time::new(5_000) }
+        Death { reason, queue, exchange: "x", key: "k", now: Time::from_ms(5_000) }
     }
 
     #[test]

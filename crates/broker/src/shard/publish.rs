@@ -62,7 +62,7 @@ impl<L: Log> Shard<L> {
         out: &mut Outbox,
     ) -> bool {
         let message = &publish.message;
-        let head = Head::of(message, publish.persistent, now.get()).encode();
+        let head = Head::of(message, publish.persistent, now.ms()).encode();
         let holders = publish.targets.len() as u32;
         let appended = if message.more().is_empty() {
             let parts = [&head[..], message.names(), message.properties(), message.body()];
