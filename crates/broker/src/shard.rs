@@ -306,3 +306,9 @@ fn queue_offset(at: leveret_log::Offset) -> Offset {
 fn log_offset(at: Offset) -> leveret_log::Offset {
     leveret_log::Offset::new(at.get())
 }
+
+/// `queue 'q' in vhost '/'`, as RabbitMQ's texts name it.
+fn describe(queue: &leveret_topology::Queue, topology: &Topology) -> String {
+    let vhost = topology.vhost_by_id(queue.vhost).map_or("", |vhost| &vhost.name);
+    format!("queue '{}' in vhost '{vhost}'", queue.name)
+}

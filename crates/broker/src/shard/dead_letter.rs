@@ -8,7 +8,7 @@ use leveret_amqp::content::{Properties, RawProperties};
 use leveret_amqp::table::{RawTable, Table, Value};
 use leveret_log::Log;
 use leveret_queue::{Offset, Reason, Time};
-use leveret_topology::{HashProperties, QueueId, Route, Topology};
+use leveret_topology::{HashProperties, QueueId, Routable, Route, Topology};
 use smallvec::SmallVec;
 
 use super::{Shard, log_offset};
@@ -93,15 +93,15 @@ impl<L: Log> Shard<L> {
     ) -> Option<(Publish, Vec<QueueId>)> {
         let queue = topology.queue_by_id(id)?;
         let (exchange_name, new_key) = queue.dead_letter()?;
-        let exchange = topology.exchange(queue.vhost(), exchange_name)?;
+        let exchange = topology.exchange(queue.vhost, exchange_name)?;
         let record = self.log.read(log_offset(offset)).ok()?.bytes;
         let view = View::of(&record)?;
         let (old_exchange, old_key) = view.exchange_and_key()?;
         let mut properties = RawProperties::new(view.properties).to_owned().ok()?;
 
         let death = Death {
-            reason: reason_name(reason),
-            queue: queue.name(),
+            reason: reason.name(),
+            queue: &queue.name,
             exchange: old_exchange,
             key: old_key,
             now,
@@ -123,17 +123,18 @@ impl<L: Log> Shard<L> {
         let peek = RawProperties::new(&encoded).peek().ok()?;
         let more_keys: SmallVec<[&str; 4]> = more_keys.iter().map(String::as_str).collect();
         let mut route = Route::default();
-        let hash = HashProperties::of(&peek);
-        topology.route(
-            queue.vhost(),
-            exchange.id(),
+        let message = Routable {
             key,
-            &more_keys,
-            peek.headers,
-            offset.get(),
-            &hash,
-            &mut route,
-        );
+            more_keys: &more_keys,
+            headers: peek.headers,
+            properties: HashProperties {
+                correlation_id: peek.correlation_id,
+                message_id: peek.message_id,
+                timestamp: peek.timestamp,
+            },
+            seed: offset.get(),
+        };
+        topology.route(queue.vhost, exchange.id, &message, &mut route);
         let mut targets = route.queues.to_vec();
         if reason != Reason::Rejected {
             targets.retain(|&target| !is_cycle(topology, target, peek.headers));
@@ -321,15 +322,6 @@ fn string_list(value: Option<&Value>) -> Vec<String> {
     strings.collect()
 }
 
-fn reason_name(reason: Reason) -> &'static str {
-    match reason {
-        Reason::Rejected => "rejected",
-        Reason::Expired => "expired",
-        Reason::Maxlen => "maxlen",
-        Reason::DeliveryLimit => "delivery_limit",
-    }
-}
-
 /// Whether the message was in the target before and came round with no consumer's reject since: it
 /// would go round for ever. The rule of RabbitMQ: such a target is left out.
 fn is_cycle(topology: &Topology, target: QueueId, headers: Option<RawTable<'_>>) -> bool {
@@ -341,7 +333,7 @@ fn is_cycle(topology: &Topology, target: QueueId, headers: Option<RawTable<'_>>)
         if death.get("reason") == Some(&long("rejected")) {
             return false;
         }
-        if death.get("queue") == Some(&long(queue.name())) {
+        if death.get("queue") == Some(&long(&queue.name)) {
             return true;
         }
     }

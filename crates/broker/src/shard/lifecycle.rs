@@ -5,7 +5,7 @@ use leveret_log::Log;
 use leveret_queue::Time;
 use leveret_topology::{QueueId, Topology};
 
-use super::Shard;
+use super::{Shard, describe};
 use crate::message::{ConsumerFacts, Outbox, QueueFacts, Reply, ReplyTo, ToMeta};
 
 impl<L: Log> Shard<L> {
@@ -112,7 +112,7 @@ impl<L: Log> Shard<L> {
             (Some(why), Some(reply)) => {
                 let name = topology
                     .queue_by_id(id)
-                    .map_or_else(|| "queue".to_owned(), |queue| topology.describe_queue(queue));
+                    .map_or_else(|| "queue".to_owned(), |queue| describe(queue, topology));
                 let text = format!("{name} {why}");
                 out.reply(reply, Reply::Refused { code: ReplyCode::PreconditionFailed, text });
             }
