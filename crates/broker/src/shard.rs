@@ -95,7 +95,7 @@ pub struct Counters {
 }
 
 /// Deliveries a queue may make before others get their turn.
-const DISPATCH_BUDGET: usize = 4096;
+const DISPATCH_BUDGET: u32 = 4096;
 
 impl<L: Log> Shard<L> {
     /// Shard number `index` of `shards`.

@@ -87,6 +87,10 @@ impl<L: Log> Shard<L> {
 
     /// Takes a consumer out of its queue. True when the queue has none left now.
     fn remove_consumer(&mut self, key: u32, now: Time) -> bool {
+        // What the queue meant for it already is handed out, not taken back.
+        if let Some(consumer) = self.ports.consumer(key) {
+            self.dispatch(consumer.queue, now);
+        }
         let Some(consumer) = self.ports.remove(key) else { return false };
         let Some(hosted) = self.queues.get_mut(&consumer.queue) else { return false };
         hosted.consumers.retain(|&other| other != key);

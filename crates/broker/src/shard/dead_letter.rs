@@ -30,18 +30,19 @@ pub(super) struct Stuck {
 }
 
 impl<L: Log> Shard<L> {
-    /// Publishes a message that left queue `id` to that queue's dead-letter exchange.
+    /// Publishes a message that left queue `id` to that queue's dead-letter exchange. With
+    /// `at_least_once` the queue still holds it until its targets took it.
+    #[expect(clippy::too_many_arguments, reason = "what left, and the turn's")]
     pub(super) fn dead_letter(
         &mut self,
         id: QueueId,
         offset: Offset,
         reason: Reason,
+        at_least_once: bool,
         topology: &Topology,
         now: Time,
         out: &mut Outbox,
     ) {
-        let at_least_once =
-            self.queues.get(&id).is_some_and(|hosted| hosted.queue.options().at_least_once);
         let letter = self.make_dead_letter(id, offset, reason, topology, now);
         let from = DeadLetterFrom { shard: self.index, queue: id, offset };
         let from = at_least_once.then_some(from);
@@ -210,9 +211,9 @@ impl<L: Log> Shard<L> {
         }
         self.awaited.remove(&key);
         if let Some(hosted) = self.queues.get_mut(&from.queue)
-            && hosted.queue.dead_lettered(from.offset, &mut self.scratch)
+            && hosted.queue.dead_lettered(from.offset)
         {
-            self.note_left(from.queue);
+            self.release(from.offset);
             self.touch(from.queue);
         }
     }
@@ -235,7 +236,7 @@ impl<L: Log> Shard<L> {
             }
             self.stuck.pop_first();
             if self.queues.contains_key(&stuck.queue) {
-                self.dead_letter(stuck.queue, stuck.offset, stuck.reason, topology, now, out);
+                self.dead_letter(stuck.queue, stuck.offset, stuck.reason, true, topology, now, out);
             }
         }
     }
