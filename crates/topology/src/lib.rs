@@ -27,6 +27,7 @@ mod exchange;
 mod exchanges;
 mod hash;
 mod id;
+mod invariants;
 mod parameters;
 mod pattern;
 mod policy;
