@@ -398,6 +398,8 @@ pub enum ToMeta {
         vhost: VhostId,
         /// Name: never empty, the session makes one up.
         name: Box<str>,
+        /// The session made the name up.
+        server_named: bool,
         /// Survives a restart.
         durable: bool,
         /// Belongs to this connection only.

@@ -8,7 +8,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use leveret_amqp::reply::ReplyCode;
 use leveret_topology::{
-    Destination, ExchangeId, ExchangeSpec, QueueId, QueueSpec, Removed, Topology,
+    Destination, ExchangeId, ExchangeSpec, QueueId, QueueSpec, Removed, Target, Topology,
 };
 
 use crate::message::{
@@ -73,6 +73,7 @@ impl Meta {
                 reply,
                 vhost,
                 name,
+                server_named,
                 durable,
                 exclusive,
                 auto_delete,
@@ -80,10 +81,16 @@ impl Meta {
             } => {
                 let exclusive_owner = exclusive.then_some(reply.connection.get());
                 let name = &*name;
-                let spec =
-                    QueueSpec { vhost, name, durable, auto_delete, exclusive_owner, arguments };
-                // A caller that does not own an exclusive queue is told so whatever it declares.
-                match topology.declare_queue(spec, reply.connection.get()) {
+                let spec = QueueSpec {
+                    vhost,
+                    name,
+                    server_named,
+                    durable,
+                    auto_delete,
+                    exclusive_owner,
+                    arguments,
+                };
+                match topology.declare_queue(spec) {
                     Ok(declared) => {
                         let shard = shard_of(declared.id, self.shards);
                         let queue = declared.id;
@@ -101,7 +108,8 @@ impl Meta {
             ToMeta::Unbind(binding) => {
                 let Binding { reply, vhost, source, key, arguments, .. } = &*binding;
                 let destination = destination(&binding);
-                match topology.unbind(*vhost, source, destination, key, arguments.clone()) {
+                let connection = Some(reply.connection.get());
+                match topology.unbind(*vhost, source, destination, key, arguments.clone(), connection) {
                     Ok(removed) => {
                         self.removed(&removed, out);
                         out.reply(*reply, Reply::Done);
@@ -110,7 +118,7 @@ impl Meta {
                 }
             }
             ToMeta::QueueGone { queue, reply } => {
-                let owner = topology.queue_by_id(queue).and_then(|queue| queue.exclusive_owner());
+                let owner = topology.queue_by_id(queue).and_then(|queue| queue.exclusive_owner);
                 let removed = topology.remove_queue(queue);
                 self.removed(&removed, out);
                 if let Some((reply, messages)) = reply {
@@ -130,9 +138,11 @@ impl Meta {
     fn bind(&mut self, binding: Binding, topology: &mut Topology, out: &mut Outbox) {
         let destination = destination(&binding);
         let Binding { reply, vhost, ref source, ref key, ref arguments, .. } = binding;
-        match topology.bind(vhost, source, destination, key, arguments.clone()) {
+        let connection = Some(reply.connection.get());
+        match topology.bind(vhost, source, destination, key, arguments.clone(), connection) {
             Ok(bound) => {
-                if let Some((exchange, queue)) = bound.replay {
+                if let (Some(exchange), Target::Queue(queue)) = (bound.recent_history, bound.target)
+                {
                     let shard = history_shard(exchange, self.shards);
                     out.shard(shard, ToShard::Replay { exchange, queue });
                 }
@@ -144,7 +154,8 @@ impl Meta {
 
     /// Exchanges that went take what they remembered with them.
     fn removed(&self, removed: &Removed, out: &mut Outbox) {
-        for &exchange in &removed.exchanges {
+        for exchange in &removed.exchanges {
+            let exchange = exchange.id;
             out.shard(history_shard(exchange, self.shards), ToShard::Forget { exchange });
         }
     }

@@ -95,7 +95,7 @@ pub struct Counters {
 }
 
 /// Deliveries a queue may make before others get their turn.
-const DISPATCH_BUDGET: usize = 4096;
+const DISPATCH_BUDGET: u32 = 4096;
 
 impl<L: Log> Shard<L> {
     /// Shard number `index` of `shards`.
@@ -305,4 +305,10 @@ fn queue_offset(at: leveret_log::Offset) -> Offset {
 /// A queue's offset as the log names it.
 fn log_offset(at: Offset) -> leveret_log::Offset {
     leveret_log::Offset::new(at.get())
+}
+
+/// `queue 'q' in vhost '/'`, as RabbitMQ's texts name it.
+fn describe(queue: &leveret_topology::Queue, topology: &Topology) -> String {
+    let vhost = topology.vhost_by_id(queue.vhost).map_or("", |vhost| &vhost.name);
+    format!("queue '{}' in vhost '{vhost}'", queue.name)
 }

@@ -141,26 +141,25 @@ impl ChannelLimit {
 
     #[cold]
     fn try_take_limited(&self, ack_required: bool) -> bool {
-        for _ in 0..2 {
-            if !ack_required && self.has_room() {
-                return true;
-            }
-            // Queues of several shards may race for the last place.
-            let mut unacked = self.unacked.load(Ordering::SeqCst);
-            while ack_required && self.has_room() {
-                match self.unacked.compare_exchange(
-                    unacked,
-                    unacked + 1,
-                    Ordering::SeqCst,
-                    Ordering::SeqCst,
-                ) {
-                    Ok(_) => return true,
-                    Err(now) => unacked = now,
-                }
-            }
-            self.waiting.store(true, Ordering::SeqCst);
+        if self.reserve(ack_required) {
+            return true;
         }
-        false
+        self.waiting.store(true, Ordering::SeqCst);
+        self.reserve(ack_required)
+    }
+
+    /// Queues of several shards may race for the last place: only one gets it.
+    fn reserve(&self, ack_required: bool) -> bool {
+        let limit = self.limit.load(Ordering::SeqCst);
+        let has_room = |unacked: u32| limit == 0 || unacked < limit;
+        if self.stopped.load(Ordering::SeqCst) {
+            false
+        } else if ack_required {
+            let add = |unacked| has_room(unacked).then_some(unacked + 1);
+            self.unacked.fetch_update(Ordering::SeqCst, Ordering::SeqCst, add).is_ok()
+        } else {
+            has_room(self.unacked.load(Ordering::SeqCst))
+        }
     }
 }
 
@@ -210,11 +209,81 @@ impl Gate {
         true
     }
 
-    /// Undoes [`try_take`](Self::try_take).
-    pub(crate) fn give_back(&self, size: u32, ack_required: bool) {
-        self.output.queued.fetch_sub(delivery_cost(u64::from(size)), Ordering::SeqCst);
-        if ack_required {
-            self.channel.unacked.fetch_sub(1, Ordering::SeqCst);
-        }
+    /// Undoes [`try_take`](Self::try_take). True when a queue waits: the connection's consumers are to be
+    /// resumed.
+    #[must_use = "somebody may wait for a resume"]
+    pub(crate) fn give_back(&self, size: u32, ack_required: bool) -> bool {
+        let output = self.output.released(delivery_cost(u64::from(size)));
+        let channel = ack_required && self.channel.settled(1);
+        output || channel
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gate(output_limit: u64) -> Gate {
+        Gate::new(Arc::new(OutputGauge::new(output_limit)), Arc::new(ChannelLimit::new()))
+    }
+
+    #[test]
+    fn the_message_that_crosses_the_output_limit_still_goes() {
+        let gate = gate(1_000);
+        assert!(gate.try_take(500, false));
+        assert!(gate.try_take(10_000, false));
+        assert!(!gate.may_take());
+        assert!(!gate.output().released(delivery_cost(500)), "nobody waits");
+        assert!(!gate.try_take(0, false));
+        assert!(gate.output().released(delivery_cost(10_000)));
+        assert!(!gate.output().released(0), "told once");
+        assert!(gate.try_take(0, false));
+    }
+
+    #[test]
+    fn a_waiting_queue_is_woken_at_half() {
+        let gate = gate(1_000);
+        gate.output().added(1_500);
+        assert!(!gate.try_take(0, true));
+        assert!(!gate.output().released(900), "600 of 1000: not yet");
+        assert!(gate.may_take(), "but who asks may");
+        assert!(gate.output().released(100));
+    }
+
+    #[test]
+    fn global_prefetch_counts_only_those_that_ack() {
+        let gate = gate(u64::MAX);
+        assert!(gate.try_take(1, true));
+        assert!(!gate.channel().set_limit(2));
+        assert!(gate.try_take(1, false));
+        assert!(gate.try_take(1, true));
+        assert_eq!(gate.channel().unacked(), 2);
+        assert!(!gate.try_take(1, true));
+        assert!(!gate.try_take(1, false), "a full channel stops no-ack consumers too");
+        assert!(gate.channel().settled(1));
+        assert!(gate.try_take(1, true));
+        assert!(!gate.try_take(1, true));
+        assert!(gate.channel().set_limit(0), "no limit wakes as well");
+        assert!(gate.try_take(1, true));
+    }
+
+    #[test]
+    fn flow_stops_all() {
+        let gate = gate(u64::MAX);
+        assert!(!gate.channel().set_flow(false));
+        assert!(!gate.may_take());
+        assert!(!gate.try_take(1, false));
+        assert!(!gate.try_take(1, true));
+        assert!(gate.channel().set_flow(true));
+        assert!(gate.try_take(1, true));
+    }
+
+    #[test]
+    fn what_was_taken_can_be_given_back() {
+        let gate = gate(200);
+        assert!(gate.try_take(500, true));
+        assert!(!gate.try_take(1, true));
+        assert!(gate.give_back(500, true));
+        assert_eq!((gate.output().queued(), gate.channel().unacked()), (0, 0));
     }
 }

@@ -25,16 +25,23 @@
 //! `unacked.rs` what is out; `consumers.rs` the round robin; `dispatch.rs` the loop that joins the three;
 //! `limits.rs` lengths and expiry; `gate.rs` what connection and channel allow.
 
+mod consumers;
+mod dispatch;
+mod extra;
+mod fifo;
 mod gate;
+mod limits;
 mod message;
 mod options;
 mod queue;
+mod ready;
+mod slab;
+mod unacked;
 
+pub use consumers::{ConsumerId, ConsumerSpec, ConsumerView, ExclusiveInUse};
 pub use gate::{ChannelLimit, Gate, OutputGauge, delivery_cost};
 pub use message::{
     Delivery, Got, Incoming, Left, Offset, Reason, Refused, Settle, Time, UnackedId,
 };
 pub use options::{Options, Overflow};
-pub use queue::{
-    ConsumerId, ConsumerSpec, ConsumerView, Counts, Dispatched, ExclusiveInUse, Queue, Removed,
-};
+pub use queue::{Counts, Dispatched, Queue, Removed};

@@ -3,13 +3,17 @@
 //!
 //! - [`turn`]: actors and who runs them. [`runner`]: a thread's list of turns. [`threads`].
 //! - [`connection`]: socket and session. [`listener`].
-//! - [`node`]: all actors. [`serve`]: start and stop. [`control`]: requests of `leveret ctl`.
+//! - [`node`]: all actors. [`mod@serve`]: start and stop. [`control`]: requests of `leveret ctl`.
 
 pub mod connection;
 pub mod control;
 pub mod listener;
+mod logging;
 pub mod node;
 pub mod runner;
 pub mod serve;
+mod startup;
 pub mod threads;
 pub mod turn;
+
+pub use startup::{COMPATIBLE_VERSION, node_name, serve};

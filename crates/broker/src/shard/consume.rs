@@ -8,7 +8,7 @@ use leveret_queue::{ConsumerSpec, Time};
 use leveret_topology::{QueueId, Topology};
 
 use super::ports::Listed;
-use super::{DISPATCH_BUDGET, Shard, log_offset, note_left};
+use super::{DISPATCH_BUDGET, Shard, describe, log_offset, note_left};
 use crate::message::{
     ConnectionId, ConsumerSlot, Delivery, Outbox, Reply, ReplyTo, ToSession, ToShard,
 };
@@ -54,7 +54,7 @@ impl<L: Log> Shard<L> {
             }
             Err(_in_use) => {
                 let text = match topology.queue_by_id(id) {
-                    Some(queue) => format!("{} in exclusive use", topology.describe_queue(queue)),
+                    Some(queue) => format!("{} in exclusive use", describe(queue, topology)),
                     None => "queue in exclusive use".to_owned(),
                 };
                 out.reply(reply, Reply::Refused { code: ReplyCode::AccessRefused, text });
@@ -87,6 +87,10 @@ impl<L: Log> Shard<L> {
 
     /// Takes a consumer out of its queue. True when the queue has none left now.
     fn remove_consumer(&mut self, key: u32, now: Time) -> bool {
+        // What the queue meant for it already is handed out, not taken back.
+        if let Some(consumer) = self.ports.consumer(key) {
+            self.dispatch(consumer.queue, now);
+        }
         let Some(consumer) = self.ports.remove(key) else { return false };
         let Some(hosted) = self.queues.get_mut(&consumer.queue) else { return false };
         hosted.consumers.retain(|&other| other != key);

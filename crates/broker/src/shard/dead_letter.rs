@@ -8,7 +8,7 @@ use leveret_amqp::content::{Properties, RawProperties};
 use leveret_amqp::table::{RawTable, Table, Value};
 use leveret_log::Log;
 use leveret_queue::{Offset, Reason, Time};
-use leveret_topology::{HashProperties, QueueId, Route, Topology};
+use leveret_topology::{HashProperties, QueueId, Routable, Route, Topology};
 use smallvec::SmallVec;
 
 use super::{Shard, log_offset};
@@ -30,18 +30,19 @@ pub(super) struct Stuck {
 }
 
 impl<L: Log> Shard<L> {
-    /// Publishes a message that left queue `id` to that queue's dead-letter exchange.
+    /// Publishes a message that left queue `id` to that queue's dead-letter exchange. With
+    /// `at_least_once` the queue still holds it until its targets took it.
+    #[expect(clippy::too_many_arguments, reason = "what left, and the turn's")]
     pub(super) fn dead_letter(
         &mut self,
         id: QueueId,
         offset: Offset,
         reason: Reason,
+        at_least_once: bool,
         topology: &Topology,
         now: Time,
         out: &mut Outbox,
     ) {
-        let at_least_once =
-            self.queues.get(&id).is_some_and(|hosted| hosted.queue.options().at_least_once);
         let letter = self.make_dead_letter(id, offset, reason, topology, now);
         let from = DeadLetterFrom { shard: self.index, queue: id, offset };
         let from = at_least_once.then_some(from);
@@ -93,15 +94,15 @@ impl<L: Log> Shard<L> {
     ) -> Option<(Publish, Vec<QueueId>)> {
         let queue = topology.queue_by_id(id)?;
         let (exchange_name, new_key) = queue.dead_letter()?;
-        let exchange = topology.exchange(queue.vhost(), exchange_name)?;
+        let exchange = topology.exchange(queue.vhost, exchange_name)?;
         let record = self.log.read(log_offset(offset)).ok()?.bytes;
         let view = View::of(&record)?;
         let (old_exchange, old_key) = view.exchange_and_key()?;
         let mut properties = RawProperties::new(view.properties).to_owned().ok()?;
 
         let death = Death {
-            reason: reason_name(reason),
-            queue: queue.name(),
+            reason: reason.name(),
+            queue: &queue.name,
             exchange: old_exchange,
             key: old_key,
             now,
@@ -123,17 +124,18 @@ impl<L: Log> Shard<L> {
         let peek = RawProperties::new(&encoded).peek().ok()?;
         let more_keys: SmallVec<[&str; 4]> = more_keys.iter().map(String::as_str).collect();
         let mut route = Route::default();
-        let hash = HashProperties::of(&peek);
-        topology.route(
-            queue.vhost(),
-            exchange.id(),
+        let message = Routable {
             key,
-            &more_keys,
-            peek.headers,
-            offset.get(),
-            &hash,
-            &mut route,
-        );
+            more_keys: &more_keys,
+            headers: peek.headers,
+            properties: HashProperties {
+                correlation_id: peek.correlation_id,
+                message_id: peek.message_id,
+                timestamp: peek.timestamp,
+            },
+            seed: offset.get(),
+        };
+        topology.route(queue.vhost, exchange.id, &message, &mut route);
         let mut targets = route.queues.to_vec();
         if reason != Reason::Rejected {
             targets.retain(|&target| !is_cycle(topology, target, peek.headers));
@@ -209,9 +211,9 @@ impl<L: Log> Shard<L> {
         }
         self.awaited.remove(&key);
         if let Some(hosted) = self.queues.get_mut(&from.queue)
-            && hosted.queue.dead_lettered(from.offset, &mut self.scratch)
+            && hosted.queue.dead_lettered(from.offset)
         {
-            self.note_left(from.queue);
+            self.release(from.offset);
             self.touch(from.queue);
         }
     }
@@ -234,7 +236,7 @@ impl<L: Log> Shard<L> {
             }
             self.stuck.pop_first();
             if self.queues.contains_key(&stuck.queue) {
-                self.dead_letter(stuck.queue, stuck.offset, stuck.reason, topology, now, out);
+                self.dead_letter(stuck.queue, stuck.offset, stuck.reason, true, topology, now, out);
             }
         }
     }
@@ -321,15 +323,6 @@ fn string_list(value: Option<&Value>) -> Vec<String> {
     strings.collect()
 }
 
-fn reason_name(reason: Reason) -> &'static str {
-    match reason {
-        Reason::Rejected => "rejected",
-        Reason::Expired => "expired",
-        Reason::Maxlen => "maxlen",
-        Reason::DeliveryLimit => "delivery_limit",
-    }
-}
-
 /// Whether the message was in the target before and came round with no consumer's reject since: it
 /// would go round for ever. The rule of RabbitMQ: such a target is left out.
 fn is_cycle(topology: &Topology, target: QueueId, headers: Option<RawTable<'_>>) -> bool {
@@ -341,7 +334,7 @@ fn is_cycle(topology: &Topology, target: QueueId, headers: Option<RawTable<'_>>)
         if death.get("reason") == Some(&long("rejected")) {
             return false;
         }
-        if death.get("queue") == Some(&long(queue.name())) {
+        if death.get("queue") == Some(&long(&queue.name)) {
             return true;
         }
     }

@@ -5,7 +5,7 @@ use leveret_log::Log;
 use leveret_queue::Time;
 use leveret_topology::{QueueId, Topology};
 
-use super::Shard;
+use super::{Shard, describe};
 use crate::message::{ConsumerFacts, Outbox, QueueFacts, Reply, ReplyTo, ToMeta};
 
 impl<L: Log> Shard<L> {
@@ -41,7 +41,7 @@ impl<L: Log> Shard<L> {
                 Reply::Declared {
                     queue: id,
                     messages: counts.ready,
-                    consumers: counts.consumers,
+                    consumers: counts.consumers as u64,
                 }
             }
         };
@@ -112,7 +112,7 @@ impl<L: Log> Shard<L> {
             (Some(why), Some(reply)) => {
                 let name = topology
                     .queue_by_id(id)
-                    .map_or_else(|| "queue".to_owned(), |queue| topology.describe_queue(queue));
+                    .map_or_else(|| "queue".to_owned(), |queue| describe(queue, topology));
                 let text = format!("{name} {why}");
                 out.reply(reply, Reply::Refused { code: ReplyCode::PreconditionFailed, text });
             }
@@ -154,15 +154,15 @@ impl<L: Log> Shard<L> {
     pub(super) fn list(&self, reply: ReplyTo, out: &mut Outbox) {
         let facts = self.queues.iter().map(|(&id, hosted)| {
             let counts = hosted.queue.counts();
-            let consumers = hosted.consumers.iter().filter_map(|&key| {
-                let consumer = self.ports.consumer(key)?;
+            let consumers = hosted.queue.consumers().filter_map(|view| {
+                let consumer = self.ports.consumer(u32::try_from(view.key).ok()?)?;
                 Some(ConsumerFacts {
                     connection: consumer.connection,
                     channel: consumer.channel,
                     tag: consumer.facts.tag.clone(),
                     ack_required: !consumer.facts.no_ack,
                     prefetch: consumer.facts.prefetch,
-                    active: hosted.queue.is_active(consumer.id),
+                    active: view.active,
                     arguments: consumer.facts.arguments.clone(),
                 })
             });

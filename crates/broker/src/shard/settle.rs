@@ -41,9 +41,9 @@ impl<L: Log> Shard<L> {
                         self.counters.dropped += 1;
                         self.release(offset);
                     }
-                    Left::DeadLetter { offset, reason, .. } => {
+                    Left::DeadLetter { offset, reason, held, .. } => {
                         self.counters.dead_lettered += 1;
-                        self.dead_letter(id, offset, reason, topology, now, out);
+                        self.dead_letter(id, offset, reason, held, topology, now, out);
                     }
                 }
             }
