@@ -141,7 +141,12 @@ impl Connection {
 
     /// One turn over `letters`: takes them, reads once, and leaves letters in `work.outbox` and bytes in
     /// `work.out`, for [`write`](Self::write) to send after the letters were posted.
-    pub(crate) fn turn(&self, state: &mut State, letters: &mut Vec<Letter>, work: &mut Workplace<'_>) {
+    pub(crate) fn turn(
+        &self,
+        state: &mut State,
+        letters: &mut Vec<Letter>,
+        work: &mut Workplace<'_>,
+    ) {
         if state.is_over {
             for letter in letters.drain(..) {
                 if let Letter::Session(letter) = letter {
@@ -266,7 +271,10 @@ fn keep_little(input: &mut Bytes) {
 
 enum Read {
     /// What was left over before, and what was read. `drained`: the socket had no more.
-    Some { bytes: Bytes, drained: bool },
+    Some {
+        bytes: Bytes,
+        drained: bool,
+    },
     Nothing,
     End,
 }
