@@ -374,6 +374,7 @@ impl Queue {
     }
 
     /// What is kept of a message besides its entry goes; tells how often it came back.
+    #[inline]
     pub(crate) fn forget(&mut self, entry: Entry) -> u32 {
         self.persistent -= u64::from(entry.persistent());
         self.extras.forget(entry)
