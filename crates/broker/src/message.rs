@@ -18,7 +18,7 @@ use bytes::Bytes;
 use leveret_amqp::reply::ReplyCode;
 use leveret_amqp::table::Table;
 use leveret_queue::{Gate, UnackedId};
-use leveret_topology::{ExchangeId, QueueId, VhostId};
+use leveret_topology::{ExchangeId, PasswordHash, QueueId, VhostId};
 use smallvec::SmallVec;
 
 /// Names a connection (or another client of the broker, such as the control socket) while the process lives.
@@ -461,16 +461,16 @@ pub struct Binding {
 #[expect(missing_docs, reason = "the fields carry the names of rabbitmqctl's arguments")]
 pub enum AdminCommand {
     ImportDefinitions { json: String },
-    AddUser { name: String, password: String },
+    AddUser { name: String, password: PasswordHash, tags: Vec<String> },
     DeleteUser { name: String },
-    ChangePassword { name: String, password: String },
+    ChangePassword { name: String, password: PasswordHash },
     SetUserTags { name: String, tags: Vec<String> },
     SetPermissions { user: String, vhost: String, configure: String, write: String, read: String },
     ClearPermissions { user: String, vhost: String },
     SetTopicPermissions { user: String, vhost: String, exchange: String, write: String, read: String },
     AddVhost { name: String },
     DeleteVhost { name: String },
-    SetPolicy { vhost: String, name: String, pattern: String, definition: String, priority: i64, apply_to: String },
+    SetPolicy { vhost: String, name: String, pattern: String, definition: serde_json::Map<String, serde_json::Value>, priority: i64, apply_to: String },
     ClearPolicy { vhost: String, name: String },
 }
 

@@ -8,7 +8,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use leveret_amqp::reply::ReplyCode;
 use leveret_topology::{
-    Destination, ExchangeId, ExchangeSpec, QueueId, QueueSpec, Removed, Target, Topology,
+    ApplyTo, Destination, ExchangeId, ExchangeSpec, PolicySpec, QueueId, QueueSpec, Removed, Target, Topology,
 };
 
 use crate::message::{
@@ -247,19 +247,23 @@ fn apply(
     match command {
         AdminCommand::ImportDefinitions { json } => {
             let imported = topology.import_definitions(&json).map_err(bad)?;
-            changes.text = Some(imported.to_string());
-            changes.made = imported.queues_created;
-            changes.options_changed = imported.queues_changed;
+            let counts = imported.counts.iter().map(|(kind, count)| format!("{kind}: {count}"));
+            let lines: Vec<String> = counts.chain(imported.skipped).collect();
+            changes.text = Some(lines.join("\n"));
+            changes.made = imported.queues;
+            changes.options_changed = imported.changed;
         }
-        AdminCommand::AddUser { name, password } => {
-            topology.add_user(&name, &password).map_err(bad)?;
+        AdminCommand::AddUser { name, password, tags } => {
+            let tags: Vec<&str> = tags.iter().map(String::as_str).collect();
+            topology.add_user(&name, password, &tags).map_err(bad)?;
         }
         AdminCommand::DeleteUser { name } => topology.delete_user(&name).map_err(bad)?,
         AdminCommand::ChangePassword { name, password } => {
-            topology.change_password(&name, &password).map_err(bad)?;
+            topology.change_password(&name, password).map_err(bad)?;
         }
         AdminCommand::SetUserTags { name, tags } => {
-            topology.set_user_tags(&name, &tags).map_err(bad)?;
+            let tags: Vec<&str> = tags.iter().map(String::as_str).collect();
+            topology.set_tags(&name, &tags).map_err(bad)?;
         }
         AdminCommand::SetPermissions { user, vhost, configure, write, read } => {
             topology.set_permissions(&user, &vhost, &configure, &write, &read).map_err(bad)?;
@@ -274,12 +278,17 @@ fn apply(
         }
         AdminCommand::AddVhost { name } => topology.add_vhost(&name).map(drop).map_err(bad)?,
         AdminCommand::DeleteVhost { name } => {
-            changes.to_delete = topology.delete_vhost(&name).map_err(bad)?;
+            changes.to_delete = topology.delete_vhost(&name).map_err(bad)?.queues;
         }
         AdminCommand::SetPolicy { vhost, name, pattern, definition, priority, apply_to } => {
-            changes.options_changed = topology
-                .set_policy(&vhost, &name, &pattern, &definition, priority, &apply_to)
-                .map_err(bad)?;
+            let spec = PolicySpec {
+                name: &name,
+                pattern: &pattern,
+                apply_to: ApplyTo::parse(&apply_to).map_err(bad)?,
+                priority,
+                definition,
+            };
+            changes.options_changed = topology.set_policy(&vhost, spec).map_err(bad)?;
         }
         AdminCommand::ClearPolicy { vhost, name } => {
             changes.options_changed = topology.clear_policy(&vhost, &name).map_err(bad)?;

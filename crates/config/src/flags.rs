@@ -19,8 +19,11 @@ fn all() -> impl Iterator<Item = (String, &'static str, &'static str, String, &'
     Config::sections().into_iter().flat_map(|(title, specs)| {
         specs.into_iter().flat_map(move |spec| {
             let (summary, form) = (spec.summary().to_owned(), spec.form);
+            let is_table = spec.keys.iter().any(|key| key.contains('$'));
             let help = match (&spec.default, &spec.range) {
+                _ if is_table => summary,
                 (default, Some(range)) => format!("{summary} [default: {default}; {range}]"),
+                (default, None) if default == "not set" => summary,
                 (default, None) => format!("{summary} [default: {default}]"),
             };
             spec.flag_names()
@@ -41,15 +44,13 @@ impl clap::Args for Flags {
         );
         for (name, _, form, help, title) in all() {
             let is_common = COMMON.contains(&name.as_str());
-            command = command.arg(
-                Arg::new(format!("option.{name}"))
-                    .long(name)
-                    .value_name(form)
-                    .action(ArgAction::Append)
-                    .hide_short_help(!is_common)
-                    .help_heading(if is_common { "Options" } else { title })
-                    .help(help),
-            );
+            let flag = Arg::new(format!("option.{name}"))
+                .long(name)
+                .value_name(form)
+                .action(ArgAction::Append)
+                .hide_short_help(!is_common)
+                .help(help);
+            command = command.arg(if is_common { flag } else { flag.help_heading(title) });
         }
         command
     }

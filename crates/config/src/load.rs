@@ -14,7 +14,7 @@ use crate::options::{
     ResourceOptions,
 };
 use crate::parse::{self, Item, Line};
-use crate::setting::KeyMatch;
+use crate::setting::{KeyMatch, MECHANISMS_LATER};
 
 /// A configuration file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -362,6 +362,13 @@ impl<'a> Loader<'a> {
                     "{key}.absolute and {key}.relative are both set; absolute counts"
                 ));
             }
+        }
+        let mechanisms = &config.access.auth_mechanisms;
+        for name in mechanisms.asked().filter(|name| MECHANISMS_LATER.contains(name)) {
+            self.warn(format!("auth_mechanisms: {name} is not there yet; it is not offered"));
+        }
+        if mechanisms.iter().next().is_none() {
+            self.warn("auth_mechanisms: none is offered; no client can log in".to_owned());
         }
         if config.listeners.tcp.iter().next().is_none() {
             self.warn("listeners.tcp = none: no client can connect".to_owned());

@@ -4,6 +4,7 @@
 //! further keys add entries; a key that is named twice keeps the later value.
 
 use std::fmt;
+use std::net::Ipv6Addr;
 
 use crate::value::{ByteSize, Fraction, Level, Value};
 
@@ -111,7 +112,7 @@ impl Value for ListenAddress {
 
     fn read(text: &str) -> Result<Self, String> {
         let expected = "expected a port or an address such as 5672, 127.0.0.1:5672 or [::1]:5672";
-        if text.starts_with('/') || text.starts_with("local:") {
+        if ["/", "local:", "unix:"].iter().any(|start| text.starts_with(start)) {
             return Err("AMQP over a Unix domain socket is not supported yet".to_owned());
         }
         let (host, port) = match text.rsplit_once(':') {
@@ -124,7 +125,8 @@ impl Value for ListenAddress {
             Some(host) => {
                 let inside = host.strip_prefix('[').and_then(|it| it.strip_suffix(']'));
                 let host = inside.unwrap_or(host);
-                if host.is_empty() || (inside.is_none() && host.contains(':')) {
+                let is_bare_v6 = || inside.is_none() && host.parse::<Ipv6Addr>().is_ok();
+                if host.is_empty() || (host.contains(':') && inside.is_none() && !is_bare_v6()) {
                     return Err(expected.to_owned());
                 }
                 Some(host.to_owned())
@@ -224,6 +226,9 @@ pub struct Mechanisms(Entries<String>);
 /// The mechanisms the broker can offer.
 pub const MECHANISMS: [&str; 3] = ["PLAIN", "AMQPLAIN", "ANONYMOUS"];
 
+/// Mechanisms of RabbitMQ that are not there yet: accepted with a warning, and not offered.
+pub(crate) const MECHANISMS_LATER: [&str; 2] = ["EXTERNAL", "RABBIT-CR-DEMO"];
+
 impl Default for Mechanisms {
     fn default() -> Self {
         let names = ["1", "2", "3"];
@@ -232,8 +237,13 @@ impl Default for Mechanisms {
 }
 
 impl Mechanisms {
-    /// The mechanisms, most preferred first.
+    /// The mechanisms to offer, most preferred first.
     pub fn iter(&self) -> impl Iterator<Item = &str> {
+        self.asked().filter(|mechanism| MECHANISMS.contains(mechanism))
+    }
+
+    /// All that were asked for.
+    pub(crate) fn asked(&self) -> impl Iterator<Item = &str> {
         let mut sorted: Vec<_> = self.0.iter().collect();
         // As RabbitMQ does, by the text of the key's last word.
         sorted.sort_by_key(|(name, _)| *name);
@@ -243,7 +253,7 @@ impl Mechanisms {
 
 impl Setting for Mechanisms {
     fn set(&mut self, key: &KeyMatch<'_>, text: &str) -> Result<(), String> {
-        if !MECHANISMS.contains(&text) {
+        if !MECHANISMS.contains(&text) && !MECHANISMS_LATER.contains(&text) {
             return Err(format!("expected one of {}", MECHANISMS.join(", ")));
         }
         self.0.put(key.name, text.to_owned());
@@ -412,7 +422,8 @@ mod tests {
         address("127.0.0.1:5672",  Some("127.0.0.1:5672"));
         address("[::1]:5672",      Some("[::1]:5672"));
         address("broker.lan:5672", Some("broker.lan:5672"));
-        address("::1:5672",        None); // ambiguous without brackets
+        address("::1:5672",        Some("[::1]:5672")); // RabbitMQ's own form
+        address("a:b:5672",        None);
         address("5672 ",           None);
         address(":5672",           None);
         address("65536",           None);

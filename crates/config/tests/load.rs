@@ -86,6 +86,8 @@ fn notices() {
     notice("auth_backends.1 = internal",      "");
     notice("auth_backends.1 = ldap",          "W f.conf:1: auth_backends.1 is ignored: users are authenticated by the broker's own user database only");
     notice("log.syslog.level = info",         "W f.conf:1: log.syslog.level is ignored: entries go to the console and a file only");
+    notice("auth_mechanisms.1 = PLAIN\nauth_mechanisms.2 = EXTERNAL",
+        "W auth_mechanisms: EXTERNAL is not there yet; it is not offered");
     notice("listeners.tcp = none",            "W listeners.tcp = none: no client can connect");
     notice("vm_memory_high_watermark.relative = 0.4\nvm_memory_high_watermark.absolute = 1GB",
         "W vm_memory_high_watermark.absolute and vm_memory_high_watermark.relative are both set; absolute counts");

@@ -55,7 +55,7 @@ impl Queue {
         let mut left = budget;
         while left > 0 {
             left -= 1;
-            match self.assign_next(now, out) {
+            match self.assign_next(now, None, out) {
                 Step::Assigned(assigned) => {
                     self.hand_over(assigned, deliver, out);
                     delivered += 1;
@@ -67,9 +67,13 @@ impl Queue {
         Dispatched { delivered, more: self.wants_dispatch() }
     }
 
-    fn assign_next(&mut self, now: Time, out: &mut Vec<Left>) -> Step {
+    /// `newest` has just come: it may go out though its time to live is 0.
+    fn assign_next(&mut self, now: Time, newest: Option<Offset>, out: &mut Vec<Left>) -> Step {
         let Some(&head) = self.ready.peek() else { return Step::Idle };
-        if head.extra().is_some() && self.extras.expires_at(head).is_some_and(|at| now >= at) {
+        if head.extra().is_some()
+            && newest != Some(Offset::new(head.offset))
+            && self.extras.expires_at(head).is_some_and(|at| now >= at)
+        {
             self.ready.pop();
             self.leave(head, Reason::Expired, out);
             return Step::Expired;
@@ -108,11 +112,11 @@ impl Queue {
         }
     }
 
-    /// Gives ready messages to consumers inside another command.
+    /// Gives ready messages to consumers inside another command; `newest` as in `assign_next`.
     #[cold]
-    pub(crate) fn assign_early(&mut self, now: Time, out: &mut Vec<Left>) {
+    pub(crate) fn assign_early(&mut self, now: Time, newest: Option<Offset>, out: &mut Vec<Left>) {
         loop {
-            match self.assign_next(now, out) {
+            match self.assign_next(now, newest, out) {
                 Step::Assigned(assigned) => self.early.push(assigned),
                 Step::Expired => {}
                 Step::Idle => return,

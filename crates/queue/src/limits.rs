@@ -15,7 +15,11 @@ impl Queue {
     /// Whether a message of `size` bytes would be refused now, by `overflow` = reject. A hint: messages
     /// enqueued in this turn and not dispatched yet count as ready.
     pub fn is_full_for(&self, size: u32) -> bool {
-        self.options.overflow != Overflow::DropHead && self.would_overflow(size)
+        !self.drops_head() && self.would_overflow(size)
+    }
+
+    pub(crate) fn drops_head(&self) -> bool {
+        self.options.overflow == Overflow::DropHead
     }
 
     pub(crate) fn would_overflow(&self, size: u32) -> bool {
@@ -33,7 +37,7 @@ impl Queue {
 
     /// Drops heads until the lengths are kept.
     pub(crate) fn enforce_lengths(&mut self, out: &mut Vec<Left>) {
-        if self.options.overflow != Overflow::DropHead {
+        if !self.drops_head() {
             return;
         }
         while self.is_over_length() {

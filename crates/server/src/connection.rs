@@ -28,6 +28,9 @@ use crate::turn::Actor;
 /// Bytes asked of a socket at once.
 const READ_BYTES: usize = 64 * 1024;
 
+/// Pieces written to a socket at once.
+const SLICES: usize = 64;
+
 /// What a connection finds in its inbox.
 #[derive(Debug)]
 pub enum Letter {
@@ -221,7 +224,7 @@ impl Connection {
         }
         self.set_waits(remaining > 0, session.next_timeout());
         std::mem::swap(work.out, &mut state.output);
-        session.wants_input() && (state.may_have_bytes || !state.input.is_empty() && work_left(state))
+        session.wants_input() && state.may_have_bytes
     }
 
     /// Tells the own task what to wait for, when that changed.
@@ -250,11 +253,6 @@ impl Connection {
     pub(crate) fn is_done(&self) -> bool {
         self.is_done.load(Ordering::Acquire)
     }
-}
-
-/// Whether input that was read can go on although nothing new was read.
-fn work_left(_state: &State) -> bool {
-    false
 }
 
 /// A partial frame must not pin the block it came in.
@@ -293,8 +291,9 @@ fn read_block(socket: &TcpStream, left: &Bytes, block: &mut Vec<u8>) -> io::Resu
 /// Writes until nothing is left or the socket is full.
 fn write_all(mut socket: &TcpStream, out: &mut OutBuf) -> io::Result<()> {
     while !out.is_empty() {
-        let written = out.with_slices(|slices| socket.write_vectored(slices));
-        match written {
+        let mut slices = [io::IoSlice::new(&[]); SLICES];
+        let filled = out.slices(&mut slices);
+        match socket.write_vectored(&slices[..filled]) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(n) => out.advance(n),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),

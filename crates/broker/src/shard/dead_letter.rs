@@ -129,9 +129,9 @@ impl<L: Log> Shard<L> {
             more_keys: &more_keys,
             headers: peek.headers,
             properties: HashProperties {
-                correlation_id: peek.correlation_id,
-                message_id: peek.message_id,
-                timestamp: peek.timestamp,
+                correlation_id: properties.correlation_id.as_deref(),
+                message_id: properties.message_id.as_deref(),
+                timestamp: properties.timestamp,
             },
             seed: offset.get(),
         };
