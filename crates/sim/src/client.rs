@@ -46,8 +46,6 @@ pub(crate) struct Client {
     output: BTreeMap<u16, VecDeque<Vec<u8>>>,
     pub(crate) channels: BTreeMap<u16, Channel>,
     pub(crate) is_blocked: bool,
-
-
     /// Exclusive queues it declared.
     pub(crate) fleeting: Vec<QueueIndex>,
 }
@@ -158,7 +156,11 @@ impl Client {
                     return self.channel_closed(channel, &close);
                 }
                 let open = self.open_channel(channel, method.name())?;
-                open.method(&method, world)
+                open.method(&method, world)?;
+                if let Method::QueueDeclareOk(ok) = method {
+                    self.queue_declared(ok.queue, world.shadow);
+                }
+                Ok(())
             }
             Event::Header { channel, payload } => {
                 let header = ContentHeader::decode(payload)
@@ -232,6 +234,13 @@ impl Client {
             other => return Err(format!("client {}: {} on channel 0", self.name, other.name())),
         }
         Ok(())
+    }
+
+    fn queue_declared(&mut self, name: &str, shadow: &Shadow) {
+        let queue = shadow.queue(name).filter(|&queue| shadow.queues[queue].is_exclusive);
+        if let Some(queue) = queue.filter(|queue| !self.fleeting.contains(queue)) {
+            self.fleeting.push(queue);
+        }
     }
 
     /// The broker closed a channel: only after a mistake that was made on purpose.

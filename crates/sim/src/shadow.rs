@@ -204,33 +204,35 @@ impl Shadow {
         redelivered: bool,
         no_ack: bool,
     ) -> Check {
-        let what = || format!("message {message} from {}", self.name(queue));
-        let Message { publisher, ref targets, knowledge, .. } = *self.message(message)?;
-        let is_dead_letter = queue == DEAD && targets.iter().any(|&t| self.queues[t].dead_letters);
+        let Self { queues, messages, places, last_given, totals, .. } = self;
+        let Some(&Message { publisher, ref targets, knowledge, .. }) = messages.get(message) else {
+            return Err(format!("phantom: message {message} was never published"));
+        };
+        let what = format_args!("message {message} from {}", queues[queue].name);
+        let is_dead_letter = queue == DEAD && targets.iter().any(|&t| queues[t].dead_letters);
         if !targets.contains(&queue) && !is_dead_letter {
-            return Err(format!("phantom: {} was not sent there", what()));
+            return Err(format!("phantom: {what} was not sent there"));
         }
         if knowledge == Knowledge::Nacked && targets.len() == 1 && !is_dead_letter {
-            return Err(format!("phantom: {} was nacked", what()));
+            return Err(format!("phantom: {what} was nacked"));
         }
-        let place = self.places.entry((message, queue)).or_default();
+        let place = places.entry((message, queue)).or_default();
         let (first, is_certain) = (place.given == 0, place.is_certain);
         place.given += 1;
         place.end = if no_ack { End::Acked } else { End::None };
         place.is_certain = no_ack;
-        self.totals.given += 1;
+        totals.given += 1;
         if is_certain {
-            return Err(format!("{} came again after it was settled", what()));
+            return Err(format!("{what} came again after it was settled"));
         }
         if first == redelivered {
             let times = if first { "the first time" } else { "again" };
-            return Err(format!("{} is given out {times}, redelivered={redelivered}", what()));
+            return Err(format!("{what} is given out {times}, redelivered={redelivered}"));
         }
-        if first && self.queues[queue].is_ordered {
-            let last = self.last_given.entry((queue, publisher)).or_insert(message);
+        if first && queues[queue].is_ordered {
+            let last = last_given.entry((queue, publisher)).or_insert(message);
             if *last > message {
-                let last = *last;
-                return Err(format!("order: {} is given out after {last}", what()));
+                return Err(format!("order: {what} is given out after {last}"));
             }
             *last = message;
         }

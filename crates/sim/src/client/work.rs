@@ -104,12 +104,7 @@ impl Client {
     fn ask(&mut self, number: u16, world: &mut World<'_>) {
         let Some(channel) = self.channels.get(&number) else { return };
         let consumers = channel.consumers.len();
-        let fresh = channel.next_confirm == 1 && !channel.is_confirming;
-        match world.random.below(24) {
-            0..=2 if fresh => {
-                self.put_method(number, confirm::Select { no_wait: false });
-                self.await_answer(number, Awaited::Select);
-            }
+        match world.random.below(22) {
             3 | 4 => self.set_prefetch(number, world),
             5..=8 if consumers < 5 => self.consume(number, world),
             9 | 10 if consumers > 0 => {
@@ -186,6 +181,14 @@ impl Client {
     fn publish(&mut self, number: u16, world: &mut World<'_>) {
         let Some(channel) = self.channels.get(&number) else { return };
         if self.is_blocked || channel.unconfirmed.len() >= UNCONFIRMED_MAX {
+            return;
+        }
+        // Two publishers in three want confirms, from their first message on.
+        if !channel.is_confirming && channel.publisher % 3 != 0 {
+            if channel.awaited.is_none() {
+                self.put_method(number, confirm::Select { no_wait: false });
+                self.await_answer(number, Awaited::Select);
+            }
             return;
         }
         for _ in 0..=world.random.below(4) {
@@ -376,7 +379,7 @@ impl Client {
         }
         let kind = Kind::fleeting(format!("fleeting-{}", world.shadow.queues.len()), true);
         self.declare_queue(number, &kind, false);
-        self.fleeting.push(world.shadow.add_queue(kind));
+        world.shadow.add_queue(kind);
     }
 
     fn purge_or_delete(&mut self, number: u16, world: &mut World<'_>) {
