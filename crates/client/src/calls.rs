@@ -117,7 +117,7 @@ impl Connection {
         kind: &str,
         how: &ExchangeDeclare,
     ) -> Result<(), Error> {
-        let table = encoded(&how.arguments);
+        let table = how.arguments.to_bytes();
         let request = exchange::Declare {
             exchange,
             kind,
@@ -151,7 +151,7 @@ impl Connection {
         queue: &str,
         how: &QueueDeclare,
     ) -> Result<QueueDeclared, Error> {
-        let table = encoded(&how.arguments);
+        let table = how.arguments.to_bytes();
         let request = queue::Declare {
             queue,
             passive: how.passive,
@@ -178,7 +178,7 @@ impl Connection {
         routing_key: &str,
         arguments: &Table,
     ) -> Result<(), Error> {
-        let table = encoded(arguments);
+        let table = arguments.to_bytes();
         let arguments = raw(&table)?;
         let request = queue::Bind { queue, exchange, routing_key, arguments, ..Default::default() };
         self.call(channel, &request, "queue.bind", answer!(Method::QueueBindOk(_) => ()))
@@ -193,7 +193,7 @@ impl Connection {
         routing_key: &str,
         arguments: &Table,
     ) -> Result<(), Error> {
-        let table = encoded(arguments);
+        let table = arguments.to_bytes();
         let arguments = raw(&table)?;
         let request =
             queue::Unbind { queue, exchange, routing_key, arguments, ..Default::default() };
@@ -222,8 +222,13 @@ impl Connection {
     }
 
     /// Starts a consumer and gives its tag. Deliveries come as [`Event::Content`].
-    pub fn consume(&mut self, channel: u16, queue: &str, how: &Consume<'_>) -> Result<String, Error> {
-        let table = encoded(&how.arguments);
+    pub fn consume(
+        &mut self,
+        channel: u16,
+        queue: &str,
+        how: &Consume<'_>,
+    ) -> Result<String, Error> {
+        let table = how.arguments.to_bytes();
         let request = basic::Consume {
             queue,
             consumer_tag: how.consumer_tag,
@@ -325,12 +330,6 @@ impl Connection {
     pub fn reject(&mut self, channel: u16, delivery_tag: u64, requeue: bool) {
         self.output.put_method(channel, &basic::Reject { delivery_tag, requeue });
     }
-}
-
-fn encoded(table: &Table) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    table.encode(&mut bytes);
-    bytes
 }
 
 fn raw(bytes: &[u8]) -> Result<RawTable<'_>, Error> {

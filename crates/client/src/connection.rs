@@ -188,8 +188,7 @@ impl Connection {
             return Err(Error::LoginRefused(format!("the broker offers only {mechanisms}")));
         }
         self.server_properties = properties.unwrap_or_default();
-        let mut table = Vec::new();
-        client_properties(options).encode(&mut table);
+        let table = client_properties(options).to_bytes();
         let response = format!("\0{}\0{}", uri.user, uri.password);
         self.output.put_method(
             0,
@@ -519,7 +518,8 @@ impl Connection {
 
     /// Says goodbye and waits for the answer. What comes before it is dropped.
     pub fn close(mut self) -> Result<(), Error> {
-        let close = connection::Close { reply_code: 200, reply_text: "Goodbye", ..Default::default() };
+        let close =
+            connection::Close { reply_code: 200, reply_text: "Goodbye", ..Default::default() };
         match self.call(0, &close, "connection.close", |method| {
             matches!(method, Method::ConnectionCloseOk(_)).then_some(())
         }) {

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use leveret_amqp::content::ContentError;
 use leveret_amqp::frame::FrameError;
 use leveret_amqp::method::MethodError;
 
@@ -61,6 +62,9 @@ pub enum Error {
     /// A frame that holds no method this protocol has.
     #[error("bad method from the broker: {0}")]
     Method(#[from] MethodError),
+    /// A content header that is none.
+    #[error("bad content header from the broker: {0}")]
+    Content(#[from] ContentError),
     /// A well-formed method that has no place here.
     #[error("{got} from the broker instead of {expected}")]
     Unexpected {

@@ -256,13 +256,12 @@ impl Partial {
 
 /// The slot of the message on `channel` that waits for `stage`.
 fn partial(partials: &[Partial], channel: u16, stage: Stage) -> Result<usize, Error> {
-    partials
-        .iter()
-        .position(|partial| partial.channel == channel && partial.stage == stage)
-        .ok_or(match stage {
+    partials.iter().position(|partial| partial.channel == channel && partial.stage == stage).ok_or(
+        match stage {
             Stage::Body => Error::Unexpected { expected: "a method", got: "a content body" },
             _ => Error::Unexpected { expected: "a method", got: "a content header" },
-        })
+        },
+    )
 }
 
 /// `basic.return` (60, 50), `basic.deliver` (60, 60) and `basic.get-ok` (60, 71).
@@ -278,4 +277,110 @@ fn content<'a>(
 ) -> Result<Event<'a>, Error> {
     let properties = ContentHeader::decode(header)?.properties;
     Ok(Event::Content { channel, method: Method::decode(method)?, properties, body })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::Output;
+    use leveret_amqp::method::{basic, channel};
+
+    /// Events as text, so that they can be compared after their bytes are gone.
+    fn read(input: &mut Input, into: &mut Vec<String>) {
+        while let Some(event) = input.next().unwrap() {
+            into.push(match event {
+                Event::Method { channel, method } => format!("{channel} {}", method.name()),
+                Event::Content { channel, method, properties, body } => {
+                    let body = String::from_utf8_lossy(body);
+                    let properties = properties.as_bytes();
+                    format!("{channel} {} {properties:?} {body}", method.name())
+                }
+            });
+        }
+    }
+
+    fn deliver(output: &mut Output, channel: u16, delivery_tag: u64, body: &[u8]) {
+        let method = basic::Deliver { consumer_tag: "c", delivery_tag, ..Default::default() };
+        output.put_method(channel, &method);
+        output.put_content(channel, &[0x10, 0, 2], body);
+    }
+
+    fn conversation() -> (Vec<u8>, Vec<String>) {
+        let mut output = Output::new(4096 + 8);
+        output.put_method(1, &channel::OpenOk::default());
+        deliver(&mut output, 1, 1, b"one");
+        deliver(&mut output, 2, 2, b"");
+        output.put_heartbeat();
+        let long = "x".repeat(9000);
+        deliver(&mut output, 1, 3, long.as_bytes());
+        output.put_method(3, &basic::Ack { delivery_tag: 9, multiple: true });
+        let events = [
+            "1 channel.open-ok".to_owned(),
+            "1 basic.deliver [16, 0, 2] one".to_owned(),
+            "2 basic.deliver [16, 0, 2] ".to_owned(),
+            format!("1 basic.deliver [16, 0, 2] {long}"),
+            "3 basic.ack".to_owned(),
+        ];
+        (output.bytes().to_vec(), events.to_vec())
+    }
+
+    #[test]
+    fn every_split_gives_the_same_events() {
+        let (bytes, want) = conversation();
+        for split in 0..bytes.len() {
+            let mut input = Input::new(4096, 4096 + 8);
+            let mut got = Vec::new();
+            let (first, second) = bytes.split_at(split);
+            input.feed(first);
+            read(&mut input, &mut got);
+            input.feed(second);
+            read(&mut input, &mut got);
+            assert_eq!(got, want, "split at {split}");
+        }
+    }
+
+    #[test]
+    fn single_bytes_give_the_same_events() {
+        let (bytes, want) = conversation();
+        let mut input = Input::new(4096, 4096 + 8);
+        let mut got = Vec::new();
+        for byte in &bytes {
+            input.feed(std::slice::from_ref(byte));
+            read(&mut input, &mut got);
+        }
+        assert_eq!(got, want);
+    }
+
+    /// AMQP 0-9-1 §4.2.6 lets frames of other channels come between those of a message.
+    #[test]
+    fn messages_of_two_channels_may_interleave() {
+        let mut one = Output::new(0);
+        deliver(&mut one, 1, 1, b"first");
+        let mut two = Output::new(0);
+        deliver(&mut two, 2, 1, b"second");
+        let frames = |bytes: &[u8]| -> Vec<Vec<u8>> {
+            let ends = [25, 48, bytes.len()]; // method, header, body
+            let mut at = 0;
+            let cut = ends.map(|end| bytes[std::mem::replace(&mut at, end)..end].to_vec());
+            assert!(cut.iter().all(|frame| frame.last() == Some(&0xCE)), "{cut:?}");
+            cut.to_vec()
+        };
+        let mut input = Input::new(4096, 0);
+        for (a, b) in frames(one.bytes()).iter().zip(frames(two.bytes())) {
+            input.feed(a);
+            input.feed(&b);
+        }
+        let mut got = Vec::new();
+        read(&mut input, &mut got);
+        assert_eq!(got, ["1 basic.deliver [16, 0, 2] first", "2 basic.deliver [16, 0, 2] second"]);
+    }
+
+    #[test]
+    fn a_body_without_a_method_is_refused() {
+        let mut output = Output::new(0);
+        output.put_content(1, &[0, 0], b"x");
+        let mut input = Input::new(4096, 0);
+        input.feed(output.bytes());
+        assert!(matches!(input.next(), Err(Error::Unexpected { .. })));
+    }
 }

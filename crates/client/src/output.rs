@@ -71,7 +71,7 @@ impl Output {
         self.put_content(channel, properties, body);
     }
 
-    fn put_content(&mut self, channel: u16, properties: &[u8], body: &[u8]) {
+    pub(crate) fn put_content(&mut self, channel: u16, properties: &[u8], body: &[u8]) {
         let at = self.open_frame(HEADER, channel);
         self.bytes.extend_from_slice(&CLASS_BASIC.to_be_bytes());
         self.bytes.extend_from_slice(&[0, 0]); // weight
@@ -165,5 +165,27 @@ impl PublishBatch {
     /// The first `count` messages, ready for the socket.
     pub fn first(&self, count: usize) -> &[u8] {
         &self.bytes[..count * self.stride]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_is_the_same_as_single_publishes() {
+        for body_bytes in [0, 1, 4088, 4089, 10_000] {
+            let publish =
+                basic::Publish { exchange: "e", routing_key: "key", ..Default::default() };
+            let body: Vec<u8> = (0..body_bytes).map(|at: u32| at as u8).collect();
+            let mut output = Output::new(4096);
+            for _ in 0..3 {
+                output.put_publish(7, &publish, &[0x10, 0, 2], &body);
+            }
+            let mut batch = PublishBatch::new(&output, 7, &publish, &[0x10, 0, 2], &body, 3);
+            assert_eq!(batch.first(3), output.bytes(), "{body_bytes}");
+            assert_eq!(batch.count(), 3);
+            assert_eq!(batch.body_mut(1), &body[..body.len().min(4088)]);
+        }
     }
 }

@@ -3,7 +3,6 @@
 //! Hot path: no allocation per message, one clock call per read; messages published together are
 //! recorded together, acks leave together.
 
-use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -73,9 +72,9 @@ impl Consumer {
         while !stop.load(Ordering::Relaxed) && self.left != Some(0) {
             if came {
                 match &mut pace {
-                    None => self.take(u64::MAX, tally)?,
+                    None => _ = self.take(u64::MAX, tally)?,
                     Some(pace) => self.take_slowly(pace, tally, stop)?,
-                };
+                }
             } else {
                 // A pause: settle what an ack for several messages has not covered yet.
                 self.send_acks(true)?;
@@ -87,18 +86,14 @@ impl Consumer {
         self.send_acks(true)
     }
 
-    /// Takes up to `limit` messages of those at hand. `Break`: there are no more.
-    fn take(&mut self, limit: u64, tally: &Tally) -> Result<ControlFlow<()>, Error> {
+    /// Takes up to `limit` messages of those at hand, and says how many there were.
+    fn take(&mut self, limit: u64, tally: &Tally) -> Result<u64, Error> {
         let limit = limit.min(self.left.unwrap_or(u64::MAX));
         let now = stamp::now_ns();
         let (mut consumed, mut redelivered) = (0, 0);
         let (mut run_stamp, mut run_count) = (0, 0);
-        let mut more = ControlFlow::Continue(());
         while consumed < limit {
-            let Some(event) = self.connection.next()? else {
-                more = ControlFlow::Break(());
-                break;
-            };
+            let Some(event) = self.connection.next()? else { break };
             let (deliver, body) = match event {
                 Event::Content { method: Method::BasicDeliver(deliver), body, .. } => {
                     (deliver, body)
@@ -137,7 +132,7 @@ impl Consumer {
             tally.record_all(&self.latencies);
             self.latencies.clear();
         }
-        Ok(more)
+        Ok(consumed)
     }
 
     /// Takes the messages at hand as they become due.
@@ -146,7 +141,7 @@ impl Consumer {
         pace: &mut Pace,
         tally: &Tally,
         stop: &AtomicBool,
-    ) -> Result<ControlFlow<()>, Error> {
+    ) -> Result<(), Error> {
         while !stop.load(Ordering::Relaxed) && self.left != Some(0) {
             match pace.due(Instant::now()) {
                 Due::After(wait) => {
@@ -154,15 +149,14 @@ impl Consumer {
                     self.connection.keep_alive()?;
                 }
                 Due::Now(_) => {
-                    let more = self.take(1, tally)?;
-                    if more.is_break() {
-                        return Ok(more);
+                    if self.take(1, tally)? == 0 {
+                        return Ok(());
                     }
                     pace.did(1);
                 }
             }
         }
-        Ok(ControlFlow::Continue(()))
+        Ok(())
     }
 
     /// Acks what is due; with `all` also what waits for its number to fill.

@@ -123,7 +123,8 @@ fn queue(number: usize) -> String {
 }
 
 fn rss(pid: u32) -> Result<u64> {
-    let usage = process::tree(pid).with_context(|| format!("--broker-pid {pid}: no such process"))?;
+    let usage =
+        process::tree(pid).with_context(|| format!("--broker-pid {pid}: no such process"))?;
     Ok(usage.rss_bytes)
 }
 

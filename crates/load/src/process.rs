@@ -84,7 +84,8 @@ mod tests {
 
     #[test]
     fn names_with_brackets_are_read() {
-        let line = "12 (a) b ( c) S 7 12 12 0 -1 4194304 100 0 0 0 150 50 20 10 20 0 3 0 99 1000 25 0";
+        let line =
+            "12 (a) b ( c) S 7 12 12 0 -1 4194304 100 0 0 0 150 50 20 10 20 0 3 0 99 1000 25 0";
         let stat = parse(line).unwrap();
         let tick = 1.0 / rustix::param::clock_ticks_per_second() as f64;
         assert_eq!(stat.parent, 7);

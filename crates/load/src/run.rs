@@ -316,9 +316,8 @@ struct Meter {
 impl Meter {
     fn new(pid: Option<u32>) -> Result<Self> {
         let before = match pid {
-            Some(pid) => {
-                process::tree(pid).with_context(|| format!("--broker-pid {pid}: no such process"))?
-            }
+            Some(pid) => process::tree(pid)
+                .with_context(|| format!("--broker-pid {pid}: no such process"))?,
             None => Usage::default(),
         };
         Ok(Self { pid, before, rss_peak: before.rss_bytes })
