@@ -1,2 +1,7 @@
 //! The chores of the project, behind one door: `cargo xtask`.
-fn main() {}
+
+mod codegen;
+
+fn main() -> anyhow::Result<()> {
+    codegen::run(std::env::args().any(|arg| arg == "--check"))
+}
