@@ -18,7 +18,7 @@ use bytes::Bytes;
 use leveret_amqp::reply::ReplyCode;
 use leveret_amqp::table::Table;
 use leveret_queue::{Gate, UnackedId};
-use leveret_topology::{ExchangeId, QueueId, VhostId};
+use leveret_topology::{ExchangeId, PasswordHash, QueueId, VhostId};
 use smallvec::SmallVec;
 
 /// Names a connection (or another client of the broker, such as the control socket) while the process lives.
@@ -310,8 +310,10 @@ pub enum ToShard {
         /// The message; `confirm` is 0.
         message: Publish,
     },
-    /// Answer to [`ToShard::DeadLetter`].
+    /// Answer to [`ToShard::DeadLetter`]: every target took it.
     DeadLettered(DeadLetterFrom),
+    /// Answer to [`ToShard::DeadLetter`]: a target was full.
+    DeadLetterRefused(DeadLetterFrom),
     /// A message passed a recent-history exchange kept here (`exchange id % shards`).
     Remember {
         /// The exchange.
@@ -335,6 +337,8 @@ pub enum ToShard {
     },
     /// The connection ended; everything it settled was sent before. Its port is forgotten.
     Disconnected(ConnectionId),
+    /// From the driver: go on with queues whose budget ran out.
+    Continue,
     /// Facts about the queues here, for listings. Answered by [`Reply::Queues`].
     List {
         /// Who.
@@ -394,6 +398,8 @@ pub enum ToMeta {
         vhost: VhostId,
         /// Name: never empty, the session makes one up.
         name: Box<str>,
+        /// The session made the name up.
+        server_named: bool,
         /// Survives a restart.
         durable: bool,
         /// Belongs to this connection only.
@@ -454,18 +460,61 @@ pub struct Binding {
 #[derive(Debug)]
 #[expect(missing_docs, reason = "the fields carry the names of rabbitmqctl's arguments")]
 pub enum AdminCommand {
-    ImportDefinitions { json: String },
-    AddUser { name: String, password: String },
-    DeleteUser { name: String },
-    ChangePassword { name: String, password: String },
-    SetUserTags { name: String, tags: Vec<String> },
-    SetPermissions { user: String, vhost: String, configure: String, write: String, read: String },
-    ClearPermissions { user: String, vhost: String },
-    SetTopicPermissions { user: String, vhost: String, exchange: String, write: String, read: String },
-    AddVhost { name: String },
-    DeleteVhost { name: String },
-    SetPolicy { vhost: String, name: String, pattern: String, definition: String, priority: i64, apply_to: String },
-    ClearPolicy { vhost: String, name: String },
+    ImportDefinitions {
+        json: String,
+    },
+    AddUser {
+        name: String,
+        password: PasswordHash,
+        tags: Vec<String>,
+    },
+    DeleteUser {
+        name: String,
+    },
+    ChangePassword {
+        name: String,
+        password: PasswordHash,
+    },
+    SetUserTags {
+        name: String,
+        tags: Vec<String>,
+    },
+    SetPermissions {
+        user: String,
+        vhost: String,
+        configure: String,
+        write: String,
+        read: String,
+    },
+    ClearPermissions {
+        user: String,
+        vhost: String,
+    },
+    SetTopicPermissions {
+        user: String,
+        vhost: String,
+        exchange: String,
+        write: String,
+        read: String,
+    },
+    AddVhost {
+        name: String,
+    },
+    DeleteVhost {
+        name: String,
+    },
+    SetPolicy {
+        vhost: String,
+        name: String,
+        pattern: String,
+        definition: serde_json::Map<String, serde_json::Value>,
+        priority: i64,
+        apply_to: String,
+    },
+    ClearPolicy {
+        vhost: String,
+        name: String,
+    },
 }
 
 /// A message on its way to a consumer.
