@@ -22,6 +22,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 
 use crate::node::{Node, now};
+use crate::readiness::register;
 use crate::runner::{return_undelivered, with_runner};
 use crate::turn::Actor;
 
@@ -103,7 +104,7 @@ impl Connection {
             id,
             peer: socket.peer_addr()?,
             local: socket.local_addr()?,
-            socket: AsyncFd::new(socket)?,
+            socket: register(socket)?,
             actor: Actor::new(state),
             wake: Notify::new(),
             waits_for_room: AtomicBool::new(false),
