@@ -21,8 +21,10 @@
 //! announce is refused as bytes too many.
 
 mod properties;
+mod rewrite;
 
 pub use properties::Properties;
+pub use rewrite::Rewrite;
 
 use crate::reply::ReplyCode;
 use crate::table::{RawTable, TableError};
