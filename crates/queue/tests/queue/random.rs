@@ -101,7 +101,7 @@ fn for_each_seed(count: u64, run: impl Fn(&mut Random) + std::panic::RefUnwindSa
 
 #[test]
 fn agrees_with_the_model() {
-    for_each_seed(3_000, |random| {
+    for_each_seed(1_000, |random| {
         let mut world = World::new(random.options());
         for _ in 0..100 {
             world.apply(&random.command());
@@ -114,7 +114,7 @@ fn agrees_with_the_model() {
 /// handed out when it came. (But for priorities: the highest of the batch goes first.)
 #[test]
 fn batches_cannot_be_told() {
-    for_each_seed(2_000, |random| {
+    for_each_seed(1_000, |random| {
         let mut world = World::new(Options { max_priority: None, ..random.options() });
         for _ in 0..30 {
             for _ in 0..random.below(12) {
