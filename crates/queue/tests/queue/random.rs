@@ -32,7 +32,7 @@ impl Random {
         self.chance(percent).then(|| self.below(end))
     }
 
-    fn options(&mut self) -> Options {
+    pub(crate) fn options(&mut self) -> Options {
         Options {
             max_length: self.maybe(40, 8),
             max_length_bytes: self.maybe(20, 400),
@@ -92,7 +92,7 @@ impl Random {
 }
 
 /// Runs `run` for many seeds, and names the one that fails.
-fn for_each_seed(count: u64, run: impl Fn(&mut Random) + std::panic::RefUnwindSafe) {
+pub(crate) fn for_each_seed(count: u64, run: impl Fn(&mut Random) + std::panic::RefUnwindSafe) {
     for seed in 0..count {
         let failed = std::panic::catch_unwind(|| run(&mut Random::new(seed))).is_err();
         assert!(!failed, "seed {seed}");
