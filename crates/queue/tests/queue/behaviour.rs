@@ -248,12 +248,17 @@ fn drop_head_takes_the_highest_priority_first() {
 #[rustfmt::skip] // a table
 fn reject_publish() {
     check(Options { max_length: Some(1), overflow: Overflow::RejectPublish, ..options() }, &[
-        ("publish; publish",              "full"),
+        ("publish; publish",              "maxlen:2 full"),
         ("consume a prefetch=2",          "a:1"),
-        ("publish; publish; publish",     "full a:3"), // one taken, one ready, one too many
+        ("publish; publish; publish",     "maxlen:5 full a:3"), // one taken, one ready, one too many
         ("requeue 1; requeue 3",          "a:1* a:3*"),
-        ("cancel a; requeue 1; requeue 3; publish", "full"), // what comes back is never refused
+        ("cancel a; requeue 1; requeue 3; publish", "maxlen:6 full"), // what comes back is never refused
     ]);
+    let overflow = Overflow::RejectPublishDlx;
+    let rows = [("publish; publish", "+maxlen:2 full"), ("get", "got:1")];
+    check(Options { max_length: Some(1), overflow, dead_letter: true, ..options() }, &rows);
+    let rows = [("publish; publish", "maxlen:2 full"), ("get", "got:1")];
+    check(Options { max_length: Some(1), overflow, ..options() }, &rows);
 }
 
 #[test]
