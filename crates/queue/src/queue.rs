@@ -141,7 +141,7 @@ impl Queue {
         if expires_at_once || self.is_over_length() {
             self.assign_early(now, Some(offset), out);
             self.enforce_lengths(out);
-            self.expire_head(now, out, u32::MAX);
+            self.expire(now, out);
         }
         Ok(())
     }
@@ -170,7 +170,7 @@ impl Queue {
             Some(self.unacked.insert(entry, priority, None))
         };
         // So that `remaining` does not count what nobody can get any more.
-        self.expire_head(now, out, u32::MAX);
+        self.expire(now, out);
         Some(Got {
             unacked,
             offset: Offset::new(entry.offset),
@@ -225,7 +225,7 @@ impl Queue {
         }
         self.ready.push_returned(priority, entry);
         self.enforce_lengths(out);
-        self.expire_head(now, out, u32::MAX);
+        self.expire(now, out);
     }
 
     /// A dead letter that was held is safe in all its targets. False when none such is held.

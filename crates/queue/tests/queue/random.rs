@@ -101,7 +101,7 @@ pub(crate) fn for_each_seed(count: u64, run: impl Fn(&mut Random) + std::panic::
 
 #[test]
 fn agrees_with_the_model() {
-    for_each_seed(1_000, |random| {
+    for_each_seed(3_000, |random| {
         let mut world = World::new(random.options());
         for _ in 0..100 {
             world.apply(&random.command());

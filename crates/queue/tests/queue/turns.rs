@@ -177,7 +177,7 @@ fn nth<T>(mut from: impl ExactSizeIterator<Item = T>, random: &mut Random) -> Op
 
 #[test]
 fn nothing_is_lost_whatever_the_turns() {
-    for_each_seed(2_000, |random| {
+    for_each_seed(4_000, |random| {
         let mut turns = Turns::new(random);
         for _ in 0..100 {
             turns.command(random);

@@ -1,6 +1,6 @@
 //! A queue and its model under the same commands, compared after each.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use leveret_queue::{
@@ -70,7 +70,8 @@ pub(crate) struct World {
     unacked: BTreeMap<u64, UnackedId>,
     stale: Option<(UnackedId, u64)>,
     enqueued: u64,
-    persistent: BTreeMap<u64, bool>,
+    /// Those with delivery mode 2 that have not left.
+    persistent: BTreeSet<u64>,
     next_key: u64,
     /// Every way out of the queue, by offset.
     left: BTreeMap<u64, Left>,
@@ -100,7 +101,7 @@ impl World {
             unacked: BTreeMap::new(),
             stale: None,
             enqueued: 0,
-            persistent: BTreeMap::new(),
+            persistent: BTreeSet::new(),
             next_key: 0,
             left: BTreeMap::new(),
             out: Vec::new(),
@@ -173,7 +174,9 @@ impl World {
     fn publish(&mut self, size: u32, priority: u8, persistent: bool, expiration_ms: Option<u64>) {
         self.enqueued += 1;
         let offset = self.enqueued;
-        self.persistent.insert(offset, persistent);
+        if persistent {
+            self.persistent.insert(offset);
+        }
         let incoming = Incoming {
             priority,
             persistent,
@@ -341,6 +344,7 @@ impl World {
     fn check(&mut self) {
         for left in self.out.drain(..) {
             let offset = left.offset().get();
+            self.persistent.remove(&offset);
             assert_eq!(self.left.insert(offset, left), None, "{offset} left twice");
             self.events.push(event(left));
         }
@@ -365,9 +369,7 @@ impl World {
         assert_eq!(counts.early, 0);
         assert_eq!(counts.consumers as usize, self.model.consumers.len());
         assert_eq!(counts.ready + counts.unacked + self.left.len() as u64, self.enqueued);
-        let still_here = |offset: &u64| !self.left.contains_key(offset);
-        let persistent = self.persistent.iter().filter(|&(o, &p)| p && still_here(o)).count();
-        assert_eq!(counts.persistent, persistent as u64);
+        assert_eq!(counts.persistent, self.persistent.len() as u64);
         let timeout = self.queue.next_timeout().map(Time::ms);
         assert_eq!(timeout, self.model.next_timeout());
 
