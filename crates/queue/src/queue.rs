@@ -108,7 +108,8 @@ impl Queue {
     ///
     /// # Errors
     ///
-    /// [`Refused::Full`] when it did not fit; it has left through `out` then.
+    /// [`Refused::Full`] when it did not fit: the queue knows nothing of it, and the caller dead-letters it
+    /// when `overflow` is [`RejectPublishDlx`](Overflow::RejectPublishDlx).
     pub fn enqueue(
         &mut self,
         message: Incoming,
@@ -120,48 +121,35 @@ impl Queue {
             (Some(queue), Some(own)) => Some(queue.min(own)),
             (queue, own) => queue.or(own),
         };
-        let mut entry = Entry::new(offset.get(), size, persistent, redelivered);
-        self.persistent += u64::from(persistent);
-        if self.options.overflow != Overflow::DropHead && self.would_overflow(size) {
+        if !self.drops_head() && self.would_overflow(size) {
             // RabbitMQ gives a message out as soon as it comes. Here a batch comes first, so those
             // before this one are given out now, as far as anybody takes them.
-            self.assign_early(now, out);
+            self.assign_early(now, None, out);
             if self.would_overflow(size) {
-                self.refuse(entry, out);
                 return Err(Refused::Full);
             }
         }
+        let mut entry = Entry::new(offset.get(), size, persistent, redelivered);
+        self.persistent += u64::from(persistent);
         if ttl_ms.is_some() || delivery_count > 0 {
             let expires_at = ttl_ms.map(|ms| now.after_ms(ms));
             self.extras.set(&mut entry, expires_at, delivery_count);
         }
         let priority = self.options.max_priority.map_or(0, |max| message.priority.min(max));
         self.ready.push_fresh(priority, entry);
-        if ttl_ms == Some(0) {
-            // Expires unless somebody takes it at once.
-            self.assign_early(now, out);
+        let expires_at_once = ttl_ms == Some(0);
+        if expires_at_once || self.is_over_length() {
+            self.assign_early(now, Some(offset), out);
+            self.enforce_lengths(out);
             self.expire_head(now, out, u32::MAX);
         }
-        if self.is_over_length() {
-            self.assign_early(now, out);
-            self.enforce_lengths(out);
-        }
         Ok(())
-    }
-
-    fn refuse(&mut self, entry: Entry, out: &mut Vec<Left>) {
-        if self.options.overflow == Overflow::RejectPublishDlx {
-            self.leave(entry, Reason::Maxlen, out);
-        } else {
-            self.forget(entry);
-            out.push(Left::Dropped { offset: Offset::new(entry.offset), reason: Reason::Maxlen });
-        }
     }
 
     /// `basic.get`: takes the next ready message.
     pub fn get(&mut self, now: Time, no_ack: bool, out: &mut Vec<Left>) -> Option<Got> {
         self.touch(now);
-        self.assign_early(now, out);
+        self.assign_early(now, None, out);
         self.expire_head(now, out, u32::MAX);
         let (priority, entry) = self.ready.pop()?;
         let delivery_count = self.extras.delivery_count(entry);
@@ -194,6 +182,12 @@ impl Queue {
         out: &mut Vec<Left>,
     ) -> bool {
         let Some(message) = self.unacked.take(id, offset.get()) else { return false };
+        let requeues = matches!(how, Settle::Requeue { .. });
+        if requeues && self.drops_head() && self.would_overflow(message.entry.size) {
+            // Before the consumer may take another one: those that came in this turn go out first, as
+            // they would have in RabbitMQ; then the head is dropped; then the consumer is free.
+            self.assign_early(now, None, out);
+        }
         if let Some(consumer) = message.consumer() {
             self.consumers.settled(consumer);
         }
@@ -220,15 +214,9 @@ impl Queue {
                 return;
             }
         }
-        if self.options.overflow == Overflow::DropHead && self.would_overflow(entry.size) {
-            // Those that came in this turn go out first, as they would have in RabbitMQ.
-            self.assign_early(now, out);
-        }
         self.ready.push_returned(priority, entry);
         self.enforce_lengths(out);
-        if entry.extra().is_some() {
-            self.expire_head(now, out, u32::MAX);
-        }
+        self.expire_head(now, out, u32::MAX);
     }
 
     /// A dead letter that was held is safe in all its targets. False when none such is held.
@@ -251,8 +239,9 @@ impl Queue {
         spec: ConsumerSpec,
         now: Time,
     ) -> Result<ConsumerId, ExclusiveInUse> {
+        let id = self.consumers.add(spec)?;
         self.touch(now);
-        self.consumers.add(spec)
+        Ok(id)
     }
 
     /// Removes a consumer; none when there is no such. What it has not acked stays unacked: it belongs to
@@ -376,6 +365,7 @@ impl Queue {
     }
 
     /// What is kept of a message besides its entry goes; tells how often it came back.
+    #[inline]
     pub(crate) fn forget(&mut self, entry: Entry) -> u32 {
         self.persistent -= u64::from(entry.persistent());
         self.extras.forget(entry)

@@ -28,6 +28,9 @@ use crate::turn::Actor;
 /// Bytes asked of a socket at once.
 const READ_BYTES: usize = 64 * 1024;
 
+/// Pieces written to a socket at once.
+const SLICES: usize = 64;
+
 /// What a connection finds in its inbox.
 #[derive(Debug)]
 pub enum Letter {
@@ -138,7 +141,12 @@ impl Connection {
 
     /// One turn over `letters`: takes them, reads once, and leaves letters in `work.outbox` and bytes in
     /// `work.out`, for [`write`](Self::write) to send after the letters were posted.
-    pub(crate) fn turn(&self, state: &mut State, letters: &mut Vec<Letter>, work: &mut Workplace<'_>) {
+    pub(crate) fn turn(
+        &self,
+        state: &mut State,
+        letters: &mut Vec<Letter>,
+        work: &mut Workplace<'_>,
+    ) {
         if state.is_over {
             for letter in letters.drain(..) {
                 if let Letter::Session(letter) = letter {
@@ -221,7 +229,7 @@ impl Connection {
         }
         self.set_waits(remaining > 0, session.next_timeout());
         std::mem::swap(work.out, &mut state.output);
-        session.wants_input() && (state.may_have_bytes || !state.input.is_empty() && work_left(state))
+        session.wants_input() && state.may_have_bytes
     }
 
     /// Tells the own task what to wait for, when that changed.
@@ -252,11 +260,6 @@ impl Connection {
     }
 }
 
-/// Whether input that was read can go on although nothing new was read.
-fn work_left(_state: &State) -> bool {
-    false
-}
-
 /// A partial frame must not pin the block it came in.
 fn keep_little(input: &mut Bytes) {
     if input.is_empty() {
@@ -268,7 +271,10 @@ fn keep_little(input: &mut Bytes) {
 
 enum Read {
     /// What was left over before, and what was read. `drained`: the socket had no more.
-    Some { bytes: Bytes, drained: bool },
+    Some {
+        bytes: Bytes,
+        drained: bool,
+    },
     Nothing,
     End,
 }
@@ -293,8 +299,9 @@ fn read_block(socket: &TcpStream, left: &Bytes, block: &mut Vec<u8>) -> io::Resu
 /// Writes until nothing is left or the socket is full.
 fn write_all(mut socket: &TcpStream, out: &mut OutBuf) -> io::Result<()> {
     while !out.is_empty() {
-        let written = out.with_slices(|slices| socket.write_vectored(slices));
-        match written {
+        let mut slices = [io::IoSlice::new(&[]); SLICES];
+        let filled = out.slices(&mut slices);
+        match socket.write_vectored(&slices[..filled]) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(n) => out.advance(n),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),

@@ -76,7 +76,8 @@ pub async fn accept(
                 continue;
             }
         };
-        let is_full = options.connections_max.is_some_and(|max| open.load(Ordering::Relaxed) >= max);
+        let is_full =
+            options.connections_max.is_some_and(|max| open.load(Ordering::Relaxed) >= max);
         if is_full {
             tracing::warn!(%peer, "connection refused: connection_max is reached");
             continue;

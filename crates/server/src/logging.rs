@@ -127,7 +127,8 @@ impl Rotating {
 impl Write for LogFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut file = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if file.bytes_max > 0 && file.bytes + bytes.len() as u64 > file.bytes_max && file.bytes > 0 {
+        if file.bytes_max > 0 && file.bytes + bytes.len() as u64 > file.bytes_max && file.bytes > 0
+        {
             file.rotate()?;
         }
         let written = file.file.write(bytes)?;

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use leveret_amqp::reply::ReplyCode;
@@ -13,6 +13,7 @@ use leveret_topology::Topology;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::connection::Letter;
+use crate::control::{self, About};
 use crate::listener::{SocketOptions, accept, bind};
 use crate::node::Node;
 use crate::runner::{install_runner, keep_working, with_runner};
@@ -34,22 +35,21 @@ pub struct Options {
     /// For every socket.
     pub sockets: SocketOptions,
     /// The control socket.
-    pub control: Option<std::path::PathBuf>,
+    pub control: std::path::PathBuf,
+    /// What `leveret ctl status` tells.
+    pub about: About,
 }
 
 /// How long clients have to answer `connection.close` when the broker stops.
 const STOP_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Runs a node until a signal or `leveret ctl stop` ends it.
-pub fn run(options: Options, started: Instant) -> anyhow::Result<()> {
+pub fn run(options: Options) -> anyhow::Result<()> {
     let files = raise_file_limit();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async move {
-        let node = Arc::new(Node::new(
-            Arc::new(options.settings),
-            options.topology,
-            options.memory_limit,
-        ));
+        let node =
+            Arc::new(Node::new(Arc::new(options.settings), options.topology, options.memory_limit));
         let mut sockets = Vec::new();
         for &address in &options.listeners {
             let socket = bind(address, &options.sockets).with_context(|| {
@@ -65,9 +65,9 @@ pub fn run(options: Options, started: Instant) -> anyhow::Result<()> {
         tokio::spawn(keep_working(more));
         let threads = Arc::new(Threads::start(&node, options.threads)?);
         let stop = Arc::new(tokio::sync::Notify::new());
-        if let Some(path) = &options.control {
-            crate::control::listen(path, Arc::clone(&node), Arc::clone(&stop))?;
-        }
+        let started = options.about.started;
+        let about = Arc::new(options.about);
+        control::listen(&options.control, Arc::clone(&node), about, Arc::clone(&stop))?;
         let open = Arc::new(AtomicUsize::new(0));
         let mut accepting = Vec::new();
         for (_, socket) in sockets {
@@ -89,9 +89,8 @@ pub fn run(options: Options, started: Instant) -> anyhow::Result<()> {
             task.abort();
         }
         close_connections(&node).await;
-        if let Some(path) = &options.control {
-            let _ = std::fs::remove_file(path);
-        }
+        // Somebody may have removed it; there is nothing to do about it.
+        let _ = std::fs::remove_file(&options.control);
         if let Ok(threads) = Arc::try_unwrap(threads) {
             threads.stop();
         }
@@ -101,7 +100,7 @@ pub fn run(options: Options, started: Instant) -> anyhow::Result<()> {
 }
 
 /// The one line that says the broker is ready.
-fn announce_ready(listeners: &[SocketAddr], started: Instant, files: Option<u64>) {
+fn announce_ready(listeners: &[SocketAddr], started: std::time::Instant, files: Option<u64>) {
     let addresses: Vec<String> = listeners.iter().map(ToString::to_string).collect();
     tracing::info!(
         amqp = addresses.join(", "),

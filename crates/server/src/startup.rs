@@ -6,9 +6,10 @@ use std::time::Instant;
 
 use anyhow::Context as _;
 use leveret_config::{Config, ListenAddress, Notice, Product, files};
-use leveret_session::Settings;
+use leveret_session::{Mechanism, Settings};
 use leveret_topology::Topology;
 
+use crate::control::About;
 use crate::listener::SocketOptions;
 use crate::logging;
 use crate::serve::{Options, run};
@@ -33,11 +34,11 @@ pub fn serve(config: &Config, notices: &[Notice]) -> anyhow::Result<()> {
             tracing::info!("{}", notice.text);
         }
     }
-    run(options(config)?, started)
+    run(options(config, started)?)
 }
 
 /// Makes every choice that the configuration leaves open.
-pub fn options(config: &Config) -> anyhow::Result<Options> {
+pub fn options(config: &Config, started: Instant) -> anyhow::Result<Options> {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let threads = match config.node.threads {
         0 => cores,
@@ -49,7 +50,8 @@ pub fn options(config: &Config) -> anyhow::Result<Options> {
     };
     let mut listeners = Vec::new();
     for (name, address) in config.listeners.tcp.iter() {
-        let found = resolve(address).with_context(|| format!("listeners.tcp.{name} = {address}"))?;
+        let found =
+            resolve(address).with_context(|| format!("listeners.tcp.{name} = {address}"))?;
         listeners.push(found);
     }
     let memory = config.resources.total_memory.map_or_else(machine_memory, |bytes| bytes.get());
@@ -61,7 +63,7 @@ pub fn options(config: &Config) -> anyhow::Result<Options> {
         )
     })?;
     Ok(Options {
-        listeners,
+        listeners: listeners.clone(),
         threads,
         settings: settings(config, shards),
         topology: topology(config)?,
@@ -74,28 +76,61 @@ pub fn options(config: &Config) -> anyhow::Result<Options> {
             receive_buffer: config.listeners.recbuf.map(|bytes| bytes.get() as usize),
             connections_max: config.connections.connection_max.0.map(|max| max as usize),
         },
-        control: Some(files::ctl_socket(config)),
+        control: files::ctl_socket(config),
+        about: About {
+            node_name: node_name(config),
+            product_name: config
+                .identity
+                .product_name
+                .clone()
+                .unwrap_or_else(|| "Leveret".to_owned()),
+            product_version: config
+                .identity
+                .product_version
+                .clone()
+                .unwrap_or_else(|| env!("CARGO_PKG_VERSION").to_owned()),
+            data_dir,
+            environment: config.shown(),
+            listeners,
+            threads,
+            machine_memory: memory,
+            started,
+        },
     })
 }
 
 fn settings(config: &Config, shards: usize) -> Settings {
-    let (product, version) = match config.identity.product {
-        Product::Leveret => ("Leveret", COMPATIBLE_VERSION),
-        Product::RabbitMq => ("RabbitMQ", COMPATIBLE_VERSION),
-    };
     let connections = &config.connections;
+    let access = &config.access;
+    let product = match config.identity.product {
+        Product::Leveret => "Leveret",
+        Product::RabbitMq => "RabbitMQ",
+    };
+    let mechanisms = [Mechanism::Plain, Mechanism::AmqPlain, Mechanism::Anonymous];
+    let offered =
+        |mechanism: &Mechanism| access.auth_mechanisms.iter().any(|name| name == mechanism.name());
+    let anonymous = (access.anonymous_login_user != "none").then(|| {
+        let password = access.anonymous_login_pass.reveal().to_owned();
+        (access.anonymous_login_user.clone(), password)
+    });
+    let consumers = connections.consumer_max_per_channel.0;
     Settings {
-        product: config.identity.product_name.clone().unwrap_or_else(|| product.to_owned()),
-        version: config.identity.product_version.clone().unwrap_or_else(|| version.to_owned()),
+        product: product.to_owned(),
+        version: COMPATIBLE_VERSION.to_owned(),
         cluster_name: cluster_name(config),
         frame_max: u32::try_from(connections.frame_max.get()).unwrap_or(u32::MAX),
         initial_frame_max: u32::try_from(connections.initial_frame_max.get()).unwrap_or(u32::MAX),
         channel_max: connections.channel_max,
-        heartbeat_s: connections.heartbeat.get() as u16,
+        heartbeat_s: u16::try_from(connections.heartbeat.get()).unwrap_or(u16::MAX),
         handshake_timeout_ms: connections.handshake_timeout.get(),
         max_message_size: connections.max_message_size.get(),
-        loopback_users: config.access.loopback_users.iter().map(str::to_owned).collect(),
+        loopback_users: access.loopback_users.iter().map(str::to_owned).collect(),
+        mechanisms: mechanisms.into_iter().filter(offered).collect(),
+        anonymous_login: anonymous,
+        consumer_timeout_ms: Some(connections.consumer_timeout.get()),
+        consumer_max_per_channel: consumers.map(|max| u32::try_from(max).unwrap_or(u32::MAX)),
         shards,
+        default_vhost: access.default_vhost.clone(),
         ..Settings::default()
     }
 }
@@ -133,11 +168,14 @@ fn topology(config: &Config) -> anyhow::Result<Topology> {
             topology.bootstrap(&leveret_topology::Bootstrap {
                 user: &access.default_user,
                 password: access.default_pass.reveal(),
+                salt: rand::random(),
                 tags: &tags,
                 vhost: &access.default_vhost,
-                configure: &access.default_configure,
-                write: &access.default_write,
-                read: &access.default_read,
+                permissions: [
+                    &access.default_configure,
+                    &access.default_write,
+                    &access.default_read,
+                ],
             })?;
         }
     }

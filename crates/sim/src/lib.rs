@@ -1,1 +1,7 @@
-//! To be written.
+//! x
+#![allow(dead_code)]
+mod client;
+mod plan;
+mod random;
+mod shadow;
+mod trace;

@@ -101,10 +101,10 @@ impl Topology {
         }
         let is_default = kind == ResourceKind::Exchange && name.is_empty();
         let name = if is_default { "amq.default" } else { name };
-        let vhost = self.vhost_name(vhost).to_owned();
+        let vhost = self.vhost_name(vhost).into();
         Err(AccessError::Resource {
             permission,
-            resource: ResourceRef { kind, name: name.to_owned(), vhost },
+            resource: ResourceRef { kind, name: name.into(), vhost },
             user: user.to_owned(),
         })
     }
@@ -121,10 +121,8 @@ impl Topology {
         if exchange.kind != ExchangeKind::Topic {
             return true;
         }
-        let Some(user) = self.users.get(user).filter(|user| !user.topics.is_empty()) else {
-            return true;
-        };
-        match user.topics.get(&(exchange.vhost, Box::from(&*exchange.name))) {
+        let topics = self.users.get(user).and_then(|user| user.topics.get(&exchange.vhost));
+        match topics.and_then(|topics| topics.get(&*exchange.name)) {
             None => true,
             Some(topics) => match permission {
                 Permission::Write => topics.write.matches(key),
@@ -256,7 +254,8 @@ impl Topology {
             let (exchange, vhost) = (exchange.to_owned(), vhost.to_owned());
             return Err(AdminError::NoExchange { exchange, vhost });
         }
-        self.user_mut(user)?.topics.insert((id, exchange.into()), topics);
+        let own = self.user_mut(user)?.topics.entry(id).or_default();
+        own.insert(exchange.into(), topics);
         Ok(())
     }
 
@@ -268,9 +267,15 @@ impl Topology {
         exchange: Option<&str>,
     ) -> Result<(), AdminError> {
         let id = self.vhost_id(vhost)?;
-        self.user_mut(user)?
-            .topics
-            .retain(|(at, name), _| *at != id || exchange.is_some_and(|x| x != name.as_ref()));
+        let own = &mut self.user_mut(user)?.topics;
+        match exchange {
+            None => drop(own.remove(&id)),
+            Some(exchange) => {
+                if let Some(topics) = own.get_mut(&id) {
+                    topics.remove(exchange);
+                }
+            }
+        }
         Ok(())
     }
 

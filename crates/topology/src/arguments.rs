@@ -9,7 +9,7 @@ use crate::error::{DeclareError, ResourceRef};
 use crate::exchange::{ALTERNATE_EXCHANGE, ExchangeKind};
 use crate::queue::{QueueKind, QueueSpec};
 use crate::route::HASH_PROPERTIES;
-use crate::value::{integer, term, text, type_name};
+use crate::value::term;
 
 pub(crate) const QUEUE_TYPE: &str = "x-queue-type";
 const DEAD_LETTER_EXCHANGE: &str = "x-dead-letter-exchange";
@@ -181,7 +181,7 @@ impl Check {
 }
 
 fn number(value: &Value) -> Result<i64, String> {
-    integer(value).ok_or_else(|| format!("\"expected integer, got {}\"", type_name(value)))
+    value.as_i64().ok_or_else(|| format!("\"expected integer, got {}\"", value.kind_name()))
 }
 
 fn not_negative(value: &Value) -> Result<i64, String> {
@@ -207,7 +207,7 @@ fn long_string(value: &Value) -> Result<&[u8], String> {
 }
 
 fn unacceptable(value: &Value) -> String {
-    format!("{{unacceptable_type,{}}}", type_name(value))
+    format!("{{unacceptable_type,{}}}", value.kind_name())
 }
 
 /// Checks the arguments and properties of a queue that does not exist yet, in RabbitMQ's order.
@@ -290,7 +290,7 @@ pub(crate) fn exchange_arguments(
             name_argument(arguments, "hash-property", resource)?;
             match (arguments.get("hash-header"), arguments.get("hash-property")) {
                 (Some(_), Some(_)) => Err(DeclareError::HashArgumentsExclude),
-                (None, Some(property)) => match text(property) {
+                (None, Some(property)) => match property.as_str() {
                     Some(property) if HASH_PROPERTIES.contains(&property) => Ok(()),
                     _ => Err(DeclareError::UnsupportedHashProperty(crate::value::plain(property))),
                 },
@@ -298,7 +298,7 @@ pub(crate) fn exchange_arguments(
             }
         }
         ExchangeKind::RecentHistory => match arguments.get("x-recent-history-length") {
-            Some(value) if integer(value).is_none_or(|length| length < 1) => {
+            Some(value) if value.as_i64().is_none_or(|length| length < 1) => {
                 Err(DeclareError::HistoryLength(term(value)))
             }
             _ => Ok(()),
@@ -317,7 +317,7 @@ fn name_argument(
         Some(other) => Err(DeclareError::InvalidNameType {
             resource: resource(),
             arg,
-            found: type_name(other),
+            found: other.kind_name(),
         }),
     }
 }

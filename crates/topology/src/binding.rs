@@ -163,6 +163,11 @@ impl Bindings {
         entry.binding
     }
 
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (BindingIx, &Entry)> {
+        let places = 0..u32::MAX;
+        places.zip(&self.entries).filter_map(|(ix, entry)| Some((ix, entry.as_ref()?)))
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Binding> {
         self.entries.iter().flatten().map(|entry| &entry.binding)
     }
@@ -173,13 +178,9 @@ pub(crate) fn sorted(arguments: Table) -> Table {
     if arguments.len() < 2 || arguments.iter().map(|(name, _)| name).is_sorted() {
         return arguments;
     }
-    let mut pairs: Vec<_> = arguments.iter().map(|(n, v)| (n.to_owned(), v.clone())).collect();
+    let mut pairs: Vec<_> = arguments.into_iter().collect();
     pairs.sort_by(|a, b| a.0.cmp(&b.0));
-    let mut table = Table::new();
-    for (name, value) in pairs {
-        table.set(&name, value);
-    }
-    table
+    pairs.into_iter().collect()
 }
 
 fn identity(binding: &Binding) -> u64 {
@@ -191,9 +192,7 @@ fn identity(binding: &Binding) -> u64 {
     }
     hasher.bytes(binding.key.as_bytes());
     if !binding.arguments.is_empty() {
-        let mut wire = Vec::new();
-        binding.arguments.encode(&mut wire);
-        hasher.bytes(&wire);
+        hasher.bytes(&binding.arguments.to_bytes());
     }
     hasher.finish()
 }
@@ -203,11 +202,6 @@ fn same(a: &Binding, b: &Binding) -> bool {
         && a.target == b.target
         && a.key == b.key
         && a.arguments.len() == b.arguments.len()
-        && (a.arguments.is_empty() || {
-            // By wire bytes: a NaN equals itself.
-            let (mut left, mut right) = (Vec::new(), Vec::new());
-            a.arguments.encode(&mut left);
-            b.arguments.encode(&mut right);
-            left == right
-        })
+        // By wire bytes: a NaN equals itself.
+        && (a.arguments.is_empty() || a.arguments.to_bytes() == b.arguments.to_bytes())
 }

@@ -154,7 +154,7 @@ impl Topology {
         }
     }
 
-    fn target_name(&self, target: Target) -> std::sync::Arc<str> {
+    pub(crate) fn target_name(&self, target: Target) -> std::sync::Arc<str> {
         let name = match target {
             Target::Queue(id) => self.queue_by_id(id).map(|queue| &queue.name),
             Target::Exchange(id) => self.exchange_by_id(id).map(|exchange| &exchange.name),

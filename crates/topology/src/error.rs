@@ -16,20 +16,20 @@ pub struct ResourceRef {
     /// `queue`, `exchange`.
     pub kind: ResourceKind,
     /// Its name.
-    pub name: String,
+    pub name: Box<str>,
     /// The name of its vhost.
-    pub vhost: String,
+    pub vhost: Box<str>,
 }
 
 impl ResourceRef {
     /// A queue.
     pub fn queue(name: &str, vhost: &str) -> Self {
-        Self { kind: ResourceKind::Queue, name: name.to_owned(), vhost: vhost.to_owned() }
+        Self { kind: ResourceKind::Queue, name: name.into(), vhost: vhost.into() }
     }
 
     /// An exchange.
     pub fn exchange(name: &str, vhost: &str) -> Self {
-        Self { kind: ResourceKind::Exchange, name: name.to_owned(), vhost: vhost.to_owned() }
+        Self { kind: ResourceKind::Exchange, name: name.into(), vhost: vhost.into() }
     }
 }
 
@@ -180,7 +180,6 @@ impl DeclareError {
         match self {
             Self::Locked(locked) => locked.reply_code(),
             Self::ReservedName { .. } | Self::DefaultExchange => ReplyCode::AccessRefused,
-            Self::UnsupportedQueueType { .. } => ReplyCode::NotImplemented,
             Self::NoVhost(_) => ReplyCode::NotFound,
             _ => ReplyCode::PreconditionFailed,
         }

@@ -3,7 +3,7 @@
 use core::fmt;
 use std::sync::Arc;
 
-use leveret_amqp::table::Table;
+use leveret_amqp::table::{Table, Value};
 
 use crate::binding::BindingIx;
 use crate::id::{ExchangeId, VhostId};
@@ -148,13 +148,13 @@ impl Exchange {
         }
         self.arguments
             .get("x-recent-history-length")
-            .and_then(crate::value::integer)
+            .and_then(Value::as_i64)
             .map_or(HISTORY_LENGTH, |length| u64::try_from(length).unwrap_or(HISTORY_LENGTH))
     }
 
     pub(crate) fn refresh_alternate(&mut self) -> bool {
         let alternate = match self.arguments.get(ALTERNATE_EXCHANGE) {
-            Some(value) => crate::value::text(value),
+            Some(value) => value.as_str(),
             None => self.policies.get(Setting::AlternateExchange).and_then(|v| v.as_str()),
         };
         let changed = alternate != self.alternate.as_deref();

@@ -10,7 +10,6 @@ use crate::binding::BindingIx;
 use crate::error::{Locked, ResourceRef};
 use crate::id::{QueueId, VhostId};
 use crate::policy::{Policies, Setting};
-use crate::value;
 
 /// What `queue.declare` asks for.
 #[derive(Clone, Debug)]
@@ -156,7 +155,7 @@ impl Queue {
         options.max_priority = self
             .arguments
             .get("x-max-priority")
-            .and_then(value::integer)
+            .and_then(Value::as_i64)
             .and_then(|priority| u8::try_from(priority).ok())
             .filter(|&priority| priority > 0);
         options.single_active =
@@ -173,7 +172,7 @@ impl Queue {
 
     /// Negative means without limit; quorum queues have a default.
     fn delivery_limit(&self) -> Option<u32> {
-        let argument = self.arguments.get("x-delivery-limit").and_then(value::integer);
+        let argument = self.arguments.get("x-delivery-limit").and_then(Value::as_i64);
         let policy = self.policies.get(Setting::DeliveryLimit).and_then(|v| v.as_i64());
         let limit = match (argument, policy) {
             // "No limit" gives way to a limit.
@@ -192,14 +191,14 @@ impl Queue {
     /// The argument's text, else the policy's.
     fn text(&self, setting: Setting) -> Option<&str> {
         match self.arguments.get(setting.argument()) {
-            Some(value) => value::text(value),
+            Some(value) => value.as_str(),
             None => self.policies.get(setting).and_then(|v| v.as_str()),
         }
     }
 
     /// The smaller of the argument's and the policy's number.
     fn smaller(&self, setting: Setting) -> Option<u64> {
-        let argument = self.arguments.get(setting.argument()).and_then(value::integer);
+        let argument = self.arguments.get(setting.argument()).and_then(Value::as_i64);
         let argument = argument.and_then(|a| u64::try_from(a).ok());
         let policy = self.policies.get(setting).and_then(|v| v.as_u64());
         match (argument, policy) {

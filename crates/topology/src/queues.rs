@@ -23,21 +23,11 @@ const NAME_PREFIX_ARGUMENT: &str = "x-name-prefix";
 impl Topology {
     /// What a name made by the server for a queue with these arguments begins with: `amq.gen`, or
     /// `x-name-prefix`. Only classic queues have such names.
-    pub fn server_name_prefix<'a>(
-        &self,
-        vhost: VhostId,
-        arguments: &'a Table,
-    ) -> Result<Cow<'a, str>, DeclareError> {
-        let default = self.vhost_by_id(vhost).and_then(|vhost| vhost.default_queue_type);
-        let kind = match arguments.get(QUEUE_TYPE).and_then(value::text) {
-            Some("quorum") => QueueKind::Quorum,
-            Some(_) => QueueKind::Classic,
-            None => default.unwrap_or(QueueKind::Classic),
-        };
-        if kind != QueueKind::Classic && arguments.get(QUEUE_TYPE).is_some() {
-            return Err(DeclareError::ServerNamed { queue_type: kind.module() });
+    pub fn server_name_prefix(arguments: &Table) -> Result<Cow<'_, str>, DeclareError> {
+        if arguments.get(QUEUE_TYPE).and_then(Value::as_str) == Some("quorum") {
+            return Err(DeclareError::ServerNamed { queue_type: QueueKind::Quorum.module() });
         }
-        match arguments.get(NAME_PREFIX_ARGUMENT).and_then(value::text) {
+        match arguments.get(NAME_PREFIX_ARGUMENT).and_then(Value::as_str) {
             Some(prefix) if prefix.len() > NAME_PREFIX_MAX => {
                 Err(DeclareError::PrefixTooLong { prefix: strip(prefix).into_owned() })
             }
@@ -62,9 +52,10 @@ impl Topology {
         if let Some(kind) = vhost.default_queue_type
             && spec.arguments.get(QUEUE_TYPE).is_none()
         {
-            let fits = kind == QueueKind::Classic || (spec.durable && !spec.auto_delete);
+            let fits = kind == QueueKind::Classic
+                || (spec.durable && !spec.auto_delete && !spec.server_named);
             let kind = if fits { kind } else { QueueKind::Classic };
-            spec.arguments.set(QUEUE_TYPE, Value::LongStr(kind.name().into()));
+            spec.arguments.set(QUEUE_TYPE, kind.name());
         }
         if let Some(queue) = self.queue(spec.vhost, &name) {
             self.queue_equivalent(queue, &spec)?;

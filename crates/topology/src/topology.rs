@@ -202,7 +202,7 @@ impl Topology {
         }
         for user in self.users.values_mut() {
             user.permissions.remove(&id);
-            user.topics.retain(|(vhost, _), _| *vhost != id);
+            user.topics.remove(&id);
         }
         self.generation += 1;
         self.access_generation += 1;

@@ -179,7 +179,7 @@ pub struct User {
     pub limits: BTreeMap<String, i64>,
     pub(crate) password: PasswordHash,
     pub(crate) permissions: BTreeMap<VhostId, Permissions>,
-    pub(crate) topics: BTreeMap<(VhostId, Box<str>), TopicPermissions>,
+    pub(crate) topics: BTreeMap<VhostId, BTreeMap<Box<str>, TopicPermissions>>,
 }
 
 impl User {
@@ -210,6 +210,8 @@ impl User {
 
     /// Its topic permissions by vhost and exchange.
     pub fn topic_permissions(&self) -> impl Iterator<Item = (VhostId, &str, &TopicPermissions)> {
-        self.topics.iter().map(|((vhost, exchange), topics)| (*vhost, exchange.as_ref(), topics))
+        self.topics.iter().flat_map(|(&vhost, topics)| {
+            topics.iter().map(move |(exchange, topics)| (vhost, exchange.as_ref(), topics))
+        })
     }
 }

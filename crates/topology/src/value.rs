@@ -4,51 +4,6 @@ use core::fmt::Write as _;
 
 use leveret_amqp::table::{Table, Value};
 
-/// The number, of whatever width.
-pub(crate) fn integer(value: &Value) -> Option<i64> {
-    Some(match *value {
-        Value::I8(n) => n.into(),
-        Value::U8(n) => n.into(),
-        Value::I16(n) => n.into(),
-        Value::U16(n) => n.into(),
-        Value::I32(n) => n.into(),
-        Value::U32(n) => n.into(),
-        Value::I64(n) => n,
-        _ => return None,
-    })
-}
-
-/// The text of a long string.
-pub(crate) fn text(value: &Value) -> Option<&str> {
-    match value {
-        Value::LongStr(bytes) => core::str::from_utf8(bytes).ok(),
-        _ => None,
-    }
-}
-
-/// RabbitMQ's name of the type.
-pub(crate) fn type_name(value: &Value) -> &'static str {
-    match value {
-        Value::Bool(_) => "bool",
-        Value::I8(_) => "byte",
-        Value::U8(_) => "unsignedbyte",
-        Value::I16(_) => "short",
-        Value::U16(_) => "unsignedshort",
-        Value::I32(_) => "signedint",
-        Value::U32(_) => "unsignedint",
-        Value::I64(_) => "long",
-        Value::F32(_) => "float",
-        Value::F64(_) => "double",
-        Value::Decimal { .. } => "decimal",
-        Value::LongStr(_) => "longstr",
-        Value::Array(_) => "array",
-        Value::Timestamp(_) => "timestamp",
-        Value::Table(_) => "table",
-        Value::Void => "void",
-        Value::Bytes(_) => "binary",
-    }
-}
-
 /// The value within quotes of a text: strings as they are, everything else as a term.
 pub(crate) fn plain(value: &Value) -> String {
     match value {
@@ -78,7 +33,7 @@ fn write_term(value: &Value, out: &mut String) {
         Value::Void => write!(out, "undefined"),
         Value::Array(items) => {
             list(out, items, |item, out| {
-                let _ = write!(out, "{{{},", type_name(item));
+                let _ = write!(out, "{{{},", item.kind_name());
                 write_term(item, out);
                 out.push('}');
             });
@@ -86,13 +41,13 @@ fn write_term(value: &Value, out: &mut String) {
         }
         Value::Table(table) => {
             list(out, table.iter(), |(name, item), out| {
-                let _ = write!(out, "{{<<\"{name}\">>,{},", type_name(item));
+                let _ = write!(out, "{{<<\"{name}\">>,{},", item.kind_name());
                 write_term(item, out);
                 out.push('}');
             });
             Ok(())
         }
-        number => write!(out, "{}", integer(number).unwrap_or_default()),
+        number => write!(out, "{}", number.as_i64().unwrap_or_default()),
     };
 }
 
@@ -149,12 +104,12 @@ pub(crate) fn difference(
         }
         (current, received) => {
             let given = current.or(received)?;
-            if name == "x-queue-type" && text(given) == Some("classic") {
+            if name == "x-queue-type" && given.as_str() == Some("classic") {
                 return None;
             }
             let print = |value: Option<&Value>| match value {
                 None => "none".to_owned(),
-                Some(v) => format!("the value '{}' of type '{}'", plain(v), type_name(v)),
+                Some(v) => format!("the value '{}' of type '{}'", plain(v), v.kind_name()),
             };
             Some((print(received), print(current)))
         }
@@ -178,11 +133,11 @@ pub(crate) fn same(a: &Value, b: &Value) -> bool {
     }
 }
 
-/// As [`integer`], but a timestamp counts: RabbitMQ compares values without their types.
+/// As [`Value::as_i64`], but a timestamp counts: RabbitMQ compares values without their types.
 fn whole(value: &Value) -> Option<i128> {
     match value {
         Value::Timestamp(n) => Some((*n).into()),
-        _ => integer(value).map(Into::into),
+        _ => value.as_i64().map(Into::into),
     }
 }
 
@@ -198,7 +153,7 @@ fn float(value: &Value) -> Option<f64> {
 pub(crate) fn table_from_json(map: &serde_json::Map<String, serde_json::Value>) -> Table {
     let mut table = Table::new();
     for (name, value) in map {
-        table.set(name, from_json(value));
+        table.push(name.as_str(), from_json(value));
     }
     table
 }
@@ -219,7 +174,7 @@ fn from_json(value: &serde_json::Value) -> Value {
 }
 
 /// An argument table as definitions and the HTTP API show it.
-pub(crate) fn table_to_json(table: &Table) -> serde_json::Value {
+pub fn table_to_json(table: &Table) -> serde_json::Value {
     let mut map = serde_json::Map::new();
     for (name, value) in table.iter() {
         // Of duplicate names the first one counts.
@@ -243,6 +198,6 @@ fn to_json(value: &Value) -> serde_json::Value {
         Value::Void => Json::Null,
         Value::Array(items) => items.iter().map(to_json).collect(),
         Value::Table(table) => table_to_json(table),
-        number => integer(number).into(),
+        number => number.as_i64().into(),
     }
 }

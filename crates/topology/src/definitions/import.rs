@@ -37,7 +37,7 @@ pub struct ImportError {
     /// The entry: `queues[3]`.
     pub place: String,
     /// What is wrong with it.
-    pub reason: ImportReason,
+    pub reason: Box<ImportReason>,
     /// What has been applied.
     pub applied: Box<Imported>,
 }
@@ -82,7 +82,7 @@ pub enum ImportReason {
 type Entry = Map<String, Json>;
 type Step = fn(&mut Topology, &Entry, &mut Imported) -> Result<(), ImportReason>;
 
-const STEPS: [(&'static str, Step); 10] = [
+const STEPS: [(&str, Step); 10] = [
     ("users", import_user),
     ("vhosts", import_vhost),
     ("permissions", import_permission),
@@ -101,7 +101,7 @@ impl Topology {
         let mut imported = Imported::default();
         let fail = |place: String, reason, imported: Imported| ImportError {
             place,
-            reason,
+            reason: Box::new(reason),
             applied: Box::new(imported),
         };
         // RabbitMQ accepts a byte-order mark, and nothing at all.

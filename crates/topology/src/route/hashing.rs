@@ -2,13 +2,12 @@
 
 use core::fmt::Write as _;
 
-use leveret_amqp::table::{RawValue, Table};
+use leveret_amqp::table::{RawValue, Table, Value};
 use smallvec::SmallVec;
 
 use super::{Out, Routable};
 use crate::binding::{Binding, Target};
 use crate::hash::{Hasher64, hash};
-use crate::value;
 
 /// What a consistent-hash exchange hashes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,10 +25,10 @@ pub(crate) const HASH_PROPERTIES: [&str; 3] = ["correlation_id", "message_id", "
 impl HashOn {
     /// The arguments were checked when the exchange was declared.
     pub(super) fn from_arguments(arguments: &Table) -> Self {
-        if let Some(header) = arguments.get("hash-header").and_then(value::text) {
+        if let Some(header) = arguments.get("hash-header").and_then(Value::as_str) {
             return Self::Header(header.into());
         }
-        match arguments.get("hash-property").and_then(value::text) {
+        match arguments.get("hash-property").and_then(Value::as_str) {
             Some("correlation_id") => Self::CorrelationId,
             Some("message_id") => Self::MessageId,
             Some("timestamp") => Self::Timestamp,
@@ -120,7 +119,7 @@ impl ConsistentHash {
             }),
             HashOn::Header(name) => {
                 let headers = message.headers.iter().flat_map(|headers| headers.iter());
-                let found = headers.map_while(Result::ok).find(|(own, _)| *own == name.as_ref());
+                let found = headers.map_while(Result::ok).find(|(own, _)| *own == name.as_bytes());
                 found.map_or(0, |(_, value)| hash_value(&value))
             }
         }

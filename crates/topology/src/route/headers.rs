@@ -8,7 +8,6 @@ use smallvec::SmallVec;
 
 use super::Out;
 use crate::binding::{Binding, BindingIx, Target};
-use crate::value;
 
 /// `x-match`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,12 +46,52 @@ struct Rule {
     binding: BindingIx,
     target: Target,
     any: bool,
-    /// No value: the header must be there.
-    tests: Box<[(Box<str>, Option<Value>)]>,
+    tests: Box<[(Box<str>, Wanted)]>,
+}
+
+/// What a header must be.
+#[derive(Debug)]
+enum Wanted {
+    /// There, whatever it is.
+    Anything,
+    Value(Value),
+    /// Compared as bytes of the wire.
+    Array(Box<[u8]>),
+    /// Compared as bytes of the wire.
+    Table(Box<[u8]>),
+}
+
+impl Wanted {
+    fn new(value: &Value) -> Self {
+        match value {
+            Value::Void => Self::Anything,
+            Value::Table(table) => Self::Table(table.to_bytes().into()),
+            Value::Array(_) => {
+                let mut wire = Vec::new();
+                value.encode(&mut wire);
+                // Kind and length come first.
+                Self::Array(wire.split_off(5).into())
+            }
+            other => Self::Value(other.clone()),
+        }
+    }
+
+    fn is(&self, found: &RawValue<'_>) -> bool {
+        match self {
+            Self::Anything => true,
+            Self::Value(wanted) => equal(found, wanted),
+            Self::Array(wanted) => {
+                matches!(found, RawValue::Array(found) if found.as_bytes() == wanted.as_ref())
+            }
+            Self::Table(wanted) => {
+                matches!(found, RawValue::Table(found) if found.as_bytes() == wanted.as_ref())
+            }
+        }
+    }
 }
 
 /// The headers of a message, in order. Of duplicate names the last one counts, as in RabbitMQ's map.
-type Read<'a> = SmallVec<[(&'a str, RawValue<'a>); 16]>;
+type Read<'a> = SmallVec<[(&'a [u8], RawValue<'a>); 16]>;
 
 impl Headers {
     pub(super) fn is_empty(&self) -> bool {
@@ -60,7 +99,7 @@ impl Headers {
     }
 
     pub(super) fn bind(&mut self, ix: BindingIx, binding: &Binding) {
-        let kind = binding.arguments.get("x-match").and_then(value::text).and_then(Match::parse);
+        let kind = binding.arguments.get("x-match").and_then(Value::as_str).and_then(Match::parse);
         let kind = kind.unwrap_or(Match::All);
         let with_x = matches!(kind, Match::AllWithX | Match::AnyWithX);
         let tests = binding
@@ -71,9 +110,7 @@ impl Headers {
             binding: ix,
             target: binding.target,
             any: matches!(kind, Match::Any | Match::AnyWithX),
-            tests: tests
-                .map(|(name, v)| (name.into(), Some(v.clone()).filter(|v| *v != Value::Void)))
-                .collect(),
+            tests: tests.map(|(name, value)| (name.into(), Wanted::new(value))).collect(),
         };
         self.places.insert(ix, u32::try_from(self.rules.len()).expect("fewer than 2^32 bindings"));
         self.rules.push(rule);
@@ -108,12 +145,8 @@ impl Rule {
     /// Without any test `all` matches everything and `any` nothing.
     fn matches(&self, headers: &Read<'_>) -> bool {
         let mut results = self.tests.iter().map(|(name, wanted)| {
-            let found = headers.iter().rfind(|(own, _)| own == &name.as_ref());
-            match (found, wanted) {
-                (None, _) => false,
-                (Some(_), None) => true,
-                (Some((_, value)), Some(wanted)) => equal(value, wanted),
-            }
+            let found = headers.iter().rfind(|(own, _)| *own == name.as_bytes());
+            found.is_some_and(|(_, value)| wanted.is(value))
         });
         if self.any { results.any(|matched| matched) } else { results.all(|matched| matched) }
     }
@@ -140,9 +173,7 @@ fn equal(found: &RawValue<'_>, wanted: &Value) -> bool {
             matches!(found, RawValue::Decimal { scale: s, value: v } if s == scale && v == value)
         }
         Value::Timestamp(wanted) => whole(found) == Some(i128::from(*wanted)),
-        Value::Void => matches!(found, RawValue::Void),
-        Value::Array(_) | Value::Table(_) => false,
-        number => value::integer(number).is_some_and(|n| whole(found) == Some(n.into())),
+        number => number.as_i64().is_some_and(|n| whole(found) == Some(n.into())),
     }
 }
 

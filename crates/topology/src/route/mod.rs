@@ -94,10 +94,9 @@ pub(crate) fn check_binding_key(
                 let name = arguments.get("x-match").map(value::plain).unwrap_or_default();
                 headers::Match::parse(&name).map(|_| ()).ok_or(BindError::MatchValue(name))
             }
-            Some(other) => Err(BindError::MatchType {
-                found: value::type_name(other),
-                value: value::term(other),
-            }),
+            Some(other) => {
+                Err(BindError::MatchType { found: other.kind_name(), value: value::term(other) })
+            }
         },
         ExchangeKind::ConsistentHash => match key.parse::<i64>() {
             Err(_) => Err(BindError::WeightNotNumber(key.to_owned())),
@@ -295,10 +294,10 @@ impl Topology {
                 out.route.remember.push(id);
             }
             out.route.cacheable &= exchange.router.route(message, &mut out);
-            if !out.found {
-                if let Some(alternate) = alternate(place, exchange) {
-                    out.target(Target::Exchange(alternate));
-                }
+            if !out.found
+                && let Some(alternate) = alternate(place, exchange)
+            {
+                out.target(Target::Exchange(alternate));
             }
         }
         if out.sets > 1 {

@@ -14,7 +14,7 @@
 //! `#` a binding has.
 //!
 //! Nodes are places in an arena. Edges with a word are in one table for the whole trie, found by parent and
-//! word; a node's only such edge is followed without it.
+//! word; an edge that never had siblings is followed without it.
 
 use foldhash::fast::FixedState;
 use hashbrown::{HashSet, HashTable};
@@ -34,18 +34,20 @@ const NONE: NodeIx = 0;
 pub(crate) struct Topics {
     nodes: Vec<Node>,
     free: Vec<NodeIx>,
-    /// Children reached by a word, when they have siblings.
+    /// Children reached by a word, but for those that never had siblings.
     edges: HashTable<NodeIx>,
 }
 
+/// One cache line: a route that passes it loads it once.
 #[derive(Debug, Default)]
+#[repr(align(64))]
 struct Node {
     parent: NodeIx,
     star: NodeIx,
     hash: NodeIx,
     /// How many children are reached by a word.
     words: u32,
-    /// One of them; when it is the only one it is not looked up.
+    /// The only one of them, which then is not in the table. One whose siblings went stays in the table.
     only: NodeIx,
     /// What the parent's edge to this node says; `*` and `#` too.
     word: SmallVec<[u8; 16]>,
@@ -173,20 +175,18 @@ impl Topics {
         word: &[u8],
         word_hash: impl FnOnce() -> u64,
     ) -> NodeIx {
-        match node_ref.words {
-            0 => NONE,
-            1 => {
-                let only = node_ref.only;
-                if self.nodes[only as usize].word.as_slice() == word { only } else { NONE }
-            }
-            _ => {
-                let found = self.edges.find(edge_hash(node, word_hash()), |&child| {
-                    let child = &self.nodes[child as usize];
-                    child.parent == node && child.word.as_slice() == word
-                });
-                found.copied().unwrap_or(NONE)
-            }
+        if node_ref.only != NONE {
+            let is_it = self.nodes[node_ref.only as usize].word.as_slice() == word;
+            return if is_it { node_ref.only } else { NONE };
         }
+        if node_ref.words == 0 {
+            return NONE;
+        }
+        let found = self.edges.find(edge_hash(node, word_hash()), |&child| {
+            let child = &self.nodes[child as usize];
+            child.parent == node && child.word.as_slice() == word
+        });
+        found.copied().unwrap_or(NONE)
     }
 
     fn add_child(&mut self, parent: NodeIx, word: &[u8]) -> NodeIx {
@@ -207,15 +207,15 @@ impl Topics {
             b"#" => parent_ref.hash = child,
             _ => {
                 parent_ref.words += 1;
-                match parent_ref.words {
-                    1 => parent_ref.only = child,
-                    2 => {
-                        // From now on both are looked up.
-                        let only = core::mem::replace(&mut parent_ref.only, NONE);
+                if parent_ref.words == 1 {
+                    parent_ref.only = child;
+                } else {
+                    // From now on the first one is looked up too.
+                    let only = core::mem::replace(&mut parent_ref.only, NONE);
+                    if only != NONE {
                         self.insert_edge(only);
-                        self.insert_edge(child);
                     }
-                    _ => self.insert_edge(child),
+                    self.insert_edge(child);
                 }
             }
         }
@@ -287,3 +287,6 @@ impl HashNodes {
         is_new
     }
 }
+
+#[cfg(test)]
+mod tests;
