@@ -64,7 +64,14 @@ struct Passed {
     words: Vec<String>,
 }
 
-fn main() -> anyhow::Result<ExitCode> {
+fn main() -> ExitCode {
+    run().unwrap_or_else(|error| {
+        eprintln!("{error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn run() -> anyhow::Result<ExitCode> {
     match Xtask::parse().chore {
         Chore::Check => suite::run(&suite::check(), &[]),
         Chore::Test { steps } => suite::run(&suite::test(), &steps),

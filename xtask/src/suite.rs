@@ -1,7 +1,7 @@
 //! The steps of `check` and `test`: what is run, in which order, under which names.
 //!
-//! A new kind of test is one more line in [`check`] (a minute, no network, no other program) or in
-//! [`test`].
+//! A new kind of test is one more line in [`check()`] (a minute, no network, no other program) or in
+//! [`test()`].
 
 use std::process::ExitCode;
 use std::time::Instant;

@@ -45,8 +45,7 @@ pub(super) fn check(breaches: &mut Vec<String>) -> anyhow::Result<()> {
         seen.push(name);
     }
     for (name, _) in LAYERS {
-        // Not every planned crate is there from the first day.
-        if !seen.iter().any(|it| it == name) && *name != "conform" {
+        if !seen.iter().any(|it| it == name) {
             breaches.push(format!("the layer table names {name}, which is not there"));
         }
     }
