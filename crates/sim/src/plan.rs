@@ -63,8 +63,7 @@ pub(crate) fn queues() -> Vec<Kind> {
         ("x-dead-letter-exchange", Value::from("")),
         ("x-dead-letter-routing-key", Value::from("dead")),
     ];
-    let with_dead =
-        |more: &[(&'static str, Value)]| [&dead[..], more].concat();
+    let with_dead = |more: &[(&'static str, Value)]| [&dead[..], more].concat();
     let reject = Value::from("reject-publish");
     vec![
         Kind { is_ordered: false, ..Kind::new("dead", &[]) },
@@ -76,7 +75,10 @@ pub(crate) fn queues() -> Vec<Kind> {
         Kind::new("refusing", &[("x-max-length", Value::I32(10)), ("x-overflow", reject)]),
         Kind::new("priority", &[("x-max-priority", Value::I32(5))]),
         Kind::new("single", &[("x-single-active-consumer", Value::Bool(true))]),
-        Kind::new("lossy", &[("x-max-length-bytes", Value::I32(2000)), ("x-max-length", Value::I32(15))]),
+        Kind::new(
+            "lossy",
+            &[("x-max-length-bytes", Value::I32(2000)), ("x-max-length", Value::I32(15))],
+        ),
         Kind::new(
             "counted",
             &with_dead(&[("x-queue-type", "quorum".into()), ("x-delivery-limit", Value::I32(3))]),

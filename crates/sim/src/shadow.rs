@@ -330,7 +330,8 @@ pub(crate) fn body_of(message: MessageIndex, size: usize) -> Vec<u8> {
     let mut state = message as u64 ^ 0x5EED;
     let mut body = Vec::with_capacity(size + 8);
     while body.len() < size {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         body.extend_from_slice(&(state >> 8).to_le_bytes());
     }
     body.truncate(size);

@@ -148,7 +148,8 @@ impl Client {
     }
 
     fn close_channel(&mut self, number: u16) {
-        let close = channel::Close { reply_code: 200, reply_text: "bye", class_id: 0, method_id: 0 };
+        let close =
+            channel::Close { reply_code: 200, reply_text: "bye", class_id: 0, method_id: 0 };
         self.put_method(number, close);
         self.await_answer(number, Awaited::Close);
     }
@@ -166,7 +167,9 @@ impl Client {
 
     fn leave(&mut self, world: &mut World<'_>) {
         let waits = |channel: &Channel| {
-            channel.awaited.is_some() || channel.expects_close.is_some() || !channel.unconfirmed.is_empty()
+            channel.awaited.is_some()
+                || channel.expects_close.is_some()
+                || !channel.unconfirmed.is_empty()
         };
         if self.channels.values().any(waits) {
             return;
@@ -205,7 +208,8 @@ impl Client {
         } else {
             // The dead-letter queue is for dead letters; newer queues are likelier to live.
             let count = world.shadow.queues.len();
-            let to = if random.one_in(4) { count - 1 - random.below(4) } else { random.below(count) };
+            let to =
+                if random.one_in(4) { count - 1 - random.below(4) } else { random.below(count) };
             let to = to.max(1);
             ("", world.shadow.queues[to].name.clone(), vec![to])
         };
@@ -282,7 +286,13 @@ impl Client {
         self.consume_from(number, queue, world.random.one_in(5), world);
     }
 
-    fn consume_from(&mut self, number: u16, queue: QueueIndex, no_ack: bool, world: &mut World<'_>) {
+    fn consume_from(
+        &mut self,
+        number: u16,
+        queue: QueueIndex,
+        no_ack: bool,
+        world: &mut World<'_>,
+    ) {
         let Some(channel) = self.channels.get_mut(&number) else { return };
         let tag = format!("c{}-{}", channel.publisher, world.random.below(1_000_000));
         let prefetch = channel.prefetch;
