@@ -89,6 +89,18 @@ pub struct Totals {
     pub resets: u64,
 }
 
+impl Totals {
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.published += other.published;
+        self.acked += other.acked;
+        self.nacked += other.nacked;
+        self.returned += other.returned;
+        self.given += other.given;
+        self.received += other.received;
+        self.resets += other.resets;
+    }
+}
+
 /// The model.
 #[derive(Debug)]
 pub(crate) struct Shadow {
@@ -330,7 +342,8 @@ pub(crate) fn body_of(message: MessageIndex, size: usize) -> Vec<u8> {
     let mut state = message as u64 ^ 0x5EED;
     let mut body = Vec::with_capacity(size + 8);
     while body.len() < size {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         body.extend_from_slice(&(state >> 8).to_le_bytes());
     }
     body.truncate(size);
