@@ -179,7 +179,7 @@ impl Decoder {
             HEARTBEAT if size == 0 => return Err(FrameError::HeartbeatOnChannel { channel }),
             _ => return Err(FrameError::Unknown { kind, payload: Snippet::of(payload) }),
         };
-        Ok(Some((event, payload.len() + OVERHEAD)))
+        Ok(Some((event, payload.len().saturating_add(OVERHEAD))))
     }
 
     /// What `input` holds of this body frame. `consumed` bytes before it belong to the frame's header.
@@ -198,7 +198,7 @@ impl Decoder {
             }
             self.body = None;
             let event = Event::Body { channel, part, is_last: true, frame_len };
-            return Ok(Some((event, consumed + part.len() + 1)));
+            return Ok(Some((event, part.len().saturating_add(consumed).saturating_add(1))));
         }
         // The end octet is missing, so `input` is at most as long as `rest`.
         if input.is_empty() {
@@ -210,11 +210,12 @@ impl Decoder {
         }
         self.body = Some(body);
         let event = Event::Body { channel, part: input, is_last: false, frame_len };
-        Ok(Some((event, consumed + input.len())))
+        Ok(Some((event, input.len().saturating_add(consumed))))
     }
 }
 
-/// The first bytes of a payload, for the reply text.
+/// The first bytes of a payload as reply texts show them: `all octets = <<1,2>>`, or
+/// `first 16 octets = <<"text in ASCII">>`. That is a binary as Erlang prints it, but on one line.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Snippet {
     head: [u8; 16],
@@ -222,7 +223,9 @@ pub struct Snippet {
 }
 
 impl Snippet {
-    fn of(payload: &[u8]) -> Self {
+    /// Copies up to 16 bytes and remembers whether there were more.
+    #[must_use]
+    pub fn of(payload: &[u8]) -> Self {
         let mut head = [0; 16];
         for (to, from) in head.iter_mut().zip(payload) {
             *to = *from;
@@ -231,13 +234,26 @@ impl Snippet {
     }
 }
 
-/// `all octets = <<1,2>>` or `first 16 octets = <<"...">>`, a binary as Erlang prints it.
 impl fmt::Display for Snippet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown = self.head.get(..self.len).unwrap_or(&self.head);
         f.write_str(if self.len > 16 { "first 16 octets = <<" } else { "all octets = <<" })?;
-        if !shown.is_empty() && shown.iter().all(|c| matches!(c, b' '..=b'~' | b'\t'..=b'\r')) {
-            write!(f, "{:?}", String::from_utf8_lossy(shown))?;
+        if !shown.is_empty() && shown.iter().all(|octet| matches!(octet, b' '..=b'~' | 8..=13 | 27))
+        {
+            f.write_str("\"")?;
+            shown.iter().try_for_each(|octet| match octet {
+                8 => f.write_str("\\b"),
+                b'\t' => f.write_str("\\t"),
+                b'\n' => f.write_str("\\n"),
+                11 => f.write_str("\\v"),
+                12 => f.write_str("\\f"),
+                b'\r' => f.write_str("\\r"),
+                27 => f.write_str("\\e"),
+                b'"' => f.write_str("\\\""),
+                b'\\' => f.write_str("\\\\"),
+                octet => write!(f, "{}", char::from(*octet)),
+            })?;
+            f.write_str("\"")?;
         } else {
             for (index, octet) in shown.iter().enumerate() {
                 write!(f, "{}{octet}", if index == 0 { "" } else { "," })?;

@@ -460,18 +460,61 @@ pub struct Binding {
 #[derive(Debug)]
 #[expect(missing_docs, reason = "the fields carry the names of rabbitmqctl's arguments")]
 pub enum AdminCommand {
-    ImportDefinitions { json: String },
-    AddUser { name: String, password: PasswordHash, tags: Vec<String> },
-    DeleteUser { name: String },
-    ChangePassword { name: String, password: PasswordHash },
-    SetUserTags { name: String, tags: Vec<String> },
-    SetPermissions { user: String, vhost: String, configure: String, write: String, read: String },
-    ClearPermissions { user: String, vhost: String },
-    SetTopicPermissions { user: String, vhost: String, exchange: String, write: String, read: String },
-    AddVhost { name: String },
-    DeleteVhost { name: String },
-    SetPolicy { vhost: String, name: String, pattern: String, definition: serde_json::Map<String, serde_json::Value>, priority: i64, apply_to: String },
-    ClearPolicy { vhost: String, name: String },
+    ImportDefinitions {
+        json: String,
+    },
+    AddUser {
+        name: String,
+        password: PasswordHash,
+        tags: Vec<String>,
+    },
+    DeleteUser {
+        name: String,
+    },
+    ChangePassword {
+        name: String,
+        password: PasswordHash,
+    },
+    SetUserTags {
+        name: String,
+        tags: Vec<String>,
+    },
+    SetPermissions {
+        user: String,
+        vhost: String,
+        configure: String,
+        write: String,
+        read: String,
+    },
+    ClearPermissions {
+        user: String,
+        vhost: String,
+    },
+    SetTopicPermissions {
+        user: String,
+        vhost: String,
+        exchange: String,
+        write: String,
+        read: String,
+    },
+    AddVhost {
+        name: String,
+    },
+    DeleteVhost {
+        name: String,
+    },
+    SetPolicy {
+        vhost: String,
+        name: String,
+        pattern: String,
+        definition: serde_json::Map<String, serde_json::Value>,
+        priority: i64,
+        apply_to: String,
+    },
+    ClearPolicy {
+        vhost: String,
+        name: String,
+    },
 }
 
 /// A message on its way to a consumer.

@@ -8,7 +8,8 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use leveret_amqp::reply::ReplyCode;
 use leveret_topology::{
-    ApplyTo, Destination, ExchangeId, ExchangeSpec, PolicySpec, QueueId, QueueSpec, Removed, Target, Topology,
+    ApplyTo, Destination, ExchangeId, ExchangeSpec, PolicySpec, QueueId, QueueSpec, Removed,
+    Target, Topology,
 };
 
 use crate::message::{
@@ -109,7 +110,14 @@ impl Meta {
                 let Binding { reply, vhost, source, key, arguments, .. } = &*binding;
                 let destination = destination(&binding);
                 let connection = Some(reply.connection.get());
-                match topology.unbind(*vhost, source, destination, key, arguments.clone(), connection) {
+                match topology.unbind(
+                    *vhost,
+                    source,
+                    destination,
+                    key,
+                    arguments.clone(),
+                    connection,
+                ) {
                     Ok(removed) => {
                         self.removed(&removed, out);
                         out.reply(*reply, Reply::Done);
@@ -176,8 +184,7 @@ impl Meta {
             return;
         }
         for &queue in &queues {
-            let letter =
-                ToShard::Delete { reply: None, queue, if_unused: false, if_empty: false };
+            let letter = ToShard::Delete { reply: None, queue, if_unused: false, if_empty: false };
             out.shard(shard_of(queue, self.shards), letter);
         }
         self.leaving.insert(connection, Leaving { queues, reply });
@@ -239,10 +246,7 @@ struct Changes {
 }
 
 /// Applies an admin command to the topology.
-fn apply(
-    command: AdminCommand,
-    topology: &mut Topology,
-) -> Result<Changes, (ReplyCode, String)> {
+fn apply(command: AdminCommand, topology: &mut Topology) -> Result<Changes, (ReplyCode, String)> {
     let mut changes = Changes::default();
     match command {
         AdminCommand::ImportDefinitions { json } => {
@@ -272,9 +276,7 @@ fn apply(
             topology.clear_permissions(&user, &vhost).map_err(bad)?;
         }
         AdminCommand::SetTopicPermissions { user, vhost, exchange, write, read } => {
-            topology
-                .set_topic_permissions(&user, &vhost, &exchange, &write, &read)
-                .map_err(bad)?;
+            topology.set_topic_permissions(&user, &vhost, &exchange, &write, &read).map_err(bad)?;
         }
         AdminCommand::AddVhost { name } => topology.add_vhost(&name).map(drop).map_err(bad)?,
         AdminCommand::DeleteVhost { name } => {

@@ -140,7 +140,9 @@ impl<L: Log> Shard<L> {
 
     fn letter(&mut self, letter: ToShard, topology: &Topology, now: Time, out: &mut Outbox) {
         match letter {
-            ToShard::Publish { from, messages } => self.publish(from, &messages, topology, now, out),
+            ToShard::Publish { from, messages } => {
+                self.publish(from, &messages, topology, now, out)
+            }
             ToShard::Settle(settlements) => self.settle(&settlements, now),
             ToShard::Commit { reply, messages, settlements } => {
                 self.commit(reply, &messages, &settlements, topology, now, out);

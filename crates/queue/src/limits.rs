@@ -18,18 +18,22 @@ impl Queue {
         !self.drops_head() && self.would_overflow(size)
     }
 
+    #[inline]
     pub(crate) fn drops_head(&self) -> bool {
         self.options.overflow == Overflow::DropHead
     }
 
+    #[inline]
     pub(crate) fn would_overflow(&self, size: u32) -> bool {
         self.overflows(self.ready.len() + 1, self.ready.bytes() + u64::from(size))
     }
 
+    #[inline]
     pub(crate) fn is_over_length(&self) -> bool {
         self.overflows(self.ready.len(), self.ready.bytes())
     }
 
+    #[inline]
     fn overflows(&self, ready: u64, ready_bytes: u64) -> bool {
         self.options.max_length.is_some_and(|max| ready > max)
             || self.options.max_length_bytes.is_some_and(|max| ready_bytes > max)

@@ -108,7 +108,8 @@ impl Queue {
     ///
     /// # Errors
     ///
-    /// [`Refused::Full`] when it did not fit; it has left through `out` then.
+    /// [`Refused::Full`] when it did not fit: the queue knows nothing of it, and the caller dead-letters it
+    /// when `overflow` is [`RejectPublishDlx`](Overflow::RejectPublishDlx).
     pub fn enqueue(
         &mut self,
         message: Incoming,
@@ -120,17 +121,16 @@ impl Queue {
             (Some(queue), Some(own)) => Some(queue.min(own)),
             (queue, own) => queue.or(own),
         };
-        let mut entry = Entry::new(offset.get(), size, persistent, redelivered);
-        self.persistent += u64::from(persistent);
         if !self.drops_head() && self.would_overflow(size) {
             // RabbitMQ gives a message out as soon as it comes. Here a batch comes first, so those
             // before this one are given out now, as far as anybody takes them.
             self.assign_early(now, None, out);
             if self.would_overflow(size) {
-                self.refuse(entry, out);
                 return Err(Refused::Full);
             }
         }
+        let mut entry = Entry::new(offset.get(), size, persistent, redelivered);
+        self.persistent += u64::from(persistent);
         if ttl_ms.is_some() || delivery_count > 0 {
             let expires_at = ttl_ms.map(|ms| now.after_ms(ms));
             self.extras.set(&mut entry, expires_at, delivery_count);
@@ -144,15 +144,6 @@ impl Queue {
             self.expire_head(now, out, u32::MAX);
         }
         Ok(())
-    }
-
-    fn refuse(&mut self, entry: Entry, out: &mut Vec<Left>) {
-        if self.options.overflow == Overflow::RejectPublishDlx {
-            self.leave(entry, Reason::Maxlen, out);
-        } else {
-            self.forget(entry);
-            out.push(Left::Dropped { offset: Offset::new(entry.offset), reason: Reason::Maxlen });
-        }
     }
 
     /// `basic.get`: takes the next ready message.
@@ -374,6 +365,7 @@ impl Queue {
     }
 
     /// What is kept of a message besides its entry goes; tells how often it came back.
+    #[inline]
     pub(crate) fn forget(&mut self, entry: Entry) -> u32 {
         self.persistent -= u64::from(entry.persistent());
         self.extras.forget(entry)

@@ -277,7 +277,11 @@ impl Runner {
 
 /// A letter to a connection that ended. Messages in it were given out and never reached anybody: they go
 /// back to their queues. The rest means nothing any more.
-pub(crate) fn return_undelivered(letter: ToSession, shards: usize, out: &mut Vec<(usize, ToShard)>) {
+pub(crate) fn return_undelivered(
+    letter: ToSession,
+    shards: usize,
+    out: &mut Vec<(usize, ToShard)>,
+) {
     let deliveries = match letter {
         ToSession::Deliver(deliveries) => deliveries,
         ToSession::Reply { reply: Reply::Got { delivery, .. }, .. } => vec![delivery],

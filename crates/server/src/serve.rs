@@ -48,11 +48,8 @@ pub fn run(options: Options) -> anyhow::Result<()> {
     let files = raise_file_limit();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async move {
-        let node = Arc::new(Node::new(
-            Arc::new(options.settings),
-            options.topology,
-            options.memory_limit,
-        ));
+        let node =
+            Arc::new(Node::new(Arc::new(options.settings), options.topology, options.memory_limit));
         let mut sockets = Vec::new();
         for &address in &options.listeners {
             let socket = bind(address, &options.sockets).with_context(|| {

@@ -38,7 +38,7 @@ pub fn serve(config: &Config, notices: &[Notice]) -> anyhow::Result<()> {
 }
 
 /// Makes every choice that the configuration leaves open.
-pub fn options(config: &Config, started: Instant) -> anyhow::Result<Options> {
+pub(crate) fn options(config: &Config, started: Instant) -> anyhow::Result<Options> {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let threads = match config.node.threads {
         0 => cores,
@@ -50,7 +50,8 @@ pub fn options(config: &Config, started: Instant) -> anyhow::Result<Options> {
     };
     let mut listeners = Vec::new();
     for (name, address) in config.listeners.tcp.iter() {
-        let found = resolve(address).with_context(|| format!("listeners.tcp.{name} = {address}"))?;
+        let found =
+            resolve(address).with_context(|| format!("listeners.tcp.{name} = {address}"))?;
         listeners.push(found);
     }
     let memory = config.resources.total_memory.map_or_else(machine_memory, |bytes| bytes.get());
@@ -78,7 +79,11 @@ pub fn options(config: &Config, started: Instant) -> anyhow::Result<Options> {
         control: files::ctl_socket(config),
         about: About {
             node_name: node_name(config),
-            product_name: config.identity.product_name.clone().unwrap_or_else(|| "Leveret".to_owned()),
+            product_name: config
+                .identity
+                .product_name
+                .clone()
+                .unwrap_or_else(|| "Leveret".to_owned()),
             product_version: config
                 .identity
                 .product_version
@@ -102,9 +107,8 @@ fn settings(config: &Config, shards: usize) -> Settings {
         Product::RabbitMq => "RabbitMQ",
     };
     let mechanisms = [Mechanism::Plain, Mechanism::AmqPlain, Mechanism::Anonymous];
-    let offered = |mechanism: &Mechanism| {
-        access.auth_mechanisms.iter().any(|name| name == mechanism.name())
-    };
+    let offered =
+        |mechanism: &Mechanism| access.auth_mechanisms.iter().any(|name| name == mechanism.name());
     let anonymous = (access.anonymous_login_user != "none").then(|| {
         let password = access.anonymous_login_pass.reveal().to_owned();
         (access.anonymous_login_user.clone(), password)

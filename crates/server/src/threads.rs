@@ -40,8 +40,8 @@ impl Threads {
             let (stop, stopped) = oneshot::channel();
             threads.stop.push(stop);
             let node = Arc::clone(node);
-            let join = std::thread::Builder::new().name(format!("leveret-{index}")).spawn(
-                move || {
+            let join =
+                std::thread::Builder::new().name(format!("leveret-{index}")).spawn(move || {
                     let more = install_runner(Arc::clone(&node));
                     runtime.block_on(async move {
                         tokio::spawn(keep_working(more));
@@ -52,8 +52,7 @@ impl Threads {
                         let _ = stopped.await;
                     });
                     runtime.shutdown_background();
-                },
-            )?;
+                })?;
             threads.joins.push(join);
         }
         Ok(threads)

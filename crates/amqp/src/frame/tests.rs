@@ -28,6 +28,7 @@ fn one_of_each() {
     assert_eq!(d.next(&frame(HEARTBEAT, 0, b"")), Ok(Some((Event::Heartbeat, 8))));
 }
 
+/// Texts recorded from RabbitMQ 3.10.8.
 #[test]
 #[rustfmt::skip] // a table
 fn refusals() {
@@ -39,6 +40,9 @@ fn refusals() {
     refused(&cut(frame(3, 1, b"")),          501, "type 3, all octets = <<>>: {invalid_frame_end_marker,0}");
     refused(&frame(99, 0, b"hello"),         501, "type 99, all octets = <<\"hello\">>: unknown_frame");
     refused(&frame(99, 1, &[b'x'; 17]),      501, "type 99, first 16 octets = <<\"xxxxxxxxxxxxxxxx\">>: unknown_frame");
+    refused(&frame(99, 1, b"a\"\\\n\x0b"),    501, "type 99, all octets = <<\"a\\\"\\\\\\n\\v\">>: unknown_frame");
+    refused(&frame(99, 1, &[0, 1, 128, 0, 1, 128, 0, 1, 128, 0, 1, 128, 0, 1, 128, 0, 1]),
+                                             501, "type 99, first 16 octets = <<0,1,128,0,1,128,0,1,128,0,1,128,0,1,128,0>>: unknown_frame");
     refused(&frame(1, 1, b""),               501, "type 1, all octets = <<>>: unknown_frame");
     refused(&frame(2, 1, &[0; 11]),          501, "type 2, all octets = <<0,0,0,0,0,0,0,0,0,0,0>>: unknown_frame");
     refused(&frame(8, 0, &[7]),              501, "type 8, all octets = <<7>>: unknown_frame");

@@ -12,9 +12,7 @@ use leveret_topology::{HashProperties, QueueId, Routable, Route, Topology};
 use smallvec::SmallVec;
 
 use super::{Shard, log_offset};
-use crate::message::{
-    DeadLetterFrom, Message, Outbox, Publish, Targets, ToShard, shard_of,
-};
+use crate::message::{DeadLetterFrom, Message, Outbox, Publish, Targets, ToShard, shard_of};
 use crate::record::{View, join_names};
 
 /// Pause before a dead letter without a target is tried again, in ms.
@@ -47,7 +45,9 @@ impl<L: Log> Shard<L> {
         let from = DeadLetterFrom { shard: self.index, queue: id, offset };
         let from = at_least_once.then_some(from);
         let sent = match letter {
-            Some((message, targets)) => self.send_dead_letter(from, &message, &targets, topology, now, out),
+            Some((message, targets)) => {
+                self.send_dead_letter(from, &message, &targets, topology, now, out)
+            }
             None => 0,
         };
         if !at_least_once {
@@ -58,29 +58,6 @@ impl<L: Log> Shard<L> {
         } else {
             self.awaited.insert((id, offset), (sent, reason));
         }
-    }
-
-    /// A message is refused by a full queue that dead-letters what it refuses; its holder goes either way.
-    pub(super) fn refused(
-        &mut self,
-        id: QueueId,
-        offset: Offset,
-        topology: &Topology,
-        now: Time,
-        out: &mut Outbox,
-    ) {
-        let wants = self.queues.get(&id).is_some_and(|hosted| {
-            let options = hosted.queue.options();
-            options.dead_letter && options.overflow == leveret_queue::Overflow::RejectPublishDlx
-        });
-        if wants
-            && let Some((message, targets)) =
-                self.make_dead_letter(id, offset, Reason::Maxlen, topology, now)
-        {
-            self.counters.dead_lettered += 1;
-            self.send_dead_letter(None, &message, &targets, topology, now, out);
-        }
-        self.release(offset);
     }
 
     /// The dead letter and the queues it goes to; none when there is nowhere to go.
@@ -190,7 +167,7 @@ impl<L: Log> Shard<L> {
         now: Time,
         out: &mut Outbox,
     ) {
-        let taken = self.enqueue(message, topology, now, out);
+        let taken = self.enqueue(message, topology, now);
         if let Some(from) = from {
             // A target that refuses has its own rule for what it refuses; the source tries again.
             if taken {
@@ -367,10 +344,7 @@ mod tests {
             .collect();
         assert_eq!(
             summary,
-            [
-                (Some(&long("a")), Some(&Value::I64(2))),
-                (Some(&long("b")), Some(&Value::I64(1)))
-            ]
+            [(Some(&long("a")), Some(&Value::I64(2))), (Some(&long("b")), Some(&Value::I64(1)))]
         );
         assert_eq!(headers.get("x-first-death-queue"), Some(&long("a")));
         assert_eq!(headers.get("x-last-death-queue"), Some(&long("a")));

@@ -98,7 +98,8 @@ impl Ports {
 
     /// The keys of a connection's consumers, oldest first.
     pub(super) fn keys_of(&self, connection: ConnectionId) -> &[u32] {
-        let port = self.by_connection.get(&connection).and_then(|&port| self.ports.get(port as usize));
+        let port =
+            self.by_connection.get(&connection).and_then(|&port| self.ports.get(port as usize));
         port.and_then(Option::as_ref).map_or(&[], |port| &port.consumers)
     }
 

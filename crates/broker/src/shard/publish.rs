@@ -25,7 +25,7 @@ impl<L: Log> Shard<L> {
     ) {
         let mut runs = Runs::new(from);
         for message in messages {
-            let taken = self.enqueue(message, topology, now, out);
+            let taken = self.enqueue(message, topology, now);
             if message.confirm != 0 {
                 runs.add(message.channel, message.confirm, taken, out);
             }
@@ -47,20 +47,14 @@ impl<L: Log> Shard<L> {
         out: &mut Outbox,
     ) {
         for message in messages {
-            self.enqueue(message, topology, now, out);
+            self.enqueue(message, topology, now);
         }
         self.settle(settlements, now);
         out.reply(reply, Reply::Committed);
     }
 
     /// Appends the message and puts it into its queues. False when a queue refused it.
-    pub(super) fn enqueue(
-        &mut self,
-        publish: &Publish,
-        topology: &Topology,
-        now: Time,
-        out: &mut Outbox,
-    ) -> bool {
+    pub(super) fn enqueue(&mut self, publish: &Publish, topology: &Topology, now: Time) -> bool {
         let message = &publish.message;
         let head = Head::of(message, publish.persistent, now.ms()).encode();
         let holders = publish.targets.len() as u32;
@@ -92,7 +86,7 @@ impl<L: Log> Shard<L> {
         };
         let mut taken = true;
         for &id in &publish.targets {
-            if !self.enqueue_one(id, incoming, topology, now, out) {
+            if !self.enqueue_one(id, incoming, topology, now) {
                 taken = false;
             }
         }
@@ -106,7 +100,6 @@ impl<L: Log> Shard<L> {
         incoming: Incoming,
         topology: &Topology,
         now: Time,
-        out: &mut Outbox,
     ) -> bool {
         if !self.queues.contains_key(&id) && self.hosted(id, topology, now).is_none() {
             // Deleted between routing and now: the message has left with the queue.
@@ -123,8 +116,8 @@ impl<L: Log> Shard<L> {
                 true
             }
             Err(_full) => {
+                // It has left through the scratch list: dropped or dead-lettered.
                 self.counters.refused += 1;
-                self.refused(id, incoming.offset, topology, now, out);
                 false
             }
         }

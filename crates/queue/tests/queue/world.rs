@@ -69,7 +69,9 @@ pub(crate) struct World {
     ids: BTreeMap<u64, ConsumerId>,
     unacked: BTreeMap<u64, UnackedId>,
     stale: Option<(UnackedId, u64)>,
+    /// Offered to the queue, of which `refused` were not taken.
     enqueued: u64,
+    refused: u64,
     persistent: BTreeMap<u64, bool>,
     next_key: u64,
     /// Every way out of the queue, by offset.
@@ -100,6 +102,7 @@ impl World {
             unacked: BTreeMap::new(),
             stale: None,
             enqueued: 0,
+            refused: 0,
             persistent: BTreeMap::new(),
             next_key: 0,
             left: BTreeMap::new(),
@@ -191,6 +194,10 @@ impl World {
         };
         let expected = self.model.publish(message, expiration_ms);
         assert_eq!(taken, if expected { Ok(()) } else { Err(Refused::Full) });
+        if !expected {
+            self.refused += 1;
+            self.persistent.remove(&offset);
+        }
     }
 
     fn consume(
@@ -364,7 +371,8 @@ impl World {
         assert_eq!(counts.held, self.model.held.len() as u64);
         assert_eq!(counts.early, 0);
         assert_eq!(counts.consumers as usize, self.model.consumers.len());
-        assert_eq!(counts.ready + counts.unacked + self.left.len() as u64, self.enqueued);
+        let left = self.left.len() as u64 + self.refused;
+        assert_eq!(counts.ready + counts.unacked + left, self.enqueued);
         let still_here = |offset: &u64| !self.left.contains_key(offset);
         let persistent = self.persistent.iter().filter(|&(o, &p)| p && still_here(o)).count();
         assert_eq!(counts.persistent, persistent as u64);
@@ -392,7 +400,7 @@ impl World {
             let before = self.left.insert(left.offset().get(), left);
             assert!(matches!(before, None | Some(Left::DeadLetter { held: true, .. })));
         }
-        assert_eq!(self.left.len() as u64, self.enqueued);
+        assert_eq!(self.left.len() as u64 + self.refused, self.enqueued);
         let consumers = self.queue.counts().consumers;
         let empty = leveret_queue::Counts { consumers, ..Default::default() };
         assert_eq!(self.queue.counts(), empty);

@@ -55,7 +55,8 @@ pub(super) async fn answer(
             let Value::Object(definition) = policy.definition else {
                 return Err(Fault::new(Code::Data, "the definition of a policy is a JSON object"));
             };
-            let leveret_ctl::protocol::Policy { vhost, name, pattern, apply_to, priority, .. } = policy;
+            let leveret_ctl::protocol::Policy { vhost, name, pattern, apply_to, priority, .. } =
+                policy;
             let command =
                 AdminCommand::SetPolicy { vhost, name, pattern, definition, priority, apply_to };
             admin(node, command).await
@@ -218,10 +219,7 @@ fn no_queue(vhost: &str, name: &str) -> Fault {
 }
 
 fn close(node: &Arc<Node>, connection: &Arc<crate::connection::Connection>, reason: &str) {
-    let letter = ToSession::Close {
-        code: ReplyCode::ConnectionForced,
-        text: reason.to_owned(),
-    };
+    let letter = ToSession::Close { code: ReplyCode::ConnectionForced, text: reason.to_owned() };
     with_runner(node, |runner| runner.run_connection(connection, Letter::Session(letter)));
 }
 
@@ -232,7 +230,7 @@ fn close_all(node: &Arc<Node>, vhost: Option<&str>, limit: u64, reason: &str) ->
         if limit > 0 && closed == limit {
             break;
         }
-        if vhost.is_none_or(|vhost| connection.facts().vhost.as_deref() == Some(vhost)) {
+        if vhost.is_none_or(|vhost| connection.facts().vhost == vhost) {
             close(node, &connection, reason);
             closed += 1;
         }
@@ -289,8 +287,8 @@ fn open_files() -> (u64, u64) {
 
 /// Memory of the process in the machine's memory, in bytes.
 fn resident_bytes() -> u64 {
-    let pages = std::fs::read_to_string("/proc/self/statm").ok().and_then(|text| {
-        text.split_whitespace().nth(1)?.parse::<u64>().ok()
-    });
+    let pages = std::fs::read_to_string("/proc/self/statm")
+        .ok()
+        .and_then(|text| text.split_whitespace().nth(1)?.parse::<u64>().ok());
     pages.unwrap_or(0) * rustix::param::page_size() as u64
 }

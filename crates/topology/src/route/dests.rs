@@ -2,113 +2,164 @@
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
-use smallvec::SmallVec;
 
 use super::Out;
 use crate::binding::Target;
+use crate::id::{ExchangeId, QueueId};
 
 /// From here on places are indexed.
 const INDEXED: usize = 32;
 
 /// Destinations, each once, with the number of bindings that lead to it. The order means nothing.
+///
+/// 16 bytes while there is one, which is by far the most frequent case.
 #[derive(Debug, Default)]
-pub(crate) struct Dests {
-    slots: SmallVec<[Slot; 1]>,
-    /// The places of all destinations, when there are many: removing one must not search.
-    index: Option<Box<HashMap<Target, u32, FixedState>>>,
+pub(crate) enum Dests {
+    #[default]
+    None,
+    One(Slot),
+    Many(Box<Set>),
 }
 
-/// The target with its kind in the lowest bit: half the size of a [`Target`].
+/// The target with its kind in the lowest bit: smaller than a [`Target`].
 #[derive(Clone, Copy, Debug)]
-struct Slot {
-    packed: u64,
+pub(crate) struct Slot {
+    /// Two halves, so that the slot needs no more than their alignment.
+    packed: [u32; 2],
     bindings: u32,
 }
 
-fn pack(target: Target) -> u64 {
-    match target {
-        Target::Queue(id) => id.get() << 1,
-        Target::Exchange(id) => id.get() << 1 | 1,
-    }
+/// Two or more.
+#[derive(Debug, Default)]
+pub(crate) struct Set {
+    slots: Vec<Slot>,
+    /// The places of all destinations, when there are many: removing one must not search.
+    index: Option<HashMap<Target, u32, FixedState>>,
 }
 
-#[inline]
-fn unpack(packed: u64) -> Target {
-    if packed & 1 == 0 {
-        Target::Queue(crate::id::QueueId::new(packed >> 1))
-    } else {
-        Target::Exchange(crate::id::ExchangeId::new(packed >> 1))
+impl Slot {
+    fn new(target: Target) -> Self {
+        let packed = match target {
+            Target::Queue(id) => id.get() << 1,
+            Target::Exchange(id) => id.get() << 1 | 1,
+        };
+        Self { packed: [(packed >> 32) as u32, packed as u32], bindings: 1 }
+    }
+
+    #[inline]
+    fn target(self) -> Target {
+        let packed = u64::from(self.packed[0]) << 32 | u64::from(self.packed[1]);
+        if packed & 1 == 0 {
+            Target::Queue(QueueId::new(packed >> 1))
+        } else {
+            Target::Exchange(ExchangeId::new(packed >> 1))
+        }
     }
 }
 
 impl Dests {
     pub(crate) fn add(&mut self, target: Target) {
+        match self {
+            Self::None => *self = Self::One(Slot::new(target)),
+            Self::One(slot) if slot.target() == target => slot.bindings += 1,
+            Self::One(slot) => {
+                let slots = vec![*slot, Slot::new(target)];
+                *self = Self::Many(Box::new(Set { slots, index: None }));
+            }
+            Self::Many(set) => set.add(target),
+        }
+    }
+
+    /// Takes one binding away.
+    pub(crate) fn remove(&mut self, target: Target) {
+        match self {
+            Self::None => {}
+            Self::One(slot) => {
+                if slot.target() == target {
+                    slot.bindings -= 1;
+                    if slot.bindings == 0 {
+                        *self = Self::None;
+                    }
+                }
+            }
+            Self::Many(set) => {
+                set.remove(target);
+                if let &[slot] = set.slots.as_slice() {
+                    *self = Self::One(slot);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        matches!(self, Self::None)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.slots().len()
+    }
+
+    #[inline]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Target> {
+        self.slots().iter().map(|slot| slot.target())
+    }
+
+    /// One of them, evenly by a random number.
+    pub(crate) fn pick(&self, seed: u64) -> Option<Target> {
+        let slots = self.slots();
+        let at = seed.checked_rem(slots.len() as u64)?;
+        slots.get(usize::try_from(at).ok()?).map(|slot| slot.target())
+    }
+
+    #[inline]
+    fn slots(&self) -> &[Slot] {
+        match self {
+            Self::None => &[],
+            Self::One(slot) => core::slice::from_ref(slot),
+            Self::Many(set) => &set.slots,
+        }
+    }
+}
+
+impl Set {
+    fn add(&mut self, target: Target) {
         if let Some(at) = self.place(target) {
             self.slots[at].bindings += 1;
             return;
         }
-        self.slots.push(Slot { packed: pack(target), bindings: 1 });
+        self.slots.push(Slot::new(target));
         let last = self.slots.len() - 1;
         if let Some(index) = &mut self.index {
             index.insert(target, place(last));
         } else if self.slots.len() > INDEXED {
             let places = self.slots.iter().enumerate();
-            self.index =
-                Some(Box::new(places.map(|(at, slot)| (unpack(slot.packed), place(at))).collect()));
+            self.index = Some(places.map(|(at, slot)| (slot.target(), place(at))).collect());
         }
     }
 
-    /// Takes one binding away; returns whether it was the destination's last one.
-    pub(crate) fn remove(&mut self, target: Target) -> bool {
-        let Some(at) = self.place(target) else { return false };
+    fn remove(&mut self, target: Target) {
+        let Some(at) = self.place(target) else { return };
         let slot = &mut self.slots[at];
         slot.bindings -= 1;
         if slot.bindings > 0 {
-            return false;
+            return;
         }
         self.slots.swap_remove(at);
         if let Some(index) = &mut self.index {
             index.remove(&target);
             if let Some(moved) = self.slots.get(at) {
-                index.insert(unpack(moved.packed), place(at));
+                index.insert(moved.target(), place(at));
             }
             if self.slots.len() < INDEXED / 2 {
                 self.index = None;
             }
         }
-        if self.slots.len() <= 1 {
-            self.slots.shrink_to_fit();
-        }
-        true
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.slots.is_empty()
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.slots.len()
-    }
-
-    #[inline]
-    pub(crate) fn iter(&self) -> impl Iterator<Item = Target> {
-        self.slots.iter().map(|slot| unpack(slot.packed))
-    }
-
-    /// One of them, evenly by a random number.
-    pub(crate) fn pick(&self, seed: u64) -> Option<Target> {
-        let count = u64::try_from(self.slots.len()).ok()?;
-        let at = usize::try_from(seed.checked_rem(count)?).ok()?;
-        self.slots.get(at).map(|slot| unpack(slot.packed))
     }
 
     fn place(&self, target: Target) -> Option<usize> {
         match &self.index {
             Some(index) => index.get(&target).map(|&at| at as usize),
-            None => {
-                let packed = pack(target);
-                self.slots.iter().position(|slot| slot.packed == packed)
-            }
+            None => self.slots.iter().position(|slot| slot.target() == target),
         }
     }
 }

@@ -197,6 +197,6 @@ fn a_destination_stays_until_its_last_binding() {
 }
 
 #[test]
-fn a_node_is_small() {
-    assert!(size_of::<Node>() <= 80, "{}", size_of::<Node>());
+fn a_node_is_one_cache_line() {
+    assert_eq!(size_of::<Node>(), 64);
 }
