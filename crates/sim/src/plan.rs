@@ -23,7 +23,6 @@ pub(crate) struct Kind {
     pub(crate) is_ordered: bool,
     /// It refuses what it has no room for.
     pub(crate) refuses: bool,
-    pub(crate) is_single_active: bool,
     pub(crate) is_exclusive: bool,
     pub(crate) is_auto_delete: bool,
     pub(crate) is_durable: bool,
@@ -33,7 +32,6 @@ impl Kind {
     fn new(name: impl Into<String>, arguments: &[(&str, Value)]) -> Self {
         let arguments: Table =
             arguments.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
-        let is_true = |key| arguments.get(key) == Some(&Value::Bool(true));
         let overflow = arguments.get("x-overflow").and_then(Value::as_str);
         let dead_letters = arguments.get("x-dead-letter-exchange").is_some();
         Self {
@@ -42,7 +40,6 @@ impl Kind {
             loses: arguments.get("x-max-length").is_some() && !dead_letters && overflow.is_none(),
             is_ordered: arguments.get("x-max-priority").is_none(),
             refuses: overflow == Some("reject-publish"),
-            is_single_active: is_true("x-single-active-consumer"),
             is_exclusive: false,
             is_auto_delete: false,
             is_durable: true,

@@ -89,6 +89,18 @@ pub struct Totals {
     pub resets: u64,
 }
 
+impl Totals {
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.published += other.published;
+        self.acked += other.acked;
+        self.nacked += other.nacked;
+        self.returned += other.returned;
+        self.given += other.given;
+        self.received += other.received;
+        self.resets += other.resets;
+    }
+}
+
 /// The model.
 #[derive(Debug)]
 pub(crate) struct Shadow {

@@ -130,6 +130,11 @@ impl Channel {
         }
     }
 
+    /// Something is to come before the channel can be left in order.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.awaited.is_some() || self.expects_close.is_some() || !self.unconfirmed.is_empty()
+    }
+
     /// A command was sent.
     pub(crate) fn awaits(&mut self, answer: Awaited) {
         self.awaited = Some(answer);

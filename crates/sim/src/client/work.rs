@@ -80,6 +80,19 @@ impl Client {
         }
     }
 
+    /// Whether [`act`](Self::act) may do something.
+    pub(crate) fn wants_to_act(&self, mood: Mood) -> bool {
+        match mood {
+            Mood::Storm => true,
+            Mood::Leave => !self.channels.values().any(Channel::is_busy),
+            Mood::Drain => self.channels.values().all(|channel| {
+                let all = crate::plan::queues().len();
+                channel.awaited.is_none()
+                    && (channel.consumers.len() < all || !channel.unacked.is_empty())
+            }),
+        }
+    }
+
     fn act_on(&mut self, number: u16, world: &mut World<'_>) {
         let Some(channel) = self.channels.get(&number) else { return };
         if channel.expects_close.is_some() || channel.awaited == Some(Awaited::Open) {
@@ -166,12 +179,7 @@ impl Client {
     }
 
     fn leave(&mut self, world: &mut World<'_>) {
-        let waits = |channel: &Channel| {
-            channel.awaited.is_some()
-                || channel.expects_close.is_some()
-                || !channel.unconfirmed.is_empty()
-        };
-        if self.channels.values().any(waits) {
+        if self.channels.values().any(Channel::is_busy) {
             return;
         }
         let holds = self.channels.iter().find(|(_, channel)| !channel.unacked.is_empty());
