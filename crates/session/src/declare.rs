@@ -85,7 +85,8 @@ pub(crate) fn declare_queue(
     }
     let mut arguments = to_table(method.arguments)?;
     let prefix = arguments.remove("x-name-prefix");
-    let name: Box<str> = if name.is_empty() {
+    let server_named = name.is_empty();
+    let name: Box<str> = if server_named {
         server_name(core, &arguments, prefix.as_ref())?.into()
     } else if name.starts_with("amq.") {
         return Err(reply::reserved_name("queue", &name));
@@ -104,6 +105,7 @@ pub(crate) fn declare_queue(
         reply,
         vhost: core.identity.vhost,
         name: name.clone(),
+        server_named,
         durable: method.durable,
         exclusive: method.exclusive,
         auto_delete: method.auto_delete,
