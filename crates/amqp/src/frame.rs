@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   0      1         3            7                  7+size
-//!   | type | channel | size (u32) | payload ...      | 0xCE |      AMQP 0-9-1 §4.2.3
+//!   | type | channel | size (u32) | payload ...      | 0xCE |    AMQP 0-9-1 section 4.2.3
 //! ```
 //!
 //! The size is judged from the header alone, before a byte of the payload is awaited.
@@ -13,7 +13,7 @@ use std::fmt;
 
 use crate::reply::ReplyCode;
 
-/// What every peer must accept before tuning (§2.3.5).
+/// What every peer must accept before tuning (section 2.3.5).
 pub const FRAME_MIN_SIZE: u32 = 4096;
 /// The octet after each payload.
 pub const FRAME_END: u8 = 0xCE;
@@ -86,13 +86,14 @@ pub enum Event<'a> {
         /// See [`ContentHeader::decode`](crate::content::ContentHeader::decode).
         payload: &'a [u8],
     },
-    /// A piece of a content body frame, in order. A piece may be empty.
+    /// A piece of a content body frame, in order. Only the piece of an empty frame is empty.
     Body {
         /// The channel it belongs to.
         channel: u16,
         /// The next bytes of the payload.
         part: &'a [u8],
-        /// This piece completes the frame's payload and the end octet is right.
+        /// This piece completes the frame's payload and the end octet is right. It has the payload's last
+        /// byte: what is complete by its bytes is complete by its frames too.
         is_last: bool,
         /// Length of the frame's whole payload, the same in each of its pieces.
         frame_len: u32,
@@ -117,7 +118,7 @@ pub struct Decoder {
 struct BodyFrame {
     channel: u16,
     len: u32,
-    /// Bytes of the payload not given out yet. At 0 the end octet is still to come.
+    /// Bytes of the payload not given out yet; not 0, as the last one goes with the end octet.
     rest: u32,
 }
 
@@ -179,7 +180,7 @@ impl Decoder {
             HEARTBEAT if size == 0 => return Err(FrameError::HeartbeatOnChannel { channel }),
             _ => return Err(FrameError::Unknown { kind, payload: Snippet::of(payload) }),
         };
-        Ok(Some((event, payload.len() + OVERHEAD)))
+        Ok(Some((event, payload.len().saturating_add(OVERHEAD))))
     }
 
     /// What `input` holds of this body frame. `consumed` bytes before it belong to the frame's header.
@@ -198,23 +199,23 @@ impl Decoder {
             }
             self.body = None;
             let event = Event::Body { channel, part, is_last: true, frame_len };
-            return Ok(Some((event, consumed + part.len() + 1)));
+            return Ok(Some((event, part.len().saturating_add(consumed).saturating_add(1))));
         }
-        // The end octet is missing, so `input` is at most as long as `rest`.
-        if input.is_empty() {
+        // The end octet is missing, so `input` is at most as long as `rest`. The payload's last byte waits
+        // for it: a content must not be complete before its last frame is known to be whole.
+        let len = input.len().min((rest as usize).saturating_sub(1));
+        let Some((part, true)) = input.get(..len).map(|part| (part, !part.is_empty())) else {
             return Ok(None);
-        }
-        body.rest = rest.saturating_sub(u32::try_from(input.len()).unwrap_or(u32::MAX));
-        if body.rest == rest {
-            return Ok(None);
-        }
+        };
+        body.rest = rest.saturating_sub(u32::try_from(len).unwrap_or(u32::MAX));
         self.body = Some(body);
-        let event = Event::Body { channel, part: input, is_last: false, frame_len };
-        Ok(Some((event, consumed + input.len())))
+        let event = Event::Body { channel, part, is_last: false, frame_len };
+        Ok(Some((event, len.saturating_add(consumed))))
     }
 }
 
-/// The first bytes of a payload, for the reply text.
+/// The first bytes of a payload as reply texts show them: `all octets = <<1,2>>`, or
+/// `first 16 octets = <<"text in ASCII">>`. That is a binary as Erlang prints it, but on one line.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Snippet {
     head: [u8; 16],
@@ -222,7 +223,9 @@ pub struct Snippet {
 }
 
 impl Snippet {
-    fn of(payload: &[u8]) -> Self {
+    /// Copies up to 16 bytes and remembers whether there were more.
+    #[must_use]
+    pub fn of(payload: &[u8]) -> Self {
         let mut head = [0; 16];
         for (to, from) in head.iter_mut().zip(payload) {
             *to = *from;
@@ -231,13 +234,26 @@ impl Snippet {
     }
 }
 
-/// `all octets = <<1,2>>` or `first 16 octets = <<"...">>`, a binary as Erlang prints it.
 impl fmt::Display for Snippet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown = self.head.get(..self.len).unwrap_or(&self.head);
         f.write_str(if self.len > 16 { "first 16 octets = <<" } else { "all octets = <<" })?;
-        if !shown.is_empty() && shown.iter().all(|c| matches!(c, b' '..=b'~' | b'\t'..=b'\r')) {
-            write!(f, "{:?}", String::from_utf8_lossy(shown))?;
+        if !shown.is_empty() && shown.iter().all(|octet| matches!(octet, b' '..=b'~' | 8..=13 | 27))
+        {
+            f.write_str("\"")?;
+            shown.iter().try_for_each(|octet| match octet {
+                8 => f.write_str("\\b"),
+                b'\t' => f.write_str("\\t"),
+                b'\n' => f.write_str("\\n"),
+                11 => f.write_str("\\v"),
+                12 => f.write_str("\\f"),
+                b'\r' => f.write_str("\\r"),
+                27 => f.write_str("\\e"),
+                b'"' => f.write_str("\\\""),
+                b'\\' => f.write_str("\\\\"),
+                octet => write!(f, "{}", char::from(*octet)),
+            })?;
+            f.write_str("\"")?;
         } else {
             for (index, octet) in shown.iter().enumerate() {
                 write!(f, "{}{octet}", if index == 0 { "" } else { "," })?;

@@ -11,6 +11,8 @@
 //! `heads` holds everything copied, one frame after the other; each borrowed body belongs between two
 //! bytes of it. Invariant: the cuts are ascending and not before the read position.
 
+#![allow(clippy::arithmetic_side_effects, reason = "lengths of what is in memory already")]
+
 use std::collections::VecDeque;
 use std::io::IoSlice;
 

@@ -103,6 +103,18 @@ impl Consumer {
     }
 }
 
+/// What one consumer may be given before anybody else's turn can come.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Turns {
+    pub(crate) id: u32,
+    pub(crate) consumer_key: u64,
+    pub(crate) no_ack: bool,
+    /// Messages; more than 0.
+    pub(crate) places: u32,
+    /// In [`delivery_cost`](crate::delivery_cost); the message that crosses it still goes.
+    pub(crate) bytes: u64,
+}
+
 #[derive(Debug)]
 struct Ring {
     priority: i32,
@@ -203,6 +215,7 @@ impl Consumers {
     }
 
     /// One of the messages of `id` is settled.
+    #[inline]
     pub(crate) fn settled(&mut self, id: u32) {
         let Some(Some(consumer)) = self.slots.get_mut(id as usize) else { return };
         consumer.unacked -= 1;
@@ -233,6 +246,46 @@ impl Consumers {
             self.rotate();
         }
         self.slots[id as usize].as_mut().map(|consumer| (id, consumer))
+    }
+
+    /// If one consumer alone can be next and may take a message: how much it may take. To be followed by
+    /// [`took`](Self::took).
+    #[inline]
+    pub(crate) fn lone_turns(&self) -> Option<Turns> {
+        let id = if self.single_active {
+            self.candidate()?
+        } else {
+            let ring = self.rings.iter().find(|ring| !ring.in_turn.is_empty())?;
+            if ring.in_turn.len() > 1 {
+                return None;
+            }
+            *ring.in_turn.front()?
+        };
+        let consumer = self.slots[id as usize].as_ref()?;
+        let ConsumerSpec { key, no_ack, prefetch, ref gate, .. } = consumer.spec;
+        let places = if no_ack || prefetch == 0 {
+            u32::MAX
+        } else {
+            u32::from(prefetch).saturating_sub(consumer.unacked)
+        };
+        let bytes = gate.room_of_unlimited();
+        let turns = Turns { id, consumer_key: key, no_ack, places, bytes };
+        (places > 0 && bytes > 0).then_some(turns)
+    }
+
+    /// A consumer was given `messages` of its turns, of `bytes` in all.
+    #[inline]
+    pub(crate) fn took(&mut self, id: u32, messages: u32, bytes: u64) {
+        if messages == 0 {
+            return;
+        }
+        if let Some(Some(consumer)) = self.slots.get_mut(id as usize) {
+            let ack_required = !consumer.spec.no_ack;
+            if ack_required {
+                consumer.unacked += messages;
+            }
+            consumer.spec.gate.took(messages, bytes, ack_required);
+        }
     }
 
     fn candidate(&self) -> Option<u32> {

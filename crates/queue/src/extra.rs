@@ -23,11 +23,13 @@ impl Extras {
         self.slab.len() < Entry::EXTRA_END as usize / 2
     }
 
+    #[inline]
     pub(crate) fn expires_at(&self, entry: Entry) -> Option<Time> {
         let extra = self.slab.get(entry.extra()?)?;
         extra.expires.then_some(extra.expires_at)
     }
 
+    #[inline]
     pub(crate) fn delivery_count(&self, entry: Entry) -> u32 {
         entry.extra().and_then(|at| self.slab.get(at)).map_or(0, |extra| extra.delivery_count)
     }
@@ -49,6 +51,7 @@ impl Extras {
     }
 
     /// The message leaves: its extra goes, and its count is told.
+    #[inline]
     pub(crate) fn forget(&mut self, entry: Entry) -> u32 {
         entry
             .extra()

@@ -36,14 +36,17 @@ impl<T> Default for Fifo<T> {
 }
 
 impl<T: Copy> Fifo<T> {
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.front.is_empty()
     }
 
+    #[inline]
     pub(crate) fn front(&self) -> Option<&T> {
         self.front.get(self.head)
     }
 
+    #[inline]
     pub(crate) fn push_back(&mut self, value: T) {
         let mut tail = self.rest.back_mut().unwrap_or(&mut self.front);
         if tail.len() == tail.capacity() {
@@ -75,6 +78,7 @@ impl<T: Copy> Fifo<T> {
         self.rest.back_mut().expect("just pushed")
     }
 
+    #[inline]
     pub(crate) fn pop_front(&mut self) -> Option<T> {
         let value = *self.front.get(self.head)?;
         self.head += 1;

@@ -22,6 +22,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 /// the session's inbox. Without it a flood of empty messages would be free.
 const DELIVERY_OVERHEAD: u64 = 128;
 
+/// What a queue takes before it tells the gauge: so much can several shards together overshoot, each.
+const RUN_BYTES: u64 = 64 * 1024;
+
 /// What a delivery of a body of `size` bytes adds to the gauge, and what the session gives back by
 /// [`OutputGauge::released`] when it is written (or will never be).
 pub const fn delivery_cost(size: u64) -> u64 {
@@ -207,6 +210,24 @@ impl Gate {
         }
         self.output.queued.fetch_add(delivery_cost(u64::from(size)), Ordering::SeqCst);
         true
+    }
+
+    /// Bytes that may be taken in one go by [`took`](Self::took). 0, and no note to be woken, when there is
+    /// no room, or when the channel has a limit that wants each message to be asked for.
+    pub(crate) fn room_of_unlimited(&self) -> u64 {
+        let Self { output, channel } = self;
+        if channel.limit.load(Ordering::SeqCst) != 0 || channel.stopped.load(Ordering::SeqCst) {
+            return 0;
+        }
+        output.limit.saturating_sub(output.queued()).min(RUN_BYTES)
+    }
+
+    /// Takes what [`room_of_unlimited`](Self::room_of_unlimited) allowed.
+    pub(crate) fn took(&self, messages: u32, bytes: u64, ack_required: bool) {
+        self.output.queued.fetch_add(bytes, Ordering::SeqCst);
+        if ack_required {
+            self.channel.unacked.fetch_add(messages, Ordering::SeqCst);
+        }
     }
 
     /// Undoes [`try_take`](Self::try_take). True when a queue waits: the connection's consumers are to be

@@ -15,17 +15,25 @@ impl Queue {
     /// Whether a message of `size` bytes would be refused now, by `overflow` = reject. A hint: messages
     /// enqueued in this turn and not dispatched yet count as ready.
     pub fn is_full_for(&self, size: u32) -> bool {
-        self.options.overflow != Overflow::DropHead && self.would_overflow(size)
+        !self.drops_head() && self.would_overflow(size)
     }
 
+    #[inline]
+    pub(crate) fn drops_head(&self) -> bool {
+        self.options.overflow == Overflow::DropHead
+    }
+
+    #[inline]
     pub(crate) fn would_overflow(&self, size: u32) -> bool {
         self.overflows(self.ready.len() + 1, self.ready.bytes() + u64::from(size))
     }
 
+    #[inline]
     pub(crate) fn is_over_length(&self) -> bool {
         self.overflows(self.ready.len(), self.ready.bytes())
     }
 
+    #[inline]
     fn overflows(&self, ready: u64, ready_bytes: u64) -> bool {
         self.options.max_length.is_some_and(|max| ready > max)
             || self.options.max_length_bytes.is_some_and(|max| ready_bytes > max)
@@ -33,7 +41,7 @@ impl Queue {
 
     /// Drops heads until the lengths are kept.
     pub(crate) fn enforce_lengths(&mut self, out: &mut Vec<Left>) {
-        if self.options.overflow != Overflow::DropHead {
+        if !self.drops_head() {
             return;
         }
         while self.is_over_length() {

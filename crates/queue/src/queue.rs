@@ -122,10 +122,10 @@ impl Queue {
         };
         let mut entry = Entry::new(offset.get(), size, persistent, redelivered);
         self.persistent += u64::from(persistent);
-        if self.options.overflow != Overflow::DropHead && self.would_overflow(size) {
+        if !self.drops_head() && self.would_overflow(size) {
             // RabbitMQ gives a message out as soon as it comes. Here a batch comes first, so those
             // before this one are given out now, as far as anybody takes them.
-            self.assign_early(now, out);
+            self.assign_early(now, None, out);
             if self.would_overflow(size) {
                 self.refuse(entry, out);
                 return Err(Refused::Full);
@@ -137,14 +137,11 @@ impl Queue {
         }
         let priority = self.options.max_priority.map_or(0, |max| message.priority.min(max));
         self.ready.push_fresh(priority, entry);
-        if ttl_ms == Some(0) {
-            // Expires unless somebody takes it at once.
-            self.assign_early(now, out);
-            self.expire_head(now, out, u32::MAX);
-        }
-        if self.is_over_length() {
-            self.assign_early(now, out);
+        let expires_at_once = ttl_ms == Some(0);
+        if expires_at_once || self.is_over_length() {
+            self.assign_early(now, Some(offset), out);
             self.enforce_lengths(out);
+            self.expire(now, out);
         }
         Ok(())
     }
@@ -161,7 +158,7 @@ impl Queue {
     /// `basic.get`: takes the next ready message.
     pub fn get(&mut self, now: Time, no_ack: bool, out: &mut Vec<Left>) -> Option<Got> {
         self.touch(now);
-        self.assign_early(now, out);
+        self.assign_early(now, None, out);
         self.expire_head(now, out, u32::MAX);
         let (priority, entry) = self.ready.pop()?;
         let delivery_count = self.extras.delivery_count(entry);
@@ -173,7 +170,7 @@ impl Queue {
             Some(self.unacked.insert(entry, priority, None))
         };
         // So that `remaining` does not count what nobody can get any more.
-        self.expire_head(now, out, u32::MAX);
+        self.expire(now, out);
         Some(Got {
             unacked,
             offset: Offset::new(entry.offset),
@@ -194,6 +191,12 @@ impl Queue {
         out: &mut Vec<Left>,
     ) -> bool {
         let Some(message) = self.unacked.take(id, offset.get()) else { return false };
+        let requeues = matches!(how, Settle::Requeue { .. });
+        if requeues && self.drops_head() && self.would_overflow(message.entry.size) {
+            // Before the consumer may take another one: those that came in this turn go out first, as
+            // they would have in RabbitMQ; then the head is dropped; then the consumer is free.
+            self.assign_early(now, None, out);
+        }
         if let Some(consumer) = message.consumer() {
             self.consumers.settled(consumer);
         }
@@ -220,15 +223,9 @@ impl Queue {
                 return;
             }
         }
-        if self.options.overflow == Overflow::DropHead && self.would_overflow(entry.size) {
-            // Those that came in this turn go out first, as they would have in RabbitMQ.
-            self.assign_early(now, out);
-        }
         self.ready.push_returned(priority, entry);
         self.enforce_lengths(out);
-        if entry.extra().is_some() {
-            self.expire_head(now, out, u32::MAX);
-        }
+        self.expire(now, out);
     }
 
     /// A dead letter that was held is safe in all its targets. False when none such is held.
@@ -251,8 +248,9 @@ impl Queue {
         spec: ConsumerSpec,
         now: Time,
     ) -> Result<ConsumerId, ExclusiveInUse> {
+        let id = self.consumers.add(spec)?;
         self.touch(now);
-        self.consumers.add(spec)
+        Ok(id)
     }
 
     /// Removes a consumer; none when there is no such. What it has not acked stays unacked: it belongs to
@@ -376,6 +374,7 @@ impl Queue {
     }
 
     /// What is kept of a message besides its entry goes; tells how often it came back.
+    #[inline]
     pub(crate) fn forget(&mut self, entry: Entry) -> u32 {
         self.persistent -= u64::from(entry.persistent());
         self.extras.forget(entry)

@@ -55,6 +55,7 @@ impl Entry {
         Self { offset, size, bits }
     }
 
+    #[inline]
     pub(crate) fn redelivered(self) -> bool {
         self.bits & REDELIVERED != 0
     }
@@ -63,11 +64,13 @@ impl Entry {
         self.bits |= REDELIVERED;
     }
 
+    #[inline]
     pub(crate) fn persistent(self) -> bool {
         self.bits & PERSISTENT != 0
     }
 
     /// Where its expiry and counts are, for the few that have some.
+    #[inline]
     pub(crate) fn extra(self) -> Option<u32> {
         let extra = self.bits & NO_EXTRA;
         (extra != NO_EXTRA).then_some(extra)
@@ -110,6 +113,7 @@ struct Level {
 }
 
 impl Level {
+    #[inline]
     fn peek(&self) -> Option<&Entry> {
         match self.returned.peek() {
             Some(Returned(entry)) => Some(entry),
@@ -117,6 +121,7 @@ impl Level {
         }
     }
 
+    #[inline]
     fn pop(&mut self) -> Option<Entry> {
         if self.returned.is_empty() { self.fresh.pop_front() } else { self.pop_returned() }
     }
@@ -129,6 +134,7 @@ impl Level {
         Some(entry)
     }
 
+    #[inline]
     fn is_empty(&self) -> bool {
         self.returned.is_empty() && self.fresh.is_empty()
     }
@@ -170,6 +176,7 @@ impl Higher {
         &mut self.levels[at]
     }
 
+    #[inline]
     fn pop(&mut self, priority: u8) -> Option<Entry> {
         let level = &mut self.levels[usize::from(priority) - 1];
         let entry = level.pop();
@@ -190,20 +197,24 @@ pub(crate) struct Ready {
 }
 
 impl Ready {
+    #[inline]
     pub(crate) fn len(&self) -> u64 {
         self.len
     }
 
     /// Bytes of the bodies.
+    #[inline]
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// A new message, behind all others of its priority.
+    #[inline]
     pub(crate) fn push_fresh(&mut self, priority: u8, entry: Entry) {
         self.len += 1;
         self.bytes += u64::from(entry.size);
@@ -217,6 +228,7 @@ impl Ready {
         self.level_for(priority).returned.push(Returned(entry));
     }
 
+    #[inline]
     fn level_for(&mut self, priority: u8) -> &mut Level {
         if priority == 0 {
             &mut self.base
@@ -226,6 +238,7 @@ impl Ready {
     }
 
     /// The message to be delivered next.
+    #[inline]
     pub(crate) fn peek(&self) -> Option<&Entry> {
         if let Some(higher) = &self.higher
             && let Some(priority) = higher.top()
@@ -236,6 +249,7 @@ impl Ready {
     }
 
     /// Takes the message to be delivered next, and tells its priority.
+    #[inline]
     pub(crate) fn pop(&mut self) -> Option<(u8, Entry)> {
         let (priority, entry) = match self.higher.as_mut().and_then(|h| h.top().map(|p| (h, p))) {
             Some((higher, priority)) => (priority, higher.pop(priority)?),

@@ -54,6 +54,7 @@ impl<T> Slab<T> {
     }
 
     /// Puts `value` somewhere.
+    #[inline]
     pub(crate) fn insert(&mut self, value: T) -> u32 {
         let at = self.chunk_with_room();
         let chunk = &mut self.chunks[at as usize];
@@ -76,6 +77,7 @@ impl<T> Slab<T> {
         (at << CHUNK_BITS) | slot
     }
 
+    #[inline]
     fn chunk_with_room(&mut self) -> u32 {
         loop {
             let Some(&Reverse(at)) = self.open.peek() else { return self.add_chunk() };
@@ -97,6 +99,7 @@ impl<T> Slab<T> {
         at
     }
 
+    #[inline]
     pub(crate) fn get(&self, id: u32) -> Option<&T> {
         let chunk = self.chunks.get((id >> CHUNK_BITS) as usize)?;
         match chunk.slots.get(id as usize % CHUNK)? {
@@ -114,6 +117,7 @@ impl<T> Slab<T> {
     }
 
     /// Takes the value `id` out if there is one and it passes `check`.
+    #[inline]
     pub(crate) fn take_if(&mut self, id: u32, check: impl FnOnce(&T) -> bool) -> Option<T> {
         let at = id >> CHUNK_BITS;
         let chunk = self.chunks.get_mut(at as usize)?;

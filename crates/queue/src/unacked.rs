@@ -46,6 +46,7 @@ impl Unacked {
     }
 
     /// Puts a message out with a consumer, or with whoever called `basic.get`.
+    #[inline]
     pub(crate) fn insert(
         &mut self,
         entry: Entry,
@@ -58,6 +59,7 @@ impl Unacked {
     }
 
     /// Takes the message out if `id` still means `offset`.
+    #[inline]
     pub(crate) fn take(&mut self, id: UnackedId, offset: u64) -> Option<Out> {
         let out = self.out.take_if(id.0, |out| out.entry.offset == offset)?;
         self.bytes -= u64::from(out.entry.size);

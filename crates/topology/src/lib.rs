@@ -55,4 +55,5 @@ pub use queues::QueueAccessError;
 pub use route::{HashProperties, Routable, Route};
 pub use topology::Topology;
 pub use user::{Hashing, PasswordHash, Permission, Permissions, TopicPermissions, User};
+pub use value::table_to_json;
 pub use vhost::{DeletedVhost, Vhost};

@@ -174,7 +174,7 @@ fn from_json(value: &serde_json::Value) -> Value {
 }
 
 /// An argument table as definitions and the HTTP API show it.
-pub(crate) fn table_to_json(table: &Table) -> serde_json::Value {
+pub fn table_to_json(table: &Table) -> serde_json::Value {
     let mut map = serde_json::Map::new();
     for (name, value) in table.iter() {
         // Of duplicate names the first one counts.

@@ -88,7 +88,8 @@ impl Value {
         }
     }
 
-    fn decode(raw: RawValue<'_>, depth: usize) -> Result<Self, TableError> {
+    /// `levels` may still be opened below.
+    fn decode(raw: RawValue<'_>, levels: usize) -> Result<Self, TableError> {
         Ok(match raw {
             RawValue::Bool(v) => Self::Bool(v),
             RawValue::I8(v) => Self::I8(v),
@@ -102,9 +103,9 @@ impl Value {
             RawValue::F64(v) => Self::F64(v),
             RawValue::Decimal { scale, value } => Self::Decimal { scale, value },
             RawValue::LongStr(v) => Self::LongStr(v.to_vec()),
-            RawValue::Array(v) => Self::Array(decode_array(v, depth + 1)?),
+            RawValue::Array(v) => Self::Array(decode_array(v, levels)?),
             RawValue::Timestamp(v) => Self::Timestamp(v),
-            RawValue::Table(v) => Self::Table(Table::decode_at(v, depth + 1)?),
+            RawValue::Table(v) => Self::Table(Table::decode_at(v, levels)?),
             RawValue::Void => Self::Void,
             RawValue::Bytes(v) => Self::Bytes(v.to_vec()),
         })
@@ -184,17 +185,15 @@ impl Table {
     ///
     /// When malformed or nested deeper than [`MAX_DEPTH`].
     pub fn decode(raw: RawTable<'_>) -> Result<Self, TableError> {
-        Self::decode_at(raw, 1)
+        Self::decode_at(raw, MAX_DEPTH)
     }
 
-    fn decode_at(raw: RawTable<'_>, depth: usize) -> Result<Self, TableError> {
-        if depth > MAX_DEPTH {
-            return Err(TableError::TooDeep);
-        }
+    fn decode_at(raw: RawTable<'_>, levels: usize) -> Result<Self, TableError> {
+        let levels = levels.checked_sub(1).ok_or(TableError::TooDeep)?;
         raw.iter()
             .map(|entry| {
                 let (key, value) = entry?;
-                Ok((String::from_utf8_lossy(key).into_owned(), Value::decode(value, depth)?))
+                Ok((String::from_utf8_lossy(key).into_owned(), Value::decode(value, levels)?))
             })
             .collect::<Result<_, _>>()
             .map(Self)
@@ -291,11 +290,9 @@ impl IntoIterator for Table {
     }
 }
 
-fn decode_array(raw: RawArray<'_>, depth: usize) -> Result<Vec<Value>, TableError> {
-    if depth > MAX_DEPTH {
-        return Err(TableError::TooDeep);
-    }
-    raw.iter().map(|value| Value::decode(value?, depth)).collect()
+fn decode_array(raw: RawArray<'_>, levels: usize) -> Result<Vec<Value>, TableError> {
+    let levels = levels.checked_sub(1).ok_or(TableError::TooDeep)?;
+    raw.iter().map(|value| Value::decode(value?, levels)).collect()
 }
 
 fn put(out: &mut Vec<u8>, kind: u8, bytes: &[u8]) {
@@ -317,9 +314,10 @@ fn put_nested(out: &mut Vec<u8>, kind: u8, content: impl FnOnce(&mut Vec<u8>)) {
 fn put_with_length(out: &mut Vec<u8>, content: impl FnOnce(&mut Vec<u8>)) {
     let at = out.len();
     out.put_u32(0);
+    let start = out.len();
     content(out);
-    let len = out.len().saturating_sub(at + 4);
-    if let Some(place) = out.get_mut(at..at + 4) {
+    let len = out.len().saturating_sub(start);
+    if let Some(place) = out.get_mut(at..start) {
         place.copy_from_slice(&u32::try_from(len).unwrap_or(u32::MAX).to_be_bytes());
     }
 }
