@@ -180,6 +180,20 @@ impl Node {
         shards.chain(sessions).min()
     }
 
+    /// The letters that an actor will find, in words.
+    pub(crate) fn letters(&self, actor: Actor) -> Vec<String> {
+        fn words<L: std::fmt::Debug>(letters: &VecDeque<L>) -> Vec<String> {
+            let words = |letter: &L| format!("    {:.250}", format!("{letter:?}"));
+            letters.iter().map(words).collect()
+        }
+        match actor {
+            Actor::Meta => Some(words(&self.meta_inbox)),
+            Actor::Shard(index) => self.shards.get(index).map(|actor| words(&actor.inbox)),
+            Actor::Connection(id) => self.connections.get(&id).map(|it| words(&it.inbox)),
+        }
+        .unwrap_or_default()
+    }
+
     /// One turn of one actor, over some of its letters.
     pub(crate) fn turn(
         &mut self,

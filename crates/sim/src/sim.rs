@@ -305,7 +305,7 @@ impl Sim {
     fn connect(&mut self) {
         let room = 1 << (10 + self.schedule.below(7));
         let connection = self.node.connect(self.schedule.next(), room, self.now);
-        let client = Client::new(self.next_client);
+        let client = Client::new(self.next_client, self.options.keeps_lines);
         self.next_client += 1;
         self.peers.push(Peer { client, connection, stalled_until: self.now });
     }
@@ -325,6 +325,15 @@ impl Sim {
         }
         let shown = event.numbers();
         self.trace.event(shown, || format!("{event:?}"));
+        if self.options.keeps_lines {
+            for peer in &mut self.peers {
+                let lines = peer.client.diary.as_mut().map(std::mem::take).unwrap_or_default();
+                lines.into_iter().for_each(|line| self.trace.line(line));
+            }
+            if let Event::Turn(actor) = event {
+                self.node.letters(actor).into_iter().for_each(|line| self.trace.line(line));
+            }
+        }
         match event {
             Event::Turn(actor) => {
                 self.node.turn(actor, self.now, &mut self.schedule, &mut self.shadow)?;
