@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   0      1         3            7                  7+size
-//!   | type | channel | size (u32) | payload ...      | 0xCE |      AMQP 0-9-1 §4.2.3
+//!   | type | channel | size (u32) | payload ...      | 0xCE |    AMQP 0-9-1 section 4.2.3
 //! ```
 //!
 //! The size is judged from the header alone, before a byte of the payload is awaited.
@@ -13,7 +13,7 @@ use std::fmt;
 
 use crate::reply::ReplyCode;
 
-/// What every peer must accept before tuning (§2.3.5).
+/// What every peer must accept before tuning (section 2.3.5).
 pub const FRAME_MIN_SIZE: u32 = 4096;
 /// The octet after each payload.
 pub const FRAME_END: u8 = 0xCE;

@@ -1,7 +1,7 @@
 //! The whole of it: tables by id, vhosts, and what changes with them.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
@@ -26,7 +26,7 @@ pub struct Topology {
     pub(crate) exchanges: HashMap<ExchangeId, Box<Exchange>, FixedState>,
     pub(crate) queues: HashMap<QueueId, Box<Queue>, FixedState>,
     /// Exclusive queues by connection.
-    pub(crate) owned: HashMap<u64, Vec<QueueId>, FixedState>,
+    pub(crate) owned: HashMap<u64, BTreeSet<QueueId>, FixedState>,
     pub(crate) bindings: Bindings,
     pub(crate) users: BTreeMap<Box<str>, User>,
     pub(crate) global_parameters: BTreeMap<Box<str>, Json>,
@@ -221,7 +221,7 @@ impl Topology {
     pub(crate) fn disown(&mut self, owner: Option<u64>, queue: QueueId) {
         let Some(owner) = owner else { return };
         if let Some(queues) = self.owned.get_mut(&owner) {
-            queues.retain(|&own| own != queue);
+            queues.remove(&queue);
             if queues.is_empty() {
                 self.owned.remove(&owner);
             }

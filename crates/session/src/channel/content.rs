@@ -268,7 +268,8 @@ mod tests {
                     done = content.body(&read, &read[..]);
                 }
                 assert_eq!(done, Some(true));
-                let message = content.take(&next(&mut content, b"", false));
+                let read = next(&mut content, b"", false);
+                let message = content.take(&read);
                 assert_eq!(message.names(), b"\x01x\x01k");
                 assert_eq!(message.properties(), b"PP");
                 assert_eq!(join(&message), body);
