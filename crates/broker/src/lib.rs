@@ -1,1 +1,18 @@
-//! To be written.
+//! Shards, the owner of the topology, and what they say to each other and to sessions.
+//!
+//! Knows both [`leveret_queue`] and [`leveret_log`]; never AMQP frames, sockets, threads or clocks.
+//!
+//! - [`message`]: the letters.
+//! - [`shard`]: queues and their log; a turn of it moves messages.
+//! - [`meta`]: changes of names.
+//! - [`record`]: a message's bytes in the log.
+//! - [`flow`]: what is bounded by what, and the memory alarm.
+
+pub mod flow;
+pub mod message;
+pub mod meta;
+pub mod record;
+pub mod shard;
+
+pub use meta::Meta;
+pub use shard::Shard;

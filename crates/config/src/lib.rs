@@ -1,1 +1,37 @@
-//! To be written.
+//! The configuration of the broker: RabbitMQ's `rabbitmq.conf`, the environment and flags.
+//!
+//! An option is declared once, in [`options`]; from there come the field that holds its value, its
+//! file key, environment names and flags, the help, the manual and `docs/configuration.md`.
+//!
+//! ```text
+//!  files --parse--> settings --+
+//!  environment ----------------+--load--> Config, notices   or every fault with its place
+//!  flags ----------------------+
+//! ```
+//!
+//! Invariant: [`Config::load`] is pure; only [`files`] touches the disk.
+
+mod error;
+pub mod files;
+pub mod flags;
+mod known;
+mod load;
+mod nearest;
+mod option;
+pub mod options;
+pub mod page;
+mod parse;
+mod setting;
+mod value;
+
+pub use error::{ConfigError, ConfigErrors, Place, Problem};
+pub use flags::Flags;
+pub use load::{Config, File, FlagSetting, Include, Loaded, Notice, Sources};
+pub use option::Spec;
+pub use setting::{
+    CategoryLevels, Entries, LOG_CATEGORIES, ListenAddress, Listeners, LogFile, MECHANISMS,
+    Mechanisms, NameSet, Threshold,
+};
+pub use value::{
+    ByteSize, Fraction, Level, Limit, LogFormat, Millis, Product, Seconds, Secret, Stream, Value,
+};

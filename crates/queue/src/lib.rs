@@ -1,1 +1,47 @@
-//! To be written.
+//! The state of one AMQP queue: which messages wait, which are out with whom, and who is next.
+//!
+//! Pure: no input or output, no clock, no message bodies. A message is an [`Offset`], a size and a few
+//! flags; time is an argument; what happens to a message is told by pushing a [`Left`] or by handing a
+//! [`Delivery`] to the caller. So a queue is a fold over commands, and its tests need nothing but a loop.
+//!
+//! ```text
+//!              enqueue                 dispatch, get                 settle(Ack)
+//!   ---------------------->  ready  ------------------->  unacked  ---------------> Left::Acked
+//!                              |  <--------------------      |
+//!                              |     settle(Requeue)         |  settle(Reject), delivery limit
+//!                              |                             v
+//!                              +---------------------> Left::DeadLetter, Left::Dropped, Left::Purged
+//!                                expire, max-length, purge
+//! ```
+//!
+//! Invariant: every offset given to [`Queue::enqueue`] is in exactly one place (ready, unacked, held as a
+//! dead letter) or came out exactly once: as one [`Left`], and for a held dead letter by
+//! [`Queue::dead_lettered`] after it.
+//!
+//! The behaviour is that of RabbitMQ's classic queues, delivery limits and at-least-once dead-lettering
+//! that of its quorum queues.
+//!
+//! Where is what: [`Queue`] (`queue.rs`) holds the commands; `ready.rs` the order of what waits;
+//! `unacked.rs` what is out; `consumers.rs` the round robin; `dispatch.rs` the loop that joins the three;
+//! `limits.rs` lengths and expiry; `gate.rs` what connection and channel allow.
+
+mod consumers;
+mod dispatch;
+mod extra;
+mod fifo;
+mod gate;
+mod limits;
+mod message;
+mod options;
+mod queue;
+mod ready;
+mod slab;
+mod unacked;
+
+pub use consumers::{ConsumerId, ConsumerSpec, ConsumerView, ExclusiveInUse};
+pub use gate::{ChannelLimit, Gate, OutputGauge, delivery_cost};
+pub use message::{
+    Delivery, Got, Incoming, Left, Offset, Reason, Refused, Settle, Time, UnackedId,
+};
+pub use options::{Options, Overflow};
+pub use queue::{Counts, Dispatched, Queue, Removed};

@@ -1,1 +1,20 @@
-//! To be written.
+//! The process: threads, sockets, signals, the control socket. Everything else is decided by the
+//! sans-IO crates below; this one only runs their turns.
+//!
+//! - [`turn`]: actors and who runs them. [`runner`]: a thread's list of turns. [`threads`].
+//! - [`connection`]: socket and session. [`listener`].
+//! - [`node`]: all actors. [`mod@serve`]: start and stop. [`control`]: requests of `leveret ctl`.
+
+pub mod connection;
+pub mod control;
+pub mod listener;
+mod logging;
+pub mod node;
+mod readiness;
+pub mod runner;
+pub mod serve;
+mod startup;
+pub mod threads;
+pub mod turn;
+
+pub use startup::{COMPATIBLE_VERSION, node_name, serve};

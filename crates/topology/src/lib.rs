@@ -1,1 +1,59 @@
-//! To be written.
+//! Names: vhosts, users and permissions, exchanges, queues as named things, bindings, policies,
+//! definitions; and routing, which turns an exchange and a routing key into queues.
+//!
+//! Pure: no clock, no random source (salts and seeds are arguments), no IO; and no messages: a
+//! [`Queue`] here is a name with arguments, what is in it is the business of `leveret-queue`.
+//!
+//! All state is one [`Topology`]. Changes take `&mut Topology` and answer with what changed; everything
+//! else, routing above all, takes `&Topology`. What a session remembers (routes, permissions) stays right
+//! while [`Topology::generation`] and [`Topology::access_generation`] stand.
+//!
+//! Invariants:
+//!
+//! - every binding is in the lists of its source and its destination, and in its source's router;
+//! - ids are never used twice; what is found by name is found by id;
+//! - the policies of a queue or an exchange are those that match it best now.
+//!
+//! Where: [`Topology::route`] and the matchers are in `route`; the rules of `queue.declare` in `arguments`;
+//! RabbitMQ's texts in [`error`].
+
+mod access;
+mod arguments;
+mod binding;
+mod bindings;
+mod definitions;
+pub mod error;
+mod exchange;
+mod exchanges;
+mod hash;
+mod id;
+mod invariants;
+mod parameters;
+mod pattern;
+mod policy;
+mod queue;
+mod queues;
+mod route;
+mod topology;
+mod user;
+mod value;
+mod vhost;
+
+pub use access::Bootstrap;
+pub use binding::{Binding, Bound, Destination, Removed, RemovedExchange, Target};
+pub use definitions::{ImportError, ImportReason, Imported};
+pub use error::{
+    AccessError, AdminError, AuthError, BindError, DeclareError, DeleteError, Locked, NotFound,
+    PolicyError, ResourceKind, ResourceRef,
+};
+pub use exchange::{Exchange, ExchangeKind, ExchangeSpec};
+pub use id::{ExchangeId, QueueId, VhostId};
+pub use pattern::Pattern;
+pub use policy::{ApplyTo, Policy, PolicySpec};
+pub use queue::{Declared, Queue, QueueKind, QueueSpec};
+pub use queues::QueueAccessError;
+pub use route::{HashProperties, Routable, Route};
+pub use topology::Topology;
+pub use user::{Hashing, PasswordHash, Permission, Permissions, TopicPermissions, User};
+pub use value::table_to_json;
+pub use vhost::{DeletedVhost, Vhost};

@@ -1,0 +1,303 @@
+//! Bytes waiting to be written to one socket.
+//!
+//! Hot path: no allocation once warm; a body of [`BORROW_MIN`] bytes or more is never copied.
+//!
+//! ```text
+//!   heads     [ deliver head A | end, deliver head B, small body B, end | end ]
+//!                              ^ cut                                   ^ cut
+//!   borrowed                   body A                            (body C follows here)
+//! ```
+//!
+//! `heads` holds everything copied, one frame after the other; each borrowed body belongs between two
+//! bytes of it. Invariant: the cuts are ascending and not before the read position.
+
+#![allow(clippy::arithmetic_side_effects, reason = "lengths of what is in memory already")]
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+
+use bytes::{Buf as _, Bytes};
+
+use crate::frame::{BODY, FRAME_END, HEADER, HEARTBEAT, METHOD, OVERHEAD};
+use crate::method::Encode;
+
+/// Bodies from this many bytes on are borrowed, shorter ones are copied: below, one more entry in the
+/// vectored write costs more than the copy.
+pub const BORROW_MIN: usize = 2048;
+
+/// Bytes already written are taken out of `heads` when they are at least this many and the larger part.
+const SHIFT_MIN: usize = 64 * 1024;
+
+/// The output of one connection. See the module's picture.
+#[derive(Debug, Default)]
+pub struct OutBuf {
+    heads: Vec<u8>,
+    /// Bytes of `heads` already written.
+    read: usize,
+    /// Bytes taken out of the front of `heads` since it was last empty; cuts count from before them.
+    base: usize,
+    borrowed: VecDeque<Borrowed>,
+    /// Bytes of the bodies in `borrowed`.
+    borrowed_len: usize,
+}
+
+#[derive(Debug)]
+struct Borrowed {
+    /// The body comes before the byte at this place of `heads`, counted from `base` 0.
+    cut: usize,
+    body: Bytes,
+}
+
+impl OutBuf {
+    /// An empty buffer; allocates with the first bytes.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Bytes not written yet, borrowed ones counted.
+    #[must_use]
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.heads.len() - self.read + self.borrowed_len
+    }
+
+    /// True when there is nothing to write.
+    #[must_use]
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes the buffer itself has allocated.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.heads.capacity() + self.borrowed.capacity() * size_of::<Borrowed>()
+    }
+
+    /// Appends bytes as they are.
+    pub fn put_bytes(&mut self, bytes: &[u8]) {
+        self.heads.extend_from_slice(bytes);
+    }
+
+    /// Appends a method frame.
+    pub fn put_method(&mut self, channel: u16, method: &impl Encode) {
+        self.put_raw_method(channel, |out| method.encode(out));
+    }
+
+    /// Appends a method frame whose payload, ids included, is what `write` appends.
+    pub fn put_raw_method(&mut self, channel: u16, write: impl FnOnce(&mut Vec<u8>)) {
+        let at = self.heads.len();
+        self.heads.extend_from_slice(&frame_head(METHOD, channel, 0));
+        write(&mut self.heads);
+        let payload = self.heads.len().saturating_sub(at + 7);
+        if let Some(size) = self.heads.get_mut(at + 3..at + 7) {
+            size.copy_from_slice(&len_u32(payload).to_be_bytes());
+        }
+        self.heads.push(FRAME_END);
+    }
+
+    /// Appends a content header frame. `raw_properties` are flags and fields.
+    pub fn put_header(&mut self, channel: u16, class: u16, body_size: u64, raw_properties: &[u8]) {
+        self.heads.reserve(raw_properties.len() + 12 + OVERHEAD);
+        self.heads.extend_from_slice(&frame_head(HEADER, channel, 12 + raw_properties.len()));
+        self.heads.extend_from_slice(&class.to_be_bytes());
+        self.heads.extend_from_slice(&[0, 0]);
+        self.heads.extend_from_slice(&body_size.to_be_bytes());
+        self.heads.extend_from_slice(raw_properties);
+        self.heads.push(FRAME_END);
+    }
+
+    /// Appends a body in as many frames as `frame_max` asks for: none if it is empty.
+    pub fn put_body(&mut self, channel: u16, body: &Bytes, frame_max: u32) {
+        let part_max = payload_max(frame_max);
+        if body.len() <= part_max {
+            if !body.is_empty() {
+                self.put_body_frame(channel, body);
+            }
+            return;
+        }
+        let mut rest = body.clone();
+        while !rest.is_empty() {
+            let part = rest.split_to(part_max.min(rest.len()));
+            self.put_body_frame(channel, &part);
+        }
+    }
+
+    fn put_body_frame(&mut self, channel: u16, part: &Bytes) {
+        self.heads.extend_from_slice(&frame_head(BODY, channel, part.len()));
+        if part.len() < BORROW_MIN {
+            self.heads.extend_from_slice(part);
+        } else {
+            self.borrowed_len += part.len();
+            let cut = self.base + self.heads.len();
+            self.borrowed.push_back(Borrowed { cut, body: part.clone() });
+        }
+        self.heads.push(FRAME_END);
+    }
+
+    /// Appends a heartbeat frame.
+    pub fn put_heartbeat(&mut self) {
+        self.heads.extend_from_slice(&frame_head(HEARTBEAT, 0, 0));
+        self.heads.push(FRAME_END);
+    }
+
+    /// Appends a delivery: `basic.deliver`, content header and body.
+    ///
+    /// `names` is exchange and routing key as two short strings of the wire, `properties` flags and
+    /// fields. A consumer tag longer than 255 bytes is cut (none can be: it came in a short string).
+    #[inline]
+    #[expect(clippy::too_many_arguments, reason = "plain values: nothing is built per message")]
+    pub fn put_deliver(
+        &mut self,
+        channel: u16,
+        consumer_tag: &str,
+        delivery_tag: u64,
+        redelivered: bool,
+        names: &[u8],
+        properties: &[u8],
+        body: &Bytes,
+        frame_max: u32,
+    ) {
+        let tag = consumer_tag.as_bytes();
+        let tag = tag.get(..255).unwrap_or(tag);
+        let method_len = 4 + 1 + tag.len() + 9 + names.len();
+        let header_len = 12 + properties.len();
+        let is_small = body.len() < BORROW_MIN && body.len() <= payload_max(frame_max);
+        let body_room = if is_small { body.len() } else { 0 };
+
+        let out = &mut self.heads;
+        out.reserve(method_len + header_len + body_room + 3 * OVERHEAD);
+        let [m0, m1, m2, m3] = len_u32(method_len).to_be_bytes();
+        let [h0, h1, h2, h3] = len_u32(header_len).to_be_bytes();
+        let [c0, c1] = channel.to_be_bytes();
+        let [.., tag_len] = tag.len().to_be_bytes();
+        out.extend_from_slice(&[METHOD, c0, c1, m0, m1, m2, m3, 0, 60, 0, 60, tag_len]);
+        out.extend_from_slice(tag);
+        let [t0, t1, t2, t3, t4, t5, t6, t7] = delivery_tag.to_be_bytes();
+        out.extend_from_slice(&[t0, t1, t2, t3, t4, t5, t6, t7, u8::from(redelivered)]);
+        out.extend_from_slice(names);
+        let [s0, s1, s2, s3, s4, s5, s6, s7] = (body.len() as u64).to_be_bytes();
+        out.extend_from_slice(&[
+            FRAME_END, HEADER, c0, c1, h0, h1, h2, h3, 0, 60, 0, 0, s0, s1, s2, s3, s4, s5, s6, s7,
+        ]);
+        out.extend_from_slice(properties);
+        if is_small && !body.is_empty() {
+            let [b0, b1, b2, b3] = len_u32(body.len()).to_be_bytes();
+            out.extend_from_slice(&[FRAME_END, BODY, c0, c1, b0, b1, b2, b3]);
+            out.extend_from_slice(body);
+        }
+        out.push(FRAME_END);
+        if !is_small {
+            self.put_body(channel, body, frame_max);
+        }
+    }
+
+    /// Fills `slices` from the front with what is to be written next; gives how many it filled.
+    pub fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        let mut free = slices.iter_mut();
+        let mut filled = 0;
+        let mut put = |bytes: &'a [u8]| {
+            if bytes.is_empty() {
+                return true;
+            }
+            let Some(slot) = free.next() else {
+                return false;
+            };
+            *slot = IoSlice::new(bytes);
+            filled += 1;
+            true
+        };
+        let mut at = self.read;
+        for Borrowed { cut, body } in &self.borrowed {
+            let cut = cut - self.base;
+            if !put(self.heads.get(at..cut).unwrap_or_default()) || !put(body) {
+                return filled;
+            }
+            at = cut;
+        }
+        put(self.heads.get(at..).unwrap_or_default());
+        filled
+    }
+
+    /// Drops `written` bytes from the front, at most all.
+    pub fn advance(&mut self, written: usize) {
+        let mut left = written.min(self.len());
+        while left > 0 {
+            let Some(front) = self.borrowed.front_mut() else {
+                self.read += left;
+                break;
+            };
+            let heads = (front.cut - self.base - self.read).min(left);
+            self.read += heads;
+            left -= heads;
+            let body = front.body.len().min(left);
+            front.body.advance(body);
+            self.borrowed_len -= body;
+            left -= body;
+            if front.body.is_empty() {
+                self.borrowed.pop_front();
+            }
+        }
+        if self.is_empty() {
+            self.clear();
+        } else if self.read >= SHIFT_MIN && self.read > self.heads.len() / 2 {
+            self.heads.drain(..self.read);
+            self.base += self.read;
+            self.read = 0;
+        }
+    }
+
+    /// Takes everything out, joined, and leaves the buffer empty with its capacity.
+    pub fn take_rest(&mut self) -> Vec<u8> {
+        let mut rest = Vec::with_capacity(self.len());
+        let mut at = self.read;
+        for Borrowed { cut, body } in &self.borrowed {
+            let cut = cut - self.base;
+            rest.extend_from_slice(self.heads.get(at..cut).unwrap_or_default());
+            rest.extend_from_slice(body);
+            at = cut;
+        }
+        rest.extend_from_slice(self.heads.get(at..).unwrap_or_default());
+        self.clear();
+        rest
+    }
+
+    /// Drops all bytes, keeps the capacity.
+    pub fn clear(&mut self) {
+        self.heads.clear();
+        self.borrowed.clear();
+        (self.read, self.base, self.borrowed_len) = (0, 0, 0);
+    }
+
+    /// Gives memory back after a burst: keeps at most `bytes` of capacity for the heads.
+    pub fn shrink_to(&mut self, bytes: usize) {
+        self.heads.shrink_to(bytes);
+        self.borrowed.shrink_to(bytes / size_of::<Borrowed>());
+    }
+}
+
+#[inline]
+fn frame_head(kind: u8, channel: u16, payload: usize) -> [u8; 7] {
+    let [c0, c1] = channel.to_be_bytes();
+    let [s0, s1, s2, s3] = len_u32(payload).to_be_bytes();
+    [kind, c0, c1, s0, s1, s2, s3]
+}
+
+/// Frames are limited by `frame_max`, and what comes from the wire fits; the rest is cut by the caller.
+#[inline]
+fn len_u32(len: usize) -> u32 {
+    u32::try_from(len).unwrap_or(u32::MAX)
+}
+
+/// Body bytes per frame; 0 means no limit. At least one byte, or splitting would never end.
+#[inline]
+fn payload_max(frame_max: u32) -> usize {
+    match frame_max {
+        0 => u32::MAX as usize,
+        max => (max as usize).saturating_sub(OVERHEAD).max(1),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,113 @@
+use super::*;
+use crate::method::basic;
+
+/// Everything the buffer holds, through its slices.
+fn joined(out: &OutBuf) -> Vec<u8> {
+    let mut slices = [IoSlice::new(&[]); 1024];
+    let filled = out.slices(&mut slices);
+    slices[..filled].iter().flat_map(|slice| slice.iter().copied()).collect()
+}
+
+fn body(len: usize) -> Bytes {
+    (0..len).map(|at| at as u8).collect::<Vec<u8>>().into()
+}
+
+const NAMES: &[u8] = b"\x01e\x03key";
+const PROPERTIES: &[u8] = b"\x10\0\x02";
+
+fn deliver(out: &mut OutBuf, body: &Bytes, frame_max: u32) {
+    out.put_deliver(5, "ctag", 77, true, NAMES, PROPERTIES, body, frame_max);
+}
+
+/// The same by the general functions.
+fn deliver_slowly(out: &mut OutBuf, body: &Bytes, frame_max: u32) {
+    let method = basic::Deliver {
+        consumer_tag: "ctag",
+        delivery_tag: 77,
+        redelivered: true,
+        exchange: "e",
+        routing_key: "key",
+    };
+    out.put_method(5, &method);
+    out.put_header(5, 60, body.len() as u64, PROPERTIES);
+    out.put_body(5, body, frame_max);
+}
+
+#[test]
+fn deliver_is_three_frames() {
+    for len in [0, 1, 16, BORROW_MIN - 1, BORROW_MIN, 5000, 20_000] {
+        for frame_max in [0, 9, 100, 4096, 131_072] {
+            if len > 5000 && frame_max == 9 {
+                continue;
+            }
+            let (mut fast, mut slow) = (OutBuf::new(), OutBuf::new());
+            deliver(&mut fast, &body(len), frame_max);
+            deliver_slowly(&mut slow, &body(len), frame_max);
+            assert_eq!(fast.len(), slow.len());
+            assert!(fast.take_rest() == slow.take_rest(), "{len} bytes in frames of {frame_max}");
+        }
+    }
+}
+
+#[test]
+fn large_bodies_are_borrowed() {
+    let mut out = OutBuf::new();
+    let large = body(BORROW_MIN);
+    deliver(&mut out, &large, 131_072);
+    let mut slices = [IoSlice::new(&[]); 4];
+    assert_eq!(out.slices(&mut slices), 3);
+    assert!(std::ptr::eq(slices[1].as_ptr(), large.as_ptr()));
+    assert_eq!(slices[2].len(), 1);
+}
+
+#[test]
+fn advance_by_every_step() {
+    let mut whole = OutBuf::new();
+    let fill = |out: &mut OutBuf| {
+        deliver(out, &body(3), 4096);
+        deliver(out, &body(5000), 4096);
+        out.put_heartbeat();
+    };
+    fill(&mut whole);
+    let bytes = joined(&whole);
+    assert_eq!(bytes.len(), whole.len());
+    for step in [1, 2, 3, 7, 100, 2047, 2048, 4099, bytes.len()] {
+        let mut out = OutBuf::new();
+        fill(&mut out);
+        let mut at = 0;
+        while !out.is_empty() {
+            assert!(joined(&out) == bytes[at..], "step {step} at {at}");
+            out.advance(step);
+            at += step;
+        }
+        assert_eq!(out.len(), 0);
+    }
+}
+
+#[test]
+fn what_is_written_leaves_memory() {
+    let mut out = OutBuf::new();
+    let large = body(BORROW_MIN);
+    // Never empty, yet not growing: 100 bytes stay behind each time.
+    for _ in 0..10_000 {
+        deliver(&mut out, &body(1000), 4096);
+        deliver(&mut out, &large, 4096);
+        if out.len() > 100_000 {
+            let bytes = joined(&out);
+            let written = bytes.len() - 100;
+            out.advance(written);
+            assert!(joined(&out) == bytes[written..]);
+        }
+    }
+    assert!(out.capacity() < 1_000_000, "{}", out.capacity());
+}
+
+#[test]
+fn few_slots() {
+    let mut out = OutBuf::new();
+    deliver(&mut out, &body(5000), 0);
+    deliver(&mut out, &body(5000), 0);
+    let mut slices = [IoSlice::new(&[]); 2];
+    assert_eq!(out.slices(&mut slices), 2);
+    assert_eq!(out.slices(&mut []), 0);
+}

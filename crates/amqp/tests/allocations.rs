@@ -1,0 +1,107 @@
+//! A count, not a benchmark: what a warm broker does per message allocates nothing.
+#![allow(unsafe_code, reason = "a global allocator that counts can only be had by an unsafe trait")]
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::io::IoSlice;
+
+use bytes::Bytes;
+use leveret_amqp::content::ContentHeader;
+use leveret_amqp::frame::{Decoder, Event};
+use leveret_amqp::method::{Method, basic};
+use leveret_amqp::outbuf::OutBuf;
+
+struct Counting;
+
+thread_local! {
+    static COUNT: Cell<u64> = const { Cell::new(0) };
+}
+
+fn count() {
+    let _ = COUNT.try_with(|count| count.set(count.get() + 1));
+}
+
+// SAFETY: every call is handed to `System` unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        unsafe { System.dealloc(at, layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        unsafe { System.realloc(at, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Allocations of this thread while `work` runs.
+fn allocations(work: impl FnOnce()) -> u64 {
+    let before = COUNT.get();
+    work();
+    COUNT.get() - before
+}
+
+#[test]
+fn reading_a_publish_allocates_nothing() {
+    let mut input = common::publish(1, "amq.topic", "a.b", b"0123456789abcdef", 4096);
+    input.extend(common::publish(1, "amq.topic", "a.b", &[1; 10_000], 4096));
+    let mut decoder = Decoder::new(4096);
+    let mut bodies = 0;
+    let counted = allocations(|| {
+        for _ in 0..1000 {
+            let mut at = 0;
+            while let Ok(Some((event, used))) = decoder.next(&input[at..]) {
+                at += used;
+                match event {
+                    Event::Method { payload, .. } => {
+                        assert!(matches!(Method::decode(payload), Ok(Method::BasicPublish(_))));
+                    }
+                    Event::Header { payload, .. } => {
+                        let header = ContentHeader::decode(payload).unwrap();
+                        let peek = header.properties.peek().unwrap();
+                        assert_eq!(peek.delivery_mode, Some(2));
+                        assert!(peek.headers.unwrap().get("x-retries").unwrap().is_some());
+                    }
+                    Event::Body { part, .. } => bodies += part.len(),
+                    Event::Heartbeat => {}
+                }
+            }
+            assert_eq!(at, input.len());
+        }
+    });
+    assert_eq!((counted, bodies), (0, 1000 * 10_016));
+}
+
+#[test]
+fn writing_deliveries_allocates_nothing_once_warm() {
+    let small = Bytes::from_static(b"0123456789abcdef");
+    let large = Bytes::from(vec![7; 10_000]);
+    let mut out = OutBuf::new();
+    let mut turn = |tag: u64| {
+        for tag in tag..tag + 64 {
+            for body in [&small, &large] {
+                out.put_deliver(1, "ctag", tag, false, b"\0\x01q", b"\x10\0\x02", body, 4096);
+            }
+            out.put_method(1, &basic::Ack { delivery_tag: tag, multiple: false });
+        }
+        // Written as a socket would: by part, never aligned with a frame.
+        while !out.is_empty() {
+            let mut slices = [IoSlice::new(&[]); 64];
+            let filled = out.slices(&mut slices);
+            let bytes: usize = slices[..filled].iter().map(|slice| slice.len()).sum();
+            out.advance(bytes.div_ceil(2));
+        }
+    };
+    turn(0);
+    turn(64);
+    assert_eq!(allocations(|| (2..100).for_each(|at| turn(at * 64))), 0);
+}

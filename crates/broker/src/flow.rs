@@ -1,0 +1,113 @@
+//! All of flow control: what keeps memory bounded, and whom it slows.
+//!
+//! Nothing in the broker queues without a bound, and nobody waits but the one who causes the load:
+//!
+//! ```text
+//!  publisher's socket --(1)--> session --(2)--> shard --(3)--> log and queues --(4)--> session --(5)--> consumer's socket
+//! ```
+//!
+//! 1. A session reads one block from its socket, then what follows from it is done before it reads the
+//!    next. While it waits for an answer it does not read. So its input is at most one block and one
+//!    unfinished frame, and a fast publisher is slowed by TCP, not by a mailbox.
+//! 2. A batch is handed to the shard's inbox. Who finds the inbox too full waits for the turn that runs
+//!    ([`INBOX_MESSAGES_MAX`]): publishers together cannot be faster than the shard.
+//! 3. What no consumer takes stays in the log and in queues. Their bytes are bounded by the memory
+//!    watermark: above it [`MemoryAlarm`] rises, publishing connections are told `connection.blocked`
+//!    and are not read from any more; consumers go on, so the alarm ends by itself.
+//! 4. A queue gives a consumer no more than its prefetch, its channel's limit, and the room of its
+//!    connection's output allow: [`leveret_queue::Gate`]. A client that does not read has at most
+//!    `output_bytes_max` and one message waiting for it.
+//! 5. A socket that is full waits for itself; the turn goes on with others.
+//!
+//! No cycle can block: input waits only for room that turns free (1, 2), turns never wait for a
+//! socket, and room in a consumer's output is freed by that consumer alone, which nothing else waits for.
+
+/// Messages a shard's inbox may hold before those who bring more wait for it.
+pub const INBOX_MESSAGES_MAX: usize = 64 * 1024;
+
+/// The memory watermark: rises above the limit, falls a little below it so that it does not flutter.
+#[derive(Clone, Copy, Debug)]
+pub struct MemoryAlarm {
+    limit_bytes: u64,
+    is_raised: bool,
+}
+
+/// What a change of the alarm means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AlarmChange {
+    /// Block publishers.
+    Raised,
+    /// Let them go on.
+    Cleared,
+}
+
+impl MemoryAlarm {
+    /// Not raised. `limit_bytes` is what the watermark allows; 0 blocks all publishing, as in RabbitMQ.
+    pub fn new(limit_bytes: u64) -> Self {
+        Self { limit_bytes, is_raised: false }
+    }
+
+    /// Another watermark, effective at the next [`update`](Self::update).
+    pub fn set_limit(&mut self, limit_bytes: u64) {
+        self.limit_bytes = limit_bytes;
+    }
+
+    /// The watermark in bytes.
+    pub fn limit_bytes(&self) -> u64 {
+        self.limit_bytes
+    }
+
+    /// Whether publishers are blocked.
+    pub fn is_raised(&self) -> bool {
+        self.is_raised
+    }
+
+    /// Takes a new measure of the memory in use, and says whether the alarm changed.
+    pub fn update(&mut self, used_bytes: u64) -> Option<AlarmChange> {
+        let low = self.limit_bytes - self.limit_bytes / 20;
+        let raised = if self.is_raised {
+            self.limit_bytes == 0 || used_bytes >= low
+        } else {
+            used_bytes > self.limit_bytes || self.limit_bytes == 0
+        };
+        if raised == self.is_raised {
+            return None;
+        }
+        self.is_raised = raised;
+        Some(if raised { AlarmChange::Raised } else { AlarmChange::Cleared })
+    }
+}
+
+/// The reason given with `connection.blocked`, as RabbitMQ words it.
+pub const LOW_ON_MEMORY: &str = "low on memory";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_alarm_rises_once_and_falls_once() {
+        let mut alarm = MemoryAlarm::new(1000);
+        #[rustfmt::skip] // a table
+        let rows = [
+            (1000, None),
+            (1001, Some(AlarmChange::Raised)),
+            (5000, None),
+            ( 960, None), // just below the limit is not low enough
+            ( 949, Some(AlarmChange::Cleared)),
+            ( 990, None),
+        ];
+        for (used, want) in rows {
+            assert_eq!(alarm.update(used), want, "{used}");
+        }
+    }
+
+    #[test]
+    fn a_watermark_of_zero_blocks_all_publishing() {
+        let mut alarm = MemoryAlarm::new(0);
+        assert_eq!(alarm.update(0), Some(AlarmChange::Raised));
+        assert_eq!(alarm.update(0), None);
+        alarm.set_limit(100);
+        assert_eq!(alarm.update(10), Some(AlarmChange::Cleared));
+    }
+}

@@ -1,0 +1,710 @@
+//! What sessions, shards and the topology's owner say to each other.
+//!
+//! Every actor is a state behind an inbox; these are the letters. A letter is moved, never shared, and
+//! holds no lock and no reference into another actor.
+//!
+//! ```text
+//!            ToMeta                        ToShard
+//!  Session ----------> Meta ------------------------------> Shard
+//!     |  \                \______ Reply ______                | |
+//!     |   \_________________________ ToShard _\______________/  |
+//!     |<----------------------------- ToSession ----------------/
+//! ```
+//!
+//! A session that sent a command with a reply reads nothing more from its socket until the
+//! [`ToSession::Reply`] comes, so what a client sends keeps its order whatever the number of shards.
+
+use bytes::Bytes;
+use leveret_amqp::reply::ReplyCode;
+use leveret_amqp::table::Table;
+use leveret_queue::{Gate, UnackedId};
+use leveret_topology::{ExchangeId, PasswordHash, QueueId, VhostId};
+use smallvec::SmallVec;
+
+/// Names a connection (or another client of the broker, such as the control socket) while the process lives.
+/// Never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnectionId(u64);
+
+impl ConnectionId {
+    /// The connection numbered `id`.
+    pub const fn new(id: u64) -> Self {
+        Self(id)
+    }
+
+    /// The bare number.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+/// Names a channel of one connection: the number on the wire.
+pub type ChannelId = u16;
+
+/// A consumer's place in its session: an index the session gave, free again after
+/// [`Reply::Cancelled`] or [`ToSession::ConsumerGone`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConsumerSlot(pub u32);
+
+/// One message as it came from the wire, on its way into a log.
+///
+/// `wire` holds, somewhere in it, the exchange name and the routing key as two wire short strings (just
+/// as `basic.publish` and `basic.deliver` carry them), the property flags and list, and the body's first
+/// piece. A body that came in several reads has its other pieces in `more`.
+#[derive(Clone, Debug, Default)]
+pub struct Message {
+    wire: Bytes,
+    names: Span,
+    properties: Span,
+    body: Span,
+    more: Vec<Bytes>,
+    more_len: u64,
+}
+
+/// A range of bytes inside [`Message`]'s `wire`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Span {
+    start: u32,
+    end: u32,
+}
+
+impl Span {
+    /// From `start` to `end`, excluded. The caller keeps them inside the bytes they are about.
+    pub fn new(start: usize, end: usize) -> Self {
+        Self { start: start as u32, end: end as u32 }
+    }
+
+    fn of(self, bytes: &[u8]) -> &[u8] {
+        bytes.get(self.start as usize..self.end as usize).unwrap_or_default()
+    }
+}
+
+impl Message {
+    /// A message whose parts lie in `wire`; `more` continues the body.
+    pub fn new(wire: Bytes, names: Span, properties: Span, body: Span, more: Vec<Bytes>) -> Self {
+        let more_len = more.iter().map(|part| part.len() as u64).sum();
+        Self { wire, names, properties, body, more, more_len }
+    }
+
+    /// A message joined from separate parts: cold path (dead-letters, replies, tests).
+    /// `names` is the exchange and the routing key as two wire short strings.
+    pub fn from_parts(names: &[u8], properties: &[u8], body: &[u8]) -> Self {
+        let mut wire = Vec::with_capacity(names.len() + properties.len() + body.len());
+        wire.extend_from_slice(names);
+        let names = Span::new(0, wire.len());
+        wire.extend_from_slice(properties);
+        let properties = Span::new(names.end as usize, wire.len());
+        wire.extend_from_slice(body);
+        let body = Span::new(properties.end as usize, wire.len());
+        Self { wire: wire.into(), names, properties, body, more: Vec::new(), more_len: 0 }
+    }
+
+    /// Exchange and routing key, as two wire short strings.
+    pub fn names(&self) -> &[u8] {
+        self.names.of(&self.wire)
+    }
+
+    /// Property flags and list, as on the wire.
+    pub fn properties(&self) -> &[u8] {
+        self.properties.of(&self.wire)
+    }
+
+    /// The body's first piece (all of it, unless [`more`](Self::more) has more).
+    pub fn body(&self) -> &[u8] {
+        self.body.of(&self.wire)
+    }
+
+    /// The body's other pieces, in order.
+    pub fn more(&self) -> &[Bytes] {
+        &self.more
+    }
+
+    /// Length of the whole body, in bytes.
+    pub fn body_len(&self) -> u64 {
+        u64::from(self.body.end - self.body.start) + self.more_len
+    }
+
+    /// Bytes of all parts together.
+    pub fn len(&self) -> u64 {
+        self.names().len() as u64 + self.properties().len() as u64 + self.body_len()
+    }
+
+    /// Whether there is not even a name.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Queues of one shard that a message goes to.
+pub type Targets = SmallVec<[QueueId; 2]>;
+
+/// One routed message. `targets` are queues of the shard it is sent to, without repetition.
+#[derive(Clone, Debug)]
+pub struct Publish {
+    /// Channel it was published on; confirms go back there.
+    pub channel: ChannelId,
+    /// The channel's sequence number for the confirm, from 1; 0 when none is wanted.
+    pub confirm: u64,
+    /// Where it goes.
+    pub targets: Targets,
+    /// Delivery mode 2.
+    pub persistent: bool,
+    /// Property `priority`, 0 when absent.
+    pub priority: u8,
+    /// Property `expiration`, in ms.
+    pub expiration_ms: Option<u64>,
+    /// Names, properties, body.
+    pub message: Message,
+}
+
+/// How a consumer ends with one message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settle {
+    /// `basic.ack`.
+    Ack,
+    /// `basic.reject` or `basic.nack` without requeue: dead-lettered or dropped.
+    Reject,
+    /// Back to its place. `counts` is false when the consumer never looked at it (its channel closed
+    /// before it could have, `basic.recover`): RabbitMQ's delivery limit counts it either way today,
+    /// so the session decides.
+    Requeue {
+        /// Whether the delivery counts towards the delivery limit.
+        counts: bool,
+    },
+}
+
+/// One settled message.
+#[derive(Clone, Copy, Debug)]
+pub struct Settlement {
+    /// The queue it was delivered from.
+    pub queue: QueueId,
+    /// The queue's own name for the unacked message.
+    pub unacked: UnackedId,
+    /// Its record.
+    pub offset: leveret_queue::Offset,
+    /// How.
+    pub how: Settle,
+}
+
+/// To whom an answer goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplyTo {
+    /// The connection.
+    pub connection: ConnectionId,
+    /// Its channel.
+    pub channel: ChannelId,
+}
+
+/// Letters to a shard.
+#[derive(Debug)]
+pub enum ToShard {
+    /// Messages of one connection, in order.
+    Publish {
+        /// Who published.
+        from: ConnectionId,
+        /// In the order of publishing.
+        messages: Vec<Publish>,
+    },
+    /// Settlements of one connection, in order. No answer.
+    Settle(Vec<Settlement>),
+    /// `tx.commit`'s part for this shard, applied whole. Answered by [`Reply::Committed`].
+    Commit {
+        /// Who commits.
+        reply: ReplyTo,
+        /// Published in the transaction; `confirm` is 0.
+        messages: Vec<Publish>,
+        /// Settled in the transaction.
+        settlements: Vec<Settlement>,
+    },
+    /// `basic.consume`. Answered by [`Reply::Consuming`] or [`Reply::Refused`]; deliveries follow.
+    Consume {
+        /// Who.
+        reply: ReplyTo,
+        /// From where.
+        queue: QueueId,
+        /// The session's name for the consumer.
+        slot: ConsumerSlot,
+        /// The consumer tag, for listings.
+        tag: Box<str>,
+        /// Acked on delivery.
+        no_ack: bool,
+        /// Refuses others.
+        exclusive: bool,
+        /// `x-priority`.
+        priority: i32,
+        /// Unacked messages allowed, 0 for no limit.
+        prefetch: u16,
+        /// The connection's and channel's limits.
+        gate: Gate,
+        /// Arguments, for listings.
+        arguments: Table,
+    },
+    /// `basic.cancel`, or a channel that closes. Answered by [`Reply::Cancelled`] when `reply` is given.
+    Cancel {
+        /// Who wants to know.
+        reply: Option<ReplyTo>,
+        /// The consumer's connection.
+        connection: ConnectionId,
+        /// The queue it consumes from.
+        queue: QueueId,
+        /// The consumer.
+        slot: ConsumerSlot,
+    },
+    /// `basic.get`. Answered by [`Reply::Got`], [`Reply::GotNothing`] or [`Reply::Gone`].
+    Get {
+        /// Who.
+        reply: ReplyTo,
+        /// From where.
+        queue: QueueId,
+        /// Acked on delivery.
+        no_ack: bool,
+    },
+    /// A gate of this connection opened again (output drained, channel limit raised, acks came): its
+    /// consumers here may be given more.
+    Resume {
+        /// Whose.
+        connection: ConnectionId,
+    },
+    /// Counts for `queue.declare`. Answered by [`Reply::Declared`] or [`Reply::Gone`].
+    Count {
+        /// Who.
+        reply: ReplyTo,
+        /// Which.
+        queue: QueueId,
+    },
+    /// `queue.purge`. Answered by [`Reply::Purged`] or [`Reply::Gone`].
+    Purge {
+        /// Who.
+        reply: ReplyTo,
+        /// Which.
+        queue: QueueId,
+    },
+    /// `queue.delete`. The shard checks, lets the queue's messages go, tells its consumers, and has
+    /// [`ToMeta::QueueGone`] finish it, which answers [`Reply::Deleted`]; or [`Reply::Refused`] here.
+    Delete {
+        /// Who wants to know; none when an exclusive queue's connection ended.
+        reply: Option<ReplyTo>,
+        /// Which.
+        queue: QueueId,
+        /// Only when it has no consumers.
+        if_unused: bool,
+        /// Only when it holds no ready message.
+        if_empty: bool,
+    },
+    /// From Meta: a queue was declared and lives here. Answers [`Reply::Declared`] to `reply`.
+    Create {
+        /// Who declared.
+        reply: Option<ReplyTo>,
+        /// Which; its options are in the topology.
+        queue: QueueId,
+    },
+    /// From Meta: a policy or argument changed; read the options again.
+    OptionsChanged {
+        /// Which.
+        queue: QueueId,
+    },
+    /// From another shard: a dead letter routed here. Answered by [`ToShard::DeadLettered`] when `from` is given.
+    DeadLetter {
+        /// The shard and message that wait for it (at-least-once strategy).
+        from: Option<DeadLetterFrom>,
+        /// The message; `confirm` is 0.
+        message: Publish,
+    },
+    /// Answer to [`ToShard::DeadLetter`]: every target took it.
+    DeadLettered(DeadLetterFrom),
+    /// Answer to [`ToShard::DeadLetter`]: a target was full.
+    DeadLetterRefused(DeadLetterFrom),
+    /// A message passed a recent-history exchange kept here (`exchange id % shards`).
+    Remember {
+        /// The exchange.
+        exchange: ExchangeId,
+        /// How many it keeps.
+        limit: u32,
+        /// The message.
+        message: Message,
+    },
+    /// From Meta: a queue was bound to a recent-history exchange kept here: send it what is remembered.
+    Replay {
+        /// The exchange.
+        exchange: ExchangeId,
+        /// The new destination.
+        queue: QueueId,
+    },
+    /// From Meta: the exchange was deleted.
+    Forget {
+        /// The exchange.
+        exchange: ExchangeId,
+    },
+    /// The connection ended; everything it settled was sent before. Its port is forgotten.
+    Disconnected(ConnectionId),
+    /// From the driver: go on with queues whose budget ran out.
+    Continue,
+    /// Facts about the queues here, for listings. Answered by [`Reply::Queues`].
+    List {
+        /// Who.
+        reply: ReplyTo,
+    },
+}
+
+/// A dead letter's origin under the at-least-once strategy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeadLetterFrom {
+    /// Its shard.
+    pub shard: usize,
+    /// Its queue.
+    pub queue: QueueId,
+    /// Its record there.
+    pub offset: leveret_queue::Offset,
+}
+
+/// Letters to the owner of the topology.
+#[derive(Debug)]
+pub enum ToMeta {
+    /// `exchange.declare`, not passive. Answered by [`Reply::Done`] or [`Reply::Refused`].
+    DeclareExchange {
+        /// Who.
+        reply: ReplyTo,
+        /// Where.
+        vhost: VhostId,
+        /// Name.
+        name: Box<str>,
+        /// Type, as the client wrote it.
+        kind: Box<str>,
+        /// Survives a restart.
+        durable: bool,
+        /// Deleted after its last binding.
+        auto_delete: bool,
+        /// Not for publishing.
+        internal: bool,
+        /// Arguments.
+        arguments: Table,
+    },
+    /// `exchange.delete`. Answered by [`Reply::Done`] or [`Reply::Refused`].
+    DeleteExchange {
+        /// Who.
+        reply: ReplyTo,
+        /// Where.
+        vhost: VhostId,
+        /// Name.
+        name: Box<str>,
+        /// Only without bindings.
+        if_unused: bool,
+    },
+    /// `queue.declare`, not passive. Answered by [`Reply::Declared`] or [`Reply::Refused`].
+    DeclareQueue {
+        /// Who.
+        reply: ReplyTo,
+        /// Where.
+        vhost: VhostId,
+        /// Name: never empty, the session makes one up.
+        name: Box<str>,
+        /// The session made the name up.
+        server_named: bool,
+        /// Survives a restart.
+        durable: bool,
+        /// Belongs to this connection only.
+        exclusive: bool,
+        /// Deleted after its last consumer.
+        auto_delete: bool,
+        /// Arguments.
+        arguments: Table,
+    },
+    /// `queue.bind`, `exchange.bind`. Answered by [`Reply::Done`] or [`Reply::Refused`].
+    Bind(Box<Binding>),
+    /// `queue.unbind`, `exchange.unbind`. Answered by [`Reply::Done`] or [`Reply::Refused`].
+    Unbind(Box<Binding>),
+    /// From a shard: the queue is empty and has no consumers any more; take its name away.
+    QueueGone {
+        /// Which.
+        queue: QueueId,
+        /// Who deleted it, and how many ready messages it had.
+        reply: Option<(ReplyTo, u64)>,
+    },
+    /// A connection ended: its exclusive queues go. With `reply`, [`Reply::Done`] comes when the last one
+    /// is gone, as RabbitMQ waits for it before `connection.close-ok`.
+    Disconnected {
+        /// Which.
+        connection: ConnectionId,
+        /// Who waits.
+        reply: Option<ReplyTo>,
+    },
+    /// A change from the command line, applied to the topology; its result is given to `reply`.
+    Admin {
+        /// Who.
+        reply: ReplyTo,
+        /// What.
+        command: Box<AdminCommand>,
+    },
+}
+
+/// A binding to make or to undo.
+#[derive(Debug)]
+pub struct Binding {
+    /// Who.
+    pub reply: ReplyTo,
+    /// Where.
+    pub vhost: VhostId,
+    /// The exchange that is published to.
+    pub source: Box<str>,
+    /// Queue or exchange that receives.
+    pub destination: Box<str>,
+    /// Whether `destination` names a queue.
+    pub to_queue: bool,
+    /// Binding key.
+    pub key: Box<str>,
+    /// Arguments.
+    pub arguments: Table,
+}
+
+/// Changes of users, vhosts, policies and definitions (command line, later the HTTP API).
+#[derive(Debug)]
+#[expect(missing_docs, reason = "the fields carry the names of rabbitmqctl's arguments")]
+pub enum AdminCommand {
+    ImportDefinitions {
+        json: String,
+    },
+    AddUser {
+        name: String,
+        password: PasswordHash,
+        tags: Vec<String>,
+    },
+    DeleteUser {
+        name: String,
+    },
+    ChangePassword {
+        name: String,
+        password: PasswordHash,
+    },
+    SetUserTags {
+        name: String,
+        tags: Vec<String>,
+    },
+    SetPermissions {
+        user: String,
+        vhost: String,
+        configure: String,
+        write: String,
+        read: String,
+    },
+    ClearPermissions {
+        user: String,
+        vhost: String,
+    },
+    SetTopicPermissions {
+        user: String,
+        vhost: String,
+        exchange: String,
+        write: String,
+        read: String,
+    },
+    AddVhost {
+        name: String,
+    },
+    DeleteVhost {
+        name: String,
+    },
+    SetPolicy {
+        vhost: String,
+        name: String,
+        pattern: String,
+        definition: serde_json::Map<String, serde_json::Value>,
+        priority: i64,
+        apply_to: String,
+    },
+    ClearPolicy {
+        vhost: String,
+        name: String,
+    },
+}
+
+/// A message on its way to a consumer.
+#[derive(Clone, Debug)]
+pub struct Delivery {
+    /// The consumer, by the session's name.
+    pub slot: ConsumerSlot,
+    /// The queue it comes from.
+    pub queue: QueueId,
+    /// What to settle; none when no ack is expected.
+    pub unacked: Option<UnackedId>,
+    /// Its record's offset.
+    pub offset: leveret_queue::Offset,
+    /// It was delivered before.
+    pub redelivered: bool,
+    /// Earlier deliveries that came back, for `x-delivery-count`; only on queues that count.
+    pub delivery_count: u32,
+    /// The record; see [`record`](crate::record).
+    pub record: Bytes,
+}
+
+/// Letters to a session.
+#[derive(Debug)]
+pub enum ToSession {
+    /// Messages for consumers, in order.
+    Deliver(Vec<Delivery>),
+    /// Messages `first..=last` of the channel were resolved by one shard: `basic.ack` or `basic.nack`.
+    Confirm {
+        /// The channel.
+        channel: ChannelId,
+        /// First sequence number.
+        first: u64,
+        /// Last sequence number, included.
+        last: u64,
+        /// Ack or nack.
+        ok: bool,
+    },
+    /// The answer to the command the session waits for.
+    Reply {
+        /// The channel that asked.
+        channel: ChannelId,
+        /// The answer.
+        reply: Reply,
+    },
+    /// The queue was deleted: `basic.cancel` to the client if it can take it. The slot is free.
+    ConsumerGone {
+        /// The consumer.
+        slot: ConsumerSlot,
+    },
+    /// A reply for a direct reply-to consumer of `channel`.
+    DirectReply {
+        /// The channel that consumes from `amq.rabbitmq.reply-to`.
+        channel: ChannelId,
+        /// The consumer's key as in the reply-to name, checked by the receiver.
+        token: u64,
+        /// The message.
+        message: Message,
+    },
+    /// Publishers are blocked (`Some(reason)`) or no longer.
+    Blocked(Option<&'static str>),
+    /// Close the connection with this code and text (operator, shutdown).
+    Close {
+        /// Why.
+        code: ReplyCode,
+        /// In words.
+        text: String,
+    },
+}
+
+/// Answers to commands.
+#[derive(Debug)]
+pub enum Reply {
+    /// Bind, unbind, exchange declare and delete, admin commands.
+    Done,
+    /// Done, with a text for the operator.
+    Told(String),
+    /// Queue declared (or counted).
+    Declared {
+        /// Its id.
+        queue: QueueId,
+        /// Ready messages.
+        messages: u64,
+        /// Consumers.
+        consumers: u64,
+    },
+    /// The queue vanished in the meantime: look it up again.
+    Gone,
+    /// `basic.consume` done.
+    Consuming,
+    /// `basic.cancel` done; no delivery follows.
+    Cancelled {
+        /// The consumer.
+        slot: ConsumerSlot,
+    },
+    /// `basic.get` found this one.
+    Got {
+        /// The message; its `slot` means nothing.
+        delivery: Delivery,
+        /// Ready messages left.
+        remaining: u64,
+    },
+    /// `basic.get` found nothing.
+    GotNothing,
+    /// Ready messages purged.
+    Purged(u64),
+    /// Queue deleted with that many ready messages.
+    Deleted(u64),
+    /// This shard's part of the transaction is done.
+    Committed,
+    /// Facts about one shard's queues.
+    Queues(Vec<QueueFacts>),
+    /// Refused: a channel (or connection) exception with RabbitMQ's text, without the code's name.
+    Refused {
+        /// The code.
+        code: ReplyCode,
+        /// The text.
+        text: String,
+    },
+}
+
+/// What a shard knows of one queue, for listings.
+#[derive(Clone, Debug)]
+pub struct QueueFacts {
+    /// Which.
+    pub queue: QueueId,
+    /// Messages that wait for a consumer.
+    pub ready: u64,
+    /// Messages that wait for an ack.
+    pub unacked: u64,
+    /// Their bodies' bytes, ready ones.
+    pub ready_bytes: u64,
+    /// Unacked ones.
+    pub unacked_bytes: u64,
+    /// Consumers.
+    pub consumers: Vec<ConsumerFacts>,
+}
+
+/// What a shard knows of one consumer, for listings.
+#[derive(Clone, Debug)]
+pub struct ConsumerFacts {
+    /// Its connection.
+    pub connection: ConnectionId,
+    /// Its channel.
+    pub channel: ChannelId,
+    /// Its tag.
+    pub tag: Box<str>,
+    /// Whether acks are expected.
+    pub ack_required: bool,
+    /// Its prefetch.
+    pub prefetch: u16,
+    /// Whether it is the active one (always, but on single active consumer queues).
+    pub active: bool,
+    /// Its arguments.
+    pub arguments: Table,
+}
+
+/// What a turn wants sent. The driver hands each letter to its actor's inbox, in order.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    /// To shards, by index.
+    pub shards: Vec<(usize, ToShard)>,
+    /// To the topology's owner.
+    pub meta: Vec<ToMeta>,
+    /// To sessions.
+    pub sessions: Vec<(ConnectionId, ToSession)>,
+}
+
+impl Outbox {
+    /// Whether nothing is to be sent.
+    pub fn is_empty(&self) -> bool {
+        self.shards.is_empty() && self.meta.is_empty() && self.sessions.is_empty()
+    }
+
+    /// Sends `letter` to the shard with that index.
+    pub fn shard(&mut self, index: usize, letter: ToShard) {
+        self.shards.push((index, letter));
+    }
+
+    /// Sends `letter` to a session.
+    pub fn session(&mut self, to: ConnectionId, letter: ToSession) {
+        self.sessions.push((to, letter));
+    }
+
+    /// Answers a command.
+    pub fn reply(&mut self, to: ReplyTo, reply: Reply) {
+        self.sessions.push((to.connection, ToSession::Reply { channel: to.channel, reply }));
+    }
+}
+
+/// The shard a queue lives in.
+pub fn shard_of(queue: QueueId, shards: usize) -> usize {
+    (queue.get() % shards as u64) as usize
+}

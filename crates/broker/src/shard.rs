@@ -1,0 +1,316 @@
+//! A shard: a set of queues, the log they write to, and the turn that moves messages through both.
+//!
+//! Hot path: no allocation per message once warm (a batch of deliveries is one `Vec`), one copy of
+//! the body, into the log.
+//!
+//! ```text
+//!  letters --> publish: append, enqueue --+
+//!          --> settle ---------------------+--> touched queues --> dispatch --> deliveries by connection
+//!          --> consume, get, purge, ... ---+          |
+//!                                                     +--> messages that left --> release or dead-letter
+//! ```
+//!
+//! Everything that a turn finds in the inbox is applied first; then each touched queue is dispatched
+//! once, and each touched connection gets one letter.
+//!
+//! Where to go next: [`publish`](self::publish), [`settle`](self::settle), [`consume`](self::consume),
+//! [`dead_letter`](self::dead_letter), [`lifecycle`](self::lifecycle).
+
+mod consume;
+mod dead_letter;
+mod history;
+mod lifecycle;
+mod ports;
+mod publish;
+mod settle;
+
+use std::collections::BTreeSet;
+
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+use leveret_log::{Log, Usage};
+use leveret_queue::{Left, Offset, Queue, Reason, Time};
+use leveret_topology::{QueueId, Topology};
+
+use crate::message::{Outbox, ToShard, shard_of};
+use dead_letter::Stuck;
+use history::Histories;
+use ports::Ports;
+
+type Map<K, V> = HashMap<K, V, FixedState>;
+
+/// Queues, their log, and what a turn needs. Generic over the log so that no call to it is dynamic.
+#[derive(Debug)]
+pub struct Shard<L> {
+    index: usize,
+    shards: usize,
+    log: L,
+    queues: Map<QueueId, Box<Hosted>>,
+    ports: Ports,
+    /// Queues to dispatch at the end of the turn.
+    touched: Vec<QueueId>,
+    /// Queues whose dispatch budget ran out: touched again in the next turn.
+    again: Vec<QueueId>,
+    /// What left queues in this turn and is not worked off yet.
+    left: Vec<(QueueId, Left)>,
+    /// Scratch for one call of the queue.
+    scratch: Vec<Left>,
+    timers: BTreeSet<(Time, QueueId)>,
+    /// Deleted here, but perhaps still named in the topology: not to be made again.
+    dying: Vec<QueueId>,
+    histories: Histories,
+    /// Dead letters that wait for their targets (at-least-once strategy).
+    awaited: Map<(QueueId, Offset), (u32, Reason)>,
+    /// Those that found no target and try again.
+    stuck: BTreeSet<Stuck>,
+    counters: Counters,
+}
+
+/// A queue and what the shard keeps beside it.
+#[derive(Debug)]
+struct Hosted {
+    queue: Queue,
+    /// When [`Shard::timers`] has it.
+    timer: Option<Time>,
+    /// Keys in [`Ports`], oldest first.
+    consumers: Vec<u32>,
+    is_touched: bool,
+}
+
+/// Totals since the start, for metrics. Plain integers: published by whoever asks, once per turn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Messages taken from publishers (dead letters too), once per target queue.
+    pub enqueued: u64,
+    /// Messages handed to consumers and to `basic.get`.
+    pub delivered: u64,
+    /// Messages acked, no-ack deliveries too.
+    pub acked: u64,
+    /// Messages dead-lettered.
+    pub dead_lettered: u64,
+    /// Messages dropped: expired, over a limit, rejected, purged.
+    pub dropped: u64,
+    /// Messages refused to publishers.
+    pub refused: u64,
+}
+
+/// Deliveries a queue may make before others get their turn.
+const DISPATCH_BUDGET: u32 = 4096;
+
+impl<L: Log> Shard<L> {
+    /// Shard number `index` of `shards`.
+    pub fn new(index: usize, shards: usize, log: L) -> Self {
+        Self {
+            index,
+            shards,
+            log,
+            queues: Map::default(),
+            ports: Ports::default(),
+            touched: Vec::new(),
+            again: Vec::new(),
+            left: Vec::new(),
+            scratch: Vec::new(),
+            timers: BTreeSet::new(),
+            dying: Vec::new(),
+            histories: Histories::default(),
+            awaited: Map::default(),
+            stuck: BTreeSet::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Applies all letters, then dispatches. Returns whether queues have more to deliver than one turn
+    /// may: the driver then gives the shard another turn soon.
+    pub fn turn(
+        &mut self,
+        letters: &mut Vec<ToShard>,
+        topology: &Topology,
+        now: Time,
+        out: &mut Outbox,
+    ) -> bool {
+        while let Some(id) = self.again.pop() {
+            self.touch(id);
+        }
+        for letter in letters.drain(..) {
+            self.letter(letter, topology, now, out);
+        }
+        self.fire_timers(topology, now, out);
+        self.finish(topology, now, out)
+    }
+
+    fn letter(&mut self, letter: ToShard, topology: &Topology, now: Time, out: &mut Outbox) {
+        match letter {
+            ToShard::Publish { from, messages } => {
+                self.publish(from, &messages, topology, now, out)
+            }
+            ToShard::Settle(settlements) => self.settle(&settlements, now),
+            ToShard::Commit { reply, messages, settlements } => {
+                self.commit(reply, &messages, &settlements, topology, now, out);
+            }
+            ToShard::Consume { .. } => self.consume(letter, topology, now, out),
+            ToShard::Cancel { reply, connection, queue, slot } => {
+                self.cancel(reply, connection, queue, slot, now, out);
+            }
+            ToShard::Get { reply, queue, no_ack } => {
+                self.get(reply, queue, no_ack, topology, now, out);
+            }
+            ToShard::Resume { connection } => self.resume(connection),
+            ToShard::Count { reply, queue } => self.count(reply, queue, topology, now, out),
+            ToShard::Purge { reply, queue } => self.purge(reply, queue, topology, now, out),
+            ToShard::Delete { reply, queue, if_unused, if_empty } => {
+                self.delete(reply, queue, if_unused, if_empty, topology, now, out);
+            }
+            ToShard::Create { reply, queue } => self.create(reply, queue, topology, now, out),
+            ToShard::OptionsChanged { queue } => self.options_changed(queue, topology, now),
+            ToShard::DeadLetter { from, message } => {
+                self.take_dead_letter(from, &message, topology, now, out);
+            }
+            ToShard::DeadLettered(from) => self.dead_lettered(from),
+            ToShard::DeadLetterRefused(from) => self.dead_letter_refused(from, now),
+            ToShard::Remember { exchange, limit, message } => {
+                self.histories.remember(exchange, limit, message);
+            }
+            ToShard::Replay { exchange, queue } => self.replay(exchange, queue, topology, now, out),
+            ToShard::Forget { exchange } => self.histories.forget(exchange),
+            ToShard::Disconnected(connection) => self.disconnected(connection, now, out),
+            // What is to go on was touched at the start of the turn.
+            ToShard::Continue => {}
+            ToShard::List { reply } => self.list(reply, out),
+        }
+    }
+
+    /// Ends a turn: works off what left, dispatches, until neither brings more; then hands out what
+    /// connections get.
+    fn finish(&mut self, topology: &Topology, now: Time, out: &mut Outbox) -> bool {
+        let mut has_more = false;
+        loop {
+            self.work_off_left(topology, now, out);
+            let Some(id) = self.touched.pop() else { break };
+            has_more |= self.dispatch(id, now);
+        }
+        self.ports.hand_out(out);
+        if !self.dying.is_empty() {
+            self.dying.retain(|&id| topology.queue_by_id(id).is_some());
+        }
+        has_more
+    }
+
+    /// The queue, made now if the topology knows it and its `Create` has not come yet.
+    fn hosted(&mut self, id: QueueId, topology: &Topology, now: Time) -> Option<&mut Hosted> {
+        if !self.queues.contains_key(&id) {
+            if shard_of(id, self.shards) != self.index || self.dying.contains(&id) {
+                return None;
+            }
+            let options = topology.queue_by_id(id)?.options();
+            let hosted = Hosted {
+                queue: Queue::new(options, now),
+                timer: None,
+                consumers: Vec::new(),
+                is_touched: false,
+            };
+            self.queues.insert(id, Box::new(hosted));
+            self.touch(id);
+        }
+        self.queues.get_mut(&id).map(Box::as_mut)
+    }
+
+    /// Marks the queue for dispatch and for a look at its timer.
+    fn touch(&mut self, id: QueueId) {
+        if let Some(hosted) = self.queues.get_mut(&id) {
+            touch(hosted, id, &mut self.touched);
+        }
+    }
+
+    /// Moves what one call of a queue said to the list of all that left.
+    fn note_left(&mut self, id: QueueId) {
+        note_left(&mut self.scratch, id, &mut self.left);
+    }
+
+    /// When the shard must run although nobody wrote to it.
+    pub fn next_timeout(&self) -> Option<Time> {
+        let queue = self.timers.first().map(|&(at, _)| at);
+        let stuck = self.stuck.first().map(|stuck| stuck.at);
+        queue.into_iter().chain(stuck).min()
+    }
+
+    /// Runs the queues whose time has come: expiry of messages, of unused queues.
+    fn fire_timers(&mut self, topology: &Topology, now: Time, out: &mut Outbox) {
+        while let Some(&(at, id)) = self.timers.first() {
+            if at > now {
+                break;
+            }
+            self.timers.pop_first();
+            let Some(hosted) = self.queues.get_mut(&id) else { continue };
+            hosted.timer = None;
+            if hosted.queue.is_expired_unused(now) {
+                self.delete_for_good(id, None, out);
+                continue;
+            }
+            hosted.queue.expire(now, &mut self.scratch);
+            self.note_left(id);
+            self.touch(id);
+        }
+        self.retry_dead_letters(topology, now, out);
+    }
+
+    /// Keeps [`Self::timers`] equal to what the queue wants.
+    fn set_timer(&mut self, id: QueueId) {
+        let Some(hosted) = self.queues.get_mut(&id) else { return };
+        let wanted = hosted.queue.next_timeout();
+        if wanted != hosted.timer {
+            if let Some(at) = hosted.timer {
+                self.timers.remove(&(at, id));
+            }
+            if let Some(at) = wanted {
+                self.timers.insert((at, id));
+            }
+            hosted.timer = wanted;
+        }
+    }
+
+    /// Memory and records of the log.
+    pub fn usage(&self) -> Usage {
+        self.log.usage()
+    }
+
+    /// Totals since the start.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// The shard's queues, for checks of the simulator.
+    pub fn queues(&self) -> impl Iterator<Item = (QueueId, &Queue)> {
+        self.queues.iter().map(|(&id, hosted)| (id, &hosted.queue))
+    }
+}
+
+/// Marks a queue for dispatch, once.
+fn touch(hosted: &mut Hosted, id: QueueId, touched: &mut Vec<QueueId>) {
+    if !hosted.is_touched {
+        hosted.is_touched = true;
+        touched.push(id);
+    }
+}
+
+/// Moves what one call of a queue said to the list of all that left.
+fn note_left(scratch: &mut Vec<Left>, id: QueueId, left: &mut Vec<(QueueId, Left)>) {
+    if !scratch.is_empty() {
+        left.extend(scratch.drain(..).map(|one| (id, one)));
+    }
+}
+
+/// A log's offset as queues name it.
+fn queue_offset(at: leveret_log::Offset) -> Offset {
+    Offset::new(at.get())
+}
+
+/// A queue's offset as the log names it.
+fn log_offset(at: Offset) -> leveret_log::Offset {
+    leveret_log::Offset::new(at.get())
+}
+
+/// `queue 'q' in vhost '/'`, as RabbitMQ's texts name it.
+fn describe(queue: &leveret_topology::Queue, topology: &Topology) -> String {
+    let vhost = topology.vhost_by_id(queue.vhost).map_or("", |vhost| &vhost.name);
+    format!("queue '{}' in vhost '{vhost}'", queue.name)
+}

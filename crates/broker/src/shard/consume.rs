@@ -1,0 +1,219 @@
+//! Consumers come and go, `basic.get`, and the dispatch of a touched queue.
+//!
+//! Hot path ([`Shard::dispatch`]): one read of the log and one push per delivery.
+
+use leveret_amqp::reply::ReplyCode;
+use leveret_log::Log;
+use leveret_queue::{ConsumerSpec, Time};
+use leveret_topology::{QueueId, Topology};
+
+use super::ports::Listed;
+use super::{DISPATCH_BUDGET, Shard, describe, log_offset, note_left};
+use crate::message::{
+    ConnectionId, ConsumerSlot, Delivery, Outbox, Reply, ReplyTo, ToSession, ToShard,
+};
+
+impl<L: Log> Shard<L> {
+    /// `basic.consume`. Takes the whole letter, which has more fields than a call should.
+    pub(super) fn consume(
+        &mut self,
+        letter: ToShard,
+        topology: &Topology,
+        now: Time,
+        out: &mut Outbox,
+    ) {
+        let ToShard::Consume {
+            reply,
+            queue: id,
+            slot,
+            tag,
+            no_ack,
+            exclusive,
+            priority,
+            prefetch,
+            gate,
+            arguments,
+        } = letter
+        else {
+            return;
+        };
+        let key = self.ports.next_key();
+        let Some(hosted) = self.hosted(id, topology, now) else {
+            out.reply(reply, Reply::Gone);
+            return;
+        };
+        let key64 = u64::from(key);
+        let spec = ConsumerSpec { key: key64, no_ack, exclusive, priority, prefetch, gate };
+        match hosted.queue.add_consumer(spec, now) {
+            Ok(consumer) => {
+                hosted.consumers.push(key);
+                let facts = Listed { tag, no_ack, prefetch, arguments };
+                self.ports.add(reply.connection, reply.channel, slot, id, consumer, facts);
+                out.reply(reply, Reply::Consuming);
+                self.touch(id);
+            }
+            Err(_in_use) => {
+                let text = match topology.queue_by_id(id) {
+                    Some(queue) => format!("{} in exclusive use", describe(queue, topology)),
+                    None => "queue in exclusive use".to_owned(),
+                };
+                out.reply(reply, Reply::Refused { code: ReplyCode::AccessRefused, text });
+            }
+        }
+    }
+
+    /// `basic.cancel`. The answer comes after every delivery made before.
+    pub(super) fn cancel(
+        &mut self,
+        reply: Option<ReplyTo>,
+        connection: ConnectionId,
+        queue: QueueId,
+        slot: ConsumerSlot,
+        now: Time,
+        out: &mut Outbox,
+    ) {
+        let was_last = match self.ports.find(connection, slot) {
+            Some(key) => self.remove_consumer(key, now),
+            None => false,
+        };
+        if let Some(reply) = reply {
+            self.ports.flush(connection, out);
+            out.reply(reply, Reply::Cancelled { slot });
+        }
+        if was_last {
+            self.auto_delete(queue, out);
+        }
+    }
+
+    /// Takes a consumer out of its queue. True when the queue has none left now.
+    fn remove_consumer(&mut self, key: u32, now: Time) -> bool {
+        // What the queue meant for it already is handed out, not taken back.
+        if let Some(consumer) = self.ports.consumer(key) {
+            self.dispatch(consumer.queue, now);
+        }
+        let Some(consumer) = self.ports.remove(key) else { return false };
+        let Some(hosted) = self.queues.get_mut(&consumer.queue) else { return false };
+        hosted.consumers.retain(|&other| other != key);
+        hosted.queue.remove_consumer(consumer.id, now);
+        self.touch(consumer.queue);
+        self.queues.get(&consumer.queue).is_some_and(|hosted| hosted.consumers.is_empty())
+    }
+
+    /// The connection ended: its consumers go, and with them auto-delete queues.
+    pub(super) fn disconnected(&mut self, connection: ConnectionId, now: Time, out: &mut Outbox) {
+        for key in self.ports.keys_of(connection).to_vec() {
+            let queue = self.ports.consumer(key).map(|consumer| consumer.queue);
+            if self.remove_consumer(key, now)
+                && let Some(queue) = queue
+            {
+                self.auto_delete(queue, out);
+            }
+        }
+        // What this turn gave to its consumers before the news came: sent all the same, so that whoever
+        // finds the connection gone returns it.
+        self.ports.flush(connection, out);
+        self.ports.forget(connection);
+    }
+
+    /// A gate of the connection opened: its consumers may be given more.
+    pub(super) fn resume(&mut self, connection: ConnectionId) {
+        for index in 0..self.ports.keys_of(connection).len() {
+            let Some(&key) = self.ports.keys_of(connection).get(index) else { break };
+            let Some(consumer) = self.ports.consumer(key) else { continue };
+            let (queue, id) = (consumer.queue, consumer.id);
+            if let Some(hosted) = self.queues.get_mut(&queue) {
+                hosted.queue.resume(id);
+                super::touch(hosted, queue, &mut self.touched);
+            }
+        }
+    }
+
+    /// `basic.get`.
+    pub(super) fn get(
+        &mut self,
+        reply: ReplyTo,
+        id: QueueId,
+        no_ack: bool,
+        topology: &Topology,
+        now: Time,
+        out: &mut Outbox,
+    ) {
+        if self.hosted(id, topology, now).is_none() {
+            out.reply(reply, Reply::Gone);
+            return;
+        }
+        let Some(hosted) = self.queues.get_mut(&id) else { return };
+        let got = hosted.queue.get(now, no_ack, &mut self.scratch);
+        let remaining = hosted.queue.counts().ready;
+        super::touch(hosted, id, &mut self.touched);
+        let answer = match got {
+            None => Reply::GotNothing,
+            Some(found) => match self.log.read(log_offset(found.offset)) {
+                Ok(record) => {
+                    self.counters.delivered += 1;
+                    let delivery = Delivery {
+                        slot: ConsumerSlot(0),
+                        queue: id,
+                        unacked: found.unacked,
+                        offset: found.offset,
+                        redelivered: found.redelivered,
+                        delivery_count: found.delivery_count,
+                        record: record.bytes,
+                    };
+                    Reply::Got { delivery, remaining }
+                }
+                Err(error) => {
+                    tracing::error!(%error, "a message could not be read");
+                    Reply::GotNothing
+                }
+            },
+        };
+        out.reply(reply, answer);
+        note_left(&mut self.scratch, id, &mut self.left);
+    }
+
+    /// Gives a touched queue's consumers what they may take, and sets its timer. Returns whether it
+    /// has more for them than its budget.
+    pub(super) fn dispatch(&mut self, id: QueueId, now: Time) -> bool {
+        let Self { queues, log, ports, scratch, left, counters, .. } = self;
+        let Some(hosted) = queues.get_mut(&id) else { return false };
+        hosted.is_touched = false;
+        let mut deliver = |found: leveret_queue::Delivery| {
+            let record = match log.read(log_offset(found.offset)) {
+                Ok(record) => record.bytes,
+                Err(error) => {
+                    debug_assert!(false, "{error}");
+                    tracing::error!(%error, "a message could not be read");
+                    return;
+                }
+            };
+            counters.delivered += 1;
+            ports.deliver(found.consumer_key, |slot| Delivery {
+                slot,
+                queue: id,
+                unacked: found.unacked,
+                offset: found.offset,
+                redelivered: found.redelivered,
+                delivery_count: found.delivery_count,
+                record,
+            });
+        };
+        let dispatched = hosted.queue.dispatch(now, &mut deliver, scratch, DISPATCH_BUDGET);
+        note_left(scratch, id, left);
+        self.set_timer(id);
+        if dispatched.more {
+            self.again.push(id);
+        }
+        dispatched.more
+    }
+
+    /// Tells a queue's consumers that it is gone.
+    pub(super) fn consumers_gone(&mut self, keys: &[u32], out: &mut Outbox) {
+        for &key in keys {
+            if let Some(consumer) = self.ports.remove(key) {
+                self.ports.flush(consumer.connection, out);
+                out.session(consumer.connection, ToSession::ConsumerGone { slot: consumer.slot });
+            }
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! Dead-lettering: a message that left its queue the wrong way is published again, to the queue's
+//! dead-letter exchange, with its history in the headers.
+//!
+//! Two strategies, as in RabbitMQ: *at most once* lets go of the message as it routes it; *at least
+//! once* keeps it in its queue until every target has taken it, and tries again when there is none.
+
+use leveret_amqp::content::{Properties, RawProperties};
+use leveret_amqp::table::{RawTable, Table, Value};
+use leveret_log::Log;
+use leveret_queue::{Offset, Reason, Time};
+use leveret_topology::{HashProperties, QueueId, Routable, Route, Topology};
+use smallvec::SmallVec;
+
+use super::{Shard, log_offset};
+use crate::message::{DeadLetterFrom, Message, Outbox, Publish, Targets, ToShard, shard_of};
+use crate::record::{View, join_names};
+
+/// Pause before a dead letter without a target is tried again, in ms.
+const RETRY_MS: u64 = 1_000;
+
+/// A dead letter under the at-least-once strategy that found no target, or not all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Stuck {
+    pub(super) at: Time,
+    pub(super) queue: QueueId,
+    pub(super) offset: Offset,
+    pub(super) reason: Reason,
+}
+
+impl<L: Log> Shard<L> {
+    /// Publishes a message that left queue `id` to that queue's dead-letter exchange. With
+    /// `at_least_once` the queue still holds it until its targets took it.
+    #[expect(clippy::too_many_arguments, reason = "what left, and the turn's")]
+    pub(super) fn dead_letter(
+        &mut self,
+        id: QueueId,
+        offset: Offset,
+        reason: Reason,
+        at_least_once: bool,
+        topology: &Topology,
+        now: Time,
+        out: &mut Outbox,
+    ) {
+        let letter = self.make_dead_letter(id, offset, reason, topology, now);
+        let from = DeadLetterFrom { shard: self.index, queue: id, offset };
+        let from = at_least_once.then_some(from);
+        let sent = match letter {
+            Some((message, targets)) => {
+                self.send_dead_letter(from, &message, &targets, topology, now, out)
+            }
+            None => 0,
+        };
+        if !at_least_once {
+            self.release(offset);
+        } else if sent == 0 {
+            let at = now.after_ms(RETRY_MS);
+            self.stuck.insert(Stuck { at, queue: id, offset, reason });
+        } else {
+            self.awaited.insert((id, offset), (sent, reason));
+        }
+    }
+
+    /// The dead letter and the queues it goes to; none when there is nowhere to go.
+    fn make_dead_letter(
+        &self,
+        id: QueueId,
+        offset: Offset,
+        reason: Reason,
+        topology: &Topology,
+        now: Time,
+    ) -> Option<(Publish, Vec<QueueId>)> {
+        let queue = topology.queue_by_id(id)?;
+        let (exchange_name, new_key) = queue.dead_letter()?;
+        let exchange = topology.exchange(queue.vhost, exchange_name)?;
+        let record = self.log.read(log_offset(offset)).ok()?.bytes;
+        let view = View::of(&record)?;
+        let (old_exchange, old_key) = view.exchange_and_key()?;
+        let mut properties = RawProperties::new(view.properties).to_owned().ok()?;
+
+        let death = Death {
+            reason: reason.name(),
+            queue: &queue.name,
+            exchange: old_exchange,
+            key: old_key,
+            now,
+        };
+        let cc = stamp(&mut properties, &death);
+        let (key, more_keys) = match new_key {
+            // A key of the queue's own replaces all keys the message had.
+            Some(key) => {
+                if let Some(headers) = &mut properties.headers {
+                    headers.remove("CC");
+                }
+                (key, Vec::new())
+            }
+            None => (old_key, cc),
+        };
+
+        let mut encoded = Vec::new();
+        properties.encode(&mut encoded);
+        let peek = RawProperties::new(&encoded).peek().ok()?;
+        let more_keys: SmallVec<[&str; 4]> = more_keys.iter().map(String::as_str).collect();
+        let mut route = Route::default();
+        let message = Routable {
+            key,
+            more_keys: &more_keys,
+            headers: peek.headers,
+            properties: HashProperties {
+                correlation_id: properties.correlation_id.as_deref(),
+                message_id: properties.message_id.as_deref(),
+                timestamp: properties.timestamp,
+            },
+            seed: offset.get(),
+        };
+        topology.route(queue.vhost, exchange.id, &message, &mut route);
+        let mut targets = route.queues.to_vec();
+        if reason != Reason::Rejected {
+            targets.retain(|&target| !is_cycle(topology, target, peek.headers));
+        }
+        let publish = Publish {
+            channel: 0,
+            confirm: 0,
+            targets: Targets::new(),
+            persistent: view.head.persistent,
+            priority: peek.priority.unwrap_or(0),
+            expiration_ms: None,
+            message: Message::from_parts(
+                &join_names(exchange_name, key),
+                &encoded,
+                view.body_bytes(),
+            ),
+        };
+        Some((publish, targets))
+    }
+
+    /// Hands a dead letter to each target, here or on another shard. Returns how many answers to wait for.
+    fn send_dead_letter(
+        &mut self,
+        from: Option<DeadLetterFrom>,
+        letter: &Publish,
+        targets: &[QueueId],
+        _topology: &Topology,
+        _now: Time,
+        out: &mut Outbox,
+    ) -> u32 {
+        let mut sent = 0;
+        for shard in 0..self.shards {
+            let here: Targets =
+                targets.iter().copied().filter(|&id| shard_of(id, self.shards) == shard).collect();
+            if here.is_empty() {
+                continue;
+            }
+            let message = Publish { targets: here, ..letter.clone() };
+            sent += 1;
+            // Its own shard too goes by letter: a chain of full queues must not become a recursion.
+            out.shard(shard, ToShard::DeadLetter { from, message });
+        }
+        sent
+    }
+
+    /// A dead letter for queues here.
+    pub(super) fn take_dead_letter(
+        &mut self,
+        from: Option<DeadLetterFrom>,
+        message: &Publish,
+        topology: &Topology,
+        now: Time,
+        out: &mut Outbox,
+    ) {
+        let taken = self.enqueue(message, topology, now);
+        if let Some(from) = from {
+            // A target that refuses has its own rule for what it refuses; the source tries again.
+            if taken {
+                out.shard(from.shard, ToShard::DeadLettered(from));
+            } else {
+                out.shard(from.shard, ToShard::DeadLetterRefused(from));
+            }
+        }
+    }
+
+    /// A target took a dead letter of ours.
+    pub(super) fn dead_lettered(&mut self, from: DeadLetterFrom) {
+        let key = (from.queue, from.offset);
+        let Some((awaited, _)) = self.awaited.get_mut(&key) else { return };
+        *awaited -= 1;
+        if *awaited > 0 {
+            return;
+        }
+        self.awaited.remove(&key);
+        if let Some(hosted) = self.queues.get_mut(&from.queue)
+            && hosted.queue.dead_lettered(from.offset)
+        {
+            self.release(from.offset);
+            self.touch(from.queue);
+        }
+    }
+
+    /// A target refused a dead letter of ours: later again. Targets that took it get it twice, which
+    /// is what "at least once" says.
+    pub(super) fn dead_letter_refused(&mut self, from: DeadLetterFrom, now: Time) {
+        if let Some((_, reason)) = self.awaited.remove(&(from.queue, from.offset)) {
+            let at = now.after_ms(RETRY_MS);
+            let (queue, offset) = (from.queue, from.offset);
+            self.stuck.insert(Stuck { at, queue, offset, reason });
+        }
+    }
+
+    /// Tries dead letters again whose pause is over.
+    pub(super) fn retry_dead_letters(&mut self, topology: &Topology, now: Time, out: &mut Outbox) {
+        while let Some(&stuck) = self.stuck.first() {
+            if stuck.at > now {
+                break;
+            }
+            self.stuck.pop_first();
+            if self.queues.contains_key(&stuck.queue) {
+                self.dead_letter(stuck.queue, stuck.offset, stuck.reason, true, topology, now, out);
+            }
+        }
+    }
+}
+
+/// One event of a message's history.
+struct Death<'a> {
+    reason: &'static str,
+    queue: &'a str,
+    exchange: &'a str,
+    key: &'a str,
+    now: Time,
+}
+
+/// Writes the event into the headers and takes the expiration away. Returns the message's CC keys.
+///
+/// `x-death` has one entry per queue and reason, the newest first, with a count; `x-first-death-*`
+/// stay as they are once written, `x-last-death-*` follow (RabbitMQ 3.13 and later).
+fn stamp(properties: &mut Properties, death: &Death<'_>) -> Vec<String> {
+    let expiration = properties.expiration.take();
+    let headers = properties.headers.get_or_insert_with(Table::default);
+    let cc = string_list(headers.get("CC"));
+
+    let mut keys = vec![death.key.to_owned()];
+    keys.extend(cc.iter().cloned());
+    let mut entry = Table::default();
+    entry.set("count", Value::I64(1));
+    entry.set("reason", long(death.reason));
+    entry.set("queue", long(death.queue));
+    entry.set("time", Value::Timestamp(death.now.ms() / 1000));
+    entry.set("exchange", long(death.exchange));
+    entry.set("routing-keys", Value::Array(keys.iter().map(|key| long(key)).collect()));
+    if let Some(expiration) = expiration {
+        entry.set("original-expiration", long(&expiration));
+    }
+
+    let mut deaths = match headers.get("x-death") {
+        Some(Value::Array(entries)) => entries.clone(),
+        _ => Vec::new(),
+    };
+    let is_same = |value: &Value| match value {
+        Value::Table(table) => {
+            table.get("queue").is_some_and(|queue| *queue == long(death.queue))
+                && table.get("reason").is_some_and(|reason| *reason == long(death.reason))
+        }
+        _ => false,
+    };
+    if let Some(at) = deaths.iter().position(is_same)
+        && let Value::Table(mut known) = deaths.remove(at)
+    {
+        let count = match known.get("count") {
+            Some(Value::I64(count)) => count.saturating_add(1),
+            _ => 2,
+        };
+        known.set("count", Value::I64(count));
+        entry = known;
+    }
+    deaths.insert(0, Value::Table(entry));
+    headers.set("x-death", Value::Array(deaths));
+
+    for (name, value) in
+        [("reason", death.reason), ("queue", death.queue), ("exchange", death.exchange)]
+    {
+        let first = format!("x-first-death-{name}");
+        if headers.get(&first).is_none() {
+            headers.set(&first, long(value));
+        }
+        headers.set(&format!("x-last-death-{name}"), long(value));
+    }
+    cc
+}
+
+fn long(text: &str) -> Value {
+    Value::LongStr(text.as_bytes().to_vec())
+}
+
+/// The strings of an array header, such as `CC`.
+fn string_list(value: Option<&Value>) -> Vec<String> {
+    let Some(Value::Array(values)) = value else { return Vec::new() };
+    let strings = values.iter().filter_map(|value| match value {
+        Value::LongStr(bytes) => String::from_utf8(bytes.clone()).ok(),
+        _ => None,
+    });
+    strings.collect()
+}
+
+/// Whether the message was in the target before and came round with no consumer's reject since: it
+/// would go round for ever. The rule of RabbitMQ: such a target is left out.
+fn is_cycle(topology: &Topology, target: QueueId, headers: Option<RawTable<'_>>) -> bool {
+    let Some(queue) = topology.queue_by_id(target) else { return false };
+    let Some(Ok(headers)) = headers.map(|raw| raw.to_table()) else { return false };
+    let Some(Value::Array(deaths)) = headers.get("x-death") else { return false };
+    for death in deaths {
+        let Value::Table(death) = death else { continue };
+        if death.get("reason") == Some(&long("rejected")) {
+            return false;
+        }
+        if death.get("queue") == Some(&long(&queue.name)) {
+            return true;
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn death<'a>(reason: &'static str, queue: &'a str) -> Death<'a> {
+        Death { reason, queue, exchange: "x", key: "k", now: Time::from_ms(5_000) }
+    }
+
+    #[test]
+    fn the_same_death_counts_up_and_moves_to_the_front() {
+        let mut properties = Properties { expiration: Some("9".into()), ..Properties::default() };
+        stamp(&mut properties, &death("expired", "a"));
+        assert_eq!(properties.expiration, None, "it would expire again");
+        stamp(&mut properties, &death("rejected", "b"));
+        stamp(&mut properties, &death("expired", "a"));
+        let headers = properties.headers.expect("headers");
+        let Some(Value::Array(deaths)) = headers.get("x-death") else { panic!("x-death") };
+        let summary: Vec<_> = deaths
+            .iter()
+            .map(|death| match death {
+                Value::Table(table) => (table.get("queue"), table.get("count")),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(
+            summary,
+            [(Some(&long("a")), Some(&Value::I64(2))), (Some(&long("b")), Some(&Value::I64(1)))]
+        );
+        assert_eq!(headers.get("x-first-death-queue"), Some(&long("a")));
+        assert_eq!(headers.get("x-last-death-queue"), Some(&long("a")));
+        assert_eq!(headers.get("x-first-death-reason"), Some(&long("expired")));
+    }
+}

@@ -1,0 +1,180 @@
+//! Queues are made, counted, purged, deleted and listed.
+
+use leveret_amqp::reply::ReplyCode;
+use leveret_log::Log;
+use leveret_queue::Time;
+use leveret_topology::{QueueId, Topology};
+
+use super::{Shard, describe};
+use crate::message::{ConsumerFacts, Outbox, QueueFacts, Reply, ReplyTo, ToMeta};
+
+impl<L: Log> Shard<L> {
+    /// From Meta: the queue was declared.
+    pub(super) fn create(
+        &mut self,
+        reply: Option<ReplyTo>,
+        id: QueueId,
+        topology: &Topology,
+        now: Time,
+        out: &mut Outbox,
+    ) {
+        self.hosted(id, topology, now);
+        if let Some(reply) = reply {
+            self.count(reply, id, topology, now, out);
+        }
+    }
+
+    /// `queue.declare` of a queue that exists: its counts. Using a queue keeps it from expiring.
+    pub(super) fn count(
+        &mut self,
+        reply: ReplyTo,
+        id: QueueId,
+        topology: &Topology,
+        now: Time,
+        out: &mut Outbox,
+    ) {
+        let answer = match self.hosted(id, topology, now) {
+            None => Reply::Gone,
+            Some(hosted) => {
+                hosted.queue.touch(now);
+                let counts = hosted.queue.counts();
+                Reply::Declared {
+                    queue: id,
+                    messages: counts.ready,
+                    consumers: counts.consumers as u64,
+                }
+            }
+        };
+        out.reply(reply, answer);
+        self.set_timer(id);
+    }
+
+    /// A policy changed what the queue may hold, or how long.
+    pub(super) fn options_changed(&mut self, id: QueueId, topology: &Topology, now: Time) {
+        let Some(queue) = topology.queue_by_id(id) else { return };
+        let options = queue.options();
+        if let Some(hosted) = self.queues.get_mut(&id) {
+            hosted.queue.set_options(options, now, &mut self.scratch);
+            self.note_left(id);
+            self.touch(id);
+        }
+    }
+
+    /// `queue.purge`: ready messages go, unacked ones stay.
+    pub(super) fn purge(
+        &mut self,
+        reply: ReplyTo,
+        id: QueueId,
+        topology: &Topology,
+        now: Time,
+        out: &mut Outbox,
+    ) {
+        if self.hosted(id, topology, now).is_none() {
+            out.reply(reply, Reply::Gone);
+            return;
+        }
+        let Some(hosted) = self.queues.get_mut(&id) else { return };
+        let count = hosted.queue.purge(&mut self.scratch);
+        self.note_left(id);
+        self.touch(id);
+        out.reply(reply, Reply::Purged(count));
+    }
+
+    /// `queue.delete`, or the end of an exclusive queue.
+    #[expect(clippy::too_many_arguments, reason = "the letter's fields and the turn's")]
+    pub(super) fn delete(
+        &mut self,
+        reply: Option<ReplyTo>,
+        id: QueueId,
+        if_unused: bool,
+        if_empty: bool,
+        topology: &Topology,
+        now: Time,
+        out: &mut Outbox,
+    ) {
+        let Some(hosted) = self.hosted(id, topology, now) else {
+            // Deleted by somebody else a moment ago; the topology may still have the name.
+            if let Some(reply) = reply {
+                out.reply(reply, Reply::Deleted(0));
+            }
+            return;
+        };
+        let counts = hosted.queue.counts();
+        let refused = if if_unused && counts.consumers > 0 {
+            Some("in use")
+        } else if if_empty && counts.ready > 0 {
+            Some("not empty")
+        } else {
+            None
+        };
+        match (refused, reply) {
+            (None, _) => self.delete_for_good(id, reply, out),
+            (Some(why), Some(reply)) => {
+                let name = topology
+                    .queue_by_id(id)
+                    .map_or_else(|| "queue".to_owned(), |queue| describe(queue, topology));
+                let text = format!("{name} {why}");
+                out.reply(reply, Reply::Refused { code: ReplyCode::PreconditionFailed, text });
+            }
+            (Some(_), None) => {}
+        }
+    }
+
+    /// Lets every message of the queue go, tells its consumers, and has the name taken away.
+    pub(super) fn delete_for_good(
+        &mut self,
+        id: QueueId,
+        reply: Option<ReplyTo>,
+        out: &mut Outbox,
+    ) {
+        let Some(mut hosted) = self.queues.remove(&id) else { return };
+        if let Some(at) = hosted.timer {
+            self.timers.remove(&(at, id));
+        }
+        let ready = hosted.queue.counts().ready;
+        hosted.queue.drain_all(&mut self.scratch);
+        self.note_left(id);
+        self.awaited.retain(|(queue, _), _| *queue != id);
+        let consumers = std::mem::take(&mut hosted.consumers);
+        self.consumers_gone(&consumers, out);
+        self.dying.push(id);
+        let reply = reply.map(|reply| (reply, ready));
+        out.meta.push(ToMeta::QueueGone { queue: id, reply });
+    }
+
+    /// The queue lost its last consumer: an auto-delete queue goes.
+    pub(super) fn auto_delete(&mut self, id: QueueId, out: &mut Outbox) {
+        let Some(hosted) = self.queues.get(&id) else { return };
+        if hosted.queue.options().auto_delete {
+            self.delete_for_good(id, None, out);
+        }
+    }
+
+    /// Facts about every queue here.
+    pub(super) fn list(&self, reply: ReplyTo, out: &mut Outbox) {
+        let facts = self.queues.iter().map(|(&id, hosted)| {
+            let counts = hosted.queue.counts();
+            let consumers = hosted.queue.consumers().filter_map(|view| {
+                let consumer = self.ports.consumer(u32::try_from(view.key).ok()?)?;
+                Some(ConsumerFacts {
+                    connection: consumer.connection,
+                    channel: consumer.channel,
+                    tag: consumer.facts.tag.clone(),
+                    ack_required: !consumer.facts.no_ack,
+                    prefetch: consumer.facts.prefetch,
+                    active: view.active,
+                    arguments: consumer.facts.arguments.clone(),
+                })
+            });
+            QueueFacts {
+                queue: id,
+                ready: counts.ready,
+                unacked: counts.unacked,
+                ready_bytes: counts.ready_bytes,
+                unacked_bytes: counts.unacked_bytes,
+                consumers: consumers.collect(),
+            }
+        });
+        out.reply(reply, Reply::Queues(facts.collect()));
+    }
+}

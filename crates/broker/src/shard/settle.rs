@@ -1,0 +1,66 @@
+//! Acks, rejects and requeues, and what becomes of messages that left a queue.
+//!
+//! Hot path: an index into the queue's unacked messages and one release; no allocation.
+
+use leveret_log::Log;
+use leveret_queue::{Left, Offset, Time};
+use leveret_topology::Topology;
+
+use super::{Shard, log_offset, note_left, touch};
+use crate::message::{Outbox, Settle, Settlement};
+
+impl<L: Log> Shard<L> {
+    /// Applies a connection's settlements. Those of queues deleted meanwhile mean nothing any more.
+    pub(super) fn settle(&mut self, settlements: &[Settlement], now: Time) {
+        for settlement in settlements {
+            let id = settlement.queue;
+            let Some(hosted) = self.queues.get_mut(&id) else { continue };
+            let how = match settlement.how {
+                Settle::Ack => leveret_queue::Settle::Ack,
+                Settle::Reject => leveret_queue::Settle::Reject,
+                Settle::Requeue { counts } => leveret_queue::Settle::Requeue { counts },
+            };
+            hosted.queue.settle(settlement.unacked, settlement.offset, how, now, &mut self.scratch);
+            touch(hosted, id, &mut self.touched);
+            note_left(&mut self.scratch, id, &mut self.left);
+        }
+    }
+
+    /// Releases, drops or dead-letters all that left queues, and what that makes leave in turn.
+    pub(super) fn work_off_left(&mut self, topology: &Topology, now: Time, out: &mut Outbox) {
+        // A dead letter may push another message out of a full queue: until nothing is left.
+        while !self.left.is_empty() {
+            let mut batch = std::mem::take(&mut self.left);
+            for (id, left) in batch.drain(..) {
+                match left {
+                    Left::Acked(offset) => {
+                        self.counters.acked += 1;
+                        self.release(offset);
+                    }
+                    Left::Purged(offset) | Left::Dropped { offset, .. } => {
+                        self.counters.dropped += 1;
+                        self.release(offset);
+                    }
+                    Left::DeadLetter { offset, reason, held, .. } => {
+                        self.counters.dead_lettered += 1;
+                        self.dead_letter(id, offset, reason, held, topology, now, out);
+                    }
+                }
+            }
+            // Keep the room, unless something was pushed meanwhile.
+            if self.left.is_empty() {
+                self.left = batch;
+                break;
+            }
+        }
+    }
+
+    /// One holder of the record fewer.
+    pub(super) fn release(&mut self, offset: Offset) {
+        if let Err(error) = self.log.release(log_offset(offset)) {
+            // A message that leaves a queue twice is a bug of ours: loud in tests, survivable in use.
+            debug_assert!(false, "{error}");
+            tracing::error!(%error, "a record was released twice");
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! Shards and the topology's owner, run to quiescence by hand: what a message goes through without
+//! sessions.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use leveret_amqp::content::{Properties, RawProperties};
+use leveret_amqp::table::{Table, Value};
+use leveret_broker::message::*;
+use leveret_broker::record::{View, join_names};
+use leveret_broker::{Meta, Shard};
+use leveret_log::MemoryLog;
+use leveret_queue::{ChannelLimit, Gate, OutputGauge, Time};
+use leveret_topology::{QueueId, Topology, VhostId};
+
+const SHARDS: usize = 2;
+const ME: ConnectionId = ConnectionId::new(1);
+
+/// A node whose actors run one after the other.
+struct Node {
+    topology: Topology,
+    meta: Meta,
+    shards: Vec<Shard<MemoryLog>>,
+    now: Time,
+    /// What sessions got, in order.
+    got: VecDeque<ToSession>,
+    vhost: VhostId,
+}
+
+impl Node {
+    fn new() -> Self {
+        let mut topology = Topology::new();
+        let vhost = topology.add_vhost("/").expect("a vhost");
+        let shards = (0..SHARDS).map(|index| Shard::new(index, SHARDS, MemoryLog::default()));
+        Self {
+            topology,
+            meta: Meta::new(SHARDS),
+            shards: shards.collect(),
+            now: Time::from_ms(1_000_000),
+            got: VecDeque::new(),
+            vhost,
+        }
+    }
+
+    /// Delivers letters until there are none.
+    fn run(&mut self, mut out: Outbox) {
+        loop {
+            self.got.extend(out.sessions.drain(..).map(|(_, letter)| letter));
+            let mut meta = std::mem::take(&mut out.meta);
+            let mut shards: Vec<Vec<ToShard>> = (0..SHARDS).map(|_| Vec::new()).collect();
+            for (index, letter) in out.shards.drain(..) {
+                shards[index].push(letter);
+            }
+            if meta.is_empty() && shards.iter().all(Vec::is_empty) {
+                return;
+            }
+            self.meta.turn(&mut meta, &mut self.topology, &mut out);
+            for (shard, mut letters) in self.shards.iter_mut().zip(shards) {
+                if !letters.is_empty() {
+                    shard.turn(&mut letters, &self.topology, self.now, &mut out);
+                }
+            }
+        }
+    }
+
+    fn shard(&mut self, queue: QueueId, letter: ToShard) {
+        let mut out = Outbox::default();
+        out.shard(shard_of(queue, SHARDS), letter);
+        self.run(out);
+    }
+
+    fn later(&mut self, ms: u64) {
+        self.now = self.now.after_ms(ms);
+        let mut out = Outbox::default();
+        for index in 0..SHARDS {
+            out.shard(index, ToShard::Continue);
+        }
+        self.run(out);
+    }
+
+    fn declare(&mut self, name: &str, arguments: Table) -> QueueId {
+        let letter = ToMeta::DeclareQueue {
+            reply: ReplyTo { connection: ME, channel: 1 },
+            vhost: self.vhost,
+            name: name.into(),
+            server_named: false,
+            durable: false,
+            exclusive: false,
+            auto_delete: false,
+            arguments,
+        };
+        self.run(Outbox { meta: vec![letter], ..Outbox::default() });
+        match self.reply() {
+            Reply::Declared { queue, .. } => queue,
+            other => panic!("not declared: {other:?}"),
+        }
+    }
+
+    fn publish(&mut self, queue: QueueId, key: &str, body: &str, confirm: u64) {
+        let mut properties = Vec::new();
+        Properties::default().encode(&mut properties);
+        let message = Publish {
+            channel: 1,
+            confirm,
+            targets: [queue].into_iter().collect(),
+            persistent: false,
+            priority: 0,
+            expiration_ms: None,
+            message: Message::from_parts(&join_names("", key), &properties, body.as_bytes()),
+        };
+        self.shard(queue, ToShard::Publish { from: ME, messages: vec![message] });
+    }
+
+    fn consume(&mut self, queue: QueueId, slot: u32, no_ack: bool) {
+        let gate = Gate::new(Arc::new(OutputGauge::new(1 << 20)), Arc::new(ChannelLimit::new()));
+        let letter = ToShard::Consume {
+            reply: ReplyTo { connection: ME, channel: 1 },
+            queue,
+            slot: ConsumerSlot(slot),
+            tag: format!("c{slot}").into(),
+            no_ack,
+            exclusive: false,
+            priority: 0,
+            prefetch: 0,
+            gate,
+            arguments: Table::default(),
+        };
+        self.shard(queue, letter);
+        assert!(matches!(self.reply(), Reply::Consuming));
+    }
+
+    /// The first reply that is still there.
+    fn reply(&mut self) -> Reply {
+        match self.got.pop_front() {
+            Some(ToSession::Reply { reply, .. }) => reply,
+            other => panic!("not a reply: {other:?}"),
+        }
+    }
+
+    fn delivered(&mut self) -> Vec<Delivery> {
+        match self.got.pop_front() {
+            Some(ToSession::Deliver(deliveries)) => deliveries,
+            None => Vec::new(),
+            other => panic!("not a delivery: {other:?}"),
+        }
+    }
+
+    fn bodies(&mut self) -> Vec<String> {
+        let deliveries = self.delivered();
+        deliveries
+            .iter()
+            .map(|one| {
+                String::from_utf8_lossy(&View::of(&one.record).expect("a record").body())
+                    .into_owned()
+            })
+            .collect()
+    }
+
+    fn settle(&mut self, delivery: &Delivery, how: Settle) {
+        let settlement = Settlement {
+            queue: delivery.queue,
+            unacked: delivery.unacked.expect("acks are expected"),
+            offset: delivery.offset,
+            how,
+        };
+        self.shard(delivery.queue, ToShard::Settle(vec![settlement]));
+    }
+
+    fn records(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.usage().records).sum()
+    }
+}
+
+fn table(entries: &[(&str, Value)]) -> Table {
+    entries.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect()
+}
+
+fn text(text: &str) -> Value {
+    Value::LongStr(text.as_bytes().to_vec())
+}
+
+#[test]
+fn a_message_is_confirmed_delivered_acked_and_forgotten() {
+    let mut node = Node::new();
+    let queue = node.declare("q", Table::default());
+    node.publish(queue, "q", "hello", 1);
+    assert!(matches!(
+        node.got.pop_front(),
+        Some(ToSession::Confirm { channel: 1, first: 1, last: 1, ok: true })
+    ));
+    node.consume(queue, 7, false);
+    let deliveries = node.delivered();
+    assert_eq!(deliveries.len(), 1);
+    assert_eq!(deliveries[0].slot, ConsumerSlot(7));
+    assert_eq!(node.records(), 1);
+    node.settle(&deliveries[0], Settle::Ack);
+    assert_eq!(node.records(), 0, "nobody holds the record any more");
+}
+
+#[test]
+fn a_requeued_message_comes_back_marked() {
+    let mut node = Node::new();
+    let queue = node.declare("q", Table::default());
+    node.consume(queue, 0, false);
+    node.publish(queue, "q", "a", 0);
+    let first = node.delivered();
+    node.settle(&first[0], Settle::Requeue { counts: true });
+    let again = node.delivered();
+    assert!(!first[0].redelivered && again[0].redelivered);
+    assert_eq!(again[0].offset, first[0].offset);
+}
+
+#[test]
+fn rejected_messages_go_to_the_dead_letter_queue_on_any_shard() {
+    let mut node = Node::new();
+    let arguments =
+        table(&[("x-dead-letter-exchange", text("")), ("x-dead-letter-routing-key", text("dead"))]);
+    let source = node.declare("source", arguments);
+    let dead = node.declare("dead", Table::default());
+    assert_ne!(shard_of(source, SHARDS), shard_of(dead, SHARDS), "consecutive ids");
+    node.consume(source, 0, false);
+    node.publish(source, "source", "bad", 0);
+    let deliveries = node.delivered();
+    node.settle(&deliveries[0], Settle::Reject);
+    node.consume(dead, 1, true);
+    let letters = node.delivered();
+    let view = View::of(&letters[0].record).expect("a record");
+    assert_eq!(view.exchange_and_key(), Some(("", "dead")));
+    let headers = RawProperties::new(view.properties).to_owned().expect("properties").headers;
+    let headers = headers.expect("headers");
+    assert_eq!(headers.get("x-first-death-queue"), Some(&text("source")));
+    assert_eq!(headers.get("x-first-death-reason"), Some(&text("rejected")));
+    assert_eq!(node.records(), 0);
+}
+
+#[test]
+fn expired_messages_leave_by_the_clock() {
+    let mut node = Node::new();
+    let queue = node.declare("q", table(&[("x-message-ttl", Value::I32(50))]));
+    node.publish(queue, "q", "short-lived", 0);
+    assert_eq!(node.records(), 1);
+    node.later(49);
+    assert_eq!(node.records(), 1);
+    node.later(1);
+    assert_eq!(node.records(), 0);
+}
+
+#[test]
+fn a_message_that_would_circle_for_ever_is_dropped() {
+    let mut node = Node::new();
+    let arguments = table(&[
+        ("x-message-ttl", Value::I32(10)),
+        ("x-dead-letter-exchange", text("")),
+        ("x-dead-letter-routing-key", text("q")),
+    ]);
+    let queue = node.declare("q", arguments);
+    node.publish(queue, "q", "round", 0);
+    node.later(10);
+    assert_eq!(node.records(), 0, "expired into its own queue, with no reject on the way");
+}
+
+#[test]
+fn deleting_a_queue_tells_its_consumers_and_lets_its_messages_go() {
+    let mut node = Node::new();
+    let queue = node.declare("q", Table::default());
+    for body in ["a", "b"] {
+        node.publish(queue, "q", body, 0);
+    }
+    node.consume(queue, 3, false);
+    assert_eq!(node.bodies(), ["a", "b"]);
+    let reply = Some(ReplyTo { connection: ME, channel: 1 });
+    node.shard(queue, ToShard::Delete { reply, queue, if_unused: false, if_empty: false });
+    assert!(matches!(
+        node.got.pop_front(),
+        Some(ToSession::ConsumerGone { slot: ConsumerSlot(3) })
+    ));
+    assert!(matches!(node.reply(), Reply::Deleted(0)), "both were unacked, none ready");
+    assert_eq!(node.records(), 0);
+    assert!(node.topology.queue_by_id(queue).is_none());
+}
+
+#[test]
+fn a_full_queue_refuses_and_the_publisher_is_told() {
+    let mut node = Node::new();
+    let arguments =
+        table(&[("x-max-length", Value::I32(1)), ("x-overflow", text("reject-publish"))]);
+    let queue = node.declare("q", arguments);
+    node.publish(queue, "q", "a", 1);
+    node.publish(queue, "q", "b", 2);
+    let confirms: Vec<bool> = node
+        .got
+        .drain(..)
+        .map(|letter| match letter {
+            ToSession::Confirm { ok, .. } => ok,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(confirms, [true, false]);
+    assert_eq!(node.records(), 1);
+}
+
+#[test]
+fn the_last_exclusive_queue_of_a_connection_answers_its_end() {
+    let mut node = Node::new();
+    for name in ["one", "two"] {
+        let letter = ToMeta::DeclareQueue {
+            reply: ReplyTo { connection: ME, channel: 1 },
+            vhost: node.vhost,
+            name: name.into(),
+            server_named: false,
+            durable: false,
+            exclusive: true,
+            auto_delete: false,
+            arguments: Table::default(),
+        };
+        node.run(Outbox { meta: vec![letter], ..Outbox::default() });
+        assert!(matches!(node.reply(), Reply::Declared { .. }));
+    }
+    let reply = Some(ReplyTo { connection: ME, channel: 0 });
+    let letter = ToMeta::Disconnected { connection: ME, reply };
+    node.run(Outbox { meta: vec![letter], ..Outbox::default() });
+    assert!(matches!(node.reply(), Reply::Done));
+    assert_eq!(node.topology.queue_count(), 0);
+}

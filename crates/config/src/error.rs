@@ -1,0 +1,105 @@
+//! What can be wrong with a configuration, with the place where it is wrong.
+
+use std::fmt;
+
+/// Where a setting came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A line of a file, counted from 1.
+    File {
+        /// The file's name as the user gave it.
+        name: String,
+        /// The first line of the setting.
+        line: u32,
+    },
+    /// An environment variable.
+    Environment(String),
+    /// A flag of the command line, with its dashes.
+    Flag(String),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File { name, line } => write!(f, "{name}:{line}"),
+            Self::Environment(name) => write!(f, "environment variable {name}"),
+            Self::Flag(name) => write!(f, "flag {name}"),
+        }
+    }
+}
+
+/// One fault, with its place.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{place}: {problem}")]
+pub struct ConfigError {
+    /// Where.
+    pub place: Place,
+    /// What.
+    pub problem: Problem,
+}
+
+/// What is wrong with one setting.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Problem {
+    /// The line is neither a setting nor an include.
+    #[error("{0}")]
+    Syntax(String),
+
+    /// Neither Leveret nor RabbitMQ knows the key.
+    #[error("unknown key '{key}'{}", hint(.nearest.as_deref()))]
+    UnknownKey {
+        /// The key as written.
+        key: String,
+        /// A known key that differs by a letter or two.
+        nearest: Option<String>,
+    },
+
+    /// The value cannot be read or is out of range.
+    #[error("{key} = {value}: {why}")]
+    BadValue {
+        /// The key as written.
+        key: String,
+        /// The value as written, hidden if it is a secret.
+        value: String,
+        /// What was expected.
+        why: String,
+    },
+
+    /// An included file could not be read.
+    #[error("cannot include '{path}': {why}")]
+    Include {
+        /// The path as written.
+        path: String,
+        /// The operating system's answer.
+        why: String,
+    },
+
+    /// `$(NAME)` names neither a key set in the files nor an environment variable.
+    #[error("{key}: $({name}) is neither a key that is set nor an environment variable")]
+    UnknownReference {
+        /// The key whose value holds the reference.
+        key: String,
+        /// What is between the parentheses.
+        name: String,
+    },
+}
+
+fn hint(nearest: Option<&str>) -> String {
+    nearest.map_or_else(String::new, |key| format!("; did you mean '{key}'?"))
+}
+
+/// Every fault of a configuration, in the order of files, environment, flags. Never empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigErrors(pub Vec<ConfigError>);
+
+impl fmt::Display for ConfigErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, error) in self.0.iter().enumerate() {
+            let newline = if at == 0 { "" } else { "\n" };
+            write!(f, "{newline}{error}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ConfigErrors {}

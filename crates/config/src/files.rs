@@ -1,0 +1,183 @@
+//! Finding and reading configuration files, and the paths that follow from a configuration.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use crate::load::{Config, File, FlagSetting, Loaded, Sources};
+use crate::{ConfigError, ConfigErrors, Place, Problem};
+
+/// Read when no file is named, if it exists.
+pub const DEFAULT_FILE: &str = "/etc/leveret/leveret.conf";
+
+/// Name of the control socket in the data directory.
+pub const SOCKET_NAME: &str = "leveret.sock";
+
+/// Loads the configuration of this process: the file of `--config`, else of the environment, else
+/// [`DEFAULT_FILE`]; then the environment; then `flags`.
+pub fn load(file: Option<&Path>, flags: Vec<FlagSetting>) -> Result<Loaded, ConfigErrors> {
+    let env: Vec<(String, String)> = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect();
+    let (files, place) = match file {
+        Some(path) => (vec![path.to_owned()], Place::Flag("--config".to_owned())),
+        None => named_by_environment(&env),
+    };
+    let mut sources = Sources { include: &include, env, flags, ..Sources::default() };
+    for path in files {
+        match read(&path) {
+            Ok(file) => sources.files.push(file),
+            Err(why) => {
+                let path = path.display().to_string();
+                let problem = Problem::Syntax(format!("cannot read '{path}': {why}"));
+                return Err(ConfigErrors(vec![ConfigError { place, problem }]));
+            }
+        }
+    }
+    Config::load(&sources)
+}
+
+/// The directory of everything the node remembers.
+pub fn data_dir(config: &Config) -> PathBuf {
+    if let Some(dir) = &config.node.data_dir {
+        return PathBuf::from(dir);
+    }
+    let set = |name: &str| std::env::var_os(name).filter(|it| !it.is_empty()).map(PathBuf::from);
+    match (set("XDG_DATA_HOME"), set("HOME")) {
+        _ if is_superuser() => PathBuf::from("/var/lib/leveret"),
+        (Some(data), _) => data.join("leveret"),
+        (None, Some(home)) => home.join(".local/share/leveret"),
+        (None, None) => PathBuf::from("/var/lib/leveret"),
+    }
+}
+
+/// Whether this process runs as user 0; `false` where there is no `/proc` to tell.
+fn is_superuser() -> bool {
+    std::fs::metadata("/proc/self").is_ok_and(|of_process| of_process.uid() == 0)
+}
+
+/// The Unix socket on which `leveret ctl` and the node meet.
+pub fn ctl_socket(config: &Config) -> PathBuf {
+    match &config.node.ctl_socket {
+        Some(path) => PathBuf::from(path),
+        None => data_dir(config).join(SOCKET_NAME),
+    }
+}
+
+fn named_by_environment(env: &[(String, String)]) -> (Vec<PathBuf>, Place) {
+    let names = ["LEVERET_CONFIG_FILE", "RABBITMQ_CONFIG_FILE", "RABBITMQ_CONFIG_FILES"];
+    let named = names.iter().find_map(|name| {
+        let set = env.iter().find(|(known, value)| known == name && !value.is_empty())?;
+        Some((*name, PathBuf::from(&set.1)))
+    });
+    let Some((name, path)) = named else {
+        let default = Path::new(DEFAULT_FILE);
+        let files = if default.exists() { vec![default.to_owned()] } else { Vec::new() };
+        return (files, Place::Environment(names[0].to_owned()));
+    };
+    let place = Place::Environment(name.to_owned());
+    if name == "RABBITMQ_CONFIG_FILES" {
+        // A directory, or a pattern in its last part.
+        let pattern = if path.is_dir() { path.join("*.conf") } else { path };
+        return (matching(&pattern).unwrap_or_default(), place);
+    }
+    // RabbitMQ lets the name be given without its ending.
+    let with_ending = PathBuf::from(format!("{}.conf", path.display()));
+    let path = if !path.exists() && with_ending.exists() { with_ending } else { path };
+    (vec![path], place)
+}
+
+/// Answers `include`: relative to the directory of the file that says it.
+fn include(from: &str, path: &str) -> Result<Vec<File>, String> {
+    let base = Path::new(from).parent().unwrap_or_else(|| Path::new(""));
+    let path = base.join(path);
+    let paths = if path.to_string_lossy().contains('*') {
+        matching(&path).map_err(|error| error.to_string())?
+    } else if path.is_dir() {
+        matching(&path.join("*.conf")).map_err(|error| error.to_string())?
+    } else {
+        vec![path]
+    };
+    paths.iter().map(|path| read(path)).collect()
+}
+
+fn read(path: &Path) -> Result<File, String> {
+    let text = std::fs::read(path).map_err(|error| error.to_string())?;
+    let text = String::from_utf8(text).map_err(|_| "the file is not UTF-8".to_owned())?;
+    Ok(File { name: path.display().to_string(), text })
+}
+
+/// The files of a directory whose names match a pattern with `*`, in the order of their names.
+fn matching(pattern: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let name = pattern.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let dir = match pattern.parent() {
+        Some(dir) if dir != Path::new("") => dir,
+        _ => Path::new("."),
+    };
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir)? {
+        let path = entry?.path();
+        let is_match = path.file_name().is_some_and(|it| glob(&name, &it.to_string_lossy()));
+        if is_match && path.is_file() {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Whether `name` matches `pattern`, in which `*` stands for any text.
+fn glob(pattern: &str, name: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let first = parts.next().unwrap_or_default();
+    let Some(mut rest) = name.strip_prefix(first) else { return false };
+    let mut last = None;
+    for part in parts {
+        if let Some(middle) = last.replace(part) {
+            let Some((_, after)) = rest.split_once(middle) else { return false };
+            rest = after;
+        }
+    }
+    last.map_or(rest.is_empty(), |end| rest.ends_with(end))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[rustfmt::skip] // a table
+    fn globs() {
+        for (pattern, name, want) in [
+            ("*.conf",   "a.conf",   true),
+            ("*.conf",   "a.config", false),
+            ("*",        "",         true),
+            ("a",        "a",        true),
+            ("a",        "ab",       false),
+            ("1*-*.c",   "10-x.c",   true),
+            ("1*-*.c",   "10x.c",    false),
+            ("*a*a",     "a",        false),
+        ] {
+            assert_eq!(glob(pattern, name), want, "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn includes_are_read_in_order() {
+        let dir = tempfile::tempdir().unwrap();
+        let put = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+        put("main.conf", "heartbeat = 1\ninclude [not read]\n");
+        put("main.conf", "heartbeat = 1\ninclude more-*.conf\nchannel_max = 5\n");
+        put("more-2.conf", "heartbeat = 3\n");
+        put("more-1.conf", "heartbeat = 2\nchannel_max = 4\n");
+        put("other.conf", "nonsense\n");
+        let loaded = load(Some(&dir.path().join("main.conf")), Vec::new()).unwrap();
+        assert_eq!(loaded.config.connections.heartbeat.get(), 3);
+        assert_eq!(loaded.config.connections.channel_max, 5);
+
+        put("main.conf", "include main.conf\n");
+        let errors = load(Some(&dir.path().join("main.conf")), Vec::new()).unwrap_err();
+        assert!(errors.to_string().contains("circle"), "{errors}");
+        let errors = load(Some(&dir.path().join("none.conf")), Vec::new()).unwrap_err();
+        assert!(errors.to_string().starts_with("flag --config: cannot read"), "{errors}");
+    }
+}

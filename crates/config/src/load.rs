@@ -1,0 +1,413 @@
+//! From texts, environment and flags to a configuration.
+//!
+//! Order, later wins: defaults, files in their order, RabbitMQ's environment names, ours, flags.
+//! Pure: what is read from disk comes through [`Sources`]. All faults are found at once.
+
+use std::cell::OnceCell;
+use std::collections::BTreeMap;
+
+use crate::error::{ConfigError, ConfigErrors, Place, Problem};
+use crate::known::{self, Fate, Known};
+use crate::option::{Group, Spec};
+use crate::options::{
+    AccessOptions, ConnectionOptions, IdentityOptions, ListenerOptions, LogOptions, NodeOptions,
+    ResourceOptions,
+};
+use crate::parse::{self, Item, Line};
+use crate::setting::{KeyMatch, MECHANISMS_LATER};
+
+/// A configuration file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct File {
+    /// Its name as the user gave it, for messages.
+    pub name: String,
+    /// Its text.
+    pub text: String,
+}
+
+/// Answers `include`: the files that a path or pattern, written in the file named first, stands for.
+pub type Include<'a> = dyn Fn(&str, &str) -> Result<Vec<File>, String> + 'a;
+
+/// A setting from the command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlagSetting {
+    /// The flag as written, with its dashes.
+    pub flag: String,
+    /// The key it sets.
+    pub key: String,
+    /// The value.
+    pub value: String,
+}
+
+/// All that a configuration is made of.
+pub struct Sources<'a> {
+    /// Files in the order in which they count.
+    pub files: Vec<File>,
+    /// Answers `include`.
+    pub include: &'a Include<'a>,
+    /// The environment's names and values.
+    pub env: Vec<(String, String)>,
+    /// Flags in the order of the command line.
+    pub flags: Vec<FlagSetting>,
+}
+
+impl Default for Sources<'_> {
+    fn default() -> Self {
+        let include = &|_: &str, _: &str| Err("include is not possible here".to_owned());
+        Self { files: Vec::new(), include, env: Vec::new(), flags: Vec::new() }
+    }
+}
+
+/// Something the user should hear that is not a fault.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// Whether the user asked for something that does not happen.
+    pub is_warning: bool,
+    /// One line.
+    pub text: String,
+}
+
+/// A configuration and what is to be said about it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Loaded {
+    /// The values.
+    pub config: Config,
+    /// In the order of the sources.
+    pub notices: Vec<Notice>,
+}
+
+macro_rules! config {
+    ($($(#[doc = $doc:literal])* $field:ident: $group:ty),+ $(,)?) => {
+        /// Every option of the broker with its value.
+        #[derive(Clone, Debug, Default, PartialEq)]
+        pub struct Config {
+            $($(#[doc = $doc])* pub $field: $group,)+
+        }
+
+        impl Config {
+            /// The options by section, in the order of the pages.
+            pub fn sections() -> Vec<(&'static str, Vec<Spec>)> {
+                vec![$((<$group>::TITLE, <$group>::specs())),+]
+            }
+
+            /// Each option's first key and its value as shown; secrets are hidden.
+            pub fn shown(&self) -> Vec<(&'static str, String)> {
+                [$(self.$field.shown()),+].concat()
+            }
+
+            fn set(&mut self, key: &KeyMatch<'_>, text: &str) -> Result<(), String> {
+                None$(.or_else(|| self.$field.set(key, text)))+
+                    .unwrap_or_else(|| Err("the option is not declared".to_owned()))
+            }
+        }
+    };
+}
+config! {
+    /// Where the node lives.
+    node: NodeOptions,
+    /// Where clients connect.
+    listeners: ListenerOptions,
+    /// Limits of connections and channels.
+    connections: ConnectionOptions,
+    /// Users and definitions.
+    access: AccessOptions,
+    /// Memory and disk.
+    resources: ResourceOptions,
+    /// Logs and statistics.
+    log: LogOptions,
+    /// What clients are told.
+    identity: IdentityOptions,
+}
+
+impl Config {
+    /// Reads the sources. Either every setting is good, or every fault is told.
+    pub fn load(sources: &Sources<'_>) -> Result<Loaded, ConfigErrors> {
+        let mut loader = Loader::new(&sources.env);
+        for file in &sources.files {
+            loader.file(file, sources.include, 0);
+        }
+        loader.references();
+        loader.environment();
+        loader.flags(&sources.flags);
+        loader.finish()
+    }
+}
+
+/// Include directives within include directives; more is taken for a circle.
+const INCLUDE_DEPTH_MAX: u32 = 16;
+
+struct Loader<'a> {
+    env: &'a [(String, String)],
+    specs: Vec<Spec>,
+    /// Built when a key is no option of ours, which most configurations never need.
+    known: OnceCell<Vec<Known>>,
+    lines: Vec<Line>,
+    notices: Vec<Notice>,
+    errors: Vec<ConfigError>,
+}
+
+impl<'a> Loader<'a> {
+    fn new(env: &'a [(String, String)]) -> Self {
+        let specs = Config::sections().into_iter().flat_map(|(_, specs)| specs).collect();
+        Self {
+            env,
+            specs,
+            known: OnceCell::new(),
+            lines: Vec::new(),
+            notices: Vec::new(),
+            errors: Vec::new(),
+        }
+    }
+
+    fn file(&mut self, file: &File, include: &Include<'_>, depth: u32) {
+        let (items, errors) = parse::parse(&file.name, &file.text);
+        self.errors.extend(errors);
+        for item in items {
+            match item {
+                Item::Setting(line) => self.lines.push(line),
+                Item::Include { path, place } => {
+                    let found = if depth < INCLUDE_DEPTH_MAX {
+                        include(&file.name, &path)
+                    } else {
+                        Err("files include each other in a circle".to_owned())
+                    };
+                    match found {
+                        Ok(files) => {
+                            files.iter().for_each(|it| self.file(it, include, depth + 1));
+                        }
+                        Err(why) => self.error(place, Problem::Include { path, why }),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Puts values in the place of `$(NAME)`: a key of the files, else an environment variable.
+    fn references(&mut self) {
+        let of_files: BTreeMap<String, String> =
+            self.lines.iter().map(|it| (it.key.join("."), it.value.clone())).collect();
+        let mut lines = std::mem::take(&mut self.lines);
+        for line in &mut lines {
+            let mut done = String::new();
+            let mut rest = line.value.as_str();
+            while let Some((before, name, after)) = reference(rest) {
+                done.push_str(before);
+                let own = |(known, _): &&(String, String)| known == name;
+                match of_files.get(name).or_else(|| self.env.iter().find(own).map(|(_, it)| it)) {
+                    Some(value) => done.push_str(value),
+                    None => {
+                        let (key, name) = (line.key.join("."), name.to_owned());
+                        self.error(line.place.clone(), Problem::UnknownReference { key, name });
+                    }
+                }
+                rest = after;
+            }
+            done.push_str(rest);
+            line.value = done;
+        }
+        self.lines = lines;
+    }
+
+    fn environment(&mut self) {
+        let env = self.env;
+        let value_of = |name: &str| {
+            let found = env.iter().find(|(known, value)| known == name && !value.is_empty());
+            found.map(|(_, value)| value.clone())
+        };
+        if let Some(host) = value_of("RABBITMQ_NODE_IP_ADDRESS") {
+            let port = value_of("RABBITMQ_NODE_PORT").unwrap_or_else(|| "5672".to_owned());
+            let host = if host.contains(':') { format!("[{host}]") } else { host };
+            self.push(
+                "listeners.tcp.default",
+                format!("{host}:{port}"),
+                "RABBITMQ_NODE_IP_ADDRESS",
+            );
+        }
+        let names: Vec<_> = self.specs.iter().flat_map(Spec::env_names).collect();
+        let (ours, theirs): (Vec<_>, Vec<_>) =
+            names.iter().partition(|(name, _)| name.starts_with("LEVERET_"));
+        for (name, key) in theirs.into_iter().chain(ours) {
+            let has_address = value_of("RABBITMQ_NODE_IP_ADDRESS").is_some();
+            if name == "RABBITMQ_NODE_PORT" && has_address {
+                continue;
+            }
+            match value_of(name) {
+                // `-` means standard output, as in RabbitMQ.
+                Some(value) if name == "RABBITMQ_LOGS" && value == "-" => {
+                    self.push("log.console", "true".to_owned(), name);
+                    self.push("log.file", "false".to_owned(), name);
+                }
+                Some(value) => self.push(key, value, name),
+                None => {}
+            }
+        }
+        for (name, _) in env {
+            if let Some(rest) = name.strip_prefix("LEVERET_") {
+                let is_ours = names.iter().any(|(known, _)| known == name)
+                    || OTHER_ENVIRONMENT.contains(&name.as_str());
+                // What Kubernetes and Docker links make for a service called "leveret".
+                let is_link = rest.starts_with("SERVICE_") || rest.starts_with("PORT");
+                if !is_ours && !is_link {
+                    self.warn(format!("environment variable {name} names no option; ignored"));
+                }
+            } else if MEANINGLESS_ENVIRONMENT.contains(&name.as_str()) {
+                let text = format!("environment variable {name} has no meaning here");
+                self.notices.push(Notice { is_warning: false, text });
+            }
+        }
+    }
+
+    fn push(&mut self, key: &str, value: String, variable: &str) {
+        let key = key.split('.').map(str::to_owned).collect();
+        self.lines.push(Line { key, value, place: Place::Environment(variable.to_owned()) });
+    }
+
+    fn flags(&mut self, flags: &[FlagSetting]) {
+        for FlagSetting { flag, key, value } in flags {
+            let place = Place::Flag(flag.clone());
+            match parse::split_key(key) {
+                Ok(key) => self.lines.push(Line { key, value: value.clone(), place }),
+                Err(why) => self.error(place, Problem::Syntax(why.to_owned())),
+            }
+        }
+    }
+
+    fn finish(mut self) -> Result<Loaded, ConfigErrors> {
+        let mut config = Config::default();
+        for line in std::mem::take(&mut self.lines) {
+            self.apply(&mut config, line);
+        }
+        self.check(&config);
+        if self.errors.is_empty() {
+            Ok(Loaded { config, notices: self.notices })
+        } else {
+            Err(ConfigErrors(self.errors))
+        }
+    }
+
+    fn apply(&mut self, config: &mut Config, line: Line) {
+        let written = line.key.join(".");
+        let Some(found) = self.find(&line.key) else {
+            if let Some(known) =
+                self.known().iter().find(|it| known::matches(&it.pattern, &line.key).is_some())
+            {
+                // The one value of these keys that says what is the case anyway.
+                let is_internal =
+                    matches!(line.value.as_str(), "internal" | "rabbit_auth_backend_internal");
+                if written.starts_with("auth_backends.") && is_internal {
+                    return;
+                }
+                let is_off = matches!(line.value.as_str(), "none" | "false");
+                let (is_warning, what) = match known.fate {
+                    Fate::Later if is_off => (false, "changes nothing"),
+                    Fate::Later => (true, "is ignored"),
+                    Fate::Accepted => (false, "has no meaning here"),
+                };
+                let text = format!("{}: {written} {what}: {}", line.place, known.reason);
+                self.notices.push(Notice { is_warning, text });
+            } else {
+                let nearest = self.nearest(&written);
+                self.error(line.place, Problem::UnknownKey { key: written, nearest });
+            }
+            return;
+        };
+        let (key, is_secret) = found;
+        if let Err(why) = config.set(&key, &line.value) {
+            let value = if is_secret { "(hidden)".to_owned() } else { line.value.clone() };
+            self.error(line.place, Problem::BadValue { key: written, value, why });
+        }
+    }
+
+    /// The option that a key belongs to. A pattern without `$` is preferred.
+    fn find<'k>(&self, key: &'k [String]) -> Option<(KeyMatch<'k>, bool)> {
+        let mut found = None;
+        for spec in &self.specs {
+            for pattern in spec.keys.iter().chain(spec.aliases) {
+                if let Some(name) = known::matches(pattern, key) {
+                    let key = KeyMatch { pattern, name };
+                    if !pattern.contains('$') {
+                        return Some((key, spec.is_secret()));
+                    }
+                    // `log.$category.level` must not catch `log.syslog.level`.
+                    let is_category = crate::setting::LOG_CATEGORIES.contains(&name);
+                    if *pattern != "log.$category.level" || is_category {
+                        found = Some((key, spec.is_secret()));
+                    }
+                }
+            }
+        }
+        found
+    }
+
+    fn known(&self) -> &[Known] {
+        self.known.get_or_init(known::table)
+    }
+
+    fn nearest(&self, key: &str) -> Option<String> {
+        let ours = self.specs.iter().flat_map(|spec| spec.keys.iter().chain(spec.aliases).copied());
+        let theirs = self.known().iter().map(|known| known.pattern.as_str());
+        crate::nearest::nearest(key, ours.chain(theirs))
+    }
+
+    /// What no single option can know.
+    fn check(&mut self, config: &Config) {
+        let thresholds = [
+            ("vm_memory_high_watermark", config.resources.memory_high_watermark),
+            ("disk_free_limit", config.resources.disk_free_limit),
+        ];
+        for (key, threshold) in thresholds {
+            if threshold.absolute.is_some() && threshold.relative.is_some() {
+                self.warn(format!(
+                    "{key}.absolute and {key}.relative are both set; absolute counts"
+                ));
+            }
+        }
+        let mechanisms = &config.access.auth_mechanisms;
+        for name in mechanisms.asked().filter(|name| MECHANISMS_LATER.contains(name)) {
+            self.warn(format!("auth_mechanisms: {name} is not there yet; it is not offered"));
+        }
+        if mechanisms.iter().next().is_none() {
+            self.warn("auth_mechanisms: none is offered; no client can log in".to_owned());
+        }
+        if config.listeners.tcp.iter().next().is_none() {
+            self.warn("listeners.tcp = none: no client can connect".to_owned());
+        }
+    }
+
+    fn warn(&mut self, text: String) {
+        self.notices.push(Notice { is_warning: true, text });
+    }
+
+    fn error(&mut self, place: Place, problem: Problem) {
+        self.errors.push(ConfigError { place, problem });
+    }
+}
+
+/// Splits `before$(name)after`.
+fn reference(text: &str) -> Option<(&str, &str, &str)> {
+    let (before, rest) = text.split_once("$(")?;
+    let (name, after) = rest.split_once(')')?;
+    Some((before, name, after))
+}
+
+/// Names of ours that choose files and are no options.
+const OTHER_ENVIRONMENT: [&str; 1] = ["LEVERET_CONFIG_FILE"];
+
+/// RabbitMQ's variables that users set and that change nothing here.
+const MEANINGLESS_ENVIRONMENT: [&str; 15] = [
+    "RABBITMQ_ADVANCED_CONFIG_FILE",
+    "RABBITMQ_CONF_ENV_FILE",
+    "RABBITMQ_CTL_ERL_ARGS",
+    "RABBITMQ_DIST_PORT",
+    "RABBITMQ_ENABLED_PLUGINS_FILE",
+    "RABBITMQ_ERLANG_COOKIE",
+    "RABBITMQ_FEATURE_FLAGS",
+    "RABBITMQ_IO_THREAD_POOL_SIZE",
+    "RABBITMQ_MAX_NUMBER_OF_ATOMS",
+    "RABBITMQ_PLUGINS_DIR",
+    "RABBITMQ_SCHEDULER_BIND_TYPE",
+    "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS",
+    "RABBITMQ_SERVER_ERL_ARGS",
+    "RABBITMQ_SERVER_START_ARGS",
+    "RABBITMQ_USE_LONGNAME",
+];

@@ -1,0 +1,285 @@
+//! Every option of the broker.
+//!
+//! Names and defaults are RabbitMQ's where it has the option; where we depart, the description says
+//! so. Adding an option here is all that is needed: file key, environment name, flag, help, manual
+//! and `docs/configuration.md` follow (refresh the page with `cargo xtask codegen`).
+
+use crate::option::options;
+use crate::setting::{CategoryLevels, Listeners, LogFile, Mechanisms, NameSet, Threshold};
+use crate::value::{
+    ByteSize, Fraction, Level, Limit, LogFormat, Millis, Product, Seconds, Secret, Stream,
+};
+
+options! {
+    /// Where the node lives on its machine.
+    NodeOptions, "Node";
+
+    /// Directory of everything the node must remember: messages, definitions, its identity.
+    ///
+    /// It is made if it does not exist. One directory serves one running node. When it is not set:
+    /// `/var/lib/leveret` for the superuser, `leveret` in the user's data directory
+    /// (`$XDG_DATA_HOME`, or `~/.local/share`) for anybody else.
+    data_dir: Option<String> = None, keys = ["data_dir"],
+        env = ["RABBITMQ_MNESIA_BASE" => "data_dir", "RABBITMQ_MNESIA_DIR" => "data_dir"];
+
+    /// The node's name, as it stands in lists and in the name of the cluster.
+    ///
+    /// When it is not set, `rabbit@` and the machine's host name.
+    name: Option<String> = None, keys = ["node_name"], env = ["RABBITMQ_NODENAME" => "node_name"];
+
+    /// Path of the Unix socket on which `leveret ctl` finds the node.
+    ///
+    /// When it is not set, `leveret.sock` in the data directory. Whoever may connect to it is an
+    /// administrator, so only its owner can.
+    ctl_socket: Option<String> = None, keys = ["ctl.socket"];
+
+    /// Threads that serve connections. 0 means one per processor.
+    threads: u32 = 0, keys = ["threads"], range = 0..=1024;
+
+    /// Shards that own the queues. 0 means one per thread.
+    ///
+    /// A queue belongs to one shard. More shards than threads bring nothing.
+    shards: u32 = 0, keys = ["shards"], range = 0..=1024;
+
+    /// Name of the cluster, told to clients and tools. When it is not set, the node's name.
+    cluster_name: Option<String> = None, keys = ["cluster_name"];
+}
+
+options! {
+    /// Where clients connect.
+    ListenerOptions, "Listeners";
+
+    /// Addresses on which AMQP 0-9-1 is spoken: a port, or an address and a port.
+    ///
+    /// Any number can be given, each under a name of its choice. The first replaces the default.
+    /// `listeners.tcp = none` means no listener without TLS.
+    tcp: Listeners = Listeners::on_port(5672), keys = ["listeners.tcp.$name", "listeners.tcp"],
+        env = [
+            "LEVERET_LISTENERS_TCP_DEFAULT" => "listeners.tcp.default",
+            "RABBITMQ_NODE_PORT" => "listeners.tcp.default"
+        ],
+        flags = ["listen" => "listeners.tcp.default", "port" => "listeners.tcp.default"];
+
+    /// Connections that may wait to be accepted.
+    backlog: u32 = 128, keys = ["tcp_listen_options.backlog"], range = 1..=65_535;
+
+    /// Send small packets at once (TCP_NODELAY).
+    nodelay: bool = true, keys = ["tcp_listen_options.nodelay"];
+
+    /// Probe idle connections by TCP. Heartbeats do this better.
+    keepalive: bool = false, keys = ["tcp_listen_options.keepalive"];
+
+    /// Size of the kernel's send buffer per connection. Not set: the kernel's choice.
+    sndbuf: Option<ByteSize> = None, keys = ["tcp_listen_options.sndbuf"];
+
+    /// Size of the kernel's receive buffer per connection. Not set: the kernel's choice.
+    recbuf: Option<ByteSize> = None, keys = ["tcp_listen_options.recbuf"];
+
+    /// Whether closing a connection waits at most `tcp_listen_options.linger.timeout` for data
+    /// that the peer has not taken.
+    ///
+    /// RabbitMQ's default is true with a timeout of 0, which cuts off what is still being sent.
+    linger: bool = false, keys = ["tcp_listen_options.linger.on"];
+
+    /// Seconds that a closed connection lingers, if `tcp_listen_options.linger.on` is true.
+    linger_timeout: Seconds = Seconds(0), keys = ["tcp_listen_options.linger.timeout"],
+        range = Seconds(0)..=Seconds(3600);
+}
+
+options! {
+    /// What a connection and its channels may do.
+    ConnectionOptions, "Connections and channels";
+
+    /// Time a client has from connecting to `connection.open`.
+    handshake_timeout: Millis = Millis::seconds(10), keys = ["handshake_timeout"],
+        range = Millis(100)..=Millis::seconds(3600);
+
+    /// Heartbeat interval proposed to clients, in seconds. 0 leaves the choice to the client.
+    ///
+    /// A peer that is silent for two intervals is closed.
+    heartbeat: Seconds = Seconds(60), keys = ["heartbeat"], env = ["RABBITMQ_HEARTBEAT" => "heartbeat"],
+        range = Seconds(0)..=Seconds(65_535);
+
+    /// Largest frame, agreed on with each client. 0 means no limit.
+    frame_max: ByteSize = ByteSize::kib(128), keys = ["frame_max"],
+        range = ByteSize(0)..=ByteSize(u32::MAX as u64), check = frame_max;
+
+    /// Largest frame before a client has authenticated.
+    initial_frame_max: ByteSize = ByteSize::kib(8), keys = ["initial_frame_max"],
+        range = ByteSize::kib(4)..=ByteSize(u32::MAX as u64);
+
+    /// Channels per connection, agreed on with each client. 0 means no limit.
+    channel_max: u16 = 2047, keys = ["channel_max"], aliases = ["max_channels_per_connection"];
+
+    /// Connections of the whole node.
+    connection_max: Limit = Limit::INFINITY, keys = ["connection_max"], aliases = ["max_connections"];
+
+    /// Channels of the whole node.
+    channel_max_per_node: Limit = Limit::INFINITY, keys = ["channel_max_per_node"];
+
+    /// Consumers per channel.
+    consumer_max_per_channel: Limit = Limit::INFINITY, keys = ["consumer_max_per_channel"];
+
+    /// Largest body of a message; a larger one closes the publisher's channel.
+    max_message_size: ByteSize = ByteSize::mib(16), keys = ["max_message_size"],
+        range = ByteSize(1)..=ByteSize::mib(512);
+
+    /// Time a consumer may keep a delivery unacknowledged before its channel is closed.
+    consumer_timeout: Millis = Millis::seconds(1800), keys = ["consumer_timeout"],
+        range = Millis(1)..=Millis(u64::MAX / 2);
+}
+
+options! {
+    /// Who may log in, and what exists on the first start.
+    AccessOptions, "Users and definitions";
+
+    /// User made on the first start.
+    default_user: String = "guest".to_owned(), keys = ["default_user"],
+        env = ["RABBITMQ_DEFAULT_USER" => "default_user"];
+
+    /// Password of the user made on the first start. The default is `guest`.
+    default_pass: Secret = Secret::new("guest"), keys = ["default_pass"],
+        env = ["RABBITMQ_DEFAULT_PASS" => "default_pass"];
+
+    /// Virtual host made on the first start.
+    default_vhost: String = "/".to_owned(), keys = ["default_vhost"],
+        env = ["RABBITMQ_DEFAULT_VHOST" => "default_vhost"];
+
+    /// Tags of the user made on the first start.
+    default_user_tags: NameSet = NameSet::of("administrator"), keys = ["default_user_tags.$tag"];
+
+    /// What the user made on the first start may configure, as a pattern.
+    default_configure: String = ".*".to_owned(), keys = ["default_permissions.configure"];
+
+    /// What the user made on the first start may write to, as a pattern.
+    default_write: String = ".*".to_owned(), keys = ["default_permissions.write"];
+
+    /// What the user made on the first start may read, as a pattern.
+    default_read: String = ".*".to_owned(), keys = ["default_permissions.read"];
+
+    /// Users that can log in only from the node's own machine.
+    ///
+    /// The first key replaces the default; `loopback_users = none` lets every user in from
+    /// anywhere, which is dangerous while `guest` has its default password.
+    loopback_users: NameSet = NameSet::of("guest"), keys = ["loopback_users.$user", "loopback_users"];
+
+    /// Authentication mechanisms offered, in the order of the words that name them.
+    auth_mechanisms: Mechanisms = Mechanisms::default(), keys = ["auth_mechanisms.$name"];
+
+    /// User that a client becomes by the mechanism ANONYMOUS; `none` turns it away.
+    anonymous_login_user: String = "guest".to_owned(), keys = ["anonymous_login_user"];
+
+    /// Password of that user. The default is `guest`.
+    anonymous_login_pass: Secret = Secret::new("guest"), keys = ["anonymous_login_pass"];
+
+    /// A definitions file, or a directory of them, imported at every start.
+    ///
+    /// The format is that of RabbitMQ's `export_definitions`. While it is set, the default user,
+    /// virtual host and permissions are not made.
+    load_definitions: Option<String> = None, keys = ["load_definitions"],
+        aliases = ["management.load_definitions", "definitions.local.path"];
+}
+
+options! {
+    /// When the node says that it has enough.
+    ResourceOptions, "Memory and disk";
+
+    /// Memory use at which publishers are blocked: a part of the machine's memory
+    /// (`relative`), or a number of bytes (`absolute`), which counts if both are set.
+    memory_high_watermark: Threshold = Threshold::part(0.6),
+        keys = ["vm_memory_high_watermark.relative", "vm_memory_high_watermark.absolute"],
+        aliases = ["vm_memory_high_watermark"],
+        env = ["RABBITMQ_VM_MEMORY_HIGH_WATERMARK" => "vm_memory_high_watermark"];
+
+    /// Memory of the machine, in place of what the operating system tells.
+    total_memory: Option<ByteSize> = None, keys = ["total_memory_available_override_value"],
+        env = [
+            "RABBITMQ_TOTAL_MEMORY_AVAILABLE_OVERRIDE_VALUE" => "total_memory_available_override_value"
+        ];
+
+    /// Part of the watermark at which message bodies leave memory.
+    paging_ratio: Fraction = Fraction(0.5), keys = ["vm_memory_high_watermark_paging_ratio"],
+        range = Fraction(0.0)..=Fraction(1.0);
+
+    /// Free disk space under which publishers are blocked: a number of bytes (`absolute`), which
+    /// counts if both are set, or a part of the machine's memory (`relative`).
+    disk_free_limit: Threshold = Threshold::bytes(50_000_000),
+        keys = ["disk_free_limit.absolute", "disk_free_limit.relative"], aliases = ["disk_free_limit"];
+
+    /// Body size from which a message that goes to several queues is stored once and referred to.
+    embed_below: ByteSize = ByteSize::kib(4), keys = ["queue_index_embed_msgs_below"],
+        range = ByteSize(0)..=ByteSize::mib(512);
+}
+
+options! {
+    /// What is logged, how and where.
+    LogOptions, "Logs and statistics";
+
+    /// Log to an output stream.
+    ///
+    /// RabbitMQ logs to a file unless told otherwise; Leveret to the console.
+    console: bool = true, keys = ["log.console"];
+
+    /// Least level logged to the console. Not set: as the categories say.
+    console_level: Option<Level> = None, keys = ["log.console.level"];
+
+    /// Shape of entries on the console.
+    console_format: LogFormat = LogFormat::Plaintext, keys = ["log.console.formatter"];
+
+    /// Which stream the console is.
+    console_stream: Stream = Stream::Stdout, keys = ["log.console.stdio"];
+
+    /// File to log to, relative to `log.dir`; `false` for none.
+    file: LogFile = LogFile(None), keys = ["log.file"], env = ["RABBITMQ_LOGS" => "log.file"];
+
+    /// Least level logged to the file. Not set: as the categories say.
+    file_level: Option<Level> = None, keys = ["log.file.level"];
+
+    /// Shape of entries in the file.
+    file_format: LogFormat = LogFormat::Plaintext, keys = ["log.file.formatter"];
+
+    /// Size at which the file is rotated. 0 means never.
+    file_rotation_size: ByteSize = ByteSize(0), keys = ["log.file.rotation.size"];
+
+    /// Rotated files that are kept.
+    file_rotation_count: u32 = 10, keys = ["log.file.rotation.count"], range = 0..=10_000;
+
+    /// Directory of log files. Not set: `log` in the data directory.
+    dir: Option<String> = None, keys = ["log.dir"], env = ["RABBITMQ_LOG_BASE" => "log.dir"];
+
+    /// Least level by category: default, connection, channel, queue, federation, upgrade, user.
+    ///
+    /// A category that is not set has the level of `default`, which is `info`.
+    levels: CategoryLevels = CategoryLevels::default(), keys = ["log.$category.level"],
+        aliases = ["log.level"],
+        env = ["LEVERET_LOG_LEVEL" => "log.level"],
+        flags = ["log-level" => "log.level"];
+
+    /// Interval at which statistics are collected and emitted.
+    statistics_interval: Millis = Millis::seconds(5), keys = ["collect_statistics_interval"],
+        range = Millis(100)..=Millis::seconds(86_400);
+}
+
+options! {
+    /// What clients and tools are told about the product.
+    IdentityOptions, "Identity";
+
+    /// Product in the server's properties: `Leveret`, or `RabbitMQ` for clients that ask.
+    product: Product = Product::Leveret, keys = ["server_properties.product"];
+
+    /// Product name in tools and logs, in place of our own.
+    product_name: Option<String> = None, keys = ["product.name"],
+        env = ["RABBITMQ_PRODUCT_NAME" => "product.name"];
+
+    /// Product version in tools and logs, in place of our own.
+    product_version: Option<String> = None, keys = ["product.version"],
+        env = ["RABBITMQ_PRODUCT_VERSION" => "product.version"];
+}
+
+/// AMQP 0-9-1 section 4.2.3: every peer must accept frames of 4096 bytes.
+fn frame_max(value: &ByteSize) -> Result<(), String> {
+    match value.get() {
+        1..4096 => Err("expected 0 (no limit) or at least 4096".to_owned()),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,242 @@
+//! Whole configurations, from text to values.
+
+use leveret_config::{ByteSize, Config, File, FlagSetting, Level, Loaded, Sources};
+
+#[test]
+#[rustfmt::skip] // a table
+fn settings() {
+    // text                                              key                             shown
+    check("",                                            "listeners.tcp.$name",          "default = 5672");
+    check("listeners.tcp.default = 5673",                "listeners.tcp.$name",          "default = 5673");
+    check("listeners.tcp.1 = 127.0.0.1:1\nlisteners.tcp.2 = [::1]:1",
+                                                         "listeners.tcp.$name",          "1 = 127.0.0.1:1, 2 = [::1]:1");
+    check("listeners.tcp = none",                        "listeners.tcp.$name",          "none");
+    check("heartbeat = 20",                              "heartbeat",                    "20");
+    check("heartbeat = 1\nheartbeat = 2",                "heartbeat",                    "2"); // later wins
+    check("frame_max = 0",                               "frame_max",                    "0");
+    check("max_channels_per_connection = 7",             "channel_max",                  "7");
+    check("connection_max = infinity",                   "connection_max",               "infinity");
+    check("max_connections = 10",                        "connection_max",               "10");
+    check("",                                            "loopback_users.$user",         "guest");
+    check("loopback_users = none",                       "loopback_users.$user",         "none");
+    check("loopback_users.guest = false",                "loopback_users.$user",         "none");
+    check("loopback_users.bob = true",                   "loopback_users.$user",         "bob"); // as in RabbitMQ
+    check("auth_mechanisms.2 = PLAIN\nauth_mechanisms.1 = AMQPLAIN",
+                                                         "auth_mechanisms.$name",        "AMQPLAIN, PLAIN");
+    check("default_user_tags.monitoring = true",         "default_user_tags.$tag",       "monitoring");
+    check("default_pass = s3cret",                       "default_pass",                 "(hidden)");
+    check("vm_memory_high_watermark.absolute = 2GB",     "vm_memory_high_watermark.relative", "2GB");
+    check("vm_memory_high_watermark.relative = 0.3",     "vm_memory_high_watermark.relative", "0.3");
+    check("disk_free_limit.relative = 1.5",              "disk_free_limit.absolute",     "1.5");
+    check("disk_free_limit.absolute = 1GiB",             "disk_free_limit.absolute",     "1GiB");
+    check("log.connection.level = debug\nlog.default.level = warning",
+                                                         "log.$category.level",          "connection = debug, default = warning");
+    check("log.file = false",                            "log.file",                     "false");
+    check("log.console.formatter = json",                "log.console.formatter",        "json");
+    check("management.load_definitions = /d.json",       "load_definitions",             "/d.json");
+    check("consumer_timeout = 15m",                      "consumer_timeout",             "900000");
+    check("default_user = a\ndefault_vhost = $(default_user)/b",
+                                                         "default_vhost",                "a/b");
+    check("default_vhost = $(VHOST)",                    "default_vhost",                "from-env");
+}
+
+#[track_caller]
+fn check(text: &str, key: &str, want: &str) {
+    let env = vec![("VHOST".to_owned(), "from-env".to_owned())];
+    let loaded = load(text, env, &[]).unwrap();
+    let shown = loaded.config.shown();
+    let got = shown.iter().find(|(known, _)| *known == key).map(|(_, value)| value.as_str());
+    assert_eq!(got, Some(want), "{text}");
+}
+
+#[test]
+#[rustfmt::skip] // a table
+fn faults() {
+    fault("heartbeet = 1",            "f.conf:1: unknown key 'heartbeet'; did you mean 'heartbeat'?");
+    fault("\n\nlistener.tcp.x = 1",   "f.conf:3: unknown key 'listener.tcp.x'; did you mean 'listeners.tcp.x'?");
+    fault("nonsense = 1",             "f.conf:1: unknown key 'nonsense'");
+    fault("heartbeat = soon",         "f.conf:1: heartbeat = soon: expected a duration such as 30000, 250ms, 30s, 5m or 1h");
+    fault("frame_max = 100",          "f.conf:1: frame_max = 100: expected 0 (no limit) or at least 4096");
+    fault("initial_frame_max = 1",    "f.conf:1: initial_frame_max = 1: expected a value from 4096 to 4294967295");
+    fault("max_message_size = 1GiB",  "f.conf:1: max_message_size = 1GiB: expected a value from 1 to 512MiB");
+    fault("listeners.tcp = 5672",     "f.conf:1: listeners.tcp = 5672: expected none; an address has a name: listeners.tcp.default");
+    fault("auth_mechanisms.1 = X",    "f.conf:1: auth_mechanisms.1 = X: expected one of PLAIN, AMQPLAIN, ANONYMOUS");
+    fault("default_pass = encrypted:x", "f.conf:1: default_pass = (hidden): encrypted values are not supported yet; give the plain value, for example with $(NAME) from the environment");
+    fault("default_user = $(NOPE)",   "f.conf:1: default_user: $(NOPE) is neither a key that is set nor an environment variable");
+    fault("include x.conf",           "f.conf:1: cannot include 'x.conf': include is not possible here");
+    fault("log.nothing.level = info", "f.conf:1: unknown key 'log.nothing.level'");
+    fault("a\nheartbeat = b\nc = 1",
+        "f.conf:1: expected 'key = value'\n\
+         f.conf:2: heartbeat = b: expected a duration such as 30000, 250ms, 30s, 5m or 1h\n\
+         f.conf:3: unknown key 'c'");
+}
+
+#[track_caller]
+fn fault(text: &str, want: &str) {
+    let errors = load(text, Vec::new(), &[]).unwrap_err();
+    assert_eq!(errors, want);
+}
+
+#[test]
+#[rustfmt::skip] // a table
+fn notices() {
+    notice("num_acceptors.tcp = 10",          "f.conf:1: num_acceptors.tcp has no meaning here: accepting connections is not a pool of processes");
+    notice("listeners.ssl.default = 5671",    "W f.conf:1: listeners.ssl.default is ignored: TLS is not there yet: no TLS listener is opened");
+    notice("listeners.ssl = none",            "f.conf:1: listeners.ssl changes nothing: TLS is not there yet: no TLS listener is opened");
+    notice("auth_backends.1 = internal",      "");
+    notice("auth_backends.1 = ldap",          "W f.conf:1: auth_backends.1 is ignored: users are authenticated by the broker's own user database only");
+    notice("log.syslog.level = info",         "W f.conf:1: log.syslog.level is ignored: entries go to the console and a file only");
+    notice("auth_mechanisms.1 = PLAIN\nauth_mechanisms.2 = EXTERNAL",
+        "W auth_mechanisms: EXTERNAL is not there yet; it is not offered");
+    notice("listeners.tcp = none",            "W listeners.tcp = none: no client can connect");
+    notice("vm_memory_high_watermark.relative = 0.4\nvm_memory_high_watermark.absolute = 1GB",
+        "W vm_memory_high_watermark.absolute and vm_memory_high_watermark.relative are both set; absolute counts");
+}
+
+#[track_caller]
+fn notice(text: &str, want: &str) {
+    let loaded = load(text, Vec::new(), &[]).unwrap();
+    let got: Vec<_> = loaded
+        .notices
+        .iter()
+        .map(|it| format!("{}{}", if it.is_warning { "W " } else { "" }, it.text))
+        .collect();
+    assert_eq!(got.join("\n"), want);
+}
+
+/// What an operator of RabbitMQ on Kubernetes typically has; it must start a node.
+#[test]
+fn a_rabbitmq_conf_of_today() {
+    let text = "\
+        cluster_partition_handling = pause_minority\n\
+        queue_master_locator = min-masters\n\
+        disk_free_limit.absolute = 2GB\n\
+        cluster_formation.peer_discovery_backend = rabbit_peer_discovery_k8s\n\
+        cluster_formation.k8s.host = kubernetes.default\n\
+        cluster_formation.k8s.address_type = hostname\n\
+        cluster_formation.target_cluster_size_hint = 3\n\
+        cluster_name = orders\n\
+        total_memory_available_override_value = 1717986919\n\
+        vm_memory_high_watermark.relative = 0.7\n\
+        log.console = true\n\
+        log.console.level = info\n\
+        log.console.formatter = json\n\
+        default_user = app\n\
+        default_pass = 'x#y'\n\
+        auth_backends.1 = internal\n\
+        loopback_users.guest = true\n\
+        listeners.tcp.default = 5672\n\
+        listeners.ssl = none\n\
+        num_acceptors.tcp = 20\n\
+        management.tcp.port = 15672\n\
+        prometheus.tcp.port = 15692\n\
+        collect_statistics_interval = 10000\n\
+        raft.wal_max_size_bytes = 64000000\n\
+        default_policies.operator.1.queue_pattern = .*\n\
+        mqtt.allow_anonymous = false\n\
+        net_ticktime = 60\n\
+        heartbeat = 30\n";
+    let Loaded { config, notices } = load(text, Vec::new(), &[]).unwrap();
+    assert_eq!(config.access.default_pass.reveal(), "x#y");
+    assert_eq!(config.node.cluster_name.as_deref(), Some("orders"));
+    let warnings = notices.iter().filter(|it| it.is_warning).count();
+    assert_eq!((warnings, notices.len()), (8, 14), "{notices:#?}");
+}
+
+#[test]
+fn later_sources_win() {
+    let env = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    let heartbeat = |text: &str, env, flags: &[(&str, &str)]| {
+        load(text, env, flags).unwrap().config.connections.heartbeat.get()
+    };
+    let both = vec![env("RABBITMQ_HEARTBEAT", "3"), env("LEVERET_HEARTBEAT", "4")];
+    assert_eq!(heartbeat("", Vec::new(), &[]), 60);
+    assert_eq!(heartbeat("heartbeat = 2", Vec::new(), &[]), 2);
+    assert_eq!(heartbeat("heartbeat = 2", both[..1].to_vec(), &[]), 3);
+    assert_eq!(heartbeat("heartbeat = 2", both.clone(), &[]), 4);
+    assert_eq!(heartbeat("heartbeat = 2", both.clone(), &[("heartbeat", "5")]), 5);
+    assert_eq!(heartbeat("", both, &[("heartbeat", "5"), ("heartbeat", "6")]), 6);
+}
+
+#[test]
+fn rabbitmq_environment() {
+    let env: Vec<_> = [
+        ("RABBITMQ_NODE_PORT", "5700"),
+        ("RABBITMQ_NODE_IP_ADDRESS", "::1"),
+        ("RABBITMQ_DEFAULT_USER", "bob"),
+        ("RABBITMQ_LOGS", "-"),
+        ("RABBITMQ_ERLANG_COOKIE", "x"),
+        ("LEVERET_SERVICE_HOST", "10.0.0.1"),
+        ("LEVERET_HEARTBAET", "1"),
+        ("LEVERET_LOG_LEVEL", "debug"),
+    ]
+    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+    .to_vec();
+    let Loaded { config, notices } = load("", env, &[]).unwrap();
+    let listeners: Vec<_> = config.listeners.tcp.iter().map(|(_, it)| it.to_string()).collect();
+    assert_eq!(listeners, ["[::1]:5700"]);
+    assert_eq!(config.access.default_user, "bob");
+    assert_eq!(config.log.levels.get("connection"), Level::Debug);
+    let warnings: Vec<_> = notices.iter().filter(|it| it.is_warning).map(|it| &it.text).collect();
+    assert_eq!(warnings, ["environment variable LEVERET_HEARTBAET names no option; ignored"]);
+
+    let errors = load("", vec![("LEVERET_HEARTBEAT".to_owned(), "x".to_owned())], &[]).unwrap_err();
+    assert!(
+        errors.starts_with("environment variable LEVERET_HEARTBEAT: heartbeat = x:"),
+        "{errors}"
+    );
+}
+
+#[test]
+fn thresholds_resolve() {
+    let watermark = |text: &str| load(text, Vec::new(), &[]).unwrap().config.resources;
+    assert_eq!(watermark("").memory_high_watermark.resolve(1000), 600);
+    let set = watermark("vm_memory_high_watermark.absolute = 1MiB");
+    assert_eq!(set.memory_high_watermark.resolve(1000), ByteSize::mib(1).get());
+}
+
+/// What a key of every option does must be known from the declarations alone.
+#[test]
+fn declarations_are_sound() {
+    let mut seen = std::collections::BTreeSet::new();
+    for (_, specs) in Config::sections() {
+        for spec in specs {
+            for key in spec.keys.iter().chain(spec.aliases) {
+                assert!(seen.insert((*key).to_owned()), "{key} is declared twice");
+            }
+            assert!(spec.doc.ends_with('.'), "{:?} needs a description", spec.keys);
+            for (name, _) in spec.env_names() {
+                assert!(seen.insert(name.clone()), "{name} is declared twice");
+            }
+            for (name, _) in spec.flag_names() {
+                assert!(seen.insert(format!("--{name}")), "--{name} is declared twice");
+            }
+        }
+    }
+    // Every default is written so that it can be read again.
+    for (key, value) in Config::default().shown() {
+        if key.contains('$') || ["not set", "(hidden)"].contains(&value.as_str()) {
+            continue;
+        }
+        load(&format!("{key} = '{value}'"), Vec::new(), &[]).unwrap();
+    }
+}
+
+/// The page of options is the one the declarations make. Refresh it with `cargo xtask codegen`.
+#[test]
+fn page_is_fresh() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md");
+    let page = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(page == leveret_config::page::markdown(), "docs/configuration.md is out of date");
+}
+
+fn load(text: &str, env: Vec<(String, String)>, flags: &[(&str, &str)]) -> Result<Loaded, String> {
+    let flags = flags.iter().map(|(key, value)| FlagSetting {
+        flag: format!("--{key}"),
+        key: (*key).to_owned(),
+        value: (*value).to_owned(),
+    });
+    let files = vec![File { name: "f.conf".to_owned(), text: text.to_owned() }];
+    Config::load(&Sources { files, env, flags: flags.collect(), ..Sources::default() })
+        .map_err(|errors| errors.to_string())
+}

@@ -1,0 +1,268 @@
+//! One block: records in one piece of memory, each an entry of 16 bytes.
+//!
+//! Hot path: a push copies the bytes, a read clones a reference, a release counts down.
+//!
+//! Memory can be written or shared, not both. So the bytes of a block are a row of *runs*: those
+//! before the last were read and are frozen; the last, still open, takes more. Reading from the
+//! open run freezes it, at the price of one 32-byte run: one per batch, if batches are appended
+//! before they are read. A record above [`LARGE`] is a run of its own in memory of its own.
+
+use std::cell::RefCell;
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+/// The largest record that is copied in among others. Above it a record has its own memory, which
+/// ends with it; at a quarter of a block the unused end of a block stays small.
+pub(super) const LARGE: usize = 32 << 10;
+
+#[derive(Debug, Default)]
+pub(super) struct Block {
+    entries: Vec<Entry>,
+    /// Offsets of the entries, ascending, if the block is sparse.
+    offsets: Option<Vec<u64>>,
+    bytes: RefCell<Runs>,
+    /// Bytes that the runs in common memory can have, and have had.
+    capacity: usize,
+    used: usize,
+    /// Entries with a holder, and their bytes: in common memory, and in memory of their own.
+    live: usize,
+    small_bytes: usize,
+    large_bytes: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    /// Which run, and where in it.
+    run: u32,
+    start: u32,
+    len: u32,
+    /// 0: a hole.
+    holders: u32,
+}
+
+#[cfg(test)]
+pub(super) const ENTRY_SIZE: usize = size_of::<Entry>();
+
+#[derive(Debug, Default)]
+struct Runs {
+    frozen: Vec<Bytes>,
+    /// The open run, whose number is `frozen.len()`, and behind it the memory not yet used.
+    open: BytesMut,
+}
+
+impl Runs {
+    fn freeze(&mut self) {
+        let run = self.open.split().freeze();
+        self.frozen.push(run);
+    }
+}
+
+impl Block {
+    /// A block for consecutive offsets.
+    pub(super) fn dense(capacity: usize) -> Self {
+        let runs = Runs { frozen: Vec::new(), open: BytesMut::with_capacity(capacity) };
+        Self { bytes: RefCell::new(runs), capacity, ..Self::default() }
+    }
+
+    /// A block for any ascending offsets.
+    pub(super) fn sparse(capacity: usize) -> Self {
+        Self { offsets: Some(Vec::new()), ..Self::dense(capacity) }
+    }
+
+    pub(super) fn is_dense(&self) -> bool {
+        self.offsets.is_none()
+    }
+
+    pub(super) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Bytes that still fit.
+    pub(super) fn room(&self) -> usize {
+        self.capacity - self.used
+    }
+
+    /// Entries, holes included.
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Entries with a holder.
+    pub(super) fn live(&self) -> usize {
+        self.live
+    }
+
+    /// Live bytes that compaction would have to copy.
+    pub(super) fn small_bytes(&self) -> usize {
+        self.small_bytes
+    }
+
+    /// Whether so little is left that the rest should move and the memory be given back.
+    pub(super) fn is_thin(&self) -> bool {
+        let thin_in_records = 2 * self.live < self.entries.len();
+        let thin_in_bytes = 2 * self.small_bytes < self.used;
+        thin_in_records || thin_in_bytes
+    }
+
+    /// Bytes of memory: the block, its entries, its runs, its large records.
+    pub(super) fn held(&self) -> u64 {
+        (self.held_common() + self.large_bytes) as u64
+    }
+
+    fn held_common(&self) -> usize {
+        size_of::<Self>()
+            + self.capacity
+            + self.entries.capacity() * size_of::<Entry>()
+            + self.offsets.as_ref().map_or(0, |offsets| offsets.capacity() * size_of::<u64>())
+            + self.bytes.borrow().frozen.capacity() * size_of::<Bytes>()
+    }
+
+    /// The entry of `at`, if it has a holder. `first` is the offset of a dense block's first entry.
+    pub(super) fn find(&self, first: u64, at: u64) -> Option<usize> {
+        let index = match &self.offsets {
+            None => at.checked_sub(first)? as usize,
+            Some(offsets) => offsets.binary_search(&at).ok()?,
+        };
+        self.entries.get(index).filter(|entry| entry.holders > 0).map(|_| index)
+    }
+
+    /// The first offset from `from` on that has a holder.
+    pub(super) fn next_live(&self, first: u64, from: u64) -> Option<u64> {
+        let skip = match &self.offsets {
+            None => from.saturating_sub(first) as usize,
+            Some(offsets) => offsets.partition_point(|&offset| offset < from),
+        };
+        let rest = self.entries.get(skip..)?;
+        let index = skip + rest.iter().position(|entry| entry.holders > 0)?;
+        Some(self.offset(first, index))
+    }
+
+    fn offset(&self, first: u64, index: usize) -> u64 {
+        self.offsets.as_ref().map_or(first + index as u64, |offsets| offsets[index])
+    }
+
+    /// Adds a record whose `parts` have `len` bytes, none if it is a hole. The caller has made room.
+    pub(super) fn push(&mut self, at: u64, parts: &[&[u8]], len: usize, holders: u32) {
+        let runs = self.bytes.get_mut();
+        let (run, start);
+        if len <= LARGE {
+            debug_assert!(self.used + len <= self.capacity, "the caller makes room");
+            (run, start) = (runs.frozen.len(), runs.open.len());
+            for part in parts {
+                runs.open.put_slice(part);
+            }
+            self.used += len;
+            self.small_bytes += len;
+        } else {
+            (run, start) = own_run(runs, || {
+                let mut bytes = Vec::with_capacity(len);
+                parts.iter().for_each(|part| bytes.extend_from_slice(part));
+                Bytes::from(bytes)
+            });
+            self.large_bytes += len;
+        }
+        self.note(at, run, start, len, holders);
+    }
+
+    fn note(&mut self, at: u64, run: usize, start: usize, len: usize, holders: u32) {
+        let entry = Entry { run: run as u32, start: start as u32, len: len as u32, holders };
+        self.entries.push(entry);
+        if let Some(offsets) = &mut self.offsets {
+            offsets.push(at);
+        }
+        self.live += usize::from(holders > 0);
+    }
+
+    /// The bytes of an entry. Freezes the open run if they are in it.
+    pub(super) fn read(&self, index: usize) -> Bytes {
+        let entry = self.entries[index];
+        if entry.len == 0 {
+            return Bytes::new(); // it may have no run at all
+        }
+        let mut runs = self.bytes.borrow_mut();
+        if entry.run as usize == runs.frozen.len() {
+            runs.freeze();
+        }
+        let start = entry.start as usize;
+        runs.frozen[entry.run as usize].slice(start..start + entry.len as usize)
+    }
+
+    pub(super) fn holders_mut(&mut self, index: usize) -> &mut u32 {
+        &mut self.entries[index].holders
+    }
+
+    /// Makes an entry a hole, and tells how long it was.
+    pub(super) fn forget(&mut self, index: usize) -> usize {
+        let entry = &mut self.entries[index];
+        entry.holders = 0;
+        let len = entry.len as usize;
+        self.live -= 1;
+        if len <= LARGE {
+            self.small_bytes -= len;
+        } else {
+            self.large_bytes -= len;
+            self.bytes.get_mut().frozen[entry.run as usize] = Bytes::new();
+        }
+        len
+    }
+
+    /// Moves the live entries to the end of `target`, which is sparse and has room. What remains
+    /// is empty.
+    pub(super) fn pour_into(&mut self, first: u64, target: &mut Self) {
+        for index in 0..self.entries.len() {
+            let Entry { run, len, holders, .. } = self.entries[index];
+            if holders == 0 {
+                continue;
+            }
+            let at = self.offset(first, index);
+            let len = len as usize;
+            if len <= LARGE {
+                let bytes = self.read(index);
+                target.push(at, &[&bytes], len, holders);
+            } else {
+                let bytes = std::mem::take(&mut self.bytes.get_mut().frozen[run as usize]);
+                let (run, start) = own_run(target.bytes.get_mut(), || bytes);
+                target.large_bytes += len;
+                target.note(at, run, start, len, holders);
+            }
+        }
+        target.seal();
+        self.entries.clear();
+        (self.live, self.small_bytes, self.large_bytes) = (0, 0, 0);
+    }
+
+    /// Freezes what is open, so that reading changes nothing any more, nor what the block holds.
+    pub(super) fn seal(&mut self) {
+        let runs = self.bytes.get_mut();
+        if !runs.open.is_empty() {
+            runs.freeze();
+        }
+    }
+
+    /// Empties a block in which nothing is live, and tells whether its memory is free again from the
+    /// beginning: it is unless somebody still has bytes of it.
+    pub(super) fn reuse(&mut self) -> bool {
+        debug_assert_eq!(self.live, 0);
+        let runs = self.bytes.get_mut();
+        runs.frozen.clear();
+        runs.open.clear();
+        self.entries.clear();
+        if let Some(offsets) = &mut self.offsets {
+            offsets.clear();
+        }
+        let reclaimed = runs.open.try_reclaim(self.capacity);
+        if reclaimed {
+            self.used = 0;
+        }
+        reclaimed
+    }
+}
+
+/// Gives a large record a run of its own, behind what is open.
+fn own_run(runs: &mut Runs, bytes: impl FnOnce() -> Bytes) -> (usize, usize) {
+    if !runs.open.is_empty() {
+        runs.freeze();
+    }
+    runs.frozen.push(bytes());
+    (runs.frozen.len() - 1, 0)
+}

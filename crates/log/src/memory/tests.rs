@@ -1,0 +1,111 @@
+use super::*;
+
+mod contract {
+    use crate::{Log, MemoryLog};
+
+    crate::log_suite!(MemoryLog::new, |log: &mut MemoryLog| log.sync().unwrap());
+}
+
+/// What `usage` adds up step by step is what a walk over the blocks finds, and every block is
+/// where the invariants say.
+fn check(log: &MemoryLog) {
+    let sealed = log.blocks.len().saturating_sub(1);
+    let held = log.blocks.range(..sealed).map(|slot| slot.block.held()).sum::<u64>();
+    assert_eq!(log.sealed_held, held);
+    assert!(log.blocks.iter().map(|slot| slot.first).is_sorted_by(|a, b| a < b));
+    for Slot { first, block } in log.blocks.range(..sealed) {
+        assert!(block.live() > 0, "block {first}");
+    }
+    let live = log.blocks.iter().map(|slot| slot.block.live() as u64).sum::<u64>();
+    assert_eq!(live, log.records);
+}
+
+#[test]
+fn blocks_stay_as_the_invariants_say() {
+    let mut state = 1_u64;
+    let mut rng = move |bound: u64| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) % bound
+    };
+    for window in [1_u64, 100, 3000, 100_000] {
+        let mut log = MemoryLog::new();
+        for step in 0..60_000_u64 {
+            let size = if rng(500) == 0 { 40_000 } else { rng(100) as usize };
+            let at = log.append(&[&vec![step as u8; size]], 1).unwrap();
+            if rng(3) == 0 {
+                assert!(log.read(at).unwrap().bytes.iter().all(|&byte| byte == step as u8));
+            }
+            for _ in 0..2 {
+                let old = Offset::new(at.get().saturating_sub(rng(window)));
+                let _ = log.release(old);
+            }
+            if step % 64 == 0 {
+                check(&log);
+            }
+        }
+        while let Some(at) = log.next_held(Offset::ZERO) {
+            log.release(at).unwrap();
+        }
+        check(&log);
+    }
+}
+
+#[test]
+fn an_empty_log_allocates_nothing() {
+    assert_eq!(MemoryLog::new().usage(), Usage::default());
+}
+
+#[test]
+fn a_log_that_keeps_emptying_stays_small() {
+    let mut log = MemoryLog::new();
+    for _ in 0..1_000_000 {
+        let at = log.append(&[&[0; 100]], 1).unwrap();
+        drop(log.read(at));
+        log.release(at).unwrap();
+    }
+    assert_eq!(log.usage().blocks, 1);
+    assert!(log.usage().held_bytes < 32 << 10, "{:?}", log.usage());
+}
+
+/// A reader that is slow keeps the memory of what it reads, and the log goes on elsewhere.
+#[test]
+fn a_slow_reader_does_not_stop_reuse() {
+    let mut log = MemoryLog::new();
+    let at = log.append(&[b"slow"], 1).unwrap();
+    let slow = log.read(at).unwrap();
+    log.release(at).unwrap();
+    for _ in 0..1_000_000 {
+        let at = log.append(&[&[0; 100]], 1).unwrap();
+        log.release(at).unwrap();
+    }
+    assert_eq!(slow.bytes, &b"slow"[..]);
+    assert!(log.usage().held_bytes < 32 << 10, "{:?}", log.usage());
+}
+
+#[test]
+fn what_is_held_follows_what_is_live() {
+    // 16 bytes cost an entry of 16 more; the rest is slack.
+    let mut log = MemoryLog::new();
+    (0..1_000_000).for_each(|_| assert!(log.append(&[&[0; 16]], 1).is_ok()));
+    let usage = log.usage();
+    assert!(usage.held_bytes < usage.live_bytes * 22 / 10, "{usage:?}");
+
+    let mut log = MemoryLog::new();
+    (0..100_000).for_each(|_| assert!(log.append(&[&[0; 1024]], 1).is_ok()));
+    let usage = log.usage();
+    assert!(usage.held_bytes < usage.live_bytes * 105 / 100, "{usage:?}");
+
+    // Large and small, mixed: no block is abandoned for a large record.
+    let mut log = MemoryLog::new();
+    for _ in 0..2000 {
+        log.append(&[&[0; 100]], 1).unwrap();
+        log.append(&[&vec![0; 40_000]], 1).unwrap();
+    }
+    let usage = log.usage();
+    assert!(usage.held_bytes < usage.live_bytes * 105 / 100, "{usage:?}");
+}
+
+#[test]
+fn an_entry_is_16_bytes() {
+    assert_eq!(block::ENTRY_SIZE, 16);
+}

@@ -1,0 +1,561 @@
+//! The contract of [`Log`] as functions to run against any log.
+//!
+//! Each function takes `open`, which makes an empty log, and `drive`, which does whatever that log
+//! waits for (lets its disk finish, its peers answer) until `durable() == end()`. For a log in
+//! memory `drive` is one `sync`. [`log_suite!`](crate::log_suite) makes a test of each function:
+//!
+//! ```
+//! # #[cfg(test)]
+//! leveret_log::log_suite!(leveret_log::MemoryLog::new, |log: &mut leveret_log::MemoryLog| {
+//!     log.sync().unwrap();
+//! });
+//! ```
+//!
+//! The functions panic, with what was expected and what was got, where the contract is broken.
+
+use std::collections::BTreeMap;
+
+use crate::{AppendError, HoldError, Log, Offset, ReadError, Usage};
+
+/// A test per function of the suite, in the module where it stands. See [`suite`](crate::suite).
+#[macro_export]
+macro_rules! log_suite {
+    ($open:expr, $drive:expr) => {
+        $crate::log_suite!(@tests $open, $drive;
+            offsets_are_consecutive
+            parts_are_joined
+            records_are_of_any_size
+            watermarks_are_ordered_and_reach_the_end
+            last_holder_releases
+            holders_are_added
+            holes_do_not_hold_up_the_watermarks
+            volatile_records_do_not_hold_up_the_watermarks
+            mistakes_change_nothing
+            a_record_outlives_its_release
+            released_space_comes_back
+            one_record_pins_no_other
+            scattered_records_pin_no_other
+            held_records_are_walked_in_order
+            agrees_with_a_model
+        );
+    };
+    (@tests $open:expr, $drive:expr; $($name:ident)*) => {
+        $(
+            #[test]
+            fn $name() {
+                $crate::suite::$name(&mut $open, &mut $drive);
+            }
+        )*
+    };
+}
+
+/// Offsets count up from where the log starts, whatever is released meanwhile.
+pub fn offsets_are_consecutive<L: Log>(open: &mut dyn FnMut() -> L, drive: &mut dyn FnMut(&mut L)) {
+    let mut log = open();
+    let start = log.end();
+    let mut next = start;
+    for round in 0..50 {
+        for _ in 0..20 {
+            assert_eq!(append(&mut log, b"record", 1), next);
+            next = next.next();
+            assert_eq!(log.end(), next, "`end` is the offset after the last");
+        }
+        if round % 2 == 0 {
+            drive(&mut log);
+        }
+        (1..=20).for_each(|back| release(&mut log, Offset::new(next.get() - back)));
+    }
+    drive(&mut log);
+    assert_eq!(log.end(), next, "nothing else takes an offset");
+}
+
+/// A record is its parts, one after another, and no part needs to have any bytes.
+pub fn parts_are_joined<L: Log>(open: &mut dyn FnMut() -> L, drive: &mut dyn FnMut(&mut L)) {
+    let mut log = open();
+    let all: [(&[&[u8]], &[u8]); 5] = [
+        (&[b"head", b"", b"body"], b"headbody"),
+        (&[], b""),
+        (&[b""], b""),
+        (&[b"one"], b"one"),
+        (&[b"a", b"b", b"c", b"d", b"e"], b"abcde"),
+    ];
+    let offsets = all.map(|(parts, _)| log.append(parts, 1).expect("append"));
+    drive(&mut log);
+    for (at, (parts, want)) in offsets.into_iter().zip(all) {
+        assert_eq!(read(&log, at), want, "{parts:?}");
+    }
+}
+
+/// From nothing to tens of megabytes, mixed.
+pub fn records_are_of_any_size<L: Log>(open: &mut dyn FnMut() -> L, drive: &mut dyn FnMut(&mut L)) {
+    let mut log = open();
+    let sizes = [0, 1, 4095, 0, 4096, 32 << 10, (32 << 10) + 1, 7, 128 << 10, 1 << 20, 3, 20 << 20];
+    let offsets = sizes.map(|size| append(&mut log, &body(size as u64, size), 1));
+    drive(&mut log);
+    for (at, size) in offsets.into_iter().zip(sizes) {
+        assert!(read(&log, at) == body(size as u64, size), "record of {size} bytes");
+    }
+    offsets.into_iter().rev().for_each(|at| release(&mut log, at));
+    assert_eq!((log.usage().live_bytes, log.usage().records), (0, 0));
+}
+
+/// `durable <= readable <= end` at any time, none goes back, and both get to the end.
+pub fn watermarks_are_ordered_and_reach_the_end<L: Log>(
+    open: &mut dyn FnMut() -> L,
+    drive: &mut dyn FnMut(&mut L),
+) {
+    let mut log = open();
+    let mut marks = Marks::of(&log);
+    for round in 0..100 {
+        append(&mut log, b"x", 1);
+        marks.check(&log);
+        if round % 3 == 0 {
+            log.sync().expect("sync");
+            marks.check(&log);
+        }
+        if round % 10 == 0 {
+            drive(&mut log);
+            marks.check(&log);
+            assert_eq!((log.durable(), log.readable()), (log.end(), log.end()), "driven");
+        }
+    }
+}
+
+/// A record is there until as many releases were made as it has holders.
+pub fn last_holder_releases<L: Log>(open: &mut dyn FnMut() -> L, drive: &mut dyn FnMut(&mut L)) {
+    for holders in [1, 2, 3, 1000] {
+        let mut log = open();
+        let at = append(&mut log, b"fan-out", holders);
+        drive(&mut log);
+        for _ in 1..holders {
+            release(&mut log, at);
+            assert_eq!(read(&log, at), b"fan-out");
+        }
+        release(&mut log, at);
+        assert_eq!(log.read(at), Err(ReadError::Released { at }), "{holders} holders");
+        assert_eq!(log.release(at), Err(HoldError::Released { at }), "{holders} holders");
+    }
+}
+
+/// `hold` adds to the holders of a record that still has one.
+pub fn holders_are_added<L: Log>(open: &mut dyn FnMut() -> L, drive: &mut dyn FnMut(&mut L)) {
+    let mut log = open();
+    let at = append(&mut log, b"x", 1);
+    log.hold(at, 2).expect("hold");
+    log.hold(at, 0).expect("hold nothing");
+    drive(&mut log);
+    release(&mut log, at);
+    log.hold(at, 1).expect("hold");
+    (0..2).for_each(|_| release(&mut log, at));
+    assert_eq!(read(&log, at), b"x");
+    release(&mut log, at);
+    assert_eq!(log.hold(at, 1), Err(HoldError::Released { at }));
+}
+
+/// A record that was released before it was written, or never had a holder, is durable as it is.
+pub fn holes_do_not_hold_up_the_watermarks<L: Log>(
+    open: &mut dyn FnMut() -> L,
+    drive: &mut dyn FnMut(&mut L),
+) {
+    let mut log = open();
+    let withdrawn = append(&mut log, b"withdrawn", 1);
+    let kept = append(&mut log, b"kept", 1);
+    let nobodys = append(&mut log, b"nobody's", 0);
+    let late = append(&mut log, b"withdrawn", 2);
+    release(&mut log, withdrawn);
+    (0..2).for_each(|_| release(&mut log, late));
+    drive(&mut log);
+    assert_eq!(log.durable(), log.end());
+    for at in [withdrawn, nobodys, late] {
+        assert_eq!(log.read(at), Err(ReadError::Released { at }));
+    }
+    assert_eq!(read(&log, kept), b"kept");
+    assert_eq!(log.usage().records, 1);
+}
+
+/// Nobody waits for a volatile record, unless it is asked to become durable.
+pub fn volatile_records_do_not_hold_up_the_watermarks<L: Log>(
+    open: &mut dyn FnMut() -> L,
+    drive: &mut dyn FnMut(&mut L),
+) {
+    let mut log = open();
+    let mut marks = Marks::of(&log);
+    let volatile = log.append_volatile(&[b"vola", b"tile"], 2).expect("append");
+    let other = append(&mut log, b"durable", 1);
+    drive(&mut log);
+    assert_eq!(log.durable(), log.end());
+    assert_eq!((read(&log, volatile), read(&log, other)), (b"volatile".into(), b"durable".into()));
+    marks.check(&log);
+
+    let safe = log.persist(volatile).expect("persist");
+    marks.check(&log);
+    drive(&mut log);
+    assert!(log.durable() >= safe, "{safe} was promised, durable is {}", log.durable());
+    assert_eq!(read(&log, volatile), b"volatile");
+    (0..2).for_each(|_| release(&mut log, volatile));
+    assert_eq!(log.persist(volatile), Err(HoldError::Released { at: volatile }));
+}
+
+/// What is refused leaves the log as it was.
+pub fn mistakes_change_nothing<L: Log>(open: &mut dyn FnMut() -> L, drive: &mut dyn FnMut(&mut L)) {
+    let mut log = open();
+    let at = append(&mut log, b"x", 1);
+    drive(&mut log);
+    let end = log.end();
+    for far in [end, Offset::new(end.get() + 1000), Offset::new(u64::MAX)] {
+        assert_eq!(log.release(far), Err(HoldError::NotAppended { at: far, end }));
+        assert_eq!(log.hold(far, 1), Err(HoldError::NotAppended { at: far, end }));
+        assert_eq!(log.read(far), Err(ReadError::NotReadable { at: far, readable: end }));
+        assert_eq!(log.next_held(far), None);
+    }
+    log.hold(at, 5).expect("hold");
+    let more = u32::MAX - 5;
+    assert_eq!(log.hold(at, more), Err(HoldError::TooMany { at, holders: 6, more }));
+    (0..6).for_each(|_| release(&mut log, at));
+    assert_eq!(log.read(at), Err(ReadError::Released { at }));
+    assert_eq!(log.end(), end);
+    assert_eq!(log.usage().live_bytes, 0);
+}
+
+/// What was read stays as it was, whatever the log does with its memory.
+pub fn a_record_outlives_its_release<L: Log>(
+    open: &mut dyn FnMut() -> L,
+    drive: &mut dyn FnMut(&mut L),
+) {
+    let mut log = open();
+    let mut kept = Vec::new();
+    for number in 0..20_000 {
+        let at = append(&mut log, &body(number, 24), 1);
+        if number % 64 == 0 {
+            drive(&mut log);
+        }
+        if number % 7 == 0 && at < log.readable() {
+            kept.push((number, log.read(at).expect("read")));
+        }
+        release(&mut log, at);
+    }
+    drop(log);
+    for (number, record) in kept {
+        assert_eq!(record.bytes, body(number, 24), "record {number}");
+    }
+}
+
+/// Memory is back at what it was after a million records came and went, in order or not.
+pub fn released_space_comes_back<L: Log>(
+    open: &mut dyn FnMut() -> L,
+    drive: &mut dyn FnMut(&mut L),
+) {
+    const IDLE_MAX: u64 = 64 << 10;
+    let mut log = open();
+    assert!(log.usage().held_bytes <= IDLE_MAX, "at first: {:?}", log.usage());
+    for round in 0..3 {
+        let mut offsets: Vec<_> = (0..300_000).map(|_| append(&mut log, &[7; 100], 1)).collect();
+        drive(&mut log);
+        let usage = log.usage();
+        assert_eq!((usage.live_bytes, usage.records), (30_000_000, 300_000));
+        match round {
+            0 => {}
+            1 => offsets.reverse(),
+            _ => shuffle(&mut offsets, &mut Rng(1)),
+        }
+        offsets.into_iter().for_each(|at| release(&mut log, at));
+        drive(&mut log);
+        let usage = log.usage();
+        assert_eq!((usage.live_bytes, usage.records), (0, 0));
+        assert!(usage.held_bytes <= IDLE_MAX, "after round {round}: {usage:?}");
+    }
+}
+
+/// One record that nobody releases, among a million that come and go.
+pub fn one_record_pins_no_other<L: Log>(
+    open: &mut dyn FnMut() -> L,
+    drive: &mut dyn FnMut(&mut L),
+) {
+    let mut log = open();
+    let window = 1000;
+    let pinned = append(&mut log, b"unacked", 1);
+    for number in 0..1_000_000 {
+        let at = append(&mut log, &[1; 16], 1);
+        if number >= window {
+            release(&mut log, Offset::new(at.get() - window));
+        }
+        if number % 10_000 == 0 {
+            drive(&mut log);
+            let usage = log.usage();
+            assert!(usage.held_bytes <= 1 << 20, "after {number}: {usage:?}");
+        }
+    }
+    assert_eq!(read(&log, pinned), b"unacked");
+    assert_eq!(log.next_held(Offset::ZERO), Some(pinned));
+}
+
+/// One in a hundred of a million records stays: what is held follows what is live.
+pub fn scattered_records_pin_no_other<L: Log>(
+    open: &mut dyn FnMut() -> L,
+    drive: &mut dyn FnMut(&mut L),
+) {
+    let mut log = open();
+    let start = log.end();
+    for number in 0..1_000_000 {
+        append(&mut log, &body(number, 40), 1);
+        if number % 10_000 == 0 {
+            drive(&mut log);
+        }
+    }
+    drive(&mut log);
+    let mut offsets: Vec<_> = (0..1_000_000).filter(|number| number % 100 != 50).collect();
+    shuffle(&mut offsets, &mut Rng(2));
+    offsets.into_iter().for_each(|number| release(&mut log, Offset::new(start.get() + number)));
+    drive(&mut log);
+    let Usage { live_bytes, held_bytes, records, .. } = log.usage();
+    assert_eq!((records, live_bytes), (10_000, 400_000));
+    assert!(held_bytes <= 10 * live_bytes, "{held_bytes} held for {live_bytes}");
+    let mut at = start;
+    for number in (0..1_000_000).filter(|number| number % 100 == 50) {
+        at = log.next_held(at).expect("a held record");
+        assert_eq!(at.get(), start.get() + number);
+        assert_eq!(read(&log, at), body(number, 40), "record {number}");
+        at = at.next();
+    }
+}
+
+/// `next_held` finds each record that has a holder, and no other.
+pub fn held_records_are_walked_in_order<L: Log>(
+    open: &mut dyn FnMut() -> L,
+    drive: &mut dyn FnMut(&mut L),
+) {
+    let mut log = open();
+    assert_eq!(log.next_held(Offset::ZERO), None);
+    let all: Vec<_> = (0..30_000).map(|_| append(&mut log, b"record", 1)).collect();
+    drive(&mut log);
+    let (held, released): (Vec<_>, Vec<_>) =
+        all.into_iter().partition(|at| at.get() % 997 == 0 || at.get() / 100 % 51 == 0);
+    released.into_iter().for_each(|at| release(&mut log, at));
+    let mut walked = Vec::new();
+    let mut from = Offset::ZERO;
+    while let Some(at) = log.next_held(from) {
+        walked.push(at);
+        from = at.next();
+    }
+    assert_eq!(walked, held);
+}
+
+/// Random calls, compared with a map from offset to bytes and holders after each.
+pub fn agrees_with_a_model<L: Log>(open: &mut dyn FnMut() -> L, drive: &mut dyn FnMut(&mut L)) {
+    for seed in 0..40 {
+        let mut rng = Rng(seed);
+        let mut model = Model::new(open());
+        // Some runs keep nearly nothing, some pile up; some have large records.
+        let keep = rng.below(10);
+        let large_every = 5 + rng.below(400);
+        for _ in 0..3000 {
+            match rng.below(20) {
+                0..=8 => {
+                    let size = if rng.below(large_every) == 0 {
+                        rng.below(100_000)
+                    } else {
+                        rng.below(200) * rng.below(2)
+                    };
+                    model.append(&mut rng, size as usize);
+                }
+                9 => model.hold(&mut rng),
+                10 => drive(&mut model.log),
+                11 => model.read(&mut rng),
+                12 => model.log.sync().expect("sync"),
+                13 if rng.below(60) == 0 => model.release_all(&mut rng),
+                _ if rng.below(10) >= keep => model.release(&mut rng),
+                _ => model.read(&mut rng),
+            }
+            model.check();
+        }
+        model.release_all(&mut rng);
+        drive(&mut model.log);
+        model.check();
+        assert!(model.log.usage().held_bytes < 1 << 20, "empty: {:?}", model.log.usage());
+    }
+}
+
+struct Model<L> {
+    log: L,
+    marks: Marks,
+    records: BTreeMap<Offset, (Vec<u8>, u32)>,
+    live_bytes: u64,
+}
+
+impl<L: Log> Model<L> {
+    fn new(log: L) -> Self {
+        let marks = Marks::of(&log);
+        Self { log, marks, records: BTreeMap::new(), live_bytes: 0 }
+    }
+
+    fn append(&mut self, rng: &mut Rng, size: usize) {
+        let bytes = body(rng.next(), size);
+        let holders = rng.below(4) as u32;
+        let cut = rng.below(size as u64 + 1) as usize;
+        let parts = [&bytes[..cut], &bytes[cut..]];
+        let want = self.log.end();
+        let got = match rng.below(4) {
+            0 => self.log.append_volatile(&parts, holders),
+            _ => self.log.append(&parts, holders),
+        };
+        assert_eq!(got, Ok(want));
+        if holders > 0 {
+            self.records.insert(want, (bytes, holders));
+            self.live_bytes += size as u64;
+        }
+    }
+
+    /// An offset that is often held, sometimes released, rarely out of range.
+    fn pick(&self, rng: &mut Rng) -> Offset {
+        let any = Offset::new(rng.below(self.log.end().get() + 2));
+        match rng.below(8) {
+            0 => any,
+            1..=3 => self.records.keys().next_back().copied().unwrap_or(any),
+            4 => self.records.keys().next().copied().unwrap_or(any),
+            _ => self.records.range(any..).next().map_or(any, |(&at, _)| at),
+        }
+    }
+
+    fn wrong(&self, at: Offset) -> HoldError {
+        match at < self.log.end() {
+            true => HoldError::Released { at },
+            false => HoldError::NotAppended { at, end: self.log.end() },
+        }
+    }
+
+    fn hold(&mut self, rng: &mut Rng) {
+        let (at, more) = (self.pick(rng), rng.below(3) as u32);
+        let want = match self.records.get_mut(&at) {
+            Some((_, holders)) => {
+                *holders += more;
+                Ok(())
+            }
+            None => Err(self.wrong(at)),
+        };
+        assert_eq!(self.log.hold(at, more), want);
+    }
+
+    fn release(&mut self, rng: &mut Rng) {
+        let at = self.pick(rng);
+        self.release_at(at);
+    }
+
+    fn release_at(&mut self, at: Offset) {
+        let want = match self.records.get_mut(&at) {
+            Some((bytes, 1)) => {
+                self.live_bytes -= bytes.len() as u64;
+                self.records.remove(&at);
+                Ok(())
+            }
+            Some((_, holders)) => {
+                *holders -= 1;
+                Ok(())
+            }
+            None => Err(self.wrong(at)),
+        };
+        assert_eq!(self.log.release(at), want);
+    }
+
+    fn release_all(&mut self, rng: &mut Rng) {
+        let mut offsets: Vec<_> = self.records.keys().copied().collect();
+        shuffle(&mut offsets, rng);
+        for at in offsets {
+            while self.records.contains_key(&at) {
+                self.release_at(at);
+            }
+        }
+    }
+
+    fn read(&mut self, rng: &mut Rng) {
+        let at = self.pick(rng);
+        let got = self.log.read(at);
+        if at >= self.log.readable() {
+            assert_eq!(got, Err(ReadError::NotReadable { at, readable: self.log.readable() }));
+        } else if let Some((bytes, _)) = self.records.get(&at) {
+            match got {
+                Err(ReadError::Cold { .. }) => self.log.fetch(&[at]),
+                got => assert!(got.is_ok_and(|record| record.bytes == *bytes), "record {at}"),
+            }
+        } else {
+            assert_eq!(got, Err(ReadError::Released { at }));
+        }
+        let want = self.records.range(at..).next().map(|(&at, _)| at);
+        assert_eq!(self.log.next_held(at), want);
+    }
+
+    fn check(&mut self) {
+        self.marks.check(&self.log);
+        let usage = self.log.usage();
+        assert_eq!(usage.records, self.records.len() as u64);
+        assert_eq!(usage.live_bytes, self.live_bytes);
+    }
+}
+
+/// The watermarks as they were, to compare with what they have become.
+struct Marks([Offset; 3]);
+
+impl Marks {
+    fn of<L: Log>(log: &L) -> Self {
+        Self([log.durable(), log.readable(), log.end()])
+    }
+
+    fn check<L: Log>(&mut self, log: &L) {
+        let now = Self::of(log).0;
+        assert!(now.is_sorted(), "durable, readable, end are {now:?}");
+        assert!(self.0.iter().zip(&now).all(|(was, is)| was <= is), "{:?} became {now:?}", self.0);
+        self.0 = now;
+    }
+}
+
+fn append<L: Log>(log: &mut L, bytes: &[u8], holders: u32) -> Offset {
+    match log.append(&[bytes], holders) {
+        Ok(at) => at,
+        Err(error @ (AppendError::TooLarge { .. } | AppendError::Full | AppendError::Failed)) => {
+            panic!("append of {} bytes: {error}", bytes.len())
+        }
+    }
+}
+
+fn release<L: Log>(log: &mut L, at: Offset) {
+    log.release(at).unwrap_or_else(|error| panic!("release of {at}: {error}"));
+}
+
+#[track_caller]
+fn read<L: Log>(log: &L, at: Offset) -> Vec<u8> {
+    log.read(at).unwrap_or_else(|error| panic!("read of {at}: {error}")).bytes.to_vec()
+}
+
+/// Bytes that differ from record to record and along each.
+fn body(number: u64, len: usize) -> Vec<u8> {
+    let mut rng = Rng(number);
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        bytes.extend_from_slice(&rng.next().to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+fn shuffle(offsets: &mut [impl Copy], rng: &mut Rng) {
+    for index in (1..offsets.len()).rev() {
+        offsets.swap(index, rng.below(index as u64 + 1) as usize);
+    }
+}
+
+/// SplitMix64: small, seeded, the same everywhere.
+struct Rng(u64);
+
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `bound`, which is not 0; near enough to even for a test.
+    fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+}

@@ -1,0 +1,102 @@
+//! How often the memory log allocates: a count, which unlike a time cannot be argued with.
+
+#![allow(unsafe_code, reason = "a global allocator is an unsafe trait; this one only counts")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use leveret_log::{Log, MemoryLog, Offset};
+
+struct Counting;
+
+thread_local! {
+    static COUNT: Cell<u64> = const { Cell::new(0) };
+}
+
+fn count() {
+    COUNT.with(|count| count.set(count.get() + 1));
+}
+
+// SAFETY: everything is passed on to the system's allocator as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn realloc(&self, old: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.realloc(old, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, old: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.dealloc(old, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Allocations of `work` on this thread.
+fn allocations(work: impl FnOnce()) -> u64 {
+    let before = COUNT.get();
+    work();
+    COUNT.get() - before
+}
+
+/// A million records of `size` bytes, `window` of them live at a time.
+fn flow(log: &mut MemoryLog, size: usize, window: u64) {
+    let body = vec![0; size];
+    for _ in 0..1_000_000 {
+        let at = log.append(&[&body[..size / 2], &body[size / 2..]], 1).unwrap();
+        assert_eq!(log.read(at).unwrap().bytes.len(), size);
+        if at.get() >= window {
+            log.release(Offset::new(at.get() - window)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_warm_log_does_not_allocate() {
+    for (size, window) in [(16, 1000), (16, 20_000), (1024, 1), (1024, 100), (1024, 1000)] {
+        let mut log = MemoryLog::new();
+        flow(&mut log, size, window);
+        let count = allocations(|| flow(&mut log, size, window));
+        // A block that comes into use may still find one of its rows of entries too short.
+        assert!(count <= 4, "{count} allocations for {size} bytes, {window} at a time");
+    }
+}
+
+#[test]
+fn a_growing_log_allocates_by_block() {
+    let mut log = MemoryLog::new();
+    let body = [0; 1024];
+    let count = allocations(|| {
+        for _ in 0..128_000 {
+            log.append(&[&body], 1).unwrap();
+        }
+    });
+    // A block is its memory, its entries as they grow (1, 2, 4 ... 128 records) and itself.
+    let blocks = log.usage().blocks;
+    assert!(blocks < 1100, "{blocks} blocks");
+    assert!(count < 10 * blocks, "{count} allocations for {blocks} blocks");
+}
+
+#[test]
+fn a_large_record_allocates_once() {
+    let mut log = MemoryLog::new();
+    let body = vec![0; 1 << 20];
+    let mut go = || {
+        for _ in 0..1000 {
+            let at = log.append(&[&body], 1).unwrap();
+            assert_eq!(log.read(at).unwrap().bytes.len(), body.len());
+            log.release(at).unwrap();
+        }
+    };
+    go();
+    // Its bytes, and what counts who shares them.
+    assert!(allocations(go) <= 2000);
+}

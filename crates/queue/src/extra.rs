@@ -1,0 +1,94 @@
+//! What only few messages have: an end of life, and a count of returns.
+
+use crate::message::Time;
+use crate::ready::Entry;
+use crate::slab::Slab;
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Extra {
+    /// Meaningless unless `expires`.
+    expires_at: Time,
+    delivery_count: u32,
+    expires: bool,
+}
+
+/// The extras of a queue's ready and unacked messages.
+#[derive(Debug, Default)]
+pub(crate) struct Extras {
+    slab: Slab<Extra>,
+}
+
+impl Extras {
+    fn has_room(&self) -> bool {
+        self.slab.len() < Entry::EXTRA_END as usize / 2
+    }
+
+    #[inline]
+    pub(crate) fn expires_at(&self, entry: Entry) -> Option<Time> {
+        let extra = self.slab.get(entry.extra()?)?;
+        extra.expires.then_some(extra.expires_at)
+    }
+
+    #[inline]
+    pub(crate) fn delivery_count(&self, entry: Entry) -> u32 {
+        entry.extra().and_then(|at| self.slab.get(at)).map_or(0, |extra| extra.delivery_count)
+    }
+
+    pub(crate) fn set(&mut self, entry: &mut Entry, expires_at: Option<Time>, delivery_count: u32) {
+        let extra = Extra {
+            expires_at: expires_at.unwrap_or_default(),
+            delivery_count,
+            expires: expires_at.is_some(),
+        };
+        if let Some(at) = entry.extra() {
+            if let Some(place) = self.slab.get_mut(at) {
+                *place = extra;
+            }
+        } else if self.has_room() {
+            entry.set_extra(self.slab.insert(extra));
+        }
+        // Half a thousand million messages with extras: one more does without.
+    }
+
+    /// The message leaves: its extra goes, and its count is told.
+    #[inline]
+    pub(crate) fn forget(&mut self, entry: Entry) -> u32 {
+        entry
+            .extra()
+            .and_then(|at| self.slab.take_if(at, |_| true))
+            .map_or(0, |extra| extra.delivery_count)
+    }
+
+    pub(crate) fn relax(&mut self) {
+        self.slab.relax();
+    }
+
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.slab.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sixteen_bytes() {
+        assert_eq!(Slab::<Extra>::VALUE_BYTES, 16);
+    }
+
+    #[test]
+    fn set_read_and_forgotten() {
+        let mut extras = Extras::default();
+        let mut entry = Entry::new(1, 1, true, false);
+        assert_eq!(extras.forget(entry), 0);
+        extras.set(&mut entry, None, 3);
+        assert_eq!((extras.expires_at(entry), extras.delivery_count(entry)), (None, 3));
+        extras.set(&mut entry, Some(Time::from_ms(5)), 4);
+        assert_eq!(extras.expires_at(entry), Some(Time::from_ms(5)));
+        assert_eq!(extras.len(), 1);
+        assert_eq!(extras.forget(entry), 4);
+        assert_eq!(extras.len(), 0);
+    }
+}

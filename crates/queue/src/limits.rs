@@ -1,0 +1,69 @@
+//! Which ready messages have to go: those over the queue's lengths, those at the end of their life.
+//!
+//! Both look at the head only. A message behind a live one stays, though its time is over, until it gets
+//! to the head; and over-long queues lose their head, which in a queue with priorities is the oldest of
+//! the *highest* priority. Both as in RabbitMQ's classic queues.
+
+use crate::message::{Left, Reason, Time};
+use crate::options::Overflow;
+use crate::queue::Queue;
+
+/// Messages that one call of [`Queue::expire`] lets go at most, so that a turn stays short.
+const EXPIRED_PER_CALL: u32 = 10_000;
+
+impl Queue {
+    /// Whether a message of `size` bytes would be refused now, by `overflow` = reject. A hint: messages
+    /// enqueued in this turn and not dispatched yet count as ready.
+    pub fn is_full_for(&self, size: u32) -> bool {
+        !self.drops_head() && self.would_overflow(size)
+    }
+
+    #[inline]
+    pub(crate) fn drops_head(&self) -> bool {
+        self.options.overflow == Overflow::DropHead
+    }
+
+    #[inline]
+    pub(crate) fn would_overflow(&self, size: u32) -> bool {
+        self.overflows(self.ready.len() + 1, self.ready.bytes() + u64::from(size))
+    }
+
+    #[inline]
+    pub(crate) fn is_over_length(&self) -> bool {
+        self.overflows(self.ready.len(), self.ready.bytes())
+    }
+
+    #[inline]
+    fn overflows(&self, ready: u64, ready_bytes: u64) -> bool {
+        self.options.max_length.is_some_and(|max| ready > max)
+            || self.options.max_length_bytes.is_some_and(|max| ready_bytes > max)
+    }
+
+    /// Drops heads until the lengths are kept.
+    pub(crate) fn enforce_lengths(&mut self, out: &mut Vec<Left>) {
+        if !self.drops_head() {
+            return;
+        }
+        while self.is_over_length() {
+            let Some((_, entry)) = self.ready.pop() else { return };
+            self.leave(entry, Reason::Maxlen, out);
+        }
+    }
+
+    /// Lets expired messages go, from the head, a limited number of them: what is left makes
+    /// [`next_timeout`](Self::next_timeout) due again.
+    pub fn expire(&mut self, now: Time, out: &mut Vec<Left>) {
+        self.expire_head(now, out, EXPIRED_PER_CALL);
+    }
+
+    pub(crate) fn expire_head(&mut self, now: Time, out: &mut Vec<Left>, at_most: u32) {
+        for _ in 0..at_most {
+            let Some(&head) = self.ready.peek() else { return };
+            if self.extras.expires_at(head).is_none_or(|at| now < at) {
+                return;
+            }
+            self.ready.pop();
+            self.leave(head, Reason::Expired, out);
+        }
+    }
+}

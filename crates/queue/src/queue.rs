@@ -1,0 +1,382 @@
+//! A queue and its commands.
+
+use hashbrown::HashMap;
+
+use crate::consumers::{ConsumerId, ConsumerSpec, ConsumerView, Consumers, ExclusiveInUse};
+use crate::dispatch::Assigned;
+use crate::extra::Extras;
+use crate::message::{Got, Incoming, Left, Offset, Reason, Refused, Settle, Time, UnackedId};
+use crate::options::{Options, Overflow};
+use crate::ready::{Entry, Ready};
+use crate::unacked::{Out, Unacked};
+
+/// Dead letters that wait until they are safe elsewhere, and the sizes of their bodies.
+type Held = HashMap<Offset, u32, foldhash::fast::FixedState>;
+
+/// What removing a consumer led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Removed {
+    /// The key of the consumer that became the single active one.
+    pub activated: Option<u64>,
+    /// It was the last consumer of an auto-delete queue: the queue is to be deleted.
+    pub auto_delete: bool,
+    /// Messages that were meant for it made room in its gate for others that wait: the connection's
+    /// consumers are to be resumed. Never, if [`Queue::dispatch`] was called after the last
+    /// [`Queue::enqueue`].
+    pub resume: bool,
+}
+
+/// What a call of [`Queue::dispatch`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dispatched {
+    /// Messages handed out.
+    pub delivered: u32,
+    /// The budget ended first: call again in the next turn.
+    pub more: bool,
+}
+
+/// How much is in a queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Messages that wait for a consumer.
+    pub ready: u64,
+    /// Messages that wait for an ack.
+    pub unacked: u64,
+    /// Bytes of the bodies of ready messages.
+    pub ready_bytes: u64,
+    /// Bytes of the bodies of unacked messages.
+    pub unacked_bytes: u64,
+    /// Of all of these, messages with delivery mode 2.
+    pub persistent: u64,
+    /// Dead letters that wait for [`Queue::dead_lettered`].
+    pub held: u64,
+    /// Messages for consumers that never ack, given out by the next [`Queue::dispatch`].
+    pub early: u64,
+    /// Consumers.
+    pub consumers: u32,
+}
+
+/// One queue.
+#[derive(Debug)]
+pub struct Queue {
+    pub(crate) options: Options,
+    pub(crate) ready: Ready,
+    pub(crate) unacked: Unacked,
+    pub(crate) extras: Extras,
+    pub(crate) consumers: Consumers,
+    /// Messages that found their consumer inside another command; the next dispatch hands them out.
+    pub(crate) early: Vec<Assigned>,
+    held: Option<Box<Held>>,
+    /// Messages with delivery mode 2, wherever they are but in `held`.
+    persistent: u64,
+    /// When `expires` began to count; means nothing while there are consumers.
+    unused_since: Time,
+}
+
+impl Queue {
+    /// An empty queue, declared `now`.
+    pub fn new(options: Options, now: Time) -> Self {
+        Self {
+            consumers: Consumers::new(options.single_active),
+            options,
+            ready: Ready::default(),
+            unacked: Unacked::default(),
+            extras: Extras::default(),
+            early: Vec::new(),
+            held: None,
+            persistent: 0,
+            unused_since: now,
+        }
+    }
+
+    /// The effective options.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// Puts other options in force: what is over a new limit is dropped, what is expired goes.
+    pub fn set_options(&mut self, options: Options, now: Time, out: &mut Vec<Left>) {
+        if options.expires_ms != self.options.expires_ms {
+            self.unused_since = now;
+        }
+        self.options = options;
+        self.enforce_lengths(out);
+        self.expire(now, out);
+    }
+
+    /// Takes a message in. [`dispatch`](Self::dispatch) is to follow before the turn ends.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused::Full`] when it did not fit; it has left through `out` then.
+    pub fn enqueue(
+        &mut self,
+        message: Incoming,
+        now: Time,
+        out: &mut Vec<Left>,
+    ) -> Result<(), Refused> {
+        let Incoming { offset, size, persistent, redelivered, delivery_count, .. } = message;
+        let ttl_ms = match (self.options.message_ttl_ms, message.expiration_ms) {
+            (Some(queue), Some(own)) => Some(queue.min(own)),
+            (queue, own) => queue.or(own),
+        };
+        let mut entry = Entry::new(offset.get(), size, persistent, redelivered);
+        self.persistent += u64::from(persistent);
+        if !self.drops_head() && self.would_overflow(size) {
+            // RabbitMQ gives a message out as soon as it comes. Here a batch comes first, so those
+            // before this one are given out now, as far as anybody takes them.
+            self.assign_early(now, None, out);
+            if self.would_overflow(size) {
+                self.refuse(entry, out);
+                return Err(Refused::Full);
+            }
+        }
+        if ttl_ms.is_some() || delivery_count > 0 {
+            let expires_at = ttl_ms.map(|ms| now.after_ms(ms));
+            self.extras.set(&mut entry, expires_at, delivery_count);
+        }
+        let priority = self.options.max_priority.map_or(0, |max| message.priority.min(max));
+        self.ready.push_fresh(priority, entry);
+        let expires_at_once = ttl_ms == Some(0);
+        if expires_at_once || self.is_over_length() {
+            self.assign_early(now, Some(offset), out);
+            self.enforce_lengths(out);
+            self.expire(now, out);
+        }
+        Ok(())
+    }
+
+    fn refuse(&mut self, entry: Entry, out: &mut Vec<Left>) {
+        if self.options.overflow == Overflow::RejectPublishDlx {
+            self.leave(entry, Reason::Maxlen, out);
+        } else {
+            self.forget(entry);
+            out.push(Left::Dropped { offset: Offset::new(entry.offset), reason: Reason::Maxlen });
+        }
+    }
+
+    /// `basic.get`: takes the next ready message.
+    pub fn get(&mut self, now: Time, no_ack: bool, out: &mut Vec<Left>) -> Option<Got> {
+        self.touch(now);
+        self.assign_early(now, None, out);
+        self.expire_head(now, out, u32::MAX);
+        let (priority, entry) = self.ready.pop()?;
+        let delivery_count = self.extras.delivery_count(entry);
+        let unacked = if no_ack {
+            self.forget(entry);
+            out.push(Left::Acked(Offset::new(entry.offset)));
+            None
+        } else {
+            Some(self.unacked.insert(entry, priority, None))
+        };
+        // So that `remaining` does not count what nobody can get any more.
+        self.expire(now, out);
+        Some(Got {
+            unacked,
+            offset: Offset::new(entry.offset),
+            redelivered: entry.redelivered(),
+            delivery_count,
+            size: entry.size,
+            remaining: self.ready.len(),
+        })
+    }
+
+    /// Ends an unacked message. False, and nothing happens, when `id` is not that message any more.
+    pub fn settle(
+        &mut self,
+        id: UnackedId,
+        offset: Offset,
+        how: Settle,
+        now: Time,
+        out: &mut Vec<Left>,
+    ) -> bool {
+        let Some(message) = self.unacked.take(id, offset.get()) else { return false };
+        let requeues = matches!(how, Settle::Requeue { .. });
+        if requeues && self.drops_head() && self.would_overflow(message.entry.size) {
+            // Before the consumer may take another one: those that came in this turn go out first, as
+            // they would have in RabbitMQ; then the head is dropped; then the consumer is free.
+            self.assign_early(now, None, out);
+        }
+        if let Some(consumer) = message.consumer() {
+            self.consumers.settled(consumer);
+        }
+        match how {
+            Settle::Ack => {
+                self.forget(message.entry);
+                out.push(Left::Acked(offset));
+            }
+            Settle::Reject => self.leave(message.entry, Reason::Rejected, out),
+            Settle::Requeue { counts } => self.requeue(message, counts, now, out),
+        }
+        true
+    }
+
+    fn requeue(&mut self, message: Out, counts: bool, now: Time, out: &mut Vec<Left>) {
+        let Out { mut entry, priority, .. } = message;
+        entry.set_redelivered();
+        if counts && (self.options.counts_deliveries || self.options.delivery_limit.is_some()) {
+            let count = self.extras.delivery_count(entry).saturating_add(1);
+            let expires_at = self.extras.expires_at(entry);
+            self.extras.set(&mut entry, expires_at, count);
+            if self.options.delivery_limit.is_some_and(|limit| count > limit) {
+                self.leave(entry, Reason::DeliveryLimit, out);
+                return;
+            }
+        }
+        self.ready.push_returned(priority, entry);
+        self.enforce_lengths(out);
+        self.expire(now, out);
+    }
+
+    /// A dead letter that was held is safe in all its targets. False when none such is held.
+    pub fn dead_lettered(&mut self, offset: Offset) -> bool {
+        let Some(held) = &mut self.held else { return false };
+        let was_held = held.remove(&offset).is_some();
+        if held.is_empty() {
+            self.held = None;
+        }
+        was_held
+    }
+
+    /// Adds a consumer. [`dispatch`](Self::dispatch) is to follow.
+    ///
+    /// # Errors
+    ///
+    /// [`ExclusiveInUse`] when it cannot live with those that are there.
+    pub fn add_consumer(
+        &mut self,
+        spec: ConsumerSpec,
+        now: Time,
+    ) -> Result<ConsumerId, ExclusiveInUse> {
+        let id = self.consumers.add(spec)?;
+        self.touch(now);
+        Ok(id)
+    }
+
+    /// Removes a consumer; none when there is no such. What it has not acked stays unacked: it belongs to
+    /// the channel, which settles it. [`dispatch`](Self::dispatch) is to follow; it should also come
+    /// before, or messages of this turn that were meant for this consumer go back to their place.
+    pub fn remove_consumer(&mut self, id: ConsumerId, now: Time) -> Option<Removed> {
+        let active_before = self.consumers.active_key();
+        self.consumers.present(id.0)?;
+        let resume = self.take_back_early(id.0);
+        self.consumers.remove(id.0);
+        let is_last = self.consumers.count() == 0;
+        if is_last {
+            self.touch(now);
+        }
+        Some(Removed {
+            activated: self.consumers.active_key().filter(|key| Some(*key) != active_before),
+            auto_delete: is_last && self.options.auto_delete,
+            resume,
+        })
+    }
+
+    /// The gate of this consumer may have opened. [`dispatch`](Self::dispatch) is to follow.
+    pub fn resume(&mut self, id: ConsumerId) {
+        self.consumers.resume(id.0);
+    }
+
+    /// The consumers, in no particular order.
+    pub fn consumers(&self) -> impl Iterator<Item = ConsumerView> + '_ {
+        self.consumers.views()
+    }
+
+    /// `queue.purge`: lets go of all ready messages, and tells how many. [`dispatch`](Self::dispatch)
+    /// should come before: what came in this turn and found a consumer is not ready any more.
+    pub fn purge(&mut self, out: &mut Vec<Left>) -> u64 {
+        let count = self.ready.len();
+        while let Some((_, entry)) = self.ready.pop() {
+            self.forget(entry);
+            out.push(Left::Purged(Offset::new(entry.offset)));
+        }
+        count
+    }
+
+    /// Lets go of everything: the queue is deleted. Tells how many messages were ready.
+    /// [`dispatch`](Self::dispatch) should come before, as for [`purge`](Self::purge).
+    pub fn drain_all(&mut self, out: &mut Vec<Left>) -> u64 {
+        while let Some(assigned) = self.early.first() {
+            self.take_back_early(assigned.consumer);
+        }
+        let ready = self.purge(out);
+        out.extend(self.unacked.entries().map(|entry| Left::Purged(Offset::new(entry.offset))));
+        if let Some(held) = self.held.take() {
+            out.extend(held.keys().map(|&offset| Left::Purged(offset)));
+        }
+        self.unacked.clear();
+        self.extras = Extras::default();
+        self.persistent = 0;
+        ready
+    }
+
+    /// When [`expire`](Self::expire) or [`is_expired_unused`](Self::is_expired_unused) is to be asked again.
+    pub fn next_timeout(&self) -> Option<Time> {
+        let head = self.ready.peek().and_then(|&entry| self.extras.expires_at(entry));
+        match (head, self.unused_until()) {
+            (Some(head), Some(unused)) => Some(head.min(unused)),
+            (head, unused) => head.or(unused),
+        }
+    }
+
+    /// Whether the queue was unused for as long as `expires` says: it is to be deleted.
+    pub fn is_expired_unused(&self, now: Time) -> bool {
+        self.unused_until().is_some_and(|until| now >= until)
+    }
+
+    fn unused_until(&self) -> Option<Time> {
+        let expires_ms = self.options.expires_ms?;
+        (self.consumers.count() == 0).then(|| self.unused_since.after_ms(expires_ms))
+    }
+
+    /// The queue was used in a way that restarts `expires`: declared again. `get` does so by itself.
+    pub fn touch(&mut self, now: Time) {
+        self.unused_since = now;
+    }
+
+    /// How much is in it.
+    pub fn counts(&self) -> Counts {
+        Counts {
+            ready: self.ready.len(),
+            unacked: self.unacked.len(),
+            ready_bytes: self.ready.bytes(),
+            unacked_bytes: self.unacked.bytes(),
+            persistent: self.persistent,
+            held: self.held.as_ref().map_or(0, |held| held.len() as u64),
+            early: self.early.iter().filter(|assigned| assigned.unacked.is_none()).count() as u64,
+            consumers: self.consumers.count(),
+        }
+    }
+
+    /// Gives back memory that is kept for speed: to be called when the queue has been idle for a while.
+    pub fn relax(&mut self) {
+        self.ready.relax();
+        self.unacked.relax();
+        self.extras.relax();
+        if self.early.is_empty() {
+            self.early = Vec::new();
+        }
+    }
+
+    /// Hands a message over to the dead-letter exchange, or drops it.
+    pub(crate) fn leave(&mut self, entry: Entry, reason: Reason, out: &mut Vec<Left>) {
+        let delivery_count = self.forget(entry);
+        let offset = Offset::new(entry.offset);
+        if !self.options.dead_letter {
+            out.push(Left::Dropped { offset, reason });
+            return;
+        }
+        let held = self.options.at_least_once && self.options.overflow == Overflow::RejectPublish;
+        if held {
+            self.held.get_or_insert_default().insert(offset, entry.size);
+        }
+        out.push(Left::DeadLetter { offset, reason, held, delivery_count });
+    }
+
+    /// What is kept of a message besides its entry goes; tells how often it came back.
+    #[inline]
+    pub(crate) fn forget(&mut self, entry: Entry) -> u32 {
+        self.persistent -= u64::from(entry.persistent());
+        self.extras.forget(entry)
+    }
+}

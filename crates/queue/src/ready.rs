@@ -1,0 +1,357 @@
+//! Hot path. The messages of a queue that are ready to be delivered, in delivery order.
+//!
+//! No allocation per message once warm; one entry is 16 bytes.
+//!
+//! Holds offsets, never message bytes. Knows nothing of consumers (see [`dispatch`](crate::dispatch))
+//! and never decides whether a message may be dropped (see [`limits`](crate::limits)).
+//!
+//! ```text
+//!   priority 9   returned (a heap by offset)   fresh (appended in offset order)
+//!   priority 4   returned                      fresh
+//!   no priority  [ 3  8  7 ]                   [ 12 13 14 15 16 ... ]
+//!                  ^ smallest taken first        ^ taken when `returned` is empty
+//! ```
+//!
+//! Invariant: in each priority every offset in `returned` is smaller than every offset in `fresh`: a
+//! message comes back only after it was taken from the head, and new ones have larger offsets.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+
+use crate::fifo::Fifo;
+
+/// Entries a heap may keep room for after it was emptied.
+const RETURNED_KEPT: usize = 1_024;
+
+/// One message, ready or unacked.
+///
+/// ```text
+///   offset 8 bytes | size 4 bytes | redelivered 1 bit, persistent 1 bit, extra 30 bits
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) offset: u64,
+    pub(crate) size: u32,
+    bits: u32,
+}
+
+const REDELIVERED: u32 = 1 << 31;
+const PERSISTENT: u32 = 1 << 30;
+/// No [`Extra`](crate::extra::Extra).
+const NO_EXTRA: u32 = PERSISTENT - 1;
+
+impl Entry {
+    /// One more than the largest number an extra may have.
+    pub(crate) const EXTRA_END: u32 = NO_EXTRA;
+
+    pub(crate) fn new(offset: u64, size: u32, persistent: bool, redelivered: bool) -> Self {
+        let mut bits = NO_EXTRA;
+        if persistent {
+            bits |= PERSISTENT;
+        }
+        if redelivered {
+            bits |= REDELIVERED;
+        }
+        Self { offset, size, bits }
+    }
+
+    #[inline]
+    pub(crate) fn redelivered(self) -> bool {
+        self.bits & REDELIVERED != 0
+    }
+
+    pub(crate) fn set_redelivered(&mut self) {
+        self.bits |= REDELIVERED;
+    }
+
+    #[inline]
+    pub(crate) fn persistent(self) -> bool {
+        self.bits & PERSISTENT != 0
+    }
+
+    /// Where its expiry and counts are, for the few that have some.
+    #[inline]
+    pub(crate) fn extra(self) -> Option<u32> {
+        let extra = self.bits & NO_EXTRA;
+        (extra != NO_EXTRA).then_some(extra)
+    }
+
+    pub(crate) fn set_extra(&mut self, extra: u32) {
+        debug_assert!(extra < Self::EXTRA_END);
+        self.bits = self.bits & !NO_EXTRA | extra;
+    }
+}
+
+/// An entry in the heap of those that came back: the smallest offset is the greatest.
+#[derive(Clone, Copy, Debug)]
+struct Returned(Entry);
+
+impl Ord for Returned {
+    fn cmp(&self, other: &Self) -> Ordering {
+        other.0.offset.cmp(&self.0.offset)
+    }
+}
+
+impl PartialOrd for Returned {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Returned {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.offset == other.0.offset
+    }
+}
+
+impl Eq for Returned {}
+
+#[derive(Debug, Default)]
+struct Level {
+    returned: BinaryHeap<Returned>,
+    fresh: Fifo<Entry>,
+}
+
+impl Level {
+    #[inline]
+    fn peek(&self) -> Option<&Entry> {
+        match self.returned.peek() {
+            Some(Returned(entry)) => Some(entry),
+            None => self.fresh.front(),
+        }
+    }
+
+    #[inline]
+    fn pop(&mut self) -> Option<Entry> {
+        if self.returned.is_empty() { self.fresh.pop_front() } else { self.pop_returned() }
+    }
+
+    fn pop_returned(&mut self) -> Option<Entry> {
+        let Returned(entry) = self.returned.pop()?;
+        if self.returned.is_empty() && self.returned.capacity() > RETURNED_KEPT {
+            self.returned = BinaryHeap::new();
+        }
+        Some(entry)
+    }
+
+    #[inline]
+    fn is_empty(&self) -> bool {
+        self.returned.is_empty() && self.fresh.is_empty()
+    }
+
+    fn relax(&mut self) {
+        self.fresh.relax();
+        if self.returned.is_empty() {
+            self.returned = BinaryHeap::new();
+        }
+    }
+}
+
+/// Levels above priority 0; most queues have none.
+#[derive(Debug, Default)]
+struct Higher {
+    /// Level `n` is priority `n + 1`; as many as were needed so far.
+    levels: Vec<Level>,
+    /// One bit per priority that has messages.
+    occupied: [u64; 4],
+}
+
+impl Higher {
+    fn top(&self) -> Option<u8> {
+        let word = (0..4).rev().find(|&word| self.occupied[word] != 0)?;
+        Some((word * 64) as u8 + 63 - self.occupied[word].leading_zeros() as u8)
+    }
+
+    fn level(&self, priority: u8) -> &Level {
+        &self.levels[usize::from(priority) - 1]
+    }
+
+    /// The level of a priority that gets a message.
+    fn occupy(&mut self, priority: u8) -> &mut Level {
+        let at = usize::from(priority) - 1;
+        if at >= self.levels.len() {
+            self.levels.resize_with(at + 1, Level::default);
+        }
+        self.occupied[usize::from(priority) / 64] |= 1 << (priority % 64);
+        &mut self.levels[at]
+    }
+
+    #[inline]
+    fn pop(&mut self, priority: u8) -> Option<Entry> {
+        let level = &mut self.levels[usize::from(priority) - 1];
+        let entry = level.pop();
+        if level.is_empty() {
+            self.occupied[usize::from(priority) / 64] &= !(1 << (priority % 64));
+        }
+        entry
+    }
+}
+
+/// All ready messages of a queue.
+#[derive(Debug, Default)]
+pub(crate) struct Ready {
+    base: Level,
+    higher: Option<Box<Higher>>,
+    len: u64,
+    bytes: u64,
+}
+
+impl Ready {
+    #[inline]
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Bytes of the bodies.
+    #[inline]
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// A new message, behind all others of its priority.
+    #[inline]
+    pub(crate) fn push_fresh(&mut self, priority: u8, entry: Entry) {
+        self.len += 1;
+        self.bytes += u64::from(entry.size);
+        self.level_for(priority).fresh.push_back(entry);
+    }
+
+    /// A message that comes back to its place.
+    pub(crate) fn push_returned(&mut self, priority: u8, entry: Entry) {
+        self.len += 1;
+        self.bytes += u64::from(entry.size);
+        self.level_for(priority).returned.push(Returned(entry));
+    }
+
+    #[inline]
+    fn level_for(&mut self, priority: u8) -> &mut Level {
+        if priority == 0 {
+            &mut self.base
+        } else {
+            self.higher.get_or_insert_default().occupy(priority)
+        }
+    }
+
+    /// The message to be delivered next.
+    #[inline]
+    pub(crate) fn peek(&self) -> Option<&Entry> {
+        if let Some(higher) = &self.higher
+            && let Some(priority) = higher.top()
+        {
+            return higher.level(priority).peek();
+        }
+        self.base.peek()
+    }
+
+    /// Takes the message to be delivered next, and tells its priority.
+    #[inline]
+    pub(crate) fn pop(&mut self) -> Option<(u8, Entry)> {
+        let (priority, entry) = match self.higher.as_mut().and_then(|h| h.top().map(|p| (h, p))) {
+            Some((higher, priority)) => (priority, higher.pop(priority)?),
+            None => (0, self.base.pop()?),
+        };
+        self.len -= 1;
+        self.bytes -= u64::from(entry.size);
+        Some((priority, entry))
+    }
+
+    /// Gives back memory that is kept for speed.
+    pub(crate) fn relax(&mut self) {
+        self.base.relax();
+        match &mut self.higher {
+            Some(higher) if higher.occupied == [0; 4] => self.higher = None,
+            Some(higher) => higher.levels.iter_mut().for_each(Level::relax),
+            None => {}
+        }
+    }
+
+    /// Bytes allocated for messages without priority.
+    #[cfg(test)]
+    pub(crate) fn allocated(&self) -> usize {
+        self.base.fresh.allocated() + self.base.returned.capacity() * size_of::<Returned>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(offset: u64) -> Entry {
+        Entry::new(offset, 10, false, false)
+    }
+
+    fn popped(ready: &mut Ready) -> Vec<u64> {
+        let mut all = Vec::new();
+        while let Some(&head) = ready.peek() {
+            let (_, entry) = ready.pop().expect("peeked");
+            assert_eq!(entry, head);
+            all.push(entry.offset);
+        }
+        assert_eq!((ready.len(), ready.bytes()), (0, 0));
+        assert!(ready.pop().is_none());
+        all
+    }
+
+    #[test]
+    fn sixteen_bytes() {
+        assert_eq!(size_of::<Entry>(), 16);
+        assert_eq!(size_of::<Returned>(), 16);
+    }
+
+    #[test]
+    fn an_entry_keeps_its_bits() {
+        let mut entry = Entry::new(u64::MAX, u32::MAX, true, false);
+        assert_eq!((entry.persistent(), entry.redelivered(), entry.extra()), (true, false, None));
+        entry.set_extra(5);
+        entry.set_redelivered();
+        assert_eq!((entry.persistent(), entry.redelivered(), entry.extra()), (true, true, Some(5)));
+        entry.set_extra(Entry::EXTRA_END - 1);
+        assert_eq!(entry.extra(), Some(Entry::EXTRA_END - 1));
+    }
+
+    #[test]
+    fn those_that_come_back_go_to_their_place() {
+        let mut ready = Ready::default();
+        for offset in 1..=6 {
+            ready.push_fresh(0, entry(offset));
+        }
+        let taken: Vec<_> = (0..4).map(|_| ready.pop().expect("six are there").1).collect();
+        for at in [2, 0, 3, 1] {
+            ready.push_returned(0, taken[at]);
+        }
+        assert_eq!(popped(&mut ready), [1, 2, 3, 4, 5, 6]);
+    }
+
+    #[test]
+    fn the_highest_priority_goes_first() {
+        let mut ready = Ready::default();
+        for (offset, priority) in [(1, 0), (2, 255), (3, 64), (4, 63), (5, 255), (6, 1), (7, 0)] {
+            ready.push_fresh(priority, entry(offset));
+        }
+        let (priority, first) = ready.pop().expect("seven are there");
+        assert_eq!((priority, first.offset), (255, 2));
+        ready.push_returned(255, first);
+        assert_eq!(popped(&mut ready), [2, 5, 3, 4, 6, 1, 7]);
+        ready.relax();
+        assert!(ready.higher.is_none());
+    }
+
+    #[test]
+    fn memory_is_given_back() {
+        let mut ready = Ready::default();
+        for offset in 0..100_000 {
+            ready.push_fresh(0, entry(offset));
+        }
+        let taken: Vec<_> = std::iter::from_fn(|| ready.pop()).collect();
+        for &(_, entry) in taken.iter().rev() {
+            ready.push_returned(0, entry);
+        }
+        assert_eq!(popped(&mut ready).len(), 100_000);
+        assert!(ready.allocated() <= 16 * 1_024, "{}", ready.allocated());
+    }
+}

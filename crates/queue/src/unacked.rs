@@ -1,0 +1,103 @@
+//! Hot path. The messages that are out with a consumer and not settled.
+//!
+//! No allocation per message once warm; one message is 24 bytes.
+//!
+//! An id is a place that is used again: [`Unacked::take`] asks for the offset too, so that a late or
+//! made-up id never settles another message.
+
+use crate::message::UnackedId;
+use crate::ready::Entry;
+use crate::slab::Slab;
+
+/// One message that is out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Out {
+    pub(crate) entry: Entry,
+    /// Where it comes back to.
+    pub(crate) priority: u8,
+    /// Meaningless for `by_get`.
+    consumer: u32,
+    /// Taken by `basic.get`: no consumer.
+    by_get: bool,
+}
+
+impl Out {
+    /// Who has it.
+    pub(crate) fn consumer(&self) -> Option<u32> {
+        (!self.by_get).then_some(self.consumer)
+    }
+}
+
+/// All unacked messages of a queue.
+#[derive(Debug, Default)]
+pub(crate) struct Unacked {
+    out: Slab<Out>,
+    bytes: u64,
+}
+
+impl Unacked {
+    pub(crate) fn len(&self) -> u64 {
+        self.out.len() as u64
+    }
+
+    /// Bytes of the bodies.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Puts a message out with a consumer, or with whoever called `basic.get`.
+    #[inline]
+    pub(crate) fn insert(
+        &mut self,
+        entry: Entry,
+        priority: u8,
+        consumer: Option<u32>,
+    ) -> UnackedId {
+        self.bytes += u64::from(entry.size);
+        let (by_get, consumer) = (consumer.is_none(), consumer.unwrap_or_default());
+        UnackedId(self.out.insert(Out { entry, priority, consumer, by_get }))
+    }
+
+    /// Takes the message out if `id` still means `offset`.
+    #[inline]
+    pub(crate) fn take(&mut self, id: UnackedId, offset: u64) -> Option<Out> {
+        let out = self.out.take_if(id.0, |out| out.entry.offset == offset)?;
+        self.bytes -= u64::from(out.entry.size);
+        Some(out)
+    }
+
+    pub(crate) fn entries(&self) -> impl Iterator<Item = Entry> {
+        self.out.values().map(|out| out.entry)
+    }
+
+    pub(crate) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Gives back memory that is kept for speed.
+    pub(crate) fn relax(&mut self) {
+        self.out.relax();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn twenty_four_bytes() {
+        assert_eq!(Slab::<Out>::VALUE_BYTES, 24);
+    }
+
+    #[test]
+    fn a_late_id_settles_nothing() {
+        let mut unacked = Unacked::default();
+        let first = unacked.insert(Entry::new(7, 100, false, false), 0, Some(0));
+        assert!(unacked.take(first, 8).is_none());
+        assert!(unacked.take(first, 7).is_some());
+        let second = unacked.insert(Entry::new(9, 100, false, false), 0, Some(0));
+        assert_eq!(first, second, "the place is used again");
+        assert!(unacked.take(first, 7).is_none());
+        assert_eq!((unacked.len(), unacked.bytes()), (1, 100));
+    }
+}

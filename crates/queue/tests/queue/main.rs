@@ -1,0 +1,9 @@
+//! The queue as a whole: against a plain model, by tables, and against its budgets.
+
+mod behaviour;
+mod budget;
+mod exhaustive;
+mod model;
+mod random;
+mod turns;
+mod world;

@@ -1,0 +1,342 @@
+//! One AMQP connection: a session, its socket, and the task that waits for both.
+//!
+//! Hot path: one read, one turn, one vectored write; buffers belong to the thread, not to the
+//! connection, so an idle one holds none.
+//!
+//! The socket is read and written in the connection's turn by whichever thread runs it. The
+//! connection's own task only waits: for bytes, for room in a full socket, for the next timeout.
+
+use std::io::{self, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use leveret_amqp::outbuf::OutBuf;
+use leveret_broker::message::{ConnectionId, Outbox, ToSession};
+use leveret_queue::Time;
+use leveret_session::{ConnectionFacts, Context, End, Session};
+use leveret_topology::Topology;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::Notify;
+
+use crate::node::{Node, now};
+use crate::readiness::register;
+use crate::runner::{return_undelivered, with_runner};
+use crate::turn::Actor;
+
+/// Bytes asked of a socket at once.
+const READ_BYTES: usize = 64 * 1024;
+
+/// Pieces written to a socket at once.
+const SLICES: usize = 64;
+
+/// What a connection finds in its inbox.
+#[derive(Debug)]
+pub enum Letter {
+    /// From the broker.
+    Session(ToSession),
+    /// The socket may have bytes.
+    Readable,
+    /// The socket may have room.
+    Writable,
+    /// Look at the clock.
+    Timeout,
+    /// There was more to do than one turn may.
+    More,
+}
+
+/// A connection, shared by the threads.
+#[derive(Debug)]
+pub struct Connection {
+    id: ConnectionId,
+    peer: SocketAddr,
+    local: SocketAddr,
+    socket: AsyncFd<TcpStream>,
+    /// State and inbox.
+    pub actor: Actor<State, Letter>,
+    /// Tells the connection's own task to look at the three below again.
+    wake: Notify,
+    waits_for_room: AtomicBool,
+    is_done: AtomicBool,
+    /// Next timeout, ms since the epoch; `u64::MAX` for never.
+    due_ms: AtomicU64,
+}
+
+/// What only a turn of the connection touches.
+#[derive(Debug)]
+pub struct State {
+    session: Box<Session>,
+    /// Bytes read and not taken yet: a partial frame, or all that came while the session waited.
+    input: Bytes,
+    /// Bytes that did not fit into the socket.
+    output: OutBuf,
+    may_have_bytes: bool,
+    is_over: bool,
+}
+
+/// What a turn borrows from its thread.
+pub struct Workplace<'a> {
+    /// For output; empty.
+    pub out: &'a mut OutBuf,
+    /// For letters; empty.
+    pub outbox: &'a mut Outbox,
+    /// A block to read into; empty.
+    pub block: &'a mut Vec<u8>,
+    /// The names.
+    pub topology: &'a Topology,
+    /// How many shards there are.
+    pub shards: usize,
+}
+
+impl Connection {
+    /// For a socket in non-blocking mode; to be made in the runtime that will wait for it.
+    pub fn new(id: ConnectionId, socket: TcpStream, session: Session) -> io::Result<Self> {
+        let state = State {
+            session: Box::new(session),
+            input: Bytes::new(),
+            output: OutBuf::new(),
+            may_have_bytes: false,
+            is_over: false,
+        };
+        Ok(Self {
+            id,
+            peer: socket.peer_addr()?,
+            local: socket.local_addr()?,
+            socket: register(socket)?,
+            actor: Actor::new(state),
+            wake: Notify::new(),
+            waits_for_room: AtomicBool::new(false),
+            is_done: AtomicBool::new(false),
+            due_ms: AtomicU64::new(u64::MAX),
+        })
+    }
+
+    /// Its name.
+    pub fn id(&self) -> ConnectionId {
+        self.id
+    }
+
+    /// The client's end of the socket.
+    pub fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// Our end of the socket.
+    pub fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// RabbitMQ's name for it: `127.0.0.1:50000 -> 127.0.0.1:5672`.
+    pub fn name(&self) -> String {
+        format!("{} -> {}", self.peer, self.local)
+    }
+
+    /// For listings. Waits for the turn that runs.
+    pub fn facts(&self) -> ConnectionFacts {
+        self.actor.state().session.facts()
+    }
+
+    /// Waits for the socket and the clock until the connection is over.
+    pub async fn drive(self: Arc<Self>, node: Arc<Node>) {
+        with_runner(&node, |runner| runner.run_connection(&self, Letter::Timeout));
+        while !self.is_done.load(Ordering::Acquire) {
+            let letter = tokio::select! {
+                biased;
+                ready = self.socket.readable() => match ready {
+                    Ok(mut guard) => { guard.clear_ready(); Letter::Readable }
+                    Err(_) => break,
+                },
+                ready = self.socket.writable(), if self.waits_for_room.load(Ordering::Acquire) => match ready {
+                    Ok(mut guard) => { guard.clear_ready(); Letter::Writable }
+                    Err(_) => break,
+                },
+                () = self.wake.notified() => continue,
+                () = until(self.due_ms.load(Ordering::Acquire)) => Letter::Timeout,
+            };
+            with_runner(&node, |runner| runner.run_connection(&self, letter));
+        }
+    }
+
+    /// One turn over `letters`: takes them, reads once, and leaves letters in `work.outbox` and bytes in
+    /// `work.out`, for [`write`](Self::write) to send after the letters were posted.
+    pub(crate) fn turn(
+        &self,
+        state: &mut State,
+        letters: &mut Vec<Letter>,
+        work: &mut Workplace<'_>,
+    ) {
+        if state.is_over {
+            for letter in letters.drain(..) {
+                if let Letter::Session(letter) = letter {
+                    return_undelivered(letter, work.shards, &mut work.outbox.shards);
+                }
+            }
+            return;
+        }
+        std::mem::swap(work.out, &mut state.output);
+        let State { session, input, may_have_bytes, .. } = state;
+        let mut cx = Context {
+            topology: work.topology,
+            now: now(),
+            out: &mut *work.out,
+            outbox: &mut *work.outbox,
+        };
+        for letter in letters.drain(..) {
+            match letter {
+                Letter::Session(letter) => session.receive(letter, &mut cx),
+                Letter::Readable => *may_have_bytes = true,
+                Letter::Timeout => session.timeout(&mut cx),
+                Letter::Writable | Letter::More => {}
+            }
+        }
+        // What waited for an answer goes first.
+        if !input.is_empty() && session.wants_input() {
+            session.input(input, &mut cx);
+        }
+        if *may_have_bytes && session.wants_input() && session.end().is_none() {
+            match read_block(self.socket.get_ref(), input, work.block) {
+                Ok(Read::Some { bytes, drained }) => {
+                    *input = bytes;
+                    *may_have_bytes = !drained;
+                    session.input(input, &mut cx);
+                }
+                Ok(Read::Nothing) => *may_have_bytes = false,
+                Ok(Read::End) | Err(_) => {
+                    session.disconnected(&mut cx);
+                    state.is_over = true;
+                    return;
+                }
+            }
+            keep_little(input);
+        }
+    }
+
+    /// Writes what the turn left. Returns whether the connection wants another turn at once.
+    pub(crate) fn write(&self, state: &mut State, work: &mut Workplace<'_>) -> bool {
+        if state.is_over {
+            work.out.clear();
+            self.close();
+            return false;
+        }
+        let before = work.out.len();
+        let written = write_all(self.socket.get_ref(), work.out);
+        let remaining = work.out.len();
+        let State { session, .. } = state;
+        let now = now();
+        let mut over = written.is_err();
+        if before > 0 && !over {
+            let mut none = OutBuf::new();
+            let mut cx =
+                Context { topology: work.topology, now, out: &mut none, outbox: work.outbox };
+            session.flushed(remaining, remaining < before, &mut cx);
+        }
+        over |= match session.end() {
+            Some(End::Now) => true,
+            Some(End::AfterFlush) => remaining == 0,
+            None => false,
+        };
+        if over {
+            let mut none = OutBuf::new();
+            let mut cx =
+                Context { topology: work.topology, now, out: &mut none, outbox: work.outbox };
+            session.disconnected(&mut cx);
+            state.is_over = true;
+            work.out.clear();
+            self.close();
+            return false;
+        }
+        self.set_waits(remaining > 0, session.next_timeout());
+        std::mem::swap(work.out, &mut state.output);
+        session.wants_input() && state.may_have_bytes
+    }
+
+    /// Tells the own task what to wait for, when that changed.
+    fn set_waits(&self, for_room: bool, timeout: Option<Time>) {
+        let due = timeout.map_or(u64::MAX, Time::ms);
+        // A later timeout needs no wake-up: the old one fires in vain and finds the new one.
+        let earlier = due < self.due_ms.load(Ordering::Relaxed);
+        if earlier || self.due_ms.load(Ordering::Relaxed) < now().ms() {
+            self.due_ms.store(due, Ordering::Release);
+        }
+        let changed = self.waits_for_room.swap(for_room, Ordering::AcqRel) != for_room;
+        if earlier || (changed && for_room) {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Ends the socket and the task.
+    fn close(&self) {
+        // The peer may be gone already; there is nobody to tell.
+        let _ = self.socket.get_ref().shutdown(std::net::Shutdown::Both);
+        self.is_done.store(true, Ordering::Release);
+        self.wake.notify_one();
+    }
+
+    /// Whether the connection is over and to be forgotten.
+    pub(crate) fn is_done(&self) -> bool {
+        self.is_done.load(Ordering::Acquire)
+    }
+}
+
+/// A partial frame must not pin the block it came in.
+fn keep_little(input: &mut Bytes) {
+    if input.is_empty() {
+        *input = Bytes::new();
+    } else if input.len() < READ_BYTES / 4 {
+        *input = Bytes::copy_from_slice(input);
+    }
+}
+
+enum Read {
+    /// What was left over before, and what was read. `drained`: the socket had no more.
+    Some {
+        bytes: Bytes,
+        drained: bool,
+    },
+    Nothing,
+    End,
+}
+
+/// Reads once, behind the bytes left over from last time.
+fn read_block(socket: &TcpStream, left: &Bytes, block: &mut Vec<u8>) -> io::Result<Read> {
+    block.clear();
+    block.reserve(left.len() + READ_BYTES);
+    block.extend_from_slice(left);
+    let room = block.capacity() - block.len();
+    match rustix::io::read(socket, rustix::buffer::spare_capacity(block)) {
+        Ok(0) => Ok(Read::End),
+        Ok(n) => {
+            let bytes = Bytes::from(std::mem::take(block));
+            Ok(Read::Some { bytes, drained: n < room })
+        }
+        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(Read::Nothing),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Writes until nothing is left or the socket is full.
+fn write_all(mut socket: &TcpStream, out: &mut OutBuf) -> io::Result<()> {
+    while !out.is_empty() {
+        let mut slices = [io::IoSlice::new(&[]); SLICES];
+        let filled = out.slices(&mut slices);
+        match socket.write_vectored(&slices[..filled]) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => out.advance(n),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Sleeps until the time, or for ever.
+async fn until(due_ms: u64) {
+    if due_ms == u64::MAX {
+        return std::future::pending().await;
+    }
+    let wait = due_ms.saturating_sub(now().ms());
+    tokio::time::sleep(Duration::from_millis(wait)).await;
+}

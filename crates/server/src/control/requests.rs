@@ -1,0 +1,294 @@
+//! What each request of `leveret ctl` does.
+
+use std::sync::Arc;
+
+use leveret_amqp::reply::ReplyCode;
+use leveret_broker::message::{AdminCommand, Reply, ToMeta, ToSession, ToShard, shard_of};
+use leveret_ctl::protocol::{Code, Fault, Listening, Request, Status, Watermark};
+use leveret_topology::{Hashing, PasswordHash, QueueId};
+use serde_json::{Value, json};
+
+use super::{About, Asker, lists};
+use crate::connection::Letter;
+use crate::node::Node;
+use crate::runner::with_runner;
+use crate::startup::COMPATIBLE_VERSION;
+
+/// Answers one request.
+pub(super) async fn answer(
+    node: &Arc<Node>,
+    about: &About,
+    request: Request,
+) -> Result<Value, Fault> {
+    match request {
+        // `stop` is the caller's: it needs the socket to stay open.
+        Request::Ping | Request::Stop => Ok(Value::Null),
+        Request::Version => Ok(json!(about.product_version)),
+        Request::Status => status(node, about),
+        Request::Environment => Ok(about
+            .environment
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), json!(value)))
+            .collect::<serde_json::Map<_, _>>()
+            .into()),
+        Request::ListQueues(of) => lists::queues(node, about, &of.vhost).await,
+        Request::ListConsumers(of) => lists::consumers(node, &of.vhost).await,
+        Request::ListExchanges(of) => lists::exchanges(node, &of.vhost),
+        Request::ListBindings(of) => lists::bindings(node, &of.vhost),
+        Request::ListConnections(_) => Ok(lists::connections(node)),
+        Request::ListChannels(_) => Ok(lists::channels(node)),
+        Request::ListVhosts(_) => Ok(lists::vhosts(node)),
+        Request::ListUsers => Ok(lists::users(node)),
+        Request::ListPermissions(of) => lists::permissions(node, &of.vhost),
+        Request::ListUserPermissions(of) => lists::user_permissions(node, &of.name),
+        Request::ListTopicPermissions(of) => lists::topic_permissions(node, &of.vhost),
+        Request::ListPolicies(of) => lists::policies(node, &of.vhost),
+        Request::ExportDefinitions => {
+            let text = node.topology().export_definitions();
+            serde_json::from_str(&text)
+                .map_err(|error| Fault::new(Code::Software, error.to_string()))
+        }
+        Request::ImportDefinitions { definitions } => {
+            admin(node, AdminCommand::ImportDefinitions { json: definitions.to_string() }).await
+        }
+        Request::SetPolicy(policy) => {
+            let Value::Object(definition) = policy.definition else {
+                return Err(Fault::new(Code::Data, "the definition of a policy is a JSON object"));
+            };
+            let leveret_ctl::protocol::Policy { vhost, name, pattern, apply_to, priority, .. } =
+                policy;
+            let command =
+                AdminCommand::SetPolicy { vhost, name, pattern, definition, priority, apply_to };
+            admin(node, command).await
+        }
+        Request::ClearPolicy(of) => {
+            admin(node, AdminCommand::ClearPolicy { vhost: of.vhost, name: of.name }).await
+        }
+        Request::AddUser { name, password, is_hashed } => {
+            if node.topology().user(&name).is_some() {
+                return Err(Fault::user_exists(&name));
+            }
+            let password = if is_hashed {
+                PasswordHash::from_base64(&name, &password, Hashing::Sha256)
+                    .map_err(|error| Fault::new(Code::Data, error.to_string()))?
+            } else {
+                PasswordHash::new(&password, rand::random())
+            };
+            admin(node, AdminCommand::AddUser { name, password, tags: Vec::new() }).await
+        }
+        Request::DeleteUser(of) => {
+            known_user(node, &of.name)?;
+            admin(node, AdminCommand::DeleteUser { name: of.name }).await
+        }
+        Request::ChangePassword { name, password } => {
+            known_user(node, &name)?;
+            let password = PasswordHash::new(&password, rand::random());
+            admin(node, AdminCommand::ChangePassword { name, password }).await
+        }
+        Request::AuthenticateUser { name, password } => {
+            let topology = node.topology();
+            match topology.authenticate(&name, &password) {
+                Ok(_) => Ok(Value::Null),
+                Err(error) => Err(Fault::new(Code::Data, error.to_string())),
+            }
+        }
+        Request::SetUserTags { name, tags } => {
+            known_user(node, &name)?;
+            admin(node, AdminCommand::SetUserTags { name, tags }).await
+        }
+        Request::SetPermissions { vhost, user, configure, write, read } => {
+            known_user(node, &user)?;
+            admin(node, AdminCommand::SetPermissions { user, vhost, configure, write, read }).await
+        }
+        Request::ClearPermissions(of) => {
+            known_user(node, &of.name)?;
+            admin(node, AdminCommand::ClearPermissions { user: of.name, vhost: of.vhost }).await
+        }
+        Request::SetTopicPermissions { vhost, user, exchange, write, read } => {
+            known_user(node, &user)?;
+            let command = AdminCommand::SetTopicPermissions { user, vhost, exchange, write, read };
+            admin(node, command).await
+        }
+        Request::AddVhost { name, description, tags, default_queue_type } => {
+            if !description.is_empty() || !tags.is_empty() || default_queue_type.is_some() {
+                return Err(Fault::new(
+                    Code::Unavailable,
+                    "descriptions, tags and default queue types of a vhost can be imported with \
+                     definitions; add_vhost does not take them yet",
+                ));
+            }
+            admin(node, AdminCommand::AddVhost { name }).await
+        }
+        Request::DeleteVhost(of) => {
+            if node.topology().vhost(&of.name).is_none() {
+                return Err(Fault::no_vhost(&of.name));
+            }
+            close_all(node, Some(&of.name), 0, &format!("vhost '{}' is deleted", of.name));
+            admin(node, AdminCommand::DeleteVhost { name: of.name }).await
+        }
+        Request::CloseConnection { pid, reason } => {
+            let connections = node.connections();
+            let found = connections.iter().find(|one| lists::connection_pid(one.id()) == pid);
+            let Some(connection) = found else {
+                return Err(Fault::new(Code::Data, format!("there is no connection {pid}")));
+            };
+            close(node, connection, &reason);
+            Ok(Value::Null)
+        }
+        Request::CloseAllConnections { vhost, limit, reason } => {
+            Ok(json!(close_all(node, vhost.as_deref(), limit, &reason)))
+        }
+        Request::PurgeQueue(of) => {
+            let queue = queue_id(node, &of.vhost, &of.name)?;
+            let ask = |reply| ToShard::Purge { reply, queue };
+            match shard(node, queue, ask).await? {
+                Reply::Purged(count) => Ok(json!(count)),
+                _ => Err(no_queue(&of.vhost, &of.name)),
+            }
+        }
+        Request::DeleteQueue { vhost, name, if_empty, if_unused } => {
+            let queue = queue_id(node, &vhost, &name)?;
+            let ask = |reply| ToShard::Delete { reply: Some(reply), queue, if_unused, if_empty };
+            match shard(node, queue, ask).await? {
+                Reply::Deleted(count) => Ok(json!(count)),
+                _ => Err(no_queue(&vhost, &name)),
+            }
+        }
+        Request::SetVmMemoryHighWatermark(watermark) => {
+            let limit = match watermark {
+                Watermark::Absolute(bytes) => bytes,
+                Watermark::Relative(part) if (0.0..=1.0).contains(&part) => {
+                    (about.machine_memory as f64 * part) as u64
+                }
+                Watermark::Relative(part) => {
+                    let text = format!("expected a part of the memory from 0 to 1, got {part}");
+                    return Err(Fault::new(Code::Data, text));
+                }
+            };
+            if let Some(change) = node.set_memory_limit(limit) {
+                with_runner(node, |runner| {
+                    runner.announce(change);
+                    runner.work();
+                });
+            }
+            Ok(Value::Null)
+        }
+    }
+}
+
+/// Sends a change to the topology's owner and waits until it is true.
+async fn admin(node: &Arc<Node>, command: AdminCommand) -> Result<Value, Fault> {
+    let mut asker = Asker::new(node);
+    let reply = asker.reply_to();
+    let letter = ToMeta::Admin { reply, command: Box::new(command) };
+    with_runner(node, |runner| runner.run_meta(letter));
+    match asker.answer().await? {
+        Reply::Told(text) => Ok(json!(text)),
+        _ => Ok(Value::Null),
+    }
+}
+
+/// Asks the shard of a queue.
+async fn shard(
+    node: &Arc<Node>,
+    queue: QueueId,
+    letter: impl FnOnce(leveret_broker::message::ReplyTo) -> ToShard,
+) -> Result<Reply, Fault> {
+    let mut asker = Asker::new(node);
+    let letter = letter(asker.reply_to());
+    let index = shard_of(queue, node.shards.len());
+    with_runner(node, |runner| runner.run_shard(index, letter));
+    asker.answer().await
+}
+
+fn known_user(node: &Node, name: &str) -> Result<(), Fault> {
+    match node.topology().user(name) {
+        Some(_) => Ok(()),
+        None => Err(Fault::no_user(name)),
+    }
+}
+
+fn queue_id(node: &Node, vhost: &str, name: &str) -> Result<QueueId, Fault> {
+    let topology = node.topology();
+    let vhost_id = topology.vhost(vhost).ok_or_else(|| Fault::no_vhost(vhost))?.id;
+    topology.queue(vhost_id, name).map(|queue| queue.id).ok_or_else(|| no_queue(vhost, name))
+}
+
+fn no_queue(vhost: &str, name: &str) -> Fault {
+    Fault::new(Code::Data, format!("Queue '{name}' in vhost '{vhost}' does not exist"))
+}
+
+fn close(node: &Arc<Node>, connection: &Arc<crate::connection::Connection>, reason: &str) {
+    let letter = ToSession::Close { code: ReplyCode::ConnectionForced, text: reason.to_owned() };
+    with_runner(node, |runner| runner.run_connection(connection, Letter::Session(letter)));
+}
+
+/// Closes connections of a vhost, or all, up to `limit` (0 for all); returns how many.
+fn close_all(node: &Arc<Node>, vhost: Option<&str>, limit: u64, reason: &str) -> u64 {
+    let mut closed = 0;
+    for connection in node.connections() {
+        if limit > 0 && closed == limit {
+            break;
+        }
+        if vhost.is_none_or(|vhost| connection.facts().vhost == vhost) {
+            close(node, &connection, reason);
+            closed += 1;
+        }
+    }
+    closed
+}
+
+fn status(node: &Arc<Node>, about: &About) -> Result<Value, Fault> {
+    let topology = node.topology();
+    let (files, files_max) = open_files();
+    let disk_free = rustix::fs::statvfs(&about.data_dir)
+        .map_or(0, |stat| stat.f_bavail.saturating_mul(stat.f_frsize));
+    let alarms = if node.alarm_is_raised() { vec!["memory".to_owned()] } else { Vec::new() };
+    let listeners = about.listeners.iter().map(|address| Listening {
+        interface: address.ip().to_string(),
+        port: address.port(),
+        protocol: "amqp".to_owned(),
+        purpose: "AMQP 0-9-1".to_owned(),
+    });
+    let uname = rustix::system::uname();
+    let os = format!("{} {}", uname.sysname().to_string_lossy(), uname.release().to_string_lossy());
+    let status = Status {
+        node: about.node_name.clone(),
+        product_name: about.product_name.clone(),
+        product_version: about.product_version.clone(),
+        rabbitmq_version: COMPATIBLE_VERSION.to_owned(),
+        pid: std::process::id(),
+        os,
+        uptime: about.started.elapsed().as_secs(),
+        data_directory: about.data_dir.display().to_string(),
+        alarms,
+        memory_bytes: resident_bytes(),
+        memory_limit_bytes: node.memory_limit(),
+        disk_free_bytes: disk_free,
+        file_descriptors: files,
+        file_descriptors_limit: files_max,
+        threads: about.threads as u32,
+        shards: node.shards.len() as u32,
+        connections: node.connections().len() as u64,
+        queues: topology.queue_count() as u64,
+        vhosts: topology.vhosts().count() as u64,
+        listeners: listeners.collect(),
+        ..Status::default()
+    };
+    serde_json::to_value(status).map_err(|error| Fault::new(Code::Software, error.to_string()))
+}
+
+/// Open file descriptors and their limit.
+fn open_files() -> (u64, u64) {
+    let open = std::fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count() as u64);
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    (open, limit.current.unwrap_or(u64::MAX))
+}
+
+/// Memory of the process in the machine's memory, in bytes.
+fn resident_bytes() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm")
+        .ok()
+        .and_then(|text| text.split_whitespace().nth(1)?.parse::<u64>().ok());
+    pages.unwrap_or(0) * rustix::param::page_size() as u64
+}

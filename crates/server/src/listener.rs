@@ -1,0 +1,132 @@
+//! Listening sockets: accepts connections and gives each to a thread.
+//!
+//! One task accepts for all threads and deals connections out in turn: the kernel's own spreading
+//! (`SO_REUSEPORT`) hashes three connections onto one of two threads too often.
+
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use leveret_broker::flow::LOW_ON_MEMORY;
+use leveret_broker::message::ToSession;
+use leveret_session::{Peer, Session};
+use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
+use tokio::net::TcpListener;
+
+use crate::connection::{Connection, Letter};
+use crate::node::{Node, Recipient, now};
+use crate::runner::with_runner;
+use crate::threads::Threads;
+
+/// What is asked of every socket.
+#[derive(Clone, Debug)]
+pub struct SocketOptions {
+    /// Connections the kernel may keep waiting to be accepted.
+    pub backlog: i32,
+    /// Send small writes at once.
+    pub nodelay: bool,
+    /// TCP keep-alive.
+    pub keepalive: bool,
+    /// Kernel buffer to send from, in bytes; the kernel decides when absent.
+    pub send_buffer: Option<usize>,
+    /// Kernel buffer to receive into, in bytes; the kernel decides when absent.
+    pub receive_buffer: Option<usize>,
+    /// Connections open at once; the next one is closed.
+    pub connections_max: Option<usize>,
+}
+
+/// Opens a listening socket. A port in use is an error that names the address.
+pub fn bind(address: SocketAddr, options: &SocketOptions) -> io::Result<std::net::TcpListener> {
+    let open = || -> io::Result<Socket> {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        if address.is_ipv6() {
+            // One listener serves both, as RabbitMQ's does.
+            socket.set_only_v6(false)?;
+        }
+        socket.set_reuse_address(true)?;
+        if let Some(bytes) = options.receive_buffer {
+            socket.set_recv_buffer_size(bytes)?;
+        }
+        socket.bind(&address.into())?;
+        socket.listen(options.backlog)?;
+        socket.set_nonblocking(true)?;
+        Ok(socket)
+    };
+    let name = |error: io::Error| io::Error::new(error.kind(), format!("{address}: {error}"));
+    Ok(open().map_err(name)?.into())
+}
+
+/// Accepts until the task is dropped.
+pub async fn accept(
+    listener: TcpListener,
+    node: Arc<Node>,
+    threads: Arc<Threads>,
+    options: SocketOptions,
+    open: Arc<AtomicUsize>,
+) {
+    loop {
+        let (socket, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // Out of file descriptors, mostly: those who wait are served when somebody leaves.
+                tracing::warn!(%error, "a connection could not be accepted");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let is_full =
+            options.connections_max.is_some_and(|max| open.load(Ordering::Relaxed) >= max);
+        if is_full {
+            tracing::warn!(%peer, "connection refused: connection_max is reached");
+            continue;
+        }
+        let socket = match prepare(socket, &options) {
+            Ok(socket) => socket,
+            Err(error) => {
+                tracing::debug!(%peer, %error, "a connection ended before it began");
+                continue;
+            }
+        };
+        open.fetch_add(1, Ordering::Relaxed);
+        let node = Arc::clone(&node);
+        let open = Arc::clone(&open);
+        threads.next().spawn(async move {
+            if let Err(error) = serve(node, socket, peer).await {
+                tracing::warn!(%peer, %error, "a connection could not be served");
+            }
+            open.fetch_sub(1, Ordering::Relaxed);
+        });
+    }
+}
+
+fn prepare(socket: tokio::net::TcpStream, options: &SocketOptions) -> io::Result<TcpStream> {
+    let socket = Socket::from(socket.into_std()?);
+    socket.set_tcp_nodelay(options.nodelay)?;
+    if options.keepalive {
+        socket.set_tcp_keepalive(&TcpKeepalive::new())?;
+    }
+    if let Some(bytes) = options.send_buffer {
+        socket.set_send_buffer_size(bytes)?;
+    }
+    Ok(socket.into())
+}
+
+/// Runs one connection to its end, on its thread.
+async fn serve(node: Arc<Node>, socket: TcpStream, peer: SocketAddr) -> io::Result<()> {
+    let id = node.new_id();
+    let peer =
+        Peer { address: peer.to_string(), is_loopback: peer.ip().to_canonical().is_loopback() };
+    // Only to spread generated names and random exchanges; nothing secret hangs on it.
+    let seed = rand::random();
+    let session = Session::new(id, Arc::clone(&node.settings), peer, seed, now());
+    let connection = Arc::new(Connection::new(id, socket, session)?);
+    node.register(id, Recipient::Connection(Arc::clone(&connection)));
+    if node.alarm_is_raised() {
+        let letter = Letter::Session(ToSession::Blocked(Some(LOW_ON_MEMORY)));
+        with_runner(&node, |runner| runner.run_connection(&connection, letter));
+    }
+    connection.drive(node).await;
+    Ok(())
+}

@@ -1,0 +1,172 @@
+//! A node: every actor of the process, and who is who.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+use leveret_broker::flow::{AlarmChange, MemoryAlarm};
+use leveret_broker::message::{ConnectionId, ToMeta, ToSession, ToShard};
+use leveret_broker::{Meta, Shard};
+use leveret_log::MemoryLog;
+use leveret_queue::Time;
+use leveret_session::Settings;
+use leveret_topology::Topology;
+use tokio::sync::Notify;
+
+use crate::connection::Connection;
+use crate::turn::Actor;
+
+/// All actors of a process, shared by its threads.
+#[derive(Debug)]
+pub struct Node {
+    /// What sessions are told at their birth.
+    pub settings: Arc<Settings>,
+    /// Shards, by index.
+    pub shards: Vec<ShardActor>,
+    /// The topology's owner.
+    pub meta: Actor<Meta, ToMeta>,
+    topology: RwLock<Topology>,
+    recipients: RwLock<HashMap<ConnectionId, Recipient, FixedState>>,
+    next_connection: AtomicU64,
+    alarm: Mutex<MemoryAlarm>,
+    alarm_is_raised: AtomicBool,
+    /// Mirror of the alarm's limit, so that a turn need not lock it.
+    memory_limit: AtomicU64,
+    /// Woken when a shard's next timeout comes earlier than it was.
+    pub timers_changed: Notify,
+}
+
+/// A shard and what others may know of it without its turn.
+#[derive(Debug)]
+pub struct ShardActor {
+    /// State and inbox.
+    pub actor: Actor<Shard<MemoryLog>, ToShard>,
+    /// When it must run by itself, ms since the epoch; `u64::MAX` for never.
+    pub due_ms: AtomicU64,
+    /// Bytes it holds.
+    pub held_bytes: AtomicU64,
+}
+
+/// Somebody who gets letters under a [`ConnectionId`].
+#[derive(Clone, Debug)]
+pub enum Recipient {
+    /// An AMQP connection.
+    Connection(Arc<Connection>),
+    /// A request of the control socket: it waits for one answer.
+    Request(tokio::sync::mpsc::UnboundedSender<ToSession>),
+}
+
+impl Node {
+    /// A node with an empty memory log per shard.
+    pub fn new(settings: Arc<Settings>, topology: Topology, memory_limit: u64) -> Self {
+        let count = settings.shards;
+        let shards = (0..count).map(|index| ShardActor {
+            actor: Actor::new(Shard::new(index, count, MemoryLog::default())),
+            due_ms: AtomicU64::new(u64::MAX),
+            held_bytes: AtomicU64::new(0),
+        });
+        Self {
+            shards: shards.collect(),
+            meta: Actor::new(Meta::new(count)),
+            topology: RwLock::new(topology),
+            recipients: RwLock::new(HashMap::default()),
+            next_connection: AtomicU64::new(1),
+            alarm: Mutex::new(MemoryAlarm::new(memory_limit)),
+            alarm_is_raised: AtomicBool::new(false),
+            memory_limit: AtomicU64::new(memory_limit),
+            timers_changed: Notify::new(),
+            settings,
+        }
+    }
+
+    /// The names, to read. Held for one turn.
+    pub fn topology(&self) -> RwLockReadGuard<'_, Topology> {
+        self.topology.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The names, to change: for the turn of [`Meta`] alone.
+    pub(crate) fn topology_mut(&self) -> RwLockWriteGuard<'_, Topology> {
+        self.topology.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A number no other connection of this process has or had.
+    pub fn new_id(&self) -> ConnectionId {
+        ConnectionId::new(self.next_connection.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Makes letters to `id` reach `recipient`.
+    pub fn register(&self, id: ConnectionId, recipient: Recipient) {
+        self.recipients_mut().insert(id, recipient);
+    }
+
+    /// Letters to `id` go nowhere from now on.
+    pub fn forget(&self, id: ConnectionId) {
+        self.recipients_mut().remove(&id);
+    }
+
+    /// Who gets letters to `id`.
+    pub fn recipient(&self, id: ConnectionId) -> Option<Recipient> {
+        self.recipients.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
+    }
+
+    /// Every AMQP connection, oldest first.
+    pub fn connections(&self) -> Vec<Arc<Connection>> {
+        let recipients = self.recipients.read().unwrap_or_else(PoisonError::into_inner);
+        let mut connections: Vec<_> = recipients
+            .values()
+            .filter_map(|recipient| match recipient {
+                Recipient::Connection(connection) => Some(Arc::clone(connection)),
+                Recipient::Request(_) => None,
+            })
+            .collect();
+        connections.sort_by_key(|connection| connection.id());
+        connections
+    }
+
+    fn recipients_mut(&self) -> RwLockWriteGuard<'_, HashMap<ConnectionId, Recipient, FixedState>> {
+        self.recipients.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Memory that messages take, in bytes.
+    pub fn held_bytes(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.held_bytes.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Whether publishers are blocked.
+    pub fn alarm_is_raised(&self) -> bool {
+        self.alarm_is_raised.load(Ordering::Relaxed)
+    }
+
+    /// The memory watermark in bytes.
+    pub fn memory_limit(&self) -> u64 {
+        self.memory_limit.load(Ordering::Relaxed)
+    }
+
+    /// Moves the memory watermark.
+    pub fn set_memory_limit(&self, limit: u64) -> Option<AlarmChange> {
+        self.alarm.lock().unwrap_or_else(PoisonError::into_inner).set_limit(limit);
+        self.memory_limit.store(limit, Ordering::Relaxed);
+        self.update_alarm()
+    }
+
+    /// Compares the memory in use with the watermark; cheap when nothing changes.
+    pub fn check_alarm(&self) -> Option<AlarmChange> {
+        let over = self.held_bytes() > self.memory_limit();
+        // While it is raised the exact rule (it falls a little below the limit) decides.
+        if over || self.alarm_is_raised() { self.update_alarm() } else { None }
+    }
+
+    fn update_alarm(&self) -> Option<AlarmChange> {
+        let mut alarm = self.alarm.lock().unwrap_or_else(PoisonError::into_inner);
+        let change = alarm.update(self.held_bytes());
+        self.alarm_is_raised.store(alarm.is_raised(), Ordering::Relaxed);
+        change
+    }
+}
+
+/// The wall clock, as the broker counts time: ms since the Unix epoch.
+pub fn now() -> Time {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    Time::from_ms(since.map_or(0, |since| since.as_millis() as u64))
+}

@@ -1,0 +1,308 @@
+//! A thread's list of turns to run, and the buffers it runs them with.
+//!
+//! Hot path: turns follow each other on one thread, first come, first served; buffers are reused.
+//!
+//! Whoever got an actor's duty (see [`turn`](crate::turn)) puts it on its own thread's list and works
+//! the list off at once: the bytes of a publisher become letters to a shard, the shard's turn becomes
+//! letters to consumers' connections, and their turns write to sockets, all before the thread waits
+//! again. After [`TURNS_MAX`] the thread looks at its sockets and timers before it goes on.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use leveret_amqp::outbuf::OutBuf;
+use leveret_broker::flow::{AlarmChange, LOW_ON_MEMORY};
+use leveret_broker::message::{
+    Outbox, Reply, Settle, Settlement, ToMeta, ToSession, ToShard, shard_of,
+};
+use tokio::sync::Notify;
+
+use crate::connection::{Connection, Letter, Workplace};
+use crate::node::{Node, Recipient, now};
+
+/// Turns a thread runs before it looks at its sockets and timers again.
+const TURNS_MAX: usize = 256;
+
+/// An actor whose duty this thread has.
+#[derive(Debug)]
+enum Due {
+    Shard(usize),
+    Meta,
+    Connection(Arc<Connection>),
+}
+
+/// A thread's list and buffers.
+#[derive(Debug)]
+pub struct Runner {
+    node: Arc<Node>,
+    due: VecDeque<Due>,
+    outbox: Outbox,
+    out: OutBuf,
+    block: Vec<u8>,
+    shard_letters: Vec<ToShard>,
+    meta_letters: Vec<ToMeta>,
+    connection_letters: Vec<Letter>,
+    /// Tells this thread's [`keep_working`] that the list is not empty.
+    more: Arc<Notify>,
+}
+
+thread_local! {
+    static RUNNER: RefCell<Option<Runner>> = const { RefCell::new(None) };
+}
+
+/// Gives this thread its runner. Turns need one; [`keep_working`] must run on the thread too.
+pub fn install_runner(node: Arc<Node>) -> Arc<Notify> {
+    let more = Arc::new(Notify::new());
+    let runner = Runner {
+        node,
+        due: VecDeque::new(),
+        outbox: Outbox::default(),
+        out: OutBuf::new(),
+        block: Vec::new(),
+        shard_letters: Vec::new(),
+        meta_letters: Vec::new(),
+        connection_letters: Vec::new(),
+        more: Arc::clone(&more),
+    };
+    RUNNER.with_borrow_mut(|place| *place = Some(runner));
+    more
+}
+
+/// Works the thread's list off whenever a burst left something on it.
+pub async fn keep_working(more: Arc<Notify>) {
+    loop {
+        more.notified().await;
+        RUNNER.with_borrow_mut(|runner| runner.as_mut().map(Runner::work));
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Runs `f` with the thread's runner; makes one for a thread that has none (tests, tools).
+pub fn with_runner<T>(node: &Arc<Node>, f: impl FnOnce(&mut Runner) -> T) -> T {
+    RUNNER.with_borrow_mut(|place| match place {
+        Some(runner) => f(runner),
+        None => unreachable!("thread without a runner: node of {} shards", node.shards.len()),
+    })
+}
+
+impl Runner {
+    /// Leaves a letter with a connection and works off all that follows from it.
+    pub fn run_connection(&mut self, connection: &Arc<Connection>, letter: Letter) {
+        self.post_connection(connection, letter);
+        self.work();
+    }
+
+    /// Leaves a letter with a shard and works off all that follows from it.
+    pub fn run_shard(&mut self, index: usize, letter: ToShard) {
+        self.outbox.shard(index, letter);
+        self.post();
+        self.work();
+    }
+
+    /// Leaves a letter with the topology's owner and works off all that follows from it.
+    pub fn run_meta(&mut self, letter: ToMeta) {
+        self.outbox.meta.push(letter);
+        self.post();
+        self.work();
+    }
+
+    /// Tells every connection that publishers are blocked, or no longer.
+    pub fn announce(&mut self, change: AlarmChange) {
+        let reason = match change {
+            AlarmChange::Raised => Some(LOW_ON_MEMORY),
+            AlarmChange::Cleared => None,
+        };
+        match change {
+            AlarmChange::Raised => tracing::warn!(
+                held_bytes = self.node.held_bytes(),
+                limit_bytes = self.node.memory_limit(),
+                "memory watermark is reached: publishers are blocked until consumers catch up"
+            ),
+            AlarmChange::Cleared => tracing::info!("memory is below its watermark again"),
+        }
+        for connection in self.node.connections() {
+            self.post_connection(&connection, Letter::Session(ToSession::Blocked(reason)));
+        }
+    }
+
+    fn post_connection(&mut self, connection: &Arc<Connection>, letter: Letter) {
+        if connection.actor.post_one(letter) {
+            self.due.push_back(Due::Connection(Arc::clone(connection)));
+        }
+    }
+
+    /// Works the list off.
+    pub fn work(&mut self) {
+        let mut turns = 0;
+        while let Some(due) = self.due.pop_front() {
+            match due {
+                Due::Connection(connection) => self.connection_turn(connection),
+                Due::Shard(index) => self.shard_turn(index),
+                Due::Meta => self.meta_turn(),
+            }
+            turns += 1;
+            if turns == TURNS_MAX {
+                if !self.due.is_empty() {
+                    self.more.notify_one();
+                }
+                return;
+            }
+        }
+    }
+
+    fn connection_turn(&mut self, connection: Arc<Connection>) {
+        if !connection.actor.pick_up(&mut self.connection_letters) {
+            return;
+        }
+        let node = Arc::clone(&self.node);
+        let mut state = connection.actor.state();
+        {
+            let topology = node.topology();
+            let mut work = Workplace {
+                out: &mut self.out,
+                outbox: &mut self.outbox,
+                block: &mut self.block,
+                topology: &topology,
+                shards: node.shards.len(),
+            };
+            connection.turn(&mut state, &mut self.connection_letters, &mut work);
+        }
+        // Letters first, bytes second: who reads our answer finds what it is about done or queued.
+        self.post();
+        let wants_more = {
+            let topology = node.topology();
+            let mut work = Workplace {
+                out: &mut self.out,
+                outbox: &mut self.outbox,
+                block: &mut self.block,
+                topology: &topology,
+                shards: node.shards.len(),
+            };
+            connection.write(&mut state, &mut work)
+        };
+        drop(state);
+        self.post();
+        if connection.is_done() {
+            node.forget(connection.id());
+        } else if wants_more {
+            // We have the duty: the letter only keeps it.
+            let _ = connection.actor.post_one(Letter::More);
+        }
+        self.due.push_back(Due::Connection(connection));
+    }
+
+    fn shard_turn(&mut self, index: usize) {
+        let node = Arc::clone(&self.node);
+        let Some(shard) = node.shards.get(index) else { return };
+        if !shard.actor.pick_up(&mut self.shard_letters) {
+            return;
+        }
+        let mut state = shard.actor.state();
+        let has_more = {
+            let topology = node.topology();
+            state.turn(&mut self.shard_letters, &topology, now(), &mut self.outbox)
+        };
+        shard.held_bytes.store(state.usage().held_bytes, Ordering::Relaxed);
+        let due = state.next_timeout().map_or(u64::MAX, |at| at.ms());
+        if due < shard.due_ms.swap(due, Ordering::AcqRel) {
+            node.timers_changed.notify_one();
+        }
+        drop(state);
+        if has_more {
+            let _ = shard.actor.post_one(ToShard::Continue);
+        }
+        self.post();
+        if let Some(change) = node.check_alarm() {
+            self.announce(change);
+        }
+        self.due.push_back(Due::Shard(index));
+    }
+
+    fn meta_turn(&mut self) {
+        let node = Arc::clone(&self.node);
+        if !node.meta.pick_up(&mut self.meta_letters) {
+            return;
+        }
+        {
+            let mut topology = node.topology_mut();
+            node.meta.state().turn(&mut self.meta_letters, &mut topology, &mut self.outbox);
+        }
+        self.post();
+        self.due.push_back(Due::Meta);
+    }
+
+    /// Puts the letters of a turn into their inboxes, and actors whose duty that brings on the list.
+    fn post(&mut self) {
+        let Self { node, due, outbox, .. } = self;
+        for (index, letter) in outbox.shards.drain(..) {
+            let Some(shard) = node.shards.get(index) else { continue };
+            if shard.actor.post_one(letter) {
+                due.push_back(Due::Shard(index));
+            }
+        }
+        if !outbox.meta.is_empty() && node.meta.post(outbox.meta.drain(..)) {
+            due.push_back(Due::Meta);
+        }
+        let mut returned = Vec::new();
+        let mut letters = outbox.sessions.drain(..).peekable();
+        while let Some((id, letter)) = letters.next() {
+            match node.recipient(id) {
+                Some(Recipient::Connection(connection)) => {
+                    // Most turns write to few connections: one lock for a run of letters to the same.
+                    let rest = std::iter::from_fn(|| {
+                        letters.next_if(|(other, _)| *other == id).map(|(_, letter)| letter)
+                    });
+                    let run = std::iter::once(letter).chain(rest).map(Letter::Session);
+                    if connection.actor.post(run) {
+                        due.push_back(Due::Connection(connection));
+                    }
+                }
+                Some(Recipient::Request(sender)) => {
+                    // A request that gave up waiting does not want its answer.
+                    let _ = sender.send(letter);
+                }
+                None => return_undelivered(letter, node.shards.len(), &mut returned),
+            }
+        }
+        for (index, letter) in returned {
+            let Some(shard) = node.shards.get(index) else { continue };
+            if shard.actor.post_one(letter) {
+                due.push_back(Due::Shard(index));
+            }
+        }
+    }
+}
+
+/// A letter to a connection that ended. Messages in it were given out and never reached anybody: they go
+/// back to their queues. The rest means nothing any more.
+pub(crate) fn return_undelivered(
+    letter: ToSession,
+    shards: usize,
+    out: &mut Vec<(usize, ToShard)>,
+) {
+    let deliveries = match letter {
+        ToSession::Deliver(deliveries) => deliveries,
+        ToSession::Reply { reply: Reply::Got { delivery, .. }, .. } => vec![delivery],
+        _ => return,
+    };
+    let mut by_shard: Vec<Vec<Settlement>> = vec![Vec::new(); shards];
+    for delivery in deliveries {
+        let Some(unacked) = delivery.unacked else { continue };
+        let settlement = Settlement {
+            queue: delivery.queue,
+            unacked,
+            offset: delivery.offset,
+            how: Settle::Requeue { counts: false },
+        };
+        if let Some(list) = by_shard.get_mut(shard_of(delivery.queue, shards)) {
+            list.push(settlement);
+        }
+    }
+    for (index, settlements) in by_shard.into_iter().enumerate() {
+        if !settlements.is_empty() {
+            out.push((index, ToShard::Settle(settlements)));
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! `leveret serve`: from options to a running node, and to its end.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use leveret_amqp::reply::ReplyCode;
+use leveret_broker::message::ToSession;
+use leveret_session::Settings;
+use leveret_topology::Topology;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::connection::Letter;
+use crate::control::{self, About};
+use crate::listener::{SocketOptions, accept, bind};
+use crate::node::Node;
+use crate::runner::{install_runner, keep_working, with_runner};
+use crate::threads::Threads;
+
+/// What a node is started with: the configuration, made definite.
+#[derive(Debug)]
+pub struct Options {
+    /// AMQP listeners.
+    pub listeners: Vec<SocketAddr>,
+    /// Threads that run turns.
+    pub threads: usize,
+    /// What sessions are told.
+    pub settings: Settings,
+    /// Names known from the start.
+    pub topology: Topology,
+    /// The memory watermark, in bytes.
+    pub memory_limit: u64,
+    /// For every socket.
+    pub sockets: SocketOptions,
+    /// The control socket.
+    pub control: std::path::PathBuf,
+    /// What `leveret ctl status` tells.
+    pub about: About,
+}
+
+/// How long clients have to answer `connection.close` when the broker stops.
+const STOP_PATIENCE: Duration = Duration::from_secs(3);
+
+/// Runs a node until a signal or `leveret ctl stop` ends it.
+pub fn run(options: Options) -> anyhow::Result<()> {
+    let files = raise_file_limit();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async move {
+        let node =
+            Arc::new(Node::new(Arc::new(options.settings), options.topology, options.memory_limit));
+        let mut sockets = Vec::new();
+        for &address in &options.listeners {
+            let socket = bind(address, &options.sockets).with_context(|| {
+                format!(
+                    "cannot listen on {address}; is another broker running? \
+                     choose another port with listeners.tcp.default"
+                )
+            })?;
+            sockets.push((address, socket));
+        }
+        // The main thread runs turns too: those of the control socket and of the stop.
+        let more = install_runner(Arc::clone(&node));
+        tokio::spawn(keep_working(more));
+        let threads = Arc::new(Threads::start(&node, options.threads)?);
+        let stop = Arc::new(tokio::sync::Notify::new());
+        let started = options.about.started;
+        let about = Arc::new(options.about);
+        control::listen(&options.control, Arc::clone(&node), about, Arc::clone(&stop))?;
+        let open = Arc::new(AtomicUsize::new(0));
+        let mut accepting = Vec::new();
+        for (_, socket) in sockets {
+            let listener = tokio::net::TcpListener::from_std(socket)?;
+            let (node, threads) = (Arc::clone(&node), Arc::clone(&threads));
+            let (sockets, open) = (options.sockets.clone(), Arc::clone(&open));
+            accepting.push(tokio::spawn(accept(listener, node, threads, sockets, open)));
+        }
+        announce_ready(&options.listeners, started, files);
+
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        tokio::select! {
+            _ = terminate.recv() => tracing::info!("stopping: SIGTERM"),
+            _ = interrupt.recv() => tracing::info!("stopping: SIGINT"),
+            () = stop.notified() => tracing::info!("stopping: asked to by leveret ctl stop"),
+        }
+        for task in accepting {
+            task.abort();
+        }
+        close_connections(&node).await;
+        // Somebody may have removed it; there is nothing to do about it.
+        let _ = std::fs::remove_file(&options.control);
+        if let Ok(threads) = Arc::try_unwrap(threads) {
+            threads.stop();
+        }
+        tracing::info!("stopped");
+        Ok(())
+    })
+}
+
+/// The one line that says the broker is ready.
+fn announce_ready(listeners: &[SocketAddr], started: std::time::Instant, files: Option<u64>) {
+    let addresses: Vec<String> = listeners.iter().map(ToString::to_string).collect();
+    tracing::info!(
+        amqp = addresses.join(", "),
+        started_in_ms = started.elapsed().as_millis() as u64,
+        open_files_max = files.unwrap_or(0),
+        "Leveret {} is ready",
+        env!("CARGO_PKG_VERSION"),
+    );
+}
+
+/// Tells every client that the broker stops, and waits a little for their answers.
+async fn close_connections(node: &Arc<Node>) {
+    for connection in node.connections() {
+        let close = ToSession::Close {
+            code: ReplyCode::ConnectionForced,
+            text: "broker forced connection closure with reason 'shutdown'".to_owned(),
+        };
+        with_runner(node, |runner| runner.run_connection(&connection, Letter::Session(close)));
+    }
+    let deadline = tokio::time::Instant::now() + STOP_PATIENCE;
+    while !node.connections().is_empty() && tokio::time::Instant::now() < deadline {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let left = node.connections().len();
+    if left > 0 {
+        tracing::warn!(left, "clients did not answer connection.close; their sockets are closed");
+    }
+}
+
+/// Raises the limit of open files to what the system allows; every connection is one.
+fn raise_file_limit() -> Option<u64> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::warn!(%error, "the limit of open files stays as it is");
+    }
+    getrlimit(Resource::Nofile).current
+}

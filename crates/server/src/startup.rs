@@ -1,0 +1,230 @@
+//! From a configuration to the definite options of a node.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::Context as _;
+use leveret_config::{Config, ListenAddress, Notice, Product, files};
+use leveret_session::{Mechanism, Settings};
+use leveret_topology::Topology;
+
+use crate::control::About;
+use crate::listener::SocketOptions;
+use crate::logging;
+use crate::serve::{Options, run};
+
+/// The version of RabbitMQ whose behaviour clients may expect of us.
+///
+/// Clients branch on it: kombu takes `global` prefetch from 3.3 to 3.x, which is what 3.13 does.
+pub const COMPATIBLE_VERSION: &str = "3.13.7";
+
+/// Runs a node with this configuration until it is stopped.
+///
+/// `notices` are what reading the configuration had to say; they are logged first.
+pub fn serve(config: &Config, notices: &[Notice]) -> anyhow::Result<()> {
+    let started = Instant::now();
+    let data_dir = files::data_dir(config);
+    let log_dir = config.log.dir.as_ref().map_or_else(|| data_dir.join("log"), Into::into);
+    logging::install(&config.log, &log_dir)?;
+    for notice in notices {
+        if notice.is_warning {
+            tracing::warn!("{}", notice.text);
+        } else {
+            tracing::info!("{}", notice.text);
+        }
+    }
+    run(options(config, started)?)
+}
+
+/// Makes every choice that the configuration leaves open.
+pub(crate) fn options(config: &Config, started: Instant) -> anyhow::Result<Options> {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let threads = match config.node.threads {
+        0 => cores,
+        n => n as usize,
+    };
+    let shards = match config.node.shards {
+        0 => threads,
+        n => n as usize,
+    };
+    let mut listeners = Vec::new();
+    for (name, address) in config.listeners.tcp.iter() {
+        let found =
+            resolve(address).with_context(|| format!("listeners.tcp.{name} = {address}"))?;
+        listeners.push(found);
+    }
+    let memory = config.resources.total_memory.map_or_else(machine_memory, |bytes| bytes.get());
+    let data_dir = files::data_dir(config);
+    std::fs::create_dir_all(&data_dir).with_context(|| {
+        format!(
+            "cannot make the data directory {}; choose another one with --data-dir",
+            data_dir.display()
+        )
+    })?;
+    Ok(Options {
+        listeners: listeners.clone(),
+        threads,
+        settings: settings(config, shards),
+        topology: topology(config)?,
+        memory_limit: config.resources.memory_high_watermark.resolve(memory),
+        sockets: SocketOptions {
+            backlog: config.listeners.backlog as i32,
+            nodelay: config.listeners.nodelay,
+            keepalive: config.listeners.keepalive,
+            send_buffer: config.listeners.sndbuf.map(|bytes| bytes.get() as usize),
+            receive_buffer: config.listeners.recbuf.map(|bytes| bytes.get() as usize),
+            connections_max: config.connections.connection_max.0.map(|max| max as usize),
+        },
+        control: files::ctl_socket(config),
+        about: About {
+            node_name: node_name(config),
+            product_name: config
+                .identity
+                .product_name
+                .clone()
+                .unwrap_or_else(|| "Leveret".to_owned()),
+            product_version: config
+                .identity
+                .product_version
+                .clone()
+                .unwrap_or_else(|| env!("CARGO_PKG_VERSION").to_owned()),
+            data_dir,
+            environment: config.shown(),
+            listeners,
+            threads,
+            machine_memory: memory,
+            started,
+        },
+    })
+}
+
+fn settings(config: &Config, shards: usize) -> Settings {
+    let connections = &config.connections;
+    let access = &config.access;
+    let product = match config.identity.product {
+        Product::Leveret => "Leveret",
+        Product::RabbitMq => "RabbitMQ",
+    };
+    let mechanisms = [Mechanism::Plain, Mechanism::AmqPlain, Mechanism::Anonymous];
+    let offered =
+        |mechanism: &Mechanism| access.auth_mechanisms.iter().any(|name| name == mechanism.name());
+    let anonymous = (access.anonymous_login_user != "none").then(|| {
+        let password = access.anonymous_login_pass.reveal().to_owned();
+        (access.anonymous_login_user.clone(), password)
+    });
+    let consumers = connections.consumer_max_per_channel.0;
+    Settings {
+        product: product.to_owned(),
+        version: COMPATIBLE_VERSION.to_owned(),
+        cluster_name: cluster_name(config),
+        frame_max: u32::try_from(connections.frame_max.get()).unwrap_or(u32::MAX),
+        initial_frame_max: u32::try_from(connections.initial_frame_max.get()).unwrap_or(u32::MAX),
+        channel_max: connections.channel_max,
+        heartbeat_s: u16::try_from(connections.heartbeat.get()).unwrap_or(u16::MAX),
+        handshake_timeout_ms: connections.handshake_timeout.get(),
+        max_message_size: connections.max_message_size.get(),
+        loopback_users: access.loopback_users.iter().map(str::to_owned).collect(),
+        mechanisms: mechanisms.into_iter().filter(offered).collect(),
+        anonymous_login: anonymous,
+        consumer_timeout_ms: Some(connections.consumer_timeout.get()),
+        consumer_max_per_channel: consumers.map(|max| u32::try_from(max).unwrap_or(u32::MAX)),
+        shards,
+        default_vhost: access.default_vhost.clone(),
+        ..Settings::default()
+    }
+}
+
+/// The node's name, as `rabbitmqctl` users know it.
+pub fn node_name(config: &Config) -> String {
+    config.node.name.clone().unwrap_or_else(|| {
+        let uname = rustix::system::uname();
+        let host = uname.nodename().to_string_lossy();
+        let short = host.split('.').next().unwrap_or("localhost");
+        format!("rabbit@{short}")
+    })
+}
+
+fn cluster_name(config: &Config) -> String {
+    config.node.cluster_name.clone().unwrap_or_else(|| node_name(config))
+}
+
+/// The names a node knows before anybody connects: from the definitions file, or the default user and vhost.
+fn topology(config: &Config) -> anyhow::Result<Topology> {
+    let access = &config.access;
+    let mut topology = Topology::new();
+    match &access.load_definitions {
+        Some(path) => {
+            for file in definition_files(Path::new(path))? {
+                let json = std::fs::read_to_string(&file)
+                    .with_context(|| format!("cannot read the definitions {}", file.display()))?;
+                topology
+                    .import_definitions(&json)
+                    .with_context(|| format!("in the definitions {}", file.display()))?;
+            }
+        }
+        None => {
+            let tags: Vec<&str> = access.default_user_tags.iter().collect();
+            topology.bootstrap(&leveret_topology::Bootstrap {
+                user: &access.default_user,
+                password: access.default_pass.reveal(),
+                salt: rand::random(),
+                tags: &tags,
+                vhost: &access.default_vhost,
+                permissions: [
+                    &access.default_configure,
+                    &access.default_write,
+                    &access.default_read,
+                ],
+            })?;
+        }
+    }
+    Ok(topology)
+}
+
+/// One file, or all `.json` files of a directory by name.
+fn definition_files(path: &Path) -> anyhow::Result<Vec<std::path::PathBuf>> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(path)? {
+        let file = entry?.path();
+        if file.extension().is_some_and(|ending| ending == "json") {
+            files.push(file);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// All addresses when no host is named: IPv6, which takes IPv4 too where the system has it.
+fn resolve(address: &ListenAddress) -> anyhow::Result<SocketAddr> {
+    match &address.host {
+        None => {
+            let any = std::net::Ipv6Addr::UNSPECIFIED;
+            let has_ipv6 = std::net::UdpSocket::bind((any, 0)).is_ok();
+            let any4 = std::net::Ipv4Addr::UNSPECIFIED;
+            Ok(if has_ipv6 { (any, address.port).into() } else { (any4, address.port).into() })
+        }
+        Some(host) => (host.as_str(), address.port)
+            .to_socket_addrs()?
+            .next()
+            .with_context(|| format!("the host '{host}' has no address")),
+    }
+}
+
+/// The machine's memory in bytes, or what the control group allows of it.
+fn machine_memory() -> u64 {
+    let machine = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
+        let line = text.lines().find(|line| line.starts_with("MemTotal:"))?;
+        let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+        Some(kib * 1024)
+    });
+    let group = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"]
+        .iter()
+        .find_map(|path| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok());
+    let known = machine.into_iter().chain(group).min();
+    // RabbitMQ assumes 1 GiB where it cannot tell.
+    known.unwrap_or(1 << 30)
+}

@@ -1,0 +1,285 @@
+//! A simulated client: one connection, its channels, and what it checks of all that it gets.
+//!
+//! It reads and writes real AMQP with the codec of the broker, but shares no logic with it: what a
+//! channel may do and what an answer means is written here a second time, from the specification.
+
+mod channel;
+mod work;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use leveret_amqp::content::ContentHeader;
+use leveret_amqp::frame::{BODY, Decoder, Event, FRAME_END, HEADER, METHOD, ProtocolHeader};
+use leveret_amqp::method::{Method, channel as channel_methods, connection};
+use leveret_amqp::table::{RawTable, Table, Value};
+
+use crate::plan::QueueIndex;
+use crate::random::Random;
+use crate::shadow::{Check, Shadow};
+pub(crate) use channel::Channel;
+pub(crate) use work::Mood;
+
+/// Smallest frames that the protocol allows, so that bodies are often split.
+const FRAME_MAX: u32 = 4096;
+
+/// How far a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// The header or `start-ok` or `open` was sent, no `open-ok` came.
+    Opening,
+    Open,
+    /// `close` was sent, no `close-ok` came.
+    Closing,
+    /// Over: nothing more comes or goes.
+    Closed,
+}
+
+/// One client.
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub(crate) name: usize,
+    pub(crate) state: State,
+    decoder: Decoder,
+    /// Bytes that came and are no whole frame yet.
+    input: Vec<u8>,
+    /// Frames by channel, to be sent in order within each and mixed among them.
+    output: BTreeMap<u16, VecDeque<Vec<u8>>>,
+    pub(crate) channels: BTreeMap<u16, Channel>,
+    pub(crate) is_blocked: bool,
+    /// Exclusive queues it declared.
+    pub(crate) fleeting: Vec<QueueIndex>,
+    /// What it sends and gets, in words, when somebody is going to read it.
+    pub(crate) diary: Option<Vec<String>>,
+}
+
+/// What a client borrows while it acts or reads.
+pub(crate) struct World<'a> {
+    pub(crate) shadow: &'a mut Shadow,
+    pub(crate) random: &'a mut Random,
+    pub(crate) next_publisher: &'a mut u32,
+}
+
+impl Client {
+    /// A client that is about to connect: its first bytes wait in its output.
+    pub(crate) fn new(name: usize, keeps_diary: bool) -> Self {
+        let mut client = Self {
+            name,
+            state: State::Opening,
+            decoder: Decoder::new(FRAME_MAX),
+            input: Vec::new(),
+            output: BTreeMap::new(),
+            channels: BTreeMap::new(),
+            is_blocked: false,
+            fleeting: Vec::new(),
+            diary: keeps_diary.then(Vec::new),
+        };
+        // `connection.start` has a table of its own size, before any limit was agreed on.
+        client.decoder.set_frame_max(131_072);
+        client.output.entry(0).or_default().push_back(ProtocolHeader::BYTES.to_vec());
+        client
+    }
+
+    /// Whether it has something for the socket.
+    pub(crate) fn has_output(&self) -> bool {
+        self.output.values().any(|frames| !frames.is_empty())
+    }
+
+    /// Moves some frames to the socket, channels mixed at random.
+    pub(crate) fn send(&mut self, random: &mut Random, socket: &mut VecDeque<u8>) -> usize {
+        let mut sent = 0;
+        for _ in 0..=random.below(12) {
+            let ready: Vec<u16> = self
+                .output
+                .iter()
+                .filter(|(_, frames)| !frames.is_empty())
+                .map(|(&channel, _)| channel)
+                .collect();
+            let Some(channel) = random.pick(&ready) else { break };
+            let frame = self.output.get_mut(channel).and_then(VecDeque::pop_front);
+            let frame = frame.unwrap_or_default();
+            sent += frame.len();
+            socket.extend(frame);
+        }
+        sent
+    }
+
+    pub(crate) fn put_method<'a>(&mut self, channel: u16, method: impl Into<Method<'a>>) {
+        let (mut payload, method) = (Vec::new(), method.into());
+        self.note(|| format!("will send {channel}: {method:?}"));
+        method.encode(&mut payload);
+        self.put_frame(METHOD, channel, &payload);
+    }
+
+    fn put_frame(&mut self, kind: u8, channel: u16, payload: &[u8]) {
+        let mut frame = Vec::with_capacity(payload.len() + 8);
+        frame.push(kind);
+        frame.extend_from_slice(&channel.to_be_bytes());
+        frame.extend_from_slice(&(payload.len() as u32).to_be_bytes());
+        frame.extend_from_slice(payload);
+        frame.push(FRAME_END);
+        self.output.entry(channel).or_default().push_back(frame);
+    }
+
+    /// A content header and as many body frames as it takes.
+    fn put_content(&mut self, channel: u16, properties: &[u8], body: &[u8]) {
+        let mut header = Vec::with_capacity(12 + properties.len());
+        header.extend_from_slice(&60_u16.to_be_bytes());
+        header.extend_from_slice(&0_u16.to_be_bytes());
+        header.extend_from_slice(&(body.len() as u64).to_be_bytes());
+        header.extend_from_slice(properties);
+        self.put_frame(HEADER, channel, &header);
+        for part in body.chunks(FRAME_MAX as usize - 8) {
+            self.put_frame(BODY, channel, part);
+        }
+    }
+
+    /// Takes bytes from the socket.
+    pub(crate) fn read(&mut self, bytes: &[u8], world: &mut World<'_>) -> Check {
+        let mut input = std::mem::take(&mut self.input);
+        input.extend_from_slice(bytes);
+        let mut rest = &input[..];
+        while self.state != State::Closed {
+            let event = self.decoder.next(rest).map_err(|error| format!("frames: {error}"))?;
+            let Some((event, used)) = event else { break };
+            self.event(event, world)?;
+            rest = rest.get(used..).unwrap_or_default();
+        }
+        self.input = rest.to_vec();
+        Ok(())
+    }
+
+    fn note(&mut self, line: impl FnOnce() -> String) {
+        if let Some(diary) = &mut self.diary {
+            let mut line = format!("    client {} {}", self.name, line());
+            line.truncate(300);
+            diary.push(line);
+        }
+    }
+
+    fn event(&mut self, event: Event<'_>, world: &mut World<'_>) -> Check {
+        match event {
+            Event::Heartbeat => Ok(()),
+            Event::Method { channel: 0, payload } => {
+                self.connection_method(decode(payload)?, world.shadow)
+            }
+            Event::Method { channel, payload } => {
+                let method = decode(payload)?;
+                self.note(|| format!("gets {channel}: {method:?}"));
+                if let Method::ChannelClose(close) = method {
+                    return self.channel_closed(channel, &close);
+                }
+                let open = self.open_channel(channel, method.name())?;
+                open.method(&method, world)?;
+                match method {
+                    Method::QueueDeclareOk(ok) => self.queue_declared(ok.queue, world.shadow),
+                    Method::ChannelCloseOk(_) => _ = self.channels.remove(&channel),
+                    _ => {}
+                }
+                Ok(())
+            }
+            Event::Header { channel, payload } => {
+                let header = ContentHeader::decode(payload)
+                    .map_err(|error| format!("content header: {error:?}"))?;
+                let open = self.open_channel(channel, "content header")?;
+                open.header(&header, world)
+            }
+            Event::Body { channel, part, .. } => {
+                let open = self.open_channel(channel, "content body")?;
+                open.body(part, world)
+            }
+        }
+    }
+
+    fn open_channel(&mut self, number: u16, what: &str) -> Check<&mut Channel> {
+        let name = self.name;
+        self.channels
+            .get_mut(&number)
+            .ok_or_else(|| format!("client {name}: {what} on channel {number}, which is not open"))
+    }
+
+    fn connection_method(&mut self, method: Method<'_>, shadow: &mut Shadow) -> Check {
+        match method {
+            Method::ConnectionStart(_) => {
+                let capabilities: Table = ["consumer_cancel_notify", "connection.blocked"]
+                    .into_iter()
+                    .map(|name| (name.to_owned(), Value::Bool(true)))
+                    .collect();
+                let mut properties = Table::new();
+                properties.set("capabilities", capabilities);
+                let properties = encode_table(&properties);
+                self.put_method(
+                    0,
+                    connection::StartOk {
+                        client_properties: RawTable::unchecked(&properties),
+                        mechanism: "PLAIN",
+                        response: b"\0guest\0guest",
+                        locale: "en_US",
+                    },
+                );
+            }
+            Method::ConnectionTune(_) => {
+                self.put_method(
+                    0,
+                    connection::TuneOk { channel_max: 64, frame_max: FRAME_MAX, heartbeat: 0 },
+                );
+                self.put_method(
+                    0,
+                    connection::Open { virtual_host: "/", capabilities: "", insist: false },
+                );
+            }
+            Method::ConnectionOpenOk(_) => {
+                self.decoder.set_frame_max(FRAME_MAX);
+                self.state = State::Open;
+            }
+            Method::ConnectionClose(close) => {
+                return Err(format!(
+                    "client {} was closed: {} {}",
+                    self.name, close.reply_code, close.reply_text
+                ));
+            }
+            Method::ConnectionCloseOk(_) => {
+                for channel in self.channels.values_mut() {
+                    channel.everything_was_read(shadow);
+                }
+                self.channels.clear();
+                self.state = State::Closed;
+            }
+            Method::ConnectionBlocked(_) => self.is_blocked = true,
+            Method::ConnectionUnblocked(_) => self.is_blocked = false,
+            other => return Err(format!("client {}: {} on channel 0", self.name, other.name())),
+        }
+        Ok(())
+    }
+
+    fn queue_declared(&mut self, name: &str, shadow: &Shadow) {
+        let queue = shadow.queue(name).filter(|&queue| shadow.queues[queue].is_exclusive);
+        if let Some(queue) = queue.filter(|queue| !self.fleeting.contains(queue)) {
+            self.fleeting.push(queue);
+        }
+    }
+
+    /// The broker closed a channel: only after a mistake that was made on purpose.
+    fn channel_closed(&mut self, number: u16, close: &channel_methods::Close<'_>) -> Check {
+        let channel = self.open_channel(number, "channel.close")?;
+        if channel.expects_close != Some(close.reply_code) {
+            return Err(format!(
+                "channel {number} was closed: {} {}, expected {:?}",
+                close.reply_code, close.reply_text, channel.expects_close
+            ));
+        }
+        self.channels.remove(&number);
+        // What was not sent yet would be for a channel that is gone.
+        self.output.remove(&number);
+        self.put_method(number, channel_methods::CloseOk {});
+        Ok(())
+    }
+}
+
+fn decode(payload: &[u8]) -> Check<Method<'_>> {
+    Method::decode(payload).map_err(|error| format!("method: {error}"))
+}
+
+/// A table's wire bytes, without the length.
+pub(crate) fn encode_table(table: &Table) -> Vec<u8> {
+    table.to_bytes()
+}

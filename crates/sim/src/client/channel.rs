@@ -1,0 +1,355 @@
+//! One channel as its client sees it: what it waits for, what it holds, and what may come.
+
+use std::collections::BTreeMap;
+
+use leveret_amqp::content::ContentHeader;
+use leveret_amqp::method::Method;
+
+use super::World;
+use crate::plan::{DEAD, QueueIndex};
+use crate::shadow::{Check, MessageIndex, Settled, Shadow};
+
+/// The answer a channel waits for. It sends no other command meanwhile, but may publish and settle.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Awaited {
+    Open,
+    Close,
+    DeclareQueue,
+    DeclareExchange,
+    Bind,
+    Consume {
+        tag: String,
+    },
+    Cancel {
+        tag: String,
+    },
+    Get {
+        queue: QueueIndex,
+        no_ack: bool,
+    },
+    Qos,
+    Select,
+    Recover,
+    Purge,
+    Delete,
+    /// Nothing but `channel.close`, after a mistake.
+    Doom,
+}
+
+/// A consumer of the channel.
+#[derive(Debug)]
+pub(crate) struct Consumer {
+    pub(crate) queue: QueueIndex,
+    pub(crate) no_ack: bool,
+    pub(crate) prefetch: u16,
+    pub(crate) unacked: u32,
+}
+
+/// A delivery that was not settled.
+#[derive(Debug)]
+pub(crate) struct Unacked {
+    pub(crate) message: MessageIndex,
+    pub(crate) queue: QueueIndex,
+    /// None when it came by `basic.get`.
+    pub(crate) consumer: Option<String>,
+}
+
+/// A publish whose confirm did not come.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unconfirmed {
+    pub(crate) message: MessageIndex,
+    pub(crate) mandatory: bool,
+}
+
+/// Content that is coming in.
+#[derive(Debug)]
+struct Incoming {
+    from: Source,
+    /// Length of the body; none until the header came.
+    size: Option<usize>,
+    message: MessageIndex,
+    is_dead_letter: bool,
+    body: Vec<u8>,
+}
+
+#[derive(Debug)]
+enum Source {
+    Consumer { tag: String, delivery: u64, redelivered: bool },
+    Get { queue: QueueIndex, no_ack: bool, delivery: u64, redelivered: bool },
+    Return,
+}
+
+/// One channel.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    /// Names it as a publisher: numbers of channels are used again, these are not.
+    pub(crate) publisher: u32,
+    pub(crate) awaited: Option<Awaited>,
+    pub(crate) is_confirming: bool,
+    pub(crate) next_confirm: u64,
+    pub(crate) unconfirmed: BTreeMap<u64, Unconfirmed>,
+    pub(crate) consumers: BTreeMap<String, Consumer>,
+    pub(crate) unacked: BTreeMap<u64, Unacked>,
+    /// `basic.qos` for consumers to come.
+    pub(crate) prefetch: u16,
+    /// `basic.qos` with `global`.
+    pub(crate) global_prefetch: u16,
+    /// The code of the close that a mistake is going to bring.
+    pub(crate) expects_close: Option<u16>,
+    last_delivery: u64,
+    incoming: Option<Incoming>,
+    /// Sent since the last command, and before it: known to be read when its answer comes.
+    pub(crate) sent: Vec<Sent>,
+    sent_before: Vec<Sent>,
+}
+
+/// Something that has no answer of its own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Sent {
+    Publish(MessageIndex),
+    Settlement(MessageIndex, QueueIndex),
+}
+
+impl Channel {
+    pub(crate) fn new(publisher: u32) -> Self {
+        Self {
+            publisher,
+            awaited: Some(Awaited::Open),
+            is_confirming: false,
+            next_confirm: 1,
+            unconfirmed: BTreeMap::new(),
+            consumers: BTreeMap::new(),
+            unacked: BTreeMap::new(),
+            prefetch: 0,
+            global_prefetch: 0,
+            expects_close: None,
+            last_delivery: 0,
+            incoming: None,
+            sent: Vec::new(),
+            sent_before: Vec::new(),
+        }
+    }
+
+    /// Something is to come before the channel can be left in order.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.awaited.is_some() || self.expects_close.is_some() || !self.unconfirmed.is_empty()
+    }
+
+    /// A command was sent.
+    pub(crate) fn awaits(&mut self, answer: Awaited) {
+        self.awaited = Some(answer);
+        self.sent_before.append(&mut self.sent);
+    }
+
+    /// The last command was answered: all sent before it was read.
+    fn answered(&mut self, shadow: &mut Shadow) {
+        for sent in self.sent_before.drain(..) {
+            match sent {
+                Sent::Publish(message) => shadow.known(message),
+                Sent::Settlement(message, queue) => shadow.certain(message, queue),
+            }
+        }
+    }
+
+    /// The connection was closed in order: everything that was sent was read.
+    pub(crate) fn everything_was_read(&mut self, shadow: &mut Shadow) {
+        self.sent_before.append(&mut self.sent);
+        self.answered(shadow);
+    }
+
+    /// Takes a delivery out of those that wait, and tells the model how it ended.
+    pub(crate) fn settle(&mut self, delivery: u64, how: Settled, shadow: &mut Shadow) {
+        let Some(Unacked { message, queue, consumer }) = self.unacked.remove(&delivery) else {
+            return;
+        };
+        if let Some(consumer) = consumer.and_then(|tag| self.consumers.get_mut(&tag)) {
+            consumer.unacked -= 1;
+        }
+        shadow.settled(message, queue, how);
+        self.sent.push(Sent::Settlement(message, queue));
+    }
+
+    pub(crate) fn method(&mut self, method: &Method<'_>, world: &mut World<'_>) -> Check {
+        if self.incoming.is_some() {
+            return Err(format!("{} inside a content", method.name()));
+        }
+        match method {
+            Method::BasicDeliver(deliver) => {
+                let tag = deliver.consumer_tag.to_owned();
+                if !self.consumers.contains_key(&tag) {
+                    return Err(format!("a delivery for {tag}, which does not consume"));
+                }
+                let delivery = self.next_delivery(deliver.delivery_tag)?;
+                let redelivered = deliver.redelivered;
+                self.expect_content(Source::Consumer { tag, delivery, redelivered });
+            }
+            Method::BasicReturn(_) => self.expect_content(Source::Return),
+            Method::BasicAck(ack) => {
+                self.confirms(ack.delivery_tag, ack.multiple, true, world.shadow)?;
+            }
+            Method::BasicNack(nack) => {
+                self.confirms(nack.delivery_tag, nack.multiple, false, world.shadow)?;
+            }
+            Method::BasicCancel(cancel) => {
+                let consumer = self.consumers.remove(cancel.consumer_tag);
+                let queue = consumer.map(|consumer| consumer.queue);
+                if !queue.is_some_and(|queue| world.shadow.queues[queue].loses) {
+                    return Err(format!("{} was cancelled", cancel.consumer_tag));
+                }
+            }
+            answer => self.answer(answer, world)?,
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, answer: &Method<'_>, world: &mut World<'_>) -> Check {
+        let awaited = self.awaited.take();
+        match (&awaited, answer) {
+            (Some(Awaited::Open), Method::ChannelOpenOk(_))
+            | (Some(Awaited::DeclareQueue), Method::QueueDeclareOk(_))
+            | (Some(Awaited::DeclareExchange), Method::ExchangeDeclareOk(_))
+            | (Some(Awaited::Bind), Method::QueueBindOk(_))
+            | (Some(Awaited::Consume { .. }), Method::BasicConsumeOk(_))
+            | (Some(Awaited::Qos), Method::BasicQosOk(_))
+            | (Some(Awaited::Purge), Method::QueuePurgeOk(_))
+            | (Some(Awaited::Delete), Method::QueueDeleteOk(_))
+            | (Some(Awaited::Get { .. }), Method::BasicGetEmpty(_)) => {}
+            (Some(Awaited::Close), Method::ChannelCloseOk(_)) => self.expects_close = None,
+            (Some(Awaited::Select), Method::ConfirmSelectOk(_)) => self.is_confirming = true,
+            (Some(Awaited::Cancel { tag }), Method::BasicCancelOk(_)) => {
+                self.consumers.remove(tag);
+            }
+            (Some(Awaited::Recover), Method::BasicRecoverOk(_)) => {
+                // All that came before goes back.
+                self.unacked.clear();
+                self.consumers.values_mut().for_each(|consumer| consumer.unacked = 0);
+            }
+            (&Some(Awaited::Get { queue, no_ack }), Method::BasicGetOk(got)) => {
+                let delivery = self.next_delivery(got.delivery_tag)?;
+                let redelivered = got.redelivered;
+                self.expect_content(Source::Get { queue, no_ack, delivery, redelivered });
+            }
+            (awaited, answer) => {
+                return Err(format!("{} came, awaited is {awaited:?}", answer.name()));
+            }
+        }
+        self.answered(world.shadow);
+        Ok(())
+    }
+
+    /// Delivery tags count up by one.
+    fn next_delivery(&mut self, tag: u64) -> Check<u64> {
+        if tag != self.last_delivery + 1 {
+            return Err(format!("delivery tag {tag} after {}", self.last_delivery));
+        }
+        self.last_delivery = tag;
+        Ok(tag)
+    }
+
+    fn expect_content(&mut self, from: Source) {
+        let body = Vec::new();
+        self.incoming =
+            Some(Incoming { from, size: None, message: 0, is_dead_letter: false, body });
+    }
+
+    pub(crate) fn header(&mut self, header: &ContentHeader<'_>, world: &mut World<'_>) -> Check {
+        let Some(incoming) = self.incoming.as_mut().filter(|incoming| incoming.size.is_none())
+        else {
+            return Err("a content header without a method".to_owned());
+        };
+        let properties =
+            header.properties.to_owned().map_err(|error| format!("properties: {error:?}"))?;
+        let message = properties.message_id.as_deref().and_then(|id| id.parse().ok());
+        incoming.message = message.ok_or("a message without our message-id")?;
+        incoming.is_dead_letter =
+            properties.headers.is_some_and(|headers| headers.get("x-death").is_some());
+        incoming.size = Some(header.body_size as usize);
+        self.complete(world)
+    }
+
+    pub(crate) fn body(&mut self, part: &[u8], world: &mut World<'_>) -> Check {
+        let Some(incoming) = self.incoming.as_mut().filter(|incoming| incoming.size.is_some())
+        else {
+            return Err("a content body without a header".to_owned());
+        };
+        incoming.body.extend_from_slice(part);
+        self.complete(world)
+    }
+
+    fn complete(&mut self, world: &mut World<'_>) -> Check {
+        if self.incoming.as_ref().is_none_or(|some| Some(some.body.len()) != some.size) {
+            return Ok(());
+        }
+        let Some(Incoming { from, message, body, is_dead_letter, .. }) = self.incoming.take()
+        else {
+            return Ok(());
+        };
+        let shadow = &mut *world.shadow;
+        match from {
+            Source::Return => return shadow.returned(message),
+            Source::Consumer { tag, delivery, redelivered } => {
+                let Some(consumer) = self.consumers.get_mut(&tag) else { return Ok(()) };
+                let queue = consumer.queue;
+                shadow.received(message, queue, redelivered, &body)?;
+                check_death(queue, is_dead_letter)?;
+                if !consumer.no_ack {
+                    consumer.unacked += 1;
+                    if consumer.prefetch > 0 && consumer.unacked > u32::from(consumer.prefetch) {
+                        let (got, limit) = (consumer.unacked, consumer.prefetch);
+                        return Err(format!("{tag} holds {got} messages, its prefetch is {limit}"));
+                    }
+                    self.unacked.insert(delivery, Unacked { message, queue, consumer: Some(tag) });
+                    self.check_global_prefetch()?;
+                }
+            }
+            Source::Get { queue, no_ack, delivery, redelivered } => {
+                shadow.received(message, queue, redelivered, &body)?;
+                check_death(queue, is_dead_letter)?;
+                if !no_ack {
+                    self.unacked.insert(delivery, Unacked { message, queue, consumer: None });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_global_prefetch(&self) -> Check {
+        let limit = usize::from(self.global_prefetch);
+        let held = self.unacked.values().filter(|unacked| unacked.consumer.is_some()).count();
+        if limit == 0 || held <= limit {
+            return Ok(());
+        }
+        Err(format!("the channel's consumers hold {held} messages, its prefetch is {limit}"))
+    }
+
+    /// Confirms: once for each, and for nothing else.
+    fn confirms(&mut self, tag: u64, multiple: bool, ok: bool, shadow: &mut Shadow) -> Check {
+        let tags: Vec<u64> = if multiple {
+            self.unconfirmed.range(..=tag).map(|(&tag, _)| tag).collect()
+        } else {
+            vec![tag]
+        };
+        if tags.is_empty() || tag >= self.next_confirm {
+            return Err(format!("a confirm up to {tag}, {} is next", self.next_confirm));
+        }
+        for tag in tags {
+            let Some(Unconfirmed { message, mandatory }) = self.unconfirmed.remove(&tag) else {
+                return Err(format!("a second confirm for {tag}"));
+            };
+            let unroutable = shadow.message(message)?;
+            if mandatory && unroutable.targets.is_empty() && !unroutable.returned {
+                return Err(format!("message {message} is confirmed and did not come back"));
+            }
+            shadow.confirmed(message, ok)?;
+        }
+        Ok(())
+    }
+}
+
+/// What is found among the dead letters says where it died.
+fn check_death(queue: QueueIndex, is_dead_letter: bool) -> Check {
+    if queue == DEAD && !is_dead_letter {
+        return Err("a dead letter without x-death".to_owned());
+    }
+    Ok(())
+}

@@ -1,0 +1,472 @@
+//! What a client does next: drawn at random from what its state allows.
+
+use leveret_amqp::content::Properties;
+use leveret_amqp::method::{basic, channel, confirm, connection, exchange, queue};
+use leveret_amqp::table::{RawTable, Table};
+
+use super::channel::{Awaited, Consumer, Sent, Unconfirmed};
+use super::{Channel, Client, State, World, encode_table};
+use crate::plan::{BINDINGS, EXCHANGES, Kind, QueueIndex, ROUTES};
+use crate::shadow::{Settled, body_of};
+
+/// Channels of one connection.
+const CHANNELS_MAX: u16 = 4;
+
+/// Unconfirmed messages of one channel above which it waits.
+const UNCONFIRMED_MAX: usize = 60;
+
+/// What clients are about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mood {
+    /// Anything.
+    Storm,
+    /// Settles what it holds, waits for its answers, and leaves.
+    Leave,
+    /// Consumes from every steady queue and acks all.
+    Drain,
+}
+
+impl Client {
+    /// Declares the plan, in order: for the first client, before the storm.
+    pub(crate) fn declare_plan(&mut self, step: usize, world: &mut World<'_>) -> bool {
+        if self.state != State::Open || self.has_output() {
+            return false;
+        }
+        if self.channels.is_empty() {
+            self.open(1, world);
+            return false;
+        }
+        if self.channels.values().any(|channel| channel.awaited.is_some()) {
+            return false;
+        }
+        let kinds = world.shadow.queues.len();
+        if let Some(kind) = world.shadow.queues.get(step).cloned() {
+            self.declare_queue(1, &kind, false);
+        } else if let Some((name, kind)) = EXCHANGES.get(step - kinds) {
+            self.declare_exchange(1, name, kind);
+        } else if let Some((from, key, to)) = BINDINGS.get(step - kinds - EXCHANGES.len()) {
+            self.bind(1, from, key, to);
+        }
+        true
+    }
+
+    /// Commands that declare the plan.
+    pub(crate) fn plan_len(kinds: usize) -> usize {
+        kinds + EXCHANGES.len() + BINDINGS.len()
+    }
+
+    /// Does one thing, if there is one to do.
+    pub(crate) fn act(&mut self, mood: Mood, world: &mut World<'_>) {
+        if self.state != State::Open {
+            return;
+        }
+        if mood == Mood::Leave {
+            return self.leave(world);
+        }
+        let free = (1..=CHANNELS_MAX).find(|number| !self.channels.contains_key(number));
+        if let Some(free) = free
+            && (self.channels.is_empty() || mood == Mood::Storm && world.random.one_in(20))
+        {
+            return self.open(free, world);
+        }
+        if mood == Mood::Storm && world.random.one_in(400) {
+            return self.close();
+        }
+        let numbers: Vec<u16> = self.channels.keys().copied().collect();
+        let Some(&number) = world.random.pick(&numbers) else { return };
+        match mood {
+            Mood::Drain => self.drain(number, world),
+            _ => self.act_on(number, world),
+        }
+    }
+
+    /// Whether [`act`](Self::act) may do something.
+    pub(crate) fn wants_to_act(&self, mood: Mood) -> bool {
+        match mood {
+            Mood::Storm => true,
+            Mood::Leave => !self.channels.values().any(Channel::is_busy),
+            Mood::Drain => self.channels.values().all(|channel| {
+                let all = crate::plan::queues().len();
+                channel.awaited.is_none()
+                    && (channel.consumers.len() < all || !channel.unacked.is_empty())
+            }),
+        }
+    }
+
+    fn act_on(&mut self, number: u16, world: &mut World<'_>) {
+        let Some(channel) = self.channels.get(&number) else { return };
+        if channel.expects_close.is_some() || channel.awaited == Some(Awaited::Open) {
+            return;
+        }
+        if channel.awaited == Some(Awaited::Close) {
+            return;
+        }
+        let recovers = channel.awaited == Some(Awaited::Recover);
+        let may_ask = channel.awaited.is_none();
+        let has_unacked = !channel.unacked.is_empty();
+        match world.random.below(40) {
+            0..=15 => self.publish(number, world),
+            16..=26 if has_unacked && !recovers => self.settle(number, world),
+            27..=38 if may_ask => self.ask(number, world),
+            39 if may_ask && world.random.one_in(12) => self.close_channel(number),
+            _ => {}
+        }
+    }
+
+    /// One command with an answer.
+    fn ask(&mut self, number: u16, world: &mut World<'_>) {
+        let Some(channel) = self.channels.get(&number) else { return };
+        let consumers = channel.consumers.len();
+        match world.random.below(22) {
+            3 | 4 => self.set_prefetch(number, world),
+            5..=8 if consumers < 5 => self.consume(number, world),
+            9 | 10 if consumers > 0 => {
+                let tags: Vec<String> = channel.consumers.keys().cloned().collect();
+                let Some(tag) = world.random.pick(&tags) else { return };
+                self.put_method(number, basic::Cancel { consumer_tag: tag, no_wait: false });
+                self.await_answer(number, Awaited::Cancel { tag: tag.clone() });
+            }
+            11..=15 => self.get(number, world),
+            16 => {
+                let steady: Vec<Kind> =
+                    world.shadow.queues.iter().filter(|kind| kind.is_durable).cloned().collect();
+                let Some(kind) = world.random.pick(&steady) else { return };
+                self.declare_queue(number, kind, world.random.one_in(2));
+            }
+            17 => self.declare_fleeting(number, world),
+            18 if world.random.one_in(3) => {
+                self.put_method(number, basic::Recover { requeue: true });
+                self.await_answer(number, Awaited::Recover);
+            }
+            19 if world.random.one_in(2) => self.purge_or_delete(number, world),
+            20 if world.random.one_in(6) => self.blunder(number, world),
+            21 => {
+                let Some((from, key, to)) = world.random.pick(&BINDINGS) else { return };
+                self.bind(number, from, key, to);
+            }
+            _ => {}
+        }
+    }
+
+    fn await_answer(&mut self, number: u16, answer: Awaited) {
+        if let Some(channel) = self.channels.get_mut(&number) {
+            channel.awaits(answer);
+        }
+    }
+
+    fn open(&mut self, number: u16, world: &mut World<'_>) {
+        *world.next_publisher += 1;
+        self.channels.insert(number, Channel::new(*world.next_publisher));
+        self.put_method(number, channel::Open { out_of_band: "" });
+    }
+
+    fn close_channel(&mut self, number: u16) {
+        let close =
+            channel::Close { reply_code: 200, reply_text: "bye", class_id: 0, method_id: 0 };
+        self.put_method(number, close);
+        self.await_answer(number, Awaited::Close);
+    }
+
+    /// Closes the connection, which closes its channels. All that is still to be sent goes first.
+    pub(crate) fn close(&mut self) {
+        if self.has_output() {
+            return; // channels are mixed: what is queued on others would come too late
+        }
+        self.state = State::Closing;
+        let close =
+            connection::Close { reply_code: 200, reply_text: "bye", class_id: 0, method_id: 0 };
+        self.put_method(0, close);
+    }
+
+    fn leave(&mut self, world: &mut World<'_>) {
+        if self.channels.values().any(Channel::is_busy) {
+            return;
+        }
+        let holds = self.channels.iter().find(|(_, channel)| !channel.unacked.is_empty());
+        match holds.map(|(&number, _)| number) {
+            Some(number) if !world.random.one_in(4) => self.settle(number, world),
+            _ => self.close(),
+        }
+    }
+
+    fn publish(&mut self, number: u16, world: &mut World<'_>) {
+        let Some(channel) = self.channels.get(&number) else { return };
+        if self.is_blocked || channel.unconfirmed.len() >= UNCONFIRMED_MAX {
+            return;
+        }
+        // Two publishers in three want confirms, from their first message on.
+        if !channel.is_confirming && channel.publisher % 3 != 0 {
+            if channel.awaited.is_none() {
+                self.put_method(number, confirm::Select { no_wait: false });
+                self.await_answer(number, Awaited::Select);
+            }
+            return;
+        }
+        for _ in 0..=world.random.below(4) {
+            self.publish_one(number, world);
+        }
+    }
+
+    fn publish_one(&mut self, number: u16, world: &mut World<'_>) {
+        let random = &mut *world.random;
+        let (exchange, key, targets) = if random.one_in(3) {
+            let Some(&(exchange, key, targets)) = random.pick(&ROUTES) else { return };
+            let targets = targets.iter().filter_map(|name| world.shadow.queue(name)).collect();
+            (exchange, key.to_owned(), targets)
+        } else {
+            // The dead-letter queue is for dead letters; newer queues are likelier to live.
+            let count = world.shadow.queues.len();
+            let to =
+                if random.one_in(4) { count - 1 - random.below(4) } else { random.below(count) };
+            let to = to.max(1);
+            ("", world.shadow.queues[to].name.clone(), vec![to])
+        };
+        let size = match random.below(40) {
+            0 => 4000 + random.below(10_000),
+            1..=4 => 0,
+            5..=12 => random.below(600),
+            _ => random.below(60),
+        };
+        let mandatory = random.one_in(5);
+        let priority = random.one_in(3).then(|| random.below(8) as u8);
+        let delivery_mode = Some(1 + random.below(2) as u8);
+        let Some(channel) = self.channels.get_mut(&number) else { return };
+        let message = world.shadow.publish(channel.publisher, size, targets);
+        channel.sent.push(Sent::Publish(message));
+        if channel.is_confirming {
+            channel.unconfirmed.insert(channel.next_confirm, Unconfirmed { message, mandatory });
+        }
+        channel.next_confirm += 1;
+        let properties = Properties {
+            message_id: Some(message.to_string()),
+            priority,
+            delivery_mode,
+            ..Properties::default()
+        };
+        let mut raw = Vec::new();
+        properties.encode(&mut raw);
+        self.put_method(
+            number,
+            basic::Publish { ticket: 0, exchange, routing_key: &key, mandatory, immediate: false },
+        );
+        self.put_content(number, &raw, &body_of(message, size));
+    }
+
+    fn settle(&mut self, number: u16, world: &mut World<'_>) {
+        let Some(channel) = self.channels.get_mut(&number) else { return };
+        let tags: Vec<u64> = channel.unacked.keys().copied().collect();
+        // Mostly the oldest, sometimes any.
+        let tag = if world.random.one_in(3) { world.random.pick(&tags) } else { tags.first() };
+        let Some(&tag) = tag else { return };
+        let multiple = world.random.one_in(4);
+        let (how, is_reject) = match world.random.below(12) {
+            0 => (Settled::Reject, world.random.one_in(2)),
+            1 | 2 => (Settled::Requeue, world.random.one_in(2)),
+            _ => (Settled::Ack, false),
+        };
+        let multiple = multiple && !is_reject;
+        let upto = if multiple { 0 } else { tag };
+        for tag in tags.into_iter().filter(|&other| upto <= other && other <= tag) {
+            channel.settle(tag, how, world.shadow);
+        }
+        let requeue = how == Settled::Requeue;
+        match (how, is_reject) {
+            (Settled::Ack, _) => {
+                self.put_method(number, basic::Ack { delivery_tag: tag, multiple });
+            }
+            (_, true) => self.put_method(number, basic::Reject { delivery_tag: tag, requeue }),
+            _ => self.put_method(number, basic::Nack { delivery_tag: tag, multiple, requeue }),
+        }
+    }
+
+    fn set_prefetch(&mut self, number: u16, world: &mut World<'_>) {
+        let Some(channel) = self.channels.get_mut(&number) else { return };
+        let prefetch_count = world.random.below(8) as u16;
+        // A limit that is set while messages are out would not hold for these.
+        let global = channel.consumers.is_empty() && world.random.one_in(3);
+        *if global { &mut channel.global_prefetch } else { &mut channel.prefetch } = prefetch_count;
+        self.put_method(number, basic::Qos { prefetch_size: 0, prefetch_count, global });
+        self.await_answer(number, Awaited::Qos);
+    }
+
+    fn consume(&mut self, number: u16, world: &mut World<'_>) {
+        let Some(queue) = self.reachable_queue(world) else { return };
+        self.consume_from(number, queue, world.random.one_in(5), world);
+    }
+
+    fn consume_from(
+        &mut self,
+        number: u16,
+        queue: QueueIndex,
+        no_ack: bool,
+        world: &mut World<'_>,
+    ) {
+        let Some(channel) = self.channels.get_mut(&number) else { return };
+        let tag = format!("c{}-{}", channel.publisher, world.random.below(1_000_000));
+        let prefetch = channel.prefetch;
+        channel.consumers.insert(tag.clone(), Consumer { queue, no_ack, prefetch, unacked: 0 });
+        let name = world.shadow.queues[queue].name.clone();
+        self.put_method(
+            number,
+            basic::Consume {
+                ticket: 0,
+                queue: &name,
+                consumer_tag: &tag,
+                no_local: false,
+                no_ack,
+                exclusive: false,
+                no_wait: false,
+                arguments: RawTable::unchecked(&[]),
+            },
+        );
+        self.await_answer(number, Awaited::Consume { tag });
+    }
+
+    /// A steady queue, or one of its own: others' may vanish, and asking for them is a mistake.
+    fn reachable_queue(&self, world: &mut World<'_>) -> Option<QueueIndex> {
+        let queues = &world.shadow.queues;
+        let reachable: Vec<QueueIndex> = (0..queues.len())
+            .filter(|&queue| queues[queue].is_durable || self.fleeting.contains(&queue))
+            .collect();
+        world.random.pick(&reachable).copied()
+    }
+
+    fn get(&mut self, number: u16, world: &mut World<'_>) {
+        let Some(queue) = self.reachable_queue(world) else { return };
+        let no_ack = world.random.one_in(3);
+        let name = world.shadow.queues[queue].name.clone();
+        self.put_method(number, basic::Get { ticket: 0, queue: &name, no_ack });
+        self.await_answer(number, Awaited::Get { queue, no_ack });
+    }
+
+    fn declare_queue(&mut self, number: u16, kind: &Kind, passive: bool) {
+        let arguments = encode_table(&kind.arguments);
+        self.put_method(
+            number,
+            queue::Declare {
+                ticket: 0,
+                queue: &kind.name,
+                passive,
+                durable: kind.is_durable,
+                exclusive: kind.is_exclusive,
+                auto_delete: kind.is_auto_delete,
+                no_wait: false,
+                arguments: RawTable::unchecked(&arguments),
+            },
+        );
+        self.await_answer(number, Awaited::DeclareQueue);
+    }
+
+    fn declare_exchange(&mut self, number: u16, name: &str, kind: &str) {
+        self.put_method(
+            number,
+            exchange::Declare {
+                ticket: 0,
+                exchange: name,
+                kind,
+                passive: false,
+                durable: true,
+                auto_delete: false,
+                internal: false,
+                no_wait: false,
+                arguments: RawTable::unchecked(&[]),
+            },
+        );
+        self.await_answer(number, Awaited::DeclareExchange);
+    }
+
+    fn bind(&mut self, number: u16, exchange: &str, routing_key: &str, queue: &str) {
+        self.put_method(
+            number,
+            queue::Bind {
+                ticket: 0,
+                queue,
+                exchange,
+                routing_key,
+                no_wait: false,
+                arguments: RawTable::unchecked(&[]),
+            },
+        );
+        self.await_answer(number, Awaited::Bind);
+    }
+
+    /// An exclusive queue. (An auto-delete one could go while a command for it is under way.)
+    fn declare_fleeting(&mut self, number: u16, world: &mut World<'_>) {
+        if self.fleeting.len() >= 3 {
+            return;
+        }
+        let kind = Kind::fleeting(format!("fleeting-{}", world.shadow.queues.len()), true);
+        self.declare_queue(number, &kind, false);
+        world.shadow.add_queue(kind);
+    }
+
+    fn purge_or_delete(&mut self, number: u16, world: &mut World<'_>) {
+        let Some(&queue) = world.random.pick(&self.fleeting) else { return };
+        let name = world.shadow.queues[queue].name.clone();
+        // Other channels may have commands for it under way.
+        if world.random.one_in(2) || self.channels.len() > 1 {
+            self.put_method(number, queue::Purge { ticket: 0, queue: &name, no_wait: false });
+            self.await_answer(number, Awaited::Purge);
+        } else {
+            self.fleeting.retain(|&other| other != queue);
+            self.put_method(
+                number,
+                queue::Delete {
+                    ticket: 0,
+                    queue: &name,
+                    if_unused: false,
+                    if_empty: false,
+                    no_wait: false,
+                },
+            );
+            self.await_answer(number, Awaited::Delete);
+        }
+    }
+
+    /// A mistake that costs the channel.
+    fn blunder(&mut self, number: u16, world: &mut World<'_>) {
+        let code = match world.random.below(3) {
+            0 => {
+                let mut kind = Kind::fleeting("nowhere".to_owned(), false);
+                kind.is_auto_delete = false;
+                self.declare_queue(number, &kind, true);
+                404
+            }
+            1 => {
+                self.put_method(number, basic::Ack { delivery_tag: 1 << 40, multiple: false });
+                406
+            }
+            _ => {
+                let Some(mut kind) = world.shadow.queues.get(1).cloned() else { return };
+                kind.arguments = Table::new();
+                kind.arguments.set("x-max-length", 7);
+                self.declare_queue(number, &kind, false);
+                406
+            }
+        };
+        if let Some(channel) = self.channels.get_mut(&number) {
+            channel.expects_close = Some(code);
+            channel.awaits(Awaited::Doom);
+        }
+    }
+
+    /// Takes from every steady queue and acks all.
+    fn drain(&mut self, number: u16, world: &mut World<'_>) {
+        let Some(channel) = self.channels.get(&number) else { return };
+        if channel.awaited.is_some() {
+            return;
+        }
+        let next = (0..world.shadow.queues.len())
+            .filter(|&queue| world.shadow.queues[queue].is_durable)
+            .find(|&queue| channel.consumers.values().all(|consumer| consumer.queue != queue));
+        if let Some(queue) = next {
+            return self.consume_from(number, queue, false, world);
+        }
+        if let Some(&tag) = channel.unacked.keys().next_back() {
+            let Some(channel) = self.channels.get_mut(&number) else { return };
+            let tags: Vec<u64> = channel.unacked.keys().copied().collect();
+            tags.into_iter().for_each(|tag| channel.settle(tag, Settled::Ack, world.shadow));
+            self.put_method(number, basic::Ack { delivery_tag: tag, multiple: true });
+        }
+    }
+}

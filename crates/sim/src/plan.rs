@@ -1,0 +1,111 @@
+//! The names that stand while a simulation runs: queues of every kind, exchanges, and what goes where.
+//!
+//! Queues that come and go are added by clients and promise less: see [`Kind::fleeting`].
+
+use leveret_amqp::table::{Table, Value};
+
+/// A queue of the simulation: an index into its table of kinds.
+pub(crate) type QueueIndex = usize;
+
+/// Where dead letters go; the first of the plan.
+pub(crate) const DEAD: QueueIndex = 0;
+
+/// What may be expected of a queue.
+#[derive(Clone, Debug)]
+pub(crate) struct Kind {
+    pub(crate) name: String,
+    pub(crate) arguments: Table,
+    /// What leaves it the wrong way is found again in [`DEAD`].
+    pub(crate) dead_letters: bool,
+    /// Messages may vanish by its own rules (limits without dead-lettering, deletion, purge).
+    pub(crate) loses: bool,
+    /// What is ready is delivered in the order of publishing.
+    pub(crate) is_ordered: bool,
+    /// It refuses what it has no room for.
+    pub(crate) refuses: bool,
+    pub(crate) is_exclusive: bool,
+    pub(crate) is_auto_delete: bool,
+    pub(crate) is_durable: bool,
+}
+
+impl Kind {
+    fn new(name: impl Into<String>, arguments: &[(&str, Value)]) -> Self {
+        let arguments: Table =
+            arguments.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
+        let overflow = arguments.get("x-overflow").and_then(Value::as_str);
+        let dead_letters = arguments.get("x-dead-letter-exchange").is_some();
+        Self {
+            name: name.into(),
+            dead_letters,
+            loses: arguments.get("x-max-length").is_some() && !dead_letters && overflow.is_none(),
+            is_ordered: arguments.get("x-max-priority").is_none(),
+            refuses: overflow == Some("reject-publish"),
+            is_exclusive: false,
+            is_auto_delete: false,
+            is_durable: true,
+            arguments,
+        }
+    }
+
+    /// A queue that is deleted, purged, or goes with its connection.
+    pub(crate) fn fleeting(name: String, is_exclusive: bool) -> Self {
+        let new = Self::new(name, &[]);
+        Self { loses: true, is_durable: false, is_exclusive, is_auto_delete: !is_exclusive, ..new }
+    }
+}
+
+/// The queues that are declared first and never deleted.
+pub(crate) fn queues() -> Vec<Kind> {
+    let dead = [
+        ("x-dead-letter-exchange", Value::from("")),
+        ("x-dead-letter-routing-key", Value::from("dead")),
+    ];
+    let with_dead = |more: &[(&'static str, Value)]| [&dead[..], more].concat();
+    let reject = Value::from("reject-publish");
+    vec![
+        Kind { is_ordered: false, ..Kind::new("dead", &[]) },
+        Kind::new("plain-0", &[]),
+        Kind::new("plain-1", &[]),
+        Kind::new("plain-2", &[]),
+        Kind::new("limited", &with_dead(&[("x-max-length", Value::I32(20))])),
+        Kind::new("short", &with_dead(&[("x-message-ttl", Value::I32(50))])),
+        Kind::new("refusing", &[("x-max-length", Value::I32(10)), ("x-overflow", reject)]),
+        Kind::new("priority", &[("x-max-priority", Value::I32(5))]),
+        Kind::new("single", &[("x-single-active-consumer", Value::Bool(true))]),
+        Kind::new(
+            "lossy",
+            &[("x-max-length-bytes", Value::I32(2000)), ("x-max-length", Value::I32(15))],
+        ),
+        Kind::new(
+            "counted",
+            &with_dead(&[("x-queue-type", "quorum".into()), ("x-delivery-limit", Value::I32(3))]),
+        ),
+    ]
+}
+
+/// Exchanges: name and type.
+pub(crate) const EXCHANGES: [(&str, &str); 2] = [("fan", "fanout"), ("topics", "topic")];
+
+/// Bindings: exchange, key, queue.
+#[rustfmt::skip] // a table
+pub(crate) const BINDINGS: [(&str, &str, &str); 6] = [
+    ("fan",    "",    "plain-0"),
+    ("fan",    "",    "plain-1"),
+    ("fan",    "",    "limited"),
+    ("topics", "a.*", "plain-1"),
+    ("topics", "#.b", "plain-2"),
+    ("topics", "a.#", "single"),
+];
+
+/// Where a message goes: exchange, key, queues. Written by hand, not computed from the bindings: the
+/// rules of topics are what is tested.
+#[rustfmt::skip] // a table
+pub(crate) const ROUTES: [(&str, &str, &[&str]); 7] = [
+    ("fan",    "any", &["plain-0", "plain-1", "limited"]),
+    ("topics", "a.b", &["plain-1", "plain-2", "single"]),
+    ("topics", "a.c", &["plain-1", "single"]),
+    ("topics", "x.b", &["plain-2"]),
+    ("topics", "a",   &["single"]),
+    ("topics", "b",   &["plain-2"]),
+    ("topics", "x.y", &[]),
+];

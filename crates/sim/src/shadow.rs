@@ -1,0 +1,378 @@
+//! What must be true of every message, kept beside the broker and told of everything that clients do
+//! and see.
+//!
+//! Three sources, from weak to strong: what a client *sent* (the broker may never have read it), what it
+//! *knows* (a confirm, or any answer on the channel to something sent later), and what a shard *gave
+//! out* (taken from its letters, so exact in order and in count whatever then happens to the socket).
+//!
+//! A check that fails is an `Err` with what was expected. Checks draw no random numbers.
+
+use std::collections::BTreeMap;
+
+use crate::plan::{DEAD, Kind, QueueIndex};
+
+/// A message of the simulation. Carried in the property `message-id`.
+pub(crate) type MessageIndex = usize;
+
+/// A check's outcome; the text says what is wrong.
+pub(crate) type Check<T = ()> = Result<T, String>;
+
+/// What the publisher knows of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Knowledge {
+    /// It was sent.
+    Sent,
+    /// An answer to something later on the channel came: the broker has read it.
+    Read,
+    /// `basic.ack`.
+    Acked,
+    /// `basic.nack`.
+    Nacked,
+}
+
+/// A published message.
+#[derive(Clone, Debug)]
+pub(crate) struct Message {
+    /// The channel it was published on.
+    pub(crate) publisher: u32,
+    pub(crate) size: usize,
+    pub(crate) targets: Vec<QueueIndex>,
+    pub(crate) knowledge: Knowledge,
+    pub(crate) returned: bool,
+}
+
+/// One message in one queue.
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    /// Times that the shard gave it out.
+    given: u32,
+    /// How it ended, as far as its consumer can tell.
+    end: End,
+    /// The consumer knows that the broker has read its ack or reject.
+    is_certain: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum End {
+    #[default]
+    None,
+    /// Acked, or given to a consumer that does not ack.
+    Acked,
+    /// Rejected for good.
+    Rejected,
+}
+
+/// How a consumer ended with a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Settled {
+    Ack,
+    Reject,
+    Requeue,
+}
+
+/// Totals of one run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Messages sent by clients.
+    pub published: u64,
+    /// Confirms that came: acks.
+    pub acked: u64,
+    /// Confirms that came: nacks.
+    pub nacked: u64,
+    /// Messages that came back as unroutable.
+    pub returned: u64,
+    /// Messages that shards gave out.
+    pub given: u64,
+    /// Messages that clients got.
+    pub received: u64,
+    /// Connections that were reset.
+    pub resets: u64,
+}
+
+impl Totals {
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.published += other.published;
+        self.acked += other.acked;
+        self.nacked += other.nacked;
+        self.returned += other.returned;
+        self.given += other.given;
+        self.received += other.received;
+        self.resets += other.resets;
+    }
+}
+
+/// The model.
+#[derive(Debug)]
+pub(crate) struct Shadow {
+    pub(crate) queues: Vec<Kind>,
+    by_name: BTreeMap<String, QueueIndex>,
+    messages: Vec<Message>,
+    places: BTreeMap<(MessageIndex, QueueIndex), Place>,
+    /// Per queue, publisher and connection: the last message that was given out for the first time.
+    last_given: BTreeMap<(QueueIndex, u32, u64), MessageIndex>,
+    /// The same over all connections, for turns that are over.
+    last_turn: BTreeMap<(QueueIndex, u32), MessageIndex>,
+    /// What is given out for the first time in this turn.
+    this_turn: Vec<(MessageIndex, QueueIndex, u32)>,
+    pub(crate) totals: Totals,
+}
+
+impl Shadow {
+    pub(crate) fn new(queues: Vec<Kind>) -> Self {
+        let mut shadow = Self {
+            queues: Vec::new(),
+            by_name: BTreeMap::new(),
+            messages: Vec::new(),
+            places: BTreeMap::new(),
+            last_given: BTreeMap::new(),
+            last_turn: BTreeMap::new(),
+            this_turn: Vec::new(),
+            totals: Totals::default(),
+        };
+        queues.into_iter().for_each(|kind| _ = shadow.add_queue(kind));
+        shadow
+    }
+
+    pub(crate) fn add_queue(&mut self, kind: Kind) -> QueueIndex {
+        self.by_name.insert(kind.name.clone(), self.queues.len());
+        self.queues.push(kind);
+        self.queues.len() - 1
+    }
+
+    pub(crate) fn queue(&self, name: &str) -> Option<QueueIndex> {
+        self.by_name.get(name).copied()
+    }
+
+    fn name(&self, queue: QueueIndex) -> &str {
+        self.queues.get(queue).map_or("?", |kind| &kind.name)
+    }
+
+    /// A client is about to send a message; its index is to be its `message-id`.
+    pub(crate) fn publish(
+        &mut self,
+        publisher: u32,
+        size: usize,
+        targets: Vec<QueueIndex>,
+    ) -> MessageIndex {
+        self.totals.published += 1;
+        let knowledge = Knowledge::Sent;
+        self.messages.push(Message { publisher, size, targets, knowledge, returned: false });
+        self.messages.len() - 1
+    }
+
+    pub(crate) fn message(&self, message: MessageIndex) -> Check<&Message> {
+        self.messages.get(message).ok_or_else(|| format!("message {message} was never published"))
+    }
+
+    /// The broker has read this message.
+    pub(crate) fn known(&mut self, message: MessageIndex) {
+        if let Some(message) = self.messages.get_mut(message)
+            && message.knowledge == Knowledge::Sent
+        {
+            message.knowledge = Knowledge::Read;
+        }
+    }
+
+    /// A confirm came.
+    pub(crate) fn confirmed(&mut self, message: MessageIndex, ok: bool) -> Check {
+        let Some(Message { knowledge, targets, .. }) = self.messages.get_mut(message) else {
+            return Err(format!("message {message} was never published"));
+        };
+        if matches!(knowledge, Knowledge::Acked | Knowledge::Nacked) {
+            return Err(format!("message {message} was confirmed twice"));
+        }
+        *knowledge = if ok { Knowledge::Acked } else { Knowledge::Nacked };
+        if ok {
+            self.totals.acked += 1;
+            return Ok(());
+        }
+        self.totals.nacked += 1;
+        if targets.iter().any(|&queue| self.queues.get(queue).is_some_and(|kind| kind.refuses)) {
+            return Ok(());
+        }
+        Err(format!("message {message} was nacked, and none of its queues refuses"))
+    }
+
+    /// `basic.return` came.
+    pub(crate) fn returned(&mut self, message: MessageIndex) -> Check {
+        let Some(Message { targets, returned, knowledge, .. }) = self.messages.get_mut(message)
+        else {
+            return Err(format!("message {message} came back and was never published"));
+        };
+        if std::mem::replace(returned, true) {
+            return Err(format!("message {message} came back twice"));
+        }
+        if matches!(knowledge, Knowledge::Acked | Knowledge::Nacked) {
+            return Err(format!("message {message} came back after its confirm"));
+        }
+        // A fleeting queue may be gone.
+        let steady = targets.iter().find(|&&queue| !self.queues[queue].is_fleeting());
+        if let Some(&queue) = steady {
+            return Err(format!("message {message} came back, {} takes it", self.name(queue)));
+        }
+        self.totals.returned += 1;
+        Ok(())
+    }
+
+    /// A shard gave a message out to a connection.
+    pub(crate) fn given(
+        &mut self,
+        connection: u64,
+        message: MessageIndex,
+        queue: QueueIndex,
+        redelivered: bool,
+        no_ack: bool,
+    ) -> Check {
+        let Self { queues, messages, places, last_given, this_turn, totals, .. } = self;
+        let Some(&Message { publisher, ref targets, knowledge, .. }) = messages.get(message) else {
+            return Err(format!("phantom: message {message} was never published"));
+        };
+        let what = format_args!("message {message} from {}", queues[queue].name);
+        let is_dead_letter = queue == DEAD && targets.iter().any(|&t| queues[t].dead_letters);
+        if !targets.contains(&queue) && !is_dead_letter {
+            return Err(format!("phantom: {what} was not sent there"));
+        }
+        if knowledge == Knowledge::Nacked && targets.len() == 1 && !is_dead_letter {
+            return Err(format!("phantom: {what} was nacked"));
+        }
+        let place = places.entry((message, queue)).or_default();
+        let (first, is_certain) = (place.given == 0, place.is_certain);
+        place.given += 1;
+        place.end = if no_ack { End::Acked } else { End::None };
+        place.is_certain = no_ack;
+        totals.given += 1;
+        if is_certain {
+            return Err(format!("{what} came again after it was settled"));
+        }
+        if first == redelivered {
+            let times = if first { "the first time" } else { "again" };
+            return Err(format!("{what} is given out {times}, redelivered={redelivered}"));
+        }
+        if first && queues[queue].is_ordered {
+            this_turn.push((message, queue, publisher));
+            let last = last_given.entry((queue, publisher, connection)).or_insert(message);
+            if *last > message {
+                return Err(format!("order: {what} is given out after {last}"));
+            }
+            *last = message;
+        }
+        Ok(())
+    }
+
+    /// The turn of a shard is over. Within it only the order towards each connection can be seen;
+    /// between turns the order over all connections must hold too.
+    pub(crate) fn turn_is_over(&mut self) -> Check {
+        let mut given = std::mem::take(&mut self.this_turn);
+        given.sort_unstable();
+        for (message, queue, publisher) in given.drain(..) {
+            let last = self.last_turn.entry((queue, publisher)).or_insert(message);
+            if *last > message {
+                let (last, name) = (*last, self.name(queue));
+                return Err(format!(
+                    "order: message {message} from {name} is given out after {last}"
+                ));
+            }
+            *last = message;
+        }
+        self.this_turn = given;
+        Ok(())
+    }
+
+    /// A client got a message.
+    pub(crate) fn received(
+        &mut self,
+        message: MessageIndex,
+        queue: QueueIndex,
+        redelivered: bool,
+        body: &[u8],
+    ) -> Check {
+        let what = || format!("message {message} from {}", self.name(queue));
+        let size = self.message(message)?.size;
+        if body != body_of(message, size) {
+            let len = body.len();
+            return Err(format!("{} has {len} bytes of {size}, or others", what()));
+        }
+        match self.places.get(&(message, queue)) {
+            None => return Err(format!("{} was not given out", what())),
+            Some(place) if redelivered && place.given < 2 => {
+                return Err(format!("{} is redelivered and was given out once", what()));
+            }
+            Some(_) => {}
+        }
+        self.totals.received += 1;
+        Ok(())
+    }
+
+    /// A client has sent its settlement.
+    pub(crate) fn settled(&mut self, message: MessageIndex, queue: QueueIndex, how: Settled) {
+        if let Some(place) = self.places.get_mut(&(message, queue)) {
+            place.end = match how {
+                Settled::Ack => End::Acked,
+                Settled::Reject => End::Rejected,
+                Settled::Requeue => End::None,
+            };
+        }
+    }
+
+    /// The broker has read the ack or reject of this message.
+    pub(crate) fn certain(&mut self, message: MessageIndex, queue: QueueIndex) {
+        if let Some(place) = self.places.get_mut(&(message, queue))
+            && place.end != End::None
+        {
+            place.is_certain = true;
+        }
+    }
+
+    /// All queues are empty: nothing that a publisher was promised may be missing.
+    pub(crate) fn nothing_is_lost(&self) -> Check {
+        for (index, message) in self.messages.iter().enumerate() {
+            let is_promised = match message.knowledge {
+                Knowledge::Acked => true,
+                // Without a confirm a full queue may refuse in silence.
+                Knowledge::Read => !message.targets.iter().any(|&t| self.queues[t].refuses),
+                Knowledge::Sent | Knowledge::Nacked => false,
+            };
+            let steady = message.targets.iter().filter(|&&queue| !self.queues[queue].loses);
+            for &queue in steady.filter(|_| is_promised) {
+                if !self.is_accounted_for(index, queue) {
+                    let place = self.places.get(&(index, queue));
+                    return Err(format!(
+                        "lost: message {index} ({:?}) in {}: {place:?}",
+                        message.knowledge,
+                        self.name(queue)
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn is_accounted_for(&self, message: MessageIndex, queue: QueueIndex) -> bool {
+        let end = |queue| self.places.get(&(message, queue)).map_or(End::None, |place| place.end);
+        let dead_letters = self.queues[queue].dead_letters;
+        match end(queue) {
+            End::Acked => true,
+            End::Rejected if !dead_letters => true,
+            _ => dead_letters && end(DEAD) != End::None,
+        }
+    }
+}
+
+impl Kind {
+    fn is_fleeting(&self) -> bool {
+        !self.is_durable
+    }
+}
+
+/// The body of a message follows from its index, so that nothing need be kept to know it again.
+pub(crate) fn body_of(message: MessageIndex, size: usize) -> Vec<u8> {
+    let mut state = message as u64 ^ 0x5EED;
+    let mut body = Vec::with_capacity(size + 8);
+    while body.len() < size {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        body.extend_from_slice(&(state >> 8).to_le_bytes());
+    }
+    body.truncate(size);
+    body
+}

@@ -1,0 +1,443 @@
+//! The scheduler: draws what happens next, until nothing more may happen.
+//!
+//! ```text
+//!   Setup ---> Storm -----------------> Calm ------------------> Drained
+//!   one        clients come, work,      no new work, no faults;  every queue empty, nothing lost,
+//!   client     stall, are reset         then all is drained      no memory held
+//!   declares
+//! ```
+//!
+//! One step lets one actor have one turn, moves bytes one way over one socket, lets one client do one
+//! thing, or makes one fault. All is drawn from the seed; inboxes are never reordered, only when they are
+//! looked at is.
+
+use leveret_broker::message::ConnectionId;
+use leveret_queue::Time;
+
+use crate::client::{Client, Mood, State, World};
+use crate::node::{Actor, Node};
+use crate::plan;
+use crate::random::{Random, Seed};
+use crate::shadow::{Check, Shadow, Totals};
+use crate::trace::Trace;
+
+/// Virtual time at the start, in ms since the epoch.
+const START_MS: u64 = 1_700_000_000_000;
+
+/// Steps after the storm within which everything must have drained.
+const CALM_STEPS_MAX: u32 = 300_000;
+
+/// Times that nothing can happen, each a while after the last, until that is believed.
+const IDLE_TIMES: u32 = 20;
+
+/// Bytes a client has on the way to the server before it waits.
+const SENDING_MAX: usize = 64 << 10;
+
+/// What may go wrong, and how often: one in so many steps, 0 for never.
+#[derive(Clone, Copy, Debug)]
+pub struct Faults {
+    /// A connection is reset.
+    pub reset: usize,
+    /// A client stops reading for a while.
+    pub stall: usize,
+}
+
+/// How big a simulation is.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Shards of the broker.
+    pub shards: usize,
+    /// Clients at a time.
+    pub clients: usize,
+    /// What goes wrong.
+    pub faults: Faults,
+    /// Whether to keep the last events as text.
+    pub keeps_lines: bool,
+}
+
+impl Options {
+    /// Different for every seed, so that many seeds visit many kinds of runs.
+    pub fn of(seed: Seed) -> Self {
+        let mut random = Random::new(seed, 4);
+        let often = |random: &mut Random, most: usize| match random.below(3) {
+            0 => 0,
+            _ => most + random.below(20 * most),
+        };
+        Self {
+            shards: 1 + random.below(4),
+            clients: 1 + random.below(8),
+            faults: Faults { reset: often(&mut random, 100), stall: often(&mut random, 40) },
+            keeps_lines: false,
+        }
+    }
+}
+
+/// Why a run failed.
+#[derive(Debug, thiserror::Error)]
+#[error("seed {} failed at step {step}: {what}\n{recent}", seed.0)]
+pub struct Failure {
+    /// Run it again with this.
+    pub seed: Seed,
+    /// When.
+    pub step: u64,
+    /// What was expected.
+    pub what: String,
+    /// The last events, when they were kept, and the state of the broker.
+    pub recent: String,
+}
+
+/// What a run came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// The same for the same seed.
+    pub trace_hash: u64,
+    /// Steps until all was drained.
+    pub steps: u64,
+    /// Virtual milliseconds.
+    pub elapsed_ms: u64,
+    /// What was sent and seen.
+    pub totals: Totals,
+}
+
+/// A client, its connection and its habits.
+#[derive(Debug)]
+struct Peer {
+    client: Client,
+    connection: ConnectionId,
+    stalled_until: Time,
+}
+
+/// One simulation.
+#[derive(Debug)]
+pub struct Sim {
+    seed: Seed,
+    options: Options,
+    node: Node,
+    peers: Vec<Peer>,
+    shadow: Shadow,
+    trace: Trace,
+    now: Time,
+    step: u64,
+    mood: Mood,
+    next_publisher: u32,
+    next_client: usize,
+    /// What happens next.
+    schedule: Random,
+    /// What clients do.
+    work: Random,
+    faults: Random,
+    ready: Vec<Event>,
+    actors: Vec<Actor>,
+}
+
+/// What may happen next.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Turn(Actor),
+    /// Frames of a client go on their way.
+    Send(usize),
+    /// A client reads.
+    Read(usize),
+    /// A client does something.
+    Act(usize),
+}
+
+impl Sim {
+    /// A broker with no queue and nobody connected.
+    pub fn new(seed: Seed, options: Options) -> Self {
+        let mut schedule = Random::new(seed, 1);
+        Self {
+            seed,
+            options,
+            node: Node::new(options.shards),
+            peers: Vec::new(),
+            shadow: Shadow::new(plan::queues()),
+            trace: Trace::new(options.keeps_lines),
+            now: Time::from_ms(START_MS + schedule.below(1000) as u64),
+            step: 0,
+            mood: Mood::Storm,
+            next_publisher: 0,
+            next_client: 0,
+            schedule,
+            work: Random::new(seed, 2),
+            faults: Random::new(seed, 3),
+            ready: Vec::new(),
+            actors: Vec::new(),
+        }
+    }
+
+    /// The first client declares the queues, exchanges and bindings that stand.
+    pub fn set_up(&mut self) -> Result<(), Failure> {
+        let result = self.declare_plan();
+        result.map_err(|what| self.failure(what))
+    }
+
+    /// Lets so much happen, with faults.
+    pub fn run(&mut self, steps: u32) -> Result<(), Failure> {
+        let result = self.storm(steps);
+        result.map_err(|what| self.failure(what))
+    }
+
+    /// Ends all faults and all work, and sees that everything drains.
+    pub fn settle(&mut self) -> Result<Outcome, Failure> {
+        let result = self.calm();
+        result.map_err(|what| self.failure(what))?;
+        Ok(Outcome {
+            trace_hash: self.trace.hash(),
+            steps: self.step,
+            elapsed_ms: self.now.ms() - START_MS,
+            totals: self.shadow.totals,
+        })
+    }
+
+    /// What went wrong, and what led to it.
+    pub(crate) fn failure(&self, what: String) -> Failure {
+        let recent = format!("{}{}", self.trace, self.node.describe());
+        Failure { seed: self.seed, step: self.step, what, recent }
+    }
+
+    fn declare_plan(&mut self) -> Check {
+        self.connect();
+        let mut declared = 0;
+        let all = Client::plan_len(self.shadow.queues.len());
+        for _ in 0..100_000 {
+            let mut world = World {
+                shadow: &mut self.shadow,
+                random: &mut self.work,
+                next_publisher: &mut self.next_publisher,
+            };
+            let Some(peer) = self.peers.first_mut() else { break };
+            if declared < all && peer.client.declare_plan(declared, &mut world) {
+                declared += 1;
+            }
+            let is_answered =
+                peer.client.channels.values().all(|channel| channel.awaited.is_none());
+            if declared == all && is_answered {
+                return Ok(());
+            }
+            self.one(false)?;
+        }
+        Err(format!("{declared} of {all} commands of the plan were answered"))
+    }
+
+    fn storm(&mut self, steps: u32) -> Check {
+        self.mood = Mood::Storm;
+        for _ in 0..steps {
+            if self.peers.len() < self.options.clients && self.schedule.one_in(20) {
+                self.connect();
+            }
+            self.fault();
+            self.one(true)?;
+        }
+        Ok(())
+    }
+
+    fn fault(&mut self) {
+        let Faults { reset, stall } = self.options.faults;
+        if reset > 0 && self.faults.one_in(reset) {
+            let victim = self.faults.below(self.peers.len());
+            self.reset(victim);
+        }
+        if stall > 0 && self.faults.one_in(stall) {
+            let victim = self.faults.below(self.peers.len());
+            let until = self.now.after_ms(self.faults.below(300) as u64);
+            if let Some(peer) = self.peers.get_mut(victim) {
+                self.trace.event([1, victim as u64, until.ms()], || {
+                    format!("client {} stops reading", peer.client.name)
+                });
+                peer.stalled_until = until;
+            }
+        }
+    }
+
+    /// Cuts a connection: what the client has not read is gone, the server finds out.
+    fn reset(&mut self, index: usize) {
+        if index >= self.peers.len() {
+            return;
+        }
+        let peer = self.peers.swap_remove(index);
+        self.shadow.totals.resets += 1;
+        self.trace.event([2, index as u64, 0], || format!("client {} is reset", peer.client.name));
+        if let Some(socket) = self.node.socket(peer.connection) {
+            socket.is_reset = true;
+            socket.to_client.clear();
+            if self.faults.one_in(2) {
+                socket.to_server.clear();
+            }
+        }
+    }
+
+    /// No faults, no new work: all leave, then two drain what is left.
+    fn calm(&mut self) -> Check {
+        self.mood = Mood::Leave;
+        for peer in &mut self.peers {
+            peer.stalled_until = self.now;
+        }
+        let mut idle_times = 0;
+        for _ in 0..CALM_STEPS_MAX {
+            if self.mood == Mood::Leave && self.peers.is_empty() {
+                self.mood = Mood::Drain;
+                self.connect();
+                self.connect();
+            }
+            let moved = self.one(true)?;
+            if moved || !self.node.is_idle() {
+                continue;
+            }
+            // Long enough for what waits for a timer.
+            self.now = self.now.after_ms(2_000);
+            idle_times += 1;
+            let is_drained = self.mood == Mood::Drain && self.node.messages() == 0;
+            if is_drained && idle_times > 3 {
+                self.shadow.nothing_is_lost()?;
+                return self.node.check_drained();
+            }
+            if idle_times > IDLE_TIMES {
+                break;
+            }
+        }
+        let stuck = match self.mood {
+            Mood::Leave => "clients wait for answers that do not come",
+            _ => "queues do not drain",
+        };
+        Err(format!(
+            "{stuck}: {:?}",
+            self.peers.iter().map(|peer| &peer.client).collect::<Vec<_>>()
+        ))
+    }
+
+    fn connect(&mut self) {
+        let room = 1 << (10 + self.schedule.below(7));
+        let connection = self.node.connect(self.schedule.next(), room, self.now);
+        let client = Client::new(self.next_client, self.options.keeps_lines);
+        self.next_client += 1;
+        self.peers.push(Peer { client, connection, stalled_until: self.now });
+    }
+
+    /// One step. False when nothing could happen but the passing of time.
+    fn one(&mut self, acts: bool) -> Check<bool> {
+        self.step += 1;
+        self.bury();
+        self.find_ready(acts)?;
+        // Time passes now and then, and when there is nothing else to do.
+        let Some(&event) = self.schedule.pick(&self.ready) else {
+            self.pass_time(true);
+            return Ok(false);
+        };
+        if self.schedule.one_in(30) {
+            self.pass_time(false);
+        }
+        let shown = event.numbers();
+        self.trace.event(shown, || format!("{event:?}"));
+        if self.options.keeps_lines {
+            for peer in &mut self.peers {
+                let lines = peer.client.diary.as_mut().map(std::mem::take).unwrap_or_default();
+                lines.into_iter().for_each(|line| self.trace.line(line));
+            }
+            if let Event::Turn(actor) = event {
+                self.node.letters(actor).into_iter().for_each(|line| self.trace.line(line));
+            }
+        }
+        match event {
+            Event::Turn(actor) => {
+                self.node.turn(actor, self.now, &mut self.schedule, &mut self.shadow)?;
+            }
+            Event::Send(index) => {
+                let Peer { client, connection, .. } = &mut self.peers[index];
+                if let Some(socket) = self.node.socket(*connection) {
+                    client.send(&mut self.schedule, &mut socket.to_server);
+                }
+            }
+            Event::Read(index) => self.read(index)?,
+            Event::Act(index) => {
+                let mut world = World {
+                    shadow: &mut self.shadow,
+                    random: &mut self.work,
+                    next_publisher: &mut self.next_publisher,
+                };
+                self.peers[index].client.act(self.mood, &mut world);
+            }
+        }
+        Ok(true)
+    }
+
+    fn find_ready(&mut self, acts: bool) -> Check {
+        let Self { node, peers, ready, actors, .. } = self;
+        ready.clear();
+        actors.clear();
+        node.ready(self.now, actors);
+        ready.extend(actors.drain(..).map(Event::Turn));
+        for (index, Peer { client, connection, stalled_until }) in peers.iter().enumerate() {
+            let Some(socket) = node.socket(*connection) else { continue };
+            if socket.is_closed && socket.to_client.is_empty() {
+                return Err(format!("the broker hung up on client {}", client.name));
+            }
+            let may_send = socket.to_server.len() < SENDING_MAX;
+            if may_send && client.has_output() {
+                ready.push(Event::Send(index));
+            }
+            if !socket.to_client.is_empty() && *stalled_until <= self.now {
+                ready.push(Event::Read(index));
+            }
+            if acts && may_send && client.state == State::Open && client.wants_to_act(self.mood) {
+                ready.push(Event::Act(index));
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, index: usize) -> Check {
+        let Peer { client, connection, .. } = &mut self.peers[index];
+        let Some(socket) = self.node.socket(*connection) else { return Ok(()) };
+        let count = self.schedule.part(socket.to_client.len());
+        let bytes: Vec<u8> = socket.to_client.drain(..count).collect();
+        self.trace.bytes(&bytes);
+        let mut world = World {
+            shadow: &mut self.shadow,
+            random: &mut self.work,
+            next_publisher: &mut self.next_publisher,
+        };
+        client.read(&bytes, &mut world)
+    }
+
+    /// Forgets connections that are over on both sides.
+    fn bury(&mut self) {
+        let Self { node, peers, .. } = self;
+        peers.retain(|Peer { client, connection, .. }| {
+            if client.state != State::Closed {
+                return true;
+            }
+            if let Some(socket) = node.socket(*connection) {
+                socket.is_reset = true;
+            }
+            false
+        });
+        node.bury();
+    }
+
+    /// Moves the clock: a little, or to the next thing that waits for it.
+    fn pass_time(&mut self, nothing_else: bool) {
+        let wake =
+            self.peers.iter().map(|peer| peer.stalled_until).filter(|&at| at > self.now).min();
+        let next = self.node.next_timeout().into_iter().chain(wake).min();
+        let step = self.now.after_ms(self.schedule.below(10) as u64);
+        self.now = match next {
+            Some(at) if nothing_else => at.max(self.now),
+            _ => step,
+        };
+        self.trace.event([3, self.now.ms(), 0], || format!("it is {}", self.now.ms() - START_MS));
+    }
+}
+
+impl Event {
+    fn numbers(self) -> [u64; 3] {
+        match self {
+            Self::Turn(Actor::Meta) => [10, 0, 0],
+            Self::Turn(Actor::Shard(index)) => [11, index as u64, 0],
+            Self::Turn(Actor::Connection(id)) => [12, id.get(), 0],
+            Self::Send(index) => [13, index as u64, 0],
+            Self::Read(index) => [14, index as u64, 0],
+            Self::Act(index) => [15, index as u64, 0],
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Bindings: one arena, found by what they are, by their source and by their destination.
+//!
+//! ```text
+//!   identity (source, destination, key, arguments) -> slot      is it there already?
+//!   exchange.outgoing: [slot ...]                               delete exchange, list
+//!   queue.incoming / exchange.incoming: [slot ...]              delete destination, list
+//! ```
+//!
+//! A binding knows its place in the two lists, so that removing one costs the same however many
+//! there are.
+
+use hashbrown::HashTable;
+use leveret_amqp::table::Table;
+
+use crate::hash::Hasher64;
+use crate::id::{ExchangeId, QueueId};
+
+/// A place in the arena; used again once the binding is gone.
+pub(crate) type BindingIx = u32;
+
+/// The other end of a binding, by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Destination<'a> {
+    /// `queue.bind`.
+    Queue(&'a str),
+    /// `exchange.bind`.
+    Exchange(&'a str),
+}
+
+/// The other end of a binding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Target {
+    /// A queue.
+    Queue(QueueId),
+    /// An exchange.
+    Exchange(ExchangeId),
+}
+
+/// A binding.
+#[derive(Clone, Debug)]
+pub struct Binding {
+    /// The exchange that messages come from.
+    pub source: ExchangeId,
+    /// Where they go.
+    pub target: Target,
+    /// The binding key.
+    pub key: Box<str>,
+    /// Sorted by name, as RabbitMQ keeps them.
+    pub arguments: Table,
+}
+
+/// What `bind` did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bound {
+    /// It did not exist.
+    pub created: bool,
+    /// The source is a recent-history exchange: its last messages go to the new destination.
+    pub recent_history: Option<ExchangeId>,
+    /// The destination.
+    pub target: Target,
+}
+
+/// What went away beside what was asked for.
+#[derive(Clone, Debug, Default)]
+pub struct Removed {
+    /// Exchanges: the one that was deleted, and auto-delete exchanges that lost their last binding.
+    pub exchanges: Vec<RemovedExchange>,
+    /// All bindings that are gone.
+    pub bindings: Vec<Binding>,
+}
+
+/// An exchange that is no more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RemovedExchange {
+    /// Its id.
+    pub id: ExchangeId,
+    /// Its name.
+    pub name: std::sync::Arc<str>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) binding: Binding,
+    identity: u64,
+    /// Where the entry is in its source's `outgoing`.
+    pub(crate) at_source: u32,
+    /// Where the entry is in its destination's `incoming`.
+    pub(crate) at_target: u32,
+}
+
+/// All bindings of all vhosts.
+#[derive(Debug, Default)]
+pub(crate) struct Bindings {
+    entries: Vec<Option<Entry>>,
+    free: Vec<BindingIx>,
+    by_identity: HashTable<BindingIx>,
+}
+
+impl Bindings {
+    pub(crate) fn len(&self) -> usize {
+        self.by_identity.len()
+    }
+
+    pub(crate) fn get(&self, ix: BindingIx) -> &Binding {
+        &self.entry(ix).binding
+    }
+
+    pub(crate) fn entry(&self, ix: BindingIx) -> &Entry {
+        self.entries[ix as usize].as_ref().expect("a listed binding exists")
+    }
+
+    pub(crate) fn entry_mut(&mut self, ix: BindingIx) -> &mut Entry {
+        self.entries[ix as usize].as_mut().expect("a listed binding exists")
+    }
+
+    /// Whether there still is one in this place that leads to this exchange.
+    pub(crate) fn contains(&self, ix: BindingIx, target: ExchangeId) -> bool {
+        let entry = self.entries.get(ix as usize).and_then(Option::as_ref);
+        entry.is_some_and(|entry| entry.binding.target == Target::Exchange(target))
+    }
+
+    pub(crate) fn find(&self, binding: &Binding) -> Option<BindingIx> {
+        let identity = identity(binding);
+        self.by_identity
+            .find(identity, |&ix| {
+                let entry = self.entry(ix);
+                entry.identity == identity && same(&entry.binding, binding)
+            })
+            .copied()
+    }
+
+    /// The caller has made sure that it is not there, and puts it into both lists.
+    pub(crate) fn insert(&mut self, binding: Binding, at_source: u32, at_target: u32) -> BindingIx {
+        let identity = identity(&binding);
+        let entry = Some(Entry { binding, identity, at_source, at_target });
+        let ix = match self.free.pop() {
+            Some(ix) => {
+                self.entries[ix as usize] = entry;
+                ix
+            }
+            None => {
+                self.entries.push(entry);
+                u32::try_from(self.entries.len() - 1).expect("fewer than 2^32 bindings")
+            }
+        };
+        let entries = &self.entries;
+        self.by_identity.insert_unique(identity, ix, |&ix| {
+            entries[ix as usize].as_ref().expect("a listed binding exists").identity
+        });
+        ix
+    }
+
+    /// The caller has taken it out of both lists.
+    pub(crate) fn remove(&mut self, ix: BindingIx) -> Binding {
+        let entry = self.entries[ix as usize].take().expect("a listed binding exists");
+        if let Ok(found) = self.by_identity.find_entry(entry.identity, |&other| other == ix) {
+            found.remove();
+        }
+        self.free.push(ix);
+        if self.by_identity.is_empty() {
+            *self = Self::default();
+        }
+        entry.binding
+    }
+
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (BindingIx, &Entry)> {
+        let places = 0..u32::MAX;
+        places.zip(&self.entries).filter_map(|(ix, entry)| Some((ix, entry.as_ref()?)))
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Binding> {
+        self.entries.iter().flatten().map(|entry| &entry.binding)
+    }
+}
+
+/// Sorts arguments by name: two tables with the same pairs are the same arguments.
+pub(crate) fn sorted(arguments: Table) -> Table {
+    if arguments.len() < 2 || arguments.iter().map(|(name, _)| name).is_sorted() {
+        return arguments;
+    }
+    let mut pairs: Vec<_> = arguments.into_iter().collect();
+    pairs.sort_by(|a, b| a.0.cmp(&b.0));
+    pairs.into_iter().collect()
+}
+
+fn identity(binding: &Binding) -> u64 {
+    let mut hasher = Hasher64::new();
+    hasher.number(binding.source.get());
+    match binding.target {
+        Target::Queue(id) => hasher.number(id.get() << 1),
+        Target::Exchange(id) => hasher.number(id.get() << 1 | 1),
+    }
+    hasher.bytes(binding.key.as_bytes());
+    if !binding.arguments.is_empty() {
+        hasher.bytes(&binding.arguments.to_bytes());
+    }
+    hasher.finish()
+}
+
+fn same(a: &Binding, b: &Binding) -> bool {
+    a.source == b.source
+        && a.target == b.target
+        && a.key == b.key
+        && a.arguments.len() == b.arguments.len()
+        // By wire bytes: a NaN equals itself.
+        && (a.arguments.is_empty() || a.arguments.to_bytes() == b.arguments.to_bytes())
+}

@@ -1,0 +1,300 @@
+//! Binding, unbinding, and what goes away with a destination or a source.
+
+use leveret_amqp::table::Table;
+
+use crate::binding::{
+    Binding, BindingIx, Bound, Destination, Removed, RemovedExchange, Target, sorted,
+};
+use crate::error::{BindError, Locked, NotFound, ResourceRef};
+use crate::exchange::{Exchange, ExchangeKind};
+use crate::id::{ExchangeId, VhostId};
+use crate::queue::QueueKind;
+use crate::route::check_binding_key;
+use crate::topology::{Topology, strip};
+
+impl Topology {
+    /// `queue.bind`, `exchange.bind`. A binding that exists is left as it is.
+    ///
+    /// `connection` is refused to bind an exclusive queue of another one; `None` may bind all.
+    pub fn bind(
+        &mut self,
+        vhost: VhostId,
+        source: &str,
+        destination: Destination<'_>,
+        key: &str,
+        arguments: Table,
+        connection: Option<u64>,
+    ) -> Result<Bound, BindError> {
+        let (source, target) = self.ends(vhost, source, destination)?;
+        self.check_binding(source, target, key, &arguments)?;
+        self.check_owner(target, connection)?;
+        let recent = source.kind == ExchangeKind::RecentHistory;
+        let binding =
+            Binding { source: source.id, target, key: key.into(), arguments: sorted(arguments) };
+        if self.bindings.find(&binding).is_some() {
+            return Ok(Bound { created: false, recent_history: None, target });
+        }
+        let recent_history = recent.then_some(binding.source);
+        self.insert_binding(binding);
+        self.generation += 1;
+        Ok(Bound { created: true, recent_history, target })
+    }
+
+    /// `queue.unbind`, `exchange.unbind`. One that does not exist removes nothing, nor does it when the source or
+    /// the destination does not exist, as in RabbitMQ.
+    pub fn unbind(
+        &mut self,
+        vhost: VhostId,
+        source: &str,
+        destination: Destination<'_>,
+        key: &str,
+        arguments: Table,
+        connection: Option<u64>,
+    ) -> Result<Removed, BindError> {
+        let mut removed = Removed::default();
+        let (source, target) = match self.ends(vhost, source, destination) {
+            Ok((source, target)) => (source.id, target),
+            Err(BindError::NotFound(_)) => return Ok(removed),
+            Err(error) => return Err(error),
+        };
+        let binding = Binding { source, target, key: key.into(), arguments: sorted(arguments) };
+        if let Some(ix) = self.bindings.find(&binding) {
+            self.check_owner(target, connection)?;
+            self.remove_binding(ix, &mut removed);
+            self.auto_delete(source, &mut removed);
+            self.generation += 1;
+        }
+        Ok(removed)
+    }
+
+    /// Both ends; when both are missing it is the source that is reported.
+    fn ends(
+        &self,
+        vhost: VhostId,
+        source: &str,
+        destination: Destination<'_>,
+    ) -> Result<(&Exchange, Target), BindError> {
+        let source = strip(source);
+        if source.is_empty() || matches!(destination, Destination::Exchange("")) {
+            return Err(BindError::DefaultExchange);
+        }
+        let vhost_name = self.vhost_name(vhost);
+        let source = self
+            .exchange(vhost, &source)
+            .ok_or_else(|| NotFound(ResourceRef::exchange(&source, vhost_name)))?;
+        let target = match destination {
+            Destination::Queue(name) => {
+                let name = strip(name);
+                let queue = self
+                    .queue(vhost, &name)
+                    .ok_or_else(|| NotFound(ResourceRef::queue(&name, vhost_name)))?;
+                Target::Queue(queue.id)
+            }
+            Destination::Exchange(name) => {
+                let name = strip(name);
+                let exchange = self
+                    .exchange(vhost, &name)
+                    .ok_or_else(|| NotFound(ResourceRef::exchange(&name, vhost_name)))?;
+                Target::Exchange(exchange.id)
+            }
+        };
+        Ok((source, target))
+    }
+
+    /// Checked after what the binding itself asks for, as in RabbitMQ.
+    fn check_owner(&self, target: Target, connection: Option<u64>) -> Result<(), Locked> {
+        match (target, connection) {
+            (Target::Queue(id), Some(connection)) => self
+                .queue_by_id(id)
+                .map_or(Ok(()), |q| q.check_exclusive(connection, self.vhost_name(q.vhost))),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_binding(
+        &self,
+        source: &Exchange,
+        target: Target,
+        key: &str,
+        arguments: &Table,
+    ) -> Result<(), BindError> {
+        check_binding_key(source.kind, key, arguments)?;
+        if source.kind == ExchangeKind::LocalRandom {
+            let Target::Queue(queue) = target else { return Err(BindError::NotAQueue) };
+            let kind = self.queue_by_id(queue).map_or(QueueKind::Classic, |queue| queue.kind);
+            if kind != QueueKind::Classic {
+                return Err(BindError::QueueType(kind.module()));
+            }
+        }
+        Ok(())
+    }
+
+    /// The bindings of a vhost, without those of the default exchange.
+    pub fn bindings(&self, vhost: VhostId) -> impl Iterator<Item = &Binding> {
+        self.bindings.iter().filter(move |binding| {
+            self.exchange_by_id(binding.source).is_some_and(|source| source.vhost == vhost)
+        })
+    }
+
+    /// The bindings that have this exchange as their source.
+    pub fn bindings_from(&self, source: ExchangeId) -> impl Iterator<Item = &Binding> {
+        let exchange = self.exchange_by_id(source);
+        exchange.into_iter().flat_map(|x| &x.outgoing).map(|&ix| self.bindings.get(ix))
+    }
+
+    /// The bindings that lead to a queue or an exchange, without that of the default exchange.
+    pub fn bindings_to(&self, target: Target) -> impl Iterator<Item = &Binding> {
+        let incoming: &[BindingIx] = match target {
+            Target::Queue(id) => self.queue_by_id(id).map_or(&[], |queue| &queue.incoming),
+            Target::Exchange(id) => {
+                self.exchange_by_id(id).map_or(&[], |exchange| &exchange.incoming)
+            }
+        };
+        incoming.iter().map(|&ix| self.bindings.get(ix))
+    }
+
+    fn incoming(&mut self, target: Target) -> Option<&mut Vec<BindingIx>> {
+        match target {
+            Target::Queue(id) => self.queues.get_mut(&id).map(|queue| &mut queue.incoming),
+            Target::Exchange(id) => {
+                self.exchanges.get_mut(&id).map(|exchange| &mut exchange.incoming)
+            }
+        }
+    }
+
+    pub(crate) fn target_name(&self, target: Target) -> std::sync::Arc<str> {
+        let name = match target {
+            Target::Queue(id) => self.queue_by_id(id).map(|queue| &queue.name),
+            Target::Exchange(id) => self.exchange_by_id(id).map(|exchange| &exchange.name),
+        };
+        name.cloned().unwrap_or_default()
+    }
+
+    fn insert_binding(&mut self, binding: Binding) {
+        let name = self.target_name(binding.target);
+        let (source, target) = (binding.source, binding.target);
+        let at_source = self.exchanges.get(&source).map_or(0, |x| x.outgoing.len());
+        let at_target = self.incoming(target).map_or(0, |incoming| incoming.len());
+        let ix = self.bindings.insert(binding, place(at_source), place(at_target));
+        if let Some(incoming) = self.incoming(target) {
+            incoming.push(ix);
+        }
+        if let Some(exchange) = self.exchanges.get_mut(&source) {
+            exchange.outgoing.push(ix);
+            exchange.router.bind(ix, self.bindings.get(ix), &name);
+        }
+    }
+
+    /// Out of both lists, the router and the arena.
+    fn remove_binding(&mut self, ix: BindingIx, removed: &mut Removed) {
+        let entry = self.bindings.entry(ix);
+        let (target, at) = (entry.binding.target, entry.at_target as usize);
+        let name = self.target_name(target);
+        let mut moved = None;
+        if let Some(incoming) = self.incoming(target) {
+            incoming.swap_remove(at);
+            moved = incoming.get(at).copied();
+        }
+        if let Some(moved) = moved {
+            self.bindings.entry_mut(moved).at_target = place(at);
+        }
+        self.leave_source(ix, &name);
+        removed.bindings.push(self.bindings.remove(ix));
+    }
+
+    /// Out of the source's list and its router.
+    fn leave_source(&mut self, ix: BindingIx, target_name: &str) {
+        let entry = self.bindings.entry(ix);
+        let at = entry.at_source as usize;
+        let Some(exchange) = self.exchanges.get_mut(&entry.binding.source) else { return };
+        exchange.router.unbind(ix, &entry.binding, target_name);
+        exchange.outgoing.swap_remove(at);
+        if let Some(&moved) = exchange.outgoing.get(at) {
+            self.bindings.entry_mut(moved).at_source = place(at);
+        }
+    }
+
+    /// The bindings of a destination that has been taken out of its table already.
+    pub(crate) fn drop_incoming(
+        &mut self,
+        incoming: &[BindingIx],
+        name: &str,
+        removed: &mut Removed,
+    ) {
+        let mut sources = Vec::new();
+        for &ix in incoming {
+            self.leave_source(ix, name);
+            let binding = self.bindings.remove(ix);
+            if sources.last() != Some(&binding.source) {
+                sources.push(binding.source);
+            }
+            removed.bindings.push(binding);
+        }
+        sources.sort_unstable();
+        sources.dedup();
+        for source in sources {
+            self.auto_delete(source, removed);
+        }
+    }
+
+    /// Removes an exchange with its bindings, and auto-delete exchanges that these were the last ones of.
+    ///
+    /// Auto-delete exchanges may form a chain as long as there are exchanges: the work is a list, not a
+    /// recursion.
+    pub(crate) fn remove_exchange(&mut self, id: ExchangeId, removed: &mut Removed) {
+        let mut doomed = vec![id];
+        while let Some(id) = doomed.pop() {
+            let Some(exchange) = self.exchanges.remove(&id) else { continue };
+            for &ix in &exchange.outgoing {
+                self.leave_target(ix, removed);
+            }
+            for &ix in &exchange.incoming {
+                // A binding to itself went with the outgoing ones.
+                if !self.bindings.contains(ix, id) {
+                    continue;
+                }
+                self.leave_source(ix, &exchange.name);
+                let binding = self.bindings.remove(ix);
+                if self.is_done(binding.source) {
+                    doomed.push(binding.source);
+                }
+                removed.bindings.push(binding);
+            }
+            if let Some(vhost) = self.vhost_mut(exchange.vhost) {
+                vhost.exchanges.remove(&exchange.name);
+            }
+            removed.exchanges.push(RemovedExchange { id, name: exchange.name });
+        }
+        self.generation += 1;
+    }
+
+    /// A binding whose source has been taken out of its table already.
+    fn leave_target(&mut self, ix: BindingIx, removed: &mut Removed) {
+        let entry = self.bindings.entry(ix);
+        let (target, at) = (entry.binding.target, entry.at_target as usize);
+        let mut moved = None;
+        if let Some(incoming) = self.incoming(target) {
+            incoming.swap_remove(at);
+            moved = incoming.get(at).copied();
+        }
+        if let Some(moved) = moved {
+            self.bindings.entry_mut(moved).at_target = place(at);
+        }
+        removed.bindings.push(self.bindings.remove(ix));
+    }
+
+    /// Auto-delete, and no longer the source of a binding. Asked only after one went away.
+    fn is_done(&self, id: ExchangeId) -> bool {
+        self.exchange_by_id(id).is_some_and(|exchange| exchange.auto_delete && !exchange.is_used())
+    }
+
+    fn auto_delete(&mut self, id: ExchangeId, removed: &mut Removed) {
+        if self.is_done(id) {
+            self.remove_exchange(id, removed);
+        }
+    }
+}
+
+fn place(at: usize) -> u32 {
+    u32::try_from(at).expect("fewer than 2^32 bindings")
+}

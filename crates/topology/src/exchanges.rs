@@ -1,0 +1,155 @@
+//! Declaring and deleting exchanges.
+
+use std::sync::Arc;
+
+use crate::arguments::exchange_arguments;
+use crate::binding::Removed;
+use crate::error::{DeclareError, DeleteError, NotFound, ResourceKind, ResourceRef};
+use crate::exchange::{ALTERNATE_EXCHANGE, Exchange, ExchangeKind, ExchangeSpec};
+use crate::id::{ExchangeId, VhostId};
+use crate::policy::{self, Policies};
+use crate::route::Router;
+use crate::topology::{Topology, strip};
+use crate::value;
+
+impl Topology {
+    /// `exchange.declare`: creates it, or checks that it is the same.
+    pub fn declare_exchange(&mut self, spec: ExchangeSpec<'_>) -> Result<ExchangeId, DeclareError> {
+        let kind = ExchangeKind::parse(spec.kind)?;
+        let name = strip(spec.name);
+        if name.is_empty() {
+            return Err(DeclareError::DefaultExchange);
+        }
+        let spec = ExchangeSpec { name: &name, ..spec };
+        if let Some(exchange) = self.exchange(spec.vhost, &name) {
+            self.equivalent(exchange, kind, &spec)?;
+            return Ok(exchange.id);
+        }
+        if self.vhost_by_id(spec.vhost).is_none() {
+            return Err(DeclareError::NoVhost(spec.vhost.to_string()));
+        }
+        if name.starts_with("amq.") {
+            let (kind, name) = (ResourceKind::Exchange, name.into_owned());
+            return Err(DeclareError::ReservedName { kind, name });
+        }
+        exchange_arguments(kind, &name, self.vhost_name(spec.vhost), &spec.arguments)?;
+        Ok(self.create_exchange(spec, kind))
+    }
+
+    /// What [`declare_exchange`](Self::declare_exchange) checks of one that exists.
+    pub fn check_exchange_equivalent(&self, spec: &ExchangeSpec<'_>) -> Result<(), DeclareError> {
+        let kind = ExchangeKind::parse(spec.kind)?;
+        match self.exchange(spec.vhost, &strip(spec.name)) {
+            Some(exchange) => self.equivalent(exchange, kind, spec),
+            None => Ok(()),
+        }
+    }
+
+    /// `exchange.declare` with `passive`, and wherever else an exchange has to exist.
+    pub fn existing_exchange(&self, vhost: VhostId, name: &str) -> Result<&Exchange, NotFound> {
+        let name = strip(name);
+        self.exchange(vhost, &name)
+            .ok_or_else(|| NotFound(ResourceRef::exchange(&name, self.vhost_name(vhost))))
+    }
+
+    /// The first difference in RabbitMQ's order: type, durable, auto-delete, internal, alternate exchange.
+    fn equivalent(
+        &self,
+        exchange: &Exchange,
+        kind: ExchangeKind,
+        spec: &ExchangeSpec<'_>,
+    ) -> Result<(), DeclareError> {
+        let resource = || ResourceRef::exchange(&exchange.name, self.vhost_name(exchange.vhost));
+        let different = |arg: &str, received: String, current: String| {
+            Err(DeclareError::Inequivalent {
+                resource: resource(),
+                arg: arg.to_owned(),
+                received,
+                current,
+            })
+        };
+        if exchange.kind != kind {
+            return different("type", format!("'{kind}'"), format!("'{}'", exchange.kind));
+        }
+        let flags = [
+            ("durable", exchange.durable, spec.durable),
+            ("auto_delete", exchange.auto_delete, spec.auto_delete),
+            ("internal", exchange.internal, spec.internal),
+        ];
+        for (name, current, received) in flags {
+            if current != received {
+                return different(name, format!("'{received}'"), format!("'{current}'"));
+            }
+        }
+        let current = exchange.arguments.get(ALTERNATE_EXCHANGE);
+        let received = spec.arguments.get(ALTERNATE_EXCHANGE);
+        match value::difference(ALTERNATE_EXCHANGE, current, received) {
+            Some((received, current)) => different(ALTERNATE_EXCHANGE, received, current),
+            None => Ok(()),
+        }
+    }
+
+    /// The spec has been checked, the vhost exists, the name is free.
+    pub(crate) fn create_exchange(
+        &mut self,
+        spec: ExchangeSpec<'_>,
+        kind: ExchangeKind,
+    ) -> ExchangeId {
+        let id = ExchangeId::new(self.next_exchange);
+        self.next_exchange += 1;
+        let name: Arc<str> = spec.name.into();
+        let mut exchange = Exchange {
+            id,
+            vhost: spec.vhost,
+            name: Arc::clone(&name),
+            kind,
+            durable: spec.durable,
+            auto_delete: spec.auto_delete,
+            internal: spec.internal,
+            router: Router::new(kind, &spec.arguments),
+            arguments: spec.arguments,
+            policies: Policies::default(),
+            alternate: None,
+            outgoing: Vec::new(),
+            incoming: Vec::new(),
+        };
+        if let Some(vhost) = self.vhost_mut(spec.vhost) {
+            exchange.policies = Policies {
+                user: policy::for_exchange(vhost.policies.values(), &exchange),
+                operator: policy::for_exchange(vhost.operator_policies.values(), &exchange),
+            };
+            vhost.exchanges.insert(name, id);
+        }
+        exchange.refresh_alternate();
+        self.exchanges.insert(id, Box::new(exchange));
+        // An alternate exchange of this name may have been missing until now.
+        self.generation += 1;
+        id
+    }
+
+    /// `exchange.delete`. With `if_unused`, refused while it is the source of a binding. Deleting one that
+    /// does not exist removes nothing.
+    pub fn delete_exchange(
+        &mut self,
+        vhost: VhostId,
+        name: &str,
+        if_unused: bool,
+    ) -> Result<Removed, DeleteError> {
+        let name = strip(name);
+        if name.is_empty() {
+            return Err(DeleteError::DefaultExchange);
+        }
+        let resource = || ResourceRef::exchange(&name, self.vhost_name(vhost));
+        if name.starts_with("amq.") {
+            return Err(DeleteError::System(resource()));
+        }
+        let Some(exchange) = self.exchange(vhost, &name) else { return Ok(Removed::default()) };
+        if if_unused && exchange.is_used() {
+            return Err(DeleteError::InUse(resource()));
+        }
+        let id = exchange.id;
+        let mut removed = Removed::default();
+        self.remove_exchange(id, &mut removed);
+        Ok(removed)
+    }
+}

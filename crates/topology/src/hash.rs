@@ -1,0 +1,54 @@
+//! A hash that gives the same on every machine, in every version: where a message goes depends on it
+//! (consistent-hash and modulus-hash exchanges), and so does the order of a simulation.
+//!
+//! Eight bytes at a time: xor, multiply, fold; finished by the mixer of SplitMix64. Not for hostile keys.
+
+/// See the module.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hasher64(u64);
+
+const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+const PRIME: u64 = 0x9e37_79b9_7f4a_7c15;
+
+impl Hasher64 {
+    pub(crate) const fn new() -> Self {
+        Self(OFFSET)
+    }
+
+    #[inline]
+    pub(crate) fn number(&mut self, number: u64) {
+        self.0 = (self.0 ^ number).wrapping_mul(PRIME);
+        self.0 ^= self.0 >> 32;
+    }
+
+    #[inline]
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) {
+        let mut chunks = bytes.chunks_exact(8);
+        for chunk in &mut chunks {
+            let mut word = [0; 8];
+            word.copy_from_slice(chunk);
+            self.number(u64::from_le_bytes(word));
+        }
+        let rest = chunks.remainder();
+        let mut word = [0; 8];
+        word[..rest.len()].copy_from_slice(rest);
+        self.number(u64::from_le_bytes(word));
+        self.number(bytes.len() as u64);
+    }
+
+    #[inline]
+    pub(crate) fn finish(self) -> u64 {
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+}
+
+/// The hash of some bytes.
+#[inline]
+pub(crate) fn hash(bytes: &[u8]) -> u64 {
+    let mut hasher = Hasher64::new();
+    hasher.bytes(bytes);
+    hasher.finish()
+}

@@ -1,0 +1,40 @@
+//! Identifiers given by the topology. None is ever used twice within one [`Topology`](crate::Topology).
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident($inner:ty)) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name($inner);
+
+        impl $name {
+            /// The identifier with this number.
+            pub const fn new(number: $inner) -> Self {
+                Self(number)
+            }
+
+            /// Its number.
+            pub const fn get(self) -> $inner {
+                self.0
+            }
+        }
+
+        impl core::fmt::Display for $name {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                write!(f, "{}", self.0)
+            }
+        }
+    };
+}
+
+id! {
+    /// A virtual host. A vhost deleted and added again has a new id.
+    VhostId(u32)
+}
+id! {
+    /// An exchange. An exchange deleted and declared again has a new id.
+    ExchangeId(u64)
+}
+id! {
+    /// A queue. Ids are consecutive, so that they spread evenly over shards by remainder.
+    QueueId(u64)
+}

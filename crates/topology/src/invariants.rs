@@ -1,0 +1,66 @@
+//! What must always hold, for tests and the simulator.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::binding::Target;
+use crate::topology::Topology;
+
+impl Topology {
+    /// Panics when an invariant is broken. The cost is that of looking at everything.
+    pub fn assert_invariants(&self) {
+        self.assert_names();
+        self.assert_bindings();
+    }
+
+    /// What is found by name is found by id, and the other way round; names are kept once.
+    fn assert_names(&self) {
+        let (mut queues, mut exchanges) = (0, 0);
+        for vhost in self.vhosts() {
+            for (name, id) in &vhost.queues {
+                let queue = self.queue_by_id(*id).expect("a named queue exists");
+                assert!(Arc::ptr_eq(name, &queue.name), "queue {name} has its name twice");
+                assert_eq!(queue.vhost, vhost.id);
+                let owned =
+                    queue.exclusive_owner.is_none_or(|owner| self.owned[&owner].contains(id));
+                assert!(owned, "queue {name} is not among its owner's");
+            }
+            for (name, id) in &vhost.exchanges {
+                let exchange = self.exchange_by_id(*id).expect("a named exchange exists");
+                assert!(Arc::ptr_eq(name, &exchange.name), "exchange {name} has its name twice");
+                assert_eq!(exchange.vhost, vhost.id);
+            }
+            assert_eq!(vhost.exchange_id(""), Some(vhost.default_exchange));
+            queues += vhost.queues.len();
+            exchanges += vhost.exchanges.len();
+        }
+        assert_eq!(queues, self.queues.len(), "a queue has no name");
+        assert_eq!(exchanges, self.exchanges.len(), "an exchange has no name");
+        let owned = self.queues.values().filter(|queue| queue.exclusive_owner.is_some()).count();
+        assert_eq!(owned, self.owned.values().map(BTreeSet::len).sum::<usize>());
+    }
+
+    /// Every binding is where it believes to be in both lists, can be found, and nothing else is listed.
+    fn assert_bindings(&self) {
+        let mut count = 0;
+        for (ix, entry) in self.bindings.entries() {
+            count += 1;
+            let binding = &entry.binding;
+            let source = self.exchange_by_id(binding.source).expect("a binding's source exists");
+            assert_eq!(source.outgoing.get(entry.at_source as usize), Some(&ix));
+            let incoming = match binding.target {
+                Target::Queue(id) => &self.queue_by_id(id).expect("its queue exists").incoming,
+                Target::Exchange(id) => {
+                    &self.exchange_by_id(id).expect("its exchange exists").incoming
+                }
+            };
+            assert_eq!(incoming.get(entry.at_target as usize), Some(&ix));
+            assert_eq!(self.bindings.find(binding), Some(ix));
+        }
+        let queues = self.queues.values().map(|queue| queue.incoming.len());
+        let exchanges = self.exchanges.values().map(|exchange| exchange.incoming.len());
+        assert_eq!(count, queues.chain(exchanges).sum::<usize>());
+        assert_eq!(count, self.exchanges.values().map(|x| x.outgoing.len()).sum::<usize>());
+        assert_eq!(count, self.binding_count());
+    }
+}

@@ -1,0 +1,229 @@
+//! Policies and parameters: setting them, and what changes with them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::Value as Json;
+
+use crate::error::PolicyError;
+use crate::id::{QueueId, VhostId};
+use crate::policy::{self, ApplyTo, Policies, Policy, PolicySpec};
+use crate::topology::Topology;
+
+/// Parameters of this component are operator policies.
+const OPERATOR_POLICY: &str = "operator_policy";
+/// Parameters of this component are policies.
+const POLICY: &str = "policy";
+/// Parameters of this component are the vhost's limits.
+const VHOST_LIMITS: &str = "vhost-limits";
+
+impl Topology {
+    /// Sets a policy; returns the queues that have another policy now: their
+    /// [`options`](crate::Queue::options) have to be applied again.
+    pub fn set_policy(
+        &mut self,
+        vhost: &str,
+        spec: PolicySpec<'_>,
+    ) -> Result<Vec<QueueId>, PolicyError> {
+        let id = self.vhost_of(vhost)?;
+        let policy = Policy::new(spec, false)?;
+        if let Some(vhost) = self.vhost_mut(id) {
+            vhost.policies.insert(policy.name.clone(), Arc::new(policy));
+        }
+        Ok(self.match_policies(id))
+    }
+
+    /// Clears a policy; returns the queues that have another policy now.
+    pub fn clear_policy(&mut self, vhost: &str, name: &str) -> Result<Vec<QueueId>, PolicyError> {
+        let id = self.vhost_of(vhost)?;
+        let cleared = self.vhost_mut(id).and_then(|vhost| vhost.policies.remove(name));
+        cleared.ok_or_else(|| missing("policy", name, vhost))?;
+        Ok(self.match_policies(id))
+    }
+
+    /// As [`set_policy`](Self::set_policy), for an operator policy: only limits, of which the stricter holds.
+    pub fn set_operator_policy(
+        &mut self,
+        vhost: &str,
+        spec: PolicySpec<'_>,
+    ) -> Result<Vec<QueueId>, PolicyError> {
+        let id = self.vhost_of(vhost)?;
+        let policy = Policy::new(spec, true)?;
+        if let Some(vhost) = self.vhost_mut(id) {
+            vhost.operator_policies.insert(policy.name.clone(), Arc::new(policy));
+        }
+        Ok(self.match_policies(id))
+    }
+
+    /// Clears an operator policy; returns the queues that have another one now.
+    pub fn clear_operator_policy(
+        &mut self,
+        vhost: &str,
+        name: &str,
+    ) -> Result<Vec<QueueId>, PolicyError> {
+        let id = self.vhost_of(vhost)?;
+        let cleared = self.vhost_mut(id).and_then(|vhost| vhost.operator_policies.remove(name));
+        cleared.ok_or_else(|| missing("operator policy", name, vhost))?;
+        Ok(self.match_policies(id))
+    }
+
+    /// Sets a parameter of a component: `federation-upstream`, `shovel`, ... The components `policy`,
+    /// `operator_policy` and `vhost-limits` take effect; returns the queues whose policy changed by it.
+    pub fn set_parameter(
+        &mut self,
+        vhost: &str,
+        component: &str,
+        name: &str,
+        value: Json,
+    ) -> Result<Vec<QueueId>, PolicyError> {
+        let id = self.vhost_of(vhost)?;
+        match component {
+            OPERATOR_POLICY => self.set_operator_policy(vhost, policy_spec(name, &value)?),
+            POLICY => self.set_policy(vhost, policy_spec(name, &value)?),
+            VHOST_LIMITS => {
+                let limits = limits(&value)?;
+                if let Some(vhost) = self.vhost_mut(id) {
+                    vhost.limits = limits;
+                }
+                Ok(Vec::new())
+            }
+            _ => {
+                if let Some(vhost) = self.vhost_mut(id) {
+                    vhost.parameters.insert((component.into(), name.into()), value);
+                }
+                Ok(Vec::new())
+            }
+        }
+    }
+
+    /// Clears a parameter; returns the queues whose policy changed by it.
+    pub fn clear_parameter(
+        &mut self,
+        vhost: &str,
+        component: &str,
+        name: &str,
+    ) -> Result<Vec<QueueId>, PolicyError> {
+        match component {
+            OPERATOR_POLICY => return self.clear_operator_policy(vhost, name),
+            POLICY => return self.clear_policy(vhost, name),
+            _ => {}
+        }
+        let id = self.vhost_of(vhost)?;
+        let Some(place) = self.vhost_mut(id) else { return Ok(Vec::new()) };
+        if component == VHOST_LIMITS {
+            place.limits.clear();
+            return Ok(Vec::new());
+        }
+        let cleared = place.parameters.remove(&(component.into(), name.into()));
+        cleared.ok_or_else(|| missing(component, name, vhost))?;
+        Ok(Vec::new())
+    }
+
+    /// Sets a parameter of the whole cluster: `cluster_name`, ...
+    pub fn set_global_parameter(&mut self, name: &str, value: Json) {
+        self.global_parameters.insert(name.into(), value);
+    }
+
+    /// Clears one; returns whether there was one.
+    pub fn clear_global_parameter(&mut self, name: &str) -> bool {
+        self.global_parameters.remove(name).is_some()
+    }
+
+    /// The parameters of the whole cluster by name.
+    pub fn global_parameters(&self) -> impl Iterator<Item = (&str, &Json)> {
+        self.global_parameters.iter().map(|(name, value)| (name.as_ref(), value))
+    }
+
+    /// Finds the policies of all queues and exchanges of a vhost again; the queues whose changed.
+    fn match_policies(&mut self, id: VhostId) -> Vec<QueueId> {
+        let Some(vhost) = self.vhosts.get(id.get() as usize).and_then(Option::as_ref) else {
+            return Vec::new();
+        };
+        let mut changed = Vec::new();
+        for queue in vhost.queues.values() {
+            let Some(queue) = self.queues.get_mut(queue) else { continue };
+            let policies = Policies {
+                user: policy::for_queue(vhost.policies.values(), &queue.name, queue.kind),
+                operator: policy::for_queue(
+                    vhost.operator_policies.values(),
+                    &queue.name,
+                    queue.kind,
+                ),
+            };
+            if !policies.is(&queue.policies) {
+                queue.policies = policies;
+                changed.push(queue.id);
+            }
+        }
+        for exchange in vhost.exchanges.values() {
+            let Some(exchange) = self.exchanges.get_mut(exchange) else { continue };
+            exchange.policies = Policies {
+                user: policy::for_exchange(vhost.policies.values(), exchange),
+                operator: policy::for_exchange(vhost.operator_policies.values(), exchange),
+            };
+            if exchange.refresh_alternate() {
+                self.generation += 1;
+            }
+        }
+        changed.sort_unstable();
+        changed
+    }
+
+    fn vhost_of(&self, name: &str) -> Result<VhostId, PolicyError> {
+        self.vhost_id(name).map_err(|_| PolicyError::NoVhost(name.to_owned()))
+    }
+}
+
+fn missing(what: &str, name: &str, vhost: &str) -> PolicyError {
+    PolicyError::NotFound { what: what.into(), name: name.into(), vhost: vhost.into() }
+}
+
+/// A policy as the value of a parameter: pattern, definition, priority, apply-to.
+pub(crate) fn policy_spec<'a>(
+    name: &'a str,
+    value: &'a Json,
+) -> Result<PolicySpec<'a>, PolicyError> {
+    let bad = |text: String| PolicyError::Validation(text);
+    let pattern = value.get("pattern").ok_or_else(|| bad(key_missing("pattern", name)))?;
+    let pattern = pattern.as_str().ok_or_else(|| {
+        bad(format!("pattern should be a binary but was {}", crate::value::json_term(pattern)))
+    })?;
+    let definition = value.get("definition").ok_or_else(|| bad(key_missing("definition", name)))?;
+    let Json::Object(definition) = definition else {
+        let term = crate::value::json_term(definition);
+        return Err(bad(format!("definition must be a dictionary: {term}")));
+    };
+    let priority = match value.get("priority") {
+        None | Some(Json::Null) => 0,
+        Some(priority) => priority.as_i64().ok_or_else(|| {
+            let term = crate::value::json_term(priority);
+            bad(format!("priority should be a number, actually was {term}"))
+        })?,
+    };
+    let apply_to = match value.get("apply-to").and_then(Json::as_str) {
+        Some(name) => ApplyTo::parse(name)?,
+        None => ApplyTo::All,
+    };
+    Ok(PolicySpec { name, pattern, apply_to, priority, definition: definition.clone() })
+}
+
+fn key_missing(key: &str, name: &str) -> String {
+    format!("Key \"{key}\" not found in {name}")
+}
+
+/// `max-connections` and `max-queues`.
+pub(crate) fn limits(value: &Json) -> Result<BTreeMap<String, i64>, PolicyError> {
+    let Json::Object(map) = value else {
+        let term = crate::value::json_term(value);
+        return Err(PolicyError::Validation(format!("limits not a list {term}")));
+    };
+    map.iter()
+        .map(|(name, limit)| {
+            let limit = limit.as_i64().ok_or_else(|| {
+                let term = crate::value::json_term(limit);
+                PolicyError::Validation(format!("{name} should be a number, actually was {term}"))
+            })?;
+            Ok((name.clone(), limit))
+        })
+        .collect()
+}

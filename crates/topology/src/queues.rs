@@ -1,0 +1,192 @@
+//! Declaring and removing queues.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use leveret_amqp::table::{Table, Value};
+
+use crate::arguments::{QUEUE_TYPE, known_arguments, queue_arguments};
+use crate::binding::Removed;
+use crate::error::{DeclareError, Locked, NotFound, ResourceKind, ResourceRef};
+use crate::id::{QueueId, VhostId};
+use crate::policy::{self, Policies};
+use crate::queue::{Declared, Queue, QueueKind, QueueSpec};
+use crate::topology::{Topology, strip};
+use crate::value;
+
+/// What a name made by the server begins with, unless `x-name-prefix` says otherwise.
+const NAME_PREFIX: &str = "amq.gen";
+/// The longest `x-name-prefix` in bytes.
+const NAME_PREFIX_MAX: usize = 64;
+const NAME_PREFIX_ARGUMENT: &str = "x-name-prefix";
+
+impl Topology {
+    /// What a name made by the server for a queue with these arguments begins with: `amq.gen`, or
+    /// `x-name-prefix`. Only classic queues have such names.
+    pub fn server_name_prefix(arguments: &Table) -> Result<Cow<'_, str>, DeclareError> {
+        if arguments.get(QUEUE_TYPE).and_then(Value::as_str) == Some("quorum") {
+            return Err(DeclareError::ServerNamed { queue_type: QueueKind::Quorum.module() });
+        }
+        match arguments.get(NAME_PREFIX_ARGUMENT).and_then(Value::as_str) {
+            Some(prefix) if prefix.len() > NAME_PREFIX_MAX => {
+                Err(DeclareError::PrefixTooLong { prefix: strip(prefix).into_owned() })
+            }
+            Some(prefix) if !prefix.is_empty() => Ok(strip(prefix)),
+            _ => Ok(Cow::Borrowed(NAME_PREFIX)),
+        }
+    }
+
+    /// `queue.declare`: creates it, or checks that it is the same.
+    pub fn declare_queue(&mut self, spec: QueueSpec<'_>) -> Result<Declared, DeclareError> {
+        let name = strip(spec.name);
+        if !spec.server_named && name.starts_with("amq.") {
+            let (kind, name) = (ResourceKind::Queue, name.into_owned());
+            return Err(DeclareError::ReservedName { kind, name });
+        }
+        let Some(vhost) = self.vhost_by_id(spec.vhost) else {
+            return Err(DeclareError::NoVhost(spec.vhost.to_string()));
+        };
+        let mut spec = QueueSpec { name: &name, ..spec };
+        spec.durable &= spec.exclusive_owner.is_none();
+        spec.arguments.remove(NAME_PREFIX_ARGUMENT);
+        if let Some(kind) = vhost.default_queue_type
+            && spec.arguments.get(QUEUE_TYPE).is_none()
+        {
+            let fits = kind == QueueKind::Classic
+                || (spec.durable && !spec.auto_delete && !spec.server_named);
+            let kind = if fits { kind } else { QueueKind::Classic };
+            spec.arguments.set(QUEUE_TYPE, kind.name());
+        }
+        if let Some(queue) = self.queue(spec.vhost, &name) {
+            self.queue_equivalent(queue, &spec)?;
+            return Ok(Declared { id: queue.id, created: false });
+        }
+        let kind = queue_arguments(&spec, &vhost.name)?;
+        if let Some(limit) = vhost.max_queues()
+            && vhost.queue_count() as u64 >= limit
+        {
+            let vhost = vhost.name.as_ref().to_owned();
+            return Err(DeclareError::QueueLimit { name: name.into_owned(), vhost, limit });
+        }
+        Ok(Declared { id: self.create_queue(spec, kind), created: true })
+    }
+
+    /// Refuses a queue that does not exist or belongs to another connection: `queue.declare` with
+    /// `passive`, and whatever else names a queue.
+    pub fn existing_queue(
+        &self,
+        vhost: VhostId,
+        name: &str,
+        connection: u64,
+    ) -> Result<&Queue, QueueAccessError> {
+        let name = strip(name);
+        let queue = self
+            .queue(vhost, &name)
+            .ok_or_else(|| NotFound(ResourceRef::queue(&name, self.vhost_name(vhost))))?;
+        queue.check_exclusive(connection, self.vhost_name(vhost))?;
+        Ok(queue)
+    }
+
+    /// The first difference in RabbitMQ's order: owner, durable, auto-delete, arguments.
+    fn queue_equivalent(&self, queue: &Queue, spec: &QueueSpec<'_>) -> Result<(), DeclareError> {
+        let resource = || ResourceRef::queue(&queue.name, self.vhost_name(queue.vhost));
+        if queue.exclusive_owner != spec.exclusive_owner {
+            return Err(Locked { queue: resource() }.into());
+        }
+        let different = |arg: &str, received: String, current: String| {
+            Err(DeclareError::Inequivalent {
+                resource: resource(),
+                arg: arg.to_owned(),
+                received,
+                current,
+            })
+        };
+        let flags = [
+            ("durable", queue.durable, spec.durable),
+            ("auto_delete", queue.auto_delete, spec.auto_delete),
+        ];
+        for (name, current, received) in flags {
+            if current != received {
+                return different(name, format!("'{received}'"), format!("'{current}'"));
+            }
+        }
+        for &name in known_arguments(queue.kind) {
+            let (current, received) = (queue.arguments.get(name), spec.arguments.get(name));
+            if let Some((received, current)) = value::difference(name, current, received) {
+                return different(name, received, current);
+            }
+        }
+        Ok(())
+    }
+
+    fn create_queue(&mut self, spec: QueueSpec<'_>, kind: QueueKind) -> QueueId {
+        let id = QueueId::new(self.next_queue);
+        self.next_queue += 1;
+        let name: Arc<str> = spec.name.into();
+        let mut policies = Policies::default();
+        if let Some(vhost) = self.vhost_mut(spec.vhost) {
+            policies.user = policy::for_queue(vhost.policies.values(), &name, kind);
+            policies.operator = policy::for_queue(vhost.operator_policies.values(), &name, kind);
+            vhost.queues.insert(Arc::clone(&name), id);
+        }
+        if let Some(owner) = spec.exclusive_owner {
+            self.owned.entry(owner).or_default().insert(id);
+        }
+        let queue = Queue {
+            id,
+            vhost: spec.vhost,
+            name,
+            durable: spec.durable,
+            auto_delete: spec.auto_delete,
+            exclusive_owner: spec.exclusive_owner,
+            kind,
+            arguments: spec.arguments,
+            policies,
+            incoming: Vec::new(),
+        };
+        self.queues.insert(id, Box::new(queue));
+        // The default exchange has a route that it did not have.
+        self.generation += 1;
+        id
+    }
+
+    /// Removes a queue, its bindings, and auto-delete exchanges that these were the last ones of. One that
+    /// does not exist removes nothing.
+    pub fn remove_queue(&mut self, id: QueueId) -> Removed {
+        let mut removed = Removed::default();
+        let Some(queue) = self.queues.remove(&id) else { return removed };
+        self.drop_incoming(&queue.incoming, &queue.name, &mut removed);
+        if let Some(vhost) = self.vhost_mut(queue.vhost) {
+            vhost.queues.remove(&queue.name);
+        }
+        self.disown(queue.exclusive_owner, id);
+        self.generation += 1;
+        removed
+    }
+
+    /// The exclusive queues of a connection, oldest first.
+    pub fn queues_owned_by(&self, connection: u64) -> Vec<QueueId> {
+        self.owned.get(&connection).into_iter().flatten().copied().collect()
+    }
+}
+
+/// Why a queue cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum QueueAccessError {
+    /// There is none.
+    #[error(transparent)]
+    NotFound(#[from] NotFound),
+    /// It belongs to another connection.
+    #[error(transparent)]
+    Locked(#[from] Locked),
+}
+
+impl QueueAccessError {
+    /// How the channel is closed.
+    pub fn reply_code(&self) -> leveret_amqp::reply::ReplyCode {
+        match self {
+            Self::NotFound(error) => error.reply_code(),
+            Self::Locked(error) => error.reply_code(),
+        }
+    }
+}

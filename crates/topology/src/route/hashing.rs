@@ -1,0 +1,198 @@
+//! Exchanges that choose one destination by a hash: consistent and modulus. Hot path.
+
+use core::fmt::Write as _;
+
+use leveret_amqp::table::{RawValue, Table, Value};
+use smallvec::SmallVec;
+
+use super::{Out, Routable};
+use crate::binding::{Binding, Target};
+use crate::hash::{Hasher64, hash};
+
+/// What a consistent-hash exchange hashes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum HashOn {
+    RoutingKey,
+    Header(Box<str>),
+    CorrelationId,
+    MessageId,
+    Timestamp,
+}
+
+/// The names `hash-property` may have.
+pub(crate) const HASH_PROPERTIES: [&str; 3] = ["correlation_id", "message_id", "timestamp"];
+
+impl HashOn {
+    /// The arguments were checked when the exchange was declared.
+    pub(super) fn from_arguments(arguments: &Table) -> Self {
+        if let Some(header) = arguments.get("hash-header").and_then(Value::as_str) {
+            return Self::Header(header.into());
+        }
+        match arguments.get("hash-property").and_then(Value::as_str) {
+            Some("correlation_id") => Self::CorrelationId,
+            Some("message_id") => Self::MessageId,
+            Some("timestamp") => Self::Timestamp,
+            _ => Self::RoutingKey,
+        }
+    }
+}
+
+/// Destinations with weights, in the order they were bound, laid out as buckets in a row:
+///
+/// ```text
+///   destination     A A A B C C          (weights 3, 1, 2)
+///   bucket          0 1 2 3 4 5          -> ends: 3, 4, 6
+/// ```
+///
+/// A hash falls on a bucket by jump consistent hashing (Lamping and Veach, 2014): when buckets are added
+/// at the end, only the share of messages moves that the new ones get.
+#[derive(Debug)]
+pub(crate) struct ConsistentHash {
+    on: HashOn,
+    segments: Vec<Segment>,
+}
+
+#[derive(Debug)]
+struct Segment {
+    /// The bucket after the last one.
+    end: u64,
+    target: Target,
+    /// As in RabbitMQ only a destination's first binding counts; it stays until all are gone.
+    bindings: u32,
+}
+
+impl ConsistentHash {
+    pub(super) fn new(on: HashOn) -> Self {
+        Self { on, segments: Vec::new() }
+    }
+
+    pub(super) fn bind(&mut self, binding: &Binding) {
+        let found = self.segments.iter_mut().find(|segment| segment.target == binding.target);
+        if let Some(segment) = found {
+            segment.bindings += 1;
+            return;
+        }
+        // The key was checked.
+        let weight = binding.key.parse().unwrap_or(1);
+        let start = self.segments.last().map_or(0, |segment| segment.end);
+        self.segments.push(Segment { end: start + weight, target: binding.target, bindings: 1 });
+    }
+
+    pub(super) fn unbind(&mut self, target: Target) {
+        let Some(at) = self.segments.iter().position(|segment| segment.target == target) else {
+            return;
+        };
+        self.segments[at].bindings -= 1;
+        if self.segments[at].bindings > 0 {
+            return;
+        }
+        let start = at.checked_sub(1).map_or(0, |before| self.segments[before].end);
+        let weight = self.segments.remove(at).end - start;
+        for segment in &mut self.segments[at..] {
+            segment.end -= weight;
+        }
+    }
+
+    /// False when the choice depends on more than the routing key.
+    pub(super) fn route(&self, message: &Routable<'_>, out: &mut Out<'_>) -> bool {
+        if let Some(last) = self.segments.last() {
+            let bucket = jump(self.hash(message), last.end);
+            let at = self.segments.partition_point(|segment| segment.end <= bucket);
+            if let Some(segment) = self.segments.get(at) {
+                out.one(segment.target);
+            }
+        }
+        self.on == HashOn::RoutingKey || self.segments.len() < 2
+    }
+
+    /// A message without the header or property goes where all of its like go.
+    fn hash(&self, message: &Routable<'_>) -> u64 {
+        let text = |text: Option<&str>| text.map_or(0, |text| hash(text.as_bytes()));
+        match &self.on {
+            HashOn::RoutingKey => hash(message.key.as_bytes()),
+            HashOn::CorrelationId => text(message.properties.correlation_id),
+            HashOn::MessageId => text(message.properties.message_id),
+            HashOn::Timestamp => message.properties.timestamp.map_or(0, |timestamp| {
+                let mut hasher = Hasher64::new();
+                hasher.number(timestamp);
+                hasher.finish()
+            }),
+            HashOn::Header(name) => {
+                let headers = message.headers.iter().flat_map(|headers| headers.iter());
+                let found = headers.map_while(Result::ok).find(|(own, _)| *own == name.as_bytes());
+                found.map_or(0, |(_, value)| hash_value(&value))
+            }
+        }
+    }
+}
+
+fn hash_value(value: &RawValue<'_>) -> u64 {
+    if let Some(bytes) = super::headers::bytes(value) {
+        return hash(bytes);
+    }
+    // Rare enough to be spelled out; a stack buffer keeps it from allocating.
+    let mut text = SmallText(SmallVec::new());
+    let _ = write!(text, "{value:?}");
+    hash(&text.0)
+}
+
+struct SmallText(SmallVec<[u8; 64]>);
+
+impl core::fmt::Write for SmallText {
+    fn write_str(&mut self, text: &str) -> core::fmt::Result {
+        self.0.extend_from_slice(text.as_bytes());
+        Ok(())
+    }
+}
+
+/// Jump consistent hashing: a bucket below `buckets`, which is not 0.
+fn jump(mut key: u64, buckets: u64) -> u64 {
+    let (mut bucket, mut next) = (0u64, 0u64);
+    while next < buckets {
+        bucket = next;
+        key = key.wrapping_mul(2_862_933_555_777_941_757).wrapping_add(1);
+        // (bucket + 1) * 2^31 / (33 random bits, at least 1); below 2^14 weights times 2^31.
+        next = (bucket + 1).saturating_mul(1 << 31) / ((key >> 33) + 1);
+        next = next.max(bucket + 1);
+    }
+    bucket
+}
+
+/// Destinations by name: the choice is the same after a restart, when ids differ.
+#[derive(Debug, Default)]
+pub(crate) struct ModulusHash(Vec<(Box<str>, Target, u32)>);
+
+impl ModulusHash {
+    pub(super) fn bind(&mut self, name: &str, target: Target) {
+        match self.place(name, target) {
+            Ok(at) => self.0[at].2 += 1,
+            Err(at) => self.0.insert(at, (name.into(), target, 1)),
+        }
+    }
+
+    pub(super) fn unbind(&mut self, name: &str, target: Target) {
+        if let Ok(at) = self.place(name, target) {
+            self.0[at].2 -= 1;
+            if self.0[at].2 == 0 {
+                self.0.remove(at);
+            }
+        }
+    }
+
+    fn place(&self, name: &str, target: Target) -> Result<usize, usize> {
+        self.0.binary_search_by(|(own, at, _)| own.as_ref().cmp(name).then_with(|| at.cmp(&target)))
+    }
+
+    pub(super) fn route(&self, message: &Routable<'_>, out: &mut Out<'_>) {
+        let mut hasher = Hasher64::new();
+        hasher.bytes(message.key.as_bytes());
+        for key in message.more_keys {
+            hasher.bytes(key.as_bytes());
+        }
+        let count = self.0.len() as u64;
+        let Some(at) = hasher.finish().checked_rem(count) else { return };
+        if let Some((_, target, _)) = usize::try_from(at).ok().and_then(|at| self.0.get(at)) {
+            out.one(*target);
+        }
+    }
+}

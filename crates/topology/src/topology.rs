@@ -1,0 +1,252 @@
+//! The whole of it: tables by id, vhosts, and what changes with them.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+use leveret_amqp::table::Table;
+use serde_json::Value as Json;
+
+use crate::binding::Bindings;
+use crate::error::AdminError;
+use crate::exchange::{Exchange, ExchangeKind, ExchangeSpec};
+use crate::id::{ExchangeId, QueueId, VhostId};
+use crate::queue::{Queue, QueueKind};
+use crate::user::User;
+use crate::vhost::{DeletedVhost, Vhost};
+
+/// Every name the broker knows. See the crate.
+#[derive(Debug, Default)]
+pub struct Topology {
+    /// By id; `None` once deleted.
+    pub(crate) vhosts: Vec<Option<Vhost>>,
+    pub(crate) vhost_names: HashMap<Arc<str>, VhostId, FixedState>,
+    pub(crate) exchanges: HashMap<ExchangeId, Box<Exchange>, FixedState>,
+    pub(crate) queues: HashMap<QueueId, Box<Queue>, FixedState>,
+    /// Exclusive queues by connection.
+    pub(crate) owned: HashMap<u64, BTreeSet<QueueId>, FixedState>,
+    pub(crate) bindings: Bindings,
+    pub(crate) users: BTreeMap<Box<str>, User>,
+    pub(crate) global_parameters: BTreeMap<Box<str>, Json>,
+    pub(crate) next_exchange: u64,
+    pub(crate) next_queue: u64,
+    pub(crate) generation: u64,
+    pub(crate) access_generation: u64,
+}
+
+/// Declared in every vhost, as RabbitMQ does.
+const PREDECLARED: [(&str, ExchangeKind, bool); 7] = [
+    ("", ExchangeKind::Direct, false),
+    ("amq.direct", ExchangeKind::Direct, false),
+    ("amq.fanout", ExchangeKind::Fanout, false),
+    ("amq.headers", ExchangeKind::Headers, false),
+    ("amq.match", ExchangeKind::Headers, false),
+    ("amq.topic", ExchangeKind::Topic, false),
+    ("amq.rabbitmq.trace", ExchangeKind::Topic, true),
+];
+
+impl Topology {
+    /// Nothing at all: no vhost, no user.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Changes whenever a route could: a route found at one generation is right as long as it stands.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Changes whenever an answer about users and permissions could.
+    pub fn access_generation(&self) -> u64 {
+        self.access_generation
+    }
+
+    /// The vhost of this name.
+    pub fn vhost(&self, name: &str) -> Option<&Vhost> {
+        self.vhost_by_id(*self.vhost_names.get(name)?)
+    }
+
+    /// The vhost with this id.
+    #[inline]
+    pub fn vhost_by_id(&self, id: VhostId) -> Option<&Vhost> {
+        self.vhosts.get(id.get() as usize)?.as_ref()
+    }
+
+    /// All vhosts, oldest first.
+    pub fn vhosts(&self) -> impl Iterator<Item = &Vhost> {
+        self.vhosts.iter().flatten()
+    }
+
+    /// The exchange named "" of a vhost.
+    pub fn default_exchange(&self, vhost: VhostId) -> Option<ExchangeId> {
+        self.vhost_by_id(vhost).map(|vhost| vhost.default_exchange)
+    }
+
+    /// The exchange of this name.
+    pub fn exchange(&self, vhost: VhostId, name: &str) -> Option<&Exchange> {
+        self.exchange_by_id(self.vhost_by_id(vhost)?.exchange_id(name)?)
+    }
+
+    /// The exchange with this id.
+    #[inline]
+    pub fn exchange_by_id(&self, id: ExchangeId) -> Option<&Exchange> {
+        self.exchanges.get(&id).map(AsRef::as_ref)
+    }
+
+    /// The exchanges of a vhost, by name.
+    pub fn exchanges(&self, vhost: VhostId) -> Vec<&Exchange> {
+        let ids = self.vhost_by_id(vhost).into_iter().flat_map(|vhost| vhost.exchanges.values());
+        let mut all: Vec<_> = ids.filter_map(|&id| self.exchange_by_id(id)).collect();
+        all.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        all
+    }
+
+    /// The queue of this name.
+    pub fn queue(&self, vhost: VhostId, name: &str) -> Option<&Queue> {
+        self.queue_by_id(self.vhost_by_id(vhost)?.queue_id(name)?)
+    }
+
+    /// The queue with this id.
+    pub fn queue_by_id(&self, id: QueueId) -> Option<&Queue> {
+        self.queues.get(&id).map(AsRef::as_ref)
+    }
+
+    /// The queues of a vhost, by name.
+    pub fn queues(&self, vhost: VhostId) -> Vec<&Queue> {
+        let ids = self.vhost_by_id(vhost).into_iter().flat_map(|vhost| vhost.queues.values());
+        let mut all: Vec<_> = ids.filter_map(|&id| self.queue_by_id(id)).collect();
+        all.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        all
+    }
+
+    /// How many queues there are in all vhosts.
+    pub fn queue_count(&self) -> usize {
+        self.queues.len()
+    }
+
+    /// How many exchanges there are in all vhosts.
+    pub fn exchange_count(&self) -> usize {
+        self.exchanges.len()
+    }
+
+    /// How many bindings there are, without those of the default exchanges.
+    pub fn binding_count(&self) -> usize {
+        self.bindings.len()
+    }
+
+    /// Adds a vhost with its predeclared exchanges. Adding one that exists changes nothing.
+    pub fn add_vhost(&mut self, name: &str) -> Result<VhostId, AdminError> {
+        if name.is_empty() {
+            return Err(AdminError::EmptyVhostName);
+        }
+        if let Some(&id) = self.vhost_names.get(name) {
+            return Ok(id);
+        }
+        let id = VhostId::new(u32::try_from(self.vhosts.len()).expect("fewer than 2^32 vhosts"));
+        let name: Arc<str> = name.into();
+        self.vhosts.push(Some(Vhost {
+            id,
+            name: Arc::clone(&name),
+            description: String::new(),
+            tags: Vec::new(),
+            default_queue_type: None,
+            // The first of the predeclared ones.
+            default_exchange: ExchangeId::new(self.next_exchange),
+            queues: HashMap::default(),
+            exchanges: HashMap::default(),
+            policies: BTreeMap::new(),
+            operator_policies: BTreeMap::new(),
+            parameters: BTreeMap::new(),
+            limits: BTreeMap::new(),
+        }));
+        self.vhost_names.insert(name, id);
+        for (name, kind, internal) in PREDECLARED {
+            let spec = ExchangeSpec {
+                vhost: id,
+                name,
+                kind: kind.name(),
+                durable: true,
+                auto_delete: false,
+                internal,
+                arguments: Table::new(),
+            };
+            self.create_exchange(spec, kind);
+        }
+        self.access_generation += 1;
+        Ok(id)
+    }
+
+    /// What a queue declared in a vhost without `x-queue-type` is from now on, where it can be.
+    pub fn set_default_queue_type(
+        &mut self,
+        vhost: &str,
+        kind: Option<QueueKind>,
+    ) -> Result<(), AdminError> {
+        let id = self.vhost_id(vhost)?;
+        if let Some(vhost) = self.vhost_mut(id) {
+            vhost.default_queue_type = kind;
+        }
+        Ok(())
+    }
+
+    /// Deletes a vhost with all that is in it, and the permissions given in it.
+    pub fn delete_vhost(&mut self, name: &str) -> Result<DeletedVhost, AdminError> {
+        let no_vhost = || AdminError::NoVhost(name.to_owned());
+        let id = self.vhost_names.remove(name).ok_or_else(no_vhost)?;
+        let vhost = self.vhosts[id.get() as usize].take().ok_or_else(no_vhost)?;
+        let mut queues: Vec<_> = vhost.queues.into_values().collect();
+        let mut exchanges: Vec<_> = vhost.exchanges.into_values().collect();
+        queues.sort_unstable();
+        exchanges.sort_unstable();
+        for queue in &queues {
+            let Some(queue) = self.queues.remove(queue) else { continue };
+            for ix in queue.incoming {
+                self.bindings.remove(ix);
+            }
+            self.disown(queue.exclusive_owner, queue.id);
+        }
+        for exchange in &exchanges {
+            // Bindings between exchanges are among the destination's.
+            for ix in self.exchanges.remove(exchange).into_iter().flat_map(|x| x.incoming) {
+                self.bindings.remove(ix);
+            }
+        }
+        for user in self.users.values_mut() {
+            user.permissions.remove(&id);
+            user.topics.remove(&id);
+        }
+        self.generation += 1;
+        self.access_generation += 1;
+        Ok(DeletedVhost { id, queues, exchanges })
+    }
+
+    pub(crate) fn vhost_mut(&mut self, id: VhostId) -> Option<&mut Vhost> {
+        self.vhosts.get_mut(id.get() as usize)?.as_mut()
+    }
+
+    /// The vhost's name, for texts.
+    pub(crate) fn vhost_name(&self, id: VhostId) -> &str {
+        self.vhost_by_id(id).map_or("", |vhost| &vhost.name)
+    }
+
+    pub(crate) fn disown(&mut self, owner: Option<u64>, queue: QueueId) {
+        let Some(owner) = owner else { return };
+        if let Some(queues) = self.owned.get_mut(&owner) {
+            queues.remove(&queue);
+            if queues.is_empty() {
+                self.owned.remove(&owner);
+            }
+        }
+    }
+}
+
+/// A name without line ends, which RabbitMQ removes from names in declare, delete and bind.
+pub(crate) fn strip(name: &str) -> Cow<'_, str> {
+    if name.contains(['\r', '\n']) {
+        Cow::Owned(name.replace(['\r', '\n'], ""))
+    } else {
+        Cow::Borrowed(name)
+    }
+}
