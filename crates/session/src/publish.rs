@@ -177,12 +177,12 @@ fn send(
     mandatory: bool,
     cx: &mut Context<'_>,
 ) {
-    if !routed.remember.is_empty() {
-        route::remember(core, routed, &message, cx);
-    }
     if let Mode::Tx(tx) = &mut channel.mode {
         tx.publish(routed, publish, message, mandatory);
         return;
+    }
+    if !routed.remember.is_empty() {
+        route::remember(core, routed, &message, cx);
     }
     if routed.is_unroutable() && mandatory {
         returned::no_route(channel.number, core.frame_max, &message, cx);

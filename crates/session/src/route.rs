@@ -3,6 +3,7 @@
 use leveret_amqp::content::{Peek, RawProperties};
 use leveret_amqp::table::RawTable;
 use leveret_broker::message::{Message, Targets, ToShard, shard_of};
+use leveret_broker::meta::history_shard;
 use leveret_topology::{ExchangeKind, HashProperties, Permission, ResourceKind, Routable, Route};
 use smallvec::SmallVec;
 
@@ -146,7 +147,7 @@ fn fill(routed: &mut Routed, found: &Route, shards: usize, cx: &Context<'_>) {
 #[cold]
 pub(crate) fn remember(core: &Core, routed: &Routed, message: &Message, cx: &mut Context<'_>) {
     for &(exchange, limit) in &routed.remember {
-        let shard = (exchange.get() % core.shards() as u64) as usize;
+        let shard = history_shard(exchange, core.shards());
         let message = message.clone();
         cx.outbox.shard(shard, ToShard::Remember { exchange, limit, message });
     }

@@ -128,10 +128,10 @@ impl Session {
     #[cold]
     fn stash(&mut self, read: &Bytes) {
         let number = std::mem::take(&mut self.core.in_read);
-        if let Some(channel) = self.channels.get(number) {
-            if channel.content.is_in_read() {
-                channel.content.stash(read);
-            }
+        if let Some(channel) = self.channels.get(number)
+            && channel.content.is_in_read()
+        {
+            channel.content.stash(read);
         }
     }
 
@@ -403,11 +403,11 @@ impl Session {
                 deliver::deliver(core, &mut self.channels, &deliveries, cx);
             }
             ToSession::Confirm { channel, first, last, ok } => {
-                if let Some(channel) = self.channels.get(channel) {
-                    if let Mode::Confirm(confirms) = &mut channel.mode {
-                        confirms.resolve(first, last, ok);
-                        put_confirms(channel.number, confirms, cx);
-                    }
+                if let Some(channel) = self.channels.get(channel)
+                    && let Mode::Confirm(confirms) = &mut channel.mode
+                {
+                    confirms.resolve(first, last, ok);
+                    put_confirms(channel.number, confirms, cx);
                 }
             }
             ToSession::Reply { channel, reply } => self.answered(channel, reply, cx),
@@ -454,10 +454,10 @@ impl Session {
             return;
         }
         for channel in self.channels.iter_mut() {
-            if let Mode::Confirm(confirms) = &mut channel.mode {
-                if confirms.is_dirty() {
-                    put_confirms(channel.number, confirms, cx);
-                }
+            if let Mode::Confirm(confirms) = &mut channel.mode
+                && confirms.is_dirty()
+            {
+                put_confirms(channel.number, confirms, cx);
             }
         }
     }

@@ -7,6 +7,8 @@
 
 use leveret_amqp::method::tx;
 use leveret_broker::message::{Message, Publish, Settle, Settlement, ToShard, shard_of};
+use leveret_broker::meta::history_shard;
+use leveret_topology::ExchangeId;
 
 use crate::cache::Routed;
 use crate::channel::{Channel, Mode};
@@ -26,6 +28,8 @@ pub(crate) struct Tx {
     publishes: Vec<(u32, Publish)>,
     /// Direct replies, and mandatory messages without a queue (`None`).
     others: Vec<(Option<direct::Address>, Message)>,
+    /// For recent-history exchanges.
+    remembered: Vec<(ExchangeId, u32, Message)>,
     settled: Vec<(Entry, Settle)>,
 }
 
@@ -38,6 +42,9 @@ impl Tx {
         message: Message,
         mandatory: bool,
     ) {
+        for &(exchange, limit) in &routed.remember {
+            self.remembered.push((exchange, limit, message.clone()));
+        }
         for (shard, targets) in &routed.targets {
             let message = message.clone();
             let publish = Publish { targets: targets.clone(), message, ..head.clone() };
@@ -106,6 +113,10 @@ pub(crate) fn commit(
     }
 
     let shards = core.shards();
+    for (exchange, limit, message) in kept.remembered {
+        let letter = ToShard::Remember { exchange, limit, message };
+        cx.outbox.shard(history_shard(exchange, shards), letter);
+    }
     let mut parts: Vec<(Vec<Publish>, Vec<Settlement>)> = Vec::new();
     parts.resize_with(shards, Default::default);
     for (shard, publish) in kept.publishes {
