@@ -13,6 +13,7 @@ use leveret_topology::ExchangeId;
 use crate::cache::Routed;
 use crate::channel::{Channel, Mode};
 use crate::core::{Context, Core};
+use crate::publish::Head;
 use crate::reply::{self, Fault};
 use crate::settle::entry_is_consumed;
 use crate::unacked::{Entry, Unacked};
@@ -38,7 +39,7 @@ impl Tx {
     pub(crate) fn publish(
         &mut self,
         routed: &Routed,
-        head: Publish,
+        head: Head,
         message: Message,
         mandatory: bool,
     ) {
@@ -46,9 +47,7 @@ impl Tx {
             self.remembered.push((exchange, limit, message.clone()));
         }
         for (shard, targets) in &routed.targets {
-            let message = message.clone();
-            let publish = Publish { targets: targets.clone(), message, ..head.clone() };
-            self.publishes.push((*shard, publish));
+            self.publishes.push((*shard, head.publish(0, targets, message.clone())));
         }
         if routed.direct.is_some() || (routed.is_unroutable() && mandatory) {
             self.others.push((routed.direct, message));
