@@ -28,7 +28,7 @@ const fn scenario(name: &'static str, seed: u64, options: Options, steps: u32) -
 }
 
 const QUIET: Options =
-    Options { shards: 1, clients: 1, faults: Faults { reset: 0, stall: 0 }, keeps_lines: false };
+    Options { shards: 1, clients: 1, faults: Faults { reset: 0, stall: 0 }, lines: 0 };
 
 /// All of them.
 #[rustfmt::skip] // a table

@@ -51,8 +51,8 @@ pub struct Options {
     pub clients: usize,
     /// What goes wrong.
     pub faults: Faults,
-    /// Whether to keep the last events as text.
-    pub keeps_lines: bool,
+    /// How many of the last events to keep as text.
+    pub lines: usize,
 }
 
 impl Options {
@@ -67,7 +67,7 @@ impl Options {
             shards: 1 + random.below(4),
             clients: 1 + random.below(8),
             faults: Faults { reset: often(&mut random, 100), stall: often(&mut random, 40) },
-            keeps_lines: false,
+            lines: 0,
         }
     }
 }
@@ -152,7 +152,7 @@ impl Sim {
             node: Node::new(options.shards),
             peers: Vec::new(),
             shadow: Shadow::new(plan::queues()),
-            trace: Trace::new(options.keeps_lines),
+            trace: Trace::new(options.lines),
             now: Time::from_ms(START_MS + schedule.below(1000) as u64),
             step: 0,
             mood: Mood::Storm,
@@ -192,7 +192,9 @@ impl Sim {
 
     /// What went wrong, and what led to it.
     pub(crate) fn failure(&self, what: String) -> Failure {
-        let recent = format!("{}{}", self.trace, self.node.describe());
+        let diaries = self.peers.iter().filter_map(|peer| peer.client.diary.as_ref());
+        let last = diaries.flatten().fold(String::new(), |text, line| text + line + "\n");
+        let recent = format!("{}{last}{}", self.trace, self.node.describe());
         Failure { seed: self.seed, step: self.step, what, recent }
     }
 
@@ -309,7 +311,7 @@ impl Sim {
     fn connect(&mut self) {
         let room = 1 << (10 + self.schedule.below(7));
         let connection = self.node.connect(self.schedule.next(), room, self.now);
-        let client = Client::new(self.next_client, self.options.keeps_lines);
+        let client = Client::new(self.next_client, self.options.lines > 0);
         self.next_client += 1;
         self.peers.push(Peer { client, connection, stalled_until: self.now });
     }
@@ -329,7 +331,7 @@ impl Sim {
         }
         let shown = event.numbers();
         self.trace.event(shown, || format!("{event:?}"));
-        if self.options.keeps_lines {
+        if self.options.lines > 0 {
             for peer in &mut self.peers {
                 let lines = peer.client.diary.as_mut().map(std::mem::take).unwrap_or_default();
                 lines.into_iter().for_each(|line| self.trace.line(line));

@@ -284,7 +284,12 @@ impl Client {
         let prefetch_count = world.random.below(8) as u16;
         // A limit that is set while messages are out would not hold for these.
         let global = channel.consumers.is_empty() && world.random.one_in(3);
-        *if global { &mut channel.global_prefetch } else { &mut channel.prefetch } = prefetch_count;
+        if global {
+            channel.global_prefetch = prefetch_count;
+        } else {
+            // As in RabbitMQ, a limit for consumers to come ends that of the channel.
+            (channel.prefetch, channel.global_prefetch) = (prefetch_count, 0);
+        }
         self.put_method(number, basic::Qos { prefetch_size: 0, prefetch_count, global });
         self.await_answer(number, Awaited::Qos);
     }
