@@ -3,7 +3,6 @@
 //! `cargo run --release -p leveret-log --example memory`
 
 #![allow(clippy::print_stdout, reason = "the result of the program")]
-#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "measures time")]
 
 use std::hint::black_box;
 use std::time::Instant;
