@@ -3,6 +3,11 @@
 //! `cargo run -p leveret-sim --example seeds FIRST COUNT STEPS LINES`
 
 #![allow(clippy::print_stdout, reason = "the result of the program")]
+#![allow(
+    clippy::disallowed_types,
+    clippy::disallowed_methods,
+    reason = "a program, with a clock and arguments"
+)]
 
 use leveret_sim::{Options, Seed, run_seed};
 
