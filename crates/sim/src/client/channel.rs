@@ -1,6 +1,6 @@
 //! One channel as its client sees it: what it waits for, what it holds, and what may come.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use leveret_amqp::content::ContentHeader;
 use leveret_amqp::method::Method;
@@ -9,7 +9,10 @@ use super::World;
 use crate::plan::{DEAD, QueueIndex};
 use crate::shadow::{Check, MessageIndex, Settled, Shadow};
 
-/// The answer a channel waits for. It sends no other command meanwhile, but may publish and settle.
+/// Commands without an answer yet, on one channel.
+const ASKING_MAX: usize = 4;
+
+/// An answer a channel waits for. Answers come in the order of the commands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Awaited {
     Open,
@@ -84,7 +87,8 @@ enum Source {
 pub(crate) struct Channel {
     /// Names it as a publisher: numbers of channels are used again, these are not.
     pub(crate) publisher: u32,
-    pub(crate) awaited: Option<Awaited>,
+    /// Answers to come, each with what was sent before its command.
+    awaited: VecDeque<(Awaited, Vec<Sent>)>,
     pub(crate) is_confirming: bool,
     pub(crate) next_confirm: u64,
     pub(crate) unconfirmed: BTreeMap<u64, Unconfirmed>,
@@ -98,9 +102,8 @@ pub(crate) struct Channel {
     pub(crate) expects_close: Option<u16>,
     last_delivery: u64,
     incoming: Option<Incoming>,
-    /// Sent since the last command, and before it: known to be read when its answer comes.
+    /// Sent since the last command: known to be read when the answer of the next one comes.
     pub(crate) sent: Vec<Sent>,
-    sent_before: Vec<Sent>,
 }
 
 /// Something that has no answer of its own.
@@ -114,7 +117,7 @@ impl Channel {
     pub(crate) fn new(publisher: u32) -> Self {
         Self {
             publisher,
-            awaited: Some(Awaited::Open),
+            awaited: VecDeque::from([(Awaited::Open, Vec::new())]),
             is_confirming: false,
             next_confirm: 1,
             unconfirmed: BTreeMap::new(),
@@ -126,35 +129,46 @@ impl Channel {
             last_delivery: 0,
             incoming: None,
             sent: Vec::new(),
-            sent_before: Vec::new(),
         }
     }
 
     /// Something is to come before the channel can be left in order.
     pub(crate) fn is_busy(&self) -> bool {
-        self.awaited.is_some() || self.expects_close.is_some() || !self.unconfirmed.is_empty()
+        self.is_asking() || self.expects_close.is_some() || !self.unconfirmed.is_empty()
+    }
+
+    /// Answers are to come.
+    pub(crate) fn is_asking(&self) -> bool {
+        !self.awaited.is_empty()
+    }
+
+    /// It may send one more command.
+    pub(crate) fn may_ask(&self) -> bool {
+        self.awaited.len() < ASKING_MAX && !self.is_ending()
+    }
+
+    /// It sends nothing more.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.expects_close.is_some() || self.asks(&Awaited::Close)
+    }
+
+    /// This answer is among those to come.
+    pub(crate) fn asks(&self, what: &Awaited) -> bool {
+        self.awaited.iter().any(|(awaited, _)| awaited == what)
     }
 
     /// A command was sent.
     pub(crate) fn awaits(&mut self, answer: Awaited) {
-        self.awaited = Some(answer);
-        self.sent_before.append(&mut self.sent);
-    }
-
-    /// The last command was answered: all sent before it was read.
-    fn answered(&mut self, shadow: &mut Shadow) {
-        for sent in self.sent_before.drain(..) {
-            match sent {
-                Sent::Publish(message) => shadow.known(message),
-                Sent::Settlement(message, queue) => shadow.certain(message, queue),
-            }
-        }
+        let before = std::mem::take(&mut self.sent);
+        self.awaited.push_back((answer, before));
     }
 
     /// The connection was closed in order: everything that was sent was read.
     pub(crate) fn everything_was_read(&mut self, shadow: &mut Shadow) {
-        self.sent_before.append(&mut self.sent);
-        self.answered(shadow);
+        for (_, before) in self.awaited.drain(..) {
+            were_read(&before, shadow);
+        }
+        were_read(&self.sent, shadow);
     }
 
     /// Takes a delivery out of those that wait, and tells the model how it ended.
@@ -203,7 +217,7 @@ impl Channel {
     }
 
     fn answer(&mut self, answer: &Method<'_>, world: &mut World<'_>) -> Check {
-        let awaited = self.awaited.take();
+        let (awaited, before) = self.awaited.pop_front().unzip();
         match (&awaited, answer) {
             (Some(Awaited::Open), Method::ChannelOpenOk(_))
             | (Some(Awaited::DeclareQueue), Method::QueueDeclareOk(_))
@@ -211,11 +225,11 @@ impl Channel {
             | (Some(Awaited::Bind), Method::QueueBindOk(_))
             | (Some(Awaited::Consume { .. }), Method::BasicConsumeOk(_))
             | (Some(Awaited::Qos), Method::BasicQosOk(_))
+            | (Some(Awaited::Select), Method::ConfirmSelectOk(_))
             | (Some(Awaited::Purge), Method::QueuePurgeOk(_))
             | (Some(Awaited::Delete), Method::QueueDeleteOk(_))
             | (Some(Awaited::Get { .. }), Method::BasicGetEmpty(_)) => {}
             (Some(Awaited::Close), Method::ChannelCloseOk(_)) => self.expects_close = None,
-            (Some(Awaited::Select), Method::ConfirmSelectOk(_)) => self.is_confirming = true,
             (Some(Awaited::Cancel { tag }), Method::BasicCancelOk(_)) => {
                 self.consumers.remove(tag);
             }
@@ -233,7 +247,7 @@ impl Channel {
                 return Err(format!("{} came, awaited is {awaited:?}", answer.name()));
             }
         }
-        self.answered(world.shadow);
+        were_read(&before.unwrap_or_default(), world.shadow);
         Ok(())
     }
 
@@ -343,6 +357,16 @@ impl Channel {
             shadow.confirmed(message, ok)?;
         }
         Ok(())
+    }
+}
+
+/// The broker has read these.
+fn were_read(sent: &[Sent], shadow: &mut Shadow) {
+    for &sent in sent {
+        match sent {
+            Sent::Publish(message) => shadow.known(message),
+            Sent::Settlement(message, queue) => shadow.certain(message, queue),
+        }
     }
 }
 

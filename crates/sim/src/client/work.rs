@@ -36,7 +36,7 @@ impl Client {
             self.open(1, world);
             return false;
         }
-        if self.channels.values().any(|channel| channel.awaited.is_some()) {
+        if self.channels.values().any(Channel::is_asking) {
             return false;
         }
         let kinds = world.shadow.queues.len();
@@ -87,7 +87,7 @@ impl Client {
             Mood::Leave => !self.channels.values().any(Channel::is_busy),
             Mood::Drain => self.channels.values().all(|channel| {
                 let all = crate::plan::queues().len();
-                channel.awaited.is_none()
+                !channel.is_asking()
                     && (channel.consumers.len() < all || !channel.unacked.is_empty())
             }),
         }
@@ -95,14 +95,13 @@ impl Client {
 
     fn act_on(&mut self, number: u16, world: &mut World<'_>) {
         let Some(channel) = self.channels.get(&number) else { return };
-        if channel.expects_close.is_some() || channel.awaited == Some(Awaited::Open) {
+        if channel.is_ending() {
             return;
         }
-        if channel.awaited == Some(Awaited::Close) {
-            return;
-        }
-        let recovers = channel.awaited == Some(Awaited::Recover);
-        let may_ask = channel.awaited.is_none();
+        // What is held now may be taken back at any moment.
+        let recovers = channel.asks(&Awaited::Recover);
+        // Mostly one command at a time, sometimes several.
+        let may_ask = !channel.is_asking() || channel.may_ask() && world.random.one_in(4);
         let has_unacked = !channel.unacked.is_empty();
         match world.random.below(40) {
             0..=15 => self.publish(number, world),
@@ -196,11 +195,11 @@ impl Client {
         }
         // Two publishers in three want confirms, from their first message on.
         if !channel.is_confirming && channel.publisher % 3 != 0 {
-            if channel.awaited.is_none() {
-                self.put_method(number, confirm::Select { no_wait: false });
-                self.await_answer(number, Awaited::Select);
+            self.put_method(number, confirm::Select { no_wait: false });
+            self.await_answer(number, Awaited::Select);
+            if let Some(channel) = self.channels.get_mut(&number) {
+                channel.is_confirming = true;
             }
-            return;
         }
         for _ in 0..=world.random.below(4) {
             self.publish_one(number, world);
@@ -230,6 +229,10 @@ impl Client {
         let mandatory = random.one_in(5);
         let priority = random.one_in(3).then(|| random.below(8) as u8);
         let delivery_mode = Some(1 + random.below(2) as u8);
+        // What expires is found again where its queue has dead letters go.
+        let expires = matches!(&targets[..], [one] if world.shadow.queues[*one].dead_letters);
+        let expires = expires && random.one_in(3);
+        let expiration = expires.then(|| random.below(60).to_string());
         let Some(channel) = self.channels.get_mut(&number) else { return };
         let message = world.shadow.publish(channel.publisher, size, targets);
         channel.sent.push(Sent::Publish(message));
@@ -241,6 +244,7 @@ impl Client {
             message_id: Some(message.to_string()),
             priority,
             delivery_mode,
+            expiration,
             ..Properties::default()
         };
         let mut raw = Vec::new();
@@ -284,7 +288,12 @@ impl Client {
         let prefetch_count = world.random.below(8) as u16;
         // A limit that is set while messages are out would not hold for these.
         let global = channel.consumers.is_empty() && world.random.one_in(3);
-        *if global { &mut channel.global_prefetch } else { &mut channel.prefetch } = prefetch_count;
+        if global {
+            channel.global_prefetch = prefetch_count;
+        } else {
+            // As in RabbitMQ, a limit for consumers to come ends that of the channel.
+            (channel.prefetch, channel.global_prefetch) = (prefetch_count, 0);
+        }
         self.put_method(number, basic::Qos { prefetch_size: 0, prefetch_count, global });
         self.await_answer(number, Awaited::Qos);
     }
@@ -453,7 +462,7 @@ impl Client {
     /// Takes from every steady queue and acks all.
     fn drain(&mut self, number: u16, world: &mut World<'_>) {
         let Some(channel) = self.channels.get(&number) else { return };
-        if channel.awaited.is_some() {
+        if channel.is_asking() {
             return;
         }
         let next = (0..world.shadow.queues.len())
