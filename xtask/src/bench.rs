@@ -1,65 +1,159 @@
-//! The workloads whose speed and cost the project promises, run against a new node each.
+//! `cargo xtask bench`: what a message costs, on our broker and on others beside it.
 //!
-//! Cost is processor time of the node per million messages: unlike speed, it does not depend on how
-//! many cores the load tool leaves to the node.
+//! Every figure comes from `leveret perf` (or a Go program, for clients that are not ours), is the
+//! median of several runs, and stands with its command under the table. CPU is user and system
+//! time of the broker's whole process tree.
 
-use std::time::Instant;
+mod go;
+mod measure;
+mod table;
+mod target;
 
-use anyhow::ensure;
+use std::path::PathBuf;
 
-use crate::node::{self, Node};
-use crate::steps::succeed;
+use anyhow::{Context, Result, bail};
 
-/// A workload: its name, its messages, and the words of the load tool.
-struct Workload {
-    name: &'static str,
-    messages: u64,
-    words: &'static str,
+use measure::Bench;
+use target::{Peer, Target};
+
+/// Measure brokers and print a Markdown table
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct BenchArgs {
+    /// Workloads, in this order [default: all]
+    #[arg(long, value_delimiter = ',', value_enum)]
+    workloads: Vec<Workload>,
+    /// Runs of each workload; their median counts
+    #[arg(long, default_value_t = 3)]
+    runs: usize,
+    /// Length of a throughput or latency run
+    #[arg(long, default_value_t = 10)]
+    seconds: u32,
+    /// Command that starts our broker; {port} and {data} are filled in
+    #[arg(long, default_value = OURS)]
+    command: String,
+    /// A broker that runs already: TITLE,URI,PID. May be repeated
+    #[arg(long, value_name = "PEER")]
+    peer: Vec<Peer>,
+    /// Measure only the peers
+    #[arg(long)]
+    peers_only: bool,
+    /// The load tool [default: target/release/leveret, built first]
+    #[arg(long)]
+    tool: Option<PathBuf>,
+    /// The Go load program with its modes s1, s2 and s3 [default: those are left out]
+    #[arg(long, env = "GOBENCH")]
+    gobench: Option<PathBuf>,
+    /// Write all runs as JSON lines
+    #[arg(long)]
+    json: Option<PathBuf>,
 }
 
-const WORKLOADS: [Workload; 4] = [
-    Workload { name: "16 B, auto-ack", messages: 2_000_000, words: "-x 1 -y 1 -a -s 16" },
-    Workload { name: "1 KB, auto-ack", messages: 1_000_000, words: "-x 1 -y 1 -a -s 1024" },
-    Workload {
-        name: "16 B, acks and confirms",
-        messages: 1_000_000,
-        words: "-x 1 -y 1 -s 16 -q 100 -c 100",
-    },
-    Workload { name: "16 B, ten pairs", messages: 2_000_000, words: "-x 10 -y 10 -a -s 16" },
-];
+const OURS: &str = "target/release/leveret serve --listen 127.0.0.1:{port} --data-dir {data}";
 
-/// Runs the workloads whose names contain `only`.
-pub(crate) fn run(only: &str) -> anyhow::Result<()> {
-    node::build()?;
-    let mut lines = Vec::new();
-    for workload in WORKLOADS.iter().filter(|it| it.name.contains(only)) {
-        println!("\n== {}", workload.name);
-        lines.push(measure(workload)?);
+/// What is measured. The names are those of the reference measurements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, clap::ValueEnum)]
+pub(crate) enum Workload {
+    /// Start-up time, memory and CPU of an idle broker
+    M,
+    /// Memory per idle connection
+    Connections,
+    /// Memory per idle queue
+    Queues,
+    /// One producer, one auto-ack consumer, transient, 16 bytes
+    K2Small,
+    /// The same with 1 KiB
+    K2Large,
+    /// One producer, no consumer, 100,000 transient messages of 1 KiB
+    S1,
+    /// One message per millisecond, one auto-ack consumer
+    S3,
+    /// S1 by the Go client
+    GoS1,
+    /// The Go client with a consumer
+    GoS2,
+    /// S3 by the Go client
+    GoS3,
+}
+
+impl Workload {
+    const ALL: [Self; 10] = [
+        Self::M,
+        Self::Connections,
+        Self::Queues,
+        Self::K2Small,
+        Self::K2Large,
+        Self::S1,
+        Self::S3,
+        Self::GoS1,
+        Self::GoS2,
+        Self::GoS3,
+    ];
+
+    fn title(self) -> &'static str {
+        match self {
+            Self::M => "idle broker",
+            Self::Connections => "1000 idle connections",
+            Self::Queues => "1000 idle queues",
+            Self::K2Small => "K2, 16 B, 1 to 1, auto-ack, transient",
+            Self::K2Large => "K2, 1 KiB, 1 to 1, auto-ack, transient",
+            Self::S1 => "S1, 1 KiB, publish only, 100,000",
+            Self::S3 => "S3, one message per ms",
+            Self::GoS1 => "S1 by the Go client",
+            Self::GoS2 => "S2 by the Go client",
+            Self::GoS3 => "S3 by the Go client",
+        }
     }
-    ensure!(!lines.is_empty(), "no workload's name contains '{only}'");
-    println!("\n| workload | messages/s | CPU s per million | memory at the end, MB |");
-    println!("|---|---|---|---|");
-    lines.iter().for_each(|line| println!("{line}"));
-    Ok(())
+
+    fn needs_go(self) -> bool {
+        matches!(self, Self::GoS1 | Self::GoS2 | Self::GoS3)
+    }
 }
 
-fn measure(workload: &Workload) -> anyhow::Result<String> {
-    let node = Node::start(&[])?;
-    let words: Vec<&str> = workload.words.split(' ').collect();
-    let pairs: u64 = words.get(1).map_or(Ok(1), |it| it.parse())?;
-    let each = (workload.messages / pairs).to_string();
-    let uri = format!("amqp://guest:guest@{}/%2F", node.address);
-    let before = node.processor_time()?;
-    let started = Instant::now();
-    succeed(node::program().args(["perf", "-h", &uri, "-C", &each, "-D", &each]).args(&words))?;
-    let seconds = started.elapsed().as_secs_f64();
-    let cost = (node.processor_time()? - before).as_secs_f64();
-    let millions = workload.messages as f64 / 1e6;
-    Ok(format!(
-        "| {} | {:.0} | {:.2} | {:.0} |",
-        workload.name,
-        workload.messages as f64 / seconds,
-        cost / millions,
-        node.memory_kb()? as f64 / 1024.0,
-    ))
+/// Measures, and prints the table to stdout. Progress goes to stderr.
+pub(crate) fn run(args: BenchArgs) -> Result<()> {
+    let tool = match &args.tool {
+        Some(tool) => tool.clone(),
+        None => build()?,
+    };
+    let mut workloads =
+        if args.workloads.is_empty() { Workload::ALL.to_vec() } else { args.workloads.clone() };
+    if args.gobench.is_none() {
+        workloads.retain(|workload| !workload.needs_go());
+    }
+    if args.peers_only && args.peer.is_empty() {
+        bail!("--peers-only needs a --peer");
+    }
+    let mut targets = Vec::new();
+    if !args.peers_only {
+        targets.push(Target::ours(&args.command)?);
+    }
+    targets.extend(args.peer.iter().cloned().map(Target::running));
+    let mut bench = Bench::new(tool, args.gobench.clone(), args.runs, args.seconds);
+    for target in &mut targets {
+        for workload in &workloads {
+            bench
+                .measure(target, *workload)
+                .with_context(|| format!("{} on {}", workload.title(), target.title()))?;
+        }
+        target.stop();
+    }
+    if let Some(path) = &args.json {
+        std::fs::write(path, bench.json_lines())
+            .with_context(|| format!("writing {}", path.display()))?;
+    }
+    let titles: Vec<&str> = targets.iter().map(Target::title).collect();
+    table::print(&titles, &workloads, &bench)
+}
+
+/// Builds the release binary and gives its place.
+fn build() -> Result<PathBuf> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let built = std::process::Command::new(cargo)
+        .args(["build", "--release", "--package", "leveret"])
+        .status()
+        .context("running cargo")?;
+    if !built.success() {
+        bail!("the release build failed");
+    }
+    Ok("target/release/leveret".into())
 }

@@ -48,12 +48,8 @@ enum Chore {
     Conform(Passed),
     /// Play one recorded conversation, or record it with --record
     Script(Passed),
-    /// Measure the speed and the cost of a new node
-    Bench {
-        /// Only workloads whose name contains this
-        #[arg(default_value = "")]
-        only: String,
-    },
+    /// Measure brokers and print a Markdown table
+    Bench(bench::BenchArgs),
     /// Load a running broker
     Load(Passed),
 }
@@ -81,7 +77,7 @@ fn run() -> anyhow::Result<ExitCode> {
         Chore::Sim(it) => programs::sim(&it.words),
         Chore::Conform(it) => programs::conform(&it.words),
         Chore::Script(it) => programs::script(&it.words),
-        Chore::Bench { only } => done(bench::run(&only)),
+        Chore::Bench(args) => done(bench::run(args)),
         Chore::Load(it) => programs::load(&it.words),
     }
 }

@@ -72,27 +72,6 @@ impl Node {
     fn output(&self) -> String {
         std::fs::read_to_string(self.data_dir.join("output")).unwrap_or_default()
     }
-
-    /// Processor time of the node since its start, user and system.
-    pub(crate) fn processor_time(&self) -> anyhow::Result<Duration> {
-        let path = format!("/proc/{}/stat", self.child.id());
-        let stat = std::fs::read_to_string(&path).with_context(|| path.clone())?;
-        // The second field is the program's name in parentheses; fields 14 and 15 are ticks.
-        let (_, fields) = stat.rsplit_once(')').context("no name in the process's state")?;
-        let ticks: u64 =
-            fields.split_whitespace().skip(11).take(2).flat_map(str::parse::<u64>).sum();
-        // Linux tells user space a hundred ticks a second on every machine we run on.
-        Ok(Duration::from_millis(ticks * 10))
-    }
-
-    /// Memory of the node in kilobytes.
-    pub(crate) fn memory_kb(&self) -> anyhow::Result<u64> {
-        let path = format!("/proc/{}/status", self.child.id());
-        let status = std::fs::read_to_string(&path).with_context(|| path.clone())?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let number = line.and_then(|it| it.split_whitespace().next());
-        number.and_then(|it| it.parse().ok()).context("no VmRSS in the process's status")
-    }
 }
 
 impl Drop for Node {

@@ -287,19 +287,19 @@ impl Connection {
     /// Makes the channel transactional.
     pub fn tx_select(&mut self, channel: u16) -> Result<(), Error> {
         let answer = answer!(Method::TxSelectOk(_) => ());
-        self.call(channel, &tx::Select::default(), "tx.select", answer)
+        self.call(channel, &tx::Select, "tx.select", answer)
     }
 
     /// Makes the channel's publishes and acks since the last commit count.
     pub fn tx_commit(&mut self, channel: u16) -> Result<(), Error> {
         let answer = answer!(Method::TxCommitOk(_) => ());
-        self.call(channel, &tx::Commit::default(), "tx.commit", answer)
+        self.call(channel, &tx::Commit, "tx.commit", answer)
     }
 
     /// Forgets the channel's publishes and acks since the last commit.
     pub fn tx_rollback(&mut self, channel: u16) -> Result<(), Error> {
         let answer = answer!(Method::TxRollbackOk(_) => ());
-        self.call(channel, &tx::Rollback::default(), "tx.rollback", answer)
+        self.call(channel, &tx::Rollback, "tx.rollback", answer)
     }
 
     /// Encodes a publish. `properties` are the header's bytes from the property flags on; two zero

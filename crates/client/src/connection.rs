@@ -53,7 +53,7 @@ impl Default for Options {
 /// A connection to a broker, used from one thread.
 ///
 /// Reading goes in two steps: [`wait`](Self::wait) or [`poll`](Self::poll) bring bytes,
-/// [`next`](Self::next) gives out the events in them until there is `None`. Writing goes in two
+/// [`next_event`](Self::next_event) gives out the events in them until there is `None`. Writing goes in two
 /// steps as well: calls such as [`publish`](Self::publish) and [`ack`](Self::ack) encode,
 /// [`flush`](Self::flush) writes.
 #[derive(Debug)]
@@ -206,7 +206,7 @@ impl Connection {
     fn login(&mut self, uri: &Uri, options: &Options) -> Result<(), Error> {
         self.flush()?;
         let tune = self.answer(0, "the login", |method| match method {
-            Method::ConnectionTune(tune) => Some(tune.clone()),
+            Method::ConnectionTune(tune) => Some(*tune),
             _ => None,
         });
         let tune = match tune {
@@ -292,7 +292,7 @@ impl Connection {
         let deadline = Instant::now() + Duration::from_millis(500);
         while let Ok(true) = self.read_once(deadline) {
             loop {
-                match self.next() {
+                match self.next_event() {
                     Ok(Some(_)) => {}
                     Ok(None) => break,
                     Err(reason) => return reason,
@@ -407,7 +407,7 @@ impl Connection {
     ///
     /// Closes are answered and come as errors: after [`Error::ChannelClosed`] go on, after any
     /// other the connection is over. `channel.flow` is answered and given out as well.
-    pub fn next(&mut self) -> Result<Option<Event<'_>>, Error> {
+    pub fn next_event(&mut self) -> Result<Option<Event<'_>>, Error> {
         if let Some(kept) = self.kept.pop_front() {
             return Ok(Some(self.given.insert(kept).event()?));
         }
@@ -416,7 +416,7 @@ impl Connection {
 
     /// The next event that no call has looked at.
     fn fresh(&mut self) -> Result<Option<Event<'_>>, Error> {
-        let Some(event) = self.input.next()? else { return Ok(None) };
+        let Some(event) = self.input.next_event()? else { return Ok(None) };
         let Event::Method { channel, method } = &event else { return Ok(Some(event)) };
         match method {
             Method::ConnectionClose(close) => {
@@ -426,7 +426,7 @@ impl Connection {
                     method: (close.class_id, close.method_id),
                 };
                 self.output.clear();
-                self.output.put_method(0, &connection::CloseOk::default());
+                self.output.put_method(0, &connection::CloseOk);
                 // The peer may be gone already; its reason is what matters.
                 let _ = self.socket.write_all(self.output.bytes());
                 self.output.clear();
@@ -439,7 +439,7 @@ impl Connection {
                     method: (close.class_id, close.method_id),
                 };
                 let channel = *channel;
-                self.output.put_method(channel, &channel::CloseOk::default());
+                self.output.put_method(channel, &channel::CloseOk);
                 self.free_channels.push(channel);
                 return Err(Error::ChannelClosed { channel, reason });
             }

@@ -135,7 +135,7 @@ impl Input {
     }
 
     /// The next event, or `None` when the bytes at hand hold no whole one.
-    pub fn next(&mut self) -> Result<Option<Event<'_>>, Error> {
+    pub fn next_event(&mut self) -> Result<Option<Event<'_>>, Error> {
         let mut open: Option<Open<'_>> = None;
         let done = loop {
             let input = &self.buffer[self.start..self.end];
@@ -287,7 +287,7 @@ mod tests {
 
     /// Events as text, so that they can be compared after their bytes are gone.
     fn read(input: &mut Input, into: &mut Vec<String>) {
-        while let Some(event) = input.next().unwrap() {
+        while let Some(event) = input.next_event().unwrap() {
             into.push(match event {
                 Event::Method { channel, method } => format!("{channel} {}", method.name()),
                 Event::Content { channel, method, properties, body } => {
@@ -381,6 +381,6 @@ mod tests {
         output.put_content(1, &[0, 0], b"x");
         let mut input = Input::new(4096, 0);
         input.feed(output.bytes());
-        assert!(matches!(input.next(), Err(Error::Unexpected { .. })));
+        assert!(matches!(input.next_event(), Err(Error::Unexpected { .. })));
     }
 }

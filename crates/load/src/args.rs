@@ -313,6 +313,19 @@ mod tests {
     }
 
     #[test]
+    fn a_program_hands_everything_on_unread() {
+        #[derive(Parser)]
+        enum Program {
+            Perf(PerfArgs),
+        }
+        let Program::Perf(args) = Program::try_parse_from([
+            "leveret", "perf", "-h", "uri", "-ad", "false", "--help", "-a",
+        ])
+        .unwrap();
+        assert_eq!(args.raw, ["-h", "uri", "-ad", "false", "--help", "-a"]);
+    }
+
+    #[test]
     fn refused_lines_say_why() {
         for (line, text) in [
             ("-qq", "'-qq' is not supported"),

@@ -93,7 +93,7 @@ impl Consumer {
         let (mut consumed, mut redelivered) = (0, 0);
         let (mut run_stamp, mut run_count) = (0, 0);
         while consumed < limit {
-            let Some(event) = self.connection.next()? else { break };
+            let Some(event) = self.connection.next_event()? else { break };
             let (deliver, body) = match event {
                 Event::Content { method: Method::BasicDeliver(deliver), body, .. } => {
                     (deliver, body)

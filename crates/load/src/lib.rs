@@ -19,7 +19,7 @@ mod consumer;
 mod idle;
 mod pace;
 mod plan;
-mod process;
+pub mod process;
 mod producer;
 mod report;
 mod run;

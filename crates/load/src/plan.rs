@@ -93,7 +93,7 @@ impl Plan {
             body_bytes: options.size,
             producers: options.producers,
             consumers: options.consumers,
-            publish_rate: options.rate.or(latency.then_some(1000.0)),
+            publish_rate: options.rate.or_else(|| latency.then_some(1000.0)),
             consume_rate: options.consumer_rate,
             publish_limit: options.pmessages,
             consume_limit: options.cmessages,
@@ -101,7 +101,7 @@ impl Plan {
             prefetch: options.qos,
             ack,
             warm_up: if latency { LATENCY_WARM_UP } else { 0 },
-            seconds: options.time.or((latency && unlimited).then_some(LATENCY_SECONDS)),
+            seconds: options.time.or_else(|| (latency && unlimited).then_some(LATENCY_SECONDS)),
         })
     }
 

@@ -5,15 +5,15 @@ use std::fs;
 
 /// What a process tree has used up to now.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Usage {
+pub struct Usage {
     /// User and system time, with that of children already waited for.
-    pub(crate) cpu_s: f64,
+    pub cpu_s: f64,
     /// Resident memory. Pages shared inside the tree count once per process.
-    pub(crate) rss_bytes: u64,
+    pub rss_bytes: u64,
 }
 
 /// The usage of `pid` and everything below it; `None` when there is no such process.
-pub(crate) fn tree(pid: u32) -> Option<Usage> {
+pub fn tree(pid: u32) -> Option<Usage> {
     let mut processes = HashMap::new();
     for entry in fs::read_dir("/proc").ok()?.flatten() {
         let Some(id) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
@@ -35,8 +35,37 @@ pub(crate) fn tree(pid: u32) -> Option<Usage> {
 }
 
 /// The usage of this process.
-pub(crate) fn own() -> Usage {
+pub fn own() -> Usage {
     stat_of(std::process::id()).map(|stat| stat.usage).unwrap_or_default()
+}
+
+/// CPU time of the children this process has waited for, in seconds.
+pub fn children_cpu_s() -> f64 {
+    let line = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // Fields 16 and 17 of proc(5); see `parse` for the bracket.
+    let rest = line.rsplit_once(") ").map_or("", |(_, rest)| rest);
+    let ticks = rest.split_ascii_whitespace().skip(13).take(2);
+    seconds(ticks.filter_map(|field| field.parse::<i64>().ok()).sum())
+}
+
+/// CPU time that all processors together have worked since the machine started, in seconds.
+/// Waiting for disks is not work, nor is what a hypervisor took away.
+pub fn machine_busy_s() -> f64 {
+    let text = fs::read_to_string("/proc/stat").unwrap_or_default();
+    // `cpu user nice system idle iowait irq softirq steal ...`
+    let fields: Vec<i64> = text
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .split_ascii_whitespace()
+        .skip(1)
+        .filter_map(|field| field.parse().ok())
+        .collect();
+    seconds([0, 1, 2, 5, 6].iter().filter_map(|at| fields.get(*at)).sum())
+}
+
+fn seconds(ticks: i64) -> f64 {
+    ticks as f64 / rustix::param::clock_ticks_per_second() as f64
 }
 
 struct Stat {
@@ -58,7 +87,7 @@ fn parse(line: &str) -> Option<Stat> {
     Some(Stat {
         parent: u32::try_from(number(4)?).ok()?,
         usage: Usage {
-            cpu_s: ticks as f64 / rustix::param::clock_ticks_per_second() as f64,
+            cpu_s: seconds(ticks),
             rss_bytes: u64::try_from(number(24)?).ok()? * rustix::param::page_size() as u64,
         },
     })

@@ -138,7 +138,7 @@ impl Producer {
     fn take(&mut self, tally: &Tally) -> Result<(), Error> {
         let now = stamp::now_ns();
         let mut returned = 0;
-        while let Some(event) = self.connection.next()? {
+        while let Some(event) = self.connection.next_event()? {
             match (event, &mut self.window) {
                 (Event::Method { method: Method::BasicAck(ack), .. }, Some(window)) => {
                     window.settle(ack.delivery_tag, ack.multiple, true, now);

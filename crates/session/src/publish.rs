@@ -82,6 +82,7 @@ pub(crate) fn body(
     core: &mut Core,
     channel: &mut Channel,
     part: &[u8],
+    ends_frame: bool,
     read: &Bytes,
     cx: &mut Context<'_>,
 ) -> Result<(), Fault> {
@@ -90,7 +91,7 @@ pub(crate) fn body(
         Stage::Idle => return Err(reply::expected_method_frame()),
         Stage::Header => return Err(reply::expected_header()),
     }
-    match channel.content.body(read, part) {
+    match channel.content.body(read, part, ends_frame) {
         Some(true) => complete(core, channel, read, cx),
         Some(false) => Ok(()),
         None => Err(reply::body_too_long()),

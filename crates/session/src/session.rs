@@ -136,16 +136,16 @@ impl Session {
     }
 
     fn event(&mut self, event: Event<'_>, read: &Bytes, cx: &mut Context<'_>) {
-        let (number, kind, payload) = match event {
-            Event::Method { channel, payload } => (channel, METHOD, payload),
-            Event::Header { channel, payload } => (channel, HEADER, payload),
-            Event::Body { channel, part, .. } => (channel, BODY, part),
+        let (number, kind, payload, is_whole) = match event {
+            Event::Method { channel, payload } => (channel, METHOD, payload, true),
+            Event::Header { channel, payload } => (channel, HEADER, payload, true),
+            Event::Body { channel, part, is_last, .. } => (channel, BODY, part, is_last),
             Event::Heartbeat => return,
         };
         let result = if number == 0 {
             self.connection_frame(kind, payload, cx)
         } else {
-            self.channel_frame(number, kind, payload, read, cx)
+            self.channel_frame(number, kind, payload, is_whole, read, cx)
         };
         if let Err(fault) = result {
             let method = match (kind, payload) {
@@ -176,6 +176,7 @@ impl Session {
         number: u16,
         kind: u8,
         payload: &[u8],
+        is_whole: bool,
         read: &Bytes,
         cx: &mut Context<'_>,
     ) -> Result<(), Fault> {
@@ -197,7 +198,7 @@ impl Session {
         let core = &mut self.core;
         match kind {
             HEADER => publish::header(core, channel, payload, read, cx),
-            BODY => publish::body(core, channel, payload, read, cx),
+            BODY => publish::body(core, channel, payload, is_whole, read, cx),
             _ => self.channel_method(number, payload, read, cx),
         }
     }

@@ -180,6 +180,20 @@ impl Node {
         shards.chain(sessions).min()
     }
 
+    /// The letters that an actor will find, in words.
+    pub(crate) fn letters(&self, actor: Actor) -> Vec<String> {
+        fn words<L: std::fmt::Debug>(letters: &VecDeque<L>) -> Vec<String> {
+            let words = |letter: &L| format!("    {:.6000}", format!("{letter:?}"));
+            letters.iter().map(words).collect()
+        }
+        match actor {
+            Actor::Meta => Some(words(&self.meta_inbox)),
+            Actor::Shard(index) => self.shards.get(index).map(|actor| words(&actor.inbox)),
+            Actor::Connection(id) => self.connections.get(&id).map(|it| words(&it.inbox)),
+        }
+        .unwrap_or_default()
+    }
+
     /// One turn of one actor, over some of its letters.
     pub(crate) fn turn(
         &mut self,
@@ -242,7 +256,7 @@ impl Node {
     /// Tells the model what a shard's turn gave out.
     fn given_out(&mut self, shadow: &mut Shadow) -> Check {
         let Self { outbox, names, topology, .. } = self;
-        for (_, letter) in &outbox.sessions {
+        for (connection, letter) in &outbox.sessions {
             let deliveries = match letter {
                 ToSession::Deliver(deliveries) => &deliveries[..],
                 ToSession::Reply { reply: Reply::Got { delivery, .. }, .. } => {
@@ -258,10 +272,10 @@ impl Node {
                 let index = names.get(&queue).and_then(|name| shadow.queue(name));
                 let index = index.ok_or_else(|| format!("queue {queue:?} has no name"))?;
                 let message = message_id(record).ok_or("a record without our message-id")?;
-                shadow.given(message, index, redelivered, unacked.is_none())?;
+                shadow.given(connection.get(), message, index, redelivered, unacked.is_none())?;
             }
         }
-        Ok(())
+        shadow.turn_is_over()
     }
 
     /// What must hold in a shard after every turn.
@@ -289,7 +303,8 @@ impl Node {
         }
         let counters = shard.counters();
         let out = counters.acked + counters.dead_lettered + counters.dropped;
-        if counters.enqueued != held + out {
+        // What a full queue refuses leaves like any other, without having been in it.
+        if counters.enqueued + counters.refused != held + out {
             return Err(format!("shard {index}: {held} held, {counters:?} do not add up"));
         }
         Ok(())

@@ -25,7 +25,10 @@ use crate::trace::Trace;
 const START_MS: u64 = 1_700_000_000_000;
 
 /// Steps after the storm within which everything must have drained.
-const CALM_STEPS_MAX: u32 = 2_000_000;
+const CALM_STEPS_MAX: u32 = 300_000;
+
+/// Times that nothing can happen, each a while after the last, until that is believed.
+const IDLE_TIMES: u32 = 20;
 
 /// Bytes a client has on the way to the server before it waits.
 const SENDING_MAX: usize = 64 << 10;
@@ -270,7 +273,7 @@ impl Sim {
         for peer in &mut self.peers {
             peer.stalled_until = self.now;
         }
-        let mut idle_checks = 0;
+        let mut idle_times = 0;
         for _ in 0..CALM_STEPS_MAX {
             if self.mood == Mood::Leave && self.peers.is_empty() {
                 self.mood = Mood::Drain;
@@ -278,18 +281,19 @@ impl Sim {
                 self.connect();
             }
             let moved = self.one(true)?;
-            if self.mood == Mood::Drain
-                && !moved
-                && self.node.is_idle()
-                && self.node.messages() == 0
-            {
-                idle_checks += 1;
-                // Long enough for what waits for a timer.
-                if idle_checks > 3 {
-                    self.shadow.nothing_is_lost()?;
-                    return self.node.check_drained();
-                }
-                self.now = self.now.after_ms(2_000);
+            if moved || !self.node.is_idle() {
+                continue;
+            }
+            // Long enough for what waits for a timer.
+            self.now = self.now.after_ms(2_000);
+            idle_times += 1;
+            let is_drained = self.mood == Mood::Drain && self.node.messages() == 0;
+            if is_drained && idle_times > 3 {
+                self.shadow.nothing_is_lost()?;
+                return self.node.check_drained();
+            }
+            if idle_times > IDLE_TIMES {
+                break;
             }
         }
         let stuck = match self.mood {
@@ -305,7 +309,7 @@ impl Sim {
     fn connect(&mut self) {
         let room = 1 << (10 + self.schedule.below(7));
         let connection = self.node.connect(self.schedule.next(), room, self.now);
-        let client = Client::new(self.next_client);
+        let client = Client::new(self.next_client, self.options.keeps_lines);
         self.next_client += 1;
         self.peers.push(Peer { client, connection, stalled_until: self.now });
     }
@@ -325,6 +329,15 @@ impl Sim {
         }
         let shown = event.numbers();
         self.trace.event(shown, || format!("{event:?}"));
+        if self.options.keeps_lines {
+            for peer in &mut self.peers {
+                let lines = peer.client.diary.as_mut().map(std::mem::take).unwrap_or_default();
+                lines.into_iter().for_each(|line| self.trace.line(line));
+            }
+            if let Event::Turn(actor) = event {
+                self.node.letters(actor).into_iter().for_each(|line| self.trace.line(line));
+            }
+        }
         match event {
             Event::Turn(actor) => {
                 self.node.turn(actor, self.now, &mut self.schedule, &mut self.shadow)?;

@@ -13,7 +13,7 @@ use crate::binding::Bindings;
 use crate::error::AdminError;
 use crate::exchange::{Exchange, ExchangeKind, ExchangeSpec};
 use crate::id::{ExchangeId, QueueId, VhostId};
-use crate::queue::Queue;
+use crate::queue::{Queue, QueueKind};
 use crate::user::User;
 use crate::vhost::{DeletedVhost, Vhost};
 
@@ -176,6 +176,19 @@ impl Topology {
         }
         self.access_generation += 1;
         Ok(id)
+    }
+
+    /// What a queue declared in a vhost without `x-queue-type` is from now on, where it can be.
+    pub fn set_default_queue_type(
+        &mut self,
+        vhost: &str,
+        kind: Option<QueueKind>,
+    ) -> Result<(), AdminError> {
+        let id = self.vhost_id(vhost)?;
+        if let Some(vhost) = self.vhost_mut(id) {
+            vhost.default_queue_type = kind;
+        }
+        Ok(())
     }
 
     /// Deletes a vhost with all that is in it, and the permissions given in it.

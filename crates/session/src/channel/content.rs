@@ -88,8 +88,9 @@ impl Content {
         size == 0
     }
 
-    /// A piece of the body was read. `Some(true)` when it was the last one, none when it is too long.
-    pub(crate) fn body(&mut self, read: &Bytes, part: &[u8]) -> Option<bool> {
+    /// A piece of the body was read; `ends_frame` when its frame is complete. `Some(true)` when the
+    /// content is whole, none when it is too long.
+    pub(crate) fn body(&mut self, read: &Bytes, part: &[u8], ends_frame: bool) -> Option<bool> {
         let received = self.received + part.len() as u64;
         if received > self.size {
             return None;
@@ -105,7 +106,7 @@ impl Content {
             }
         }
         self.received = received;
-        Some(received == self.size)
+        Some(received == self.size && ends_frame)
     }
 
     /// Whether it waits for more with spans into the read at hand.
@@ -219,8 +220,8 @@ mod tests {
         let mut content = Content::new();
         content.begin(&read, &read[2..6], false);
         assert!(!content.header(&read, &read[8..10], 12));
-        assert_eq!(content.body(&read, &read[12..20]), Some(false));
-        assert_eq!(content.body(&read, &read[22..]), Some(true));
+        assert_eq!(content.body(&read, &read[12..20], true), Some(false));
+        assert_eq!(content.body(&read, &read[22..], true), Some(true));
         let message = content.take(&read);
         assert_eq!(message.names(), b"\x01x\x01k");
         assert_eq!(message.properties(), b"PP");
@@ -258,14 +259,14 @@ mod tests {
                     let read = next(&mut content, &whole, true);
                     content.begin(&read, &read[..4], true);
                     content.header(&read, &read[4..6], body.len() as u64);
-                    assert_eq!(content.body(&read, &read[6..]), Some(false));
+                    assert_eq!(content.body(&read, &read[6..], true), Some(false));
                 }
                 let rest = if first == 0 { &body[..] } else { &body[second..] };
                 let pieces: Vec<&[u8]> = rest.chunks(first * 7 + 5).collect();
                 let mut done = Some(false);
                 for piece in &pieces {
                     let read = next(&mut content, piece, true);
-                    done = content.body(&read, &read[..]);
+                    done = content.body(&read, &read[..], true);
                 }
                 assert_eq!(done, Some(true));
                 let read = next(&mut content, b"", false);
@@ -283,7 +284,7 @@ mod tests {
         let mut content = Content::new();
         content.begin(&read, &read[..2], false);
         content.header(&read, &read[2..4], 3);
-        assert_eq!(content.body(&read, &read[4..]), None);
+        assert_eq!(content.body(&read, &read[4..], true), None);
     }
 
     /// One octet per frame does not make one piece per octet.
@@ -295,7 +296,7 @@ mod tests {
         content.header(&read, &read[2..4], 500_000);
         content.stash(&read);
         for at in 0..500_000 {
-            content.body(&read, &read[at % 999..at % 999 + 1]);
+            content.body(&read, &read[at % 999..at % 999 + 1], true);
         }
         let message = content.take(&read);
         assert!(message.more().len() < 10);

@@ -58,7 +58,7 @@ impl Core {
         self.identity.mechanism = name;
         let refused = Refusal::Login { mechanism: name };
         let (user, password) = match mechanism {
-            Mechanism::Plain => plain(response).ok_or_else(|| reply::invalid_response(b"..."))?,
+            Mechanism::Plain => plain(response).ok_or_else(reply::invalid_response)?,
             Mechanism::AmqPlain => amqplain(response)?,
             Mechanism::Anonymous => match &self.settings.anonymous_login {
                 Some((user, password)) => (user.as_bytes(), password.as_bytes()),

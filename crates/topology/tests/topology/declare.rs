@@ -4,7 +4,9 @@ use crate::common::{World, table, text};
 use leveret_amqp::reply::ReplyCode;
 use leveret_amqp::table::{Table, Value};
 use leveret_queue::{Options, Overflow};
-use leveret_topology::{DeclareError, Destination, ExchangeSpec, QueueKind, QueueSpec, Topology};
+use leveret_topology::{
+    BindError, DeclareError, Destination, ExchangeSpec, QueueKind, QueueSpec, Topology,
+};
 
 /// Declares a queue `q` with these arguments in a fresh vhost `/`.
 #[track_caller]
@@ -415,6 +417,14 @@ fn bad_bindings() {
     assert!(error.to_string().starts_with("cannot obtain exclusive access to locked queue 'own'"));
     assert!(bind(&mut world, Some(1)).unwrap().created);
     assert!(!bind(&mut world, None).unwrap().created);
+    // What the binding asks for comes first; one that is not there is nobody's to remove.
+    let vhost = world.vhost;
+    let error = world.topology.bind(vhost, "hash", own, "x", Table::new(), Some(2)).unwrap_err();
+    assert!(matches!(error, BindError::WeightNotNumber(_)));
+    let mut unbind =
+        |key| world.topology.unbind(vhost, "amq.direct", own, key, Table::new(), Some(2));
+    assert!(unbind("never bound").unwrap().bindings.is_empty());
+    assert!(matches!(unbind("").unwrap_err(), BindError::Locked(_)));
     assert_eq!(world.topology.binding_count(), 1);
     world.topology.assert_invariants();
 }
@@ -432,4 +442,29 @@ fn queue_limit_of_a_vhost() {
     assert!(matches!(error, DeclareError::QueueLimit { limit: 1, .. }));
     world.topology.clear_parameter("/", "vhost-limits", "limits").unwrap();
     world.queue("r");
+}
+
+#[test]
+fn default_queue_type_of_a_vhost() {
+    let mut world = World::new();
+    world.topology.set_default_queue_type("/", Some(QueueKind::Quorum)).unwrap();
+    let kind = |world: &World, name: &str| {
+        let queue = world.topology.queue(world.vhost, name).unwrap();
+        (queue.kind, queue.arguments.get("x-queue-type").and_then(Value::as_str) == Some("quorum"))
+    };
+    let durable = QueueSpec { durable: true, ..world.queue_spec("durable") };
+    world.topology.declare_queue(durable.clone()).unwrap();
+    world.topology.declare_queue(durable.clone()).unwrap();
+    assert_eq!(kind(&world, "durable"), (QueueKind::Quorum, true));
+    // Where it cannot be a quorum queue, it is not.
+    world.queue("transient");
+    assert_eq!(kind(&world, "transient"), (QueueKind::Classic, false));
+    let named = QueueSpec { name: "amq.gen-1", server_named: true, ..durable.clone() };
+    world.topology.declare_queue(named).unwrap();
+    assert_eq!(kind(&world, "amq.gen-1"), (QueueKind::Classic, false));
+    // What a queue says itself goes before it.
+    let arguments = table([("x-queue-type", text("classic"))]);
+    let classic = QueueSpec { name: "classic", arguments, ..durable };
+    world.topology.declare_queue(classic).unwrap();
+    assert_eq!(kind(&world, "classic"), (QueueKind::Classic, false));
 }

@@ -178,6 +178,7 @@ fn old_and_odd_forms() {
         "users": [
             { "name": "old", "password_hash": "AQIDBP0nL7ICL7LBvInMJrQnsEU=", "tags": "administrator, x" },
             { "name": "none", "tags": [] },
+            { "name": "plain", "password": "in the clear", "tags": [] },
         ],
         "vhosts": [{ "name": "/", "tracing": false }],
         "exchanges": [
@@ -194,6 +195,7 @@ fn old_and_odd_forms() {
     let old = topology.user("old").unwrap();
     assert!(old.is_administrator() && old.has_tag("x"));
     assert!(topology.authenticate("none", "x").is_err());
+    assert!(topology.authenticate("plain", "in the clear").is_ok());
     topology.assert_invariants();
 }
 

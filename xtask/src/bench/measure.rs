@@ -1,0 +1,276 @@
+//! One workload on one broker: runs the tool, keeps what it says.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use leveret_client::{Connection, Options, QueueDeclare, Uri};
+use leveret_load::process;
+use serde_json::{Value, json};
+
+use super::Workload;
+use super::go;
+use super::target::Target;
+
+/// Idle things that are opened.
+const IDLE_COUNT: u32 = 1000;
+/// Messages of S1.
+pub(crate) const S1_COUNT: u64 = 100_000;
+/// How long an idle broker is watched.
+const IDLE_WATCH: Duration = Duration::from_secs(5);
+
+/// A figure of a run: its name with unit, and the value.
+pub(crate) type Figures = Vec<(&'static str, f64)>;
+
+/// All measurements so far.
+#[derive(Debug)]
+pub(crate) struct Bench {
+    tool: PathBuf,
+    gobench: Option<PathBuf>,
+    runs: usize,
+    seconds: u32,
+    results: BTreeMap<(String, Workload), Vec<Figures>>,
+    /// The command of each workload, as it may be repeated.
+    commands: BTreeMap<Workload, String>,
+    lines: Vec<Value>,
+}
+
+/// Where the broker is.
+pub(crate) struct Place<'a> {
+    pub(crate) uri: &'a str,
+    pub(crate) pid: u32,
+}
+
+impl Bench {
+    pub(crate) fn new(tool: PathBuf, gobench: Option<PathBuf>, runs: usize, seconds: u32) -> Self {
+        Self {
+            tool,
+            gobench,
+            runs: runs.max(1),
+            seconds,
+            results: BTreeMap::new(),
+            commands: BTreeMap::new(),
+            lines: Vec::new(),
+        }
+    }
+
+    pub(crate) fn runs(&self) -> usize {
+        self.runs
+    }
+
+    pub(crate) fn command(&self, workload: Workload) -> Option<&str> {
+        self.commands.get(&workload).map(String::as_str)
+    }
+
+    pub(crate) fn results(&self, target: &str, workload: Workload) -> &[Figures] {
+        self.results.get(&(target.to_owned(), workload)).map_or(&[], Vec::as_slice)
+    }
+
+    pub(crate) fn json_lines(&self) -> String {
+        self.lines.iter().map(|line| format!("{line}\n")).collect()
+    }
+
+    pub(crate) fn measure(&mut self, target: &mut Target, workload: Workload) -> Result<()> {
+        for number in 1..=self.runs {
+            let (uri, pid) = target.fresh()?;
+            let place = Place { uri: &uri, pid };
+            let busy = Busy::start();
+            let broker_before = process::tree(pid).map_or(0.0, |usage| usage.cpu_s);
+            let (mut figures, tool_cpu_s) = self.one(target, workload, &place)?;
+            let broker_s = process::tree(pid).map_or(0.0, |usage| usage.cpu_s) - broker_before;
+            figures.push(("others' CPU, %", busy.others(broker_s + tool_cpu_s)));
+            eprintln!("{} {workload:?} {number}: {figures:?}", target.title());
+            self.lines.push(json!({
+                "target": target.title(),
+                "workload": format!("{workload:?}"),
+                "run": number,
+                "figures": figures.iter().cloned().collect::<BTreeMap<_, _>>(),
+            }));
+            let key = (target.title().to_owned(), workload);
+            self.results.entry(key).or_default().push(figures);
+        }
+        Ok(())
+    }
+
+    /// The figures of one run, and the CPU seconds of the load program.
+    fn one(
+        &mut self,
+        target: &Target,
+        workload: Workload,
+        place: &Place<'_>,
+    ) -> Result<(Figures, f64)> {
+        let seconds = self.seconds.to_string();
+        let count = IDLE_COUNT.to_string();
+        let s1 = S1_COUNT.to_string();
+        let k2 =
+            |size| ["-e", "", "-u", "k2", "-a", "-s", size, "-z", &*seconds].map(str::to_owned);
+        match workload {
+            Workload::M => Ok((idle(target, place)?, 0.0)),
+            Workload::Connections => self.per_item(workload, place, "--idle-connections", &count),
+            Workload::Queues => self.per_item(workload, place, "--idle-queues", &count),
+            Workload::K2Small => self.throughput(workload, place, &k2("16")),
+            Workload::K2Large => self.throughput(workload, place, &k2("1024")),
+            Workload::S1 => {
+                let flags =
+                    ["-y", "0", "-e", "", "-u", "s1", "-ad", "false", "-s", "1024", "-C", &*s1];
+                self.publish_only(workload, place, &flags.map(str::to_owned))
+            }
+            Workload::S3 => {
+                let flags = ["latency", "-e", "", "-u", "s3", "-z", &*seconds];
+                let result = self.perf(workload, place, &flags.map(str::to_owned))?;
+                Ok((latency_figures(&result)?, number(&result, "/tool/cpu_s")?))
+            }
+            Workload::GoS1 | Workload::GoS2 | Workload::GoS3 => {
+                let gobench = self.gobench.as_ref().context("no --gobench")?;
+                let (figures, cpu_s, command) = go::run(gobench, workload, place)?;
+                self.commands.insert(workload, command);
+                Ok((figures, cpu_s))
+            }
+        }
+    }
+
+    fn throughput(
+        &mut self,
+        workload: Workload,
+        place: &Place<'_>,
+        flags: &[String],
+    ) -> Result<(Figures, f64)> {
+        let result = self.perf(workload, place, flags)?;
+        let figures = vec![
+            ("broker CPU s per million", number(&result, "/broker/cpu_s_per_million")?),
+            ("published/s", number(&result, "/publish_rate/mean")?),
+            ("consumed/s", number(&result, "/consume_rate/mean")?),
+            ("tool CPU s per million", number(&result, "/tool/cpu_s_per_million")?),
+            ("peak RSS, MB", number(&result, "/broker/rss_peak_bytes")? / 1e6),
+        ];
+        Ok((figures, number(&result, "/tool/cpu_s")?))
+    }
+
+    /// The broker is done when the queue holds all messages, not when they are written.
+    fn publish_only(
+        &mut self,
+        workload: Workload,
+        place: &Place<'_>,
+        flags: &[String],
+    ) -> Result<(Figures, f64)> {
+        let uri: Uri = place.uri.parse()?;
+        let mut connection = Connection::open(&uri, &Options::default())?;
+        let channel = connection.open_channel()?;
+        connection.queue_delete(channel, "s1")?;
+        let cpu = |pid| process::tree(pid).map(|usage| usage.cpu_s).context("the broker has ended");
+        let before = cpu(place.pid)?;
+        let result = self.perf(workload, place, flags)?;
+        let began = Instant::now();
+        let passive = QueueDeclare { passive: true, ..QueueDeclare::default() };
+        while u64::from(connection.queue_declare(channel, "s1", &passive)?.message_count) < S1_COUNT
+        {
+            if began.elapsed() > Duration::from_secs(60) {
+                bail!("not all messages have arrived in the queue");
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let all_s = number(&result, "/publish_s")? + began.elapsed().as_secs_f64();
+        let cpu_s = cpu(place.pid)? - before;
+        connection.queue_delete(channel, "s1")?;
+        connection.close()?;
+        let figures = vec![
+            ("broker CPU s per million", cpu_s / S1_COUNT as f64 * 1e6),
+            ("published/s", number(&result, "/publish_rate/mean")?),
+            ("in the queue/s", S1_COUNT as f64 / all_s),
+            ("tool CPU s per million", number(&result, "/tool/cpu_s_per_million")?),
+            ("peak RSS, MB", number(&result, "/broker/rss_peak_bytes")? / 1e6),
+        ];
+        Ok((figures, number(&result, "/tool/cpu_s")?))
+    }
+
+    fn per_item(
+        &mut self,
+        workload: Workload,
+        place: &Place<'_>,
+        flag: &str,
+        count: &str,
+    ) -> Result<(Figures, f64)> {
+        let result = self.perf(workload, place, &[flag.to_owned(), count.to_owned()])?;
+        let figures = vec![
+            ("KB each", number(&result, "/bytes_each")? / 1e3),
+            ("s to open", number(&result, "/open_s")?),
+            ("CPU while idle, %", number(&result, "/idle_cpu_share")? * 100.0),
+        ];
+        Ok((figures, 0.0))
+    }
+
+    /// Runs the load tool and reads its JSON.
+    fn perf(&mut self, workload: Workload, place: &Place<'_>, flags: &[String]) -> Result<Value> {
+        let shown: Vec<&str> =
+            flags.iter().map(|word| if word.is_empty() { "''" } else { word }).collect();
+        let command = format!("leveret perf {} -h URI --broker-pid PID", shown.join(" "));
+        self.commands.insert(workload, command);
+        let output = Command::new(&self.tool)
+            .arg("perf")
+            .args(flags)
+            .args(["-h", place.uri, "--broker-pid", &place.pid.to_string(), "--json", "-"])
+            .output()
+            .with_context(|| format!("running {}", self.tool.display()))?;
+        if !output.status.success() {
+            bail!("leveret perf: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        serde_json::from_slice(&output.stdout).context("reading the tool's JSON")
+    }
+}
+
+/// A number in the tool's result.
+pub(crate) fn number(result: &Value, path: &str) -> Result<f64> {
+    result.pointer(path).and_then(Value::as_f64).with_context(|| format!("no {path} in the result"))
+}
+
+fn latency_figures(result: &Value) -> Result<Figures> {
+    let mut figures = Vec::new();
+    for (name, path) in [
+        ("mean, us", "/latency_us/mean"),
+        ("p50, us", "/latency_us/p50"),
+        ("p90, us", "/latency_us/p90"),
+        ("p99, us", "/latency_us/p99"),
+        ("p99.9, us", "/latency_us/p999"),
+        ("max, us", "/latency_us/max"),
+        ("broker CPU s per million", "/broker/cpu_s_per_million"),
+    ] {
+        figures.push((name, number(result, path)?));
+    }
+    Ok(figures)
+}
+
+fn idle(target: &Target, place: &Place<'_>) -> Result<Figures> {
+    std::thread::sleep(Duration::from_secs(2));
+    let before = process::tree(place.pid).context("the broker has ended")?;
+    std::thread::sleep(IDLE_WATCH);
+    let after = process::tree(place.pid).context("the broker has ended")?;
+    let mut figures = vec![
+        ("RSS, MB", after.rss_bytes as f64 / 1e6),
+        ("CPU, %", (after.cpu_s - before.cpu_s) / IDLE_WATCH.as_secs_f64() * 100.0),
+    ];
+    if let Some(start) = target.start_time() {
+        figures.push(("start, ms", start.as_secs_f64() * 1e3));
+    }
+    Ok(figures)
+}
+
+/// CPU that neither broker nor tool used.
+struct Busy {
+    busy_s: f64,
+    began: Instant,
+}
+
+impl Busy {
+    fn start() -> Self {
+        Self { busy_s: process::machine_busy_s(), began: Instant::now() }
+    }
+
+    /// Share of all cores in percent.
+    fn others(&self, known_s: f64) -> f64 {
+        let all = self.began.elapsed().as_secs_f64()
+            * std::thread::available_parallelism().map_or(1, usize::from) as f64;
+        ((process::machine_busy_s() - self.busy_s - known_s) / all * 100.0).max(0.0)
+    }
+}

@@ -1,0 +1,154 @@
+//! The brokers that are measured: ours, started fresh for each workload, and those that run.
+
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+
+/// How long our broker may take to answer.
+const START_MAX: Duration = Duration::from_secs(10);
+
+/// A broker that runs already.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    title: String,
+    uri: String,
+    pid: u32,
+}
+
+impl std::str::FromStr for Peer {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut parts = text.rsplitn(3, ',');
+        match (parts.next(), parts.next(), parts.next()) {
+            (Some(pid), Some(uri), Some(title)) => Ok(Self {
+                title: title.into(),
+                uri: uri.into(),
+                pid: pid.parse().map_err(|_| format!("bad process id '{pid}'"))?,
+            }),
+            _ => Err("expected TITLE,URI,PID".into()),
+        }
+    }
+}
+
+/// A broker under measurement.
+#[derive(Debug)]
+pub(crate) enum Target {
+    /// Started by us.
+    Ours { command: String, data: PathBuf, running: Option<Running> },
+    /// Somebody else's.
+    Peer(Peer),
+}
+
+#[derive(Debug)]
+pub(crate) struct Running {
+    child: Child,
+    uri: String,
+    start: Duration,
+}
+
+impl Target {
+    pub(crate) fn ours(command: &str) -> Result<Self> {
+        let data = std::env::temp_dir().join(format!("leveret-bench-{}", std::process::id()));
+        Ok(Self::Ours { command: command.into(), data, running: None })
+    }
+
+    pub(crate) fn running(peer: Peer) -> Self {
+        Self::Peer(peer)
+    }
+
+    pub(crate) fn title(&self) -> &str {
+        match self {
+            Self::Ours { .. } => "Leveret",
+            Self::Peer(peer) => &peer.title,
+        }
+    }
+
+    /// Starts ours anew; a peer runs on. Gives the URI and the process.
+    pub(crate) fn fresh(&mut self) -> Result<(String, u32)> {
+        self.stop();
+        match self {
+            Self::Peer(peer) => Ok((peer.uri.clone(), peer.pid)),
+            Self::Ours { command, data, running } => {
+                let started = start(command, data)?;
+                let place = (started.uri.clone(), started.child.id());
+                *running = Some(started);
+                Ok(place)
+            }
+        }
+    }
+
+    /// From the start of the process to its first `connection.start`.
+    pub(crate) fn start_time(&self) -> Option<Duration> {
+        match self {
+            Self::Ours { running: Some(running), .. } => Some(running.start),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn stop(&mut self) {
+        if let Self::Ours { running, data, .. } = self {
+            if let Some(mut running) = running.take() {
+                // It may have ended by itself; the result of its run is known either way.
+                let _ = running.child.kill();
+                let _ = running.child.wait();
+            }
+            let _ = std::fs::remove_dir_all(data);
+        }
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn start(command: &str, data: &PathBuf) -> Result<Running> {
+    std::fs::create_dir_all(data).with_context(|| format!("creating {}", data.display()))?;
+    // A port that was free a moment ago; nobody else is expected to take it meanwhile.
+    let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+    let words: Vec<String> = command
+        .split_whitespace()
+        .map(|word| {
+            word.replace("{port}", &port.to_string()).replace("{data}", &data.to_string_lossy())
+        })
+        .collect();
+    let (program, arguments) = words.split_first().ok_or_else(|| anyhow!("--command is empty"))?;
+    let log = std::fs::File::create(data.join("bench.log"))?;
+    let began = Instant::now();
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .spawn()
+        .with_context(|| format!("starting {program}"))?;
+    while !answers(port) {
+        if let Some(status) = child.try_wait()? {
+            let said = std::fs::read_to_string(data.join("bench.log")).unwrap_or_default();
+            bail!("the broker ended with {status}: {said}");
+        }
+        if began.elapsed() > START_MAX {
+            let _ = child.kill();
+            bail!("the broker does not answer on port {port}");
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let uri = format!("amqp://guest:guest@127.0.0.1:{port}/%2F");
+    Ok(Running { child, uri, start: began.elapsed() })
+}
+
+/// Whether a `connection.start` comes back.
+fn answers(port: u16) -> bool {
+    let Ok(mut socket) = TcpStream::connect(("127.0.0.1", port)) else { return false };
+    let mut head = [0; 11];
+    socket.set_read_timeout(Some(Duration::from_secs(2))).is_ok()
+        && socket.write_all(b"AMQP\x00\x00\x09\x01").is_ok()
+        && socket.read_exact(&mut head).is_ok()
+        && head[7..] == [0, 10, 0, 10]
+}
