@@ -252,7 +252,15 @@ fn reply_file(spec: &Spec) -> anyhow::Result<String> {
     for reply in &spec.replies {
         writeln!(out, "{} => Self::{},", reply.code, camel(&reply.name))?;
     }
-    out.push_str("_ => return None, }) } }\n");
+    out.push_str("_ => return None, }) }\n");
+    out.push_str(
+        "\n/// The reply text: name, dash, explanation. Of one that does not fit a short string 252 bytes\n\
+         /// and three dots are left, as in RabbitMQ.\n#[must_use]\n\
+         pub fn text(self, explanation: &str) -> String {\n\
+         let mut text = format!(\"{} - {explanation}\", self.name());\n\
+         if text.len() > 255 {\n\
+         text.truncate(text.floor_char_boundary(252));\ntext.push_str(\"...\");\n}\ntext\n} }\n",
+    );
     Ok(out)
 }
 

@@ -1,25 +1,91 @@
 //! The chores of the project, behind one door: `cargo xtask`.
 
+#![allow(clippy::print_stdout, reason = "a tool that talks to people")]
+
 mod bench;
 mod codegen;
+mod generate;
+mod install;
+mod node;
+mod programs;
+mod steps;
+mod suite;
+mod tidy;
 
-use clap::Parser as _;
+use std::process::ExitCode;
 
-#[derive(clap::Parser)]
-#[command(name = "cargo xtask", about)]
+use clap::{Args, Parser, Subcommand};
+
+/// The chores of the project.
+#[derive(Parser)]
+#[command(name = "cargo xtask")]
+struct Xtask {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Subcommand)]
 enum Chore {
-    /// Write the generated sources anew
+    /// What to run before a commit: format, lints, tidy, generated files, documents, tests
+    Check,
+    /// Everything there is; the last line says how much passed and failed
+    Test {
+        /// Only these steps
+        steps: Vec<String>,
+    },
+    /// Check the layers and the sources
+    Tidy,
+    /// Write every generated file
     Codegen {
-        /// Only say whether they are up to date
+        /// Write nothing; fail if a file is not fresh
         #[arg(long)]
         check: bool,
     },
+    /// Run the simulator
+    Sim(Passed),
+    /// Play every recorded conversation to a new node
+    Conform(Passed),
+    /// Play one recorded conversation, or record it with --record
+    Script(Passed),
+    /// Measure brokers and print a Markdown table
     Bench(bench::BenchArgs),
+    /// Load a running broker
+    Load(Passed),
 }
 
-fn main() -> anyhow::Result<()> {
-    match Chore::parse() {
-        Chore::Codegen { check } => codegen::run(check),
-        Chore::Bench(args) => bench::run(args),
+/// Words for another program.
+#[derive(Args)]
+struct Passed {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    words: Vec<String>,
+}
+
+fn main() -> ExitCode {
+    run().unwrap_or_else(|error| {
+        eprintln!("{error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn run() -> anyhow::Result<ExitCode> {
+    match Xtask::parse().chore {
+        Chore::Check => suite::run(&suite::check(), &[]),
+        Chore::Test { steps } => suite::run(&suite::test(), &steps),
+        Chore::Tidy => done(tidy::run()),
+        Chore::Codegen { check } => done(generate::run(check)),
+        Chore::Sim(it) => programs::sim(&it.words),
+        Chore::Conform(it) => programs::conform(&it.words),
+        Chore::Script(it) => programs::script(&it.words),
+        Chore::Bench(args) => done(bench::run(args)),
+        Chore::Load(it) => programs::load(&it.words),
     }
+}
+
+fn done(result: anyhow::Result<()>) -> anyhow::Result<ExitCode> {
+    result.map(|()| ExitCode::SUCCESS)
+}
+
+/// The directory of the workspace.
+fn root() -> &'static std::path::Path {
+    std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }

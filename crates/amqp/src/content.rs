@@ -4,7 +4,7 @@
 //! bytes are stored and sent.
 //!
 //! ```text
-//!   payload     u16 class | u16 weight (0) | u64 body size | properties       AMQP 0-9-1 §4.2.6.1
+//!   payload     u16 class | u16 weight (0) | u64 body size | properties       AMQP 0-9-1 section 4.2.6.1
 //!   properties  u16 flags | the fields whose flag is set, the highest first
 //!
 //!   flag  field             type        flag  field        type
@@ -21,8 +21,10 @@
 //! announce is refused as bytes too many.
 
 mod properties;
+mod rewrite;
 
 pub use properties::Properties;
+pub use rewrite::Rewrite;
 
 use crate::reply::ReplyCode;
 use crate::table::{RawTable, TableError};

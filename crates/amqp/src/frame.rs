@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   0      1         3            7                  7+size
-//!   | type | channel | size (u32) | payload ...      | 0xCE |      AMQP 0-9-1 §4.2.3
+//!   | type | channel | size (u32) | payload ...      | 0xCE |    AMQP 0-9-1 section 4.2.3
 //! ```
 //!
 //! The size is judged from the header alone, before a byte of the payload is awaited.
@@ -13,7 +13,7 @@ use std::fmt;
 
 use crate::reply::ReplyCode;
 
-/// What every peer must accept before tuning (§2.3.5).
+/// What every peer must accept before tuning (section 2.3.5).
 pub const FRAME_MIN_SIZE: u32 = 4096;
 /// The octet after each payload.
 pub const FRAME_END: u8 = 0xCE;
@@ -86,13 +86,14 @@ pub enum Event<'a> {
         /// See [`ContentHeader::decode`](crate::content::ContentHeader::decode).
         payload: &'a [u8],
     },
-    /// A piece of a content body frame, in order. A piece may be empty.
+    /// A piece of a content body frame, in order. Only the piece of an empty frame is empty.
     Body {
         /// The channel it belongs to.
         channel: u16,
         /// The next bytes of the payload.
         part: &'a [u8],
-        /// This piece completes the frame's payload and the end octet is right.
+        /// This piece completes the frame's payload and the end octet is right. It has the payload's last
+        /// byte: what is complete by its bytes is complete by its frames too.
         is_last: bool,
         /// Length of the frame's whole payload, the same in each of its pieces.
         frame_len: u32,
@@ -117,7 +118,7 @@ pub struct Decoder {
 struct BodyFrame {
     channel: u16,
     len: u32,
-    /// Bytes of the payload not given out yet. At 0 the end octet is still to come.
+    /// Bytes of the payload not given out yet; not 0, as the last one goes with the end octet.
     rest: u32,
 }
 
@@ -200,17 +201,16 @@ impl Decoder {
             let event = Event::Body { channel, part, is_last: true, frame_len };
             return Ok(Some((event, part.len().saturating_add(consumed).saturating_add(1))));
         }
-        // The end octet is missing, so `input` is at most as long as `rest`.
-        if input.is_empty() {
+        // The end octet is missing, so `input` is at most as long as `rest`. The payload's last byte waits
+        // for it: a content must not be complete before its last frame is known to be whole.
+        let len = input.len().min((rest as usize).saturating_sub(1));
+        let Some((part, true)) = input.get(..len).map(|part| (part, !part.is_empty())) else {
             return Ok(None);
-        }
-        body.rest = rest.saturating_sub(u32::try_from(input.len()).unwrap_or(u32::MAX));
-        if body.rest == rest {
-            return Ok(None);
-        }
+        };
+        body.rest = rest.saturating_sub(u32::try_from(len).unwrap_or(u32::MAX));
         self.body = Some(body);
-        let event = Event::Body { channel, part: input, is_last: false, frame_len };
-        Ok(Some((event, input.len().saturating_add(consumed))))
+        let event = Event::Body { channel, part, is_last: false, frame_len };
+        Ok(Some((event, len.saturating_add(consumed))))
     }
 }
 

@@ -124,4 +124,16 @@ impl ReplyCode {
             _ => return None,
         })
     }
+
+    /// The reply text: name, dash, explanation. Of one that does not fit a short string 252 bytes
+    /// and three dots are left, as in RabbitMQ.
+    #[must_use]
+    pub fn text(self, explanation: &str) -> String {
+        let mut text = format!("{} - {explanation}", self.name());
+        if text.len() > 255 {
+            text.truncate(text.floor_char_boundary(252));
+            text.push_str("...");
+        }
+        text
+    }
 }

@@ -298,13 +298,12 @@ impl<'a> Loader<'a> {
                     return;
                 }
                 let is_off = matches!(line.value.as_str(), "none" | "false");
-                let is_warning = known.fate == Fate::Later && !is_off;
-                let text = match is_warning {
-                    true => format!("{}: {written} is ignored: {}", line.place, known.reason),
-                    false => {
-                        format!("{}: {written} has no meaning here: {}", line.place, known.reason)
-                    }
+                let (is_warning, what) = match known.fate {
+                    Fate::Later if is_off => (false, "changes nothing"),
+                    Fate::Later => (true, "is ignored"),
+                    Fate::Accepted => (false, "has no meaning here"),
                 };
+                let text = format!("{}: {written} {what}: {}", line.place, known.reason);
                 self.notices.push(Notice { is_warning, text });
             } else {
                 let nearest = self.nearest(&written);

@@ -44,6 +44,10 @@ pub(crate) enum Item {
 
 /// Reads the text of the file called `name`. Faulty lines are left out of the items.
 pub(crate) fn parse(name: &str, text: &str) -> (Vec<Item>, Vec<ConfigError>) {
+    if text.trim_start().starts_with('[') {
+        let place = Place::File { name: name.to_owned(), line: 1 };
+        return (Vec::new(), vec![ConfigError { place, problem: Problem::Syntax(CLASSIC.into()) }]);
+    }
     let mut reader = Reader { name, rest: text.strip_prefix('\u{feff}').unwrap_or(text), line: 1 };
     let mut items = Vec::new();
     let mut errors = Vec::new();
@@ -60,6 +64,9 @@ pub(crate) fn parse(name: &str, text: &str) -> (Vec<Item>, Vec<ConfigError>) {
     }
     (items, errors)
 }
+
+const CLASSIC: &str = "this is RabbitMQ's classic format of Erlang terms (rabbitmq.config, \
+    advanced.config); only the format of rabbitmq.conf is understood";
 
 /// Splits a key into its words, or says what is wrong with it.
 pub(crate) fn split_key(key: &str) -> Result<Vec<String>, &'static str> {
@@ -218,6 +225,7 @@ mod tests {
         check("a = 'x",        "!1 the quote that begins here is never closed");
         check("a = 'x' y",     "!1 unexpected text after the closing quote");
         check("include",       "!1 a path is missing after 'include'");
+        check("\n[{rabbit, []}].", &format!("!1 {CLASSIC}"));
         check("a\nb = 1\nc",   "b=1@2 !1 expected 'key = value' !3 expected 'key = value'");
     }
 

@@ -82,7 +82,7 @@ fn fault(text: &str, want: &str) {
 fn notices() {
     notice("num_acceptors.tcp = 10",          "f.conf:1: num_acceptors.tcp has no meaning here: accepting connections is not a pool of processes");
     notice("listeners.ssl.default = 5671",    "W f.conf:1: listeners.ssl.default is ignored: TLS is not there yet: no TLS listener is opened");
-    notice("listeners.ssl = none",            "f.conf:1: listeners.ssl has no meaning here: TLS is not there yet: no TLS listener is opened");
+    notice("listeners.ssl = none",            "f.conf:1: listeners.ssl changes nothing: TLS is not there yet: no TLS listener is opened");
     notice("auth_backends.1 = internal",      "");
     notice("auth_backends.1 = ldap",          "W f.conf:1: auth_backends.1 is ignored: users are authenticated by the broker's own user database only");
     notice("log.syslog.level = info",         "W f.conf:1: log.syslog.level is ignored: entries go to the console and a file only");
@@ -102,6 +102,45 @@ fn notice(text: &str, want: &str) {
         .map(|it| format!("{}{}", if it.is_warning { "W " } else { "" }, it.text))
         .collect();
     assert_eq!(got.join("\n"), want);
+}
+
+/// What an operator of RabbitMQ on Kubernetes typically has; it must start a node.
+#[test]
+fn a_rabbitmq_conf_of_today() {
+    let text = "\
+        cluster_partition_handling = pause_minority\n\
+        queue_master_locator = min-masters\n\
+        disk_free_limit.absolute = 2GB\n\
+        cluster_formation.peer_discovery_backend = rabbit_peer_discovery_k8s\n\
+        cluster_formation.k8s.host = kubernetes.default\n\
+        cluster_formation.k8s.address_type = hostname\n\
+        cluster_formation.target_cluster_size_hint = 3\n\
+        cluster_name = orders\n\
+        total_memory_available_override_value = 1717986919\n\
+        vm_memory_high_watermark.relative = 0.7\n\
+        log.console = true\n\
+        log.console.level = info\n\
+        log.console.formatter = json\n\
+        default_user = app\n\
+        default_pass = 'x#y'\n\
+        auth_backends.1 = internal\n\
+        loopback_users.guest = true\n\
+        listeners.tcp.default = 5672\n\
+        listeners.ssl = none\n\
+        num_acceptors.tcp = 20\n\
+        management.tcp.port = 15672\n\
+        prometheus.tcp.port = 15692\n\
+        collect_statistics_interval = 10000\n\
+        raft.wal_max_size_bytes = 64000000\n\
+        default_policies.operator.1.queue_pattern = .*\n\
+        mqtt.allow_anonymous = false\n\
+        net_ticktime = 60\n\
+        heartbeat = 30\n";
+    let Loaded { config, notices } = load(text, Vec::new(), &[]).unwrap();
+    assert_eq!(config.access.default_pass.reveal(), "x#y");
+    assert_eq!(config.node.cluster_name.as_deref(), Some("orders"));
+    let warnings = notices.iter().filter(|it| it.is_warning).count();
+    assert_eq!((warnings, notices.len()), (8, 14), "{notices:#?}");
 }
 
 #[test]

@@ -13,6 +13,8 @@
 //! Lists are answered with an array of [`Row`]s; a row may hold more than the columns asked for.
 //! What each command is answered with stands at its variant of [`Request`].
 
+use std::io::{BufRead as _, BufReader, Read, Write};
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -441,6 +443,31 @@ impl From<Result<Value, Fault>> for Response {
     }
 }
 
+/// The node's side of one connection, for a thread of its own: answers each request with what
+/// `handle` makes of it, until the tool closes or sends a line that is too long.
+///
+/// # Errors
+///
+/// When the connection breaks.
+pub fn answer<S: Read + Write>(
+    stream: S,
+    mut handle: impl FnMut(Request) -> Response,
+) -> std::io::Result<()> {
+    let mut stream = BufReader::new(stream);
+    loop {
+        let mut line = Vec::new();
+        stream.by_ref().take(LINE_BYTES_MAX as u64).read_until(b'\n', &mut line)?;
+        if !line.ends_with(b"\n") {
+            return Ok(());
+        }
+        let response = match Request::from_line(&line) {
+            Ok(request) => handle(request),
+            Err(fault) => Response::Error(fault),
+        };
+        stream.get_mut().write_all(&response.to_line())?;
+    }
+}
+
 fn to_line(message: &impl Serialize) -> Vec<u8> {
     // Serialising to memory fails only for maps whose keys are no strings; there are none.
     let mut line = serde_json::to_vec(message).unwrap_or_default();
@@ -482,6 +509,24 @@ mod tests {
         let want = json!({"error": {"code": "no_user", "text": "User \"x\" does not exist"}});
         assert_eq!(serde_json::from_slice::<Value>(&line).unwrap(), want);
         assert_eq!(Response::from_line(&line).unwrap(), fault);
+    }
+
+    #[test]
+    fn a_connection_is_answered() {
+        let (mut tool, node) = std::os::unix::net::UnixStream::pair().unwrap();
+        tool.write_all(b"{\"command\":\"version\"}\nx\n{\"command\":\"ping\"}").unwrap();
+        tool.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut asked = Vec::new();
+        let handle = |request| {
+            asked.push(request);
+            Response::DONE
+        };
+        answer(node, handle).unwrap();
+        let mut said = String::new();
+        tool.read_to_string(&mut said).unwrap();
+        assert_eq!(asked, [Request::Version]); // the last line has no end
+        let said: Vec<_> = said.lines().map(|line| line.starts_with("{\"ok\"")).collect();
+        assert_eq!(said, [true, false]);
     }
 
     #[test]

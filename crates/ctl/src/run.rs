@@ -389,7 +389,11 @@ impl Tool<'_> {
             }
             Answer::Message(text) => format!("{}\n", text.replace("{}", &format::cell(&answer))),
             Answer::Rows(columns) => {
-                let rows: Vec<Row> = serde_json::from_value(answer).map_err(bad_answer)?;
+                let mut rows: Vec<Row> = serde_json::from_value(answer).map_err(bad_answer)?;
+                for definition in rows.iter_mut().filter_map(|row| row.get_mut("definition")) {
+                    // rabbitmqctl shows a policy's definition as JSON, in every format.
+                    *definition = Value::String(definition.to_string());
+                }
                 format::rows(&rows, &columns, self.common)
             }
             Answer::Status if is_json => format!("{answer:#}\n"),

@@ -40,6 +40,15 @@ fn lists() {
 }
 
 #[test]
+fn definitions_are_json_texts() {
+    let policies = json!([{"name": "ttl", "priority": 1, "definition": {"message-ttl": 5}}]);
+    let (_, output) = converse(&["-q", "list_policies"], &Response::of(&policies));
+    let want = "vhost\tname\tpattern\tapply-to\tdefinition\tpriority\n\
+                \tttl\t\t\t{\"message-ttl\":5}\t1\n";
+    assert_eq!(output.unwrap(), want);
+}
+
+#[test]
 fn commands() {
     check(
         &["-p", "v", "delete_queue", "q", "--if-empty"],

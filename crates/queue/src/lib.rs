@@ -14,7 +14,7 @@
 //!                                expire, max-length, purge
 //! ```
 //!
-//! Invariant: every offset that [`Queue::enqueue`] took is in exactly one place (ready, unacked, held as a
+//! Invariant: every offset given to [`Queue::enqueue`] is in exactly one place (ready, unacked, held as a
 //! dead letter) or came out exactly once: as one [`Left`], and for a held dead letter by
 //! [`Queue::dead_lettered`] after it.
 //!

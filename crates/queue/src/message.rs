@@ -90,6 +90,8 @@ impl Incoming {
 }
 
 /// A message was not taken; a publisher that asked for confirms gets `basic.nack`.
+///
+/// The message has left the queue by a [`Left`] all the same, so the caller releases it as any other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// `max-length` or `max-length-bytes` is reached and `overflow` says reject.

@@ -38,6 +38,6 @@ pub enum Overflow {
     DropHead,
     /// The new message is refused.
     RejectPublish,
-    /// The new message is refused, and dead-lettered by whoever brought it.
+    /// The new message is refused and dead-lettered.
     RejectPublishDlx,
 }

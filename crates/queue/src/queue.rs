@@ -108,8 +108,7 @@ impl Queue {
     ///
     /// # Errors
     ///
-    /// [`Refused::Full`] when it did not fit: the queue knows nothing of it, and the caller dead-letters it
-    /// when `overflow` is [`RejectPublishDlx`](Overflow::RejectPublishDlx).
+    /// [`Refused::Full`] when it did not fit; it has left through `out` then.
     pub fn enqueue(
         &mut self,
         message: Incoming,
@@ -121,16 +120,17 @@ impl Queue {
             (Some(queue), Some(own)) => Some(queue.min(own)),
             (queue, own) => queue.or(own),
         };
+        let mut entry = Entry::new(offset.get(), size, persistent, redelivered);
+        self.persistent += u64::from(persistent);
         if !self.drops_head() && self.would_overflow(size) {
             // RabbitMQ gives a message out as soon as it comes. Here a batch comes first, so those
             // before this one are given out now, as far as anybody takes them.
             self.assign_early(now, None, out);
             if self.would_overflow(size) {
+                self.refuse(entry, out);
                 return Err(Refused::Full);
             }
         }
-        let mut entry = Entry::new(offset.get(), size, persistent, redelivered);
-        self.persistent += u64::from(persistent);
         if ttl_ms.is_some() || delivery_count > 0 {
             let expires_at = ttl_ms.map(|ms| now.after_ms(ms));
             self.extras.set(&mut entry, expires_at, delivery_count);
@@ -141,9 +141,18 @@ impl Queue {
         if expires_at_once || self.is_over_length() {
             self.assign_early(now, Some(offset), out);
             self.enforce_lengths(out);
-            self.expire_head(now, out, u32::MAX);
+            self.expire(now, out);
         }
         Ok(())
+    }
+
+    fn refuse(&mut self, entry: Entry, out: &mut Vec<Left>) {
+        if self.options.overflow == Overflow::RejectPublishDlx {
+            self.leave(entry, Reason::Maxlen, out);
+        } else {
+            self.forget(entry);
+            out.push(Left::Dropped { offset: Offset::new(entry.offset), reason: Reason::Maxlen });
+        }
     }
 
     /// `basic.get`: takes the next ready message.
@@ -161,7 +170,7 @@ impl Queue {
             Some(self.unacked.insert(entry, priority, None))
         };
         // So that `remaining` does not count what nobody can get any more.
-        self.expire_head(now, out, u32::MAX);
+        self.expire(now, out);
         Some(Got {
             unacked,
             offset: Offset::new(entry.offset),
@@ -216,7 +225,7 @@ impl Queue {
         }
         self.ready.push_returned(priority, entry);
         self.enforce_lengths(out);
-        self.expire_head(now, out, u32::MAX);
+        self.expire(now, out);
     }
 
     /// A dead letter that was held is safe in all its targets. False when none such is held.

@@ -7,7 +7,7 @@
 //! connection's own task only waits: for bytes, for room in a full socket, for the next timeout.
 
 use std::io::{self, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -22,6 +22,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 
 use crate::node::{Node, now};
+use crate::readiness::register;
 use crate::runner::{return_undelivered, with_runner};
 use crate::turn::Actor;
 
@@ -50,6 +51,8 @@ pub enum Letter {
 #[derive(Debug)]
 pub struct Connection {
     id: ConnectionId,
+    peer: SocketAddr,
+    local: SocketAddr,
     socket: AsyncFd<TcpStream>,
     /// State and inbox.
     pub actor: Actor<State, Letter>,
@@ -99,7 +102,9 @@ impl Connection {
         };
         Ok(Self {
             id,
-            socket: AsyncFd::new(socket)?,
+            peer: socket.peer_addr()?,
+            local: socket.local_addr()?,
+            socket: register(socket)?,
             actor: Actor::new(state),
             wake: Notify::new(),
             waits_for_room: AtomicBool::new(false),
@@ -111,6 +116,21 @@ impl Connection {
     /// Its name.
     pub fn id(&self) -> ConnectionId {
         self.id
+    }
+
+    /// The client's end of the socket.
+    pub fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// Our end of the socket.
+    pub fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// RabbitMQ's name for it: `127.0.0.1:50000 -> 127.0.0.1:5672`.
+    pub fn name(&self) -> String {
+        format!("{} -> {}", self.peer, self.local)
     }
 
     /// For listings. Waits for the turn that runs.

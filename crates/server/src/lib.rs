@@ -10,6 +10,7 @@ pub mod control;
 pub mod listener;
 mod logging;
 pub mod node;
+mod readiness;
 pub mod runner;
 pub mod serve;
 mod startup;

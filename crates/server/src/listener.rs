@@ -116,8 +116,8 @@ fn prepare(socket: tokio::net::TcpStream, options: &SocketOptions) -> io::Result
 /// Runs one connection to its end, on its thread.
 async fn serve(node: Arc<Node>, socket: TcpStream, peer: SocketAddr) -> io::Result<()> {
     let id = node.new_id();
-    let local = socket.local_addr()?;
-    let peer = Peer::new(peer, local);
+    let peer =
+        Peer { address: peer.to_string(), is_loopback: peer.ip().to_canonical().is_loopback() };
     // Only to spread generated names and random exchanges; nothing secret hangs on it.
     let seed = rand::random();
     let session = Session::new(id, Arc::clone(&node.settings), peer, seed, now());

@@ -20,7 +20,7 @@ use tracing_subscriber::registry::Registry;
 type BoxedLayer = Box<dyn tracing_subscriber::Layer<Registry> + Send + Sync>;
 
 /// Installs the logs that the options ask for. `dir` is where a relative log file goes.
-pub fn install(options: &LogOptions, dir: &Path) -> io::Result<()> {
+pub(crate) fn install(options: &LogOptions, dir: &Path) -> io::Result<()> {
     let mut layers: Vec<BoxedLayer> = Vec::new();
     if options.console {
         let filter = filter(options, options.console_level);
@@ -68,9 +68,9 @@ fn filter(options: &LogOptions, output: Option<Level>) -> Targets {
 fn level(level: Level) -> LevelFilter {
     match level {
         Level::Debug => LevelFilter::DEBUG,
-        Level::Info => LevelFilter::INFO,
+        Level::Info | Level::Notice => LevelFilter::INFO,
         Level::Warning => LevelFilter::WARN,
-        Level::Error | Level::Critical => LevelFilter::ERROR,
+        Level::Error | Level::Critical | Level::Alert | Level::Emergency => LevelFilter::ERROR,
         Level::None => LevelFilter::OFF,
     }
 }

@@ -38,7 +38,7 @@ pub fn serve(config: &Config, notices: &[Notice]) -> anyhow::Result<()> {
 }
 
 /// Makes every choice that the configuration leaves open.
-pub fn options(config: &Config, started: Instant) -> anyhow::Result<Options> {
+pub(crate) fn options(config: &Config, started: Instant) -> anyhow::Result<Options> {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let threads = match config.node.threads {
         0 => cores,

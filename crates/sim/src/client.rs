@@ -48,6 +48,8 @@ pub(crate) struct Client {
     pub(crate) is_blocked: bool,
     /// Exclusive queues it declared.
     pub(crate) fleeting: Vec<QueueIndex>,
+    /// What it sends and gets, in words, when somebody is going to read it.
+    pub(crate) diary: Option<Vec<String>>,
 }
 
 /// What a client borrows while it acts or reads.
@@ -59,7 +61,7 @@ pub(crate) struct World<'a> {
 
 impl Client {
     /// A client that is about to connect: its first bytes wait in its output.
-    pub(crate) fn new(name: usize) -> Self {
+    pub(crate) fn new(name: usize, keeps_diary: bool) -> Self {
         let mut client = Self {
             name,
             state: State::Opening,
@@ -69,6 +71,7 @@ impl Client {
             channels: BTreeMap::new(),
             is_blocked: false,
             fleeting: Vec::new(),
+            diary: keeps_diary.then(Vec::new),
         };
         // `connection.start` has a table of its own size, before any limit was agreed on.
         client.decoder.set_frame_max(131_072);
@@ -101,8 +104,9 @@ impl Client {
     }
 
     pub(crate) fn put_method<'a>(&mut self, channel: u16, method: impl Into<Method<'a>>) {
-        let mut payload = Vec::new();
-        method.into().encode(&mut payload);
+        let (mut payload, method) = (Vec::new(), method.into());
+        self.note(|| format!("will send {channel}: {method:?}"));
+        method.encode(&mut payload);
         self.put_frame(METHOD, channel, &payload);
     }
 
@@ -144,6 +148,14 @@ impl Client {
         Ok(())
     }
 
+    fn note(&mut self, line: impl FnOnce() -> String) {
+        if let Some(diary) = &mut self.diary {
+            let mut line = format!("    client {} {}", self.name, line());
+            line.truncate(300);
+            diary.push(line);
+        }
+    }
+
     fn event(&mut self, event: Event<'_>, world: &mut World<'_>) -> Check {
         match event {
             Event::Heartbeat => Ok(()),
@@ -152,13 +164,16 @@ impl Client {
             }
             Event::Method { channel, payload } => {
                 let method = decode(payload)?;
+                self.note(|| format!("gets {channel}: {method:?}"));
                 if let Method::ChannelClose(close) = method {
                     return self.channel_closed(channel, &close);
                 }
                 let open = self.open_channel(channel, method.name())?;
                 open.method(&method, world)?;
-                if let Method::QueueDeclareOk(ok) = method {
-                    self.queue_declared(ok.queue, world.shadow);
+                match method {
+                    Method::QueueDeclareOk(ok) => self.queue_declared(ok.queue, world.shadow),
+                    Method::ChannelCloseOk(_) => _ = self.channels.remove(&channel),
+                    _ => {}
                 }
                 Ok(())
             }

@@ -5,6 +5,7 @@
 //! moves and what time it is are given from outside.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::io::IoSlice;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -84,7 +85,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    pub(crate) fn new(shards: usize) -> Check<Self> {
+    pub(crate) fn new(shards: usize) -> Self {
         let mut topology = Topology::new();
         let bootstrap = Bootstrap {
             user: "guest",
@@ -94,14 +95,14 @@ impl Node {
             vhost: "/",
             permissions: [".*", ".*", ".*"],
         };
-        topology.bootstrap(&bootstrap).map_err(|error| format!("bootstrap: {error:?}"))?;
+        topology.bootstrap(&bootstrap).expect("an empty topology takes its first user");
         let settings = Settings {
             shards,
             output_bytes_max: OUTPUT_BYTES_MAX,
             heartbeat_s: 0,
             ..Settings::default()
         };
-        Ok(Self {
+        Self {
             settings: Arc::new(settings),
             topology,
             shards: (0..shards)
@@ -117,7 +118,7 @@ impl Node {
             names: BTreeMap::new(),
             outbox: Outbox::default(),
             next_connection: 1,
-        })
+        }
     }
 
     /// A client connects.
@@ -143,9 +144,11 @@ impl Node {
         self.connections.get_mut(&id).map(|connection| &mut connection.socket)
     }
 
-    /// Forgets a connection both sides of which are done.
-    pub(crate) fn forget(&mut self, id: ConnectionId) {
-        self.connections.remove(&id);
+    /// Forgets connections both sides of which are done.
+    pub(crate) fn bury(&mut self) {
+        self.connections.retain(|_, connection| {
+            !(connection.is_over && connection.inbox.is_empty() && connection.socket.is_reset)
+        });
     }
 
     /// Everybody who has something to do.
@@ -175,6 +178,20 @@ impl Node {
             .filter(|connection| !connection.is_over)
             .filter_map(|connection| connection.session.next_timeout());
         shards.chain(sessions).min()
+    }
+
+    /// The letters that an actor will find, in words.
+    pub(crate) fn letters(&self, actor: Actor) -> Vec<String> {
+        fn words<L: std::fmt::Debug>(letters: &VecDeque<L>) -> Vec<String> {
+            let words = |letter: &L| format!("    {:.6000}", format!("{letter:?}"));
+            letters.iter().map(words).collect()
+        }
+        match actor {
+            Actor::Meta => Some(words(&self.meta_inbox)),
+            Actor::Shard(index) => self.shards.get(index).map(|actor| words(&actor.inbox)),
+            Actor::Connection(id) => self.connections.get(&id).map(|it| words(&it.inbox)),
+        }
+        .unwrap_or_default()
     }
 
     /// One turn of one actor, over some of its letters.
@@ -239,7 +256,7 @@ impl Node {
     /// Tells the model what a shard's turn gave out.
     fn given_out(&mut self, shadow: &mut Shadow) -> Check {
         let Self { outbox, names, topology, .. } = self;
-        for (_, letter) in &outbox.sessions {
+        for (connection, letter) in &outbox.sessions {
             let deliveries = match letter {
                 ToSession::Deliver(deliveries) => &deliveries[..],
                 ToSession::Reply { reply: Reply::Got { delivery, .. }, .. } => {
@@ -250,15 +267,15 @@ impl Node {
             for delivery in deliveries {
                 let Delivery { queue, unacked, redelivered, ref record, .. } = *delivery;
                 if let Some(queue) = topology.queue_by_id(queue) {
-                    names.entry(delivery.queue).or_insert_with(|| queue.name().to_owned());
+                    names.entry(delivery.queue).or_insert_with(|| queue.name.to_string());
                 }
                 let index = names.get(&queue).and_then(|name| shadow.queue(name));
                 let index = index.ok_or_else(|| format!("queue {queue:?} has no name"))?;
                 let message = message_id(record).ok_or("a record without our message-id")?;
-                shadow.given(message, index, redelivered, unacked.is_none())?;
+                shadow.given(connection.get(), message, index, redelivered, unacked.is_none())?;
             }
         }
-        Ok(())
+        shadow.turn_is_over()
     }
 
     /// What must hold in a shard after every turn.
@@ -286,7 +303,8 @@ impl Node {
         }
         let counters = shard.counters();
         let out = counters.acked + counters.dead_lettered + counters.dropped;
-        if counters.enqueued != held + out {
+        // What a full queue refuses leaves like any other, without having been in it.
+        if counters.enqueued + counters.refused != held + out {
             return Err(format!("shard {index}: {held} held, {counters:?} do not add up"));
         }
         Ok(())
@@ -322,7 +340,7 @@ impl Node {
         for (id, queue) in self.shards.iter().flat_map(|actor| actor.shard.queues()) {
             let counts = queue.counts();
             if counts.ready + counts.unacked + counts.held > 0 || counts.consumers > 0 {
-                let name = self.topology.queue_by_id(id).map_or("?", |queue| queue.name());
+                let name = self.topology.queue_by_id(id).map_or("?", |queue| &*queue.name);
                 text.push_str(&format!("{name}: {counts:?}\n"));
                 for consumer in queue.consumers() {
                     text.push_str(&format!("    {consumer:?}\n"));
@@ -354,7 +372,7 @@ impl Connection {
         }
         let wants = self.session.wants_input();
         !self.inbox.is_empty()
-            || self.socket.is_reset
+            || self.socket.is_reset && (wants || !self.output.is_empty())
             || wants && !self.socket.to_server.is_empty()
             || !self.output.is_empty() && self.socket.to_client.len() < self.socket.room
             || self.session.next_timeout().is_some_and(|at| at <= now)
@@ -415,13 +433,13 @@ impl Connection {
         if count > 0 && !socket.is_reset {
             let count = random.part(count);
             let mut left = count;
-            output.with_slices(|slices| {
-                for slice in slices {
-                    let part = slice.get(..left).unwrap_or(slice);
-                    socket.to_client.extend(part);
-                    left -= part.len();
-                }
-            });
+            let mut slices = [IoSlice::new(&[]); 8];
+            let filled = output.slices(&mut slices);
+            for slice in slices.iter().take(filled) {
+                let part = slice.get(..left).unwrap_or(slice);
+                socket.to_client.extend(part);
+                left -= part.len();
+            }
             // Only so many slices fit into one write.
             output.advance(count - left);
         }
@@ -449,7 +467,7 @@ impl Connection {
 /// The message of the simulation that a record carries.
 fn message_id(record: &Bytes) -> Option<usize> {
     let view = View::of(record)?;
-    let properties = RawProperties::new(view.properties()).to_owned().ok()?;
+    let properties = RawProperties::new(view.properties).to_owned().ok()?;
     properties.message_id?.parse().ok()
 }
 

@@ -23,7 +23,6 @@ pub(crate) struct Kind {
     pub(crate) is_ordered: bool,
     /// It refuses what it has no room for.
     pub(crate) refuses: bool,
-    pub(crate) is_single_active: bool,
     pub(crate) is_exclusive: bool,
     pub(crate) is_auto_delete: bool,
     pub(crate) is_durable: bool,
@@ -33,7 +32,6 @@ impl Kind {
     fn new(name: impl Into<String>, arguments: &[(&str, Value)]) -> Self {
         let arguments: Table =
             arguments.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
-        let is_true = |key| arguments.get(key) == Some(&Value::Bool(true));
         let overflow = arguments.get("x-overflow").and_then(Value::as_str);
         let dead_letters = arguments.get("x-dead-letter-exchange").is_some();
         Self {
@@ -42,7 +40,6 @@ impl Kind {
             loses: arguments.get("x-max-length").is_some() && !dead_letters && overflow.is_none(),
             is_ordered: arguments.get("x-max-priority").is_none(),
             refuses: overflow == Some("reject-publish"),
-            is_single_active: is_true("x-single-active-consumer"),
             is_exclusive: false,
             is_auto_delete: false,
             is_durable: true,
@@ -63,8 +60,7 @@ pub(crate) fn queues() -> Vec<Kind> {
         ("x-dead-letter-exchange", Value::from("")),
         ("x-dead-letter-routing-key", Value::from("dead")),
     ];
-    let with_dead =
-        |more: &[(&'static str, Value)]| [&dead[..], more].concat();
+    let with_dead = |more: &[(&'static str, Value)]| [&dead[..], more].concat();
     let reject = Value::from("reject-publish");
     vec![
         Kind { is_ordered: false, ..Kind::new("dead", &[]) },
@@ -76,7 +72,10 @@ pub(crate) fn queues() -> Vec<Kind> {
         Kind::new("refusing", &[("x-max-length", Value::I32(10)), ("x-overflow", reject)]),
         Kind::new("priority", &[("x-max-priority", Value::I32(5))]),
         Kind::new("single", &[("x-single-active-consumer", Value::Bool(true))]),
-        Kind::new("lossy", &[("x-max-length-bytes", Value::I32(2000)), ("x-max-length", Value::I32(15))]),
+        Kind::new(
+            "lossy",
+            &[("x-max-length-bytes", Value::I32(2000)), ("x-max-length", Value::I32(15))],
+        ),
         Kind::new(
             "counted",
             &with_dead(&[("x-queue-type", "quorum".into()), ("x-delivery-limit", Value::I32(3))]),

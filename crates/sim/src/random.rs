@@ -6,7 +6,7 @@ pub struct Seed(pub u64);
 
 /// SplitMix64: small, seeded, the same everywhere.
 #[derive(Clone, Debug)]
-pub struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
     /// A stream of its own per `purpose`, so that drawing more for one purpose changes no other.

@@ -89,6 +89,18 @@ pub struct Totals {
     pub resets: u64,
 }
 
+impl Totals {
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.published += other.published;
+        self.acked += other.acked;
+        self.nacked += other.nacked;
+        self.returned += other.returned;
+        self.given += other.given;
+        self.received += other.received;
+        self.resets += other.resets;
+    }
+}
+
 /// The model.
 #[derive(Debug)]
 pub(crate) struct Shadow {
@@ -96,8 +108,12 @@ pub(crate) struct Shadow {
     by_name: BTreeMap<String, QueueIndex>,
     messages: Vec<Message>,
     places: BTreeMap<(MessageIndex, QueueIndex), Place>,
-    /// Per queue and publisher: the last message that was given out for the first time.
-    last_given: BTreeMap<(QueueIndex, u32), MessageIndex>,
+    /// Per queue, publisher and connection: the last message that was given out for the first time.
+    last_given: BTreeMap<(QueueIndex, u32, u64), MessageIndex>,
+    /// The same over all connections, for turns that are over.
+    last_turn: BTreeMap<(QueueIndex, u32), MessageIndex>,
+    /// What is given out for the first time in this turn.
+    this_turn: Vec<(MessageIndex, QueueIndex, u32)>,
     pub(crate) totals: Totals,
 }
 
@@ -109,6 +125,8 @@ impl Shadow {
             messages: Vec::new(),
             places: BTreeMap::new(),
             last_given: BTreeMap::new(),
+            last_turn: BTreeMap::new(),
+            this_turn: Vec::new(),
             totals: Totals::default(),
         };
         queues.into_iter().for_each(|kind| _ = shadow.add_queue(kind));
@@ -196,15 +214,16 @@ impl Shadow {
         Ok(())
     }
 
-    /// A shard gave a message out.
+    /// A shard gave a message out to a connection.
     pub(crate) fn given(
         &mut self,
+        connection: u64,
         message: MessageIndex,
         queue: QueueIndex,
         redelivered: bool,
         no_ack: bool,
     ) -> Check {
-        let Self { queues, messages, places, last_given, totals, .. } = self;
+        let Self { queues, messages, places, last_given, this_turn, totals, .. } = self;
         let Some(&Message { publisher, ref targets, knowledge, .. }) = messages.get(message) else {
             return Err(format!("phantom: message {message} was never published"));
         };
@@ -230,12 +249,32 @@ impl Shadow {
             return Err(format!("{what} is given out {times}, redelivered={redelivered}"));
         }
         if first && queues[queue].is_ordered {
-            let last = last_given.entry((queue, publisher)).or_insert(message);
+            this_turn.push((message, queue, publisher));
+            let last = last_given.entry((queue, publisher, connection)).or_insert(message);
             if *last > message {
                 return Err(format!("order: {what} is given out after {last}"));
             }
             *last = message;
         }
+        Ok(())
+    }
+
+    /// The turn of a shard is over. Within it only the order towards each connection can be seen;
+    /// between turns the order over all connections must hold too.
+    pub(crate) fn turn_is_over(&mut self) -> Check {
+        let mut given = std::mem::take(&mut self.this_turn);
+        given.sort_unstable();
+        for (message, queue, publisher) in given.drain(..) {
+            let last = self.last_turn.entry((queue, publisher)).or_insert(message);
+            if *last > message {
+                let (last, name) = (*last, self.name(queue));
+                return Err(format!(
+                    "order: message {message} from {name} is given out after {last}"
+                ));
+            }
+            *last = message;
+        }
+        self.this_turn = given;
         Ok(())
     }
 
@@ -330,7 +369,8 @@ pub(crate) fn body_of(message: MessageIndex, size: usize) -> Vec<u8> {
     let mut state = message as u64 ^ 0x5EED;
     let mut body = Vec::with_capacity(size + 8);
     while body.len() < size {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         body.extend_from_slice(&(state >> 8).to_le_bytes());
     }
     body.truncate(size);

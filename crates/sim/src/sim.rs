@@ -25,7 +25,10 @@ use crate::trace::Trace;
 const START_MS: u64 = 1_700_000_000_000;
 
 /// Steps after the storm within which everything must have drained.
-const CALM_STEPS_MAX: u32 = 2_000_000;
+const CALM_STEPS_MAX: u32 = 300_000;
+
+/// Times that nothing can happen, each a while after the last, until that is believed.
+const IDLE_TIMES: u32 = 20;
 
 /// Bytes a client has on the way to the server before it waits.
 const SENDING_MAX: usize = 64 << 10;
@@ -37,18 +40,6 @@ pub struct Faults {
     pub reset: usize,
     /// A client stops reading for a while.
     pub stall: usize,
-}
-
-impl Faults {
-    /// Everything, often.
-    pub fn all() -> Self {
-        Self { reset: 1500, stall: 300 }
-    }
-
-    /// Only odd schedules and split bytes.
-    pub fn none() -> Self {
-        Self { reset: 0, stall: 0 }
-    }
 }
 
 /// How big a simulation is.
@@ -64,15 +55,26 @@ pub struct Options {
     pub keeps_lines: bool,
 }
 
-impl Default for Options {
-    fn default() -> Self {
-        Self { shards: 3, clients: 5, faults: Faults::all(), keeps_lines: false }
+impl Options {
+    /// Different for every seed, so that many seeds visit many kinds of runs.
+    pub fn of(seed: Seed) -> Self {
+        let mut random = Random::new(seed, 4);
+        let often = |random: &mut Random, most: usize| match random.below(3) {
+            0 => 0,
+            _ => most + random.below(20 * most),
+        };
+        Self {
+            shards: 1 + random.below(4),
+            clients: 1 + random.below(8),
+            faults: Faults { reset: often(&mut random, 100), stall: often(&mut random, 40) },
+            keeps_lines: false,
+        }
     }
 }
 
 /// Why a run failed.
 #[derive(Debug, thiserror::Error)]
-#[error("seed {:#x} failed at step {step}: {what}\n{recent}", seed.0)]
+#[error("seed {} failed at step {step}: {what}\n{recent}", seed.0)]
 pub struct Failure {
     /// Run it again with this.
     pub seed: Seed,
@@ -141,14 +143,13 @@ enum Event {
 }
 
 impl Sim {
-    /// A broker with the plan's queues and nobody connected.
-    pub fn new(seed: Seed, options: Options) -> Result<Self, Failure> {
+    /// A broker with no queue and nobody connected.
+    pub fn new(seed: Seed, options: Options) -> Self {
         let mut schedule = Random::new(seed, 1);
-        let node = Node::new(options.shards);
-        let mut sim = Self {
+        Self {
             seed,
             options,
-            node: node.map_err(|what| Failure { seed, step: 0, what, recent: String::new() })?,
+            node: Node::new(options.shards),
             peers: Vec::new(),
             shadow: Shadow::new(plan::queues()),
             trace: Trace::new(options.keeps_lines),
@@ -162,22 +163,25 @@ impl Sim {
             faults: Random::new(seed, 3),
             ready: Vec::new(),
             actors: Vec::new(),
-        };
-        let result = sim.set_up();
-        sim.result(result)?;
-        Ok(sim)
+        }
+    }
+
+    /// The first client declares the queues, exchanges and bindings that stand.
+    pub fn set_up(&mut self) -> Result<(), Failure> {
+        let result = self.declare_plan();
+        result.map_err(|what| self.failure(what))
     }
 
     /// Lets so much happen, with faults.
     pub fn run(&mut self, steps: u32) -> Result<(), Failure> {
         let result = self.storm(steps);
-        self.result(result)
+        result.map_err(|what| self.failure(what))
     }
 
     /// Ends all faults and all work, and sees that everything drains.
-    pub fn settle(mut self) -> Result<Outcome, Failure> {
+    pub fn settle(&mut self) -> Result<Outcome, Failure> {
         let result = self.calm();
-        self.result(result)?;
+        result.map_err(|what| self.failure(what))?;
         Ok(Outcome {
             trace_hash: self.trace.hash(),
             steps: self.step,
@@ -186,17 +190,13 @@ impl Sim {
         })
     }
 
-    fn result<T>(&self, result: Check<T>) -> Result<T, Failure> {
-        result.map_err(|what| Failure {
-            seed: self.seed,
-            step: self.step,
-            what,
-            recent: format!("{}{}", self.trace, self.node.describe()),
-        })
+    /// What went wrong, and what led to it.
+    pub(crate) fn failure(&self, what: String) -> Failure {
+        let recent = format!("{}{}", self.trace, self.node.describe());
+        Failure { seed: self.seed, step: self.step, what, recent }
     }
 
-    /// Declares what stands.
-    fn set_up(&mut self) -> Check {
+    fn declare_plan(&mut self) -> Check {
         self.connect();
         let mut declared = 0;
         let all = Client::plan_len(self.shadow.queues.len());
@@ -210,7 +210,8 @@ impl Sim {
             if declared < all && peer.client.declare_plan(declared, &mut world) {
                 declared += 1;
             }
-            let is_answered = peer.client.channels.values().all(|channel| channel.awaited.is_none());
+            let is_answered =
+                peer.client.channels.values().all(|channel| channel.awaited.is_none());
             if declared == all && is_answered {
                 return Ok(());
             }
@@ -272,7 +273,7 @@ impl Sim {
         for peer in &mut self.peers {
             peer.stalled_until = self.now;
         }
-        let mut idle_checks = 0;
+        let mut idle_times = 0;
         for _ in 0..CALM_STEPS_MAX {
             if self.mood == Mood::Leave && self.peers.is_empty() {
                 self.mood = Mood::Drain;
@@ -280,28 +281,35 @@ impl Sim {
                 self.connect();
             }
             let moved = self.one(true)?;
-            if self.mood == Mood::Drain && !moved && self.node.is_idle() && self.node.messages() == 0
-            {
-                idle_checks += 1;
-                // Long enough for what waits for a timer.
-                if idle_checks > 3 {
-                    self.shadow.nothing_is_lost()?;
-                    return self.node.check_drained();
-                }
-                self.now = self.now.after_ms(2_000);
+            if moved || !self.node.is_idle() {
+                continue;
+            }
+            // Long enough for what waits for a timer.
+            self.now = self.now.after_ms(2_000);
+            idle_times += 1;
+            let is_drained = self.mood == Mood::Drain && self.node.messages() == 0;
+            if is_drained && idle_times > 3 {
+                self.shadow.nothing_is_lost()?;
+                return self.node.check_drained();
+            }
+            if idle_times > IDLE_TIMES {
+                break;
             }
         }
         let stuck = match self.mood {
             Mood::Leave => "clients wait for answers that do not come",
             _ => "queues do not drain",
         };
-        Err(format!("{stuck}: {:?}", self.peers.iter().map(|peer| &peer.client).collect::<Vec<_>>()))
+        Err(format!(
+            "{stuck}: {:?}",
+            self.peers.iter().map(|peer| &peer.client).collect::<Vec<_>>()
+        ))
     }
 
     fn connect(&mut self) {
         let room = 1 << (10 + self.schedule.below(7));
         let connection = self.node.connect(self.schedule.next(), room, self.now);
-        let client = Client::new(self.next_client);
+        let client = Client::new(self.next_client, self.options.keeps_lines);
         self.next_client += 1;
         self.peers.push(Peer { client, connection, stalled_until: self.now });
     }
@@ -310,7 +318,7 @@ impl Sim {
     fn one(&mut self, acts: bool) -> Check<bool> {
         self.step += 1;
         self.bury();
-        self.find_ready(acts);
+        self.find_ready(acts)?;
         // Time passes now and then, and when there is nothing else to do.
         let Some(&event) = self.schedule.pick(&self.ready) else {
             self.pass_time(true);
@@ -321,6 +329,15 @@ impl Sim {
         }
         let shown = event.numbers();
         self.trace.event(shown, || format!("{event:?}"));
+        if self.options.keeps_lines {
+            for peer in &mut self.peers {
+                let lines = peer.client.diary.as_mut().map(std::mem::take).unwrap_or_default();
+                lines.into_iter().for_each(|line| self.trace.line(line));
+            }
+            if let Event::Turn(actor) = event {
+                self.node.letters(actor).into_iter().for_each(|line| self.trace.line(line));
+            }
+        }
         match event {
             Event::Turn(actor) => {
                 self.node.turn(actor, self.now, &mut self.schedule, &mut self.shadow)?;
@@ -344,7 +361,7 @@ impl Sim {
         Ok(true)
     }
 
-    fn find_ready(&mut self, acts: bool) {
+    fn find_ready(&mut self, acts: bool) -> Check {
         let Self { node, peers, ready, actors, .. } = self;
         ready.clear();
         actors.clear();
@@ -352,6 +369,9 @@ impl Sim {
         ready.extend(actors.drain(..).map(Event::Turn));
         for (index, Peer { client, connection, stalled_until }) in peers.iter().enumerate() {
             let Some(socket) = node.socket(*connection) else { continue };
+            if socket.is_closed && socket.to_client.is_empty() {
+                return Err(format!("the broker hung up on client {}", client.name));
+            }
             let may_send = socket.to_server.len() < SENDING_MAX;
             if may_send && client.has_output() {
                 ready.push(Event::Send(index));
@@ -363,6 +383,7 @@ impl Sim {
                 ready.push(Event::Act(index));
             }
         }
+        Ok(())
     }
 
     fn read(&mut self, index: usize) -> Check {
@@ -396,7 +417,8 @@ impl Sim {
 
     /// Moves the clock: a little, or to the next thing that waits for it.
     fn pass_time(&mut self, nothing_else: bool) {
-        let wake = self.peers.iter().map(|peer| peer.stalled_until).filter(|&at| at > self.now).min();
+        let wake =
+            self.peers.iter().map(|peer| peer.stalled_until).filter(|&at| at > self.now).min();
         let next = self.node.next_timeout().into_iter().chain(wake).min();
         let step = self.now.after_ms(self.schedule.below(10) as u64);
         self.now = match next {

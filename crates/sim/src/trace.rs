@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 
 /// Lines that are kept for reading.
-const RECENT: usize = 60;
+const RECENT: usize = 200;
 
 /// The trace of one run.
 #[derive(Debug)]
@@ -28,11 +28,16 @@ impl Trace {
         }
         self.events += 1;
         if self.keeps_lines {
-            if self.recent.len() == RECENT {
-                self.recent.pop_front();
-            }
-            self.recent.push_back(format!("{:>7} {}", self.events, line()));
+            self.line(format!("{:>7} {}", self.events, line()));
         }
+    }
+
+    /// Adds words that say more about the last event; they are no part of the hash.
+    pub(crate) fn line(&mut self, line: String) {
+        if self.recent.len() == RECENT {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(line);
     }
 
     /// Adds bytes that somebody got to see.

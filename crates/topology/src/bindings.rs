@@ -5,7 +5,7 @@ use leveret_amqp::table::Table;
 use crate::binding::{
     Binding, BindingIx, Bound, Destination, Removed, RemovedExchange, Target, sorted,
 };
-use crate::error::{BindError, NotFound, ResourceRef};
+use crate::error::{BindError, Locked, NotFound, ResourceRef};
 use crate::exchange::{Exchange, ExchangeKind};
 use crate::id::{ExchangeId, VhostId};
 use crate::queue::QueueKind;
@@ -25,8 +25,9 @@ impl Topology {
         arguments: Table,
         connection: Option<u64>,
     ) -> Result<Bound, BindError> {
-        let (source, target) = self.ends(vhost, source, destination, connection)?;
+        let (source, target) = self.ends(vhost, source, destination)?;
         self.check_binding(source, target, key, &arguments)?;
+        self.check_owner(target, connection)?;
         let recent = source.kind == ExchangeKind::RecentHistory;
         let binding =
             Binding { source: source.id, target, key: key.into(), arguments: sorted(arguments) };
@@ -51,13 +52,14 @@ impl Topology {
         connection: Option<u64>,
     ) -> Result<Removed, BindError> {
         let mut removed = Removed::default();
-        let (source, target) = match self.ends(vhost, source, destination, connection) {
+        let (source, target) = match self.ends(vhost, source, destination) {
             Ok((source, target)) => (source.id, target),
             Err(BindError::NotFound(_)) => return Ok(removed),
             Err(error) => return Err(error),
         };
         let binding = Binding { source, target, key: key.into(), arguments: sorted(arguments) };
         if let Some(ix) = self.bindings.find(&binding) {
+            self.check_owner(target, connection)?;
             self.remove_binding(ix, &mut removed);
             self.auto_delete(source, &mut removed);
             self.generation += 1;
@@ -65,13 +67,12 @@ impl Topology {
         Ok(removed)
     }
 
-    /// Both ends, the source first missing; then the owner of the queue.
+    /// Both ends; when both are missing it is the source that is reported.
     fn ends(
         &self,
         vhost: VhostId,
         source: &str,
         destination: Destination<'_>,
-        connection: Option<u64>,
     ) -> Result<(&Exchange, Target), BindError> {
         let source = strip(source);
         if source.is_empty() || matches!(destination, Destination::Exchange("")) {
@@ -87,9 +88,6 @@ impl Topology {
                 let queue = self
                     .queue(vhost, &name)
                     .ok_or_else(|| NotFound(ResourceRef::queue(&name, vhost_name)))?;
-                if let Some(connection) = connection {
-                    queue.check_exclusive(connection, vhost_name)?;
-                }
                 Target::Queue(queue.id)
             }
             Destination::Exchange(name) => {
@@ -101,6 +99,16 @@ impl Topology {
             }
         };
         Ok((source, target))
+    }
+
+    /// Checked after what the binding itself asks for, as in RabbitMQ.
+    fn check_owner(&self, target: Target, connection: Option<u64>) -> Result<(), Locked> {
+        match (target, connection) {
+            (Target::Queue(id), Some(connection)) => self
+                .queue_by_id(id)
+                .map_or(Ok(()), |q| q.check_exclusive(connection, self.vhost_name(q.vhost))),
+            _ => Ok(()),
+        }
     }
 
     fn check_binding(

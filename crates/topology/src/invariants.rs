@@ -1,5 +1,6 @@
 //! What must always hold, for tests and the simulator.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::binding::Target;
@@ -36,7 +37,7 @@ impl Topology {
         assert_eq!(queues, self.queues.len(), "a queue has no name");
         assert_eq!(exchanges, self.exchanges.len(), "an exchange has no name");
         let owned = self.queues.values().filter(|queue| queue.exclusive_owner.is_some()).count();
-        assert_eq!(owned, self.owned.values().map(Vec::len).sum::<usize>());
+        assert_eq!(owned, self.owned.values().map(BTreeSet::len).sum::<usize>());
     }
 
     /// Every binding is where it believes to be in both lists, can be found, and nothing else is listed.

@@ -2,6 +2,9 @@
 
 use crate::error::AdminError;
 
+/// Steps back after which a match is given up: a policy is matched with every name there is.
+const BACKTRACK_MAX: usize = 100_000;
+
 /// A compiled pattern.
 #[derive(Clone, Debug)]
 pub struct Pattern {
@@ -23,9 +26,15 @@ impl Pattern {
     pub fn new(text: &str) -> Result<Self, AdminError> {
         let matcher = match text {
             "" | ".*" | "^.*" | "^.*$" | ".*$" | "^" => Matcher::Everything,
-            _ => Matcher::Regex(Box::new(fancy_regex::Regex::new(text).map_err(|error| {
-                AdminError::Pattern { pattern: text.to_owned(), reason: error.to_string() }
-            })?)),
+            _ => Matcher::Regex(Box::new(
+                fancy_regex::RegexBuilder::new(text)
+                    .backtrack_limit(BACKTRACK_MAX)
+                    .build()
+                    .map_err(|error| AdminError::Pattern {
+                        pattern: text.to_owned(),
+                        reason: error.to_string(),
+                    })?,
+            )),
         };
         Ok(Self { text: text.into(), matcher })
     }

@@ -130,7 +130,7 @@ impl Topology {
             vhost.queues.insert(Arc::clone(&name), id);
         }
         if let Some(owner) = spec.exclusive_owner {
-            self.owned.entry(owner).or_default().push(id);
+            self.owned.entry(owner).or_default().insert(id);
         }
         let queue = Queue {
             id,
@@ -166,7 +166,7 @@ impl Topology {
 
     /// The exclusive queues of a connection, oldest first.
     pub fn queues_owned_by(&self, connection: u64) -> Vec<QueueId> {
-        self.owned.get(&connection).cloned().unwrap_or_default()
+        self.owned.get(&connection).into_iter().flatten().copied().collect()
     }
 }
 

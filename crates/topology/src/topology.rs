@@ -1,7 +1,7 @@
 //! The whole of it: tables by id, vhosts, and what changes with them.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
@@ -13,7 +13,7 @@ use crate::binding::Bindings;
 use crate::error::AdminError;
 use crate::exchange::{Exchange, ExchangeKind, ExchangeSpec};
 use crate::id::{ExchangeId, QueueId, VhostId};
-use crate::queue::Queue;
+use crate::queue::{Queue, QueueKind};
 use crate::user::User;
 use crate::vhost::{DeletedVhost, Vhost};
 
@@ -26,7 +26,7 @@ pub struct Topology {
     pub(crate) exchanges: HashMap<ExchangeId, Box<Exchange>, FixedState>,
     pub(crate) queues: HashMap<QueueId, Box<Queue>, FixedState>,
     /// Exclusive queues by connection.
-    pub(crate) owned: HashMap<u64, Vec<QueueId>, FixedState>,
+    pub(crate) owned: HashMap<u64, BTreeSet<QueueId>, FixedState>,
     pub(crate) bindings: Bindings,
     pub(crate) users: BTreeMap<Box<str>, User>,
     pub(crate) global_parameters: BTreeMap<Box<str>, Json>,
@@ -178,6 +178,19 @@ impl Topology {
         Ok(id)
     }
 
+    /// What a queue declared in a vhost without `x-queue-type` is from now on, where it can be.
+    pub fn set_default_queue_type(
+        &mut self,
+        vhost: &str,
+        kind: Option<QueueKind>,
+    ) -> Result<(), AdminError> {
+        let id = self.vhost_id(vhost)?;
+        if let Some(vhost) = self.vhost_mut(id) {
+            vhost.default_queue_type = kind;
+        }
+        Ok(())
+    }
+
     /// Deletes a vhost with all that is in it, and the permissions given in it.
     pub fn delete_vhost(&mut self, name: &str) -> Result<DeletedVhost, AdminError> {
         let no_vhost = || AdminError::NoVhost(name.to_owned());
@@ -221,7 +234,7 @@ impl Topology {
     pub(crate) fn disown(&mut self, owner: Option<u64>, queue: QueueId) {
         let Some(owner) = owner else { return };
         if let Some(queues) = self.owned.get_mut(&owner) {
-            queues.retain(|&own| own != queue);
+            queues.remove(&queue);
             if queues.is_empty() {
                 self.owned.remove(&owner);
             }

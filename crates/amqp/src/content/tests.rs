@@ -87,3 +87,32 @@ fn text_that_is_not_utf8() {
     assert_eq!(RawProperties::new(b"\x01\0\x01\xff").peek(), Err(ContentError::BadUtf8));
     assert_eq!(RawProperties::new(b"\0\x10\x01\xff").peek(), Err(ContentError::BadUtf8));
 }
+
+/// A copy with other headers keeps all else to the byte, text that is not UTF-8 too.
+#[test]
+fn other_headers() {
+    let mut headers = Table::new();
+    headers.set("x", true);
+    let rewrite = |bytes, keep: bool| {
+        let mut out = Vec::new();
+        let headers = Some(&headers);
+        RawProperties::new(bytes)
+            .rewrite(Rewrite { headers, drop_expiration: !keep }, &mut out)
+            .map(|()| out)
+    };
+    let bytes = b"\x35\x80\0\0\0\x03\x01kV\x02\x01\xff\x0210\x01m";
+    let kept = b"\x35\x80\0\0\0\x04\x01xt\x01\x02\x01\xff\x0210\x01m";
+    assert_eq!(rewrite(bytes, true).unwrap(), kept);
+    let dropped = b"\x34\x80\0\0\0\x04\x01xt\x01\x02\x01\xff\x01m";
+    assert_eq!(rewrite(bytes, false).unwrap(), dropped);
+    // Added where there were none; flags without meaning are left out.
+    assert_eq!(rewrite(b"\x10\x03\x02", true).unwrap(), b"\x30\0\0\0\0\x04\x01xt\x01\x02");
+    assert_eq!(rewrite(b"\x10\0", true), Err(ContentError::Truncated));
+    assert_eq!(rewrite(b"\0\0x", true), Err(ContentError::TrailingBytes));
+
+    let full = full();
+    let mut out = Vec::new();
+    let none = Rewrite { headers: None, drop_expiration: false };
+    RawProperties::new(&full.to_bytes()).rewrite(none, &mut out).unwrap();
+    assert_eq!(RawProperties::new(&out).to_owned().unwrap(), Properties { headers: None, ..full });
+}

@@ -28,6 +28,26 @@ fn one_of_each() {
     assert_eq!(d.next(&frame(HEARTBEAT, 0, b"")), Ok(Some((Event::Heartbeat, 8))));
 }
 
+/// Whoever counts the bytes of a body must not find it whole before its frame is.
+#[test]
+fn the_last_byte_of_a_body_comes_with_the_end_of_its_frame() {
+    let bytes = frame(BODY, 3, b"abc");
+    for cut in 0..=bytes.len() {
+        let mut d = Decoder::new(4096);
+        let (mut body, mut rest) = (Vec::new(), 0);
+        for upto in [cut, bytes.len()] {
+            while let Some((event, used)) = d.next(&bytes[rest..upto]).unwrap() {
+                let Event::Body { part, is_last, .. } = event else { panic!("{event:?}") };
+                assert!(!part.is_empty(), "cut at {cut}");
+                body.extend_from_slice(part);
+                assert_eq!(is_last, body == b"abc", "cut at {cut}");
+                rest += used;
+            }
+        }
+        assert_eq!((&body[..], rest), (&b"abc"[..], bytes.len()), "cut at {cut}");
+    }
+}
+
 /// Texts recorded from RabbitMQ 3.10.8.
 #[test]
 #[rustfmt::skip] // a table

@@ -54,3 +54,14 @@ fn refusals() {
     refused(b"\x00\x32\x00\x0a\x00\x00\x00\x00\x00\x00\x00\x03\x01aZ",
         MethodError::Table(TableError::UnknownKind(b'Z')),                        SyntaxError,    "malformed table argument: unknown field type 'Z'");
 }
+
+#[test]
+fn reply_texts() {
+    assert_eq!(ReplyCode::NotFound.text("no queue 'q'"), "NOT_FOUND - no queue 'q'");
+    let long = ReplyCode::FrameError.text(&"200,".repeat(100));
+    assert_eq!((long.len(), &long[..18], &long[249..]), (255, "FRAME_ERROR - 200,", ",20..."));
+    for code in 0..600 {
+        let reply = ReplyCode::from_code(code);
+        assert!(reply.is_none_or(|reply| reply.code() == code));
+    }
+}

@@ -109,6 +109,9 @@ impl<L: Log> Shard<L> {
                 self.auto_delete(queue, out);
             }
         }
+        // What this turn gave to its consumers before the news came: sent all the same, so that whoever
+        // finds the connection gone returns it.
+        self.ports.flush(connection, out);
         self.ports.forget(connection);
     }
 

@@ -6,6 +6,9 @@ use crate::world::{Command, World};
 
 const LONGEST: u32 = 5;
 
+/// So many of the alphabet do something to a new queue.
+const BEGINNINGS: u32 = 4;
+
 fn alphabet() -> Vec<Command> {
     let publish = |expiration_ms, priority| Command::Publish {
         size: 10,
@@ -39,6 +42,10 @@ fn check(options: &Options) {
     let letters = alphabet.len() as u32;
     // Every sequence of the full length: its beginnings are checked on the way.
     for mut number in 0..letters.pow(LONGEST) {
+        // What begins with a command that does nothing yet is the beginning of another one.
+        if number % letters >= BEGINNINGS {
+            continue;
+        }
         let mut world = World::new(options.clone());
         for _ in 0..LONGEST {
             world.apply(&alphabet[(number % letters) as usize]);

@@ -5,4 +5,5 @@ mod budget;
 mod exhaustive;
 mod model;
 mod random;
+mod turns;
 mod world;

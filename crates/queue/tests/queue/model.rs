@@ -173,6 +173,12 @@ impl Model {
     /// False when refused.
     pub(crate) fn publish(&mut self, message: Message, expiration: Option<u64>) -> bool {
         if self.options.overflow != Overflow::DropHead && self.over(1, u64::from(message.size)) {
+            if self.options.overflow == Overflow::RejectPublishDlx {
+                self.leave(message, Reason::Maxlen);
+            } else {
+                let (offset, reason) = (message.offset, Reason::Maxlen);
+                self.events.push(Event::Dropped { offset, reason });
+            }
             return false;
         }
         let ttl = [self.options.message_ttl_ms, expiration].into_iter().flatten().min();

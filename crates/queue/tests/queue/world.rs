@@ -1,6 +1,6 @@
 //! A queue and its model under the same commands, compared after each.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use leveret_queue::{
@@ -69,10 +69,9 @@ pub(crate) struct World {
     ids: BTreeMap<u64, ConsumerId>,
     unacked: BTreeMap<u64, UnackedId>,
     stale: Option<(UnackedId, u64)>,
-    /// Offered to the queue, of which `refused` were not taken.
     enqueued: u64,
-    refused: u64,
-    persistent: BTreeMap<u64, bool>,
+    /// Those with delivery mode 2 that have not left.
+    persistent: BTreeSet<u64>,
     next_key: u64,
     /// Every way out of the queue, by offset.
     left: BTreeMap<u64, Left>,
@@ -102,8 +101,7 @@ impl World {
             unacked: BTreeMap::new(),
             stale: None,
             enqueued: 0,
-            refused: 0,
-            persistent: BTreeMap::new(),
+            persistent: BTreeSet::new(),
             next_key: 0,
             left: BTreeMap::new(),
             out: Vec::new(),
@@ -176,7 +174,9 @@ impl World {
     fn publish(&mut self, size: u32, priority: u8, persistent: bool, expiration_ms: Option<u64>) {
         self.enqueued += 1;
         let offset = self.enqueued;
-        self.persistent.insert(offset, persistent);
+        if persistent {
+            self.persistent.insert(offset);
+        }
         let incoming = Incoming {
             priority,
             persistent,
@@ -194,10 +194,6 @@ impl World {
         };
         let expected = self.model.publish(message, expiration_ms);
         assert_eq!(taken, if expected { Ok(()) } else { Err(Refused::Full) });
-        if !expected {
-            self.refused += 1;
-            self.persistent.remove(&offset);
-        }
     }
 
     fn consume(
@@ -348,6 +344,7 @@ impl World {
     fn check(&mut self) {
         for left in self.out.drain(..) {
             let offset = left.offset().get();
+            self.persistent.remove(&offset);
             assert_eq!(self.left.insert(offset, left), None, "{offset} left twice");
             self.events.push(event(left));
         }
@@ -371,11 +368,8 @@ impl World {
         assert_eq!(counts.held, self.model.held.len() as u64);
         assert_eq!(counts.early, 0);
         assert_eq!(counts.consumers as usize, self.model.consumers.len());
-        let left = self.left.len() as u64 + self.refused;
-        assert_eq!(counts.ready + counts.unacked + left, self.enqueued);
-        let still_here = |offset: &u64| !self.left.contains_key(offset);
-        let persistent = self.persistent.iter().filter(|&(o, &p)| p && still_here(o)).count();
-        assert_eq!(counts.persistent, persistent as u64);
+        assert_eq!(counts.ready + counts.unacked + self.left.len() as u64, self.enqueued);
+        assert_eq!(counts.persistent, self.persistent.len() as u64);
         let timeout = self.queue.next_timeout().map(Time::ms);
         assert_eq!(timeout, self.model.next_timeout());
 
@@ -400,7 +394,7 @@ impl World {
             let before = self.left.insert(left.offset().get(), left);
             assert!(matches!(before, None | Some(Left::DeadLetter { held: true, .. })));
         }
-        assert_eq!(self.left.len() as u64 + self.refused, self.enqueued);
+        assert_eq!(self.left.len() as u64, self.enqueued);
         let consumers = self.queue.counts().consumers;
         let empty = leveret_queue::Counts { consumers, ..Default::default() };
         assert_eq!(self.queue.counts(), empty);

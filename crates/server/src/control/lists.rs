@@ -171,25 +171,25 @@ pub(super) fn bindings(node: &Node, vhost: &str) -> Result<Value, Fault> {
 pub(super) fn connections(node: &Node) -> Value {
     let rows = node.connections().into_iter().map(|connection| {
         let facts = connection.facts();
+        let (peer, local) = (connection.peer(), connection.local());
         json!({
             "pid": connection_pid(connection.id()),
-            "name": facts.name,
-            "port": facts.port,
-            "host": facts.host,
-            "peer_port": facts.peer_port,
-            "peer_host": facts.peer_host,
+            "name": connection.name(),
+            "port": local.port(),
+            "host": local.ip().to_string(),
+            "peer_port": peer.port(),
+            "peer_host": peer.ip().to_string(),
             "ssl": false,
             "state": facts.state,
             "channels": facts.channels.len(),
             "protocol": "{0,9,1}",
-            "auth_mechanism": facts.auth_mechanism,
+            "auth_mechanism": facts.mechanism,
             "user": facts.user,
             "vhost": facts.vhost,
-            "timeout": facts.heartbeat_s,
             "frame_max": facts.frame_max,
             "channel_max": facts.channel_max,
             "client_properties": table_to_json(&facts.client_properties),
-            "connected_at": facts.connected_at_ms,
+            "connected_at": facts.connected.ms(),
         })
     });
     rows.collect()
@@ -203,12 +203,12 @@ pub(super) fn channels(node: &Node) -> Value {
             rows.push(json!({
                 "pid": channel_pid(connection.id(), channel.number),
                 "connection": connection_pid(connection.id()),
-                "name": format!("{} ({})", facts.name, channel.number),
+                "name": format!("{} ({})", connection.name(), channel.number),
                 "number": channel.number,
                 "user": facts.user,
                 "vhost": facts.vhost,
                 "transactional": channel.transactional,
-                "confirm": channel.confirm,
+                "confirm": channel.confirms,
                 "consumer_count": channel.consumers,
                 "messages_unacknowledged": channel.unacked,
                 "messages_uncommitted": channel.uncommitted,

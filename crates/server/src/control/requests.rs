@@ -230,7 +230,7 @@ fn close_all(node: &Arc<Node>, vhost: Option<&str>, limit: u64, reason: &str) ->
         if limit > 0 && closed == limit {
             break;
         }
-        if vhost.is_none_or(|vhost| connection.facts().vhost.as_deref() == Some(vhost)) {
+        if vhost.is_none_or(|vhost| connection.facts().vhost == vhost) {
             close(node, &connection, reason);
             closed += 1;
         }

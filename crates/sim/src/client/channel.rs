@@ -17,9 +17,16 @@ pub(crate) enum Awaited {
     DeclareQueue,
     DeclareExchange,
     Bind,
-    Consume { tag: String },
-    Cancel { tag: String },
-    Get { queue: QueueIndex, no_ack: bool },
+    Consume {
+        tag: String,
+    },
+    Cancel {
+        tag: String,
+    },
+    Get {
+        queue: QueueIndex,
+        no_ack: bool,
+    },
     Qos,
     Select,
     Recover,
@@ -123,6 +130,11 @@ impl Channel {
         }
     }
 
+    /// Something is to come before the channel can be left in order.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.awaited.is_some() || self.expects_close.is_some() || !self.unconfirmed.is_empty()
+    }
+
     /// A command was sent.
     pub(crate) fn awaits(&mut self, answer: Awaited) {
         self.awaited = Some(answer);
@@ -147,7 +159,9 @@ impl Channel {
 
     /// Takes a delivery out of those that wait, and tells the model how it ended.
     pub(crate) fn settle(&mut self, delivery: u64, how: Settled, shadow: &mut Shadow) {
-        let Some(Unacked { message, queue, consumer }) = self.unacked.remove(&delivery) else { return };
+        let Some(Unacked { message, queue, consumer }) = self.unacked.remove(&delivery) else {
+            return;
+        };
         if let Some(consumer) = consumer.and_then(|tag| self.consumers.get_mut(&tag)) {
             consumer.unacked -= 1;
         }
@@ -234,11 +248,13 @@ impl Channel {
 
     fn expect_content(&mut self, from: Source) {
         let body = Vec::new();
-        self.incoming = Some(Incoming { from, size: None, message: 0, is_dead_letter: false, body });
+        self.incoming =
+            Some(Incoming { from, size: None, message: 0, is_dead_letter: false, body });
     }
 
     pub(crate) fn header(&mut self, header: &ContentHeader<'_>, world: &mut World<'_>) -> Check {
-        let Some(incoming) = self.incoming.as_mut().filter(|incoming| incoming.size.is_none()) else {
+        let Some(incoming) = self.incoming.as_mut().filter(|incoming| incoming.size.is_none())
+        else {
             return Err("a content header without a method".to_owned());
         };
         let properties =
@@ -252,7 +268,8 @@ impl Channel {
     }
 
     pub(crate) fn body(&mut self, part: &[u8], world: &mut World<'_>) -> Check {
-        let Some(incoming) = self.incoming.as_mut().filter(|incoming| incoming.size.is_some()) else {
+        let Some(incoming) = self.incoming.as_mut().filter(|incoming| incoming.size.is_some())
+        else {
             return Err("a content body without a header".to_owned());
         };
         incoming.body.extend_from_slice(part);
@@ -263,7 +280,8 @@ impl Channel {
         if self.incoming.as_ref().is_none_or(|some| Some(some.body.len()) != some.size) {
             return Ok(());
         }
-        let Some(Incoming { from, message, body, is_dead_letter, .. }) = self.incoming.take() else {
+        let Some(Incoming { from, message, body, is_dead_letter, .. }) = self.incoming.take()
+        else {
             return Ok(());
         };
         let shadow = &mut *world.shadow;

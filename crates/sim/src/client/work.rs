@@ -80,6 +80,19 @@ impl Client {
         }
     }
 
+    /// Whether [`act`](Self::act) may do something.
+    pub(crate) fn wants_to_act(&self, mood: Mood) -> bool {
+        match mood {
+            Mood::Storm => true,
+            Mood::Leave => !self.channels.values().any(Channel::is_busy),
+            Mood::Drain => self.channels.values().all(|channel| {
+                let all = crate::plan::queues().len();
+                channel.awaited.is_none()
+                    && (channel.consumers.len() < all || !channel.unacked.is_empty())
+            }),
+        }
+    }
+
     fn act_on(&mut self, number: u16, world: &mut World<'_>) {
         let Some(channel) = self.channels.get(&number) else { return };
         if channel.expects_close.is_some() || channel.awaited == Some(Awaited::Open) {
@@ -148,7 +161,8 @@ impl Client {
     }
 
     fn close_channel(&mut self, number: u16) {
-        let close = channel::Close { reply_code: 200, reply_text: "bye", class_id: 0, method_id: 0 };
+        let close =
+            channel::Close { reply_code: 200, reply_text: "bye", class_id: 0, method_id: 0 };
         self.put_method(number, close);
         self.await_answer(number, Awaited::Close);
     }
@@ -165,10 +179,7 @@ impl Client {
     }
 
     fn leave(&mut self, world: &mut World<'_>) {
-        let waits = |channel: &Channel| {
-            channel.awaited.is_some() || channel.expects_close.is_some() || !channel.unconfirmed.is_empty()
-        };
-        if self.channels.values().any(waits) {
+        if self.channels.values().any(Channel::is_busy) {
             return;
         }
         let holds = self.channels.iter().find(|(_, channel)| !channel.unacked.is_empty());
@@ -205,7 +216,8 @@ impl Client {
         } else {
             // The dead-letter queue is for dead letters; newer queues are likelier to live.
             let count = world.shadow.queues.len();
-            let to = if random.one_in(4) { count - 1 - random.below(4) } else { random.below(count) };
+            let to =
+                if random.one_in(4) { count - 1 - random.below(4) } else { random.below(count) };
             let to = to.max(1);
             ("", world.shadow.queues[to].name.clone(), vec![to])
         };
@@ -282,7 +294,13 @@ impl Client {
         self.consume_from(number, queue, world.random.one_in(5), world);
     }
 
-    fn consume_from(&mut self, number: u16, queue: QueueIndex, no_ack: bool, world: &mut World<'_>) {
+    fn consume_from(
+        &mut self,
+        number: u16,
+        queue: QueueIndex,
+        no_ack: bool,
+        world: &mut World<'_>,
+    ) {
         let Some(channel) = self.channels.get_mut(&number) else { return };
         let tag = format!("c{}-{}", channel.publisher, world.random.below(1_000_000));
         let prefetch = channel.prefetch;

@@ -10,6 +10,7 @@ use serde_json::{Map, Value as Json};
 use crate::binding::Destination;
 use crate::error::{AdminError, BindError, DeclareError, PolicyError};
 use crate::exchange::ExchangeSpec;
+use crate::hash::Hasher64;
 use crate::id::{QueueId, VhostId};
 use crate::parameters::policy_spec;
 use crate::queue::{QueueKind, QueueSpec};
@@ -163,13 +164,7 @@ fn import_user(
                 };
                 PasswordHash::from_base64(name, hash, hashing)?
             }
-            // Salt must be random, which nothing here is: a password in clear text cannot be imported.
-            (None, Some(_)) => {
-                return Err(ImportReason::Key {
-                    key: "password_hash",
-                    expected: "given, not 'password'",
-                });
-            }
+            (None, Some(password)) => PasswordHash::new(password, salt(name, password)),
             (None, None) => PasswordHash::from_base64(name, "", Hashing::Sha256)?,
         };
     let tags = tags(entry)?;
@@ -184,6 +179,16 @@ fn import_user(
         topology.set_user_limits(name, crate::parameters::limits(limits)?)?;
     }
     Ok(())
+}
+
+/// Differs from user to user and from password to password, which is what salt is for; nothing here
+/// is random.
+fn salt(user: &str, password: &str) -> [u8; 4] {
+    let mut hasher = Hasher64::new();
+    hasher.bytes(user.as_bytes());
+    hasher.bytes(password.as_bytes());
+    let [a, b, c, d, ..] = hasher.finish().to_le_bytes();
+    [a, b, c, d]
 }
 
 fn import_vhost(

@@ -23,7 +23,7 @@ use smallvec::SmallVec;
 use super::Out;
 use super::dests::Dests;
 use crate::binding::Target;
-use crate::hash::{Hasher64, hash};
+use crate::hash::hash;
 
 /// A place in the arena. The root is 0, which is nobody's child and so stands for "none".
 type NodeIx = u32;
@@ -66,11 +66,29 @@ fn words(key: &str) -> impl Iterator<Item = &[u8]> {
     key.as_bytes().split(|&byte| byte == b'.').take(count)
 }
 
+/// A word, hashed once and only if it is looked up.
+struct Word<'a> {
+    text: &'a [u8],
+    hash: Option<u64>,
+}
+
+impl<'a> Word<'a> {
+    fn new(text: &'a [u8]) -> Self {
+        Self { text, hash: None }
+    }
+
+    #[inline]
+    fn hash(&mut self) -> u64 {
+        *self.hash.get_or_insert_with(|| hash(self.text))
+    }
+}
+
+/// The halves of the product, folded: every bit of both counts in the bits that the table uses.
+#[inline]
 fn edge_hash(parent: NodeIx, word_hash: u64) -> u64 {
-    let mut hasher = Hasher64::new();
-    hasher.number(u64::from(parent));
-    hasher.number(word_hash);
-    hasher.finish()
+    let product = u128::from(word_hash ^ u64::from(parent).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+        * 0xa076_1d64_78bd_642f;
+    (product >> 64) as u64 ^ product as u64
 }
 
 impl Topics {
@@ -111,37 +129,35 @@ impl Topics {
     /// for, which is what the time depends on.
     fn walk(&self, key: &str, mut found: impl FnMut(&Dests)) -> u32 {
         let mut looked = 0;
-        let mut active = SmallVec::<[NodeIx; 16]>::new();
-        let mut next = SmallVec::<[NodeIx; 16]>::new();
+        // The nodes reached without `#`, level by level: those of the word before, then those of this one.
+        let mut reached = SmallVec::<[NodeIx; 24]>::new();
+        let mut level = 0;
         let mut hashes = HashNodes::default();
-        self.reach(ROOT, &mut active, &mut hashes);
+        self.reach(ROOT, &mut reached, &mut hashes);
         for word in words(key) {
-            let word_hash = hash(word);
-            // Those that are reached by this word count from the next one on.
-            let reached = hashes.list.len();
-            for at in 0..active.len() + reached {
-                let node = match active.get(at) {
-                    Some(&node) => node,
-                    None => hashes.list[at - active.len()],
-                };
+            // What is reached by this word counts from the next one on.
+            let (end, hashes_end) = (reached.len(), hashes.list.len());
+            if level == end && hashes_end == 0 {
+                return looked;
+            }
+            let mut word = Word::new(word);
+            let nodes = level..end + hashes_end;
+            level = end;
+            for at in nodes {
+                let node = if at < end { reached[at] } else { hashes.list[at - end] };
                 let node_ref = &self.nodes[node as usize];
                 looked += 1;
-                let child = self.word_child(node, node_ref, word, || word_hash);
+                let child = self.word_child(node, node_ref, &mut word);
                 if child != NONE {
-                    self.reach(child, &mut next, &mut hashes);
+                    self.reach(child, &mut reached, &mut hashes);
                 }
                 if node_ref.star != NONE {
                     looked += 1;
-                    self.reach(node_ref.star, &mut next, &mut hashes);
+                    self.reach(node_ref.star, &mut reached, &mut hashes);
                 }
             }
-            core::mem::swap(&mut active, &mut next);
-            next.clear();
-            if active.is_empty() && hashes.list.is_empty() {
-                return looked;
-            }
         }
-        for &node in active.iter().chain(&hashes.list) {
+        for &node in reached[level..].iter().chain(&hashes.list) {
             found(&self.nodes[node as usize].dests);
         }
         looked
@@ -149,7 +165,7 @@ impl Topics {
 
     /// A node and the `#` below it, which stands for no word here.
     #[inline]
-    fn reach(&self, node: NodeIx, to: &mut SmallVec<[NodeIx; 16]>, hashes: &mut HashNodes) {
+    fn reach(&self, node: NodeIx, to: &mut SmallVec<[NodeIx; 24]>, hashes: &mut HashNodes) {
         // Reached by one way only: its parent is reached once for each word.
         to.push(node);
         let mut hash = self.nodes[node as usize].hash;
@@ -163,28 +179,22 @@ impl Topics {
         match word {
             b"*" => node_ref.star,
             b"#" => node_ref.hash,
-            _ => self.word_child(node, node_ref, word, || hash(word)),
+            _ => self.word_child(node, node_ref, &mut Word::new(word)),
         }
     }
 
     #[inline]
-    fn word_child(
-        &self,
-        node: NodeIx,
-        node_ref: &Node,
-        word: &[u8],
-        word_hash: impl FnOnce() -> u64,
-    ) -> NodeIx {
+    fn word_child(&self, node: NodeIx, node_ref: &Node, word: &mut Word<'_>) -> NodeIx {
         if node_ref.only != NONE {
-            let is_it = self.nodes[node_ref.only as usize].word.as_slice() == word;
+            let is_it = self.nodes[node_ref.only as usize].word.as_slice() == word.text;
             return if is_it { node_ref.only } else { NONE };
         }
         if node_ref.words == 0 {
             return NONE;
         }
-        let found = self.edges.find(edge_hash(node, word_hash()), |&child| {
+        let found = self.edges.find(edge_hash(node, word.hash()), |&child| {
             let child = &self.nodes[child as usize];
-            child.parent == node && child.word.as_slice() == word
+            child.parent == node && child.word.as_slice() == word.text
         });
         found.copied().unwrap_or(NONE)
     }

@@ -1,0 +1,51 @@
+//! The program from outside: what it prints and the status it ends with, without a node.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+#[test]
+fn statuses() {
+    let dir = tempfile::tempdir().unwrap();
+    let bad = dir.path().join("bad.conf");
+    std::fs::write(&bad, "heartbeet = 1\n\nframe_max = 9\n").unwrap();
+    let good = dir.path().join("good.conf");
+    std::fs::write(&good, "heartbeat = 1\nnum_acceptors.tcp = 3\n").unwrap();
+    let (bad, good) = (bad.display().to_string(), good.display().to_string());
+
+    let told = check(dir.path(), &["serve", "--config", &bad], 78);
+    let want = format!(
+        "{bad}:1: unknown key 'heartbeet'; did you mean 'heartbeat'?\n\
+         {bad}:3: frame_max = 9: expected 0 (no limit) or at least 4096\n"
+    );
+    assert_eq!(told, want);
+    let told = check(dir.path(), &["serve", "--check", "--config", &good], 0);
+    assert!(told.contains("num_acceptors.tcp has no meaning here"), "{told}");
+    let told = check(dir.path(), &["serve", "--check", "--set", "heartbeat=soon"], 78);
+    assert!(told.starts_with("flag --set: heartbeat = soon: expected a duration"), "{told}");
+    let told = check(dir.path(), &["serve", "--check", "--port", "x"], 78);
+    assert!(told.starts_with("flag --port: listeners.tcp.default = x: expected"), "{told}");
+
+    check(dir.path(), &["--version"], 0);
+    check(dir.path(), &["man"], 0);
+    check(dir.path(), &["completion", "bash"], 0);
+    check(dir.path(), &["fly"], 64);
+    check(dir.path(), &["serve", "--fly"], 64);
+    check(dir.path(), &["ctl", "fly"], 64);
+    let told = check(dir.path(), &["ctl", "ping"], 69);
+    let socket = dir.path().join("leveret.sock").display().to_string();
+    assert!(told.contains(&socket) && told.contains("leveret serve"), "{told}");
+}
+
+/// Runs the program and compares its status; returns what it says on standard error.
+#[track_caller]
+fn check(data_dir: &Path, words: &[&str], want: i32) -> String {
+    let Output { status, stderr, .. } = Command::new(env!("CARGO_BIN_EXE_leveret"))
+        .args(words)
+        .env_clear()
+        .env("LEVERET_DATA_DIR", data_dir)
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&stderr).into_owned();
+    assert_eq!(status.code(), Some(want), "{words:?}: {told}");
+    told
+}

@@ -1,0 +1,305 @@
+//! Hot path. A content on its way in: the publish, its header, its body.
+//!
+//! Budget: no allocation and no copy for a message that lies in one read of the socket; one allocation
+//! for its head and one per piece of its body when it does not.
+//!
+//! ```text
+//!   one read:  | .. publish | exchange key | .. header | properties | .. body | body .. |
+//!                             ^ names                    ^ properties         ^ body     \ more
+//! ```
+//!
+//! While the whole message lies in one read, the three spans point into that read. When the read ends, or
+//! frames of another channel come between, names and properties are copied to `head`, and the body's
+//! pieces kept in `more`: small ones copied, so that none pins a read of many times its size.
+
+use bytes::Bytes;
+use leveret_broker::message::{Message, Span};
+
+/// How far the content is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// No publish seen.
+    Idle,
+    /// The header comes next.
+    Header,
+    /// The body, or more of it, comes next.
+    Body,
+}
+
+#[derive(Debug)]
+pub(crate) struct Content {
+    pub(crate) stage: Stage,
+    pub(crate) mandatory: bool,
+    /// The spans are into `head` and not into the read at hand.
+    is_stashed: bool,
+    names: (u32, u32),
+    properties: (u32, u32),
+    /// The body's first piece, in the read at hand.
+    body: (u32, u32),
+    size: u64,
+    received: u64,
+    head: Vec<u8>,
+    more: Vec<Bytes>,
+    /// Small pieces, to become one of `more`.
+    small: Vec<u8>,
+}
+
+/// A buffer of small pieces becomes a piece at this length.
+const SMALL_BYTES_MAX: usize = 64 * 1024;
+
+impl Content {
+    pub(crate) const fn new() -> Self {
+        Self {
+            stage: Stage::Idle,
+            mandatory: false,
+            is_stashed: false,
+            names: (0, 0),
+            properties: (0, 0),
+            body: (0, 0),
+            size: 0,
+            received: 0,
+            head: Vec::new(),
+            more: Vec::new(),
+            small: Vec::new(),
+        }
+    }
+
+    /// `basic.publish` was read; `names` are exchange and routing key in `read`.
+    pub(crate) fn begin(&mut self, read: &Bytes, names: &[u8], mandatory: bool) {
+        self.names = place(read, names);
+        self.mandatory = mandatory;
+        self.is_stashed = false;
+        self.stage = Stage::Header;
+    }
+
+    /// The header was read. True when no body follows.
+    pub(crate) fn header(&mut self, read: &Bytes, properties: &[u8], size: u64) -> bool {
+        if self.is_stashed {
+            let start = self.head.len() as u32;
+            self.head.extend_from_slice(properties);
+            self.properties = (start, self.head.len() as u32);
+        } else {
+            self.properties = place(read, properties);
+            self.body = (self.properties.1, self.properties.1);
+        }
+        self.size = size;
+        self.received = 0;
+        self.stage = Stage::Body;
+        size == 0
+    }
+
+    /// A piece of the body was read; `ends_frame` when its frame is complete. `Some(true)` when the
+    /// content is whole, none when it is too long.
+    pub(crate) fn body(&mut self, read: &Bytes, part: &[u8], ends_frame: bool) -> Option<bool> {
+        let received = self.received + part.len() as u64;
+        if received > self.size {
+            return None;
+        }
+        if !part.is_empty() {
+            if self.is_stashed {
+                self.piece(read, part);
+            } else if self.received == 0 {
+                self.body = place(read, part);
+            } else {
+                // Of another frame in the same read, which pins no more than the first one does.
+                self.more.push(read.slice_ref(part));
+            }
+        }
+        self.received = received;
+        Some(received == self.size && ends_frame)
+    }
+
+    /// Whether it waits for more with spans into the read at hand.
+    pub(crate) fn is_in_read(&self) -> bool {
+        self.stage != Stage::Idle && !self.is_stashed
+    }
+
+    /// The read at hand goes: keeps what is needed of it.
+    #[cold]
+    pub(crate) fn stash(&mut self, read: &Bytes) {
+        self.head.clear();
+        self.head.extend_from_slice(at(read, self.names));
+        let names_end = self.head.len() as u32;
+        self.names = (0, names_end);
+        if self.stage == Stage::Body {
+            self.head.extend_from_slice(at(read, self.properties));
+            self.properties = (names_end, self.head.len() as u32);
+        }
+        self.is_stashed = true;
+        if self.stage == Stage::Body && self.received > 0 {
+            let later = std::mem::take(&mut self.more);
+            self.piece(read, at(read, self.body));
+            for part in later {
+                self.piece(read, &part);
+            }
+        }
+        self.body = (0, 0);
+    }
+
+    fn piece(&mut self, read: &Bytes, part: &[u8]) {
+        if part.len() < read.len() / 4 || part.len() < 256 {
+            self.small.extend_from_slice(part);
+            if self.small.len() >= SMALL_BYTES_MAX {
+                self.end_small();
+            }
+        } else {
+            self.end_small();
+            self.more.push(read.slice_ref(part));
+        }
+    }
+
+    fn end_small(&mut self) {
+        if !self.small.is_empty() {
+            self.more.push(Bytes::from(std::mem::take(&mut self.small)));
+        }
+    }
+
+    /// Gives the message and is idle again. `read` is the read at hand.
+    pub(crate) fn take(&mut self, read: &Bytes) -> Message {
+        self.stage = Stage::Idle;
+        if self.is_stashed {
+            self.end_small();
+            self.is_stashed = false;
+            let wire = Bytes::from(std::mem::take(&mut self.head));
+            let end = wire.len();
+            let more = std::mem::take(&mut self.more);
+            return Message::new(
+                wire,
+                span(self.names, 0),
+                span(self.properties, 0),
+                Span::new(end, end),
+                more,
+            );
+        }
+        let start = self.names.0;
+        let wire = read.slice(start as usize..self.body.1 as usize);
+        let more = std::mem::take(&mut self.more);
+        Message::new(
+            wire,
+            span(self.names, start),
+            span(self.properties, start),
+            span(self.body, start),
+            more,
+        )
+    }
+
+    /// Forgets everything.
+    pub(crate) fn reset(&mut self) {
+        *self = Self::new();
+    }
+}
+
+/// Where `part`, a part of `read`, lies in it.
+fn place(read: &Bytes, part: &[u8]) -> (u32, u32) {
+    let start = (part.as_ptr() as usize).wrapping_sub(read.as_ptr() as usize);
+    debug_assert!(start + part.len() <= read.len());
+    (start as u32, (start + part.len()) as u32)
+}
+
+fn at(read: &Bytes, (start, end): (u32, u32)) -> &[u8] {
+    read.get(start as usize..end as usize).unwrap_or_default()
+}
+
+fn span((start, end): (u32, u32), base: u32) -> Span {
+    Span::new((start - base) as usize, (end - base) as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn join(message: &Message) -> Vec<u8> {
+        let mut body = message.body().to_vec();
+        message.more().iter().for_each(|part| body.extend_from_slice(part));
+        body
+    }
+
+    #[test]
+    fn one_read() {
+        let read = Bytes::from_static(b"..\x01x\x01k..PP..body-and..more");
+        let mut content = Content::new();
+        content.begin(&read, &read[2..6], false);
+        assert!(!content.header(&read, &read[8..10], 12));
+        assert_eq!(content.body(&read, &read[12..20], true), Some(false));
+        assert_eq!(content.body(&read, &read[22..], true), Some(true));
+        let message = content.take(&read);
+        assert_eq!(message.names(), b"\x01x\x01k");
+        assert_eq!(message.properties(), b"PP");
+        assert_eq!(join(&message), b"body-andmore");
+        assert_eq!(message.body_len(), 12);
+        assert_eq!(content.stage, Stage::Idle);
+    }
+
+    /// Cut into reads at every two places, the message is the same.
+    #[test]
+    fn any_cut() {
+        let body: Vec<u8> = (0..60).collect();
+        for first in 0..=4 {
+            for second in 0..body.len() {
+                let read = Bytes::copy_from_slice(b"\x01x\x01k");
+                let mut content = Content::new();
+                content.begin(&read, &read[..], true);
+                let mut read = read;
+                let mut next = |content: &mut Content, bytes: &[u8], cut: bool| {
+                    if cut && content.is_in_read() {
+                        content.stash(&read);
+                    }
+                    if cut {
+                        read = Bytes::copy_from_slice(bytes);
+                    }
+                    read.clone()
+                };
+                if first == 0 {
+                    let read = next(&mut content, b"PP", true);
+                    content.header(&read, &read[..], body.len() as u64);
+                } else {
+                    // Names, properties and the first piece in one read.
+                    let whole = [b"\x01x\x01kPP".as_slice(), &body[..second]].concat();
+                    content.reset();
+                    let read = next(&mut content, &whole, true);
+                    content.begin(&read, &read[..4], true);
+                    content.header(&read, &read[4..6], body.len() as u64);
+                    assert_eq!(content.body(&read, &read[6..], true), Some(false));
+                }
+                let rest = if first == 0 { &body[..] } else { &body[second..] };
+                let pieces: Vec<&[u8]> = rest.chunks(first * 7 + 5).collect();
+                let mut done = Some(false);
+                for piece in &pieces {
+                    let read = next(&mut content, piece, true);
+                    done = content.body(&read, &read[..], true);
+                }
+                assert_eq!(done, Some(true));
+                let read = next(&mut content, b"", false);
+                let message = content.take(&read);
+                assert_eq!(message.names(), b"\x01x\x01k");
+                assert_eq!(message.properties(), b"PP");
+                assert_eq!(join(&message), body);
+            }
+        }
+    }
+
+    #[test]
+    fn too_long() {
+        let read = Bytes::from_static(b"\x00\x00PPbody");
+        let mut content = Content::new();
+        content.begin(&read, &read[..2], false);
+        content.header(&read, &read[2..4], 3);
+        assert_eq!(content.body(&read, &read[4..], true), None);
+    }
+
+    /// One octet per frame does not make one piece per octet.
+    #[test]
+    fn crumbs_are_joined() {
+        let read = Bytes::from(vec![0; 1000]);
+        let mut content = Content::new();
+        content.begin(&read, &read[..2], false);
+        content.header(&read, &read[2..4], 500_000);
+        content.stash(&read);
+        for at in 0..500_000 {
+            content.body(&read, &read[at % 999..at % 999 + 1], true);
+        }
+        let message = content.take(&read);
+        assert!(message.more().len() < 10);
+        assert_eq!(message.body_len(), 500_000);
+    }
+}

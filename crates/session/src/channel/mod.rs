@@ -1,0 +1,127 @@
+//! One channel: its state, and what is common to its methods.
+
+pub(crate) mod content;
+
+use std::sync::Arc;
+
+use hashbrown::HashTable;
+use leveret_broker::message::ConsumerSlot;
+use leveret_queue::ChannelLimit;
+
+use crate::confirm::Confirms;
+use crate::tx::Tx;
+use crate::unacked::Unacked;
+use content::Content;
+
+/// What the channel does with publishes.
+#[derive(Debug)]
+pub(crate) enum Mode {
+    /// Nothing more.
+    Plain,
+    /// `confirm.select`.
+    Confirm(Confirms),
+    /// `tx.select`.
+    Tx(Box<Tx>),
+}
+
+/// The consumer of `amq.rabbitmq.reply-to`.
+#[derive(Debug)]
+pub(crate) struct DirectReply {
+    pub(crate) tag: Box<str>,
+    /// Part of the name that requests carry, so that only those that got one can answer.
+    pub(crate) token: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Channel {
+    pub(crate) number: u16,
+    /// `channel.close` was sent: all but its answer is thrown away.
+    pub(crate) is_closing: bool,
+    pub(crate) content: Content,
+    pub(crate) mode: Mode,
+    /// The next delivery tag.
+    pub(crate) next_tag: u64,
+    pub(crate) unacked: Unacked,
+    /// `basic.qos` with `global`, shared with the queues it consumes from.
+    pub(crate) limit: Arc<ChannelLimit>,
+    /// `basic.qos` without `global`: of consumers to come.
+    pub(crate) prefetch: u16,
+    pub(crate) global_prefetch: u16,
+    /// Its consumers' slots, by tag.
+    pub(crate) tags: HashTable<ConsumerSlot>,
+    /// The queue that an empty queue name means.
+    pub(crate) last_queue: Box<str>,
+    pub(crate) direct_reply: Option<Box<DirectReply>>,
+}
+
+impl Channel {
+    pub(crate) fn new(number: u16, prefetch: u16) -> Self {
+        Self {
+            number,
+            is_closing: false,
+            content: Content::new(),
+            mode: Mode::Plain,
+            next_tag: 1,
+            unacked: Unacked::new(),
+            limit: Arc::new(ChannelLimit::new()),
+            prefetch,
+            global_prefetch: 0,
+            tags: HashTable::new(),
+            last_queue: Box::default(),
+            direct_reply: None,
+        }
+    }
+
+    /// A new delivery tag.
+    pub(crate) fn tag(&mut self) -> u64 {
+        let tag = self.next_tag;
+        self.next_tag += 1;
+        tag
+    }
+}
+
+/// The channels of a connection, by number.
+#[derive(Debug, Default)]
+pub(crate) struct Channels {
+    all: Vec<Box<Channel>>,
+    /// Where the last one was found.
+    last: usize,
+}
+
+impl Channels {
+    /// Open and closing ones.
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    pub(crate) fn get(&mut self, number: u16) -> Option<&mut Channel> {
+        if self.all.get(self.last).is_none_or(|channel| channel.number != number) {
+            self.last = self.find(number).ok()?;
+        }
+        self.all.get_mut(self.last).map(AsMut::as_mut)
+    }
+
+    fn find(&self, number: u16) -> Result<usize, usize> {
+        self.all.binary_search_by_key(&number, |channel| channel.number)
+    }
+
+    pub(crate) fn insert(&mut self, channel: Channel) {
+        match self.find(channel.number) {
+            Ok(at) => *self.all[at] = channel,
+            Err(at) => self.all.insert(at, Box::new(channel)),
+        }
+    }
+
+    pub(crate) fn remove(&mut self, number: u16) -> Option<Box<Channel>> {
+        let at = self.find(number).ok()?;
+        Some(self.all.remove(at))
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Channel> {
+        self.all.iter().map(AsRef::as_ref)
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Channel> {
+        self.all.iter_mut().map(AsMut::as_mut)
+    }
+}

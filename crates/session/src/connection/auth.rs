@@ -1,0 +1,128 @@
+//! Who the client is: PLAIN, AMQPLAIN, ANONYMOUS.
+
+use leveret_amqp::table::{RawTable, RawValue};
+
+use crate::connection::Stage;
+use crate::core::{Context, Core};
+use crate::reply::{self, Fault};
+use crate::session::Session;
+use crate::settings::Mechanism;
+
+/// Why a client was not let in.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    /// What it sent makes no sense.
+    Fault(Fault),
+    /// The user, the password, or where it comes from. The client learns no more than that.
+    Login { mechanism: &'static str },
+}
+
+impl From<Fault> for Refusal {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+/// The two parts of a PLAIN response, each after a NUL.
+fn plain(response: &[u8]) -> Option<(&[u8], &[u8])> {
+    let rest = response.strip_prefix(b"\0")?;
+    let at = rest.iter().position(|&b| b == 0)?;
+    let (user, password) = rest.split_at(at);
+    let password = password.strip_prefix(b"\0")?;
+    (!password.contains(&0)).then_some((user, password))
+}
+
+fn amqplain(response: &[u8]) -> Result<(&[u8], &[u8]), Fault> {
+    let table = RawTable::new(response).map_err(|_| reply::amqplain_incomplete())?;
+    let field = |name| match table.get(name) {
+        Ok(Some(RawValue::LongStr(text) | RawValue::Bytes(text))) => Ok(text),
+        Ok(Some(_)) => Err(reply::amqplain_type()),
+        _ => Err(reply::amqplain_incomplete()),
+    };
+    Ok((field("LOGIN")?, field("PASSWORD")?))
+}
+
+impl Core {
+    /// Reads `mechanism` and `response` of `connection.start-ok`. Gives the user's name.
+    pub(crate) fn log_in(
+        &mut self,
+        mechanism: &str,
+        response: &[u8],
+        cx: &Context<'_>,
+    ) -> Result<Box<str>, Refusal> {
+        let offered = self.settings.mechanisms.iter().find(|m| m.name() == mechanism);
+        let Some(&mechanism) = offered else {
+            return Err(reply::unknown_mechanism(mechanism).into());
+        };
+        let name = mechanism.name();
+        self.identity.mechanism = name;
+        let refused = Refusal::Login { mechanism: name };
+        let (user, password) = match mechanism {
+            Mechanism::Plain => plain(response).ok_or_else(reply::invalid_response)?,
+            Mechanism::AmqPlain => amqplain(response)?,
+            Mechanism::Anonymous => match &self.settings.anonymous_login {
+                Some((user, password)) => (user.as_bytes(), password.as_bytes()),
+                None => return Err(refused),
+            },
+        };
+        let peer = &self.peer;
+        let (Ok(user), Ok(password)) = (std::str::from_utf8(user), std::str::from_utf8(password))
+        else {
+            tracing::warn!(peer = %peer.address, mechanism = name, "login refused: not UTF-8");
+            return Err(refused);
+        };
+        if let Err(error) = cx.topology.authenticate(user, password) {
+            tracing::warn!(peer = %peer.address, mechanism = name, "login refused: {error}");
+            return Err(refused);
+        }
+        if !peer.is_loopback && self.settings.loopback_users.iter().any(|u| u == user) {
+            tracing::warn!(
+                peer = %peer.address, mechanism = name,
+                "login refused: user '{user}' can only connect via localhost"
+            );
+            return Err(refused);
+        }
+        Ok(user.into())
+    }
+}
+
+impl Session {
+    /// The client is not let in. One that did not ask to be told learns it by silence, as in RabbitMQ;
+    /// older clients take just that for a refused login.
+    pub(crate) fn refuse(&mut self, refusal: Refusal, cx: &mut Context<'_>) -> Result<(), Fault> {
+        match refusal {
+            Refusal::Fault(fault) => Err(fault),
+            Refusal::Login { mechanism } if self.core.capabilities.authentication_failure_close => {
+                Err(reply::login_refused(mechanism))
+            }
+            Refusal::Login { .. } => {
+                self.core.stage = Stage::Deaf;
+                self.core.timers.give_up_silently(cx.now);
+                Ok(())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_responses() {
+        assert_eq!(plain(b"\0guest\0secret"), Some((&b"guest"[..], &b"secret"[..])));
+        assert_eq!(plain(b"\0\0"), Some((&b""[..], &b""[..])));
+        for bad in [&b""[..], b"guest\0guest", b"\0guest", b"id\0guest\0guest", b"\0a\0b\0c"] {
+            assert_eq!(plain(bad), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn amqplain_responses() {
+        let good = b"\x05LOGINS\0\0\0\x05guest\x08PASSWORDS\0\0\0\x06secret";
+        assert_eq!(amqplain(good).unwrap(), (&b"guest"[..], &b"secret"[..]));
+        assert_eq!(amqplain(b"").unwrap_err(), reply::amqplain_incomplete());
+        assert_eq!(amqplain(b"\x05LOGINt\x01").unwrap_err(), reply::amqplain_type());
+        assert_eq!(amqplain(b"\x05LO").unwrap_err(), reply::amqplain_incomplete());
+    }
+}

@@ -1,0 +1,137 @@
+//! Ends: of a channel by an exception, of the connection by either side or without a word.
+
+use leveret_amqp::method::{channel, connection};
+use leveret_broker::message::{ConsumerSlot, Settle, ToMeta, ToShard};
+
+use crate::channel::{Channel, Mode};
+use crate::connection::Stage;
+use crate::core::{Context, Core, End};
+use crate::reply::Fault;
+use crate::session::Session;
+use crate::waiting::{Awaited, Waiting};
+
+impl Core {
+    /// Nothing more is read; the socket closes when what waits is written.
+    pub(crate) fn end_after_flush(&mut self) {
+        self.stage = Stage::Ended;
+        self.end = Some(End::AfterFlush);
+    }
+
+    /// A channel goes: its consumers are cancelled, what it has not settled goes back.
+    pub(crate) fn release(&mut self, channel: &mut Channel, cx: &mut Context<'_>) {
+        if self.in_read == channel.number {
+            self.in_read = 0;
+        }
+        // Consumers first, or what goes back could come to them again.
+        let mut slots: Vec<ConsumerSlot> = channel.tags.drain().collect();
+        slots.sort_unstable();
+        for slot in slots {
+            if let Some(consumer) = self.consumers.remove(slot) {
+                let (connection, queue) = (self.id, consumer.queue);
+                self.to_queue(queue, ToShard::Cancel { reply: None, connection, queue, slot }, cx);
+            }
+        }
+        let how = Settle::Requeue { counts: true };
+        if let Mode::Tx(tx) = &channel.mode {
+            for entry in tx.settled() {
+                self.settle(entry, how);
+            }
+        }
+        channel.unacked.take_all(|entry| self.settle(&entry, how));
+        channel.mode = Mode::Plain;
+        channel.direct_reply = None;
+        channel.content.reset();
+    }
+}
+
+impl Session {
+    /// A mistake of the client, on a channel or (0) on the connection.
+    #[cold]
+    pub(crate) fn fail(
+        &mut self,
+        number: u16,
+        method: (u16, u16),
+        fault: &Fault,
+        cx: &mut Context<'_>,
+    ) {
+        let text = fault.reply_text();
+        let (class_id, method_id) = fault.method.unwrap_or(method);
+        let core = &mut self.core;
+        if !core.stage.is_open() {
+            return;
+        }
+        tracing::debug!(
+            peer = %core.peer.address, user = %core.identity.user, vhost = %core.identity.vhost_name,
+            channel = number, "{text}"
+        );
+        let reply_code = fault.code.code();
+        match self.channels.get(number) {
+            Some(channel) if number != 0 && !fault.code.is_hard() => {
+                if channel.is_closing {
+                    return;
+                }
+                core.release(channel, cx);
+                channel.is_closing = true;
+                let close = channel::Close { reply_code, reply_text: &text, class_id, method_id };
+                cx.out.put_method(number, &close);
+            }
+            _ => {
+                let close =
+                    connection::Close { reply_code, reply_text: &text, class_id, method_id };
+                self.close(&close, cx);
+            }
+        }
+    }
+
+    /// Sends `connection.close` and waits for the answer.
+    pub(crate) fn close(&mut self, method: &connection::Close<'_>, cx: &mut Context<'_>) {
+        let was_running = self.core.stage == Stage::Running;
+        self.let_go(false, cx);
+        cx.out.put_method(0, method);
+        self.core.stage = Stage::Closed;
+        if was_running {
+            self.core.timers.await_close_ok(cx.now);
+        } else {
+            self.core.timers.give_up_silently(cx.now);
+        }
+    }
+
+    /// `connection.close` was read.
+    pub(crate) fn close_requested(&mut self, method: &connection::Close<'_>, cx: &mut Context<'_>) {
+        let core = &self.core;
+        tracing::debug!(
+            peer = %core.peer.address, code = method.reply_code, "the client closes: {}", method.reply_text
+        );
+        if core.stage != Stage::Running {
+            cx.out.put_method(0, &connection::CloseOk);
+            self.core.end_after_flush();
+            return;
+        }
+        self.let_go(true, cx);
+        self.core.stage = Stage::Closing;
+        self.core.timers.await_close_ok(cx.now);
+        self.core.waiting =
+            Some(Waiting { channel: 0, method: (10, 50), no_wait: false, what: Awaited::Close });
+    }
+
+    /// Gives back everything, and tells everybody that the connection is gone. Once.
+    pub(crate) fn let_go(&mut self, with_reply: bool, cx: &mut Context<'_>) {
+        let core = &mut self.core;
+        if std::mem::replace(&mut core.is_told, true) {
+            return;
+        }
+        for channel in self.channels.iter_mut() {
+            core.release(channel, cx);
+        }
+        self.channels = Default::default();
+        core.cache = None;
+        core.batch.flush(core.id, cx.outbox);
+        for shard in core.batch.used() {
+            cx.outbox.shard(shard, ToShard::Disconnected(core.id));
+        }
+        if core.stage == Stage::Running {
+            let reply = with_reply.then(|| core.reply_to(0));
+            cx.outbox.meta.push(ToMeta::Disconnected { connection: core.id, reply });
+        }
+    }
+}

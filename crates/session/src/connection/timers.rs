@@ -1,0 +1,162 @@
+//! Times a connection looks at: the handshake's and the close's end, heartbeats, unacked deliveries.
+//!
+//! The heartbeat ticks twice per interval, whatever happens in between, so that traffic costs two flags
+//! and no timer. A tick in which nothing was written since the last one writes a heartbeat; four ticks
+//! in a row in which nothing was read end the connection, as RabbitMQ ends it after two intervals.
+
+use leveret_queue::Time;
+
+use crate::connection::Stage;
+use crate::core::{Context, Core, End};
+use crate::reply;
+use crate::session::Session;
+
+const NEVER: Time = Time::from_ms(u64::MAX);
+/// How long a client that is not let in, or out of step, is left in silence, in ms.
+const SILENCE_MS: u64 = 3000;
+/// How long `close-ok` is waited for, in ms, if the heartbeat is not shorter.
+const CLOSING_MS: u64 = 30_000;
+/// Ticks without a byte before the client is taken for dead.
+const MISSES_MAX: u8 = 4;
+/// How often unacked deliveries are looked at, in ms.
+const CHECK_MS: std::ops::RangeInclusive<u64> = 1000..=60_000;
+
+#[derive(Debug)]
+pub(crate) struct Timers {
+    /// When the socket is closed whatever comes.
+    deadline: Time,
+    /// Half the interval in ms; 0 for no heartbeats.
+    tick_ms: u64,
+    tick: Time,
+    misses: u8,
+    pub(crate) has_read: bool,
+    pub(crate) has_written: bool,
+    /// When to look at unacked deliveries.
+    check: Time,
+}
+
+impl Timers {
+    pub(crate) fn new(now: Time, handshake_timeout_ms: u64) -> Self {
+        Self {
+            deadline: now.after_ms(handshake_timeout_ms),
+            tick_ms: 0,
+            tick: NEVER,
+            misses: 0,
+            has_read: false,
+            has_written: false,
+            check: NEVER,
+        }
+    }
+
+    pub(crate) fn start_heartbeat(&mut self, interval_s: u16, now: Time) {
+        self.tick_ms = u64::from(interval_s) * 500;
+        self.tick = if self.tick_ms == 0 { NEVER } else { now.after_ms(self.tick_ms) };
+    }
+
+    pub(crate) fn end_handshake(&mut self) {
+        self.deadline = NEVER;
+    }
+
+    pub(crate) fn give_up_silently(&mut self, now: Time) {
+        self.deadline = now.after_ms(SILENCE_MS);
+        self.stop();
+    }
+
+    pub(crate) fn await_close_ok(&mut self, now: Time) {
+        let heartbeat_ms = self.tick_ms * 2;
+        let ms = if (1..CLOSING_MS).contains(&heartbeat_ms) { heartbeat_ms } else { CLOSING_MS };
+        self.deadline = now.after_ms(ms);
+        self.stop();
+    }
+
+    fn stop(&mut self) {
+        self.tick = NEVER;
+        self.check = NEVER;
+    }
+
+    /// Something was delivered that may stay unacked for `timeout_ms`.
+    pub(crate) fn watch_unacked(&mut self, timeout_ms: u64, now: Time) {
+        let at = now.after_ms((timeout_ms / 4).clamp(*CHECK_MS.start(), *CHECK_MS.end()));
+        self.check = self.check.min(at);
+    }
+
+    pub(crate) fn is_watching(&self) -> bool {
+        self.check != NEVER
+    }
+
+    pub(crate) fn next(&self) -> Option<Time> {
+        let next = self.deadline.min(self.tick).min(self.check);
+        (next != NEVER).then_some(next)
+    }
+}
+
+impl Core {
+    /// One tick of the heartbeat. False when the client is taken for dead.
+    fn tick(&mut self, is_read: bool, cx: &mut Context<'_>) -> bool {
+        let timers = &mut self.timers;
+        timers.tick = cx.now.after_ms(timers.tick_ms);
+        // What waits in the buffer will be written as soon as the socket takes it.
+        if !std::mem::take(&mut timers.has_written) && cx.out.is_empty() {
+            cx.out.put_heartbeat();
+        }
+        if std::mem::take(&mut timers.has_read) || !is_read {
+            timers.misses = 0;
+        } else {
+            timers.misses += 1;
+        }
+        timers.misses < MISSES_MAX
+    }
+}
+
+impl Session {
+    /// Does what is due.
+    pub(crate) fn on_timeout(&mut self, cx: &mut Context<'_>) {
+        if self.core.timers.deadline <= cx.now {
+            tracing::debug!(
+                peer = %self.core.peer.address, state = self.core.stage.name(), "time is up"
+            );
+            self.core.timers.deadline = NEVER;
+            self.give_up(cx);
+            return;
+        }
+        if self.core.timers.tick <= cx.now {
+            let is_read = self.wants_input();
+            if !self.core.tick(is_read, cx) {
+                tracing::info!(peer = %self.core.peer.address, "missed heartbeats from client");
+                self.give_up(cx);
+                return;
+            }
+        }
+        if self.core.timers.check <= cx.now {
+            self.check_unacked(cx);
+        }
+    }
+
+    /// The socket is closed without a word.
+    fn give_up(&mut self, cx: &mut Context<'_>) {
+        self.let_go(false, cx);
+        self.core.timers.stop();
+        self.core.stage = Stage::Ended;
+        self.core.end = Some(End::Now);
+    }
+
+    /// Closes channels on which a delivery waits too long for its ack.
+    fn check_unacked(&mut self, cx: &mut Context<'_>) {
+        self.core.timers.check = NEVER;
+        let now_s = crate::deliver::seconds(&self.core, cx.now);
+        let mut late: Vec<(u16, u64)> = Vec::new();
+        for channel in self.channels.iter() {
+            let Some(oldest) = channel.unacked.oldest() else { continue };
+            let Some(timeout_ms) = self.core.timeout_of(oldest.slot) else { continue };
+            let waited_ms = u64::from(now_s.saturating_sub(oldest.delivered_s)) * 1000;
+            if waited_ms > timeout_ms {
+                late.push((channel.number, timeout_ms));
+            } else {
+                self.core.timers.watch_unacked(timeout_ms, cx.now);
+            }
+        }
+        for (number, timeout_ms) in late {
+            self.fail(number, (0, 0), &reply::ack_timed_out(number, timeout_ms), cx);
+        }
+    }
+}

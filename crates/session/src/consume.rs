@@ -1,0 +1,238 @@
+//! `basic.consume`, `basic.cancel`, `basic.get`.
+
+use leveret_amqp::method::basic;
+use leveret_amqp::table::Table;
+use leveret_broker::message::{ConsumerSlot, ToShard};
+use leveret_queue::Gate;
+use leveret_topology::{Permission, Queue, ResourceKind};
+
+use crate::channel::{Channel, DirectReply};
+use crate::consumers::Consumer;
+use crate::core::{Context, Core};
+use crate::declare::{queue_name, to_table};
+use crate::direct;
+use crate::reply::{self, Fault};
+use crate::waiting::{Awaited, Waiting};
+
+const CONSUME: (u16, u16) = (60, 20);
+const CANCEL: (u16, u16) = (60, 30);
+const GET: (u16, u16) = (60, 70);
+
+/// The queue, if it is there and not another connection's, after the user's permission to read from it.
+pub(crate) fn readable<'t>(core: &Core, name: &str, cx: &Context<'t>) -> Result<&'t Queue, Fault> {
+    let identity = &core.identity;
+    cx.topology.check_access(
+        &identity.user,
+        identity.vhost,
+        Permission::Read,
+        ResourceKind::Queue,
+        name,
+    )?;
+    accessible(core, name, cx)
+}
+
+/// The queue, if it is there and not another connection's.
+pub(crate) fn accessible<'t>(
+    core: &Core,
+    name: &str,
+    cx: &Context<'t>,
+) -> Result<&'t Queue, Fault> {
+    let identity = &core.identity;
+    let queue = cx
+        .topology
+        .queue(identity.vhost, name)
+        .ok_or_else(|| reply::no_queue(name, &identity.vhost_name))?;
+    queue.check_exclusive(core.id.get(), &identity.vhost_name)?;
+    Ok(queue)
+}
+
+/// `basic.consume`.
+pub(crate) fn consume(
+    core: &mut Core,
+    channel: &mut Channel,
+    method: &basic::Consume<'_>,
+    cx: &mut Context<'_>,
+) -> Result<(), Fault> {
+    let tag = method.consumer_tag;
+    if !tag.is_empty() && find(core, channel, tag).is_some() {
+        return Err(reply::tag_in_use(tag));
+    }
+    if let Some(max) = core.settings.consumer_max_per_channel {
+        if channel.tags.len() >= max as usize {
+            return Err(reply::too_many_consumers(max));
+        }
+    }
+    let tag: Box<str> = match tag {
+        "" => core.random.name("amq.ctag").into(),
+        tag => tag.into(),
+    };
+    if method.queue == direct::NAME {
+        return consume_replies(core, channel, method, tag, cx);
+    }
+    let name = queue_name(channel, method.queue)?;
+    let queue = readable(core, &name, cx)?;
+    let arguments = to_table(method.arguments)?;
+    let (priority, timeout_ms) = options(core, &name, &arguments)?;
+    let timeout_ms = timeout_ms
+        .or_else(|| queue.consumer_timeout_ms())
+        .or(core.settings.consumer_timeout_ms)
+        .filter(|&ms| ms > 0);
+    let queue = queue.id;
+
+    let consumer = Consumer { channel: channel.number, tag: tag.clone(), queue, timeout_ms };
+    let Some(slot) = core.consumers.insert(consumer) else {
+        return Err(reply::too_many_consumers(1 << 20));
+    };
+    let consumers = &core.consumers;
+    let hash_of = |slot: &ConsumerSlot| hash(consumers.get(*slot).map_or("", |c| &c.tag));
+    channel.tags.insert_unique(hash(&tag), slot, hash_of);
+    let letter = ToShard::Consume {
+        reply: core.reply_to(channel.number),
+        queue,
+        slot,
+        tag,
+        no_ack: method.no_ack,
+        exclusive: method.exclusive,
+        priority,
+        prefetch: channel.prefetch,
+        gate: Gate::new(core.gauge.clone(), channel.limit.clone()),
+        arguments,
+    };
+    core.to_queue(queue, letter, cx);
+    core.waiting = Some(Waiting {
+        channel: channel.number,
+        method: CONSUME,
+        no_wait: method.no_wait,
+        what: Awaited::Consume { slot, queue: name },
+    });
+    Ok(())
+}
+
+/// `x-priority` and `x-consumer-timeout`.
+fn options(core: &Core, queue: &str, arguments: &Table) -> Result<(i32, Option<u64>), Fault> {
+    let vhost = &core.identity.vhost_name;
+    let integer = |name: &'static str| match arguments.get(name) {
+        None => Ok(None),
+        Some(value) => match value.as_i64() {
+            Some(number) => Ok(Some(number)),
+            None => {
+                let why = format!("\"expected integer, got {}\"", value.kind_name());
+                Err(reply::invalid_consumer_argument(name, queue, vhost, &why))
+            }
+        },
+    };
+    let priority = integer("x-priority")?.unwrap_or(0);
+    let priority = priority.clamp(i64::from(i32::MIN), i64::from(i32::MAX)) as i32;
+    let timeout_ms = match integer("x-consumer-timeout")? {
+        None => None,
+        Some(ms) => Some(u64::try_from(ms).map_err(|_| {
+            let why = format!("{{value_negative,{ms}}}");
+            reply::invalid_consumer_argument("x-consumer-timeout", queue, vhost, &why)
+        })?),
+    };
+    Ok((priority, timeout_ms))
+}
+
+/// `basic.consume` from `amq.rabbitmq.reply-to`.
+fn consume_replies(
+    core: &mut Core,
+    channel: &mut Channel,
+    method: &basic::Consume<'_>,
+    tag: Box<str>,
+    cx: &mut Context<'_>,
+) -> Result<(), Fault> {
+    if !method.no_ack {
+        return Err(reply::reply_consumer_acks());
+    }
+    if channel.direct_reply.is_some() {
+        return Err(reply::reply_consumer_set());
+    }
+    if !method.no_wait {
+        cx.out.put_method(channel.number, &basic::ConsumeOk { consumer_tag: &tag });
+    }
+    channel.direct_reply = Some(Box::new(DirectReply { tag, token: core.random.next() }));
+    Ok(())
+}
+
+/// The channel's consumer with that tag.
+fn find(core: &Core, channel: &Channel, tag: &str) -> Option<ConsumerSlot> {
+    let is_it = |slot: &ConsumerSlot| core.consumers.get(*slot).is_some_and(|c| *c.tag == *tag);
+    channel.tags.find(hash(tag), is_it).copied()
+}
+
+fn hash(tag: &str) -> u64 {
+    use std::hash::BuildHasher;
+    foldhash::fast::FixedState::with_seed(0).hash_one(tag)
+}
+
+/// Forgets the channel's consumer with that slot and tag.
+pub(crate) fn forget(channel: &mut Channel, slot: ConsumerSlot, tag: &str) {
+    if let Ok(found) = channel.tags.find_entry(hash(tag), |&other| other == slot) {
+        found.remove();
+    }
+}
+
+/// `basic.cancel`. A tag that nobody has is no mistake.
+pub(crate) fn cancel(
+    core: &mut Core,
+    channel: &mut Channel,
+    method: &basic::Cancel<'_>,
+    cx: &mut Context<'_>,
+) {
+    let tag = method.consumer_tag;
+    if channel.direct_reply.as_ref().is_some_and(|consumer| *consumer.tag == *tag) {
+        channel.direct_reply = None;
+    } else if let Some(slot) = find(core, channel, tag) {
+        if let Some(queue) = core.consumers.get(slot).map(|consumer| consumer.queue) {
+            let reply = Some(core.reply_to(channel.number));
+            let letter = ToShard::Cancel { reply, connection: core.id, queue, slot };
+            core.to_queue(queue, letter, cx);
+            core.waiting = Some(Waiting {
+                channel: channel.number,
+                method: CANCEL,
+                no_wait: method.no_wait,
+                what: Awaited::Cancel { slot, tag: tag.into() },
+            });
+            return;
+        }
+    }
+    if !method.no_wait {
+        cx.out.put_method(channel.number, &basic::CancelOk { consumer_tag: tag });
+    }
+}
+
+/// `basic.get`.
+pub(crate) fn get(
+    core: &mut Core,
+    channel: &mut Channel,
+    method: &basic::Get<'_>,
+    cx: &mut Context<'_>,
+) -> Result<(), Fault> {
+    let name = queue_name(channel, method.queue)?;
+    let queue = readable(core, &name, cx)?.id;
+    let reply = core.reply_to(channel.number);
+    core.to_queue(queue, ToShard::Get { reply, queue, no_ack: method.no_ack }, cx);
+    core.waiting = Some(Waiting {
+        channel: channel.number,
+        method: GET,
+        no_wait: false,
+        what: Awaited::Get { queue: name },
+    });
+    Ok(())
+}
+
+/// The queue of a consumer was deleted.
+pub(crate) fn gone(
+    core: &mut Core,
+    channel: Option<&mut Channel>,
+    slot: ConsumerSlot,
+    cx: &mut Context<'_>,
+) {
+    let Some(consumer) = core.consumers.remove(slot) else { return };
+    let Some(channel) = channel else { return };
+    forget(channel, slot, &consumer.tag);
+    if core.capabilities.consumer_cancel_notify && !channel.is_closing {
+        let method = basic::Cancel { consumer_tag: &consumer.tag, no_wait: true };
+        cx.out.put_method(channel.number, &method);
+    }
+}

@@ -1,0 +1,116 @@
+//! The consumers of one connection, by the slot that shards know them by.
+//!
+//! A slot is a place and how often the place was given: letters about a consumer that is gone, still on
+//! their way when its place was given again, find nobody.
+//!
+//! ```text
+//!   31           20 19                     0
+//!   | generation   | place                 |
+//! ```
+
+use std::collections::VecDeque;
+
+use leveret_broker::message::ConsumerSlot;
+use leveret_topology::QueueId;
+
+const PLACE_BITS: u32 = 20;
+const PLACE: u32 = (1 << PLACE_BITS) - 1;
+const GENERATIONS: u32 = 1 << (32 - PLACE_BITS);
+
+/// One consumer.
+#[derive(Debug)]
+pub(crate) struct Consumer {
+    pub(crate) channel: u16,
+    pub(crate) tag: Box<str>,
+    pub(crate) queue: QueueId,
+    /// How long a delivery may stay unacked, in ms.
+    pub(crate) timeout_ms: Option<u64>,
+}
+
+#[derive(Debug)]
+struct Place {
+    generation: u32,
+    consumer: Option<Consumer>,
+}
+
+/// The table.
+#[derive(Debug, Default)]
+pub(crate) struct Consumers {
+    places: Vec<Place>,
+    /// The place that was free longest is given first.
+    free: VecDeque<u32>,
+}
+
+impl Consumers {
+    /// None when a million consumers are there already.
+    pub(crate) fn insert(&mut self, consumer: Consumer) -> Option<ConsumerSlot> {
+        let at = match self.free.pop_front() {
+            Some(at) => at,
+            None => {
+                // The last places are the marks of `unacked`.
+                let at = u32::try_from(self.places.len()).ok().filter(|&at| at < PLACE - 1)?;
+                self.places.push(Place { generation: 0, consumer: None });
+                at
+            }
+        };
+        let place = &mut self.places[at as usize];
+        place.consumer = Some(consumer);
+        Some(ConsumerSlot(place.generation << PLACE_BITS | at))
+    }
+
+    fn place(&self, slot: ConsumerSlot) -> Option<&Place> {
+        let place = self.places.get((slot.0 & PLACE) as usize)?;
+        (place.generation == slot.0 >> PLACE_BITS).then_some(place)
+    }
+
+    pub(crate) fn get(&self, slot: ConsumerSlot) -> Option<&Consumer> {
+        self.place(slot)?.consumer.as_ref()
+    }
+
+    pub(crate) fn remove(&mut self, slot: ConsumerSlot) -> Option<Consumer> {
+        self.place(slot)?;
+        let at = slot.0 & PLACE;
+        let place = &mut self.places[at as usize];
+        let consumer = place.consumer.take()?;
+        place.generation = (place.generation + 1) % GENERATIONS;
+        self.free.push_back(at);
+        if self.free.len() == self.places.len() && self.places.len() > 64 {
+            // A burst's room is given back; generations begin anew, which only a letter underway for
+            // as long as a burst lasts could notice.
+            self.places.truncate(64);
+            self.places.shrink_to_fit();
+            self.free = (0..64).collect();
+        }
+        Some(consumer)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (ConsumerSlot, &Consumer)> {
+        self.places.iter().enumerate().filter_map(|(at, place)| {
+            let slot = ConsumerSlot(place.generation << PLACE_BITS | at as u32);
+            Some((slot, place.consumer.as_ref()?))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn consumer(channel: u16) -> Consumer {
+        Consumer { channel, tag: "t".into(), queue: QueueId::new(1), timeout_ms: None }
+    }
+
+    #[test]
+    fn a_freed_slot_finds_nobody() {
+        let mut consumers = Consumers::default();
+        let first = consumers.insert(consumer(1)).unwrap();
+        assert!(consumers.get(first).is_some());
+        assert!(consumers.remove(first).is_some());
+        assert!(consumers.remove(first).is_none());
+        let second = consumers.insert(consumer(2)).unwrap();
+        assert_ne!(first, second);
+        assert!(consumers.get(first).is_none());
+        assert_eq!(consumers.get(second).map(|c| c.channel), Some(2));
+        assert_eq!(consumers.iter().map(|(slot, _)| slot).collect::<Vec<_>>(), [second]);
+    }
+}

@@ -1,0 +1,169 @@
+//! What belongs to the connection as a whole, apart from its channels.
+//!
+//! [`Session`](crate::Session) is a [`Core`] and its channels; the code of one channel is given both, so
+//! that it can borrow them apart.
+
+use std::sync::Arc;
+
+use leveret_amqp::frame::Decoder;
+use leveret_amqp::outbuf::OutBuf;
+use leveret_broker::message::{
+    ConnectionId, ConsumerSlot, Outbox, ReplyTo, Settle, Settlement, ToMeta, ToShard, shard_of,
+};
+use leveret_queue::{OutputGauge, Time};
+use leveret_topology::{QueueId, Topology, VhostId};
+
+use crate::batch::Batch;
+use crate::cache::RouteCache;
+use crate::connection::Stage;
+use crate::connection::timers::Timers;
+use crate::consumers::Consumers;
+use crate::random::Random;
+use crate::settings::{Peer, Settings};
+use crate::unacked::Entry;
+use crate::waiting::Waiting;
+
+/// What a session works with in one turn.
+#[derive(Debug)]
+pub struct Context<'a> {
+    /// The topology, as it is in this turn.
+    pub topology: &'a Topology,
+    /// Now.
+    pub now: Time,
+    /// The bytes waiting for the socket.
+    pub out: &'a mut OutBuf,
+    /// Letters to send when the turn is over.
+    pub outbox: &'a mut Outbox,
+}
+
+/// How the server ends the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Write what waits, then close the socket.
+    AfterFlush,
+    /// Close the socket whatever waits.
+    Now,
+}
+
+/// What the client said it can do, as far as the server acts on it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Capabilities {
+    pub(crate) consumer_cancel_notify: bool,
+    pub(crate) connection_blocked: bool,
+    pub(crate) authentication_failure_close: bool,
+}
+
+/// What is known once the client has logged in and opened its vhost.
+#[derive(Debug)]
+pub(crate) struct Identity {
+    pub(crate) user: Box<str>,
+    pub(crate) vhost: VhostId,
+    pub(crate) vhost_name: Box<str>,
+    pub(crate) mechanism: &'static str,
+    /// The table of `connection.start-ok`, as on the wire.
+    pub(crate) client_properties: Box<[u8]>,
+    pub(crate) connected: Time,
+}
+
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) id: ConnectionId,
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) peer: Peer,
+    pub(crate) stage: Stage,
+    pub(crate) decoder: Decoder,
+    /// Negotiated, in bytes; 0 for no limit.
+    pub(crate) frame_max: u32,
+    pub(crate) channel_max: u16,
+    pub(crate) identity: Box<Identity>,
+    pub(crate) capabilities: Capabilities,
+    /// The command that no answer came to yet. Nothing more is read.
+    pub(crate) waiting: Option<Waiting>,
+    pub(crate) batch: Batch,
+    /// Made by the first publish.
+    pub(crate) cache: Option<Box<RouteCache>>,
+    pub(crate) consumers: Consumers,
+    pub(crate) gauge: Arc<OutputGauge>,
+    /// What [`gauge`](Self::gauge) holds for deliveries that are in the output buffer.
+    pub(crate) gauged: u64,
+    /// A consumer waits for room that was made in this turn.
+    pub(crate) resumes: bool,
+    pub(crate) random: Random,
+    /// The alarm that blocks publishers.
+    pub(crate) alarm: Option<&'static str>,
+    /// It published while there was an alarm: it is not read until the alarm is over.
+    pub(crate) is_blocked: bool,
+    pub(crate) timers: Timers,
+    /// Bytes in the output buffer when they were last looked at.
+    pub(crate) out_len: usize,
+    pub(crate) end: Option<End>,
+    /// The topology and the shards know that the connection is gone.
+    pub(crate) is_told: bool,
+    /// The channel whose content lies in the read at hand; 0 when none does.
+    pub(crate) in_read: u16,
+    /// Input left by the last turn, in bytes.
+    pub(crate) left_len: usize,
+    /// A channel's confirms are to be sent.
+    pub(crate) confirms_dirty: bool,
+}
+
+impl Core {
+    pub(crate) fn shards(&self) -> usize {
+        self.settings.shards.max(1)
+    }
+
+    pub(crate) fn reply_to(&self, channel: u16) -> ReplyTo {
+        ReplyTo { connection: self.id, channel }
+    }
+
+    /// Sends a letter to a queue's shard, after what was gathered for it.
+    pub(crate) fn to_queue(&mut self, queue: QueueId, letter: ToShard, cx: &mut Context<'_>) {
+        let shards = self.shards();
+        self.batch.letter(shard_of(queue, shards), shards, self.id, letter, cx.outbox);
+    }
+
+    /// Sends a letter to the topology's owner, after everything gathered: what it changes must not be
+    /// seen by messages published before.
+    pub(crate) fn to_meta(&mut self, letter: ToMeta, cx: &mut Context<'_>) {
+        self.batch.flush(self.id, cx.outbox);
+        cx.outbox.meta.push(letter);
+    }
+
+    /// Gathers a settlement.
+    pub(crate) fn settle(&mut self, entry: &Entry, how: Settle) {
+        let settlement =
+            Settlement { queue: entry.queue, unacked: entry.unacked, offset: entry.offset, how };
+        let shards = self.shards();
+        self.batch.settle(shards, settlement);
+    }
+
+    /// How long a delivery to this consumer (or by `basic.get`) may stay unacked, in ms.
+    pub(crate) fn timeout_of(&self, slot: u32) -> Option<u64> {
+        match self.consumers.get(ConsumerSlot(slot)) {
+            Some(consumer) => consumer.timeout_ms,
+            None => self.settings.consumer_timeout_ms,
+        }
+    }
+
+    /// Sends what the turn gathered.
+    pub(crate) fn finish(&mut self, cx: &mut Context<'_>) {
+        self.batch.flush(self.id, cx.outbox);
+        if std::mem::take(&mut self.resumes) {
+            self.resume(cx);
+        }
+        self.out_len = cx.out.len();
+    }
+
+    /// Has every shard look again at this connection's consumers.
+    #[cold]
+    fn resume(&mut self, cx: &mut Context<'_>) {
+        let shards = self.shards();
+        let mut told = vec![false; shards];
+        for (_, consumer) in self.consumers.iter() {
+            let shard = shard_of(consumer.queue, shards);
+            if !std::mem::replace(&mut told[shard], true) {
+                cx.outbox.shard(shard, ToShard::Resume { connection: self.id });
+            }
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! `queue.declare`, `queue.delete`, `queue.purge`, `exchange.declare`, `exchange.delete`.
+//!
+//! Permissions and names are checked here, in RabbitMQ's order; whether a declaration fits what exists is
+//! the topology's to say.
+
+use std::borrow::Cow;
+
+use leveret_amqp::method::{MethodError, exchange, queue};
+use leveret_amqp::table::{RawTable, Table, Value};
+use leveret_broker::message::{ToMeta, ToShard};
+use leveret_topology::{DeclareError, ExchangeKind, Permission, ResourceKind};
+
+use crate::channel::Channel;
+use crate::consume::accessible;
+use crate::core::{Context, Core};
+use crate::direct;
+use crate::reply::{self, Fault};
+use crate::waiting::{Awaited, Waiting};
+
+/// An owned copy of a method's arguments.
+pub(crate) fn to_table(raw: RawTable<'_>) -> Result<Table, Fault> {
+    raw.to_table().map_err(|error| reply::bad_method(&MethodError::Table(error), &[]))
+}
+
+/// Names are used without line ends.
+pub(crate) fn strip(name: &str) -> Cow<'_, str> {
+    if name.contains(['\r', '\n']) { name.replace(['\r', '\n'], "").into() } else { name.into() }
+}
+
+/// The queue a method means: an empty name is the one last declared on the channel.
+pub(crate) fn queue_name(channel: &Channel, name: &str) -> Result<Box<str>, Fault> {
+    match name {
+        "" if channel.last_queue.is_empty() => Err(reply::no_previous_queue()),
+        "" => Ok(channel.last_queue.clone()),
+        name => Ok(name.into()),
+    }
+}
+
+impl Core {
+    pub(crate) fn check(
+        &self,
+        permission: Permission,
+        kind: ResourceKind,
+        name: &str,
+        cx: &Context<'_>,
+    ) -> Result<(), Fault> {
+        let identity = &self.identity;
+        Ok(cx.topology.check_access(&identity.user, identity.vhost, permission, kind, name)?)
+    }
+
+    /// Passive declarations ask for any permission; the refusal speaks of `configure`.
+    fn check_any(&self, kind: ResourceKind, name: &str, cx: &Context<'_>) -> Result<(), Fault> {
+        self.check(Permission::Read, kind, name, cx)
+            .or_else(|_| self.check(Permission::Write, kind, name, cx))
+            .or_else(|_| self.check(Permission::Configure, kind, name, cx))
+    }
+
+    fn wait(&mut self, channel: u16, method: (u16, u16), no_wait: bool, what: Awaited) {
+        self.waiting = Some(Waiting { channel, method, no_wait, what });
+    }
+}
+
+const QUEUE_DECLARE: (u16, u16) = (50, 10);
+
+/// `queue.declare`.
+pub(crate) fn declare_queue(
+    core: &mut Core,
+    channel: &mut Channel,
+    method: &queue::Declare<'_>,
+    cx: &mut Context<'_>,
+) -> Result<(), Fault> {
+    let number = channel.number;
+    let name = strip(method.queue);
+    if direct::is_name(&name) {
+        return declare_reply_to(core, channel, &name, method.no_wait, cx);
+    }
+    let reply = core.reply_to(number);
+    if method.passive {
+        core.check_any(ResourceKind::Queue, &name, cx)?;
+        let queue = accessible(core, &name, cx)?.id;
+        core.to_queue(queue, ToShard::Count { reply, queue }, cx);
+        let what = Awaited::QueueDeclare { name: name.into() };
+        core.wait(number, QUEUE_DECLARE, method.no_wait, what);
+        return Ok(());
+    }
+    let mut arguments = to_table(method.arguments)?;
+    let prefix = arguments.remove("x-name-prefix");
+    let server_named = name.is_empty();
+    let name: Box<str> = if server_named {
+        server_name(core, &arguments, prefix.as_ref())?.into()
+    } else if name.starts_with("amq.") {
+        return Err(reply::reserved_name("queue", &name));
+    } else {
+        name.into()
+    };
+    core.check(Permission::Configure, ResourceKind::Queue, &name, cx)?;
+    if cx.topology.queue(core.identity.vhost, &name).is_none() {
+        // A dead-letter exchange is written to on behalf of the user.
+        if let Some(target) = arguments.get("x-dead-letter-exchange").and_then(Value::as_str) {
+            core.check(Permission::Read, ResourceKind::Queue, &name, cx)?;
+            core.check(Permission::Write, ResourceKind::Exchange, target, cx)?;
+        }
+    }
+    let letter = ToMeta::DeclareQueue {
+        reply,
+        vhost: core.identity.vhost,
+        name: name.clone(),
+        server_named,
+        durable: method.durable,
+        exclusive: method.exclusive,
+        auto_delete: method.auto_delete,
+        arguments,
+    };
+    core.to_meta(letter, cx);
+    core.wait(number, QUEUE_DECLARE, method.no_wait, Awaited::QueueDeclare { name });
+    Ok(())
+}
+
+/// The name of a queue declared without one.
+fn server_name(
+    core: &mut Core,
+    arguments: &Table,
+    prefix: Option<&Value>,
+) -> Result<String, Fault> {
+    let queue_type = match arguments.get("x-queue-type").and_then(Value::as_str) {
+        Some("quorum") => Some("rabbit_quorum_queue"),
+        Some("stream") => Some("rabbit_stream_queue"),
+        _ => None,
+    };
+    if let Some(queue_type) = queue_type {
+        return Err(DeclareError::ServerNamed { queue_type }.into());
+    }
+    let prefix = prefix.and_then(Value::as_str).map_or(Cow::Borrowed("amq.gen"), strip);
+    if prefix.len() > 64 {
+        return Err(reply::prefix_too_long(&prefix));
+    }
+    Ok(core.random.name(&prefix))
+}
+
+/// `queue.declare` of a direct reply-to name: always passive. Whether the other side of a name still
+/// waits is only known when it is on this connection.
+fn declare_reply_to(
+    core: &Core,
+    channel: &mut Channel,
+    name: &str,
+    no_wait: bool,
+    cx: &mut Context<'_>,
+) -> Result<(), Fault> {
+    let exists = match direct::parse(name) {
+        None => name == direct::NAME,
+        Some((connection, number, token)) if connection == core.id && number == channel.number => {
+            channel.direct_reply.as_ref().is_some_and(|consumer| consumer.token == token)
+        }
+        Some(_) => true,
+    };
+    if !exists {
+        return Err(reply::no_queue(name, &core.identity.vhost_name));
+    }
+    channel.last_queue = name.into();
+    if !no_wait {
+        let ok = queue::DeclareOk { queue: name, message_count: 0, consumer_count: 1 };
+        cx.out.put_method(channel.number, &ok);
+    }
+    Ok(())
+}
+
+/// `queue.delete`. Deleting what does not exist is no mistake.
+pub(crate) fn delete_queue(
+    core: &mut Core,
+    channel: &Channel,
+    method: &queue::Delete<'_>,
+    cx: &mut Context<'_>,
+) -> Result<(), Fault> {
+    let name = queue_name(channel, method.queue)?;
+    let name = strip(&name);
+    core.check(Permission::Configure, ResourceKind::Queue, &name, cx)?;
+    let Some(queue) = cx.topology.queue(core.identity.vhost, &name) else {
+        if !method.no_wait {
+            cx.out.put_method(channel.number, &queue::DeleteOk { message_count: 0 });
+        }
+        return Ok(());
+    };
+    queue.check_exclusive(core.id.get(), &core.identity.vhost_name)?;
+    let queue = queue.id;
+    let letter = ToShard::Delete {
+        reply: Some(core.reply_to(channel.number)),
+        queue,
+        if_unused: method.if_unused,
+        if_empty: method.if_empty,
+    };
+    core.to_queue(queue, letter, cx);
+    core.wait(channel.number, (50, 40), method.no_wait, Awaited::QueueDelete);
+    Ok(())
+}
+
+/// `queue.purge`.
+pub(crate) fn purge_queue(
+    core: &mut Core,
+    channel: &Channel,
+    method: &queue::Purge<'_>,
+    cx: &mut Context<'_>,
+) -> Result<(), Fault> {
+    let name = queue_name(channel, method.queue)?;
+    let queue = crate::consume::readable(core, &name, cx)?.id;
+    let reply = core.reply_to(channel.number);
+    core.to_queue(queue, ToShard::Purge { reply, queue }, cx);
+    core.wait(channel.number, (50, 30), method.no_wait, Awaited::QueuePurge { name });
+    Ok(())
+}
+
+/// `exchange.declare`.
+pub(crate) fn declare_exchange(
+    core: &mut Core,
+    channel: &Channel,
+    method: &exchange::Declare<'_>,
+    cx: &mut Context<'_>,
+) -> Result<(), Fault> {
+    let name = strip(method.exchange);
+    if !method.passive {
+        ExchangeKind::parse(method.kind)?;
+    }
+    if name.is_empty() {
+        return Err(reply::default_exchange());
+    }
+    if method.passive {
+        core.check_any(ResourceKind::Exchange, &name, cx)?;
+        if cx.topology.exchange(core.identity.vhost, &name).is_none() {
+            return Err(reply::no_exchange(&name, &core.identity.vhost_name));
+        }
+        if !method.no_wait {
+            cx.out.put_method(channel.number, &exchange::DeclareOk);
+        }
+        return Ok(());
+    }
+    core.check(Permission::Configure, ResourceKind::Exchange, &name, cx)?;
+    let arguments = to_table(method.arguments)?;
+    if cx.topology.exchange(core.identity.vhost, &name).is_none() {
+        if name.starts_with("amq.") {
+            return Err(reply::reserved_name("exchange", &name));
+        }
+        if let Some(target) = arguments.get("alternate-exchange").and_then(Value::as_str) {
+            core.check(Permission::Read, ResourceKind::Exchange, &name, cx)?;
+            core.check(Permission::Write, ResourceKind::Exchange, target, cx)?;
+        }
+    }
+    let letter = ToMeta::DeclareExchange {
+        reply: core.reply_to(channel.number),
+        vhost: core.identity.vhost,
+        name: name.into(),
+        kind: method.kind.into(),
+        durable: method.durable,
+        auto_delete: method.auto_delete,
+        internal: method.internal,
+        arguments,
+    };
+    core.to_meta(letter, cx);
+    core.wait(channel.number, (40, 10), method.no_wait, Awaited::ExchangeDeclare);
+    Ok(())
+}
+
+/// `exchange.delete`. Deleting what does not exist is no mistake.
+pub(crate) fn delete_exchange(
+    core: &mut Core,
+    channel: &Channel,
+    method: &exchange::Delete<'_>,
+    cx: &mut Context<'_>,
+) -> Result<(), Fault> {
+    let name = strip(method.exchange);
+    if name.is_empty() {
+        return Err(reply::default_exchange());
+    }
+    if name.starts_with("amq.") {
+        return Err(reply::system_exchange(&name, &core.identity.vhost_name));
+    }
+    core.check(Permission::Configure, ResourceKind::Exchange, &name, cx)?;
+    let letter = ToMeta::DeleteExchange {
+        reply: core.reply_to(channel.number),
+        vhost: core.identity.vhost,
+        name: name.into(),
+        if_unused: method.if_unused,
+    };
+    core.to_meta(letter, cx);
+    core.wait(channel.number, (40, 20), method.no_wait, Awaited::ExchangeDelete);
+    Ok(())
+}

@@ -1,0 +1,140 @@
+//! Hot path. Messages on their way to the client.
+//!
+//! Budget: no allocation per message once warm; heads and small bodies are copied into the output buffer,
+//! other bodies borrowed from the log's block.
+//!
+//! A delivery to a consumer that is gone (its channel closed while the letter was underway) goes back to
+//! its queue at once.
+
+use leveret_amqp::method::basic;
+use leveret_broker::message::{Delivery, Settle, Settlement};
+use leveret_broker::record::View;
+use leveret_queue::{Time, delivery_cost};
+
+use crate::channel::{Channel, Channels};
+use crate::core::{Context, Core};
+use crate::properties;
+use crate::unacked::{Entry, GOT};
+
+/// A letter of deliveries.
+pub(crate) fn deliver(
+    core: &mut Core,
+    channels: &mut Channels,
+    deliveries: &[Delivery],
+    cx: &mut Context<'_>,
+) {
+    let delivered_s = seconds(core, cx.now);
+    for delivery in deliveries {
+        let Some(view) = View::of(&delivery.record) else {
+            tracing::error!(queue = %delivery.queue, "a record that cannot be read is not delivered");
+            continue;
+        };
+        core.gauged += delivery_cost(view.head.body_len);
+        let consumer = core.consumers.get(delivery.slot);
+        let channel = consumer.and_then(|consumer| channels.get(consumer.channel));
+        let (Some(consumer), Some(channel)) = (consumer, channel) else {
+            stray(core, delivery);
+            continue;
+        };
+        let tag = channel.tag();
+        let body = view.body();
+        let rewritten;
+        let mut properties = view.properties;
+        if delivery.delivery_count > 0 {
+            rewritten = properties::with_delivery_count(properties, delivery.delivery_count);
+            properties = rewritten.as_deref().unwrap_or(properties);
+        }
+        cx.out.put_deliver(
+            channel.number,
+            &consumer.tag,
+            tag,
+            delivery.redelivered,
+            view.names,
+            properties,
+            &body,
+            core.frame_max,
+        );
+        if let Some(unacked) = delivery.unacked {
+            channel.unacked.push(Entry {
+                tag,
+                offset: delivery.offset,
+                queue: delivery.queue,
+                unacked,
+                slot: delivery.slot.0,
+                delivered_s,
+            });
+            if !core.timers.is_watching() {
+                watch(core, delivery.slot.0, cx.now);
+            }
+        }
+    }
+}
+
+/// Something unacked is there, and nobody watches how long it stays.
+#[cold]
+fn watch(core: &mut Core, slot: u32, now: Time) {
+    if let Some(timeout_ms) = core.timeout_of(slot) {
+        core.timers.watch_unacked(timeout_ms, now);
+    }
+}
+
+/// Nobody is there for it: back to its queue. It was never seen, so it does not count as delivered.
+#[cold]
+pub(crate) fn stray(core: &mut Core, delivery: &Delivery) {
+    if let Some(unacked) = delivery.unacked {
+        let shards = core.shards();
+        let (queue, offset) = (delivery.queue, delivery.offset);
+        let how = Settle::Requeue { counts: false };
+        core.batch.settle(shards, Settlement { queue, unacked, offset, how });
+    }
+}
+
+/// `basic.get` found a message.
+pub(crate) fn got(
+    core: &mut Core,
+    channel: &mut Channel,
+    delivery: &Delivery,
+    remaining: u64,
+    cx: &mut Context<'_>,
+) {
+    let Some(view) = View::of(&delivery.record) else {
+        tracing::error!(queue = %delivery.queue, "a record that cannot be read is not delivered");
+        cx.out.put_method(channel.number, &basic::GetEmpty { cluster_id: "" });
+        return;
+    };
+    let (exchange, routing_key) = view.exchange_and_key().unwrap_or_default();
+    let delivery_tag = channel.tag();
+    cx.out.put_method(
+        channel.number,
+        &basic::GetOk {
+            delivery_tag,
+            redelivered: delivery.redelivered,
+            exchange,
+            routing_key,
+            message_count: u32::try_from(remaining).unwrap_or(u32::MAX),
+        },
+    );
+    let rewritten = (delivery.delivery_count > 0)
+        .then(|| properties::with_delivery_count(view.properties, delivery.delivery_count))
+        .flatten();
+    let properties = rewritten.as_deref().unwrap_or(view.properties);
+    cx.out.put_header(channel.number, 60, view.head.body_len, properties);
+    cx.out.put_body(channel.number, &view.body(), core.frame_max);
+    if let Some(unacked) = delivery.unacked {
+        channel.unacked.push(Entry {
+            tag: delivery_tag,
+            offset: delivery.offset,
+            queue: delivery.queue,
+            unacked,
+            slot: GOT,
+            delivered_s: seconds(core, cx.now),
+        });
+        watch(core, GOT, cx.now);
+    }
+}
+
+/// Seconds since the connection began.
+pub(crate) fn seconds(core: &Core, now: Time) -> u32 {
+    let ms = now.ms().saturating_sub(core.identity.connected.ms());
+    u32::try_from(ms / 1000).unwrap_or(u32::MAX)
+}

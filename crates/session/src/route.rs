@@ -1,0 +1,153 @@
+//! From names to queues, past the route cache.
+
+use leveret_amqp::content::{Peek, RawProperties};
+use leveret_amqp::table::RawTable;
+use leveret_broker::message::{Message, Targets, ToShard, shard_of};
+use leveret_topology::{ExchangeKind, HashProperties, Permission, ResourceKind, Routable, Route};
+use smallvec::SmallVec;
+
+use crate::cache::{RouteCache, Routed};
+use crate::core::{Context, Core};
+use crate::direct;
+use crate::properties::more_keys;
+use crate::publish::names;
+use crate::reply::{self, Fault};
+
+/// Names that the cache does not know: may the user write there, does it exist, does it take messages
+/// from clients? Gives the place of the new entry, which is not routed yet.
+#[cold]
+pub(crate) fn resolve(
+    core: &Core,
+    cache: &mut RouteCache,
+    message: &Message,
+    cx: &Context<'_>,
+) -> Result<usize, Fault> {
+    let (name, key) = names(message);
+    let identity = &core.identity;
+    let found = cx.topology.exchange(identity.vhost, name);
+    if !found.is_some_and(|exchange| cache.is_writable(exchange.id)) {
+        cx.topology.check_access(
+            &identity.user,
+            identity.vhost,
+            Permission::Write,
+            ResourceKind::Exchange,
+            name,
+        )?;
+    }
+    let Some(exchange) = found else {
+        return Err(reply::no_exchange(name, &identity.vhost_name));
+    };
+    if exchange.internal {
+        return Err(reply::internal_exchange(name, &identity.vhost_name));
+    }
+    cx.topology.check_topic_access(&identity.user, exchange, Permission::Write, key)?;
+    let is_topic = exchange.kind == ExchangeKind::Topic;
+    if !cache.is_writable(exchange.id) {
+        cache.set_writable(exchange.id);
+    }
+    Ok(cache.insert(message.names(), exchange.id, is_topic))
+}
+
+/// Finds where the message goes: into the entry at `place` when that holds for all with its names (true),
+/// else into the cache's scratch.
+pub(crate) fn find(
+    core: &mut Core,
+    cache: &mut RouteCache,
+    place: usize,
+    message: &Message,
+    peek: &Peek<'_>,
+    cx: &Context<'_>,
+) -> Result<bool, Fault> {
+    let Some(entry) = cache.get(place) else { return Ok(false) };
+    let has_more_keys = peek.headers.is_some_and(has_routing_headers);
+    if entry.is_routed && !has_more_keys {
+        return Ok(true);
+    }
+    route(core, cache, place, message, peek, has_more_keys, cx)
+}
+
+/// Whether there is a `CC` or a `BCC`.
+fn has_routing_headers(headers: RawTable<'_>) -> bool {
+    !matches!(headers.get("CC"), Ok(None)) || !matches!(headers.get("BCC"), Ok(None))
+}
+
+#[cold]
+fn route(
+    core: &mut Core,
+    cache: &mut RouteCache,
+    place: usize,
+    message: &Message,
+    peek: &Peek<'_>,
+    has_more_keys: bool,
+    cx: &Context<'_>,
+) -> Result<bool, Fault> {
+    let Some(entry) = cache.get(place) else { return Ok(false) };
+    let (id, is_topic) = (entry.exchange, entry.is_topic);
+    let (name, key) = names(message);
+    let more = match peek.headers {
+        Some(headers) if has_more_keys => more_keys(headers)?,
+        _ => SmallVec::new(),
+    };
+    let identity = &core.identity;
+    let exchange = cx.topology.exchange_by_id(id);
+    if let Some(exchange) = exchange.filter(|_| is_topic) {
+        for key in &more {
+            cx.topology.check_topic_access(&identity.user, exchange, Permission::Write, key)?;
+        }
+    }
+    // Only consistent-hash exchanges look at other properties than the headers.
+    let owned = exchange
+        .filter(|exchange| exchange.kind == ExchangeKind::ConsistentHash)
+        .and_then(|_| RawProperties::new(message.properties()).to_owned().ok())
+        .unwrap_or_default();
+    let message = Routable {
+        key,
+        more_keys: &more,
+        headers: peek.headers,
+        properties: HashProperties {
+            correlation_id: owned.correlation_id.as_deref(),
+            message_id: owned.message_id.as_deref(),
+            timestamp: owned.timestamp,
+        },
+        seed: core.random.next(),
+    };
+    let mut found = std::mem::take(&mut cache.route);
+    cx.topology.route(identity.vhost, id, &message, &mut found);
+    let shards = core.shards();
+    let routed = &mut cache.scratch;
+    fill(routed, &found, shards, cx);
+    if name.is_empty() {
+        routed.direct = direct::parse(key);
+    }
+    let is_cacheable = found.cacheable;
+    cache.route = found;
+    if is_cacheable {
+        cache.set_routed(place);
+    }
+    Ok(is_cacheable)
+}
+
+fn fill(routed: &mut Routed, found: &Route, shards: usize, cx: &Context<'_>) {
+    routed.clear();
+    for &queue in &found.queues {
+        let shard = shard_of(queue, shards) as u32;
+        match routed.targets.iter_mut().find(|(at, _)| *at == shard) {
+            Some((_, targets)) => targets.push(queue),
+            None => routed.targets.push((shard, Targets::from_slice(&[queue]))),
+        }
+    }
+    for &exchange in &found.remember {
+        let limit = cx.topology.exchange_by_id(exchange).map_or(0, |e| e.history_length());
+        routed.remember.push((exchange, u32::try_from(limit).unwrap_or(u32::MAX)));
+    }
+}
+
+/// Tells recent-history exchanges what passed them.
+#[cold]
+pub(crate) fn remember(core: &Core, routed: &Routed, message: &Message, cx: &mut Context<'_>) {
+    for &(exchange, limit) in &routed.remember {
+        let shard = (exchange.get() % core.shards() as u64) as usize;
+        let message = message.clone();
+        cx.outbox.shard(shard, ToShard::Remember { exchange, limit, message });
+    }
+}

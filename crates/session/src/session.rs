@@ -1,0 +1,540 @@
+//! The session: what goes in and out, and which part of it answers.
+
+use std::sync::Arc;
+
+use bytes::{Buf as _, Bytes};
+use leveret_amqp::frame::{BODY, Decoder, Event, HEADER, METHOD};
+use leveret_amqp::method::{Method, access, basic, channel, confirm, connection};
+use leveret_broker::message::{ConnectionId, ToSession};
+use leveret_queue::{OutputGauge, Time};
+use leveret_topology::VhostId;
+
+use crate::bind::{Bind, bind};
+use crate::channel::{Channel, Channels, Mode};
+use crate::confirm::Confirms;
+use crate::connection::Stage;
+use crate::connection::timers::Timers;
+use crate::core::{Capabilities, Context, Core, End, Identity};
+use crate::random::Random;
+use crate::reply::{self, Fault};
+use crate::settings::{Peer, Settings};
+use crate::waiting::Awaited;
+use crate::{consume, declare, deliver, direct, publish, settle, tx};
+
+/// The server's state of one connection.
+#[derive(Debug)]
+pub struct Session {
+    pub(crate) core: Core,
+    pub(crate) channels: Channels,
+}
+
+impl Session {
+    /// A connection that was accepted and not read from. `seed` comes from the server's random source.
+    pub fn new(
+        id: ConnectionId,
+        settings: Arc<Settings>,
+        peer: Peer,
+        seed: u64,
+        now: Time,
+    ) -> Self {
+        let core = Core {
+            id,
+            stage: Stage::Header,
+            decoder: Decoder::new(settings.initial_frame_max),
+            frame_max: settings.initial_frame_max,
+            channel_max: 0,
+            identity: Box::new(Identity {
+                user: Box::default(),
+                vhost: VhostId::new(0),
+                vhost_name: Box::default(),
+                mechanism: "",
+                client_properties: Box::default(),
+                connected: now,
+            }),
+            capabilities: Capabilities::default(),
+            waiting: None,
+            batch: Default::default(),
+            cache: None,
+            consumers: Default::default(),
+            gauge: Arc::new(OutputGauge::new(settings.output_bytes_max)),
+            gauged: 0,
+            resumes: false,
+            random: Random::new(seed),
+            alarm: None,
+            is_blocked: false,
+            timers: Timers::new(now, settings.handshake_timeout_ms),
+            out_len: 0,
+            end: None,
+            is_told: false,
+            in_read: 0,
+            left_len: 0,
+            confirms_dirty: false,
+            peer,
+            settings,
+        };
+        Self { core, channels: Channels::default() }
+    }
+
+    /// Its name among the broker's connections.
+    pub fn id(&self) -> ConnectionId {
+        self.core.id
+    }
+
+    /// Takes bytes from the front of `input`, which begins with what the last call left. A partial frame is
+    /// left; everything is while [`wants_input`](Self::wants_input) is false.
+    pub fn input(&mut self, input: &mut Bytes, cx: &mut Context<'_>) {
+        if input.len() > self.core.left_len {
+            self.core.timers.has_read = true;
+        }
+        if self.core.stage != Stage::Header || self.core.protocol_header(input, cx) {
+            self.frames(input, cx);
+        }
+        if matches!(self.core.stage, Stage::Deaf | Stage::Ended) {
+            input.clear();
+        }
+        self.core.left_len = input.len();
+        self.send_confirms(cx);
+        self.core.finish(cx);
+    }
+
+    fn frames(&mut self, input: &mut Bytes, cx: &mut Context<'_>) {
+        if let Some(cache) = &mut self.core.cache {
+            cache.refresh(cx.topology);
+        }
+        let read = input.clone();
+        let mut at = 0;
+        while at < read.len() && self.reads(cx.out.len()) {
+            match self.core.decoder.next(&read[at..]) {
+                Ok(None) => break,
+                Ok(Some((event, consumed))) => {
+                    at += consumed;
+                    self.event(event, &read, cx);
+                }
+                Err(error) => {
+                    self.fail(0, (0, 0), &reply::bad_frame(&error), cx);
+                    self.core.stage = Stage::Deaf;
+                    self.core.timers.give_up_silently(cx.now);
+                    break;
+                }
+            }
+        }
+        if self.core.in_read != 0 {
+            self.stash(&read);
+        }
+        input.advance(at.min(input.len()));
+    }
+
+    /// Keeps what a content needs of the read at hand.
+    #[cold]
+    fn stash(&mut self, read: &Bytes) {
+        let number = std::mem::take(&mut self.core.in_read);
+        if let Some(channel) = self.channels.get(number) {
+            if channel.content.is_in_read() {
+                channel.content.stash(read);
+            }
+        }
+    }
+
+    fn event(&mut self, event: Event<'_>, read: &Bytes, cx: &mut Context<'_>) {
+        let (number, kind, payload, is_whole) = match event {
+            Event::Method { channel, payload } => (channel, METHOD, payload, true),
+            Event::Header { channel, payload } => (channel, HEADER, payload, true),
+            Event::Body { channel, part, is_last, .. } => (channel, BODY, part, is_last),
+            Event::Heartbeat => return,
+        };
+        let result = if number == 0 {
+            self.connection_frame(kind, payload, cx)
+        } else {
+            self.channel_frame(number, kind, payload, is_whole, read, cx)
+        };
+        if let Err(fault) = result {
+            let method = match (kind, payload) {
+                (METHOD, &[c0, c1, m0, m1, ..]) => {
+                    (u16::from_be_bytes([c0, c1]), u16::from_be_bytes([m0, m1]))
+                }
+                _ => (60, 40),
+            };
+            self.fail(number, method, &fault, cx);
+        }
+    }
+
+    fn connection_frame(
+        &mut self,
+        kind: u8,
+        payload: &[u8],
+        cx: &mut Context<'_>,
+    ) -> Result<(), Fault> {
+        match kind {
+            METHOD => self.connection_method(payload, cx),
+            _ if !self.core.stage.is_open() => Ok(()),
+            _ => Err(reply::unexpected_frame(kind, payload)),
+        }
+    }
+
+    fn channel_frame(
+        &mut self,
+        number: u16,
+        kind: u8,
+        payload: &[u8],
+        is_whole: bool,
+        read: &Bytes,
+        cx: &mut Context<'_>,
+    ) -> Result<(), Fault> {
+        if self.core.stage != Stage::Running {
+            return match self.core.stage.is_open() {
+                true => Err(reply::unexpected_frame(kind, payload)),
+                false => Ok(()),
+            };
+        }
+        if self.core.in_read != 0 && self.core.in_read != number {
+            self.stash(read);
+        }
+        let Some(channel) = self.channels.get(number) else {
+            return self.unopened(number, kind, payload, cx);
+        };
+        if channel.is_closing {
+            return self.closing(number, kind, payload, cx);
+        }
+        let core = &mut self.core;
+        match kind {
+            HEADER => publish::header(core, channel, payload, read, cx),
+            BODY => publish::body(core, channel, payload, is_whole, read, cx),
+            _ => self.channel_method(number, payload, read, cx),
+        }
+    }
+
+    /// A frame on a channel that is not open.
+    #[cold]
+    fn unopened(
+        &mut self,
+        number: u16,
+        kind: u8,
+        payload: &[u8],
+        cx: &mut Context<'_>,
+    ) -> Result<(), Fault> {
+        if kind != METHOD {
+            return Err(reply::expected_method_frame());
+        }
+        let max = self.core.channel_max;
+        if max != 0 && self.channels.len() >= usize::from(max) {
+            return Err(reply::too_many_channels(self.channels.len(), max));
+        }
+        match Method::decode(payload).map_err(|error| reply::bad_method(&error, payload))? {
+            Method::ChannelOpen(_) => {
+                self.channels.insert(Channel::new(number, self.core.settings.default_prefetch));
+                cx.out.put_method(number, &channel::OpenOk { channel_id: b"" });
+                Ok(())
+            }
+            // Of a channel that both sides closed at once.
+            Method::ChannelCloseOk(_) => Ok(()),
+            _ => Err(reply::expected_open()),
+        }
+    }
+
+    /// A frame on a channel that we closed: all but the close's answer is thrown away.
+    #[cold]
+    fn closing(
+        &mut self,
+        number: u16,
+        kind: u8,
+        payload: &[u8],
+        cx: &mut Context<'_>,
+    ) -> Result<(), Fault> {
+        if kind == METHOD {
+            match Method::decode(payload) {
+                Ok(Method::ChannelCloseOk(_)) => drop(self.channels.remove(number)),
+                Ok(Method::ChannelClose(_)) => cx.out.put_method(number, &channel::CloseOk),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn channel_method(
+        &mut self,
+        number: u16,
+        payload: &[u8],
+        read: &Bytes,
+        cx: &mut Context<'_>,
+    ) -> Result<(), Fault> {
+        use crate::channel::content::Stage as Content;
+        let core = &mut self.core;
+        let Some(channel) = self.channels.get(number) else { return Ok(()) };
+        match channel.content.stage {
+            Content::Idle => {}
+            Content::Header => return Err(reply::expected_header()),
+            Content::Body => return Err(reply::expected_body()),
+        }
+        let method = Method::decode(payload).map_err(|error| reply::bad_method(&error, payload))?;
+        match method {
+            Method::BasicPublish(method) => publish::begin(core, channel, &method, payload, read),
+            Method::BasicAck(m) => {
+                let how = leveret_broker::message::Settle::Ack;
+                settle::settle(core, channel, m.delivery_tag, m.multiple, how)
+            }
+            Method::BasicNack(m) => {
+                let how = settle::refusal(m.requeue);
+                settle::settle(core, channel, m.delivery_tag, m.multiple, how)
+            }
+            Method::BasicReject(m) => {
+                settle::settle(core, channel, m.delivery_tag, false, settle::refusal(m.requeue))
+            }
+            method => self.rare_method(number, method, cx),
+        }
+    }
+
+    #[cold]
+    fn rare_method(
+        &mut self,
+        number: u16,
+        method: Method<'_>,
+        cx: &mut Context<'_>,
+    ) -> Result<(), Fault> {
+        let core = &mut self.core;
+        let Some(channel) = self.channels.get(number) else { return Ok(()) };
+        match method {
+            Method::BasicGet(m) => consume::get(core, channel, &m, cx)?,
+            Method::BasicConsume(m) => consume::consume(core, channel, &m, cx)?,
+            Method::BasicCancel(m) => consume::cancel(core, channel, &m, cx),
+            Method::BasicQos(m) => settle::qos(core, channel, &m, cx)?,
+            Method::BasicRecoverAsync(m) => settle::recover(core, channel, m.requeue)?,
+            Method::BasicRecover(m) => {
+                settle::recover(core, channel, m.requeue)?;
+                cx.out.put_method(number, &basic::RecoverOk);
+            }
+            // The answer to our own cancel.
+            Method::BasicCancelOk(_) => {}
+            Method::QueueDeclare(m) => declare::declare_queue(core, channel, &m, cx)?,
+            Method::QueueDelete(m) => declare::delete_queue(core, channel, &m, cx)?,
+            Method::QueuePurge(m) => declare::purge_queue(core, channel, &m, cx)?,
+            Method::ExchangeDeclare(m) => declare::declare_exchange(core, channel, &m, cx)?,
+            Method::ExchangeDelete(m) => declare::delete_exchange(core, channel, &m, cx)?,
+            Method::QueueBind(m) => {
+                let what = Awaited::QueueBind;
+                let asked = Bind {
+                    source: m.exchange,
+                    destination: m.queue,
+                    to_queue: true,
+                    key: m.routing_key,
+                    arguments: m.arguments,
+                    no_wait: m.no_wait,
+                    method: (50, 20),
+                    what,
+                };
+                bind(core, channel, asked, cx)?;
+            }
+            Method::QueueUnbind(m) => {
+                let asked = Bind {
+                    source: m.exchange,
+                    destination: m.queue,
+                    to_queue: true,
+                    key: m.routing_key,
+                    arguments: m.arguments,
+                    no_wait: false,
+                    method: (50, 50),
+                    what: Awaited::QueueUnbind,
+                };
+                bind(core, channel, asked, cx)?;
+            }
+            Method::ExchangeBind(m) => {
+                let asked = Bind {
+                    source: m.source,
+                    destination: m.destination,
+                    to_queue: false,
+                    key: m.routing_key,
+                    arguments: m.arguments,
+                    no_wait: m.no_wait,
+                    method: (40, 30),
+                    what: Awaited::ExchangeBind,
+                };
+                bind(core, channel, asked, cx)?;
+            }
+            Method::ExchangeUnbind(m) => {
+                let asked = Bind {
+                    source: m.source,
+                    destination: m.destination,
+                    to_queue: false,
+                    key: m.routing_key,
+                    arguments: m.arguments,
+                    no_wait: m.no_wait,
+                    method: (40, 40),
+                    what: Awaited::ExchangeUnbind,
+                };
+                bind(core, channel, asked, cx)?;
+            }
+            Method::ConfirmSelect(m) => {
+                match channel.mode {
+                    Mode::Tx(_) => return Err(reply::tx_to_confirm()),
+                    Mode::Plain => channel.mode = Mode::Confirm(Confirms::new()),
+                    Mode::Confirm(_) => {}
+                }
+                if !m.no_wait {
+                    cx.out.put_method(number, &confirm::SelectOk);
+                }
+            }
+            Method::TxSelect(_) => tx::select(channel, cx)?,
+            Method::TxCommit(_) => tx::commit(core, channel, cx)?,
+            Method::TxRollback(_) => tx::rollback(channel, cx)?,
+            Method::ChannelFlow(m) if m.active => {
+                cx.out.put_method(number, &channel::FlowOk { active: true });
+            }
+            Method::ChannelFlow(_) => return Err(reply::flow_inactive()),
+            Method::ChannelOpen(_) => return Err(reply::second_open()),
+            Method::ChannelClose(_) => {
+                core.release(channel, cx);
+                self.channels.remove(number);
+                cx.out.put_method(number, &channel::CloseOk);
+            }
+            // Of a channel that both sides closed at once, and that was opened again.
+            Method::ChannelCloseOk(_) => {}
+            Method::AccessRequest(_) => {
+                cx.out.put_method(number, &access::RequestOk { ticket: 1 });
+            }
+            _ => return Err(reply::unimplemented_method()),
+        }
+        Ok(())
+    }
+
+    /// Takes a letter. Deliveries are encoded straight into the output buffer.
+    pub fn receive(&mut self, letter: ToSession, cx: &mut Context<'_>) {
+        let core = &mut self.core;
+        match letter {
+            ToSession::Deliver(deliveries) => {
+                deliver::deliver(core, &mut self.channels, &deliveries, cx);
+            }
+            ToSession::Confirm { channel, first, last, ok } => {
+                if let Some(channel) = self.channels.get(channel) {
+                    if let Mode::Confirm(confirms) = &mut channel.mode {
+                        confirms.resolve(first, last, ok);
+                        put_confirms(channel.number, confirms, cx);
+                    }
+                }
+            }
+            ToSession::Reply { channel, reply } => self.answered(channel, reply, cx),
+            ToSession::ConsumerGone { slot } => {
+                let channel = core.consumers.get(slot).map(|consumer| consumer.channel);
+                let channel = channel.and_then(|number| self.channels.get(number));
+                consume::gone(core, channel, slot, cx);
+            }
+            ToSession::DirectReply { channel, token, message } => {
+                if let Some(channel) = self.channels.get(channel) {
+                    direct::deliver(core, channel, token, &message, cx);
+                }
+            }
+            ToSession::Blocked(alarm) => core.set_alarm(alarm, cx),
+            ToSession::Close { code, text } => {
+                let text = Fault::new(code, text).reply_text();
+                let close = connection::Close {
+                    reply_code: code.code(),
+                    reply_text: &text,
+                    class_id: 0,
+                    method_id: 0,
+                };
+                self.forced(&close, cx);
+            }
+        }
+        self.core.finish(cx);
+    }
+
+    /// The connection is closed by an operator or by the server's end.
+    fn forced(&mut self, close: &connection::Close<'_>, cx: &mut Context<'_>) {
+        match self.core.stage {
+            Stage::Running => self.close(close, cx),
+            Stage::Closing | Stage::Closed | Stage::Ended => {}
+            _ => {
+                self.core.stage = Stage::Ended;
+                self.core.end = Some(End::Now);
+            }
+        }
+    }
+
+    /// Confirms that this turn resolved by itself.
+    fn send_confirms(&mut self, cx: &mut Context<'_>) {
+        if !std::mem::take(&mut self.core.confirms_dirty) {
+            return;
+        }
+        for channel in self.channels.iter_mut() {
+            if let Mode::Confirm(confirms) = &mut channel.mode {
+                if confirms.is_dirty() {
+                    put_confirms(channel.number, confirms, cx);
+                }
+            }
+        }
+    }
+
+    /// Whether it reads on: not while a reply is awaited, publishers are blocked and it is one, the
+    /// output is far behind, or it is over.
+    pub fn wants_input(&self) -> bool {
+        self.reads(self.core.out_len)
+    }
+
+    fn reads(&self, out_len: usize) -> bool {
+        let core = &self.core;
+        match core.stage {
+            Stage::Closing | Stage::Ended => false,
+            Stage::Running => {
+                core.waiting.is_none()
+                    && !core.is_blocked
+                    && out_len as u64 <= core.settings.output_bytes_max.saturating_mul(2)
+            }
+            _ => true,
+        }
+    }
+
+    /// The server wrote what it could; `remaining_in_outbuf` bytes wait for the socket.
+    pub fn flushed(
+        &mut self,
+        remaining_in_outbuf: usize,
+        wrote_anything: bool,
+        cx: &mut Context<'_>,
+    ) {
+        let core = &mut self.core;
+        core.timers.has_written |= wrote_anything;
+        core.out_len = remaining_in_outbuf;
+        let kept = core.gauged.min(remaining_in_outbuf as u64);
+        let released = core.gauged - kept;
+        if released > 0 {
+            core.gauged = kept;
+            core.resumes |= core.gauge.released(released);
+            core.finish(cx);
+            core.out_len = remaining_in_outbuf;
+        }
+    }
+
+    /// Does what is due at [`next_timeout`](Self::next_timeout).
+    pub fn timeout(&mut self, cx: &mut Context<'_>) {
+        self.on_timeout(cx);
+        self.core.finish(cx);
+    }
+
+    /// When [`timeout`](Self::timeout) is to be called. It may come late: all of it is coarse.
+    pub fn next_timeout(&self) -> Option<Time> {
+        self.core.timers.next()
+    }
+
+    /// The socket is gone. Letters that are still on their way are to be given to
+    /// [`receive`](Self::receive) all the same: it sends deliveries back.
+    pub fn disconnected(&mut self, cx: &mut Context<'_>) {
+        self.let_go(false, cx);
+        self.core.stage = Stage::Ended;
+        self.core.end = Some(End::Now);
+        self.core.finish(cx);
+    }
+
+    /// Whether, and how, the server is to close the socket.
+    pub fn end(&self) -> Option<End> {
+        self.core.end
+    }
+}
+
+/// Sends what was resolved.
+fn put_confirms(number: u16, confirms: &mut Confirms, cx: &mut Context<'_>) {
+    confirms.take(|c| {
+        let (delivery_tag, multiple) = (c.tag, c.multiple);
+        if c.ok {
+            cx.out.put_method(number, &basic::Ack { delivery_tag, multiple });
+        } else {
+            cx.out.put_method(number, &basic::Nack { delivery_tag, multiple, requeue: false });
+        }
+    });
+}

@@ -1,0 +1,107 @@
+//! What a session is told by the configuration and by the server that accepted its socket.
+
+/// How a client may prove who it is, in `connection.start`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mechanism {
+    /// User and password between NULs.
+    Plain,
+    /// A field table with `LOGIN` and `PASSWORD`.
+    AmqPlain,
+    /// No proof: the connection becomes [`Settings::anonymous_login`].
+    Anonymous,
+}
+
+impl Mechanism {
+    /// Its name in `connection.start`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "PLAIN",
+            Self::AmqPlain => "AMQPLAIN",
+            Self::Anonymous => "ANONYMOUS",
+        }
+    }
+}
+
+/// Limits and names that hold for every connection. Shared, never changed while a connection lives.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Server property `product`.
+    pub product: String,
+    /// Server property `version`: clients branch on it, so it is one of RabbitMQ's.
+    pub version: String,
+    /// Server property `platform`.
+    pub platform: String,
+    /// Server property `copyright`.
+    pub copyright: String,
+    /// Server property `information`.
+    pub information: String,
+    /// Server property `cluster_name`.
+    pub cluster_name: String,
+    /// Largest frame offered in `connection.tune`, in bytes; 0 for no limit.
+    pub frame_max: u32,
+    /// Largest frame taken before a client has logged in, in bytes.
+    pub initial_frame_max: u32,
+    /// Most channels offered in `connection.tune`; 0 for no limit.
+    pub channel_max: u16,
+    /// Heartbeat offered in `connection.tune`, in seconds; 0 for none.
+    pub heartbeat_s: u16,
+    /// How long a client may take from the first byte to `connection.open`, in ms.
+    pub handshake_timeout_ms: u64,
+    /// Longest body taken, in bytes.
+    pub max_message_size: u64,
+    /// Users that may only come from this machine.
+    pub loopback_users: Vec<String>,
+    /// In the order they are offered.
+    pub mechanisms: Vec<Mechanism>,
+    /// Who a client is that logs in by [`Mechanism::Anonymous`]: user and password.
+    pub anonymous_login: Option<(String, String)>,
+    /// How long a delivery may stay unacked, in ms, where queue and consumer say nothing.
+    pub consumer_timeout_ms: Option<u64>,
+    /// Most consumers on one channel.
+    pub consumer_max_per_channel: Option<u32>,
+    /// `basic.qos` of a new channel.
+    pub default_prefetch: u16,
+    /// Number of shards; fixed while the process lives.
+    pub shards: usize,
+    /// Bytes waiting for one socket above which nothing more is dispatched to it.
+    pub output_bytes_max: u64,
+    /// The vhost of connections that name none.
+    pub default_vhost: String,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            product: "Leveret".to_owned(),
+            version: "3.13.7".to_owned(),
+            platform: "Rust".to_owned(),
+            copyright: "Copyright (c) the Leveret authors".to_owned(),
+            information: "Licensed under the Apache License 2.0".to_owned(),
+            cluster_name: "leveret@localhost".to_owned(),
+            frame_max: 131_072,
+            initial_frame_max: 8192,
+            channel_max: 2047,
+            heartbeat_s: 60,
+            handshake_timeout_ms: 10_000,
+            max_message_size: 134_217_728,
+            loopback_users: vec!["guest".to_owned()],
+            mechanisms: vec![Mechanism::Plain, Mechanism::AmqPlain, Mechanism::Anonymous],
+            anonymous_login: Some(("guest".to_owned(), "guest".to_owned())),
+            consumer_timeout_ms: Some(1_800_000),
+            consumer_max_per_channel: None,
+            default_prefetch: 0,
+            shards: 1,
+            output_bytes_max: 1 << 20,
+            default_vhost: "/".to_owned(),
+        }
+    }
+}
+
+/// The other end of the socket.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    /// For logs and listings: `127.0.0.1:40012`.
+    pub address: String,
+    /// Whether it is on this machine.
+    pub is_loopback: bool,
+}

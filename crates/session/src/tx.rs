@@ -1,0 +1,153 @@
+//! Transactions: publishes and settlements are kept until `tx.commit`, which hands each shard its part
+//! in one letter.
+//!
+//! A message is routed when it is published, as in RabbitMQ; if it is mandatory and went nowhere it is
+//! returned at the commit. Settled messages leave the channel's unacked ones at once and come back by
+//! `tx.rollback`, which forgets the rest.
+
+use leveret_amqp::method::tx;
+use leveret_broker::message::{Message, Publish, Settle, Settlement, ToShard, shard_of};
+
+use crate::cache::Routed;
+use crate::channel::{Channel, Mode};
+use crate::core::{Context, Core};
+use crate::reply::{self, Fault};
+use crate::settle::entry_is_consumed;
+use crate::unacked::{Entry, Unacked};
+use crate::waiting::{Awaited, Waiting};
+use crate::{direct, returned};
+
+const COMMIT: (u16, u16) = (90, 20);
+
+/// What waits for the commit.
+#[derive(Debug, Default)]
+pub(crate) struct Tx {
+    /// By shard.
+    publishes: Vec<(u32, Publish)>,
+    /// Direct replies, and mandatory messages without a queue (`None`).
+    others: Vec<(Option<direct::Address>, Message)>,
+    settled: Vec<(Entry, Settle)>,
+}
+
+impl Tx {
+    /// Keeps a routed message.
+    pub(crate) fn publish(
+        &mut self,
+        routed: &Routed,
+        head: Publish,
+        message: Message,
+        mandatory: bool,
+    ) {
+        for (shard, targets) in &routed.targets {
+            let message = message.clone();
+            let publish = Publish { targets: targets.clone(), message, ..head.clone() };
+            self.publishes.push((*shard, publish));
+        }
+        if routed.direct.is_some() || (routed.is_unroutable() && mandatory) {
+            self.others.push((routed.direct, message));
+        }
+    }
+
+    /// Keeps settlements.
+    pub(crate) fn settle(
+        &mut self,
+        unacked: &mut Unacked,
+        tag: u64,
+        multiple: bool,
+        how: Settle,
+    ) -> Result<(), Fault> {
+        let settled = &mut self.settled;
+        let mut each = |entry| settled.push((entry, how));
+        if !multiple {
+            each(unacked.take(tag).ok_or_else(|| reply::unknown_tag(tag))?);
+        } else if tag == 0 {
+            unacked.take_all(each);
+        } else if !unacked.take_through(tag, each) {
+            return Err(reply::unknown_tag(tag));
+        }
+        Ok(())
+    }
+
+    /// What was settled and not committed, when the channel goes.
+    pub(crate) fn settled(&self) -> impl Iterator<Item = &Entry> {
+        self.settled.iter().map(|(entry, _)| entry)
+    }
+
+    /// Messages and settlements that wait.
+    pub(crate) fn uncommitted(&self) -> (usize, usize) {
+        (self.publishes.len() + self.others.len(), self.settled.len())
+    }
+}
+
+/// `tx.select`.
+pub(crate) fn select(channel: &mut Channel, cx: &mut Context<'_>) -> Result<(), Fault> {
+    match channel.mode {
+        Mode::Confirm(_) => return Err(reply::confirm_to_tx()),
+        Mode::Plain => channel.mode = Mode::Tx(Box::default()),
+        Mode::Tx(_) => {}
+    }
+    cx.out.put_method(channel.number, &tx::SelectOk);
+    Ok(())
+}
+
+/// `tx.commit`.
+pub(crate) fn commit(
+    core: &mut Core,
+    channel: &mut Channel,
+    cx: &mut Context<'_>,
+) -> Result<(), Fault> {
+    let Mode::Tx(open) = &mut channel.mode else { return Err(reply::not_transactional()) };
+    let kept = std::mem::take(&mut **open);
+    for (to, message) in kept.others {
+        match to {
+            Some(to) => direct::send(to, message, cx),
+            None => returned::no_route(channel.number, core.frame_max, &message, cx),
+        }
+    }
+
+    let shards = core.shards();
+    let mut parts: Vec<(Vec<Publish>, Vec<Settlement>)> = Vec::new();
+    parts.resize_with(shards, Default::default);
+    for (shard, publish) in kept.publishes {
+        parts[shard as usize].0.push(publish);
+    }
+    let mut consumed = 0;
+    for (entry, how) in kept.settled {
+        consumed += u32::from(entry_is_consumed(&entry));
+        let Entry { queue, unacked, offset, .. } = entry;
+        parts[shard_of(queue, shards)].1.push(Settlement { queue, unacked, offset, how });
+    }
+    if consumed > 0 && channel.limit.settled(consumed) {
+        core.resumes = true;
+    }
+
+    let reply = core.reply_to(channel.number);
+    let mut left = 0;
+    for (shard, (messages, settlements)) in parts.into_iter().enumerate() {
+        if !messages.is_empty() || !settlements.is_empty() {
+            left += 1;
+            let letter = ToShard::Commit { reply, messages, settlements };
+            core.batch.letter(shard, shards, core.id, letter, cx.outbox);
+        }
+    }
+    if left == 0 {
+        cx.out.put_method(channel.number, &tx::CommitOk);
+    } else {
+        core.waiting = Some(Waiting {
+            channel: channel.number,
+            method: COMMIT,
+            no_wait: false,
+            what: Awaited::Commit { left },
+        });
+    }
+    Ok(())
+}
+
+/// `tx.rollback`.
+pub(crate) fn rollback(channel: &mut Channel, cx: &mut Context<'_>) -> Result<(), Fault> {
+    let Mode::Tx(open) = &mut channel.mode else { return Err(reply::not_transactional()) };
+    let kept = std::mem::take(&mut **open);
+    channel.unacked.restore(kept.settled.into_iter().map(|(entry, _)| entry));
+    cx.out.put_method(channel.number, &tx::RollbackOk);
+    Ok(())
+}

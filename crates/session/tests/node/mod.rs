@@ -1,0 +1,415 @@
+//! A node of real sessions, shards and the topology's owner, run by hand to quiescence.
+
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use leveret_amqp::content::{ContentHeader, Properties};
+use leveret_amqp::frame::{Decoder, Event};
+use leveret_amqp::method::{Encode, Method, basic, channel, connection, queue};
+use leveret_amqp::outbuf::OutBuf;
+use leveret_amqp::table::{RawTable, Table, Value};
+use leveret_broker::message::*;
+use leveret_broker::{Meta, Shard};
+use leveret_log::MemoryLog;
+use leveret_queue::Time;
+use leveret_session::{Context, End, Peer, Session, Settings};
+use leveret_topology::{Bootstrap, Topology};
+
+pub(crate) const SHARDS: usize = 2;
+
+/// One connection: a session and what its client sent and did not read yet.
+pub(crate) struct Link {
+    pub(crate) session: Session,
+    pub(crate) out: OutBuf,
+    /// Bytes the session left or was not given yet.
+    input: Vec<u8>,
+    /// Bytes the session left in its last turn.
+    left: usize,
+    /// Bytes for the client that make no whole frame yet.
+    partial: Vec<u8>,
+    decoder: Decoder,
+    /// The client reads nothing.
+    pub(crate) is_stuck: bool,
+    is_gone: bool,
+}
+
+pub(crate) struct Node {
+    pub(crate) topology: Topology,
+    meta: Meta,
+    pub(crate) shards: Vec<Shard<MemoryLog>>,
+    pub(crate) now: Time,
+    pub(crate) links: Vec<Link>,
+    pub(crate) settings: Settings,
+    /// Largest read of a socket, in bytes.
+    pub(crate) read_max: usize,
+}
+
+impl Node {
+    pub(crate) fn new() -> Self {
+        let mut topology = Topology::new();
+        topology
+            .bootstrap(&Bootstrap {
+                user: "guest",
+                password: "guest",
+                salt: [1, 2, 3, 4],
+                tags: &["administrator"],
+                vhost: "/",
+                permissions: [".*"; 3],
+            })
+            .expect("a fresh topology");
+        let shards = (0..SHARDS).map(|index| Shard::new(index, SHARDS, MemoryLog::default()));
+        Self {
+            topology,
+            meta: Meta::new(SHARDS),
+            shards: shards.collect(),
+            now: Time::from_ms(1_000_000),
+            links: Vec::new(),
+            settings: Settings { shards: SHARDS, ..Settings::default() },
+            read_max: 64 * 1024,
+        }
+    }
+
+    /// A socket was accepted.
+    pub(crate) fn accept(&mut self, is_loopback: bool) -> usize {
+        let id = ConnectionId::new(self.links.len() as u64);
+        let peer = Peer { address: "127.0.0.1:40000".to_owned(), is_loopback };
+        let settings = Arc::new(self.settings.clone());
+        self.links.push(Link {
+            session: Session::new(id, settings, peer, 42 + id.get(), self.now),
+            out: OutBuf::new(),
+            input: Vec::new(),
+            left: 0,
+            partial: Vec::new(),
+            decoder: Decoder::new(0),
+            is_stuck: false,
+            is_gone: false,
+        });
+        self.links.len() - 1
+    }
+
+    /// A client that can do everything, logged in as guest on vhost "/".
+    pub(crate) fn connect(&mut self) -> usize {
+        self.connect_with(&["consumer_cancel_notify", "connection.blocked"], "\0guest\0guest", "/")
+    }
+
+    pub(crate) fn connect_with(
+        &mut self,
+        capabilities: &[&str],
+        response: &str,
+        vhost: &str,
+    ) -> usize {
+        let link = self.accept(true);
+        self.bytes(link, b"AMQP\x00\x00\x09\x01");
+        let start_ok = client_properties(capabilities);
+        self.say(
+            link,
+            0,
+            &connection::StartOk {
+                client_properties: RawTable::unchecked(&start_ok),
+                mechanism: "PLAIN",
+                response: response.as_bytes(),
+                locale: "en_US",
+            },
+        );
+        let tune = connection::TuneOk { channel_max: 2047, frame_max: 131_072, heartbeat: 60 };
+        self.say(link, 0, &tune);
+        let open = connection::Open { virtual_host: vhost, capabilities: "", insist: false };
+        assert_eq!(self.say(link, 0, &open), "0 connection.open-ok");
+        link
+    }
+
+    /// A connected client with channel 1 open.
+    pub(crate) fn client(&mut self) -> usize {
+        let link = self.connect();
+        self.open(link, 1);
+        link
+    }
+
+    pub(crate) fn open(&mut self, link: usize, number: u16) {
+        let opened = self.say(link, number, &channel::Open { out_of_band: "" });
+        assert_eq!(opened, format!("{number} channel.open-ok"));
+    }
+
+    pub(crate) fn declare(&mut self, link: usize, name: &str) {
+        let said = self.say(link, 1, &queue::Declare { queue: name, ..Default::default() });
+        assert!(said.starts_with(&format!("1 queue.declare-ok {name} ")), "{said}");
+    }
+
+    /// The client sends a method; gives what it is answered, frame by frame, one per line.
+    pub(crate) fn say(&mut self, link: usize, number: u16, method: &impl Encode) -> String {
+        let mut out = OutBuf::new();
+        out.put_method(number, method);
+        self.bytes(link, &out.take_rest())
+    }
+
+    pub(crate) fn publish(&mut self, link: usize, exchange: &str, key: &str, body: &str) -> String {
+        self.publish_with(link, exchange, key, body, &Properties::default(), false)
+    }
+
+    pub(crate) fn publish_with(
+        &mut self,
+        link: usize,
+        exchange: &str,
+        key: &str,
+        body: &str,
+        properties: &Properties,
+        mandatory: bool,
+    ) -> String {
+        let bytes = publish_bytes(1, exchange, key, body.as_bytes(), properties, mandatory);
+        self.bytes(link, &bytes)
+    }
+
+    /// The client sends bytes; gives what it is answered.
+    pub(crate) fn bytes(&mut self, link: usize, bytes: &[u8]) -> String {
+        self.links[link].input.extend_from_slice(bytes);
+        self.run(Outbox::default());
+        self.read(link)
+    }
+
+    /// What the client was sent since it last read.
+    pub(crate) fn read(&mut self, link: usize) -> String {
+        let link = &mut self.links[link];
+        let bytes = std::mem::take(&mut link.partial);
+        let mut at = 0;
+        let mut lines: Vec<String> = Vec::new();
+        if bytes.starts_with(b"AMQP") {
+            lines.push(format!("header {:?}", &bytes[4..8]));
+            at = 8;
+        }
+        while let Some((event, used)) = link.decoder.next(&bytes[at..]).expect("well-formed output")
+        {
+            at += used;
+            match event {
+                Event::Method { channel, payload } => {
+                    let method = Method::decode(payload).expect("a method");
+                    lines.push(format!("{channel} {}", show(&method)));
+                }
+                Event::Header { payload, .. } => {
+                    let header = ContentHeader::decode(payload).expect("a header");
+                    let properties = header.properties.to_owned().expect("properties");
+                    let line = lines.last_mut().expect("a method before");
+                    if properties != Properties::default() {
+                        line.push_str(&format!(" {{{}}}", show_properties(&properties)));
+                    }
+                    line.push_str(" =");
+                }
+                Event::Body { part, .. } => {
+                    let line = lines.last_mut().expect("a header before");
+                    line.push_str(&String::from_utf8_lossy(part));
+                }
+                Event::Heartbeat => lines.push("heartbeat".to_owned()),
+            }
+        }
+        link.partial = bytes[at..].to_vec();
+        lines.join("\n")
+    }
+
+    /// The topology's owner and everybody is told to do this.
+    pub(crate) fn meta(&mut self, letter: ToMeta) {
+        self.run(Outbox { meta: vec![letter], ..Outbox::default() });
+    }
+
+    pub(crate) fn letter(&mut self, link: usize, letter: ToSession) {
+        let mut out = Outbox::default();
+        out.session(ConnectionId::new(link as u64), letter);
+        self.run(out);
+    }
+
+    /// The socket is gone.
+    pub(crate) fn drop_link(&mut self, link: usize) {
+        let mut outbox = Outbox::default();
+        let Self { topology, now, links, .. } = self;
+        let Link { session, out, .. } = &mut links[link];
+        let mut cx = Context { topology, now: *now, out, outbox: &mut outbox };
+        session.disconnected(&mut cx);
+        links[link].is_gone = true;
+        self.run(outbox);
+    }
+
+    pub(crate) fn ended(&self, link: usize) -> Option<End> {
+        self.links[link].session.end()
+    }
+
+    /// Time passes; timers run when they are due.
+    pub(crate) fn later(&mut self, ms: u64) {
+        let end = self.now.after_ms(ms);
+        loop {
+            let next = self.links.iter().filter_map(|link| link.session.next_timeout()).min();
+            let Some(next) = next.filter(|&next| next <= end) else { break };
+            self.now = self.now.max(next);
+            let mut outbox = Outbox::default();
+            for link in &mut self.links {
+                if link.session.next_timeout().is_some_and(|due| due <= self.now) {
+                    let Link { session, out, .. } = link;
+                    let topology = &self.topology;
+                    let now = self.now;
+                    let mut cx = Context { topology, now, out, outbox: &mut outbox };
+                    session.timeout(&mut cx);
+                }
+            }
+            self.run(outbox);
+        }
+        self.now = end;
+        let mut outbox = Outbox::default();
+        for index in 0..SHARDS {
+            outbox.shard(index, ToShard::Continue);
+        }
+        self.run(outbox);
+    }
+
+    /// Runs everybody until nobody has anything to do.
+    pub(crate) fn run(&mut self, mut outbox: Outbox) {
+        loop {
+            let mut moved = false;
+            let Self { topology, now, links, meta, shards, read_max, .. } = self;
+            let mut meta_letters = std::mem::take(&mut outbox.meta);
+            moved |= !meta_letters.is_empty();
+            meta.turn(&mut meta_letters, topology, &mut outbox);
+            for (index, shard) in shards.iter_mut().enumerate() {
+                let (mine, others) = std::mem::take(&mut outbox.shards)
+                    .into_iter()
+                    .partition::<Vec<_>, _>(|(to, _)| *to == index);
+                outbox.shards = others;
+                let mut letters: Vec<ToShard> = mine.into_iter().map(|(_, l)| l).collect();
+                if !letters.is_empty() {
+                    moved = true;
+                    shard.turn(&mut letters, topology, *now, &mut outbox);
+                }
+            }
+            for (to, letter) in std::mem::take(&mut outbox.sessions) {
+                moved = true;
+                let Some(Link { session, out, .. }) = links.get_mut(to.get() as usize) else {
+                    continue;
+                };
+                let mut cx = Context { topology, now: *now, out, outbox: &mut outbox };
+                session.receive(letter, &mut cx);
+            }
+            for link in links.iter_mut() {
+                let Link { session, out, input, left, partial, is_stuck, is_gone, .. } = link;
+                let mut cx = Context { topology, now: *now, out, outbox: &mut outbox };
+                if !*is_gone && !input.is_empty() && session.wants_input() {
+                    // As a socket does: at most one read, and what the last one left.
+                    let given = input.len().min(*read_max + *left);
+                    let mut bytes = Bytes::copy_from_slice(&input[..given]);
+                    session.input(&mut bytes, &mut cx);
+                    let used = given - bytes.len();
+                    input.drain(..used);
+                    *left = given - used;
+                    moved |= used > 0 || given < input.len();
+                }
+                if *is_stuck {
+                    session.flushed(cx.out.len(), false, &mut cx);
+                } else {
+                    let wrote = !cx.out.is_empty();
+                    let rest = cx.out.take_rest();
+                    if !*is_gone {
+                        partial.extend_from_slice(&rest);
+                    }
+                    session.flushed(0, wrote, &mut cx);
+                }
+            }
+            if !moved && outbox.is_empty() {
+                return;
+            }
+        }
+    }
+}
+
+pub(crate) fn client_properties(capabilities: &[&str]) -> Vec<u8> {
+    let mut table = Table::default();
+    for name in capabilities {
+        table.push(*name, Value::Bool(true));
+    }
+    let mut properties = Table::default();
+    properties.push("product", Value::LongStr(b"test".to_vec()));
+    properties.push("capabilities", Value::Table(table));
+    properties.to_bytes()
+}
+
+pub(crate) fn publish_bytes(
+    number: u16,
+    exchange: &str,
+    routing_key: &str,
+    body: &[u8],
+    properties: &Properties,
+    mandatory: bool,
+) -> Vec<u8> {
+    let mut raw = Vec::new();
+    properties.encode(&mut raw);
+    let mut out = OutBuf::new();
+    let publish = basic::Publish { exchange, routing_key, mandatory, ..Default::default() };
+    out.put_method(number, &publish);
+    out.put_header(number, 60, body.len() as u64, &raw);
+    out.put_body(number, &Bytes::copy_from_slice(body), 131_072);
+    out.take_rest()
+}
+
+fn show_properties(p: &Properties) -> String {
+    let mut parts = Vec::new();
+    if let Some(headers) = &p.headers {
+        for (key, value) in headers.iter() {
+            let value = match value {
+                Value::LongStr(text) => String::from_utf8_lossy(text).into_owned(),
+                Value::I64(number) => number.to_string(),
+                other => format!("{other:?}"),
+            };
+            parts.push(format!("{key}={value}"));
+        }
+    }
+    let fields = [
+        ("reply-to", p.reply_to.clone()),
+        ("correlation-id", p.correlation_id.clone()),
+        ("expiration", p.expiration.clone()),
+        ("user-id", p.user_id.clone()),
+        ("mode", p.delivery_mode.map(|mode| mode.to_string())),
+    ];
+    parts.extend(fields.into_iter().filter_map(|(name, v)| Some(format!("{name}={}", v?))));
+    parts.join(" ")
+}
+
+fn star(flag: bool, text: &'static str) -> &'static str {
+    if flag { text } else { "" }
+}
+
+/// A method in one line, without what is of no interest to a test.
+fn show(method: &Method<'_>) -> String {
+    let rest = match method {
+        Method::ConnectionStart(m) => format!(" {}", String::from_utf8_lossy(m.mechanisms)),
+        Method::ConnectionTune(m) => format!(" {} {} {}", m.channel_max, m.frame_max, m.heartbeat),
+        Method::ConnectionClose(m) => {
+            format!(" {} {} ({}.{})", m.reply_code, m.reply_text, m.class_id, m.method_id)
+        }
+        Method::ChannelClose(m) => {
+            format!(" {} {} ({}.{})", m.reply_code, m.reply_text, m.class_id, m.method_id)
+        }
+        Method::ConnectionBlocked(m) => format!(" {}", m.reason),
+        Method::ChannelFlowOk(m) => format!(" {}", m.active),
+        Method::QueueDeclareOk(m) => {
+            format!(" {} {} {}", m.queue, m.message_count, m.consumer_count)
+        }
+        Method::QueuePurgeOk(m) => format!(" {}", m.message_count),
+        Method::QueueDeleteOk(m) => format!(" {}", m.message_count),
+        Method::BasicConsumeOk(m) => format!(" {}", m.consumer_tag),
+        Method::BasicCancel(m) => format!(" {}", m.consumer_tag),
+        Method::BasicCancelOk(m) => format!(" {}", m.consumer_tag),
+        Method::BasicDeliver(m) => {
+            let again = star(m.redelivered, " redelivered");
+            let (tag, key) = (m.delivery_tag, m.routing_key);
+            format!(" {} {tag}{again} '{}' {key}", m.consumer_tag, m.exchange)
+        }
+        Method::BasicGetOk(m) => {
+            let again = star(m.redelivered, " redelivered");
+            let (tag, key) = (m.delivery_tag, m.routing_key);
+            format!(" {tag}{again} '{}' {key} left {}", m.exchange, m.message_count)
+        }
+        Method::BasicReturn(m) => {
+            format!(" {} {} '{}' {}", m.reply_code, m.reply_text, m.exchange, m.routing_key)
+        }
+        Method::BasicAck(m) => format!(" {}{}", m.delivery_tag, star(m.multiple, "*")),
+        Method::BasicNack(m) => format!(" {}{}", m.delivery_tag, star(m.multiple, "*")),
+        _ => String::new(),
+    };
+    format!("{}{rest}", method.name())
+}

@@ -1,0 +1,41 @@
+//! Runs with a name: the corners that must be visited every time, and failures that were found.
+
+use crate::random::Seed;
+use crate::sim::{Failure, Faults, Options, Outcome};
+
+/// A run with a name.
+#[derive(Clone, Copy, Debug)]
+pub struct Scenario {
+    /// What it is about.
+    pub name: &'static str,
+    /// Where to start from.
+    pub seed: Seed,
+    /// How big, and what goes wrong.
+    pub options: Options,
+    /// Steps before all is calm.
+    pub steps: u32,
+}
+
+impl Scenario {
+    /// Runs it to its end.
+    pub fn run(&self) -> Result<Outcome, Failure> {
+        crate::run_seed(self.seed, self.options, self.steps)
+    }
+}
+
+const fn scenario(name: &'static str, seed: u64, options: Options, steps: u32) -> Scenario {
+    Scenario { name, seed: Seed(seed), options, steps }
+}
+
+const QUIET: Options =
+    Options { shards: 1, clients: 1, faults: Faults { reset: 0, stall: 0 }, keeps_lines: false };
+
+/// All of them.
+#[rustfmt::skip] // a table
+pub const SCENARIOS: &[Scenario] = &[
+    scenario("one client, one shard, no faults", 1, QUIET, 3_000),
+    scenario("many clients, one shard",          2, Options { clients: 8, ..QUIET }, 5_000),
+    scenario("many clients, many shards",        3, Options { clients: 8, shards: 4, ..QUIET }, 5_000),
+    scenario("stalled readers",                  4, Options { clients: 4, shards: 2, faults: Faults { reset: 0, stall: 40 }, ..QUIET }, 5_000),
+    scenario("resets all the time",              5, Options { clients: 6, shards: 3, faults: Faults { reset: 100, stall: 0 }, ..QUIET }, 8_000),
+];

@@ -1,0 +1,21 @@
+//! Many seeds, and every scenario.
+
+use leveret_sim::{SCENARIOS, run_seeds};
+
+#[test]
+fn seeds() {
+    let report = run_seeds(0, 60, 3_000).unwrap_or_else(|failure| panic!("{failure}"));
+    // A simulation in which nothing happens would hold all its checks.
+    let totals = report.totals;
+    assert!(totals.acked > 5_000 && totals.nacked > 20 && totals.returned > 50, "{report:?}");
+    assert!(totals.received > 10_000 && totals.resets > 20, "{report:?}");
+}
+
+#[test]
+fn scenarios() {
+    for scenario in SCENARIOS {
+        if let Err(failure) = scenario.run() {
+            panic!("{}: {failure}", scenario.name);
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! Users, passwords and permissions.
+
+use leveret_amqp::reply::ReplyCode;
+use leveret_topology::{
+    Bootstrap, Hashing, PasswordHash, Permission, ResourceKind, Topology, VhostId,
+};
+
+use crate::common::World;
+
+const SALT: [u8; 4] = [1, 2, 3, 4];
+
+fn broker() -> (Topology, VhostId) {
+    let mut topology = Topology::new();
+    let bootstrap = Bootstrap {
+        user: "guest",
+        password: "secret",
+        salt: SALT,
+        tags: &["administrator"],
+        vhost: "/",
+        permissions: [".*", ".*", ".*"],
+    };
+    let vhost = topology.bootstrap(&bootstrap).unwrap();
+    assert_eq!(topology.bootstrap(&bootstrap).unwrap(), vhost);
+    topology.assert_invariants();
+    (topology, vhost)
+}
+
+#[test]
+fn bootstrap() {
+    let (topology, vhost) = broker();
+    let names: Vec<_> = topology.exchanges(vhost).iter().map(|x| x.name.to_string()).collect();
+    let want = [
+        "",
+        "amq.direct",
+        "amq.fanout",
+        "amq.headers",
+        "amq.match",
+        "amq.rabbitmq.trace",
+        "amq.topic",
+    ];
+    assert_eq!(names, want);
+    assert!(topology.exchange(vhost, "amq.rabbitmq.trace").unwrap().internal);
+    let guest = topology.authenticate("guest", "secret").unwrap();
+    assert!(guest.is_administrator() && !guest.may_impersonate());
+    assert_eq!(topology.check_vhost_access("guest", "/").unwrap(), vhost);
+}
+
+#[test]
+fn passwords() {
+    let (mut topology, _) = broker();
+    let refused = |topology: &Topology, user: &str, password: &str| {
+        topology.authenticate(user, password).unwrap_err().to_string()
+    };
+    assert_eq!(refused(&topology, "guest", "Secret"), "user 'guest' - invalid credentials");
+    assert_eq!(refused(&topology, "nobody", "secret"), "user 'nobody' - invalid credentials");
+    assert_eq!(
+        refused(&topology, "guest", ""),
+        "user 'guest' attempted to log in with a blank password, which is prohibited"
+    );
+    // The digests of other algorithms, computed by RabbitMQ's rule: salt, then digest(salt + password).
+    #[rustfmt::skip] // a table
+    let hashes = [
+        (Hashing::Sha256, "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR"),
+        (Hashing::Md5, ""),
+    ];
+    let (hashing, hash) = hashes[0];
+    // RabbitMQ's documentation: the hash of "test12" with salt 908DC60A.
+    topology
+        .add_user("doc", PasswordHash::from_base64("doc", hash, hashing).unwrap(), &[])
+        .unwrap();
+    assert!(topology.authenticate("doc", "test12").is_ok());
+    // No hash at all: no password.
+    let (hashing, hash) = hashes[1];
+    topology
+        .change_password("doc", PasswordHash::from_base64("doc", hash, hashing).unwrap())
+        .unwrap();
+    assert!(topology.authenticate("doc", "test12").is_err());
+    for bad in ["AQID", "not base 64!"] {
+        assert!(PasswordHash::from_base64("doc", bad, Hashing::Sha512).is_err());
+    }
+    let hash = PasswordHash::new("p", SALT);
+    assert_eq!(PasswordHash::from_base64("doc", &hash.to_base64(), hash.hashing()).unwrap(), hash);
+    assert!(!format!("{hash:?}").contains(&hash.to_base64()));
+}
+
+#[test]
+fn vhost_access() {
+    let (mut topology, _) = broker();
+    topology.add_vhost("other").unwrap();
+    for vhost in ["other", "none"] {
+        let error = topology.check_vhost_access("guest", vhost).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            format!("access to vhost '{vhost}' refused for user 'guest'")
+        );
+        assert_eq!(error.reply_code(), ReplyCode::NotAllowed);
+    }
+    let before = topology.access_generation();
+    topology.set_permissions("guest", "other", "", "", "").unwrap();
+    assert_ne!(topology.access_generation(), before);
+    assert!(topology.check_vhost_access("guest", "other").is_ok());
+    topology.clear_permissions("guest", "other").unwrap();
+    assert!(topology.check_vhost_access("guest", "other").is_err());
+    topology.set_permissions("guest", "other", "", "", "").unwrap();
+    topology.delete_vhost("other").unwrap();
+    topology.add_vhost("other").unwrap();
+    assert!(topology.check_vhost_access("guest", "other").is_err(), "another vhost of that name");
+    topology.delete_user("guest").unwrap();
+    assert!(topology.check_vhost_access("guest", "/").is_err());
+    assert_eq!(
+        topology.delete_user("guest").unwrap_err().to_string(),
+        "user 'guest' does not exist"
+    );
+}
+
+#[test]
+#[rustfmt::skip] // a table
+fn patterns() {
+    use Permission::{Configure, Read, Write};
+    let (mut topology, vhost) = broker();
+    topology.set_permissions("guest", "/", "^mine-", "", r"^(?!secret).*|amq\.default").unwrap();
+    let may = |permission, name: &str| topology.check_permission("guest", vhost, permission, name);
+    assert!( may(Configure, "mine-1"));
+    assert!(!may(Configure, "not-mine-1"));
+    assert!(!may(Write,     "mine-1")); // an empty pattern allows nothing
+    assert!( may(Read,      "public"));
+    assert!(!may(Read,      "secret-plan"));
+    assert!(!may(Write,     ""));
+    assert!( may(Read,      "")); // the default exchange is called amq.default
+    assert!(!topology.check_permission("nobody", vhost, Read, "public"));
+
+    let refused = |permission, kind, name: &str| {
+        let error = topology.check_access("guest", vhost, permission, kind, name).unwrap_err();
+        assert_eq!(error.reply_code(), ReplyCode::AccessRefused);
+        error.to_string()
+    };
+    assert_eq!(refused(Configure, ResourceKind::Queue, "q"),
+        "configure access to queue 'q' in vhost '/' refused for user 'guest'");
+    assert_eq!(refused(Write, ResourceKind::Exchange, ""),
+        "write access to exchange 'amq.default' in vhost '/' refused for user 'guest'");
+    assert!(topology.check_access("guest", vhost, Read, ResourceKind::Queue, "q").is_ok());
+
+    let error = topology.set_permissions("guest", "/", "(", "", "").unwrap_err().to_string();
+    assert!(error.starts_with("invalid regular expression '('"), "{error}");
+    assert!(topology.set_permissions("guest", "none", "", "", "").is_err());
+    assert!(topology.set_permissions("none", "/", "", "", "").is_err());
+}
+
+/// A pattern that backtracks without end must not match, nor take for ever.
+#[test]
+fn hostile_patterns_end() {
+    let (mut topology, vhost) = broker();
+    topology.set_permissions("guest", "/", r"^(a+)+\1$", ".*", ".*").unwrap();
+    let name = "a".repeat(200) + "!";
+    assert!(!topology.check_permission("guest", vhost, Permission::Configure, &name));
+}
+
+#[test]
+fn topic_permissions() {
+    use Permission::{Read, Write};
+    let mut world = World::new();
+    let topology = &mut world.topology;
+    topology.add_user("a.b", PasswordHash::new("p", SALT), &["impersonator"]).unwrap();
+    assert!(topology.user("a.b").unwrap().may_impersonate());
+    topology.set_topic_permissions("a.b", "/", "amq.topic", "^{username}-{vhost}", "").unwrap();
+    let may = |topology: &Topology, exchange: &str, permission, key: &str| {
+        let exchange = topology.exchange(world.vhost, exchange).unwrap();
+        topology.check_topic_permission("a.b", exchange, permission, key)
+    };
+    assert!(may(topology, "amq.topic", Write, "a.b-/.x"));
+    assert!(!may(topology, "amq.topic", Write, "axb-/")); // the name is not a pattern
+    assert!(!may(topology, "amq.topic", Read, "a.b-/"));
+    assert!(may(topology, "amq.rabbitmq.trace", Write, "x"), "a topic exchange without limits");
+    topology.set_topic_permissions("a.b", "/", "amq.direct", "^$", "^$").unwrap();
+    assert!(may(topology, "amq.direct", Write, "x"), "only topic exchanges ask");
+    let exchange = topology.exchange(world.vhost, "amq.topic").unwrap();
+    let error = topology.check_topic_access("a.b", exchange, Write, "k").unwrap_err();
+    let want =
+        "write access to topic 'k' in exchange 'amq.topic' in vhost '/' refused for user 'a.b'";
+    assert_eq!((error.to_string().as_str(), error.reply_code()), (want, ReplyCode::AccessRefused));
+    let error = topology.set_topic_permissions("a.b", "/", "none", "", "").unwrap_err();
+    assert_eq!(error.to_string(), "exchange 'none' does not exist in virtual host '/'");
+    topology.clear_topic_permissions("a.b", "/", Some("amq.direct")).unwrap();
+    assert!(!may(topology, "amq.topic", Write, "k"));
+    topology.clear_topic_permissions("a.b", "/", None).unwrap();
+    assert!(may(topology, "amq.topic", Write, "k"));
+}

@@ -1,0 +1,244 @@
+//! Definitions as RabbitMQ writes them, there and back.
+
+use leveret_topology::{Destination, Permission, QueueKind, Routable, Topology};
+use serde_json::{Value as Json, json};
+
+use crate::common::{World, table, text};
+
+/// As `rabbitmqctl export_definitions` of 3.13 writes it, shortened.
+const EXPORTED: &str = r##"{
+  "bindings": [
+    {"arguments": {}, "destination": "orders", "destination_type": "queue", "routing_key": "order.#",
+     "source": "events", "vhost": "/"},
+    {"arguments": {"x-match": "any", "region": "eu", "level": 3}, "destination": "audit",
+     "destination_type": "queue", "routing_key": "", "source": "amq.headers", "vhost": "shop"},
+    {"arguments": {}, "destination": "archive", "destination_type": "exchange", "routing_key": "#",
+     "source": "events", "vhost": "/"}
+  ],
+  "exchanges": [
+    {"arguments": {"alternate-exchange": "lost"}, "auto_delete": false, "durable": true,
+     "internal": false, "name": "events", "type": "topic", "vhost": "/"},
+    {"arguments": {}, "auto_delete": true, "durable": false, "internal": true, "name": "archive",
+     "type": "fanout", "vhost": "/"}
+  ],
+  "global_parameters": [{"name": "cluster_name", "value": "rabbit@old"}],
+  "parameters": [
+    {"component": "vhost-limits", "name": "limits", "value": {"max-connections": 100}, "vhost": "/"},
+    {"component": "operator_policy", "name": "cap", "vhost": "/",
+     "value": {"apply-to": "queues", "definition": {"max-length": 1000}, "pattern": ".*", "priority": 0}},
+    {"component": "shovel", "name": "s", "value": {"src-queue": "orders"}, "vhost": "shop"}
+  ],
+  "permissions": [
+    {"configure": ".*", "read": ".*", "user": "app", "vhost": "/", "write": "^orders"},
+    {"configure": "", "read": ".*", "user": "app", "vhost": "shop", "write": ""}
+  ],
+  "policies": [
+    {"apply-to": "queues", "definition": {"dead-letter-exchange": "lost", "ha-mode": "all"},
+     "name": "dlx", "pattern": "^ord", "priority": 1, "vhost": "/"}
+  ],
+  "queues": [
+    {"arguments": {"x-queue-type": "classic", "x-message-ttl": 60000}, "auto_delete": false,
+     "durable": true, "name": "orders", "type": "classic", "vhost": "/"},
+    {"arguments": {"x-queue-type": "quorum"}, "auto_delete": false, "durable": true,
+     "name": "audit", "type": "quorum", "vhost": "shop"}
+  ],
+  "rabbit_version": "3.13.7",
+  "rabbitmq_version": "3.13.7",
+  "topic_permissions": [
+    {"exchange": "events", "read": ".*", "user": "app", "vhost": "/", "write": "^order"}
+  ],
+  "users": [
+    {"hashing_algorithm": "rabbit_password_hashing_sha256", "limits": {"max-channels": 7},
+     "name": "app", "password_hash": "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR",
+     "tags": ["monitoring", "policymaker"]}
+  ],
+  "vhosts": [
+    {"limits": [], "metadata": {"description": "Default virtual host", "tags": []}, "name": "/"},
+    {"limits": {"max-queues": 5}, "metadata": {"default_queue_type": "quorum"}, "name": "shop"}
+  ]
+}"##;
+
+fn export(topology: &Topology) -> Json {
+    serde_json::from_str(&topology.export_definitions()).unwrap()
+}
+
+#[test]
+fn import() {
+    let mut topology = Topology::new();
+    let imported = topology.import_definitions(EXPORTED).unwrap();
+    topology.assert_invariants();
+    assert_eq!(imported.queues.len(), 2);
+    assert!(imported.changed.is_empty() && imported.skipped.is_empty());
+    assert_eq!((imported.counts["bindings"], imported.counts["parameters"]), (3, 3));
+
+    let vhost = topology.check_vhost_access("app", "/").unwrap();
+    let app = topology.authenticate("app", "test12").unwrap();
+    assert!(app.has_tag("monitoring") && app.has_tag("policymaker") && !app.is_administrator());
+    assert_eq!(app.limits["max-channels"], 7);
+    assert!(topology.check_permission("app", vhost, Permission::Write, "orders"));
+    assert!(!topology.check_permission("app", vhost, Permission::Write, "other"));
+    let events = topology.exchange(vhost, "events").unwrap();
+    assert!(!topology.check_topic_permission("app", events, Permission::Write, "other"));
+    let orders = topology.queue(vhost, "orders").unwrap();
+    assert_eq!((orders.policy(), orders.operator_policy()), (Some("dlx"), Some("cap")));
+    assert_eq!(orders.dead_letter(), Some(("lost", None)));
+    assert_eq!(orders.options().message_ttl_ms, Some(60_000));
+    assert_eq!(orders.options().max_length, Some(1000));
+    let mut route = leveret_topology::Route::default();
+    let message = Routable { key: "order.new", ..Routable::default() };
+    topology.route(vhost, events.id, &message, &mut route);
+    assert_eq!(route.queues.as_slice(), [orders.id]);
+
+    let shop = topology.vhost("shop").unwrap();
+    assert_eq!((shop.max_queues(), shop.default_queue_type), (Some(5), Some(QueueKind::Quorum)));
+    assert_eq!(topology.queue(shop.id, "audit").unwrap().kind, QueueKind::Quorum);
+    assert_eq!(topology.vhost("/").unwrap().max_connections(), Some(100));
+    assert_eq!(topology.vhost("/").unwrap().description, "Default virtual host");
+}
+
+/// What is exported says the same when it is imported; importing it again changes nothing.
+#[test]
+fn there_and_back() {
+    let mut first = Topology::new();
+    first.import_definitions(EXPORTED).unwrap();
+    let document = export(&first);
+    let mut second = Topology::new();
+    let imported = second.import_definitions(&document.to_string()).unwrap();
+    assert_eq!(imported.queues.len(), 2);
+    assert_eq!(export(&second), document);
+    let again = second.import_definitions(&document.to_string()).unwrap();
+    assert!(again.queues.is_empty());
+    assert_eq!(export(&second), document);
+    second.assert_invariants();
+
+    // Beside our own keys, every entry of RabbitMQ's is there again.
+    let original: Json = serde_json::from_str(EXPORTED).unwrap();
+    for category in ["exchanges", "queues", "permissions", "topic_permissions", "policies", "users"]
+    {
+        for entry in original[category].as_array().unwrap() {
+            let mut entry = entry.clone();
+            // The policy's kind of queue is told, ours has its arguments in another order.
+            entry.as_object_mut().unwrap().remove("limits");
+            let all = document[category].as_array().unwrap();
+            let there = all.iter().any(|own| {
+                entry.as_object().unwrap().iter().all(|(key, value)| &own[key] == value)
+            });
+            assert!(there, "{category}: {entry} in {all:?}");
+        }
+    }
+    assert_eq!(document["global_parameters"], original["global_parameters"]);
+    assert_eq!(document["original_cluster_name"], "rabbit@old");
+    assert_eq!(document["bindings"].as_array().unwrap().len(), 3);
+}
+
+#[test]
+fn what_is_not_exported() {
+    let mut world = World::new();
+    world.queue("q");
+    let own = world.queue_spec("own");
+    let own = leveret_topology::QueueSpec { exclusive_owner: Some(1), ..own };
+    world.topology.declare_queue(own).unwrap();
+    world.bind("amq.direct", "q", "k");
+    let to = Destination::Queue("own");
+    world.try_bind("amq.direct", to, "k", table([("a", text("b"))])).unwrap();
+    let document = export(&world.topology);
+    assert_eq!(document["exchanges"], json!([]));
+    assert_eq!(document["queues"].as_array().unwrap().len(), 1);
+    assert_eq!(document["bindings"].as_array().unwrap().len(), 1);
+    assert_eq!(document["rabbitmq_definition_format"], "cluster");
+}
+
+/// A policy that comes with definitions changes queues that were there.
+#[test]
+fn changed_queues_are_told() {
+    let mut world = World::new();
+    let q = world.queue("q");
+    world.queue("other");
+    let definitions = json!({
+        "policies": [{
+            "vhost": "/", "name": "p", "pattern": "^q", "definition": { "max-length": 1 },
+        }],
+        "queues": [{ "vhost": "/", "name": "q2" }],
+    });
+    let imported = world.topology.import_definitions(&definitions.to_string()).unwrap();
+    assert_eq!(imported.changed, [q]);
+    let q2 = world.topology.queue(world.vhost, "q2").unwrap();
+    assert!(q2.durable, "queues are durable unless told otherwise");
+    assert_eq!(imported.queues, [q2.id]);
+    assert_eq!(q2.policy(), Some("p"));
+}
+
+#[test]
+fn old_and_odd_forms() {
+    let mut topology = Topology::new();
+    let imported = topology.import_definitions("").unwrap();
+    assert!(imported.counts.is_empty());
+    // 3.5: tags as text, MD5, no metadata, arguments as an empty array; null for what is missing.
+    let old = json!({
+        "users": [
+            { "name": "old", "password_hash": "AQIDBP0nL7ICL7LBvInMJrQnsEU=", "tags": "administrator, x" },
+            { "name": "none", "tags": [] },
+            { "name": "plain", "password": "in the clear", "tags": [] },
+        ],
+        "vhosts": [{ "name": "/", "tracing": false }],
+        "exchanges": [
+            { "vhost": "/", "name": "", "type": "direct" },
+            { "vhost": "/", "name": "amq.topic", "type": "topic" },
+            { "vhost": "/", "name": "x", "type": "direct", "arguments": [], "internal": null },
+        ],
+        "queues": [{ "vhost": "/", "name": "amq.gen-1" }],
+        "parameters": null,
+    });
+    let document = format!("\u{feff}{old}");
+    let imported = topology.import_definitions(&document).unwrap();
+    assert_eq!(imported.skipped.len(), 3);
+    let old = topology.user("old").unwrap();
+    assert!(old.is_administrator() && old.has_tag("x"));
+    assert!(topology.authenticate("none", "x").is_err());
+    assert!(topology.authenticate("plain", "in the clear").is_ok());
+    topology.assert_invariants();
+}
+
+#[test]
+#[rustfmt::skip] // a table
+fn bad_definitions() {
+    let refuse = |document: &str, want: &str| {
+        let mut world = World::new();
+        let error = world.topology.import_definitions(document).unwrap_err();
+        world.topology.assert_invariants();
+        let text = error.to_string();
+        assert!(text.starts_with(want), "{text}");
+    };
+    refuse("{", "definitions: not JSON: ");
+    refuse("[]", "definitions: expected an object");
+    refuse(r#"{"queues": {}}"#, "queues: expected an array");
+    refuse(r#"{"queues": [1]}"#, "queues[0]: expected an object");
+    refuse(r#"{"queues": [{"vhost": "/", "name": "q"}, {"vhost": "/"}]}"#,
+        "queues[1]: key 'name' must be given, as a string");
+    refuse(r#"{"queues": [{"vhost": "none", "name": "q"}]}"#,
+        "queues[0]: Please create virtual host \"none\" prior to importing definitions.");
+    refuse(r#"{"queues": [{"vhost": "/", "name": "q", "arguments": {"x-expires": 0}}]}"#,
+        "queues[0]: invalid arg 'x-expires' for queue 'q' in vhost '/': {value_zero,0}");
+    refuse(r#"{"exchanges": [{"vhost": "/", "name": "x", "type": "none"}]}"#,
+        "exchanges[0]: unknown exchange type 'none'");
+    refuse(r#"{"bindings": [{"vhost": "/", "source": "amq.direct", "destination": "q", "destination_type": "queue"}]}"#,
+        "bindings[0]: no queue 'q' in vhost '/'");
+    refuse(r#"{"bindings": [{"vhost": "/", "source": "amq.direct", "destination": "q", "destination_type": "topic"}]}"#,
+        "bindings[0]: key 'destination_type' must be 'queue' or 'exchange'");
+    refuse(r#"{"users": [{"name": "u", "password_hash": "AQIDBAU=", "hashing_algorithm": "sha1"}]}"#,
+        "users[0]: unknown hashing algorithm 'sha1'");
+    refuse(r#"{"permissions": [{"user": "none", "vhost": "/", "configure": "", "write": "", "read": ""}]}"#,
+        "permissions[0]: user 'none' does not exist");
+    refuse(r#"{"policies": [{"vhost": "/", "name": "p", "pattern": "", "definition": {"x": 1}}]}"#,
+        "policies[0]: Validation failed");
+}
+
+/// What came before the entry has been applied, and is told.
+#[test]
+fn what_was_applied_before_an_error() {
+    let mut world = World::new();
+    let document = r#"{"queues": [{"vhost": "/", "name": "q"}, {"vhost": "/", "name": 1}]}"#;
+    let error = world.topology.import_definitions(document).unwrap_err();
+    assert_eq!(error.applied.queues.len(), 1);
+    assert!(world.topology.queue(world.vhost, "q").is_some());
+}

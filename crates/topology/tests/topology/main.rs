@@ -1,0 +1,9 @@
+//! The topology as its users see it.
+
+mod access;
+mod common;
+mod declare;
+mod definitions;
+mod policies;
+mod routing;
+mod scale;

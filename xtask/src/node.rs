@@ -1,0 +1,83 @@
+//! A node of our own for a chore: started on a free port, stopped when it is dropped.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+
+use crate::root;
+use crate::steps::{cargo, succeed};
+
+/// Longest time from start to ready; the promise is a tenth of a second.
+const START: Duration = Duration::from_secs(10);
+
+/// A running node.
+pub(crate) struct Node {
+    child: Child,
+    data_dir: PathBuf,
+    /// Where it speaks AMQP.
+    pub(crate) address: SocketAddr,
+}
+
+/// Builds the program as users run it.
+pub(crate) fn build() -> anyhow::Result<()> {
+    succeed(&mut cargo(&["build", "--quiet", "--release", "--package", "leveret"]))
+}
+
+/// The program that [`build`] makes.
+pub(crate) fn program() -> Command {
+    Command::new(root().join("target/release/leveret"))
+}
+
+impl Node {
+    /// Starts the built program with these words after `serve`.
+    pub(crate) fn start(words: &[&str]) -> anyhow::Result<Self> {
+        // Ask the system for a free port, and give it back for the node to take.
+        let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
+        let data_dir = root().join(format!("target/node-{}", address.port()));
+        std::fs::create_dir_all(&data_dir)?;
+        let log = std::fs::File::create(data_dir.join("output"))?;
+        let child = program()
+            .arg("serve")
+            .args(["--port", &address.to_string()])
+            .arg("--data-dir")
+            .arg(&data_dir)
+            .args(words)
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .stdin(Stdio::null())
+            .spawn()
+            .context("starting the node")?;
+        let mut node = Self { child, data_dir, address };
+        node.await_ready()?;
+        Ok(node)
+    }
+
+    fn await_ready(&mut self) -> anyhow::Result<()> {
+        let deadline = Instant::now() + START;
+        while TcpStream::connect(self.address).is_err() {
+            if let Some(status) = self.child.try_wait()? {
+                bail!("the node ended with {status}:\n{}", self.output());
+            }
+            if Instant::now() > deadline {
+                bail!("the node is not ready after {START:?}:\n{}", self.output());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+
+    fn output(&self) -> String {
+        std::fs::read_to_string(self.data_dir.join("output")).unwrap_or_default()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.data_dir);
+    }
+}

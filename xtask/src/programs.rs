@@ -1,0 +1,49 @@
+//! Chores that are programs of the workspace: the simulator, the player of conversations, the load
+//! tool.
+
+use std::process::{Command, ExitCode};
+
+use anyhow::Context as _;
+
+use crate::node::{self, Node};
+use crate::steps::{Count, cargo, counted};
+
+/// Runs the simulator with these words.
+pub(crate) fn sim(words: &[String]) -> anyhow::Result<ExitCode> {
+    exit(cargo(&["run", "--quiet", "--release", "--package", "leveret-sim", "--"]).args(words))
+}
+
+/// Plays every conversation to a new node.
+pub(crate) fn conform(words: &[String]) -> anyhow::Result<ExitCode> {
+    node::build()?;
+    let node = Node::start(&[])?;
+    exit(player(&node.address.to_string()).args(words))
+}
+
+/// As [`conform`], counted.
+pub(crate) fn conform_counted() -> anyhow::Result<Count> {
+    node::build()?;
+    let node = Node::start(&[])?;
+    counted(&mut player(&node.address.to_string()))
+}
+
+/// Plays or records with these words alone: the broker is the one they name.
+pub(crate) fn script(words: &[String]) -> anyhow::Result<ExitCode> {
+    exit(cargo(&["run", "--quiet", "--package", "leveret-conform", "--"]).args(words))
+}
+
+/// Runs the load tool with these words.
+pub(crate) fn load(words: &[String]) -> anyhow::Result<ExitCode> {
+    node::build()?;
+    exit(node::program().arg("perf").args(words))
+}
+
+fn player(address: &str) -> Command {
+    cargo(&["run", "--quiet", "--package", "leveret-conform", "--", "--address", address])
+}
+
+fn exit(command: &mut Command) -> anyhow::Result<ExitCode> {
+    let status = command.status().context("running a program of the workspace")?;
+    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
+}
