@@ -50,6 +50,8 @@ struct Place {
     end: End,
     /// The consumer knows that the broker has read its ack or reject.
     is_certain: bool,
+    /// The connection it was given to last: what others still say of it is out of date.
+    holder: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -240,6 +242,7 @@ impl Shadow {
         place.given += 1;
         place.end = if no_ack { End::Acked } else { End::None };
         place.is_certain = no_ack;
+        place.holder = connection;
         totals.given += 1;
         if is_certain {
             return Err(format!("{what} came again after it was settled"));
@@ -304,8 +307,15 @@ impl Shadow {
     }
 
     /// A client has sent its settlement.
-    pub(crate) fn settled(&mut self, message: MessageIndex, queue: QueueIndex, how: Settled) {
-        if let Some(place) = self.places.get_mut(&(message, queue)) {
+    pub(crate) fn settled(
+        &mut self,
+        connection: u64,
+        message: MessageIndex,
+        queue: QueueIndex,
+        how: Settled,
+    ) {
+        let place = self.places.get_mut(&(message, queue));
+        if let Some(place) = place.filter(|place| place.holder == connection) {
             place.end = match how {
                 Settled::Ack => End::Acked,
                 Settled::Reject => End::Rejected,
@@ -315,8 +325,9 @@ impl Shadow {
     }
 
     /// The broker has read the ack or reject of this message.
-    pub(crate) fn certain(&mut self, message: MessageIndex, queue: QueueIndex) {
+    pub(crate) fn certain(&mut self, connection: u64, message: MessageIndex, queue: QueueIndex) {
         if let Some(place) = self.places.get_mut(&(message, queue))
+            && place.holder == connection
             && place.end != End::None
         {
             place.is_certain = true;

@@ -87,6 +87,8 @@ enum Source {
 pub(crate) struct Channel {
     /// Names it as a publisher: numbers of channels are used again, these are not.
     pub(crate) publisher: u32,
+    /// The broker's name for its connection.
+    connection: u64,
     /// Answers to come, each with what was sent before its command.
     awaited: VecDeque<(Awaited, Vec<Sent>)>,
     pub(crate) is_confirming: bool,
@@ -114,9 +116,10 @@ pub(crate) enum Sent {
 }
 
 impl Channel {
-    pub(crate) fn new(publisher: u32) -> Self {
+    pub(crate) fn new(publisher: u32, connection: u64) -> Self {
         Self {
             publisher,
+            connection,
             awaited: VecDeque::from([(Awaited::Open, Vec::new())]),
             is_confirming: false,
             next_confirm: 1,
@@ -166,9 +169,9 @@ impl Channel {
     /// The connection was closed in order: everything that was sent was read.
     pub(crate) fn everything_was_read(&mut self, shadow: &mut Shadow) {
         for (_, before) in self.awaited.drain(..) {
-            were_read(&before, shadow);
+            were_read(self.connection, &before, shadow);
         }
-        were_read(&self.sent, shadow);
+        were_read(self.connection, &self.sent, shadow);
     }
 
     /// Takes a delivery out of those that wait, and tells the model how it ended.
@@ -179,7 +182,7 @@ impl Channel {
         if let Some(consumer) = consumer.and_then(|tag| self.consumers.get_mut(&tag)) {
             consumer.unacked -= 1;
         }
-        shadow.settled(message, queue, how);
+        shadow.settled(self.connection, message, queue, how);
         self.sent.push(Sent::Settlement(message, queue));
     }
 
@@ -247,7 +250,7 @@ impl Channel {
                 return Err(format!("{} came, awaited is {awaited:?}", answer.name()));
             }
         }
-        were_read(&before.unwrap_or_default(), world.shadow);
+        were_read(self.connection, &before.unwrap_or_default(), world.shadow);
         Ok(())
     }
 
@@ -361,11 +364,11 @@ impl Channel {
 }
 
 /// The broker has read these.
-fn were_read(sent: &[Sent], shadow: &mut Shadow) {
+fn were_read(connection: u64, sent: &[Sent], shadow: &mut Shadow) {
     for &sent in sent {
         match sent {
             Sent::Publish(message) => shadow.known(message),
-            Sent::Settlement(message, queue) => shadow.certain(message, queue),
+            Sent::Settlement(message, queue) => shadow.certain(connection, message, queue),
         }
     }
 }

@@ -155,7 +155,7 @@ impl Client {
 
     fn open(&mut self, number: u16, world: &mut World<'_>) {
         *world.next_publisher += 1;
-        self.channels.insert(number, Channel::new(*world.next_publisher));
+        self.channels.insert(number, Channel::new(*world.next_publisher, self.connection));
         self.put_method(number, channel::Open { out_of_band: "" });
     }
 
