@@ -60,6 +60,10 @@ pub struct Peer {
     pub heartbeats: u64,
     /// Largest whole frame the broker may send.
     pub frame_max: u32,
+    /// Channels agreed on.
+    pub channel_max: u32,
+    /// The connection is open.
+    pub is_running: bool,
     /// Closes are answered by the script, not by this peer.
     pub is_manual: bool,
     has_ended: bool,
@@ -95,6 +99,8 @@ impl Peer {
             arrivals: 0,
             heartbeats: 0,
             frame_max: u32::MAX,
+            channel_max: 2047,
+            is_running: false,
             is_manual: false,
             has_ended: false,
             expects_end: false,
@@ -137,6 +143,7 @@ impl Peer {
             Ok(Input::Nothing) => false,
             Ok(Input::End) | Err(_) => {
                 self.has_ended = true;
+                self.is_running = false;
                 if !self.input.is_empty() {
                     let rest = format!("the stream ended inside a frame: {:?}", self.input);
                     self.put(0, Event::Violation(rest));
@@ -256,6 +263,11 @@ impl Peer {
             }
             Ok(message) => {
                 let name = message.method.name.as_str();
+                match name {
+                    "connection.open-ok" => self.is_running = true,
+                    "connection.close" | "connection.close-ok" => self.is_running = false,
+                    _ => {}
+                }
                 match name {
                     "channel.close" if !self.is_manual => self.reply(channel, [0, 20, 0, 41]),
                     "connection.close" if !self.is_manual => {

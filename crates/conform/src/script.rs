@@ -193,7 +193,10 @@ impl Conversation {
 
     /// It opens its own first connection.
     pub fn is_bare(&self) -> bool {
-        matches!(self.blocks.get(1).map(|b| &b.action), Some(Action::Tcp(_) | Action::Connect(..)))
+        match self.blocks.get(1).map(|b| &b.action) {
+            Some(Action::Tcp(name) | Action::Connect(name, _)) => name == "a",
+            _ => false,
+        }
     }
 
     /// Queues and exchanges that it may leave behind: (is a queue, name).
@@ -282,6 +285,23 @@ impl Action {
 }
 
 impl Send {
+    /// The broker answers it, one way or another.
+    pub fn has_answer(&self) -> bool {
+        let What::Call(call) = &self.what else { return true };
+        let is_quiet = matches!(
+            call.name.as_str(),
+            "basic.publish"
+                | "basic.ack"
+                | "basic.nack"
+                | "basic.reject"
+                | "channel.close-ok"
+                | "connection.close-ok"
+                | "connection.tune-ok"
+                | "basic.recover-async"
+        );
+        !is_quiet && !call.args.contains(&Item::Text(b"no-wait".to_vec()))
+    }
+
     fn parse(line: &str) -> Result<Self, String> {
         let (is_poll, line) = match line.strip_prefix("poll ") {
             Some(rest) => (true, rest.trim()),
