@@ -20,6 +20,8 @@ pub(crate) type Check<T = ()> = Result<T, String>;
 /// What the publisher knows of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Knowledge {
+    /// It was sent in a transaction that is not committed, and perhaps never will be.
+    Held,
     /// It was sent.
     Sent,
     /// An answer to something later on the channel came: the broker has read it.
@@ -83,6 +85,8 @@ pub struct Totals {
     pub nacked: u64,
     /// Messages that came back as unroutable.
     pub returned: u64,
+    /// Messages of transactions that were committed.
+    pub committed: u64,
     /// Messages that shards gave out.
     pub given: u64,
     /// Messages that clients got.
@@ -97,6 +101,7 @@ impl Totals {
         self.acked += other.acked;
         self.nacked += other.nacked;
         self.returned += other.returned;
+        self.committed += other.committed;
         self.given += other.given;
         self.received += other.received;
         self.resets += other.resets;
@@ -155,15 +160,24 @@ impl Shadow {
         publisher: u32,
         size: usize,
         targets: Vec<QueueIndex>,
+        is_held: bool,
     ) -> MessageIndex {
         self.totals.published += 1;
-        let knowledge = Knowledge::Sent;
+        let knowledge = if is_held { Knowledge::Held } else { Knowledge::Sent };
         self.messages.push(Message { publisher, size, targets, knowledge, returned: false });
         self.messages.len() - 1
     }
 
     pub(crate) fn message(&self, message: MessageIndex) -> Check<&Message> {
         self.messages.get(message).ok_or_else(|| format!("message {message} was never published"))
+    }
+
+    /// The transaction of this message is about to be committed.
+    pub(crate) fn commit(&mut self, message: MessageIndex) {
+        if let Some(message) = self.messages.get_mut(message) {
+            message.knowledge = Knowledge::Sent;
+        }
+        self.totals.committed += 1;
     }
 
     /// The broker has read this message.
@@ -233,6 +247,9 @@ impl Shadow {
         let is_dead_letter = queue == DEAD && targets.iter().any(|&t| queues[t].dead_letters);
         if !targets.contains(&queue) && !is_dead_letter {
             return Err(format!("phantom: {what} was not sent there"));
+        }
+        if knowledge == Knowledge::Held {
+            return Err(format!("phantom: {what} was not committed"));
         }
         if knowledge == Knowledge::Nacked && targets.len() == 1 && !is_dead_letter {
             return Err(format!("phantom: {what} was nacked"));
@@ -341,7 +358,7 @@ impl Shadow {
                 Knowledge::Acked => true,
                 // Without a confirm a full queue may refuse in silence.
                 Knowledge::Read => !message.targets.iter().any(|&t| self.queues[t].refuses),
-                Knowledge::Sent | Knowledge::Nacked => false,
+                Knowledge::Held | Knowledge::Sent | Knowledge::Nacked => false,
             };
             let steady = message.targets.iter().filter(|&&queue| !self.queues[queue].loses);
             for &queue in steady.filter(|_| is_promised) {
