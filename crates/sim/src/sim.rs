@@ -354,7 +354,7 @@ impl Sim {
     fn connect(&mut self) {
         let room = 1 << (10 + self.schedule.below(7));
         let connection = self.node.connect(self.schedule.next(), room, self.now);
-        let client = Client::new(self.next_client, self.options.lines > 0);
+        let client = Client::new(self.next_client, connection.get(), self.options.lines > 0);
         self.next_client += 1;
         if self.is_alarmed {
             self.node.tell(connection, blocked(true));
