@@ -13,6 +13,7 @@ mod steps;
 mod suite;
 mod tidy;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
@@ -96,6 +97,7 @@ fn done(result: anyhow::Result<()>) -> anyhow::Result<ExitCode> {
 }
 
 /// The directory of the workspace.
-fn root() -> &'static std::path::Path {
-    std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+fn root() -> &'static Path {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    own.parent().unwrap_or(own)
 }

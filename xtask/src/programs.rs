@@ -6,6 +6,7 @@ use std::process::{Command, ExitCode};
 use anyhow::Context as _;
 
 use crate::node::{self, Node};
+use crate::root;
 use crate::steps::{Count, cargo, counted};
 
 /// Runs the simulator with these words.
@@ -15,15 +16,13 @@ pub(crate) fn sim(words: &[String]) -> anyhow::Result<ExitCode> {
 
 /// Plays every conversation to a new node.
 pub(crate) fn conform(words: &[String]) -> anyhow::Result<ExitCode> {
-    node::build()?;
-    let node = Node::start(&[])?;
+    let node = node_for_scripts()?;
     exit(player(&node.address.to_string()).args(words))
 }
 
 /// As [`conform`], counted.
 pub(crate) fn conform_counted() -> anyhow::Result<Count> {
-    node::build()?;
-    let node = Node::start(&[])?;
+    let node = node_for_scripts()?;
     counted(&mut player(&node.address.to_string()))
 }
 
@@ -36,6 +35,13 @@ pub(crate) fn script(words: &[String]) -> anyhow::Result<ExitCode> {
 pub(crate) fn load(words: &[String]) -> anyhow::Result<ExitCode> {
     node::build()?;
     exit(node::program().arg("perf").args(words))
+}
+
+/// A new node that holds the users and policies the conversations count on.
+fn node_for_scripts() -> anyhow::Result<Node> {
+    node::build()?;
+    let definitions = root().join("tests/scripts/definitions.json");
+    Node::start(&["--load-definitions", &definitions.to_string_lossy()])
 }
 
 fn player(address: &str) -> Command {

@@ -64,6 +64,11 @@ impl Consumer {
         &self.connection
     }
 
+    /// Says goodbye to the broker.
+    pub(crate) fn close(self) -> Result<(), Error> {
+        self.connection.close()
+    }
+
     /// Consumes until the limit is reached or `stop` is set. Acks what is left.
     pub(crate) fn run(&mut self, tally: &Tally, stop: &AtomicBool) -> Result<(), Error> {
         let mut pace = self.rate.map(|rate| Pace::new(rate, Instant::now()));

@@ -69,6 +69,11 @@ impl Producer {
         &self.connection
     }
 
+    /// Says goodbye to the broker.
+    pub(crate) fn close(self) -> Result<(), Error> {
+        self.connection.close()
+    }
+
     /// Publishes until the limit is reached or `stop` is set, then waits for the last confirms.
     pub(crate) fn run(&mut self, tally: &Tally, stop: &AtomicBool) -> Result<(), Error> {
         let mut pace = self.rate.map(|rate| Pace::new(rate, Instant::now()));

@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(6);
 /// Consumers are done when nothing has come for this long after the last publish.
 const DRAINED: Duration = Duration::from_millis(300);
 /// How long draining may take when the run has a time limit, and when it has none.
-const DRAIN_MAX: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(600)];
+const DRAIN_MAX: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(600)];
 
 /// What a run has given.
 #[derive(Clone, Debug)]
@@ -151,10 +151,18 @@ pub(crate) fn run(
         }
         watch.watch()
     });
-    match shared.failure.lock().unwrap_or_else(PoisonError::into_inner).take() {
-        Some(error) => Err(error),
-        None => Ok(outcome),
+    if let Some(error) = shared.failure.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        return Err(error);
     }
+    // A goodbye makes sure that the broker has taken all that was written. The measurement is over,
+    // so whether it answers matters no more.
+    for producer in producers {
+        let _ = producer.close();
+    }
+    for consumer in consumers {
+        let _ = consumer.close();
+    }
+    Ok(outcome)
 }
 
 struct Watch<'a> {

@@ -22,6 +22,8 @@ use crate::threads::Threads;
 /// What a node is started with: the configuration, made definite.
 #[derive(Debug)]
 pub struct Options {
+    /// Held while the process lives: the data directory is ours alone.
+    pub directory_lock: std::fs::File,
     /// AMQP listeners.
     pub listeners: Vec<SocketAddr>,
     /// Threads that run turns.
@@ -44,7 +46,7 @@ pub struct Options {
 const STOP_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Runs a node until a signal or `leveret ctl stop` ends it.
-pub fn run(options: Options) -> anyhow::Result<()> {
+pub fn run(mut options: Options) -> anyhow::Result<()> {
     let files = raise_file_limit();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async move {
@@ -58,8 +60,11 @@ pub fn run(options: Options) -> anyhow::Result<()> {
                      choose another port with listeners.tcp.default"
                 )
             })?;
-            sockets.push((address, socket));
+            sockets.push(socket);
         }
+        // Port 0 means that the system chose one; from here on it is the one that counts.
+        options.listeners = sockets.iter().map(|it| it.local_addr()).collect::<Result<_, _>>()?;
+        options.about.listeners.clone_from(&options.listeners);
         // The main thread runs turns too: those of the control socket and of the stop.
         let more = install_runner(Arc::clone(&node));
         tokio::spawn(keep_working(more));
@@ -70,16 +75,16 @@ pub fn run(options: Options) -> anyhow::Result<()> {
         control::listen(&options.control, Arc::clone(&node), about, Arc::clone(&stop))?;
         let open = Arc::new(AtomicUsize::new(0));
         let mut accepting = Vec::new();
-        for (_, socket) in sockets {
+        for socket in sockets {
             let listener = tokio::net::TcpListener::from_std(socket)?;
             let (node, threads) = (Arc::clone(&node), Arc::clone(&threads));
             let (sockets, open) = (options.sockets.clone(), Arc::clone(&open));
             accepting.push(tokio::spawn(accept(listener, node, threads, sockets, open)));
         }
-        announce_ready(&options.listeners, started, files);
-
+        // Before the ready line: who reads it may send a signal at once.
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
+        announce_ready(&options.listeners, started, files);
         tokio::select! {
             _ = terminate.recv() => tracing::info!("stopping: SIGTERM"),
             _ = interrupt.recv() => tracing::info!("stopping: SIGINT"),

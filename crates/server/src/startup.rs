@@ -62,7 +62,9 @@ pub(crate) fn options(config: &Config, started: Instant) -> anyhow::Result<Optio
             data_dir.display()
         )
     })?;
+    let directory_lock = lock(&data_dir)?;
     Ok(Options {
+        directory_lock,
         listeners: listeners.clone(),
         threads,
         settings: settings(config, shards),
@@ -97,6 +99,25 @@ pub(crate) fn options(config: &Config, started: Instant) -> anyhow::Result<Optio
             started,
         },
     })
+}
+
+/// Keeps a second node out of the data directory. The system lets go of the lock when the process ends,
+/// however it ends.
+fn lock(data_dir: &Path) -> anyhow::Result<std::fs::File> {
+    let path = data_dir.join("leveret.lock");
+    let file = std::fs::OpenOptions::new().create(true).append(true).open(&path);
+    let file = file.with_context(|| format!("cannot open {}", path.display()))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(std::fs::TryLockError::WouldBlock) => anyhow::bail!(
+            "a node is running with the data directory {} already; \
+             stop it, or choose another directory with --data-dir",
+            data_dir.display()
+        ),
+        Err(std::fs::TryLockError::Error(error)) => {
+            Err(error).with_context(|| format!("cannot lock {}", path.display()))
+        }
+    }
 }
 
 fn settings(config: &Config, shards: usize) -> Settings {

@@ -4,6 +4,7 @@ use leveret_amqp::method::{basic, connection, exchange, queue, tx};
 use leveret_broker::message::Reply;
 
 use crate::core::{Context, Core};
+use crate::declare::send_declare;
 use crate::reply::{self, Fault};
 use crate::session::Session;
 use crate::waiting::{Awaited, Waiting};
@@ -52,16 +53,19 @@ impl Session {
         let says = !no_wait;
         if let (Awaited::Consume { slot, .. }, Reply::Refused { .. } | Reply::Gone) =
             (&what, &reply)
+            && let Some(consumer) = core.consumers.remove(*slot)
         {
-            if let Some(consumer) = core.consumers.remove(*slot) {
-                consume::forget(channel, *slot, &consumer.tag);
-            }
+            consume::forget(channel, *slot, &consumer.tag);
         }
         let vhost = &core.identity.vhost_name;
         match (what, reply) {
             (_, Reply::Refused { code, text }) => return Err(Fault::new(code, text)),
+            (Awaited::QueueDeclare { again: Some(declare), .. }, Reply::Gone) => {
+                let once_more = Some(declare.clone());
+                send_declare(core, number, no_wait, *declare, once_more, cx);
+            }
             (
-                Awaited::QueueDeclare { name: queue }
+                Awaited::QueueDeclare { name: queue, .. }
                 | Awaited::QueuePurge { name: queue }
                 | Awaited::Get { queue }
                 | Awaited::Consume { queue, .. },
@@ -88,7 +92,7 @@ impl Session {
             (Awaited::ExchangeUnbind, _) if says => cx.out.put_method(number, &exchange::UnbindOk),
             (Awaited::QueueBind, _) if says => cx.out.put_method(number, &queue::BindOk),
             (Awaited::QueueUnbind, _) if says => cx.out.put_method(number, &queue::UnbindOk),
-            (Awaited::QueueDeclare { name }, Reply::Declared { messages, consumers, .. }) => {
+            (Awaited::QueueDeclare { name, .. }, Reply::Declared { messages, consumers, .. }) => {
                 if says {
                     let ok = queue::DeclareOk {
                         queue: &name,

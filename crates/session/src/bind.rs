@@ -65,7 +65,7 @@ pub(crate) fn bind(
         arguments: to_table(bind.arguments)?,
     });
     let letter = if unbinds { ToMeta::Unbind(binding) } else { ToMeta::Bind(binding) };
-    core.to_meta(letter, cx);
+    core.send_to_meta(letter, cx);
     core.waiting = Some(Waiting {
         channel: channel.number,
         method: bind.method,

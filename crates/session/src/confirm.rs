@@ -239,8 +239,8 @@ mod tests {
             while !left.is_empty() {
                 let at = (random.next() % left.len() as u64) as usize;
                 let sequence = left.swap_remove(at);
-                confirms.resolve(sequence, sequence, random.next() % 4 != 0);
-                if random.next() % 3 == 0 {
+                confirms.resolve(sequence, sequence, !random.next().is_multiple_of(4));
+                if random.next().is_multiple_of(3) {
                     confirms.take(&mut tell);
                 }
             }

@@ -57,10 +57,10 @@ pub(crate) fn consume(
     if !tag.is_empty() && find(core, channel, tag).is_some() {
         return Err(reply::tag_in_use(tag));
     }
-    if let Some(max) = core.settings.consumer_max_per_channel {
-        if channel.tags.len() >= max as usize {
-            return Err(reply::too_many_consumers(max));
-        }
+    if let Some(max) = core.settings.consumer_max_per_channel
+        && channel.tags.len() >= max as usize
+    {
+        return Err(reply::too_many_consumers(max));
     }
     let tag: Box<str> = match tag {
         "" => core.random.name("amq.ctag").into(),
@@ -98,7 +98,7 @@ pub(crate) fn consume(
         gate: Gate::new(core.gauge.clone(), channel.limit.clone()),
         arguments,
     };
-    core.to_queue(queue, letter, cx);
+    core.send_to_queue(queue, letter, cx);
     core.waiting = Some(Waiting {
         channel: channel.number,
         method: CONSUME,
@@ -182,19 +182,19 @@ pub(crate) fn cancel(
     let tag = method.consumer_tag;
     if channel.direct_reply.as_ref().is_some_and(|consumer| *consumer.tag == *tag) {
         channel.direct_reply = None;
-    } else if let Some(slot) = find(core, channel, tag) {
-        if let Some(queue) = core.consumers.get(slot).map(|consumer| consumer.queue) {
-            let reply = Some(core.reply_to(channel.number));
-            let letter = ToShard::Cancel { reply, connection: core.id, queue, slot };
-            core.to_queue(queue, letter, cx);
-            core.waiting = Some(Waiting {
-                channel: channel.number,
-                method: CANCEL,
-                no_wait: method.no_wait,
-                what: Awaited::Cancel { slot, tag: tag.into() },
-            });
-            return;
-        }
+    } else if let Some(slot) = find(core, channel, tag)
+        && let Some(queue) = core.consumers.get(slot).map(|consumer| consumer.queue)
+    {
+        let reply = Some(core.reply_to(channel.number));
+        let letter = ToShard::Cancel { reply, connection: core.id, queue, slot };
+        core.send_to_queue(queue, letter, cx);
+        core.waiting = Some(Waiting {
+            channel: channel.number,
+            method: CANCEL,
+            no_wait: method.no_wait,
+            what: Awaited::Cancel { slot, tag: tag.into() },
+        });
+        return;
     }
     if !method.no_wait {
         cx.out.put_method(channel.number, &basic::CancelOk { consumer_tag: tag });
@@ -211,7 +211,7 @@ pub(crate) fn get(
     let name = queue_name(channel, method.queue)?;
     let queue = readable(core, &name, cx)?.id;
     let reply = core.reply_to(channel.number);
-    core.to_queue(queue, ToShard::Get { reply, queue, no_ack: method.no_ack }, cx);
+    core.send_to_queue(queue, ToShard::Get { reply, queue, no_ack: method.no_ack }, cx);
     core.waiting = Some(Waiting {
         channel: channel.number,
         method: GET,

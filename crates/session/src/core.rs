@@ -117,14 +117,14 @@ impl Core {
     }
 
     /// Sends a letter to a queue's shard, after what was gathered for it.
-    pub(crate) fn to_queue(&mut self, queue: QueueId, letter: ToShard, cx: &mut Context<'_>) {
+    pub(crate) fn send_to_queue(&mut self, queue: QueueId, letter: ToShard, cx: &mut Context<'_>) {
         let shards = self.shards();
         self.batch.letter(shard_of(queue, shards), shards, self.id, letter, cx.outbox);
     }
 
     /// Sends a letter to the topology's owner, after everything gathered: what it changes must not be
     /// seen by messages published before.
-    pub(crate) fn to_meta(&mut self, letter: ToMeta, cx: &mut Context<'_>) {
+    pub(crate) fn send_to_meta(&mut self, letter: ToMeta, cx: &mut Context<'_>) {
         self.batch.flush(self.id, cx.outbox);
         cx.outbox.meta.push(letter);
     }

@@ -15,7 +15,7 @@ use crate::consume::accessible;
 use crate::core::{Context, Core};
 use crate::direct;
 use crate::reply::{self, Fault};
-use crate::waiting::{Awaited, Waiting};
+use crate::waiting::{Awaited, Declare, Waiting};
 
 /// An owned copy of a method's arguments.
 pub(crate) fn to_table(raw: RawTable<'_>) -> Result<Table, Fault> {
@@ -78,8 +78,8 @@ pub(crate) fn declare_queue(
     if method.passive {
         core.check_any(ResourceKind::Queue, &name, cx)?;
         let queue = accessible(core, &name, cx)?.id;
-        core.to_queue(queue, ToShard::Count { reply, queue }, cx);
-        let what = Awaited::QueueDeclare { name: name.into() };
+        core.send_to_queue(queue, ToShard::Count { reply, queue }, cx);
+        let what = Awaited::QueueDeclare { name: name.into(), again: None };
         core.wait(number, QUEUE_DECLARE, method.no_wait, what);
         return Ok(());
     }
@@ -94,26 +94,50 @@ pub(crate) fn declare_queue(
         name.into()
     };
     core.check(Permission::Configure, ResourceKind::Queue, &name, cx)?;
-    if cx.topology.queue(core.identity.vhost, &name).is_none() {
+    let exists = cx.topology.queue(core.identity.vhost, &name).is_some();
+    if !exists {
         // A dead-letter exchange is written to on behalf of the user.
         if let Some(target) = arguments.get("x-dead-letter-exchange").and_then(Value::as_str) {
             core.check(Permission::Read, ResourceKind::Queue, &name, cx)?;
             core.check(Permission::Write, ResourceKind::Exchange, target, cx)?;
         }
     }
-    let letter = ToMeta::DeclareQueue {
-        reply,
-        vhost: core.identity.vhost,
-        name: name.clone(),
+    let declare = Declare {
+        name,
         server_named,
         durable: method.durable,
         exclusive: method.exclusive,
         auto_delete: method.auto_delete,
         arguments,
     };
-    core.to_meta(letter, cx);
-    core.wait(number, QUEUE_DECLARE, method.no_wait, Awaited::QueueDeclare { name });
+    let again = exists.then(|| Box::new(declare.clone()));
+    send_declare(core, number, method.no_wait, declare, again, cx);
     Ok(())
+}
+
+/// Has a queue declared. When it exists its counts are asked for next, and it may be gone by then; it is
+/// declared `again` then, as in RabbitMQ.
+pub(crate) fn send_declare(
+    core: &mut Core,
+    number: u16,
+    no_wait: bool,
+    declare: Declare,
+    again: Option<Box<Declare>>,
+    cx: &mut Context<'_>,
+) {
+    let what = Awaited::QueueDeclare { name: declare.name.clone(), again };
+    let letter = ToMeta::DeclareQueue {
+        reply: core.reply_to(number),
+        vhost: core.identity.vhost,
+        name: declare.name,
+        server_named: declare.server_named,
+        durable: declare.durable,
+        exclusive: declare.exclusive,
+        auto_delete: declare.auto_delete,
+        arguments: declare.arguments,
+    };
+    core.send_to_meta(letter, cx);
+    core.wait(number, QUEUE_DECLARE, no_wait, what);
 }
 
 /// The name of a queue declared without one.
@@ -188,7 +212,7 @@ pub(crate) fn delete_queue(
         if_unused: method.if_unused,
         if_empty: method.if_empty,
     };
-    core.to_queue(queue, letter, cx);
+    core.send_to_queue(queue, letter, cx);
     core.wait(channel.number, (50, 40), method.no_wait, Awaited::QueueDelete);
     Ok(())
 }
@@ -203,7 +227,7 @@ pub(crate) fn purge_queue(
     let name = queue_name(channel, method.queue)?;
     let queue = crate::consume::readable(core, &name, cx)?.id;
     let reply = core.reply_to(channel.number);
-    core.to_queue(queue, ToShard::Purge { reply, queue }, cx);
+    core.send_to_queue(queue, ToShard::Purge { reply, queue }, cx);
     core.wait(channel.number, (50, 30), method.no_wait, Awaited::QueuePurge { name });
     Ok(())
 }
@@ -253,7 +277,7 @@ pub(crate) fn declare_exchange(
         internal: method.internal,
         arguments,
     };
-    core.to_meta(letter, cx);
+    core.send_to_meta(letter, cx);
     core.wait(channel.number, (40, 10), method.no_wait, Awaited::ExchangeDeclare);
     Ok(())
 }
@@ -279,7 +303,7 @@ pub(crate) fn delete_exchange(
         name: name.into(),
         if_unused: method.if_unused,
     };
-    core.to_meta(letter, cx);
+    core.send_to_meta(letter, cx);
     core.wait(channel.number, (40, 20), method.no_wait, Awaited::ExchangeDelete);
     Ok(())
 }

@@ -29,13 +29,15 @@ pub(crate) fn deliver(
             tracing::error!(queue = %delivery.queue, "a record that cannot be read is not delivered");
             continue;
         };
-        core.gauged += delivery_cost(view.head.body_len);
+        let cost = delivery_cost(view.head.body_len);
         let consumer = core.consumers.get(delivery.slot);
         let channel = consumer.and_then(|consumer| channels.get(consumer.channel));
         let (Some(consumer), Some(channel)) = (consumer, channel) else {
+            core.resumes |= core.gauge.released(cost);
             stray(core, delivery);
             continue;
         };
+        core.gauged += cost;
         let tag = channel.tag();
         let body = view.body();
         let rewritten;

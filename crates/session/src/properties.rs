@@ -19,20 +19,23 @@ pub(crate) fn needs_rewrite(peek: &Peek<'_>) -> bool {
         || peek.headers.is_some_and(|headers| !matches!(headers.get(BCC), Ok(None)))
 }
 
+/// Refuses a direct reply-to without a consumer for the reply.
+#[cold]
+pub(crate) fn check_rewrite(channel: &Channel, peek: &Peek<'_>) -> Result<(), Fault> {
+    if peek.reply_to == Some(direct::NAME) && channel.direct_reply.is_none() {
+        return Err(reply::no_reply_consumer());
+    }
+    Ok(())
+}
+
 /// The message without its `BCC` header, with the channel's own name for a direct reply-to.
 #[cold]
-pub(crate) fn rewrite(
-    core: &Core,
-    channel: &Channel,
-    message: &Message,
-    peek: &Peek<'_>,
-) -> Result<Message, Fault> {
+pub(crate) fn rewrite(core: &Core, channel: &Channel, message: &Message) -> Result<Message, Fault> {
     let raw = RawProperties::new(message.properties());
     let mut owned = raw.to_owned().map_err(|error| reply::bad_content(&error))?;
-    if peek.reply_to == Some(direct::NAME) {
-        let Some(consumer) = &channel.direct_reply else {
-            return Err(reply::no_reply_consumer());
-        };
+    if owned.reply_to.as_deref() == Some(direct::NAME)
+        && let Some(consumer) = &channel.direct_reply
+    {
         owned.reply_to = Some(direct::name(core.id, channel.number, consumer.token));
     }
     if let Some(headers) = &mut owned.headers {

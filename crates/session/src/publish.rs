@@ -10,9 +10,9 @@
 
 use bytes::Bytes;
 use leveret_amqp::content::{ContentHeader, RawProperties};
-use leveret_amqp::method::basic;
 use leveret_broker::message::{Message, Publish, Targets};
 use leveret_broker::record::split_names;
+use leveret_topology::QueueId;
 
 use crate::cache::{RouteCache, Routed};
 use crate::channel::content::Stage;
@@ -23,22 +23,33 @@ use crate::{direct, properties, returned, route};
 
 const BASIC: u16 = 60;
 
-/// `basic.publish`: the content comes next.
+/// The two bits after the names.
+const MANDATORY: u8 = 1;
+const IMMEDIATE: u8 = 2;
+
+/// `basic.publish`, read by hand: its names are left where they are. The content comes next. False when
+/// it is not well-formed, which the generated decoder then has the words for.
 pub(crate) fn begin(
     core: &mut Core,
     channel: &mut Channel,
-    method: &basic::Publish<'_>,
     payload: &[u8],
     read: &Bytes,
-) -> Result<(), Fault> {
-    if method.immediate {
+) -> Result<bool, Fault> {
+    // Class, method and ticket; two short strings; bits.
+    let (Some((&bits, rest)), true) = (payload.split_last(), payload.len() > 8) else {
+        return Ok(false);
+    };
+    let names = rest.get(6..).unwrap_or_default();
+    match split_names(names) {
+        Some((exchange, key)) if exchange.len() + key.len() + 2 == names.len() => {}
+        _ => return Ok(false),
+    }
+    if bits & IMMEDIATE != 0 {
         return Err(reply::immediate());
     }
-    // Class, method and ticket before the two names, the bits after them.
-    let names = payload.get(6..payload.len().saturating_sub(1)).unwrap_or_default();
-    channel.content.begin(read, names, method.mandatory);
+    channel.content.begin(read, names, bits & MANDATORY != 0);
     core.in_read = channel.number;
-    Ok(())
+    Ok(true)
 }
 
 /// A content header frame.
@@ -106,36 +117,51 @@ fn complete(
     cx: &mut Context<'_>,
 ) -> Result<(), Fault> {
     core.in_read = 0;
-    let mandatory = channel.content.mandatory;
-    let message = channel.content.take(read);
-
     // Borrowed apart from the rest of the core.
     let mut cache = core.cache.take().unwrap_or_default();
-    let result = checked(core, &mut cache, channel, message, mandatory, cx);
+    let result = checked(core, &mut cache, channel, read, cx);
     core.cache = Some(cache);
     result
 }
 
-/// All checks, the route, and off.
+/// What the broker needs to know of a message's properties.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Head {
+    pub(crate) channel: u16,
+    pub(crate) persistent: bool,
+    pub(crate) priority: u8,
+    pub(crate) expiration_ms: Option<u64>,
+}
+
+impl Head {
+    /// A message for one shard.
+    #[inline]
+    pub(crate) fn publish(self, confirm: u64, targets: &[QueueId], message: Message) -> Publish {
+        let Self { channel, persistent, priority, expiration_ms } = self;
+        let targets = Targets::from_slice(targets);
+        Publish { channel, confirm, targets, persistent, priority, expiration_ms, message }
+    }
+}
+
+/// All checks, the route, and off. A refusal closes the channel, and the content goes with it.
 fn checked(
     core: &mut Core,
     cache: &mut RouteCache,
     channel: &mut Channel,
-    message: Message,
-    mandatory: bool,
+    read: &Bytes,
     cx: &mut Context<'_>,
 ) -> Result<(), Fault> {
-    let place = match cache.find(message.names()) {
+    let (names, properties) = channel.content.parts(read);
+    let place = match cache.find(names) {
         Some(place) => place,
-        None => route::resolve(core, cache, &message, cx)?,
+        None => route::resolve(core, cache, names, cx)?,
     };
-    let raw = RawProperties::new(message.properties());
+    let raw = RawProperties::new(properties);
     let peek = raw.peek().map_err(|error| reply::bad_content(&error))?;
-    let rewritten = if properties::needs_rewrite(&peek) {
-        Some(properties::rewrite(core, channel, &message, &peek)?)
-    } else {
-        None
-    };
+    let is_rewritten = properties::needs_rewrite(&peek);
+    if is_rewritten {
+        properties::check_rewrite(channel, &peek)?;
+    }
     let expiration_ms = match peek.expiration {
         Some(text) => Some(properties::expiration(text)?),
         None => None,
@@ -145,72 +171,76 @@ fn checked(
         Some(2) => true,
         Some(mode) => return Err(reply::delivery_mode(mode)),
     };
-    let is_routed = route::find(core, cache, place, &message, &peek, cx)?;
+    let is_routed = route::find(core, cache, place, names, raw, &peek, cx)?;
     if let Some(claimed) = peek.user_id {
         properties::check_user(core, claimed, cx)?;
     }
-    let head = Publish {
+    let head = Head {
         channel: channel.number,
-        confirm: 0,
-        targets: Targets::new(),
         persistent,
         priority: peek.priority.unwrap_or(0),
         expiration_ms,
-        message: Message::default(),
     };
-    let message = rewritten.unwrap_or(message);
     let routed = match cache.get(place) {
         Some(entry) if is_routed => &entry.routed,
         _ => &cache.scratch,
     };
-    send(core, channel, routed, head, message, mandatory, cx);
-    Ok(())
+
+    let is_plain = !is_rewritten && routed.remember.is_empty();
+    if let ([(shard, targets)], true) = (&routed.targets[..], is_plain) {
+        let confirm = match &mut channel.mode {
+            Mode::Plain => 0,
+            Mode::Confirm(confirms) => confirms.publish(1),
+            Mode::Tx(_) => return send(core, channel, routed, head, is_rewritten, read, cx),
+        };
+        let publish = head.publish(confirm, targets, channel.content.take(read));
+        let shards = core.shards();
+        core.batch.publish(*shard as usize, shards, publish);
+        return Ok(());
+    }
+    send(core, channel, routed, head, is_rewritten, read, cx)
 }
 
-/// Puts a routed message into the batches of its shards, or keeps it for `tx.commit`.
+/// What does not go to one shard just as it is.
 fn send(
     core: &mut Core,
     channel: &mut Channel,
     routed: &Routed,
-    mut publish: Publish,
-    message: Message,
-    mandatory: bool,
+    head: Head,
+    is_rewritten: bool,
+    read: &Bytes,
     cx: &mut Context<'_>,
-) {
-    if !routed.remember.is_empty() {
-        route::remember(core, routed, &message, cx);
+) -> Result<(), Fault> {
+    let mandatory = channel.content.mandatory;
+    let mut message = channel.content.take(read);
+    if is_rewritten {
+        message = properties::rewrite(core, channel, &message)?;
     }
     if let Mode::Tx(tx) = &mut channel.mode {
-        tx.publish(routed, publish, message, mandatory);
-        return;
+        tx.publish(routed, head, message, mandatory);
+        return Ok(());
+    }
+    if !routed.remember.is_empty() {
+        route::remember(core, routed, &message, cx);
     }
     if routed.is_unroutable() && mandatory {
         returned::no_route(channel.number, core.frame_max, &message, cx);
     }
+    let mut confirm = 0;
     if let Mode::Confirm(confirms) = &mut channel.mode {
-        publish.confirm = confirms.publish(routed.targets.len());
-        if routed.targets.is_empty() {
-            core.confirms_dirty = true;
-        }
+        confirm = confirms.publish(routed.targets.len());
+        core.confirms_dirty |= routed.targets.is_empty();
     }
     if let Some(to) = routed.direct {
         direct::send(to, message, cx);
-        return;
+        return Ok(());
     }
-    gather(core, routed, publish, message);
-}
-
-/// Puts a message into the batches of its shards; moved to the last, shared by the others.
-pub(crate) fn gather(core: &mut Core, routed: &Routed, publish: Publish, message: Message) {
     let shards = core.shards();
-    let Some(((last, targets), others)) = routed.targets.split_last() else { return };
-    for (shard, targets) in others {
-        let message = message.clone();
-        let publish = Publish { targets: targets.clone(), message, ..publish.clone() };
+    for (shard, targets) in &routed.targets {
+        let publish = head.publish(confirm, targets, message.clone());
         core.batch.publish(*shard as usize, shards, publish);
     }
-    let publish = Publish { targets: targets.clone(), message, ..publish };
-    core.batch.publish(*last as usize, shards, publish);
+    Ok(())
 }
 
 /// Exchange and routing key of a message from the wire.

@@ -3,6 +3,8 @@
 use leveret_amqp::content::{Peek, RawProperties};
 use leveret_amqp::table::RawTable;
 use leveret_broker::message::{Message, Targets, ToShard, shard_of};
+use leveret_broker::meta::history_shard;
+use leveret_broker::record::split_names;
 use leveret_topology::{ExchangeKind, HashProperties, Permission, ResourceKind, Routable, Route};
 use smallvec::SmallVec;
 
@@ -10,7 +12,6 @@ use crate::cache::{RouteCache, Routed};
 use crate::core::{Context, Core};
 use crate::direct;
 use crate::properties::more_keys;
-use crate::publish::names;
 use crate::reply::{self, Fault};
 
 /// Names that the cache does not know: may the user write there, does it exist, does it take messages
@@ -19,10 +20,10 @@ use crate::reply::{self, Fault};
 pub(crate) fn resolve(
     core: &Core,
     cache: &mut RouteCache,
-    message: &Message,
+    names: &[u8],
     cx: &Context<'_>,
 ) -> Result<usize, Fault> {
-    let (name, key) = names(message);
+    let (name, key) = split_names(names).unwrap_or_default();
     let identity = &core.identity;
     let found = cx.topology.exchange(identity.vhost, name);
     if !found.is_some_and(|exchange| cache.is_writable(exchange.id)) {
@@ -45,7 +46,7 @@ pub(crate) fn resolve(
     if !cache.is_writable(exchange.id) {
         cache.set_writable(exchange.id);
     }
-    Ok(cache.insert(message.names(), exchange.id, is_topic))
+    Ok(cache.insert(names, exchange.id, is_topic))
 }
 
 /// Finds where the message goes: into the entry at `place` when that holds for all with its names (true),
@@ -54,7 +55,8 @@ pub(crate) fn find(
     core: &mut Core,
     cache: &mut RouteCache,
     place: usize,
-    message: &Message,
+    names: &[u8],
+    raw: RawProperties<'_>,
     peek: &Peek<'_>,
     cx: &Context<'_>,
 ) -> Result<bool, Fault> {
@@ -63,7 +65,7 @@ pub(crate) fn find(
     if entry.is_routed && !has_more_keys {
         return Ok(true);
     }
-    route(core, cache, place, message, peek, has_more_keys, cx)
+    route(core, cache, place, names, (raw, peek), has_more_keys, cx)
 }
 
 /// Whether there is a `CC` or a `BCC`.
@@ -76,14 +78,14 @@ fn route(
     core: &mut Core,
     cache: &mut RouteCache,
     place: usize,
-    message: &Message,
-    peek: &Peek<'_>,
+    names: &[u8],
+    (raw, peek): (RawProperties<'_>, &Peek<'_>),
     has_more_keys: bool,
     cx: &Context<'_>,
 ) -> Result<bool, Fault> {
     let Some(entry) = cache.get(place) else { return Ok(false) };
     let (id, is_topic) = (entry.exchange, entry.is_topic);
-    let (name, key) = names(message);
+    let (name, key) = split_names(names).unwrap_or_default();
     let more = match peek.headers {
         Some(headers) if has_more_keys => more_keys(headers)?,
         _ => SmallVec::new(),
@@ -98,7 +100,7 @@ fn route(
     // Only consistent-hash exchanges look at other properties than the headers.
     let owned = exchange
         .filter(|exchange| exchange.kind == ExchangeKind::ConsistentHash)
-        .and_then(|_| RawProperties::new(message.properties()).to_owned().ok())
+        .and_then(|_| raw.to_owned().ok())
         .unwrap_or_default();
     let message = Routable {
         key,
@@ -146,7 +148,7 @@ fn fill(routed: &mut Routed, found: &Route, shards: usize, cx: &Context<'_>) {
 #[cold]
 pub(crate) fn remember(core: &Core, routed: &Routed, message: &Message, cx: &mut Context<'_>) {
     for &(exchange, limit) in &routed.remember {
-        let shard = (exchange.get() % core.shards() as u64) as usize;
+        let shard = history_shard(exchange, core.shards());
         let message = message.clone();
         cx.outbox.shard(shard, ToShard::Remember { exchange, limit, message });
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::{Buf as _, Bytes};
 use leveret_amqp::frame::{BODY, Decoder, Event, HEADER, METHOD};
 use leveret_amqp::method::{Method, access, basic, channel, confirm, connection};
-use leveret_broker::message::{ConnectionId, ToSession};
+use leveret_broker::message::{ConnectionId, Settle, ToSession};
 use leveret_queue::{OutputGauge, Time};
 use leveret_topology::VhostId;
 
@@ -128,10 +128,10 @@ impl Session {
     #[cold]
     fn stash(&mut self, read: &Bytes) {
         let number = std::mem::take(&mut self.core.in_read);
-        if let Some(channel) = self.channels.get(number) {
-            if channel.content.is_in_read() {
-                channel.content.stash(read);
-            }
+        if let Some(channel) = self.channels.get(number)
+            && channel.content.is_in_read()
+        {
+            channel.content.stash(read);
         }
     }
 
@@ -265,13 +265,17 @@ impl Session {
             Content::Header => return Err(reply::expected_header()),
             Content::Body => return Err(reply::expected_body()),
         }
+        // The two methods that come per message are read by hand.
+        match payload {
+            [0, 60, 0, 40, ..] if publish::begin(core, channel, payload, read)? => return Ok(()),
+            [0, 60, 0, 80, tag @ .., bits] if tag.len() == 8 => {
+                let tag = u64::from_be_bytes(tag.try_into().unwrap_or_default());
+                return settle::settle(core, channel, tag, bits & 1 != 0, Settle::Ack);
+            }
+            _ => {}
+        }
         let method = Method::decode(payload).map_err(|error| reply::bad_method(&error, payload))?;
         match method {
-            Method::BasicPublish(method) => publish::begin(core, channel, &method, payload, read),
-            Method::BasicAck(m) => {
-                let how = leveret_broker::message::Settle::Ack;
-                settle::settle(core, channel, m.delivery_tag, m.multiple, how)
-            }
             Method::BasicNack(m) => {
                 let how = settle::refusal(m.requeue);
                 settle::settle(core, channel, m.delivery_tag, m.multiple, how)
@@ -403,11 +407,11 @@ impl Session {
                 deliver::deliver(core, &mut self.channels, &deliveries, cx);
             }
             ToSession::Confirm { channel, first, last, ok } => {
-                if let Some(channel) = self.channels.get(channel) {
-                    if let Mode::Confirm(confirms) = &mut channel.mode {
-                        confirms.resolve(first, last, ok);
-                        put_confirms(channel.number, confirms, cx);
-                    }
+                if let Some(channel) = self.channels.get(channel)
+                    && let Mode::Confirm(confirms) = &mut channel.mode
+                {
+                    confirms.resolve(first, last, ok);
+                    put_confirms(channel.number, confirms, cx);
                 }
             }
             ToSession::Reply { channel, reply } => self.answered(channel, reply, cx),
@@ -454,10 +458,10 @@ impl Session {
             return;
         }
         for channel in self.channels.iter_mut() {
-            if let Mode::Confirm(confirms) = &mut channel.mode {
-                if confirms.is_dirty() {
-                    put_confirms(channel.number, confirms, cx);
-                }
+            if let Mode::Confirm(confirms) = &mut channel.mode
+                && confirms.is_dirty()
+            {
+                put_confirms(channel.number, confirms, cx);
             }
         }
     }

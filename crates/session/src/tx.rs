@@ -7,10 +7,13 @@
 
 use leveret_amqp::method::tx;
 use leveret_broker::message::{Message, Publish, Settle, Settlement, ToShard, shard_of};
+use leveret_broker::meta::history_shard;
+use leveret_topology::ExchangeId;
 
 use crate::cache::Routed;
 use crate::channel::{Channel, Mode};
 use crate::core::{Context, Core};
+use crate::publish::Head;
 use crate::reply::{self, Fault};
 use crate::settle::entry_is_consumed;
 use crate::unacked::{Entry, Unacked};
@@ -26,6 +29,8 @@ pub(crate) struct Tx {
     publishes: Vec<(u32, Publish)>,
     /// Direct replies, and mandatory messages without a queue (`None`).
     others: Vec<(Option<direct::Address>, Message)>,
+    /// For recent-history exchanges.
+    remembered: Vec<(ExchangeId, u32, Message)>,
     settled: Vec<(Entry, Settle)>,
 }
 
@@ -34,14 +39,15 @@ impl Tx {
     pub(crate) fn publish(
         &mut self,
         routed: &Routed,
-        head: Publish,
+        head: Head,
         message: Message,
         mandatory: bool,
     ) {
+        for &(exchange, limit) in &routed.remember {
+            self.remembered.push((exchange, limit, message.clone()));
+        }
         for (shard, targets) in &routed.targets {
-            let message = message.clone();
-            let publish = Publish { targets: targets.clone(), message, ..head.clone() };
-            self.publishes.push((*shard, publish));
+            self.publishes.push((*shard, head.publish(0, targets, message.clone())));
         }
         if routed.direct.is_some() || (routed.is_unroutable() && mandatory) {
             self.others.push((routed.direct, message));
@@ -106,6 +112,10 @@ pub(crate) fn commit(
     }
 
     let shards = core.shards();
+    for (exchange, limit, message) in kept.remembered {
+        let letter = ToShard::Remember { exchange, limit, message };
+        cx.outbox.shard(history_shard(exchange, shards), letter);
+    }
     let mut parts: Vec<(Vec<Publish>, Vec<Settlement>)> = Vec::new();
     parts.resize_with(shards, Default::default);
     for (shard, publish) in kept.publishes {

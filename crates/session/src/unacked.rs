@@ -202,7 +202,7 @@ mod tests {
                         let had = model.iter().position(|&t| t == tag).map(|at| model.remove(at));
                         assert_eq!(unacked.take(tag).map(|e| e.tag), had);
                     }
-                    _ if random.next() % 8 == 0 => {
+                    _ if random.next().is_multiple_of(8) => {
                         let tag = random.next() % (next + 1);
                         let at = model.iter().position(|&t| t == tag);
                         let want: Vec<u64> =

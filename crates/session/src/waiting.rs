@@ -1,5 +1,6 @@
 //! The command whose answer is awaited, and what is done when it comes.
 
+use leveret_amqp::table::Table;
 use leveret_broker::message::ConsumerSlot;
 
 /// A command on its way.
@@ -14,6 +15,17 @@ pub(crate) struct Waiting {
     pub(crate) what: Awaited,
 }
 
+/// What a `queue.declare` says.
+#[derive(Clone, Debug)]
+pub(crate) struct Declare {
+    pub(crate) name: Box<str>,
+    pub(crate) server_named: bool,
+    pub(crate) durable: bool,
+    pub(crate) exclusive: bool,
+    pub(crate) auto_delete: bool,
+    pub(crate) arguments: Table,
+}
+
 /// What was asked for.
 #[derive(Debug)]
 pub(crate) enum Awaited {
@@ -25,6 +37,8 @@ pub(crate) enum Awaited {
     QueueUnbind,
     QueueDeclare {
         name: Box<str>,
+        /// To declare it once more, if the queue that was there goes before its counts are told.
+        again: Option<Box<Declare>>,
     },
     QueuePurge {
         name: Box<str>,

@@ -220,7 +220,7 @@ fn any_reads() {
         node.read_max = read_max;
         let said = node.bytes(link, &bytes);
         assert_eq!(said.lines().count(), 20, "{said}");
-        let first = first.get_or_insert(said.clone());
+        let first = first.get_or_insert_with(|| said.clone());
         assert_eq!(*first, said, "{read_max}");
     }
 }

@@ -30,6 +30,8 @@ pub(crate) enum State {
     Open,
     /// `close` was sent, no `close-ok` came.
     Closing,
+    /// The broker closed it: `close-ok` is still to go.
+    Answering,
     /// Over: nothing more comes or goes.
     Closed,
 }
@@ -38,6 +40,8 @@ pub(crate) enum State {
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) name: usize,
+    /// The broker's name for its connection.
+    connection: u64,
     pub(crate) state: State,
     decoder: Decoder,
     /// Bytes that came and are no whole frame yet.
@@ -61,9 +65,10 @@ pub(crate) struct World<'a> {
 
 impl Client {
     /// A client that is about to connect: its first bytes wait in its output.
-    pub(crate) fn new(name: usize, keeps_diary: bool) -> Self {
+    pub(crate) fn new(name: usize, connection: u64, keeps_diary: bool) -> Self {
         let mut client = Self {
             name,
+            connection,
             state: State::Opening,
             decoder: Decoder::new(FRAME_MAX),
             input: Vec::new(),
@@ -138,7 +143,7 @@ impl Client {
         let mut input = std::mem::take(&mut self.input);
         input.extend_from_slice(bytes);
         let mut rest = &input[..];
-        while self.state != State::Closed {
+        while !matches!(self.state, State::Closed | State::Answering) {
             let event = self.decoder.next(rest).map_err(|error| format!("frames: {error}"))?;
             let Some((event, used)) = event else { break };
             self.event(event, world)?;
@@ -231,6 +236,13 @@ impl Client {
                 self.decoder.set_frame_max(FRAME_MAX);
                 self.state = State::Open;
             }
+            // The operator's wish; anything else would be our mistake.
+            Method::ConnectionClose(close) if close.reply_code == 320 => {
+                self.output.clear();
+                self.channels.clear();
+                self.put_method(0, connection::CloseOk {});
+                self.state = State::Answering;
+            }
             Method::ConnectionClose(close) => {
                 return Err(format!(
                     "client {} was closed: {} {}",
@@ -244,11 +256,23 @@ impl Client {
                 self.channels.clear();
                 self.state = State::Closed;
             }
-            Method::ConnectionBlocked(_) => self.is_blocked = true,
-            Method::ConnectionUnblocked(_) => self.is_blocked = false,
+            Method::ConnectionBlocked(_) => self.set_blocked(true)?,
+            Method::ConnectionUnblocked(_) => self.set_blocked(false)?,
             other => return Err(format!("client {}: {} on channel 0", self.name, other.name())),
         }
         Ok(())
+    }
+
+    fn set_blocked(&mut self, blocked: bool) -> Check {
+        if std::mem::replace(&mut self.is_blocked, blocked) == blocked {
+            return Err(format!("client {} was told twice that blocked={blocked}", self.name));
+        }
+        Ok(())
+    }
+
+    /// Takes what was sent of `close-ok` for the end.
+    pub(crate) fn is_over(&self) -> bool {
+        self.state == State::Closed || self.state == State::Answering && !self.has_output()
     }
 
     fn queue_declared(&mut self, name: &str, shadow: &Shadow) {

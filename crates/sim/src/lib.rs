@@ -39,6 +39,9 @@ pub use scenario::{SCENARIOS, Scenario};
 pub use shadow::Totals;
 pub use sim::{Failure, Faults, Options, Outcome, Sim};
 
+/// Events that the report of a failure shows.
+const LINES: usize = 200;
+
 /// What many runs came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
@@ -73,7 +76,8 @@ pub fn run_seeds(first: u64, count: u64, steps: u32) -> Result<Report, Failure> 
 /// Runs one seed to its end. A failing run is run again to tell its last events.
 pub fn run_seed(seed: Seed, options: Options, steps: u32) -> Result<Outcome, Failure> {
     try_seed(seed, options, steps).or_else(|failure| {
-        let again = try_seed(seed, Options { keeps_lines: true, ..options }, steps);
+        let lines = options.lines.max(LINES);
+        let again = try_seed(seed, Options { lines, ..options }, steps);
         Err(again.err().unwrap_or(failure))
     })
 }

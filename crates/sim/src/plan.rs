@@ -62,6 +62,13 @@ pub(crate) fn queues() -> Vec<Kind> {
     ];
     let with_dead = |more: &[(&'static str, Value)]| [&dead[..], more].concat();
     let reject = Value::from("reject-publish");
+    let careful = [
+        ("x-queue-type", "quorum".into()),
+        ("x-dead-letter-strategy", "at-least-once".into()),
+        ("x-overflow", reject.clone()),
+        ("x-max-length", Value::I32(15)),
+        ("x-message-ttl", Value::I32(100)),
+    ];
     vec![
         Kind { is_ordered: false, ..Kind::new("dead", &[]) },
         Kind::new("plain-0", &[]),
@@ -76,6 +83,7 @@ pub(crate) fn queues() -> Vec<Kind> {
             "lossy",
             &[("x-max-length-bytes", Value::I32(2000)), ("x-max-length", Value::I32(15))],
         ),
+        Kind::new("careful", &with_dead(&careful)),
         Kind::new(
             "counted",
             &with_dead(&[("x-queue-type", "quorum".into()), ("x-delivery-limit", Value::I32(3))]),

@@ -27,8 +27,16 @@ const fn scenario(name: &'static str, seed: u64, options: Options, steps: u32) -
     Scenario { name, seed: Seed(seed), options, steps }
 }
 
-const QUIET: Options =
-    Options { shards: 1, clients: 1, faults: Faults { reset: 0, stall: 0 }, keeps_lines: false };
+const NO_FAULTS: Faults = Faults { reset: 0, stall: 0, close: 0, alarm: 0 };
+const QUIET: Options = Options { shards: 1, clients: 1, faults: NO_FAULTS, lines: 0 };
+
+const MANY: Options = Options { clients: 6, shards: 3, ..QUIET };
+
+impl Options {
+    const fn with(self, faults: Faults) -> Self {
+        Self { faults, ..self }
+    }
+}
 
 /// All of them.
 #[rustfmt::skip] // a table
@@ -36,6 +44,9 @@ pub const SCENARIOS: &[Scenario] = &[
     scenario("one client, one shard, no faults", 1, QUIET, 3_000),
     scenario("many clients, one shard",          2, Options { clients: 8, ..QUIET }, 5_000),
     scenario("many clients, many shards",        3, Options { clients: 8, shards: 4, ..QUIET }, 5_000),
-    scenario("stalled readers",                  4, Options { clients: 4, shards: 2, faults: Faults { reset: 0, stall: 40 }, ..QUIET }, 5_000),
-    scenario("resets all the time",              5, Options { clients: 6, shards: 3, faults: Faults { reset: 100, stall: 0 }, ..QUIET }, 8_000),
+    scenario("stalled readers",                  4, MANY.with(Faults { stall: 40, ..NO_FAULTS }), 5_000),
+    scenario("resets all the time",              5, MANY.with(Faults { reset: 100, ..NO_FAULTS }), 8_000),
+    scenario("closed by the operator",           6, MANY.with(Faults { close: 100, ..NO_FAULTS }), 5_000),
+    scenario("a channel that consumes and gets", 95, Options { clients: 8, shards: 3, ..QUIET }, 8_000),
+    scenario("memory short again and again",     7, MANY.with(Faults { alarm: 200, ..NO_FAULTS }), 8_000),
 ];

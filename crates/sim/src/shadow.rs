@@ -20,6 +20,8 @@ pub(crate) type Check<T = ()> = Result<T, String>;
 /// What the publisher knows of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Knowledge {
+    /// It was sent in a transaction that is not committed, and perhaps never will be.
+    Held,
     /// It was sent.
     Sent,
     /// An answer to something later on the channel came: the broker has read it.
@@ -50,6 +52,8 @@ struct Place {
     end: End,
     /// The consumer knows that the broker has read its ack or reject.
     is_certain: bool,
+    /// The connection it was given to last: what others still say of it is out of date.
+    holder: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,6 +85,8 @@ pub struct Totals {
     pub nacked: u64,
     /// Messages that came back as unroutable.
     pub returned: u64,
+    /// Messages of transactions that were committed.
+    pub committed: u64,
     /// Messages that shards gave out.
     pub given: u64,
     /// Messages that clients got.
@@ -95,6 +101,7 @@ impl Totals {
         self.acked += other.acked;
         self.nacked += other.nacked;
         self.returned += other.returned;
+        self.committed += other.committed;
         self.given += other.given;
         self.received += other.received;
         self.resets += other.resets;
@@ -153,15 +160,24 @@ impl Shadow {
         publisher: u32,
         size: usize,
         targets: Vec<QueueIndex>,
+        is_held: bool,
     ) -> MessageIndex {
         self.totals.published += 1;
-        let knowledge = Knowledge::Sent;
+        let knowledge = if is_held { Knowledge::Held } else { Knowledge::Sent };
         self.messages.push(Message { publisher, size, targets, knowledge, returned: false });
         self.messages.len() - 1
     }
 
     pub(crate) fn message(&self, message: MessageIndex) -> Check<&Message> {
         self.messages.get(message).ok_or_else(|| format!("message {message} was never published"))
+    }
+
+    /// The transaction of this message is about to be committed.
+    pub(crate) fn commit(&mut self, message: MessageIndex) {
+        if let Some(message) = self.messages.get_mut(message) {
+            message.knowledge = Knowledge::Sent;
+        }
+        self.totals.committed += 1;
     }
 
     /// The broker has read this message.
@@ -232,6 +248,9 @@ impl Shadow {
         if !targets.contains(&queue) && !is_dead_letter {
             return Err(format!("phantom: {what} was not sent there"));
         }
+        if knowledge == Knowledge::Held {
+            return Err(format!("phantom: {what} was not committed"));
+        }
         if knowledge == Knowledge::Nacked && targets.len() == 1 && !is_dead_letter {
             return Err(format!("phantom: {what} was nacked"));
         }
@@ -240,6 +259,7 @@ impl Shadow {
         place.given += 1;
         place.end = if no_ack { End::Acked } else { End::None };
         place.is_certain = no_ack;
+        place.holder = connection;
         totals.given += 1;
         if is_certain {
             return Err(format!("{what} came again after it was settled"));
@@ -304,8 +324,15 @@ impl Shadow {
     }
 
     /// A client has sent its settlement.
-    pub(crate) fn settled(&mut self, message: MessageIndex, queue: QueueIndex, how: Settled) {
-        if let Some(place) = self.places.get_mut(&(message, queue)) {
+    pub(crate) fn settled(
+        &mut self,
+        connection: u64,
+        message: MessageIndex,
+        queue: QueueIndex,
+        how: Settled,
+    ) {
+        let place = self.places.get_mut(&(message, queue));
+        if let Some(place) = place.filter(|place| place.holder == connection) {
             place.end = match how {
                 Settled::Ack => End::Acked,
                 Settled::Reject => End::Rejected,
@@ -315,8 +342,9 @@ impl Shadow {
     }
 
     /// The broker has read the ack or reject of this message.
-    pub(crate) fn certain(&mut self, message: MessageIndex, queue: QueueIndex) {
+    pub(crate) fn certain(&mut self, connection: u64, message: MessageIndex, queue: QueueIndex) {
         if let Some(place) = self.places.get_mut(&(message, queue))
+            && place.holder == connection
             && place.end != End::None
         {
             place.is_certain = true;
@@ -330,7 +358,7 @@ impl Shadow {
                 Knowledge::Acked => true,
                 // Without a confirm a full queue may refuse in silence.
                 Knowledge::Read => !message.targets.iter().any(|&t| self.queues[t].refuses),
-                Knowledge::Sent | Knowledge::Nacked => false,
+                Knowledge::Held | Knowledge::Sent | Knowledge::Nacked => false,
             };
             let steady = message.targets.iter().filter(|&&queue| !self.queues[queue].loses);
             for &queue in steady.filter(|_| is_promised) {

@@ -11,10 +11,12 @@
 //! thing, or makes one fault. All is drawn from the seed; inboxes are never reordered, only when they are
 //! looked at is.
 
-use leveret_broker::message::ConnectionId;
+use leveret_amqp::reply::ReplyCode;
+use leveret_broker::flow::LOW_ON_MEMORY;
+use leveret_broker::message::{ConnectionId, ToSession};
 use leveret_queue::Time;
 
-use crate::client::{Client, Mood, State, World};
+use crate::client::{Channel, Client, Mood, State, World};
 use crate::node::{Actor, Node};
 use crate::plan;
 use crate::random::{Random, Seed};
@@ -23,6 +25,10 @@ use crate::trace::Trace;
 
 /// Virtual time at the start, in ms since the epoch.
 const START_MS: u64 = 1_700_000_000_000;
+
+/// How far the clock jumps at once when nothing else can happen: less than what a client may take to
+/// ack, or to send a heartbeat.
+const JUMP_MS_MAX: u64 = 2_000;
 
 /// Steps after the storm within which everything must have drained.
 const CALM_STEPS_MAX: u32 = 300_000;
@@ -40,6 +46,10 @@ pub struct Faults {
     pub reset: usize,
     /// A client stops reading for a while.
     pub stall: usize,
+    /// The operator closes a connection.
+    pub close: usize,
+    /// Memory runs short: publishers are blocked for a while.
+    pub alarm: usize,
 }
 
 /// How big a simulation is.
@@ -51,8 +61,8 @@ pub struct Options {
     pub clients: usize,
     /// What goes wrong.
     pub faults: Faults,
-    /// Whether to keep the last events as text.
-    pub keeps_lines: bool,
+    /// How many of the last events to keep as text.
+    pub lines: usize,
 }
 
 impl Options {
@@ -66,8 +76,13 @@ impl Options {
         Self {
             shards: 1 + random.below(4),
             clients: 1 + random.below(8),
-            faults: Faults { reset: often(&mut random, 100), stall: often(&mut random, 40) },
-            keeps_lines: false,
+            faults: Faults {
+                reset: often(&mut random, 100),
+                stall: often(&mut random, 40),
+                close: often(&mut random, 200),
+                alarm: often(&mut random, 200),
+            },
+            lines: 0,
         }
     }
 }
@@ -119,6 +134,7 @@ pub struct Sim {
     now: Time,
     step: u64,
     mood: Mood,
+    is_alarmed: bool,
     next_publisher: u32,
     next_client: usize,
     /// What happens next.
@@ -152,10 +168,11 @@ impl Sim {
             node: Node::new(options.shards),
             peers: Vec::new(),
             shadow: Shadow::new(plan::queues()),
-            trace: Trace::new(options.keeps_lines),
+            trace: Trace::new(options.lines),
             now: Time::from_ms(START_MS + schedule.below(1000) as u64),
             step: 0,
             mood: Mood::Storm,
+            is_alarmed: false,
             next_publisher: 0,
             next_client: 0,
             schedule,
@@ -192,7 +209,9 @@ impl Sim {
 
     /// What went wrong, and what led to it.
     pub(crate) fn failure(&self, what: String) -> Failure {
-        let recent = format!("{}{}", self.trace, self.node.describe());
+        let diaries = self.peers.iter().filter_map(|peer| peer.client.diary.as_ref());
+        let last = diaries.flatten().fold(String::new(), |text, line| text + line + "\n");
+        let recent = format!("{}{last}{}", self.trace, self.node.describe());
         Failure { seed: self.seed, step: self.step, what, recent }
     }
 
@@ -210,8 +229,7 @@ impl Sim {
             if declared < all && peer.client.declare_plan(declared, &mut world) {
                 declared += 1;
             }
-            let is_answered =
-                peer.client.channels.values().all(|channel| channel.awaited.is_none());
+            let is_answered = !peer.client.channels.values().any(Channel::is_asking);
             if declared == all && is_answered {
                 return Ok(());
             }
@@ -227,13 +245,17 @@ impl Sim {
                 self.connect();
             }
             self.fault();
-            self.one(true)?;
+            let moved = self.one(true)?;
+            // Everybody waits: for the end of the alarm.
+            if !moved && self.is_alarmed {
+                self.set_alarm(false);
+            }
         }
         Ok(())
     }
 
     fn fault(&mut self) {
-        let Faults { reset, stall } = self.options.faults;
+        let Faults { reset, stall, close, alarm } = self.options.faults;
         if reset > 0 && self.faults.one_in(reset) {
             let victim = self.faults.below(self.peers.len());
             self.reset(victim);
@@ -248,6 +270,26 @@ impl Sim {
                 peer.stalled_until = until;
             }
         }
+        if close > 0 && self.faults.one_in(close) {
+            let victim = self.faults.below(self.peers.len());
+            let is_open = |peer: &&Peer| peer.client.state == State::Open;
+            if let Some(peer) = self.peers.get(victim).filter(is_open) {
+                self.trace.event([5, victim as u64, 0], || format!("close {}", peer.client.name));
+                let code = ReplyCode::ConnectionForced;
+                let close = ToSession::Close { code, text: "for a test".to_owned() };
+                self.node.tell(peer.connection, close);
+            }
+        }
+        if alarm > 0 && self.faults.one_in(if self.is_alarmed { alarm / 4 } else { alarm }) {
+            self.set_alarm(!self.is_alarmed);
+        }
+    }
+
+    /// Raises or clears the memory alarm.
+    fn set_alarm(&mut self, is_raised: bool) {
+        self.is_alarmed = is_raised;
+        self.trace.event([4, u64::from(is_raised), 0], || format!("alarm: {is_raised}"));
+        self.node.tell_all(|| blocked(is_raised));
     }
 
     /// Cuts a connection: what the client has not read is gone, the server finds out.
@@ -270,6 +312,9 @@ impl Sim {
     /// No faults, no new work: all leave, then two drain what is left.
     fn calm(&mut self) -> Check {
         self.mood = Mood::Leave;
+        if self.is_alarmed {
+            self.set_alarm(false);
+        }
         for peer in &mut self.peers {
             peer.stalled_until = self.now;
         }
@@ -309,8 +354,11 @@ impl Sim {
     fn connect(&mut self) {
         let room = 1 << (10 + self.schedule.below(7));
         let connection = self.node.connect(self.schedule.next(), room, self.now);
-        let client = Client::new(self.next_client, self.options.keeps_lines);
+        let client = Client::new(self.next_client, connection.get(), self.options.lines > 0);
         self.next_client += 1;
+        if self.is_alarmed {
+            self.node.tell(connection, blocked(true));
+        }
         self.peers.push(Peer { client, connection, stalled_until: self.now });
     }
 
@@ -329,7 +377,7 @@ impl Sim {
         }
         let shown = event.numbers();
         self.trace.event(shown, || format!("{event:?}"));
-        if self.options.keeps_lines {
+        if self.options.lines > 0 {
             for peer in &mut self.peers {
                 let lines = peer.client.diary.as_mut().map(std::mem::take).unwrap_or_default();
                 lines.into_iter().for_each(|line| self.trace.line(line));
@@ -369,7 +417,7 @@ impl Sim {
         ready.extend(actors.drain(..).map(Event::Turn));
         for (index, Peer { client, connection, stalled_until }) in peers.iter().enumerate() {
             let Some(socket) = node.socket(*connection) else { continue };
-            if socket.is_closed && socket.to_client.is_empty() {
+            if socket.is_closed && socket.to_client.is_empty() && client.state != State::Answering {
                 return Err(format!("the broker hung up on client {}", client.name));
             }
             let may_send = socket.to_server.len() < SENDING_MAX;
@@ -404,7 +452,7 @@ impl Sim {
     fn bury(&mut self) {
         let Self { node, peers, .. } = self;
         peers.retain(|Peer { client, connection, .. }| {
-            if client.state != State::Closed {
+            if !client.is_over() {
                 return true;
             }
             if let Some(socket) = node.socket(*connection) {
@@ -422,11 +470,16 @@ impl Sim {
         let next = self.node.next_timeout().into_iter().chain(wake).min();
         let step = self.now.after_ms(self.schedule.below(10) as u64);
         self.now = match next {
-            Some(at) if nothing_else => at.max(self.now),
+            Some(at) if nothing_else => at.clamp(self.now, self.now.after_ms(JUMP_MS_MAX)),
             _ => step,
         };
         self.trace.event([3, self.now.ms(), 0], || format!("it is {}", self.now.ms() - START_MS));
     }
+}
+
+/// The letter that tells a session of the alarm.
+fn blocked(is_raised: bool) -> ToSession {
+    ToSession::Blocked(is_raised.then_some(LOW_ON_MEMORY))
 }
 
 impl Event {

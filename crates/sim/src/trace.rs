@@ -3,22 +3,19 @@
 use std::collections::VecDeque;
 use std::fmt;
 
-/// Lines that are kept for reading.
-const RECENT: usize = 200;
-
 /// The trace of one run.
 #[derive(Debug)]
 pub(crate) struct Trace {
     hash: u64,
     events: u64,
-    /// Lines cost time; only a run that is known to fail keeps them.
-    keeps_lines: bool,
+    /// How many lines to keep. They cost time: only a run that is known to fail keeps any.
+    lines_max: usize,
     recent: VecDeque<String>,
 }
 
 impl Trace {
-    pub(crate) fn new(keeps_lines: bool) -> Self {
-        Self { hash: 0xCBF2_9CE4_8422_2325, events: 0, keeps_lines, recent: VecDeque::new() }
+    pub(crate) fn new(lines_max: usize) -> Self {
+        Self { hash: 0xCBF2_9CE4_8422_2325, events: 0, lines_max, recent: VecDeque::new() }
     }
 
     /// Adds an event. `line` is only made when somebody is going to read it.
@@ -27,14 +24,14 @@ impl Trace {
             self.mix(fact);
         }
         self.events += 1;
-        if self.keeps_lines {
+        if self.lines_max > 0 {
             self.line(format!("{:>7} {}", self.events, line()));
         }
     }
 
     /// Adds words that say more about the last event; they are no part of the hash.
     pub(crate) fn line(&mut self, line: String) {
-        if self.recent.len() == RECENT {
+        if self.recent.len() >= self.lines_max {
             self.recent.pop_front();
         }
         self.recent.push_back(line);

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::binding::Target;
+use crate::policy::{self, Policies};
 use crate::topology::Topology;
 
 impl Topology {
@@ -11,6 +12,7 @@ impl Topology {
     pub fn assert_invariants(&self) {
         self.assert_names();
         self.assert_bindings();
+        self.assert_policies();
     }
 
     /// What is found by name is found by id, and the other way round; names are kept once.
@@ -62,5 +64,29 @@ impl Topology {
         assert_eq!(count, queues.chain(exchanges).sum::<usize>());
         assert_eq!(count, self.exchanges.values().map(|x| x.outgoing.len()).sum::<usize>());
         assert_eq!(count, self.binding_count());
+    }
+
+    /// Everything has the policies that match it best now.
+    fn assert_policies(&self) {
+        for queue in self.queues.values() {
+            let vhost = self.vhost_by_id(queue.vhost).expect("a queue's vhost exists");
+            let want = Policies {
+                user: policy::for_queue(vhost.policies.values(), &queue.name, queue.kind),
+                operator: policy::for_queue(
+                    vhost.operator_policies.values(),
+                    &queue.name,
+                    queue.kind,
+                ),
+            };
+            assert!(want.is(&queue.policies), "queue {}: {want:?}", queue.name);
+        }
+        for exchange in self.exchanges.values() {
+            let vhost = self.vhost_by_id(exchange.vhost).expect("an exchange's vhost exists");
+            let want = Policies {
+                user: policy::for_exchange(vhost.policies.values(), exchange),
+                operator: policy::for_exchange(vhost.operator_policies.values(), exchange),
+            };
+            assert!(want.is(&exchange.policies), "exchange {}: {want:?}", exchange.name);
+        }
     }
 }

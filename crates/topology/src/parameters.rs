@@ -27,18 +27,18 @@ impl Topology {
     ) -> Result<Vec<QueueId>, PolicyError> {
         let id = self.vhost_of(vhost)?;
         let policy = Policy::new(spec, false)?;
-        if let Some(vhost) = self.vhost_mut(id) {
-            vhost.policies.insert(policy.name.clone(), Arc::new(policy));
-        }
-        Ok(self.match_policies(id))
+        let (name, new) = (policy.name.clone(), Arc::new(policy));
+        let vhost = self.vhost_mut(id);
+        let old = vhost.and_then(|vhost| vhost.policies.insert(name, Arc::clone(&new)));
+        Ok(self.match_policies(id, old.as_ref(), Some(&new)))
     }
 
     /// Clears a policy; returns the queues that have another policy now.
     pub fn clear_policy(&mut self, vhost: &str, name: &str) -> Result<Vec<QueueId>, PolicyError> {
         let id = self.vhost_of(vhost)?;
         let cleared = self.vhost_mut(id).and_then(|vhost| vhost.policies.remove(name));
-        cleared.ok_or_else(|| missing("policy", name, vhost))?;
-        Ok(self.match_policies(id))
+        let old = cleared.ok_or_else(|| missing("policy", name, vhost))?;
+        Ok(self.match_policies(id, Some(&old), None))
     }
 
     /// As [`set_policy`](Self::set_policy), for an operator policy: only limits, of which the stricter holds.
@@ -49,10 +49,10 @@ impl Topology {
     ) -> Result<Vec<QueueId>, PolicyError> {
         let id = self.vhost_of(vhost)?;
         let policy = Policy::new(spec, true)?;
-        if let Some(vhost) = self.vhost_mut(id) {
-            vhost.operator_policies.insert(policy.name.clone(), Arc::new(policy));
-        }
-        Ok(self.match_policies(id))
+        let (name, new) = (policy.name.clone(), Arc::new(policy));
+        let vhost = self.vhost_mut(id);
+        let old = vhost.and_then(|vhost| vhost.operator_policies.insert(name, Arc::clone(&new)));
+        Ok(self.match_policies(id, old.as_ref(), Some(&new)))
     }
 
     /// Clears an operator policy; returns the queues that have another one now.
@@ -63,8 +63,8 @@ impl Topology {
     ) -> Result<Vec<QueueId>, PolicyError> {
         let id = self.vhost_of(vhost)?;
         let cleared = self.vhost_mut(id).and_then(|vhost| vhost.operator_policies.remove(name));
-        cleared.ok_or_else(|| missing("operator policy", name, vhost))?;
-        Ok(self.match_policies(id))
+        let old = cleared.ok_or_else(|| missing("operator policy", name, vhost))?;
+        Ok(self.match_policies(id, Some(&old), None))
     }
 
     /// Sets a parameter of a component: `federation-upstream`, `shovel`, ... The components `policy`,
@@ -134,14 +134,26 @@ impl Topology {
         self.global_parameters.iter().map(|(name, value)| (name.as_ref(), value))
     }
 
-    /// Finds the policies of all queues and exchanges of a vhost again; the queues whose changed.
-    fn match_policies(&mut self, id: VhostId) -> Vec<QueueId> {
+    /// Finds the policies of the queues and exchanges of a vhost again, after `old` went and `new` came; the
+    /// queues whose changed. With many queues and policies most are not concerned, which is cheaper to find
+    /// out than to match them with every policy.
+    fn match_policies(
+        &mut self,
+        id: VhostId,
+        old: Option<&Arc<Policy>>,
+        new: Option<&Arc<Policy>>,
+    ) -> Vec<QueueId> {
         let Some(vhost) = self.vhosts.get(id.get() as usize).and_then(Option::as_ref) else {
             return Vec::new();
         };
         let mut changed = Vec::new();
         for queue in vhost.queues.values() {
             let Some(queue) = self.queues.get_mut(queue) else { continue };
+            let loses = old.is_some_and(|old| queue.policies.contain(old));
+            let may_gain = new.is_some_and(|new| new.holds_for_queue(&queue.name, queue.kind));
+            if !loses && !may_gain {
+                continue;
+            }
             let policies = Policies {
                 user: policy::for_queue(vhost.policies.values(), &queue.name, queue.kind),
                 operator: policy::for_queue(

@@ -126,7 +126,7 @@ impl Policy {
         })
     }
 
-    fn holds_for_queue(&self, name: &str, kind: QueueKind) -> bool {
+    pub(crate) fn holds_for_queue(&self, name: &str, kind: QueueKind) -> bool {
         self.apply_to.includes(kind)
             && !self.definition.keys().any(|key| unsupported(kind).contains(&key.as_str()))
             && self.pattern.matches(name)
@@ -263,6 +263,11 @@ impl Policies {
             merged.insert(key.clone(), value);
         }
         merged
+    }
+
+    /// Whether it is one of the two.
+    pub(crate) fn contain(&self, policy: &Arc<Policy>) -> bool {
+        [&self.user, &self.operator].into_iter().flatten().any(|own| Arc::ptr_eq(own, policy))
     }
 
     /// Same policies, not merely equal ones: a policy that was set again counts as another.

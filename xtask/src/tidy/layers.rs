@@ -24,7 +24,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("sim",      &["amqp", "log", "queue", "topology", "broker", "session", "client", "conform"]),
     ("conform",  &["amqp", "log", "queue", "topology", "broker", "session", "client"]),
     ("leveret",  &["config", "ctl", "server", "load"]),
-    ("xtask",    &["config"]),
+    ("xtask",    &["config", "client", "load"]),
 ];
 
 /// Crates of others that reach for the world; a crate that does no input or output needs none.

@@ -142,6 +142,12 @@ impl<L: Log> Shard<L> {
             out.reply(reply, Reply::Gone);
             return;
         }
+        if self.queues.get(&id).is_some_and(|hosted| hosted.queue.wants_dispatch()) {
+            // Older messages go to consumers first, and reach their connection first: one channel may
+            // both consume and get.
+            self.dispatch(id, now);
+            self.ports.flush(reply.connection, out);
+        }
         let Some(hosted) = self.queues.get_mut(&id) else { return };
         let got = hosted.queue.get(now, no_ack, &mut self.scratch);
         let remaining = hosted.queue.counts().ready;

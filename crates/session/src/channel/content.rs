@@ -154,6 +154,13 @@ impl Content {
         }
     }
 
+    /// Names and properties of a content that is whole.
+    #[inline]
+    pub(crate) fn parts<'a>(&'a self, read: &'a Bytes) -> (&'a [u8], &'a [u8]) {
+        let bytes: &[u8] = if self.is_stashed { &self.head } else { read };
+        (at(bytes, self.names), at(bytes, self.properties))
+    }
+
     /// Gives the message and is idle again. `read` is the read at hand.
     pub(crate) fn take(&mut self, read: &Bytes) -> Message {
         self.stage = Stage::Idle;
@@ -196,7 +203,7 @@ fn place(read: &Bytes, part: &[u8]) -> (u32, u32) {
     (start as u32, (start + part.len()) as u32)
 }
 
-fn at(read: &Bytes, (start, end): (u32, u32)) -> &[u8] {
+fn at(read: &[u8], (start, end): (u32, u32)) -> &[u8] {
     read.get(start as usize..end as usize).unwrap_or_default()
 }
 

@@ -83,6 +83,7 @@ impl Channel {
 /// The channels of a connection, by number.
 #[derive(Debug, Default)]
 pub(crate) struct Channels {
+    #[expect(clippy::vec_box, reason = "a channel is large, and most connections have one or two")]
     all: Vec<Box<Channel>>,
     /// Where the last one was found.
     last: usize,

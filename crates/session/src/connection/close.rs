@@ -28,7 +28,11 @@ impl Core {
         for slot in slots {
             if let Some(consumer) = self.consumers.remove(slot) {
                 let (connection, queue) = (self.id, consumer.queue);
-                self.to_queue(queue, ToShard::Cancel { reply: None, connection, queue, slot }, cx);
+                self.send_to_queue(
+                    queue,
+                    ToShard::Cancel { reply: None, connection, queue, slot },
+                    cx,
+                );
             }
         }
         let how = Settle::Requeue { counts: true };

@@ -1,6 +1,6 @@
 //! One channel as its client sees it: what it waits for, what it holds, and what may come.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use leveret_amqp::content::ContentHeader;
 use leveret_amqp::method::Method;
@@ -9,7 +9,10 @@ use super::World;
 use crate::plan::{DEAD, QueueIndex};
 use crate::shadow::{Check, MessageIndex, Settled, Shadow};
 
-/// The answer a channel waits for. It sends no other command meanwhile, but may publish and settle.
+/// Commands without an answer yet, on one channel.
+const ASKING_MAX: usize = 4;
+
+/// An answer a channel waits for. Answers come in the order of the commands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Awaited {
     Open,
@@ -29,6 +32,9 @@ pub(crate) enum Awaited {
     },
     Qos,
     Select,
+    TxSelect,
+    Commit,
+    Rollback,
     Recover,
     Purge,
     Delete,
@@ -61,6 +67,21 @@ pub(crate) struct Unconfirmed {
     pub(crate) mandatory: bool,
 }
 
+/// What a transaction holds back.
+#[derive(Debug, Default)]
+pub(crate) struct Tx {
+    pub(crate) published: Vec<MessageIndex>,
+    settled: Vec<(u64, Unacked, Settled)>,
+    /// Settlements that a rollback takes back.
+    returning: Vec<(u64, Unacked, Settled)>,
+}
+
+impl Tx {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.published.is_empty() && self.settled.is_empty()
+    }
+}
+
 /// Content that is coming in.
 #[derive(Debug)]
 struct Incoming {
@@ -84,8 +105,12 @@ enum Source {
 pub(crate) struct Channel {
     /// Names it as a publisher: numbers of channels are used again, these are not.
     pub(crate) publisher: u32,
-    pub(crate) awaited: Option<Awaited>,
+    /// The broker's name for its connection.
+    connection: u64,
+    /// Answers to come, each with what was sent before its command.
+    awaited: VecDeque<(Awaited, Vec<Sent>)>,
     pub(crate) is_confirming: bool,
+    pub(crate) tx: Option<Tx>,
     pub(crate) next_confirm: u64,
     pub(crate) unconfirmed: BTreeMap<u64, Unconfirmed>,
     pub(crate) consumers: BTreeMap<String, Consumer>,
@@ -98,9 +123,8 @@ pub(crate) struct Channel {
     pub(crate) expects_close: Option<u16>,
     last_delivery: u64,
     incoming: Option<Incoming>,
-    /// Sent since the last command, and before it: known to be read when its answer comes.
+    /// Sent since the last command: known to be read when the answer of the next one comes.
     pub(crate) sent: Vec<Sent>,
-    sent_before: Vec<Sent>,
 }
 
 /// Something that has no answer of its own.
@@ -111,11 +135,13 @@ pub(crate) enum Sent {
 }
 
 impl Channel {
-    pub(crate) fn new(publisher: u32) -> Self {
+    pub(crate) fn new(publisher: u32, connection: u64) -> Self {
         Self {
             publisher,
-            awaited: Some(Awaited::Open),
+            connection,
+            awaited: VecDeque::from([(Awaited::Open, Vec::new())]),
             is_confirming: false,
+            tx: None,
             next_confirm: 1,
             unconfirmed: BTreeMap::new(),
             consumers: BTreeMap::new(),
@@ -126,47 +152,91 @@ impl Channel {
             last_delivery: 0,
             incoming: None,
             sent: Vec::new(),
-            sent_before: Vec::new(),
         }
     }
 
     /// Something is to come before the channel can be left in order.
     pub(crate) fn is_busy(&self) -> bool {
-        self.awaited.is_some() || self.expects_close.is_some() || !self.unconfirmed.is_empty()
+        self.is_asking() || self.expects_close.is_some() || !self.unconfirmed.is_empty()
+    }
+
+    /// Answers are to come.
+    pub(crate) fn is_asking(&self) -> bool {
+        !self.awaited.is_empty()
+    }
+
+    /// It may send one more command.
+    pub(crate) fn may_ask(&self) -> bool {
+        self.awaited.len() < ASKING_MAX && !self.is_ending()
+    }
+
+    /// It sends nothing more.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.expects_close.is_some() || self.asks(&Awaited::Close)
+    }
+
+    /// This answer is among those to come.
+    pub(crate) fn asks(&self, what: &Awaited) -> bool {
+        self.awaited.iter().any(|(awaited, _)| awaited == what)
     }
 
     /// A command was sent.
     pub(crate) fn awaits(&mut self, answer: Awaited) {
-        self.awaited = Some(answer);
-        self.sent_before.append(&mut self.sent);
-    }
-
-    /// The last command was answered: all sent before it was read.
-    fn answered(&mut self, shadow: &mut Shadow) {
-        for sent in self.sent_before.drain(..) {
-            match sent {
-                Sent::Publish(message) => shadow.known(message),
-                Sent::Settlement(message, queue) => shadow.certain(message, queue),
-            }
-        }
+        let before = std::mem::take(&mut self.sent);
+        self.awaited.push_back((answer, before));
     }
 
     /// The connection was closed in order: everything that was sent was read.
     pub(crate) fn everything_was_read(&mut self, shadow: &mut Shadow) {
-        self.sent_before.append(&mut self.sent);
-        self.answered(shadow);
+        for (_, before) in self.awaited.drain(..) {
+            were_read(self.connection, &before, shadow);
+        }
+        were_read(self.connection, &self.sent, shadow);
     }
 
     /// Takes a delivery out of those that wait, and tells the model how it ended.
     pub(crate) fn settle(&mut self, delivery: u64, how: Settled, shadow: &mut Shadow) {
-        let Some(Unacked { message, queue, consumer }) = self.unacked.remove(&delivery) else {
-            return;
-        };
+        let Some(unacked) = self.unacked.remove(&delivery) else { return };
+        match &mut self.tx {
+            Some(tx) => tx.settled.push((delivery, unacked, how)),
+            None => self.settled(unacked, how, shadow),
+        }
+    }
+
+    fn settled(&mut self, unacked: Unacked, how: Settled, shadow: &mut Shadow) {
+        let Unacked { message, queue, consumer } = unacked;
         if let Some(consumer) = consumer.and_then(|tag| self.consumers.get_mut(&tag)) {
             consumer.unacked -= 1;
         }
-        shadow.settled(message, queue, how);
+        shadow.settled(self.connection, message, queue, how);
         self.sent.push(Sent::Settlement(message, queue));
+    }
+
+    /// `tx.commit` is about to be sent: what was held back counts from now on.
+    pub(crate) fn commit(&mut self, shadow: &mut Shadow) {
+        let Some(Tx { published, settled, .. }) = &mut self.tx else { return };
+        let (published, settled) = (std::mem::take(published), std::mem::take(settled));
+        for message in published {
+            shadow.commit(message);
+            self.sent.push(Sent::Publish(message));
+        }
+        for (_, unacked, how) in settled {
+            self.settled(unacked, how, shadow);
+        }
+    }
+
+    /// `tx.rollback` is about to be sent.
+    pub(crate) fn roll_back(&mut self) {
+        let Some(tx) = &mut self.tx else { return };
+        tx.published.clear();
+        tx.returning = std::mem::take(&mut tx.settled);
+    }
+
+    /// `tx.rollback-ok`: what was settled is held again.
+    fn rolled_back(&mut self) {
+        let Some(tx) = &mut self.tx else { return };
+        let returning = tx.returning.drain(..).map(|(delivery, unacked, _)| (delivery, unacked));
+        self.unacked.extend(returning);
     }
 
     pub(crate) fn method(&mut self, method: &Method<'_>, world: &mut World<'_>) -> Check {
@@ -203,7 +273,7 @@ impl Channel {
     }
 
     fn answer(&mut self, answer: &Method<'_>, world: &mut World<'_>) -> Check {
-        let awaited = self.awaited.take();
+        let (awaited, before) = self.awaited.pop_front().unzip();
         match (&awaited, answer) {
             (Some(Awaited::Open), Method::ChannelOpenOk(_))
             | (Some(Awaited::DeclareQueue), Method::QueueDeclareOk(_))
@@ -211,11 +281,14 @@ impl Channel {
             | (Some(Awaited::Bind), Method::QueueBindOk(_))
             | (Some(Awaited::Consume { .. }), Method::BasicConsumeOk(_))
             | (Some(Awaited::Qos), Method::BasicQosOk(_))
+            | (Some(Awaited::Select), Method::ConfirmSelectOk(_))
+            | (Some(Awaited::TxSelect), Method::TxSelectOk(_))
+            | (Some(Awaited::Commit), Method::TxCommitOk(_))
             | (Some(Awaited::Purge), Method::QueuePurgeOk(_))
             | (Some(Awaited::Delete), Method::QueueDeleteOk(_))
             | (Some(Awaited::Get { .. }), Method::BasicGetEmpty(_)) => {}
             (Some(Awaited::Close), Method::ChannelCloseOk(_)) => self.expects_close = None,
-            (Some(Awaited::Select), Method::ConfirmSelectOk(_)) => self.is_confirming = true,
+            (Some(Awaited::Rollback), Method::TxRollbackOk(_)) => self.rolled_back(),
             (Some(Awaited::Cancel { tag }), Method::BasicCancelOk(_)) => {
                 self.consumers.remove(tag);
             }
@@ -233,7 +306,7 @@ impl Channel {
                 return Err(format!("{} came, awaited is {awaited:?}", answer.name()));
             }
         }
-        self.answered(world.shadow);
+        were_read(self.connection, &before.unwrap_or_default(), world.shadow);
         Ok(())
     }
 
@@ -343,6 +416,16 @@ impl Channel {
             shadow.confirmed(message, ok)?;
         }
         Ok(())
+    }
+}
+
+/// The broker has read these.
+fn were_read(connection: u64, sent: &[Sent], shadow: &mut Shadow) {
+    for &sent in sent {
+        match sent {
+            Sent::Publish(message) => shadow.known(message),
+            Sent::Settlement(message, queue) => shadow.certain(connection, message, queue),
+        }
     }
 }
 

@@ -1,10 +1,10 @@
 //! What a client does next: drawn at random from what its state allows.
 
 use leveret_amqp::content::Properties;
-use leveret_amqp::method::{basic, channel, confirm, connection, exchange, queue};
+use leveret_amqp::method::{basic, channel, confirm, connection, exchange, queue, tx};
 use leveret_amqp::table::{RawTable, Table};
 
-use super::channel::{Awaited, Consumer, Sent, Unconfirmed};
+use super::channel::{Awaited, Consumer, Sent, Tx, Unconfirmed};
 use super::{Channel, Client, State, World, encode_table};
 use crate::plan::{BINDINGS, EXCHANGES, Kind, QueueIndex, ROUTES};
 use crate::shadow::{Settled, body_of};
@@ -36,7 +36,7 @@ impl Client {
             self.open(1, world);
             return false;
         }
-        if self.channels.values().any(|channel| channel.awaited.is_some()) {
+        if self.channels.values().any(Channel::is_asking) {
             return false;
         }
         let kinds = world.shadow.queues.len();
@@ -87,7 +87,7 @@ impl Client {
             Mood::Leave => !self.channels.values().any(Channel::is_busy),
             Mood::Drain => self.channels.values().all(|channel| {
                 let all = crate::plan::queues().len();
-                channel.awaited.is_none()
+                !channel.is_asking()
                     && (channel.consumers.len() < all || !channel.unacked.is_empty())
             }),
         }
@@ -95,14 +95,13 @@ impl Client {
 
     fn act_on(&mut self, number: u16, world: &mut World<'_>) {
         let Some(channel) = self.channels.get(&number) else { return };
-        if channel.expects_close.is_some() || channel.awaited == Some(Awaited::Open) {
+        if channel.is_ending() {
             return;
         }
-        if channel.awaited == Some(Awaited::Close) {
-            return;
-        }
-        let recovers = channel.awaited == Some(Awaited::Recover);
-        let may_ask = channel.awaited.is_none();
+        // What is held now may be taken back at any moment.
+        let recovers = channel.asks(&Awaited::Recover) || channel.asks(&Awaited::Rollback);
+        // Mostly one command at a time, sometimes several.
+        let may_ask = !channel.is_asking() || channel.may_ask() && world.random.one_in(4);
         let has_unacked = !channel.unacked.is_empty();
         match world.random.below(40) {
             0..=15 => self.publish(number, world),
@@ -134,7 +133,8 @@ impl Client {
                 self.declare_queue(number, kind, world.random.one_in(2));
             }
             17 => self.declare_fleeting(number, world),
-            18 if world.random.one_in(3) => {
+            0..=2 => self.end_tx(number, world),
+            18 if channel.tx.is_none() && world.random.one_in(3) => {
                 self.put_method(number, basic::Recover { requeue: true });
                 self.await_answer(number, Awaited::Recover);
             }
@@ -156,7 +156,7 @@ impl Client {
 
     fn open(&mut self, number: u16, world: &mut World<'_>) {
         *world.next_publisher += 1;
-        self.channels.insert(number, Channel::new(*world.next_publisher));
+        self.channels.insert(number, Channel::new(*world.next_publisher, self.connection));
         self.put_method(number, channel::Open { out_of_band: "" });
     }
 
@@ -196,11 +196,19 @@ impl Client {
         }
         // Two publishers in three want confirms, from their first message on.
         if !channel.is_confirming && channel.publisher % 3 != 0 {
-            if channel.awaited.is_none() {
-                self.put_method(number, confirm::Select { no_wait: false });
-                self.await_answer(number, Awaited::Select);
+            self.put_method(number, confirm::Select { no_wait: false });
+            self.await_answer(number, Awaited::Select);
+            if let Some(channel) = self.channels.get_mut(&number) {
+                channel.is_confirming = true;
             }
-            return;
+        }
+        // Of the others, one in three has transactions.
+        if channel_tx(self.channels.get(&number)) == Some(false) {
+            self.put_method(number, tx::Select {});
+            self.await_answer(number, Awaited::TxSelect);
+            if let Some(channel) = self.channels.get_mut(&number) {
+                channel.tx = Some(Tx::default());
+            }
         }
         for _ in 0..=world.random.below(4) {
             self.publish_one(number, world);
@@ -230,9 +238,17 @@ impl Client {
         let mandatory = random.one_in(5);
         let priority = random.one_in(3).then(|| random.below(8) as u8);
         let delivery_mode = Some(1 + random.below(2) as u8);
+        // What expires is found again where its queue has dead letters go.
+        let expires = matches!(&targets[..], [one] if world.shadow.queues[*one].dead_letters);
+        let expires = expires && random.one_in(3);
+        let expiration = expires.then(|| random.below(60).to_string());
         let Some(channel) = self.channels.get_mut(&number) else { return };
-        let message = world.shadow.publish(channel.publisher, size, targets);
-        channel.sent.push(Sent::Publish(message));
+        let is_held = channel.tx.is_some();
+        let message = world.shadow.publish(channel.publisher, size, targets, is_held);
+        match &mut channel.tx {
+            Some(tx) => tx.published.push(message),
+            None => channel.sent.push(Sent::Publish(message)),
+        }
         if channel.is_confirming {
             channel.unconfirmed.insert(channel.next_confirm, Unconfirmed { message, mandatory });
         }
@@ -241,6 +257,7 @@ impl Client {
             message_id: Some(message.to_string()),
             priority,
             delivery_mode,
+            expiration,
             ..Properties::default()
         };
         let mut raw = Vec::new();
@@ -279,12 +296,34 @@ impl Client {
         }
     }
 
+    /// Commits, or rolls back.
+    fn end_tx(&mut self, number: u16, world: &mut World<'_>) {
+        let Some(channel) = self.channels.get_mut(&number) else { return };
+        if channel.tx.as_ref().is_none_or(Tx::is_empty) {
+            return;
+        }
+        if world.random.one_in(4) {
+            channel.roll_back();
+            self.put_method(number, tx::Rollback {});
+            self.await_answer(number, Awaited::Rollback);
+        } else {
+            channel.commit(world.shadow);
+            self.put_method(number, tx::Commit {});
+            self.await_answer(number, Awaited::Commit);
+        }
+    }
+
     fn set_prefetch(&mut self, number: u16, world: &mut World<'_>) {
         let Some(channel) = self.channels.get_mut(&number) else { return };
         let prefetch_count = world.random.below(8) as u16;
         // A limit that is set while messages are out would not hold for these.
         let global = channel.consumers.is_empty() && world.random.one_in(3);
-        *if global { &mut channel.global_prefetch } else { &mut channel.prefetch } = prefetch_count;
+        if global {
+            channel.global_prefetch = prefetch_count;
+        } else {
+            // As in RabbitMQ, a limit for consumers to come ends that of the channel.
+            (channel.prefetch, channel.global_prefetch) = (prefetch_count, 0);
+        }
         self.put_method(number, basic::Qos { prefetch_size: 0, prefetch_count, global });
         self.await_answer(number, Awaited::Qos);
     }
@@ -453,7 +492,7 @@ impl Client {
     /// Takes from every steady queue and acks all.
     fn drain(&mut self, number: u16, world: &mut World<'_>) {
         let Some(channel) = self.channels.get(&number) else { return };
-        if channel.awaited.is_some() {
+        if channel.is_asking() {
             return;
         }
         let next = (0..world.shadow.queues.len())
@@ -469,4 +508,10 @@ impl Client {
             self.put_method(number, basic::Ack { delivery_tag: tag, multiple: true });
         }
     }
+}
+
+/// Whether a channel that is to have transactions has them; none for other channels.
+fn channel_tx(channel: Option<&Channel>) -> Option<bool> {
+    let channel = channel.filter(|channel| channel.publisher % 9 == 0)?;
+    Some(channel.tx.is_some())
 }

@@ -5,7 +5,7 @@ use leveret_queue::Overflow;
 use leveret_topology::{ApplyTo, PolicyError, PolicySpec, QueueId, QueueSpec};
 use serde_json::{Value as Json, json};
 
-use crate::common::{World, table, text};
+use crate::common::{Rng, World, table, text};
 
 fn spec<'a>(name: &'a str, pattern: &'a str, definition: Json) -> PolicySpec<'a> {
     let Json::Object(definition) = definition else { panic!("not an object") };
@@ -231,4 +231,46 @@ fn parameters() {
     assert_eq!(topology.global_parameters().count(), 1);
     assert!(topology.clear_global_parameter("cluster_name"));
     assert!(!topology.clear_global_parameter("cluster_name"));
+}
+
+/// Policies that come and go at random: what they concern is told, and nothing else changes.
+#[test]
+fn random_policies() {
+    let mut rng = Rng(3);
+    let mut world = World::new();
+    let state = |world: &World| -> Vec<_> {
+        let queues = world.topology.queues(world.vhost).into_iter();
+        queues.map(|queue| (queue.id, queue.effective_policy())).collect()
+    };
+    for step in 0..400 {
+        let name = rng.pick(&["a", "b", "c", "d", "e"]);
+        let before = state(&world);
+        let queues = before.len();
+        let result = match rng.below(6) {
+            0 => {
+                let queue = format!("{}{}", rng.pick(&["x", "y", "z"]), rng.below(20));
+                world.queue(&queue);
+                continue;
+            }
+            1 => world.topology.clear_policy("/", name),
+            2 => world.topology.clear_operator_policy("/", name),
+            kind => {
+                let pattern = rng.pick(&["^x", "^y", "1$", "", "z.*2"]);
+                let definition = json!({ "max-length": step });
+                let policy =
+                    PolicySpec { priority: rng.below(3) as i64, ..spec(name, pattern, definition) };
+                match kind {
+                    3 => world.topology.set_operator_policy("/", policy),
+                    _ => world.topology.set_policy("/", policy),
+                }
+            }
+        };
+        world.topology.assert_invariants();
+        let after = state(&world);
+        assert_eq!(after.len(), queues);
+        let told = result.unwrap_or_default();
+        for (old, new) in before.iter().zip(&after) {
+            assert!(old == new || told.contains(&new.0), "step {step}: {new:?} was not told");
+        }
+    }
 }

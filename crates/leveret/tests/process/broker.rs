@@ -1,0 +1,323 @@
+//! A node under test, and how to wait for things.
+
+use std::io::{BufRead as _, BufReader, Read};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use leveret_client::amqp::method::Method;
+use leveret_client::{CloseReason, Connection, Error, Event, Options, QueueDeclare, Uri};
+use rustix::process::{Pid, Signal};
+
+/// How long anything may take that is due at once. Long, because machines that test are busy.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The program, with an environment that sets nothing.
+pub(crate) fn leveret(words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_leveret"));
+    command.args(words).env_clear();
+    command
+}
+
+/// What a process wrote so far, line by line.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Lines(Arc<(Mutex<(Vec<String>, bool)>, Condvar)>);
+
+impl Lines {
+    fn follow(source: impl Read + Send + 'static) -> Self {
+        let lines = Self::default();
+        let ours = lines.clone();
+        std::thread::spawn(move || {
+            for line in BufReader::new(source).lines().map_while(Result::ok) {
+                ours.0.0.lock().unwrap().0.push(line);
+                ours.0.1.notify_all();
+            }
+            ours.0.0.lock().unwrap().1 = true;
+            ours.0.1.notify_all();
+        });
+        lines
+    }
+
+    /// Those that have `part` in them, so far.
+    pub(crate) fn with(&self, part: &str) -> Vec<String> {
+        let lines = self.0.0.lock().unwrap();
+        lines.0.iter().filter(|line| line.contains(part)).cloned().collect()
+    }
+
+    /// The first line that has `part` in it, as soon as it comes.
+    #[track_caller]
+    pub(crate) fn wait_for(&self, part: &str) -> String {
+        let deadline = Instant::now() + PATIENCE;
+        let mut lines = self.0.0.lock().unwrap();
+        loop {
+            if let Some(line) = lines.0.iter().find(|line| line.contains(part)) {
+                return line.clone();
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero() && !lines.1, "no line with {part:?} among {:#?}", lines.0);
+            lines = self.0.1.wait_timeout(lines, left).unwrap().0;
+        }
+    }
+}
+
+/// A running node. Killed when dropped.
+#[derive(Debug)]
+pub(crate) struct Broker {
+    child: Child,
+    pub(crate) log: Lines,
+    pub(crate) errors: Lines,
+    pub(crate) address: SocketAddr,
+    pub(crate) dir: tempfile::TempDir,
+}
+
+impl Broker {
+    /// A node with default options.
+    pub(crate) fn start() -> Self {
+        Self::with(&[])
+    }
+
+    /// A node with these `key=value` settings.
+    pub(crate) fn with(settings: &[&str]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut words = vec!["serve", "--listen", "127.0.0.1:0"];
+        for setting in settings {
+            words.extend(["--set", setting]);
+        }
+        Self::spawn(leveret(&words), dir)
+    }
+
+    /// Runs `command`, which must be `serve` on one port, with `dir` as data directory.
+    #[track_caller]
+    pub(crate) fn spawn(mut command: Command, dir: tempfile::TempDir) -> Self {
+        let spawned = command
+            .arg("--data-dir")
+            .arg(dir.path())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn();
+        let mut child = spawned.unwrap();
+        let log = Lines::follow(child.stdout.take().unwrap());
+        let errors = Lines::follow(child.stderr.take().unwrap());
+        let ready = log.wait_for(" is ready");
+        let (_, rest) = ready.split_once("amqp=\"").expect("the ready line has addresses");
+        let (address, _) = rest.split_once('"').unwrap();
+        Self { child, log, errors, address: address.parse().unwrap(), dir }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn uri(&self) -> Uri {
+        Uri { host: self.address.ip().to_string(), port: self.address.port(), ..Uri::default() }
+    }
+
+    /// A client that is logged in, without heartbeats.
+    #[track_caller]
+    pub(crate) fn connect(&self) -> Connection {
+        self.connect_as(&self.uri())
+    }
+
+    #[track_caller]
+    pub(crate) fn connect_as(&self, uri: &Uri) -> Connection {
+        let options = Options { heartbeat_s: Some(0), ..Options::default() };
+        Connection::open(uri, &options).unwrap()
+    }
+
+    /// A client with one channel.
+    #[track_caller]
+    pub(crate) fn channel(&self) -> (Connection, u16) {
+        let mut client = self.connect();
+        let channel = client.open_channel().unwrap();
+        (client, channel)
+    }
+
+    /// `leveret ctl` with these words.
+    pub(crate) fn ctl(&self, words: &[&str]) -> Output {
+        self.ctl_command(words).output().unwrap()
+    }
+
+    pub(crate) fn ctl_command(&self, words: &[&str]) -> Command {
+        let mut command = leveret(&["ctl", "-q"]);
+        command.args(words).env("LEVERET_DATA_DIR", self.dir.path());
+        command
+    }
+
+    /// `leveret ctl` that must succeed: what it prints.
+    #[track_caller]
+    pub(crate) fn told(&self, words: &[&str]) -> String {
+        let output = self.ctl(words);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{words:?}: {:?} {errors}", output.status);
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// `leveret ctl` that must succeed: what it prints, as JSON.
+    #[track_caller]
+    pub(crate) fn json(&self, words: &[&str]) -> serde_json::Value {
+        let mut all = vec!["--formatter", "json"];
+        all.extend(words);
+        let told = self.told(&all);
+        serde_json::from_str(&told).unwrap_or_else(|error| panic!("{words:?}: {error}: {told}"))
+    }
+
+    /// `leveret ctl` that must fail, with this status: what it says.
+    #[track_caller]
+    pub(crate) fn refused(&self, words: &[&str], status: i32) -> String {
+        let output = self.ctl(words);
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(status), "{words:?}: {told}");
+        told
+    }
+
+    /// Memory of the process in the machine's memory, in bytes.
+    pub(crate) fn resident(&self) -> u64 {
+        let text = std::fs::read_to_string(format!("/proc/{}/statm", self.pid())).unwrap();
+        let pages: u64 = text.split_whitespace().nth(1).unwrap().parse().unwrap();
+        pages * rustix::param::page_size() as u64
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.pid() as i32).unwrap();
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    /// Waits for the process to end by itself.
+    #[track_caller]
+    pub(crate) fn ended(&mut self, within: Duration) -> ExitStatus {
+        let mut status = None;
+        wait_until(within, "the process ends", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap()
+    }
+
+    /// How many lines of the log have a level that a quiet node does not use.
+    #[track_caller]
+    pub(crate) fn assert_quiet(&self) {
+        for level in [" WARN ", "ERROR "] {
+            let lines = self.log.with(level);
+            assert!(lines.is_empty(), "{lines:#?}");
+        }
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs a program that must end by itself, and returns what it wrote to standard output and error.
+#[track_caller]
+pub(crate) fn run(mut command: Command, dir: &Path, want: i32) -> (String, String) {
+    let output = command.arg("--data-dir").arg(dir).output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (told, errors) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(want), "{told} {errors}");
+    (told, errors)
+}
+
+/// Waits for what has no event of its own.
+#[track_caller]
+pub(crate) fn wait_until(within: Duration, what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + within;
+    while !holds() {
+        assert!(Instant::now() < deadline, "in {within:?} it never came to pass that {what}");
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+}
+
+/// Declares a queue that other connections may use too.
+#[track_caller]
+pub(crate) fn declare(client: &mut Connection, channel: u16, queue: &str) {
+    client.queue_declare(channel, queue, &QueueDeclare::default()).unwrap();
+}
+
+/// Why the broker closes the client's connection, which it must be about to do.
+#[track_caller]
+pub(crate) fn close_reason(client: &mut Connection) -> CloseReason {
+    loop {
+        match client.next_event() {
+            Ok(Some(_)) => {}
+            Ok(None) => assert!(client.wait(PATIENCE).unwrap(), "no connection.close came"),
+            Err(Error::ConnectionClosed(reason)) => return reason,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// A client that publishes to one queue and counts confirms. One shard has the queue, so they come in order.
+#[derive(Debug)]
+pub(crate) struct Publisher {
+    pub(crate) client: Connection,
+    channel: u16,
+    queue: &'static str,
+    pub(crate) sent: u64,
+    pub(crate) confirmed: u64,
+}
+
+impl Publisher {
+    /// Declares the queue, too.
+    #[track_caller]
+    pub(crate) fn new(broker: &Broker, queue: &'static str) -> Self {
+        let (mut client, channel) = broker.channel();
+        declare(&mut client, channel, queue);
+        client.confirm_select(channel).unwrap();
+        Self { client, channel, queue, sent: 0, confirmed: 0 }
+    }
+
+    /// Sends `count` messages with this body, and waits for no confirm.
+    #[track_caller]
+    pub(crate) fn send(&mut self, body: &[u8], count: u64) {
+        for _ in 0..count {
+            self.client.publish(self.channel, "", self.queue, &[0, 0], body);
+        }
+        self.sent += count;
+        self.client.flush().unwrap();
+    }
+
+    /// Reads what is there, or comes within this time.
+    #[track_caller]
+    pub(crate) fn read(&mut self, within: Duration) {
+        self.client.wait(within).unwrap();
+        while let Some(event) = self.client.next_event().unwrap() {
+            match event {
+                Event::Method { method: Method::BasicAck(ack), .. } => {
+                    self.confirmed = ack.delivery_tag;
+                }
+                Event::Method { method: Method::BasicNack(nack), .. } => panic!("{nack:?}"),
+                _ => {}
+            }
+        }
+    }
+
+    /// Publishes `count` messages, and waits until the broker has them.
+    #[track_caller]
+    pub(crate) fn publish(&mut self, body: &[u8], count: u64) {
+        let mut left = count;
+        while left > 0 {
+            let some = left.min(1000);
+            self.send(body, some);
+            left -= some;
+            while self.sent - self.confirmed > 1000 {
+                self.read_some();
+            }
+        }
+        while self.confirmed < self.sent {
+            self.read_some();
+        }
+    }
+
+    #[track_caller]
+    fn read_some(&mut self) {
+        let before = self.confirmed;
+        self.read(PATIENCE);
+        assert!(self.confirmed > before, "no confirm: {before} of {}", self.sent);
+    }
+}

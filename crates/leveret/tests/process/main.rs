@@ -1,0 +1,13 @@
+//! The broker as users run it: the built program, its sockets, its signals, its memory.
+//!
+//! Every test starts a node of its own on a port the system chooses, with its own data directory. Nothing
+//! waits for a fixed time: tests wait for something with a name, and fail when it does not come.
+
+mod broker;
+mod control;
+mod flow;
+mod memory;
+mod raw;
+mod start;
+mod stop;
+mod wire;

@@ -1,0 +1,100 @@
+//! The start: the ready line, bad configurations, ports and directories in use.
+
+use std::time::{Duration, Instant};
+
+use crate::broker::{Broker, leveret, run};
+
+/// The build that users run is ready in 100 ms on an idle machine; this one may share its machine.
+const START_MAX: Duration = Duration::from_secs(5);
+
+#[test]
+fn says_once_that_it_is_ready() {
+    let began = Instant::now();
+    let broker = Broker::start();
+    assert!(began.elapsed() < START_MAX, "{:?}", began.elapsed());
+    broker.connect().close().unwrap();
+    let ready = broker.log.with(" is ready");
+    assert_eq!(ready.len(), 1, "{ready:?}");
+    assert!(ready[0].contains(&broker.address.to_string()), "{ready:?}");
+    assert_eq!(broker.errors.with(""), Vec::<String>::new());
+    broker.assert_quiet();
+}
+
+#[test]
+fn raises_its_limit_of_open_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = std::process::Command::new("sh");
+    let program = env!("CARGO_BIN_EXE_leveret");
+    let script = format!("ulimit -S -n 256; exec {program} serve --listen 127.0.0.1:0 \"$@\"");
+    command.args(["-c", &script, "sh"]);
+    let broker = Broker::spawn(command, dir);
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", broker.pid())).unwrap();
+    let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    let words: Vec<&str> = line.split_whitespace().collect();
+    assert_eq!(words[3], words[4], "soft and hard limit: {line}");
+}
+
+#[test]
+fn an_unknown_key_is_told_with_its_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("leveret.conf");
+    std::fs::write(&file, "# mine\nheartbeet = 10\n").unwrap();
+    let file = file.display().to_string();
+    let (_, errors) = run(leveret(&["serve", "--config", &file]), dir.path(), 78);
+    assert_eq!(errors, format!("{file}:2: unknown key 'heartbeet'; did you mean 'heartbeat'?\n"));
+}
+
+#[test]
+fn a_key_of_rabbitmq_without_meaning_is_logged() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("rabbitmq.conf");
+    std::fs::write(&file, "num_acceptors.tcp = 3\nheartbeat = 7\n").unwrap();
+    let file = file.display().to_string();
+    let command = leveret(&["serve", "--config", &file, "--listen", "127.0.0.1:0"]);
+    let broker = Broker::spawn(command, dir);
+    let told = broker.log.with("num_acceptors.tcp");
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].contains("no meaning"), "{told:?}");
+    let environment = broker.json(&["environment"]).to_string();
+    assert!(environment.contains(r#""heartbeat":"7""#), "{environment}");
+}
+
+#[test]
+fn a_port_in_use_is_a_clear_error() {
+    let first = Broker::start();
+    let dir = tempfile::tempdir().unwrap();
+    let address = first.address.to_string();
+    let command = leveret(&["serve", "--listen", &address]);
+    let (_, errors) = run(command, dir.path(), 70);
+    assert!(errors.contains(&format!("cannot listen on {address}")), "{errors}");
+    assert!(errors.contains("listeners.tcp.default"), "{errors}");
+}
+
+#[test]
+fn one_node_per_data_directory() {
+    let first = Broker::start();
+    let socket = tempfile::tempdir().unwrap();
+    let socket = format!("ctl.socket={}", socket.path().join("other").display());
+    // With another control socket, too: it is the directory that must not be shared.
+    for more in [&[][..], &["--set", &socket][..]] {
+        let mut command = leveret(&["serve", "--listen", "127.0.0.1:0"]);
+        command.args(more);
+        let (_, errors) = run(command, first.dir.path(), 70);
+        assert!(errors.contains("already"), "{errors}");
+        assert!(errors.contains("--data-dir"), "{errors}");
+    }
+    // The first one did not suffer.
+    first.told(&["ping"]);
+    first.connect().close().unwrap();
+}
+
+#[test]
+fn a_killed_node_leaves_nothing_that_keeps_the_next_one_from_starting() {
+    let mut first = Broker::start();
+    first.signal(rustix::process::Signal::KILL);
+    first.ended(START_MAX);
+    let empty = tempfile::tempdir().unwrap();
+    let dir = std::mem::replace(&mut first.dir, empty);
+    let second = Broker::spawn(leveret(&["serve", "--listen", "127.0.0.1:0"]), dir);
+    second.told(&["ping"]);
+}

@@ -1,0 +1,234 @@
+//! Counts, not benchmarks: what a warm session allocates per batch, and what an idle one holds.
+#![allow(unsafe_code, reason = "a global allocator that counts can only be had by an unsafe trait")]
+
+mod node;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use bytes::Bytes;
+use leveret_amqp::content::Properties;
+use leveret_amqp::method::*;
+use leveret_amqp::outbuf::OutBuf;
+use leveret_broker::message::*;
+use leveret_queue::{ConsumerSpec, Incoming, Offset, Options, Queue, Time};
+use leveret_session::{Context, Session};
+use leveret_topology::Topology;
+use node::{Node, publish_bytes};
+
+struct Counting;
+
+thread_local! {
+    static COUNT: Cell<u64> = const { Cell::new(0) };
+    static LIVE: Cell<i64> = const { Cell::new(0) };
+}
+
+fn count(bytes: i64) {
+    let _ = COUNT.try_with(|count| count.set(count.get() + 1));
+    let _ = LIVE.try_with(|live| live.set(live.get() + bytes));
+}
+
+// SAFETY: every call is handed to `System` unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size() as i64);
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        let _ = LIVE.try_with(|live| live.set(live.get() - layout.size() as i64));
+        unsafe { System.dealloc(at, layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count(size as i64 - layout.size() as i64);
+        unsafe { System.realloc(at, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const BATCH: usize = 100;
+const ROUNDS: u64 = 200;
+
+/// One session, its shards played by hand.
+struct Alone {
+    session: Session,
+    topology: Topology,
+    out: OutBuf,
+    outbox: Outbox,
+}
+
+impl Alone {
+    /// A client of a node, which has a queue `q` and a confirming channel.
+    fn new() -> Self {
+        let mut node = Node::new();
+        let link = node.client();
+        node.declare(link, "q");
+        node.say(link, 1, &confirm::Select { no_wait: false });
+        let Node { topology, mut links, .. } = node;
+        let node::Link { session, out, .. } = links.remove(link);
+        Self { session, topology, out, outbox: Outbox::default() }
+    }
+
+    fn turn(&mut self, act: impl FnOnce(&mut Session, &mut Context<'_>)) {
+        let mut cx = Context {
+            topology: &self.topology,
+            now: Time::from_ms(2_000_000),
+            out: &mut self.out,
+            outbox: &mut self.outbox,
+        };
+        act(&mut self.session, &mut cx);
+    }
+
+    fn input(&mut self, bytes: &Bytes) {
+        let mut bytes = bytes.clone();
+        self.turn(|session, cx| session.input(&mut bytes, cx));
+        assert!(bytes.is_empty());
+    }
+
+    fn written(&mut self) {
+        self.out.clear();
+        self.turn(|session, cx| session.flushed(0, true, cx));
+    }
+}
+
+/// Rounds that do not count.
+const WARM: u64 = 10;
+
+/// Allocations per round, after some rounds that do not count.
+fn per_round(mut round: impl FnMut()) -> f64 {
+    (0..WARM).for_each(|_| round());
+    let before = COUNT.get();
+    (0..ROUNDS).for_each(|_| round());
+    (COUNT.get() - before) as f64 / ROUNDS as f64
+}
+
+#[test]
+fn publishing_allocates_once_per_batch() {
+    let mut alone = Alone::new();
+    let one = publish_bytes(1, "", "q", b"0123456789abcdef", &Properties::default(), false);
+    let read = Bytes::from(one.repeat(BATCH));
+    let mut last = 0;
+    let count = per_round(|| {
+        alone.input(&read);
+        let (_, letter) = alone.outbox.shards.pop().expect("a batch");
+        let ToShard::Publish { messages, .. } = letter else { panic!("{letter:?}") };
+        assert_eq!(messages.len(), BATCH);
+        assert_eq!(messages[0].message.body(), b"0123456789abcdef");
+        let first = last + 1;
+        last += BATCH as u64;
+        assert_eq!(messages[BATCH - 1].confirm, last);
+        let confirm = ToSession::Confirm { channel: 1, first, last, ok: true };
+        alone.turn(|session, cx| session.receive(confirm, cx));
+        alone.written();
+    });
+    // The batch's vector.
+    assert!(count <= 1.0, "{count} per {BATCH} messages");
+}
+
+#[test]
+fn delivering_and_settling_allocates_once_per_batch() {
+    let mut alone = Alone::new();
+    let mut out = OutBuf::new();
+    let consume = basic::Consume { queue: "q", consumer_tag: "c", ..Default::default() };
+    out.put_method(1, &consume);
+    alone.input(&out.take_rest().into());
+    let Some((_, ToShard::Consume { slot, queue: id, gate, .. })) = alone.outbox.shards.pop()
+    else {
+        panic!("no consume")
+    };
+    let reply = ToSession::Reply { channel: 1, reply: Reply::Consuming };
+    alone.turn(|session, cx| session.receive(reply, cx));
+    alone.written();
+    // The queue, played by a queue.
+    let now = Time::from_ms(0);
+    let mut queue = Queue::new(Options::default(), now);
+    let (no_ack, exclusive, priority, prefetch) = (false, false, 0, 0);
+    let spec = ConsumerSpec { key: 0, no_ack, exclusive, priority, prefetch, gate };
+    queue.add_consumer(spec, now).expect("one consumer");
+
+    let mut properties = Vec::new();
+    Properties::default().encode(&mut properties);
+    let names = leveret_broker::record::join_names("", "q");
+    let body = b"0123456789abcdef";
+    let message = Message::from_parts(&names, &properties, body);
+    let head = leveret_broker::record::Head::of(&message, false, 0).encode();
+    let record = Bytes::from([&head[..], &names, &properties, body].concat());
+
+    let (mut tag, mut offset) = (0, 0);
+    let mut left = Vec::new();
+    // What the test makes itself is not counted: letters, and the client's bytes.
+    let mut made = 0;
+    let mut rounds = 0;
+    let count = per_round(|| {
+        rounds += 1;
+        if rounds == WARM + 1 {
+            made = 0;
+        }
+        let before = COUNT.get();
+        let mut deliveries = Vec::new();
+        let mut acks = OutBuf::new();
+        for index in 0..BATCH as u64 {
+            offset += 1;
+            let incoming = Incoming::new(Offset::new(offset), 16);
+            queue.enqueue(incoming, now, &mut left).expect("room");
+            // Singly, and out of order.
+            let delivery_tag = tag + 1 + (index ^ 1);
+            acks.put_method(1, &basic::Ack { delivery_tag, multiple: false });
+        }
+        tag += BATCH as u64;
+        let mut deliver = |d: leveret_queue::Delivery| {
+            deliveries.push(Delivery {
+                slot,
+                queue: id,
+                unacked: d.unacked,
+                offset: d.offset,
+                redelivered: false,
+                delivery_count: 0,
+                record: record.clone(),
+            });
+        };
+        queue.dispatch(now, &mut deliver, &mut left, 1000);
+        assert_eq!(deliveries.len(), BATCH);
+        let read = Bytes::from(acks.take_rest());
+        drop(read.clone());
+        made += COUNT.get() - before;
+
+        alone.turn(|session, cx| session.receive(ToSession::Deliver(deliveries), cx));
+        alone.written();
+        alone.input(&read);
+        let (_, letter) = alone.outbox.shards.pop().expect("a batch");
+        let ToShard::Settle(settled) = letter else { panic!("{letter:?}") };
+        assert_eq!(settled.len(), BATCH);
+        let before = COUNT.get();
+        for s in settled {
+            let how = leveret_queue::Settle::Ack;
+            assert!(queue.settle(s.unacked, s.offset, how, now, &mut left));
+        }
+        left.clear();
+        made += COUNT.get() - before;
+    });
+    let count = count * ROUNDS as f64 - made as f64;
+    // The batch's vector.
+    assert!(count <= ROUNDS as f64, "{} per {BATCH} messages", count / ROUNDS as f64);
+    // Everything was given back.
+    assert_eq!(alone.session.facts().channels[0].unacked, 0);
+}
+
+/// An idle connection with one channel.
+#[test]
+fn an_idle_session_is_small() {
+    let mut node = Node::new();
+    node.client();
+    let link = node.accept(true);
+    node.bytes(link, b"AMQP\x00\x00\x09\x01");
+    let idle = node.client();
+    let before = LIVE.get();
+    drop(node.links.remove(idle).session);
+    let heap = before - LIVE.get();
+    let all = heap + size_of::<Session>() as i64;
+    assert!(all < 4096, "{heap} bytes of heap and {} of its own", size_of::<Session>());
+    println!("{heap} bytes of heap and {} of its own", size_of::<Session>());
+}
