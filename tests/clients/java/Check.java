@@ -158,8 +158,8 @@ public class Check {
                 refused(403, () -> c.createChannel().queueDeclare("amq.mine", false, false, false, null));
                 refused(406, () -> {
                     Channel ch = c.createChannel();
-                    String q = ch.queueDeclare().getQueue();
-                    ch.queueDeclare(q, true, true, true, null);
+                    ch.queueDeclare("java.inequivalent", false, true, true, null);
+                    ch.queueDeclare("java.inequivalent", true, true, true, null);
                 });
                 refused(405, () -> {
                     try (Connection other = connect()) {

@@ -9,6 +9,7 @@ use std::thread;
 use anyhow::Context as _;
 
 const USUAL_PORT: u16 = 5672;
+const HOSTS: [&str; 2] = ["127.0.0.1", "::1"];
 
 /// Forwards 127.0.0.1:5672 to a broker until dropped. Nothing, when the broker is there itself.
 #[derive(Debug)]
@@ -22,21 +23,17 @@ impl Forward {
         if port == USUAL_PORT {
             return Ok(Self { stop: None });
         }
-        let listener = TcpListener::bind(("127.0.0.1", USUAL_PORT))
-            .context("these tests know no port but 5672, and it is taken")?;
         let stop = Arc::new(AtomicBool::new(false));
-        let is_over = Arc::clone(&stop);
-        thread::spawn(move || {
-            for client in listener.incoming() {
-                if is_over.load(Ordering::Acquire) {
-                    return;
-                }
-                let Ok(client) = client else { continue };
-                if let Ok(broker) = TcpStream::connect(("127.0.0.1", port)) {
-                    join(client, broker);
-                }
-            }
-        });
+        for host in HOSTS {
+            let listener = match TcpListener::bind((host, USUAL_PORT)) {
+                Ok(listener) => listener,
+                // A machine without IPv6.
+                Err(e) if e.kind() == io::ErrorKind::AddrNotAvailable => continue,
+                Err(e) => return Err(e).context("these tests know no port but 5672"),
+            };
+            let is_over = Arc::clone(&stop);
+            thread::spawn(move || serve(&listener, port, &is_over));
+        }
         Ok(Self { stop: Some(stop) })
     }
 }
@@ -45,8 +42,22 @@ impl Drop for Forward {
     fn drop(&mut self) {
         if let Some(stop) = &self.stop {
             stop.store(true, Ordering::Release);
-            // Wakes the listener, which then goes.
-            let _ = TcpStream::connect(("127.0.0.1", USUAL_PORT));
+            // Wakes the listeners, which then go.
+            for host in HOSTS {
+                let _ = TcpStream::connect((host, USUAL_PORT));
+            }
+        }
+    }
+}
+
+fn serve(listener: &TcpListener, port: u16, is_over: &AtomicBool) {
+    for client in listener.incoming() {
+        if is_over.load(Ordering::Acquire) {
+            return;
+        }
+        let Ok(client) = client else { continue };
+        if let Ok(broker) = TcpStream::connect(("127.0.0.1", port)) {
+            join(client, broker);
         }
     }
 }

@@ -36,14 +36,15 @@ pub(super) fn pika(place: &Place) -> anyhow::Result<Counts> {
     copy_dir(&place.source("python/pika"), &source)?;
     let _forward = Forward::to(place.port)?;
     let mut test = Command::new(python);
-    test.args(["-m", "pytest", "-q", "-rA", "--tb=short", "-p", "no:cacheprovider"]);
+    test.args(["-m", "pytest", "-q", "-rfEsp", "--tb=short", "-p", "no:cacheprovider"]);
     test.args(["-o", "python_files=*_test.py *_tests.py", "tests/acceptance"]);
     for (name, _) in &place.skipped {
         test.args(["--deselect", name]);
     }
     let (output, _) = place.run("test", 20, test.current_dir(&source))?;
     let mut counts = Counts { skipped: place.skipped.len() as u64, ..Counts::default() };
-    for line in output.lines() {
+    let summary = output.split("short test summary info").nth(1).unwrap_or_default();
+    for line in summary.lines() {
         let name = |rest: &str| rest.split(" - ").next().unwrap_or(rest).to_owned();
         if let Some(rest) = line.strip_prefix("PASSED ") {
             counts.add(&name(rest), true);
