@@ -13,6 +13,8 @@ mod tools;
 
 use anyhow::{bail, ensure};
 
+use crate::programs;
+use crate::steps::Count;
 use tools::{Counts, Place};
 
 type Suite = fn(&Place) -> anyhow::Result<Counts>;
@@ -37,6 +39,21 @@ const SUITES: [(&str, &str, Suite); 8] = [
 ///
 /// Prints what passed and failed for each, and a last line for all. An error when something failed.
 pub(crate) fn run(names: &[String], port: u16) -> anyhow::Result<()> {
+    let all = run_counted(names, port)?;
+    if all.failed > 0 {
+        bail!("some tests of real clients failed; their logs are in target/clients/logs");
+    }
+    Ok(())
+}
+
+/// As [`run`], for the step of `cargo xtask test` that starts the broker itself.
+pub(crate) fn counted() -> anyhow::Result<Count> {
+    let node = programs::node_for_clients()?;
+    let all = run_counted(&[], node.address.port())?;
+    Ok(Count { passed: all.passed as u64, failed: all.failed as u64 })
+}
+
+fn run_counted(names: &[String], port: u16) -> anyhow::Result<Counts> {
     for name in names {
         let known = SUITES.iter().any(|(known, ..)| known == name);
         ensure!(known, "no suite {name}; there are {}", SUITES.map(|(name, ..)| name).join(", "));
@@ -71,8 +88,5 @@ pub(crate) fn run(names: &[String], port: u16) -> anyhow::Result<()> {
         all.skipped += counts.skipped;
     }
     println!("clients: {} passed, {} failed, {} skipped", all.passed, all.failed, all.skipped);
-    if all.failed > 0 {
-        bail!("some tests of real clients failed; their logs are in target/clients/logs");
-    }
-    Ok(())
+    Ok(all)
 }
