@@ -273,6 +273,11 @@ impl<L: Log> Shard<L> {
         self.log.usage()
     }
 
+    /// Where its records are, for checks of where bodies lie.
+    pub fn log(&self) -> &L {
+        &self.log
+    }
+
     /// Totals since the start.
     pub fn counters(&self) -> Counters {
         self.counters
