@@ -340,7 +340,15 @@ impl Node {
     }
 
     /// Everything is empty: nothing may be left in logs, nor memory be held for it.
-    pub(crate) fn check_drained(&self) -> Check {
+    pub(crate) fn check_drained(&self, queues: usize) -> Check {
+        let left = self.topology.queue_count();
+        if left != queues {
+            return Err(format!("{left} queues are left, {queues} stand"));
+        }
+        let hosted = self.shards.iter().map(|actor| actor.shard.queues().count()).sum::<usize>();
+        if hosted > queues {
+            return Err(format!("shards have {hosted} queues, {queues} have a name"));
+        }
         for ShardActor { shard, .. } in &self.shards {
             let usage = shard.usage();
             if usage.records != 0 || usage.live_bytes != 0 || usage.held_bytes > 1 << 20 {

@@ -335,7 +335,8 @@ impl Sim {
             let is_drained = self.mood == Mood::Drain && self.node.messages() == 0;
             if is_drained && idle_times > 3 {
                 self.shadow.nothing_is_lost()?;
-                return self.node.check_drained();
+                let steady = self.shadow.queues.iter().filter(|kind| kind.is_durable).count();
+                return self.node.check_drained(steady);
             }
             if idle_times > IDLE_TIMES {
                 break;

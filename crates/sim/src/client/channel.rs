@@ -231,7 +231,8 @@ impl Channel {
     pub(crate) fn roll_back(&mut self) {
         let Some(tx) = &mut self.tx else { return };
         tx.published.clear();
-        tx.returning = std::mem::take(&mut tx.settled);
+        // One rollback may follow another before the first is answered.
+        tx.returning.append(&mut tx.settled);
     }
 
     /// `tx.rollback-ok`: what was settled is held again.
