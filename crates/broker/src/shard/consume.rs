@@ -73,7 +73,14 @@ impl<L: Log> Shard<L> {
         out: &mut Outbox,
     ) {
         let was_last = match self.ports.find(connection, slot) {
-            Some(key) => self.remove_consumer(key, now),
+            Some(key) => {
+                // What the queue meant for it already is handed out, not taken back; but not to a
+                // channel that closes: nobody would see it.
+                if reply.is_some() {
+                    self.dispatch(queue, now);
+                }
+                self.remove_consumer(key, now)
+            }
             None => false,
         };
         if let Some(reply) = reply {
@@ -87,15 +94,14 @@ impl<L: Log> Shard<L> {
 
     /// Takes a consumer out of its queue. True when the queue has none left now.
     fn remove_consumer(&mut self, key: u32, now: Time) -> bool {
-        // What the queue meant for it already is handed out, not taken back.
-        if let Some(consumer) = self.ports.consumer(key) {
-            self.dispatch(consumer.queue, now);
-        }
         let Some(consumer) = self.ports.remove(key) else { return false };
         let Some(hosted) = self.queues.get_mut(&consumer.queue) else { return false };
         hosted.consumers.retain(|&other| other != key);
-        hosted.queue.remove_consumer(consumer.id, now);
+        let removed = hosted.queue.remove_consumer(consumer.id, now);
         self.touch(consumer.queue);
+        if removed.is_some_and(|removed| removed.resume) {
+            self.resume(consumer.connection);
+        }
         self.queues.get(&consumer.queue).is_some_and(|hosted| hosted.consumers.is_empty())
     }
 

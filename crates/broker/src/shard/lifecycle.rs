@@ -73,6 +73,8 @@ impl<L: Log> Shard<L> {
             out.reply(reply, Reply::Gone);
             return;
         }
+        // What came in this turn and found a consumer is not ready any more.
+        self.dispatch(id, now);
         let Some(hosted) = self.queues.get_mut(&id) else { return };
         let count = hosted.queue.purge(&mut self.scratch);
         self.note_left(id);

@@ -209,7 +209,9 @@ impl Channel {
             consumer.unacked -= 1;
         }
         shadow.settled(self.connection, message, queue, how);
-        self.sent.push(Sent::Settlement(message, queue));
+        if how != Settled::Requeue {
+            self.sent.push(Sent::Settlement(message, queue));
+        }
     }
 
     /// `tx.commit` is about to be sent: what was held back counts from now on.
