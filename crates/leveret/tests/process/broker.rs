@@ -260,6 +260,8 @@ pub(crate) struct Publisher {
     queue: &'static str,
     pub(crate) sent: u64,
     pub(crate) confirmed: u64,
+    /// The reasons of each `connection.blocked` that came.
+    pub(crate) blocked: Vec<String>,
 }
 
 impl Publisher {
@@ -269,7 +271,7 @@ impl Publisher {
         let (mut client, channel) = broker.channel();
         declare(&mut client, channel, queue);
         client.confirm_select(channel).unwrap();
-        Self { client, channel, queue, sent: 0, confirmed: 0 }
+        Self { client, channel, queue, sent: 0, confirmed: 0, blocked: Vec::new() }
     }
 
     /// Sends `count` messages with this body, and waits for no confirm.
@@ -292,6 +294,9 @@ impl Publisher {
                     self.confirmed = ack.delivery_tag;
                 }
                 Event::Method { method: Method::BasicNack(nack), .. } => panic!("{nack:?}"),
+                Event::Method { method: Method::ConnectionBlocked(blocked), .. } => {
+                    self.blocked.push(blocked.reason.to_owned());
+                }
                 _ => {}
             }
         }
