@@ -349,6 +349,29 @@ impl Queue {
         }
     }
 
+    /// Whether no message is in it, wherever.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.ready.is_empty()
+            && self.unacked.len() == 0
+            && self.early.is_empty()
+            && self.held.is_none()
+    }
+
+    /// Messages that wait for an ack.
+    #[inline]
+    pub fn unacked_len(&self) -> u64 {
+        self.unacked.len()
+    }
+
+    /// About how many bytes the queue takes for the messages in it. Their bodies are the log's.
+    #[inline]
+    pub fn message_bytes(&self) -> u64 {
+        let ready = self.ready.len() * (size_of::<Entry>() as u64 + 1);
+        let unacked = self.unacked.len() * Unacked::MESSAGE_BYTES;
+        ready + unacked + self.extras.bytes()
+    }
+
     /// Gives back memory that is kept for speed: to be called when the queue has been idle for a while.
     pub fn relax(&mut self) {
         self.ready.relax();

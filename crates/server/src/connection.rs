@@ -43,6 +43,8 @@ pub enum Letter {
     Writable,
     /// Look at the clock.
     Timeout,
+    /// The memory alarm changed: look at it.
+    Alarm,
     /// There was more to do than one turn may.
     More,
 }
@@ -72,6 +74,8 @@ pub struct State {
     input: Bytes,
     /// Bytes that did not fit into the socket.
     output: OutBuf,
+    /// Bytes of the two above, as the node counts them.
+    held_bytes: u64,
     may_have_bytes: bool,
     is_over: bool,
 }
@@ -88,6 +92,8 @@ pub struct Workplace<'a> {
     pub topology: &'a Topology,
     /// How many shards there are.
     pub shards: usize,
+    /// Why publishers are blocked, if they are.
+    pub alarm: Option<&'static str>,
 }
 
 impl Connection {
@@ -97,6 +103,7 @@ impl Connection {
             session: Box::new(session),
             input: Bytes::new(),
             output: OutBuf::new(),
+            held_bytes: 0,
             may_have_bytes: false,
             is_over: false,
         };
@@ -175,7 +182,9 @@ impl Connection {
             }
             return;
         }
-        std::mem::swap(work.out, &mut state.output);
+        if !state.output.is_empty() {
+            std::mem::swap(work.out, &mut state.output);
+        }
         let State { session, input, may_have_bytes, .. } = state;
         let mut cx = Context {
             topology: work.topology,
@@ -188,6 +197,9 @@ impl Connection {
                 Letter::Session(letter) => session.receive(letter, &mut cx),
                 Letter::Readable => *may_have_bytes = true,
                 Letter::Timeout => session.timeout(&mut cx),
+                // The alarm as it is now, not as it was when the letter was written: letters about one
+                // change and the next may come in any order.
+                Letter::Alarm => session.receive(ToSession::Blocked(work.alarm), &mut cx),
                 Letter::Writable | Letter::More => {}
             }
         }
@@ -248,8 +260,22 @@ impl Connection {
             return false;
         }
         self.set_waits(remaining > 0, session.next_timeout());
-        std::mem::swap(work.out, &mut state.output);
+        if remaining > 0 {
+            std::mem::swap(work.out, &mut state.output);
+        } else if state.output.capacity() > 0 {
+            state.output = OutBuf::new();
+        }
         session.wants_input() && state.may_have_bytes
+    }
+
+    /// What the connection holds since its last turn, in bytes: input that it may not take yet, and
+    /// output that the socket did not take. Tells what it was before, too.
+    pub(crate) fn count_held(state: &mut State) -> (u64, u64) {
+        let now = match state.is_over {
+            true => 0,
+            false => (state.input.len() + state.output.len()) as u64,
+        };
+        (std::mem::replace(&mut state.held_bytes, now), now)
     }
 
     /// Tells the own task what to wait for, when that changed.

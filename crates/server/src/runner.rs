@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use leveret_amqp::outbuf::OutBuf;
-use leveret_broker::flow::{AlarmChange, LOW_ON_MEMORY};
+use leveret_broker::flow::{AlarmChange, INBOX_LETTERS_MAX, LOW_ON_MEMORY};
 use leveret_broker::message::{
     Outbox, Reply, Settle, Settlement, ToMeta, ToSession, ToShard, shard_of,
 };
@@ -24,6 +24,12 @@ use crate::node::{Node, Recipient, now};
 
 /// Turns a thread runs before it looks at its sockets and timers again.
 const TURNS_MAX: usize = 256;
+
+/// Bytes of an output buffer that a thread keeps for the next turn.
+const KEPT_OUTPUT: usize = 1 << 20;
+
+/// Letters that a thread's lists keep room for.
+const KEPT_LETTERS: usize = 4096;
 
 /// An actor whose duty this thread has.
 #[derive(Debug)]
@@ -110,10 +116,6 @@ impl Runner {
 
     /// Tells every connection that publishers are blocked, or no longer.
     pub fn announce(&mut self, change: AlarmChange) {
-        let reason = match change {
-            AlarmChange::Raised => Some(LOW_ON_MEMORY),
-            AlarmChange::Cleared => None,
-        };
         match change {
             AlarmChange::Raised => tracing::warn!(
                 held_bytes = self.node.held_bytes(),
@@ -123,7 +125,7 @@ impl Runner {
             AlarmChange::Cleared => tracing::info!("memory is below its watermark again"),
         }
         for connection in self.node.connections() {
-            self.post_connection(&connection, Letter::Session(ToSession::Blocked(reason)));
+            self.post_connection(&connection, Letter::Alarm);
         }
     }
 
@@ -157,6 +159,8 @@ impl Runner {
             return;
         }
         let node = Arc::clone(&self.node);
+        // After the letters were picked up: see `Letter::Alarm`.
+        let alarm = node.alarm_is_raised().then_some(LOW_ON_MEMORY);
         let mut state = connection.actor.state();
         {
             let topology = node.topology();
@@ -166,6 +170,7 @@ impl Runner {
                 block: &mut self.block,
                 topology: &topology,
                 shards: node.shards.len(),
+                alarm,
             };
             connection.turn(&mut state, &mut self.connection_letters, &mut work);
         }
@@ -179,11 +184,20 @@ impl Runner {
                 block: &mut self.block,
                 topology: &topology,
                 shards: node.shards.len(),
+                alarm,
             };
             connection.write(&mut state, &mut work)
         };
+        let (held_before, held) = Connection::count_held(&mut state);
         drop(state);
+        if self.out.capacity() > KEPT_OUTPUT {
+            self.out = OutBuf::new();
+        }
         self.post();
+        if held != held_before {
+            node.count_held_by_connections(held_before, held);
+            self.check_alarm();
+        }
         if connection.is_done() {
             node.forget(connection.id());
         } else if wants_more {
@@ -204,7 +218,7 @@ impl Runner {
             let topology = node.topology();
             state.turn(&mut self.shard_letters, &topology, now(), &mut self.outbox)
         };
-        shard.held_bytes.store(state.usage().held_bytes, Ordering::Relaxed);
+        shard.held_bytes.store(state.held_bytes(), Ordering::Relaxed);
         let due = state.next_timeout().map_or(u64::MAX, |at| at.ms());
         if due < shard.due_ms.swap(due, Ordering::AcqRel) {
             node.timers_changed.notify_one();
@@ -214,10 +228,14 @@ impl Runner {
             let _ = shard.actor.post_one(ToShard::Continue);
         }
         self.post();
-        if let Some(change) = node.check_alarm() {
+        self.check_alarm();
+        self.due.push_back(Due::Shard(index));
+    }
+
+    fn check_alarm(&mut self) {
+        if let Some(change) = self.node.check_alarm() {
             self.announce(change);
         }
-        self.due.push_back(Due::Shard(index));
     }
 
     fn meta_turn(&mut self) {
@@ -238,9 +256,17 @@ impl Runner {
         let Self { node, due, outbox, .. } = self;
         for (index, letter) in outbox.shards.drain(..) {
             let Some(shard) = node.shards.get(index) else { continue };
-            if shard.actor.post_one(letter) {
+            let (is_ours, waiting) = shard.actor.post_counted(letter);
+            if is_ours {
                 due.push_back(Due::Shard(index));
+            } else if waiting > INBOX_LETTERS_MAX {
+                // Another thread runs it and does not keep up with us. A shard's turn waits for nobody,
+                // so this is no circle.
+                drop(shard.actor.state());
             }
+        }
+        if outbox.shards.capacity() > KEPT_LETTERS {
+            outbox.shards = Vec::new();
         }
         if !outbox.meta.is_empty() && node.meta.post(outbox.meta.drain(..)) {
             due.push_back(Due::Meta);
@@ -265,6 +291,10 @@ impl Runner {
                 }
                 None => return_undelivered(letter, node.shards.len(), &mut returned),
             }
+        }
+        drop(letters);
+        if outbox.sessions.capacity() > KEPT_LETTERS {
+            outbox.sessions = Vec::new();
         }
         for (index, letter) in returned {
             let Some(shard) = node.shards.get(index) else { continue };

@@ -68,6 +68,10 @@ pub fn run(mut options: Options) -> anyhow::Result<()> {
         // The main thread runs turns too: those of the control socket and of the stop.
         let more = install_runner(Arc::clone(&node));
         tokio::spawn(keep_working(more));
+        // A watermark of 0 blocks publishers from the start.
+        if let Some(change) = node.set_memory_limit(options.memory_limit) {
+            with_runner(&node, |runner| runner.announce(change));
+        }
         let threads = Arc::new(Threads::start(&node, options.threads)?);
         let stop = Arc::new(tokio::sync::Notify::new());
         let started = options.about.started;

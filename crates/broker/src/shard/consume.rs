@@ -186,7 +186,7 @@ impl<L: Log> Shard<L> {
     /// Gives a touched queue's consumers what they may take, and sets its timer. Returns whether it
     /// has more for them than its budget.
     pub(super) fn dispatch(&mut self, id: QueueId, now: Time) -> bool {
-        let Self { queues, log, ports, scratch, left, counters, .. } = self;
+        let Self { queues, log, ports, scratch, left, counters, resting, queue_bytes, .. } = self;
         let Some(hosted) = queues.get_mut(&id) else { return false };
         hosted.is_touched = false;
         let mut deliver = |found: leveret_queue::Delivery| {
@@ -211,6 +211,7 @@ impl<L: Log> Shard<L> {
         };
         let dispatched = hosted.queue.dispatch(now, &mut deliver, scratch, DISPATCH_BUDGET);
         note_left(scratch, id, left);
+        super::rest::used(hosted, id, now, queue_bytes, resting);
         self.set_timer(id);
         if dispatched.more {
             self.again.push(id);
