@@ -423,3 +423,47 @@ fn deliveries(letter: &ToSession) -> usize {
         _ => 0,
     }
 }
+
+/// A message that came together with the end of its consumer's connection is sent all the same: whoever
+/// finds nobody there returns it.
+#[test]
+fn what_was_given_to_a_connection_that_ended_is_not_lost() {
+    let mut node = Node::new();
+    let queue = node.declare("q", Table::default());
+    node.consume(queue, 0, false);
+    let publish = ToShard::Publish { from: ME, messages: vec![message(queue, "q", "a", 0)] };
+    node.one_turn(queue, [publish, ToShard::Disconnected(ME)]);
+    let [delivery] = &node.delivered()[..] else { panic!("one message was given out") };
+    node.settle(delivery, Settle::Requeue { counts: false });
+    node.consume(queue, 1, false);
+    let back = node.delivered();
+    assert_eq!(back.iter().map(|one| one.redelivered).collect::<Vec<_>>(), [true]);
+}
+
+/// A consumer that does not ack and whose channel closes is given nothing more: nobody would see it.
+#[test]
+fn nothing_is_given_to_a_no_ack_consumer_of_a_closing_channel() {
+    let mut node = Node::new();
+    let queue = node.declare("q", Table::default());
+    node.consume(queue, 0, true);
+    let publish = ToShard::Publish { from: ME, messages: vec![message(queue, "q", "a", 0)] };
+    let cancel = ToShard::Cancel { reply: None, connection: ME, queue, slot: ConsumerSlot(0) };
+    node.one_turn(queue, [publish, cancel]);
+    assert_eq!((node.got.len(), node.records()), (0, 1));
+    node.consume(queue, 1, true);
+    assert_eq!(node.bodies(), ["a"]);
+}
+
+/// A channel that consumes and gets sees the older message first, although consumers' messages leave at
+/// the end of the turn.
+#[test]
+fn get_comes_after_what_consumers_had_before() {
+    let mut node = Node::new();
+    let queue = node.declare("q", Table::default());
+    node.consume(queue, 0, true);
+    let reply = ReplyTo { connection: ME, channel: 1 };
+    let publish = ToShard::Publish { from: ME, messages: vec![message(queue, "q", "a", 0)] };
+    node.one_turn(queue, [publish, ToShard::Get { reply, queue, no_ack: true }]);
+    assert_eq!(node.bodies(), ["a"]);
+    assert!(matches!(node.reply(), Reply::GotNothing));
+}
