@@ -255,7 +255,8 @@ impl Queue {
 
     /// Removes a consumer; none when there is no such. What it has not acked stays unacked: it belongs to
     /// the channel, which settles it. [`dispatch`](Self::dispatch) is to follow; it should also come
-    /// before, or messages of this turn that were meant for this consumer go back to their place.
+    /// before, or messages of this turn that were meant for this consumer go back to their place, marked
+    /// redelivered.
     pub fn remove_consumer(&mut self, id: ConsumerId, now: Time) -> Option<Removed> {
         let active_before = self.consumers.active_key();
         self.consumers.present(id.0)?;

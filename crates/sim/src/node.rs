@@ -333,6 +333,11 @@ impl Node {
             && self.connections.values().all(|connection| connection.inbox.is_empty())
     }
 
+    /// Queues that have a name.
+    pub(crate) fn queue_count(&self) -> usize {
+        self.topology.queue_count()
+    }
+
     /// Messages in all queues.
     pub(crate) fn messages(&self) -> u64 {
         let queues = self.shards.iter().flat_map(|actor| actor.shard.queues());
@@ -341,7 +346,7 @@ impl Node {
 
     /// Everything is empty: nothing may be left in logs, nor memory be held for it.
     pub(crate) fn check_drained(&self, queues: usize) -> Check {
-        let left = self.topology.queue_count();
+        let left = self.queue_count();
         if left != queues {
             return Err(format!("{left} queues are left, {queues} stand"));
         }
@@ -411,6 +416,11 @@ impl Connection {
         now: Time,
         random: &mut Random,
     ) -> Check {
+        // Sent by shards and not seen yet: the gauge bounds this together with the output.
+        let coming = self.inbox.iter().chain(&letters).map(delivered_bytes).sum::<usize>();
+        if coming > OUTPUT_BYTES_MAX as usize + OUTPUT_SLACK {
+            return Err(format!("{coming} bytes wait for one session, {OUTPUT_BYTES_MAX} may"));
+        }
         let Self { session, input, output, socket, .. } = self;
         let mut cx = Context { topology, now, out: output, outbox };
         for letter in letters {
@@ -485,6 +495,14 @@ impl Connection {
             socket.is_closed = true;
         }
         Ok(())
+    }
+}
+
+/// Bytes of messages in a letter.
+fn delivered_bytes(letter: &ToSession) -> usize {
+    match letter {
+        ToSession::Deliver(deliveries) => deliveries.iter().map(|one| one.record.len()).sum(),
+        _ => 0,
     }
 }
 

@@ -73,14 +73,7 @@ impl<L: Log> Shard<L> {
         out: &mut Outbox,
     ) {
         let was_last = match self.ports.find(connection, slot) {
-            Some(key) => {
-                // What the queue meant for it already is handed out, not taken back; but not to a
-                // channel that closes: nobody would see it.
-                if reply.is_some() {
-                    self.dispatch(queue, now);
-                }
-                self.remove_consumer(key, now)
-            }
+            Some(key) => self.remove_consumer(key, reply.is_none(), now),
             None => false,
         };
         if let Some(reply) = reply {
@@ -93,7 +86,13 @@ impl<L: Log> Shard<L> {
     }
 
     /// Takes a consumer out of its queue. True when the queue has none left now.
-    fn remove_consumer(&mut self, key: u32, now: Time) -> bool {
+    fn remove_consumer(&mut self, key: u32, is_closing: bool, now: Time) -> bool {
+        let Some(consumer) = self.ports.consumer(key) else { return false };
+        // What the queue meant for it already is handed out, not taken back. But what is handed out to a
+        // channel that closes only comes back if it is to be acked: otherwise nobody would ever see it.
+        if !is_closing || !consumer.facts.no_ack {
+            self.dispatch(consumer.queue, now);
+        }
         let Some(consumer) = self.ports.remove(key) else { return false };
         let Some(hosted) = self.queues.get_mut(&consumer.queue) else { return false };
         hosted.consumers.retain(|&other| other != key);
@@ -109,7 +108,7 @@ impl<L: Log> Shard<L> {
     pub(super) fn disconnected(&mut self, connection: ConnectionId, now: Time, out: &mut Outbox) {
         for key in self.ports.keys_of(connection).to_vec() {
             let queue = self.ports.consumer(key).map(|consumer| consumer.queue);
-            if self.remove_consumer(key, now)
+            if self.remove_consumer(key, true, now)
                 && let Some(queue) = queue
             {
                 self.auto_delete(queue, out);
