@@ -11,6 +11,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use leveret_amqp::outbuf::OutBuf;
 use leveret_broker::flow::{AlarmChange, INBOX_LETTERS_MAX, LOW_ON_MEMORY};
@@ -52,15 +53,19 @@ pub struct Runner {
     connection_letters: Vec<Letter>,
     /// Tells this thread's [`keep_working`] that the list is not empty.
     more: Arc<Notify>,
+    /// Tells this thread's [`rest`] that there was work, once until it looks.
+    worked: Arc<Notify>,
+    has_worked: bool,
 }
 
 thread_local! {
     static RUNNER: RefCell<Option<Runner>> = const { RefCell::new(None) };
 }
 
-/// Gives this thread its runner. Turns need one; [`keep_working`] must run on the thread too.
-pub fn install_runner(node: Arc<Node>) -> Arc<Notify> {
-    let more = Arc::new(Notify::new());
+/// Gives this thread its runner. Turns need one; [`keep_working`] and [`rest`] must run on the thread
+/// too, with what is returned, in this order.
+pub fn install_runner(node: Arc<Node>) -> (Arc<Notify>, Arc<Notify>) {
+    let (more, worked) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let runner = Runner {
         node,
         due: VecDeque::new(),
@@ -71,9 +76,30 @@ pub fn install_runner(node: Arc<Node>) -> Arc<Notify> {
         meta_letters: Vec::new(),
         connection_letters: Vec::new(),
         more: Arc::clone(&more),
+        worked: Arc::clone(&worked),
+        has_worked: false,
     };
     RUNNER.with_borrow_mut(|place| *place = Some(runner));
-    more
+    (more, worked)
+}
+
+/// How long a thread has nothing to do before it gives memory back.
+const REST: Duration = Duration::from_secs(2);
+
+/// Calls `give_back` when the thread worked and then had nothing to do for a while. Costs nothing on
+/// a thread that rests already.
+pub async fn rest(worked: Arc<Notify>, give_back: fn()) {
+    let takes_work = || {
+        let worked = |runner: &mut Runner| std::mem::take(&mut runner.has_worked);
+        RUNNER.with_borrow_mut(|runner| runner.as_mut().is_some_and(worked))
+    };
+    loop {
+        worked.notified().await;
+        while takes_work() {
+            tokio::time::sleep(REST).await;
+        }
+        give_back();
+    }
 }
 
 /// Works the thread's list off whenever a burst left something on it.
@@ -137,6 +163,10 @@ impl Runner {
 
     /// Works the list off.
     pub fn work(&mut self) {
+        if !self.has_worked {
+            self.has_worked = true;
+            self.worked.notify_one();
+        }
         let mut turns = 0;
         while let Some(due) = self.due.pop_front() {
             match due {
