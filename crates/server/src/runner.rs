@@ -54,8 +54,17 @@ pub struct Runner {
     /// Tells this thread's [`keep_working`] that the list is not empty.
     more: Arc<Notify>,
     /// Tells this thread's [`rest`] that there was work, once until it looks.
-    worked: Arc<Notify>,
+    worked: Arc<Rest>,
     has_worked: bool,
+}
+
+/// Where a thread's [`rest`] hears that it may have memory to give back.
+#[derive(Debug, Default)]
+pub struct Rest {
+    /// There was work here.
+    worked: Notify,
+    /// Another thread rests, which may have freed memory of this one.
+    others_rest: Notify,
 }
 
 thread_local! {
@@ -64,8 +73,9 @@ thread_local! {
 
 /// Gives this thread its runner. Turns need one; [`keep_working`] and [`rest`] must run on the thread
 /// too, with what is returned, in this order.
-pub fn install_runner(node: Arc<Node>) -> (Arc<Notify>, Arc<Notify>) {
-    let (more, worked) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+pub fn install_runner(node: Arc<Node>) -> (Arc<Notify>, Arc<Rest>) {
+    let (more, worked) = (Arc::new(Notify::new()), Arc::new(Rest::default()));
+    node.add_rest(Arc::clone(&worked));
     let runner = Runner {
         node,
         due: VecDeque::new(),
@@ -88,17 +98,26 @@ const REST: Duration = Duration::from_secs(2);
 
 /// Calls `give_back` when the thread worked and then had nothing to do for a while. Costs nothing on
 /// a thread that rests already.
-pub async fn rest(worked: Arc<Notify>, give_back: fn()) {
+pub async fn rest(node: Arc<Node>, own: Arc<Rest>, give_back: fn()) {
     let takes_work = || {
         let worked = |runner: &mut Runner| std::mem::take(&mut runner.has_worked);
         RUNNER.with_borrow_mut(|runner| runner.as_mut().is_some_and(worked))
     };
     loop {
-        worked.notified().await;
-        while takes_work() {
-            tokio::time::sleep(REST).await;
+        tokio::select! {
+            () = own.worked.notified() => {
+                while takes_work() {
+                    tokio::time::sleep(REST).await;
+                }
+                give_back();
+                node.each_rest(|other| {
+                    if !Arc::ptr_eq(other, &own) {
+                        other.others_rest.notify_one();
+                    }
+                });
+            }
+            () = own.others_rest.notified() => give_back(),
         }
-        give_back();
     }
 }
 
@@ -165,7 +184,7 @@ impl Runner {
     pub fn work(&mut self) {
         if !self.has_worked {
             self.has_worked = true;
-            self.worked.notify_one();
+            self.worked.worked.notify_one();
         }
         let mut turns = 0;
         while let Some(due) = self.due.pop_front() {

@@ -68,7 +68,7 @@ pub fn run(mut options: Options, give_back: fn()) -> anyhow::Result<()> {
         // The main thread runs turns too: those of the control socket and of the stop.
         let (more, worked) = install_runner(Arc::clone(&node));
         tokio::spawn(keep_working(more));
-        tokio::spawn(rest(worked, give_back));
+        tokio::spawn(rest(Arc::clone(&node), worked, give_back));
         // A watermark of 0 blocks publishers from the start.
         if let Some(change) = node.set_memory_limit(options.memory_limit) {
             with_runner(&node, |runner| runner.announce(change));

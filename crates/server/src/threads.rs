@@ -45,7 +45,7 @@ impl Threads {
                     let (more, worked) = install_runner(Arc::clone(&node));
                     runtime.block_on(async move {
                         tokio::spawn(keep_working(more));
-                        tokio::spawn(rest(worked, give_back));
+                        tokio::spawn(rest(Arc::clone(&node), worked, give_back));
                         if index == 0 {
                             tokio::spawn(keep_time(node));
                         }
