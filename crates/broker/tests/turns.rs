@@ -343,11 +343,13 @@ fn the_last_exclusive_queue_of_a_connection_answers_its_end() {
     assert_eq!(node.topology.queue_count(), 0);
 }
 
+type Command = fn(ReplyTo, QueueId) -> ToShard;
+
 /// What came in the same turn and found a consumer is not ready any more.
 #[test]
 fn commands_do_not_count_what_consumers_take_in_the_same_turn() {
     let reply = ReplyTo { connection: ME, channel: 1 };
-    let commands: [(fn(ReplyTo, QueueId) -> ToShard, &str); 3] = [
+    let commands: [(Command, &str); 3] = [
         (|reply, queue| ToShard::Count { reply, queue }, "Declared { messages: 0 }"),
         (|reply, queue| ToShard::Purge { reply, queue }, "Purged(0)"),
         (

@@ -6,7 +6,7 @@
 //! The socket is read and written in the connection's turn by whichever thread runs it. The
 //! connection's own task only waits: for bytes, for room in a full socket, for the next timeout.
 
-use std::io::{self, Write};
+use std::io::{self, Read as _, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -28,6 +28,9 @@ use crate::turn::Actor;
 
 /// Bytes asked of a socket at once.
 const READ_BYTES: usize = 64 * 1024;
+
+/// How long a client has to close its end after a close in order.
+const LINGER: Duration = Duration::from_secs(5);
 
 /// Pieces written to a socket at once.
 const SLICES: usize = 64;
@@ -62,6 +65,8 @@ pub struct Connection {
     wake: Notify,
     waits_for_room: AtomicBool,
     is_done: AtomicBool,
+    /// All is written; what the client still sends is read to its end.
+    lingers: AtomicBool,
     /// Next timeout, ms since the epoch; `u64::MAX` for never.
     due_ms: AtomicU64,
 }
@@ -116,6 +121,7 @@ impl Connection {
             wake: Notify::new(),
             waits_for_room: AtomicBool::new(false),
             is_done: AtomicBool::new(false),
+            lingers: AtomicBool::new(false),
             due_ms: AtomicU64::new(u64::MAX),
         })
     }
@@ -163,6 +169,28 @@ impl Connection {
                 () = until(self.due_ms.load(Ordering::Acquire)) => Letter::Timeout,
             };
             with_runner(&node, |runner| runner.run_connection(&self, letter));
+        }
+        if self.lingers.load(Ordering::Acquire) {
+            // Whatever comes of it, the connection is over.
+            let _ = tokio::time::timeout(LINGER, self.linger()).await;
+        }
+    }
+
+    /// Reads and throws away what the client still sends, until it closes its end too.
+    ///
+    /// A client may have frames of other channels on their way behind its `connection.close`. A socket
+    /// closed with unread bytes resets the connection, and the reset overtakes our `close-ok`.
+    async fn linger(&self) -> io::Result<()> {
+        let mut thrown_away = [0_u8; 4096];
+        loop {
+            let mut guard = self.socket.readable().await?;
+            match guard.get_inner().read(&mut thrown_away) {
+                Ok(0) => return Ok(()),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
         }
     }
 
@@ -229,7 +257,9 @@ impl Connection {
     pub(crate) fn write(&self, state: &mut State, work: &mut Workplace<'_>) -> bool {
         if state.is_over {
             work.out.clear();
-            self.close();
+            if !self.is_done() {
+                self.close();
+            }
             return false;
         }
         let before = work.out.len();
@@ -244,9 +274,10 @@ impl Connection {
                 Context { topology: work.topology, now, out: &mut none, outbox: work.outbox };
             session.flushed(remaining, remaining < before, &mut cx);
         }
-        over |= match session.end() {
+        let end = session.end();
+        over |= match end {
             Some(End::Now) => true,
-            Some(End::AfterFlush) => remaining == 0,
+            Some(End::AfterFlush | End::AfterPeer) => remaining == 0,
             None => false,
         };
         if over {
@@ -256,7 +287,15 @@ impl Connection {
             session.disconnected(&mut cx);
             state.is_over = true;
             work.out.clear();
-            self.close();
+            match end {
+                Some(End::AfterPeer) if written.is_ok() => self.leave_open(),
+                Some(End::AfterFlush) if written.is_ok() => {
+                    // The peer may be gone already; there is nobody to tell.
+                    let _ = self.socket.get_ref().shutdown(std::net::Shutdown::Write);
+                    self.leave_open();
+                }
+                _ => self.close(),
+            }
             return false;
         }
         self.set_waits(remaining > 0, session.next_timeout());
@@ -290,6 +329,13 @@ impl Connection {
         if earlier || (changed && for_room) {
             self.wake.notify_one();
         }
+    }
+
+    /// Ends the connection; the task waits a little for the client to close, see [`linger`](Self::linger).
+    fn leave_open(&self) {
+        self.lingers.store(true, Ordering::Release);
+        self.is_done.store(true, Ordering::Release);
+        self.wake.notify_one();
     }
 
     /// Ends the socket and the task.

@@ -15,6 +15,7 @@ use leveret_topology::Topology;
 use tokio::sync::Notify;
 
 use crate::connection::Connection;
+use crate::runner::Rest;
 use crate::turn::Actor;
 
 /// All actors of a process, shared by its threads.
@@ -35,6 +36,8 @@ pub struct Node {
     alarm_is_raised: AtomicBool,
     /// Mirror of the alarm's limit, so that a turn need not lock it.
     memory_limit: AtomicU64,
+    /// Of each thread that runs turns.
+    rests: Mutex<Vec<Arc<Rest>>>,
     /// Woken when a shard's next timeout comes earlier than it was.
     pub timers_changed: Notify,
 }
@@ -78,9 +81,18 @@ impl Node {
             alarm: Mutex::new(MemoryAlarm::new(memory_limit)),
             alarm_is_raised: AtomicBool::new(false),
             memory_limit: AtomicU64::new(memory_limit),
+            rests: Mutex::new(Vec::new()),
             timers_changed: Notify::new(),
             settings,
         }
+    }
+
+    pub(crate) fn add_rest(&self, rest: Arc<Rest>) {
+        self.rests.lock().unwrap_or_else(PoisonError::into_inner).push(rest);
+    }
+
+    pub(crate) fn each_rest(&self, f: impl FnMut(&Arc<Rest>)) {
+        self.rests.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(f);
     }
 
     /// The names, to read. Held for one turn.

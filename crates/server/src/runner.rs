@@ -11,6 +11,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use leveret_amqp::outbuf::OutBuf;
 use leveret_broker::flow::{AlarmChange, INBOX_LETTERS_MAX, LOW_ON_MEMORY};
@@ -52,15 +53,29 @@ pub struct Runner {
     connection_letters: Vec<Letter>,
     /// Tells this thread's [`keep_working`] that the list is not empty.
     more: Arc<Notify>,
+    /// Tells this thread's [`rest`] that there was work, once until it looks.
+    worked: Arc<Rest>,
+    has_worked: bool,
+}
+
+/// Where a thread's [`rest`] hears that it may have memory to give back.
+#[derive(Debug, Default)]
+pub struct Rest {
+    /// There was work here.
+    worked: Notify,
+    /// Another thread rests, which may have freed memory of this one.
+    others_rest: Notify,
 }
 
 thread_local! {
     static RUNNER: RefCell<Option<Runner>> = const { RefCell::new(None) };
 }
 
-/// Gives this thread its runner. Turns need one; [`keep_working`] must run on the thread too.
-pub fn install_runner(node: Arc<Node>) -> Arc<Notify> {
-    let more = Arc::new(Notify::new());
+/// Gives this thread its runner. Turns need one; [`keep_working`] and [`rest`] must run on the thread
+/// too, with what is returned, in this order.
+pub fn install_runner(node: Arc<Node>) -> (Arc<Notify>, Arc<Rest>) {
+    let (more, worked) = (Arc::new(Notify::new()), Arc::new(Rest::default()));
+    node.add_rest(Arc::clone(&worked));
     let runner = Runner {
         node,
         due: VecDeque::new(),
@@ -71,9 +86,39 @@ pub fn install_runner(node: Arc<Node>) -> Arc<Notify> {
         meta_letters: Vec::new(),
         connection_letters: Vec::new(),
         more: Arc::clone(&more),
+        worked: Arc::clone(&worked),
+        has_worked: false,
     };
     RUNNER.with_borrow_mut(|place| *place = Some(runner));
-    more
+    (more, worked)
+}
+
+/// How long a thread has nothing to do before it gives memory back.
+const REST: Duration = Duration::from_secs(2);
+
+/// Calls `give_back` when the thread worked and then had nothing to do for a while. Costs nothing on
+/// a thread that rests already.
+pub async fn rest(node: Arc<Node>, own: Arc<Rest>, give_back: fn()) {
+    let takes_work = || {
+        let worked = |runner: &mut Runner| std::mem::take(&mut runner.has_worked);
+        RUNNER.with_borrow_mut(|runner| runner.as_mut().is_some_and(worked))
+    };
+    loop {
+        tokio::select! {
+            () = own.worked.notified() => {
+                while takes_work() {
+                    tokio::time::sleep(REST).await;
+                }
+                give_back();
+                node.each_rest(|other| {
+                    if !Arc::ptr_eq(other, &own) {
+                        other.others_rest.notify_one();
+                    }
+                });
+            }
+            () = own.others_rest.notified() => give_back(),
+        }
+    }
 }
 
 /// Works the thread's list off whenever a burst left something on it.
@@ -137,6 +182,10 @@ impl Runner {
 
     /// Works the list off.
     pub fn work(&mut self) {
+        if !self.has_worked {
+            self.has_worked = true;
+            self.worked.worked.notify_one();
+        }
         let mut turns = 0;
         while let Some(due) = self.due.pop_front() {
             match due {

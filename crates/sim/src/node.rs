@@ -485,7 +485,7 @@ impl Connection {
         }
         let over = match session.end() {
             Some(End::Now) => true,
-            Some(End::AfterFlush) => remaining == 0,
+            Some(End::AfterFlush | End::AfterPeer) => remaining == 0,
             None => false,
         };
         // A reset is also found by writing.

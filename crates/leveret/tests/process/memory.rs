@@ -74,11 +74,7 @@ fn a_burst_leaves_no_memory_behind() {
     client.ack(channel, last, true);
     client.flush().unwrap();
     wait_until(REST, "the count is back", || counted() <= idle + MIB);
-    let mut now = 0;
-    wait_until(REST, "the memory is back", || {
-        now = broker.resident();
-        now < before + 16 * MIB
-    });
+    wait_until(REST, "the memory is back", || broker.resident() < before + 16 * MIB);
     // And once more, by a purge.
     publisher.publish(&[7; 100], 300_000);
     broker.told(&["purge_queue", "q"]);

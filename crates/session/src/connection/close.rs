@@ -17,6 +17,12 @@ impl Core {
         self.end = Some(End::AfterFlush);
     }
 
+    /// `connection.close` was answered.
+    pub(crate) fn end_after_peer(&mut self) {
+        self.stage = Stage::Ended;
+        self.end = Some(End::AfterPeer);
+    }
+
     /// A channel goes: its consumers are cancelled, what it has not settled goes back.
     pub(crate) fn release(&mut self, channel: &mut Channel, cx: &mut Context<'_>) {
         // Consumers first, or what goes back could come to them again.
@@ -116,7 +122,7 @@ impl Session {
         );
         if core.stage != Stage::Running {
             cx.out.put_method(0, &connection::CloseOk);
-            self.core.end_after_flush();
+            self.core.end_after_peer();
             return;
         }
         self.let_go(true, cx);
