@@ -23,7 +23,10 @@ pub(crate) fn leveret(words: &[&str]) -> Command {
 
 /// What a process wrote so far, line by line.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Lines(Arc<(Mutex<(Vec<String>, bool)>, Condvar)>);
+pub(crate) struct Lines(Arc<(Mutex<Written>, Condvar)>);
+
+/// The lines, and whether there will be no more.
+type Written = (Vec<String>, bool);
 
 impl Lines {
     fn follow(source: impl Read + Send + 'static) -> Self {
