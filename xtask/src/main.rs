@@ -3,6 +3,7 @@
 #![allow(clippy::print_stdout, reason = "a tool that talks to people")]
 
 mod bench;
+mod clients;
 mod codegen;
 mod generate;
 mod install;
@@ -48,6 +49,14 @@ enum Chore {
     Conform(Passed),
     /// Play one recorded conversation, or record it with --record
     Script(Passed),
+    /// Run real clients' test suites against a running broker
+    Clients {
+        /// Only these suites
+        names: Vec<String>,
+        /// The broker's port on 127.0.0.1
+        #[arg(long, default_value_t = 5672)]
+        port: u16,
+    },
     /// Measure brokers and print a Markdown table
     Bench(bench::BenchArgs),
     /// Load a running broker
@@ -77,6 +86,7 @@ fn run() -> anyhow::Result<ExitCode> {
         Chore::Sim(it) => programs::sim(&it.words),
         Chore::Conform(it) => programs::conform(&it.words),
         Chore::Script(it) => programs::script(&it.words),
+        Chore::Clients { names, port } => done(clients::run(&names, port)),
         Chore::Bench(args) => done(bench::run(args)),
         Chore::Load(it) => programs::load(&it.words),
     }

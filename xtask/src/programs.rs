@@ -11,7 +11,27 @@ use crate::steps::{Count, cargo, counted};
 
 /// Runs the simulator with these words.
 pub(crate) fn sim(words: &[String]) -> anyhow::Result<ExitCode> {
-    exit(cargo(&["run", "--quiet", "--release", "--package", "leveret-sim", "--"]).args(words))
+    exit(&mut sim_program(words))
+}
+
+/// A minute of the simulator, counted by seeds.
+pub(crate) fn sim_counted() -> anyhow::Result<Count> {
+    counted(&mut sim_program(&["--seconds".to_owned(), "60".to_owned()]))
+}
+
+fn sim_program(words: &[String]) -> Command {
+    let mut command = cargo(&[
+        "run",
+        "--quiet",
+        "--release",
+        "--package",
+        "leveret-sim",
+        "--example",
+        "seeds",
+        "--",
+    ]);
+    command.args(words);
+    command
 }
 
 /// Plays every conversation to a new node.
@@ -42,6 +62,12 @@ fn node_for_scripts() -> anyhow::Result<Node> {
     node::build()?;
     let definitions = root().join("tests/scripts/definitions.json");
     Node::start(&["--load-definitions", &definitions.to_string_lossy()])
+}
+
+/// A new node for the suites of real clients.
+pub(crate) fn node_for_clients() -> anyhow::Result<Node> {
+    node::build()?;
+    Node::start(&[])
 }
 
 fn player(address: &str) -> Command {

@@ -39,6 +39,8 @@ pub(crate) struct Consumers {
     places: Vec<Place>,
     /// The place that was free longest is given first.
     free: VecDeque<u32>,
+    /// Where new places begin to count.
+    first_generation: u32,
 }
 
 impl Consumers {
@@ -49,7 +51,7 @@ impl Consumers {
             None => {
                 // The last places are the marks of `unacked`.
                 let at = u32::try_from(self.places.len()).ok().filter(|&at| at < PLACE - 1)?;
-                self.places.push(Place { generation: 0, consumer: None });
+                self.places.push(Place { generation: self.first_generation, consumer: None });
                 at
             }
         };
@@ -75,8 +77,9 @@ impl Consumers {
         place.generation = (place.generation + 1) % GENERATIONS;
         self.free.push_back(at);
         if self.free.len() == self.places.len() && self.places.len() > 64 {
-            // A burst's room is given back; generations begin anew, which only a letter underway for
-            // as long as a burst lasts could notice.
+            // A burst's room is given back.
+            let last = self.places.iter().map(|place| place.generation).max().unwrap_or(0);
+            self.first_generation = (last + 1) % GENERATIONS;
             self.places.truncate(64);
             self.places.shrink_to_fit();
             self.free = (0..64).collect();
@@ -112,5 +115,19 @@ mod tests {
         assert!(consumers.get(first).is_none());
         assert_eq!(consumers.get(second).map(|c| c.channel), Some(2));
         assert_eq!(consumers.iter().map(|(slot, _)| slot).collect::<Vec<_>>(), [second]);
+    }
+
+    #[test]
+    fn nor_does_one_of_a_burst() {
+        let mut consumers = Consumers::default();
+        let mut seen = std::collections::BTreeSet::new();
+        for _ in 0..5 {
+            let slots: Vec<_> = (0..300).map(|_| consumers.insert(consumer(1)).unwrap()).collect();
+            for slot in slots {
+                assert!(seen.insert(slot), "{slot:?} was given twice");
+                assert!(consumers.remove(slot).is_some());
+            }
+            assert_eq!(consumers.places.len(), 64);
+        }
     }
 }

@@ -41,6 +41,10 @@ pub struct Context<'a> {
 pub enum End {
     /// Write what waits, then close the socket.
     AfterFlush,
+    /// Write what waits, which ends in `connection.close-ok`; then the client closes the socket, and the
+    /// server only if it does not. Clients may still write frames of other channels behind their close
+    /// (amqplib does), and must be able to.
+    AfterPeer,
     /// Close the socket whatever waits.
     Now,
 }

@@ -244,7 +244,13 @@ impl Session {
         if kind == METHOD {
             match Method::decode(payload) {
                 Ok(Method::ChannelCloseOk(_)) => drop(self.channels.remove(number)),
-                Ok(Method::ChannelClose(_)) => cx.out.put_method(number, &channel::CloseOk),
+                // Both closed at once. Not every client answers ours then, and its number must not be
+                // lost: an answer that does come finds the channel gone.
+                Ok(Method::ChannelClose(_)) => {
+                    self.channels.remove(number);
+                    cx.out.put_method(number, &channel::CloseOk);
+                }
+                Ok(Method::ChannelOpen(_)) => return Err(reply::second_open()),
                 _ => {}
             }
         }

@@ -266,9 +266,15 @@ fn an_exception_closes_the_channel_only() {
     assert_eq!(node.publish(link, "", "q", "lost"), "");
     assert_eq!(node.say(link, 1, &channel::Close::default()), "1 channel.close-ok");
     assert_eq!(node.say(link, 2, &declare("q")), "2 queue.declare-ok q 0 0");
+    // Both closed at once: the number is free, whether ours is answered or not.
     assert_eq!(node.say(link, 1, &channel::CloseOk), "");
     node.open(link, 1);
+    assert_eq!(node.say(link, 1, &channel::CloseOk), "");
     node.declare(link, "q");
+    // Opened again before it is closed.
+    node.say(link, 1, &queue::Declare { passive: true, ..declare("nope") });
+    let want = "0 connection.close 504 CHANNEL_ERROR - second 'channel.open' seen (20.10)";
+    assert_eq!(node.say(link, 1, &channel::Open::default()), want);
 }
 
 #[test]

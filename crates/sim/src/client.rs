@@ -40,6 +40,8 @@ pub(crate) enum State {
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) name: usize,
+    /// The broker's name for its connection.
+    connection: u64,
     pub(crate) state: State,
     decoder: Decoder,
     /// Bytes that came and are no whole frame yet.
@@ -63,9 +65,10 @@ pub(crate) struct World<'a> {
 
 impl Client {
     /// A client that is about to connect: its first bytes wait in its output.
-    pub(crate) fn new(name: usize, keeps_diary: bool) -> Self {
+    pub(crate) fn new(name: usize, connection: u64, keeps_diary: bool) -> Self {
         let mut client = Self {
             name,
+            connection,
             state: State::Opening,
             decoder: Decoder::new(FRAME_MAX),
             input: Vec::new(),

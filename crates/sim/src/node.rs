@@ -333,6 +333,11 @@ impl Node {
             && self.connections.values().all(|connection| connection.inbox.is_empty())
     }
 
+    /// Queues that have a name.
+    pub(crate) fn queue_count(&self) -> usize {
+        self.topology.queue_count()
+    }
+
     /// Messages in all queues.
     pub(crate) fn messages(&self) -> u64 {
         let queues = self.shards.iter().flat_map(|actor| actor.shard.queues());
@@ -340,7 +345,15 @@ impl Node {
     }
 
     /// Everything is empty: nothing may be left in logs, nor memory be held for it.
-    pub(crate) fn check_drained(&self) -> Check {
+    pub(crate) fn check_drained(&self, queues: usize) -> Check {
+        let left = self.queue_count();
+        if left != queues {
+            return Err(format!("{left} queues are left, {queues} stand"));
+        }
+        let hosted = self.shards.iter().map(|actor| actor.shard.queues().count()).sum::<usize>();
+        if hosted > queues {
+            return Err(format!("shards have {hosted} queues, {queues} have a name"));
+        }
         for ShardActor { shard, .. } in &self.shards {
             let usage = shard.usage();
             if usage.records != 0 || usage.live_bytes != 0 || usage.held_bytes > 1 << 20 {
@@ -403,6 +416,11 @@ impl Connection {
         now: Time,
         random: &mut Random,
     ) -> Check {
+        // Sent by shards and not seen yet: the gauge bounds this together with the output.
+        let coming = self.inbox.iter().chain(&letters).map(delivered_bytes).sum::<usize>();
+        if coming > OUTPUT_BYTES_MAX as usize + OUTPUT_SLACK {
+            return Err(format!("{coming} bytes wait for one session, {OUTPUT_BYTES_MAX} may"));
+        }
         let Self { session, input, output, socket, .. } = self;
         let mut cx = Context { topology, now, out: output, outbox };
         for letter in letters {
@@ -467,7 +485,7 @@ impl Connection {
         }
         let over = match session.end() {
             Some(End::Now) => true,
-            Some(End::AfterFlush) => remaining == 0,
+            Some(End::AfterFlush | End::AfterPeer) => remaining == 0,
             None => false,
         };
         // A reset is also found by writing.
@@ -477,6 +495,14 @@ impl Connection {
             socket.is_closed = true;
         }
         Ok(())
+    }
+}
+
+/// Bytes of messages in a letter.
+fn delivered_bytes(letter: &ToSession) -> usize {
+    match letter {
+        ToSession::Deliver(deliveries) => deliveries.iter().map(|one| one.record.len()).sum(),
+        _ => 0,
     }
 }
 

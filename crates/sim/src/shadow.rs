@@ -20,6 +20,8 @@ pub(crate) type Check<T = ()> = Result<T, String>;
 /// What the publisher knows of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Knowledge {
+    /// It was sent in a transaction that is not committed, and perhaps never will be.
+    Held,
     /// It was sent.
     Sent,
     /// An answer to something later on the channel came: the broker has read it.
@@ -44,12 +46,15 @@ pub(crate) struct Message {
 /// One message in one queue.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
-    /// Times that the shard gave it out.
+    /// Times that the shard gave it out, and how it was marked the last time.
     given: u32,
+    redelivered: bool,
     /// How it ended, as far as its consumer can tell.
     end: End,
     /// The consumer knows that the broker has read its ack or reject.
     is_certain: bool,
+    /// The connection it was given to last: what others still say of it is out of date.
+    holder: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,8 +86,12 @@ pub struct Totals {
     pub nacked: u64,
     /// Messages that came back as unroutable.
     pub returned: u64,
+    /// Messages of transactions that were committed.
+    pub committed: u64,
     /// Messages that shards gave out.
     pub given: u64,
+    /// Messages that were redelivered the first time: meant for a consumer that went before it got them.
+    pub taken_back: u64,
     /// Messages that clients got.
     pub received: u64,
     /// Connections that were reset.
@@ -95,7 +104,9 @@ impl Totals {
         self.acked += other.acked;
         self.nacked += other.nacked;
         self.returned += other.returned;
+        self.committed += other.committed;
         self.given += other.given;
+        self.taken_back += other.taken_back;
         self.received += other.received;
         self.resets += other.resets;
     }
@@ -153,15 +164,24 @@ impl Shadow {
         publisher: u32,
         size: usize,
         targets: Vec<QueueIndex>,
+        is_held: bool,
     ) -> MessageIndex {
         self.totals.published += 1;
-        let knowledge = Knowledge::Sent;
+        let knowledge = if is_held { Knowledge::Held } else { Knowledge::Sent };
         self.messages.push(Message { publisher, size, targets, knowledge, returned: false });
         self.messages.len() - 1
     }
 
     pub(crate) fn message(&self, message: MessageIndex) -> Check<&Message> {
         self.messages.get(message).ok_or_else(|| format!("message {message} was never published"))
+    }
+
+    /// The transaction of this message is about to be committed.
+    pub(crate) fn commit(&mut self, message: MessageIndex) {
+        if let Some(message) = self.messages.get_mut(message) {
+            message.knowledge = Knowledge::Sent;
+        }
+        self.totals.committed += 1;
     }
 
     /// The broker has read this message.
@@ -232,23 +252,30 @@ impl Shadow {
         if !targets.contains(&queue) && !is_dead_letter {
             return Err(format!("phantom: {what} was not sent there"));
         }
+        if knowledge == Knowledge::Held {
+            return Err(format!("phantom: {what} was not committed"));
+        }
         if knowledge == Knowledge::Nacked && targets.len() == 1 && !is_dead_letter {
             return Err(format!("phantom: {what} was nacked"));
         }
         let place = places.entry((message, queue)).or_default();
         let (first, is_certain) = (place.given == 0, place.is_certain);
         place.given += 1;
+        place.redelivered = redelivered;
         place.end = if no_ack { End::Acked } else { End::None };
         place.is_certain = no_ack;
+        place.holder = connection;
         totals.given += 1;
         if is_certain {
             return Err(format!("{what} came again after it was settled"));
         }
-        if first == redelivered {
-            let times = if first { "the first time" } else { "again" };
-            return Err(format!("{what} is given out {times}, redelivered={redelivered}"));
+        if !first && !redelivered {
+            return Err(format!("{what} is given out again, redelivered={redelivered}"));
         }
-        if first && queues[queue].is_ordered {
+        if first && redelivered {
+            totals.taken_back += 1;
+        }
+        if first && !redelivered && queues[queue].is_ordered {
             this_turn.push((message, queue, publisher));
             let last = last_given.entry((queue, publisher, connection)).or_insert(message);
             if *last > message {
@@ -294,8 +321,8 @@ impl Shadow {
         }
         match self.places.get(&(message, queue)) {
             None => return Err(format!("{} was not given out", what())),
-            Some(place) if redelivered && place.given < 2 => {
-                return Err(format!("{} is redelivered and was given out once", what()));
+            Some(place) if place.given == 1 && place.redelivered != redelivered => {
+                return Err(format!("{} came with redelivered={redelivered}", what()));
             }
             Some(_) => {}
         }
@@ -304,8 +331,15 @@ impl Shadow {
     }
 
     /// A client has sent its settlement.
-    pub(crate) fn settled(&mut self, message: MessageIndex, queue: QueueIndex, how: Settled) {
-        if let Some(place) = self.places.get_mut(&(message, queue)) {
+    pub(crate) fn settled(
+        &mut self,
+        connection: u64,
+        message: MessageIndex,
+        queue: QueueIndex,
+        how: Settled,
+    ) {
+        let place = self.places.get_mut(&(message, queue));
+        if let Some(place) = place.filter(|place| place.holder == connection) {
             place.end = match how {
                 Settled::Ack => End::Acked,
                 Settled::Reject => End::Rejected,
@@ -315,8 +349,9 @@ impl Shadow {
     }
 
     /// The broker has read the ack or reject of this message.
-    pub(crate) fn certain(&mut self, message: MessageIndex, queue: QueueIndex) {
+    pub(crate) fn certain(&mut self, connection: u64, message: MessageIndex, queue: QueueIndex) {
         if let Some(place) = self.places.get_mut(&(message, queue))
+            && place.holder == connection
             && place.end != End::None
         {
             place.is_certain = true;
@@ -325,12 +360,18 @@ impl Shadow {
 
     /// All queues are empty: nothing that a publisher was promised may be missing.
     pub(crate) fn nothing_is_lost(&self) -> Check {
+        let Totals { given, taken_back, .. } = self.totals;
+        if taken_back > 2 + given / 20 {
+            return Err(format!(
+                "{taken_back} of {given} messages were redelivered the first time"
+            ));
+        }
         for (index, message) in self.messages.iter().enumerate() {
             let is_promised = match message.knowledge {
                 Knowledge::Acked => true,
                 // Without a confirm a full queue may refuse in silence.
                 Knowledge::Read => !message.targets.iter().any(|&t| self.queues[t].refuses),
-                Knowledge::Sent | Knowledge::Nacked => false,
+                Knowledge::Held | Knowledge::Sent | Knowledge::Nacked => false,
             };
             let steady = message.targets.iter().filter(|&&queue| !self.queues[queue].loses);
             for &queue in steady.filter(|_| is_promised) {

@@ -318,6 +318,7 @@ impl Sim {
         for peer in &mut self.peers {
             peer.stalled_until = self.now;
         }
+        let steady = self.shadow.queues.iter().filter(|kind| kind.is_durable).count();
         let mut idle_times = 0;
         for _ in 0..CALM_STEPS_MAX {
             if self.mood == Mood::Leave && self.peers.is_empty() {
@@ -332,10 +333,12 @@ impl Sim {
             // Long enough for what waits for a timer.
             self.now = self.now.after_ms(2_000);
             idle_times += 1;
-            let is_drained = self.mood == Mood::Drain && self.node.messages() == 0;
+            let is_drained = self.mood == Mood::Drain
+                && self.node.messages() == 0
+                && (self.node.queue_count() == steady || idle_times == IDLE_TIMES);
             if is_drained && idle_times > 3 {
                 self.shadow.nothing_is_lost()?;
-                return self.node.check_drained();
+                return self.node.check_drained(steady);
             }
             if idle_times > IDLE_TIMES {
                 break;
@@ -354,7 +357,7 @@ impl Sim {
     fn connect(&mut self) {
         let room = 1 << (10 + self.schedule.below(7));
         let connection = self.node.connect(self.schedule.next(), room, self.now);
-        let client = Client::new(self.next_client, self.options.lines > 0);
+        let client = Client::new(self.next_client, connection.get(), self.options.lines > 0);
         self.next_client += 1;
         if self.is_alarmed {
             self.node.tell(connection, blocked(true));

@@ -250,10 +250,6 @@ impl Topology {
             Pattern::expanded(pattern, &expanded)
         };
         let topics = TopicPermissions { write: expand(write)?, read: expand(read)? };
-        if !exchange.is_empty() && self.exchange(id, exchange).is_none() {
-            let (exchange, vhost) = (exchange.to_owned(), vhost.to_owned());
-            return Err(AdminError::NoExchange { exchange, vhost });
-        }
         let own = self.user_mut(user)?.topics.entry(id).or_default();
         own.insert(exchange.into(), topics);
         Ok(())

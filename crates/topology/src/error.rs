@@ -370,14 +370,6 @@ pub enum AdminError {
     /// The vhost does not exist.
     #[error("virtual host '{0}' does not exist")]
     NoVhost(String),
-    /// The exchange of a topic permission does not exist.
-    #[error("exchange '{exchange}' does not exist in virtual host '{vhost}'")]
-    NoExchange {
-        /// The exchange.
-        exchange: String,
-        /// The vhost.
-        vhost: String,
-    },
     /// A pattern of a permission.
     #[error("invalid regular expression '{pattern}': {reason}")]
     Pattern {

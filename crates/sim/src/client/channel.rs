@@ -32,6 +32,9 @@ pub(crate) enum Awaited {
     },
     Qos,
     Select,
+    TxSelect,
+    Commit,
+    Rollback,
     Recover,
     Purge,
     Delete,
@@ -64,6 +67,21 @@ pub(crate) struct Unconfirmed {
     pub(crate) mandatory: bool,
 }
 
+/// What a transaction holds back.
+#[derive(Debug, Default)]
+pub(crate) struct Tx {
+    pub(crate) published: Vec<MessageIndex>,
+    settled: Vec<(u64, Unacked, Settled)>,
+    /// Settlements that a rollback takes back.
+    returning: Vec<(u64, Unacked, Settled)>,
+}
+
+impl Tx {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.published.is_empty() && self.settled.is_empty()
+    }
+}
+
 /// Content that is coming in.
 #[derive(Debug)]
 struct Incoming {
@@ -87,9 +105,12 @@ enum Source {
 pub(crate) struct Channel {
     /// Names it as a publisher: numbers of channels are used again, these are not.
     pub(crate) publisher: u32,
+    /// The broker's name for its connection.
+    connection: u64,
     /// Answers to come, each with what was sent before its command.
     awaited: VecDeque<(Awaited, Vec<Sent>)>,
     pub(crate) is_confirming: bool,
+    pub(crate) tx: Option<Tx>,
     pub(crate) next_confirm: u64,
     pub(crate) unconfirmed: BTreeMap<u64, Unconfirmed>,
     pub(crate) consumers: BTreeMap<String, Consumer>,
@@ -114,11 +135,13 @@ pub(crate) enum Sent {
 }
 
 impl Channel {
-    pub(crate) fn new(publisher: u32) -> Self {
+    pub(crate) fn new(publisher: u32, connection: u64) -> Self {
         Self {
             publisher,
+            connection,
             awaited: VecDeque::from([(Awaited::Open, Vec::new())]),
             is_confirming: false,
+            tx: None,
             next_confirm: 1,
             unconfirmed: BTreeMap::new(),
             consumers: BTreeMap::new(),
@@ -166,21 +189,57 @@ impl Channel {
     /// The connection was closed in order: everything that was sent was read.
     pub(crate) fn everything_was_read(&mut self, shadow: &mut Shadow) {
         for (_, before) in self.awaited.drain(..) {
-            were_read(&before, shadow);
+            were_read(self.connection, &before, shadow);
         }
-        were_read(&self.sent, shadow);
+        were_read(self.connection, &self.sent, shadow);
     }
 
     /// Takes a delivery out of those that wait, and tells the model how it ended.
     pub(crate) fn settle(&mut self, delivery: u64, how: Settled, shadow: &mut Shadow) {
-        let Some(Unacked { message, queue, consumer }) = self.unacked.remove(&delivery) else {
-            return;
-        };
+        let Some(unacked) = self.unacked.remove(&delivery) else { return };
+        match &mut self.tx {
+            Some(tx) => tx.settled.push((delivery, unacked, how)),
+            None => self.settled(unacked, how, shadow),
+        }
+    }
+
+    fn settled(&mut self, unacked: Unacked, how: Settled, shadow: &mut Shadow) {
+        let Unacked { message, queue, consumer } = unacked;
         if let Some(consumer) = consumer.and_then(|tag| self.consumers.get_mut(&tag)) {
             consumer.unacked -= 1;
         }
-        shadow.settled(message, queue, how);
-        self.sent.push(Sent::Settlement(message, queue));
+        shadow.settled(self.connection, message, queue, how);
+        if how != Settled::Requeue {
+            self.sent.push(Sent::Settlement(message, queue));
+        }
+    }
+
+    /// `tx.commit` is about to be sent: what was held back counts from now on.
+    pub(crate) fn commit(&mut self, shadow: &mut Shadow) {
+        let Some(Tx { published, settled, .. }) = &mut self.tx else { return };
+        let (published, settled) = (std::mem::take(published), std::mem::take(settled));
+        for message in published {
+            shadow.commit(message);
+            self.sent.push(Sent::Publish(message));
+        }
+        for (_, unacked, how) in settled {
+            self.settled(unacked, how, shadow);
+        }
+    }
+
+    /// `tx.rollback` is about to be sent.
+    pub(crate) fn roll_back(&mut self) {
+        let Some(tx) = &mut self.tx else { return };
+        tx.published.clear();
+        // One rollback may follow another before the first is answered.
+        tx.returning.append(&mut tx.settled);
+    }
+
+    /// `tx.rollback-ok`: what was settled is held again.
+    fn rolled_back(&mut self) {
+        let Some(tx) = &mut self.tx else { return };
+        let returning = tx.returning.drain(..).map(|(delivery, unacked, _)| (delivery, unacked));
+        self.unacked.extend(returning);
     }
 
     pub(crate) fn method(&mut self, method: &Method<'_>, world: &mut World<'_>) -> Check {
@@ -226,10 +285,13 @@ impl Channel {
             | (Some(Awaited::Consume { .. }), Method::BasicConsumeOk(_))
             | (Some(Awaited::Qos), Method::BasicQosOk(_))
             | (Some(Awaited::Select), Method::ConfirmSelectOk(_))
+            | (Some(Awaited::TxSelect), Method::TxSelectOk(_))
+            | (Some(Awaited::Commit), Method::TxCommitOk(_))
             | (Some(Awaited::Purge), Method::QueuePurgeOk(_))
             | (Some(Awaited::Delete), Method::QueueDeleteOk(_))
             | (Some(Awaited::Get { .. }), Method::BasicGetEmpty(_)) => {}
             (Some(Awaited::Close), Method::ChannelCloseOk(_)) => self.expects_close = None,
+            (Some(Awaited::Rollback), Method::TxRollbackOk(_)) => self.rolled_back(),
             (Some(Awaited::Cancel { tag }), Method::BasicCancelOk(_)) => {
                 self.consumers.remove(tag);
             }
@@ -247,7 +309,7 @@ impl Channel {
                 return Err(format!("{} came, awaited is {awaited:?}", answer.name()));
             }
         }
-        were_read(&before.unwrap_or_default(), world.shadow);
+        were_read(self.connection, &before.unwrap_or_default(), world.shadow);
         Ok(())
     }
 
@@ -361,11 +423,11 @@ impl Channel {
 }
 
 /// The broker has read these.
-fn were_read(sent: &[Sent], shadow: &mut Shadow) {
+fn were_read(connection: u64, sent: &[Sent], shadow: &mut Shadow) {
     for &sent in sent {
         match sent {
             Sent::Publish(message) => shadow.known(message),
-            Sent::Settlement(message, queue) => shadow.certain(message, queue),
+            Sent::Settlement(message, queue) => shadow.certain(connection, message, queue),
         }
     }
 }

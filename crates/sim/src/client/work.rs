@@ -1,10 +1,10 @@
 //! What a client does next: drawn at random from what its state allows.
 
 use leveret_amqp::content::Properties;
-use leveret_amqp::method::{basic, channel, confirm, connection, exchange, queue};
+use leveret_amqp::method::{basic, channel, confirm, connection, exchange, queue, tx};
 use leveret_amqp::table::{RawTable, Table};
 
-use super::channel::{Awaited, Consumer, Sent, Unconfirmed};
+use super::channel::{Awaited, Consumer, Sent, Tx, Unconfirmed};
 use super::{Channel, Client, State, World, encode_table};
 use crate::plan::{BINDINGS, EXCHANGES, Kind, QueueIndex, ROUTES};
 use crate::shadow::{Settled, body_of};
@@ -99,7 +99,7 @@ impl Client {
             return;
         }
         // What is held now may be taken back at any moment.
-        let recovers = channel.asks(&Awaited::Recover);
+        let recovers = channel.asks(&Awaited::Recover) || channel.asks(&Awaited::Rollback);
         // Mostly one command at a time, sometimes several.
         let may_ask = !channel.is_asking() || channel.may_ask() && world.random.one_in(4);
         let has_unacked = !channel.unacked.is_empty();
@@ -133,7 +133,8 @@ impl Client {
                 self.declare_queue(number, kind, world.random.one_in(2));
             }
             17 => self.declare_fleeting(number, world),
-            18 if world.random.one_in(3) => {
+            0..=2 => self.end_tx(number, world),
+            18 if channel.tx.is_none() && world.random.one_in(3) => {
                 self.put_method(number, basic::Recover { requeue: true });
                 self.await_answer(number, Awaited::Recover);
             }
@@ -155,7 +156,7 @@ impl Client {
 
     fn open(&mut self, number: u16, world: &mut World<'_>) {
         *world.next_publisher += 1;
-        self.channels.insert(number, Channel::new(*world.next_publisher));
+        self.channels.insert(number, Channel::new(*world.next_publisher, self.connection));
         self.put_method(number, channel::Open { out_of_band: "" });
     }
 
@@ -201,6 +202,14 @@ impl Client {
                 channel.is_confirming = true;
             }
         }
+        // Of the others, one in three has transactions.
+        if channel_tx(self.channels.get(&number)) == Some(false) {
+            self.put_method(number, tx::Select {});
+            self.await_answer(number, Awaited::TxSelect);
+            if let Some(channel) = self.channels.get_mut(&number) {
+                channel.tx = Some(Tx::default());
+            }
+        }
         for _ in 0..=world.random.below(4) {
             self.publish_one(number, world);
         }
@@ -234,8 +243,12 @@ impl Client {
         let expires = expires && random.one_in(3);
         let expiration = expires.then(|| random.below(60).to_string());
         let Some(channel) = self.channels.get_mut(&number) else { return };
-        let message = world.shadow.publish(channel.publisher, size, targets);
-        channel.sent.push(Sent::Publish(message));
+        let is_held = channel.tx.is_some();
+        let message = world.shadow.publish(channel.publisher, size, targets, is_held);
+        match &mut channel.tx {
+            Some(tx) => tx.published.push(message),
+            None => channel.sent.push(Sent::Publish(message)),
+        }
         if channel.is_confirming {
             channel.unconfirmed.insert(channel.next_confirm, Unconfirmed { message, mandatory });
         }
@@ -283,6 +296,23 @@ impl Client {
         }
     }
 
+    /// Commits, or rolls back.
+    fn end_tx(&mut self, number: u16, world: &mut World<'_>) {
+        let Some(channel) = self.channels.get_mut(&number) else { return };
+        if channel.tx.as_ref().is_none_or(Tx::is_empty) {
+            return;
+        }
+        if world.random.one_in(4) {
+            channel.roll_back();
+            self.put_method(number, tx::Rollback {});
+            self.await_answer(number, Awaited::Rollback);
+        } else {
+            channel.commit(world.shadow);
+            self.put_method(number, tx::Commit {});
+            self.await_answer(number, Awaited::Commit);
+        }
+    }
+
     fn set_prefetch(&mut self, number: u16, world: &mut World<'_>) {
         let Some(channel) = self.channels.get_mut(&number) else { return };
         let prefetch_count = world.random.below(8) as u16;
@@ -311,10 +341,16 @@ impl Client {
         world: &mut World<'_>,
     ) {
         let Some(channel) = self.channels.get_mut(&number) else { return };
-        let tag = format!("c{}-{}", channel.publisher, world.random.below(1_000_000));
+        let tag = format!("c{}-{}", channel.publisher, world.random.next());
         let prefetch = channel.prefetch;
         channel.consumers.insert(tag.clone(), Consumer { queue, no_ack, prefetch, unacked: 0 });
         let name = world.shadow.queues[queue].name.clone();
+        let mut arguments = Table::new();
+        if world.random.one_in(4) {
+            arguments.set("x-priority", world.random.below(3) as i32);
+        }
+        let arguments = encode_table(&arguments);
+        let no_wait = world.random.one_in(6);
         self.put_method(
             number,
             basic::Consume {
@@ -324,11 +360,13 @@ impl Client {
                 no_local: false,
                 no_ack,
                 exclusive: false,
-                no_wait: false,
-                arguments: RawTable::unchecked(&[]),
+                no_wait,
+                arguments: RawTable::unchecked(&arguments),
             },
         );
-        self.await_answer(number, Awaited::Consume { tag });
+        if !no_wait {
+            self.await_answer(number, Awaited::Consume { tag });
+        }
     }
 
     /// A steady queue, or one of its own: others' may vanish, and asking for them is a mistake.
@@ -399,8 +437,15 @@ impl Client {
         self.await_answer(number, Awaited::Bind);
     }
 
-    /// An exclusive queue. (An auto-delete one could go while a command for it is under way.)
+    /// An exclusive queue; or an auto-delete one and its only consumer, since it could go while any
+    /// other command for it is under way.
     fn declare_fleeting(&mut self, number: u16, world: &mut World<'_>) {
+        if world.random.one_in(2) {
+            let kind = Kind::fleeting(format!("fleeting-{}", world.shadow.queues.len()), false);
+            self.declare_queue(number, &kind, false);
+            let queue = world.shadow.add_queue(kind);
+            return self.consume_from(number, queue, world.random.one_in(3), world);
+        }
         if self.fleeting.len() >= 3 {
             return;
         }
@@ -478,4 +523,10 @@ impl Client {
             self.put_method(number, basic::Ack { delivery_tag: tag, multiple: true });
         }
     }
+}
+
+/// Whether a channel that is to have transactions has them; none for other channels.
+fn channel_tx(channel: Option<&Channel>) -> Option<bool> {
+    let channel = channel.filter(|channel| channel.publisher % 9 == 0)?;
+    Some(channel.tx.is_some())
 }

@@ -1,0 +1,92 @@
+//! Real clients against a running broker: their own test suites and small programs of ours.
+//!
+//! Everything is fetched with the ordinary package clients into `target/clients/`. Suites whose
+//! tests know no port but 5672 get it from a forwarder ([`forward`]) while they run. Tests that
+//! cannot apply are named with their reason in `tests/clients/skipped.txt`; all others count.
+
+mod forward;
+mod go;
+mod java;
+mod node;
+mod python;
+mod tools;
+
+use anyhow::{bail, ensure};
+
+use crate::programs;
+use crate::steps::Count;
+use tools::{Counts, Place};
+
+type Suite = fn(&Place) -> anyhow::Result<Counts>;
+
+/// All suites: name, what it is, and how it is run.
+const SUITES: [(&str, &str, Suite); 8] = [
+    ("amqp091-go", "the Go client's own unit and integration tests", go::amqp091),
+    ("pika", "pika's own acceptance tests", python::pika),
+    ("amqplib", "the Node client's own tests", node::amqplib),
+    ("java", "the Java client, exercised by a program of ours", java::client),
+    ("perftest", "PerfTest in ten combinations of flags", java::perftest),
+    ("celery", "a Celery worker: results, retry, ETA, chain, group, chord", python::celery),
+    ("tutorials", "the patterns of RabbitMQ's seven tutorials", python::tutorials),
+    (
+        "sender-receiver",
+        "two Go programs on the old Go client, 100,000 messages",
+        go::sender_receiver,
+    ),
+];
+
+/// Runs the suites called `names`, or all, against the broker on this machine at `port`.
+///
+/// Prints what passed and failed for each, and a last line for all. An error when something failed.
+pub(crate) fn run(names: &[String], port: u16) -> anyhow::Result<()> {
+    let all = run_counted(names, port)?;
+    if all.failed > 0 {
+        bail!("some tests of real clients failed; their logs are in target/clients/logs");
+    }
+    Ok(())
+}
+
+/// As [`run`], for the step of `cargo xtask test` that starts the broker itself.
+pub(crate) fn counted() -> anyhow::Result<Count> {
+    let node = programs::node_for_clients()?;
+    let all = run_counted(&[], node.address.port())?;
+    Ok(Count { passed: all.passed as u64, failed: all.failed as u64 })
+}
+
+fn run_counted(names: &[String], port: u16) -> anyhow::Result<Counts> {
+    for name in names {
+        let known = SUITES.iter().any(|(known, ..)| known == name);
+        ensure!(known, "no suite {name}; there are {}", SUITES.map(|(name, ..)| name).join(", "));
+    }
+    let mut all = Counts::default();
+    for (name, about, suite) in SUITES {
+        if !names.is_empty() && !names.iter().any(|n| n == name) {
+            continue;
+        }
+        println!("{name}: {about}");
+        let place = Place::new(name, port)?;
+        let counts = match suite(&place) {
+            Ok(counts) => counts,
+            Err(error) => {
+                println!("  {error:#}");
+                Counts {
+                    failed: 1,
+                    failures: vec!["the suite itself".to_owned()],
+                    ..Counts::default()
+                }
+            }
+        };
+        for failure in &counts.failures {
+            println!("  FAILED {failure}");
+        }
+        println!(
+            "  {} passed, {} failed, {} skipped",
+            counts.passed, counts.failed, counts.skipped
+        );
+        all.passed += counts.passed;
+        all.failed += counts.failed;
+        all.skipped += counts.skipped;
+    }
+    println!("clients: {} passed, {} failed, {} skipped", all.passed, all.failed, all.skipped);
+    Ok(all)
+}

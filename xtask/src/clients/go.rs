@@ -1,0 +1,112 @@
+//! Go: amqp091-go's own tests, and the sender and receiver on its predecessor.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+
+use super::forward::Forward;
+use super::tools::{Counts, Place, copy_dir};
+
+const AMQP091: &str = "github.com/rabbitmq/amqp091-go@v1.16.0";
+
+/// The module's own tests with its build tag `integration`, as its Makefile runs them.
+pub(super) fn amqp091(place: &Place) -> anyhow::Result<Counts> {
+    let mut download = Command::new("go");
+    download.args(["mod", "download", "-json", AMQP091]).current_dir(&place.dir);
+    let answer = place.must("download", 5, &mut download)?;
+    let from = answer
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("\"Dir\": \"")?.strip_suffix("\","))
+        .context("go mod download names no folder")?;
+    let source = place.dir.join("source");
+    copy_dir(from.as_ref(), &source)?;
+    let skips: Vec<String> = place.skipped.iter().map(|(name, _)| format!("^{name}$")).collect();
+    let _forward = Forward::to(place.port)?;
+    let mut test = Command::new("go");
+    test.args(["test", "-v", "-count=1", "-tags", "integration", "-timeout", "15m"]);
+    if !skips.is_empty() {
+        test.args(["-skip", &skips.join("|")]);
+    }
+    test.current_dir(&source)
+        .env("AMQP_URL", format!("amqp://guest:guest@127.0.0.1:{}/", place.port));
+    let (output, ok) = place.run("test", 20, &mut test)?;
+    let mut counts = Counts { skipped: place.skipped.len() as u64, ..Counts::default() };
+    for line in output.lines() {
+        let name = |rest: &str| rest.split(' ').next().unwrap_or(rest).to_owned();
+        if let Some(rest) = line.strip_prefix("--- PASS: ") {
+            counts.add(&name(rest), true);
+        } else if let Some(rest) = line.strip_prefix("--- FAIL: ") {
+            counts.add(&name(rest), false);
+        } else if line.starts_with("--- SKIP: ") {
+            counts.skipped += 1;
+        }
+    }
+    if !ok && counts.failed == 0 {
+        counts.add("the test binary did not end well", false);
+    }
+    Ok(counts)
+}
+
+/// 100,000 messages of 1 KB from the sender, with and without the receiver.
+pub(super) fn sender_receiver(place: &Place) -> anyhow::Result<Counts> {
+    const MESSAGES: &str = "100000";
+    let _forward = Forward::to(place.port)?;
+    let source = place.source("go");
+    for program in ["sender", "receiver", "declare"] {
+        let mut build = Command::new("go");
+        build.args(["build", "-o"]).arg(place.dir.join(program)).arg(format!("./{program}"));
+        place.must(&format!("build-{program}"), 5, build.current_dir(&source))?;
+    }
+    let run = |program: &str, argument: &str| {
+        let mut command = Command::new(place.dir.join(program));
+        if !argument.is_empty() {
+            command.arg(argument);
+        }
+        place.must(program, 5, &mut command)
+    };
+    let mut counts = Counts::default();
+    run("declare", "delete")?;
+    run("declare", "")?;
+    let elapsed = run("sender", MESSAGES)?;
+    println!("  without a receiver: {}", elapsed.trim());
+    let full = await_count(place, |messages, _| messages == 100_000);
+    counts.add("100000 messages wait in the queue", full.is_ok());
+    let mut receiver = Command::new(place.dir.join("receiver"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()?;
+    let drained = await_count(place, |messages, consumers| messages == 0 && consumers == 1);
+    counts.add("the receiver takes them all", drained.is_ok());
+    let elapsed = run("sender", MESSAGES)?;
+    println!("  with a receiver: {}", elapsed.trim());
+    let drained = await_count(place, |messages, _| messages == 0);
+    counts.add("the receiver keeps up", drained.is_ok());
+    let is_alive = receiver.try_wait()?.is_none();
+    counts.add("the receiver is still there", is_alive);
+    if is_alive {
+        receiver.kill()?;
+    }
+    receiver.wait()?;
+    run("declare", "delete")?;
+    Ok(counts)
+}
+
+/// Waits until the queue's counts of messages and consumers are as wanted.
+fn await_count(place: &Place, is_wanted: impl Fn(u64, u64) -> bool) -> anyhow::Result<()> {
+    let start = Instant::now();
+    loop {
+        let output = Command::new(place.dir.join("declare")).output()?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let numbers: Vec<u64> = text.split_whitespace().filter_map(|w| w.parse().ok()).collect();
+        if let [messages, consumers] = numbers[..]
+            && is_wanted(messages, consumers)
+        {
+            return Ok(());
+        }
+        if start.elapsed() > Duration::from_secs(60) {
+            bail!("the queue has {text}");
+        }
+    }
+}

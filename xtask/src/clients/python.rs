@@ -1,0 +1,93 @@
+//! Python: pika's acceptance tests, Celery, the tutorials.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use super::forward::Forward;
+use super::tools::{Counts, Place, copy_dir, own_counts};
+
+/// One environment for all, with fixed versions.
+fn environment(place: &Place) -> anyhow::Result<PathBuf> {
+    const PACKAGES: [&str; 6] = [
+        "pika==1.4.4",
+        "pytest==8.4.2",
+        "twisted==25.5.0",
+        "tornado==6.5.2",
+        "gevent",
+        "celery==5.5.3",
+    ];
+    let dir = place.root.join("target/clients/python");
+    let python = dir.join("bin/python");
+    let done = dir.join("installed");
+    if !done.exists() {
+        place.must("venv", 3, Command::new("python3").args(["-m", "venv"]).arg(&dir))?;
+        let mut install = Command::new(&python);
+        install.args(["-m", "pip", "install", "-q"]).args(PACKAGES);
+        place.must("install", 10, &mut install)?;
+        std::fs::write(done, "")?;
+    }
+    Ok(python)
+}
+
+/// `tests/acceptance` of pika's source, as they are.
+pub(super) fn pika(place: &Place) -> anyhow::Result<Counts> {
+    let python = environment(place)?;
+    let source = place.dir.join("source");
+    copy_dir(&place.source("python/pika"), &source)?;
+    let _forward = Forward::to(place.port)?;
+    let mut test = Command::new(python);
+    test.args(["-m", "pytest", "-q", "-rfEsp", "--tb=short", "-p", "no:cacheprovider"]);
+    test.args(["-o", "python_files=*_test.py *_tests.py", "tests/acceptance"]);
+    for (name, _) in &place.skipped {
+        test.args(["--deselect", name]);
+    }
+    let (output, _) = place.run("test", 20, test.current_dir(&source))?;
+    let mut counts = Counts { skipped: place.skipped.len() as u64, ..Counts::default() };
+    let summary = output.split("short test summary info").nth(1).unwrap_or_default();
+    for line in summary.lines() {
+        let name = |rest: &str| rest.split(" - ").next().unwrap_or(rest).to_owned();
+        if let Some(rest) = line.strip_prefix("PASSED ") {
+            counts.add(&name(rest), true);
+        } else if let Some(rest) =
+            line.strip_prefix("FAILED ").or_else(|| line.strip_prefix("ERROR "))
+        {
+            counts.add(&name(rest), false);
+        } else if line.starts_with("SKIPPED ") {
+            counts.skipped += 1;
+        }
+    }
+    if counts.passed == 0 {
+        counts.add("no test ran", false);
+    }
+    Ok(counts)
+}
+
+/// A worker with two processes; once with results over AMQP, once with results that allow chords.
+pub(super) fn celery(place: &Place) -> anyhow::Result<Counts> {
+    let python = environment(place)?;
+    let results = place.dir.join("results");
+    std::fs::create_dir_all(&results)?;
+    let mut all = Counts::default();
+    for (name, backend) in
+        [("rpc", "rpc://".to_owned()), ("file", format!("file://{}", results.display()))]
+    {
+        let mut check = Command::new(&python);
+        check.arg(place.source("python/celery_check.py")).arg(place.port.to_string()).arg(backend);
+        check.env("LOGS", &place.dir).env("PYTHONDONTWRITEBYTECODE", "1");
+        let (output, _) = place.run(name, 10, check.current_dir(&place.dir))?;
+        let counts = own_counts(&output)?;
+        all.passed += counts.passed;
+        all.failed += counts.failed;
+        all.failures.extend(counts.failures);
+    }
+    Ok(all)
+}
+
+/// Own code; what the tutorials show, checked.
+pub(super) fn tutorials(place: &Place) -> anyhow::Result<Counts> {
+    let python = environment(place)?;
+    let mut check = Command::new(python);
+    check.arg(place.source("python/tutorials.py")).arg(place.port.to_string());
+    let (output, _) = place.run("test", 5, &mut check)?;
+    own_counts(&output)
+}
