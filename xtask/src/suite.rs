@@ -75,7 +75,18 @@ fn whole(mut command: std::process::Command) -> anyhow::Result<Count> {
 
 /// Programs that the steps need and that a fresh machine may lack.
 fn tools() -> anyhow::Result<Count> {
-    install::program("cc", "gcc libc6-dev")?;
+    for (name, packages) in [
+        ("cc", "gcc libc6-dev"),
+        // For the suites of real clients.
+        ("python3", "python3 python3-venv"),
+        ("go", "golang-go"),
+        ("node", "nodejs"),
+        ("npm", "npm"),
+        ("javac", "default-jdk-headless"),
+        ("mvn", "maven"),
+    ] {
+        install::program(name, packages)?;
+    }
     Ok(Count::of(true))
 }
 
@@ -97,7 +108,8 @@ fn lints() -> anyhow::Result<Count> {
 
 fn documents() -> anyhow::Result<Count> {
     let mut command = cargo(&["doc", "--quiet", "--keep-going", "--workspace", "--no-deps"]);
-    command.env("RUSTDOCFLAGS", "-D warnings");
+    // Pages are read in the source more often than as HTML: links to what is private are welcome.
+    command.env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private-intra-doc-links");
     whole(command)
 }
 

@@ -10,9 +10,9 @@
 //!    next. While it waits for an answer it does not read. So its input is at most one block and one
 //!    unfinished frame, and a fast publisher is slowed by TCP, not by a mailbox.
 //! 2. A batch is handed to the shard's inbox. Who finds the inbox too full waits for the turn that runs
-//!    ([`INBOX_MESSAGES_MAX`]): publishers together cannot be faster than the shard.
-//! 3. What no consumer takes stays in the log and in queues. Their bytes are bounded by the memory
-//!    watermark: above it [`MemoryAlarm`] rises, publishing connections are told `connection.blocked`
+//!    ([`INBOX_LETTERS_MAX`]): publishers together cannot be faster than the shard.
+//! 3. What no consumer takes stays in the log and in queues. Their bytes, and those that connections hold
+//!    unread or unwritten, are bounded by the memory watermark: above it [`MemoryAlarm`] rises, publishing connections are told `connection.blocked`
 //!    and are not read from any more; consumers go on, so the alarm ends by itself.
 //! 4. A queue gives a consumer no more than its prefetch, its channel's limit, and the room of its
 //!    connection's output allow: [`leveret_queue::Gate`]. A client that does not read has at most
@@ -22,8 +22,9 @@
 //! No cycle can block: input waits only for room that turns free (1, 2), turns never wait for a
 //! socket, and room in a consumer's output is freed by that consumer alone, which nothing else waits for.
 
-/// Messages a shard's inbox may hold before those who bring more wait for it.
-pub const INBOX_MESSAGES_MAX: usize = 64 * 1024;
+/// Letters a shard's inbox may hold before those who bring more wait for the turn that runs. A letter
+/// holds what one read of a socket brought, so this is some megabytes at most.
+pub const INBOX_LETTERS_MAX: usize = 64;
 
 /// The memory watermark: rises above the limit, falls a little below it so that it does not flutter.
 #[derive(Clone, Copy, Debug)]

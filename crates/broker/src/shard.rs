@@ -13,8 +13,8 @@
 //! Everything that a turn finds in the inbox is applied first; then each touched queue is dispatched
 //! once, and each touched connection gets one letter.
 //!
-//! Where to go next: [`publish`](self::publish), [`settle`](self::settle), [`consume`](self::consume),
-//! [`dead_letter`](self::dead_letter), [`lifecycle`](self::lifecycle).
+//! Where to go next: [`publish`], [`settle`], [`consume`],
+//! [`dead_letter`], [`lifecycle`].
 
 mod consume;
 mod dead_letter;
@@ -22,6 +22,7 @@ mod history;
 mod lifecycle;
 mod ports;
 mod publish;
+mod rest;
 mod settle;
 
 use std::collections::BTreeSet;
@@ -36,6 +37,7 @@ use crate::message::{Outbox, ToShard, shard_of};
 use dead_letter::Stuck;
 use history::Histories;
 use ports::Ports;
+use rest::{Rest, Resting};
 
 type Map<K, V> = HashMap<K, V, FixedState>;
 
@@ -64,6 +66,9 @@ pub struct Shard<L> {
     /// Those that found no target and try again.
     stuck: BTreeSet<Stuck>,
     counters: Counters,
+    resting: Resting,
+    /// What the queues take for their messages, in bytes; sum of [`Hosted::counted_bytes`].
+    queue_bytes: u64,
 }
 
 /// A queue and what the shard keeps beside it.
@@ -75,6 +80,9 @@ struct Hosted {
     /// Keys in [`Ports`], oldest first.
     consumers: Vec<u32>,
     is_touched: bool,
+    rest: Rest,
+    /// Its part of [`Shard::queue_bytes`].
+    counted_bytes: u64,
 }
 
 /// Totals since the start, for metrics. Plain integers: published by whoever asks, once per turn.
@@ -97,6 +105,9 @@ pub struct Counters {
 /// Deliveries a queue may make before others get their turn.
 const DISPATCH_BUDGET: u32 = 4096;
 
+/// Room that the lists of what left queues may keep.
+const KEPT_LEFT: usize = 64 * 1024;
+
 impl<L: Log> Shard<L> {
     /// Shard number `index` of `shards`.
     pub fn new(index: usize, shards: usize, log: L) -> Self {
@@ -116,6 +127,8 @@ impl<L: Log> Shard<L> {
             awaited: Map::default(),
             stuck: BTreeSet::new(),
             counters: Counters::default(),
+            resting: Resting::default(),
+            queue_bytes: 0,
         }
     }
 
@@ -192,7 +205,18 @@ impl<L: Log> Shard<L> {
         if !self.dying.is_empty() {
             self.dying.retain(|&id| topology.queue_by_id(id).is_some());
         }
-        has_more
+        self.relax_lists();
+        has_more || !self.again.is_empty()
+    }
+
+    /// A burst (a purge, an expiry of many) must not keep its memory for ever.
+    fn relax_lists(&mut self) {
+        if self.left.capacity() > KEPT_LEFT && self.left.is_empty() {
+            self.left = Vec::new();
+        }
+        if self.scratch.capacity() > KEPT_LEFT && self.scratch.is_empty() {
+            self.scratch = Vec::new();
+        }
     }
 
     /// The queue, made now if the topology knows it and its `Create` has not come yet.
@@ -207,6 +231,8 @@ impl<L: Log> Shard<L> {
                 timer: None,
                 consumers: Vec::new(),
                 is_touched: false,
+                rest: Rest::default(),
+                counted_bytes: 0,
             };
             self.queues.insert(id, Box::new(hosted));
             self.touch(id);
@@ -230,7 +256,7 @@ impl<L: Log> Shard<L> {
     pub fn next_timeout(&self) -> Option<Time> {
         let queue = self.timers.first().map(|&(at, _)| at);
         let stuck = self.stuck.first().map(|stuck| stuck.at);
-        queue.into_iter().chain(stuck).min()
+        queue.into_iter().chain(stuck).chain(self.resting.at()).min()
     }
 
     /// Runs the queues whose time has come: expiry of messages, of unused queues.
@@ -251,6 +277,7 @@ impl<L: Log> Shard<L> {
             self.touch(id);
         }
         self.retry_dead_letters(topology, now, out);
+        self.relax_resting(now);
     }
 
     /// Keeps [`Self::timers`] equal to what the queue wants.
@@ -276,6 +303,11 @@ impl<L: Log> Shard<L> {
     /// Where its records are, for checks of where bodies lie.
     pub fn log(&self) -> &L {
         &self.log
+    }
+
+    /// Memory that messages take here and in the sessions they were delivered to, in bytes.
+    pub fn held_bytes(&self) -> u64 {
+        self.log.usage().held_bytes + self.queue_bytes
     }
 
     /// Totals since the start.

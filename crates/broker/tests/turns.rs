@@ -97,17 +97,7 @@ impl Node {
     }
 
     fn publish(&mut self, queue: QueueId, key: &str, body: &str, confirm: u64) {
-        let mut properties = Vec::new();
-        Properties::default().encode(&mut properties);
-        let message = Publish {
-            channel: 1,
-            confirm,
-            targets: [queue].into_iter().collect(),
-            persistent: false,
-            priority: 0,
-            expiration_ms: None,
-            message: Message::from_parts(&join_names("", key), &properties, body.as_bytes()),
-        };
+        let message = message(queue, key, body, confirm);
         self.shard(queue, ToShard::Publish { from: ME, messages: vec![message] });
     }
 
@@ -166,8 +156,38 @@ impl Node {
         self.shard(delivery.queue, ToShard::Settle(vec![settlement]));
     }
 
+    /// Letters that are all in the inbox when the shard's turn begins.
+    fn one_turn(&mut self, queue: QueueId, letters: impl IntoIterator<Item = ToShard>) {
+        let mut out = Outbox::default();
+        letters.into_iter().for_each(|letter| out.shard(shard_of(queue, SHARDS), letter));
+        self.run(out);
+    }
+
+    /// What messages take besides their records.
+    fn queue_bytes(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.held_bytes() - shard.usage().held_bytes).sum()
+    }
+
+    fn next_timeout(&self) -> Option<Time> {
+        self.shards.iter().filter_map(Shard::next_timeout).min()
+    }
+
     fn records(&self) -> u64 {
         self.shards.iter().map(|shard| shard.usage().records).sum()
+    }
+}
+
+fn message(queue: QueueId, key: &str, body: &str, confirm: u64) -> Publish {
+    let mut properties = Vec::new();
+    Properties::default().encode(&mut properties);
+    Publish {
+        channel: 1,
+        confirm,
+        targets: [queue].into_iter().collect(),
+        persistent: false,
+        priority: 0,
+        expiration_ms: None,
+        message: Message::from_parts(&join_names("", key), &properties, body.as_bytes()),
     }
 }
 
@@ -321,4 +341,131 @@ fn the_last_exclusive_queue_of_a_connection_answers_its_end() {
     node.run(Outbox { meta: vec![letter], ..Outbox::default() });
     assert!(matches!(node.reply(), Reply::Done));
     assert_eq!(node.topology.queue_count(), 0);
+}
+
+type Command = fn(ReplyTo, QueueId) -> ToShard;
+
+/// What came in the same turn and found a consumer is not ready any more.
+#[test]
+fn commands_do_not_count_what_consumers_take_in_the_same_turn() {
+    let reply = ReplyTo { connection: ME, channel: 1 };
+    let commands: [(Command, &str); 3] = [
+        (|reply, queue| ToShard::Count { reply, queue }, "Declared { messages: 0 }"),
+        (|reply, queue| ToShard::Purge { reply, queue }, "Purged(0)"),
+        (
+            |reply, queue| ToShard::Delete {
+                reply: Some(reply),
+                queue,
+                if_unused: false,
+                if_empty: true,
+            },
+            "Deleted(0)",
+        ),
+    ];
+    for (command, want) in commands {
+        let mut node = Node::new();
+        let queue = node.declare("q", Table::default());
+        node.consume(queue, 0, true);
+        let publish = ToShard::Publish { from: ME, messages: vec![message(queue, "q", "a", 0)] };
+        node.one_turn(queue, [publish, command(reply, queue)]);
+        let mut delivered = 0;
+        let mut told = String::new();
+        for letter in node.got.drain(..) {
+            match letter {
+                ToSession::Deliver(deliveries) => delivered += deliveries.len(),
+                ToSession::Reply { reply: Reply::Declared { messages, .. }, .. } => {
+                    told = format!("Declared {{ messages: {messages} }}");
+                }
+                ToSession::Reply { reply, .. } => told = format!("{reply:?}"),
+                _ => {}
+            }
+        }
+        assert_eq!((delivered, &*told), (1, want));
+    }
+}
+
+#[test]
+fn what_queues_take_for_messages_is_counted_and_given_back() {
+    let mut node = Node::new();
+    let queue = node.declare("q", Table::default());
+    let messages = (0..4_000).map(|_| message(queue, "q", "", 0)).collect();
+    node.one_turn(queue, [ToShard::Publish { from: ME, messages }]);
+    let ready = node.queue_bytes();
+    assert!((64_000..80_000).contains(&ready), "16 bytes each: {ready}");
+    node.consume(queue, 0, false);
+    // One turn may not give all of them.
+    assert_eq!(node.got.iter().map(deliveries).sum::<usize>(), 4_000);
+    let unacked = node.queue_bytes();
+    assert!(unacked > 240_000, "here and in the session: {unacked}");
+    let settlements = node.got.drain(..).flat_map(|letter| match letter {
+        ToSession::Deliver(deliveries) => deliveries,
+        _ => Vec::new(),
+    });
+    let settlements = settlements
+        .map(|delivery| Settlement {
+            queue,
+            unacked: delivery.unacked.expect("acks are expected"),
+            offset: delivery.offset,
+            how: Settle::Ack,
+        })
+        .collect();
+    node.one_turn(queue, [ToShard::Settle(settlements)]);
+    assert_eq!(node.queue_bytes(), 0);
+    // The queue is looked at until it has rested; then there is nothing to wake for.
+    for _ in 0..3 {
+        let Some(at) = node.next_timeout() else { break };
+        node.later(at.ms() - node.now.ms());
+    }
+    assert_eq!(node.next_timeout(), None);
+}
+
+fn deliveries(letter: &ToSession) -> usize {
+    match letter {
+        ToSession::Deliver(deliveries) => deliveries.len(),
+        _ => 0,
+    }
+}
+
+/// A message that came together with the end of its consumer's connection is sent all the same: whoever
+/// finds nobody there returns it.
+#[test]
+fn what_was_given_to_a_connection_that_ended_is_not_lost() {
+    let mut node = Node::new();
+    let queue = node.declare("q", Table::default());
+    node.consume(queue, 0, false);
+    let publish = ToShard::Publish { from: ME, messages: vec![message(queue, "q", "a", 0)] };
+    node.one_turn(queue, [publish, ToShard::Disconnected(ME)]);
+    let [delivery] = &node.delivered()[..] else { panic!("one message was given out") };
+    node.settle(delivery, Settle::Requeue { counts: false });
+    node.consume(queue, 1, false);
+    let back = node.delivered();
+    assert_eq!(back.iter().map(|one| one.redelivered).collect::<Vec<_>>(), [true]);
+}
+
+/// A consumer that does not ack and whose channel closes is given nothing more: nobody would see it.
+#[test]
+fn nothing_is_given_to_a_no_ack_consumer_of_a_closing_channel() {
+    let mut node = Node::new();
+    let queue = node.declare("q", Table::default());
+    node.consume(queue, 0, true);
+    let publish = ToShard::Publish { from: ME, messages: vec![message(queue, "q", "a", 0)] };
+    let cancel = ToShard::Cancel { reply: None, connection: ME, queue, slot: ConsumerSlot(0) };
+    node.one_turn(queue, [publish, cancel]);
+    assert_eq!((node.got.len(), node.records()), (0, 1));
+    node.consume(queue, 1, true);
+    assert_eq!(node.bodies(), ["a"]);
+}
+
+/// A channel that consumes and gets sees the older message first, although consumers' messages leave at
+/// the end of the turn.
+#[test]
+fn get_comes_after_what_consumers_had_before() {
+    let mut node = Node::new();
+    let queue = node.declare("q", Table::default());
+    node.consume(queue, 0, true);
+    let reply = ReplyTo { connection: ME, channel: 1 };
+    let publish = ToShard::Publish { from: ME, messages: vec![message(queue, "q", "a", 0)] };
+    node.one_turn(queue, [publish, ToShard::Get { reply, queue, no_ack: true }]);
+    assert_eq!(node.bodies(), ["a"]);
+    assert!(matches!(node.reply(), Reply::GotNothing));
 }

@@ -12,8 +12,8 @@
 //! < confirms 1..2                        acks for 1 and 2, `multiple` or not
 //! <~ basic.deliver ...                   neighbours with `~` come in any order
 //! <? ...                                 when recording: wait until something comes
-//! 4.x< ...                               what RabbitMQ 4.x says instead; `leveret<` likewise
-//! 4.x< nothing
+//! 4.x< ...                               what RabbitMQ 4.x says instead of all the unmarked lines
+//! 4.x,leveret< nothing                   ... or that it says nothing; `leveret` is this broker
 //! poll > queue.declare q passive         repeated until the expected answer comes
 //! repeat 3 >$i channel.open              three times, `$i` is 1, 2, 3
 //! sync q                                 a round trip through the channel and queue q
@@ -227,25 +227,16 @@ impl Conversation {
 }
 
 impl Block {
-    /// The expected lines that count for these dialects: of each run of neighbours marked with
-    /// dialects, those of the first dialect that has any.
+    /// The expected lines that count: those marked for the first of `dialects` that has any in this
+    /// block, or the unmarked ones.
     pub fn expects_for(&self, dialects: &[String]) -> Vec<&Expect> {
-        let mut out = Vec::new();
-        let mut rest = self.expects.as_slice();
-        while let Some(first) = rest.first() {
-            if first.dialects.is_empty() {
-                out.push(first);
-                rest = &rest[1..];
-                continue;
-            }
-            let end = rest.iter().position(|e| e.dialects.is_empty()).unwrap_or(rest.len());
-            let (run, after) = rest.split_at(end);
-            let chosen = dialects.iter().find(|d| run.iter().any(|e| e.dialects.contains(d)));
-            if let Some(dialect) = chosen {
-                out.extend(run.iter().filter(|e| e.dialects.contains(dialect)));
-            }
-            rest = after;
-        }
+        let marked = dialects.iter().find_map(|dialect| {
+            let own: Vec<&Expect> =
+                self.expects.iter().filter(|e| e.dialects.contains(dialect)).collect();
+            (!own.is_empty()).then_some(own)
+        });
+        let mut out = marked
+            .unwrap_or_else(|| self.expects.iter().filter(|e| e.dialects.is_empty()).collect());
         out.retain(|e| e.is_open || e.call.name != "nothing");
         out
     }

@@ -283,6 +283,9 @@ pub struct Status {
     pub alarms: Vec<String>,
     /// Memory of the process in bytes.
     pub memory_bytes: u64,
+    /// Of it, what messages take as the broker counts them; compared with the watermark.
+    #[serde(default)]
+    pub message_bytes: u64,
     /// Watermark of memory in bytes.
     pub memory_limit_bytes: u64,
     /// Free bytes of the data directory's disk.

@@ -1,5 +1,6 @@
 //! The `leveret` program: the broker, its control tool and its load tool in one file.
 
+mod allocator;
 mod cli;
 
 use std::io::Write as _;
@@ -9,9 +10,6 @@ use clap::{CommandFactory as _, Parser as _};
 use leveret_config::files;
 
 use cli::{Cli, Part, ServeArgs};
-
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// `sysexits.h`: the command line, the program itself, the configuration.
 const USAGE: u8 = 64;
@@ -56,7 +54,7 @@ fn serve(args: ServeArgs) -> ExitCode {
         loaded.notices.iter().for_each(|notice| eprintln!("{}", notice.text));
         return ExitCode::SUCCESS;
     }
-    match leveret_server::serve(&loaded.config, &loaded.notices) {
+    match leveret_server::serve(&loaded.config, &loaded.notices, allocator::give_back) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("leveret: {error:#}");

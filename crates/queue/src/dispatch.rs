@@ -173,10 +173,13 @@ impl Queue {
 
     /// Puts back what was assigned early to a consumer that goes; true when its connection's consumers
     /// are to be resumed.
+    ///
+    /// It is marked redelivered: RabbitMQ would have given it out by now, and newer messages may have been
+    /// assigned to others, who are to see that this one is late.
     pub(crate) fn take_back_early(&mut self, consumer: u32) -> bool {
         let mut resume = false;
         let mut early = std::mem::take(&mut self.early);
-        early.retain(|assigned| {
+        early.retain_mut(|assigned| {
             if assigned.consumer != consumer {
                 return true;
             }
@@ -188,6 +191,7 @@ impl Queue {
                 let ack_required = assigned.unacked.is_some();
                 resume |= consumer.spec.gate.give_back(assigned.entry.size, ack_required);
             }
+            assigned.entry.set_redelivered();
             self.ready.push_returned(assigned.priority, assigned.entry);
             false
         });

@@ -19,6 +19,12 @@ pub(crate) struct Extras {
 }
 
 impl Extras {
+    /// About what they take.
+    #[inline]
+    pub(crate) fn bytes(&self) -> u64 {
+        (self.slab.len() * Slab::<Extra>::VALUE_BYTES) as u64
+    }
+
     fn has_room(&self) -> bool {
         self.slab.len() < Entry::EXTRA_END as usize / 2
     }

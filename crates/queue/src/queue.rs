@@ -255,7 +255,8 @@ impl Queue {
 
     /// Removes a consumer; none when there is no such. What it has not acked stays unacked: it belongs to
     /// the channel, which settles it. [`dispatch`](Self::dispatch) is to follow; it should also come
-    /// before, or messages of this turn that were meant for this consumer go back to their place.
+    /// before, or messages of this turn that were meant for this consumer go back to their place, marked
+    /// redelivered.
     pub fn remove_consumer(&mut self, id: ConsumerId, now: Time) -> Option<Removed> {
         let active_before = self.consumers.active_key();
         self.consumers.present(id.0)?;
@@ -346,6 +347,29 @@ impl Queue {
             early: self.early.iter().filter(|assigned| assigned.unacked.is_none()).count() as u64,
             consumers: self.consumers.count(),
         }
+    }
+
+    /// Whether no message is in it, wherever.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.ready.is_empty()
+            && self.unacked.len() == 0
+            && self.early.is_empty()
+            && self.held.is_none()
+    }
+
+    /// Messages that wait for an ack.
+    #[inline]
+    pub fn unacked_len(&self) -> u64 {
+        self.unacked.len()
+    }
+
+    /// About how many bytes the queue takes for the messages in it. Their bodies are the log's.
+    #[inline]
+    pub fn message_bytes(&self) -> u64 {
+        let ready = self.ready.len() * (size_of::<Entry>() as u64 + 1);
+        let unacked = self.unacked.len() * Unacked::MESSAGE_BYTES;
+        ready + unacked + self.extras.bytes()
     }
 
     /// Gives back memory that is kept for speed: to be called when the queue has been idle for a while.

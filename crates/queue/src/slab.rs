@@ -46,7 +46,6 @@ impl<T> Default for Slab<T> {
 
 impl<T> Slab<T> {
     /// What a value takes, in bytes.
-    #[cfg(test)]
     pub(crate) const VALUE_BYTES: usize = size_of::<Slot<T>>();
 
     pub(crate) fn len(&self) -> usize {

@@ -36,6 +36,9 @@ pub(crate) struct Unacked {
 }
 
 impl Unacked {
+    /// What a message takes.
+    pub(crate) const MESSAGE_BYTES: u64 = Slab::<Out>::VALUE_BYTES as u64;
+
     pub(crate) fn len(&self) -> u64 {
         self.out.len() as u64
     }

@@ -6,7 +6,7 @@
 //! The socket is read and written in the connection's turn by whichever thread runs it. The
 //! connection's own task only waits: for bytes, for room in a full socket, for the next timeout.
 
-use std::io::{self, Write};
+use std::io::{self, Read as _, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -29,6 +29,9 @@ use crate::turn::Actor;
 /// Bytes asked of a socket at once.
 const READ_BYTES: usize = 64 * 1024;
 
+/// How long a client has to close its end after a close in order.
+const LINGER: Duration = Duration::from_secs(5);
+
 /// Pieces written to a socket at once.
 const SLICES: usize = 64;
 
@@ -43,6 +46,8 @@ pub enum Letter {
     Writable,
     /// Look at the clock.
     Timeout,
+    /// The memory alarm changed: look at it.
+    Alarm,
     /// There was more to do than one turn may.
     More,
 }
@@ -60,6 +65,8 @@ pub struct Connection {
     wake: Notify,
     waits_for_room: AtomicBool,
     is_done: AtomicBool,
+    /// All is written; what the client still sends is read to its end.
+    lingers: AtomicBool,
     /// Next timeout, ms since the epoch; `u64::MAX` for never.
     due_ms: AtomicU64,
 }
@@ -72,6 +79,8 @@ pub struct State {
     input: Bytes,
     /// Bytes that did not fit into the socket.
     output: OutBuf,
+    /// Bytes of the two above, as the node counts them.
+    held_bytes: u64,
     may_have_bytes: bool,
     is_over: bool,
 }
@@ -88,6 +97,8 @@ pub struct Workplace<'a> {
     pub topology: &'a Topology,
     /// How many shards there are.
     pub shards: usize,
+    /// Why publishers are blocked, if they are.
+    pub alarm: Option<&'static str>,
 }
 
 impl Connection {
@@ -97,6 +108,7 @@ impl Connection {
             session: Box::new(session),
             input: Bytes::new(),
             output: OutBuf::new(),
+            held_bytes: 0,
             may_have_bytes: false,
             is_over: false,
         };
@@ -109,6 +121,7 @@ impl Connection {
             wake: Notify::new(),
             waits_for_room: AtomicBool::new(false),
             is_done: AtomicBool::new(false),
+            lingers: AtomicBool::new(false),
             due_ms: AtomicU64::new(u64::MAX),
         })
     }
@@ -157,6 +170,28 @@ impl Connection {
             };
             with_runner(&node, |runner| runner.run_connection(&self, letter));
         }
+        if self.lingers.load(Ordering::Acquire) {
+            // Whatever comes of it, the connection is over.
+            let _ = tokio::time::timeout(LINGER, self.linger()).await;
+        }
+    }
+
+    /// Reads and throws away what the client still sends, until it closes its end too.
+    ///
+    /// A client may have frames of other channels on their way behind its `connection.close`. A socket
+    /// closed with unread bytes resets the connection, and the reset overtakes our `close-ok`.
+    async fn linger(&self) -> io::Result<()> {
+        let mut thrown_away = [0_u8; 4096];
+        loop {
+            let mut guard = self.socket.readable().await?;
+            match guard.get_inner().read(&mut thrown_away) {
+                Ok(0) => return Ok(()),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// One turn over `letters`: takes them, reads once, and leaves letters in `work.outbox` and bytes in
@@ -175,7 +210,9 @@ impl Connection {
             }
             return;
         }
-        std::mem::swap(work.out, &mut state.output);
+        if !state.output.is_empty() {
+            std::mem::swap(work.out, &mut state.output);
+        }
         let State { session, input, may_have_bytes, .. } = state;
         let mut cx = Context {
             topology: work.topology,
@@ -188,6 +225,9 @@ impl Connection {
                 Letter::Session(letter) => session.receive(letter, &mut cx),
                 Letter::Readable => *may_have_bytes = true,
                 Letter::Timeout => session.timeout(&mut cx),
+                // The alarm as it is now, not as it was when the letter was written: letters about one
+                // change and the next may come in any order.
+                Letter::Alarm => session.receive(ToSession::Blocked(work.alarm), &mut cx),
                 Letter::Writable | Letter::More => {}
             }
         }
@@ -217,7 +257,9 @@ impl Connection {
     pub(crate) fn write(&self, state: &mut State, work: &mut Workplace<'_>) -> bool {
         if state.is_over {
             work.out.clear();
-            self.close();
+            if !self.is_done() {
+                self.close();
+            }
             return false;
         }
         let before = work.out.len();
@@ -232,9 +274,10 @@ impl Connection {
                 Context { topology: work.topology, now, out: &mut none, outbox: work.outbox };
             session.flushed(remaining, remaining < before, &mut cx);
         }
-        over |= match session.end() {
+        let end = session.end();
+        over |= match end {
             Some(End::Now) => true,
-            Some(End::AfterFlush) => remaining == 0,
+            Some(End::AfterFlush | End::AfterPeer) => remaining == 0,
             None => false,
         };
         if over {
@@ -244,12 +287,34 @@ impl Connection {
             session.disconnected(&mut cx);
             state.is_over = true;
             work.out.clear();
-            self.close();
+            match end {
+                Some(End::AfterPeer) if written.is_ok() => self.leave_open(),
+                Some(End::AfterFlush) if written.is_ok() => {
+                    // The peer may be gone already; there is nobody to tell.
+                    let _ = self.socket.get_ref().shutdown(std::net::Shutdown::Write);
+                    self.leave_open();
+                }
+                _ => self.close(),
+            }
             return false;
         }
         self.set_waits(remaining > 0, session.next_timeout());
-        std::mem::swap(work.out, &mut state.output);
+        if remaining > 0 {
+            std::mem::swap(work.out, &mut state.output);
+        } else if state.output.capacity() > 0 {
+            state.output = OutBuf::new();
+        }
         session.wants_input() && state.may_have_bytes
+    }
+
+    /// What the connection holds since its last turn, in bytes: input that it may not take yet, and
+    /// output that the socket did not take. Tells what it was before, too.
+    pub(crate) fn count_held(state: &mut State) -> (u64, u64) {
+        let now = match state.is_over {
+            true => 0,
+            false => (state.input.len() + state.output.len()) as u64,
+        };
+        (std::mem::replace(&mut state.held_bytes, now), now)
     }
 
     /// Tells the own task what to wait for, when that changed.
@@ -264,6 +329,13 @@ impl Connection {
         if earlier || (changed && for_room) {
             self.wake.notify_one();
         }
+    }
+
+    /// Ends the connection; the task waits a little for the client to close, see [`linger`](Self::linger).
+    fn leave_open(&self) {
+        self.lingers.store(true, Ordering::Release);
+        self.is_done.store(true, Ordering::Release);
+        self.wake.notify_one();
     }
 
     /// Ends the socket and the task.

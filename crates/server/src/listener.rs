@@ -9,8 +9,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use leveret_broker::flow::LOW_ON_MEMORY;
-use leveret_broker::message::ToSession;
 use leveret_session::{Peer, Session};
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 use tokio::net::TcpListener;
@@ -124,8 +122,7 @@ async fn serve(node: Arc<Node>, socket: TcpStream, peer: SocketAddr) -> io::Resu
     let connection = Arc::new(Connection::new(id, socket, session)?);
     node.register(id, Recipient::Connection(Arc::clone(&connection)));
     if node.alarm_is_raised() {
-        let letter = Letter::Session(ToSession::Blocked(Some(LOW_ON_MEMORY)));
-        with_runner(&node, |runner| runner.run_connection(&connection, letter));
+        with_runner(&node, |runner| runner.run_connection(&connection, Letter::Alarm));
     }
     connection.drive(node).await;
     Ok(())

@@ -161,7 +161,7 @@ mod tests {
     fn a_long_file_makes_way() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("x.log");
-        let mut log = LogFile::open(path.clone(), 10, 2).expect("a file");
+        let mut log = LogFile::open(path, 10, 2).expect("a file");
         for line in ["12345678\n", "second\n", "third\n", "fourth\n"] {
             log.write_all(line.as_bytes()).expect("written");
         }

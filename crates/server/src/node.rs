@@ -15,6 +15,7 @@ use leveret_topology::Topology;
 use tokio::sync::Notify;
 
 use crate::connection::Connection;
+use crate::runner::Rest;
 use crate::turn::Actor;
 
 /// All actors of a process, shared by its threads.
@@ -29,10 +30,14 @@ pub struct Node {
     topology: RwLock<Topology>,
     recipients: RwLock<HashMap<ConnectionId, Recipient, FixedState>>,
     next_connection: AtomicU64,
+    /// Bytes that connections hold: input not taken yet, output not written yet.
+    connection_bytes: AtomicU64,
     alarm: Mutex<MemoryAlarm>,
     alarm_is_raised: AtomicBool,
     /// Mirror of the alarm's limit, so that a turn need not lock it.
     memory_limit: AtomicU64,
+    /// Of each thread that runs turns.
+    rests: Mutex<Vec<Arc<Rest>>>,
     /// Woken when a shard's next timeout comes earlier than it was.
     pub timers_changed: Notify,
 }
@@ -72,12 +77,22 @@ impl Node {
             topology: RwLock::new(topology),
             recipients: RwLock::new(HashMap::default()),
             next_connection: AtomicU64::new(1),
+            connection_bytes: AtomicU64::new(0),
             alarm: Mutex::new(MemoryAlarm::new(memory_limit)),
             alarm_is_raised: AtomicBool::new(false),
             memory_limit: AtomicU64::new(memory_limit),
+            rests: Mutex::new(Vec::new()),
             timers_changed: Notify::new(),
             settings,
         }
+    }
+
+    pub(crate) fn add_rest(&self, rest: Arc<Rest>) {
+        self.rests.lock().unwrap_or_else(PoisonError::into_inner).push(rest);
+    }
+
+    pub(crate) fn each_rest(&self, f: impl FnMut(&Arc<Rest>)) {
+        self.rests.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(f);
     }
 
     /// The names, to read. Held for one turn.
@@ -128,9 +143,16 @@ impl Node {
         self.recipients.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Memory that messages take, in bytes.
+    /// Memory that messages take, in bytes, wherever they are.
     pub fn held_bytes(&self) -> u64 {
-        self.shards.iter().map(|shard| shard.held_bytes.load(Ordering::Relaxed)).sum()
+        let shards = self.shards.iter().map(|shard| shard.held_bytes.load(Ordering::Relaxed));
+        shards.sum::<u64>() + self.connection_bytes.load(Ordering::Relaxed)
+    }
+
+    /// A connection holds `now` bytes after it held `before`.
+    pub(crate) fn count_held_by_connections(&self, before: u64, now: u64) {
+        // Wraps when it shrinks, and back.
+        self.connection_bytes.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
     }
 
     /// Whether publishers are blocked.

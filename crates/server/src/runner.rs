@@ -11,9 +11,10 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use leveret_amqp::outbuf::OutBuf;
-use leveret_broker::flow::{AlarmChange, LOW_ON_MEMORY};
+use leveret_broker::flow::{AlarmChange, INBOX_LETTERS_MAX, LOW_ON_MEMORY};
 use leveret_broker::message::{
     Outbox, Reply, Settle, Settlement, ToMeta, ToSession, ToShard, shard_of,
 };
@@ -24,6 +25,12 @@ use crate::node::{Node, Recipient, now};
 
 /// Turns a thread runs before it looks at its sockets and timers again.
 const TURNS_MAX: usize = 256;
+
+/// Bytes of an output buffer that a thread keeps for the next turn.
+const KEPT_OUTPUT: usize = 1 << 20;
+
+/// Letters that a thread's lists keep room for.
+const KEPT_LETTERS: usize = 4096;
 
 /// An actor whose duty this thread has.
 #[derive(Debug)]
@@ -46,15 +53,29 @@ pub struct Runner {
     connection_letters: Vec<Letter>,
     /// Tells this thread's [`keep_working`] that the list is not empty.
     more: Arc<Notify>,
+    /// Tells this thread's [`rest`] that there was work, once until it looks.
+    worked: Arc<Rest>,
+    has_worked: bool,
+}
+
+/// Where a thread's [`rest`] hears that it may have memory to give back.
+#[derive(Debug, Default)]
+pub struct Rest {
+    /// There was work here.
+    worked: Notify,
+    /// Another thread rests, which may have freed memory of this one.
+    others_rest: Notify,
 }
 
 thread_local! {
     static RUNNER: RefCell<Option<Runner>> = const { RefCell::new(None) };
 }
 
-/// Gives this thread its runner. Turns need one; [`keep_working`] must run on the thread too.
-pub fn install_runner(node: Arc<Node>) -> Arc<Notify> {
-    let more = Arc::new(Notify::new());
+/// Gives this thread its runner. Turns need one; [`keep_working`] and [`rest`] must run on the thread
+/// too, with what is returned, in this order.
+pub fn install_runner(node: Arc<Node>) -> (Arc<Notify>, Arc<Rest>) {
+    let (more, worked) = (Arc::new(Notify::new()), Arc::new(Rest::default()));
+    node.add_rest(Arc::clone(&worked));
     let runner = Runner {
         node,
         due: VecDeque::new(),
@@ -65,9 +86,39 @@ pub fn install_runner(node: Arc<Node>) -> Arc<Notify> {
         meta_letters: Vec::new(),
         connection_letters: Vec::new(),
         more: Arc::clone(&more),
+        worked: Arc::clone(&worked),
+        has_worked: false,
     };
     RUNNER.with_borrow_mut(|place| *place = Some(runner));
-    more
+    (more, worked)
+}
+
+/// How long a thread has nothing to do before it gives memory back.
+const REST: Duration = Duration::from_secs(2);
+
+/// Calls `give_back` when the thread worked and then had nothing to do for a while. Costs nothing on
+/// a thread that rests already.
+pub async fn rest(node: Arc<Node>, own: Arc<Rest>, give_back: fn()) {
+    let takes_work = || {
+        let worked = |runner: &mut Runner| std::mem::take(&mut runner.has_worked);
+        RUNNER.with_borrow_mut(|runner| runner.as_mut().is_some_and(worked))
+    };
+    loop {
+        tokio::select! {
+            () = own.worked.notified() => {
+                while takes_work() {
+                    tokio::time::sleep(REST).await;
+                }
+                give_back();
+                node.each_rest(|other| {
+                    if !Arc::ptr_eq(other, &own) {
+                        other.others_rest.notify_one();
+                    }
+                });
+            }
+            () = own.others_rest.notified() => give_back(),
+        }
+    }
 }
 
 /// Works the thread's list off whenever a burst left something on it.
@@ -110,10 +161,6 @@ impl Runner {
 
     /// Tells every connection that publishers are blocked, or no longer.
     pub fn announce(&mut self, change: AlarmChange) {
-        let reason = match change {
-            AlarmChange::Raised => Some(LOW_ON_MEMORY),
-            AlarmChange::Cleared => None,
-        };
         match change {
             AlarmChange::Raised => tracing::warn!(
                 held_bytes = self.node.held_bytes(),
@@ -123,7 +170,7 @@ impl Runner {
             AlarmChange::Cleared => tracing::info!("memory is below its watermark again"),
         }
         for connection in self.node.connections() {
-            self.post_connection(&connection, Letter::Session(ToSession::Blocked(reason)));
+            self.post_connection(&connection, Letter::Alarm);
         }
     }
 
@@ -135,6 +182,10 @@ impl Runner {
 
     /// Works the list off.
     pub fn work(&mut self) {
+        if !self.has_worked {
+            self.has_worked = true;
+            self.worked.worked.notify_one();
+        }
         let mut turns = 0;
         while let Some(due) = self.due.pop_front() {
             match due {
@@ -157,6 +208,8 @@ impl Runner {
             return;
         }
         let node = Arc::clone(&self.node);
+        // After the letters were picked up: see `Letter::Alarm`.
+        let alarm = node.alarm_is_raised().then_some(LOW_ON_MEMORY);
         let mut state = connection.actor.state();
         {
             let topology = node.topology();
@@ -166,6 +219,7 @@ impl Runner {
                 block: &mut self.block,
                 topology: &topology,
                 shards: node.shards.len(),
+                alarm,
             };
             connection.turn(&mut state, &mut self.connection_letters, &mut work);
         }
@@ -179,11 +233,20 @@ impl Runner {
                 block: &mut self.block,
                 topology: &topology,
                 shards: node.shards.len(),
+                alarm,
             };
             connection.write(&mut state, &mut work)
         };
+        let (held_before, held) = Connection::count_held(&mut state);
         drop(state);
+        if self.out.capacity() > KEPT_OUTPUT {
+            self.out = OutBuf::new();
+        }
         self.post();
+        if held != held_before {
+            node.count_held_by_connections(held_before, held);
+            self.check_alarm();
+        }
         if connection.is_done() {
             node.forget(connection.id());
         } else if wants_more {
@@ -204,7 +267,7 @@ impl Runner {
             let topology = node.topology();
             state.turn(&mut self.shard_letters, &topology, now(), &mut self.outbox)
         };
-        shard.held_bytes.store(state.usage().held_bytes, Ordering::Relaxed);
+        shard.held_bytes.store(state.held_bytes(), Ordering::Relaxed);
         let due = state.next_timeout().map_or(u64::MAX, |at| at.ms());
         if due < shard.due_ms.swap(due, Ordering::AcqRel) {
             node.timers_changed.notify_one();
@@ -214,10 +277,14 @@ impl Runner {
             let _ = shard.actor.post_one(ToShard::Continue);
         }
         self.post();
-        if let Some(change) = node.check_alarm() {
+        self.check_alarm();
+        self.due.push_back(Due::Shard(index));
+    }
+
+    fn check_alarm(&mut self) {
+        if let Some(change) = self.node.check_alarm() {
             self.announce(change);
         }
-        self.due.push_back(Due::Shard(index));
     }
 
     fn meta_turn(&mut self) {
@@ -238,9 +305,17 @@ impl Runner {
         let Self { node, due, outbox, .. } = self;
         for (index, letter) in outbox.shards.drain(..) {
             let Some(shard) = node.shards.get(index) else { continue };
-            if shard.actor.post_one(letter) {
+            let (is_ours, waiting) = shard.actor.post_counted(letter);
+            if is_ours {
                 due.push_back(Due::Shard(index));
+            } else if waiting > INBOX_LETTERS_MAX {
+                // Another thread runs it and does not keep up with us. A shard's turn waits for nobody,
+                // so this is no circle.
+                drop(shard.actor.state());
             }
+        }
+        if outbox.shards.capacity() > KEPT_LETTERS {
+            outbox.shards = Vec::new();
         }
         if !outbox.meta.is_empty() && node.meta.post(outbox.meta.drain(..)) {
             due.push_back(Due::Meta);
@@ -265,6 +340,10 @@ impl Runner {
                 }
                 None => return_undelivered(letter, node.shards.len(), &mut returned),
             }
+        }
+        drop(letters);
+        if outbox.sessions.capacity() > KEPT_LETTERS {
+            outbox.sessions = Vec::new();
         }
         for (index, letter) in returned {
             let Some(shard) = node.shards.get(index) else { continue };

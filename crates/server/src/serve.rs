@@ -16,7 +16,7 @@ use crate::connection::Letter;
 use crate::control::{self, About};
 use crate::listener::{SocketOptions, accept, bind};
 use crate::node::Node;
-use crate::runner::{install_runner, keep_working, with_runner};
+use crate::runner::{install_runner, keep_working, rest, with_runner};
 use crate::threads::Threads;
 
 /// What a node is started with: the configuration, made definite.
@@ -46,7 +46,7 @@ pub struct Options {
 const STOP_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Runs a node until a signal or `leveret ctl stop` ends it.
-pub fn run(mut options: Options) -> anyhow::Result<()> {
+pub fn run(mut options: Options, give_back: fn()) -> anyhow::Result<()> {
     let files = raise_file_limit();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async move {
@@ -66,9 +66,14 @@ pub fn run(mut options: Options) -> anyhow::Result<()> {
         options.listeners = sockets.iter().map(|it| it.local_addr()).collect::<Result<_, _>>()?;
         options.about.listeners.clone_from(&options.listeners);
         // The main thread runs turns too: those of the control socket and of the stop.
-        let more = install_runner(Arc::clone(&node));
+        let (more, worked) = install_runner(Arc::clone(&node));
         tokio::spawn(keep_working(more));
-        let threads = Arc::new(Threads::start(&node, options.threads)?);
+        tokio::spawn(rest(Arc::clone(&node), worked, give_back));
+        // A watermark of 0 blocks publishers from the start.
+        if let Some(change) = node.set_memory_limit(options.memory_limit) {
+            with_runner(&node, |runner| runner.announce(change));
+        }
+        let threads = Arc::new(Threads::start(&node, options.threads, give_back)?);
         let stop = Arc::new(tokio::sync::Notify::new());
         let started = options.about.started;
         let about = Arc::new(options.about);

@@ -21,8 +21,9 @@ pub const COMPATIBLE_VERSION: &str = "3.13.7";
 
 /// Runs a node with this configuration until it is stopped.
 ///
-/// `notices` are what reading the configuration had to say; they are logged first.
-pub fn serve(config: &Config, notices: &[Notice]) -> anyhow::Result<()> {
+/// `notices` are what reading the configuration had to say; they are logged first. `give_back` is called
+/// on a thread that worked and then had nothing to do for a while: it may return memory to the system.
+pub fn serve(config: &Config, notices: &[Notice], give_back: fn()) -> anyhow::Result<()> {
     let started = Instant::now();
     let data_dir = files::data_dir(config);
     let log_dir = config.log.dir.as_ref().map_or_else(|| data_dir.join("log"), Into::into);
@@ -34,7 +35,7 @@ pub fn serve(config: &Config, notices: &[Notice]) -> anyhow::Result<()> {
             tracing::info!("{}", notice.text);
         }
     }
-    run(options(config, started)?)
+    run(options(config, started)?, give_back)
 }
 
 /// Makes every choice that the configuration leaves open.

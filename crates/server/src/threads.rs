@@ -13,7 +13,7 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
 use crate::node::{Node, now};
-use crate::runner::{install_runner, keep_working, with_runner};
+use crate::runner::{install_runner, keep_working, rest, with_runner};
 use leveret_broker::message::ToShard;
 
 /// Handles of the threads, to give them connections.
@@ -26,8 +26,8 @@ pub struct Threads {
 }
 
 impl Threads {
-    /// Starts `count` threads for the node.
-    pub fn start(node: &Arc<Node>, count: usize) -> io::Result<Self> {
+    /// Starts `count` threads for the node. Each calls `give_back` when it rests after work.
+    pub fn start(node: &Arc<Node>, count: usize, give_back: fn()) -> io::Result<Self> {
         let mut threads = Self {
             handles: Vec::new(),
             next: AtomicUsize::new(0),
@@ -42,9 +42,10 @@ impl Threads {
             let node = Arc::clone(node);
             let join =
                 std::thread::Builder::new().name(format!("leveret-{index}")).spawn(move || {
-                    let more = install_runner(Arc::clone(&node));
+                    let (more, worked) = install_runner(Arc::clone(&node));
                     runtime.block_on(async move {
                         tokio::spawn(keep_working(more));
+                        tokio::spawn(rest(Arc::clone(&node), worked, give_back));
                         if index == 0 {
                             tokio::spawn(keep_time(node));
                         }

@@ -46,6 +46,14 @@ impl<S, L> Actor<S, L> {
         !std::mem::replace(&mut inbox.duty_taken, true)
     }
 
+    /// Leaves one letter. Whether the caller got the duty to run the actor, and how many letters wait.
+    #[must_use = "true is the duty to run the actor"]
+    pub fn post_counted(&self, letter: L) -> (bool, usize) {
+        let mut inbox = lock(&self.inbox);
+        inbox.letters.push(letter);
+        (!std::mem::replace(&mut inbox.duty_taken, true), inbox.letters.len())
+    }
+
     /// Leaves one letter. True when the caller got the duty to run the actor.
     #[must_use = "true is the duty to run the actor"]
     pub fn post_one(&self, letter: L) -> bool {

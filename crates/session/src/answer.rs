@@ -21,7 +21,7 @@ impl Session {
             Some(waiting) if waiting.channel == number => {
                 if matches!(waiting.what, Awaited::Close) {
                     cx.out.put_method(0, &connection::CloseOk);
-                    self.core.end_after_flush();
+                    self.core.end_after_peer();
                     return;
                 }
                 let is_open = self.channels.get(number).is_some_and(|channel| !channel.is_closing);

@@ -41,6 +41,10 @@ pub struct Context<'a> {
 pub enum End {
     /// Write what waits, then close the socket.
     AfterFlush,
+    /// Write what waits, which ends in `connection.close-ok`; then the client closes the socket, and the
+    /// server only if it does not. Clients may still write frames of other channels behind their close
+    /// (amqplib does), and must be able to.
+    AfterPeer,
     /// Close the socket whatever waits.
     Now,
 }
@@ -105,6 +109,8 @@ pub(crate) struct Core {
     pub(crate) left_len: usize,
     /// A channel's confirms are to be sent.
     pub(crate) confirms_dirty: bool,
+    /// The highest sequence number of a channel that is closed.
+    pub(crate) confirm_base: u64,
 }
 
 impl Core {

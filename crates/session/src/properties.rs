@@ -76,7 +76,7 @@ pub(crate) fn with_delivery_count(properties: &[u8], count: u32) -> Option<Vec<u
 }
 
 /// RabbitMQ's bound on times: some forty-nine days, in ms.
-const EXPIRATION_MAX_MS: u64 = u32::MAX as u64;
+const EXPIRATION_MAX_MS: u64 = 315_360_000_000;
 
 /// Reads an `expiration` as RabbitMQ does.
 pub(crate) fn expiration(text: &str) -> Result<u64, Fault> {
@@ -165,8 +165,8 @@ mod tests {
         check("60000",       Ok(60_000));
         check("+5",          Ok(5));
         check("-0",          Ok(0));
-        check("4294967295",  Ok(u64::from(u32::MAX)));
-        check("4294967296",  Err(TooLarge("4294967296".into())));
+        check("315360000000", Ok(315_360_000_000));
+        check("315360000001", Err(TooLarge("315360000001".into())));
         check("99999999999999999999999", Err(TooLarge("99999999999999999999999".into())));
         check("-7",          Err(Negative("-7".into())));
         check("",            Err(NotNumber));

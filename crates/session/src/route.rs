@@ -1,7 +1,7 @@
 //! From names to queues, past the route cache.
 
 use leveret_amqp::content::{Peek, RawProperties};
-use leveret_amqp::table::RawTable;
+use leveret_amqp::table::{RawTable, RawValue};
 use leveret_broker::message::{Message, Targets, ToShard, shard_of};
 use leveret_broker::meta::history_shard;
 use leveret_broker::record::split_names;
@@ -147,6 +147,13 @@ fn fill(routed: &mut Routed, found: &Route, shards: usize, cx: &Context<'_>) {
 /// Tells recent-history exchanges what passed them.
 #[cold]
 pub(crate) fn remember(core: &Core, routed: &Routed, message: &Message, cx: &mut Context<'_>) {
+    let headers =
+        RawProperties::new(message.properties()).peek().ok().and_then(|peek| peek.headers);
+    let no_store =
+        headers.and_then(|headers| headers.get("x-recent-history-no-store").ok().flatten());
+    if matches!(no_store, Some(RawValue::Bool(true))) {
+        return;
+    }
     for &(exchange, limit) in &routed.remember {
         let shard = history_shard(exchange, core.shards());
         let message = message.clone();

@@ -65,7 +65,7 @@ pub struct Settings {
     pub shards: usize,
     /// Bytes waiting for one socket above which nothing more is dispatched to it.
     pub output_bytes_max: u64,
-    /// The vhost of connections that name none.
+    /// The vhost made at the first start. AMQP clients always name theirs: only other protocols need it.
     pub default_vhost: String,
 }
 

@@ -230,5 +230,4 @@ fn an_idle_session_is_small() {
     let heap = before - LIVE.get();
     let all = heap + size_of::<Session>() as i64;
     assert!(all < 4096, "{heap} bytes of heap and {} of its own", size_of::<Session>());
-    println!("{heap} bytes of heap and {} of its own", size_of::<Session>());
 }

@@ -196,7 +196,7 @@ fn methods_out_of_order() {
     let link = node.accept(true);
     node.bytes(link, HEADER);
     assert_eq!(node.say(link, 0, &connection::Close::default()), "0 connection.close-ok");
-    assert_eq!(node.ended(link), Some(End::AfterFlush));
+    assert_eq!(node.ended(link), Some(End::AfterPeer));
 }
 
 #[test]

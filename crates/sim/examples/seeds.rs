@@ -28,7 +28,12 @@ fn main() -> ExitCode {
     };
     let seed = number("--seed");
     let seconds = number("--seconds");
-    let count = number("--count").or(seed.map(|_| 1)).or(seconds.map(|_| u64::MAX)).unwrap_or(100);
+    let count = match (number("--count"), seed, seconds) {
+        (Some(count), ..) => count,
+        (None, Some(_), _) => 1,
+        (None, None, Some(_)) => u64::MAX,
+        (None, None, None) => 100,
+    };
     let steps = number("--steps").unwrap_or(STEPS) as u32;
     let lines = number("--lines").unwrap_or(0) as usize;
     let first = seed.unwrap_or(0);

@@ -44,6 +44,13 @@ pub(crate) fn turn(
     names: &mut Names,
     shadow: &mut Shadow,
 ) -> Check {
+    if let Actor::Connection(id) = actor {
+        // The gauge bounds this together with the output.
+        let coming = node.coming(id) as u64;
+        if coming > OUTPUT_BYTES_MAX + OUTPUT_SLACK {
+            return Err(format!("{coming} bytes wait for one session, {OUTPUT_BYTES_MAX} may"));
+        }
+    }
     node.turn(actor, now, |all| random.part(all));
     if let Actor::Shard(index) = actor {
         shard_is_sound(node, index)?;
@@ -58,7 +65,15 @@ pub(crate) fn turn(
 }
 
 /// Everything is empty: nothing may be left in logs, nor memory be held for it.
-pub(crate) fn is_drained(node: &Node) -> Check {
+pub(crate) fn is_drained(node: &Node, queues: usize) -> Check {
+    let left = node.topology().queue_count();
+    if left != queues {
+        return Err(format!("{left} queues are left, {queues} stand"));
+    }
+    let hosted = node.shards().map(|shard| shard.queues().count()).sum::<usize>();
+    if hosted > queues {
+        return Err(format!("shards have {hosted} queues, {queues} have a name"));
+    }
     for shard in node.shards() {
         let usage = shard.usage();
         if usage.records != 0 || usage.live_bytes != 0 || usage.held_bytes > 1 << 20 {

@@ -78,10 +78,10 @@ pub fn run_seeds(first: u64, count: u64, steps: u32) -> Result<Report, Failure> 
 
 /// Runs one seed to its end. A failing run is run again to tell its last events.
 pub fn run_seed(seed: Seed, options: Options, steps: u32) -> Result<Outcome, Failure> {
-    try_seed(seed, options, steps).or_else(|failure| {
+    try_seed(seed, options, steps).map_err(|failure| {
         let lines = options.lines.max(LINES);
         let again = try_seed(seed, Options { lines, ..options }, steps);
-        Err(again.err().unwrap_or(failure))
+        again.err().unwrap_or(failure)
     })
 }
 

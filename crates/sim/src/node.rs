@@ -317,6 +317,12 @@ impl Node {
             && self.connections.values().all(|connection| connection.inbox.is_empty())
     }
 
+    /// Bytes of messages that shards sent to a session and that it has not seen yet.
+    pub fn coming(&self, id: ConnectionId) -> usize {
+        let connection = self.connections.get(&id).filter(|connection| !connection.is_over);
+        connection.map_or(0, |it| it.inbox.iter().map(delivered_bytes).sum())
+    }
+
     /// Messages in all queues.
     pub fn messages(&self) -> u64 {
         let queues = self.shards.iter().flat_map(|actor| actor.shard.queues());
@@ -443,7 +449,7 @@ impl Connection {
         }
         let over = match session.end() {
             Some(End::Now) => true,
-            Some(End::AfterFlush) => remaining == 0,
+            Some(End::AfterFlush | End::AfterPeer) => remaining == 0,
             None => false,
         };
         // A reset is also found by writing.
@@ -453,6 +459,14 @@ impl Connection {
             socket.is_closed = true;
         }
         before
+    }
+}
+
+/// Bytes of messages in a letter.
+fn delivered_bytes(letter: &ToSession) -> usize {
+    match letter {
+        ToSession::Deliver(deliveries) => deliveries.iter().map(|one| one.record.len()).sum(),
+        _ => 0,
     }
 }
 

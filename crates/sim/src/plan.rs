@@ -49,7 +49,9 @@ impl Kind {
 
     /// A queue that is deleted, purged, or goes with its connection.
     pub(crate) fn fleeting(name: String, is_exclusive: bool) -> Self {
-        let new = Self::new(name, &[]);
+        // One that never comes to have a consumer would stay.
+        let expires = [("x-expires", Value::I32(30_000))];
+        let new = Self::new(name, if is_exclusive { &[] } else { &expires });
         Self { loses: true, is_durable: false, is_exclusive, is_auto_delete: !is_exclusive, ..new }
     }
 }

@@ -46,8 +46,9 @@ pub(crate) struct Message {
 /// One message in one queue.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
-    /// Times that the shard gave it out.
+    /// Times that the shard gave it out, and how it was marked the last time.
     given: u32,
+    redelivered: bool,
     /// How it ended, as far as its consumer can tell.
     end: End,
     /// The consumer knows that the broker has read its ack or reject.
@@ -89,6 +90,8 @@ pub struct Totals {
     pub committed: u64,
     /// Messages that shards gave out.
     pub given: u64,
+    /// Messages that were redelivered the first time: meant for a consumer that went before it got them.
+    pub taken_back: u64,
     /// Messages that clients got.
     pub received: u64,
     /// Connections that were reset.
@@ -103,6 +106,7 @@ impl Totals {
         self.returned += other.returned;
         self.committed += other.committed;
         self.given += other.given;
+        self.taken_back += other.taken_back;
         self.received += other.received;
         self.resets += other.resets;
     }
@@ -257,6 +261,7 @@ impl Shadow {
         let place = places.entry((message, queue)).or_default();
         let (first, is_certain) = (place.given == 0, place.is_certain);
         place.given += 1;
+        place.redelivered = redelivered;
         place.end = if no_ack { End::Acked } else { End::None };
         place.is_certain = no_ack;
         place.holder = connection;
@@ -264,11 +269,13 @@ impl Shadow {
         if is_certain {
             return Err(format!("{what} came again after it was settled"));
         }
-        if first == redelivered {
-            let times = if first { "the first time" } else { "again" };
-            return Err(format!("{what} is given out {times}, redelivered={redelivered}"));
+        if !first && !redelivered {
+            return Err(format!("{what} is given out again, redelivered={redelivered}"));
         }
-        if first && queues[queue].is_ordered {
+        if first && redelivered {
+            totals.taken_back += 1;
+        }
+        if first && !redelivered && queues[queue].is_ordered {
             this_turn.push((message, queue, publisher));
             let last = last_given.entry((queue, publisher, connection)).or_insert(message);
             if *last > message {
@@ -314,8 +321,8 @@ impl Shadow {
         }
         match self.places.get(&(message, queue)) {
             None => return Err(format!("{} was not given out", what())),
-            Some(place) if redelivered && place.given < 2 => {
-                return Err(format!("{} is redelivered and was given out once", what()));
+            Some(place) if place.given == 1 && place.redelivered != redelivered => {
+                return Err(format!("{} came with redelivered={redelivered}", what()));
             }
             Some(_) => {}
         }
@@ -353,6 +360,12 @@ impl Shadow {
 
     /// All queues are empty: nothing that a publisher was promised may be missing.
     pub(crate) fn nothing_is_lost(&self) -> Check {
+        let Totals { given, taken_back, .. } = self.totals;
+        if taken_back > 2 + given / 20 {
+            return Err(format!(
+                "{taken_back} of {given} messages were redelivered the first time"
+            ));
+        }
         for (index, message) in self.messages.iter().enumerate() {
             let is_promised = match message.knowledge {
                 Knowledge::Acked => true,

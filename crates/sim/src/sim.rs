@@ -321,6 +321,7 @@ impl Sim {
         for peer in &mut self.peers {
             peer.stalled_until = self.now;
         }
+        let steady = self.shadow.queues.iter().filter(|kind| kind.is_durable).count();
         let mut idle_times = 0;
         for _ in 0..CALM_STEPS_MAX {
             if self.mood == Mood::Leave && self.peers.is_empty() {
@@ -335,10 +336,12 @@ impl Sim {
             // Long enough for what waits for a timer.
             self.now = self.now.after_ms(2_000);
             idle_times += 1;
-            let is_drained = self.mood == Mood::Drain && self.node.messages() == 0;
+            let is_drained = self.mood == Mood::Drain
+                && self.node.messages() == 0
+                && (self.node.topology().queue_count() == steady || idle_times == IDLE_TIMES);
             if is_drained && idle_times > 3 {
                 self.shadow.nothing_is_lost()?;
-                return checks::is_drained(&self.node);
+                return checks::is_drained(&self.node, steady);
             }
             if idle_times > IDLE_TIMES {
                 break;

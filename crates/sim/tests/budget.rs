@@ -85,7 +85,7 @@ const BUDGETS: [(usize, bool, f64); 4] = [
 fn allocations_stay_within_their_budget() {
     for (body, with_acks, budget) in BUDGETS {
         let (allocations, bytes) = round_trip(body, with_acks);
-        println!("{body} bytes, acks {with_acks}: {allocations:.4} allocations, {bytes:.0} bytes");
+        eprintln!("{body} bytes, acks {with_acks}: {allocations:.4} allocations, {bytes:.0} bytes");
         assert!(
             allocations <= budget,
             "{body} bytes, acks and confirms {with_acks}: {allocations} allocations per message"
@@ -193,6 +193,6 @@ fn topic_routing_does_not_mind_the_number_of_bindings() {
         allocations / messages as f64
     };
     let (few, many) = (per_message(100), per_message(100_000));
-    println!("{few:.4} and {many:.4} allocations per message");
+    eprintln!("{few:.4} and {many:.4} allocations per message");
     assert!(many <= few + 0.01, "{few} at 100 bindings, {many} at 100,000");
 }

@@ -148,7 +148,7 @@ pub enum DeclareError {
     #[error("operation not permitted on the default exchange")]
     DefaultExchange,
     /// No such kind of exchange.
-    #[error("unknown exchange type '{0}'")]
+    #[error("{word} exchange type '{0}'", word = if .0.is_empty() { "invalid" } else { "unknown" })]
     UnknownExchangeType(String),
     /// `hash-header` and `hash-property` of a consistent-hash exchange together.
     #[error("hash-header and hash-property are mutually exclusive")]

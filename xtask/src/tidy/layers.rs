@@ -23,7 +23,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("load",     &["amqp", "client"]),
     ("sim",      &["amqp", "log", "queue", "topology", "broker", "session", "client", "conform"]),
     ("conform",  &["amqp", "log", "queue", "topology", "broker", "session", "client"]),
-    ("leveret",  &["config", "ctl", "server", "load"]),
+    ("leveret",  &["config", "ctl", "server", "load", "client"]),
     ("xtask",    &["config", "client", "load"]),
 ];
 

@@ -73,7 +73,7 @@ impl<L: Log> Shard<L> {
         out: &mut Outbox,
     ) {
         let was_last = match self.ports.find(connection, slot) {
-            Some(key) => self.remove_consumer(key, now),
+            Some(key) => self.remove_consumer(key, reply.is_none(), now),
             None => false,
         };
         if let Some(reply) = reply {
@@ -86,16 +86,21 @@ impl<L: Log> Shard<L> {
     }
 
     /// Takes a consumer out of its queue. True when the queue has none left now.
-    fn remove_consumer(&mut self, key: u32, now: Time) -> bool {
-        // What the queue meant for it already is handed out, not taken back.
-        if let Some(consumer) = self.ports.consumer(key) {
+    fn remove_consumer(&mut self, key: u32, is_closing: bool, now: Time) -> bool {
+        let Some(consumer) = self.ports.consumer(key) else { return false };
+        // What the queue meant for it already is handed out, not taken back. But what is handed out to a
+        // channel that closes only comes back if it is to be acked: otherwise nobody would ever see it.
+        if !is_closing || !consumer.facts.no_ack {
             self.dispatch(consumer.queue, now);
         }
         let Some(consumer) = self.ports.remove(key) else { return false };
         let Some(hosted) = self.queues.get_mut(&consumer.queue) else { return false };
         hosted.consumers.retain(|&other| other != key);
-        hosted.queue.remove_consumer(consumer.id, now);
+        let removed = hosted.queue.remove_consumer(consumer.id, now);
         self.touch(consumer.queue);
+        if removed.is_some_and(|removed| removed.resume) {
+            self.resume(consumer.connection);
+        }
         self.queues.get(&consumer.queue).is_some_and(|hosted| hosted.consumers.is_empty())
     }
 
@@ -103,7 +108,7 @@ impl<L: Log> Shard<L> {
     pub(super) fn disconnected(&mut self, connection: ConnectionId, now: Time, out: &mut Outbox) {
         for key in self.ports.keys_of(connection).to_vec() {
             let queue = self.ports.consumer(key).map(|consumer| consumer.queue);
-            if self.remove_consumer(key, now)
+            if self.remove_consumer(key, true, now)
                 && let Some(queue) = queue
             {
                 self.auto_delete(queue, out);
@@ -181,7 +186,7 @@ impl<L: Log> Shard<L> {
     /// Gives a touched queue's consumers what they may take, and sets its timer. Returns whether it
     /// has more for them than its budget.
     pub(super) fn dispatch(&mut self, id: QueueId, now: Time) -> bool {
-        let Self { queues, log, ports, scratch, left, counters, .. } = self;
+        let Self { queues, log, ports, scratch, left, counters, resting, queue_bytes, .. } = self;
         let Some(hosted) = queues.get_mut(&id) else { return false };
         hosted.is_touched = false;
         let mut deliver = |found: leveret_queue::Delivery| {
@@ -206,6 +211,7 @@ impl<L: Log> Shard<L> {
         };
         let dispatched = hosted.queue.dispatch(now, &mut deliver, scratch, DISPATCH_BUDGET);
         note_left(scratch, id, left);
+        super::rest::used(hosted, id, now, queue_bytes, resting);
         self.set_timer(id);
         if dispatched.more {
             self.again.push(id);

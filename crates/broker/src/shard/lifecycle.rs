@@ -25,6 +25,9 @@ impl<L: Log> Shard<L> {
     }
 
     /// `queue.declare` of a queue that exists: its counts. Using a queue keeps it from expiring.
+    ///
+    /// Here as in [`purge`](Self::purge) and [`delete`](Self::delete): what came in this turn and finds
+    /// a consumer is not ready, as if it had come in a turn of its own.
     pub(super) fn count(
         &mut self,
         reply: ReplyTo,
@@ -33,6 +36,7 @@ impl<L: Log> Shard<L> {
         now: Time,
         out: &mut Outbox,
     ) {
+        self.dispatch(id, now);
         let answer = match self.hosted(id, topology, now) {
             None => Reply::Gone,
             Some(hosted) => {
@@ -73,6 +77,8 @@ impl<L: Log> Shard<L> {
             out.reply(reply, Reply::Gone);
             return;
         }
+        // What came in this turn and found a consumer is not ready any more.
+        self.dispatch(id, now);
         let Some(hosted) = self.queues.get_mut(&id) else { return };
         let count = hosted.queue.purge(&mut self.scratch);
         self.note_left(id);
@@ -92,6 +98,7 @@ impl<L: Log> Shard<L> {
         now: Time,
         out: &mut Outbox,
     ) {
+        self.dispatch(id, now);
         let Some(hosted) = self.hosted(id, topology, now) else {
             // Deleted by somebody else a moment ago; the topology may still have the name.
             if let Some(reply) = reply {
@@ -128,6 +135,7 @@ impl<L: Log> Shard<L> {
         out: &mut Outbox,
     ) {
         let Some(mut hosted) = self.queues.remove(&id) else { return };
+        self.queue_bytes -= hosted.counted_bytes;
         if let Some(at) = hosted.timer {
             self.timers.remove(&(at, id));
         }

@@ -23,7 +23,10 @@ pub(crate) fn leveret(words: &[&str]) -> Command {
 
 /// What a process wrote so far, line by line.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Lines(Arc<(Mutex<(Vec<String>, bool)>, Condvar)>);
+pub(crate) struct Lines(Arc<(Mutex<Written>, Condvar)>);
+
+/// The lines, and whether there will be no more.
+type Written = (Vec<String>, bool);
 
 impl Lines {
     fn follow(source: impl Read + Send + 'static) -> Self {
@@ -260,6 +263,8 @@ pub(crate) struct Publisher {
     queue: &'static str,
     pub(crate) sent: u64,
     pub(crate) confirmed: u64,
+    /// The reasons of each `connection.blocked` that came.
+    pub(crate) blocked: Vec<String>,
 }
 
 impl Publisher {
@@ -269,7 +274,7 @@ impl Publisher {
         let (mut client, channel) = broker.channel();
         declare(&mut client, channel, queue);
         client.confirm_select(channel).unwrap();
-        Self { client, channel, queue, sent: 0, confirmed: 0 }
+        Self { client, channel, queue, sent: 0, confirmed: 0, blocked: Vec::new() }
     }
 
     /// Sends `count` messages with this body, and waits for no confirm.
@@ -292,6 +297,9 @@ impl Publisher {
                     self.confirmed = ack.delivery_tag;
                 }
                 Event::Method { method: Method::BasicNack(nack), .. } => panic!("{nack:?}"),
+                Event::Method { method: Method::ConnectionBlocked(blocked), .. } => {
+                    self.blocked.push(blocked.reason.to_owned());
+                }
                 _ => {}
             }
         }

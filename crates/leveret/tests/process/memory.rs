@@ -1,1 +1,82 @@
-//! tbd
+//! What idle things cost, and that a burst leaves nothing behind.
+//!
+//! The bounds are looser than the goals (10 MB idle, 15 KB per connection, 2 KB per queue): this build is
+//! not the one that users run. `docs/benchmarks.md` has the figures of that one.
+
+use std::time::Duration;
+
+use leveret_client::Consume;
+
+use crate::broker::{Broker, Publisher, declare, wait_until};
+
+const MIB: u64 = 1 << 20;
+
+/// Queues give back what they kept for speed after some seconds.
+const REST: Duration = Duration::from_secs(60);
+
+/// CPU time of the process, in clock ticks.
+fn cpu_ticks(broker: &Broker) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{}/stat", broker.pid())).unwrap();
+    let (_, rest) = text.rsplit_once(") ").unwrap();
+    let words: Vec<&str> = rest.split(' ').collect();
+    words[11].parse::<u64>().unwrap() + words[12].parse::<u64>().unwrap()
+}
+
+#[test]
+fn idle_things_are_cheap() {
+    let broker = Broker::start();
+    let mut client = broker.connect();
+    let channel = client.open_channel().unwrap();
+    declare(&mut client, channel, "first");
+    assert!(broker.resident() < 24 * MIB, "{}", broker.resident());
+
+    let before = broker.resident();
+    for number in 0..10_000 {
+        declare(&mut client, channel, &format!("queue-{number}"));
+    }
+    let each = broker.resident().saturating_sub(before) / 10_000;
+    assert!(each < 3 * 1024, "{each} bytes for a queue");
+
+    let before = broker.resident();
+    let clients: Vec<_> = (0..500).map(|_| broker.channel()).collect();
+    let each = broker.resident().saturating_sub(before) / 500;
+    assert!(each < 24 * 1024, "{each} bytes for a connection");
+
+    // A look at the queues that were just made is due once or twice; then nothing is.
+    wait_until(REST, "nothing is done where there is nothing to do", || {
+        let before = cpu_ticks(&broker);
+        assert!(!client.wait(Duration::from_secs(2)).unwrap(), "nothing is sent");
+        cpu_ticks(&broker) == before
+    });
+    drop(clients);
+}
+
+#[test]
+fn a_burst_leaves_no_memory_behind() {
+    let broker = Broker::start();
+    let mut publisher = Publisher::new(&broker, "q");
+    publisher.publish(&[7; 100], 1000);
+    broker.told(&["purge_queue", "q"]);
+    let before = broker.resident();
+    let counted = || broker.json(&["status"])["message_bytes"].as_u64().unwrap();
+    let idle = counted();
+    publisher.publish(&[7; 100], 300_000);
+    assert!(broker.resident() > before + 40 * MIB);
+    let (mut client, channel) = broker.channel();
+    client.consume(channel, "q", &Consume::default()).unwrap();
+    let mut last = 0;
+    while last < 300_000 {
+        assert!(client.wait(crate::broker::PATIENCE).unwrap());
+        while let Some(event) = client.next_event().unwrap() {
+            last += u64::from(matches!(event, leveret_client::Event::Content { .. }));
+        }
+    }
+    client.ack(channel, last, true);
+    client.flush().unwrap();
+    wait_until(REST, "the count is back", || counted() <= idle + MIB);
+    wait_until(REST, "the memory is back", || broker.resident() < before + 16 * MIB);
+    // And once more, by a purge.
+    publisher.publish(&[7; 100], 300_000);
+    broker.told(&["purge_queue", "q"]);
+    wait_until(REST, "the memory is back after a purge", || broker.resident() < before + 16 * MIB);
+}

@@ -263,6 +263,7 @@ fn status(node: &Arc<Node>, about: &About) -> Result<Value, Fault> {
         data_directory: about.data_dir.display().to_string(),
         alarms,
         memory_bytes: resident_bytes(),
+        message_bytes: node.held_bytes(),
         memory_limit_bytes: node.memory_limit(),
         disk_free_bytes: disk_free,
         file_descriptors: files,

@@ -17,12 +17,20 @@ impl Core {
         self.end = Some(End::AfterFlush);
     }
 
+    /// `connection.close` was answered.
+    pub(crate) fn end_after_peer(&mut self) {
+        self.stage = Stage::Ended;
+        self.end = Some(End::AfterPeer);
+    }
+
     /// A channel goes: its consumers are cancelled, what it has not settled goes back.
     pub(crate) fn release(&mut self, channel: &mut Channel, cx: &mut Context<'_>) {
-        if self.in_read == channel.number {
-            self.in_read = 0;
-        }
         // Consumers first, or what goes back could come to them again.
+        self.cancel_consumers(channel, cx);
+        self.give_back(channel);
+    }
+
+    fn cancel_consumers(&mut self, channel: &mut Channel, cx: &mut Context<'_>) {
         let mut slots: Vec<ConsumerSlot> = channel.tags.drain().collect();
         slots.sort_unstable();
         for slot in slots {
@@ -35,6 +43,12 @@ impl Core {
                 );
             }
         }
+    }
+
+    fn give_back(&mut self, channel: &mut Channel) {
+        if self.in_read == channel.number {
+            self.in_read = 0;
+        }
         let how = Settle::Requeue { counts: true };
         if let Mode::Tx(tx) = &channel.mode {
             for entry in tx.settled() {
@@ -42,6 +56,9 @@ impl Core {
             }
         }
         channel.unacked.take_all(|entry| self.settle(&entry, how));
+        if let Mode::Confirm(confirms) = &channel.mode {
+            self.confirm_base = self.confirm_base.max(confirms.next_sequence() - 1);
+        }
         channel.mode = Mode::Plain;
         channel.direct_reply = None;
         channel.content.reset();
@@ -108,7 +125,7 @@ impl Session {
         );
         if core.stage != Stage::Running {
             cx.out.put_method(0, &connection::CloseOk);
-            self.core.end_after_flush();
+            self.core.end_after_peer();
             return;
         }
         self.let_go(true, cx);
@@ -124,8 +141,13 @@ impl Session {
         if std::mem::replace(&mut core.is_told, true) {
             return;
         }
+        // The consumers of all channels first: what one channel gives back must not go to a consumer
+        // of another, who would never see it.
         for channel in self.channels.iter_mut() {
-            core.release(channel, cx);
+            core.cancel_consumers(channel, cx);
+        }
+        for channel in self.channels.iter_mut() {
+            core.give_back(channel);
         }
         self.channels = Default::default();
         core.cache = None;

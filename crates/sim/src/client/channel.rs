@@ -209,7 +209,9 @@ impl Channel {
             consumer.unacked -= 1;
         }
         shadow.settled(self.connection, message, queue, how);
-        self.sent.push(Sent::Settlement(message, queue));
+        if how != Settled::Requeue {
+            self.sent.push(Sent::Settlement(message, queue));
+        }
     }
 
     /// `tx.commit` is about to be sent: what was held back counts from now on.
@@ -229,7 +231,8 @@ impl Channel {
     pub(crate) fn roll_back(&mut self) {
         let Some(tx) = &mut self.tx else { return };
         tx.published.clear();
-        tx.returning = std::mem::take(&mut tx.settled);
+        // One rollback may follow another before the first is answered.
+        tx.returning.append(&mut tx.settled);
     }
 
     /// `tx.rollback-ok`: what was settled is held again.

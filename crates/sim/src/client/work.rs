@@ -341,10 +341,16 @@ impl Client {
         world: &mut World<'_>,
     ) {
         let Some(channel) = self.channels.get_mut(&number) else { return };
-        let tag = format!("c{}-{}", channel.publisher, world.random.below(1_000_000));
+        let tag = format!("c{}-{}", channel.publisher, world.random.next());
         let prefetch = channel.prefetch;
         channel.consumers.insert(tag.clone(), Consumer { queue, no_ack, prefetch, unacked: 0 });
         let name = world.shadow.queues[queue].name.clone();
+        let mut arguments = Table::new();
+        if world.random.one_in(4) {
+            arguments.set("x-priority", world.random.below(3) as i32);
+        }
+        let arguments = encode_table(&arguments);
+        let no_wait = world.random.one_in(6);
         self.put_method(
             number,
             basic::Consume {
@@ -354,11 +360,13 @@ impl Client {
                 no_local: false,
                 no_ack,
                 exclusive: false,
-                no_wait: false,
-                arguments: RawTable::unchecked(&[]),
+                no_wait,
+                arguments: RawTable::unchecked(&arguments),
             },
         );
-        self.await_answer(number, Awaited::Consume { tag });
+        if !no_wait {
+            self.await_answer(number, Awaited::Consume { tag });
+        }
     }
 
     /// A steady queue, or one of its own: others' may vanish, and asking for them is a mistake.
@@ -429,8 +437,15 @@ impl Client {
         self.await_answer(number, Awaited::Bind);
     }
 
-    /// An exclusive queue. (An auto-delete one could go while a command for it is under way.)
+    /// An exclusive queue; or an auto-delete one and its only consumer, since it could go while any
+    /// other command for it is under way.
     fn declare_fleeting(&mut self, number: u16, world: &mut World<'_>) {
+        if world.random.one_in(2) {
+            let kind = Kind::fleeting(format!("fleeting-{}", world.shadow.queues.len()), false);
+            self.declare_queue(number, &kind, false);
+            let queue = world.shadow.add_queue(kind);
+            return self.consume_from(number, queue, world.random.one_in(3), world);
+        }
         if self.fleeting.len() >= 3 {
             return;
         }
