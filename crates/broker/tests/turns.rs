@@ -469,3 +469,28 @@ fn get_comes_after_what_consumers_had_before() {
     assert_eq!(node.bodies(), ["a"]);
     assert!(matches!(node.reply(), Reply::GotNothing));
 }
+
+#[test]
+fn a_connections_end_is_answered_though_its_vhost_is_deleted_meanwhile() {
+    let mut node = Node::new();
+    let me = ReplyTo { connection: ME, channel: 1 };
+    let declare = ToMeta::DeclareQueue {
+        reply: me,
+        vhost: node.vhost,
+        name: "mine".into(),
+        server_named: false,
+        durable: false,
+        exclusive: true,
+        auto_delete: false,
+        arguments: Table::default(),
+    };
+    node.run(Outbox { meta: vec![declare], ..Outbox::default() });
+    node.got.clear();
+    let reply = Some(ReplyTo { connection: ME, channel: 0 });
+    let ended = ToMeta::Disconnected { connection: ME, reply };
+    let command = Box::new(AdminCommand::DeleteVhost { name: "/".to_owned() });
+    let delete = ToMeta::Admin { reply: me, command };
+    node.run(Outbox { meta: vec![ended, delete], ..Outbox::default() });
+    assert!(matches!(node.reply(), Reply::Done), "the vhost is deleted");
+    assert!(matches!(node.reply(), Reply::Done), "and the connection's queue is gone");
+}
