@@ -75,7 +75,7 @@ pub(crate) fn with_delivery_count(properties: &[u8], count: u32) -> Option<Vec<u
     Some(bytes)
 }
 
-/// RabbitMQ's bound on times: some forty-nine days, in ms.
+/// RabbitMQ's bound on times: ten years, in ms.
 const EXPIRATION_MAX_MS: u64 = 315_360_000_000;
 
 /// Reads an `expiration` as RabbitMQ does.
