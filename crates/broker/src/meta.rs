@@ -132,8 +132,13 @@ impl Meta {
                 if let Some((reply, messages)) = reply {
                     out.reply(reply, Reply::Deleted(messages));
                 }
+                // The topology forgets a deleted vhost's queues before their shards do.
+                let owner = owner.map(ConnectionId::new).or_else(|| {
+                    let mut leaving = self.leaving.iter();
+                    leaving.find(|(_, it)| it.queues.contains(&queue)).map(|(&id, _)| id)
+                });
                 if let Some(owner) = owner {
-                    self.left_with(ConnectionId::new(owner), queue, out);
+                    self.left_with(owner, queue, out);
                 }
             }
             ToMeta::Disconnected { connection, reply } => {

@@ -13,8 +13,8 @@
 //! Everything that a turn finds in the inbox is applied first; then each touched queue is dispatched
 //! once, and each touched connection gets one letter.
 //!
-//! Where to go next: [`publish`](self::publish), [`settle`](self::settle), [`consume`](self::consume),
-//! [`dead_letter`](self::dead_letter), [`lifecycle`](self::lifecycle).
+//! Where to go next: [`publish`], [`settle`], [`consume`],
+//! [`dead_letter`], [`lifecycle`].
 
 mod consume;
 mod dead_letter;
@@ -298,6 +298,11 @@ impl<L: Log> Shard<L> {
     /// Memory and records of the log.
     pub fn usage(&self) -> Usage {
         self.log.usage()
+    }
+
+    /// Where its records are, for checks of where bodies lie.
+    pub fn log(&self) -> &L {
+        &self.log
     }
 
     /// Memory that messages take here and in the sessions they were delivered to, in bytes.

@@ -343,11 +343,13 @@ fn the_last_exclusive_queue_of_a_connection_answers_its_end() {
     assert_eq!(node.topology.queue_count(), 0);
 }
 
+type Command = fn(ReplyTo, QueueId) -> ToShard;
+
 /// What came in the same turn and found a consumer is not ready any more.
 #[test]
 fn commands_do_not_count_what_consumers_take_in_the_same_turn() {
     let reply = ReplyTo { connection: ME, channel: 1 };
-    let commands: [(fn(ReplyTo, QueueId) -> ToShard, &str); 3] = [
+    let commands: [(Command, &str); 3] = [
         (|reply, queue| ToShard::Count { reply, queue }, "Declared { messages: 0 }"),
         (|reply, queue| ToShard::Purge { reply, queue }, "Purged(0)"),
         (
@@ -422,4 +424,73 @@ fn deliveries(letter: &ToSession) -> usize {
         ToSession::Deliver(deliveries) => deliveries.len(),
         _ => 0,
     }
+}
+
+/// A message that came together with the end of its consumer's connection is sent all the same: whoever
+/// finds nobody there returns it.
+#[test]
+fn what_was_given_to_a_connection_that_ended_is_not_lost() {
+    let mut node = Node::new();
+    let queue = node.declare("q", Table::default());
+    node.consume(queue, 0, false);
+    let publish = ToShard::Publish { from: ME, messages: vec![message(queue, "q", "a", 0)] };
+    node.one_turn(queue, [publish, ToShard::Disconnected(ME)]);
+    let [delivery] = &node.delivered()[..] else { panic!("one message was given out") };
+    node.settle(delivery, Settle::Requeue { counts: false });
+    node.consume(queue, 1, false);
+    let back = node.delivered();
+    assert_eq!(back.iter().map(|one| one.redelivered).collect::<Vec<_>>(), [true]);
+}
+
+/// A consumer that does not ack and whose channel closes is given nothing more: nobody would see it.
+#[test]
+fn nothing_is_given_to_a_no_ack_consumer_of_a_closing_channel() {
+    let mut node = Node::new();
+    let queue = node.declare("q", Table::default());
+    node.consume(queue, 0, true);
+    let publish = ToShard::Publish { from: ME, messages: vec![message(queue, "q", "a", 0)] };
+    let cancel = ToShard::Cancel { reply: None, connection: ME, queue, slot: ConsumerSlot(0) };
+    node.one_turn(queue, [publish, cancel]);
+    assert_eq!((node.got.len(), node.records()), (0, 1));
+    node.consume(queue, 1, true);
+    assert_eq!(node.bodies(), ["a"]);
+}
+
+/// A channel that consumes and gets sees the older message first, although consumers' messages leave at
+/// the end of the turn.
+#[test]
+fn get_comes_after_what_consumers_had_before() {
+    let mut node = Node::new();
+    let queue = node.declare("q", Table::default());
+    node.consume(queue, 0, true);
+    let reply = ReplyTo { connection: ME, channel: 1 };
+    let publish = ToShard::Publish { from: ME, messages: vec![message(queue, "q", "a", 0)] };
+    node.one_turn(queue, [publish, ToShard::Get { reply, queue, no_ack: true }]);
+    assert_eq!(node.bodies(), ["a"]);
+    assert!(matches!(node.reply(), Reply::GotNothing));
+}
+
+#[test]
+fn a_connections_end_is_answered_though_its_vhost_is_deleted_meanwhile() {
+    let mut node = Node::new();
+    let me = ReplyTo { connection: ME, channel: 1 };
+    let declare = ToMeta::DeclareQueue {
+        reply: me,
+        vhost: node.vhost,
+        name: "mine".into(),
+        server_named: false,
+        durable: false,
+        exclusive: true,
+        auto_delete: false,
+        arguments: Table::default(),
+    };
+    node.run(Outbox { meta: vec![declare], ..Outbox::default() });
+    node.got.clear();
+    let reply = Some(ReplyTo { connection: ME, channel: 0 });
+    let ended = ToMeta::Disconnected { connection: ME, reply };
+    let command = Box::new(AdminCommand::DeleteVhost { name: "/".to_owned() });
+    let delete = ToMeta::Admin { reply: me, command };
+    node.run(Outbox { meta: vec![ended, delete], ..Outbox::default() });
+    assert!(matches!(node.reply(), Reply::Done), "the vhost is deleted");
+    assert!(matches!(node.reply(), Reply::Done), "and the connection's queue is gone");
 }

@@ -47,10 +47,10 @@ fn allocations(work: impl FnOnce()) -> u64 {
     COUNT.get() - before
 }
 
-/// A million records of `size` bytes, `window` of them live at a time.
+/// 200,000 records of `size` bytes, `window` of them live at a time.
 fn flow(log: &mut MemoryLog, size: usize, window: u64) {
     let body = vec![0; size];
-    for _ in 0..1_000_000 {
+    for _ in 0..200_000 {
         let at = log.append(&[&body[..size / 2], &body[size / 2..]], 1).unwrap();
         assert_eq!(log.read(at).unwrap().bytes.len(), size);
         if at.get() >= window {

@@ -64,6 +64,8 @@ pub struct Connection {
     /// Tells the connection's own task to look at the three below again.
     wake: Notify,
     waits_for_room: AtomicBool,
+    /// Bytes, or their end, wait in the socket, and the session does not want them now.
+    has_unread: AtomicBool,
     is_done: AtomicBool,
     /// All is written; what the client still sends is read to its end.
     lingers: AtomicBool,
@@ -120,6 +122,7 @@ impl Connection {
             actor: Actor::new(state),
             wake: Notify::new(),
             waits_for_room: AtomicBool::new(false),
+            has_unread: AtomicBool::new(false),
             is_done: AtomicBool::new(false),
             lingers: AtomicBool::new(false),
             due_ms: AtomicU64::new(u64::MAX),
@@ -157,7 +160,9 @@ impl Connection {
         while !self.is_done.load(Ordering::Acquire) {
             let letter = tokio::select! {
                 biased;
-                ready = self.socket.readable() => match ready {
+                // The end of the client's bytes stays ready for ever: waiting for it while the session
+                // does not read would be a busy loop.
+                ready = self.socket.readable(), if !self.has_unread.load(Ordering::Acquire) => match ready {
                     Ok(mut guard) => { guard.clear_ready(); Letter::Readable }
                     Err(_) => break,
                 },
@@ -266,6 +271,7 @@ impl Connection {
         let written = write_all(self.socket.get_ref(), work.out);
         let remaining = work.out.len();
         let State { session, .. } = state;
+        let wanted_input = session.wants_input();
         let now = now();
         let mut over = written.is_err();
         if before > 0 && !over {
@@ -298,13 +304,17 @@ impl Connection {
             }
             return false;
         }
-        self.set_waits(remaining > 0, session.next_timeout());
+        let wants_input = session.wants_input();
+        // Output that was far behind stopped the session in the middle of what was read, and is written.
+        let may_go_on = wants_input && !wanted_input && !state.input.is_empty();
+        let has_unread = state.may_have_bytes && !wants_input;
+        self.set_waits(remaining > 0, has_unread, session.next_timeout());
         if remaining > 0 {
             std::mem::swap(work.out, &mut state.output);
         } else if state.output.capacity() > 0 {
             state.output = OutBuf::new();
         }
-        session.wants_input() && state.may_have_bytes
+        may_go_on || (wants_input && state.may_have_bytes)
     }
 
     /// What the connection holds since its last turn, in bytes: input that it may not take yet, and
@@ -318,7 +328,7 @@ impl Connection {
     }
 
     /// Tells the own task what to wait for, when that changed.
-    fn set_waits(&self, for_room: bool, timeout: Option<Time>) {
+    fn set_waits(&self, for_room: bool, has_unread: bool, timeout: Option<Time>) {
         let due = timeout.map_or(u64::MAX, Time::ms);
         // A later timeout needs no wake-up: the old one fires in vain and finds the new one.
         let earlier = due < self.due_ms.load(Ordering::Relaxed);
@@ -326,7 +336,8 @@ impl Connection {
             self.due_ms.store(due, Ordering::Release);
         }
         let changed = self.waits_for_room.swap(for_room, Ordering::AcqRel) != for_room;
-        if earlier || (changed && for_room) {
+        let reads_again = self.has_unread.swap(has_unread, Ordering::AcqRel) && !has_unread;
+        if earlier || reads_again || (changed && for_room) {
             self.wake.notify_one();
         }
     }

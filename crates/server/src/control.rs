@@ -77,7 +77,11 @@ pub fn listen(
                         }
                     });
                 }
-                Err(error) => tracing::warn!(%error, "the control socket could not be accepted"),
+                Err(error) => {
+                    // Out of file descriptors, mostly: trying again at once would only fill the log.
+                    tracing::warn!(%error, "the control socket could not be accepted");
+                    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                }
             }
         }
     });

@@ -27,7 +27,7 @@ const SENT: u16 = 0x8000;
 /// A frame to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Confirm {
-    /// Sequence number.
+    /// Delivery tag.
     pub(crate) tag: u64,
     /// Everything up to `tag`.
     pub(crate) multiple: bool,
@@ -38,6 +38,9 @@ pub(crate) struct Confirm {
 /// The ring.
 #[derive(Debug)]
 pub(crate) struct Confirms {
+    /// Sequence numbers are delivery tags and this: what earlier channels of the connection used.
+    /// Answers to a channel that was closed, still on their way, find nothing in the next one.
+    base: u64,
     /// Sequence number of the ring's first slot.
     first: u64,
     slots: VecDeque<u16>,
@@ -48,8 +51,9 @@ pub(crate) struct Confirms {
 }
 
 impl Confirms {
-    pub(crate) const fn new() -> Self {
-        Self { first: 1, slots: VecDeque::new(), dirty: (u64::MAX, 0), outstanding: 0 }
+    /// The first message gets the sequence number `base + 1`.
+    pub(crate) const fn new(base: u64) -> Self {
+        Self { base, first: base + 1, slots: VecDeque::new(), dirty: (u64::MAX, 0), outstanding: 0 }
     }
 
     /// Published messages that are not resolved.
@@ -112,10 +116,11 @@ impl Confirms {
         if from == self.first {
             self.take_front(&mut send);
         }
+        let base = self.base;
         for sequence in from.max(self.first)..to {
             let slot = &mut self.slots[(sequence - self.first) as usize];
             if *slot & (COUNT | SENT) == 0 {
-                send(Confirm { tag: sequence, multiple: false, ok: *slot & NACK == 0 });
+                send(Confirm { tag: sequence - base, multiple: false, ok: *slot & NACK == 0 });
                 *slot |= SENT;
             }
         }
@@ -129,7 +134,7 @@ impl Confirms {
             if slot & COUNT != 0 {
                 break;
             }
-            let tag = self.first;
+            let tag = self.first - self.base;
             self.slots.pop_front();
             self.first += 1;
             if slot & SENT != 0 {
@@ -165,7 +170,7 @@ mod tests {
     /// `-3` a nack.
     #[track_caller]
     fn check(script: &str, want: &str) {
-        let mut confirms = Confirms::new();
+        let mut confirms = Confirms::new(0);
         let mut sent = Vec::new();
         for word in script.split_whitespace() {
             if word == "|" {
@@ -213,12 +218,28 @@ mod tests {
         check("1 +0",                        "");
     }
 
+    /// A channel that was closed is still answered when another has taken its number.
+    #[test]
+    fn answers_to_an_earlier_channel_find_nothing() {
+        let mut old = Confirms::new(0);
+        assert_eq!((old.publish(1), old.publish(1)), (1, 2));
+        let mut new = Confirms::new(old.next_sequence() - 1);
+        let sequence = new.publish(1);
+        let mut told = Vec::new();
+        new.resolve(1, 2, true);
+        new.take(|c| told.push(c));
+        assert_eq!(told, []);
+        new.resolve(sequence, sequence, false);
+        new.take(|c| told.push(c));
+        assert_eq!(told, [Confirm { tag: 1, multiple: false, ok: false }]);
+    }
+
     /// Whatever the order and the cuts, each number is told once (a multiple tells those not told yet).
     #[test]
     fn each_is_told_once() {
         let mut random = crate::random::Random::new(3);
         for _ in 0..300 {
-            let mut confirms = Confirms::new();
+            let mut confirms = Confirms::new(0);
             let count = random.next() % 40 + 1;
             let mut left: Vec<u64> = Vec::new();
             for _ in 0..count {

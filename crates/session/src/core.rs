@@ -109,6 +109,8 @@ pub(crate) struct Core {
     pub(crate) left_len: usize,
     /// A channel's confirms are to be sent.
     pub(crate) confirms_dirty: bool,
+    /// The highest sequence number of a channel that is closed.
+    pub(crate) confirm_base: u64,
 }
 
 impl Core {

@@ -5,7 +5,7 @@
 //!
 //! The checks and their order are RabbitMQ's: size, permission, exchange, reply-to, expiration, routing
 //! headers, topic permission, user-id. What is rare (a miss, `CC`, direct replies, transactions, returns)
-//! is in [`route`](crate::route), [`properties`](crate::properties), [`direct`](crate::direct) and
+//! is in [`route`], [`properties`], [`direct`] and
 //! [`tx`](crate::tx).
 
 use bytes::Bytes;

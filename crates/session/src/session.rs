@@ -69,6 +69,7 @@ impl Session {
             in_read: 0,
             left_len: 0,
             confirms_dirty: false,
+            confirm_base: 0,
             peer,
             settings,
         };
@@ -375,7 +376,7 @@ impl Session {
             Method::ConfirmSelect(m) => {
                 match channel.mode {
                     Mode::Tx(_) => return Err(reply::tx_to_confirm()),
-                    Mode::Plain => channel.mode = Mode::Confirm(Confirms::new()),
+                    Mode::Plain => channel.mode = Mode::Confirm(Confirms::new(core.confirm_base)),
                     Mode::Confirm(_) => {}
                 }
                 if !m.no_wait {

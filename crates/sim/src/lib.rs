@@ -20,9 +20,11 @@
 //! - what waits for a socket stays within its limit;
 //! - once faults end, every queue drains, and then no memory is held.
 //!
-//! Where: [`Sim`] draws what happens; `node` runs the broker's actors; `client` is the other end of the
+//! Where: [`Sim`] draws what happens; [`Node`] runs the broker's actors, and serves other tests that want
+//! a whole node in one process; `checks` looks at it after every turn; `client` is the other end of the
 //! sockets; `shadow` knows what must be true; `plan` names the queues.
 
+mod checks;
 mod client;
 mod node;
 mod plan;
@@ -34,6 +36,7 @@ mod trace;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+pub use node::{Actor, Node, Socket};
 pub use random::Seed;
 pub use scenario::{SCENARIOS, Scenario};
 pub use shadow::Totals;

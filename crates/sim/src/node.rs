@@ -1,56 +1,52 @@
-//! The broker: its actors, their inboxes, and the turns that the scheduler lets them have.
+//! The broker in one process without threads and sockets: its actors, their inboxes, and the turns
+//! that whoever drives it lets them have.
 //!
-//! Does what the server's threads do, on one thread and without a socket: the same calls in the same
-//! order, but which actor runs, how many of its letters it finds, how many bytes a read or a write
-//! moves and what time it is are given from outside.
+//! Does what the server's threads do, on one thread: the same calls in the same order, but which actor
+//! runs, how many of its letters it finds, how many bytes a read or a write moves and what time it is
+//! are given from outside. [`Node::run`] lets all run until nobody has anything to do.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::IoSlice;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use leveret_amqp::content::RawProperties;
 use leveret_amqp::outbuf::OutBuf;
 use leveret_broker::message::{
-    ConnectionId, Delivery, Outbox, Reply, Settle, Settlement, ToMeta, ToSession, ToShard, shard_of,
+    ConnectionId, Outbox, Reply, Settle, Settlement, ToMeta, ToSession, ToShard, shard_of,
 };
-use leveret_broker::record::View;
 use leveret_broker::{Meta, Shard};
 use leveret_log::MemoryLog;
 use leveret_queue::Time;
 use leveret_session::{Context, End, Peer, Session, Settings};
-use leveret_topology::{Bootstrap, QueueId, Topology};
+use leveret_topology::{Bootstrap, Topology};
 
-use crate::random::Random;
-use crate::shadow::{Check, Shadow};
-
-/// Bytes a session may have waiting for its socket before it is given nothing more: small, so that the
-/// limit is reached all the time.
-const OUTPUT_BYTES_MAX: u64 = 16 << 10;
-
-/// What one connection's output may exceed its limit by: one message, the answers to what it sent in
-/// one read, and what other shards gave it at the same moment.
-const OUTPUT_SLACK: usize = 128 << 10;
+/// Bytes asked of a socket at once, as the server does.
+const READ_BYTES: usize = 64 * 1024;
 
 /// Who can have a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Actor {
+pub enum Actor {
+    /// By index.
     Shard(usize),
+    /// The topology's owner.
     Meta,
+    /// One session.
     Connection(ConnectionId),
 }
 
 /// The two directions of a connection, as the kernel would hold them.
 #[derive(Debug, Default)]
-pub(crate) struct Socket {
-    pub(crate) to_server: VecDeque<u8>,
-    pub(crate) to_client: VecDeque<u8>,
+pub struct Socket {
+    /// Sent by the client and not read.
+    pub to_server: VecDeque<u8>,
+    /// Written by the server and not read.
+    pub to_client: VecDeque<u8>,
     /// Bytes that `to_client` takes.
-    pub(crate) room: usize,
+    pub room: usize,
     /// The client is gone: what it sent may still be read.
-    pub(crate) is_reset: bool,
+    pub is_reset: bool,
     /// The server is gone: what it sent may still be read.
-    pub(crate) is_closed: bool,
+    pub is_closed: bool,
 }
 
 #[derive(Debug)]
@@ -70,22 +66,33 @@ struct ShardActor {
     has_more: bool,
 }
 
-/// All actors.
+/// All actors of a node, and the sockets of its clients.
 #[derive(Debug)]
-pub(crate) struct Node {
+pub struct Node {
     settings: Arc<Settings>,
     topology: Topology,
     shards: Vec<ShardActor>,
     meta: Meta,
     meta_inbox: VecDeque<ToMeta>,
     connections: BTreeMap<ConnectionId, Connection>,
-    names: BTreeMap<QueueId, String>,
     outbox: Outbox,
     next_connection: u64,
+    longest_output: usize,
+    scratch: Scratch,
+}
+
+/// What turns work with, kept from one to the next: empty in between.
+#[derive(Debug, Default)]
+struct Scratch {
+    to_meta: Vec<ToMeta>,
+    to_shard: Vec<ToShard>,
+    to_session: Vec<ToSession>,
+    posted: Vec<(ConnectionId, ToSession)>,
 }
 
 impl Node {
-    pub(crate) fn new(shards: usize) -> Self {
+    /// A node with vhost `/` and user `guest`, and nobody connected.
+    pub fn new(settings: Settings) -> Self {
         let mut topology = Topology::new();
         let bootstrap = Bootstrap {
             user: "guest",
@@ -96,12 +103,7 @@ impl Node {
             permissions: [".*", ".*", ".*"],
         };
         topology.bootstrap(&bootstrap).expect("an empty topology takes its first user");
-        let settings = Settings {
-            shards,
-            output_bytes_max: OUTPUT_BYTES_MAX,
-            heartbeat_s: 0,
-            ..Settings::default()
-        };
+        let shards = settings.shards;
         Self {
             settings: Arc::new(settings),
             topology,
@@ -115,14 +117,40 @@ impl Node {
             meta: Meta::new(shards),
             meta_inbox: VecDeque::new(),
             connections: BTreeMap::new(),
-            names: BTreeMap::new(),
             outbox: Outbox::default(),
             next_connection: 1,
+            longest_output: 0,
+            scratch: Scratch::default(),
         }
     }
 
-    /// A client connects.
-    pub(crate) fn connect(&mut self, seed: u64, room: usize, now: Time) -> ConnectionId {
+    /// The names.
+    pub fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    /// The shards, by index.
+    pub fn shards(&self) -> impl Iterator<Item = &Shard<MemoryLog>> {
+        self.shards.iter().map(|actor| &actor.shard)
+    }
+
+    /// Letters that a turn wrote and that are not in inboxes yet.
+    pub fn outbox(&self) -> &Outbox {
+        &self.outbox
+    }
+
+    /// What waits for a client's socket.
+    pub fn output(&self, id: ConnectionId) -> Option<&OutBuf> {
+        self.connections.get(&id).map(|connection| &connection.output)
+    }
+
+    /// The most bytes that ever waited for one socket.
+    pub fn longest_output(&self) -> usize {
+        self.longest_output
+    }
+
+    /// A client connects from this machine. Its socket takes `room` bytes that it has not read.
+    pub fn connect(&mut self, seed: u64, room: usize, now: Time) -> ConnectionId {
         let id = ConnectionId::new(self.next_connection);
         self.next_connection += 1;
         let peer = Peer { address: format!("127.0.0.1:{}", id.get()), is_loopback: true };
@@ -140,33 +168,38 @@ impl Node {
     }
 
     /// The socket of a connection that is not over.
-    pub(crate) fn socket(&mut self, id: ConnectionId) -> Option<&mut Socket> {
+    pub fn socket(&mut self, id: ConnectionId) -> Option<&mut Socket> {
         self.connections.get_mut(&id).map(|connection| &mut connection.socket)
     }
 
     /// Writes to a session.
-    pub(crate) fn tell(&mut self, id: ConnectionId, letter: ToSession) {
+    pub fn tell(&mut self, id: ConnectionId, letter: ToSession) {
         if let Some(connection) = self.connections.get_mut(&id).filter(|it| !it.is_over) {
             connection.inbox.push_back(letter);
         }
     }
 
     /// Writes to every session, those too whose client is gone.
-    pub(crate) fn tell_all(&mut self, letter: impl Fn() -> ToSession) {
+    pub fn tell_all(&mut self, letter: impl Fn() -> ToSession) {
         for connection in self.connections.values_mut().filter(|it| !it.is_over) {
             connection.inbox.push_back(letter());
         }
     }
 
+    /// Writes to the owner of the topology.
+    pub fn tell_meta(&mut self, letter: ToMeta) {
+        self.meta_inbox.push_back(letter);
+    }
+
     /// Forgets connections both sides of which are done.
-    pub(crate) fn bury(&mut self) {
+    pub fn bury(&mut self) {
         self.connections.retain(|_, connection| {
             !(connection.is_over && connection.inbox.is_empty() && connection.socket.is_reset)
         });
     }
 
     /// Everybody who has something to do.
-    pub(crate) fn ready(&self, now: Time, ready: &mut Vec<Actor>) {
+    pub fn ready(&self, now: Time, ready: &mut Vec<Actor>) {
         for (index, ShardActor { shard, inbox, has_more }) in self.shards.iter().enumerate() {
             let is_due = shard.next_timeout().is_some_and(|at| at <= now);
             if !inbox.is_empty() || *has_more || is_due {
@@ -184,7 +217,7 @@ impl Node {
     }
 
     /// When the first actor wants to run by itself.
-    pub(crate) fn next_timeout(&self) -> Option<Time> {
+    pub fn next_timeout(&self) -> Option<Time> {
         let shards = self.shards.iter().filter_map(|actor| actor.shard.next_timeout());
         let sessions = self
             .connections
@@ -195,7 +228,7 @@ impl Node {
     }
 
     /// The letters that an actor will find, in words.
-    pub(crate) fn letters(&self, actor: Actor) -> Vec<String> {
+    pub fn letters(&self, actor: Actor) -> Vec<String> {
         fn words<L: std::fmt::Debug>(letters: &VecDeque<L>) -> Vec<String> {
             let words = |letter: &L| format!("    {:.6000}", format!("{letter:?}"));
             letters.iter().map(words).collect()
@@ -208,163 +241,96 @@ impl Node {
         .unwrap_or_default()
     }
 
-    /// One turn of one actor, over some of its letters.
-    pub(crate) fn turn(
-        &mut self,
-        actor: Actor,
-        now: Time,
-        random: &mut Random,
-        shadow: &mut Shadow,
-    ) -> Check {
+    /// Lets everybody have turns until nobody has anything to do but wait for time to pass.
+    pub fn run(&mut self, now: Time) {
+        let mut ready = Vec::new();
+        loop {
+            self.ready(now, &mut ready);
+            if ready.is_empty() {
+                return;
+            }
+            for actor in ready.drain(..) {
+                self.turn(actor, now, |all| all.min(READ_BYTES));
+                self.post();
+            }
+        }
+    }
+
+    /// One turn of one actor. `part` says how many of so many letters it finds, and how many of so many
+    /// bytes a read or a write moves. Its own letters are then in [`outbox`](Self::outbox), to be
+    /// [posted](Self::post).
+    pub fn turn(&mut self, actor: Actor, now: Time, mut part: impl FnMut(usize) -> usize) {
+        let Self { topology, outbox, scratch, .. } = self;
         match actor {
             Actor::Meta => {
-                let count = random.part(self.meta_inbox.len());
-                let mut letters = self.meta_inbox.drain(..count).collect();
-                self.meta.turn(&mut letters, &mut self.topology, &mut self.outbox);
+                let count = part(self.meta_inbox.len()).min(self.meta_inbox.len());
+                scratch.to_meta.extend(self.meta_inbox.drain(..count));
+                self.meta.turn(&mut scratch.to_meta, topology, outbox);
             }
             Actor::Shard(index) => {
-                let Some(actor) = self.shards.get_mut(index) else { return Ok(()) };
-                let count = random.part(actor.inbox.len()).min(actor.inbox.len());
-                let mut letters = actor.inbox.drain(..count).collect();
-                actor.has_more =
-                    actor.shard.turn(&mut letters, &self.topology, now, &mut self.outbox);
-                self.check_shard(index)?;
-                self.given_out(shadow)?;
+                let Some(actor) = self.shards.get_mut(index) else { return };
+                let count = part(actor.inbox.len()).min(actor.inbox.len());
+                scratch.to_shard.extend(actor.inbox.drain(..count));
+                actor.has_more = actor.shard.turn(&mut scratch.to_shard, topology, now, outbox);
             }
             Actor::Connection(id) => {
-                let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
-                let count = random.part(connection.inbox.len()).min(connection.inbox.len());
-                let letters: Vec<_> = connection.inbox.drain(..count).collect();
+                let Some(connection) = self.connections.get_mut(&id) else { return };
+                let count = part(connection.inbox.len()).min(connection.inbox.len());
+                scratch.to_session.extend(connection.inbox.drain(..count));
+                let letters = scratch.to_session.drain(..);
                 if connection.is_over {
                     for letter in letters {
-                        return_undelivered(letter, self.shards.len(), &mut self.outbox);
+                        return_undelivered(letter, self.shards.len(), outbox);
                     }
                 } else {
-                    let (topology, outbox) = (&self.topology, &mut self.outbox);
-                    connection.turn(letters, topology, outbox, now, random)?;
+                    let waiting = connection.turn(letters, topology, outbox, now, &mut part);
+                    self.longest_output = self.longest_output.max(waiting);
                 }
             }
         }
-        self.post();
-        Ok(())
     }
 
     /// Puts letters into inboxes, in the order in which they were written.
-    fn post(&mut self) {
-        while !self.outbox.is_empty() {
-            for (index, letter) in self.outbox.shards.drain(..) {
+    pub fn post(&mut self) {
+        let Self { outbox, scratch: Scratch { posted, .. }, .. } = self;
+        while !outbox.is_empty() {
+            for (index, letter) in outbox.shards.drain(..) {
                 if let Some(actor) = self.shards.get_mut(index) {
                     actor.inbox.push_back(letter);
                 }
             }
-            self.meta_inbox.extend(self.outbox.meta.drain(..));
-            for (id, letter) in std::mem::take(&mut self.outbox.sessions) {
+            self.meta_inbox.extend(outbox.meta.drain(..));
+            std::mem::swap(posted, &mut outbox.sessions);
+            for (id, letter) in posted.drain(..) {
                 match self.connections.get_mut(&id).filter(|connection| !connection.is_over) {
                     Some(connection) => connection.inbox.push_back(letter),
-                    None => return_undelivered(letter, self.shards.len(), &mut self.outbox),
+                    None => return_undelivered(letter, self.shards.len(), outbox),
                 }
             }
         }
-    }
-
-    /// Tells the model what a shard's turn gave out.
-    fn given_out(&mut self, shadow: &mut Shadow) -> Check {
-        let Self { outbox, names, topology, .. } = self;
-        for (connection, letter) in &outbox.sessions {
-            let deliveries = match letter {
-                ToSession::Deliver(deliveries) => &deliveries[..],
-                ToSession::Reply { reply: Reply::Got { delivery, .. }, .. } => {
-                    std::slice::from_ref(delivery)
-                }
-                _ => continue,
-            };
-            for delivery in deliveries {
-                let Delivery { queue, unacked, redelivered, ref record, .. } = *delivery;
-                if let Some(queue) = topology.queue_by_id(queue) {
-                    names.entry(delivery.queue).or_insert_with(|| queue.name.to_string());
-                }
-                let index = names.get(&queue).and_then(|name| shadow.queue(name));
-                let index = index.ok_or_else(|| format!("queue {queue:?} has no name"))?;
-                let message = message_id(record).ok_or("a record without our message-id")?;
-                shadow.given(connection.get(), message, index, redelivered, unacked.is_none())?;
-            }
-        }
-        shadow.turn_is_over()
-    }
-
-    /// What must hold in a shard after every turn.
-    fn check_shard(&self, index: usize) -> Check {
-        let Some(ShardActor { shard, .. }) = self.shards.get(index) else { return Ok(()) };
-        let (mut here, mut held) = (0, 0);
-        for (id, queue) in shard.queues() {
-            let counts = queue.counts();
-            here += counts.ready + counts.unacked;
-            held += counts.held;
-            let active = queue.consumers().filter(|consumer| consumer.active).count();
-            if queue.options().single_active && active > 1 {
-                return Err(format!("{active} active consumers on queue {id:?}"));
-            }
-            for consumer in queue.consumers() {
-                let limit = u32::from(consumer.prefetch);
-                if limit > 0 && consumer.unacked > limit && !consumer.no_ack {
-                    return Err(format!("{} unacked, prefetch {limit}", consumer.unacked));
-                }
-            }
-        }
-        let usage = shard.usage();
-        if usage.records > here + held {
-            let (records, messages) = (usage.records, here + held);
-            return Err(format!("shard {index} holds {records} records for {messages} messages"));
-        }
-        let counters = shard.counters();
-        let out = counters.acked + counters.dead_lettered + counters.dropped;
-        // What a full queue refuses leaves like any other, without having been in it. A dead letter that
-        // is held until it is safe has left already.
-        if counters.enqueued + counters.refused != here + out {
-            return Err(format!("shard {index}: {here} here, {counters:?} do not add up"));
-        }
-        Ok(())
     }
 
     /// No letter waits, no byte is under way, no message is left.
-    pub(crate) fn is_idle(&self) -> bool {
+    pub fn is_idle(&self) -> bool {
         self.meta_inbox.is_empty()
             && self.shards.iter().all(|actor| actor.inbox.is_empty() && !actor.has_more)
             && self.connections.values().all(|connection| connection.inbox.is_empty())
     }
 
-    /// Queues that have a name.
-    pub(crate) fn queue_count(&self) -> usize {
-        self.topology.queue_count()
+    /// Bytes of messages that shards sent to a session and that it has not seen yet.
+    pub fn coming(&self, id: ConnectionId) -> usize {
+        let connection = self.connections.get(&id).filter(|connection| !connection.is_over);
+        connection.map_or(0, |it| it.inbox.iter().map(delivered_bytes).sum())
     }
 
     /// Messages in all queues.
-    pub(crate) fn messages(&self) -> u64 {
+    pub fn messages(&self) -> u64 {
         let queues = self.shards.iter().flat_map(|actor| actor.shard.queues());
         queues.map(|(_, queue)| queue.counts()).map(|c| c.ready + c.unacked + c.held).sum()
     }
 
-    /// Everything is empty: nothing may be left in logs, nor memory be held for it.
-    pub(crate) fn check_drained(&self, queues: usize) -> Check {
-        let left = self.queue_count();
-        if left != queues {
-            return Err(format!("{left} queues are left, {queues} stand"));
-        }
-        let hosted = self.shards.iter().map(|actor| actor.shard.queues().count()).sum::<usize>();
-        if hosted > queues {
-            return Err(format!("shards have {hosted} queues, {queues} have a name"));
-        }
-        for ShardActor { shard, .. } in &self.shards {
-            let usage = shard.usage();
-            if usage.records != 0 || usage.live_bytes != 0 || usage.held_bytes > 1 << 20 {
-                return Err(format!("all queues are empty, and the log holds {usage:?}"));
-            }
-        }
-        Ok(())
-    }
-
     /// What is in the queues that are not empty, for reading.
-    pub(crate) fn describe(&self) -> String {
+    pub fn describe(&self) -> String {
         let mut text = String::new();
         for (id, queue) in self.shards.iter().flat_map(|actor| actor.shard.queues()) {
             let counts = queue.counts();
@@ -407,20 +373,16 @@ impl Connection {
             || self.session.next_timeout().is_some_and(|at| at <= now)
     }
 
-    /// A turn as the server's: letters, timeouts, one read, one write.
+    /// A turn as the server's: letters, timeouts, one read, one write. Returns how many bytes waited for
+    /// the socket before the write.
     fn turn(
         &mut self,
-        letters: Vec<ToSession>,
+        letters: impl Iterator<Item = ToSession>,
         topology: &Topology,
         outbox: &mut Outbox,
         now: Time,
-        random: &mut Random,
-    ) -> Check {
-        // Sent by shards and not seen yet: the gauge bounds this together with the output.
-        let coming = self.inbox.iter().chain(&letters).map(delivered_bytes).sum::<usize>();
-        if coming > OUTPUT_BYTES_MAX as usize + OUTPUT_SLACK {
-            return Err(format!("{coming} bytes wait for one session, {OUTPUT_BYTES_MAX} may"));
-        }
+        part: &mut impl FnMut(usize) -> usize,
+    ) -> usize {
         let Self { session, input, output, socket, .. } = self;
         let mut cx = Context { topology, now, out: output, outbox };
         for letter in letters {
@@ -434,9 +396,14 @@ impl Connection {
         }
         if session.wants_input() && session.end().is_none() {
             if !socket.to_server.is_empty() {
-                let count = random.part(socket.to_server.len());
-                let mut block = input.to_vec();
-                block.extend(socket.to_server.drain(..count));
+                let count = part(socket.to_server.len());
+                let mut block = Vec::with_capacity(input.len() + count);
+                block.extend_from_slice(input);
+                let (front, back) = socket.to_server.as_slices();
+                let from_front = count.min(front.len());
+                block.extend_from_slice(&front[..from_front]);
+                block.extend_from_slice(&back[..count - from_front]);
+                socket.to_server.drain(..count);
                 *input = Bytes::from(block);
                 session.input(input, &mut cx);
                 // What is left must not pin the block it came in.
@@ -444,10 +411,10 @@ impl Connection {
             } else if socket.is_reset {
                 session.disconnected(&mut cx);
                 self.is_over = true;
-                return Ok(());
+                return 0;
             }
         }
-        self.write(topology, outbox, now, random)
+        self.write(topology, outbox, now, part)
     }
 
     fn write(
@@ -455,24 +422,21 @@ impl Connection {
         topology: &Topology,
         outbox: &mut Outbox,
         now: Time,
-        random: &mut Random,
-    ) -> Check {
+        part: &mut impl FnMut(usize) -> usize,
+    ) -> usize {
         let Self { session, output, socket, is_over, .. } = self;
         let before = output.len();
-        if before as u64 > OUTPUT_BYTES_MAX + OUTPUT_SLACK as u64 {
-            return Err(format!("{before} bytes wait for one socket, {OUTPUT_BYTES_MAX} may"));
-        }
         let room = socket.room.saturating_sub(socket.to_client.len());
         let count = room.min(before);
         if count > 0 && !socket.is_reset {
-            let count = random.part(count);
+            let count = part(count);
             let mut left = count;
             let mut slices = [IoSlice::new(&[]); 8];
             let filled = output.slices(&mut slices);
             for slice in slices.iter().take(filled) {
-                let part = slice.get(..left).unwrap_or(slice);
-                socket.to_client.extend(part);
-                left -= part.len();
+                let bytes = slice.get(..left).unwrap_or(slice);
+                socket.to_client.extend(bytes);
+                left -= bytes.len();
             }
             // Only so many slices fit into one write.
             output.advance(count - left);
@@ -494,7 +458,7 @@ impl Connection {
             *is_over = true;
             socket.is_closed = true;
         }
-        Ok(())
+        before
     }
 }
 
@@ -504,13 +468,6 @@ fn delivered_bytes(letter: &ToSession) -> usize {
         ToSession::Deliver(deliveries) => deliveries.iter().map(|one| one.record.len()).sum(),
         _ => 0,
     }
-}
-
-/// The message of the simulation that a record carries.
-fn message_id(record: &Bytes) -> Option<usize> {
-    let view = View::of(record)?;
-    let properties = RawProperties::new(view.properties).to_owned().ok()?;
-    properties.message_id?.parse().ok()
 }
 
 /// A letter to a connection that ended: what was given out and never reached anybody goes back.

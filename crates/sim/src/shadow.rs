@@ -46,8 +46,9 @@ pub(crate) struct Message {
 /// One message in one queue.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
-    /// Times that the shard gave it out.
+    /// Times that the shard gave it out, and how it was marked the last time.
     given: u32,
+    redelivered: bool,
     /// How it ended, as far as its consumer can tell.
     end: End,
     /// The consumer knows that the broker has read its ack or reject.
@@ -260,6 +261,7 @@ impl Shadow {
         let place = places.entry((message, queue)).or_default();
         let (first, is_certain) = (place.given == 0, place.is_certain);
         place.given += 1;
+        place.redelivered = redelivered;
         place.end = if no_ack { End::Acked } else { End::None };
         place.is_certain = no_ack;
         place.holder = connection;
@@ -319,6 +321,9 @@ impl Shadow {
         }
         match self.places.get(&(message, queue)) {
             None => return Err(format!("{} was not given out", what())),
+            Some(place) if place.given == 1 && place.redelivered != redelivered => {
+                return Err(format!("{} came with redelivered={redelivered}", what()));
+            }
             Some(_) => {}
         }
         self.totals.received += 1;

@@ -16,6 +16,7 @@ use leveret_broker::flow::LOW_ON_MEMORY;
 use leveret_broker::message::{ConnectionId, ToSession};
 use leveret_queue::Time;
 
+use crate::checks::{self, Names};
 use crate::client::{Channel, Client, Mood, State, World};
 use crate::node::{Actor, Node};
 use crate::plan;
@@ -128,6 +129,7 @@ pub struct Sim {
     seed: Seed,
     options: Options,
     node: Node,
+    names: Names,
     peers: Vec<Peer>,
     shadow: Shadow,
     trace: Trace,
@@ -165,7 +167,8 @@ impl Sim {
         Self {
             seed,
             options,
-            node: Node::new(options.shards),
+            node: checks::node(options.shards),
+            names: Names::new(),
             peers: Vec::new(),
             shadow: Shadow::new(plan::queues()),
             trace: Trace::new(options.lines),
@@ -335,10 +338,10 @@ impl Sim {
             idle_times += 1;
             let is_drained = self.mood == Mood::Drain
                 && self.node.messages() == 0
-                && (self.node.queue_count() == steady || idle_times == IDLE_TIMES);
+                && (self.node.topology().queue_count() == steady || idle_times == IDLE_TIMES);
             if is_drained && idle_times > 3 {
                 self.shadow.nothing_is_lost()?;
-                return self.node.check_drained(steady);
+                return checks::is_drained(&self.node, steady);
             }
             if idle_times > IDLE_TIMES {
                 break;
@@ -391,7 +394,8 @@ impl Sim {
         }
         match event {
             Event::Turn(actor) => {
-                self.node.turn(actor, self.now, &mut self.schedule, &mut self.shadow)?;
+                let Self { node, now, schedule, names, shadow, .. } = self;
+                checks::turn(node, actor, *now, schedule, names, shadow)?;
             }
             Event::Send(index) => {
                 let Peer { client, connection, .. } = &mut self.peers[index];

@@ -55,7 +55,7 @@ pub(super) fn used(
     if !hosted.rest.is_listed && hosted.queue.is_empty() {
         hosted.rest.is_listed = true;
         list.queues.push(id);
-        list.at.get_or_insert(now.after_ms(REST_MS));
+        list.at.get_or_insert_with(|| now.after_ms(REST_MS));
     }
 }
 

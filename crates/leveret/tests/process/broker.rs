@@ -25,7 +25,7 @@ pub(crate) fn leveret(words: &[&str]) -> Command {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Lines(Arc<(Mutex<Written>, Condvar)>);
 
-/// The lines, and whether the process wrote its last one.
+/// The lines, and whether there will be no more.
 type Written = (Vec<String>, bool);
 
 impl Lines {

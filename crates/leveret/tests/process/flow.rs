@@ -66,7 +66,8 @@ fn consume(client: &mut Connection, channel: u16, seen: &mut Vec<u64>, enough: u
 fn the_alarm_blocks_publishers_alone_and_nothing_is_lost() {
     let broker = Broker::with(&["vm_memory_high_watermark.absolute=20MiB"]);
     let mut other = Publisher::new(&broker, "other");
-    other.publish(&numbered(0), 500);
+    // So few that the alarm does not end with them.
+    other.publish(&numbered(0), 50);
     let mut publisher = Publisher::new(&broker, "q");
     publish_until_blocked(&mut publisher);
     assert_eq!(publisher.blocked, ["low on memory"]);
@@ -86,9 +87,9 @@ fn the_alarm_blocks_publishers_alone_and_nothing_is_lost() {
     let stuck = publisher.confirmed;
     let (mut client, channel) = broker.channel();
     client.consume(channel, "other", &Consume::default()).unwrap();
-    consume(&mut client, channel, &mut Vec::new(), 500);
+    consume(&mut client, channel, &mut Vec::new(), 50);
     publisher.read(Duration::from_millis(1));
-    assert_eq!(publisher.confirmed, stuck);
+    assert!(publisher.client.is_blocked());
 
     let (mut client, channel) = broker.channel();
     client.consume(channel, "q", &Consume::default()).unwrap();

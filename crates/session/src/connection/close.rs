@@ -56,6 +56,9 @@ impl Core {
             }
         }
         channel.unacked.take_all(|entry| self.settle(&entry, how));
+        if let Mode::Confirm(confirms) = &channel.mode {
+            self.confirm_base = self.confirm_base.max(confirms.next_sequence() - 1);
+        }
         channel.mode = Mode::Plain;
         channel.direct_reply = None;
         channel.content.reset();

@@ -1,0 +1,149 @@
+//! What must hold in the broker after every turn, and what its turns give out.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use leveret_amqp::content::RawProperties;
+use leveret_broker::message::{Delivery, Reply, ToSession};
+use leveret_broker::record::View;
+use leveret_queue::Time;
+use leveret_session::Settings;
+use leveret_topology::QueueId;
+
+use crate::node::{Actor, Node};
+use crate::random::Random;
+use crate::shadow::{Check, Shadow};
+
+/// Bytes a session may have waiting for its socket before it is given nothing more: small, so that the
+/// limit is reached all the time.
+const OUTPUT_BYTES_MAX: u64 = 16 << 10;
+
+/// What one connection's output may exceed its limit by: one message, the answers to what it sent in
+/// one read, and what other shards gave it at the same moment.
+const OUTPUT_SLACK: u64 = 128 << 10;
+
+/// The names of queues, those too that are gone while their messages are on the way.
+pub(crate) type Names = BTreeMap<QueueId, String>;
+
+/// A node as simulations have it.
+pub(crate) fn node(shards: usize) -> Node {
+    Node::new(Settings {
+        shards,
+        output_bytes_max: OUTPUT_BYTES_MAX,
+        heartbeat_s: 0,
+        ..Settings::default()
+    })
+}
+
+/// One turn over some of what an actor finds, checked.
+pub(crate) fn turn(
+    node: &mut Node,
+    actor: Actor,
+    now: Time,
+    random: &mut Random,
+    names: &mut Names,
+    shadow: &mut Shadow,
+) -> Check {
+    if let Actor::Connection(id) = actor {
+        // The gauge bounds this together with the output.
+        let coming = node.coming(id) as u64;
+        if coming > OUTPUT_BYTES_MAX + OUTPUT_SLACK {
+            return Err(format!("{coming} bytes wait for one session, {OUTPUT_BYTES_MAX} may"));
+        }
+    }
+    node.turn(actor, now, |all| random.part(all));
+    if let Actor::Shard(index) = actor {
+        shard_is_sound(node, index)?;
+        given_out(node, names, shadow)?;
+    }
+    if node.longest_output() as u64 > OUTPUT_BYTES_MAX + OUTPUT_SLACK {
+        let longest = node.longest_output();
+        return Err(format!("{longest} bytes wait for one socket, {OUTPUT_BYTES_MAX} may"));
+    }
+    node.post();
+    Ok(())
+}
+
+/// Everything is empty: nothing may be left in logs, nor memory be held for it.
+pub(crate) fn is_drained(node: &Node, queues: usize) -> Check {
+    let left = node.topology().queue_count();
+    if left != queues {
+        return Err(format!("{left} queues are left, {queues} stand"));
+    }
+    let hosted = node.shards().map(|shard| shard.queues().count()).sum::<usize>();
+    if hosted > queues {
+        return Err(format!("shards have {hosted} queues, {queues} have a name"));
+    }
+    for shard in node.shards() {
+        let usage = shard.usage();
+        if usage.records != 0 || usage.live_bytes != 0 || usage.held_bytes > 1 << 20 {
+            return Err(format!("all queues are empty, and the log holds {usage:?}"));
+        }
+    }
+    Ok(())
+}
+
+/// Tells the model what a shard's turn gave out.
+fn given_out(node: &Node, names: &mut Names, shadow: &mut Shadow) -> Check {
+    for (connection, letter) in &node.outbox().sessions {
+        let deliveries = match letter {
+            ToSession::Deliver(deliveries) => &deliveries[..],
+            ToSession::Reply { reply: Reply::Got { delivery, .. }, .. } => {
+                std::slice::from_ref(delivery)
+            }
+            _ => continue,
+        };
+        for delivery in deliveries {
+            let Delivery { queue, unacked, redelivered, ref record, .. } = *delivery;
+            if let Some(queue) = node.topology().queue_by_id(queue) {
+                names.entry(delivery.queue).or_insert_with(|| queue.name.to_string());
+            }
+            let index = names.get(&queue).and_then(|name| shadow.queue(name));
+            let index = index.ok_or_else(|| format!("queue {queue:?} has no name"))?;
+            let message = message_id(record).ok_or("a record without our message-id")?;
+            shadow.given(connection.get(), message, index, redelivered, unacked.is_none())?;
+        }
+    }
+    shadow.turn_is_over()
+}
+
+/// What must hold in a shard after every turn.
+fn shard_is_sound(node: &Node, index: usize) -> Check {
+    let Some(shard) = node.shards().nth(index) else { return Ok(()) };
+    let (mut here, mut held) = (0, 0);
+    for (id, queue) in shard.queues() {
+        let counts = queue.counts();
+        here += counts.ready + counts.unacked;
+        held += counts.held;
+        let active = queue.consumers().filter(|consumer| consumer.active).count();
+        if queue.options().single_active && active > 1 {
+            return Err(format!("{active} active consumers on queue {id:?}"));
+        }
+        for consumer in queue.consumers() {
+            let limit = u32::from(consumer.prefetch);
+            if limit > 0 && consumer.unacked > limit && !consumer.no_ack {
+                return Err(format!("{} unacked, prefetch {limit}", consumer.unacked));
+            }
+        }
+    }
+    let usage = shard.usage();
+    if usage.records > here + held {
+        let (records, messages) = (usage.records, here + held);
+        return Err(format!("shard {index} holds {records} records for {messages} messages"));
+    }
+    let counters = shard.counters();
+    let out = counters.acked + counters.dead_lettered + counters.dropped;
+    // What a full queue refuses leaves like any other, without having been in it. A dead letter that
+    // is held until it is safe has left already.
+    if counters.enqueued + counters.refused != here + out {
+        return Err(format!("shard {index}: {here} here, {counters:?} do not add up"));
+    }
+    Ok(())
+}
+
+/// The message of the simulation that a record carries.
+fn message_id(record: &Bytes) -> Option<usize> {
+    let view = View::of(record)?;
+    let properties = RawProperties::new(view.properties).to_owned().ok()?;
+    properties.message_id?.parse().ok()
+}
