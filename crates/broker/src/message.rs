@@ -303,17 +303,23 @@ pub enum ToShard {
         /// Which.
         queue: QueueId,
     },
-    /// From another shard: a dead letter routed here. Answered by [`ToShard::DeadLettered`] when `from` is given.
+    /// From another shard: a dead letter routed here. With `from` it has one target and is answered by
+    /// [`ToShard::DeadLettered`].
     DeadLetter {
         /// The shard and message that wait for it (at-least-once strategy).
         from: Option<DeadLetterFrom>,
         /// The message; `confirm` is 0.
         message: Publish,
     },
-    /// Answer to [`ToShard::DeadLetter`]: every target took it.
-    DeadLettered(DeadLetterFrom),
-    /// Answer to [`ToShard::DeadLetter`]: a target was full.
-    DeadLetterRefused(DeadLetterFrom),
+    /// Answer to [`ToShard::DeadLetter`], of its one target.
+    DeadLettered {
+        /// Whose message it was.
+        from: DeadLetterFrom,
+        /// The queue it was for.
+        target: QueueId,
+        /// False when the target is full and refused it.
+        taken: bool,
+    },
     /// A message passed a recent-history exchange kept here (`exchange id % shards`).
     Remember {
         /// The exchange.

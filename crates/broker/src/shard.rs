@@ -30,11 +30,11 @@ use std::collections::BTreeSet;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use leveret_log::{Log, Usage};
-use leveret_queue::{Left, Offset, Queue, Reason, Time};
+use leveret_queue::{Left, Offset, Queue, Time};
 use leveret_topology::{QueueId, Topology};
 
 use crate::message::{Outbox, ToShard, shard_of};
-use dead_letter::Stuck;
+use dead_letter::{Awaited, Stuck};
 use history::Histories;
 use ports::Ports;
 use rest::{Rest, Resting};
@@ -62,7 +62,7 @@ pub struct Shard<L> {
     dying: Vec<QueueId>,
     histories: Histories,
     /// Dead letters that wait for their targets (at-least-once strategy).
-    awaited: Map<(QueueId, Offset), (u32, Reason)>,
+    awaited: Map<(QueueId, Offset), Awaited>,
     /// Those that found no target and try again.
     stuck: BTreeSet<Stuck>,
     counters: Counters,
@@ -178,8 +178,9 @@ impl<L: Log> Shard<L> {
             ToShard::DeadLetter { from, message } => {
                 self.take_dead_letter(from, &message, topology, now, out);
             }
-            ToShard::DeadLettered(from) => self.dead_lettered(from),
-            ToShard::DeadLetterRefused(from) => self.dead_letter_refused(from, now),
+            ToShard::DeadLettered { from, target, taken } => {
+                self.dead_lettered(from, target, taken, now);
+            }
             ToShard::Remember { exchange, limit, message } => {
                 self.histories.remember(exchange, limit, message);
             }

@@ -84,7 +84,7 @@ impl Node {
             vhost: self.vhost,
             name: name.into(),
             server_named: false,
-            durable: false,
+            durable: true,
             exclusive: false,
             auto_delete: false,
             arguments,
@@ -493,4 +493,44 @@ fn a_connections_end_is_answered_though_its_vhost_is_deleted_meanwhile() {
     node.run(Outbox { meta: vec![ended, delete], ..Outbox::default() });
     assert!(matches!(node.reply(), Reply::Done), "the vhost is deleted");
     assert!(matches!(node.reply(), Reply::Done), "and the connection's queue is gone");
+}
+
+/// At least once: a target that took a dead letter does not get it again while another one is full.
+#[test]
+fn a_full_target_does_not_give_the_others_duplicates() {
+    let mut node = Node::new();
+    let source = node.declare(
+        "source",
+        table(&[
+            ("x-queue-type", text("quorum")),
+            ("x-dead-letter-exchange", text("amq.fanout")),
+            ("x-dead-letter-strategy", text("at-least-once")),
+            ("x-overflow", text("reject-publish")),
+        ]),
+    );
+    let roomy = node.declare("roomy", Table::default());
+    let full = table(&[("x-max-length", Value::I32(1)), ("x-overflow", text("reject-publish"))]);
+    let full = node.declare("full", full);
+    for name in ["roomy", "full"] {
+        let target = leveret_topology::Destination::Queue(name);
+        node.topology
+            .bind(node.vhost, "amq.fanout", target, "", Table::default(), None)
+            .expect("bound");
+    }
+    node.publish(full, "full", "in the way", 0);
+    node.publish(source, "source", "dying", 0);
+    node.consume(source, 1, false);
+    let dying = node.delivered().remove(0);
+    node.settle(&dying, Settle::Reject);
+    node.later(3_000);
+    node.later(3_000);
+    assert_eq!(node.records(), 3, "the one in the way, the held one, one copy");
+
+    node.consume(full, 2, true);
+    assert_eq!(node.bodies(), ["in the way"]);
+    node.later(3_000);
+    assert_eq!(node.bodies(), ["dying"]);
+    node.consume(roomy, 3, true);
+    assert_eq!(node.bodies(), ["dying"]);
+    assert_eq!(node.records(), 0);
 }

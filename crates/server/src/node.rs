@@ -181,9 +181,18 @@ impl Node {
 
     fn update_alarm(&self) -> Option<AlarmChange> {
         let mut alarm = self.alarm.lock().unwrap_or_else(PoisonError::into_inner);
-        let change = alarm.update(self.held_bytes());
-        self.alarm_is_raised.store(alarm.is_raised(), Ordering::Relaxed);
-        change
+        let was_raised = alarm.is_raised();
+        // Measured once more after the flag is seen by all: who freed memory in between looked at the old
+        // flag and left it to us.
+        for _ in 0..2 {
+            alarm.update(self.held_bytes());
+            self.alarm_is_raised.store(alarm.is_raised(), Ordering::SeqCst);
+        }
+        match (was_raised, alarm.is_raised()) {
+            (false, true) => Some(AlarmChange::Raised),
+            (true, false) => Some(AlarmChange::Cleared),
+            _ => None,
+        }
     }
 }
 

@@ -18,46 +18,91 @@ use crate::record::{View, join_names};
 /// Pause before a dead letter without a target is tried again, in ms.
 const RETRY_MS: u64 = 1_000;
 
+/// A dead letter under the at-least-once strategy that waits for its targets' answers.
+#[derive(Debug)]
+pub(super) struct Awaited {
+    answers: u32,
+    reason: Reason,
+    /// Targets that have it, from this try and earlier ones.
+    taken: Vec<QueueId>,
+    is_refused: bool,
+}
+
 /// A dead letter under the at-least-once strategy that found no target, or not all of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Stuck {
     pub(super) at: Time,
-    pub(super) queue: QueueId,
-    pub(super) offset: Offset,
-    pub(super) reason: Reason,
+    queue: QueueId,
+    offset: Offset,
+    reason: Reason,
+    /// Targets that have it already and do not get it again.
+    taken: Vec<QueueId>,
 }
 
 impl<L: Log> Shard<L> {
-    /// Publishes a message that left queue `id` to that queue's dead-letter exchange. With
-    /// `at_least_once` the queue still holds it until its targets took it.
+    /// Publishes a message that left queue `id` to that queue's dead-letter exchange. With `held` the
+    /// queue still holds it until its targets took it (at-least-once strategy).
     #[expect(clippy::too_many_arguments, reason = "what left, and the turn's")]
     pub(super) fn dead_letter(
         &mut self,
         id: QueueId,
         offset: Offset,
         reason: Reason,
-        at_least_once: bool,
+        held: bool,
         topology: &Topology,
         now: Time,
         out: &mut Outbox,
     ) {
-        let letter = self.make_dead_letter(id, offset, reason, topology, now);
-        let from = DeadLetterFrom { shard: self.index, queue: id, offset };
-        let from = at_least_once.then_some(from);
-        let sent = match letter {
-            Some((message, targets)) => {
-                self.send_dead_letter(from, &message, &targets, topology, now, out)
-            }
-            None => 0,
-        };
-        if !at_least_once {
-            self.release(offset);
-        } else if sent == 0 {
-            let at = now.after_ms(RETRY_MS);
-            self.stuck.insert(Stuck { at, queue: id, offset, reason });
-        } else {
-            self.awaited.insert((id, offset), (sent, reason));
+        if held {
+            self.try_dead_letter(id, offset, reason, Vec::new(), topology, now, out);
+            return;
         }
+        if let Some((letter, targets)) = self.make_dead_letter(id, offset, reason, topology, now) {
+            for shard in 0..self.shards {
+                let is_here = |id: &QueueId| shard_of(*id, self.shards) == shard;
+                let here: Targets = targets.iter().copied().filter(is_here).collect();
+                if !here.is_empty() {
+                    let message = Publish { targets: here, ..letter.clone() };
+                    // Its own shard too goes by letter: a chain of full queues must not become a
+                    // recursion.
+                    out.shard(shard, ToShard::DeadLetter { from: None, message });
+                }
+            }
+        }
+        self.release(offset);
+    }
+
+    /// Sends a held dead letter to each target that has not taken it yet, and waits for their answers.
+    #[expect(clippy::too_many_arguments, reason = "what left, and the turn's")]
+    fn try_dead_letter(
+        &mut self,
+        id: QueueId,
+        offset: Offset,
+        reason: Reason,
+        taken: Vec<QueueId>,
+        topology: &Topology,
+        now: Time,
+        out: &mut Outbox,
+    ) {
+        let made = self.make_dead_letter(id, offset, reason, topology, now);
+        let Some((letter, mut targets)) = made.filter(|(_, targets)| !targets.is_empty()) else {
+            let at = now.after_ms(RETRY_MS);
+            self.stuck.insert(Stuck { at, queue: id, offset, reason, taken });
+            return;
+        };
+        targets.retain(|target| !taken.contains(target));
+        let answers = targets.len() as u32;
+        if answers == 0 {
+            // The one that refused is gone, and all others have it.
+            self.let_held_go(id, offset);
+            return;
+        }
+        for target in targets {
+            let from = Some(DeadLetterFrom { shard: self.index, queue: id, offset });
+            let message = Publish { targets: Targets::from_slice(&[target]), ..letter.clone() };
+            out.shard(shard_of(target, self.shards), ToShard::DeadLetter { from, message });
+        }
+        self.awaited.insert((id, offset), Awaited { answers, reason, taken, is_refused: false });
     }
 
     /// The dead letter and the queues it goes to; none when there is nowhere to go.
@@ -133,31 +178,6 @@ impl<L: Log> Shard<L> {
         Some((publish, targets))
     }
 
-    /// Hands a dead letter to each target, here or on another shard. Returns how many answers to wait for.
-    fn send_dead_letter(
-        &mut self,
-        from: Option<DeadLetterFrom>,
-        letter: &Publish,
-        targets: &[QueueId],
-        _topology: &Topology,
-        _now: Time,
-        out: &mut Outbox,
-    ) -> u32 {
-        let mut sent = 0;
-        for shard in 0..self.shards {
-            let here: Targets =
-                targets.iter().copied().filter(|&id| shard_of(id, self.shards) == shard).collect();
-            if here.is_empty() {
-                continue;
-            }
-            let message = Publish { targets: here, ..letter.clone() };
-            sent += 1;
-            // Its own shard too goes by letter: a chain of full queues must not become a recursion.
-            out.shard(shard, ToShard::DeadLetter { from, message });
-        }
-        sent
-    }
-
     /// A dead letter for queues here.
     pub(super) fn take_dead_letter(
         &mut self,
@@ -168,52 +188,57 @@ impl<L: Log> Shard<L> {
         out: &mut Outbox,
     ) {
         let taken = self.enqueue(message, topology, now);
-        if let Some(from) = from {
-            // A target that refuses has its own rule for what it refuses; the source tries again.
-            if taken {
-                out.shard(from.shard, ToShard::DeadLettered(from));
-            } else {
-                out.shard(from.shard, ToShard::DeadLetterRefused(from));
-            }
+        if let (Some(from), Some(&target)) = (from, message.targets.first()) {
+            out.shard(from.shard, ToShard::DeadLettered { from, target, taken });
         }
     }
 
-    /// A target took a dead letter of ours.
-    pub(super) fn dead_lettered(&mut self, from: DeadLetterFrom) {
+    /// A target answered for a dead letter of ours. When all have, it is done with, or tried again later
+    /// with those that refused.
+    pub(super) fn dead_lettered(
+        &mut self,
+        from: DeadLetterFrom,
+        target: QueueId,
+        taken: bool,
+        now: Time,
+    ) {
         let key = (from.queue, from.offset);
-        let Some((awaited, _)) = self.awaited.get_mut(&key) else { return };
-        *awaited -= 1;
-        if *awaited > 0 {
+        let Some(awaited) = self.awaited.get_mut(&key) else { return };
+        if taken {
+            awaited.taken.push(target);
+        }
+        awaited.is_refused |= !taken;
+        awaited.answers -= 1;
+        if awaited.answers > 0 {
             return;
         }
-        self.awaited.remove(&key);
-        if let Some(hosted) = self.queues.get_mut(&from.queue)
-            && hosted.queue.dead_lettered(from.offset)
-        {
-            self.release(from.offset);
-            self.touch(from.queue);
+        let Some(awaited) = self.awaited.remove(&key) else { return };
+        if awaited.is_refused {
+            let Awaited { reason, taken, .. } = awaited;
+            let (at, (queue, offset)) = (now.after_ms(RETRY_MS), key);
+            self.stuck.insert(Stuck { at, queue, offset, reason, taken });
+        } else {
+            self.let_held_go(from.queue, from.offset);
         }
     }
 
-    /// A target refused a dead letter of ours: later again. Targets that took it get it twice, which
-    /// is what "at least once" says.
-    pub(super) fn dead_letter_refused(&mut self, from: DeadLetterFrom, now: Time) {
-        if let Some((_, reason)) = self.awaited.remove(&(from.queue, from.offset)) {
-            let at = now.after_ms(RETRY_MS);
-            let (queue, offset) = (from.queue, from.offset);
-            self.stuck.insert(Stuck { at, queue, offset, reason });
+    /// The queue no longer holds a dead letter: its targets have it.
+    fn let_held_go(&mut self, queue: QueueId, offset: Offset) {
+        if let Some(hosted) = self.queues.get_mut(&queue)
+            && hosted.queue.dead_lettered(offset)
+        {
+            self.release(offset);
+            self.touch(queue);
         }
     }
 
     /// Tries dead letters again whose pause is over.
     pub(super) fn retry_dead_letters(&mut self, topology: &Topology, now: Time, out: &mut Outbox) {
-        while let Some(&stuck) = self.stuck.first() {
-            if stuck.at > now {
-                break;
-            }
-            self.stuck.pop_first();
-            if self.queues.contains_key(&stuck.queue) {
-                self.dead_letter(stuck.queue, stuck.offset, stuck.reason, true, topology, now, out);
+        while self.stuck.first().is_some_and(|stuck| stuck.at <= now)
+            && let Some(Stuck { queue, offset, reason, taken, .. }) = self.stuck.pop_first()
+        {
+            if self.queues.contains_key(&queue) {
+                self.try_dead_letter(queue, offset, reason, taken, topology, now, out);
             }
         }
     }
