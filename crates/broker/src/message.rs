@@ -99,6 +99,15 @@ impl Message {
         Self { wire: wire.into(), names, properties, body, more: Vec::new(), more_len: 0 }
     }
 
+    /// The same message in memory of its own: for keeping, since `wire` is a part of a whole read of a
+    /// socket.
+    pub fn detached(&self) -> Self {
+        let mut body = Vec::with_capacity(usize::try_from(self.body_len()).unwrap_or_default());
+        body.extend_from_slice(self.body());
+        self.more.iter().for_each(|part| body.extend_from_slice(part));
+        Self::from_parts(self.names(), self.properties(), &body)
+    }
+
     /// Exchange and routing key, as two wire short strings.
     pub fn names(&self) -> &[u8] {
         self.names.of(&self.wire)

@@ -43,6 +43,8 @@ impl Tx {
         message: Message,
         mandatory: bool,
     ) {
+        // A transaction may stay open for long; what it was read with must not.
+        let message = message.detached();
         for &(exchange, limit) in &routed.remember {
             self.remembered.push((exchange, limit, message.clone()));
         }

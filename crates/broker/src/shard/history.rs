@@ -24,13 +24,7 @@ impl Histories {
     /// Adds a message and drops what exceeds `limit`.
     pub(super) fn remember(&mut self, exchange: ExchangeId, limit: u32, message: Message) {
         let history = self.by_exchange.entry(exchange).or_default();
-        // A copy of its own: the message's bytes are a part of a whole read of a socket.
-        let body: Vec<u8> = std::iter::once(message.body())
-            .chain(message.more().iter().map(|part| &part[..]))
-            .flatten()
-            .copied()
-            .collect();
-        history.push_back(Message::from_parts(message.names(), message.properties(), &body));
+        history.push_back(message.detached());
         while history.len() > limit as usize {
             history.pop_front();
         }
