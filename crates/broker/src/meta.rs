@@ -189,10 +189,15 @@ impl Meta {
             return;
         }
         for &queue in &queues {
-            let letter = ToShard::Delete { reply: None, queue, if_unused: false, if_empty: false };
-            out.shard(shard_of(queue, self.shards), letter);
+            self.delete(queue, out);
         }
         self.leaving.insert(connection, Leaving { queues, reply });
+    }
+
+    /// Has a queue deleted by its shard, whatever it holds.
+    fn delete(&self, queue: QueueId, out: &mut Outbox) {
+        let letter = ToShard::Delete { reply: None, queue, if_unused: false, if_empty: false };
+        out.shard(shard_of(queue, self.shards), letter);
     }
 
     /// One more exclusive queue of a connection that ends is gone.
@@ -226,9 +231,7 @@ impl Meta {
                     out.shard(shard_of(queue, self.shards), letter);
                 }
                 for queue in changes.to_delete {
-                    let letter =
-                        ToShard::Delete { reply: None, queue, if_unused: false, if_empty: false };
-                    out.shard(shard_of(queue, self.shards), letter);
+                    self.delete(queue, out);
                 }
                 let answer = match changes.text {
                     Some(text) => Reply::Told(text),

@@ -155,7 +155,6 @@ impl<L: Log> Shard<L> {
         }
         let Some(hosted) = self.queues.get_mut(&id) else { return };
         let got = hosted.queue.get(now, no_ack, &mut self.scratch);
-        let remaining = hosted.queue.counts().ready;
         super::touch(hosted, id, &mut self.touched);
         let answer = match got {
             None => Reply::GotNothing,
@@ -171,7 +170,7 @@ impl<L: Log> Shard<L> {
                         delivery_count: found.delivery_count,
                         record: record.bytes,
                     };
-                    Reply::Got { delivery, remaining }
+                    Reply::Got { delivery, remaining: found.remaining }
                 }
                 Err(error) => {
                     tracing::error!(%error, "a message could not be read");
