@@ -3,47 +3,57 @@
 //! Hot path: one pass over 24 bytes of head; no allocation.
 //!
 //! ```text
-//!  0        1        2           4               8                16              24
-//!  | version| flags  | names_len | properties_len| body_len       | published_ms  |
+//!  0     1        2           4               8          12            16              24
+//!  | bits| priority| names_len | properties_len| body_len | expiration_ms| published_ms |
 //!  24: names (exchange and routing key, two wire short strings) | property flags and list | body
 //! ```
 //!
-//! Numbers are little-endian. `names` are kept as on the wire because `basic.deliver` ends with just
-//! these bytes: a delivery copies them without looking.
+//! The head is all that a queue needs to know of a message, so that a restart reads no body. Bits 4
+//! to 7 are the version of the layout, bit 0: delivery mode 2, bit 1: it has an expiration. Numbers
+//! are little-endian. `names` are kept as on the wire because `basic.deliver` ends with just these
+//! bytes: a delivery copies them without looking.
 
 use bytes::Bytes;
 
-use crate::message::Message;
+use crate::message::Publish;
 
 /// Bytes before the names.
 pub const HEAD: usize = 24;
 /// Today's layout.
 pub const VERSION: u8 = 1;
 const PERSISTENT: u8 = 1;
+const EXPIRES: u8 = 2;
 
 /// What a record's first bytes say. Copy of the numbers, no borrow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Head {
     /// Delivery mode 2.
     pub persistent: bool,
+    /// Property `priority`, 0 when absent.
+    pub priority: u8,
     /// Length of the two names on the wire, in bytes.
     pub names_len: u16,
     /// Length of the property flags and list, in bytes.
     pub properties_len: u32,
-    /// Length of the body, in bytes.
-    pub body_len: u64,
+    /// Length of the body, in bytes. Records are shorter than 4 GiB.
+    pub body_len: u32,
+    /// Property `expiration`, in ms; RabbitMQ takes no more than 32 bits either.
+    pub expiration_ms: Option<u32>,
     /// When the message was published, ms since the Unix epoch.
     pub published_ms: u64,
 }
 
 impl Head {
-    /// The head of the record that `message` becomes.
-    pub fn of(message: &Message, persistent: bool, published_ms: u64) -> Self {
+    /// The head of the record that a message becomes.
+    pub fn of(publish: &Publish, published_ms: u64) -> Self {
+        let message = &publish.message;
         Self {
-            persistent,
+            persistent: publish.persistent,
+            priority: publish.priority,
             names_len: message.names().len() as u16,
             properties_len: message.properties().len() as u32,
-            body_len: message.body_len(),
+            body_len: u32::try_from(message.body_len()).unwrap_or(u32::MAX),
+            expiration_ms: publish.expiration_ms.map(|ms| u32::try_from(ms).unwrap_or(u32::MAX)),
             published_ms,
         }
     }
@@ -51,11 +61,14 @@ impl Head {
     /// The bytes of the head.
     pub fn encode(&self) -> [u8; HEAD] {
         let mut out = [0; HEAD];
-        out[0] = VERSION;
-        out[1] = if self.persistent { PERSISTENT } else { 0 };
+        let persistent = if self.persistent { PERSISTENT } else { 0 };
+        let expires = if self.expiration_ms.is_some() { EXPIRES } else { 0 };
+        out[0] = VERSION << 4 | persistent | expires;
+        out[1] = self.priority;
         out[2..4].copy_from_slice(&self.names_len.to_le_bytes());
         out[4..8].copy_from_slice(&self.properties_len.to_le_bytes());
-        out[8..16].copy_from_slice(&self.body_len.to_le_bytes());
+        out[8..12].copy_from_slice(&self.body_len.to_le_bytes());
+        out[12..16].copy_from_slice(&self.expiration_ms.unwrap_or(0).to_le_bytes());
         out[16..24].copy_from_slice(&self.published_ms.to_le_bytes());
         out
     }
@@ -63,14 +76,17 @@ impl Head {
     /// Reads a head; none when the bytes are too short or of a layout this version does not know.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let head: &[u8; HEAD] = bytes.get(..HEAD)?.try_into().ok()?;
-        if head[0] != VERSION {
+        if head[0] >> 4 != VERSION {
             return None;
         }
+        let expiration_ms = u32::from_le_bytes(head[12..16].try_into().ok()?);
         Some(Self {
-            persistent: head[1] & PERSISTENT != 0,
+            persistent: head[0] & PERSISTENT != 0,
+            priority: head[1],
             names_len: u16::from_le_bytes([head[2], head[3]]),
             properties_len: u32::from_le_bytes(head[4..8].try_into().ok()?),
-            body_len: u64::from_le_bytes(head[8..16].try_into().ok()?),
+            body_len: u32::from_le_bytes(head[8..12].try_into().ok()?),
+            expiration_ms: (head[0] & EXPIRES != 0).then_some(expiration_ms),
             published_ms: u64::from_le_bytes(head[16..24].try_into().ok()?),
         })
     }
@@ -98,7 +114,7 @@ impl<'a> View<'a> {
         let properties_end = names_end + head.properties_len as usize;
         let names = record.get(HEAD..names_end)?;
         let properties = record.get(names_end..properties_end)?;
-        if (record.len() - properties_end) as u64 != head.body_len {
+        if record.len() - properties_end != head.body_len as usize {
             return None;
         }
         Some(Self { head, names, properties, body_at: properties_end, record })

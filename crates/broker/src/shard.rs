@@ -29,7 +29,7 @@ use std::collections::BTreeSet;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
-use leveret_log::{Log, Usage};
+use leveret_log::{Holder, Log, Usage};
 use leveret_queue::{Left, Offset, Queue, Time};
 use leveret_topology::{QueueId, Topology};
 
@@ -335,6 +335,11 @@ fn note_left(scratch: &mut Vec<Left>, id: QueueId, left: &mut Vec<(QueueId, Left
     if !scratch.is_empty() {
         left.extend(scratch.drain(..).map(|one| (id, one)));
     }
+}
+
+/// A queue as the log names those who hold its records.
+fn holder(queue: QueueId) -> Holder {
+    Holder::new(queue.get())
 }
 
 /// A log's offset as queues name it.

@@ -12,7 +12,9 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use leveret_log::{Log, MemoryLog, Offset};
+use leveret_log::{Holder, Keep, Log, MemoryLog, Offset};
+
+const ONE: [Holder; 1] = [Holder::new(1)];
 
 fn main() {
     println!("{:>8} {:>10} {:>8} {:>10}", "bytes", "window", "batch", "ns/record");
@@ -31,20 +33,20 @@ fn run(size: usize, window: u64, batch: u64) -> f64 {
     let body = vec![7; size];
     let (head, body) = body.split_at(8);
     for _ in 0..window {
-        log.append(&[head, body], 1).expect("append");
+        log.append(head, &[body], &ONE, Keep::Durable).expect("append");
     }
     let count = 1_000_000 / batch * batch;
     let start = Instant::now();
     for _ in 0..count / batch {
         let first = log.end().get();
         for _ in 0..batch {
-            black_box(log.append(&[head, body], 1)).expect("append");
+            black_box(log.append(head, &[body], &ONE, Keep::Durable)).expect("append");
         }
         for at in first..first + batch {
             black_box(log.read(Offset::new(at))).expect("read");
         }
         for at in first..first + batch {
-            black_box(log.release(Offset::new(at - window))).expect("release");
+            black_box(log.release(Offset::new(at - window), ONE[0])).expect("release");
         }
     }
     start.elapsed().as_nanos() as f64 / count as f64

@@ -16,11 +16,14 @@
 //!
 //! # Holders, and why there is no truncation
 //!
-//! A record is appended once whatever the fan-out, with the number of its *holders*: the queues it
+//! A record is appended once whatever the fan-out, with the names of its *holders*: the queues it
 //! went to. Each releases it once, in any order; the last one makes the log forget it. There is no
 //! "trim below": one unacked message would pin everything behind it. A log must instead give back
 //! the bytes of what was released even while older records stay ([`Usage`] shows it, the suite asks
 //! for it).
+//!
+//! A log that survives the process writes down who released what, since a restart has to know which
+//! queues still want a record. So a holder has a name; the log keeps it and gives it back, no more.
 //!
 //! # What the trait was shaped for
 //!
@@ -28,23 +31,22 @@
 //! one, met here so that nothing above has to change for them:
 //!
 //! * **Group commit.** [`append`](Log::append) never waits. [`sync`](Log::sync) never waits either:
-//!   it collects what has finished, starts what can be started, and returns; a shard calls it once
-//!   at the end of a turn and whenever the disk wakes it. While one sync runs, appends collect.
+//!   it hands what was collected to the disk, if it is not busy with the batch before, and returns;
+//!   [`collect`](Log::collect) takes in what the disk has finished. While one sync runs, appends
+//!   collect. **What is appended, marked and released between two calls of `sync` is one batch:
+//!   after a crash it is there as a whole or not at all.**
 //! * **Withdrawal.** A record whose last holder releases it before it was handed to the disk is
 //!   never written: it is a hole in the offsets and no byte in the file. So `release` is all that a
 //!   withdrawal needs, and the watermarks pass holes as if they were durable.
 //! * **Records nobody waits for.** Transient messages, and messages whose publisher is confirmed by
-//!   the consumer's ack, are appended with [`append_volatile`](Log::append_volatile): `durable` does
-//!   not wait for them and they are not written, until [`persist`](Log::persist) asks for it
-//!   (memory runs short, or a consumer took too long).
+//!   the consumer's ack, are appended with [`Keep::Volatile`]: `durable` does not wait for them and
+//!   they are not written while memory lasts, or until [`persist`](Log::persist) asks for it.
 //! * **Bodies on disk only.** Reading in a turn must not wait for a disk. [`read`](Log::read) of a
 //!   record that is no longer in memory says [`ReadError::Cold`]; [`fetch`](Log::fetch) asks for
 //!   records ahead of time, queue by queue, and the disk wakes the shard when they are there.
-//! * **Recovery.** A log opened over files holds every surviving record with one holder, the
-//!   recovery itself. The owner walks them with [`next_held`](Log::next_held) in offset order,
-//!   [`hold`](Log::hold)s each for the queues that still want it, and releases each once: what
-//!   nobody wanted is forgotten by the ordinary rule. Which queue has settled what is written by the
-//!   owner as records of its own, since holders are only a count.
+//! * **Recovery.** A log opened over files holds what survived. [`recover`](Log::recover) tells of
+//!   each record with its head, its remaining holders and their marks, in the order of offsets, and
+//!   reads no body for it: what the owner needs to know of a record is in its *head*.
 //! * **Replication.** `readable` and `durable` move together when a majority has the record; both
 //!   may lag behind `end` for long. An offset that is appended and not yet readable may be lost
 //!   with its leader; one below `readable` never changes.
@@ -116,7 +118,51 @@ pub struct Usage {
     pub records: u64,
     /// Allocations that records live in.
     pub blocks: u64,
+    /// Bytes that wait to be written to the disk, or are being written.
+    pub unwritten_bytes: u64,
+    /// Bytes of files.
+    pub disk_bytes: u64,
 }
+
+/// The name of one who holds a record: a queue, in the broker. The log keeps it and gives it back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Holder(u64);
+
+impl Holder {
+    /// The holder with this number.
+    pub const fn new(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// The bare number.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+/// Whether a record is to survive the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// Written and synced; `durable` waits for it.
+    Durable,
+    /// Nobody waits for it on disk: `durable` passes it as it passes a hole. It is lost with the
+    /// process, whether or not it was written to save memory.
+    Volatile,
+}
+
+/// A record that survived a restart, without its body.
+#[derive(Clone, Copy, Debug)]
+pub struct Recovered<'a> {
+    /// Its name, as before.
+    pub at: Offset,
+    /// The head given to [`Log::append`].
+    pub head: &'a [u8],
+    /// Who holds it still, with the last mark of each, 0 if there was none.
+    pub holders: &'a [(Holder, u8)],
+}
+
+/// The longest head of a record.
+pub const HEAD_MAX: usize = 64;
 
 /// Why a record was not appended. The log is as before the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -185,16 +231,6 @@ pub enum HoldError {
         /// What was named.
         at: Offset,
     },
-    /// More holders than can be counted.
-    #[error("record {at} has {holders} holders, {more} more are too many")]
-    TooMany {
-        /// What was named.
-        at: Offset,
-        /// The holders it has.
-        holders: u32,
-        /// The holders that were to be added.
-        more: u32,
-    },
 }
 
 /// The log could not make its records durable. Final: nothing may be confirmed after it.
@@ -211,26 +247,24 @@ pub struct SyncError {
 ///
 /// Always `durable() <= readable() <= end()`, and none of the three ever goes back.
 pub trait Log {
-    /// Appends one record, made of `parts` joined, that stays until `holders` releases were made.
+    /// Appends one record, made of `head` and `parts` joined, that stays until each of `holders` has
+    /// released it.
     ///
     /// The record's offset is the `end()` from before. Copies the bytes once; never waits. With no
-    /// holders at all the record is a hole at once.
-    fn append(&mut self, parts: &[&[u8]], holders: u32) -> Result<Offset, AppendError>;
-
-    /// Appends a record that nobody waits for on disk: `durable` passes it as it passes a hole.
-    ///
-    /// It is lost with the process, or written if that costs less than not writing it.
-    fn append_volatile(&mut self, parts: &[&[u8]], holders: u32) -> Result<Offset, AppendError> {
-        self.append(parts, holders)
-    }
+    /// holders at all the record is a hole at once. `head` (at most [`HEAD_MAX`] bytes) is what
+    /// [`recover`](Self::recover) tells of the record.
+    fn append(
+        &mut self,
+        head: &[u8],
+        parts: &[&[u8]],
+        holders: &[Holder],
+        keep: Keep,
+    ) -> Result<Offset, AppendError>;
 
     /// Asks for a volatile record to become durable after all. It is once `durable()` has reached
     /// the offset that is returned, which may be far from the record's own: `durable` cannot go
     /// back to it.
-    fn persist(&mut self, at: Offset) -> Result<Offset, HoldError> {
-        self.hold(at, 0)?;
-        Ok(at.next())
-    }
+    fn persist(&mut self, at: Offset) -> Result<Offset, HoldError>;
 
     /// The first offset that may not be read yet: everything below may be applied and delivered.
     fn readable(&self) -> Offset;
@@ -245,24 +279,37 @@ pub trait Log {
     fn read(&self, at: Offset) -> Result<Record, ReadError>;
 
     /// Says which records are going to be read soon, best in ascending order. A hint, without effect
-    /// on a log that has all its records in memory.
+    /// on a log that has all its records in memory. Once for each [`ReadError::Cold`] at least, or
+    /// the record never comes.
     fn fetch(&mut self, soon: &[Offset]) {
         let _ = soon;
     }
 
-    /// Adds `more` holders to a record that has at least one.
-    fn hold(&mut self, at: Offset, more: u32) -> Result<(), HoldError>;
-
-    /// Takes one holder from a record. The last one makes the log forget it.
+    /// Takes `holder` from a record. The last one makes the log forget it. That each holder releases
+    /// once is up to the caller; a log need not remember who did.
     ///
     /// Legal as soon as the record was appended, readable or not; before it was handed to the disk,
-    /// the last release withdraws it.
-    fn release(&mut self, at: Offset) -> Result<(), HoldError>;
+    /// the last release withdraws it. A release reaches the disk with the next batch and nobody is
+    /// told: a message settled just before a crash may come back.
+    fn release(&mut self, at: Offset, holder: Holder) -> Result<(), HoldError>;
 
-    /// The first offset not below `from` whose record has a holder.
-    fn next_held(&self, from: Offset) -> Option<Offset>;
+    /// Notes something about a record and one of its holders that is to be known after a restart,
+    /// such as how often it came back. The last mark counts. Written with the next batch.
+    fn mark(&mut self, at: Offset, holder: Holder, mark: u8) -> Result<(), HoldError> {
+        let _ = (at, holder, mark);
+        Ok(())
+    }
 
-    /// Takes in what has become durable, and starts the next write if none runs. Never waits.
+    /// After the log was opened, before anything else: every record that survived, ascending.
+    fn recover(&mut self, each: &mut dyn FnMut(Recovered<'_>)) {
+        let _ = each;
+    }
+
+    /// Takes in what the disk has finished: `durable` moves, cold records get warm. Never waits.
+    fn collect(&mut self) -> Result<(), SyncError>;
+
+    /// [`collect`](Self::collect)s, and hands what waits to the disk, if it is not busy with an
+    /// earlier batch. Never waits.
     ///
     /// There is work outstanding while `durable() < end()`; who wakes the caller for it is between
     /// the log's disk and the shard's owner.

@@ -30,7 +30,9 @@ mod block;
 use std::cell::Cell;
 use std::collections::VecDeque;
 
-use crate::{AppendError, HoldError, Log, Offset, ReadError, Record, SyncError, Usage};
+use crate::{
+    AppendError, HoldError, Holder, Keep, Log, Offset, ReadError, Record, SyncError, Usage,
+};
 use block::{Block, LARGE};
 
 /// Bytes of the first block of a log that was empty. Each next one is twice as big.
@@ -261,14 +263,22 @@ impl MemoryLog {
 }
 
 impl Log for MemoryLog {
-    fn append(&mut self, parts: &[&[u8]], holders: u32) -> Result<Offset, AppendError> {
-        let len = parts.iter().map(|part| part.len()).sum::<usize>();
+    fn append(
+        &mut self,
+        head: &[u8],
+        parts: &[&[u8]],
+        holders: &[Holder],
+        _: Keep,
+    ) -> Result<Offset, AppendError> {
+        let len = head.len() + parts.iter().map(|part| part.len()).sum::<usize>();
         if len as u64 > RECORD_MAX {
             return Err(AppendError::TooLarge { len: len as u64, max: RECORD_MAX });
         }
         let at = self.end;
+        let holders = holders.len() as u32;
         // A hole needs no memory, and large records bring their own.
-        let (parts, len) = if holders > 0 { (parts, len) } else { (&[][..], 0) };
+        let (head, parts, len) =
+            if holders > 0 { (head, parts, len) } else { (&[][..], &[][..], 0) };
         let needed = if len > LARGE { 0 } else { len };
         let fits = self.blocks.back().is_some_and(|Slot { block, .. }| {
             block.room() >= needed
@@ -280,12 +290,17 @@ impl Log for MemoryLog {
         }
         self.end = at.next();
         let tail = self.blocks.back_mut().expect("make_room leaves a tail");
-        tail.block.push(at.get(), parts, len, holders);
+        tail.block.push(at.get(), head, parts, len, holders);
         if holders > 0 {
             self.records += 1;
             self.live_bytes += len as u64;
         }
         Ok(at)
+    }
+
+    fn persist(&mut self, at: Offset) -> Result<Offset, HoldError> {
+        self.locate(at)?;
+        Ok(at.next())
     }
 
     fn readable(&self) -> Offset {
@@ -310,17 +325,7 @@ impl Log for MemoryLog {
         }
     }
 
-    fn hold(&mut self, at: Offset, more: u32) -> Result<(), HoldError> {
-        let (slot, entry) = self.locate(at)?;
-        let holders = self.blocks[slot].block.holders_mut(entry);
-        match holders.checked_add(more) {
-            Some(sum) => *holders = sum,
-            None => return Err(HoldError::TooMany { at, holders: *holders, more }),
-        }
-        Ok(())
-    }
-
-    fn release(&mut self, at: Offset) -> Result<(), HoldError> {
+    fn release(&mut self, at: Offset, _: Holder) -> Result<(), HoldError> {
         let (slot, entry) = self.locate(at)?;
         let is_tail = slot + 1 == self.blocks.len();
         let block = &mut self.blocks[slot].block;
@@ -347,12 +352,8 @@ impl Log for MemoryLog {
         Ok(())
     }
 
-    fn next_held(&self, from: Offset) -> Option<Offset> {
-        let start = self.find(from.get()).unwrap_or(0);
-        self.blocks
-            .range(start.min(self.blocks.len())..)
-            .find_map(|Slot { first, block }| block.next_live(*first, from.get()))
-            .map(Offset::new)
+    fn collect(&mut self) -> Result<(), SyncError> {
+        Ok(())
     }
 
     fn sync(&mut self) -> Result<(), SyncError> {
@@ -368,6 +369,7 @@ impl Log for MemoryLog {
             held_bytes: self.sealed_held + tail + spare + directory as u64,
             records: self.records,
             blocks: (self.blocks.len() + usize::from(self.spare.is_some())) as u64,
+            ..Usage::default()
         }
     }
 }

@@ -15,7 +15,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{AppendError, HoldError, Log, Offset, ReadError, Usage};
+use crate::{AppendError, HEAD_MAX, HoldError, Holder, Keep, Log, Offset, ReadError, Usage};
 
 /// A test per function of the suite, in the module where it stands. See [`suite`](crate::suite).
 #[macro_export]
@@ -27,7 +27,6 @@ macro_rules! log_suite {
             records_are_of_any_size
             watermarks_are_ordered_and_reach_the_end
             last_holder_releases
-            holders_are_added
             holes_do_not_hold_up_the_watermarks
             volatile_records_do_not_hold_up_the_watermarks
             mistakes_change_nothing
@@ -35,7 +34,6 @@ macro_rules! log_suite {
             released_space_comes_back
             one_record_pins_no_other
             scattered_records_pin_no_other
-            held_records_are_walked_in_order
             agrees_with_a_model
         );
     };
@@ -79,7 +77,9 @@ pub fn parts_are_joined<L: Log>(open: &mut dyn FnMut() -> L, drive: &mut dyn FnM
         (&[b"one"], b"one"),
         (&[b"a", b"b", b"c", b"d", b"e"], b"abcde"),
     ];
-    let offsets = all.map(|(parts, _)| log.append(parts, 1).expect("append"));
+    let one = [Holder::new(1)];
+    let offsets =
+        all.map(|(parts, _)| log.append(&[], parts, &one, Keep::Durable).expect("append"));
     drive(&mut log);
     for (at, (parts, want)) in offsets.into_iter().zip(all) {
         assert_eq!(read(&log, at), want, "{parts:?}");
@@ -127,29 +127,15 @@ pub fn last_holder_releases<L: Log>(open: &mut dyn FnMut() -> L, drive: &mut dyn
         let mut log = open();
         let at = append(&mut log, b"fan-out", holders);
         drive(&mut log);
-        for _ in 1..holders {
-            release(&mut log, at);
+        for holder in 1..holders {
+            log.release(at, Holder::new(holder.into())).expect("release");
             assert_eq!(read(&log, at), b"fan-out");
         }
-        release(&mut log, at);
+        let last = Holder::new(0);
+        log.release(at, last).expect("release");
         assert_eq!(log.read(at), Err(ReadError::Released { at }), "{holders} holders");
-        assert_eq!(log.release(at), Err(HoldError::Released { at }), "{holders} holders");
+        assert_eq!(log.release(at, last), Err(HoldError::Released { at }), "{holders} holders");
     }
-}
-
-/// `hold` adds to the holders of a record that still has one.
-pub fn holders_are_added<L: Log>(open: &mut dyn FnMut() -> L, drive: &mut dyn FnMut(&mut L)) {
-    let mut log = open();
-    let at = append(&mut log, b"x", 1);
-    log.hold(at, 2).expect("hold");
-    log.hold(at, 0).expect("hold nothing");
-    drive(&mut log);
-    release(&mut log, at);
-    log.hold(at, 1).expect("hold");
-    (0..2).for_each(|_| release(&mut log, at));
-    assert_eq!(read(&log, at), b"x");
-    release(&mut log, at);
-    assert_eq!(log.hold(at, 1), Err(HoldError::Released { at }));
 }
 
 /// A record that was released before it was written, or never had a holder, is durable as it is.
@@ -163,7 +149,7 @@ pub fn holes_do_not_hold_up_the_watermarks<L: Log>(
     let nobodys = append(&mut log, b"nobody's", 0);
     let late = append(&mut log, b"withdrawn", 2);
     release(&mut log, withdrawn);
-    (0..2).for_each(|_| release(&mut log, late));
+    (0..2).for_each(|holder| log.release(late, Holder::new(holder)).expect("release"));
     drive(&mut log);
     assert_eq!(log.durable(), log.end());
     for at in [withdrawn, nobodys, late] {
@@ -180,7 +166,8 @@ pub fn volatile_records_do_not_hold_up_the_watermarks<L: Log>(
 ) {
     let mut log = open();
     let mut marks = Marks::of(&log);
-    let volatile = log.append_volatile(&[b"vola", b"tile"], 2).expect("append");
+    let two = [Holder::new(0), Holder::new(1)];
+    let volatile = log.append(b"vola", &[b"tile"], &two, Keep::Volatile).expect("append");
     let other = append(&mut log, b"durable", 1);
     drive(&mut log);
     assert_eq!(log.durable(), log.end());
@@ -192,7 +179,7 @@ pub fn volatile_records_do_not_hold_up_the_watermarks<L: Log>(
     drive(&mut log);
     assert!(log.durable() >= safe, "{safe} was promised, durable is {}", log.durable());
     assert_eq!(read(&log, volatile), b"volatile");
-    (0..2).for_each(|_| release(&mut log, volatile));
+    two.into_iter().for_each(|holder| log.release(volatile, holder).expect("release"));
     assert_eq!(log.persist(volatile), Err(HoldError::Released { at: volatile }));
 }
 
@@ -203,15 +190,12 @@ pub fn mistakes_change_nothing<L: Log>(open: &mut dyn FnMut() -> L, drive: &mut 
     drive(&mut log);
     let end = log.end();
     for far in [end, Offset::new(end.get() + 1000), Offset::new(u64::MAX)] {
-        assert_eq!(log.release(far), Err(HoldError::NotAppended { at: far, end }));
-        assert_eq!(log.hold(far, 1), Err(HoldError::NotAppended { at: far, end }));
+        let holder = Holder::new(0);
+        assert_eq!(log.release(far, holder), Err(HoldError::NotAppended { at: far, end }));
+        assert_eq!(log.persist(far), Err(HoldError::NotAppended { at: far, end }));
         assert_eq!(log.read(far), Err(ReadError::NotReadable { at: far, readable: end }));
-        assert_eq!(log.next_held(far), None);
     }
-    log.hold(at, 5).expect("hold");
-    let more = u32::MAX - 5;
-    assert_eq!(log.hold(at, more), Err(HoldError::TooMany { at, holders: 6, more }));
-    (0..6).for_each(|_| release(&mut log, at));
+    release(&mut log, at);
     assert_eq!(log.read(at), Err(ReadError::Released { at }));
     assert_eq!(log.end(), end);
     assert_eq!(log.usage().live_bytes, 0);
@@ -286,7 +270,6 @@ pub fn one_record_pins_no_other<L: Log>(
         }
     }
     assert_eq!(read(&log, pinned), b"unacked");
-    assert_eq!(log.next_held(Offset::ZERO), Some(pinned));
 }
 
 /// One in a hundred of a million records stays: what is held follows what is live.
@@ -310,34 +293,10 @@ pub fn scattered_records_pin_no_other<L: Log>(
     let Usage { live_bytes, held_bytes, records, .. } = log.usage();
     assert_eq!((records, live_bytes), (10_000, 400_000));
     assert!(held_bytes <= 10 * live_bytes, "{held_bytes} held for {live_bytes}");
-    let mut at = start;
     for number in (0..1_000_000).filter(|number| number % 100 == 50) {
-        at = log.next_held(at).expect("a held record");
-        assert_eq!(at.get(), start.get() + number);
+        let at = Offset::new(start.get() + number);
         assert_eq!(read(&log, at), body(number, 40), "record {number}");
-        at = at.next();
     }
-}
-
-/// `next_held` finds each record that has a holder, and no other.
-pub fn held_records_are_walked_in_order<L: Log>(
-    open: &mut dyn FnMut() -> L,
-    drive: &mut dyn FnMut(&mut L),
-) {
-    let mut log = open();
-    assert_eq!(log.next_held(Offset::ZERO), None);
-    let all: Vec<_> = (0..30_000).map(|_| append(&mut log, b"record", 1)).collect();
-    drive(&mut log);
-    let (held, released): (Vec<_>, Vec<_>) =
-        all.into_iter().partition(|at| at.get() % 997 == 0 || at.get() / 100 % 51 == 0);
-    released.into_iter().for_each(|at| release(&mut log, at));
-    let mut walked = Vec::new();
-    let mut from = Offset::ZERO;
-    while let Some(at) = log.next_held(from) {
-        walked.push(at);
-        from = at.next();
-    }
-    assert_eq!(walked, held);
 }
 
 /// Random calls, compared with a map from offset to bytes and holders after each.
@@ -358,7 +317,7 @@ pub fn agrees_with_a_model<L: Log>(open: &mut dyn FnMut() -> L, drive: &mut dyn 
                     };
                     model.append(&mut rng, size as usize);
                 }
-                9 => model.hold(&mut rng),
+                9 => model.persist(&mut rng),
                 10 => drive(&mut model.log),
                 11 => model.read(&mut rng),
                 12 => model.log.sync().expect("sync"),
@@ -392,12 +351,11 @@ impl<L: Log> Model<L> {
         let bytes = body(rng.next(), size);
         let holders = rng.below(4) as u32;
         let cut = rng.below(size as u64 + 1) as usize;
-        let parts = [&bytes[..cut], &bytes[cut..]];
+        let (head, rest) = bytes.split_at(cut.min(HEAD_MAX));
+        let names: Vec<_> = (0..u64::from(holders)).map(Holder::new).collect();
         let want = self.log.end();
-        let got = match rng.below(4) {
-            0 => self.log.append_volatile(&parts, holders),
-            _ => self.log.append(&parts, holders),
-        };
+        let keep = if rng.below(4) == 0 { Keep::Volatile } else { Keep::Durable };
+        let got = self.log.append(head, &[rest], &names, keep);
         assert_eq!(got, Ok(want));
         if holders > 0 {
             self.records.insert(want, (bytes, holders));
@@ -423,16 +381,12 @@ impl<L: Log> Model<L> {
         }
     }
 
-    fn hold(&mut self, rng: &mut Rng) {
-        let (at, more) = (self.pick(rng), rng.below(3) as u32);
-        let want = match self.records.get_mut(&at) {
-            Some((_, holders)) => {
-                *holders += more;
-                Ok(())
-            }
-            None => Err(self.wrong(at)),
-        };
-        assert_eq!(self.log.hold(at, more), want);
+    fn persist(&mut self, rng: &mut Rng) {
+        let at = self.pick(rng);
+        match self.log.persist(at) {
+            Ok(_) => assert!(self.records.contains_key(&at), "{at} has no holder"),
+            Err(error) => assert_eq!(error, self.wrong(at)),
+        }
     }
 
     fn release(&mut self, rng: &mut Rng) {
@@ -441,6 +395,8 @@ impl<L: Log> Model<L> {
     }
 
     fn release_at(&mut self, at: Offset) {
+        let held = self.records.get(&at).map_or(1, |(_, holders)| *holders);
+        let holder = Holder::new(u64::from(held - 1));
         let want = match self.records.get_mut(&at) {
             Some((bytes, 1)) => {
                 self.live_bytes -= bytes.len() as u64;
@@ -453,7 +409,7 @@ impl<L: Log> Model<L> {
             }
             None => Err(self.wrong(at)),
         };
-        assert_eq!(self.log.release(at), want);
+        assert_eq!(self.log.release(at, holder), want);
     }
 
     fn release_all(&mut self, rng: &mut Rng) {
@@ -479,8 +435,6 @@ impl<L: Log> Model<L> {
         } else {
             assert_eq!(got, Err(ReadError::Released { at }));
         }
-        let want = self.records.range(at..).next().map(|(&at, _)| at);
-        assert_eq!(self.log.next_held(at), want);
     }
 
     fn check(&mut self) {
@@ -507,8 +461,10 @@ impl Marks {
     }
 }
 
+/// Appends a record with that many holders, named from 0 on.
 fn append<L: Log>(log: &mut L, bytes: &[u8], holders: u32) -> Offset {
-    match log.append(&[bytes], holders) {
+    let names: Vec<_> = (0..u64::from(holders)).map(Holder::new).collect();
+    match log.append(&[], &[bytes], &names, Keep::Durable) {
         Ok(at) => at,
         Err(error @ (AppendError::TooLarge { .. } | AppendError::Full | AppendError::Failed)) => {
             panic!("append of {} bytes: {error}", bytes.len())
@@ -516,8 +472,9 @@ fn append<L: Log>(log: &mut L, bytes: &[u8], holders: u32) -> Offset {
     }
 }
 
+/// Releases a record of one holder.
 fn release<L: Log>(log: &mut L, at: Offset) {
-    log.release(at).unwrap_or_else(|error| panic!("release of {at}: {error}"));
+    log.release(at, Holder::new(0)).unwrap_or_else(|error| panic!("release of {at}: {error}"));
 }
 
 #[track_caller]

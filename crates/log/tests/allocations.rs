@@ -5,7 +5,9 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use leveret_log::{Log, MemoryLog, Offset};
+use leveret_log::{Holder, Keep, Log, MemoryLog, Offset};
+
+const ONE: [Holder; 1] = [Holder::new(1)];
 
 struct Counting;
 
@@ -51,10 +53,10 @@ fn allocations(work: impl FnOnce()) -> u64 {
 fn flow(log: &mut MemoryLog, size: usize, window: u64) {
     let body = vec![0; size];
     for _ in 0..200_000 {
-        let at = log.append(&[&body[..size / 2], &body[size / 2..]], 1).unwrap();
+        let at = log.append(&body[..8], &[&body[8..]], &ONE, Keep::Durable).unwrap();
         assert_eq!(log.read(at).unwrap().bytes.len(), size);
         if at.get() >= window {
-            log.release(Offset::new(at.get() - window)).unwrap();
+            log.release(Offset::new(at.get() - window), ONE[0]).unwrap();
         }
     }
 }
@@ -76,7 +78,7 @@ fn a_growing_log_allocates_by_block() {
     let body = [0; 1024];
     let count = allocations(|| {
         for _ in 0..128_000 {
-            log.append(&[&body], 1).unwrap();
+            log.append(&[], &[&body], &ONE, Keep::Durable).unwrap();
         }
     });
     // A block is its memory, its entries as they grow (1, 2, 4 ... 128 records) and itself.
@@ -91,9 +93,9 @@ fn a_large_record_allocates_once() {
     let body = vec![0; 1 << 20];
     let mut go = || {
         for _ in 0..1000 {
-            let at = log.append(&[&body], 1).unwrap();
+            let at = log.append(&[], &[&body], &ONE, Keep::Durable).unwrap();
             assert_eq!(log.read(at).unwrap().bytes.len(), body.len());
-            log.release(at).unwrap();
+            log.release(at, ONE[0]).unwrap();
         }
     };
     go();

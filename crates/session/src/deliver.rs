@@ -29,7 +29,7 @@ pub(crate) fn deliver(
             tracing::error!(queue = %delivery.queue, "a record that cannot be read is not delivered");
             continue;
         };
-        let cost = delivery_cost(view.head.body_len);
+        let cost = delivery_cost(view.head.body_len.into());
         let consumer = core.consumers.get(delivery.slot);
         let channel = consumer.and_then(|consumer| channels.get(consumer.channel));
         let (Some(consumer), Some(channel)) = (consumer, channel) else {
@@ -120,7 +120,7 @@ pub(crate) fn got(
         .then(|| properties::with_delivery_count(view.properties, delivery.delivery_count))
         .flatten();
     let properties = rewritten.as_deref().unwrap_or(view.properties);
-    cx.out.put_header(channel.number, 60, view.head.body_len, properties);
+    cx.out.put_header(channel.number, 60, view.head.body_len.into(), properties);
     cx.out.put_body(channel.number, &view.body(), core.frame_max);
     if let Some(unacked) = delivery.unacked {
         channel.unacked.push(Entry {

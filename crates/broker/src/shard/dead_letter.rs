@@ -69,7 +69,7 @@ impl<L: Log> Shard<L> {
                 }
             }
         }
-        self.release(offset);
+        self.release(offset, id);
     }
 
     /// Sends a held dead letter to each target that has not taken it yet, and waits for their answers.
@@ -227,7 +227,7 @@ impl<L: Log> Shard<L> {
         if let Some(hosted) = self.queues.get_mut(&queue)
             && hosted.queue.dead_lettered(offset)
         {
-            self.release(offset);
+            self.release(offset, queue);
             self.touch(queue);
         }
     }

@@ -2,12 +2,12 @@
 //!
 //! Hot path: no allocation per message once warm; one copy of the body, into the log.
 
-use leveret_log::Log;
+use leveret_log::{Holder, Keep, Log};
 use leveret_queue::{Incoming, Time};
 use leveret_topology::{QueueId, Topology};
 use smallvec::SmallVec;
 
-use super::{Shard, note_left, queue_offset, touch};
+use super::{Shard, holder, note_left, queue_offset, touch};
 use crate::message::{
     ChannelId, ConnectionId, Outbox, Publish, Reply, ReplyTo, Settlement, ToSession,
 };
@@ -56,17 +56,13 @@ impl<L: Log> Shard<L> {
     /// Appends the message and puts it into its queues. False when a queue refused it.
     pub(super) fn enqueue(&mut self, publish: &Publish, topology: &Topology, now: Time) -> bool {
         let message = &publish.message;
-        let head = Head::of(message, publish.persistent, now.ms()).encode();
-        let holders = publish.targets.len() as u32;
-        let appended = if message.more().is_empty() {
-            let parts = [&head[..], message.names(), message.properties(), message.body()];
-            self.log.append(&parts, holders)
-        } else {
-            let mut parts: SmallVec<[&[u8]; 16]> = SmallVec::new();
-            parts.extend([&head[..], message.names(), message.properties(), message.body()]);
-            parts.extend(message.more().iter().map(|part| &part[..]));
-            self.log.append(&parts, holders)
-        };
+        let head = Head::of(publish, now.ms()).encode();
+        let holders: SmallVec<[Holder; 4]> = publish.targets.iter().map(|&id| holder(id)).collect();
+        let mut parts: SmallVec<[&[u8]; 16]> = SmallVec::new();
+        parts.extend([message.names(), message.properties(), message.body()]);
+        parts.extend(message.more().iter().map(|part| &part[..]));
+        let keep = Keep::Volatile;
+        let appended = self.log.append(&head, &parts, &holders, keep);
         let at = match appended {
             Ok(at) => at,
             Err(error) => {
@@ -103,7 +99,7 @@ impl<L: Log> Shard<L> {
     ) -> bool {
         if !self.queues.contains_key(&id) && self.hosted(id, topology, now).is_none() {
             // Deleted between routing and now: the message has left with the queue.
-            self.release(incoming.offset);
+            self.release(incoming.offset, id);
             return true;
         }
         let Some(hosted) = self.queues.get_mut(&id) else { return true };

@@ -4,9 +4,9 @@
 
 use leveret_log::Log;
 use leveret_queue::{Left, Offset, Time};
-use leveret_topology::Topology;
+use leveret_topology::{QueueId, Topology};
 
-use super::{Shard, log_offset, note_left, touch};
+use super::{Shard, holder, log_offset, note_left, touch};
 use crate::message::{Outbox, Settle, Settlement};
 
 impl<L: Log> Shard<L> {
@@ -35,11 +35,11 @@ impl<L: Log> Shard<L> {
                 match left {
                     Left::Acked(offset) => {
                         self.counters.acked += 1;
-                        self.release(offset);
+                        self.release(offset, id);
                     }
                     Left::Purged(offset) | Left::Dropped { offset, .. } => {
                         self.counters.dropped += 1;
-                        self.release(offset);
+                        self.release(offset, id);
                     }
                     Left::DeadLetter { offset, reason, held, .. } => {
                         self.counters.dead_lettered += 1;
@@ -55,9 +55,9 @@ impl<L: Log> Shard<L> {
         }
     }
 
-    /// One holder of the record fewer.
-    pub(super) fn release(&mut self, offset: Offset) {
-        if let Err(error) = self.log.release(log_offset(offset)) {
+    /// The queue lets go of the record.
+    pub(super) fn release(&mut self, offset: Offset, queue: QueueId) {
+        if let Err(error) = self.log.release(log_offset(offset), holder(queue)) {
             // A message that leaves a queue twice is a bug of ours: loud in tests, survivable in use.
             debug_assert!(false, "{error}");
             tracing::error!(%error, "a record was released twice");

@@ -126,28 +126,19 @@ impl Block {
         self.entries.get(index).filter(|entry| entry.holders > 0).map(|_| index)
     }
 
-    /// The first offset from `from` on that has a holder.
-    pub(super) fn next_live(&self, first: u64, from: u64) -> Option<u64> {
-        let skip = match &self.offsets {
-            None => from.saturating_sub(first) as usize,
-            Some(offsets) => offsets.partition_point(|&offset| offset < from),
-        };
-        let rest = self.entries.get(skip..)?;
-        let index = skip + rest.iter().position(|entry| entry.holders > 0)?;
-        Some(self.offset(first, index))
-    }
-
     fn offset(&self, first: u64, index: usize) -> u64 {
         self.offsets.as_ref().map_or(first + index as u64, |offsets| offsets[index])
     }
 
-    /// Adds a record whose `parts` have `len` bytes, none if it is a hole. The caller has made room.
-    pub(super) fn push(&mut self, at: u64, parts: &[&[u8]], len: usize, holders: u32) {
+    /// Adds a record whose `head` and `parts` have `len` bytes, none if it is a hole. The caller has
+    /// made room.
+    pub(super) fn push(&mut self, at: u64, head: &[u8], parts: &[&[u8]], len: usize, holders: u32) {
         let runs = self.bytes.get_mut();
         let (run, start);
         if len <= LARGE {
             debug_assert!(self.used + len <= self.capacity, "the caller makes room");
             (run, start) = (runs.frozen.len(), runs.open.len());
+            runs.open.put_slice(head);
             for part in parts {
                 runs.open.put_slice(part);
             }
@@ -156,6 +147,7 @@ impl Block {
         } else {
             (run, start) = own_run(runs, || {
                 let mut bytes = Vec::with_capacity(len);
+                bytes.extend_from_slice(head);
                 parts.iter().for_each(|part| bytes.extend_from_slice(part));
                 Bytes::from(bytes)
             });
@@ -218,7 +210,7 @@ impl Block {
             let len = len as usize;
             if len <= LARGE {
                 let bytes = self.read(index);
-                target.push(at, &[&bytes], len, holders);
+                target.push(at, &bytes, &[], len, holders);
             } else {
                 let bytes = std::mem::take(&mut self.bytes.get_mut().frozen[run as usize]);
                 let (run, start) = own_run(target.bytes.get_mut(), || bytes);
