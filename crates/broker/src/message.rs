@@ -354,6 +354,8 @@ pub enum ToShard {
     Disconnected(ConnectionId),
     /// From the driver: go on with queues whose budget ran out.
     Continue,
+    /// From the driver: the disk of the shard's log has finished something.
+    LogWoke,
     /// Facts about the queues here, for listings. Answered by [`Reply::Queues`].
     List {
         /// Who.

@@ -16,12 +16,14 @@
 //! Where to go next: [`publish`], [`settle`], [`consume`],
 //! [`dead_letter`], [`lifecycle`].
 
+mod cold;
 mod consume;
 mod dead_letter;
 mod history;
 mod lifecycle;
 mod ports;
 mod publish;
+mod recover;
 mod rest;
 mod settle;
 
@@ -30,13 +32,15 @@ use std::collections::BTreeSet;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use leveret_log::{Holder, Log, Usage};
-use leveret_queue::{Left, Offset, Queue, Time};
+use leveret_queue::{Left, Offset, Options, Queue, Time};
 use leveret_topology::{QueueId, Topology};
 
 use crate::message::{Outbox, ToShard, shard_of};
+use cold::{Ahead, Cold};
 use dead_letter::{Awaited, Stuck};
 use history::Histories;
 use ports::Ports;
+pub use recover::Restored;
 use rest::{Rest, Resting};
 
 type Map<K, V> = HashMap<K, V, FixedState>;
@@ -67,6 +71,7 @@ pub struct Shard<L> {
     stuck: BTreeSet<Stuck>,
     counters: Counters,
     resting: Resting,
+    cold: Cold,
     /// What the queues take for their messages, in bytes; sum of [`Hosted::counted_bytes`].
     queue_bytes: u64,
 }
@@ -81,8 +86,23 @@ struct Hosted {
     consumers: Vec<u32>,
     is_touched: bool,
     rest: Rest,
+    ahead: Ahead,
     /// Its part of [`Shard::queue_bytes`].
     counted_bytes: u64,
+}
+
+impl Hosted {
+    fn new(options: Options, now: Time) -> Self {
+        Self {
+            queue: Queue::new(options, now),
+            timer: None,
+            consumers: Vec::new(),
+            is_touched: false,
+            rest: Rest::default(),
+            ahead: Ahead::default(),
+            counted_bytes: 0,
+        }
+    }
 }
 
 /// Totals since the start, for metrics. Plain integers: published by whoever asks, once per turn.
@@ -128,6 +148,7 @@ impl<L: Log> Shard<L> {
             stuck: BTreeSet::new(),
             counters: Counters::default(),
             resting: Resting::default(),
+            cold: Cold::default(),
             queue_bytes: 0,
         }
     }
@@ -189,6 +210,7 @@ impl<L: Log> Shard<L> {
             ToShard::Disconnected(connection) => self.disconnected(connection, now, out),
             // What is to go on was touched at the start of the turn.
             ToShard::Continue => {}
+            ToShard::LogWoke => self.warmed(topology, now, out),
             ToShard::List { reply } => self.list(reply, out),
         }
     }
@@ -227,14 +249,7 @@ impl<L: Log> Shard<L> {
                 return None;
             }
             let options = topology.queue_by_id(id)?.options();
-            let hosted = Hosted {
-                queue: Queue::new(options, now),
-                timer: None,
-                consumers: Vec::new(),
-                is_touched: false,
-                rest: Rest::default(),
-                counted_bytes: 0,
-            };
+            let hosted = Hosted::new(options, now);
             self.queues.insert(id, Box::new(hosted));
             self.touch(id);
         }

@@ -30,6 +30,42 @@ enum Step {
     Expired,
     /// Nothing is ready, or nobody takes it.
     Idle,
+    /// Somebody would take it, but it is not at hand.
+    Cold,
+    /// Its record is damaged.
+    SetAside,
+}
+
+/// Whether a record can be delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// Now.
+    AtHand,
+    /// Not yet: the queue waits with it and with all behind it, so that order is kept.
+    Cold,
+    /// Never: the queue sets the message aside, among the unacked ones but nobody's, and goes on.
+    Damaged,
+}
+
+/// Who brings deliveries to consumers. A closure is one to whom every record is at hand.
+pub trait Deliver {
+    /// Whether the record can be delivered.
+    fn look(&mut self, offset: Offset) -> Record;
+
+    /// The message goes to a consumer. [`look`](Self::look) was asked for it just before.
+    fn deliver(&mut self, delivery: Delivery);
+}
+
+impl<F: FnMut(Delivery)> Deliver for F {
+    #[inline]
+    fn look(&mut self, _: Offset) -> Record {
+        Record::AtHand
+    }
+
+    #[inline]
+    fn deliver(&mut self, delivery: Delivery) {
+        self(delivery);
+    }
 }
 
 impl Queue {
@@ -45,18 +81,16 @@ impl Queue {
     pub fn dispatch(
         &mut self,
         now: Time,
-        deliver: &mut impl FnMut(Delivery),
+        deliver: &mut impl Deliver,
         out: &mut Vec<Left>,
         budget: u32,
     ) -> Dispatched {
         let mut delivered = 0;
         if !self.early.is_empty() {
-            let mut early = std::mem::take(&mut self.early);
-            for assigned in early.drain(..) {
-                self.hand_over(assigned, deliver, out);
-                delivered += 1;
+            delivered = self.hand_over_early(deliver, out);
+            if !self.early.is_empty() {
+                return Dispatched { delivered, more: false, cold: true };
             }
-            self.early = early;
         }
         let mut left = budget;
         while left > 0 {
@@ -69,16 +103,40 @@ impl Queue {
                 }
             }
             left -= 1;
-            match self.assign_next(now, None, out) {
+            match self.assign_next(now, None, deliver, out) {
                 Step::Assigned(assigned) => {
                     self.hand_over(assigned, deliver, out);
                     delivered += 1;
                 }
-                Step::Expired => {}
-                Step::Idle => return Dispatched { delivered, more: false },
+                Step::Expired | Step::SetAside => {}
+                Step::Idle => return Dispatched { delivered, more: false, cold: false },
+                Step::Cold => return Dispatched { delivered, more: false, cold: true },
             }
         }
-        Dispatched { delivered, more: self.wants_dispatch() }
+        Dispatched { delivered, more: self.wants_dispatch(), cold: false }
+    }
+
+    /// Hands out what was assigned early, in order, up to one that is not at hand.
+    #[cold]
+    fn hand_over_early(&mut self, deliver: &mut impl Deliver, out: &mut Vec<Left>) -> u32 {
+        let mut early = std::mem::take(&mut self.early);
+        let mut handed = 0;
+        while let Some(&assigned) = early.get(handed) {
+            match deliver.look(Offset::new(assigned.entry.offset)) {
+                Record::AtHand => self.hand_over(assigned, deliver, out),
+                Record::Cold => break,
+                Record::Damaged => {
+                    // Whoever it was meant for has room again when its gate is next looked at.
+                    if assigned.unacked.is_none() {
+                        self.set_aside(assigned.priority, assigned.entry);
+                    }
+                }
+            }
+            handed += 1;
+        }
+        early.drain(..handed);
+        self.early = early;
+        handed as u32
     }
 
     /// Deliveries to one consumer, as many as `turns` allows. Tells how many were handed out, and how
@@ -87,17 +145,28 @@ impl Queue {
         &mut self,
         turns: Turns,
         now: Time,
-        deliver: &mut impl FnMut(Delivery),
+        deliver: &mut impl Deliver,
         out: &mut Vec<Left>,
         budget: u32,
     ) -> (u32, u32) {
         let Turns { id, consumer_key, no_ack, places, bytes } = turns;
         let (mut handed, mut looked_at, mut taken_bytes) = (0, 0, 0);
         while looked_at < budget && handed < places && taken_bytes < bytes {
+            let Some(&head) = self.ready.peek() else { break };
+            let expired = self.is_expired(head, now);
+            let record =
+                if expired { Record::AtHand } else { deliver.look(Offset::new(head.offset)) };
+            if record == Record::Cold {
+                break;
+            }
             let Some((priority, entry)) = self.ready.pop() else { break };
             looked_at += 1;
-            if self.is_expired(entry, now) {
+            if expired {
                 self.leave(entry, Reason::Expired, out);
+                continue;
+            }
+            if record == Record::Damaged {
+                self.set_aside(priority, entry);
                 continue;
             }
             handed += 1;
@@ -116,12 +185,31 @@ impl Queue {
     }
 
     /// `newest` has just come: it may go out though its time to live is 0.
-    fn assign_next(&mut self, now: Time, newest: Option<Offset>, out: &mut Vec<Left>) -> Step {
+    fn assign_next(
+        &mut self,
+        now: Time,
+        newest: Option<Offset>,
+        deliver: &mut impl Deliver,
+        out: &mut Vec<Left>,
+    ) -> Step {
         let Some(&head) = self.ready.peek() else { return Step::Idle };
         if newest != Some(Offset::new(head.offset)) && self.is_expired(head, now) {
             self.ready.pop();
             self.leave(head, Reason::Expired, out);
             return Step::Expired;
+        }
+        if !self.consumers.any_in_turn() {
+            return Step::Idle;
+        }
+        match deliver.look(Offset::new(head.offset)) {
+            Record::AtHand => {}
+            Record::Cold => return Step::Cold,
+            Record::Damaged => {
+                if let Some((priority, entry)) = self.ready.pop() {
+                    self.set_aside(priority, entry);
+                }
+                return Step::SetAside;
+            }
         }
         let Some((id, consumer)) = self.consumers.take_turn(head.size) else { return Step::Idle };
         let consumer_key = consumer.spec.key;
@@ -135,18 +223,19 @@ impl Queue {
         Step::Assigned(Assigned { entry, unacked, consumer_key, consumer: id, priority })
     }
 
+    /// A message that cannot be read is kept where nobody gets it: it counts as unacked.
+    #[cold]
+    fn set_aside(&mut self, priority: u8, entry: Entry) {
+        self.unacked.insert(entry, priority, None);
+    }
+
     #[inline]
-    fn hand_over(
-        &mut self,
-        assigned: Assigned,
-        deliver: &mut impl FnMut(Delivery),
-        out: &mut Vec<Left>,
-    ) {
+    fn hand_over(&mut self, assigned: Assigned, deliver: &mut impl Deliver, out: &mut Vec<Left>) {
         let Assigned { entry, unacked, consumer_key, .. } = assigned;
         let offset = Offset::new(entry.offset);
         let delivery_count =
             if unacked.is_none() { self.forget(entry) } else { self.extras.delivery_count(entry) };
-        deliver(Delivery {
+        deliver.deliver(Delivery {
             consumer_key,
             unacked,
             offset,
@@ -162,11 +251,13 @@ impl Queue {
     /// Gives ready messages to consumers inside another command; `newest` as in `assign_next`.
     #[cold]
     pub(crate) fn assign_early(&mut self, now: Time, newest: Option<Offset>, out: &mut Vec<Left>) {
+        // Whether it is at hand matters when it is handed out.
+        let mut any = |_: Delivery| {};
         loop {
-            match self.assign_next(now, newest, out) {
+            match self.assign_next(now, newest, &mut any, out) {
                 Step::Assigned(assigned) => self.early.push(assigned),
-                Step::Expired => {}
-                Step::Idle => return,
+                Step::Expired | Step::SetAside => {}
+                Step::Idle | Step::Cold => return,
             }
         }
     }

@@ -101,6 +101,11 @@ impl<T: Copy> Fifo<T> {
         }
     }
 
+    /// From the front to the back.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.front.iter().skip(self.head).chain(self.rest.iter().flatten())
+    }
+
     /// Gives back memory that is kept for speed.
     pub(crate) fn relax(&mut self) {
         self.spare = Vec::new();

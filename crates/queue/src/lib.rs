@@ -39,9 +39,10 @@ mod slab;
 mod unacked;
 
 pub use consumers::{ConsumerId, ConsumerSpec, ConsumerView, ExclusiveInUse};
+pub use dispatch::{Deliver, Record};
 pub use gate::{ChannelLimit, Gate, OutputGauge, delivery_cost};
 pub use message::{
     Delivery, Got, Incoming, Left, Offset, Reason, Refused, Settle, Time, UnackedId,
 };
 pub use options::{Options, Overflow};
-pub use queue::{Counts, Dispatched, Queue, Removed};
+pub use queue::{Counts, Dispatched, Queue, Removed, Settled};

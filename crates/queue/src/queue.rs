@@ -33,6 +33,22 @@ pub struct Dispatched {
     pub delivered: u32,
     /// The budget ended first: call again in the next turn.
     pub more: bool,
+    /// The next message was not at hand: call again when it is. [`Queue::upcoming`] tells what to fetch.
+    pub cold: bool,
+}
+
+/// What became of a message that a consumer settled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settled {
+    /// It was not that consumer's any more.
+    Stale,
+    /// It left the queue.
+    Ended,
+    /// It is back in its place, or left again at once because of a limit.
+    Returned {
+        /// How often it came back, where that counts and did.
+        delivery_count: Option<u32>,
+    },
 }
 
 /// How much is in a queue.
@@ -116,10 +132,7 @@ impl Queue {
         out: &mut Vec<Left>,
     ) -> Result<(), Refused> {
         let Incoming { offset, size, persistent, redelivered, delivery_count, .. } = message;
-        let ttl_ms = match (self.options.message_ttl_ms, message.expiration_ms) {
-            (Some(queue), Some(own)) => Some(queue.min(own)),
-            (queue, own) => queue.or(own),
-        };
+        let ttl_ms = self.ttl_ms(message.expiration_ms);
         let mut entry = Entry::new(offset.get(), size, persistent, redelivered);
         self.persistent += u64::from(persistent);
         if !self.drops_head() && self.would_overflow(size) {
@@ -135,8 +148,7 @@ impl Queue {
             let expires_at = ttl_ms.map(|ms| now.after_ms(ms));
             self.extras.set(&mut entry, expires_at, delivery_count);
         }
-        let priority = self.options.max_priority.map_or(0, |max| message.priority.min(max));
-        self.ready.push_fresh(priority, entry);
+        self.ready.push_fresh(self.capped(message.priority), entry);
         let expires_at_once = ttl_ms == Some(0);
         if expires_at_once || self.is_over_length() {
             self.assign_early(now, Some(offset), out);
@@ -144,6 +156,57 @@ impl Queue {
             self.expire(now, out);
         }
         Ok(())
+    }
+
+    /// Puts a message back that the log kept over a restart: behind those put back before, without
+    /// regard to limits, which hold again from the next command on. Its time to live counts from when
+    /// it was `published`.
+    pub fn restore(&mut self, message: Incoming, published: Time) {
+        let Incoming { offset, size, persistent, redelivered, delivery_count, .. } = message;
+        let mut entry = Entry::new(offset.get(), size, persistent, redelivered);
+        self.persistent += u64::from(persistent);
+        let ttl_ms = self.ttl_ms(message.expiration_ms);
+        if ttl_ms.is_some() || delivery_count > 0 {
+            let expires_at = ttl_ms.map(|ms| published.after_ms(ms));
+            self.extras.set(&mut entry, expires_at, delivery_count);
+        }
+        self.ready.push_fresh(self.capped(message.priority), entry);
+    }
+
+    /// The smaller of the queue's and the message's own time to live.
+    fn ttl_ms(&self, expiration_ms: Option<u64>) -> Option<u64> {
+        match (self.options.message_ttl_ms, expiration_ms) {
+            (Some(queue), Some(own)) => Some(queue.min(own)),
+            (queue, own) => queue.or(own),
+        }
+    }
+
+    fn capped(&self, priority: u8) -> u8 {
+        self.options.max_priority.map_or(0, |max| priority.min(max))
+    }
+
+    /// The next ready messages in about the order they will go out: at most `max` of them, after the
+    /// first `skip`. For reading ahead; the bodies' sizes come with them.
+    pub fn upcoming(&self, skip: usize, max: usize, mut each: impl FnMut(Offset, u32)) {
+        let entries = self.ready.entries().skip(skip).take(max);
+        entries.for_each(|entry| each(Offset::new(entry.offset), entry.size));
+    }
+
+    /// The message that [`get`](Self::get) would take, were it called now. What is expired before it
+    /// leaves.
+    pub fn next_to_get(&mut self, now: Time, out: &mut Vec<Left>) -> Option<Offset> {
+        self.assign_early(now, None, out);
+        self.expire_head(now, out, u32::MAX);
+        self.ready.peek().map(|entry| Offset::new(entry.offset))
+    }
+
+    /// Every message of the queue that may have been delivered, with how often it came back: what is
+    /// to be marked in the log when the process stops.
+    pub fn seen(&self, mut each: impl FnMut(Offset, u32)) {
+        let ready = self.ready.entries().filter(|entry| entry.redelivered());
+        for entry in ready.copied().chain(self.unacked.entries()) {
+            each(Offset::new(entry.offset), self.extras.delivery_count(entry));
+        }
     }
 
     fn refuse(&mut self, entry: Entry, out: &mut Vec<Left>) {
@@ -181,7 +244,7 @@ impl Queue {
         })
     }
 
-    /// Ends an unacked message. False, and nothing happens, when `id` is not that message any more.
+    /// Ends an unacked message. Nothing happens when `id` is not that message any more.
     pub fn settle(
         &mut self,
         id: UnackedId,
@@ -189,8 +252,8 @@ impl Queue {
         how: Settle,
         now: Time,
         out: &mut Vec<Left>,
-    ) -> bool {
-        let Some(message) = self.unacked.take(id, offset.get()) else { return false };
+    ) -> Settled {
+        let Some(message) = self.unacked.take(id, offset.get()) else { return Settled::Stale };
         let requeues = matches!(how, Settle::Requeue { .. });
         if requeues && self.drops_head() && self.would_overflow(message.entry.size) {
             // Before the consumer may take another one: those that came in this turn go out first, as
@@ -206,26 +269,29 @@ impl Queue {
                 out.push(Left::Acked(offset));
             }
             Settle::Reject => self.leave(message.entry, Reason::Rejected, out),
-            Settle::Requeue { counts } => self.requeue(message, counts, now, out),
+            Settle::Requeue { counts } => return self.requeue(message, counts, now, out),
         }
-        true
+        Settled::Ended
     }
 
-    fn requeue(&mut self, message: Out, counts: bool, now: Time, out: &mut Vec<Left>) {
+    fn requeue(&mut self, message: Out, counts: bool, now: Time, out: &mut Vec<Left>) -> Settled {
         let Out { mut entry, priority, .. } = message;
         entry.set_redelivered();
+        let mut delivery_count = None;
         if counts && (self.options.counts_deliveries || self.options.delivery_limit.is_some()) {
             let count = self.extras.delivery_count(entry).saturating_add(1);
             let expires_at = self.extras.expires_at(entry);
             self.extras.set(&mut entry, expires_at, count);
             if self.options.delivery_limit.is_some_and(|limit| count > limit) {
                 self.leave(entry, Reason::DeliveryLimit, out);
-                return;
+                return Settled::Ended;
             }
+            delivery_count = Some(count);
         }
         self.ready.push_returned(priority, entry);
         self.enforce_lengths(out);
         self.expire(now, out);
+        Settled::Returned { delivery_count }
     }
 
     /// A dead letter that was held is safe in all its targets. False when none such is held.

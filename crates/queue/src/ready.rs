@@ -139,6 +139,10 @@ impl Level {
         self.returned.is_empty() && self.fresh.is_empty()
     }
 
+    fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.returned.iter().map(|Returned(entry)| entry).chain(self.fresh.iter())
+    }
+
     fn relax(&mut self) {
         self.fresh.relax();
         if self.returned.is_empty() {
@@ -258,6 +262,12 @@ impl Ready {
         self.len -= 1;
         self.bytes -= u64::from(entry.size);
         Some((priority, entry))
+    }
+
+    /// All of them in about the order they will be popped: what came back is in no order of its own.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = &Entry> {
+        let higher = self.higher.iter().flat_map(|higher| higher.levels.iter().rev());
+        higher.chain([&self.base]).flat_map(Level::entries)
     }
 
     /// Gives back memory that is kept for speed.

@@ -2,13 +2,15 @@
 //!
 //! Hot path ([`Shard::dispatch`]): one read of the log and one push per delivery.
 
+use bytes::Bytes;
 use leveret_amqp::reply::ReplyCode;
-use leveret_log::Log;
-use leveret_queue::{ConsumerSpec, Time};
+use leveret_log::{Log, ReadError};
+use leveret_queue::{ConsumerSpec, Deliver, Offset, Record, Time};
 use leveret_topology::{QueueId, Topology};
 
-use super::ports::Listed;
-use super::{DISPATCH_BUDGET, Shard, describe, log_offset, note_left};
+use super::cold::Parked;
+use super::ports::{Listed, Ports};
+use super::{Counters, DISPATCH_BUDGET, Shard, describe, log_offset, note_left};
 use crate::message::{
     ConnectionId, ConsumerSlot, Delivery, Outbox, Reply, ReplyTo, ToSession, ToShard,
 };
@@ -154,6 +156,14 @@ impl<L: Log> Shard<L> {
             self.ports.flush(reply.connection, out);
         }
         let Some(hosted) = self.queues.get_mut(&id) else { return };
+        if let Some(next) = hosted.queue.next_to_get(now, &mut self.scratch)
+            && self.is_cold(next)
+        {
+            self.note_left(id);
+            self.park(next, Parked::Get { reply, queue: id, no_ack });
+            return;
+        }
+        let Some(hosted) = self.queues.get_mut(&id) else { return };
         let got = hosted.queue.get(now, no_ack, &mut self.scratch);
         super::touch(hosted, id, &mut self.touched);
         let answer = match got {
@@ -188,29 +198,16 @@ impl<L: Log> Shard<L> {
         let Self { queues, log, ports, scratch, left, counters, resting, queue_bytes, .. } = self;
         let Some(hosted) = queues.get_mut(&id) else { return false };
         hosted.is_touched = false;
-        let mut deliver = |found: leveret_queue::Delivery| {
-            let record = match log.read(log_offset(found.offset)) {
-                Ok(record) => record.bytes,
-                Err(error) => {
-                    debug_assert!(false, "{error}");
-                    tracing::error!(%error, "a message could not be read");
-                    return;
-                }
-            };
-            counters.delivered += 1;
-            ports.deliver(found.consumer_key, |slot| Delivery {
-                slot,
-                queue: id,
-                unacked: found.unacked,
-                offset: found.offset,
-                redelivered: found.redelivered,
-                delivery_count: found.delivery_count,
-                record,
-            });
-        };
-        let dispatched = hosted.queue.dispatch(now, &mut deliver, scratch, DISPATCH_BUDGET);
+        let mut out = Out { queue: id, log, ports, counters, record: Bytes::new() };
+        let dispatched = hosted.queue.dispatch(now, &mut out, scratch, DISPATCH_BUDGET);
         note_left(scratch, id, left);
         super::rest::used(hosted, id, now, queue_bytes, resting);
+        let wants_ahead = hosted.ahead.delivered(dispatched.delivered);
+        if dispatched.cold {
+            self.wait_for_disk(id);
+        } else if wants_ahead {
+            self.read_ahead(id, false);
+        }
         self.set_timer(id);
         if dispatched.more {
             self.again.push(id);
@@ -226,5 +223,47 @@ impl<L: Log> Shard<L> {
                 out.session(consumer.connection, ToSession::ConsumerGone { slot: consumer.slot });
             }
         }
+    }
+}
+
+/// Where a queue's deliveries go: each with its record, into the batch of its connection.
+struct Out<'a, L> {
+    queue: QueueId,
+    log: &'a mut L,
+    ports: &'a mut Ports,
+    counters: &'a mut Counters,
+    /// Of the message that was asked for last.
+    record: Bytes,
+}
+
+impl<L: Log> Deliver for Out<'_, L> {
+    #[inline]
+    fn look(&mut self, offset: Offset) -> Record {
+        match self.log.read(log_offset(offset)) {
+            Ok(record) => {
+                self.record = record.bytes;
+                Record::AtHand
+            }
+            Err(ReadError::Cold { .. }) => Record::Cold,
+            Err(error) => {
+                tracing::error!(%error, queue = %self.queue, "a message cannot be read and is set aside");
+                Record::Damaged
+            }
+        }
+    }
+
+    #[inline]
+    fn deliver(&mut self, found: leveret_queue::Delivery) {
+        self.counters.delivered += 1;
+        let record = std::mem::take(&mut self.record);
+        self.ports.deliver(found.consumer_key, |slot| Delivery {
+            slot,
+            queue: self.queue,
+            unacked: found.unacked,
+            offset: found.offset,
+            redelivered: found.redelivered,
+            delivery_count: found.delivery_count,
+            record,
+        });
     }
 }

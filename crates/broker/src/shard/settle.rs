@@ -3,9 +3,11 @@
 //! Hot path: an index into the queue's unacked messages and one release; no allocation.
 
 use leveret_log::Log;
-use leveret_queue::{Left, Offset, Time};
+use leveret_queue::{Left, Offset, Settled, Time};
 use leveret_topology::{QueueId, Topology};
 
+use super::cold::Parked;
+use super::recover::mark;
 use super::{Shard, holder, log_offset, note_left, touch};
 use crate::message::{Outbox, Settle, Settlement};
 
@@ -20,7 +22,12 @@ impl<L: Log> Shard<L> {
                 Settle::Reject => leveret_queue::Settle::Reject,
                 Settle::Requeue { counts } => leveret_queue::Settle::Requeue { counts },
             };
-            hosted.queue.settle(settlement.unacked, settlement.offset, how, now, &mut self.scratch);
+            let Settlement { unacked, offset, .. } = *settlement;
+            let settled = hosted.queue.settle(unacked, offset, how, now, &mut self.scratch);
+            if let Settled::Returned { delivery_count: Some(count) } = settled {
+                // Counts of what is not written are not either.
+                let _ = self.log.mark(log_offset(offset), holder(id), mark(count));
+            }
             touch(hosted, id, &mut self.touched);
             note_left(&mut self.scratch, id, &mut self.left);
         }
@@ -40,6 +47,9 @@ impl<L: Log> Shard<L> {
                     Left::Purged(offset) | Left::Dropped { offset, .. } => {
                         self.counters.dropped += 1;
                         self.release(offset, id);
+                    }
+                    Left::DeadLetter { offset, .. } if self.is_cold(offset) => {
+                        self.park(offset, Parked::Left(id, left));
                     }
                     Left::DeadLetter { offset, reason, held, .. } => {
                         self.counters.dead_lettered += 1;

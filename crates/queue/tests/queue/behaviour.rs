@@ -16,7 +16,7 @@ use std::collections::HashMap;
 
 use leveret_queue::{
     ConsumerId, ConsumerSpec, Delivery, Gate, Incoming, Left, Offset, Options, Overflow, Queue,
-    Settle, Time, UnackedId,
+    Settle, Settled, Time, UnackedId,
 };
 
 struct Script {
@@ -130,7 +130,8 @@ impl Script {
                 let offset: u64 = argument.parse().expect("an offset");
                 let id = self.unacked.remove(&offset).expect("unacked");
                 let offset = Offset::new(offset);
-                assert!(self.queue.settle(id, offset, how, self.now, &mut self.out));
+                let settled = self.queue.settle(id, offset, how, self.now, &mut self.out);
+                assert_ne!(settled, Settled::Stale);
             }
         }
         self.say_left();

@@ -5,7 +5,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use leveret_queue::{
-    ConsumerSpec, Delivery, Gate, Incoming, Left, Offset, Options, Queue, Settle, Time, UnackedId,
+    ConsumerSpec, Delivery, Gate, Incoming, Left, Offset, Options, Queue, Settle, Settled, Time,
+    UnackedId,
 };
 
 thread_local! {
@@ -97,7 +98,8 @@ impl Turns {
 
     fn settle_all(&mut self, how: Settle) {
         for (id, offset) in self.taken.drain(..) {
-            assert!(self.queue.settle(id, offset, how, NOW, &mut self.out));
+            let settled = self.queue.settle(id, offset, how, NOW, &mut self.out);
+            assert_ne!(settled, Settled::Stale);
             self.out.clear();
         }
     }

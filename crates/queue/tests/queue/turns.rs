@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use leveret_queue::{
     ChannelLimit, ConsumerId, ConsumerSpec, Delivery, Gate, Incoming, Left, Offset, OutputGauge,
-    Queue, Settle, Time, UnackedId, delivery_cost,
+    Queue, Settle, Settled, Time, UnackedId, delivery_cost,
 };
 
 use crate::random::{Random, for_each_seed};
@@ -103,7 +103,8 @@ impl Turns {
             1 => Settle::Reject,
             _ => Settle::Requeue { counts: random.chance(50) },
         };
-        assert!(self.queue.settle(id, Offset::new(offset), how, self.now, &mut self.out));
+        let settled = self.queue.settle(id, Offset::new(offset), how, self.now, &mut self.out);
+        assert_ne!(settled, Settled::Stale);
         if key.is_some() {
             let woken = self.gate.channel().settled(1);
             self.wake(woken);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use leveret_queue::{
     ChannelLimit, ConsumerId, ConsumerSpec, Delivery, Gate, Incoming, Left, Offset, Options,
-    OutputGauge, Queue, Refused, Settle, Time, UnackedId, delivery_cost,
+    OutputGauge, Queue, Refused, Settle, Settled, Time, UnackedId, delivery_cost,
 };
 
 use crate::model::{Channel, Consumer, Event, Message, Model};
@@ -240,7 +240,8 @@ impl World {
     fn settle(&mut self, at: usize, how: Settle) {
         // What a late client might try.
         if let Some((id, offset)) = self.stale {
-            let late = self.queue.settle(id, Offset::new(offset), how, self.time(), &mut self.out);
+            let late = self.queue.settle(id, Offset::new(offset), how, self.time(), &mut self.out)
+                != Settled::Stale;
             assert!(!late, "settled {offset} twice");
         }
         if self.model.unacked.is_empty() {
@@ -250,7 +251,8 @@ impl World {
         let (key, Message { offset, .. }) = self.model.unacked[at];
         let channel = key.map(|key| key as usize % CHANNELS);
         let id = self.unacked.remove(&offset).expect("the queue handed it out too");
-        assert!(self.queue.settle(id, Offset::new(offset), how, self.time(), &mut self.out));
+        let settled = self.queue.settle(id, Offset::new(offset), how, self.time(), &mut self.out);
+        assert_ne!(settled, Settled::Stale);
         let mut woken = false;
         if let Some(channel) = channel {
             self.model.channels[channel].unacked -= 1;

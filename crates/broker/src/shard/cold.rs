@@ -1,0 +1,110 @@
+//! Records that are on disk and not in memory: asked for ahead, and what waits for them.
+//!
+//! A turn never waits for a disk. A queue whose next message is cold stops there, in order; a
+//! `basic.get` or a dead letter that needs a cold record is parked. When the log's disk has brought
+//! something, all of them go on.
+//!
+//! A queue that ran into the cold reads ahead: while consumers take what was fetched, the next piece is
+//! on its way. [`Ahead`] counts how much of the queue's front was asked for already.
+
+use leveret_log::{Log, ReadError};
+use leveret_queue::{Left, Offset, Queue, Time};
+use leveret_topology::{QueueId, Topology};
+
+use super::{Shard, log_offset};
+use crate::message::{Outbox, ReplyTo};
+
+/// Bytes that one queue asks for at once, and messages. Small messages lie close together on disk.
+const AHEAD_BYTES: u64 = 1 << 20;
+const AHEAD_MESSAGES: usize = 4096;
+
+/// How much of a queue's front was asked for. Zero for a queue that never ran into the cold.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Ahead {
+    /// Messages from the front on that were asked for and not delivered yet.
+    messages: u32,
+    /// How many the last request was for.
+    asked: u32,
+}
+
+impl Ahead {
+    /// So many were delivered. Returns whether it is time to ask for more.
+    pub(super) fn delivered(&mut self, count: u32) -> bool {
+        self.messages = self.messages.saturating_sub(count);
+        self.asked > 0 && self.messages <= self.asked / 2
+    }
+}
+
+/// What cannot go on before a record is there.
+#[derive(Debug)]
+pub(super) enum Parked {
+    Get { reply: ReplyTo, queue: QueueId, no_ack: bool },
+    Left(QueueId, Left),
+}
+
+/// All that waits for the disk.
+#[derive(Debug, Default)]
+pub(super) struct Cold {
+    queues: Vec<QueueId>,
+    parked: Vec<Parked>,
+}
+
+impl<L: Log> Shard<L> {
+    /// A queue ran into a cold record: asks for it and for what follows.
+    pub(super) fn wait_for_disk(&mut self, id: QueueId) {
+        if !self.cold.queues.contains(&id) {
+            self.cold.queues.push(id);
+        }
+        self.read_ahead(id, true);
+    }
+
+    /// Asks for the next piece of a queue. `is_stopped`: the very front is needed.
+    pub(super) fn read_ahead(&mut self, id: QueueId, is_stopped: bool) {
+        let Some(hosted) = self.queues.get_mut(&id) else { return };
+        let skip = if is_stopped { 0 } else { hosted.ahead.messages as usize };
+        let soon = soon(&hosted.queue, skip);
+        hosted.ahead = match soon.len() as u32 {
+            0 => Ahead::default(),
+            count => Ahead { messages: skip as u32 + count, asked: count },
+        };
+        self.log.fetch(&soon);
+    }
+
+    /// Parks what needs the cold record `at`.
+    pub(super) fn park(&mut self, at: Offset, what: Parked) {
+        self.log.fetch(&[log_offset(at)]);
+        self.cold.parked.push(what);
+    }
+
+    /// Whether the record is on disk only. One that is damaged or gone is not: reading it says so.
+    pub(super) fn is_cold(&self, at: Offset) -> bool {
+        matches!(self.log.read(log_offset(at)), Err(ReadError::Cold { .. }))
+    }
+
+    /// The disk brought something: lets all that waits try again.
+    pub(super) fn warmed(&mut self, topology: &Topology, now: Time, out: &mut Outbox) {
+        for id in std::mem::take(&mut self.cold.queues) {
+            self.touch(id);
+        }
+        for parked in std::mem::take(&mut self.cold.parked) {
+            match parked {
+                Parked::Get { reply, queue, no_ack } => {
+                    self.get(reply, queue, no_ack, topology, now, out);
+                }
+                Parked::Left(id, left) => self.left.push((id, left)),
+            }
+        }
+    }
+}
+
+/// The next messages of a queue that fit one request.
+fn soon(queue: &Queue, skip: usize) -> Vec<leveret_log::Offset> {
+    let (mut soon, mut bytes) = (Vec::new(), 0);
+    queue.upcoming(skip, AHEAD_MESSAGES, |at, size| {
+        if bytes < AHEAD_BYTES {
+            bytes += u64::from(size);
+            soon.push(log_offset(at));
+        }
+    });
+    soon
+}

@@ -1,0 +1,124 @@
+//! Back after a restart: what the log kept goes back into the queues; and what is written down before
+//! a clean stop.
+//!
+//! A mark in the log says what became of a message in a queue: bit 7, it may have been delivered;
+//! bits 0 to 6, how often it came back, 127 for more. Marks are written when a message comes back and
+//! at a clean stop. After a crash nobody knows what was delivered in the last moments, so everything
+//! that comes back then is marked redelivered: a consumer may see the flag on a message that is new,
+//! but never a message for the second time without it.
+
+use leveret_log::{Holder, Log};
+use leveret_queue::{Incoming, Offset, Time};
+use leveret_topology::{QueueId, Topology};
+
+use super::{Hosted, Shard, holder, log_offset, queue_offset, touch};
+use crate::message::shard_of;
+use crate::record::Head;
+
+const SEEN: u8 = 0x80;
+
+/// What came back, in numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Restored {
+    /// Messages, once per queue.
+    pub messages: u64,
+    /// Places in queues that are no more: let go.
+    pub orphans: u64,
+    /// Records whose head cannot be read. They stay in the log and are in no queue.
+    pub damaged: u64,
+}
+
+impl<L: Log> Shard<L> {
+    /// Fills the queues with what the log kept. To be called once, before the first turn. `clean`: the
+    /// process before called [`close`](Self::close), so that the marks tell all.
+    pub fn recover(&mut self, topology: &Topology, clean: bool, now: Time) -> Restored {
+        let Self { log, queues, touched, index, shards, .. } = self;
+        let mut restored = Restored::default();
+        let mut orphans: Vec<(leveret_log::Offset, Holder)> = Vec::new();
+        log.recover(&mut |record| {
+            let Some(head) = Head::decode(record.head) else {
+                restored.damaged += 1;
+                tracing::error!(offset = %record.at, "a record in the log is not a message: left alone");
+                return;
+            };
+            for &(holder, mark) in record.holders {
+                let id = QueueId::new(holder.get());
+                let queue = topology.queue_by_id(id).filter(|queue| queue.durable);
+                let Some(queue) = queue.filter(|_| shard_of(id, *shards) == *index) else {
+                    orphans.push((record.at, holder));
+                    continue;
+                };
+                let hosted = queues
+                    .entry(id)
+                    .or_insert_with(|| Box::new(Hosted::new(queue.options(), now)));
+                let message = incoming(queue_offset(record.at), &head, mark, clean);
+                hosted.queue.restore(message, Time::from_ms(head.published_ms));
+                touch(hosted, id, touched);
+                restored.messages += 1;
+            }
+        });
+        restored.orphans = orphans.len() as u64;
+        for (at, holder) in orphans {
+            if let Err(error) = self.log.release(at, holder) {
+                tracing::error!(%error, "a message of a queue that is gone could not be let go");
+            }
+        }
+        restored
+    }
+
+    /// Before a clean stop, when no more letters come: marks what may have been delivered.
+    /// [`sync`](Self::sync) until [`is_durable`](Self::is_durable) is to follow.
+    pub fn close(&mut self) {
+        let Self { log, queues, .. } = self;
+        for (&id, hosted) in queues.iter() {
+            hosted.queue.seen(|at, count| {
+                // Transient ones take no mark; they are gone anyway.
+                let _ = log.mark(log_offset(at), holder(id), mark(count));
+            });
+        }
+    }
+
+    /// Hands what waits to the disk, and takes in what it has finished.
+    pub fn sync(&mut self) -> Result<(), leveret_log::SyncError> {
+        self.log.sync()
+    }
+
+    /// Whether nothing waits for the disk.
+    pub fn is_durable(&self) -> bool {
+        self.log.durable() == self.log.end() && self.log.usage().unwritten_bytes == 0
+    }
+}
+
+/// The mark of a message that came back so often, 0 for one that was delivered only.
+pub(super) fn mark(delivery_count: u32) -> u8 {
+    SEEN | u8::try_from(delivery_count).unwrap_or(u8::MAX).min(!SEEN)
+}
+
+fn incoming(offset: Offset, head: &Head, mark: u8, clean: bool) -> Incoming {
+    Incoming {
+        offset,
+        size: head.body_len,
+        priority: head.priority,
+        persistent: head.persistent,
+        expiration_ms: head.expiration_ms.map(u64::from),
+        redelivered: !clean || mark & SEEN != 0,
+        delivery_count: u32::from(mark & !SEEN),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_says_how_often_it_came_back() {
+        let offset = Offset::new(7);
+        let head = Head { body_len: 5, ..Head::default() };
+        for (count, want) in [(0, 0), (1, 1), (126, 126), (127, 127), (128, 127), (u32::MAX, 127)] {
+            let message = incoming(offset, &head, mark(count), true);
+            assert_eq!((message.redelivered, message.delivery_count), (true, want), "{count}");
+        }
+        assert!(!incoming(offset, &head, 0, true).redelivered, "nobody saw it");
+        assert!(incoming(offset, &head, 0, false).redelivered, "nobody knows");
+    }
+}
