@@ -79,8 +79,15 @@ impl MemoryAlarm {
     }
 }
 
-/// The reason given with `connection.blocked`, as RabbitMQ words it.
-pub const LOW_ON_MEMORY: &str = "low on memory";
+/// The reason given with `connection.blocked`, as RabbitMQ words it; none when nothing is short.
+pub const fn reason(memory: bool, disk: bool) -> Option<&'static str> {
+    match (memory, disk) {
+        (false, false) => None,
+        (true, false) => Some("low on memory"),
+        (false, true) => Some("low on disk"),
+        (true, true) => Some("low on memory & disk"),
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -5,6 +5,7 @@
 //! - [`connection`]: socket and session. [`listener`].
 //! - [`node`]: all actors. [`mod@serve`]: start and stop. [`control`]: requests of `leveret ctl`.
 
+pub mod alarms;
 pub mod connection;
 pub mod control;
 pub mod listener;

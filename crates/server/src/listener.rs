@@ -121,7 +121,7 @@ async fn serve(node: Arc<Node>, socket: TcpStream, peer: SocketAddr) -> io::Resu
     let session = Session::new(id, Arc::clone(&node.settings), peer, seed, now());
     let connection = Arc::new(Connection::new(id, socket, session)?);
     node.register(id, Recipient::Connection(Arc::clone(&connection)));
-    if node.alarm_is_raised() {
+    if node.alarms.any() {
         with_runner(&node, |runner| runner.run_connection(&connection, Letter::Alarm));
     }
     connection.drive(node).await;

@@ -1,11 +1,11 @@
 //! A node: every actor of the process, and who is who.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
-use leveret_broker::flow::{AlarmChange, MemoryAlarm};
+use leveret_broker::flow::AlarmChange;
 use leveret_broker::message::{ConnectionId, ToMeta, ToSession, ToShard};
 use leveret_broker::{Meta, Shard};
 use leveret_log::MemoryLog;
@@ -14,6 +14,7 @@ use leveret_session::Settings;
 use leveret_topology::Topology;
 use tokio::sync::Notify;
 
+use crate::alarms::Alarms;
 use crate::connection::Connection;
 use crate::runner::Rest;
 use crate::turn::Actor;
@@ -32,10 +33,8 @@ pub struct Node {
     next_connection: AtomicU64,
     /// Bytes that connections hold: input not taken yet, output not written yet.
     connection_bytes: AtomicU64,
-    alarm: Mutex<MemoryAlarm>,
-    alarm_is_raised: AtomicBool,
-    /// Mirror of the alarm's limit, so that a turn need not lock it.
-    memory_limit: AtomicU64,
+    /// What blocks publishers.
+    pub alarms: Alarms,
     /// Of each thread that runs turns.
     rests: Mutex<Vec<Arc<Rest>>>,
     /// Woken when a shard's next timeout comes earlier than it was.
@@ -78,9 +77,7 @@ impl Node {
             recipients: RwLock::new(HashMap::default()),
             next_connection: AtomicU64::new(1),
             connection_bytes: AtomicU64::new(0),
-            alarm: Mutex::new(MemoryAlarm::new(memory_limit)),
-            alarm_is_raised: AtomicBool::new(false),
-            memory_limit: AtomicU64::new(memory_limit),
+            alarms: Alarms::new(memory_limit),
             rests: Mutex::new(Vec::new()),
             timers_changed: Notify::new(),
             settings,
@@ -155,44 +152,15 @@ impl Node {
         self.connection_bytes.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
     }
 
-    /// Whether publishers are blocked.
-    pub fn alarm_is_raised(&self) -> bool {
-        self.alarm_is_raised.load(Ordering::Relaxed)
-    }
-
-    /// The memory watermark in bytes.
-    pub fn memory_limit(&self) -> u64 {
-        self.memory_limit.load(Ordering::Relaxed)
-    }
-
     /// Moves the memory watermark.
     pub fn set_memory_limit(&self, limit: u64) -> Option<AlarmChange> {
-        self.alarm.lock().unwrap_or_else(PoisonError::into_inner).set_limit(limit);
-        self.memory_limit.store(limit, Ordering::Relaxed);
-        self.update_alarm()
+        self.alarms.set_memory_limit(limit);
+        self.alarms.update_memory(|| self.held_bytes())
     }
 
     /// Compares the memory in use with the watermark; cheap when nothing changes.
-    pub fn check_alarm(&self) -> Option<AlarmChange> {
-        let over = self.held_bytes() > self.memory_limit();
-        // While it is raised the exact rule (it falls a little below the limit) decides.
-        if over || self.alarm_is_raised() { self.update_alarm() } else { None }
-    }
-
-    fn update_alarm(&self) -> Option<AlarmChange> {
-        let mut alarm = self.alarm.lock().unwrap_or_else(PoisonError::into_inner);
-        let was_raised = alarm.is_raised();
-        // Measured once more after the flag is seen by all: who freed memory in between looked at the old
-        // flag and left it to us.
-        for _ in 0..2 {
-            alarm.update(self.held_bytes());
-            self.alarm_is_raised.store(alarm.is_raised(), Ordering::SeqCst);
-        }
-        match (was_raised, alarm.is_raised()) {
-            (false, true) => Some(AlarmChange::Raised),
-            (true, false) => Some(AlarmChange::Cleared),
-            _ => None,
-        }
+    pub fn check_memory(&self) -> Option<AlarmChange> {
+        self.alarms.check_memory(|| self.held_bytes())
     }
 }
 

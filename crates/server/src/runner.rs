@@ -14,12 +14,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use leveret_amqp::outbuf::OutBuf;
-use leveret_broker::flow::{AlarmChange, INBOX_LETTERS_MAX, LOW_ON_MEMORY};
+use leveret_broker::flow::{AlarmChange, INBOX_LETTERS_MAX};
 use leveret_broker::message::{
     Outbox, Reply, Settle, Settlement, ToMeta, ToSession, ToShard, shard_of,
 };
 use tokio::sync::Notify;
 
+use crate::alarms::Resource;
 use crate::connection::{Connection, Letter, Workplace};
 use crate::node::{Node, Recipient, now};
 
@@ -160,14 +161,26 @@ impl Runner {
     }
 
     /// Tells every connection that publishers are blocked, or no longer.
-    pub fn announce(&mut self, change: AlarmChange) {
-        match change {
-            AlarmChange::Raised => tracing::warn!(
+    pub fn announce(&mut self, resource: Resource, change: AlarmChange) {
+        let alarms = &self.node.alarms;
+        match (resource, change) {
+            (Resource::Memory, AlarmChange::Raised) => tracing::warn!(
                 held_bytes = self.node.held_bytes(),
-                limit_bytes = self.node.memory_limit(),
+                limit_bytes = alarms.memory_limit(),
                 "memory watermark is reached: publishers are blocked until consumers catch up"
             ),
-            AlarmChange::Cleared => tracing::info!("memory is below its watermark again"),
+            (Resource::Memory, AlarmChange::Cleared) => {
+                tracing::info!("memory is below its watermark again");
+            }
+            (Resource::Disk, AlarmChange::Raised) => tracing::warn!(
+                free_bytes = alarms.disk_free(),
+                limit_bytes = alarms.disk_limit(),
+                "free disk space is below disk_free_limit: publishers are blocked; \
+                 free some space, or let consumers catch up"
+            ),
+            (Resource::Disk, AlarmChange::Cleared) => {
+                tracing::info!("there is enough free disk space again");
+            }
         }
         for connection in self.node.connections() {
             self.post_connection(&connection, Letter::Alarm);
@@ -209,7 +222,7 @@ impl Runner {
         }
         let node = Arc::clone(&self.node);
         // After the letters were picked up: see `Letter::Alarm`.
-        let alarm = node.alarm_is_raised().then_some(LOW_ON_MEMORY);
+        let alarm = node.alarms.reason();
         let mut state = connection.actor.state();
         {
             let topology = node.topology();
@@ -282,8 +295,8 @@ impl Runner {
     }
 
     fn check_alarm(&mut self) {
-        if let Some(change) = self.node.check_alarm() {
-            self.announce(change);
+        if let Some(change) = self.node.check_memory() {
+            self.announce(Resource::Memory, change);
         }
     }
 

@@ -12,6 +12,7 @@ use leveret_session::Settings;
 use leveret_topology::Topology;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::alarms::{Resource, watch_disk};
 use crate::connection::Letter;
 use crate::control::{self, About};
 use crate::listener::{SocketOptions, accept, bind};
@@ -34,6 +35,8 @@ pub struct Options {
     pub topology: Topology,
     /// The memory watermark, in bytes.
     pub memory_limit: u64,
+    /// Free disk space under which publishers are blocked, in bytes.
+    pub disk_free_limit: u64,
     /// For every socket.
     pub sockets: SocketOptions,
     /// The control socket.
@@ -71,8 +74,10 @@ pub fn run(mut options: Options, give_back: fn()) -> anyhow::Result<()> {
         tokio::spawn(rest(Arc::clone(&node), worked, give_back));
         // A watermark of 0 blocks publishers from the start.
         if let Some(change) = node.set_memory_limit(options.memory_limit) {
-            with_runner(&node, |runner| runner.announce(change));
+            with_runner(&node, |runner| runner.announce(Resource::Memory, change));
         }
+        node.alarms.set_disk_limit(options.disk_free_limit);
+        tokio::spawn(watch_disk(Arc::clone(&node), options.about.data_dir.clone()));
         let threads = Arc::new(Threads::start(&node, options.threads, give_back)?);
         let stop = Arc::new(tokio::sync::Notify::new());
         let started = options.about.started;

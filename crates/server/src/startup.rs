@@ -71,6 +71,7 @@ pub(crate) fn options(config: &Config, started: Instant) -> anyhow::Result<Optio
         settings: settings(config, shards),
         topology: topology(config)?,
         memory_limit: config.resources.memory_high_watermark.resolve(memory),
+        disk_free_limit: config.resources.disk_free_limit.resolve(memory),
         sockets: SocketOptions {
             backlog: config.listeners.backlog as i32,
             nodelay: config.listeners.nodelay,

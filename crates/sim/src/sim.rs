@@ -12,7 +12,7 @@
 //! looked at is.
 
 use leveret_amqp::reply::ReplyCode;
-use leveret_broker::flow::LOW_ON_MEMORY;
+use leveret_broker::flow;
 use leveret_broker::message::{ConnectionId, ToSession};
 use leveret_queue::Time;
 
@@ -486,7 +486,7 @@ impl Sim {
 
 /// The letter that tells a session of the alarm.
 fn blocked(is_raised: bool) -> ToSession {
-    ToSession::Blocked(is_raised.then_some(LOW_ON_MEMORY))
+    ToSession::Blocked(flow::reason(is_raised, false))
 }
 
 impl Event {

@@ -9,6 +9,7 @@ use leveret_topology::{Hashing, PasswordHash, QueueId};
 use serde_json::{Value, json};
 
 use super::{About, Asker, lists};
+use crate::alarms::Resource;
 use crate::connection::Letter;
 use crate::node::Node;
 use crate::runner::with_runner;
@@ -167,7 +168,7 @@ pub(super) async fn answer(
             };
             if let Some(change) = node.set_memory_limit(limit) {
                 with_runner(node, |runner| {
-                    runner.announce(change);
+                    runner.announce(Resource::Memory, change);
                     runner.work();
                 });
             }
@@ -243,7 +244,7 @@ fn status(node: &Arc<Node>, about: &About) -> Result<Value, Fault> {
     let (files, files_max) = open_files();
     let disk_free = rustix::fs::statvfs(&about.data_dir)
         .map_or(0, |stat| stat.f_bavail.saturating_mul(stat.f_frsize));
-    let alarms = if node.alarm_is_raised() { vec!["memory".to_owned()] } else { Vec::new() };
+    let alarms = node.alarms.raised().into_iter().map(|it| it.name().to_owned()).collect();
     let listeners = about.listeners.iter().map(|address| Listening {
         interface: address.ip().to_string(),
         port: address.port(),
@@ -264,7 +265,7 @@ fn status(node: &Arc<Node>, about: &About) -> Result<Value, Fault> {
         alarms,
         memory_bytes: resident_bytes(),
         message_bytes: node.held_bytes(),
-        memory_limit_bytes: node.memory_limit(),
+        memory_limit_bytes: node.alarms.memory_limit(),
         disk_free_bytes: disk_free,
         file_descriptors: files,
         file_descriptors_limit: files_max,

@@ -1,0 +1,217 @@
+//! The node's two alarms, memory and disk, and what it does about them.
+//!
+//! Either blocks publishers, consumers never: what they take is what ends the alarm. Memory is
+//! compared with its watermark after every turn that changed it; free disk space is asked of the
+//! system now and then ([`watch_disk`]), more often when it is short.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use leveret_broker::flow::{self, AlarmChange, MemoryAlarm};
+
+use crate::node::Node;
+use crate::runner::with_runner;
+
+const MEMORY: u8 = 1;
+const DISK: u8 = 2;
+
+/// Which of the two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resource {
+    /// The memory watermark.
+    Memory,
+    /// The limit of free disk space.
+    Disk,
+}
+
+impl Resource {
+    /// RabbitMQ's name for the alarm.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Disk => "disk",
+        }
+    }
+}
+
+/// State of both alarms. Flags can be read without a lock.
+#[derive(Debug)]
+pub struct Alarms {
+    memory: Mutex<MemoryAlarm>,
+    /// [`MEMORY`] and [`DISK`].
+    raised: AtomicU8,
+    /// Mirror of the memory alarm's limit, so that a turn need not lock it.
+    memory_limit: AtomicU64,
+    disk_limit: AtomicU64,
+    /// As last asked for; `u64::MAX` before.
+    disk_free: AtomicU64,
+}
+
+impl Alarms {
+    pub(crate) fn new(memory_limit: u64) -> Self {
+        Self {
+            memory: Mutex::new(MemoryAlarm::new(memory_limit)),
+            raised: AtomicU8::new(0),
+            memory_limit: AtomicU64::new(memory_limit),
+            disk_limit: AtomicU64::new(0),
+            disk_free: AtomicU64::new(u64::MAX),
+        }
+    }
+
+    /// Whether publishers are blocked.
+    pub fn any(&self) -> bool {
+        self.raised.load(Ordering::Relaxed) != 0
+    }
+
+    /// The reason for `connection.blocked`, if there is one.
+    pub fn reason(&self) -> Option<&'static str> {
+        let raised = self.raised.load(Ordering::Relaxed);
+        flow::reason(raised & MEMORY != 0, raised & DISK != 0)
+    }
+
+    /// Those that are raised.
+    pub fn raised(&self) -> Vec<Resource> {
+        let raised = self.raised.load(Ordering::Relaxed);
+        let all = [(MEMORY, Resource::Memory), (DISK, Resource::Disk)];
+        all.into_iter().filter(|(bit, _)| raised & bit != 0).map(|(_, alarm)| alarm).collect()
+    }
+
+    /// The memory watermark in bytes.
+    pub fn memory_limit(&self) -> u64 {
+        self.memory_limit.load(Ordering::Relaxed)
+    }
+
+    /// Free disk space under which publishers are blocked, in bytes.
+    pub fn disk_limit(&self) -> u64 {
+        self.disk_limit.load(Ordering::Relaxed)
+    }
+
+    /// Free disk space when it was last looked at, in bytes; none before.
+    pub fn disk_free(&self) -> Option<u64> {
+        Some(self.disk_free.load(Ordering::Relaxed)).filter(|&free| free != u64::MAX)
+    }
+
+    pub(crate) fn set_memory_limit(&self, limit: u64) {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner).set_limit(limit);
+        self.memory_limit.store(limit, Ordering::Relaxed);
+    }
+
+    /// Cheap when nothing changes. `held` measures the memory in use.
+    pub(crate) fn check_memory(&self, held: impl Fn() -> u64) -> Option<AlarmChange> {
+        let over = held() > self.memory_limit();
+        // While it is raised the exact rule (it falls a little below the limit) decides.
+        let is_raised = self.raised.load(Ordering::Relaxed) & MEMORY != 0;
+        if over || is_raised { self.update_memory(held) } else { None }
+    }
+
+    pub(crate) fn update_memory(&self, held: impl Fn() -> u64) -> Option<AlarmChange> {
+        let mut alarm = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let was_raised = alarm.is_raised();
+        // Measured once more after the flag is seen by all: who freed memory in between looked at the old
+        // flag and left it to us.
+        for _ in 0..2 {
+            alarm.update(held());
+            self.set(MEMORY, alarm.is_raised());
+        }
+        change(was_raised, alarm.is_raised())
+    }
+
+    /// Another limit, effective at the next look.
+    pub fn set_disk_limit(&self, limit: u64) {
+        self.disk_limit.store(limit, Ordering::Relaxed);
+    }
+
+    /// So much is free now.
+    pub(crate) fn update_disk(&self, free: u64) -> Option<AlarmChange> {
+        self.disk_free.store(free, Ordering::Relaxed);
+        let is_short = free < self.disk_limit();
+        change(self.set(DISK, is_short), is_short)
+    }
+
+    /// Sets a flag and tells what it was.
+    fn set(&self, bit: u8, on: bool) -> bool {
+        let before = match on {
+            true => self.raised.fetch_or(bit, Ordering::SeqCst),
+            false => self.raised.fetch_and(!bit, Ordering::SeqCst),
+        };
+        before & bit != 0
+    }
+}
+
+fn change(was: bool, is: bool) -> Option<AlarmChange> {
+    match (was, is) {
+        (false, true) => Some(AlarmChange::Raised),
+        (true, false) => Some(AlarmChange::Cleared),
+        _ => None,
+    }
+}
+
+/// How often free space is asked for, when there is plenty and when there is not.
+const RELAXED: Duration = Duration::from_secs(10);
+const TENSE: Duration = Duration::from_millis(500);
+
+/// Looks at the free space of the data directory's file system for as long as the node lives.
+pub async fn watch_disk(node: Arc<Node>, dir: PathBuf) {
+    let mut failed = false;
+    loop {
+        match free_bytes(&dir) {
+            Ok(free) => {
+                failed = false;
+                look(&node, free);
+            }
+            Err(error) if !failed => {
+                failed = true;
+                tracing::warn!(%error, dir = %dir.display(), "free disk space cannot be told");
+            }
+            Err(_) => {}
+        }
+        let alarms = &node.alarms;
+        let is_tense = alarms.disk_free().is_some_and(|free| free / 4 < alarms.disk_limit());
+        tokio::time::sleep(if is_tense { TENSE } else { RELAXED }).await;
+    }
+}
+
+/// Compares free space with its limit, and tells publishers when that changes something.
+pub fn look(node: &Arc<Node>, free: u64) {
+    if let Some(change) = node.alarms.update_disk(free) {
+        with_runner(node, |runner| {
+            runner.announce(Resource::Disk, change);
+            runner.work();
+        });
+    }
+}
+
+/// Bytes that this user may still write to the file system of `dir`.
+pub fn free_bytes(dir: &Path) -> std::io::Result<u64> {
+    let stat = rustix::fs::statvfs(dir)?;
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reason_names_what_is_short() {
+        let alarms = Alarms::new(1000);
+        alarms.set_disk_limit(50);
+        assert_eq!(alarms.reason(), None);
+        assert_eq!(alarms.update_disk(49), Some(AlarmChange::Raised));
+        assert_eq!(alarms.update_disk(10), None);
+        assert_eq!(alarms.reason(), Some("low on disk"));
+        assert_eq!(alarms.check_memory(|| 1001), Some(AlarmChange::Raised));
+        assert_eq!(alarms.reason(), Some("low on memory & disk"));
+        assert_eq!(alarms.raised(), [Resource::Memory, Resource::Disk]);
+        assert_eq!(alarms.update_disk(50), Some(AlarmChange::Cleared));
+        assert_eq!(alarms.reason(), Some("low on memory"));
+        assert_eq!(alarms.check_memory(|| 0), Some(AlarmChange::Cleared));
+        assert!(!alarms.any());
+    }
+
+    #[test]
+    fn the_system_tells_what_is_free() {
+        assert!(free_bytes(Path::new("/")).expect("statvfs") > 0);
+    }
+}
