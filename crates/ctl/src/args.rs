@@ -317,4 +317,10 @@ pub enum Command {
         #[arg(required = true, num_args = 1..=2, value_names = ["FRACTION|absolute", "BYTES"])]
         threshold: Vec<String>,
     },
+    /// Set the free disk space under which publishers are blocked, until the next start
+    SetDiskFreeLimit {
+        /// Bytes, with or without a unit, or: mem_relative FRACTION of the machine's memory
+        #[arg(required = true, num_args = 1..=2, value_names = ["BYTES|mem_relative", "FRACTION"])]
+        threshold: Vec<String>,
+    },
 }

@@ -185,6 +185,8 @@ pub enum Request {
     },
     /// Answered with null.
     SetVmMemoryHighWatermark(Watermark),
+    /// Answered with null.
+    SetDiskFreeLimit(Watermark),
 }
 
 /// Which columns of a node-wide list.
@@ -245,7 +247,7 @@ pub struct Policy {
     pub definition: Value,
 }
 
-/// A memory threshold.
+/// A threshold of memory or of free disk space.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Watermark {

@@ -268,6 +268,10 @@ fn plan(command: Command, common: &Common) -> Result<Plan, Fault> {
             format!("Setting memory threshold on the node to {} ...", threshold.join(" ")),
             Request::SetVmMemoryHighWatermark(watermark(&threshold)?),
         ),
+        Command::SetDiskFreeLimit { threshold } => done(
+            format!("Setting disk free limit on the node to {} ...", threshold.join(" ")),
+            Request::SetDiskFreeLimit(disk_limit(&threshold)?),
+        ),
         Command::Stop { .. }
         | Command::AwaitStartup
         | Command::Version
@@ -314,6 +318,21 @@ fn watermark(words: &[String]) -> Result<Watermark, Fault> {
             _ => refused("The threshold should be a fraction between 0.0 and 1.0"),
         },
         _ => Err(Fault::new(Code::Usage, "expected <fraction> or absolute <bytes>")),
+    }
+}
+
+/// A number of bytes with or without a unit, or `mem_relative` and a part of the memory.
+fn disk_limit(words: &[String]) -> Result<Watermark, Fault> {
+    match words {
+        [relative, part] if relative == "mem_relative" => match part.parse::<f64>() {
+            Ok(part) if (0.0..=1000.0).contains(&part) => Ok(Watermark::Relative(part)),
+            _ => Err(Fault::new(Code::Data, "The fraction should be a number, 0.0 or more")),
+        },
+        [bytes] => match bytes_of(bytes) {
+            Some(bytes) => Ok(Watermark::Absolute(bytes)),
+            None => Err(Fault::new(Code::Data, "Invalid units.")),
+        },
+        _ => Err(Fault::new(Code::Usage, "expected <bytes> or mem_relative <fraction>")),
     }
 }
 
@@ -484,6 +503,22 @@ mod tests {
         check("absolute 4096",  Some(Watermark::Absolute(4096)));
         check("absolute 1XB",   None);
         check("absolute",       None);
+    }
+
+    #[test]
+    #[rustfmt::skip] // a table
+    fn disk_limits() {
+        for (words, want) in [
+            ("50MB",                Some(Watermark::Absolute(50_000_000))),
+            ("1024",                Some(Watermark::Absolute(1024))),
+            ("mem_relative 1.5",    Some(Watermark::Relative(1.5))),
+            ("mem_relative -1",     None),
+            ("lots",                None),
+            ("absolute 5",          None),
+        ] {
+            let words: Vec<_> = words.split(' ').map(str::to_owned).collect();
+            assert_eq!(disk_limit(&words).ok(), want, "{words:?}");
+        }
     }
 
     #[track_caller]

@@ -63,6 +63,24 @@ fn consume(client: &mut Connection, channel: u16, seen: &mut Vec<u64>, enough: u
 }
 
 #[test]
+fn too_little_free_disk_space_blocks_publishers() {
+    let broker = Broker::with(&["disk_free_limit.absolute=1PB"]);
+    let mut publisher = Publisher::new(&broker, "q");
+    publisher.send(&numbered(0), 1);
+    wait_until(PATIENCE, "the publisher is told", || {
+        publisher.read(Duration::from_millis(10));
+        publisher.client.is_blocked()
+    });
+    assert_eq!(publisher.blocked, ["low on disk"]);
+    assert_eq!(broker.json(&["status"])["alarms"][0], "disk");
+    broker.told(&["set_disk_free_limit", "1MB"]);
+    wait_until(PATIENCE, "the alarm is over and the message confirmed", || {
+        publisher.read(Duration::from_millis(10));
+        !publisher.client.is_blocked() && publisher.confirmed == 1
+    });
+}
+
+#[test]
 fn the_alarm_blocks_publishers_alone_and_nothing_is_lost() {
     let broker = Broker::with(&["vm_memory_high_watermark.absolute=20MiB"]);
     let mut other = Publisher::new(&broker, "other");

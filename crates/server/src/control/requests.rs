@@ -9,7 +9,7 @@ use leveret_topology::{Hashing, PasswordHash, QueueId};
 use serde_json::{Value, json};
 
 use super::{About, Asker, lists};
-use crate::alarms::Resource;
+use crate::alarms::{Resource, free_bytes, look};
 use crate::connection::Letter;
 use crate::node::Node;
 use crate::runner::with_runner;
@@ -174,6 +174,16 @@ pub(super) async fn answer(
             }
             Ok(Value::Null)
         }
+        Request::SetDiskFreeLimit(limit) => {
+            node.alarms.set_disk_limit(match limit {
+                Watermark::Absolute(bytes) => bytes,
+                Watermark::Relative(part) => (about.machine_memory as f64 * part.max(0.0)) as u64,
+            });
+            let free = free_bytes(&about.data_dir)
+                .map_err(|error| Fault::new(Code::Software, error.to_string()))?;
+            look(node, free);
+            Ok(Value::Null)
+        }
     }
 }
 
@@ -242,8 +252,7 @@ fn close_all(node: &Arc<Node>, vhost: Option<&str>, limit: u64, reason: &str) ->
 fn status(node: &Arc<Node>, about: &About) -> Result<Value, Fault> {
     let topology = node.topology();
     let (files, files_max) = open_files();
-    let disk_free = rustix::fs::statvfs(&about.data_dir)
-        .map_or(0, |stat| stat.f_bavail.saturating_mul(stat.f_frsize));
+    let disk_free = free_bytes(&about.data_dir).unwrap_or(0);
     let alarms = node.alarms.raised().into_iter().map(|it| it.name().to_owned()).collect();
     let listeners = about.listeners.iter().map(|address| Listening {
         interface: address.ip().to_string(),
@@ -267,6 +276,7 @@ fn status(node: &Arc<Node>, about: &About) -> Result<Value, Fault> {
         message_bytes: node.held_bytes(),
         memory_limit_bytes: node.alarms.memory_limit(),
         disk_free_bytes: disk_free,
+        disk_limit_bytes: node.alarms.disk_limit(),
         file_descriptors: files,
         file_descriptors_limit: files_max,
         threads: about.threads as u32,
