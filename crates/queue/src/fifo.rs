@@ -3,15 +3,17 @@
 //! A backlog of millions neither doubles a buffer (a stall and twice the memory at the worst moment) nor
 //! keeps it afterwards: blocks are freed as they are emptied. One emptied block is kept, so that a
 //! queue of steady length does not allocate. A short queue lives in `front`, which grows like any vector.
+//! Far behind the front blocks are *packed*: what is alike in neighbours is written once, so that a long
+//! backlog costs next to nothing per message.
 //!
 //! ```text
 //!   front            rest
-//!   [ . . . 4 5 6 ]  [ 7 ... 262 ]  [ 263 ... ]
-//!           ^ head                          ^ pushed here
+//!   [ . . . 4 5 6 ]  [ 7 ... 262 ]  ( 263 ... )  ( ... )  [ ... ]  [ ... ]
+//!           ^ head     open           packed      packed    open     pushed here
 //! ```
 //!
 //! Invariants: `front` is empty only when everything is; every block of `rest` has elements;
-//! `head < front.len()` unless empty, then both are 0.
+//! `head < front.len()` unless empty, then both are 0; the last block of `rest` is open.
 
 use std::collections::VecDeque;
 
@@ -21,21 +23,56 @@ const BLOCK: usize = 256;
 /// Blocks whose directory may stay after a backlog is gone.
 const DIRECTORY_KEPT: usize = 64;
 
+/// What a packed block takes beside its bytes: its place in the directory and the allocator's rounding.
+const PACKED_COST: usize = 40;
+
+/// Blocks behind the front that stay open, so that a queue of some thousand messages never packs.
+const OPEN_MIN: usize = 16;
+
+/// What blocks can be packed of.
+pub(crate) trait Pack: Sized {
+    /// As few bytes as can be.
+    fn pack(block: &[Self]) -> Box<[u8]>;
+
+    /// Appends what [`pack`](Self::pack) was given.
+    fn unpack(bytes: &[u8], into: &mut Vec<Self>);
+}
+
 #[derive(Debug)]
 pub(crate) struct Fifo<T> {
     front: Vec<T>,
     head: usize,
-    rest: VecDeque<Vec<T>>,
+    rest: VecDeque<Block<T>>,
     spare: Vec<T>,
+    packed: Packed,
+}
+
+#[derive(Debug)]
+enum Block<T> {
+    Open(Vec<T>),
+    Packed(Box<[u8]>),
+}
+
+/// How much of a fifo is packed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Packed {
+    blocks: usize,
+    bytes: usize,
 }
 
 impl<T> Default for Fifo<T> {
     fn default() -> Self {
-        Self { front: Vec::new(), head: 0, rest: VecDeque::new(), spare: Vec::new() }
+        Self {
+            front: Vec::new(),
+            head: 0,
+            rest: VecDeque::new(),
+            spare: Vec::new(),
+            packed: Packed::default(),
+        }
     }
 }
 
-impl<T: Copy> Fifo<T> {
+impl<T: Copy + Pack> Fifo<T> {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.front.is_empty()
@@ -48,7 +85,10 @@ impl<T: Copy> Fifo<T> {
 
     #[inline]
     pub(crate) fn push_back(&mut self, value: T) {
-        let mut tail = self.rest.back_mut().unwrap_or(&mut self.front);
+        let mut tail = match self.rest.back_mut() {
+            Some(Block::Open(tail)) => tail,
+            _ => &mut self.front,
+        };
         if tail.len() == tail.capacity() {
             tail = self.make_room();
         }
@@ -74,8 +114,28 @@ impl<T: Copy> Fifo<T> {
         if block.capacity() == 0 {
             block.reserve_exact(BLOCK);
         }
-        self.rest.push_back(block);
-        self.rest.back_mut().expect("just pushed")
+        self.rest.push_back(Block::Open(block));
+        if self.rest.len() > OPEN_MIN {
+            self.pack(self.rest.len() - 2);
+        }
+        match self.rest.back_mut() {
+            Some(Block::Open(tail)) => tail,
+            _ => unreachable!("just pushed"),
+        }
+    }
+
+    /// Packs a full block; its memory is the next spare one.
+    fn pack(&mut self, at: usize) {
+        let Some(Block::Open(block)) = self.rest.get_mut(at) else { return };
+        let mut block = std::mem::take(block);
+        let packed = T::pack(&block);
+        self.packed.blocks += 1;
+        self.packed.bytes += packed.len();
+        self.rest[at] = Block::Packed(packed);
+        block.clear();
+        if self.spare.capacity() == 0 {
+            self.spare = block;
+        }
     }
 
     #[inline]
@@ -91,10 +151,19 @@ impl<T: Copy> Fifo<T> {
     fn next_block(&mut self) {
         self.front.clear();
         self.head = 0;
-        let Some(block) = self.rest.pop_front() else { return };
-        let emptied = std::mem::replace(&mut self.front, block);
-        if self.spare.capacity() == 0 && emptied.capacity() >= BLOCK {
-            self.spare = emptied;
+        match self.rest.pop_front() {
+            None => return,
+            Some(Block::Packed(packed)) => {
+                self.packed.blocks -= 1;
+                self.packed.bytes -= packed.len();
+                T::unpack(&packed, &mut self.front);
+            }
+            Some(Block::Open(block)) => {
+                let emptied = std::mem::replace(&mut self.front, block);
+                if self.spare.capacity() == 0 && emptied.capacity() >= BLOCK {
+                    self.spare = emptied;
+                }
+            }
         }
         if self.rest.is_empty() && self.rest.capacity() > DIRECTORY_KEPT {
             self.rest = VecDeque::new();
@@ -102,8 +171,23 @@ impl<T: Copy> Fifo<T> {
     }
 
     /// From the front to the back.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
-        self.front.iter().skip(self.head).chain(self.rest.iter().flatten())
+    pub(crate) fn iter(&self) -> impl Iterator<Item = T> {
+        let rest = self.rest.iter().flat_map(|block| match block {
+            Block::Open(block) => block.clone(),
+            Block::Packed(packed) => {
+                let mut block = Vec::with_capacity(BLOCK);
+                T::unpack(packed, &mut block);
+                block
+            }
+        });
+        self.front.iter().skip(self.head).copied().chain(rest)
+    }
+
+    /// Bytes that packed blocks take, and how many elements are in them.
+    #[inline]
+    pub(crate) fn packed(&self) -> (u64, u64) {
+        let bytes = self.packed.bytes + self.packed.blocks * PACKED_COST;
+        (bytes as u64, (self.packed.blocks * BLOCK) as u64)
     }
 
     /// Gives back memory that is kept for speed.
@@ -119,8 +203,17 @@ impl<T: Copy> Fifo<T> {
     pub(crate) fn allocated(&self) -> usize {
         let elements = self.front.capacity()
             + self.spare.capacity()
-            + self.rest.iter().map(Vec::capacity).sum::<usize>();
-        elements * size_of::<T>() + self.rest.capacity() * size_of::<Vec<T>>()
+            + self
+                .rest
+                .iter()
+                .map(|block| match block {
+                    Block::Open(block) => block.capacity(),
+                    Block::Packed(_) => 0,
+                })
+                .sum::<usize>();
+        elements * size_of::<T>()
+            + self.rest.capacity() * size_of::<Block<T>>()
+            + self.packed().0 as usize
     }
 }
 
@@ -128,9 +221,25 @@ impl<T: Copy> Fifo<T> {
 mod tests {
     use super::*;
 
+    macro_rules! packed_as_it_is {
+        ($($number:ty),*) => {$(
+            impl Pack for $number {
+                fn pack(block: &[Self]) -> Box<[u8]> {
+                    block.iter().flat_map(|number| number.to_le_bytes()).collect()
+                }
+
+                fn unpack(bytes: &[u8], into: &mut Vec<Self>) {
+                    let numbers = bytes.chunks_exact(size_of::<Self>());
+                    into.extend(numbers.map(|one| Self::from_le_bytes(one.try_into().unwrap())));
+                }
+            }
+        )*};
+    }
+    packed_as_it_is!(u64, u128);
+
     #[test]
     fn order_is_kept_across_blocks() {
-        for keep in [0, 1, 3, 100, 255, 256, 257, 600, 5_000] {
+        for keep in [0, 1, 3, 100, 255, 256, 257, 600, 4_300, 5_000, 9_000] {
             let mut fifo = Fifo::default();
             let (mut pushed, mut popped) = (0_u64, 0_u64);
             while pushed < 20_000 {
@@ -142,6 +251,9 @@ mod tests {
                     popped += 1;
                 }
                 assert_eq!(fifo.is_empty(), pushed == popped);
+                if pushed % 977 == 0 {
+                    assert!(fifo.iter().eq(popped..pushed));
+                }
             }
             while let Some(value) = fifo.pop_front() {
                 assert_eq!(value, popped);

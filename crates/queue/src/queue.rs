@@ -204,7 +204,7 @@ impl Queue {
     /// to be marked in the log when the process stops.
     pub fn seen(&self, mut each: impl FnMut(Offset, u32)) {
         let ready = self.ready.entries().filter(|entry| entry.redelivered());
-        for entry in ready.copied().chain(self.unacked.entries()) {
+        for entry in ready.chain(self.unacked.entries()) {
             each(Offset::new(entry.offset), self.extras.delivery_count(entry));
         }
     }
@@ -433,7 +433,7 @@ impl Queue {
     /// About how many bytes the queue takes for the messages in it. Their bodies are the log's.
     #[inline]
     pub fn message_bytes(&self) -> u64 {
-        let ready = self.ready.len() * (size_of::<Entry>() as u64 + 1);
+        let ready = self.ready.allocated_bytes();
         let unacked = self.unacked.len() * Unacked::MESSAGE_BYTES;
         ready + unacked + self.extras.bytes()
     }

@@ -18,7 +18,7 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use crate::fifo::Fifo;
+use crate::fifo::{Fifo, Pack};
 
 /// Entries a heap may keep room for after it was emptied.
 const RETURNED_KEPT: usize = 1_024;
@@ -82,6 +82,93 @@ impl Entry {
     }
 }
 
+/// One column after the other, each as a first value and what changes from entry to entry; a column in
+/// which every step is the same is one step.
+///
+/// ```text
+///   count | offset, steps | size, steps | bits, steps        steps: 0 step | 1 step step ...
+/// ```
+impl Pack for Entry {
+    fn pack(block: &[Self]) -> Box<[u8]> {
+        let mut out = Vec::with_capacity(64);
+        put(&mut out, block.len() as u64);
+        put_column(&mut out, block, |entry| entry.offset);
+        put_column(&mut out, block, |entry| entry.size.into());
+        put_column(&mut out, block, |entry| entry.bits.into());
+        out.into()
+    }
+
+    fn unpack(mut bytes: &[u8], into: &mut Vec<Self>) {
+        let (start, count) = (into.len(), take(&mut bytes) as usize);
+        into.resize(start + count, Self { offset: 0, size: 0, bits: 0 });
+        let block = &mut into[start..];
+        take_column(&mut bytes, block, |entry, value| entry.offset = value);
+        take_column(&mut bytes, block, |entry, value| entry.size = value as u32);
+        take_column(&mut bytes, block, |entry, value| entry.bits = value as u32);
+    }
+}
+
+fn put_column(out: &mut Vec<u8>, block: &[Entry], value: impl Fn(&Entry) -> u64) {
+    let Some(first) = block.first().map(&value) else { return };
+    put(out, first);
+    let steps = || block.windows(2).map(|pair| value(&pair[1]).wrapping_sub(value(&pair[0])));
+    let step = steps().next().unwrap_or(0);
+    if steps().all(|other| other == step) {
+        out.push(0);
+        put(out, zigzag(step));
+    } else {
+        out.push(1);
+        steps().for_each(|step| put(out, zigzag(step)));
+    }
+}
+
+fn take_column(bytes: &mut &[u8], block: &mut [Entry], mut set: impl FnMut(&mut Entry, u64)) {
+    let mut value = take(bytes);
+    let varies = take(bytes) == 1;
+    let mut step = if varies { 0 } else { unzigzag(take(bytes)) };
+    for (index, entry) in block.iter_mut().enumerate() {
+        if index > 0 {
+            if varies {
+                step = unzigzag(take(bytes));
+            }
+            value = value.wrapping_add(step);
+        }
+        set(entry, value);
+    }
+}
+
+/// Small numbers of either sign become small numbers.
+fn zigzag(step: u64) -> u64 {
+    (step << 1) ^ ((step as i64 >> 63) as u64)
+}
+
+fn unzigzag(coded: u64) -> u64 {
+    (coded >> 1) ^ (coded & 1).wrapping_neg()
+}
+
+/// Seven bits a byte, the lowest first.
+fn put(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+/// What [`put`] wrote. The bytes are our own and never leave memory.
+fn take(bytes: &mut &[u8]) -> u64 {
+    let (mut number, mut shift) = (0, 0);
+    while let Some((&byte, rest)) = bytes.split_first() {
+        *bytes = rest;
+        number |= u64::from(byte & 0x7f) << shift;
+        if byte < 0x80 {
+            break;
+        }
+        shift += 7;
+    }
+    number
+}
+
 /// An entry in the heap of those that came back: the smallest offset is the greatest.
 #[derive(Clone, Copy, Debug)]
 struct Returned(Entry);
@@ -139,8 +226,8 @@ impl Level {
         self.returned.is_empty() && self.fresh.is_empty()
     }
 
-    fn entries(&self) -> impl Iterator<Item = &Entry> {
-        self.returned.iter().map(|Returned(entry)| entry).chain(self.fresh.iter())
+    fn entries(&self) -> impl Iterator<Item = Entry> {
+        self.returned.iter().map(|&Returned(entry)| entry).chain(self.fresh.iter())
     }
 
     fn relax(&mut self) {
@@ -264,8 +351,15 @@ impl Ready {
         Some((priority, entry))
     }
 
+    /// About how many bytes the entries take.
+    pub(crate) fn allocated_bytes(&self) -> u64 {
+        // Packed are only long backlogs, and those have the priority that most messages have: none.
+        let (bytes, packed) = self.base.fresh.packed();
+        (self.len - packed.min(self.len)) * (size_of::<Entry>() as u64 + 1) + bytes
+    }
+
     /// All of them in about the order they will be popped: what came back is in no order of its own.
-    pub(crate) fn entries(&self) -> impl Iterator<Item = &Entry> {
+    pub(crate) fn entries(&self) -> impl Iterator<Item = Entry> {
         let higher = self.higher.iter().flat_map(|higher| higher.levels.iter().rev());
         higher.chain([&self.base]).flat_map(Level::entries)
     }
@@ -322,6 +416,51 @@ mod tests {
         assert_eq!((entry.persistent(), entry.redelivered(), entry.extra()), (true, true, Some(5)));
         entry.set_extra(Entry::EXTRA_END - 1);
         assert_eq!(entry.extra(), Some(Entry::EXTRA_END - 1));
+    }
+
+    #[test]
+    fn a_block_is_packed_and_is_the_same_again() {
+        let mut seed = 1_u64;
+        let mut random = move |below: u64| {
+            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (seed >> 33) % below
+        };
+        let alike: Vec<_> = (0..256).map(|n| Entry::new(n, 16, true, false)).collect();
+        assert!(Entry::pack(&alike).len() < 20, "{}", Entry::pack(&alike).len());
+        for round in 0..200 {
+            let mut offset = random(1 << 40);
+            let block: Vec<_> = (0..=random(255))
+                .map(|_| {
+                    offset = match round % 3 {
+                        0 => offset + 1 + random(300),
+                        1 => offset + 7,
+                        _ => random(u64::MAX),
+                    };
+                    let size = if round % 2 == 0 { 1024 } else { random(1 << 32) as u32 };
+                    let mut entry = Entry::new(offset, size, random(2) == 0, random(9) == 0);
+                    if random(5) == 0 {
+                        entry.set_extra(random(1000) as u32);
+                    }
+                    entry
+                })
+                .collect();
+            let mut again = vec![entry(1)];
+            Entry::unpack(&Entry::pack(&block), &mut again);
+            assert_eq!(again[1..], block);
+        }
+    }
+
+    #[test]
+    fn a_long_backlog_of_like_messages_takes_next_to_nothing() {
+        let mut ready = Ready::default();
+        for offset in 0..1_000_000 {
+            ready.push_fresh(0, Entry::new(3 * offset, 16, true, false));
+        }
+        assert!(ready.allocated() < 500_000, "{} for a million", ready.allocated());
+        assert!(ready.allocated_bytes() < 500_000, "{} counted", ready.allocated_bytes());
+        for offset in 0..1_000_000 {
+            assert_eq!(ready.pop().map(|(_, entry)| entry.offset), Some(3 * offset));
+        }
     }
 
     #[test]
