@@ -10,7 +10,7 @@ use leveret_broker::message::*;
 use leveret_broker::record::{View, join_names};
 use leveret_broker::{Meta, Shard};
 use leveret_log::MemoryLog;
-use leveret_queue::{ChannelLimit, Gate, OutputGauge, Time};
+use leveret_queue::{ChannelLimit, Gate, OutputGauge, Time, delivery_cost};
 use leveret_topology::{QueueId, Topology, VhostId};
 
 const SHARDS: usize = 2;
@@ -102,7 +102,12 @@ impl Node {
     }
 
     fn consume(&mut self, queue: QueueId, slot: u32, no_ack: bool) {
-        let gate = Gate::new(Arc::new(OutputGauge::new(1 << 20)), Arc::new(ChannelLimit::new()));
+        self.consume_within(1 << 20, queue, slot, no_ack);
+    }
+
+    /// A consumer that is given no more after so many bytes.
+    fn consume_within(&mut self, bytes: u64, queue: QueueId, slot: u32, no_ack: bool) {
+        let gate = Gate::new(Arc::new(OutputGauge::new(bytes)), Arc::new(ChannelLimit::new()));
         let letter = ToShard::Consume {
             reply: ReplyTo { connection: ME, channel: 1 },
             queue,
@@ -136,14 +141,15 @@ impl Node {
     }
 
     fn bodies(&mut self) -> Vec<String> {
-        let deliveries = self.delivered();
-        deliveries
-            .iter()
-            .map(|one| {
-                String::from_utf8_lossy(&View::of(&one.record).expect("a record").body())
-                    .into_owned()
-            })
-            .collect()
+        self.delivered().iter().map(body).collect()
+    }
+
+    /// The answer to `basic.get`, which must be the next letter.
+    fn got_body(&mut self) -> String {
+        match self.reply() {
+            Reply::Got { delivery, .. } => body(&delivery),
+            other => panic!("not got: {other:?}"),
+        }
     }
 
     fn settle(&mut self, delivery: &Delivery, how: Settle) {
@@ -189,6 +195,11 @@ fn message(queue: QueueId, key: &str, body: &str, confirm: u64) -> Publish {
         expiration_ms: None,
         message: Message::from_parts(&join_names("", key), &properties, body.as_bytes()),
     }
+}
+
+fn body(delivery: &Delivery) -> String {
+    let view = View::of(&delivery.record).expect("a record");
+    String::from_utf8_lossy(&view.body()).into_owned()
 }
 
 fn table(entries: &[(&str, Value)]) -> Table {
@@ -468,6 +479,44 @@ fn get_comes_after_what_consumers_had_before() {
     node.one_turn(queue, [publish, ToShard::Get { reply, queue, no_ack: true }]);
     assert_eq!(node.bodies(), ["a"]);
     assert!(matches!(node.reply(), Reply::GotNothing));
+}
+
+/// The same when the consumer got its message because of somebody else's `basic.get`.
+#[test]
+fn get_comes_after_what_another_get_had_given_out() {
+    let mut node = Node::new();
+    let queue = node.declare("q", Table::default());
+    node.consume_within(1, queue, 0, true);
+    let messages = ["a", "b", "c"].map(|body| message(queue, "q", body, 0)).to_vec();
+    let get = |connection| {
+        let reply = ReplyTo { connection, channel: 1 };
+        ToShard::Get { reply, queue, no_ack: true }
+    };
+    let publish = ToShard::Publish { from: ME, messages };
+    node.one_turn(queue, [publish, get(ConnectionId::new(2)), get(ME)]);
+    assert_eq!(node.got_body(), "b", "to the other connection");
+    assert_eq!(node.bodies(), ["a"]);
+    assert_eq!(node.got_body(), "c");
+}
+
+/// The same when consumers may take more than one turn gives out.
+#[test]
+fn get_comes_after_all_that_consumers_take() {
+    const TAKEN: u64 = 5_000;
+    let mut node = Node::new();
+    let queue = node.declare("q", Table::default());
+    node.consume_within(TAKEN * delivery_cost(0), queue, 0, true);
+    let mut messages = vec![message(queue, "q", "", 0); TAKEN as usize];
+    messages.push(message(queue, "q", "last", 0));
+    let reply = ReplyTo { connection: ME, channel: 1 };
+    let publish = ToShard::Publish { from: ME, messages };
+    node.one_turn(queue, [publish, ToShard::Get { reply, queue, no_ack: true }]);
+    let mut before = 0;
+    while let Some(ToSession::Deliver(deliveries)) = node.got.front() {
+        before += deliveries.len() as u64;
+        node.got.pop_front();
+    }
+    assert_eq!((before, node.got_body()), (TAKEN, "last".to_owned()));
 }
 
 #[test]

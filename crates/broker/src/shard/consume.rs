@@ -149,12 +149,12 @@ impl<L: Log> Shard<L> {
             out.reply(reply, Reply::Gone);
             return;
         }
+        // Older messages go to consumers first, all they can take, and reach their connection first: one
+        // channel may both consume and get. What they were given may be from before this letter.
         if self.queues.get(&id).is_some_and(|hosted| hosted.queue.wants_dispatch()) {
-            // Older messages go to consumers first, and reach their connection first: one channel may
-            // both consume and get.
-            self.dispatch(id, now);
-            self.ports.flush(reply.connection, out);
+            while self.dispatch(id, now) {}
         }
+        self.ports.flush(reply.connection, out);
         let Some(hosted) = self.queues.get_mut(&id) else { return };
         if let Some(next) = hosted.queue.next_to_get(now, &mut self.scratch)
             && self.is_cold(next)
