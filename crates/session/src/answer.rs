@@ -18,7 +18,12 @@ impl Session {
     /// An answer came.
     pub(crate) fn answered(&mut self, number: u16, reply: Reply, cx: &mut Context<'_>) {
         match self.core.waiting.take() {
-            Some(waiting) if waiting.channel == number => {
+            Some(mut waiting) if waiting.channel == number => {
+                if waiting.is_one_of_many() {
+                    // Also when the channel is closed: none of them is to be taken for another answer.
+                    self.core.waiting = Some(waiting);
+                    return;
+                }
                 if matches!(waiting.what, Awaited::Close) {
                     cx.out.put_method(0, &connection::CloseOk);
                     self.core.end_after_peer();
@@ -47,7 +52,7 @@ impl Session {
         reply: Reply,
         cx: &mut Context<'_>,
     ) -> Result<(), Fault> {
-        let Waiting { channel: number, method, no_wait, what } = waiting;
+        let Waiting { channel: number, no_wait, what, .. } = waiting;
         let core = &mut self.core;
         let Some(channel) = self.channels.get(number) else { return Ok(()) };
         let says = !no_wait;
@@ -61,8 +66,7 @@ impl Session {
         match (what, reply) {
             (_, Reply::Refused { code, text }) => return Err(Fault::new(code, text)),
             (Awaited::QueueDeclare { again: Some(declare), .. }, Reply::Gone) => {
-                let once_more = Some(declare.clone());
-                send_declare(core, number, no_wait, *declare, once_more, cx);
+                send_declare(core, number, no_wait, *declare, cx);
             }
             (
                 Awaited::QueueDeclare { name: queue, .. }
@@ -115,10 +119,6 @@ impl Session {
             }
             (Awaited::Get { .. }, _) => {
                 cx.out.put_method(number, &basic::GetEmpty { cluster_id: "" });
-            }
-            (Awaited::Commit { left }, _) if left > 1 => {
-                let what = Awaited::Commit { left: left - 1 };
-                core.waiting = Some(Waiting { channel: number, method, no_wait, what });
             }
             (Awaited::Commit { .. }, _) => cx.out.put_method(number, &tx::CommitOk),
             _ => {}

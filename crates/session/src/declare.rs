@@ -94,8 +94,7 @@ pub(crate) fn declare_queue(
         name.into()
     };
     core.check(Permission::Configure, ResourceKind::Queue, &name, cx)?;
-    let exists = cx.topology.queue(core.identity.vhost, &name).is_some();
-    if !exists {
+    if cx.topology.queue(core.identity.vhost, &name).is_none() {
         // A dead-letter exchange is written to on behalf of the user.
         if let Some(target) = arguments.get("x-dead-letter-exchange").and_then(Value::as_str) {
             core.check(Permission::Read, ResourceKind::Queue, &name, cx)?;
@@ -110,21 +109,20 @@ pub(crate) fn declare_queue(
         auto_delete: method.auto_delete,
         arguments,
     };
-    let again = exists.then(|| Box::new(declare.clone()));
-    send_declare(core, number, method.no_wait, declare, again, cx);
+    send_declare(core, number, method.no_wait, declare, cx);
     Ok(())
 }
 
 /// Has a queue declared. When it exists its counts are asked for next, and it may be gone by then; it is
-/// declared `again` then, as in RabbitMQ.
+/// declared again then, as in RabbitMQ. So what it says is kept, though it seems not to exist now.
 pub(crate) fn send_declare(
     core: &mut Core,
     number: u16,
     no_wait: bool,
     declare: Declare,
-    again: Option<Box<Declare>>,
     cx: &mut Context<'_>,
 ) {
+    let again = Some(Box::new(declare.clone()));
     let what = Awaited::QueueDeclare { name: declare.name.clone(), again };
     let letter = ToMeta::DeclareQueue {
         reply: core.reply_to(number),

@@ -15,6 +15,19 @@ pub(crate) struct Waiting {
     pub(crate) what: Awaited,
 }
 
+impl Waiting {
+    /// An answer came. True when more are to come before the command is answered.
+    pub(crate) fn is_one_of_many(&mut self) -> bool {
+        match &mut self.what {
+            Awaited::Commit { left } if *left > 1 => {
+                *left -= 1;
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
 /// What a `queue.declare` says.
 #[derive(Clone, Debug)]
 pub(crate) struct Declare {
@@ -37,7 +50,7 @@ pub(crate) enum Awaited {
     QueueUnbind,
     QueueDeclare {
         name: Box<str>,
-        /// To declare it once more, if the queue that was there goes before its counts are told.
+        /// To declare it once more, if the queue goes before its counts are told. None when passive.
         again: Option<Box<Declare>>,
     },
     QueuePurge {

@@ -543,6 +543,48 @@ fn unacked_for_too_long() {
     assert_eq!(ready(&mut node, other, "q"), "1 0");
 }
 
+/// The channel is closed while its commit waits for two shards: the answers mean nothing to what the next
+/// channel of that number asks.
+#[test]
+fn a_commit_whose_channel_timed_out() {
+    let mut node = Node::new();
+    node.settings.consumer_timeout_ms = Some(60_000);
+    let link = node.client();
+    node.declare(link, "a");
+    node.declare(link, "b");
+    node.publish(link, "", "a", "x");
+    node.say(link, 1, &basic::Get { queue: "a", ..Default::default() });
+    node.say(link, 1, &tx::Select);
+    node.publish(link, "", "a", "1");
+    node.publish(link, "", "b", "2");
+    (0..node::SHARDS).for_each(|shard| node.hold(shard));
+    assert_eq!(node.say(link, 1, &tx::Commit), "");
+    node.later(90_000);
+    assert!(node.read(link).contains("1 channel.close 406"));
+    node.say(link, 1, &channel::CloseOk);
+    node.say(link, 1, &channel::Open { out_of_band: "" });
+    node.say(link, 1, &queue::Declare { passive: true, ..declare("b") });
+    node.release(0);
+    assert_eq!(node.read(link), "", "the other shard has not answered");
+    node.release(1);
+    assert_eq!(node.read(link), "1 channel.open-ok\n1 queue.declare-ok b 1 0");
+}
+
+/// The queue that was there goes between the topology's answer and its shard's: it is declared again,
+/// even if it was made by somebody else only after the client's wish was looked at.
+#[test]
+fn a_queue_that_goes_while_it_is_declared() {
+    let mut node = Node::new();
+    let link = node.client();
+    (0..node::SHARDS).for_each(|shard| node.hold(shard));
+    assert_eq!(node.say(link, 1, &declare("q")), "");
+    let reply = leveret_broker::message::Reply::Gone;
+    node.letter(link, ToSession::Reply { channel: 1, reply });
+    assert_eq!(node.read(link), "");
+    (0..node::SHARDS).for_each(|shard| node.release(shard));
+    assert_eq!(node.read(link), "1 queue.declare-ok q 0 0");
+}
+
 #[test]
 fn deliveries_are_counted_for_the_client() {
     let mut node = Node::new();

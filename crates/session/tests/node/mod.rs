@@ -44,6 +44,8 @@ pub(crate) struct Node {
     pub(crate) settings: Settings,
     /// Largest read of a socket, in bytes.
     pub(crate) read_max: usize,
+    /// What waits for shards that are held back.
+    held: [Option<Vec<ToShard>>; SHARDS],
 }
 
 impl Node {
@@ -68,7 +70,21 @@ impl Node {
             links: Vec::new(),
             settings: Settings { shards: SHARDS, ..Settings::default() },
             read_max: 64 * 1024,
+            held: Default::default(),
         }
+    }
+
+    /// Letters to this shard wait from now on.
+    pub(crate) fn hold(&mut self, shard: usize) {
+        self.held[shard] = Some(Vec::new());
+    }
+
+    /// A shard that was held back gets its letters.
+    pub(crate) fn release(&mut self, shard: usize) {
+        let mut outbox = Outbox::default();
+        let letters = self.held[shard].take().unwrap_or_default();
+        letters.into_iter().for_each(|letter| outbox.shard(shard, letter));
+        self.run(outbox);
     }
 
     /// A socket was accepted.
@@ -263,7 +279,7 @@ impl Node {
     pub(crate) fn run(&mut self, mut outbox: Outbox) {
         loop {
             let mut moved = false;
-            let Self { topology, now, links, meta, shards, read_max, .. } = self;
+            let Self { topology, now, links, meta, shards, read_max, held, .. } = self;
             let mut meta_letters = std::mem::take(&mut outbox.meta);
             moved |= !meta_letters.is_empty();
             meta.turn(&mut meta_letters, topology, &mut outbox);
@@ -273,6 +289,9 @@ impl Node {
                     .partition::<Vec<_>, _>(|(to, _)| *to == index);
                 outbox.shards = others;
                 let mut letters: Vec<ToShard> = mine.into_iter().map(|(_, l)| l).collect();
+                if let Some(held) = &mut held[index] {
+                    held.append(&mut letters);
+                }
                 if !letters.is_empty() {
                     moved = true;
                     shard.turn(&mut letters, topology, *now, &mut outbox);
