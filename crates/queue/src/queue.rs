@@ -322,12 +322,18 @@ impl Queue {
     /// Removes a consumer; none when there is no such. What it has not acked stays unacked: it belongs to
     /// the channel, which settles it. [`dispatch`](Self::dispatch) is to follow; it should also come
     /// before, or messages of this turn that were meant for this consumer go back to their place, marked
-    /// redelivered.
-    pub fn remove_consumer(&mut self, id: ConsumerId, now: Time) -> Option<Removed> {
+    /// redelivered, as far as the queue's lengths let them.
+    pub fn remove_consumer(
+        &mut self,
+        id: ConsumerId,
+        now: Time,
+        out: &mut Vec<Left>,
+    ) -> Option<Removed> {
         let active_before = self.consumers.active_key();
         self.consumers.present(id.0)?;
         let resume = self.take_back_early(id.0);
         self.consumers.remove(id.0);
+        self.enforce_lengths(out);
         let is_last = self.consumers.count() == 0;
         if is_last {
             self.touch(now);

@@ -98,7 +98,8 @@ impl<L: Log> Shard<L> {
         let Some(consumer) = self.ports.remove(key) else { return false };
         let Some(hosted) = self.queues.get_mut(&consumer.queue) else { return false };
         hosted.consumers.retain(|&other| other != key);
-        let removed = hosted.queue.remove_consumer(consumer.id, now);
+        let removed = hosted.queue.remove_consumer(consumer.id, now, &mut self.scratch);
+        note_left(&mut self.scratch, consumer.queue, &mut self.left);
         self.touch(consumer.queue);
         if removed.is_some_and(|removed| removed.resume) {
             self.resume(consumer.connection);

@@ -4,6 +4,7 @@
 //!   publish [size=N] [priority=N] [ttl=MS]    offsets count from 1
 //!   consume NAME [no-ack] [exclusive] [prefetch=N] [priority=N]
 //!   cancel NAME | get [no-ack] | purge | pass MS | touch
+//!   vanish NAME   (a cancel that comes in the same turn as what was before)
 //!   ack N | reject N | requeue N | return N   (a return does not count as a delivery)
 //! ```
 //!
@@ -90,10 +91,13 @@ impl Script {
                     Err(_) => self.said.push("in-use".into()),
                 }
             }
-            "cancel" => {
-                self.dispatch();
+            "cancel" | "vanish" => {
+                if words[0] == "cancel" {
+                    self.dispatch();
+                }
                 let id = self.ids.remove(argument).expect("consumes");
-                let removed = self.queue.remove_consumer(id, self.now).expect("consumes");
+                let removed = self.queue.remove_consumer(id, self.now, &mut self.out);
+                let removed = removed.expect("consumes");
                 if let Some(key) = removed.activated {
                     self.said.push(format!("active:{}", self.names[key as usize]));
                 }
@@ -186,6 +190,16 @@ fn round_robin_and_prefetch() {
         ("publish",                                    ""),
         ("ack 2",                                      "acked:2 b:5"),
         ("cancel a; ack 5; ack 1; ack 4; publish",     "acked:5 acked:1 acked:4 b:6"),
+    ]);
+}
+
+/// What was meant for a consumer that goes comes back, and a full queue stays within its length.
+#[test]
+#[rustfmt::skip] // a table
+fn a_consumer_vanishes_before_it_gets_its_messages() {
+    check(Options { max_length: Some(2), ..options() }, &[
+        ("consume a no-ack; publish; publish; publish; publish; vanish a", "maxlen:1 maxlen:2"),
+        ("consume b", "b:3* b:4"),
     ]);
 }
 

@@ -91,7 +91,8 @@ impl Turns {
     fn cancel(&mut self, random: &mut Random) {
         let Some(&key) = nth(self.consumers.keys(), random) else { return };
         let id = self.consumers.remove(&key).expect("just found");
-        let removed = self.queue.remove_consumer(id, self.now).expect("it was there");
+        let removed =
+            self.queue.remove_consumer(id, self.now, &mut self.out).expect("it was there");
         self.wake(removed.resume);
     }
 

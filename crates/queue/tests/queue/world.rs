@@ -230,11 +230,12 @@ impl World {
         }
         let (&key, &id) = self.ids.iter().nth(at % self.ids.len()).expect("not empty");
         self.ids.remove(&key);
-        let removed = self.queue.remove_consumer(id, self.time()).expect("it was there");
+        let removed =
+            self.queue.remove_consumer(id, self.time(), &mut self.out).expect("it was there");
         assert_eq!(removed.activated, self.model.cancel(key));
         assert_eq!(removed.auto_delete, self.ids.is_empty() && self.model.options.auto_delete);
         assert!(!removed.resume, "a dispatch came before");
-        assert_eq!(self.queue.remove_consumer(id, self.time()), None);
+        assert_eq!(self.queue.remove_consumer(id, self.time(), &mut self.out), None);
     }
 
     fn settle(&mut self, at: usize, how: Settle) {
