@@ -6,11 +6,12 @@ use bytes::Bytes;
 use leveret_amqp::content::RawProperties;
 use leveret_broker::message::{Delivery, Reply, ToSession};
 use leveret_broker::record::View;
-use leveret_queue::Time;
+use leveret_queue::{Overflow, Time};
 use leveret_session::Settings;
 use leveret_topology::QueueId;
 
 use crate::node::{Actor, Node};
+use crate::policies::OPERATOR;
 use crate::random::Random;
 use crate::shadow::{Check, Shadow};
 
@@ -52,6 +53,9 @@ pub(crate) fn turn(
         }
     }
     node.turn(actor, now, |all| random.part(all));
+    if actor == Actor::Meta {
+        operator_is_obeyed(node)?;
+    }
     if let Actor::Shard(index) = actor {
         shard_is_sound(node, index)?;
         given_out(node, names, shadow)?;
@@ -62,6 +66,16 @@ pub(crate) fn turn(
     }
     node.post();
     Ok(())
+}
+
+/// The operator makes no mistakes.
+fn operator_is_obeyed(node: &Node) -> Check {
+    let mut letters = node.outbox().sessions.iter().filter(|(to, _)| *to == OPERATOR);
+    match letters.find(|(_, letter)| !matches!(letter, ToSession::Reply { reply: Reply::Done, .. }))
+    {
+        Some((_, letter)) => Err(format!("the operator is told: {letter:?}")),
+        None => Ok(()),
+    }
 }
 
 /// Everything is empty: nothing may be left in logs, nor memory be held for it.
@@ -75,6 +89,13 @@ pub(crate) fn is_drained(node: &Node, queues: usize) -> Check {
         return Err(format!("shards have {hosted} queues, {queues} have a name"));
     }
     for shard in node.shards() {
+        for (id, queue) in shard.queues() {
+            let Some(named) = node.topology().queue_by_id(id) else { continue };
+            let (is, wanted) = (queue.options(), named.options());
+            if *is != wanted {
+                return Err(format!("{} has {is:?}, it is to have {wanted:?}", named.name));
+            }
+        }
         let usage = shard.usage();
         if usage.records != 0 || usage.live_bytes != 0 || usage.held_bytes > 1 << 20 {
             return Err(format!("all queues are empty, and the log holds {usage:?}"));
@@ -115,6 +136,12 @@ fn shard_is_sound(node: &Node, index: usize) -> Check {
         let counts = queue.counts();
         here += counts.ready + counts.unacked;
         held += counts.held;
+        let options = queue.options();
+        let is_long = options.max_length.is_some_and(|max| counts.ready > max)
+            || options.max_length_bytes.is_some_and(|max| counts.ready_bytes > max);
+        if is_long && options.overflow == Overflow::DropHead {
+            return Err(format!("queue {id:?} has {counts:?}, and {options:?}"));
+        }
         let active = queue.consumers().filter(|consumer| consumer.active).count();
         if queue.options().single_active && active > 1 {
             return Err(format!("{active} active consumers on queue {id:?}"));

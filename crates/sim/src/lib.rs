@@ -6,7 +6,8 @@
 //!
 //! What is simulated, and what goes wrong: turns in any order among actors and over any part of an
 //! inbox; input split anywhere; readers that stall and sockets that fill; connections that are reset with
-//! bytes under way in both directions; channels closed for a mistake; queues that vanish.
+//! bytes under way in both directions; channels closed for a mistake; queues that vanish; policies that
+//! come and go.
 //!
 //! What is checked, at every step ([`Failure`] says which did not hold):
 //!
@@ -18,6 +19,7 @@
 //! - `redelivered` is set on every redelivery, and on nothing else; what was settled does not come back;
 //! - each publish is confirmed exactly once, unroutable ones after their return;
 //! - what waits for a socket stays within its limit;
+//! - queues keep to their lengths, and end up with the options that arguments and policies say;
 //! - once faults end, every queue drains, and then no memory is held.
 //!
 //! Where: [`Sim`] draws what happens; [`Node`] runs the broker's actors, and serves other tests that want
@@ -28,6 +30,7 @@ mod checks;
 mod client;
 mod node;
 mod plan;
+mod policies;
 mod random;
 mod scenario;
 mod shadow;

@@ -17,6 +17,8 @@ pub(crate) struct Kind {
     pub(crate) arguments: Table,
     /// What leaves it the wrong way is found again in [`DEAD`].
     pub(crate) dead_letters: bool,
+    /// It may be found again there: a policy that comes and goes says so.
+    pub(crate) may_dead_letter: bool,
     /// Messages may vanish by its own rules (limits without dead-lettering, deletion, purge).
     pub(crate) loses: bool,
     /// What is ready is delivered in the order of publishing.
@@ -37,6 +39,7 @@ impl Kind {
         Self {
             name: name.into(),
             dead_letters,
+            may_dead_letter: dead_letters,
             loses: arguments.get("x-max-length").is_some() && !dead_letters && overflow.is_none(),
             is_ordered: arguments.get("x-max-priority").is_none(),
             refuses: overflow == Some("reject-publish"),
@@ -71,6 +74,7 @@ pub(crate) fn queues() -> Vec<Kind> {
         ("x-max-length", Value::I32(15)),
         ("x-message-ttl", Value::I32(100)),
     ];
+    let quorum = ("x-queue-type", Value::from("quorum"));
     vec![
         Kind { is_ordered: false, ..Kind::new("dead", &[]) },
         Kind::new("plain-0", &[]),
@@ -86,12 +90,40 @@ pub(crate) fn queues() -> Vec<Kind> {
             &[("x-max-length-bytes", Value::I32(2000)), ("x-max-length", Value::I32(15))],
         ),
         Kind::new("careful", &with_dead(&careful)),
-        Kind::new(
-            "counted",
-            &with_dead(&[("x-queue-type", "quorum".into()), ("x-delivery-limit", Value::I32(3))]),
-        ),
+        Kind::new("counted", &with_dead(&[quorum.clone(), ("x-delivery-limit", Value::I32(3))])),
+        // What these are is said by policies.
+        Kind::new("governed", &with_dead(&[])),
+        Kind { refuses: true, ..Kind::new("guarded", &with_dead(&[quorum])) },
+        Kind { refuses: true, loses: true, may_dead_letter: true, ..Kind::new("turning", &[]) },
     ]
 }
+
+/// Policies that come and go: the queue, and what may be said of it. The arguments of "governed" and
+/// "guarded" see to it that nothing is lost.
+#[rustfmt::skip] // a table
+pub(crate) const POLICIES: [(&str, &[&str]); 4] = [
+    ("governed", &[
+        r#"{"message-ttl": 30}"#,
+        r#"{"message-ttl": 0}"#,
+        r#"{"max-length": 5}"#,
+        r#"{"max-length-bytes": 600}"#,
+        r#"{"message-ttl": 100, "max-length": 12}"#,
+    ]),
+    ("guarded", &[
+        r#"{"dead-letter-strategy": "at-least-once", "overflow": "reject-publish"}"#,
+        r#"{"dead-letter-strategy": "at-least-once", "overflow": "reject-publish", "max-length": 8}"#,
+        r#"{"dead-letter-strategy": "at-least-once", "overflow": "reject-publish", "message-ttl": 50}"#,
+        r#"{"message-ttl": 40}"#,
+        r#"{"max-length": 5}"#,
+    ]),
+    ("turning", &[
+        r#"{"dead-letter-exchange": "", "dead-letter-routing-key": "dead", "message-ttl": 50}"#,
+        r#"{"max-length": 6, "overflow": "reject-publish"}"#,
+        r#"{"max-length": 4}"#,
+        r#"{"dead-letter-exchange": "", "dead-letter-routing-key": "dead", "max-length": 6, "overflow": "reject-publish-dlx"}"#,
+    ]),
+    ("counted", &[r#"{"delivery-limit": 1}"#, r#"{"delivery-limit": 6}"#]),
+];
 
 /// Exchanges: name and type.
 pub(crate) const EXCHANGES: [(&str, &str); 2] = [("fan", "fanout"), ("topics", "topic")];

@@ -248,7 +248,7 @@ impl Shadow {
             return Err(format!("phantom: message {message} was never published"));
         };
         let what = format_args!("message {message} from {}", queues[queue].name);
-        let is_dead_letter = queue == DEAD && targets.iter().any(|&t| queues[t].dead_letters);
+        let is_dead_letter = queue == DEAD && targets.iter().any(|&t| queues[t].may_dead_letter);
         if !targets.contains(&queue) && !is_dead_letter {
             return Err(format!("phantom: {what} was not sent there"));
         }

@@ -20,6 +20,7 @@ use crate::checks::{self, Names};
 use crate::client::{Channel, Client, Mood, State, World};
 use crate::node::{Actor, Node};
 use crate::plan;
+use crate::policies::Policies;
 use crate::random::{Random, Seed};
 use crate::shadow::{Check, Shadow, Totals};
 use crate::trace::Trace;
@@ -51,6 +52,8 @@ pub struct Faults {
     pub close: usize,
     /// Memory runs short: publishers are blocked for a while.
     pub alarm: usize,
+    /// The operator sets or clears a policy.
+    pub policy: usize,
 }
 
 /// How big a simulation is.
@@ -82,6 +85,7 @@ impl Options {
                 stall: often(&mut random, 40),
                 close: often(&mut random, 200),
                 alarm: often(&mut random, 200),
+                policy: often(&mut random, 50),
             },
             lines: 0,
         }
@@ -137,6 +141,7 @@ pub struct Sim {
     step: u64,
     mood: Mood,
     is_alarmed: bool,
+    policies: Policies,
     next_publisher: u32,
     next_client: usize,
     /// What happens next.
@@ -176,6 +181,7 @@ impl Sim {
             step: 0,
             mood: Mood::Storm,
             is_alarmed: false,
+            policies: Policies::default(),
             next_publisher: 0,
             next_client: 0,
             schedule,
@@ -258,7 +264,7 @@ impl Sim {
     }
 
     fn fault(&mut self) {
-        let Faults { reset, stall, close, alarm } = self.options.faults;
+        let Faults { reset, stall, close, alarm, policy } = self.options.faults;
         if reset > 0 && self.faults.one_in(reset) {
             let victim = self.faults.below(self.peers.len());
             self.reset(victim);
@@ -285,6 +291,11 @@ impl Sim {
         }
         if alarm > 0 && self.faults.one_in(if self.is_alarmed { alarm / 4 } else { alarm }) {
             self.set_alarm(!self.is_alarmed);
+        }
+        if policy > 0 && self.faults.one_in(policy) {
+            let letter = self.policies.change(&mut self.faults);
+            self.trace.event([6, 0, 0], || format!("{letter:?}"));
+            self.node.tell_meta(letter);
         }
     }
 
