@@ -143,6 +143,9 @@ fn shard_is_sound(node: &Node, index: usize) -> Check {
             return Err(format!("queue {id:?} has {counts:?}, and {options:?}"));
         }
         let active = queue.consumers().filter(|consumer| consumer.active).count();
+        if counts.consumers > 1 && queue.consumers().any(|consumer| consumer.exclusive) {
+            return Err(format!("queue {id:?} has an exclusive consumer, and {counts:?}"));
+        }
         if queue.options().single_active && active > 1 {
             return Err(format!("{active} active consumers on queue {id:?}"));
         }

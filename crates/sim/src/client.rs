@@ -171,7 +171,7 @@ impl Client {
                 let method = decode(payload)?;
                 self.note(|| format!("gets {channel}: {method:?}"));
                 if let Method::ChannelClose(close) = method {
-                    return self.channel_closed(channel, &close);
+                    return self.channel_closed(channel, &close, world.shadow);
                 }
                 let open = self.open_channel(channel, method.name())?;
                 open.method(&method, world)?;
@@ -282,10 +282,18 @@ impl Client {
         }
     }
 
-    /// The broker closed a channel: only after a mistake that was made on purpose.
-    fn channel_closed(&mut self, number: u16, close: &channel_methods::Close<'_>) -> Check {
+    /// The broker closed a channel: only after a mistake that was made on purpose, or when somebody else
+    /// may have a queue for himself.
+    fn channel_closed(
+        &mut self,
+        number: u16,
+        close: &channel_methods::Close<'_>,
+        shadow: &mut Shadow,
+    ) -> Check {
         let channel = self.open_channel(number, "channel.close")?;
-        if channel.expects_close != Some(close.reply_code) {
+        let is_refused = close.reply_code == 403 && channel.may_be_refused() && !shadow.is_calm;
+        shadow.totals.shut_out += u64::from(is_refused);
+        if !is_refused && channel.expects_close != Some(close.reply_code) {
             return Err(format!(
                 "channel {number} was closed: {} {}, expected {:?}",
                 close.reply_code, close.reply_text, channel.expects_close

@@ -25,6 +25,8 @@ pub(crate) struct Kind {
     pub(crate) is_ordered: bool,
     /// It refuses what it has no room for.
     pub(crate) refuses: bool,
+    /// Consumers may want it for themselves: `basic.consume` is refused now and then.
+    pub(crate) is_contended: bool,
     pub(crate) is_exclusive: bool,
     pub(crate) is_auto_delete: bool,
     pub(crate) is_durable: bool,
@@ -43,6 +45,7 @@ impl Kind {
             loses: arguments.get("x-max-length").is_some() && !dead_letters && overflow.is_none(),
             is_ordered: arguments.get("x-max-priority").is_none(),
             refuses: overflow == Some("reject-publish"),
+            is_contended: false,
             is_exclusive: false,
             is_auto_delete: false,
             is_durable: true,
@@ -91,6 +94,7 @@ pub(crate) fn queues() -> Vec<Kind> {
         ),
         Kind::new("careful", &with_dead(&careful)),
         Kind::new("counted", &with_dead(&[quorum.clone(), ("x-delivery-limit", Value::I32(3))])),
+        Kind { is_contended: true, ..Kind::new("contended", &[]) },
         // What these are is said by policies.
         Kind::new("governed", &with_dead(&[])),
         Kind { refuses: true, ..Kind::new("guarded", &with_dead(&[quorum])) },

@@ -94,6 +94,8 @@ pub struct Totals {
     pub taken_back: u64,
     /// Messages that clients got.
     pub received: u64,
+    /// Consumers that were refused because of an exclusive one.
+    pub shut_out: u64,
     /// Connections that were reset.
     pub resets: u64,
 }
@@ -108,6 +110,7 @@ impl Totals {
         self.given += other.given;
         self.taken_back += other.taken_back;
         self.received += other.received;
+        self.shut_out += other.shut_out;
         self.resets += other.resets;
     }
 }
@@ -125,6 +128,8 @@ pub(crate) struct Shadow {
     last_turn: BTreeMap<(QueueIndex, u32), MessageIndex>,
     /// What is given out for the first time in this turn.
     this_turn: Vec<(MessageIndex, QueueIndex, u32)>,
+    /// All is drained: nobody wants a queue for himself any more.
+    pub(crate) is_calm: bool,
     pub(crate) totals: Totals,
 }
 
@@ -138,6 +143,7 @@ impl Shadow {
             last_given: BTreeMap::new(),
             last_turn: BTreeMap::new(),
             this_turn: Vec::new(),
+            is_calm: false,
             totals: Totals::default(),
         };
         queues.into_iter().for_each(|kind| _ = shadow.add_queue(kind));

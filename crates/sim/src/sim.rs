@@ -337,6 +337,7 @@ impl Sim {
         for _ in 0..CALM_STEPS_MAX {
             if self.mood == Mood::Leave && self.peers.is_empty() {
                 self.mood = Mood::Drain;
+                self.shadow.is_calm = true;
                 self.connect();
                 self.connect();
             }

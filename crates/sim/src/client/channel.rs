@@ -22,6 +22,8 @@ pub(crate) enum Awaited {
     Bind,
     Consume {
         tag: String,
+        /// Somebody may have the queue for himself.
+        may_be_refused: bool,
     },
     Cancel {
         tag: String,
@@ -178,6 +180,12 @@ impl Channel {
     /// This answer is among those to come.
     pub(crate) fn asks(&self, what: &Awaited) -> bool {
         self.awaited.iter().any(|(awaited, _)| awaited == what)
+    }
+
+    /// The next answer may be a refusal because of somebody who has the queue for himself.
+    pub(crate) fn may_be_refused(&self) -> bool {
+        let next = self.awaited.front().map(|(awaited, _)| awaited);
+        matches!(next, Some(Awaited::Consume { may_be_refused: true, .. }))
     }
 
     /// A command was sent.

@@ -344,13 +344,16 @@ impl Client {
         let tag = format!("c{}-{}", channel.publisher, world.random.next());
         let prefetch = channel.prefetch;
         channel.consumers.insert(tag.clone(), Consumer { queue, no_ack, prefetch, unacked: 0 });
-        let name = world.shadow.queues[queue].name.clone();
+        let Kind { ref name, is_contended, .. } = world.shadow.queues[queue];
+        let name = name.clone();
+        let exclusive = is_contended && !world.shadow.is_calm && world.random.one_in(4);
         let mut arguments = Table::new();
         if world.random.one_in(4) {
             arguments.set("x-priority", world.random.below(3) as i32);
         }
         let arguments = encode_table(&arguments);
-        let no_wait = world.random.one_in(6);
+        // A refusal is only understood as the answer to this command.
+        let no_wait = !is_contended && world.random.one_in(6);
         self.put_method(
             number,
             basic::Consume {
@@ -359,13 +362,14 @@ impl Client {
                 consumer_tag: &tag,
                 no_local: false,
                 no_ack,
-                exclusive: false,
+                exclusive,
                 no_wait,
                 arguments: RawTable::unchecked(&arguments),
             },
         );
         if !no_wait {
-            self.await_answer(number, Awaited::Consume { tag });
+            let answer = Awaited::Consume { tag, may_be_refused: is_contended };
+            self.await_answer(number, answer);
         }
     }
 
