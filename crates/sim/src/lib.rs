@@ -19,6 +19,7 @@
 //! - `redelivered` is set on every redelivery, and on nothing else; what was settled does not come back;
 //! - each publish is confirmed exactly once, unroutable ones after their return;
 //! - what waits for a socket stays within its limit;
+//! - a direct reply comes to the channel that asked, at most once;
 //! - an exclusive consumer is alone, and refuses nobody once it is gone;
 //! - queues keep to their lengths, and end up with the options that arguments and policies say;
 //! - once faults end, every queue drains, and then no memory is held.

@@ -94,6 +94,8 @@ pub struct Totals {
     pub taken_back: u64,
     /// Messages that clients got.
     pub received: u64,
+    /// Direct replies that came.
+    pub answered: u64,
     /// Consumers that were refused because of an exclusive one.
     pub shut_out: u64,
     /// Connections that were reset.
@@ -110,6 +112,7 @@ impl Totals {
         self.given += other.given;
         self.taken_back += other.taken_back;
         self.received += other.received;
+        self.answered += other.answered;
         self.shut_out += other.shut_out;
         self.resets += other.resets;
     }
@@ -128,6 +131,8 @@ pub(crate) struct Shadow {
     last_turn: BTreeMap<(QueueIndex, u32), MessageIndex>,
     /// What is given out for the first time in this turn.
     this_turn: Vec<(MessageIndex, QueueIndex, u32)>,
+    /// Direct replies that did not come yet, and the channel that asked.
+    answers: BTreeMap<MessageIndex, u32>,
     /// All is drained: nobody wants a queue for himself any more.
     pub(crate) is_calm: bool,
     pub(crate) totals: Totals,
@@ -143,6 +148,7 @@ impl Shadow {
             last_given: BTreeMap::new(),
             last_turn: BTreeMap::new(),
             this_turn: Vec::new(),
+            answers: BTreeMap::new(),
             is_calm: false,
             totals: Totals::default(),
         };
@@ -336,6 +342,29 @@ impl Shadow {
         Ok(())
     }
 
+    /// A message is the direct reply to another one.
+    pub(crate) fn answers(&mut self, message: MessageIndex, request: MessageIndex) {
+        if let Some(request) = self.messages.get(request) {
+            self.answers.insert(message, request.publisher);
+        }
+    }
+
+    /// A direct reply came to a channel: to the one that asked, at most once.
+    pub(crate) fn answered(&mut self, message: MessageIndex, channel: u32, body: &[u8]) -> Check {
+        let Message { size, knowledge, .. } = *self.message(message)?;
+        let asked = self.answers.remove(&message);
+        if asked != Some(channel) || knowledge == Knowledge::Held {
+            return Err(format!(
+                "phantom: direct reply {message} ({knowledge:?}) came to {channel}, asked by {asked:?}"
+            ));
+        }
+        if body != body_of(message, size) {
+            return Err(format!("direct reply {message} has {} bytes of {size}", body.len()));
+        }
+        self.totals.answered += 1;
+        Ok(())
+    }
+
     /// A client has sent its settlement.
     pub(crate) fn settled(
         &mut self,
@@ -344,8 +373,9 @@ impl Shadow {
         queue: QueueIndex,
         how: Settled,
     ) {
-        let place = self.places.get_mut(&(message, queue));
-        if let Some(place) = place.filter(|place| place.holder == connection) {
+        // One that is certain came to another channel meanwhile, which does not ack: this one was closed.
+        let holds = |place: &&mut Place| place.holder == connection && !place.is_certain;
+        if let Some(place) = self.places.get_mut(&(message, queue)).filter(holds) {
             place.end = match how {
                 Settled::Ack => End::Acked,
                 Settled::Reject => End::Rejected,

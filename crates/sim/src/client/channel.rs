@@ -92,6 +92,7 @@ struct Incoming {
     size: Option<usize>,
     message: MessageIndex,
     is_dead_letter: bool,
+    reply_to: Option<String>,
     body: Vec<u8>,
 }
 
@@ -123,6 +124,10 @@ pub(crate) struct Channel {
     pub(crate) global_prefetch: u16,
     /// The code of the close that a mistake is going to bring.
     pub(crate) expects_close: Option<u16>,
+    /// The tag of its consumer of direct replies.
+    pub(crate) replies: Option<String>,
+    /// Requests that it got: where the answer goes, and what is asked.
+    pub(crate) to_answer: Vec<(String, MessageIndex)>,
     last_delivery: u64,
     incoming: Option<Incoming>,
     /// Sent since the last command: known to be read when the answer of the next one comes.
@@ -151,6 +156,8 @@ impl Channel {
             prefetch: 0,
             global_prefetch: 0,
             expects_close: None,
+            replies: None,
+            to_answer: Vec::new(),
             last_delivery: 0,
             incoming: None,
             sent: Vec::new(),
@@ -186,6 +193,13 @@ impl Channel {
     pub(crate) fn may_be_refused(&self) -> bool {
         let next = self.awaited.front().map(|(awaited, _)| awaited);
         matches!(next, Some(Awaited::Consume { may_be_refused: true, .. }))
+    }
+
+    /// One of the answers to come may be such a refusal.
+    pub(crate) fn risks_refusal(&self) -> bool {
+        let risks =
+            |awaited: &Awaited| matches!(awaited, Awaited::Consume { may_be_refused: true, .. });
+        self.awaited.iter().any(|(awaited, _)| risks(awaited))
     }
 
     /// A command was sent.
@@ -257,7 +271,7 @@ impl Channel {
         match method {
             Method::BasicDeliver(deliver) => {
                 let tag = deliver.consumer_tag.to_owned();
-                if !self.consumers.contains_key(&tag) {
+                if !self.consumers.contains_key(&tag) && self.replies.as_ref() != Some(&tag) {
                     return Err(format!("a delivery for {tag}, which does not consume"));
                 }
                 let delivery = self.next_delivery(deliver.delivery_tag)?;
@@ -331,9 +345,14 @@ impl Channel {
     }
 
     fn expect_content(&mut self, from: Source) {
-        let body = Vec::new();
-        self.incoming =
-            Some(Incoming { from, size: None, message: 0, is_dead_letter: false, body });
+        self.incoming = Some(Incoming {
+            from,
+            size: None,
+            message: 0,
+            is_dead_letter: false,
+            reply_to: None,
+            body: Vec::new(),
+        });
     }
 
     pub(crate) fn header(&mut self, header: &ContentHeader<'_>, world: &mut World<'_>) -> Check {
@@ -347,6 +366,7 @@ impl Channel {
         incoming.message = message.ok_or("a message without our message-id")?;
         incoming.is_dead_letter =
             properties.headers.is_some_and(|headers| headers.get("x-death").is_some());
+        incoming.reply_to = properties.reply_to;
         incoming.size = Some(header.body_size as usize);
         self.complete(world)
     }
@@ -364,13 +384,25 @@ impl Channel {
         if self.incoming.as_ref().is_none_or(|some| Some(some.body.len()) != some.size) {
             return Ok(());
         }
-        let Some(Incoming { from, message, body, is_dead_letter, .. }) = self.incoming.take()
+        let Some(Incoming { from, message, body, is_dead_letter, reply_to, .. }) =
+            self.incoming.take()
         else {
             return Ok(());
         };
         let shadow = &mut *world.shadow;
+        if let Some(address) = reply_to
+            && !matches!(from, Source::Return)
+        {
+            if !address.starts_with("amq.rabbitmq.reply-to.") {
+                return Err(format!("message {message} is to be answered to {address}"));
+            }
+            self.to_answer.push((address, message));
+        }
         match from {
             Source::Return => return shadow.returned(message),
+            Source::Consumer { tag, .. } if self.replies.as_ref() == Some(&tag) => {
+                return shadow.answered(message, self.publisher, &body);
+            }
             Source::Consumer { tag, delivery, redelivered } => {
                 let Some(consumer) = self.consumers.get_mut(&tag) else { return Ok(()) };
                 let queue = consumer.queue;

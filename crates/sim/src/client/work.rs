@@ -15,6 +15,9 @@ const CHANNELS_MAX: u16 = 4;
 /// Unconfirmed messages of one channel above which it waits.
 const UNCONFIRMED_MAX: usize = 60;
 
+/// The name that stands for direct replies.
+const REPLIES: &str = "amq.rabbitmq.reply-to";
+
 /// What clients are about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mood {
@@ -107,7 +110,10 @@ impl Client {
             0..=15 => self.publish(number, world),
             16..=26 if has_unacked && !recovers => self.settle(number, world),
             27..=38 if may_ask => self.ask(number, world),
-            39 if may_ask && world.random.one_in(12) => self.close_channel(number),
+            // When both sides close at once it is not known whether an answer to ours comes.
+            39 if may_ask && !channel.risks_refusal() && world.random.one_in(12) => {
+                self.close_channel(number);
+            }
             _ => {}
         }
     }
@@ -116,7 +122,7 @@ impl Client {
     fn ask(&mut self, number: u16, world: &mut World<'_>) {
         let Some(channel) = self.channels.get(&number) else { return };
         let consumers = channel.consumers.len();
-        match world.random.below(22) {
+        match world.random.below(23) {
             3 | 4 => self.set_prefetch(number, world),
             5..=8 if consumers < 5 => self.consume(number, world),
             9 | 10 if consumers > 0 => {
@@ -140,6 +146,7 @@ impl Client {
             }
             19 if world.random.one_in(2) => self.purge_or_delete(number, world),
             20 if world.random.one_in(6) => self.blunder(number, world),
+            22 if channel.replies.is_none() => self.consume_replies(number),
             21 => {
                 let Some((from, key, to)) = world.random.pick(&BINDINGS) else { return };
                 self.bind(number, from, key, to);
@@ -217,7 +224,13 @@ impl Client {
 
     fn publish_one(&mut self, number: u16, world: &mut World<'_>) {
         let random = &mut *world.random;
-        let (exchange, key, targets) = if random.one_in(3) {
+        let Some(channel) = self.channels.get_mut(&number) else { return };
+        let answer = if random.one_in(3) { channel.to_answer.pop() } else { None };
+        let asks = channel.replies.is_some() && random.one_in(3);
+        let request = answer.as_ref().map(|&(_, request)| request);
+        let (exchange, key, targets) = if let Some((address, _)) = answer {
+            ("", address, Vec::new())
+        } else if random.one_in(3) {
             let Some(&(exchange, key, targets)) = random.pick(&ROUTES) else { return };
             let targets = targets.iter().filter_map(|name| world.shadow.queue(name)).collect();
             (exchange, key.to_owned(), targets)
@@ -230,12 +243,13 @@ impl Client {
             ("", world.shadow.queues[to].name.clone(), vec![to])
         };
         let size = match random.below(40) {
+            _ if request.is_some() => random.below(60),
             0 => 4000 + random.below(10_000),
             1..=4 => 0,
             5..=12 => random.below(600),
             _ => random.below(60),
         };
-        let mandatory = random.one_in(5);
+        let mandatory = request.is_none() && random.one_in(5);
         let priority = random.one_in(3).then(|| random.below(8) as u8);
         let delivery_mode = Some(1 + random.below(2) as u8);
         // What expires is found again where its queue has dead letters go.
@@ -245,6 +259,9 @@ impl Client {
         let Some(channel) = self.channels.get_mut(&number) else { return };
         let is_held = channel.tx.is_some();
         let message = world.shadow.publish(channel.publisher, size, targets, is_held);
+        if let Some(request) = request {
+            world.shadow.answers(message, request);
+        }
         match &mut channel.tx {
             Some(tx) => tx.published.push(message),
             None => channel.sent.push(Sent::Publish(message)),
@@ -258,6 +275,7 @@ impl Client {
             priority,
             delivery_mode,
             expiration,
+            reply_to: asks.then(|| REPLIES.to_owned()),
             ..Properties::default()
         };
         let mut raw = Vec::new();
@@ -329,7 +347,12 @@ impl Client {
     }
 
     fn consume(&mut self, number: u16, world: &mut World<'_>) {
-        let Some(queue) = self.reachable_queue(world) else { return };
+        let Some(mut queue) = self.reachable_queue(world) else { return };
+        if world.random.one_in(6)
+            && let Some(contended) = world.shadow.queue("contended")
+        {
+            queue = contended;
+        }
         self.consume_from(number, queue, world.random.one_in(5), world);
     }
 
@@ -371,6 +394,21 @@ impl Client {
             let answer = Awaited::Consume { tag, may_be_refused: is_contended };
             self.await_answer(number, answer);
         }
+    }
+
+    /// Direct replies go past all queues.
+    fn consume_replies(&mut self, number: u16) {
+        let Some(channel) = self.channels.get_mut(&number) else { return };
+        let tag = format!("r{}", channel.publisher);
+        channel.replies = Some(tag.clone());
+        let consume = basic::Consume {
+            queue: REPLIES,
+            consumer_tag: &tag,
+            no_ack: true,
+            ..basic::Consume::default()
+        };
+        self.put_method(number, consume);
+        self.await_answer(number, Awaited::Consume { tag, may_be_refused: false });
     }
 
     /// A steady queue, or one of its own: others' may vanish, and asking for them is a mistake.
