@@ -335,8 +335,8 @@ pub enum ToShard {
         exchange: ExchangeId,
         /// How many it keeps.
         limit: u32,
-        /// The message.
-        message: Message,
+        /// The message, for no queue yet and with no confirm.
+        message: Publish,
     },
     /// From Meta: a queue was bound to a recent-history exchange kept here: send it what is remembered.
     Replay {

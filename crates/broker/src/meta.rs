@@ -168,9 +168,12 @@ impl Meta {
     /// Exchanges that went take what they remembered with them.
     fn removed(&self, removed: &Removed, out: &mut Outbox) {
         for exchange in &removed.exchanges {
-            let exchange = exchange.id;
-            out.shard(history_shard(exchange, self.shards), ToShard::Forget { exchange });
+            self.forget(exchange.id, out);
         }
+    }
+
+    fn forget(&self, exchange: ExchangeId, out: &mut Outbox) {
+        out.shard(history_shard(exchange, self.shards), ToShard::Forget { exchange });
     }
 
     /// A connection ended: its exclusive queues go, each by its shard.
@@ -233,6 +236,9 @@ impl Meta {
                 for queue in changes.to_delete {
                     self.delete(queue, out);
                 }
+                for exchange in changes.forgotten {
+                    self.forget(exchange, out);
+                }
                 let answer = match changes.text {
                     Some(text) => Reply::Told(text),
                     None => Reply::Done,
@@ -250,6 +256,7 @@ struct Changes {
     made: Vec<QueueId>,
     options_changed: Vec<QueueId>,
     to_delete: Vec<QueueId>,
+    forgotten: Vec<ExchangeId>,
     text: Option<String>,
 }
 
@@ -288,7 +295,9 @@ fn apply(command: AdminCommand, topology: &mut Topology) -> Result<Changes, (Rep
         }
         AdminCommand::AddVhost { name } => topology.add_vhost(&name).map(drop).map_err(bad)?,
         AdminCommand::DeleteVhost { name } => {
-            changes.to_delete = topology.delete_vhost(&name).map_err(bad)?.queues;
+            let deleted = topology.delete_vhost(&name).map_err(bad)?;
+            changes.to_delete = deleted.queues;
+            changes.forgotten = deleted.exchanges;
         }
         AdminCommand::SetPolicy { vhost, name, pattern, definition, priority, apply_to } => {
             let spec = PolicySpec {

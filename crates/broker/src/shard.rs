@@ -203,7 +203,7 @@ impl<L: Log> Shard<L> {
                 self.dead_lettered(from, target, taken, now);
             }
             ToShard::Remember { exchange, limit, message } => {
-                self.histories.remember(exchange, limit, message);
+                self.remember(exchange, limit, message, topology);
             }
             ToShard::Replay { exchange, queue } => self.replay(exchange, queue, topology, now, out),
             ToShard::Forget { exchange } => self.histories.forget(exchange),
@@ -321,9 +321,10 @@ impl<L: Log> Shard<L> {
         &self.log
     }
 
-    /// Memory that messages take here and in the sessions they were delivered to, in bytes.
+    /// Memory that messages take here and in the sessions they were delivered to, in bytes; what
+    /// recent-history exchanges remember too.
     pub fn held_bytes(&self) -> u64 {
-        self.log.usage().held_bytes + self.queue_bytes
+        self.log.usage().held_bytes + self.queue_bytes + self.histories.bytes()
     }
 
     /// Totals since the start.

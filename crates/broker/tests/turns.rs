@@ -7,11 +7,12 @@ use std::sync::Arc;
 use leveret_amqp::content::{Properties, RawProperties};
 use leveret_amqp::table::{Table, Value};
 use leveret_broker::message::*;
+use leveret_broker::meta::history_shard;
 use leveret_broker::record::{View, join_names};
 use leveret_broker::{Meta, Shard};
 use leveret_log::MemoryLog;
 use leveret_queue::{ChannelLimit, Gate, OutputGauge, Time, delivery_cost};
-use leveret_topology::{QueueId, Topology, VhostId};
+use leveret_topology::{ExchangeId, ExchangeSpec, QueueId, Topology, VhostId};
 
 const SHARDS: usize = 2;
 const ME: ConnectionId = ConnectionId::new(1);
@@ -517,6 +518,73 @@ fn get_comes_after_all_that_consumers_take() {
         node.got.pop_front();
     }
     assert_eq!((before, node.got_body()), (TAKEN, "last".to_owned()));
+}
+
+fn history_exchange(node: &mut Node) -> ExchangeId {
+    let spec = ExchangeSpec {
+        vhost: node.vhost,
+        name: "h",
+        kind: "x-recent-history",
+        durable: true,
+        auto_delete: false,
+        internal: false,
+        arguments: Table::default(),
+    };
+    node.topology.declare_exchange(spec).expect("declared")
+}
+
+/// A message that passes a recent-history exchange which keeps two.
+fn remember(node: &mut Node, exchange: ExchangeId, body: &str, priority: u8) {
+    let nowhere = message(QueueId::new(0), "k", body, 0);
+    let message = Publish { targets: Targets::new(), persistent: true, priority, ..nowhere };
+    let mut out = Outbox::default();
+    let shard = history_shard(exchange, SHARDS);
+    out.shard(shard, ToShard::Remember { exchange, limit: 2, message });
+    node.run(out);
+}
+
+#[test]
+fn what_a_recent_history_exchange_remembers_is_replayed_as_it_came() {
+    let mut node = Node::new();
+    let exchange = history_exchange(&mut node);
+    for (body, priority) in [("oldest", 9), ("low", 1), ("high", 7)] {
+        remember(&mut node, exchange, body, priority);
+    }
+    let queue = node.declare("q", table(&[("x-max-priority", Value::I32(9))]));
+    let mut out = Outbox::default();
+    out.shard(history_shard(exchange, SHARDS), ToShard::Replay { exchange, queue });
+    node.run(out);
+    let persistent =
+        node.shards.iter().flat_map(Shard::queues).map(|(_, it)| it.counts().persistent);
+    assert_eq!(persistent.sum::<u64>(), 2);
+    node.consume(queue, 0, true);
+    assert_eq!(node.bodies(), ["high", "low"]);
+}
+
+/// What is remembered takes memory, until the exchange goes, by itself or with its vhost; and a message
+/// that was on its way then is not remembered for ever.
+#[test]
+fn a_recent_history_ends_with_its_exchange() {
+    let me = ReplyTo { connection: ME, channel: 1 };
+    let ends: [fn(ReplyTo, VhostId) -> ToMeta; 2] = [
+        |reply, vhost| ToMeta::DeleteExchange { reply, vhost, name: "h".into(), if_unused: false },
+        |reply, _| {
+            let command = Box::new(AdminCommand::DeleteVhost { name: "/".to_owned() });
+            ToMeta::Admin { reply, command }
+        },
+    ];
+    for end in ends {
+        let mut node = Node::new();
+        let exchange = history_exchange(&mut node);
+        let body = "x".repeat(1000);
+        (0..3).for_each(|_| remember(&mut node, exchange, &body, 0));
+        assert!((2000..4000).contains(&node.queue_bytes()), "{}", node.queue_bytes());
+        node.run(Outbox { meta: vec![end(me, node.vhost)], ..Outbox::default() });
+        assert!(matches!(node.reply(), Reply::Done));
+        assert_eq!(node.queue_bytes(), 0);
+        remember(&mut node, exchange, &body, 0);
+        assert_eq!(node.queue_bytes(), 0, "too late");
+    }
 }
 
 #[test]

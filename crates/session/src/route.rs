@@ -12,6 +12,7 @@ use crate::cache::{RouteCache, Routed};
 use crate::core::{Context, Core};
 use crate::direct;
 use crate::properties::more_keys;
+use crate::publish::Head;
 use crate::reply::{self, Fault};
 
 /// Names that the cache does not know: may the user write there, does it exist, does it take messages
@@ -144,19 +145,31 @@ fn fill(routed: &mut Routed, found: &Route, shards: usize, cx: &Context<'_>) {
     }
 }
 
-/// Tells recent-history exchanges what passed them.
+/// Whether recent-history exchanges are to keep the message.
 #[cold]
-pub(crate) fn remember(core: &Core, routed: &Routed, message: &Message, cx: &mut Context<'_>) {
+pub(crate) fn is_to_be_remembered(message: &Message) -> bool {
     let headers =
         RawProperties::new(message.properties()).peek().ok().and_then(|peek| peek.headers);
     let no_store =
         headers.and_then(|headers| headers.get("x-recent-history-no-store").ok().flatten());
-    if matches!(no_store, Some(RawValue::Bool(true))) {
+    !matches!(no_store, Some(RawValue::Bool(true)))
+}
+
+/// Tells recent-history exchanges what passed them.
+#[cold]
+pub(crate) fn remember(
+    core: &Core,
+    routed: &Routed,
+    head: Head,
+    message: &Message,
+    cx: &mut Context<'_>,
+) {
+    if !is_to_be_remembered(message) {
         return;
     }
     for &(exchange, limit) in &routed.remember {
         let shard = history_shard(exchange, core.shards());
-        let message = message.clone();
+        let message = head.publish(0, &[], message.clone());
         cx.outbox.shard(shard, ToShard::Remember { exchange, limit, message });
     }
 }

@@ -18,7 +18,7 @@ use crate::reply::{self, Fault};
 use crate::settle::entry_is_consumed;
 use crate::unacked::{Entry, Unacked};
 use crate::waiting::{Awaited, Waiting};
-use crate::{direct, returned};
+use crate::{direct, returned, route};
 
 const COMMIT: (u16, u16) = (90, 20);
 
@@ -30,7 +30,7 @@ pub(crate) struct Tx {
     /// Direct replies, and mandatory messages without a queue (`None`).
     others: Vec<(Option<direct::Address>, Message)>,
     /// For recent-history exchanges.
-    remembered: Vec<(ExchangeId, u32, Message)>,
+    remembered: Vec<(ExchangeId, u32, Publish)>,
     settled: Vec<(Entry, Settle)>,
 }
 
@@ -45,8 +45,11 @@ impl Tx {
     ) {
         // A transaction may stay open for long; what it was read with must not.
         let message = message.detached();
-        for &(exchange, limit) in &routed.remember {
-            self.remembered.push((exchange, limit, message.clone()));
+        if !routed.remember.is_empty() && route::is_to_be_remembered(&message) {
+            for &(exchange, limit) in &routed.remember {
+                let message = head.publish(0, &[], message.clone());
+                self.remembered.push((exchange, limit, message));
+            }
         }
         for (shard, targets) in &routed.targets {
             self.publishes.push((*shard, head.publish(0, targets, message.clone())));
