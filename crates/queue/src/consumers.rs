@@ -88,6 +88,8 @@ pub(crate) struct Consumer {
     pub(crate) spec: ConsumerSpec,
     pub(crate) unacked: u32,
     state: State,
+    /// Grows with the time at which it was last blocked.
+    blocked_at: u64,
 }
 
 impl Consumer {
@@ -129,6 +131,7 @@ pub(crate) struct Consumers {
     rings: Vec<Ring>,
     count: u32,
     in_rings: u32,
+    next_blocked: u64,
     exclusive: Option<u32>,
     single_active: bool,
     /// Only with `single_active`.
@@ -163,7 +166,7 @@ impl Consumers {
             self.active = Some(id);
         }
         let priority = spec.priority;
-        let consumer = Consumer { spec, unacked: 0, state: State::InRing };
+        let consumer = Consumer { spec, unacked: 0, state: State::InRing, blocked_at: 0 };
         match self.slots.get_mut(at) {
             Some(slot) => *slot = Some(consumer),
             None => self.slots.push(Some(consumer)),
@@ -203,6 +206,14 @@ impl Consumers {
         true
     }
 
+    /// Sorts consumers, whose gates may have opened, by the time at which they were blocked.
+    pub(crate) fn sort_blocked(&self, ids: &mut [ConsumerId]) {
+        ids.sort_by_key(|id| {
+            let slot = self.slots.get(id.0 as usize).and_then(Option::as_ref);
+            slot.map_or(u64::MAX, |consumer| consumer.blocked_at)
+        });
+    }
+
     /// The gate of a consumer may have opened.
     pub(crate) fn resume(&mut self, id: u32) {
         if let Some(consumer) = self.present(id)
@@ -239,6 +250,8 @@ impl Consumers {
             let consumer = self.slots[id as usize].as_mut().expect("in a ring");
             let Err(why) = consumer.try_take(size) else { break id };
             consumer.state = why;
+            consumer.blocked_at = self.next_blocked;
+            self.next_blocked += 1;
             let priority = consumer.spec.priority;
             self.leave_ring(id, priority);
         };

@@ -347,7 +347,16 @@ impl Queue {
 
     /// The gate of this consumer may have opened. [`dispatch`](Self::dispatch) is to follow.
     pub fn resume(&mut self, id: ConsumerId) {
-        self.consumers.resume(id.0);
+        self.resume_all(&mut [id]);
+    }
+
+    /// The gates of these consumers may have opened. Who was blocked first is next, as in RabbitMQ: it
+    /// is the one whose turn it was.
+    pub fn resume_all(&mut self, ids: &mut [ConsumerId]) {
+        self.consumers.sort_blocked(ids);
+        for id in ids {
+            self.consumers.resume(id.0);
+        }
     }
 
     /// The consumers, in no particular order.

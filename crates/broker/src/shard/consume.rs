@@ -125,12 +125,15 @@ impl<L: Log> Shard<L> {
 
     /// A gate of the connection opened: its consumers may be given more.
     pub(super) fn resume(&mut self, connection: ConnectionId) {
-        for index in 0..self.ports.keys_of(connection).len() {
-            let Some(&key) = self.ports.keys_of(connection).get(index) else { break };
-            let Some(consumer) = self.ports.consumer(key) else { continue };
-            let (queue, id) = (consumer.queue, consumer.id);
+        let keys = self.ports.keys_of(connection).iter();
+        let consumers = keys.filter_map(|&key| self.ports.consumer(key));
+        let mut by_queue: Vec<_> = consumers.map(|it| (it.queue, it.id)).collect();
+        by_queue.sort_by_key(|&(queue, _)| queue);
+        for run in by_queue.chunk_by(|(a, _), (b, _)| a == b) {
+            let Some(&(queue, _)) = run.first() else { continue };
+            let mut ids: Vec<_> = run.iter().map(|&(_, id)| id).collect();
             if let Some(hosted) = self.queues.get_mut(&queue) {
-                hosted.queue.resume(id);
+                hosted.queue.resume_all(&mut ids);
                 super::touch(hosted, queue, &mut self.touched);
             }
         }
