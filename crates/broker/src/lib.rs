@@ -6,6 +6,7 @@
 //! - [`shard`]: queues and their log; a turn of it moves messages.
 //! - [`meta`]: changes of names.
 //! - [`record`]: a message's bytes in the log.
+//! - [`return_undelivered`]: letters to connections that ended.
 //! - [`flow`]: what is bounded by what, and the memory alarm.
 
 pub mod flow;
@@ -13,6 +14,8 @@ pub mod message;
 pub mod meta;
 pub mod record;
 pub mod shard;
+mod undelivered;
 
 pub use meta::Meta;
 pub use shard::Shard;
+pub use undelivered::return_undelivered;

@@ -14,6 +14,8 @@
 //! A session that sent a command with a reply reads nothing more from its socket until the
 //! [`ToSession::Reply`] comes, so what a client sends keeps its order whatever the number of shards.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use leveret_amqp::reply::ReplyCode;
 use leveret_amqp::table::Table;
@@ -352,6 +354,11 @@ pub enum ToShard {
     },
     /// The connection ended; everything it settled was sent before. Its port is forgotten.
     Disconnected(ConnectionId),
+    /// From the driver: who was asked something is gone, and this says so: [`Reply::Gone`].
+    Nobody {
+        /// Who asked.
+        reply: ReplyTo,
+    },
     /// From the driver: go on with queues whose budget ran out.
     Continue,
     /// From the driver: the disk of the shard's log has finished something.
@@ -520,6 +527,23 @@ pub enum AdminCommand {
     DeleteVhost {
         name: String,
     },
+    SetVhostLimits {
+        vhost: String,
+        limits: BTreeMap<String, i64>,
+    },
+    ClearVhostLimits {
+        vhost: String,
+    },
+    /// Limits that are not named stay.
+    SetUserLimits {
+        name: String,
+        limits: BTreeMap<String, i64>,
+    },
+    /// All of them without `limit`.
+    ClearUserLimits {
+        name: String,
+        limit: Option<String>,
+    },
     SetPolicy {
         vhost: String,
         name: String,
@@ -589,6 +613,15 @@ pub enum ToSession {
         token: u64,
         /// The message.
         message: Message,
+    },
+    /// Whether a direct reply-to consumer is still there: [`Reply::Done`] or [`Reply::Gone`].
+    DirectReplyAsked {
+        /// Who.
+        reply: ReplyTo,
+        /// As in [`DirectReply`](Self::DirectReply).
+        channel: ChannelId,
+        /// As there.
+        token: u64,
     },
     /// Publishers are blocked (`Some(reason)`) or no longer.
     Blocked(Option<&'static str>),

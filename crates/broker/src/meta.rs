@@ -250,6 +250,9 @@ impl Meta {
     }
 }
 
+/// The component whose parameter holds a vhost's limits.
+const VHOST_LIMITS: &str = "vhost-limits";
+
 /// What an admin command means for the shards.
 #[derive(Debug, Default)]
 struct Changes {
@@ -298,6 +301,23 @@ fn apply(command: AdminCommand, topology: &mut Topology) -> Result<Changes, (Rep
             let deleted = topology.delete_vhost(&name).map_err(bad)?;
             changes.to_delete = deleted.queues;
             changes.forgotten = deleted.exchanges;
+        }
+        AdminCommand::SetVhostLimits { vhost, limits } => {
+            let limits = serde_json::json!(limits);
+            topology.set_parameter(&vhost, VHOST_LIMITS, "limits", limits).map_err(bad)?;
+        }
+        AdminCommand::ClearVhostLimits { vhost } => {
+            topology.clear_parameter(&vhost, VHOST_LIMITS, "limits").map_err(bad)?;
+        }
+        AdminCommand::SetUserLimits { name, limits } => {
+            let mut all = topology.user(&name).map(|user| user.limits.clone()).unwrap_or_default();
+            all.extend(limits);
+            topology.set_user_limits(&name, all).map_err(bad)?;
+        }
+        AdminCommand::ClearUserLimits { name, limit } => {
+            let mut left = topology.user(&name).map(|user| user.limits.clone()).unwrap_or_default();
+            left.retain(|name, _| limit.as_ref().is_some_and(|limit| limit != name));
+            topology.set_user_limits(&name, left).map_err(bad)?;
         }
         AdminCommand::SetPolicy { vhost, name, pattern, definition, priority, apply_to } => {
             let spec = PolicySpec {

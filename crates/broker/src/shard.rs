@@ -35,7 +35,7 @@ use leveret_log::{Holder, Log, Usage};
 use leveret_queue::{Left, Offset, Options, Queue, Time};
 use leveret_topology::{QueueId, Topology};
 
-use crate::message::{Outbox, ToShard, shard_of};
+use crate::message::{Outbox, Reply, ToShard, shard_of};
 use cold::{Ahead, Cold};
 use dead_letter::{Awaited, Stuck};
 use history::Histories;
@@ -208,6 +208,7 @@ impl<L: Log> Shard<L> {
             ToShard::Replay { exchange, queue } => self.replay(exchange, queue, topology, now, out),
             ToShard::Forget { exchange } => self.histories.forget(exchange),
             ToShard::Disconnected(connection) => self.disconnected(connection, now, out),
+            ToShard::Nobody { reply } => out.reply(reply, Reply::Gone),
             // What is to go on was touched at the start of the turn.
             ToShard::Continue => {}
             ToShard::LogWoke => self.warmed(topology, now, out),

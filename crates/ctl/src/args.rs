@@ -192,6 +192,27 @@ pub enum Command {
         /// Its name
         name: String,
     },
+    /// Limit a virtual host's connections and queues
+    SetVhostLimits {
+        /// A JSON object of max-connections and max-queues; a negative number is no limit
+        definition: String,
+    },
+    /// Take the limits of a virtual host away
+    ClearVhostLimits,
+    /// Limit a user's connections and channels; limits that are not named stay
+    SetUserLimits {
+        /// The user
+        username: String,
+        /// A JSON object of max-connections and max-channels; a negative number is no limit
+        definition: String,
+    },
+    /// Take limits of a user away
+    ClearUserLimits {
+        /// The user
+        username: String,
+        /// max-connections, max-channels or all
+        limit: String,
+    },
     /// Add a user, who has no permissions yet
     AddUser {
         /// The second argument is a salted hash in Base64

@@ -13,6 +13,7 @@
 //! Lists are answered with an array of [`Row`]s; a row may hold more than the columns asked for.
 //! What each command is answered with stands at its variant of [`Request`].
 
+use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read, Write};
 
 use serde::{Deserialize, Serialize};
@@ -74,6 +75,29 @@ pub enum Request {
     SetPolicy(Policy),
     /// Answered with null.
     ClearPolicy(Object),
+    /// Replaces the limits of a vhost. Answered with null.
+    SetVhostLimits {
+        /// The virtual host.
+        vhost: String,
+        /// By name.
+        limits: BTreeMap<String, i64>,
+    },
+    /// Answered with null.
+    ClearVhostLimits(InVhost),
+    /// Adds to the limits of a user, and replaces those it has. Answered with null.
+    SetUserLimits {
+        /// The user.
+        name: String,
+        /// By name.
+        limits: BTreeMap<String, i64>,
+    },
+    /// Answered with null.
+    ClearUserLimits {
+        /// The user.
+        name: String,
+        /// Which; all without.
+        limit: Option<String>,
+    },
     /// Answered with null.
     AddUser {
         /// The new user.

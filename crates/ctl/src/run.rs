@@ -1,5 +1,6 @@
 //! From a command to requests, and from answers to what is printed.
 
+use std::collections::BTreeMap;
 use std::io::{IsTerminal as _, Read as _, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -53,6 +54,22 @@ enum Answer {
     Rows(Vec<String>),
     Status,
     Options,
+}
+
+/// What can be limited for a user.
+const USER_LIMITS: &[&str] = &["max-connections", "max-channels"];
+
+/// Limits as a JSON object of numbers.
+fn limits(definition: &str, known: &[&str]) -> Result<BTreeMap<String, i64>, Fault> {
+    let limits: BTreeMap<String, i64> = serde_json::from_str(definition)
+        .map_err(|error| Fault::new(Code::Data, format!("Failed to parse JSON: {error}")))?;
+    match limits.keys().find(|name| !known.contains(&name.as_str())) {
+        Some(name) => Err(Fault::new(
+            Code::Data,
+            format!("there is no limit {name}; known are {}", known.join(", ")),
+        )),
+        None => Ok(limits),
+    }
 }
 
 fn plan(command: Command, common: &Common) -> Result<Plan, Fault> {
@@ -174,6 +191,40 @@ fn plan(command: Command, common: &Common) -> Result<Plan, Fault> {
             format!("Clearing policy \"{name}\" on vhost \"{vhost}\" ..."),
             Request::ClearPolicy(Object { vhost, name }),
         ),
+        Command::SetVhostLimits { definition } => {
+            let limits = limits(&definition, &["max-connections", "max-queues"])?;
+            done(
+                format!("Setting vhost limits to \"{definition}\" for vhost \"{vhost}\" ..."),
+                Request::SetVhostLimits { vhost, limits },
+            )
+        }
+        Command::ClearVhostLimits => done(
+            format!("Clearing vhost \"{vhost}\" limits ..."),
+            Request::ClearVhostLimits(InVhost { vhost }),
+        ),
+        Command::SetUserLimits { username: name, definition } => {
+            let limits = limits(&definition, USER_LIMITS)?;
+            done(
+                format!("Setting user limits to \"{definition}\" for user \"{name}\" ..."),
+                Request::SetUserLimits { name, limits },
+            )
+        }
+        Command::ClearUserLimits { username: name, limit } => {
+            let limit = (limit != "all").then_some(limit);
+            if let Some(limit) = &limit
+                && !USER_LIMITS.contains(&limit.as_str())
+            {
+                let known = USER_LIMITS.join(", ");
+                return Err(Fault::new(Code::Usage, format!("a limit is one of {known}, all")));
+            }
+            done(
+                match &limit {
+                    Some(limit) => format!("Clearing \"{limit}\" limit for user \"{name}\" ..."),
+                    None => format!("Clearing all limits for user \"{name}\" ..."),
+                },
+                Request::ClearUserLimits { name, limit },
+            )
+        }
         Command::AddUser { pre_hashed_password, username: name, password } => Ok(Plan {
             banner: format!("Adding user \"{name}\" ..."),
             request: Request::AddUser {

@@ -69,6 +69,18 @@ fn commands() {
         r#"{"command":"add_user","args":{"name":"bob","password":"secret","is_hashed":false}}"#,
         "{\"result\":\"ok\",\"value\":null}\n",
     );
+    check(
+        &["set_vhost_limits", "-p", "v", r#"{"max-connections":5}"#],
+        &Response::DONE,
+        r#"{"command":"set_vhost_limits","args":{"vhost":"v","limits":{"max-connections":5}}}"#,
+        "Setting vhost limits to \"{\"max-connections\":5}\" for vhost \"v\" ...\n",
+    );
+    check(
+        &["clear_user_limits", "bob", "all"],
+        &Response::DONE,
+        r#"{"command":"clear_user_limits","args":{"name":"bob","limit":null}}"#,
+        "Clearing all limits for user \"bob\" ...\n",
+    );
     check(&["-q", "stop"], &Response::DONE, r#"{"command":"stop"}"#, "");
 }
 

@@ -15,6 +15,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use leveret_amqp::outbuf::OutBuf;
 use leveret_broker::message::{ConnectionId, Outbox, ToSession};
+use leveret_broker::return_undelivered;
 use leveret_queue::Time;
 use leveret_session::{ConnectionFacts, Context, End, Session};
 use leveret_topology::Topology;
@@ -23,7 +24,7 @@ use tokio::sync::Notify;
 
 use crate::node::{Node, now};
 use crate::readiness::register;
-use crate::runner::{return_undelivered, with_runner};
+use crate::runner::with_runner;
 use crate::turn::Actor;
 
 /// Bytes asked of a socket at once.

@@ -15,9 +15,8 @@ use std::time::Duration;
 
 use leveret_amqp::outbuf::OutBuf;
 use leveret_broker::flow::{AlarmChange, INBOX_LETTERS_MAX};
-use leveret_broker::message::{
-    Outbox, Reply, Settle, Settlement, ToMeta, ToSession, ToShard, shard_of,
-};
+use leveret_broker::message::{Outbox, ToMeta, ToShard};
+use leveret_broker::return_undelivered;
 use tokio::sync::Notify;
 
 use crate::alarms::Resource;
@@ -363,38 +362,6 @@ impl Runner {
             if shard.actor.post_one(letter) {
                 due.push_back(Due::Shard(index));
             }
-        }
-    }
-}
-
-/// A letter to a connection that ended. Messages in it were given out and never reached anybody: they go
-/// back to their queues. The rest means nothing any more.
-pub(crate) fn return_undelivered(
-    letter: ToSession,
-    shards: usize,
-    out: &mut Vec<(usize, ToShard)>,
-) {
-    let deliveries = match letter {
-        ToSession::Deliver(deliveries) => deliveries,
-        ToSession::Reply { reply: Reply::Got { delivery, .. }, .. } => vec![delivery],
-        _ => return,
-    };
-    let mut by_shard: Vec<Vec<Settlement>> = vec![Vec::new(); shards];
-    for delivery in deliveries {
-        let Some(unacked) = delivery.unacked else { continue };
-        let settlement = Settlement {
-            queue: delivery.queue,
-            unacked,
-            offset: delivery.offset,
-            how: Settle::Requeue { counts: false },
-        };
-        if let Some(list) = by_shard.get_mut(shard_of(delivery.queue, shards)) {
-            list.push(settlement);
-        }
-    }
-    for (index, settlements) in by_shard.into_iter().enumerate() {
-        if !settlements.is_empty() {
-            out.push((index, ToShard::Settle(settlements)));
         }
     }
 }

@@ -4,7 +4,7 @@ use leveret_amqp::method::{basic, connection, exchange, queue, tx};
 use leveret_broker::message::Reply;
 
 use crate::core::{Context, Core};
-use crate::declare::send_declare;
+use crate::declare::{reply_to_declared, send_declare};
 use crate::reply::{self, Fault};
 use crate::session::Session;
 use crate::waiting::{Awaited, Waiting};
@@ -70,6 +70,7 @@ impl Session {
             }
             (
                 Awaited::QueueDeclare { name: queue, .. }
+                | Awaited::ReplyToDeclare { name: queue }
                 | Awaited::QueuePurge { name: queue }
                 | Awaited::Get { queue }
                 | Awaited::Consume { queue, .. },
@@ -107,6 +108,7 @@ impl Session {
                 }
                 channel.last_queue = name;
             }
+            (Awaited::ReplyToDeclare { name }, _) => reply_to_declared(channel, &name, no_wait, cx),
             (Awaited::QueuePurge { .. }, Reply::Purged(messages)) if says => {
                 cx.out.put_method(number, &queue::PurgeOk { message_count: count(messages) });
             }

@@ -4,7 +4,7 @@ use leveret_amqp::method::basic;
 use leveret_amqp::table::Table;
 use leveret_broker::message::{ConsumerSlot, ToShard};
 use leveret_queue::Gate;
-use leveret_topology::{Permission, Queue, ResourceKind};
+use leveret_topology::{Permission, Queue, QueueKind, ResourceKind};
 
 use crate::channel::{Channel, DirectReply};
 use crate::consumers::Consumer;
@@ -73,6 +73,9 @@ pub(crate) fn consume(
     let queue = readable(core, &name, cx)?;
     let arguments = to_table(method.arguments)?;
     let (priority, timeout_ms) = options(core, &name, &arguments)?;
+    if queue.kind == QueueKind::Quorum && channel.global_prefetch > 0 {
+        return Err(reply::no_global_prefetch(&name, &core.identity.vhost_name));
+    }
     let timeout_ms = timeout_ms
         .or_else(|| queue.consumer_timeout_ms())
         .or(core.settings.consumer_timeout_ms)

@@ -11,7 +11,7 @@ use leveret_broker::message::{
     ConnectionId, ConsumerSlot, Outbox, ReplyTo, Settle, Settlement, ToMeta, ToShard, shard_of,
 };
 use leveret_queue::{OutputGauge, Time};
-use leveret_topology::{QueueId, Topology, VhostId};
+use leveret_topology::{ConnectionSlots, QueueId, Topology, VhostId};
 
 use crate::batch::Batch;
 use crate::cache::RouteCache;
@@ -80,6 +80,8 @@ pub(crate) struct Core {
     pub(crate) frame_max: u32,
     pub(crate) channel_max: u16,
     pub(crate) identity: Box<Identity>,
+    /// Its places among the connections of the vhost and of the user.
+    pub(crate) slots: ConnectionSlots,
     pub(crate) capabilities: Capabilities,
     /// The command that no answer came to yet. Nothing more is read.
     pub(crate) waiting: Option<Waiting>,
@@ -105,6 +107,9 @@ pub(crate) struct Core {
     pub(crate) is_told: bool,
     /// The channel whose content lies in the read at hand; 0 when none does.
     pub(crate) in_read: u16,
+    /// Channels that the client closed in the read at hand. RabbitMQ ends a channel while it reads on, so
+    /// what was sent in one go with the close is thrown away, not a mistake.
+    pub(crate) closed: Vec<u16>,
     /// Input left by the last turn, in bytes.
     pub(crate) left_len: usize,
     /// A channel's confirms are to be sent.

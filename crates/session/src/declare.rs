@@ -7,8 +7,8 @@ use std::borrow::Cow;
 
 use leveret_amqp::method::{MethodError, exchange, queue};
 use leveret_amqp::table::{RawTable, Table, Value};
-use leveret_broker::message::{ToMeta, ToShard};
-use leveret_topology::{DeclareError, ExchangeKind, Permission, ResourceKind};
+use leveret_broker::message::{ToMeta, ToSession, ToShard};
+use leveret_topology::{DeclareError, ExchangeKind, Permission, QueueKind, ResourceKind};
 
 use crate::channel::Channel;
 use crate::consume::accessible;
@@ -159,31 +159,42 @@ fn server_name(
     Ok(core.random.name(&prefix))
 }
 
-/// `queue.declare` of a direct reply-to name: always passive. Whether the other side of a name still
-/// waits is only known when it is on this connection.
+/// `queue.declare` of a direct reply-to name: always passive. The channel that is named knows whether
+/// somebody still waits there, and it may be anybody's.
 fn declare_reply_to(
-    core: &Core,
+    core: &mut Core,
     channel: &mut Channel,
     name: &str,
     no_wait: bool,
     cx: &mut Context<'_>,
 ) -> Result<(), Fault> {
-    let exists = match direct::parse(name) {
-        None => name == direct::NAME,
-        Some((connection, number, token)) if connection == core.id && number == channel.number => {
-            channel.direct_reply.as_ref().is_some_and(|consumer| consumer.token == token)
-        }
-        Some(_) => true,
-    };
-    if !exists {
+    if let Some((connection, number, token)) = direct::parse(name) {
+        let reply = core.reply_to(channel.number);
+        let letter = ToSession::DirectReplyAsked { reply, channel: number, token };
+        cx.outbox.session(connection, letter);
+        let what = Awaited::ReplyToDeclare { name: name.into() };
+        core.wait(channel.number, QUEUE_DECLARE, no_wait, what);
+        return Ok(());
+    }
+    if name != direct::NAME {
         return Err(reply::no_queue(name, &core.identity.vhost_name));
     }
+    reply_to_declared(channel, name, no_wait, cx);
+    Ok(())
+}
+
+/// A direct reply-to name has by definition one consumer.
+pub(crate) fn reply_to_declared(
+    channel: &mut Channel,
+    name: &str,
+    no_wait: bool,
+    cx: &mut Context<'_>,
+) {
     channel.last_queue = name.into();
     if !no_wait {
         let ok = queue::DeclareOk { queue: name, message_count: 0, consumer_count: 1 };
         cx.out.put_method(channel.number, &ok);
     }
-    Ok(())
 }
 
 /// `queue.delete`. Deleting what does not exist is no mistake.
@@ -203,6 +214,13 @@ pub(crate) fn delete_queue(
         return Ok(());
     };
     queue.check_exclusive(core.id.get(), &core.identity.vhost_name)?;
+    if queue.kind == QueueKind::Quorum {
+        for (flag, is_set) in [("if-unused", method.if_unused), ("if-empty", method.if_empty)] {
+            if is_set {
+                return Err(reply::conditional_delete(&name, &core.identity.vhost_name, flag));
+            }
+        }
+    }
     let queue = queue.id;
     let letter = ToShard::Delete {
         reply: Some(core.reply_to(channel.number)),

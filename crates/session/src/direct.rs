@@ -8,7 +8,7 @@
 //! The token is random and checked by the receiver: who was not given the name cannot answer.
 
 use leveret_amqp::method::basic;
-use leveret_broker::message::{ConnectionId, Message, ToSession};
+use leveret_broker::message::{ConnectionId, Message, Reply, ToSession};
 
 use crate::channel::Channel;
 use crate::core::{Context, Core};
@@ -44,6 +44,12 @@ pub(crate) fn parse(name: &str) -> Option<Address> {
 pub(crate) fn send(to: Address, message: Message, cx: &mut Context<'_>) {
     let (connection, channel, token) = to;
     cx.outbox.session(connection, ToSession::DirectReply { channel, token, message });
+}
+
+/// Whether the channel that a name is of still waits under it.
+pub(crate) fn answer(channel: Option<&Channel>, token: u64) -> Reply {
+    let consumer = channel.and_then(|channel| channel.direct_reply.as_ref());
+    if consumer.is_some_and(|consumer| consumer.token == token) { Reply::Done } else { Reply::Gone }
 }
 
 /// An answer came. It is dropped when the consumer is gone, or so slow that many times the output limit

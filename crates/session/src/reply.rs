@@ -359,6 +359,22 @@ pub(crate) fn invalid_consumer_argument(arg: &str, queue: &str, vhost: &str, why
     )
 }
 
+/// Consumers of quorum queues are not counted by the channel.
+pub(crate) fn no_global_prefetch(queue: &str, vhost: &str) -> Fault {
+    fault(NotImplemented, format!("queue '{queue}' in vhost '{vhost}' does not support global qos"))
+}
+
+/// `flag` is one that quorum queues do not know.
+pub(crate) fn conditional_delete(queue: &str, vhost: &str, flag: &str) -> Fault {
+    fault(
+        NotImplemented,
+        format!(
+            "cannot delete queue '{queue}' in vhost '{vhost}'. queue.delete operations with {flag} \
+             flag set are not supported by quorum queues"
+        ),
+    )
+}
+
 pub(crate) fn unknown_tag(tag: u64) -> Fault {
     fault(PreconditionFailed, format!("unknown delivery tag {tag}"))
 }

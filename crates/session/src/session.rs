@@ -7,7 +7,7 @@ use leveret_amqp::frame::{BODY, Decoder, Event, HEADER, METHOD};
 use leveret_amqp::method::{Method, access, basic, channel, confirm, connection};
 use leveret_broker::message::{ConnectionId, Settle, ToSession};
 use leveret_queue::{OutputGauge, Time};
-use leveret_topology::VhostId;
+use leveret_topology::{ConnectionSlots, VhostId};
 
 use crate::bind::{Bind, bind};
 use crate::channel::{Channel, Channels, Mode};
@@ -51,6 +51,7 @@ impl Session {
                 client_properties: Box::default(),
                 connected: now,
             }),
+            slots: ConnectionSlots::default(),
             capabilities: Capabilities::default(),
             waiting: None,
             batch: Default::default(),
@@ -67,6 +68,7 @@ impl Session {
             end: None,
             is_told: false,
             in_read: 0,
+            closed: Vec::new(),
             left_len: 0,
             confirms_dirty: false,
             confirm_base: 0,
@@ -119,6 +121,7 @@ impl Session {
                 }
             }
         }
+        self.core.closed.clear();
         if self.core.in_read != 0 {
             self.stash(&read);
         }
@@ -213,16 +216,34 @@ impl Session {
         payload: &[u8],
         cx: &mut Context<'_>,
     ) -> Result<(), Fault> {
+        if self.core.closed.contains(&number) {
+            match Method::decode(payload) {
+                Ok(Method::ChannelOpen(_)) if kind == METHOD => {
+                    self.core.closed.retain(|&closed| closed != number);
+                }
+                Ok(Method::ChannelClose(_)) if kind == METHOD => {
+                    cx.out.put_method(number, &channel::CloseOk);
+                    return Ok(());
+                }
+                _ => return Ok(()),
+            }
+        }
         if kind != METHOD {
             return Err(reply::expected_method_frame());
         }
         let max = self.core.channel_max;
         if max != 0 && self.channels.len() >= usize::from(max) {
+            self.channels.forget_crossed();
+        }
+        if max != 0 && self.channels.len() >= usize::from(max) {
             return Err(reply::too_many_channels(self.channels.len(), max));
         }
+        let slot = cx.topology.count_channel(&self.core.identity.user);
+        let slot = slot.map_err(|error| Fault::from(error).without_method())?;
         match Method::decode(payload).map_err(|error| reply::bad_method(&error, payload))? {
             Method::ChannelOpen(_) => {
-                self.channels.insert(Channel::new(number, self.core.settings.default_prefetch));
+                let prefetch = self.core.settings.default_prefetch;
+                self.channels.insert(Channel::new(number, prefetch, slot));
                 cx.out.put_method(number, &channel::OpenOk { channel_id: b"" });
                 Ok(())
             }
@@ -241,18 +262,23 @@ impl Session {
         payload: &[u8],
         cx: &mut Context<'_>,
     ) -> Result<(), Fault> {
-        if kind == METHOD {
-            match Method::decode(payload) {
-                Ok(Method::ChannelCloseOk(_)) => drop(self.channels.remove(number)),
-                // Both closed at once. Not every client answers ours then, and its number must not be
-                // lost: an answer that does come finds the channel gone.
-                Ok(Method::ChannelClose(_)) => {
-                    self.channels.remove(number);
-                    cx.out.put_method(number, &channel::CloseOk);
-                }
-                Ok(Method::ChannelOpen(_)) => return Err(reply::second_open()),
-                _ => {}
+        if kind != METHOD {
+            return Ok(());
+        }
+        let Some(channel) = self.channels.get(number) else { return Ok(()) };
+        match Method::decode(payload) {
+            Ok(Method::ChannelCloseOk(_)) => drop(self.channels.remove(number)),
+            Ok(Method::ChannelClose(_)) => {
+                channel.is_crossed = true;
+                channel.slot = None;
+                cx.out.put_method(number, &channel::CloseOk);
             }
+            Ok(Method::ChannelOpen(_)) if channel.is_crossed => {
+                self.channels.remove(number);
+                return self.unopened(number, kind, payload, cx);
+            }
+            Ok(Method::ChannelOpen(_)) => return Err(reply::second_open()),
+            _ => {}
         }
         Ok(())
     }
@@ -394,6 +420,7 @@ impl Session {
             Method::ChannelClose(_) => {
                 core.release(channel, cx);
                 self.channels.remove(number);
+                self.core.closed.push(number);
                 cx.out.put_method(number, &channel::CloseOk);
             }
             // Of a channel that both sides closed at once, and that was opened again.
@@ -431,6 +458,11 @@ impl Session {
                 if let Some(channel) = self.channels.get(channel) {
                     direct::deliver(core, channel, token, &message, cx);
                 }
+            }
+            ToSession::DirectReplyAsked { reply, channel, token } => {
+                let channel = self.channels.get(channel);
+                let answer = direct::answer(channel.as_deref(), token);
+                cx.outbox.reply(reply, answer);
             }
             ToSession::Blocked(alarm) => core.set_alarm(alarm, cx),
             ToSession::Close { code, text } => {

@@ -53,6 +53,10 @@ pub(crate) enum Awaited {
         /// To declare it once more, if the queue goes before its counts are told. None when passive.
         again: Option<Box<Declare>>,
     },
+    /// Of a direct reply-to name.
+    ReplyToDeclare {
+        name: Box<str>,
+    },
     QueuePurge {
         name: Box<str>,
     },

@@ -11,10 +11,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use leveret_amqp::outbuf::OutBuf;
-use leveret_broker::message::{
-    ConnectionId, Outbox, Reply, Settle, Settlement, ToMeta, ToSession, ToShard, shard_of,
-};
-use leveret_broker::{Meta, Shard};
+use leveret_broker::message::{ConnectionId, Outbox, ToMeta, ToSession, ToShard};
+use leveret_broker::{Meta, Shard, return_undelivered};
 use leveret_log::MemoryLog;
 use leveret_queue::Time;
 use leveret_session::{Context, End, Peer, Session, Settings};
@@ -280,7 +278,7 @@ impl Node {
                 let letters = scratch.to_session.drain(..);
                 if connection.is_over {
                     for letter in letters {
-                        return_undelivered(letter, self.shards.len(), outbox);
+                        return_undelivered(letter, self.shards.len(), &mut outbox.shards);
                     }
                 } else {
                     let waiting = connection.turn(letters, topology, outbox, now, &mut part);
@@ -304,7 +302,7 @@ impl Node {
             for (id, letter) in posted.drain(..) {
                 match self.connections.get_mut(&id).filter(|connection| !connection.is_over) {
                     Some(connection) => connection.inbox.push_back(letter),
-                    None => return_undelivered(letter, self.shards.len(), outbox),
+                    None => return_undelivered(letter, self.shards.len(), &mut outbox.shards),
                 }
             }
         }
@@ -467,24 +465,5 @@ fn delivered_bytes(letter: &ToSession) -> usize {
     match letter {
         ToSession::Deliver(deliveries) => deliveries.iter().map(|one| one.record.len()).sum(),
         _ => 0,
-    }
-}
-
-/// A letter to a connection that ended: what was given out and never reached anybody goes back.
-fn return_undelivered(letter: ToSession, shards: usize, outbox: &mut Outbox) {
-    let deliveries = match letter {
-        ToSession::Deliver(deliveries) => deliveries,
-        ToSession::Reply { reply: Reply::Got { delivery, .. }, .. } => vec![delivery],
-        _ => return,
-    };
-    for delivery in deliveries {
-        let Some(unacked) = delivery.unacked else { continue };
-        let settlement = Settlement {
-            queue: delivery.queue,
-            unacked,
-            offset: delivery.offset,
-            how: Settle::Requeue { counts: false },
-        };
-        outbox.shard(shard_of(delivery.queue, shards), ToShard::Settle(vec![settlement]));
     }
 }

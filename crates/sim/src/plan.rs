@@ -53,6 +53,11 @@ impl Kind {
         }
     }
 
+    /// Whether its consumers take no part in a channel's prefetch: it is a mistake to have them there.
+    pub(crate) fn is_quorum(&self) -> bool {
+        self.arguments.get("x-queue-type").and_then(Value::as_str) == Some("quorum")
+    }
+
     /// A queue that is deleted, purged, or goes with its connection.
     pub(crate) fn fleeting(name: String, is_exclusive: bool) -> Self {
         // One that never comes to have a consumer would stay.

@@ -8,6 +8,7 @@ use crate::exchange::{Exchange, ExchangeKind};
 use crate::id::VhostId;
 use crate::pattern::{Pattern, escape};
 use crate::topology::Topology;
+use crate::usage::Count;
 use crate::user::{PasswordHash, Permission, Permissions, TopicPermissions, User};
 
 /// What a fresh broker starts with.
@@ -166,6 +167,8 @@ impl Topology {
             name: name.into(),
             tags: tags.iter().map(|&tag| tag.to_owned()).collect(),
             limits: BTreeMap::new(),
+            connections: Count::default(),
+            channels: Count::default(),
             password,
             permissions: BTreeMap::new(),
             topics: BTreeMap::new(),

@@ -265,6 +265,9 @@ pub(crate) fn queue_arguments(
     }
     if kind == QueueKind::Quorum {
         let property = |property| DeclareError::InvalidProperty { resource: resource(), property };
+        if spec.auto_delete {
+            return Err(property("auto-delete"));
+        }
         if spec.exclusive_owner.is_some() {
             return Err(property("exclusive-owner"));
         }

@@ -108,7 +108,7 @@ pub enum DeclareError {
         /// The type it has: `signedint`.
         found: &'static str,
     },
-    /// Quorum queues are durable, not exclusive.
+    /// Quorum queues are durable, not exclusive, not auto-delete.
     #[error("invalid property '{property}' for {resource}")]
     InvalidProperty {
         /// What was declared.
@@ -308,6 +308,37 @@ pub enum AccessError {
         /// The user.
         user: String,
     },
+    /// `max-connections` of the vhost.
+    #[error(
+        "access to vhost '{vhost}' refused for user '{user}': connection limit ({limit}) is reached"
+    )]
+    VhostConnections {
+        /// The vhost.
+        vhost: String,
+        /// The user.
+        user: String,
+        /// The limit.
+        limit: u64,
+    },
+    /// `max-connections` of the user.
+    #[error("connection refused for user '{user}': user connection limit ({limit}) is reached")]
+    UserConnections {
+        /// The user.
+        user: String,
+        /// The limit.
+        limit: u64,
+    },
+    /// `max-channels` of the user.
+    #[error(
+        "number of channels opened for user '{user}' has reached the maximum allowed user limit of \
+         {limit}"
+    )]
+    UserChannels {
+        /// The user.
+        user: String,
+        /// The limit.
+        limit: u64,
+    },
     /// Configure, write or read of a queue or an exchange.
     #[error("{permission} access to {resource} refused for user '{user}'")]
     Resource {
@@ -341,7 +372,10 @@ impl AccessError {
     /// How the channel or connection is closed.
     pub fn reply_code(&self) -> ReplyCode {
         match self {
-            Self::Vhost { .. } => ReplyCode::NotAllowed,
+            Self::Vhost { .. }
+            | Self::VhostConnections { .. }
+            | Self::UserConnections { .. }
+            | Self::UserChannels { .. } => ReplyCode::NotAllowed,
             Self::Resource { .. } | Self::Topic { .. } => ReplyCode::AccessRefused,
         }
     }

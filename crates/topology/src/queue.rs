@@ -44,7 +44,7 @@ pub struct Declared {
 pub enum QueueKind {
     /// The default.
     Classic,
-    /// Durable, not exclusive; has a delivery limit.
+    /// Durable, not exclusive, not auto-delete; has a delivery limit.
     Quorum,
 }
 

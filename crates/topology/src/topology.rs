@@ -14,6 +14,7 @@ use crate::error::AdminError;
 use crate::exchange::{Exchange, ExchangeKind, ExchangeSpec};
 use crate::id::{ExchangeId, QueueId, VhostId};
 use crate::queue::{Queue, QueueKind};
+use crate::usage::Count;
 use crate::user::User;
 use crate::vhost::{DeletedVhost, Vhost};
 
@@ -160,6 +161,7 @@ impl Topology {
             operator_policies: BTreeMap::new(),
             parameters: BTreeMap::new(),
             limits: BTreeMap::new(),
+            connections: Count::default(),
         }));
         self.vhost_names.insert(name, id);
         for (name, kind, internal) in PREDECLARED {

@@ -10,6 +10,7 @@ use subtle::ConstantTimeEq as _;
 use crate::error::AdminError;
 use crate::id::VhostId;
 use crate::pattern::Pattern;
+use crate::usage::Count;
 
 /// What a user may do with a queue or an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -177,6 +178,8 @@ pub struct User {
     pub tags: Vec<String>,
     /// `max-connections`, `max-channels`.
     pub limits: BTreeMap<String, i64>,
+    pub(crate) connections: Count,
+    pub(crate) channels: Count,
     pub(crate) password: PasswordHash,
     pub(crate) permissions: BTreeMap<VhostId, Permissions>,
     pub(crate) topics: BTreeMap<VhostId, BTreeMap<Box<str>, TopicPermissions>>,
@@ -196,6 +199,11 @@ impl User {
     /// `impersonator`: may publish under another `user-id`.
     pub fn may_impersonate(&self) -> bool {
         self.has_tag("impersonator")
+    }
+
+    /// One of its limits, unless there is none.
+    pub(crate) fn limit(&self, name: &str) -> Option<u64> {
+        self.limits.get(name).and_then(|&limit| u64::try_from(limit).ok())
     }
 
     /// The password as it is kept.

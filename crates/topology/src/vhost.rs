@@ -10,6 +10,7 @@ use serde_json::Value as Json;
 use crate::id::{ExchangeId, QueueId, VhostId};
 use crate::policy::Policy;
 use crate::queue::QueueKind;
+use crate::usage::Count;
 
 /// A virtual host.
 #[derive(Debug)]
@@ -33,6 +34,7 @@ pub struct Vhost {
     /// By component and name.
     pub(crate) parameters: BTreeMap<(Box<str>, Box<str>), Json>,
     pub(crate) limits: BTreeMap<String, i64>,
+    pub(crate) connections: Count,
 }
 
 impl Vhost {

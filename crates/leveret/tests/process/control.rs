@@ -4,6 +4,7 @@ use leveret_client::{Consume, Error, Options, Uri};
 use serde_json::json;
 
 use crate::broker::{Broker, PATIENCE, Publisher, close_reason, declare, wait_until};
+use crate::raw::{Raw, hello};
 
 #[test]
 fn shows_what_is_there() {
@@ -74,6 +75,41 @@ fn a_policy_takes_effect_on_a_live_queue() {
     broker.refused(&["set_policy", "bad", "^q$", "no json"], 65);
     broker.refused(&["-p", "nowhere", "set_policy", "bad", "^q$", r#"{"max-length": 4}"#], 65);
     broker.refused(&["clear_policy", "short"], 65);
+}
+
+/// Counted exactly however a connection ends: here its client just goes.
+#[test]
+fn limits_hold_and_end_with_what_they_count() {
+    let broker = Broker::start();
+    let first = Raw::login(&broker);
+    broker.told(&["set_vhost_limits", r#"{"max-connections": 1}"#]);
+    refused_with(&broker, "access to vhost '/' refused for user 'guest': connection limit (1)");
+    drop(first);
+    wait_until(PATIENCE, "the first is gone", || {
+        broker.json(&["list_connections", "pid"]).as_array().is_some_and(Vec::is_empty)
+    });
+    let second = Raw::login(&broker);
+    broker.told(&["clear_vhost_limits"]);
+    broker.told(&["set_user_limits", "guest", r#"{"max-connections": 1, "max-channels": 1}"#]);
+    refused_with(&broker, "connection refused for user 'guest': user connection limit (1)");
+    broker.told(&["clear_user_limits", "guest", "max-connections"]);
+    refused_with(&broker, "has reached the maximum allowed user limit of 1");
+    broker.told(&["clear_user_limits", "guest", "all"]);
+    drop((second, Raw::login(&broker)));
+    broker.refused(&["set_user_limits", "guest", r#"{"max-queues": 1}"#], 65);
+    broker.refused(&["set_user_limits", "nobody", r#"{"max-channels": 1}"#], 67);
+    broker.refused(&["clear_user_limits", "guest", "some"], 64);
+}
+
+/// Logs in, and is told why it may not.
+#[track_caller]
+fn refused_with(broker: &Broker, text: &str) {
+    let mut raw = Raw::connect(broker);
+    for step in hello(0) {
+        raw.send(&step);
+    }
+    let told = raw.close_text();
+    assert!(told.contains(text), "{told}");
 }
 
 #[test]

@@ -73,6 +73,21 @@ impl Raw {
         }
     }
 
+    /// Reads until `connection.close` comes, and gives its text.
+    #[track_caller]
+    pub(crate) fn close_text(&mut self) -> String {
+        loop {
+            while let Some(event) = self.input.next_event().unwrap() {
+                if let Event::Method { method: Method::ConnectionClose(close), .. } = event {
+                    return close.reply_text.to_owned();
+                }
+            }
+            let n = self.socket.read(self.input.room()).unwrap();
+            assert!(n > 0, "closed without a word");
+            self.input.filled(n);
+        }
+    }
+
     /// Reads until the broker closes the socket; the methods that came before, and how long it took.
     #[track_caller]
     pub(crate) fn until_closed(mut self) -> (Vec<&'static str>, Duration) {

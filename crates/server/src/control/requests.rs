@@ -65,6 +65,20 @@ pub(super) async fn answer(
         Request::ClearPolicy(of) => {
             admin(node, AdminCommand::ClearPolicy { vhost: of.vhost, name: of.name }).await
         }
+        Request::SetVhostLimits { vhost, limits } => {
+            admin(node, AdminCommand::SetVhostLimits { vhost, limits }).await
+        }
+        Request::ClearVhostLimits(of) => {
+            admin(node, AdminCommand::ClearVhostLimits { vhost: of.vhost }).await
+        }
+        Request::SetUserLimits { name, limits } => {
+            known_user(node, &name)?;
+            admin(node, AdminCommand::SetUserLimits { name, limits }).await
+        }
+        Request::ClearUserLimits { name, limit } => {
+            known_user(node, &name)?;
+            admin(node, AdminCommand::ClearUserLimits { name, limit }).await
+        }
         Request::AddUser { name, password, is_hashed } => {
             if node.topology().user(&name).is_some() {
                 return Err(Fault::user_exists(&name));

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use hashbrown::HashTable;
 use leveret_broker::message::ConsumerSlot;
 use leveret_queue::ChannelLimit;
+use leveret_topology::Slot;
 
 use crate::confirm::Confirms;
 use crate::tx::Tx;
@@ -37,6 +38,10 @@ pub(crate) struct Channel {
     pub(crate) number: u16,
     /// `channel.close` was sent: all but its answer is thrown away.
     pub(crate) is_closing: bool,
+    /// The client closed it too. Its number is free: not every client answers our close then.
+    pub(crate) is_crossed: bool,
+    /// Its place among the channels of the user.
+    pub(crate) slot: Option<Slot>,
     pub(crate) content: Content,
     pub(crate) mode: Mode,
     /// The next delivery tag.
@@ -55,10 +60,12 @@ pub(crate) struct Channel {
 }
 
 impl Channel {
-    pub(crate) fn new(number: u16, prefetch: u16) -> Self {
+    pub(crate) fn new(number: u16, prefetch: u16, slot: Option<Slot>) -> Self {
         Self {
             number,
             is_closing: false,
+            is_crossed: false,
+            slot,
             content: Content::new(),
             mode: Mode::Plain,
             next_tag: 1,
@@ -116,6 +123,12 @@ impl Channels {
     pub(crate) fn remove(&mut self, number: u16) -> Option<Box<Channel>> {
         let at = self.find(number).ok()?;
         Some(self.all.remove(at))
+    }
+
+    /// Forgets channels that both sides closed.
+    pub(crate) fn forget_crossed(&mut self) {
+        self.all.retain(|channel| !channel.is_crossed);
+        self.last = 0;
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Channel> {

@@ -151,6 +151,7 @@ impl Session {
         }
         self.channels = Default::default();
         core.cache = None;
+        core.slots = Default::default();
         core.batch.flush(core.id, cx.outbox);
         for shard in core.batch.used() {
             cx.outbox.shard(shard, ToShard::Disconnected(core.id));

@@ -154,8 +154,10 @@ impl Session {
         if cx.topology.vhost(name).is_none() {
             return Err(reply::no_vhost(name));
         }
+        let slots = cx.topology.count_connection(&core.identity.user, name)?;
         core.identity.vhost = cx.topology.check_vhost_access(&core.identity.user, name)?;
         core.identity.vhost_name = name.into();
+        core.slots = slots;
         core.stage = Stage::Running;
         core.timers.end_handshake();
         cx.out.put_method(0, &connection::OpenOk { known_hosts: "" });

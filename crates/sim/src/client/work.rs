@@ -364,6 +364,9 @@ impl Client {
         world: &mut World<'_>,
     ) {
         let Some(channel) = self.channels.get_mut(&number) else { return };
+        if channel.global_prefetch > 0 && world.shadow.queues[queue].is_quorum() {
+            return;
+        }
         let tag = format!("c{}-{}", channel.publisher, world.random.next());
         let prefetch = channel.prefetch;
         channel.consumers.insert(tag.clone(), Consumer { queue, no_ack, prefetch, unacked: 0 });

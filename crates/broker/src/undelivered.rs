@@ -1,0 +1,38 @@
+//! Letters to connections that ended.
+
+use crate::message::{Reply, Settle, Settlement, ToSession, ToShard, shard_of};
+
+/// What becomes of a letter whose connection is gone: letters to shards, by index.
+///
+/// Messages in it were given out and never reached anybody: they go back to their queues. A question is
+/// answered for the one that is gone. The rest means nothing any more.
+pub fn return_undelivered(letter: ToSession, shards: usize, out: &mut Vec<(usize, ToShard)>) {
+    let deliveries = match letter {
+        ToSession::Deliver(deliveries) => deliveries,
+        ToSession::Reply { reply: Reply::Got { delivery, .. }, .. } => vec![delivery],
+        ToSession::DirectReplyAsked { reply, .. } => {
+            // Only a turn can write letters to sessions, and every shard has turns.
+            out.push((0, ToShard::Nobody { reply }));
+            return;
+        }
+        _ => return,
+    };
+    let mut by_shard: Vec<Vec<Settlement>> = vec![Vec::new(); shards];
+    for delivery in deliveries {
+        let Some(unacked) = delivery.unacked else { continue };
+        let settlement = Settlement {
+            queue: delivery.queue,
+            unacked,
+            offset: delivery.offset,
+            how: Settle::Requeue { counts: false },
+        };
+        if let Some(list) = by_shard.get_mut(shard_of(delivery.queue, shards)) {
+            list.push(settlement);
+        }
+    }
+    for (index, settlements) in by_shard.into_iter().enumerate() {
+        if !settlements.is_empty() {
+            out.push((index, ToShard::Settle(settlements)));
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! How many connections and channels there are, for the limits of vhosts and users.
+//!
+//! A connection or a channel takes a [`Slot`] when it opens and drops it when it ends, however it ends:
+//! so the count is exact without anybody telling it. Many threads take slots while they only read the
+//! topology; of two that race for the last place one gets it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::error::AccessError;
+use crate::topology::Topology;
+
+/// How many there are of something.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Count(Arc<AtomicU64>);
+
+impl Count {
+    /// One more, unless that is over the limit.
+    fn take(&self, limit: Option<u64>) -> Option<Slot> {
+        let add = |count| limit.is_none_or(|limit| count < limit).then_some(count + 1);
+        let taken = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        taken.is_ok().then(|| Slot(Arc::clone(&self.0)))
+    }
+}
+
+/// One connection or channel among those that are counted, for as long as this is kept.
+#[derive(Debug)]
+pub struct Slot(Arc<AtomicU64>);
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The places of one connection.
+#[derive(Debug, Default)]
+pub struct ConnectionSlots {
+    vhost: Option<Slot>,
+    user: Option<Slot>,
+}
+
+impl Topology {
+    /// Counts a connection of a user to a vhost. Where they do not exist nothing is counted: to refuse
+    /// such is the business of [`check_vhost_access`](Self::check_vhost_access).
+    ///
+    /// # Errors
+    ///
+    /// `max-connections` of the vhost, then of the user.
+    pub fn count_connection(
+        &self,
+        user: &str,
+        vhost: &str,
+    ) -> Result<ConnectionSlots, AccessError> {
+        let mut slots = ConnectionSlots::default();
+        if let Some(vhost) = self.vhost(vhost) {
+            let limit = vhost.max_connections();
+            let taken = vhost.connections.take(limit);
+            slots.vhost = Some(taken.ok_or_else(|| AccessError::VhostConnections {
+                vhost: vhost.name.as_ref().to_owned(),
+                user: user.to_owned(),
+                limit: limit.unwrap_or_default(),
+            })?);
+        }
+        if let Some(user) = self.user(user) {
+            let limit = user.limit("max-connections");
+            let taken = user.connections.take(limit);
+            slots.user = Some(taken.ok_or_else(|| AccessError::UserConnections {
+                user: user.name.as_ref().to_owned(),
+                limit: limit.unwrap_or_default(),
+            })?);
+        }
+        Ok(slots)
+    }
+
+    /// Counts a channel of a user; none when there is no such user any more.
+    ///
+    /// # Errors
+    ///
+    /// `max-channels` of the user.
+    pub fn count_channel(&self, user: &str) -> Result<Option<Slot>, AccessError> {
+        let Some(user) = self.user(user) else { return Ok(None) };
+        let limit = user.limit("max-channels");
+        let slot = user.channels.take(limit).ok_or_else(|| AccessError::UserChannels {
+            user: user.name.as_ref().to_owned(),
+            limit: limit.unwrap_or_default(),
+        })?;
+        Ok(Some(slot))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::user::PasswordHash;
+
+    /// Of many that race for three places, three get one; who ends makes room for one more.
+    #[test]
+    fn the_count_is_exact() {
+        let mut topology = Topology::new();
+        topology.add_vhost("/").unwrap();
+        topology.add_user("u", PasswordHash::new("p", [0; 4]), &[]).unwrap();
+        let limits = BTreeMap::from([("max-connections".to_owned(), 3)]);
+        topology.set_user_limits("u", limits).unwrap();
+        let topology = &topology;
+        let mut slots: Vec<ConnectionSlots> = std::thread::scope(|scope| {
+            let open = || (0..8).filter_map(|_| topology.count_connection("u", "/").ok());
+            let all: Vec<_> = (0..4).map(|_| scope.spawn(move || open().collect())).collect();
+            all.into_iter().flat_map(|one| -> Vec<_> { one.join().unwrap() }).collect()
+        });
+        assert_eq!(slots.len(), 3);
+        let refused = topology.count_connection("u", "/").unwrap_err().to_string();
+        let want = "connection refused for user 'u': user connection limit (3) is reached";
+        assert_eq!(refused, want);
+        slots.pop();
+        assert!(topology.count_connection("u", "/").is_ok(), "and it ended at once");
+        slots.push(topology.count_connection("u", "/").unwrap());
+        assert!(topology.count_connection("u", "/").is_err());
+        // Those that were refused by the user's limit do not count for the vhost.
+        let vhost = topology.vhost("/").unwrap();
+        assert!(
+            vhost.connections.take(Some(4)).is_some() && vhost.connections.take(Some(3)).is_none()
+        );
+    }
+}
