@@ -39,6 +39,8 @@ pub struct OutBuf {
     borrowed: VecDeque<Borrowed>,
     /// Bytes of the bodies in `borrowed`.
     borrowed_len: usize,
+    /// So many of `borrowed`, from the front, have been through [`OutBuf::detach`].
+    detached: usize,
 }
 
 #[derive(Debug)]
@@ -237,6 +239,7 @@ impl OutBuf {
             left -= body;
             if front.body.is_empty() {
                 self.borrowed.pop_front();
+                self.detached = self.detached.saturating_sub(1);
             }
         }
         if self.is_empty() {
@@ -246,6 +249,17 @@ impl OutBuf {
             self.base += self.read;
             self.read = 0;
         }
+    }
+
+    /// Copies borrowed bodies of less than `len` bytes: for output that will stay for a while, so that it
+    /// does not pin the larger pieces of memory they are parts of. Each is copied once.
+    pub fn detach(&mut self, len: usize) {
+        for Borrowed { body, .. } in self.borrowed.iter_mut().skip(self.detached) {
+            if body.len() < len {
+                *body = Bytes::copy_from_slice(body);
+            }
+        }
+        self.detached = self.borrowed.len();
     }
 
     /// Takes everything out, joined, and leaves the buffer empty with its capacity.
@@ -267,7 +281,7 @@ impl OutBuf {
     pub fn clear(&mut self) {
         self.heads.clear();
         self.borrowed.clear();
-        (self.read, self.base, self.borrowed_len) = (0, 0, 0);
+        (self.read, self.base, self.borrowed_len, self.detached) = (0, 0, 0, 0);
     }
 
     /// Gives memory back after a burst: keeps at most `bytes` of capacity for the heads.

@@ -33,6 +33,30 @@ fn deliver_slowly(out: &mut OutBuf, body: &Bytes, frame_max: u32) {
     out.put_body(5, body, frame_max);
 }
 
+/// What is detached is in memory of its own, once, and says the same.
+#[test]
+fn detached_bodies_pin_nothing() {
+    let block = body(100_000);
+    let (small, large) = (block.slice(..5000), block.slice(5000..60_000));
+    let mut out = OutBuf::new();
+    for one in [&small, &large, &small] {
+        deliver(&mut out, one, 131_072);
+    }
+    let before = joined(&out);
+    let is_part =
+        |out: &OutBuf, at: usize| block.as_ptr_range().contains(&out.borrowed[at].body.as_ptr());
+    out.detach(32 << 10);
+    assert_eq!(joined(&out), before);
+    assert_eq!([0, 1, 2].map(|at| is_part(&out, at)), [false, true, false]);
+    let copies = [0, 2].map(|at| out.borrowed[at].body.as_ptr());
+    out.advance(5100);
+    deliver(&mut out, &small, 131_072);
+    out.detach(32 << 10);
+    assert_eq!(out.borrowed[1].body.as_ptr(), copies[1], "not copied again");
+    assert!(!is_part(&out, 2));
+    assert!(joined(&out).starts_with(&before[5100..]));
+}
+
 #[test]
 fn deliver_is_three_frames() {
     for len in [0, 1, 16, BORROW_MIN - 1, BORROW_MIN, 5000, 20_000] {
