@@ -36,6 +36,10 @@ const LINGER: Duration = Duration::from_secs(5);
 /// Pieces written to a socket at once.
 const SLICES: usize = 64;
 
+/// Longer records have memory of their own in the log; a shorter one in output that waits for its socket
+/// would pin the block it lies in, which nobody counts once the log is done with it.
+const LARGE: usize = 32 << 10;
+
 /// What a connection finds in its inbox.
 #[derive(Debug)]
 pub enum Letter {
@@ -45,6 +49,8 @@ pub enum Letter {
     Readable,
     /// The socket may have room.
     Writable,
+    /// The client sends nothing more: it is gone, or as good as gone.
+    PeerClosed,
     /// Look at the clock.
     Timeout,
     /// The memory alarm changed: look at it.
@@ -67,6 +73,8 @@ pub struct Connection {
     waits_for_room: AtomicBool,
     /// Bytes, or their end, wait in the socket, and the session does not want them now.
     has_unread: AtomicBool,
+    /// The session is blocked by the alarm, for who knows how long: the client's end is looked for.
+    watches_end: AtomicBool,
     is_done: AtomicBool,
     /// All is written; what the client still sends is read to its end.
     lingers: AtomicBool,
@@ -124,6 +132,7 @@ impl Connection {
             wake: Notify::new(),
             waits_for_room: AtomicBool::new(false),
             has_unread: AtomicBool::new(false),
+            watches_end: AtomicBool::new(false),
             is_done: AtomicBool::new(false),
             lingers: AtomicBool::new(false),
             due_ms: AtomicU64::new(u64::MAX),
@@ -169,6 +178,15 @@ impl Connection {
                 },
                 ready = self.socket.writable(), if self.waits_for_room.load(Ordering::Acquire) => match ready {
                     Ok(mut guard) => { guard.clear_ready(); Letter::Writable }
+                    Err(_) => break,
+                },
+                ready = self.socket.readable(), if self.watches_end.load(Ordering::Acquire) => match ready {
+                    Ok(mut guard) => {
+                        let is_closed = guard.ready().is_read_closed();
+                        guard.clear_ready();
+                        // Bytes are told too: their event was taken from whoever wants them next.
+                        if is_closed { Letter::PeerClosed } else { Letter::Readable }
+                    }
                     Err(_) => break,
                 },
                 () = self.wake.notified() => continue,
@@ -230,6 +248,10 @@ impl Connection {
             match letter {
                 Letter::Session(letter) => session.receive(letter, &mut cx),
                 Letter::Readable => *may_have_bytes = true,
+                Letter::PeerClosed => {
+                    *may_have_bytes = true;
+                    session.peer_closed();
+                }
                 Letter::Timeout => session.timeout(&mut cx),
                 // The alarm as it is now, not as it was when the letter was written: letters about one
                 // change and the next may come in any order.
@@ -309,8 +331,10 @@ impl Connection {
         // Output that was far behind stopped the session in the middle of what was read, and is written.
         let may_go_on = wants_input && !wanted_input && !state.input.is_empty();
         let has_unread = state.may_have_bytes && !wants_input;
-        self.set_waits(remaining > 0, has_unread, session.next_timeout());
+        let watches_end = has_unread && session.is_blocked();
+        self.set_waits(remaining > 0, has_unread, watches_end, session.next_timeout());
         if remaining > 0 {
+            work.out.detach(LARGE);
             std::mem::swap(work.out, &mut state.output);
         } else if state.output.capacity() > 0 {
             state.output = OutBuf::new();
@@ -318,27 +342,37 @@ impl Connection {
         may_go_on || (wants_input && state.may_have_bytes)
     }
 
-    /// What the connection holds since its last turn, in bytes: input that it may not take yet, and
-    /// output that the socket did not take. Tells what it was before, too.
+    /// What the connection holds since its last turn, in bytes: input that it may not take yet, messages
+    /// that are not whole or not committed, and output that the socket did not take. Tells what it was before, too.
     pub(crate) fn count_held(state: &mut State) -> (u64, u64) {
         let now = match state.is_over {
             true => 0,
-            false => (state.input.len() + state.output.len()) as u64,
+            false => {
+                let waiting = (state.input.len() + state.output.len()) as u64;
+                waiting + state.session.kept_bytes()
+            }
         };
         (std::mem::replace(&mut state.held_bytes, now), now)
     }
 
     /// Tells the own task what to wait for, when that changed.
-    fn set_waits(&self, for_room: bool, has_unread: bool, timeout: Option<Time>) {
+    fn set_waits(
+        &self,
+        for_room: bool,
+        has_unread: bool,
+        watches_end: bool,
+        timeout: Option<Time>,
+    ) {
         let due = timeout.map_or(u64::MAX, Time::ms);
         // A later timeout needs no wake-up: the old one fires in vain and finds the new one.
         let earlier = due < self.due_ms.load(Ordering::Relaxed);
         if earlier || self.due_ms.load(Ordering::Relaxed) < now().ms() {
             self.due_ms.store(due, Ordering::Release);
         }
+        let starts_watching = !self.watches_end.swap(watches_end, Ordering::AcqRel) && watches_end;
         let changed = self.waits_for_room.swap(for_room, Ordering::AcqRel) != for_room;
         let reads_again = self.has_unread.swap(has_unread, Ordering::AcqRel) && !has_unread;
-        if earlier || reads_again || (changed && for_room) {
+        if earlier || reads_again || starts_watching || (changed && for_room) {
             self.wake.notify_one();
         }
     }

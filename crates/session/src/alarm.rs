@@ -11,7 +11,7 @@ use crate::core::{Context, Core};
 impl Core {
     /// A publish was read.
     pub(crate) fn publish_received(&mut self, cx: &mut Context<'_>) {
-        if self.alarm.is_some() && !self.is_blocked {
+        if self.alarm.is_some() && !self.is_blocked && !self.peer_closed {
             self.block(cx);
         }
     }

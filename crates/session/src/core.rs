@@ -99,6 +99,8 @@ pub(crate) struct Core {
     pub(crate) alarm: Option<&'static str>,
     /// It published while there was an alarm: it is not read until the alarm is over.
     pub(crate) is_blocked: bool,
+    /// No alarm blocks it any more: it sends nothing after what it has sent.
+    pub(crate) peer_closed: bool,
     pub(crate) timers: Timers,
     /// Bytes in the output buffer when they were last looked at.
     pub(crate) out_len: usize,
@@ -112,6 +114,8 @@ pub(crate) struct Core {
     pub(crate) closed: Vec<u16>,
     /// Input left by the last turn, in bytes.
     pub(crate) left_len: usize,
+    /// Bytes that channels keep: of contents that are not whole, of transactions that are not committed.
+    pub(crate) kept: u64,
     /// A channel's confirms are to be sent.
     pub(crate) confirms_dirty: bool,
     /// The highest sequence number of a channel that is closed.
@@ -154,6 +158,12 @@ impl Core {
             Some(consumer) => consumer.timeout_ms,
             None => self.settings.consumer_timeout_ms,
         }
+    }
+
+    /// A channel keeps `now` bytes after it kept `before`.
+    #[inline]
+    pub(crate) fn count_kept(&mut self, before: u64, now: u64) {
+        self.kept = self.kept.saturating_add(now).saturating_sub(before);
     }
 
     /// Sends what the turn gathered.

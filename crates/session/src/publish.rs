@@ -82,7 +82,10 @@ pub(crate) fn header(
         });
     }
     core.publish_received(cx);
-    if channel.content.header(read, header.properties.as_bytes(), header.body_size) {
+    let kept = channel.content.kept();
+    let is_whole = channel.content.header(read, header.properties.as_bytes(), header.body_size);
+    core.count_kept(kept, channel.content.kept());
+    if is_whole {
         return complete(core, channel, read, cx);
     }
     Ok(())
@@ -102,7 +105,11 @@ pub(crate) fn body(
         Stage::Idle => return Err(reply::expected_method_frame()),
         Stage::Header => return Err(reply::expected_header()),
     }
-    match channel.content.body(read, part, ends_frame) {
+    core.publish_received(cx);
+    let kept = channel.content.kept();
+    let is_whole = channel.content.body(read, part, ends_frame);
+    core.count_kept(kept, channel.content.kept());
+    match is_whole {
         Some(true) => complete(core, channel, read, cx),
         Some(false) => Ok(()),
         None => Err(reply::body_too_long()),
@@ -117,6 +124,7 @@ fn complete(
     cx: &mut Context<'_>,
 ) -> Result<(), Fault> {
     core.in_read = 0;
+    core.count_kept(channel.content.kept(), 0);
     // Borrowed apart from the rest of the core.
     let mut cache = core.cache.take().unwrap_or_default();
     let result = checked(core, &mut cache, channel, read, cx);
@@ -217,7 +225,9 @@ fn send(
         message = properties::rewrite(core, channel, &message)?;
     }
     if let Mode::Tx(tx) = &mut channel.mode {
+        let kept = tx.kept();
         tx.publish(routed, head, message, mandatory);
+        core.count_kept(kept, tx.kept());
         return Ok(());
     }
     if !routed.remember.is_empty() {

@@ -63,6 +63,7 @@ impl Session {
             random: Random::new(seed),
             alarm: None,
             is_blocked: false,
+            peer_closed: false,
             timers: Timers::new(now, settings.handshake_timeout_ms),
             out_len: 0,
             end: None,
@@ -70,6 +71,7 @@ impl Session {
             in_read: 0,
             closed: Vec::new(),
             left_len: 0,
+            kept: 0,
             confirms_dirty: false,
             confirm_base: 0,
             peer,
@@ -136,6 +138,7 @@ impl Session {
             && channel.content.is_in_read()
         {
             channel.content.stash(read);
+            self.core.count_kept(0, channel.content.kept());
         }
     }
 
@@ -411,7 +414,7 @@ impl Session {
             }
             Method::TxSelect(_) => tx::select(channel, cx)?,
             Method::TxCommit(_) => tx::commit(core, channel, cx)?,
-            Method::TxRollback(_) => tx::rollback(channel, cx)?,
+            Method::TxRollback(_) => tx::rollback(core, channel, cx)?,
             Method::ChannelFlow(m) if m.active => {
                 cx.out.put_method(number, &channel::FlowOk { active: true });
             }
@@ -562,6 +565,24 @@ impl Session {
         self.core.stage = Stage::Ended;
         self.core.end = Some(End::Now);
         self.core.finish(cx);
+    }
+
+    /// Bytes that it keeps of messages on their way in: contents that are not whole, and transactions that
+    /// are not committed.
+    pub fn kept_bytes(&self) -> u64 {
+        self.core.kept
+    }
+
+    /// Whether the alarm keeps it from reading.
+    pub fn is_blocked(&self) -> bool {
+        self.core.is_blocked
+    }
+
+    /// The client has closed its end while nobody read. The rest of what it sent is read in spite of an
+    /// alarm: it is no more than lies in the socket, and when it is done the connection is, too.
+    pub fn peer_closed(&mut self) {
+        self.core.peer_closed = true;
+        self.core.is_blocked = false;
     }
 
     /// Whether, and how, the server is to close the socket.

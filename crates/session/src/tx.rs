@@ -32,6 +32,8 @@ pub(crate) struct Tx {
     /// For recent-history exchanges.
     remembered: Vec<(ExchangeId, u32, Publish)>,
     settled: Vec<(Entry, Settle)>,
+    /// Bytes of the messages.
+    kept: u64,
 }
 
 impl Tx {
@@ -45,6 +47,7 @@ impl Tx {
     ) {
         // A transaction may stay open for long; what it was read with must not.
         let message = message.detached();
+        self.kept += size_of::<Publish>() as u64 + message.len();
         if !routed.remember.is_empty() && route::is_to_be_remembered(&message) {
             for &(exchange, limit) in &routed.remember {
                 let message = head.publish(0, &[], message.clone());
@@ -79,6 +82,11 @@ impl Tx {
         Ok(())
     }
 
+    /// Bytes of the messages that wait.
+    pub(crate) fn kept(&self) -> u64 {
+        self.kept
+    }
+
     /// What was settled and not committed, when the channel goes.
     pub(crate) fn settled(&self) -> impl Iterator<Item = &Entry> {
         self.settled.iter().map(|(entry, _)| entry)
@@ -109,6 +117,7 @@ pub(crate) fn commit(
 ) -> Result<(), Fault> {
     let Mode::Tx(open) = &mut channel.mode else { return Err(reply::not_transactional()) };
     let kept = std::mem::take(&mut **open);
+    core.count_kept(kept.kept, 0);
     for (to, message) in kept.others {
         match to {
             Some(to) => direct::send(to, message, cx),
@@ -159,9 +168,14 @@ pub(crate) fn commit(
 }
 
 /// `tx.rollback`.
-pub(crate) fn rollback(channel: &mut Channel, cx: &mut Context<'_>) -> Result<(), Fault> {
+pub(crate) fn rollback(
+    core: &mut Core,
+    channel: &mut Channel,
+    cx: &mut Context<'_>,
+) -> Result<(), Fault> {
     let Mode::Tx(open) = &mut channel.mode else { return Err(reply::not_transactional()) };
     let kept = std::mem::take(&mut **open);
+    core.count_kept(kept.kept, 0);
     channel.unacked.restore(kept.settled.into_iter().map(|(entry, _)| entry));
     cx.out.put_method(channel.number, &tx::RollbackOk);
     Ok(())

@@ -501,6 +501,57 @@ fn transactions() {
     assert_eq!(node.say(link, 1, &confirm::Select { no_wait: false }), want);
 }
 
+/// What many channels keep of unfinished messages is told, and no more once they are finished or gone.
+#[test]
+fn unfinished_messages_are_counted() {
+    let mut node = Node::new();
+    let link = node.client();
+    node.declare(link, "q");
+    let kept = |node: &Node| node.links[link].session.kept_bytes();
+    let mut out = leveret_amqp::outbuf::OutBuf::new();
+    let [most, rest] = [2000, 1000].map(|len| bytes::Bytes::from(vec![7; len]));
+    for number in 1..=20 {
+        if number > 1 {
+            node.open(link, number);
+        }
+        out.put_method(number, &basic::Publish { routing_key: "q", ..Default::default() });
+        out.put_header(number, 60, 3000, &[0, 0]);
+        out.put_body(number, &most, 131_072);
+        node.bytes(link, &out.take_rest());
+    }
+    assert!((20 * 2000..20 * 2020).contains(&kept(&node)), "{}", kept(&node));
+    let other = node.client();
+    for number in 1..=10 {
+        out.put_body(number, &rest, 131_072);
+        assert_eq!(node.bytes(link, &out.take_rest()), "");
+    }
+    assert_eq!(ready(&mut node, other, "q"), "10 0");
+    assert!((10 * 2000..10 * 2020).contains(&kept(&node)), "{}", kept(&node));
+    node.say(link, 0, &connection::Close::default());
+    assert_eq!(kept(&node), 0);
+}
+
+#[test]
+fn uncommitted_messages_are_counted() {
+    let mut node = Node::new();
+    let link = node.client();
+    node.declare(link, "q");
+    let kept = |node: &Node| node.links[link].session.kept_bytes();
+    for end in ["commit", "rollback", "close"] {
+        node.say(link, 1, &tx::Select);
+        for _ in 0..10 {
+            node.publish(link, "", "q", &"x".repeat(1000));
+        }
+        assert!((10_000..13_000).contains(&kept(&node)), "{}", kept(&node));
+        match end {
+            "commit" => node.say(link, 1, &tx::Commit),
+            "rollback" => node.say(link, 1, &tx::Rollback),
+            _ => node.say(link, 1, &channel::Close::default()),
+        };
+        assert_eq!(kept(&node), 0, "{end}");
+    }
+}
+
 #[test]
 fn deliveries_underway_to_a_closed_channel_go_back() {
     let mut node = Node::new();

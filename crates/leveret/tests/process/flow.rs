@@ -132,6 +132,39 @@ fn the_alarm_blocks_publishers_alone_and_nothing_is_lost() {
     assert_eq!(broker.log.with("memory watermark is reached").len(), 1);
 }
 
+/// Nobody reads from a blocked connection, and without heartbeats nothing is due; its end is seen all
+/// the same, and what was sent before it is not lost.
+#[test]
+fn a_blocked_client_that_goes_is_noticed() {
+    let broker = Broker::start();
+    let (mut client, channel) = broker.channel();
+    declare(&mut client, channel, "q");
+    broker.told(&["set_vm_memory_high_watermark", "absolute", "0"]);
+    let count = || broker.json(&["status"])["connections"].as_u64().unwrap();
+    let publish = |raw: &mut Raw| {
+        let publish = basic::Publish { routing_key: "q", ..Default::default() };
+        raw.method(1, &publish);
+        // A header without properties, and a body of one byte.
+        raw.send(b"\x02\0\x01\0\0\0\x0e\0\x3c\0\0\0\0\0\0\0\0\0\x01\0\0\xce");
+        raw.send(b"\x03\0\x01\0\0\0\x01x\xce");
+    };
+    let mut blocked: Vec<Raw> = (0..3).map(|_| Raw::login(&broker)).collect();
+    for raw in &mut blocked {
+        publish(raw);
+    }
+    wait_until(PATIENCE, "all are blocked", || {
+        let states = broker.json(&["list_connections", "state"]).to_string();
+        states.matches("\"blocked\"").count() == 3
+    });
+    for raw in &mut blocked {
+        publish(raw);
+    }
+    drop(blocked);
+    wait_until(PATIENCE, "they are gone", || count() == 1);
+    let ready = &broker.json(&["list_queues", "messages_ready"])[0]["messages_ready"];
+    assert_eq!(*ready, 6);
+}
+
 #[test]
 fn the_watermark_moves_at_run_time() {
     let broker = Broker::start();

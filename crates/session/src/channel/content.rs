@@ -67,6 +67,7 @@ impl Content {
     /// `basic.publish` was read; `names` are exchange and routing key in `read`.
     pub(crate) fn begin(&mut self, read: &Bytes, names: &[u8], mandatory: bool) {
         self.names = place(read, names);
+        self.received = 0;
         self.mandatory = mandatory;
         self.is_stashed = false;
         self.stage = Stage::Header;
@@ -83,7 +84,6 @@ impl Content {
             self.body = (self.properties.1, self.properties.1);
         }
         self.size = size;
-        self.received = 0;
         self.stage = Stage::Body;
         size == 0
     }
@@ -107,6 +107,16 @@ impl Content {
         }
         self.received = received;
         Some(received == self.size && ends_frame)
+    }
+
+    /// Bytes it keeps beyond the read at hand.
+    #[inline]
+    pub(crate) fn kept(&self) -> u64 {
+        if self.is_stashed && self.stage != Stage::Idle {
+            self.head.len() as u64 + self.received
+        } else {
+            0
+        }
     }
 
     /// Whether it waits for more with spans into the read at hand.

@@ -50,7 +50,9 @@ impl Core {
             self.in_read = 0;
         }
         let how = Settle::Requeue { counts: true };
+        self.count_kept(channel.content.kept(), 0);
         if let Mode::Tx(tx) = &channel.mode {
+            self.count_kept(tx.kept(), 0);
             for entry in tx.settled() {
                 self.settle(entry, how);
             }
