@@ -1,10 +1,11 @@
 //! The arguments of `queue.declare` and `exchange.declare`: which there are, and what they may be.
 //!
 //! What RabbitMQ 3.13 took and 4.3 refuses is taken: `x-queue-mode`, `x-queue-version` 1,
-//! `x-consumer-timeout` of classic queues.
+//! `x-consumer-timeout` of classic queues. Those of confirms are Leveret's own.
 
 use leveret_amqp::table::{Table, Value};
 
+use crate::confirm::{WAIT_MS_MAX, refuse_dead_letter, refuse_rule};
 use crate::error::{DeclareError, ResourceRef};
 use crate::exchange::{ALTERNATE_EXCHANGE, ExchangeKind};
 use crate::queue::{QueueKind, QueueSpec};
@@ -35,6 +36,11 @@ const CLASSIC: &[&str] = &[
     "x-queue-master-locator",
     "x-queue-leader-locator",
     "x-consumer-timeout",
+    "x-confirm-on",
+    "x-confirm-on-header",
+    "x-confirm-on-dead-letter",
+    "x-confirm-timeout",
+    "x-confirm-defer",
 ];
 
 const QUORUM: &[&str] = &[
@@ -59,6 +65,11 @@ const QUORUM: &[&str] = &[
     "x-delayed-retry-type",
     "x-delayed-retry-min",
     "x-delayed-retry-max",
+    "x-confirm-on",
+    "x-confirm-on-header",
+    "x-confirm-on-dead-letter",
+    "x-confirm-timeout",
+    "x-confirm-defer",
 ];
 
 const STREAM_ONLY: &[&str] = &[
@@ -99,6 +110,10 @@ enum Check {
     Mode,
     Version,
     NotEmpty(&'static str),
+    /// Milliseconds that a publisher can be made to wait.
+    Wait,
+    /// A text; the function says why it cannot be that one.
+    Word(fn(&str) -> Option<String>),
 }
 
 /// In the order in which RabbitMQ checks them: the first error is the one reported.
@@ -135,6 +150,11 @@ const CHECKS: &[(&str, Check)] = &[
         ),
     ),
     ("x-member-placement-tag", Check::NotEmpty("invalid_member_placement_tag_arg")),
+    ("x-confirm-on", Check::Word(refuse_rule)),
+    ("x-confirm-on-header", Check::Bool),
+    ("x-confirm-on-dead-letter", Check::Word(refuse_dead_letter)),
+    ("x-confirm-timeout", Check::Wait),
+    ("x-confirm-defer", Check::Wait),
 ];
 
 impl Check {
@@ -174,6 +194,14 @@ impl Check {
             Self::Version => {
                 let n = not_negative(value)?;
                 ok(matches!(n, 1 | 2), format!("\"unsupported queue version '{n}'\""))
+            }
+            Self::Wait => {
+                let n = not_negative(value)?;
+                ok(n <= WAIT_MS_MAX, format!("{{value_too_large,{n}}}"))
+            }
+            Self::Word(why_not) => {
+                let word = String::from_utf8_lossy(long_string(value)?);
+                why_not(&word).map_or(Ok(()), Err)
             }
             Self::NotEmpty(why) => ok(!long_string(value)?.is_empty(), why.to_owned()),
         }

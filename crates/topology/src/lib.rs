@@ -21,6 +21,7 @@ mod access;
 mod arguments;
 mod binding;
 mod bindings;
+mod confirm;
 mod definitions;
 pub mod error;
 mod exchange;
@@ -42,6 +43,7 @@ mod vhost;
 
 pub use access::Bootstrap;
 pub use binding::{Binding, Bound, Destination, Removed, RemovedExchange, Target};
+pub use confirm::{ConfirmOn, ConfirmOptions};
 pub use definitions::{ImportError, ImportReason, Imported};
 pub use error::{
     AccessError, AdminError, AuthError, BindError, DeclareError, DeleteError, Locked, NotFound,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value as Json};
 
+use crate::confirm::WAIT_MS_MAX;
 use crate::error::PolicyError;
 use crate::exchange::Exchange;
 use crate::pattern::Pattern;
@@ -199,6 +200,11 @@ fn best<'a>(
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Setting {
     AlternateExchange,
+    ConfirmDefer,
+    ConfirmOn,
+    ConfirmOnDeadLetter,
+    ConfirmOnHeader,
+    ConfirmTimeout,
     ConsumerTimeout,
     DeadLetterExchange,
     DeadLetterRoutingKey,
@@ -216,6 +222,11 @@ impl Setting {
     pub(crate) const fn argument(self) -> &'static str {
         match self {
             Self::AlternateExchange => "x-alternate-exchange",
+            Self::ConfirmDefer => "x-confirm-defer",
+            Self::ConfirmOn => "x-confirm-on",
+            Self::ConfirmOnDeadLetter => "x-confirm-on-dead-letter",
+            Self::ConfirmOnHeader => "x-confirm-on-header",
+            Self::ConfirmTimeout => "x-confirm-timeout",
             Self::ConsumerTimeout => "x-consumer-timeout",
             Self::DeadLetterExchange => "x-dead-letter-exchange",
             Self::DeadLetterRoutingKey => "x-dead-letter-routing-key",
@@ -315,6 +326,9 @@ enum Check {
     OneOf(&'static [&'static str]),
     Version,
     MaxAge,
+    Bool,
+    /// Milliseconds that a publisher can be made to wait.
+    Wait,
     /// RabbitMQ took it up to 3.13, or a plugin takes it; kept and shown, without effect here.
     Anything,
 }
@@ -323,6 +337,11 @@ enum Check {
 #[rustfmt::skip]
 const SETTINGS: &[(&str, Check, &str, bool)] = &[
     ("alternate-exchange",            Check::Text,       "alternate exchange name", false),
+    ("confirm-defer",                 Check::Wait,       "confirm defer. Valid range is 0 to 864000000 ms", false),
+    ("confirm-on",                    Check::OneOf(&["first", "enqueue", "ack"]), "confirm-on value. Valid are first, enqueue, ack", false),
+    ("confirm-on-dead-letter",        Check::OneOf(&["nack", "ack"]), "confirm-on-dead-letter value. Valid are nack, ack", false),
+    ("confirm-on-header",             Check::Bool,       "confirm-on-header value. Valid are true, false", false),
+    ("confirm-timeout",               Check::Wait,       "confirm timeout. Valid range is 0 to 864000000 ms", false),
     ("consumer-disconnected-timeout", Check::AtLeast(0), "consumer disconnected timeout", false),
     ("consumer-timeout",              Check::AtLeast(0), "consumer timeout", false),
     ("dead-letter-exchange",          Check::Text,       "dead letter exchange name", false),
@@ -393,6 +412,8 @@ impl Check {
             Self::OneOf(names) => value.as_str().is_some_and(|s| names.contains(&s)),
             Self::Version => matches!(value.as_i64(), Some(1 | 2)),
             Self::MaxAge => value.as_str().is_some_and(is_max_age),
+            Self::Bool => value.is_boolean(),
+            Self::Wait => value.as_i64().is_some_and(|ms| (0..=WAIT_MS_MAX).contains(&ms)),
             Self::Anything => true,
         }
     }

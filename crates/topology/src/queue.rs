@@ -7,6 +7,7 @@ use leveret_amqp::table::{Table, Value};
 use leveret_queue::{Options, Overflow};
 
 use crate::binding::BindingIx;
+use crate::confirm::{ConfirmOn, ConfirmOptions, DEFER_MS};
 use crate::error::{Locked, ResourceRef};
 use crate::id::{QueueId, VhostId};
 use crate::policy::{Policies, Setting};
@@ -135,6 +136,25 @@ impl Queue {
     /// `x-consumer-timeout`, else the policy's, in milliseconds.
     pub fn consumer_timeout_ms(&self) -> Option<u64> {
         self.smaller(Setting::ConsumerTimeout)
+    }
+
+    /// When the queue has resolved a message for its publisher: the arguments, else the policy; of two
+    /// times the smaller one.
+    pub fn confirm_options(&self) -> ConfirmOptions {
+        let ms = |setting| self.smaller(setting).map(|ms| u32::try_from(ms).unwrap_or(u32::MAX));
+        let by_header = match self.arguments.get(Setting::ConfirmOnHeader.argument()) {
+            Some(value) => matches!(value, Value::Bool(true)),
+            None => {
+                self.policies.get(Setting::ConfirmOnHeader).and_then(|v| v.as_bool()) == Some(true)
+            }
+        };
+        ConfirmOptions {
+            on: self.text(Setting::ConfirmOn).and_then(ConfirmOn::parse).unwrap_or_default(),
+            by_header,
+            dead_letter_acks: self.text(Setting::ConfirmOnDeadLetter) == Some("ack"),
+            timeout_ms: ms(Setting::ConfirmTimeout),
+            defer_ms: ms(Setting::ConfirmDefer).unwrap_or(DEFER_MS),
+        }
     }
 
     /// What the queue itself must know: arguments, policy and operator policy together. Of two limits the
