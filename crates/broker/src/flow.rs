@@ -14,17 +14,49 @@
 //! 3. What no consumer takes stays in the log and in queues. Their bytes, and those that connections hold
 //!    unread or unwritten, are bounded by the memory watermark: above it [`MemoryAlarm`] rises, publishing connections are told `connection.blocked`
 //!    and are not read from any more; consumers go on, so the alarm ends by itself.
+//!    The disk may be slower than all of them: when a shard's log has more to write than
+//!    [`UNWRITTEN_BYTES_MAX`], each connection that publishes to the shard is told to pause, and is not
+//!    read from until half of that is left ([`DiskGauge`]). Nothing that the disk waits for comes from a
+//!    connection, so it always gets there; should the disk fail, all pauses end and publishes are refused.
 //! 4. A queue gives a consumer no more than its prefetch, its channel's limit, and the room of its
 //!    connection's output allow: [`leveret_queue::Gate`]. A client that does not read has at most
 //!    `output_bytes_max` and one message waiting for it.
 //! 5. A socket that is full waits for itself; the turn goes on with others.
 //!
-//! No cycle can block: input waits only for room that turns free (1, 2), turns never wait for a
-//! socket, and room in a consumer's output is freed by that consumer alone, which nothing else waits for.
+//! No cycle can block: input waits only for room that turns free (1, 2) or for a disk (3), which waits
+//! for nobody; turns never wait for a socket or for the disk, and room in a consumer's output is freed by that consumer alone, which nothing else waits for.
 
 /// Letters a shard's inbox may hold before those who bring more wait for the turn that runs. A letter
 /// holds what one read of a socket brought, so this is some megabytes at most.
 pub const INBOX_LETTERS_MAX: usize = 64;
+
+/// Bytes a shard's log may have waiting for the disk before publishers pause. A second of a middling
+/// disk would be more; a third of one is enough to keep it busy.
+pub const UNWRITTEN_BYTES_MAX: u64 = 32 << 20;
+
+/// Whether a shard's disk is so far behind that publishers pause.
+#[derive(Clone, Copy, Debug)]
+pub struct DiskGauge {
+    max_bytes: u64,
+}
+
+impl Default for DiskGauge {
+    fn default() -> Self {
+        Self { max_bytes: UNWRITTEN_BYTES_MAX }
+    }
+}
+
+impl DiskGauge {
+    /// Who publishes now is to pause.
+    pub fn is_high(self, unwritten_bytes: u64) -> bool {
+        unwritten_bytes > self.max_bytes
+    }
+
+    /// Those who paused go on.
+    pub fn is_low(self, unwritten_bytes: u64) -> bool {
+        unwritten_bytes <= self.max_bytes / 2
+    }
+}
 
 /// The memory watermark: rises above the limit, falls a little below it so that it does not flutter.
 #[derive(Clone, Copy, Debug)]

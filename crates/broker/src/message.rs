@@ -25,7 +25,7 @@ use smallvec::SmallVec;
 
 /// Names a connection (or another client of the broker, such as the control socket) while the process lives.
 /// Never used twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(u64);
 
 impl ConnectionId {
@@ -361,7 +361,7 @@ pub enum ToShard {
     },
     /// From the driver: go on with queues whose budget ran out.
     Continue,
-    /// From the driver: the disk of the shard's log has finished something.
+    /// From the driver: the disk of the shard's log finished something.
     LogWoke,
     /// Facts about the queues here, for listings. Answered by [`Reply::Queues`].
     List {
@@ -593,6 +593,19 @@ pub enum ToSession {
         /// Ack or nack.
         ok: bool,
     },
+    /// The publisher of messages `first..=last` of the channel waited as long as a queue allows:
+    /// `basic.nack`, whatever other shards would say.
+    ConfirmTimeout {
+        /// The channel.
+        channel: ChannelId,
+        /// First sequence number.
+        first: u64,
+        /// Last sequence number, included.
+        last: u64,
+    },
+    /// A shard that this connection publishes to is far behind with its disk, or no longer: nothing more
+    /// is read meanwhile. Each `true` is followed by a `false` of the same shard.
+    Paused(bool),
     /// The answer to the command the session waits for.
     Reply {
         /// The channel that asked.
@@ -730,12 +743,17 @@ pub struct Outbox {
     pub meta: Vec<ToMeta>,
     /// To sessions.
     pub sessions: Vec<(ConnectionId, ToSession)>,
+    /// A log failed, in words: the process has to stop, as nothing may be confirmed any more.
+    pub failed: Option<String>,
 }
 
 impl Outbox {
     /// Whether nothing is to be sent.
     pub fn is_empty(&self) -> bool {
-        self.shards.is_empty() && self.meta.is_empty() && self.sessions.is_empty()
+        self.shards.is_empty()
+            && self.meta.is_empty()
+            && self.sessions.is_empty()
+            && self.failed.is_none()
     }
 
     /// Sends `letter` to the shard with that index.

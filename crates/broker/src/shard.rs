@@ -8,40 +8,52 @@
 //!          --> settle ---------------------+--> touched queues --> dispatch --> deliveries by connection
 //!          --> consume, get, purge, ... ---+          |
 //!                                                     +--> messages that left --> release or dead-letter
+//!                                                                                    |
+//!                     confirms, in runs  <-- unresolved <-- durable, acked, gone <---+--- the disk
 //! ```
 //!
 //! Everything that a turn finds in the inbox is applied first; then each touched queue is dispatched
-//! once, and each touched connection gets one letter.
+//! once, and each touched connection gets one letter; then it is decided what the disk gets.
 //!
 //! Where to go next: [`publish`], [`settle`], [`consume`],
-//! [`dead_letter`], [`lifecycle`].
+//! [`dead_letter`], [`lifecycle`], [`unresolved`], [`disk`].
 
 mod cold;
 mod consume;
 mod dead_letter;
+mod deadlines;
+mod disk;
 mod history;
 mod lifecycle;
 mod ports;
 mod publish;
 mod recover;
 mod rest;
+mod runs;
 mod settle;
+mod unresolved;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use leveret_log::{Holder, Log, Usage};
-use leveret_queue::{Left, Offset, Options, Queue, Time};
-use leveret_topology::{QueueId, Topology};
+use leveret_queue::{Left, Offset, Queue, Time};
+use leveret_topology::{ConfirmOptions, QueueId, Topology};
 
 use crate::message::{Outbox, Reply, ToShard, shard_of};
 use cold::{Ahead, Cold};
 use dead_letter::{Awaited, Stuck};
+use disk::Disk;
 use history::Histories;
 use ports::Ports;
 pub use recover::Restored;
 use rest::{Rest, Resting};
+use runs::Runs;
+use unresolved::Unresolved;
+
+pub use disk::LAZY_MS;
+pub use unresolved::Confirmed;
 
 type Map<K, V> = HashMap<K, V, FixedState>;
 
@@ -74,6 +86,13 @@ pub struct Shard<L> {
     cold: Cold,
     /// What the queues take for their messages, in bytes; sum of [`Hosted::counted_bytes`].
     queue_bytes: u64,
+    /// Messages whose publishers are not told yet.
+    unresolved: Unresolved,
+    /// What publishers are told next.
+    runs: Runs,
+    disk: Disk,
+    /// Queues that were deleted and had the rule `ack`: whoever routed to one of them is told no.
+    gone_unacked: VecDeque<QueueId>,
 }
 
 /// A queue and what the shard keeps beside it.
@@ -89,18 +108,27 @@ struct Hosted {
     ahead: Ahead,
     /// Its part of [`Shard::queue_bytes`].
     counted_bytes: u64,
+    /// For messages published from now on.
+    confirm: ConfirmOptions,
+    /// It survives a restart.
+    is_durable: bool,
+    /// [`Disk::batch`] when it was last given a message whose publisher waits for disk or consumer.
+    awaited_in: u64,
 }
 
 impl Hosted {
-    fn new(options: Options, now: Time) -> Self {
+    fn new(named: &leveret_topology::Queue, now: Time) -> Self {
         Self {
-            queue: Queue::new(options, now),
+            queue: Queue::new(named.options(), now),
             timer: None,
             consumers: Vec::new(),
             is_touched: false,
             rest: Rest::default(),
             ahead: Ahead::default(),
             counted_bytes: 0,
+            confirm: named.confirm_options(),
+            is_durable: named.durable,
+            awaited_in: u64::MAX,
         }
     }
 }
@@ -120,6 +148,8 @@ pub struct Counters {
     pub dropped: u64,
     /// Messages refused to publishers.
     pub refused: u64,
+    /// Messages that the log did not take.
+    pub unstored: u64,
 }
 
 /// Deliveries a queue may make before others get their turn.
@@ -150,6 +180,10 @@ impl<L: Log> Shard<L> {
             resting: Resting::default(),
             cold: Cold::default(),
             queue_bytes: 0,
+            unresolved: Unresolved::default(),
+            runs: Runs::default(),
+            disk: Disk::default(),
+            gone_unacked: VecDeque::new(),
         }
     }
 
@@ -211,6 +245,7 @@ impl<L: Log> Shard<L> {
             ToShard::Nobody { reply } => out.reply(reply, Reply::Gone),
             // What is to go on was touched at the start of the turn.
             ToShard::Continue => {}
+            // The rest of what it finished is taken in at the end of the turn.
             ToShard::LogWoke => self.warmed(topology, now, out),
             ToShard::List { reply } => self.list(reply, out),
         }
@@ -226,6 +261,8 @@ impl<L: Log> Shard<L> {
             has_more |= self.dispatch(id, now);
         }
         self.ports.hand_out(out);
+        self.runs.flush(out);
+        self.settle_with_disk(now, out);
         if !self.dying.is_empty() {
             self.dying.retain(|&id| topology.queue_by_id(id).is_some());
         }
@@ -249,8 +286,7 @@ impl<L: Log> Shard<L> {
             if shard_of(id, self.shards) != self.index || self.dying.contains(&id) {
                 return None;
             }
-            let options = topology.queue_by_id(id)?.options();
-            let hosted = Hosted::new(options, now);
+            let hosted = Hosted::new(topology.queue_by_id(id)?, now);
             self.queues.insert(id, Box::new(hosted));
             self.touch(id);
         }
@@ -273,7 +309,8 @@ impl<L: Log> Shard<L> {
     pub fn next_timeout(&self) -> Option<Time> {
         let queue = self.timers.first().map(|&(at, _)| at);
         let stuck = self.stuck.first().map(|stuck| stuck.at);
-        queue.into_iter().chain(stuck).chain(self.resting.at()).min()
+        let waiting = [self.resting.at(), self.unresolved.next_timeout(), self.disk.next_timeout()];
+        queue.into_iter().chain(stuck).chain(waiting.into_iter().flatten()).min()
     }
 
     /// Runs the queues whose time has come: expiry of messages, of unused queues.
@@ -295,6 +332,19 @@ impl<L: Log> Shard<L> {
         }
         self.retry_dead_letters(topology, now, out);
         self.relax_resting(now);
+        self.fire_confirms(now);
+    }
+
+    /// Tells publishers that waited long enough, and has deferred messages made durable.
+    fn fire_confirms(&mut self, now: Time) {
+        let Self { unresolved, runs, log, disk, .. } = self;
+        unresolved.fire(now, runs, |at| match log.persist(leveret_log::Offset::new(at)) {
+            Ok(until) => disk.persist(until.get()),
+            Err(error) => {
+                debug_assert!(false, "{error}");
+                tracing::error!(%error, "a message could not be made durable");
+            }
+        });
     }
 
     /// Keeps [`Self::timers`] equal to what the queue wants.
@@ -322,15 +372,28 @@ impl<L: Log> Shard<L> {
         &self.log
     }
 
+    /// The log, for the owner of its disk.
+    pub fn log_mut(&mut self) -> &mut L {
+        &mut self.log
+    }
+
     /// Memory that messages take here and in the sessions they were delivered to, in bytes; what
-    /// recent-history exchanges remember too.
+    /// recent-history exchanges remember and unresolved confirms too.
     pub fn held_bytes(&self) -> u64 {
-        self.log.usage().held_bytes + self.queue_bytes + self.histories.bytes()
+        self.log.usage().held_bytes
+            + self.queue_bytes
+            + self.histories.bytes()
+            + self.unresolved.bytes()
     }
 
     /// Totals since the start.
     pub fn counters(&self) -> Counters {
         self.counters
+    }
+
+    /// What publishers were told since the start.
+    pub fn confirmed(&self) -> Confirmed {
+        self.unresolved.confirmed
     }
 
     /// The shard's queues, for checks of the simulator.

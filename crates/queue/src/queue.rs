@@ -439,6 +439,12 @@ impl Queue {
             && self.held.is_none()
     }
 
+    /// Whether a message waits for a consumer.
+    #[inline]
+    pub fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
     /// Messages that wait for an ack.
     #[inline]
     pub fn unacked_len(&self) -> u64 {

@@ -39,6 +39,8 @@ pub struct Node {
     rests: Mutex<Vec<Arc<Rest>>>,
     /// Woken when a shard's next timeout comes earlier than it was.
     pub timers_changed: Notify,
+    /// Woken when a log failed: the process has to stop, as nothing may be confirmed any more.
+    pub failed: Notify,
 }
 
 /// A shard and what others may know of it without its turn.
@@ -80,6 +82,7 @@ impl Node {
             alarms: Alarms::new(memory_limit),
             rests: Mutex::new(Vec::new()),
             timers_changed: Notify::new(),
+            failed: Notify::new(),
             settings,
         }
     }

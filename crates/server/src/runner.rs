@@ -315,6 +315,9 @@ impl Runner {
     /// Puts the letters of a turn into their inboxes, and actors whose duty that brings on the list.
     fn post(&mut self) {
         let Self { node, due, outbox, .. } = self;
+        if outbox.failed.take().is_some() {
+            node.failed.notify_one();
+        }
         for (index, letter) in outbox.shards.drain(..) {
             let Some(shard) = node.shards.get(index) else { continue };
             let (is_ours, waiting) = shard.actor.post_counted(letter);

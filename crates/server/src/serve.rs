@@ -95,7 +95,9 @@ pub fn run(mut options: Options, give_back: fn()) -> anyhow::Result<()> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         announce_ready(&options.listeners, started, files);
+        let mut has_failed = false;
         tokio::select! {
+            () = node.failed.notified() => has_failed = true,
             _ = terminate.recv() => tracing::info!("stopping: SIGTERM"),
             _ = interrupt.recv() => tracing::info!("stopping: SIGINT"),
             () = stop.notified() => tracing::info!("stopping: asked to by leveret ctl stop"),
@@ -110,6 +112,7 @@ pub fn run(mut options: Options, give_back: fn()) -> anyhow::Result<()> {
             threads.stop();
         }
         tracing::info!("stopped");
+        anyhow::ensure!(!has_failed, "stopped: messages could not be written to the disk");
         Ok(())
     })
 }

@@ -40,6 +40,7 @@ impl Core {
         match self.stage {
             Stage::Running if self.is_blocked => "blocked",
             Stage::Running if self.alarm.is_some() => "blocking",
+            Stage::Running if self.pauses > 0 => "flow",
             stage => stage.name(),
         }
     }

@@ -102,6 +102,19 @@ impl Confirms {
         }
     }
 
+    /// Nothing more is awaited for `first..=last`: what is not resolved was not.
+    pub(crate) fn give_up(&mut self, first: u64, last: u64) {
+        let first = first.max(self.first);
+        for sequence in first..self.next_sequence().min(last.saturating_add(1)) {
+            let slot = &mut self.slots[(sequence - self.first) as usize];
+            if *slot & COUNT != 0 {
+                *slot = NACK;
+                self.outstanding -= 1;
+                self.touch(sequence);
+            }
+        }
+    }
+
     fn touch(&mut self, sequence: u64) {
         self.dirty.0 = self.dirty.0.min(sequence);
         self.dirty.1 = self.dirty.1.max(sequence + 1);
@@ -166,8 +179,8 @@ fn send_run(run: Option<(bool, u64, u64)>, send: &mut impl FnMut(Confirm)) {
 mod tests {
     use super::*;
 
-    /// `3` publishes to three shards; `+2..4` and `-2` resolve; then what is sent: `4*` is multiple,
-    /// `-3` a nack.
+    /// `3` publishes to three shards; `+2..4` and `-2` resolve, `!2` gives up; then what is sent: `4*` is
+    /// multiple, `-3` a nack.
     #[track_caller]
     fn check(script: &str, want: &str) {
         let mut confirms = Confirms::new(0);
@@ -175,10 +188,14 @@ mod tests {
         for word in script.split_whitespace() {
             if word == "|" {
                 confirms.take(|c| sent.push(c));
-            } else if let Some(range) = word.strip_prefix(['+', '-']) {
+            } else if let Some(range) = word.strip_prefix(['+', '-', '!']) {
                 let (first, last) = range.split_once("..").unwrap_or((range, range));
                 let number = |text: &str| text.parse().unwrap();
-                confirms.resolve(number(first), number(last), word.starts_with('+'));
+                let (first, last) = (number(first), number(last));
+                match word.starts_with('!') {
+                    true => confirms.give_up(first, last),
+                    false => confirms.resolve(first, last, word.starts_with('+')),
+                }
             } else {
                 confirms.publish(word.parse().unwrap());
             }
@@ -216,6 +233,9 @@ mod tests {
         check("1 +1 | +1",                   "1");         // twice
         check("1 +5..9",                     "");          // never published
         check("1 +0",                        "");
+        check("2 !1",                        "-1");        // whatever the other shard would say
+        check("2 2 +1..2 !2 | +2 +1",        "-2 1");
+        check("1 +1 !1",                     "1");
     }
 
     /// A channel that was closed is still answered when another has taken its number.

@@ -101,6 +101,8 @@ pub(crate) struct Core {
     pub(crate) is_blocked: bool,
     /// No alarm blocks it any more: it sends nothing after what it has sent.
     pub(crate) peer_closed: bool,
+    /// Shards that it publishes to and that are far behind with their disk.
+    pub(crate) pauses: u32,
     pub(crate) timers: Timers,
     /// Bytes in the output buffer when they were last looked at.
     pub(crate) out_len: usize,

@@ -64,6 +64,7 @@ impl Session {
             alarm: None,
             is_blocked: false,
             peer_closed: false,
+            pauses: 0,
             timers: Timers::new(now, settings.handshake_timeout_ms),
             out_len: 0,
             end: None,
@@ -451,6 +452,16 @@ impl Session {
                     put_confirms(channel.number, confirms, cx);
                 }
             }
+            ToSession::ConfirmTimeout { channel, first, last } => {
+                if let Some(channel) = self.channels.get(channel)
+                    && let Mode::Confirm(confirms) = &mut channel.mode
+                {
+                    confirms.give_up(first, last);
+                    put_confirms(channel.number, confirms, cx);
+                }
+            }
+            ToSession::Paused(true) => core.pauses += 1,
+            ToSession::Paused(false) => core.pauses = core.pauses.saturating_sub(1),
             ToSession::Reply { channel, reply } => self.answered(channel, reply, cx),
             ToSession::ConsumerGone { slot } => {
                 let channel = core.consumers.get(slot).map(|consumer| consumer.channel);
@@ -508,8 +519,8 @@ impl Session {
         }
     }
 
-    /// Whether it reads on: not while a reply is awaited, publishers are blocked and it is one, the
-    /// output is far behind, or it is over.
+    /// Whether it reads on: not while a reply is awaited, publishers are blocked or a disk is far behind
+    /// and it is one of them, the output is far behind, or it is over.
     pub fn wants_input(&self) -> bool {
         self.reads(self.core.out_len)
     }
@@ -521,6 +532,7 @@ impl Session {
             Stage::Running => {
                 core.waiting.is_none()
                     && !core.is_blocked
+                    && core.pauses == 0
                     && out_len as u64 <= core.settings.output_bytes_max.saturating_mul(2)
             }
             _ => true,

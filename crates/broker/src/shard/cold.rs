@@ -83,6 +83,8 @@ impl<L: Log> Shard<L> {
 
     /// The disk brought something: lets all that waits try again.
     pub(super) fn warmed(&mut self, topology: &Topology, now: Time, out: &mut Outbox) {
+        // A failure is final, and comes again at the end of the turn.
+        let _ = self.log.collect();
         for id in std::mem::take(&mut self.cold.queues) {
             self.touch(id);
         }

@@ -121,6 +121,7 @@ impl<L: Log> Shard<L> {
         // finds the connection gone returns it.
         self.ports.flush(connection, out);
         self.ports.forget(connection);
+        self.disk.forget(connection);
     }
 
     /// A gate of the connection opened: its consumers may be given more.
@@ -199,7 +200,9 @@ impl<L: Log> Shard<L> {
     /// Gives a touched queue's consumers what they may take, and sets its timer. Returns whether it
     /// has more for them than its budget.
     pub(super) fn dispatch(&mut self, id: QueueId, now: Time) -> bool {
-        let Self { queues, log, ports, scratch, left, counters, resting, queue_bytes, .. } = self;
+        let Self {
+            queues, log, ports, scratch, left, counters, resting, queue_bytes, disk, ..
+        } = self;
         let Some(hosted) = queues.get_mut(&id) else { return false };
         hosted.is_touched = false;
         let mut out = Out { queue: id, log, ports, counters, record: Bytes::new() };
@@ -207,6 +210,10 @@ impl<L: Log> Shard<L> {
         note_left(scratch, id, left);
         super::rest::used(hosted, id, now, queue_bytes, resting);
         let wants_ahead = hosted.ahead.delivered(dispatched.delivered);
+        if hosted.awaited_in == disk.batch && hosted.queue.has_ready() && !dispatched.more {
+            // Its publisher waits, and no consumer has it that could ack it.
+            disk.ask(log.end().get());
+        }
         if dispatched.cold {
             self.wait_for_disk(id);
         } else if wants_ahead {

@@ -11,6 +11,8 @@ use leveret_queue::{Offset, Reason, Time};
 use leveret_topology::{HashProperties, QueueId, Routable, Route, Topology};
 use smallvec::SmallVec;
 
+use super::disk::Waiter;
+use super::unresolved::Way;
 use super::{Shard, log_offset};
 use crate::message::{DeadLetterFrom, Message, Outbox, Publish, Targets, ToShard, shard_of};
 use crate::record::{View, join_names};
@@ -57,7 +59,11 @@ impl<L: Log> Shard<L> {
             self.try_dead_letter(id, offset, reason, Vec::new(), topology, now, out);
             return;
         }
+        let mut way = Way::Lost;
         if let Some((letter, targets)) = self.make_dead_letter(id, offset, reason, topology, now) {
+            if !targets.is_empty() {
+                way = Way::DeadLettered;
+            }
             for shard in 0..self.shards {
                 let is_here = |id: &QueueId| shard_of(*id, self.shards) == shard;
                 let here: Targets = targets.iter().copied().filter(is_here).collect();
@@ -69,7 +75,7 @@ impl<L: Log> Shard<L> {
                 }
             }
         }
-        self.release(offset, id);
+        self.gone(offset, id, way);
     }
 
     /// Sends a held dead letter to each target that has not taken it yet, and waits for their answers.
@@ -187,9 +193,13 @@ impl<L: Log> Shard<L> {
         now: Time,
         out: &mut Outbox,
     ) {
-        let taken = self.enqueue(message, topology, now);
-        if let (Some(from), Some(&target)) = (from, message.targets.first()) {
-            out.shard(from.shard, ToShard::DeadLettered { from, target, taken });
+        let must_keep = from.is_some();
+        let put = self.enqueue(message, None, must_keep, topology, now);
+        let (Some(from), Some(&target)) = (from, message.targets.first()) else { return };
+        match put.until {
+            // The one that holds it must not let go of it before it is safe here.
+            Some(until) if put.taken => self.disk.wait(until, Waiter::DeadLetter(from, target)),
+            _ => out.shard(from.shard, ToShard::DeadLettered { from, target, taken: put.taken }),
         }
     }
 
@@ -227,7 +237,7 @@ impl<L: Log> Shard<L> {
         if let Some(hosted) = self.queues.get_mut(&queue)
             && hosted.queue.dead_lettered(offset)
         {
-            self.release(offset, queue);
+            self.gone(offset, queue, Way::DeadLettered);
             self.touch(queue);
         }
     }

@@ -85,7 +85,7 @@ impl<L: Log> Shard<L> {
         let home = shard_of(queue, self.shards);
         for message in publishes {
             if home == self.index {
-                self.enqueue(&message, topology, now);
+                self.enqueue(&message, None, false, topology, now);
             } else {
                 out.shard(home, ToShard::DeadLetter { from: None, message });
             }

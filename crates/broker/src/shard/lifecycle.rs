@@ -3,10 +3,13 @@
 use leveret_amqp::reply::ReplyCode;
 use leveret_log::Log;
 use leveret_queue::Time;
-use leveret_topology::{QueueId, Topology};
+use leveret_topology::{ConfirmOn, QueueId, Topology};
 
 use super::{Shard, describe};
 use crate::message::{ConsumerFacts, Outbox, QueueFacts, Reply, ReplyTo, ToMeta};
+
+/// Deleted queues that are remembered for messages routed to them a moment before.
+const GONE_MAX: usize = 1024;
 
 impl<L: Log> Shard<L> {
     /// From Meta: the queue was declared.
@@ -58,6 +61,7 @@ impl<L: Log> Shard<L> {
         let Some(queue) = topology.queue_by_id(id) else { return };
         let options = queue.options();
         if let Some(hosted) = self.queues.get_mut(&id) {
+            hosted.confirm = queue.confirm_options();
             hosted.queue.set_options(options, now, &mut self.scratch);
             self.note_left(id);
             self.touch(id);
@@ -146,6 +150,12 @@ impl<L: Log> Shard<L> {
         let consumers = std::mem::take(&mut hosted.consumers);
         self.consumers_gone(&consumers, out);
         self.dying.push(id);
+        if hosted.confirm.on == ConfirmOn::Ack {
+            if self.gone_unacked.len() == GONE_MAX {
+                self.gone_unacked.pop_front();
+            }
+            self.gone_unacked.push_back(id);
+        }
         let reply = reply.map(|reply| (reply, ready));
         out.meta.push(ToMeta::QueueGone { queue: id, reply });
     }

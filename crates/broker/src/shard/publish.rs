@@ -1,20 +1,50 @@
-//! From a publisher's batch into log and queues, and the confirms that follow.
+//! From a publisher's batch into log and queues, and what its confirms wait for.
 //!
 //! Hot path: no allocation per message once warm; one copy of the body, into the log.
+//!
+//! Before a message is appended its queues are asked what they want of it (their rules may want it on
+//! disk, or not); then it is appended once, put into each, and either its publisher is told at once or
+//! what is missing is noted in [`unresolved`](super::unresolved).
 
-use leveret_log::{Holder, Keep, Log};
-use leveret_queue::{Incoming, Time};
-use leveret_topology::{QueueId, Topology};
+use leveret_amqp::content::RawProperties;
+use leveret_amqp::reply::ReplyCode;
+use leveret_amqp::table::RawValue;
+use leveret_log::{AppendError, Holder, Keep, Log};
+use leveret_queue::{Incoming, Offset, Time};
+use leveret_topology::{ConfirmOn, ConfirmOptions, QueueId, Topology};
 use smallvec::SmallVec;
 
+use super::disk::Waiter;
+use super::unresolved::{Mixed, Slot, Until, Wait};
 use super::{Shard, holder, note_left, queue_offset, touch};
-use crate::message::{
-    ChannelId, ConnectionId, Outbox, Publish, Reply, ReplyTo, Settlement, ToSession,
-};
+use crate::message::{ConnectionId, Outbox, Publish, Reply, ReplyTo, Settlement};
 use crate::record::Head;
 
+/// What became of a message.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Put {
+    /// No queue refused it.
+    pub(super) taken: bool,
+    /// It is safe when the log is durable up to here; none if it is already, or never is to be.
+    pub(super) until: Option<u64>,
+}
+
+/// What a message's queues want of it together.
+#[derive(Debug, Default)]
+struct Wants {
+    slot: Slot,
+    /// Their rules, one by one, unless all are the same.
+    mixed: Option<Mixed>,
+    /// One of the queues would have it after a restart.
+    can_keep: bool,
+    defer_ms: Option<u32>,
+    timeout_ms: Option<u32>,
+    /// A queue that is gone was to tell of its ack.
+    is_lost: bool,
+}
+
 impl<L: Log> Shard<L> {
-    /// Takes a connection's messages, in order, and confirms those it wants confirmed.
+    /// Takes a connection's messages, in order, and confirms those that nothing is missing of.
     pub(super) fn publish(
         &mut self,
         from: ConnectionId,
@@ -23,20 +53,24 @@ impl<L: Log> Shard<L> {
         now: Time,
         out: &mut Outbox,
     ) {
-        let mut runs = Runs::new(from);
         for message in messages {
-            let taken = self.enqueue(message, topology, now);
-            if message.confirm != 0 {
-                runs.add(message.channel, message.confirm, taken, out);
-            }
+            self.enqueue(message, Some(from), false, topology, now);
             if !self.left.is_empty() {
                 self.work_off_left(topology, now, out);
             }
         }
-        runs.flush(out);
+        self.runs.flush(out);
+        self.pause_if_far_behind(from, out);
     }
 
-    /// Applies a transaction's part for this shard.
+    /// Applies a transaction's part for this shard: all of it, or none and a refusal.
+    ///
+    /// All that it appends, and releases before the turn ends, is in one batch of the log, so a crash
+    /// takes or leaves it as a whole; the answer comes when that batch is on the disk. Two things are
+    /// not promised. Acks alone, with no message to write, are answered at once: lost in a crash they
+    /// bring messages back, as any ack may. And each shard commits its part by itself: after a crash,
+    /// or a full disk, between two of them one part may be there and another not, and the client was
+    /// not answered.
     pub(super) fn commit(
         &mut self,
         reply: ReplyTo,
@@ -46,63 +80,209 @@ impl<L: Log> Shard<L> {
         now: Time,
         out: &mut Outbox,
     ) {
+        let mut appended = Vec::with_capacity(messages.len());
         for message in messages {
-            self.enqueue(message, topology, now);
+            let mut wants = self.wants(message, topology, now);
+            match self.append(message, &mut wants, true, now) {
+                Ok(at) => appended.push((at, wants)),
+                Err(error) => {
+                    self.append_failed(error, now);
+                    for ((at, _), message) in appended.iter().zip(messages) {
+                        message.targets.iter().for_each(|&id| self.release(*at, id));
+                    }
+                    let code = ReplyCode::ResourceError;
+                    let text = format!("the transaction could not be stored: {error}");
+                    out.reply(reply, Reply::Refused { code, text });
+                    return;
+                }
+            }
+        }
+        let mut until = None;
+        for ((at, wants), message) in appended.into_iter().zip(messages) {
+            until = self.place(at, message, None, wants, now).until.or(until);
         }
         self.settle(settlements, now);
-        out.reply(reply, Reply::Committed);
+        match until {
+            Some(until) => self.disk.wait(until, Waiter::Commit(reply)),
+            None => out.reply(reply, Reply::Committed),
+        }
     }
 
-    /// Appends the message and puts it into its queues. False when a queue refused it.
-    pub(super) fn enqueue(&mut self, publish: &Publish, topology: &Topology, now: Time) -> bool {
+    /// Appends the message and puts it into its queues; its publisher, if it is given, is told now or
+    /// later. With `must_keep` a persistent message goes to the disk whatever the queues' rules.
+    pub(super) fn enqueue(
+        &mut self,
+        publish: &Publish,
+        from: Option<ConnectionId>,
+        must_keep: bool,
+        topology: &Topology,
+        now: Time,
+    ) -> Put {
+        let mut wants = self.wants(publish, topology, now);
+        match self.append(publish, &mut wants, must_keep, now) {
+            Ok(at) => self.place(at, publish, from, wants, now),
+            Err(error) => {
+                self.append_failed(error, now);
+                let mut slot = wants.slot;
+                slot.fail();
+                self.tell_now(publish, from, slot, false);
+                Put { taken: false, until: None }
+            }
+        }
+    }
+
+    /// Asks the message's queues what they want of it.
+    #[inline]
+    fn wants(&mut self, publish: &Publish, topology: &Topology, now: Time) -> Wants {
+        let mut wants = Wants::default();
+        let mut own = None;
+        let mut first = None;
+        for &id in &publish.targets {
+            let (options, is_durable) = match self.queues.get(&id) {
+                Some(hosted) => (hosted.confirm, hosted.is_durable),
+                None => match self.hosted(id, topology, now) {
+                    Some(hosted) => (hosted.confirm, hosted.is_durable),
+                    None => {
+                        wants.is_lost |= self.gone_unacked.contains(&id);
+                        continue;
+                    }
+                },
+            };
+            let keeps = publish.persistent && is_durable;
+            let mut on = options.on;
+            if options.by_header {
+                on = own.get_or_insert_with(|| own_rule(publish)).unwrap_or(on);
+            }
+            let until = until(on, &options, keeps);
+            wants.add(id, until, &options, keeps, &mut first, &publish.targets);
+        }
+        wants
+    }
+
+    fn append(
+        &mut self,
+        publish: &Publish,
+        wants: &mut Wants,
+        must_keep: bool,
+        now: Time,
+    ) -> Result<Offset, AppendError> {
         let message = &publish.message;
         let head = Head::of(publish, now.ms()).encode();
         let holders: SmallVec<[Holder; 4]> = publish.targets.iter().map(|&id| holder(id)).collect();
         let mut parts: SmallVec<[&[u8]; 16]> = SmallVec::new();
         parts.extend([message.names(), message.properties(), message.body()]);
         parts.extend(message.more().iter().map(|part| &part[..]));
-        let keep = Keep::Volatile;
-        let appended = self.log.append(&head, &parts, &holders, keep);
-        let at = match appended {
-            Ok(at) => at,
-            Err(error) => {
-                tracing::error!(%error, "a message was not stored, its publisher is told");
-                self.counters.refused += 1;
-                return false;
-            }
-        };
+        let is_durable = wants.slot.waits_for_disk() || (must_keep && wants.can_keep);
+        let keep = if is_durable { Keep::Durable } else { Keep::Volatile };
+        let at = self.log.append(&head, &parts, &holders, keep)?;
+        if is_durable {
+            wants.defer_ms = None;
+        }
+        if is_durable && self.log.durable() <= at {
+            self.disk.appended(at.get(), now);
+        }
+        Ok(queue_offset(at))
+    }
+
+    /// A message is not stored. There may be many: one line a second.
+    #[cold]
+    fn append_failed(&mut self, error: AppendError, now: Time) {
+        self.counters.refused += 1;
+        self.counters.unstored += 1;
+        let is_new = self.disk.complained_at.is_none_or(|at| at.after_ms(1_000) <= now);
+        if is_new {
+            self.disk.complained_at = Some(now);
+            let unstored = self.counters.unstored;
+            tracing::error!(%error, unstored, "messages are not stored; publishers that want confirms are told");
+        }
+    }
+
+    /// Puts an appended message into its queues, and notes what its publisher waits for.
+    fn place(
+        &mut self,
+        at: Offset,
+        publish: &Publish,
+        from: Option<ConnectionId>,
+        wants: Wants,
+        now: Time,
+    ) -> Put {
         let incoming = Incoming {
-            offset: queue_offset(at),
-            size: u32::try_from(message.body_len()).unwrap_or(u32::MAX),
+            offset: at,
+            size: u32::try_from(publish.message.body_len()).unwrap_or(u32::MAX),
             priority: publish.priority,
             persistent: publish.persistent,
             expiration_ms: publish.expiration_ms,
             redelivered: false,
             delivery_count: 0,
         };
-        let mut taken = true;
+        let Wants { mut slot, mixed, can_keep, defer_ms, timeout_ms, is_lost } = wants;
+        let wants_disk = slot.waits_for_disk();
+        let is_safe = self.log.durable().get() > at.get();
+        // The disk is asked for at once where a queue's rule waits for it alone; where a consumer may be
+        // quicker, dispatch looks whether there is one.
+        let is_awaited = from.is_some() && publish.confirm != 0 && !is_safe && slot.firsts > 0;
+        let mut refused = 0;
         for &id in &publish.targets {
-            if !self.enqueue_one(id, incoming, topology, now) {
-                taken = false;
-            }
+            refused += usize::from(!self.place_one(id, incoming, is_awaited, now));
         }
-        taken
+        let taken = refused == 0;
+        if !taken || is_lost {
+            slot.fail();
+        }
+        if refused == publish.targets.len() {
+            slot.is_not_written();
+        }
+        if is_safe {
+            slot.is_durable();
+        }
+        let until = (!is_safe && can_keep).then_some(at.get() + 1);
+        let confirm = if from.is_some() { publish.confirm } else { 0 };
+        if slot.is_resolved() {
+            self.tell_now(publish, from, slot, wants_disk);
+            return Put { taken, until };
+        }
+        if confirm == 0 && defer_ms.is_none() {
+            return Put { taken, until };
+        }
+        if confirm != 0 && slot.waits_for_disk() && slot.firsts == 0 {
+            self.disk.ask(at.get() + 1);
+        }
+        slot.to = from.unwrap_or_default();
+        slot.channel = publish.channel;
+        slot.seq = confirm;
+        let timeout_ms = timeout_ms.filter(|_| confirm != 0);
+        self.unresolved.add(at.get(), slot, mixed, Wait { now, defer_ms, timeout_ms });
+        Put { taken, until }
+    }
+
+    /// Tells the publisher of a message that nothing is missing of.
+    #[inline]
+    fn tell_now(
+        &mut self,
+        publish: &Publish,
+        from: Option<ConnectionId>,
+        slot: Slot,
+        by_disk: bool,
+    ) {
+        if let Some(from) = from
+            && publish.confirm != 0
+        {
+            let verdict = slot.verdict();
+            self.unresolved.confirmed.when_it_came(verdict, by_disk);
+            self.runs.add(from, publish.channel, publish.confirm, verdict);
+        }
     }
 
     /// Puts an appended message into one queue. False when the queue refused it.
-    fn enqueue_one(
-        &mut self,
-        id: QueueId,
-        incoming: Incoming,
-        topology: &Topology,
-        now: Time,
-    ) -> bool {
-        if !self.queues.contains_key(&id) && self.hosted(id, topology, now).is_none() {
+    fn place_one(&mut self, id: QueueId, incoming: Incoming, is_awaited: bool, now: Time) -> bool {
+        let Some(hosted) = self.queues.get_mut(&id) else {
             // Deleted between routing and now: the message has left with the queue.
             self.release(incoming.offset, id);
             return true;
+        };
+        if is_awaited {
+            hosted.awaited_in = self.disk.batch;
         }
-        let Some(hosted) = self.queues.get_mut(&id) else { return true };
         let result = hosted.queue.enqueue(incoming, now, &mut self.scratch);
         touch(hosted, id, &mut self.touched);
         note_left(&mut self.scratch, id, &mut self.left);
@@ -120,62 +300,63 @@ impl<L: Log> Shard<L> {
     }
 }
 
-/// Confirms gathered into runs of consecutive sequence numbers with the same result.
-struct Runs {
-    to: ConnectionId,
-    run: Option<(ChannelId, u64, u64, bool)>,
+impl Wants {
+    /// Adds a queue's.
+    #[inline]
+    fn add(
+        &mut self,
+        id: QueueId,
+        until: Until,
+        options: &ConfirmOptions,
+        keeps: bool,
+        first: &mut Option<Until>,
+        all: &[QueueId],
+    ) {
+        self.slot.count(until);
+        self.can_keep |= keeps;
+        self.timeout_ms = at_most(self.timeout_ms, options.timeout_ms);
+        if keeps && matches!(until, Until::Acked { .. }) {
+            self.defer_ms = at_most(self.defer_ms, Some(options.defer_ms));
+        }
+        match (&mut self.mixed, *first) {
+            (Some(mixed), _) => mixed.push((id, until)),
+            (None, None) => *first = Some(until),
+            (None, Some(same)) if same == until => {}
+            (None, Some(other)) => {
+                // Those before this one had the other rule.
+                let before = all.iter().take_while(|&&before| before != id);
+                let mut mixed: Mixed = before.map(|&before| (before, other)).collect();
+                mixed.push((id, until));
+                self.mixed = Some(mixed);
+            }
+        }
+    }
 }
 
-impl Runs {
-    fn new(to: ConnectionId) -> Self {
-        Self { to, run: None }
-    }
-
-    fn add(&mut self, channel: ChannelId, seq: u64, ok: bool, out: &mut Outbox) {
-        if let Some((run_channel, _, last, run_ok)) = &mut self.run
-            && *run_channel == channel
-            && *run_ok == ok
-            && *last + 1 == seq
-        {
-            *last = seq;
-            return;
-        }
-        self.flush(out);
-        self.run = Some((channel, seq, seq, ok));
-    }
-
-    fn flush(&mut self, out: &mut Outbox) {
-        if let Some((channel, first, last, ok)) = self.run.take() {
-            out.session(self.to, ToSession::Confirm { channel, first, last, ok });
-        }
+/// What a queue's rule means for a message that it keeps over a restart, or does not.
+fn until(on: ConfirmOn, options: &ConfirmOptions, keeps: bool) -> Until {
+    match on {
+        ConfirmOn::Ack => Until::Acked { dead_letter_acks: options.dead_letter_acks },
+        _ if !keeps => Until::Now,
+        ConfirmOn::First => Until::First,
+        ConfirmOn::Enqueue => Until::Durable,
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// The rule that the message itself asks for. What is not a rule's name is the application's own.
+#[cold]
+fn own_rule(publish: &Publish) -> Option<ConfirmOn> {
+    let peek = RawProperties::new(publish.message.properties()).peek().ok()?;
+    match peek.headers?.get("x-confirm-on") {
+        Ok(Some(RawValue::LongStr(name))) => ConfirmOn::parse(std::str::from_utf8(name).ok()?),
+        _ => None,
+    }
+}
 
-    #[test]
-    fn confirms_become_runs() {
-        let mut out = Outbox::default();
-        let mut runs = Runs::new(ConnectionId::new(1));
-        for (channel, seq, ok) in
-            [(1, 1, true), (1, 2, true), (1, 3, false), (1, 4, true), (2, 5, true), (2, 7, true)]
-        {
-            runs.add(channel, seq, ok, &mut out);
-        }
-        runs.flush(&mut out);
-        let got: Vec<_> = out
-            .sessions
-            .iter()
-            .map(|(_, letter)| match letter {
-                ToSession::Confirm { channel, first, last, ok } => (*channel, *first, *last, *ok),
-                other => panic!("not a confirm: {other:?}"),
-            })
-            .collect();
-        assert_eq!(
-            got,
-            [(1, 1, 2, true), (1, 3, 3, false), (1, 4, 4, true), (2, 5, 5, true), (2, 7, 7, true)]
-        );
+/// The smaller of two limits.
+fn at_most(a: Option<u32>, b: Option<u32>) -> Option<u32> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
     }
 }

@@ -50,7 +50,7 @@ impl<L: Log> Shard<L> {
                 };
                 let hosted = queues
                     .entry(id)
-                    .or_insert_with(|| Box::new(Hosted::new(queue.options(), now)));
+                    .or_insert_with(|| Box::new(Hosted::new(queue, now)));
                 let message = incoming(queue_offset(record.at), &head, mark, clean);
                 hosted.queue.restore(message, Time::from_ms(head.published_ms));
                 touch(hosted, id, touched);
@@ -58,6 +58,7 @@ impl<L: Log> Shard<L> {
             }
         });
         restored.orphans = orphans.len() as u64;
+        self.disk.opened(self.log.end().get());
         for (at, holder) in orphans {
             if let Err(error) = self.log.release(at, holder) {
                 tracing::error!(%error, "a message of a queue that is gone could not be let go");

@@ -8,6 +8,7 @@ use leveret_topology::{QueueId, Topology};
 
 use super::cold::Parked;
 use super::recover::mark;
+use super::unresolved::Way;
 use super::{Shard, holder, log_offset, note_left, touch};
 use crate::message::{Outbox, Settle, Settlement};
 
@@ -42,11 +43,11 @@ impl<L: Log> Shard<L> {
                 match left {
                     Left::Acked(offset) => {
                         self.counters.acked += 1;
-                        self.release(offset, id);
+                        self.gone(offset, id, Way::Acked);
                     }
                     Left::Purged(offset) | Left::Dropped { offset, .. } => {
                         self.counters.dropped += 1;
-                        self.release(offset, id);
+                        self.gone(offset, id, Way::Lost);
                     }
                     Left::DeadLetter { offset, .. } if self.is_cold(offset) => {
                         self.park(offset, Parked::Left(id, left));
@@ -65,8 +66,16 @@ impl<L: Log> Shard<L> {
         }
     }
 
+    /// The queue lets go of the record, and whoever waits for it is told.
+    #[inline]
+    pub(super) fn gone(&mut self, offset: Offset, queue: QueueId, way: Way) {
+        self.unresolved.left(offset.get(), queue, way, &mut self.runs);
+        self.release(offset, queue);
+    }
+
     /// The queue lets go of the record.
     pub(super) fn release(&mut self, offset: Offset, queue: QueueId) {
+        self.disk.released(offset.get());
         if let Err(error) = self.log.release(log_offset(offset), holder(queue)) {
             // A message that leaves a queue twice is a bug of ours: loud in tests, survivable in use.
             debug_assert!(false, "{error}");

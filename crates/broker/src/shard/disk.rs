@@ -1,0 +1,246 @@
+//! When a shard's log goes to the disk, and what waits until it is there.
+//!
+//! Everything a turn did is in the log when the turn ends; only then is it decided whether the disk gets
+//! it. Between two calls of `Log::sync` lies one batch, which a crash takes or leaves as a whole, so a
+//! turn is never cut in two, and neither is what a transaction did here.
+//!
+//! ```text
+//!   somebody waits, and no consumer is about to ack it      now       ready messages, `enqueue`, tx.commit
+//!   a consumer has it                                       5 ms      after the oldest one was appended
+//!   it is on the disk and was released                      200 ms
+//! ```
+//!
+//! A record that is released before its batch is handed over is never written, and the log's `durable`
+//! passes it. So the oldest record that the disk would have to write is the one at `durable`, and while
+//! consumers ack within [`LAZY_MS`] nothing is written at all.
+//!
+//! A sync that fails is the end: see [`Shard::disk_failed`].
+
+use std::collections::VecDeque;
+
+use leveret_amqp::reply::ReplyCode;
+use leveret_log::{Log, SyncError};
+use leveret_queue::Time;
+use leveret_topology::QueueId;
+
+use super::Shard;
+use crate::flow::DiskGauge;
+use crate::message::{ConnectionId, DeadLetterFrom, Outbox, Reply, ReplyTo, ToSession, ToShard};
+
+/// How long a message that a consumer has may wait for its ack before it is written, in ms.
+pub const LAZY_MS: u64 = 5;
+
+/// How long releases of what is on the disk may wait for a batch, in ms.
+const RELEASED_MS: u64 = 200;
+
+/// What a shard knows of its disk.
+#[derive(Debug, Default)]
+pub(super) struct Disk {
+    /// Records below it are to be durable as soon as can be.
+    asked: u64,
+    /// How often that was said: a queue that is marked with it holds a record that waits.
+    pub(super) batch: u64,
+    /// Offsets and when the first durable record from there on was appended.
+    appended: VecDeque<(u64, Time)>,
+    /// What is below it may be on the disk, or on its way there.
+    handed: u64,
+    /// Something that may be on the disk was released.
+    has_released: bool,
+    /// When the disk is to know of it.
+    released_at: Option<Time>,
+    /// The next batch is to go whatever the watermarks say.
+    is_due: bool,
+    /// Ascending by the offset that has to be durable first.
+    waiters: VecDeque<(u64, Waiter)>,
+    pub(super) has_failed: bool,
+    /// When the log was last said to take no messages.
+    pub(super) complained_at: Option<Time>,
+    gauge: DiskGauge,
+    /// Publishers that were told to pause.
+    paused: Vec<ConnectionId>,
+}
+
+/// Who waits for the disk, apart from publishers.
+#[derive(Debug)]
+pub(super) enum Waiter {
+    /// `tx.commit`.
+    Commit(ReplyTo),
+    /// Another shard, or this one: its dead letter is safe here.
+    DeadLetter(DeadLetterFrom, QueueId),
+}
+
+impl Disk {
+    /// The log has records from before this process: those below `end`.
+    pub(super) fn opened(&mut self, end: u64) {
+        self.handed = end;
+    }
+
+    /// A record that is to be durable was appended.
+    #[inline]
+    pub(super) fn appended(&mut self, at: u64, now: Time) {
+        if self.appended.back().is_none_or(|&(_, last)| last != now) {
+            self.appended.push_back((at, now));
+        }
+    }
+
+    /// What is below `end` is wanted now.
+    #[inline]
+    pub(super) fn ask(&mut self, end: u64) {
+        self.asked = self.asked.max(end);
+    }
+
+    /// A deferred record is to be durable, which is told by `end`.
+    pub(super) fn persist(&mut self, end: u64) {
+        self.ask(end);
+        self.is_due = true;
+    }
+
+    /// A record was released.
+    #[inline]
+    pub(super) fn released(&mut self, at: u64) {
+        self.has_released |= at < self.handed;
+    }
+
+    /// Somebody is to be told when everything below `end` is durable.
+    pub(super) fn wait(&mut self, end: u64, waiter: Waiter) {
+        self.ask(end);
+        self.waiters.push_back((end, waiter));
+    }
+
+    /// The connection ended.
+    pub(super) fn forget(&mut self, connection: ConnectionId) {
+        self.paused.retain(|&other| other != connection);
+    }
+
+    /// When the disk is to get something although nothing happens.
+    pub(super) fn next_timeout(&self) -> Option<Time> {
+        let lazy = self.appended.front().map(|&(_, at)| at.after_ms(LAZY_MS));
+        lazy.into_iter().chain(self.released_at).min()
+    }
+
+    /// Forgets what is durable, and asks for what waited long enough.
+    fn look_at_age(&mut self, durable: u64, end: u64, now: Time) {
+        if durable == end {
+            self.appended.clear();
+        }
+        while self.appended.get(1).is_some_and(|&(at, _)| at <= durable) {
+            self.appended.pop_front();
+        }
+        if self.appended.front().is_some_and(|&(_, at)| at.after_ms(LAZY_MS) <= now) {
+            self.ask(end);
+        }
+        if self.asked == end {
+            self.appended.clear();
+        }
+    }
+}
+
+impl<L: Log> Shard<L> {
+    /// Ends a turn as far as the disk is concerned.
+    pub(super) fn settle_with_disk(&mut self, now: Time, out: &mut Outbox) {
+        if self.disk.has_failed {
+            return;
+        }
+        if let Err(error) = self.hand_to_disk(now) {
+            self.disk_failed(&error, out);
+            return;
+        }
+        let durable = self.log.durable().get();
+        self.unresolved.durable(durable, &mut self.runs);
+        self.runs.flush(out);
+        while self.disk.waiters.front().is_some_and(|&(end, _)| end <= durable)
+            && let Some((_, waiter)) = self.disk.waiters.pop_front()
+        {
+            waiter.tell_safe(out);
+        }
+        let unwritten = self.log.usage().unwritten_bytes;
+        if self.disk.gauge.is_low(unwritten) {
+            for connection in self.disk.paused.drain(..) {
+                out.session(connection, ToSession::Paused(false));
+            }
+        }
+    }
+
+    fn hand_to_disk(&mut self, now: Time) -> Result<(), SyncError> {
+        self.log.collect()?;
+        let (durable, end) = (self.log.durable().get(), self.log.end().get());
+        let unwritten = self.log.usage().unwritten_bytes;
+        let disk = &mut self.disk;
+        disk.look_at_age(durable, end, now);
+        if disk.has_released {
+            disk.has_released = false;
+            disk.released_at.get_or_insert_with(|| now.after_ms(RELEASED_MS));
+        }
+        if disk.gauge.is_high(unwritten) {
+            disk.ask(end);
+        }
+        disk.is_due |= disk.released_at.is_some_and(|at| at <= now);
+        if durable < disk.asked || disk.is_due {
+            disk.batch += 1;
+            // Perhaps the disk is busy with an earlier batch, and takes nothing yet.
+            let is_busy = durable < disk.handed;
+            let again = is_busy.then(|| now.after_ms(RELEASED_MS));
+            disk.released_at = disk.released_at.and(again);
+            disk.is_due = false;
+            disk.handed = end;
+            self.log.sync()?;
+        }
+        Ok(())
+    }
+
+    /// Has a publisher pause while much is still to be written. `from` just published here.
+    pub(super) fn pause_if_far_behind(&mut self, from: ConnectionId, out: &mut Outbox) {
+        let disk = &mut self.disk;
+        if disk.gauge.is_high(self.log.usage().unwritten_bytes)
+            && !disk.has_failed
+            && !disk.paused.contains(&from)
+        {
+            disk.paused.push(from);
+            out.session(from, ToSession::Paused(true));
+        }
+    }
+
+    /// Nothing that this process writes can be trusted to be on the disk any more: the system may have
+    /// dropped the pages that it could not write, and a second attempt would succeed without them. So
+    /// whoever waits is told no, the log takes nothing more, and the server is told to stop.
+    #[cold]
+    fn disk_failed(&mut self, error: &SyncError, out: &mut Outbox) {
+        tracing::error!(
+            %error, shard = self.index,
+            "messages could not be written to the disk: nothing is confirmed any more and the broker \
+             has to be started again. Look at the disk (is it full, are there errors in the system's \
+             log?) first. What was confirmed is safe; publishers send the rest again"
+        );
+        self.disk.has_failed = true;
+        self.unresolved.fail_all(&mut self.runs);
+        self.runs.flush(out);
+        for (_, waiter) in self.disk.waiters.drain(..) {
+            waiter.tell_lost(out);
+        }
+        for connection in self.disk.paused.drain(..) {
+            out.session(connection, ToSession::Paused(false));
+        }
+        self.disk.appended.clear();
+        self.disk.released_at = None;
+        out.failed = Some(error.to_string());
+    }
+}
+
+impl Waiter {
+    fn tell_safe(self, out: &mut Outbox) {
+        match self {
+            Self::Commit(reply) => out.reply(reply, Reply::Committed),
+            Self::DeadLetter(from, target) => {
+                out.shard(from.shard, ToShard::DeadLettered { from, target, taken: true });
+            }
+        }
+    }
+
+    /// A dead letter stays where it was: the process is about to stop.
+    fn tell_lost(self, out: &mut Outbox) {
+        if let Self::Commit(reply) = self {
+            let text = "the transaction could not be written to the disk".to_owned();
+            out.reply(reply, Reply::Refused { code: ReplyCode::InternalError, text });
+        }
+    }
+}

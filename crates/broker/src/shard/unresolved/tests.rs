@@ -1,0 +1,185 @@
+use super::*;
+use crate::message::{Outbox, ToSession};
+
+/// A plain random source: the state is the seed.
+fn next(state: &mut u64) -> u64 {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    *state >> 33
+}
+
+const NOW: Time = Time::from_ms(1_000);
+const NO_WAIT: Wait = Wait { now: NOW, defer_ms: None, timeout_ms: None };
+const UNTIL: [Until; 5] = [
+    Until::Now,
+    Until::First,
+    Until::Durable,
+    Until::Acked { dead_letter_acks: false },
+    Until::Acked { dead_letter_acks: true },
+];
+
+/// What the page says, said plainly.
+struct Plain {
+    at: u64,
+    /// Queue, rule, and how it left.
+    queues: Vec<(QueueId, Until, Option<Way>)>,
+}
+
+impl Plain {
+    fn is_resolved(&self, durable: u64) -> bool {
+        self.queues.iter().all(|(_, until, way)| match until {
+            Until::Now => true,
+            Until::First => self.at < durable || way.is_some(),
+            Until::Durable => self.at < durable,
+            Until::Acked { .. } => way.is_some(),
+        })
+    }
+
+    fn is_ok(&self) -> bool {
+        self.queues.iter().all(|&(_, until, way)| match (until, way) {
+            (Until::Acked { .. }, Some(Way::Acked)) => true,
+            (Until::Acked { dead_letter_acks }, Some(Way::DeadLettered)) => dead_letter_acks,
+            (Until::Acked { .. }, _) => false,
+            _ => true,
+        })
+    }
+}
+
+fn told(runs: &mut Runs) -> Vec<(u64, bool)> {
+    let mut out = Outbox::default();
+    runs.flush(&mut out);
+    let mut told: Vec<(u64, bool)> = out
+        .sessions
+        .iter()
+        .flat_map(|(_, letter)| match *letter {
+            ToSession::Confirm { first, last, ok, .. } => (first..=last).map(move |seq| (seq, ok)),
+            ref other => panic!("{other:?}"),
+        })
+        .collect();
+    told.sort_unstable();
+    told
+}
+
+fn add(unresolved: &mut Unresolved, plain: &Plain, wait: Wait) {
+    let mut slot =
+        Slot { to: ConnectionId::new(1), seq: plain.at + 1, channel: 1, ..Slot::default() };
+    plain.queues.iter().for_each(|&(_, until, _)| slot.count(until));
+    let is_mixed = plain.queues.iter().any(|&(_, until, _)| until != plain.queues[0].1);
+    let mixed = is_mixed.then(|| plain.queues.iter().map(|&(id, until, _)| (id, until)).collect());
+    if slot.is_resolved() {
+        return;
+    }
+    unresolved.add(plain.at, slot, mixed, wait);
+}
+
+/// Random messages, acks and disks: each is told once, at the moment that the rules say, never before.
+#[test]
+fn agrees_with_the_rules_said_plainly() {
+    for seed in 0..30_u64 {
+        let mut state = seed;
+        // From those that hardly leave anything behind to those that leave nearly all.
+        let slowness = [2, 20, 2_000][seed as usize % 3];
+        let (mut end, mut durable) = (0_u64, 0_u64);
+        let mut unresolved = Unresolved::default();
+        let mut runs = Runs::default();
+        let mut plain: Vec<Plain> = Vec::new();
+        for _ in 0..3_000 {
+            match next(&mut state) % 8 {
+                0..4 => {
+                    end += if next(&mut state).is_multiple_of(200) {
+                        3_000
+                    } else {
+                        next(&mut state) % 3
+                    };
+                    let at = end;
+                    end += 1;
+                    let rule = next(&mut state) as usize % 5;
+                    let is_mixed = next(&mut state).is_multiple_of(3);
+                    let queues = (0..1 + next(&mut state) % 3)
+                        .map(|queue| {
+                            let own = next(&mut state) as usize % 5;
+                            let until = UNTIL[if is_mixed { own } else { rule }];
+                            (QueueId::new(queue), until, None)
+                        })
+                        .collect();
+                    let message = Plain { at, queues };
+                    if !message.is_resolved(durable) {
+                        add(&mut unresolved, &message, NO_WAIT);
+                        plain.push(message);
+                    }
+                }
+                4 => {
+                    durable += next(&mut state) % (end - durable + 1);
+                    unresolved.durable(durable, &mut runs);
+                }
+                _ if !plain.is_empty() => {
+                    // Mostly the newest.
+                    let back = next(&mut state) as usize % slowness.min(plain.len());
+                    let at = plain.len() - 1 - back;
+                    let message = &mut plain[at];
+                    let open: Vec<usize> = (0..message.queues.len())
+                        .filter(|&queue| message.queues[queue].2.is_none())
+                        .collect();
+                    if let Some(&queue) = open.get(next(&mut state) as usize % open.len().max(1)) {
+                        let way = match next(&mut state) % 6 {
+                            0 => Way::Lost,
+                            1 => Way::DeadLettered,
+                            _ => Way::Acked,
+                        };
+                        message.queues[queue].2 = Some(way);
+                        let (id, at) = (message.queues[queue].0, message.at);
+                        unresolved.left(at, id, way, &mut runs);
+                    }
+                }
+                _ => {}
+            }
+            let resolved = plain.iter().filter(|message| message.is_resolved(durable));
+            let want: Vec<_> = resolved.map(|it| (it.at + 1, it.is_ok())).collect();
+            assert_eq!(told(&mut runs), want, "seed {seed}");
+            plain.retain(|message| !message.is_resolved(durable));
+            assert_eq!(unresolved.len(), plain.len(), "seed {seed}");
+            assert_eq!(unresolved.is_empty(), plain.is_empty());
+        }
+    }
+}
+
+/// A consumer that never acks does not make all that follows take memory.
+#[test]
+fn what_stays_behind_does_not_pin_the_rest() {
+    let mut unresolved = Unresolved::default();
+    let mut runs = Runs::default();
+    let queue = QueueId::new(1);
+    for at in 0..200_000 {
+        let until = if at % 1000 == 0 { UNTIL[3] } else { Until::First };
+        add(&mut unresolved, &Plain { at, queues: vec![(queue, until, None)] }, NO_WAIT);
+        if at > 10 {
+            unresolved.durable(at - 10, &mut runs);
+        }
+    }
+    assert!(unresolved.bytes() < 2 * CROWDED as u64 * Slot::BYTES, "{}", unresolved.bytes());
+    assert_eq!(unresolved.old.len() + unresolved.taken, 200 + 11);
+    unresolved.left(5_000, queue, Way::Acked, &mut runs);
+    assert!(told(&mut runs).contains(&(5_001, true)));
+}
+
+#[test]
+fn deadlines_find_what_stayed_behind() {
+    let mut unresolved = Unresolved::default();
+    let mut runs = Runs::default();
+    let queues = || vec![(QueueId::new(1), UNTIL[3], None)];
+    let wait = Wait { now: NOW, defer_ms: Some(100), timeout_ms: Some(300) };
+    add(&mut unresolved, &Plain { at: 0, queues: queues() }, wait);
+    add(&mut unresolved, &Plain { at: 5_000, queues: queues() }, NO_WAIT);
+    assert_eq!(unresolved.old.len(), 1);
+    let mut persisted = Vec::new();
+    assert_eq!(unresolved.next_timeout(), Some(NOW.after_ms(100)));
+    unresolved.fire(NOW.after_ms(100), &mut runs, |at| persisted.push(at));
+    assert_eq!(persisted, [0]);
+    assert_eq!(unresolved.next_timeout(), Some(NOW.after_ms(300)));
+    unresolved.fire(NOW.after_ms(300), &mut runs, |at| persisted.push(at));
+    assert_eq!((persisted.len(), unresolved.len(), unresolved.confirmed.nacked), (1, 1, 1));
+}
+
+#[test]
+fn thirty_two_bytes() {
+    assert_eq!(Slot::BYTES, 32);
+}

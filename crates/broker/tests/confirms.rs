@@ -1,0 +1,340 @@
+//! When publishers are told: each rule, each way out of a queue, each fan-out; what the disk gets for it;
+//! and what a crash or a failing disk leaves.
+
+mod node;
+
+use leveret_broker::message::*;
+use node::{Node, PUBLISHER};
+
+/// Words: `p1:ab` message 1, persistent, to queues a and b; `t1:ab` transient; `n:a` persistent, without a
+/// confirm; `A1:a`, `E1:a` with the header `x-confirm-on` ack, enqueue; `c:a` a consumer, `c1:a` one with
+/// prefetch 1, `x:a` one that never acks; `ack:a`, `rej:a`, `req:a` settle the oldest; `get:a` without ack;
+/// `disk` the disk finishes what it has; `+5` later, in ms. `|` looks at what was told.
+#[track_caller]
+fn check(queues: &str, script: &str, want: &str) {
+    let mut node = Node::new(queues);
+    let mut got = Vec::new();
+    for word in script.split_whitespace() {
+        match word {
+            "|" => got.push(node.take_told()),
+            word => node.word(word),
+        }
+    }
+    got.push(node.take_told());
+    let want: Vec<&str> = want.split('|').map(str::trim).collect();
+    assert_eq!(got, want, "{queues}  {script}");
+}
+
+#[test]
+#[rustfmt::skip] // a table
+fn rules() {
+    // queues          what happens                      what is told
+    check("a",         "p1:a | disk",                    "| 1");         // `first` is the default
+    check("a",         "t1:a",                           "1");           // transient: at once
+    check("a:transient", "p1:a",                         "1");
+    check("a",         "c:a p1:a | ack:a",               "| 1");         // never written
+    check("a",         "c:a p1:a | +5 | disk",           "| | 1");       // slow: written, then confirmed
+    check("a",         "x:a p1:a",                       "1");           // handed over is acked
+    check("a",         "p1:a get:a",                     "1");
+    check("a",         "c1:a p1:a p2:a | disk",          "| 1 2");       // 2 is ready: the disk is asked
+    check("a",         "p1:a | p2:a p3:a | disk | disk", "| | 1 | 2 3"); // one batch at a time
+    check("a:enqueue", "p1:a | disk",                    "| 1");
+    check("a:enqueue", "c:a p1:a | ack:a | disk",        "| | 1");       // the disk alone decides
+    check("a:enqueue", "t1:a",                           "1");
+    check("a:ack",     "p1:a disk +4 disk | c:a | ack:a", "| | 1");
+    check("a:ack",     "t1:a disk | c:a | ack:a",        "| | 1");       // transient ones too
+    check("a:ack,transient", "p1:a | c:a ack:a",         "| 1");
+    check("a:ack",     "x:a p1:a",                       "1");
+    check("a:ack",     "p1:a | get:a",                   "| 1");
+    check("a:ack",     "c:a p1:a req:a | ack:a",         "| 1");         // it came back, it was acked later
+    check("a:ack",     "c:a p1:a p2:a p3:a acklast:a | ack:a ack:a", "3 | 1 2");
+}
+
+#[test]
+#[rustfmt::skip] // a table
+fn other_ways_out() {
+    // Under `ack` they are no success.
+    check("a:ack",            "c:a p1:a | rej:a",        "| -1");
+    check("a:ack,ttl10",      "p1:a | +10",              "| -1");
+    check("a:ack,max1",       "p1:a p2:a | get:a",       "-1 | 2");
+    check("a:ack,reject1",    "p1:a p2:a | get:a",       "-2 | 1");
+    check("a:ack",            "p1:a | purge:a",          "| -1");
+    check("a:ack",            "p1:a c:a p2:a | del:a",   "| -1 -2");
+    check("a:ack",            "del:a p1:a",              "-1");          // routed a moment before
+    check("a:ack,limit0",     "c:a p1:a | req:a",        "| -1");
+    check("z a:ack,dlx",      "c:a p1:a | rej:a",        "| -1");
+    check("z a:ack,dlx,dla",  "c:a p1:a | rej:a",        "| 1");
+    check("z a:ack,dlx,dla",  "c:a p1:a | del:z rej:a",  "| -1");        // dead-lettered to nowhere
+    check("z a:ack,dlx,ttl10", "p1:a | +10",             "| -1");
+    check("z a:ack,dlx,dla,ttl10", "p1:a | +10",         "| 1");
+    // Under `first` and `enqueue` the queue had it, as in RabbitMQ.
+    check("a",                "c:a p1:a | rej:a",        "| 1");
+    check("a:ttl10",          "c:a +0 p1:a | disk | rej:a", "| | 1");
+    check("a:max1",           "p1:a p2:a | disk disk",   "1 | 2");
+    check("a:ttl10",          "p1:a | +10",              "| 1");
+    check("a",                "p1:a | purge:a",          "| 1");
+    check("a",                "p1:a | del:a",            "| 1");
+    check("a",                "del:a p1:a",              "1");
+    check("z a:dlx",          "c:a p1:a | rej:a",        "| 1");
+    check("a:enqueue,ttl10",  "p1:a | +10 | disk",       "| | 1");
+    // Refused is refused.
+    check("a:reject1",        "p1:a p2:a | disk",        "-2 | 1");
+    check("a:enqueue,reject1", "p1:a p2:a | disk",       "-2 | 1");
+    check("a:reject1",        "t1:a t2:a",               "1 -2");
+}
+
+#[test]
+#[rustfmt::skip] // a table
+fn fan_out() {
+    check("a b",             "p1:ab | disk",                      "| 1");
+    check("a b",             "c:a c:b p1:ab ack:a | ack:b",       "| 1");
+    check("a b",             "c:a c:b p1:ab ack:a | +5 disk",     "| 1");   // b waits for the disk
+    check("a b:ack",         "c:a c:b p1:ab | +5 disk | ack:b",   "| | 1"); // each by its own rule
+    check("a b:ack",         "c:a c:b p1:ab ack:b | ack:a",       "| 1");
+    check("a b:ack",         "c:a c:b p1:ab ack:a | ack:b",       "| 1");
+    check("a:enqueue b:ack", "c:a c:b p1:ab ack:a ack:b | disk",  "| 1");
+    check("a b:transient",   "c:a c:b p1:ab ack:b | ack:a",       "| 1");   // b's does not count for a
+    check("a b:transient",   "c:a c:b p1:ab ack:a",               "1");
+    check("a:ack b:ack",     "c:a c:b p1:ab ack:a | rej:b",       "| -1");
+    check("a:ack b:ack",     "c:a c:b p1:ab rej:a | ack:b",       "| -1");  // told when all is known
+    check("a:ack b",         "c:a c:b p1:ab rej:a | ack:b",       "| -1");
+    check("a:ack b",         "c:a c:b p1:ab rej:b | ack:a",       "| 1");
+    check("z a:ack,dlx,dla b:ack,dlx", "c:a c:b p1:ab rej:a | ack:b", "| 1");
+    check("z a:ack,dlx,dla b:ack,dlx", "c:a c:b p1:ab rej:b | ack:a", "| -1");
+    check("a:ack b:ack,reject1", "c:a t9:b p1:ab | ack:a",         "| -1");
+    check("a:ack b:ack",     "p1:ab del:a | get:b",               "| -1");
+}
+
+/// Document 000: with n queues, n - 1 acks are no confirm.
+#[test]
+fn every_queue_has_to_ack() {
+    for count in [1, 2, 3, 15] {
+        for persistent in [true, false] {
+            let names: String = ('a'..='o').take(count).collect();
+            let queues: Vec<String> = names.chars().map(|name| format!("{name}:ack")).collect();
+            let mut node = Node::new(&queues.join(" "));
+            for name in names.chars() {
+                node.consume(node.queue(name), false, 0);
+            }
+            node.word(&format!("{}1:{names}", if persistent { 'p' } else { 't' }));
+            for name in names.chars() {
+                assert_eq!(node.take_told(), "", "{count}");
+                node.word(&format!("ack:{name}"));
+            }
+            assert_eq!(node.take_told(), "1");
+        }
+    }
+}
+
+#[test]
+#[rustfmt::skip] // a table
+fn headers_and_policies() {
+    check("a",          "A1:a | disk",          "| 1");          // the queue does not allow it
+    check("a:hdr",      "A1:a disk | get:a",    "| 1");
+    check("a:hdr,ack",  "E1:a | disk",          "| 1");
+    check("a:hdr",      "p1:a | disk",          "| 1");
+    check("a:hdr b:ack", "A1:ab disk get:a | get:b", "| 1");
+
+    let mut node = Node::new("a");
+    node.word("p1:a");
+    node.policy(r#"{"confirm-on": "ack"}"#);
+    node.word("p2:a");
+    node.word("disk");
+    assert_eq!(node.take_told(), "1", "published under the rule before");
+    node.word("get:a");
+    node.word("get:a");
+    assert_eq!(node.take_told(), "2");
+}
+
+#[test]
+#[rustfmt::skip] // a table
+fn timeouts() {
+    check("a:ack,timeout50",  "p1:a +49 | +1 | get:a",             "| !1 |");   // the message stayed
+    check("a:timeout50",      "p1:a +50 | disk",                   "!1 |");
+    check("a:ack,timeout50",  "p1:a +20 get:a | +100",             "1 |");
+    check("a:ack,timeout50 b:ack", "p1:ab p2:b +50 | get:b get:b", "!1 | 2");
+    check("a:ack,timeout50",  "p1:a +25 p2:a +25 | +25",           "!1 | !2");
+}
+
+/// A message that waits for its ack is not written, until it waited for long.
+#[test]
+fn deferred() {
+    let mut node = Node::new("a:ack,defer40 b:ack");
+    for word in ["p1:a", "n:a", "p2:b", "t3:a", "+39", "disk"] {
+        node.word(word);
+    }
+    assert_eq!(node.log().written_bytes, 0);
+    node.word("+1");
+    assert_eq!(node.log().crash(), [], "at the disk");
+    node.word("disk");
+    assert_eq!(node.log().crash().iter().map(|&(at, _)| at).collect::<Vec<_>>(), [0, 1]);
+    assert_eq!(node.take_told(), "", "the ack is what counts");
+    node.word("+1000");
+    node.word("disk");
+    assert_eq!(node.log().crash().iter().map(|&(at, _)| at).collect::<Vec<_>>(), [0, 1, 2]);
+    for word in ["get:a", "get:b", "get:a", "get:a"] {
+        node.word(word);
+    }
+    assert_eq!(node.take_told(), "1 2 3");
+    node.word("+200");
+    node.word("disk");
+    assert_eq!(node.log().crash(), [], "releases get there too");
+    assert_eq!(node.shard.next_timeout().filter(|at| at.ms() < node.now.ms() + 1000), None);
+}
+
+/// The point of `first` and `ack`: a quick consumer costs the disk nothing.
+#[test]
+fn what_is_acked_at_once_is_never_written() {
+    for (queue, publish) in [("a", "p"), ("a:ack", "p"), ("a:ack", "n"), ("a", "n")] {
+        let mut node = Node::new(queue);
+        node.word("c:a");
+        for seq in 1..=1_000 {
+            node.word(&format!("{publish}{seq}:a"));
+            node.word("+2");
+            if seq > 1 {
+                node.word("ack:a");
+            }
+        }
+        let log = node.log();
+        assert_eq!((log.written_bytes, log.syncs), (0, 0), "{queue} {publish}");
+    }
+}
+
+#[test]
+fn an_idle_shard_is_woken_for_the_disk() {
+    let mut node = Node::new("a");
+    node.word("c:a");
+    node.word("p1:a");
+    let at = node.shard.next_timeout().expect("the message may have to be written");
+    assert_eq!(at.ms() - node.now.ms(), leveret_broker::shard::LAZY_MS);
+    node.word("ack:a");
+    node.word("+0");
+    let soon = node.now.after_ms(100);
+    assert!(node.shard.next_timeout().is_none_or(|at| at > soon), "nothing to write any more");
+}
+
+#[test]
+fn a_crash_leaves_whole_turns_and_whole_fan_outs() {
+    let mut node = Node::new("a b:transient c:ack");
+    node.word("p1:abc");
+    assert_eq!(node.log().crash(), [], "not confirmed, not there");
+    node.word("disk");
+    let holders: Vec<u64> = "abc".chars().map(|name| node.queue(name).get()).collect();
+    assert_eq!(node.log().crash(), [(0, holders)]);
+    assert_eq!(node.take_told(), "", "c has to ack");
+}
+
+fn commit(node: &mut Node, messages: Vec<Publish>, settlements: Vec<Settlement>) {
+    let reply = ReplyTo { connection: PUBLISHER, channel: 1 };
+    node.turn(ToShard::Commit { reply, messages, settlements });
+}
+
+#[test]
+fn a_commit_is_answered_when_it_is_on_the_disk() {
+    for queues in ["a b", "a:ack b:ack", "a:enqueue b"] {
+        let mut node = Node::new(queues);
+        node.word("c:a");
+        node.word("p1:a");
+        node.word("+5");
+        node.word("disk");
+        node.said.clear();
+        let ack = node.settlement(node.queue('a'), Settle::Ack, false).expect("delivered");
+        let messages = (0..3).map(|_| node.message(0, "b", true, None)).collect();
+        commit(&mut node, messages, vec![ack]);
+        assert!(node.said.is_empty(), "{queues}: {:?}", node.said);
+        let before: Vec<u64> = node.log().crash().iter().map(|&(at, _)| at).collect();
+        assert!(before.iter().all(|&at| at == 0), "nothing of it, {queues}: {before:?}");
+        node.word("disk");
+        assert_eq!(node.said, ["Committed"], "{queues}");
+        let after: Vec<u64> = node.log().crash().iter().map(|&(at, _)| at).collect();
+        assert_eq!(after, [1, 2, 3], "{queues}: all of it, and the ack");
+    }
+}
+
+#[test]
+fn a_commit_of_what_need_not_be_written_is_answered_at_once() {
+    let mut node = Node::new("a b:transient");
+    let messages = vec![node.message(0, "a", false, None), node.message(0, "b", true, None)];
+    commit(&mut node, messages, vec![]);
+    assert_eq!(node.said, ["Committed"]);
+}
+
+#[test]
+fn a_full_disk_refuses() {
+    let mut node = Node::new("a");
+    node.log().is_full = true;
+    node.word("p1:a");
+    node.word("t2:a");
+    assert_eq!(node.take_told(), "-1 -2");
+    let messages = vec![node.message(0, "a", true, None)];
+    commit(&mut node, messages, vec![]);
+    let text = "the transaction could not be stored: the disk of the log is full";
+    assert_eq!(node.said, [format!("refused 506 {text}")]);
+    node.log().is_full = false;
+    node.word("t3:a");
+    assert_eq!(node.take_told(), "3", "it may come back");
+    assert_eq!(node.shard.counters().unstored, 3);
+}
+
+#[test]
+fn nothing_is_confirmed_after_a_failed_sync() {
+    let mut node = Node::new("a b:ack");
+    node.word("p1:a");
+    node.word("p2:b");
+    let messages = vec![node.message(0, "a", true, None)];
+    commit(&mut node, messages, vec![]);
+    node.log().fails = true;
+    node.turn(ToShard::LogWoke);
+    assert_eq!(node.take_told(), "-1 -2");
+    assert_eq!(node.said, ["refused 541 the transaction could not be written to the disk"]);
+    assert!(node.failed.is_some(), "the server has to know");
+    for word in ["p3:a", "t4:a", "c:b", "ack:b", "disk"] {
+        node.word(word);
+    }
+    assert_eq!(node.take_told(), "-3 -4");
+}
+
+/// At least once: who holds a dead letter lets go of it when it is safe where it went.
+#[test]
+fn a_held_dead_letter_stays_until_its_copy_is_durable() {
+    let mut node = Node::new("z a:ack,dlx,dla,limit9");
+    node.policy(r#"{"dead-letter-strategy": "at-least-once", "overflow": "reject-publish"}"#);
+    for word in ["c:a", "p1:a", "rej:a"] {
+        node.word(word);
+    }
+    assert_eq!(node.shard.usage().records, 2, "both");
+    assert_eq!(node.take_told(), "");
+    node.word("disk");
+    assert_eq!(node.shard.usage().records, 1);
+    assert_eq!(node.take_told(), "1");
+}
+
+#[test]
+fn publishers_pause_while_much_is_to_be_written() {
+    let mut node = Node::new("a");
+    node.log().more_unwritten = 40 << 20;
+    node.word("p1:a");
+    node.word("p2:a");
+    assert_eq!(node.said, ["Paused(true)"]);
+    node.log().more_unwritten = 20 << 20;
+    node.word("disk");
+    assert_eq!(node.said, ["Paused(true)"], "not half yet");
+    node.log().more_unwritten = 15 << 20;
+    node.turn(ToShard::LogWoke);
+    assert_eq!(node.said, ["Paused(true)", "Paused(false)"]);
+}
+
+#[test]
+fn what_confirmed_is_counted() {
+    let mut node = Node::new("a b:ack");
+    for word in ["p1:a", "disk", "t2:a", "p3:b", "get:b", "t4:b", "purge:b"] {
+        node.word(word);
+    }
+    let counts = node.shard.confirmed();
+    assert_eq!(
+        (counts.at_once, counts.durable, counts.acked, counts.nacked),
+        (1, 1, 1, 1),
+        "{}",
+        node.take_told()
+    );
+}
