@@ -24,6 +24,7 @@ mod dead_letter;
 mod deadlines;
 mod disk;
 mod history;
+mod leaving;
 mod lifecycle;
 mod ports;
 mod publish;
@@ -46,6 +47,7 @@ use cold::{Ahead, Cold};
 use dead_letter::{Awaited, Stuck};
 use disk::Disk;
 use history::Histories;
+use leaving::Leaving;
 use ports::Ports;
 pub use recover::Restored;
 use rest::{Rest, Resting};
@@ -71,6 +73,10 @@ pub struct Shard<L> {
     again: Vec<QueueId>,
     /// What left queues in this turn and is not worked off yet.
     left: Vec<(QueueId, Left)>,
+    /// Purged, or of queues that are deleted, and not released yet.
+    leaving: Leaving,
+    /// Letters that need more work done before they can be answered: first in the next turn.
+    deferred: Vec<ToShard>,
     /// Scratch for one call of the queue.
     scratch: Vec<Left>,
     timers: BTreeSet<(Time, QueueId)>,
@@ -155,6 +161,9 @@ pub struct Counters {
 /// Deliveries a queue may make before others get their turn.
 const DISPATCH_BUDGET: u32 = 4096;
 
+/// Messages that timers may have leave queues in one turn. Each may be a dead letter.
+const LEFT_PER_TURN: usize = 4096;
+
 /// Room that the lists of what left queues may keep.
 const KEPT_LEFT: usize = 64 * 1024;
 
@@ -170,6 +179,8 @@ impl<L: Log> Shard<L> {
             touched: Vec::new(),
             again: Vec::new(),
             left: Vec::new(),
+            leaving: Leaving::default(),
+            deferred: Vec::new(),
             scratch: Vec::new(),
             timers: BTreeSet::new(),
             dying: Vec::new(),
@@ -198,6 +209,9 @@ impl<L: Log> Shard<L> {
     ) -> bool {
         while let Some(id) = self.again.pop() {
             self.touch(id);
+        }
+        for letter in std::mem::take(&mut self.deferred) {
+            self.letter(letter, topology, now, out);
         }
         for letter in letters.drain(..) {
             self.letter(letter, topology, now, out);
@@ -260,6 +274,7 @@ impl<L: Log> Shard<L> {
             let Some(id) = self.touched.pop() else { break };
             has_more |= self.dispatch(id, now);
         }
+        has_more |= self.release_leaving();
         self.ports.hand_out(out);
         self.runs.flush(out);
         self.settle_with_disk(now, out);
@@ -267,7 +282,9 @@ impl<L: Log> Shard<L> {
             self.dying.retain(|&id| topology.queue_by_id(id).is_some());
         }
         self.relax_lists();
-        has_more || !self.again.is_empty()
+        // What is due still, or again, had more to do than one turn may.
+        let is_due = self.timers.first().is_some_and(|&(at, _)| at <= now);
+        has_more || is_due || !self.again.is_empty() || !self.deferred.is_empty()
     }
 
     /// A burst (a purge, an expiry of many) must not keep its memory for ever.
@@ -316,7 +333,7 @@ impl<L: Log> Shard<L> {
     /// Runs the queues whose time has come: expiry of messages, of unused queues.
     fn fire_timers(&mut self, topology: &Topology, now: Time, out: &mut Outbox) {
         while let Some(&(at, id)) = self.timers.first() {
-            if at > now {
+            if at > now || self.left.len() >= LEFT_PER_TURN {
                 break;
             }
             self.timers.pop_first();
@@ -382,6 +399,7 @@ impl<L: Log> Shard<L> {
     pub fn held_bytes(&self) -> u64 {
         self.log.usage().held_bytes
             + self.queue_bytes
+            + self.leaving.bytes()
             + self.histories.bytes()
             + self.unresolved.bytes()
     }

@@ -26,6 +26,8 @@ struct Node {
     /// What sessions got, in order.
     got: VecDeque<ToSession>,
     vhost: VhostId,
+    /// Letters to shards that a turn wrote, or records that it released: the most there were.
+    most: usize,
 }
 
 impl Node {
@@ -40,6 +42,7 @@ impl Node {
             now: Time::from_ms(1_000_000),
             got: VecDeque::new(),
             vhost,
+            most: 0,
         }
     }
 
@@ -56,9 +59,17 @@ impl Node {
                 return;
             }
             self.meta.turn(&mut meta, &mut self.topology, &mut out);
-            for (shard, mut letters) in self.shards.iter_mut().zip(shards) {
+            for (index, mut letters) in shards.into_iter().enumerate() {
+                let shard = &mut self.shards[index];
                 if !letters.is_empty() {
-                    shard.turn(&mut letters, &self.topology, self.now, &mut out);
+                    let records = shard.usage().records;
+                    let written = out.shards.len();
+                    if shard.turn(&mut letters, &self.topology, self.now, &mut out) {
+                        out.shard(index, ToShard::Continue);
+                    }
+                    let written = out.shards.len() - written;
+                    let released = records.saturating_sub(shard.usage().records);
+                    self.most = self.most.max(written.max(released as usize));
                 }
             }
         }
@@ -650,4 +661,90 @@ fn a_full_target_does_not_give_the_others_duplicates() {
     node.consume(roomy, 3, true);
     assert_eq!(node.bodies(), ["dying"]);
     assert_eq!(node.records(), 0);
+}
+
+/// A queue of many messages, and how many.
+fn backlog(node: &mut Node, arguments: &[(&str, Value)]) -> (QueueId, u64) {
+    let queue = node.declare("q", table(arguments));
+    let many = 12_000;
+    let messages = (0..many).map(|_| message(queue, "q", "x", 0)).collect();
+    node.shard(queue, ToShard::Publish { from: ME, messages });
+    assert_eq!(node.records(), many);
+    node.most = 0;
+    (queue, many)
+}
+
+/// What leaves by the thousand leaves bit by bit; who asked is answered at once, and truly.
+#[test]
+fn a_backlog_is_purged_and_deleted_in_short_turns() {
+    let reply = ReplyTo { connection: ME, channel: 1 };
+    for delete in [false, true] {
+        let mut node = Node::new();
+        let (queue, many) = backlog(&mut node, &[]);
+        let letter = match delete {
+            true => {
+                ToShard::Delete { reply: Some(reply), queue, if_unused: false, if_empty: false }
+            }
+            false => ToShard::Purge { reply, queue },
+        };
+        let count = ToShard::Count { reply, queue };
+        node.one_turn(
+            queue,
+            [
+                letter,
+                ToShard::Publish { from: ME, messages: vec![message(queue, "q", "after", 0)] },
+                count,
+            ],
+        );
+        let replies = [node.reply(), node.reply()].map(|reply| format!("{reply:?}"));
+        if delete {
+            assert_eq!(replies, ["Gone".to_owned(), format!("Deleted({many})")]);
+        } else {
+            assert_eq!(replies[0], format!("Purged({many})"));
+            assert!(replies[1].contains("messages: 1"), "{replies:?}");
+        }
+        assert_eq!(node.records(), u64::from(!delete));
+        assert!(node.most <= 8192, "{} in one turn", node.most);
+    }
+}
+
+/// Expired, or over a length that is set later: the same, with dead letters.
+#[test]
+fn a_backlog_is_dead_lettered_in_short_turns() {
+    let dlx = [("x-dead-letter-exchange", text("")), ("x-dead-letter-routing-key", text("dead"))];
+    for expires in [false, true] {
+        let mut node = Node::new();
+        let dead = node.declare("dead", Table::default());
+        let ttl = expires.then_some(("x-message-ttl", Value::I32(1000)));
+        let arguments: Vec<_> = dlx.iter().cloned().chain(ttl).collect();
+        let (queue, many) = backlog(&mut node, &arguments);
+        let reply = ReplyTo { connection: ME, channel: 1 };
+        if expires {
+            node.now = node.now.after_ms(2000);
+            // Finds nothing, when all that expired is gone.
+            node.shard(queue, ToShard::Get { reply, queue, no_ack: true });
+            assert!(matches!(node.reply(), Reply::GotNothing));
+        } else {
+            let definition = serde_json::json!({ "max-length": 7 });
+            let serde_json::Value::Object(definition) = definition else { unreachable!() };
+            let command = Box::new(AdminCommand::SetPolicy {
+                vhost: "/".to_owned(),
+                name: "short".to_owned(),
+                pattern: "^q$".to_owned(),
+                definition,
+                priority: 0,
+                apply_to: "queues".to_owned(),
+            });
+            let meta = vec![ToMeta::Admin { reply, command }];
+            node.run(Outbox { meta, ..Outbox::default() });
+            assert!(matches!(node.reply(), Reply::Done));
+        }
+        node.later(1);
+        node.shard(dead, ToShard::Count { reply, queue: dead });
+        let left = if expires { 0 } else { 7 };
+        let Reply::Declared { messages, .. } = node.reply() else { panic!("not counted") };
+        assert_eq!(messages, many - left);
+        assert_eq!(node.records(), many);
+        assert!(node.most <= 8192, "{} in one turn", node.most);
+    }
 }

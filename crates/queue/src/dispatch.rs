@@ -71,7 +71,9 @@ impl<F: FnMut(Delivery)> Deliver for F {
 impl Queue {
     /// Whether [`dispatch`](Self::dispatch) may have something to do.
     pub fn wants_dispatch(&self) -> bool {
-        !self.early.is_empty() || (!self.ready.is_empty() && self.consumers.any_in_turn())
+        !self.early.is_empty()
+            || (!self.ready.is_empty() && self.consumers.any_in_turn())
+            || (self.drops_head() && self.is_over_length())
     }
 
     /// Hands out ready messages while a consumer can take one, at most about `budget` of them.
@@ -93,6 +95,9 @@ impl Queue {
             }
         }
         let mut left = budget;
+        while left > 0 && self.drops_head() && self.is_over_length() {
+            left = left.saturating_sub(self.enforce_lengths(out));
+        }
         while left > 0 {
             if let Some(turns) = self.consumers.lone_turns() {
                 let (handed, looked_at) = self.run(turns, now, deliver, out, left);

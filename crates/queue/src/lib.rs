@@ -25,6 +25,7 @@
 //! `unacked.rs` what is out; `consumers.rs` the round robin; `dispatch.rs` the loop that joins the three;
 //! `limits.rs` lengths and expiry; `gate.rs` what connection and channel allow.
 
+mod backlog;
 mod consumers;
 mod dispatch;
 mod extra;
@@ -38,6 +39,7 @@ mod ready;
 mod slab;
 mod unacked;
 
+pub use backlog::Backlog;
 pub use consumers::{ConsumerId, ConsumerSpec, ConsumerView, ExclusiveInUse};
 pub use dispatch::{Deliver, Record};
 pub use gate::{ChannelLimit, Gate, OutputGauge, delivery_cost};

@@ -8,8 +8,8 @@ use crate::message::{Left, Reason, Time};
 use crate::options::Overflow;
 use crate::queue::Queue;
 
-/// Messages that one call of [`Queue::expire`] lets go at most, so that a turn stays short.
-const EXPIRED_PER_CALL: u32 = 10_000;
+/// Messages that one call lets go at most, so that a turn stays short. Each may be a dead letter.
+const LEAVE_PER_CALL: u32 = 1000;
 
 impl Queue {
     /// Whether a message of `size` bytes would be refused now, by `overflow` = reject. A hint: messages
@@ -39,31 +39,29 @@ impl Queue {
             || self.options.max_length_bytes.is_some_and(|max| ready_bytes > max)
     }
 
-    /// Drops heads until the lengths are kept.
-    pub(crate) fn enforce_lengths(&mut self, out: &mut Vec<Left>) {
-        if !self.drops_head() {
-            return;
-        }
-        while self.is_over_length() {
-            let Some((_, entry)) = self.ready.pop() else { return };
+    /// Drops heads until the lengths are kept, a limited number of them: [`dispatch`](Self::dispatch) goes
+    /// on with the rest, before anything is given out. Tells how many were dropped.
+    pub(crate) fn enforce_lengths(&mut self, out: &mut Vec<Left>) -> u32 {
+        let mut dropped = 0;
+        while dropped < LEAVE_PER_CALL && self.drops_head() && self.is_over_length() {
+            let Some((_, entry)) = self.ready.pop() else { break };
             self.leave(entry, Reason::Maxlen, out);
+            dropped += 1;
         }
+        dropped
     }
 
-    /// Lets expired messages go, from the head, a limited number of them: what is left makes
-    /// [`next_timeout`](Self::next_timeout) due again.
-    pub fn expire(&mut self, now: Time, out: &mut Vec<Left>) {
-        self.expire_head(now, out, EXPIRED_PER_CALL);
-    }
-
-    pub(crate) fn expire_head(&mut self, now: Time, out: &mut Vec<Left>, at_most: u32) {
-        for _ in 0..at_most {
-            let Some(&head) = self.ready.peek() else { return };
+    /// Lets expired messages go, from the head, a limited number of them. True when that was not enough:
+    /// it is to be called again, and [`next_timeout`](Self::next_timeout) is due again.
+    pub fn expire(&mut self, now: Time, out: &mut Vec<Left>) -> bool {
+        for _ in 0..LEAVE_PER_CALL {
+            let Some(&head) = self.ready.peek() else { return false };
             if self.extras.expires_at(head).is_none_or(|at| now < at) {
-                return;
+                return false;
             }
             self.ready.pop();
             self.leave(head, Reason::Expired, out);
         }
+        true
     }
 }

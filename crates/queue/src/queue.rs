@@ -2,6 +2,7 @@
 
 use hashbrown::HashMap;
 
+use crate::backlog::Backlog;
 use crate::consumers::{ConsumerId, ConsumerSpec, ConsumerView, Consumers, ExclusiveInUse};
 use crate::dispatch::Assigned;
 use crate::extra::Extras;
@@ -196,7 +197,7 @@ impl Queue {
     /// leaves.
     pub fn next_to_get(&mut self, now: Time, out: &mut Vec<Left>) -> Option<Offset> {
         self.assign_early(now, None, out);
-        self.expire_head(now, out, u32::MAX);
+        while self.expire(now, out) {}
         self.ready.peek().map(|entry| Offset::new(entry.offset))
     }
 
@@ -218,11 +219,12 @@ impl Queue {
         }
     }
 
-    /// `basic.get`: takes the next ready message.
+    /// `basic.get`: takes the next ready message. However many have expired before it: to have them go
+    /// bit by bit, [`expire`](Self::expire) is to be called first.
     pub fn get(&mut self, now: Time, no_ack: bool, out: &mut Vec<Left>) -> Option<Got> {
         self.touch(now);
         self.assign_early(now, None, out);
-        self.expire_head(now, out, u32::MAX);
+        while self.expire(now, out) {}
         let (priority, entry) = self.ready.pop()?;
         let delivery_count = self.extras.delivery_count(entry);
         let unacked = if no_ack {
@@ -364,32 +366,31 @@ impl Queue {
         self.consumers.views()
     }
 
-    /// `queue.purge`: lets go of all ready messages, and tells how many. [`dispatch`](Self::dispatch)
-    /// should come before: what came in this turn and found a consumer is not ready any more.
-    pub fn purge(&mut self, out: &mut Vec<Left>) -> u64 {
-        let count = self.ready.len();
-        while let Some((_, entry)) = self.ready.pop() {
+    /// `queue.purge`: takes all ready messages out. [`dispatch`](Self::dispatch) should come before: what
+    /// came in this turn and found a consumer is not ready any more.
+    pub fn purge(&mut self) -> Backlog {
+        let ready = std::mem::take(&mut self.ready);
+        for entry in ready.entries() {
             self.forget(entry);
-            out.push(Left::Purged(Offset::new(entry.offset)));
         }
-        count
+        Backlog::new(ready, Vec::new())
     }
 
-    /// Lets go of everything: the queue is deleted. Tells how many messages were ready.
-    /// [`dispatch`](Self::dispatch) should come before, as for [`purge`](Self::purge).
-    pub fn drain_all(&mut self, out: &mut Vec<Left>) -> u64 {
+    /// Takes everything out: the queue is deleted. [`dispatch`](Self::dispatch) should come before, as for
+    /// [`purge`](Self::purge).
+    pub fn drain_all(&mut self) -> Backlog {
         while let Some(assigned) = self.early.first() {
             self.take_back_early(assigned.consumer);
         }
-        let ready = self.purge(out);
-        out.extend(self.unacked.entries().map(|entry| Left::Purged(Offset::new(entry.offset))));
-        if let Some(held) = self.held.take() {
-            out.extend(held.keys().map(|&offset| Left::Purged(offset)));
-        }
+        let ready = std::mem::take(&mut self.ready);
+        let unacked = self.unacked.entries().map(|entry| Offset::new(entry.offset));
+        let held = self.held.take();
+        let held = held.iter().flat_map(|held| held.keys().copied());
+        let others = unacked.chain(held).collect();
         self.unacked.clear();
         self.extras = Extras::default();
         self.persistent = 0;
-        ready
+        Backlog::new(ready, others)
     }
 
     /// When [`expire`](Self::expire) or [`is_expired_unused`](Self::is_expired_unused) is to be asked again.

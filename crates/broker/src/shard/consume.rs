@@ -154,6 +154,16 @@ impl<L: Log> Shard<L> {
             out.reply(reply, Reply::Gone);
             return;
         }
+        if let Some(hosted) = self.queues.get_mut(&id)
+            && hosted.queue.expire(now, &mut self.scratch)
+        {
+            // So many have expired that the next one is not found in this turn.
+            super::touch(hosted, id, &mut self.touched);
+            note_left(&mut self.scratch, id, &mut self.left);
+            self.deferred.push(ToShard::Get { reply, queue: id, no_ack });
+            return;
+        }
+        note_left(&mut self.scratch, id, &mut self.left);
         // Older messages go to consumers first, all they can take, and reach their connection first: one
         // channel may both consume and get. What they were given may be from before this letter.
         if self.queues.get(&id).is_some_and(|hosted| hosted.queue.wants_dispatch()) {

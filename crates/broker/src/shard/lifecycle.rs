@@ -84,10 +84,10 @@ impl<L: Log> Shard<L> {
         // What came in this turn and found a consumer is not ready any more.
         self.dispatch(id, now);
         let Some(hosted) = self.queues.get_mut(&id) else { return };
-        let count = hosted.queue.purge(&mut self.scratch);
-        self.note_left(id);
+        let backlog = hosted.queue.purge();
+        out.reply(reply, Reply::Purged(backlog.ready()));
+        self.let_go(id, backlog);
         self.touch(id);
-        out.reply(reply, Reply::Purged(count));
     }
 
     /// `queue.delete`, or the end of an exclusive queue.
@@ -144,8 +144,8 @@ impl<L: Log> Shard<L> {
             self.timers.remove(&(at, id));
         }
         let ready = hosted.queue.counts().ready;
-        hosted.queue.drain_all(&mut self.scratch);
-        self.note_left(id);
+        let backlog = hosted.queue.drain_all();
+        self.let_go(id, backlog);
         self.awaited.retain(|(queue, _), _| *queue != id);
         let consumers = std::mem::take(&mut hosted.consumers);
         self.consumers_gone(&consumers, out);

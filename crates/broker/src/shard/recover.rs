@@ -67,9 +67,10 @@ impl<L: Log> Shard<L> {
         restored
     }
 
-    /// Before a clean stop, when no more letters come: marks what may have been delivered.
+    /// Before a clean stop, when no more letters come: releases what left, marks what may have been delivered.
     /// [`sync`](Self::sync) until [`is_durable`](Self::is_durable) is to follow.
     pub fn close(&mut self) {
+        while self.release_leaving() {}
         let Self { log, queues, .. } = self;
         for (&id, hosted) in queues.iter() {
             hosted.queue.seen(|at, count| {

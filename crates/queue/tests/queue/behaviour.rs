@@ -113,7 +113,7 @@ impl Script {
                 self.unacked.extend(got.unacked.map(|id| (got.offset.get(), id)));
             }
             "purge" => {
-                self.queue.purge(&mut self.out);
+                self.out.extend(self.queue.purge());
             }
             "pass" => {
                 self.now = self.now.after_ms(argument.parse().expect("a number"));

@@ -50,7 +50,7 @@ impl Turns {
             45..55 => self.cancel(random),
             55..75 => self.settle(random),
             75..78 => self.get(random.chance(50)),
-            78..80 => drop(self.queue.purge(&mut self.out)),
+            78..80 => self.out.extend(self.queue.purge()),
             80..85 => {
                 self.now = self.now.after_ms(random.below(20));
                 self.queue.expire(self.now, &mut self.out);
@@ -201,6 +201,6 @@ fn nothing_is_lost_whatever_the_turns() {
         assert_eq!(turns.gate.output().queued(), 0);
         assert_eq!(turns.gate.channel().unacked(), 0);
         let ready = turns.queue.counts().ready;
-        assert_eq!(turns.queue.drain_all(&mut turns.out), ready);
+        assert_eq!(turns.queue.drain_all().ready(), ready);
     });
 }

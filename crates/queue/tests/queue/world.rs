@@ -140,7 +140,9 @@ impl World {
             Command::DeadLettered(at) => self.dead_lettered(at),
             Command::Get { no_ack } => self.get(no_ack),
             Command::Purge => {
-                assert_eq!(self.queue.purge(&mut self.out), self.model.purge());
+                let purged = self.queue.purge();
+                assert_eq!(purged.ready(), self.model.purge());
+                self.out.extend(purged);
             }
             Command::Pass { ms } => self.pass(ms),
             Command::ChannelLimit { channel, limit } => {
@@ -390,8 +392,9 @@ impl World {
 
     /// Deletes the queue: what was in it comes out.
     pub(crate) fn finish(mut self) {
-        let ready = self.queue.drain_all(&mut self.out);
-        assert_eq!(ready, self.model.ready.len() as u64);
+        let drained = self.queue.drain_all();
+        assert_eq!(drained.ready(), self.model.ready.len() as u64);
+        self.out.extend(drained);
         for left in self.out.drain(..) {
             assert!(matches!(left, Left::Purged(_)));
             let before = self.left.insert(left.offset().get(), left);
