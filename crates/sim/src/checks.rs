@@ -23,6 +23,9 @@ const OUTPUT_BYTES_MAX: u64 = 16 << 10;
 /// one read, and what other shards gave it at the same moment.
 const OUTPUT_SLACK: u64 = 128 << 10;
 
+/// How long a client may keep a delivery.
+pub(crate) const ACK_TIMEOUT_MS: u64 = 20_000;
+
 /// The names of queues, those too that are gone while their messages are on the way.
 pub(crate) type Names = BTreeMap<QueueId, String>;
 
@@ -31,7 +34,7 @@ pub(crate) fn node(shards: usize) -> Node {
     Node::new(Settings {
         shards,
         output_bytes_max: OUTPUT_BYTES_MAX,
-        heartbeat_s: 0,
+        consumer_timeout_ms: Some(ACK_TIMEOUT_MS),
         ..Settings::default()
     })
 }

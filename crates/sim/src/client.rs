@@ -6,21 +6,29 @@
 mod channel;
 mod work;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use leveret_amqp::content::ContentHeader;
-use leveret_amqp::frame::{BODY, Decoder, Event, FRAME_END, HEADER, METHOD, ProtocolHeader};
+use leveret_amqp::frame::{
+    BODY, Decoder, Event, FRAME_END, HEADER, HEARTBEAT, METHOD, ProtocolHeader,
+};
 use leveret_amqp::method::{Method, channel as channel_methods, connection};
 use leveret_amqp::table::{RawTable, Table, Value};
+use leveret_queue::Time;
 
+use crate::checks::ACK_TIMEOUT_MS;
 use crate::plan::QueueIndex;
 use crate::random::Random;
 use crate::shadow::{Check, Shadow};
+use channel::Awaited;
 pub(crate) use channel::Channel;
 pub(crate) use work::Mood;
 
 /// Smallest frames that the protocol allows, so that bodies are often split.
 const FRAME_MAX: u32 = 4096;
+
+/// What clients ask for, in turn.
+const HEARTBEATS_S: [u16; 3] = [0, 2, 4];
 
 /// How far a connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +58,12 @@ pub(crate) struct Client {
     output: BTreeMap<u16, VecDeque<Vec<u8>>>,
     pub(crate) channels: BTreeMap<u16, Channel>,
     pub(crate) is_blocked: bool,
+    /// What it asks for in `connection.tune-ok`, in seconds; 0 for none.
+    pub(crate) heartbeat_s: u16,
+    /// When it sends its next heartbeat.
+    pub(crate) beat_at: Time,
+    /// Channels that both sides closed at once: the answer to its own close is to come.
+    half_closed: BTreeSet<u16>,
     /// Exclusive queues it declared.
     pub(crate) fleeting: Vec<QueueIndex>,
     /// What it sends and gets, in words, when somebody is going to read it.
@@ -61,6 +75,7 @@ pub(crate) struct World<'a> {
     pub(crate) shadow: &'a mut Shadow,
     pub(crate) random: &'a mut Random,
     pub(crate) next_publisher: &'a mut u32,
+    pub(crate) now: Time,
 }
 
 impl Client {
@@ -75,6 +90,9 @@ impl Client {
             output: BTreeMap::new(),
             channels: BTreeMap::new(),
             is_blocked: false,
+            heartbeat_s: HEARTBEATS_S[name % HEARTBEATS_S.len()],
+            beat_at: Time::from_ms(0),
+            half_closed: BTreeSet::new(),
             fleeting: Vec::new(),
             diary: keeps_diary.then(Vec::new),
         };
@@ -87,6 +105,19 @@ impl Client {
     /// Whether it has something for the socket.
     pub(crate) fn has_output(&self) -> bool {
         self.output.values().any(|frames| !frames.is_empty())
+    }
+
+    /// A heartbeat that is due joins what is to be sent.
+    pub(crate) fn beat(&mut self, now: Time) {
+        if self.heartbeat_s > 0 && self.state == State::Open && self.beat_at <= now {
+            self.beat_at = now.after_ms(u64::from(self.heartbeat_s) * 500);
+            self.put_frame(HEARTBEAT, 0, &[]);
+        }
+    }
+
+    /// Whether a channel is taken, or will be answered for.
+    pub(crate) fn has_channel(&self, number: u16) -> bool {
+        self.channels.contains_key(&number) || self.half_closed.contains(&number)
     }
 
     /// Moves some frames to the socket, channels mixed at random.
@@ -171,7 +202,11 @@ impl Client {
                 let method = decode(payload)?;
                 self.note(|| format!("gets {channel}: {method:?}"));
                 if let Method::ChannelClose(close) = method {
-                    return self.channel_closed(channel, &close, world.shadow);
+                    return self.channel_closed(channel, &close, world);
+                }
+                if matches!(method, Method::ChannelCloseOk(_)) && self.half_closed.remove(&channel)
+                {
+                    return Ok(());
                 }
                 let open = self.open_channel(channel, method.name())?;
                 open.method(&method, world)?;
@@ -225,7 +260,11 @@ impl Client {
             Method::ConnectionTune(_) => {
                 self.put_method(
                     0,
-                    connection::TuneOk { channel_max: 64, frame_max: FRAME_MAX, heartbeat: 0 },
+                    connection::TuneOk {
+                        channel_max: 64,
+                        frame_max: FRAME_MAX,
+                        heartbeat: self.heartbeat_s,
+                    },
                 );
                 self.put_method(
                     0,
@@ -282,26 +321,37 @@ impl Client {
         }
     }
 
-    /// The broker closed a channel: only after a mistake that was made on purpose, or when somebody else
-    /// may have a queue for himself.
+    /// The broker closed a channel: only after a mistake that was made on purpose, when somebody else may
+    /// have a queue for himself, or when the client kept a delivery for too long.
     fn channel_closed(
         &mut self,
         number: u16,
         close: &channel_methods::Close<'_>,
-        shadow: &mut Shadow,
+        world: &mut World<'_>,
     ) -> Check {
         let channel = self.open_channel(number, "channel.close")?;
-        let is_refused = close.reply_code == 403 && channel.may_be_refused() && !shadow.is_calm;
-        shadow.totals.shut_out += u64::from(is_refused);
-        if !is_refused && channel.expects_close != Some(close.reply_code) {
+        let totals = &mut world.shadow.totals;
+        let (code, text) = (close.reply_code, close.reply_text);
+        if code == 403 && channel.may_be_refused() && !world.shadow.is_calm {
+            totals.shut_out += 1;
+        } else if code == 406
+            && text.contains("timed out")
+            && channel.opened.after_ms(ACK_TIMEOUT_MS) <= world.now
+        {
+            totals.timed_out += 1;
+        } else if channel.expects_close != Some(code) {
+            let expected = channel.expects_close;
             return Err(format!(
-                "channel {number} was closed: {} {}, expected {:?}",
-                close.reply_code, close.reply_text, channel.expects_close
+                "channel {number} was closed: {code} {text}, expected {expected:?}"
             ));
         }
+        let closes = channel.asks(&Awaited::Close);
         self.channels.remove(&number);
-        // What was not sent yet would be for a channel that is gone.
-        self.output.remove(&number);
+        // What was not sent yet would be for a channel that is gone. A close of our own is the last of it.
+        let unsent = self.output.remove(&number).unwrap_or_default();
+        if closes && unsent.is_empty() {
+            self.half_closed.insert(number);
+        }
         self.put_method(number, channel_methods::CloseOk {});
         Ok(())
     }

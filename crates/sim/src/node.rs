@@ -321,6 +321,14 @@ impl Node {
         connection.map_or(0, |it| it.inbox.iter().map(delivered_bytes).sum())
     }
 
+    /// A connection's client has nothing to read, and nothing that it sent waits.
+    pub fn has_read_all(&self, id: ConnectionId) -> bool {
+        self.connections.get(&id).is_some_and(|connection| {
+            let Socket { to_client, to_server, .. } = &connection.socket;
+            to_client.is_empty() && to_server.is_empty() && connection.output.is_empty()
+        })
+    }
+
     /// Messages in all queues.
     pub fn messages(&self) -> u64 {
         let queues = self.shards.iter().flat_map(|actor| actor.shard.queues());

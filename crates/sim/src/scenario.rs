@@ -27,7 +27,8 @@ const fn scenario(name: &'static str, seed: u64, options: Options, steps: u32) -
     Scenario { name, seed: Seed(seed), options, steps }
 }
 
-const NO_FAULTS: Faults = Faults { reset: 0, stall: 0, close: 0, alarm: 0, policy: 0 };
+const NO_FAULTS: Faults =
+    Faults { reset: 0, stall: 0, close: 0, alarm: 0, policy: 0, silence: 0, night: 0 };
 const QUIET: Options = Options { shards: 1, clients: 1, faults: NO_FAULTS, lines: 0 };
 
 const MANY: Options = Options { clients: 6, shards: 3, ..QUIET };
@@ -49,5 +50,7 @@ pub const SCENARIOS: &[Scenario] = &[
     scenario("closed by the operator",           6, MANY.with(Faults { close: 100, ..NO_FAULTS }), 5_000),
     scenario("a channel that consumes and gets", 95, Options { clients: 8, shards: 3, ..QUIET }, 8_000),
     scenario("policies come and go",             8, MANY.with(Faults { policy: 30, ..NO_FAULTS }), 8_000),
+    scenario("clients fall silent",              9, MANY.with(Faults { silence: 100, ..NO_FAULTS }), 8_000),
+    scenario("nights pass",                     10, MANY.with(Faults { night: 300, ..NO_FAULTS }), 8_000),
     scenario("memory short again and again",     7, MANY.with(Faults { alarm: 200, ..NO_FAULTS }), 8_000),
 ];

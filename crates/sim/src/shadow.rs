@@ -98,8 +98,12 @@ pub struct Totals {
     pub answered: u64,
     /// Consumers that were refused because of an exclusive one.
     pub shut_out: u64,
+    /// Channels that were closed because a delivery was kept for too long.
+    pub timed_out: u64,
     /// Connections that were reset.
     pub resets: u64,
+    /// Connections whose client said nothing more, and that the broker found out.
+    pub found_dead: u64,
 }
 
 impl Totals {
@@ -114,7 +118,9 @@ impl Totals {
         self.received += other.received;
         self.answered += other.answered;
         self.shut_out += other.shut_out;
+        self.timed_out += other.timed_out;
         self.resets += other.resets;
+        self.found_dead += other.found_dead;
     }
 }
 

@@ -16,7 +16,7 @@ use leveret_broker::flow;
 use leveret_broker::message::{ConnectionId, ToSession};
 use leveret_queue::Time;
 
-use crate::checks::{self, Names};
+use crate::checks::{self, ACK_TIMEOUT_MS, Names};
 use crate::client::{Channel, Client, Mood, State, World};
 use crate::node::{Actor, Node};
 use crate::plan;
@@ -54,6 +54,10 @@ pub struct Faults {
     pub alarm: usize,
     /// The operator sets or clears a policy.
     pub policy: usize,
+    /// A client says nothing more, though its connection stands.
+    pub silence: usize,
+    /// Nothing happens for longer than a delivery may be kept.
+    pub night: usize,
 }
 
 /// How big a simulation is.
@@ -86,6 +90,8 @@ impl Options {
                 close: often(&mut random, 200),
                 alarm: often(&mut random, 200),
                 policy: often(&mut random, 50),
+                silence: often(&mut random, 200),
+                night: often(&mut random, 500),
             },
             lines: 0,
         }
@@ -125,6 +131,8 @@ struct Peer {
     client: Client,
     connection: ConnectionId,
     stalled_until: Time,
+    /// The operator closed it: the broker waits for its answer, but not for long.
+    is_forced: bool,
 }
 
 /// One simulation.
@@ -142,6 +150,8 @@ pub struct Sim {
     mood: Mood,
     is_alarmed: bool,
     policies: Policies,
+    /// Connections whose client says nothing more.
+    silent: Vec<ConnectionId>,
     next_publisher: u32,
     next_client: usize,
     /// What happens next.
@@ -182,6 +192,7 @@ impl Sim {
             mood: Mood::Storm,
             is_alarmed: false,
             policies: Policies::default(),
+            silent: Vec::new(),
             next_publisher: 0,
             next_client: 0,
             schedule,
@@ -233,6 +244,7 @@ impl Sim {
                 shadow: &mut self.shadow,
                 random: &mut self.work,
                 next_publisher: &mut self.next_publisher,
+                now: self.now,
             };
             let Some(peer) = self.peers.first_mut() else { break };
             if declared < all && peer.client.declare_plan(declared, &mut world) {
@@ -253,7 +265,7 @@ impl Sim {
             if self.peers.len() < self.options.clients && self.schedule.one_in(20) {
                 self.connect();
             }
-            self.fault();
+            self.fault()?;
             let moved = self.one(true)?;
             // Everybody waits: for the end of the alarm.
             if !moved && self.is_alarmed {
@@ -263,8 +275,8 @@ impl Sim {
         Ok(())
     }
 
-    fn fault(&mut self) {
-        let Faults { reset, stall, close, alarm, policy } = self.options.faults;
+    fn fault(&mut self) -> Check {
+        let Faults { reset, stall, close, alarm, policy, silence, night } = self.options.faults;
         if reset > 0 && self.faults.one_in(reset) {
             let victim = self.faults.below(self.peers.len());
             self.reset(victim);
@@ -281,8 +293,9 @@ impl Sim {
         }
         if close > 0 && self.faults.one_in(close) {
             let victim = self.faults.below(self.peers.len());
-            let is_open = |peer: &&Peer| peer.client.state == State::Open;
-            if let Some(peer) = self.peers.get(victim).filter(is_open) {
+            let is_open = |peer: &&mut Peer| peer.client.state == State::Open;
+            if let Some(peer) = self.peers.get_mut(victim).filter(is_open) {
+                peer.is_forced = true;
                 self.trace.event([5, victim as u64, 0], || format!("close {}", peer.client.name));
                 let code = ReplyCode::ConnectionForced;
                 let close = ToSession::Close { code, text: "for a test".to_owned() };
@@ -297,6 +310,65 @@ impl Sim {
             self.trace.event([6, 0, 0], || format!("{letter:?}"));
             self.node.tell_meta(letter);
         }
+        if silence > 0 && self.faults.one_in(silence) {
+            self.silence();
+        }
+        if night > 0 && self.faults.one_in(night) {
+            self.night()?;
+        }
+        Ok(())
+    }
+
+    /// A client falls silent, at any time from its first byte on. One that has no heartbeat would do so
+    /// for ever.
+    fn silence(&mut self) {
+        let victim = self.faults.below(self.peers.len());
+        let is_watched = |peer: &Peer| {
+            matches!(peer.client.state, State::Opening | State::Open) && peer.client.heartbeat_s > 0
+        };
+        if self.peers.get(victim).is_some_and(is_watched) {
+            let peer = self.peers.swap_remove(victim);
+            self.trace.event([7, victim as u64, 0], || format!("silent: {}", peer.client.name));
+            self.silent.push(peer.connection);
+        }
+    }
+
+    /// Nothing happens for a while; then who keeps a delivery has kept it for too long. Not while the
+    /// broker waits for somebody who is about to say something.
+    fn night(&mut self) -> Check {
+        let is_awake = |peer: &Peer| peer.client.state != State::Open;
+        if self.peers.iter().any(is_awake) {
+            return Ok(());
+        }
+        self.is_in_time()?;
+        self.now = self.now.after_ms(ACK_TIMEOUT_MS + self.faults.below(10_000) as u64);
+        self.trace.event([8, self.now.ms(), 0], || "a night passes".to_owned());
+        Ok(())
+    }
+
+    /// Nobody keeps a delivery much longer than he may. The broker looks four times in that time.
+    fn is_in_time(&self) -> Check {
+        let mut ready = Vec::new();
+        self.node.ready(self.now, &mut ready);
+        for Peer { client, connection, .. } in &self.peers {
+            if ready.contains(&Actor::Connection(*connection))
+                || !self.node.has_read_all(*connection)
+            {
+                continue;
+            }
+            for (number, channel) in &client.channels {
+                let Some(oldest) = channel.unacked.values().map(|held| held.since).min() else {
+                    continue;
+                };
+                let latest = oldest.after_ms(ACK_TIMEOUT_MS * 5 / 4 + 2_000);
+                if latest < self.now && !channel.is_ending() {
+                    let ms = self.now.ms() - oldest.ms();
+                    let name = client.name;
+                    return Err(format!("client {name} keeps a delivery on {number} for {ms} ms"));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Raises or clears the memory alarm.
@@ -335,7 +407,7 @@ impl Sim {
         let steady = self.shadow.queues.iter().filter(|kind| kind.is_durable).count();
         let mut idle_times = 0;
         for _ in 0..CALM_STEPS_MAX {
-            if self.mood == Mood::Leave && self.peers.is_empty() {
+            if self.mood == Mood::Leave && self.peers.is_empty() && self.silent.is_empty() {
                 self.mood = Mood::Drain;
                 self.shadow.is_calm = true;
                 self.connect();
@@ -349,6 +421,7 @@ impl Sim {
             self.now = self.now.after_ms(2_000);
             idle_times += 1;
             let is_drained = self.mood == Mood::Drain
+                && self.silent.is_empty()
                 && self.node.messages() == 0
                 && (self.node.topology().queue_count() == steady || idle_times == IDLE_TIMES);
             if is_drained && idle_times > 3 {
@@ -360,6 +433,7 @@ impl Sim {
             }
         }
         let stuck = match self.mood {
+            _ if !self.silent.is_empty() => "silent clients are taken for alive",
             Mood::Leave => "clients wait for answers that do not come",
             _ => "queues do not drain",
         };
@@ -377,7 +451,7 @@ impl Sim {
         if self.is_alarmed {
             self.node.tell(connection, blocked(true));
         }
-        self.peers.push(Peer { client, connection, stalled_until: self.now });
+        self.peers.push(Peer { client, connection, stalled_until: self.now, is_forced: false });
     }
 
     /// One step. False when nothing could happen but the passing of time.
@@ -421,6 +495,7 @@ impl Sim {
                     shadow: &mut self.shadow,
                     random: &mut self.work,
                     next_publisher: &mut self.next_publisher,
+                    now: self.now,
                 };
                 self.peers[index].client.act(self.mood, &mut world);
             }
@@ -430,14 +505,21 @@ impl Sim {
 
     fn find_ready(&mut self, acts: bool) -> Check {
         let Self { node, peers, ready, actors, .. } = self;
+        peers.iter_mut().for_each(|peer| peer.client.beat(self.now));
         ready.clear();
         actors.clear();
         node.ready(self.now, actors);
         ready.extend(actors.drain(..).map(Event::Turn));
-        for (index, Peer { client, connection, stalled_until }) in peers.iter().enumerate() {
+        for (index, Peer { client, connection, stalled_until, is_forced }) in
+            peers.iter_mut().enumerate()
+        {
             let Some(socket) = node.socket(*connection) else { continue };
             if socket.is_closed && socket.to_client.is_empty() && client.state != State::Answering {
-                return Err(format!("the broker hung up on client {}", client.name));
+                if !*is_forced {
+                    return Err(format!("the broker hung up on client {}", client.name));
+                }
+                client.state = State::Closed;
+                continue;
             }
             let may_send = socket.to_server.len() < SENDING_MAX;
             if may_send && client.has_output() {
@@ -463,13 +545,20 @@ impl Sim {
             shadow: &mut self.shadow,
             random: &mut self.work,
             next_publisher: &mut self.next_publisher,
+            now: self.now,
         };
         client.read(&bytes, &mut world)
     }
 
     /// Forgets connections that are over on both sides.
     fn bury(&mut self) {
-        let Self { node, peers, .. } = self;
+        let Self { node, peers, silent, shadow, .. } = self;
+        silent.retain(|&connection| {
+            let Some(socket) = node.socket(connection) else { return false };
+            socket.is_reset = socket.is_closed;
+            shadow.totals.found_dead += u64::from(socket.is_closed);
+            !socket.is_closed
+        });
         peers.retain(|Peer { client, connection, .. }| {
             if !client.is_over() {
                 return true;
@@ -484,8 +573,10 @@ impl Sim {
 
     /// Moves the clock: a little, or to the next thing that waits for it.
     fn pass_time(&mut self, nothing_else: bool) {
-        let wake =
-            self.peers.iter().map(|peer| peer.stalled_until).filter(|&at| at > self.now).min();
+        let beats = self.peers.iter().map(|peer| &peer.client);
+        let beats = beats.filter(|client| client.heartbeat_s > 0).map(|client| client.beat_at);
+        let stalls = self.peers.iter().map(|peer| peer.stalled_until);
+        let wake = beats.chain(stalls).filter(|&at| at > self.now).min();
         let next = self.node.next_timeout().into_iter().chain(wake).min();
         let step = self.now.after_ms(self.schedule.below(10) as u64);
         self.now = match next {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use leveret_amqp::content::ContentHeader;
 use leveret_amqp::method::Method;
+use leveret_queue::Time;
 
 use super::World;
 use crate::plan::{DEAD, QueueIndex};
@@ -60,6 +61,7 @@ pub(crate) struct Unacked {
     pub(crate) queue: QueueIndex,
     /// None when it came by `basic.get`.
     pub(crate) consumer: Option<String>,
+    pub(crate) since: Time,
 }
 
 /// A publish whose confirm did not come.
@@ -110,6 +112,7 @@ pub(crate) struct Channel {
     pub(crate) publisher: u32,
     /// The broker's name for its connection.
     connection: u64,
+    pub(crate) opened: Time,
     /// Answers to come, each with what was sent before its command.
     awaited: VecDeque<(Awaited, Vec<Sent>)>,
     pub(crate) is_confirming: bool,
@@ -142,10 +145,11 @@ pub(crate) enum Sent {
 }
 
 impl Channel {
-    pub(crate) fn new(publisher: u32, connection: u64) -> Self {
+    pub(crate) fn new(publisher: u32, connection: u64, opened: Time) -> Self {
         Self {
             publisher,
             connection,
+            opened,
             awaited: VecDeque::from([(Awaited::Open, Vec::new())]),
             is_confirming: false,
             tx: None,
@@ -195,13 +199,6 @@ impl Channel {
         matches!(next, Some(Awaited::Consume { may_be_refused: true, .. }))
     }
 
-    /// One of the answers to come may be such a refusal.
-    pub(crate) fn risks_refusal(&self) -> bool {
-        let risks =
-            |awaited: &Awaited| matches!(awaited, Awaited::Consume { may_be_refused: true, .. });
-        self.awaited.iter().any(|(awaited, _)| risks(awaited))
-    }
-
     /// A command was sent.
     pub(crate) fn awaits(&mut self, answer: Awaited) {
         let before = std::mem::take(&mut self.sent);
@@ -226,7 +223,7 @@ impl Channel {
     }
 
     fn settled(&mut self, unacked: Unacked, how: Settled, shadow: &mut Shadow) {
-        let Unacked { message, queue, consumer } = unacked;
+        let Unacked { message, queue, consumer, .. } = unacked;
         if let Some(consumer) = consumer.and_then(|tag| self.consumers.get_mut(&tag)) {
             consumer.unacked -= 1;
         }
@@ -414,7 +411,8 @@ impl Channel {
                         let (got, limit) = (consumer.unacked, consumer.prefetch);
                         return Err(format!("{tag} holds {got} messages, its prefetch is {limit}"));
                     }
-                    self.unacked.insert(delivery, Unacked { message, queue, consumer: Some(tag) });
+                    let (consumer, since) = (Some(tag), world.now);
+                    self.unacked.insert(delivery, Unacked { message, queue, consumer, since });
                     self.check_global_prefetch()?;
                 }
             }
@@ -422,7 +420,8 @@ impl Channel {
                 shadow.received(message, queue, redelivered, &body)?;
                 check_death(queue, is_dead_letter)?;
                 if !no_ack {
-                    self.unacked.insert(delivery, Unacked { message, queue, consumer: None });
+                    let (consumer, since) = (None, world.now);
+                    self.unacked.insert(delivery, Unacked { message, queue, consumer, since });
                 }
             }
         }

@@ -66,7 +66,7 @@ impl Client {
         if mood == Mood::Leave {
             return self.leave(world);
         }
-        let free = (1..=CHANNELS_MAX).find(|number| !self.channels.contains_key(number));
+        let free = (1..=CHANNELS_MAX).find(|&number| !self.has_channel(number));
         if let Some(free) = free
             && (self.channels.is_empty() || mood == Mood::Storm && world.random.one_in(20))
         {
@@ -110,10 +110,7 @@ impl Client {
             0..=15 => self.publish(number, world),
             16..=26 if has_unacked && !recovers => self.settle(number, world),
             27..=38 if may_ask => self.ask(number, world),
-            // When both sides close at once it is not known whether an answer to ours comes.
-            39 if may_ask && !channel.risks_refusal() && world.random.one_in(12) => {
-                self.close_channel(number);
-            }
+            39 if may_ask && world.random.one_in(12) => self.close_channel(number),
             _ => {}
         }
     }
@@ -163,7 +160,8 @@ impl Client {
 
     fn open(&mut self, number: u16, world: &mut World<'_>) {
         *world.next_publisher += 1;
-        self.channels.insert(number, Channel::new(*world.next_publisher, self.connection));
+        self.channels
+            .insert(number, Channel::new(*world.next_publisher, self.connection, world.now));
         self.put_method(number, channel::Open { out_of_band: "" });
     }
 
