@@ -89,9 +89,8 @@ impl Session {
     /// Takes bytes from the front of `input`, which begins with what the last call left. A partial frame is
     /// left; everything is while [`wants_input`](Self::wants_input) is false.
     pub fn input(&mut self, input: &mut Bytes, cx: &mut Context<'_>) {
-        if input.len() > self.core.left_len {
-            self.core.timers.has_read = true;
-        }
+        let is_heard = input.len() > self.core.left_len;
+        self.core.timers.has_read |= is_heard;
         if self.core.stage != Stage::Header || self.core.protocol_header(input, cx) {
             self.frames(input, cx);
         }
@@ -99,6 +98,7 @@ impl Session {
             input.clear();
         }
         self.core.left_len = input.len();
+        self.core.timers.listens &= !is_heard;
         self.send_confirms(cx);
         self.core.finish(cx);
     }
@@ -533,7 +533,8 @@ impl Session {
                 core.waiting.is_none()
                     && !core.is_blocked
                     && core.pauses == 0
-                    && out_len as u64 <= core.settings.output_bytes_max.saturating_mul(2)
+                    && (out_len as u64 <= core.settings.output_bytes_max.saturating_mul(2)
+                        || core.timers.listens)
             }
             _ => true,
         }

@@ -636,6 +636,30 @@ fn a_queue_that_goes_while_it_is_declared() {
     assert_eq!(node.read(link), "1 queue.declare-ok q 0 0");
 }
 
+/// A client that takes nothing is not read from. It is taken for dead all the same if it says nothing, and
+/// not if it beats.
+#[test]
+fn a_client_that_reads_nothing() {
+    for beats in [true, false] {
+        let mut node = Node::new();
+        node.settings.output_bytes_max = 1_000;
+        let link = node.client();
+        node.declare(link, "q");
+        node.links[link].is_stuck = true;
+        for _ in 0..200 {
+            node.say(link, 1, &queue::Declare { passive: true, ..declare("q") });
+        }
+        assert!(!node.links[link].session.wants_input());
+        for _ in 0..20 {
+            if beats {
+                node.bytes(link, b"\x08\0\0\0\0\0\0\xce");
+            }
+            node.later(30_000);
+        }
+        assert_eq!(node.ended(link).is_none(), beats);
+    }
+}
+
 #[test]
 fn deliveries_are_counted_for_the_client() {
     let mut node = Node::new();

@@ -2,7 +2,9 @@
 //!
 //! The heartbeat ticks twice per interval, whatever happens in between, so that traffic costs two flags
 //! and no timer. A tick in which nothing was written since the last one writes a heartbeat; four ticks
-//! in a row in which nothing was read end the connection, as RabbitMQ ends it after two intervals.
+//! in a row in which nothing was read end the connection, as RabbitMQ ends it after two intervals. While
+//! the output is so far behind that nothing is read, each tick has one read made: a client that neither
+//! takes nor says anything is found out, and one that is slow but beats is not.
 
 use leveret_queue::Time;
 
@@ -30,6 +32,8 @@ pub(crate) struct Timers {
     tick: Time,
     misses: u8,
     pub(crate) has_read: bool,
+    /// One read is made though the output is far behind: whether the client lives is not known otherwise.
+    pub(crate) listens: bool,
     pub(crate) has_written: bool,
     /// When to look at unacked deliveries.
     check: Time,
@@ -43,6 +47,7 @@ impl Timers {
             tick: NEVER,
             misses: 0,
             has_read: false,
+            listens: false,
             has_written: false,
             check: NEVER,
         }
@@ -121,6 +126,8 @@ impl Session {
         }
         if self.core.timers.tick <= cx.now {
             let is_read = self.wants_input();
+            // Has an effect only where it is the output that stops the reading.
+            self.core.timers.listens = true;
             if !self.core.tick(is_read, cx) {
                 tracing::info!(peer = %self.core.peer.address, "missed heartbeats from client");
                 self.give_up(cx);
