@@ -66,6 +66,27 @@ impl HandLog {
         self.disk.iter().map(|(&at, kept)| (at, holders(kept))).collect()
     }
 
+    /// Who holds what now.
+    pub(crate) fn held(&self) -> BTreeMap<u64, BTreeSet<u64>> {
+        let names = |kept: &Kept| kept.holders.iter().map(|holder| holder.get()).collect();
+        let busy = self.busy.iter().flat_map(|batch| &batch.written);
+        let collected = self.collected.iter().map(|(at, (kept, _))| (at, kept));
+        let mut held: BTreeMap<u64, BTreeSet<u64>> = self
+            .disk
+            .iter()
+            .chain(busy)
+            .chain(collected)
+            .map(|(&at, kept)| (at, names(kept)))
+            .collect();
+        let at_disk = self.busy.iter().flat_map(|batch| &batch.released);
+        for (at, holder) in self.released.iter().chain(at_disk) {
+            if let Some(holders) = held.get_mut(at) {
+                holders.remove(&holder.get());
+            }
+        }
+        held
+    }
+
     pub(crate) fn is_busy(&self) -> bool {
         self.busy.is_some()
     }

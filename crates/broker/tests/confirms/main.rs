@@ -2,6 +2,7 @@
 //! and what a crash or a failing disk leaves.
 
 mod node;
+mod random;
 
 use leveret_broker::message::*;
 use node::{Node, PUBLISHER};
