@@ -1,0 +1,165 @@
+//! What a confirm costs a shard, in allocations: as good as nothing, whatever the rule.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::Arc;
+
+use leveret_amqp::content::Properties;
+use leveret_amqp::table::{Table, Value};
+use leveret_broker::message::*;
+use leveret_broker::record::join_names;
+use leveret_broker::{Meta, Shard};
+use leveret_log::MemoryLog;
+use leveret_queue::{ChannelLimit, Gate, OutputGauge, Time};
+use leveret_topology::Topology;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Counts what the current thread allocates.
+struct Counting;
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+fn count() {
+    // A thread that ends frees after its counter is gone.
+    let _ = ALLOCATIONS.try_with(|counter| counter.set(counter.get() + 1));
+}
+
+// Only a global allocator sees every allocation, and the trait for one is unsafe.
+#[expect(unsafe_code, reason = "hands everything on to the system's allocator as it came")]
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        unsafe { System.dealloc(at, layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        unsafe { System.realloc(at, layout, size) }
+    }
+}
+
+const BATCH: u64 = 500;
+const ROUNDS: u64 = 40;
+/// Rounds that do not count: buffers grow to what they need.
+const WARM: u64 = 20;
+const ME: ConnectionId = ConnectionId::new(1);
+
+/// Letters of a batch: the vector of deliveries, which doubles until it holds them, and a letter each.
+const PER_BATCH: f64 = 16.0;
+
+#[test]
+fn a_confirm_allocates_nothing() {
+    for (rule, wants_confirm) in
+        [("first", false), ("first", true), ("enqueue", true), ("ack", true)]
+    {
+        let allocations = per_batch(rule, wants_confirm);
+        eprintln!(
+            "{rule}, confirms {wants_confirm}: {allocations} allocations per {BATCH} messages"
+        );
+        assert!(allocations <= PER_BATCH, "{rule}, confirms {wants_confirm}: {allocations}");
+    }
+}
+
+/// Allocations of the shard's turns for one batch that is published, delivered, acked and confirmed.
+fn per_batch(rule: &str, wants_confirm: bool) -> f64 {
+    let mut topology = Topology::new();
+    let vhost = topology.add_vhost("/").expect("a vhost");
+    let mut shard = Shard::new(0, 1, MemoryLog::default());
+    let mut out = Outbox::default();
+    let mut arguments = Table::default();
+    arguments.set("x-confirm-on", Value::LongStr(rule.as_bytes().to_vec()));
+    let reply = ReplyTo { connection: ME, channel: 1 };
+    let declare = ToMeta::DeclareQueue {
+        reply,
+        vhost,
+        name: "q".into(),
+        server_named: false,
+        durable: true,
+        exclusive: false,
+        auto_delete: false,
+        arguments,
+    };
+    Meta::new(1).turn(&mut vec![declare], &mut topology, &mut out);
+    let queue = topology.queue(vhost, "q").expect("declared").id;
+    let mut letters: Vec<ToShard> = out.shards.drain(..).map(|(_, letter)| letter).collect();
+    letters.push(ToShard::Consume {
+        reply,
+        queue,
+        slot: ConsumerSlot(0),
+        tag: "c".into(),
+        no_ack: false,
+        exclusive: false,
+        priority: 0,
+        prefetch: 0,
+        gate: Gate::new(Arc::new(OutputGauge::new(1 << 40)), Arc::new(ChannelLimit::new())),
+        arguments: Table::default(),
+    });
+    shard.turn(&mut letters, &topology, Time::from_ms(0), &mut out);
+    out.sessions.clear();
+
+    let mut properties = Vec::new();
+    Properties::default().encode(&mut properties);
+    let message = Message::from_parts(&join_names("", "q"), &properties, &[0; 64]);
+    let (mut allocations, mut confirmed) = (0, 0);
+    for round in 0..WARM + ROUNDS {
+        let now = Time::from_ms(round * 10);
+        let publish = |seq| Publish {
+            channel: 1,
+            confirm: if wants_confirm { round * BATCH + seq } else { 0 },
+            targets: [queue].into_iter().collect(),
+            persistent: true,
+            priority: 0,
+            expiration_ms: None,
+            message: message.clone(),
+        };
+        let messages = (1..=BATCH).map(publish).collect();
+        letters.push(ToShard::Publish { from: ME, messages });
+        let mut settlements = Vec::with_capacity(BATCH as usize);
+        allocations += turn(&mut shard, &mut letters, &topology, now, &mut out, round);
+        for (_, letter) in out.sessions.drain(..) {
+            match letter {
+                ToSession::Deliver(deliveries) => {
+                    settlements.extend(deliveries.iter().map(|delivery| Settlement {
+                        queue,
+                        unacked: delivery.unacked.expect("acks are expected"),
+                        offset: delivery.offset,
+                        how: Settle::Ack,
+                    }));
+                }
+                ToSession::Confirm { first, last, ok: true, .. } => confirmed += last + 1 - first,
+                other => panic!("{other:?}"),
+            }
+        }
+        letters.push(ToShard::Settle(settlements));
+        allocations += turn(&mut shard, &mut letters, &topology, now, &mut out, round);
+        for (_, letter) in out.sessions.drain(..) {
+            match letter {
+                ToSession::Confirm { first, last, ok: true, .. } => confirmed += last + 1 - first,
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    assert_eq!(confirmed, if wants_confirm { (WARM + ROUNDS) * BATCH } else { 0 });
+    allocations as f64 / ROUNDS as f64
+}
+
+fn turn(
+    shard: &mut Shard<MemoryLog>,
+    letters: &mut Vec<ToShard>,
+    topology: &Topology,
+    now: Time,
+    out: &mut Outbox,
+    round: u64,
+) -> u64 {
+    let before = ALLOCATIONS.get();
+    shard.turn(letters, topology, now, out);
+    if round < WARM { 0 } else { ALLOCATIONS.get() - before }
+}
