@@ -53,11 +53,14 @@
 //! * **A failed sync is final.** After [`SyncError`] the log refuses appends and `durable` stands
 //!   still for good: nothing may be confirmed by this process again.
 
+pub mod disk;
+pub mod file;
 mod memory;
 pub mod suite;
 
 use bytes::Bytes;
 
+pub use file::FileLog;
 pub use memory::MemoryLog;
 
 /// The name of a record in one log. Consecutive, from 0, never used twice.
@@ -110,7 +113,8 @@ pub struct Record {
 /// What a log holds, in one piece for metrics and memory accounting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Bytes of the records that have a holder.
+    /// Bytes of the records that have a holder. A log in files estimates those of records that were
+    /// released without having been read from the disk.
     pub live_bytes: u64,
     /// Bytes of memory really allocated for records and for finding them.
     pub held_bytes: u64,

@@ -26,6 +26,7 @@
 //! record; each live record is in the last block whose `first` is not above it.
 
 mod block;
+mod tail;
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -59,7 +60,7 @@ const RECORD_COST: u64 = 48;
 const SWEEP_MIN: u64 = 512 << 10;
 
 /// The longest record. Lengths are 32 bits, in memory as in files.
-const RECORD_MAX: u64 = u32::MAX as u64;
+pub(crate) const RECORD_MAX: u64 = u32::MAX as u64;
 
 /// A [`Log`] in memory. An empty one that was not used for long holds next to nothing.
 #[derive(Debug, Default)]
@@ -260,22 +261,21 @@ impl MemoryLog {
             self.sealed_held = 0;
         }
     }
-}
 
-impl Log for MemoryLog {
-    fn append(
+    /// Appends a record with a number of holders, or whatever else stands for them and is 0 only for
+    /// none.
+    fn push(
         &mut self,
         head: &[u8],
         parts: &[&[u8]],
-        holders: &[Holder],
-        _: Keep,
+        holders: u32,
+        tag: u16,
     ) -> Result<Offset, AppendError> {
         let len = head.len() + parts.iter().map(|part| part.len()).sum::<usize>();
         if len as u64 > RECORD_MAX {
             return Err(AppendError::TooLarge { len: len as u64, max: RECORD_MAX });
         }
         let at = self.end;
-        let holders = holders.len() as u32;
         // A hole needs no memory, and large records bring their own.
         let (head, parts, len) =
             if holders > 0 { (head, parts, len) } else { (&[][..], &[][..], 0) };
@@ -290,12 +290,46 @@ impl Log for MemoryLog {
         }
         self.end = at.next();
         let tail = self.blocks.back_mut().expect("make_room leaves a tail");
-        tail.block.push(at.get(), head, parts, len, holders);
+        tail.block.push(at.get(), head, parts, len, (holders, tag));
         if holders > 0 {
             self.records += 1;
             self.live_bytes += len as u64;
         }
         Ok(at)
+    }
+
+    /// Makes a record a hole.
+    fn forget(&mut self, slot: usize, entry: usize) -> usize {
+        let is_tail = slot + 1 == self.blocks.len();
+        let block = &mut self.blocks[slot].block;
+        let before = if is_tail { 0 } else { block.held() };
+        let len = block.forget(entry);
+        if !is_tail {
+            self.sealed_held -= before - block.held();
+        }
+        self.records -= 1;
+        self.live_bytes -= len as u64;
+        if !is_tail && self.blocks[slot].block.live() == 0 {
+            self.retire(slot);
+        }
+        if self.records == 0 {
+            self.emptied();
+        } else {
+            self.reclaim(len);
+        }
+        len
+    }
+}
+
+impl Log for MemoryLog {
+    fn append(
+        &mut self,
+        head: &[u8],
+        parts: &[&[u8]],
+        holders: &[Holder],
+        _: Keep,
+    ) -> Result<Offset, AppendError> {
+        self.push(head, parts, holders.len() as u32, 0)
     }
 
     fn persist(&mut self, at: Offset) -> Result<Offset, HoldError> {
@@ -327,28 +361,13 @@ impl Log for MemoryLog {
 
     fn release(&mut self, at: Offset, _: Holder) -> Result<(), HoldError> {
         let (slot, entry) = self.locate(at)?;
-        let is_tail = slot + 1 == self.blocks.len();
         let block = &mut self.blocks[slot].block;
         let holders = block.holders_mut(entry);
         if *holders > 1 {
             *holders -= 1;
             return Ok(());
         }
-        let before = if is_tail { 0 } else { block.held() };
-        let len = block.forget(entry);
-        if !is_tail {
-            self.sealed_held -= before - block.held();
-        }
-        self.records -= 1;
-        self.live_bytes -= len as u64;
-        if !is_tail && self.blocks[slot].block.live() == 0 {
-            self.retire(slot);
-        }
-        if self.records == 0 {
-            self.emptied();
-        } else {
-            self.reclaim(len);
-        }
+        self.forget(slot, entry);
         Ok(())
     }
 

@@ -8,6 +8,7 @@
 pub mod alarms;
 pub mod connection;
 pub mod control;
+pub mod disk;
 pub mod listener;
 mod logging;
 pub mod node;

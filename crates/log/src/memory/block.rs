@@ -32,8 +32,11 @@ pub(super) struct Block {
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// Which run, and where in it.
-    run: u32,
+    /// Which run, and where in it. A block has at most [`super::RECORDS_MAX`] entries, and two runs
+    /// for each.
+    run: u16,
+    /// What the owner of the block wants to know of the record.
+    tag: u16,
     start: u32,
     len: u32,
     /// 0: a hole.
@@ -132,7 +135,14 @@ impl Block {
 
     /// Adds a record whose `head` and `parts` have `len` bytes, none if it is a hole. The caller has
     /// made room.
-    pub(super) fn push(&mut self, at: u64, head: &[u8], parts: &[&[u8]], len: usize, holders: u32) {
+    pub(super) fn push(
+        &mut self,
+        at: u64,
+        head: &[u8],
+        parts: &[&[u8]],
+        len: usize,
+        (holders, tag): (u32, u16),
+    ) {
         let runs = self.bytes.get_mut();
         let (run, start);
         if len <= LARGE {
@@ -153,12 +163,19 @@ impl Block {
             });
             self.large_bytes += len;
         }
-        self.note(at, run, start, len, holders);
+        self.note(at, (run, start), len, (holders, tag));
     }
 
-    fn note(&mut self, at: u64, run: usize, start: usize, len: usize, holders: u32) {
-        let entry = Entry { run: run as u32, start: start as u32, len: len as u32, holders };
-        self.entries.push(entry);
+    fn note(
+        &mut self,
+        at: u64,
+        (run, start): (usize, usize),
+        len: usize,
+        (holders, tag): (u32, u16),
+    ) {
+        debug_assert!(run <= usize::from(u16::MAX), "runs are bounded by entries");
+        let (run, start, len) = (run as u16, start as u32, len as u32);
+        self.entries.push(Entry { run, tag, start, len, holders });
         if let Some(offsets) = &mut self.offsets {
             offsets.push(at);
         }
@@ -172,11 +189,50 @@ impl Block {
             return Bytes::new(); // it may have no run at all
         }
         let mut runs = self.bytes.borrow_mut();
-        if entry.run as usize == runs.frozen.len() {
+        if usize::from(entry.run) == runs.frozen.len() {
             runs.freeze();
         }
         let start = entry.start as usize;
-        runs.frozen[entry.run as usize].slice(start..start + entry.len as usize)
+        runs.frozen[usize::from(entry.run)].slice(start..start + entry.len as usize)
+    }
+
+    /// Calls `each` for the records with a holder whose offsets are in `range`: offset, tag, holders
+    /// and bytes. Freezes nothing.
+    pub(super) fn walk(
+        &mut self,
+        first: u64,
+        range: std::ops::Range<u64>,
+        each: &mut super::tail::Each<'_>,
+    ) {
+        let index_of = |at: u64| match &self.offsets {
+            None => (at.saturating_sub(first) as usize).min(self.entries.len()),
+            Some(offsets) => offsets.partition_point(|&it| it < at),
+        };
+        let (start, end) = (index_of(range.start), index_of(range.end));
+        let runs = self.bytes.get_mut();
+        for index in start..end {
+            let at = self.offsets.as_ref().map_or(first + index as u64, |offsets| offsets[index]);
+            let Entry { run, start, len, holders, ref mut tag } = self.entries[index];
+            if holders > 0 {
+                let (start, end) = (start as usize, start as usize + len as usize);
+                let bytes = match runs.frozen.get(usize::from(run)) {
+                    _ if len == 0 => &[], // it may have no run at all
+                    Some(run) => &run[start..end],
+                    None => &runs.open[start..end],
+                };
+                each(at, tag, holders, bytes);
+            }
+        }
+    }
+
+    pub(super) fn tag_mut(&mut self, index: usize) -> &mut u16 {
+        &mut self.entries[index].tag
+    }
+
+    /// Tag, holders and length of an entry.
+    pub(super) fn facts(&self, index: usize) -> (u16, u32, u32) {
+        let Entry { tag, holders, len, .. } = self.entries[index];
+        (tag, holders, len)
     }
 
     pub(super) fn holders_mut(&mut self, index: usize) -> &mut u32 {
@@ -193,7 +249,7 @@ impl Block {
             self.small_bytes -= len;
         } else {
             self.large_bytes -= len;
-            self.bytes.get_mut().frozen[entry.run as usize] = Bytes::new();
+            self.bytes.get_mut().frozen[usize::from(entry.run)] = Bytes::new();
         }
         len
     }
@@ -202,7 +258,7 @@ impl Block {
     /// is empty.
     pub(super) fn pour_into(&mut self, first: u64, target: &mut Self) {
         for index in 0..self.entries.len() {
-            let Entry { run, len, holders, .. } = self.entries[index];
+            let Entry { run, tag, len, holders, .. } = self.entries[index];
             if holders == 0 {
                 continue;
             }
@@ -210,12 +266,12 @@ impl Block {
             let len = len as usize;
             if len <= LARGE {
                 let bytes = self.read(index);
-                target.push(at, &bytes, &[], len, holders);
+                target.push(at, &bytes, &[], len, (holders, tag));
             } else {
-                let bytes = std::mem::take(&mut self.bytes.get_mut().frozen[run as usize]);
-                let (run, start) = own_run(target.bytes.get_mut(), || bytes);
+                let bytes = std::mem::take(&mut self.bytes.get_mut().frozen[usize::from(run)]);
+                let place = own_run(target.bytes.get_mut(), || bytes);
                 target.large_bytes += len;
-                target.note(at, run, start, len, holders);
+                target.note(at, place, len, (holders, tag));
             }
         }
         target.seal();

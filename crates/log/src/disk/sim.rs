@@ -1,0 +1,331 @@
+//! A disk in memory, for tests: seeded, with the faults that disks have.
+//!
+//! It is a handle: its clones are the same disk, so that a test can crash it while a log has it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+
+use super::{Disk, DiskError, Done, FileName, Op, Token};
+
+/// What a power cut keeps or loses as a whole.
+const SECTOR: usize = 512;
+
+/// What goes wrong, and how slow the disk is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Faults {
+    /// How many times it is polled in vain for each operation, about.
+    pub delay: u32,
+    /// Bytes that fit, if there is a limit.
+    pub capacity: Option<u64>,
+    /// The next write that is synced fails, and tells it.
+    pub fail_sync: bool,
+    /// The next write fails.
+    pub fail_write: bool,
+    /// The next read fails.
+    pub fail_read: bool,
+}
+
+/// What a simulated disk did so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Writes.
+    pub writes: u64,
+    /// Bytes of them.
+    pub written_bytes: u64,
+    /// Writes that were synced.
+    pub syncs: u64,
+    /// Reads.
+    pub reads: u64,
+    /// Bytes of them.
+    pub read_bytes: u64,
+}
+
+/// A disk in memory.
+#[derive(Clone, Debug)]
+pub struct SimDisk(Arc<Mutex<World>>);
+
+#[derive(Debug)]
+struct World {
+    state: u64,
+    files: BTreeMap<FileName, File>,
+    writes: VecDeque<(Token, Op)>,
+    reads: Vec<(Token, Op)>,
+    faults: Faults,
+    work: Work,
+}
+
+#[derive(Debug, Default)]
+struct File {
+    bytes: Vec<u8>,
+    /// Whether a power cut can undo its being there.
+    is_new: bool,
+    unsynced: Vec<Unsynced>,
+}
+
+/// A write that a power cut can undo.
+#[derive(Debug)]
+struct Unsynced {
+    position: usize,
+    bytes: Vec<u8>,
+    /// What was there before, up to the end of the file.
+    before: Vec<u8>,
+    len_before: usize,
+}
+
+impl World {
+    /// SplitMix64; below `bound`, which is not 0.
+    fn below(&mut self, bound: u64) -> u64 {
+        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (z ^ (z >> 31)) % bound
+    }
+
+    fn used(&self) -> u64 {
+        self.files.values().map(|file| file.bytes.len() as u64).sum()
+    }
+
+    fn write(
+        &mut self,
+        name: FileName,
+        position: u64,
+        bytes: &[u8],
+        sync: bool,
+    ) -> Result<(), DiskError> {
+        if std::mem::take(&mut self.faults.fail_write) {
+            return Err(DiskError::Failed("simulated write error".into()));
+        }
+        let position = position as usize;
+        let len = self.files.get(&name).map_or(0, |file| file.bytes.len());
+        let growth = (position + bytes.len()).saturating_sub(len) as u64;
+        let is_full = self.faults.capacity.is_some_and(|most| self.used() + growth > most);
+        // As much as fits is written all the same.
+        let fits = if is_full { self.below(bytes.len() as u64 + 1) as usize } else { bytes.len() };
+        let file =
+            self.files.entry(name).or_insert_with(|| File { is_new: true, ..File::default() });
+        file.write(position, &bytes[..fits]);
+        self.work.writes += 1;
+        self.work.written_bytes += fits as u64;
+        if is_full {
+            return Err(DiskError::Full);
+        }
+        if sync {
+            self.work.syncs += 1;
+            if std::mem::take(&mut self.faults.fail_sync) {
+                return Err(DiskError::Failed("simulated sync error".into()));
+            }
+            file.unsynced.clear();
+            file.is_new = false;
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, name: FileName, position: u64, len: usize) -> Result<Vec<u8>, DiskError> {
+        if std::mem::take(&mut self.faults.fail_read) {
+            return Err(DiskError::Failed("simulated read error".into()));
+        }
+        self.work.reads += 1;
+        self.work.read_bytes += len as u64;
+        let file = self.files.get(&name);
+        let file = file.ok_or_else(|| DiskError::Failed("no such file".into()))?;
+        let bytes = file.bytes.get(position as usize..).and_then(|rest| rest.get(..len));
+        bytes.map(<[u8]>::to_vec).ok_or_else(|| DiskError::Failed("end of file".into()))
+    }
+
+    /// Whether the disk takes its time.
+    fn waits(&mut self) -> bool {
+        let delay = u64::from(self.faults.delay);
+        self.below(delay + 1) > 0
+    }
+}
+
+impl File {
+    fn write(&mut self, position: usize, bytes: &[u8]) {
+        let len_before = self.bytes.len();
+        let end = position + bytes.len();
+        let before = self.bytes.get(position..end.min(len_before)).unwrap_or_default().to_vec();
+        if end > len_before {
+            self.bytes.resize(end, 0);
+        }
+        self.bytes[position..end].copy_from_slice(bytes);
+        self.unsynced.push(Unsynced { position, bytes: bytes.to_vec(), before, len_before });
+    }
+}
+
+impl SimDisk {
+    /// An empty disk. Which faults befall what follows from the seed.
+    pub fn new(seed: u64) -> Self {
+        Self(Arc::new(Mutex::new(World {
+            state: seed,
+            files: BTreeMap::new(),
+            writes: VecDeque::new(),
+            reads: Vec::new(),
+            faults: Faults::default(),
+            work: Work::default(),
+        })))
+    }
+
+    fn world(&self) -> MutexGuard<'_, World> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes what goes wrong.
+    pub fn set_faults(&self, faults: Faults) {
+        self.world().faults = faults;
+    }
+
+    /// What it did so far.
+    pub fn work(&self) -> Work {
+        self.world().work
+    }
+
+    /// Whether nothing is under way.
+    pub fn is_idle(&self) -> bool {
+        let world = self.world();
+        world.writes.is_empty() && world.reads.is_empty()
+    }
+
+    /// Cuts the power: of what was not synced, each sector is there or not, whatever came first. What
+    /// was submitted and not begun is lost.
+    pub fn crash(&self) {
+        let mut world = self.world();
+        world.writes.clear();
+        world.reads.clear();
+        let names: Vec<_> = world.files.keys().copied().collect();
+        for name in names {
+            let Some(mut file) = world.files.remove(&name) else { continue };
+            for write in file.unsynced.iter().rev() {
+                file.bytes.truncate(write.len_before);
+                let end = write.position + write.before.len();
+                file.bytes[write.position..end].copy_from_slice(&write.before);
+            }
+            let mood = world.below(4); // all kept, all lost, else mixed
+            let keeps_all = mood == 0;
+            if file.is_new && mood == 1 {
+                continue;
+            }
+            for write in std::mem::take(&mut file.unsynced) {
+                for (index, sector) in write.bytes.chunks(SECTOR).enumerate() {
+                    if keeps_all || mood > 1 && world.below(2) == 0 {
+                        file.write(write.position + index * SECTOR, sector);
+                    }
+                }
+            }
+            file.unsynced.clear();
+            file.is_new = false;
+            world.files.insert(name, file);
+        }
+    }
+
+    /// Ends the process and not the machine: what was begun is kept, what was only submitted is lost.
+    pub fn kill(&self) {
+        let mut world = self.world();
+        world.writes.clear();
+        world.reads.clear();
+    }
+
+    /// The files and their lengths.
+    pub fn files(&self) -> Vec<(FileName, u64)> {
+        let world = self.world();
+        world.files.iter().map(|(name, file)| (*name, file.bytes.len() as u64)).collect()
+    }
+
+    /// The bytes of a file.
+    pub fn bytes_of(&self, name: FileName) -> Vec<u8> {
+        self.world().files.get(&name).map(|file| file.bytes.clone()).unwrap_or_default()
+    }
+
+    /// Puts a file there as it is.
+    pub fn put(&self, name: FileName, bytes: Vec<u8>) {
+        self.world().files.insert(name, File { bytes, ..File::default() });
+    }
+
+    /// Turns one bit of a file around.
+    pub fn flip(&self, name: FileName, position: u64, bit: u8) {
+        if let Some(file) = self.world().files.get_mut(&name)
+            && let Some(byte) = file.bytes.get_mut(position as usize)
+        {
+            *byte ^= 1 << (bit % 8);
+        }
+    }
+
+    /// Another disk with the same files.
+    pub fn copy(&self, seed: u64) -> Self {
+        let copy = Self::new(seed);
+        for (name, file) in &self.world().files {
+            copy.put(*name, file.bytes.clone());
+        }
+        copy
+    }
+}
+
+impl Disk for SimDisk {
+    fn submit(&mut self, token: Token, op: Op) {
+        let mut world = self.world();
+        match op {
+            Op::Read { .. } => world.reads.push((token, op)),
+            op => world.writes.push_back((token, op)),
+        }
+    }
+
+    fn poll(&mut self) -> Option<(Token, Done)> {
+        let mut world = self.world();
+        if world.writes.is_empty() && world.reads.is_empty() || world.waits() {
+            return None;
+        }
+        let total = world.reads.len() as u64 + u64::from(!world.writes.is_empty());
+        let pick = world.below(total) as usize;
+        let (token, op) = if pick < world.reads.len() {
+            world.reads.swap_remove(pick)
+        } else {
+            world.writes.pop_front()?
+        };
+        let done = match op {
+            Op::Write { file, position, head, body, sync } => {
+                let bytes = [&head[..], &body[..]].concat();
+                let result = world.write(file, position, &bytes, sync);
+                Done::Written { head, body, result }
+            }
+            Op::Read { file, position, len } => {
+                Done::Read(world.read(file, position, len).map(Bytes::from))
+            }
+            Op::Remove { file } => {
+                world.files.remove(&file);
+                Done::Removed(Ok(()))
+            }
+        };
+        Some((token, done))
+    }
+
+    fn list(&mut self) -> Result<Vec<(FileName, u64)>, DiskError> {
+        Ok(self.files())
+    }
+
+    fn read_now(
+        &mut self,
+        file: FileName,
+        position: u64,
+        into: &mut [u8],
+    ) -> Result<(), DiskError> {
+        let bytes = self.world().read(file, position, into.len())?;
+        into.copy_from_slice(&bytes);
+        Ok(())
+    }
+
+    fn truncate_now(&mut self, file: FileName, len: u64) -> Result<(), DiskError> {
+        if let Some(file) = self.world().files.get_mut(&file) {
+            file.bytes.truncate(len as usize);
+            file.unsynced.clear();
+            file.is_new = false;
+        }
+        Ok(())
+    }
+
+    fn remove_now(&mut self, file: FileName) -> Result<(), DiskError> {
+        self.world().files.remove(&file);
+        Ok(())
+    }
+}

@@ -1,0 +1,494 @@
+//! A log in files: what is in memory is a cache of it.
+//!
+//! ```text
+//!              hot: a memory log                            cold: holders by runs of offsets
+//!   append ->  | not written | being written | written |  -> evicted when memory is full
+//!                    sync: one batch, one write                    fetch: warm for a while
+//! ```
+//!
+//! Hot path: what the memory log costs, and one look at the set of holders. A record that is
+//! released before it is written leaves nothing behind.
+//!
+//! | part | in |
+//! |---|---|
+//! | the bytes of a file | [`format`], and how they are walked: [`walk`] |
+//! | what is handed to the disk, and what it answers | [`write`] |
+//! | which file has what | [`segments`] |
+//! | who holds what | [`sets`], of cold records [`cold`] |
+//! | reading what is cold | [`fetch`] |
+//! | opening | [`recover`] |
+//! | giving back space | [`space`] |
+//!
+//! Batches are numbered. A batch with records is synced before the next one is begun, so there is
+//! at most one whose fate is open, and notes alone that came after the last sync.
+
+mod cold;
+mod fetch;
+mod format;
+mod recover;
+mod segments;
+mod sets;
+mod space;
+mod walk;
+mod write;
+
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+use smallvec::SmallVec;
+
+use crate::disk::{Disk, Done};
+use crate::memory::{MemoryLog, RECORD_MAX};
+use crate::{
+    AppendError, HEAD_MAX, HoldError, Holder, Keep, Log, Offset, ReadError, Record, Recovered,
+    SyncError, Usage,
+};
+use cold::{Cold, Held};
+use fetch::{Fetch, Warm};
+use segments::Segments;
+use sets::{SetId, Sets};
+use write::Writer;
+
+pub use recover::{OpenError, Progress, Report};
+
+/// What a log in files may use.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Written next to the format in each file: who made it.
+    pub writer: String,
+    /// Any number that those who publish cannot guess: it marks what is the log's in a file, so that
+    /// a message cannot pass for it.
+    pub seed: u64,
+    /// Bytes of a file after which the next is begun.
+    pub segment_bytes: u64,
+    /// Bytes of written records that stay in memory.
+    pub cache_bytes: u64,
+    /// Bytes of volatile records above which new ones are written to save memory.
+    pub spill_bytes: u64,
+    /// Bytes that may wait to be written; appending more is refused.
+    pub unwritten_bytes_max: u64,
+    /// Bytes of records that were fetched and not read yet.
+    pub warm_bytes: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            writer: format!("leveret {}", env!("CARGO_PKG_VERSION")),
+            seed: 0,
+            segment_bytes: 64 << 20,
+            cache_bytes: 16 << 20,
+            spill_bytes: 64 << 20,
+            unwritten_bytes_max: 1 << 30,
+            warm_bytes: 8 << 20,
+        }
+    }
+}
+
+/// What is known of a record in memory besides who holds it: its tag.
+#[derive(Clone, Copy, Debug)]
+struct Tag(u16);
+
+impl Tag {
+    /// Bits for the length of the head.
+    const HEAD: u16 = 0x7f;
+    /// In a batch that was handed to the disk.
+    const WRITTEN: u16 = 1 << 7;
+    const VOLATILE: u16 = 1 << 8;
+    /// To be written although it is volatile.
+    const SPILL: u16 = 1 << 9;
+
+    fn new(head: usize, flags: u16) -> Self {
+        Self(head as u16 & Self::HEAD | flags)
+    }
+
+    fn head(self) -> usize {
+        usize::from(self.0 & Self::HEAD)
+    }
+
+    fn is(self, flag: u16) -> bool {
+        self.0 & flag > 0
+    }
+}
+
+type Marks = HashMap<u64, SmallVec<[(Holder, u8); 1]>, FixedState>;
+
+/// Who holds what, and where it is on disk.
+#[derive(Debug, Default)]
+struct Store {
+    segments: Segments,
+    sets: Sets,
+    cold: Cold,
+    /// Of records that are held.
+    marks: Marks,
+}
+
+/// Sums, kept step by step.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sums {
+    records: u64,
+    live_bytes: u64,
+    /// Durable records in memory that were not handed to the disk.
+    unwritten: u64,
+    /// Volatile records that are only in memory.
+    volatile: u64,
+    /// Records in memory that are also on disk.
+    cached: u64,
+}
+
+/// A [`Log`] in the files of a [`Disk`]. See the [module](self).
+#[derive(Debug)]
+pub struct FileLog<D> {
+    disk: D,
+    options: Options,
+    hot: MemoryLog,
+    store: Store,
+    sums: Sums,
+    writer: Writer,
+    fetch: Fetch,
+    space: space::Space,
+    /// What is in memory before it was looked at for eviction.
+    evicted: Offset,
+    next_token: u64,
+}
+
+impl<D: Disk> FileLog<D> {
+    /// Opens the log in a disk, or begins one if the disk is empty. `progress` is told now and then
+    /// how far reading is.
+    pub fn open(
+        disk: D,
+        options: Options,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<(Self, Report), OpenError> {
+        let mut disk = disk;
+        let (store, found) = recover::open(&mut disk, progress)?;
+        let end = Offset::new(found.end);
+        let mut sums = Sums::default();
+        for segment in &store.segments.all {
+            sums.records += segment.live;
+            sums.live_bytes += segment.live_bytes;
+        }
+        let log = Self {
+            disk,
+            hot: MemoryLog::starting_at(end),
+            store,
+            sums,
+            writer: Writer::new(end, found.next_sequence, found.next_segment, options.seed),
+            fetch: Fetch::new(options.warm_bytes),
+            space: space::Space::default(),
+            evicted: end,
+            next_token: 0,
+            options,
+        };
+        Ok((log, found.report))
+    }
+
+    /// Changes from how many bytes on volatile records are written to save memory.
+    pub fn set_spill_bytes(&mut self, bytes: u64) {
+        self.options.spill_bytes = bytes;
+    }
+
+    /// Changes how many bytes of written records stay in memory.
+    pub fn set_cache_bytes(&mut self, bytes: u64) {
+        self.options.cache_bytes = bytes;
+    }
+
+    /// The disk, for those who made it.
+    pub fn disk(&mut self) -> &mut D {
+        &mut self.disk
+    }
+
+    /// Takes in what the disk has done, as it was done.
+    fn take_completions(&mut self) -> Result<(), SyncError> {
+        let first_kept = self.fetch.next_block();
+        while let Some((token, done)) = self.disk.poll() {
+            match done {
+                Done::Written { head, body, result } => {
+                    self.written(token, (head, body), result);
+                }
+                Done::Read(result) => {
+                    let Self { disk, fetch, store, next_token, .. } = self;
+                    let mut submit = |op| submit(disk, next_token, op);
+                    fetch.input(token, result, store, &mut submit);
+                }
+                Done::Removed(result) => self.removed(token, result),
+            }
+        }
+        self.fetch.trim(first_kept);
+        self.evict();
+        self.space_step();
+        self.pump_reads();
+        self.writer.check()
+    }
+
+    fn pump_reads(&mut self) {
+        let Self { disk, fetch, store, next_token, .. } = self;
+        fetch.pump(store, &mut |op| submit(disk, next_token, op));
+    }
+
+    /// Drops written records from memory, oldest first, until the cache is within its limit.
+    fn evict(&mut self) {
+        let safe = self.writer.settled();
+        while self.sums.cached > self.options.cache_bytes {
+            if let Some(at) = self.writer.next_late() {
+                self.evict_one(Offset::new(at));
+            } else if self.evicted < safe {
+                let end = self.hot.block_end(self.evicted).min(safe);
+                let mut written = Vec::new();
+                self.hot.walk(self.evicted, end, &mut |at, tag, _, _| {
+                    if Tag(*tag).is(Tag::WRITTEN) {
+                        written.push(Offset::new(at));
+                    }
+                });
+                written.into_iter().for_each(|at| self.evict_one(at));
+                self.evicted = end;
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn evict_one(&mut self, at: Offset) {
+        let Ok(place) = self.hot.place(at) else { return };
+        let facts = self.hot.facts(place);
+        if let Some(set) = SetId::new(facts.held) {
+            let is_volatile = Tag(facts.tag).is(Tag::VOLATILE);
+            self.store.cold.insert(at.get(), Held { set, is_volatile });
+        }
+        self.hot.drop_record(place);
+        self.sums.cached -= u64::from(facts.len);
+    }
+
+    /// The last holder of a record in memory left.
+    fn drop_hot(&mut self, at: Offset, tag: Tag, len: u32) {
+        let bytes = u64::from(len);
+        self.sums.records -= 1;
+        let mut live_bytes = bytes;
+        if tag.is(Tag::WRITTEN) {
+            self.sums.cached -= bytes;
+            if let Some(index) = self.store.segments.of(at.get()) {
+                // The sum of the segments is kept, which may be an estimate.
+                live_bytes = self.store.segments.all[index].drop_record(Some(len));
+                self.space.look();
+            }
+            self.forget_straggler(at);
+        } else if tag.is(Tag::VOLATILE) {
+            self.sums.volatile -= bytes;
+        } else {
+            self.sums.unwritten -= bytes;
+        }
+        self.sums.live_bytes -= live_bytes;
+        self.forget_marks(at);
+    }
+
+    fn forget_marks(&mut self, at: Offset) {
+        if !self.store.marks.is_empty() {
+            self.store.marks.remove(&at.get());
+        }
+    }
+
+    fn forget_straggler(&mut self, at: Offset) {
+        if !self.store.segments.stragglers.is_empty() {
+            self.store.segments.stragglers.remove(&at.get());
+        }
+    }
+
+    fn release_cold(&mut self, at: Offset, holder: Holder) -> Result<(), HoldError> {
+        let released = HoldError::Released { at };
+        let store = &mut self.store;
+        let Held { set, is_volatile } = store.cold.get(at.get()).ok_or(released)?;
+        let rest = store.sets.without(set, holder).map_err(|()| released)?;
+        match rest {
+            Some(rest) if rest == set => {}
+            Some(rest) => store.cold.insert(at.get(), Held { set: rest, is_volatile }),
+            None => {
+                store.cold.remove(at.get());
+                self.sums.records -= 1;
+                let len = self.fetch.forget(at);
+                if let Some(index) = store.segments.of(at.get()) {
+                    let bytes = store.segments.all[index].drop_record(len);
+                    self.sums.live_bytes -= bytes;
+                    self.space.look();
+                }
+                self.forget_marks(at);
+            }
+        }
+        if !is_volatile {
+            self.note_release(at, holder);
+        }
+        if self.store.cold.get(at.get()).is_none() {
+            self.forget_straggler(at);
+        }
+        Ok(())
+    }
+}
+
+/// Submits with a name of its own.
+fn submit<D: Disk>(disk: &mut D, next_token: &mut u64, op: crate::disk::Op) -> crate::disk::Token {
+    let token = crate::disk::Token(*next_token);
+    *next_token += 1;
+    disk.submit(token, op);
+    token
+}
+
+impl<D: Disk> Log for FileLog<D> {
+    fn append(
+        &mut self,
+        head: &[u8],
+        parts: &[&[u8]],
+        holders: &[Holder],
+        keep: Keep,
+    ) -> Result<Offset, AppendError> {
+        assert!(head.len() <= HEAD_MAX, "a head of {} bytes", head.len());
+        let len = head.len() as u64 + parts.iter().map(|part| part.len() as u64).sum::<u64>();
+        if len > RECORD_MAX {
+            return Err(AppendError::TooLarge { len, max: RECORD_MAX });
+        }
+        let is_volatile = keep == Keep::Volatile;
+        self.writer.admits(is_volatile)?;
+        if holders.is_empty() {
+            return self.hot.append_tagged(&[], &[], 0, 0);
+        }
+        let flags = if is_volatile {
+            let spill = self.sums.volatile + len > self.options.spill_bytes;
+            Tag::VOLATILE | if spill { Tag::SPILL } else { 0 }
+        } else {
+            let waiting = self.sums.unwritten;
+            if waiting > 0 && waiting + len > self.options.unwritten_bytes_max {
+                return Err(AppendError::Full);
+            }
+            0
+        };
+        let set = self.store.sets.get(holders);
+        let tag = Tag::new(head.len(), flags);
+        let at = self.hot.append_tagged(head, parts, set.get(), tag.0)?;
+        self.sums.records += 1;
+        self.sums.live_bytes += len;
+        if is_volatile {
+            self.sums.volatile += len;
+        } else {
+            self.sums.unwritten += len;
+        }
+        Ok(at)
+    }
+
+    fn persist(&mut self, at: Offset) -> Result<Offset, HoldError> {
+        self.make_durable(at)
+    }
+
+    fn readable(&self) -> Offset {
+        self.hot.end()
+    }
+
+    fn durable(&self) -> Offset {
+        self.writer.durable()
+    }
+
+    fn end(&self) -> Offset {
+        self.hot.end()
+    }
+
+    fn read(&self, at: Offset) -> Result<Record, ReadError> {
+        match self.hot.read(at) {
+            Err(ReadError::Released { at }) if self.store.cold.get(at.get()).is_some() => {
+                match self.fetch.warm(at) {
+                    Warm::Here(bytes) => Ok(Record { bytes }),
+                    Warm::Damaged => Err(ReadError::Damaged { at }),
+                    Warm::No => Err(ReadError::Cold { at }),
+                }
+            }
+            result => result,
+        }
+    }
+
+    fn fetch(&mut self, soon: &[Offset]) {
+        for &at in soon {
+            if self.store.cold.get(at.get()).is_some() {
+                self.fetch.want(at);
+            }
+        }
+        self.pump_reads();
+    }
+
+    fn release(&mut self, at: Offset, holder: Holder) -> Result<(), HoldError> {
+        let place = match self.hot.place(at) {
+            Ok(place) => place,
+            Err(HoldError::Released { .. }) => return self.release_cold(at, holder),
+            Err(error) => return Err(error),
+        };
+        let facts = self.hot.facts(place);
+        let (tag, released) = (Tag(facts.tag), HoldError::Released { at });
+        let set = SetId::new(facts.held).ok_or(released)?;
+        let rest = self.store.sets.without(set, holder).map_err(|()| released)?;
+        if tag.is(Tag::WRITTEN) && !tag.is(Tag::VOLATILE) {
+            self.note_release(at, holder);
+        }
+        match rest {
+            Some(rest) => self.hot.set_held(place, rest.get()),
+            None => {
+                self.hot.drop_record(place);
+                self.drop_hot(at, tag, facts.len);
+            }
+        }
+        Ok(())
+    }
+
+    fn mark(&mut self, at: Offset, holder: Holder, mark: u8) -> Result<(), HoldError> {
+        let is_noted = match self.hot.place(at) {
+            Ok(place) => {
+                let tag = Tag(self.hot.facts(place).tag);
+                tag.is(Tag::WRITTEN) && !tag.is(Tag::VOLATILE)
+            }
+            Err(HoldError::Released { .. }) => {
+                let held = self.store.cold.get(at.get());
+                !held.ok_or(HoldError::Released { at })?.is_volatile
+            }
+            Err(error) => return Err(error),
+        };
+        let marks = self.store.marks.entry(at.get()).or_default();
+        match marks.iter_mut().find(|(name, _)| *name == holder) {
+            Some((_, was)) => *was = mark,
+            None => marks.push((holder, mark)),
+        }
+        if is_noted {
+            self.note_mark(at, holder, mark);
+        }
+        Ok(())
+    }
+
+    fn recover(&mut self, each: &mut dyn FnMut(Recovered<'_>)) {
+        match recover::tell(&mut self.disk, &mut self.store, each) {
+            Ok(live_bytes) => self.sums.live_bytes = live_bytes,
+            Err(error) => self.writer.fail(error.to_string()),
+        }
+    }
+
+    fn collect(&mut self) -> Result<(), SyncError> {
+        self.take_completions()
+    }
+
+    fn sync(&mut self) -> Result<(), SyncError> {
+        self.take_completions()?;
+        self.hand_over();
+        Ok(())
+    }
+
+    fn usage(&self) -> Usage {
+        let hot = self.hot.usage();
+        let store = self.store.segments.held_bytes()
+            + self.store.sets.held_bytes()
+            + self.store.cold.held_bytes()
+            + self.store.marks.allocation_size();
+        let held = store + self.fetch.held_bytes() + self.writer.held_bytes();
+        Usage {
+            live_bytes: self.sums.live_bytes,
+            held_bytes: hot.held_bytes + held as u64,
+            records: self.sums.records,
+            blocks: hot.blocks,
+            unwritten_bytes: self.sums.unwritten + self.writer.flying_bytes(),
+            disk_bytes: self.store.segments.disk_bytes() + self.space.disk_bytes(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,207 @@
+//! Who holds the records that are on disk and no longer in memory.
+//!
+//! Offsets are in chunks of [`CHUNK`]; a chunk is a sorted row of runs of neighbours that the same
+//! set holds. So an untouched backlog costs next to nothing a record, and one full of holes 8 bytes.
+
+use std::collections::BTreeMap;
+
+use super::sets::SetId;
+
+/// Offsets in a chunk.
+const CHUNK: u64 = 4096;
+
+/// Marks the set of a record that does not survive the process.
+const VOLATILE: u32 = 1 << 31;
+
+/// Who holds a cold record, and whether it is to survive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Held {
+    pub(super) set: SetId,
+    pub(super) is_volatile: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    start: u16,
+    len: u16,
+    held: u32,
+}
+
+/// The holders of cold records, by offset.
+#[derive(Debug, Default)]
+pub(super) struct Cold {
+    chunks: BTreeMap<u64, Vec<Run>>,
+    /// Runs that the chunks have room for.
+    capacity: usize,
+}
+
+impl Held {
+    fn pack(self) -> u32 {
+        self.set.get() | if self.is_volatile { VOLATILE } else { 0 }
+    }
+
+    fn unpack(word: u32) -> Option<Self> {
+        let set = SetId::new(word & !VOLATILE)?;
+        Some(Self { set, is_volatile: word & VOLATILE > 0 })
+    }
+}
+
+impl Run {
+    fn end(self) -> u16 {
+        self.start + self.len
+    }
+}
+
+/// The run that has an offset of the chunk, or where it would be.
+fn find(runs: &[Run], at: u16) -> Result<usize, usize> {
+    let after = runs.partition_point(|run| run.start <= at);
+    match after.checked_sub(1) {
+        Some(index) if at < runs[index].end() => Ok(index),
+        _ => Err(after),
+    }
+}
+
+impl Cold {
+    pub(super) fn get(&self, at: u64) -> Option<Held> {
+        let runs = self.chunks.get(&(at / CHUNK))?;
+        let index = find(runs, (at % CHUNK) as u16).ok()?;
+        Held::unpack(runs[index].held)
+    }
+
+    /// Adds a record, or changes who holds it.
+    pub(super) fn insert(&mut self, at: u64, held: Held) {
+        let runs = self.chunks.entry(at / CHUNK).or_default();
+        self.capacity -= runs.capacity();
+        let (at, held) = ((at % CHUNK) as u16, held.pack());
+        match runs.last_mut() {
+            Some(last) if last.end() == at && last.held == held => last.len += 1,
+            Some(last) if last.end() > at => {
+                let index = match find(runs, at) {
+                    Ok(index) if runs[index].held == held => None,
+                    Ok(index) => Some(cut(runs, index, at)),
+                    Err(index) => Some(index),
+                };
+                if let Some(index) = index {
+                    runs.insert(index, Run { start: at, len: 1, held });
+                    join(runs, index);
+                }
+            }
+            _ => runs.push(Run { start: at, len: 1, held }),
+        }
+        self.capacity += runs.capacity();
+    }
+
+    /// Takes a record out.
+    pub(super) fn remove(&mut self, at: u64) -> Option<Held> {
+        let chunk = at / CHUNK;
+        let runs = self.chunks.get_mut(&chunk)?;
+        let at = (at % CHUNK) as u16;
+        let index = find(runs, at).ok()?;
+        let held = Held::unpack(runs[index].held);
+        self.capacity -= runs.capacity();
+        cut(runs, index, at);
+        if runs.is_empty() {
+            self.chunks.remove(&chunk);
+        } else {
+            if runs.len() < runs.capacity() / 4 {
+                runs.shrink_to(2 * runs.len());
+            }
+            self.capacity += runs.capacity();
+        }
+        held
+    }
+
+    /// Bytes of memory.
+    pub(super) fn held_bytes(&self) -> usize {
+        // A node of the tree is for eleven chunks and half full at worst.
+        self.chunks.len() * 2 * (size_of::<u64>() + size_of::<Vec<Run>>())
+            + self.capacity * size_of::<Run>()
+    }
+}
+
+/// Takes one offset out of a run, and tells where a run of it alone would be.
+fn cut(runs: &mut Vec<Run>, index: usize, at: u16) -> usize {
+    let run = runs[index];
+    let (before, after) = (at - run.start, run.end() - at - 1);
+    match (before, after) {
+        (0, 0) => {
+            runs.remove(index);
+            index
+        }
+        (0, _) => {
+            runs[index] = Run { start: at + 1, len: after, held: run.held };
+            index
+        }
+        (_, 0) => {
+            runs[index].len = before;
+            index + 1
+        }
+        _ => {
+            runs[index].len = before;
+            runs.insert(index + 1, Run { start: at + 1, len: after, held: run.held });
+            index + 1
+        }
+    }
+}
+
+/// Joins a run with its neighbours.
+fn join(runs: &mut Vec<Run>, index: usize) {
+    if let Some(&next) = runs.get(index + 1)
+        && runs[index].end() == next.start
+        && runs[index].held == next.held
+    {
+        runs[index].len += next.len;
+        runs.remove(index + 1);
+    }
+    if let Some(before) = index.checked_sub(1)
+        && runs[before].end() == runs[index].start
+        && runs[before].held == runs[index].held
+    {
+        runs[before].len += runs[index].len;
+        runs.remove(index);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn agrees_with_a_map() {
+        let mut state = 7_u64;
+        let mut rng = move |bound: u64| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 33) % bound
+        };
+        for span in [10, 300, 20_000] {
+            let (mut cold, mut map) = (Cold::default(), BTreeMap::new());
+            for _ in 0..30_000 {
+                let at = 4000 + rng(span);
+                let set = SetId::new(1 + rng(3) as u32).unwrap();
+                let held = Held { set, is_volatile: rng(5) == 0 };
+                match rng(3) {
+                    0 => assert_eq!(cold.remove(at), map.remove(&at)),
+                    _ => {
+                        cold.insert(at, held);
+                        map.insert(at, held);
+                    }
+                }
+                let other = 4000 + rng(span);
+                assert_eq!(cold.get(other), map.get(&other).copied());
+            }
+            for at in 4000..4000 + span {
+                assert_eq!(cold.get(at), map.get(&at).copied());
+                cold.remove(at);
+            }
+            assert_eq!(cold.held_bytes(), 0);
+        }
+    }
+
+    #[test]
+    fn an_untouched_backlog_costs_nearly_nothing() {
+        let mut cold = Cold::default();
+        let held = Held { set: SetId::new(5).unwrap(), is_volatile: false };
+        (0..1_000_000).for_each(|at| cold.insert(at, held));
+        assert!(cold.held_bytes() < 30_000, "{}", cold.held_bytes());
+    }
+}

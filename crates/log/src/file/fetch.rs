@@ -1,0 +1,410 @@
+//! Reading cold records: from an offset to its place, and from there to its bytes.
+//!
+//! Nothing is kept in memory of where a cold record is but the *stretch* of the file, of a quarter of
+//! a megabyte or one batch. So a read takes two steps: the indexes of the stretch, which are kept for
+//! a while, then the bodies, neighbours together. Where a stretch is read whole anyway, its bodies
+//! are taken from it at once.
+//!
+//! What was read stays until it is released, or until there is too much of it.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use bytes::Bytes;
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+
+use super::Store;
+use super::segments::Stretch;
+use super::walk::{Step, Walk};
+use crate::Offset;
+use crate::disk::{DiskError, FileName, Op, Token};
+
+/// The longest read, unless one record is longer.
+const READ_MAX: u64 = 1 << 20;
+
+/// The first read of a stretch that is longer than [`READ_MAX`]: one batch, of which only the index is
+/// wanted.
+const READ_INDEX: u64 = 64 << 10;
+
+/// Bytes between two records that are read in vain rather than reading twice.
+const GAP_MAX: u64 = 16 << 10;
+
+/// Reads under way at a time.
+const JOBS_MAX: usize = 8;
+
+/// Records in the indexes that are kept.
+const LOADED_MAX: usize = 64 << 10;
+
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    at: u64,
+    position: u64,
+    len: u32,
+    crc: u32,
+}
+
+/// The index of a stretch.
+#[derive(Debug)]
+struct Loaded {
+    stretch: Stretch,
+    /// Ascending by offset.
+    places: Vec<Place>,
+}
+
+#[derive(Debug)]
+enum Job {
+    Load { stretch: Stretch, walk: Walk, position: u64, places: Vec<Place> },
+    Bodies { file: FileName, position: u64, places: Vec<Place> },
+}
+
+impl Job {
+    fn file(&self) -> FileName {
+        match self {
+            Self::Load { stretch, .. } => stretch.file,
+            Self::Bodies { file, .. } => *file,
+        }
+    }
+}
+
+/// A piece of memory with records that were read.
+#[derive(Debug)]
+struct Block {
+    bytes: u64,
+    offsets: Vec<u64>,
+    /// Records that are still wanted.
+    left: usize,
+}
+
+/// What is known of a cold record.
+#[derive(Debug)]
+pub(super) enum Warm {
+    Here(Bytes),
+    Damaged,
+    No,
+}
+
+/// Reads, and what they brought.
+#[derive(Debug)]
+pub(super) struct Fetch {
+    wanted: BTreeSet<u64>,
+    jobs: HashMap<Token, Job, FixedState>,
+    /// Records that jobs read, so that they are not read twice.
+    under_way: BTreeSet<u64>,
+    /// The least recently used first.
+    loaded: VecDeque<Loaded>,
+    records: HashMap<u64, (u64, Bytes), FixedState>,
+    /// By number, from `first_block` on.
+    blocks: VecDeque<Block>,
+    first_block: u64,
+    block_bytes: u64,
+    bytes_max: u64,
+    damaged: BTreeSet<u64>,
+}
+
+impl Fetch {
+    pub(super) fn new(bytes_max: u64) -> Self {
+        Self {
+            wanted: BTreeSet::new(),
+            jobs: HashMap::default(),
+            under_way: BTreeSet::new(),
+            loaded: VecDeque::new(),
+            records: HashMap::default(),
+            blocks: VecDeque::new(),
+            first_block: 0,
+            block_bytes: 0,
+            bytes_max,
+            damaged: BTreeSet::new(),
+        }
+    }
+
+    pub(super) fn warm(&self, at: Offset) -> Warm {
+        match self.records.get(&at.get()) {
+            Some((_, bytes)) => Warm::Here(bytes.clone()),
+            None if self.damaged.contains(&at.get()) => Warm::Damaged,
+            None => Warm::No,
+        }
+    }
+
+    /// A cold record is going to be read.
+    pub(super) fn want(&mut self, at: Offset) {
+        let at = at.get();
+        let is_known = self.records.contains_key(&at)
+            || self.under_way.contains(&at)
+            || self.damaged.contains(&at);
+        if !is_known {
+            self.wanted.insert(at);
+        }
+    }
+
+    /// A cold record was released. Tells its length, if it is known.
+    pub(super) fn forget(&mut self, at: Offset) -> Option<u32> {
+        let at = at.get();
+        self.wanted.remove(&at);
+        self.damaged.remove(&at);
+        if let Some((block, bytes)) = self.records.remove(&at) {
+            self.leave(block);
+            return Some(bytes.len() as u32);
+        }
+        self.loaded.iter().find_map(|loaded| loaded.find(at)).map(|place| place.len)
+    }
+
+    fn leave(&mut self, block: u64) {
+        let Some(block) = self.blocks.get_mut((block - self.first_block) as usize) else { return };
+        block.left -= 1;
+        if block.left == 0 {
+            self.block_bytes -= block.bytes;
+            *block = Block { bytes: 0, offsets: Vec::new(), left: 0 };
+        }
+        while self.blocks.front().is_some_and(|front| front.left == 0) {
+            self.blocks.pop_front();
+            self.first_block += 1;
+        }
+        if self.records.is_empty() {
+            self.records = HashMap::default();
+            self.blocks = VecDeque::new();
+        }
+    }
+
+    /// Whether a read of this file is under way.
+    pub(super) fn reads(&self, file: FileName) -> bool {
+        self.jobs.values().any(|job| job.file() == file)
+    }
+
+    /// A file was rewritten: the places in it do not matter any more.
+    pub(super) fn file_gone(&mut self, file: FileName) {
+        self.loaded.retain(|loaded| loaded.stretch.file != file);
+    }
+
+    /// Starts reads of what is wanted.
+    pub(super) fn pump(&mut self, store: &Store, submit: &mut dyn FnMut(Op) -> Token) {
+        if self.wanted.is_empty() || self.jobs.len() >= JOBS_MAX {
+            return;
+        }
+        let mut bodies: Vec<(FileName, Place)> = Vec::new();
+        let mut loads: Vec<Stretch> = Vec::new();
+        for at in std::mem::take(&mut self.wanted) {
+            let Some(stretch) =
+                store.segments.stretch_of(at).filter(|_| store.cold.get(at).is_some())
+            else {
+                continue; // released meanwhile
+            };
+            let loaded = self.loaded.iter().position(|it| it.stretch == stretch);
+            if let Some(loaded) = loaded {
+                match self.loaded[loaded].find(at) {
+                    Some(place) => bodies.push((stretch.file, place)),
+                    None => drop(self.damaged.insert(at)),
+                }
+                continue;
+            }
+            self.wanted.insert(at);
+            let is_loading =
+                |job: &Job| matches!(job, Job::Load { stretch: it, .. } if *it == stretch);
+            if !loads.contains(&stretch) && !self.jobs.values().any(is_loading) {
+                loads.push(stretch);
+            }
+        }
+        bodies.sort_unstable_by_key(|(file, place)| (*file, place.position));
+        let mut rest = &bodies[..];
+        while let Some((file, first)) = rest.first() {
+            let count = together(rest);
+            let (job, after) = rest.split_at(count);
+            rest = after;
+            if self.jobs.len() >= JOBS_MAX {
+                self.wanted.extend(job.iter().map(|(_, place)| place.at));
+                continue;
+            }
+            let places: Vec<_> = job.iter().map(|(_, place)| *place).collect();
+            let end = places.iter().map(Place::end).max().unwrap_or_default();
+            let (file, position) = (*file, first.position);
+            let token = submit(Op::Read { file, position, len: (end - position) as usize });
+            self.under_way.extend(places.iter().map(|place| place.at));
+            self.jobs.insert(token, Job::Bodies { file, position, places });
+        }
+        for stretch in loads {
+            if self.jobs.len() >= JOBS_MAX {
+                break;
+            }
+            let len = stretch.end - stretch.position;
+            let len = if len <= READ_MAX { len } else { READ_INDEX };
+            let Stretch { file, position, end, mark } = stretch;
+            let token = submit(Op::Read { file, position, len: len as usize });
+            let walk = Walk::new(position, end, mark);
+            self.jobs.insert(token, Job::Load { stretch, walk, position, places: Vec::new() });
+        }
+    }
+
+    /// A read has completed. Gives what is to be read next, if it was not enough.
+    pub(super) fn input(
+        &mut self,
+        token: Token,
+        result: Result<Bytes, DiskError>,
+        store: &Store,
+        submit: &mut dyn FnMut(Op) -> Token,
+    ) {
+        let Some(job) = self.jobs.remove(&token) else { return };
+        match job {
+            Job::Bodies { position, places, .. } => {
+                for place in &places {
+                    self.under_way.remove(&place.at);
+                }
+                let Ok(bytes) = result else {
+                    self.damaged.extend(places.iter().map(|place| place.at));
+                    return;
+                };
+                self.take(&bytes, position, &places, store);
+            }
+            Job::Load { stretch, mut walk, position, mut places } => {
+                let Ok(bytes) = result else { return self.lose(stretch, store) };
+                let from = places.len();
+                loop {
+                    let skip = (walk.position() - position) as usize;
+                    match walk.step(bytes.get(skip..).unwrap_or_default()) {
+                        Step::Need(len) => {
+                            self.take_wanted(&bytes, position, &places[from..], store);
+                            let (file, position) = (stretch.file, walk.position());
+                            let token = submit(Op::Read { file, position, len });
+                            let job = Job::Load { stretch, walk, position, places };
+                            self.jobs.insert(token, job);
+                            return;
+                        }
+                        Step::Batch(batch) => {
+                            let taken = batch.records(&mut |record, position| {
+                                let (at, len, crc) = (record.at, record.len, record.crc);
+                                places.push(Place { at, position, len, crc });
+                            });
+                            if taken.is_err() {
+                                return self.lose(stretch, store);
+                            }
+                        }
+                        Step::End => break,
+                        Step::Bad => return self.lose(stretch, store),
+                    }
+                }
+                self.take_wanted(&bytes, position, &places[from..], store);
+                places.sort_unstable_by_key(|place| place.at);
+                self.keep(Loaded { stretch, places });
+            }
+        }
+    }
+
+    fn keep(&mut self, loaded: Loaded) {
+        let is_newer = |it: &Loaded| {
+            it.stretch.file != loaded.stretch.file || it.stretch.position != loaded.stretch.position
+        };
+        self.loaded.retain(is_newer);
+        self.loaded.push_back(loaded);
+        let mut count: usize = self.loaded.iter().map(|it| it.places.len()).sum();
+        while count > LOADED_MAX && self.loaded.len() > 1 {
+            count -= self.loaded.pop_front().map_or(0, |it| it.places.len());
+        }
+    }
+
+    /// The indexes of a stretch cannot be read.
+    fn lose(&mut self, stretch: Stretch, store: &Store) {
+        let is_in = |at: &u64| store.segments.stretch_of(*at) == Some(stretch);
+        let lost: Vec<_> = self.wanted.iter().copied().filter(is_in).collect();
+        for at in lost {
+            self.wanted.remove(&at);
+            self.damaged.insert(at);
+        }
+    }
+
+    /// Takes what is wanted out of bytes that were read for their index.
+    fn take_wanted(&mut self, bytes: &Bytes, position: u64, places: &[Place], store: &Store) {
+        let end = position + bytes.len() as u64;
+        let is_here = |place: &&Place| self.wanted.contains(&place.at) && place.end() <= end;
+        let here: Vec<_> = places.iter().filter(is_here).copied().collect();
+        for place in &here {
+            self.wanted.remove(&place.at);
+        }
+        self.take(bytes, position, &here, store);
+    }
+
+    /// Keeps records that were read.
+    fn take(&mut self, bytes: &Bytes, position: u64, places: &[Place], store: &Store) {
+        let number = self.first_block + self.blocks.len() as u64;
+        let mut offsets = Vec::new();
+        for place in places.iter().filter(|place| store.cold.get(place.at).is_some()) {
+            let start = (place.position - position) as usize;
+            let record = match bytes.get(start..start + place.len as usize) {
+                Some(range) if crc32c::crc32c(range) == place.crc => bytes.slice_ref(range),
+                _ => {
+                    self.damaged.insert(place.at);
+                    continue;
+                }
+            };
+            if let Some((before, _)) = self.records.insert(place.at, (number, record)) {
+                self.leave(before);
+            }
+            offsets.push(place.at);
+        }
+        if offsets.is_empty() {
+            return;
+        }
+        let (bytes, left) = (bytes.len() as u64, offsets.len());
+        self.blocks.push_back(Block { bytes, offsets, left });
+        self.block_bytes += bytes;
+    }
+
+    /// Drops the oldest of what was read before `keep`, a number of blocks from the newest on, if
+    /// there is too much of it.
+    pub(super) fn trim(&mut self, first_kept: u64) {
+        while self.block_bytes > self.bytes_max && self.first_block < first_kept {
+            let Some(block) = self.blocks.pop_front() else { return };
+            let number = self.first_block;
+            self.first_block += 1;
+            self.block_bytes -= block.bytes;
+            for at in block.offsets {
+                if self.records.get(&at).is_some_and(|(it, _)| *it == number) {
+                    self.records.remove(&at);
+                }
+            }
+        }
+    }
+
+    /// The number that the next piece of memory gets.
+    pub(super) fn next_block(&self) -> u64 {
+        self.first_block + self.blocks.len() as u64
+    }
+
+    /// Bytes of memory.
+    pub(super) fn held_bytes(&self) -> usize {
+        let places: usize = self.loaded.iter().map(|it| it.places.capacity()).sum();
+        places * size_of::<Place>()
+            + self.block_bytes as usize
+            + self.records.allocation_size()
+            + (self.wanted.len() + self.under_way.len() + self.damaged.len()) * 2 * size_of::<u64>()
+            + self.jobs.allocation_size()
+    }
+}
+
+impl Place {
+    fn end(&self) -> u64 {
+        self.position + u64::from(self.len)
+    }
+}
+
+impl Loaded {
+    fn find(&self, at: u64) -> Option<Place> {
+        let index = self.places.binary_search_by_key(&at, |place| place.at).ok()?;
+        Some(self.places[index])
+    }
+}
+
+/// How many of the first places are read in one go.
+fn together(places: &[(FileName, Place)]) -> usize {
+    let Some((file, first)) = places.first() else { return 0 };
+    let mut end = first.end();
+    let mut count = 1;
+    for (other, place) in &places[1..] {
+        let is_near = other == file
+            && place.position <= end.saturating_add(GAP_MAX)
+            && place.end() - first.position <= READ_MAX;
+        if !is_near {
+            break;
+        }
+        end = end.max(place.end());
+        count += 1;
+    }
+    count
+}

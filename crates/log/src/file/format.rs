@@ -1,0 +1,495 @@
+//! The bytes of a segment file. `docs/formats/segment.md` explains them; numbers are little-endian.
+//!
+//! ```text
+//! file header  128    first, then batches one after another
+//!    0   8  "LVRTSEG\n"
+//!    8   4  format
+//!   12   4  0
+//!   16  32  the program that wrote it, padded with 0
+//!   48   8  segment
+//!   56   8  the last segment it stands for
+//!   64   8  generation
+//!   72   8  first offset
+//!   80   8  as of this batch: earlier notes on its records are already in it
+//!   88   8  the mark that its batches begin with
+//!   96  28  0
+//!  124   4  crc32c of the bytes before
+//! batch header  88
+//!    0   8  mark
+//!    8   4  kind: 1 records and notes, 2 sealed
+//!   12   4  0
+//!   16   8  bytes of the index
+//!   24   8  bytes of the bodies
+//!   32   8  number of the batch
+//!   40   8  first batch that was not known to be synced
+//!   48   8  first offset: where deltas start
+//!   56   8  the offset after the batch
+//!   64   4  records
+//!   68   4  notes
+//!   72   4  crc32c of the index
+//!   76   8  0
+//!   84   4  crc32c of the header before
+//! index: records, then notes
+//!   record  varint zigzag(offset - offset before) | varint length | u32 crc32c | u8 flags |
+//!           u8 bytes of head | head | varint holders | each: varint name [u8 mark]
+//!   note    varint zigzag(offset - offset before) * 4 + kind |
+//!           release: varint name | mark: varint name, u8 | persist: varint holders, each: varint
+//! bodies: the records' bytes
+//! ```
+//!
+//! Bytes from disk never panic: this module neither indexes nor computes unchecked.
+
+#![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::arithmetic_side_effects)]
+
+use crate::{HEAD_MAX, Holder};
+
+pub(super) const FORMAT: u32 = 1;
+pub(super) const FILE_HEADER: usize = 128;
+pub(super) const BATCH_HEADER: usize = 88;
+const MAGIC: &[u8; 8] = b"LVRTSEG\n";
+
+const KIND_DATA: u32 = 1;
+const KIND_SEALED: u32 = 2;
+
+/// The record is lost with the process unless a note says otherwise.
+const FLAG_VOLATILE: u8 = 1;
+/// Each holder is followed by its mark.
+const FLAG_MARKS: u8 = 2;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct FileHeader {
+    pub(super) writer: String,
+    pub(super) segment: u64,
+    pub(super) through: u64,
+    pub(super) generation: u64,
+    pub(super) first: u64,
+    pub(super) as_of: u64,
+    pub(super) mark: u64,
+}
+
+/// Why the beginning of a file is not the header of a segment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum HeaderError {
+    /// Too short, other magic or checksum.
+    Damaged,
+    /// Of a later version.
+    Newer { format: u32, writer: String },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct BatchHeader {
+    pub(super) is_sealed: bool,
+    pub(super) index_len: u64,
+    pub(super) bodies_len: u64,
+    pub(super) sequence: u64,
+    pub(super) synced: u64,
+    pub(super) first: u64,
+    pub(super) end: u64,
+    pub(super) records: u32,
+    pub(super) notes: u32,
+    pub(super) index_crc: u32,
+}
+
+/// The bytes do not follow the format, although their checksum is right or was not looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Malformed;
+
+fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+    bytes.get(at..)?.first_chunk().copied()
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    array(bytes, at).map(u32::from_le_bytes)
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    array(bytes, at).map(u64::from_le_bytes)
+}
+
+impl FileHeader {
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        let start = out.len();
+        out.extend_from_slice(MAGIC);
+        out.extend_from_slice(&FORMAT.to_le_bytes());
+        out.extend_from_slice(&[0; 4]);
+        let mut writer = [0; 32];
+        for (to, from) in writer.iter_mut().zip(self.writer.bytes()) {
+            *to = from;
+        }
+        out.extend_from_slice(&writer);
+        let numbers =
+            [self.segment, self.through, self.generation, self.first, self.as_of, self.mark];
+        for number in numbers {
+            out.extend_from_slice(&number.to_le_bytes());
+        }
+        out.extend_from_slice(&[0; 28]);
+        let crc = crc32c::crc32c(out.get(start..).unwrap_or_default());
+        out.extend_from_slice(&crc.to_le_bytes());
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, HeaderError> {
+        let bytes: &[u8; FILE_HEADER] = bytes.first_chunk().ok_or(HeaderError::Damaged)?;
+        let (covered, crc) = bytes.split_at(124);
+        let is_whole =
+            covered.starts_with(MAGIC) && u32_at(crc, 0) == Some(crc32c::crc32c(covered));
+        if !is_whole {
+            return Err(HeaderError::Damaged);
+        }
+        let writer = covered.get(16..48).unwrap_or_default();
+        let writer = writer.split(|&byte| byte == 0).next().unwrap_or_default();
+        let writer = String::from_utf8_lossy(writer).into_owned();
+        let format = u32_at(covered, 8).ok_or(HeaderError::Damaged)?;
+        if format != FORMAT {
+            return Err(HeaderError::Newer { format, writer });
+        }
+        let number = |at| u64_at(covered, at).ok_or(HeaderError::Damaged);
+        Ok(Self {
+            writer,
+            segment: number(48)?,
+            through: number(56)?,
+            generation: number(64)?,
+            first: number(72)?,
+            as_of: number(80)?,
+            mark: number(88)?,
+        })
+    }
+}
+
+impl BatchHeader {
+    pub(super) fn encode(&self, mark: u64) -> [u8; BATCH_HEADER] {
+        let kind = if self.is_sealed { KIND_SEALED } else { KIND_DATA };
+        let mut out = Vec::with_capacity(BATCH_HEADER);
+        out.extend_from_slice(&mark.to_le_bytes());
+        out.extend_from_slice(&kind.to_le_bytes());
+        out.extend_from_slice(&[0; 4]);
+        let numbers =
+            [self.index_len, self.bodies_len, self.sequence, self.synced, self.first, self.end];
+        for number in numbers {
+            out.extend_from_slice(&number.to_le_bytes());
+        }
+        for number in [self.records, self.notes, self.index_crc] {
+            out.extend_from_slice(&number.to_le_bytes());
+        }
+        out.extend_from_slice(&[0; 8]);
+        let crc = crc32c::crc32c(&out);
+        out.extend_from_slice(&crc.to_le_bytes());
+        out.first_chunk().copied().unwrap_or([0; BATCH_HEADER])
+    }
+
+    /// The header at the beginning of `bytes`, if it is whole.
+    pub(super) fn decode(bytes: &[u8], mark: u64) -> Result<Self, Malformed> {
+        let bytes: &[u8; BATCH_HEADER] = bytes.first_chunk().ok_or(Malformed)?;
+        let (covered, crc) = bytes.split_at(84);
+        let number = |at| u64_at(covered, at).ok_or(Malformed);
+        let small = |at| u32_at(covered, at).ok_or(Malformed);
+        if number(0)? != mark || u32_at(crc, 0) != Some(crc32c::crc32c(covered)) {
+            return Err(Malformed);
+        }
+        let is_sealed = match small(8)? {
+            KIND_DATA => false,
+            KIND_SEALED => true,
+            _ => return Err(Malformed),
+        };
+        Ok(Self {
+            is_sealed,
+            index_len: number(16)?,
+            bodies_len: number(24)?,
+            sequence: number(32)?,
+            synced: number(40)?,
+            first: number(48)?,
+            end: number(56)?,
+            records: small(64)?,
+            notes: small(68)?,
+            index_crc: small(72)?,
+        })
+    }
+
+    /// Bytes of the whole batch, `None` if no file can be so long.
+    pub(super) fn len(&self) -> Option<u64> {
+        (BATCH_HEADER as u64).checked_add(self.index_len)?.checked_add(self.bodies_len)
+    }
+}
+
+/// A record as the index of its batch has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RecordEntry<'a> {
+    pub(super) at: u64,
+    pub(super) len: u32,
+    pub(super) crc: u32,
+    pub(super) is_volatile: bool,
+    pub(super) has_marks: bool,
+    pub(super) head: &'a [u8],
+    holder_count: u64,
+    holders: &'a [u8],
+}
+
+impl<'a> RecordEntry<'a> {
+    pub(super) fn holders(&self) -> Holders<'a> {
+        Holders { bytes: self.holders, left: self.holder_count, has_marks: self.has_marks }
+    }
+}
+
+/// Holders with their marks, 0 for none. They were found to be whole before.
+#[derive(Clone, Debug)]
+pub(super) struct Holders<'a> {
+    bytes: &'a [u8],
+    left: u64,
+    has_marks: bool,
+}
+
+impl Iterator for Holders<'_> {
+    type Item = (Holder, u8);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.left = self.left.checked_sub(1)?;
+        let name = take_varint(&mut self.bytes)?;
+        let mark = if self.has_marks { take_u8(&mut self.bytes)? } else { 0 };
+        Some((Holder::new(name), mark))
+    }
+}
+
+/// A note as the index of its batch has it.
+#[derive(Clone, Debug)]
+pub(super) enum NoteEntry<'a> {
+    Release {
+        at: u64,
+        holder: Holder,
+    },
+    Mark {
+        at: u64,
+        holder: Holder,
+        mark: u8,
+    },
+    /// The record survives after all, with these holders.
+    Persist {
+        at: u64,
+        holders: Holders<'a>,
+    },
+}
+
+impl NoteEntry<'_> {
+    pub(super) fn at(&self) -> u64 {
+        match *self {
+            Self::Release { at, .. } | Self::Mark { at, .. } | Self::Persist { at, .. } => at,
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Entry<'a> {
+    Record(RecordEntry<'a>),
+    Note(NoteEntry<'a>),
+}
+
+/// Reads the index of a batch from front to back.
+#[derive(Clone, Debug)]
+pub(super) struct IndexReader<'a> {
+    rest: &'a [u8],
+    before: u64,
+    records: u32,
+    notes: u32,
+}
+
+impl<'a> IndexReader<'a> {
+    /// `index` has been found to have its checksum.
+    pub(super) fn new(header: &BatchHeader, index: &'a [u8]) -> Self {
+        let (records, notes) = (header.records, header.notes);
+        Self { rest: index, before: header.first, records, notes }
+    }
+
+    pub(super) fn next(&mut self) -> Result<Option<Entry<'a>>, Malformed> {
+        if let Some(left) = self.records.checked_sub(1) {
+            self.records = left;
+            return self.record().map(Entry::Record).map(Some).ok_or(Malformed);
+        }
+        if let Some(left) = self.notes.checked_sub(1) {
+            self.notes = left;
+            return self.note().map(Entry::Note).map(Some).ok_or(Malformed);
+        }
+        if self.rest.is_empty() { Ok(None) } else { Err(Malformed) }
+    }
+
+    fn step(&mut self, zigzag: u64) -> u64 {
+        self.before = self.before.wrapping_add(unzigzag(zigzag));
+        self.before
+    }
+
+    fn record(&mut self) -> Option<RecordEntry<'a>> {
+        let delta = take_varint(&mut self.rest)?;
+        let at = self.step(delta);
+        let len = u32::try_from(take_varint(&mut self.rest)?).ok()?;
+        let (crc, rest) = self.rest.split_first_chunk::<4>()?;
+        self.rest = rest;
+        let flags = take_u8(&mut self.rest)?;
+        let head_len = usize::from(take_u8(&mut self.rest)?);
+        if flags & !(FLAG_VOLATILE | FLAG_MARKS) != 0 || head_len > HEAD_MAX {
+            return None;
+        }
+        let (head, rest) = self.rest.split_at_checked(head_len)?;
+        self.rest = rest;
+        let has_marks = flags & FLAG_MARKS != 0;
+        let (holder_count, holders) = self.holders(has_marks)?;
+        Some(RecordEntry {
+            at,
+            len,
+            crc: u32::from_le_bytes(*crc),
+            is_volatile: flags & FLAG_VOLATILE != 0,
+            has_marks,
+            head,
+            holder_count,
+            holders,
+        })
+    }
+
+    fn holders(&mut self, has_marks: bool) -> Option<(u64, &'a [u8])> {
+        let count = take_varint(&mut self.rest)?;
+        let all = self.rest;
+        for _ in 0..count {
+            take_varint(&mut self.rest)?;
+            if has_marks {
+                take_u8(&mut self.rest)?;
+            }
+        }
+        let used = all.len().checked_sub(self.rest.len())?;
+        (count > 0).then_some((count, all.get(..used)?))
+    }
+
+    fn note(&mut self) -> Option<NoteEntry<'a>> {
+        let word = take_varint(&mut self.rest)?;
+        let at = self.step(word >> 2);
+        match word & 3 {
+            0 => Some(NoteEntry::Release { at, holder: self.holder()? }),
+            1 => {
+                let holder = self.holder()?;
+                Some(NoteEntry::Mark { at, holder, mark: take_u8(&mut self.rest)? })
+            }
+            2 => {
+                let (left, bytes) = self.holders(false)?;
+                Some(NoteEntry::Persist { at, holders: Holders { bytes, left, has_marks: false } })
+            }
+            _ => None,
+        }
+    }
+
+    fn holder(&mut self) -> Option<Holder> {
+        take_varint(&mut self.rest).map(Holder::new)
+    }
+}
+
+fn take_u8(bytes: &mut &[u8]) -> Option<u8> {
+    let (first, rest) = bytes.split_first()?;
+    *bytes = rest;
+    Some(*first)
+}
+
+fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
+    let mut value = 0_u64;
+    for shift in (0..64).step_by(7) {
+        let byte = take_u8(bytes)?;
+        let part = u64::from(byte & 0x7f);
+        if shift == 63 && part > 1 {
+            return None;
+        }
+        value |= part.checked_shl(shift)?;
+        if byte < 0x80 {
+            return Some(value);
+        }
+    }
+    None
+}
+
+fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+/// Small numbers for small steps either way. Two bits are left for the kind of a note, so a step is
+/// below 2^61; offsets are.
+fn zigzag(step: u64) -> u64 {
+    (step << 1) ^ (((step as i64) >> 63) as u64)
+}
+
+fn unzigzag(word: u64) -> u64 {
+    (word >> 1) ^ (word & 1).wrapping_neg()
+}
+
+/// Writes the index of a batch: all records, then all notes.
+#[derive(Debug)]
+pub(super) struct IndexWriter<'a> {
+    out: &'a mut Vec<u8>,
+    before: u64,
+    /// Records and notes so far.
+    pub(super) records: u32,
+    pub(super) notes: u32,
+}
+
+/// What is written of a record besides its holders.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RecordFacts<'a> {
+    pub(super) at: u64,
+    pub(super) len: u32,
+    pub(super) crc: u32,
+    pub(super) is_volatile: bool,
+    pub(super) has_marks: bool,
+    pub(super) head: &'a [u8],
+    pub(super) holders: usize,
+}
+
+impl<'a> IndexWriter<'a> {
+    /// Appends to `out`; `first` is the header's.
+    pub(super) fn new(out: &'a mut Vec<u8>, first: u64) -> Self {
+        Self { out, before: first, records: 0, notes: 0 }
+    }
+
+    fn step(&mut self, at: u64) -> u64 {
+        let step = at.wrapping_sub(self.before);
+        self.before = at;
+        zigzag(step)
+    }
+
+    /// To be followed by as many holders as announced.
+    pub(super) fn record(&mut self, facts: RecordFacts<'_>) {
+        let step = self.step(facts.at);
+        put_varint(self.out, step);
+        put_varint(self.out, u64::from(facts.len));
+        self.out.extend_from_slice(&facts.crc.to_le_bytes());
+        let volatile = if facts.is_volatile { FLAG_VOLATILE } else { 0 };
+        let marks = if facts.has_marks { FLAG_MARKS } else { 0 };
+        self.out.push(volatile | marks);
+        self.out.push(facts.head.len() as u8);
+        self.out.extend_from_slice(facts.head);
+        put_varint(self.out, facts.holders as u64);
+        self.records = self.records.saturating_add(1);
+    }
+
+    pub(super) fn holder(&mut self, holder: Holder, mark: Option<u8>) {
+        put_varint(self.out, holder.get());
+        self.out.extend(mark);
+    }
+
+    fn note(&mut self, at: u64, kind: u64) {
+        let step = self.step(at);
+        put_varint(self.out, step << 2 | kind);
+        self.notes = self.notes.saturating_add(1);
+    }
+
+    pub(super) fn release(&mut self, at: u64, holder: Holder) {
+        self.note(at, 0);
+        put_varint(self.out, holder.get());
+    }
+
+    pub(super) fn mark(&mut self, at: u64, holder: Holder, mark: u8) {
+        self.note(at, 1);
+        put_varint(self.out, holder.get());
+        self.out.push(mark);
+    }
+
+    /// To be followed by as many holders as announced.
+    pub(super) fn persist(&mut self, at: u64, holders: usize) {
+        self.note(at, 2);
+        put_varint(self.out, holders as u64);
+    }
+}

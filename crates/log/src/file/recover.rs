@@ -1,0 +1,633 @@
+//! Opening a log: from files to who holds what.
+//!
+//! Twice through the headers and indexes: once for what was released, once, in [`tell`], for the
+//! heads of what was not. So memory is what the log needs anyway, however long the backlog.
+//!
+//! What may be wrong with files, and what follows:
+//!
+//! 1. The last file ends in something that is no whole batch, and nothing says that it ever was one:
+//!    a write that a crash interrupted, of which nobody was told that it is safe. It is cut off.
+//! 2. The same, and a later batch says that what came before it was synced; or it is not in the last
+//!    file: what was promised is damaged. Opening is refused, with the place and what can be done.
+//! 3. A later file of the same segments that was not finished is a rewriting that a crash
+//!    interrupted. It goes, the earlier one is still whole. The other way around the earlier goes.
+//! 4. The bytes of a record do not have their checksum. In the last file before a cut: as 1.
+//!    Elsewhere it is found when the record is read.
+
+#![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::arithmetic_side_effects)]
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::Store;
+use super::cold::Held;
+use super::format::{
+    BATCH_HEADER, BatchHeader, Entry, FILE_HEADER, FileHeader, HeaderError, NoteEntry, RecordEntry,
+};
+use super::segments::Segment;
+use super::walk::{Batch, Step, Walk, proves_synced};
+use crate::disk::{Disk, DiskError, FileName};
+use crate::{Holder, Offset, Recovered};
+
+/// Bytes that are read at once when nothing asks for more.
+const READ: usize = 256 << 10;
+
+/// How far opening is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes of files that have been passed.
+    pub done: u64,
+    /// Bytes of all files.
+    pub total: u64,
+}
+
+/// What opening found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Files that are there now.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Records that somebody holds.
+    pub records: u64,
+    /// Bytes that were cut off the last file: a write that was interrupted.
+    pub cut_bytes: u64,
+    /// Files that were removed: rewritings that were interrupted, or were finished.
+    pub removed_files: u64,
+}
+
+/// Why the log could not be opened. Nothing was changed in its files.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// The disk did not answer.
+    #[error("{file}: {error}")]
+    Disk {
+        /// Which file, or the directory.
+        file: String,
+        /// What the disk said.
+        error: DiskError,
+    },
+    /// Written by a later version.
+    #[error(
+        "{file} has format {format} and was written by {writer}; this version reads format 1. \
+         Start that version or a later one"
+    )]
+    Newer {
+        /// Which file.
+        file: FileName,
+        /// Its format.
+        format: u32,
+        /// Who made it.
+        writer: String,
+    },
+    /// Records that were safe are not.
+    #[error(
+        "{file} is damaged at byte {position}: {what}. Records that were confirmed may be lost from \
+         there on. Restore the file from a copy; or, to go on without what it holds, move it away \
+         and start again"
+    )]
+    Damaged {
+        /// Which file.
+        file: FileName,
+        /// Where in it.
+        position: u64,
+        /// What is wrong.
+        what: &'static str,
+    },
+}
+
+/// What the log goes on from.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    pub(super) end: u64,
+    pub(super) next_sequence: u64,
+    pub(super) next_segment: u64,
+    pub(super) report: Report,
+}
+
+/// A file and its header.
+#[derive(Clone, Debug)]
+struct File {
+    name: FileName,
+    len: u64,
+    header: FileHeader,
+}
+
+/// A piece of a file.
+struct Window<'a, D> {
+    disk: &'a mut D,
+    file: FileName,
+    len: u64,
+    start: u64,
+    bytes: Vec<u8>,
+}
+
+impl<D: Disk> Window<'_, D> {
+    /// The file from `position` on: at least `need` bytes, if it has so many.
+    fn show(&mut self, position: u64, need: usize) -> Result<&[u8], DiskError> {
+        let has = |bytes: &[u8], start: u64| {
+            let offset = usize::try_from(position.checked_sub(start)?).ok()?;
+            let left = bytes.len().checked_sub(offset)?;
+            (left >= need).then_some(offset)
+        };
+        if has(&self.bytes, self.start).is_none() {
+            let left = usize::try_from(self.len.saturating_sub(position)).unwrap_or(usize::MAX);
+            self.bytes.clear();
+            self.bytes.resize(need.max(READ).min(left), 0);
+            self.start = position;
+            self.disk.read_now(self.file, position, &mut self.bytes)?;
+        }
+        let offset = has(&self.bytes, self.start).unwrap_or(self.bytes.len());
+        Ok(self.bytes.get(offset..).unwrap_or_default())
+    }
+}
+
+/// A volatile record on disk: lost, unless a note says otherwise.
+struct Lost {
+    segment: u64,
+    len: u32,
+}
+
+struct Recovery<'a> {
+    store: Store,
+    lost: BTreeMap<u64, Lost>,
+    found: Found,
+    progress: &'a mut dyn FnMut(Progress),
+    passed: Progress,
+}
+
+/// Reads all files.
+pub(super) fn open<D: Disk>(
+    disk: &mut D,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<(Store, Found), OpenError> {
+    let listed = disk.list().map_err(|error| OpenError::Disk { file: "the log".into(), error })?;
+    let total = listed.iter().map(|(_, len)| *len).fold(0, u64::saturating_add);
+    let mut recovery = Recovery {
+        store: Store::default(),
+        lost: BTreeMap::new(),
+        found: Found::default(),
+        progress,
+        passed: Progress { done: 0, total },
+    };
+    let (files, obsolete) = choose(disk, listed)?;
+    for file in &obsolete {
+        recovery.found.next_segment = recovery.found.next_segment.max(next(file.segment));
+    }
+    let count = files.len();
+    let mut cut = None;
+    for (index, file) in files.into_iter().enumerate() {
+        let is_tail = next(index as u64) == count as u64 && file.name.generation == 0;
+        cut = recovery.file(disk, &file, is_tail)?;
+    }
+    let Recovery { store, mut found, .. } = recovery;
+    // Only now that nothing was refused is anything changed.
+    for name in obsolete {
+        on(name, disk.remove_now(name))?;
+        found.report.removed_files = next(found.report.removed_files);
+    }
+    if let Some((name, len)) = cut {
+        on(name, disk.truncate_now(name, len))?;
+    }
+    let segments = &store.segments.all;
+    found.report.files = segments.len() as u64;
+    found.report.bytes = store.segments.disk_bytes();
+    found.report.records = segments.iter().map(|it| it.live).fold(0, u64::saturating_add);
+    Ok((store, found))
+}
+
+fn next(number: u64) -> u64 {
+    number.saturating_add(1)
+}
+
+fn on<T>(file: FileName, result: Result<T, DiskError>) -> Result<T, OpenError> {
+    result.map_err(|error| OpenError::Disk { file: file.to_string(), error })
+}
+
+fn damaged(file: FileName, position: u64, what: &'static str) -> OpenError {
+    OpenError::Damaged { file, position, what }
+}
+
+/// Reads the headers, and finds which files count and which are to go.
+fn choose<D: Disk>(
+    disk: &mut D,
+    mut listed: Vec<(FileName, u64)>,
+) -> Result<(VecDeque<File>, Vec<FileName>), OpenError> {
+    listed.sort_unstable();
+    let (mut files, mut obsolete) = (VecDeque::<File>::new(), Vec::new());
+    let last_segment = listed.last().map(|(name, _)| name.segment);
+    // The newest first, so that a rewritten file is seen before those it stands for.
+    for (name, len) in listed.into_iter().rev() {
+        let mut bytes = [0; FILE_HEADER];
+        if len >= FILE_HEADER as u64 {
+            on(name, disk.read_now(name, 0, &mut bytes))?;
+        }
+        let header = match FileHeader::decode(&bytes) {
+            Ok(header) => header,
+            Err(HeaderError::Newer { format, writer }) => {
+                return Err(OpenError::Newer { file: name, format, writer });
+            }
+            // The header is synced before anything is written behind it.
+            Err(HeaderError::Damaged)
+                if len <= FILE_HEADER as u64
+                    && (Some(name.segment) == last_segment || name.generation > 0) =>
+            {
+                obsolete.push(name);
+                continue;
+            }
+            Err(HeaderError::Damaged) => {
+                return Err(damaged(name, 0, "this is not the header of a segment"));
+            }
+        };
+        if (header.segment, header.generation) != (name.segment, name.generation) {
+            return Err(damaged(name, 0, "the header is that of another file"));
+        }
+        files.push_front(File { name, len, header });
+    }
+    drop_superseded(disk, &mut files, &mut obsolete)?;
+    Ok((files, obsolete))
+}
+
+/// Of a file and its rewritten form, only one counts.
+fn drop_superseded<D: Disk>(
+    disk: &mut D,
+    files: &mut VecDeque<File>,
+    obsolete: &mut Vec<FileName>,
+) -> Result<(), OpenError> {
+    let mut rewritten = Vec::new();
+    for file in files.iter().filter(|file| file.name.generation > 0) {
+        if is_finished(disk, file)? {
+            rewritten.push((file.name, file.header.through));
+        } else if files.iter().any(|it| {
+            it.name.segment == file.name.segment && it.name.generation < file.name.generation
+        }) {
+            obsolete.push(file.name);
+        } else {
+            return Err(damaged(file.name, file.len, "the end of the segment is missing"));
+        }
+    }
+    for file in files.iter() {
+        let is_superseded = rewritten.iter().any(|(name, through)| {
+            (name.segment..=*through).contains(&file.name.segment)
+                && file.name.generation < name.generation
+        });
+        if is_superseded {
+            obsolete.push(file.name);
+        }
+    }
+    files.retain(|file| !obsolete.contains(&file.name));
+    Ok(())
+}
+
+/// Whether a rewritten file was written to its end.
+fn is_finished<D: Disk>(disk: &mut D, file: &File) -> Result<bool, OpenError> {
+    let mut footer = [0; BATCH_HEADER];
+    let Some(position) = file.len.checked_sub(BATCH_HEADER as u64) else { return Ok(false) };
+    on(file.name, disk.read_now(file.name, position, &mut footer))?;
+    let footer = BatchHeader::decode(&footer, file.header.mark);
+    Ok(footer.is_ok_and(|footer| footer.is_sealed))
+}
+
+impl Recovery<'_> {
+    /// Reads one file. Tells where it is to be cut, if it is the tail.
+    fn file<D: Disk>(
+        &mut self,
+        disk: &mut D,
+        file: &File,
+        is_tail: bool,
+    ) -> Result<Option<(FileName, u64)>, OpenError> {
+        let File { name, len, header } = file;
+        let (name, len) = (*name, *len);
+        let epoch = self.store.segments.new_epoch();
+        let mut segment = Segment::new(name, header.mark, header.first, header.as_of, epoch);
+        segment.through = header.through;
+        segment.len = FILE_HEADER as u64;
+        let is_first_generation = name.generation == 0;
+        self.store.segments.all.push_back(segment);
+        self.found.end = self.found.end.max(header.first);
+        self.found.next_sequence = self.found.next_sequence.max(header.as_of);
+        self.found.next_segment = self.found.next_segment.max(next(header.through));
+
+        let len = if is_tail { tail_len(disk, file)? } else { len };
+        let mut window = Window { disk, file: name, len, start: 0, bytes: Vec::new() };
+        let mut walk = Walk::new(FILE_HEADER as u64, len, header.mark);
+        let (mut expected, mut need) = (header.as_of, 0);
+        loop {
+            let position = walk.position();
+            let shown = on(name, window.show(position, need))?;
+            match walk.step(shown) {
+                Step::Need(bytes) => need = bytes,
+                Step::Batch(batch) if batch.header.is_sealed => {
+                    let end = batch.end();
+                    if end != len {
+                        return Err(damaged(name, end, "bytes follow the end of the segment"));
+                    }
+                    self.end_segment(end, true);
+                    return Ok(None);
+                }
+                Step::Batch(batch) if is_first_generation && batch.header.sequence != expected => {
+                    return Err(damaged(name, position, "a batch is out of its order"));
+                }
+                Step::Batch(batch) => {
+                    need = 0;
+                    expected = next(batch.header.sequence);
+                    if self.batch(&batch).is_err() {
+                        return Err(damaged(
+                            name,
+                            position,
+                            "the index of a batch is not readable",
+                        ));
+                    }
+                }
+                Step::End if is_tail => {
+                    self.end_segment(len, false);
+                    self.found.report.cut_bytes = file.len.saturating_sub(len);
+                    return Ok(Some((name, len)));
+                }
+                Step::End => return Err(damaged(name, len, "the end of the segment is missing")),
+                Step::Bad => return Err(damaged(name, position, "this is not a whole batch")),
+            }
+        }
+    }
+
+    fn end_segment(&mut self, len: u64, is_sealed: bool) {
+        if let Some(segment) = self.store.segments.all.back_mut() {
+            segment.len = len;
+            segment.written = len;
+            segment.is_sealed = is_sealed;
+        }
+        self.passed.done = self.passed.done.saturating_add(FILE_HEADER as u64);
+        (self.progress)(self.passed);
+    }
+
+    fn batch(&mut self, batch: &Batch<'_>) -> Result<(), super::format::Malformed> {
+        let header = &batch.header;
+        let len = batch.end().saturating_sub(batch.position);
+        let Some(index) = self.store.segments.all.len().checked_sub(1) else { return Ok(()) };
+        if let Some(segment) = self.store.segments.all.get_mut(index) {
+            segment.add_batch(batch.position, len, header.first, header.end);
+        }
+        self.found.end = self.found.end.max(header.end);
+        self.found.next_sequence = self.found.next_sequence.max(next(header.sequence));
+        let mut result = Ok(());
+        batch.records(&mut |record, _| self.record(index, batch, record))?;
+        let mut entries = batch.entries();
+        while let Some(entry) = entries.next()? {
+            match entry {
+                Entry::Record(record) if record.at >= header.end => {
+                    result = Err(super::format::Malformed);
+                }
+                Entry::Record(_) => {}
+                Entry::Note(note) => self.note(index, header.sequence, note),
+            }
+        }
+        self.passed.done = self.passed.done.saturating_add(len);
+        (self.progress)(self.passed);
+        result
+    }
+
+    fn record(&mut self, index: usize, batch: &Batch<'_>, record: RecordEntry<'_>) {
+        let Store { segments, sets, cold, marks } = &mut self.store;
+        let Some(segment) = segments.all.get_mut(index) else { return };
+        let number = segment.file.segment;
+        let (mut names, mut list) = (Vec::new(), smallvec::SmallVec::new());
+        for (name, mark) in record.holders() {
+            names.push(name);
+            if mark > 0 {
+                list.push((name, mark));
+            }
+        }
+        let held = Held { set: sets.get(&names), is_volatile: false };
+        if let Some(before) = cold.get(record.at) {
+            sets.drop_use(before.set); // twice on disk: cannot be, and must not panic
+        } else if !record.is_volatile {
+            segment.add_record(record.len);
+        }
+        if record.at < batch.header.first {
+            segments.stragglers.insert(record.at, (number, batch.position));
+        }
+        if record.is_volatile {
+            sets.drop_use(held.set);
+            self.lost.insert(record.at, Lost { segment: number, len: record.len });
+            return;
+        }
+        cold.insert(record.at, held);
+        if !list.is_empty() {
+            marks.insert(record.at, list);
+        }
+    }
+
+    fn note(&mut self, index: usize, sequence: u64, note: NoteEntry<'_>) {
+        let at = note.at();
+        let Store { segments, sets, cold, marks } = &mut self.store;
+        let Some(target) = segments.of(at) else { return };
+        let Some(about) = segments.all.get(target) else { return };
+        if sequence < about.as_of {
+            return;
+        }
+        let epoch = about.epoch();
+        if let (Some(epoch), Some(segment)) = (epoch, segments.all.get_mut(index)) {
+            segment.add_note(epoch);
+        }
+        match note {
+            NoteEntry::Release { at, holder } => {
+                let Some(held) = cold.get(at) else { return };
+                match sets.without(held.set, holder) {
+                    Err(()) => {}
+                    Ok(Some(set)) => cold.insert(at, Held { set, ..held }),
+                    Ok(None) => {
+                        cold.remove(at);
+                        marks.remove(&at);
+                        if let Some(segment) = segments.all.get_mut(target) {
+                            segment.drop_record(None);
+                        }
+                    }
+                }
+            }
+            NoteEntry::Mark { at, holder, mark } => {
+                if cold.get(at).is_some() {
+                    let list = marks.entry(at).or_default();
+                    list.retain(|(name, _)| *name != holder);
+                    list.push((holder, mark));
+                }
+            }
+            NoteEntry::Persist { at, holders } => {
+                let Some(lost) = self.lost.remove(&at) else { return };
+                let names: Vec<Holder> = holders.map(|(name, _)| name).collect();
+                let number = segments.all.get(target).map(|it| it.file.segment);
+                if cold.get(at).is_none() && number == Some(lost.segment) {
+                    cold.insert(at, Held { set: sets.get(&names), is_volatile: false });
+                    if let Some(segment) = segments.all.get_mut(target) {
+                        segment.add_record(lost.len);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// How much of the last file is whole: the rest was being written when a crash came.
+fn tail_len<D: Disk>(disk: &mut D, file: &File) -> Result<u64, OpenError> {
+    let File { name, len, header } = file;
+    let (name, len) = (*name, *len);
+    let mut window = Window { disk, file: name, len, start: 0, bytes: Vec::new() };
+    let mut walk = Walk::new(FILE_HEADER as u64, len, header.mark);
+    let (mut expected, mut need) = (header.as_of, 0);
+    // Place and number of the first batch whose bodies are not whole.
+    let mut torn: Option<(u64, u64)> = None;
+    loop {
+        let position = walk.position();
+        let shown = on(name, window.show(position, need))?;
+        match walk.step(shown) {
+            Step::Need(bytes) => need = bytes,
+            Step::Batch(batch) => {
+                need = 0;
+                torn = torn.filter(|(_, sequence)| batch.header.synced <= *sequence);
+                let sequence = batch.header.sequence;
+                expected = if batch.header.is_sealed { sequence } else { next(sequence) };
+                let crcs = crcs(&batch);
+                if torn.is_none() && !on(name, have_crcs(&mut window, &crcs))? {
+                    torn = Some((position, sequence));
+                }
+            }
+            Step::End => return Ok(torn.map_or(len, |(position, _)| position)),
+            Step::Bad => {
+                let rest = usize::try_from(len.saturating_sub(position)).unwrap_or(usize::MAX);
+                let rest = on(name, window.show(position, rest))?;
+                if proves_synced(rest, header.mark, expected) {
+                    return Err(damaged(name, position, "a batch that was safe is not whole"));
+                }
+                let torn = torn.filter(|(_, it)| !proves_synced(rest, header.mark, *it));
+                return Ok(torn.map_or(position, |(position, _)| position));
+            }
+        }
+    }
+}
+
+/// Places, lengths and checksums of a batch's records.
+fn crcs(batch: &Batch<'_>) -> Vec<(u64, u32, u32)> {
+    let mut crcs = Vec::new();
+    // What is malformed is found by whoever takes the records.
+    let _ = batch.records(&mut |record, place| crcs.push((place, record.len, record.crc)));
+    crcs
+}
+
+/// Whether all records are what they were.
+fn have_crcs<D: Disk>(
+    window: &mut Window<'_, D>,
+    crcs: &[(u64, u32, u32)],
+) -> Result<bool, DiskError> {
+    for &(place, len, crc) in crcs {
+        let len = len as usize;
+        let shown = window.show(place, len)?;
+        if shown.get(..len).map(crc32c::crc32c) != Some(crc) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Tells of every record that is held, in the order of offsets, and gives their bytes together.
+pub(super) fn tell<D: Disk>(
+    disk: &mut D,
+    store: &mut Store,
+    each: &mut dyn FnMut(Recovered<'_>),
+) -> Result<u64, OpenError> {
+    let Store { segments, sets, cold, marks } = store;
+    let mut live_bytes = 0_u64;
+    let mut holders = Vec::new();
+    let mut tell_one = |at: u64, head: &[u8]| {
+        let Some(held) = cold.get(at) else { return };
+        let marks = marks.get(&at);
+        holders.clear();
+        sets.each(held.set, |name| {
+            let found = marks.into_iter().flatten().find(|(it, _)| *it == name);
+            holders.push((name, found.map_or(0, |(_, mark)| *mark)));
+        });
+        each(Recovered { at: Offset::new(at), head, holders: &holders });
+    };
+    // Stragglers are few; their heads wait until it is their turn.
+    let mut heads = BTreeMap::<u64, Vec<u8>>::new();
+    for pass in [Pass::Stragglers, Pass::InOrder] {
+        for segment in &mut segments.all {
+            if pass == Pass::Stragglers
+                && !segments
+                    .stragglers
+                    .values()
+                    .any(|(number, _)| (segment.file.segment..=segment.through).contains(number))
+            {
+                continue;
+            }
+            let mut bytes = 0_u64;
+            let mut failed = None;
+            walk_all(disk, segment, &mut |batch| {
+                let told = batch.records(&mut |record, _| {
+                    let is_here = cold.get(record.at).is_some();
+                    let is_straggler = record.at < batch.header.first;
+                    if is_here {
+                        bytes = bytes.saturating_add(u64::from(record.len));
+                    }
+                    match pass {
+                        Pass::Stragglers if is_straggler && is_here => {
+                            heads.insert(record.at, record.head.to_vec());
+                        }
+                        Pass::InOrder if !is_straggler => {
+                            while let Some(first) = heads.first_entry()
+                                && *first.key() < record.at
+                            {
+                                let (at, head) = first.remove_entry();
+                                tell_one(at, &head);
+                            }
+                            tell_one(record.at, record.head);
+                        }
+                        _ => {}
+                    }
+                });
+                if told.is_err() {
+                    failed = Some(batch.position);
+                }
+            })?;
+            if let Some(position) = failed {
+                let what = "the index of a batch is not readable";
+                return Err(damaged(segment.file, position, what));
+            }
+            if pass == Pass::InOrder {
+                segment.live_bytes = bytes;
+                live_bytes = live_bytes.saturating_add(bytes);
+            }
+        }
+    }
+    heads.into_iter().for_each(|(at, head)| tell_one(at, &head));
+    Ok(live_bytes)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pass {
+    Stragglers,
+    InOrder,
+}
+
+/// Calls `each` for every batch of a segment that was opened.
+fn walk_all<D: Disk>(
+    disk: &mut D,
+    segment: &Segment,
+    each: &mut dyn FnMut(&Batch<'_>),
+) -> Result<(), OpenError> {
+    let name = segment.file;
+    let len = segment.written;
+    let mut window = Window { disk, file: name, len, start: 0, bytes: Vec::new() };
+    let mut walk = Walk::new(FILE_HEADER as u64, len, segment.mark);
+    let mut need = 0;
+    loop {
+        let position = walk.position();
+        let shown = on(name, window.show(position, need))?;
+        match walk.step(shown) {
+            Step::Need(bytes) => need = bytes,
+            Step::Batch(batch) => {
+                need = 0;
+                each(&batch);
+            }
+            Step::End => return Ok(()),
+            Step::Bad => return Err(damaged(name, position, "this is not a whole batch")),
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! The segments of a log: what is in which file, and what of it still matters.
+//!
+//! A segment can go when none of its records is held *and* none of its notes is needed: a note on a
+//! record is needed until the file that has the record is gone or rewritten. So each segment counts
+//! its notes by the [`Epoch`] of the file they are about.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+
+use crate::disk::FileName;
+
+/// Bytes of a file between two places of which it is remembered which offset is where.
+const STRETCH: u64 = 256 << 10;
+
+/// The name of one state of a segment's records: a new one begins when it is rewritten, and with it
+/// the notes on the old one stop to matter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Epoch(u64);
+
+#[derive(Clone, Copy, Debug)]
+struct Waypoint {
+    position: u64,
+    /// No record in order before it has this offset or a higher one.
+    first: u64,
+}
+
+/// A part of a file that is read in one go: some batches, or one large one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stretch {
+    pub(super) file: FileName,
+    pub(super) mark: u64,
+    pub(super) position: u64,
+    pub(super) end: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Segment {
+    pub(super) file: FileName,
+    /// The last segment that this file stands for.
+    pub(super) through: u64,
+    pub(super) mark: u64,
+    /// Offsets of records that are in order are in `first..end`.
+    pub(super) first: u64,
+    pub(super) end: u64,
+    /// Bytes of the file, those being written included, and those known to be there.
+    pub(super) len: u64,
+    pub(super) written: u64,
+    pub(super) is_sealed: bool,
+    /// Notes in earlier batches on its records are in it already.
+    pub(super) as_of: u64,
+    /// Records that are held. Bytes are an estimate once cold records were released.
+    pub(super) live: u64,
+    pub(super) live_bytes: u64,
+    /// The batch of the last note on its records.
+    pub(super) last_noted: u64,
+    /// The last one is current; the others are those of rewritings that failed.
+    pub(super) epochs: Vec<Epoch>,
+    /// How many notes it has on which segments.
+    about: HashMap<Epoch, u32, FixedState>,
+    waypoints: Vec<Waypoint>,
+}
+
+/// All segments, and records that are not where their offset says.
+#[derive(Debug, Default)]
+pub(super) struct Segments {
+    /// Ascending. Only the last may not be sealed.
+    pub(super) all: VecDeque<Segment>,
+    /// Records that were written after later ones: segment, and position of the batch.
+    pub(super) stragglers: BTreeMap<u64, (u64, u64)>,
+    last_epoch: u64,
+}
+
+impl Segment {
+    pub(super) fn new(file: FileName, mark: u64, first: u64, as_of: u64, epoch: Epoch) -> Self {
+        Self {
+            file,
+            through: file.segment,
+            mark,
+            first,
+            end: first,
+            len: 0,
+            written: 0,
+            is_sealed: false,
+            as_of,
+            live: 0,
+            live_bytes: 0,
+            last_noted: 0,
+            epochs: vec![epoch],
+            about: HashMap::default(),
+            waypoints: Vec::new(),
+        }
+    }
+
+    /// Takes note of a batch at `position` with the offsets `first..end`.
+    pub(super) fn add_batch(&mut self, position: u64, len: u64, first: u64, end: u64) {
+        let is_near = self.waypoints.last().is_some_and(|last| {
+            let from = position.saturating_sub(last.position);
+            from < STRETCH && len < STRETCH
+        });
+        if !is_near {
+            self.waypoints.push(Waypoint { position, first });
+        }
+        self.len = position.saturating_add(len);
+        self.end = self.end.max(end);
+    }
+
+    pub(super) fn add_record(&mut self, len: u32) {
+        self.live += 1;
+        self.live_bytes += u64::from(len);
+    }
+
+    /// A record is held no more. `len` is not known of a cold one: then the mean is taken.
+    pub(super) fn drop_record(&mut self, len: Option<u32>) -> u64 {
+        let mean = self.live_bytes / self.live.max(1);
+        self.live = self.live.saturating_sub(1);
+        let bytes = if self.live == 0 { self.live_bytes } else { len.map_or(mean, u64::from) };
+        let bytes = bytes.min(self.live_bytes);
+        self.live_bytes -= bytes;
+        bytes
+    }
+
+    pub(super) fn add_note(&mut self, about: Epoch) {
+        *self.about.entry(about).or_default() += 1;
+    }
+
+    pub(super) fn has_notes(&self) -> bool {
+        !self.about.is_empty()
+    }
+
+    pub(super) fn epoch(&self) -> Option<Epoch> {
+        self.epochs.last().copied()
+    }
+
+    fn stretch(&self, index: usize) -> Option<Stretch> {
+        let position = self.waypoints.get(index)?.position;
+        let end = self.waypoints.get(index + 1).map_or(self.written, |next| next.position);
+        let (file, mark) = (self.file, self.mark);
+        Some(Stretch { file, mark, position, end: end.min(self.written) })
+    }
+
+    fn held_bytes(&self) -> usize {
+        size_of::<Self>()
+            + self.about.capacity() * size_of::<(Epoch, u32)>()
+            + self.waypoints.capacity() * size_of::<Waypoint>()
+            + self.epochs.capacity() * size_of::<Epoch>()
+    }
+}
+
+impl Segments {
+    pub(super) fn new_epoch(&mut self) -> Epoch {
+        self.last_epoch += 1;
+        Epoch(self.last_epoch)
+    }
+
+    /// The segment of a number, also of one that a file stands for.
+    pub(super) fn by_number(&self, number: u64) -> Option<usize> {
+        let after = self.all.partition_point(|segment| segment.file.segment <= number);
+        let index = after.checked_sub(1)?;
+        (number <= self.all[index].through).then_some(index)
+    }
+
+    /// The segment that has a record.
+    pub(super) fn of(&self, at: u64) -> Option<usize> {
+        if let Some(last) = self.all.back()
+            && (last.first..last.end).contains(&at)
+        {
+            return Some(self.all.len() - 1);
+        }
+        if !self.stragglers.is_empty()
+            && let Some((number, _)) = self.stragglers.get(&at)
+        {
+            return self.by_number(*number);
+        }
+        let after = self.all.partition_point(|segment| segment.first <= at);
+        let index = after.checked_sub(1)?;
+        (at < self.all[index].end).then_some(index)
+    }
+
+    /// The part of a file that has a record.
+    pub(super) fn stretch_of(&self, at: u64) -> Option<Stretch> {
+        let segment = &self.all[self.of(at)?];
+        let after = match self.stragglers.get(&at) {
+            Some((_, position)) => {
+                segment.waypoints.partition_point(|point| point.position <= *position)
+            }
+            None => segment.waypoints.partition_point(|point| point.first <= at),
+        };
+        segment.stretch(after.checked_sub(1)?)
+    }
+
+    /// The segment that is written to, if one is.
+    pub(super) fn active(&mut self) -> Option<&mut Segment> {
+        self.all.back_mut().filter(|segment| !segment.is_sealed)
+    }
+
+    /// Notes on this state of a segment do not matter any more.
+    pub(super) fn retire(&mut self, epoch: Epoch) {
+        for segment in &mut self.all {
+            segment.about.remove(&epoch);
+        }
+    }
+
+    /// Bytes of all files.
+    pub(super) fn disk_bytes(&self) -> u64 {
+        self.all.iter().map(|segment| segment.len).sum()
+    }
+
+    /// Bytes of memory.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.all.iter().map(Segment::held_bytes).sum::<usize>()
+            + self.stragglers.len() * 2 * size_of::<(u64, u64, u64)>()
+    }
+}

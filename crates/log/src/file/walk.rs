@@ -1,0 +1,121 @@
+//! From batch to batch through a segment file, reading headers and indexes and no bodies.
+//!
+//! Knows no disk: it is shown a piece of the file and tells which it wants to see next. So opening a
+//! log, looking for a cold record and rewriting a segment read a file in one way.
+
+#![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::arithmetic_side_effects)]
+
+use super::format::{BATCH_HEADER, BatchHeader, Entry, IndexReader, Malformed, RecordEntry};
+
+/// Where in a file the next batch begins.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Walk {
+    position: u64,
+    /// Where the part of the file that is walked ends.
+    end: u64,
+    mark: u64,
+}
+
+/// A batch whose header and index are whole.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Batch<'a> {
+    pub(super) position: u64,
+    pub(super) header: BatchHeader,
+    pub(super) index: &'a [u8],
+}
+
+#[derive(Debug)]
+pub(super) enum Step<'a> {
+    /// Show at least so many bytes from [`Walk::position`] on; there are so many.
+    Need(usize),
+    Batch(Batch<'a>),
+    /// All batches were seen.
+    End,
+    /// What stands at [`Walk::position`] is not a whole batch.
+    Bad,
+}
+
+impl Walk {
+    pub(super) fn new(position: u64, end: u64, mark: u64) -> Self {
+        Self { position, end, mark }
+    }
+
+    pub(super) fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// `window` are bytes of the file from [`Self::position`] on, as many as there happen to be.
+    pub(super) fn step<'a>(&mut self, window: &'a [u8]) -> Step<'a> {
+        let left = self.end.saturating_sub(self.position);
+        if left == 0 {
+            return Step::End;
+        }
+        if left < BATCH_HEADER as u64 {
+            return Step::Bad;
+        }
+        if window.len() < BATCH_HEADER {
+            return Step::Need(BATCH_HEADER);
+        }
+        let Ok(header) = BatchHeader::decode(window, self.mark) else { return Step::Bad };
+        let Some(len) = header.len().filter(|&len| len <= left) else { return Step::Bad };
+        // Not above `len`, which was just found to be in the file.
+        let Ok(before_bodies) = usize::try_from(len.saturating_sub(header.bodies_len)) else {
+            return Step::Bad;
+        };
+        let Some(index) = window.get(BATCH_HEADER..before_bodies) else {
+            return Step::Need(before_bodies);
+        };
+        if crc32c::crc32c(index) != header.index_crc {
+            return Step::Bad;
+        }
+        let position = self.position;
+        self.position = self.position.saturating_add(len);
+        Step::Batch(Batch { position, header, index })
+    }
+}
+
+impl<'a> Batch<'a> {
+    pub(super) fn entries(&self) -> IndexReader<'a> {
+        IndexReader::new(&self.header, self.index)
+    }
+
+    /// Calls `each` with every record and the place of its bytes in the file.
+    pub(super) fn records(
+        &self,
+        each: &mut dyn FnMut(RecordEntry<'a>, u64),
+    ) -> Result<(), Malformed> {
+        let mut entries = self.entries();
+        let mut place = self.bodies();
+        let end = place.saturating_add(self.header.bodies_len);
+        while let Some(Entry::Record(record)) = entries.next()? {
+            let after = place.checked_add(u64::from(record.len)).ok_or(Malformed)?;
+            if after > end {
+                return Err(Malformed);
+            }
+            each(record, place);
+            place = after;
+        }
+        Ok(())
+    }
+
+    /// Where the bodies begin in the file.
+    pub(super) fn bodies(&self) -> u64 {
+        let before = (BATCH_HEADER as u64).saturating_add(self.header.index_len);
+        self.position.saturating_add(before)
+    }
+
+    /// Where the batch ends in the file.
+    pub(super) fn end(&self) -> u64 {
+        self.bodies().saturating_add(self.header.bodies_len)
+    }
+}
+
+/// Looks for the header of a batch in bytes that are no batch, and tells whether one has it that
+/// what came before was synced: then what came before is damaged, not torn.
+pub(super) fn proves_synced(bytes: &[u8], mark: u64, sequence: u64) -> bool {
+    let needle = mark.to_le_bytes();
+    memchr::memmem::find_iter(bytes, &needle).any(|at| {
+        let header = bytes.get(at..).and_then(|rest| BatchHeader::decode(rest, mark).ok());
+        header.is_some_and(|header| header.synced > sequence)
+    })
+}

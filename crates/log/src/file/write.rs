@@ -1,0 +1,544 @@
+//! What is handed to the disk: gathering a batch, and what became of it.
+//!
+//! At most one batch is under way. What comes meanwhile is gathered into the next, so the slower the
+//! disk the larger the batches.
+
+use std::collections::VecDeque;
+
+use super::format::{BATCH_HEADER, BatchHeader, FILE_HEADER, FileHeader, IndexWriter, RecordFacts};
+use super::segments::{Segment, Segments};
+use super::sets::{SetId, Sets};
+use super::{FileLog, Marks, Store, Tag, submit};
+use crate::disk::{Disk, DiskError, FileName, Op, Token};
+use crate::{AppendError, HoldError, Holder, Log as _, Offset, SyncError};
+
+/// Memory for a batch that is kept for the next one.
+const KEPT_BUFFER: usize = 32 << 10;
+
+/// Something to be known of a record that was written before.
+#[derive(Clone, Copy, Debug)]
+struct Note {
+    at: u64,
+    /// Where the record is.
+    segment: u64,
+    holder: Holder,
+    kind: NoteKind,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum NoteKind {
+    Release,
+    Mark(u8),
+    /// With the holders and marks it has when the note is gathered.
+    Persist,
+}
+
+/// A write that belongs to the batch under way.
+#[derive(Debug)]
+struct Write {
+    token: Token,
+    file: FileName,
+    position: u64,
+    sync: bool,
+    /// The bytes, while the disk does not have them.
+    returned: Option<(Vec<u8>, Vec<u8>)>,
+    result: Option<Result<(), DiskError>>,
+}
+
+/// The batch under way.
+#[derive(Debug)]
+struct Flight {
+    writes: Vec<Write>,
+    bytes: u64,
+    sequence: u64,
+    /// Whether it has records, and so is synced.
+    is_synced: bool,
+    /// Written to here in the end.
+    file: FileName,
+    len: u64,
+}
+
+/// What waits to be written, and what is being written.
+#[derive(Debug)]
+pub(super) struct Writer {
+    notes: Vec<Note>,
+    /// Volatile records, not written, that were gathered without and are to become durable.
+    persists: Vec<u64>,
+    /// Written records that eviction has passed already.
+    late: VecDeque<u64>,
+    flight: Option<Flight>,
+    /// Everything before was put in a batch, or need not be.
+    gathered: Offset,
+    durable: Offset,
+    sequence: u64,
+    /// The first batch that is not known to be synced.
+    synced: u64,
+    next_segment: u64,
+    seed: u64,
+    is_full: bool,
+    failed: Option<String>,
+    spare: (Vec<u8>, Vec<u8>),
+}
+
+impl Writer {
+    pub(super) fn new(end: Offset, sequence: u64, next_segment: u64, seed: u64) -> Self {
+        Self {
+            notes: Vec::new(),
+            persists: Vec::new(),
+            late: VecDeque::new(),
+            flight: None,
+            gathered: end,
+            durable: end,
+            sequence,
+            synced: sequence,
+            next_segment,
+            seed,
+            is_full: false,
+            failed: None,
+            spare: Default::default(),
+        }
+    }
+
+    pub(super) fn durable(&self) -> Offset {
+        self.durable
+    }
+
+    /// Whether a record may be appended.
+    pub(super) fn admits(&self, is_volatile: bool) -> Result<(), AppendError> {
+        if self.failed.is_some() {
+            return Err(AppendError::Failed);
+        }
+        if self.is_full && !is_volatile { Err(AppendError::Full) } else { Ok(()) }
+    }
+
+    pub(super) fn fail(&mut self, reason: String) {
+        self.failed.get_or_insert(reason);
+    }
+
+    pub(super) fn check(&self) -> Result<(), SyncError> {
+        match &self.failed {
+            None => Ok(()),
+            Some(reason) => Err(SyncError { durable: self.durable, reason: reason.clone() }),
+        }
+    }
+
+    /// Records before it are not being written.
+    pub(super) fn settled(&self) -> Offset {
+        if self.flight.is_some() { self.durable.min(self.gathered) } else { self.gathered }
+    }
+
+    /// A written record that eviction would not come by.
+    pub(super) fn next_late(&mut self) -> Option<u64> {
+        if self.flight.is_some() { None } else { self.late.pop_front() }
+    }
+
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed.is_some()
+    }
+
+    /// The first batch that has records, or will have, and is not safe: what is noted in it or later
+    /// may come to nothing, and then its records do too.
+    pub(super) fn unsafe_from(&self, unwritten: u64) -> u64 {
+        match &self.flight {
+            Some(flight) if flight.is_synced => flight.sequence,
+            _ if unwritten > 0 || !self.persists.is_empty() => self.sequence,
+            _ => u64::MAX,
+        }
+    }
+
+    pub(super) fn flying_bytes(&self) -> u64 {
+        self.flight.as_ref().map_or(0, |flight| flight.bytes)
+    }
+
+    pub(super) fn held_bytes(&self) -> usize {
+        self.notes.capacity() * size_of::<Note>()
+            + (self.persists.capacity() + self.late.capacity()) * size_of::<u64>()
+            + self.spare.0.capacity()
+            + self.spare.1.capacity()
+            + self.flying_bytes() as usize
+    }
+
+    /// A number for the batches of a file to begin with. As good as the seed.
+    pub(super) fn new_mark(&self, file: FileName) -> u64 {
+        use std::hash::BuildHasher as _;
+        let numbers = (self.seed, file.segment, file.generation, self.sequence);
+        foldhash::fast::FixedState::with_seed(self.seed).hash_one(numbers)
+    }
+}
+
+/// The index and the bodies of a batch as they grow.
+struct Batch<'a> {
+    index: IndexWriter<'a>,
+    bodies: &'a mut Vec<u8>,
+    sets: &'a Sets,
+    marks: &'a Marks,
+    /// Lengths of the records.
+    lens: Vec<u32>,
+}
+
+impl Batch<'_> {
+    fn record(&mut self, at: u64, tag: Tag, held: u32, bytes: &[u8]) {
+        let Some(set) = SetId::new(held) else { return };
+        let marks = if self.marks.is_empty() { None } else { self.marks.get(&at) };
+        self.index.record(RecordFacts {
+            at,
+            len: bytes.len() as u32,
+            crc: crc32c::crc32c(bytes),
+            is_volatile: tag.is(Tag::VOLATILE),
+            has_marks: marks.is_some(),
+            head: &bytes[..tag.head()],
+            holders: self.sets.len(set),
+        });
+        self.sets.each(set, |holder| {
+            let mark = marks.map(|marks| {
+                let found = marks.iter().find(|(name, _)| *name == holder);
+                found.map_or(0, |(_, mark)| *mark)
+            });
+            self.index.holder(holder, mark);
+        });
+        self.bodies.extend_from_slice(bytes);
+        self.lens.push(bytes.len() as u32);
+    }
+}
+
+impl<D: Disk> FileLog<D> {
+    pub(super) fn note_release(&mut self, at: Offset, holder: Holder) {
+        self.note(at, holder, NoteKind::Release);
+    }
+
+    pub(super) fn note_mark(&mut self, at: Offset, holder: Holder, mark: u8) {
+        self.note(at, holder, NoteKind::Mark(mark));
+    }
+
+    fn note(&mut self, at: Offset, holder: Holder, kind: NoteKind) {
+        let at = at.get();
+        if let Some(index) = self.store.segments.of(at) {
+            let about = &mut self.store.segments.all[index];
+            about.last_noted = self.writer.sequence;
+            self.writer.notes.push(Note { at, segment: about.file.segment, holder, kind });
+        }
+    }
+
+    /// See [`Log::persist`](crate::Log::persist).
+    pub(super) fn make_durable(&mut self, at: Offset) -> Result<Offset, HoldError> {
+        let writer = &mut self.writer;
+        match self.hot.place(at) {
+            Ok(place) => {
+                let facts = self.hot.facts(place);
+                let tag = Tag(facts.tag);
+                if !tag.is(Tag::VOLATILE) {
+                    // It may have become durable just now, and not be in a batch yet.
+                    return Ok(if at >= writer.gathered { at.next() } else { self.barrier() });
+                }
+                self.hot.set_tag(place, tag.0 & !(Tag::VOLATILE | Tag::SPILL));
+                if tag.is(Tag::WRITTEN) {
+                    self.note(at, Holder::default(), NoteKind::Persist);
+                    return Ok(self.barrier());
+                }
+                self.sums.volatile -= u64::from(facts.len);
+                self.sums.unwritten += u64::from(facts.len);
+                if at >= writer.gathered {
+                    return Ok(at.next());
+                }
+                writer.persists.push(at.get());
+                Ok(self.barrier())
+            }
+            Err(HoldError::Released { .. }) => {
+                let released = HoldError::Released { at };
+                let mut held = self.store.cold.get(at.get()).ok_or(released)?;
+                if !held.is_volatile {
+                    return Ok(self.barrier());
+                }
+                held.is_volatile = false;
+                self.store.cold.insert(at.get(), held);
+                self.note(at, Holder::default(), NoteKind::Persist);
+                Ok(self.barrier())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// An offset that `durable` reaches with the next batch, not before: a hole is made for it.
+    fn barrier(&mut self) -> Offset {
+        let hole = self.hot.append_tagged(&[], &[], 0, 0);
+        hole.map_or_else(|_| self.hot.end(), Offset::next)
+    }
+
+    /// Gathers what waits and submits it, if no batch is under way.
+    pub(super) fn hand_over(&mut self) {
+        if self.writer.flight.is_some() {
+            self.retry();
+            return;
+        }
+        if self.writer.gathered == self.hot.end()
+            && self.writer.notes.is_empty()
+            && self.writer.persists.is_empty()
+        {
+            return;
+        }
+        self.gather();
+    }
+
+    fn gather(&mut self) {
+        let Self { hot, store, writer, sums, .. } = self;
+        let (first, end) = (writer.gathered, hot.end());
+        let Store { segments, sets, marks, cold } = store;
+        let (mut head, mut bodies) = std::mem::take(&mut writer.spare);
+        head.resize(BATCH_HEADER, 0);
+        let mut batch = Batch {
+            index: IndexWriter::new(&mut head, first.get()),
+            bodies: &mut bodies,
+            sets,
+            marks,
+            lens: Vec::new(),
+        };
+        let mut wants_sync = false;
+        let mut take = |at: u64, tag: &mut u16, held: u32, bytes: &[u8]| {
+            let was = Tag(*tag);
+            if was.is(Tag::WRITTEN) || was.is(Tag::VOLATILE) && !was.is(Tag::SPILL) {
+                return false;
+            }
+            batch.record(at, was, held, bytes);
+            *tag |= Tag::WRITTEN;
+            let len = bytes.len() as u64;
+            let from = if was.is(Tag::VOLATILE) { &mut sums.volatile } else { &mut sums.unwritten };
+            *from -= len;
+            sums.cached += len;
+            wants_sync |= !was.is(Tag::VOLATILE);
+            true
+        };
+        let mut late = Vec::new();
+        for at in std::mem::take(&mut writer.persists) {
+            hot.walk(Offset::new(at), Offset::new(at).next(), &mut |at, tag, held, bytes| {
+                if take(at, tag, held, bytes) {
+                    late.push(at);
+                }
+            });
+        }
+        hot.walk(first, end, &mut |at, tag, held, bytes| {
+            take(at, tag, held, bytes);
+        });
+        let Batch { mut index, lens, .. } = batch;
+        let bodies_len = lens.iter().map(|&len| u64::from(len)).sum();
+        let mut notes = std::mem::take(&mut writer.notes);
+        notes.retain(|note| segments.by_number(note.segment).is_some());
+        if lens.is_empty() && notes.is_empty() {
+            head.clear();
+            writer.spare = (head, bodies);
+            (writer.gathered, writer.durable) = (end, end);
+            return;
+        }
+        let mut about = Vec::with_capacity(notes.len());
+        for Note { at, segment, holder, kind } in notes.drain(..) {
+            let segment = segments.by_number(segment);
+            about.extend(segment.and_then(|index| segments.all[index].epoch()));
+            match kind {
+                NoteKind::Release => index.release(at, holder),
+                NoteKind::Mark(mark) => index.mark(at, holder, mark),
+                NoteKind::Persist => {
+                    wants_sync = true;
+                    let held = match hot.place(Offset::new(at)) {
+                        Ok(place) => SetId::new(hot.facts(place).held),
+                        Err(_) => cold.get(at).map(|held| held.set),
+                    };
+                    match held {
+                        Some(set) => {
+                            index.persist(at, sets.len(set));
+                            sets.each(set, |holder| index.holder(holder, None));
+                            for (holder, mark) in marks.get(&at).into_iter().flatten() {
+                                about.extend(about.last().copied());
+                                index.mark(at, *holder, *mark);
+                            }
+                        }
+                        // Released meanwhile: as good as never asked for.
+                        None => drop(about.pop()),
+                    }
+                }
+            }
+        }
+        if notes.capacity() * size_of::<Note>() <= KEPT_BUFFER {
+            writer.notes = notes;
+        }
+        let header = BatchHeader {
+            is_sealed: false,
+            index_len: 0,
+            bodies_len,
+            sequence: writer.sequence,
+            synced: writer.synced,
+            first: first.get(),
+            end: end.get(),
+            records: index.records,
+            notes: index.notes,
+            index_crc: 0,
+        };
+        (writer.gathered, writer.sequence) = (end, writer.sequence + 1);
+        let is_late = !late.is_empty();
+        writer.late.extend(late.iter().copied());
+        self.submit_batch(header, (head, bodies), wants_sync);
+        let Some(segment) = self.store.segments.all.back_mut() else { return };
+        lens.iter().for_each(|&len| segment.add_record(len));
+        about.into_iter().for_each(|epoch| segment.add_note(epoch));
+        if is_late {
+            let place = (segment.file.segment, segment.len - self.writer.flight_len());
+            let late = late.into_iter().map(|at| (at, place));
+            self.store.segments.stragglers.extend(late);
+        }
+    }
+
+    /// Completes the header of a gathered batch and submits it, in a new segment if it is time.
+    fn submit_batch(
+        &mut self,
+        mut header: BatchHeader,
+        (mut head, body): (Vec<u8>, Vec<u8>),
+        sync: bool,
+    ) {
+        let Self { store, writer, options, disk, next_token, .. } = self;
+        let mut writes = Vec::new();
+        let mut send = |file, position, head: Vec<u8>, body, sync| {
+            let token = submit(disk, next_token, Op::Write { file, position, head, body, sync });
+            writes.push(Write { token, file, position, sync, returned: None, result: None });
+        };
+        let segments = &mut store.segments;
+        if let Some(old) = segments.active().filter(|old| old.len >= options.segment_bytes) {
+            let footer = seal(old, &header);
+            send(old.file, old.len - BATCH_HEADER as u64, footer, Vec::new(), true);
+            self.space.look();
+        }
+        if segments.active().is_none() {
+            let (file, first_bytes) = begin(segments, writer, options, &header);
+            send(file, 0, first_bytes, Vec::new(), true);
+        }
+        let Some(segment) = segments.active() else { return };
+        header.index_len = (head.len() - BATCH_HEADER) as u64;
+        header.index_crc = crc32c::crc32c(&head[BATCH_HEADER..]);
+        head[..BATCH_HEADER].copy_from_slice(&header.encode(segment.mark));
+        let (bytes, position) = ((head.len() + body.len()) as u64, segment.len);
+        segment.add_batch(position, bytes, header.first, header.end);
+        send(segment.file, position, head, body, sync);
+        writer.flight = Some(Flight {
+            writes,
+            bytes,
+            sequence: header.sequence,
+            is_synced: sync,
+            file: segment.file,
+            len: segment.len,
+        });
+    }
+
+    /// A write of the batch under way has completed.
+    pub(super) fn written(
+        &mut self,
+        token: Token,
+        buffers: (Vec<u8>, Vec<u8>),
+        result: Result<(), DiskError>,
+    ) {
+        let writer = &mut self.writer;
+        let Some(flight) = &mut writer.flight else { return };
+        let Some(write) = flight.writes.iter_mut().find(|write| write.token == token) else {
+            return;
+        };
+        if let Err(DiskError::Failed(reason)) = &result {
+            writer.failed.get_or_insert_with(|| format!("{}: {reason}", write.file));
+        }
+        write.result = Some(result);
+        write.returned = Some(buffers);
+        if flight.writes.iter().any(|write| write.result.is_none()) || writer.failed.is_some() {
+            return;
+        }
+        if flight.writes.iter().any(|write| write.result != Some(Ok(()))) {
+            writer.is_full = true;
+            return;
+        }
+        let Some(flight) = writer.flight.take() else { return };
+        writer.is_full = false;
+        if flight.is_synced {
+            writer.synced = flight.sequence + 1;
+        }
+        writer.durable = writer.gathered;
+        if let Some(index) = self.store.segments.by_number(flight.file.segment) {
+            self.store.segments.all[index].written = flight.len;
+        }
+        self.space.look();
+        if let Some((mut head, mut body)) =
+            flight.writes.into_iter().next_back().and_then(|it| it.returned)
+            && head.capacity() + body.capacity() <= KEPT_BUFFER
+        {
+            head.clear();
+            body.clear();
+            writer.spare = (head, body);
+        }
+    }
+
+    /// Tries a batch again that found the disk full.
+    fn retry(&mut self) {
+        let Some(flight) = &mut self.writer.flight else { return };
+        if !self.writer.is_full || flight.writes.iter().any(|write| write.result.is_none()) {
+            return;
+        }
+        let is_done = |write: &Write| write.result == Some(Ok(()));
+        let from = flight.writes.iter().position(|write| !is_done(write)).unwrap_or_default();
+        // What came after the one that failed counts for nothing: a header must be there before
+        // what follows it.
+        for write in flight.writes.iter_mut().skip(from) {
+            let Some((head, body)) = write.returned.take() else { continue };
+            let Write { file, position, sync, .. } = *write;
+            write.result = None;
+            let op = Op::Write { file, position, head, body, sync };
+            write.token = submit(&mut self.disk, &mut self.next_token, op);
+        }
+    }
+}
+
+impl Writer {
+    fn flight_len(&self) -> u64 {
+        self.flight.as_ref().map_or(0, |flight| flight.bytes)
+    }
+}
+
+/// The footer of a segment that is full.
+fn seal(segment: &mut Segment, next: &BatchHeader) -> Vec<u8> {
+    let footer = BatchHeader {
+        is_sealed: true,
+        index_len: 0,
+        bodies_len: 0,
+        // Everything before is synced or rides with this sync; its own number is that of the next
+        // batch, which is in another file.
+        first: next.first,
+        end: next.first,
+        records: 0,
+        notes: 0,
+        index_crc: 0,
+        ..*next
+    };
+    segment.len += BATCH_HEADER as u64;
+    segment.is_sealed = true;
+    footer.encode(segment.mark).to_vec()
+}
+
+/// The next segment, and the bytes its file begins with.
+fn begin(
+    segments: &mut Segments,
+    writer: &mut Writer,
+    options: &super::Options,
+    header: &BatchHeader,
+) -> (FileName, Vec<u8>) {
+    let file = FileName { segment: writer.next_segment, generation: 0 };
+    writer.next_segment += 1;
+    let mark = writer.new_mark(file);
+    let epoch = segments.new_epoch();
+    let mut segment = Segment::new(file, mark, header.first, header.sequence, epoch);
+    segment.len = FILE_HEADER as u64;
+    let mut bytes = Vec::with_capacity(FILE_HEADER);
+    let file_header = FileHeader {
+        writer: options.writer.clone(),
+        segment: file.segment,
+        through: file.segment,
+        generation: 0,
+        first: header.first,
+        as_of: header.sequence,
+        mark,
+    };
+    file_header.encode(&mut bytes);
+    segments.all.push_back(segment);
+    (file, bytes)
+}

@@ -1,0 +1,87 @@
+//! The memory log as the tail of a log in files: an entry has a word of the owner's instead of a
+//! count of holders, and a tag.
+
+use super::{MemoryLog, Slot};
+use crate::{AppendError, HoldError, Offset};
+
+/// Takes a record: offset, tag, word and bytes.
+pub(crate) type Each<'a> = dyn FnMut(u64, &mut u16, u32, &[u8]) + 'a;
+
+/// Where a record is, until the log is changed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    slot: usize,
+    entry: usize,
+}
+
+/// What is known of a record in memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Facts {
+    pub(crate) tag: u16,
+    /// Who holds it: never 0.
+    pub(crate) held: u32,
+    pub(crate) len: u32,
+}
+
+impl MemoryLog {
+    /// An empty log whose first record gets this offset.
+    pub(crate) fn starting_at(end: Offset) -> Self {
+        Self { end, empty_at: end, ..Self::default() }
+    }
+
+    /// Appends a record; `held` is 0 for a hole.
+    pub(crate) fn append_tagged(
+        &mut self,
+        head: &[u8],
+        parts: &[&[u8]],
+        held: u32,
+        tag: u16,
+    ) -> Result<Offset, AppendError> {
+        self.push(head, parts, held, tag)
+    }
+
+    /// Finds a record that is held.
+    pub(crate) fn place(&self, at: Offset) -> Result<Place, HoldError> {
+        self.locate(at).map(|(slot, entry)| Place { slot, entry })
+    }
+
+    pub(crate) fn facts(&self, place: Place) -> Facts {
+        let (tag, held, len) = self.blocks[place.slot].block.facts(place.entry);
+        Facts { tag, held, len }
+    }
+
+    pub(crate) fn set_tag(&mut self, place: Place, tag: u16) {
+        *self.blocks[place.slot].block.tag_mut(place.entry) = tag;
+    }
+
+    /// Changes the word that is not 0 to another that is not 0.
+    pub(crate) fn set_held(&mut self, place: Place, held: u32) {
+        debug_assert!(held > 0);
+        *self.blocks[place.slot].block.holders_mut(place.entry) = held;
+    }
+
+    /// Makes a record a hole.
+    pub(crate) fn drop_record(&mut self, place: Place) {
+        self.forget(place.slot, place.entry);
+    }
+
+    /// Calls `each` for every held record from `from` on and before `end`: offset, tag, word and
+    /// bytes.
+    pub(crate) fn walk(&mut self, from: Offset, end: Offset, each: &mut Each<'_>) {
+        let (from, end) = (from.get(), end.get());
+        let start = self.blocks.partition_point(|slot| slot.first <= from).saturating_sub(1);
+        for Slot { first, block } in self.blocks.range_mut(start..) {
+            if *first >= end {
+                break;
+            }
+            block.walk(*first, from..end, each);
+        }
+    }
+
+    /// The first offset of the block after the one that has `from`: a bound for taking the log in
+    /// pieces.
+    pub(crate) fn block_end(&self, from: Offset) -> Offset {
+        let next = self.blocks.partition_point(|slot| slot.first <= from.get());
+        self.blocks.get(next).map_or(self.end, |slot| Offset::new(slot.first))
+    }
+}

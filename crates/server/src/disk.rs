@@ -1,0 +1,246 @@
+//! The directory of a shard's log: a thread that writes and syncs, and one that reads.
+//!
+//! Writes and removals are done one after another, as [`Disk`] demands; reads do not wait for them.
+//! After each completion the owner is woken.
+
+use std::fs::{File, OpenOptions};
+use std::io::ErrorKind;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use bytes::Bytes;
+use leveret_log::disk::{Disk, DiskError, Done, FileName, Op, Token};
+
+/// Files that are kept open for reading.
+const READ_FILES: usize = 16;
+
+/// Called after each completion, from a thread of the disk.
+pub type Wake = Arc<dyn Fn() + Send + Sync>;
+
+/// A directory of segment files. Nobody else can open it meanwhile.
+pub struct RealDisk {
+    dir: PathBuf,
+    /// `None` once the threads are to end.
+    submit: Option<[Sender<(Token, Op)>; 2]>,
+    done: Receiver<(Token, Done)>,
+    threads: Vec<JoinHandle<()>>,
+    /// Locked for as long as it is open.
+    _lock: File,
+}
+
+impl std::fmt::Debug for RealDisk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RealDisk").field("dir", &self.dir).finish_non_exhaustive()
+    }
+}
+
+impl RealDisk {
+    /// Opens a directory, which is made if it is not there.
+    pub fn open(dir: &Path, name: &str, wake: Wake) -> std::io::Result<Self> {
+        std::fs::create_dir_all(dir)?;
+        let lock = dir.join("LOCK");
+        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(lock)?;
+        lock.try_lock().map_err(|error| {
+            let text = format!("{} is in use by another process: {error}", dir.display());
+            std::io::Error::new(ErrorKind::ResourceBusy, text)
+        })?;
+        sync_dir(dir)?;
+        let (done_in, done) = channel();
+        let (writes, to_write) = channel();
+        let (reads, to_read) = channel();
+        let mut writer = Writer { dir: dir.to_owned(), open: None };
+        let mut reader = Reader { dir: dir.to_owned(), open: Vec::new() };
+        let writes_done = (done_in.clone(), Arc::clone(&wake));
+        let threads = vec![
+            spawn(&format!("{name}-write"), to_write, writes_done, move |op| writer.run(op))?,
+            spawn(&format!("{name}-read"), to_read, (done_in, wake), move |op| reader.run(op))?,
+        ];
+        let submit = Some([writes, reads]);
+        Ok(Self { dir: dir.to_owned(), submit, done, threads, _lock: lock })
+    }
+
+    fn path(&self, file: FileName) -> PathBuf {
+        self.dir.join(file.to_string())
+    }
+}
+
+/// A thread that does what comes, until nothing can come any more.
+fn spawn(
+    name: &str,
+    ops: Receiver<(Token, Op)>,
+    (done, wake): (Sender<(Token, Done)>, Wake),
+    mut run: impl FnMut(Op) -> Done + Send + 'static,
+) -> std::io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+        for (token, op) in ops {
+            // Nobody waits for it when the log is gone; what was submitted is done all the same.
+            let _ = done.send((token, run(op)));
+            wake();
+        }
+    })
+}
+
+impl Drop for RealDisk {
+    fn drop(&mut self) {
+        self.submit = None;
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn failed(error: &std::io::Error) -> DiskError {
+    DiskError::Failed(error.to_string())
+}
+
+/// A write that found no room can be tried again; nothing else can.
+fn not_written(error: &std::io::Error) -> DiskError {
+    match error.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => DiskError::Full,
+        _ => failed(error),
+    }
+}
+
+fn sync_dir(dir: &Path) -> std::io::Result<()> {
+    File::open(dir)?.sync_all()
+}
+
+struct Writer {
+    dir: PathBuf,
+    /// The file written to last, and whether its name may be lost in a power cut.
+    open: Option<(FileName, File, bool)>,
+}
+
+impl Writer {
+    fn run(&mut self, op: Op) -> Done {
+        match op {
+            Op::Write { file, position, head, body, sync } => {
+                let result = self.write(file, position, [&head, &body], sync);
+                Done::Written { head, body, result }
+            }
+            Op::Remove { file } => {
+                self.open = self.open.take().filter(|(name, ..)| *name != file);
+                let removed = std::fs::remove_file(self.dir.join(file.to_string()));
+                let removed = removed.and_then(|()| sync_dir(&self.dir));
+                Done::Removed(removed.map_err(|error| failed(&error)))
+            }
+            Op::Read { .. } => Done::Read(Err(DiskError::Failed("not for this thread".into()))),
+        }
+    }
+
+    fn write(
+        &mut self,
+        name: FileName,
+        position: u64,
+        parts: [&[u8]; 2],
+        sync: bool,
+    ) -> Result<(), DiskError> {
+        if self.open.as_ref().is_none_or(|(open, ..)| *open != name) {
+            let path = self.dir.join(name.to_string());
+            let is_new = !path.exists();
+            let file = OpenOptions::new().create(true).truncate(false).write(true).open(path);
+            self.open = Some((name, file.map_err(|error| not_written(&error))?, is_new));
+        }
+        let Some((_, file, is_new)) = &mut self.open else { return Ok(()) };
+        let mut at = position;
+        for part in parts {
+            file.write_all_at(part, at).map_err(|error| not_written(&error))?;
+            at += part.len() as u64;
+        }
+        if sync {
+            // After a failed sync nobody knows what is on the disk, full or not.
+            file.sync_data().map_err(|error| failed(&error))?;
+            if std::mem::take(is_new) {
+                sync_dir(&self.dir).map_err(|error| failed(&error))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+struct Reader {
+    dir: PathBuf,
+    /// The least recently used first.
+    open: Vec<(FileName, File)>,
+}
+
+impl Reader {
+    fn run(&mut self, op: Op) -> Done {
+        let Op::Read { file, position, len } = op else {
+            return Done::Read(Err(DiskError::Failed("not for this thread".into())));
+        };
+        Done::Read(self.read(file, position, len).map_err(|error| failed(&error)))
+    }
+
+    fn read(&mut self, name: FileName, position: u64, len: usize) -> std::io::Result<Bytes> {
+        let open = match self.open.iter().position(|(open, _)| *open == name) {
+            Some(index) => self.open.remove(index),
+            None => (name, File::open(self.dir.join(name.to_string()))?),
+        };
+        if self.open.len() >= READ_FILES {
+            self.open.remove(0);
+        }
+        let mut bytes = vec![0; len];
+        let result = open.1.read_exact_at(&mut bytes, position);
+        self.open.push(open);
+        result.map(|()| Bytes::from(bytes))
+    }
+}
+
+impl Disk for RealDisk {
+    fn submit(&mut self, token: Token, op: Op) {
+        let Some([writes, reads]) = &self.submit else { return };
+        let to = if matches!(op, Op::Read { .. }) { reads } else { writes };
+        // A thread ends only after the sender is dropped, or in a panic, which ends the process.
+        let _ = to.send((token, op));
+    }
+
+    fn poll(&mut self) -> Option<(Token, Done)> {
+        self.done.try_recv().ok()
+    }
+
+    fn list(&mut self) -> Result<Vec<(FileName, u64)>, DiskError> {
+        let list = || {
+            let mut found = Vec::new();
+            for entry in std::fs::read_dir(&self.dir)? {
+                let entry = entry?;
+                if let Some(name) = entry.file_name().to_str().and_then(FileName::parse) {
+                    found.push((name, entry.metadata()?.len()));
+                }
+            }
+            Ok(found)
+        };
+        list().map_err(|error| failed(&error))
+    }
+
+    fn read_now(
+        &mut self,
+        file: FileName,
+        position: u64,
+        into: &mut [u8],
+    ) -> Result<(), DiskError> {
+        let file = File::open(self.path(file)).map_err(|error| failed(&error))?;
+        file.read_exact_at(into, position).map_err(|error| failed(&error))
+    }
+
+    fn truncate_now(&mut self, file: FileName, len: u64) -> Result<(), DiskError> {
+        let truncate = || {
+            let file = OpenOptions::new().write(true).open(self.path(file))?;
+            file.set_len(len)?;
+            file.sync_all()?;
+            sync_dir(&self.dir)
+        };
+        truncate().map_err(|error| failed(&error))
+    }
+
+    fn remove_now(&mut self, file: FileName) -> Result<(), DiskError> {
+        let removed = std::fs::remove_file(self.path(file)).and_then(|()| sync_dir(&self.dir));
+        removed.map_err(|error| failed(&error))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,139 @@
+use std::sync::{Condvar, Mutex};
+
+use leveret_log::file::Options;
+use leveret_log::{FileLog, Holder, Keep, Log};
+
+use super::*;
+
+/// A directory of its own, and a bell that the disk rings.
+struct Place {
+    dir: tempfile::TempDir,
+    bell: Arc<(Mutex<bool>, Condvar)>,
+}
+
+/// A log that keeps its directory for as long as it is there.
+struct Placed {
+    log: FileLog<RealDisk>,
+    place: Place,
+}
+
+impl Place {
+    fn new() -> Self {
+        Self { dir: tempfile::tempdir().unwrap(), bell: Arc::default() }
+    }
+
+    fn open(&self, options: Options) -> FileLog<RealDisk> {
+        let bell = Arc::clone(&self.bell);
+        let wake = move || {
+            *bell.0.lock().unwrap() = true;
+            bell.1.notify_one();
+        };
+        let disk = RealDisk::open(self.dir.path(), "test", Arc::new(wake)).unwrap();
+        FileLog::open(disk, options, &mut |_| {}).unwrap().0
+    }
+
+    fn wait(&self) {
+        let mut rung = self.bell.0.lock().unwrap();
+        while !*rung {
+            rung = self.bell.1.wait(rung).unwrap();
+        }
+        *rung = false;
+    }
+}
+
+fn options() -> Options {
+    Options { cache_bytes: 1 << 30, ..Options::default() }
+}
+
+#[test]
+fn what_was_synced_is_there_again() {
+    let place = Place::new();
+    let holders = [Holder::new(1), Holder::new(2)];
+    let mut log = place.open(options());
+    let at = log.append(b"head", &[b"body"], &holders, Keep::Durable).unwrap();
+    let gone = log.append(b"gone", &[], &holders[..1], Keep::Durable).unwrap();
+    while log.durable() < log.end() {
+        log.sync().unwrap();
+        place.wait();
+        log.collect().unwrap();
+    }
+    log.release(gone, holders[0]).unwrap();
+    log.release(at, holders[1]).unwrap();
+    log.sync().unwrap();
+    assert!(RealDisk::open(place.dir.path(), "other", Arc::new(|| ())).is_err(), "it is in use");
+    drop(log);
+
+    let mut log = place.open(options());
+    let mut found = Vec::new();
+    log.recover(&mut |it| found.push((it.at, it.head.to_vec(), it.holders.to_vec())));
+    assert_eq!(found, [(at, b"head".to_vec(), vec![(holders[0], 0)])]);
+    log.fetch(&[at]);
+    while log.read(at).is_err() {
+        place.wait();
+        log.collect().unwrap();
+    }
+    assert_eq!(log.read(at).unwrap().bytes, b"headbody"[..]);
+}
+
+mod contract {
+    use super::*;
+    use leveret_log::{
+        AppendError, HoldError, Offset, ReadError, Record, SyncError, Usage, log_suite,
+    };
+
+    impl Log for Placed {
+        fn append(
+            &mut self,
+            head: &[u8],
+            parts: &[&[u8]],
+            holders: &[Holder],
+            keep: Keep,
+        ) -> Result<Offset, AppendError> {
+            self.log.append(head, parts, holders, keep)
+        }
+        fn persist(&mut self, at: Offset) -> Result<Offset, HoldError> {
+            self.log.persist(at)
+        }
+        fn readable(&self) -> Offset {
+            self.log.readable()
+        }
+        fn durable(&self) -> Offset {
+            self.log.durable()
+        }
+        fn end(&self) -> Offset {
+            self.log.end()
+        }
+        fn read(&self, at: Offset) -> Result<Record, ReadError> {
+            self.log.read(at)
+        }
+        fn fetch(&mut self, soon: &[Offset]) {
+            self.log.fetch(soon);
+        }
+        fn release(&mut self, at: Offset, holder: Holder) -> Result<(), HoldError> {
+            self.log.release(at, holder)
+        }
+        fn collect(&mut self) -> Result<(), SyncError> {
+            self.log.collect()
+        }
+        fn sync(&mut self) -> Result<(), SyncError> {
+            self.log.sync()
+        }
+        fn usage(&self) -> Usage {
+            self.log.usage()
+        }
+    }
+
+    log_suite!(
+        || {
+            let place = Place::new();
+            Placed { log: place.open(options()), place }
+        },
+        |it: &mut Placed| {
+            it.log.sync().unwrap();
+            while it.log.durable() < it.log.end() || it.log.usage().unwritten_bytes > 0 {
+                it.place.wait();
+                it.log.sync().unwrap();
+            }
+        }
+    );
+}
