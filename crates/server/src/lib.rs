@@ -16,6 +16,7 @@ mod readiness;
 pub mod runner;
 pub mod serve;
 mod startup;
+mod storage;
 pub mod threads;
 pub mod turn;
 

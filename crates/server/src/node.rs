@@ -8,7 +8,6 @@ use hashbrown::HashMap;
 use leveret_broker::flow::AlarmChange;
 use leveret_broker::message::{ConnectionId, ToMeta, ToSession, ToShard};
 use leveret_broker::{Meta, Shard};
-use leveret_log::MemoryLog;
 use leveret_queue::Time;
 use leveret_session::Settings;
 use leveret_topology::Topology;
@@ -17,6 +16,7 @@ use tokio::sync::Notify;
 use crate::alarms::Alarms;
 use crate::connection::Connection;
 use crate::runner::Rest;
+use crate::storage::NodeLog;
 use crate::turn::Actor;
 
 /// All actors of a process, shared by its threads.
@@ -47,7 +47,7 @@ pub struct Node {
 #[derive(Debug)]
 pub struct ShardActor {
     /// State and inbox.
-    pub actor: Actor<Shard<MemoryLog>, ToShard>,
+    pub actor: Actor<Shard<NodeLog>, ToShard>,
     /// When it must run by itself, ms since the epoch; `u64::MAX` for never.
     pub due_ms: AtomicU64,
     /// Bytes it holds.
@@ -64,13 +64,18 @@ pub enum Recipient {
 }
 
 impl Node {
-    /// A node with an empty memory log per shard.
-    pub fn new(settings: Arc<Settings>, topology: Topology, memory_limit: u64) -> Self {
-        let count = settings.shards;
-        let shards = (0..count).map(|index| ShardActor {
-            actor: Actor::new(Shard::new(index, count, MemoryLog::default())),
-            due_ms: AtomicU64::new(u64::MAX),
-            held_bytes: AtomicU64::new(0),
+    /// A node of these shards.
+    pub fn new(
+        settings: Arc<Settings>,
+        topology: Topology,
+        shards: Vec<Shard<NodeLog>>,
+        memory_limit: u64,
+    ) -> Self {
+        let count = shards.len();
+        let shards = shards.into_iter().map(|shard| ShardActor {
+            due_ms: AtomicU64::new(shard.next_timeout().map_or(u64::MAX, |at| at.ms())),
+            held_bytes: AtomicU64::new(shard.held_bytes()),
+            actor: Actor::new(shard),
         });
         Self {
             shards: shards.collect(),

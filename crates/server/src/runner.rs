@@ -130,6 +130,21 @@ pub async fn keep_working(more: Arc<Notify>) {
     }
 }
 
+/// Runs `f` with a runner on a thread that has no runtime, such as a disk's, and works off all that
+/// follows.
+pub fn run_alone(node: &Arc<Node>, f: impl FnOnce(&mut Runner)) {
+    if RUNNER.with_borrow(Option::is_none) {
+        // Nobody listens on what is returned: everything is worked off here, and such a thread keeps little.
+        let _ = install_runner(Arc::clone(node));
+    }
+    with_runner(node, |runner| {
+        f(runner);
+        while !runner.due.is_empty() {
+            runner.work();
+        }
+    });
+}
+
 /// Runs `f` with the thread's runner; makes one for a thread that has none (tests, tools).
 pub fn with_runner<T>(node: &Arc<Node>, f: impl FnOnce(&mut Runner) -> T) -> T {
     RUNNER.with_borrow_mut(|place| match place {

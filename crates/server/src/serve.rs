@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use leveret_amqp::reply::ReplyCode;
+use leveret_broker::Shard;
 use leveret_broker::message::ToSession;
+use leveret_broker::shard::Restored;
 use leveret_session::Settings;
 use leveret_topology::Topology;
 use tokio::signal::unix::{SignalKind, signal};
@@ -16,8 +18,9 @@ use crate::alarms::{Resource, watch_disk};
 use crate::connection::Letter;
 use crate::control::{self, About};
 use crate::listener::{SocketOptions, accept, bind};
-use crate::node::Node;
+use crate::node::{Node, now};
 use crate::runner::{install_runner, keep_working, rest, with_runner};
+use crate::storage::{NodeLog, Storage, Waker, leave_clean};
 use crate::threads::Threads;
 
 /// What a node is started with: the configuration, made definite.
@@ -25,6 +28,8 @@ use crate::threads::Threads;
 pub struct Options {
     /// Held while the process lives: the data directory is ours alone.
     pub directory_lock: std::fs::File,
+    /// The logs of messages and names, open.
+    pub storage: Storage,
     /// AMQP listeners.
     pub listeners: Vec<SocketAddr>,
     /// Threads that run turns.
@@ -53,8 +58,11 @@ pub fn run(mut options: Options, give_back: fn()) -> anyhow::Result<()> {
     let files = raise_file_limit();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async move {
-        let node =
-            Arc::new(Node::new(Arc::new(options.settings), options.topology, options.memory_limit));
+        let Storage { shards, was_clean, waker, .. } = options.storage;
+        let shards = recover(shards, &options.topology, was_clean);
+        let (settings, topology) = (Arc::new(options.settings), options.topology);
+        let node = Arc::new(Node::new(settings, topology, shards, options.memory_limit));
+        waker.attach(&node);
         let mut sockets = Vec::new();
         for &address in &options.listeners {
             let socket = bind(address, &options.sockets).with_context(|| {
@@ -81,6 +89,7 @@ pub fn run(mut options: Options, give_back: fn()) -> anyhow::Result<()> {
         let threads = Arc::new(Threads::start(&node, options.threads, give_back)?);
         let stop = Arc::new(tokio::sync::Notify::new());
         let started = options.about.started;
+        let data_dir = options.about.data_dir.clone();
         let about = Arc::new(options.about);
         control::listen(&options.control, Arc::clone(&node), about, Arc::clone(&stop))?;
         let open = Arc::new(AtomicUsize::new(0));
@@ -111,10 +120,75 @@ pub fn run(mut options: Options, give_back: fn()) -> anyhow::Result<()> {
         if let Ok(threads) = Arc::try_unwrap(threads) {
             threads.stop();
         }
+        if !has_failed {
+            put_away(&node, &waker, &data_dir);
+        }
         tracing::info!("stopped");
         anyhow::ensure!(!has_failed, "stopped: messages could not be written to the disk");
         Ok(())
     })
+}
+
+/// Fills the queues with what the logs kept.
+fn recover(logs: Vec<NodeLog>, topology: &Topology, was_clean: bool) -> Vec<Shard<NodeLog>> {
+    let started = std::time::Instant::now();
+    let count = logs.len();
+    let mut all = Restored::default();
+    let mut shards = Vec::new();
+    for (index, log) in logs.into_iter().enumerate() {
+        let mut shard = Shard::new(index, count, log);
+        let restored = shard.recover(topology, was_clean, now());
+        all.messages += restored.messages;
+        all.orphans += restored.orphans;
+        all.damaged += restored.damaged;
+        shards.push(shard);
+    }
+    if all != Restored::default() {
+        tracing::info!(
+            messages = all.messages,
+            of_deleted_queues = all.orphans,
+            ms = started.elapsed().as_millis() as u64,
+            "messages are back in their queues"
+        );
+    }
+    shards
+}
+
+/// How long the disks have to take what is left when the broker stops.
+const PUT_AWAY_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Writes down what the next start has to know, and that nothing is missing. Nobody runs turns any
+/// more but the disks' threads, and those only to take in what they did.
+fn put_away(node: &Arc<Node>, waker: &Waker, data_dir: &std::path::Path) {
+    let deadline = std::time::Instant::now() + PUT_AWAY_PATIENCE;
+    for shard in &node.shards {
+        shard.actor.state().close();
+    }
+    let mut seen = 0;
+    loop {
+        let mut is_done = true;
+        for shard in &node.shards {
+            let mut shard = shard.actor.state();
+            if let Err(error) = shard.sync() {
+                tracing::error!(%error, "the last messages could not be written");
+                return;
+            }
+            is_done &= shard.is_durable();
+        }
+        if is_done {
+            break;
+        }
+        if std::time::Instant::now() > deadline {
+            tracing::warn!(
+                "the disk is too slow to take all; the next start will look at everything"
+            );
+            return;
+        }
+        seen = waker.wait(seen);
+    }
+    if let Err(error) = leave_clean(data_dir) {
+        tracing::warn!(%error, "the next start will not know that this stop was in good order");
+    }
 }
 
 /// The one line that says the broker is ready.

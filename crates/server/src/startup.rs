@@ -13,6 +13,7 @@ use crate::control::About;
 use crate::listener::SocketOptions;
 use crate::logging;
 use crate::serve::{Options, run};
+use crate::storage::Storage;
 
 /// The version of RabbitMQ whose behaviour clients may expect of us.
 ///
@@ -64,13 +65,18 @@ pub(crate) fn options(config: &Config, started: Instant) -> anyhow::Result<Optio
         )
     })?;
     let directory_lock = lock(&data_dir)?;
+    let memory_limit = config.resources.memory_high_watermark.resolve(memory);
+    let spill_bytes = (memory_limit as f64 * config.resources.paging_ratio.0) as u64;
+    let storage = Storage::open(&data_dir, shards, spill_bytes)?;
+    let shards = storage.shards.len();
     Ok(Options {
         directory_lock,
+        storage,
         listeners: listeners.clone(),
         threads,
         settings: settings(config, shards),
         topology: topology(config)?,
-        memory_limit: config.resources.memory_high_watermark.resolve(memory),
+        memory_limit,
         disk_free_limit: config.resources.disk_free_limit.resolve(memory),
         sockets: SocketOptions {
             backlog: config.listeners.backlog as i32,

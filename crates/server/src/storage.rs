@@ -1,0 +1,250 @@
+//! The data directory: what is in it, how it is opened, and how it is left.
+//!
+//! ```text
+//!   leveret.lock      held by the process that uses the directory
+//!   layout            format of the directory and number of shards, as text
+//!   clean             there when the last process left in good order: nothing was under way
+//!   names/            log of vhosts, users, exchanges, queues, bindings, policies
+//!   shards/0/ ...     log of the messages of each shard's queues
+//! ```
+//!
+//! A queue lives in shard `queue id % shards`, so the number of shards is the directory's and stays:
+//! a machine with more cores later has no more shards for it.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use leveret_log::FileLog;
+use leveret_log::file::{Options as LogOptions, Progress, Report};
+
+use crate::disk::{RealDisk, Wake};
+use crate::node::Node;
+use crate::runner::run_alone;
+use leveret_broker::message::ToShard;
+
+/// The log of a node's actors.
+pub(crate) type NodeLog = FileLog<RealDisk>;
+
+/// Format of the directory itself. That of log files is their own.
+const FORMAT: u32 = 1;
+
+/// The logs of a node, open.
+#[derive(Debug)]
+pub struct Storage {
+    /// By shard.
+    pub shards: Vec<NodeLog>,
+    /// Of names.
+    pub names: NodeLog,
+    /// The last process left in good order.
+    pub was_clean: bool,
+    /// Wakes actors when their disk has done something.
+    pub waker: Arc<Waker>,
+    dir: PathBuf,
+}
+
+/// Brings news from the disks to the actors.
+#[derive(Debug, Default)]
+pub struct Waker {
+    node: OnceLock<Weak<Node>>,
+    news: Mutex<u64>,
+    changed: Condvar,
+}
+
+/// Whose disk it is.
+#[derive(Clone, Copy, Debug)]
+enum Owner {
+    Shard(usize),
+    Names,
+}
+
+impl Waker {
+    /// From now on actors are given turns.
+    pub fn attach(&self, node: &Arc<Node>) {
+        let _ = self.node.set(Arc::downgrade(node));
+    }
+
+    /// Waits until a disk has done something after `seen`, or a while; gives what to call with next.
+    pub fn wait(&self, seen: u64) -> u64 {
+        let news = self.news.lock().unwrap_or_else(PoisonError::into_inner);
+        let patience = Duration::from_millis(100);
+        let waited = self.changed.wait_timeout_while(news, patience, |news| *news == seen);
+        *waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    fn wake(&self, owner: Owner) {
+        *self.news.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        self.changed.notify_all();
+        let Some(node) = self.node.get().and_then(Weak::upgrade) else { return };
+        run_alone(&node, |runner| match owner {
+            Owner::Shard(index) => runner.run_shard(index, ToShard::LogWoke),
+            Owner::Names => {}
+        });
+    }
+
+    fn for_owner(self: &Arc<Self>, owner: Owner) -> Wake {
+        let waker = Arc::clone(self);
+        Arc::new(move || waker.wake(owner))
+    }
+}
+
+impl Storage {
+    /// Opens the directory, or lays it out for `shards` shards if it is new.
+    pub fn open(dir: &Path, shards: usize, spill_bytes: u64) -> anyhow::Result<Self> {
+        let shards = layout(dir, shards)?;
+        let clean = dir.join("clean");
+        let was_clean = clean.exists();
+        if was_clean {
+            std::fs::remove_file(&clean)
+                .with_context(|| format!("cannot remove {}", clean.display()))?;
+            std::fs::File::open(dir)?.sync_all()?;
+        }
+        let waker = Arc::new(Waker::default());
+        let names = open_log(&dir.join("names"), &waker, Owner::Names, 0)?;
+        let spill_bytes = spill_bytes / shards as u64;
+        let shards = (0..shards)
+            .map(|index| {
+                let dir = dir.join("shards").join(index.to_string());
+                open_log(&dir, &waker, Owner::Shard(index), spill_bytes)
+            })
+            .collect::<anyhow::Result<_>>()?;
+        Ok(Self { shards, names, was_clean, waker, dir: dir.to_owned() })
+    }
+
+    /// The directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+}
+
+/// Everything is on disk: says so for the next start.
+pub(crate) fn leave_clean(dir: &Path) -> std::io::Result<()> {
+    std::fs::File::create(dir.join("clean"))?.sync_all()?;
+    std::fs::File::open(dir)?.sync_all()
+}
+
+/// Reads the layout of a directory, or writes it. Gives the number of shards.
+fn layout(dir: &Path, shards: usize) -> anyhow::Result<usize> {
+    let path = dir.join("layout");
+    match std::fs::read_to_string(&path) {
+        Ok(text) => {
+            let found = parse_layout(&text).with_context(|| {
+                format!(
+                    "{} is damaged: it should be two lines, `format {FORMAT}` and `shards N`, with as many \
+                     shards as there are directories in {}",
+                    path.display(),
+                    dir.join("shards").display()
+                )
+            })?;
+            let (format, found) = found;
+            anyhow::ensure!(
+                format <= FORMAT,
+                "{} has format {format}; this version knows formats up to {FORMAT}. Start the version that \
+                 wrote it, or a later one",
+                dir.display()
+            );
+            if found != shards {
+                tracing::info!(shards = found, "the data directory keeps its number of shards");
+            }
+            Ok(found)
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            // Whole or not at all.
+            let new = dir.join("layout.new");
+            let text = format!("format {FORMAT}\nshards {shards}\n");
+            let write = || {
+                std::fs::write(&new, text)?;
+                std::fs::File::open(&new)?.sync_all()?;
+                std::fs::rename(&new, &path)?;
+                std::fs::File::open(dir)?.sync_all()
+            };
+            write().with_context(|| format!("cannot write {}", path.display()))?;
+            Ok(shards)
+        }
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
+fn parse_layout(text: &str) -> Option<(u32, usize)> {
+    let mut lines = text.lines();
+    let format = lines.next()?.strip_prefix("format ")?.parse().ok()?;
+    let shards = lines.next()?.strip_prefix("shards ")?.parse().ok()?;
+    (shards > 0).then_some((format, shards))
+}
+
+/// How long opening may take before it tells how far it is.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+fn open_log(
+    dir: &Path,
+    waker: &Arc<Waker>,
+    owner: Owner,
+    spill_bytes: u64,
+) -> anyhow::Result<NodeLog> {
+    let name = match owner {
+        Owner::Shard(index) => format!("shard-{index}"),
+        Owner::Names => "names".to_owned(),
+    };
+    let disk = RealDisk::open(dir, &name, waker.for_owner(owner))
+        .with_context(|| format!("cannot make {}", dir.display()))?;
+    let options = LogOptions { seed: rand::random(), spill_bytes, ..LogOptions::default() };
+    let started = Instant::now();
+    let mut told = started;
+    let mut tell = |progress: Progress| {
+        if told.elapsed() >= PATIENCE {
+            told = Instant::now();
+            let Progress { done, total } = progress;
+            tracing::info!(
+                log = %dir.display(),
+                percent = done * 100 / total.max(1),
+                megabytes = total >> 20,
+                "reading the log"
+            );
+        }
+    };
+    let (log, report) = FileLog::open(disk, options, &mut tell)
+        .with_context(|| format!("in the log {}", dir.display()))?;
+    tell_of(dir, &report, started);
+    Ok(log)
+}
+
+fn tell_of(dir: &Path, report: &Report, started: Instant) {
+    if report.cut_bytes > 0 {
+        tracing::warn!(
+            log = %dir.display(),
+            bytes = report.cut_bytes,
+            "the last write was interrupted; its part was cut off, nothing of it was confirmed"
+        );
+    }
+    if report.records > 0 {
+        tracing::info!(
+            log = %dir.display(),
+            records = report.records,
+            files = report.files,
+            megabytes = report.bytes >> 20,
+            ms = started.elapsed().as_millis() as u64,
+            "log opened"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_layout_stays() {
+        let dir = tempfile::tempdir().expect("a directory");
+        assert_eq!(layout(dir.path(), 3).expect("new"), 3);
+        assert_eq!(layout(dir.path(), 8).expect("old"), 3);
+        for bad in ["", "format 1", "format 1\nshards 0\n", "format one\nshards 2\n"] {
+            std::fs::write(dir.path().join("layout"), bad).expect("write");
+            let error = format!("{:#}", layout(dir.path(), 2).expect_err(bad));
+            assert!(error.contains("is damaged"), "{error}");
+        }
+        std::fs::write(dir.path().join("layout"), "format 9\nshards 2\n").expect("write");
+        let error = format!("{:#}", layout(dir.path(), 2).expect_err("newer"));
+        assert!(error.contains("has format 9"), "{error}");
+    }
+}
