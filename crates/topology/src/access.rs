@@ -1,12 +1,11 @@
 //! Who may do what: users, passwords, permissions.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use crate::error::{AccessError, AdminError, AuthError, ResourceKind, ResourceRef};
 use crate::exchange::{Exchange, ExchangeKind};
 use crate::id::VhostId;
-use crate::pattern::{Pattern, escape};
+use crate::journal::EntityKey;
 use crate::topology::Topology;
 use crate::usage::Count;
 use crate::user::{PasswordHash, Permission, Permissions, TopicPermissions, User};
@@ -174,6 +173,7 @@ impl Topology {
             topics: BTreeMap::new(),
         };
         self.users.insert(name.into(), user);
+        self.journal.note(EntityKey::User(name.into()));
         self.access_generation += 1;
         Ok(())
     }
@@ -185,12 +185,14 @@ impl Topology {
         password: PasswordHash,
     ) -> Result<(), AdminError> {
         self.user_mut(name)?.password = password;
+        self.journal.note(EntityKey::User(name.into()));
         Ok(())
     }
 
     /// Sets other tags.
     pub fn set_tags(&mut self, name: &str, tags: &[&str]) -> Result<(), AdminError> {
         self.user_mut(name)?.tags = tags.iter().map(|&tag| tag.to_owned()).collect();
+        self.journal.note(EntityKey::User(name.into()));
         Ok(())
     }
 
@@ -201,12 +203,15 @@ impl Topology {
         limits: BTreeMap<String, i64>,
     ) -> Result<(), AdminError> {
         self.user_mut(name)?.limits = limits;
+        self.journal.note(EntityKey::User(name.into()));
         Ok(())
     }
 
     /// Deletes a user with its permissions.
     pub fn delete_user(&mut self, name: &str) -> Result<(), AdminError> {
-        self.users.remove(name).ok_or_else(|| AdminError::NoUser(name.to_owned()))?;
+        let user = self.users.remove(name);
+        let user = user.ok_or_else(|| AdminError::NoUser(name.to_owned()))?;
+        self.note_user_gone(&user);
         self.access_generation += 1;
         Ok(())
     }
@@ -223,6 +228,7 @@ impl Topology {
         let permissions = Permissions::new(configure, write, read)?;
         let vhost = self.vhost_id(vhost)?;
         self.user_mut(user)?.permissions.insert(vhost, permissions);
+        self.journal.note(EntityKey::Permission(vhost, user.into()));
         Ok(())
     }
 
@@ -230,6 +236,7 @@ impl Topology {
     pub fn clear_permissions(&mut self, user: &str, vhost: &str) -> Result<(), AdminError> {
         let vhost = self.vhost_id(vhost)?;
         self.user_mut(user)?.permissions.remove(&vhost);
+        self.journal.note(EntityKey::Permission(vhost, user.into()));
         Ok(())
     }
 
@@ -243,18 +250,10 @@ impl Topology {
         read: &str,
     ) -> Result<(), AdminError> {
         let id = self.vhost_id(vhost)?;
-        let expand = |pattern: &str| {
-            let mut expanded = Cow::Borrowed(pattern);
-            for (variable, value) in [("{username}", user), ("{vhost}", vhost)] {
-                if expanded.contains(variable) {
-                    expanded = Cow::Owned(expanded.replace(variable, &escape(value)));
-                }
-            }
-            Pattern::expanded(pattern, &expanded)
-        };
-        let topics = TopicPermissions { write: expand(write)?, read: expand(read)? };
+        let topics = TopicPermissions::expanded(user, vhost, write, read)?;
         let own = self.user_mut(user)?.topics.entry(id).or_default();
         own.insert(exchange.into(), topics);
+        self.journal.note(EntityKey::topic_permission(id, user, exchange));
         Ok(())
     }
 
@@ -267,13 +266,17 @@ impl Topology {
     ) -> Result<(), AdminError> {
         let id = self.vhost_id(vhost)?;
         let own = &mut self.user_mut(user)?.topics;
+        let mut cleared = Vec::new();
         match exchange {
-            None => drop(own.remove(&id)),
+            None => cleared.extend(own.remove(&id).unwrap_or_default().into_keys()),
             Some(exchange) => {
-                if let Some(topics) = own.get_mut(&id) {
-                    topics.remove(exchange);
-                }
+                let topics = own.get_mut(&id);
+                let entry = topics.and_then(|topics| topics.remove_entry(exchange));
+                cleared.extend(entry.map(|(exchange, _)| exchange));
             }
+        }
+        for exchange in cleared {
+            self.journal.note(EntityKey::topic_permission(id, user, &exchange));
         }
         Ok(())
     }

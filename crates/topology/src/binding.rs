@@ -86,6 +86,8 @@ pub(crate) struct Entry {
     pub(crate) at_source: u32,
     /// Where the entry is in its destination's `incoming`.
     pub(crate) at_target: u32,
+    /// Both ends survive a restart.
+    pub(crate) durable: bool,
 }
 
 /// All bindings of all vhosts.
@@ -130,9 +132,14 @@ impl Bindings {
     }
 
     /// The caller has made sure that it is not there, and puts it into both lists.
-    pub(crate) fn insert(&mut self, binding: Binding, at_source: u32, at_target: u32) -> BindingIx {
+    pub(crate) fn insert(
+        &mut self,
+        binding: Binding,
+        (at_source, at_target): (u32, u32),
+        durable: bool,
+    ) -> BindingIx {
         let identity = identity(&binding);
-        let entry = Some(Entry { binding, identity, at_source, at_target });
+        let entry = Some(Entry { binding, identity, at_source, at_target, durable });
         let ix = match self.free.pop() {
             Some(ix) => {
                 self.entries[ix as usize] = entry;
@@ -161,6 +168,12 @@ impl Bindings {
             *self = Self::default();
         }
         entry.binding
+    }
+
+    /// The binding in this place, if there is one and it survives a restart.
+    pub(crate) fn durable(&self, ix: BindingIx) -> Option<&Binding> {
+        let entry = self.entries.get(ix as usize)?.as_ref()?;
+        entry.durable.then_some(&entry.binding)
     }
 
     pub(crate) fn entries(&self) -> impl Iterator<Item = (BindingIx, &Entry)> {

@@ -8,6 +8,7 @@ use crate::binding::{
 use crate::error::{BindError, Locked, NotFound, ResourceRef};
 use crate::exchange::{Exchange, ExchangeKind};
 use crate::id::{ExchangeId, VhostId};
+use crate::journal::EntityKey;
 use crate::queue::QueueKind;
 use crate::route::check_binding_key;
 use crate::topology::{Topology, strip};
@@ -171,11 +172,39 @@ impl Topology {
     }
 
     fn insert_binding(&mut self, binding: Binding) {
+        let ix = self.put_binding(binding);
+        if self.bindings.entry(ix).durable {
+            self.journal.note(EntityKey::Binding(ix));
+        }
+    }
+
+    /// Both ends survive a restart, and so does the binding.
+    fn is_durable_binding(&self, binding: &Binding) -> bool {
+        let exchange = |id| self.exchange_by_id(id).is_some_and(|exchange| exchange.durable);
+        exchange(binding.source)
+            && match binding.target {
+                Target::Queue(id) => self.queue_by_id(id).is_some_and(|queue| queue.durable),
+                Target::Exchange(id) => exchange(id),
+            }
+    }
+
+    /// Out of the arena, once it is out of the lists.
+    pub(crate) fn take_binding(&mut self, ix: BindingIx) -> Binding {
+        if self.bindings.entry(ix).durable {
+            self.journal.note(EntityKey::Binding(ix));
+        }
+        self.bindings.remove(ix)
+    }
+
+    /// Into the arena, both lists and the router. The ends exist, the binding does not.
+    pub(crate) fn put_binding(&mut self, binding: Binding) -> BindingIx {
+        let durable = self.is_durable_binding(&binding);
         let name = self.target_name(binding.target);
         let (source, target) = (binding.source, binding.target);
         let at_source = self.exchanges.get(&source).map_or(0, |x| x.outgoing.len());
         let at_target = self.incoming(target).map_or(0, |incoming| incoming.len());
-        let ix = self.bindings.insert(binding, place(at_source), place(at_target));
+        let places = (place(at_source), place(at_target));
+        let ix = self.bindings.insert(binding, places, durable);
         if let Some(incoming) = self.incoming(target) {
             incoming.push(ix);
         }
@@ -183,6 +212,7 @@ impl Topology {
             exchange.outgoing.push(ix);
             exchange.router.bind(ix, self.bindings.get(ix), &name);
         }
+        ix
     }
 
     /// Out of both lists, the router and the arena.
@@ -199,7 +229,7 @@ impl Topology {
             self.bindings.entry_mut(moved).at_target = place(at);
         }
         self.leave_source(ix, &name);
-        removed.bindings.push(self.bindings.remove(ix));
+        removed.bindings.push(self.take_binding(ix));
     }
 
     /// Out of the source's list and its router.
@@ -224,7 +254,7 @@ impl Topology {
         let mut sources = Vec::new();
         for &ix in incoming {
             self.leave_source(ix, name);
-            let binding = self.bindings.remove(ix);
+            let binding = self.take_binding(ix);
             if sources.last() != Some(&binding.source) {
                 sources.push(binding.source);
             }
@@ -254,7 +284,7 @@ impl Topology {
                     continue;
                 }
                 self.leave_source(ix, &exchange.name);
-                let binding = self.bindings.remove(ix);
+                let binding = self.take_binding(ix);
                 if self.is_done(binding.source) {
                     doomed.push(binding.source);
                 }
@@ -262,6 +292,9 @@ impl Topology {
             }
             if let Some(vhost) = self.vhost_mut(exchange.vhost) {
                 vhost.exchanges.remove(&exchange.name);
+            }
+            if exchange.durable {
+                self.journal.note(EntityKey::Exchange(id));
             }
             removed.exchanges.push(RemovedExchange { id, name: exchange.name });
         }
@@ -280,7 +313,7 @@ impl Topology {
         if let Some(moved) = moved {
             self.bindings.entry_mut(moved).at_target = place(at);
         }
-        removed.bindings.push(self.bindings.remove(ix));
+        removed.bindings.push(self.take_binding(ix));
     }
 
     /// Auto-delete, and no longer the source of a binding. Asked only after one went away.

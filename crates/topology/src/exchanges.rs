@@ -7,6 +7,7 @@ use crate::binding::Removed;
 use crate::error::{DeclareError, DeleteError, NotFound, ResourceKind, ResourceRef};
 use crate::exchange::{ALTERNATE_EXCHANGE, Exchange, ExchangeKind, ExchangeSpec};
 use crate::id::{ExchangeId, VhostId};
+use crate::journal::EntityKey;
 use crate::policy::{self, Policies};
 use crate::route::Router;
 use crate::topology::{Topology, strip};
@@ -97,6 +98,22 @@ impl Topology {
     ) -> ExchangeId {
         let id = ExchangeId::new(self.next_exchange);
         self.next_exchange += 1;
+        if spec.durable {
+            self.journal.note(EntityKey::Exchange(id));
+        } else {
+            self.note_id_used();
+        }
+        self.insert_exchange(id, spec, kind);
+        id
+    }
+
+    /// The id and the name are free, the vhost exists.
+    pub(crate) fn insert_exchange(
+        &mut self,
+        id: ExchangeId,
+        spec: ExchangeSpec<'_>,
+        kind: ExchangeKind,
+    ) {
         let name: Arc<str> = spec.name.into();
         let mut exchange = Exchange {
             id,
@@ -118,13 +135,15 @@ impl Topology {
                 user: policy::for_exchange(vhost.policies.values(), &exchange),
                 operator: policy::for_exchange(vhost.operator_policies.values(), &exchange),
             };
+            if name.is_empty() {
+                vhost.default_exchange = id;
+            }
             vhost.exchanges.insert(name, id);
         }
         exchange.refresh_alternate();
         self.exchanges.insert(id, Box::new(exchange));
         // An alternate exchange of this name may have been missing until now.
         self.generation += 1;
-        id
     }
 
     /// `exchange.delete`. With `if_unused`, refused while it is the source of a binding. Deleting one that

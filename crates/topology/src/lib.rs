@@ -14,6 +14,9 @@
 //! - ids are never used twice; what is found by name is found by id;
 //! - the policies of a queue or an exchange are those that match it best now.
 //!
+//! What survives a restart tells [`Topology::take_changes`] that it changed, and becomes bytes and comes back
+//! in [`stored`].
+//!
 //! Where: [`Topology::route`] and the matchers are in `route`; the rules of `queue.declare` in `arguments`;
 //! RabbitMQ's texts in [`error`].
 
@@ -23,18 +26,21 @@ mod binding;
 mod bindings;
 mod confirm;
 mod definitions;
+mod dump;
 pub mod error;
 mod exchange;
 mod exchanges;
 mod hash;
 mod id;
 mod invariants;
+mod journal;
 mod parameters;
 mod pattern;
 mod policy;
 mod queue;
 mod queues;
 mod route;
+pub mod stored;
 mod topology;
 mod usage;
 mod user;
@@ -51,6 +57,7 @@ pub use error::{
 };
 pub use exchange::{Exchange, ExchangeKind, ExchangeSpec};
 pub use id::{ExchangeId, QueueId, VhostId};
+pub use journal::EntityKey;
 pub use pattern::Pattern;
 pub use policy::{ApplyTo, Policy, PolicySpec};
 pub use queue::{Declared, Queue, QueueKind, QueueSpec};

@@ -7,6 +7,7 @@ use serde_json::Value as Json;
 
 use crate::error::PolicyError;
 use crate::id::{QueueId, VhostId};
+use crate::journal::EntityKey;
 use crate::policy::{self, ApplyTo, Policies, Policy, PolicySpec};
 use crate::topology::Topology;
 
@@ -30,6 +31,7 @@ impl Topology {
         let (name, new) = (policy.name.clone(), Arc::new(policy));
         let vhost = self.vhost_mut(id);
         let old = vhost.and_then(|vhost| vhost.policies.insert(name, Arc::clone(&new)));
+        self.journal.note(EntityKey::Policy(id, new.name.clone()));
         Ok(self.match_policies(id, old.as_ref(), Some(&new)))
     }
 
@@ -38,6 +40,7 @@ impl Topology {
         let id = self.vhost_of(vhost)?;
         let cleared = self.vhost_mut(id).and_then(|vhost| vhost.policies.remove(name));
         let old = cleared.ok_or_else(|| missing("policy", name, vhost))?;
+        self.journal.note(EntityKey::Policy(id, name.into()));
         Ok(self.match_policies(id, Some(&old), None))
     }
 
@@ -52,6 +55,7 @@ impl Topology {
         let (name, new) = (policy.name.clone(), Arc::new(policy));
         let vhost = self.vhost_mut(id);
         let old = vhost.and_then(|vhost| vhost.operator_policies.insert(name, Arc::clone(&new)));
+        self.journal.note(EntityKey::OperatorPolicy(id, new.name.clone()));
         Ok(self.match_policies(id, old.as_ref(), Some(&new)))
     }
 
@@ -64,6 +68,7 @@ impl Topology {
         let id = self.vhost_of(vhost)?;
         let cleared = self.vhost_mut(id).and_then(|vhost| vhost.operator_policies.remove(name));
         let old = cleared.ok_or_else(|| missing("operator policy", name, vhost))?;
+        self.journal.note(EntityKey::OperatorPolicy(id, name.into()));
         Ok(self.match_policies(id, Some(&old), None))
     }
 
@@ -85,12 +90,14 @@ impl Topology {
                 if let Some(vhost) = self.vhost_mut(id) {
                     vhost.limits = limits;
                 }
+                self.journal.note(EntityKey::Vhost(id));
                 Ok(Vec::new())
             }
             _ => {
                 if let Some(vhost) = self.vhost_mut(id) {
                     vhost.parameters.insert((component.into(), name.into()), value);
                 }
+                self.journal.note(EntityKey::parameter(id, component, name));
                 Ok(Vec::new())
             }
         }
@@ -112,21 +119,28 @@ impl Topology {
         let Some(place) = self.vhost_mut(id) else { return Ok(Vec::new()) };
         if component == VHOST_LIMITS {
             place.limits.clear();
+            self.journal.note(EntityKey::Vhost(id));
             return Ok(Vec::new());
         }
         let cleared = place.parameters.remove(&(component.into(), name.into()));
         cleared.ok_or_else(|| missing(component, name, vhost))?;
+        self.journal.note(EntityKey::parameter(id, component, name));
         Ok(Vec::new())
     }
 
     /// Sets a parameter of the whole cluster: `cluster_name`, ...
     pub fn set_global_parameter(&mut self, name: &str, value: Json) {
         self.global_parameters.insert(name.into(), value);
+        self.journal.note(EntityKey::GlobalParameter(name.into()));
     }
 
     /// Clears one; returns whether there was one.
     pub fn clear_global_parameter(&mut self, name: &str) -> bool {
-        self.global_parameters.remove(name).is_some()
+        let was_set = self.global_parameters.remove(name).is_some();
+        if was_set {
+            self.journal.note(EntityKey::GlobalParameter(name.into()));
+        }
+        was_set
     }
 
     /// The parameters of the whole cluster by name.
@@ -143,9 +157,7 @@ impl Topology {
         old: Option<&Arc<Policy>>,
         new: Option<&Arc<Policy>>,
     ) -> Vec<QueueId> {
-        let Some(vhost) = self.vhosts.get(id.get() as usize).and_then(Option::as_ref) else {
-            return Vec::new();
-        };
+        let Some(vhost) = self.vhosts.get(&id) else { return Vec::new() };
         let mut changed = Vec::new();
         for queue in vhost.queues.values() {
             let Some(queue) = self.queues.get_mut(queue) else { continue };

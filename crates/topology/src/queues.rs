@@ -9,6 +9,7 @@ use crate::arguments::{QUEUE_TYPE, known_arguments, queue_arguments};
 use crate::binding::Removed;
 use crate::error::{DeclareError, Locked, NotFound, ResourceKind, ResourceRef};
 use crate::id::{QueueId, VhostId};
+use crate::journal::EntityKey;
 use crate::policy::{self, Policies};
 use crate::queue::{Declared, Queue, QueueKind, QueueSpec};
 use crate::topology::{Topology, strip};
@@ -122,6 +123,17 @@ impl Topology {
     fn create_queue(&mut self, spec: QueueSpec<'_>, kind: QueueKind) -> QueueId {
         let id = QueueId::new(self.next_queue);
         self.next_queue += 1;
+        if spec.durable {
+            self.journal.note(EntityKey::Queue(id));
+        } else {
+            self.note_id_used();
+        }
+        self.insert_queue(id, spec, kind);
+        id
+    }
+
+    /// The id and the name are free, the vhost exists.
+    pub(crate) fn insert_queue(&mut self, id: QueueId, spec: QueueSpec<'_>, kind: QueueKind) {
         let name: Arc<str> = spec.name.into();
         let mut policies = Policies::default();
         if let Some(vhost) = self.vhost_mut(spec.vhost) {
@@ -147,7 +159,6 @@ impl Topology {
         self.queues.insert(id, Box::new(queue));
         // The default exchange has a route that it did not have.
         self.generation += 1;
-        id
     }
 
     /// Removes a queue, its bindings, and auto-delete exchanges that these were the last ones of. One that
@@ -160,6 +171,9 @@ impl Topology {
             vhost.queues.remove(&queue.name);
         }
         self.disown(queue.exclusive_owner, id);
+        if queue.durable {
+            self.journal.note(EntityKey::Queue(id));
+        }
         self.generation += 1;
         removed
     }

@@ -13,16 +13,15 @@ use crate::binding::Bindings;
 use crate::error::AdminError;
 use crate::exchange::{Exchange, ExchangeKind, ExchangeSpec};
 use crate::id::{ExchangeId, QueueId, VhostId};
+use crate::journal::{EntityKey, Journal};
 use crate::queue::{Queue, QueueKind};
-use crate::usage::Count;
 use crate::user::User;
 use crate::vhost::{DeletedVhost, Vhost};
 
 /// Every name the broker knows. See the crate.
 #[derive(Debug, Default)]
 pub struct Topology {
-    /// By id; `None` once deleted.
-    pub(crate) vhosts: Vec<Option<Vhost>>,
+    pub(crate) vhosts: BTreeMap<VhostId, Box<Vhost>>,
     pub(crate) vhost_names: HashMap<Arc<str>, VhostId, FixedState>,
     pub(crate) exchanges: HashMap<ExchangeId, Box<Exchange>, FixedState>,
     pub(crate) queues: HashMap<QueueId, Box<Queue>, FixedState>,
@@ -31,14 +30,16 @@ pub struct Topology {
     pub(crate) bindings: Bindings,
     pub(crate) users: BTreeMap<Box<str>, User>,
     pub(crate) global_parameters: BTreeMap<Box<str>, Json>,
+    pub(crate) next_vhost: u32,
     pub(crate) next_exchange: u64,
     pub(crate) next_queue: u64,
     pub(crate) generation: u64,
     pub(crate) access_generation: u64,
+    pub(crate) journal: Journal,
 }
 
 /// Declared in every vhost, as RabbitMQ does.
-const PREDECLARED: [(&str, ExchangeKind, bool); 7] = [
+pub(crate) const PREDECLARED: [(&str, ExchangeKind, bool); 7] = [
     ("", ExchangeKind::Direct, false),
     ("amq.direct", ExchangeKind::Direct, false),
     ("amq.fanout", ExchangeKind::Fanout, false),
@@ -72,12 +73,12 @@ impl Topology {
     /// The vhost with this id.
     #[inline]
     pub fn vhost_by_id(&self, id: VhostId) -> Option<&Vhost> {
-        self.vhosts.get(id.get() as usize)?.as_ref()
+        self.vhosts.get(&id).map(AsRef::as_ref)
     }
 
     /// All vhosts, oldest first.
     pub fn vhosts(&self) -> impl Iterator<Item = &Vhost> {
-        self.vhosts.iter().flatten()
+        self.vhosts.values().map(AsRef::as_ref)
     }
 
     /// The exchange named "" of a vhost.
@@ -145,26 +146,27 @@ impl Topology {
         if let Some(&id) = self.vhost_names.get(name) {
             return Ok(id);
         }
-        let id = VhostId::new(u32::try_from(self.vhosts.len()).expect("fewer than 2^32 vhosts"));
-        let name: Arc<str> = name.into();
-        self.vhosts.push(Some(Vhost {
-            id,
-            name: Arc::clone(&name),
-            description: String::new(),
-            tags: Vec::new(),
-            default_queue_type: None,
-            // The first of the predeclared ones.
-            default_exchange: ExchangeId::new(self.next_exchange),
-            queues: HashMap::default(),
-            exchanges: HashMap::default(),
-            policies: BTreeMap::new(),
-            operator_policies: BTreeMap::new(),
-            parameters: BTreeMap::new(),
-            limits: BTreeMap::new(),
-            connections: Count::default(),
-        }));
-        self.vhost_names.insert(name, id);
+        let id = VhostId::new(self.next_vhost);
+        self.next_vhost = self.next_vhost.checked_add(1).expect("fewer than 2^32 vhosts");
+        self.insert_vhost(Vhost::new(id, name.into()));
+        self.journal.note(EntityKey::Vhost(id));
+        self.predeclare(id);
+        self.access_generation += 1;
+        Ok(id)
+    }
+
+    /// The id and the name are free.
+    pub(crate) fn insert_vhost(&mut self, vhost: Vhost) {
+        self.vhost_names.insert(Arc::clone(&vhost.name), vhost.id);
+        self.vhosts.insert(vhost.id, Box::new(vhost));
+    }
+
+    /// Makes those of the predeclared exchanges that a vhost does not have.
+    pub(crate) fn predeclare(&mut self, id: VhostId) {
         for (name, kind, internal) in PREDECLARED {
+            if self.exchange(id, name).is_some() {
+                continue;
+            }
             let spec = ExchangeSpec {
                 vhost: id,
                 name,
@@ -176,8 +178,6 @@ impl Topology {
             };
             self.create_exchange(spec, kind);
         }
-        self.access_generation += 1;
-        Ok(id)
     }
 
     /// What a queue declared in a vhost without `x-queue-type` is from now on, where it can be.
@@ -190,6 +190,7 @@ impl Topology {
         if let Some(vhost) = self.vhost_mut(id) {
             vhost.default_queue_type = kind;
         }
+        self.journal.note(EntityKey::Vhost(id));
         Ok(())
     }
 
@@ -197,7 +198,8 @@ impl Topology {
     pub fn delete_vhost(&mut self, name: &str) -> Result<DeletedVhost, AdminError> {
         let no_vhost = || AdminError::NoVhost(name.to_owned());
         let id = self.vhost_names.remove(name).ok_or_else(no_vhost)?;
-        let vhost = self.vhosts[id.get() as usize].take().ok_or_else(no_vhost)?;
+        let vhost = self.vhosts.remove(&id).ok_or_else(no_vhost)?;
+        self.note_vhost_gone(&vhost);
         let mut queues: Vec<_> = vhost.queues.into_values().collect();
         let mut exchanges: Vec<_> = vhost.exchanges.into_values().collect();
         queues.sort_unstable();
@@ -205,14 +207,21 @@ impl Topology {
         for queue in &queues {
             let Some(queue) = self.queues.remove(queue) else { continue };
             for ix in queue.incoming {
-                self.bindings.remove(ix);
+                self.take_binding(ix);
+            }
+            if queue.durable {
+                self.journal.note(EntityKey::Queue(queue.id));
             }
             self.disown(queue.exclusive_owner, queue.id);
         }
         for exchange in &exchanges {
+            let Some(exchange) = self.exchanges.remove(exchange) else { continue };
             // Bindings between exchanges are among the destination's.
-            for ix in self.exchanges.remove(exchange).into_iter().flat_map(|x| x.incoming) {
-                self.bindings.remove(ix);
+            for ix in exchange.incoming {
+                self.take_binding(ix);
+            }
+            if exchange.durable {
+                self.journal.note(EntityKey::Exchange(exchange.id));
             }
         }
         for user in self.users.values_mut() {
@@ -225,7 +234,7 @@ impl Topology {
     }
 
     pub(crate) fn vhost_mut(&mut self, id: VhostId) -> Option<&mut Vhost> {
-        self.vhosts.get_mut(id.get() as usize)?.as_mut()
+        self.vhosts.get_mut(&id).map(AsMut::as_mut)
     }
 
     /// The vhost's name, for texts.

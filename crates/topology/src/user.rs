@@ -1,6 +1,7 @@
 //! Users: passwords, tags, permissions.
 
 use core::fmt;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use base64::Engine as _;
@@ -9,7 +10,7 @@ use subtle::ConstantTimeEq as _;
 
 use crate::error::AdminError;
 use crate::id::VhostId;
-use crate::pattern::Pattern;
+use crate::pattern::{Pattern, escape};
 use crate::usage::Count;
 
 /// What a user may do with a queue or an exchange.
@@ -110,6 +111,16 @@ impl PasswordHash {
         self.hashing
     }
 
+    /// Salt and digest.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// As [`bytes`](Self::bytes) gave them.
+    pub(crate) fn from_bytes(bytes: &[u8], hashing: Hashing) -> Self {
+        Self { hashing, bytes: bytes.into() }
+    }
+
     pub(crate) fn accepts(&self, password: &str) -> bool {
         let Some((salt, digest)) = self.bytes.split_at_checked(SALT_BYTES) else {
             return false;
@@ -167,6 +178,27 @@ pub struct TopicPermissions {
     pub write: Pattern,
     /// Keys it may bind with.
     pub read: Pattern,
+}
+
+impl TopicPermissions {
+    /// Compiles the two patterns with `{username}` and `{vhost}` replaced.
+    pub(crate) fn expanded(
+        user: &str,
+        vhost: &str,
+        write: &str,
+        read: &str,
+    ) -> Result<Self, AdminError> {
+        let expand = |pattern: &str| {
+            let mut expanded = Cow::Borrowed(pattern);
+            for (variable, value) in [("{username}", user), ("{vhost}", vhost)] {
+                if expanded.contains(variable) {
+                    expanded = Cow::Owned(expanded.replace(variable, &escape(value)));
+                }
+            }
+            Pattern::expanded(pattern, &expanded)
+        };
+        Ok(Self { write: expand(write)?, read: expand(read)? })
+    }
 }
 
 /// A user.

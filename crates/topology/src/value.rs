@@ -2,7 +2,7 @@
 
 use core::fmt::Write as _;
 
-use leveret_amqp::table::{Table, Value};
+use leveret_amqp::table::{RawTable, Table, Value};
 
 /// The value within quotes of a text: strings as they are, everything else as a term.
 pub(crate) fn plain(value: &Value) -> String {
@@ -171,6 +171,12 @@ fn from_json(value: &serde_json::Value) -> Value {
         Json::Array(items) => Value::Array(items.iter().map(from_json).collect()),
         Json::Object(map) => Value::Table(table_from_json(map)),
     }
+}
+
+/// Whether a table comes out of its encoding as it went in.
+pub(crate) fn survives_encoding(table: &Table) -> bool {
+    let bytes = table.to_bytes();
+    RawTable::new(&bytes).and_then(Table::decode).is_ok_and(|decoded| decoded == *table)
 }
 
 /// An argument table as definitions and the HTTP API show it.

@@ -38,6 +38,25 @@ pub struct Vhost {
 }
 
 impl Vhost {
+    /// With nothing in it: the exchange named "" is still to be made.
+    pub(crate) fn new(id: VhostId, name: Arc<str>) -> Self {
+        Self {
+            id,
+            name,
+            description: String::new(),
+            tags: Vec::new(),
+            default_queue_type: None,
+            default_exchange: ExchangeId::new(u64::MAX),
+            queues: HashMap::default(),
+            exchanges: HashMap::default(),
+            policies: BTreeMap::new(),
+            operator_policies: BTreeMap::new(),
+            parameters: BTreeMap::new(),
+            limits: BTreeMap::new(),
+            connections: Count::default(),
+        }
+    }
+
     /// The queue of this name. Hot: the default exchange.
     #[inline]
     pub fn queue_id(&self, name: &str) -> Option<QueueId> {

@@ -12,11 +12,12 @@ use crate::error::{AdminError, BindError, DeclareError, PolicyError};
 use crate::exchange::ExchangeSpec;
 use crate::hash::Hasher64;
 use crate::id::{QueueId, VhostId};
+use crate::journal::EntityKey;
 use crate::parameters::policy_spec;
 use crate::queue::{QueueKind, QueueSpec};
 use crate::topology::Topology;
 use crate::user::{Hashing, PasswordHash};
-use crate::value::table_from_json;
+use crate::value::{survives_encoding, table_from_json};
 
 /// What an import did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -220,6 +221,7 @@ fn import_vhost(
         vhost.default_queue_type = kind;
         vhost.limits.extend(limits);
     }
+    topology.journal.note(EntityKey::Vhost(id));
     Ok(())
 }
 
@@ -412,7 +414,15 @@ fn tags(entry: &Entry) -> Result<Vec<String>, ImportReason> {
 fn arguments(entry: &Entry) -> Result<Table, ImportReason> {
     match entry.get("arguments") {
         None | Some(Json::Null) => Ok(Table::new()),
-        Some(Json::Object(map)) => Ok(table_from_json(map)),
+        Some(Json::Object(map)) => {
+            let table = table_from_json(map);
+            // What the wire could not carry could not be stored either, and be there after a restart.
+            if !table.is_empty() && !survives_encoding(&table) {
+                let expected = "at most 100 levels deep, with names of at most 255 bytes";
+                return Err(ImportReason::Key { key: "arguments", expected });
+            }
+            Ok(table)
+        }
         // Old exports write an empty table as an empty array.
         Some(Json::Array(items)) if items.is_empty() => Ok(Table::new()),
         Some(_) => Err(ImportReason::Key { key: "arguments", expected: "an object" }),

@@ -7,3 +7,4 @@ mod definitions;
 mod policies;
 mod routing;
 mod scale;
+mod stored;

@@ -1,0 +1,116 @@
+//! Everything that survives a restart as text, for tests and the simulator: two topologies with the same
+//! text are the same to everybody who uses them.
+//!
+//! Written from the things themselves, not from their stored form: what that form forgets shows here.
+
+use std::fmt::Write as _;
+
+use leveret_amqp::table::Table;
+
+use crate::binding::Target;
+use crate::topology::Topology;
+use crate::user::User;
+use crate::vhost::Vhost;
+
+impl Topology {
+    /// Every durable thing, a line each, sorted. Ids are told as they are.
+    pub fn describe_durable(&self) -> String {
+        let mut lines = Vec::new();
+        for user in self.users.values() {
+            describe_user(user, &mut lines);
+        }
+        for vhost in self.vhosts.values() {
+            describe_vhost(vhost, &mut lines);
+        }
+        for (name, value) in &self.global_parameters {
+            lines.push(format!("global parameter {name:?} = {value:?}"));
+        }
+        for x in self.exchanges.values().filter(|exchange| exchange.durable) {
+            lines.push(format!(
+                "exchange {:?} = {} in {}: {} auto_delete={} internal={} {} alternate={:?} {:?}/{:?}",
+                x.name,
+                x.id,
+                x.vhost,
+                x.kind,
+                x.auto_delete,
+                x.internal,
+                hex(&x.arguments),
+                x.alternate(),
+                x.policy(),
+                x.operator_policy(),
+            ));
+        }
+        for q in self.queues.values().filter(|queue| queue.durable) {
+            lines.push(format!(
+                "queue {:?} = {} in {}: {} auto_delete={} owner={:?} {} {:?}/{:?} {:?}",
+                q.name,
+                q.id,
+                q.vhost,
+                q.kind,
+                q.auto_delete,
+                q.exclusive_owner,
+                hex(&q.arguments),
+                q.policy(),
+                q.operator_policy(),
+                q.options(),
+            ));
+        }
+        for (_, entry) in self.bindings.entries().filter(|(_, entry)| entry.durable) {
+            let binding = &entry.binding;
+            let target = match binding.target {
+                Target::Queue(id) => format!("queue {id}"),
+                Target::Exchange(id) => format!("exchange {id}"),
+            };
+            lines.push(format!(
+                "binding {} -> {target} by {:?} {}",
+                binding.source,
+                binding.key,
+                hex(&binding.arguments)
+            ));
+        }
+        lines.sort_unstable();
+        lines.join("\n")
+    }
+
+    /// The next id of a vhost, an exchange and a queue.
+    pub fn next_ids(&self) -> (u32, u64, u64) {
+        (self.next_vhost, self.next_exchange, self.next_queue)
+    }
+}
+
+fn describe_user(user: &User, lines: &mut Vec<String>) {
+    let name = &user.name;
+    let password = (user.password.hashing().name(), user.password.to_base64());
+    lines.push(format!("user {name:?} {password:?} {:?} {:?}", user.tags, user.limits));
+    for (vhost, permissions) in user.permissions() {
+        lines.push(format!("permissions of {name:?} in {vhost}: {permissions:?}"));
+    }
+    for (vhost, exchange, topics) in user.topic_permissions() {
+        lines
+            .push(format!("topic permissions of {name:?} for {exchange:?} in {vhost}: {topics:?}"));
+    }
+}
+
+fn describe_vhost(vhost: &Vhost, lines: &mut Vec<String>) {
+    let mut line = format!("vhost {:?} = {}: {:?}", vhost.name, vhost.id, vhost.description);
+    let default = (vhost.default_queue_type, vhost.default_exchange);
+    let _ = write!(line, " {:?} {default:?} {:?}", vhost.tags, vhost.limits);
+    lines.push(line);
+    for policy in vhost.policies() {
+        lines.push(format!("policy in {}: {policy:?}", vhost.id));
+    }
+    for policy in vhost.operator_policies() {
+        lines.push(format!("operator policy in {}: {policy:?}", vhost.id));
+    }
+    for (component, name, value) in vhost.parameters() {
+        lines.push(format!("parameter {component:?} {name:?} in {} = {value:?}", vhost.id));
+    }
+}
+
+/// An argument table by its bytes: a NaN equals itself, and 1 as a byte is not 1 as a long.
+fn hex(table: &Table) -> String {
+    table.to_bytes().iter().fold(String::from("#"), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

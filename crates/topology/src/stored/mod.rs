@@ -1,0 +1,129 @@
+//! Durable things as bytes: what a record of the topology's log says of one of them.
+//!
+//! A record is a head of two bytes, version and [`Kind`], and a body; `docs/formats/topology.md` has
+//! the tables, and a test reads the golden file of each version. Numbers are little-endian, a text is
+//! a length of 32 bits and UTF-8, an argument table is a length of 32 bits and the entries as on the
+//! wire of AMQP, so that every value keeps its type. What is JSON anyway is a text of JSON.
+
+mod read;
+mod restore;
+mod write;
+
+use crate::journal::EntityKey;
+
+pub use read::StoredError;
+pub use restore::Restored;
+
+/// Today's layout.
+pub const VERSION: u8 = 1;
+
+/// What a record is of. The order is that in which records can be restored: nothing comes before
+/// what it needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Kind {
+    /// Below which ids have been used.
+    Ids = 1,
+    /// A vhost.
+    Vhost = 2,
+    /// A user.
+    User = 3,
+    /// A user's permissions in a vhost.
+    Permission = 4,
+    /// A user's permissions for a topic exchange.
+    TopicPermission = 5,
+    /// A parameter of the cluster.
+    GlobalParameter = 6,
+    /// A parameter of a component in a vhost.
+    Parameter = 7,
+    /// A policy.
+    Policy = 8,
+    /// An operator policy.
+    OperatorPolicy = 9,
+    /// An exchange.
+    Exchange = 10,
+    /// A queue.
+    Queue = 11,
+    /// A binding.
+    Binding = 12,
+}
+
+impl Kind {
+    /// All kinds.
+    pub const ALL: [Self; 12] = [
+        Self::Ids,
+        Self::Vhost,
+        Self::User,
+        Self::Permission,
+        Self::TopicPermission,
+        Self::GlobalParameter,
+        Self::Parameter,
+        Self::Policy,
+        Self::OperatorPolicy,
+        Self::Exchange,
+        Self::Queue,
+        Self::Binding,
+    ];
+
+    /// For people.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ids => "ids",
+            Self::Vhost => "vhost",
+            Self::User => "user",
+            Self::Permission => "permission",
+            Self::TopicPermission => "topic permission",
+            Self::GlobalParameter => "global parameter",
+            Self::Parameter => "parameter",
+            Self::Policy => "policy",
+            Self::OperatorPolicy => "operator policy",
+            Self::Exchange => "exchange",
+            Self::Queue => "queue",
+            Self::Binding => "binding",
+        }
+    }
+
+    /// The head of a record of this kind.
+    pub const fn head(self) -> [u8; HEAD] {
+        [VERSION, self as u8]
+    }
+
+    /// Reads the head of a record.
+    pub fn of_head(head: &[u8]) -> Result<Self, StoredError> {
+        let &[version, kind] = head else { return Err(StoredError::Head(head.len())) };
+        if version != VERSION {
+            return Err(StoredError::Version(version));
+        }
+        let found = Self::ALL.into_iter().find(|known| *known as u8 == kind);
+        found.ok_or(StoredError::Kind(kind))
+    }
+}
+
+/// Bytes of a record before its body.
+pub const HEAD: usize = 2;
+
+impl core::fmt::Display for Kind {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl EntityKey {
+    /// What the record is of.
+    pub const fn kind(&self) -> Kind {
+        match self {
+            Self::Ids => Kind::Ids,
+            Self::Vhost(..) => Kind::Vhost,
+            Self::User(..) => Kind::User,
+            Self::Permission(..) => Kind::Permission,
+            Self::TopicPermission(..) => Kind::TopicPermission,
+            Self::GlobalParameter(..) => Kind::GlobalParameter,
+            Self::Parameter(..) => Kind::Parameter,
+            Self::Policy(..) => Kind::Policy,
+            Self::OperatorPolicy(..) => Kind::OperatorPolicy,
+            Self::Exchange(..) => Kind::Exchange,
+            Self::Queue(..) => Kind::Queue,
+            Self::Binding(..) => Kind::Binding,
+        }
+    }
+}
