@@ -452,6 +452,8 @@ pub enum ToMeta {
         /// Who waits.
         reply: Option<ReplyTo>,
     },
+    /// From the node: the disk of Meta's log finished something. Who waits for it is answered.
+    LogWoke,
     /// A change from the command line, applied to the topology; its result is given to `reply`.
     Admin {
         /// Who.
@@ -754,6 +756,14 @@ impl Outbox {
             && self.meta.is_empty()
             && self.sessions.is_empty()
             && self.failed.is_none()
+    }
+
+    /// Moves all letters to the end of another outbox.
+    pub fn append_to(mut self, other: &mut Self) {
+        other.shards.append(&mut self.shards);
+        other.meta.append(&mut self.meta);
+        other.sessions.append(&mut self.sessions);
+        other.failed = other.failed.take().or(self.failed);
     }
 
     /// Sends `letter` to the shard with that index.

@@ -3,23 +3,45 @@
 //! One per node. Sessions and shards read the topology; only a turn of [`Meta`] changes it. What a
 //! change means for messages (a queue is made, deleted, has another limit) goes to the shards by
 //! letter; the one who asked is answered when the change is true.
+//!
+//! What is durable is in a log of its own, one record per thing ([`saved`]), and a change of it is true
+//! when it is on disk. So what a letter that changed something durable wrote (answers, letters to
+//! shards) is held back until the log has it ([`waiting`]), and other letters pass it meanwhile. A
+//! session sends one command at a time, so the order of one connection's commands stands. The topology
+//! itself is changed at once: others may use what its maker was not told of yet, and lose it with a
+//! crash as he does.
+
+mod admin;
+mod recover;
+mod saved;
+mod waiting;
+
+use std::collections::VecDeque;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use leveret_amqp::reply::ReplyCode;
+use leveret_log::{Log, SyncError};
 use leveret_topology::{
-    ApplyTo, Destination, ExchangeId, ExchangeSpec, PolicySpec, QueueId, QueueSpec, Removed,
-    Target, Topology,
+    Destination, ExchangeId, ExchangeSpec, QueueId, QueueSpec, Removed, Target, Topology,
 };
 
-use crate::message::{
-    AdminCommand, Binding, ConnectionId, Outbox, Reply, ReplyTo, ToMeta, ToShard, shard_of,
-};
+use crate::message::{Binding, ConnectionId, Outbox, Reply, ReplyTo, ToMeta, ToShard, shard_of};
+
+pub use recover::RecoverError;
+pub use saved::SaveError;
+use saved::Saved;
+use waiting::{Place, Span, Waiting};
 
 /// State of the topology's owner beside the topology itself.
 #[derive(Debug)]
-pub struct Meta {
+pub struct Meta<L> {
     shards: usize,
+    saved: Saved<L>,
+    /// What was written in this turn and depends on the log.
+    held: Vec<Span>,
+    /// What earlier turns wrote, by how far the log has to be durable.
+    waiting: VecDeque<Waiting>,
     /// Connections that end: how many of their exclusive queues still go, and who waits for it.
     leaving: HashMap<ConnectionId, Leaving, FixedState>,
 }
@@ -30,20 +52,105 @@ struct Leaving {
     reply: Option<ReplyTo>,
 }
 
-impl Meta {
-    /// For a node of that many shards.
-    pub fn new(shards: usize) -> Self {
-        Self { shards, leaving: HashMap::default() }
-    }
+/// Whether what a letter wrote is true only once the log is durable, even if it changed nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rests {
+    /// It found, or found missing, what somebody else may have just changed.
+    OnTheLog,
+    /// On nothing but the changes it made.
+    OnItself,
+}
 
-    /// Applies all letters, in order.
-    pub fn turn(&mut self, letters: &mut Vec<ToMeta>, topology: &mut Topology, out: &mut Outbox) {
-        for letter in letters.drain(..) {
-            self.letter(letter, topology, out);
+impl<L: Log> Meta<L> {
+    /// For a node of that many shards, with an empty log. What the topology has is written with the first
+    /// change; see [`adopt`](Self::adopt) to have it written before.
+    pub fn new(shards: usize, log: L) -> Self {
+        Self {
+            shards,
+            saved: Saved::new(log),
+            held: Vec::new(),
+            waiting: VecDeque::new(),
+            leaving: HashMap::default(),
         }
     }
 
-    fn letter(&mut self, letter: ToMeta, topology: &mut Topology, out: &mut Outbox) {
+    /// Its log.
+    pub fn log(&self) -> &L {
+        self.saved.log()
+    }
+
+    /// Why nothing can be changed any more: a sync of the log failed, for good.
+    pub fn failure(&self) -> Option<&SyncError> {
+        self.saved.failure()
+    }
+
+    /// Applies all letters, in order; sees to it that what is durable gets to the disk, and sends what
+    /// waited for that.
+    pub fn turn(&mut self, letters: &mut Vec<ToMeta>, topology: &mut Topology, out: &mut Outbox) {
+        for letter in letters.drain(..) {
+            let start = Place::end_of(out);
+            if self.failure().is_some() && self.refuse_change(&letter, out) {
+                continue;
+            }
+            let rests = self.letter(letter, topology, out);
+            if topology.has_changes() || rests == Rests::OnTheLog {
+                match self.saved.write(topology) {
+                    Ok(()) => self.held.push(start.to(Place::end_of(out))),
+                    Err(error) => waiting::refuse(&[start.to(Place::end_of(out))], out, &error),
+                }
+            }
+        }
+        self.flush(topology, out);
+    }
+
+    /// The end of a turn: everything it changed is one batch of the log.
+    fn flush(&mut self, topology: &mut Topology, out: &mut Outbox) {
+        let sealed = self.saved.seal(topology);
+        if let Err(error) = self.saved.sync() {
+            out.failed.get_or_insert_with(|| error.to_string());
+            waiting::refuse(&self.held, out, &error);
+            self.held.clear();
+            for waiting in self.waiting.drain(..) {
+                waiting::refuse_all(waiting.out, out, &error);
+            }
+            return;
+        }
+        let until = self.saved.until();
+        match sealed {
+            Err(error) => waiting::refuse(&self.held, out, &error),
+            Ok(()) if !self.held.is_empty() && self.saved.durable() < until => {
+                let out = waiting::take_out(&self.held, out);
+                self.waiting.push_back(Waiting { until, out });
+            }
+            Ok(()) => {}
+        }
+        self.held.clear();
+        let durable = self.saved.durable();
+        while let Some(waiting) = self.waiting.pop_front_if(|it| it.until <= durable) {
+            waiting.out.append_to(out);
+        }
+    }
+
+    /// After a failure of the log: refuses a command, and says so; other letters are not commands.
+    fn refuse_change(&mut self, letter: &ToMeta, out: &mut Outbox) -> bool {
+        let reply = match letter {
+            ToMeta::DeclareExchange { reply, .. }
+            | ToMeta::DeleteExchange { reply, .. }
+            | ToMeta::DeclareQueue { reply, .. }
+            | ToMeta::Admin { reply, .. } => *reply,
+            ToMeta::Bind(binding) | ToMeta::Unbind(binding) => binding.reply,
+            ToMeta::QueueGone { .. } | ToMeta::Disconnected { .. } | ToMeta::LogWoke => {
+                return false;
+            }
+        };
+        if let Some(failure) = self.failure() {
+            let text = SaveError::Sync(failure.clone()).to_string();
+            refuse(out, reply, ReplyCode::InternalError, text);
+        }
+        true
+    }
+
+    fn letter(&mut self, letter: ToMeta, topology: &mut Topology, out: &mut Outbox) -> Rests {
         match letter {
             ToMeta::DeclareExchange {
                 reply,
@@ -59,13 +166,19 @@ impl Meta {
                 let spec =
                     ExchangeSpec { vhost, name, kind, durable, auto_delete, internal, arguments };
                 let result = topology.declare_exchange(spec);
+                let rests =
+                    if durable && result.is_ok() { Rests::OnTheLog } else { Rests::OnItself };
                 answer(out, reply, result.map_err(|error| (error.reply_code(), error.to_string())));
+                return rests;
             }
             ToMeta::DeleteExchange { reply, vhost, name, if_unused } => {
                 match topology.delete_exchange(vhost, &name, if_unused) {
                     Ok(removed) => {
                         self.removed(&removed, out);
                         out.reply(reply, Reply::Done);
+                        if removed.exchanges.is_empty() {
+                            return Rests::OnTheLog;
+                        }
                     }
                     Err(error) => refuse(out, reply, error.reply_code(), error.to_string()),
                 }
@@ -101,11 +214,14 @@ impl Meta {
                             ToShard::Count { reply, queue }
                         };
                         out.shard(shard, letter);
+                        if durable && !exclusive {
+                            return Rests::OnTheLog;
+                        }
                     }
                     Err(error) => refuse(out, reply, error.reply_code(), error.to_string()),
                 }
             }
-            ToMeta::Bind(binding) => self.bind(*binding, topology, out),
+            ToMeta::Bind(binding) => return self.bind(*binding, topology, out),
             ToMeta::Unbind(binding) => {
                 let Binding { reply, vhost, source, key, arguments, .. } = &*binding;
                 let destination = destination(&binding);
@@ -121,6 +237,9 @@ impl Meta {
                     Ok(removed) => {
                         self.removed(&removed, out);
                         out.reply(*reply, Reply::Done);
+                        if removed.bindings.is_empty() {
+                            return Rests::OnTheLog;
+                        }
                     }
                     Err(error) => refuse(out, *reply, error.reply_code(), error.to_string()),
                 }
@@ -145,10 +264,13 @@ impl Meta {
                 self.disconnected(connection, reply, topology, out);
             }
             ToMeta::Admin { reply, command } => self.admin(reply, *command, topology, out),
+            // The turn's end takes in what the disk did.
+            ToMeta::LogWoke => {}
         }
+        Rests::OnItself
     }
 
-    fn bind(&mut self, binding: Binding, topology: &mut Topology, out: &mut Outbox) {
+    fn bind(&mut self, binding: Binding, topology: &mut Topology, out: &mut Outbox) -> Rests {
         let destination = destination(&binding);
         let Binding { reply, vhost, ref source, ref key, ref arguments, .. } = binding;
         let connection = Some(reply.connection.get());
@@ -160,8 +282,12 @@ impl Meta {
                     out.shard(shard, ToShard::Replay { exchange, queue });
                 }
                 out.reply(reply, Reply::Done);
+                if bound.created { Rests::OnItself } else { Rests::OnTheLog }
             }
-            Err(error) => refuse(out, reply, error.reply_code(), error.to_string()),
+            Err(error) => {
+                refuse(out, reply, error.reply_code(), error.to_string());
+                Rests::OnItself
+            }
         }
     }
 
@@ -214,130 +340,6 @@ impl Meta {
             out.reply(reply, Reply::Done);
         }
     }
-
-    /// A change from the command line.
-    fn admin(
-        &mut self,
-        reply: ReplyTo,
-        command: AdminCommand,
-        topology: &mut Topology,
-        out: &mut Outbox,
-    ) {
-        match apply(command, topology) {
-            Ok(changes) => {
-                for queue in changes.made {
-                    let letter = ToShard::Create { reply: None, queue };
-                    out.shard(shard_of(queue, self.shards), letter);
-                }
-                for queue in changes.options_changed {
-                    let letter = ToShard::OptionsChanged { queue };
-                    out.shard(shard_of(queue, self.shards), letter);
-                }
-                for queue in changes.to_delete {
-                    self.delete(queue, out);
-                }
-                for exchange in changes.forgotten {
-                    self.forget(exchange, out);
-                }
-                let answer = match changes.text {
-                    Some(text) => Reply::Told(text),
-                    None => Reply::Done,
-                };
-                out.reply(reply, answer);
-            }
-            Err((code, text)) => refuse(out, reply, code, text),
-        }
-    }
-}
-
-/// The component whose parameter holds a vhost's limits.
-const VHOST_LIMITS: &str = "vhost-limits";
-
-/// What an admin command means for the shards.
-#[derive(Debug, Default)]
-struct Changes {
-    made: Vec<QueueId>,
-    options_changed: Vec<QueueId>,
-    to_delete: Vec<QueueId>,
-    forgotten: Vec<ExchangeId>,
-    text: Option<String>,
-}
-
-/// Applies an admin command to the topology.
-fn apply(command: AdminCommand, topology: &mut Topology) -> Result<Changes, (ReplyCode, String)> {
-    let mut changes = Changes::default();
-    match command {
-        AdminCommand::ImportDefinitions { json } => {
-            let imported = topology.import_definitions(&json).map_err(bad)?;
-            let counts = imported.counts.iter().map(|(kind, count)| format!("{kind}: {count}"));
-            let lines: Vec<String> = counts.chain(imported.skipped).collect();
-            changes.text = Some(lines.join("\n"));
-            changes.made = imported.queues;
-            changes.options_changed = imported.changed;
-        }
-        AdminCommand::AddUser { name, password, tags } => {
-            let tags: Vec<&str> = tags.iter().map(String::as_str).collect();
-            topology.add_user(&name, password, &tags).map_err(bad)?;
-        }
-        AdminCommand::DeleteUser { name } => topology.delete_user(&name).map_err(bad)?,
-        AdminCommand::ChangePassword { name, password } => {
-            topology.change_password(&name, password).map_err(bad)?;
-        }
-        AdminCommand::SetUserTags { name, tags } => {
-            let tags: Vec<&str> = tags.iter().map(String::as_str).collect();
-            topology.set_tags(&name, &tags).map_err(bad)?;
-        }
-        AdminCommand::SetPermissions { user, vhost, configure, write, read } => {
-            topology.set_permissions(&user, &vhost, &configure, &write, &read).map_err(bad)?;
-        }
-        AdminCommand::ClearPermissions { user, vhost } => {
-            topology.clear_permissions(&user, &vhost).map_err(bad)?;
-        }
-        AdminCommand::SetTopicPermissions { user, vhost, exchange, write, read } => {
-            topology.set_topic_permissions(&user, &vhost, &exchange, &write, &read).map_err(bad)?;
-        }
-        AdminCommand::AddVhost { name } => topology.add_vhost(&name).map(drop).map_err(bad)?,
-        AdminCommand::DeleteVhost { name } => {
-            let deleted = topology.delete_vhost(&name).map_err(bad)?;
-            changes.to_delete = deleted.queues;
-            changes.forgotten = deleted.exchanges;
-        }
-        AdminCommand::SetVhostLimits { vhost, limits } => {
-            let limits = serde_json::json!(limits);
-            topology.set_parameter(&vhost, VHOST_LIMITS, "limits", limits).map_err(bad)?;
-        }
-        AdminCommand::ClearVhostLimits { vhost } => {
-            topology.clear_parameter(&vhost, VHOST_LIMITS, "limits").map_err(bad)?;
-        }
-        AdminCommand::SetUserLimits { name, limits } => {
-            let mut all = topology.user(&name).map(|user| user.limits.clone()).unwrap_or_default();
-            all.extend(limits);
-            topology.set_user_limits(&name, all).map_err(bad)?;
-        }
-        AdminCommand::ClearUserLimits { name, limit } => {
-            let mut left = topology.user(&name).map(|user| user.limits.clone()).unwrap_or_default();
-            left.retain(|name, _| limit.as_ref().is_some_and(|limit| limit != name));
-            topology.set_user_limits(&name, left).map_err(bad)?;
-        }
-        AdminCommand::SetPolicy { vhost, name, pattern, definition, priority, apply_to } => {
-            let spec = PolicySpec {
-                name: &name,
-                pattern: &pattern,
-                apply_to: ApplyTo::parse(&apply_to).map_err(bad)?,
-                priority,
-                definition,
-            };
-            changes.options_changed = topology.set_policy(&vhost, spec).map_err(bad)?;
-        }
-        AdminCommand::ClearPolicy { vhost, name } => {
-            changes.options_changed = topology.clear_policy(&vhost, &name).map_err(bad)?;
-        }
-    }
-    Ok(changes)
-}
-
-fn bad(error: impl std::fmt::Display) -> (ReplyCode, String) {
-    (ReplyCode::PreconditionFailed, error.to_string())
 }
 
 fn destination(binding: &Binding) -> Destination<'_> {

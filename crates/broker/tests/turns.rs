@@ -20,7 +20,7 @@ const ME: ConnectionId = ConnectionId::new(1);
 /// A node whose actors run one after the other.
 struct Node {
     topology: Topology,
-    meta: Meta,
+    meta: Meta<MemoryLog>,
     shards: Vec<Shard<MemoryLog>>,
     now: Time,
     /// What sessions got, in order.
@@ -37,7 +37,7 @@ impl Node {
         let shards = (0..SHARDS).map(|index| Shard::new(index, SHARDS, MemoryLog::default()));
         Self {
             topology,
-            meta: Meta::new(SHARDS),
+            meta: Meta::new(SHARDS, MemoryLog::new()),
             shards: shards.collect(),
             now: Time::from_ms(1_000_000),
             got: VecDeque::new(),

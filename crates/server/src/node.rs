@@ -27,7 +27,7 @@ pub struct Node {
     /// Shards, by index.
     pub shards: Vec<ShardActor>,
     /// The topology's owner.
-    pub meta: Actor<Meta, ToMeta>,
+    pub meta: Actor<Meta<NodeLog>, ToMeta>,
     topology: RwLock<Topology>,
     recipients: RwLock<HashMap<ConnectionId, Recipient, FixedState>>,
     next_connection: AtomicU64,
@@ -64,14 +64,14 @@ pub enum Recipient {
 }
 
 impl Node {
-    /// A node of these shards.
+    /// A node of these shards. `meta` keeps `topology`.
     pub fn new(
         settings: Arc<Settings>,
+        meta: Meta<NodeLog>,
         topology: Topology,
         shards: Vec<Shard<NodeLog>>,
         memory_limit: u64,
     ) -> Self {
-        let count = shards.len();
         let shards = shards.into_iter().map(|shard| ShardActor {
             due_ms: AtomicU64::new(shard.next_timeout().map_or(u64::MAX, |at| at.ms())),
             held_bytes: AtomicU64::new(shard.held_bytes()),
@@ -79,7 +79,7 @@ impl Node {
         });
         Self {
             shards: shards.collect(),
-            meta: Actor::new(Meta::new(count)),
+            meta: Actor::new(meta),
             topology: RwLock::new(topology),
             recipients: RwLock::new(HashMap::default()),
             next_connection: AtomicU64::new(1),

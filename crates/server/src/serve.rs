@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use leveret_amqp::reply::ReplyCode;
-use leveret_broker::Shard;
-use leveret_broker::message::ToSession;
+use leveret_broker::message::{ToMeta, ToSession};
 use leveret_broker::shard::Restored;
+use leveret_broker::{Meta, Shard};
 use leveret_session::Settings;
 use leveret_topology::Topology;
 use tokio::signal::unix::{SignalKind, signal};
@@ -20,7 +20,7 @@ use crate::control::{self, About};
 use crate::listener::{SocketOptions, accept, bind};
 use crate::node::{Node, now};
 use crate::runner::{install_runner, keep_working, rest, with_runner};
-use crate::storage::{NodeLog, Storage, Waker, leave_clean};
+use crate::storage::{NodeLog, Waker, leave_clean};
 use crate::threads::Threads;
 
 /// What a node is started with: the configuration, made definite.
@@ -28,8 +28,12 @@ use crate::threads::Threads;
 pub struct Options {
     /// Held while the process lives: the data directory is ours alone.
     pub directory_lock: std::fs::File,
-    /// The logs of messages and names, open.
-    pub storage: Storage,
+    /// The logs of messages, open, by shard.
+    pub shards: Vec<NodeLog>,
+    /// The last process left in good order.
+    pub was_clean: bool,
+    /// Brings news from the disks.
+    pub waker: Arc<Waker>,
     /// AMQP listeners.
     pub listeners: Vec<SocketAddr>,
     /// Threads that run turns.
@@ -38,6 +42,8 @@ pub struct Options {
     pub settings: Settings,
     /// Names known from the start.
     pub topology: Topology,
+    /// Who keeps them.
+    pub meta: Meta<NodeLog>,
     /// The memory watermark, in bytes.
     pub memory_limit: u64,
     /// Free disk space under which publishers are blocked, in bytes.
@@ -58,10 +64,11 @@ pub fn run(mut options: Options, give_back: fn()) -> anyhow::Result<()> {
     let files = raise_file_limit();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async move {
-        let Storage { shards, was_clean, waker, .. } = options.storage;
+        let Options { shards, was_clean, waker, memory_limit, .. } = options;
         let shards = recover(shards, &options.topology, was_clean);
-        let (settings, topology) = (Arc::new(options.settings), options.topology);
-        let node = Arc::new(Node::new(settings, topology, shards, options.memory_limit));
+        let settings = Arc::new(options.settings);
+        let node = Node::new(settings, options.meta, options.topology, shards, memory_limit);
+        let node = Arc::new(node);
         waker.attach(&node);
         let mut sockets = Vec::new();
         for &address in &options.listeners {
@@ -174,6 +181,14 @@ fn put_away(node: &Arc<Node>, waker: &Waker, data_dir: &std::path::Path) {
                 return;
             }
             is_done &= shard.is_durable();
+        }
+        with_runner(node, |runner| runner.run_meta(ToMeta::LogWoke));
+        {
+            let meta = node.meta.state();
+            is_done &= meta.log().durable() == meta.log().end();
+            if meta.failure().is_some() {
+                return;
+            }
         }
         if is_done {
             break;

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::Context as _;
+use leveret_broker::Meta;
 use leveret_config::{Config, ListenAddress, Notice, Product, files};
 use leveret_session::{Mechanism, Settings};
 use leveret_topology::Topology;
@@ -13,7 +14,7 @@ use crate::control::About;
 use crate::listener::SocketOptions;
 use crate::logging;
 use crate::serve::{Options, run};
-use crate::storage::Storage;
+use crate::storage::{NodeLog, Storage, Waker};
 
 /// The version of RabbitMQ whose behaviour clients may expect of us.
 ///
@@ -67,15 +68,19 @@ pub(crate) fn options(config: &Config, started: Instant) -> anyhow::Result<Optio
     let directory_lock = lock(&data_dir)?;
     let memory_limit = config.resources.memory_high_watermark.resolve(memory);
     let spill_bytes = (memory_limit as f64 * config.resources.paging_ratio.0) as u64;
-    let storage = Storage::open(&data_dir, shards, spill_bytes)?;
-    let shards = storage.shards.len();
+    let Storage { shards, names, was_clean, waker } =
+        Storage::open(&data_dir, shards, spill_bytes)?;
+    let (meta, topology) = recover_names(config, names, shards.len(), &waker)?;
     Ok(Options {
         directory_lock,
-        storage,
+        was_clean,
+        waker,
         listeners: listeners.clone(),
         threads,
-        settings: settings(config, shards),
-        topology: topology(config)?,
+        settings: settings(config, shards.len()),
+        shards,
+        topology,
+        meta,
         memory_limit,
         disk_free_limit: config.resources.disk_free_limit.resolve(memory),
         sockets: SocketOptions {
@@ -178,11 +183,21 @@ fn cluster_name(config: &Config) -> String {
     config.node.cluster_name.clone().unwrap_or_else(|| node_name(config))
 }
 
-/// The names a node knows before anybody connects: from the definitions file, or the default user and vhost.
-fn topology(config: &Config) -> anyhow::Result<Topology> {
+/// The names a node knows before anybody connects: those it had, and the definitions; on a first start
+/// without definitions the default user and vhost.
+fn recover_names(
+    config: &Config,
+    log: NodeLog,
+    shards: usize,
+    waker: &Waker,
+) -> anyhow::Result<(Meta<NodeLog>, Topology)> {
     let access = &config.access;
-    let mut topology = Topology::new();
+    let mut seen = 0;
+    let wait = &mut || seen = waker.wait(seen);
+    let (mut meta, mut topology) =
+        Meta::recover(shards, log, wait).context("cannot read the names this node had")?;
     match &access.load_definitions {
+        // At every start, as in RabbitMQ: what is there stays, but for what definitions replace.
         Some(path) => {
             for file in definition_files(Path::new(path))? {
                 let json = std::fs::read_to_string(&file)
@@ -192,7 +207,7 @@ fn topology(config: &Config) -> anyhow::Result<Topology> {
                     .with_context(|| format!("in the definitions {}", file.display()))?;
             }
         }
-        None => {
+        None if meta.is_new() => {
             let tags: Vec<&str> = access.default_user_tags.iter().collect();
             topology.bootstrap(&leveret_topology::Bootstrap {
                 user: &access.default_user,
@@ -207,8 +222,10 @@ fn topology(config: &Config) -> anyhow::Result<Topology> {
                 ],
             })?;
         }
+        None => {}
     }
-    Ok(topology)
+    meta.save(&mut topology, wait).context("cannot store the names of this node")?;
+    Ok((meta, topology))
 }
 
 /// One file, or all `.json` files of a directory by name.

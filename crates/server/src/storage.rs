@@ -11,7 +11,7 @@
 //! A queue lives in shard `queue id % shards`, so the number of shards is the directory's and stays:
 //! a machine with more cores later has no more shards for it.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ use leveret_log::file::{Options as LogOptions, Progress, Report};
 use crate::disk::{RealDisk, Wake};
 use crate::node::Node;
 use crate::runner::run_alone;
-use leveret_broker::message::ToShard;
+use leveret_broker::message::{ToMeta, ToShard};
 
 /// The log of a node's actors.
 pub(crate) type NodeLog = FileLog<RealDisk>;
@@ -32,7 +32,7 @@ const FORMAT: u32 = 1;
 
 /// The logs of a node, open.
 #[derive(Debug)]
-pub struct Storage {
+pub(crate) struct Storage {
     /// By shard.
     pub shards: Vec<NodeLog>,
     /// Of names.
@@ -41,7 +41,6 @@ pub struct Storage {
     pub was_clean: bool,
     /// Wakes actors when their disk has done something.
     pub waker: Arc<Waker>,
-    dir: PathBuf,
 }
 
 /// Brings news from the disks to the actors.
@@ -79,7 +78,7 @@ impl Waker {
         let Some(node) = self.node.get().and_then(Weak::upgrade) else { return };
         run_alone(&node, |runner| match owner {
             Owner::Shard(index) => runner.run_shard(index, ToShard::LogWoke),
-            Owner::Names => {}
+            Owner::Names => runner.run_meta(ToMeta::LogWoke),
         });
     }
 
@@ -91,7 +90,7 @@ impl Waker {
 
 impl Storage {
     /// Opens the directory, or lays it out for `shards` shards if it is new.
-    pub fn open(dir: &Path, shards: usize, spill_bytes: u64) -> anyhow::Result<Self> {
+    pub(crate) fn open(dir: &Path, shards: usize, spill_bytes: u64) -> anyhow::Result<Self> {
         let shards = layout(dir, shards)?;
         let clean = dir.join("clean");
         let was_clean = clean.exists();
@@ -109,12 +108,7 @@ impl Storage {
                 open_log(&dir, &waker, Owner::Shard(index), spill_bytes)
             })
             .collect::<anyhow::Result<_>>()?;
-        Ok(Self { shards, names, was_clean, waker, dir: dir.to_owned() })
-    }
-
-    /// The directory.
-    pub fn dir(&self) -> &Path {
-        &self.dir
+        Ok(Self { shards, names, was_clean, waker })
     }
 }
 

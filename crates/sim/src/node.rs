@@ -70,7 +70,7 @@ pub struct Node {
     settings: Arc<Settings>,
     topology: Topology,
     shards: Vec<ShardActor>,
-    meta: Meta,
+    meta: Meta<MemoryLog>,
     meta_inbox: VecDeque<ToMeta>,
     connections: BTreeMap<ConnectionId, Connection>,
     outbox: Outbox,
@@ -112,7 +112,7 @@ impl Node {
                     has_more: false,
                 })
                 .collect(),
-            meta: Meta::new(shards),
+            meta: Meta::new(shards, MemoryLog::new()),
             meta_inbox: VecDeque::new(),
             connections: BTreeMap::new(),
             outbox: Outbox::default(),

@@ -37,7 +37,7 @@ pub(crate) struct Link {
 
 pub(crate) struct Node {
     pub(crate) topology: Topology,
-    meta: Meta,
+    meta: Meta<MemoryLog>,
     pub(crate) shards: Vec<Shard<MemoryLog>>,
     pub(crate) now: Time,
     pub(crate) links: Vec<Link>,
@@ -64,7 +64,7 @@ impl Node {
         let shards = (0..SHARDS).map(|index| Shard::new(index, SHARDS, MemoryLog::default()));
         Self {
             topology,
-            meta: Meta::new(SHARDS),
+            meta: Meta::new(SHARDS, MemoryLog::new()),
             shards: shards.collect(),
             now: Time::from_ms(1_000_000),
             links: Vec::new(),

@@ -1,0 +1,134 @@
+//! Changes from the command line.
+
+use leveret_amqp::reply::ReplyCode;
+use leveret_log::Log;
+use leveret_topology::{ApplyTo, ExchangeId, PolicySpec, QueueId, Topology};
+
+use super::{Meta, refuse};
+use crate::message::{AdminCommand, Outbox, Reply, ReplyTo, ToShard, shard_of};
+
+impl<L: Log> Meta<L> {
+    /// A change from the command line.
+    pub(super) fn admin(
+        &mut self,
+        reply: ReplyTo,
+        command: AdminCommand,
+        topology: &mut Topology,
+        out: &mut Outbox,
+    ) {
+        match apply(command, topology) {
+            Ok(changes) => {
+                for queue in changes.made {
+                    let letter = ToShard::Create { reply: None, queue };
+                    out.shard(shard_of(queue, self.shards), letter);
+                }
+                for queue in changes.options_changed {
+                    let letter = ToShard::OptionsChanged { queue };
+                    out.shard(shard_of(queue, self.shards), letter);
+                }
+                for queue in changes.to_delete {
+                    self.delete(queue, out);
+                }
+                for exchange in changes.forgotten {
+                    self.forget(exchange, out);
+                }
+                let answer = match changes.text {
+                    Some(text) => Reply::Told(text),
+                    None => Reply::Done,
+                };
+                out.reply(reply, answer);
+            }
+            Err((code, text)) => refuse(out, reply, code, text),
+        }
+    }
+}
+
+/// The component whose parameter holds a vhost's limits.
+const VHOST_LIMITS: &str = "vhost-limits";
+
+/// What an admin command means for the shards.
+#[derive(Debug, Default)]
+struct Changes {
+    made: Vec<QueueId>,
+    options_changed: Vec<QueueId>,
+    to_delete: Vec<QueueId>,
+    forgotten: Vec<ExchangeId>,
+    text: Option<String>,
+}
+
+/// Applies an admin command to the topology.
+fn apply(command: AdminCommand, topology: &mut Topology) -> Result<Changes, (ReplyCode, String)> {
+    let mut changes = Changes::default();
+    match command {
+        AdminCommand::ImportDefinitions { json } => {
+            let imported = topology.import_definitions(&json).map_err(bad)?;
+            let counts = imported.counts.iter().map(|(kind, count)| format!("{kind}: {count}"));
+            let lines: Vec<String> = counts.chain(imported.skipped).collect();
+            changes.text = Some(lines.join("\n"));
+            changes.made = imported.queues;
+            changes.options_changed = imported.changed;
+        }
+        AdminCommand::AddUser { name, password, tags } => {
+            let tags: Vec<&str> = tags.iter().map(String::as_str).collect();
+            topology.add_user(&name, password, &tags).map_err(bad)?;
+        }
+        AdminCommand::DeleteUser { name } => topology.delete_user(&name).map_err(bad)?,
+        AdminCommand::ChangePassword { name, password } => {
+            topology.change_password(&name, password).map_err(bad)?;
+        }
+        AdminCommand::SetUserTags { name, tags } => {
+            let tags: Vec<&str> = tags.iter().map(String::as_str).collect();
+            topology.set_tags(&name, &tags).map_err(bad)?;
+        }
+        AdminCommand::SetPermissions { user, vhost, configure, write, read } => {
+            topology.set_permissions(&user, &vhost, &configure, &write, &read).map_err(bad)?;
+        }
+        AdminCommand::ClearPermissions { user, vhost } => {
+            topology.clear_permissions(&user, &vhost).map_err(bad)?;
+        }
+        AdminCommand::SetTopicPermissions { user, vhost, exchange, write, read } => {
+            topology.set_topic_permissions(&user, &vhost, &exchange, &write, &read).map_err(bad)?;
+        }
+        AdminCommand::AddVhost { name } => topology.add_vhost(&name).map(drop).map_err(bad)?,
+        AdminCommand::DeleteVhost { name } => {
+            let deleted = topology.delete_vhost(&name).map_err(bad)?;
+            changes.to_delete = deleted.queues;
+            changes.forgotten = deleted.exchanges;
+        }
+        AdminCommand::SetVhostLimits { vhost, limits } => {
+            let limits = serde_json::json!(limits);
+            topology.set_parameter(&vhost, VHOST_LIMITS, "limits", limits).map_err(bad)?;
+        }
+        AdminCommand::ClearVhostLimits { vhost } => {
+            topology.clear_parameter(&vhost, VHOST_LIMITS, "limits").map_err(bad)?;
+        }
+        AdminCommand::SetUserLimits { name, limits } => {
+            let mut all = topology.user(&name).map(|user| user.limits.clone()).unwrap_or_default();
+            all.extend(limits);
+            topology.set_user_limits(&name, all).map_err(bad)?;
+        }
+        AdminCommand::ClearUserLimits { name, limit } => {
+            let mut left = topology.user(&name).map(|user| user.limits.clone()).unwrap_or_default();
+            left.retain(|name, _| limit.as_ref().is_some_and(|limit| limit != name));
+            topology.set_user_limits(&name, left).map_err(bad)?;
+        }
+        AdminCommand::SetPolicy { vhost, name, pattern, definition, priority, apply_to } => {
+            let spec = PolicySpec {
+                name: &name,
+                pattern: &pattern,
+                apply_to: ApplyTo::parse(&apply_to).map_err(bad)?,
+                priority,
+                definition,
+            };
+            changes.options_changed = topology.set_policy(&vhost, spec).map_err(bad)?;
+        }
+        AdminCommand::ClearPolicy { vhost, name } => {
+            changes.options_changed = topology.clear_policy(&vhost, &name).map_err(bad)?;
+        }
+    }
+    Ok(changes)
+}
+
+fn bad(error: impl std::fmt::Display) -> (ReplyCode, String) {
+    (ReplyCode::PreconditionFailed, error.to_string())
+}

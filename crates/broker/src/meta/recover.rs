@@ -1,0 +1,183 @@
+//! The topology as it was, from its log; and a first one into an empty log.
+//!
+//! Outside of turns, when nothing else runs: here one waits for the disk, by a callback.
+
+use leveret_log::{Log, Offset, ReadError, Record, SyncError};
+use leveret_topology::Topology;
+use leveret_topology::stored::{Kind, Restored, StoredError};
+
+use super::Meta;
+use super::saved::SaveError;
+
+/// Records that are asked for at once: enough to keep a disk busy, and little memory.
+const READ_AHEAD: usize = 1024;
+
+/// Why the topology did not come back. The log is as it was.
+#[derive(Debug, thiserror::Error)]
+pub enum RecoverError {
+    /// A record's head.
+    #[error("record {at} of the topology's log: {error}")]
+    Head {
+        /// Which.
+        at: Offset,
+        /// What is wrong with it.
+        error: StoredError,
+    },
+    /// A record's body.
+    #[error("record {at} of the topology's log, a {kind}: {error}")]
+    Body {
+        /// Which.
+        at: Offset,
+        /// What it is of.
+        kind: Kind,
+        /// What is wrong with it.
+        error: StoredError,
+    },
+    /// A record could not be read.
+    #[error("record {at} of the topology's log, a {kind}: {error}")]
+    Read {
+        /// Which.
+        at: Offset,
+        /// What it is of.
+        kind: Kind,
+        /// Why not.
+        error: ReadError,
+    },
+    /// The log failed.
+    #[error(transparent)]
+    Log(#[from] SyncError),
+    /// What was missing could not be written.
+    #[error(transparent)]
+    Save(#[from] SaveError),
+}
+
+impl<L: Log> Meta<L> {
+    /// The topology that a log holds, in a log that was just opened, and who keeps it from now on.
+    ///
+    /// `wait` returns when the log's disk has finished something; it is called only while something is
+    /// under way. On a log that was never used the topology is empty: see [`is_new`](Self::is_new).
+    pub fn recover(
+        shards: usize,
+        log: L,
+        wait: &mut dyn FnMut(),
+    ) -> Result<(Self, Topology), RecoverError> {
+        let mut meta = Self::new(shards, log);
+        let mut topology = Topology::new();
+        let records = meta.records()?;
+        for some in records.chunks(READ_AHEAD) {
+            for (at, &(kind, offset)) in some.iter().enumerate() {
+                let record = meta.read(kind, offset, &some[at..], wait)?;
+                meta.restore(kind, offset, &record, &mut topology)?;
+            }
+        }
+        topology.finish_restoring();
+        if topology.has_changes() && !meta.is_new() {
+            meta.save(&mut topology, wait)?;
+        }
+        Ok((meta, topology))
+    }
+
+    /// Nothing was ever written to the log: a first start.
+    pub fn is_new(&self) -> bool {
+        self.saved.until() == Offset::ZERO
+    }
+
+    /// Writes a whole topology into the log and waits for it, in one batch: that of a first start. Of what
+    /// is in the log already it is written again.
+    pub fn adopt(
+        &mut self,
+        topology: &mut Topology,
+        wait: &mut dyn FnMut(),
+    ) -> Result<(), SaveError> {
+        topology.note_all();
+        self.save(topology, wait)
+    }
+
+    /// Writes what changed in the topology outside of turns (definitions loaded at a start) and waits
+    /// for it. One batch.
+    pub fn save(
+        &mut self,
+        topology: &mut Topology,
+        wait: &mut dyn FnMut(),
+    ) -> Result<(), SaveError> {
+        self.saved.write(topology)?;
+        self.saved.seal(topology)?;
+        self.saved.sync()?;
+        while self.saved.durable() < self.saved.until() {
+            wait();
+            self.saved.sync()?;
+        }
+        Ok(())
+    }
+
+    /// All records in the order in which they are restored.
+    fn records(&mut self) -> Result<Vec<(Kind, Offset)>, RecoverError> {
+        let mut records = Vec::new();
+        let mut bad = None;
+        self.saved.log_mut().recover(&mut |record| match Kind::of_head(record.head) {
+            Ok(kind) => records.push((kind, record.at)),
+            Err(error) => {
+                bad.get_or_insert(RecoverError::Head { at: record.at, error });
+            }
+        });
+        if let Some(bad) = bad {
+            return Err(bad);
+        }
+        records.sort_unstable();
+        Ok(records)
+    }
+
+    /// Reads the first of `ahead`, from disk if it must, and then the others too.
+    fn read(
+        &mut self,
+        kind: Kind,
+        at: Offset,
+        ahead: &[(Kind, Offset)],
+        wait: &mut dyn FnMut(),
+    ) -> Result<Record, RecoverError> {
+        let mut ahead = ahead;
+        loop {
+            match self.saved.log().read(at) {
+                Ok(record) => return Ok(record),
+                Err(ReadError::Cold { .. }) => {
+                    let soon: Vec<_> = ahead.iter().map(|&(_, offset)| offset).collect();
+                    self.saved.log_mut().fetch(&soon);
+                    wait();
+                    self.saved.log_mut().collect()?;
+                    // If it is not there yet, then the others have been asked for.
+                    ahead = &ahead[..1];
+                }
+                Err(error) => return Err(RecoverError::Read { at, kind, error }),
+            }
+        }
+    }
+
+    fn restore(
+        &mut self,
+        kind: Kind,
+        at: Offset,
+        record: &Record,
+        topology: &mut Topology,
+    ) -> Result<(), RecoverError> {
+        let restored = topology.restore(&record.bytes);
+        let restored = restored.map_err(|error| RecoverError::Body { at, kind, error })?;
+        let gone = match restored {
+            Restored::There(key) => [self.saved.found(key, at), None],
+            Restored::InsteadOf(key, old) => {
+                let old = self.saved.lost(&old);
+                [self.saved.found(key, at), old]
+            }
+            Restored::Orphan(what) => {
+                tracing::warn!(%at, "left out of the topology, since it lost an end: {what}");
+                [Some(at), None]
+            }
+        };
+        for gone in gone.into_iter().flatten() {
+            if gone != at {
+                tracing::warn!(at = %gone, "an older record of a {kind} was still in the log");
+            }
+            self.saved.release(gone);
+        }
+        Ok(())
+    }
+}

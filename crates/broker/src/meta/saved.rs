@@ -1,0 +1,199 @@
+//! The topology's log: a record for each durable thing, and none for what is gone.
+//!
+//! A thing that changed gets a new record and the old one is released; both, and all else that happens
+//! between two syncs, are one batch of the log, there after a crash as a whole or not at all.
+//!
+//! ```text
+//!   turn 1                     turn 2                 turn 3 (only deletes)
+//!   [queue 5][binding][mark]   [policy'][mark]        [mark]
+//!                       |                  |              `- until: who waits for turn 3
+//!                       `- until           `- until
+//! ```
+//!
+//! A turn that changed something ends with a *mark*, the record of promised ids: when it is durable, so
+//! is the batch. It is needed because a log tells nobody when a release is on disk, and because a
+//! record that is released before it was written is a hole that `durable` passes: no other record of a
+//! turn can be waited for. So a mark is released only when a later one is durable.
+
+use std::collections::VecDeque;
+
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+use leveret_log::{AppendError, Holder, Keep, Log, Offset, SyncError};
+use leveret_topology::{EntityKey, Topology};
+
+/// The one holder of every record.
+pub(super) const META: Holder = Holder::new(0);
+
+/// Why a change is not on disk. It is in the topology all the same; nobody is told that it is true.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SaveError {
+    /// The log did not take a record.
+    #[error("the change could not be written to disk: {0}")]
+    Append(#[from] AppendError),
+    /// The log failed, for good.
+    #[error("the change could not be written to disk: {0}")]
+    Sync(#[from] SyncError),
+}
+
+#[derive(Debug)]
+pub(super) struct Saved<L> {
+    log: L,
+    /// Where the record of each thing is.
+    places: HashMap<EntityKey, Offset, FixedState>,
+    /// Changed, and the log had no room for it: tried again with the next change.
+    unwritten: Vec<EntityKey>,
+    /// The marks that are not released, oldest first. All but the first of them may not be durable.
+    marks: VecDeque<Offset>,
+    /// Something changed since the last mark.
+    is_open: bool,
+    body: Vec<u8>,
+    failure: Option<SyncError>,
+}
+
+impl<L: Log> Saved<L> {
+    pub(super) fn new(log: L) -> Self {
+        Self {
+            log,
+            places: HashMap::default(),
+            unwritten: Vec::new(),
+            marks: VecDeque::new(),
+            is_open: false,
+            body: Vec::new(),
+            failure: None,
+        }
+    }
+
+    pub(super) fn log(&self) -> &L {
+        &self.log
+    }
+
+    pub(super) fn log_mut(&mut self) -> &mut L {
+        &mut self.log
+    }
+
+    pub(super) fn failure(&self) -> Option<&SyncError> {
+        self.failure.as_ref()
+    }
+
+    /// A record that is in the log already; gives the one that was known of the same thing.
+    pub(super) fn found(&mut self, key: EntityKey, at: Offset) -> Option<Offset> {
+        if key == EntityKey::Ids {
+            self.marks.push_back(at);
+            return None;
+        }
+        self.places.insert(key, at)
+    }
+
+    /// What was restored by [`found`](Self::found) is no more.
+    pub(super) fn lost(&mut self, key: &EntityKey) -> Option<Offset> {
+        self.places.remove(key)
+    }
+
+    /// Appends and releases records until the log says what the topology does.
+    pub(super) fn write(&mut self, topology: &mut Topology) -> Result<(), SaveError> {
+        if self.unwritten.is_empty() && !topology.has_changes() {
+            return Ok(());
+        }
+        self.is_open = true;
+        let mut keys = std::mem::take(&mut self.unwritten);
+        keys.append(&mut topology.take_changes());
+        let mut result = Ok(());
+        for key in keys {
+            let Err(error) = self.write_one(&key, topology) else { continue };
+            // What is too large will be so the next time; a log that failed takes nothing any more.
+            if error == AppendError::Full {
+                self.unwritten.push(key);
+            }
+            result = Err(error);
+        }
+        result.map_err(|error| self.save_error(error))
+    }
+
+    fn write_one(&mut self, key: &EntityKey, topology: &Topology) -> Result<(), AppendError> {
+        // Ids are the mark's.
+        if *key == EntityKey::Ids {
+            return Ok(());
+        }
+        let old = match self.append(key, topology)? {
+            Some(at) => self.places.insert(key.clone(), at),
+            None => self.places.remove(key),
+        };
+        if let Some(old) = old {
+            self.release(old);
+        }
+        Ok(())
+    }
+
+    /// None when the thing is gone.
+    fn append(
+        &mut self,
+        key: &EntityKey,
+        topology: &Topology,
+    ) -> Result<Option<Offset>, AppendError> {
+        self.body.clear();
+        if !topology.store(key, &mut self.body) {
+            return Ok(None);
+        }
+        let head = key.kind().head();
+        self.log.append(&head, &[&self.body], &[META], Keep::Durable).map(Some)
+    }
+
+    pub(super) fn release(&mut self, at: Offset) {
+        // Only who lost count of his records can hear of an error here.
+        if let Err(error) = self.log.release(at, META) {
+            debug_assert!(false, "{error}");
+            tracing::error!(%error, "a record of the topology was released twice");
+        }
+    }
+
+    /// Ends what was written since the last mark with a mark, if there is anything.
+    pub(super) fn seal(&mut self, topology: &mut Topology) -> Result<(), SaveError> {
+        if !self.is_open {
+            return Ok(());
+        }
+        // Here and not as soon as they are passed: a batch of its own would cost a sync.
+        while self.marks.get(1).is_some_and(|&later| later < self.log.durable()) {
+            if let Some(passed) = self.marks.pop_front() {
+                self.release(passed);
+            }
+        }
+        topology.promise_ids();
+        match self.append(&EntityKey::Ids, topology) {
+            Ok(at) => {
+                self.marks.extend(at);
+                self.is_open = false;
+                Ok(())
+            }
+            Err(error) => Err(self.save_error(error)),
+        }
+    }
+
+    /// Hands what was written to the disk and takes in what the disk did.
+    pub(super) fn sync(&mut self) -> Result<(), SaveError> {
+        if let Err(error) = self.log.sync() {
+            if self.failure.is_none() {
+                tracing::error!(%error, "the topology's log failed: nothing can be changed any more");
+                self.failure = Some(error.clone());
+            }
+            return Err(error.into());
+        }
+        Ok(())
+    }
+
+    /// How far the log has to be durable for all that was sealed to be on disk.
+    pub(super) fn until(&self) -> Offset {
+        self.marks.back().map_or(Offset::ZERO, |mark| mark.next())
+    }
+
+    pub(super) fn durable(&self) -> Offset {
+        self.log.durable()
+    }
+
+    fn save_error(&self, error: AppendError) -> SaveError {
+        match (&self.failure, error) {
+            (Some(failure), AppendError::Failed) => SaveError::Sync(failure.clone()),
+            _ => SaveError::Append(error),
+        }
+    }
+}

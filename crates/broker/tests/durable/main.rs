@@ -1,0 +1,415 @@
+//! The topology through a log: who waits for it, what a crash leaves, what comes back.
+
+mod disk;
+mod random;
+mod recovery;
+
+use leveret_amqp::reply::ReplyCode;
+use leveret_amqp::table::Table;
+use leveret_broker::Meta;
+use leveret_broker::message::*;
+use leveret_log::Log as _;
+use leveret_topology::{PasswordHash, QueueId, Topology, VhostId};
+
+use crate::disk::HandLog;
+
+const SHARDS: usize = 2;
+
+/// Meta with its log and topology, and what it sent.
+pub(crate) struct World {
+    pub(crate) log: HandLog,
+    pub(crate) meta: Meta<HandLog>,
+    pub(crate) topology: Topology,
+    pub(crate) out: Outbox,
+    pub(crate) vhost: VhostId,
+}
+
+/// A command of connection `me`.
+pub(crate) fn reply(me: u64) -> ReplyTo {
+    ReplyTo { connection: ConnectionId::new(me), channel: 1 }
+}
+
+impl World {
+    /// With vhost "/" and user "u", all of it on disk.
+    pub(crate) fn new() -> Self {
+        let log = HandLog::default();
+        let mut topology = Topology::new();
+        let vhost = topology.add_vhost("/").unwrap();
+        topology.add_user("u", PasswordHash::new("p", [0; 4]), &[]).unwrap();
+        let mut meta = Meta::new(SHARDS, log.clone());
+        assert!(meta.is_new());
+        let disk = log.clone();
+        meta.adopt(&mut topology, &mut || assert!(disk.finish())).unwrap();
+        assert!(!meta.is_new() && log.batches() == 1);
+        Self { log, meta, topology, out: Outbox::default(), vhost }
+    }
+
+    /// Ends the process; what is on disk comes back.
+    pub(crate) fn crash(&self) -> Self {
+        let log = self.log.crash();
+        let disk = log.clone();
+        let (meta, topology) =
+            Meta::recover(SHARDS, log.clone(), &mut || assert!(disk.finish_any())).unwrap();
+        topology.assert_invariants();
+        let vhost = topology.vhost("/").map_or(VhostId::new(0), |vhost| vhost.id);
+        Self { log, meta, topology, out: Outbox::default(), vhost }
+    }
+
+    pub(crate) fn turn(&mut self, letters: impl IntoIterator<Item = ToMeta>) {
+        let mut letters: Vec<_> = letters.into_iter().collect();
+        self.meta.turn(&mut letters, &mut self.topology, &mut self.out);
+    }
+
+    /// The disk finishes a batch, and Meta hears of it.
+    pub(crate) fn disk_finishes(&mut self) {
+        assert!(self.log.finish(), "the disk has nothing to do");
+        self.turn([ToMeta::LogWoke]);
+    }
+
+    /// Who was answered since it was last asked, and with what: `1 done`, `2 refused 541`.
+    pub(crate) fn answers(&mut self) -> Vec<String> {
+        let mut answers = Vec::new();
+        for (to, letter) in self.out.sessions.drain(..) {
+            let ToSession::Reply { reply, .. } = letter else { panic!("{letter:?}") };
+            let text = match reply {
+                Reply::Done => "done".to_owned(),
+                Reply::Told(_) => "told".to_owned(),
+                Reply::Deleted(messages) => format!("deleted {messages}"),
+                Reply::Refused { code, .. } => format!("refused {}", code as u16),
+                other => panic!("{other:?}"),
+            };
+            answers.push(format!("{} {text}", to.get()));
+        }
+        for (_, letter) in self.out.shards.drain(..) {
+            let (to, text) = match letter {
+                ToShard::Create { reply, .. } => (reply, "created"),
+                ToShard::Count { reply, .. } => (Some(reply), "counted"),
+                ToShard::OptionsChanged { .. } => (None, "options"),
+                ToShard::Delete { reply, .. } => (reply, "delete"),
+                ToShard::Replay { .. } => (None, "replay"),
+                ToShard::Forget { .. } => (None, "forget"),
+                other => panic!("{other:?}"),
+            };
+            answers.push(format!("{} {text}", to.map_or(0, |to| to.connection.get())));
+        }
+        answers
+    }
+
+    pub(crate) fn queue(&self, name: &str) -> Option<QueueId> {
+        self.topology.queue(self.vhost, name).map(|queue| queue.id)
+    }
+
+    pub(crate) fn declare(&self, me: u64, name: &str) -> ToMeta {
+        declare_queue(self.vhost, me, name, true, false)
+    }
+
+    pub(crate) fn gone(&self, me: u64, name: &str) -> ToMeta {
+        let queue = self.queue(name).unwrap();
+        ToMeta::QueueGone { queue, reply: Some((reply(me), 7)) }
+    }
+}
+
+pub(crate) fn declare_queue(
+    vhost: VhostId,
+    me: u64,
+    name: &str,
+    durable: bool,
+    exclusive: bool,
+) -> ToMeta {
+    ToMeta::DeclareQueue {
+        reply: reply(me),
+        vhost,
+        name: name.into(),
+        server_named: false,
+        durable,
+        exclusive,
+        auto_delete: false,
+        arguments: Table::new(),
+    }
+}
+
+pub(crate) fn declare_exchange(vhost: VhostId, me: u64, name: &str, durable: bool) -> ToMeta {
+    ToMeta::DeclareExchange {
+        reply: reply(me),
+        vhost,
+        name: name.into(),
+        kind: "x-recent-history".into(),
+        durable,
+        auto_delete: false,
+        internal: false,
+        arguments: Table::new(),
+    }
+}
+
+pub(crate) fn delete_exchange(vhost: VhostId, me: u64, name: &str) -> ToMeta {
+    ToMeta::DeleteExchange { reply: reply(me), vhost, name: name.into(), if_unused: false }
+}
+
+pub(crate) fn binding(vhost: VhostId, me: u64, source: &str, queue: &str) -> Box<Binding> {
+    Box::new(Binding {
+        reply: reply(me),
+        vhost,
+        source: source.into(),
+        destination: queue.into(),
+        to_queue: true,
+        key: "k".into(),
+        arguments: Table::new(),
+    })
+}
+
+pub(crate) fn admin(me: u64, command: AdminCommand) -> ToMeta {
+    ToMeta::Admin { reply: reply(me), command: Box::new(command) }
+}
+
+pub(crate) fn policy(me: u64, name: &str, length: u64) -> ToMeta {
+    let serde_json::Value::Object(definition) = serde_json::json!({ "max-length": length }) else {
+        unreachable!()
+    };
+    admin(
+        me,
+        AdminCommand::SetPolicy {
+            vhost: "/".into(),
+            name: name.into(),
+            pattern: "^q".into(),
+            definition,
+            priority: 0,
+            apply_to: "queues".into(),
+        },
+    )
+}
+
+/// What a command is answered, and whether the answer waits for the disk. There are: durable queue q and
+/// exchange x, a binding between them, transient queue t and exchange y, one's own exclusive queue e.
+#[test]
+#[rustfmt::skip] // a table
+fn who_waits() {
+    type Command = fn(&World, VhostId) -> ToMeta;
+    let rows: &[(&str, Command, &[&str], bool)] = &[
+        ("durable queue",         |_, v| declare_queue(v, 1, "n", true, false),  &["1 created"], true),
+        ("transient queue",       |_, v| declare_queue(v, 1, "n", false, false), &["1 created"], false),
+        ("exclusive queue",       |_, v| declare_queue(v, 1, "n", true, true),   &["1 created"], false),
+        ("queue that is there",   |_, v| declare_queue(v, 1, "q", true, false),  &["1 counted"], false),
+        ("refused queue",         |_, v| declare_queue(v, 1, "q", false, false), &["1 refused 406"], false),
+        ("durable exchange",      |_, v| declare_exchange(v, 1, "n", true),      &["1 done"], true),
+        ("transient exchange",    |_, v| declare_exchange(v, 1, "n", false),     &["1 done"], false),
+        ("exchange deleted",      |_, v| delete_exchange(v, 1, "x"),             &["1 done", "0 forget"], true),
+        ("transient one deleted", |_, v| delete_exchange(v, 1, "y"),             &["1 done", "0 forget"], false),
+        ("none deleted",          |_, v| delete_exchange(v, 1, "nix"),           &["1 done"], false),
+        ("bound",                 |_, v| ToMeta::Bind(binding(v, 1, "amq.direct", "q")), &["1 done"], true),
+        ("bound with history",    |_, v| ToMeta::Bind(binding(v, 1, "y", "t")),  &["1 done", "0 replay"], false),
+        ("bound again",           |_, v| ToMeta::Bind(binding(v, 1, "x", "q")),  &["1 done"], false),
+        ("one end is transient",  |_, v| ToMeta::Bind(binding(v, 1, "x", "t")),  &["1 done", "0 replay"], false),
+        ("not bound",             |_, v| ToMeta::Bind(binding(v, 1, "x", "nix")), &["1 refused 404"], false),
+        ("unbound",               |_, v| ToMeta::Unbind(binding(v, 1, "x", "q")), &["1 done"], true),
+        ("never bound",           |_, v| ToMeta::Unbind(binding(v, 1, "x", "t")), &["1 done"], false),
+        ("queue gone",            |w, _| w.gone(1, "q"), &["1 deleted 7"], true),
+        ("transient queue gone",  |w, _| w.gone(1, "t"), &["1 deleted 7"], false),
+        ("policy",                |_, _| policy(1, "p", 3), &["1 done", "0 options"], true),
+        ("user",                  |_, _| admin(1, AdminCommand::DeleteUser { name: "u".into() }), &["1 done"], true),
+        ("no such user",          |_, _| admin(1, AdminCommand::DeleteUser { name: "w".into() }), &["1 refused 406"], false),
+        ("vhost gone",            |_, _| admin(1, AdminCommand::DeleteVhost { name: "/".into() }), &["1 done", "0 delete", "0 delete", "0 delete"], true),
+        ("definitions",           |_, _| admin(1, AdminCommand::ImportDefinitions { json: r#"{"queues":[{"vhost":"/","name":"n"}]}"#.into() }), &["1 told", "0 created"], true),
+        ("same definitions",      |_, _| admin(1, AdminCommand::ImportDefinitions { json: r#"{"queues":[{"vhost":"/","name":"q"}]}"#.into() }), &["1 told"], false),
+        ("refused halfway",       |_, _| admin(1, AdminCommand::ImportDefinitions { json: r#"{"queues":[{"vhost":"/","name":"n"},{}]}"#.into() }), &["1 refused 406"], true),
+        ("connection gone",       |_, _| ToMeta::Disconnected { connection: ConnectionId::new(9), reply: Some(reply(9)) }, &["0 delete"], false),
+    ];
+    for (what, command, answers, waits) in rows {
+        let mut world = World::new();
+        let v = world.vhost;
+        let mut letters = vec![declare_exchange(v, 9, "x", true), world.declare(9, "q")];
+        letters.extend([declare_queue(v, 9, "t", false, false), declare_exchange(v, 9, "y", false)]);
+        letters.push(declare_queue(v, 9, "e", true, true));
+        letters.push(ToMeta::Bind(binding(v, 9, "x", "q")));
+        world.turn(letters);
+        world.disk_finishes();
+        world.answers();
+
+        world.turn([command(&world, v)]);
+        let given = world.answers();
+        if *waits {
+            assert_eq!(given, [""; 0], "{what}: nothing before the disk has it");
+            let before = world.crash();
+            world.disk_finishes();
+            assert_eq!(world.answers(), *answers, "{what}");
+            let after = world.crash();
+            assert_eq!(after.topology.describe_durable(), world.topology.describe_durable(), "{what}");
+            assert_ne!(before.topology.describe_durable(), after.topology.describe_durable(), "{what}");
+        } else {
+            assert_eq!(given, *answers, "{what}: at once");
+            assert_eq!(world.crash().topology.describe_durable(), world.topology.describe_durable(), "{what}");
+        }
+    }
+}
+
+/// Who changes nothing durable passes who waits; batches are answered in their order.
+#[test]
+fn answers_come_with_their_batch() {
+    let mut world = World::new();
+    let v = world.vhost;
+    world.turn([world.declare(1, "q1"), declare_queue(v, 2, "t", false, false)]);
+    assert_eq!(world.answers(), ["2 created"]);
+    // The disk is busy with q1: these two wait for the batch after it.
+    world.turn([world.declare(3, "q2"), declare_exchange(v, 4, "y", false)]);
+    assert_eq!(world.answers(), ["4 done"]);
+    world.turn([world.declare(5, "q3")]);
+    world.disk_finishes();
+    assert_eq!(world.answers(), ["1 created"]);
+    assert_eq!(world.log.batches(), 2);
+    world.disk_finishes();
+    assert_eq!(world.answers(), ["3 created", "5 created"]);
+    world.turn([ToMeta::LogWoke]);
+    assert_eq!(world.answers(), [""; 0]);
+}
+
+/// To find something there, or gone, is no answer as long as its maker has none.
+#[test]
+fn what_others_did_is_waited_for() {
+    let mut world = World::new();
+    let v = world.vhost;
+    let commands = |world: &World| {
+        let mut letters = vec![world.declare(2, "q"), declare_exchange(v, 3, "x", true)];
+        letters.push(ToMeta::Bind(binding(v, 4, "x", "q")));
+        letters
+    };
+    world.turn(commands(&world));
+    world.turn(commands(&world));
+    assert_eq!(world.answers(), [""; 0]);
+    world.disk_finishes();
+    let all = ["3 done", "4 done", "3 done", "4 done", "2 created", "0 replay", "2 counted"];
+    assert_eq!(world.answers(), all);
+    for _ in 0..2 {
+        let unbind = ToMeta::Unbind(binding(v, 5, "x", "q"));
+        world.turn([unbind, delete_exchange(v, 6, "x")]);
+    }
+    assert_eq!(world.answers(), [""; 0]);
+    world.disk_finishes();
+    let all = ["5 done", "6 done", "5 done", "6 done", "0 forget"];
+    assert_eq!(world.answers(), all);
+}
+
+/// A record that is replaced before it was written is a hole: who wrote it waits all the same.
+#[test]
+fn a_withdrawn_record_answers_nobody() {
+    let mut world = World::new();
+    world.turn([world.declare(1, "busy")]);
+    world.turn([policy(2, "p", 1)]);
+    world.turn([policy(3, "p", 2)]);
+    world.turn([world.declare(4, "q")]);
+    world.turn([world.gone(5, "q")]);
+    world.disk_finishes();
+    assert_eq!(world.answers(), ["1 created"]);
+    world.disk_finishes();
+    assert_eq!(world.answers(), ["2 done", "3 done", "5 deleted 7", "4 created"]);
+    let after = world.crash();
+    assert_eq!(after.topology.describe_durable(), world.topology.describe_durable());
+}
+
+/// A deletion is only releases: they are on disk before it is answered, and marks do not pile up.
+#[test]
+fn deletions() {
+    let mut world = World::new();
+    let held = world.log.held();
+    for _ in 0..50 {
+        world.turn([world.declare(1, "q")]);
+        world.disk_finishes();
+        world.turn([ToMeta::Bind(binding(world.vhost, 1, "amq.direct", "q"))]);
+        world.disk_finishes();
+        world.answers();
+        world.turn([world.gone(1, "q")]);
+        assert!(world.crash().queue("q").is_some());
+        world.disk_finishes();
+        assert_eq!(world.answers(), ["1 deleted 7"]);
+        assert!(world.crash().queue("q").is_none());
+    }
+    assert_eq!(world.log.held(), held + 1, "the mark before the last goes with the next batch");
+}
+
+/// What one letter did is there as a whole or not at all, and so is a whole turn.
+#[test]
+fn batches_are_whole() {
+    let mut world = World::new();
+    let v = world.vhost;
+    let empty = world.topology.describe_durable();
+    let queues: Vec<_> = (0..500).map(|n| format!(r#"{{"vhost":"/","name":"q{n}"}}"#)).collect();
+    let json = format!(r#"{{"queues":[{}]}}"#, queues.join(","));
+    world.turn([
+        admin(1, AdminCommand::ImportDefinitions { json }),
+        declare_exchange(v, 2, "x", true),
+    ]);
+    assert_eq!(world.crash().topology.describe_durable(), empty);
+    world.disk_finishes();
+    assert_eq!(world.log.batches(), 2);
+    let full = world.topology.describe_durable();
+    assert_eq!(world.crash().topology.describe_durable(), full);
+    world.turn([admin(1, AdminCommand::DeleteVhost { name: "/".into() })]);
+    assert_eq!(world.crash().topology.describe_durable(), full);
+    world.disk_finishes();
+    assert_eq!(world.crash().topology.vhosts().count(), 0);
+}
+
+/// After a failed sync nothing is claimed: not what waited, not what comes.
+#[test]
+fn a_failed_log() {
+    let mut world = World::new();
+    let v = world.vhost;
+    world.turn([world.declare(1, "q1"), policy(2, "p", 1)]);
+    world.turn([declare_exchange(v, 3, "x", true), world.declare(4, "q1")]);
+    assert_eq!(world.answers(), [""; 0]);
+    world.log.break_down();
+    world.turn([world.declare(5, "q2"), declare_queue(v, 6, "t", false, false)]);
+    let mut answers = world.answers();
+    answers.sort();
+    let refused = |me: u64| format!("{me} refused 541");
+    assert_eq!(
+        answers,
+        [refused(1), refused(2), refused(3), refused(4), refused(5), "6 created".into()]
+    );
+    assert!(world.meta.failure().is_some());
+    world.turn([world.declare(7, "q3"), declare_queue(v, 8, "t2", false, false)]);
+    assert_eq!(world.answers(), [refused(7), refused(8)]);
+    assert!(world.queue("q3").is_none(), "not even tried");
+    // Who goes may go; a durable queue's end is not claimed.
+    let disconnected =
+        ToMeta::Disconnected { connection: ConnectionId::new(9), reply: Some(reply(9)) };
+    world.turn([disconnected, world.gone(10, "t"), world.gone(11, "q1"), ToMeta::LogWoke]);
+    assert_eq!(world.answers(), ["9 done", "10 deleted 7", &refused(11)]);
+    let text = world.meta.failure().unwrap().to_string();
+    assert!(text.contains("no luck"), "{text}");
+}
+
+/// The text that a client sees.
+#[test]
+fn why_it_was_refused() {
+    let mut world = World::new();
+    world.log.break_down();
+    world.turn([world.declare(1, "q")]);
+    let Some((_, ToSession::Reply { reply: Reply::Refused { code, text }, .. })) =
+        world.out.sessions.pop()
+    else {
+        panic!("{:?}", world.out)
+    };
+    assert_eq!(code, ReplyCode::InternalError);
+    assert!(text.starts_with("the change could not be written to disk: "), "{text}");
+}
+
+/// A disk that is full refuses changes, and what they left in memory is written once there is room.
+#[test]
+fn a_full_disk() {
+    let mut world = World::new();
+    let v = world.vhost;
+    world.log.set_full(true);
+    world.turn([world.declare(1, "q"), declare_queue(v, 2, "t", false, false)]);
+    assert_eq!(world.answers(), ["1 refused 541", "2 created"].map(String::from));
+    // It is there, but that is not to be relied on.
+    world.turn([world.declare(1, "q"), declare_queue(v, 2, "t", false, false)]);
+    assert_eq!(world.answers(), ["1 refused 541", "2 counted"]);
+    assert!(world.crash().queue("q").is_none());
+    world.log.set_full(false);
+    world.turn([world.declare(1, "q")]);
+    assert_eq!(world.answers(), [""; 0]);
+    world.disk_finishes();
+    assert_eq!(world.answers(), ["1 counted"]);
+    assert!(world.crash().queue("q").is_some());
+    let log = world.meta.log();
+    assert_eq!(log.durable(), log.end());
+}

@@ -1,0 +1,162 @@
+//! What comes back at a start.
+
+use leveret_broker::Meta;
+use leveret_broker::message::*;
+use leveret_topology::stored::Kind;
+use leveret_topology::{QueueId, Topology};
+
+use crate::disk::HandLog;
+use crate::{SHARDS, World, admin, binding, declare_exchange, declare_queue, policy};
+
+/// A first start finds nothing; a second one finds what the first one made, and is not a first one, also
+/// when all of it was deleted.
+#[test]
+fn first_and_later_starts() {
+    let log = HandLog::default();
+    let disk = log.clone();
+    let mut wait = || assert!(disk.finish());
+    let (mut meta, mut topology) = Meta::recover(SHARDS, log.clone(), &mut wait).unwrap();
+    assert!(meta.is_new());
+    topology.add_vhost("/").unwrap();
+    meta.save(&mut topology, &mut wait).unwrap();
+    // A crash of the first start before it was done leaves a first start.
+    assert!(Meta::recover(SHARDS, HandLog::default().crash(), &mut || {}).unwrap().0.is_new());
+
+    let log = log.crash();
+    let disk = log.clone();
+    let mut wait = || assert!(disk.finish_any());
+    let (mut meta, mut topology) = Meta::recover(SHARDS, log.clone(), &mut wait).unwrap();
+    assert!(!meta.is_new());
+    topology.delete_vhost("/").unwrap();
+    meta.save(&mut topology, &mut wait).unwrap();
+
+    let log = log.crash();
+    let disk = log.clone();
+    let (meta, topology) = Meta::recover(SHARDS, log, &mut || assert!(disk.finish_any())).unwrap();
+    assert!(!meta.is_new() && topology.vhosts().count() == 0);
+    assert_eq!(topology.next_ids().0, 1, "the vhost's id is used");
+}
+
+/// More records than are read ahead, all of them cold.
+#[test]
+fn everything_is_cold() {
+    let mut world = World::new();
+    let v = world.vhost;
+    let declares = (0..1500).flat_map(|n| {
+        let name = format!("q{n}");
+        let bind = ToMeta::Bind(binding(v, 1, "amq.topic", &name));
+        [declare_queue(v, 1, &name, true, false), bind]
+    });
+    world.turn(declares);
+    world.disk_finishes();
+    let log = world.log.crash();
+    let disk = log.clone();
+    let mut waits = 0;
+    let mut wait = || {
+        waits += 1;
+        disk.finish();
+    };
+    let (_, topology) = Meta::recover(SHARDS, log, &mut wait).unwrap();
+    assert_eq!(topology.describe_durable(), world.topology.describe_durable());
+    assert_eq!(waits, 3, "a batch of reads at a time");
+}
+
+/// Later changes find the records that were there before: none stays behind.
+#[test]
+fn what_came_back_can_go() {
+    let mut world = World::new();
+    let v = world.vhost;
+    let before = world.log.held();
+    world.turn([world.declare(1, "q"), declare_exchange(v, 1, "x", true), policy(1, "p", 1)]);
+    world.turn([ToMeta::Bind(binding(v, 1, "x", "q"))]);
+    world.disk_finishes();
+    world.disk_finishes();
+    let id = world.queue("q");
+    let mut world = world.crash();
+    assert_eq!(world.queue("q"), id);
+    let clear = AdminCommand::ClearPolicy { vhost: "/".into(), name: "p".into() };
+    world.turn([world.gone(1, "q"), crate::delete_exchange(v, 1, "x"), admin(1, clear)]);
+    world.disk_finishes();
+    assert_eq!(world.log.held(), before + 1, "the mark before the last goes with the next batch");
+    let world = world.crash();
+    assert_eq!(world.log.held(), before + 1);
+    let next = world.topology.next_ids().2;
+    assert!(QueueId::new(next) > id.unwrap());
+}
+
+/// What is done to head and bytes of each record.
+type Damage = fn(&mut Vec<u8>, &mut Vec<u8>);
+
+#[test]
+fn damaged_records_are_named() {
+    let mut world = World::new();
+    world.turn([world.declare(1, "q")]);
+    world.disk_finishes();
+    let rows: [(&str, Damage); 4] = [
+        ("of the topology's log, a queue: truncated", |_, bytes| {
+            if bytes[1] == Kind::Queue as u8 {
+                bytes.pop();
+            }
+        }),
+        ("of the topology's log, a queue: unknown queue type 'klassic'", |_, bytes| {
+            if let Some(at) = bytes.windows(7).position(|part| part == b"classic") {
+                bytes[at] = b'k';
+            }
+        }),
+        ("layout 2 is not known: it was written by a later version", |head, _| head[0] = 2),
+        ("kind 77 is not known", |head, _| head[1] = 77),
+    ];
+    for (want, change) in rows {
+        let log = world.log.crash();
+        log.damage(change);
+        let log = log.crash();
+        let disk = log.clone();
+        let error = Meta::recover(SHARDS, log, &mut || assert!(disk.finish_any())).unwrap_err();
+        let text = error.to_string();
+        assert!(text.starts_with("record ") && text.contains(want), "{text}");
+    }
+}
+
+/// What lost its place is left out and released; what the broker predeclares is made again.
+#[test]
+fn lost_records() {
+    let mut world = World::new();
+    let v = world.vhost;
+    world.turn([world.declare(1, "q"), ToMeta::Bind(binding(v, 1, "amq.direct", "q"))]);
+    world.disk_finishes();
+    let held = world.log.held();
+    let log = world.log.crash();
+    log.lose(|record| record[1] == Kind::Queue as u8 || record.ends_with(b"fanout\0\0\0\0\0"));
+    world.log = log;
+    let world = world.crash();
+    assert!(world.queue("q").is_none() && world.topology.binding_count() == 0);
+    assert!(world.topology.exchange(v, "amq.fanout").is_some());
+    // Without queue and binding; the fanout exchange is there again, and so is a mark.
+    assert_eq!(world.log.held(), held - 2);
+    assert_eq!(world.crash().topology.describe_durable(), world.topology.describe_durable());
+}
+
+/// Sessions see ids; so do the records of messages. They are the same, and none is used again.
+#[test]
+fn transient_ids_are_promised() {
+    let mut world = World::new();
+    let v = world.vhost;
+    let mut waited = 0;
+    let mut highest = QueueId::new(0);
+    for n in 0..3000 {
+        let name = format!("t{n}");
+        world.turn([declare_queue(v, 1, &name, false, false)]);
+        if world.answers().is_empty() {
+            waited += 1;
+            world.disk_finishes();
+            assert_eq!(world.answers(), ["1 created"]);
+        }
+        highest = highest.max(world.queue(&name).unwrap());
+        if n % 500 == 0 {
+            let next = world.crash().topology.next_ids().2;
+            assert!(next > highest.get(), "{next} after {highest}");
+        }
+    }
+    assert_eq!(waited, 2, "one in a thousand");
+    assert!(Topology::new().describe_durable().is_empty());
+}
