@@ -10,6 +10,7 @@ use leveret_amqp::reply::ReplyCode;
 use leveret_broker::message::{ToMeta, ToSession};
 use leveret_broker::shard::Restored;
 use leveret_broker::{Meta, Shard};
+use leveret_log::Log as _;
 use leveret_session::Settings;
 use leveret_topology::Topology;
 use tokio::signal::unix::{SignalKind, signal};
