@@ -38,7 +38,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
-use leveret_log::{Holder, Log, Usage};
+use leveret_log::{HoldError, Holder, Log, Usage};
 use leveret_queue::{Left, Offset, Queue, Time};
 use leveret_topology::{ConfirmOptions, QueueId, Topology};
 
@@ -357,6 +357,8 @@ impl<L: Log> Shard<L> {
         let Self { unresolved, runs, log, disk, .. } = self;
         unresolved.fire(now, runs, |at| match log.persist(leveret_log::Offset::new(at)) {
             Ok(until) => disk.persist(until.get()),
+            // Lent: its publisher waits, its record is not needed any more.
+            Err(HoldError::Released { .. }) => {}
             Err(error) => {
                 debug_assert!(false, "{error}");
                 tracing::error!(%error, "a message could not be made durable");

@@ -58,7 +58,7 @@ const PER_BATCH: f64 = 16.0;
 #[test]
 fn a_confirm_allocates_nothing() {
     for (rule, wants_confirm) in
-        [("first", false), ("first", true), ("enqueue", true), ("ack", true)]
+        [("first", false), ("first", true), ("enqueue", true), ("ack", true), ("ack-lean", true)]
     {
         let allocations = per_batch(rule, wants_confirm);
         eprintln!(

@@ -132,7 +132,7 @@ impl Queue {
                 Record::Cold => break,
                 Record::Damaged => {
                     // Whoever it was meant for has room again when its gate is next looked at.
-                    if assigned.unacked.is_none() {
+                    if assigned.unacked.is_none_or(UnackedId::is_lent) {
                         self.set_aside(assigned.priority, assigned.entry);
                     }
                 }
@@ -176,7 +176,7 @@ impl Queue {
             }
             handed += 1;
             taken_bytes += delivery_cost(u64::from(entry.size));
-            let unacked = (!no_ack).then(|| self.unacked.insert(entry, priority, Some(id)));
+            let unacked = (!no_ack).then(|| self.give_out(entry, priority, Some(id)));
             let assigned = Assigned { entry, unacked, consumer_key, consumer: id, priority };
             self.hand_over(assigned, deliver, out);
         }
@@ -223,7 +223,7 @@ impl Queue {
             None
         } else {
             consumer.unacked += 1;
-            Some(self.unacked.insert(entry, priority, Some(id)))
+            Some(self.give_out(entry, priority, Some(id)))
         };
         Step::Assigned(Assigned { entry, unacked, consumer_key, consumer: id, priority })
     }
@@ -238,8 +238,13 @@ impl Queue {
     fn hand_over(&mut self, assigned: Assigned, deliver: &mut impl Deliver, out: &mut Vec<Left>) {
         let Assigned { entry, unacked, consumer_key, .. } = assigned;
         let offset = Offset::new(entry.offset);
+        let leaves = match unacked {
+            None => Some(Left::Acked(offset)),
+            Some(id) if id.is_lent() => Some(Left::Lent(offset)),
+            Some(_) => None,
+        };
         let delivery_count =
-            if unacked.is_none() { self.forget(entry) } else { self.extras.delivery_count(entry) };
+            if leaves.is_some() { self.forget(entry) } else { self.extras.delivery_count(entry) };
         deliver.deliver(Delivery {
             consumer_key,
             unacked,
@@ -248,8 +253,21 @@ impl Queue {
             delivery_count,
             size: entry.size,
         });
-        if unacked.is_none() {
-            out.push(Left::Acked(offset));
+        out.extend(leaves);
+    }
+
+    /// Names a message that goes out and is to be settled.
+    #[inline]
+    pub(crate) fn give_out(
+        &mut self,
+        entry: Entry,
+        priority: u8,
+        consumer: Option<u32>,
+    ) -> UnackedId {
+        if entry.is_lean() {
+            UnackedId::lent(consumer)
+        } else {
+            self.unacked.insert(entry, priority, consumer)
         }
     }
 

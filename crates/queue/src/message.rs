@@ -53,7 +53,29 @@ impl UnackedId {
     pub const fn get(self) -> u32 {
         self.0
     }
+
+    /// Names a message that is lent, by who has it: more than 2^31 unacked ones fit in no memory.
+    pub(crate) const fn lent(consumer: Option<u32>) -> Self {
+        match consumer {
+            Some(consumer) => Self(LENT | consumer),
+            None => Self(LENT | NOBODY),
+        }
+    }
+
+    /// Whether only the consumer's channel knows the message: the queue has let it go.
+    pub const fn is_lent(self) -> bool {
+        self.0 & LENT != 0
+    }
+
+    /// Who a lent message was given to; none for `basic.get`.
+    pub(crate) const fn borrower(self) -> Option<u32> {
+        let consumer = self.0 & !LENT;
+        if consumer == NOBODY { None } else { Some(consumer) }
+    }
 }
+
+const LENT: u32 = 1 << 31;
+const NOBODY: u32 = LENT - 1;
 
 /// A message on its way in.
 #[derive(Clone, Copy, Debug)]
@@ -198,6 +220,16 @@ pub enum Left {
     },
     /// Gone by `queue.purge` or with its queue.
     Purged(Offset),
+    /// Handed out, and from now on known to the consumer's channel alone: its record is not needed any
+    /// more. A [`Returned`](Self::Returned) follows, unless the queue is deleted.
+    Lent(Offset),
+    /// A lent message was settled. Its record is gone already.
+    Returned {
+        /// Its record.
+        offset: Offset,
+        /// By `basic.ack`; else it is lost here.
+        acked: bool,
+    },
 }
 
 impl Left {
@@ -207,7 +239,9 @@ impl Left {
             Self::Acked(offset)
             | Self::DeadLetter { offset, .. }
             | Self::Dropped { offset, .. }
-            | Self::Purged(offset) => offset,
+            | Self::Purged(offset)
+            | Self::Lent(offset)
+            | Self::Returned { offset, .. } => offset,
         }
     }
 }

@@ -132,9 +132,39 @@ impl Queue {
         now: Time,
         out: &mut Vec<Left>,
     ) -> Result<(), Refused> {
+        self.put(message, false, now, out)
+    }
+
+    /// Takes a message in that is *lent*: once it is handed out the queue knows nothing of it, only the
+    /// consumer's prefetch counts it. Whoever does not ack it loses it, so its publisher has to wait for
+    /// the ack: see [`Left::Lent`].
+    ///
+    /// # Errors
+    ///
+    /// As [`enqueue`](Self::enqueue).
+    pub fn enqueue_lean(
+        &mut self,
+        message: Incoming,
+        now: Time,
+        out: &mut Vec<Left>,
+    ) -> Result<(), Refused> {
+        self.put(message, true, now, out)
+    }
+
+    #[inline]
+    fn put(
+        &mut self,
+        message: Incoming,
+        is_lean: bool,
+        now: Time,
+        out: &mut Vec<Left>,
+    ) -> Result<(), Refused> {
         let Incoming { offset, size, persistent, redelivered, delivery_count, .. } = message;
         let ttl_ms = self.ttl_ms(message.expiration_ms);
         let mut entry = Entry::new(offset.get(), size, persistent, redelivered);
+        if is_lean {
+            entry.set_lean();
+        }
         self.persistent += u64::from(persistent);
         if !self.drops_head() && self.would_overflow(size) {
             // RabbitMQ gives a message out as soon as it comes. Here a batch comes first, so those
@@ -232,7 +262,12 @@ impl Queue {
             out.push(Left::Acked(Offset::new(entry.offset)));
             None
         } else {
-            Some(self.unacked.insert(entry, priority, None))
+            let id = self.give_out(entry, priority, None);
+            if id.is_lent() {
+                self.forget(entry);
+                out.push(Left::Lent(Offset::new(entry.offset)));
+            }
+            Some(id)
         };
         // So that `remaining` does not count what nobody can get any more.
         self.expire(now, out);
@@ -255,6 +290,13 @@ impl Queue {
         now: Time,
         out: &mut Vec<Left>,
     ) -> Settled {
+        if id.is_lent() {
+            if let Some(consumer) = id.borrower() {
+                self.consumers.settled(consumer);
+            }
+            out.push(Left::Returned { offset, acked: how == Settle::Ack });
+            return Settled::Ended;
+        }
         let Some(message) = self.unacked.take(id, offset.get()) else { return Settled::Stale };
         let requeues = matches!(how, Settle::Requeue { .. });
         if requeues && self.drops_head() && self.would_overflow(message.entry.size) {

@@ -26,7 +26,7 @@ const RETURNED_KEPT: usize = 1_024;
 /// One message, ready or unacked.
 ///
 /// ```text
-///   offset 8 bytes | size 4 bytes | redelivered 1 bit, persistent 1 bit, extra 30 bits
+///   offset 8 bytes | size 4 bytes | redelivered, persistent, lean 1 bit each, extra 29 bits
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
@@ -37,8 +37,9 @@ pub(crate) struct Entry {
 
 const REDELIVERED: u32 = 1 << 31;
 const PERSISTENT: u32 = 1 << 30;
+const LEAN: u32 = 1 << 29;
 /// No [`Extra`](crate::extra::Extra).
-const NO_EXTRA: u32 = PERSISTENT - 1;
+const NO_EXTRA: u32 = LEAN - 1;
 
 impl Entry {
     /// One more than the largest number an extra may have.
@@ -67,6 +68,16 @@ impl Entry {
     #[inline]
     pub(crate) fn persistent(self) -> bool {
         self.bits & PERSISTENT != 0
+    }
+
+    /// It is lent to consumers: once it is handed out only their channels know it.
+    #[inline]
+    pub(crate) fn is_lean(self) -> bool {
+        self.bits & LEAN != 0
+    }
+
+    pub(crate) fn set_lean(&mut self) {
+        self.bits |= LEAN;
     }
 
     /// Where its expiry and counts are, for the few that have some.

@@ -12,12 +12,16 @@ pub enum ConfirmOn {
     Enqueue,
     /// A consumer acked it.
     Ack,
+    /// The same, and the queue forgets it as soon as it is handed to a consumer.
+    AckLean,
 }
 
 impl ConfirmOn {
     /// The rule of that name.
     pub fn parse(name: &str) -> Option<Self> {
-        [Self::First, Self::Enqueue, Self::Ack].into_iter().find(|rule| rule.name() == name)
+        [Self::First, Self::Enqueue, Self::Ack, Self::AckLean]
+            .into_iter()
+            .find(|rule| rule.name() == name)
     }
 
     /// Its name in `x-confirm-on`.
@@ -26,6 +30,7 @@ impl ConfirmOn {
             Self::First => "first",
             Self::Enqueue => "enqueue",
             Self::Ack => "ack",
+            Self::AckLean => "ack-lean",
         }
     }
 }
@@ -68,10 +73,8 @@ impl Default for ConfirmOptions {
 pub(crate) fn refuse_rule(name: &str) -> Option<String> {
     if ConfirmOn::parse(name).is_some() {
         None
-    } else if name == "ack-lean" {
-        Some("\"confirm-on 'ack-lean' is not there yet; use 'ack'\"".to_owned())
     } else {
-        Some(format!("\"confirm-on '{name}' is none of 'first', 'enqueue', 'ack'\""))
+        Some(format!("\"confirm-on '{name}' is none of 'first', 'enqueue', 'ack', 'ack-lean'\""))
     }
 }
 

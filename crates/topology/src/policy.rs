@@ -338,7 +338,7 @@ enum Check {
 const SETTINGS: &[(&str, Check, &str, bool)] = &[
     ("alternate-exchange",            Check::Text,       "alternate exchange name", false),
     ("confirm-defer",                 Check::Wait,       "confirm defer. Valid range is 0 to 864000000 ms", false),
-    ("confirm-on",                    Check::OneOf(&["first", "enqueue", "ack"]), "confirm-on value. Valid are first, enqueue, ack", false),
+    ("confirm-on",                    Check::OneOf(&["first", "enqueue", "ack", "ack-lean"]), "confirm-on value. Valid are first, enqueue, ack, ack-lean", false),
     ("confirm-on-dead-letter",        Check::OneOf(&["nack", "ack"]), "confirm-on-dead-letter value. Valid are nack, ack", false),
     ("confirm-on-header",             Check::Bool,       "confirm-on-header value. Valid are true, false", false),
     ("confirm-timeout",               Check::Wait,       "confirm timeout. Valid range is 0 to 864000000 ms", false),

@@ -150,7 +150,7 @@ impl<L: Log> Shard<L> {
         let consumers = std::mem::take(&mut hosted.consumers);
         self.consumers_gone(&consumers, out);
         self.dying.push(id);
-        if hosted.confirm.on == ConfirmOn::Ack {
+        if matches!(hosted.confirm.on, ConfirmOn::Ack | ConfirmOn::AckLean) {
             if self.gone_unacked.len() == GONE_MAX {
                 self.gone_unacked.pop_front();
             }

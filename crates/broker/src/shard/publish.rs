@@ -150,11 +150,17 @@ impl<L: Log> Shard<L> {
             };
             let keeps = publish.persistent && is_durable;
             let mut on = options.on;
-            if options.by_header {
+            if options.by_header && on != ConfirmOn::AckLean {
                 on = own.get_or_insert_with(|| own_rule(publish)).unwrap_or(on);
             }
             let until = until(on, &options, keeps);
-            wants.add(id, until, &options, keeps, &mut first, &publish.targets);
+            let is_lent = on == ConfirmOn::AckLean && publish.confirm != 0;
+            if keeps && matches!(until, Until::Acked { .. }) && !is_lent {
+                wants.defer_ms = at_most(wants.defer_ms, Some(options.defer_ms));
+            }
+            wants.timeout_ms = at_most(wants.timeout_ms, options.timeout_ms);
+            wants.can_keep |= keeps;
+            wants.add(id, until, &mut first, &publish.targets);
         }
         wants
     }
@@ -220,10 +226,11 @@ impl<L: Log> Shard<L> {
         let is_safe = self.log.durable().get() > at.get();
         // The disk is asked for at once where a queue's rule waits for it alone; where a consumer may be
         // quicker, dispatch looks whether there is one.
-        let is_awaited = from.is_some() && publish.confirm != 0 && !is_safe && slot.firsts > 0;
+        let is_told = from.is_some() && publish.confirm != 0;
+        let is_awaited = is_told && !is_safe && slot.firsts > 0;
         let mut refused = 0;
         for &id in &publish.targets {
-            refused += usize::from(!self.place_one(id, incoming, is_awaited, now));
+            refused += usize::from(!self.place_one(id, incoming, is_told, is_awaited, now));
         }
         let taken = refused == 0;
         if !taken || is_lost {
@@ -274,7 +281,14 @@ impl<L: Log> Shard<L> {
     }
 
     /// Puts an appended message into one queue. False when the queue refused it.
-    fn place_one(&mut self, id: QueueId, incoming: Incoming, is_awaited: bool, now: Time) -> bool {
+    fn place_one(
+        &mut self,
+        id: QueueId,
+        incoming: Incoming,
+        is_told: bool,
+        is_awaited: bool,
+        now: Time,
+    ) -> bool {
         let Some(hosted) = self.queues.get_mut(&id) else {
             // Deleted between routing and now: the message has left with the queue.
             self.release(incoming.offset, id);
@@ -283,7 +297,12 @@ impl<L: Log> Shard<L> {
         if is_awaited {
             hosted.awaited_in = self.disk.batch;
         }
-        let result = hosted.queue.enqueue(incoming, now, &mut self.scratch);
+        // What nobody waits for is never lent: nobody could be told that it was lost.
+        let result = if is_told && hosted.confirm.on == ConfirmOn::AckLean {
+            hosted.queue.enqueue_lean(incoming, now, &mut self.scratch)
+        } else {
+            hosted.queue.enqueue(incoming, now, &mut self.scratch)
+        };
         touch(hosted, id, &mut self.touched);
         note_left(&mut self.scratch, id, &mut self.left);
         match result {
@@ -301,23 +320,10 @@ impl<L: Log> Shard<L> {
 }
 
 impl Wants {
-    /// Adds a queue's.
+    /// Adds a queue's rule.
     #[inline]
-    fn add(
-        &mut self,
-        id: QueueId,
-        until: Until,
-        options: &ConfirmOptions,
-        keeps: bool,
-        first: &mut Option<Until>,
-        all: &[QueueId],
-    ) {
+    fn add(&mut self, id: QueueId, until: Until, first: &mut Option<Until>, all: &[QueueId]) {
         self.slot.count(until);
-        self.can_keep |= keeps;
-        self.timeout_ms = at_most(self.timeout_ms, options.timeout_ms);
-        if keeps && matches!(until, Until::Acked { .. }) {
-            self.defer_ms = at_most(self.defer_ms, Some(options.defer_ms));
-        }
         match (&mut self.mixed, *first) {
             (Some(mixed), _) => mixed.push((id, until)),
             (None, None) => *first = Some(until),
@@ -336,6 +342,7 @@ impl Wants {
 /// What a queue's rule means for a message that it keeps over a restart, or does not.
 fn until(on: ConfirmOn, options: &ConfirmOptions, keeps: bool) -> Until {
     match on {
+        ConfirmOn::AckLean => Until::Acked { dead_letter_acks: false },
         ConfirmOn::Ack => Until::Acked { dead_letter_acks: options.dead_letter_acks },
         _ if !keeps => Until::Now,
         ConfirmOn::First => Until::First,
@@ -348,7 +355,8 @@ fn until(on: ConfirmOn, options: &ConfirmOptions, keeps: bool) -> Until {
 fn own_rule(publish: &Publish) -> Option<ConfirmOn> {
     let peek = RawProperties::new(publish.message.properties()).peek().ok()?;
     match peek.headers?.get("x-confirm-on") {
-        Ok(Some(RawValue::LongStr(name))) => ConfirmOn::parse(std::str::from_utf8(name).ok()?),
+        Ok(Some(RawValue::LongStr(name))) => ConfirmOn::parse(std::str::from_utf8(name).ok()?)
+            .filter(|rule| *rule != ConfirmOn::AckLean),
         _ => None,
     }
 }

@@ -17,7 +17,10 @@ impl<L: Log> Shard<L> {
     pub(super) fn settle(&mut self, settlements: &[Settlement], now: Time) {
         for settlement in settlements {
             let id = settlement.queue;
-            let Some(hosted) = self.queues.get_mut(&id) else { continue };
+            let Some(hosted) = self.queues.get_mut(&id) else {
+                self.settle_without_queue(settlement);
+                continue;
+            };
             let how = match settlement.how {
                 Settle::Ack => leveret_queue::Settle::Ack,
                 Settle::Reject => leveret_queue::Settle::Reject,
@@ -31,6 +34,16 @@ impl<L: Log> Shard<L> {
             }
             touch(hosted, id, &mut self.touched);
             note_left(&mut self.scratch, id, &mut self.left);
+        }
+    }
+
+    /// The queue is gone, and with it all its messages but those that it had lent.
+    #[cold]
+    fn settle_without_queue(&mut self, settlement: &Settlement) {
+        if settlement.unacked.is_lent() {
+            let way = if settlement.how == Settle::Ack { Way::Acked } else { Way::Lost };
+            let offset = settlement.offset.get();
+            self.unresolved.left(offset, settlement.queue, way, &mut self.runs);
         }
     }
 
@@ -48,6 +61,15 @@ impl<L: Log> Shard<L> {
                     Left::Purged(offset) | Left::Dropped { offset, .. } => {
                         self.counters.dropped += 1;
                         self.gone(offset, id, Way::Lost);
+                    }
+                    Left::Lent(offset) => self.release(offset, id),
+                    Left::Returned { offset, acked } => {
+                        let (way, count) = match acked {
+                            true => (Way::Acked, &mut self.counters.acked),
+                            false => (Way::Lost, &mut self.counters.dropped),
+                        };
+                        *count += 1;
+                        self.unresolved.left(offset.get(), id, way, &mut self.runs);
                     }
                     Left::DeadLetter { offset, .. } if self.is_cold(offset) => {
                         self.park(offset, Parked::Left(id, left));

@@ -127,6 +127,58 @@ fn every_queue_has_to_ack() {
     }
 }
 
+/// `ack-lean`: what is handed out is known to the consumer's channel alone.
+#[test]
+#[rustfmt::skip] // a table
+fn lean() {
+    check("a:ack-lean", "c:a p1:a | ack:a",              "| 1");
+    check("a:ack-lean", "c:a t1:a | ack:a",              "| 1");
+    check("a:ack-lean", "p1:a | +5000 disk | c:a ack:a", "| | 1");
+    check("a:ack-lean", "x:a p1:a",                      "1");
+    check("a:ack-lean", "c:a p1:a p2:a | rej:a ack:a",   "| -1 2");
+    check("a:ack-lean", "c:a p1:a | req:a",              "| -1");        // it cannot come back
+    check("a:ack-lean", "c:a p1:a | del:a | ack:a",      "| | 1");       // lent before the queue went
+    check("a:ack-lean", "c:a p1:a | del:a | rej:a",      "| | -1");
+    check("a:ack-lean", "p1:a | del:a p2:a",             "| -1 -2");
+    check("a:ack-lean", "c1:a p1:a p2:a | ack:a | ack:a", "| 1 | 2");    // prefetch holds
+    check("a:ack-lean,ttl10", "p1:a | +10",              "| -1");
+    check("a:ack-lean,timeout50", "c:a p1:a +50 | ack:a", "!1 |");
+    check("a:ack-lean b", "c:a c:b p1:ab | ack:b | ack:a", "| | 1");
+    check("a:ack-lean b", "c:a p1:ab | ack:a | disk",    "| | 1");
+    check("a:ack-lean b:ack", "c:a c:b p1:ab ack:b | req:a", "| -1");
+    check("a:ack-lean,hdr", "E1:a | disk | c:a ack:a",   "| | 1");       // no header changes it
+}
+
+#[test]
+fn a_lent_message_is_let_go_of_at_once() {
+    let mut node = Node::new("a:ack-lean");
+    node.word("c1:a");
+    for word in ["p1:a", "p2:a", "p3:a"] {
+        node.word(word);
+    }
+    assert_eq!(node.shard.usage().records, 2, "the first one is gone");
+    for _ in 0..3 {
+        node.word("ack:a");
+    }
+    assert_eq!((node.shard.usage().records, node.log().syncs), (0, 0));
+    assert_eq!(node.take_told(), "1 2 3");
+}
+
+/// Where nobody could be told that it was lost, nothing is lent.
+#[test]
+fn what_nobody_waits_for_is_kept_until_it_is_acked() {
+    let mut node = Node::new("a:ack-lean");
+    node.word("c:a");
+    node.word("n:a");
+    let messages = vec![node.message(0, "a", true, None)];
+    commit(&mut node, messages, vec![]);
+    assert_eq!(node.shard.usage().records, 2);
+    for word in ["req:a", "req:a", "ack:a", "ack:a"] {
+        node.word(word);
+    }
+    assert_eq!(node.shard.usage().records, 0);
+}
+
 #[test]
 #[rustfmt::skip] // a table
 fn headers_and_policies() {

@@ -70,7 +70,11 @@ impl Script {
                     expiration_ms: number("ttl").map(|ms| ms as u64),
                     ..Incoming::new(Offset::new(self.published), size)
                 };
-                let result = self.queue.enqueue(message, self.now, &mut self.out);
+                let result = if has("lean") {
+                    self.queue.enqueue_lean(message, self.now, &mut self.out)
+                } else {
+                    self.queue.enqueue(message, self.now, &mut self.out)
+                };
                 self.say_left();
                 if result.is_err() {
                     self.said.push("full".into());
@@ -167,6 +171,8 @@ impl Script {
                 }
                 Left::Dropped { reason, .. } => format!("{}:{offset}", reason.name()),
                 Left::Purged(_) => format!("purged:{offset}"),
+                Left::Lent(_) => format!("lent:{offset}"),
+                Left::Returned { acked, .. } => format!("returned:{offset}:{acked}"),
             });
         }
     }
@@ -200,6 +206,23 @@ fn a_consumer_vanishes_before_it_gets_its_messages() {
     check(Options { max_length: Some(2), ..options() }, &[
         ("consume a no-ack; publish; publish; publish; publish; vanish a", "maxlen:1 maxlen:2"),
         ("consume b", "b:3* b:4"),
+    ]);
+}
+
+/// What is lent is in the prefetch of its consumer and nowhere else, and does not come back.
+#[test]
+#[rustfmt::skip] // a table
+fn lent() {
+    check(options(), &[
+        ("consume a prefetch=1",         ""),
+        ("publish lean; publish lean",   "a:1 lent:1"),
+        ("ack 1",                        "returned:1:true a:2 lent:2"),
+        ("requeue 2",                    "returned:2:false"),
+        ("publish lean; publish",        "a:3 lent:3"),
+        ("cancel a; reject 3",           "returned:3:false"),
+        ("publish lean; get; get",       "got:4 lent:5 got:5"),
+        ("ack 5; ack 4",                 "returned:5:true acked:4"),
+        ("publish lean; purge",          "purged:6"),
     ]);
 }
 

@@ -415,5 +415,6 @@ fn event(left: Left) -> Event {
         }
         Left::Dropped { offset, reason } => Event::Dropped { offset: offset.get(), reason },
         Left::Purged(offset) => Event::Purged(offset.get()),
+        Left::Lent(_) | Left::Returned { .. } => unreachable!("nothing is lent here"),
     }
 }
