@@ -87,7 +87,7 @@ fn per_batch(rule: &str, wants_confirm: bool) -> f64 {
         auto_delete: false,
         arguments,
     };
-    Meta::new(1, leveret_log::MemoryLog::new()).turn(&mut vec![declare], &mut topology, &mut out);
+    Meta::new(1, MemoryLog::new()).turn(&mut vec![declare], &mut topology, &mut out);
     let queue = topology.queue(vhost, "q").expect("declared").id;
     let mut letters: Vec<ToShard> = out.shards.drain(..).map(|(_, letter)| letter).collect();
     letters.push(ToShard::Consume {

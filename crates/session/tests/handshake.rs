@@ -329,3 +329,18 @@ fn publishers_are_blocked_by_an_alarm() {
     assert_eq!(node.read(quiet), "");
     assert_eq!(node.read(link), "0 connection.unblocked\n1 queue.declare-ok q 1 0");
 }
+
+/// A shard that is far behind with its disk has its publishers wait; two of them, until both are done.
+#[test]
+fn a_paused_connection_is_not_read() {
+    let mut node = Node::new();
+    let link = node.client();
+    node.letter(link, ToSession::Paused(true));
+    node.letter(link, ToSession::Paused(true));
+    let open = channel::Open { out_of_band: "" };
+    assert_eq!(node.say(link, 2, &open), "", "it stays in the socket");
+    node.letter(link, ToSession::Paused(false));
+    assert_eq!(node.read(link), "", "the other shard is not done");
+    node.letter(link, ToSession::Paused(false));
+    assert_eq!(node.read(link), "2 channel.open-ok");
+}

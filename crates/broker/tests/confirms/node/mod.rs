@@ -10,6 +10,7 @@ use leveret_amqp::table::{Table, Value};
 use leveret_broker::message::*;
 use leveret_broker::record::join_names;
 use leveret_broker::{Meta, Shard};
+use leveret_log::MemoryLog;
 use leveret_queue::{ChannelLimit, Gate, OutputGauge, Time};
 use leveret_topology::{PolicySpec, QueueId, Topology, VhostId};
 
@@ -20,7 +21,7 @@ const CONSUMER: ConnectionId = ConnectionId::new(2);
 
 pub(crate) struct Node {
     pub(crate) topology: Topology,
-    meta: Meta,
+    meta: Meta<MemoryLog>,
     pub(crate) shard: Shard<HandLog>,
     pub(crate) now: Time,
     vhost: VhostId,
@@ -42,7 +43,7 @@ impl Node {
         let vhost = topology.add_vhost("/").expect("a vhost");
         let mut node = Self {
             topology,
-            meta: Meta::new(1),
+            meta: Meta::new(1, MemoryLog::new()),
             shard: Shard::new(0, 1, HandLog::default()),
             now: Time::from_ms(1_000_000),
             vhost,
