@@ -71,6 +71,9 @@ pub enum Op {
         /// Whether everything written to this file so far, and that the file is there at all,
         /// survives a power cut once this completes.
         sync: bool,
+        /// Nobody waits for it, and its file is no other's: it need not keep its place among
+        /// writes and removals, and should not make them wait.
+        is_background: bool,
     },
     /// Reads exactly `len` bytes.
     Read {

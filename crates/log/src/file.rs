@@ -17,7 +17,7 @@
 //! | who holds what | [`sets`], of cold records [`cold`] |
 //! | reading what is cold | [`fetch`] |
 //! | opening | [`recover`] |
-//! | giving back space | [`space`] |
+//! | giving back space | [`space`], [`rewrite`] |
 //!
 //! Batches are numbered. A batch with records is synced before the next one is begun, so there is
 //! at most one whose fate is open, and notes alone that came after the last sync.
@@ -26,6 +26,7 @@ mod cold;
 mod fetch;
 mod format;
 mod recover;
+mod rewrite;
 mod segments;
 mod sets;
 mod space;
@@ -203,14 +204,18 @@ impl<D: Disk> FileLog<D> {
         while let Some((token, done)) = self.disk.poll() {
             match done {
                 Done::Written { head, body, result } => {
-                    self.written(token, (head, body), result);
+                    if let Some(head) = self.rewrite_written(token, head, &result) {
+                        self.written(token, (head, body), result);
+                    }
                 }
                 Done::Read(result) => {
+                    let Some(result) = self.rewrite_read(token, result) else { continue };
                     let Self { disk, fetch, store, next_token, .. } = self;
                     let mut submit = |op| submit(disk, next_token, op);
                     fetch.input(token, result, store, &mut submit);
                 }
-                Done::Removed(result) => self.removed(token, result),
+                // A file that stays takes room, until the log is opened again.
+                Done::Removed(_) => {}
             }
         }
         self.fetch.trim(first_kept);
@@ -267,8 +272,12 @@ impl<D: Disk> FileLog<D> {
             self.sums.cached -= bytes;
             if let Some(index) = self.store.segments.of(at.get()) {
                 // The sum of the segments is kept, which may be an estimate.
-                live_bytes = self.store.segments.all[index].drop_record(Some(len));
-                self.space.look();
+                let segment = &mut self.store.segments.all[index];
+                live_bytes = segment.drop_record(Some(len));
+                if segment.live == 0 {
+                    self.space.look();
+                }
+                self.space.freed(live_bytes, self.options.segment_bytes);
             }
             self.forget_straggler(at);
         } else if tag.is(Tag::VOLATILE) {
@@ -305,9 +314,13 @@ impl<D: Disk> FileLog<D> {
                 self.sums.records -= 1;
                 let len = self.fetch.forget(at);
                 if let Some(index) = store.segments.of(at.get()) {
-                    let bytes = store.segments.all[index].drop_record(len);
+                    let segment = &mut store.segments.all[index];
+                    let bytes = segment.drop_record(len);
                     self.sums.live_bytes -= bytes;
-                    self.space.look();
+                    if segment.live == 0 {
+                        self.space.look();
+                    }
+                    self.space.freed(bytes, self.options.segment_bytes);
                 }
                 self.forget_marks(at);
             }
@@ -479,6 +492,7 @@ impl<D: Disk> Log for FileLog<D> {
             + self.store.cold.held_bytes()
             + self.store.marks.allocation_size();
         let held = store + self.fetch.held_bytes() + self.writer.held_bytes();
+        let held = held + self.space.held_bytes();
         Usage {
             live_bytes: self.sums.live_bytes,
             held_bytes: hot.held_bytes + held as u64,

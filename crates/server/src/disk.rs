@@ -1,7 +1,8 @@
-//! The directory of a shard's log: a thread that writes and syncs, and one that reads.
+//! The directory of a shard's log: a thread that writes and syncs, and one that does what nobody's
+//! confirm waits for.
 //!
-//! Writes and removals are done one after another, as [`Disk`] demands; reads do not wait for them.
-//! After each completion the owner is woken.
+//! Writes and removals are done one after another, as [`Disk`] demands; reads, and what is rewritten
+//! to give back space, do not make them wait. After each completion the owner is woken.
 
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
@@ -20,11 +21,18 @@ const READ_FILES: usize = 16;
 /// Called after each completion, from a thread of the disk.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
 
+/// What a thread is told.
+enum Job {
+    Do(Token, Op),
+    /// A file is going to be removed: its room is free once nobody has it open.
+    Close(FileName),
+}
+
 /// A directory of segment files. Nobody else can open it meanwhile.
 pub struct RealDisk {
     dir: PathBuf,
     /// `None` once the threads are to end.
-    submit: Option<[Sender<(Token, Op)>; 2]>,
+    submit: Option<[Sender<Job>; 2]>,
     done: Receiver<(Token, Done)>,
     threads: Vec<JoinHandle<()>>,
     /// Locked for as long as it is open.
@@ -52,11 +60,12 @@ impl RealDisk {
         let (writes, to_write) = channel();
         let (reads, to_read) = channel();
         let mut writer = Writer { dir: dir.to_owned(), open: None };
-        let mut reader = Reader { dir: dir.to_owned(), open: Vec::new() };
+        let background = Writer { dir: dir.to_owned(), open: None };
+        let mut reader = Reader { dir: dir.to_owned(), open: Vec::new(), background };
         let writes_done = (done_in.clone(), Arc::clone(&wake));
         let threads = vec![
-            spawn(&format!("{name}-write"), to_write, writes_done, move |op| writer.run(op))?,
-            spawn(&format!("{name}-read"), to_read, (done_in, wake), move |op| reader.run(op))?,
+            spawn(&format!("{name}-write"), to_write, writes_done, move |job| writer.run(job))?,
+            spawn(&format!("{name}-read"), to_read, (done_in, wake), move |job| reader.run(job))?,
         ];
         let submit = Some([writes, reads]);
         Ok(Self { dir: dir.to_owned(), submit, done, threads, _lock: lock })
@@ -70,15 +79,17 @@ impl RealDisk {
 /// A thread that does what comes, until nothing can come any more.
 fn spawn(
     name: &str,
-    ops: Receiver<(Token, Op)>,
+    jobs: Receiver<Job>,
     (done, wake): (Sender<(Token, Done)>, Wake),
-    mut run: impl FnMut(Op) -> Done + Send + 'static,
+    mut run: impl FnMut(Job) -> Option<(Token, Done)> + Send + 'static,
 ) -> std::io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-        for (token, op) in ops {
-            // Nobody waits for it when the log is gone; what was submitted is done all the same.
-            let _ = done.send((token, run(op)));
-            wake();
+        for job in jobs {
+            if let Some(completion) = run(job) {
+                // Nobody waits for it when the log is gone; it was done all the same.
+                let _ = done.send(completion);
+                wake();
+            }
         }
     })
 }
@@ -115,14 +126,28 @@ struct Writer {
 }
 
 impl Writer {
-    fn run(&mut self, op: Op) -> Done {
+    fn run(&mut self, job: Job) -> Option<(Token, Done)> {
+        match job {
+            Job::Do(token, op) => Some((token, self.perform(op))),
+            Job::Close(file) => {
+                self.close(file);
+                None
+            }
+        }
+    }
+
+    fn close(&mut self, file: FileName) {
+        self.open = self.open.take().filter(|(name, ..)| *name != file);
+    }
+
+    fn perform(&mut self, op: Op) -> Done {
         match op {
-            Op::Write { file, position, head, body, sync } => {
+            Op::Write { file, position, head, body, sync, .. } => {
                 let result = self.write(file, position, [&head, &body], sync);
                 Done::Written { head, body, result }
             }
             Op::Remove { file } => {
-                self.open = self.open.take().filter(|(name, ..)| *name != file);
+                self.close(file);
                 let removed = std::fs::remove_file(self.dir.join(file.to_string()));
                 let removed = removed.and_then(|()| sync_dir(&self.dir));
                 Done::Removed(removed.map_err(|error| failed(&error)))
@@ -165,14 +190,22 @@ struct Reader {
     dir: PathBuf,
     /// The least recently used first.
     open: Vec<(FileName, File)>,
+    background: Writer,
 }
 
 impl Reader {
-    fn run(&mut self, op: Op) -> Done {
-        let Op::Read { file, position, len } = op else {
-            return Done::Read(Err(DiskError::Failed("not for this thread".into())));
-        };
-        Done::Read(self.read(file, position, len).map_err(|error| failed(&error)))
+    fn run(&mut self, job: Job) -> Option<(Token, Done)> {
+        match job {
+            Job::Do(token, Op::Read { file, position, len }) => {
+                let read = self.read(file, position, len).map_err(|error| failed(&error));
+                Some((token, Done::Read(read)))
+            }
+            Job::Close(file) => {
+                self.open.retain(|(open, _)| *open != file);
+                self.background.run(job)
+            }
+            Job::Do(..) => self.background.run(job),
+        }
     }
 
     fn read(&mut self, name: FileName, position: u64, len: usize) -> std::io::Result<Bytes> {
@@ -193,9 +226,15 @@ impl Reader {
 impl Disk for RealDisk {
     fn submit(&mut self, token: Token, op: Op) {
         let Some([writes, reads]) = &self.submit else { return };
-        let to = if matches!(op, Op::Read { .. }) { reads } else { writes };
+        let to = match op {
+            Op::Read { .. } | Op::Write { is_background: true, .. } => reads,
+            Op::Write { .. } | Op::Remove { .. } => writes,
+        };
         // A thread ends only after the sender is dropped, or in a panic, which ends the process.
-        let _ = to.send((token, op));
+        if let Op::Remove { file } = op {
+            let _ = reads.send(Job::Close(file));
+        }
+        let _ = to.send(Job::Do(token, op));
     }
 
     fn poll(&mut self) -> Option<(Token, Done)> {

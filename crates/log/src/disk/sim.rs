@@ -266,7 +266,9 @@ impl Disk for SimDisk {
     fn submit(&mut self, token: Token, op: Op) {
         let mut world = self.world();
         match op {
-            Op::Read { .. } => world.reads.push((token, op)),
+            Op::Read { .. } | Op::Write { is_background: true, .. } => {
+                world.reads.push((token, op))
+            }
             op => world.writes.push_back((token, op)),
         }
     }
@@ -284,7 +286,7 @@ impl Disk for SimDisk {
             world.writes.pop_front()?
         };
         let done = match op {
-            Op::Write { file, position, head, body, sync } => {
+            Op::Write { file, position, head, body, sync, .. } => {
                 let bytes = [&head[..], &body[..]].concat();
                 let result = world.write(file, position, &bytes, sync);
                 Done::Written { head, body, result }

@@ -33,7 +33,9 @@
 //!   record  varint zigzag(offset - offset before) | varint length | u32 crc32c | u8 flags |
 //!           u8 bytes of head | head | varint holders | each: varint name [u8 mark]
 //!   note    varint zigzag(offset - offset before) * 4 + kind |
-//!           release: varint name | mark: varint name, u8 | persist: varint holders, each: varint
+//!           0 release: varint name | 1 mark: varint name, u8 |
+//!           2 persist: varint holders, each: varint name |
+//!           3 the record of the next note is in segment: varint
 //! bodies: the records' bytes
 //! ```
 //!
@@ -250,29 +252,19 @@ impl Iterator for Holders<'_> {
 
 /// A note as the index of its batch has it.
 #[derive(Clone, Debug)]
-pub(super) enum NoteEntry<'a> {
-    Release {
-        at: u64,
-        holder: Holder,
-    },
-    Mark {
-        at: u64,
-        holder: Holder,
-        mark: u8,
-    },
-    /// The record survives after all, with these holders.
-    Persist {
-        at: u64,
-        holders: Holders<'a>,
-    },
+pub(super) struct NoteEntry<'a> {
+    pub(super) at: u64,
+    /// Where the record is, if that does not follow from its offset.
+    pub(super) segment: Option<u64>,
+    pub(super) kind: NoteKind<'a>,
 }
 
-impl NoteEntry<'_> {
-    pub(super) fn at(&self) -> u64 {
-        match *self {
-            Self::Release { at, .. } | Self::Mark { at, .. } | Self::Persist { at, .. } => at,
-        }
-    }
+#[derive(Clone, Debug)]
+pub(super) enum NoteKind<'a> {
+    Release(Holder),
+    Mark(Holder, u8),
+    /// The record survives after all, with these holders.
+    Persist(Holders<'a>),
 }
 
 #[derive(Clone, Debug)]
@@ -302,8 +294,7 @@ impl<'a> IndexReader<'a> {
             self.records = left;
             return self.record().map(Entry::Record).map(Some).ok_or(Malformed);
         }
-        if let Some(left) = self.notes.checked_sub(1) {
-            self.notes = left;
+        if self.notes > 0 {
             return self.note().map(Entry::Note).map(Some).ok_or(Malformed);
         }
         if self.rest.is_empty() { Ok(None) } else { Err(Malformed) }
@@ -355,19 +346,24 @@ impl<'a> IndexReader<'a> {
     }
 
     fn note(&mut self) -> Option<NoteEntry<'a>> {
-        let word = take_varint(&mut self.rest)?;
-        let at = self.step(word >> 2);
-        match word & 3 {
-            0 => Some(NoteEntry::Release { at, holder: self.holder()? }),
-            1 => {
-                let holder = self.holder()?;
-                Some(NoteEntry::Mark { at, holder, mark: take_u8(&mut self.rest)? })
-            }
-            2 => {
-                let (left, bytes) = self.holders(false)?;
-                Some(NoteEntry::Persist { at, holders: Holders { bytes, left, has_marks: false } })
-            }
-            _ => None,
+        let mut segment = None;
+        loop {
+            self.notes = self.notes.checked_sub(1)?;
+            let word = take_varint(&mut self.rest)?;
+            let at = self.step(word >> 2);
+            let kind = match word & 3 {
+                0 => NoteKind::Release(self.holder()?),
+                1 => NoteKind::Mark(self.holder()?, take_u8(&mut self.rest)?),
+                2 => {
+                    let (left, bytes) = self.holders(false)?;
+                    NoteKind::Persist(Holders { bytes, left, has_marks: false })
+                }
+                _ => {
+                    segment = Some(take_varint(&mut self.rest)?);
+                    continue;
+                }
+            };
+            return Some(NoteEntry { at, segment, kind });
         }
     }
 
@@ -474,6 +470,12 @@ impl<'a> IndexWriter<'a> {
         let step = self.step(at);
         put_varint(self.out, step << 2 | kind);
         self.notes = self.notes.saturating_add(1);
+    }
+
+    /// Says where the record of the next note is.
+    pub(super) fn in_segment(&mut self, at: u64, segment: u64) {
+        self.note(at, 3);
+        put_varint(self.out, segment);
     }
 
     pub(super) fn release(&mut self, at: u64, holder: Holder) {

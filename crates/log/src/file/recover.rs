@@ -21,7 +21,8 @@ use std::collections::{BTreeMap, VecDeque};
 use super::Store;
 use super::cold::Held;
 use super::format::{
-    BATCH_HEADER, BatchHeader, Entry, FILE_HEADER, FileHeader, HeaderError, NoteEntry, RecordEntry,
+    BATCH_HEADER, BatchHeader, Entry, FILE_HEADER, FileHeader, HeaderError, NoteEntry, NoteKind,
+    RecordEntry,
 };
 use super::segments::Segment;
 use super::walk::{Batch, Step, Walk, proves_synced};
@@ -179,7 +180,9 @@ pub(super) fn open<D: Disk>(
         let is_tail = next(index as u64) == count as u64 && file.name.generation == 0;
         cut = recovery.file(disk, &file, is_tail)?;
     }
-    let Recovery { store, mut found, .. } = recovery;
+    let Recovery { mut store, mut found, .. } = recovery;
+    let Store { segments, cold, .. } = &mut store;
+    segments.stragglers.retain(|at, _| cold.get(*at).is_some());
     // Only now that nothing was refused is anything changed.
     for name in obsolete {
         on(name, disk.remove_now(name))?;
@@ -324,7 +327,7 @@ impl Recovery<'_> {
                     self.end_segment(end, true);
                     return Ok(None);
                 }
-                Step::Batch(batch) if is_first_generation && batch.header.sequence != expected => {
+                Step::Batch(batch) if is_first_generation && batch.header.sequence < expected => {
                     return Err(damaged(name, position, "a batch is out of its order"));
                 }
                 Step::Batch(batch) => {
@@ -417,9 +420,9 @@ impl Recovery<'_> {
     }
 
     fn note(&mut self, index: usize, sequence: u64, note: NoteEntry<'_>) {
-        let at = note.at();
+        let NoteEntry { at, segment, kind } = note;
         let Store { segments, sets, cold, marks } = &mut self.store;
-        let Some(target) = segments.of(at) else { return };
+        let Some(target) = segments.of_note(at, segment) else { return };
         let Some(about) = segments.all.get(target) else { return };
         if sequence < about.as_of {
             return;
@@ -428,8 +431,8 @@ impl Recovery<'_> {
         if let (Some(epoch), Some(segment)) = (epoch, segments.all.get_mut(index)) {
             segment.add_note(epoch);
         }
-        match note {
-            NoteEntry::Release { at, holder } => {
+        match kind {
+            NoteKind::Release(holder) => {
                 let Some(held) = cold.get(at) else { return };
                 match sets.without(held.set, holder) {
                     Err(()) => {}
@@ -443,14 +446,14 @@ impl Recovery<'_> {
                     }
                 }
             }
-            NoteEntry::Mark { at, holder, mark } => {
+            NoteKind::Mark(holder, mark) => {
                 if cold.get(at).is_some() {
                     let list = marks.entry(at).or_default();
                     list.retain(|(name, _)| *name != holder);
                     list.push((holder, mark));
                 }
             }
-            NoteEntry::Persist { at, holders } => {
+            NoteKind::Persist(holders) => {
                 let Some(lost) = self.lost.remove(&at) else { return };
                 let names: Vec<Holder> = holders.map(|(name, _)| name).collect();
                 let number = segments.all.get(target).map(|it| it.file.segment);

@@ -14,6 +14,10 @@ use crate::disk::FileName;
 /// Bytes of a file between two places of which it is remembered which offset is where.
 const STRETCH: u64 = 256 << 10;
 
+/// What a record and a note take in a file besides the record's bytes, about.
+const RECORD_COST: u64 = 48;
+const NOTE_COST: u64 = 8;
+
 /// The name of one state of a segment's records: a new one begins when it is rewritten, and with it
 /// the notes on the old one stop to matter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -48,6 +52,12 @@ pub(super) struct Segment {
     pub(super) len: u64,
     pub(super) written: u64,
     pub(super) is_sealed: bool,
+    /// Its records are being copied to a new file.
+    pub(super) is_rewriting: bool,
+    /// Its indexes could not be read: it cannot be rewritten.
+    pub(super) is_damaged: bool,
+    /// Bytes of the file that are neither records nor notes, if that is known.
+    overhead: u64,
     /// Notes in earlier batches on its records are in it already.
     pub(super) as_of: u64,
     /// Records that are held. Bytes are an estimate once cold records were released.
@@ -83,6 +93,9 @@ impl Segment {
             len: 0,
             written: 0,
             is_sealed: false,
+            is_rewriting: false,
+            is_damaged: false,
+            overhead: 256,
             as_of,
             live: 0,
             live_bytes: 0,
@@ -129,6 +142,18 @@ impl Segment {
         !self.about.is_empty()
     }
 
+    /// Bytes of the file that would be left if it were rewritten, about.
+    pub(super) fn useful_bytes(&self) -> u64 {
+        let notes: u64 = self.about.values().map(|count| u64::from(*count)).sum();
+        self.overhead + self.live_bytes + self.live * RECORD_COST + notes * NOTE_COST
+    }
+
+    /// Was just rewritten: whatever it has is useful, or at least cannot be got rid of.
+    pub(super) fn set_overhead(&mut self) {
+        self.overhead = 0;
+        self.overhead = self.len.saturating_sub(self.useful_bytes());
+    }
+
     pub(super) fn epoch(&self) -> Option<Epoch> {
         self.epochs.last().copied()
     }
@@ -161,7 +186,21 @@ impl Segments {
         (number <= self.all[index].through).then_some(index)
     }
 
-    /// The segment that has a record.
+    pub(super) fn is_straggler(&self, at: u64) -> bool {
+        !self.stragglers.is_empty() && self.stragglers.contains_key(&at)
+    }
+
+    /// The segment that has a record, by its number if that does not follow from its offset.
+    pub(super) fn of_note(&self, at: u64, number: Option<u64>) -> Option<usize> {
+        if let Some(number) = number {
+            return self.by_number(number);
+        }
+        let after = self.all.partition_point(|segment| segment.first <= at);
+        let index = after.checked_sub(1)?;
+        (at < self.all[index].end).then_some(index)
+    }
+
+    /// The segment that has a record that is held.
     pub(super) fn of(&self, at: u64) -> Option<usize> {
         if let Some(last) = self.all.back()
             && (last.first..last.end).contains(&at)
@@ -173,9 +212,7 @@ impl Segments {
         {
             return self.by_number(*number);
         }
-        let after = self.all.partition_point(|segment| segment.first <= at);
-        let index = after.checked_sub(1)?;
-        (at < self.all[index].end).then_some(index)
+        self.of_note(at, None)
     }
 
     /// The part of a file that has a record.

@@ -1,33 +1,82 @@
-//! Giving back space: removing files of which nothing is needed.
+//! Giving back space: removing files of which nothing is needed, and choosing what to rewrite.
 
 use super::FileLog;
-use crate::disk::{Disk, DiskError, FileName, Op, Token};
+use super::rewrite::Rewrite;
+use super::segments::Segment;
+use crate::disk::{Disk, FileName, Op};
 
 /// What is under way, and whether there may be something to do.
 #[derive(Debug, Default)]
 pub(super) struct Space {
     may_remove: bool,
+    may_rewrite: bool,
+    /// The disk was full when a rewriting wanted room.
+    waits_for_room: bool,
+    /// Bytes released since it was looked at whether a rewriting pays.
+    freed: u64,
     /// Files that the log needs no more, whose reads are awaited.
     doomed: Vec<FileName>,
+    pub(super) rewrite: Option<Rewrite>,
 }
 
 impl Space {
-    /// Something was released or sealed: it is worth a look.
+    /// A segment may be dead, or what made it wait is over.
     pub(super) fn look(&mut self) {
         self.may_remove = true;
     }
 
+    /// A rewriting may pay.
+    pub(super) fn check(&mut self) {
+        self.may_rewrite = true;
+    }
+
+    /// A written record was released.
+    pub(super) fn freed(&mut self, bytes: u64, segment_bytes: u64) {
+        self.freed += bytes + 64;
+        if self.freed > segment_bytes / 8 {
+            self.freed = 0;
+            self.may_rewrite = true;
+        }
+    }
+
+    pub(super) fn wait_for_room(&mut self) {
+        self.waits_for_room = true;
+    }
+
+    /// A write found room.
+    pub(super) fn found_room(&mut self) {
+        self.waits_for_room = false;
+    }
+
+    pub(super) fn doom(&mut self, file: FileName) {
+        self.doomed.push(file);
+    }
+
     pub(super) fn disk_bytes(&self) -> u64 {
-        0
+        self.rewrite.as_ref().map_or(0, Rewrite::disk_bytes)
+    }
+
+    pub(super) fn held_bytes(&self) -> usize {
+        self.rewrite.as_ref().map_or(0, Rewrite::held_bytes)
     }
 }
 
 impl<D: Disk> FileLog<D> {
-    /// Does the next step of what there is to do.
+    /// Does the next steps of what there is to do.
     pub(super) fn space_step(&mut self) {
-        if self.space.may_remove && !self.writer.has_failed() {
+        if self.writer.has_failed() {
+            return;
+        }
+        if self.space.may_remove {
             self.remove_dead();
         }
+        if self.space.rewrite.is_none() && self.space.may_rewrite && !self.space.waits_for_room {
+            self.space.may_rewrite = false;
+            if let Some(range) = self.worth_rewriting() {
+                self.begin_rewrite(range);
+            }
+        }
+        self.step_rewrite();
         let mut doomed = std::mem::take(&mut self.space.doomed);
         doomed.retain(|&file| {
             if self.fetch.reads(file) {
@@ -51,7 +100,10 @@ impl<D: Disk> FileLog<D> {
         loop {
             let mut waits = false;
             let dead = segments.all.iter().position(|segment| {
-                let is_dead = segment.is_sealed && segment.live == 0 && !segment.has_notes();
+                let is_dead = segment.is_sealed
+                    && segment.live == 0
+                    && !segment.has_notes()
+                    && !segment.is_rewriting;
                 waits |= is_dead && segment.last_noted >= unsafe_from;
                 is_dead && segment.last_noted < unsafe_from
             });
@@ -64,8 +116,38 @@ impl<D: Disk> FileLog<D> {
         }
     }
 
-    pub(super) fn removed(&mut self, _: Token, result: Result<(), DiskError>) {
-        // A file that stays does no harm but for its space, which is looked for at the next start.
-        let _ = result;
+    /// Segments whose rewriting gives back the most for what it costs, if files are much larger than
+    /// what is held: the one with the smallest useful share, and neighbours that are small.
+    fn worth_rewriting(&self) -> Option<std::ops::RangeInclusive<usize>> {
+        let all = &self.store.segments.all;
+        let limit = self.sums.live_bytes / 10 * 13 + 2 * self.options.segment_bytes;
+        if self.store.segments.disk_bytes() <= limit {
+            return None;
+        }
+        let can = |segment: &&Segment| segment.is_sealed && !segment.is_damaged;
+        let share = |segment: &Segment| segment.useful_bytes() * 1000 / segment.len.max(1);
+        let victim = (0..all.len()).filter(|&index| can(&&all[index]));
+        let victim = victim.min_by_key(|&index| share(&all[index]))?;
+        if share(&all[victim]) > 800 {
+            return None;
+        }
+        let (mut first, mut last) = (victim, victim);
+        let mut total = all[victim].useful_bytes();
+        // Like with like, so that a record is copied a few times only, however small the pieces.
+        let mut joins = |segment: &Segment| {
+            let is_thin = share(segment) < 500;
+            let is_small = segment.len < self.options.segment_bytes / 2 && segment.len <= 2 * total;
+            let fits = total + segment.useful_bytes() <= self.options.segment_bytes;
+            let joins = can(&segment) && fits && (is_thin || is_small);
+            total += if joins { segment.useful_bytes() } else { 0 };
+            joins
+        };
+        while let Some(left) = first.checked_sub(1).filter(|&left| joins(&all[left])) {
+            first = left;
+        }
+        while last + 1 < all.len() && joins(&all[last + 1]) {
+            last += 1;
+        }
+        Some(first..=last)
     }
 }

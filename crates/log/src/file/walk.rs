@@ -40,6 +40,10 @@ impl Walk {
         Self { position, end, mark }
     }
 
+    pub(super) fn end(&self) -> u64 {
+        self.end
+    }
+
     pub(super) fn position(&self) -> u64 {
         self.position
     }

@@ -19,8 +19,9 @@ const KEPT_BUFFER: usize = 32 << 10;
 #[derive(Clone, Copy, Debug)]
 struct Note {
     at: u64,
-    /// Where the record is.
+    /// Where the record is, and whether that does not follow from its offset.
     segment: u64,
+    is_straggler: bool,
     holder: Holder,
     kind: NoteKind,
 }
@@ -132,6 +133,11 @@ impl Writer {
         if self.flight.is_some() { None } else { self.late.pop_front() }
     }
 
+    /// The number of the next batch.
+    pub(super) fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
     pub(super) fn has_failed(&self) -> bool {
         self.failed.is_some()
     }
@@ -215,7 +221,9 @@ impl<D: Disk> FileLog<D> {
         if let Some(index) = self.store.segments.of(at) {
             let about = &mut self.store.segments.all[index];
             about.last_noted = self.writer.sequence;
-            self.writer.notes.push(Note { at, segment: about.file.segment, holder, kind });
+            let segment = about.file.segment;
+            let is_straggler = self.store.segments.is_straggler(at);
+            self.writer.notes.push(Note { at, segment, is_straggler, holder, kind });
         }
     }
 
@@ -329,12 +337,23 @@ impl<D: Disk> FileLog<D> {
             return;
         }
         let mut about = Vec::with_capacity(notes.len());
-        for Note { at, segment, holder, kind } in notes.drain(..) {
-            let segment = segments.by_number(segment);
+        for Note { at, segment: number, is_straggler, holder, kind } in notes.drain(..) {
+            let segment = segments.by_number(number);
             about.extend(segment.and_then(|index| segments.all[index].epoch()));
+            let place = |index: &mut IndexWriter<'_>| {
+                if is_straggler {
+                    index.in_segment(at, number);
+                }
+            };
             match kind {
-                NoteKind::Release => index.release(at, holder),
-                NoteKind::Mark(mark) => index.mark(at, holder, mark),
+                NoteKind::Release => {
+                    place(&mut index);
+                    index.release(at, holder);
+                }
+                NoteKind::Mark(mark) => {
+                    place(&mut index);
+                    index.mark(at, holder, mark);
+                }
                 NoteKind::Persist => {
                     wants_sync = true;
                     let held = match hot.place(Offset::new(at)) {
@@ -343,10 +362,12 @@ impl<D: Disk> FileLog<D> {
                     };
                     match held {
                         Some(set) => {
+                            place(&mut index);
                             index.persist(at, sets.len(set));
                             sets.each(set, |holder| index.holder(holder, None));
                             for (holder, mark) in marks.get(&at).into_iter().flatten() {
                                 about.extend(about.last().copied());
+                                place(&mut index);
                                 index.mark(at, *holder, *mark);
                             }
                         }
@@ -395,7 +416,11 @@ impl<D: Disk> FileLog<D> {
         let Self { store, writer, options, disk, next_token, .. } = self;
         let mut writes = Vec::new();
         let mut send = |file, position, head: Vec<u8>, body, sync| {
-            let token = submit(disk, next_token, Op::Write { file, position, head, body, sync });
+            let token = submit(
+                disk,
+                next_token,
+                Op::Write { file, position, head, body, sync, is_background: false },
+            );
             writes.push(Write { token, file, position, sync, returned: None, result: None });
         };
         let segments = &mut store.segments;
@@ -451,6 +476,7 @@ impl<D: Disk> FileLog<D> {
         }
         let Some(flight) = writer.flight.take() else { return };
         writer.is_full = false;
+        self.space.found_room();
         if flight.is_synced {
             writer.synced = flight.sequence + 1;
         }
@@ -483,7 +509,7 @@ impl<D: Disk> FileLog<D> {
             let Some((head, body)) = write.returned.take() else { continue };
             let Write { file, position, sync, .. } = *write;
             write.result = None;
-            let op = Op::Write { file, position, head, body, sync };
+            let op = Op::Write { file, position, head, body, sync, is_background: false };
             write.token = submit(&mut self.disk, &mut self.next_token, op);
         }
     }

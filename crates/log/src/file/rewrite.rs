@@ -1,0 +1,507 @@
+//! Rewriting: what is left of some neighbouring segments is copied into one new file.
+//!
+//! Offsets, batches and their numbers stay; records come with the holders and marks they have now.
+//! One read or write is under way at a time, next to those of the log, and none is waited for.
+//!
+//! How it is safe:
+//!
+//! 1. The new file counts only once its footer is there, which is written last, after everything
+//!    else was synced. A crash before leaves the old files as they were.
+//! 2. Notes in batches before `as_of`, which is the next batch when the rewriting begins, are in the
+//!    new file, and are not applied to it again. Later ones are: a release that was seen already is
+//!    not found the second time, and of marks the last one counts.
+//! 3. What was released is left out. The release may be in the same batch as something that was
+//!    appended, and must not outlive it; so the footer is not written before the batches up to then
+//!    are safe.
+//! 4. Only when the footer is synced are the old files removed, and notes about them forgotten.
+
+use bytes::Bytes;
+
+use super::format::{
+    BATCH_HEADER, BatchHeader, Entry, FILE_HEADER, FileHeader, IndexWriter, NoteKind, RecordEntry,
+    RecordFacts,
+};
+use super::segments::{Epoch, Segment};
+use super::sets::SetId;
+use super::walk::{Batch, Step, Walk};
+use super::{FileLog, Store, Tag, submit};
+use crate::disk::{Disk, DiskError, FileName, Op, Token};
+use crate::memory::MemoryLog;
+use crate::{Holder, Offset};
+
+/// Bytes that are read or written at once.
+const PIECE: usize = 1 << 20;
+
+/// Where a rewriting is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Reads and copies.
+    Copy,
+    /// All is copied. The footer is written when the batches before this one are safe.
+    Settle { before: u64 },
+    /// The footer is being written.
+    Finish,
+}
+
+/// A rewriting that is under way.
+#[derive(Debug)]
+pub(super) struct Rewrite {
+    /// Numbers of the segments, and how many of their epochs are from before.
+    sources: Vec<(u64, usize)>,
+    /// Which of them is read, and how far.
+    source: usize,
+    walk: Walk,
+    /// What was read last.
+    window: Bytes,
+    window_start: u64,
+    /// Bodies of the batch that is copied: place and length.
+    bodies: std::collections::VecDeque<(u64, u32)>,
+    /// The file that is made, and what of it was not submitted yet.
+    target: Segment,
+    out: Vec<u8>,
+    records: u64,
+    record_bytes: u64,
+    stragglers: Vec<(u64, u64)>,
+    phase: Phase,
+    io: Option<Token>,
+}
+
+/// What became of a step.
+enum Next {
+    Wait,
+    Go,
+    /// The source cannot be read.
+    Damaged,
+}
+
+impl Rewrite {
+    /// Bytes of the file so far.
+    pub(super) fn disk_bytes(&self) -> u64 {
+        self.target.written
+    }
+
+    pub(super) fn held_bytes(&self) -> usize {
+        self.window.len() + self.out.capacity()
+    }
+
+    /// The window from `position` on.
+    fn shown(&self, position: u64) -> &[u8] {
+        let skip = position.checked_sub(self.window_start);
+        let skip = skip.and_then(|skip| usize::try_from(skip).ok());
+        skip.and_then(|skip| self.window.get(skip..)).unwrap_or_default()
+    }
+
+    /// Writes what is left of a batch: header and index at once; the bodies follow.
+    fn take_batch(&mut self, batch: &Batch<'_>, hot: &MemoryLog, store: &Store) -> Result<(), ()> {
+        let header = batch.header;
+        if header.is_sealed {
+            return Ok(());
+        }
+        let start = self.out.len();
+        self.out.resize(start + BATCH_HEADER, 0);
+        let mut about = Vec::new();
+        let mut index = IndexWriter::new(&mut self.out, header.first);
+        let mut bodies_len = 0;
+        let mut stragglers = Vec::new();
+        let bodies = &mut self.bodies;
+        let copied = batch.records(&mut |record, place| {
+            let Some((set, is_volatile)) = held(hot, store, record.at) else { return };
+            write_record(&mut index, record, set, is_volatile, store);
+            bodies.push_back((place, record.len));
+            bodies_len += u64::from(record.len);
+            if record.at < header.first {
+                stragglers.push(record.at);
+            }
+        });
+        copied.map_err(|_| ())?;
+        let mut entries = batch.entries();
+        while let Some(entry) = entries.next().map_err(|_| ())? {
+            if let Entry::Note(note) = entry
+                && let Some(target) = store.segments.of_note(note.at, note.segment)
+                && let about_segment = &store.segments.all[target]
+                && !about_segment.is_rewriting
+                && about_segment.as_of <= header.sequence
+                && let Some(epoch) = about_segment.epoch()
+            {
+                about.push(epoch);
+                if let Some(number) = note.segment {
+                    index.in_segment(note.at, number);
+                }
+                match note.kind {
+                    NoteKind::Release(holder) => index.release(note.at, holder),
+                    NoteKind::Mark(holder, mark) => index.mark(note.at, holder, mark),
+                    NoteKind::Persist(holders) => {
+                        let holders: Vec<_> = holders.collect();
+                        index.persist(note.at, holders.len());
+                        holders.into_iter().for_each(|(name, _)| index.holder(name, None));
+                    }
+                }
+            }
+        }
+        let IndexWriter { records, notes, .. } = index;
+        if records == 0 && notes == 0 {
+            self.out.truncate(start);
+            return Ok(());
+        }
+        let index = &self.out[start + BATCH_HEADER..];
+        let (index_len, index_crc) = (index.len() as u64, crc32c::crc32c(index));
+        let header = BatchHeader { index_len, bodies_len, records, notes, index_crc, ..header };
+        self.out[start..start + BATCH_HEADER].copy_from_slice(&header.encode(self.target.mark));
+        let position = self.target.len;
+        let len = BATCH_HEADER as u64 + index_len + bodies_len;
+        self.target.add_batch(position, len, header.first, header.end);
+        self.stragglers.extend(stragglers.into_iter().map(|at| (at, position)));
+        self.records += u64::from(records);
+        self.record_bytes += bodies_len;
+        about.into_iter().for_each(|epoch: Epoch| self.target.add_note(epoch));
+        Ok(())
+    }
+}
+
+/// Who holds a record on disk, and whether it is lost with the process.
+fn held(hot: &MemoryLog, store: &Store, at: u64) -> Option<(SetId, bool)> {
+    if let Ok(place) = hot.place(Offset::new(at)) {
+        let facts = hot.facts(place);
+        return Some((SetId::new(facts.held)?, Tag(facts.tag).is(Tag::VOLATILE)));
+    }
+    let held = store.cold.get(at)?;
+    Some((held.set, held.is_volatile))
+}
+
+fn write_record(
+    index: &mut IndexWriter<'_>,
+    record: RecordEntry<'_>,
+    set: SetId,
+    is_volatile: bool,
+    store: &Store,
+) {
+    let marks = store.marks.get(&record.at);
+    index.record(RecordFacts {
+        at: record.at,
+        len: record.len,
+        crc: record.crc,
+        is_volatile,
+        has_marks: marks.is_some(),
+        head: record.head,
+        holders: store.sets.len(set),
+    });
+    store.sets.each(set, |holder: Holder| {
+        let mark = marks.map(|marks| {
+            let found = marks.iter().find(|(name, _)| *name == holder);
+            found.map_or(0, |(_, mark)| *mark)
+        });
+        index.holder(holder, mark);
+    });
+}
+
+impl<D: Disk> FileLog<D> {
+    /// Begins to rewrite the segments `range`, which are sealed.
+    pub(super) fn begin_rewrite(&mut self, range: std::ops::RangeInclusive<usize>) {
+        let Self { store, writer, .. } = self;
+        let segments = &mut store.segments;
+        let (mut sources, mut generation, mut epochs) = (Vec::new(), 0, Vec::new());
+        for index in range.clone() {
+            let epoch = segments.new_epoch();
+            let segment = &mut segments.all[index];
+            generation = segment.file.generation.max(generation);
+            sources.push((segment.file.segment, segment.epochs.len()));
+            segment.epochs.push(epoch);
+            segment.is_rewriting = true;
+            epochs.push(epoch);
+        }
+        let (first, last) = (&segments.all[*range.start()], &segments.all[*range.end()]);
+        let file = FileName { segment: first.file.segment, generation: generation + 1 };
+        let mut target =
+            Segment::new(file, writer.new_mark(file), first.first, writer.sequence(), epochs[0]);
+        target.epochs = epochs;
+        target.through = last.through;
+        target.end = last.end;
+        let mut out = Vec::with_capacity(PIECE);
+        let header = FileHeader {
+            writer: self.options.writer.clone(),
+            segment: file.segment,
+            through: target.through,
+            generation: file.generation,
+            first: target.first,
+            as_of: target.as_of,
+            mark: target.mark,
+        };
+        header.encode(&mut out);
+        target.len = FILE_HEADER as u64;
+        self.space.rewrite = Some(Rewrite {
+            sources,
+            source: 0,
+            walk: walk_of(first),
+            window: Bytes::new(),
+            window_start: 0,
+            bodies: Default::default(),
+            target,
+            out,
+            records: 0,
+            record_bytes: 0,
+            stragglers: Vec::new(),
+            phase: Phase::Copy,
+            io: None,
+        });
+    }
+
+    /// Goes on until it has to wait.
+    pub(super) fn step_rewrite(&mut self) {
+        let Some(mut work) = self.space.rewrite.take() else { return };
+        loop {
+            match self.next_step(&mut work) {
+                Next::Go => {}
+                Next::Wait => {
+                    self.space.rewrite = Some(work);
+                    return;
+                }
+                Next::Damaged => {
+                    let number = work.sources.get(work.source).map(|source| source.0);
+                    if let Some(index) = number.and_then(|it| self.store.segments.by_number(it)) {
+                        self.store.segments.all[index].is_damaged = true;
+                    }
+                    self.give_up(work);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn next_step(&mut self, work: &mut Rewrite) -> Next {
+        if work.io.is_some() {
+            return Next::Wait;
+        }
+        match work.phase {
+            Phase::Copy => self.copy(work),
+            Phase::Settle { before } => {
+                if self.writer.unsafe_from(self.sums.unwritten) < before {
+                    return Next::Wait;
+                }
+                let footer = BatchHeader {
+                    is_sealed: true,
+                    index_len: 0,
+                    bodies_len: 0,
+                    sequence: work.target.as_of,
+                    synced: work.target.as_of,
+                    first: work.target.end,
+                    end: work.target.end,
+                    records: 0,
+                    notes: 0,
+                    index_crc: 0,
+                };
+                work.out.extend_from_slice(&footer.encode(work.target.mark));
+                work.target.len += BATCH_HEADER as u64;
+                work.phase = Phase::Finish;
+                self.write_out(work)
+            }
+            // The write of the footer is the last, and what follows is done when it completes.
+            Phase::Finish => Next::Wait,
+        }
+    }
+
+    fn copy(&mut self, work: &mut Rewrite) -> Next {
+        if work.out.len() >= PIECE {
+            return self.write_out(work);
+        }
+        let (number, _) = work.sources[work.source];
+        let segments = &self.store.segments;
+        let Some(source) = segments.by_number(number).map(|index| &segments.all[index]) else {
+            return Next::Damaged;
+        };
+        let (file, end) = (source.file, work.walk.end());
+        while let Some(&(place, len)) = work.bodies.front() {
+            let len = len as usize;
+            let Some(bytes) = work.shown(place).get(..len) else {
+                return self.read_in(work, file, place, len, end);
+            };
+            let (start, bytes) = (work.out.len(), bytes.len());
+            let skip = (place - work.window_start) as usize;
+            work.out.extend_from_slice(&work.window[skip..skip + bytes]);
+            debug_assert_eq!(work.out.len(), start + bytes);
+            work.bodies.pop_front();
+            if work.out.len() >= PIECE {
+                return Next::Go;
+            }
+        }
+        let window = work.window.clone();
+        let skip = work.walk.position().checked_sub(work.window_start).unwrap_or(u64::MAX);
+        let shown = usize::try_from(skip).ok().and_then(|skip| window.get(skip..));
+        let mut walk = work.walk;
+        match walk.step(shown.unwrap_or_default()) {
+            Step::Need(len) => self.read_in(work, file, walk.position(), len, end),
+            Step::Batch(batch) => {
+                work.walk = walk;
+                match work.take_batch(&batch, &self.hot, &self.store) {
+                    Ok(()) => Next::Go,
+                    Err(()) => Next::Damaged,
+                }
+            }
+            Step::End => {
+                work.source += 1;
+                work.window = Bytes::new();
+                let next = work.sources.get(work.source).and_then(|it| segments.by_number(it.0));
+                match next {
+                    Some(index) => {
+                        work.walk = walk_of(&segments.all[index]);
+                        Next::Go
+                    }
+                    None => {
+                        // What waits to be gathered is part of the next batch.
+                        work.phase = Phase::Settle { before: self.writer.sequence() + 1 };
+                        self.write_out(work)
+                    }
+                }
+            }
+            Step::Bad => Next::Damaged,
+        }
+    }
+
+    fn read_in(
+        &mut self,
+        work: &mut Rewrite,
+        file: FileName,
+        position: u64,
+        len: usize,
+        end: u64,
+    ) -> Next {
+        let left = usize::try_from(end.saturating_sub(position)).unwrap_or(usize::MAX);
+        if len > left {
+            return Next::Damaged;
+        }
+        let len = len.max(PIECE).min(left);
+        work.window = Bytes::new();
+        work.window_start = position;
+        let op = Op::Read { file, position, len };
+        work.io = Some(submit(&mut self.disk, &mut self.next_token, op));
+        Next::Wait
+    }
+
+    fn write_out(&mut self, work: &mut Rewrite) -> Next {
+        let head = std::mem::take(&mut work.out);
+        let (file, position) = (work.target.file, work.target.written);
+        work.target.written += head.len() as u64;
+        let op = Op::Write {
+            file,
+            position,
+            head,
+            body: Vec::new(),
+            // Each piece, so that no sync has to do all the work while others wait.
+            sync: true,
+            is_background: true,
+        };
+        work.io = Some(submit(&mut self.disk, &mut self.next_token, op));
+        Next::Wait
+    }
+
+    /// Takes a read of a rewriting.
+    pub(super) fn rewrite_read(
+        &mut self,
+        token: Token,
+        result: Result<Bytes, DiskError>,
+    ) -> Option<Result<Bytes, DiskError>> {
+        let Some(work) = self.space.rewrite.as_mut().filter(|work| work.io == Some(token)) else {
+            return Some(result);
+        };
+        work.io = None;
+        match result {
+            Ok(bytes) => work.window = bytes,
+            // To be found damaged by the next step.
+            Err(_) => {
+                if let Some(mut work) = self.space.rewrite.take() {
+                    let number = work.sources.get(work.source).map(|source| source.0);
+                    if let Some(index) = number.and_then(|it| self.store.segments.by_number(it)) {
+                        self.store.segments.all[index].is_damaged = true;
+                    }
+                    work.window = Bytes::new();
+                    self.give_up(work);
+                }
+            }
+        }
+        None
+    }
+
+    /// Takes a write of a rewriting. Gives the bytes back if it was none.
+    pub(super) fn rewrite_written(
+        &mut self,
+        token: Token,
+        mut buffer: Vec<u8>,
+        result: &Result<(), DiskError>,
+    ) -> Option<Vec<u8>> {
+        let Some(mut work) = self.space.rewrite.take_if(|work| work.io == Some(token)) else {
+            return Some(buffer);
+        };
+        work.io = None;
+        match result {
+            Ok(()) if work.phase == Phase::Finish => self.finish_rewrite(work),
+            Ok(()) => {
+                buffer.clear();
+                work.out = buffer;
+                self.space.rewrite = Some(work);
+            }
+            Err(DiskError::Full) => {
+                self.space.wait_for_room();
+                self.give_up(work);
+            }
+            Err(DiskError::Failed(reason)) => {
+                self.writer.fail(format!("{}: {reason}", work.target.file));
+                self.give_up(work);
+            }
+        }
+        None
+    }
+
+    /// Leaves everything as it was.
+    fn give_up(&mut self, work: Rewrite) {
+        for (number, _) in work.sources {
+            if let Some(index) = self.store.segments.by_number(number) {
+                self.store.segments.all[index].is_rewriting = false;
+            }
+        }
+        if work.target.written > 0 {
+            self.space.doom(work.target.file);
+        }
+    }
+
+    /// The new file takes the place of the old ones.
+    fn finish_rewrite(&mut self, work: Rewrite) {
+        let Rewrite { sources, mut target, records, record_bytes, stragglers, .. } = work;
+        let segments = &mut self.store.segments;
+        let Some(first) = sources.first().and_then(|(number, _)| segments.by_number(*number))
+        else {
+            return;
+        };
+        let mut retired = Vec::new();
+        let mut old_bytes = 0;
+        for (_, old_epochs) in sources {
+            let Some(old) = segments.all.remove(first) else { return };
+            retired.extend_from_slice(&old.epochs[..old_epochs]);
+            target.live += old.live;
+            old_bytes += old.live_bytes;
+            target.last_noted = target.last_noted.max(old.last_noted);
+            self.fetch.file_gone(old.file);
+            self.space.doom(old.file);
+        }
+        // Exact if nothing was released meanwhile.
+        target.live_bytes = if target.live == records { record_bytes } else { old_bytes };
+        if target.live == 0 {
+            target.live_bytes = 0;
+        }
+        self.sums.live_bytes = self.sums.live_bytes - old_bytes + target.live_bytes;
+        target.is_sealed = true;
+        target.set_overhead();
+        let number = target.file.segment;
+        for (at, position) in stragglers {
+            if let Some(place) = segments.stragglers.get_mut(&at) {
+                *place = (number, position);
+            }
+        }
+        segments.all.insert(first, target);
+        retired.into_iter().for_each(|epoch| segments.retire(epoch));
+        self.space.look();
+        self.space.check();
+    }
+}
+
+fn walk_of(segment: &Segment) -> Walk {
+    Walk::new(FILE_HEADER as u64, segment.written, segment.mark)
+}
