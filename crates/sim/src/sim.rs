@@ -514,7 +514,7 @@ impl Sim {
             peers.iter_mut().enumerate()
         {
             let Some(socket) = node.socket(*connection) else { continue };
-            if socket.is_closed && socket.to_client.is_empty() && client.state != State::Answering {
+            if socket.is_closed && socket.to_client.is_empty() {
                 if !*is_forced {
                     return Err(format!("the broker hung up on client {}", client.name));
                 }
