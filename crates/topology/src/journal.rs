@@ -6,8 +6,9 @@
 //! noted, and routing comes nowhere near.
 //!
 //! Ids must not be used again after a restart, those of transient queues neither: a message may
-//! outlive its queue. So what is stored is not the next id but a *promise*, an id further on below
-//! which all may have been used. Only when the ids of transient things reach it is it a change.
+//! outlive its queue. So what is stored is not the next id but a *promise*, an id far ahead below
+//! which all may have been used. A queue is used by others before whoever declared it has his answer,
+//! and so before anything is on disk: the promise is therefore made again long before it is reached.
 
 use crate::binding::BindingIx;
 use crate::id::{ExchangeId, QueueId, VhostId};
@@ -57,8 +58,9 @@ impl EntityKey {
     }
 }
 
-/// Ids that may be used before they have to be promised again: what a restart leaves out at most.
-const IDS_PROMISED: u64 = 1024;
+/// Ids that a restart leaves out at most. Half of them cannot be used up within one sync of a disk:
+/// more queues than any memory holds. And 2^40 restarts do not fit the life of a machine.
+const IDS_PROMISED: u64 = 1 << 24;
 
 /// The first ids of each sort that are not used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -119,7 +121,7 @@ impl Topology {
         self.journal.changed = keys;
     }
 
-    /// Promises ids anew: [`EntityKey::Ids`] has to be stored next, before any of them is used.
+    /// Promises ids anew: [`EntityKey::Ids`] has to be stored next.
     pub fn promise_ids(&mut self) {
         self.journal.promised = Ids {
             // Vhosts are all durable: none is made without being stored.
@@ -129,21 +131,11 @@ impl Topology {
         };
     }
 
-    /// A queue with this id was heard of, in a record of a message: ids go on above it.
-    ///
-    /// An id is used before its promise is on disk when a queue is used by others before the one
-    /// who declared it has his answer.
-    pub fn queue_id_was_used(&mut self, id: QueueId) {
-        if id.get() >= self.next_queue {
-            self.next_queue = id.get().saturating_add(1);
-            self.note_id_used();
-        }
-    }
-
-    /// A transient queue or exchange took an id.
+    /// A transient queue or exchange took an id. With durable ones the promise is made again anyway.
     pub(crate) fn note_id_used(&mut self) {
         let Ids { queue, exchange, .. } = self.journal.promised;
-        if self.next_queue > queue || self.next_exchange > exchange {
+        let is_near = |next: u64, promised: u64| next.saturating_add(IDS_PROMISED / 2) > promised;
+        if is_near(self.next_queue, queue) || is_near(self.next_exchange, exchange) {
             self.journal.note(EntityKey::Ids);
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! Outside of turns, when nothing else runs: here one waits for the disk, by a callback.
 
-use leveret_log::{Log, Offset, ReadError, Record, SyncError};
+use leveret_log::{AppendError, Log, Offset, ReadError, Record, SyncError};
 use leveret_topology::Topology;
 use leveret_topology::stored::{Kind, Restored, StoredError};
 
@@ -71,8 +71,15 @@ impl<L: Log> Meta<L> {
             }
         }
         topology.finish_restoring();
-        if topology.has_changes() && !meta.is_new() {
-            meta.save(&mut topology, wait)?;
+        if !meta.is_new() {
+            // The ids that were promised are taken to be used: others have to be promised, and on disk,
+            // before anybody uses one.
+            meta.saved.reopen();
+            match meta.save(&mut topology, wait) {
+                // Who is to make room must be able to start.
+                Err(error @ SaveError::Append(AppendError::Full)) => tracing::warn!("{error}"),
+                saved => saved?,
+            }
         }
         Ok((meta, topology))
     }

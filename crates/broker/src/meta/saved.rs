@@ -147,6 +147,11 @@ impl<L: Log> Saved<L> {
         }
     }
 
+    /// The next batch has a mark, even if it has nothing else.
+    pub(super) fn reopen(&mut self) {
+        self.is_open = true;
+    }
+
     /// Ends what was written since the last mark with a mark, if there is anything.
     pub(super) fn seal(&mut self, topology: &mut Topology) -> Result<(), SaveError> {
         if !self.is_open {
