@@ -32,11 +32,11 @@ impl<L: Log> Meta<L> {
                 for exchange in changes.forgotten {
                     self.forget(exchange, out);
                 }
-                let answer = match changes.text {
-                    Some(text) => Reply::Told(text),
-                    None => Reply::Done,
-                };
-                out.reply(reply, answer);
+                match (changes.refused, changes.text) {
+                    (Some((code, text)), _) => refuse(out, reply, code, text),
+                    (None, Some(text)) => out.reply(reply, Reply::Told(text)),
+                    (None, None) => out.reply(reply, Reply::Done),
+                }
             }
             Err((code, text)) => refuse(out, reply, code, text),
         }
@@ -54,6 +54,8 @@ struct Changes {
     to_delete: Vec<QueueId>,
     forgotten: Vec<ExchangeId>,
     text: Option<String>,
+    /// Not all of it could be done; what could stays.
+    refused: Option<(ReplyCode, String)>,
 }
 
 /// Applies an admin command to the topology.
@@ -61,7 +63,13 @@ fn apply(command: AdminCommand, topology: &mut Topology) -> Result<Changes, (Rep
     let mut changes = Changes::default();
     match command {
         AdminCommand::ImportDefinitions { json } => {
-            let imported = topology.import_definitions(&json).map_err(bad)?;
+            let imported = match topology.import_definitions(&json) {
+                Ok(imported) => imported,
+                Err(error) => {
+                    changes.refused = Some(bad(&error));
+                    *error.applied
+                }
+            };
             let counts = imported.counts.iter().map(|(kind, count)| format!("{kind}: {count}"));
             let lines: Vec<String> = counts.chain(imported.skipped).collect();
             changes.text = Some(lines.join("\n"));

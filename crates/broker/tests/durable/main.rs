@@ -184,6 +184,10 @@ const VHOST_GONE: [&str; 13] = [
     "0 forget", "0 forget", "0 forget", "0 forget", "0 forget",
 ];
 
+/// What comes before the entry that is refused stays, and shards hear of it.
+const HALF: &str = r#"{"policies":[{"vhost":"/","name":"p","pattern":"^q","definition":{"max-length":1}}],
+    "queues":[{"vhost":"/","name":"n"},{}]}"#;
+
 /// What a command is answered, and whether the answer waits for the disk. There are: durable queue q and
 /// exchange x, a binding between them, transient queue t and exchange y, one's own exclusive queue e.
 #[test]
@@ -216,7 +220,7 @@ fn who_waits() {
         ("vhost gone",            |_, _| admin(1, AdminCommand::DeleteVhost { name: "/".into() }), &VHOST_GONE, true),
         ("definitions",           |_, _| admin(1, AdminCommand::ImportDefinitions { json: r#"{"queues":[{"vhost":"/","name":"n"}]}"#.into() }), &["1 told", "0 created"], true),
         ("same definitions",      |_, _| admin(1, AdminCommand::ImportDefinitions { json: r#"{"queues":[{"vhost":"/","name":"q"}]}"#.into() }), &["1 told"], false),
-        ("refused halfway",       |_, _| admin(1, AdminCommand::ImportDefinitions { json: r#"{"queues":[{"vhost":"/","name":"n"},{}]}"#.into() }), &["1 refused 406"], true),
+        ("refused halfway",       |_, _| admin(1, AdminCommand::ImportDefinitions { json: HALF.into() }), &["1 refused 406", "0 created", "0 options"], true),
         ("connection gone",       |_, _| ToMeta::Disconnected { connection: ConnectionId::new(9), reply: Some(reply(9)) }, &["0 delete"], false),
     ];
     for (what, command, answers, waits) in rows {
