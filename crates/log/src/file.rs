@@ -130,6 +130,8 @@ struct Sums {
     live_bytes: u64,
     /// Durable records in memory that were not handed to the disk.
     unwritten: u64,
+    /// Records of any length that the next batch has to have.
+    waiting: u64,
     /// Volatile records that are only in memory.
     volatile: u64,
     /// Records in memory that are also on disk.
@@ -282,8 +284,10 @@ impl<D: Disk> FileLog<D> {
             self.forget_straggler(at);
         } else if tag.is(Tag::VOLATILE) {
             self.sums.volatile -= bytes;
+            self.sums.waiting -= u64::from(tag.is(Tag::SPILL));
         } else {
             self.sums.unwritten -= bytes;
+            self.sums.waiting -= 1;
         }
         self.sums.live_bytes -= live_bytes;
         self.forget_marks(at);
@@ -378,8 +382,10 @@ impl<D: Disk> Log for FileLog<D> {
         self.sums.live_bytes += len;
         if is_volatile {
             self.sums.volatile += len;
+            self.sums.waiting += u64::from(Tag(tag.0).is(Tag::SPILL));
         } else {
             self.sums.unwritten += len;
+            self.sums.waiting += 1;
         }
         Ok(at)
     }

@@ -228,7 +228,7 @@ impl<D: Disk> FileLog<D> {
         };
         header.encode(&mut out);
         target.len = FILE_HEADER as u64;
-        self.space.rewrite = Some(Rewrite {
+        self.space.rewrite = Some(Box::new(Rewrite {
             sources,
             source: 0,
             walk: walk_of(first),
@@ -242,7 +242,7 @@ impl<D: Disk> FileLog<D> {
             stragglers: Vec::new(),
             phase: Phase::Copy,
             io: None,
-        });
+        }));
     }
 
     /// Goes on until it has to wait.
@@ -451,7 +451,7 @@ impl<D: Disk> FileLog<D> {
     }
 
     /// Leaves everything as it was.
-    fn give_up(&mut self, work: Rewrite) {
+    fn give_up(&mut self, work: Box<Rewrite>) {
         for (number, _) in work.sources {
             if let Some(index) = self.store.segments.by_number(number) {
                 self.store.segments.all[index].is_rewriting = false;
@@ -463,8 +463,8 @@ impl<D: Disk> FileLog<D> {
     }
 
     /// The new file takes the place of the old ones.
-    fn finish_rewrite(&mut self, work: Rewrite) {
-        let Rewrite { sources, mut target, records, record_bytes, stragglers, .. } = work;
+    fn finish_rewrite(&mut self, work: Box<Rewrite>) {
+        let Rewrite { sources, mut target, records, record_bytes, stragglers, .. } = *work;
         let segments = &mut self.store.segments;
         let Some(first) = sources.first().and_then(|(number, _)| segments.by_number(*number))
         else {

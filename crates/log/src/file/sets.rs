@@ -1,6 +1,7 @@
 //! Who holds a record, as one number: equal sets of holders are kept once.
 //!
-//! Hot path: one hash of the names per record, none if they are those of the record before.
+//! Hot path: a single holder with a small number, as queues have, is its own set and costs nothing.
+//! Others: one hash of the names per record, none if they are those of the record before.
 //!
 //! Most records of a log share a few sets (a queue alone, all queues of a fan-out, those of them that
 //! have not acked yet), so that a set per record is 4 bytes, and runs of records share even those.
@@ -20,6 +21,9 @@ use crate::Holder;
 /// The largest set whose subsets are looked up among all sets.
 const SHARED_MAX: usize = 64;
 
+/// Marks the set of one holder, whose number is the rest. The highest bit is for others to use.
+const LONE: u32 = 1 << 30;
+
 /// The name of a set. Never 0, so that 0 can stand for nobody.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SetId(u32);
@@ -31,6 +35,15 @@ impl SetId {
 
     pub(super) const fn new(number: u32) -> Option<Self> {
         if number == 0 { None } else { Some(Self(number)) }
+    }
+
+    /// The set of one holder with a small number.
+    fn lone(name: Holder) -> Option<Self> {
+        (name.get() < u64::from(LONE)).then_some(Self(LONE | name.get() as u32))
+    }
+
+    fn as_lone(self) -> Option<Holder> {
+        (self.0 & LONE > 0).then_some(Holder::new(u64::from(self.0 & !LONE)))
     }
 }
 
@@ -89,9 +102,9 @@ impl Slot {
         match &self.names {
             Names::Unused | Names::One(_) => 0,
             Names::Few(names) => size_of_val(&names[..]),
-            Names::Many { names, gone, .. } => {
-                size_of_val(&names[..]) / Arc::strong_count(names) + size_of_val(&gone[..])
-            }
+            // The names are shared by all sets made from one.
+            Names::Many { names, gone, .. } if gone.is_empty() => size_of_val(&names[..]),
+            Names::Many { gone, .. } => size_of_val(&gone[..]),
         }
     }
 }
@@ -100,6 +113,11 @@ impl Sets {
     /// The set of these names, for one more record. `names` has at least one, and none twice.
     pub(super) fn get(&mut self, names: &[Holder]) -> SetId {
         debug_assert!(!names.is_empty());
+        if let [name] = names
+            && let Some(lone) = SetId::lone(*name)
+        {
+            return lone;
+        }
         if let Some(last) = self.last {
             let slot = &mut self.slots[last.0 as usize - 1];
             if slot.is(names) {
@@ -120,6 +138,11 @@ impl Sets {
     }
 
     fn find_or_add(&mut self, names: &[Holder]) -> SetId {
+        if let [name] = names
+            && let Some(lone) = SetId::lone(*name)
+        {
+            return lone;
+        }
         let slots = &self.slots;
         let hash = hash(names);
         if let Some(&id) = self.by_names.find(hash, |&id| slots[id as usize - 1].is(names)) {
@@ -151,6 +174,9 @@ impl Sets {
 
     /// The set without one of its names: `Ok(None)` if it was the last. `Err` if it is not in it.
     pub(super) fn without(&mut self, id: SetId, name: Holder) -> Result<Option<SetId>, ()> {
+        if let Some(lone) = id.as_lone() {
+            return if lone == name { Ok(None) } else { Err(()) };
+        }
         let slot = &mut self.slots[id.0 as usize - 1];
         match &mut slot.names {
             Names::Unused => Err(()),
@@ -201,6 +227,9 @@ impl Sets {
 
     /// How many names are in a set.
     pub(super) fn len(&self, id: SetId) -> usize {
+        if id.as_lone().is_some() {
+            return 1;
+        }
         match &self.slots[id.0 as usize - 1].names {
             Names::Unused => 0,
             Names::One(_) => 1,
@@ -211,6 +240,9 @@ impl Sets {
 
     /// Calls `take` for each name.
     pub(super) fn each(&self, id: SetId, mut take: impl FnMut(Holder)) {
+        if let Some(lone) = id.as_lone() {
+            return take(lone);
+        }
         match &self.slots[id.0 as usize - 1].names {
             Names::Unused => {}
             Names::One(name) => take(*name),
@@ -225,6 +257,9 @@ impl Sets {
 
     /// One record less has this set.
     pub(super) fn drop_use(&mut self, id: SetId) {
+        if id.as_lone().is_some() {
+            return;
+        }
         let slot = &mut self.slots[id.0 as usize - 1];
         slot.uses -= 1;
         if slot.uses > 0 {
@@ -235,7 +270,7 @@ impl Sets {
             return;
         }
         self.idle += 1;
-        if self.idle > 64 && 2 * self.idle > self.slots.len() - self.free.len() {
+        if self.idle > 256 && 2 * self.idle > self.slots.len() - self.free.len() {
             self.sweep();
         }
     }
@@ -350,6 +385,6 @@ mod tests {
             let id = sets.get(&names(number..number + 3));
             sets.drop_use(id);
         }
-        assert!(sets.held_bytes() < 20_000, "{}", sets.held_bytes());
+        assert!(sets.held_bytes() < 60_000, "{}", sets.held_bytes());
     }
 }

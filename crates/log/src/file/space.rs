@@ -16,7 +16,7 @@ pub(super) struct Space {
     freed: u64,
     /// Files that the log needs no more, whose reads are awaited.
     doomed: Vec<FileName>,
-    pub(super) rewrite: Option<Rewrite>,
+    pub(super) rewrite: Option<Box<Rewrite>>,
 }
 
 impl Space {
@@ -53,11 +53,11 @@ impl Space {
     }
 
     pub(super) fn disk_bytes(&self) -> u64 {
-        self.rewrite.as_ref().map_or(0, Rewrite::disk_bytes)
+        self.rewrite.as_ref().map_or(0, |work| work.disk_bytes())
     }
 
     pub(super) fn held_bytes(&self) -> usize {
-        self.rewrite.as_ref().map_or(0, Rewrite::held_bytes)
+        self.rewrite.as_ref().map_or(0, |work| work.held_bytes())
     }
 }
 
@@ -77,6 +77,9 @@ impl<D: Disk> FileLog<D> {
             }
         }
         self.step_rewrite();
+        if self.space.doomed.is_empty() {
+            return;
+        }
         let mut doomed = std::mem::take(&mut self.space.doomed);
         doomed.retain(|&file| {
             if self.fetch.reads(file) {

@@ -164,12 +164,19 @@ impl Writer {
             + self.flying_bytes() as usize
     }
 
-    /// A number for the batches of a file to begin with. As good as the seed.
+    /// A number for the batches of a file to begin with. As hard to guess as the seed.
     pub(super) fn new_mark(&self, file: FileName) -> u64 {
-        use std::hash::BuildHasher as _;
-        let numbers = (self.seed, file.segment, file.generation, self.sequence);
-        foldhash::fast::FixedState::with_seed(self.seed).hash_one(numbers)
+        let numbers = [file.segment, file.generation, self.sequence];
+        numbers.iter().fold(mix(self.seed), |mark, number| mix(mark ^ mix(*number)))
     }
+}
+
+/// SplitMix64's step.
+fn mix(number: u64) -> u64 {
+    let mut z = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
 }
 
 /// The index and the bodies of a batch as they grow.
@@ -245,6 +252,7 @@ impl<D: Disk> FileLog<D> {
                 }
                 self.sums.volatile -= u64::from(facts.len);
                 self.sums.unwritten += u64::from(facts.len);
+                self.sums.waiting += u64::from(!tag.is(Tag::SPILL));
                 if at >= writer.gathered {
                     return Ok(at.next());
                 }
@@ -278,10 +286,10 @@ impl<D: Disk> FileLog<D> {
             self.retry();
             return;
         }
-        if self.writer.gathered == self.hot.end()
-            && self.writer.notes.is_empty()
-            && self.writer.persists.is_empty()
-        {
+        if self.sums.waiting == 0 && self.writer.notes.is_empty() {
+            let end = self.hot.end();
+            self.writer.persists.clear();
+            (self.writer.gathered, self.writer.durable) = (end, end);
             return;
         }
         self.gather();
@@ -311,6 +319,7 @@ impl<D: Disk> FileLog<D> {
             let len = bytes.len() as u64;
             let from = if was.is(Tag::VOLATILE) { &mut sums.volatile } else { &mut sums.unwritten };
             *from -= len;
+            sums.waiting -= 1;
             sums.cached += len;
             wants_sync |= !was.is(Tag::VOLATILE);
             true

@@ -1,0 +1,361 @@
+//! A log in files on a disk that fails, and over files that are not what was written.
+
+use leveret_log::disk::{Faults, FileName, SimDisk};
+use leveret_log::file::{OpenError, Options, Report};
+use leveret_log::{AppendError, FileLog, Holder, Keep, Log, Offset, ReadError};
+
+const ONE: [Holder; 1] = [Holder::new(1)];
+const FIRST: FileName = FileName { segment: 0, generation: 0 };
+
+fn options() -> Options {
+    Options { segment_bytes: 4000, cache_bytes: 0, ..Options::default() }
+}
+
+fn try_open(disk: &SimDisk) -> Result<(FileLog<SimDisk>, Report), OpenError> {
+    FileLog::open(disk.clone(), options(), &mut |_| {})
+}
+
+fn open(disk: &SimDisk) -> FileLog<SimDisk> {
+    try_open(disk).unwrap().0
+}
+
+fn drive(log: &mut FileLog<SimDisk>) {
+    for _ in 0..10_000 {
+        log.sync().unwrap();
+        if log.durable() == log.end() && log.disk().is_idle() {
+            return;
+        }
+    }
+    panic!("the log does not come to rest");
+}
+
+fn append(log: &mut FileLog<SimDisk>, body: &[u8]) -> Result<Offset, AppendError> {
+    log.append(b"h", &[body], &ONE, Keep::Durable)
+}
+
+/// A disk with `count` batches of one record in its files.
+fn written(count: u8) -> SimDisk {
+    let disk = SimDisk::new(3);
+    let mut log = open(&disk);
+    for number in 0..count {
+        append(&mut log, &[number; 100]).unwrap();
+        drive(&mut log);
+    }
+    disk
+}
+
+fn recovered(log: &mut FileLog<SimDisk>) -> Vec<u64> {
+    let mut found = Vec::new();
+    log.recover(&mut |it| found.push(it.at.get()));
+    found
+}
+
+/// Reads a record, however long it takes.
+fn read(log: &mut FileLog<SimDisk>, at: Offset) -> Result<Vec<u8>, ReadError> {
+    loop {
+        match log.read(at) {
+            Ok(record) => return Ok(record.bytes.to_vec()),
+            Err(ReadError::Cold { .. }) => log.fetch(&[at]),
+            Err(error) => return Err(error),
+        }
+        log.collect().unwrap();
+    }
+}
+
+#[test]
+fn a_full_disk_refuses_and_recovers() {
+    let disk = SimDisk::new(5);
+    disk.set_faults(Faults { capacity: Some(6000), ..Faults::default() });
+    let mut log = open(&disk);
+    let mut count = 0;
+    let refused = loop {
+        match append(&mut log, &[1; 500]) {
+            Ok(_) => count += 1,
+            Err(error) => break error,
+        }
+        (0..3).for_each(|_| log.sync().unwrap());
+    };
+    assert_eq!(refused, AppendError::Full);
+    assert!((5..12).contains(&count), "{count}");
+    let durable = log.durable();
+    assert!(durable < log.end());
+    // Whoever waits for no disk is served, and what is there can be read and released.
+    let volatile = log.append(b"v", &[], &ONE, Keep::Volatile).unwrap();
+    assert_eq!(log.read(volatile).unwrap().bytes, b"v"[..]);
+    assert_eq!(read(&mut log, Offset::ZERO).unwrap().len(), 501);
+    for _ in 0..10 {
+        log.sync().unwrap();
+        assert_eq!((log.durable(), append(&mut log, b"x")), (durable, Err(AppendError::Full)));
+    }
+    // With room it goes on as if nothing had been.
+    let held = log.end().get() - 1;
+    for at in 0..held - 1 {
+        log.release(Offset::new(at), ONE[0]).unwrap();
+    }
+    disk.set_faults(Faults { capacity: Some(6500), ..Faults::default() });
+    drive(&mut log);
+    assert_eq!(disk.files().len(), 1, "nothing of the first file is needed");
+    let at = append(&mut log, b"again").unwrap();
+    drive(&mut log);
+    drop(log);
+    let mut log = open(&disk);
+    assert_eq!(recovered(&mut log), [held - 1, at.get()]);
+}
+
+#[test]
+fn a_crash_while_the_disk_is_full_loses_nothing_that_was_safe() {
+    for seed in 0..100 {
+        let disk = SimDisk::new(seed);
+        disk.set_faults(Faults { capacity: Some(5000), ..Faults::default() });
+        let mut log = open(&disk);
+        while append(&mut log, &[seed as u8; 300]).is_ok() {
+            (0..3).for_each(|_| log.sync().unwrap());
+        }
+        let durable = log.durable().get();
+        disk.crash();
+        let mut log = open(&disk);
+        let found = recovered(&mut log);
+        assert!(found.len() as u64 >= durable, "seed {seed}: {found:?} of {durable}");
+    }
+}
+
+#[test]
+fn a_failed_sync_is_final() {
+    for faults in [
+        Faults { fail_sync: true, ..Faults::default() },
+        Faults { fail_write: true, ..Faults::default() },
+    ] {
+        let disk = SimDisk::new(1);
+        let mut log = open(&disk);
+        let safe = append(&mut log, b"safe").unwrap();
+        drive(&mut log);
+        disk.set_faults(faults);
+        append(&mut log, b"not").unwrap();
+        let error = loop {
+            if let Err(error) = log.sync() {
+                break error;
+            }
+        };
+        assert_eq!(error.durable, safe.next());
+        assert!(error.to_string().contains("0000000000000000.0.seg: simulated"), "{error}");
+        assert_eq!(append(&mut log, b"x"), Err(AppendError::Failed));
+        assert_eq!(log.append(b"", &[], &ONE, Keep::Volatile), Err(AppendError::Failed));
+        for _ in 0..10 {
+            assert!(log.sync().is_err() && log.collect().is_err());
+            assert_eq!(log.durable(), safe.next());
+        }
+    }
+}
+
+#[test]
+fn a_failed_read_tells_of_its_record_only() {
+    let disk = written(20);
+    let mut log = open(&disk);
+    disk.set_faults(Faults { fail_read: true, ..Faults::default() });
+    let (at, other) = (Offset::new(3), Offset::new(19));
+    assert_eq!(read(&mut log, at), Err(ReadError::Damaged { at }));
+    assert_eq!(read(&mut log, other).unwrap()[1..], [19; 100]);
+}
+
+#[test]
+fn a_flipped_bit_in_a_body_damages_its_record_only() {
+    let disk = written(20);
+    let bytes = disk.bytes_of(FIRST);
+    let place = bytes.windows(50).position(|it| it == [3; 50]).unwrap();
+    disk.flip(FIRST, place as u64, 2);
+    let mut log = open(&disk);
+    let (at, other) = (Offset::new(3), Offset::new(4));
+    assert_eq!(recovered(&mut log).len(), 20);
+    assert_eq!(read(&mut log, at), Err(ReadError::Damaged { at }));
+    assert_eq!(read(&mut log, other).unwrap()[1..], [4; 100]);
+}
+
+/// Every bit of every file but the last batch's: found at once, or when the record is read.
+#[test]
+fn no_flipped_bit_goes_unseen() {
+    let disk = written(24);
+    let files = disk.files();
+    assert_eq!(files.len(), 2);
+    for (name, len) in files {
+        for position in (0..len).step_by(3) {
+            let copy = disk.copy(0);
+            copy.flip(name, position, (position % 8) as u8);
+            match try_open(&copy) {
+                Err(error) => {
+                    let text = error.to_string();
+                    assert!(text.contains(&name.to_string()), "{text}");
+                    assert!(text.contains("is damaged at byte"), "{text}");
+                    assert!(text.contains("Restore the file from a copy"), "{text}");
+                }
+                Ok((mut log, report)) => {
+                    let found = recovered(&mut log);
+                    if found.len() < 24 {
+                        // What was written last cannot be told from what was being written.
+                        assert!(found.len() == 23 && report.cut_bytes > 100, "{name} {position}");
+                        continue;
+                    }
+                    let read: Vec<_> =
+                        found.iter().map(|at| read(&mut log, Offset::new(*at))).collect();
+                    let whole = read.iter().filter(|it| it.is_ok()).count();
+                    assert_eq!(whole, 23, "{name} {position}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_torn_tail_is_cut() {
+    let disk = written(8);
+    let bytes = disk.bytes_of(FIRST);
+    for len in 128..bytes.len() {
+        let copy = SimDisk::new(0);
+        copy.put(FIRST, bytes[..len].to_vec());
+        let (mut log, _) = try_open(&copy).unwrap();
+        let found = recovered(&mut log);
+        assert!(found.len() < 8);
+        let next = append(&mut log, b"next").unwrap();
+        assert_eq!(next.get(), found.len() as u64);
+        drive(&mut log);
+        drop(log);
+        assert_eq!(recovered(&mut open(&copy)).len(), found.len() + 1);
+    }
+    // Less than a header: the file was just begun.
+    for len in 0..128 {
+        let copy = SimDisk::new(0);
+        copy.put(FIRST, bytes[..len].to_vec());
+        assert!(recovered(&mut open(&copy)).is_empty());
+        assert!(copy.files().is_empty());
+    }
+}
+
+#[test]
+fn a_missing_end_of_an_earlier_file_is_damage() {
+    let disk = written(24);
+    let bytes = disk.bytes_of(FIRST);
+    for len in (0..bytes.len()).step_by(7) {
+        let copy = disk.copy(0);
+        copy.put(FIRST, bytes[..len].to_vec());
+        assert!(matches!(try_open(&copy), Err(OpenError::Damaged { file: FIRST, .. })), "{len}");
+    }
+}
+
+#[test]
+fn a_newer_format_is_refused_with_its_writer() {
+    let disk = written(1);
+    let mut bytes = disk.bytes_of(FIRST);
+    bytes[8] = 9;
+    bytes[16..48].copy_from_slice(b"leveret 7.8.9\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0");
+    let crc = crc32c::crc32c(&bytes[..124]);
+    bytes[124..128].copy_from_slice(&crc.to_le_bytes());
+    disk.put(FIRST, bytes);
+    let error = try_open(&disk).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "0000000000000000.0.seg has format 9 and was written by leveret 7.8.9; this version reads \
+         format 1. Start that version or a later one"
+    );
+}
+
+/// Bytes of a message cannot pass for the log's own.
+#[test]
+fn a_batch_in_a_body_is_not_a_batch() {
+    let disk = written(3);
+    let whole = disk.bytes_of(FIRST);
+    let other = SimDisk::new(1);
+    let guess = Options { seed: 1, ..options() };
+    let mut log = FileLog::open(other.clone(), guess, &mut |_| {}).unwrap().0;
+    append(&mut log, &whole).unwrap();
+    drive(&mut log);
+    drop(log);
+    let bytes = other.bytes_of(FIRST);
+    other.put(FIRST, bytes[..bytes.len() - 10].to_vec());
+    assert!(recovered(&mut open(&other)).is_empty());
+}
+
+/// Files changed in any way are opened or refused, and read or not: nothing panics.
+#[test]
+fn recovery_survives_any_bytes() {
+    let disk = SimDisk::new(9);
+    let mut log = open(&disk);
+    let names: Vec<_> = (0..70).map(Holder::new).collect();
+    for number in 0..60_u64 {
+        let many = if number % 7 == 0 { &names[..] } else { &names[..2] };
+        let keep = if number % 5 == 0 { Keep::Volatile } else { Keep::Durable };
+        log.set_spill_bytes(number % 2 * 1000);
+        let at = log.append(b"head", &[&[number as u8; 80]], many, keep).unwrap();
+        log.mark(at, Holder::new(1), 9).unwrap();
+        if number % 10 == 5 {
+            let _ = log.persist(Offset::new(number - 5));
+        }
+        drive(&mut log);
+        log.release(at, Holder::new(0)).unwrap();
+        if number % 3 == 0 {
+            many[1..].iter().for_each(|name| log.release(at, *name).unwrap());
+        }
+    }
+    drive(&mut log);
+    drop(log);
+    let mut state = 11_u64;
+    let mut rng = move |bound: u64| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) % bound.max(1)
+    };
+    let files = disk.files();
+    assert!(files.len() > 2);
+    let mut opened = 0;
+    for _ in 0..3000 {
+        let copy = disk.copy(0);
+        for _ in 0..1 + rng(3) {
+            let (name, _) = files[rng(files.len() as u64) as usize];
+            let mut bytes = copy.bytes_of(name);
+            let at = rng(bytes.len() as u64) as usize;
+            match rng(6) {
+                0 => bytes.truncate(at),
+                1 => bytes[at] = rng(256) as u8,
+                2 => {
+                    let end = (at + 1 + rng(40) as usize).min(bytes.len());
+                    bytes[at..end].fill(rng(2) as u8 * 255);
+                }
+                3 => bytes.extend((0..rng(300)).map(|it| it as u8)),
+                4 => drop(bytes.drain(at..(at + rng(100) as usize).min(bytes.len()))),
+                _ => repair(&mut bytes, at, &mut rng),
+            }
+            copy.put(name, bytes);
+        }
+        if let Ok((mut log, _)) = try_open(&copy) {
+            opened += 1;
+            for at in recovered(&mut log) {
+                let _ = log.read(Offset::new(at));
+                log.fetch(&[Offset::new(at)]);
+                let _ = log.collect();
+                let _ = log.release(Offset::new(at), Holder::new(1));
+            }
+            let _ = append(&mut log, b"more");
+            (0..20).for_each(|_| drop(log.sync()));
+        }
+    }
+    assert!(opened > 100, "{opened} were opened");
+}
+
+/// Changes a byte of a header or an index and makes the checksums right again.
+fn repair(bytes: &mut [u8], at: usize, rng: &mut impl FnMut(u64) -> u64) {
+    let mark = bytes.get(88..96).unwrap_or_default().to_vec();
+    let starts: Vec<_> =
+        (128..bytes.len().saturating_sub(88)).filter(|&it| bytes[it..it + 8] == mark[..]).collect();
+    let Some(&start) = starts.iter().rev().find(|&&it| it <= at) else { return };
+    let len = u64::from_le_bytes(bytes[start + 16..start + 24].try_into().unwrap()) as usize;
+    let Some(end) = (start + 88).checked_add(len).filter(|&end| end <= bytes.len()) else { return };
+    let place = if rng(2) == 0 {
+        start + 8 + rng(64) as usize
+    } else {
+        start + 88 + rng(len as u64) as usize
+    };
+    if place < end {
+        bytes[place] = rng(256) as u8;
+    }
+    let index = crc32c::crc32c(&bytes[start + 88..end]);
+    bytes[start + 72..start + 76].copy_from_slice(&index.to_le_bytes());
+    let header = crc32c::crc32c(&bytes[start..start + 84]);
+    bytes[start + 84..start + 88].copy_from_slice(&header.to_le_bytes());
+}

@@ -1,0 +1,75 @@
+//! Files as earlier versions wrote them: read today, and written today as they were then.
+//!
+//! A change of the format is a new number, a new file here, and a row in `docs/formats/segment.md`.
+
+use leveret_log::disk::{FileName, SimDisk};
+use leveret_log::file::Options;
+use leveret_log::{FileLog, Holder, Keep, Log, Offset};
+
+const FORMAT_1: &[u8] = include_bytes!("golden/format-1.seg");
+const FIRST: FileName = FileName { segment: 0, generation: 0 };
+
+fn open(disk: &SimDisk) -> FileLog<SimDisk> {
+    let options =
+        Options { writer: "leveret 0.1.0".into(), seed: 7, spill_bytes: 0, ..Options::default() };
+    FileLog::open(disk.clone(), options, &mut |_| {}).unwrap().0
+}
+
+fn drive(log: &mut FileLog<SimDisk>) {
+    log.sync().unwrap();
+    while log.durable() < log.end() || !log.disk().is_idle() {
+        log.sync().unwrap();
+    }
+}
+
+/// One of everything that a file can have, but the seal.
+fn write() -> Vec<u8> {
+    let disk = SimDisk::new(0);
+    let mut log = open(&disk);
+    let names = [Holder::new(1), Holder::new(300), Holder::new(1 << 40)];
+    log.set_spill_bytes(u64::MAX);
+    let unwritten = log.append(b"later", &[b"straggler"], &names[..1], Keep::Volatile).unwrap();
+    log.set_spill_bytes(0);
+    let kept = log.append(b"head", &[b"bo", b"dy"], &names, Keep::Durable).unwrap();
+    let spilled = log.append(&[], &[b"spilled"], &names[..2], Keep::Volatile).unwrap();
+    let gone = log.append(&[], &[], &names[..1], Keep::Durable).unwrap();
+    log.mark(kept, names[1], 200).unwrap();
+    drive(&mut log);
+    log.release(kept, names[0]).unwrap();
+    log.release(gone, names[0]).unwrap();
+    log.mark(kept, names[2], 3).unwrap();
+    log.persist(spilled).unwrap();
+    log.persist(unwritten).unwrap();
+    drive(&mut log);
+    log.release(unwritten, names[0]).unwrap();
+    drive(&mut log);
+    disk.bytes_of(FIRST)
+}
+
+#[test]
+fn format_1_is_written_as_it_was() {
+    assert_eq!(write(), FORMAT_1);
+}
+
+#[test]
+fn format_1_is_read() {
+    let disk = SimDisk::new(0);
+    disk.put(FIRST, FORMAT_1.to_vec());
+    let mut log = open(&disk);
+    let mut found = Vec::new();
+    log.recover(&mut |it| {
+        let holders: Vec<_> = it.holders.iter().map(|(name, mark)| (name.get(), *mark)).collect();
+        found.push((it.at.get(), it.head.to_vec(), holders));
+    });
+    let want = [
+        (1, b"head".to_vec(), vec![(300, 200), (1 << 40, 3)]),
+        (2, Vec::new(), vec![(1, 0), (300, 0)]),
+    ];
+    assert_eq!(found, want);
+    let at = Offset::new(1);
+    log.fetch(&[at]);
+    while log.read(at).is_err() {
+        log.collect().unwrap();
+    }
+    assert_eq!(log.read(at).unwrap().bytes, b"headbody"[..]);
+}

@@ -1,0 +1,222 @@
+//! A log in files gives back its space: on disk and in memory.
+
+use leveret_log::disk::SimDisk;
+use leveret_log::file::Options;
+use leveret_log::{FileLog, Holder, Keep, Log, Offset, ReadError, Usage};
+
+const MIB: u64 = 1 << 20;
+
+fn options() -> Options {
+    Options { segment_bytes: MIB, cache_bytes: MIB / 4, warm_bytes: MIB, ..Options::default() }
+}
+
+fn open(disk: &SimDisk) -> FileLog<SimDisk> {
+    FileLog::open(disk.clone(), options(), &mut |_| {}).unwrap().0
+}
+
+fn drive(log: &mut FileLog<SimDisk>) {
+    for _ in 0..1_000_000 {
+        log.sync().unwrap();
+        if log.durable() == log.end() && log.disk().is_idle() {
+            return;
+        }
+    }
+    panic!("the log does not come to rest");
+}
+
+fn append(log: &mut FileLog<SimDisk>, body: &[u8], holders: &[Holder]) -> u64 {
+    log.append(b"head", &[body], holders, Keep::Durable).unwrap().get()
+}
+
+fn one(name: u64) -> [Holder; 1] {
+    [Holder::new(name)]
+}
+
+/// What is on the disk, as the disk has it.
+fn files(disk: &SimDisk) -> u64 {
+    disk.files().iter().map(|(_, len)| *len).sum()
+}
+
+#[track_caller]
+fn check_disk(disk: &SimDisk, usage: Usage) {
+    let bytes = files(disk);
+    assert_eq!(bytes, usage.disk_bytes, "{usage:?}");
+    let most = usage.live_bytes * 13 / 10 + 4 * MIB;
+    assert!(bytes <= most, "{bytes} bytes for {usage:?}");
+}
+
+#[track_caller]
+fn read(log: &mut FileLog<SimDisk>, at: u64) -> bytes::Bytes {
+    let at = Offset::new(at);
+    for _ in 0..1000 {
+        match log.read(at) {
+            Ok(record) => return record.bytes,
+            Err(ReadError::Cold { .. }) => log.fetch(&[at]),
+            Err(error) => panic!("{error}"),
+        }
+        log.collect().unwrap();
+    }
+    panic!("{at} stays cold");
+}
+
+#[test]
+fn nothing_is_written_of_what_is_acked_before_its_batch() {
+    let disk = SimDisk::new(1);
+    let mut log = open(&disk);
+    for number in 0..1_000_000_u64 {
+        let at = append(&mut log, &[5; 16], &one(number % 50));
+        log.release(Offset::new(at), Holder::new(number % 50)).unwrap();
+        if number % 100 == 0 {
+            log.sync().unwrap();
+        }
+    }
+    drive(&mut log);
+    assert_eq!(disk.work().written_bytes, 0);
+    assert_eq!(log.durable(), log.end());
+}
+
+#[test]
+fn a_queue_that_flows_leaves_no_files() {
+    let disk = SimDisk::new(1);
+    let mut log = open(&disk);
+    for number in 0..60_000_u64 {
+        append(&mut log, &[1; 1000], &one(1));
+        if number >= 500 {
+            log.release(Offset::new(number - 500), Holder::new(1)).unwrap();
+        }
+        if number % 50 == 0 {
+            log.sync().unwrap();
+            assert!(files(&disk) < 6 * MIB, "{}", files(&disk));
+        }
+    }
+    // The rest, and not a byte of bodies was copied.
+    assert!(disk.work().written_bytes < 61_000 * 1100, "{:?}", disk.work());
+}
+
+/// One record that nobody releases, and one queue of fifty that stands still.
+#[test]
+fn what_stands_still_pins_no_other() {
+    let disk = SimDisk::new(1);
+    let mut log = open(&disk);
+    let pinned = append(&mut log, b"pinned", &one(3));
+    let mut kept = Vec::new();
+    for number in 1..100_000_u64 {
+        let name = number % 500;
+        let at = append(&mut log, &number.to_le_bytes().repeat(100), &one(name));
+        if name == 0 {
+            kept.push(at);
+        }
+        if let Some(old) = at.checked_sub(2000).filter(|old| *old > 0 && old % 500 != 0) {
+            log.release(Offset::new(old), Holder::new(old % 500)).unwrap();
+        }
+        if number % 100 == 0 {
+            log.sync().unwrap();
+        }
+    }
+    drive(&mut log);
+    check_disk(&disk, log.usage());
+    // What stood still was copied a few times at most.
+    let once = 100_000 * 870;
+    assert!(disk.work().written_bytes < once * 13 / 10, "{:?}", disk.work());
+    assert_eq!(read(&mut log, pinned), b"headpinned"[..]);
+    for at in kept {
+        let bytes = read(&mut log, at);
+        assert_eq!(bytes[4..12], at.to_le_bytes());
+    }
+}
+
+#[test]
+fn scattered_records_pin_no_other() {
+    let disk = SimDisk::new(1);
+    let mut log = open(&disk);
+    for number in 0..40_000_u64 {
+        append(&mut log, &number.to_le_bytes().repeat(40), &one(number % 7));
+        if number % 100 == 0 {
+            log.sync().unwrap();
+        }
+    }
+    drive(&mut log);
+    // Round by round a third of what is left goes, without an order.
+    let mut left: Vec<u64> = (0..40_000).collect();
+    for round in 1..10_u64 {
+        let keeps =
+            |at: &u64| (at ^ round << 32).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40 & 3 != 0;
+        for &at in left.iter().filter(|at| !keeps(at)) {
+            log.release(Offset::new(at), Holder::new(at % 7)).unwrap();
+        }
+        left.retain(keeps);
+        drive(&mut log);
+        assert_eq!(log.usage().records, left.len() as u64);
+        check_disk(&disk, log.usage());
+    }
+    for at in left.iter().copied() {
+        assert_eq!(read(&mut log, at)[4..12], at.to_le_bytes());
+    }
+    drop(log);
+    let mut log = open(&disk);
+    let mut found = Vec::new();
+    log.recover(&mut |it| found.push(it.at.get()));
+    assert_eq!(found, left);
+    assert_eq!(log.usage().live_bytes, left.len() as u64 * 324);
+}
+
+/// A backlog costs nearly no memory, whatever its size, and neither does its fan-out.
+#[test]
+fn memory_of_a_backlog_is_flat() {
+    for (size, fan_out) in [(100, 1), (400, 10), (1000, 1)] {
+        let disk = SimDisk::new(1);
+        let mut log = open(&disk);
+        let names: Vec<_> = (0..fan_out).map(Holder::new).collect();
+        let count = 300_000 * 100 / size;
+        for number in 0..count {
+            append(&mut log, &vec![1; size as usize], &names);
+            if number % 200 == 0 {
+                log.sync().unwrap();
+            }
+        }
+        drive(&mut log);
+        let held = log.usage().held_bytes;
+        // The cache, its entries, and a quarter of a byte for each record.
+        assert!(held < MIB * 3 / 4 + count / 4, "{size} {fan_out}: {held} for {count}");
+        // And all queues but one take it.
+        if fan_out > 1 {
+            for number in 0..count {
+                for name in 1..fan_out {
+                    log.release(Offset::new(number), Holder::new(name)).unwrap();
+                }
+                if number % 200 == 0 {
+                    log.sync().unwrap();
+                }
+            }
+            drive(&mut log);
+            let held = log.usage().held_bytes;
+            assert!(held < MIB * 3 / 4 + count / 4, "{size} {fan_out}: {held} for {count}");
+        }
+    }
+}
+
+#[test]
+fn volatile_records_are_written_when_memory_is_short() {
+    let disk = SimDisk::new(1);
+    let mut log = open(&disk);
+    log.set_spill_bytes(MIB);
+    for number in 0..50_000_u64 {
+        let body = number.to_le_bytes().repeat(50);
+        log.append(b"head", &[&body], &one(1), Keep::Volatile).unwrap();
+        log.sync().unwrap();
+    }
+    drive(&mut log);
+    let usage = log.usage();
+    assert!(usage.held_bytes < 3 * MIB, "{usage:?}");
+    assert_eq!(
+        disk.work().syncs,
+        u64::from(disk.files().len() as u32 * 2 - 1),
+        "headers and footers"
+    );
+    for at in 0..50_000_u64 {
+        assert_eq!(read(&mut log, at)[4..12], at.to_le_bytes());
+        log.release(Offset::new(at), Holder::new(1)).unwrap();
+    }
+    drive(&mut log);
+    check_disk(&disk, log.usage());
+}
