@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use crate::alarms::Alarms;
 use crate::connection::Connection;
 use crate::runner::Rest;
-use crate::storage::NodeLog;
+use crate::storage::{Memory, NodeLog};
 use crate::turn::Actor;
 
 /// All actors of a process, shared by its threads.
@@ -35,6 +35,8 @@ pub struct Node {
     connection_bytes: AtomicU64,
     /// What blocks publishers.
     pub alarms: Alarms,
+    /// Part of the memory watermark that transient messages may take before they are written to disk.
+    paging_ratio: f64,
     /// Of each thread that runs turns.
     rests: Mutex<Vec<Arc<Rest>>>,
     /// Woken when a shard's next timeout comes earlier than it was.
@@ -70,7 +72,7 @@ impl Node {
         meta: Meta<NodeLog>,
         topology: Topology,
         shards: Vec<Shard<NodeLog>>,
-        memory_limit: u64,
+        paging_ratio: f64,
     ) -> Self {
         let shards = shards.into_iter().map(|shard| ShardActor {
             due_ms: AtomicU64::new(shard.next_timeout().map_or(u64::MAX, |at| at.ms())),
@@ -84,7 +86,8 @@ impl Node {
             recipients: RwLock::new(HashMap::default()),
             next_connection: AtomicU64::new(1),
             connection_bytes: AtomicU64::new(0),
-            alarms: Alarms::new(memory_limit),
+            alarms: Alarms::new(u64::MAX),
+            paging_ratio,
             rests: Mutex::new(Vec::new()),
             timers_changed: Notify::new(),
             failed: Notify::new(),
@@ -163,6 +166,11 @@ impl Node {
     /// Moves the memory watermark.
     pub fn set_memory_limit(&self, limit: u64) -> Option<AlarmChange> {
         self.alarms.set_memory_limit(limit);
+        let memory = Memory { limit, paging_ratio: self.paging_ratio };
+        let spill_bytes = memory.spill_bytes(self.shards.len());
+        for shard in &self.shards {
+            shard.actor.state().log_mut().set_spill_bytes(spill_bytes);
+        }
         self.alarms.update_memory(|| self.held_bytes())
     }
 

@@ -47,6 +47,8 @@ pub struct Options {
     pub meta: Meta<NodeLog>,
     /// The memory watermark, in bytes.
     pub memory_limit: u64,
+    /// Part of the watermark that transient messages may take before they are written to disk.
+    pub paging_ratio: f64,
     /// Free disk space under which publishers are blocked, in bytes.
     pub disk_free_limit: u64,
     /// For every socket.
@@ -65,10 +67,10 @@ pub fn run(mut options: Options, give_back: fn()) -> anyhow::Result<()> {
     let files = raise_file_limit();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async move {
-        let Options { shards, was_clean, waker, memory_limit, .. } = options;
+        let Options { shards, was_clean, waker, paging_ratio, .. } = options;
         let shards = recover(shards, &options.topology, was_clean);
         let settings = Arc::new(options.settings);
-        let node = Node::new(settings, options.meta, options.topology, shards, memory_limit);
+        let node = Node::new(settings, options.meta, options.topology, shards, paging_ratio);
         let node = Arc::new(node);
         waker.attach(&node);
         let mut sockets = Vec::new();

@@ -14,7 +14,7 @@ use crate::control::About;
 use crate::listener::SocketOptions;
 use crate::logging;
 use crate::serve::{Options, run};
-use crate::storage::{NodeLog, Storage, Waker};
+use crate::storage::{Memory, NodeLog, Storage, Waker};
 
 /// The version of RabbitMQ whose behaviour clients may expect of us.
 ///
@@ -67,9 +67,9 @@ pub(crate) fn options(config: &Config, started: Instant) -> anyhow::Result<Optio
     })?;
     let directory_lock = lock(&data_dir)?;
     let memory_limit = config.resources.memory_high_watermark.resolve(memory);
-    let spill_bytes = (memory_limit as f64 * config.resources.paging_ratio.0) as u64;
+    let paging_ratio = config.resources.paging_ratio.0;
     let Storage { shards, names, was_clean, waker } =
-        Storage::open(&data_dir, shards, spill_bytes)?;
+        Storage::open(&data_dir, shards, Memory { limit: memory_limit, paging_ratio })?;
     let (meta, topology) = recover_names(config, names, shards.len(), &waker)?;
     Ok(Options {
         directory_lock,
@@ -82,6 +82,7 @@ pub(crate) fn options(config: &Config, started: Instant) -> anyhow::Result<Optio
         topology,
         meta,
         memory_limit,
+        paging_ratio,
         disk_free_limit: config.resources.disk_free_limit.resolve(memory),
         sockets: SocketOptions {
             backlog: config.listeners.backlog as i32,

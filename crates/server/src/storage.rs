@@ -88,9 +88,43 @@ impl Waker {
     }
 }
 
+/// Memory that messages may take before they are on disk only.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Memory {
+    /// The memory watermark, in bytes.
+    pub limit: u64,
+    /// Part of it that transient messages may take before they are written, too.
+    pub paging_ratio: f64,
+}
+
+/// Bytes of written messages that stay in memory, in all shards: what consumers that keep up need. More
+/// would only repeat what the system keeps of the files anyway.
+const CACHE_BYTES: u64 = 32 << 20;
+
+/// The least cache that a shard has.
+const CACHE_BYTES_MIN: u64 = 2 << 20;
+
+impl Memory {
+    /// Bytes of transient messages that each of so many shards keeps in memory.
+    pub(crate) fn spill_bytes(self, shards: usize) -> u64 {
+        (self.limit as f64 * self.paging_ratio) as u64 / shards as u64
+    }
+
+    fn options(self, shards: usize) -> LogOptions {
+        let cache = CACHE_BYTES.min(self.limit / 4);
+        let cache_bytes = (cache / shards as u64).max(CACHE_BYTES_MIN);
+        LogOptions {
+            cache_bytes,
+            warm_bytes: cache_bytes / 2,
+            spill_bytes: self.spill_bytes(shards),
+            ..LogOptions::default()
+        }
+    }
+}
+
 impl Storage {
     /// Opens the directory, or lays it out for `shards` shards if it is new.
-    pub(crate) fn open(dir: &Path, shards: usize, spill_bytes: u64) -> anyhow::Result<Self> {
+    pub(crate) fn open(dir: &Path, shards: usize, memory: Memory) -> anyhow::Result<Self> {
         let shards = layout(dir, shards)?;
         let clean = dir.join("clean");
         let was_clean = clean.exists();
@@ -100,12 +134,12 @@ impl Storage {
             std::fs::File::open(dir)?.sync_all()?;
         }
         let waker = Arc::new(Waker::default());
-        let names = open_log(&dir.join("names"), &waker, Owner::Names, 0)?;
-        let spill_bytes = spill_bytes / shards as u64;
+        let names = open_log(&dir.join("names"), &waker, Owner::Names, memory.options(1))?;
+        let options = memory.options(shards);
         let shards = (0..shards)
             .map(|index| {
                 let dir = dir.join("shards").join(index.to_string());
-                open_log(&dir, &waker, Owner::Shard(index), spill_bytes)
+                open_log(&dir, &waker, Owner::Shard(index), options.clone())
             })
             .collect::<anyhow::Result<_>>()?;
         Ok(Self { shards, names, was_clean, waker })
@@ -174,7 +208,7 @@ fn open_log(
     dir: &Path,
     waker: &Arc<Waker>,
     owner: Owner,
-    spill_bytes: u64,
+    options: LogOptions,
 ) -> anyhow::Result<NodeLog> {
     let name = match owner {
         Owner::Shard(index) => format!("shard-{index}"),
@@ -182,7 +216,7 @@ fn open_log(
     };
     let disk = RealDisk::open(dir, &name, waker.for_owner(owner))
         .with_context(|| format!("cannot make {}", dir.display()))?;
-    let options = LogOptions { seed: rand::random(), spill_bytes, ..LogOptions::default() };
+    let options = LogOptions { seed: rand::random(), ..options };
     let started = Instant::now();
     let mut told = started;
     let mut tell = |progress: Progress| {
