@@ -1,11 +1,13 @@
-//! How often the memory log allocates: a count, which unlike a time cannot be argued with.
+//! How often the logs allocate: a count, which unlike a time cannot be argued with.
 
 #![allow(unsafe_code, reason = "a global allocator is an unsafe trait; this one only counts")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use leveret_log::{Holder, Keep, Log, MemoryLog, Offset};
+use leveret_log::disk::SimDisk;
+use leveret_log::file::Options;
+use leveret_log::{FileLog, Holder, Keep, Log, MemoryLog, Offset};
 
 const ONE: [Holder; 1] = [Holder::new(1)];
 
@@ -50,7 +52,7 @@ fn allocations(work: impl FnOnce()) -> u64 {
 }
 
 /// 200,000 records of `size` bytes, `window` of them live at a time.
-fn flow(log: &mut MemoryLog, size: usize, window: u64) {
+fn flow(log: &mut impl Log, size: usize, window: u64) {
     let body = vec![0; size];
     for _ in 0..200_000 {
         let at = log.append(&body[..8], &[&body[8..]], &ONE, Keep::Durable).unwrap();
@@ -70,6 +72,47 @@ fn a_warm_log_does_not_allocate() {
         // A block that comes into use may still find one of its rows of entries too short.
         assert!(count <= 4, "{count} allocations for {size} bytes, {window} at a time");
     }
+}
+
+#[test]
+fn what_is_not_written_costs_no_allocation_in_a_log_in_files() {
+    let names: Vec<_> = (0..50).map(Holder::new).collect();
+    for holders in [&names[..1], &names[..2], &names] {
+        let mut log = FileLog::open(SimDisk::new(0), Options::default(), &mut |_| {}).unwrap().0;
+        let mut go = || {
+            for _ in 0..1000 {
+                for _ in 0..10 {
+                    let at = log.append(&[1; 8], &[&[2; 100]], holders, Keep::Durable).unwrap();
+                    assert_eq!(log.read(at).unwrap().bytes.len(), 108);
+                    holders.iter().for_each(|name| log.release(at, *name).unwrap());
+                }
+                log.sync().unwrap();
+            }
+        };
+        go();
+        let count = allocations(go);
+        assert!(count <= 4, "{count} allocations for {} holders", holders.len());
+    }
+}
+
+#[test]
+fn a_log_in_files_allocates_by_batch() {
+    let mut log = FileLog::open(SimDisk::new(0), Options::default(), &mut |_| {}).unwrap().0;
+    let mut go = || {
+        for _ in 0..100 {
+            for _ in 0..200 {
+                let at = log.append(&[1; 8], &[&[2; 100]], &ONE, Keep::Durable).unwrap().get();
+                if at >= 1000 {
+                    log.release(Offset::new(at - 1000), ONE[0]).unwrap();
+                }
+            }
+            log.sync().unwrap();
+        }
+    };
+    go();
+    // The simulated disk's own included, for 20,000 records.
+    let count = allocations(go);
+    assert!(count <= 100 * 60, "{count} allocations for 100 batches");
 }
 
 #[test]

@@ -32,6 +32,9 @@ use crate::{Holder, Offset};
 /// Bytes that are read or written at once.
 const PIECE: usize = 1 << 20;
 
+/// Bytes that are read at once where little is left, and most of what is near is not wanted.
+const SMALL_PIECE: usize = 32 << 10;
+
 /// Where a rewriting is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
@@ -309,10 +312,11 @@ impl<D: Disk> FileLog<D> {
             return Next::Damaged;
         };
         let (file, end) = (source.file, work.walk.end());
+        let piece = if source.live_bytes < source.len / 8 { SMALL_PIECE } else { PIECE };
         while let Some(&(place, len)) = work.bodies.front() {
             let len = len as usize;
             let Some(bytes) = work.shown(place).get(..len) else {
-                return self.read_in(work, file, place, len, end);
+                return self.read_in(work, file, place, len.max(piece), end);
             };
             let (start, bytes) = (work.out.len(), bytes.len());
             let skip = (place - work.window_start) as usize;
@@ -328,7 +332,7 @@ impl<D: Disk> FileLog<D> {
         let shown = usize::try_from(skip).ok().and_then(|skip| window.get(skip..));
         let mut walk = work.walk;
         match walk.step(shown.unwrap_or_default()) {
-            Step::Need(len) => self.read_in(work, file, walk.position(), len, end),
+            Step::Need(len) => self.read_in(work, file, walk.position(), len.max(piece), end),
             Step::Batch(batch) => {
                 work.walk = walk;
                 match work.take_batch(&batch, &self.hot, &self.store) {
@@ -365,10 +369,10 @@ impl<D: Disk> FileLog<D> {
         end: u64,
     ) -> Next {
         let left = usize::try_from(end.saturating_sub(position)).unwrap_or(usize::MAX);
-        if len > left {
+        if left == 0 {
             return Next::Damaged;
         }
-        let len = len.max(PIECE).min(left);
+        let len = len.min(left);
         work.window = Bytes::new();
         work.window_start = position;
         let op = Op::Read { file, position, len };

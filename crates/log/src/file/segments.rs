@@ -134,12 +134,21 @@ impl Segment {
         bytes
     }
 
+    /// Counts a note, unless it goes together with what it is about.
     pub(super) fn add_note(&mut self, about: Epoch) {
+        if self.epochs.contains(&about) {
+            return;
+        }
         *self.about.entry(about).or_default() += 1;
     }
 
     pub(super) fn has_notes(&self) -> bool {
         !self.about.is_empty()
+    }
+
+    /// Whether nothing of it is needed.
+    pub(super) fn is_dead(&self) -> bool {
+        self.is_sealed && self.live == 0 && !self.has_notes()
     }
 
     /// Bytes of the file that would be left if it were rewritten, about.

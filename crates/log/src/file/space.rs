@@ -103,10 +103,7 @@ impl<D: Disk> FileLog<D> {
         loop {
             let mut waits = false;
             let dead = segments.all.iter().position(|segment| {
-                let is_dead = segment.is_sealed
-                    && segment.live == 0
-                    && !segment.has_notes()
-                    && !segment.is_rewriting;
+                let is_dead = segment.is_dead() && !segment.is_rewriting;
                 waits |= is_dead && segment.last_noted >= unsafe_from;
                 is_dead && segment.last_noted < unsafe_from
             });
@@ -127,7 +124,9 @@ impl<D: Disk> FileLog<D> {
         if self.store.segments.disk_bytes() <= limit {
             return None;
         }
-        let can = |segment: &&Segment| segment.is_sealed && !segment.is_damaged;
+        // What is dead goes by itself as soon as that is safe.
+        let can =
+            |segment: &&Segment| segment.is_sealed && !segment.is_damaged && !segment.is_dead();
         let share = |segment: &Segment| segment.useful_bytes() * 1000 / segment.len.max(1);
         let victim = (0..all.len()).filter(|&index| can(&&all[index]));
         let victim = victim.min_by_key(|&index| share(&all[index]))?;
