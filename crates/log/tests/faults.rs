@@ -273,6 +273,29 @@ fn a_batch_in_a_body_is_not_a_batch() {
     assert!(recovered(&mut open(&other)).is_empty());
 }
 
+/// A message that moves is released where it was in the batch in which it is appended again: until
+/// that is safe, the file where it was stays.
+#[test]
+fn a_file_stays_until_what_emptied_it_is_safe() {
+    let disk = written(24);
+    let mut log = open(&disk);
+    (1..24).for_each(|at| log.release(Offset::new(at), ONE[0]).unwrap());
+    drive(&mut log);
+    assert_eq!(disk.files().len(), 2);
+    // While one batch is under way ...
+    append(&mut log, b"another").unwrap();
+    log.sync().unwrap();
+    // ... the last record of the first file moves, ...
+    append(&mut log, b"moved").unwrap();
+    log.release(Offset::ZERO, ONE[0]).unwrap();
+    while !disk.is_idle() {
+        log.collect().unwrap();
+    }
+    // ... and the power goes before the next batch.
+    disk.crash();
+    assert_eq!(recovered(&mut open(&disk)), [0, 24]);
+}
+
 /// Files changed in any way are opened or refused, and read or not: nothing panics.
 #[test]
 fn recovery_survives_any_bytes() {

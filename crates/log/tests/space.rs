@@ -120,10 +120,20 @@ fn what_stands_still_pins_no_other() {
     let once = 100_000 * 870;
     assert!(disk.work().written_bytes < once * 13 / 10, "{:?}", disk.work());
     assert_eq!(read(&mut log, pinned), b"headpinned"[..]);
-    for at in kept {
+    for &at in &kept {
         let bytes = read(&mut log, at);
         assert_eq!(bytes[4..12], at.to_le_bytes());
     }
+    // And when it goes, no file stays for the sake of another.
+    log.release(Offset::new(pinned), Holder::new(3)).unwrap();
+    kept.into_iter().for_each(|at| log.release(Offset::new(at), Holder::new(0)).unwrap());
+    (98_000..100_000).filter(|at| at % 500 != 0).for_each(|at| {
+        log.release(Offset::new(at), Holder::new(at % 500)).unwrap();
+    });
+    let reads = disk.work().reads;
+    drive(&mut log);
+    assert_eq!(log.usage().records, 0);
+    assert!(disk.files().len() <= 2 && disk.work().reads == reads, "{:?}", disk.files());
 }
 
 #[test]

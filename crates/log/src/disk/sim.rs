@@ -188,12 +188,20 @@ impl SimDisk {
         world.writes.is_empty() && world.reads.is_empty()
     }
 
-    /// Cuts the power: of what was not synced, each sector is there or not, whatever came first. What
-    /// was submitted and not begun is lost.
+    /// Cuts the power: of what was not synced, each sector is there or not, whatever came first. The
+    /// writes that are next may have been begun; what else was submitted is lost.
     pub fn crash(&self) {
         let mut world = self.world();
-        world.writes.clear();
-        world.reads.clear();
+        let next = world.writes.drain(..).next();
+        let others = std::mem::take(&mut world.reads);
+        for (_, op) in next.into_iter().chain(others) {
+            if let Op::Write { file, position, head, body, .. } = op
+                && world.below(3) > 0
+            {
+                let bytes = [&head[..], &body[..]].concat();
+                let _ = world.write(file, position, &bytes, false);
+            }
+        }
         let names: Vec<_> = world.files.keys().copied().collect();
         for name in names {
             let Some(mut file) = world.files.remove(&name) else { continue };

@@ -217,6 +217,7 @@ fn choose<D: Disk>(
 ) -> Result<(VecDeque<File>, Vec<FileName>), OpenError> {
     listed.sort_unstable();
     let (mut files, mut obsolete) = (VecDeque::<File>::new(), Vec::new());
+    let mut headless = Vec::new();
     let last_segment = listed.last().map(|(name, _)| name.segment);
     // The newest first, so that a rewritten file is seen before those it stands for.
     for (name, len) in listed.into_iter().rev() {
@@ -232,9 +233,14 @@ fn choose<D: Disk>(
             // The header is synced before anything is written behind it.
             Err(HeaderError::Damaged)
                 if len <= FILE_HEADER as u64
-                    && (Some(name.segment) == last_segment || name.generation > 0) =>
+                    && name.generation == 0
+                    && Some(name.segment) == last_segment =>
             {
                 obsolete.push(name);
+                continue;
+            }
+            Err(HeaderError::Damaged) if name.generation > 0 => {
+                headless.push(name);
                 continue;
             }
             Err(HeaderError::Damaged) => {
@@ -245,6 +251,13 @@ fn choose<D: Disk>(
             return Err(damaged(name, 0, "the header is that of another file"));
         }
         files.push_front(File { name, len, header });
+    }
+    for name in headless {
+        // Rewriting had just begun, if what it was made from is still there.
+        if !has_earlier(&files, name) {
+            return Err(damaged(name, 0, "this is not the header of a segment"));
+        }
+        obsolete.push(name);
     }
     drop_superseded(disk, &mut files, &mut obsolete)?;
     Ok((files, obsolete))
@@ -260,9 +273,7 @@ fn drop_superseded<D: Disk>(
     for file in files.iter().filter(|file| file.name.generation > 0) {
         if is_finished(disk, file)? {
             rewritten.push((file.name, file.header.through));
-        } else if files.iter().any(|it| {
-            it.name.segment == file.name.segment && it.name.generation < file.name.generation
-        }) {
+        } else if has_earlier(files, file.name) {
             obsolete.push(file.name);
         } else {
             return Err(damaged(file.name, file.len, "the end of the segment is missing"));
@@ -279,6 +290,13 @@ fn drop_superseded<D: Disk>(
     }
     files.retain(|file| !obsolete.contains(&file.name));
     Ok(())
+}
+
+/// Whether the file is there that this one was to be made from.
+fn has_earlier(files: &VecDeque<File>, name: FileName) -> bool {
+    let is_earlier =
+        |it: &File| it.name.segment == name.segment && it.name.generation < name.generation;
+    files.iter().any(is_earlier)
 }
 
 /// Whether a rewritten file was written to its end.
