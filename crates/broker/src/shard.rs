@@ -416,6 +416,11 @@ impl<L: Log> Shard<L> {
         self.unresolved.confirmed
     }
 
+    /// Dead letters that left their queue and whose record stays until their targets are safe.
+    pub fn departing(&self) -> u64 {
+        self.awaited.values().filter(|awaited| !awaited.is_held).count() as u64
+    }
+
     /// The shard's queues, for checks of the simulator.
     pub fn queues(&self) -> impl Iterator<Item = (QueueId, &Queue)> {
         self.queues.iter().map(|(&id, hosted)| (id, &hosted.queue))

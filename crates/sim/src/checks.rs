@@ -160,8 +160,9 @@ fn shard_is_sound(node: &Node, index: usize) -> Check {
         }
     }
     let usage = shard.usage();
-    if usage.records > here + held {
-        let (records, messages) = (usage.records, here + held);
+    let messages = here + held + shard.departing();
+    if usage.records > messages {
+        let records = usage.records;
         return Err(format!("shard {index} holds {records} records for {messages} messages"));
     }
     let counters = shard.counters();

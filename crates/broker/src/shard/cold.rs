@@ -11,6 +11,7 @@ use leveret_log::{Log, ReadError};
 use leveret_queue::{Left, Offset, Queue, Time};
 use leveret_topology::{QueueId, Topology};
 
+use super::dead_letter::Stuck;
 use super::{Shard, log_offset};
 use crate::message::{Outbox, ReplyTo};
 
@@ -38,8 +39,14 @@ impl Ahead {
 /// What cannot go on before a record is there.
 #[derive(Debug)]
 pub(super) enum Parked {
-    Get { reply: ReplyTo, queue: QueueId, no_ack: bool },
+    Get {
+        reply: ReplyTo,
+        queue: QueueId,
+        no_ack: bool,
+    },
     Left(QueueId, Left),
+    /// A dead letter that was tried before.
+    Stuck(Stuck),
 }
 
 /// All that waits for the disk.
@@ -94,6 +101,8 @@ impl<L: Log> Shard<L> {
                     self.get(reply, queue, no_ack, topology, now, out);
                 }
                 Parked::Left(id, left) => self.left.push((id, left)),
+                // Its time has come: it is tried in this turn.
+                Parked::Stuck(stuck) => drop(self.stuck.insert(stuck)),
             }
         }
     }

@@ -1,8 +1,10 @@
 //! Dead-lettering: a message that left its queue the wrong way is published again, to the queue's
 //! dead-letter exchange, with its history in the headers.
 //!
-//! Two strategies, as in RabbitMQ: *at most once* lets go of the message as it routes it; *at least
-//! once* keeps it in its queue until every target has taken it, and tries again when there is none.
+//! Two strategies, as in RabbitMQ: *at most once* takes the message out of its queue as it routes it;
+//! *at least once* keeps it there until every target has taken it, and tries again when there is none.
+//! Under both, what the disk has of the message stays until the targets have it on theirs: after a crash
+//! it is in one of them, perhaps in two.
 
 use leveret_amqp::content::{Properties, RawProperties};
 use leveret_amqp::table::{RawTable, Table, Value};
@@ -11,6 +13,7 @@ use leveret_queue::{Offset, Reason, Time};
 use leveret_topology::{HashProperties, QueueId, Routable, Route, Topology};
 use smallvec::SmallVec;
 
+use super::cold::Parked;
 use super::disk::Waiter;
 use super::unresolved::Way;
 use super::{Shard, log_offset};
@@ -20,11 +23,13 @@ use crate::record::{View, join_names};
 /// Pause before a dead letter without a target is tried again, in ms.
 const RETRY_MS: u64 = 1_000;
 
-/// A dead letter under the at-least-once strategy that waits for its targets' answers.
+/// A dead letter that waits for its targets' answers.
 #[derive(Debug)]
 pub(super) struct Awaited {
     answers: u32,
     reason: Reason,
+    /// The queue holds it: the at-least-once strategy. Else it has left, but for its record.
+    pub(super) is_held: bool,
     /// Targets that have it, from this try and earlier ones.
     taken: Vec<QueueId>,
     is_refused: bool,
@@ -61,6 +66,17 @@ impl<L: Log> Shard<L> {
         }
         let mut way = Way::Lost;
         if let Some((letter, targets)) = self.make_dead_letter(id, offset, reason, topology, now) {
+            if self.survives_crash(&letter, id) && !targets.is_empty() {
+                self.send_dead_letter(
+                    id,
+                    offset,
+                    (reason, false),
+                    Vec::new(),
+                    (letter, targets),
+                    out,
+                );
+                return;
+            }
             if !targets.is_empty() {
                 way = Way::DeadLettered;
             }
@@ -90,6 +106,11 @@ impl<L: Log> Shard<L> {
         now: Time,
         out: &mut Outbox,
     ) {
+        if self.is_cold(offset) {
+            let stuck = Stuck { at: now, queue: id, offset, reason, taken };
+            self.park(offset, Parked::Stuck(stuck));
+            return;
+        }
         let made = self.make_dead_letter(id, offset, reason, topology, now);
         let Some((letter, mut targets)) = made.filter(|(_, targets)| !targets.is_empty()) else {
             let at = now.after_ms(RETRY_MS);
@@ -97,18 +118,37 @@ impl<L: Log> Shard<L> {
             return;
         };
         targets.retain(|target| !taken.contains(target));
-        let answers = targets.len() as u32;
-        if answers == 0 {
+        if targets.is_empty() {
             // The one that refused is gone, and all others have it.
             self.let_held_go(id, offset);
             return;
         }
+        self.send_dead_letter(id, offset, (reason, true), taken, (letter, targets), out);
+    }
+
+    /// Whether a crash would find the message in its queue.
+    fn survives_crash(&self, letter: &Publish, id: QueueId) -> bool {
+        letter.persistent && self.queues.get(&id).is_some_and(|hosted| hosted.is_durable)
+    }
+
+    /// Sends a dead letter to each target; its record stays until all have answered.
+    fn send_dead_letter(
+        &mut self,
+        id: QueueId,
+        offset: Offset,
+        (reason, is_held): (Reason, bool),
+        taken: Vec<QueueId>,
+        (letter, targets): (Publish, Vec<QueueId>),
+        out: &mut Outbox,
+    ) {
+        let answers = targets.len() as u32;
         for target in targets {
             let from = Some(DeadLetterFrom { shard: self.index, queue: id, offset });
             let message = Publish { targets: Targets::from_slice(&[target]), ..letter.clone() };
             out.shard(shard_of(target, self.shards), ToShard::DeadLetter { from, message });
         }
-        self.awaited.insert((id, offset), Awaited { answers, reason, taken, is_refused: false });
+        let awaited = Awaited { answers, reason, is_held, taken, is_refused: false };
+        self.awaited.insert((id, offset), awaited);
     }
 
     /// The dead letter and the queues it goes to; none when there is nowhere to go.
@@ -223,7 +263,10 @@ impl<L: Log> Shard<L> {
             return;
         }
         let Some(awaited) = self.awaited.remove(&key) else { return };
-        if awaited.is_refused {
+        if !awaited.is_held {
+            let way = if awaited.taken.is_empty() { Way::Lost } else { Way::DeadLettered };
+            self.gone(from.offset, from.queue, way);
+        } else if awaited.is_refused {
             let Awaited { reason, taken, .. } = awaited;
             let (at, (queue, offset)) = (now.after_ms(RETRY_MS), key);
             self.stuck.insert(Stuck { at, queue, offset, reason, taken });

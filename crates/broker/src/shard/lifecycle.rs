@@ -5,6 +5,7 @@ use leveret_log::Log;
 use leveret_queue::Time;
 use leveret_topology::{ConfirmOn, QueueId, Topology};
 
+use super::unresolved::Way;
 use super::{Shard, describe};
 use crate::message::{ConsumerFacts, Outbox, QueueFacts, Reply, ReplyTo, ToMeta};
 
@@ -146,7 +147,7 @@ impl<L: Log> Shard<L> {
         let ready = hosted.queue.counts().ready;
         let backlog = hosted.queue.drain_all();
         self.let_go(id, backlog);
-        self.awaited.retain(|(queue, _), _| *queue != id);
+        self.forget_awaited(id);
         let consumers = std::mem::take(&mut hosted.consumers);
         self.consumers_gone(&consumers, out);
         self.dying.push(id);
@@ -158,6 +159,20 @@ impl<L: Log> Shard<L> {
         }
         let reply = reply.map(|reply| (reply, ready));
         out.meta.push(ToMeta::QueueGone { queue: id, reply });
+    }
+
+    /// No answer to a dead letter of the queue matters any more.
+    fn forget_awaited(&mut self, id: QueueId) {
+        let mut departed = Vec::new();
+        self.awaited.retain(|&(queue, offset), awaited| {
+            if queue == id && !awaited.is_held {
+                departed.push(offset);
+            }
+            queue != id
+        });
+        for offset in departed {
+            self.gone(offset, id, Way::DeadLettered);
+        }
     }
 
     /// The queue lost its last consumer: an auto-delete queue goes.

@@ -63,11 +63,13 @@ fn other_ways_out() {
     check("a:ack",            "p1:a c:a p2:a | del:a",   "| -1 -2");
     check("a:ack",            "del:a p1:a",              "-1");          // routed a moment before
     check("a:ack,limit0",     "c:a p1:a | req:a",        "| -1");
-    check("z a:ack,dlx",      "c:a p1:a | rej:a",        "| -1");
-    check("z a:ack,dlx,dla",  "c:a p1:a | rej:a",        "| 1");
+    // A dead letter has left when it is safe where it went.
+    check("z a:ack,dlx",      "c:a p1:a | rej:a | disk", "| | -1");
+    check("z a:ack,dlx,dla",  "c:a p1:a | rej:a | disk", "| | 1");
+    check("z a:ack,dlx,dla",  "c:a t1:a | rej:a",        "| 1");
     check("z a:ack,dlx,dla",  "c:a p1:a | del:z rej:a",  "| -1");        // dead-lettered to nowhere
-    check("z a:ack,dlx,ttl10", "p1:a | +10",             "| -1");
-    check("z a:ack,dlx,dla,ttl10", "p1:a | +10",         "| 1");
+    check("z a:ack,dlx,ttl10", "p1:a | +10 | disk",      "| | -1");
+    check("z a:ack,dlx,dla,ttl10", "p1:a | +10 | disk",  "| | 1");
     // Under `first` and `enqueue` the queue had it, as in RabbitMQ.
     check("a",                "c:a p1:a | rej:a",        "| 1");
     check("a:ttl10",          "c:a +0 p1:a | disk | rej:a", "| | 1");
@@ -76,7 +78,7 @@ fn other_ways_out() {
     check("a",                "p1:a | purge:a",          "| 1");
     check("a",                "p1:a | del:a",            "| 1");
     check("a",                "del:a p1:a",              "1");
-    check("z a:dlx",          "c:a p1:a | rej:a",        "| 1");
+    check("z a:dlx",          "c:a p1:a | rej:a | disk", "| | 1");
     check("a:enqueue,ttl10",  "p1:a | +10 | disk",       "| | 1");
     // Refused is refused.
     check("a:reject1",        "p1:a p2:a | disk",        "-2 | 1");
@@ -100,8 +102,8 @@ fn fan_out() {
     check("a:ack b:ack",     "c:a c:b p1:ab rej:a | ack:b",       "| -1");  // told when all is known
     check("a:ack b",         "c:a c:b p1:ab rej:a | ack:b",       "| -1");
     check("a:ack b",         "c:a c:b p1:ab rej:b | ack:a",       "| 1");
-    check("z a:ack,dlx,dla b:ack,dlx", "c:a c:b p1:ab rej:a | ack:b", "| 1");
-    check("z a:ack,dlx,dla b:ack,dlx", "c:a c:b p1:ab rej:b | ack:a", "| -1");
+    check("z a:ack,dlx,dla b:ack,dlx", "c:a c:b p1:ab rej:a disk | ack:b", "| 1");
+    check("z a:ack,dlx,dla b:ack,dlx", "c:a c:b p1:ab rej:b disk | ack:a", "| -1");
     check("a:ack b:ack,reject1", "c:a t9:b p1:ab | ack:a",         "| -1");
     check("a:ack b:ack",     "p1:ab del:a | get:b",               "| -1");
 }

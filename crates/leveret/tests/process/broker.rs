@@ -65,6 +65,37 @@ impl Lines {
     }
 }
 
+/// What is left of a node that ended.
+#[derive(Debug)]
+pub(crate) struct Down {
+    pub(crate) dir: tempfile::TempDir,
+    address: SocketAddr,
+    settings: Vec<String>,
+}
+
+impl Down {
+    /// A node with the same settings on the same directory and port.
+    #[track_caller]
+    pub(crate) fn start_again(self) -> Broker {
+        let mut broker = Broker::spawn(self.command(), self.dir);
+        broker.settings = self.settings;
+        broker
+    }
+
+    /// What would start it, without the directory.
+    pub(crate) fn command(&self) -> Command {
+        serve(&self.address.to_string(), &self.settings)
+    }
+}
+
+fn serve(listen: &str, settings: &[String]) -> Command {
+    let mut command = leveret(&["serve", "--listen", listen]);
+    for setting in settings {
+        command.args(["--set", setting]);
+    }
+    command
+}
+
 /// A running node. Killed when dropped.
 #[derive(Debug)]
 pub(crate) struct Broker {
@@ -73,6 +104,7 @@ pub(crate) struct Broker {
     pub(crate) errors: Lines,
     pub(crate) address: SocketAddr,
     pub(crate) dir: tempfile::TempDir,
+    settings: Vec<String>,
 }
 
 impl Broker {
@@ -83,12 +115,10 @@ impl Broker {
 
     /// A node with these `key=value` settings.
     pub(crate) fn with(settings: &[&str]) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let mut words = vec!["serve", "--listen", "127.0.0.1:0"];
-        for setting in settings {
-            words.extend(["--set", setting]);
-        }
-        Self::spawn(leveret(&words), dir)
+        let settings: Vec<String> = settings.iter().map(ToString::to_string).collect();
+        let mut broker = Self::spawn(serve("127.0.0.1:0", &settings), tempfile::tempdir().unwrap());
+        broker.settings = settings;
+        broker
     }
 
     /// Runs `command`, which must be `serve` on one port, with `dir` as data directory.
@@ -106,7 +136,28 @@ impl Broker {
         let ready = log.wait_for(" is ready");
         let (_, rest) = ready.split_once("amqp=\"").expect("the ready line has addresses");
         let (address, _) = rest.split_once('"').unwrap();
-        Self { child, log, errors, address: address.parse().unwrap(), dir }
+        Self { child, log, errors, address: address.parse().unwrap(), dir, settings: Vec::new() }
+    }
+
+    /// Kills the process with SIGKILL; only its directory is left.
+    pub(crate) fn kill(mut self) -> Down {
+        self.signal(Signal::KILL);
+        self.ended(PATIENCE);
+        self.down()
+    }
+
+    /// Asks the process to stop with SIGTERM, and waits until it did.
+    #[track_caller]
+    pub(crate) fn stop(mut self) -> Down {
+        self.signal(Signal::TERM);
+        assert!(self.ended(PATIENCE).success(), "{:#?}", self.log.with(""));
+        self.down()
+    }
+
+    fn down(&mut self) -> Down {
+        // Dropping a broker drops what it has then.
+        let dir = std::mem::replace(&mut self.dir, tempfile::tempdir().unwrap());
+        Down { dir, address: self.address, settings: self.settings.clone() }
     }
 
     pub(crate) fn pid(&self) -> u32 {

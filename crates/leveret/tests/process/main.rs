@@ -6,7 +6,9 @@
 mod broker;
 mod control;
 mod flow;
+mod kill;
 mod memory;
+mod messages;
 mod raw;
 mod start;
 mod stop;

@@ -1,0 +1,69 @@
+//! Nothing confirmed is lost when the process is killed, at any moment, again and again.
+//!
+//! A load of publishes and acks over all kinds of queues; SIGKILL in the middle of it; a start on the same
+//! directory; then what the broker has is compared with what clients know (`shadow`).
+
+mod load;
+mod shadow;
+
+use std::time::{Duration, Instant};
+
+use crate::broker::Broker;
+use load::{Load, declare};
+
+/// Kills in an ordinary run of the tests.
+const KILLS: u32 = 40;
+
+/// Kills `kills` times and prints what came of it.
+fn kill_again_and_again(seed: u64, kills: u32) {
+    eprintln!("seed {seed}");
+    let began = Instant::now();
+    let mut broker = Broker::with(&["shards=2"]);
+    declare(&broker);
+    let mut load = Load::new(seed);
+    let (mut starting, mut slowest) = (Duration::ZERO, Duration::ZERO);
+    for round in 0..kills {
+        let mut clients = load.connect(&broker);
+        let confirms = 1 + load.random.below(400);
+        load.work(&mut clients, confirms);
+        // At no moment that the load chooses.
+        let moment = Instant::now() + Duration::from_micros(load.random.below(4000));
+        while Instant::now() < moment {
+            std::hint::spin_loop();
+        }
+        let down = broker.kill();
+        load.last_words(clients);
+        let start = Instant::now();
+        broker = down.start_again();
+        starting += start.elapsed();
+        slowest = slowest.max(start.elapsed());
+        load.count(&broker);
+        if round % 4 == 0 {
+            load.look_through(&broker);
+        }
+        // Declared again as clients do: equal to what came back.
+        declare(&broker);
+    }
+    load.look_through(&broker);
+    load.bury(&broker);
+    eprintln!(
+        "{kills} kills in {:?}, a start takes {:?}, at most {slowest:?}: {:?}",
+        began.elapsed(),
+        starting / kills,
+        load.shadow.totals
+    );
+}
+
+#[test]
+fn what_was_confirmed_is_there_after_a_kill() {
+    kill_again_and_again(1, KILLS);
+}
+
+/// `LEVERET_KILLS=1000 LEVERET_SEED=7 cargo test -p leveret --test process -- --ignored kills`
+#[test]
+#[ignore = "takes minutes"]
+fn two_hundred_kills() {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    let kills = number("LEVERET_KILLS").unwrap_or(200);
+    kill_again_and_again(number("LEVERET_SEED").unwrap_or(2), kills as u32);
+}
