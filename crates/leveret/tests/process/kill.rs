@@ -4,11 +4,17 @@
 //! directory; then what the broker has is compared with what clients know (`shadow`).
 
 mod load;
+mod names;
 mod shadow;
+mod transactions;
 
+use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
-use crate::broker::Broker;
+use rustix::process::Signal;
+
+use crate::broker::{Broker, Down, PATIENCE};
+use crate::messages::Random;
 use load::{Load, declare};
 
 /// Kills in an ordinary run of the tests.
@@ -26,11 +32,7 @@ fn kill_again_and_again(seed: u64, kills: u32) {
         let mut clients = load.connect(&broker);
         let confirms = 1 + load.random.below(400);
         load.work(&mut clients, confirms);
-        // At no moment that the load chooses.
-        let moment = Instant::now() + Duration::from_micros(load.random.below(4000));
-        while Instant::now() < moment {
-            std::hint::spin_loop();
-        }
+        spin(&mut load.random);
         let down = broker.kill();
         load.last_words(clients);
         let start = Instant::now();
@@ -52,6 +54,36 @@ fn kill_again_and_again(seed: u64, kills: u32) {
         starting / kills,
         load.shadow.totals
     );
+}
+
+/// Lets some time pass, so that the moment of a kill is not one that the load chooses.
+fn spin(random: &mut Random) {
+    let moment = Instant::now() + Duration::from_micros(random.below(4000));
+    while Instant::now() < moment {
+        std::hint::spin_loop();
+    }
+}
+
+/// Runs `work` until it fails because the broker is killed, which it is after the work has been heard of
+/// some `beats` times.
+fn killed_during(
+    broker: Broker,
+    random: &mut Random,
+    beats: u64,
+    work: impl FnOnce(&Broker, &Sender<()>) + Send,
+) -> Down {
+    let (beat, heard) = channel();
+    std::thread::scope(|scope| {
+        let node = &broker;
+        let worker = scope.spawn(move || work(node, &beat));
+        for _ in 0..beats {
+            heard.recv_timeout(PATIENCE).expect("the work stopped by itself");
+        }
+        spin(random);
+        node.signal(Signal::KILL);
+        worker.join().unwrap();
+    });
+    broker.kill()
 }
 
 #[test]

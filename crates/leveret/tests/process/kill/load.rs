@@ -114,6 +114,9 @@ impl Load {
             client.confirm_select(channel).unwrap();
             Publisher { id, client, channel, last_tag: 0, unconfirmed: BTreeMap::new() }
         };
+        // Now and then one is missing, and its queue gets long.
+        let mut present = CONSUMERS.to_vec();
+        present.retain(|_| self.random.percent(70));
         let mut consumer = |queue: usize| {
             let (mut client, channel) = broker.channel();
             let prefetch = 1 + self.random.below(60) as u16;
@@ -123,7 +126,7 @@ impl Load {
         };
         Clients {
             publishers: (0..PUBLISHERS).map(publisher).collect(),
-            consumers: CONSUMERS.into_iter().map(&mut consumer).collect(),
+            consumers: present.into_iter().map(&mut consumer).collect(),
         }
     }
 
