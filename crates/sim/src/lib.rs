@@ -30,10 +30,13 @@
 
 mod checks;
 mod client;
+mod disk;
+mod life;
 mod node;
 mod plan;
 mod policies;
 mod random;
+mod restart;
 mod scenario;
 mod shadow;
 mod sim;

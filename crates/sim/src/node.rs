@@ -13,7 +13,7 @@ use bytes::Bytes;
 use leveret_amqp::outbuf::OutBuf;
 use leveret_broker::message::{ConnectionId, Outbox, ToMeta, ToSession, ToShard};
 use leveret_broker::{Meta, Shard, return_undelivered};
-use leveret_log::MemoryLog;
+use leveret_log::{Log, MemoryLog};
 use leveret_queue::Time;
 use leveret_session::{Context, End, Peer, Session, Settings};
 use leveret_topology::{Bootstrap, Topology};
@@ -58,22 +58,24 @@ struct Connection {
 }
 
 #[derive(Debug)]
-struct ShardActor {
-    shard: Shard<MemoryLog>,
+struct ShardActor<L> {
+    shard: Shard<L>,
     inbox: VecDeque<ToShard>,
     has_more: bool,
 }
 
 /// All actors of a node, and the sockets of its clients.
 #[derive(Debug)]
-pub struct Node {
+pub struct Node<L = MemoryLog> {
     settings: Arc<Settings>,
     topology: Topology,
-    shards: Vec<ShardActor>,
-    meta: Meta<MemoryLog>,
+    shards: Vec<ShardActor<L>>,
+    meta: Meta<L>,
     meta_inbox: VecDeque<ToMeta>,
     connections: BTreeMap<ConnectionId, Connection>,
     outbox: Outbox,
+    /// A log failed: the process has to stop.
+    failed: Option<String>,
     next_connection: u64,
     longest_output: usize,
     scratch: Scratch,
@@ -89,37 +91,79 @@ struct Scratch {
 }
 
 impl Node {
-    /// A node with vhost `/` and user `guest`, and nobody connected.
+    /// A node with vhost `/` and user `guest`, and nobody connected. What it knows dies with it.
     pub fn new(settings: Settings) -> Self {
         let mut topology = Topology::new();
-        let bootstrap = Bootstrap {
-            user: "guest",
-            password: "guest",
-            salt: [1, 2, 3, 4],
-            tags: &["administrator"],
-            vhost: "/",
-            permissions: [".*", ".*", ".*"],
-        };
-        topology.bootstrap(&bootstrap).expect("an empty topology takes its first user");
-        let shards = settings.shards;
+        bootstrap(&mut topology);
+        let count = settings.shards;
+        let shards = (0..count).map(|index| Shard::new(index, count, MemoryLog::new())).collect();
+        Self::with(settings, topology, Meta::new(count, MemoryLog::new()), shards)
+    }
+}
+
+/// What a node has at its first start.
+pub(crate) fn bootstrap(topology: &mut Topology) {
+    let bootstrap = Bootstrap {
+        user: "guest",
+        password: "guest",
+        salt: [1, 2, 3, 4],
+        tags: &["administrator"],
+        vhost: "/",
+        permissions: [".*", ".*", ".*"],
+    };
+    topology.bootstrap(&bootstrap).expect("an empty topology takes its first user");
+}
+
+impl<L: Log> Node<L> {
+    /// A node of these parts, with nobody connected.
+    pub fn with(
+        settings: Settings,
+        topology: Topology,
+        meta: Meta<L>,
+        shards: Vec<Shard<L>>,
+    ) -> Self {
+        // A shard that was recovered has queues to look at.
+        let actor = |shard| ShardActor { shard, inbox: VecDeque::new(), has_more: true };
         Self {
             settings: Arc::new(settings),
             topology,
-            shards: (0..shards)
-                .map(|index| ShardActor {
-                    shard: Shard::new(index, shards, MemoryLog::new()),
-                    inbox: VecDeque::new(),
-                    has_more: false,
-                })
-                .collect(),
-            meta: Meta::new(shards, MemoryLog::new()),
+            shards: shards.into_iter().map(actor).collect(),
+            meta,
             meta_inbox: VecDeque::new(),
             connections: BTreeMap::new(),
             outbox: Outbox::default(),
+            failed: None,
             next_connection: 1,
             longest_output: 0,
             scratch: Scratch::default(),
         }
+    }
+
+    /// Names connections as if the last one of an earlier process was the one before.
+    pub(crate) fn go_on_after(&mut self, earlier: &Self) {
+        self.next_connection = earlier.next_connection;
+    }
+
+    /// Why a log failed, if one did.
+    pub fn failure(&self) -> Option<&str> {
+        self.failed.as_deref()
+    }
+
+    /// Who keeps the names.
+    pub fn meta(&self) -> &Meta<L> {
+        &self.meta
+    }
+
+    /// Writes to a shard.
+    pub fn tell_shard(&mut self, index: usize, letter: ToShard) {
+        if let Some(actor) = self.shards.get_mut(index) {
+            actor.inbox.push_back(letter);
+        }
+    }
+
+    /// A shard, outside of turns.
+    pub fn shard_mut(&mut self, index: usize) -> Option<&mut Shard<L>> {
+        self.shards.get_mut(index).map(|actor| &mut actor.shard)
     }
 
     /// The names.
@@ -128,7 +172,7 @@ impl Node {
     }
 
     /// The shards, by index.
-    pub fn shards(&self) -> impl Iterator<Item = &Shard<MemoryLog>> {
+    pub fn shards(&self) -> impl Iterator<Item = &Shard<L>> {
         self.shards.iter().map(|actor| &actor.shard)
     }
 
@@ -291,6 +335,9 @@ impl Node {
     /// Puts letters into inboxes, in the order in which they were written.
     pub fn post(&mut self) {
         let Self { outbox, scratch: Scratch { posted, .. }, .. } = self;
+        if let Some(failed) = outbox.failed.take() {
+            self.failed.get_or_insert(failed);
+        }
         while !outbox.is_empty() {
             for (index, letter) in outbox.shards.drain(..) {
                 if let Some(actor) = self.shards.get_mut(index) {

@@ -19,6 +19,8 @@ pub(crate) struct Kind {
     pub(crate) dead_letters: bool,
     /// It may be found again there: a policy that comes and goes says so.
     pub(crate) may_dead_letter: bool,
+    /// Its dead letters are in it until they are safe elsewhere.
+    pub(crate) is_safe_dead: bool,
     /// Messages may vanish by its own rules (limits without dead-lettering, deletion, purge).
     pub(crate) loses: bool,
     /// What is ready is delivered in the order of publishing.
@@ -42,6 +44,7 @@ impl Kind {
             name: name.into(),
             dead_letters,
             may_dead_letter: dead_letters,
+            is_safe_dead: arguments.get("x-dead-letter-strategy").is_some(),
             loses: arguments.get("x-max-length").is_some() && !dead_letters && overflow.is_none(),
             is_ordered: arguments.get("x-max-priority").is_none(),
             refuses: overflow == Some("reject-publish"),

@@ -1,41 +1,87 @@
-//! The operator who sets and clears policies while messages flow.
+//! The operator who sets and clears policies while messages flow, one after the other, and knows what
+//! must be there after a restart.
 
 use leveret_broker::message::{AdminCommand, ConnectionId, ReplyTo, ToMeta};
+use leveret_topology::Topology;
+use serde_json::{Map, Value};
 
 use crate::plan::POLICIES;
 use crate::random::Random;
+use crate::shadow::Check;
 
 /// Who asks for it: no connection.
 pub(crate) const OPERATOR: ConnectionId = ConnectionId::new(0);
 
+/// What a policy says; none when it is not there.
+type Definition = Option<Map<String, Value>>;
+
 /// Which policies are there.
 #[derive(Debug, Default)]
 pub(crate) struct Policies {
-    is_set: [bool; POLICIES.len()],
+    is: [Definition; POLICIES.len()],
+    /// A change without an answer, or one that was refused because of the disk and may come true.
+    may_be: [Option<Definition>; POLICIES.len()],
+    pending: Option<usize>,
 }
 
 impl Policies {
     /// The next change: a policy is made, replaced or cleared.
-    pub(crate) fn change(&mut self, random: &mut Random) -> ToMeta {
+    pub(crate) fn change(&mut self, random: &mut Random) -> Option<ToMeta> {
         let at = random.below(POLICIES.len());
         let (queue, definitions) = POLICIES[at];
-        let clears = self.is_set[at] && random.one_in(3);
-        self.is_set[at] = !clears;
+        let clears = self.is[at].is_some() && random.one_in(3);
+        let json = definitions[random.below(definitions.len())];
+        if self.pending.is_some() {
+            return None;
+        }
+        let definition: Map<_, _> = serde_json::from_str(json).expect("the plan is well-formed");
+        self.pending = Some(at);
+        self.may_be[at] = Some((!clears).then(|| definition.clone()));
         let (vhost, name) = ("/".to_owned(), queue.to_owned());
         let command = if clears {
             AdminCommand::ClearPolicy { vhost, name }
         } else {
-            let json = definitions[random.below(definitions.len())];
             AdminCommand::SetPolicy {
                 vhost,
                 name,
                 pattern: format!("^{queue}$"),
-                definition: serde_json::from_str(json).expect("the plan is well-formed"),
+                definition,
                 priority: 0,
                 apply_to: "queues".to_owned(),
             }
         };
         let reply = ReplyTo { connection: OPERATOR, channel: 0 };
-        ToMeta::Admin { reply, command: Box::new(command) }
+        Some(ToMeta::Admin { reply, command: Box::new(command) })
     }
+
+    /// The answer came. What was refused is known to others all the same, and may be stored later.
+    pub(crate) fn answered(&mut self, is_done: bool, topology: &Topology) {
+        let Some(at) = self.pending.take() else { return };
+        if is_done {
+            self.is[at] = self.may_be[at].take().unwrap_or_default();
+        } else {
+            self.may_be[at] = Some(std::mem::replace(&mut self.is[at], found(at, topology)));
+        }
+    }
+
+    /// After a restart every policy is what its last answer said, or what was asked for since.
+    pub(crate) fn restarted(&mut self, topology: &Topology) -> Check {
+        self.pending = None;
+        for (at, (is, may_be)) in self.is.iter_mut().zip(&mut self.may_be).enumerate() {
+            let found = found(at, topology);
+            let may_be = may_be.take();
+            if found != *is && Some(&found) != may_be.as_ref() {
+                let name = POLICIES[at].0;
+                return Err(format!("policy {name}: {found:?}, expected {is:?} or {may_be:?}"));
+            }
+            *is = found;
+        }
+        Ok(())
+    }
+}
+
+fn found(at: usize, topology: &Topology) -> Definition {
+    let mut policies = topology.vhost("/")?.policies();
+    let policy = policies.find(|policy| *policy.name == *POLICIES[at].0)?;
+    Some(policy.definition.clone())
 }

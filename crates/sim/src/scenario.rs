@@ -27,9 +27,23 @@ const fn scenario(name: &'static str, seed: u64, options: Options, steps: u32) -
     Scenario { name, seed: Seed(seed), options, steps }
 }
 
-const NO_FAULTS: Faults =
-    Faults { reset: 0, stall: 0, close: 0, alarm: 0, policy: 0, silence: 0, night: 0 };
-const QUIET: Options = Options { shards: 1, clients: 1, faults: NO_FAULTS, lines: 0 };
+const NO_FAULTS: Faults = Faults {
+    reset: 0,
+    stall: 0,
+    close: 0,
+    alarm: 0,
+    policy: 0,
+    silence: 0,
+    night: 0,
+    kill: 0,
+    power: 0,
+    stop: 0,
+    slow: 0,
+    full: 0,
+    fail: 0,
+};
+const QUIET: Options =
+    Options { shards: 1, clients: 1, has_disks: false, faults: NO_FAULTS, lines: 0 };
 
 const MANY: Options = Options { clients: 6, shards: 3, ..QUIET };
 

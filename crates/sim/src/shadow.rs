@@ -26,6 +26,8 @@ pub(crate) enum Knowledge {
     Sent,
     /// An answer to something later on the channel came: the broker has read it.
     Read,
+    /// `tx.commit-ok`.
+    Stored,
     /// `basic.ack`.
     Acked,
     /// `basic.nack`.
@@ -41,6 +43,12 @@ pub(crate) struct Message {
     pub(crate) targets: Vec<QueueIndex>,
     pub(crate) knowledge: Knowledge,
     pub(crate) returned: bool,
+    /// `delivery_mode` 2.
+    is_persistent: bool,
+    /// Starts of the broker before it was published.
+    life: u32,
+    /// A disk was full or failed before its publisher was answered.
+    had_trouble: bool,
 }
 
 /// One message in one queue.
@@ -53,6 +61,8 @@ struct Place {
     end: End,
     /// The consumer knows that the broker has read its ack or reject.
     is_certain: bool,
+    /// And that a crash does not undo it.
+    is_final: bool,
     /// The connection it was given to last: what others still say of it is out of date.
     holder: u64,
 }
@@ -92,6 +102,8 @@ pub struct Totals {
     pub given: u64,
     /// Messages that were redelivered the first time: meant for a consumer that went before it got them.
     pub taken_back: u64,
+    /// Messages that were given out for the first time after a crash they had survived.
+    pub recovered: u64,
     /// Messages that clients got.
     pub received: u64,
     /// Direct replies that came.
@@ -104,6 +116,16 @@ pub struct Totals {
     pub resets: u64,
     /// Connections whose client said nothing more, and that the broker found out.
     pub found_dead: u64,
+    /// Crashes of the process, and of the machine.
+    pub crashes: u64,
+    /// Stops in good order.
+    pub stops: u64,
+    /// Messages that came back from disks, once per queue.
+    pub restored: u64,
+    /// Times that a disk was full.
+    pub full: u64,
+    /// Times that a disk failed.
+    pub failed: u64,
 }
 
 impl Totals {
@@ -121,6 +143,12 @@ impl Totals {
         self.timed_out += other.timed_out;
         self.resets += other.resets;
         self.found_dead += other.found_dead;
+        self.recovered += other.recovered;
+        self.crashes += other.crashes;
+        self.stops += other.stops;
+        self.restored += other.restored;
+        self.full += other.full;
+        self.failed += other.failed;
     }
 }
 
@@ -141,6 +169,15 @@ pub(crate) struct Shadow {
     answers: BTreeMap<MessageIndex, u32>,
     /// All is drained: nobody wants a queue for himself any more.
     pub(crate) is_calm: bool,
+    /// A disk is full or has failed.
+    pub(crate) has_trouble: bool,
+    /// Starts of the broker after the first one.
+    life: u32,
+    /// The last of them after a crash.
+    last_crash: u32,
+    /// Messages before this one may have been on their way from one queue to another when a crash came,
+    /// or when a disk took nothing.
+    astray: MessageIndex,
     pub(crate) totals: Totals,
 }
 
@@ -156,6 +193,10 @@ impl Shadow {
             this_turn: Vec::new(),
             answers: BTreeMap::new(),
             is_calm: false,
+            has_trouble: false,
+            life: 0,
+            last_crash: 0,
+            astray: 0,
             totals: Totals::default(),
         };
         queues.into_iter().for_each(|kind| _ = shadow.add_queue(kind));
@@ -182,11 +223,21 @@ impl Shadow {
         publisher: u32,
         size: usize,
         targets: Vec<QueueIndex>,
+        is_persistent: bool,
         is_held: bool,
     ) -> MessageIndex {
         self.totals.published += 1;
         let knowledge = if is_held { Knowledge::Held } else { Knowledge::Sent };
-        self.messages.push(Message { publisher, size, targets, knowledge, returned: false });
+        self.messages.push(Message {
+            publisher,
+            size,
+            targets,
+            knowledge,
+            returned: false,
+            is_persistent,
+            life: self.life,
+            had_trouble: self.has_trouble,
+        });
         self.messages.len() - 1
     }
 
@@ -211,9 +262,50 @@ impl Shadow {
         }
     }
 
+    /// `tx.commit-ok` came for this message.
+    pub(crate) fn stored(&mut self, message: MessageIndex) {
+        if let Some(message) = self.messages.get_mut(message) {
+            message.knowledge = Knowledge::Stored;
+        }
+    }
+
+    /// A disk is full or fails, from now on or no longer.
+    pub(crate) fn set_trouble(&mut self, has_trouble: bool) {
+        self.has_trouble = has_trouble;
+        self.astray = self.messages.len();
+        for message in &mut self.messages {
+            let is_open = matches!(message.knowledge, Knowledge::Held | Knowledge::Sent | Knowledge::Read);
+            message.had_trouble |= has_trouble && is_open && message.life == self.life;
+        }
+    }
+
+    /// The broker has started again.
+    pub(crate) fn restarted(&mut self, is_clean: bool) {
+        self.life += 1;
+        self.has_trouble = false;
+        if is_clean {
+            self.totals.stops += 1;
+            return self.all_is_on_disk();
+        }
+        self.totals.crashes += 1;
+        self.last_crash = self.life;
+        self.astray = self.messages.len();
+        for place in self.places.values_mut() {
+            place.is_certain = place.is_final;
+        }
+    }
+
+    /// What the broker knows is on its disks: no crash undoes a settlement that it has read.
+    pub(crate) fn all_is_on_disk(&mut self) {
+        for place in self.places.values_mut() {
+            place.is_final |= place.is_certain;
+        }
+    }
+
     /// A confirm came.
     pub(crate) fn confirmed(&mut self, message: MessageIndex, ok: bool) -> Check {
-        let Some(Message { knowledge, targets, .. }) = self.messages.get_mut(message) else {
+        let Some(Message { knowledge, targets, had_trouble, .. }) = self.messages.get_mut(message)
+        else {
             return Err(format!("message {message} was never published"));
         };
         if matches!(knowledge, Knowledge::Acked | Knowledge::Nacked) {
@@ -225,6 +317,9 @@ impl Shadow {
             return Ok(());
         }
         self.totals.nacked += 1;
+        if *had_trouble {
+            return Ok(());
+        }
         if targets.iter().any(|&queue| self.queues.get(queue).is_some_and(|kind| kind.refuses)) {
             return Ok(());
         }
@@ -262,10 +357,15 @@ impl Shadow {
         no_ack: bool,
     ) -> Check {
         let Self { queues, messages, places, last_given, this_turn, totals, .. } = self;
-        let Some(&Message { publisher, ref targets, knowledge, .. }) = messages.get(message) else {
+        let (life, last_crash) = (self.life, self.last_crash);
+        let Some(sent) = messages.get(message) else {
             return Err(format!("phantom: message {message} was never published"));
         };
+        let &Message { publisher, ref targets, knowledge, had_trouble, .. } = sent;
         let what = format_args!("message {message} from {}", queues[queue].name);
+        if sent.life < life && !(sent.is_persistent && queues[queue].is_durable) {
+            return Err(format!("phantom: {what} is not durable and survived a restart"));
+        }
         let is_dead_letter = queue == DEAD && targets.iter().any(|&t| queues[t].may_dead_letter);
         if !targets.contains(&queue) && !is_dead_letter {
             return Err(format!("phantom: {what} was not sent there"));
@@ -273,7 +373,8 @@ impl Shadow {
         if knowledge == Knowledge::Held {
             return Err(format!("phantom: {what} was not committed"));
         }
-        if knowledge == Knowledge::Nacked && targets.len() == 1 && !is_dead_letter {
+        let is_refused = knowledge == Knowledge::Nacked && !had_trouble;
+        if is_refused && targets.len() == 1 && !is_dead_letter {
             return Err(format!("phantom: {what} was nacked"));
         }
         let place = places.entry((message, queue)).or_default();
@@ -282,16 +383,20 @@ impl Shadow {
         place.redelivered = redelivered;
         place.end = if no_ack { End::Acked } else { End::None };
         place.is_certain = no_ack;
+        place.is_final = false;
         place.holder = connection;
         totals.given += 1;
-        if is_certain {
+        // A crash may undo that it left for the dead letters, but not that it got there: it dies twice.
+        let may_be_another = queue == DEAD && message < self.astray;
+        if is_certain && !may_be_another {
             return Err(format!("{what} came again after it was settled"));
         }
-        if !first && !redelivered {
+        if !first && !redelivered && !may_be_another {
             return Err(format!("{what} is given out again, redelivered={redelivered}"));
         }
         if first && redelivered {
-            totals.taken_back += 1;
+            let count = if sent.life < last_crash { &mut totals.recovered } else { &mut totals.taken_back };
+            *count += 1;
         }
         if first && !redelivered && queues[queue].is_ordered {
             this_turn.push((message, queue, publisher));
@@ -409,25 +514,35 @@ impl Shadow {
             ));
         }
         for (index, message) in self.messages.iter().enumerate() {
-            let is_promised = match message.knowledge {
-                Knowledge::Acked => true,
-                // Without a confirm a full queue may refuse in silence.
-                Knowledge::Read => !message.targets.iter().any(|&t| self.queues[t].refuses),
-                Knowledge::Held | Knowledge::Sent | Knowledge::Nacked => false,
-            };
-            let steady = message.targets.iter().filter(|&&queue| !self.queues[queue].loses);
-            for &queue in steady.filter(|_| is_promised) {
-                if !self.is_accounted_for(index, queue) {
+            for &queue in &message.targets {
+                if self.is_promised(message, index, queue) && !self.is_accounted_for(index, queue) {
                     let place = self.places.get(&(index, queue));
                     return Err(format!(
-                        "lost: message {index} ({:?}) in {}: {place:?}",
-                        message.knowledge,
+                        "lost: message {index} in {}: {place:?}, {message:?}",
                         self.name(queue)
                     ));
                 }
             }
         }
         Ok(())
+    }
+
+    /// Whether a message may not vanish from a queue.
+    fn is_promised(&self, message: &Message, index: MessageIndex, queue: QueueIndex) -> bool {
+        let Kind { loses, dead_letters, is_safe_dead, .. } = self.queues[queue];
+        if loses || dead_letters && !is_safe_dead && index < self.astray {
+            return false;
+        }
+        // Without a confirm a full queue may refuse in silence.
+        let is_refused = || message.targets.iter().any(|&target| self.queues[target].refuses);
+        let is_in_doubt = || message.had_trouble || is_refused();
+        let is_kept = message.life == self.life || message.is_persistent;
+        match message.knowledge {
+            Knowledge::Acked => is_kept,
+            Knowledge::Stored => is_kept && !is_refused(),
+            Knowledge::Read => is_kept && message.life >= self.last_crash && !is_in_doubt(),
+            Knowledge::Held | Knowledge::Sent | Knowledge::Nacked => false,
+        }
     }
 
     fn is_accounted_for(&self, message: MessageIndex, queue: QueueIndex) -> bool {

@@ -13,11 +13,13 @@
 
 use leveret_amqp::reply::ReplyCode;
 use leveret_broker::flow;
-use leveret_broker::message::{ConnectionId, ToSession};
+use leveret_broker::message::{ConnectionId, ToMeta, ToSession, ToShard};
 use leveret_queue::Time;
 
-use crate::checks::{self, ACK_TIMEOUT_MS, Names};
+use crate::checks::{self, ACK_TIMEOUT_MS, Watch};
 use crate::client::{Channel, Client, Mood, State, World};
+use crate::disk::{Disks, Owner, Store};
+use crate::life;
 use crate::node::{Actor, Node};
 use crate::plan;
 use crate::policies::Policies;
@@ -58,6 +60,18 @@ pub struct Faults {
     pub silence: usize,
     /// Nothing happens for longer than a delivery may be kept.
     pub night: usize,
+    /// The process is killed.
+    pub kill: usize,
+    /// The power is cut.
+    pub power: usize,
+    /// The broker is stopped in good order and started again.
+    pub stop: usize,
+    /// A disk takes its time.
+    pub slow: usize,
+    /// A disk is full for a while.
+    pub full: usize,
+    /// A disk fails; the broker has to be started again.
+    pub fail: usize,
 }
 
 /// How big a simulation is.
@@ -67,6 +81,8 @@ pub struct Options {
     pub shards: usize,
     /// Clients at a time.
     pub clients: usize,
+    /// Logs are in files on simulated disks, so that a restart finds them.
+    pub has_disks: bool,
     /// What goes wrong.
     pub faults: Faults,
     /// How many of the last events to keep as text.
@@ -81,9 +97,12 @@ impl Options {
             0 => 0,
             _ => most + random.below(20 * most),
         };
+        let has_disks = seed.0 % 4 != 0;
+        let if_disks = |often: usize| if has_disks { often } else { 0 };
         Self {
             shards: 1 + random.below(4),
             clients: 1 + random.below(8),
+            has_disks,
             faults: Faults {
                 reset: often(&mut random, 100),
                 stall: often(&mut random, 40),
@@ -92,6 +111,12 @@ impl Options {
                 policy: often(&mut random, 50),
                 silence: often(&mut random, 200),
                 night: often(&mut random, 500),
+                kill: if_disks(often(&mut random, 300)),
+                power: if_disks(often(&mut random, 300)),
+                stop: if_disks(often(&mut random, 300)),
+                slow: if_disks(often(&mut random, 50)),
+                full: 0,
+                fail: 0,
             },
             lines: 0,
         }
@@ -127,38 +152,41 @@ pub struct Outcome {
 
 /// A client, its connection and its habits.
 #[derive(Debug)]
-struct Peer {
-    client: Client,
-    connection: ConnectionId,
+pub(crate) struct Peer {
+    pub(crate) client: Client,
+    pub(crate) connection: ConnectionId,
     stalled_until: Time,
     /// The operator closed it: the broker waits for its answer, but not for long.
-    is_forced: bool,
+    pub(crate) is_forced: bool,
 }
 
 /// One simulation.
 #[derive(Debug)]
 pub struct Sim {
     seed: Seed,
-    options: Options,
-    node: Node,
-    names: Names,
-    peers: Vec<Peer>,
-    shadow: Shadow,
-    trace: Trace,
-    now: Time,
+    pub(crate) options: Options,
+    pub(crate) node: Node<Store>,
+    pub(crate) disks: Option<Disks>,
+    pub(crate) watch: Watch,
+    pub(crate) peers: Vec<Peer>,
+    pub(crate) shadow: Shadow,
+    pub(crate) trace: Trace,
+    pub(crate) now: Time,
     step: u64,
     mood: Mood,
-    is_alarmed: bool,
-    policies: Policies,
+    pub(crate) is_alarmed: bool,
+    pub(crate) policies: Policies,
     /// Connections whose client says nothing more.
-    silent: Vec<ConnectionId>,
+    pub(crate) silent: Vec<ConnectionId>,
     next_publisher: u32,
     next_client: usize,
     /// What happens next.
     schedule: Random,
     /// What clients do.
     work: Random,
-    faults: Random,
+    pub(crate) faults: Random,
+    /// How logs are opened.
+    pub(crate) storage: Random,
     ready: Vec<Event>,
     actors: Vec<Actor>,
 }
@@ -173,17 +201,26 @@ enum Event {
     Read(usize),
     /// A client does something.
     Act(usize),
+    /// A disk does something.
+    Disk(usize),
 }
 
 impl Sim {
     /// A broker with no queue and nobody connected.
     pub fn new(seed: Seed, options: Options) -> Self {
         let mut schedule = Random::new(seed, 1);
+        let mut storage = Random::new(seed, 6);
+        let disks = options.has_disks.then(|| Disks::new(seed, options.shards));
+        let start = Time::from_ms(START_MS);
+        let node = life::start(options.shards, disks.as_ref(), true, &mut storage, start);
+        let (node, _) = node.expect("empty disks open");
         Self {
             seed,
             options,
-            node: checks::node(options.shards),
-            names: Names::new(),
+            node,
+            disks,
+            watch: Watch { marks: vec![[0; 3]; options.shards], ..Watch::default() },
+            storage,
             peers: Vec::new(),
             shadow: Shadow::new(plan::queues()),
             trace: Trace::new(options.lines),
@@ -276,7 +313,7 @@ impl Sim {
     }
 
     fn fault(&mut self) -> Check {
-        let Faults { reset, stall, close, alarm, policy, silence, night } = self.options.faults;
+        let Faults { reset, stall, close, alarm, policy, silence, night, .. } = self.options.faults;
         if reset > 0 && self.faults.one_in(reset) {
             let victim = self.faults.below(self.peers.len());
             self.reset(victim);
@@ -297,16 +334,16 @@ impl Sim {
             if let Some(peer) = self.peers.get_mut(victim).filter(is_open) {
                 peer.is_forced = true;
                 self.trace.event([5, victim as u64, 0], || format!("close {}", peer.client.name));
-                let code = ReplyCode::ConnectionForced;
-                let close = ToSession::Close { code, text: "for a test".to_owned() };
-                self.node.tell(peer.connection, close);
+                self.node.tell(peer.connection, forced("for a test"));
             }
         }
         if alarm > 0 && self.faults.one_in(if self.is_alarmed { alarm / 4 } else { alarm }) {
             self.set_alarm(!self.is_alarmed);
         }
-        if policy > 0 && self.faults.one_in(policy) {
-            let letter = self.policies.change(&mut self.faults);
+        if policy > 0
+            && self.faults.one_in(policy)
+            && let Some(letter) = self.policies.change(&mut self.faults)
+        {
             self.trace.event([6, 0, 0], || format!("{letter:?}"));
             self.node.tell_meta(letter);
         }
@@ -316,7 +353,7 @@ impl Sim {
         if night > 0 && self.faults.one_in(night) {
             self.night()?;
         }
-        Ok(())
+        self.disk_fault()
     }
 
     /// A client falls silent, at any time from its first byte on. One that has no heartbeat would do so
@@ -455,7 +492,7 @@ impl Sim {
     }
 
     /// One step. False when nothing could happen but the passing of time.
-    fn one(&mut self, acts: bool) -> Check<bool> {
+    pub(crate) fn one(&mut self, acts: bool) -> Check<bool> {
         self.step += 1;
         self.bury();
         self.find_ready(acts)?;
@@ -480,8 +517,19 @@ impl Sim {
         }
         match event {
             Event::Turn(actor) => {
-                let Self { node, now, schedule, names, shadow, .. } = self;
-                checks::turn(node, actor, *now, schedule, names, shadow)?;
+                let Self { node, now, schedule, watch, shadow, policies, .. } = self;
+                checks::turn(node, actor, *now, schedule, watch, shadow)?;
+                for is_done in watch.operator_told.drain(..) {
+                    policies.answered(is_done, node.topology());
+                }
+            }
+            Event::Disk(index) => {
+                let Some(disks) = &self.disks else { return Ok(true) };
+                disks.disk(index).step();
+                match disks.owner(index) {
+                    Owner::Shard(index) => self.node.tell_shard(index, ToShard::LogWoke),
+                    Owner::Names => self.node.tell_meta(ToMeta::LogWoke),
+                }
             }
             Event::Send(index) => {
                 let Peer { client, connection, .. } = &mut self.peers[index];
@@ -504,12 +552,13 @@ impl Sim {
     }
 
     fn find_ready(&mut self, acts: bool) -> Check {
-        let Self { node, peers, ready, actors, .. } = self;
+        let Self { node, peers, ready, actors, disks, .. } = self;
         peers.iter_mut().for_each(|peer| peer.client.beat(self.now));
         ready.clear();
         actors.clear();
         node.ready(self.now, actors);
         ready.extend(actors.drain(..).map(Event::Turn));
+        ready.extend(disks.iter().flat_map(|disks| disks.ready(self.now)).map(Event::Disk));
         for (index, Peer { client, connection, stalled_until, is_forced }) in
             peers.iter_mut().enumerate()
         {
@@ -535,7 +584,7 @@ impl Sim {
         Ok(())
     }
 
-    fn read(&mut self, index: usize) -> Check {
+    pub(crate) fn read(&mut self, index: usize) -> Check {
         let Peer { client, connection, .. } = &mut self.peers[index];
         let Some(socket) = self.node.socket(*connection) else { return Ok(()) };
         let count = self.schedule.part(socket.to_client.len());
@@ -577,7 +626,8 @@ impl Sim {
         let beats = beats.filter(|client| client.heartbeat_s > 0).map(|client| client.beat_at);
         let stalls = self.peers.iter().map(|peer| peer.stalled_until);
         let wake = beats.chain(stalls).filter(|&at| at > self.now).min();
-        let next = self.node.next_timeout().into_iter().chain(wake).min();
+        let disk = self.disks.as_ref().and_then(Disks::next);
+        let next = self.node.next_timeout().into_iter().chain(wake).chain(disk).min();
         let step = self.now.after_ms(self.schedule.below(10) as u64);
         self.now = match next {
             Some(at) if nothing_else => at.clamp(self.now, self.now.after_ms(JUMP_MS_MAX)),
@@ -592,6 +642,11 @@ fn blocked(is_raised: bool) -> ToSession {
     ToSession::Blocked(flow::reason(is_raised, false))
 }
 
+/// The letter that makes a session close its connection.
+pub(crate) fn forced(why: &str) -> ToSession {
+    ToSession::Close { code: ReplyCode::ConnectionForced, text: why.to_owned() }
+}
+
 impl Event {
     fn numbers(self) -> [u64; 3] {
         match self {
@@ -601,6 +656,7 @@ impl Event {
             Self::Send(index) => [13, index as u64, 0],
             Self::Read(index) => [14, index as u64, 0],
             Self::Act(index) => [15, index as u64, 0],
+            Self::Disk(index) => [16, index as u64, 0],
         }
     }
 }

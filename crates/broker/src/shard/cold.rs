@@ -88,6 +88,12 @@ impl<L: Log> Shard<L> {
         matches!(self.log.read(log_offset(at)), Err(ReadError::Cold { .. }))
     }
 
+    /// Messages that left their queue and are to be dead-lettered, but have to be read from the disk first.
+    pub fn parked(&self) -> u64 {
+        let parked = self.cold.parked.iter();
+        parked.filter(|what| matches!(what, Parked::Left(..))).count() as u64
+    }
+
     /// The disk brought something: lets all that waits try again.
     pub(super) fn warmed(&mut self, topology: &Topology, now: Time, out: &mut Outbox) {
         // A failure is final, and comes again at the end of the turn.

@@ -328,7 +328,15 @@ impl Channel {
                 return Err(format!("{} came, awaited is {awaited:?}", answer.name()));
             }
         }
-        were_read(self.connection, &before.unwrap_or_default(), world.shadow);
+        let before = before.unwrap_or_default();
+        were_read(self.connection, &before, world.shadow);
+        if matches!(answer, Method::TxCommitOk(_)) {
+            for sent in before {
+                if let Sent::Publish(message) = sent {
+                    world.shadow.stored(message);
+                }
+            }
+        }
         Ok(())
     }
 

@@ -249,14 +249,14 @@ impl Client {
         };
         let mandatory = request.is_none() && random.one_in(5);
         let priority = random.one_in(3).then(|| random.below(8) as u8);
-        let delivery_mode = Some(1 + random.below(2) as u8);
+        let is_persistent = random.below(2) == 1;
         // What expires is found again where its queue has dead letters go.
         let expires = matches!(&targets[..], [one] if world.shadow.queues[*one].dead_letters);
         let expires = expires && random.one_in(3);
         let expiration = expires.then(|| random.below(60).to_string());
         let Some(channel) = self.channels.get_mut(&number) else { return };
         let is_held = channel.tx.is_some();
-        let message = world.shadow.publish(channel.publisher, size, targets, is_held);
+        let message = world.shadow.publish(channel.publisher, size, targets, is_persistent, is_held);
         if let Some(request) = request {
             world.shadow.answers(message, request);
         }
@@ -271,7 +271,7 @@ impl Client {
         let properties = Properties {
             message_id: Some(message.to_string()),
             priority,
-            delivery_mode,
+            delivery_mode: Some(1 + u8::from(is_persistent)),
             expiration,
             reply_to: asks.then(|| REPLIES.to_owned()),
             ..Properties::default()

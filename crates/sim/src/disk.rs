@@ -1,0 +1,269 @@
+//! The disks of a simulated node, and the logs in them.
+//!
+//! A [`SimDisk`] does its work when it is looked at. Here that is the scheduler's to say: it has one
+//! operation done at a time, and later, by a letter, has the log's owner find what was done. So a crash
+//! can come between what a log submitted, what the disk did and what the log knows of it.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use leveret_log::disk::{Disk, DiskError, Done, FileName, Op, SimDisk, Token};
+use leveret_log::file::Options as LogOptions;
+use leveret_log::{
+    AppendError, FileLog, HoldError, Holder, Keep, Log, MemoryLog, Offset, ReadError, Record,
+    Recovered, SyncError, Usage,
+};
+use leveret_queue::Time;
+
+use crate::random::{Random, Seed};
+
+/// Whose disk it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// By index.
+    Shard(usize),
+    Names,
+}
+
+/// How a process ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// In good order: everything is on the disk, and it says so.
+    Clean,
+    /// At once; the machine goes on, with what was written.
+    Killed,
+    /// The machine too: of what was not synced, anything may be missing.
+    PowerCut,
+}
+
+/// A disk that works when [`step`](Self::step) is called. Clones are the same disk.
+#[derive(Clone, Debug)]
+pub(crate) struct StepDisk {
+    disk: SimDisk,
+    done: Rc<RefCell<VecDeque<(Token, Done)>>>,
+}
+
+impl StepDisk {
+    fn new(seed: u64) -> Self {
+        Self { disk: SimDisk::new(seed), done: Rc::default() }
+    }
+
+    /// Whether there is something to do.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.disk.is_idle()
+    }
+
+    /// Does one thing that was submitted.
+    pub(crate) fn step(&self) {
+        let mut disk = self.disk.clone();
+        if let Some(done) = disk.poll() {
+            self.done.borrow_mut().push_back(done);
+        }
+    }
+
+    /// The disk itself, for faults.
+    pub(crate) fn sim(&self) -> &SimDisk {
+        &self.disk
+    }
+
+    /// Bytes of all files.
+    pub(crate) fn used(&self) -> u64 {
+        self.disk.files().iter().map(|&(_, len)| len).sum()
+    }
+
+    fn end(&self, how: Ending) {
+        self.done.borrow_mut().clear();
+        match how {
+            Ending::Clean | Ending::Killed => self.disk.kill(),
+            Ending::PowerCut => self.disk.crash(),
+        }
+    }
+}
+
+impl Disk for StepDisk {
+    fn submit(&mut self, token: Token, op: Op) {
+        self.disk.submit(token, op);
+    }
+
+    fn poll(&mut self) -> Option<(Token, Done)> {
+        self.done.borrow_mut().pop_front()
+    }
+
+    fn list(&mut self) -> Result<Vec<(FileName, u64)>, DiskError> {
+        self.disk.list()
+    }
+
+    fn read_now(
+        &mut self,
+        file: FileName,
+        position: u64,
+        into: &mut [u8],
+    ) -> Result<(), DiskError> {
+        self.disk.read_now(file, position, into)
+    }
+
+    fn truncate_now(&mut self, file: FileName, len: u64) -> Result<(), DiskError> {
+        self.disk.truncate_now(file, len)
+    }
+
+    fn remove_now(&mut self, file: FileName) -> Result<(), DiskError> {
+        self.disk.remove_now(file)
+    }
+}
+
+/// All disks of a node: one per shard, and one for names.
+#[derive(Debug)]
+pub(crate) struct Disks {
+    shards: Vec<StepDisk>,
+    names: StepDisk,
+    /// Until when each does nothing, names last.
+    slow_until: Vec<Time>,
+}
+
+impl Disks {
+    pub(crate) fn new(seed: Seed, shards: usize) -> Self {
+        let mut random = Random::new(seed, 5);
+        Self {
+            shards: (0..shards).map(|_| StepDisk::new(random.next())).collect(),
+            names: StepDisk::new(random.next()),
+            slow_until: vec![Time::from_ms(0); shards + 1],
+        }
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.shards.len() + 1
+    }
+
+    /// By number, names last.
+    pub(crate) fn owner(&self, index: usize) -> Owner {
+        if index < self.shards.len() { Owner::Shard(index) } else { Owner::Names }
+    }
+
+    pub(crate) fn disk(&self, index: usize) -> &StepDisk {
+        self.shards.get(index).unwrap_or(&self.names)
+    }
+
+    pub(crate) fn all(&self) -> impl Iterator<Item = &StepDisk> {
+        self.shards.iter().chain([&self.names])
+    }
+
+    /// Those that have something to do and are not slow.
+    pub(crate) fn ready(&self, now: Time) -> impl Iterator<Item = usize> {
+        let slow = self.slow_until.iter();
+        let disks = self.all().zip(slow).enumerate();
+        disks.filter(move |(_, (disk, slow))| !disk.is_idle() && **slow <= now).map(|(at, _)| at)
+    }
+
+    /// When the first of the slow ones that have something to do goes on.
+    pub(crate) fn next(&self) -> Option<Time> {
+        let disks = self.all().zip(&self.slow_until);
+        disks.filter(|(disk, _)| !disk.is_idle()).map(|(_, &at)| at).min()
+    }
+
+    /// A disk takes its time.
+    pub(crate) fn slow_down(&mut self, index: usize, until: Time) {
+        if let Some(slow) = self.slow_until.get_mut(index) {
+            *slow = until;
+        }
+    }
+
+    /// What a process leaves behind.
+    pub(crate) fn end(&mut self, how: Ending) {
+        self.all().for_each(|disk| disk.end(how));
+        self.slow_until.fill(Time::from_ms(0));
+    }
+
+    /// Opens one log, with options that make small runs visit what large ones do.
+    pub(crate) fn open(&self, index: usize, random: &mut Random) -> Result<Store, String> {
+        let kib = |random: &mut Random, most: usize| (1 + random.below(most) as u64) << 10;
+        let options = LogOptions {
+            seed: random.next(),
+            segment_bytes: kib(random, 64),
+            cache_bytes: random.below(3) as u64 * kib(random, 16),
+            spill_bytes: kib(random, 32),
+            warm_bytes: kib(random, 32),
+            ..LogOptions::default()
+        };
+        let disk = self.disk(index).clone();
+        let opened = FileLog::open(disk, options, &mut |_| ());
+        let (log, _) = opened.map_err(|error| format!("log {index} does not open: {error}"))?;
+        Ok(Store::File(Box::new(log)))
+    }
+}
+
+/// The log of an actor: in memory, or in a simulated disk.
+#[derive(Debug)]
+pub(crate) enum Store {
+    Memory(MemoryLog),
+    File(Box<FileLog<StepDisk>>),
+}
+
+macro_rules! both {
+    ($store:expr, $log:ident => $call:expr) => {
+        match $store {
+            Store::Memory($log) => $call,
+            Store::File($log) => $call,
+        }
+    };
+}
+
+impl Log for Store {
+    fn append(
+        &mut self,
+        head: &[u8],
+        parts: &[&[u8]],
+        holders: &[Holder],
+        keep: Keep,
+    ) -> Result<Offset, AppendError> {
+        both!(self, log => log.append(head, parts, holders, keep))
+    }
+
+    fn persist(&mut self, at: Offset) -> Result<Offset, HoldError> {
+        both!(self, log => log.persist(at))
+    }
+
+    fn readable(&self) -> Offset {
+        both!(self, log => log.readable())
+    }
+
+    fn durable(&self) -> Offset {
+        both!(self, log => log.durable())
+    }
+
+    fn end(&self) -> Offset {
+        both!(self, log => log.end())
+    }
+
+    fn read(&self, at: Offset) -> Result<Record, ReadError> {
+        both!(self, log => log.read(at))
+    }
+
+    fn fetch(&mut self, soon: &[Offset]) {
+        both!(self, log => log.fetch(soon));
+    }
+
+    fn release(&mut self, at: Offset, holder: Holder) -> Result<(), HoldError> {
+        both!(self, log => log.release(at, holder))
+    }
+
+    fn mark(&mut self, at: Offset, holder: Holder, mark: u8) -> Result<(), HoldError> {
+        both!(self, log => log.mark(at, holder, mark))
+    }
+
+    fn recover(&mut self, each: &mut dyn FnMut(Recovered<'_>)) {
+        both!(self, log => log.recover(each));
+    }
+
+    fn collect(&mut self) -> Result<(), SyncError> {
+        both!(self, log => log.collect())
+    }
+
+    fn sync(&mut self) -> Result<(), SyncError> {
+        both!(self, log => log.sync())
+    }
+
+    fn usage(&self) -> Usage {
+        both!(self, log => log.usage())
+    }
+}

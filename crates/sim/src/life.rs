@@ -1,0 +1,72 @@
+//! How a node comes to life from its disks, and how it leaves in good order.
+
+use leveret_broker::shard::Restored;
+use leveret_broker::{Meta, Shard};
+use leveret_log::{Log as _, MemoryLog};
+use leveret_queue::Time;
+use leveret_session::Settings;
+
+use crate::checks;
+use crate::disk::{Disks, StepDisk, Store};
+use crate::node::{Node, bootstrap};
+use crate::random::Random;
+use crate::shadow::Check;
+
+/// Operations of the disks within which a node must be able to write what it has to.
+const STEPS_MAX: u32 = 100_000;
+
+/// Starts a node: with what its disks have, or with nothing.
+///
+/// `clean`: the process before left in good order.
+pub(crate) fn start(
+    shards: usize,
+    disks: Option<&Disks>,
+    clean: bool,
+    random: &mut Random,
+    now: Time,
+) -> Check<(Node<Store>, Vec<Restored>)> {
+    let mut open = |index| match disks {
+        Some(disks) => disks.open(index, random),
+        None => Ok(Store::Memory(MemoryLog::new())),
+    };
+    let names = disks.map(|disks| disks.disk(shards).clone());
+    let mut wait = || names.iter().for_each(StepDisk::step);
+    let recovered = Meta::recover(shards, open(shards)?, &mut wait);
+    let (mut meta, mut topology) = recovered.map_err(|error| format!("names: {error}"))?;
+    if meta.is_new() {
+        bootstrap(&mut topology);
+        meta.save(&mut topology, &mut wait).map_err(|error| format!("names: {error}"))?;
+    }
+    topology.assert_invariants();
+    let (mut actors, mut restored) = (Vec::new(), Vec::new());
+    for index in 0..shards {
+        let mut shard = Shard::new(index, shards, open(index)?);
+        restored.push(shard.recover(&topology, clean, now));
+        actors.push(shard);
+    }
+    let settings = Settings { shards, ..checks::settings() };
+    Ok((Node::with(settings, topology, meta, actors), restored))
+}
+
+/// Writes down what the next start has to know, as the server does at the end of a stop.
+pub(crate) fn put_away(node: &mut Node<Store>, disks: &Disks) -> Check {
+    let shards = disks.count() - 1;
+    (0..shards).filter_map(|index| node.shard_mut(index).map(Shard::close)).count();
+    for _ in 0..STEPS_MAX {
+        let mut is_done = true;
+        for index in 0..shards {
+            let Some(shard) = node.shard_mut(index) else { continue };
+            shard.sync().map_err(|error| error.to_string())?;
+            is_done &= shard.is_durable();
+        }
+        let names = node.meta().log();
+        is_done &= names.durable() == names.end();
+        if is_done {
+            return Ok(());
+        }
+        disks.all().for_each(StepDisk::step);
+        node.tell_meta(leveret_broker::message::ToMeta::LogWoke);
+        node.turn(crate::node::Actor::Meta, Time::from_ms(0), |all| all);
+    }
+    Err("a stop does not come to an end".to_owned())
+}

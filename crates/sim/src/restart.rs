@@ -1,0 +1,160 @@
+//! How the broker goes and comes back in the middle of a simulation, and what must be true then.
+
+use crate::disk::Ending;
+use crate::life;
+use crate::node::Actor;
+use crate::plan;
+use crate::shadow::Check;
+use crate::sim::{Faults, Sim, forced};
+
+/// Steps that clients have to answer when the broker stops.
+const PATIENCE_STEPS: usize = 300;
+
+impl Sim {
+    /// What may befall disks and the process.
+    pub(crate) fn disk_fault(&mut self) -> Check {
+        let Faults { kill, power, stop, slow, .. } = self.options.faults;
+        if slow > 0 && self.faults.one_in(slow) {
+            let until = self.now.after_ms(self.faults.below(400) as u64);
+            if let Some(disks) = &mut self.disks {
+                let index = self.faults.below(disks.count());
+                self.trace.event([20, index as u64, until.ms()], || format!("disk {index} is slow"));
+                disks.slow_down(index, until);
+            }
+        }
+        if kill > 0 && self.faults.one_in(kill) {
+            self.crash(Ending::Killed)?;
+        }
+        if power > 0 && self.faults.one_in(power) {
+            self.crash(Ending::PowerCut)?;
+        }
+        if stop > 0 && self.faults.one_in(stop) {
+            self.stop()?;
+        }
+        Ok(())
+    }
+
+    /// The process ends here and now, and is started again.
+    pub(crate) fn crash(&mut self, how: Ending) -> Check {
+        self.trace.event([21, how as u64, 0], || format!("the broker ends: {how:?}"));
+        // What was on the way to a client may come yet.
+        for index in 0..self.peers.len() {
+            if self.faults.one_in(2) && self.has_to_read(index) {
+                self.read(index)?;
+            }
+        }
+        self.start_again(how)
+    }
+
+    /// The broker is told to stop: clients are sent away, what is to be done is done, and it is written
+    /// down that all is.
+    fn stop(&mut self) -> Check {
+        self.trace.event([22, 0, 0], || "the broker stops".to_owned());
+        for peer in &mut self.peers {
+            peer.is_forced = true;
+            self.node.tell(peer.connection, forced("shutdown"));
+        }
+        for _ in 0..self.faults.below(PATIENCE_STEPS) {
+            self.one(false)?;
+        }
+        // Those who did not answer are cut off; that of some is not even noticed.
+        for peer in &self.peers {
+            if self.faults.one_in(2)
+                && let Some(socket) = self.node.socket(peer.connection)
+            {
+                socket.is_reset = true;
+                socket.to_server.clear();
+                socket.to_client.clear();
+            }
+        }
+        let noticed: Vec<_> = self.peers.iter().map(|peer| peer.connection).collect();
+        let noticed = noticed.into_iter().filter(|&id| {
+            self.node.socket(id).is_none_or(|socket| socket.is_reset)
+        });
+        let noticed: Vec<_> = noticed.collect();
+        let mut ready = Vec::new();
+        loop {
+            self.node.ready(self.now, &mut ready);
+            ready.retain(|actor| match actor {
+                Actor::Connection(id) => noticed.contains(id),
+                Actor::Shard(_) | Actor::Meta => true,
+            });
+            if ready.is_empty() {
+                break;
+            }
+            for actor in ready.drain(..) {
+                self.node.turn(actor, self.now, |all| all);
+                self.node.post();
+            }
+        }
+        let Some(disks) = &self.disks else { return Ok(()) };
+        life::put_away(&mut self.node, disks)?;
+        let before = self.node.topology().describe_durable();
+        self.start_again(Ending::Clean)?;
+        let after = self.node.topology().describe_durable();
+        if before != after {
+            return Err(format!("names before a stop:\n{before}\nand after it:\n{after}"));
+        }
+        Ok(())
+    }
+
+    fn start_again(&mut self, how: Ending) -> Check {
+        let Some(disks) = &mut self.disks else { return Ok(()) };
+        disks.end(how);
+        self.peers.clear();
+        self.silent.clear();
+        self.is_alarmed = false;
+        let is_clean = how == Ending::Clean;
+        let shards = self.options.shards;
+        let (mut node, restored) =
+            life::start(shards, Some(disks), is_clean, &mut self.storage, self.now)?;
+        node.go_on_after(&self.node);
+        self.node = node;
+        self.shadow.restarted(is_clean);
+        self.watch.marks = vec![[0; 3]; shards];
+        self.watch.restored = restored.iter().map(|one| one.messages).collect();
+        for one in &restored {
+            self.shadow.totals.restored += one.messages;
+            if one.damaged > 0 {
+                return Err(format!("damaged records: {one:?}"));
+            }
+        }
+        self.trace.event([23, self.shadow.totals.restored, 0], || format!("{restored:?}"));
+        self.policies.restarted(self.node.topology())?;
+        self.names_are_back()
+    }
+
+    /// What was declared is there; what was to go with its connection or with the process is not.
+    fn names_are_back(&self) -> Check {
+        let topology = self.node.topology();
+        let vhost = topology.vhost("/").ok_or("the vhost is gone")?.id;
+        for queue in topology.queues(vhost) {
+            if !queue.durable || queue.exclusive_owner.is_some() {
+                return Err(format!("{} survived a restart", queue.name));
+            }
+        }
+        for kind in plan::queues() {
+            let queue = topology.queue(vhost, &kind.name);
+            let queue = queue.ok_or_else(|| format!("queue {} is gone", kind.name))?;
+            if queue.arguments.to_bytes() != kind.arguments.to_bytes() {
+                return Err(format!("{} has other arguments", kind.name));
+            }
+        }
+        for (name, kind) in plan::EXCHANGES {
+            let exchange = topology.exchange(vhost, name);
+            if exchange.is_none_or(|exchange| exchange.kind.to_string() != kind) {
+                return Err(format!("exchange {name} is gone"));
+            }
+        }
+        let bindings = topology.binding_count();
+        if bindings != plan::BINDINGS.len() {
+            return Err(format!("{bindings} bindings, {} were made", plan::BINDINGS.len()));
+        }
+        Ok(())
+    }
+
+    fn has_to_read(&mut self, index: usize) -> bool {
+        let Some(peer) = self.peers.get(index) else { return false };
+        self.node.socket(peer.connection).is_some_and(|socket| !socket.to_client.is_empty())
+    }
+}
