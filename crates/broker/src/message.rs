@@ -443,6 +443,8 @@ pub enum ToMeta {
         queue: QueueId,
         /// Who deleted it, and how many ready messages it had.
         reply: Option<(ReplyTo, u64)>,
+        /// Who consumed from it: told when it is true, just before the one who asked.
+        consumers: Vec<(ConnectionId, ConsumerSlot)>,
     },
     /// A connection ended: its exclusive queues go. With `reply`, [`Reply::Done`] comes when the last one
     /// is gone, as RabbitMQ waits for it before `connection.close-ok`.

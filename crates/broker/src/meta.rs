@@ -26,7 +26,9 @@ use leveret_topology::{
     Destination, ExchangeId, ExchangeSpec, QueueId, QueueSpec, Removed, Target, Topology,
 };
 
-use crate::message::{Binding, ConnectionId, Outbox, Reply, ReplyTo, ToMeta, ToShard, shard_of};
+use crate::message::{
+    Binding, ConnectionId, Outbox, Reply, ReplyTo, ToMeta, ToSession, ToShard, shard_of,
+};
 
 pub use recover::RecoverError;
 pub use saved::SaveError;
@@ -244,10 +246,15 @@ impl<L: Log> Meta<L> {
                     Err(error) => refuse(out, *reply, error.reply_code(), error.to_string()),
                 }
             }
-            ToMeta::QueueGone { queue, reply } => {
+            ToMeta::QueueGone { queue, reply, consumers } => {
                 let owner = topology.queue_by_id(queue).and_then(|queue| queue.exclusive_owner);
                 let removed = topology.remove_queue(queue);
                 self.removed(&removed, out);
+                // In one piece with the answer: a client that is told the queue is gone may close its
+                // channel, and has its answer by then.
+                for (connection, slot) in consumers {
+                    out.session(connection, ToSession::ConsumerGone { slot });
+                }
                 if let Some((reply, messages)) = reply {
                     out.reply(reply, Reply::Deleted(messages));
                 }

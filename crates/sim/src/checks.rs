@@ -187,7 +187,9 @@ fn shard_is_sound(node: &Node<Store>, index: usize, watch: &mut Watch) -> Check 
     // is held until it is safe has left already.
     let restored = watch.restored.get(index).copied().unwrap_or_default();
     if counters.enqueued + counters.refused + restored != here + out {
-        return Err(format!("shard {index}: {here} here, {restored} restored, {counters:?} do not add up"));
+        return Err(format!(
+            "shard {index}: {here} here, {restored} restored, {counters:?} do not add up"
+        ));
     }
     let log = shard.log();
     let marks = [log.durable().get(), log.readable().get(), log.end().get()];

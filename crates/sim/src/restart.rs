@@ -18,7 +18,8 @@ impl Sim {
             let until = self.now.after_ms(self.faults.below(400) as u64);
             if let Some(disks) = &mut self.disks {
                 let index = self.faults.below(disks.count());
-                self.trace.event([20, index as u64, until.ms()], || format!("disk {index} is slow"));
+                self.trace
+                    .event([20, index as u64, until.ms()], || format!("disk {index} is slow"));
                 disks.slow_down(index, until);
             }
         }
@@ -68,9 +69,9 @@ impl Sim {
             }
         }
         let noticed: Vec<_> = self.peers.iter().map(|peer| peer.connection).collect();
-        let noticed = noticed.into_iter().filter(|&id| {
-            self.node.socket(id).is_none_or(|socket| socket.is_reset)
-        });
+        let noticed = noticed
+            .into_iter()
+            .filter(|&id| self.node.socket(id).is_none_or(|socket| socket.is_reset));
         let noticed: Vec<_> = noticed.collect();
         let mut ready = Vec::new();
         loop {

@@ -274,7 +274,8 @@ impl Shadow {
         self.has_trouble = has_trouble;
         self.astray = self.messages.len();
         for message in &mut self.messages {
-            let is_open = matches!(message.knowledge, Knowledge::Held | Knowledge::Sent | Knowledge::Read);
+            let is_open =
+                matches!(message.knowledge, Knowledge::Held | Knowledge::Sent | Knowledge::Read);
             message.had_trouble |= has_trouble && is_open && message.life == self.life;
         }
     }
@@ -395,7 +396,8 @@ impl Shadow {
             return Err(format!("{what} is given out again, redelivered={redelivered}"));
         }
         if first && redelivered {
-            let count = if sent.life < last_crash { &mut totals.recovered } else { &mut totals.taken_back };
+            let count =
+                if sent.life < last_crash { &mut totals.recovered } else { &mut totals.taken_back };
             *count += 1;
         }
         if first && !redelivered && queues[queue].is_ordered {

@@ -11,9 +11,7 @@ use leveret_topology::{QueueId, Topology};
 use super::cold::Parked;
 use super::ports::{Listed, Ports};
 use super::{Counters, DISPATCH_BUDGET, Shard, describe, log_offset, note_left};
-use crate::message::{
-    ConnectionId, ConsumerSlot, Delivery, Outbox, Reply, ReplyTo, ToSession, ToShard,
-};
+use crate::message::{ConnectionId, ConsumerSlot, Delivery, Outbox, Reply, ReplyTo, ToShard};
 
 impl<L: Log> Shard<L> {
     /// `basic.consume`. Takes the whole letter, which has more fields than a call should.
@@ -236,14 +234,20 @@ impl<L: Log> Shard<L> {
         dispatched.more
     }
 
-    /// Tells a queue's consumers that it is gone.
-    pub(super) fn consumers_gone(&mut self, keys: &[u32], out: &mut Outbox) {
+    /// Takes a queue's consumers out, what they were given before on its way, and names them.
+    pub(super) fn consumers_gone(
+        &mut self,
+        keys: &[u32],
+        out: &mut Outbox,
+    ) -> Vec<(ConnectionId, ConsumerSlot)> {
+        let mut gone = Vec::new();
         for &key in keys {
             if let Some(consumer) = self.ports.remove(key) {
                 self.ports.flush(consumer.connection, out);
-                out.session(consumer.connection, ToSession::ConsumerGone { slot: consumer.slot });
+                gone.push((consumer.connection, consumer.slot));
             }
         }
+        gone
     }
 }
 

@@ -149,7 +149,7 @@ impl<L: Log> Shard<L> {
         self.let_go(id, backlog);
         self.forget_awaited(id);
         let consumers = std::mem::take(&mut hosted.consumers);
-        self.consumers_gone(&consumers, out);
+        let consumers = self.consumers_gone(&consumers, out);
         self.dying.push(id);
         if matches!(hosted.confirm.on, ConfirmOn::Ack | ConfirmOn::AckLean) {
             if self.gone_unacked.len() == GONE_MAX {
@@ -158,7 +158,7 @@ impl<L: Log> Shard<L> {
             self.gone_unacked.push_back(id);
         }
         let reply = reply.map(|reply| (reply, ready));
-        out.meta.push(ToMeta::QueueGone { queue: id, reply });
+        out.meta.push(ToMeta::QueueGone { queue: id, reply, consumers });
     }
 
     /// No answer to a dead letter of the queue matters any more.

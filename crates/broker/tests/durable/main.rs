@@ -105,7 +105,7 @@ impl World {
 
     pub(crate) fn gone(&self, me: u64, name: &str) -> ToMeta {
         let queue = self.queue(name).unwrap();
-        ToMeta::QueueGone { queue, reply: Some((reply(me), 7)) }
+        ToMeta::QueueGone { queue, reply: Some((reply(me), 7)), consumers: Vec::new() }
     }
 }
 

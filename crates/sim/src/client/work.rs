@@ -256,7 +256,8 @@ impl Client {
         let expiration = expires.then(|| random.below(60).to_string());
         let Some(channel) = self.channels.get_mut(&number) else { return };
         let is_held = channel.tx.is_some();
-        let message = world.shadow.publish(channel.publisher, size, targets, is_persistent, is_held);
+        let message =
+            world.shadow.publish(channel.publisher, size, targets, is_persistent, is_held);
         if let Some(request) = request {
             world.shadow.answers(message, request);
         }
