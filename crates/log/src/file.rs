@@ -504,9 +504,13 @@ impl<D: Disk> Log for FileLog<D> {
             held_bytes: hot.held_bytes + held as u64,
             records: self.sums.records,
             blocks: hot.blocks,
-            unwritten_bytes: self.sums.unwritten + self.writer.flying_bytes(),
+            unwritten_bytes: self.unwritten_bytes(),
             disk_bytes: self.store.segments.disk_bytes() + self.space.disk_bytes(),
         }
+    }
+
+    fn unwritten_bytes(&self) -> u64 {
+        self.sums.unwritten + self.writer.flying_bytes()
     }
 }
 

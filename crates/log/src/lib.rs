@@ -319,6 +319,11 @@ pub trait Log {
     /// the log's disk and the shard's owner.
     fn sync(&mut self) -> Result<(), SyncError>;
 
-    /// What the log holds now.
+    /// What the log holds now. Not for each message: it may look at every file.
     fn usage(&self) -> Usage;
+
+    /// [`Usage::unwritten_bytes`] alone, which flow control looks at in every turn.
+    fn unwritten_bytes(&self) -> u64 {
+        self.usage().unwritten_bytes
+    }
 }

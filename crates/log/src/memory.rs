@@ -379,6 +379,10 @@ impl Log for MemoryLog {
         Ok(())
     }
 
+    fn unwritten_bytes(&self) -> u64 {
+        0
+    }
+
     fn usage(&self) -> Usage {
         let directory = self.blocks.capacity() * size_of::<Slot>();
         let tail = self.blocks.back().map_or(0, |slot| slot.block.held());

@@ -153,7 +153,7 @@ impl<L: Log> Shard<L> {
         {
             waiter.tell_safe(out);
         }
-        let unwritten = self.log.usage().unwritten_bytes;
+        let unwritten = self.log.unwritten_bytes();
         if self.disk.gauge.is_low(unwritten) {
             for connection in self.disk.paused.drain(..) {
                 out.session(connection, ToSession::Paused(false));
@@ -164,7 +164,7 @@ impl<L: Log> Shard<L> {
     fn hand_to_disk(&mut self, now: Time) -> Result<(), SyncError> {
         self.log.collect()?;
         let (durable, end) = (self.log.durable().get(), self.log.end().get());
-        let unwritten = self.log.usage().unwritten_bytes;
+        let unwritten = self.log.unwritten_bytes();
         let disk = &mut self.disk;
         disk.look_at_age(durable, end, now);
         if disk.has_released {
@@ -191,7 +191,7 @@ impl<L: Log> Shard<L> {
     /// Has a publisher pause while much is still to be written. `from` just published here.
     pub(super) fn pause_if_far_behind(&mut self, from: ConnectionId, out: &mut Outbox) {
         let disk = &mut self.disk;
-        if disk.gauge.is_high(self.log.usage().unwritten_bytes)
+        if disk.gauge.is_high(self.log.unwritten_bytes())
             && !disk.has_failed
             && !disk.paused.contains(&from)
         {
