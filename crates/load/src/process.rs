@@ -14,6 +14,23 @@ pub struct Usage {
 
 /// The usage of `pid` and everything below it; `None` when there is no such process.
 pub fn tree(pid: u32) -> Option<Usage> {
+    let mut sum = Usage::default();
+    for (_, stat) in members(pid)? {
+        sum.cpu_s += stat.usage.cpu_s;
+        sum.rss_bytes += stat.usage.rss_bytes;
+    }
+    Some(sum)
+}
+
+/// Bytes that `pid` and everything below it have had written to disks. `None` when there is no such
+/// process or it is somebody else's.
+pub fn written_bytes(pid: u32) -> Option<u64> {
+    let written = |(id, _)| parse_io(&fs::read_to_string(format!("/proc/{id}/io")).ok()?);
+    members(pid)?.into_iter().map(written).sum()
+}
+
+/// `pid` and everything below it.
+fn members(pid: u32) -> Option<Vec<(u32, Stat)>> {
     let mut processes = HashMap::new();
     for entry in fs::read_dir("/proc").ok()?.flatten() {
         let Some(id) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
@@ -24,14 +41,9 @@ pub fn tree(pid: u32) -> Option<Usage> {
         }
     }
     processes.get(&pid)?;
-    let mut sum = Usage::default();
-    for (id, stat) in &processes {
-        if descends(*id, pid, &processes) {
-            sum.cpu_s += stat.usage.cpu_s;
-            sum.rss_bytes += stat.usage.rss_bytes;
-        }
-    }
-    Some(sum)
+    let below: Vec<u32> =
+        processes.keys().copied().filter(|id| descends(*id, pid, &processes)).collect();
+    Some(below.into_iter().filter_map(|id| processes.remove_entry(&id)).collect())
 }
 
 /// The usage of this process.
@@ -93,6 +105,13 @@ fn parse(line: &str) -> Option<Stat> {
     })
 }
 
+/// `write_bytes` of proc(5), `/proc/PID/io`: what was made dirty, though it may be deleted before it
+/// is written.
+fn parse_io(text: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("write_bytes: "));
+    line?.parse().ok()
+}
+
 fn descends(mut id: u32, root: u32, processes: &HashMap<u32, Stat>) -> bool {
     // A pid may be reused while the table is read: the count ends a circle.
     for _ in 0..64 {
@@ -120,6 +139,15 @@ mod tests {
         assert_eq!(stat.parent, 7);
         assert!((stat.usage.cpu_s - 230.0 * tick).abs() < 1e-9);
         assert_eq!(stat.usage.rss_bytes, 25 * rustix::param::page_size() as u64);
+    }
+
+    #[test]
+    fn written_bytes_are_those_of_the_disk() {
+        let text = "rchar: 9\nwchar: 8\nread_bytes: 7\nwrite_bytes: 600\n\
+                    cancelled_write_bytes: 100\n";
+        assert_eq!(parse_io(text), Some(600));
+        assert_eq!(parse_io("wchar: 600\n"), None);
+        assert!(written_bytes(std::process::id()).is_some());
     }
 
     #[test]

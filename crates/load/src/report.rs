@@ -20,6 +20,8 @@ pub(crate) struct Interval {
     pub(crate) totals: Totals,
     pub(crate) latency: Option<Percentiles>,
     pub(crate) confirm_latency: Option<Percentiles>,
+    /// Memory of the broker at its end, when that is measured.
+    pub(crate) broker_rss: Option<u64>,
 }
 
 impl Interval {
@@ -218,6 +220,8 @@ fn percentiles(latency: &Percentiles) -> Value {
 fn interval(interval: &Interval) -> Value {
     let mut value = json!({
         "end_s": interval.end_s,
+        "length_s": interval.length_s,
+        "broker_rss_bytes": interval.broker_rss,
         "latency_us": interval.latency.as_ref().map(percentiles),
         "confirm_latency_us": interval.confirm_latency.as_ref().map(percentiles),
     });

@@ -213,7 +213,6 @@ impl Watch<'_> {
             let now = self.start.elapsed();
             if now >= line_due {
                 self.line(now);
-                self.meter.sample();
                 line_due += self.interval;
             }
             let consumers_done =
@@ -303,6 +302,7 @@ impl Watch<'_> {
             totals: totals.since(&self.last.1),
             latency,
             confirm_latency,
+            broker_rss: self.meter.sample().map(|usage| usage.rss_bytes),
         };
         self.last = (now, totals);
         self.lines.interval(self.plan, &interval);
