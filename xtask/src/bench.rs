@@ -6,6 +6,9 @@
 
 mod go;
 mod measure;
+mod recovery;
+mod rules;
+mod stored;
 mod table;
 mod target;
 
@@ -43,7 +46,13 @@ pub(crate) struct BenchArgs {
     /// The Go load program with its modes s1, s2 and s3 [default: those are left out]
     #[arg(long, env = "GOBENCH")]
     gobench: Option<PathBuf>,
-    /// Write all runs as JSON lines
+    /// Length of publishing in K1
+    #[arg(long, default_value_t = 20)]
+    backlog_seconds: u32,
+    /// Numbers of queues in P; all of the reference are 1,2,3,5,10,15,20,30
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 5, 30])]
+    queues: Vec<u32>,
+    /// Write all runs as JSON lines, and every second of K1
     #[arg(long)]
     json: Option<PathBuf>,
 }
@@ -67,6 +76,14 @@ pub(crate) enum Workload {
     S1,
     /// One message per millisecond, one auto-ack consumer
     S3,
+    /// A backlog of persistent messages of 1 KB, published with confirms, then consumed with acks
+    K1,
+    /// Persistent messages of 1500 bytes on several queues, under each confirm rule
+    P,
+    /// One persistent message at a time: how long a confirm takes
+    Sync,
+    /// From the start after a kill to a queue with its million messages, and to 100,000 queues
+    Recovery,
     /// S1 by the Go client
     GoS1,
     /// The Go client with a consumer
@@ -76,7 +93,7 @@ pub(crate) enum Workload {
 }
 
 impl Workload {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 14] = [
         Self::M,
         Self::Connections,
         Self::Queues,
@@ -84,6 +101,10 @@ impl Workload {
         Self::K2Large,
         Self::S1,
         Self::S3,
+        Self::K1,
+        Self::P,
+        Self::Sync,
+        Self::Recovery,
         Self::GoS1,
         Self::GoS2,
         Self::GoS3,
@@ -98,6 +119,10 @@ impl Workload {
             Self::K2Large => "K2, 1 KiB, 1 to 1, auto-ack, transient",
             Self::S1 => "S1, 1 KiB, publish only, 100,000",
             Self::S3 => "S3, one message per ms",
+            Self::K1 => "K1, backlog of persistent messages of 1 KB",
+            Self::P => "P, 2 producers and 3 consumers per queue, persistent, 1500 B",
+            Self::Sync => "one persistent message of 1 KB at a time",
+            Self::Recovery => "start after a kill",
             Self::GoS1 => "S1 by the Go client",
             Self::GoS2 => "S2 by the Go client",
             Self::GoS3 => "S3 by the Go client",
@@ -106,6 +131,11 @@ impl Workload {
 
     fn needs_go(self) -> bool {
         matches!(self, Self::GoS1 | Self::GoS2 | Self::GoS3)
+    }
+
+    /// Whether the broker is killed and started again, which is not done to a peer.
+    fn restarts(self) -> bool {
+        self == Self::Recovery
     }
 }
 
@@ -128,9 +158,12 @@ pub(crate) fn run(args: BenchArgs) -> Result<()> {
         targets.push(Target::ours(&args.command)?);
     }
     targets.extend(args.peer.iter().cloned().map(Target::running));
-    let mut bench = Bench::new(tool, args.gobench.clone(), args.runs, args.seconds);
+    let mut bench = Bench::new(tool, &args);
     for target in &mut targets {
         for workload in &workloads {
+            if workload.restarts() && target.is_peer() {
+                continue;
+            }
             bench
                 .measure(target, *workload)
                 .with_context(|| format!("{} on {}", workload.title(), target.title()))?;

@@ -58,9 +58,9 @@ pub(crate) fn run(
     let per_million = |seconds: f64| seconds / count as f64 * 1e6;
     let mut figures = Vec::new();
     for (name, path) in rates {
-        figures.push((*name, number(&result, path)?));
+        figures.push(((*name).into(), number(&result, path)?));
     }
-    figures.push(("broker CPU s per million", per_million(cpu_s)));
-    figures.push(("tool CPU s per million", per_million(own_s)));
+    figures.push(("broker CPU s per million".into(), per_million(cpu_s)));
+    figures.push(("tool CPU s per million".into(), per_million(own_s)));
     Ok((figures, own_s, format!("gobench {flags} -uri URI")))
 }

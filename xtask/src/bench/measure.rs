@@ -1,7 +1,8 @@
 //! One workload on one broker: runs the tool, keeps what it says.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -10,9 +11,9 @@ use leveret_client::{Connection, Options, QueueDeclare, Uri};
 use leveret_load::process;
 use serde_json::{Value, json};
 
-use super::Workload;
-use super::go;
 use super::target::Target;
+use super::{BenchArgs, Workload};
+use super::{go, recovery, rules, stored};
 
 /// Idle things that are opened.
 const IDLE_COUNT: u32 = 1000;
@@ -21,8 +22,8 @@ pub(crate) const S1_COUNT: u64 = 100_000;
 /// How long an idle broker is watched.
 const IDLE_WATCH: Duration = Duration::from_secs(5);
 
-/// A figure of a run: its name with unit, and the value.
-pub(crate) type Figures = Vec<(&'static str, f64)>;
+/// Figures of a run: each its name with unit, and the value.
+pub(crate) type Figures = Vec<(Cow<'static, str>, f64)>;
 
 /// All measurements so far.
 #[derive(Debug)]
@@ -30,11 +31,16 @@ pub(crate) struct Bench {
     tool: PathBuf,
     gobench: Option<PathBuf>,
     runs: usize,
-    seconds: u32,
+    pub(crate) seconds: u32,
+    pub(crate) backlog_seconds: u32,
+    /// Numbers of queues in P.
+    pub(crate) queues: Vec<u32>,
     results: BTreeMap<(String, Workload), Vec<Figures>>,
     /// The command of each workload, as it may be repeated.
     commands: BTreeMap<Workload, String>,
     lines: Vec<Value>,
+    /// Lines about parts of the run under way; its target and number are still to be added.
+    pub(crate) details: Vec<Value>,
 }
 
 /// Where the broker is.
@@ -44,16 +50,29 @@ pub(crate) struct Place<'a> {
 }
 
 impl Bench {
-    pub(crate) fn new(tool: PathBuf, gobench: Option<PathBuf>, runs: usize, seconds: u32) -> Self {
+    pub(crate) fn new(tool: PathBuf, args: &BenchArgs) -> Self {
         Self {
             tool,
-            gobench,
-            runs: runs.max(1),
-            seconds,
+            gobench: args.gobench.clone(),
+            runs: args.runs.max(1),
+            seconds: args.seconds,
+            backlog_seconds: args.backlog_seconds,
+            queues: args.queues.clone(),
             results: BTreeMap::new(),
             commands: BTreeMap::new(),
             lines: Vec::new(),
+            details: Vec::new(),
         }
+    }
+
+    /// The load tool, which is also `leveret ctl`.
+    pub(crate) fn tool(&self) -> &Path {
+        &self.tool
+    }
+
+    /// Says what is repeated by hand, where one command of the load tool is not all.
+    pub(crate) fn describe(&mut self, workload: Workload, command: &str) {
+        self.commands.insert(workload, command.to_owned());
     }
 
     pub(crate) fn runs(&self) -> usize {
@@ -80,8 +99,15 @@ impl Bench {
             let broker_before = process::tree(pid).map_or(0.0, |usage| usage.cpu_s);
             let (mut figures, tool_cpu_s) = self.one(target, workload, &place)?;
             let broker_s = process::tree(pid).map_or(0.0, |usage| usage.cpu_s) - broker_before;
-            figures.push(("others' CPU, %", busy.others(broker_s + tool_cpu_s)));
+            if !workload.restarts() {
+                figures.push(("others' CPU, %".into(), busy.others(broker_s + tool_cpu_s)));
+            }
             eprintln!("{} {workload:?} {number}: {figures:?}", target.title());
+            for mut detail in std::mem::take(&mut self.details) {
+                detail["target"] = target.title().into();
+                detail["run"] = number.into();
+                self.lines.push(detail);
+            }
             self.lines.push(json!({
                 "target": target.title(),
                 "workload": format!("{workload:?}"),
@@ -97,7 +123,7 @@ impl Bench {
     /// The figures of one run, and the CPU seconds of the load program.
     fn one(
         &mut self,
-        target: &Target,
+        target: &mut Target,
         workload: Workload,
         place: &Place<'_>,
     ) -> Result<(Figures, f64)> {
@@ -122,6 +148,10 @@ impl Bench {
                 let result = self.perf(workload, place, &flags.map(str::to_owned))?;
                 Ok((latency_figures(&result)?, number(&result, "/tool/cpu_s")?))
             }
+            Workload::K1 => stored::backlog(self, target, place),
+            Workload::P => rules::grid(self, target, place),
+            Workload::Sync => stored::sync(self, place),
+            Workload::Recovery => Ok((recovery::starts(self, target, place)?, 0.0)),
             Workload::GoS1 | Workload::GoS2 | Workload::GoS3 => {
                 let gobench = self.gobench.as_ref().context("no --gobench")?;
                 let (figures, cpu_s, command) = go::run(gobench, workload, place)?;
@@ -138,13 +168,13 @@ impl Bench {
         flags: &[String],
     ) -> Result<(Figures, f64)> {
         let result = self.perf(workload, place, flags)?;
-        let figures = vec![
+        let figures = named([
             ("broker CPU s per million", number(&result, "/broker/cpu_s_per_million")?),
             ("published/s", number(&result, "/publish_rate/mean")?),
             ("consumed/s", number(&result, "/consume_rate/mean")?),
             ("tool CPU s per million", number(&result, "/tool/cpu_s_per_million")?),
             ("peak RSS, MB", number(&result, "/broker/rss_peak_bytes")? / 1e6),
-        ];
+        ]);
         Ok((figures, number(&result, "/tool/cpu_s")?))
     }
 
@@ -175,13 +205,13 @@ impl Bench {
         let cpu_s = cpu(place.pid)? - before;
         connection.queue_delete(channel, "s1")?;
         connection.close()?;
-        let figures = vec![
+        let figures = named([
             ("broker CPU s per million", cpu_s / S1_COUNT as f64 * 1e6),
             ("published/s", number(&result, "/publish_rate/mean")?),
             ("in the queue/s", S1_COUNT as f64 / all_s),
             ("tool CPU s per million", number(&result, "/tool/cpu_s_per_million")?),
             ("peak RSS, MB", number(&result, "/broker/rss_peak_bytes")? / 1e6),
-        ];
+        ]);
         Ok((figures, number(&result, "/tool/cpu_s")?))
     }
 
@@ -193,20 +223,26 @@ impl Bench {
         count: &str,
     ) -> Result<(Figures, f64)> {
         let result = self.perf(workload, place, &[flag.to_owned(), count.to_owned()])?;
-        let figures = vec![
+        let figures = named([
             ("KB each", number(&result, "/bytes_each")? / 1e3),
             ("s to open", number(&result, "/open_s")?),
             ("CPU while idle, %", number(&result, "/idle_cpu_share")? * 100.0),
-        ];
+        ]);
         Ok((figures, 0.0))
     }
 
     /// Runs the load tool and reads its JSON.
-    fn perf(&mut self, workload: Workload, place: &Place<'_>, flags: &[String]) -> Result<Value> {
+    pub(crate) fn perf(
+        &mut self,
+        workload: Workload,
+        place: &Place<'_>,
+        flags: &[String],
+    ) -> Result<Value> {
         let shown: Vec<&str> =
             flags.iter().map(|word| if word.is_empty() { "''" } else { word }).collect();
         let command = format!("leveret perf {} -h URI --broker-pid PID", shown.join(" "));
-        self.commands.insert(workload, command);
+        // The first command is what a workload is about; others bring it to its end.
+        self.commands.entry(workload).or_insert(command);
         let output = Command::new(&self.tool)
             .arg("perf")
             .args(flags)
@@ -218,6 +254,11 @@ impl Bench {
         }
         serde_json::from_slice(&output.stdout).context("reading the tool's JSON")
     }
+}
+
+/// Figures whose names are fixed.
+pub(crate) fn named<const N: usize>(figures: [(&'static str, f64); N]) -> Figures {
+    figures.map(|(name, value)| (Cow::Borrowed(name), value)).into()
 }
 
 /// A number in the tool's result.
@@ -236,7 +277,7 @@ fn latency_figures(result: &Value) -> Result<Figures> {
         ("max, us", "/latency_us/max"),
         ("broker CPU s per million", "/broker/cpu_s_per_million"),
     ] {
-        figures.push((name, number(result, path)?));
+        figures.push((name.into(), number(result, path)?));
     }
     Ok(figures)
 }
@@ -246,29 +287,29 @@ fn idle(target: &Target, place: &Place<'_>) -> Result<Figures> {
     let before = process::tree(place.pid).context("the broker has ended")?;
     std::thread::sleep(IDLE_WATCH);
     let after = process::tree(place.pid).context("the broker has ended")?;
-    let mut figures = vec![
+    let mut figures = named([
         ("RSS, MB", after.rss_bytes as f64 / 1e6),
         ("CPU, %", (after.cpu_s - before.cpu_s) / IDLE_WATCH.as_secs_f64() * 100.0),
-    ];
+    ]);
     if let Some(start) = target.start_time() {
-        figures.push(("start, ms", start.as_secs_f64() * 1e3));
+        figures.push(("start, ms".into(), start.as_secs_f64() * 1e3));
     }
     Ok(figures)
 }
 
 /// CPU that neither broker nor tool used.
-struct Busy {
+pub(crate) struct Busy {
     busy_s: f64,
     began: Instant,
 }
 
 impl Busy {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         Self { busy_s: process::machine_busy_s(), began: Instant::now() }
     }
 
     /// Share of all cores in percent.
-    fn others(&self, known_s: f64) -> f64 {
+    pub(crate) fn others(&self, known_s: f64) -> f64 {
         let all = self.began.elapsed().as_secs_f64()
             * std::thread::available_parallelism().map_or(1, usize::from) as f64;
         ((process::machine_busy_s() - self.busy_s - known_s) / all * 100.0).max(0.0)

@@ -21,7 +21,7 @@ fn markdown(targets: &[&str], workloads: &[Workload], bench: &Bench) -> String {
             targets.iter().map(|target| bench.results(target, *workload)).collect();
         let mut names: Vec<&str> = Vec::new();
         for (name, _) in all.iter().copied().flatten().flatten() {
-            if !names.contains(name) {
+            if !names.contains(&&**name) {
                 names.push(name);
             }
         }
@@ -74,7 +74,8 @@ mod tests {
 
     #[test]
     fn cells_show_the_median_and_the_range() {
-        let runs = [3.0, 1.0, 2.0].map(|value| vec![("x", value), ("y", value * 1000.0)]);
+        let runs =
+            [3.0, 1.0, 2.0].map(|value| vec![("x".into(), value), ("y".into(), value * 1000.0)]);
         assert_eq!(cell(&runs, "x"), "2.00 (1.00-3.00)");
         assert_eq!(cell(&runs, "y"), "2000 (1000-3000)");
         assert_eq!(cell(&runs[..1], "x"), "3.00");

@@ -2,14 +2,14 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 
 /// How long our broker may take to answer.
-const START_MAX: Duration = Duration::from_secs(10);
+const START_MAX: Duration = Duration::from_secs(60);
 
 /// A broker that runs already.
 #[derive(Clone, Debug)]
@@ -82,6 +82,33 @@ impl Target {
         }
     }
 
+    /// Where ours keeps its data, and its control socket.
+    pub(crate) fn data(&self) -> Option<&Path> {
+        match self {
+            Self::Ours { data, .. } => Some(data),
+            Self::Peer(_) => None,
+        }
+    }
+
+    pub(crate) fn is_peer(&self) -> bool {
+        matches!(self, Self::Peer(_))
+    }
+
+    /// Kills ours in the middle of its work and starts it on the data it left.
+    pub(crate) fn restart(&mut self) -> Result<(String, u32)> {
+        let Self::Ours { command, data, running } = self else {
+            bail!("a peer is not restarted");
+        };
+        if let Some(mut running) = running.take() {
+            running.child.kill()?;
+            running.child.wait()?;
+        }
+        let started = start(command, data)?;
+        let place = (started.uri.clone(), started.child.id());
+        *running = Some(started);
+        Ok(place)
+    }
+
     /// From the start of the process to its first `connection.start`.
     pub(crate) fn start_time(&self) -> Option<Duration> {
         match self {
@@ -108,7 +135,7 @@ impl Drop for Target {
     }
 }
 
-fn start(command: &str, data: &PathBuf) -> Result<Running> {
+fn start(command: &str, data: &Path) -> Result<Running> {
     std::fs::create_dir_all(data).with_context(|| format!("creating {}", data.display()))?;
     // A port that was free a moment ago; nobody else is expected to take it meanwhile.
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
