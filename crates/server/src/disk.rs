@@ -115,7 +115,7 @@ fn not_written(error: &std::io::Error) -> DiskError {
     }
 }
 
-fn sync_dir(dir: &Path) -> std::io::Result<()> {
+pub(crate) fn sync_dir(dir: &Path) -> std::io::Result<()> {
     File::open(dir)?.sync_all()
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use leveret_amqp::reply::ReplyCode;
-use leveret_broker::message::{ToMeta, ToSession};
+use leveret_broker::message::{ToMeta, ToSession, ToShard};
 use leveret_broker::shard::Restored;
 use leveret_broker::{Meta, Shard};
 use leveret_log::Log as _;
@@ -21,7 +21,7 @@ use crate::control::{self, About};
 use crate::listener::{SocketOptions, accept, bind};
 use crate::node::{Node, now};
 use crate::runner::{install_runner, keep_working, rest, with_runner};
-use crate::storage::{NodeLog, Waker, leave_clean};
+use crate::storage::{NodeLog, Waker, forget_clean, leave_clean};
 use crate::threads::Threads;
 
 /// What a node is started with: the configuration, made definite.
@@ -83,6 +83,7 @@ pub fn run(mut options: Options, give_back: fn()) -> anyhow::Result<()> {
             })?;
             sockets.push(socket);
         }
+        forget_clean(&options.about.data_dir)?;
         // Port 0 means that the system chose one; from here on it is the one that counts.
         options.listeners = sockets.iter().map(|it| it.local_addr()).collect::<Result<_, _>>()?;
         options.about.listeners.clone_from(&options.listeners);
@@ -90,6 +91,10 @@ pub fn run(mut options: Options, give_back: fn()) -> anyhow::Result<()> {
         let (more, worked) = install_runner(Arc::clone(&node));
         tokio::spawn(keep_working(more));
         tokio::spawn(rest(Arc::clone(&node), worked, give_back));
+        // What came back may expire: a first turn of each shard sets its timers.
+        with_runner(&node, |runner| {
+            (0..node.shards.len()).for_each(|index| runner.run_shard(index, ToShard::Continue));
+        });
         // A watermark of 0 blocks publishers from the start.
         if let Some(change) = node.set_memory_limit(options.memory_limit) {
             with_runner(&node, |runner| runner.announce(Resource::Memory, change));

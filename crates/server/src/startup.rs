@@ -7,6 +7,7 @@ use std::time::Instant;
 use anyhow::Context as _;
 use leveret_broker::Meta;
 use leveret_config::{Config, ListenAddress, Notice, Product, files};
+use leveret_log::Log as _;
 use leveret_session::{Mechanism, Settings};
 use leveret_topology::Topology;
 
@@ -70,6 +71,7 @@ pub(crate) fn options(config: &Config, started: Instant) -> anyhow::Result<Optio
     let paging_ratio = config.resources.paging_ratio.0;
     let Storage { shards, names, was_clean, waker } =
         Storage::open(&data_dir, shards, Memory { limit: memory_limit, paging_ratio })?;
+    refuse_without_names(&data_dir, &names, &shards)?;
     let (meta, topology) = recover_names(config, names, shards.len(), &waker)?;
     Ok(Options {
         directory_lock,
@@ -132,6 +134,20 @@ fn lock(data_dir: &Path) -> anyhow::Result<std::fs::File> {
             Err(error).with_context(|| format!("cannot lock {}", path.display()))
         }
     }
+}
+
+/// Messages know their queues by number: without the names nobody could find them, and they would be let go.
+fn refuse_without_names(dir: &Path, names: &NodeLog, shards: &[NodeLog]) -> anyhow::Result<()> {
+    let messages: u64 = shards.iter().map(|log| log.usage().records).sum();
+    anyhow::ensure!(
+        names.usage().records > 0 || messages == 0,
+        "{} is empty, but there are {messages} messages, whose queues are not known without it. Restore it \
+         from a copy; or, to go on without them, move {} and {} away too and start again",
+        dir.join("names").display(),
+        dir.join("shards").display(),
+        dir.join("layout").display()
+    );
+    Ok(())
 }
 
 fn settings(config: &Config, shards: usize) -> Settings {

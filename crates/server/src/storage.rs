@@ -11,7 +11,7 @@
 //! A queue lives in shard `queue id % shards`, so the number of shards is the directory's and stays:
 //! a machine with more cores later has no more shards for it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ use anyhow::Context as _;
 use leveret_log::FileLog;
 use leveret_log::file::{Options as LogOptions, Progress, Report};
 
-use crate::disk::{RealDisk, Wake};
+use crate::disk::{RealDisk, Wake, sync_dir};
 use crate::node::Node;
 use crate::runner::run_alone;
 use leveret_broker::message::{ToMeta, ToShard};
@@ -29,6 +29,9 @@ pub(crate) type NodeLog = FileLog<RealDisk>;
 
 /// Format of the directory itself. That of log files is their own.
 const FORMAT: u32 = 1;
+
+/// The file that says that the last process left in good order.
+const CLEAN: &str = "clean";
 
 /// The logs of a node, open.
 #[derive(Debug)]
@@ -126,13 +129,6 @@ impl Storage {
     /// Opens the directory, or lays it out for `shards` shards if it is new.
     pub(crate) fn open(dir: &Path, shards: usize, memory: Memory) -> anyhow::Result<Self> {
         let shards = layout(dir, shards)?;
-        let clean = dir.join("clean");
-        let was_clean = clean.exists();
-        if was_clean {
-            std::fs::remove_file(&clean)
-                .with_context(|| format!("cannot remove {}", clean.display()))?;
-            std::fs::File::open(dir)?.sync_all()?;
-        }
         let waker = Arc::new(Waker::default());
         let names = open_log(&dir.join("names"), &waker, Owner::Names, memory.options(1))?;
         let options = memory.options(shards);
@@ -142,14 +138,27 @@ impl Storage {
                 open_log(&dir, &waker, Owner::Shard(index), options.clone())
             })
             .collect::<anyhow::Result<_>>()?;
+        let was_clean = dir.join(CLEAN).exists();
         Ok(Self { shards, names, was_clean, waker })
+    }
+}
+
+/// This process has not left in good order yet. To be called as late as can be, before anything is
+/// delivered: a start that was refused leaves the directory as it was.
+pub(crate) fn forget_clean(dir: &Path) -> anyhow::Result<()> {
+    let clean = dir.join(CLEAN);
+    match std::fs::remove_file(&clean).and_then(|()| sync_dir(dir)) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", clean.display()))
+        }
+        _ => Ok(()),
     }
 }
 
 /// Everything is on disk: says so for the next start.
 pub(crate) fn leave_clean(dir: &Path) -> std::io::Result<()> {
-    std::fs::File::create(dir.join("clean"))?.sync_all()?;
-    std::fs::File::open(dir)?.sync_all()
+    std::fs::File::create(dir.join(CLEAN))?.sync_all()?;
+    sync_dir(dir)
 }
 
 /// Reads the layout of a directory, or writes it. Gives the number of shards.
@@ -172,26 +181,74 @@ fn layout(dir: &Path, shards: usize) -> anyhow::Result<usize> {
                  wrote it, or a later one",
                 dir.display()
             );
+            let there = shard_dirs(dir)?.len();
+            anyhow::ensure!(
+                there == found,
+                "{} says that there are {found} shards, and {} has {there}: queues would be looked for where \
+                 their messages are not. Restore what is missing from a copy",
+                path.display(),
+                dir.join("shards").display()
+            );
             if found != shards {
                 tracing::info!(shards = found, "the data directory keeps its number of shards");
             }
             Ok(found)
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            // Whole or not at all.
-            let new = dir.join("layout.new");
-            let text = format!("format {FORMAT}\nshards {shards}\n");
-            let write = || {
-                std::fs::write(&new, text)?;
-                std::fs::File::open(&new)?.sync_all()?;
-                std::fs::rename(&new, &path)?;
-                std::fs::File::open(dir)?.sync_all()
-            };
-            write().with_context(|| format!("cannot write {}", path.display()))?;
+            lay_out(dir, &path, shards)?;
             Ok(shards)
         }
         Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
     }
+}
+
+/// Makes the directories of shards, then the file that says so: whole or not at all.
+fn lay_out(dir: &Path, path: &Path, shards: usize) -> anyhow::Result<()> {
+    // Left by a first start that was interrupted: without anything in them but locks.
+    for left in shard_dirs(dir)? {
+        for entry in std::fs::read_dir(&left)? {
+            anyhow::ensure!(
+                entry?.file_name() == "LOCK",
+                "{} is missing, and {} has messages: restore it from a copy, or choose another directory \
+                 with --data-dir",
+                path.display(),
+                left.display()
+            );
+        }
+        std::fs::remove_dir_all(&left)?;
+    }
+    let all = dir.join("shards");
+    let new = dir.join("layout.new");
+    let text = format!("format {FORMAT}\nshards {shards}\n");
+    let write = || {
+        for index in 0..shards {
+            std::fs::create_dir_all(all.join(index.to_string()))?;
+        }
+        sync_dir(&all)?;
+        std::fs::write(&new, text)?;
+        std::fs::File::open(&new)?.sync_all()?;
+        std::fs::rename(&new, path)?;
+        sync_dir(dir)
+    };
+    write().with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// The directories of shards that are there.
+fn shard_dirs(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let shards = dir.join("shards");
+    let mut found = Vec::new();
+    if !shards.exists() {
+        return Ok(found);
+    }
+    let read = std::fs::read_dir(&shards);
+    for entry in read.with_context(|| format!("cannot read {}", shards.display()))? {
+        let entry = entry?;
+        let is_number = entry.file_name().to_str().is_some_and(|it| it.parse::<usize>().is_ok());
+        if is_number && entry.file_type()?.is_dir() {
+            found.push(entry.path());
+        }
+    }
+    Ok(found)
 }
 
 fn parse_layout(text: &str) -> Option<(u32, usize)> {

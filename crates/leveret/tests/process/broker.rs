@@ -69,7 +69,7 @@ impl Lines {
 #[derive(Debug)]
 pub(crate) struct Down {
     pub(crate) dir: tempfile::TempDir,
-    address: SocketAddr,
+    pub(crate) address: SocketAddr,
     settings: Vec<String>,
 }
 
@@ -270,7 +270,19 @@ impl Drop for Broker {
 /// Runs a program that must end by itself, and returns what it wrote to standard output and error.
 #[track_caller]
 pub(crate) fn run(mut command: Command, dir: &Path, want: i32) -> (String, String) {
-    let output = command.arg("--data-dir").arg(dir).output().unwrap();
+    command.arg("--data-dir").arg(dir).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    let pid = Pid::from_raw(child.id() as i32).unwrap();
+    let (ended, end) = std::sync::mpsc::channel();
+    // One that runs and runs is killed, which is not the status that is wanted.
+    let guard = std::thread::spawn(move || {
+        if end.recv_timeout(PATIENCE).is_err() {
+            let _ = rustix::process::kill_process(pid, Signal::KILL);
+        }
+    });
+    let output = child.wait_with_output().unwrap();
+    let _ = ended.send(());
+    guard.join().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (told, errors) = (text(&output.stdout), text(&output.stderr));
     assert_eq!(output.status.code(), Some(want), "{told} {errors}");

@@ -5,11 +5,13 @@
 
 mod broker;
 mod control;
+mod damage;
 mod flow;
 mod kill;
 mod memory;
 mod messages;
 mod raw;
+mod restart;
 mod start;
 mod stop;
 mod wire;

@@ -1,0 +1,203 @@
+//! Directories that a node must not use, or not quietly: newer ones, damaged ones, those in use.
+//!
+//! Where it refuses to start it says which file, where in it and what can be done; and it changes nothing.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use leveret_client::{Connection, QueueDeclare};
+
+use crate::broker::{Broker, Down, run};
+use crate::messages::Key;
+
+/// Exit code of a start that failed.
+const FAILED: i32 = 70;
+const MESSAGES: u32 = 30;
+/// Of the header of a segment file and of a batch.
+const FILE_HEADER: usize = 128;
+
+/// A node that stored messages, one batch each, and is gone.
+fn stored(stop: bool) -> Down {
+    let broker = Broker::with(&["shards=1"]);
+    let (mut client, channel) = broker.channel();
+    let durable = QueueDeclare { durable: true, ..QueueDeclare::default() };
+    client.queue_declare(channel, "q", &durable).unwrap();
+    client.tx_select(channel).unwrap();
+    for number in 0..MESSAGES {
+        let key = Key { publisher: 1, number };
+        client.publish(channel, "", "q", &key.properties(None), &key.body());
+        client.tx_commit(channel).unwrap();
+    }
+    client.close().unwrap();
+    if stop { broker.stop() } else { broker.kill() }
+}
+
+/// The files of a directory, with their bytes. Locks and sockets have none that matter.
+fn files(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut files = BTreeMap::new();
+    let mut dirs = vec![dir.to_owned()];
+    while let Some(dir) = dirs.pop() {
+        for entry in std::fs::read_dir(dir).unwrap() {
+            let entry = entry.unwrap();
+            let kind = entry.file_type().unwrap();
+            if kind.is_dir() {
+                dirs.push(entry.path());
+            } else if kind.is_file() {
+                files.insert(entry.path(), std::fs::read(entry.path()).unwrap());
+            }
+        }
+    }
+    files
+}
+
+/// The one segment file of the shard, or of the names.
+fn segment(dir: &Path, log: &str) -> PathBuf {
+    let all = files(&dir.join(log));
+    let mut segments = all.keys().filter(|path| !path.ends_with("LOCK"));
+    let segment = segments.next_back().unwrap().clone();
+    assert_eq!(std::fs::read(&segment).unwrap()[..8], *b"LVRTSEG\n");
+    segment
+}
+
+fn change(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
+    let mut bytes = std::fs::read(path).unwrap();
+    change(&mut bytes);
+    std::fs::write(path, bytes).unwrap();
+}
+
+/// Starts and fails, with all of `parts` in what is told, and every file as it was.
+#[track_caller]
+fn refuses(down: &Down, parts: &[&str]) {
+    let before = files(down.dir.path());
+    let (_, errors) = run(down.command(), down.dir.path(), FAILED);
+    for part in parts {
+        assert!(errors.contains(part), "no {part:?} in: {errors}");
+    }
+    let after = files(down.dir.path());
+    let names = |files: &BTreeMap<PathBuf, Vec<u8>>| files.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(&after), names(&before));
+    let changed: Vec<_> = before.iter().filter(|(path, bytes)| after[*path] != **bytes).collect();
+    assert!(changed.is_empty(), "{changed:?}");
+}
+
+fn messages(broker: &Broker) -> u32 {
+    let (mut client, channel) = broker.channel();
+    count(&mut client, channel)
+}
+
+fn count(client: &mut Connection, channel: u16) -> u32 {
+    let passive = QueueDeclare { passive: true, ..QueueDeclare::default() };
+    client.queue_declare(channel, "q", &passive).unwrap().message_count
+}
+
+#[test]
+fn a_later_version_is_named() {
+    for log in ["shards/0", "names"] {
+        for stop in [true, false] {
+            let down = stored(stop);
+            let file = segment(down.dir.path(), log);
+            change(&file, |bytes| {
+                bytes[8..12].copy_from_slice(&9_u32.to_le_bytes());
+                bytes[16..48].fill(0);
+                bytes[16..29].copy_from_slice(b"leveret 7.0.1");
+                let crc = crc32c::crc32c(&bytes[..124]);
+                bytes[124..128].copy_from_slice(&crc.to_le_bytes());
+            });
+            let name = file.file_name().unwrap().to_str().unwrap();
+            refuses(&down, &[log, name, "format 9", "leveret 7.0.1", "Start that version"]);
+        }
+    }
+}
+
+#[test]
+fn a_damaged_middle_is_named_with_its_place() {
+    for log in ["shards/0", "names"] {
+        for stop in [true, false] {
+            let down = stored(stop);
+            let file = segment(down.dir.path(), log);
+            // In the index of the first batch.
+            change(&file, |bytes| bytes[FILE_HEADER + 90] ^= 1);
+            let name = file.file_name().unwrap().to_str().unwrap();
+            let place = format!("{name} is damaged at byte {FILE_HEADER}");
+            refuses(&down, &[log, &place, "Restore the file from a copy", "move it away"]);
+            // With the remedy it goes on. Without names nobody would find the messages.
+            std::fs::remove_file(&file).unwrap();
+            if log == "names" {
+                refuses(&down, &["names is empty", "30 messages", "Restore it from a copy"]);
+                std::fs::remove_dir_all(down.dir.path().join("shards")).unwrap();
+                std::fs::remove_file(down.dir.path().join("layout")).unwrap();
+                down.start_again().assert_quiet();
+            } else {
+                assert_eq!(messages(&down.start_again()), 0);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_damaged_file_header_is_named() {
+    let down = stored(false);
+    let file = segment(down.dir.path(), "shards/0");
+    change(&file, |bytes| bytes[60] ^= 1);
+    let name = file.file_name().unwrap().to_str().unwrap();
+    refuses(&down, &[&format!("{name} is damaged at byte 0"), "not the header"]);
+}
+
+/// It is not the directory's fault: what was not delivered is still known not to be.
+#[test]
+fn a_start_that_fails_for_its_port_changes_nothing() {
+    let down = stored(true);
+    let other = std::net::TcpListener::bind(down.address).unwrap();
+    refuses(&down, &["cannot listen on"]);
+    drop(other);
+    let broker = down.start_again();
+    let (mut client, channel) = broker.channel();
+    assert!(!client.get(channel, "q", false).unwrap().unwrap().redelivered);
+}
+
+#[test]
+fn a_torn_tail_is_cut_off_with_a_warning() {
+    for cut in [1, 40, 100] {
+        let mut down = stored(false);
+        let file = segment(down.dir.path(), "shards/0");
+        change(&file, |bytes| bytes.truncate(bytes.len() - cut));
+        for start in 0..2 {
+            let broker = down.start_again();
+            let warnings = broker.log.with(" WARN ");
+            assert_eq!(warnings.len(), usize::from(start == 0), "{warnings:?}");
+            assert!(warnings.iter().all(|line| line.contains("the last write was interrupted")));
+            assert_eq!(messages(&broker), MESSAGES - 1, "cut by {cut}");
+            down = broker.kill();
+        }
+    }
+}
+
+#[test]
+fn garbage_after_the_last_write_is_cut_off_with_a_warning() {
+    let down = stored(false);
+    let file = segment(down.dir.path(), "shards/0");
+    change(&file, |bytes| bytes.extend([7; 5000]));
+    let broker = down.start_again();
+    assert_eq!(broker.log.with("the last write was interrupted").len(), 1);
+    assert_eq!(messages(&broker), MESSAGES);
+}
+
+#[test]
+fn a_damaged_or_later_layout_is_named() {
+    let down = stored(true);
+    let layout = down.dir.path().join("layout");
+    let whole = std::fs::read_to_string(&layout).unwrap();
+    for damaged in ["", "format 1\n", "format 1\nshards x\n", "\0\0\0\0"] {
+        std::fs::write(&layout, damaged).unwrap();
+        refuses(&down, &["layout is damaged", "format 1", "shards N"]);
+    }
+    std::fs::write(&layout, whole.replace("format 1", "format 2")).unwrap();
+    refuses(&down, &["has format 2", "Start the version that"]);
+    // More shards than there are, or fewer, would put queues where their messages are not.
+    std::fs::write(&layout, whole.replace("shards 1", "shards 2")).unwrap();
+    refuses(&down, &["layout says that there are 2 shards", "has 1"]);
+    std::fs::remove_file(&layout).unwrap();
+    refuses(&down, &["layout is missing", "has messages"]);
+    std::fs::write(&layout, whole).unwrap();
+    assert_eq!(messages(&down.start_again()), MESSAGES);
+}
