@@ -124,12 +124,14 @@ impl Broker {
     /// Runs `command`, which must be `serve` on one port, with `dir` as data directory.
     #[track_caller]
     pub(crate) fn spawn(mut command: Command, dir: tempfile::TempDir) -> Self {
-        let spawned = command
-            .arg("--data-dir")
-            .arg(dir.path())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn();
+        command.arg("--data-dir").arg(dir.path());
+        Self::spawn_as_is(command, dir)
+    }
+
+    /// The same for a command that names its data directory by itself.
+    #[track_caller]
+    pub(crate) fn spawn_as_is(mut command: Command, dir: tempfile::TempDir) -> Self {
+        let spawned = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         let mut child = spawned.unwrap();
         let log = Lines::follow(child.stdout.take().unwrap());
         let errors = Lines::follow(child.stderr.take().unwrap());
@@ -154,7 +156,8 @@ impl Broker {
         self.down()
     }
 
-    fn down(&mut self) -> Down {
+    /// It has ended by itself.
+    pub(crate) fn down(&mut self) -> Down {
         // Dropping a broker drops what it has then.
         let dir = std::mem::replace(&mut self.dir, tempfile::tempdir().unwrap());
         Down { dir, address: self.address, settings: self.settings.clone() }

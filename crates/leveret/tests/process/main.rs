@@ -6,12 +6,14 @@
 mod broker;
 mod control;
 mod damage;
+mod disk;
 mod flow;
 mod kill;
 mod memory;
 mod messages;
 mod raw;
 mod restart;
+mod speed;
 mod start;
 mod stop;
 mod wire;

@@ -1,0 +1,215 @@
+//! Disks that take no more: full ones, which may have room again, and ones that fail.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead as _, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use leveret_client::amqp::content::Properties;
+use leveret_client::amqp::method::Method;
+use leveret_client::{Connection, Consume, Error, Event, QueueDeclare};
+
+use crate::broker::{Broker, PATIENCE};
+
+/// Exit code of a node that ended with an error.
+const FAILED: i32 = 70;
+/// Of the small disk, in MiB.
+const SIZE: u64 = 24;
+const IN_FLIGHT: u64 = 50;
+
+/// A file system of its own, seen by those who enter its namespace.
+struct SmallDisk {
+    holder: Child,
+    dir: tempfile::TempDir,
+}
+
+impl SmallDisk {
+    /// `None` where the system does not let its users mount.
+    fn mount() -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().display();
+        let script =
+            format!("mount -t tmpfs -o size={SIZE}m leveret {path} && echo mounted && cat");
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--mount", "sh", "-c", &script]);
+        let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut holder = spawned.ok()?;
+        let mut line = String::new();
+        BufReader::new(holder.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let disk = Self { holder, dir };
+        (line == "mounted\n").then_some(disk)
+    }
+
+    /// A node whose data directory is on it.
+    fn broker(&self) -> Broker {
+        let mut command = Command::new("nsenter");
+        command.args(["--target", &self.holder.id().to_string(), "--user", "--mount"]);
+        command.args(["--preserve-credentials", env!("CARGO_BIN_EXE_leveret")]);
+        command.args(["serve", "--listen", "127.0.0.1:0", "--set", "disk_free_limit.absolute=1KB"]);
+        command.arg("--data-dir").arg(self.dir.path().join("data"));
+        // The directory that goes with the broker is another one.
+        Broker::spawn_as_is(command, tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        let root = PathBuf::from(format!("/proc/{}/root", self.holder.id()));
+        root.join(self.dir.path().strip_prefix("/").unwrap()).join(name)
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = self.holder.kill();
+        let _ = self.holder.wait();
+    }
+}
+
+/// What a publisher was told. A message's number is its delivery tag, whose confirms it counts.
+#[derive(Default)]
+struct Told {
+    acked: BTreeSet<u64>,
+    nacked: BTreeSet<u64>,
+    sent: u64,
+    /// The number of the first message of this channel, less one.
+    before: u64,
+}
+
+fn declare(client: &mut Connection, channel: u16) -> u32 {
+    let durable = QueueDeclare { durable: true, ..QueueDeclare::default() };
+    client.queue_declare(channel, "q", &durable).unwrap().message_count
+}
+
+impl Told {
+    /// Publishes bodies of 8 KiB until `enough`. An error means that the broker is gone.
+    fn publish(
+        &mut self,
+        client: &mut Connection,
+        channel: u16,
+        mut enough: impl FnMut(&Self) -> bool,
+    ) -> Result<(), Error> {
+        let persistent = Properties { delivery_mode: Some(2), ..Properties::default() }.to_bytes();
+        let deadline = Instant::now() + PATIENCE;
+        while !enough(self) {
+            assert!(Instant::now() < deadline, "{} sent, {} acked", self.sent, self.acked.len());
+            let answered = (self.acked.len() + self.nacked.len()) as u64;
+            if self.sent < answered + IN_FLIGHT {
+                self.sent += 1;
+                client.publish(channel, "", "q", &persistent, &body(self.sent));
+                client.flush()?;
+            }
+            client.wait(Duration::from_micros(100))?;
+            self.read(client)?;
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, client: &mut Connection) -> Result<(), Error> {
+        while let Some(event) = client.next_event()? {
+            let Event::Method { method, .. } = event else { panic!("{event:?}") };
+            let (tag, multiple, is_ack) = match method {
+                Method::BasicAck(ack) => (ack.delivery_tag, ack.multiple, true),
+                Method::BasicNack(nack) => (nack.delivery_tag, nack.multiple, false),
+                _ => continue,
+            };
+            let last = self.before + tag;
+            let first = if multiple { self.before + 1 } else { last };
+            for number in first..=last {
+                let is_new = !self.acked.contains(&number) && !self.nacked.contains(&number);
+                assert!(is_new || multiple, "{number} is answered twice");
+                if is_new {
+                    let _ =
+                        if is_ack { self.acked.insert(number) } else { self.nacked.insert(number) };
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// All that was confirmed is in the queue of a broker.
+    fn check(&self, broker: &Broker) {
+        let (mut client, channel) = broker.channel();
+        let count = declare(&mut client, channel) as usize;
+        client.consume(channel, "q", &Consume::default()).unwrap();
+        let mut found = BTreeSet::new();
+        while found.len() < count {
+            while let Some(event) = client.next_event().unwrap() {
+                let Event::Content { body: came, .. } = event else { panic!("{event:?}") };
+                let number = u64::from_be_bytes(came[..8].try_into().unwrap());
+                assert_eq!(came, body(number));
+                assert!(found.insert(number), "{number} came twice");
+            }
+            let missing = count - found.len();
+            assert!(missing == 0 || client.wait(PATIENCE).unwrap(), "{missing} do not come");
+        }
+        let lost: Vec<_> = self.acked.difference(&found).collect();
+        assert!(lost.is_empty(), "lost: {lost:?}");
+        assert!(found.iter().all(|&number| number <= self.sent));
+    }
+}
+
+fn body(number: u64) -> Vec<u8> {
+    number.to_be_bytes().repeat(1024)
+}
+
+#[test]
+fn a_full_disk_is_told_and_has_room_again() {
+    let Some(disk) = SmallDisk::mount() else {
+        eprintln!("skipped: this system lets nobody mount");
+        return;
+    };
+    let broker = disk.broker();
+    // Half of it is somebody else's.
+    let filler = disk.path("filler");
+    std::fs::write(&filler, vec![0; (SIZE << 19) as usize]).unwrap();
+    let (mut client, channel) = broker.channel();
+    declare(&mut client, channel);
+    client.confirm_select(channel).unwrap();
+    let mut told = Told::default();
+    told.publish(&mut client, channel, |told| told.nacked.len() > 100).unwrap();
+    assert!(told.acked.len() > 100, "there was room for some: {}", told.acked.len());
+    assert!(!broker.log.with("ERROR").is_empty(), "somebody is to be told");
+    std::fs::remove_file(&filler).unwrap();
+    let before = told.acked.len();
+    told.publish(&mut client, channel, |told| told.acked.len() > before + 100).unwrap();
+    drop(client);
+    drop(broker);
+    told.check(&disk.broker());
+}
+
+#[test]
+fn a_disk_that_was_full_at_the_kill_has_what_was_confirmed() {
+    let Some(disk) = SmallDisk::mount() else {
+        eprintln!("skipped: this system lets nobody mount");
+        return;
+    };
+    let broker = disk.broker();
+    let (mut client, channel) = broker.channel();
+    declare(&mut client, channel);
+    client.confirm_select(channel).unwrap();
+    let mut told = Told::default();
+    told.publish(&mut client, channel, |told| told.nacked.len() > 10).unwrap();
+    drop((client, broker));
+    // It starts without room, too, and gives out what it has.
+    told.check(&disk.broker());
+}
+
+/// A limit on the size of files: a write that fails for another reason than a full disk.
+#[test]
+fn a_failed_write_ends_the_process_and_loses_nothing() {
+    let script = "trap '' XFSZ; ulimit -f 4096; exec \"$0\" serve --listen 127.0.0.1:0 \"$@\"";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, env!("CARGO_BIN_EXE_leveret")]);
+    let mut broker = Broker::spawn(command, tempfile::tempdir().unwrap());
+    let (mut client, channel) = broker.channel();
+    declare(&mut client, channel);
+    client.confirm_select(channel).unwrap();
+    let mut told = Told::default();
+    let gone = told.publish(&mut client, channel, |_| false);
+    assert!(gone.is_err());
+    assert_eq!(broker.ended(PATIENCE).code(), Some(FAILED));
+    assert!(told.acked.len() > 50, "{}", told.acked.len());
+    let line = broker.log.wait_for("could not be written");
+    assert!(line.contains("ERROR") && line.contains("Look at the disk"), "{line}");
+    told.check(&broker.down().start_again());
+}
