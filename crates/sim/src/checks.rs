@@ -153,7 +153,7 @@ fn shard_is_sound(node: &Node<Store>, index: usize, watch: &mut Watch) -> Check 
     let (mut here, mut held) = (shard.parked(), 0);
     for (id, queue) in shard.queues() {
         let counts = queue.counts();
-        here += counts.ready + counts.unacked;
+        here += counts.ready + counts.unacked + counts.early;
         held += counts.held;
         let options = queue.options();
         let is_long = options.max_length.is_some_and(|max| counts.ready > max)

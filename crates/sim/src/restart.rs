@@ -84,8 +84,7 @@ impl Sim {
                 break;
             }
             for actor in ready.drain(..) {
-                self.node.turn(actor, self.now, |all| all);
-                self.node.post();
+                self.turn(actor)?;
             }
         }
         let Some(disks) = &self.disks else { return Ok(()) };

@@ -516,13 +516,7 @@ impl Sim {
             }
         }
         match event {
-            Event::Turn(actor) => {
-                let Self { node, now, schedule, watch, shadow, policies, .. } = self;
-                checks::turn(node, actor, *now, schedule, watch, shadow)?;
-                for is_done in watch.operator_told.drain(..) {
-                    policies.answered(is_done, node.topology());
-                }
-            }
+            Event::Turn(actor) => self.turn(actor)?,
             Event::Disk(index) => {
                 let Some(disks) = &self.disks else { return Ok(true) };
                 disks.disk(index).step();
@@ -549,6 +543,15 @@ impl Sim {
             }
         }
         Ok(true)
+    }
+
+    pub(crate) fn turn(&mut self, actor: Actor) -> Check {
+        let Self { node, now, schedule, watch, shadow, policies, .. } = self;
+        checks::turn(node, actor, *now, schedule, watch, shadow)?;
+        for is_done in watch.operator_told.drain(..) {
+            policies.answered(is_done, node.topology());
+        }
+        Ok(())
     }
 
     fn find_ready(&mut self, acts: bool) -> Check {
