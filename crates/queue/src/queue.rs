@@ -216,11 +216,18 @@ impl Queue {
         self.options.max_priority.map_or(0, |max| priority.min(max))
     }
 
-    /// The next ready messages in about the order they will go out: at most `max` of them, after the
-    /// first `skip`. For reading ahead; the bodies' sizes come with them.
+    /// The next messages in about the order they will go out: at most `max` of them, after the first
+    /// `skip`. For reading ahead; the bodies' sizes come with them.
     pub fn upcoming(&self, skip: usize, max: usize, mut each: impl FnMut(Offset, u32)) {
-        let entries = self.ready.entries().skip(skip).take(max);
+        let early = self.early.iter().map(|assigned| assigned.entry);
+        let entries = early.chain(self.ready.entries()).skip(skip).take(max);
         entries.for_each(|entry| each(Offset::new(entry.offset), entry.size));
+    }
+
+    /// The first message that has its consumer and is not handed out yet: before it nothing else may go.
+    /// Only what was not at hand stays so beyond the next [`dispatch`](Self::dispatch).
+    pub fn next_early(&self) -> Option<Offset> {
+        self.early.first().map(|assigned| Offset::new(assigned.entry.offset))
     }
 
     /// The message that [`get`](Self::get) would take, were it called now. What is expired before it

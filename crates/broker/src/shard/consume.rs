@@ -169,12 +169,14 @@ impl<L: Log> Shard<L> {
         }
         self.ports.flush(reply.connection, out);
         let Some(hosted) = self.queues.get_mut(&id) else { return };
-        if let Some(next) = hosted.queue.next_to_get(now, &mut self.scratch)
-            && self.is_cold(next)
-        {
-            self.note_left(id);
-            self.park(next, Parked::Get { reply, queue: id, no_ack });
-            return;
+        if let Some(next) = hosted.queue.next_to_get(now, &mut self.scratch) {
+            // What consumers were given and is not read from the disk yet goes out before it, too.
+            let first = hosted.queue.next_early().unwrap_or(next);
+            if self.is_cold(first) {
+                self.note_left(id);
+                self.park(first, Parked::Get { reply, queue: id, no_ack });
+                return;
+            }
         }
         let Some(hosted) = self.queues.get_mut(&id) else { return };
         let got = hosted.queue.get(now, no_ack, &mut self.scratch);

@@ -2,6 +2,7 @@
 
 mod behaviour;
 mod budget;
+mod cold;
 mod exhaustive;
 mod model;
 mod random;

@@ -1,0 +1,62 @@
+//! Messages that are not at hand when their turn comes.
+
+use std::collections::BTreeSet;
+
+use leveret_queue::{
+    ConsumerSpec, Deliver, Delivery, Gate, Incoming, Offset, Options, Queue, Record, Time,
+};
+
+const NOW: Time = Time::from_ms(0);
+
+/// Delivers what is not cold.
+#[derive(Default)]
+struct Disk {
+    cold: BTreeSet<Offset>,
+    delivered: Vec<u64>,
+}
+
+impl Deliver for Disk {
+    fn look(&mut self, offset: Offset) -> Record {
+        if self.cold.contains(&offset) { Record::Cold } else { Record::AtHand }
+    }
+
+    fn deliver(&mut self, delivery: Delivery) {
+        self.delivered.push(delivery.offset.get());
+    }
+}
+
+fn upcoming(queue: &Queue) -> Vec<u64> {
+    let mut all = Vec::new();
+    queue.upcoming(0, 10, |offset, _| all.push(offset.get()));
+    all
+}
+
+/// What `basic.get` finds is behind what a consumer is about to get, and that is read first.
+#[test]
+fn assigned_early_and_not_at_hand() {
+    let mut queue = Queue::new(Options::default(), NOW);
+    let mut out = Vec::new();
+    for offset in 1..=3 {
+        queue.enqueue(Incoming::new(Offset::new(offset), 1), NOW, &mut out).unwrap();
+    }
+    let spec = ConsumerSpec {
+        key: 0,
+        no_ack: false,
+        exclusive: false,
+        priority: 0,
+        prefetch: 1,
+        gate: Gate::open(),
+    };
+    queue.add_consumer(spec, NOW).unwrap();
+    let mut disk = Disk { cold: [Offset::new(1)].into(), ..Disk::default() };
+    assert!(queue.dispatch(NOW, &mut disk, &mut out, 10).cold);
+    assert_eq!(queue.next_early(), None);
+    assert_eq!(queue.next_to_get(NOW, &mut out), Some(Offset::new(2)));
+    assert_eq!(queue.next_early(), Some(Offset::new(1)), "it goes out before the other");
+    assert_eq!(upcoming(&queue), [1, 2, 3], "and is asked for first");
+    assert!(queue.dispatch(NOW, &mut disk, &mut out, 10).cold);
+    disk.cold.clear();
+    queue.dispatch(NOW, &mut disk, &mut out, 10);
+    assert_eq!((disk.delivered, queue.next_early()), (vec![1], None));
+    assert_eq!(upcoming(&queue), [2, 3]);
+}
