@@ -169,20 +169,21 @@ pub(crate) struct Shadow {
     answers: BTreeMap<MessageIndex, u32>,
     /// All is drained: nobody wants a queue for himself any more.
     pub(crate) is_calm: bool,
+    /// What is not read for a while is on disk only.
+    has_disks: bool,
     /// A disk is full or has failed.
     pub(crate) has_trouble: bool,
     /// Starts of the broker after the first one.
     life: u32,
     /// The last of them after a crash.
     last_crash: u32,
-    /// Messages before this one may have been on their way from one queue to another when a crash came,
-    /// or when a disk took nothing.
-    astray: MessageIndex,
+    /// Messages before this one may have been dead letters when a disk took nothing.
+    refused: MessageIndex,
     pub(crate) totals: Totals,
 }
 
 impl Shadow {
-    pub(crate) fn new(queues: Vec<Kind>) -> Self {
+    pub(crate) fn new(queues: Vec<Kind>, has_disks: bool) -> Self {
         let mut shadow = Self {
             queues: Vec::new(),
             by_name: BTreeMap::new(),
@@ -193,10 +194,11 @@ impl Shadow {
             this_turn: Vec::new(),
             answers: BTreeMap::new(),
             is_calm: false,
+            has_disks,
             has_trouble: false,
             life: 0,
             last_crash: 0,
-            astray: 0,
+            refused: 0,
             totals: Totals::default(),
         };
         queues.into_iter().for_each(|kind| _ = shadow.add_queue(kind));
@@ -272,7 +274,7 @@ impl Shadow {
     /// A disk is full or fails, from now on or no longer.
     pub(crate) fn set_trouble(&mut self, has_trouble: bool) {
         self.has_trouble = has_trouble;
-        self.astray = self.messages.len();
+        self.refused = self.messages.len();
         for message in &mut self.messages {
             let is_open =
                 matches!(message.knowledge, Knowledge::Held | Knowledge::Sent | Knowledge::Read);
@@ -283,14 +285,15 @@ impl Shadow {
     /// The broker has started again.
     pub(crate) fn restarted(&mut self, is_clean: bool) {
         self.life += 1;
-        self.has_trouble = false;
+        if self.has_trouble {
+            self.set_trouble(false);
+        }
         if is_clean {
             self.totals.stops += 1;
             return self.all_is_on_disk();
         }
         self.totals.crashes += 1;
         self.last_crash = self.life;
-        self.astray = self.messages.len();
         for place in self.places.values_mut() {
             place.is_certain = place.is_final;
         }
@@ -374,7 +377,9 @@ impl Shadow {
         if knowledge == Knowledge::Held {
             return Err(format!("phantom: {what} was not committed"));
         }
-        let is_refused = knowledge == Knowledge::Nacked && !had_trouble;
+        // One that was refused and is on its way to the dead letters stays on the disk until it is there.
+        let may_be_back = sent.life < life && queues[queue].may_dead_letter;
+        let is_refused = knowledge == Knowledge::Nacked && !had_trouble && !may_be_back;
         if is_refused && targets.len() == 1 && !is_dead_letter {
             return Err(format!("phantom: {what} was nacked"));
         }
@@ -511,7 +516,7 @@ impl Shadow {
     pub(crate) fn nothing_is_lost(&self) -> Check {
         let Totals { given, taken_back, .. } = self.totals;
         // What is meant for a consumer while it is read from the disk is taken back more often.
-        let most = 2 + given / if self.life > 0 { 4 } else { 20 };
+        let most = 2 + given / if self.has_disks { 4 } else { 20 };
         if taken_back > most {
             return Err(format!(
                 "{taken_back} of {given} messages were redelivered the first time"
@@ -534,7 +539,7 @@ impl Shadow {
     /// Whether a message may not vanish from a queue.
     fn is_promised(&self, message: &Message, index: MessageIndex, queue: QueueIndex) -> bool {
         let Kind { loses, dead_letters, is_safe_dead, .. } = self.queues[queue];
-        if loses || dead_letters && !is_safe_dead && index < self.astray {
+        if loses || dead_letters && !is_safe_dead && index < self.refused {
             return false;
         }
         // Without a confirm a full queue may refuse in silence.

@@ -222,7 +222,7 @@ impl Sim {
             watch: Watch { marks: vec![[0; 3]; options.shards], ..Watch::default() },
             storage,
             peers: Vec::new(),
-            shadow: Shadow::new(plan::queues()),
+            shadow: Shadow::new(plan::queues(), options.has_disks),
             trace: Trace::new(options.lines),
             now: Time::from_ms(START_MS + schedule.below(1000) as u64),
             step: 0,
