@@ -10,6 +10,17 @@ pub(crate) type QueueIndex = usize;
 /// Where dead letters go; the first of the plan.
 pub(crate) const DEAD: QueueIndex = 0;
 
+/// When a queue's part in a confirm is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rule {
+    /// The disk has the message, or a consumer acked it.
+    Safe,
+    /// A consumer acked it.
+    Ack,
+    /// The same, and the queue forgets it when a consumer gets it.
+    Lean,
+}
+
 /// What may be expected of a queue.
 #[derive(Clone, Debug)]
 pub(crate) struct Kind {
@@ -32,6 +43,9 @@ pub(crate) struct Kind {
     pub(crate) is_exclusive: bool,
     pub(crate) is_auto_delete: bool,
     pub(crate) is_durable: bool,
+    /// It was declared first and is never deleted.
+    pub(crate) is_steady: bool,
+    pub(crate) rule: Rule,
 }
 
 impl Kind {
@@ -52,6 +66,12 @@ impl Kind {
             is_exclusive: false,
             is_auto_delete: false,
             is_durable: true,
+            is_steady: true,
+            rule: match arguments.get("x-confirm-on").and_then(Value::as_str) {
+                Some("ack") => Rule::Ack,
+                Some("ack-lean") => Rule::Lean,
+                _ => Rule::Safe,
+            },
             arguments,
         }
     }
@@ -66,7 +86,24 @@ impl Kind {
         // One that never comes to have a consumer would stay.
         let expires = [("x-expires", Value::I32(30_000))];
         let new = Self::new(name, if is_exclusive { &[] } else { &expires });
-        Self { loses: true, is_durable: false, is_exclusive, is_auto_delete: !is_exclusive, ..new }
+        Self {
+            loses: true,
+            is_steady: false,
+            is_durable: false,
+            is_exclusive,
+            is_auto_delete: !is_exclusive,
+            ..new
+        }
+    }
+
+    /// A queue that stays until somebody deletes it.
+    pub(crate) fn kept(name: String) -> Self {
+        Self { loses: true, is_steady: false, ..Self::new(name, &[]) }
+    }
+
+    /// It is there after a restart.
+    pub(crate) fn survives(&self) -> bool {
+        self.is_durable && !self.is_exclusive
     }
 }
 
@@ -107,6 +144,19 @@ pub(crate) fn queues() -> Vec<Kind> {
         Kind::new("governed", &with_dead(&[])),
         Kind { refuses: true, ..Kind::new("guarded", &with_dead(&[quorum])) },
         Kind { refuses: true, loses: true, may_dead_letter: true, ..Kind::new("turning", &[]) },
+        Kind::new("written", &[("x-confirm-on", "enqueue".into())]),
+        Kind::new(
+            "acked",
+            &[
+                ("x-confirm-on", "ack".into()),
+                ("x-confirm-defer", Value::I32(50)),
+                ("x-confirm-timeout", Value::I32(3_000)),
+            ],
+        ),
+        Kind::new(
+            "lean",
+            &[("x-confirm-on", "ack-lean".into()), ("x-confirm-timeout", Value::I32(3_000))],
+        ),
     ]
 }
 
@@ -138,23 +188,27 @@ pub(crate) const POLICIES: [(&str, &[&str]); 4] = [
 ];
 
 /// Exchanges: name and type.
-pub(crate) const EXCHANGES: [(&str, &str); 2] = [("fan", "fanout"), ("topics", "topic")];
+pub(crate) const EXCHANGES: [(&str, &str); 3] = [("fan", "fanout"), ("topics", "topic"), ("rules", "fanout")];
 
 /// Bindings: exchange, key, queue.
 #[rustfmt::skip] // a table
-pub(crate) const BINDINGS: [(&str, &str, &str); 6] = [
+pub(crate) const BINDINGS: [(&str, &str, &str); 10] = [
     ("fan",    "",    "plain-0"),
     ("fan",    "",    "plain-1"),
     ("fan",    "",    "limited"),
     ("topics", "a.*", "plain-1"),
     ("topics", "#.b", "plain-2"),
     ("topics", "a.#", "single"),
+    ("rules",  "",    "plain-2"),
+    ("rules",  "",    "written"),
+    ("rules",  "",    "acked"),
+    ("rules",  "",    "lean"),
 ];
 
 /// Where a message goes: exchange, key, queues. Written by hand, not computed from the bindings: the
 /// rules of topics are what is tested.
 #[rustfmt::skip] // a table
-pub(crate) const ROUTES: [(&str, &str, &[&str]); 7] = [
+pub(crate) const ROUTES: [(&str, &str, &[&str]); 8] = [
     ("fan",    "any", &["plain-0", "plain-1", "limited"]),
     ("topics", "a.b", &["plain-1", "plain-2", "single"]),
     ("topics", "a.c", &["plain-1", "single"]),
@@ -162,4 +216,5 @@ pub(crate) const ROUTES: [(&str, &str, &[&str]); 7] = [
     ("topics", "a",   &["single"]),
     ("topics", "b",   &["plain-2"]),
     ("topics", "x.y", &[]),
+    ("rules",  "any", &["plain-2", "written", "acked", "lean"]),
 ];

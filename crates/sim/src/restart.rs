@@ -1,5 +1,7 @@
 //! How the broker goes and comes back in the middle of a simulation, and what must be true then.
 
+use leveret_log::disk::Faults as DiskFaults;
+
 use crate::disk::Ending;
 use crate::life;
 use crate::node::Actor;
@@ -7,13 +9,33 @@ use crate::plan;
 use crate::shadow::Check;
 use crate::sim::{Faults, Sim, forced};
 
+/// Steps after which a rest is given up.
+const REST_STEPS: u32 = 2_000;
+
 /// Steps that clients have to answer when the broker stops.
 const PATIENCE_STEPS: usize = 300;
 
 impl Sim {
     /// What may befall disks and the process.
     pub(crate) fn disk_fault(&mut self) -> Check {
-        let Faults { kill, power, stop, slow, .. } = self.options.faults;
+        let Faults { kill, power, stop, slow, full, fail, rest, .. } = self.options.faults;
+        if self.full_until.is_some_and(|until| until <= self.now) {
+            self.mend_disks();
+        }
+        // Whoever runs the process starts it again, some time after.
+        if self.node.failure().is_some() && self.faults.one_in(30) {
+            let powers_off = self.faults.one_in(2);
+            self.crash(if powers_off { Ending::PowerCut } else { Ending::Killed })?;
+        }
+        if full > 0 && self.faults.one_in(full) {
+            self.fill_a_disk();
+        }
+        if fail > 0 && self.faults.one_in(fail) {
+            self.break_a_disk();
+        }
+        if rest > 0 && self.faults.one_in(rest) {
+            self.rest()?;
+        }
         if slow > 0 && self.faults.one_in(slow) {
             let until = self.now.after_ms(self.faults.below(400) as u64);
             if let Some(disks) = &mut self.disks {
@@ -29,7 +51,7 @@ impl Sim {
         if power > 0 && self.faults.one_in(power) {
             self.crash(Ending::PowerCut)?;
         }
-        if stop > 0 && self.faults.one_in(stop) {
+        if stop > 0 && self.faults.one_in(stop) && !self.shadow.has_trouble {
             self.stop()?;
         }
         Ok(())
@@ -98,7 +120,77 @@ impl Sim {
         Ok(())
     }
 
+    /// There is little room left on a disk, for a while.
+    fn fill_a_disk(&mut self) {
+        let Some(disks) = &self.disks else { return };
+        let index = self.faults.below(disks.count());
+        let disk = disks.disk(index);
+        let capacity = Some(disk.used() + self.faults.below(8 << 10) as u64);
+        disk.sim().set_faults(DiskFaults { capacity, ..DiskFaults::default() });
+        let until = self.now.after_ms(self.faults.below(3_000) as u64);
+        self.trace.event([24, index as u64, until.ms()], || format!("disk {index} gets full"));
+        self.full_until = Some(until);
+        self.shadow.set_trouble(true);
+        self.shadow.totals.full += 1;
+    }
+
+    /// The next write to a disk fails, or its sync.
+    fn break_a_disk(&mut self) {
+        let Some(disks) = &self.disks else { return };
+        let index = self.faults.below(disks.count());
+        let fail_sync = self.faults.one_in(2);
+        let faults = DiskFaults { fail_sync, fail_write: !fail_sync, ..DiskFaults::default() };
+        disks.disk(index).sim().set_faults(faults);
+        self.trace.event([25, index as u64, 0], || format!("disk {index} fails"));
+        self.shadow.set_trouble(true);
+        self.shadow.totals.failed += 1;
+    }
+
+    fn mend_disks(&mut self) {
+        self.full_until = None;
+        if let Some(disks) = &self.disks {
+            disks.all().for_each(|disk| disk.sim().set_faults(DiskFaults::default()));
+        }
+    }
+
+    /// No more faults. A broker that has given up is started again.
+    pub(crate) fn heal(&mut self) -> Check {
+        self.mend_disks();
+        if self.node.failure().is_some() { self.crash(Ending::PowerCut) } else { Ok(()) }
+    }
+
+    /// Clients do nothing until nobody has anything to do, and then for long enough that all of it is on
+    /// the disks: from then on no crash undoes a settlement.
+    fn rest(&mut self) -> Check {
+        for _ in 0..3 {
+            let mut is_quiet = false;
+            for _ in 0..REST_STEPS {
+                is_quiet = !self.one(false)?;
+                if is_quiet {
+                    break;
+                }
+            }
+            let is_well = self.node.failure().is_none() && self.full_until.is_none();
+            if !is_quiet || !is_well || !self.node.is_idle() {
+                return Ok(());
+            }
+            self.now = self.now.after_ms(500);
+        }
+        let disks = self.disks.iter().flat_map(|disks| disks.all());
+        if disks.into_iter().all(|disk| disk.is_idle()) {
+            self.trace.event([26, 0, 0], || "all is on the disks".to_owned());
+            self.shadow.all_is_on_disk();
+            if self.shadow.has_trouble {
+                self.mend_disks();
+                self.shadow.set_trouble(false);
+            }
+            self.shadow.totals.rests += 1;
+        }
+        Ok(())
+    }
+
     fn start_again(&mut self, how: Ending) -> Check {
+        self.mend_disks();
         let Some(disks) = &mut self.disks else { return Ok(()) };
         disks.end(how);
         self.peers.clear();
@@ -125,7 +217,7 @@ impl Sim {
     }
 
     /// What was declared is there; what was to go with its connection or with the process is not.
-    fn names_are_back(&self) -> Check {
+    fn names_are_back(&mut self) -> Check {
         let topology = self.node.topology();
         let vhost = topology.vhost("/").ok_or("the vhost is gone")?.id;
         for queue in topology.queues(vhost) {
@@ -150,7 +242,7 @@ impl Sim {
         if bindings != plan::BINDINGS.len() {
             return Err(format!("{bindings} bindings, {} were made", plan::BINDINGS.len()));
         }
-        Ok(())
+        self.shadow.kept_is_back(|name| topology.queue(vhost, name).is_some())
     }
 
     fn has_to_read(&mut self, index: usize) -> bool {

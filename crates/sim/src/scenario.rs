@@ -41,6 +41,7 @@ const NO_FAULTS: Faults = Faults {
     slow: 0,
     full: 0,
     fail: 0,
+    rest: 0,
 };
 const QUIET: Options =
     Options { shards: 1, clients: 1, has_disks: false, faults: NO_FAULTS, lines: 0 };

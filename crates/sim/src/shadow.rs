@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::plan::{DEAD, Kind, QueueIndex};
+use crate::plan::{DEAD, Kind, QueueIndex, Rule};
 
 /// A message of the simulation. Carried in the property `message-id`.
 pub(crate) type MessageIndex = usize;
@@ -85,6 +85,19 @@ pub(crate) enum Settled {
     Requeue,
 }
 
+/// What is known of a queue that stays until it is deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kept {
+    /// Its declaration was sent.
+    Asked,
+    /// `queue.declare-ok`.
+    There,
+    /// Its deletion was sent.
+    Going,
+    /// `queue.delete-ok`.
+    Gone,
+}
+
 /// Totals of one run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
@@ -126,6 +139,8 @@ pub struct Totals {
     pub full: u64,
     /// Times that a disk failed.
     pub failed: u64,
+    /// Times that all was on the disks.
+    pub rests: u64,
 }
 
 impl Totals {
@@ -149,6 +164,7 @@ impl Totals {
         self.restored += other.restored;
         self.full += other.full;
         self.failed += other.failed;
+        self.rests += other.rests;
     }
 }
 
@@ -167,6 +183,8 @@ pub(crate) struct Shadow {
     this_turn: Vec<(MessageIndex, QueueIndex, u32)>,
     /// Direct replies that did not come yet, and the channel that asked.
     answers: BTreeMap<MessageIndex, u32>,
+    /// Queues that stay until they are deleted.
+    pub(crate) kept: BTreeMap<QueueIndex, Kept>,
     /// All is drained: nobody wants a queue for himself any more.
     pub(crate) is_calm: bool,
     /// What is not read for a while is on disk only.
@@ -193,6 +211,7 @@ impl Shadow {
             last_turn: BTreeMap::new(),
             this_turn: Vec::new(),
             answers: BTreeMap::new(),
+            kept: BTreeMap::new(),
             is_calm: false,
             has_disks,
             has_trouble: false,
@@ -215,7 +234,28 @@ impl Shadow {
         self.by_name.get(name).copied()
     }
 
-    fn name(&self, queue: QueueIndex) -> &str {
+    /// The state of a kept queue changes.
+    pub(crate) fn keep(&mut self, queue: QueueIndex, from: Kept, to: Kept) {
+        if let Some(kept) = self.kept.get_mut(&queue).filter(|kept| **kept == from) {
+            *kept = to;
+        }
+    }
+
+    /// After a restart: what was answered is so, what was not is one or the other.
+    pub(crate) fn kept_is_back(&mut self, has: impl Fn(&str) -> bool) -> Check {
+        for (&queue, kept) in &mut self.kept {
+            let name = &self.queues[queue].name;
+            *kept = match (*kept, has(name)) {
+                (Kept::There, false) => return Err(format!("queue {name} is gone")),
+                (Kept::Gone, true) => return Err(format!("queue {name} was deleted and is back")),
+                (_, true) => Kept::There,
+                (_, false) => Kept::Gone,
+            };
+        }
+        Ok(())
+    }
+
+    pub(crate) fn name(&self, queue: QueueIndex) -> &str {
         self.queues.get(queue).map_or("?", |kind| &kind.name)
     }
 
@@ -318,10 +358,22 @@ impl Shadow {
         *knowledge = if ok { Knowledge::Acked } else { Knowledge::Nacked };
         if ok {
             self.totals.acked += 1;
-            return Ok(());
+            let waits = targets.iter().find(|&&target| {
+                let place = self.places.get(&(message, target));
+                let is_acked = place.is_some_and(|place| place.end == End::Acked);
+                self.queues[target].rule != Rule::Safe && !is_acked
+            });
+            return match waits {
+                Some(&target) => Err(format!(
+                    "message {message} is confirmed, and nobody acked it from {}",
+                    self.queues[target].name
+                )),
+                None => Ok(()),
+            };
         }
         self.totals.nacked += 1;
-        if *had_trouble {
+        let has_rule = targets.iter().any(|&target| self.queues[target].rule != Rule::Safe);
+        if *had_trouble || has_rule {
             return Ok(());
         }
         if targets.iter().any(|&queue| self.queues.get(queue).is_some_and(|kind| kind.refuses)) {
@@ -367,7 +419,7 @@ impl Shadow {
         };
         let &Message { publisher, ref targets, knowledge, had_trouble, .. } = sent;
         let what = format_args!("message {message} from {}", queues[queue].name);
-        if sent.life < life && !(sent.is_persistent && queues[queue].is_durable) {
+        if sent.life < life && !(sent.is_persistent && queues[queue].survives()) {
             return Err(format!("phantom: {what} is not durable and survived a restart"));
         }
         let is_dead_letter = queue == DEAD && targets.iter().any(|&t| queues[t].may_dead_letter);
@@ -379,7 +431,8 @@ impl Shadow {
         }
         // One that was refused and is on its way to the dead letters stays on the disk until it is there.
         let may_be_back = sent.life < life && queues[queue].may_dead_letter;
-        let is_refused = knowledge == Knowledge::Nacked && !had_trouble && !may_be_back;
+        let is_known = queues[queue].rule == Rule::Safe && !had_trouble && !may_be_back;
+        let is_refused = knowledge == Knowledge::Nacked && is_known;
         if is_refused && targets.len() == 1 && !is_dead_letter {
             return Err(format!("phantom: {what} was nacked"));
         }
@@ -538,7 +591,7 @@ impl Shadow {
 
     /// Whether a message may not vanish from a queue.
     fn is_promised(&self, message: &Message, index: MessageIndex, queue: QueueIndex) -> bool {
-        let Kind { loses, dead_letters, is_safe_dead, .. } = self.queues[queue];
+        let Kind { loses, dead_letters, is_safe_dead, rule, .. } = self.queues[queue];
         if loses || dead_letters && !is_safe_dead && index < self.refused {
             return false;
         }
@@ -549,6 +602,9 @@ impl Shadow {
         match message.knowledge {
             Knowledge::Acked => is_kept,
             Knowledge::Stored => is_kept && !is_refused(),
+            // The disk may not know of it before its publisher is told.
+            Knowledge::Read if rule == Rule::Ack && message.life < self.life => false,
+            Knowledge::Read if rule == Rule::Lean => false,
             Knowledge::Read => is_kept && message.life >= self.last_crash && !is_in_doubt(),
             Knowledge::Held | Knowledge::Sent | Knowledge::Nacked => false,
         }
@@ -567,7 +623,7 @@ impl Shadow {
 
 impl Kind {
     fn is_fleeting(&self) -> bool {
-        !self.is_durable
+        !self.is_steady
     }
 }
 

@@ -24,7 +24,7 @@ use crate::node::{Actor, Node};
 use crate::plan;
 use crate::policies::Policies;
 use crate::random::{Random, Seed};
-use crate::shadow::{Check, Shadow, Totals};
+use crate::shadow::{Check, Kept, Shadow, Totals};
 use crate::trace::Trace;
 
 /// Virtual time at the start, in ms since the epoch.
@@ -72,6 +72,8 @@ pub struct Faults {
     pub full: usize,
     /// A disk fails; the broker has to be started again.
     pub fail: usize,
+    /// Clients do nothing until all that they did is on the disks.
+    pub rest: usize,
 }
 
 /// How big a simulation is.
@@ -115,8 +117,9 @@ impl Options {
                 power: if_disks(often(&mut random, 300)),
                 stop: if_disks(often(&mut random, 300)),
                 slow: if_disks(often(&mut random, 50)),
-                full: 0,
-                fail: 0,
+                full: if_disks(often(&mut random, 500)),
+                fail: if_disks(often(&mut random, 1000)),
+                rest: often(&mut random, 200),
             },
             lines: 0,
         }
@@ -185,6 +188,8 @@ pub struct Sim {
     /// What clients do.
     work: Random,
     pub(crate) faults: Random,
+    /// Until when a disk is full.
+    pub(crate) full_until: Option<Time>,
     /// How logs are opened.
     pub(crate) storage: Random,
     ready: Vec<Event>,
@@ -220,6 +225,7 @@ impl Sim {
             node,
             disks,
             watch: Watch { marks: vec![[0; 3]; options.shards], ..Watch::default() },
+            full_until: None,
             storage,
             peers: Vec::new(),
             shadow: Shadow::new(plan::queues(), options.has_disks),
@@ -435,18 +441,22 @@ impl Sim {
     /// No faults, no new work: all leave, then two drain what is left.
     fn calm(&mut self) -> Check {
         self.mood = Mood::Leave;
+        self.heal()?;
         if self.is_alarmed {
             self.set_alarm(false);
         }
         for peer in &mut self.peers {
             peer.stalled_until = self.now;
         }
-        let steady = self.shadow.queues.iter().filter(|kind| kind.is_durable).count();
+        let steady = self.shadow.queues.iter().filter(|kind| kind.is_steady).count();
         let mut idle_times = 0;
         for _ in 0..CALM_STEPS_MAX {
             if self.mood == Mood::Leave && self.peers.is_empty() && self.silent.is_empty() {
                 self.mood = Mood::Drain;
                 self.shadow.is_calm = true;
+                // Whoever asked for it or for its deletion has gone.
+                let kept = self.shadow.kept.values_mut().filter(|kept| **kept != Kept::Gone);
+                kept.for_each(|kept| *kept = Kept::There);
                 self.connect();
                 self.connect();
             }
@@ -463,7 +473,7 @@ impl Sim {
                 && (self.node.topology().queue_count() == steady || idle_times == IDLE_TIMES);
             if is_drained && idle_times > 3 {
                 self.shadow.nothing_is_lost()?;
-                return checks::is_drained(&self.node, steady);
+                return checks::is_drained(&self.node, &self.watch, steady);
             }
             if idle_times > IDLE_TIMES {
                 break;
@@ -630,7 +640,8 @@ impl Sim {
         let stalls = self.peers.iter().map(|peer| peer.stalled_until);
         let wake = beats.chain(stalls).filter(|&at| at > self.now).min();
         let disk = self.disks.as_ref().and_then(Disks::next);
-        let next = self.node.next_timeout().into_iter().chain(wake).chain(disk).min();
+        let other = disk.into_iter().chain(self.full_until);
+        let next = self.node.next_timeout().into_iter().chain(wake).chain(other).min();
         let step = self.now.after_ms(self.schedule.below(10) as u64);
         self.now = match next {
             Some(at) if nothing_else => at.clamp(self.now, self.now.after_ms(JUMP_MS_MAX)),

@@ -8,7 +8,7 @@ use leveret_queue::Time;
 
 use super::World;
 use crate::plan::{DEAD, QueueIndex};
-use crate::shadow::{Check, MessageIndex, Settled, Shadow};
+use crate::shadow::{Check, Kept, MessageIndex, Settled, Shadow};
 
 /// Commands without an answer yet, on one channel.
 const ASKING_MAX: usize = 4;
@@ -18,7 +18,9 @@ const ASKING_MAX: usize = 4;
 pub(crate) enum Awaited {
     Open,
     Close,
-    DeclareQueue,
+    DeclareQueue {
+        name: String,
+    },
     DeclareExchange,
     Bind,
     Consume {
@@ -40,7 +42,9 @@ pub(crate) enum Awaited {
     Rollback,
     Recover,
     Purge,
-    Delete,
+    Delete {
+        kept: Option<QueueIndex>,
+    },
     /// Nothing but `channel.close`, after a mistake.
     Doom,
 }
@@ -298,7 +302,6 @@ impl Channel {
         let (awaited, before) = self.awaited.pop_front().unzip();
         match (&awaited, answer) {
             (Some(Awaited::Open), Method::ChannelOpenOk(_))
-            | (Some(Awaited::DeclareQueue), Method::QueueDeclareOk(_))
             | (Some(Awaited::DeclareExchange), Method::ExchangeDeclareOk(_))
             | (Some(Awaited::Bind), Method::QueueBindOk(_))
             | (Some(Awaited::Consume { .. }), Method::BasicConsumeOk(_))
@@ -307,8 +310,17 @@ impl Channel {
             | (Some(Awaited::TxSelect), Method::TxSelectOk(_))
             | (Some(Awaited::Commit), Method::TxCommitOk(_))
             | (Some(Awaited::Purge), Method::QueuePurgeOk(_))
-            | (Some(Awaited::Delete), Method::QueueDeleteOk(_))
             | (Some(Awaited::Get { .. }), Method::BasicGetEmpty(_)) => {}
+            (Some(Awaited::DeclareQueue { name }), Method::QueueDeclareOk(_)) => {
+                if let Some(queue) = world.shadow.queue(name) {
+                    world.shadow.keep(queue, Kept::Asked, Kept::There);
+                }
+            }
+            (&Some(Awaited::Delete { kept }), Method::QueueDeleteOk(_)) => {
+                if let Some(queue) = kept {
+                    world.shadow.keep(queue, Kept::Going, Kept::Gone);
+                }
+            }
             (Some(Awaited::Close), Method::ChannelCloseOk(_)) => self.expects_close = None,
             (Some(Awaited::Rollback), Method::TxRollbackOk(_)) => self.rolled_back(),
             (Some(Awaited::Cancel { tag }), Method::BasicCancelOk(_)) => {

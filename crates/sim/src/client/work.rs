@@ -7,7 +7,7 @@ use leveret_amqp::table::{RawTable, Table};
 use super::channel::{Awaited, Consumer, Sent, Tx, Unconfirmed};
 use super::{Channel, Client, State, World, encode_table};
 use crate::plan::{BINDINGS, EXCHANGES, Kind, QueueIndex, ROUTES};
-use crate::shadow::{Settled, body_of};
+use crate::shadow::{Kept, Settled, body_of};
 
 /// Channels of one connection.
 const CHANNELS_MAX: u16 = 4;
@@ -119,7 +119,7 @@ impl Client {
     fn ask(&mut self, number: u16, world: &mut World<'_>) {
         let Some(channel) = self.channels.get(&number) else { return };
         let consumers = channel.consumers.len();
-        match world.random.below(23) {
+        match world.random.below(25) {
             3 | 4 => self.set_prefetch(number, world),
             5..=8 if consumers < 5 => self.consume(number, world),
             9 | 10 if consumers > 0 => {
@@ -131,11 +131,13 @@ impl Client {
             11..=15 => self.get(number, world),
             16 => {
                 let steady: Vec<Kind> =
-                    world.shadow.queues.iter().filter(|kind| kind.is_durable).cloned().collect();
+                    world.shadow.queues.iter().filter(|kind| kind.is_steady).cloned().collect();
                 let Some(kind) = world.random.pick(&steady) else { return };
                 self.declare_queue(number, kind, world.random.one_in(2));
             }
             17 => self.declare_fleeting(number, world),
+            23 if world.random.one_in(2) => self.declare_kept(number, world),
+            24 => _ = self.delete_kept(number, world),
             0..=2 => self.end_tx(number, world),
             18 if channel.tx.is_none() && world.random.one_in(3) => {
                 self.put_method(number, basic::Recover { requeue: true });
@@ -417,7 +419,7 @@ impl Client {
     fn reachable_queue(&self, world: &mut World<'_>) -> Option<QueueIndex> {
         let queues = &world.shadow.queues;
         let reachable: Vec<QueueIndex> = (0..queues.len())
-            .filter(|&queue| queues[queue].is_durable || self.fleeting.contains(&queue))
+            .filter(|&queue| queues[queue].is_steady || self.fleeting.contains(&queue))
             .collect();
         world.random.pick(&reachable).copied()
     }
@@ -445,7 +447,27 @@ impl Client {
                 arguments: RawTable::unchecked(&arguments),
             },
         );
-        self.await_answer(number, Awaited::DeclareQueue);
+        self.await_answer(number, Awaited::DeclareQueue { name: kind.name.clone() });
+    }
+
+    /// A queue that others may publish to, and that stays until somebody deletes it.
+    fn declare_kept(&mut self, number: u16, world: &mut World<'_>) {
+        let kind = Kind::kept(format!("kept-{}", world.shadow.queues.len()));
+        self.declare_queue(number, &kind, false);
+        let queue = world.shadow.add_queue(kind);
+        world.shadow.kept.insert(queue, Kept::Asked);
+    }
+
+    /// True when there was one to delete.
+    fn delete_kept(&mut self, number: u16, world: &mut World<'_>) -> bool {
+        let there = world.shadow.kept.iter().filter(|&(_, &kept)| kept == Kept::There);
+        let there: Vec<QueueIndex> = there.map(|(&queue, _)| queue).collect();
+        let Some(&queue) = world.random.pick(&there) else { return false };
+        world.shadow.keep(queue, Kept::There, Kept::Going);
+        let name = world.shadow.name(queue).to_owned();
+        self.put_method(number, queue::Delete { queue: &name, ..queue::Delete::default() });
+        self.await_answer(number, Awaited::Delete { kept: Some(queue) });
+        true
     }
 
     fn declare_exchange(&mut self, number: u16, name: &str, kind: &str) {
@@ -493,7 +515,9 @@ impl Client {
         if self.fleeting.len() >= 3 {
             return;
         }
-        let kind = Kind::fleeting(format!("fleeting-{}", world.shadow.queues.len()), true);
+        let mut kind = Kind::fleeting(format!("fleeting-{}", world.shadow.queues.len()), true);
+        // It goes with its connection all the same.
+        kind.is_durable = world.random.one_in(2);
         self.declare_queue(number, &kind, false);
         world.shadow.add_queue(kind);
     }
@@ -517,7 +541,7 @@ impl Client {
                     no_wait: false,
                 },
             );
-            self.await_answer(number, Awaited::Delete);
+            self.await_answer(number, Awaited::Delete { kept: None });
         }
     }
 
@@ -554,8 +578,12 @@ impl Client {
         if channel.is_asking() {
             return;
         }
+        if self.delete_kept(number, world) {
+            return;
+        }
+        let Some(channel) = self.channels.get(&number) else { return };
         let next = (0..world.shadow.queues.len())
-            .filter(|&queue| world.shadow.queues[queue].is_durable)
+            .filter(|&queue| world.shadow.queues[queue].is_steady)
             .find(|&queue| channel.consumers.values().all(|consumer| consumer.queue != queue));
         if let Some(queue) = next {
             return self.consume_from(number, queue, false, world);
