@@ -188,7 +188,8 @@ pub(crate) const POLICIES: [(&str, &[&str]); 4] = [
 ];
 
 /// Exchanges: name and type.
-pub(crate) const EXCHANGES: [(&str, &str); 3] = [("fan", "fanout"), ("topics", "topic"), ("rules", "fanout")];
+pub(crate) const EXCHANGES: [(&str, &str); 3] =
+    [("fan", "fanout"), ("topics", "topic"), ("rules", "fanout")];
 
 /// Bindings: exchange, key, queue.
 #[rustfmt::skip] // a table

@@ -145,10 +145,12 @@ fn a_damaged_file_header_is_named() {
 
 /// It is not the directory's fault: what was not delivered is still known not to be.
 #[test]
-fn a_start_that_fails_for_its_port_changes_nothing() {
+fn a_start_that_fails_for_its_port_loses_nothing() {
     let down = stored(true);
     let other = std::net::TcpListener::bind(down.address).unwrap();
-    refuses(&down, &["cannot listen on"]);
+    // The names' log has new ids promised by now; that the last stop was in good order is still known.
+    let (_, errors) = run(down.command(), down.dir.path(), FAILED);
+    assert!(errors.contains("cannot listen on"), "{errors}");
     drop(other);
     let broker = down.start_again();
     let (mut client, channel) = broker.channel();

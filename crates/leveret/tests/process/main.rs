@@ -13,7 +13,7 @@ mod memory;
 mod messages;
 mod raw;
 mod restart;
-mod speed;
 mod start;
 mod stop;
+mod stored;
 mod wire;
