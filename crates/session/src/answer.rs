@@ -19,11 +19,11 @@ impl Session {
     pub(crate) fn answered(&mut self, number: u16, reply: Reply, cx: &mut Context<'_>) {
         match self.core.waiting.take() {
             Some(mut waiting) if waiting.channel == number => {
-                if waiting.is_one_of_many() {
+                let Some(reply) = waiting.is_last(reply) else {
                     // Also when the channel is closed: none of them is to be taken for another answer.
                     self.core.waiting = Some(waiting);
                     return;
-                }
+                };
                 if matches!(waiting.what, Awaited::Close) {
                     cx.out.put_method(0, &connection::CloseOk);
                     self.core.end_after_peer();

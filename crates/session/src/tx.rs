@@ -161,7 +161,7 @@ pub(crate) fn commit(
             channel: channel.number,
             method: COMMIT,
             no_wait: false,
-            what: Awaited::Commit { left },
+            what: Awaited::Commit { left, refused: None },
         });
     }
     Ok(())

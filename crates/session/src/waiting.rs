@@ -1,7 +1,7 @@
 //! The command whose answer is awaited, and what is done when it comes.
 
 use leveret_amqp::table::Table;
-use leveret_broker::message::ConsumerSlot;
+use leveret_broker::message::{ConsumerSlot, Reply};
 
 /// A command on its way.
 #[derive(Debug)]
@@ -16,15 +16,19 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    /// An answer came. True when more are to come before the command is answered.
-    pub(crate) fn is_one_of_many(&mut self) -> bool {
-        match &mut self.what {
-            Awaited::Commit { left } if *left > 1 => {
-                *left -= 1;
-                true
-            }
-            _ => false,
+    /// An answer came. It is given back if it is the last one to come before the command is answered; one
+    /// that was a refusal goes before it.
+    pub(crate) fn is_last(&mut self, reply: Reply) -> Option<Reply> {
+        let Awaited::Commit { left, refused } = &mut self.what else { return Some(reply) };
+        *left = left.saturating_sub(1);
+        let (reply, refusal) = match reply {
+            refusal @ Reply::Refused { .. } => (None, Some(refusal)),
+            other => (Some(other), None),
+        };
+        if refused.is_none() {
+            *refused = refusal;
         }
+        if *left > 0 { None } else { refused.take().or(reply) }
     }
 }
 
@@ -75,6 +79,8 @@ pub(crate) enum Awaited {
     Commit {
         /// Shards that have not answered.
         left: usize,
+        /// What one of them had against it.
+        refused: Option<Reply>,
     },
     /// `connection.close`: exclusive queues go first.
     Close,

@@ -4,6 +4,7 @@ mod node;
 
 use leveret_amqp::content::Properties;
 use leveret_amqp::method::*;
+use leveret_amqp::reply::ReplyCode;
 use leveret_amqp::table::{RawTable, Table, Value};
 use leveret_broker::message::ToSession;
 use node::{Node, publish_bytes};
@@ -619,6 +620,28 @@ fn a_commit_whose_channel_timed_out() {
     assert_eq!(node.read(link), "", "the other shard has not answered");
     node.release(1);
     assert_eq!(node.read(link), "1 channel.open-ok\n1 queue.declare-ok b 1 0");
+}
+
+/// One shard refuses its part of a commit before the other has done its own: the client is not told that
+/// all is well.
+#[test]
+fn a_commit_that_one_shard_refuses() {
+    let mut node = Node::new();
+    let link = node.client();
+    node.declare(link, "a");
+    node.declare(link, "b");
+    node.say(link, 1, &tx::Select);
+    node.publish(link, "", "a", "1");
+    node.publish(link, "", "b", "2");
+    (0..node::SHARDS).for_each(|shard| node.hold(shard));
+    assert_eq!(node.say(link, 1, &tx::Commit), "");
+    let (code, text) = (ReplyCode::ResourceError, "the disk is full".to_owned());
+    let reply = leveret_broker::message::Reply::Refused { code, text };
+    node.letter(link, ToSession::Reply { channel: 1, reply });
+    assert_eq!(node.read(link), "", "another shard is still at it");
+    node.release(0);
+    let said = node.read(link);
+    assert!(said.starts_with("0 connection.close 506 RESOURCE_ERROR - the disk is full"), "{said}");
 }
 
 /// The queue that was there goes between the topology's answer and its shard's: it is declared again,
