@@ -208,7 +208,10 @@ impl SimDisk {
             for write in file.unsynced.iter().rev() {
                 file.bytes.truncate(write.len_before);
                 let end = write.position + write.before.len();
-                file.bytes[write.position..end].copy_from_slice(&write.before);
+                // One that began behind the end, after one that found the disk full, replaced nothing.
+                if let Some(bytes) = file.bytes.get_mut(write.position..end) {
+                    bytes.copy_from_slice(&write.before);
+                }
             }
             let mood = world.below(4); // all kept, all lost, else mixed
             let keeps_all = mood == 0;
