@@ -275,9 +275,10 @@ impl Client {
                 self.decoder.set_frame_max(FRAME_MAX);
                 self.state = State::Open;
             }
-            // The operator's wish, or a disk that failed; anything else would be our mistake.
+            // The operator's wish, or a disk that took no more; anything else would be our mistake.
             Method::ConnectionClose(close)
-                if close.reply_code == 320 || close.reply_code == 541 && shadow.has_trouble =>
+                if close.reply_code == 320
+                    || matches!(close.reply_code, 506 | 541) && shadow.has_trouble =>
             {
                 self.output.clear();
                 self.channels.clear();
@@ -341,7 +342,7 @@ impl Client {
             && channel.opened.after_ms(ACK_TIMEOUT_MS) <= world.now
         {
             totals.timed_out += 1;
-        } else if world.shadow.has_trouble && (code == 506 || code == 541) {
+        } else if world.shadow.has_trouble && code == 506 {
             // The disk took no more.
         } else if channel.expects_close != Some(code) {
             let expected = channel.expects_close;

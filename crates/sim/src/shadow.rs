@@ -592,7 +592,8 @@ impl Shadow {
     /// Whether a message may not vanish from a queue.
     fn is_promised(&self, message: &Message, index: MessageIndex, queue: QueueIndex) -> bool {
         let Kind { loses, dead_letters, is_safe_dead, rule, .. } = self.queues[queue];
-        if loses || dead_letters && !is_safe_dead && index < self.refused {
+        let is_astray = index < self.refused || message.had_trouble || self.has_trouble;
+        if loses || dead_letters && !is_safe_dead && is_astray {
             return false;
         }
         // Without a confirm a full queue may refuse in silence.
