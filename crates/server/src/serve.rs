@@ -176,10 +176,15 @@ const PUT_AWAY_PATIENCE: Duration = Duration::from_secs(30);
 /// more but the disks' threads, and those only to take in what they did.
 fn put_away(node: &Arc<Node>, waker: &Waker, data_dir: &std::path::Path) {
     let deadline = std::time::Instant::now() + PUT_AWAY_PATIENCE;
+    let mut seen = 0;
+    // A dead letter that is safe where it went is not to come back where it was.
+    let departs = || node.shards.iter().any(|shard| shard.actor.state().departing() > 0);
+    while departs() && std::time::Instant::now() <= deadline {
+        seen = waker.wait(seen);
+    }
     for shard in &node.shards {
         shard.actor.state().close();
     }
-    let mut seen = 0;
     loop {
         let mut is_done = true;
         for shard in &node.shards {
