@@ -1,8 +1,9 @@
 //! How the broker goes and comes back in the middle of a simulation, and what must be true then.
 
+use leveret_broker::message::{ConnectionId, ToMeta, ToShard};
 use leveret_log::disk::Faults as DiskFaults;
 
-use crate::disk::Ending;
+use crate::disk::{Ending, Owner};
 use crate::life;
 use crate::node::Actor;
 use crate::plan;
@@ -95,19 +96,13 @@ impl Sim {
             .into_iter()
             .filter(|&id| self.node.socket(id).is_none_or(|socket| socket.is_reset));
         let noticed: Vec<_> = noticed.collect();
-        let mut ready = Vec::new();
-        loop {
-            self.node.ready(self.now, &mut ready);
-            ready.retain(|actor| match actor {
-                Actor::Connection(id) => noticed.contains(id),
-                Actor::Shard(_) | Actor::Meta => true,
-            });
-            if ready.is_empty() {
+        // Dead letters arrive where they go, as in the server.
+        for _ in 0..REST_STEPS {
+            self.work_off(&noticed)?;
+            if self.node.shards().all(|shard| shard.departing() == 0) {
                 break;
             }
-            for actor in ready.drain(..) {
-                self.turn(actor)?;
-            }
+            self.step_disks();
         }
         let Some(disks) = &self.disks else { return Ok(()) };
         life::put_away(&mut self.node, disks)?;
@@ -187,6 +182,40 @@ impl Sim {
             self.shadow.totals.rests += 1;
         }
         Ok(())
+    }
+
+    /// Lets shards, the names' owner and these connections work until they have nothing to do.
+    fn work_off(&mut self, connections: &[ConnectionId]) -> Check {
+        let mut ready = Vec::new();
+        loop {
+            self.node.ready(self.now, &mut ready);
+            ready.retain(|actor| match actor {
+                Actor::Connection(id) => connections.contains(id),
+                Actor::Shard(_) | Actor::Meta => true,
+            });
+            if ready.is_empty() {
+                return Ok(());
+            }
+            for actor in ready.drain(..) {
+                self.turn(actor)?;
+            }
+        }
+    }
+
+    /// Every disk does one thing, and tells it.
+    fn step_disks(&mut self) {
+        let count = self.disks.as_ref().map_or(0, |disks| disks.count());
+        (0..count).for_each(|index| self.step_disk(index));
+    }
+
+    /// A disk does one thing, and tells it.
+    pub(crate) fn step_disk(&mut self, index: usize) {
+        let Some(disks) = &self.disks else { return };
+        disks.disk(index).step();
+        match disks.owner(index) {
+            Owner::Shard(index) => self.node.tell_shard(index, ToShard::LogWoke),
+            Owner::Names => self.node.tell_meta(ToMeta::LogWoke),
+        }
     }
 
     fn start_again(&mut self, how: Ending) -> Check {

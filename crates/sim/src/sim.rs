@@ -13,12 +13,12 @@
 
 use leveret_amqp::reply::ReplyCode;
 use leveret_broker::flow;
-use leveret_broker::message::{ConnectionId, ToMeta, ToSession, ToShard};
+use leveret_broker::message::{ConnectionId, ToSession};
 use leveret_queue::Time;
 
 use crate::checks::{self, ACK_TIMEOUT_MS, Watch};
 use crate::client::{Channel, Client, Mood, State, World};
-use crate::disk::{Disks, Owner, Store};
+use crate::disk::{Disks, Store};
 use crate::life;
 use crate::node::{Actor, Node};
 use crate::plan;
@@ -527,14 +527,7 @@ impl Sim {
         }
         match event {
             Event::Turn(actor) => self.turn(actor)?,
-            Event::Disk(index) => {
-                let Some(disks) = &self.disks else { return Ok(true) };
-                disks.disk(index).step();
-                match disks.owner(index) {
-                    Owner::Shard(index) => self.node.tell_shard(index, ToShard::LogWoke),
-                    Owner::Names => self.node.tell_meta(ToMeta::LogWoke),
-                }
-            }
+            Event::Disk(index) => self.step_disk(index),
             Event::Send(index) => {
                 let Peer { client, connection, .. } = &mut self.peers[index];
                 if let Some(socket) = self.node.socket(*connection) {
