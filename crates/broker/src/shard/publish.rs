@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 use super::disk::Waiter;
 use super::unresolved::{Mixed, Slot, Until, Wait};
 use super::{Shard, holder, note_left, queue_offset, touch};
-use crate::message::{ConnectionId, Outbox, Publish, Reply, ReplyTo, Settlement};
+use crate::message::{ConnectionId, Outbox, Publish, Reply, ReplyTo, Settle, Settlement};
 use crate::record::Head;
 
 /// What became of a message.
@@ -90,6 +90,10 @@ impl<L: Log> Shard<L> {
                     for ((at, _), message) in appended.iter().zip(messages) {
                         message.targets.iter().for_each(|&id| self.release(*at, id));
                     }
+                    // The session has forgotten them, and its client goes.
+                    let how = Settle::Requeue { counts: true };
+                    let back = settlements.iter().map(|&one| Settlement { how, ..one });
+                    self.settle(&back.collect::<Vec<_>>(), now);
                     let code = ReplyCode::ResourceError;
                     let text = format!("the transaction could not be stored: {error}");
                     out.reply(reply, Reply::Refused { code, text });

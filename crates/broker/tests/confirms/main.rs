@@ -331,6 +331,22 @@ fn a_full_disk_refuses() {
     assert_eq!(node.shard.counters().unstored, 3);
 }
 
+/// What a refused transaction was to settle goes back: its client has it no more, and is closed.
+#[test]
+fn a_refused_commit_gives_back_what_it_was_to_settle() {
+    let mut node = Node::new("a");
+    node.word("c:a");
+    node.word("p1:a");
+    node.log().is_full = true;
+    let ack = node.settlement(node.queue('a'), Settle::Ack, false).expect("delivered");
+    let messages = vec![node.message(0, "a", true, None)];
+    commit(&mut node, messages, vec![ack]);
+    let counts: Vec<_> = node.shard.queues().map(|(_, queue)| queue.counts()).collect();
+    assert_eq!((counts[0].ready, counts[0].unacked), (0, 1), "to the consumer, again");
+    let again = node.settlement(node.queue('a'), Settle::Ack, false).expect("delivered again");
+    assert_eq!(again.offset, ack.offset);
+}
+
 #[test]
 fn nothing_is_confirmed_after_a_failed_sync() {
     let mut node = Node::new("a b:ack");
