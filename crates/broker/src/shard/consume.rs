@@ -172,9 +172,9 @@ impl<L: Log> Shard<L> {
         if let Some(next) = hosted.queue.next_to_get(now, &mut self.scratch) {
             // What consumers were given and is not read from the disk yet goes out before it, too.
             let first = hosted.queue.next_early().unwrap_or(next);
-            if self.is_cold(first) {
+            if let Some(cold) = [first, next].into_iter().find(|&at| self.is_cold(at)) {
                 self.note_left(id);
-                self.park(first, Parked::Get { reply, queue: id, no_ack });
+                self.park(cold, Parked::Get { reply, queue: id, no_ack });
                 return;
             }
         }
