@@ -67,7 +67,8 @@ pub struct Counts {
     pub persistent: u64,
     /// Dead letters that wait for [`Queue::dead_lettered`].
     pub held: u64,
-    /// Messages for consumers that never ack, given out by the next [`Queue::dispatch`].
+    /// Messages that go to a consumer with the next [`Queue::dispatch`], and that the queue forgets then:
+    /// its consumer never acks, or they are lent.
     pub early: u64,
     /// Consumers.
     pub consumers: u32,
@@ -475,7 +476,8 @@ impl Queue {
             unacked_bytes: self.unacked.bytes(),
             persistent: self.persistent,
             held: self.held.as_ref().map_or(0, |held| held.len() as u64),
-            early: self.early.iter().filter(|assigned| assigned.unacked.is_none()).count() as u64,
+            early: self.early.iter().filter(|it| it.unacked.is_none_or(UnackedId::is_lent)).count()
+                as u64,
             consumers: self.consumers.count(),
         }
     }
