@@ -99,7 +99,7 @@ impl Options {
             0 => 0,
             _ => most + random.below(20 * most),
         };
-        let has_disks = seed.0 % 4 != 0;
+        let has_disks = !seed.0.is_multiple_of(4);
         let if_disks = |often: usize| if has_disks { often } else { 0 };
         Self {
             shards: 1 + random.below(4),
