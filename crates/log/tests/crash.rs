@@ -74,6 +74,53 @@ struct Test {
     highest: u64,
 }
 
+/// Whichever write fails, at a change of segments too: nothing is written behind it, so the next start
+/// finds an interrupted write and no damage. What was durable is there.
+#[test]
+fn a_write_that_fails_is_the_last_one() {
+    let options = Options { segment_bytes: 4096, ..Options::default() };
+    let kinds = [
+        Faults { fail_write: true, ..Faults::default() },
+        Faults { fail_sync: true, ..Faults::default() },
+        Faults { capacity: Some(0), ..Faults::default() },
+    ];
+    for (kind, faults) in kinds.into_iter().enumerate() {
+        for good in 0..12 {
+            for seed in 0..8 {
+                let disk = SimDisk::new(seed);
+                let (mut log, _) = open(&disk, &options).expect("empty");
+                for _ in 0..good {
+                    append_and_sync(&mut log);
+                }
+                let durable = log.durable();
+                assert_eq!(durable.get(), good);
+                // Some of it fits.
+                let used: u64 = disk.files().iter().map(|&(_, len)| len).sum();
+                let capacity = faults.capacity.map(|_| used + seed * 20);
+                disk.set_faults(Faults { capacity, ..faults });
+                append_and_sync(&mut log);
+                disk.crash();
+                disk.set_faults(Faults::default());
+                let found = open(&disk, &options);
+                let (mut log, _) = found.unwrap_or_else(|error| {
+                    panic!("fault {kind} after {good} batches, seed {seed}: {error}")
+                });
+                let mut seen = 0;
+                log.recover(&mut |record| seen += u64::from(record.at < durable));
+                assert_eq!(seen, good, "fault {kind}, seed {seed}");
+            }
+        }
+    }
+}
+
+fn append_and_sync(log: &mut FileLog<SimDisk>) {
+    let appended = log.append(b"head", &[&[7; 900]], &[Holder::new(1)], Keep::Durable);
+    appended.expect("a log that has not failed");
+    for _ in 0..8 {
+        let _ = log.sync();
+    }
+}
+
 fn open(disk: &SimDisk, options: &Options) -> Result<(FileLog<SimDisk>, Report), OpenError> {
     FileLog::open(disk.clone(), options.clone(), &mut |_| {})
 }

@@ -34,16 +34,22 @@ enum NoteKind {
     Persist,
 }
 
-/// A write that belongs to the batch under way.
+/// A write of a batch. They go to the disk one after the other: what comes behind one that fails is not
+/// begun, or a later file would say that this one had been whole.
 #[derive(Debug)]
 struct Write {
-    token: Token,
     file: FileName,
     position: u64,
     sync: bool,
-    /// The bytes, while the disk does not have them.
-    returned: Option<(Vec<u8>, Vec<u8>)>,
-    result: Option<Result<(), DiskError>>,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Its bytes.
+    Waits(Vec<u8>, Vec<u8>),
+    UnderWay(Token),
+    Done,
 }
 
 /// The batch under way.
@@ -422,15 +428,10 @@ impl<D: Disk> FileLog<D> {
         (mut head, body): (Vec<u8>, Vec<u8>),
         sync: bool,
     ) {
-        let Self { store, writer, options, disk, next_token, .. } = self;
+        let Self { store, writer, options, .. } = self;
         let mut writes = Vec::new();
         let mut send = |file, position, head: Vec<u8>, body, sync| {
-            let token = submit(
-                disk,
-                next_token,
-                Op::Write { file, position, head, body, sync, is_background: false },
-            );
-            writes.push(Write { token, file, position, sync, returned: None, result: None });
+            writes.push(Write { file, position, sync, state: State::Waits(head, body) });
         };
         let segments = &mut store.segments;
         if let Some(old) = segments.active().filter(|old| old.len >= options.segment_bytes) {
@@ -457,6 +458,20 @@ impl<D: Disk> FileLog<D> {
             file: segment.file,
             len: segment.len,
         });
+        self.submit_next();
+    }
+
+    /// Submits the first write of the batch under way that is not done, if it is not under way.
+    fn submit_next(&mut self) {
+        let Self { writer, disk, next_token, .. } = self;
+        let Some(flight) = &mut writer.flight else { return };
+        let is_done = |write: &&mut Write| matches!(write.state, State::Done);
+        let Some(write) = flight.writes.iter_mut().find(|write| !is_done(write)) else { return };
+        let State::Waits(head, body) = &mut write.state else { return };
+        let (head, body) = (std::mem::take(head), std::mem::take(body));
+        let Write { file, position, sync, .. } = *write;
+        let op = Op::Write { file, position, head, body, sync, is_background: false };
+        write.state = State::UnderWay(submit(disk, next_token, op));
     }
 
     /// A write of the batch under way has completed.
@@ -468,19 +483,24 @@ impl<D: Disk> FileLog<D> {
     ) {
         let writer = &mut self.writer;
         let Some(flight) = &mut writer.flight else { return };
-        let Some(write) = flight.writes.iter_mut().find(|write| write.token == token) else {
-            return;
-        };
-        if let Err(DiskError::Failed(reason)) = &result {
-            writer.failed.get_or_insert_with(|| format!("{}: {reason}", write.file));
+        let is_it = |write: &&mut Write| matches!(write.state, State::UnderWay(it) if it == token);
+        let Some(write) = flight.writes.iter_mut().find(is_it) else { return };
+        let (head, mut body) = buffers;
+        match result {
+            Ok(()) => write.state = State::Done,
+            Err(error) => {
+                match error {
+                    DiskError::Full => writer.is_full = true,
+                    DiskError::Failed(reason) => {
+                        writer.failed.get_or_insert_with(|| format!("{}: {reason}", write.file));
+                    }
+                }
+                write.state = State::Waits(head, body);
+                return;
+            }
         }
-        write.result = Some(result);
-        write.returned = Some(buffers);
-        if flight.writes.iter().any(|write| write.result.is_none()) || writer.failed.is_some() {
-            return;
-        }
-        if flight.writes.iter().any(|write| write.result != Some(Ok(()))) {
-            writer.is_full = true;
+        if flight.writes.iter().any(|write| !matches!(write.state, State::Done)) {
+            self.submit_next();
             return;
         }
         let Some(flight) = writer.flight.take() else { return };
@@ -494,10 +514,8 @@ impl<D: Disk> FileLog<D> {
             self.store.segments.all[index].written = flight.len;
         }
         self.space.look();
-        if let Some((mut head, mut body)) =
-            flight.writes.into_iter().next_back().and_then(|it| it.returned)
-            && head.capacity() + body.capacity() <= KEPT_BUFFER
-        {
+        let mut head = head;
+        if head.capacity() + body.capacity() <= KEPT_BUFFER {
             head.clear();
             body.clear();
             writer.spare = (head, body);
@@ -506,20 +524,8 @@ impl<D: Disk> FileLog<D> {
 
     /// Tries a batch again that found the disk full.
     fn retry(&mut self) {
-        let Some(flight) = &mut self.writer.flight else { return };
-        if !self.writer.is_full || flight.writes.iter().any(|write| write.result.is_none()) {
-            return;
-        }
-        let is_done = |write: &Write| write.result == Some(Ok(()));
-        let from = flight.writes.iter().position(|write| !is_done(write)).unwrap_or_default();
-        // What came after the one that failed counts for nothing: a header must be there before
-        // what follows it.
-        for write in flight.writes.iter_mut().skip(from) {
-            let Some((head, body)) = write.returned.take() else { continue };
-            let Write { file, position, sync, .. } = *write;
-            write.result = None;
-            let op = Op::Write { file, position, head, body, sync, is_background: false };
-            write.token = submit(&mut self.disk, &mut self.next_token, op);
+        if self.writer.is_full {
+            self.submit_next();
         }
     }
 }
