@@ -19,8 +19,8 @@
 //! | opening | [`recover`] |
 //! | giving back space | [`space`], [`rewrite`] |
 //!
-//! Batches are numbered. A batch with records is synced before the next one is begun, so there is
-//! at most one whose fate is open, and notes alone that came after the last sync.
+//! Batches are numbered. A batch with durable records or with notes is synced before the next one is
+//! begun, so there is at most one whose fate is open, and spilled records that came after the last sync.
 
 mod cold;
 mod fetch;

@@ -113,6 +113,28 @@ fn a_write_that_fails_is_the_last_one() {
     }
 }
 
+/// Nothing else is written after them: they are safe all the same.
+#[test]
+fn notes_alone_survive_a_power_cut() {
+    for seed in 0..16 {
+        let disk = SimDisk::new(seed);
+        let (mut log, _) = open(&disk, &Options::default()).expect("empty");
+        append_and_sync(&mut log);
+        append_and_sync(&mut log);
+        log.release(Offset::ZERO, Holder::new(1)).expect("held");
+        log.mark(Offset::new(1), Holder::new(1), 7).expect("held");
+        for _ in 0..8 {
+            log.sync().expect("a good disk");
+        }
+        assert_eq!(log.usage().unwritten_bytes, 0);
+        disk.crash();
+        let (mut log, _) = open(&disk, &Options::default()).expect("a log");
+        let mut found = Vec::new();
+        log.recover(&mut |record| found.push((record.at.get(), record.holders.to_vec())));
+        assert_eq!(found, [(1, vec![(Holder::new(1), 7)])], "seed {seed}");
+    }
+}
+
 fn append_and_sync(log: &mut FileLog<SimDisk>) {
     let appended = log.append(b"head", &[&[7; 900]], &[Holder::new(1)], Keep::Durable);
     appended.expect("a log that has not failed");

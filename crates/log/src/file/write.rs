@@ -352,6 +352,9 @@ impl<D: Disk> FileLog<D> {
             return;
         }
         let mut about = Vec::with_capacity(notes.len());
+        // Nobody waits for them, but they are few batches that have nothing else, and a stop in good order
+        // counts on them.
+        wants_sync |= !notes.is_empty();
         for Note { at, segment: number, is_straggler, holder, kind } in notes.drain(..) {
             let segment = segments.by_number(number);
             about.extend(segment.and_then(|index| segments.all[index].epoch()));
@@ -370,7 +373,6 @@ impl<D: Disk> FileLog<D> {
                     index.mark(at, holder, mark);
                 }
                 NoteKind::Persist => {
-                    wants_sync = true;
                     let held = match hot.place(Offset::new(at)) {
                         Ok(place) => SetId::new(hot.facts(place).held),
                         Err(_) => cold.get(at).map(|held| held.set),
