@@ -31,6 +31,8 @@ pub(crate) enum Owner {
 pub(crate) enum Ending {
     /// In good order: everything is on the disk, and it says so.
     Clean,
+    /// The same, and then the machine is switched off.
+    SwitchedOff,
     /// At once; the machine goes on, with what was written.
     Killed,
     /// The machine too: of what was not synced, anything may be missing.
@@ -76,7 +78,7 @@ impl StepDisk {
         self.done.borrow_mut().clear();
         match how {
             Ending::Clean | Ending::Killed => self.disk.kill(),
-            Ending::PowerCut => self.disk.crash(),
+            Ending::PowerCut | Ending::SwitchedOff => self.disk.crash(),
         }
     }
 }

@@ -107,7 +107,8 @@ impl Sim {
         let Some(disks) = &self.disks else { return Ok(()) };
         life::put_away(&mut self.node, disks)?;
         let before = self.node.topology().describe_durable();
-        self.start_again(Ending::Clean)?;
+        let is_off = self.faults.one_in(2);
+        self.start_again(if is_off { Ending::SwitchedOff } else { Ending::Clean })?;
         let after = self.node.topology().describe_durable();
         if before != after {
             return Err(format!("names before a stop:\n{before}\nand after it:\n{after}"));
@@ -225,7 +226,7 @@ impl Sim {
         self.peers.clear();
         self.silent.clear();
         self.is_alarmed = false;
-        let is_clean = how == Ending::Clean;
+        let is_clean = matches!(how, Ending::Clean | Ending::SwitchedOff);
         let shards = self.options.shards;
         let (mut node, restored) =
             life::start(shards, Some(disks), is_clean, &mut self.storage, self.now)?;

@@ -48,6 +48,8 @@ const QUIET: Options =
 
 const MANY: Options = Options { clients: 6, shards: 3, ..QUIET };
 
+const DISKS: Options = Options { has_disks: true, ..MANY };
+
 impl Options {
     const fn with(self, faults: Faults) -> Self {
         Self { faults, ..self }
@@ -68,4 +70,11 @@ pub const SCENARIOS: &[Scenario] = &[
     scenario("clients fall silent",              9, MANY.with(Faults { silence: 100, ..NO_FAULTS }), 8_000),
     scenario("nights pass",                     10, MANY.with(Faults { night: 300, ..NO_FAULTS }), 8_000),
     scenario("memory short again and again",     7, MANY.with(Faults { alarm: 200, ..NO_FAULTS }), 8_000),
+    scenario("disks without faults",            11, DISKS, 5_000),
+    scenario("one shard, killed and killed",    12, Options { shards: 1, ..DISKS }.with(Faults { kill: 300, ..NO_FAULTS }), 6_000),
+    scenario("the power is cut",                13, DISKS.with(Faults { power: 300, slow: 50, rest: 500, ..NO_FAULTS }), 8_000),
+    scenario("stopped and started",             14, DISKS.with(Faults { stop: 500, slow: 50, reset: 300, ..NO_FAULTS }), 8_000),
+    scenario("disks get full",                  15, DISKS.with(Faults { full: 400, rest: 500, power: 1_500, ..NO_FAULTS }), 8_000),
+    scenario("disks fail",                      16, DISKS.with(Faults { fail: 400, slow: 50, ..NO_FAULTS }), 8_000),
+    scenario("policies and power cuts",         17, DISKS.with(Faults { policy: 30, power: 400, ..NO_FAULTS }), 8_000),
 ];
