@@ -74,16 +74,16 @@ pub(super) fn refuse(spans: &[Span], out: &mut Outbox, error: &SaveError) {
     refuse_all(held, out, error);
 }
 
-/// Tells everybody who would have been answered that it did not happen. What else it meant for shards
-/// does not happen either.
+/// Tells everybody who would have been answered that it did not happen.
 pub(super) fn refuse_all(held: Outbox, out: &mut Outbox, error: &SaveError) {
     let refused = || Reply::Refused { code: ReplyCode::InternalError, text: error.to_string() };
-    for (_, letter) in held.shards {
+    for (shard, letter) in held.shards {
         match letter {
             ToShard::Create { reply: Some(reply), .. } | ToShard::Count { reply, .. } => {
                 out.reply(reply, refused());
             }
-            _ => {}
+            // The topology has changed all the same, and shards are to be like it.
+            other => out.shard(shard, other),
         }
     }
     for (connection, letter) in held.sessions {

@@ -402,6 +402,20 @@ fn why_it_was_refused() {
     assert!(text.starts_with("the change could not be written to disk: "), "{text}");
 }
 
+/// A change that is refused is there until a restart: the shards go by it too, as others do.
+#[test]
+fn a_full_disk_and_the_shards() {
+    let mut world = World::new();
+    let v = world.vhost;
+    world.turn([declare_queue(v, 1, "q", false, false)]);
+    world.out.shards.clear();
+    world.log.set_full(true);
+    world.turn([policy(1, "p", 1)]);
+    let changed = matches!(world.out.shards[..], [(_, ToShard::OptionsChanged { .. })]);
+    assert!(changed, "{:?}", world.out);
+    assert_eq!(world.answers(), ["1 refused 541"]);
+}
+
 /// A disk that is full refuses changes, and what they left in memory is written once there is room.
 #[test]
 fn a_full_disk() {
