@@ -82,8 +82,10 @@ pub(super) fn refuse_all(held: Outbox, out: &mut Outbox, error: &SaveError) {
             ToShard::Create { reply: Some(reply), .. } | ToShard::Count { reply, .. } => {
                 out.reply(reply, refused());
             }
-            // The topology has changed all the same, and shards are to be like it.
-            other => out.shard(shard, other),
+            // The topology has changed all the same, and is written when there is room: shards are to be
+            // like it. After a failed sync the process ends.
+            other if matches!(error, SaveError::Append(_)) => out.shard(shard, other),
+            _ => {}
         }
     }
     for (connection, letter) in held.sessions {
