@@ -74,6 +74,17 @@ pub enum AlarmChange {
     Cleared,
 }
 
+impl AlarmChange {
+    /// What it means that an alarm was, or was not, raised and is now.
+    pub const fn between(was_raised: bool, is_raised: bool) -> Option<Self> {
+        match (was_raised, is_raised) {
+            (false, true) => Some(Self::Raised),
+            (true, false) => Some(Self::Cleared),
+            _ => None,
+        }
+    }
+}
+
 impl MemoryAlarm {
     /// Not raised. `limit_bytes` is what the watermark allows; 0 blocks all publishing, as in RabbitMQ.
     pub fn new(limit_bytes: u64) -> Self {
@@ -103,11 +114,7 @@ impl MemoryAlarm {
         } else {
             used_bytes > self.limit_bytes || self.limit_bytes == 0
         };
-        if raised == self.is_raised {
-            return None;
-        }
-        self.is_raised = raised;
-        Some(if raised { AlarmChange::Raised } else { AlarmChange::Cleared })
+        AlarmChange::between(std::mem::replace(&mut self.is_raised, raised), raised)
     }
 }
 

@@ -190,11 +190,6 @@ impl<D: Disk> FileLog<D> {
         self.options.spill_bytes = bytes;
     }
 
-    /// Changes how many bytes of written records stay in memory.
-    pub fn set_cache_bytes(&mut self, bytes: u64) {
-        self.options.cache_bytes = bytes;
-    }
-
     /// The disk, for those who made it.
     pub fn disk(&mut self) -> &mut D {
         &mut self.disk
@@ -272,15 +267,8 @@ impl<D: Disk> FileLog<D> {
         let mut live_bytes = bytes;
         if tag.is(Tag::WRITTEN) {
             self.sums.cached -= bytes;
-            if let Some(index) = self.store.segments.of(at.get()) {
-                // The sum of the segments is kept, which may be an estimate.
-                let segment = &mut self.store.segments.all[index];
-                live_bytes = segment.drop_record(Some(len));
-                if segment.live == 0 {
-                    self.space.look();
-                }
-                self.space.freed(live_bytes, self.options.segment_bytes);
-            }
+            // The sum of the segments is kept, which may be an estimate.
+            live_bytes = self.drop_from_segment(at, Some(len)).unwrap_or(bytes);
             self.forget_straggler(at);
         } else if tag.is(Tag::VOLATILE) {
             self.sums.volatile -= bytes;
@@ -291,6 +279,19 @@ impl<D: Disk> FileLog<D> {
         }
         self.sums.live_bytes -= live_bytes;
         self.forget_marks(at);
+    }
+
+    /// The last holder of a written record left: its segment has one less, of `len` bytes if that is known.
+    /// Gives the bytes that the segment counted for it; none if no segment has it.
+    fn drop_from_segment(&mut self, at: Offset, len: Option<u32>) -> Option<u64> {
+        let index = self.store.segments.of(at.get())?;
+        let segment = &mut self.store.segments.all[index];
+        let bytes = segment.drop_record(len);
+        if segment.live == 0 {
+            self.space.look();
+        }
+        self.space.freed(bytes, self.options.segment_bytes);
+        Some(bytes)
     }
 
     fn forget_marks(&mut self, at: Offset) {
@@ -317,15 +318,7 @@ impl<D: Disk> FileLog<D> {
                 store.cold.remove(at.get());
                 self.sums.records -= 1;
                 let len = self.fetch.forget(at);
-                if let Some(index) = store.segments.of(at.get()) {
-                    let segment = &mut store.segments.all[index];
-                    let bytes = segment.drop_record(len);
-                    self.sums.live_bytes -= bytes;
-                    if segment.live == 0 {
-                        self.space.look();
-                    }
-                    self.space.freed(bytes, self.options.segment_bytes);
-                }
+                self.sums.live_bytes -= self.drop_from_segment(at, len).unwrap_or(0);
                 self.forget_marks(at);
             }
         }

@@ -115,7 +115,7 @@ impl Alarms {
             alarm.update(held());
             self.set(MEMORY, alarm.is_raised());
         }
-        change(was_raised, alarm.is_raised())
+        AlarmChange::between(was_raised, alarm.is_raised())
     }
 
     /// Another limit, effective at the next look.
@@ -127,7 +127,7 @@ impl Alarms {
     pub(crate) fn update_disk(&self, free: u64) -> Option<AlarmChange> {
         self.disk_free.store(free, Ordering::Relaxed);
         let is_short = free < self.disk_limit();
-        change(self.set(DISK, is_short), is_short)
+        AlarmChange::between(self.set(DISK, is_short), is_short)
     }
 
     /// Sets a flag and tells what it was.
@@ -137,14 +137,6 @@ impl Alarms {
             false => self.raised.fetch_and(!bit, Ordering::SeqCst),
         };
         before & bit != 0
-    }
-}
-
-fn change(was: bool, is: bool) -> Option<AlarmChange> {
-    match (was, is) {
-        (false, true) => Some(AlarmChange::Raised),
-        (true, false) => Some(AlarmChange::Cleared),
-        _ => None,
     }
 }
 

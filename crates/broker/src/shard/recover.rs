@@ -87,7 +87,7 @@ impl<L: Log> Shard<L> {
 
     /// Whether nothing waits for the disk.
     pub fn is_durable(&self) -> bool {
-        self.log.durable() == self.log.end() && self.log.usage().unwritten_bytes == 0
+        self.log.durable() == self.log.end() && self.log.unwritten_bytes() == 0
     }
 }
 
