@@ -170,6 +170,31 @@ fn a_flipped_bit_in_a_body_damages_its_record_only() {
     assert_eq!(read(&mut log, other).unwrap()[1..], [4; 100]);
 }
 
+/// A volatile record that is made durable late is written behind others. While it is being written it is
+/// read from memory: its file does not have it yet.
+#[test]
+fn a_record_that_is_being_written_late_is_not_looked_for_on_disk() {
+    for segment_bytes in [250, 4000] {
+        for seed in 0..40 {
+            let disk = SimDisk::new(seed);
+            let options = Options { segment_bytes, cache_bytes: 300, ..Options::default() };
+            let mut log = FileLog::open(disk.clone(), options, &mut |_| {}).unwrap().0;
+            let late = log.append(b"h", &[&[1; 100]], &ONE, Keep::Volatile).unwrap();
+            append(&mut log, &[2; 100]).unwrap();
+            drive(&mut log);
+            disk.set_faults(Faults { delay: 5, ..Faults::default() });
+            log.persist(late).unwrap();
+            append(&mut log, &[3; 1000]).unwrap();
+            for _ in 0..20 {
+                log.sync().unwrap();
+                assert_eq!(read(&mut log, late).unwrap()[1..], [1; 100], "seed {seed}");
+            }
+            drive(&mut log);
+            assert_eq!(read(&mut log, late).unwrap()[1..], [1; 100], "seed {seed}");
+        }
+    }
+}
+
 /// Every bit of every file but the last batch's: found at once, or when the record is read.
 #[test]
 fn no_flipped_bit_goes_unseen() {

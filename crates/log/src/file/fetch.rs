@@ -224,7 +224,7 @@ impl Fetch {
             if self.jobs.len() >= JOBS_MAX {
                 break;
             }
-            let len = stretch.end - stretch.position;
+            let len = stretch.end.saturating_sub(stretch.position);
             let len = if len <= READ_MAX { len } else { READ_INDEX };
             let Stretch { file, position, end, mark } = stretch;
             let token = submit(Op::Read { file, position, len: len as usize });

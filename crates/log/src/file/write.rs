@@ -10,10 +10,14 @@ use super::segments::{Segment, Segments};
 use super::sets::{SetId, Sets};
 use super::{FileLog, Marks, Store, Tag, submit};
 use crate::disk::{Disk, DiskError, FileName, Op, Token};
+use crate::memory::MemoryLog;
 use crate::{AppendError, HoldError, Holder, Log as _, Offset, SyncError};
 
 /// Memory for a batch that is kept for the next one.
 const KEPT_BUFFER: usize = 32 << 10;
+
+/// Late records that are not worth a look at which of them are still there.
+const LATE_MAX: usize = 256;
 
 /// Something to be known of a record that was written before.
 #[derive(Clone, Copy, Debug)]
@@ -60,6 +64,8 @@ struct Flight {
     sequence: u64,
     /// Whether it has records, and so is synced.
     is_synced: bool,
+    /// Records in it that are older than what was gathered before, ascending.
+    late: Vec<u64>,
     /// Written to here in the end.
     file: FileName,
     len: u64,
@@ -71,8 +77,10 @@ pub(super) struct Writer {
     notes: Vec<Note>,
     /// Volatile records, not written, that were gathered without and are to become durable.
     persists: Vec<u64>,
-    /// Written records that eviction has passed already.
+    /// Written records that eviction had passed before they were. Some are released meanwhile.
     late: VecDeque<u64>,
+    /// How many there may be before the released ones are taken out.
+    late_max: usize,
     flight: Option<Flight>,
     /// Everything before was put in a batch, or need not be.
     gathered: Offset,
@@ -93,6 +101,7 @@ impl Writer {
             notes: Vec::new(),
             persists: Vec::new(),
             late: VecDeque::new(),
+            late_max: LATE_MAX,
             flight: None,
             gathered: end,
             durable: end,
@@ -129,14 +138,25 @@ impl Writer {
         }
     }
 
-    /// Records before it are not being written.
+    /// Records before it are not being written: neither what was gathered last, nor what is written late.
     pub(super) fn settled(&self) -> Offset {
-        if self.flight.is_some() { self.durable.min(self.gathered) } else { self.gathered }
+        let Some(flight) = &self.flight else { return self.gathered };
+        let settled = self.durable.min(self.gathered);
+        flight.late.first().map_or(settled, |&at| settled.min(Offset::new(at)))
     }
 
     /// A written record that eviction would not come by.
     pub(super) fn next_late(&mut self) -> Option<u64> {
-        if self.flight.is_some() { None } else { self.late.pop_front() }
+        self.late.pop_front()
+    }
+
+    /// Late records have been written, and eviction has passed those before `evicted`.
+    fn add_late(&mut self, late: Vec<u64>, evicted: Offset, hot: &MemoryLog) {
+        self.late.extend(late.into_iter().filter(|&at| at < evicted.get()));
+        if self.late.len() > self.late_max {
+            self.late.retain(|&at| hot.place(Offset::new(at)).is_ok());
+            self.late_max = LATE_MAX + 2 * self.late.len();
+        }
     }
 
     /// The number of the next batch.
@@ -165,6 +185,7 @@ impl Writer {
     pub(super) fn held_bytes(&self) -> usize {
         self.notes.capacity() * size_of::<Note>()
             + (self.persists.capacity() + self.late.capacity()) * size_of::<u64>()
+            + self.flight.as_ref().map_or(0, |flight| flight.late.capacity()) * size_of::<u64>()
             + self.spare.0.capacity()
             + self.spare.1.capacity()
             + self.flying_bytes() as usize
@@ -410,16 +431,15 @@ impl<D: Disk> FileLog<D> {
             index_crc: 0,
         };
         (writer.gathered, writer.sequence) = (end, writer.sequence + 1);
-        let is_late = !late.is_empty();
-        writer.late.extend(late.iter().copied());
         self.submit_batch(header, (head, bodies), wants_sync);
         let Some(segment) = self.store.segments.all.back_mut() else { return };
         lens.iter().for_each(|&len| segment.add_record(len));
         about.into_iter().for_each(|epoch| segment.add_note(epoch));
-        if is_late {
-            let place = (segment.file.segment, segment.len - self.writer.flight_len());
-            let late = late.into_iter().map(|at| (at, place));
-            self.store.segments.stragglers.extend(late);
+        if let Some(flight) = &mut self.writer.flight {
+            let place = (segment.file.segment, segment.len - flight.bytes);
+            self.store.segments.stragglers.extend(late.iter().map(|&at| (at, place)));
+            late.sort_unstable();
+            flight.late = late;
         }
     }
 
@@ -457,6 +477,7 @@ impl<D: Disk> FileLog<D> {
             bytes,
             sequence: header.sequence,
             is_synced: sync,
+            late: Vec::new(),
             file: segment.file,
             len: segment.len,
         });
@@ -515,6 +536,7 @@ impl<D: Disk> FileLog<D> {
         if let Some(index) = self.store.segments.by_number(flight.file.segment) {
             self.store.segments.all[index].written = flight.len;
         }
+        writer.add_late(flight.late, self.evicted, &self.hot);
         self.space.look();
         let mut head = head;
         if head.capacity() + body.capacity() <= KEPT_BUFFER {
@@ -529,12 +551,6 @@ impl<D: Disk> FileLog<D> {
         if self.writer.is_full {
             self.submit_next();
         }
-    }
-}
-
-impl Writer {
-    fn flight_len(&self) -> u64 {
-        self.flight.as_ref().map_or(0, |flight| flight.bytes)
     }
 }
 
