@@ -319,7 +319,7 @@ pub trait Log {
     /// the log's disk and the shard's owner.
     fn sync(&mut self) -> Result<(), SyncError>;
 
-    /// What the log holds now. Not for each message: it may look at every file.
+    /// What the log holds now: a few sums. Not for each message all the same.
     fn usage(&self) -> Usage;
 
     /// [`Usage::unwritten_bytes`] alone, which flow control looks at in every turn.

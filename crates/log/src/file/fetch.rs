@@ -92,6 +92,9 @@ pub(super) struct Fetch {
     under_way: BTreeSet<u64>,
     /// The least recently used first.
     loaded: VecDeque<Loaded>,
+    /// Places in `loaded`, and room for them.
+    places: usize,
+    places_room: usize,
     records: HashMap<u64, (u64, Bytes), FixedState>,
     /// By number, from `first_block` on.
     blocks: VecDeque<Block>,
@@ -108,6 +111,8 @@ impl Fetch {
             jobs: HashMap::default(),
             under_way: BTreeSet::new(),
             loaded: VecDeque::new(),
+            places: 0,
+            places_room: 0,
             records: HashMap::default(),
             blocks: VecDeque::new(),
             first_block: 0,
@@ -172,7 +177,7 @@ impl Fetch {
 
     /// A file was rewritten: the places in it do not matter any more.
     pub(super) fn file_gone(&mut self, file: FileName) {
-        self.loaded.retain(|loaded| loaded.stretch.file != file);
+        self.unload(|stretch| stretch.file == file);
     }
 
     /// Starts reads of what is wanted.
@@ -287,16 +292,39 @@ impl Fetch {
         }
     }
 
-    fn keep(&mut self, loaded: Loaded) {
-        let is_newer = |it: &Loaded| {
-            it.stretch.file != loaded.stretch.file || it.stretch.position != loaded.stretch.position
-        };
-        self.loaded.retain(is_newer);
+    fn keep(&mut self, mut loaded: Loaded) {
+        let Stretch { file, position, .. } = loaded.stretch;
+        self.unload(|it| (it.file, it.position) == (file, position));
+        loaded.places.shrink_to_fit();
+        self.places += loaded.places.len();
+        self.places_room += loaded.places.capacity();
         self.loaded.push_back(loaded);
-        let mut count: usize = self.loaded.iter().map(|it| it.places.len()).sum();
-        while count > LOADED_MAX && self.loaded.len() > 1 {
-            count -= self.loaded.pop_front().map_or(0, |it| it.places.len());
+        while self.places > LOADED_MAX && self.loaded.len() > 1 {
+            let Some(oldest) = self.loaded.pop_front() else { return };
+            self.places -= oldest.places.len();
+            self.places_room -= oldest.places.capacity();
         }
+    }
+
+    /// Drops the indexes of some stretches.
+    fn unload(&mut self, is_it: impl Fn(&Stretch) -> bool) {
+        let (places, places_room) = (&mut self.places, &mut self.places_room);
+        self.loaded.retain(|loaded| {
+            let goes = is_it(&loaded.stretch);
+            if goes {
+                *places -= loaded.places.len();
+                *places_room -= loaded.places.capacity();
+            }
+            !goes
+        });
+    }
+
+    /// The sums are those of the indexes.
+    #[cfg(test)]
+    pub(super) fn assert_sums(&self) {
+        let places = self.loaded.iter().map(|it| it.places.len()).sum::<usize>();
+        let room = self.loaded.iter().map(|it| it.places.capacity()).sum::<usize>();
+        assert_eq!((self.places, self.places_room), (places, room));
     }
 
     /// The indexes of a stretch cannot be read.
@@ -369,8 +397,8 @@ impl Fetch {
 
     /// Bytes of memory.
     pub(super) fn held_bytes(&self) -> usize {
-        let places: usize = self.loaded.iter().map(|it| it.places.capacity()).sum();
-        places * size_of::<Place>()
+        self.places_room * size_of::<Place>()
+            + self.loaded.capacity() * size_of::<Loaded>()
             + self.block_bytes as usize
             + self.records.allocation_size()
             + (self.wanted.len() + self.under_way.len() + self.damaged.len()) * 2 * size_of::<u64>()

@@ -323,7 +323,7 @@ impl Recovery<'_> {
         segment.through = header.through;
         segment.len = FILE_HEADER as u64;
         let is_first_generation = name.generation == 0;
-        self.store.segments.all.push_back(segment);
+        self.store.segments.push(segment);
         self.found.end = self.found.end.max(header.first);
         self.found.next_sequence = self.found.next_sequence.max(header.as_of);
         self.found.next_segment = self.found.next_segment.max(next(header.through));
@@ -371,11 +371,12 @@ impl Recovery<'_> {
     }
 
     fn end_segment(&mut self, len: u64, is_sealed: bool) {
-        if let Some(segment) = self.store.segments.all.back_mut() {
+        let last = self.store.segments.all.len().saturating_sub(1);
+        self.store.segments.change(last, |segment| {
             segment.len = len;
             segment.written = len;
             segment.is_sealed = is_sealed;
-        }
+        });
         self.passed.done = self.passed.done.saturating_add(FILE_HEADER as u64);
         (self.progress)(self.passed);
     }
@@ -384,9 +385,9 @@ impl Recovery<'_> {
         let header = &batch.header;
         let len = batch.end().saturating_sub(batch.position);
         let Some(index) = self.store.segments.all.len().checked_sub(1) else { return Ok(()) };
-        if let Some(segment) = self.store.segments.all.get_mut(index) {
+        self.store.segments.change(index, |segment| {
             segment.add_batch(batch.position, len, header.first, header.end);
-        }
+        });
         self.found.end = self.found.end.max(header.end);
         self.found.next_sequence = self.found.next_sequence.max(next(header.sequence));
         let mut result = Ok(());
@@ -445,9 +446,8 @@ impl Recovery<'_> {
         if sequence < about.as_of {
             return;
         }
-        let epoch = about.epoch();
-        if let (Some(epoch), Some(segment)) = (epoch, segments.all.get_mut(index)) {
-            segment.add_note(epoch);
+        if let Some(epoch) = about.epoch() {
+            segments.change(index, |segment| segment.add_note(epoch));
         }
         match kind {
             NoteKind::Release(holder) => {

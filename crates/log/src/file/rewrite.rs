@@ -205,11 +205,12 @@ impl<D: Disk> FileLog<D> {
         let (mut sources, mut generation, mut epochs) = (Vec::new(), 0, Vec::new());
         for index in range.clone() {
             let epoch = segments.new_epoch();
-            let segment = &mut segments.all[index];
-            generation = segment.file.generation.max(generation);
-            sources.push((segment.file.segment, segment.epochs.len()));
-            segment.epochs.push(epoch);
-            segment.is_rewriting = true;
+            segments.change(index, |segment| {
+                generation = segment.file.generation.max(generation);
+                sources.push((segment.file.segment, segment.epochs.len()));
+                segment.epochs.push(epoch);
+                segment.is_rewriting = true;
+            });
             epochs.push(epoch);
         }
         let (first, last) = (&segments.all[*range.start()], &segments.all[*range.end()]);
@@ -477,7 +478,7 @@ impl<D: Disk> FileLog<D> {
         let mut retired = Vec::new();
         let mut old_bytes = 0;
         for (_, old_epochs) in sources {
-            let Some(old) = segments.all.remove(first) else { return };
+            let Some(old) = segments.remove(first) else { return };
             retired.extend_from_slice(&old.epochs[..old_epochs]);
             target.live += old.live;
             old_bytes += old.live_bytes;
@@ -499,7 +500,7 @@ impl<D: Disk> FileLog<D> {
                 *place = (number, position);
             }
         }
-        segments.all.insert(first, target);
+        segments.insert(first, target);
         retired.into_iter().for_each(|epoch| segments.retire(epoch));
         self.space.look();
         self.space.check();

@@ -72,11 +72,20 @@ pub(super) struct Segment {
     waypoints: Vec<Waypoint>,
 }
 
+/// Of all segments: bytes of their files, and of memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Sums {
+    disk: u64,
+    held: usize,
+}
+
 /// All segments, and records that are not where their offset says.
 #[derive(Debug, Default)]
 pub(super) struct Segments {
-    /// Ascending. Only the last may not be sealed.
+    /// Ascending. Only the last may not be sealed. Whoever changes how large a file is, or what memory is
+    /// held for it, does so by [`Segments::change`]: sums are kept.
     pub(super) all: VecDeque<Segment>,
+    sums: Sums,
     /// Records that were written after later ones: segment, and position of the batch.
     pub(super) stragglers: BTreeMap<u64, (u64, u64)>,
     last_epoch: u64,
@@ -176,7 +185,7 @@ impl Segment {
 
     fn held_bytes(&self) -> usize {
         size_of::<Self>()
-            + self.about.capacity() * size_of::<(Epoch, u32)>()
+            + self.about.allocation_size()
             + self.waypoints.capacity() * size_of::<Waypoint>()
             + self.epochs.capacity() * size_of::<Epoch>()
     }
@@ -186,6 +195,35 @@ impl Segments {
     pub(super) fn new_epoch(&mut self) -> Epoch {
         self.last_epoch += 1;
         Epoch(self.last_epoch)
+    }
+
+    /// Adds the newest segment.
+    pub(super) fn push(&mut self, segment: Segment) {
+        self.insert(self.all.len(), segment);
+    }
+
+    pub(super) fn insert(&mut self, index: usize, segment: Segment) {
+        self.sums.add(&segment);
+        self.all.insert(index, segment);
+    }
+
+    pub(super) fn remove(&mut self, index: usize) -> Option<Segment> {
+        let segment = self.all.remove(index)?;
+        self.sums.take(&segment);
+        Some(segment)
+    }
+
+    /// Changes a segment in whatever way.
+    pub(super) fn change<R>(
+        &mut self,
+        index: usize,
+        change: impl FnOnce(&mut Segment) -> R,
+    ) -> Option<R> {
+        let segment = self.all.get_mut(index)?;
+        self.sums.take(segment);
+        let result = change(segment);
+        self.sums.add(segment);
+        Some(result)
     }
 
     /// The segment of a number, also of one that a file stands for.
@@ -237,8 +275,9 @@ impl Segments {
     }
 
     /// The segment that is written to, if one is.
-    pub(super) fn active(&mut self) -> Option<&mut Segment> {
-        self.all.back_mut().filter(|segment| !segment.is_sealed)
+    pub(super) fn active(&self) -> Option<usize> {
+        let last = self.all.len().checked_sub(1)?;
+        (!self.all[last].is_sealed).then_some(last)
     }
 
     /// Notes on this state of a segment do not matter any more.
@@ -250,12 +289,31 @@ impl Segments {
 
     /// Bytes of all files.
     pub(super) fn disk_bytes(&self) -> u64 {
-        self.all.iter().map(|segment| segment.len).sum()
+        self.sums.disk
     }
 
     /// Bytes of memory.
     pub(super) fn held_bytes(&self) -> usize {
-        self.all.iter().map(Segment::held_bytes).sum::<usize>()
-            + self.stragglers.len() * 2 * size_of::<(u64, u64, u64)>()
+        self.sums.held + self.stragglers.len() * 2 * size_of::<(u64, u64, u64)>()
+    }
+
+    /// The sums are those of the segments.
+    #[cfg(test)]
+    pub(super) fn assert_sums(&self) {
+        let mut sums = Sums::default();
+        self.all.iter().for_each(|segment| sums.add(segment));
+        assert_eq!(self.sums, sums);
+    }
+}
+
+impl Sums {
+    fn add(&mut self, segment: &Segment) {
+        self.disk += segment.len;
+        self.held += segment.held_bytes();
+    }
+
+    fn take(&mut self, segment: &Segment) {
+        self.disk -= segment.len;
+        self.held -= segment.held_bytes();
     }
 }

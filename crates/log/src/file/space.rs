@@ -109,7 +109,7 @@ impl<D: Disk> FileLog<D> {
             });
             // What waits is looked at again when the batch is safe.
             self.space.may_remove |= waits;
-            let Some(segment) = dead.and_then(|index| segments.all.remove(index)) else { return };
+            let Some(segment) = dead.and_then(|index| segments.remove(index)) else { return };
             segment.epochs.iter().for_each(|epoch| segments.retire(*epoch));
             self.fetch.file_gone(segment.file);
             self.space.doomed.push(segment.file);

@@ -23,3 +23,61 @@ mod contract {
         |log: &mut FileLog<SimDisk>| drive(log)
     );
 }
+
+/// What `usage` says without looking at every file is what looking at every file says, whatever happened.
+#[test]
+fn sums_agree_with_the_files() {
+    for seed in 0..30 {
+        let mut state = seed;
+        let mut below = move |bound: u64| {
+            state = u64::wrapping_mul(state, 6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 33) % bound
+        };
+        let disk = SimDisk::new(seed);
+        let options = Options {
+            segment_bytes: 1 << (10 + below(3)),
+            cache_bytes: below(3) * 1000,
+            spill_bytes: below(2) * 1000,
+            ..Options::default()
+        };
+        let mut log = open(&disk, options.clone());
+        let mut held = Vec::new();
+        for _ in 0..2500 {
+            match below(12) {
+                0..=3 => {
+                    let keep = if below(4) == 0 { Keep::Volatile } else { Keep::Durable };
+                    let body = vec![7; below(300) as usize];
+                    let holders: Vec<_> = (0..=below(3)).map(Holder::new).collect();
+                    let at = log.append(b"head", &[&body], &holders, keep).unwrap();
+                    held.extend(holders.into_iter().map(|holder| (at, holder)));
+                }
+                4..=7 if !held.is_empty() => {
+                    let (at, holder) = held.swap_remove(below(held.len() as u64) as usize);
+                    log.release(at, holder).unwrap();
+                }
+                8 if !held.is_empty() => {
+                    let (at, holder) = held[below(held.len() as u64) as usize];
+                    log.mark(at, holder, 3).unwrap();
+                    log.persist(at).unwrap();
+                }
+                9 if below(100) == 0 => {
+                    drive(&mut log);
+                    drop(log);
+                    log = open(&disk, options.clone());
+                    log.store.segments.assert_sums();
+                    held.clear();
+                    log.recover(&mut |it| {
+                        held.extend(it.holders.iter().map(|&(holder, _)| (it.at, holder)));
+                    });
+                }
+                _ => log.sync().unwrap(),
+            }
+            log.store.segments.assert_sums();
+            log.fetch.assert_sums();
+        }
+        held.into_iter().for_each(|(at, holder)| log.release(at, holder).unwrap());
+        drive(&mut log);
+        log.store.segments.assert_sums();
+        assert_eq!(log.usage().disk_bytes, disk.files().iter().map(|&(_, len)| len).sum::<u64>());
+    }
+}

@@ -432,12 +432,16 @@ impl<D: Disk> FileLog<D> {
         };
         (writer.gathered, writer.sequence) = (end, writer.sequence + 1);
         self.submit_batch(header, (head, bodies), wants_sync);
-        let Some(segment) = self.store.segments.all.back_mut() else { return };
-        lens.iter().for_each(|&len| segment.add_record(len));
-        about.into_iter().for_each(|epoch| segment.add_note(epoch));
-        if let Some(flight) = &mut self.writer.flight {
-            let place = (segment.file.segment, segment.len - flight.bytes);
-            self.store.segments.stragglers.extend(late.iter().map(|&at| (at, place)));
+        let segments = &mut self.store.segments;
+        let last = segments.all.len().saturating_sub(1);
+        let written = segments.change(last, |segment| {
+            lens.iter().for_each(|&len| segment.add_record(len));
+            about.into_iter().for_each(|epoch| segment.add_note(epoch));
+            (segment.file.segment, segment.len)
+        });
+        if let (Some((number, end)), Some(flight)) = (written, &mut self.writer.flight) {
+            let place = (number, end - flight.bytes);
+            segments.stragglers.extend(late.iter().map(|&at| (at, place)));
             late.sort_unstable();
             flight.late = late;
         }
@@ -456,8 +460,10 @@ impl<D: Disk> FileLog<D> {
             writes.push(Write { file, position, sync, state: State::Waits(head, body) });
         };
         let segments = &mut store.segments;
-        if let Some(old) = segments.active().filter(|old| old.len >= options.segment_bytes) {
-            let footer = seal(old, &header);
+        let is_long = |&last: &usize| segments.all[last].len >= options.segment_bytes;
+        if let Some(last) = segments.active().filter(is_long) {
+            let footer = segments.change(last, |old| seal(old, &header)).unwrap_or_default();
+            let old = &segments.all[last];
             send(old.file, old.len - BATCH_HEADER as u64, footer, Vec::new(), true);
             self.space.look();
         }
@@ -465,21 +471,23 @@ impl<D: Disk> FileLog<D> {
             let (file, first_bytes) = begin(segments, writer, options, &header);
             send(file, 0, first_bytes, Vec::new(), true);
         }
-        let Some(segment) = segments.active() else { return };
+        let Some(active) = segments.active() else { return };
+        let segment = &segments.all[active];
         header.index_len = (head.len() - BATCH_HEADER) as u64;
         header.index_crc = crc32c::crc32c(&head[BATCH_HEADER..]);
         head[..BATCH_HEADER].copy_from_slice(&header.encode(segment.mark));
         let (bytes, position) = ((head.len() + body.len()) as u64, segment.len);
-        segment.add_batch(position, bytes, header.first, header.end);
-        send(segment.file, position, head, body, sync);
+        let file = segment.file;
+        segments.change(active, |it| it.add_batch(position, bytes, header.first, header.end));
+        send(file, position, head, body, sync);
         writer.flight = Some(Flight {
             writes,
             bytes,
             sequence: header.sequence,
             is_synced: sync,
             late: Vec::new(),
-            file: segment.file,
-            len: segment.len,
+            file,
+            len: position + bytes,
         });
         self.submit_next();
     }
@@ -598,6 +606,6 @@ fn begin(
         mark,
     };
     file_header.encode(&mut bytes);
-    segments.all.push_back(segment);
+    segments.push(segment);
     (file, bytes)
 }
