@@ -113,6 +113,48 @@ fn a_write_that_fails_is_the_last_one() {
     }
 }
 
+/// A sync that failed, or that a kill came before, leaves bytes that are there and not safe. The next start
+/// builds on them, so it makes them safe first: the end of a file, and a rewritten file before those that it
+/// was made from go.
+#[test]
+fn what_a_start_builds_on_is_safe() {
+    let options = Options { segment_bytes: 2048, cache_bytes: 0, ..Options::default() };
+    for good in 0..40 {
+        for seed in 0..8 {
+            let disk = SimDisk::new(seed);
+            let (mut log, _) = open(&disk, &options).expect("empty");
+            let mut held = Vec::new();
+            for number in 0..40 + good {
+                if number == 40 {
+                    disk.set_faults(Faults { delay: 2, ..Faults::default() });
+                }
+                held.push(log.end());
+                log.append(b"head", &[&[7; 300]], &[Holder::new(1)], Keep::Durable).expect("good");
+                if number % 5 > 0 {
+                    log.release(held.remove(number / 5), Holder::new(1)).expect("held");
+                }
+                let _ = log.sync();
+            }
+            disk.set_faults(Faults { fail_sync: true, ..Faults::default() });
+            while log.sync().is_ok() && log.durable() < log.end() {}
+            let durable = log.durable();
+            disk.kill();
+            disk.set_faults(Faults::default());
+            let (mut log, _) = open(&disk, &options).expect("after a kill");
+            log.recover(&mut |_| {});
+            append_and_sync(&mut log);
+            disk.crash();
+            let (mut log, _) = open(&disk, &options)
+                .unwrap_or_else(|error| panic!("{good} batches, seed {seed}: {error}"));
+            let mut found = Vec::new();
+            log.recover(&mut |record| found.push(record.at));
+            for at in held.into_iter().filter(|at| *at < durable) {
+                assert!(found.contains(&at), "{at} is lost, {good} batches, seed {seed}");
+            }
+        }
+    }
+}
+
 /// Nothing else is written after them: they are safe all the same.
 #[test]
 fn notes_alone_survive_a_power_cut() {

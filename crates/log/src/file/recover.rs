@@ -170,26 +170,26 @@ pub(super) fn open<D: Disk>(
         progress,
         passed: Progress { done: 0, total },
     };
-    let (files, obsolete) = choose(disk, listed)?;
+    let Choice { files, obsolete, unsafe_files } = choose(disk, listed)?;
     for file in &obsolete {
         recovery.found.next_segment = recovery.found.next_segment.max(next(file.segment));
     }
     let count = files.len();
-    let mut cut = None;
+    let mut ends = unsafe_files;
     for (index, file) in files.into_iter().enumerate() {
         let is_tail = next(index as u64) == count as u64 && file.name.generation == 0;
-        cut = recovery.file(disk, &file, is_tail)?;
+        ends.extend(recovery.file(disk, &file, is_tail)?);
     }
     let Recovery { mut store, mut found, .. } = recovery;
     let Store { segments, cold, .. } = &mut store;
     segments.stragglers.retain(|at, _| cold.get(*at).is_some());
-    // Only now that nothing was refused is anything changed.
+    // Only now that nothing was refused is anything changed. First what is built on is made safe.
+    for (name, len) in ends {
+        on(name, disk.truncate_now(name, len))?;
+    }
     for name in obsolete {
         on(name, disk.remove_now(name))?;
         found.report.removed_files = next(found.report.removed_files);
-    }
-    if let Some((name, len)) = cut {
-        on(name, disk.truncate_now(name, len))?;
     }
     let segments = &store.segments.all;
     found.report.files = segments.len() as u64;
@@ -210,13 +210,19 @@ fn damaged(file: FileName, position: u64, what: &'static str) -> OpenError {
     OpenError::Damaged { file, position, what }
 }
 
+/// Which files count.
+#[derive(Debug, Default)]
+struct Choice {
+    files: VecDeque<File>,
+    obsolete: Vec<FileName>,
+    /// Files, with their lengths, that others go for, and that may not have been synced.
+    unsafe_files: Vec<(FileName, u64)>,
+}
+
 /// Reads the headers, and finds which files count and which are to go.
-fn choose<D: Disk>(
-    disk: &mut D,
-    mut listed: Vec<(FileName, u64)>,
-) -> Result<(VecDeque<File>, Vec<FileName>), OpenError> {
+fn choose<D: Disk>(disk: &mut D, mut listed: Vec<(FileName, u64)>) -> Result<Choice, OpenError> {
     listed.sort_unstable();
-    let (mut files, mut obsolete) = (VecDeque::<File>::new(), Vec::new());
+    let Choice { mut files, mut obsolete, .. } = Choice::default();
     let mut headless = Vec::new();
     let last_segment = listed.last().map(|(name, _)| name.segment);
     // The newest first, so that a rewritten file is seen before those it stands for.
@@ -259,20 +265,21 @@ fn choose<D: Disk>(
         }
         obsolete.push(name);
     }
-    drop_superseded(disk, &mut files, &mut obsolete)?;
-    Ok((files, obsolete))
+    let unsafe_files = drop_superseded(disk, &mut files, &mut obsolete)?;
+    Ok(Choice { files, obsolete, unsafe_files })
 }
 
-/// Of a file and its rewritten form, only one counts.
+/// Of a file and its rewritten form, only one counts. Gives the rewritten ones that do, with their lengths.
 fn drop_superseded<D: Disk>(
     disk: &mut D,
     files: &mut VecDeque<File>,
     obsolete: &mut Vec<FileName>,
-) -> Result<(), OpenError> {
-    let mut rewritten = Vec::new();
+) -> Result<Vec<(FileName, u64)>, OpenError> {
+    let (mut rewritten, mut count) = (Vec::new(), Vec::new());
     for file in files.iter().filter(|file| file.name.generation > 0) {
         if is_finished(disk, file)? {
             rewritten.push((file.name, file.header.through));
+            count.push((file.name, file.len));
         } else if has_earlier(files, file.name) {
             obsolete.push(file.name);
         } else {
@@ -289,7 +296,9 @@ fn drop_superseded<D: Disk>(
         }
     }
     files.retain(|file| !obsolete.contains(&file.name));
-    Ok(())
+    // Where nothing was left behind, the last process got as far as to sync them.
+    count.retain(|(name, _)| !obsolete.is_empty() && !obsolete.contains(name));
+    Ok(count)
 }
 
 /// Whether the file is there that this one was to be made from.
@@ -309,7 +318,8 @@ fn is_finished<D: Disk>(disk: &mut D, file: &File) -> Result<bool, OpenError> {
 }
 
 impl Recovery<'_> {
-    /// Reads one file. Tells where it is to be cut, if it is the tail.
+    /// Reads one file. If it is the tail, tells where it is to be cut, or made safe if it is whole: the
+    /// next file is begun as if it were.
     fn file<D: Disk>(
         &mut self,
         disk: &mut D,
@@ -343,7 +353,7 @@ impl Recovery<'_> {
                         return Err(damaged(name, end, "bytes follow the end of the segment"));
                     }
                     self.end_segment(end, true);
-                    return Ok(None);
+                    return Ok(is_tail.then_some((name, end)));
                 }
                 Step::Batch(batch) if is_first_generation && batch.header.sequence < expected => {
                     return Err(damaged(name, position, "a batch is out of its order"));
