@@ -178,7 +178,8 @@ fn put_away(node: &Arc<Node>, waker: &Waker, data_dir: &std::path::Path) {
     let deadline = std::time::Instant::now() + PUT_AWAY_PATIENCE;
     let mut seen = 0;
     // A dead letter that is safe where it went is not to come back where it was.
-    let departs = || node.shards.iter().any(|shard| shard.actor.state().departing() > 0);
+    let is_waiting = |shard: &Shard<NodeLog>| shard.departing() + shard.parked() > 0;
+    let departs = || node.shards.iter().any(|shard| is_waiting(&shard.actor.state()));
     while departs() && std::time::Instant::now() <= deadline {
         seen = waker.wait(seen);
     }

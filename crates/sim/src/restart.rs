@@ -99,7 +99,7 @@ impl Sim {
         // Dead letters arrive where they go, as in the server.
         for _ in 0..REST_STEPS {
             self.work_off(&noticed)?;
-            if self.node.shards().all(|shard| shard.departing() == 0) {
+            if self.node.shards().all(|shard| shard.departing() + shard.parked() == 0) {
                 break;
             }
             self.step_disks();
@@ -152,6 +152,8 @@ impl Sim {
     /// No more faults. A broker that has given up is started again.
     pub(crate) fn heal(&mut self) -> Check {
         self.mend_disks();
+        // What failed on a disk is known only once its owner has looked.
+        self.work_off(&[])?;
         if self.node.failure().is_some() { self.crash(Ending::PowerCut) } else { Ok(()) }
     }
 
