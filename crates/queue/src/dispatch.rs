@@ -228,6 +228,14 @@ impl Queue {
         Step::Assigned(Assigned { entry, unacked, consumer_key, consumer: id, priority })
     }
 
+    /// The next ready message cannot be read: it is set aside, as [`dispatch`](Self::dispatch) does.
+    #[cold]
+    pub fn set_next_aside(&mut self) {
+        if let Some((priority, entry)) = self.ready.pop() {
+            self.set_aside(priority, entry);
+        }
+    }
+
     /// A message that cannot be read is kept where nobody gets it: it counts as unacked.
     #[cold]
     fn set_aside(&mut self, priority: u8, entry: Entry) {

@@ -13,6 +13,16 @@ use super::ports::{Listed, Ports};
 use super::{Counters, DISPATCH_BUDGET, Shard, describe, log_offset, note_left};
 use crate::message::{ConnectionId, ConsumerSlot, Delivery, Outbox, Reply, ReplyTo, ToShard};
 
+/// What `basic.get` finds.
+enum Found {
+    Record(Bytes),
+    Nothing,
+    /// It has to come from the disk first.
+    Cold(Offset),
+    /// It was set aside: the next one may do.
+    Damaged,
+}
+
 impl<L: Log> Shard<L> {
     /// `basic.consume`. Takes the whole letter, which has more fields than a call should.
     pub(super) fn consume(
@@ -168,43 +178,83 @@ impl<L: Log> Shard<L> {
             while self.dispatch(id, now) {}
         }
         self.ports.flush(reply.connection, out);
-        let Some(hosted) = self.queues.get_mut(&id) else { return };
-        if let Some(next) = hosted.queue.next_to_get(now, &mut self.scratch) {
-            // What consumers were given and is not read from the disk yet goes out before it, too.
-            let first = hosted.queue.next_early().unwrap_or(next);
-            if let Some(cold) = [first, next].into_iter().find(|&at| self.is_cold(at)) {
-                self.note_left(id);
-                self.park(cold, Parked::Get { reply, queue: id, no_ack });
-                return;
+        for _ in 0..DISPATCH_BUDGET {
+            match self.next_at_hand(id, now) {
+                Found::Nothing => {
+                    self.take_out(reply, id, no_ack, None, now, out);
+                    return;
+                }
+                Found::Record(record) => {
+                    self.take_out(reply, id, no_ack, Some(record), now, out);
+                    return;
+                }
+                Found::Cold(at) => {
+                    self.park(at, Parked::Get { reply, queue: id, no_ack });
+                    return;
+                }
+                Found::Damaged => {}
             }
         }
+        // So many were set aside that the rest is for the next turn.
+        self.touch(id);
+        self.deferred.push(ToShard::Get { reply, queue: id, no_ack });
+    }
+
+    /// Whether the message that `basic.get` takes next can be read. One that is damaged is set aside.
+    fn next_at_hand(&mut self, id: QueueId, now: Time) -> Found {
+        let Some(hosted) = self.queues.get_mut(&id) else { return Found::Nothing };
+        let next = hosted.queue.next_to_get(now, &mut self.scratch);
+        // What consumers were given and is not read from the disk yet goes out before it, too.
+        let first = hosted.queue.next_early();
+        self.note_left(id);
+        let Some(next) = next else { return Found::Nothing };
+        if let Some(first) = first.filter(|&first| self.is_cold(first)) {
+            return Found::Cold(first);
+        }
+        match self.log.read(log_offset(next)) {
+            Ok(record) => Found::Record(record.bytes),
+            Err(ReadError::Cold { .. }) => Found::Cold(next),
+            Err(error) => {
+                tracing::error!(%error, queue = %id, "a message cannot be read and is set aside");
+                if let Some(hosted) = self.queues.get_mut(&id) {
+                    hosted.queue.set_next_aside();
+                }
+                Found::Damaged
+            }
+        }
+    }
+
+    /// Answers `basic.get` with the next message, which is `record`; with none there is no message.
+    fn take_out(
+        &mut self,
+        reply: ReplyTo,
+        id: QueueId,
+        no_ack: bool,
+        record: Option<Bytes>,
+        now: Time,
+        out: &mut Outbox,
+    ) {
         let Some(hosted) = self.queues.get_mut(&id) else { return };
         let got = hosted.queue.get(now, no_ack, &mut self.scratch);
         super::touch(hosted, id, &mut self.touched);
-        let answer = match got {
+        note_left(&mut self.scratch, id, &mut self.left);
+        let answer = match got.zip(record) {
             None => Reply::GotNothing,
-            Some(found) => match self.log.read(log_offset(found.offset)) {
-                Ok(record) => {
-                    self.counters.delivered += 1;
-                    let delivery = Delivery {
-                        slot: ConsumerSlot(0),
-                        queue: id,
-                        unacked: found.unacked,
-                        offset: found.offset,
-                        redelivered: found.redelivered,
-                        delivery_count: found.delivery_count,
-                        record: record.bytes,
-                    };
-                    Reply::Got { delivery, remaining: found.remaining }
-                }
-                Err(error) => {
-                    tracing::error!(%error, "a message could not be read");
-                    Reply::GotNothing
-                }
-            },
+            Some((found, record)) => {
+                self.counters.delivered += 1;
+                let delivery = Delivery {
+                    slot: ConsumerSlot(0),
+                    queue: id,
+                    unacked: found.unacked,
+                    offset: found.offset,
+                    redelivered: found.redelivered,
+                    delivery_count: found.delivery_count,
+                    record,
+                };
+                Reply::Got { delivery, remaining: found.remaining }
+            }
         };
         out.reply(reply, answer);
-        note_left(&mut self.scratch, id, &mut self.left);
     }
 
     /// Gives a touched queue's consumers what they may take, and sets its timer. Returns whether it

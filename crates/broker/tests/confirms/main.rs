@@ -409,3 +409,27 @@ fn what_confirmed_is_counted() {
         node.take_told()
     );
 }
+
+/// A message that cannot be read is set aside, as by a consumer: `basic.get` goes on to the next one.
+#[test]
+fn a_get_passes_what_is_damaged() {
+    for no_ack in [false, true] {
+        let mut node = Node::new("a b");
+        for word in ["p1:a", "p2:b", "p3:a", "p4:a", "disk", "disk"] {
+            node.word(word);
+        }
+        assert_eq!(node.take_told(), "1 2 3 4");
+        node.log().damaged = [0, 2].into();
+        let reply = ReplyTo { connection: PUBLISHER, channel: 1 };
+        for want in ["Got", "GotNothing"] {
+            node.turn(ToShard::Get { reply, queue: node.queue('a'), no_ack });
+            assert_eq!(std::mem::take(&mut node.said), [want], "no_ack: {no_ack}");
+        }
+        let queue = node.queue('a');
+        let counts = node.shard.queues().find(|(id, _)| *id == queue).expect("there").1.counts();
+        let unacked = if no_ack { 2 } else { 3 };
+        assert_eq!((counts.ready, counts.unacked), (0, unacked), "no_ack: {no_ack}");
+        assert_eq!(node.shard.counters().delivered, 1);
+        assert!(node.log().held().contains_key(&0), "the file may be restored");
+    }
+}

@@ -40,6 +40,8 @@ pub(crate) struct HandLog {
     pub(crate) fails: bool,
     has_failed: bool,
     pub(crate) is_full: bool,
+    /// Cannot be read any more.
+    pub(crate) damaged: BTreeSet<u64>,
     /// Added to what is to be written.
     pub(crate) more_unwritten: u64,
     pub(crate) written_bytes: u64,
@@ -148,6 +150,9 @@ impl Log for HandLog {
     }
 
     fn read(&self, at: Offset) -> Result<Record, ReadError> {
+        if self.damaged.contains(&at.get()) {
+            return Err(ReadError::Damaged { at });
+        }
         self.memory.read(at)
     }
 
