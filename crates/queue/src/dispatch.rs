@@ -246,10 +246,17 @@ impl Queue {
     fn hand_over(&mut self, assigned: Assigned, deliver: &mut impl Deliver, out: &mut Vec<Left>) {
         let Assigned { entry, unacked, consumer_key, .. } = assigned;
         let offset = Offset::new(entry.offset);
+        self.totals.delivered_bytes += u64::from(entry.size);
+        self.totals.redelivered += u64::from(entry.redelivered());
         let leaves = match unacked {
-            None => Some(Left::Acked(offset)),
-            Some(id) if id.is_lent() => Some(Left::Lent(offset)),
-            Some(_) => None,
+            None => {
+                self.totals.delivered_no_ack += 1;
+                Some(Left::Acked(offset))
+            }
+            Some(id) => {
+                self.totals.delivered += 1;
+                id.is_lent().then_some(Left::Lent(offset))
+            }
         };
         let delivery_count =
             if leaves.is_some() { self.forget(entry) } else { self.extras.delivery_count(entry) };

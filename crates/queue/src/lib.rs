@@ -23,7 +23,7 @@
 //!
 //! Where is what: [`Queue`] (`queue.rs`) holds the commands; `ready.rs` the order of what waits;
 //! `unacked.rs` what is out; `consumers.rs` the round robin; `dispatch.rs` the loop that joins the three;
-//! `limits.rs` lengths and expiry; `gate.rs` what connection and channel allow.
+//! `limits.rs` lengths and expiry; `gate.rs` what connection and channel allow; `totals.rs` what is counted.
 
 mod backlog;
 mod consumers;
@@ -37,6 +37,7 @@ mod options;
 mod queue;
 mod ready;
 mod slab;
+mod totals;
 mod unacked;
 
 pub use backlog::Backlog;
@@ -48,3 +49,4 @@ pub use message::{
 };
 pub use options::{Options, Overflow};
 pub use queue::{Counts, Dispatched, Queue, Removed, Settled};
+pub use totals::{ByReason, Totals};

@@ -9,6 +9,7 @@ use crate::extra::Extras;
 use crate::message::{Got, Incoming, Left, Offset, Reason, Refused, Settle, Time, UnackedId};
 use crate::options::{Options, Overflow};
 use crate::ready::{Entry, Ready};
+use crate::totals::Totals;
 use crate::unacked::{Out, Unacked};
 
 /// Dead letters that wait until they are safe elsewhere, and the sizes of their bodies.
@@ -65,6 +66,8 @@ pub struct Counts {
     pub unacked_bytes: u64,
     /// Of all of these, messages with delivery mode 2.
     pub persistent: u64,
+    /// Bytes of their bodies.
+    pub persistent_bytes: u64,
     /// Dead letters that wait for [`Queue::dead_lettered`].
     pub held: u64,
     /// Messages that go to a consumer with the next [`Queue::dispatch`], and that the queue forgets then:
@@ -87,6 +90,9 @@ pub struct Queue {
     held: Option<Box<Held>>,
     /// Messages with delivery mode 2, wherever they are but in `held`.
     persistent: u64,
+    /// Bytes of their bodies.
+    persistent_bytes: u64,
+    pub(crate) totals: Totals,
     /// When `expires` began to count; means nothing while there are consumers.
     unused_since: Time,
 }
@@ -103,6 +109,8 @@ impl Queue {
             early: Vec::new(),
             held: None,
             persistent: 0,
+            persistent_bytes: 0,
+            totals: Totals::default(),
             unused_since: now,
         }
     }
@@ -166,7 +174,9 @@ impl Queue {
         if is_lean {
             entry.set_lean();
         }
-        self.persistent += u64::from(persistent);
+        self.count_persistent(entry);
+        self.totals.enqueued += 1;
+        self.totals.enqueued_bytes += u64::from(size);
         if !self.drops_head() && self.would_overflow(size) {
             // RabbitMQ gives a message out as soon as it comes. Here a batch comes first, so those
             // before this one are given out now, as far as anybody takes them.
@@ -196,7 +206,8 @@ impl Queue {
     pub fn restore(&mut self, message: Incoming, published: Time) {
         let Incoming { offset, size, persistent, redelivered, delivery_count, .. } = message;
         let mut entry = Entry::new(offset.get(), size, persistent, redelivered);
-        self.persistent += u64::from(persistent);
+        self.count_persistent(entry);
+        self.totals.restored += 1;
         let ttl_ms = self.ttl_ms(message.expiration_ms);
         if ttl_ms.is_some() || delivery_count > 0 {
             let expires_at = ttl_ms.map(|ms| published.after_ms(ms));
@@ -249,10 +260,12 @@ impl Queue {
     }
 
     fn refuse(&mut self, entry: Entry, out: &mut Vec<Left>) {
+        self.totals.refused += 1;
         if self.options.overflow == Overflow::RejectPublishDlx {
             self.leave(entry, Reason::Maxlen, out);
         } else {
             self.forget(entry);
+            self.totals.dropped.count(Reason::Maxlen);
             out.push(Left::Dropped { offset: Offset::new(entry.offset), reason: Reason::Maxlen });
         }
     }
@@ -263,13 +276,20 @@ impl Queue {
         self.touch(now);
         self.assign_early(now, None, out);
         while self.expire(now, out) {}
-        let (priority, entry) = self.ready.pop()?;
+        let Some((priority, entry)) = self.ready.pop() else {
+            self.totals.get_empty += 1;
+            return None;
+        };
+        self.totals.redelivered += u64::from(entry.redelivered());
+        self.totals.delivered_bytes += u64::from(entry.size);
         let delivery_count = self.extras.delivery_count(entry);
         let unacked = if no_ack {
+            self.totals.got_no_ack += 1;
             self.forget(entry);
             out.push(Left::Acked(Offset::new(entry.offset)));
             None
         } else {
+            self.totals.got += 1;
             let id = self.give_out(entry, priority, None);
             if id.is_lent() {
                 self.forget(entry);
@@ -302,6 +322,10 @@ impl Queue {
             if let Some(consumer) = id.borrower() {
                 self.consumers.settled(consumer);
             }
+            match how {
+                Settle::Ack => self.totals.acked += 1,
+                _ => self.totals.dropped.count(Reason::Rejected),
+            }
             out.push(Left::Returned { offset, acked: how == Settle::Ack });
             return Settled::Ended;
         }
@@ -317,6 +341,7 @@ impl Queue {
         }
         match how {
             Settle::Ack => {
+                self.totals.acked += 1;
                 self.forget(message.entry);
                 out.push(Left::Acked(offset));
             }
@@ -328,6 +353,7 @@ impl Queue {
 
     fn requeue(&mut self, message: Out, counts: bool, now: Time, out: &mut Vec<Left>) -> Settled {
         let Out { mut entry, priority, .. } = message;
+        self.totals.requeued += 1;
         entry.set_redelivered();
         let mut delivery_count = None;
         if counts && (self.options.counts_deliveries || self.options.delivery_limit.is_some()) {
@@ -353,6 +379,7 @@ impl Queue {
         if held.is_empty() {
             self.held = None;
         }
+        self.totals.dead_letters_confirmed += u64::from(was_held);
         was_held
     }
 
@@ -423,6 +450,7 @@ impl Queue {
         for entry in ready.entries() {
             self.forget(entry);
         }
+        self.totals.purged += ready.len();
         Backlog::new(ready, Vec::new())
     }
 
@@ -433,6 +461,7 @@ impl Queue {
             self.take_back_early(assigned.consumer);
         }
         let ready = std::mem::take(&mut self.ready);
+        self.totals.purged += ready.len() + self.unacked.len();
         let unacked = self.unacked.entries().map(|entry| Offset::new(entry.offset));
         let held = self.held.take();
         let held = held.iter().flat_map(|held| held.keys().copied());
@@ -440,6 +469,7 @@ impl Queue {
         self.unacked.clear();
         self.extras = Extras::default();
         self.persistent = 0;
+        self.persistent_bytes = 0;
         Backlog::new(ready, others)
     }
 
@@ -475,11 +505,23 @@ impl Queue {
             ready_bytes: self.ready.bytes(),
             unacked_bytes: self.unacked.bytes(),
             persistent: self.persistent,
+            persistent_bytes: self.persistent_bytes,
             held: self.held.as_ref().map_or(0, |held| held.len() as u64),
             early: self.early.iter().filter(|it| it.unacked.is_none_or(UnackedId::is_lent)).count()
                 as u64,
             consumers: self.consumers.count(),
         }
+    }
+
+    /// What happened in it since it was made.
+    #[inline]
+    pub fn totals(&self) -> &Totals {
+        &self.totals
+    }
+
+    /// The ready message that goes out next: the oldest one, but for priorities and what came back.
+    pub fn head(&self) -> Option<Offset> {
+        self.ready.peek().map(|entry| Offset::new(entry.offset))
     }
 
     /// Whether no message is in it, wherever.
@@ -526,9 +568,11 @@ impl Queue {
         let delivery_count = self.forget(entry);
         let offset = Offset::new(entry.offset);
         if !self.options.dead_letter {
+            self.totals.dropped.count(reason);
             out.push(Left::Dropped { offset, reason });
             return;
         }
+        self.totals.dead_lettered.count(reason);
         let held = self.options.at_least_once && self.options.overflow == Overflow::RejectPublish;
         if held {
             self.held.get_or_insert_default().insert(offset, entry.size);
@@ -536,10 +580,22 @@ impl Queue {
         out.push(Left::DeadLetter { offset, reason, held, delivery_count });
     }
 
+    #[inline]
+    fn count_persistent(&mut self, entry: Entry) {
+        self.persistent += u64::from(entry.persistent());
+        self.persistent_bytes += persistent_bytes(entry);
+    }
+
     /// What is kept of a message besides its entry goes; tells how often it came back.
     #[inline]
     pub(crate) fn forget(&mut self, entry: Entry) -> u32 {
         self.persistent -= u64::from(entry.persistent());
+        self.persistent_bytes -= persistent_bytes(entry);
         self.extras.forget(entry)
     }
+}
+
+#[inline]
+fn persistent_bytes(entry: Entry) -> u64 {
+    u64::from(entry.size) * u64::from(entry.persistent())
 }

@@ -375,6 +375,7 @@ impl World {
         assert_eq!(counts.consumers as usize, self.model.consumers.len());
         assert_eq!(counts.ready + counts.unacked + self.left.len() as u64, self.enqueued);
         assert_eq!(counts.persistent, self.persistent.len() as u64);
+        self.check_totals();
         let timeout = self.queue.next_timeout().map(Time::ms);
         assert_eq!(timeout, self.model.next_timeout());
 
@@ -388,6 +389,20 @@ impl World {
             assert_eq!(gate.channel().unacked(), channel.unacked);
             assert_eq!(gate.output().queued(), channel.output);
         }
+    }
+
+    /// Every message that came is in one place or left in one way; totals count all of it.
+    fn check_totals(&self) {
+        let (counts, totals) = (self.queue.counts(), self.queue.totals());
+        let no_ack = totals.delivered_no_ack + totals.got_no_ack;
+        let out = no_ack + totals.dropped.sum() + totals.dead_lettered.sum() + totals.purged;
+        assert_eq!(totals.enqueued, self.enqueued);
+        assert_eq!(totals.enqueued, counts.ready + counts.unacked + totals.acked + out);
+        let is = |f: fn(&Left) -> bool| self.left.values().filter(|left| f(left)).count() as u64;
+        assert_eq!(is(|left| matches!(left, Left::Acked(_))), totals.acked + no_ack);
+        assert_eq!(is(|left| matches!(left, Left::Dropped { .. })), totals.dropped.sum());
+        assert_eq!(is(|left| matches!(left, Left::DeadLetter { .. })), totals.dead_lettered.sum());
+        assert_eq!(is(|left| matches!(left, Left::Purged(_))), totals.purged);
     }
 
     /// Deletes the queue: what was in it comes out.
