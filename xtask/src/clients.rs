@@ -4,6 +4,7 @@
 //! tests know no port but 5672 get it from a forwarder ([`forward`]) while they run. Tests that
 //! cannot apply are named with their reason in `tests/clients/skipped.txt`; all others count.
 
+mod debian;
 mod forward;
 mod go;
 mod java;

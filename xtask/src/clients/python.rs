@@ -3,44 +3,56 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use super::debian;
 use super::forward::Forward;
 use super::tools::{Counts, Place, copy_dir, own_counts};
 
 /// One environment for all, with fixed versions.
 fn environment(place: &Place) -> anyhow::Result<PathBuf> {
-    const PACKAGES: [&str; 6] = [
+    const PACKAGES: [&str; 7] = [
         "pika==1.4.4",
         "pytest==8.4.2",
         "twisted==25.5.0",
         "tornado==6.5.2",
         "gevent",
         "celery==5.5.3",
+        // The reactor and the decorator of pika's Twisted tests.
+        "pynose==1.5.5",
     ];
     let dir = place.root.join("target/clients/python");
     let python = dir.join("bin/python");
     let done = dir.join("installed");
-    if !done.exists() {
-        place.must("venv", 3, Command::new("python3").args(["-m", "venv"]).arg(&dir))?;
-        let mut install = Command::new(&python);
-        install.args(["-m", "pip", "install", "-q"]).args(PACKAGES);
-        place.must("install", 10, &mut install)?;
-        std::fs::write(done, "")?;
+    let wanted = PACKAGES.join("\n");
+    if std::fs::read_to_string(&done).is_ok_and(|there| there == wanted) {
+        return Ok(python);
     }
+    if !python.exists() {
+        place.must("venv", 3, Command::new("python3").args(["-m", "venv"]).arg(&dir))?;
+    }
+    let mut install = Command::new(&python);
+    install.args(["-m", "pip", "install", "-q"]).args(PACKAGES);
+    place.must("install", 10, &mut install)?;
+    std::fs::write(done, wanted)?;
     Ok(python)
 }
 
-/// Names a checkout of pika's source: no package carries its tests.
+/// Names a checkout of pika's source, to be used instead of [`PIKA`].
 const PIKA_SOURCE: &str = "PIKA_SOURCE";
 
-/// `tests/acceptance` of pika's source, as they are.
+/// No Python package carries pika's tests; the sources of Debian's package do.
+const PIKA: debian::File = debian::File {
+    path: "pool/main/p/python-pika/python-pika_1.3.2.orig.tar.gz",
+    sha256: "5eb71b9a0047c77d99378e525a2041fc50aae4a177b060f9825b3e2fdcc96fc4",
+};
+
+/// `tests/acceptance` of pika's source, as they are, with the pika beside them.
 pub(super) fn pika(place: &Place) -> anyhow::Result<Counts> {
-    let Some(checkout) = std::env::var_os(PIKA_SOURCE) else {
-        println!("  left out: no package carries them; {PIKA_SOURCE}=DIR names a checkout (1.4.4)");
-        return Ok(Counts { skipped: 1, ..Counts::default() });
-    };
     let python = environment(place)?;
     let source = place.dir.join("source");
-    copy_dir(&PathBuf::from(checkout), &source)?;
+    match std::env::var_os(PIKA_SOURCE) {
+        Some(checkout) => copy_dir(&PathBuf::from(checkout), &source)?,
+        None => debian::unpack(place, &PIKA, &source)?,
+    }
     let _forward = Forward::to(place.port)?;
     let mut test = Command::new(python);
     test.args(["-m", "pytest", "-q", "-rfEsp", "--tb=short", "-p", "no:cacheprovider"]);
