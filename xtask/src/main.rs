@@ -5,6 +5,7 @@
 mod bench;
 mod clients;
 mod codegen;
+mod deny;
 mod generate;
 mod install;
 mod node;
@@ -43,6 +44,8 @@ enum Chore {
         #[arg(long)]
         check: bool,
     },
+    /// Check licences, versions, sources and advisories of the dependencies
+    Deny,
     /// Run the simulator
     Sim(Passed),
     /// Play every recorded conversation to a new node
@@ -83,6 +86,7 @@ fn run() -> anyhow::Result<ExitCode> {
         Chore::Test { steps } => suite::run(&suite::test(), &steps),
         Chore::Tidy => done(tidy::run()),
         Chore::Codegen { check } => done(generate::run(check)),
+        Chore::Deny => done(deny::run()),
         Chore::Sim(it) => programs::sim(&it.words),
         Chore::Conform(it) => programs::conform(&it.words),
         Chore::Script(it) => programs::script(&it.words),

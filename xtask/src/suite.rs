@@ -9,7 +9,7 @@ use std::time::Instant;
 use anyhow::ensure;
 
 use crate::steps::{Count, cargo, counted, succeed};
-use crate::{clients, generate, install, programs, root, tidy};
+use crate::{clients, deny, generate, install, programs, root, tidy};
 
 /// One step: its name and what it does.
 pub(crate) struct Step {
@@ -34,6 +34,7 @@ pub(crate) fn test() -> Vec<Step> {
     let mut steps = vec![Step { name: "tools", run: tools }];
     steps.extend(check());
     steps.extend([
+        Step { name: "dependencies", run: deny::counted },
         Step { name: "release build", run: release_build },
         Step { name: "conversations", run: programs::conform_counted },
         Step { name: "simulation", run: programs::sim_counted },
