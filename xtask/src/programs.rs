@@ -9,12 +9,22 @@ use crate::node::{self, Node};
 use crate::root;
 use crate::steps::{Count, cargo, counted};
 
-/// Runs the simulator with these words.
+/// Runs the simulator with these words. `--nightly` is for a run at large: until it is stopped or all its
+/// seeds are done, when the machine has nothing else to do, and further on the next time.
 pub(crate) fn sim(words: &[String]) -> anyhow::Result<ExitCode> {
-    exit(&mut sim_program(words))
+    let mut words = words.to_vec();
+    let nightly = words.iter().position(|word| word == "--nightly");
+    let Some(at) = nightly else { return exit(&mut sim_program(&words)) };
+    let file = root().join("target/nightly.txt").to_string_lossy().into_owned();
+    words.splice(at..=at, ["--night".to_owned(), file]);
+    let program = sim_program(&words);
+    let mut command = Command::new("nice");
+    command.args(["-n", "19"]).arg(program.get_program()).args(program.get_args());
+    exit(command.current_dir(root()))
 }
 
 /// Seeds of the simulator in every run of the tests: always the same ones, so that a red run is a change.
+/// About a minute on two cores.
 const SEEDS: &str = "900";
 
 /// The simulator over the first seeds, counted by seeds.

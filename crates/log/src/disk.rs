@@ -27,6 +27,11 @@ impl fmt::Display for FileName {
 }
 
 impl FileName {
+    /// The name under which the file is kept if it is damaged.
+    pub fn aside(&self) -> String {
+        format!("{self}.damaged")
+    }
+
     /// The name that prints like this, if there is one. Other files are not the log's.
     pub fn parse(text: &str) -> Option<Self> {
         let (segment, rest) = text.split_once('.')?;
@@ -129,6 +134,13 @@ pub trait Disk {
     /// safe.
     fn truncate_now(&mut self, file: FileName, len: u64) -> Result<(), DiskError>;
 
+    /// Writes into a file, which is made if it is not there. Safe after [`truncate_now`](Self::truncate_now).
+    fn write_now(&mut self, file: FileName, position: u64, bytes: &[u8]) -> Result<(), DiskError>;
+
+    /// Keeps a file as it is under another name, for people: it does not count any more as one of the log's
+    /// once it is removed, and stays. Gives that name. A second time does nothing.
+    fn keep_aside(&mut self, file: FileName) -> Result<String, DiskError>;
+
     /// Removes a file for good.
     fn remove_now(&mut self, file: FileName) -> Result<(), DiskError>;
 }
@@ -147,6 +159,7 @@ mod tests {
         check("00000000000000ff.012.seg", None);
         check("00000000000000ff.seg",     None);
         check("00000000000000ff.1.seg~",  None);
+        check("00000000000000ff.1.seg.damaged", None);
         check("LOCK",                     None);
     }
 

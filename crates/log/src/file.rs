@@ -16,7 +16,7 @@
 //! | which file has what | [`segments`] |
 //! | who holds what | [`sets`], of cold records [`cold`] |
 //! | reading what is cold | [`fetch`] |
-//! | opening | [`recover`] |
+//! | opening | [`recover`], of damaged files [`salvage`] |
 //! | giving back space | [`space`], [`rewrite`] |
 //!
 //! Batches are numbered. A batch with durable records or with notes is synced before the next one is
@@ -27,6 +27,7 @@ mod fetch;
 mod format;
 mod recover;
 mod rewrite;
+mod salvage;
 mod segments;
 mod sets;
 mod space;
@@ -49,7 +50,8 @@ use segments::Segments;
 use sets::{SetId, Sets};
 use write::Writer;
 
-pub use recover::{OpenError, Progress, Report};
+pub use recover::{OnDamage, OpenError, Progress, Report};
+pub use salvage::Damage;
 
 /// What a log in files may use.
 #[derive(Clone, Debug)]
@@ -69,6 +71,8 @@ pub struct Options {
     pub unwritten_bytes_max: u64,
     /// Bytes of records that were fetched and not read yet.
     pub warm_bytes: u64,
+    /// What to do about a damaged file when the log is opened.
+    pub on_damage: OnDamage,
 }
 
 impl Default for Options {
@@ -81,6 +85,7 @@ impl Default for Options {
             spill_bytes: 64 << 20,
             unwritten_bytes_max: 1 << 30,
             warm_bytes: 8 << 20,
+            on_damage: OnDamage::default(),
         }
     }
 }
@@ -163,7 +168,7 @@ impl<D: Disk> FileLog<D> {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<(Self, Report), OpenError> {
         let mut disk = disk;
-        let (store, found) = recover::open(&mut disk, progress)?;
+        let (store, found) = recover::open(&mut disk, options.on_damage, progress)?;
         let end = Offset::new(found.end);
         let mut sums = Sums::default();
         for segment in &store.segments.all {

@@ -1,7 +1,7 @@
 //! A log in files on a disk that fails, and over files that are not what was written.
 
 use leveret_log::disk::{Faults, FileName, SimDisk};
-use leveret_log::file::{OpenError, Options, Report};
+use leveret_log::file::{OnDamage, OpenError, Options, Report};
 use leveret_log::{AppendError, FileLog, Holder, Keep, Log, Offset, ReadError};
 
 const ONE: [Holder; 1] = [Holder::new(1)];
@@ -352,7 +352,7 @@ fn recovery_survives_any_bytes() {
     let files = disk.files();
     assert!(files.len() > 2);
     let mut opened = 0;
-    for _ in 0..3000 {
+    for round in 0..4000 {
         let copy = disk.copy(0);
         for _ in 0..1 + rng(3) {
             let (name, _) = files[rng(files.len() as u64) as usize];
@@ -371,7 +371,14 @@ fn recovery_survives_any_bytes() {
             }
             copy.put(name, bytes);
         }
-        if let Ok((mut log, _)) = try_open(&copy) {
+        let on_damage = if round % 2 == 0 { OnDamage::Refuse } else { OnDamage::Aside };
+        let options = Options { on_damage, ..options() };
+        let result = FileLog::open(copy.clone(), options, &mut |_| {});
+        if on_damage == OnDamage::Aside {
+            let is_newer = matches!(result, Err(OpenError::Newer { .. }));
+            assert!(is_newer || result.is_ok(), "{result:?}");
+        }
+        if let Ok((mut log, _)) = result {
             opened += 1;
             for at in recovered(&mut log) {
                 let _ = log.read(Offset::new(at));

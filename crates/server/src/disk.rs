@@ -275,6 +275,32 @@ impl Disk for RealDisk {
         truncate().map_err(|error| failed(&error))
     }
 
+    fn write_now(&mut self, file: FileName, position: u64, bytes: &[u8]) -> Result<(), DiskError> {
+        let path = self.path(file);
+        let open = OpenOptions::new().create(true).truncate(false).write(true).open(path);
+        let written = open.and_then(|file| file.write_all_at(bytes, position));
+        written.map_err(|error| not_written(&error))
+    }
+
+    fn keep_aside(&mut self, file: FileName) -> Result<String, DiskError> {
+        let (from, to) = (self.path(file), self.dir.join(file.aside()));
+        let keep = || {
+            if to.exists() {
+                return Ok(());
+            }
+            // The same bytes under both names, where the file system can do that.
+            if std::fs::hard_link(&from, &to).is_err() {
+                let new = to.with_extension("new");
+                std::fs::copy(&from, &new)?;
+                File::open(&new)?.sync_all()?;
+                std::fs::rename(&new, &to)?;
+            }
+            sync_dir(&self.dir)
+        };
+        keep().map_err(|error| not_written(&error))?;
+        Ok(file.aside())
+    }
+
     fn remove_now(&mut self, file: FileName) -> Result<(), DiskError> {
         let removed = std::fs::remove_file(self.path(file)).and_then(|()| sync_dir(&self.dir));
         removed.map_err(|error| failed(&error))

@@ -109,6 +109,14 @@ impl Disk for StepDisk {
         self.disk.truncate_now(file, len)
     }
 
+    fn write_now(&mut self, file: FileName, position: u64, bytes: &[u8]) -> Result<(), DiskError> {
+        self.disk.write_now(file, position, bytes)
+    }
+
+    fn keep_aside(&mut self, file: FileName) -> Result<String, DiskError> {
+        self.disk.keep_aside(file)
+    }
+
     fn remove_now(&mut self, file: FileName) -> Result<(), DiskError> {
         self.disk.remove_now(file)
     }

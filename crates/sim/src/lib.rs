@@ -117,7 +117,8 @@ fn try_seed(seed: Seed, options: Options, steps: u32) -> Result<Outcome, Failure
 }
 
 impl Report {
-    fn add(&mut self, outcome: &Outcome) {
+    /// Adds one run.
+    pub fn add(&mut self, outcome: &Outcome) {
         self.seeds += 1;
         self.steps += outcome.steps;
         self.elapsed_ms += outcome.elapsed_ms;

@@ -235,6 +235,7 @@ impl Sim {
         node.go_on_after(&self.node);
         self.node = node;
         self.shadow.restarted(is_clean);
+        self.shadow.totals.power_cuts += u64::from(how == Ending::PowerCut);
         self.watch.marks = vec![[0; 3]; shards];
         self.watch.restored = restored.iter().map(|one| one.messages).collect();
         for one in &restored {

@@ -131,6 +131,8 @@ pub struct Totals {
     pub found_dead: u64,
     /// Crashes of the process, and of the machine.
     pub crashes: u64,
+    /// Those of them with which the power went.
+    pub power_cuts: u64,
     /// Stops in good order.
     pub stops: u64,
     /// Messages that came back from disks, once per queue.
@@ -160,6 +162,7 @@ impl Totals {
         self.found_dead += other.found_dead;
         self.recovered += other.recovered;
         self.crashes += other.crashes;
+        self.power_cuts += other.power_cuts;
         self.stops += other.stops;
         self.restored += other.restored;
         self.full += other.full;

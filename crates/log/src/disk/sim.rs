@@ -50,6 +50,8 @@ pub struct SimDisk(Arc<Mutex<World>>);
 struct World {
     state: u64,
     files: BTreeMap<FileName, File>,
+    /// What is kept aside.
+    aside: BTreeMap<String, Vec<u8>>,
     writes: VecDeque<(Token, Op)>,
     reads: Vec<(Token, Op)>,
     faults: Faults,
@@ -161,6 +163,7 @@ impl SimDisk {
         Self(Arc::new(Mutex::new(World {
             state: seed,
             files: BTreeMap::new(),
+            aside: BTreeMap::new(),
             writes: VecDeque::new(),
             reads: Vec::new(),
             faults: Faults::default(),
@@ -249,6 +252,12 @@ impl SimDisk {
         self.world().files.get(&name).map(|file| file.bytes.clone()).unwrap_or_default()
     }
 
+    /// The files that are kept aside, with their bytes.
+    pub fn kept_aside(&self) -> Vec<(String, Vec<u8>)> {
+        let world = self.world();
+        world.aside.iter().map(|(name, bytes)| (name.clone(), bytes.clone())).collect()
+    }
+
     /// Puts a file there as it is.
     pub fn put(&self, name: FileName, bytes: Vec<u8>) {
         self.world().files.insert(name, File { bytes, ..File::default() });
@@ -335,6 +344,18 @@ impl Disk for SimDisk {
             file.is_new = false;
         }
         Ok(())
+    }
+
+    fn write_now(&mut self, file: FileName, position: u64, bytes: &[u8]) -> Result<(), DiskError> {
+        self.world().write(file, position, bytes, false)
+    }
+
+    fn keep_aside(&mut self, file: FileName) -> Result<String, DiskError> {
+        let mut world = self.world();
+        let bytes = world.files.get(&file).map(|file| file.bytes.clone());
+        let bytes = bytes.ok_or_else(|| DiskError::Failed("no such file".into()))?;
+        world.aside.entry(file.aside()).or_insert(bytes);
+        Ok(file.aside())
     }
 
     fn remove_now(&mut self, file: FileName) -> Result<(), DiskError> {

@@ -182,27 +182,35 @@ impl BatchHeader {
     pub(super) fn decode(bytes: &[u8], mark: u64) -> Result<Self, Malformed> {
         let bytes: &[u8; BATCH_HEADER] = bytes.first_chunk().ok_or(Malformed)?;
         let (covered, crc) = bytes.split_at(84);
-        let number = |at| u64_at(covered, at).ok_or(Malformed);
-        let small = |at| u32_at(covered, at).ok_or(Malformed);
-        if number(0)? != mark || u32_at(crc, 0) != Some(crc32c::crc32c(covered)) {
+        if u64_at(covered, 0) != Some(mark) || u32_at(crc, 0) != Some(crc32c::crc32c(covered)) {
             return Err(Malformed);
         }
-        let is_sealed = match small(8)? {
-            KIND_DATA => false,
-            KIND_SEALED => true,
+        let is_sealed = match u32_at(covered, 8) {
+            Some(KIND_DATA) => false,
+            Some(KIND_SEALED) => true,
             _ => return Err(Malformed),
         };
-        Ok(Self {
+        Self::fields(covered, is_sealed).ok_or(Malformed)
+    }
+
+    /// What a header that is not whole seems to say.
+    pub(super) fn guess(bytes: &[u8]) -> Option<Self> {
+        let covered = bytes.get(..BATCH_HEADER)?;
+        Self::fields(covered, u32_at(covered, 8) == Some(KIND_SEALED))
+    }
+
+    fn fields(covered: &[u8], is_sealed: bool) -> Option<Self> {
+        Some(Self {
             is_sealed,
-            index_len: number(16)?,
-            bodies_len: number(24)?,
-            sequence: number(32)?,
-            synced: number(40)?,
-            first: number(48)?,
-            end: number(56)?,
-            records: small(64)?,
-            notes: small(68)?,
-            index_crc: small(72)?,
+            index_len: u64_at(covered, 16)?,
+            bodies_len: u64_at(covered, 24)?,
+            sequence: u64_at(covered, 32)?,
+            synced: u64_at(covered, 40)?,
+            first: u64_at(covered, 48)?,
+            end: u64_at(covered, 56)?,
+            records: u32_at(covered, 64)?,
+            notes: u32_at(covered, 68)?,
+            index_crc: u32_at(covered, 72)?,
         })
     }
 

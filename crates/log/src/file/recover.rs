@@ -19,6 +19,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::Store;
+use super::salvage::{Damage, salvage};
 use super::cold::Held;
 use super::format::{
     BATCH_HEADER, BatchHeader, Entry, FILE_HEADER, FileHeader, HeaderError, NoteEntry, NoteKind,
@@ -54,6 +55,18 @@ pub struct Report {
     pub cut_bytes: u64,
     /// Files that were removed: rewritings that were interrupted, or were finished.
     pub removed_files: u64,
+    /// Files that were damaged, and what became of them.
+    pub damaged: Vec<Damage>,
+}
+
+/// What to do about a file that is damaged where it was safe.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnDamage {
+    /// Refuse to open the log, and change nothing.
+    #[default]
+    Refuse,
+    /// Go on with what is whole, and keep the file aside.
+    Aside,
 }
 
 /// Why the log could not be opened. Nothing was changed in its files.
@@ -114,7 +127,7 @@ struct File {
 }
 
 /// A piece of a file.
-struct Window<'a, D> {
+pub(super) struct Window<'a, D> {
     disk: &'a mut D,
     file: FileName,
     len: u64,
@@ -122,9 +135,24 @@ struct Window<'a, D> {
     bytes: Vec<u8>,
 }
 
-impl<D: Disk> Window<'_, D> {
+impl<'a, D: Disk> Window<'a, D> {
+    pub(super) fn new(disk: &'a mut D, file: FileName, len: u64) -> Self {
+        Window { disk, file, len, start: 0, bytes: Vec::new() }
+    }
+
+    /// Bytes of the file.
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// The file from `position` on: `most` bytes or more, or all that it has.
+    pub(super) fn show_most(&mut self, position: u64, most: usize) -> Result<&[u8], DiskError> {
+        let left = usize::try_from(self.len.saturating_sub(position)).unwrap_or(usize::MAX);
+        self.show(position, most.min(left))
+    }
+
     /// The file from `position` on: at least `need` bytes, if it has so many.
-    fn show(&mut self, position: u64, need: usize) -> Result<&[u8], DiskError> {
+    pub(super) fn show(&mut self, position: u64, need: usize) -> Result<&[u8], DiskError> {
         let has = |bytes: &[u8], start: u64| {
             let offset = usize::try_from(position.checked_sub(start)?).ok()?;
             let left = bytes.len().checked_sub(offset)?;
@@ -156,8 +184,31 @@ struct Recovery<'a> {
     passed: Progress,
 }
 
-/// Reads all files.
+/// Reads all files, and puts damaged ones aside if that is to be done with them.
 pub(super) fn open<D: Disk>(
+    disk: &mut D,
+    on_damage: OnDamage,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<(Store, Found), OpenError> {
+    let mut damages: Vec<Damage> = Vec::new();
+    loop {
+        match read_all(disk, progress) {
+            // Of what was made from a damaged file nothing is damaged.
+            Err(OpenError::Damaged { file, position, what })
+                if on_damage == OnDamage::Aside && damages.iter().all(|it| it.rest != Some(file)) =>
+            {
+                damages.push(salvage(disk, file, (position, what))?);
+            }
+            result => {
+                let (store, mut found) = result?;
+                found.report.damaged = damages;
+                return Ok((store, found));
+            }
+        }
+    }
+}
+
+fn read_all<D: Disk>(
     disk: &mut D,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(Store, Found), OpenError> {
@@ -202,7 +253,7 @@ fn next(number: u64) -> u64 {
     number.saturating_add(1)
 }
 
-fn on<T>(file: FileName, result: Result<T, DiskError>) -> Result<T, OpenError> {
+pub(super) fn on<T>(file: FileName, result: Result<T, DiskError>) -> Result<T, OpenError> {
     result.map_err(|error| OpenError::Disk { file: file.to_string(), error })
 }
 
@@ -258,14 +309,7 @@ fn choose<D: Disk>(disk: &mut D, mut listed: Vec<(FileName, u64)>) -> Result<Cho
         }
         files.push_front(File { name, len, header });
     }
-    for name in headless {
-        // Rewriting had just begun, if what it was made from is still there.
-        if !has_earlier(&files, name) {
-            return Err(damaged(name, 0, "this is not the header of a segment"));
-        }
-        obsolete.push(name);
-    }
-    let unsafe_files = drop_superseded(disk, &mut files, &mut obsolete)?;
+    let unsafe_files = drop_superseded(disk, &mut files, &mut obsolete, headless)?;
     Ok(Choice { files, obsolete, unsafe_files })
 }
 
@@ -274,27 +318,36 @@ fn drop_superseded<D: Disk>(
     disk: &mut D,
     files: &mut VecDeque<File>,
     obsolete: &mut Vec<FileName>,
+    headless: Vec<FileName>,
 ) -> Result<Vec<(FileName, u64)>, OpenError> {
-    let (mut rewritten, mut count) = (Vec::new(), Vec::new());
+    let (mut rewritten, mut count, mut unfinished) = (Vec::new(), Vec::new(), Vec::new());
     for file in files.iter().filter(|file| file.name.generation > 0) {
         if is_finished(disk, file)? {
             rewritten.push((file.name, file.header.through));
             count.push((file.name, file.len));
-        } else if has_earlier(files, file.name) {
-            obsolete.push(file.name);
         } else {
-            return Err(damaged(file.name, file.len, "the end of the segment is missing"));
+            unfinished.push((file.name, file.len));
         }
     }
-    for file in files.iter() {
-        let is_superseded = rewritten.iter().any(|(name, through)| {
-            (name.segment..=*through).contains(&file.name.segment)
-                && file.name.generation < name.generation
-        });
-        if is_superseded {
-            obsolete.push(file.name);
+    let is_superseded = |name: FileName| {
+        rewritten.iter().any(|(newer, through)| {
+            (newer.segment..=*through).contains(&name.segment) && name.generation < newer.generation
+        })
+    };
+    for (name, len) in unfinished {
+        if !has_earlier(files, name) && !is_superseded(name) {
+            return Err(damaged(name, len, "the end of the segment is missing"));
         }
+        obsolete.push(name);
     }
+    for name in headless {
+        // Rewriting had just begun, if what it was made from is still there.
+        if !has_earlier(files, name) && !is_superseded(name) {
+            return Err(damaged(name, 0, "this is not the header of a segment"));
+        }
+        obsolete.push(name);
+    }
+    obsolete.extend(files.iter().map(|file| file.name).filter(|&name| is_superseded(name)));
     files.retain(|file| !obsolete.contains(&file.name));
     // Where nothing was left behind, the last process got as far as to sync them.
     count.retain(|(name, _)| !obsolete.is_empty() && !obsolete.contains(name));
@@ -339,7 +392,7 @@ impl Recovery<'_> {
         self.found.next_segment = self.found.next_segment.max(next(header.through));
 
         let len = if is_tail { tail_len(disk, file)? } else { len };
-        let mut window = Window { disk, file: name, len, start: 0, bytes: Vec::new() };
+        let mut window = Window::new(disk, name, len);
         let mut walk = Walk::new(FILE_HEADER as u64, len, header.mark);
         let (mut expected, mut need) = (header.as_of, 0);
         loop {
@@ -500,7 +553,7 @@ impl Recovery<'_> {
 fn tail_len<D: Disk>(disk: &mut D, file: &File) -> Result<u64, OpenError> {
     let File { name, len, header } = file;
     let (name, len) = (*name, *len);
-    let mut window = Window { disk, file: name, len, start: 0, bytes: Vec::new() };
+    let mut window = Window::new(disk, name, len);
     let mut walk = Walk::new(FILE_HEADER as u64, len, header.mark);
     let (mut expected, mut need) = (header.as_of, 0);
     // Place and number of the first batch whose bodies are not whole.
@@ -535,7 +588,7 @@ fn tail_len<D: Disk>(disk: &mut D, file: &File) -> Result<u64, OpenError> {
 }
 
 /// Places, lengths and checksums of a batch's records.
-fn crcs(batch: &Batch<'_>) -> Vec<(u64, u32, u32)> {
+pub(super) fn crcs(batch: &Batch<'_>) -> Vec<(u64, u32, u32)> {
     let mut crcs = Vec::new();
     // What is malformed is found by whoever takes the records.
     let _ = batch.records(&mut |record, place| crcs.push((place, record.len, record.crc)));
@@ -543,7 +596,7 @@ fn crcs(batch: &Batch<'_>) -> Vec<(u64, u32, u32)> {
 }
 
 /// Whether all records are what they were.
-fn have_crcs<D: Disk>(
+pub(super) fn have_crcs<D: Disk>(
     window: &mut Window<'_, D>,
     crcs: &[(u64, u32, u32)],
 ) -> Result<bool, DiskError> {
@@ -645,7 +698,7 @@ fn walk_all<D: Disk>(
 ) -> Result<(), OpenError> {
     let name = segment.file;
     let len = segment.written;
-    let mut window = Window { disk, file: name, len, start: 0, bytes: Vec::new() };
+    let mut window = Window::new(disk, name, len);
     let mut walk = Walk::new(FILE_HEADER as u64, len, segment.mark);
     let mut need = 0;
     loop {
