@@ -73,7 +73,7 @@ pub struct Shard<L> {
     again: Vec<QueueId>,
     /// What left queues in this turn and is not worked off yet.
     left: Vec<(QueueId, Left)>,
-    /// Purged, or of queues that are deleted, and not released yet.
+    /// Left with many others, and not worked off yet.
     leaving: Leaving,
     /// Letters that need more work done before they can be answered: first in the next turn.
     deferred: Vec<ToShard>,
@@ -231,7 +231,7 @@ impl<L: Log> Shard<L> {
             }
             ToShard::Consume { .. } => self.consume(letter, topology, now, out),
             ToShard::Cancel { reply, connection, queue, slot } => {
-                self.cancel(reply, connection, queue, slot, now, out);
+                self.cancel(reply, connection, queue, slot, topology, now, out);
             }
             ToShard::Get { reply, queue, no_ack } => {
                 self.get(reply, queue, no_ack, topology, now, out);
@@ -255,7 +255,9 @@ impl<L: Log> Shard<L> {
             }
             ToShard::Replay { exchange, queue } => self.replay(exchange, queue, topology, now, out),
             ToShard::Forget { exchange } => self.histories.forget(exchange),
-            ToShard::Disconnected(connection) => self.disconnected(connection, now, out),
+            ToShard::Disconnected(connection) => {
+                self.disconnected(connection, topology, now, out);
+            }
             ToShard::Nobody { reply } => out.reply(reply, Reply::Gone),
             // What is to go on was touched at the start of the turn.
             ToShard::Continue => {}
@@ -274,7 +276,7 @@ impl<L: Log> Shard<L> {
             let Some(id) = self.touched.pop() else { break };
             has_more |= self.dispatch(id, now);
         }
-        has_more |= self.release_leaving();
+        has_more |= self.release_leaving(topology, now, out);
         self.ports.hand_out(out);
         self.runs.flush(out);
         self.settle_with_disk(now, out);
@@ -340,7 +342,7 @@ impl<L: Log> Shard<L> {
             let Some(hosted) = self.queues.get_mut(&id) else { continue };
             hosted.timer = None;
             if hosted.queue.is_expired_unused(now) {
-                self.delete_for_good(id, None, out);
+                self.delete_for_good(id, None, topology, now, out);
                 continue;
             }
             hosted.queue.expire(now, &mut self.scratch);

@@ -748,3 +748,50 @@ fn a_backlog_is_dead_lettered_in_short_turns() {
         assert!(node.most <= 8192, "{} in one turn", node.most);
     }
 }
+
+/// Very many settled with one method: the same, for acks too. Who deletes the queue meanwhile, or ends
+/// its last consumer, takes no dead letter away.
+#[test]
+fn a_crowd_is_settled_in_short_turns() {
+    let dlx = [("x-dead-letter-exchange", text("")), ("x-dead-letter-routing-key", text("dead"))];
+    for (how, deletes) in [(Settle::Ack, false), (Settle::Reject, false), (Settle::Reject, true)] {
+        let mut node = Node::new();
+        let dead = node.declare("dead", Table::default());
+        let (queue, many) = backlog(&mut node, &dlx);
+        node.consume_within(1 << 30, queue, 1, false);
+        let mut settlements = Vec::new();
+        loop {
+            let deliveries = node.delivered();
+            if deliveries.is_empty() {
+                break;
+            }
+            settlements.extend(deliveries.iter().map(|delivery| Settlement {
+                queue,
+                unacked: delivery.unacked.expect("acks are expected"),
+                offset: delivery.offset,
+                how,
+            }));
+        }
+        assert_eq!(settlements.len() as u64, many);
+        let last = settlements.pop().expect("many");
+        let reply = ReplyTo { connection: ME, channel: 1 };
+        let mut letters = vec![ToShard::Settle(settlements), ToShard::Settle(vec![last])];
+        if deletes {
+            let (if_unused, if_empty) = (false, false);
+            letters.push(ToShard::Delete { reply: Some(reply), queue, if_unused, if_empty });
+        }
+        node.most = 0;
+        node.one_turn(queue, letters);
+        node.got.clear();
+        node.consume_within(1 << 30, dead, 2, true);
+        let mut ids = Vec::new();
+        while let Some(ToSession::Deliver(deliveries)) = node.got.pop_front() {
+            ids.extend(deliveries.iter().map(|delivery| delivery.offset));
+        }
+        let letters = if how == Settle::Reject { many } else { 0 };
+        assert_eq!(ids.len() as u64, letters, "{how:?}, deletes: {deletes}");
+        assert!(ids.is_sorted(), "in the order in which they were settled");
+        assert_eq!(node.records(), 0);
+        assert!(deletes || node.most <= 8192, "{} in one turn", node.most);
+    }
+}

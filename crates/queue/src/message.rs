@@ -210,6 +210,8 @@ pub enum Left {
         held: bool,
         /// Deliveries that came back.
         delivery_count: u32,
+        /// It may have been delivered.
+        seen: bool,
     },
     /// Gone for good: there is no dead-letter exchange.
     Dropped {

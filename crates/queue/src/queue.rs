@@ -12,8 +12,9 @@ use crate::ready::{Entry, Ready};
 use crate::totals::Totals;
 use crate::unacked::{Out, Unacked};
 
-/// Dead letters that wait until they are safe elsewhere, and the sizes of their bodies.
-type Held = HashMap<Offset, u32, foldhash::fast::FixedState>;
+/// Dead letters that wait until they are safe elsewhere: whether they may have been delivered, and how
+/// often they came back.
+type Held = HashMap<Offset, (bool, u32), foldhash::fast::FixedState>;
 
 /// What removing a consumer led to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -256,6 +257,11 @@ impl Queue {
         let ready = self.ready.entries().filter(|entry| entry.redelivered());
         for entry in ready.chain(self.unacked.entries()) {
             each(Offset::new(entry.offset), self.extras.delivery_count(entry));
+        }
+        for (&offset, &(seen, delivery_count)) in self.held.iter().flat_map(|held| held.iter()) {
+            if seen {
+                each(offset, delivery_count);
+            }
         }
     }
 
@@ -573,11 +579,13 @@ impl Queue {
             return;
         }
         self.totals.dead_lettered.count(reason);
+        let was_out = matches!(reason, Reason::Rejected | Reason::DeliveryLimit);
+        let seen = was_out || entry.redelivered();
         let held = self.options.at_least_once && self.options.overflow == Overflow::RejectPublish;
         if held {
-            self.held.get_or_insert_default().insert(offset, entry.size);
+            self.held.get_or_insert_default().insert(offset, (seen, delivery_count));
         }
-        out.push(Left::DeadLetter { offset, reason, held, delivery_count });
+        out.push(Left::DeadLetter { offset, reason, held, delivery_count, seen });
     }
 
     #[inline]

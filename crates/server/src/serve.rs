@@ -178,10 +178,13 @@ fn put_away(node: &Arc<Node>, waker: &Waker, data_dir: &std::path::Path) {
     let deadline = std::time::Instant::now() + PUT_AWAY_PATIENCE;
     let mut seen = 0;
     // A dead letter that is safe where it went is not to come back where it was.
-    let is_waiting = |shard: &Shard<NodeLog>| shard.departing() + shard.parked() > 0;
-    let departs = || node.shards.iter().any(|shard| is_waiting(&shard.actor.state()));
+    let departs = || node.shards.iter().any(|shard| shard.actor.state().under_way() > 0);
     while departs() && std::time::Instant::now() <= deadline {
         seen = waker.wait(seen);
+        // What did not fit one turn goes on in the next.
+        for index in 0..node.shards.len() {
+            with_runner(node, |runner| runner.run_shard(index, ToShard::Continue));
+        }
     }
     for shard in &node.shards {
         shard.actor.state().close();

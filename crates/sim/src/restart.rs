@@ -99,7 +99,7 @@ impl Sim {
         // Dead letters arrive where they go, as in the server.
         for _ in 0..REST_STEPS {
             self.work_off(&noticed)?;
-            if self.node.shards().all(|shard| shard.departing() + shard.parked() == 0) {
+            if self.node.shards().all(|shard| shard.under_way() == 0) {
                 break;
             }
             self.step_disks();

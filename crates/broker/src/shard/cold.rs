@@ -12,6 +12,7 @@ use leveret_queue::{Left, Offset, Queue, Time};
 use leveret_topology::{QueueId, Topology};
 
 use super::dead_letter::Stuck;
+use super::recover::mark_of;
 use super::{Shard, log_offset};
 use crate::message::{Outbox, ReplyTo};
 
@@ -56,6 +57,26 @@ pub(super) struct Cold {
     parked: Vec<Parked>,
 }
 
+impl Cold {
+    /// Dead letters among what waits.
+    pub(super) fn dead_letters(&self) -> u64 {
+        let is_dead = |parked: &&Parked| matches!(parked, Parked::Left(..) | Parked::Stuck(_));
+        self.parked.iter().filter(is_dead).count() as u64
+    }
+
+    /// Messages that left their queues and wait here, with what the log is to know of each. Their queues
+    /// tell of those that they hold.
+    pub(super) fn marks(&self) -> impl Iterator<Item = (QueueId, Offset, u8)> {
+        self.parked.iter().filter_map(|parked| match *parked {
+            Parked::Left(
+                id,
+                Left::DeadLetter { offset, delivery_count, seen, held: false, .. },
+            ) => Some((id, offset, mark_of(seen, delivery_count))),
+            _ => None,
+        })
+    }
+}
+
 impl<L: Log> Shard<L> {
     /// A queue ran into a cold record: asks for it and for what follows.
     pub(super) fn wait_for_disk(&mut self, id: QueueId) {
@@ -88,10 +109,12 @@ impl<L: Log> Shard<L> {
         matches!(self.log.read(log_offset(at)), Err(ReadError::Cold { .. }))
     }
 
-    /// Messages that left their queue and are to be dead-lettered, but have to be read from the disk first.
+    /// Messages that left their queue and are to be dead-lettered, but have to be read from the disk first, or
+    /// wait for a turn with room for them.
     pub fn parked(&self) -> u64 {
         let parked = self.cold.parked.iter();
-        parked.filter(|what| matches!(what, Parked::Left(..))).count() as u64
+        let parked = parked.filter(|what| matches!(what, Parked::Left(..))).count() as u64;
+        parked + self.leaving.dead_letters()
     }
 
     /// The disk brought something: lets all that waits try again.

@@ -73,12 +73,14 @@ impl<L: Log> Shard<L> {
     }
 
     /// `basic.cancel`. The answer comes after every delivery made before.
+    #[expect(clippy::too_many_arguments, reason = "the letter's fields and the turn's")]
     pub(super) fn cancel(
         &mut self,
         reply: Option<ReplyTo>,
         connection: ConnectionId,
         queue: QueueId,
         slot: ConsumerSlot,
+        topology: &Topology,
         now: Time,
         out: &mut Outbox,
     ) {
@@ -91,7 +93,7 @@ impl<L: Log> Shard<L> {
             out.reply(reply, Reply::Cancelled { slot });
         }
         if was_last {
-            self.auto_delete(queue, out);
+            self.auto_delete(queue, topology, now, out);
         }
     }
 
@@ -116,13 +118,19 @@ impl<L: Log> Shard<L> {
     }
 
     /// The connection ended: its consumers go, and with them auto-delete queues.
-    pub(super) fn disconnected(&mut self, connection: ConnectionId, now: Time, out: &mut Outbox) {
+    pub(super) fn disconnected(
+        &mut self,
+        connection: ConnectionId,
+        topology: &Topology,
+        now: Time,
+        out: &mut Outbox,
+    ) {
         for key in self.ports.keys_of(connection).to_vec() {
             let queue = self.ports.consumer(key).map(|consumer| consumer.queue);
             if self.remove_consumer(key, true, now)
                 && let Some(queue) = queue
             {
-                self.auto_delete(queue, out);
+                self.auto_delete(queue, topology, now, out);
             }
         }
         // What this turn gave to its consumers before the news came: sent all the same, so that whoever

@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 use super::cold::Parked;
 use super::disk::Waiter;
 use super::unresolved::Way;
-use super::{Shard, log_offset};
+use super::{Shard, holder, log_offset};
 use crate::message::{DeadLetterFrom, Message, Outbox, Publish, Targets, ToShard, shard_of};
 use crate::record::{View, join_names};
 
@@ -33,6 +33,20 @@ pub(super) struct Awaited {
     /// Targets that have it, from this try and earlier ones.
     taken: Vec<QueueId>,
     is_refused: bool,
+    /// For the log, should the process stop before the targets have it.
+    mark: u8,
+}
+
+/// A message that is to be dead-lettered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Dead {
+    pub(super) id: QueueId,
+    pub(super) offset: Offset,
+    pub(super) reason: Reason,
+    /// The queue holds it still.
+    pub(super) held: bool,
+    /// For the log, should it come back.
+    pub(super) mark: u8,
 }
 
 /// A dead letter under the at-least-once strategy that found no target, or not all of them.
@@ -47,19 +61,16 @@ pub(super) struct Stuck {
 }
 
 impl<L: Log> Shard<L> {
-    /// Publishes a message that left queue `id` to that queue's dead-letter exchange. With `held` the
-    /// queue still holds it until its targets took it (at-least-once strategy).
-    #[expect(clippy::too_many_arguments, reason = "what left, and the turn's")]
+    /// Publishes a message that left its queue to that queue's dead-letter exchange. One that is held
+    /// stays in the queue until its targets took it (at-least-once strategy).
     pub(super) fn dead_letter(
         &mut self,
-        id: QueueId,
-        offset: Offset,
-        reason: Reason,
-        held: bool,
+        dead: Dead,
         topology: &Topology,
         now: Time,
         out: &mut Outbox,
     ) {
+        let Dead { id, offset, reason, held, .. } = dead;
         if held {
             self.try_dead_letter(id, offset, reason, Vec::new(), topology, now, out);
             return;
@@ -67,14 +78,7 @@ impl<L: Log> Shard<L> {
         let mut way = Way::Lost;
         if let Some((letter, targets)) = self.make_dead_letter(id, offset, reason, topology, now) {
             if self.survives_crash(&letter, id) && !targets.is_empty() {
-                self.send_dead_letter(
-                    id,
-                    offset,
-                    (reason, false),
-                    Vec::new(),
-                    (letter, targets),
-                    out,
-                );
+                self.send_dead_letter(dead, Vec::new(), (letter, targets), out);
                 return;
             }
             if !targets.is_empty() {
@@ -123,7 +127,9 @@ impl<L: Log> Shard<L> {
             self.let_held_go(id, offset);
             return;
         }
-        self.send_dead_letter(id, offset, (reason, true), taken, (letter, targets), out);
+        // The queue knows itself what to write down of what it holds.
+        let dead = Dead { id, offset, reason, held: true, mark: 0 };
+        self.send_dead_letter(dead, taken, (letter, targets), out);
     }
 
     /// Whether a crash would find the message in its queue.
@@ -134,20 +140,19 @@ impl<L: Log> Shard<L> {
     /// Sends a dead letter to each target; its record stays until all have answered.
     fn send_dead_letter(
         &mut self,
-        id: QueueId,
-        offset: Offset,
-        (reason, is_held): (Reason, bool),
+        dead: Dead,
         taken: Vec<QueueId>,
         (letter, targets): (Publish, Vec<QueueId>),
         out: &mut Outbox,
     ) {
+        let Dead { id, offset, reason, held: is_held, mark } = dead;
         let answers = targets.len() as u32;
         for target in targets {
             let from = Some(DeadLetterFrom { shard: self.index, queue: id, offset });
             let message = Publish { targets: Targets::from_slice(&[target]), ..letter.clone() };
             out.shard(shard_of(target, self.shards), ToShard::DeadLetter { from, message });
         }
-        let awaited = Awaited { answers, reason, is_held, taken, is_refused: false };
+        let awaited = Awaited { answers, reason, is_held, taken, is_refused: false, mark };
         self.awaited.insert((id, offset), awaited);
     }
 
@@ -282,6 +287,32 @@ impl<L: Log> Shard<L> {
         {
             self.gone(offset, queue, Way::DeadLettered);
             self.touch(queue);
+        }
+    }
+
+    /// Dead letters that are on their way to their targets, or will be when the disk has brought them or
+    /// a turn has room for them. A process that stops waits for them a while: those that it leaves
+    /// behind come back to their queues, though a target may have them already.
+    pub fn under_way(&self) -> u64 {
+        self.awaited.len() as u64 + self.cold.dead_letters() + self.leaving.dead_letters()
+    }
+
+    /// The process stops: writes down of dead letters that are not where they go what the next one is to
+    /// know of them, as they come back to their queues.
+    pub(super) fn close_dead_letters(&mut self) {
+        let sent = self.awaited.iter().filter(|(_, awaited)| !awaited.is_held);
+        let sent = sent.map(|(&(queue, offset), awaited)| (queue, offset, awaited.mark));
+        let back: Vec<_> = sent.chain(self.cold.marks()).collect();
+        for (queue, offset, mark) in back {
+            self.mark_left(queue, offset, mark);
+        }
+    }
+
+    /// Notes what is to be known of a message that left its queue, but for its record.
+    pub(super) fn mark_left(&mut self, queue: QueueId, offset: Offset, mark: u8) {
+        if mark != 0 {
+            // Transient ones take no mark; they are gone anyway.
+            let _ = self.log.mark(log_offset(offset), holder(queue), mark);
         }
     }
 

@@ -120,7 +120,7 @@ impl<L: Log> Shard<L> {
             None
         };
         match (refused, reply) {
-            (None, _) => self.delete_for_good(id, reply, out),
+            (None, _) => self.delete_for_good(id, reply, topology, now, out),
             (Some(why), Some(reply)) => {
                 let name = topology
                     .queue_by_id(id)
@@ -137,8 +137,11 @@ impl<L: Log> Shard<L> {
         &mut self,
         id: QueueId,
         reply: Option<ReplyTo>,
+        topology: &Topology,
+        now: Time,
         out: &mut Outbox,
     ) {
+        self.release_settled(topology, now, out);
         let Some(mut hosted) = self.queues.remove(&id) else { return };
         self.queue_bytes -= hosted.counted_bytes;
         if let Some(at) = hosted.timer {
@@ -176,10 +179,16 @@ impl<L: Log> Shard<L> {
     }
 
     /// The queue lost its last consumer: an auto-delete queue goes.
-    pub(super) fn auto_delete(&mut self, id: QueueId, out: &mut Outbox) {
+    pub(super) fn auto_delete(
+        &mut self,
+        id: QueueId,
+        topology: &Topology,
+        now: Time,
+        out: &mut Outbox,
+    ) {
         let Some(hosted) = self.queues.get(&id) else { return };
         if hosted.queue.options().auto_delete {
-            self.delete_for_good(id, None, out);
+            self.delete_for_good(id, None, topology, now, out);
         }
     }
 

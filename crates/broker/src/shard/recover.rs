@@ -70,7 +70,8 @@ impl<L: Log> Shard<L> {
     /// Before a clean stop, when no more letters come: releases what left, marks what may have been delivered.
     /// [`sync`](Self::sync) until [`is_durable`](Self::is_durable) is to follow.
     pub fn close(&mut self) {
-        while self.release_leaving() {}
+        self.close_leaving();
+        self.close_dead_letters();
         let Self { log, queues, .. } = self;
         for (&id, hosted) in queues.iter() {
             hosted.queue.seen(|at, count| {
@@ -94,6 +95,11 @@ impl<L: Log> Shard<L> {
 /// The mark of a message that came back so often, 0 for one that was delivered only.
 pub(super) fn mark(delivery_count: u32) -> u8 {
     SEEN | u8::try_from(delivery_count).unwrap_or(u8::MAX).min(!SEEN)
+}
+
+/// The mark of a message that came back so often and may have been delivered; 0 says nothing.
+pub(super) fn mark_of(seen: bool, delivery_count: u32) -> u8 {
+    if seen { mark(delivery_count) } else { mark(delivery_count) & !SEEN }
 }
 
 fn incoming(offset: Offset, head: &Head, mark: u8, clean: bool) -> Incoming {

@@ -7,7 +7,9 @@ use leveret_queue::{Left, Offset, Settled, Time};
 use leveret_topology::{QueueId, Topology};
 
 use super::cold::Parked;
-use super::recover::mark;
+use super::dead_letter::Dead;
+use super::leaving::SETTLED_AT_ONCE;
+use super::recover::{mark, mark_of};
 use super::unresolved::Way;
 use super::{Shard, holder, log_offset, note_left, touch};
 use crate::message::{Outbox, Settle, Settlement};
@@ -15,6 +17,8 @@ use crate::message::{Outbox, Settle, Settlement};
 impl<L: Log> Shard<L> {
     /// Applies a connection's settlements. Those of queues deleted meanwhile mean nothing any more.
     pub(super) fn settle(&mut self, settlements: &[Settlement], now: Time) {
+        let is_long = settlements.len() > SETTLED_AT_ONCE || self.leaving.has_settled();
+        let mut crowd = Vec::new();
         for settlement in settlements {
             let id = settlement.queue;
             let Some(hosted) = self.queues.get_mut(&id) else {
@@ -33,8 +37,10 @@ impl<L: Log> Shard<L> {
                 let _ = self.log.mark(log_offset(offset), holder(id), mark(count));
             }
             touch(hosted, id, &mut self.touched);
-            note_left(&mut self.scratch, id, &mut self.left);
+            let left = if is_long { &mut crowd } else { &mut self.left };
+            note_left(&mut self.scratch, id, left);
         }
+        self.let_settled_go(crowd);
     }
 
     /// The queue is gone, and with it all its messages but those that it had lent.
@@ -53,37 +59,52 @@ impl<L: Log> Shard<L> {
         while !self.left.is_empty() {
             let mut batch = std::mem::take(&mut self.left);
             for (id, left) in batch.drain(..) {
-                match left {
-                    Left::Acked(offset) => {
-                        self.counters.acked += 1;
-                        self.gone(offset, id, Way::Acked);
-                    }
-                    Left::Purged(offset) | Left::Dropped { offset, .. } => {
-                        self.counters.dropped += 1;
-                        self.gone(offset, id, Way::Lost);
-                    }
-                    Left::Lent(offset) => self.release(offset, id),
-                    Left::Returned { offset, acked } => {
-                        let (way, count) = match acked {
-                            true => (Way::Acked, &mut self.counters.acked),
-                            false => (Way::Lost, &mut self.counters.dropped),
-                        };
-                        *count += 1;
-                        self.unresolved.left(offset.get(), id, way, &mut self.runs);
-                    }
-                    Left::DeadLetter { offset, .. } if self.is_cold(offset) => {
-                        self.park(offset, Parked::Left(id, left));
-                    }
-                    Left::DeadLetter { offset, reason, held, .. } => {
-                        self.counters.dead_lettered += 1;
-                        self.dead_letter(id, offset, reason, held, topology, now, out);
-                    }
-                }
+                self.work_off(id, left, topology, now, out);
             }
             // Keep the room, unless something was pushed meanwhile.
             if self.left.is_empty() {
                 self.left = batch;
                 break;
+            }
+        }
+    }
+
+    /// Releases, drops or dead-letters one message that left.
+    #[inline]
+    pub(super) fn work_off(
+        &mut self,
+        id: QueueId,
+        left: Left,
+        topology: &Topology,
+        now: Time,
+        out: &mut Outbox,
+    ) {
+        match left {
+            Left::Acked(offset) => {
+                self.counters.acked += 1;
+                self.gone(offset, id, Way::Acked);
+            }
+            Left::Purged(offset) | Left::Dropped { offset, .. } => {
+                self.counters.dropped += 1;
+                self.gone(offset, id, Way::Lost);
+            }
+            Left::Lent(offset) => self.release(offset, id),
+            Left::Returned { offset, acked } => {
+                let (way, count) = match acked {
+                    true => (Way::Acked, &mut self.counters.acked),
+                    false => (Way::Lost, &mut self.counters.dropped),
+                };
+                *count += 1;
+                self.unresolved.left(offset.get(), id, way, &mut self.runs);
+            }
+            Left::DeadLetter { offset, .. } if self.is_cold(offset) => {
+                self.park(offset, Parked::Left(id, left));
+            }
+            Left::DeadLetter { offset, reason, held, delivery_count, seen } => {
+                self.counters.dead_lettered += 1;
+                let mark = mark_of(seen, delivery_count);
+                let dead = Dead { id, offset, reason, held, mark };
+                self.dead_letter(dead, topology, now, out);
             }
         }
     }

@@ -433,3 +433,34 @@ fn a_get_passes_what_is_damaged() {
         assert!(node.log().held().contains_key(&0), "the file may be restored");
     }
 }
+
+/// A process that stops waits for dead letters; what it leaves behind is in its old queue, as delivered.
+#[test]
+fn a_stop_knows_of_dead_letters_on_their_way() {
+    for strategy in ["at-most-once", "at-least-once"] {
+        for waits in [false, true] {
+            let mut node = Node::new("z a:dlx,limit9");
+            let definition = format!(
+                r#"{{"dead-letter-strategy": "{strategy}", "overflow": "reject-publish"}}"#
+            );
+            node.policy(&definition);
+            let queue = node.queue('a');
+            for word in ["c:a", "p1:a", "disk", "req:a", "rej:a"] {
+                node.word(word);
+            }
+            assert_eq!(node.shard.under_way(), 1, "{strategy}");
+            node.log().marks.clear();
+            if waits {
+                node.word("disk");
+                node.word("disk");
+                assert_eq!(node.shard.under_way(), 0, "{strategy}");
+            }
+            node.shard.close();
+            let at = (0, queue.get());
+            let mark = node.log().marks.get(&at).copied();
+            assert_eq!(mark, (!waits).then_some(0x81), "{strategy}, {waits}");
+            let is_held = node.log().held().get(&0).is_some_and(|held| held.contains(&queue.get()));
+            assert_eq!(is_held, !waits, "{strategy}");
+        }
+    }
+}

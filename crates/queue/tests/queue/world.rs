@@ -425,7 +425,7 @@ impl World {
 fn event(left: Left) -> Event {
     match left {
         Left::Acked(offset) => Event::Acked(offset.get()),
-        Left::DeadLetter { offset, reason, held, delivery_count } => {
+        Left::DeadLetter { offset, reason, held, delivery_count, .. } => {
             Event::DeadLetter { offset: offset.get(), reason, held, delivery_count }
         }
         Left::Dropped { offset, reason } => Event::Dropped { offset: offset.get(), reason },

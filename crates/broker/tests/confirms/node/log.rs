@@ -40,6 +40,8 @@ pub(crate) struct HandLog {
     pub(crate) fails: bool,
     has_failed: bool,
     pub(crate) is_full: bool,
+    /// What was noted of records and their holders.
+    pub(crate) marks: BTreeMap<(u64, u64), u8>,
     /// Cannot be read any more.
     pub(crate) damaged: BTreeSet<u64>,
     /// Added to what is to be written.
@@ -167,6 +169,11 @@ impl Log for HandLog {
             }
             None => self.released.push((at.get(), holder)),
         }
+        Ok(())
+    }
+
+    fn mark(&mut self, at: Offset, holder: Holder, mark: u8) -> Result<(), HoldError> {
+        self.marks.insert((at.get(), holder.get()), mark);
         Ok(())
     }
 
