@@ -57,7 +57,8 @@ pub(crate) struct BenchArgs {
     json: Option<PathBuf>,
 }
 
-const OURS: &str = "target/release/leveret serve --listen 127.0.0.1:{port} --data-dir {data}";
+const OURS: &str = "target/release/leveret serve --listen 127.0.0.1:{port} --data-dir {data} \
+    --management-tcp-port 0";
 
 /// What is measured. The names are those of the reference measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, clap::ValueEnum)]

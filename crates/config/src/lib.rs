@@ -30,7 +30,7 @@ pub use load::{Config, File, FlagSetting, Include, Loaded, Notice, Sources};
 pub use option::Spec;
 pub use setting::{
     CategoryLevels, Entries, LOG_CATEGORIES, ListenAddress, Listeners, LogFile, MECHANISMS,
-    Mechanisms, NameSet, Threshold,
+    Mechanisms, NameSet, Texts, Threshold,
 };
 pub use value::{
     ByteSize, Fraction, Level, Limit, LogFormat, Millis, Product, Seconds, Secret, Stream, Value,

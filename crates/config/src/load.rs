@@ -10,8 +10,8 @@ use crate::error::{ConfigError, ConfigErrors, Place, Problem};
 use crate::known::{self, Fate, Known};
 use crate::option::{Group, Spec};
 use crate::options::{
-    AccessOptions, ConnectionOptions, IdentityOptions, ListenerOptions, LogOptions, NodeOptions,
-    ResourceOptions,
+    AccessOptions, ConnectionOptions, IdentityOptions, ListenerOptions, LogOptions,
+    ManagementOptions, NodeOptions, ResourceOptions,
 };
 use crate::parse::{self, Item, Line};
 use crate::setting::{KeyMatch, MECHANISMS_LATER};
@@ -74,6 +74,8 @@ pub struct Loaded {
     pub config: Config,
     /// In the order of the sources.
     pub notices: Vec<Notice>,
+    /// Names of the files that were read, included ones too.
+    pub files: Vec<String>,
 }
 
 macro_rules! config {
@@ -117,6 +119,8 @@ config! {
     log: LogOptions,
     /// What clients are told.
     identity: IdentityOptions,
+    /// The management API and its page.
+    management: ManagementOptions,
 }
 
 impl Config {
@@ -143,6 +147,7 @@ struct Loader<'a> {
     known: OnceCell<Vec<Known>>,
     lines: Vec<Line>,
     notices: Vec<Notice>,
+    files: Vec<String>,
     errors: Vec<ConfigError>,
 }
 
@@ -155,12 +160,14 @@ impl<'a> Loader<'a> {
             known: OnceCell::new(),
             lines: Vec::new(),
             notices: Vec::new(),
+            files: Vec::new(),
             errors: Vec::new(),
         }
     }
 
     fn file(&mut self, file: &File, include: &Include<'_>, depth: u32) {
         let (items, errors) = parse::parse(&file.name, &file.text);
+        self.files.push(file.name.clone());
         self.errors.extend(errors);
         for item in items {
             match item {
@@ -279,7 +286,7 @@ impl<'a> Loader<'a> {
         }
         self.check(&config);
         if self.errors.is_empty() {
-            Ok(Loaded { config, notices: self.notices })
+            Ok(Loaded { config, notices: self.notices, files: self.files })
         } else {
             Err(ConfigErrors(self.errors))
         }

@@ -5,7 +5,7 @@
 //! and `docs/configuration.md` follow (refresh the page with `cargo xtask codegen`).
 
 use crate::option::options;
-use crate::setting::{CategoryLevels, Listeners, LogFile, Mechanisms, NameSet, Threshold};
+use crate::setting::{CategoryLevels, Listeners, LogFile, Mechanisms, NameSet, Texts, Threshold};
 use crate::value::{
     ByteSize, Fraction, Level, Limit, LogFormat, Millis, Product, Seconds, Secret, Stream,
 };
@@ -274,6 +274,75 @@ options! {
     /// Product version in tools and logs, in place of our own.
     product_version: Option<String> = None, keys = ["product.version"],
         env = ["RABBITMQ_PRODUCT_VERSION" => "product.version"];
+}
+
+options! {
+    /// The HTTP API and the page for people.
+    ManagementOptions, "Management";
+
+    /// Whether the HTTP API is there at all.
+    ///
+    /// RabbitMQ asks for its plugin to be enabled; here it is a part of the broker.
+    enabled: bool = true, keys = ["management.enabled"];
+
+    /// Port of the HTTP API and the page. 0 lets the operating system choose one.
+    port: u16 = 15_672, keys = ["management.tcp.port"], aliases = ["management.listener.port"];
+
+    /// Address of the HTTP API and the page. Not set: all addresses, IPv6 and IPv4.
+    ip: Option<String> = None, keys = ["management.tcp.ip"], aliases = ["management.listener.ip"];
+
+    /// Beginning of every path of the API and the page, for a proxy that serves more than one node.
+    path_prefix: Option<String> = None, keys = ["management.path_prefix"], check = path_prefix;
+
+    /// Largest body of a request.
+    max_body_size: ByteSize = ByteSize(20_000_000), keys = ["management.http.max_body_size"],
+        range = ByteSize(1)..=ByteSize::mib(1024);
+
+    /// Other sites whose pages may use the API from a browser: an origin such as `https://example.com`,
+    /// or `*` for every site.
+    cors_origins: Texts = Texts::none(),
+        keys = ["management.cors.allow_origins.$name", "management.cors.allow_origins"];
+
+    /// Seconds for which a browser may remember what another site may do.
+    cors_max_age: Seconds = Seconds(1800), keys = ["management.cors.max_age"],
+        range = Seconds(0)..=Seconds(86_400);
+
+    /// Whether answers leave out the header `Allow`, which names the methods of a path.
+    hide_allow_header: bool = false, keys = ["management.http.hide_allow_header"];
+
+    /// Header `Content-Security-Policy` of every answer. Not set: scripts and objects of the node itself.
+    csp: Option<String> = None, keys = ["management.csp.policy"];
+
+    /// Header `Strict-Transport-Security` of every answer.
+    hsts: Option<String> = None, keys = ["management.hsts.policy"];
+
+    /// Header `X-Content-Type-Options` of every answer.
+    content_type_options: Option<String> = Some("nosniff".to_owned()),
+        keys = ["management.headers.content_type_options"];
+
+    /// Header `X-Frame-Options` of every answer.
+    frame_options: Option<String> = None, keys = ["management.headers.frame_options"];
+
+    /// Header `X-XSS-Protection` of every answer.
+    xss_protection: Option<String> = None, keys = ["management.headers.xss_protection"];
+
+    /// Header `Referrer-Policy` of every answer.
+    referrer_policy: Option<String> = None, keys = ["management.headers.referrer_policy"];
+
+    /// Whether operator policies can be changed only from the command line.
+    no_operator_policy_changes: bool = false,
+        keys = ["management.restrictions.operator_policy_changes.disabled"];
+}
+
+/// A path that begins with a slash and ends without one.
+fn path_prefix(value: &Option<String>) -> Result<(), String> {
+    let Some(value) = value else { return Ok(()) };
+    let is_path = value.is_empty() || value.starts_with('/') && !value.ends_with('/');
+    let is_plain = value.bytes().all(|byte| byte.is_ascii_graphic() && !b"{}?#%".contains(&byte));
+    if is_path && is_plain {
+        return Ok(());
+    }
+    Err("expected a path such as /rabbit, without a slash at its end".to_owned())
 }
 
 /// AMQP 0-9-1 section 4.2.3: every peer must accept frames of 4096 bytes.

@@ -219,6 +219,41 @@ impl Setting for NameSet {
     }
 }
 
+/// A list of texts under names of the user's choice: `management.cors.allow_origins.1 = *`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Texts(Entries<String>);
+
+impl Texts {
+    /// An empty list.
+    pub fn none() -> Self {
+        Self(Entries::of([]))
+    }
+
+    /// The texts.
+    pub fn iter(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|(_, text)| text.as_str())
+    }
+}
+
+impl Setting for Texts {
+    fn set(&mut self, key: &KeyMatch<'_>, text: &str) -> Result<(), String> {
+        match (key.name, text) {
+            ("", "none") => self.0.clear(),
+            (name, text) => self.0.put(name, text.to_owned()),
+        }
+        Ok(())
+    }
+
+    fn form() -> &'static str {
+        String::FORM
+    }
+
+    fn display(&self) -> String {
+        let all: Vec<_> = self.iter().collect();
+        if all.is_empty() { "none".to_owned() } else { all.join(", ") }
+    }
+}
+
 /// Authentication mechanisms, in the order of the words that name them: `auth_mechanisms.1 = PLAIN`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mechanisms(Entries<String>);

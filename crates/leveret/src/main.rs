@@ -54,7 +54,8 @@ fn serve(args: ServeArgs) -> ExitCode {
         loaded.notices.iter().for_each(|notice| eprintln!("{}", notice.text));
         return ExitCode::SUCCESS;
     }
-    match leveret_server::serve(&loaded.config, &loaded.notices, allocator::give_back) {
+    let front = leveret_admin::front(&loaded.config);
+    match leveret_server::serve(&loaded, front, allocator::give_back) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("leveret: {error:#}");

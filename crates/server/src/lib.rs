@@ -1,14 +1,14 @@
-//! The process: threads, sockets, signals, the control socket. Everything else is decided by the
-//! sans-IO crates below; this one only runs their turns.
+//! The process: threads, sockets, signals. Everything else is decided by the sans-IO crates below; this
+//! one only runs their turns.
 //!
 //! - [`turn`]: actors and who runs them. [`runner`]: a thread's list of turns. [`threads`].
 //! - [`connection`]: socket and session. [`listener`].
-//! - [`node`]: all actors. [`mod@serve`]: start and stop. [`control`]: requests of `leveret ctl`.
+//! - [`node`]: all actors. [`mod@serve`]: start and stop. [`front`]: what crates above are given.
 
 pub mod alarms;
 pub mod connection;
-pub mod control;
 pub mod disk;
+pub mod front;
 pub mod listener;
 mod logging;
 pub mod node;
@@ -20,4 +20,4 @@ mod storage;
 pub mod threads;
 pub mod turn;
 
-pub use startup::{COMPATIBLE_VERSION, node_name, serve};
+pub use startup::{COMPATIBLE_VERSION, node_name, options, resolve, serve};

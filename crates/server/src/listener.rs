@@ -35,6 +35,19 @@ pub struct SocketOptions {
     pub connections_max: Option<usize>,
 }
 
+impl Default for SocketOptions {
+    fn default() -> Self {
+        Self {
+            backlog: 128,
+            nodelay: true,
+            keepalive: false,
+            send_buffer: None,
+            receive_buffer: None,
+            connections_max: None,
+        }
+    }
+}
+
 /// Opens a listening socket. A port in use is an error that names the address.
 pub fn bind(address: SocketAddr, options: &SocketOptions) -> io::Result<std::net::TcpListener> {
     let open = || -> io::Result<Socket> {

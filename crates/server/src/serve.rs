@@ -17,7 +17,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::alarms::{Resource, watch_disk};
 use crate::connection::Letter;
-use crate::control::{self, About};
+use crate::front::{About, Inside, Listener, OpenFrontEnds, Stop};
 use crate::listener::{SocketOptions, accept, bind};
 use crate::node::{Node, now};
 use crate::runner::{install_runner, keep_working, rest, with_runner};
@@ -53,17 +53,15 @@ pub struct Options {
     pub disk_free_limit: u64,
     /// For every socket.
     pub sockets: SocketOptions,
-    /// The control socket.
-    pub control: std::path::PathBuf,
-    /// What `leveret ctl status` tells.
+    /// What front ends tell.
     pub about: About,
 }
 
 /// How long clients have to answer `connection.close` when the broker stops.
 const STOP_PATIENCE: Duration = Duration::from_secs(3);
 
-/// Runs a node until a signal or `leveret ctl stop` ends it.
-pub fn run(mut options: Options, give_back: fn()) -> anyhow::Result<()> {
+/// Runs a node with its front ends until a signal or [`Stop`] ends it.
+pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow::Result<()> {
     let files = raise_file_limit();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async move {
@@ -85,9 +83,11 @@ pub fn run(mut options: Options, give_back: fn()) -> anyhow::Result<()> {
         }
         forget_clean(&options.about.data_dir)?;
         // Port 0 means that the system chose one; from here on it is the one that counts.
-        options.listeners = sockets.iter().map(|it| it.local_addr()).collect::<Result<_, _>>()?;
-        options.about.listeners.clone_from(&options.listeners);
-        // The main thread runs turns too: those of the control socket and of the stop.
+        options.about.listeners.clear();
+        for socket in &sockets {
+            options.about.listeners.push(amqp_listener(socket.local_addr()?));
+        }
+        // The main thread runs turns too: those of the stop.
         let (more, worked) = install_runner(Arc::clone(&node));
         tokio::spawn(keep_working(more));
         tokio::spawn(rest(Arc::clone(&node), worked, give_back));
@@ -102,11 +102,14 @@ pub fn run(mut options: Options, give_back: fn()) -> anyhow::Result<()> {
         node.alarms.set_disk_limit(options.disk_free_limit);
         tokio::spawn(watch_disk(Arc::clone(&node), options.about.data_dir.clone()));
         let threads = Arc::new(Threads::start(&node, options.threads, give_back)?);
-        let stop = Arc::new(tokio::sync::Notify::new());
+        let (stop, mut stops) = Stop::new();
         let started = options.about.started;
         let data_dir = options.about.data_dir.clone();
-        let about = Arc::new(options.about);
-        control::listen(&options.control, Arc::clone(&node), about, Arc::clone(&stop))?;
+        let mut listeners = options.about.listeners.clone();
+        let inside =
+            Inside { node: Arc::clone(&node), about: options.about, stop: stop.clone(), give_back };
+        let front = open(inside)?;
+        listeners.extend(front.listeners);
         let open = Arc::new(AtomicUsize::new(0));
         let mut accepting = Vec::new();
         for socket in sockets {
@@ -118,20 +121,24 @@ pub fn run(mut options: Options, give_back: fn()) -> anyhow::Result<()> {
         // Before the ready line: who reads it may send a signal at once.
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
-        announce_ready(&options.listeners, started, files);
+        announce_ready(&listeners, started, files);
         let mut has_failed = false;
+        // Whoever asked for the stop learns of its end when this is dropped.
+        let mut _asked = None;
         tokio::select! {
             () = node.failed.notified() => has_failed = true,
             _ = terminate.recv() => tracing::info!("stopping: SIGTERM"),
             _ = interrupt.recv() => tracing::info!("stopping: SIGINT"),
-            () = stop.notified() => tracing::info!("stopping: asked to by leveret ctl stop"),
+            Some(asked) = stops.recv() => {
+                tracing::info!("stopping: asked to by {}", asked.by);
+                _asked = Some(asked);
+            }
         }
         for task in accepting {
             task.abort();
         }
         close_connections(&node).await;
-        // Somebody may have removed it; there is nothing to do about it.
-        let _ = std::fs::remove_file(&options.control);
+        front.running.stop();
         if let Ok(threads) = Arc::try_unwrap(threads) {
             threads.stop();
         }
@@ -223,11 +230,21 @@ fn put_away(node: &Arc<Node>, waker: &Waker, data_dir: &std::path::Path) {
     }
 }
 
+fn amqp_listener(address: SocketAddr) -> Listener {
+    Listener { protocol: "amqp", purpose: "AMQP 0-9-1", address }
+}
+
 /// The one line that says the broker is ready.
-fn announce_ready(listeners: &[SocketAddr], started: std::time::Instant, files: Option<u64>) {
-    let addresses: Vec<String> = listeners.iter().map(ToString::to_string).collect();
+fn announce_ready(listeners: &[Listener], started: std::time::Instant, files: Option<u64>) {
+    let of = |protocol: &str| {
+        let all = listeners.iter().filter(|it| it.protocol == protocol);
+        let all: Vec<String> = all.map(|it| it.address.to_string()).collect();
+        (!all.is_empty()).then(|| all.join(", "))
+    };
     tracing::info!(
-        amqp = addresses.join(", "),
+        amqp = of("amqp"),
+        http = of("http"),
+        metrics = of("http/prometheus"),
         started_in_ms = started.elapsed().as_millis() as u64,
         open_files_max = files.unwrap_or(0),
         "Leveret {} is ready",

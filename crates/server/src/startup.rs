@@ -1,17 +1,17 @@
 //! From a configuration to the definite options of a node.
 
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::Context as _;
 use leveret_broker::Meta;
-use leveret_config::{Config, ListenAddress, Notice, Product, files};
+use leveret_config::{Config, Loaded, Product, files};
 use leveret_log::Log as _;
 use leveret_session::{Mechanism, Settings};
 use leveret_topology::Topology;
 
-use crate::control::About;
+use crate::front::{About, OpenFrontEnds};
 use crate::listener::SocketOptions;
 use crate::logging;
 use crate::serve::{Options, run};
@@ -24,25 +24,44 @@ pub const COMPATIBLE_VERSION: &str = "3.13.7";
 
 /// Runs a node with this configuration until it is stopped.
 ///
-/// `notices` are what reading the configuration had to say; they are logged first. `give_back` is called
-/// on a thread that worked and then had nothing to do for a while: it may return memory to the system.
-pub fn serve(config: &Config, notices: &[Notice], give_back: fn()) -> anyhow::Result<()> {
+/// `loaded` is where it came from and what reading it had to say, which is logged first. `give_back` is
+/// called on a thread that worked and then had nothing to do for a while: it may return memory to the
+/// system.
+pub fn serve(loaded: &Loaded, open: OpenFrontEnds, give_back: fn()) -> anyhow::Result<()> {
     let started = Instant::now();
-    let data_dir = files::data_dir(config);
-    let log_dir = config.log.dir.as_ref().map_or_else(|| data_dir.join("log"), Into::into);
+    let config = &loaded.config;
+    let log_dir = log_dir(config);
     logging::install(&config.log, &log_dir)?;
-    for notice in notices {
+    for notice in &loaded.notices {
         if notice.is_warning {
             tracing::warn!("{}", notice.text);
         } else {
             tracing::info!("{}", notice.text);
         }
     }
-    run(options(config, started)?, give_back)
+    let mut options = options(config, started)?;
+    options.about.config_files.clone_from(&loaded.files);
+    run(options, open, give_back)
+}
+
+/// The directory of log files.
+fn log_dir(config: &Config) -> PathBuf {
+    let data_dir = files::data_dir(config);
+    config.log.dir.as_ref().map_or_else(|| data_dir.join("log"), Into::into)
+}
+
+/// Files and streams that are logged to, as tools show them.
+fn log_files(config: &Config) -> Vec<String> {
+    let console = config.log.console.then(|| match config.log.console_stream {
+        leveret_config::Stream::Stdout => "<stdout>".to_owned(),
+        leveret_config::Stream::Stderr => "<stderr>".to_owned(),
+    });
+    let file = config.log.file.0.as_ref().map(|name| log_dir(config).join(name));
+    console.into_iter().chain(file.map(|path| path.display().to_string())).collect()
 }
 
 /// Makes every choice that the configuration leaves open.
-pub(crate) fn options(config: &Config, started: Instant) -> anyhow::Result<Options> {
+pub fn options(config: &Config, started: Instant) -> anyhow::Result<Options> {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let threads = match config.node.threads {
         0 => cores,
@@ -54,8 +73,8 @@ pub(crate) fn options(config: &Config, started: Instant) -> anyhow::Result<Optio
     };
     let mut listeners = Vec::new();
     for (name, address) in config.listeners.tcp.iter() {
-        let found =
-            resolve(address).with_context(|| format!("listeners.tcp.{name} = {address}"))?;
+        let found = resolve(address.host.as_deref(), address.port)
+            .with_context(|| format!("listeners.tcp.{name} = {address}"))?;
         listeners.push(found);
     }
     let memory = config.resources.total_memory.map_or_else(machine_memory, |bytes| bytes.get());
@@ -77,7 +96,7 @@ pub(crate) fn options(config: &Config, started: Instant) -> anyhow::Result<Optio
         directory_lock,
         was_clean,
         waker,
-        listeners: listeners.clone(),
+        listeners,
         threads,
         settings: settings(config, shards.len()),
         shards,
@@ -94,7 +113,6 @@ pub(crate) fn options(config: &Config, started: Instant) -> anyhow::Result<Optio
             receive_buffer: config.listeners.recbuf.map(|bytes| bytes.get() as usize),
             connections_max: config.connections.connection_max.0.map(|max| max as usize),
         },
-        control: files::ctl_socket(config),
         about: About {
             node_name: node_name(config),
             product_name: config
@@ -108,8 +126,10 @@ pub(crate) fn options(config: &Config, started: Instant) -> anyhow::Result<Optio
                 .clone()
                 .unwrap_or_else(|| env!("CARGO_PKG_VERSION").to_owned()),
             data_dir,
+            config_files: Vec::new(),
+            log_files: log_files(config),
             environment: config.shown(),
-            listeners,
+            listeners: Vec::new(),
             threads,
             machine_memory: memory,
             started,
@@ -246,7 +266,7 @@ fn recover_names(
 }
 
 /// One file, or all `.json` files of a directory by name.
-fn definition_files(path: &Path) -> anyhow::Result<Vec<std::path::PathBuf>> {
+fn definition_files(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
@@ -262,15 +282,15 @@ fn definition_files(path: &Path) -> anyhow::Result<Vec<std::path::PathBuf>> {
 }
 
 /// All addresses when no host is named: IPv6, which takes IPv4 too where the system has it.
-fn resolve(address: &ListenAddress) -> anyhow::Result<SocketAddr> {
-    match &address.host {
+pub fn resolve(host: Option<&str>, port: u16) -> anyhow::Result<SocketAddr> {
+    match host {
         None => {
             let any = std::net::Ipv6Addr::UNSPECIFIED;
             let has_ipv6 = std::net::UdpSocket::bind((any, 0)).is_ok();
             let any4 = std::net::Ipv4Addr::UNSPECIFIED;
-            Ok(if has_ipv6 { (any, address.port).into() } else { (any4, address.port).into() })
+            Ok(if has_ipv6 { (any, port).into() } else { (any4, port).into() })
         }
-        Some(host) => (host.as_str(), address.port)
+        Some(host) => (host, port)
             .to_socket_addrs()?
             .next()
             .with_context(|| format!("the host '{host}' has no address")),

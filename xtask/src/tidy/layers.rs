@@ -18,12 +18,13 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("session",  &["amqp", "log", "queue", "topology", "broker"]),
     ("config",   &[]),
     ("ctl",      &[]),
-    ("server",   &["amqp", "log", "queue", "topology", "broker", "session", "config", "ctl"]),
+    ("server",   &["amqp", "log", "queue", "topology", "broker", "session", "config"]),
+    ("admin",    &["amqp", "queue", "topology", "broker", "session", "config", "ctl", "server", "client"]),
     ("client",   &["amqp"]),
     ("load",     &["amqp", "client"]),
     ("sim",      &["amqp", "log", "queue", "topology", "broker", "session", "client", "conform"]),
     ("conform",  &["amqp", "log", "queue", "topology", "broker", "session", "client"]),
-    ("leveret",  &["config", "ctl", "server", "load", "client"]),
+    ("leveret",  &["config", "ctl", "server", "admin", "load", "client"]),
     ("xtask",    &["config", "client", "load"]),
 ];
 

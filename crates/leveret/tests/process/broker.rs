@@ -14,10 +14,14 @@ use rustix::process::{Pid, Signal};
 /// How long anything may take that is due at once. Long, because machines that test are busy.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The program, with an environment that sets nothing.
+/// Sets the port of the management API.
+const MANAGEMENT_PORT: &str = "LEVERET_MANAGEMENT_TCP_PORT";
+
+/// The program, with an environment that sets nothing else.
 pub(crate) fn leveret(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_leveret"));
-    command.args(words).env_clear();
+    // Many nodes run at once: each takes a port for its management that the system chooses.
+    command.args(words).env_clear().env(MANAGEMENT_PORT, "0");
     command
 }
 
@@ -131,6 +135,7 @@ impl Broker {
     /// The same for a command that names its data directory by itself.
     #[track_caller]
     pub(crate) fn spawn_as_is(mut command: Command, dir: tempfile::TempDir) -> Self {
+        command.env(MANAGEMENT_PORT, "0");
         let spawned = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         let mut child = spawned.unwrap();
         let log = Lines::follow(child.stdout.take().unwrap());

@@ -3,24 +3,24 @@
 use std::sync::Arc;
 
 use leveret_amqp::reply::ReplyCode;
-use leveret_broker::message::{AdminCommand, Reply, ToMeta, ToSession, ToShard, shard_of};
+use leveret_broker::message::{AdminCommand, Reply, ToSession, ToShard};
 use leveret_ctl::protocol::{Code, Fault, Listening, Request, Status, Watermark};
 use leveret_topology::{Hashing, PasswordHash, QueueId};
 use serde_json::{Value, json};
 
-use super::{About, Asker, lists};
-use crate::alarms::{Resource, free_bytes, look};
-use crate::connection::Letter;
-use crate::node::Node;
-use crate::runner::with_runner;
-use crate::startup::COMPATIBLE_VERSION;
+use leveret_server::COMPATIBLE_VERSION;
+use leveret_server::alarms::{Resource, free_bytes, look};
+use leveret_server::connection::{Connection, Letter};
+use leveret_server::front::About;
+use leveret_server::node::Node;
+use leveret_server::runner::with_runner;
+
+use super::ask::{self, Refusal};
+use super::{Ops, lists, system};
 
 /// Answers one request.
-pub(super) async fn answer(
-    node: &Arc<Node>,
-    about: &About,
-    request: Request,
-) -> Result<Value, Fault> {
+pub(crate) async fn answer(ops: &Ops, request: Request) -> Result<Value, Fault> {
+    let (node, about) = (&ops.node, &ops.about);
     match request {
         // `stop` is the caller's: it needs the socket to stay open.
         Request::Ping | Request::Stop => Ok(Value::Null),
@@ -155,16 +155,16 @@ pub(super) async fn answer(
         }
         Request::PurgeQueue(of) => {
             let queue = queue_id(node, &of.vhost, &of.name)?;
-            let ask = |reply| ToShard::Purge { reply, queue };
-            match shard(node, queue, ask).await? {
+            let letter = |reply| ToShard::Purge { reply, queue };
+            match ask::shard(node, queue, letter).await? {
                 Reply::Purged(count) => Ok(json!(count)),
                 _ => Err(no_queue(&of.vhost, &of.name)),
             }
         }
         Request::DeleteQueue { vhost, name, if_empty, if_unused } => {
             let queue = queue_id(node, &vhost, &name)?;
-            let ask = |reply| ToShard::Delete { reply: Some(reply), queue, if_unused, if_empty };
-            match shard(node, queue, ask).await? {
+            let letter = |reply| ToShard::Delete { reply: Some(reply), queue, if_unused, if_empty };
+            match ask::shard(node, queue, letter).await? {
                 Reply::Deleted(count) => Ok(json!(count)),
                 _ => Err(no_queue(&vhost, &name)),
             }
@@ -201,29 +201,18 @@ pub(super) async fn answer(
     }
 }
 
-/// Sends a change to the topology's owner and waits until it is true.
+/// A change by the topology's owner.
 async fn admin(node: &Arc<Node>, command: AdminCommand) -> Result<Value, Fault> {
-    let mut asker = Asker::new(node);
-    let reply = asker.reply_to();
-    let letter = ToMeta::Admin { reply, command: Box::new(command) };
-    with_runner(node, |runner| runner.run_meta(letter));
-    match asker.answer().await? {
-        Reply::Told(text) => Ok(json!(text)),
-        _ => Ok(Value::Null),
-    }
+    Ok(ask::admin(node, command).await?.map_or(Value::Null, Value::String))
 }
 
-/// Asks the shard of a queue.
-async fn shard(
-    node: &Arc<Node>,
-    queue: QueueId,
-    letter: impl FnOnce(leveret_broker::message::ReplyTo) -> ToShard,
-) -> Result<Reply, Fault> {
-    let mut asker = Asker::new(node);
-    let letter = letter(asker.reply_to());
-    let index = shard_of(queue, node.shards.len());
-    with_runner(node, |runner| runner.run_shard(index, letter));
-    asker.answer().await
+impl From<Refusal> for Fault {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Refused { text, .. } => Self::new(Code::Data, text),
+            Refusal::Stopping => Self::new(Code::Unavailable, refusal.to_string()),
+        }
+    }
 }
 
 fn known_user(node: &Node, name: &str) -> Result<(), Fault> {
@@ -243,7 +232,7 @@ fn no_queue(vhost: &str, name: &str) -> Fault {
     Fault::new(Code::Data, format!("Queue '{name}' in vhost '{vhost}' does not exist"))
 }
 
-fn close(node: &Arc<Node>, connection: &Arc<crate::connection::Connection>, reason: &str) {
+fn close(node: &Arc<Node>, connection: &Arc<Connection>, reason: &str) {
     let letter = ToSession::Close { code: ReplyCode::ConnectionForced, text: reason.to_owned() };
     with_runner(node, |runner| runner.run_connection(connection, Letter::Session(letter)));
 }
@@ -265,28 +254,28 @@ fn close_all(node: &Arc<Node>, vhost: Option<&str>, limit: u64, reason: &str) ->
 
 fn status(node: &Arc<Node>, about: &About) -> Result<Value, Fault> {
     let topology = node.topology();
-    let (files, files_max) = open_files();
-    let disk_free = free_bytes(&about.data_dir).unwrap_or(0);
+    let (files, files_max) = system::open_files();
+    let disk_free = system::free_bytes(&about.data_dir);
     let alarms = node.alarms.raised().into_iter().map(|it| it.name().to_owned()).collect();
-    let listeners = about.listeners.iter().map(|address| Listening {
-        interface: address.ip().to_string(),
-        port: address.port(),
-        protocol: "amqp".to_owned(),
-        purpose: "AMQP 0-9-1".to_owned(),
+    let listeners = about.listeners.iter().map(|listener| Listening {
+        interface: listener.address.ip().to_string(),
+        port: listener.address.port(),
+        protocol: listener.protocol.to_owned(),
+        purpose: listener.purpose.to_owned(),
     });
-    let uname = rustix::system::uname();
-    let os = format!("{} {}", uname.sysname().to_string_lossy(), uname.release().to_string_lossy());
     let status = Status {
         node: about.node_name.clone(),
         product_name: about.product_name.clone(),
         product_version: about.product_version.clone(),
         rabbitmq_version: COMPATIBLE_VERSION.to_owned(),
         pid: std::process::id(),
-        os,
+        os: system::os(),
+        config_files: about.config_files.clone(),
+        log_files: about.log_files.clone(),
         uptime: about.started.elapsed().as_secs(),
         data_directory: about.data_dir.display().to_string(),
         alarms,
-        memory_bytes: resident_bytes(),
+        memory_bytes: system::resident_bytes(),
         message_bytes: node.held_bytes(),
         memory_limit_bytes: node.alarms.memory_limit(),
         disk_free_bytes: disk_free,
@@ -299,22 +288,6 @@ fn status(node: &Arc<Node>, about: &About) -> Result<Value, Fault> {
         queues: topology.queue_count() as u64,
         vhosts: topology.vhosts().count() as u64,
         listeners: listeners.collect(),
-        ..Status::default()
     };
     serde_json::to_value(status).map_err(|error| Fault::new(Code::Software, error.to_string()))
-}
-
-/// Open file descriptors and their limit.
-fn open_files() -> (u64, u64) {
-    let open = std::fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count() as u64);
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    (open, limit.current.unwrap_or(u64::MAX))
-}
-
-/// Memory of the process in the machine's memory, in bytes.
-fn resident_bytes() -> u64 {
-    let pages = std::fs::read_to_string("/proc/self/statm")
-        .ok()
-        .and_then(|text| text.split_whitespace().nth(1)?.parse::<u64>().ok());
-    pages.unwrap_or(0) * rustix::param::page_size() as u64
 }

@@ -11,9 +11,10 @@ use leveret_ctl::protocol::Fault;
 use leveret_topology::{QueueId, Target, Topology, VhostId, table_to_json};
 use serde_json::{Value, json};
 
-use super::{About, Asker};
-use crate::node::Node;
-use crate::runner::with_runner;
+use leveret_server::front::About;
+use leveret_server::node::Node;
+
+use super::ask::{Asker, Refusal};
 
 /// The name of a connection in `pid` columns: what `close_connection` takes.
 pub(super) fn connection_pid(id: ConnectionId) -> String {
@@ -29,11 +30,13 @@ fn vhost_id(topology: &Topology, name: &str) -> Result<VhostId, Fault> {
 }
 
 /// Asks every shard for what it knows of its queues.
-async fn queue_facts(node: &Arc<Node>) -> Result<HashMap<QueueId, QueueFacts, FixedState>, Fault> {
+pub(crate) async fn queue_facts(
+    node: &Arc<Node>,
+) -> Result<HashMap<QueueId, QueueFacts, FixedState>, Refusal> {
     let mut asker = Asker::new(node);
     let reply = asker.reply_to();
     for index in 0..node.shards.len() {
-        with_runner(node, |runner| runner.run_shard(index, ToShard::List { reply }));
+        asker.tell_shard(index, ToShard::List { reply });
     }
     let mut facts = HashMap::default();
     for _ in 0..node.shards.len() {

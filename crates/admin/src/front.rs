@@ -1,0 +1,98 @@
+//! Opens the doors, and runs what comes in through them on a thread of its own.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use leveret_config::{Config, files};
+use leveret_server::front::{FrontEnds, Inside, Listener, OpenFrontEnds, Running};
+use leveret_server::runner::{install_runner, keep_working, rest};
+use tokio::runtime::Builder;
+use tokio::sync::watch;
+
+use crate::control;
+use crate::http::{self, Options};
+use crate::ops::Ops;
+
+/// How long requests under way have to end when the node stops.
+const STOP_PATIENCE: Duration = Duration::from_secs(2);
+
+/// What opens the control socket and the management API as this configuration says.
+pub fn front(config: &Config) -> OpenFrontEnds {
+    let socket = files::ctl_socket(config);
+    let options = config.management.enabled.then(|| Options::new(&config.management));
+    Box::new(move |inside| open(inside, socket, options))
+}
+
+fn open(inside: Inside, socket: PathBuf, options: Option<Options>) -> anyhow::Result<FrontEnds> {
+    let Inside { node, mut about, stop, give_back } = inside;
+    let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
+    let control = control::bind(&socket)?;
+    let mut listeners = Vec::new();
+    let mut http = None;
+    if let Some(options) = options {
+        let bound = http::bind(&options)?;
+        let address = bound.local_addr()?;
+        listeners.push(Listener { protocol: "http", purpose: "HTTP API", address });
+        http = Some((bound, options));
+    }
+    about.listeners.extend_from_slice(&listeners);
+    let ops = Arc::new(Ops { node, about, stop });
+    let (end, ended) = watch::channel(false);
+    let ended = Ended(ended);
+    let thread = std::thread::Builder::new().name("management".to_owned()).spawn(move || {
+        let (more, worked) = install_runner(Arc::clone(&ops.node));
+        runtime.block_on(async move {
+            tokio::spawn(keep_working(more));
+            tokio::spawn(rest(Arc::clone(&ops.node), worked, give_back));
+            let mut doors = tokio::task::JoinSet::new();
+            doors.spawn(control::serve(control, Arc::clone(&ops), ended.clone()));
+            if let Some((bound, options)) = http {
+                doors.spawn(http::serve(bound, options, ops, ended.clone()));
+            }
+            let all = async { while doors.join_next().await.is_some() {} };
+            let late = async {
+                ended.clone().comes().await;
+                tokio::time::sleep(STOP_PATIENCE).await;
+            };
+            tokio::select! {
+                () = all => {}
+                () = late => tracing::warn!("requests of the management API were cut off"),
+            }
+        });
+        runtime.shutdown_background();
+    });
+    let thread = thread.context("cannot start the thread of the management API")?;
+    Ok(FrontEnds { listeners, running: Box::new(Doors { socket, end, thread }) })
+}
+
+/// Tells when the doors are to be closed.
+#[derive(Clone, Debug)]
+pub(crate) struct Ended(watch::Receiver<bool>);
+
+impl Ended {
+    /// Waits for it.
+    pub(crate) async fn comes(&mut self) {
+        // An error means that the node is gone, which is an end too.
+        let _ = self.0.wait_for(|ended| *ended).await;
+    }
+}
+
+/// The doors while they are open.
+#[derive(Debug)]
+struct Doors {
+    socket: PathBuf,
+    end: watch::Sender<bool>,
+    thread: std::thread::JoinHandle<()>,
+}
+
+impl Running for Doors {
+    fn stop(self: Box<Self>) {
+        // Somebody may have removed it; there is nothing to do about it.
+        let _ = std::fs::remove_file(&self.socket);
+        let _ = self.end.send(true);
+        // A panic aborts the process; there is nobody left to tell.
+        let _ = self.thread.join();
+    }
+}

@@ -1,0 +1,17 @@
+//! What operators and their tools ask of a node, beside AMQP.
+//!
+//! - [`ops`]: what can be asked: rows of lists, facts of the node, changes. Used by both doors.
+//! - [`control`]: the door of `leveret ctl`, a Unix socket.
+//! - [`http`]: the door of everybody else, RabbitMQ's management API.
+//! - [`front`]: opens both, and runs them on one thread.
+//!
+//! That thread is the management's own: a list of ten thousand queues never delays a message. What it
+//! asks of the node it asks as a client would, by letters to actors; it sees nothing that is private to
+//! `server`.
+
+pub mod control;
+pub mod front;
+pub mod http;
+pub mod ops;
+
+pub use front::front;

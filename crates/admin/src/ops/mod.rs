@@ -1,0 +1,22 @@
+//! What can be asked of a node: rows of lists, facts, changes.
+
+pub mod ask;
+pub(crate) mod lists;
+pub(crate) mod requests;
+pub mod system;
+
+use std::sync::Arc;
+
+use leveret_server::front::{About, Stop};
+use leveret_server::node::Node;
+
+/// A node, for those who ask.
+#[derive(Debug)]
+pub struct Ops {
+    /// The node.
+    pub node: Arc<Node>,
+    /// What it was started with.
+    pub about: About,
+    /// Ends it.
+    pub stop: Stop,
+}

@@ -1,0 +1,107 @@
+//! Front ends: how a node is asked things beside AMQP. They are written in crates above this one, which
+//! gives them the node and hears what they listen on.
+
+use std::any::Any;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::sync::mpsc;
+
+use crate::node::Node;
+
+/// Opens every front end. Called once, when queues have their messages and the AMQP sockets are open,
+/// and before the node says that it is ready.
+pub type OpenFrontEnds = Box<dyn FnOnce(Inside) -> anyhow::Result<FrontEnds>>;
+
+/// What front ends get.
+#[derive(Debug)]
+pub struct Inside {
+    /// The node.
+    pub node: Arc<Node>,
+    /// What it is started with.
+    pub about: About,
+    /// Ends it.
+    pub stop: Stop,
+    /// For threads that run turns, see [`rest`](crate::runner::rest).
+    pub give_back: fn(),
+}
+
+/// Front ends that are open.
+#[derive(Debug)]
+pub struct FrontEnds {
+    /// Where they listen.
+    pub listeners: Vec<Listener>,
+    /// What runs, to be ended.
+    pub running: Box<dyn Running>,
+}
+
+/// Front ends at work.
+pub trait Running: fmt::Debug {
+    /// Takes no more requests, finishes those under way, and ends; afterwards runs no turn any more.
+    fn stop(self: Box<Self>);
+}
+
+/// A socket that is listened on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listener {
+    /// RabbitMQ's word: `amqp`, `http`, ...
+    pub protocol: &'static str,
+    /// In words.
+    pub purpose: &'static str,
+    /// Where.
+    pub address: SocketAddr,
+}
+
+/// What answers need beside the node.
+#[derive(Clone, Debug)]
+pub struct About {
+    /// `rabbit@host`.
+    pub node_name: String,
+    /// Product name for tools.
+    pub product_name: String,
+    /// Product version for tools.
+    pub product_version: String,
+    /// Where the node keeps its data.
+    pub data_dir: PathBuf,
+    /// Files the configuration was read from.
+    pub config_files: Vec<String>,
+    /// Files and streams that are logged to.
+    pub log_files: Vec<String>,
+    /// Options and values as shown; secrets are hidden.
+    pub environment: Vec<(&'static str, String)>,
+    /// Where AMQP is listened for.
+    pub listeners: Vec<Listener>,
+    /// Threads that run turns.
+    pub threads: usize,
+    /// The machine's memory, in bytes.
+    pub machine_memory: u64,
+    /// When the process began.
+    pub started: Instant,
+}
+
+/// Asks the node to stop.
+#[derive(Clone, Debug)]
+pub struct Stop(mpsc::UnboundedSender<Asked>);
+
+/// A request to stop: who asked, and what is kept until the node has stopped.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) by: &'static str,
+    pub(crate) _kept: Box<dyn Any + Send>,
+}
+
+impl Stop {
+    pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<Asked>) {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        (Self(sender), receiver)
+    }
+
+    /// Asks. `kept` is dropped when the node has stopped: a socket whose other end waits for that.
+    pub fn ask(&self, by: &'static str, kept: Box<dyn Any + Send>) {
+        // A node that is gone has stopped.
+        let _ = self.0.send(Asked { by, _kept: kept });
+    }
+}
