@@ -33,5 +33,6 @@ pub use setting::{
     Mechanisms, NameSet, Texts, Threshold,
 };
 pub use value::{
-    ByteSize, Fraction, Level, Limit, LogFormat, Millis, Product, Seconds, Secret, Stream, Value,
+    ByteSize, DamagedFiles, Fraction, Level, Limit, LogFormat, Millis, Product, Seconds, Secret,
+    Stream, Value,
 };

@@ -7,7 +7,8 @@
 use crate::option::options;
 use crate::setting::{CategoryLevels, Listeners, LogFile, Mechanisms, NameSet, Texts, Threshold};
 use crate::value::{
-    ByteSize, Fraction, Level, Limit, LogFormat, Millis, Product, Seconds, Secret, Stream,
+    ByteSize, DamagedFiles, Fraction, Level, Limit, LogFormat, Millis, Product, Seconds, Secret,
+    Stream,
 };
 
 options! {
@@ -205,6 +206,14 @@ options! {
     /// counts if both are set, or a part of the machine's memory (`relative`).
     disk_free_limit: Threshold = Threshold::bytes(50_000_000),
         keys = ["disk_free_limit.absolute", "disk_free_limit.relative"], aliases = ["disk_free_limit"];
+
+    /// What a start does when a file of stored messages is damaged.
+    ///
+    /// `aside`: it goes on with every message that is whole, keeps the file as it was under a name with
+    /// `.damaged`, and an ERROR names file, position, what was lost, from which queues, and what can be done.
+    /// `refuse`: it ends there and changes nothing, so that nobody publishes or consumes before somebody has
+    /// looked. A damaged log of names, or a format that is too new, is always refused.
+    damaged_files: DamagedFiles = DamagedFiles::Aside, keys = ["storage.damaged_files"];
 
     /// Body size from which a message that goes to several queues is stored once and referred to.
     embed_below: ByteSize = ByteSize::kib(4), keys = ["queue_index_embed_msgs_below"],

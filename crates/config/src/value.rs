@@ -387,6 +387,16 @@ words! {
 }
 
 words! {
+    /// What a start does with a damaged file of messages.
+    DamagedFiles {
+        /// Goes on with all that is whole.
+        Aside = "aside",
+        /// Ends there, and changes nothing.
+        Refuse = "refuse",
+    }
+}
+
+words! {
     /// The product that clients read in the server's properties.
     Product {
         /// Our own name. Clients that branch on RabbitMQ's treat the broker as a plain AMQP 0-9-1 one.

@@ -15,7 +15,7 @@ use crate::front::{About, OpenFrontEnds};
 use crate::listener::SocketOptions;
 use crate::logging;
 use crate::serve::{Options, run};
-use crate::storage::{Memory, NodeLog, Storage, Waker};
+use crate::storage::{Memory, NodeLog, Storage, Waker, tell_damage};
 
 /// The version of RabbitMQ whose behaviour clients may expect of us.
 ///
@@ -88,10 +88,15 @@ pub fn options(config: &Config, started: Instant) -> anyhow::Result<Options> {
     let directory_lock = lock(&data_dir)?;
     let memory_limit = config.resources.memory_high_watermark.resolve(memory);
     let paging_ratio = config.resources.paging_ratio.0;
-    let Storage { shards, names, was_clean, waker } =
-        Storage::open(&data_dir, shards, Memory { limit: memory_limit, paging_ratio })?;
+    let Storage { shards, names, was_clean, damages, waker } = Storage::open(
+        &data_dir,
+        shards,
+        Memory { limit: memory_limit, paging_ratio },
+        config.resources.damaged_files,
+    )?;
     refuse_without_names(&data_dir, &names, &shards)?;
     let (meta, topology) = recover_names(config, names, shards.len(), &waker)?;
+    tell_damage(&damages, &topology);
     Ok(Options {
         directory_lock,
         was_clean,

@@ -11,18 +11,23 @@
 //! A queue lives in shard `queue id % shards`, so the number of shards is the directory's and stays:
 //! a machine with more cores later has no more shards for it.
 
+mod damage;
+
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use leveret_config::DamagedFiles;
 use leveret_log::FileLog;
-use leveret_log::file::{Options as LogOptions, Progress, Report};
+use leveret_log::file::{Damage, OnDamage, OpenError, Options as LogOptions, Progress, Report};
 
 use crate::disk::{RealDisk, Wake, sync_dir};
 use crate::node::Node;
 use crate::runner::run_alone;
 use leveret_broker::message::{ToMeta, ToShard};
+
+pub(crate) use damage::tell_damage;
 
 /// The log of a node's actors.
 pub(crate) type NodeLog = FileLog<RealDisk>;
@@ -40,8 +45,10 @@ pub(crate) struct Storage {
     pub shards: Vec<NodeLog>,
     /// Of names.
     pub names: NodeLog,
-    /// The last process left in good order.
+    /// The last process left in good order, and all that it left is there.
     pub was_clean: bool,
+    /// What was damaged: the directory of the log and its file.
+    pub damages: Vec<(PathBuf, Damage)>,
     /// Wakes actors when their disk has done something.
     pub waker: Arc<Waker>,
 }
@@ -127,19 +134,30 @@ impl Memory {
 
 impl Storage {
     /// Opens the directory, or lays it out for `shards` shards if it is new.
-    pub(crate) fn open(dir: &Path, shards: usize, memory: Memory) -> anyhow::Result<Self> {
-        let shards = layout(dir, shards)?;
+    pub(crate) fn open(
+        dir: &Path,
+        shards: usize,
+        memory: Memory,
+        damaged: DamagedFiles,
+    ) -> anyhow::Result<Self> {
+        let count = layout(dir, shards)?;
         let waker = Arc::new(Waker::default());
-        let names = open_log(&dir.join("names"), &waker, Owner::Names, memory.options(1))?;
-        let options = memory.options(shards);
-        let shards = (0..shards)
-            .map(|index| {
-                let dir = dir.join("shards").join(index.to_string());
-                open_log(&dir, &waker, Owner::Shard(index), options.clone())
-            })
-            .collect::<anyhow::Result<_>>()?;
-        let was_clean = dir.join(CLEAN).exists();
-        Ok(Self { shards, names, was_clean, waker })
+        // Without a part of the names, messages of queues nobody knows would be let go.
+        let (names, _) = open_log(&dir.join("names"), &waker, Owner::Names, memory.options(1))?;
+        let on_damage = match damaged {
+            DamagedFiles::Aside => OnDamage::Aside,
+            DamagedFiles::Refuse => OnDamage::Refuse,
+        };
+        let options = LogOptions { on_damage, ..memory.options(count) };
+        let (mut shards, mut damages) = (Vec::new(), Vec::new());
+        for index in 0..count {
+            let dir = dir.join("shards").join(index.to_string());
+            let (log, report) = open_log(&dir, &waker, Owner::Shard(index), options.clone())?;
+            shards.push(log);
+            damages.extend(report.damaged.into_iter().map(|damage| (dir.clone(), damage)));
+        }
+        let was_clean = damages.is_empty() && dir.join(CLEAN).exists();
+        Ok(Self { shards, names, was_clean, damages, waker })
     }
 }
 
@@ -266,7 +284,7 @@ fn open_log(
     waker: &Arc<Waker>,
     owner: Owner,
     options: LogOptions,
-) -> anyhow::Result<NodeLog> {
+) -> anyhow::Result<(NodeLog, Report)> {
     let name = match owner {
         Owner::Shard(index) => format!("shard-{index}"),
         Owner::Names => "names".to_owned(),
@@ -288,10 +306,15 @@ fn open_log(
             );
         }
     };
-    let (log, report) = FileLog::open(disk, options, &mut tell)
-        .with_context(|| format!("in the log {}", dir.display()))?;
+    let opened = FileLog::open(disk, options, &mut tell).map_err(|error| match (&error, owner) {
+        (OpenError::Damaged { .. }, Owner::Shard(_)) => anyhow::anyhow!(
+            "{error}. With storage.damaged_files = aside a start goes on with all that is whole"
+        ),
+        _ => error.into(),
+    });
+    let (log, report) = opened.with_context(|| format!("in the log {}", dir.display()))?;
     tell_of(dir, &report, started);
-    Ok(log)
+    Ok((log, report))
 }
 
 fn tell_of(dir: &Path, report: &Report, started: Instant) {
@@ -302,6 +325,7 @@ fn tell_of(dir: &Path, report: &Report, started: Instant) {
             "the last write was interrupted; its part was cut off, nothing of it was confirmed"
         );
     }
+    damage::tell_of_earlier(dir, report);
     if report.records > 0 {
         tracing::info!(
             log = %dir.display(),

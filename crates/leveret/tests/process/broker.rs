@@ -86,6 +86,11 @@ impl Down {
         broker
     }
 
+    /// From now on with this setting too; the last one counts.
+    pub(crate) fn set(&mut self, setting: &str) {
+        self.settings.push(setting.to_owned());
+    }
+
     /// What would start it, without the directory.
     pub(crate) fn command(&self) -> Command {
         serve(&self.address.to_string(), &self.settings)

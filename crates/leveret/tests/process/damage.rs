@@ -1,6 +1,7 @@
 //! Directories that a node must not use, or not quietly: newer ones, damaged ones, those in use.
 //!
-//! Where it refuses to start it says which file, where in it and what can be done; and it changes nothing.
+//! Where it refuses to start it says which file, where in it and what can be done; and it changes nothing. Where
+//! it goes on without what is damaged it says the same, and of which queues that was, and keeps the file.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,20 +17,26 @@ const MESSAGES: u32 = 30;
 /// Of the header of a segment file and of a batch.
 const FILE_HEADER: usize = 128;
 
-/// A node that stored messages, one batch each, and is gone.
-fn stored(stop: bool) -> Down {
-    let broker = Broker::with(&["shards=1"]);
+/// A node that stored messages in `queues` in turn, one batch each, and is gone.
+fn stored_with(stop: bool, settings: &[&str], queues: &[&str]) -> Down {
+    let broker = Broker::with(&[&["shards=1"], settings].concat());
     let (mut client, channel) = broker.channel();
     let durable = QueueDeclare { durable: true, ..QueueDeclare::default() };
-    client.queue_declare(channel, "q", &durable).unwrap();
+    for queue in queues {
+        client.queue_declare(channel, queue, &durable).unwrap();
+    }
     client.tx_select(channel).unwrap();
-    for number in 0..MESSAGES {
+    for (number, queue) in (0..MESSAGES).zip(queues.iter().cycle()) {
         let key = Key { publisher: 1, number };
-        client.publish(channel, "", "q", &key.properties(None), &key.body());
+        client.publish(channel, "", queue, &key.properties(None), &key.body());
         client.tx_commit(channel).unwrap();
     }
     client.close().unwrap();
     if stop { broker.stop() } else { broker.kill() }
+}
+
+fn stored(stop: bool) -> Down {
+    stored_with(stop, &["storage.damaged_files=refuse"], &["q"])
 }
 
 /// The files of a directory, with their bytes. Locks and sockets have none that matter.
@@ -53,7 +60,7 @@ fn files(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 /// The one segment file of the shard, or of the names.
 fn segment(dir: &Path, log: &str) -> PathBuf {
     let all = files(&dir.join(log));
-    let mut segments = all.keys().filter(|path| !path.ends_with("LOCK"));
+    let mut segments = all.keys().filter(|path| path.extension().is_some_and(|it| it == "seg"));
     let segment = segments.next_back().unwrap().clone();
     assert_eq!(std::fs::read(&segment).unwrap()[..8], *b"LVRTSEG\n");
     segment
@@ -82,12 +89,12 @@ fn refuses(down: &Down, parts: &[&str]) {
 
 fn messages(broker: &Broker) -> u32 {
     let (mut client, channel) = broker.channel();
-    count(&mut client, channel)
+    count(&mut client, channel, "q")
 }
 
-fn count(client: &mut Connection, channel: u16) -> u32 {
+fn count(client: &mut Connection, channel: u16, queue: &str) -> u32 {
     let passive = QueueDeclare { passive: true, ..QueueDeclare::default() };
-    client.queue_declare(channel, "q", &passive).unwrap().message_count
+    client.queue_declare(channel, queue, &passive).unwrap().message_count
 }
 
 #[test]
@@ -136,11 +143,67 @@ fn a_damaged_middle_is_named_with_its_place() {
 
 #[test]
 fn a_damaged_file_header_is_named() {
-    let down = stored(false);
+    let mut down = stored(false);
     let file = segment(down.dir.path(), "shards/0");
     change(&file, |bytes| bytes[60] ^= 1);
     let name = file.file_name().unwrap().to_str().unwrap();
-    refuses(&down, &[&format!("{name} is damaged at byte 0"), "not the header"]);
+    refuses(
+        &down,
+        &[&format!("{name} is damaged at byte 0"), "not the header", "damaged_files = aside"],
+    );
+    // Nothing but the header is lost, and it can be done without.
+    down.set("storage.damaged_files=aside");
+    let broker = down.start_again();
+    let [error] = &broker.log.with(" ERROR ")[..] else { panic!("{:?}", broker.log) };
+    for part in ["lost_bytes=0", "at most 0 messages", "queues=\"none\""] {
+        assert!(error.contains(part), "no {part:?} in {error}");
+    }
+    assert_eq!(messages(&broker), MESSAGES);
+}
+
+/// Queues share the files: those whose messages are whole have all of them, and the other is named.
+#[test]
+fn undamaged_queues_start() {
+    for stop in [true, false] {
+        let down = stored_with(stop, &[], &["q", "other"]);
+        let file = segment(down.dir.path(), "shards/0");
+        let whole = std::fs::read(&file).unwrap();
+        // The head of the first record, which is in "q".
+        change(&file, |bytes| bytes[FILE_HEADER + 88 + 10] ^= 1);
+        let damaged = std::fs::read(&file).unwrap();
+        let broker = down.start_again();
+        let name = file.file_name().unwrap().to_str().unwrap();
+        let [error] = &broker.log.with(" ERROR ")[..] else { panic!("{:?}", broker.log) };
+        let place = format!("position={FILE_HEADER}");
+        for part in [name, &place, "at most 1 messages", "'q' in vhost '/'", "put a good copy of"] {
+            assert!(error.contains(part), "no {part:?} in {error}");
+        }
+        assert!(!error.contains("'other'"), "{error}");
+        let (mut client, channel) = broker.channel();
+        assert_eq!(count(&mut client, channel, "q"), MESSAGES / 2 - 1);
+        assert_eq!(count(&mut client, channel, "other"), MESSAGES / 2);
+        // An ack may have been lost: whatever comes may have come before.
+        assert!(client.get(channel, "other", true).unwrap().unwrap().redelivered);
+        client.close().unwrap();
+        let kept = file.with_file_name(format!("{name}.damaged"));
+        assert_eq!(std::fs::read(&kept).unwrap(), damaged);
+        // The next starts say only that it is still there.
+        let down = broker.stop();
+        let broker = down.start_again();
+        assert_eq!(broker.log.with(" ERROR "), Vec::<String>::new());
+        assert_eq!(broker.log.with("are kept here").len(), 1);
+        assert_eq!(messages(&broker), MESSAGES / 2 - 1);
+        // What the error said brings it back.
+        let down = broker.stop();
+        let rest = name.replace(".0.seg", ".1.seg");
+        assert!(error.contains(&rest), "{error}");
+        std::fs::remove_file(file.with_file_name(rest)).unwrap();
+        std::fs::write(&file, &whole).unwrap();
+        std::fs::remove_file(&kept).unwrap();
+        let broker = down.start_again();
+        broker.assert_quiet();
+        assert_eq!(messages(&broker), MESSAGES / 2);
+    }
 }
 
 /// It is not the directory's fault: what was not delivered is still known not to be.

@@ -19,12 +19,12 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::Store;
-use super::salvage::{Damage, salvage};
 use super::cold::Held;
 use super::format::{
     BATCH_HEADER, BatchHeader, Entry, FILE_HEADER, FileHeader, HeaderError, NoteEntry, NoteKind,
     RecordEntry,
 };
+use super::salvage::{Damage, salvage};
 use super::segments::Segment;
 use super::walk::{Batch, Step, Walk, proves_synced};
 use crate::disk::{Disk, DiskError, FileName};
@@ -195,7 +195,8 @@ pub(super) fn open<D: Disk>(
         match read_all(disk, progress) {
             // Of what was made from a damaged file nothing is damaged.
             Err(OpenError::Damaged { file, position, what })
-                if on_damage == OnDamage::Aside && damages.iter().all(|it| it.rest != Some(file)) =>
+                if on_damage == OnDamage::Aside
+                    && damages.iter().all(|it| it.rest != Some(file)) =>
             {
                 damages.push(salvage(disk, file, (position, what))?);
             }

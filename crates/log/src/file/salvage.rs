@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use super::format::{BATCH_HEADER, BatchHeader, Entry, FILE_HEADER, FileHeader, IndexReader};
-use super::recover::{OpenError, Window, have_crcs, on, crcs};
+use super::recover::{OpenError, Window, crcs, have_crcs, on};
 use super::walk::{Batch, Step, Walk, proves_synced};
 use crate::Holder;
 use crate::disk::{Disk, FileName};
@@ -78,8 +78,7 @@ pub(super) fn salvage<D: Disk>(
     name: FileName,
     (position, what): (u64, &'static str),
 ) -> Result<Damage, OpenError> {
-    let listed =
-        disk.list().map_err(|error| OpenError::Disk { file: "the log".into(), error })?;
+    let listed = disk.list().map_err(|error| OpenError::Disk { file: "the log".into(), error })?;
     let len = listed.iter().find(|(it, _)| *it == name).map_or(0, |(_, len)| *len);
     let known = known(disk, name, len, &listed)?;
     let mut scan = Scan { are_all_holders: false, lost_bytes: len, ..Scan::default() };

@@ -1,0 +1,71 @@
+//! What a start says of files that were damaged.
+
+use std::path::{Path, PathBuf};
+
+use leveret_log::file::{Damage, Report};
+use leveret_topology::{QueueId, Topology};
+
+/// Says of each damaged file what was lost, and what can be done.
+pub(crate) fn tell_damage(damages: &[(PathBuf, Damage)], topology: &Topology) {
+    for (dir, damage) in damages {
+        let Damage { file, position, what, lost_bytes, .. } = damage;
+        let messages = damage.lost_records_max.map_or_else(
+            || "an unknown number of messages".to_owned(),
+            |most| format!("at most {most} messages"),
+        );
+        let again = match damage.rest {
+            Some(rest) => format!("put a good copy of {file} in the place of {rest}"),
+            None => format!("put a good copy of {file} back"),
+        };
+        tracing::error!(
+            log = %dir.display(),
+            %file,
+            position,
+            reason = what,
+            lost_bytes,
+            lost = messages,
+            queues = of_queues(damage, topology),
+            kept = damage.kept,
+            "a file was damaged: what was whole is there, the rest is lost, and acks in it are undone. To get \
+             it back, stop the broker now, {again}, and start again"
+        );
+    }
+}
+
+/// The queues whose messages a damaged file held.
+fn of_queues(damage: &Damage, topology: &Topology) -> String {
+    let mut names = Vec::new();
+    for holder in &damage.holders {
+        let queue = topology.queue_by_id(QueueId::new(holder.get()));
+        let Some(queue) = queue.filter(|queue| queue.durable) else { continue };
+        let vhost = topology.vhost_by_id(queue.vhost).map_or("?", |vhost| &vhost.name);
+        names.push(format!("'{}' in vhost '{vhost}'", queue.name));
+    }
+    if !damage.are_all_holders {
+        let any = "any durable queue of this shard";
+        names.push(if names.is_empty() { any.into() } else { format!("perhaps {any}") });
+    }
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+}
+
+/// Warns of files that earlier starts found damaged.
+pub(super) fn tell_of_earlier(dir: &Path, report: &Report) {
+    let is_new = |kept: &String| report.damaged.iter().any(|damage| damage.kept == *kept);
+    let kept: Vec<_> = kept_aside(dir).into_iter().filter(|kept| !is_new(kept)).collect();
+    if !kept.is_empty() {
+        tracing::warn!(
+            log = %dir.display(),
+            files = kept.join(", "),
+            "files that were found damaged by earlier starts are kept here; remove them when nobody needs them"
+        );
+    }
+}
+
+/// Damaged files that are kept in the directory of a log.
+fn kept_aside(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let mut kept: Vec<_> = names.filter(|name| name.ends_with(".seg.damaged")).collect();
+    kept.sort();
+    kept
+}
