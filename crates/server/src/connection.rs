@@ -17,8 +17,8 @@ use leveret_amqp::outbuf::OutBuf;
 use leveret_broker::message::{ConnectionId, Outbox, ToSession};
 use leveret_broker::return_undelivered;
 use leveret_queue::Time;
-use leveret_session::{ConnectionFacts, Context, End, Session};
-use leveret_topology::Topology;
+use leveret_session::{ConnectionFacts, ConnectionNumbers, Context, End, Session, SessionTotals};
+use leveret_topology::{Topology, VhostId};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 
@@ -94,6 +94,41 @@ pub struct State {
     held_bytes: u64,
     may_have_bytes: bool,
     is_over: bool,
+    io: Io,
+    /// What the session counted is among the node's totals of ended connections.
+    is_counted: bool,
+}
+
+/// What went through a socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Io {
+    /// Bytes read.
+    pub recv_oct: u64,
+    /// Reads that brought some.
+    pub recv_cnt: u64,
+    /// Bytes written.
+    pub send_oct: u64,
+    /// Turns that wrote some.
+    pub send_cnt: u64,
+    /// Bytes that wait for room in the socket.
+    pub send_pend: u64,
+}
+
+/// What statistics are told of a connection.
+#[derive(Debug)]
+pub struct Sampled {
+    /// What the session counted.
+    pub session: ConnectionNumbers,
+    /// What its socket did.
+    pub io: Io,
+}
+
+/// What a connection leaves to the node.
+#[derive(Debug)]
+pub(crate) struct Last {
+    pub(crate) vhost: VhostId,
+    pub(crate) totals: SessionTotals,
+    pub(crate) io: Io,
 }
 
 /// What a turn borrows from its thread.
@@ -122,6 +157,8 @@ impl Connection {
             held_bytes: 0,
             may_have_bytes: false,
             is_over: false,
+            io: Io::default(),
+            is_counted: false,
         };
         Ok(Self {
             id,
@@ -162,6 +199,29 @@ impl Connection {
     /// For listings. Waits for the turn that runs.
     pub fn facts(&self) -> ConnectionFacts {
         self.actor.state().session.facts()
+    }
+
+    /// For statistics. Waits for the turn that runs. None once the connection is over and the node has
+    /// its totals.
+    pub fn sample(&self) -> Option<Sampled> {
+        let state = self.actor.state();
+        if state.is_counted {
+            return None;
+        }
+        let send_pend = state.output.len() as u64;
+        let io = Io { send_pend, ..state.io };
+        Some(Sampled { session: state.session.numbers(), io })
+    }
+
+    /// The connection is over: what it leaves to the node's totals. Once.
+    pub(crate) fn last(state: &mut State) -> Option<Last> {
+        if std::mem::replace(&mut state.is_counted, true) {
+            return None;
+        }
+        let numbers = state.session.numbers();
+        let mut totals = numbers.totals;
+        totals.connections_closed = totals.connections_opened;
+        Some(Last { vhost: numbers.vhost, totals, io: state.io })
     }
 
     /// Waits for the socket and the clock until the connection is over.
@@ -266,6 +326,8 @@ impl Connection {
         if *may_have_bytes && session.wants_input() && session.end().is_none() {
             match read_block(self.socket.get_ref(), input, work.block) {
                 Ok(Read::Some { bytes, drained }) => {
+                    state.io.recv_oct += (bytes.len() - input.len()) as u64;
+                    state.io.recv_cnt += 1;
                     *input = bytes;
                     *may_have_bytes = !drained;
                     session.input(input, &mut cx);
@@ -293,6 +355,10 @@ impl Connection {
         let before = work.out.len();
         let written = write_all(self.socket.get_ref(), work.out);
         let remaining = work.out.len();
+        if remaining < before {
+            state.io.send_oct += (before - remaining) as u64;
+            state.io.send_cnt += 1;
+        }
         let State { session, .. } = state;
         let wanted_input = session.wants_input();
         let now = now();

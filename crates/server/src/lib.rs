@@ -8,6 +8,7 @@
 pub mod alarms;
 pub mod connection;
 pub mod disk;
+pub mod ended;
 pub mod front;
 pub mod listener;
 mod logging;

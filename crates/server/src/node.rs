@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 
 use crate::alarms::Alarms;
 use crate::connection::Connection;
+use crate::ended::Ended;
 use crate::runner::Rest;
 use crate::storage::{Memory, NodeLog};
 use crate::turn::Actor;
@@ -33,6 +34,8 @@ pub struct Node {
     next_connection: AtomicU64,
     /// Bytes that connections hold: input not taken yet, output not written yet.
     connection_bytes: AtomicU64,
+    /// Totals of connections that are over.
+    pub ended: Ended,
     /// What blocks publishers.
     pub alarms: Alarms,
     /// Part of the memory watermark that transient messages may take before they are written to disk.
@@ -86,6 +89,7 @@ impl Node {
             recipients: RwLock::new(HashMap::default()),
             next_connection: AtomicU64::new(1),
             connection_bytes: AtomicU64::new(0),
+            ended: Ended::default(),
             alarms: Alarms::new(u64::MAX),
             paging_ratio,
             rests: Mutex::new(Vec::new()),

@@ -265,6 +265,10 @@ impl Runner {
             connection.write(&mut state, &mut work)
         };
         let (held_before, held) = Connection::count_held(&mut state);
+        if connection.is_done() {
+            // Before it is forgotten, and under its lock: see `Ended`.
+            node.ended.keep(connection.id(), &mut state);
+        }
         drop(state);
         if self.out.capacity() > KEPT_OUTPUT {
             self.out = OutBuf::new();
