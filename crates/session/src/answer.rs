@@ -83,7 +83,9 @@ impl Session {
                 }
             }
             (Awaited::Cancel { slot, tag }, _) => {
-                core.consumers.remove(slot);
+                if let Some(consumer) = core.consumers.remove(slot) {
+                    consumer.add_to(&mut channel.totals);
+                }
                 consume::forget(channel, slot, &tag);
                 if says {
                     cx.out.put_method(number, &basic::CancelOk { consumer_tag: &tag });
@@ -120,6 +122,7 @@ impl Session {
                 deliver::got(core, channel, &delivery, remaining, cx);
             }
             (Awaited::Get { .. }, _) => {
+                channel.totals.get_empty += 1;
                 cx.out.put_method(number, &basic::GetEmpty { cluster_id: "" });
             }
             (Awaited::Commit { .. }, _) => cx.out.put_method(number, &tx::CommitOk),

@@ -17,6 +17,8 @@
 
 use std::collections::VecDeque;
 
+use leveret_queue::Time;
+
 /// Still to be answered by this many shards.
 const COUNT: u16 = 0x3fff;
 /// One of them refused it.
@@ -48,17 +50,43 @@ pub(crate) struct Confirms {
     dirty: (u64, u64),
     /// Slots that are not resolved.
     outstanding: u64,
+    /// Resolved by a refusal, or given up.
+    nacked: u64,
+    /// A message whose confirm is timed, and when it was published; number 0 while there is none.
+    probe: (u64, Time),
+    /// When the last such message was published, if it is resolved and nobody took the time yet.
+    probed: Option<Time>,
 }
 
 impl Confirms {
     /// The first message gets the sequence number `base + 1`.
     pub(crate) const fn new(base: u64) -> Self {
-        Self { base, first: base + 1, slots: VecDeque::new(), dirty: (u64::MAX, 0), outstanding: 0 }
+        Self {
+            base,
+            first: base + 1,
+            slots: VecDeque::new(),
+            dirty: (u64::MAX, 0),
+            outstanding: 0,
+            nacked: 0,
+            probe: (0, Time::from_ms(0)),
+            probed: None,
+        }
     }
 
     /// Published messages that are not resolved.
     pub(crate) fn outstanding(&self) -> u64 {
         self.outstanding
+    }
+
+    /// Messages resolved so far: those that were confirmed, and those that were refused.
+    pub(crate) fn resolved(&self) -> (u64, u64) {
+        let resolved = self.next_sequence() - 1 - self.base - self.outstanding;
+        (resolved - self.nacked, self.nacked)
+    }
+
+    /// When the message was published whose confirm was timed and is there.
+    pub(crate) fn take_probe(&mut self) -> Option<Time> {
+        self.probed.take()
     }
 
     /// Whether [`take`](Self::take) would give anything.
@@ -72,13 +100,16 @@ impl Confirms {
     }
 
     /// A message was published to queues of `shards` shards. Gives its sequence number.
-    pub(crate) fn publish(&mut self, shards: usize) -> u64 {
+    pub(crate) fn publish(&mut self, shards: usize, now: Time) -> u64 {
         let sequence = self.next_sequence();
         self.slots.push_back(shards.min(usize::from(COUNT)) as u16);
         if shards == 0 {
             self.touch(sequence);
         } else {
             self.outstanding += 1;
+            if self.probe.0 == 0 {
+                self.probe = (sequence, now);
+            }
         }
         sequence
     }
@@ -96,10 +127,12 @@ impl Confirms {
                 *slot |= NACK;
             }
             if *slot & COUNT == 0 {
+                self.nacked += u64::from(*slot & NACK != 0);
                 self.outstanding -= 1;
                 self.touch(sequence);
             }
         }
+        self.look_at_probe(last);
     }
 
     /// Nothing more is awaited for `first..=last`: what is not resolved was not.
@@ -109,9 +142,24 @@ impl Confirms {
             let slot = &mut self.slots[(sequence - self.first) as usize];
             if *slot & COUNT != 0 {
                 *slot = NACK;
+                self.nacked += 1;
                 self.outstanding -= 1;
                 self.touch(sequence);
             }
+        }
+        self.look_at_probe(last);
+    }
+
+    /// Messages up to `last` may have been resolved.
+    fn look_at_probe(&mut self, last: u64) {
+        let (sequence, since) = self.probe;
+        if sequence == 0 || sequence > last {
+            return;
+        }
+        let slot = self.slots.get((sequence - self.first) as usize);
+        if slot.is_none_or(|slot| slot & COUNT == 0) {
+            self.probe.0 = 0;
+            self.probed = Some(since);
         }
     }
 
@@ -179,6 +227,8 @@ fn send_run(run: Option<(bool, u64, u64)>, send: &mut impl FnMut(Confirm)) {
 mod tests {
     use super::*;
 
+    const NOW: Time = Time::from_ms(7);
+
     /// `3` publishes to three shards; `+2..4` and `-2` resolve, `!2` gives up; then what is sent: `4*` is
     /// multiple, `-3` a nack.
     #[track_caller]
@@ -197,7 +247,7 @@ mod tests {
                     false => confirms.resolve(first, last, word.starts_with('+')),
                 }
             } else {
-                confirms.publish(word.parse().unwrap());
+                confirms.publish(word.parse().unwrap(), NOW);
             }
         }
         confirms.take(|c| sent.push(c));
@@ -242,9 +292,9 @@ mod tests {
     #[test]
     fn answers_to_an_earlier_channel_find_nothing() {
         let mut old = Confirms::new(0);
-        assert_eq!((old.publish(1), old.publish(1)), (1, 2));
+        assert_eq!((old.publish(1, NOW), old.publish(1, NOW)), (1, 2));
         let mut new = Confirms::new(old.next_sequence() - 1);
-        let sequence = new.publish(1);
+        let sequence = new.publish(1, NOW);
         let mut told = Vec::new();
         new.resolve(1, 2, true);
         new.take(|c| told.push(c));
@@ -264,7 +314,7 @@ mod tests {
             let mut left: Vec<u64> = Vec::new();
             for _ in 0..count {
                 let shards = random.next() % 3;
-                let sequence = confirms.publish(shards as usize);
+                let sequence = confirms.publish(shards as usize, NOW);
                 left.extend((0..shards).map(|_| sequence));
             }
             let mut told = vec![0_u32; count as usize + 1];

@@ -82,7 +82,15 @@ pub(crate) fn consume(
         .filter(|&ms| ms > 0);
     let queue = queue.id;
 
-    let consumer = Consumer { channel: channel.number, tag: tag.clone(), queue, timeout_ms };
+    let consumer = Consumer {
+        channel: channel.number,
+        tag: tag.clone(),
+        queue,
+        timeout_ms,
+        no_ack: method.no_ack,
+        delivered: 0,
+        redelivered: 0,
+    };
     let Some(slot) = core.consumers.insert(consumer) else {
         return Err(reply::too_many_consumers(1 << 20));
     };
@@ -233,6 +241,7 @@ pub(crate) fn gone(
 ) {
     let Some(consumer) = core.consumers.remove(slot) else { return };
     let Some(channel) = channel else { return };
+    consumer.add_to(&mut channel.totals);
     forget(channel, slot, &consumer.tag);
     if core.capabilities.consumer_cancel_notify && !channel.is_closing {
         let method = basic::Cancel { consumer_tag: &consumer.tag, no_wait: true };

@@ -13,6 +13,8 @@ use std::collections::VecDeque;
 use leveret_broker::message::ConsumerSlot;
 use leveret_topology::QueueId;
 
+use crate::totals::ChannelTotals;
+
 const PLACE_BITS: u32 = 20;
 const PLACE: u32 = (1 << PLACE_BITS) - 1;
 const GENERATIONS: u32 = 1 << (32 - PLACE_BITS);
@@ -25,6 +27,21 @@ pub(crate) struct Consumer {
     pub(crate) queue: QueueId,
     /// How long a delivery may stay unacked, in ms.
     pub(crate) timeout_ms: Option<u64>,
+    pub(crate) no_ack: bool,
+    /// Messages delivered, and how many of them had been before.
+    pub(crate) delivered: u64,
+    pub(crate) redelivered: u64,
+}
+
+impl Consumer {
+    /// Adds what was delivered to the totals of its channel.
+    pub(crate) fn add_to(&self, totals: &mut ChannelTotals) {
+        match self.no_ack {
+            true => totals.deliver_no_ack += self.delivered,
+            false => totals.deliver += self.delivered,
+        }
+        totals.redeliver += self.redelivered;
+    }
 }
 
 #[derive(Debug)]
@@ -69,6 +86,14 @@ impl Consumers {
         self.place(slot)?.consumer.as_ref()
     }
 
+    pub(crate) fn get_mut(&mut self, slot: ConsumerSlot) -> Option<&mut Consumer> {
+        let place = self.places.get_mut((slot.0 & PLACE) as usize)?;
+        if place.generation != slot.0 >> PLACE_BITS {
+            return None;
+        }
+        place.consumer.as_mut()
+    }
+
     pub(crate) fn remove(&mut self, slot: ConsumerSlot) -> Option<Consumer> {
         self.place(slot)?;
         let at = slot.0 & PLACE;
@@ -100,7 +125,9 @@ mod tests {
     use super::*;
 
     fn consumer(channel: u16) -> Consumer {
-        Consumer { channel, tag: "t".into(), queue: QueueId::new(1), timeout_ms: None }
+        let (tag, queue) = ("t".into(), QueueId::new(1));
+        let (no_ack, timeout_ms, delivered, redelivered) = (false, None, 0, 0);
+        Consumer { channel, tag, queue, timeout_ms, no_ack, delivered, redelivered }
     }
 
     #[test]

@@ -20,6 +20,7 @@ use crate::connection::timers::Timers;
 use crate::consumers::Consumers;
 use crate::random::Random;
 use crate::settings::{Peer, Settings};
+use crate::totals::SessionTotals;
 use crate::unacked::Entry;
 use crate::waiting::Waiting;
 
@@ -122,6 +123,8 @@ pub(crate) struct Core {
     pub(crate) confirms_dirty: bool,
     /// The highest sequence number of a channel that is closed.
     pub(crate) confirm_base: u64,
+    /// What is counted of the connection itself and of channels that are closed.
+    pub(crate) totals: Box<SessionTotals>,
 }
 
 impl Core {

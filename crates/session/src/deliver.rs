@@ -30,14 +30,17 @@ pub(crate) fn deliver(
             continue;
         };
         let cost = delivery_cost(view.head.body_len.into());
-        let consumer = core.consumers.get(delivery.slot);
-        let channel = consumer.and_then(|consumer| channels.get(consumer.channel));
+        let consumer = core.consumers.get_mut(delivery.slot);
+        let channel = consumer.as_ref().and_then(|consumer| channels.get(consumer.channel));
         let (Some(consumer), Some(channel)) = (consumer, channel) else {
             core.resumes |= core.gauge.released(cost);
             stray(core, delivery);
             continue;
         };
         core.gauged += cost;
+        consumer.delivered += 1;
+        consumer.redelivered += u64::from(delivery.redelivered);
+        core.totals.in_broker.count(cx.now.ms().saturating_sub(view.head.published_ms));
         let tag = channel.tag();
         let body = view.body();
         let rewritten;
@@ -101,9 +104,16 @@ pub(crate) fn got(
 ) {
     let Some(view) = View::of(&delivery.record) else {
         tracing::error!(queue = %delivery.queue, "a record that cannot be read is not delivered");
+        channel.totals.get_empty += 1;
         cx.out.put_method(channel.number, &basic::GetEmpty { cluster_id: "" });
         return;
     };
+    match delivery.unacked {
+        Some(_) => channel.totals.get += 1,
+        None => channel.totals.get_no_ack += 1,
+    }
+    channel.totals.redeliver += u64::from(delivery.redelivered);
+    core.totals.in_broker.count(cx.now.ms().saturating_sub(view.head.published_ms));
     let (exchange, routing_key) = view.exchange_and_key().unwrap_or_default();
     let delivery_tag = channel.tag();
     cx.out.put_method(

@@ -1,11 +1,14 @@
-//! What listings show of a connection.
+//! What listings and statistics show of a connection.
 
 use leveret_amqp::table::{RawTable, Table};
 use leveret_broker::message::ConnectionId;
 use leveret_queue::Time;
+use leveret_topology::{ExchangeId, QueueId, VhostId};
 
-use crate::channel::Mode;
+use crate::channel::{Channel, Mode};
+use crate::connection::Stage;
 use crate::session::Session;
+use crate::totals::{ChannelTotals, ExchangeTotals, SessionTotals};
 
 /// A connection, for `list_connections`.
 #[derive(Clone, Debug)]
@@ -26,12 +29,31 @@ pub struct ConnectionFacts {
     pub frame_max: u32,
     /// Negotiated.
     pub channel_max: u16,
+    /// Negotiated, in seconds; 0 for none.
+    pub heartbeat_s: u16,
     /// When it was accepted.
     pub connected: Time,
     /// As the client gave them.
     pub client_properties: Table,
     /// Its channels, by number.
     pub channels: Vec<ChannelFacts>,
+}
+
+/// What changes of a connection while it lives.
+#[derive(Clone, Debug)]
+pub struct ConnectionNumbers {
+    /// As in [`ConnectionFacts::state`].
+    pub state: &'static str,
+    /// Whether it has a vhost, and was not told to close.
+    pub is_open: bool,
+    /// Where it is, once it is open.
+    pub vhost: VhostId,
+    /// What its client waits for, if it is not read now: `alarm`, `disk`, `answer` or `output`.
+    pub waits_for: Option<&'static str>,
+    /// Its channels, by number.
+    pub channels: Vec<ChannelFacts>,
+    /// Of all channels, those that are closed too.
+    pub totals: SessionTotals,
 }
 
 /// A channel, for `list_channels`.
@@ -45,6 +67,8 @@ pub struct ChannelFacts {
     pub global_prefetch: u16,
     /// Deliveries that wait for an ack.
     pub unacked: usize,
+    /// Since when the oldest of them waits, to the second.
+    pub oldest_unacked: Option<Time>,
     /// Whether it has chosen confirms.
     pub confirms: bool,
     /// Messages that wait for a confirm.
@@ -59,6 +83,25 @@ pub struct ChannelFacts {
     pub consumers: usize,
     /// Whether it waits for the client's `channel.close-ok`.
     pub is_closing: bool,
+    /// What was counted.
+    pub totals: ChannelTotals,
+    /// What was published, by exchange.
+    pub exchanges: Vec<(ExchangeId, ExchangeTotals)>,
+    /// What was delivered, by consumer that is there.
+    pub deliveries: Vec<ConsumerTotals>,
+}
+
+/// What one consumer was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConsumerTotals {
+    /// From where.
+    pub queue: QueueId,
+    /// Whether it never acks.
+    pub no_ack: bool,
+    /// Messages.
+    pub delivered: u64,
+    /// Of these, delivered before.
+    pub redelivered: u64,
 }
 
 impl Session {
@@ -75,37 +118,90 @@ impl Session {
             mechanism: identity.mechanism,
             frame_max: core.frame_max,
             channel_max: core.channel_max,
+            heartbeat_s: core.timers.heartbeat_s(),
             connected: identity.connected,
             client_properties: RawTable::unchecked(&identity.client_properties)
                 .to_table()
                 .unwrap_or_default(),
-            channels: self
-                .channels
-                .iter()
-                .map(|channel| {
-                    let unconfirmed = match &channel.mode {
-                        Mode::Confirm(confirms) => confirms.outstanding(),
-                        _ => 0,
-                    };
-                    let (uncommitted, acks_uncommitted) = match &channel.mode {
-                        Mode::Tx(tx) => tx.uncommitted(),
-                        _ => (0, 0),
-                    };
-                    ChannelFacts {
-                        number: channel.number,
-                        prefetch: channel.prefetch,
-                        global_prefetch: channel.global_prefetch,
-                        unacked: channel.unacked.len(),
-                        confirms: matches!(channel.mode, Mode::Confirm(_)),
-                        unconfirmed,
-                        transactional: matches!(channel.mode, Mode::Tx(_)),
-                        uncommitted,
-                        acks_uncommitted,
-                        consumers: channel.tags.len() + usize::from(channel.direct_reply.is_some()),
-                        is_closing: channel.is_closing,
-                    }
-                })
-                .collect(),
+            channels: self.channel_facts(),
+        }
+    }
+
+    /// What statistics are made of. Cheaper than [`facts`](Self::facts): it copies no names.
+    pub fn numbers(&self) -> ConnectionNumbers {
+        let core = &self.core;
+        let channels = self.channel_facts();
+        let mut totals = SessionTotals::clone(&core.totals);
+        for channel in channels.iter() {
+            totals.channels += channel.totals;
+            for (exchange, counted) in &channel.exchanges {
+                *totals.exchanges.entry(*exchange).or_default() += *counted;
+            }
+        }
+        ConnectionNumbers {
+            state: core.state_name(),
+            is_open: core.stage == Stage::Running,
+            vhost: core.identity.vhost,
+            waits_for: self.waits_for(),
+            channels,
+            totals,
+        }
+    }
+
+    fn waits_for(&self) -> Option<&'static str> {
+        let core = &self.core;
+        match core.stage {
+            Stage::Running if core.is_blocked => Some("alarm"),
+            Stage::Running if core.pauses > 0 => Some("disk"),
+            Stage::Running if core.waiting.is_some() => Some("answer"),
+            Stage::Running if !self.wants_input() => Some("output"),
+            _ => None,
+        }
+    }
+
+    fn channel_facts(&self) -> Vec<ChannelFacts> {
+        let mut all: Vec<_> = self.channels.iter().map(|it| self.one_channel(it)).collect();
+        for (_, consumer) in self.core.consumers.iter() {
+            let found = all.binary_search_by_key(&consumer.channel, |channel| channel.number);
+            let Some(channel) = found.ok().and_then(|at| all.get_mut(at)) else { continue };
+            consumer.add_to(&mut channel.totals);
+            channel.deliveries.push(ConsumerTotals {
+                queue: consumer.queue,
+                no_ack: consumer.no_ack,
+                delivered: consumer.delivered,
+                redelivered: consumer.redelivered,
+            });
+        }
+        all
+    }
+
+    fn one_channel(&self, channel: &Channel) -> ChannelFacts {
+        let unconfirmed = match &channel.mode {
+            Mode::Confirm(confirms) => confirms.outstanding(),
+            _ => 0,
+        };
+        let (uncommitted, acks_uncommitted) = match &channel.mode {
+            Mode::Tx(tx) => tx.uncommitted(),
+            _ => (0, 0),
+        };
+        let connected = self.core.identity.connected;
+        let oldest = channel.unacked.oldest();
+        ChannelFacts {
+            number: channel.number,
+            prefetch: channel.prefetch,
+            global_prefetch: channel.global_prefetch,
+            unacked: channel.unacked.len(),
+            oldest_unacked: oldest.map(|it| connected.after_ms(u64::from(it.delivered_s) * 1000)),
+            confirms: matches!(channel.mode, Mode::Confirm(_)),
+            unconfirmed,
+            transactional: matches!(channel.mode, Mode::Tx(_)),
+            uncommitted,
+            acks_uncommitted,
+            consumers: channel.tags.len() + usize::from(channel.direct_reply.is_some()),
+            is_closing: channel.is_closing,
+            totals: channel.counted(),
+            exchanges: channel.published.iter().collect(),
+            deliveries: Vec::new(),
         }
     }
 }

@@ -16,7 +16,8 @@
 //! - `publish`, `route`, `cache`, `properties`, `direct`, `returned`: messages in;
 //! - `deliver`, `consume`, `settle`, `unacked`: messages out; `confirm`, `tx`: what publishers are told;
 //! - `declare`, `bind`: the topology; `answer`, `waiting`: the command in flight;
-//! - `reply`: every text that closes a channel or a connection.
+//! - `reply`: every text that closes a channel or a connection;
+//! - `totals`, `facts`: what is counted, and what listings and statistics are told.
 //!
 //! Invariants: at most one command waits for its answer, and meanwhile nothing is read; every delivery
 //! is settled exactly once, by the client or by the end of its channel; letters to one shard leave in
@@ -46,11 +47,15 @@ mod route;
 mod session;
 mod settings;
 mod settle;
+mod totals;
 mod tx;
 mod unacked;
 mod waiting;
 
 pub use self::core::{Context, End};
-pub use facts::{ChannelFacts, ConnectionFacts};
+pub use facts::{ChannelFacts, ConnectionFacts, ConnectionNumbers, ConsumerTotals};
 pub use session::Session;
 pub use settings::{Mechanism, Peer, Settings};
+pub use totals::{
+    ByExchange, ChannelTotals, ExchangeTotals, SIZE_BOUNDS, SessionTotals, Sizes, Times,
+};

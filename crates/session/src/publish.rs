@@ -12,7 +12,7 @@ use bytes::Bytes;
 use leveret_amqp::content::{ContentHeader, RawProperties};
 use leveret_broker::message::{Message, Publish, Targets};
 use leveret_broker::record::split_names;
-use leveret_topology::QueueId;
+use leveret_topology::{ExchangeId, QueueId};
 
 use crate::cache::{RouteCache, Routed};
 use crate::channel::content::Stage;
@@ -189,30 +189,35 @@ fn checked(
         priority: peek.priority.unwrap_or(0),
         expiration_ms,
     };
-    let routed = match cache.get(place) {
-        Some(entry) if is_routed => &entry.routed,
-        _ => &cache.scratch,
-    };
+    let Some(entry) = cache.get(place) else { return Ok(()) };
+    let exchange = entry.exchange;
+    let routed = if is_routed { &entry.routed } else { &cache.scratch };
 
     let is_plain = !is_rewritten && routed.remember.is_empty();
     if let ([(shard, targets)], true) = (&routed.targets[..], is_plain) {
         let confirm = match &mut channel.mode {
             Mode::Plain => 0,
-            Mode::Confirm(confirms) => confirms.publish(1),
-            Mode::Tx(_) => return send(core, channel, routed, head, is_rewritten, read, cx),
+            Mode::Confirm(confirms) => confirms.publish(1, cx.now),
+            Mode::Tx(_) => {
+                return send(core, channel, exchange, routed, head, is_rewritten, read, cx);
+            }
         };
         let publish = head.publish(confirm, targets, channel.content.take(read));
+        channel.published.count(exchange, targets.len() as u64);
+        core.totals.sizes.count(publish.message.body_len());
         let shards = core.shards();
         core.batch.publish(*shard as usize, shards, publish);
         return Ok(());
     }
-    send(core, channel, routed, head, is_rewritten, read, cx)
+    send(core, channel, exchange, routed, head, is_rewritten, read, cx)
 }
 
 /// What does not go to one shard just as it is.
+#[expect(clippy::too_many_arguments, reason = "what was found out about one message")]
 fn send(
     core: &mut Core,
     channel: &mut Channel,
+    exchange: ExchangeId,
     routed: &Routed,
     head: Head,
     is_rewritten: bool,
@@ -223,6 +228,15 @@ fn send(
     let mut message = channel.content.take(read);
     if is_rewritten {
         message = properties::rewrite(core, channel, &message)?;
+    }
+    core.totals.sizes.count(message.body_len());
+    let count = routed.targets.iter().map(|(_, targets)| targets.len() as u64).sum();
+    let counted = channel.published.count(exchange, count);
+    if routed.is_unroutable() {
+        match mandatory {
+            true => counted.return_unroutable += 1,
+            false => counted.drop_unroutable += 1,
+        }
     }
     if let Mode::Tx(tx) = &mut channel.mode {
         let kept = tx.kept();
@@ -238,7 +252,7 @@ fn send(
     }
     let mut confirm = 0;
     if let Mode::Confirm(confirms) = &mut channel.mode {
-        confirm = confirms.publish(routed.targets.len());
+        confirm = confirms.publish(routed.targets.len(), cx.now);
         core.confirms_dirty |= routed.targets.is_empty();
     }
     if let Some(to) = routed.direct {

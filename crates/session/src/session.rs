@@ -18,6 +18,7 @@ use crate::core::{Capabilities, Context, Core, End, Identity};
 use crate::random::Random;
 use crate::reply::{self, Fault};
 use crate::settings::{Peer, Settings};
+use crate::totals::Times;
 use crate::waiting::Awaited;
 use crate::{consume, declare, deliver, direct, publish, settle, tx};
 
@@ -75,6 +76,7 @@ impl Session {
             kept: 0,
             confirms_dirty: false,
             confirm_base: 0,
+            totals: Box::default(),
             peer,
             settings,
         };
@@ -248,6 +250,7 @@ impl Session {
             Method::ChannelOpen(_) => {
                 let prefetch = self.core.settings.default_prefetch;
                 self.channels.insert(Channel::new(number, prefetch, slot));
+                self.core.totals.channels_opened += 1;
                 cx.out.put_method(number, &channel::OpenOk { channel_id: b"" });
                 Ok(())
             }
@@ -406,7 +409,10 @@ impl Session {
             Method::ConfirmSelect(m) => {
                 match channel.mode {
                     Mode::Tx(_) => return Err(reply::tx_to_confirm()),
-                    Mode::Plain => channel.mode = Mode::Confirm(Confirms::new(core.confirm_base)),
+                    Mode::Plain => {
+                        channel.mode = Mode::Confirm(Confirms::new(core.confirm_base));
+                        channel.unconfirmable = channel.published.sum().publish;
+                    }
                     Mode::Confirm(_) => {}
                 }
                 if !m.no_wait {
@@ -449,7 +455,7 @@ impl Session {
                     && let Mode::Confirm(confirms) = &mut channel.mode
                 {
                     confirms.resolve(first, last, ok);
-                    put_confirms(channel.number, confirms, cx);
+                    put_confirms(channel.number, confirms, &mut core.totals.confirm, cx);
                 }
             }
             ToSession::ConfirmTimeout { channel, first, last } => {
@@ -457,7 +463,7 @@ impl Session {
                     && let Mode::Confirm(confirms) = &mut channel.mode
                 {
                     confirms.give_up(first, last);
-                    put_confirms(channel.number, confirms, cx);
+                    put_confirms(channel.number, confirms, &mut core.totals.confirm, cx);
                 }
             }
             ToSession::Paused(true) => core.pauses += 1,
@@ -514,7 +520,7 @@ impl Session {
             if let Mode::Confirm(confirms) = &mut channel.mode
                 && confirms.is_dirty()
             {
-                put_confirms(channel.number, confirms, cx);
+                put_confirms(channel.number, confirms, &mut self.core.totals.confirm, cx);
             }
         }
     }
@@ -605,7 +611,10 @@ impl Session {
 }
 
 /// Sends what was resolved.
-fn put_confirms(number: u16, confirms: &mut Confirms, cx: &mut Context<'_>) {
+fn put_confirms(number: u16, confirms: &mut Confirms, times: &mut Times, cx: &mut Context<'_>) {
+    if let Some(since) = confirms.take_probe() {
+        times.count(cx.now.ms().saturating_sub(since.ms()));
+    }
     confirms.take(|c| {
         let (delivery_tag, multiple) = (c.tag, c.multiple);
         if c.ok {

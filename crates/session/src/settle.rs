@@ -18,14 +18,15 @@ pub(crate) fn settle(
     multiple: bool,
     how: Settle,
 ) -> Result<(), Fault> {
-    let Channel { unacked, mode, limit, .. } = channel;
+    let Channel { unacked, mode, limit, totals, .. } = channel;
     if let Mode::Tx(tx) = mode {
         // Remembered until the commit, which tells the shards and the channel's limit.
         return tx.settle(unacked, tag, multiple, how);
     }
-    let mut consumed = 0;
+    let (mut consumed, mut settled) = (0, 0);
     let mut each = |entry| {
         consumed += u32::from(entry_is_consumed(&entry));
+        settled += 1;
         core.settle(&entry, how);
     };
     if !multiple {
@@ -34,6 +35,10 @@ pub(crate) fn settle(
         unacked.take_all(each);
     } else if !unacked.take_through(tag, each) {
         return Err(reply::unknown_tag(tag));
+    }
+    match how {
+        Settle::Ack => totals.ack += settled,
+        Settle::Reject | Settle::Requeue { .. } => totals.reject += settled,
     }
     if consumed > 0 && limit.settled(consumed) {
         core.resumes = true;

@@ -138,6 +138,10 @@ pub(crate) fn commit(
     let mut consumed = 0;
     for (entry, how) in kept.settled {
         consumed += u32::from(entry_is_consumed(&entry));
+        match how {
+            Settle::Ack => channel.totals.ack += 1,
+            Settle::Reject | Settle::Requeue { .. } => channel.totals.reject += 1,
+        }
         let Entry { queue, unacked, offset, .. } = entry;
         parts[shard_of(queue, shards)].1.push(Settlement { queue, unacked, offset, how });
     }

@@ -10,6 +10,7 @@ use leveret_queue::ChannelLimit;
 use leveret_topology::Slot;
 
 use crate::confirm::Confirms;
+use crate::totals::{ChannelTotals, Published};
 use crate::tx::Tx;
 use crate::unacked::Unacked;
 use content::Content;
@@ -57,6 +58,12 @@ pub(crate) struct Channel {
     /// The queue that an empty queue name means.
     pub(crate) last_queue: Box<str>,
     pub(crate) direct_reply: Option<Box<DirectReply>>,
+    pub(crate) published: Published,
+    /// Messages published before `confirm.select`.
+    pub(crate) unconfirmable: u64,
+    /// What is counted besides: by consumers that are gone, by `basic.get`, acks. What is published and
+    /// confirmed is not in it.
+    pub(crate) totals: ChannelTotals,
 }
 
 impl Channel {
@@ -76,7 +83,21 @@ impl Channel {
             tags: HashTable::new(),
             last_queue: Box::default(),
             direct_reply: None,
+            published: Published::default(),
+            unconfirmable: 0,
+            totals: ChannelTotals::default(),
         }
+    }
+
+    /// All that was counted, but for consumers that are there.
+    pub(crate) fn counted(&self) -> ChannelTotals {
+        let mut totals = self.totals;
+        totals.published = self.published.sum();
+        if let Mode::Confirm(confirms) = &self.mode {
+            totals.publish_confirm = totals.published.publish - self.unconfirmable;
+            (totals.confirm, totals.nack) = confirms.resolved();
+        }
+        totals
     }
 
     /// A new delivery tag.

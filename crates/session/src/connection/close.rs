@@ -35,6 +35,7 @@ impl Core {
         slots.sort_unstable();
         for slot in slots {
             if let Some(consumer) = self.consumers.remove(slot) {
+                consumer.add_to(&mut channel.totals);
                 let (connection, queue) = (self.id, consumer.queue);
                 self.send_to_queue(
                     queue,
@@ -61,9 +62,22 @@ impl Core {
         if let Mode::Confirm(confirms) = &channel.mode {
             self.confirm_base = self.confirm_base.max(confirms.next_sequence() - 1);
         }
+        self.keep_totals(channel);
         channel.mode = Mode::Plain;
         channel.direct_reply = None;
         channel.content.reset();
+    }
+
+    /// What the channel counted stays with the connection. Once: nothing more is counted in it.
+    fn keep_totals(&mut self, channel: &mut Channel) {
+        self.totals.channels += channel.counted();
+        for (exchange, totals) in channel.published.iter() {
+            *self.totals.exchanges.entry(exchange).or_default() += totals;
+        }
+        channel.totals = Default::default();
+        channel.published = Default::default();
+        channel.unconfirmable = 0;
+        self.totals.channels_closed += u64::from(!channel.is_closing);
     }
 }
 

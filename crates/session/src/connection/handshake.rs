@@ -111,9 +111,13 @@ impl Session {
         core.identity.client_properties = method.client_properties.as_bytes().into();
         let user = match core.log_in(method.mechanism, method.response, cx) {
             Ok(user) => user,
-            Err(refusal) => return self.refuse(refusal, cx),
+            Err(refusal) => {
+                core.totals.auth_failed += 1;
+                return self.refuse(refusal, cx);
+            }
         };
         core.identity.user = user;
+        core.totals.auth_succeeded += 1;
         core.stage = Stage::Tuning;
         let tune = connection::Tune {
             channel_max: core.settings.channel_max,
@@ -159,6 +163,7 @@ impl Session {
         core.identity.vhost_name = name.into();
         core.slots = slots;
         core.stage = Stage::Running;
+        core.totals.connections_opened = 1;
         core.timers.end_handshake();
         cx.out.put_method(0, &connection::OpenOk { known_hosts: "" });
         tracing::debug!(

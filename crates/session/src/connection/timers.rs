@@ -53,6 +53,11 @@ impl Timers {
         }
     }
 
+    /// The interval, in seconds; 0 for no heartbeats.
+    pub(crate) fn heartbeat_s(&self) -> u16 {
+        u16::try_from(self.tick_ms * 2 / 1000).unwrap_or(u16::MAX)
+    }
+
     pub(crate) fn start_heartbeat(&mut self, interval_s: u16, now: Time) {
         self.tick_ms = u64::from(interval_s) * 500;
         self.tick = if self.tick_ms == 0 { NEVER } else { now.after_ms(self.tick_ms) };

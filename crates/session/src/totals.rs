@@ -1,0 +1,295 @@
+//! Hot path. What is counted of a connection: totals that only grow.
+//!
+//! Budget: a few additions per message, no allocation once warm. Counted where the numbers are at hand
+//! anyway: publishes by exchange, in the run of messages to the same one; deliveries in the consumer;
+//! acks once per `basic.ack`; confirms not at all, they follow from the ring of what waits for them.
+//!
+//! A channel or consumer that ends leaves its totals to what it belonged to, and the connection leaves
+//! them to the node, so that no sum goes backwards.
+
+use std::ops::AddAssign;
+
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+use leveret_topology::ExchangeId;
+
+/// What was published to one exchange.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExchangeTotals {
+    /// Messages published.
+    pub publish: u64,
+    /// Queues they were routed to.
+    pub routed: u64,
+    /// Went nowhere, and were returned.
+    pub return_unroutable: u64,
+    /// Went nowhere.
+    pub drop_unroutable: u64,
+}
+
+impl AddAssign for ExchangeTotals {
+    fn add_assign(&mut self, other: Self) {
+        self.publish += other.publish;
+        self.routed += other.routed;
+        self.return_unroutable += other.return_unroutable;
+        self.drop_unroutable += other.drop_unroutable;
+    }
+}
+
+/// Totals by exchange.
+pub type ByExchange = HashMap<ExchangeId, ExchangeTotals, FixedState>;
+
+/// Totals of one channel, under the names of RabbitMQ's `message_stats`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChannelTotals {
+    /// What was published, to all exchanges.
+    pub published: ExchangeTotals,
+    /// Of these, with confirms.
+    pub publish_confirm: u64,
+    /// `basic.ack` to the publisher.
+    pub confirm: u64,
+    /// `basic.nack` to the publisher.
+    pub nack: u64,
+    /// Delivered, to be acked.
+    pub deliver: u64,
+    /// Delivered, never to be acked.
+    pub deliver_no_ack: u64,
+    /// By `basic.get`, to be acked.
+    pub get: u64,
+    /// By `basic.get`, never to be acked.
+    pub get_no_ack: u64,
+    /// `basic.get` found nothing.
+    pub get_empty: u64,
+    /// Of all that was delivered: what had been before.
+    pub redeliver: u64,
+    /// Acked by the client.
+    pub ack: u64,
+    /// Rejected or given back by the client.
+    pub reject: u64,
+}
+
+impl AddAssign for ChannelTotals {
+    fn add_assign(&mut self, other: Self) {
+        self.published += other.published;
+        self.publish_confirm += other.publish_confirm;
+        self.confirm += other.confirm;
+        self.nack += other.nack;
+        self.deliver += other.deliver;
+        self.deliver_no_ack += other.deliver_no_ack;
+        self.get += other.get;
+        self.get_no_ack += other.get_no_ack;
+        self.get_empty += other.get_empty;
+        self.redeliver += other.redeliver;
+        self.ack += other.ack;
+        self.reject += other.reject;
+    }
+}
+
+/// Bounds of message sizes, in bytes, each included; what is larger comes in one place more. RabbitMQ's.
+pub const SIZE_BOUNDS: [u64; 8] =
+    [100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 50_000_000, 100_000_000];
+
+/// Sizes of published messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sizes {
+    /// By [`SIZE_BOUNDS`].
+    pub counts: [u64; SIZE_BOUNDS.len() + 1],
+    /// Their sum.
+    pub bytes: u64,
+}
+
+impl Sizes {
+    #[inline]
+    pub(crate) fn count(&mut self, bytes: u64) {
+        // Most are small, and the search should not be unrolled for them.
+        let at = if bytes <= SIZE_BOUNDS[0] { 0 } else { place_of(bytes) };
+        self.counts[at] += 1;
+        self.bytes += bytes;
+    }
+}
+
+#[inline(never)]
+fn place_of(bytes: u64) -> usize {
+    SIZE_BOUNDS.iter().take_while(|&&bound| bytes > bound).count()
+}
+
+impl AddAssign for Sizes {
+    fn add_assign(&mut self, other: Self) {
+        self.counts.iter_mut().zip(other.counts).for_each(|(sum, one)| *sum += one);
+        self.bytes += other.bytes;
+    }
+}
+
+/// How many places [`Times`] has.
+const TIMES: usize = 24;
+
+/// How long something took, by powers of two: place `n` is below `2^n` ms, the last one is longer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    /// How often.
+    pub counts: [u64; TIMES],
+    /// Sum, in ms.
+    pub ms: u64,
+}
+
+impl Times {
+    #[inline]
+    pub(crate) fn count(&mut self, ms: u64) {
+        let at = (u64::BITS - ms.leading_zeros()) as usize;
+        self.counts[at.min(TIMES - 1)] += 1;
+        self.ms += ms;
+    }
+}
+
+impl AddAssign for Times {
+    fn add_assign(&mut self, other: Self) {
+        self.counts.iter_mut().zip(other.counts).for_each(|(sum, one)| *sum += one);
+        self.ms += other.ms;
+    }
+}
+
+/// Totals of one connection, those of its ended channels too.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SessionTotals {
+    /// Of all channels.
+    pub channels: ChannelTotals,
+    /// What they published.
+    pub exchanges: ByExchange,
+    /// Connections that were opened: 1 once this one was.
+    pub connections_opened: u64,
+    /// Connections that were closed; the node counts it.
+    pub connections_closed: u64,
+    /// Channels opened.
+    pub channels_opened: u64,
+    /// Channels closed.
+    pub channels_closed: u64,
+    /// Logins.
+    pub auth_succeeded: u64,
+    /// Refused logins.
+    pub auth_failed: u64,
+    /// Sizes of published messages.
+    pub sizes: Sizes,
+    /// How long delivered messages had been in the broker.
+    pub in_broker: Times,
+    /// How long confirms took: of one message per channel at a time.
+    pub confirm: Times,
+}
+
+impl SessionTotals {
+    /// Adds those of another connection.
+    pub fn add(&mut self, other: &Self) {
+        self.channels += other.channels;
+        for (&exchange, totals) in &other.exchanges {
+            *self.exchanges.entry(exchange).or_default() += *totals;
+        }
+        self.connections_opened += other.connections_opened;
+        self.connections_closed += other.connections_closed;
+        self.channels_opened += other.channels_opened;
+        self.channels_closed += other.channels_closed;
+        self.auth_succeeded += other.auth_succeeded;
+        self.auth_failed += other.auth_failed;
+        self.sizes += other.sizes;
+        self.in_broker += other.in_broker;
+        self.confirm += other.confirm;
+    }
+}
+
+/// What a channel published: the exchange it last published to, and the others.
+#[derive(Debug)]
+pub(crate) struct Published {
+    exchange: ExchangeId,
+    run: ExchangeTotals,
+    others: ByExchange,
+}
+
+impl Default for Published {
+    fn default() -> Self {
+        // No exchange has this number.
+        let exchange = ExchangeId::new(u64::MAX);
+        Self { exchange, run: ExchangeTotals::default(), others: ByExchange::default() }
+    }
+}
+
+impl Published {
+    /// A message was published, and routed to so many queues. Gives what is counted for its exchange.
+    #[inline]
+    pub(crate) fn count(&mut self, exchange: ExchangeId, routed: u64) -> &mut ExchangeTotals {
+        if self.exchange != exchange {
+            self.turn_to(exchange);
+        }
+        self.run.publish += 1;
+        self.run.routed += routed;
+        &mut self.run
+    }
+
+    #[cold]
+    fn turn_to(&mut self, exchange: ExchangeId) {
+        let run = self.others.remove(&exchange).unwrap_or_default();
+        let run = std::mem::replace(&mut self.run, run);
+        let before = std::mem::replace(&mut self.exchange, exchange);
+        if run.publish > 0 {
+            *self.others.entry(before).or_default() += run;
+        }
+    }
+
+    /// All exchanges.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (ExchangeId, ExchangeTotals)> {
+        let run = (self.run.publish > 0).then_some((self.exchange, self.run));
+        run.into_iter().chain(self.others.iter().map(|(&exchange, &totals)| (exchange, totals)))
+    }
+
+    /// Their sum.
+    pub(crate) fn sum(&self) -> ExchangeTotals {
+        let mut sum = ExchangeTotals::default();
+        self.iter().for_each(|(_, totals)| sum += totals);
+        sum
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_of_exchanges_add_up() {
+        let mut published = Published::default();
+        for exchange in [1, 1, 2, 1, 3, 3, 2, 0] {
+            published.count(ExchangeId::new(exchange), 2).drop_unroutable += 1;
+        }
+        let mut counts: Vec<_> = published.iter().map(|(id, it)| (id.get(), it.publish)).collect();
+        counts.sort_unstable();
+        assert_eq!(counts, [(0, 1), (1, 3), (2, 2), (3, 2)]);
+        let sum =
+            ExchangeTotals { publish: 8, routed: 16, return_unroutable: 0, drop_unroutable: 8 };
+        assert_eq!(published.sum(), sum);
+    }
+
+    #[test]
+    #[rustfmt::skip] // a table
+    fn sizes_and_times_have_their_place() {
+        size(0, 0);
+        size(100, 0);
+        size(101, 1);
+        size(100_000_000, 7);
+        size(u64::MAX / 2, 8);
+        time(0, 0); // below 1 ms
+        time(1, 1);
+        time(2, 2);
+        time(3, 2);
+        time(4, 3);
+        time(u64::MAX / 2, TIMES - 1);
+    }
+
+    #[track_caller]
+    fn size(bytes: u64, at: usize) {
+        let mut sizes = Sizes::default();
+        sizes.count(bytes);
+        assert_eq!(sizes.counts.iter().position(|&count| count == 1), Some(at), "{bytes}");
+    }
+
+    #[track_caller]
+    fn time(ms: u64, at: usize) {
+        let mut times = Times::default();
+        times.count(ms);
+        assert_eq!(times.counts.iter().position(|&count| count == 1), Some(at), "{ms}");
+    }
+}
