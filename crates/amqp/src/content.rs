@@ -178,6 +178,27 @@ impl<'a> RawProperties<'a> {
         if r.is_empty() { Ok(peek) } else { Err(ContentError::TrailingBytes) }
     }
 
+    /// The property `timestamp`, in seconds; none too when the properties are malformed.
+    pub fn timestamp(self) -> Option<u64> {
+        let mut r = Reader::new(self.0);
+        let flags = r.get_u16().ok()?;
+        if flags & TIMESTAMP == 0 {
+            return None;
+        }
+        skip_texts(&mut r, flags & (CONTENT_TYPE | CONTENT_ENCODING)).ok()?;
+        if flags & HEADERS != 0 {
+            r.get_longstr().ok()?;
+        }
+        for octet in [DELIVERY_MODE, PRIORITY] {
+            if flags & octet != 0 {
+                r.get_u8().ok()?;
+            }
+        }
+        let texts = CORRELATION_ID | REPLY_TO | EXPIRATION | MESSAGE_ID;
+        skip_texts(&mut r, flags & texts).ok()?;
+        r.get_u64().ok()
+    }
+
     /// All properties, owned.
     ///
     /// # Errors

@@ -23,6 +23,8 @@ use leveret_queue::{Gate, UnackedId};
 use leveret_topology::{ExchangeId, PasswordHash, QueueId, VhostId};
 use smallvec::SmallVec;
 
+use crate::numbers::{QueueNumbers, ShardNumbers};
+
 /// Names a connection (or another client of the broker, such as the control socket) while the process lives.
 /// Never used twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -368,6 +370,14 @@ pub enum ToShard {
         /// Who.
         reply: ReplyTo,
     },
+    /// Numbers of the shard, for statistics. Answered by [`Reply::Sampled`] with the first piece, or
+    /// the next one.
+    Sample {
+        /// Who.
+        reply: ReplyTo,
+        /// The first piece.
+        begins: bool,
+    },
 }
 
 /// A dead letter's origin under the at-least-once strategy.
@@ -693,6 +703,8 @@ pub enum Reply {
     Committed,
     /// Facts about one shard's queues.
     Queues(Vec<QueueFacts>),
+    /// One piece of a shard's numbers.
+    Sampled(Box<ShardNumbers>),
     /// Refused: a channel (or connection) exception with RabbitMQ's text, without the code's name.
     Refused {
         /// The code.
@@ -707,14 +719,8 @@ pub enum Reply {
 pub struct QueueFacts {
     /// Which.
     pub queue: QueueId,
-    /// Messages that wait for a consumer.
-    pub ready: u64,
-    /// Messages that wait for an ack.
-    pub unacked: u64,
-    /// Their bodies' bytes, ready ones.
-    pub ready_bytes: u64,
-    /// Unacked ones.
-    pub unacked_bytes: u64,
+    /// How much is in it, and what happened to its messages.
+    pub numbers: QueueNumbers,
     /// Consumers.
     pub consumers: Vec<ConsumerFacts>,
 }
@@ -734,6 +740,15 @@ pub struct ConsumerFacts {
     pub prefetch: u16,
     /// Whether it is the active one (always, but on single active consumer queues).
     pub active: bool,
+    /// Whether it excludes others.
+    pub exclusive: bool,
+    /// `x-priority`.
+    pub priority: i32,
+    /// Messages it has not acked.
+    pub unacked: u32,
+    /// It could not take its next message when it was last tried: its prefetch is reached, or its
+    /// connection does not read.
+    pub is_blocked: bool,
     /// Its arguments.
     pub arguments: Table,
 }

@@ -46,6 +46,18 @@ pub struct Meta<L> {
     waiting: VecDeque<Waiting>,
     /// Connections that end: how many of their exclusive queues still go, and who waits for it.
     leaving: HashMap<ConnectionId, Leaving, FixedState>,
+    counters: MetaCounters,
+}
+
+/// What happened to queues since the process began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MetaCounters {
+    /// Declarations that were not refused, of queues that were there too.
+    pub queues_declared: u64,
+    /// Queues made.
+    pub queues_created: u64,
+    /// Queues deleted, in whatever way.
+    pub queues_deleted: u64,
 }
 
 #[derive(Debug)]
@@ -73,12 +85,18 @@ impl<L: Log> Meta<L> {
             held: Vec::new(),
             waiting: VecDeque::new(),
             leaving: HashMap::default(),
+            counters: MetaCounters::default(),
         }
     }
 
     /// Its log.
     pub fn log(&self) -> &L {
         self.saved.log()
+    }
+
+    /// What happened to queues since the process began.
+    pub fn counters(&self) -> MetaCounters {
+        self.counters
     }
 
     /// Why nothing can be changed any more: a sync of the log failed, for good.
@@ -210,6 +228,8 @@ impl<L: Log> Meta<L> {
                     Ok(declared) => {
                         let shard = shard_of(declared.id, self.shards);
                         let queue = declared.id;
+                        self.counters.queues_declared += 1;
+                        self.counters.queues_created += u64::from(declared.created);
                         let letter = if declared.created {
                             ToShard::Create { reply: Some(reply), queue }
                         } else {
@@ -249,6 +269,7 @@ impl<L: Log> Meta<L> {
             ToMeta::QueueGone { queue, reply, consumers } => {
                 let owner = topology.queue_by_id(queue).and_then(|queue| queue.exclusive_owner);
                 let removed = topology.remove_queue(queue);
+                self.counters.queues_deleted += 1;
                 self.removed(&removed, out);
                 // In one piece with the answer: a client that is told the queue is gone may close its
                 // channel, and has its answer by then.

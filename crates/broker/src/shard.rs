@@ -26,6 +26,7 @@ mod disk;
 mod history;
 mod leaving;
 mod lifecycle;
+mod numbers;
 mod ports;
 mod publish;
 mod recover;
@@ -40,7 +41,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use leveret_log::{HoldError, Holder, Log, Usage};
 use leveret_queue::{Left, Offset, Queue, Time};
-use leveret_topology::{ConfirmOptions, QueueId, Topology};
+use leveret_topology::{ConfirmOptions, QueueId, QueueKind, Topology};
 
 use crate::message::{Outbox, Reply, ToShard, shard_of};
 use cold::{Ahead, Cold};
@@ -48,6 +49,7 @@ use dead_letter::{Awaited, Stuck};
 use disk::Disk;
 use history::Histories;
 use leaving::Leaving;
+use numbers::{Sampling, Use};
 use ports::Ports;
 pub use recover::Restored;
 use rest::{Rest, Resting};
@@ -99,6 +101,7 @@ pub struct Shard<L> {
     disk: Disk,
     /// Queues that were deleted and had the rule `ack`: whoever routed to one of them is told no.
     gone_unacked: VecDeque<QueueId>,
+    sampling: Sampling,
 }
 
 /// A queue and what the shard keeps beside it.
@@ -120,6 +123,10 @@ struct Hosted {
     is_durable: bool,
     /// [`Disk::batch`] when it was last given a message whose publisher waits for disk or consumer.
     awaited_in: u64,
+    kind: QueueKind,
+    usage: Use,
+    /// The last round of [`Sampling`] that looked at it.
+    seen_in: u32,
 }
 
 impl Hosted {
@@ -135,6 +142,9 @@ impl Hosted {
             confirm: named.confirm_options(),
             is_durable: named.durable,
             awaited_in: u64::MAX,
+            kind: named.kind,
+            usage: Use::new(now),
+            seen_in: 0,
         }
     }
 }
@@ -195,6 +205,7 @@ impl<L: Log> Shard<L> {
             runs: Runs::default(),
             disk: Disk::default(),
             gone_unacked: VecDeque::new(),
+            sampling: Sampling::default(),
         }
     }
 
@@ -263,7 +274,8 @@ impl<L: Log> Shard<L> {
             ToShard::Continue => {}
             // The rest of what it finished is taken in at the end of the turn.
             ToShard::LogWoke => self.warmed(topology, now, out),
-            ToShard::List { reply } => self.list(reply, out),
+            ToShard::List { reply } => self.list(reply, now, out),
+            ToShard::Sample { reply, begins } => self.sample(reply, begins, now, out),
         }
     }
 

@@ -795,3 +795,80 @@ fn a_crowd_is_settled_in_short_turns() {
         assert!(deletes || node.most <= 8192, "{} in one turn", node.most);
     }
 }
+
+/// One round of samples: what all queues counted, those that are gone too.
+fn sampled(node: &mut Node, mut between: impl FnMut(&mut Node)) -> (usize, u64) {
+    let (mut queues, mut enqueued) = (0, 0);
+    for index in 0..SHARDS {
+        let mut begins = true;
+        loop {
+            let reply = ReplyTo { connection: ME, channel: 0 };
+            let mut out = Outbox::default();
+            out.shard(index, ToShard::Sample { reply, begins });
+            node.run(out);
+            begins = false;
+            let Reply::Sampled(piece) = node.reply() else { panic!("not sampled") };
+            queues += piece.queues.len();
+            enqueued += piece.queues.iter().map(|queue| queue.totals.enqueued).sum::<u64>();
+            if let Some(rest) = piece.rest {
+                enqueued += rest.gone.iter().map(|gone| gone.totals.enqueued).sum::<u64>();
+                break;
+            }
+            between(node);
+        }
+    }
+    (queues, enqueued)
+}
+
+/// Queues that are deleted while somebody adds up are counted once, whether they were looked at or not.
+#[test]
+fn samples_come_in_pieces_and_totals_never_go_back() {
+    const QUEUES: u64 = 10_000;
+    let mut node = Node::new();
+    let queues: Vec<_> =
+        (0..QUEUES).map(|n| node.declare(&format!("q{n}"), Table::default())).collect();
+    for &queue in &queues {
+        node.publish(queue, "q", "m", 0);
+    }
+    let (all, enqueued) = sampled(&mut node, |_| {});
+    assert_eq!((all as u64, enqueued), (QUEUES, QUEUES));
+    let mut left = queues.into_iter();
+    let mut pieces = 0;
+    let (all, enqueued) = sampled(&mut node, |node| {
+        pieces += 1;
+        for queue in left.by_ref().take(1000) {
+            let letter = ToShard::Delete { reply: None, queue, if_unused: false, if_empty: false };
+            node.shard(queue, letter);
+        }
+    });
+    assert_eq!(enqueued, QUEUES);
+    assert!(pieces >= 3 && (all as u64) < QUEUES, "{pieces} pieces, {all} queues");
+    assert_eq!(sampled(&mut node, |_| {}).1, QUEUES);
+    assert_eq!(node.meta.counters().queues_deleted, pieces * 1000);
+}
+
+/// What a queue tells besides its counts: what is at its head, and how long nobody took it.
+#[test]
+fn a_queue_tells_what_waits_and_how_long() {
+    let mut node = Node::new();
+    let queue = node.declare("q", Table::default());
+    let mut properties = Vec::new();
+    let stamped = Properties { timestamp: Some(77), ..Properties::default() };
+    stamped.encode(&mut properties);
+    let published = node.now.ms();
+    let parts = Message::from_parts(&join_names("", "q"), &properties, b"m");
+    let stamped = Publish { message: parts, persistent: true, ..message(queue, "q", "", 0) };
+    node.shard(queue, ToShard::Publish { from: ME, messages: vec![stamped] });
+    node.later(300);
+    let mut out = Outbox::default();
+    let reply = ReplyTo { connection: ME, channel: 0 };
+    out.shard(shard_of(queue, SHARDS), ToShard::List { reply });
+    node.run(out);
+    let Reply::Queues(facts) = node.reply() else { panic!("not listed") };
+    let numbers = &facts[0].numbers;
+    let head = numbers.head.expect("a message");
+    assert_eq!((head.published_ms, head.timestamp_s), (published, Some(77)));
+    assert_eq!(numbers.waited_ms, 300);
+    assert_eq!(numbers.used.ms(), published);
+    assert_eq!((numbers.counts.persistent, numbers.counts.persistent_bytes), (1, 1));
+}

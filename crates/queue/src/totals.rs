@@ -10,7 +10,7 @@
 //!
 //! with what the queue lent counted as acked or dropped when it is settled.
 
-use std::ops::AddAssign;
+use std::ops::{AddAssign, SubAssign};
 
 use crate::message::Reason;
 
@@ -99,5 +99,33 @@ impl AddAssign for Totals {
         self.dead_lettered += other.dead_lettered;
         self.dead_letters_confirmed += other.dead_letters_confirmed;
         self.purged += other.purged;
+    }
+}
+
+impl SubAssign for ByReason {
+    fn sub_assign(&mut self, other: Self) {
+        self.0.iter_mut().zip(other.0).for_each(|(sum, one)| *sum -= one);
+    }
+}
+
+impl SubAssign for Totals {
+    fn sub_assign(&mut self, other: Self) {
+        self.enqueued -= other.enqueued;
+        self.enqueued_bytes -= other.enqueued_bytes;
+        self.restored -= other.restored;
+        self.refused -= other.refused;
+        self.delivered -= other.delivered;
+        self.delivered_no_ack -= other.delivered_no_ack;
+        self.delivered_bytes -= other.delivered_bytes;
+        self.got -= other.got;
+        self.got_no_ack -= other.got_no_ack;
+        self.get_empty -= other.get_empty;
+        self.redelivered -= other.redelivered;
+        self.acked -= other.acked;
+        self.requeued -= other.requeued;
+        self.dropped -= other.dropped;
+        self.dead_lettered -= other.dead_lettered;
+        self.dead_letters_confirmed -= other.dead_letters_confirmed;
+        self.purged -= other.purged;
     }
 }

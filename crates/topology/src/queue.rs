@@ -41,7 +41,7 @@ pub struct Declared {
 }
 
 /// `x-queue-type`. Both kinds run the same here; they differ in the arguments they take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum QueueKind {
     /// The default.
     Classic,
@@ -59,7 +59,7 @@ impl QueueKind {
     }
 
     /// RabbitMQ's module, which its texts name.
-    pub(crate) const fn module(self) -> &'static str {
+    pub const fn module(self) -> &'static str {
         match self {
             Self::Classic => "rabbit_classic_queue",
             Self::Quorum => "rabbit_quorum_queue",

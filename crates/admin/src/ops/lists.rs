@@ -86,17 +86,22 @@ fn counts(facts: Option<&QueueFacts>) -> Value {
     };
     let single = facts.consumers.iter().any(|consumer| !consumer.active);
     let active = facts.consumers.iter().find(|consumer| single && consumer.active);
+    let counts = &facts.numbers.counts;
     json!({
-        "messages_ready": facts.ready,
-        "messages_unacknowledged": facts.unacked,
-        "messages": facts.ready + facts.unacked,
-        "messages_ready_ram": facts.ready,
-        "messages_unacknowledged_ram": facts.unacked,
-        "messages_ram": facts.ready + facts.unacked,
-        "message_bytes": facts.ready_bytes + facts.unacked_bytes,
-        "message_bytes_ready": facts.ready_bytes,
-        "message_bytes_unacknowledged": facts.unacked_bytes,
-        "message_bytes_ram": facts.ready_bytes + facts.unacked_bytes,
+        "messages_ready": counts.ready,
+        "messages_unacknowledged": counts.unacked,
+        "messages": counts.ready + counts.unacked,
+        "messages_ready_ram": counts.ready,
+        "messages_unacknowledged_ram": counts.unacked,
+        "messages_ram": counts.ready + counts.unacked,
+        "messages_persistent": counts.persistent,
+        "message_bytes": counts.ready_bytes + counts.unacked_bytes,
+        "message_bytes_ready": counts.ready_bytes,
+        "message_bytes_unacknowledged": counts.unacked_bytes,
+        "message_bytes_ram": counts.ready_bytes + counts.unacked_bytes,
+        "message_bytes_persistent": counts.persistent_bytes,
+        "memory": facts.numbers.memory_bytes,
+        "head_message_timestamp": facts.numbers.head.and_then(|head| head.timestamp_s),
         "consumers": facts.consumers.len(),
         "exclusive_consumer_tag": active.map(|consumer| &consumer.tag),
         "exclusive_consumer_pid":

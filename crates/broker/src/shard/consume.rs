@@ -277,6 +277,8 @@ impl<L: Log> Shard<L> {
         let dispatched = hosted.queue.dispatch(now, &mut out, scratch, DISPATCH_BUDGET);
         note_left(scratch, id, left);
         super::rest::used(hosted, id, now, queue_bytes, resting);
+        let waits = hosted.queue.has_ready() && !dispatched.more && !dispatched.cold;
+        hosted.usage.dispatched(waits, now);
         let wants_ahead = hosted.ahead.delivered(dispatched.delivered);
         if hosted.awaited_in == disk.batch && hosted.queue.has_ready() && !dispatched.more {
             // Its publisher waits, and no consumer has it that could ack it.

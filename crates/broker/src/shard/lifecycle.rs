@@ -149,6 +149,7 @@ impl<L: Log> Shard<L> {
         }
         let ready = hosted.queue.counts().ready;
         let backlog = hosted.queue.drain_all();
+        self.keep_totals(&hosted);
         self.let_go(id, backlog);
         self.forget_awaited(id);
         let consumers = std::mem::take(&mut hosted.consumers);
@@ -193,9 +194,8 @@ impl<L: Log> Shard<L> {
     }
 
     /// Facts about every queue here.
-    pub(super) fn list(&self, reply: ReplyTo, out: &mut Outbox) {
-        let facts = self.queues.iter().map(|(&id, hosted)| {
-            let counts = hosted.queue.counts();
+    pub(super) fn list(&self, reply: ReplyTo, now: Time, out: &mut Outbox) {
+        let facts = self.queues.iter().filter_map(|(&id, hosted)| {
             let consumers = hosted.queue.consumers().filter_map(|view| {
                 let consumer = self.ports.consumer(u32::try_from(view.key).ok()?)?;
                 Some(ConsumerFacts {
@@ -205,17 +205,15 @@ impl<L: Log> Shard<L> {
                     ack_required: !consumer.facts.no_ack,
                     prefetch: consumer.facts.prefetch,
                     active: view.active,
+                    exclusive: view.exclusive,
+                    priority: view.priority,
+                    unacked: view.unacked,
+                    is_blocked: view.blocked,
                     arguments: consumer.facts.arguments.clone(),
                 })
             });
-            QueueFacts {
-                queue: id,
-                ready: counts.ready,
-                unacked: counts.unacked,
-                ready_bytes: counts.ready_bytes,
-                unacked_bytes: counts.unacked_bytes,
-                consumers: consumers.collect(),
-            }
+            let consumers = consumers.collect();
+            Some(QueueFacts { queue: id, numbers: self.queue_numbers(id, now)?, consumers })
         });
         out.reply(reply, Reply::Queues(facts.collect()));
     }

@@ -1,0 +1,80 @@
+//! What a shard tells of itself in numbers: states as they are, and totals that only grow.
+//!
+//! Asked for with [`ToShard::Sample`](crate::message::ToShard::Sample), piece by piece, so that a shard
+//! of a hundred thousand queues has turns for messages in between. Totals of queues that are gone come
+//! with the last piece: all pieces of one round together never show less than an earlier round did.
+
+use leveret_log::Usage;
+use leveret_queue::{Counts, Time, Totals};
+use leveret_topology::{QueueId, QueueKind};
+
+use crate::shard::{Confirmed, Counters};
+
+/// Numbers of one queue.
+#[derive(Clone, Copy, Debug)]
+pub struct QueueNumbers {
+    /// Which.
+    pub queue: QueueId,
+    /// What is in it.
+    pub counts: Counts,
+    /// What happened to its messages since it was made, or since the process began.
+    pub totals: Totals,
+    /// The ready message that goes out next, if it is in memory.
+    pub head: Option<HeadFacts>,
+    /// When somebody last published, consumed, acked or asked.
+    pub used: Time,
+    /// How long messages were ready and no consumer could take them, in all, in ms.
+    pub waited_ms: u64,
+    /// Memory it takes for its messages, in bytes; their bodies apart.
+    pub memory_bytes: u64,
+}
+
+/// A message that waits at a queue's head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeadFacts {
+    /// When the broker took it, in ms since the Unix epoch.
+    pub published_ms: u64,
+    /// Its property `timestamp`, in seconds.
+    pub timestamp_s: Option<u64>,
+}
+
+/// Totals of the queues of one kind that are gone.
+#[derive(Clone, Copy, Debug)]
+pub struct GoneQueues {
+    /// Their type.
+    pub kind: QueueKind,
+    /// Whether their dead letters were at-least-once.
+    pub at_least_once: bool,
+    /// Sums.
+    pub totals: Totals,
+}
+
+/// One piece of what a shard tells.
+#[derive(Clone, Debug)]
+pub struct ShardNumbers {
+    /// Which shard.
+    pub index: usize,
+    /// Some of its queues, each in one piece of a round.
+    pub queues: Vec<QueueNumbers>,
+    /// The round is over: what follows holds.
+    pub rest: Option<ShardRest>,
+}
+
+/// What a shard tells besides its queues.
+#[derive(Clone, Debug)]
+pub struct ShardRest {
+    /// Queues that are not there any more.
+    pub gone: Vec<GoneQueues>,
+    /// Its totals.
+    pub counters: Counters,
+    /// What publishers were told.
+    pub confirmed: Confirmed,
+    /// Its log.
+    pub log: Usage,
+    /// Memory that queues take for their messages, in bytes.
+    pub queue_bytes: u64,
+    /// Memory for messages whose publishers are not told yet, in bytes.
+    pub unresolved_bytes: u64,
+    /// Everything that its messages take, in bytes.
+    pub held_bytes: u64,
+}
