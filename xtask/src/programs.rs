@@ -25,7 +25,7 @@ pub(crate) fn sim(words: &[String]) -> anyhow::Result<ExitCode> {
 
 /// Seeds of the simulator in every run of the tests: always the same ones, so that a red run is a change.
 /// About a minute on two cores.
-const SEEDS: &str = "900";
+const SEEDS: &str = "3000";
 
 /// The simulator over the first seeds, counted by seeds.
 pub(crate) fn sim_counted() -> anyhow::Result<Count> {

@@ -188,34 +188,72 @@ pub(crate) const POLICIES: [(&str, &[&str]); 4] = [
 ];
 
 /// Exchanges: name and type.
-pub(crate) const EXCHANGES: [(&str, &str); 3] =
-    [("fan", "fanout"), ("topics", "topic"), ("rules", "fanout")];
-
-/// Bindings: exchange, key, queue.
-#[rustfmt::skip] // a table
-pub(crate) const BINDINGS: [(&str, &str, &str); 10] = [
-    ("fan",    "",    "plain-0"),
-    ("fan",    "",    "plain-1"),
-    ("fan",    "",    "limited"),
-    ("topics", "a.*", "plain-1"),
-    ("topics", "#.b", "plain-2"),
-    ("topics", "a.#", "single"),
-    ("rules",  "",    "plain-2"),
-    ("rules",  "",    "written"),
-    ("rules",  "",    "acked"),
-    ("rules",  "",    "lean"),
+pub(crate) const EXCHANGES: [(&str, &str); 6] = [
+    ("fan", "fanout"),
+    ("topics", "topic"),
+    ("rules", "fanout"),
+    ("labels", "headers"),
+    ("ring", "x-consistent-hash"),
+    ("parts", "x-modulus-hash"),
 ];
 
-/// Where a message goes: exchange, key, queues. Written by hand, not computed from the bindings: the
-/// rules of topics are what is tested.
+/// Names and values of arguments or headers.
+pub(crate) type Pairs = &'static [(&'static str, &'static str)];
+
+const NONE: Pairs = &[];
+
+/// Bindings: exchange, key, queue, arguments.
 #[rustfmt::skip] // a table
-pub(crate) const ROUTES: [(&str, &str, &[&str]); 8] = [
-    ("fan",    "any", &["plain-0", "plain-1", "limited"]),
-    ("topics", "a.b", &["plain-1", "plain-2", "single"]),
-    ("topics", "a.c", &["plain-1", "single"]),
-    ("topics", "x.b", &["plain-2"]),
-    ("topics", "a",   &["single"]),
-    ("topics", "b",   &["plain-2"]),
-    ("topics", "x.y", &[]),
-    ("rules",  "any", &["plain-2", "written", "acked", "lean"]),
+pub(crate) const BINDINGS: [(&str, &str, &str, Pairs); 20] = [
+    ("fan",    "",    "plain-0", NONE),
+    ("fan",    "",    "plain-1", NONE),
+    ("fan",    "",    "limited", NONE),
+    ("topics", "a.*", "plain-1", NONE),
+    ("topics", "#.b", "plain-2", NONE),
+    ("topics", "a.#", "single",  NONE),
+    ("rules",  "",    "plain-2", NONE),
+    ("rules",  "",    "written", NONE),
+    ("rules",  "",    "acked",   NONE),
+    ("rules",  "",    "lean",    NONE),
+    ("labels", "",    "plain-0", &[("x-match", "all"), ("color", "red"), ("size", "big")]),
+    ("labels", "",    "plain-1", &[("x-match", "any"), ("color", "red"), ("size", "big")]),
+    ("labels", "",    "counted", &[("color", "blue")]),
+    ("labels", "",    "written", &[("x-match", "any-with-x"), ("x-kind", "odd")]),
+    ("ring",   "1",   "plain-0", NONE),
+    ("ring",   "2",   "plain-2", NONE),
+    ("ring",   "1",   "single",  NONE),
+    ("parts",  "",    "plain-1", NONE),
+    ("parts",  "",    "counted", NONE),
+    ("parts",  "",    "written", NONE),
+];
+
+/// Where a message goes: exchange, key, headers, queues. Written by hand, not computed from the bindings:
+/// the rules of exchanges are what is tested. That a hash leads to just this queue is nobody's rule; that it
+/// stays the same one, over restarts too, is.
+#[rustfmt::skip] // a table
+pub(crate) const ROUTES: [(&str, &str, Pairs, &[&str]); 24] = [
+    ("fan",    "any", NONE, &["plain-0", "plain-1", "limited"]),
+    ("topics", "a.b", NONE, &["plain-1", "plain-2", "single"]),
+    ("topics", "a.c", NONE, &["plain-1", "single"]),
+    ("topics", "x.b", NONE, &["plain-2"]),
+    ("topics", "a",   NONE, &["single"]),
+    ("topics", "b",   NONE, &["plain-2"]),
+    ("topics", "x.y", NONE, &[]),
+    ("rules",  "any", NONE, &["plain-2", "written", "acked", "lean"]),
+    ("labels", "any", &[("color", "red"), ("size", "big")],   &["plain-0", "plain-1"]),
+    ("labels", "any", &[("color", "red"), ("size", "small")], &["plain-1"]),
+    ("labels", "any", &[("color", "blue"), ("size", "big")],  &["plain-1", "counted"]),
+    ("labels", "any", &[("color", "blue"), ("x-kind", "odd")], &["counted", "written"]),
+    ("labels", "any", &[("color", "green")],                  &[]),
+    ("labels", "any", NONE,                                   &[]),
+    ("ring",   "k0",  NONE, &["plain-0"]),
+    ("ring",   "k1",  NONE, &["plain-2"]),
+    ("ring",   "k2",  NONE, &["plain-0"]),
+    ("ring",   "k3",  NONE, &["plain-0"]),
+    ("ring",   "k4",  NONE, &["plain-2"]),
+    ("parts",  "k0",  NONE, &["written"]),
+    ("parts",  "k1",  NONE, &["plain-1"]),
+    ("parts",  "k2",  NONE, &["plain-1"]),
+    ("parts",  "k3",  NONE, &["written"]),
+    ("parts",  "k4",  NONE, &["counted"]),
 ];

@@ -6,7 +6,7 @@ use leveret_amqp::table::{RawTable, Table};
 
 use super::channel::{Awaited, Consumer, Sent, Tx, Unconfirmed};
 use super::{Channel, Client, State, World, encode_table};
-use crate::plan::{BINDINGS, EXCHANGES, Kind, QueueIndex, ROUTES};
+use crate::plan::{BINDINGS, EXCHANGES, Kind, Pairs, QueueIndex, ROUTES};
 use crate::shadow::{Kept, Settled, body_of};
 
 /// Channels of one connection.
@@ -47,8 +47,8 @@ impl Client {
             self.declare_queue(1, &kind, false);
         } else if let Some((name, kind)) = EXCHANGES.get(step - kinds) {
             self.declare_exchange(1, name, kind);
-        } else if let Some((from, key, to)) = BINDINGS.get(step - kinds - EXCHANGES.len()) {
-            self.bind(1, from, key, to);
+        } else if let Some(binding) = BINDINGS.get(step - kinds - EXCHANGES.len()) {
+            self.bind(1, binding);
         }
         true
     }
@@ -147,8 +147,8 @@ impl Client {
             20 if world.random.one_in(6) => self.blunder(number, world),
             22 if channel.replies.is_none() => self.consume_replies(number),
             21 => {
-                let Some((from, key, to)) = world.random.pick(&BINDINGS) else { return };
-                self.bind(number, from, key, to);
+                let Some(binding) = world.random.pick(&BINDINGS) else { return };
+                self.bind(number, binding);
             }
             _ => {}
         }
@@ -228,11 +228,13 @@ impl Client {
         let answer = if random.one_in(3) { channel.to_answer.pop() } else { None };
         let asks = channel.replies.is_some() && random.one_in(3);
         let request = answer.as_ref().map(|&(_, request)| request);
+        let mut headers: Pairs = &[];
         let (exchange, key, targets) = if let Some((address, _)) = answer {
             ("", address, Vec::new())
         } else if random.one_in(3) {
-            let Some(&(exchange, key, targets)) = random.pick(&ROUTES) else { return };
+            let Some(&(exchange, key, pairs, targets)) = random.pick(&ROUTES) else { return };
             let targets = targets.iter().filter_map(|name| world.shadow.queue(name)).collect();
+            headers = pairs;
             (exchange, key.to_owned(), targets)
         } else {
             // The dead-letter queue is for dead letters; newer queues are likelier to live.
@@ -273,6 +275,7 @@ impl Client {
         channel.next_confirm += 1;
         let properties = Properties {
             message_id: Some(message.to_string()),
+            headers: (!headers.is_empty()).then(|| table(headers)),
             priority,
             delivery_mode: Some(1 + u8::from(is_persistent)),
             expiration,
@@ -488,7 +491,9 @@ impl Client {
         self.await_answer(number, Awaited::DeclareExchange);
     }
 
-    fn bind(&mut self, number: u16, exchange: &str, routing_key: &str, queue: &str) {
+    fn bind(&mut self, number: u16, binding: &(&str, &str, &str, Pairs)) {
+        let (exchange, routing_key, queue, arguments) = *binding;
+        let arguments = encode_table(&table(arguments));
         self.put_method(
             number,
             queue::Bind {
@@ -497,7 +502,7 @@ impl Client {
                 exchange,
                 routing_key,
                 no_wait: false,
-                arguments: RawTable::unchecked(&[]),
+                arguments: RawTable::unchecked(&arguments),
             },
         );
         self.await_answer(number, Awaited::Bind);
@@ -601,4 +606,8 @@ impl Client {
 fn channel_tx(channel: Option<&Channel>) -> Option<bool> {
     let channel = channel.filter(|channel| channel.publisher % 9 == 0)?;
     Some(channel.tx.is_some())
+}
+
+fn table(pairs: Pairs) -> Table {
+    pairs.iter().map(|&(name, value)| (name.to_owned(), value.into())).collect()
 }
