@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use leveret_log::disk::{Faults, SimDisk};
 use leveret_log::file::{OpenError, Options, Report};
-use leveret_log::{FileLog, Holder, Keep, Log, Offset, ReadError};
+use leveret_log::{AppendError, FileLog, Holder, Keep, Log, Offset, ReadError};
 
 #[test]
 fn promises_hold_through_power_cuts() {
@@ -17,6 +17,14 @@ fn promises_hold_through_power_cuts() {
 fn promises_hold_through_kills() {
     for seed in 1000..1040 {
         run(seed, Crash::Kill);
+    }
+}
+
+#[test]
+fn promises_hold_on_full_disks() {
+    for seed in 2000..2080 {
+        let crash = if seed % 2 == 0 { Crash::PowerCut } else { Crash::Kill };
+        run_on(seed, crash, true);
     }
 }
 
@@ -66,6 +74,7 @@ struct Test {
     seed: u64,
     rng: Rng,
     disk: SimDisk,
+    delay: u32,
     log: FileLog<SimDisk>,
     options: Options,
     known: BTreeMap<u64, Known>,
@@ -190,6 +199,10 @@ fn open(disk: &SimDisk, options: &Options) -> Result<(FileLog<SimDisk>, Report),
 }
 
 fn run(seed: u64, crash: Crash) {
+    run_on(seed, crash, false);
+}
+
+fn run_on(seed: u64, crash: Crash, gets_full: bool) {
     let mut rng = Rng(seed);
     let disk = SimDisk::new(seed);
     let delay = rng.below(4) as u32;
@@ -207,6 +220,7 @@ fn run(seed: u64, crash: Crash) {
         seed,
         rng,
         disk,
+        delay,
         log,
         options,
         known: BTreeMap::new(),
@@ -215,8 +229,12 @@ fn run(seed: u64, crash: Crash) {
     };
     for _ in 0..6 {
         for _ in 0..test.rng.below(400) {
+            if gets_full {
+                test.change_room();
+            }
             test.step();
         }
+        test.set_capacity(None);
         if test.rng.below(3) == 0 {
             test.settle();
         }
@@ -236,9 +254,7 @@ fn run(seed: u64, crash: Crash) {
 impl Test {
     fn step(&mut self) {
         match self.rng.below(20) {
-            0..=6 => {
-                self.append();
-            }
+            0..=6 => self.append(),
             7..=10 => {
                 if let Some((at, holder)) = self.pick() {
                     self.release(at, holder);
@@ -264,7 +280,22 @@ impl Test {
         }
     }
 
-    fn append(&mut self) -> u64 {
+    /// The disk gets full now and then, or there is room again.
+    fn change_room(&mut self) {
+        if self.rng.below(40) == 0 {
+            let used: u64 = self.disk.files().iter().map(|(_, len)| len).sum();
+            let more = self.rng.below(1500);
+            self.set_capacity(Some(used + more));
+        } else if self.rng.below(80) == 0 {
+            self.set_capacity(None);
+        }
+    }
+
+    fn set_capacity(&mut self, capacity: Option<u64>) {
+        self.disk.set_faults(Faults { delay: self.delay, capacity, ..Faults::default() });
+    }
+
+    fn append(&mut self) {
         let rng = &mut self.rng;
         let head: Vec<u8> = (0..rng.below(30)).map(|_| rng.below(256) as u8).collect();
         let size = if rng.below(50) == 0 { rng.below(6000) } else { rng.below(200) };
@@ -276,7 +307,10 @@ impl Test {
         let holders: Vec<_> = names.iter().map(|name| Holder::new(*name)).collect();
         let is_durable = rng.below(4) > 0;
         let keep = if is_durable { Keep::Durable } else { Keep::Volatile };
-        let at = self.log.append(&head, &[&body], &holders, keep).unwrap().get();
+        let at = match self.log.append(&head, &[&body], &holders, keep) {
+            Err(AppendError::Full) => return,
+            at => at.unwrap().get(),
+        };
         assert!(at >= self.highest, "{at} was used, {}", self.highest);
         let known = Known {
             bytes: [&head[..], &body].concat(),
@@ -287,7 +321,6 @@ impl Test {
             safe_at: at + 1,
         };
         self.known.insert(at, known);
-        at
     }
 
     fn pick(&mut self) -> Option<(u64, u64)> {
@@ -324,7 +357,10 @@ impl Test {
         let was_safe = self.is_safe(known);
         let bytes = known.bytes.clone();
         let holders = [Holder::new(99)];
-        let new = self.log.append(&[], &[&bytes], &holders, Keep::Durable).unwrap().get();
+        let new = match self.log.append(&[], &[&bytes], &holders, Keep::Durable) {
+            Err(AppendError::Full) => return,
+            new => new.unwrap().get(),
+        };
         let holders = [(99, vec![0])].into_iter().collect();
         let (head, leaving) = (Vec::new(), BTreeSet::new());
         let is_durable = true;

@@ -102,6 +102,40 @@ fn a_full_disk_refuses_and_recovers() {
     assert_eq!(recovered(&mut log), [held - 1, at.get()]);
 }
 
+/// What consumers take makes room by itself: whole files go without anything being written.
+#[test]
+fn a_full_disk_gets_room_from_what_is_released() {
+    for seed in 0..20 {
+        let disk = SimDisk::new(seed);
+        let capacity = Some(20_000 + seed * 37);
+        disk.set_faults(Faults { capacity, delay: 2, ..Faults::default() });
+        let mut log = open(&disk);
+        let mut held = std::collections::VecDeque::new();
+        for _ in 0..20 {
+            while let Ok(at) = append(&mut log, &[7; 500]) {
+                held.push_back(at);
+                log.sync().unwrap();
+            }
+            let full_at = log.durable();
+            // From the oldest on, no more than it takes.
+            while append(&mut log, b"again").is_err() {
+                let at = held.pop_front().expect("there is room before all is released");
+                log.release(at, ONE[0]).unwrap();
+                (0..20).for_each(|_| log.sync().unwrap());
+            }
+            held.push_back(Offset::new(log.end().get() - 1));
+            (0..200).for_each(|_| log.sync().unwrap());
+            assert!(log.durable() > full_at);
+        }
+        disk.crash();
+        let mut log = open(&disk);
+        let found = recovered(&mut log);
+        let durable: Vec<_> =
+            held.iter().map(|at| at.get()).filter(|at| found.contains(at)).collect();
+        assert!(durable.len() + 3 >= held.len(), "seed {seed}: {found:?} of {held:?}");
+    }
+}
+
 #[test]
 fn a_crash_while_the_disk_is_full_loses_nothing_that_was_safe() {
     for seed in 0..100 {

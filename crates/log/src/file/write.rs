@@ -91,6 +91,8 @@ pub(super) struct Writer {
     next_segment: u64,
     seed: u64,
     is_full: bool,
+    /// It was at the last sync: since then nothing durable was appended that a release could belong to.
+    has_only_releases: bool,
     failed: Option<String>,
     spare: (Vec<u8>, Vec<u8>),
 }
@@ -110,6 +112,7 @@ impl Writer {
             next_segment,
             seed,
             is_full: false,
+            has_only_releases: false,
             failed: None,
             spare: Default::default(),
         }
@@ -254,7 +257,10 @@ impl<D: Disk> FileLog<D> {
         let at = at.get();
         if let Some(index) = self.store.segments.of(at) {
             let about = &mut self.store.segments.all[index];
-            about.last_noted = self.writer.sequence;
+            // On a full disk the file may go before the note is written: nothing else waits for it.
+            if !self.writer.has_only_releases {
+                about.last_noted = self.writer.sequence;
+            }
             let segment = about.file.segment;
             let is_straggler = self.store.segments.is_straggler(at);
             self.writer.notes.push(Note { at, segment, is_straggler, holder, kind });
@@ -309,6 +315,7 @@ impl<D: Disk> FileLog<D> {
 
     /// Gathers what waits and submits it, if no batch is under way.
     pub(super) fn hand_over(&mut self) {
+        self.writer.has_only_releases = self.writer.is_full;
         if self.writer.flight.is_some() {
             self.retry();
             return;
@@ -536,6 +543,14 @@ impl<D: Disk> FileLog<D> {
         }
         let Some(flight) = writer.flight.take() else { return };
         writer.is_full = false;
+        if std::mem::take(&mut writer.has_only_releases) {
+            // Now something may be appended that they belong to.
+            for note in &writer.notes {
+                if let Some(index) = self.store.segments.by_number(note.segment) {
+                    self.store.segments.all[index].last_noted = writer.sequence;
+                }
+            }
+        }
         self.space.found_room();
         if flight.is_synced {
             writer.synced = flight.sequence + 1;

@@ -8,6 +8,17 @@ use leveret_topology::{QueueId, Topology};
 /// Says of each damaged file what was lost, and what can be done.
 pub(crate) fn tell_damage(damages: &[(PathBuf, Damage)], topology: &Topology) {
     for (dir, damage) in damages {
+        if damage.lost_bytes == 0 && damage.lost_records_max == Some(0) {
+            tracing::warn!(
+                log = %dir.display(),
+                file = %damage.file,
+                position = damage.position,
+                reason = damage.what,
+                kept = damage.kept,
+                "a file was damaged, and all messages in it are there"
+            );
+            continue;
+        }
         let Damage { file, position, what, lost_bytes, .. } = damage;
         let messages = damage.lost_records_max.map_or_else(
             || "an unknown number of messages".to_owned(),
