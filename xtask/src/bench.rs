@@ -4,19 +4,27 @@
 //! median of several runs, and stands with its command under the table. CPU is user and system
 //! time of the broker's whole process tree.
 
+mod backlogs;
 mod go;
+mod goals;
 mod measure;
+mod memory;
+mod plot;
 mod recovery;
 mod rules;
+mod slow;
+mod spread;
 mod stored;
 mod table;
 mod target;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
 use measure::Bench;
+use slow::SlowDisk;
 use target::{Peer, Target};
 
 /// Measure brokers and print a Markdown table
@@ -52,9 +60,18 @@ pub(crate) struct BenchArgs {
     /// Numbers of queues in P; all of the reference are 1,2,3,5,10,15,20,30
     #[arg(long, value_delimiter = ',', default_values_t = [1, 5, 30])]
     queues: Vec<u32>,
+    /// Millions of messages at the end of `growth`
+    #[arg(long, default_value_t = 20)]
+    millions: u64,
+    /// Each sync of our broker takes so much longer, such as 5ms; needs a C compiler
+    #[arg(long, value_parser = slow::parse_delay)]
+    sync_delay: Option<Duration>,
     /// Write all runs as JSON lines, and every second of K1
     #[arg(long)]
     json: Option<PathBuf>,
+    /// Draw rate and memory of every second of K1 and its variants into an SVG file
+    #[arg(long)]
+    plot: Option<PathBuf>,
 }
 
 const OURS: &str = "target/release/leveret serve --listen 127.0.0.1:{port} --data-dir {data} \
@@ -79,6 +96,16 @@ pub(crate) enum Workload {
     S3,
     /// A backlog of persistent messages of 1 KB, published with confirms, then consumed with acks
     K1,
+    /// K1 in a thousand queues
+    K1Queues,
+    /// K1 with its first message unacked all the time
+    K1Unacked,
+    /// A stopped consumer among a thousand live queues
+    K1Stopped,
+    /// Memory of one million stored messages of 16 bytes, and of many
+    Growth,
+    /// Memory of the process beside what the broker counts
+    Resident,
     /// Persistent messages of 1500 bytes on several queues, under each confirm rule
     P,
     /// One persistent message at a time: how long a confirm takes
@@ -94,7 +121,7 @@ pub(crate) enum Workload {
 }
 
 impl Workload {
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 19] = [
         Self::M,
         Self::Connections,
         Self::Queues,
@@ -103,6 +130,11 @@ impl Workload {
         Self::S1,
         Self::S3,
         Self::K1,
+        Self::K1Queues,
+        Self::K1Unacked,
+        Self::K1Stopped,
+        Self::Growth,
+        Self::Resident,
         Self::P,
         Self::Sync,
         Self::Recovery,
@@ -121,6 +153,11 @@ impl Workload {
             Self::S1 => "S1, 1 KiB, publish only, 100,000",
             Self::S3 => "S3, one message per ms",
             Self::K1 => "K1, backlog of persistent messages of 1 KB",
+            Self::K1Queues => "K1 in 1,000 queues",
+            Self::K1Unacked => "K1 with its first message unacked",
+            Self::K1Stopped => "a stopped consumer among 1,000 live queues, 1 KB",
+            Self::Growth => "growth of a backlog of persistent messages of 16 B",
+            Self::Resident => "memory of the process beside what is counted",
             Self::P => "P, 2 producers and 3 consumers per queue, persistent, 1500 B",
             Self::Sync => "one persistent message of 1 KB at a time",
             Self::Recovery => "start after a kill",
@@ -134,14 +171,14 @@ impl Workload {
         matches!(self, Self::GoS1 | Self::GoS2 | Self::GoS3)
     }
 
-    /// Whether the broker is killed and started again, which is not done to a peer.
-    fn restarts(self) -> bool {
-        self == Self::Recovery
+    /// Whether the broker is started again in the middle, or asked what only ours tells. Not for peers.
+    fn is_ours_alone(self) -> bool {
+        matches!(self, Self::Recovery | Self::Resident)
     }
 }
 
 /// Measures, and prints the table to stdout. Progress goes to stderr.
-pub(crate) fn run(args: BenchArgs) -> Result<()> {
+pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     let tool = match &args.tool {
         Some(tool) => tool.clone(),
         None => build()?,
@@ -156,13 +193,14 @@ pub(crate) fn run(args: BenchArgs) -> Result<()> {
     }
     let mut targets = Vec::new();
     if !args.peers_only {
-        targets.push(Target::ours(&args.command)?);
+        let slow = args.sync_delay.map(SlowDisk::new).transpose()?;
+        targets.push(Target::ours(&args.command, slow));
     }
     targets.extend(args.peer.iter().cloned().map(Target::running));
-    let mut bench = Bench::new(tool, &args);
+    let mut bench = Bench::new(tool, args);
     for target in &mut targets {
         for workload in &workloads {
-            if workload.restarts() && target.is_peer() {
+            if workload.is_ours_alone() && target.is_peer() {
                 continue;
             }
             bench
@@ -174,6 +212,9 @@ pub(crate) fn run(args: BenchArgs) -> Result<()> {
     if let Some(path) = &args.json {
         std::fs::write(path, bench.json_lines())
             .with_context(|| format!("writing {}", path.display()))?;
+    }
+    if let Some(path) = &args.plot {
+        plot::write(bench.lines(), path)?;
     }
     let titles: Vec<&str> = targets.iter().map(Target::title).collect();
     table::print(&titles, &workloads, &bench)

@@ -61,7 +61,7 @@ enum Chore {
         port: u16,
     },
     /// Measure brokers and print a Markdown table
-    Bench(bench::BenchArgs),
+    Bench(Box<bench::BenchArgs>),
     /// Load a running broker
     Load(Passed),
 }
@@ -91,7 +91,7 @@ fn run() -> anyhow::Result<ExitCode> {
         Chore::Conform(it) => programs::conform(&it.words),
         Chore::Script(it) => programs::script(&it.words),
         Chore::Clients { names, port } => done(clients::run(&names, port)),
-        Chore::Bench(args) => done(bench::run(args)),
+        Chore::Bench(args) => done(bench::run(&args)),
         Chore::Load(it) => programs::load(&it.words),
     }
 }

@@ -34,6 +34,7 @@ pub(crate) fn text(status: &Status) -> String {
         "Memory",
         &[
             format!("Total memory used: {}", gigabytes(status.memory_bytes)),
+            format!("Compared with the watermark: {}", gigabytes(status.message_bytes)),
             format!("Memory high watermark: {}", gigabytes(status.memory_limit_bytes)),
         ],
     );

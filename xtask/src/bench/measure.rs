@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::target::Target;
 use super::{BenchArgs, Workload};
-use super::{go, recovery, rules, stored};
+use super::{backlogs, go, memory, recovery, rules, stored};
 
 /// Idle things that are opened.
 const IDLE_COUNT: u32 = 1000;
@@ -35,6 +35,8 @@ pub(crate) struct Bench {
     pub(crate) backlog_seconds: u32,
     /// Numbers of queues in P.
     pub(crate) queues: Vec<u32>,
+    /// Messages at the end of `growth`.
+    pub(crate) millions: u64,
     results: BTreeMap<(String, Workload), Vec<Figures>>,
     /// The command of each workload, as it may be repeated.
     commands: BTreeMap<Workload, String>,
@@ -58,6 +60,7 @@ impl Bench {
             seconds: args.seconds,
             backlog_seconds: args.backlog_seconds,
             queues: args.queues.clone(),
+            millions: args.millions,
             results: BTreeMap::new(),
             commands: BTreeMap::new(),
             lines: Vec::new(),
@@ -87,6 +90,11 @@ impl Bench {
         self.results.get(&(target.to_owned(), workload)).map_or(&[], Vec::as_slice)
     }
 
+    /// All that is known of each run, and of its seconds.
+    pub(crate) fn lines(&self) -> &[Value] {
+        &self.lines
+    }
+
     pub(crate) fn json_lines(&self) -> String {
         self.lines.iter().map(|line| format!("{line}\n")).collect()
     }
@@ -99,7 +107,7 @@ impl Bench {
             let broker_before = process::tree(pid).map_or(0.0, |usage| usage.cpu_s);
             let (mut figures, tool_cpu_s) = self.one(target, workload, &place)?;
             let broker_s = process::tree(pid).map_or(0.0, |usage| usage.cpu_s) - broker_before;
-            if !workload.restarts() {
+            if !workload.is_ours_alone() {
                 figures.push(("others' CPU, %".into(), busy.others(broker_s + tool_cpu_s)));
             }
             eprintln!("{} {workload:?} {number}: {figures:?}", target.title());
@@ -149,6 +157,11 @@ impl Bench {
                 Ok((latency_figures(&result)?, number(&result, "/tool/cpu_s")?))
             }
             Workload::K1 => stored::backlog(self, target, place),
+            Workload::K1Queues => backlogs::queues(self, target, place),
+            Workload::K1Unacked => backlogs::unacked(self, target, place),
+            Workload::K1Stopped => backlogs::stopped(self, target, place),
+            Workload::Growth => memory::growth(self, target, place),
+            Workload::Resident => Ok((memory::resident(self, target)?, 0.0)),
             Workload::P => rules::grid(self, target, place),
             Workload::Sync => stored::sync(self, place),
             Workload::Recovery => Ok((recovery::starts(self, target, place)?, 0.0)),

@@ -5,15 +5,13 @@
 
 use std::borrow::Cow;
 use std::path::Path;
-use std::process::Command;
 
-use anyhow::{Result, bail};
-use leveret_config::files::SOCKET_NAME;
+use anyhow::Result;
 use leveret_load::process;
 
 use super::Workload;
 use super::measure::{Bench, Figures, Place, number};
-use super::stored::owned;
+use super::stored::{ctl, owned};
 use super::target::Target;
 
 /// The rules, the usual one first. Other brokers have only that.
@@ -63,16 +61,9 @@ pub(crate) fn grid(
 }
 
 fn set_rule(tool: &Path, data: &Path, rule: &str) -> Result<()> {
-    let output = Command::new(tool)
-        .args(["ctl", "--socket"])
-        .arg(data.join(SOCKET_NAME))
-        .args(["set_policy", "rule", ".*", &format!("{{\"confirm-on\": \"{rule}\"}}")])
-        .args(["--apply-to", "queues"])
-        .output()?;
-    if !output.status.success() {
-        bail!("leveret ctl set_policy: {}", String::from_utf8_lossy(&output.stderr));
-    }
-    Ok(())
+    let definition = format!("{{\"confirm-on\": \"{rule}\"}}");
+    let words = ["set_policy", "rule", ".*", &definition, "--apply-to", "queues"];
+    ctl(tool, data, &words).map(drop)
 }
 
 fn measure(

@@ -3,10 +3,12 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use leveret_client::{Connection, Options, Uri};
+use leveret_config::files::SOCKET_NAME;
 use serde_json::{Value, json};
 
 use super::Workload;
@@ -14,9 +16,9 @@ use super::measure::{Bench, Figures, Place, named, number};
 use super::target::Target;
 
 /// Bodies of the messages here.
-const BODY_BYTES: u64 = 1000;
+pub(crate) const BODY_BYTES: u64 = 1000;
 /// How long a broker may take to give back the disk of messages that are gone.
-const SETTLE: Duration = Duration::from_secs(2);
+pub(crate) const SETTLE: Duration = Duration::from_secs(2);
 
 /// K1: persistent messages with confirms and no consumer, then one consumer with acks.
 pub(crate) fn backlog(
@@ -29,51 +31,106 @@ pub(crate) fn backlog(
         "leveret perf -x 1 -y 0 -e '' -u k1 -ad false -f persistent -s 1000 -c 1000 -z SECONDS -h URI; \
          leveret perf -x 0 -y 1 -e '' -u k1 -ad false -f persistent -q 1000 -A 100 -D COUNT -h URI",
     );
+    set_watermark(bench, target)?;
     delete_queue(place.uri, "k1")?;
-    let published = publish(bench, place)?;
-    let count = number(&published, "/published")?;
-    let live = count * BODY_BYTES as f64;
+    let published = publish(bench, Workload::K1, place)?;
     let disk_full = target.data().map(disk_bytes);
-    let drained = drain(bench, place, count as u64)?;
+    let count = number(&published, "/published")?;
+    let drained = drain(bench, Workload::K1, place, count as u64)?;
     std::thread::sleep(SETTLE);
     let disk_empty = target.data().map(disk_bytes);
     delete_queue(place.uri, "k1")?;
-
-    let idle = number(&published, "/broker/rss_before_bytes")?;
-    let above_idle =
-        |result| -> Result<f64> { Ok((number(result, "/broker/rss_peak_bytes")? - idle) / 1e6) };
-    let mut figures = named([
-        ("publish: CPU s per million", number(&published, "/broker/cpu_s_per_million")?),
-        ("publish: messages/s", number(&published, "/publish_rate/mean")?),
-        ("publish: worst second, % of the median", worst_second(&published, "/publish_rate")?),
-        ("publish: peak memory above idle, MB", above_idle(&published)?),
-        ("backlog, GB", live / 1e9),
-        ("drain: CPU s per million", number(&drained, "/broker/cpu_s_per_million")?),
-        ("drain: messages/s", number(&drained, "/consume_rate/mean")?),
-        ("drain: peak memory above idle, MB", above_idle(&drained)?),
-    ]);
-    if let (Some(full), Some(empty)) = (disk_full, disk_empty) {
-        figures.push(("disk after publishing, of live bytes".into(), full as f64 / live));
-        figures.push(("disk after draining, MB".into(), empty as f64 / 1e6));
-    }
-    bench.details.extend(seconds("publish", "published", &published));
-    bench.details.extend(seconds("drain", "consumed", &drained));
-    Ok((figures, number(&published, "/tool/cpu_s")? + number(&drained, "/tool/cpu_s")?))
+    let phases = Phases { published, disk_full, drained, disk_empty };
+    phases.figures(bench, Workload::K1)
 }
 
-fn publish(bench: &mut Bench, place: &Place<'_>) -> Result<Value> {
+/// Memory above which our broker blocks publishers in K1: a backlog is never to come near.
+const WATERMARK: u64 = 256 << 20;
+
+/// Makes it so.
+pub(crate) fn set_watermark(bench: &Bench, target: &Target) -> Result<()> {
+    let bytes = WATERMARK.to_string();
+    match target.data() {
+        Some(data) => {
+            let words = ["set_vm_memory_high_watermark", "absolute", &bytes];
+            ctl(bench.tool(), data, &words).map(drop)
+        }
+        None => Ok(()),
+    }
+}
+
+/// What `leveret ctl` answers on the node whose data is there.
+pub(crate) fn ctl(tool: &Path, data: &Path, words: &[&str]) -> Result<String> {
+    let mut command = Command::new(tool);
+    let output = command.args(["ctl", "--socket"]).arg(data.join(SOCKET_NAME)).args(words).output();
+    let output = output.with_context(|| format!("running {}", tool.display()))?;
+    if !output.status.success() {
+        bail!("leveret ctl {}: {}", words[0], String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// The results of both halves of a backlog, as the load tool gives them.
+pub(crate) struct Phases {
+    pub(crate) published: Value,
+    pub(crate) disk_full: Option<u64>,
+    pub(crate) drained: Value,
+    pub(crate) disk_empty: Option<u64>,
+}
+
+impl Phases {
+    /// The figures, and the CPU seconds of the load tool. Every second goes to the details.
+    pub(crate) fn figures(self, bench: &mut Bench, workload: Workload) -> Result<(Figures, f64)> {
+        let Self { published, drained, .. } = &self;
+        let live = number(published, "/published")? * BODY_BYTES as f64;
+        let idle = number(published, "/broker/rss_before_bytes")?;
+        let peak = |result| number(result, "/broker/rss_peak_bytes");
+        let mut figures = named([
+            ("publish: CPU s per million", number(published, "/broker/cpu_s_per_million")?),
+            ("publish: messages/s", number(published, "/publish_rate/mean")?),
+            ("publish: worst second, % of the median", worst_second(published, "/publish_rate")?),
+            ("publish: peak memory above idle, MB", (peak(published)? - idle) / 1e6),
+            ("backlog, GB", live / 1e9),
+            ("drain: CPU s per million", number(drained, "/broker/cpu_s_per_million")?),
+            ("drain: messages/s", number(drained, "/consume_rate/mean")?),
+            ("drain: worst second, % of the median", worst_second(drained, "/consume_rate")?),
+            ("drain: peak memory above idle, MB", (peak(drained)? - idle) / 1e6),
+        ]);
+        if let (Some(full), Some(empty)) = (self.disk_full, self.disk_empty) {
+            let peak = peak(published)?.max(peak(drained)?);
+            figures.extend(named([
+                ("peak memory, % of the watermark", peak / WATERMARK as f64 * 100.0),
+                ("disk after publishing, of live bytes", full as f64 / live),
+                ("disk after draining, MB", empty as f64 / 1e6),
+            ]));
+        }
+        bench.details.extend(seconds(workload, "publish", "published", published));
+        bench.details.extend(seconds(workload, "drain", "consumed", drained));
+        let tool_s = number(published, "/tool/cpu_s")? + number(drained, "/tool/cpu_s")?;
+        Ok((figures, tool_s))
+    }
+}
+
+/// Publishes into the queue `k1` at full rate for as long as is said.
+pub(crate) fn publish(bench: &mut Bench, workload: Workload, place: &Place<'_>) -> Result<Value> {
     let seconds = bench.backlog_seconds.to_string();
     let size = BODY_BYTES.to_string();
     let mut flags = vec!["-x", "1", "-y", "0", "-e", "", "-u", "k1", "-ad", "false"];
     flags.extend(["-f", "persistent", "-s", &size, "-c", "1000", "-z", &seconds]);
-    bench.perf(Workload::K1, place, &owned(&flags))
+    bench.perf(workload, place, &owned(&flags))
 }
 
-fn drain(bench: &mut Bench, place: &Place<'_>, count: u64) -> Result<Value> {
+/// Consumes so many messages from the queue `k1`.
+pub(crate) fn drain(
+    bench: &mut Bench,
+    workload: Workload,
+    place: &Place<'_>,
+    count: u64,
+) -> Result<Value> {
     let count = count.to_string();
     let mut flags = vec!["-x", "0", "-y", "1", "-e", "", "-u", "k1", "-ad", "false"];
     flags.extend(["-f", "persistent", "-q", "1000", "-A", "100", "-D", &count]);
-    bench.perf(Workload::K1, place, &owned(&flags))
+    bench.perf(workload, place, &owned(&flags))
 }
 
 /// One message in flight: a confirm takes a whole sync.
@@ -97,18 +154,23 @@ pub(crate) fn sync(bench: &mut Bench, place: &Place<'_>) -> Result<(Figures, f64
 
 /// The slowest second of a run, in percent of the median. The first and the last do not count:
 /// they are not whole.
-fn worst_second(result: &Value, rate: &str) -> Result<f64> {
+pub(crate) fn worst_second(result: &Value, rate: &str) -> Result<f64> {
     let median = number(result, &format!("{rate}/median"))?;
     Ok(number(result, &format!("{rate}/min"))? / median * 100.0)
 }
 
 /// Rate and memory of every second.
-fn seconds(phase: &str, counter: &str, result: &Value) -> Vec<Value> {
+pub(crate) fn seconds(
+    workload: Workload,
+    phase: &str,
+    counter: &str,
+    result: &Value,
+) -> Vec<Value> {
     let intervals = result.pointer("/intervals").and_then(Value::as_array);
     let line = |interval: &Value| {
         let count = interval.get(counter)?.as_f64()?;
         Some(json!({
-            "workload": "K1",
+            "workload": format!("{workload:?}"),
             "phase": phase,
             "second": interval.get("end_s"),
             "messages_per_s": count / interval.get("length_s")?.as_f64()?,
@@ -124,7 +186,7 @@ pub(crate) fn owned(flags: &[&str]) -> Vec<String> {
 }
 
 /// What earlier runs have left on a peer.
-fn delete_queue(uri: &str, queue: &str) -> Result<()> {
+pub(crate) fn delete_queue(uri: &str, queue: &str) -> Result<()> {
     let uri: Uri = uri.parse()?;
     let mut connection = Connection::open(&uri, &Options::default())?;
     let channel = connection.open_channel()?;
@@ -133,7 +195,7 @@ fn delete_queue(uri: &str, queue: &str) -> Result<()> {
 }
 
 /// Blocks in use below a directory. Files that vanish meanwhile count nothing.
-fn disk_bytes(directory: &Path) -> u64 {
+pub(crate) fn disk_bytes(directory: &Path) -> u64 {
     let Ok(entries) = fs::read_dir(directory) else { return 0 };
     let size = |entry: fs::DirEntry| match entry.metadata() {
         Ok(data) if data.is_dir() => disk_bytes(&entry.path()),
@@ -156,7 +218,7 @@ mod tests {
             ],
             "publish_rate": { "min": 50.0, "median": 200.0 },
         });
-        let lines = seconds("publish", "published", &result);
+        let lines = seconds(Workload::K1, "publish", "published", &result);
         let rates: Vec<_> = lines.iter().map(|line| number(line, "/messages_per_s")).collect();
         assert!(matches!(rates[..], [Ok(50.0), Ok(100.0)]));
         assert_eq!(lines[0]["rss_bytes"], 7);

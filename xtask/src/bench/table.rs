@@ -5,6 +5,7 @@ use std::io::Write as _;
 use anyhow::Result;
 
 use super::Workload;
+use super::goals::{self, Goal};
 use super::measure::{Bench, Figures};
 
 /// Prints one table for all targets, and the commands under it.
@@ -14,8 +15,8 @@ pub(crate) fn print(targets: &[&str], workloads: &[Workload], bench: &Bench) -> 
 }
 
 fn markdown(targets: &[&str], workloads: &[Workload], bench: &Bench) -> String {
-    let mut text = format!("| workload | figure | {} |\n", targets.join(" | "));
-    text.push_str(&format!("|---|---|{}\n", "---:|".repeat(targets.len())));
+    let mut text = format!("| workload | figure | {} | goal |\n", targets.join(" | "));
+    text.push_str(&format!("|---|---|{}---|\n", "---:|".repeat(targets.len())));
     for workload in workloads {
         let all: Vec<&[Figures]> =
             targets.iter().map(|target| bench.results(target, *workload)).collect();
@@ -28,7 +29,8 @@ fn markdown(targets: &[&str], workloads: &[Workload], bench: &Bench) -> String {
         for (row, name) in names.iter().enumerate() {
             let title = if row == 0 { workload.title() } else { "" };
             let cells: Vec<String> = all.iter().map(|runs| cell(runs, name)).collect();
-            text.push_str(&format!("| {title} | {name} | {} |\n", cells.join(" | ")));
+            let goal = goal(*workload, name, all.first().copied().unwrap_or_default());
+            text.push_str(&format!("| {title} | {name} | {} | {goal} |\n", cells.join(" | ")));
         }
     }
     let runs = bench.runs();
@@ -41,22 +43,44 @@ fn markdown(targets: &[&str], workloads: &[Workload], bench: &Bench) -> String {
     text
 }
 
+/// What a figure is to be, and whether the median of the first broker misses it.
+fn goal(workload: Workload, name: &str, runs: &[Figures]) -> String {
+    let Some(goal) = goals::of(workload, name) else { return String::new() };
+    let bound = match goal {
+        Goal::AtMost(bound) => format!("at most {}", short(bound)),
+        Goal::AtLeast(bound) => format!("at least {}", short(bound)),
+    };
+    match median(&values(runs, name)) {
+        Some(median) if !goal.is_met(median) => format!("{bound}: missed"),
+        _ => bound,
+    }
+}
+
 /// `median (min-max)` of one figure over the runs.
 fn cell(runs: &[Figures], name: &str) -> String {
+    let values = values(runs, name);
+    match (values.as_slice(), median(&values)) {
+        ([one], _) => short(*one),
+        ([first, .., last], Some(median)) => {
+            format!("{} ({}-{})", short(median), short(*first), short(*last))
+        }
+        _ => String::new(),
+    }
+}
+
+fn median(sorted: &[f64]) -> Option<f64> {
+    sorted.get(sorted.len() / 2).copied()
+}
+
+/// One figure of all runs, the lowest first.
+fn values(runs: &[Figures], name: &str) -> Vec<f64> {
     let mut values: Vec<f64> = runs
         .iter()
         .filter_map(|figures| figures.iter().find(|(figure, _)| *figure == name))
         .map(|(_, value)| *value)
         .collect();
     values.sort_by(f64::total_cmp);
-    match values.as_slice() {
-        [] => String::new(),
-        [one] => short(*one),
-        [first, .., last] => {
-            let median = values[values.len() / 2];
-            format!("{} ({}-{})", short(median), short(*first), short(*last))
-        }
-    }
+    values
 }
 
 /// Three significant digits below a thousand, whole numbers above.

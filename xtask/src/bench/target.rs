@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 
+use super::slow::SlowDisk;
+
 /// How long our broker may take to answer.
 const START_MAX: Duration = Duration::from_secs(60);
 
@@ -39,7 +41,7 @@ impl std::str::FromStr for Peer {
 #[derive(Debug)]
 pub(crate) enum Target {
     /// Started by us.
-    Ours { command: String, data: PathBuf, running: Option<Running> },
+    Ours { command: String, data: PathBuf, slow: Option<SlowDisk>, running: Option<Running> },
     /// Somebody else's.
     Peer(Peer),
 }
@@ -52,9 +54,10 @@ pub(crate) struct Running {
 }
 
 impl Target {
-    pub(crate) fn ours(command: &str) -> Result<Self> {
+    /// Ours, on a disk as it is or on a slow one.
+    pub(crate) fn ours(command: &str, slow: Option<SlowDisk>) -> Self {
         let data = std::env::temp_dir().join(format!("leveret-bench-{}", std::process::id()));
-        Ok(Self::Ours { command: command.into(), data, running: None })
+        Self::Ours { command: command.into(), data, slow, running: None }
     }
 
     pub(crate) fn running(peer: Peer) -> Self {
@@ -63,7 +66,8 @@ impl Target {
 
     pub(crate) fn title(&self) -> &str {
         match self {
-            Self::Ours { .. } => "Leveret",
+            Self::Ours { slow: None, .. } => "Leveret",
+            Self::Ours { slow: Some(_), .. } => "Leveret, slow sync",
             Self::Peer(peer) => &peer.title,
         }
     }
@@ -73,8 +77,8 @@ impl Target {
         self.stop();
         match self {
             Self::Peer(peer) => Ok((peer.uri.clone(), peer.pid)),
-            Self::Ours { command, data, running } => {
-                let started = start(command, data)?;
+            Self::Ours { command, data, slow, running } => {
+                let started = start(command, data, slow.as_ref())?;
                 let place = (started.uri.clone(), started.child.id());
                 *running = Some(started);
                 Ok(place)
@@ -96,14 +100,14 @@ impl Target {
 
     /// Kills ours in the middle of its work and starts it on the data it left.
     pub(crate) fn restart(&mut self) -> Result<(String, u32)> {
-        let Self::Ours { command, data, running } = self else {
+        let Self::Ours { command, data, slow, running } = self else {
             bail!("a peer is not restarted");
         };
         if let Some(mut running) = running.take() {
             running.child.kill()?;
             running.child.wait()?;
         }
-        let started = start(command, data)?;
+        let started = start(command, data, slow.as_ref())?;
         let place = (started.uri.clone(), started.child.id());
         *running = Some(started);
         Ok(place)
@@ -135,7 +139,7 @@ impl Drop for Target {
     }
 }
 
-fn start(command: &str, data: &Path) -> Result<Running> {
+fn start(command: &str, data: &Path, slow: Option<&SlowDisk>) -> Result<Running> {
     std::fs::create_dir_all(data).with_context(|| format!("creating {}", data.display()))?;
     // A port that was free a moment ago; nobody else is expected to take it meanwhile.
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
@@ -148,7 +152,11 @@ fn start(command: &str, data: &Path) -> Result<Running> {
     let (program, arguments) = words.split_first().ok_or_else(|| anyhow!("--command is empty"))?;
     let log = std::fs::File::create(data.join("bench.log"))?;
     let began = Instant::now();
-    let mut child = Command::new(program)
+    let mut command = Command::new(program);
+    if let Some(slow) = slow {
+        command.env("LD_PRELOAD", slow.library());
+    }
+    let mut child = command
         .args(arguments)
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
