@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use leveret_config::options::ManagementOptions;
 use leveret_config::{Config, files};
 use leveret_server::front::{FrontEnds, Inside, Listener, OpenFrontEnds, Running};
 use leveret_server::runner::{install_runner, keep_working, rest};
@@ -12,7 +13,7 @@ use tokio::runtime::Builder;
 use tokio::sync::watch;
 
 use crate::control;
-use crate::http::{self, Options};
+use crate::http::{self, App};
 use crate::ops::Ops;
 
 /// How long requests under way have to end when the node stops.
@@ -21,11 +22,15 @@ const STOP_PATIENCE: Duration = Duration::from_secs(2);
 /// What opens the control socket and the management API as this configuration says.
 pub fn front(config: &Config) -> OpenFrontEnds {
     let socket = files::ctl_socket(config);
-    let options = config.management.enabled.then(|| Options::new(&config.management));
+    let options = config.management.enabled.then(|| config.management.clone());
     Box::new(move |inside| open(inside, socket, options))
 }
 
-fn open(inside: Inside, socket: PathBuf, options: Option<Options>) -> anyhow::Result<FrontEnds> {
+fn open(
+    inside: Inside,
+    socket: PathBuf,
+    options: Option<ManagementOptions>,
+) -> anyhow::Result<FrontEnds> {
     let Inside { node, mut about, stop, give_back } = inside;
     let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
     let control = control::bind(&socket)?;
@@ -49,7 +54,8 @@ fn open(inside: Inside, socket: PathBuf, options: Option<Options>) -> anyhow::Re
             let mut doors = tokio::task::JoinSet::new();
             doors.spawn(control::serve(control, Arc::clone(&ops), ended.clone()));
             if let Some((bound, options)) = http {
-                doors.spawn(http::serve(bound, options, ops, ended.clone()));
+                let app = Arc::new(App { ops, options });
+                doors.spawn(http::serve(bound, app, ended.clone()));
             }
             let all = async { while doors.join_next().await.is_some() {} };
             let late = async {

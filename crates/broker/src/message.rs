@@ -494,7 +494,7 @@ pub struct Binding {
     pub arguments: Table,
 }
 
-/// Changes of users, vhosts, policies and definitions (command line, later the HTTP API).
+/// Changes of users, vhosts, policies, parameters and definitions: the command line's and the HTTP API's.
 #[derive(Debug)]
 #[expect(missing_docs, reason = "the fields carry the names of rabbitmqctl's arguments")]
 pub enum AdminCommand {
@@ -535,8 +535,28 @@ pub enum AdminCommand {
         write: String,
         read: String,
     },
+    /// Adds the user if there is none, else changes it.
+    PutUser {
+        name: String,
+        /// It stays without.
+        password: Option<PasswordHash>,
+        tags: Vec<String>,
+    },
+    /// All of the vhost without `exchange`.
+    ClearTopicPermissions {
+        user: String,
+        vhost: String,
+        exchange: Option<String>,
+    },
     AddVhost {
         name: String,
+    },
+    /// Adds the vhost if there is none. What is not given stays.
+    PutVhost {
+        name: String,
+        description: Option<String>,
+        tags: Option<Vec<String>>,
+        default_queue_type: Option<String>,
     },
     DeleteVhost {
         name: String,
@@ -545,8 +565,10 @@ pub enum AdminCommand {
         vhost: String,
         limits: BTreeMap<String, i64>,
     },
+    /// All of them without `limit`.
     ClearVhostLimits {
         vhost: String,
+        limit: Option<String>,
     },
     /// Limits that are not named stay.
     SetUserLimits {
@@ -568,6 +590,36 @@ pub enum AdminCommand {
     },
     ClearPolicy {
         vhost: String,
+        name: String,
+    },
+    SetOperatorPolicy {
+        vhost: String,
+        name: String,
+        pattern: String,
+        definition: serde_json::Map<String, serde_json::Value>,
+        priority: i64,
+        apply_to: String,
+    },
+    ClearOperatorPolicy {
+        vhost: String,
+        name: String,
+    },
+    SetParameter {
+        vhost: String,
+        component: String,
+        name: String,
+        value: serde_json::Value,
+    },
+    ClearParameter {
+        vhost: String,
+        component: String,
+        name: String,
+    },
+    SetGlobalParameter {
+        name: String,
+        value: serde_json::Value,
+    },
+    ClearGlobalParameter {
         name: String,
     },
 }

@@ -174,6 +174,13 @@ impl Runner {
         self.work();
     }
 
+    /// Delivers all letters and works off all that follows from them.
+    pub fn run_outbox(&mut self, letters: Outbox) {
+        letters.append_to(&mut self.outbox);
+        self.post();
+        self.work();
+    }
+
     /// Tells every connection that publishers are blocked, or no longer.
     pub fn announce(&mut self, resource: Resource, change: AlarmChange) {
         let alarms = &self.node.alarms;

@@ -7,7 +7,7 @@ use leveret_amqp::frame::{BODY, Decoder, Event, HEADER, METHOD};
 use leveret_amqp::method::{Method, access, basic, channel, confirm, connection};
 use leveret_broker::message::{ConnectionId, Settle, ToSession};
 use leveret_queue::{OutputGauge, Time};
-use leveret_topology::{ConnectionSlots, VhostId};
+use leveret_topology::{ConnectionSlots, Vhost, VhostId};
 
 use crate::bind::{Bind, bind};
 use crate::channel::{Channel, Channels, Mode};
@@ -81,6 +81,28 @@ impl Session {
             settings,
         };
         Self { core, channels: Channels::default() }
+    }
+
+    /// A connection of the node's own, for a user who has shown elsewhere who it is and may use the vhost:
+    /// the management API. It is open already, and takes no place among the connections of the vhost.
+    pub fn inside(
+        id: ConnectionId,
+        settings: Arc<Settings>,
+        peer: Peer,
+        (user, vhost): (&str, &Vhost),
+        now: Time,
+    ) -> Self {
+        let mut session = Self::new(id, settings, peer, id.get(), now);
+        let core = &mut session.core;
+        core.stage = Stage::Running;
+        core.frame_max = core.settings.frame_max;
+        core.decoder.set_frame_max(core.frame_max);
+        core.channel_max = core.settings.channel_max;
+        core.identity.user = user.into();
+        core.identity.vhost = vhost.id;
+        core.identity.vhost_name = (*vhost.name).into();
+        core.timers.end_handshake();
+        session
     }
 
     /// Its name among the broker's connections.

@@ -58,6 +58,11 @@ impl QueueKind {
         }
     }
 
+    /// By RabbitMQ's name.
+    pub fn parse(name: &str) -> Option<Self> {
+        [Self::Classic, Self::Quorum].into_iter().find(|kind| kind.name() == name)
+    }
+
     /// RabbitMQ's module, which its texts name.
     pub const fn module(self) -> &'static str {
         match self {

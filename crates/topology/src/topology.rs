@@ -194,6 +194,26 @@ impl Topology {
         Ok(())
     }
 
+    /// What a vhost is for, and what a queue declared in it without `x-queue-type` is, where it can be.
+    /// What is not given stays.
+    pub fn describe_vhost(
+        &mut self,
+        vhost: &str,
+        description: Option<String>,
+        tags: Option<Vec<String>>,
+        kind: Option<QueueKind>,
+    ) -> Result<(), AdminError> {
+        let id = self.vhost_id(vhost)?;
+        if let Some(vhost) = self.vhost_mut(id) {
+            vhost.description =
+                description.unwrap_or_else(|| std::mem::take(&mut vhost.description));
+            vhost.tags = tags.unwrap_or_else(|| std::mem::take(&mut vhost.tags));
+            vhost.default_queue_type = kind.or(vhost.default_queue_type);
+        }
+        self.journal.note(EntityKey::Vhost(id));
+        Ok(())
+    }
+
     /// Deletes a vhost with all that is in it, and the permissions given in it.
     pub fn delete_vhost(&mut self, name: &str) -> Result<DeletedVhost, AdminError> {
         let no_vhost = || AdminError::NoVhost(name.to_owned());

@@ -150,7 +150,7 @@ fn float(value: &Value) -> Option<f64> {
 }
 
 /// An argument table from the JSON of definitions and of the HTTP API.
-pub(crate) fn table_from_json(map: &serde_json::Map<String, serde_json::Value>) -> Table {
+pub fn table_from_json(map: &serde_json::Map<String, serde_json::Value>) -> Table {
     let mut table = Table::new();
     for (name, value) in map {
         table.push(name.as_str(), from_json(value));

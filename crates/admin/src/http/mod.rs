@@ -1,44 +1,67 @@
 //! RabbitMQ's management API.
+//!
+//! - `serve`: sockets. `shell`: what every answer has: prefix, compression, ETag, CORS, headers.
+//! - `routes`: the table of paths and methods. `call`: a request as handlers see it; `answer`: what they
+//!   give back; `login`: who may what; `listing`: sorting, paging, columns.
+//! - One file for each kind of object.
+//!
+//! A handler holds the read lock of the topology to copy what it needs, and never while it waits.
+
+mod answer;
+mod bindings;
+mod call;
+mod channels;
+mod cluster;
+mod connections;
+mod consumers;
+mod definitions;
+mod exchanges;
+mod features;
+mod health;
+mod limits;
+mod listing;
+mod login;
+mod messages;
+mod nodes;
+mod overview;
+mod parameters;
+mod permissions;
+mod policies;
+mod queues;
+mod routes;
+mod serve;
+mod shell;
+mod stats;
+mod users;
+mod vhosts;
 
 use std::net::TcpListener as StdListener;
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use leveret_config::options::ManagementOptions;
+use leveret_server::listener::SocketOptions;
 
-use crate::front::Ended;
 use crate::ops::Ops;
 
-/// What the API is started with.
-#[derive(Clone, Debug)]
-pub(crate) struct Options(pub(crate) ManagementOptions);
+pub(crate) use serve::serve;
 
-impl Options {
-    pub(crate) fn new(options: &ManagementOptions) -> Self {
-        Self(options.clone())
-    }
+/// What handlers share.
+#[derive(Debug)]
+pub(crate) struct App {
+    pub(crate) ops: Arc<Ops>,
+    pub(crate) options: ManagementOptions,
 }
 
 /// Opens the listening socket.
-pub(crate) fn bind(options: &Options) -> anyhow::Result<StdListener> {
-    let ManagementOptions { ip, port, .. } = &options.0;
+pub(crate) fn bind(options: &ManagementOptions) -> anyhow::Result<StdListener> {
+    let ManagementOptions { ip, port, .. } = options;
     let address = leveret_server::resolve(ip.as_deref(), *port)
         .with_context(|| format!("management.tcp.ip = {}", ip.as_deref().unwrap_or_default()))?;
-    leveret_server::listener::bind(address, &leveret_server::listener::SocketOptions::default())
-        .with_context(|| {
-            format!(
-                "cannot listen on {address} for the management API; is another broker running? \
-                 choose another port with management.tcp.port, or management.enabled = false"
-            )
-        })
-}
-
-/// Answers until `ended`.
-pub(crate) async fn serve(
-    _listener: StdListener,
-    _options: Options,
-    _ops: Arc<Ops>,
-    mut ended: Ended,
-) {
-    ended.comes().await;
+    leveret_server::listener::bind(address, &SocketOptions::default()).with_context(|| {
+        format!(
+            "cannot listen on {address} for the management API; is another broker running? \
+             choose another port with management.tcp.port, or management.enabled = false"
+        )
+    })
 }

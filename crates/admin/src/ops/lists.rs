@@ -4,22 +4,15 @@
 
 use std::sync::Arc;
 
-use foldhash::fast::FixedState;
-use hashbrown::HashMap;
-use leveret_broker::message::{ConnectionId, QueueFacts, Reply, ToShard};
+use leveret_broker::message::{ConnectionId, QueueFacts};
 use leveret_ctl::protocol::Fault;
-use leveret_topology::{QueueId, Target, Topology, VhostId, table_to_json};
+use leveret_topology::{Target, Topology, VhostId, table_to_json};
 use serde_json::{Value, json};
 
 use leveret_server::front::About;
 use leveret_server::node::Node;
 
-use super::ask::{Asker, Refusal};
-
-/// The name of a connection in `pid` columns: what `close_connection` takes.
-pub(super) fn connection_pid(id: ConnectionId) -> String {
-    format!("<connection.{}>", id.get())
-}
+use super::facts::{self, connection_pid};
 
 fn channel_pid(id: ConnectionId, channel: u16) -> String {
     format!("<connection.{}.{channel}>", id.get())
@@ -29,26 +22,8 @@ fn vhost_id(topology: &Topology, name: &str) -> Result<VhostId, Fault> {
     topology.vhost(name).map(|vhost| vhost.id).ok_or_else(|| Fault::no_vhost(name))
 }
 
-/// Asks every shard for what it knows of its queues.
-pub(crate) async fn queue_facts(
-    node: &Arc<Node>,
-) -> Result<HashMap<QueueId, QueueFacts, FixedState>, Refusal> {
-    let mut asker = Asker::new(node);
-    let reply = asker.reply_to();
-    for index in 0..node.shards.len() {
-        asker.tell_shard(index, ToShard::List { reply });
-    }
-    let mut facts = HashMap::default();
-    for _ in 0..node.shards.len() {
-        if let Reply::Queues(queues) = asker.answer().await? {
-            facts.extend(queues.into_iter().map(|queue| (queue.queue, queue)));
-        }
-    }
-    Ok(facts)
-}
-
 pub(super) async fn queues(node: &Arc<Node>, about: &About, vhost: &str) -> Result<Value, Fault> {
-    let facts = queue_facts(node).await?;
+    let known = facts::queues(node).await?;
     let topology = node.topology();
     let vhost = vhost_id(&topology, vhost)?;
     let rows = topology.queues(vhost).into_iter().map(|queue| {
@@ -71,7 +46,7 @@ pub(super) async fn queues(node: &Arc<Node>, about: &About, vhost: &str) -> Resu
             "slave_pids": [],
             "synchronised_slave_pids": [],
         });
-        let counts = counts(facts.get(&queue.id));
+        let counts = counts(known.get(&queue.id));
         if let (Value::Object(row), Value::Object(counts)) = (&mut row, counts) {
             row.extend(counts);
         }
@@ -110,12 +85,12 @@ fn counts(facts: Option<&QueueFacts>) -> Value {
 }
 
 pub(super) async fn consumers(node: &Arc<Node>, vhost: &str) -> Result<Value, Fault> {
-    let facts = queue_facts(node).await?;
+    let known = facts::queues(node).await?;
     let topology = node.topology();
     let vhost = vhost_id(&topology, vhost)?;
     let mut rows = Vec::new();
     for queue in topology.queues(vhost) {
-        for consumer in facts.get(&queue.id).into_iter().flat_map(|facts| &facts.consumers) {
+        for consumer in known.get(&queue.id).into_iter().flat_map(|it| &it.consumers) {
             rows.push(json!({
                 "queue_name": &*queue.name,
                 "channel_pid": channel_pid(consumer.connection, consumer.channel),

@@ -1,6 +1,8 @@
 //! What can be asked of a node: rows of lists, facts, changes.
 
 pub mod ask;
+pub mod direct;
+pub mod facts;
 pub(crate) mod lists;
 pub(crate) mod requests;
 pub mod system;

@@ -16,7 +16,7 @@ use leveret_server::node::Node;
 use leveret_server::runner::with_runner;
 
 use super::ask::{self, Refusal};
-use super::{Ops, lists, system};
+use super::{Ops, facts, lists, system};
 
 /// Answers one request.
 pub(crate) async fn answer(ops: &Ops, request: Request) -> Result<Value, Fault> {
@@ -69,7 +69,7 @@ pub(crate) async fn answer(ops: &Ops, request: Request) -> Result<Value, Fault> 
             admin(node, AdminCommand::SetVhostLimits { vhost, limits }).await
         }
         Request::ClearVhostLimits(of) => {
-            admin(node, AdminCommand::ClearVhostLimits { vhost: of.vhost }).await
+            admin(node, AdminCommand::ClearVhostLimits { vhost: of.vhost, limit: None }).await
         }
         Request::SetUserLimits { name, limits } => {
             known_user(node, &name)?;
@@ -125,14 +125,10 @@ pub(crate) async fn answer(ops: &Ops, request: Request) -> Result<Value, Fault> 
             admin(node, command).await
         }
         Request::AddVhost { name, description, tags, default_queue_type } => {
-            if !description.is_empty() || !tags.is_empty() || default_queue_type.is_some() {
-                return Err(Fault::new(
-                    Code::Unavailable,
-                    "descriptions, tags and default queue types of a vhost can be imported with \
-                     definitions; add_vhost does not take them yet",
-                ));
-            }
-            admin(node, AdminCommand::AddVhost { name }).await
+            let description = (!description.is_empty()).then_some(description);
+            let tags = (!tags.is_empty()).then_some(tags);
+            admin(node, AdminCommand::PutVhost { name, description, tags, default_queue_type })
+                .await
         }
         Request::DeleteVhost(of) => {
             if node.topology().vhost(&of.name).is_none() {
@@ -143,7 +139,7 @@ pub(crate) async fn answer(ops: &Ops, request: Request) -> Result<Value, Fault> 
         }
         Request::CloseConnection { pid, reason } => {
             let connections = node.connections();
-            let found = connections.iter().find(|one| lists::connection_pid(one.id()) == pid);
+            let found = connections.iter().find(|one| facts::connection_pid(one.id()) == pid);
             let Some(connection) = found else {
                 return Err(Fault::new(Code::Data, format!("there is no connection {pid}")));
             };
@@ -232,13 +228,13 @@ fn no_queue(vhost: &str, name: &str) -> Fault {
     Fault::new(Code::Data, format!("Queue '{name}' in vhost '{vhost}' does not exist"))
 }
 
-fn close(node: &Arc<Node>, connection: &Arc<Connection>, reason: &str) {
+pub(crate) fn close(node: &Arc<Node>, connection: &Arc<Connection>, reason: &str) {
     let letter = ToSession::Close { code: ReplyCode::ConnectionForced, text: reason.to_owned() };
     with_runner(node, |runner| runner.run_connection(connection, Letter::Session(letter)));
 }
 
 /// Closes connections of a vhost, or all, up to `limit` (0 for all); returns how many.
-fn close_all(node: &Arc<Node>, vhost: Option<&str>, limit: u64, reason: &str) -> u64 {
+pub(crate) fn close_all(node: &Arc<Node>, vhost: Option<&str>, limit: u64, reason: &str) -> u64 {
     let mut closed = 0;
     for connection in node.connections() {
         if limit > 0 && closed == limit {

@@ -1,14 +1,14 @@
-//! Changes from the command line.
+//! Changes from the command line and the HTTP API.
 
 use leveret_amqp::reply::ReplyCode;
 use leveret_log::Log;
-use leveret_topology::{ApplyTo, ExchangeId, PolicySpec, QueueId, Topology};
+use leveret_topology::{AdminError, ApplyTo, ExchangeId, PolicySpec, QueueId, QueueKind, Topology};
 
 use super::{Meta, refuse};
 use crate::message::{AdminCommand, Outbox, Reply, ReplyTo, ToShard, shard_of};
 
 impl<L: Log> Meta<L> {
-    /// A change from the command line.
+    /// A change from an operator.
     pub(super) fn admin(
         &mut self,
         reply: ReplyTo,
@@ -97,6 +97,34 @@ fn apply(command: AdminCommand, topology: &mut Topology) -> Result<Changes, (Rep
         AdminCommand::SetTopicPermissions { user, vhost, exchange, write, read } => {
             topology.set_topic_permissions(&user, &vhost, &exchange, &write, &read).map_err(bad)?;
         }
+        AdminCommand::PutUser { name, password, tags } => {
+            let tags: Vec<&str> = tags.iter().map(String::as_str).collect();
+            match (topology.user(&name).is_some(), password) {
+                (true, None) => topology.set_tags(&name, &tags).map_err(bad)?,
+                (true, Some(password)) => {
+                    topology.set_tags(&name, &tags).map_err(bad)?;
+                    topology.change_password(&name, password).map_err(bad)?;
+                }
+                (false, Some(password)) => {
+                    topology.add_user(&name, password, &tags).map_err(bad)?;
+                }
+                (false, None) => return Err(bad("a new user needs a password or password_hash")),
+            }
+        }
+        AdminCommand::ClearTopicPermissions { user, vhost, exchange } => {
+            topology.clear_topic_permissions(&user, &vhost, exchange.as_deref()).map_err(bad)?;
+        }
+        AdminCommand::PutVhost { name, description, tags, default_queue_type } => {
+            let kind = match default_queue_type.as_deref() {
+                None | Some("" | "undefined") => None,
+                Some(kind) => Some(
+                    QueueKind::parse(kind)
+                        .ok_or_else(|| bad(AdminError::QueueType(kind.to_owned())))?,
+                ),
+            };
+            topology.add_vhost(&name).map_err(bad)?;
+            topology.describe_vhost(&name, description, tags, kind).map_err(bad)?;
+        }
         AdminCommand::AddVhost { name } => topology.add_vhost(&name).map(drop).map_err(bad)?,
         AdminCommand::DeleteVhost { name } => {
             let deleted = topology.delete_vhost(&name).map_err(bad)?;
@@ -107,8 +135,12 @@ fn apply(command: AdminCommand, topology: &mut Topology) -> Result<Changes, (Rep
             let limits = serde_json::json!(limits);
             topology.set_parameter(&vhost, VHOST_LIMITS, "limits", limits).map_err(bad)?;
         }
-        AdminCommand::ClearVhostLimits { vhost } => {
-            topology.clear_parameter(&vhost, VHOST_LIMITS, "limits").map_err(bad)?;
+        AdminCommand::ClearVhostLimits { vhost, limit } => {
+            let limits = topology.vhost(&vhost).map(|vhost| vhost.limits().clone());
+            let mut left = limits.unwrap_or_default();
+            left.retain(|name, _| limit.as_ref().is_some_and(|limit| limit != name));
+            let left = serde_json::json!(left);
+            topology.set_parameter(&vhost, VHOST_LIMITS, "limits", left).map_err(bad)?;
         }
         AdminCommand::SetUserLimits { name, limits } => {
             let mut all = topology.user(&name).map(|user| user.limits.clone()).unwrap_or_default();
@@ -132,6 +164,42 @@ fn apply(command: AdminCommand, topology: &mut Topology) -> Result<Changes, (Rep
         }
         AdminCommand::ClearPolicy { vhost, name } => {
             changes.options_changed = topology.clear_policy(&vhost, &name).map_err(bad)?;
+        }
+        AdminCommand::SetOperatorPolicy {
+            vhost,
+            name,
+            pattern,
+            definition,
+            priority,
+            apply_to,
+        } => {
+            let spec = PolicySpec {
+                name: &name,
+                pattern: &pattern,
+                apply_to: ApplyTo::parse(&apply_to).map_err(bad)?,
+                priority,
+                definition,
+            };
+            changes.options_changed = topology.set_operator_policy(&vhost, spec).map_err(bad)?;
+        }
+        AdminCommand::ClearOperatorPolicy { vhost, name } => {
+            changes.options_changed = topology.clear_operator_policy(&vhost, &name).map_err(bad)?;
+        }
+        AdminCommand::SetParameter { vhost, component, name, value } => {
+            changes.options_changed =
+                topology.set_parameter(&vhost, &component, &name, value).map_err(bad)?;
+        }
+        AdminCommand::ClearParameter { vhost, component, name } => {
+            changes.options_changed =
+                topology.clear_parameter(&vhost, &component, &name).map_err(bad)?;
+        }
+        AdminCommand::SetGlobalParameter { name, value } => {
+            topology.set_global_parameter(&name, value);
+        }
+        AdminCommand::ClearGlobalParameter { name } => {
+            if !topology.clear_global_parameter(&name) {
+                return Err(bad(format!("there is no global parameter '{name}'")));
+            }
         }
     }
     Ok(changes)

@@ -1,0 +1,187 @@
+//! What the API answers, and how it refuses.
+
+use axum::body::Body;
+use axum::http::{HeaderValue, Response, StatusCode, header};
+use axum::response::IntoResponse;
+use serde_json::{Value, json};
+
+use crate::ops::ask::Refusal;
+use crate::ops::direct::Closed;
+
+/// A good answer.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    /// 200 with a document.
+    Json(Value),
+    /// 201, made; where it is, if that is not where it was put.
+    Created(Option<String>),
+    /// 204, done.
+    Done,
+    /// 200 with a file.
+    File {
+        /// Its type.
+        kind: &'static str,
+        /// Its name when it is saved.
+        name: Option<String>,
+        /// Its text.
+        text: String,
+    },
+    /// 503 with a document: a health check that fails.
+    Unhealthy(Value),
+}
+
+impl Answer {
+    /// 201 for what is new, 204 for what was there.
+    pub(crate) fn put(is_new: bool) -> Self {
+        if is_new { Self::Created(None) } else { Self::Done }
+    }
+}
+
+/// A refusal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Fault {
+    pub(crate) status: StatusCode,
+    /// RabbitMQ's word for the kind: `bad_request`.
+    pub(crate) error: &'static str,
+    /// For people.
+    pub(crate) reason: String,
+    /// Whether a browser shall ask for name and password.
+    pub(crate) asks_password: bool,
+}
+
+impl Fault {
+    fn new(status: StatusCode, error: &'static str, reason: impl Into<String>) -> Self {
+        Self { status, error, reason: reason.into(), asks_password: false }
+    }
+
+    /// 400.
+    pub(crate) fn bad(reason: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "bad_request", reason)
+    }
+
+    /// 400 under another name.
+    pub(crate) fn invalid(error: &'static str, reason: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, error, reason)
+    }
+
+    /// 404 for an object or a path.
+    pub(crate) fn not_found() -> Self {
+        Self::new(StatusCode::NOT_FOUND, "Object Not Found", "Not Found")
+    }
+
+    /// 404 with a reason.
+    pub(crate) fn missing(reason: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "not_found", reason)
+    }
+
+    /// 401: the user is known, and may not.
+    pub(crate) fn forbidden(reason: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, "not_authorised", reason)
+    }
+
+    /// 401: nobody said who asks.
+    pub(crate) fn login() -> Self {
+        let fault = Self::new(StatusCode::UNAUTHORIZED, "not_authorized", "Not_Authorized");
+        Self { asks_password: true, ..fault }
+    }
+
+    /// 401: name or password are wrong.
+    pub(crate) fn wrong_password() -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, "not_authorized", "Not_Authorized")
+    }
+
+    /// 413.
+    pub(crate) fn too_large(max: u64) -> Self {
+        let reason = format!(
+            "Exceeded HTTP request body size limit: {max} bytes (management.http.max_body_size)"
+        );
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "bad_request", reason)
+    }
+
+    /// 405 where a path and a method exist, but not for this object.
+    pub(crate) fn not_allowed(reason: impl Into<String>) -> Self {
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", reason)
+    }
+
+    /// 503.
+    pub(crate) fn unavailable(reason: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason)
+    }
+}
+
+impl From<Refusal> for Fault {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Refused { text, .. } => Self::bad(text),
+            Refusal::Stopping => Self::unavailable(refusal.to_string()),
+        }
+    }
+}
+
+impl From<Closed> for Fault {
+    fn from(closed: Closed) -> Self {
+        match closed {
+            Closed::Told { code: 404, text } => Self::missing(text),
+            // RabbitMQ says no more than this for a declare or a delete, which helps nobody.
+            Closed::Told { code: 403 | 530, text } => Self::forbidden(text),
+            Closed::Told { code, text } => Self::bad(format!("{code} {text}")),
+            Closed::NoVhost => Self::not_found(),
+            Closed::Stopping => Self::unavailable(closed.to_string()),
+        }
+    }
+}
+
+/// Types of answers.
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+
+fn response(status: StatusCode, body: String) -> Response<Body> {
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, JSON);
+    response
+}
+
+fn empty(status: StatusCode) -> Response<Body> {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = status;
+    response
+}
+
+impl IntoResponse for Answer {
+    fn into_response(self) -> Response<Body> {
+        match self {
+            Self::Json(value) => response(StatusCode::OK, value.to_string()),
+            Self::Unhealthy(value) => response(StatusCode::SERVICE_UNAVAILABLE, value.to_string()),
+            Self::Created(location) => {
+                let mut response = empty(StatusCode::CREATED);
+                if let Some(at) = location.and_then(|it| HeaderValue::try_from(it).ok()) {
+                    response.headers_mut().insert(header::LOCATION, at);
+                }
+                response
+            }
+            Self::Done => empty(StatusCode::NO_CONTENT),
+            Self::File { kind, name, text } => {
+                let mut response = response(StatusCode::OK, text);
+                let headers = response.headers_mut();
+                headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+                let disposition = name.map(|name| format!("attachment; filename={name}"));
+                if let Some(value) = disposition.and_then(|it| HeaderValue::try_from(it).ok()) {
+                    headers.insert(header::CONTENT_DISPOSITION, value);
+                }
+                response
+            }
+        }
+    }
+}
+
+impl IntoResponse for Fault {
+    fn into_response(self) -> Response<Body> {
+        let body = json!({"error": self.error, "reason": self.reason});
+        let mut response = response(self.status, body.to_string());
+        if self.asks_password {
+            let realm = HeaderValue::from_static("Basic realm=\"RabbitMQ Management\"");
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, realm);
+        }
+        response
+    }
+}

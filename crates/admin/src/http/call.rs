@@ -1,0 +1,243 @@
+//! A request as handlers see it: who asks, what the path and the query name, the body.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{FromRequest, FromRequestParts as _, RawPathParams};
+use axum::http::{HeaderMap, Request};
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use leveret_server::node::Node;
+use serde_json::{Map, Value};
+
+use super::App;
+use super::answer::Fault;
+use super::login::Login;
+
+/// One request of a user who has shown its password.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) app: Arc<App>,
+    pub(crate) login: Login,
+    pub(crate) peer: SocketAddr,
+    pub(crate) headers: HeaderMap,
+    params: Vec<(String, String)>,
+    query: Vec<(String, String)>,
+    pub(crate) body: Bytes,
+}
+
+/// The client's address, put into every request when it comes in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PeerAddress(pub(crate) SocketAddr);
+
+impl FromRequest<Arc<App>> for Call {
+    type Rejection = Fault;
+
+    async fn from_request(request: Request<Body>, app: &Arc<App>) -> Result<Self, Fault> {
+        let (mut parts, body) = request.into_parts();
+        let PeerAddress(peer) =
+            *parts.extensions.get().ok_or_else(|| Fault::bad("a request from nowhere"))?;
+        let is_loopback = peer.ip().to_canonical().is_loopback();
+        let login = Login::of(&parts.headers, &app.ops.node, is_loopback)?;
+        let params = RawPathParams::from_request_parts(&mut parts, app)
+            .await
+            .map_err(|error| Fault::bad(format!("bad path: {error}")))?;
+        let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+        let params = params.iter().map(owned).collect();
+        let query = parse_query(parts.uri.query().unwrap_or_default());
+        let max = app.options.max_body_size.get();
+        let body = Limited::new(body, usize::try_from(max).unwrap_or(usize::MAX));
+        let body = match body.collect().await {
+            Ok(body) => body.to_bytes(),
+            Err(error) if error.is::<LengthLimitError>() => return Err(Fault::too_large(max)),
+            Err(error) => return Err(Fault::bad(format!("the body was cut off: {error}"))),
+        };
+        let (app, headers) = (Arc::clone(app), parts.headers);
+        Ok(Self { app, login, peer, headers, params, query, body })
+    }
+}
+
+/// Names and values of a query, decoded; `+` is a space.
+fn parse_query(query: &str) -> Vec<(String, String)> {
+    let decode = |text: &str| {
+        let spaced = text.replace('+', " ");
+        percent_encoding::percent_decode_str(&spaced).decode_utf8_lossy().into_owned()
+    };
+    let pairs = query.split('&').filter(|pair| !pair.is_empty());
+    pairs
+        .map(|pair| {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            (decode(name), decode(value))
+        })
+        .collect()
+}
+
+impl Call {
+    pub(crate) fn node(&self) -> &Arc<Node> {
+        &self.app.ops.node
+    }
+
+    /// What the path has in the place called `name`; empty if there is no such place.
+    pub(crate) fn param(&self, name: &str) -> &str {
+        self.optional(name).unwrap_or_default()
+    }
+
+    /// What the path has in the place called `name`, if the route has one.
+    pub(crate) fn optional(&self, name: &str) -> Option<&str> {
+        self.params.iter().find(|(own, _)| own == name).map(|(_, value)| value.as_str())
+    }
+
+    /// An exchange's name: `amq.default` in a path means the one without a name.
+    pub(crate) fn exchange_param(&self, name: &str) -> &str {
+        match self.param(name) {
+            "amq.default" => "",
+            name => name,
+        }
+    }
+
+    /// The value of a name of the query.
+    pub(crate) fn query(&self, name: &str) -> Option<&str> {
+        self.query.iter().find(|(own, _)| own == name).map(|(_, value)| value.as_str())
+    }
+
+    /// Whether the query says `name=true`.
+    pub(crate) fn is_asked(&self, name: &str) -> bool {
+        self.query(name) == Some("true")
+    }
+
+    /// The vhost that the path names, or the header `x-vhost`: the user may be there, and it exists.
+    pub(crate) fn vhost(&self) -> Result<String, Fault> {
+        let vhost = self.named_vhost().unwrap_or_default().to_owned();
+        let topology = self.node().topology();
+        self.login.must_enter(&topology, &vhost)?;
+        topology.vhost(&vhost).ok_or_else(Fault::not_found)?;
+        Ok(vhost)
+    }
+
+    /// As [`vhost`](Self::vhost), for what monitoring users may see everywhere.
+    pub(crate) fn visible_vhost(&self) -> Result<String, Fault> {
+        let vhost = self.named_vhost().unwrap_or_default().to_owned();
+        let topology = self.node().topology();
+        self.login.must_see(&topology, &vhost)?;
+        topology.vhost(&vhost).ok_or_else(Fault::not_found)?;
+        Ok(vhost)
+    }
+
+    /// The vhosts a list is about: the one that is named, or all that the user sees. By name.
+    pub(crate) fn vhosts(&self) -> Result<Vec<String>, Fault> {
+        let topology = self.node().topology();
+        if let Some(vhost) = self.named_vhost() {
+            self.login.must_see(&topology, vhost)?;
+            topology.vhost(vhost).ok_or_else(Fault::not_found)?;
+            return Ok(vec![vhost.to_owned()]);
+        }
+        let seen = topology.vhosts().filter(|vhost| self.login.lists(&topology, &vhost.name));
+        let mut names: Vec<_> = seen.map(|vhost| vhost.name.to_string()).collect();
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    fn named_vhost(&self) -> Option<&str> {
+        let of_header = || self.headers.get("x-vhost")?.to_str().ok().filter(|it| !it.is_empty());
+        self.optional("vhost").or_else(of_header)
+    }
+
+    /// The body as a JSON object; none at all is an empty one.
+    pub(crate) fn object(&self) -> Result<Map<String, Value>, Fault> {
+        match &*self.body {
+            b"" | b"null" | b"undefined" => return Ok(Map::new()),
+            _ => {}
+        }
+        match serde_json::from_slice(&self.body) {
+            Ok(Value::Object(map)) => Ok(map),
+            Ok(Value::String(_)) => Err(Fault::bad(
+                "invalid payload: the request body JSON-decoded to a string. Is the input \
+                 doubly-JSON-encoded?",
+            )),
+            Ok(_) => Err(Fault::bad("the body must be a JSON object")),
+            Err(error) => Err(Fault::bad(format!("not_json: {error}"))),
+        }
+    }
+
+    /// The node's name.
+    pub(crate) fn node_name(&self) -> &str {
+        &self.app.ops.about.node_name
+    }
+
+    /// Refuses a path that names another node.
+    pub(crate) fn must_name_this_node(&self) -> Result<(), Fault> {
+        if self.param("node") == self.node_name() { Ok(()) } else { Err(Fault::not_found()) }
+    }
+}
+
+/// Reads values out of a body, with words for what is wrong.
+pub(crate) trait Fields {
+    /// A string that must be there.
+    fn text(&self, key: &str) -> Result<String, Fault>;
+    /// A string that may be missing.
+    fn optional_text(&self, key: &str) -> Result<Option<String>, Fault>;
+    /// A truth that may be missing; RabbitMQ takes strings, too.
+    fn flag(&self, key: &str, default: bool) -> Result<bool, Fault>;
+    /// An object that may be missing.
+    fn object(&self, key: &str) -> Result<Map<String, Value>, Fault>;
+    /// Refuses a body in which one of `keys` is missing, naming all of those.
+    fn must_have(&self, keys: &[&str]) -> Result<(), Fault>;
+}
+
+impl Fields for Map<String, Value> {
+    fn text(&self, key: &str) -> Result<String, Fault> {
+        self.optional_text(key)?.ok_or_else(|| Fault::bad(format!("the key '{key}' is missing")))
+    }
+
+    fn optional_text(&self, key: &str) -> Result<Option<String>, Fault> {
+        match self.get(key) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text.clone())),
+            Some(other) => Err(Fault::bad(format!("'{key}' must be a string, got {other}"))),
+        }
+    }
+
+    fn flag(&self, key: &str, default: bool) -> Result<bool, Fault> {
+        match self.get(key) {
+            None | Some(Value::Null) => Ok(default),
+            Some(Value::Bool(flag)) => Ok(*flag),
+            Some(Value::String(text)) if text == "true" => Ok(true),
+            Some(Value::String(text)) if text == "false" => Ok(false),
+            Some(other) => Err(Fault::bad(format!("'{key}' must be true or false, got {other}"))),
+        }
+    }
+
+    fn object(&self, key: &str) -> Result<Self, Fault> {
+        match self.get(key) {
+            None | Some(Value::Null) => Ok(Self::new()),
+            Some(Value::Object(map)) => Ok(map.clone()),
+            // What some languages make of an empty table.
+            Some(Value::Array(list)) if list.is_empty() => Ok(Self::new()),
+            Some(other) => Err(Fault::bad(format!("'{key}' must be an object, got {other}"))),
+        }
+    }
+
+    fn must_have(&self, keys: &[&str]) -> Result<(), Fault> {
+        let missing: Vec<_> = keys.iter().filter(|&&key| !self.contains_key(key)).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        Err(Fault::bad(format!(
+            "key_missing: {}",
+            missing.iter().map(|key| **key).collect::<Vec<_>>().join(", ")
+        )))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries() {
+        let got = parse_query("a=b%2Fc&d=e+f&g&=h&&i=%zz");
+        let got: Vec<_> = got.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        assert_eq!(got, ["a=b/c", "d=e f", "g=", "=h", "i=%zz"]);
+    }
+}

@@ -1,0 +1,118 @@
+//! Channels.
+
+use leveret_session::ChannelFacts;
+use serde_json::{Value, json};
+
+use super::answer::{Answer, Fault};
+use super::call::Call;
+use super::connections::{self, Seen};
+use super::{consumers, listing, stats};
+use crate::ops::facts;
+
+/// `GET /api/channels`.
+pub(super) async fn list(call: Call) -> Result<Answer, Fault> {
+    let rows = rows(&call, &connections::seen(&call));
+    listing::rows(&call, rows)
+}
+
+/// `GET /api/vhosts/{vhost}/channels`.
+pub(super) async fn list_of_vhost(call: Call) -> Result<Answer, Fault> {
+    let vhost = call.visible_vhost()?;
+    let mut seen = connections::seen(&call);
+    seen.retain(|(_, facts)| facts.vhost == vhost);
+    let rows = rows(&call, &seen);
+    listing::rows(&call, rows)
+}
+
+/// `GET /api/channels/{channel}`.
+pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
+    let name = call.param("channel").to_owned();
+    let all = call.node().connections().into_iter().map(|connection| {
+        let facts = connection.facts();
+        (connection, facts)
+    });
+    // Names of channels begin with their connection's.
+    let of_name: Vec<Seen> =
+        all.filter(|(connection, _)| name.starts_with(&connection.name())).collect();
+    let found = rows(&call, &of_name).into_iter().find(|row| row["name"] == *name);
+    let mut row = found.ok_or_else(Fault::not_found)?;
+    call.login.must_be(row["user"].as_str().unwrap_or_default(), false)?;
+    let publishes = publishes(&call, &of_name, &name);
+    row["publishes"] = publishes;
+    row["consumer_details"] = consumers(&call, &name).await?;
+    row["deliveries"] = json!([]);
+    Ok(listing::one(&call, row))
+}
+
+/// What a channel published, by exchange.
+fn publishes(call: &Call, of_name: &[Seen], name: &str) -> Value {
+    let topology = call.node().topology();
+    let channels = of_name.iter().flat_map(|(connection, facts)| {
+        let is_it = |channel: &&ChannelFacts| channel_name(&connection.name(), channel) == name;
+        facts.channels.iter().find(is_it)
+    });
+    let rows = channels.flat_map(|channel| &channel.exchanges).filter_map(|(id, totals)| {
+        let exchange = topology.exchange_by_id(*id)?;
+        let vhost = topology.vhost_by_id(exchange.vhost)?;
+        let names = json!({"name": &*exchange.name, "vhost": &*vhost.name});
+        Some(json!({"exchange": names, "stats": stats::of_publishes(totals)}))
+    });
+    rows.collect()
+}
+
+/// The consumers of a channel.
+async fn consumers(call: &Call, name: &str) -> Result<Value, Fault> {
+    let facts = facts::queues(call.node()).await?;
+    let topology = call.node().topology();
+    let mut rows = Vec::new();
+    for (id, facts) in &facts {
+        for consumer in &facts.consumers {
+            let Some(queue) = topology.queue_by_id(*id) else { continue };
+            let vhost = topology.vhost_by_id(queue.vhost).map_or("", |vhost| &vhost.name);
+            let row = consumers::row(call, vhost, &queue.name, consumer);
+            if row["channel_details"]["name"] == name {
+                rows.push(row);
+            }
+        }
+    }
+    Ok(Value::Array(rows))
+}
+
+fn channel_name(connection: &str, channel: &ChannelFacts) -> String {
+    format!("{connection} ({})", channel.number)
+}
+
+pub(super) fn rows(call: &Call, seen: &[Seen]) -> Vec<Value> {
+    let all = seen.iter().flat_map(|seen| seen.1.channels.iter().map(move |one| (seen, one)));
+    all.map(|(seen, channel)| row(call, seen, channel)).collect()
+}
+
+fn row(call: &Call, (connection, facts): &Seen, channel: &ChannelFacts) -> Value {
+    let mut row = json!({
+        "name": channel_name(&connection.name(), channel),
+        "number": channel.number,
+        "pid": facts::connection_pid(connection.id()),
+        "node": call.node_name(),
+        "user": facts.user,
+        "user_who_performed_action": facts.user,
+        "vhost": facts.vhost,
+        "state": if channel.is_closing { "closing" } else { "running" },
+        "connection_details": connections::details(connection),
+        "confirm": channel.confirms,
+        "transactional": channel.transactional,
+        "consumer_count": channel.consumers,
+        "messages_unacknowledged": channel.unacked,
+        "messages_unconfirmed": channel.unconfirmed,
+        "messages_uncommitted": channel.uncommitted,
+        "acks_uncommitted": channel.acks_uncommitted,
+        "pending_raft_commands": 0,
+        "prefetch_count": channel.prefetch,
+        "global_prefetch_count": channel.global_prefetch,
+        "garbage_collection": {"minor_gcs": 0, "fullsweep_after": 0},
+        "reductions": 0,
+    });
+    if let Some(stats) = stats::of_channel(&channel.totals) {
+        row["message_stats"] = stats;
+    }
+    row
+}

@@ -1,0 +1,129 @@
+//! What is asked of the node as a whole: its cluster's name, the user, versions, passwords.
+
+use leveret_broker::message::AdminCommand;
+use leveret_topology::PasswordHash;
+use serde_json::{Value, json};
+
+use super::answer::{Answer, Fault};
+use super::call::{Call, Fields as _};
+use crate::ops::ask;
+
+/// The parameter that names the cluster.
+const CLUSTER_NAME: &str = "cluster_name";
+
+/// The cluster's name: as it was set, else as the configuration has it.
+pub(super) fn name(call: &Call) -> String {
+    let topology = call.node().topology();
+    let set = topology.global_parameters().find(|(name, _)| *name == CLUSTER_NAME);
+    let set = set.and_then(|(_, value)| value.as_str().map(str::to_owned));
+    set.unwrap_or_else(|| call.node().settings.cluster_name.clone())
+}
+
+/// `GET /api/cluster-name`.
+pub(super) async fn get_name(call: Call) -> Result<Answer, Fault> {
+    Ok(Answer::Json(json!({"name": name(&call)})))
+}
+
+/// `PUT /api/cluster-name`.
+pub(super) async fn put_name(call: Call) -> Result<Answer, Fault> {
+    call.login.must_admin()?;
+    let name = call.object()?.text("name")?;
+    if name.is_empty() {
+        return Err(Fault::bad("a cluster's name must not be empty"));
+    }
+    let (key, value) = (CLUSTER_NAME.to_owned(), Value::String(name));
+    ask::admin(call.node(), AdminCommand::SetGlobalParameter { name: key, value }).await?;
+    Ok(Answer::Done)
+}
+
+/// `GET /api/whoami`.
+pub(super) async fn whoami(call: Call) -> Result<Answer, Fault> {
+    Ok(Answer::Json(json!({
+        "name": call.login.name,
+        "tags": call.login.tags,
+        "is_internal_user": true,
+    })))
+}
+
+/// `GET /api/version`.
+pub(super) async fn version(call: Call) -> Result<Answer, Fault> {
+    let about = &call.app.ops.about;
+    Ok(Answer::Json(json!({
+        "product_name": about.product_name,
+        "product_version": about.product_version,
+        "rabbitmq_version": leveret_server::COMPATIBLE_VERSION,
+    })))
+}
+
+/// `GET /api/extensions`.
+pub(super) async fn extensions(_: Call) -> Result<Answer, Fault> {
+    Ok(Answer::Json(json!([{"javascript": "dispatcher.js"}])))
+}
+
+/// `GET /api/auth`: how the page lets people log in.
+pub(super) async fn auth(_: Call) -> Result<Answer, Fault> {
+    Ok(Answer::Json(json!({"oauth_enabled": false})))
+}
+
+/// `POST /api/login`: whether name and password are right, which they are if this is called.
+pub(super) async fn login(call: Call) -> Result<Answer, Fault> {
+    whoami(call).await
+}
+
+/// `GET /api/auth/hash_password/{password}`.
+pub(super) async fn hash_password(call: Call) -> Result<Answer, Fault> {
+    call.login.must_admin()?;
+    let hash = PasswordHash::new(call.param("password"), rand::random()).to_base64();
+    Ok(Answer::Json(json!({"ok": hash})))
+}
+
+/// `GET /api/auth/attempts/{node}` and `/source`: not counted.
+pub(super) async fn attempts(call: Call) -> Result<Answer, Fault> {
+    call.login.must_monitor()?;
+    call.must_name_this_node()?;
+    Ok(Answer::Json(json!([])))
+}
+
+/// `DELETE` of the same.
+pub(super) async fn clear_attempts(call: Call) -> Result<Answer, Fault> {
+    call.login.must_admin()?;
+    call.must_name_this_node()?;
+    Ok(Answer::Done)
+}
+
+/// `GET /api/config/effective`: options and values; secrets are hidden.
+pub(super) async fn environment(call: Call) -> Result<Answer, Fault> {
+    call.login.must_admin()?;
+    let options = call.app.ops.about.environment.iter();
+    let rows = options.map(|(key, value)| ((*key).to_owned(), json!(value)));
+    Ok(Answer::Json(rows.collect::<serde_json::Map<_, _>>().into()))
+}
+
+/// `POST /api/rebalance/queues`: one node has nothing to spread.
+pub(super) async fn rebalance(call: Call) -> Result<Answer, Fault> {
+    call.login.must_admin()?;
+    Ok(Answer::Done)
+}
+
+/// `DELETE /api/reset`: nothing is kept that could be reset.
+pub(super) async fn reset(call: Call) -> Result<Answer, Fault> {
+    call.login.must_admin()?;
+    if call.optional("node").is_some() {
+        call.must_name_this_node()?;
+    }
+    Ok(Answer::Done)
+}
+
+/// Lists of what plugins do that are not there: shovels, federation links, streams' connections.
+pub(super) async fn nothing(call: Call) -> Result<Answer, Fault> {
+    if call.optional("vhost").is_some() {
+        call.visible_vhost()?;
+    }
+    Ok(Answer::Json(json!([])))
+}
+
+/// One of those.
+pub(super) async fn no_such(call: Call) -> Result<Answer, Fault> {
+    call.vhost()?;
+    Err(Fault::not_found())
+}

@@ -1,0 +1,161 @@
+//! Connections.
+
+use std::sync::Arc;
+
+use leveret_server::connection::Connection;
+use leveret_session::ConnectionFacts;
+use leveret_topology::table_to_json;
+use serde_json::{Value, json};
+
+use super::answer::{Answer, Fault};
+use super::call::Call;
+use super::{channels, listing};
+use crate::ops::{facts, requests};
+
+/// A connection and what it tells of itself.
+pub(super) type Seen = (Arc<Connection>, ConnectionFacts);
+
+/// The connections whose user or vhost lets this user see them, oldest first.
+pub(super) fn seen(call: &Call) -> Vec<Seen> {
+    let all = call.node().connections().into_iter().map(|connection| {
+        let facts = connection.facts();
+        (connection, facts)
+    });
+    all.filter(|(_, facts)| call.login.is_monitor() || facts.user == call.login.name).collect()
+}
+
+/// `GET /api/connections`.
+pub(super) async fn list(call: Call) -> Result<Answer, Fault> {
+    let rows = seen(&call).iter().map(|seen| row(&call, seen)).collect();
+    listing::rows(&call, rows)
+}
+
+/// `GET /api/vhosts/{vhost}/connections`.
+pub(super) async fn list_of_vhost(call: Call) -> Result<Answer, Fault> {
+    let vhost = call.visible_vhost()?;
+    let mut seen = seen(&call);
+    seen.retain(|(_, facts)| facts.vhost == vhost);
+    let rows = seen.iter().map(|seen| row(&call, seen)).collect();
+    listing::rows(&call, rows)
+}
+
+/// `GET /api/connections/username/{user}`.
+pub(super) async fn list_of_user(call: Call) -> Result<Answer, Fault> {
+    let mut seen = seen(&call);
+    seen.retain(|(_, facts)| facts.user == call.param("user"));
+    let rows = seen.iter().map(|seen| row(&call, seen)).collect();
+    listing::rows(&call, rows)
+}
+
+/// `DELETE /api/connections/username/{user}`.
+pub(super) async fn close_of_user(call: Call) -> Result<Answer, Fault> {
+    call.login.must_be(call.param("user"), true)?;
+    let reason = reason(&call);
+    for (connection, facts) in seen(&call) {
+        if facts.user == call.param("user") {
+            requests::close(call.node(), &connection, &reason);
+        }
+    }
+    Ok(Answer::Done)
+}
+
+/// `GET /api/connections/{connection}`.
+pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
+    let seen = find(&call, false)?;
+    let row = row(&call, &seen);
+    Ok(listing::one(&call, row))
+}
+
+/// `GET /api/connections/{connection}/channels`.
+pub(super) async fn list_channels(call: Call) -> Result<Answer, Fault> {
+    let seen = find(&call, false)?;
+    let rows = channels::rows(&call, &[seen]);
+    listing::rows(&call, rows)
+}
+
+/// `DELETE /api/connections/{connection}`, with the reason in the header `X-Reason`.
+pub(super) async fn close(call: Call) -> Result<Answer, Fault> {
+    let (connection, _) = find(&call, true)?;
+    requests::close(call.node(), &connection, &reason(&call));
+    Ok(Answer::Done)
+}
+
+fn reason(call: &Call) -> String {
+    let given = call.headers.get("x-reason").and_then(|it| it.to_str().ok());
+    given.filter(|it| !it.is_empty()).unwrap_or("Closed via management plugin").to_owned()
+}
+
+fn find(call: &Call, closes: bool) -> Result<Seen, Fault> {
+    let name = call.param("connection");
+    let all = call.node().connections().into_iter();
+    let found = all.into_iter().find(|connection| connection.name() == name);
+    let connection = found.ok_or_else(Fault::not_found)?;
+    let facts = connection.facts();
+    call.login.must_be(&facts.user, closes)?;
+    Ok((connection, facts))
+}
+
+/// What lists of other things say of a connection.
+pub(super) fn details(connection: &Connection) -> Value {
+    json!({
+        "name": connection.name(),
+        "peer_host": connection.peer().ip().to_canonical().to_string(),
+        "peer_port": connection.peer().port(),
+    })
+}
+
+pub(super) fn row(call: &Call, (connection, facts): &Seen) -> Value {
+    let (peer, local) = (connection.peer(), connection.local());
+    let properties = table_to_json(&facts.client_properties);
+    let mut row = json!({
+        "name": connection.name(),
+        "node": call.node_name(),
+        "pid": facts::connection_pid(connection.id()),
+        "type": "network",
+        "state": facts.state,
+        "user": facts.user,
+        "user_who_performed_action": facts.user,
+        "vhost": facts.vhost,
+        "protocol": "AMQP 0-9-1",
+        "auth_mechanism": facts.mechanism,
+        "host": local.ip().to_canonical().to_string(),
+        "port": local.port(),
+        "peer_host": peer.ip().to_canonical().to_string(),
+        "peer_port": peer.port(),
+        "ssl": false,
+        "ssl_protocol": null,
+        "ssl_key_exchange": null,
+        "ssl_cipher": null,
+        "ssl_hash": null,
+        "peer_cert_subject": null,
+        "peer_cert_issuer": null,
+        "peer_cert_validity": null,
+        "frame_max": facts.frame_max,
+        "channel_max": facts.channel_max,
+        "channels": facts.channels.len(),
+        "connected_at": facts.connected.ms(),
+        "client_properties": properties,
+        "garbage_collection": {"minor_gcs": 0, "fullsweep_after": 0},
+        "reductions": 0,
+        "timeout": facts.heartbeat_s,
+    });
+    if let Some(sampled) = connection.sample() {
+        let io = sampled.io;
+        let counts = [
+            ("recv_oct", io.recv_oct),
+            ("recv_cnt", io.recv_cnt),
+            ("send_oct", io.send_oct),
+            ("send_cnt", io.send_cnt),
+        ];
+        for (name, count) in counts {
+            row[name] = json!(count);
+            row[format!("{name}_details")] = json!({"rate": 0.0});
+        }
+        row["send_pend"] = json!(io.send_pend);
+        row["waits_for"] = json!(sampled.session.waits_for);
+    }
+    if let Some(name) = properties.get("connection_name") {
+        row["user_provided_name"] = name.clone();
+    }
+    row
+}

@@ -1,0 +1,60 @@
+//! Consumers.
+
+use leveret_broker::message::ConsumerFacts;
+use leveret_server::node::Recipient;
+use leveret_topology::table_to_json;
+use serde_json::{Value, json};
+
+use super::answer::{Answer, Fault};
+use super::call::Call;
+use super::listing;
+use crate::ops::facts;
+
+/// `GET /api/consumers` and `/{vhost}`.
+pub(super) async fn list(call: Call) -> Result<Answer, Fault> {
+    let vhosts = call.vhosts()?;
+    let facts = facts::queues(call.node()).await?;
+    let mut rows = Vec::new();
+    {
+        let topology = call.node().topology();
+        for name in &vhosts {
+            let Some(vhost) = topology.vhost(name) else { continue };
+            for queue in topology.queues(vhost.id) {
+                let of_queue = facts.get(&queue.id).into_iter().flat_map(|it| &it.consumers);
+                rows.extend(of_queue.map(|one| row(&call, name, &queue.name, one)));
+            }
+        }
+    }
+    listing::rows(&call, rows)
+}
+
+pub(super) fn row(call: &Call, vhost: &str, queue: &str, consumer: &ConsumerFacts) -> Value {
+    let channel = match call.node().recipient(consumer.connection) {
+        Some(Recipient::Connection(connection)) => {
+            let name = connection.name();
+            json!({
+                "name": format!("{name} ({})", consumer.channel),
+                "number": consumer.channel,
+                "connection_name": name,
+                "node": call.node_name(),
+                "peer_host": connection.peer().ip().to_canonical().to_string(),
+                "peer_port": connection.peer().port(),
+                "user": connection.facts().user,
+            })
+        }
+        _ => json!({}),
+    };
+    json!({
+        "consumer_tag": consumer.tag,
+        "queue": {"name": queue, "vhost": vhost},
+        "channel_details": channel,
+        "active": consumer.active,
+        "activity_status": if consumer.active { "up" } else { "waiting" },
+        "ack_required": consumer.ack_required,
+        "prefetch_count": consumer.prefetch,
+        "exclusive": consumer.exclusive,
+        "priority": consumer.priority,
+        "arguments": table_to_json(&consumer.arguments),
+        "consumer_timeout": call.node().settings.consumer_timeout_ms,
+    })
+}

@@ -1,0 +1,184 @@
+//! Definitions: everything that is declared, out and in, of the node or of one vhost.
+
+use leveret_broker::message::AdminCommand;
+use serde_json::{Map, Value, json};
+
+use super::answer::{Answer, Fault};
+use super::call::Call;
+use super::cluster;
+use crate::ops::ask;
+
+/// Lists of a document whose entries belong to a vhost.
+const OF_VHOST: [&str; 5] = ["parameters", "policies", "queues", "exchanges", "bindings"];
+
+/// `GET /api/definitions`, `/api/all-configuration` and `/api/definitions/{vhost}`.
+pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
+    call.login.must_admin()?;
+    let vhost = call.optional("vhost");
+    let text = {
+        let topology = call.node().topology();
+        if let Some(vhost) = vhost {
+            topology.vhost(vhost).ok_or_else(|| Fault::bad("vhost_not_found"))?;
+        }
+        topology.export_definitions()
+    };
+    let mut all: Value = serde_json::from_str(&text)
+        .map_err(|error| Fault::unavailable(format!("definitions cannot be written: {error}")))?;
+    all["original_cluster_name"] = json!(cluster::name(&call));
+    let all = match vhost {
+        Some(vhost) => only(vhost, &all),
+        None => all,
+    };
+    Ok(Answer::File {
+        kind: "application/json",
+        name: call.query("download").map(str::to_owned),
+        text: all.to_string(),
+    })
+}
+
+/// What belongs to a vhost, without saying so.
+fn only(vhost: &str, all: &Value) -> Value {
+    let mut document = Map::new();
+    for (key, value) in all.as_object().into_iter().flatten() {
+        let Value::Array(entries) = value else {
+            document.insert(key.clone(), value.clone());
+            continue;
+        };
+        if OF_VHOST.contains(&key.as_str()) {
+            let own = entries.iter().filter(|entry| entry["vhost"] == vhost).cloned();
+            let own = own.map(|mut entry| {
+                entry.as_object_mut().map(|entry| entry.remove("vhost"));
+                entry
+            });
+            document.insert(key.clone(), own.collect());
+        }
+    }
+    document.insert("rabbitmq_definition_format".to_owned(), json!("single_virtual_host"));
+    document
+        .insert("explanation".to_owned(), json!(format!("Definitions of virtual host '{vhost}'")));
+    document.insert("original_vhost_name".to_owned(), json!(vhost));
+    document.into()
+}
+
+/// `POST` and `PUT` of the same: a document, or a form with it in the part `file`.
+pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
+    call.login.must_admin()?;
+    let kind = call.headers.get("content-type").and_then(|kind| kind.to_str().ok());
+    let bytes = match kind.and_then(boundary) {
+        Some(boundary) => part(&call.body, &boundary, "file").ok_or_else(|| {
+            Fault::bad("the form has no part called 'file' that holds the definitions")
+        })?,
+        None => &call.body,
+    };
+    let document = match bytes {
+        b"" => Value::Object(Map::new()),
+        bytes => serde_json::from_slice(bytes)
+            .map_err(|error| Fault::bad(format!("failed_to_parse_json: {error}")))?,
+    };
+    let Value::Object(mut document) = document else {
+        return Err(Fault::bad("definitions must be a JSON object"));
+    };
+    if let Some(vhost) = call.optional("vhost") {
+        let known = call.node().topology().vhost(vhost).is_some();
+        if !known {
+            return Err(Fault::missing("vhost_not_found"));
+        }
+        document = into_vhost(vhost, document)?;
+    }
+    let json = Value::Object(document).to_string();
+    ask::admin(call.node(), AdminCommand::ImportDefinitions { json }).await?;
+    Ok(Answer::Done)
+}
+
+/// A document of one vhost, with its name in every entry. What concerns the whole node is left out.
+fn into_vhost(vhost: &str, document: Map<String, Value>) -> Result<Map<String, Value>, Fault> {
+    let mut own = Map::new();
+    for (key, value) in document {
+        if !OF_VHOST.contains(&key.as_str()) {
+            continue;
+        }
+        let Value::Array(mut entries) = value else {
+            return Err(Fault::bad(format!("'{key}' must be a list")));
+        };
+        for entry in &mut entries {
+            let Value::Object(entry) = entry else {
+                return Err(Fault::bad(format!("'{key}' must be a list of objects")));
+            };
+            entry.insert("vhost".to_owned(), json!(vhost));
+        }
+        own.insert(key, Value::Array(entries));
+    }
+    Ok(own)
+}
+
+/// What divides the parts of a form.
+fn boundary(kind: &str) -> Option<String> {
+    let (kind, rest) = kind.split_once(';')?;
+    if !kind.trim().eq_ignore_ascii_case("multipart/form-data") {
+        return None;
+    }
+    let boundary = rest.split(';').find_map(|one| one.trim().strip_prefix("boundary="))?;
+    Some(boundary.trim_matches('"').to_owned())
+}
+
+/// The bytes of a part by its name.
+fn part<'a>(body: &'a [u8], boundary: &str, name: &str) -> Option<&'a [u8]> {
+    let divider = format!("--{boundary}");
+    let mut rest = body;
+    loop {
+        let at = find(rest, divider.as_bytes())?;
+        rest = rest.get(at + divider.len()..)?;
+        let head_end = find(rest, b"\r\n\r\n")?;
+        let head = String::from_utf8_lossy(&rest[..head_end]).into_owned();
+        let content = &rest[head_end + 4..];
+        let end = find(content, format!("\r\n{divider}").as_bytes())?;
+        let has_name = head.split(';').any(|one| {
+            let one = one.trim().lines().next().unwrap_or_default();
+            one == format!("name=\"{name}\"") || one == format!("name={name}")
+        });
+        if has_name {
+            return Some(&content[..end]);
+        }
+        rest = &content[end..];
+    }
+}
+
+fn find(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
+    bytes.windows(wanted.len()).position(|window| window == wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forms() {
+        let body =
+            b"--X\r\nContent-Disposition: form-data; name=\"redirect\"\r\n\r\n../#/\r\n--X\r\n\
+            Content-Disposition: form-data; name=\"file\"; filename=\"a.json\"\r\n\
+            Content-Type: application/json\r\n\r\n{\"a\": 1}\r\n--X--\r\n";
+        assert_eq!(part(body, "X", "file"), Some(&b"{\"a\": 1}"[..]));
+        assert_eq!(part(body, "X", "redirect"), Some(&b"../#/"[..]));
+        assert_eq!(part(body, "X", "other"), None);
+        assert_eq!(part(b"--X\r\nname=\"file\"", "X", "file"), None);
+        assert_eq!(part(b"", "X", "file"), None);
+        assert_eq!(boundary("multipart/form-data; boundary=\"a b\"").as_deref(), Some("a b"));
+        assert_eq!(boundary("application/json"), None);
+    }
+
+    #[test]
+    fn one_vhost() {
+        let all = json!({
+            "rabbit_version": "x",
+            "users": [{"name": "u"}],
+            "queues": [{"name": "a", "vhost": "/"}, {"name": "b", "vhost": "v"}],
+        });
+        let own = only("v", &all);
+        assert_eq!(own["queues"], json!([{"name": "b"}]));
+        assert_eq!(own.get("users"), None);
+        let back = into_vhost("w", own.as_object().unwrap().clone()).unwrap();
+        assert_eq!(Value::from(back), json!({"queues": [{"name": "b", "vhost": "w"}]}));
+        let bad = into_vhost("w", json!({"queues": 1}).as_object().unwrap().clone());
+        assert!(bad.is_err());
+    }
+}

@@ -1,0 +1,101 @@
+//! Exchanges.
+
+use leveret_amqp::method::{Method, exchange};
+use leveret_topology::{Exchange, table_from_json, table_to_json};
+use serde_json::{Value, json};
+
+use super::answer::{Answer, Fault};
+use super::call::{Call, Fields as _};
+use super::listing;
+use crate::ops::direct::{Direct, is};
+
+/// `GET /api/exchanges` and `/{vhost}`.
+pub(super) async fn list(call: Call) -> Result<Answer, Fault> {
+    let vhosts = call.vhosts()?;
+    let items = {
+        let topology = call.node().topology();
+        let mut items = Vec::new();
+        for name in &vhosts {
+            let Some(vhost) = topology.vhost(name) else { continue };
+            let of_vhost = topology.exchanges(vhost.id).into_iter();
+            items.extend(of_vhost.map(|exchange| (exchange.name.to_string(), row(name, exchange))));
+        }
+        items
+    };
+    listing::list(&call, items, |(name, _)| name, |(_, row)| row.clone())
+}
+
+/// `GET /api/exchanges/{vhost}/{exchange}`.
+pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
+    let vhost = call.visible_vhost()?;
+    let row = find(&call, &vhost, |exchange| row(&vhost, exchange));
+    let mut row = row.ok_or_else(Fault::not_found)?;
+    row["incoming"] = json!([]);
+    row["outgoing"] = json!([]);
+    Ok(listing::one(&call, row))
+}
+
+fn find<T>(call: &Call, vhost: &str, f: impl FnOnce(&Exchange) -> T) -> Option<T> {
+    let topology = call.node().topology();
+    let vhost = topology.vhost(vhost)?.id;
+    topology.exchange(vhost, call.exchange_param("exchange")).map(f)
+}
+
+fn row(vhost: &str, exchange: &Exchange) -> Value {
+    let mut row = json!({
+        "name": &*exchange.name,
+        "vhost": vhost,
+        "type": exchange.kind.name(),
+        "durable": exchange.durable,
+        "auto_delete": exchange.auto_delete,
+        "internal": exchange.internal,
+        "arguments": table_to_json(&exchange.arguments),
+        "user_who_performed_action": "",
+    });
+    if let Some(policy) = exchange.policy() {
+        row["policy"] = json!(policy);
+    }
+    row
+}
+
+/// `PUT /api/exchanges/{vhost}/{exchange}`.
+pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
+    let vhost = call.vhost()?;
+    let body = call.object()?;
+    let name = call.exchange_param("exchange");
+    let kind = body.optional_text("type")?.unwrap_or_else(|| "direct".to_owned());
+    let is_new = find(&call, &vhost, |_| ()).is_none();
+    let arguments = table_from_json(&body.object("arguments")?).to_bytes();
+    let declare = exchange::Declare {
+        exchange: name,
+        kind: &kind,
+        durable: body.flag("durable", true)?,
+        auto_delete: body.flag("auto_delete", false)?,
+        internal: body.flag("internal", false)?,
+        arguments: leveret_amqp::table::RawTable::unchecked(&arguments),
+        ..Default::default()
+    };
+    let mut direct = direct(&call, &vhost).await?;
+    direct.call(&declare, |it| is(it, |it| matches!(it, Method::ExchangeDeclareOk(_)))).await?;
+    Ok(Answer::put(is_new))
+}
+
+/// `DELETE /api/exchanges/{vhost}/{exchange}`.
+pub(super) async fn delete(call: Call) -> Result<Answer, Fault> {
+    let vhost = call.vhost()?;
+    find(&call, &vhost, |_| ()).ok_or_else(Fault::not_found)?;
+    let delete = exchange::Delete {
+        exchange: call.exchange_param("exchange"),
+        if_unused: call.is_asked("if-unused"),
+        ..Default::default()
+    };
+    let mut direct = direct(&call, &vhost).await?;
+    direct.call(&delete, |it| is(it, |it| matches!(it, Method::ExchangeDeleteOk(_)))).await?;
+    Ok(Answer::Done)
+}
+
+/// A connection inside the node for the user who asks.
+pub(super) async fn direct(call: &Call, vhost: &str) -> Result<Direct, Fault> {
+    let peer = call.peer.to_string();
+    Ok(Direct::open(call.node(), &call.login.name, vhost, peer).await?)
+}

@@ -1,0 +1,122 @@
+//! Feature flags, deprecated features, plugins: what tools ask before they use something.
+//!
+//! Everything that RabbitMQ 3.13 guards by a flag is there or never will be; no flag can be turned.
+
+use serde_json::{Value, json};
+
+use super::answer::{Answer, Fault};
+use super::call::Call;
+use super::listing;
+
+/// Plugins whose work the broker does by itself.
+pub(super) const PLUGINS: [&str; 7] = [
+    "rabbitmq_consistent_hash_exchange",
+    "rabbitmq_management",
+    "rabbitmq_management_agent",
+    "rabbitmq_random_exchange",
+    "rabbitmq_recent_history_exchange",
+    "rabbitmq_sharding",
+    "rabbitmq_web_dispatch",
+];
+
+/// Names of RabbitMQ's stable flags up to 3.13.
+const FLAGS: [&str; 22] = [
+    "classic_mirrored_queue_version",
+    "classic_queue_type_delivery_support",
+    "direct_exchange_routing_v2",
+    "drop_unroutable_metric",
+    "empty_basic_get_metric",
+    "feature_flags_v2",
+    "implicit_default_bindings",
+    "listener_records_in_ets",
+    "maintenance_mode_status",
+    "message_containers",
+    "message_containers_deaths_v2",
+    "quorum_queue",
+    "quorum_queue_non_voters",
+    "restart_streams",
+    "stream_filtering",
+    "stream_queue",
+    "stream_sac_coordinator_unblock_group",
+    "stream_single_active_consumer",
+    "stream_update_config_command",
+    "tracking_records_in_ets",
+    "user_limits",
+    "virtual_host_metadata",
+];
+
+/// `GET /api/feature-flags`.
+pub(super) async fn flags(call: Call) -> Result<Answer, Fault> {
+    call.login.must_monitor()?;
+    let rows = FLAGS.iter().map(|name| {
+        json!({
+            "name": name,
+            "desc": "Nothing depends on it here",
+            "doc_url": "",
+            "state": "enabled",
+            "stability": "required",
+            "provided_by": "rabbit",
+        })
+    });
+    listing::rows(&call, rows.collect())
+}
+
+/// `PUT /api/feature-flags/{name}/enable`.
+pub(super) async fn enable(call: Call) -> Result<Answer, Fault> {
+    call.login.must_admin()?;
+    let name = call.param("name");
+    if FLAGS.contains(&name) || name == "all" {
+        return Ok(Answer::Done);
+    }
+    Err(Fault::bad(format!("there is no feature flag '{name}'")))
+}
+
+/// Features that RabbitMQ takes away one day; all may be used here.
+const DEPRECATED: [(&str, &str); 5] = [
+    ("classic_queue_mirroring", "Classic mirrored queues: policies with ha-mode have no effect"),
+    ("global_qos", "basic.qos with global set"),
+    ("management_metrics_collection", "Statistics of the management API"),
+    ("ram_node_type", "Nodes without a disk"),
+    ("transient_nonexcl_queues", "Transient queues that are not exclusive"),
+];
+
+/// `GET /api/deprecated-features`.
+pub(super) async fn deprecated(call: Call) -> Result<Answer, Fault> {
+    call.login.must_monitor()?;
+    let rows = DEPRECATED.iter().map(|(name, desc)| {
+        json!({
+            "name": name,
+            "desc": desc,
+            "doc_url": "",
+            "deprecation_phase": "permitted_by_default",
+            "provided_by": "rabbit",
+            "state": "permitted",
+        })
+    });
+    listing::rows(&call, rows.collect())
+}
+
+/// `GET /api/deprecated-features/used`: of these, transient queues can be seen.
+pub(super) async fn deprecated_used(call: Call) -> Result<Answer, Fault> {
+    call.login.must_monitor()?;
+    let is_used = {
+        let topology = call.node().topology();
+        let all = topology.vhosts().flat_map(|vhost| topology.queues(vhost.id));
+        all.into_iter().any(|queue| !queue.durable && queue.exclusive_owner.is_none())
+    };
+    let rows: Vec<Value> = DEPRECATED
+        .iter()
+        .filter(|(name, _)| is_used && *name == "transient_nonexcl_queues")
+        .map(|(name, desc)| {
+            json!({
+                "name": name,
+                "desc": desc,
+                "doc_url": "",
+                "deprecation_phase": "permitted_by_default",
+                "provided_by": "rabbit",
+                "state": "permitted",
+            })
+        })
+        .collect();
+    listing::rows(&call, rows)
+}

@@ -1,0 +1,162 @@
+//! Who asks, and what they may see and do: RabbitMQ's tags.
+//!
+//! | tag | may |
+//! |---|---|
+//! | `management` | use the API in the vhosts it has permissions in; see and close its own connections |
+//! | `policymaker` | that, and change policies and parameters of those vhosts |
+//! | `monitoring` | that of `management`, and see all vhosts, connections and nodes |
+//! | `administrator` | everything |
+//!
+//! A user with none of them may use nothing. Messages, queues and exchanges need AMQP's permissions
+//! besides, whatever the tags.
+
+use axum::http::HeaderMap;
+use axum::http::header::AUTHORIZATION;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use leveret_server::node::Node;
+use leveret_topology::Topology;
+
+use super::answer::Fault;
+
+/// A user who has shown its password.
+#[derive(Clone, Debug)]
+pub(crate) struct Login {
+    pub(crate) name: String,
+    pub(crate) tags: Vec<String>,
+}
+
+impl Login {
+    /// Name and password of the request, checked.
+    pub(crate) fn of(headers: &HeaderMap, node: &Node, is_loopback: bool) -> Result<Self, Fault> {
+        let (name, password) = basic(headers).ok_or_else(Fault::login)?;
+        let topology = node.topology();
+        let user = match topology.authenticate(&name, &password) {
+            Ok(user) => user,
+            Err(error) => {
+                tracing::warn!(target: "user", "HTTP access denied: {error}");
+                return Err(Fault::wrong_password());
+            }
+        };
+        let denied = |reason: &str| {
+            tracing::warn!(target: "user", "HTTP access denied: user '{name}' - {reason}");
+            Fault::forbidden(reason)
+        };
+        if !is_loopback && node.settings.loopback_users.contains(&name) {
+            return Err(denied("User can only log in via localhost"));
+        }
+        let login = Self { name: name.clone(), tags: user.tags.clone() };
+        if !login.has_any(&["administrator", "monitoring", "policymaker", "management"]) {
+            return Err(denied("Not management user"));
+        }
+        Ok(login)
+    }
+
+    fn has_any(&self, tags: &[&str]) -> bool {
+        self.tags.iter().any(|own| tags.contains(&own.as_str()))
+    }
+
+    pub(crate) fn is_admin(&self) -> bool {
+        self.has_any(&["administrator"])
+    }
+
+    pub(crate) fn is_monitor(&self) -> bool {
+        self.has_any(&["administrator", "monitoring"])
+    }
+
+    pub(crate) fn is_policymaker(&self) -> bool {
+        self.has_any(&["administrator", "policymaker"])
+    }
+
+    /// Refuses all but administrators.
+    pub(crate) fn must_admin(&self) -> Result<(), Fault> {
+        self.must(self.is_admin(), "Not administrator user")
+    }
+
+    /// Refuses who may not see the whole node.
+    pub(crate) fn must_monitor(&self) -> Result<(), Fault> {
+        self.must(self.is_monitor(), "Not monitor user")
+    }
+
+    /// Refuses who may not change what concerns all vhosts.
+    pub(crate) fn must_policymaker(&self) -> Result<(), Fault> {
+        self.must(self.is_policymaker(), "User not authorised to access object")
+    }
+
+    fn must(&self, may: bool, reason: &str) -> Result<(), Fault> {
+        if may {
+            return Ok(());
+        }
+        tracing::warn!(target: "user", "HTTP access denied: user '{}' - {reason}", self.name);
+        Err(Fault::forbidden(reason))
+    }
+
+    /// Refuses who has no permissions in a vhost. One that does not exist is everybody's: 404 follows.
+    pub(crate) fn must_enter(&self, topology: &Topology, vhost: &str) -> Result<(), Fault> {
+        let may = self.is_admin()
+            || topology.vhost(vhost).is_none()
+            || topology.check_vhost_access(&self.name, vhost).is_ok();
+        self.must(may, "User not authorised to access virtual host")
+    }
+
+    /// As [`must_enter`](Self::must_enter), but monitoring users see every vhost.
+    pub(crate) fn must_see(&self, topology: &Topology, vhost: &str) -> Result<(), Fault> {
+        if self.is_monitor() { Ok(()) } else { self.must_enter(topology, vhost) }
+    }
+
+    /// Refuses who may not change policies and parameters of a vhost.
+    pub(crate) fn must_set_policies(&self, topology: &Topology, vhost: &str) -> Result<(), Fault> {
+        let enters = topology.vhost(vhost).is_none()
+            || topology.check_vhost_access(&self.name, vhost).is_ok();
+        let may = self.is_admin() || self.is_policymaker() && enters;
+        self.must(may, "User not authorised to access object")
+    }
+
+    /// Refuses who may not see something of `owner`'s.
+    pub(crate) fn must_be(&self, owner: &str, closes: bool) -> Result<(), Fault> {
+        let may = if closes { self.is_admin() } else { self.is_monitor() };
+        self.must(may || self.name == owner, "User not authorised to access object")
+    }
+
+    /// Whether lists show what is in a vhost: administrators' all, others' where they have permissions.
+    pub(crate) fn lists(&self, topology: &Topology, vhost: &str) -> bool {
+        self.is_admin() || topology.check_vhost_access(&self.name, vhost).is_ok()
+    }
+}
+
+fn basic(headers: &HeaderMap) -> Option<(String, String)> {
+    let text = headers.get(AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, rest) = text.split_once(' ')?;
+    if !scheme.eq_ignore_ascii_case("basic") {
+        return None;
+    }
+    let decoded = String::from_utf8(STANDARD.decode(rest.trim()).ok()?).ok()?;
+    let (name, password) = decoded.split_once(':')?;
+    Some((name.to_owned(), password.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[rustfmt::skip] // a table
+    fn headers() {
+        check("Basic Z3Vlc3Q6Z3Vlc3Q=",     Some(("guest", "guest")));
+        check("basic Z3Vlc3Q6Z3Vlc3Q=",     Some(("guest", "guest")));
+        check("Basic YTpiOmM=",             Some(("a", "b:c")));
+        check("Basic Z3Vlc3Q=",             None);
+        check("Basic ***",                  None);
+        check("Basic",                      None);
+        check("Bearer abc",                 None);
+        check("",                           None);
+    }
+
+    #[track_caller]
+    fn check(text: &str, want: Option<(&str, &str)>) {
+        let mut headers = HeaderMap::new();
+        headers.insert(AUTHORIZATION, text.parse().unwrap());
+        let want = want.map(|(name, password)| (name.to_owned(), password.to_owned()));
+        assert_eq!(basic(&headers), want, "{text}");
+    }
+}

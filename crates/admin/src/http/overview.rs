@@ -1,0 +1,160 @@
+//! The node at a glance, and who it is.
+
+use leveret_server::COMPATIBLE_VERSION;
+use leveret_topology::ExchangeKind;
+use serde_json::{Value, json};
+
+use super::answer::{Answer, Fault};
+use super::call::Call;
+use super::{cluster, listing};
+use crate::ops::facts;
+
+/// What tools get in the place of Erlang's version.
+pub(crate) const NO_ERLANG: &str = "0";
+
+/// `GET /api/overview`.
+pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
+    let node = call.node();
+    let about = &call.app.ops.about;
+    let facts = facts::queues(node).await?;
+    let vhosts = call.vhosts()?;
+    let mut row = json!({
+        "management_version": COMPATIBLE_VERSION,
+        "rabbitmq_version": COMPATIBLE_VERSION,
+        "product_name": about.product_name,
+        "product_version": about.product_version,
+        "erlang_version": NO_ERLANG,
+        "erlang_full_version": format!("none: {} is not written in Erlang", about.product_name),
+        "release_series_support_status": "supported",
+        "rates_mode": "basic",
+        "sample_retention_policies":
+            {"global": [600, 3600, 28800, 86400], "basic": [600, 3600], "detailed": [600]},
+        "exchange_types": exchange_types(),
+        "cluster_name": cluster::name(&call),
+        "cluster_tags": {},
+        "node_tags": {},
+        "node": about.node_name,
+        "default_queue_type": "classic",
+        "disable_stats": false,
+        "enable_queue_totals": true,
+        "is_op_policy_updating_enabled": !call.app.options.no_operator_policy_changes,
+        "statistics_db_event_queue": 0,
+        "message_stats": {},
+        "churn_rates": churn(),
+        "queue_totals": {},
+    });
+    let topology = node.topology();
+    let ids = vhosts.iter().filter_map(|name| topology.vhost(name).map(|vhost| vhost.id));
+    let ids: Vec<_> = ids.collect();
+    let mut totals = facts::Totals::default();
+    let (mut queues, mut exchanges, mut consumers) = (0, 0, 0);
+    for &id in &ids {
+        exchanges += topology.exchanges(id).len();
+        for queue in topology.queues(id) {
+            queues += 1;
+            if let Some(facts) = facts.get(&queue.id) {
+                totals.add(facts);
+                consumers += facts.consumers.len();
+            }
+        }
+    }
+    drop(topology);
+    let seen = |vhost: &str, user: &str| {
+        let is_mine = call.login.is_monitor() || user == call.login.name;
+        is_mine && (call.login.is_monitor() || vhosts.iter().any(|one| one == vhost))
+    };
+    let (mut connections, mut channels) = (0, 0);
+    for connection in node.connections() {
+        let facts = connection.facts();
+        if seen(&facts.vhost, &facts.user) {
+            connections += 1;
+            channels += facts.channels.len();
+        }
+    }
+    row["queue_totals"] = totals.row();
+    row["object_totals"] = json!({
+        "connections": connections,
+        "channels": channels,
+        "exchanges": exchanges,
+        "queues": queues,
+        "consumers": consumers,
+    });
+    if call.login.is_monitor() {
+        row["listeners"] = listeners(&call);
+        row["contexts"] = contexts(&call);
+    }
+    Ok(listing::one(&call, row))
+}
+
+/// What clients did, all in all.
+fn churn() -> Value {
+    let names = [
+        "connection_created",
+        "connection_closed",
+        "channel_created",
+        "channel_closed",
+        "queue_declared",
+        "queue_created",
+        "queue_deleted",
+    ];
+    let mut row = json!({});
+    for name in names {
+        row[name] = json!(0);
+        row[format!("{name}_details")] = json!({"rate": 0.0});
+    }
+    row
+}
+
+/// The kinds of exchanges that can be declared.
+pub(super) fn exchange_types() -> Value {
+    let kinds = ExchangeKind::ALL.iter().map(|kind| {
+        let described = match kind.name() {
+            "direct" => "AMQP direct exchange, as per the AMQP specification",
+            "fanout" => "AMQP fanout exchange, as per the AMQP specification",
+            "topic" => "AMQP topic exchange, as per the AMQP specification",
+            "headers" => "AMQP headers exchange, as per the AMQP specification",
+            "x-local-random" => "Picks one random local binding (queue) to route via",
+            "x-random" => "Picks one random binding (queue) to route via",
+            "x-consistent-hash" => "Consistent Hashing Exchange",
+            "x-modulus-hash" => "Modulus Hashing Exchange",
+            "x-recent-history" => "Recent History Exchange",
+            _ => "",
+        };
+        json!({"name": kind.name(), "description": described, "enabled": true})
+    });
+    kinds.collect()
+}
+
+/// Where the node listens.
+pub(super) fn listeners(call: &Call) -> Value {
+    let about = &call.app.ops.about;
+    let rows = about.listeners.iter().map(|listener| {
+        json!({
+            "node": about.node_name,
+            "protocol": listener.protocol,
+            "ip_address": listener.address.ip().to_string(),
+            "port": listener.address.port(),
+            "socket_opts": {"backlog": 128, "nodelay": true},
+        })
+    });
+    rows.collect()
+}
+
+/// What is served over HTTP.
+pub(super) fn contexts(call: &Call) -> Value {
+    let about = &call.app.ops.about;
+    let http = about.listeners.iter().filter(|listener| listener.protocol.starts_with("http"));
+    let rows = http.map(|listener| {
+        let is_ours = listener.protocol.starts_with("http") && !listener.protocol.contains('/');
+        let path = call.app.options.path_prefix.as_deref().filter(|_| is_ours);
+        json!({
+            "node": about.node_name,
+            "description": if is_ours { "RabbitMQ Management" } else { listener.purpose },
+            "path": path.filter(|path| !path.is_empty()).unwrap_or("/"),
+            "ip": listener.address.ip().to_string(),
+            "port": listener.address.port().to_string(),
+            "cowboy_opts": "[]",
+        })
+    });
+    rows.collect()
+}

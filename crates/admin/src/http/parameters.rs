@@ -1,0 +1,140 @@
+//! Parameters of components in vhosts, and of the whole node.
+
+use leveret_broker::message::AdminCommand;
+use serde_json::{Value, json};
+
+use super::answer::{Answer, Fault};
+use super::call::{Call, Fields as _};
+use super::listing;
+use crate::ops::ask;
+
+/// Parameters of a vhost: `(component, name, value)`, its limits among them.
+fn of_vhost(call: &Call, name: &str) -> Vec<Value> {
+    let topology = call.node().topology();
+    let Some(vhost) = topology.vhost(name) else { return Vec::new() };
+    let row = |component: &str, parameter: &str, value: Value| json!({"vhost": name, "component": component, "name": parameter, "value": value});
+    let mut rows: Vec<_> = vhost
+        .parameters()
+        .map(|(component, parameter, value)| row(component, parameter, value.clone()))
+        .collect();
+    if !vhost.limits().is_empty() {
+        rows.push(row("vhost-limits", "limits", json!(vhost.limits())));
+    }
+    for policy in vhost.operator_policies() {
+        let value = json!({
+            "pattern": policy.pattern.text(),
+            "apply-to": policy.apply_to.name(),
+            "definition": policy.definition,
+            "priority": policy.priority,
+        });
+        rows.push(row("operator_policy", &policy.name, value));
+    }
+    rows
+}
+
+/// `GET /api/parameters`, `/{component}` and `/{component}/{vhost}`.
+pub(super) async fn list(call: Call) -> Result<Answer, Fault> {
+    call.login.must_policymaker()?;
+    let vhosts = call.vhosts()?;
+    let mut rows: Vec<_> = vhosts.iter().flat_map(|vhost| of_vhost(&call, vhost)).collect();
+    if let Some(component) = call.optional("component") {
+        rows.retain(|row| row["component"] == component);
+    }
+    listing::rows(&call, rows)
+}
+
+fn one(call: &Call, vhost: &str) -> Option<Value> {
+    let (component, name) = (call.param("component"), call.param("name"));
+    let is_it = |row: &Value| row["component"] == component && row["name"] == name;
+    of_vhost(call, vhost).into_iter().find(is_it)
+}
+
+/// The vhost, for a policymaker.
+fn vhost(call: &Call) -> Result<String, Fault> {
+    let vhost = call.param("vhost").to_owned();
+    let topology = call.node().topology();
+    call.login.must_set_policies(&topology, &vhost)?;
+    topology.vhost(&vhost).ok_or_else(|| Fault::missing("vhost_not_found"))?;
+    Ok(vhost)
+}
+
+/// `GET /api/parameters/{component}/{vhost}/{name}`.
+pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
+    let vhost = vhost(&call)?;
+    Ok(listing::one(&call, one(&call, &vhost).ok_or_else(Fault::not_found)?))
+}
+
+/// `PUT /api/parameters/{component}/{vhost}/{name}`.
+pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
+    let vhost = vhost(&call)?;
+    let component = call.param("component").to_owned();
+    if component == "operator_policy" {
+        call.login.must_admin()?;
+    }
+    let mut body = call.object()?;
+    body.must_have(&["value"])?;
+    let value = body.remove("value").unwrap_or_default();
+    let is_new = one(&call, &vhost).is_none();
+    let name = call.param("name").to_owned();
+    ask::admin(call.node(), AdminCommand::SetParameter { vhost, component, name, value }).await?;
+    Ok(Answer::put(is_new))
+}
+
+/// `DELETE /api/parameters/{component}/{vhost}/{name}`.
+pub(super) async fn delete(call: Call) -> Result<Answer, Fault> {
+    let vhost = vhost(&call)?;
+    one(&call, &vhost).ok_or_else(Fault::not_found)?;
+    let component = call.param("component").to_owned();
+    if component == "operator_policy" {
+        call.login.must_admin()?;
+    }
+    let name = call.param("name").to_owned();
+    ask::admin(call.node(), AdminCommand::ClearParameter { vhost, component, name }).await?;
+    Ok(Answer::Done)
+}
+
+fn globals(call: &Call) -> Vec<Value> {
+    let topology = call.node().topology();
+    topology
+        .global_parameters()
+        .map(|(name, value)| json!({"name": name, "value": value}))
+        .collect()
+}
+
+/// `GET /api/global-parameters`.
+pub(super) async fn list_globals(call: Call) -> Result<Answer, Fault> {
+    call.login.must_policymaker()?;
+    let rows = globals(&call);
+    listing::rows(&call, rows)
+}
+
+fn global(call: &Call) -> Option<Value> {
+    globals(call).into_iter().find(|row| row["name"] == call.param("name"))
+}
+
+/// `GET /api/global-parameters/{name}`.
+pub(super) async fn get_global(call: Call) -> Result<Answer, Fault> {
+    call.login.must_policymaker()?;
+    Ok(listing::one(&call, global(&call).ok_or_else(Fault::not_found)?))
+}
+
+/// `PUT /api/global-parameters/{name}`.
+pub(super) async fn put_global(call: Call) -> Result<Answer, Fault> {
+    call.login.must_policymaker()?;
+    let mut body = call.object()?;
+    body.must_have(&["value"])?;
+    let value = body.remove("value").unwrap_or_default();
+    let is_new = global(&call).is_none();
+    let name = call.param("name").to_owned();
+    ask::admin(call.node(), AdminCommand::SetGlobalParameter { name, value }).await?;
+    Ok(Answer::put(is_new))
+}
+
+/// `DELETE /api/global-parameters/{name}`.
+pub(super) async fn delete_global(call: Call) -> Result<Answer, Fault> {
+    call.login.must_policymaker()?;
+    global(&call).ok_or_else(Fault::not_found)?;
+    let name = call.param("name").to_owned();
+    ask::admin(call.node(), AdminCommand::ClearGlobalParameter { name }).await?;
+    Ok(Answer::Done)
+}

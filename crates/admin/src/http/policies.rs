@@ -1,0 +1,151 @@
+//! Policies and operator policies.
+
+use leveret_broker::message::AdminCommand;
+use leveret_topology::{Policy, Vhost};
+use serde_json::{Map, Value, json};
+
+use super::answer::{Answer, Fault};
+use super::call::{Call, Fields as _};
+use super::listing;
+use crate::ops::ask;
+
+fn row(vhost: &str, policy: &Policy) -> Value {
+    json!({
+        "vhost": vhost,
+        "name": policy.name,
+        "pattern": policy.pattern.text(),
+        "apply-to": policy.apply_to.name(),
+        "definition": policy.definition,
+        "priority": policy.priority,
+    })
+}
+
+fn users(vhost: &Vhost) -> Vec<Value> {
+    vhost.policies().map(|policy| row(&vhost.name, policy)).collect()
+}
+
+fn operators(vhost: &Vhost) -> Vec<Value> {
+    vhost.operator_policies().map(|policy| row(&vhost.name, policy)).collect()
+}
+
+type Rows = fn(&Vhost) -> Vec<Value>;
+
+fn listed(call: &Call, rows: Rows) -> Result<Answer, Fault> {
+    let vhosts = call.vhosts()?;
+    let found = {
+        let topology = call.node().topology();
+        let found = vhosts.iter().filter_map(|name| topology.vhost(name));
+        found.flat_map(rows).collect()
+    };
+    listing::rows(call, found)
+}
+
+fn one(call: &Call, vhost: &str, rows: Rows) -> Result<Value, Fault> {
+    let topology = call.node().topology();
+    let vhost = topology.vhost(vhost).ok_or_else(Fault::not_found)?;
+    let found = rows(vhost).into_iter().find(|row| row["name"] == call.param("name"));
+    found.ok_or_else(Fault::not_found)
+}
+
+/// A policy that a body describes: pattern, definition, priority, what it is for.
+fn described(
+    body: &Map<String, Value>,
+) -> Result<(String, Map<String, Value>, i64, String), Fault> {
+    body.must_have(&["pattern", "definition"])?;
+    let definition = body.object("definition")?;
+    if !matches!(body.get("definition"), Some(Value::Object(_))) {
+        return Err(Fault::bad("'definition' must be an object"));
+    }
+    let bad = |value: &Value| Fault::bad(format!("'priority' must be a whole number, got {value}"));
+    let priority = match body.get("priority") {
+        None | Some(Value::Null) => 0,
+        Some(Value::String(text)) => text.parse().map_err(|_| bad(&json!(text)))?,
+        Some(value) => value.as_i64().ok_or_else(|| bad(value))?,
+    };
+    let apply_to = body.optional_text("apply-to")?.unwrap_or_else(|| "all".to_owned());
+    Ok((body.text("pattern")?, definition, priority, apply_to))
+}
+
+/// `GET /api/policies` and `/{vhost}`.
+pub(super) async fn list(call: Call) -> Result<Answer, Fault> {
+    listed(&call, users)
+}
+
+/// `GET /api/policies/{vhost}/{name}`.
+pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
+    let vhost = call.visible_vhost()?;
+    Ok(listing::one(&call, one(&call, &vhost, users)?))
+}
+
+/// The vhost of a change by a policymaker.
+fn vhost_to_change(call: &Call) -> Result<String, Fault> {
+    let vhost = call.param("vhost").to_owned();
+    let topology = call.node().topology();
+    call.login.must_set_policies(&topology, &vhost)?;
+    topology.vhost(&vhost).ok_or_else(|| Fault::missing("vhost_not_found"))?;
+    Ok(vhost)
+}
+
+/// `PUT /api/policies/{vhost}/{name}`.
+pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
+    let vhost = vhost_to_change(&call)?;
+    let is_new = one(&call, &vhost, users).is_err();
+    let (pattern, definition, priority, apply_to) = described(&call.object()?)?;
+    let name = call.param("name").to_owned();
+    let command = AdminCommand::SetPolicy { vhost, name, pattern, definition, priority, apply_to };
+    ask::admin(call.node(), command).await?;
+    Ok(Answer::put(is_new))
+}
+
+/// `DELETE /api/policies/{vhost}/{name}`.
+pub(super) async fn delete(call: Call) -> Result<Answer, Fault> {
+    let vhost = vhost_to_change(&call)?;
+    one(&call, &vhost, users)?;
+    let name = call.param("name").to_owned();
+    ask::admin(call.node(), AdminCommand::ClearPolicy { vhost, name }).await?;
+    Ok(Answer::Done)
+}
+
+/// `GET /api/operator-policies` and `/{vhost}`.
+pub(super) async fn list_operators(call: Call) -> Result<Answer, Fault> {
+    listed(&call, operators)
+}
+
+/// `GET /api/operator-policies/{vhost}/{name}`.
+pub(super) async fn get_operator(call: Call) -> Result<Answer, Fault> {
+    let vhost = call.visible_vhost()?;
+    Ok(listing::one(&call, one(&call, &vhost, operators)?))
+}
+
+/// The vhost of a change by an operator.
+fn vhost_to_operate(call: &Call) -> Result<String, Fault> {
+    call.login.must_admin()?;
+    if call.app.options.no_operator_policy_changes {
+        return Err(Fault::not_allowed(
+            "operator policies can be changed from the command line only \
+             (management.restrictions.operator_policy_changes.disabled)",
+        ));
+    }
+    vhost_to_change(call)
+}
+
+/// `PUT /api/operator-policies/{vhost}/{name}`.
+pub(super) async fn put_operator(call: Call) -> Result<Answer, Fault> {
+    let vhost = vhost_to_operate(&call)?;
+    let is_new = one(&call, &vhost, operators).is_err();
+    let (pattern, definition, priority, apply_to) = described(&call.object()?)?;
+    let name = call.param("name").to_owned();
+    let command =
+        AdminCommand::SetOperatorPolicy { vhost, name, pattern, definition, priority, apply_to };
+    ask::admin(call.node(), command).await?;
+    Ok(Answer::put(is_new))
+}
+
+/// `DELETE /api/operator-policies/{vhost}/{name}`.
+pub(super) async fn delete_operator(call: Call) -> Result<Answer, Fault> {
+    let vhost = vhost_to_operate(&call)?;
+    one(&call, &vhost, operators)?;
+    let name = call.param("name").to_owned();
+    ask::admin(call.node(), AdminCommand::ClearOperatorPolicy { vhost, name }).await?;
+    Ok(Answer::Done)
+}

@@ -1,0 +1,244 @@
+//! Queues.
+
+use leveret_amqp::method::{Method, queue};
+use leveret_amqp::table::RawTable;
+use leveret_broker::message::{ConnectionId, QueueFacts};
+use leveret_topology::{Queue, QueueId, QueueKind, table_from_json, table_to_json};
+use serde_json::{Map, Value, json};
+
+use super::answer::{Answer, Fault};
+use super::call::{Call, Fields as _};
+use super::exchanges::direct;
+use super::{consumers, listing, stats};
+use crate::ops::direct::is;
+use crate::ops::facts;
+
+/// A queue by its names, before anything is made of it.
+#[derive(Debug)]
+struct Item {
+    vhost: usize,
+    name: String,
+    id: QueueId,
+}
+
+/// `GET /api/queues`, `/{vhost}` and `/detailed`.
+pub(super) async fn list(call: Call) -> Result<Answer, Fault> {
+    let vhosts = call.vhosts()?;
+    let has_stats = !call.is_asked("disable_stats");
+    let has_totals = has_stats || call.is_asked("enable_queue_totals");
+    let facts = if has_totals { facts::queues(call.node()).await? } else { Default::default() };
+    let topology = call.node().topology();
+    let mut items = Vec::new();
+    for (vhost, name) in vhosts.iter().enumerate() {
+        let Some(found) = topology.vhost(name) else { continue };
+        for queue in topology.queues(found.id) {
+            items.push(Item { vhost, name: queue.name.to_string(), id: queue.id });
+        }
+    }
+    let row = |item: &Item| {
+        let Some(queue) = topology.queue_by_id(item.id) else { return Value::Null };
+        let facts = facts.get(&item.id).filter(|_| has_totals);
+        Value::Object(row(&call, &vhosts[item.vhost], queue, facts, has_stats))
+    };
+    listing::list(&call, items, |item| &item.name, row)
+}
+
+/// `GET /api/queues/{vhost}/{queue}`.
+pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
+    let vhost = call.visible_vhost()?;
+    let id = find(&call, &vhost, |queue| queue.id).ok_or_else(Fault::not_found)?;
+    let facts = facts::queues(call.node()).await?;
+    let facts = facts.get(&id);
+    let mut row = {
+        let topology = call.node().topology();
+        let queue = topology.queue_by_id(id).ok_or_else(Fault::not_found)?;
+        row(&call, &vhost, queue, facts, true)
+    };
+    let all = facts.into_iter().flat_map(|facts| &facts.consumers);
+    let consumers =
+        all.map(|consumer| consumers::row(&call, &vhost, call.param("queue"), consumer));
+    row.insert("consumer_details".to_owned(), consumers.collect());
+    row.insert("deliveries".to_owned(), json!([]));
+    row.insert("incoming".to_owned(), json!([]));
+    Ok(listing::one(&call, row.into()))
+}
+
+/// What a queue of this name is; none if there is none.
+pub(super) fn find<T>(call: &Call, vhost: &str, f: impl FnOnce(&Queue) -> T) -> Option<T> {
+    let topology = call.node().topology();
+    let vhost = topology.vhost(vhost)?.id;
+    topology.queue(vhost, call.param("queue")).map(f)
+}
+
+fn row(
+    call: &Call,
+    vhost: &str,
+    queue: &Queue,
+    facts: Option<&QueueFacts>,
+    has_stats: bool,
+) -> Map<String, Value> {
+    let node = call.node_name();
+    let mut row = Map::new();
+    let mut put = |key: &str, value: Value| {
+        row.insert(key.to_owned(), value);
+    };
+    put("name", json!(&*queue.name));
+    put("vhost", json!(vhost));
+    put("type", json!(queue.kind.name()));
+    put("durable", json!(queue.durable));
+    put("auto_delete", json!(queue.auto_delete));
+    put("exclusive", json!(queue.exclusive_owner.is_some()));
+    put("arguments", table_to_json(&queue.arguments));
+    put("node", json!(node));
+    put("state", json!("running"));
+    put("policy", json!(queue.policy()));
+    put("operator_policy", json!(queue.operator_policy()));
+    put("effective_policy_definition", queue.effective_policy().into());
+    if queue.kind == QueueKind::Quorum {
+        put("leader", json!(node));
+        put("members", json!([node]));
+        put("online", json!([node]));
+    } else {
+        put("storage_version", json!(2));
+    }
+    let Some(facts) = facts else { return row };
+    let counts = &facts.numbers.counts;
+    put("messages", json!(counts.ready + counts.unacked));
+    put("messages_ready", json!(counts.ready));
+    put("messages_unacknowledged", json!(counts.unacked));
+    if !has_stats {
+        return row;
+    }
+    for name in ["messages_details", "messages_ready_details", "messages_unacknowledged_details"] {
+        put(name, json!({"rate": 0.0}));
+    }
+    if let Some(stats) = stats::of_queue(&facts.numbers.totals) {
+        put("message_stats", stats);
+    }
+    let bytes = counts.ready_bytes + counts.unacked_bytes;
+    put("messages_persistent", json!(counts.persistent));
+    put("messages_ram", json!(counts.ready + counts.unacked));
+    put("message_bytes", json!(bytes));
+    put("message_bytes_ready", json!(counts.ready_bytes));
+    put("message_bytes_unacknowledged", json!(counts.unacked_bytes));
+    put("message_bytes_persistent", json!(counts.persistent_bytes));
+    put("message_bytes_ram", json!(bytes));
+    put("memory", json!(facts.numbers.memory_bytes));
+    let active = facts.consumers.iter().filter(|consumer| consumer.active);
+    let is_single = facts.consumers.len() > active.clone().count();
+    let single = active.clone().next().filter(|_| is_single).map(|consumer| &consumer.tag);
+    put("consumers", json!(facts.consumers.len()));
+    put("active_consumers", json!(active.count()));
+    put("single_active_consumer_tag", json!(single));
+    let exclusive = facts.consumers.iter().find(|consumer| consumer.exclusive);
+    put("exclusive_consumer_tag", json!(exclusive.map(|consumer| &consumer.tag)));
+    put("consumer_utilisation", json!(0));
+    put("consumer_capacity", json!(0));
+    let head = facts.numbers.head.and_then(|head| head.timestamp_s);
+    put("head_message_timestamp", json!(head));
+    put("garbage_collection", json!({"minor_gcs": 0, "fullsweep_after": 0}));
+    if let Some(owner) = queue.exclusive_owner {
+        put("owner_pid_details", owner_details(call, owner));
+    }
+    row
+}
+
+fn owner_details(call: &Call, owner: u64) -> Value {
+    use leveret_server::node::Recipient;
+    match call.node().recipient(ConnectionId::new(owner)) {
+        Some(Recipient::Connection(connection)) => json!({
+            "name": connection.name(),
+            "peer_host": connection.peer().ip().to_canonical().to_string(),
+            "peer_port": connection.peer().port(),
+        }),
+        _ => Value::Null,
+    }
+}
+
+/// `PUT /api/queues/{vhost}/{queue}`.
+pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
+    let vhost = call.vhost()?;
+    let body = call.object()?;
+    if let Some(node) = body.optional_text("node")?
+        && node != call.node_name()
+    {
+        return Err(Fault::bad(format!("Node {node} could not be contacted: it is not known")));
+    }
+    let arguments = table_from_json(&body.object("arguments")?).to_bytes();
+    let is_new = find(&call, &vhost, |_| ()).is_none();
+    let declare = queue::Declare {
+        queue: call.param("queue"),
+        durable: body.flag("durable", true)?,
+        auto_delete: body.flag("auto_delete", false)?,
+        arguments: RawTable::unchecked(&arguments),
+        ..Default::default()
+    };
+    let mut direct = direct(&call, &vhost).await?;
+    direct.call(&declare, |it| is(it, |it| matches!(it, Method::QueueDeclareOk(_)))).await?;
+    Ok(Answer::put(is_new))
+}
+
+/// `DELETE /api/queues/{vhost}/{queue}`.
+pub(super) async fn delete(call: Call) -> Result<Answer, Fault> {
+    let vhost = call.vhost()?;
+    find(&call, &vhost, |_| ()).ok_or_else(Fault::not_found)?;
+    let delete = queue::Delete {
+        queue: call.param("queue"),
+        if_empty: call.is_asked("if-empty"),
+        if_unused: call.is_asked("if-unused"),
+        ..Default::default()
+    };
+    let mut direct = direct(&call, &vhost).await?;
+    direct.call(&delete, |it| is(it, |it| matches!(it, Method::QueueDeleteOk(_)))).await?;
+    Ok(Answer::Done)
+}
+
+/// `DELETE /api/queues/{vhost}/{queue}/contents`.
+pub(super) async fn purge(call: Call) -> Result<Answer, Fault> {
+    let vhost = call.vhost()?;
+    find(&call, &vhost, |_| ()).ok_or_else(Fault::not_found)?;
+    let purge = queue::Purge { queue: call.param("queue"), ..Default::default() };
+    let mut direct = direct(&call, &vhost).await?;
+    direct.call(&purge, |it| is(it, |it| matches!(it, Method::QueuePurgeOk(_)))).await?;
+    Ok(Answer::Done)
+}
+
+/// `POST /api/queues/{vhost}/{queue}/actions`: `sync` and `cancel_sync` are done, as nothing is mirrored.
+pub(super) async fn act(call: Call) -> Result<Answer, Fault> {
+    call.login.must_admin()?;
+    let vhost = call.vhost()?;
+    find(&call, &vhost, |_| ()).ok_or_else(Fault::not_found)?;
+    match &*call.object()?.text("action")? {
+        "sync" | "cancel_sync" => Ok(Answer::Done),
+        action => {
+            Err(Fault::bad(format!("unknown action '{action}'; there are sync and cancel_sync")))
+        }
+    }
+}
+
+/// `GET /api/queues/quorum/{vhost}/{queue}/status`.
+pub(super) async fn quorum_status(call: Call) -> Result<Answer, Fault> {
+    let vhost = call.visible_vhost()?;
+    let kind = find(&call, &vhost, |queue| queue.kind).ok_or_else(Fault::not_found)?;
+    if kind != QueueKind::Quorum {
+        return Err(Fault::bad("not a quorum queue"));
+    }
+    Ok(Answer::Json(json!([{
+        "Node Name": call.node_name(),
+        "Raft State": "leader",
+        "Membership": "voter",
+        "Last Log Index": 0,
+        "Last Written": 0,
+        "Last Applied": 0,
+        "Commit Index": 0,
+        "Snapshot Index": -1,
+        "Term": 1,
+        "Machine Version": 1,
+    }])))
+}
+
+/// Members of a quorum queue: on one node there is nobody to add or to remove.
+pub(super) async fn replicas(call: Call) -> Result<Answer, Fault> {
+    call.login.must_admin()?;
+    Err(Fault::bad("this node is the only one: there is no other to keep replicas on"))
+}

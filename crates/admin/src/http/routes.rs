@@ -1,0 +1,150 @@
+//! Every path and method of the API.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::routing::{MethodFilter, MethodRouter};
+
+use super::answer::Fault;
+use super::{
+    App, bindings, channels, cluster, connections, consumers, definitions, exchanges, features,
+    health, limits, messages, nodes, overview, parameters, permissions, policies, queues, users,
+    vhosts,
+};
+
+macro_rules! routes {
+    ($($path:literal => $($method:ident $handler:path),+;)*) => {
+        /// What answers them.
+        pub(super) fn router(app: Arc<App>) -> Router {
+            Router::new()
+                $(.route($path, MethodRouter::new()$(.on(MethodFilter::$method, $handler))+))*
+                .fallback(async || Fault::not_found())
+                .with_state(app)
+        }
+    };
+}
+
+#[rustfmt::skip] // a table
+routes! {
+    "/api/overview" => GET overview::get;
+    "/api/cluster-name" => GET cluster::get_name, PUT cluster::put_name;
+    "/api/nodes" => GET nodes::list;
+    "/api/nodes/{node}" => GET nodes::get;
+    "/api/nodes/{node}/memory" => GET nodes::memory;
+    "/api/nodes/{node}/memory/relative" => GET nodes::memory_relative;
+    "/api/nodes/{node}/memory/ets" => GET nodes::memory_ets;
+    "/api/nodes/{node}/memory/ets/relative" => GET nodes::memory_ets;
+    "/api/extensions" => GET cluster::extensions;
+    "/api/all-configuration" => GET definitions::get, POST definitions::put, PUT definitions::put;
+    "/api/definitions" => GET definitions::get, POST definitions::put, PUT definitions::put;
+    "/api/definitions/{vhost}" => GET definitions::get, POST definitions::put, PUT definitions::put;
+    "/api/parameters" => GET parameters::list;
+    "/api/parameters/{component}" => GET parameters::list;
+    "/api/parameters/{component}/{vhost}" => GET parameters::list;
+    "/api/parameters/{component}/{vhost}/{name}" => GET parameters::get, PUT parameters::put, DELETE parameters::delete;
+    "/api/global-parameters" => GET parameters::list_globals;
+    "/api/global-parameters/{name}" => GET parameters::get_global, PUT parameters::put_global, DELETE parameters::delete_global;
+    "/api/policies" => GET policies::list;
+    "/api/policies/{vhost}" => GET policies::list;
+    "/api/policies/{vhost}/{name}" => GET policies::get, PUT policies::put, DELETE policies::delete;
+    "/api/operator-policies" => GET policies::list_operators;
+    "/api/operator-policies/{vhost}" => GET policies::list_operators;
+    "/api/operator-policies/{vhost}/{name}" => GET policies::get_operator, PUT policies::put_operator, DELETE policies::delete_operator;
+    "/api/vhost-limits" => GET limits::list_of_vhosts;
+    "/api/vhost-limits/{vhost}" => GET limits::list_of_vhosts;
+    "/api/vhost-limits/{vhost}/{name}" => PUT limits::put_of_vhost, DELETE limits::delete_of_vhost;
+    "/api/user-limits" => GET limits::list_of_users;
+    "/api/user-limits/{user}" => GET limits::list_of_users;
+    "/api/user-limits/{user}/{name}" => PUT limits::put_of_user, DELETE limits::delete_of_user;
+    "/api/connections" => GET connections::list;
+    "/api/connections/{connection}" => GET connections::get, DELETE connections::close;
+    "/api/connections/{connection}/channels" => GET connections::list_channels;
+    "/api/connections/username/{user}" => GET connections::list_of_user, DELETE connections::close_of_user;
+    "/api/channels" => GET channels::list;
+    "/api/channels/{channel}" => GET channels::get;
+    "/api/consumers" => GET consumers::list;
+    "/api/consumers/{vhost}" => GET consumers::list;
+    "/api/exchanges" => GET exchanges::list;
+    "/api/exchanges/{vhost}" => GET exchanges::list;
+    "/api/exchanges/{vhost}/{exchange}" => GET exchanges::get, PUT exchanges::put, DELETE exchanges::delete;
+    "/api/exchanges/{vhost}/{exchange}/publish" => POST messages::publish;
+    "/api/exchanges/{vhost}/{exchange}/bindings/source" => GET bindings::list_from;
+    "/api/exchanges/{vhost}/{exchange}/bindings/destination" => GET bindings::list_to;
+    "/api/queues" => GET queues::list;
+    "/api/queues/detailed" => GET queues::list;
+    "/api/queues/{vhost}" => GET queues::list;
+    "/api/queues/{vhost}/{queue}" => GET queues::get, PUT queues::put, DELETE queues::delete;
+    "/api/queues/{vhost}/{queue}/bindings" => GET bindings::list_of_queue;
+    "/api/queues/{vhost}/{queue}/contents" => DELETE queues::purge;
+    "/api/queues/{vhost}/{queue}/get" => POST messages::get;
+    "/api/queues/{vhost}/{queue}/actions" => POST queues::act;
+    "/api/queues/quorum/{vhost}/{queue}/status" => GET queues::quorum_status;
+    "/api/queues/quorum/{vhost}/{queue}/replicas/add" => POST queues::replicas;
+    "/api/queues/quorum/{vhost}/{queue}/replicas/delete" => DELETE queues::replicas;
+    "/api/queues/quorum/replicas/on/{node}/grow" => POST queues::replicas;
+    "/api/queues/quorum/replicas/on/{node}/shrink" => DELETE queues::replicas;
+    "/api/rebalance/queues" => POST cluster::rebalance;
+    "/api/bindings" => GET bindings::list;
+    "/api/bindings/{vhost}" => GET bindings::list;
+    "/api/bindings/{vhost}/e/{source}/{dtype}/{destination}" => GET bindings::list_between, POST bindings::post;
+    "/api/bindings/{vhost}/e/{source}/{dtype}/{destination}/{props}" => GET bindings::get, DELETE bindings::delete;
+    "/api/vhosts" => GET vhosts::list;
+    "/api/vhosts/{vhost}" => GET vhosts::get, PUT vhosts::put, DELETE vhosts::delete;
+    "/api/vhosts/{vhost}/start/{node}" => POST vhosts::start;
+    "/api/vhosts/{vhost}/permissions" => GET permissions::list_of_vhost;
+    "/api/vhosts/{vhost}/topic-permissions" => GET permissions::list_topics_of_vhost;
+    "/api/vhosts/{vhost}/connections" => GET connections::list_of_vhost;
+    "/api/vhosts/{vhost}/channels" => GET channels::list_of_vhost;
+    "/api/users" => GET users::list;
+    "/api/users/bulk-delete" => POST users::bulk_delete;
+    "/api/users/without-permissions" => GET users::without_permissions;
+    "/api/users/{user}" => GET users::get, PUT users::put, DELETE users::delete;
+    "/api/users/{user}/permissions" => GET permissions::list_of_user;
+    "/api/users/{user}/topic-permissions" => GET permissions::list_topics_of_user;
+    "/api/whoami" => GET cluster::whoami;
+    "/api/version" => GET cluster::version;
+    "/api/permissions" => GET permissions::list;
+    "/api/permissions/{vhost}/{user}" => GET permissions::get, PUT permissions::put, DELETE permissions::delete;
+    "/api/topic-permissions" => GET permissions::list_topics;
+    "/api/topic-permissions/{vhost}/{user}" => GET permissions::get_topics, PUT permissions::put_topics, DELETE permissions::delete_topics;
+    "/api/topic-permissions/{vhost}/{user}/{exchange}" => GET permissions::get_topics, DELETE permissions::delete_topics;
+    "/api/aliveness-test/{vhost}" => GET health::aliveness;
+    "/api/healthchecks/node" => GET health::node;
+    "/api/healthchecks/node/{node}" => GET health::node;
+    "/api/health/checks/alarms" => GET health::alarms;
+    "/api/health/checks/local-alarms" => GET health::local_alarms;
+    "/api/health/checks/certificate-expiration/{within}/{unit}" => GET health::certificates;
+    "/api/health/checks/port-listener/{port}" => GET health::port;
+    "/api/health/checks/protocol-listener/{protocol}" => GET health::protocol;
+    "/api/health/checks/virtual-hosts" => GET health::virtual_hosts;
+    "/api/health/checks/node-is-mirror-sync-critical" => GET health::single_node;
+    "/api/health/checks/node-is-quorum-critical" => GET health::single_node;
+    "/api/health/checks/reached-target-cluster-size" => GET health::single_node;
+    "/api/health/checks/quorum-queues-without-elected-leaders/all-vhosts" => GET health::led;
+    "/api/health/checks/quorum-queues-without-elected-leaders/vhost/{vhost}" => GET health::led;
+    "/api/health/checks/metadata-store/initialized" => GET health::led;
+    "/api/health/checks/metadata-store/initialized/with-data" => GET health::led;
+    "/api/health/checks/is-in-service" => GET health::in_service;
+    "/api/health/checks/ready-to-serve-clients" => GET health::in_service;
+    "/api/health/checks/below-node-connection-limit" => GET health::connection_limit;
+    "/api/feature-flags" => GET features::flags;
+    "/api/feature-flags/{name}/enable" => PUT features::enable;
+    "/api/deprecated-features" => GET features::deprecated;
+    "/api/deprecated-features/used" => GET features::deprecated_used;
+    "/api/reset" => DELETE cluster::reset;
+    "/api/reset/{node}" => DELETE cluster::reset;
+    "/api/auth" => GET cluster::auth;
+    "/api/auth/attempts/{node}" => GET cluster::attempts, DELETE cluster::clear_attempts;
+    "/api/auth/attempts/{node}/source" => GET cluster::attempts, DELETE cluster::clear_attempts;
+    "/api/auth/hash_password/{password}" => GET cluster::hash_password;
+    "/api/login" => POST cluster::login;
+    "/api/config/effective" => GET cluster::environment;
+    "/api/shovels" => GET cluster::nothing;
+    "/api/shovels/{vhost}" => GET cluster::nothing;
+    "/api/shovels/vhost/{vhost}/{name}" => GET cluster::no_such, DELETE cluster::no_such;
+    "/api/federation-links" => GET cluster::nothing;
+    "/api/federation-links/{vhost}" => GET cluster::nothing;
+    "/api/stream/connections" => GET cluster::nothing;
+    "/api/stream/publishers" => GET cluster::nothing;
+    "/api/stream/consumers" => GET cluster::nothing;
+}

@@ -1,0 +1,79 @@
+//! Accepts connections and serves HTTP/1.1 on them until the node stops.
+
+use std::net::{SocketAddr, TcpListener as StdListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
+use super::{App, routes, shell};
+use crate::front::Ended;
+
+/// How long a client may take to send the head of a request.
+const HEAD_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Answers until `ended`; then requests under way are finished.
+pub(crate) async fn serve(listener: StdListener, app: Arc<App>, mut ended: Ended) {
+    let listener = match TcpListener::from_std(listener) {
+        Ok(listener) => listener,
+        Err(error) => return tracing::error!(%error, "the management API cannot be served"),
+    };
+    let router = routes::router(Arc::clone(&app));
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            () = ended.comes() => break,
+            Some(_) = connections.join_next() => {}
+            accepted = listener.accept() => match accepted {
+                Ok((socket, peer)) => {
+                    let connection =
+                        converse(socket, peer, Arc::clone(&app), router.clone(), ended.clone());
+                    connections.spawn(connection);
+                }
+                Err(error) => {
+                    // Out of file descriptors, mostly: those who wait are served when somebody leaves.
+                    tracing::warn!(%error, "a connection of the management API could not be accepted");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            },
+        }
+    }
+    drop(listener);
+    while connections.join_next().await.is_some() {}
+}
+
+async fn converse(
+    socket: TcpStream,
+    peer: SocketAddr,
+    app: Arc<App>,
+    router: Router,
+    mut ended: Ended,
+) {
+    // Answers are written whole; a delay would only wait for more.
+    let _ = socket.set_nodelay(true);
+    let service = service_fn(move |request| {
+        let (app, router) = (Arc::clone(&app), router.clone());
+        async move {
+            Ok::<_, std::convert::Infallible>(shell::answer(&app, router, peer, request).await)
+        }
+    });
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(HEAD_PATIENCE);
+    let connection = builder.serve_connection(TokioIo::new(socket), service);
+    let mut connection = std::pin::pin!(connection);
+    let outcome = tokio::select! {
+        outcome = connection.as_mut() => outcome,
+        () = ended.comes() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = outcome {
+        tracing::debug!(%peer, %error, "a connection of the management API ended");
+    }
+}

@@ -1,0 +1,237 @@
+//! What every answer of the API has, whatever it is about: the path's prefix, `OPTIONS`, CORS, headers,
+//! ETags and compression.
+
+use std::hash::{BuildHasher as _, Hasher as _};
+use std::io::Write as _;
+use std::net::SocketAddr;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::uri::PathAndQuery;
+use axum::http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header,
+};
+use axum::response::IntoResponse as _;
+use bytes::Bytes;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use foldhash::fast::FixedState;
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use tower::ServiceExt as _;
+
+use super::App;
+use super::answer::Fault;
+use super::call::PeerAddress;
+
+/// Shorter answers are not worth compressing: they fit one packet.
+const GZIP_MIN: usize = 1024;
+
+/// Scripts and objects of other sites are not run on the page.
+const CSP: &str = "script-src 'self' 'unsafe-eval' 'unsafe-inline'; object-src 'self'";
+
+/// Answers a request.
+pub(super) async fn answer(
+    app: &App,
+    router: Router,
+    peer: SocketAddr,
+    request: Request<Incoming>,
+) -> Response<Body> {
+    let mut request = request.map(Body::new);
+    let asked = request.headers().clone();
+    let method = request.method().clone();
+    let mut response = match strip(app, &mut request) {
+        Ok(()) => {
+            request.extensions_mut().insert(PeerAddress(peer));
+            router.oneshot(request).await.into_response()
+        }
+        Err(fault) => fault.into_response(),
+    };
+    // A handler that refuses a method says why by itself, and names no others.
+    let is_routed = !response.headers().contains_key(header::ALLOW);
+    if response.status() == StatusCode::METHOD_NOT_ALLOWED && !is_routed {
+        response = not_allowed(app, &method, &response);
+    }
+    let headers = response.headers_mut();
+    cors(app, &asked, &method, headers);
+    dress(app, headers);
+    finish(response, &method, &asked).await
+}
+
+/// Takes the prefix and a slash at the end from the path.
+fn strip(app: &App, request: &mut Request<Body>) -> Result<(), Fault> {
+    let prefix = app.options.path_prefix.as_deref().unwrap_or_default();
+    let uri = request.uri();
+    let path = uri.path().strip_prefix(prefix).ok_or_else(Fault::not_found)?;
+    let kept = if path.len() > 1 { path.trim_end_matches('/') } else { path };
+    if kept.len() == uri.path().len() {
+        return Ok(());
+    }
+    let kept = if kept.is_empty() { "/" } else { kept };
+    let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
+    let new = PathAndQuery::try_from(format!("{kept}{query}"));
+    let mut parts = uri.clone().into_parts();
+    parts.path_and_query = Some(new.map_err(|_| Fault::not_found())?);
+    *request.uri_mut() = parts.try_into().map_err(|_| Fault::not_found())?;
+    Ok(())
+}
+
+/// The path is there, the method is not. `OPTIONS` asks for just that.
+fn not_allowed(app: &App, method: &Method, response: &Response<Body>) -> Response<Body> {
+    let allow = response.headers().get(header::ALLOW).and_then(|allow| allow.to_str().ok());
+    let mut allowed: Vec<&str> = allow.unwrap_or_default().split(',').map(str::trim).collect();
+    allowed.push("OPTIONS");
+    allowed.retain(|method| !method.is_empty());
+    let mut answer = if method == Method::OPTIONS {
+        Response::new(Body::empty())
+    } else {
+        Fault::not_allowed(format!("{method} is not possible here")).into_response()
+    };
+    if let Ok(allow) = HeaderValue::try_from(allowed.join(", ")) {
+        if !app.options.hide_allow_header {
+            answer.headers_mut().insert(header::ALLOW, allow.clone());
+        }
+        if method == Method::OPTIONS {
+            answer.headers_mut().insert(header::ACCESS_CONTROL_ALLOW_METHODS, allow);
+        }
+    }
+    answer
+}
+
+/// What pages of other sites may do, if the configuration names the site.
+fn cors(app: &App, asked: &HeaderMap, method: &Method, headers: &mut HeaderMap) {
+    headers.insert(header::VARY, HeaderValue::from_static("accept, accept-encoding, origin"));
+    let methods = headers.remove(header::ACCESS_CONTROL_ALLOW_METHODS);
+    let Some(origin) = asked.get(header::ORIGIN) else { return };
+    let allowed = app.options.cors_origins.iter().any(|one| one == "*" || one == origin);
+    if !allowed {
+        return;
+    }
+    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
+    headers.insert(header::ACCESS_CONTROL_ALLOW_CREDENTIALS, HeaderValue::from_static("true"));
+    headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static("*"));
+    if method == Method::OPTIONS {
+        let max_age = app.options.cors_max_age.get();
+        headers.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from(max_age));
+        if let Some(methods) = methods {
+            headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, methods);
+        }
+        if let Some(wanted) = asked.get(header::ACCESS_CONTROL_REQUEST_HEADERS) {
+            headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, wanted.clone());
+        }
+    }
+}
+
+/// Headers that the configuration sets.
+fn dress(app: &App, headers: &mut HeaderMap) {
+    let options = &app.options;
+    let csp = Some(options.csp.as_deref().unwrap_or(CSP));
+    #[rustfmt::skip] // a table
+    let set: [(&'static str, Option<&str>); 6] = [
+        ("content-security-policy",   csp),
+        ("strict-transport-security", options.hsts.as_deref()),
+        ("x-content-type-options",    options.content_type_options.as_deref()),
+        ("x-frame-options",           options.frame_options.as_deref()),
+        ("x-xss-protection",          options.xss_protection.as_deref()),
+        ("referrer-policy",           options.referrer_policy.as_deref()),
+    ];
+    for (name, value) in set {
+        if let Some(value) = value.and_then(|value| HeaderValue::try_from(value).ok()) {
+            headers.insert(HeaderName::from_static(name), value);
+        }
+    }
+}
+
+/// Tells whether the client has the answer already, and compresses it if not.
+async fn finish(response: Response<Body>, method: &Method, asked: &HeaderMap) -> Response<Body> {
+    let is_read = method == Method::GET;
+    let (mut head, body) = response.into_parts();
+    let Ok(body) = body.collect().await else { return Response::from_parts(head, Body::empty()) };
+    let mut body = body.to_bytes();
+    if is_read && !head.headers.contains_key(header::CACHE_CONTROL) {
+        head.headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    }
+    if is_read && head.status == StatusCode::OK {
+        let tag = head.headers.get(header::ETAG).cloned().or_else(|| etag(&body));
+        if let Some(tag) = tag {
+            let known = asked.get(header::IF_NONE_MATCH).and_then(|it| it.to_str().ok());
+            let is_known = known.is_some_and(|known| knows(known, &tag));
+            head.headers.insert(header::ETAG, tag);
+            if is_known {
+                head.status = StatusCode::NOT_MODIFIED;
+                head.headers.remove(header::CONTENT_TYPE);
+                return Response::from_parts(head, Body::empty());
+            }
+        }
+    }
+    if body.len() >= GZIP_MIN
+        && takes_gzip(asked)
+        && !head.headers.contains_key(header::CONTENT_ENCODING)
+        && let Some(small) = gzip(&body)
+    {
+        head.headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        body = small;
+    }
+    head.headers.remove(header::CONTENT_LENGTH);
+    Response::from_parts(head, Body::from(body))
+}
+
+/// Weak: the same answer may be compressed or not.
+fn etag(body: &Bytes) -> Option<HeaderValue> {
+    let mut hasher = FixedState::default().build_hasher();
+    hasher.write(body);
+    HeaderValue::try_from(format!("W/\"{:016x}\"", hasher.finish())).ok()
+}
+
+fn knows(known: &str, tag: &HeaderValue) -> bool {
+    let plain = |tag: &str| tag.trim().trim_start_matches("W/").to_owned();
+    let tag = plain(tag.to_str().unwrap_or_default());
+    known.split(',').any(|one| one.trim() == "*" || plain(one) == tag)
+}
+
+fn takes_gzip(asked: &HeaderMap) -> bool {
+    let text = asked.get(header::ACCEPT_ENCODING).and_then(|it| it.to_str().ok());
+    text.unwrap_or_default().split(',').any(|one| {
+        let (name, quality) = one.split_once(';').unwrap_or((one, "q=1"));
+        let refused = matches!(quality.trim(), "q=0" | "q=0.0" | "q=0.00" | "q=0.000");
+        matches!(name.trim(), "gzip" | "*") && !refused
+    })
+}
+
+fn gzip(body: &[u8]) -> Option<Bytes> {
+    let mut encoder = GzEncoder::new(Vec::with_capacity(body.len() / 8), Compression::fast());
+    encoder.write_all(body).ok()?;
+    encoder.finish().ok().map(Bytes::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[rustfmt::skip] // a table
+    fn encodings() {
+        let check = |text: &str, want: bool| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::ACCEPT_ENCODING, text.parse().unwrap());
+            assert_eq!(takes_gzip(&headers), want, "{text}");
+        };
+        check("gzip",                  true);
+        check("deflate, gzip;q=0.5",   true);
+        check("*",                     true);
+        check("gzip;q=0",              false);
+        check("identity",              false);
+        check("",                      false);
+    }
+
+    #[test]
+    fn tags() {
+        let tag = etag(&Bytes::from_static(b"abc")).unwrap();
+        let text = tag.to_str().unwrap().to_owned();
+        assert!(knows(&text, &tag));
+        assert!(knows(&format!("\"x\", {}", text.trim_start_matches("W/")), &tag));
+        assert!(knows("*", &tag));
+        assert!(!knows("\"x\"", &tag));
+        assert_ne!(etag(&Bytes::from_static(b"abd")).unwrap(), tag);
+    }
+}

@@ -1,0 +1,139 @@
+//! Virtual hosts.
+
+use leveret_broker::message::AdminCommand;
+use leveret_topology::{Topology, Vhost};
+use serde_json::{Map, Value, json};
+
+use super::answer::{Answer, Fault};
+use super::call::{Call, Fields as _};
+use super::listing;
+use crate::ops::{ask, facts};
+
+/// `GET /api/vhosts`.
+pub(super) async fn list(call: Call) -> Result<Answer, Fault> {
+    let facts = facts::queues(call.node()).await?;
+    let rows = {
+        let topology = call.node().topology();
+        let seen = |vhost: &&Vhost| {
+            call.login.is_monitor()
+                || topology.check_vhost_access(&call.login.name, &vhost.name).is_ok()
+        };
+        let mut rows: Vec<_> = topology.vhosts().filter(seen).collect();
+        rows.sort_by(|a, b| a.name.cmp(&b.name));
+        rows.into_iter().map(|vhost| row(&call, &topology, vhost, &facts)).collect()
+    };
+    listing::rows(&call, rows)
+}
+
+/// `GET /api/vhosts/{vhost}`.
+pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
+    let name = call.visible_vhost()?;
+    let facts = facts::queues(call.node()).await?;
+    let row = {
+        let topology = call.node().topology();
+        let vhost = topology.vhost(&name).ok_or_else(Fault::not_found)?;
+        row(&call, &topology, vhost, &facts)
+    };
+    Ok(listing::one(&call, row))
+}
+
+fn row(call: &Call, topology: &Topology, vhost: &Vhost, facts: &facts::Queues) -> Value {
+    let kind = vhost.default_queue_type.map(|kind| kind.name());
+    let mut metadata = json!({"description": vhost.description, "tags": vhost.tags});
+    if let Some(kind) = kind {
+        metadata["default_queue_type"] = json!(kind);
+    }
+    let mut row = json!({
+        "name": &*vhost.name,
+        "description": vhost.description,
+        "tags": vhost.tags,
+        "default_queue_type": kind.unwrap_or("classic"),
+        "metadata": metadata,
+        "tracing": false,
+        "protected_from_deletion": false,
+        "cluster_state": {call.node_name(): "running"},
+    });
+    let mut totals = facts::Totals::default();
+    for queue in topology.queues(vhost.id) {
+        facts.get(&queue.id).into_iter().for_each(|facts| totals.add(facts));
+    }
+    if let (Value::Object(row), Value::Object(totals)) = (&mut row, totals.row()) {
+        row.extend(totals);
+    }
+    row
+}
+
+/// `PUT /api/vhosts/{vhost}`.
+pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
+    call.login.must_admin()?;
+    let name = call.param("vhost").to_owned();
+    let body = call.object()?;
+    if body.flag("tracing", false)? {
+        return Err(Fault::bad("tracing of a vhost is not there yet"));
+    }
+    let default_queue_type = match body.optional_text("default_queue_type")? {
+        Some(kind) => Some(kind),
+        None => body.optional_text("defaultqueuetype")?,
+    };
+    let is_new = call.node().topology().vhost(&name).is_none();
+    let command = AdminCommand::PutVhost {
+        description: body.optional_text("description")?,
+        tags: tags(&body)?,
+        name: name.clone(),
+        default_queue_type,
+    };
+    ask::admin(call.node(), command).await?;
+    if is_new {
+        let (user, all) = (call.login.name.clone(), ".*".to_owned());
+        // As RabbitMQ does: who makes a vhost may use it.
+        let command = AdminCommand::SetPermissions {
+            user,
+            vhost: name,
+            configure: all.clone(),
+            write: all.clone(),
+            read: all,
+        };
+        ask::admin(call.node(), command).await?;
+    }
+    Ok(Answer::put(is_new))
+}
+
+/// Tags as a list, or as a text with commas.
+pub(super) fn tags(body: &Map<String, Value>) -> Result<Option<Vec<String>>, Fault> {
+    let bad = || Fault::bad("'tags' must be a list of strings, or a string with commas");
+    match body.get("tags") {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => {
+            let tags = text.split(',').map(str::trim).filter(|tag| !tag.is_empty());
+            Ok(Some(tags.map(str::to_owned).collect()))
+        }
+        Some(Value::Array(tags)) => {
+            let tags = tags.iter().map(|tag| tag.as_str().map(|tag| tag.trim().to_owned()));
+            tags.map(|tag| tag.ok_or_else(bad)).collect::<Result<_, _>>().map(Some)
+        }
+        Some(_) => Err(bad()),
+    }
+}
+
+/// `DELETE /api/vhosts/{vhost}`: with all that is in it. Its connections are closed first.
+pub(super) async fn delete(call: Call) -> Result<Answer, Fault> {
+    call.login.must_admin()?;
+    let name = call.param("vhost").to_owned();
+    call.node().topology().vhost(&name).ok_or_else(Fault::not_found)?;
+    crate::ops::requests::close_all(
+        call.node(),
+        Some(&name),
+        0,
+        &format!("vhost '{name}' is deleted"),
+    );
+    ask::admin(call.node(), AdminCommand::DeleteVhost { name }).await?;
+    Ok(Answer::Done)
+}
+
+/// `POST /api/vhosts/{vhost}/start/{node}`: every vhost runs.
+pub(super) async fn start(call: Call) -> Result<Answer, Fault> {
+    call.login.must_admin()?;
+    call.vhost()?;
+    call.must_name_this_node()?;
+    Ok(Answer::Done)
+}

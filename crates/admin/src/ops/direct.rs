@@ -1,0 +1,197 @@
+//! A connection inside the node: what is asked over HTTP goes through the rules, the permissions and the
+//! words of AMQP, because it goes through a session.
+//!
+//! The client's codec speaks to the session; letters come as to any other connection. Nothing is
+//! authenticated here: the caller knows who the user is.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use leveret_amqp::method::{Encode, Method, basic, channel};
+use leveret_amqp::outbuf::OutBuf;
+use leveret_broker::message::{ConnectionId, Outbox, ToSession};
+use leveret_client::{Event, Input, Output};
+use leveret_server::node::{Node, Recipient, now};
+use leveret_server::runner::with_runner;
+use leveret_session::{Context, Peer, Session};
+use tokio::sync::mpsc;
+
+/// Why the session closed the channel, or could not be had.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Closed {
+    /// As a client would be told.
+    #[error("{text}")]
+    Told {
+        /// AMQP's code: 404, 403, 406, ...
+        code: u16,
+        /// With the code's name in front.
+        text: String,
+    },
+    /// There is no such vhost.
+    #[error("no such vhost")]
+    NoVhost,
+    /// Nobody answers any more.
+    #[error("the node is stopping")]
+    Stopping,
+}
+
+/// The one channel that is used.
+const CHANNEL: u16 = 1;
+
+/// Bytes of input taken at once.
+const ROOM: usize = 16 << 10;
+
+/// A connection with one open channel. Ends when it is dropped; what it has not settled goes back.
+#[derive(Debug)]
+pub struct Direct {
+    node: Arc<Node>,
+    id: ConnectionId,
+    session: Session,
+    letters: mpsc::UnboundedReceiver<ToSession>,
+    /// What we say, as far as the session has not read it.
+    said: Bytes,
+    output: Output,
+    /// What it says.
+    out: OutBuf,
+    input: Input,
+}
+
+impl Direct {
+    /// Opens a connection and its channel.
+    pub async fn open(
+        node: &Arc<Node>,
+        user: &str,
+        vhost: &str,
+        peer: String,
+    ) -> Result<Self, Closed> {
+        let id = node.new_id();
+        let settings = Arc::clone(&node.settings);
+        let frame_max = settings.frame_max;
+        let peer = Peer { address: peer, is_loopback: true };
+        let session = {
+            let topology = node.topology();
+            let vhost = topology.vhost(vhost).ok_or(Closed::NoVhost)?;
+            Session::inside(id, settings, peer, (user, vhost), now())
+        };
+        let (sender, letters) = mpsc::unbounded_channel();
+        node.register(id, Recipient::Request(sender));
+        let mut direct = Self {
+            node: Arc::clone(node),
+            id,
+            session,
+            letters,
+            said: Bytes::new(),
+            output: Output::new(frame_max),
+            out: OutBuf::new(),
+            input: Input::new(ROOM, frame_max),
+        };
+        let opened = |event: &Event<'_>| is(event, |it| matches!(it, Method::ChannelOpenOk(_)));
+        direct.call(&channel::Open::default(), opened).await?;
+        Ok(direct)
+    }
+
+    /// Says something that needs no answer.
+    pub fn say(&mut self, method: &impl Encode) {
+        self.output.put_method(CHANNEL, method);
+    }
+
+    /// Publishes a message.
+    pub fn publish(&mut self, publish: &basic::Publish<'_>, properties: &[u8], body: &[u8]) {
+        self.output.put_publish(CHANNEL, publish, properties, body);
+    }
+
+    /// Says something and waits for its answer.
+    pub async fn call<T>(
+        &mut self,
+        method: &impl Encode,
+        answer: impl FnMut(&Event<'_>) -> Option<T>,
+    ) -> Result<T, Closed> {
+        self.say(method);
+        self.wait_for(answer).await
+    }
+
+    /// Waits for the first event that `answer` makes something of.
+    pub async fn wait_for<T>(
+        &mut self,
+        mut answer: impl FnMut(&Event<'_>) -> Option<T>,
+    ) -> Result<T, Closed> {
+        let mut letter = None;
+        loop {
+            self.turn(letter.take());
+            while let Some(event) = self.input.next_event().map_err(|_| Closed::Stopping)? {
+                if let Some(closed) = closed(&event) {
+                    return Err(closed);
+                }
+                if let Some(answer) = answer(&event) {
+                    return Ok(answer);
+                }
+            }
+            if self.session.end().is_some() {
+                return Err(Closed::Stopping);
+            }
+            letter = Some(self.letters.recv().await.ok_or(Closed::Stopping)?);
+        }
+    }
+
+    /// Lets the session take a letter and what was said, and takes what it says.
+    fn turn(&mut self, letter: Option<ToSession>) {
+        if !self.output.bytes().is_empty() {
+            self.said = [&self.said, self.output.bytes()].concat().into();
+            self.output.clear();
+        }
+        let mut outbox = Outbox::default();
+        {
+            let topology = self.node.topology();
+            let (out, outbox) = (&mut self.out, &mut outbox);
+            let mut cx = Context { topology: &topology, now: now(), out, outbox };
+            if let Some(letter) = letter {
+                self.session.receive(letter, &mut cx);
+            }
+            if !self.said.is_empty() && self.session.wants_input() {
+                self.session.input(&mut self.said, &mut cx);
+            }
+            self.input.feed(&cx.out.take_rest());
+            cx.out.clear();
+            self.session.flushed(0, true, &mut cx);
+        }
+        with_runner(&self.node, |runner| runner.run_outbox(outbox));
+    }
+}
+
+impl Drop for Direct {
+    fn drop(&mut self) {
+        self.node.forget(self.id);
+        let mut outbox = Outbox::default();
+        {
+            let topology = self.node.topology();
+            let (out, outbox) = (&mut self.out, &mut outbox);
+            let mut cx = Context { topology: &topology, now: now(), out, outbox };
+            self.session.disconnected(&mut cx);
+            while let Ok(letter) = self.letters.try_recv() {
+                self.session.receive(letter, &mut cx);
+            }
+        }
+        with_runner(&self.node, |runner| runner.run_outbox(outbox));
+    }
+}
+
+/// Some when the event is a method that `wanted` likes.
+pub fn is(event: &Event<'_>, wanted: impl FnOnce(&Method<'_>) -> bool) -> Option<()> {
+    match event {
+        Event::Method { method, .. } if wanted(method) => Some(()),
+        _ => None,
+    }
+}
+
+fn closed(event: &Event<'_>) -> Option<Closed> {
+    let (code, text) = match event {
+        Event::Method { method: Method::ChannelClose(close), .. } => {
+            (close.reply_code, close.reply_text)
+        }
+        Event::Method { method: Method::ConnectionClose(close), .. } => {
+            (close.reply_code, close.reply_text)
+        }
+        _ => return None,
+    };
+    Some(Closed::Told { code, text: text.to_owned() })
+}

@@ -1,0 +1,65 @@
+//! What shards know of their queues, and sums of it.
+
+use std::sync::Arc;
+
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+use leveret_broker::message::{ConnectionId, QueueFacts, Reply, ToShard};
+use leveret_server::node::Node;
+use leveret_topology::QueueId;
+use serde_json::{Value, json};
+
+use super::ask::{Asker, Refusal};
+
+/// By queue.
+pub type Queues = HashMap<QueueId, QueueFacts, FixedState>;
+
+/// Asks every shard for what it knows of its queues.
+pub async fn queues(node: &Arc<Node>) -> Result<Queues, Refusal> {
+    let mut asker = Asker::new(node);
+    let reply = asker.reply_to();
+    for index in 0..node.shards.len() {
+        asker.tell_shard(index, ToShard::List { reply });
+    }
+    let mut facts = HashMap::default();
+    for _ in 0..node.shards.len() {
+        if let Reply::Queues(queues) = asker.answer().await? {
+            facts.extend(queues.into_iter().map(|queue| (queue.queue, queue)));
+        }
+    }
+    Ok(facts)
+}
+
+/// Messages of several queues.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// That wait for a consumer.
+    pub ready: u64,
+    /// That wait for an ack.
+    pub unacked: u64,
+}
+
+impl Totals {
+    /// Adds a queue's.
+    pub fn add(&mut self, facts: &QueueFacts) {
+        self.ready += facts.numbers.counts.ready;
+        self.unacked += facts.numbers.counts.unacked;
+    }
+
+    /// As the API shows them.
+    pub fn row(&self) -> Value {
+        json!({
+            "messages": self.ready + self.unacked,
+            "messages_details": {"rate": 0.0},
+            "messages_ready": self.ready,
+            "messages_ready_details": {"rate": 0.0},
+            "messages_unacknowledged": self.unacked,
+            "messages_unacknowledged_details": {"rate": 0.0},
+        })
+    }
+}
+
+/// The name of a connection in `pid` columns: what `close_connection` takes.
+pub fn connection_pid(id: ConnectionId) -> String {
+    format!("<connection.{}>", id.get())
+}

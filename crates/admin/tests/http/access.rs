@@ -1,0 +1,111 @@
+//! Who may see and do what, by tag.
+
+use crate::node::Node;
+
+/// A node with a vhost `v` and a user for each tag; `policy` and `manage` may use `v` alone.
+fn node() -> Node {
+    let node = Node::start();
+    node.must("PUT", "/api/vhosts/v", "", 201);
+    for (name, tag) in [
+        ("monitor", "monitoring"),
+        ("policy", "policymaker"),
+        ("manage", "management"),
+        ("nobody", ""),
+        ("other", "impersonator"),
+    ] {
+        let body = format!(r#"{{"password": "p", "tags": "{tag}"}}"#);
+        node.must("PUT", &format!("/api/users/{name}"), &body, 201);
+    }
+    let all = r#"{"configure": ".*", "write": ".*", "read": ".*"}"#;
+    for name in ["policy", "manage", "nobody"] {
+        node.must("PUT", &format!("/api/permissions/v/{name}"), all, 201);
+    }
+    node.must("PUT", "/api/queues/%2F/root", "", 201);
+    node.must("PUT", "/api/queues/v/own", "", 201);
+    node
+}
+
+#[test]
+#[rustfmt::skip] // a table
+fn tags() {
+    let node = node();
+    let policy = r#"{"pattern": "x", "definition": {"max-length": 1}}"#;
+    let limit = r#"{"value": 1}"#;
+    let parameter = r#"{"value": {}}"#;
+    //                                                             monitor policy manage
+    check(&node, "GET",    "/api/overview",                   "",        [200, 200, 200]);
+    check(&node, "GET",    "/api/whoami",                     "",        [200, 200, 200]);
+    check(&node, "GET",    "/api/nodes",                      "",        [200, 401, 401]);
+    check(&node, "GET",    "/api/nodes/rabbit@test",          "",        [200, 401, 401]);
+    check(&node, "GET",    "/api/vhosts",                     "",        [200, 200, 200]);
+    check(&node, "GET",    "/api/vhosts/%2F",                 "",        [200, 401, 401]);
+    check(&node, "GET",    "/api/vhosts/v",                   "",        [200, 200, 200]);
+    check(&node, "PUT",    "/api/vhosts/new",                 "",        [401, 401, 401]);
+    check(&node, "DELETE", "/api/vhosts/v",                   "",        [401, 401, 401]);
+    check(&node, "GET",    "/api/users",                      "",        [401, 401, 401]);
+    check(&node, "PUT",    "/api/users/x",                    "{}",      [401, 401, 401]);
+    check(&node, "GET",    "/api/permissions",                "",        [401, 401, 401]);
+    check(&node, "GET",    "/api/queues/v",                   "",        [200, 200, 200]);
+    check(&node, "GET",    "/api/queues/%2F",                 "",        [200, 401, 401]);
+    check(&node, "GET",    "/api/queues/%2F/root",            "",        [200, 401, 401]);
+    check(&node, "PUT",    "/api/queues/v/q",                 "",        [401, 201, 204]);
+    check(&node, "PUT",    "/api/queues/%2F/q",               "",        [401, 401, 401]);
+    check(&node, "PUT",    "/api/policies/v/p",               policy,    [401, 201, 401]);
+    check(&node, "PUT",    "/api/policies/%2F/p",             policy,    [401, 401, 401]);
+    check(&node, "GET",    "/api/policies/v/p",               "",        [200, 200, 200]);
+    check(&node, "PUT",    "/api/operator-policies/v/p",      policy,    [401, 401, 401]);
+    check(&node, "PUT",    "/api/parameters/c/v/p",           parameter, [401, 201, 401]);
+    check(&node, "GET",    "/api/parameters",                 "",        [401, 200, 401]);
+    check(&node, "PUT",    "/api/global-parameters/g",        parameter, [401, 201, 401]);
+    check(&node, "PUT",    "/api/vhost-limits/v/max-queues",  limit,     [401, 401, 401]);
+    check(&node, "PUT",    "/api/cluster-name",               r#"{"name": "x"}"#, [401, 401, 401]);
+    check(&node, "GET",    "/api/definitions",                "",        [401, 401, 401]);
+    check(&node, "POST",   "/api/definitions",                "{}",      [401, 401, 401]);
+    check(&node, "GET",    "/api/health/checks/alarms",       "",        [200, 200, 200]);
+    check(&node, "GET",    "/api/feature-flags",              "",        [200, 401, 401]);
+    check(&node, "GET",    "/api/config/effective",           "",        [401, 401, 401]);
+}
+
+#[track_caller]
+fn check(node: &Node, method: &str, path: &str, body: &str, want: [u16; 3]) {
+    for (name, want) in ["monitor", "policy", "manage"].into_iter().zip(want) {
+        let user = format!("{name}:p");
+        let got = node.ask_as(Some(&user), method, path, &[], body.as_bytes());
+        assert_eq!(got.status, want, "{name} {method} {path}: {}", got.text());
+    }
+}
+
+#[test]
+fn without_a_tag_nobody_gets_in() {
+    let node = node();
+    for user in ["nobody:p", "other:p"] {
+        let got = node.ask_as(Some(user), "GET", "/api/overview", &[], b"");
+        assert_eq!(got.status, 401);
+        assert_eq!(got.text(), r#"{"error":"not_authorised","reason":"Not management user"}"#);
+    }
+}
+
+#[test]
+fn lists_show_what_one_may_see() {
+    let node = node();
+    let names = |user: &str, path: &str| {
+        let rows = node.ask_as(Some(user), "GET", path, &[], b"").json();
+        let rows = rows.as_array().unwrap().iter();
+        rows.map(|row| row["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(names("guest:guest", "/api/queues"), "root own");
+    assert_eq!(names("manage:p", "/api/queues"), "own");
+    assert_eq!(names("guest:guest", "/api/vhosts"), "/ v");
+    assert_eq!(names("monitor:p", "/api/vhosts"), "/ v");
+    assert_eq!(names("manage:p", "/api/vhosts"), "v");
+    let (_client, _) = node.client();
+    let count = |user: &str, path: &str| {
+        node.ask_as(Some(user), "GET", path, &[], b"").json().as_array().unwrap().len()
+    };
+    assert_eq!(count("monitor:p", "/api/connections"), 1);
+    assert_eq!(count("manage:p", "/api/connections"), 0);
+    assert_eq!(count("manage:p", "/api/channels"), 0);
+    let overview = node.ask_as(Some("manage:p"), "GET", "/api/overview", &[], b"").json();
+    assert_eq!(overview["object_totals"]["queues"], 1);
+    assert_eq!(overview.get("listeners"), None);
+}

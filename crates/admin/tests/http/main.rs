@@ -1,0 +1,8 @@
+//! The management API of a real node, over real sockets: requests, and what is answered.
+
+mod access;
+mod lists;
+mod messages;
+mod node;
+mod objects;
+mod protocol;

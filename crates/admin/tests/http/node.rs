@@ -1,0 +1,187 @@
+//! A node in this process, with its real sockets, and a client for its API.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use leveret_client::{Connection, Options, Uri};
+use leveret_config::{Config, FlagSetting, Sources};
+use leveret_server::front::Stop;
+use serde_json::Value;
+
+/// How long anything may take that is due at once. Long, because machines that test are busy.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A running node. Stopped when dropped.
+pub(crate) struct Node {
+    pub(crate) amqp: SocketAddr,
+    pub(crate) http: SocketAddr,
+    stop: Stop,
+    thread: Option<std::thread::JoinHandle<()>>,
+    _dir: tempfile::TempDir,
+}
+
+impl Node {
+    pub(crate) fn start() -> Self {
+        Self::with(&[])
+    }
+
+    /// A node with these keys and values.
+    pub(crate) fn with(settings: &[(&str, &str)]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let dir_text = dir.path().display().to_string();
+        let own = [
+            ("data_dir", dir_text.as_str()),
+            ("node_name", "rabbit@test"),
+            ("listeners.tcp.default", "127.0.0.1:0"),
+            ("management.tcp.ip", "127.0.0.1"),
+            ("management.tcp.port", "0"),
+        ];
+        let flags = own.iter().chain(settings).map(|(key, value)| FlagSetting {
+            flag: format!("--{key}"),
+            key: (*key).to_owned(),
+            value: (*value).to_owned(),
+        });
+        let sources = Sources { flags: flags.collect(), ..Sources::default() };
+        let config = Config::load(&sources).unwrap().config;
+        let (sender, opened) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let front = leveret_admin::front(&config);
+            let open = Box::new(move |inside: leveret_server::front::Inside| {
+                let (stop, amqp) = (inside.stop.clone(), inside.about.listeners[0].address);
+                let front = front(inside)?;
+                let http = front.listeners.iter().find(|it| it.protocol == "http").unwrap().address;
+                sender.send((stop, amqp, http)).unwrap();
+                Ok(front)
+            });
+            let options = leveret_server::options(&config, Instant::now()).unwrap();
+            leveret_server::serve::run(options, open, || {}).unwrap();
+        });
+        let (stop, amqp, http) = opened.recv_timeout(PATIENCE).unwrap();
+        Self { amqp, http, stop, thread: Some(thread), _dir: dir }
+    }
+
+    /// A client of AMQP with one channel.
+    pub(crate) fn client(&self) -> (Connection, u16) {
+        let uri =
+            Uri { host: self.amqp.ip().to_string(), port: self.amqp.port(), ..Uri::default() };
+        let options = Options { heartbeat_s: Some(0), ..Options::default() };
+        let mut client = Connection::open(&uri, &options).unwrap();
+        let channel = client.open_channel().unwrap();
+        (client, channel)
+    }
+
+    /// Asks as guest.
+    #[track_caller]
+    pub(crate) fn ask(&self, method: &str, path: &str, body: &str) -> Got {
+        self.ask_as(Some("guest:guest"), method, path, &[], body.as_bytes())
+    }
+
+    /// Asks as somebody, with more headers.
+    #[track_caller]
+    pub(crate) fn ask_as(
+        &self,
+        user: Option<&str>,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Got {
+        let mut socket = TcpStream::connect(self.http).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut head = format!(
+            "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n",
+            body.len()
+        );
+        if let Some(user) = user {
+            let encoded = base64::engine::general_purpose::STANDARD.encode(user);
+            head.push_str(&format!("Authorization: Basic {encoded}\r\n"));
+        }
+        for (name, value) in headers {
+            head.push_str(&format!("{name}: {value}\r\n"));
+        }
+        head.push_str("\r\n");
+        socket.write_all(head.as_bytes()).unwrap();
+        // One whose body is refused may close before it has read it.
+        let _ = socket.write_all(body);
+        let mut all = Vec::new();
+        let _ = socket.read_to_end(&mut all);
+        Got::read(&all)
+    }
+
+    /// A request of guest's that must be answered 200: the document.
+    #[track_caller]
+    pub(crate) fn get(&self, path: &str) -> Value {
+        let got = self.ask("GET", path, "");
+        assert_eq!(got.status, 200, "{path}: {}", got.text());
+        got.json()
+    }
+
+    /// A request of guest's that must be answered with this status: what it says.
+    #[track_caller]
+    pub(crate) fn must(&self, method: &str, path: &str, body: &str, status: u16) -> Got {
+        let got = self.ask(method, path, body);
+        assert_eq!(got.status, status, "{method} {path}: {}", got.text());
+        got
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.stop.ask("a test", Box::new(()));
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+            && !std::thread::panicking()
+        {
+            panic!("the node failed");
+        }
+    }
+}
+
+/// An answer.
+#[derive(Debug)]
+pub(crate) struct Got {
+    pub(crate) status: u16,
+    headers: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Got {
+    #[track_caller]
+    fn read(bytes: &[u8]) -> Self {
+        let end = bytes.windows(4).position(|it| it == b"\r\n\r\n").expect("an answer");
+        let head = String::from_utf8(bytes[..end].to_vec()).unwrap();
+        let mut lines = head.lines();
+        let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+        let headers = lines.filter_map(|line| line.split_once(": "));
+        let headers = headers.map(|(name, value)| (name.to_lowercase(), value.to_owned()));
+        Self { status, headers: headers.collect(), body: bytes[end + 4..].to_vec() }
+    }
+
+    pub(crate) fn header(&self, name: &str) -> &str {
+        let found = self.headers.iter().find(|(own, _)| own == name);
+        found.map_or("", |(_, value)| value)
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    #[track_caller]
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_slice(&self.body)
+            .unwrap_or_else(|error| panic!("{error}: {}", self.text()))
+    }
+}
+
+/// Waits for what has no event of its own.
+#[track_caller]
+pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "it never came to pass that {what}");
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+}

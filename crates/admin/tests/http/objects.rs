@@ -1,0 +1,374 @@
+//! What can be made, seen, changed and deleted: one table a kind of object.
+
+use serde_json::{Value, json};
+
+use crate::node::{Node, wait_until};
+
+/// Requests in order: method, path, body, status, a part of the answer.
+#[track_caller]
+fn play(node: &Node, rows: &[(&str, &str, &str, u16, &str)]) {
+    for (method, path, body, status, part) in rows {
+        let got = node.ask(method, path, body);
+        assert_eq!(got.status, *status, "{method} {path}: {}", got.text());
+        assert!(got.text().contains(part), "{method} {path}: no {part} in {}", got.text());
+    }
+}
+
+#[test]
+#[rustfmt::skip] // a table
+fn vhosts() {
+    let node = Node::start();
+    play(&node, &[
+        ("GET",    "/api/vhosts",                 "",                           200, r#""name":"/""#),
+        ("PUT",    "/api/vhosts/a%2Fb",           "",                           201, ""),
+        ("PUT",    "/api/vhosts/a%2Fb",           r#"{"description": "d", "tags": "x, y"}"#, 204, ""),
+        ("GET",    "/api/vhosts/a%2Fb",           "",                           200, r#""tags":["x","y"]"#),
+        ("GET",    "/api/vhosts/a%2Fb",           "",                           200, r#""description":"d""#),
+        ("PUT",    "/api/vhosts/a%2Fb",           r#"{"default_queue_type": "quorum"}"#, 204, ""),
+        ("GET",    "/api/vhosts/a%2Fb",           "",                           200, r#""default_queue_type":"quorum""#),
+        ("PUT",    "/api/vhosts/a%2Fb",           r#"{"default_queue_type": "x"}"#, 400, "x"),
+        ("PUT",    "/api/vhosts/a%2Fb",           r#"{"tags": 7}"#,             400, "'tags' must be"),
+        // Who makes one may use it.
+        ("GET",    "/api/vhosts/a%2Fb/permissions", "",                         200, r#""user":"guest""#),
+        ("GET",    "/api/vhosts/a%2Fb/topic-permissions", "",                   200, "[]"),
+        ("GET",    "/api/vhosts/a%2Fb/connections", "",                         200, "[]"),
+        ("GET",    "/api/vhosts/a%2Fb/channels",  "",                           200, "[]"),
+        ("POST",   "/api/vhosts/a%2Fb/start/rabbit@test", "",                   204, ""),
+        ("POST",   "/api/vhosts/a%2Fb/start/other", "",                         404, ""),
+        ("DELETE", "/api/vhosts/a%2Fb",           "",                           204, ""),
+        ("DELETE", "/api/vhosts/a%2Fb",           "",                           404, ""),
+        ("GET",    "/api/vhosts/a%2Fb",           "",                           404, ""),
+        ("GET",    "/api/vhosts/nowhere/permissions", "",                       404, ""),
+    ]);
+}
+
+#[test]
+#[rustfmt::skip] // a table
+fn users_and_permissions() {
+    let node = Node::start();
+    play(&node, &[
+        ("PUT",    "/api/users/u",                r#"{"password": "p", "tags": "management"}"#, 201, ""),
+        ("PUT",    "/api/users/u",                r#"{"password": "q", "tags": ["management"]}"#, 204, ""),
+        ("GET",    "/api/users/u",                "",                           200, r#""tags":["management"]"#),
+        ("GET",    "/api/users",                  "",                           200, "rabbit_password_hashing_sha256"),
+        ("PUT",    "/api/users/h",                r#"{"password_hash": "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR", "tags": ""}"#, 201, ""),
+        ("PUT",    "/api/users/h",                r#"{"password_hash": "?", "tags": ""}"#, 400, "not base 64"),
+        ("PUT",    "/api/users/h",                r#"{"password_hash": "", "hashing_algorithm": "x", "tags": ""}"#, 400, "hashing_algorithm"),
+        ("PUT",    "/api/users/n",                r#"{"tags": ""}"#,            201, ""),
+        ("PUT",    "/api/users/m",                r#"{"password": "x"}"#,       400, "tags"),
+        ("PUT",    "/api/users/m",                r#"{"password": "", "tags": ""}"#, 400, "empty"),
+        ("PUT",    "/api/users/m",                r#"{"password": "a", "password_hash": "b", "tags": ""}"#, 400, "both"),
+        ("GET",    "/api/users/m",                "",                           404, ""),
+        ("GET",    "/api/users/without-permissions", "",                        200, r#""name":"u""#),
+        ("PUT",    "/api/permissions/%2F/u",      r#"{"configure": "^a", "write": ".*", "read": ""}"#, 201, ""),
+        ("PUT",    "/api/permissions/%2F/u",      r#"{"configure": "^b", "write": ".*", "read": ""}"#, 204, ""),
+        ("PUT",    "/api/permissions/%2F/u",      r#"{"configure": "("}"#,      400, "key_missing: write, read"),
+        ("PUT",    "/api/permissions/%2F/u",      r#"{"configure": "(", "write": "", "read": ""}"#, 400, "("),
+        ("PUT",    "/api/permissions/%2F/nobody", r#"{"configure": "", "write": "", "read": ""}"#, 400, "no user"),
+        ("PUT",    "/api/permissions/no/u",       r#"{"configure": "", "write": "", "read": ""}"#, 400, "no vhost"),
+        ("GET",    "/api/permissions/%2F/u",      "",                           200, r#""configure":"^b""#),
+        ("GET",    "/api/permissions",            "",                           200, r#""user":"guest""#),
+        ("GET",    "/api/users/u/permissions",    "",                           200, r#""vhost":"/""#),
+        ("PUT",    "/api/topic-permissions/%2F/u", r#"{"exchange": "amq.topic", "write": "a", "read": "b"}"#, 201, ""),
+        ("PUT",    "/api/topic-permissions/%2F/u", r#"{"exchange": "x", "write": "a", "read": "b"}"#, 204, ""),
+        ("GET",    "/api/topic-permissions/%2F/u", "",                          200, r#""exchange":"amq.topic""#),
+        ("GET",    "/api/topic-permissions",      "",                           200, r#""exchange":"x""#),
+        ("GET",    "/api/users/u/topic-permissions", "",                        200, r#""exchange":"x""#),
+        ("GET",    "/api/vhosts/%2F/topic-permissions", "",                     200, r#""exchange":"x""#),
+        ("DELETE", "/api/topic-permissions/%2F/u/x", "",                        204, ""),
+        ("GET",    "/api/topic-permissions/%2F/u/x", "",                        404, ""),
+        ("DELETE", "/api/topic-permissions/%2F/u", "",                          204, ""),
+        ("DELETE", "/api/topic-permissions/%2F/u", "",                          404, ""),
+        ("DELETE", "/api/permissions/%2F/u",      "",                           204, ""),
+        ("DELETE", "/api/permissions/%2F/u",      "",                           404, ""),
+        ("GET",    "/api/permissions/%2F/u",      "",                           404, ""),
+        ("PUT",    "/api/user-limits/u/max-channels", r#"{"value": 5}"#,        204, ""),
+        ("GET",    "/api/user-limits",            "",                           200, r#"[{"user":"u","value":{"max-channels":5}}]"#),
+        ("GET",    "/api/user-limits/u",          "",                           200, "max-channels"),
+        ("PUT",    "/api/user-limits/u/max-x",    r#"{"value": 5}"#,            400, "unknown limit"),
+        ("PUT",    "/api/user-limits/u/max-channels", r#"{"value": "x"}"#,      400, "whole number"),
+        ("PUT",    "/api/user-limits/u/max-channels", "{}",                     400, "key_missing: value"),
+        ("PUT",    "/api/user-limits/no/max-channels", r#"{"value": 5}"#,       404, ""),
+        ("DELETE", "/api/user-limits/u/max-channels", "",                       204, ""),
+        ("GET",    "/api/user-limits/u",          "",                           200, "[]"),
+        ("POST",   "/api/users/bulk-delete",      r#"{"users": ["h", "n", "gone"]}"#, 204, ""),
+        ("POST",   "/api/users/bulk-delete",      r#"{"users": 7}"#,            400, "users"),
+        ("GET",    "/api/users/h",                "",                           404, ""),
+        ("DELETE", "/api/users/u",                "",                           204, ""),
+        ("DELETE", "/api/users/u",                "",                           404, ""),
+    ]);
+    // The hash is of RabbitMQ's own documentation: its password is test12.
+    node.must("PUT", "/api/users/d", r#"{"password_hash": "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR", "tags": "management"}"#, 201);
+    let got = node.ask_as(Some("d:test12"), "GET", "/api/whoami", &[], b"");
+    assert_eq!(got.status, 200, "{}", got.text());
+}
+
+#[test]
+#[rustfmt::skip] // a table
+fn exchanges_queues_and_bindings() {
+    let node = Node::start();
+    play(&node, &[
+        ("PUT",    "/api/exchanges/%2F/x",        r#"{"type": "topic", "durable": true}"#, 201, ""),
+        ("PUT",    "/api/exchanges/%2F/x",        r#"{"type": "topic", "durable": true}"#, 204, ""),
+        ("PUT",    "/api/exchanges/%2F/x",        r#"{"type": "fanout"}"#,      400, "inequivalent arg 'type'"),
+        ("PUT",    "/api/exchanges/%2F/y",        r#"{"type": "nonsense"}"#,    400, "nonsense"),
+        ("PUT",    "/api/exchanges/%2F/amq.mine", r#"{"type": "fanout"}"#,      401, "amq.mine"),
+        ("GET",    "/api/exchanges/%2F/x",        "",                           200, r#""type":"topic""#),
+        ("GET",    "/api/exchanges/%2F/amq.default", "",                        200, r#""name":"""#),
+        ("GET",    "/api/exchanges/%2F/no",       "",                           404, "Object Not Found"),
+        ("PUT",    "/api/queues/%2F/q%20%2F1",    r#"{"arguments": {"x-max-length": 5}}"#, 201, ""),
+        ("PUT",    "/api/queues/%2F/q%20%2F1",    r#"{"arguments": {"x-max-length": 5}}"#, 204, ""),
+        ("PUT",    "/api/queues/%2F/q%20%2F1",    "{}",                         400, "inequivalent arg 'x-max-length'"),
+        ("PUT",    "/api/queues/%2F/n",           r#"{"node": "rabbit@other"}"#, 400, "rabbit@other"),
+        ("PUT",    "/api/queues/%2F/n",           r#"{"arguments": {"x-max-length": -1}}"#, 400, "x-max-length"),
+        ("PUT",    "/api/queues/nowhere/n",       "",                           404, ""),
+        ("GET",    "/api/queues/%2F/q%20%2F1",    "",                           200, r#""x-max-length":5"#),
+        ("POST",   "/api/bindings/%2F/e/x/q/q%20%2F1", r#"{"routing_key": "a.#"}"#, 201, ""),
+        ("POST",   "/api/bindings/%2F/e/x/q/q%20%2F1", r#"{"routing_key": "b", "arguments": {"n": 1}}"#, 201, ""),
+        ("POST",   "/api/bindings/%2F/e/x/q/q%20%2F1", "",                      201, ""),
+        ("POST",   "/api/bindings/%2F/e/x/e/amq.fanout", r#"{"routing_key": "c"}"#, 201, ""),
+        ("POST",   "/api/bindings/%2F/e/x/q/no",  "{}",                         404, "no queue 'no'"),
+        ("POST",   "/api/bindings/%2F/e/x/z/no",  "{}",                         404, ""),
+        ("GET",    "/api/bindings",               "",                           200, r#""routing_key":"c""#),
+        ("GET",    "/api/bindings/%2F",           "",                           200, r#""properties_key":"a.%23""#),
+        ("GET",    "/api/queues/%2F/q%20%2F1/bindings", "",                     200, r#""source":"""#),
+        ("GET",    "/api/exchanges/%2F/x/bindings/source", "",                  200, r#""routing_key":"c""#),
+        ("GET",    "/api/exchanges/%2F/amq.fanout/bindings/destination", "",    200, r#""source":"x""#),
+        ("GET",    "/api/bindings/%2F/e/x/q/q%20%2F1", "",                      200, "a.#"),
+        ("GET",    "/api/bindings/%2F/e/x/q/q%20%2F1/a.%2523", "",              200, "a.#"),
+        ("GET",    "/api/bindings/%2F/e/x/q/q%20%2F1/a.%23", "",                200, "a.#"),
+        ("GET",    "/api/bindings/%2F/e/x/q/q%20%2F1/~", "",                    200, r#""routing_key":"""#),
+        ("GET",    "/api/bindings/%2F/e/x/q/q%20%2F1/none", "",                 404, ""),
+        ("DELETE", "/api/bindings/%2F/e/x/q/q%20%2F1/a.%2523", "",              204, ""),
+        ("DELETE", "/api/bindings/%2F/e/x/q/q%20%2F1/a.%2523", "",              404, ""),
+        ("DELETE", "/api/bindings/%2F/e/x/e/amq.fanout/c", "",                  204, ""),
+        ("DELETE", "/api/queues/%2F/q%20%2F1/contents", "",                     204, ""),
+        ("DELETE", "/api/queues/%2F/no/contents", "",                           404, ""),
+        ("POST",   "/api/queues/%2F/q%20%2F1/actions", r#"{"action": "sync"}"#, 204, ""),
+        ("POST",   "/api/queues/%2F/q%20%2F1/actions", r#"{"action": "fly"}"#,  400, "fly"),
+        ("GET",    "/api/queues/quorum/%2F/q%20%2F1/status", "",                400, "not a quorum queue"),
+        ("DELETE", "/api/exchanges/%2F/x?if-unused=true", "",                   400, "in use"),
+        ("DELETE", "/api/queues/%2F/q%20%2F1",    "",                           204, ""),
+        ("DELETE", "/api/queues/%2F/q%20%2F1",    "",                           404, ""),
+        ("DELETE", "/api/exchanges/%2F/x",        "",                           204, ""),
+        ("DELETE", "/api/exchanges/%2F/x",        "",                           404, ""),
+        ("DELETE", "/api/exchanges/%2F/amq.topic", "",                          401, "amq.topic"),
+    ]);
+    node.must("PUT", "/api/queues/%2F/q", "", 201);
+    let got = node.must("POST", "/api/bindings/%2F/e/amq.direct/q/q", r#"{"routing_key": "a b"}"#, 201);
+    assert_eq!(got.header("location"), "q/a%2Bb");
+    node.must("DELETE", "/api/bindings/%2F/e/amq.direct/q/q/a%2Bb", "", 204);
+}
+
+#[test]
+#[rustfmt::skip] // a table
+fn policies_and_parameters() {
+    let node = Node::start();
+    play(&node, &[
+        ("PUT",    "/api/queues/%2F/q",           "",                           201, ""),
+        ("PUT",    "/api/policies/%2F/p",         r#"{"pattern": "^q", "definition": {"max-length": 3}, "apply-to": "queues"}"#, 201, ""),
+        ("PUT",    "/api/policies/%2F/p",         r#"{"pattern": "^q", "definition": {"max-length": 4}, "priority": 2}"#, 204, ""),
+        ("GET",    "/api/policies/%2F/p",         "",                           200, r#""priority":2"#),
+        ("GET",    "/api/policies",               "",                           200, r#""max-length":4"#),
+        ("GET",    "/api/queues/%2F/q",           "",                           200, r#""policy":"p""#),
+        ("PUT",    "/api/policies/%2F/bad",       r#"{"pattern": "^q"}"#,       400, "key_missing: definition"),
+        ("PUT",    "/api/policies/%2F/bad",       r#"{"pattern": "(", "definition": {"max-length": 4}}"#, 400, "bad"),
+        ("PUT",    "/api/policies/%2F/bad",       r#"{"pattern": "", "definition": {"nonsense": 4}}"#, 400, "nonsense"),
+        ("PUT",    "/api/policies/%2F/bad",       r#"{"pattern": "", "definition": []}"#, 400, "definition"),
+        ("PUT",    "/api/policies/%2F/bad",       r#"{"pattern": "", "definition": {"max-length": 1}, "priority": "x"}"#, 400, "priority"),
+        ("PUT",    "/api/policies/%2F/bad",       r#"{"pattern": "", "definition": {"max-length": 1}, "apply-to": "x"}"#, 400, "apply-to"),
+        ("PUT",    "/api/policies/no/p",          r#"{"pattern": "", "definition": {"max-length": 1}}"#, 404, "vhost_not_found"),
+        ("PUT",    "/api/operator-policies/%2F/o", r#"{"pattern": ".*", "definition": {"max-length": 2}, "apply-to": "queues"}"#, 201, ""),
+        ("GET",    "/api/queues/%2F/q",           "",                           200, r#""effective_policy_definition":{"max-length":2}"#),
+        ("GET",    "/api/operator-policies",      "",                           200, r#""name":"o""#),
+        ("GET",    "/api/operator-policies/%2F/o", "",                          200, r#""name":"o""#),
+        ("DELETE", "/api/operator-policies/%2F/o", "",                          204, ""),
+        ("DELETE", "/api/operator-policies/%2F/o", "",                          404, ""),
+        ("DELETE", "/api/policies/%2F/p",         "",                           204, ""),
+        ("DELETE", "/api/policies/%2F/p",         "",                           404, ""),
+        ("PUT",    "/api/parameters/federation-upstream/%2F/f", r#"{"value": {"uri": "amqp://"}}"#, 201, ""),
+        ("PUT",    "/api/parameters/federation-upstream/%2F/f", r#"{"value": {"uri": "amqp://x"}}"#, 204, ""),
+        ("PUT",    "/api/parameters/federation-upstream/%2F/f", "{}",           400, "key_missing: value"),
+        ("GET",    "/api/parameters/federation-upstream/%2F/f", "",             200, "amqp://x"),
+        ("GET",    "/api/parameters/federation-upstream", "",                   200, "amqp://x"),
+        ("GET",    "/api/parameters/shovel",      "",                           200, "[]"),
+        ("GET",    "/api/parameters",             "",                           200, "amqp://x"),
+        ("DELETE", "/api/parameters/federation-upstream/%2F/f", "",             204, ""),
+        ("DELETE", "/api/parameters/federation-upstream/%2F/f", "",             404, ""),
+        ("PUT",    "/api/global-parameters/g",    r#"{"value": [1]}"#,          201, ""),
+        ("PUT",    "/api/global-parameters/g",    r#"{"value": [2]}"#,          204, ""),
+        ("GET",    "/api/global-parameters/g",    "",                           200, r#"{"name":"g","value":[2]}"#),
+        ("GET",    "/api/global-parameters",      "",                           200, r#""name":"g""#),
+        ("DELETE", "/api/global-parameters/g",    "",                           204, ""),
+        ("DELETE", "/api/global-parameters/g",    "",                           404, ""),
+        ("PUT",    "/api/vhost-limits/%2F/max-queues", r#"{"value": 1}"#,       204, ""),
+        ("PUT",    "/api/vhost-limits/%2F/max-connections", r#"{"value": 9}"#,  204, ""),
+        ("GET",    "/api/vhost-limits",           "",                           200, r#"[{"value":{"max-connections":9,"max-queues":1},"vhost":"/"}]"#),
+        ("PUT",    "/api/queues/%2F/more",        "",                           400, "limit"),
+        ("DELETE", "/api/vhost-limits/%2F/max-queues", "",                      204, ""),
+        ("GET",    "/api/vhost-limits/%2F",       "",                           200, r#"{"max-connections":9}"#),
+        ("PUT",    "/api/vhost-limits/%2F/max-x", r#"{"value": 9}"#,            400, "unknown limit"),
+        ("PUT",    "/api/cluster-name",           r#"{"name": "mine"}"#,        204, ""),
+        ("GET",    "/api/cluster-name",           "",                           200, r#"{"name":"mine"}"#),
+        ("PUT",    "/api/cluster-name",           r#"{"name": ""}"#,            400, "empty"),
+        ("GET",    "/api/overview",               "",                           200, r#""cluster_name":"mine""#),
+    ]);
+}
+
+#[test]
+fn operator_policies_can_be_kept_from_the_api() {
+    let key = "management.restrictions.operator_policy_changes.disabled";
+    let node = Node::with(&[(key, "true")]);
+    let body = r#"{"pattern": ".*", "definition": {"max-length": 2}}"#;
+    let got = node.must("PUT", "/api/operator-policies/%2F/o", body, 405);
+    assert!(got.text().contains(key), "{}", got.text());
+    assert_eq!(node.get("/api/overview")["is_op_policy_updating_enabled"], false);
+}
+
+#[test]
+#[rustfmt::skip] // a table
+fn the_node() {
+    let node = Node::start();
+    play(&node, &[
+        ("GET",    "/api/version",                "",                           200, "rabbitmq_version"),
+        ("GET",    "/api/extensions",             "",                           200, "javascript"),
+        ("GET",    "/api/nodes/rabbit@test",      "",                           200, r#""running":true"#),
+        ("GET",    "/api/nodes/rabbit%40test",    "",                           200, r#""type":"disc""#),
+        ("GET",    "/api/nodes/other",            "",                           404, ""),
+        ("GET",    "/api/nodes/rabbit@test/memory", "",                         200, "connection_readers"),
+        ("GET",    "/api/nodes/rabbit@test/memory/relative", "",                200, r#""total":100"#),
+        ("GET",    "/api/nodes/rabbit@test/memory/ets", "",                     200, ""),
+        ("GET",    "/api/feature-flags",          "",                           200, r#""state":"enabled""#),
+        ("PUT",    "/api/feature-flags/quorum_queue/enable", "",                204, ""),
+        ("PUT",    "/api/feature-flags/fly/enable", "",                         400, "fly"),
+        ("GET",    "/api/deprecated-features",    "",                           200, "global_qos"),
+        ("GET",    "/api/deprecated-features/used", "",                         200, "[]"),
+        ("GET",    "/api/auth",                   "",                           200, "oauth_enabled"),
+        ("POST",   "/api/login",                  "",                           200, "guest"),
+        ("GET",    "/api/auth/attempts/rabbit@test", "",                        200, "[]"),
+        ("GET",    "/api/auth/hash_password/secret", "",                        200, r#"{"ok":""#),
+        ("GET",    "/api/config/effective",       "",                           200, "heartbeat"),
+        ("POST",   "/api/rebalance/queues",       "",                           204, ""),
+        ("DELETE", "/api/reset",                  "",                           204, ""),
+        ("GET",    "/api/shovels",                "",                           200, "[]"),
+        ("GET",    "/api/federation-links/%2F",   "",                           200, "[]"),
+        ("GET",    "/api/federation-links/no",    "",                           404, ""),
+    ]);
+    let nodes = node.get("/api/nodes");
+    for name in "name uptime run_queue processors os_pid fd_total proc_total mem_limit mem_alarm \
+                 disk_free_limit disk_free_alarm rates_mode enabled_plugins being_drained".split_whitespace() {
+        assert!(!nodes[0][name].is_null(), "{name}");
+    }
+    let overview = node.get("/api/overview");
+    for name in "cluster_name node erlang_full_version erlang_version rabbitmq_version product_name \
+                 product_version statistics_db_event_queue churn_rates queue_totals object_totals \
+                 message_stats listeners contexts exchange_types".split_whitespace() {
+        assert!(!overview[name].is_null(), "{name}");
+    }
+    assert_eq!(overview["listeners"][0]["port"], node.amqp.port());
+    assert_eq!(overview["object_totals"]["exchanges"], 7);
+}
+
+#[test]
+fn health_checks() {
+    let node = Node::start();
+    let ok = json!({"status": "ok"});
+    for path in [
+        "alarms",
+        "local-alarms",
+        "virtual-hosts",
+        "is-in-service",
+        "ready-to-serve-clients",
+        "certificate-expiration/1/weeks",
+        "metadata-store/initialized",
+        "quorum-queues-without-elected-leaders/all-vhosts",
+    ] {
+        assert_eq!(node.get(&format!("/api/health/checks/{path}")), ok, "{path}");
+    }
+    let critical = node.get("/api/health/checks/node-is-quorum-critical");
+    assert_eq!(critical, json!({"status": "ok", "reason": "single node cluster"}));
+    let port = node.amqp.port();
+    let got = node.get(&format!("/api/health/checks/port-listener/{port}"));
+    assert_eq!(got, json!({"status": "ok", "port": port}));
+    let got = node.must("GET", "/api/health/checks/port-listener/1", "", 503).json();
+    assert_eq!((&got["status"], &got["missing"]), (&json!("failed"), &json!(1)));
+    assert_eq!(got["ports"][0], port);
+    node.must("GET", "/api/health/checks/port-listener/x", "", 400);
+    assert_eq!(node.get("/api/health/checks/protocol-listener/amqp091")["protocol"], "amqp");
+    let got = node.must("GET", "/api/health/checks/protocol-listener/mqtt", "", 503).json();
+    assert_eq!(got["missing"], "mqtt");
+    node.must("GET", "/api/health/checks/certificate-expiration/1/eons", "", 400);
+    node.must("GET", "/api/health/checks/certificate-expiration/x/days", "", 400);
+    assert_eq!(node.get("/api/aliveness-test/%2F"), ok);
+    assert_eq!(node.get("/api/healthchecks/node"), ok);
+    node.must("GET", "/api/aliveness-test/no", "", 404);
+}
+
+#[test]
+fn health_checks_fail_with_an_alarm() {
+    let node = Node::with(&[("disk_free_limit.absolute", "900000GB")]);
+    wait_until("the alarm is on", || {
+        node.ask("GET", "/api/health/checks/alarms", "").status == 503
+    });
+    let got = node.must("GET", "/api/health/checks/local-alarms", "", 503).json();
+    assert_eq!(got["status"], "failed");
+    assert_eq!(got["alarms"][0]["resource"], "disk");
+    node.must("GET", "/api/healthchecks/node", "", 503);
+    node.must("GET", "/api/aliveness-test/%2F", "", 503);
+    assert_eq!(node.get("/api/nodes")[0]["disk_free_alarm"], true);
+    let message =
+        r#"{"properties": {}, "routing_key": "q", "payload": "", "payload_encoding": "string"}"#;
+    let got = node.must("POST", "/api/exchanges/%2F/amq.default/publish", message, 503);
+    assert!(got.text().contains("low on disk"), "{}", got.text());
+}
+
+#[test]
+fn definitions() {
+    let node = Node::start();
+    node.must("PUT", "/api/vhosts/v", "", 201);
+    node.must("PUT", "/api/queues/v/q", r#"{"arguments": {"x-max-length": 5}}"#, 201);
+    node.must(
+        "PUT",
+        "/api/policies/v/p",
+        r#"{"pattern": "", "definition": {"max-length": 9}}"#,
+        201,
+    );
+    let all = node.get("/api/definitions");
+    assert!(all["users"][0]["password_hash"].is_string());
+    assert_eq!(all["queues"][0]["name"], "q");
+    assert_eq!(node.get("/api/all-configuration"), all);
+    let got = node.must("GET", "/api/definitions?download=a.json", "", 200);
+    assert_eq!(got.header("content-disposition"), "attachment; filename=a.json");
+    let own = node.get("/api/definitions/v");
+    assert_eq!(own["queues"][0].get("vhost"), None);
+    assert_eq!(own.get("users"), None);
+
+    let other = Node::start();
+    other.must("POST", "/api/definitions", &all.to_string(), 204);
+    assert_eq!(other.get("/api/queues/v/q")["policy"], "p");
+    other.must("PUT", "/api/vhosts/w", "", 201);
+    other.must("POST", "/api/definitions/w", &own.to_string(), 204);
+    assert_eq!(other.get("/api/queues/w/q")["policy"], "p");
+    let form = |content: &str| {
+        format!(
+            "--X\r\nContent-Disposition: form-data; name=\"file\"; filename=\"d.json\"\r\n\
+                 Content-Type: application/json\r\n\r\n{content}\r\n--X--\r\n"
+        )
+    };
+    let kind = [("Content-Type", "multipart/form-data; boundary=X")];
+    let post = |body: &str| {
+        other.ask_as(Some("guest:guest"), "POST", "/api/definitions", &kind, body.as_bytes())
+    };
+    let got = post(&form(r#"{"vhosts": [{"name": "z"}]}"#));
+    assert_eq!(got.status, 204, "{}", got.text());
+    assert_eq!(other.get("/api/vhosts/z")["name"], "z");
+    assert_eq!(post("nonsense").status, 400);
+    let got = other.must("POST", "/api/definitions", r#"{"queues": [{"name": 7}]}"#, 400);
+    assert!(got.text().contains("queues[0]"), "{}", got.text());
+    other.must("POST", "/api/definitions", "{", 400);
+    other.must("POST", "/api/definitions", "7", 400);
+    other.must("POST", "/api/definitions/no", "{}", 404);
+    other.must("GET", "/api/definitions/no", "", 400);
+    let empty: Value = other.must("POST", "/api/definitions", "", 204).text().into();
+    assert_eq!(empty, "");
+}

@@ -1,0 +1,139 @@
+//! What holds for every path: authentication, methods, compression, ETags, other sites, prefixes.
+
+use std::io::Read as _;
+
+use crate::node::Node;
+
+#[test]
+fn authentication() {
+    let node = Node::start();
+    let nobody = node.ask_as(None, "GET", "/api/overview", &[], b"");
+    assert_eq!(nobody.status, 401);
+    assert_eq!(nobody.header("www-authenticate"), "Basic realm=\"RabbitMQ Management\"");
+    assert_eq!(nobody.json()["error"], "not_authorized");
+    let wrong = node.ask_as(Some("guest:wrong"), "GET", "/api/overview", &[], b"");
+    assert_eq!((wrong.status, wrong.header("www-authenticate")), (401, ""));
+    assert_eq!(wrong.text(), r#"{"error":"not_authorized","reason":"Not_Authorized"}"#);
+    let unknown = node.ask_as(Some("nobody:x"), "GET", "/api/overview", &[], b"");
+    assert_eq!(unknown.text(), wrong.text());
+    assert_eq!(node.get("/api/whoami")["name"], "guest");
+    assert_eq!(node.get("/api/whoami")["tags"][0], "administrator");
+}
+
+#[test]
+fn guest_comes_from_this_machine_only() {
+    let node = Node::with(&[("loopback_users.guest", "true"), ("management.tcp.ip", "0.0.0.0")]);
+    assert_eq!(node.ask("GET", "/api/whoami", "").status, 200);
+    let own = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+    // An address of this machine that is not loopback, if it has one.
+    let Ok(()) = own.connect("192.0.2.1:9") else { return };
+    let ip = own.local_addr().unwrap().ip();
+    if ip.is_loopback() {
+        return;
+    }
+    let mut elsewhere = node;
+    elsewhere.http.set_ip(ip);
+    let got = elsewhere.ask("GET", "/api/whoami", "");
+    assert_eq!(got.status, 401);
+    assert_eq!(
+        got.text(),
+        r#"{"error":"not_authorised","reason":"User can only log in via localhost"}"#
+    );
+}
+
+#[test]
+fn paths_and_methods() {
+    let node = Node::start();
+    let got = node.ask("GET", "/api/nonsense", "");
+    assert_eq!(got.status, 404);
+    assert_eq!(got.text(), r#"{"error":"Object Not Found","reason":"Not Found"}"#);
+    let got = node.ask("POST", "/api/overview", "");
+    assert_eq!((got.status, got.header("allow")), (405, "GET, HEAD, OPTIONS"));
+    assert_eq!(got.json()["error"], "method_not_allowed");
+    let got = node.ask("OPTIONS", "/api/queues/%2F/q", "");
+    assert_eq!((got.status, got.header("allow")), (200, "GET, HEAD, PUT, DELETE, OPTIONS"));
+    let got = node.ask("HEAD", "/api/overview", "");
+    assert_eq!((got.status, got.body.len()), (200, 0));
+    // A slash at the end changes nothing.
+    assert_eq!(node.ask("GET", "/api/overview/", "").status, 200);
+    let hidden = Node::with(&[("management.http.hide_allow_header", "true")]);
+    assert_eq!(hidden.ask("POST", "/api/overview", "").header("allow"), "");
+}
+
+#[test]
+fn compression_and_tags() {
+    let node = Node::start();
+    let plain = node.ask("GET", "/api/exchanges", "");
+    assert_eq!(plain.header("content-type"), "application/json");
+    assert_eq!(plain.header("cache-control"), "no-cache");
+    assert_eq!(plain.header("x-content-type-options"), "nosniff");
+    let guest = Some("guest:guest");
+    let gzip = [("Accept-Encoding", "gzip, deflate")];
+    let small = node.ask_as(guest, "GET", "/api/exchanges", &gzip, b"");
+    assert_eq!(small.header("content-encoding"), "gzip");
+    assert!(small.body.len() < plain.body.len() / 2, "{}", small.body.len());
+    let mut text = String::new();
+    flate2::read::GzDecoder::new(&small.body[..]).read_to_string(&mut text).unwrap();
+    assert_eq!(text, plain.text());
+    let tag = plain.header("etag");
+    assert_eq!(small.header("etag"), tag);
+    let same = node.ask_as(guest, "GET", "/api/exchanges", &[("If-None-Match", tag)], b"");
+    assert_eq!((same.status, same.body.len()), (304, 0));
+    node.must("PUT", "/api/exchanges/%2F/x", r#"{"type": "fanout"}"#, 201);
+    let new = node.ask_as(guest, "GET", "/api/exchanges", &[("If-None-Match", tag)], b"");
+    assert_eq!(new.status, 200);
+}
+
+#[test]
+fn other_sites() {
+    let key = "management.cors.allow_origins.1";
+    let node = Node::with(&[(key, "https://good.example")]);
+    let ask = |method, origin| {
+        let headers = [("Origin", origin), ("Access-Control-Request-Headers", "authorization")];
+        node.ask_as(Some("guest:guest"), method, "/api/overview", &headers, b"")
+    };
+    let good = ask("GET", "https://good.example");
+    assert_eq!(good.header("access-control-allow-origin"), "https://good.example");
+    assert_eq!(ask("GET", "https://bad.example").header("access-control-allow-origin"), "");
+    let asked = ask("OPTIONS", "https://good.example");
+    assert_eq!(asked.header("access-control-allow-methods"), "GET, HEAD, OPTIONS");
+    assert_eq!(asked.header("access-control-allow-headers"), "authorization");
+    assert_eq!(asked.header("access-control-max-age"), "1800");
+}
+
+#[test]
+fn a_prefix_and_a_small_limit() {
+    let settings =
+        [("management.path_prefix", "/rabbit"), ("management.http.max_body_size", "100")];
+    let node = Node::with(&settings);
+    assert_eq!(node.get("/rabbit/api/overview")["contexts"][0]["path"], "/rabbit");
+    assert_eq!(node.ask("GET", "/api/overview", "").status, 404);
+    let body = format!(r#"{{"arguments": {{"x": "{}"}}}}"#, "y".repeat(100));
+    let got = node.must("PUT", "/rabbit/api/queues/%2F/q", &body, 413);
+    assert!(got.text().contains("management.http.max_body_size"), "{}", got.text());
+}
+
+/// Nonsense gets an answer, and the next one is served.
+#[test]
+fn nonsense() {
+    let node = Node::start();
+    #[rustfmt::skip] // a table
+    let rows = [
+        ("PUT",  "/api/queues/%2F/q",  "{",            400, "not_json"),
+        ("PUT",  "/api/queues/%2F/q",  "[]",           400, "JSON object"),
+        ("PUT",  "/api/queues/%2F/q",  "\"{}\"",       400, "doubly-JSON-encoded"),
+        ("PUT",  "/api/queues/%2F/q",  r#"{"durable": 3}"#, 400, "'durable' must be true or false"),
+        ("PUT",  "/api/queues/%2F/q",  r#"{"arguments": 3}"#, 400, "'arguments' must be an object"),
+        ("GET",  "/api/queues?page=x", "",             400, "Pagination parameters are invalid"),
+        ("GET",  "/api/queues?page=0", "",             400, "Invalid pagination parameters"),
+        ("GET",  "/api/queues?page=1&page_size=501", "", 400, "page size 501"),
+        ("GET",  "/api/queues?page=9", "",             400, "page_out_of_range"),
+        ("GET",  "/api/queues?page=1&use_regex=true&name=%28", "", 400, "not a regular expression"),
+        ("GET",  "/api/queues/%ff/q",  "",             400, "bad path"),
+        ("GET",  "/api/queues/nowhere", "",            404, "Not Found"),
+    ];
+    for (method, path, body, status, part) in rows {
+        let got = node.must(method, path, body, status);
+        assert!(got.text().contains(part), "{method} {path}: {}", got.text());
+    }
+}
