@@ -5,6 +5,7 @@
 //! - [`message`]: the letters.
 //! - [`shard`]: queues and their log; a turn of it moves messages.
 //! - [`meta`]: changes of names.
+//! - [`transaction`]: those over several shards.
 //! - [`record`]: a message's bytes in the log.
 //! - [`numbers`]: what a shard tells of itself for statistics.
 //! - [`return_undelivered`]: letters to connections that ended.
@@ -16,6 +17,7 @@ pub mod meta;
 pub mod numbers;
 pub mod record;
 pub mod shard;
+pub mod transaction;
 mod undelivered;
 
 pub use meta::Meta;

@@ -24,6 +24,7 @@ use leveret_topology::{ExchangeId, PasswordHash, QueueId, VhostId};
 use smallvec::SmallVec;
 
 use crate::numbers::{QueueNumbers, ShardNumbers};
+use crate::transaction::{TxId, Vote};
 
 /// Names a connection (or another client of the broker, such as the control socket) while the process lives.
 /// Never used twice.
@@ -228,6 +229,27 @@ pub enum ToShard {
         messages: Vec<Publish>,
         /// Settled in the transaction.
         settlements: Vec<Settlement>,
+    },
+    /// `tx.commit`'s part for this shard, where others have parts too: stored and held back, which
+    /// [`ToMeta::Prepared`] says. Answered by [`Reply::Committed`] when it is decided.
+    Prepare {
+        /// Who commits.
+        reply: ReplyTo,
+        /// The transaction.
+        tx: TxId,
+        /// How many shards have a part.
+        parts: u32,
+        /// As in [`ToShard::Commit`].
+        messages: Vec<Publish>,
+        /// As there.
+        settlements: Vec<Settlement>,
+    },
+    /// From Meta: what becomes of a part that is held back.
+    Decide {
+        /// The transaction.
+        tx: TxId,
+        /// It is to be; else it never was.
+        commit: bool,
     },
     /// `basic.consume`. Answered by [`Reply::Consuming`] or [`Reply::Refused`]; deliveries follow.
     Consume {
@@ -463,6 +485,22 @@ pub enum ToMeta {
         connection: ConnectionId,
         /// Who waits.
         reply: Option<ReplyTo>,
+    },
+    /// From a shard: its part of a transaction can be, or cannot.
+    Prepared {
+        /// The transaction.
+        tx: TxId,
+        /// The shard.
+        shard: usize,
+        /// How many shards have a part.
+        parts: u32,
+        /// What it says.
+        vote: Vote,
+    },
+    /// From a shard: what the transaction did there is on the disk.
+    Applied {
+        /// The transaction.
+        tx: TxId,
     },
     /// From the node: the disk of Meta's log finished something. Who waits for it is answered.
     LogWoke,

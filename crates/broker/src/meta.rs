@@ -12,6 +12,7 @@
 //! crash as he does.
 
 mod admin;
+mod decisions;
 mod recover;
 mod saved;
 mod waiting;
@@ -30,6 +31,7 @@ use crate::message::{
     Binding, ConnectionId, Outbox, Reply, ReplyTo, ToMeta, ToSession, ToShard, shard_of,
 };
 
+use decisions::Decisions;
 pub use recover::RecoverError;
 pub use saved::SaveError;
 use saved::Saved;
@@ -47,6 +49,7 @@ pub struct Meta<L> {
     /// Connections that end: how many of their exclusive queues still go, and who waits for it.
     leaving: HashMap<ConnectionId, Leaving, FixedState>,
     counters: MetaCounters,
+    decisions: Decisions,
 }
 
 /// What happened to queues since the process began.
@@ -86,6 +89,7 @@ impl<L: Log> Meta<L> {
             waiting: VecDeque::new(),
             leaving: HashMap::default(),
             counters: MetaCounters::default(),
+            decisions: Decisions::default(),
         }
     }
 
@@ -126,6 +130,10 @@ impl<L: Log> Meta<L> {
     /// The end of a turn: everything it changed is one batch of the log.
     fn flush(&mut self, topology: &mut Topology, out: &mut Outbox) {
         let sealed = self.saved.seal(topology);
+        if sealed.is_err() {
+            self.decisions.take_back(&mut self.saved);
+        }
+        self.decisions.handed_over();
         if let Err(error) = self.saved.sync() {
             out.failed.get_or_insert_with(|| error.to_string());
             waiting::refuse(&self.held, out, &error);
@@ -159,9 +167,11 @@ impl<L: Log> Meta<L> {
             | ToMeta::DeclareQueue { reply, .. }
             | ToMeta::Admin { reply, .. } => *reply,
             ToMeta::Bind(binding) | ToMeta::Unbind(binding) => binding.reply,
-            ToMeta::QueueGone { .. } | ToMeta::Disconnected { .. } | ToMeta::LogWoke => {
-                return false;
-            }
+            ToMeta::QueueGone { .. }
+            | ToMeta::Disconnected { .. }
+            | ToMeta::Prepared { .. }
+            | ToMeta::Applied { .. }
+            | ToMeta::LogWoke => return false,
         };
         if let Some(failure) = self.failure() {
             let text = SaveError::Sync(failure.clone()).to_string();
@@ -292,6 +302,10 @@ impl<L: Log> Meta<L> {
                 self.disconnected(connection, reply, topology, out);
             }
             ToMeta::Admin { reply, command } => self.admin(reply, *command, topology, out),
+            ToMeta::Prepared { tx, shard, parts, vote } => {
+                return self.decisions.vote(tx, shard, parts, vote, &mut self.saved, out);
+            }
+            ToMeta::Applied { tx } => self.decisions.applied(tx),
             // The turn's end takes in what the disk did.
             ToMeta::LogWoke => {}
         }

@@ -33,6 +33,7 @@ mod recover;
 mod rest;
 mod runs;
 mod settle;
+mod transactions;
 mod unresolved;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -54,6 +55,7 @@ use ports::Ports;
 pub use recover::Restored;
 use rest::{Rest, Resting};
 use runs::Runs;
+use transactions::Transactions;
 use unresolved::Unresolved;
 
 pub use disk::LAZY_MS;
@@ -99,6 +101,7 @@ pub struct Shard<L> {
     /// What publishers are told next.
     runs: Runs,
     disk: Disk,
+    transactions: Transactions,
     /// Queues that were deleted and had the rule `ack`: whoever routed to one of them is told no.
     gone_unacked: VecDeque<QueueId>,
     sampling: Sampling,
@@ -204,6 +207,7 @@ impl<L: Log> Shard<L> {
             unresolved: Unresolved::default(),
             runs: Runs::default(),
             disk: Disk::default(),
+            transactions: Transactions::default(),
             gone_unacked: VecDeque::new(),
             sampling: Sampling::default(),
         }
@@ -240,6 +244,10 @@ impl<L: Log> Shard<L> {
             ToShard::Commit { reply, messages, settlements } => {
                 self.commit(reply, &messages, &settlements, topology, now, out);
             }
+            ToShard::Prepare { reply, tx, parts, messages, settlements } => {
+                self.prepare(reply, tx, parts, messages, settlements, topology, now, out);
+            }
+            ToShard::Decide { tx, commit } => self.decide(tx, commit, now, out),
             ToShard::Consume { .. } => self.consume(letter, topology, now, out),
             ToShard::Cancel { reply, connection, queue, slot } => {
                 self.cancel(reply, connection, queue, slot, topology, now, out);
@@ -418,6 +426,7 @@ impl<L: Log> Shard<L> {
             + self.leaving.bytes()
             + self.histories.bytes()
             + self.unresolved.bytes()
+            + self.transactions.bytes()
     }
 
     /// Totals since the start.
@@ -433,6 +442,11 @@ impl<L: Log> Shard<L> {
     /// Dead letters that left their queue and whose record stays until their targets are safe.
     pub fn departing(&self) -> u64 {
         self.awaited.values().filter(|awaited| !awaited.is_held).count() as u64
+    }
+
+    /// Records of transactions that are in no queue: what is not decided, and what is noted of it.
+    pub fn transaction_records(&self) -> u64 {
+        self.transactions.records()
     }
 
     /// The shard's queues, for checks of the simulator.

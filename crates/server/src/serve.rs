@@ -66,7 +66,7 @@ pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async move {
         let Options { shards, was_clean, waker, paging_ratio, .. } = options;
-        let shards = recover(shards, &options.topology, was_clean);
+        let shards = recover(shards, &options.topology, &mut options.meta, was_clean);
         let settings = Arc::new(options.settings);
         let node = Node::new(settings, options.meta, options.topology, shards, paging_ratio);
         let node = Arc::new(node);
@@ -152,23 +152,31 @@ pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow
 }
 
 /// Fills the queues with what the logs kept.
-fn recover(logs: Vec<NodeLog>, topology: &Topology, was_clean: bool) -> Vec<Shard<NodeLog>> {
+fn recover(
+    logs: Vec<NodeLog>,
+    topology: &Topology,
+    meta: &mut Meta<NodeLog>,
+    was_clean: bool,
+) -> Vec<Shard<NodeLog>> {
     let started = std::time::Instant::now();
     let count = logs.len();
     let mut all = Restored::default();
     let mut shards = Vec::new();
     for (index, log) in logs.into_iter().enumerate() {
         let mut shard = Shard::new(index, count, log);
-        let restored = shard.recover(topology, was_clean, now());
+        let restored = shard.recover(topology, meta.decided(), was_clean, now());
         all.messages += restored.messages;
         all.orphans += restored.orphans;
+        all.undone += restored.undone;
         all.damaged += restored.damaged;
         shards.push(shard);
     }
+    meta.forget_decisions(shards.iter_mut().flat_map(Shard::transactions_found));
     if all != Restored::default() {
         tracing::info!(
             messages = all.messages,
             of_deleted_queues = all.orphans,
+            of_unfinished_transactions = all.undone,
             ms = started.elapsed().as_millis() as u64,
             "messages are back in their queues"
         );

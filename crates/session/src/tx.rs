@@ -1,5 +1,5 @@
 //! Transactions: publishes and settlements are kept until `tx.commit`, which hands each shard its part
-//! in one letter.
+//! in one letter. Parts of several shards are decided on together.
 //!
 //! A message is routed when it is published, as in RabbitMQ; if it is mandatory and went nowhere it is
 //! returned at the commit. Settled messages leave the channel's unacked ones at once and come back by
@@ -8,6 +8,7 @@
 use leveret_amqp::method::tx;
 use leveret_broker::message::{Message, Publish, Settle, Settlement, ToShard, shard_of};
 use leveret_broker::meta::history_shard;
+use leveret_broker::transaction::TxId;
 use leveret_topology::ExchangeId;
 
 use crate::cache::Routed;
@@ -150,13 +151,16 @@ pub(crate) fn commit(
     }
 
     let reply = core.reply_to(channel.number);
-    let mut left = 0;
-    for (shard, (messages, settlements)) in parts.into_iter().enumerate() {
-        if !messages.is_empty() || !settlements.is_empty() {
-            left += 1;
-            let letter = ToShard::Commit { reply, messages, settlements };
-            core.batch.letter(shard, shards, core.id, letter, cx.outbox);
-        }
+    let is_empty = |part: &(Vec<Publish>, Vec<Settlement>)| part.0.is_empty() && part.1.is_empty();
+    let left = parts.iter().filter(|part| !is_empty(part)).count();
+    let tx = TxId::new(core.random.next());
+    for (shard, part) in parts.into_iter().enumerate().filter(|(_, part)| !is_empty(part)) {
+        let (messages, settlements) = part;
+        let letter = match left {
+            1 => ToShard::Commit { reply, messages, settlements },
+            _ => ToShard::Prepare { reply, tx, parts: left as u32, messages, settlements },
+        };
+        core.batch.letter(shard, shards, core.id, letter, cx.outbox);
     }
     if left == 0 {
         cx.out.put_method(channel.number, &tx::CommitOk);

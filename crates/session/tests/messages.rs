@@ -639,7 +639,7 @@ fn a_commit_that_one_shard_refuses() {
     let reply = leveret_broker::message::Reply::Refused { code, text };
     node.letter(link, ToSession::Reply { channel: 1, reply });
     assert_eq!(node.read(link), "", "another shard is still at it");
-    node.release(0);
+    (0..node::SHARDS).for_each(|shard| node.release(shard));
     let said = node.read(link);
     assert!(said.starts_with("0 connection.close 506 RESOURCE_ERROR - the disk is full"), "{said}");
 }

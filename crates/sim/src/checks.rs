@@ -189,7 +189,7 @@ fn shard_is_sound(node: &Node<Store>, index: usize, watch: &mut Watch) -> Check 
         }
     }
     let usage = shard.usage();
-    let messages = here + held + shard.departing();
+    let messages = here + held + shard.departing() + shard.transaction_records();
     if usage.records > messages {
         let records = usage.records;
         return Err(format!("shard {index} holds {records} records for {messages} messages"));

@@ -41,9 +41,10 @@ pub(crate) fn start(
     let (mut actors, mut restored) = (Vec::new(), Vec::new());
     for index in 0..shards {
         let mut shard = Shard::new(index, shards, open(index)?);
-        restored.push(shard.recover(&topology, clean, now));
+        restored.push(shard.recover(&topology, meta.decided(), clean, now));
         actors.push(shard);
     }
+    meta.forget_decisions(actors.iter_mut().flat_map(Shard::transactions_found));
     let settings = Settings { shards, ..checks::settings() };
     Ok((Node::with(settings, topology, meta, actors), restored))
 }

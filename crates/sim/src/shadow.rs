@@ -49,6 +49,19 @@ pub(crate) struct Message {
     life: u32,
     /// A disk was full or failed before its publisher was answered.
     had_trouble: bool,
+    /// The transaction it was committed in.
+    tx: Option<usize>,
+}
+
+/// A transaction whose commit was sent.
+#[derive(Clone, Debug)]
+struct Tx {
+    /// Starts of the broker before that.
+    life: u32,
+    /// Acked in it.
+    acked: Vec<(MessageIndex, QueueIndex)>,
+    /// A message of it was there after a restart.
+    has_survived: bool,
 }
 
 /// One message in one queue.
@@ -65,6 +78,8 @@ struct Place {
     is_final: bool,
     /// The connection it was given to last: what others still say of it is out of date.
     holder: u64,
+    /// Starts of the broker before it was given out the last time.
+    life: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -198,6 +213,7 @@ pub(crate) struct Shadow {
     life: u32,
     /// The last of them after a crash.
     last_crash: u32,
+    transactions: Vec<Tx>,
     /// Messages before this one may have been dead letters when a disk took nothing.
     refused: MessageIndex,
     pub(crate) totals: Totals,
@@ -220,6 +236,7 @@ impl Shadow {
             has_trouble: false,
             life: 0,
             last_crash: 0,
+            transactions: Vec::new(),
             refused: 0,
             totals: Totals::default(),
         };
@@ -282,6 +299,7 @@ impl Shadow {
             is_persistent,
             life: self.life,
             had_trouble: self.has_trouble,
+            tx: None,
         });
         self.messages.len() - 1
     }
@@ -290,12 +308,21 @@ impl Shadow {
         self.messages.get(message).ok_or_else(|| format!("message {message} was never published"))
     }
 
-    /// The transaction of this message is about to be committed.
-    pub(crate) fn commit(&mut self, message: MessageIndex) {
-        if let Some(message) = self.messages.get_mut(message) {
-            message.knowledge = Knowledge::Sent;
+    /// A transaction is about to be committed: these are published in it, and those acked.
+    pub(crate) fn commit(
+        &mut self,
+        published: &[MessageIndex],
+        acked: Vec<(MessageIndex, QueueIndex)>,
+    ) {
+        let tx = self.transactions.len();
+        for &message in published {
+            if let Some(message) = self.messages.get_mut(message) {
+                message.knowledge = Knowledge::Sent;
+                message.tx = Some(tx);
+            }
+            self.totals.committed += 1;
         }
-        self.totals.committed += 1;
+        self.transactions.push(Tx { life: self.life, acked, has_survived: false });
     }
 
     /// The broker has read this message.
@@ -447,6 +474,13 @@ impl Shadow {
         place.is_certain = no_ack;
         place.is_final = false;
         place.holder = connection;
+        place.life = life;
+        if sent.life < life
+            && let Some(tx) = sent.tx
+            && let Some(tx) = self.transactions.get_mut(tx)
+        {
+            tx.has_survived |= tx.life < life;
+        }
         totals.given += 1;
         // A restart may undo that it left for the dead letters, but not that it got there: it dies twice.
         let may_be_another = queue == DEAD && sent.life < life;
@@ -578,6 +612,7 @@ impl Shadow {
                 "{taken_back} of {given} messages were redelivered the first time"
             ));
         }
+        self.transactions_are_whole()?;
         for (index, message) in self.messages.iter().enumerate() {
             for &queue in &message.targets {
                 if self.is_promised(message, index, queue) && !self.is_accounted_for(index, queue) {
@@ -586,6 +621,21 @@ impl Shadow {
                         "lost: message {index} in {}: {place:?}, {message:?}",
                         self.name(queue)
                     ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What a transaction acked did not come back after a restart that something it published survived.
+    fn transactions_are_whole(&self) -> Check {
+        for tx in self.transactions.iter().filter(|tx| tx.has_survived) {
+            for &(message, queue) in &tx.acked {
+                let place = self.places.get(&(message, queue));
+                let is_back = place.is_some_and(|place| place.life > tx.life);
+                if is_back && !self.queues[queue].may_dead_letter && queue != DEAD {
+                    let name = self.name(queue);
+                    return Err(format!("half: {message} of {name} came again: {tx:?}"));
                 }
             }
         }
@@ -606,12 +656,21 @@ impl Shadow {
         match message.knowledge {
             Knowledge::Acked => is_kept,
             Knowledge::Stored => is_kept && !is_refused(),
+            // Something else of its transaction is there.
+            Knowledge::Sent | Knowledge::Read if self.has_survived(message) => {
+                message.is_persistent && !is_refused()
+            }
             // The disk may not know of it before its publisher is told.
             Knowledge::Read if rule == Rule::Ack && message.life < self.life => false,
             Knowledge::Read if rule == Rule::Lean => false,
             Knowledge::Read => is_kept && message.life >= self.last_crash && !is_in_doubt(),
             Knowledge::Held | Knowledge::Sent | Knowledge::Nacked => false,
         }
+    }
+
+    fn has_survived(&self, message: &Message) -> bool {
+        let tx = message.tx.and_then(|tx| self.transactions.get(tx));
+        tx.is_some_and(|tx| tx.has_survived)
     }
 
     fn is_accounted_for(&self, message: MessageIndex, queue: QueueIndex) -> bool {

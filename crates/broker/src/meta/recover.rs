@@ -8,6 +8,7 @@ use leveret_topology::stored::{Kind, Restored, StoredError};
 
 use super::Meta;
 use super::saved::SaveError;
+use crate::transaction::{DECISION_HEAD, Decided, TxId};
 
 /// Records that are asked for at once: enough to keep a disk busy, and little memory.
 const READ_AHEAD: usize = 1024;
@@ -43,6 +44,14 @@ pub enum RecoverError {
         /// Why not.
         error: ReadError,
     },
+    /// What was decided on a transaction.
+    #[error("record {at} of the topology's log, a decision on a transaction: {reason}")]
+    Decision {
+        /// Which.
+        at: Offset,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The log failed.
     #[error(transparent)]
     Log(#[from] SyncError),
@@ -63,10 +72,15 @@ impl<L: Log> Meta<L> {
     ) -> Result<(Self, Topology), RecoverError> {
         let mut meta = Self::new(shards, log);
         let mut topology = Topology::new();
-        let records = meta.records()?;
+        let mut decisions = Vec::new();
+        let records = meta.records(&mut decisions)?;
+        meta.recover_decisions(&decisions, wait)?;
         for some in records.chunks(READ_AHEAD) {
             for (at, &(kind, offset)) in some.iter().enumerate() {
-                let record = meta.read(kind, offset, &some[at..], wait)?;
+                let ahead = some[at..].iter().map(|&(_, offset)| offset);
+                let record = meta.read(offset, ahead, wait)?;
+                let record =
+                    record.map_err(|error| RecoverError::Read { at: offset, kind, error })?;
                 meta.restore(kind, offset, &record, &mut topology)?;
             }
         }
@@ -117,11 +131,26 @@ impl<L: Log> Meta<L> {
         Ok(())
     }
 
-    /// All records in the order in which they are restored.
-    fn records(&mut self) -> Result<Vec<(Kind, Offset)>, RecoverError> {
+    /// What is to be known of transactions when shards fill their queues.
+    pub fn decided(&self) -> &Decided {
+        &self.decisions.earlier
+    }
+
+    /// To be called when the shards have filled their queues, with the parts of transactions that they
+    /// found: decisions that nobody needs are forgotten.
+    pub fn forget_decisions(&mut self, parts: impl Iterator<Item = TxId>) {
+        self.decisions.keep_found(parts);
+    }
+
+    /// All records of things in the order in which they are restored; the others are decisions.
+    fn records(
+        &mut self,
+        decisions: &mut Vec<Offset>,
+    ) -> Result<Vec<(Kind, Offset)>, RecoverError> {
         let mut records = Vec::new();
         let mut bad = None;
         self.saved.log_mut().recover(&mut |record| match Kind::of_head(record.head) {
+            _ if record.head == DECISION_HEAD => decisions.push(record.at),
             Ok(kind) => records.push((kind, record.at)),
             Err(error) => {
                 bad.get_or_insert(RecoverError::Head { at: record.at, error });
@@ -134,27 +163,43 @@ impl<L: Log> Meta<L> {
         Ok(records)
     }
 
-    /// Reads the first of `ahead`, from disk if it must, and then the others too.
+    fn recover_decisions(
+        &mut self,
+        all: &[Offset],
+        wait: &mut dyn FnMut(),
+    ) -> Result<(), RecoverError> {
+        for some in all.chunks(READ_AHEAD) {
+            for (index, &at) in some.iter().enumerate() {
+                let record = self.read(at, some[index..].iter().copied(), wait)?;
+                let bad = |reason| RecoverError::Decision { at, reason };
+                let record = record.map_err(|error| bad(error.to_string()))?;
+                let body = record.bytes.get(DECISION_HEAD.len()..).unwrap_or_default();
+                if !self.decisions.found(at, body) {
+                    return Err(bad("truncated".to_owned()));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the first of `ahead`, which is `at`, from disk if it must, and then the others too.
     fn read(
         &mut self,
-        kind: Kind,
         at: Offset,
-        ahead: &[(Kind, Offset)],
+        ahead: impl Iterator<Item = Offset>,
         wait: &mut dyn FnMut(),
-    ) -> Result<Record, RecoverError> {
-        let mut ahead = ahead;
+    ) -> Result<Result<Record, ReadError>, SyncError> {
+        let mut ahead = Some(ahead);
         loop {
             match self.saved.log().read(at) {
-                Ok(record) => return Ok(record),
                 Err(ReadError::Cold { .. }) => {
-                    let soon: Vec<_> = ahead.iter().map(|&(_, offset)| offset).collect();
+                    // The second time it is not there yet, but the others have been asked for.
+                    let soon = ahead.take().map_or_else(|| vec![at], Iterator::collect);
                     self.saved.log_mut().fetch(&soon);
                     wait();
                     self.saved.log_mut().collect()?;
-                    // If it is not there yet, then the others have been asked for.
-                    ahead = &ahead[..1];
                 }
-                Err(error) => return Err(RecoverError::Read { at, kind, error }),
+                read => return Ok(read),
             }
         }
     }

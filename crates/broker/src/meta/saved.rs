@@ -22,6 +22,8 @@ use hashbrown::HashMap;
 use leveret_log::{AppendError, Holder, Keep, Log, Offset, SyncError};
 use leveret_topology::{EntityKey, Topology};
 
+use crate::transaction::DECISION_HEAD;
+
 /// The one holder of every record.
 pub(super) const META: Holder = Holder::new(0);
 
@@ -145,6 +147,13 @@ impl<L: Log> Saved<L> {
             debug_assert!(false, "{error}");
             tracing::error!(%error, "a record of the topology was released twice");
         }
+    }
+
+    /// A record that is about no thing: a transaction is to be.
+    pub(super) fn append_decision(&mut self, body: &[u8]) -> Result<Offset, AppendError> {
+        let at = self.log.append(&DECISION_HEAD, &[body], &[META], Keep::Durable)?;
+        self.is_open = true;
+        Ok(at)
     }
 
     /// The next batch has a mark, even if it has nothing else.

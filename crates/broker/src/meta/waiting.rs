@@ -82,6 +82,10 @@ pub(super) fn refuse_all(held: Outbox, out: &mut Outbox, error: &SaveError) {
             ToShard::Create { reply: Some(reply), .. } | ToShard::Count { reply, .. } => {
                 out.reply(reply, refused());
             }
+            // It is not decided, and will not be.
+            ToShard::Decide { tx, .. } if matches!(error, SaveError::Append(_)) => {
+                out.shard(shard, ToShard::Decide { tx, commit: false });
+            }
             // The topology has changed all the same, and is written when there is room: shards are to be
             // like it. After a failed sync the process ends.
             other if matches!(error, SaveError::Append(_)) => out.shard(shard, other),

@@ -290,11 +290,13 @@ impl<L: Log> Shard<L> {
         }
     }
 
-    /// Dead letters that are on their way to their targets, or will be when the disk has brought them or
-    /// a turn has room for them. A process that stops waits for them a while: those that it leaves
-    /// behind come back to their queues, though a target may have them already.
+    /// What a process that stops waits for a while: dead letters that are on their way to their targets,
+    /// or will be when the disk has brought them or a turn has room for them (those that it leaves behind
+    /// come back to their queues, though a target may have them already), and transactions that are not
+    /// decided.
     pub fn under_way(&self) -> u64 {
-        self.awaited.len() as u64 + self.cold.dead_letters() + self.leaving.dead_letters()
+        let dead = self.awaited.len() as u64 + self.cold.dead_letters();
+        dead + self.leaving.dead_letters() + self.transactions.undecided()
     }
 
     /// The process stops: writes down of dead letters that are not where they go what the next one is to

@@ -20,12 +20,13 @@ use std::collections::VecDeque;
 
 use leveret_amqp::reply::ReplyCode;
 use leveret_log::{Log, SyncError};
-use leveret_queue::Time;
+use leveret_queue::{Offset, Time};
 use leveret_topology::QueueId;
 
 use super::Shard;
 use crate::flow::DiskGauge;
 use crate::message::{ConnectionId, DeadLetterFrom, Outbox, Reply, ReplyTo, ToSession, ToShard};
+use crate::transaction::TxId;
 
 /// How long a message that a consumer has may wait for its ack before it is written, in ms.
 pub const LAZY_MS: u64 = 5;
@@ -65,6 +66,10 @@ pub(super) struct Disk {
 pub(super) enum Waiter {
     /// `tx.commit`.
     Commit(ReplyTo),
+    /// `tx.commit` of which other shards have parts: this one is stored.
+    Prepared(ReplyTo, TxId),
+    /// What such a transaction did is stored, as the note at this offset is.
+    Applied(TxId, Offset),
     /// Another shard, or this one: its dead letter is safe here.
     DeadLetter(DeadLetterFrom, QueueId),
 }
@@ -104,6 +109,11 @@ impl Disk {
     /// Somebody is to be told when everything below `end` is durable.
     pub(super) fn wait(&mut self, end: u64, waiter: Waiter) {
         self.ask(end);
+        self.waiters.push_back((end, waiter));
+    }
+
+    /// The same, without asking for it.
+    pub(super) fn wait_lazily(&mut self, end: u64, waiter: Waiter) {
         self.waiters.push_back((end, waiter));
     }
 
@@ -151,7 +161,11 @@ impl<L: Log> Shard<L> {
         while self.disk.waiters.front().is_some_and(|&(end, _)| end <= durable)
             && let Some((_, waiter)) = self.disk.waiters.pop_front()
         {
-            waiter.tell_safe(out);
+            match waiter {
+                Waiter::Prepared(_, tx) => self.vote(tx, out),
+                Waiter::Applied(tx, note) => self.applied(tx, note, out),
+                other => other.tell_safe(out),
+            }
         }
         let unwritten = self.log.unwritten_bytes();
         if self.disk.gauge.is_low(unwritten) {
@@ -233,12 +247,13 @@ impl Waiter {
             Self::DeadLetter(from, target) => {
                 out.shard(from.shard, ToShard::DeadLettered { from, target, taken: true });
             }
+            Self::Prepared(..) | Self::Applied(..) => {}
         }
     }
 
     /// A dead letter stays where it was: the process is about to stop.
     fn tell_lost(self, out: &mut Outbox) {
-        if let Self::Commit(reply) = self {
+        if let Self::Commit(reply) | Self::Prepared(reply, _) = self {
             let text = "the transaction could not be written to the disk".to_owned();
             out.reply(reply, Reply::Refused { code: ReplyCode::InternalError, text });
         }

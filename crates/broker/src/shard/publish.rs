@@ -7,17 +7,15 @@
 //! what is missing is noted in [`unresolved`](super::unresolved).
 
 use leveret_amqp::content::RawProperties;
-use leveret_amqp::reply::ReplyCode;
 use leveret_amqp::table::RawValue;
 use leveret_log::{AppendError, Holder, Keep, Log};
 use leveret_queue::{Incoming, Offset, Time};
 use leveret_topology::{ConfirmOn, ConfirmOptions, QueueId, Topology};
 use smallvec::SmallVec;
 
-use super::disk::Waiter;
 use super::unresolved::{Mixed, Slot, Until, Wait};
 use super::{Shard, holder, note_left, queue_offset, touch};
-use crate::message::{ConnectionId, Outbox, Publish, Reply, ReplyTo, Settle, Settlement};
+use crate::message::{ConnectionId, Outbox, Publish};
 use crate::record::Head;
 
 /// What became of a message.
@@ -31,12 +29,12 @@ pub(super) struct Put {
 
 /// What a message's queues want of it together.
 #[derive(Debug, Default)]
-struct Wants {
+pub(super) struct Wants {
     slot: Slot,
     /// Their rules, one by one, unless all are the same.
     mixed: Option<Mixed>,
     /// One of the queues would have it after a restart.
-    can_keep: bool,
+    pub(super) can_keep: bool,
     defer_ms: Option<u32>,
     timeout_ms: Option<u32>,
     /// A queue that is gone was to tell of its ack.
@@ -61,55 +59,6 @@ impl<L: Log> Shard<L> {
         }
         self.runs.flush(out);
         self.pause_if_far_behind(from, out);
-    }
-
-    /// Applies a transaction's part for this shard: all of it, or none and a refusal.
-    ///
-    /// All that it appends, and releases before the turn ends, is in one batch of the log, so a crash
-    /// takes or leaves it as a whole; the answer comes when that batch is on the disk. Two things are
-    /// not promised. Acks alone, with no message to write, are answered at once: lost in a crash they
-    /// bring messages back, as any ack may. And each shard commits its part by itself: after a crash,
-    /// or a full disk, between two of them one part may be there and another not, and the client was
-    /// not answered.
-    pub(super) fn commit(
-        &mut self,
-        reply: ReplyTo,
-        messages: &[Publish],
-        settlements: &[Settlement],
-        topology: &Topology,
-        now: Time,
-        out: &mut Outbox,
-    ) {
-        let mut appended = Vec::with_capacity(messages.len());
-        for message in messages {
-            let mut wants = self.wants(message, topology, now);
-            match self.append(message, &mut wants, true, now) {
-                Ok(at) => appended.push((at, wants)),
-                Err(error) => {
-                    self.append_failed(error, now);
-                    for ((at, _), message) in appended.iter().zip(messages) {
-                        message.targets.iter().for_each(|&id| self.release(*at, id));
-                    }
-                    // The session has forgotten them, and its client goes.
-                    let how = Settle::Requeue { counts: true };
-                    let back = settlements.iter().map(|&one| Settlement { how, ..one });
-                    self.settle(&back.collect::<Vec<_>>(), now);
-                    let code = ReplyCode::ResourceError;
-                    let text = format!("the transaction could not be stored: {error}");
-                    out.reply(reply, Reply::Refused { code, text });
-                    return;
-                }
-            }
-        }
-        let mut until = None;
-        for ((at, wants), message) in appended.into_iter().zip(messages) {
-            until = self.place(at, message, None, wants, now).until.or(until);
-        }
-        self.settle(settlements, now);
-        match until {
-            Some(until) => self.disk.wait(until, Waiter::Commit(reply)),
-            None => out.reply(reply, Reply::Committed),
-        }
     }
 
     /// Appends the message and puts it into its queues; its publisher, if it is given, is told now or
@@ -137,7 +86,7 @@ impl<L: Log> Shard<L> {
 
     /// Asks the message's queues what they want of it.
     #[inline]
-    fn wants(&mut self, publish: &Publish, topology: &Topology, now: Time) -> Wants {
+    pub(super) fn wants(&mut self, publish: &Publish, topology: &Topology, now: Time) -> Wants {
         let mut wants = Wants::default();
         let mut own = None;
         let mut first = None;
@@ -169,7 +118,7 @@ impl<L: Log> Shard<L> {
         wants
     }
 
-    fn append(
+    pub(super) fn append(
         &mut self,
         publish: &Publish,
         wants: &mut Wants,
@@ -196,7 +145,7 @@ impl<L: Log> Shard<L> {
 
     /// A message is not stored. There may be many: one line a second.
     #[cold]
-    fn append_failed(&mut self, error: AppendError, now: Time) {
+    pub(super) fn append_failed(&mut self, error: AppendError, now: Time) {
         self.counters.refused += 1;
         self.counters.unstored += 1;
         let is_new = self.disk.complained_at.is_none_or(|at| at.after_ms(1_000) <= now);
@@ -208,7 +157,7 @@ impl<L: Log> Shard<L> {
     }
 
     /// Puts an appended message into its queues, and notes what its publisher waits for.
-    fn place(
+    pub(super) fn place(
         &mut self,
         at: Offset,
         publish: &Publish,

@@ -14,6 +14,7 @@ use leveret_topology::{QueueId, Topology};
 use super::{Hosted, Shard, holder, log_offset, queue_offset, touch};
 use crate::message::shard_of;
 use crate::record::Head;
+use crate::transaction::{Decided, Note, TxId};
 
 const SEEN: u8 = 0x80;
 
@@ -24,18 +25,47 @@ pub struct Restored {
     pub messages: u64,
     /// Places in queues that are no more: let go.
     pub orphans: u64,
+    /// Messages of transactions that were not decided when the process ended: let go.
+    pub undone: u64,
     /// Records whose head cannot be read. They stay in the log and are in no queue.
     pub damaged: u64,
 }
 
 impl<L: Log> Shard<L> {
     /// Fills the queues with what the log kept. To be called once, before the first turn. `clean`: the
-    /// process before called [`close`](Self::close), so that the marks tell all.
-    pub fn recover(&mut self, topology: &Topology, clean: bool, now: Time) -> Restored {
-        let Self { log, queues, touched, index, shards, .. } = self;
+    /// process before called [`close`](Self::close), so that the marks tell all. `decided`: what
+    /// [`Meta::decided`](crate::Meta::decided) says of transactions.
+    pub fn recover(
+        &mut self,
+        topology: &Topology,
+        decided: &Decided,
+        clean: bool,
+        now: Time,
+    ) -> Restored {
+        let Self { log, queues, touched, index, shards, transactions, .. } = self;
         let mut restored = Restored::default();
         let mut orphans: Vec<(leveret_log::Offset, Holder)> = Vec::new();
+        // What transactions leave behind.
+        let mut finished: Vec<(leveret_log::Offset, Holder)> = Vec::new();
+        // Records of a transaction that never was, up to here.
+        let mut undone_until = 0;
         log.recover(&mut |record| {
+            let all = record.holders.iter().map(|&(holder, _)| (record.at, holder));
+            if let Some(note) = Note::decode(record.head) {
+                if let Note::Part { tx, messages } = note {
+                    transactions.found.push(tx);
+                    if !decided.transactions.contains(&tx) {
+                        undone_until = record.at.get() + 1 + u64::from(messages);
+                    }
+                }
+                finished.extend(all);
+                return;
+            }
+            if record.at.get() < undone_until {
+                restored.undone += 1;
+                finished.extend(all);
+                return;
+            }
             let Some(head) = Head::decode(record.head) else {
                 restored.damaged += 1;
                 tracing::error!(offset = %record.at, "a record in the log is not a message: left alone");
@@ -43,6 +73,10 @@ impl<L: Log> Shard<L> {
             };
             for &(holder, mark) in record.holders {
                 let id = QueueId::new(holder.get());
+                if decided.acked.contains(&(id, queue_offset(record.at))) {
+                    finished.push((record.at, holder));
+                    continue;
+                }
                 let queue = topology.queue_by_id(id).filter(|queue| queue.durable);
                 let Some(queue) = queue.filter(|_| shard_of(id, *shards) == *index) else {
                     orphans.push((record.at, holder));
@@ -59,12 +93,17 @@ impl<L: Log> Shard<L> {
         });
         restored.orphans = orphans.len() as u64;
         self.disk.opened(self.log.end().get());
-        for (at, holder) in orphans {
+        for (at, holder) in orphans.into_iter().chain(finished) {
             if let Err(error) = self.log.release(at, holder) {
                 tracing::error!(%error, "a message of a queue that is gone could not be let go");
             }
         }
         restored
+    }
+
+    /// The transactions of earlier processes that [`recover`](Self::recover) found parts of.
+    pub fn transactions_found(&mut self) -> Vec<TxId> {
+        std::mem::take(&mut self.transactions.found)
     }
 
     /// Before a clean stop, when no more letters come: releases what left, marks what may have been delivered.

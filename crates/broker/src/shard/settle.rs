@@ -18,6 +18,15 @@ impl<L: Log> Shard<L> {
     /// Applies a connection's settlements. Those of queues deleted meanwhile mean nothing any more.
     pub(super) fn settle(&mut self, settlements: &[Settlement], now: Time) {
         let is_long = settlements.len() > SETTLED_AT_ONCE || self.leaving.has_settled();
+        self.settle_some(settlements, is_long, now);
+    }
+
+    /// The same, all in this turn: what a transaction settles is one batch with its messages.
+    pub(super) fn settle_whole(&mut self, settlements: &[Settlement], now: Time) {
+        self.settle_some(settlements, false, now);
+    }
+
+    fn settle_some(&mut self, settlements: &[Settlement], is_long: bool, now: Time) {
         let mut crowd = Vec::new();
         for settlement in settlements {
             let id = settlement.queue;

@@ -241,10 +241,11 @@ impl Channel {
     pub(crate) fn commit(&mut self, shadow: &mut Shadow) {
         let Some(Tx { published, settled, .. }) = &mut self.tx else { return };
         let (published, settled) = (std::mem::take(published), std::mem::take(settled));
-        for message in published {
-            shadow.commit(message);
-            self.sent.push(Sent::Publish(message));
-        }
+        let is_ack = |(_, unacked, how): &(u64, Unacked, Settled)| {
+            (*how == Settled::Ack).then_some((unacked.message, unacked.queue))
+        };
+        shadow.commit(&published, settled.iter().filter_map(is_ack).collect());
+        self.sent.extend(published.into_iter().map(Sent::Publish));
         for (_, unacked, how) in settled {
             self.settled(unacked, how, shadow);
         }

@@ -70,9 +70,17 @@ fn numbers(broker: &Broker, queue: &str) -> BTreeSet<u32> {
 
 #[test]
 fn a_transaction_is_there_as_a_whole_or_not_at_all() {
-    let mut random = Random(13);
-    // One shard: over several, each takes its part as a whole.
-    let mut broker = Broker::with(&["shards=1"]);
+    kills(Random(13), "shards=1");
+}
+
+/// Each queue in a shard of its own: the parts are decided on together.
+#[test]
+fn and_over_several_shards() {
+    kills(Random(14), "shards=3");
+}
+
+fn kills(mut random: Random, shards: &str) {
+    let mut broker = Broker::with(&[shards]);
     let (mut client, channel) = broker.channel();
     declare(&mut client);
     client.tx_select(channel).unwrap();

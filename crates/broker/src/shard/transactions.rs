@@ -1,0 +1,248 @@
+//! A transaction's part for this shard.
+//!
+//! All that a turn appends and releases is in one batch of the log, so a crash takes or leaves it as a
+//! whole; the answer comes when that batch is on the disk. A part that stands alone needs no more. If
+//! other shards have parts, this one is stored and held back until it is decided: see
+//! [`transaction`](crate::transaction).
+//!
+//! Acks alone, with no message to write, are answered at once if no other shard has a part: lost in a
+//! crash they bring messages back, as any ack may.
+
+use leveret_amqp::reply::ReplyCode;
+use leveret_log::{AppendError, Keep, Log};
+use leveret_queue::{Offset, Time};
+use leveret_topology::Topology;
+
+use super::disk::Waiter;
+use super::publish::Wants;
+use super::{Map, Shard, queue_offset};
+use crate::message::{Outbox, Publish, Reply, ReplyTo, Settle, Settlement, ToMeta};
+use crate::transaction::{NOTES, Note, TxId, Vote};
+
+/// Parts that are held back until it is decided on them.
+#[derive(Debug, Default)]
+pub(super) struct Transactions {
+    prepared: Map<TxId, Prepared>,
+    /// Bytes of their messages.
+    bytes: u64,
+    /// Records of this shard's log that are no messages.
+    notes: u64,
+    /// What the log had of earlier processes' transactions.
+    pub(super) found: Vec<TxId>,
+}
+
+#[derive(Debug)]
+struct Prepared {
+    reply: ReplyTo,
+    parts: u32,
+    messages: Vec<Publish>,
+    /// One for each message.
+    appended: Vec<(Offset, Wants)>,
+    settlements: Vec<Settlement>,
+    /// The record that says what the messages are, if anything here outlives the process.
+    part: Option<Offset>,
+    bytes: u64,
+}
+
+impl Transactions {
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Transactions that are not decided.
+    pub(super) fn undecided(&self) -> u64 {
+        self.prepared.len() as u64
+    }
+
+    /// Records that are no messages, and messages that are in no queue yet.
+    pub(super) fn records(&self) -> u64 {
+        let messages = self.prepared.values().map(|prepared| prepared.messages.len() as u64);
+        self.notes + messages.sum::<u64>()
+    }
+}
+
+impl<L: Log> Shard<L> {
+    /// Applies a transaction that no other shard has a part of: all of it, or none and a refusal.
+    pub(super) fn commit(
+        &mut self,
+        reply: ReplyTo,
+        messages: &[Publish],
+        settlements: &[Settlement],
+        topology: &Topology,
+        now: Time,
+        out: &mut Outbox,
+    ) {
+        let wants = messages.iter().map(|message| self.wants(message, topology, now)).collect();
+        let appended = match self.append_all(messages, wants, now) {
+            Ok(appended) => appended,
+            Err(error) => {
+                self.give_back(settlements, now);
+                refuse(reply, &error.to_string(), out);
+                return;
+            }
+        };
+        let mut until = None;
+        for ((at, wants), message) in appended.into_iter().zip(messages) {
+            until = self.place(at, message, None, wants, now).until.or(until);
+        }
+        self.settle_whole(settlements, now);
+        match until {
+            Some(until) => self.disk.wait(until, Waiter::Commit(reply)),
+            None => out.reply(reply, Reply::Committed),
+        }
+    }
+
+    /// Stores a part and holds it back.
+    #[expect(clippy::too_many_arguments, reason = "the letter's fields and the turn's")]
+    pub(super) fn prepare(
+        &mut self,
+        reply: ReplyTo,
+        tx: TxId,
+        parts: u32,
+        messages: Vec<Publish>,
+        settlements: Vec<Settlement>,
+        topology: &Topology,
+        now: Time,
+        out: &mut Outbox,
+    ) {
+        let wants: Vec<Wants> =
+            messages.iter().map(|message| self.wants(message, topology, now)).collect();
+        let is_kept = !settlements.is_empty() || wants.iter().any(|wants| wants.can_keep);
+        // Before the messages: whoever recovers them has to know.
+        let note = Note::Part { tx, messages: messages.len() as u32 };
+        let part = if is_kept { self.append_note(note, now).map(Some) } else { Ok(None) };
+        let stored = part.and_then(|part| match self.append_all(&messages, wants, now) {
+            Ok(appended) => Ok((part, appended)),
+            Err(error) => {
+                self.release_note(part);
+                Err(error)
+            }
+        });
+        let (part, appended) = match stored {
+            Ok(stored) => stored,
+            Err(error) => {
+                self.give_back(&settlements, now);
+                refuse(reply, &error.to_string(), out);
+                out.meta.push(ToMeta::Prepared { tx, shard: self.index, parts, vote: Vote::No });
+                return;
+            }
+        };
+        let bytes = messages.iter().map(|message| message.message.len()).sum::<u64>()
+            + (messages.len() * size_of::<(Publish, Offset, Wants)>()) as u64;
+        self.transactions.bytes += bytes;
+        let prepared = Prepared { reply, parts, messages, appended, settlements, part, bytes };
+        self.transactions.prepared.insert(tx, prepared);
+        if is_kept {
+            // With the part everything before it is on the disk: the messages that are acked, too.
+            let end = self.log.end().get();
+            self.disk.wait(end, Waiter::Prepared(reply, tx));
+        } else {
+            self.vote(tx, out);
+        }
+    }
+
+    /// The part is as safe as it has to be.
+    pub(super) fn vote(&mut self, tx: TxId, out: &mut Outbox) {
+        let Some(prepared) = self.transactions.prepared.get(&tx) else { return };
+        let leaves = |one: &&Settlement| match one.how {
+            _ if one.unacked.is_lent() => false,
+            Settle::Ack => true,
+            // A dead letter is in one queue or the other after a crash.
+            Settle::Reject => {
+                let hosted = self.queues.get(&one.queue);
+                hosted.is_some_and(|hosted| !hosted.queue.options().dead_letter)
+            }
+            Settle::Requeue { .. } => false,
+        };
+        let acked = prepared.settlements.iter().filter(leaves);
+        let acked = acked.map(|one| (one.queue, one.offset)).collect();
+        let vote = Vote::Yes { is_kept: prepared.part.is_some(), acked };
+        let parts = prepared.parts;
+        out.meta.push(ToMeta::Prepared { tx, shard: self.index, parts, vote });
+    }
+
+    /// It is decided on a part.
+    pub(super) fn decide(&mut self, tx: TxId, commit: bool, now: Time, out: &mut Outbox) {
+        let Some(prepared) = self.transactions.prepared.remove(&tx) else { return };
+        let Prepared { reply, messages, appended, settlements, part, bytes, .. } = prepared;
+        self.transactions.bytes -= bytes;
+        self.release_note(part);
+        if !commit {
+            for ((at, _), message) in appended.iter().zip(&messages) {
+                message.targets.iter().for_each(|&id| self.release(*at, id));
+            }
+            self.give_back(&settlements, now);
+            refuse(reply, "another part of it was not", out);
+            return;
+        }
+        for ((at, wants), message) in appended.into_iter().zip(&messages) {
+            self.place(at, message, None, wants, now);
+        }
+        self.settle_whole(&settlements, now);
+        out.reply(reply, Reply::Committed);
+        if part.is_none() {
+            return;
+        }
+        // Nobody waits for it, so the disk is not asked. If it cannot be written, the decision stays
+        // until the next start.
+        if let Ok(at) = self.append_note(Note::Applied { tx }, now) {
+            self.disk.wait_lazily(at.get() + 1, Waiter::Applied(tx, at));
+        }
+    }
+
+    /// What the transaction did here is on the disk.
+    pub(super) fn applied(&mut self, tx: TxId, note: Offset, out: &mut Outbox) {
+        self.release_note(Some(note));
+        out.meta.push(ToMeta::Applied { tx });
+    }
+
+    /// All messages, or none.
+    fn append_all(
+        &mut self,
+        messages: &[Publish],
+        wants: Vec<Wants>,
+        now: Time,
+    ) -> Result<Vec<(Offset, Wants)>, AppendError> {
+        let mut appended = Vec::with_capacity(messages.len());
+        for (message, mut wants) in messages.iter().zip(wants) {
+            match self.append(message, &mut wants, true, now) {
+                Ok(at) => appended.push((at, wants)),
+                Err(error) => {
+                    self.append_failed(error, now);
+                    for ((at, _), message) in appended.iter().zip(messages) {
+                        message.targets.iter().for_each(|&id| self.release(*at, id));
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Ok(appended)
+    }
+
+    /// What a transaction that is not to be was to settle: the session has forgotten it, and its client
+    /// goes.
+    fn give_back(&mut self, settlements: &[Settlement], now: Time) {
+        let how = Settle::Requeue { counts: true };
+        let back = settlements.iter().map(|&one| Settlement { how, ..one });
+        self.settle(&back.collect::<Vec<_>>(), now);
+    }
+
+    fn append_note(&mut self, note: Note, now: Time) -> Result<Offset, AppendError> {
+        let at = self.log.append(&note.encode(), &[], &[Note::holder()], Keep::Durable)?;
+        self.disk.appended(at.get(), now);
+        self.transactions.notes += 1;
+        Ok(queue_offset(at))
+    }
+
+    fn release_note(&mut self, at: Option<Offset>) {
+        if let Some(at) = at {
+            self.transactions.notes -= 1;
+            self.release(at, NOTES);
+        }
+    }
+}
+
+fn refuse(reply: ReplyTo, why: &str, out: &mut Outbox) {
+    let text = format!("the transaction could not be stored: {why}");
+    out.reply(reply, Reply::Refused { code: ReplyCode::ResourceError, text });
+}

@@ -1,0 +1,167 @@
+//! Transactions over several shards: all of one is there after a crash, or nothing.
+//!
+//! A transaction that one shard can do alone is one batch of that shard's log. Over more of them it goes
+//! in two steps, and between them stands one record in the log of names:
+//!
+//! ```text
+//!  session --Prepare--> shard 1: part, messages  (batch) --Prepared--+
+//!          --Prepare--> shard 2: part, messages  (batch) --Prepared--+--> meta: decision (batch)
+//!                                                                               |
+//!  session <--Committed-- shards: messages into queues, acks; part released <--Decide
+//!                                     `- applied (batch) --Applied--> meta: decision released
+//! ```
+//!
+//! Before the decision is on disk, no queue has a message of the transaction and no ack of it is applied.
+//! A restart reads the names first: messages behind a part without a decision are let go of; with one
+//! they are in their queues, and what the transaction acked, which the decision lists, is not. A
+//! decision is forgotten when every shard has it on disk that its part is done with, or by a start at
+//! which no shard finds a part of it.
+//!
+//! If one shard cannot store its part, the others let go of theirs; nothing has to be written for that.
+
+use foldhash::fast::FixedState;
+use hashbrown::HashSet;
+use leveret_log::Holder;
+use leveret_queue::Offset;
+use leveret_topology::QueueId;
+
+/// Names a transaction over several shards: a random number, as an earlier process's may be found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TxId(u64);
+
+impl TxId {
+    /// The transaction with this number.
+    pub const fn new(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// The bare number.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+/// What a shard says of its part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Vote {
+    /// It could not be stored, and is undone already.
+    No,
+    /// It is on the disk, if it has to be.
+    Yes {
+        /// A restart would find it.
+        is_kept: bool,
+        /// Messages that leave their queues with the transaction.
+        acked: Vec<(QueueId, Offset)>,
+    },
+}
+
+/// What a restart has to know of transactions before it fills queues.
+#[derive(Clone, Debug, Default)]
+pub struct Decided {
+    pub(crate) transactions: HashSet<TxId, FixedState>,
+    pub(crate) acked: HashSet<(QueueId, Offset), FixedState>,
+}
+
+/// The holder of records that are no message, in a shard's log. No queue has this number.
+pub(crate) const NOTES: QueueId = QueueId::new(u64::MAX);
+
+/// The first bytes of records that are no message; see [`record`](crate::record) for those that are.
+const PART: u8 = 0x21;
+const APPLIED: u8 = 0x22;
+const NOTE_HEAD: usize = 16;
+
+/// A record of a shard's log that is no message.
+///
+/// ```text
+///  0     1    4          8              16
+///  | kind| 0  | messages | transaction |
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Note {
+    /// So many records that follow are of the transaction.
+    Part { tx: TxId, messages: u32 },
+    /// What the transaction did here is on the disk if this is.
+    Applied { tx: TxId },
+}
+
+impl Note {
+    pub(crate) fn encode(self) -> [u8; NOTE_HEAD] {
+        let (kind, tx, messages) = match self {
+            Self::Part { tx, messages } => (PART, tx, messages),
+            Self::Applied { tx } => (APPLIED, tx, 0),
+        };
+        let mut out = [0; NOTE_HEAD];
+        out[0] = kind;
+        out[4..8].copy_from_slice(&messages.to_le_bytes());
+        out[8..].copy_from_slice(&tx.get().to_le_bytes());
+        out
+    }
+
+    /// None when it is something else.
+    pub(crate) fn decode(head: &[u8]) -> Option<Self> {
+        let head: &[u8; NOTE_HEAD] = head.try_into().ok()?;
+        let messages = u32::from_le_bytes(head[4..8].try_into().ok()?);
+        let tx = TxId(u64::from_le_bytes(head[8..].try_into().ok()?));
+        match head[0] {
+            PART => Some(Self::Part { tx, messages }),
+            APPLIED => Some(Self::Applied { tx }),
+            _ => None,
+        }
+    }
+
+    pub(crate) const fn holder() -> Holder {
+        Holder::new(NOTES.get())
+    }
+}
+
+/// The head of a decision in the log of names: a kind that no thing of the topology has.
+pub(crate) const DECISION_HEAD: [u8; 2] = [1, 64];
+
+/// The body of a decision: the transaction, then queue and offset of each message it acked.
+pub(crate) fn encode_decision(tx: TxId, acked: &[(QueueId, Offset)]) -> Vec<u8> {
+    let numbers = acked.iter().flat_map(|(queue, at)| [queue.get(), at.get()]);
+    [tx.get()].into_iter().chain(numbers).flat_map(u64::to_le_bytes).collect()
+}
+
+impl Decided {
+    /// Takes in the body of a decision. None when it is none.
+    pub(crate) fn add(&mut self, body: &[u8]) -> Option<TxId> {
+        let (numbers, rest) = body.as_chunks::<8>();
+        let (&tx, acked) = numbers.split_first()?;
+        if !rest.is_empty() || acked.len() % 2 != 0 {
+            return None;
+        }
+        let tx = TxId(u64::from_le_bytes(tx));
+        self.transactions.insert(tx);
+        for pair in acked.chunks_exact(2) {
+            let (queue, at) = (u64::from_le_bytes(pair[0]), u64::from_le_bytes(pair[1]));
+            self.acked.insert((QueueId::new(queue), Offset::new(at)));
+        }
+        Some(tx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let tx = TxId(0x0123_4567_89ab_cdef);
+        for note in [Note::Part { tx, messages: 7 }, Note::Applied { tx }] {
+            assert_eq!(Note::decode(&note.encode()), Some(note));
+            assert_eq!(crate::record::Head::decode(&note.encode()), None, "no message");
+        }
+        assert_eq!(Note::decode(&[PART; 15]), None);
+        assert_eq!(Note::decode(&[0x11; 16]), None);
+
+        let acked = [(QueueId::new(3), Offset::new(9)), (QueueId::new(4), Offset::new(1))];
+        let body = encode_decision(tx, &acked);
+        let mut decided = Decided::default();
+        assert_eq!(decided.add(&body), Some(tx));
+        assert!(acked.iter().all(|one| decided.acked.contains(one)) && decided.acked.len() == 2);
+        for len in [0, 7, 9, 16, body.len() - 1] {
+            assert_eq!(Decided::default().add(&body[..len]), None, "{len}");
+        }
+    }
+}
