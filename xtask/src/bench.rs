@@ -75,7 +75,7 @@ pub(crate) struct BenchArgs {
 }
 
 const OURS: &str = "target/release/leveret serve --listen 127.0.0.1:{port} --data-dir {data} \
-    --management-tcp-port 0";
+    --management-tcp-port 0 --prometheus-tcp-port 0";
 
 /// What is measured. The names are those of the reference measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, clap::ValueEnum)]

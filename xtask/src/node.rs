@@ -42,7 +42,7 @@ impl Node {
         let child = program()
             .arg("serve")
             .args(["--port", &address.to_string()])
-            .args(["--management-tcp-port", "0"])
+            .args(["--management-tcp-port", "0", "--prometheus-tcp-port", "0"])
             .arg("--data-dir")
             .arg(&data_dir)
             .args(words)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use leveret_config::options::ManagementOptions;
+use leveret_config::options::{ManagementOptions, PrometheusOptions};
 use leveret_config::{Config, files};
 use leveret_server::front::{FrontEnds, Inside, Listener, OpenFrontEnds, Running};
 use leveret_server::runner::{install_runner, keep_working, rest};
@@ -14,7 +14,9 @@ use tokio::sync::watch;
 
 use crate::control;
 use crate::http::{self, App};
+use crate::metrics;
 use crate::ops::Ops;
+use crate::stats::Collector;
 
 /// How long requests under way have to end when the node stops.
 const STOP_PATIENCE: Duration = Duration::from_secs(2);
@@ -23,13 +25,17 @@ const STOP_PATIENCE: Duration = Duration::from_secs(2);
 pub fn front(config: &Config) -> OpenFrontEnds {
     let socket = files::ctl_socket(config);
     let options = config.management.enabled.then(|| config.management.clone());
-    Box::new(move |inside| open(inside, socket, options))
+    let metrics = config.prometheus.enabled.then(|| config.prometheus.clone());
+    let interval = Duration::from_millis(config.log.statistics_interval.get());
+    Box::new(move |inside| open(inside, socket, options, metrics, interval))
 }
 
 fn open(
     inside: Inside,
     socket: PathBuf,
     options: Option<ManagementOptions>,
+    metrics: Option<PrometheusOptions>,
+    interval: Duration,
 ) -> anyhow::Result<FrontEnds> {
     let Inside { node, mut about, stop, give_back } = inside;
     let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
@@ -42,8 +48,20 @@ fn open(
         listeners.push(Listener { protocol: "http", purpose: "HTTP API", address });
         http = Some((bound, options));
     }
+    let mut scraped = None;
+    if let Some(options) = metrics {
+        let bound = metrics::bind(&options)?;
+        let address = bound.local_addr()?;
+        listeners.push(Listener {
+            protocol: "http/prometheus",
+            purpose: "Prometheus exporter API over HTTP",
+            address,
+        });
+        scraped = Some((bound, options));
+    }
     about.listeners.extend_from_slice(&listeners);
-    let ops = Arc::new(Ops { node, about, stop });
+    let stats = Arc::new(Collector::new(Arc::clone(&node), about.clone(), interval));
+    let ops = Arc::new(Ops { node, about, stop, stats });
     let (end, ended) = watch::channel(false);
     let ended = Ended(ended);
     let thread = std::thread::Builder::new().name("management".to_owned()).spawn(move || {
@@ -51,7 +69,12 @@ fn open(
         runtime.block_on(async move {
             tokio::spawn(keep_working(more));
             tokio::spawn(rest(Arc::clone(&ops.node), worked, give_back));
+            tokio::spawn(Arc::clone(&ops.stats).run());
             let mut doors = tokio::task::JoinSet::new();
+            if let Some((bound, options)) = scraped {
+                let stats = Arc::clone(&ops.stats);
+                doors.spawn(metrics::serve(bound, options, stats, ended.clone()));
+            }
             doors.spawn(control::serve(control, Arc::clone(&ops), ended.clone()));
             if let Some((bound, options)) = http {
                 let app = Arc::new(App { ops, options });

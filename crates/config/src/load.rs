@@ -11,7 +11,7 @@ use crate::known::{self, Fate, Known};
 use crate::option::{Group, Spec};
 use crate::options::{
     AccessOptions, ConnectionOptions, IdentityOptions, ListenerOptions, LogOptions,
-    ManagementOptions, NodeOptions, ResourceOptions,
+    ManagementOptions, NodeOptions, PrometheusOptions, ResourceOptions,
 };
 use crate::parse::{self, Item, Line};
 use crate::setting::{KeyMatch, MECHANISMS_LATER};
@@ -121,6 +121,8 @@ config! {
     identity: IdentityOptions,
     /// The management API and its page.
     management: ManagementOptions,
+    /// Metrics.
+    prometheus: PrometheusOptions,
 }
 
 impl Config {

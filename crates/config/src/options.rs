@@ -343,6 +343,35 @@ options! {
         keys = ["management.restrictions.operator_policy_changes.disabled"];
 }
 
+options! {
+    /// Metrics for Prometheus.
+    PrometheusOptions, "Metrics";
+
+    /// Whether metrics are served at all.
+    ///
+    /// RabbitMQ asks for its plugin to be enabled; here it is a part of the broker.
+    enabled: bool = true, keys = ["prometheus.enabled"];
+
+    /// Port of the metrics. 0 lets the operating system choose one.
+    port: u16 = 15_692, keys = ["prometheus.tcp.port"];
+
+    /// Address of the metrics. Not set: all addresses, IPv6 and IPv4.
+    ip: Option<String> = None, keys = ["prometheus.tcp.ip"];
+
+    /// Where the metrics are; those of each object are under it.
+    path: String = "/metrics".to_owned(), keys = ["prometheus.path"], check = metrics_path;
+
+    /// Whether the plain path shows each object, as `/metrics/per-object` does.
+    return_per_object_metrics: bool = false, keys = ["prometheus.return_per_object_metrics"];
+}
+
+fn metrics_path(value: &String) -> Result<(), String> {
+    match value.as_str() {
+        "" => Err("expected a path such as /metrics".to_owned()),
+        _ => path_prefix(&Some(value.clone())),
+    }
+}
+
 /// A path that begins with a slash and ends without one.
 fn path_prefix(value: &Option<String>) -> Result<(), String> {
     let Some(value) = value else { return Ok(()) };

@@ -89,6 +89,6 @@ impl Drop for Node {
 fn program(data_dir: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_leveret"));
     command.env_remove("LEVERET_CTL_SOCKET").env("LEVERET_DATA_DIR", data_dir);
-    command.env("LEVERET_MANAGEMENT_TCP_PORT", "0");
+    command.env("LEVERET_MANAGEMENT_TCP_PORT", "0").env("LEVERET_PROMETHEUS_TCP_PORT", "0");
     command
 }

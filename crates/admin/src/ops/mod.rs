@@ -12,6 +12,8 @@ use std::sync::Arc;
 use leveret_server::front::{About, Stop};
 use leveret_server::node::Node;
 
+use crate::stats::Collector;
+
 /// A node, for those who ask.
 #[derive(Debug)]
 pub struct Ops {
@@ -21,4 +23,6 @@ pub struct Ops {
     pub about: About,
     /// Ends it.
     pub stop: Stop,
+    /// Its statistics.
+    pub stats: Arc<Collector>,
 }

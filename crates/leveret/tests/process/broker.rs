@@ -14,14 +14,15 @@ use rustix::process::{Pid, Signal};
 /// How long anything may take that is due at once. Long, because machines that test are busy.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Sets the port of the management API.
+/// Set the ports of the management API and of the metrics.
 const MANAGEMENT_PORT: &str = "LEVERET_MANAGEMENT_TCP_PORT";
+const METRICS_PORT: &str = "LEVERET_PROMETHEUS_TCP_PORT";
 
 /// The program, with an environment that sets nothing else.
 pub(crate) fn leveret(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_leveret"));
-    // Many nodes run at once: each takes a port for its management that the system chooses.
-    command.args(words).env_clear().env(MANAGEMENT_PORT, "0");
+    // Many nodes run at once: each takes ports for its management that the system chooses.
+    command.args(words).env_clear().env(MANAGEMENT_PORT, "0").env(METRICS_PORT, "0");
     command
 }
 
@@ -140,7 +141,7 @@ impl Broker {
     /// The same for a command that names its data directory by itself.
     #[track_caller]
     pub(crate) fn spawn_as_is(mut command: Command, dir: tempfile::TempDir) -> Self {
-        command.env(MANAGEMENT_PORT, "0");
+        command.env(MANAGEMENT_PORT, "0").env(METRICS_PORT, "0");
         let spawned = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         let mut child = spawned.unwrap();
         let log = Lines::follow(child.stdout.take().unwrap());

@@ -1,0 +1,164 @@
+//! Metrics that RabbitMQ does not have: how long things wait, where, and what the log takes.
+
+use leveret_broker::numbers::ShardRest;
+use leveret_queue::{Reason, Time};
+use leveret_session::{ChannelFacts, Times};
+
+use super::text::{Kind, Text, label, labels};
+use crate::stats::names::channel_pid;
+use crate::stats::{QueueEntry, Snapshot};
+use Kind::{Counter, Gauge};
+
+pub(super) fn write<'a>(
+    snapshot: &'a Snapshot,
+    queues: Option<impl Iterator<Item = (&'a str, &'a QueueEntry)>>,
+    text: &mut Text,
+) {
+    waits(snapshot, queues, text);
+    messages(snapshot, text);
+    log(snapshot, text);
+    alarms(snapshot, text);
+}
+
+fn waits<'a>(
+    snapshot: &'a Snapshot,
+    queues: Option<impl Iterator<Item = (&'a str, &'a QueueEntry)>>,
+    text: &mut Text,
+) {
+    let now = snapshot.at.unwrap_or(Time::from_ms(0));
+    let name = "leveret_queue_oldest_message_age_seconds";
+    text.family(name, Gauge, "Age of the message that a queue gives out next");
+    let each = queues.is_some();
+    match queues {
+        Some(queues) => {
+            for (labels, entry) in queues {
+                if let Some(ms) = entry.oldest_ms(now) {
+                    text.sample(name, labels, seconds(ms));
+                }
+            }
+        }
+        None => {
+            let oldest = snapshot.queues.values().filter_map(|queue| queue.oldest_ms(now)).max();
+            text.sample(name, "", seconds(oldest.unwrap_or(0)));
+        }
+    }
+    let name = "leveret_channel_oldest_unacked_age_seconds";
+    text.family(name, Gauge, "How long the oldest delivery of a channel has waited for its ack");
+    let age = |it: &ChannelFacts| Some(now.ms().saturating_sub(it.oldest_unacked?.ms()));
+    let channels = snapshot
+        .connections
+        .iter()
+        .flat_map(|(&id, entry)| entry.numbers.channels.iter().map(move |facts| (id, facts)));
+    if each {
+        for (id, facts) in channels {
+            if let Some(ms) = age(facts) {
+                text.sample(name, &label("channel", &channel_pid(id, facts.number)), seconds(ms));
+            }
+        }
+    } else {
+        let oldest = channels.filter_map(|(_, facts)| age(facts)).max();
+        text.sample(name, "", seconds(oldest.unwrap_or(0)));
+    }
+    let totals = &snapshot.overview.sums.session;
+    let help = "How long delivered messages had been in the broker";
+    times("leveret_message_time_in_broker_seconds", help, &totals.in_broker, text);
+    let help = "How long confirms took, of one message per channel at a time";
+    times("leveret_confirm_latency_seconds", help, &totals.confirm, text);
+    let name = "leveret_connections_waiting";
+    text.family(name, Gauge, "Connections that are not read, by what they wait for");
+    for (what, count) in snapshot.overview.now.waits.rows() {
+        text.sample(name, &label("for", what), count);
+    }
+}
+
+fn seconds(ms: u64) -> f64 {
+    ms as f64 / 1e3
+}
+
+/// A histogram of times: bounds are powers of two in ms.
+fn times(name: &str, help: &str, times: &Times, text: &mut Text) {
+    let last = times.counts.len() - 1;
+    let bound = |at: usize| match at {
+        at if at == last => "+Inf".to_owned(),
+        at => format!("{:?}", seconds(1 << at)),
+    };
+    let bounds: Vec<_> = (0..=last).map(bound).collect();
+    let places = bounds.iter().map(String::as_str).zip(times.counts);
+    text.histogram(name, help, "", places, seconds(times.ms));
+}
+
+fn messages(snapshot: &Snapshot, text: &mut Text) {
+    let overview = &snapshot.overview;
+    let name = "leveret_messages_confirmed_total";
+    text.family(name, Counter, "Messages confirmed to publishers, by what made it true");
+    let sum = |of: fn(&leveret_broker::shard::Confirmed) -> u64| -> u64 {
+        overview.shards.iter().map(|shard| of(&shard.confirmed)).sum()
+    };
+    text.sample(name, &label("by", "at_once"), sum(|it| it.at_once));
+    text.sample(name, &label("by", "disk"), sum(|it| it.durable));
+    text.sample(name, &label("by", "consumer"), sum(|it| it.acked));
+    let nacked = overview.sums.session.channels.nack;
+    text.one("leveret_messages_nacked_total", Counter, "Messages nacked to publishers", nacked);
+    let name = "leveret_messages_refused_total";
+    text.family(name, Counter, "Messages that a full queue refused");
+    let by_type = |of: fn(&leveret_queue::Totals) -> u64| {
+        let all = overview.queues.iter();
+        all.map(move |((kind, safe), totals)| (kind.module(), *safe, of(totals)))
+    };
+    let strategy = |safe| if safe { "at_least_once" } else { "at_most_once" };
+    for (kind, safe, count) in by_type(|it| it.refused) {
+        let labels = labels(&[("queue_type", kind), ("dead_letter_strategy", strategy(safe))]);
+        text.sample(name, &labels, count);
+    }
+    let name = "leveret_messages_requeued_total";
+    text.family(name, Counter, "Messages that came back from consumers");
+    for (kind, safe, count) in by_type(|it| it.requeued) {
+        let labels = labels(&[("queue_type", kind), ("dead_letter_strategy", strategy(safe))]);
+        text.sample(name, &labels, count);
+    }
+    let name = "leveret_messages_dropped_total";
+    text.family(name, Counter, "Messages that left without an ack and were not dead-lettered");
+    let reasons = [Reason::Expired, Reason::Maxlen, Reason::Rejected, Reason::DeliveryLimit];
+    for reason in reasons {
+        let count = overview.queues.values().map(|it| it.dropped.get(reason)).sum::<u64>();
+        text.sample(name, &label("reason", reason.name()), count);
+    }
+    let purged = overview.queues.values().map(|it| it.purged).sum::<u64>();
+    text.sample(name, &label("reason", "purged"), purged);
+}
+
+fn log(snapshot: &Snapshot, text: &mut Text) {
+    let sum = |of: fn(&ShardRest) -> u64| -> u64 { snapshot.overview.shards.iter().map(of).sum() };
+    let (live, disk) = (sum(|shard| shard.log.live_bytes), sum(|shard| shard.log.disk_bytes));
+    let held = sum(|shard| shard.log.held_bytes);
+    for (name, help, bytes) in [
+        ("live_bytes", "Bytes of messages that a queue holds", live),
+        (
+            "memory_bytes",
+            "Memory that messages take; less than live_bytes when they are paged out",
+            held,
+        ),
+        ("disk_bytes", "Bytes of files", disk),
+        ("unwritten_bytes", "Bytes that wait for the disk", sum(|shard| shard.log.unwritten_bytes)),
+        ("records", "Messages that a queue holds, once each", sum(|shard| shard.log.records)),
+    ] {
+        text.one(&format!("leveret_log_{name}"), Gauge, help, bytes);
+    }
+    let paged = live.saturating_sub(held);
+    let help = "Bytes of messages that are on the disk and not in memory";
+    text.one("leveret_paged_out_bytes", Gauge, help, paged);
+    if live > 0 {
+        let help = "Bytes of files per byte of messages that a queue holds";
+        text.one("leveret_disk_amplification_ratio", Gauge, help, disk as f64 / live as f64);
+    }
+}
+
+fn alarms(snapshot: &Snapshot, text: &mut Text) {
+    let node = &snapshot.overview.node;
+    let name = "leveret_alarm";
+    text.family(name, Gauge, "Whether publishers are blocked, by the resource that is short");
+    text.sample(name, &label("resource", "memory"), u64::from(node.mem_alarm));
+    text.sample(name, &label("resource", "disk"), u64::from(node.disk_free_alarm));
+    let help = "Memory that messages take, which is compared with the watermark";
+    text.one("leveret_memory_held_bytes", Gauge, help, node.mem_held);
+}

@@ -1,0 +1,328 @@
+//! Who samples, and when: every interval, each second while somebody looks.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use foldhash::fast::FixedState;
+use hashbrown::HashSet;
+use leveret_broker::message::{ConnectionId, Reply, ToShard};
+use leveret_broker::numbers::{QueueNumbers, ShardRest};
+use leveret_queue::Time;
+use leveret_server::ended::Sums;
+use leveret_server::front::About;
+use leveret_server::node::{Node, now};
+use leveret_topology::VhostId;
+use tokio::sync::Notify;
+
+use super::history::{History, Kept};
+use super::names;
+use super::node::NodeFacts;
+use super::snapshot::{
+    ChannelEntry, ConnectionEntry, ExchangeEntry, Present, QueueEntry, Snapshot,
+};
+use crate::ops::ask::{Asker, Refusal};
+
+/// How long one look makes samples come each second, in ms.
+const LOOK_MS: u64 = 10_000;
+
+/// Connections that are looked at before others have their turn on the thread.
+const CONNECTIONS_PER_TURN: usize = 256;
+
+/// Samples the node.
+#[derive(Debug)]
+pub struct Collector {
+    node: Arc<Node>,
+    about: About,
+    interval: Duration,
+    latest: Mutex<Arc<Snapshot>>,
+    /// One sample at a time.
+    sampling: tokio::sync::Mutex<()>,
+    /// Somebody looks until then, in ms since the Unix epoch.
+    looked_at_until: AtomicU64,
+    looks: Notify,
+}
+
+/// What is read anew for a sample.
+#[derive(Debug, Default)]
+struct Fresh {
+    queues: Vec<QueueNumbers>,
+    shards: Vec<ShardRest>,
+    connections: BTreeMap<ConnectionId, ConnectionEntry>,
+    ended: Vec<(VhostId, Sums)>,
+}
+
+impl Collector {
+    /// For a node, with its `collect_statistics_interval`.
+    pub fn new(node: Arc<Node>, about: About, interval: Duration) -> Self {
+        Self {
+            node,
+            about,
+            interval,
+            latest: Mutex::default(),
+            sampling: tokio::sync::Mutex::default(),
+            looked_at_until: AtomicU64::new(0),
+            looks: Notify::new(),
+        }
+    }
+
+    /// What was sampled last.
+    pub fn latest(&self) -> Arc<Snapshot> {
+        Arc::clone(&self.latest.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The node it samples.
+    pub fn node(&self) -> &Arc<Node> {
+        &self.node
+    }
+
+    /// What the node was started with.
+    pub fn about(&self) -> &About {
+        &self.about
+    }
+
+    /// Somebody looks: samples come each second for a while.
+    pub fn look(&self) {
+        let until = now().ms() + LOOK_MS;
+        if self.looked_at_until.swap(until, Ordering::Relaxed) < now().ms() {
+            self.looks.notify_one();
+        }
+    }
+
+    /// Samples until the task is dropped.
+    pub async fn run(self: Arc<Self>) {
+        loop {
+            if let Err(Refusal::Stopping) = self.sample().await {
+                return;
+            }
+            let is_looked_at = self.looked_at_until.load(Ordering::Relaxed) > now().ms();
+            let second = Duration::from_secs(1);
+            let wait = if is_looked_at { second.min(self.interval) } else { self.interval };
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                () = self.looks.notified() => {}
+            }
+        }
+    }
+
+    /// What is known, and not older than that.
+    pub async fn fresh(&self, within: Duration) -> Arc<Snapshot> {
+        let oldest = now().ms().saturating_sub(within.as_millis() as u64);
+        if self.latest().at.is_none_or(|at| at.ms() < oldest) {
+            // A node that stops has nothing newer.
+            let _ = self.sample().await;
+        }
+        self.latest()
+    }
+
+    /// Samples now.
+    ///
+    /// # Errors
+    ///
+    /// When the node stops.
+    pub async fn sample(&self) -> Result<(), Refusal> {
+        let _one = self.sampling.lock().await;
+        let mut fresh = Fresh::default();
+        self.node.ended.begin();
+        self.ask_connections(&mut fresh).await;
+        let (ended, late) = self.node.ended.finish();
+        fresh.ended = ended;
+        for id in late {
+            fresh.connections.remove(&id);
+        }
+        self.ask_shards(&mut fresh).await?;
+        let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        // Copied only while somebody still holds the one before.
+        self.take_in(Arc::make_mut(&mut latest), fresh);
+        Ok(())
+    }
+
+    async fn ask_connections(&self, fresh: &mut Fresh) {
+        let connections = self.node.connections();
+        for some in connections.chunks(CONNECTIONS_PER_TURN) {
+            for connection in some {
+                let Some(sampled) = connection.sample() else { continue };
+                let entry = ConnectionEntry {
+                    connection: Arc::clone(connection),
+                    numbers: sampled.session,
+                    io: sampled.io,
+                    data: History::default(),
+                    channels: BTreeMap::new(),
+                };
+                fresh.connections.insert(connection.id(), entry);
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    async fn ask_shards(&self, fresh: &mut Fresh) -> Result<(), Refusal> {
+        let mut asker = Asker::new(&self.node);
+        let reply = asker.reply_to();
+        for index in 0..self.node.shards.len() {
+            let mut begins = true;
+            loop {
+                asker.tell_shard(index, ToShard::Sample { reply, begins });
+                begins = false;
+                let Reply::Sampled(mut piece) = asker.answer().await? else { continue };
+                fresh.queues.append(&mut piece.queues);
+                if let Some(rest) = piece.rest {
+                    fresh.shards.push(rest);
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts what was read anew in the place of what was known.
+    fn take_in(&self, snapshot: &mut Snapshot, fresh: Fresh) {
+        let at = now();
+        let before = snapshot.at.replace(at);
+        let Fresh { queues, shards, connections, ended } = fresh;
+        snapshot.overview.now = Present::default();
+        snapshot.overview.sums = Sums::default();
+        for vhost in snapshot.vhosts.values_mut() {
+            vhost.now = Present::default();
+            vhost.sums = Sums::default();
+        }
+        take_connections(snapshot, connections, at);
+        for (vhost, sums) in ended {
+            let entry = snapshot.vhosts.entry(vhost).or_default();
+            entry.sums.add(&sums.session, sums.io);
+        }
+        self.take_queues(snapshot, queues, &shards, before, at);
+        self.sum_up(snapshot, shards, at);
+    }
+
+    fn take_queues(
+        &self,
+        snapshot: &mut Snapshot,
+        queues: Vec<QueueNumbers>,
+        shards: &[ShardRest],
+        before: Option<Time>,
+        at: Time,
+    ) {
+        let Snapshot { overview, queues: known, vhosts, .. } = snapshot;
+        overview.queues.clear();
+        for gone in shards.iter().flat_map(|shard| &shard.gone) {
+            let kind = (gone.kind, gone.at_least_once);
+            *overview.queues.entry(kind).or_default() += gone.totals;
+        }
+        let kept = Kept::of(queues.len());
+        let seen: HashSet<_, FixedState> = queues.iter().map(|it| it.queue).collect();
+        known.retain(|id, _| seen.contains(id));
+        let topology = self.node.topology();
+        for numbers in queues {
+            let named = topology.queue_by_id(numbers.queue);
+            // As the shard says: the name may be gone before the queue is.
+            let kind = (numbers.kind, numbers.at_least_once);
+            *overview.queues.entry(kind).or_default() += numbers.totals;
+            let entry = known.entry(numbers.queue).or_insert_with(|| QueueEntry {
+                numbers,
+                vhost: None,
+                messages: History::default(),
+                lengths: History::default(),
+                consumer_capacity: 0.0,
+            });
+            entry.consumer_capacity = capacity(&entry.numbers, &numbers, before, at);
+            entry.numbers = numbers;
+            entry.vhost = named.map(|named| named.vhost);
+            let counts = &numbers.counts;
+            entry.messages.push(at.ms(), names::queue(&numbers), kept);
+            entry.lengths.push(at.ms(), names::lengths(counts.ready, counts.unacked), kept);
+            let mut all = vec![&mut overview.now];
+            if let Some(vhost) = entry.vhost {
+                all.push(&mut vhosts.entry(vhost).or_default().now);
+            }
+            for now in all {
+                now.queues += 1;
+                now.ready += counts.ready;
+                now.unacked += counts.unacked;
+                now.consumers += u64::from(counts.consumers);
+            }
+        }
+    }
+
+    /// Totals of vhosts, exchanges and the node.
+    fn sum_up(&self, snapshot: &mut Snapshot, shards: Vec<ShardRest>, at: Time) {
+        let statistics = snapshot.memory_bytes();
+        let Snapshot { overview, vhosts, exchanges, .. } = snapshot;
+        let topology = self.node.topology();
+        for vhost in vhosts.values_mut() {
+            overview.sums.add(&vhost.sums.session, vhost.sums.io);
+            let (sums, now) = (&vhost.sums, &vhost.now);
+            vhost.messages.push(at.ms(), names::channel(&sums.session.channels), Kept::Global);
+            vhost.lengths.push(at.ms(), names::lengths(now.ready, now.unacked), Kept::Global);
+            vhost.data.push(at.ms(), names::data(&sums.io), Kept::Global);
+        }
+        self.node.ended.retain_exchanges(|id| topology.exchange_by_id(id).is_some());
+        exchanges.retain(|&id, _| topology.exchange_by_id(id).is_some());
+        let published = &overview.sums.session.exchanges;
+        let kept = Kept::of(published.len());
+        for (&id, &totals) in published {
+            if topology.exchange_by_id(id).is_some() {
+                let entry = exchanges.entry(id).or_insert_with(ExchangeEntry::default);
+                entry.totals = totals;
+                entry.messages.push(at.ms(), names::exchange(&totals), kept);
+            }
+        }
+        drop(topology);
+        overview.meta = self.node.meta.state().counters();
+        overview.node = NodeFacts::now(&self.node, &self.about, &shards, statistics);
+        overview.shards = shards;
+        let (sums, now) = (&overview.sums, &overview.now);
+        let ms = at.ms();
+        overview.messages.push(ms, names::channel(&sums.session.channels), Kept::Global);
+        overview.lengths.push(ms, names::lengths(now.ready, now.unacked), Kept::Global);
+        overview.data.push(ms, names::data(&sums.io), Kept::Global);
+        overview.churn.push(ms, names::churn(&sums.session, &overview.meta), Kept::Global);
+        overview.process.push(ms, overview.node.counters(), Kept::Global);
+    }
+}
+
+/// Connections as they are, with the histories of those that were there before.
+fn take_connections(
+    snapshot: &mut Snapshot,
+    mut connections: BTreeMap<ConnectionId, ConnectionEntry>,
+    at: Time,
+) {
+    let kept = Kept::of(connections.len());
+    for (id, entry) in &mut connections {
+        if let Some(known) = snapshot.connections.remove(id) {
+            (entry.data, entry.channels) = (known.data, known.channels);
+        }
+        entry.data.push(at.ms(), names::data(&entry.io), kept);
+        let mut channels = std::mem::take(&mut entry.channels);
+        for facts in &entry.numbers.channels {
+            let mut channel: ChannelEntry = channels.remove(&facts.number).unwrap_or_default();
+            channel.messages.push(at.ms(), names::channel(&facts.totals), kept);
+            entry.channels.insert(facts.number, channel);
+        }
+        let numbers = &entry.numbers;
+        let vhost = snapshot.vhosts.entry(numbers.vhost).or_default();
+        vhost.sums.add(&numbers.totals, entry.io);
+        if !numbers.is_open {
+            continue;
+        }
+        for now in [&mut snapshot.overview.now, &mut vhost.now] {
+            let open = || numbers.channels.iter().filter(|channel| !channel.is_closing);
+            now.connections += 1;
+            now.channels += open().count() as u64;
+            let published = open().filter(|channel| channel.totals.published.publish > 0);
+            now.publishers += published.count() as u64;
+            now.waits.count(numbers.waits_for);
+        }
+    }
+    snapshot.connections = connections;
+}
+
+/// The part of the time between two looks at a queue in which consumers could take all there was.
+fn capacity(then: &QueueNumbers, now: &QueueNumbers, before: Option<Time>, at: Time) -> f64 {
+    if now.counts.consumers == 0 {
+        return 0.0;
+    }
+    let passed = before.map_or(0, |before| at.ms().saturating_sub(before.ms()));
+    let waited = now.waited_ms.saturating_sub(then.waited_ms);
+    if passed == 0 { 1.0 } else { 1.0 - (waited as f64 / passed as f64).clamp(0.0, 1.0) }
+}

@@ -1,0 +1,227 @@
+//! Samples of some counters over time: fine ones of the last minute, coarser ones of longer ago.
+//!
+//! ```text
+//!   tier    0: every sample, 65 s     1: every 5 s, 10 min     2: every minute, 1 h    ...
+//! ```
+//!
+//! A sample that is too old for its tier goes to the next one if that has none so near. RabbitMQ keeps
+//! the same steps (`sample_retention_policies`), but for the first. A sample that says the same as the one before is not
+//! kept: the value at some moment is that of the last sample before it. So what rests costs nothing.
+
+use std::collections::VecDeque;
+
+/// How far apart samples of a tier are, and for how long they are kept, in seconds.
+type Tier = (u32, u32);
+
+/// Tiers of what there may be many of.
+const OBJECT: &[Tier] = &[(1, 65), (5, 605), (60, 3660)];
+/// The same when there are very many.
+const CROWD: &[Tier] = &[(1, 65), (5, 125)];
+/// Tiers of the node and its vhosts.
+const GLOBAL: &[Tier] = &[(1, 65), (5, 605), (60, 3660), (600, 29_400), (1_800, 86_400)];
+
+/// More of a kind are a crowd.
+pub const CROWD_MIN: usize = 2_000;
+
+/// A moment as samples know it: ms since the Unix epoch.
+pub type Ms = u64;
+
+/// Which samples are wanted: RabbitMQ's `_age` and `_incr`, in seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Range {
+    /// How far back.
+    pub age_s: u64,
+    /// How far apart.
+    pub incr_s: u64,
+}
+
+/// Samples of `N` counters.
+#[derive(Clone, Debug)]
+pub struct History<const N: usize> {
+    tiers: Vec<VecDeque<(Ms, [u64; N])>>,
+    /// The last two, whether they were kept or not.
+    last: Option<(Ms, [u64; N])>,
+    before: Option<(Ms, [u64; N])>,
+}
+
+impl<const N: usize> Default for History<N> {
+    fn default() -> Self {
+        Self { tiers: Vec::new(), last: None, before: None }
+    }
+}
+
+/// How long samples are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// For a day: there is one of it, or a few.
+    Global,
+    /// For an hour.
+    Object,
+    /// For two minutes: there are very many.
+    Crowd,
+}
+
+impl Kept {
+    /// For things of which there are so many.
+    pub const fn of(count: usize) -> Self {
+        if count > CROWD_MIN { Self::Crowd } else { Self::Object }
+    }
+
+    const fn tiers(self) -> &'static [Tier] {
+        match self {
+            Self::Global => GLOBAL,
+            Self::Object => OBJECT,
+            Self::Crowd => CROWD,
+        }
+    }
+}
+
+impl<const N: usize> History<N> {
+    /// The counters as they are now.
+    pub fn push(&mut self, now: Ms, values: [u64; N], kept: Kept) {
+        let is_news = self.last.is_none_or(|(_, last)| last != values);
+        self.before = self.last.replace((now, values));
+        let tiers = kept.tiers();
+        if self.tiers.len() != tiers.len() {
+            // What does not fit any more is let go.
+            self.tiers.resize_with(tiers.len(), VecDeque::new);
+        }
+        if is_news {
+            self.tiers[0].push_back((now, values));
+        }
+        for (at, &(_, span_s)) in tiers.iter().enumerate() {
+            let oldest = now.saturating_sub(u64::from(span_s) * 1000);
+            // The newest one of all holds until there is another.
+            while self.tiers[at].front().is_some_and(|&(ms, _)| ms < oldest)
+                && (at > 0 || self.tiers[at].len() > 1)
+            {
+                let Some(old) = self.tiers[at].pop_front() else { break };
+                let Some(&(step_s, _)) = tiers.get(at + 1) else { continue };
+                let coarser = &mut self.tiers[at + 1];
+                let is_far = |&(ms, _): &(Ms, _)| old.0 >= ms + u64::from(step_s) * 1000;
+                if coarser.back().is_none_or(is_far) {
+                    coarser.push_back(old);
+                }
+            }
+        }
+    }
+
+    /// What its samples take, in bytes.
+    pub fn bytes(&self) -> u64 {
+        let samples: usize = self.tiers.iter().map(VecDeque::capacity).sum();
+        (samples * size_of::<(Ms, [u64; N])>()) as u64
+    }
+
+    /// The counters as they were when last looked at.
+    pub fn values(&self) -> [u64; N] {
+        self.last.map_or([0; N], |(_, values)| values)
+    }
+
+    /// Change per second between the last two samples; negative for what is not a counter and shrinks.
+    pub fn rate(&self, at: usize) -> f64 {
+        let (Some((now, last)), Some((then, before))) = (self.last, self.before) else {
+            return 0.0;
+        };
+        per_second(last[at], before[at], now.saturating_sub(then))
+    }
+
+    /// The counters at some moment; none when that is longer ago than is known.
+    fn at(&self, ms: Ms) -> Option<&[u64; N]> {
+        self.tiers.iter().find_map(|tier| {
+            let end = tier.partition_point(|&(at, _)| at <= ms);
+            end.checked_sub(1).and_then(|at| tier.get(at)).map(|(_, values)| values)
+        })
+    }
+
+    /// Samples of one counter, the newest first, at whole multiples of the step.
+    pub fn samples(&self, at: usize, range: Range) -> Vec<(Ms, u64)> {
+        let Some((now, _)) = self.last else { return Vec::new() };
+        let step = range.incr_s.max(1) * 1000;
+        let newest = now / step * step;
+        let count = (range.age_s / range.incr_s.max(1)).min(2_000);
+        let moments = (0..=count).map(|n| newest.saturating_sub(n * step));
+        moments.map_while(|ms| Some((ms, self.at(ms)?[at]))).collect()
+    }
+}
+
+/// Change per second.
+fn per_second(now: u64, then: u64, ms: u64) -> f64 {
+    if ms == 0 {
+        return 0.0;
+    }
+    (now as f64 - then as f64) * 1000.0 / ms as f64
+}
+
+/// Change per second over all samples, and their mean.
+pub fn averages(samples: &[(Ms, u64)]) -> Option<(f64, f64)> {
+    let (&(now, last), &(then, first)) = (samples.first()?, samples.last()?);
+    let sum: f64 = samples.iter().map(|&(_, value)| value as f64).sum();
+    Some((per_second(last, first, now.saturating_sub(then)), sum / samples.len() as f64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Counts 10 per second from second 0 on.
+    fn counted(seconds: impl Iterator<Item = u64>, kept: Kept) -> History<1> {
+        let mut history = History::default();
+        seconds.for_each(|s| history.push(s * 1000, [s * 10], kept));
+        history
+    }
+
+    #[test]
+    fn rates_and_samples_of_the_last_minute() {
+        let history = counted((0..=120).step_by(5), Kept::Object);
+        assert_eq!(history.values(), [1200]);
+        assert_eq!(history.rate(0), 10.0);
+        let samples = history.samples(0, Range { age_s: 20, incr_s: 5 });
+        let want = [(120, 1200), (115, 1150), (110, 1100), (105, 1050), (100, 1000)];
+        assert_eq!(samples, want.map(|(s, value)| (s * 1000, value)));
+        assert_eq!(averages(&samples), Some((10.0, 1100.0)));
+        // Longer ago, and finer, than is known.
+        let all = history.samples(0, Range { age_s: 600, incr_s: 1 });
+        assert_eq!(all.len(), 121);
+        assert_eq!(all[1], (119_000, 1150), "the last one before it");
+    }
+
+    #[test]
+    fn older_samples_are_coarser_and_bounded() {
+        let history = counted(0..=100_000, Kept::Global);
+        let count: usize = history.tiers.iter().map(VecDeque::len).sum();
+        assert!(count < 450, "{count}");
+        for (age_s, incr_s) in [(60, 1), (600, 5), (3_600, 60), (28_800, 600), (86_400, 1_800)] {
+            let samples = history.samples(0, Range { age_s, incr_s });
+            assert_eq!(samples.len() as u64, age_s / incr_s + 1, "{age_s}");
+            for &(ms, value) in &samples {
+                let off = (ms / 100).saturating_sub(value);
+                assert!(off <= incr_s * 10 * 2, "{ms} {value} {incr_s}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_rests_keeps_one_sample_and_its_value() {
+        let mut history = History::default();
+        for s in 0..10_000 {
+            history.push(s * 1000, [7], Kept::Object);
+        }
+        assert_eq!(history.tiers.iter().map(VecDeque::len).sum::<usize>(), 1);
+        assert_eq!(history.rate(0), 0.0);
+        let samples = history.samples(0, Range { age_s: 60, incr_s: 5 });
+        assert_eq!(samples.len(), 13);
+        assert!(samples.iter().all(|&(_, value)| value == 7));
+        // A burst after a long rest.
+        history.push(10_000_000, [1007], Kept::Object);
+        assert_eq!(history.rate(0), 1000.0);
+        assert_eq!(history.samples(0, Range { age_s: 10, incr_s: 5 }).len(), 3);
+    }
+
+    #[test]
+    fn a_crowd_keeps_little() {
+        let history = counted(0..=3_000, Kept::Crowd);
+        let count: usize = history.tiers.iter().map(VecDeque::len).sum();
+        assert!(count < 100, "{count}");
+        assert_eq!(history.samples(0, Range { age_s: 60, incr_s: 5 }).len(), 13);
+    }
+}

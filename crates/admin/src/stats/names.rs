@@ -1,0 +1,160 @@
+//! Which counters have rates and samples, under the names of RabbitMQ's API, and where they come from.
+
+use leveret_broker::message::ConnectionId;
+use leveret_broker::meta::MetaCounters;
+use leveret_broker::numbers::QueueNumbers;
+use leveret_server::connection::Io;
+use leveret_session::{ChannelTotals, ExchangeTotals, SessionTotals};
+
+/// Names of counters.
+pub type Names<const N: usize> = [&'static str; N];
+
+/// Of a queue's lengths, of a vhost's, of all.
+pub const LENGTHS: Names<3> = ["messages", "messages_ready", "messages_unacknowledged"];
+
+/// Of a queue.
+pub const QUEUE: Names<9> = [
+    "publish",
+    "get",
+    "get_no_ack",
+    "deliver",
+    "deliver_no_ack",
+    "redeliver",
+    "ack",
+    "deliver_get",
+    "get_empty",
+];
+
+/// Of a channel, a vhost, all.
+pub const CHANNEL: Names<12> = [
+    "publish",
+    "confirm",
+    "return_unroutable",
+    "drop_unroutable",
+    "get",
+    "get_no_ack",
+    "deliver",
+    "deliver_no_ack",
+    "redeliver",
+    "ack",
+    "deliver_get",
+    "get_empty",
+];
+
+/// Of an exchange.
+pub const EXCHANGE: Names<2> = ["publish_in", "publish_out"];
+
+/// Of a connection, a vhost.
+pub const DATA: Names<2> = ["recv_oct", "send_oct"];
+
+/// What comes and goes.
+pub const CHURN: Names<7> = [
+    "connection_created",
+    "connection_closed",
+    "channel_created",
+    "channel_closed",
+    "queue_declared",
+    "queue_created",
+    "queue_deleted",
+];
+
+/// Of the node.
+pub const NODE: Names<25> = [
+    "mem_used",
+    "fd_used",
+    "sockets_used",
+    "proc_used",
+    "disk_free",
+    "gc_num",
+    "gc_bytes_reclaimed",
+    "context_switches",
+    "io_read_count",
+    "io_read_bytes",
+    "io_read_avg_time",
+    "io_write_count",
+    "io_write_bytes",
+    "io_write_avg_time",
+    "io_sync_count",
+    "io_sync_avg_time",
+    "io_seek_count",
+    "io_seek_avg_time",
+    "io_reopen_count",
+    "mnesia_ram_tx_count",
+    "mnesia_disk_tx_count",
+    "msg_store_read_count",
+    "msg_store_write_count",
+    "queue_index_write_count",
+    "queue_index_read_count",
+];
+
+/// Under [`LENGTHS`].
+pub fn lengths(ready: u64, unacked: u64) -> [u64; 3] {
+    [ready + unacked, ready, unacked]
+}
+
+/// Under [`QUEUE`].
+pub fn queue(numbers: &QueueNumbers) -> [u64; 9] {
+    let it = &numbers.totals;
+    [
+        it.enqueued,
+        it.got,
+        it.got_no_ack,
+        it.delivered,
+        it.delivered_no_ack,
+        it.redelivered,
+        it.acked,
+        it.delivered + it.delivered_no_ack + it.got + it.got_no_ack,
+        it.get_empty,
+    ]
+}
+
+/// Under [`CHANNEL`].
+pub fn channel(it: &ChannelTotals) -> [u64; 12] {
+    [
+        it.published.publish,
+        it.confirm,
+        it.published.return_unroutable,
+        it.published.drop_unroutable,
+        it.get,
+        it.get_no_ack,
+        it.deliver,
+        it.deliver_no_ack,
+        it.redeliver,
+        it.ack,
+        it.deliver + it.deliver_no_ack + it.get + it.get_no_ack,
+        it.get_empty,
+    ]
+}
+
+/// Under [`EXCHANGE`].
+pub fn exchange(it: &ExchangeTotals) -> [u64; 2] {
+    [it.publish, it.routed]
+}
+
+/// Under [`DATA`].
+pub fn data(io: &Io) -> [u64; 2] {
+    [io.recv_oct, io.send_oct]
+}
+
+/// Under [`CHURN`].
+pub fn churn(session: &SessionTotals, queues: &MetaCounters) -> [u64; 7] {
+    [
+        session.connections_opened,
+        session.connections_closed,
+        session.channels_opened,
+        session.channels_closed,
+        queues.queues_declared,
+        queues.queues_created,
+        queues.queues_deleted,
+    ]
+}
+
+/// The name of a connection in `pid` columns: what `close_connection` takes.
+pub fn connection_pid(id: ConnectionId) -> String {
+    format!("<connection.{}>", id.get())
+}
+
+/// The name of a channel in `pid` columns and metrics.
+pub fn channel_pid(id: ConnectionId, channel: u16) -> String {
+    format!("<connection.{}.{channel}>", id.get())
+}
