@@ -15,6 +15,10 @@ use crate::shard::{Confirmed, Counters};
 pub struct QueueNumbers {
     /// Which.
     pub queue: QueueId,
+    /// Its type.
+    pub kind: QueueKind,
+    /// Whether its dead letters are at-least-once.
+    pub at_least_once: bool,
     /// What is in it.
     pub counts: Counts,
     /// What happened to its messages since it was made, or since the process began.

@@ -9,14 +9,72 @@ use std::io::ErrorKind;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use bytes::Bytes;
 use leveret_log::disk::{Disk, DiskError, Done, FileName, Op, Token};
 
 /// Files that are kept open for reading.
 const READ_FILES: usize = 16;
+
+/// What all disks of the process did since it began. Times in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IoTotals {
+    /// Reads of files.
+    pub reads: u64,
+    /// What they read.
+    pub read_bytes: u64,
+    /// How long they took.
+    pub read_us: u64,
+    /// Writes to files.
+    pub writes: u64,
+    /// What they wrote.
+    pub write_bytes: u64,
+    /// How long they took.
+    pub write_us: u64,
+    /// Syncs of files.
+    pub syncs: u64,
+    /// How long they took.
+    pub sync_us: u64,
+}
+
+impl IoTotals {
+    /// As of now.
+    pub fn now() -> Self {
+        let [reads, read_bytes, read_us] = READS.get();
+        let [writes, write_bytes, write_us] = WRITES.get();
+        let [syncs, _, sync_us] = SYNCS.get();
+        Self { reads, read_bytes, read_us, writes, write_bytes, write_us, syncs, sync_us }
+    }
+}
+
+/// How often, how many bytes, how many microseconds.
+struct Totals([AtomicU64; 3]);
+
+static READS: Totals = Totals::new();
+static WRITES: Totals = Totals::new();
+static SYNCS: Totals = Totals::new();
+
+impl Totals {
+    const fn new() -> Self {
+        Self([const { AtomicU64::new(0) }; 3])
+    }
+
+    fn get(&self) -> [u64; 3] {
+        self.0.each_ref().map(|count| count.load(Ordering::Relaxed))
+    }
+
+    /// Counts what began at `since` and moved so many bytes.
+    fn count(&self, bytes: u64, since: Instant) {
+        let us = since.elapsed().as_micros() as u64;
+        for (count, more) in self.0.iter().zip([1, bytes, us]) {
+            count.fetch_add(more, Ordering::Relaxed);
+        }
+    }
+}
 
 /// Called after each completion, from a thread of the disk.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
@@ -171,13 +229,17 @@ impl Writer {
         }
         let Some((_, file, is_new)) = &mut self.open else { return Ok(()) };
         let mut at = position;
+        let since = Instant::now();
         for part in parts {
             file.write_all_at(part, at).map_err(|error| not_written(&error))?;
             at += part.len() as u64;
         }
+        WRITES.count(at - position, since);
         if sync {
+            let since = Instant::now();
             // After a failed sync nobody knows what is on the disk, full or not.
             file.sync_data().map_err(|error| failed(&error))?;
+            SYNCS.count(0, since);
             if std::mem::take(is_new) {
                 sync_dir(&self.dir).map_err(|error| failed(&error))?;
             }
@@ -217,7 +279,9 @@ impl Reader {
             self.open.remove(0);
         }
         let mut bytes = vec![0; len];
+        let since = Instant::now();
         let result = open.1.read_exact_at(&mut bytes, position);
+        READS.count(len as u64, since);
         self.open.push(open);
         result.map(|()| Bytes::from(bytes))
     }

@@ -16,7 +16,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use leveret_broker::message::ConnectionId;
 use leveret_session::SessionTotals;
-use leveret_topology::VhostId;
+use leveret_topology::{ExchangeId, VhostId};
 
 use crate::connection::{Connection, Io, State};
 
@@ -65,6 +65,13 @@ impl Ended {
             if let Some(since) = &mut ended.since {
                 since.push(id);
             }
+        }
+    }
+
+    /// Forgets what was published to exchanges that are gone.
+    pub fn retain_exchanges(&self, is_there: impl Fn(ExchangeId) -> bool) {
+        for sums in self.lock().by_vhost.values_mut() {
+            sums.session.exchanges.retain(|&exchange, _| is_there(exchange));
         }
     }
 

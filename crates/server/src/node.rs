@@ -161,6 +161,11 @@ impl Node {
         shards.sum::<u64>() + self.connection_bytes.load(Ordering::Relaxed)
     }
 
+    /// Memory that connections hold: input not taken yet, output not written yet, in bytes.
+    pub fn connection_bytes(&self) -> u64 {
+        self.connection_bytes.load(Ordering::Relaxed)
+    }
+
     /// A connection holds `now` bytes after it held `before`.
     pub(crate) fn count_held_by_connections(&self, before: u64, now: u64) {
         // Wraps when it shrinks, and back.

@@ -96,6 +96,8 @@ impl<L: Log> Shard<L> {
         let hosted = self.queues.get(&id)?;
         Some(QueueNumbers {
             queue: id,
+            kind: hosted.kind,
+            at_least_once: hosted.queue.options().at_least_once,
             counts: hosted.queue.counts(),
             totals: *hosted.queue.totals(),
             head: self.head(hosted),
