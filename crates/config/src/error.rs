@@ -65,6 +65,15 @@ pub enum Problem {
         why: String,
     },
 
+    /// What the key asks for is not there, and to go on without it would be unsafe.
+    #[error("{key} cannot be kept: {why}")]
+    Refused {
+        /// The key as written.
+        key: String,
+        /// What is missing, and what to do.
+        why: &'static str,
+    },
+
     /// An included file could not be read.
     #[error("cannot include '{path}': {why}")]
     Include {

@@ -9,6 +9,8 @@ pub(crate) enum Fate {
     Accepted,
     /// Belongs to a feature that is not there yet; the user should know.
     Later,
+    /// To ignore it would make the broker less safe than it was told to be.
+    Refused,
 }
 
 /// A pattern of keys.
@@ -34,7 +36,11 @@ pub(crate) fn table() -> Vec<Known> {
             "%" => lists.extend(rest.split_once(' ')),
             "=" => {
                 let (fate, reason) = rest.split_once(' ').unwrap_or((rest, ""));
-                let fate = if fate == "later" { Fate::Later } else { Fate::Accepted };
+                let fate = match fate {
+                    "later" => Fate::Later,
+                    "refused" => Fate::Refused,
+                    _ => Fate::Accepted,
+                };
                 head = (fate, reason);
             }
             _ => {

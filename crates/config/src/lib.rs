@@ -22,6 +22,7 @@ pub mod options;
 pub mod page;
 mod parse;
 mod setting;
+pub mod tls;
 mod value;
 
 pub use error::{ConfigError, ConfigErrors, Place, Problem};
@@ -33,6 +34,6 @@ pub use setting::{
     Mechanisms, NameSet, Texts, Threshold,
 };
 pub use value::{
-    ByteSize, DamagedFiles, Fraction, Level, Limit, LogFormat, Millis, Product, Seconds, Secret,
-    Stream, Value,
+    ByteSize, DamagedFiles, Fraction, Level, Limit, LogFormat, Millis, PasswordHashing, Product,
+    Seconds, Secret, Stream, Value,
 };

@@ -15,6 +15,7 @@ use crate::options::{
 };
 use crate::parse::{self, Item, Line};
 use crate::setting::{KeyMatch, MECHANISMS_LATER};
+use crate::tls::{CertificateOptions, TlsOptions};
 
 /// A configuration file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,6 +110,10 @@ config! {
     node: NodeOptions,
     /// Where clients connect.
     listeners: ListenerOptions,
+    /// TLS of AMQP.
+    tls: TlsOptions,
+    /// Who a client is by its certificate.
+    certificates: CertificateOptions,
     /// Limits of connections and channels.
     connections: ConnectionOptions,
     /// Users and definitions.
@@ -307,9 +312,14 @@ impl<'a> Loader<'a> {
                     return;
                 }
                 let is_off = matches!(line.value.as_str(), "none" | "false");
+                if known.fate == Fate::Refused && !is_off {
+                    let (key, why) = (written, known.reason);
+                    self.error(line.place, Problem::Refused { key, why });
+                    return;
+                }
                 let (is_warning, what) = match known.fate {
-                    Fate::Later if is_off => (false, "changes nothing"),
-                    Fate::Later => (true, "is ignored"),
+                    Fate::Later | Fate::Refused if is_off => (false, "changes nothing"),
+                    Fate::Later | Fate::Refused => (true, "is ignored"),
                     Fate::Accepted => (false, "has no meaning here"),
                 };
                 let text = format!("{}: {written} {what}: {}", line.place, known.reason);
@@ -378,7 +388,7 @@ impl<'a> Loader<'a> {
         if mechanisms.iter().next().is_none() {
             self.warn("auth_mechanisms: none is offered; no client can log in".to_owned());
         }
-        if config.listeners.tcp.iter().next().is_none() {
+        if config.listeners.tcp.is_empty() && config.listeners.ssl.is_empty() {
             self.warn("listeners.tcp = none: no client can connect".to_owned());
         }
     }

@@ -99,7 +99,7 @@ macro_rules! options {
         $group:ident, $title:literal;
         $(
             $(#[doc = $doc:literal])*
-            $field:ident: $kind:ty = $default:expr, keys = [$($key:literal),+]
+            $field:ident: $kind:ty = $default:expr, keys = [$($key:expr),+]
             $(, aliases = [$($alias:literal),+])?
             $(, env = [$($env:literal => $env_key:literal),+])?
             $(, flags = [$($flag:literal => $flag_key:literal),+])?

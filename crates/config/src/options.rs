@@ -7,8 +7,8 @@
 use crate::option::options;
 use crate::setting::{CategoryLevels, Listeners, LogFile, Mechanisms, NameSet, Texts, Threshold};
 use crate::value::{
-    ByteSize, DamagedFiles, Fraction, Level, Limit, LogFormat, Millis, Product, Seconds, Secret,
-    Stream,
+    ByteSize, DamagedFiles, Fraction, Level, Limit, LogFormat, Millis, PasswordHashing, Product,
+    Seconds, Secret, Stream,
 };
 
 options! {
@@ -61,6 +61,17 @@ options! {
         ],
         flags = ["listen" => "listeners.tcp.default", "port" => "listeners.tcp.default"];
 
+    /// Addresses on which AMQP 0-9-1 is spoken over TLS, as for `listeners.tcp`; 5671 is the usual port.
+    ///
+    /// There is none unless it is asked for. It needs `ssl_options.certfile` and `ssl_options.keyfile`.
+    ssl: Listeners = Listeners::none(), keys = ["listeners.ssl.$name", "listeners.ssl"];
+
+    /// Whether every connection begins with a header of the PROXY protocol (versions 1 and 2), which
+    /// names the client behind a proxy.
+    ///
+    /// The header is believed: nobody but the proxy must be able to reach the port.
+    proxy_protocol: bool = false, keys = ["proxy_protocol"];
+
     /// Connections that may wait to be accepted.
     backlog: u32 = 128, keys = ["tcp_listen_options.backlog"], range = 1..=65_535;
 
@@ -93,6 +104,10 @@ options! {
 
     /// Time a client has from connecting to `connection.open`.
     handshake_timeout: Millis = Millis::seconds(10), keys = ["handshake_timeout"],
+        range = Millis(100)..=Millis::seconds(3600);
+
+    /// Time a client has for the handshake of TLS, and for the header of the PROXY protocol.
+    tls_handshake_timeout: Millis = Millis::seconds(5), keys = ["ssl_handshake_timeout"],
         range = Millis(100)..=Millis::seconds(3600);
 
     /// Heartbeat interval proposed to clients, in seconds. 0 leaves the choice to the client.
@@ -172,6 +187,25 @@ options! {
 
     /// Password of that user. The default is `guest`.
     anonymous_login_pass: Secret = Secret::new("guest"), keys = ["anonymous_login_pass"];
+
+    /// How passwords of new users, and new passwords, are hashed.
+    ///
+    /// Definitions with hashes of `leveret_password_hashing_argon2id` cannot go back to RabbitMQ.
+    password_hashing: PasswordHashing = PasswordHashing::Sha256, keys = ["password_hashing_module"];
+
+    /// Refused logins from one address after which its next ones are answered later and later. 0: never.
+    ///
+    /// Each further one doubles the delay. Ten seconds without any take one of them back.
+    throttle_threshold: u32 = 10, keys = ["login_throttle.threshold"], range = 0..=1_000_000;
+
+    /// The longest that a login waits for its answer after too many refused ones.
+    throttle_delay_max: Millis = Millis::seconds(5), keys = ["login_throttle.delay_max"],
+        range = Millis(0)..=Millis::seconds(60);
+
+    /// Whether the system may write the broker's memory to a core file when it fails.
+    ///
+    /// A core holds messages, and may hold passwords and keys.
+    core_dumps: bool = false, keys = ["core_dumps"];
 
     /// A definitions file, or a directory of them, imported at every start.
     ///
@@ -256,7 +290,7 @@ options! {
     /// Directory of log files. Not set: `log` in the data directory.
     dir: Option<String> = None, keys = ["log.dir"], env = ["RABBITMQ_LOG_BASE" => "log.dir"];
 
-    /// Least level by category: default, connection, channel, queue, federation, upgrade, user.
+    /// Least level by category: default, connection, channel, queue, federation, upgrade, user, audit.
     ///
     /// A category that is not set has the level of `default`, which is `info`.
     levels: CategoryLevels = CategoryLevels::default(), keys = ["log.$category.level"],

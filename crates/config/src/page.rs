@@ -21,6 +21,10 @@ pub fn markdown() -> String {
             Fate::Accepted,
             "Accepted: they have no meaning here. The broker lists them when it starts.",
         ),
+        (
+            Fate::Refused,
+            "Refused, unless the value is `none` or `false`: to ignore them would be unsafe.",
+        ),
         (Fate::Later, "Not there yet: the broker warns about each when it starts."),
     ] {
         let _ = writeln!(page, "\n{about}\n\n| Keys beginning with | Why |\n|---|---|");

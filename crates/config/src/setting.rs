@@ -53,12 +53,12 @@ pub struct Entries<T> {
 }
 
 impl<T> Entries<T> {
-    fn of(defaults: impl IntoIterator<Item = (&'static str, T)>) -> Self {
+    pub(crate) fn of(defaults: impl IntoIterator<Item = (&'static str, T)>) -> Self {
         let entries = defaults.into_iter().map(|(name, value)| (name.to_owned(), value));
         Self { entries: entries.collect(), is_set: false }
     }
 
-    fn put(&mut self, name: &str, value: T) {
+    pub(crate) fn put(&mut self, name: &str, value: T) {
         self.clear_default();
         match self.entries.iter_mut().find(|(known, _)| known == name) {
             Some((_, old)) => *old = value,
@@ -140,7 +140,7 @@ impl Value for ListenAddress {
     }
 }
 
-/// The TCP listeners: `listeners.tcp.$name`, or `listeners.tcp = none`.
+/// Listeners: `listeners.tcp.$name`, or `listeners.tcp = none`; the same for `listeners.ssl`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Listeners(Entries<ListenAddress>);
 
@@ -148,6 +148,16 @@ impl Listeners {
     /// One listener called `default` on all addresses.
     pub fn on_port(port: u16) -> Self {
         Self(Entries::of([("default", ListenAddress { host: None, port })]))
+    }
+
+    /// No listener.
+    pub fn none() -> Self {
+        Self(Entries::of([]))
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.iter().next().is_none()
     }
 
     /// The names and addresses.
@@ -161,7 +171,8 @@ impl Setting for Listeners {
         match (key.name, text) {
             ("", "none") => self.0.clear(),
             ("", _) => {
-                return Err("expected none; an address has a name: listeners.tcp.default".into());
+                let kind = key.pattern;
+                return Err(format!("expected none; an address has a name: {kind}.default"));
             }
             (name, _) => self.0.put(name, ListenAddress::read(text)?),
         }
@@ -259,15 +270,19 @@ impl Setting for Texts {
 pub struct Mechanisms(Entries<String>);
 
 /// The mechanisms the broker can offer.
-pub const MECHANISMS: [&str; 3] = ["PLAIN", "AMQPLAIN", "ANONYMOUS"];
+pub const MECHANISMS: [&str; 4] = ["PLAIN", "AMQPLAIN", "ANONYMOUS", "EXTERNAL"];
+
+/// How many of them are offered unless told otherwise. RabbitMQ has EXTERNAL in a plugin, so it is asked for.
+const DEFAULT_MECHANISMS: usize = 3;
 
 /// Mechanisms of RabbitMQ that are not there yet: accepted with a warning, and not offered.
-pub(crate) const MECHANISMS_LATER: [&str; 2] = ["EXTERNAL", "RABBIT-CR-DEMO"];
+pub(crate) const MECHANISMS_LATER: [&str; 1] = ["RABBIT-CR-DEMO"];
 
 impl Default for Mechanisms {
     fn default() -> Self {
         let names = ["1", "2", "3"];
-        Self(Entries::of(names.into_iter().zip(MECHANISMS.map(str::to_owned))))
+        let mechanisms = MECHANISMS.iter().take(DEFAULT_MECHANISMS).map(|&name| name.to_owned());
+        Self(Entries::of(names.into_iter().zip(mechanisms)))
     }
 }
 
@@ -296,7 +311,7 @@ impl Setting for Mechanisms {
     }
 
     fn form() -> &'static str {
-        "PLAIN|AMQPLAIN|ANONYMOUS"
+        "PLAIN|AMQPLAIN|ANONYMOUS|EXTERNAL"
     }
 
     fn display(&self) -> String {
@@ -308,8 +323,8 @@ impl Setting for Mechanisms {
 #[derive(Clone, Debug, PartialEq)]
 pub struct CategoryLevels(Entries<Level>);
 
-/// RabbitMQ's log categories.
-pub const LOG_CATEGORIES: [&str; 9] = [
+/// RabbitMQ's log categories, and `audit`.
+pub const LOG_CATEGORIES: [&str; 10] = [
     "default",
     "connection",
     "channel",
@@ -319,6 +334,7 @@ pub const LOG_CATEGORIES: [&str; 9] = [
     "upgrade",
     "user",
     "ra",
+    "audit",
 ];
 
 impl Default for CategoryLevels {

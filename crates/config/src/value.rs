@@ -324,13 +324,13 @@ macro_rules! words {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub enum $name { $($(#[$of])* $variant),+ }
 
-        impl Value for $name {
-            const FORM: &'static str = words!(@join $($word),+);
+        impl $crate::value::Value for $name {
+            const FORM: &'static str = $crate::value::words!(@join $($word),+);
 
             fn read(text: &str) -> Result<Self, String> {
                 match text {
                     $($word => Ok(Self::$variant),)+
-                    _ => Err(concat!("expected one of ", words!(@join $($word),+)).to_owned()),
+                    _ => Err(concat!("expected one of ", $crate::value::words!(@join $($word),+)).to_owned()),
                 }
             }
 
@@ -341,6 +341,7 @@ macro_rules! words {
     };
     (@join $first:literal $(, $more:literal)*) => { concat!($first $(, "|", $more)*) };
 }
+pub(crate) use words;
 
 words! {
     /// How grave a log entry must be to be written.
@@ -363,6 +364,18 @@ words! {
         Emergency = "emergency",
         /// Nothing.
         None = "none",
+    }
+}
+
+words! {
+    /// How new passwords are hashed.
+    PasswordHashing {
+        /// Salted SHA-256, as RabbitMQ does it.
+        Sha256 = "rabbit_password_hashing_sha256",
+        /// Salted SHA-512, as RabbitMQ does it.
+        Sha512 = "rabbit_password_hashing_sha512",
+        /// Argon2id, which RabbitMQ does not know.
+        Argon2id = "leveret_password_hashing_argon2id",
     }
 }
 

@@ -89,6 +89,9 @@ pub enum Command {
         #[arg(long)]
         idempotent: bool,
     },
+    /// Read certificates and keys of TLS again
+    #[command(name = "reload_certificates")]
+    ReloadCertificates,
     /// Check that the node answers
     Ping,
     /// Wait until the node answers

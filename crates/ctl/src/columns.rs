@@ -86,6 +86,7 @@ pub const CONNECTIONS: &[&str] = &[
     "ssl_hash",
     "peer_cert_subject",
     "peer_cert_issuer",
+    "peer_cert_serial_number",
     "peer_cert_validity",
     "state",
     "channels",

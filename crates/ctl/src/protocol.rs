@@ -35,6 +35,8 @@ pub enum Request {
     Status,
     /// Answered with null before the node stops; the connection is closed when it has.
     Stop,
+    /// Answered with null when every file was read and is good.
+    ReloadCertificates,
     /// Answered with the version as text.
     Version,
     /// Answered with an object of option keys and values as shown.

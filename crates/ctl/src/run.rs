@@ -323,6 +323,9 @@ fn plan(command: Command, common: &Common) -> Result<Plan, Fault> {
             format!("Setting disk free limit on the node to {} ...", threshold.join(" ")),
             Request::SetDiskFreeLimit(disk_limit(&threshold)?),
         ),
+        Command::ReloadCertificates => {
+            done("Reading certificates again ...".to_owned(), Request::ReloadCertificates)
+        }
         Command::Stop { .. }
         | Command::AwaitStartup
         | Command::Version

@@ -23,8 +23,10 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 
 use crate::node::{Node, now};
+use crate::proxy::Ends;
 use crate::readiness::register;
 use crate::runner::with_runner;
+use crate::tls::{self, TlsStream};
 use crate::turn::Actor;
 
 /// Bytes asked of a socket at once.
@@ -90,6 +92,8 @@ pub struct State {
     input: Bytes,
     /// Bytes that did not fit into the socket.
     output: OutBuf,
+    /// Encrypts and decrypts, where the listener asks for it.
+    tls: Option<Box<TlsStream>>,
     /// Bytes of the two above, as the node counts them.
     held_bytes: u64,
     may_have_bytes: bool,
@@ -139,6 +143,8 @@ pub struct Workplace<'a> {
     pub outbox: &'a mut Outbox,
     /// A block to read into; empty.
     pub block: &'a mut Vec<u8>,
+    /// A block for encrypted bytes.
+    pub cipher: &'a mut Vec<u8>,
     /// The names.
     pub topology: &'a Topology,
     /// How many shards there are.
@@ -148,12 +154,22 @@ pub struct Workplace<'a> {
 }
 
 impl Connection {
-    /// For a socket in non-blocking mode; to be made in the runtime that will wait for it.
-    pub fn new(id: ConnectionId, socket: TcpStream, session: Session) -> io::Result<Self> {
+    /// For a socket in non-blocking mode, whose ends are `ends` (or are behind a proxy); to be made in the
+    /// runtime that will wait for it.
+    pub fn new(
+        id: ConnectionId,
+        socket: TcpStream,
+        ends: Ends,
+        tls: Option<TlsStream>,
+        session: Session,
+    ) -> io::Result<Self> {
+        let mut tls = tls.map(Box::new);
+        let early = tls.as_mut().map(|tls| tls.early()).transpose()?;
         let state = State {
             session: Box::new(session),
-            input: Bytes::new(),
+            input: early.map(Bytes::from).unwrap_or_default(),
             output: OutBuf::new(),
+            tls,
             held_bytes: 0,
             may_have_bytes: false,
             is_over: false,
@@ -162,8 +178,8 @@ impl Connection {
         };
         Ok(Self {
             id,
-            peer: socket.peer_addr()?,
-            local: socket.local_addr()?,
+            peer: ends.source,
+            local: ends.destination,
             socket: register(socket)?,
             actor: Actor::new(state),
             wake: Notify::new(),
@@ -297,7 +313,7 @@ impl Connection {
         if !state.output.is_empty() {
             std::mem::swap(work.out, &mut state.output);
         }
-        let State { session, input, may_have_bytes, .. } = state;
+        let State { session, input, may_have_bytes, tls, .. } = state;
         let mut cx = Context {
             topology: work.topology,
             now: now(),
@@ -324,7 +340,13 @@ impl Connection {
             session.input(input, &mut cx);
         }
         if *may_have_bytes && session.wants_input() && session.end().is_none() {
-            match read_block(self.socket.get_ref(), input, work.block) {
+            let read = match tls {
+                None => read_block(self.socket.get_ref(), input, work.block),
+                Some(tls) => {
+                    read_encrypted(tls, self.socket.get_ref(), input, work.block, work.cipher)
+                }
+            };
+            match read {
                 Ok(Read::Some { bytes, drained }) => {
                     state.io.recv_oct += (bytes.len() - input.len()) as u64;
                     state.io.recv_cnt += 1;
@@ -348,18 +370,32 @@ impl Connection {
         if state.is_over {
             work.out.clear();
             if !self.is_done() {
+                if let Some(tls) = &mut state.tls {
+                    tls.close(self.socket.get_ref());
+                }
                 self.close();
             }
             return false;
         }
-        let before = work.out.len();
-        let written = write_all(self.socket.get_ref(), work.out);
-        let remaining = work.out.len();
-        if remaining < before {
-            state.io.send_oct += (before - remaining) as u64;
-            state.io.send_cnt += 1;
+        let State { session, tls, io, .. } = state;
+        let queued = work.out.len();
+        let (before, written, remaining) = match tls {
+            None => {
+                let written = write_all(self.socket.get_ref(), work.out);
+                (queued, written, work.out.len())
+            }
+            Some(tls) => {
+                // What is encrypted and not written counts as a byte, so that room is waited for.
+                let before = queued + usize::from(tls.has_unsent());
+                let written = tls.write(self.socket.get_ref(), work.out);
+                (before, written, work.out.len() + usize::from(tls.has_unsent()))
+            }
+        };
+        let taken = queued - work.out.len();
+        if taken > 0 {
+            io.send_oct += taken as u64;
+            io.send_cnt += 1;
         }
-        let State { session, .. } = state;
         let wanted_input = session.wants_input();
         let now = now();
         let mut over = written.is_err();
@@ -382,6 +418,9 @@ impl Connection {
             session.disconnected(&mut cx);
             state.is_over = true;
             work.out.clear();
+            if let Some(tls) = &mut state.tls {
+                tls.close(self.socket.get_ref());
+            }
             match end {
                 Some(End::AfterPeer) if written.is_ok() => self.leave_open(),
                 Some(End::AfterFlush) if written.is_ok() => {
@@ -399,7 +438,7 @@ impl Connection {
         let has_unread = state.may_have_bytes && !wants_input;
         let watches_end = has_unread && session.is_blocked();
         self.set_waits(remaining > 0, has_unread, watches_end, session.next_timeout());
-        if remaining > 0 {
+        if !work.out.is_empty() {
             work.out.detach(LARGE);
             std::mem::swap(work.out, &mut state.output);
         } else if state.output.capacity() > 0 {
@@ -498,6 +537,27 @@ fn read_block(socket: &TcpStream, left: &Bytes, block: &mut Vec<u8>) -> io::Resu
         Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(Read::Nothing),
         Err(error) => Err(error.into()),
     }
+}
+
+/// As [`read_block`], through TLS.
+fn read_encrypted(
+    tls: &mut TlsStream,
+    socket: &TcpStream,
+    left: &Bytes,
+    block: &mut Vec<u8>,
+    cipher: &mut Vec<u8>,
+) -> io::Result<Read> {
+    block.clear();
+    block.reserve(left.len() + READ_BYTES);
+    block.extend_from_slice(left);
+    let read = tls.read(socket, cipher, block)?;
+    Ok(match read {
+        tls::Read::Some { drained } => {
+            Read::Some { bytes: Bytes::from(std::mem::take(block)), drained }
+        }
+        tls::Read::Nothing => Read::Nothing,
+        tls::Read::End => Read::End,
+    })
 }
 
 /// Writes until nothing is left or the socket is full.

@@ -13,12 +13,14 @@ pub mod front;
 pub mod listener;
 mod logging;
 pub mod node;
+pub mod proxy;
 mod readiness;
 pub mod runner;
 pub mod serve;
 mod startup;
 mod storage;
 pub mod threads;
+pub mod tls;
 pub mod turn;
 
 pub use startup::{COMPATIBLE_VERSION, node_name, options, resolve, serve};

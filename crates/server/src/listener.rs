@@ -1,5 +1,8 @@
 //! Listening sockets: accepts connections and gives each to a thread.
 //!
+//! What comes before AMQP, a header of the PROXY protocol or a handshake of TLS, is waited for by the
+//! connection's own task, before there is a session.
+//!
 //! One task accepts for all threads and deals connections out in turn: the kernel's own spreading
 //! (`SO_REUSEPORT`) hashes three connections onto one of two threads too often.
 
@@ -15,8 +18,11 @@ use tokio::net::TcpListener;
 
 use crate::connection::{Connection, Letter};
 use crate::node::{Node, Recipient, now};
+use crate::proxy::{self, Ends};
 use crate::runner::with_runner;
 use crate::threads::Threads;
+use crate::tls::certificate::LoginFrom;
+use crate::tls::{self, HandshakeError, Tls, TlsStream};
 
 /// What is asked of every socket.
 #[derive(Clone, Debug)]
@@ -69,12 +75,26 @@ pub fn bind(address: SocketAddr, options: &SocketOptions) -> io::Result<std::net
     Ok(open().map_err(name)?.into())
 }
 
+/// What comes before AMQP on a listener's connections.
+#[derive(Clone, Debug)]
+pub struct Preface {
+    /// A header of the PROXY protocol.
+    pub proxy: bool,
+    /// A handshake of TLS.
+    pub tls: Option<Arc<Tls>>,
+    /// How long a client may take for each of them.
+    pub timeout: Duration,
+    /// Whose certificate is whose.
+    pub login: LoginFrom,
+}
+
 /// Accepts until the task is dropped.
 pub async fn accept(
     listener: TcpListener,
     node: Arc<Node>,
     threads: Arc<Threads>,
     options: SocketOptions,
+    preface: Preface,
     open: Arc<AtomicUsize>,
 ) {
     loop {
@@ -102,10 +122,16 @@ pub async fn accept(
         };
         open.fetch_add(1, Ordering::Relaxed);
         let node = Arc::clone(&node);
-        let open = Arc::clone(&open);
+        let (open, preface) = (Arc::clone(&open), preface.clone());
         threads.next().spawn(async move {
-            if let Err(error) = serve(node, socket, peer).await {
-                tracing::warn!(%peer, %error, "a connection could not be served");
+            match begin(socket, peer, &preface).await {
+                Ok(Some(begun)) => {
+                    if let Err(error) = serve(node, begun, preface.login).await {
+                        tracing::warn!(%peer, %error, "a connection could not be served");
+                    }
+                }
+                Ok(None) => {}
+                Err(error) => tracing::warn!(%peer, %error, "a connection could not be served"),
             }
             open.fetch_sub(1, Ordering::Relaxed);
         });
@@ -124,15 +150,77 @@ fn prepare(socket: tokio::net::TcpStream, options: &SocketOptions) -> io::Result
     Ok(socket.into())
 }
 
+/// A connection that is ready for AMQP.
+struct Begun {
+    socket: TcpStream,
+    ends: Ends,
+    tls: Option<TlsStream>,
+}
+
+/// Waits for what comes before AMQP, on the connection's thread. `None` when it went wrong and was logged.
+async fn begin(
+    socket: TcpStream,
+    peer: SocketAddr,
+    preface: &Preface,
+) -> io::Result<Option<Begun>> {
+    let mut ends = Ends { source: peer, destination: socket.local_addr()? };
+    if !preface.proxy && preface.tls.is_none() {
+        return Ok(Some(Begun { socket, ends, tls: None }));
+    }
+    let socket = tokio::net::TcpStream::from_std(socket)?;
+    if preface.proxy {
+        match tokio::time::timeout(preface.timeout, proxy::take_header(&socket)).await {
+            Ok(Ok(told)) => ends = told.unwrap_or(ends),
+            Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
+                tracing::warn!(%peer, "connection closed: {error}");
+                return Ok(None);
+            }
+            Ok(Err(error)) => {
+                tracing::debug!(%peer, %error, "a connection ended before its PROXY header");
+                return Ok(None);
+            }
+            Err(_) => {
+                tracing::warn!(%peer, "connection closed: no PROXY header came in time");
+                return Ok(None);
+            }
+        }
+    }
+    let peer = ends.source;
+    let mut tls = None;
+    if let Some(of_listener) = &preface.tls {
+        let handshake = tls::handshake(&socket, of_listener.config());
+        match tokio::time::timeout(preface.timeout, handshake).await {
+            Ok(Ok(connection)) => tls = Some(TlsStream::new(connection)),
+            Ok(Err(HandshakeError::Socket(error))) => {
+                tracing::debug!(%peer, %error, "a connection ended in its TLS handshake");
+                return Ok(None);
+            }
+            Ok(Err(error)) => {
+                tracing::warn!(%peer, "TLS handshake failed: {error}");
+                return Ok(None);
+            }
+            Err(_) => {
+                tracing::warn!(%peer, "TLS handshake took too long");
+                return Ok(None);
+            }
+        }
+    }
+    Ok(Some(Begun { socket: socket.into_std()?, ends, tls }))
+}
+
 /// Runs one connection to its end, on its thread.
-async fn serve(node: Arc<Node>, socket: TcpStream, peer: SocketAddr) -> io::Result<()> {
+async fn serve(node: Arc<Node>, begun: Begun, login: LoginFrom) -> io::Result<()> {
     let id = node.new_id();
-    let peer =
-        Peer { address: peer.to_string(), is_loopback: peer.ip().to_canonical().is_loopback() };
+    let Begun { socket, ends, tls } = begun;
+    let peer = Peer {
+        address: ends.source.to_string(),
+        is_loopback: ends.source.ip().to_canonical().is_loopback(),
+        tls: tls.as_ref().map(|tls| Arc::new(tls.facts(login))),
+    };
     // Only to spread generated names and random exchanges; nothing secret hangs on it.
     let seed = rand::random();
     let session = Session::new(id, Arc::clone(&node.settings), peer, seed, now());
-    let connection = Arc::new(Connection::new(id, socket, session)?);
+    let connection = Arc::new(Connection::new(id, socket, ends, tls, session)?);
     node.register(id, Recipient::Connection(Arc::clone(&connection)));
     if node.alarms.any() {
         with_runner(&node, |runner| runner.run_connection(&connection, Letter::Alarm));

@@ -18,6 +18,7 @@ use crate::connection::Connection;
 use crate::ended::Ended;
 use crate::runner::Rest;
 use crate::storage::{Memory, NodeLog};
+use crate::tls::Certificates;
 use crate::turn::Actor;
 
 /// All actors of a process, shared by its threads.
@@ -38,6 +39,8 @@ pub struct Node {
     pub ended: Ended,
     /// What blocks publishers.
     pub alarms: Alarms,
+    /// Certificates in use, to be read again.
+    pub certificates: Certificates,
     /// Part of the memory watermark that transient messages may take before they are written to disk.
     paging_ratio: f64,
     /// Of each thread that runs turns.
@@ -91,6 +94,7 @@ impl Node {
             connection_bytes: AtomicU64::new(0),
             ended: Ended::default(),
             alarms: Alarms::new(u64::MAX),
+            certificates: Certificates::default(),
             paging_ratio,
             rests: Mutex::new(Vec::new()),
             timers_changed: Notify::new(),

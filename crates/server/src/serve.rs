@@ -13,12 +13,12 @@ use leveret_broker::{Meta, Shard};
 use leveret_log::Log as _;
 use leveret_session::Settings;
 use leveret_topology::Topology;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::alarms::{Resource, watch_disk};
 use crate::connection::Letter;
 use crate::front::{About, Inside, Listener, OpenFrontEnds, Stop};
-use crate::listener::{SocketOptions, accept, bind};
+use crate::listener::{Preface, SocketOptions, accept, bind};
 use crate::node::{Node, now};
 use crate::runner::{install_runner, keep_working, rest, with_runner};
 use crate::storage::{NodeLog, Waker, forget_clean, leave_clean};
@@ -36,7 +36,7 @@ pub struct Options {
     /// Brings news from the disks.
     pub waker: Arc<Waker>,
     /// AMQP listeners.
-    pub listeners: Vec<SocketAddr>,
+    pub listeners: Vec<AmqpListener>,
     /// Threads that run turns.
     pub threads: usize,
     /// What sessions are told.
@@ -57,6 +57,17 @@ pub struct Options {
     pub about: About,
 }
 
+/// Where AMQP is spoken, and what comes before it.
+#[derive(Debug)]
+pub struct AmqpListener {
+    /// The key that names it.
+    pub key: String,
+    /// Where.
+    pub address: SocketAddr,
+    /// What comes before AMQP.
+    pub preface: Preface,
+}
+
 /// How long clients have to answer `connection.close` when the broker stops.
 const STOP_PATIENCE: Duration = Duration::from_secs(3);
 
@@ -72,20 +83,24 @@ pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow
         let node = Arc::new(node);
         waker.attach(&node);
         let mut sockets = Vec::new();
-        for &address in &options.listeners {
+        for AmqpListener { key, address, preface } in options.listeners {
             let socket = bind(address, &options.sockets).with_context(|| {
                 format!(
                     "cannot listen on {address}; is another broker running? \
-                     choose another port with listeners.tcp.default"
+                     choose another port with {key}"
                 )
             })?;
-            sockets.push(socket);
+            sockets.push((socket, preface));
         }
         forget_clean(&options.about.data_dir)?;
         // Port 0 means that the system chose one; from here on it is the one that counts.
         options.about.listeners.clear();
-        for socket in &sockets {
-            options.about.listeners.push(amqp_listener(socket.local_addr()?));
+        for (socket, preface) in &sockets {
+            options.about.listeners.push(amqp_listener(socket.local_addr()?, preface));
+            // All have the same.
+            if let (Some(tls), true) = (&preface.tls, node.certificates.is_empty()) {
+                node.certificates.add(Arc::clone(tls));
+            }
         }
         // The main thread runs turns too: those of the stop.
         let (more, worked) = install_runner(Arc::clone(&node));
@@ -112,15 +127,16 @@ pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow
         listeners.extend(front.listeners);
         let open = Arc::new(AtomicUsize::new(0));
         let mut accepting = Vec::new();
-        for socket in sockets {
+        for (socket, preface) in sockets {
             let listener = tokio::net::TcpListener::from_std(socket)?;
             let (node, threads) = (Arc::clone(&node), Arc::clone(&threads));
             let (sockets, open) = (options.sockets.clone(), Arc::clone(&open));
-            accepting.push(tokio::spawn(accept(listener, node, threads, sockets, open)));
+            accepting.push(tokio::spawn(accept(listener, node, threads, sockets, preface, open)));
         }
         // Before the ready line: who reads it may send a signal at once.
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
+        tokio::spawn(reload_when_asked(Arc::clone(&node), signal(SignalKind::hangup())?));
         announce_ready(&listeners, started, files);
         let mut has_failed = false;
         // Whoever asked for the stop learns of its end when this is dropped.
@@ -238,8 +254,20 @@ fn put_away(node: &Arc<Node>, waker: &Waker, data_dir: &std::path::Path) {
     }
 }
 
-fn amqp_listener(address: SocketAddr) -> Listener {
-    Listener { protocol: "amqp", purpose: "AMQP 0-9-1", address }
+fn amqp_listener(address: SocketAddr, preface: &Preface) -> Listener {
+    match preface.tls {
+        None => Listener { protocol: "amqp", purpose: "AMQP 0-9-1", address },
+        Some(_) => Listener { protocol: "amqp/ssl", purpose: "AMQP 0-9-1 over TLS", address },
+    }
+}
+
+/// Reads certificates again on every SIGHUP.
+async fn reload_when_asked(node: Arc<Node>, mut hangup: Signal) {
+    while hangup.recv().await.is_some() {
+        tracing::info!("SIGHUP: reading certificates again");
+        // What is wrong with them is logged where it is found.
+        let _ = node.certificates.reload();
+    }
 }
 
 /// The one line that says the broker is ready.
@@ -251,6 +279,7 @@ fn announce_ready(listeners: &[Listener], started: std::time::Instant, files: Op
     };
     tracing::info!(
         amqp = of("amqp"),
+        amqps = of("amqp/ssl"),
         http = of("http"),
         metrics = of("http/prometheus"),
         started_in_ms = started.elapsed().as_millis() as u64,

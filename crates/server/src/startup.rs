@@ -6,16 +6,18 @@ use std::time::Instant;
 
 use anyhow::Context as _;
 use leveret_broker::Meta;
-use leveret_config::{Config, Loaded, Product, files};
+use leveret_config::{Config, Listeners, Loaded, Product, files};
 use leveret_log::Log as _;
 use leveret_session::{Mechanism, Settings};
 use leveret_topology::Topology;
 
 use crate::front::{About, OpenFrontEnds};
-use crate::listener::SocketOptions;
+use crate::listener::{Preface, SocketOptions};
 use crate::logging;
-use crate::serve::{Options, run};
+use crate::serve::{AmqpListener, Options, run};
 use crate::storage::{Memory, NodeLog, Storage, Waker, tell_damage};
+use crate::tls::Tls;
+use crate::tls::certificate::LoginFrom;
 
 /// The version of RabbitMQ whose behaviour clients may expect of us.
 ///
@@ -71,12 +73,7 @@ pub fn options(config: &Config, started: Instant) -> anyhow::Result<Options> {
         0 => threads,
         n => n as usize,
     };
-    let mut listeners = Vec::new();
-    for (name, address) in config.listeners.tcp.iter() {
-        let found = resolve(address.host.as_deref(), address.port)
-            .with_context(|| format!("listeners.tcp.{name} = {address}"))?;
-        listeners.push(found);
-    }
+    let listeners = amqp_listeners(config)?;
     let memory = config.resources.total_memory.map_or_else(machine_memory, |bytes| bytes.get());
     let data_dir = files::data_dir(config);
     std::fs::create_dir_all(&data_dir).with_context(|| {
@@ -142,6 +139,37 @@ pub fn options(config: &Config, started: Instant) -> anyhow::Result<Options> {
     })
 }
 
+/// Where AMQP is spoken, without TLS and with it.
+fn amqp_listeners(config: &Config) -> anyhow::Result<Vec<AmqpListener>> {
+    let with = &config.listeners;
+    let mut preface = Preface {
+        proxy: with.proxy_protocol,
+        tls: None,
+        timeout: config.connections.tls_handshake_timeout.into(),
+        login: LoginFrom {
+            from: config.certificates.from,
+            kind: config.certificates.san_type,
+            index: config.certificates.san_index as usize,
+        },
+    };
+    let mut listeners = Vec::new();
+    let mut add = |of: &Listeners, kind: &str, preface: &Preface| -> anyhow::Result<()> {
+        for (name, address) in of.iter() {
+            let key = format!("listeners.{kind}.{name}");
+            let found = resolve(address.host.as_deref(), address.port)
+                .with_context(|| format!("{key} = {address}"))?;
+            listeners.push(AmqpListener { key, address: found, preface: preface.clone() });
+        }
+        Ok(())
+    };
+    add(&with.tcp, "tcp", &preface)?;
+    if !with.ssl.is_empty() {
+        preface.tls = Some(Tls::load(config.tls.settings())?);
+        add(&with.ssl, "ssl", &preface)?;
+    }
+    Ok(listeners)
+}
+
 /// Keeps a second node out of the data directory. The system lets go of the lock when the process ends,
 /// however it ends.
 fn lock(data_dir: &Path) -> anyhow::Result<std::fs::File> {
@@ -182,9 +210,9 @@ fn settings(config: &Config, shards: usize) -> Settings {
         Product::Leveret => "Leveret",
         Product::RabbitMq => "RabbitMQ",
     };
-    let mechanisms = [Mechanism::Plain, Mechanism::AmqPlain, Mechanism::Anonymous];
-    let offered =
-        |mechanism: &Mechanism| access.auth_mechanisms.iter().any(|name| name == mechanism.name());
+    let known = [Mechanism::Plain, Mechanism::AmqPlain, Mechanism::Anonymous, Mechanism::External];
+    let asked = access.auth_mechanisms.iter();
+    let mechanisms = asked.filter_map(|name| known.into_iter().find(|it| it.name() == name));
     let anonymous = (access.anonymous_login_user != "none").then(|| {
         let password = access.anonymous_login_pass.reveal().to_owned();
         (access.anonymous_login_user.clone(), password)
@@ -201,7 +229,7 @@ fn settings(config: &Config, shards: usize) -> Settings {
         handshake_timeout_ms: connections.handshake_timeout.get(),
         max_message_size: connections.max_message_size.get(),
         loopback_users: access.loopback_users.iter().map(str::to_owned).collect(),
-        mechanisms: mechanisms.into_iter().filter(offered).collect(),
+        mechanisms: mechanisms.collect(),
         anonymous_login: anonymous,
         consumer_timeout_ms: Some(connections.consumer_timeout.get()),
         consumer_max_per_channel: consumers.map(|max| u32::try_from(max).unwrap_or(u32::MAX)),

@@ -1,5 +1,7 @@
 //! What listings and statistics show of a connection.
 
+use std::sync::Arc;
+
 use leveret_amqp::table::{RawTable, Table};
 use leveret_broker::message::ConnectionId;
 use leveret_queue::Time;
@@ -8,6 +10,7 @@ use leveret_topology::{ExchangeId, QueueId, VhostId};
 use crate::channel::{Channel, Mode};
 use crate::connection::Stage;
 use crate::session::Session;
+use crate::settings::TlsFacts;
 use crate::totals::{ChannelTotals, ExchangeTotals, SessionTotals};
 
 /// A connection, for `list_connections`.
@@ -17,6 +20,8 @@ pub struct ConnectionFacts {
     pub id: ConnectionId,
     /// The other end of the socket.
     pub peer: String,
+    /// How it is encrypted, if it is.
+    pub tls: Option<Arc<TlsFacts>>,
     /// Empty until it has logged in.
     pub user: String,
     /// Empty until it is open.
@@ -112,6 +117,7 @@ impl Session {
         ConnectionFacts {
             id: core.id,
             peer: core.peer.address.clone(),
+            tls: core.peer.tls.clone(),
             user: identity.user.to_string(),
             vhost: identity.vhost_name.to_string(),
             state: core.state_name(),

@@ -55,7 +55,7 @@ mod waiting;
 pub use self::core::{Context, End};
 pub use facts::{ChannelFacts, ConnectionFacts, ConnectionNumbers, ConsumerTotals};
 pub use session::Session;
-pub use settings::{Mechanism, Peer, Settings};
+pub use settings::{CertificateFacts, Mechanism, Peer, Settings, TlsFacts};
 pub use totals::{
     ByExchange, ChannelTotals, ExchangeTotals, SIZE_BOUNDS, SessionTotals, Sizes, Times,
 };

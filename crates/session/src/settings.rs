@@ -1,5 +1,7 @@
 //! What a session is told by the configuration and by the server that accepted its socket.
 
+use std::sync::Arc;
+
 /// How a client may prove who it is, in `connection.start`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mechanism {
@@ -9,6 +11,8 @@ pub enum Mechanism {
     AmqPlain,
     /// No proof: the connection becomes [`Settings::anonymous_login`].
     Anonymous,
+    /// The client's certificate. Offered over TLS only.
+    External,
 }
 
 impl Mechanism {
@@ -18,6 +22,7 @@ impl Mechanism {
             Self::Plain => "PLAIN",
             Self::AmqPlain => "AMQPLAIN",
             Self::Anonymous => "ANONYMOUS",
+            Self::External => "EXTERNAL",
         }
     }
 }
@@ -104,4 +109,36 @@ pub struct Peer {
     pub address: String,
     /// Whether it is on this machine.
     pub is_loopback: bool,
+    /// How it is encrypted, if it is.
+    pub tls: Option<Arc<TlsFacts>>,
+}
+
+/// How a connection is encrypted, in RabbitMQ's words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFacts {
+    /// `tlsv1.3`, ...
+    pub protocol: &'static str,
+    /// `ecdhe_rsa`, ...; `any` for TLS 1.3, which agrees on it apart from the rest.
+    pub key_exchange: &'static str,
+    /// `aes_256_gcm`, ...
+    pub cipher: &'static str,
+    /// `aead`.
+    pub hash: &'static str,
+    /// What the client showed, if it showed one. It was found good.
+    pub certificate: Option<CertificateFacts>,
+}
+
+/// What a client's certificate says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertificateFacts {
+    /// Whose it is, as RFC 4514 writes it.
+    pub subject: String,
+    /// Who signed it, as RFC 4514 writes it.
+    pub issuer: String,
+    /// In hexadecimal digits.
+    pub serial_number: String,
+    /// `2026-01-01T00:00:00Z - 2027-01-01T00:00:00Z`.
+    pub validity: String,
+    /// The user it stands for, as far as the configured part of it has something to say.
+    pub login: Option<String>,
 }

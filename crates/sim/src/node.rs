@@ -195,7 +195,8 @@ impl<L: Log> Node<L> {
     pub fn connect(&mut self, seed: u64, room: usize, now: Time) -> ConnectionId {
         let id = ConnectionId::new(self.next_connection);
         self.next_connection += 1;
-        let peer = Peer { address: format!("127.0.0.1:{}", id.get()), is_loopback: true };
+        let peer =
+            Peer { address: format!("127.0.0.1:{}", id.get()), is_loopback: true, tls: None };
         let session = Session::new(id, Arc::clone(&self.settings), peer, seed, now);
         let connection = Connection {
             session,

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use leveret_server::front::About;
 use leveret_server::node::Node;
+use leveret_session::TlsFacts;
 
 use super::facts::{self, connection_pid};
 
@@ -155,14 +156,13 @@ pub(super) fn connections(node: &Node) -> Value {
     let rows = node.connections().into_iter().map(|connection| {
         let facts = connection.facts();
         let (peer, local) = (connection.peer(), connection.local());
-        json!({
+        let mut row = json!({
             "pid": connection_pid(connection.id()),
             "name": connection.name(),
             "port": local.port(),
             "host": local.ip().to_string(),
             "peer_port": peer.port(),
             "peer_host": peer.ip().to_string(),
-            "ssl": false,
             "state": facts.state,
             "channels": facts.channels.len(),
             "protocol": "{0,9,1}",
@@ -173,9 +173,29 @@ pub(super) fn connections(node: &Node) -> Value {
             "channel_max": facts.channel_max,
             "client_properties": table_to_json(&facts.client_properties),
             "connected_at": facts.connected.ms(),
-        })
+        });
+        if let (Value::Object(row), Value::Object(tls)) = (&mut row, tls(facts.tls.as_deref())) {
+            row.extend(tls);
+        }
+        row
     });
     rows.collect()
+}
+
+/// How a connection is encrypted. Without a certificate its columns are empty, as RabbitMQ's are.
+fn tls(facts: Option<&TlsFacts>) -> Value {
+    let certificate = facts.and_then(|facts| facts.certificate.as_ref());
+    json!({
+        "ssl": facts.is_some(),
+        "ssl_protocol": facts.map_or("", |facts| facts.protocol),
+        "ssl_key_exchange": facts.map_or("", |facts| facts.key_exchange),
+        "ssl_cipher": facts.map_or("", |facts| facts.cipher),
+        "ssl_hash": facts.map_or("", |facts| facts.hash),
+        "peer_cert_subject": certificate.map_or("", |it| &it.subject),
+        "peer_cert_issuer": certificate.map_or("", |it| &it.issuer),
+        "peer_cert_serial_number": certificate.map_or("", |it| &it.serial_number),
+        "peer_cert_validity": certificate.map_or("", |it| &it.validity),
+    })
 }
 
 pub(super) fn channels(node: &Node) -> Value {

@@ -24,6 +24,10 @@ pub(crate) async fn answer(ops: &Ops, request: Request) -> Result<Value, Fault> 
     match request {
         // `stop` is the caller's: it needs the socket to stay open.
         Request::Ping | Request::Stop => Ok(Value::Null),
+        Request::ReloadCertificates => {
+            let reloaded = node.certificates.reload();
+            reloaded.map(|_| Value::Null).map_err(|why| Fault::new(Code::Data, why))
+        }
         Request::Version => Ok(json!(about.product_version)),
         Request::Status => status(node, about),
         Request::Environment => Ok(about

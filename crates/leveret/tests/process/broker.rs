@@ -178,6 +178,14 @@ impl Broker {
         self.child.id()
     }
 
+    /// An address of the ready line, by the word before it.
+    #[track_caller]
+    pub(crate) fn listens(&self, on: &str) -> SocketAddr {
+        let ready = self.log.wait_for(" is ready");
+        let (_, rest) = ready.split_once(&format!(" {on}=\"")).expect("it listens there");
+        rest.split_once('"').unwrap().0.parse().unwrap()
+    }
+
     pub(crate) fn uri(&self) -> Uri {
         Uri { host: self.address.ip().to_string(), port: self.address.port(), ..Uri::default() }
     }

@@ -16,4 +16,5 @@ mod restart;
 mod start;
 mod stop;
 mod stored;
+mod tls;
 mod wire;

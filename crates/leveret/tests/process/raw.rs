@@ -121,13 +121,24 @@ impl Raw {
     /// The server properties of `connection.start`, the first thing the broker says.
     #[track_caller]
     pub(crate) fn server_properties(&mut self) -> Table {
+        self.start(|start| start.server_properties.to_table().unwrap())
+    }
+
+    /// The mechanisms of `connection.start`.
+    #[track_caller]
+    pub(crate) fn mechanisms(&mut self) -> String {
+        self.start(|start| String::from_utf8_lossy(start.mechanisms).into_owned())
+    }
+
+    #[track_caller]
+    fn start<T>(&mut self, pick: impl Fn(&connection::Start<'_>) -> T) -> T {
         self.send(&ProtocolHeader::BYTES);
         loop {
             if let Some(event) = self.input.next_event().unwrap() {
                 let Event::Method { method: Method::ConnectionStart(start), .. } = event else {
                     panic!("{event:?}");
                 };
-                return start.server_properties.to_table().unwrap();
+                return pick(&start);
             }
             let n = self.socket.read(self.input.room()).unwrap();
             assert!(n > 0, "closed");

@@ -1,4 +1,4 @@
-//! Who the client is: PLAIN, AMQPLAIN, ANONYMOUS.
+//! Who the client is: PLAIN, AMQPLAIN, ANONYMOUS, EXTERNAL.
 
 use leveret_amqp::table::{RawTable, RawValue};
 
@@ -50,8 +50,7 @@ impl Core {
         response: &[u8],
         cx: &Context<'_>,
     ) -> Result<Box<str>, Refusal> {
-        let offered = self.settings.mechanisms.iter().find(|m| m.name() == mechanism);
-        let Some(&mechanism) = offered else {
+        let Some(mechanism) = self.mechanisms().find(|m| m.name() == mechanism) else {
             return Err(reply::unknown_mechanism(mechanism).into());
         };
         let name = mechanism.name();
@@ -64,6 +63,7 @@ impl Core {
                 Some((user, password)) => (user.as_bytes(), password.as_bytes()),
                 None => return Err(refused),
             },
+            Mechanism::External => return self.log_in_by_certificate(cx),
         };
         let peer = &self.peer;
         let (Ok(user), Ok(password)) = (std::str::from_utf8(user), std::str::from_utf8(password))
@@ -75,14 +75,48 @@ impl Core {
             tracing::warn!(peer = %peer.address, mechanism = name, "login refused: {error}");
             return Err(refused);
         }
-        if !peer.is_loopback && self.settings.loopback_users.iter().any(|u| u == user) {
-            tracing::warn!(
-                peer = %peer.address, mechanism = name,
-                "login refused: user '{user}' can only connect via localhost"
-            );
-            return Err(refused);
-        }
+        self.check_loopback(user, name)?;
         Ok(user.into())
+    }
+
+    /// The mechanisms that this client may choose from.
+    pub(crate) fn mechanisms(&self) -> impl Iterator<Item = Mechanism> {
+        let is_encrypted = self.peer.tls.is_some();
+        let all = self.settings.mechanisms.iter().copied();
+        // Without a certificate it is offered too: a refused login says more than a missing mechanism.
+        all.filter(move |mechanism| *mechanism != Mechanism::External || is_encrypted)
+    }
+
+    /// The user is whom the certificate names; the server has found the certificate good.
+    fn log_in_by_certificate(&self, cx: &Context<'_>) -> Result<Box<str>, Refusal> {
+        let name = Mechanism::External.name();
+        let address = &self.peer.address;
+        let certificate = self.peer.tls.as_ref().and_then(|tls| tls.certificate.as_ref());
+        let why = match certificate.map(|certificate| &certificate.login) {
+            Some(Some(user)) if cx.topology.user(user).is_some() => {
+                self.check_loopback(user, name)?;
+                return Ok(user.as_str().into());
+            }
+            Some(Some(user)) => {
+                tracing::warn!(peer = %address, mechanism = name, "login refused: there is no user '{user}'");
+                return Err(Refusal::Login { mechanism: name });
+            }
+            Some(None) => "no name found in the certificate",
+            None => "connection peer presented no TLS (x.509) certificate",
+        };
+        tracing::warn!(peer = %address, mechanism = name, "login refused: {why}");
+        Err(Refusal::Login { mechanism: name })
+    }
+
+    fn check_loopback(&self, user: &str, mechanism: &'static str) -> Result<(), Refusal> {
+        if self.peer.is_loopback || !self.settings.loopback_users.iter().any(|u| u == user) {
+            return Ok(());
+        }
+        tracing::warn!(
+            peer = %self.peer.address, mechanism,
+            "login refused: user '{user}' can only connect via localhost"
+        );
+        Err(Refusal::Login { mechanism })
     }
 }
 

@@ -9,7 +9,7 @@ use crate::connection::Stage;
 use crate::core::{Capabilities, Context, Core};
 use crate::reply::{self, Fault};
 use crate::session::Session;
-use crate::settings::Settings;
+use crate::settings::{Mechanism, Settings};
 
 /// What RabbitMQ says it can do, and we do.
 const CAPABILITIES: [&str; 9] = [
@@ -65,7 +65,7 @@ impl Core {
             HeaderMatch::Match => {
                 drop(input.split_to(ProtocolHeader::LEN));
                 self.stage = Stage::Starting;
-                let names: Vec<&str> = self.settings.mechanisms.iter().map(|m| m.name()).collect();
+                let names: Vec<&str> = self.mechanisms().map(Mechanism::name).collect();
                 let names = names.join(" ");
                 let properties = server_properties(&self.settings).to_bytes();
                 let start = connection::Start {

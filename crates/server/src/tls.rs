@@ -1,0 +1,158 @@
+//! TLS: what a listener needs to speak it, and how its certificates are exchanged while it runs.
+//!
+//! - [`settings`]: from options to a configuration of rustls. [`suites`]: names of cipher suites.
+//! - [`handshake`]: the first bytes of a connection, waited for by its own task, before there is a session.
+//! - [`stream`]: bytes in and out of an established connection, in its turns.
+//! - [`certificate`]: what a client's certificate says.
+//!
+//! A [`Tls`] belongs to one group of options (`ssl_options`, and those of the HTTP servers). A connection
+//! keeps the configuration it began with; the next one takes what is current. Files are looked at when
+//! a client connects, but not more often than every [`LOOK_MS`], so that a certificate that was
+//! renewed is found without anybody saying so, and an idle broker does nothing.
+
+pub mod certificate;
+mod handshake;
+mod keys;
+mod settings;
+mod stream;
+pub mod suites;
+
+use std::os::unix::fs::MetadataExt as _;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use anyhow::Context as _;
+use leveret_config::tls::TlsSettings;
+use rustls::ServerConfig;
+
+pub use handshake::{HandshakeError, handshake};
+pub use stream::{Read, TlsStream};
+
+use crate::node::now;
+
+/// How long files are taken for unchanged after they were looked at.
+const LOOK_MS: u64 = 2000;
+
+/// The TLS of one group of options.
+#[derive(Debug)]
+pub struct Tls {
+    settings: TlsSettings,
+    current: RwLock<Arc<ServerConfig>>,
+    /// What the files looked like when they were last read, whether or not they were good.
+    seen: Mutex<Vec<Option<Stamp>>>,
+    looked_ms: AtomicU64,
+}
+
+/// What tells one version of a file from the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    inode: u64,
+    bytes: u64,
+    modified_ns: i128,
+}
+
+impl Stamp {
+    fn of(path: &str) -> Option<Self> {
+        let data = std::fs::metadata(path).ok()?;
+        let modified_ns = i128::from(data.mtime()) * 1_000_000_000 + i128::from(data.mtime_nsec());
+        Some(Self { inode: data.ino(), bytes: data.len(), modified_ns })
+    }
+}
+
+impl Tls {
+    /// Reads the files. The error says which option or file is bad, and how.
+    pub fn load(settings: TlsSettings) -> anyhow::Result<Arc<Self>> {
+        let seen = stamps(&settings);
+        let config = settings::server_config(&settings)
+            .with_context(|| format!("TLS cannot be set up by the options {}", settings.prefix))?;
+        Ok(Arc::new(Self {
+            settings,
+            current: RwLock::new(Arc::new(config)),
+            seen: Mutex::new(seen),
+            looked_ms: AtomicU64::new(now().ms()),
+        }))
+    }
+
+    /// What the next connection is to use.
+    pub fn config(&self) -> Arc<ServerConfig> {
+        let now_ms = now().ms();
+        let looked_ms = self.looked_ms.load(Ordering::Relaxed);
+        // A clock that was set back must not keep a new certificate out for long.
+        if now_ms.abs_diff(looked_ms) >= LOOK_MS
+            && self
+                .looked_ms
+                .compare_exchange(looked_ms, now_ms, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+        {
+            self.look();
+        }
+        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Reads the files again if one of them is not what it was.
+    fn look(&self) {
+        let is_new =
+            stamps(&self.settings) != *self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if is_new {
+            // The outcome is logged, and there is nobody to tell.
+            let _ = self.reload();
+        }
+    }
+
+    /// Reads the files again. If they are bad, what was there stays.
+    pub fn reload(&self) -> anyhow::Result<()> {
+        // Before they are read: a file that changes meanwhile is looked at again.
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = stamps(&self.settings);
+        let prefix = self.settings.prefix;
+        match settings::server_config(&self.settings) {
+            Ok(config) => {
+                *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
+                tracing::info!("{prefix}: certificate and key were read again");
+                Ok(())
+            }
+            Err(error) => {
+                tracing::error!(
+                    "{prefix}: new certificate files are refused, the old ones stay: {error:#}"
+                );
+                Err(error.context(format!("{prefix}: the old certificate stays")))
+            }
+        }
+    }
+
+    /// The options it was made by.
+    pub fn settings(&self) -> &TlsSettings {
+        &self.settings
+    }
+}
+
+fn stamps(settings: &TlsSettings) -> Vec<Option<Stamp>> {
+    let files = [&settings.certfile, &settings.keyfile, &settings.cacertfile];
+    files.into_iter().flatten().map(|path| Stamp::of(path)).collect()
+}
+
+/// Every [`Tls`] of the process, to be read again together.
+#[derive(Debug, Default)]
+pub struct Certificates(Mutex<Vec<Arc<Tls>>>);
+
+impl Certificates {
+    /// Adds one.
+    pub fn add(&self, tls: Arc<Tls>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(tls);
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    /// Reads all files again: how many groups of options have TLS, or what is wrong, in words.
+    pub fn reload(&self) -> Result<usize, String> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let faults: Vec<String> = all
+            .iter()
+            .filter_map(|tls| tls.reload().err())
+            .map(|error| format!("{error:#}"))
+            .collect();
+        if faults.is_empty() { Ok(all.len()) } else { Err(faults.join("\n")) }
+    }
+}
