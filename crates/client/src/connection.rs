@@ -1,7 +1,7 @@
 //! A connection: the socket, the handshake, heartbeats, and the way of every byte.
 
 use std::collections::VecDeque;
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,7 @@ use crate::error::{CloseReason, Error};
 use crate::input::{Event, Input};
 use crate::output::{Output, PublishBatch};
 use crate::uri::Uri;
+use crate::wire::Wire;
 
 /// Shorter waits are made with poll(2), whose clock is finer than that of a receive timeout.
 const FINE: Duration = Duration::from_millis(50);
@@ -58,7 +59,7 @@ impl Default for Options {
 /// [`flush`](Self::flush) writes.
 #[derive(Debug)]
 pub struct Connection {
-    socket: TcpStream,
+    wire: Wire,
     pub(crate) input: Input,
     pub(crate) output: Output,
     /// Events that came while a call waited for its answer, oldest first.
@@ -133,9 +134,11 @@ impl Connection {
     /// Connects, logs in with PLAIN and opens the vhost.
     pub fn open(uri: &Uri, options: &Options) -> Result<Self, Error> {
         let socket = connect(uri, options.timeout)?;
+        let wire = Wire::new(socket, uri, options.timeout)
+            .map_err(Error::io(format!("speaking TLS to {}:{}", uri.host, uri.port)))?;
         let now = Instant::now();
         let mut connection = Self {
-            socket,
+            wire,
             input: Input::new(options.read_bytes, options.frame_max),
             output: Output::new(options.frame_max),
             kept: VecDeque::new(),
@@ -184,17 +187,22 @@ impl Connection {
                 )),
                 _ => None,
             })?;
-        if !mechanisms.split(' ').any(|mechanism| mechanism == "PLAIN") {
+        let is_external = uri.tls.as_ref().is_some_and(|tls| tls.is_external);
+        let mechanism = if is_external { "EXTERNAL" } else { "PLAIN" };
+        if !mechanisms.split(' ').any(|offered| offered == mechanism) {
             return Err(Error::LoginRefused(format!("the broker offers only {mechanisms}")));
         }
         self.server_properties = properties.unwrap_or_default();
         let table = client_properties(options).to_bytes();
-        let response = format!("\0{}\0{}", uri.user, uri.password);
+        let response = match is_external {
+            true => String::new(),
+            false => format!("\0{}\0{}", uri.user, uri.password),
+        };
         self.output.put_method(
             0,
             &connection::StartOk {
                 client_properties: RawTable::new(&table).map_err(MethodError::from)?,
-                mechanism: "PLAIN",
+                mechanism,
                 response: response.as_bytes(),
                 locale: "en_US",
             },
@@ -257,7 +265,7 @@ impl Connection {
 
     /// A handle that ends this connection from another thread.
     pub fn stopper(&self) -> Result<Stopper, Error> {
-        self.socket.try_clone().map(Stopper).map_err(Error::io("duplicating the socket"))
+        self.wire.socket.try_clone().map(Stopper).map_err(Error::io("duplicating the socket"))
     }
 
     /// Writes all that was encoded. Blocks while the broker does not read.
@@ -265,7 +273,7 @@ impl Connection {
         if self.output.bytes().is_empty() {
             return Ok(());
         }
-        let written = self.socket.write_all(self.output.bytes());
+        let written = self.wire.write_all(self.output.bytes());
         self.output.clear();
         self.wrote(written)
     }
@@ -273,7 +281,7 @@ impl Connection {
     /// Writes all that was encoded, then the first `count` messages of a batch.
     pub fn publish_batch(&mut self, batch: &PublishBatch, count: usize) -> Result<(), Error> {
         self.flush()?;
-        let written = self.socket.write_all(batch.first(count));
+        let written = self.wire.write_all(batch.first(count));
         self.wrote(written)
     }
 
@@ -305,15 +313,15 @@ impl Connection {
     /// Takes what has come without waiting. `false`: nothing was there.
     pub fn poll(&mut self) -> Result<bool, Error> {
         let room = self.input.room();
-        match rustix::net::recv(&self.socket, room, rustix::net::RecvFlags::DONTWAIT) {
-            Ok((count, _)) if count > 0 => {
+        match self.wire.read(room, true) {
+            Ok(count) if count > 0 => {
                 self.input.filled(count);
                 self.last_received = Instant::now();
                 Ok(true)
             }
             Ok(_) => Err(ended()),
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(false),
-            Err(errno) => Err(Error::io("reading")(errno.into())),
+            Err(error) if is_timeout(&error) => Ok(false),
+            Err(error) => Err(Error::io("reading")(error)),
         }
     }
 
@@ -344,7 +352,7 @@ impl Connection {
             self.read_finely(patience)
         } else {
             self.set_socket_timeout(patience)?;
-            self.socket.read(self.input.room())
+            self.wire.read(self.input.room(), false)
         };
         now = Instant::now();
         let came = match read {
@@ -384,11 +392,12 @@ impl Connection {
     /// As a read with a receive timeout, which knows only the kernel's ticks, but exact.
     fn read_finely(&mut self, timeout: Duration) -> io::Result<usize> {
         let timeout = Timespec { tv_sec: 0, tv_nsec: timeout.subsec_nanos().into() };
-        let mut waits = [PollFd::new(&self.socket, PollFlags::IN)];
-        if poll(&mut waits, Some(&timeout))? == 0 {
+        let mut waits = [PollFd::new(&self.wire.socket, PollFlags::IN)];
+        if !self.wire.has_some() && poll(&mut waits, Some(&timeout))? == 0 {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        self.socket.read(self.input.room())
+        // There may be part of a record only, which is no reason to wait.
+        self.wire.read(self.input.room(), true)
     }
 
     /// Sets the receive timeout unless the socket has about the same: that is a system call.
@@ -396,7 +405,7 @@ impl Connection {
         // The kernel counts in ticks of some milliseconds, and zero would mean "for ever".
         let rounded = Duration::from_millis(timeout.as_millis().clamp(1, 3_600_000) as u64);
         if self.socket_timeout != Some(rounded) {
-            let set = self.socket.set_read_timeout(Some(rounded));
+            let set = self.wire.socket.set_read_timeout(Some(rounded));
             set.map_err(Error::io("setting the receive timeout"))?;
             self.socket_timeout = Some(rounded);
         }
@@ -428,7 +437,7 @@ impl Connection {
                 self.output.clear();
                 self.output.put_method(0, &connection::CloseOk);
                 // The peer may be gone already; its reason is what matters.
-                let _ = self.socket.write_all(self.output.bytes());
+                let _ = self.wire.write_all(self.output.bytes());
                 self.output.clear();
                 return Err(Error::ConnectionClosed(reason));
             }

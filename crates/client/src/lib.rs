@@ -8,7 +8,9 @@
 //!
 //! [`Input`] and [`Output`] are the protocol without a socket, for simulators.
 //!
-//! Not here: TLS, recovery of lost connections, sharing a connection between threads.
+//! `amqps://` URIs speak TLS, with the files that their parameters name.
+//!
+//! Not here: recovery of lost connections, sharing a connection between threads.
 
 mod calls;
 mod connection;
@@ -16,13 +18,14 @@ mod error;
 mod input;
 mod output;
 mod uri;
+mod wire;
 
 pub use calls::{Consume, ExchangeDeclare, Got, QueueDeclare, QueueDeclared};
 pub use connection::{Connection, Options, Stopper};
 pub use error::{CloseReason, Error};
 pub use input::{Event, Input};
 pub use output::{Output, PublishBatch};
-pub use uri::{Uri, UriError};
+pub use uri::{TlsUri, Uri, UriError};
 
 /// The codec, whose types appear in events and calls.
 pub use leveret_amqp as amqp;

@@ -1,14 +1,16 @@
-//! AMQP URIs: `amqp://user:password@host:port/vhost?heartbeat=10`.
+//! AMQP URIs: `amqp://user:password@host:port/vhost?heartbeat=10`, and `amqps://` for TLS, with the files
+//! and choices as parameters: `cacertfile`, `certfile`, `keyfile`, `verify`, `server_name_indication`,
+//! `auth_mechanism=external`.
 //!
 //! The form is RabbitMQ's URI specification with one habit of its clients added: a path of only
 //! `/` means the vhost `/`, not the vhost with the empty name.
 
 /// Where and as whom to connect.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Uri {
     /// Host name or address, without brackets.
     pub host: String,
-    /// TCP port, 5672 unless given.
+    /// TCP port, 5672 (5671 with TLS) unless given.
     pub port: u16,
     /// User name, `guest` unless given.
     pub user: String,
@@ -18,6 +20,70 @@ pub struct Uri {
     pub vhost: String,
     /// Heartbeat to ask for, in seconds; `None` takes what the server suggests, 0 switches it off.
     pub heartbeat_s: Option<u16>,
+    /// How to speak TLS, if so.
+    pub tls: Option<TlsUri>,
+}
+
+/// What the parameters of an `amqps://` URI say. Files are in PEM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsUri {
+    /// `cacertfile`: authorities to trust, in place of the system's.
+    pub cacertfile: Option<String>,
+    /// `certfile`: our own certificate.
+    pub certfile: Option<String>,
+    /// `keyfile`: its key.
+    pub keyfile: Option<String>,
+    /// False for `verify=verify_none`: the broker may be anybody.
+    pub verifies: bool,
+    /// `server_name_indication`: the name in the broker's certificate, if it is not the host's.
+    pub server_name: Option<String>,
+    /// `auth_mechanism=external`: log in by the certificate, without a password.
+    pub is_external: bool,
+}
+
+impl Default for TlsUri {
+    fn default() -> Self {
+        Self {
+            cacertfile: None,
+            certfile: None,
+            keyfile: None,
+            verifies: true,
+            server_name: None,
+            is_external: false,
+        }
+    }
+}
+
+impl TlsUri {
+    /// Takes a parameter; false if there is none of that name, or with that value.
+    fn set(&mut self, name: &str, value: String) -> bool {
+        match (name, value.as_str()) {
+            ("cacertfile", _) => self.cacertfile = Some(value),
+            ("certfile", _) => self.certfile = Some(value),
+            ("keyfile", _) => self.keyfile = Some(value),
+            ("server_name_indication", _) => self.server_name = Some(value),
+            ("verify", "verify_peer") => self.verifies = true,
+            ("verify", "verify_none") => self.verifies = false,
+            ("auth_mechanism", "external") => self.is_external = true,
+            ("auth_mechanism", "plain") => self.is_external = false,
+            _ => return false,
+        }
+        true
+    }
+}
+
+/// Without the password.
+impl std::fmt::Debug for Uri {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Uri")
+            .field("host", &self.host)
+            .field("port", &self.port)
+            .field("user", &self.user)
+            .field("vhost", &self.vhost)
+            .field("heartbeat_s", &self.heartbeat_s)
+            .field("tls", &self.tls)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Default for Uri {
@@ -29,6 +95,7 @@ impl Default for Uri {
             password: "guest".into(),
             vhost: "/".into(),
             heartbeat_s: None,
+            tls: None,
         }
     }
 }
@@ -36,12 +103,9 @@ impl Default for Uri {
 /// Why a text is not a URI this client can use.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UriError {
-    /// Another scheme than `amqp`.
-    #[error("the URI must start with amqp://")]
+    /// Another scheme than `amqp` and `amqps`.
+    #[error("the URI must start with amqp:// or amqps://")]
     Scheme,
-    /// TLS is asked for.
-    #[error("amqps:// is not supported by this client")]
-    Tls,
     /// The port is not a number from 1 to 65535.
     #[error("bad port '{0}' in the URI")]
     Port(String),
@@ -66,7 +130,10 @@ impl std::str::FromStr for Uri {
         let mut uri = Self::default();
         let rest = match text.split_once("://") {
             Some(("amqp", rest)) => rest,
-            Some(("amqps", _)) => return Err(UriError::Tls),
+            Some(("amqps", rest)) => {
+                (uri.port, uri.tls) = (5671, Some(TlsUri::default()));
+                rest
+            }
             _ => return Err(UriError::Scheme),
         };
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
@@ -82,7 +149,9 @@ impl std::str::FromStr for Uri {
             Some((login, address)) => {
                 let (user, password) = login.split_once(':').unwrap_or((login, ""));
                 uri.user = decoded(user)?;
-                uri.password = decoded(password)?;
+                // An error must not show it.
+                uri.password =
+                    decoded(password).map_err(|_| UriError::Encoding("the password".into()))?;
                 address
             }
         };
@@ -113,7 +182,13 @@ impl std::str::FromStr for Uri {
                     uri.heartbeat_s =
                         Some(seconds.map_err(|_| UriError::Parameter(parameter.into()))?);
                 }
-                _ => return Err(UriError::Parameter(parameter.into())),
+                Some((name, value)) => {
+                    let value = decoded(value)?;
+                    if !uri.tls.as_mut().is_some_and(|tls| tls.set(name, value)) {
+                        return Err(UriError::Parameter(parameter.into()));
+                    }
+                }
+                None => return Err(UriError::Parameter(parameter.into())),
             }
         }
         Ok(uri)
@@ -180,7 +255,6 @@ mod tests {
         for (text, error) in [
             ("h:5672", UriError::Scheme),
             ("http://h", UriError::Scheme),
-            ("amqps://h", UriError::Tls),
             ("amqp://h:x", UriError::Port("x".into())),
             ("amqp://h:0", UriError::Port("0".into())),
             ("amqp://h:65536", UriError::Port("65536".into())),
@@ -191,10 +265,33 @@ mod tests {
             ("amqp://[::1", UriError::Host("[::1".into())),
             ("amqp://[::1]x", UriError::Host("[::1]x".into())),
             ("amqp://h?heartbeat=x", UriError::Parameter("heartbeat=x".into())),
+            ("amqp://h?verify=verify_none", UriError::Parameter("verify=verify_none".into())),
+            ("amqps://h?verify=x", UriError::Parameter("verify=x".into())),
+            ("amqp://u:sec%zzret@h", UriError::Encoding("the password".into())),
             ("amqp://h?color=red", UriError::Parameter("color=red".into())),
         ] {
             assert_eq!(text.parse::<Uri>(), Err(error), "{text}");
         }
         assert_eq!("amqp://h?heartbeat=7".parse::<Uri>().unwrap().heartbeat_s, Some(7));
+    }
+
+    #[test]
+    fn tls_uris() {
+        let uri: Uri = "amqps://h".parse().unwrap();
+        assert_eq!((uri.port, uri.tls), (5671, Some(TlsUri::default())));
+        let text = "amqps://h:1/?cacertfile=%2Fca.pem&certfile=c&keyfile=k&verify=verify_none\
+                    &server_name_indication=n&auth_mechanism=external&heartbeat=3";
+        let uri: Uri = text.parse().unwrap();
+        let tls = TlsUri {
+            cacertfile: Some("/ca.pem".into()),
+            certfile: Some("c".into()),
+            keyfile: Some("k".into()),
+            verifies: false,
+            server_name: Some("n".into()),
+            is_external: true,
+        };
+        assert_eq!((uri.port, uri.heartbeat_s, uri.tls), (1, Some(3), Some(tls)));
+        let shown = format!("{:?}", "amqp://u:s3cret@h".parse::<Uri>().unwrap());
+        assert!(!shown.contains("s3cret"), "{shown}");
     }
 }
