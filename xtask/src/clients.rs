@@ -4,6 +4,7 @@
 //! tests know no port but 5672 get it from a forwarder ([`forward`]) while they run. Tests that
 //! cannot apply are named with their reason in `tests/clients/skipped.txt`; all others count.
 
+mod admin;
 mod debian;
 mod forward;
 mod go;
@@ -16,13 +17,15 @@ use anyhow::{bail, ensure};
 
 use crate::programs;
 use crate::steps::Count;
+pub(crate) use tools::Ports;
 use tools::{Counts, Place};
 
 type Suite = fn(&Place) -> anyhow::Result<Counts>;
 
 /// All suites: name, what it is, and how it is run.
-const SUITES: [(&str, &str, Suite); 8] = [
+const SUITES: [(&str, &str, Suite); 9] = [
     ("amqp091-go", "the Go client's own unit and integration tests", go::amqp091),
+    ("rabbitmqadmin", "rabbitmqadmin v1, its whole set of commands", admin::rabbitmqadmin),
     ("pika", "pika's own acceptance tests", python::pika),
     ("amqplib", "the Node client's own tests", node::amqplib),
     ("java", "the Java client, exercised by a program of ours", java::client),
@@ -36,11 +39,11 @@ const SUITES: [(&str, &str, Suite); 8] = [
     ),
 ];
 
-/// Runs the suites called `names`, or all, against the broker on this machine at `port`.
+/// Runs the suites called `names`, or all, against the broker on this machine at `ports`.
 ///
 /// Prints what passed and failed for each, and a last line for all. An error when something failed.
-pub(crate) fn run(names: &[String], port: u16) -> anyhow::Result<()> {
-    let all = run_counted(names, port)?;
+pub(crate) fn run(names: &[String], ports: Ports) -> anyhow::Result<()> {
+    let all = run_counted(names, ports)?;
     if all.failed > 0 {
         bail!("some tests of real clients failed; their logs are in target/clients/logs");
     }
@@ -50,11 +53,11 @@ pub(crate) fn run(names: &[String], port: u16) -> anyhow::Result<()> {
 /// As [`run`], for the step of `cargo xtask test` that starts the broker itself.
 pub(crate) fn counted() -> anyhow::Result<Count> {
     let node = programs::node_for_clients()?;
-    let all = run_counted(&[], node.address.port())?;
+    let all = run_counted(&[], Ports { amqp: node.address.port(), http: node.http.port() })?;
     Ok(Count { passed: all.passed as u64, failed: all.failed as u64 })
 }
 
-fn run_counted(names: &[String], port: u16) -> anyhow::Result<Counts> {
+fn run_counted(names: &[String], ports: Ports) -> anyhow::Result<Counts> {
     for name in names {
         let known = SUITES.iter().any(|(known, ..)| known == name);
         ensure!(known, "no suite {name}; there are {}", SUITES.map(|(name, ..)| name).join(", "));
@@ -65,7 +68,7 @@ fn run_counted(names: &[String], port: u16) -> anyhow::Result<Counts> {
             continue;
         }
         println!("{name}: {about}");
-        let place = Place::new(name, port)?;
+        let place = Place::new(name, ports)?;
         let counts = match suite(&place) {
             Ok(counts) => counts,
             Err(error) => {

@@ -59,6 +59,9 @@ enum Chore {
         /// The broker's port on 127.0.0.1
         #[arg(long, default_value_t = 5672)]
         port: u16,
+        /// The port of its management API
+        #[arg(long, default_value_t = 15672)]
+        http_port: u16,
     },
     /// Measure brokers and print a Markdown table
     Bench(Box<bench::BenchArgs>),
@@ -90,7 +93,9 @@ fn run() -> anyhow::Result<ExitCode> {
         Chore::Sim(it) => programs::sim(&it.words),
         Chore::Conform(it) => programs::conform(&it.words),
         Chore::Script(it) => programs::script(&it.words),
-        Chore::Clients { names, port } => done(clients::run(&names, port)),
+        Chore::Clients { names, port, http_port } => {
+            done(clients::run(&names, clients::Ports { amqp: port, http: http_port }))
+        }
         Chore::Bench(args) => done(bench::run(&args)),
         Chore::Load(it) => programs::load(&it.words),
     }

@@ -19,6 +19,8 @@ pub(crate) struct Node {
     data_dir: PathBuf,
     /// Where it speaks AMQP.
     pub(crate) address: SocketAddr,
+    /// Where its management API is.
+    pub(crate) http: SocketAddr,
 }
 
 /// Builds the program as users run it.
@@ -35,14 +37,16 @@ impl Node {
     /// Starts the built program with these words after `serve`.
     pub(crate) fn start(words: &[&str]) -> anyhow::Result<Self> {
         // Ask the system for a free port, and give it back for the node to take.
-        let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
+        let free = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr();
+        let (address, http) = (free()?, free()?);
         let data_dir = root().join(format!("target/node-{}", address.port()));
         std::fs::create_dir_all(&data_dir)?;
         let log = std::fs::File::create(data_dir.join("output"))?;
         let child = program()
             .arg("serve")
             .args(["--port", &address.to_string()])
-            .args(["--management-tcp-port", "0", "--prometheus-tcp-port", "0"])
+            .args(["--management-tcp-port", &http.port().to_string()])
+            .args(["--prometheus-tcp-port", "0"])
             .arg("--data-dir")
             .arg(&data_dir)
             .args(words)
@@ -51,7 +55,7 @@ impl Node {
             .stdin(Stdio::null())
             .spawn()
             .context("starting the node")?;
-        let mut node = Self { child, data_dir, address };
+        let mut node = Self { child, data_dir, address, http };
         node.await_ready()?;
         Ok(node)
     }

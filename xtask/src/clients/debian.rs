@@ -38,7 +38,8 @@ pub(super) fn unpack(place: &Place, file: &File, into: &Path) -> anyhow::Result<
     Ok(())
 }
 
-fn fetch(place: &Place, file: &File, to: &Path) -> anyhow::Result<()> {
+/// Fetches a file.
+pub(super) fn fetch(place: &Place, file: &File, to: &Path) -> anyhow::Result<()> {
     let mut said = String::new();
     for mirror in mirrors(place)? {
         let uri = format!("{}/{}", mirror.trim_end_matches('/'), file.path);

@@ -1,4 +1,4 @@
-//! Lends port 5672 to tests that know no other.
+//! Lends the usual ports, 5672 and 15672, to tests that know no others.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -8,33 +8,47 @@ use std::thread;
 
 use anyhow::Context as _;
 
-const USUAL_PORT: u16 = 5672;
+/// Where tests look for AMQP, and for the management API.
+const AMQP: u16 = 5672;
+const HTTP: u16 = 15672;
 const HOSTS: [&str; 2] = ["127.0.0.1", "::1"];
 
-/// Forwards 127.0.0.1:5672 to a broker until dropped. Nothing, when the broker is there itself.
+/// Forwards a usual port to a broker until dropped. Does nothing when the broker is there itself.
 #[derive(Debug)]
 pub(super) struct Forward {
+    usual: u16,
     stop: Option<Arc<AtomicBool>>,
 }
 
 impl Forward {
-    /// Starts forwarding to `port`.
+    /// Starts forwarding AMQP's port to `port`.
     pub(super) fn to(port: u16) -> anyhow::Result<Self> {
-        if port == USUAL_PORT {
-            return Ok(Self { stop: None });
+        Self::lend(AMQP, port)
+    }
+
+    /// Starts forwarding the management API's port to `port`.
+    pub(super) fn http_to(port: u16) -> anyhow::Result<Self> {
+        Self::lend(HTTP, port)
+    }
+
+    fn lend(usual: u16, port: u16) -> anyhow::Result<Self> {
+        if port == usual {
+            return Ok(Self { usual, stop: None });
         }
         let stop = Arc::new(AtomicBool::new(false));
         for host in HOSTS {
-            let listener = match TcpListener::bind((host, USUAL_PORT)) {
+            let listener = match TcpListener::bind((host, usual)) {
                 Ok(listener) => listener,
                 // A machine without IPv6.
                 Err(e) if e.kind() == io::ErrorKind::AddrNotAvailable => continue,
-                Err(e) => return Err(e).context("these tests know no port but 5672"),
+                Err(e) => {
+                    return Err(e).with_context(|| format!("these tests know no port but {usual}"));
+                }
             };
             let is_over = Arc::clone(&stop);
             thread::spawn(move || serve(&listener, port, &is_over));
         }
-        Ok(Self { stop: Some(stop) })
+        Ok(Self { usual, stop: Some(stop) })
     }
 }
 
@@ -44,7 +58,7 @@ impl Drop for Forward {
             stop.store(true, Ordering::Release);
             // Wakes the listeners, which then go.
             for host in HOSTS {
-                let _ = TcpStream::connect((host, USUAL_PORT));
+                let _ = TcpStream::connect((host, self.usual));
             }
         }
     }

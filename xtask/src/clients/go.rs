@@ -23,6 +23,7 @@ pub(super) fn amqp091(place: &Place) -> anyhow::Result<Counts> {
     copy_dir(from.as_ref(), &source)?;
     let skips: Vec<String> = place.skipped.iter().map(|(name, _)| format!("^{name}$")).collect();
     let _forward = Forward::to(place.port)?;
+    let _management = Forward::http_to(place.http_port)?;
     let mut test = Command::new("go");
     test.args(["test", "-v", "-count=1", "-tags", "integration", "-timeout", "15m"]);
     if !skips.is_empty() {

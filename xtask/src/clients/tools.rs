@@ -14,12 +14,23 @@ pub(super) struct Place {
     pub name: &'static str,
     /// The broker's port on 127.0.0.1.
     pub port: u16,
+    /// The port of its management API.
+    pub http_port: u16,
     /// The repository.
     pub root: PathBuf,
     /// This suite's folder in `target/clients`.
     pub dir: PathBuf,
     /// Tests not to be run: name, reason.
     pub skipped: Vec<(String, String)>,
+}
+
+/// Where the broker listens on 127.0.0.1.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ports {
+    /// For AMQP.
+    pub(crate) amqp: u16,
+    /// For the management API.
+    pub(crate) http: u16,
 }
 
 /// What came out of a suite.
@@ -49,7 +60,7 @@ impl Counts {
 
 impl Place {
     /// Makes the suite's folder and reads what it skips.
-    pub(super) fn new(name: &'static str, port: u16) -> anyhow::Result<Self> {
+    pub(super) fn new(name: &'static str, ports: Ports) -> anyhow::Result<Self> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"))
             .parent()
             .context("xtask lies in the repository")?
@@ -64,7 +75,8 @@ impl Place {
             .filter_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.split_once(": "))
             .map(|(test, why)| (test.to_owned(), why.to_owned()))
             .collect();
-        Ok(Self { name, port, root, dir, skipped })
+        let Ports { amqp: port, http: http_port } = ports;
+        Ok(Self { name, port, http_port, root, dir, skipped })
     }
 
     /// A file among the repository's clients.
