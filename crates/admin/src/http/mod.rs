@@ -23,6 +23,7 @@ mod listing;
 mod login;
 mod messages;
 mod nodes;
+mod openapi;
 mod overview;
 mod parameters;
 mod permissions;

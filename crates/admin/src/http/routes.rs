@@ -8,12 +8,16 @@ use axum::routing::{MethodFilter, MethodRouter};
 use super::answer::Fault;
 use super::{
     App, bindings, channels, cluster, connections, consumers, definitions, exchanges, features,
-    health, limits, messages, nodes, overview, parameters, permissions, policies, queues, users,
-    vhosts,
+    health, limits, messages, nodes, openapi, overview, parameters, permissions, policies, queues,
+    users, vhosts,
 };
 
 macro_rules! routes {
     ($($path:literal => $($method:ident $handler:path),+;)*) => {
+        /// Paths and their methods, for the description of the API to be compared with.
+        #[cfg(test)]
+        pub(super) const ROUTES: &[(&str, &[&str])] = &[$(($path, &[$(stringify!($method)),+])),*];
+
         /// What answers them.
         pub(super) fn router(app: Arc<App>) -> Router {
             Router::new()
@@ -26,6 +30,7 @@ macro_rules! routes {
 
 #[rustfmt::skip] // a table
 routes! {
+    "/api/openapi.yaml" => GET openapi::get;
     "/api/overview" => GET overview::get;
     "/api/cluster-name" => GET cluster::get_name, PUT cluster::put_name;
     "/api/nodes" => GET nodes::list;
