@@ -11,6 +11,7 @@ mod flow;
 mod kill;
 mod memory;
 mod messages;
+mod metrics;
 mod raw;
 mod restart;
 mod start;
