@@ -235,6 +235,7 @@ fn totals_are_true_and_outlive_connections() {
     let none = scrape(address, "/metrics/detailed?family=queue_coarse_metrics&vhost=other");
     assert!(none.of("rabbitmq_detailed_queue_messages").next().is_none());
 
+    our_dashboard_finds_everything(&page);
     client.close().unwrap();
     publisher.client.close().unwrap();
     wait_until(PATIENCE, "the connections are closed", || {
@@ -254,6 +255,20 @@ fn totals_are_true_and_outlive_connections() {
     });
     check(&page);
     broker.assert_quiet();
+}
+
+/// The dashboard in `docs` asks for what there is.
+#[track_caller]
+fn our_dashboard_finds_everything(page: &Page) {
+    let dashboard = include_str!("../../../../docs/grafana-leveret.json");
+    let is_name = |c: char| c.is_ascii_lowercase() || c == '_';
+    let words = dashboard.split(|c| !is_name(c));
+    let names: Vec<_> =
+        words.filter(|it| it.starts_with("leveret_") || it.starts_with("rabbitmq_")).collect();
+    assert!(names.len() > 20, "{names:?}");
+    for name in names {
+        assert!(page.of(name).next().is_some(), "no {name}");
+    }
 }
 
 /// Each of ten thousand queues on one page. How long it takes is told, not asserted: see the output.
