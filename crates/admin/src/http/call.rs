@@ -14,6 +14,8 @@ use serde_json::{Map, Value};
 use super::App;
 use super::answer::Fault;
 use super::login::Login;
+use crate::stats::Snapshot;
+use crate::stats::format::Ranges;
 
 /// One request of a user who has shown its password.
 #[derive(Debug)]
@@ -25,6 +27,10 @@ pub(crate) struct Call {
     params: Vec<(String, String)>,
     query: Vec<(String, String)>,
     pub(crate) body: Bytes,
+    /// Statistics as they were when the request came.
+    pub(crate) stats: Arc<Snapshot>,
+    /// The samples that the query asks for.
+    pub(crate) ranges: Ranges,
 }
 
 /// The client's address, put into every request when it comes in.
@@ -54,7 +60,12 @@ impl FromRequest<Arc<App>> for Call {
             Err(error) => return Err(Fault::bad(format!("the body was cut off: {error}"))),
         };
         let (app, headers) = (Arc::clone(app), parts.headers);
-        Ok(Self { app, login, peer, headers, params, query, body })
+        let ranges = Ranges::of_query(query.iter().map(|(name, value)| (&**name, &**value)));
+        if ranges.are_fine() {
+            app.ops.stats.look();
+        }
+        let stats = app.ops.stats.latest();
+        Ok(Self { app, login, peer, headers, params, query, body, stats, ranges })
     }
 }
 

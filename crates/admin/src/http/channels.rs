@@ -114,5 +114,10 @@ fn row(call: &Call, (connection, facts): &Seen, channel: &ChannelFacts) -> Value
     if let Some(stats) = stats::of_channel(&channel.totals) {
         row["message_stats"] = stats;
     }
+    let sampled = call.stats.connections.get(&connection.id());
+    let sampled = sampled.and_then(|entry| entry.channels.get(&channel.number));
+    if let (Value::Object(row), Some(entry)) = (&mut row, sampled) {
+        entry.put_rates(row, &call.ranges);
+    }
     row
 }

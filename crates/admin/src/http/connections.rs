@@ -154,6 +154,11 @@ pub(super) fn row(call: &Call, (connection, facts): &Seen) -> Value {
         row["send_pend"] = json!(io.send_pend);
         row["waits_for"] = json!(sampled.session.waits_for);
     }
+    if let (Value::Object(row), Some(entry)) =
+        (&mut row, call.stats.connections.get(&connection.id()))
+    {
+        entry.put_rates(row, &call.ranges);
+    }
     if let Some(name) = properties.get("connection_name") {
         row["user_provided_name"] = name.clone();
     }

@@ -18,7 +18,9 @@ pub(super) async fn list(call: Call) -> Result<Answer, Fault> {
         for name in &vhosts {
             let Some(vhost) = topology.vhost(name) else { continue };
             let of_vhost = topology.exchanges(vhost.id).into_iter();
-            items.extend(of_vhost.map(|exchange| (exchange.name.to_string(), row(name, exchange))));
+            items.extend(
+                of_vhost.map(|exchange| (exchange.name.to_string(), row(&call, name, exchange))),
+            );
         }
         items
     };
@@ -28,7 +30,7 @@ pub(super) async fn list(call: Call) -> Result<Answer, Fault> {
 /// `GET /api/exchanges/{vhost}/{exchange}`.
 pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
     let vhost = call.visible_vhost()?;
-    let row = find(&call, &vhost, |exchange| row(&vhost, exchange));
+    let row = find(&call, &vhost, |exchange| row(&call, &vhost, exchange));
     let mut row = row.ok_or_else(Fault::not_found)?;
     row["incoming"] = json!([]);
     row["outgoing"] = json!([]);
@@ -41,7 +43,7 @@ fn find<T>(call: &Call, vhost: &str, f: impl FnOnce(&Exchange) -> T) -> Option<T
     topology.exchange(vhost, call.exchange_param("exchange")).map(f)
 }
 
-fn row(vhost: &str, exchange: &Exchange) -> Value {
+fn row(call: &Call, vhost: &str, exchange: &Exchange) -> Value {
     let mut row = json!({
         "name": &*exchange.name,
         "vhost": vhost,
@@ -54,6 +56,9 @@ fn row(vhost: &str, exchange: &Exchange) -> Value {
     });
     if let Some(policy) = exchange.policy() {
         row["policy"] = json!(policy);
+    }
+    if let (Value::Object(row), Some(entry)) = (&mut row, call.stats.exchanges.get(&exchange.id)) {
+        entry.put(row, &call.ranges);
     }
     row
 }

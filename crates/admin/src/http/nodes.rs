@@ -1,5 +1,7 @@
 //! Nodes: this one.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use super::answer::{Answer, Fault};
@@ -7,20 +9,27 @@ use super::call::Call;
 use super::{features, listing, overview};
 use crate::ops::system;
 
+/// Has statistics that are not older than a second.
+async fn refresh(call: &mut Call) {
+    call.stats = call.app.ops.stats.fresh(Duration::from_secs(1)).await;
+}
+
 /// `GET /api/nodes`.
-pub(super) async fn list(call: Call) -> Result<Answer, Fault> {
+pub(super) async fn list(mut call: Call) -> Result<Answer, Fault> {
     call.login.must_monitor()?;
+    refresh(&mut call).await;
     let rows = vec![row(&call)];
     listing::rows(&call, rows)
 }
 
 /// `GET /api/nodes/{node}`.
-pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
+pub(super) async fn get(mut call: Call) -> Result<Answer, Fault> {
     call.login.must_monitor()?;
     call.must_name_this_node()?;
+    refresh(&mut call).await;
     let mut row = row(&call);
     if call.is_asked("memory") {
-        row["memory"] = memory_breakdown(&call);
+        row["memory"] = call.stats.overview.node.memory.json();
     }
     Ok(listing::one(&call, row))
 }
@@ -109,30 +118,26 @@ fn row(call: &Call) -> Value {
     for name in ZEROS {
         row[name] = json!(0);
     }
+    if let (Value::Object(row), Some(_)) = (&mut row, call.stats.at) {
+        call.stats.overview.put_node(row, &call.ranges);
+    }
     row
 }
 
 /// `GET /api/nodes/{node}/memory`.
-pub(super) async fn memory(call: Call) -> Result<Answer, Fault> {
+pub(super) async fn memory(mut call: Call) -> Result<Answer, Fault> {
     call.login.must_monitor()?;
     call.must_name_this_node()?;
-    Ok(Answer::Json(json!({"memory": memory_breakdown(&call)})))
+    refresh(&mut call).await;
+    Ok(Answer::Json(json!({"memory": call.stats.overview.node.memory.json()})))
 }
 
 /// `GET /api/nodes/{node}/memory/relative`: in percent.
-pub(super) async fn memory_relative(call: Call) -> Result<Answer, Fault> {
+pub(super) async fn memory_relative(mut call: Call) -> Result<Answer, Fault> {
     call.login.must_monitor()?;
     call.must_name_this_node()?;
-    let mut row = memory_breakdown(&call);
-    let total = system::resident_bytes().max(1);
-    if let Value::Object(parts) = &mut row {
-        for (_, part) in parts.iter_mut() {
-            if let Some(bytes) = part.as_u64() {
-                *part = json!(bytes * 100 / total);
-            }
-        }
-    }
-    row["total"] = json!(100);
+    refresh(&mut call).await;
+    let row = call.stats.overview.node.memory.relative_json();
     Ok(Answer::Json(json!({"memory": row})))
 }
 
@@ -141,27 +146,4 @@ pub(super) async fn memory_ets(call: Call) -> Result<Answer, Fault> {
     call.login.must_monitor()?;
     call.must_name_this_node()?;
     Ok(Answer::Json(json!({"ets_tables": "no_tables"})))
-}
-
-/// What the memory is used for, in RabbitMQ's words. Messages are `binary`, all else that the process
-/// holds is `other_system`: nothing else is counted.
-fn memory_breakdown(call: &Call) -> Value {
-    let resident = system::resident_bytes();
-    let messages = call.node().held_bytes().min(resident);
-    let mut row = json!({
-        "binary": messages,
-        "other_system": resident - messages,
-        "strategy": "rss",
-        "total": {"rss": resident, "allocated": resident, "erlang": 0},
-    });
-    let names = "connection_readers connection_writers connection_channels connection_other \
-                 queue_procs queue_slave_procs quorum_queue_procs quorum_queue_dlx_procs \
-                 stream_queue_procs stream_queue_replica_reader_procs \
-                 stream_queue_coordinator_procs plugins metadata_store other_proc metrics mgmt_db \
-                 mnesia quorum_ets metadata_store_ets other_ets msg_index code atom \
-                 allocated_unused reserved_unallocated";
-    for name in names.split_whitespace() {
-        row[name] = json!(0);
-    }
-    row
 }

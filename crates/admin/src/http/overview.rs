@@ -1,5 +1,7 @@
 //! The node at a glance, and who it is.
 
+use std::time::Duration;
+
 use leveret_server::COMPATIBLE_VERSION;
 use leveret_topology::ExchangeKind;
 use serde_json::{Value, json};
@@ -8,6 +10,11 @@ use super::answer::{Answer, Fault};
 use super::call::Call;
 use super::{cluster, listing};
 use crate::ops::facts;
+use crate::stats::format::put_details;
+use crate::stats::{LENGTHS, Overview};
+
+/// Statistics that are older are taken anew.
+const FRESH: Duration = Duration::from_secs(1);
 
 /// What tools get in the place of Erlang's version.
 pub(crate) const NO_ERLANG: &str = "0";
@@ -17,6 +24,9 @@ pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
     let node = call.node();
     let about = &call.app.ops.about;
     let facts = facts::queues(node).await?;
+    // Of all vhosts: for those who may see them.
+    let all = call.app.ops.stats.fresh(FRESH).await;
+    let all = Some(&all.overview).filter(|_| call.login.is_monitor());
     let vhosts = call.vhosts()?;
     let mut row = json!({
         "management_version": COMPATIBLE_VERSION,
@@ -39,8 +49,8 @@ pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
         "enable_queue_totals": true,
         "is_op_policy_updating_enabled": !call.app.options.no_operator_policy_changes,
         "statistics_db_event_queue": 0,
-        "message_stats": {},
-        "churn_rates": churn(),
+        "message_stats": all.map_or_else(|| json!({}), |all| all.message_stats(&call.ranges)),
+        "churn_rates": all.unwrap_or(&Overview::default()).churn_rates(&call.ranges),
         "queue_totals": {},
     });
     let topology = node.topology();
@@ -71,7 +81,11 @@ pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
             channels += facts.channels.len();
         }
     }
-    row["queue_totals"] = totals.row();
+    let mut totals = totals.row();
+    if let (Value::Object(totals), Some(all)) = (&mut totals, all) {
+        put_details(totals, &LENGTHS, &all.lengths, call.ranges.lengths);
+    }
+    row["queue_totals"] = totals;
     row["object_totals"] = json!({
         "connections": connections,
         "channels": channels,
@@ -84,25 +98,6 @@ pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
         row["contexts"] = contexts(&call);
     }
     Ok(listing::one(&call, row))
-}
-
-/// What clients did, all in all.
-fn churn() -> Value {
-    let names = [
-        "connection_created",
-        "connection_closed",
-        "channel_created",
-        "channel_closed",
-        "queue_declared",
-        "queue_created",
-        "queue_deleted",
-    ];
-    let mut row = json!({});
-    for name in names {
-        row[name] = json!(0);
-        row[format!("{name}_details")] = json!({"rate": 0.0});
-    }
-    row
 }
 
 /// The kinds of exchanges that can be declared.

@@ -132,13 +132,18 @@ fn row(
     put("single_active_consumer_tag", json!(single));
     let exclusive = facts.consumers.iter().find(|consumer| consumer.exclusive);
     put("exclusive_consumer_tag", json!(exclusive.map(|consumer| &consumer.tag)));
-    put("consumer_utilisation", json!(0));
-    put("consumer_capacity", json!(0));
+    let sampled = call.stats.queues.get(&queue.id);
+    let capacity = sampled.map_or(0.0, |entry| entry.consumer_capacity);
+    put("consumer_utilisation", json!(capacity));
+    put("consumer_capacity", json!(capacity));
     let head = facts.numbers.head.and_then(|head| head.timestamp_s);
     put("head_message_timestamp", json!(head));
     put("garbage_collection", json!({"minor_gcs": 0, "fullsweep_after": 0}));
     if let Some(owner) = queue.exclusive_owner {
         put("owner_pid_details", owner_details(call, owner));
+    }
+    if let Some(entry) = sampled {
+        entry.put_rates(&mut row, &call.ranges);
     }
     row
 }

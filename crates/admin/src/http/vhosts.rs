@@ -60,6 +60,9 @@ fn row(call: &Call, topology: &Topology, vhost: &Vhost, facts: &facts::Queues) -
     if let (Value::Object(row), Value::Object(totals)) = (&mut row, totals.row()) {
         row.extend(totals);
     }
+    if let (Value::Object(row), Some(entry)) = (&mut row, call.stats.vhosts.get(&vhost.id)) {
+        entry.put(row, &call.ranges);
+    }
     row
 }
 

@@ -89,6 +89,33 @@ pub fn put_all<const N: usize>(
     }
 }
 
+/// Gives counters that are in a row already their details.
+pub fn put_details<const N: usize>(
+    into: &mut Map<String, Value>,
+    names: &Names<N>,
+    history: &History<N>,
+    range: Option<Range>,
+) {
+    for (at, name) in names.iter().enumerate() {
+        if let Some(value) = into.get(*name).cloned() {
+            let samples = range.map(|range| history.samples(at, range));
+            put(into, name, value, history.rate(at), samples);
+        }
+    }
+}
+
+/// The same for counters in the row's `message_stats`.
+pub fn put_message_details<const N: usize>(
+    into: &mut Map<String, Value>,
+    names: &Names<N>,
+    history: &History<N>,
+    range: Option<Range>,
+) {
+    if let Some(Value::Object(stats)) = into.get_mut("message_stats") {
+        put_details(stats, names, history, range);
+    }
+}
+
 /// `message_stats`, or none when nothing ever happened, as RabbitMQ shows it.
 fn message_stats<const N: usize>(
     names: &Names<N>,
@@ -112,31 +139,24 @@ fn put_disk(stats: &mut Value) {
 }
 
 impl QueueEntry {
-    /// Lengths with details, and `message_stats` if there are some.
-    pub fn put(&self, row: &mut Map<String, Value>, ranges: &Ranges) {
-        put_all(row, &LENGTHS, &self.lengths, ranges.lengths);
-        if let Some(stats) = message_stats(&QUEUE, &self.messages, ranges.msg_rates) {
-            row.insert("message_stats".to_owned(), stats);
-        }
+    /// Rates and samples of a row that has the counts.
+    pub fn put_rates(&self, row: &mut Map<String, Value>, ranges: &Ranges) {
+        put_details(row, &LENGTHS, &self.lengths, ranges.lengths);
+        put_message_details(row, &QUEUE, &self.messages, ranges.msg_rates);
     }
 }
 
 impl ChannelEntry {
-    /// `message_stats` if there are some.
-    pub fn put(&self, row: &mut Map<String, Value>, ranges: &Ranges) {
-        if let Some(stats) = message_stats(&CHANNEL, &self.messages, ranges.msg_rates) {
-            row.insert("message_stats".to_owned(), stats);
-        }
+    /// Rates and samples of a row that has the counts.
+    pub fn put_rates(&self, row: &mut Map<String, Value>, ranges: &Ranges) {
+        put_message_details(row, &CHANNEL, &self.messages, ranges.msg_rates);
     }
 }
 
 impl ConnectionEntry {
-    /// Bytes and packets, with details.
-    pub fn put(&self, row: &mut Map<String, Value>, ranges: &Ranges) {
-        put_all(row, &DATA, &self.data, ranges.data_rates);
-        row.insert("recv_cnt".to_owned(), json!(self.io.recv_cnt));
-        row.insert("send_cnt".to_owned(), json!(self.io.send_cnt));
-        row.insert("send_pend".to_owned(), json!(self.io.send_pend));
+    /// Rates and samples of a row that has the counts.
+    pub fn put_rates(&self, row: &mut Map<String, Value>, ranges: &Ranges) {
+        put_details(row, &DATA, &self.data, ranges.data_rates);
     }
 }
 
@@ -150,9 +170,9 @@ impl ExchangeEntry {
 }
 
 impl VhostEntry {
-    /// Lengths, bytes, and `message_stats` if there are some.
+    /// Bytes, `message_stats` if there are some, and rates of the lengths that the row has.
     pub fn put(&self, row: &mut Map<String, Value>, ranges: &Ranges) {
-        put_all(row, &LENGTHS, &self.lengths, ranges.lengths);
+        put_details(row, &LENGTHS, &self.lengths, ranges.lengths);
         put_all(row, &DATA, &self.data, ranges.data_rates);
         if let Some(mut stats) = message_stats(&CHANNEL, &self.messages, ranges.msg_rates) {
             put_disk(&mut stats);

@@ -75,13 +75,14 @@ impl Memory {
     }
 
     /// RabbitMQ's names and what they mean here; what means nothing is 0.
-    pub fn rows(&self) -> [(&'static str, u64); 26] {
+    pub fn rows(&self) -> [(&'static str, u64); 27] {
         [
             ("connection_readers", self.connections),
             ("connection_writers", 0),
             ("connection_channels", 0),
             ("connection_other", 0),
             ("queue_procs", self.queues),
+            ("queue_slave_procs", 0),
             ("quorum_queue_procs", 0),
             ("quorum_queue_dlx_procs", 0),
             ("stream_queue_procs", 0),
@@ -106,7 +107,7 @@ impl Memory {
         ]
     }
 
-    /// The answer of `nodes/{name}/memory`.
+    /// The breakdown that the API shows of a node.
     pub fn json(&self) -> Value {
         let mut memory: serde_json::Map<_, _> =
             self.rows().into_iter().map(|(name, bytes)| (name.to_owned(), json!(bytes))).collect();
@@ -114,17 +115,17 @@ impl Memory {
         memory.insert("strategy".to_owned(), json!("rss"));
         memory
             .insert("total".to_owned(), json!({"rss": self.rss, "allocated": all, "erlang": all}));
-        json!({ "memory": memory })
+        Value::Object(memory)
     }
 
-    /// The answer of `nodes/{name}/memory/relative`: parts of all, in percent.
+    /// Parts of all, in percent.
     pub fn relative_json(&self) -> Value {
         let all = self.rows().into_iter().map(|(_, bytes)| bytes).sum::<u64>().max(1);
         let part = |bytes| (100.0 * bytes as f64 / all as f64).round() as u64;
         let mut memory: serde_json::Map<_, _> =
             self.rows().into_iter().map(|(name, it)| (name.to_owned(), json!(part(it)))).collect();
         memory.insert("total".to_owned(), json!(100));
-        json!({ "memory": memory })
+        Value::Object(memory)
     }
 }
 
@@ -243,9 +244,9 @@ mod tests {
             Memory { rss: 100, connections: 10, queues: 20, messages: 30, ..Memory::default() };
         assert_eq!(memory.rows().iter().map(|(_, bytes)| bytes).sum::<u64>(), 100);
         let json = memory.json();
-        assert_eq!(json["memory"]["other_system"], 40);
-        assert_eq!(json["memory"]["total"]["rss"], 100);
-        assert_eq!(memory.relative_json()["memory"]["binary"], 30);
+        assert_eq!(json["other_system"], 40);
+        assert_eq!(json["total"]["rss"], 100);
+        assert_eq!(memory.relative_json()["binary"], 30);
     }
 
     #[test]
