@@ -67,7 +67,7 @@ impl Direct {
         let id = node.new_id();
         let settings = Arc::clone(&node.settings);
         let frame_max = settings.frame_max;
-        let peer = Peer { address: peer, is_loopback: true };
+        let peer = Peer { address: peer, is_loopback: true, tls: None };
         let session = {
             let topology = node.topology();
             let vhost = topology.vhost(vhost).ok_or(Closed::NoVhost)?;
