@@ -38,6 +38,7 @@ impl Node {
             ("listeners.tcp.default", "127.0.0.1:0"),
             ("management.tcp.ip", "127.0.0.1"),
             ("management.tcp.port", "0"),
+            ("prometheus.tcp.port", "0"),
         ];
         let flags = own.iter().chain(settings).map(|(key, value)| FlagSetting {
             flag: format!("--{key}"),
