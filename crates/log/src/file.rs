@@ -423,7 +423,10 @@ impl<D: Disk> Log for FileLog<D> {
                 self.fetch.want(at);
             }
         }
-        self.pump_reads();
+        // While something is read, more may be asked for that lies beside this and is read with it.
+        if !self.fetch.is_busy() {
+            self.pump_reads();
+        }
     }
 
     fn release(&mut self, at: Offset, holder: Holder) -> Result<(), HoldError> {

@@ -1,6 +1,6 @@
 //! A log in files gives back its space: on disk and in memory.
 
-use leveret_log::disk::SimDisk;
+use leveret_log::disk::{Faults, SimDisk};
 use leveret_log::file::Options;
 use leveret_log::{FileLog, Holder, Keep, Log, Offset, ReadError, Usage};
 
@@ -230,4 +230,45 @@ fn volatile_records_are_written_when_memory_is_short() {
     }
     drive(&mut log);
     check_disk(&disk, log.usage());
+}
+
+/// Many queues that lie mixed in a long log, and each asks for its own: what lies together is read
+/// together, the oldest first.
+#[test]
+fn many_that_ask_for_neighbours_are_read_for_together() {
+    const RECORDS: u64 = 20_000;
+    const QUEUES: u64 = 100;
+    const AHEAD: u64 = 10;
+    let disk = SimDisk::new(1);
+    let mut log = open(&disk);
+    for at in 0..RECORDS {
+        append(&mut log, &[6; 1000], &one(at % QUEUES));
+        if at % 1000 == 999 {
+            log.sync().unwrap();
+        }
+    }
+    drive(&mut log);
+    disk.set_faults(Faults { delay: 3, ..Faults::default() });
+    let (before, mut rounds) = (disk.work().reads, 0);
+    // Each takes what has come from its front on, and asks for what follows.
+    let mut fronts: Vec<u64> = (0..QUEUES).collect();
+    while fronts.iter().any(|&at| at < RECORDS) {
+        for front in &mut fronts {
+            let was = *front;
+            while *front < RECORDS && log.read(Offset::new(*front)).is_ok() {
+                log.release(Offset::new(*front), Holder::new(*front % QUEUES)).unwrap();
+                *front += QUEUES;
+            }
+            if was == *front && was >= QUEUES {
+                continue; // asked for before
+            }
+            for at in (*front..RECORDS).step_by(QUEUES as usize).take(AHEAD as usize) {
+                log.fetch(&[Offset::new(at)]);
+            }
+        }
+        log.collect().unwrap();
+        rounds += 1;
+        let reads = disk.work().reads - before;
+        assert!(reads < 100 && rounds < 500, "{reads} reads in {rounds} rounds");
+    }
 }

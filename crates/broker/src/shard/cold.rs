@@ -20,6 +20,11 @@ use crate::message::{Outbox, ReplyTo};
 const AHEAD_BYTES: u64 = 1 << 20;
 const AHEAD_MESSAGES: usize = 4096;
 
+/// So many queues may read ahead that much; more share it. What all of them ask for has to fit into the
+/// memory for what was read, or it is dropped before they come to it.
+const AHEAD_QUEUES: usize = 4;
+const AHEAD_MESSAGES_MIN: usize = 16;
+
 /// How much of a queue's front was asked for. Zero for a queue that never ran into the cold.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Ahead {
@@ -54,6 +59,8 @@ pub(super) enum Parked {
 #[derive(Debug, Default)]
 pub(super) struct Cold {
     queues: Vec<QueueId>,
+    /// How many queues waited when the disk brought something last.
+    crowd: usize,
     parked: Vec<Parked>,
 }
 
@@ -90,7 +97,8 @@ impl<L: Log> Shard<L> {
     pub(super) fn read_ahead(&mut self, id: QueueId, is_stopped: bool) {
         let Some(hosted) = self.queues.get_mut(&id) else { return };
         let skip = if is_stopped { 0 } else { hosted.ahead.messages as usize };
-        let soon = soon(&hosted.queue, skip);
+        let share = self.cold.queues.len().max(self.cold.crowd).div_ceil(AHEAD_QUEUES).max(1);
+        let soon = soon(&hosted.queue, skip, share);
         hosted.ahead = match soon.len() as u32 {
             0 => Ahead::default(),
             count => Ahead { messages: skip as u32 + count, asked: count },
@@ -121,8 +129,16 @@ impl<L: Log> Shard<L> {
     pub(super) fn warmed(&mut self, topology: &Topology, now: Time, out: &mut Outbox) {
         // A failure is final, and comes again at the end of the turn.
         let _ = self.log.collect();
+        self.cold.crowd = self.cold.queues.len();
         for id in std::mem::take(&mut self.cold.queues) {
-            self.touch(id);
+            match self.queues.get(&id).and_then(|hosted| next(&hosted.queue)) {
+                // It was asked for, and may have been dropped again; all else the queue asked for before.
+                Some(at) if self.is_cold(at) => {
+                    self.log.fetch(&[log_offset(at)]);
+                    self.cold.queues.push(id);
+                }
+                _ => self.touch(id),
+            }
         }
         for parked in std::mem::take(&mut self.cold.parked) {
             match parked {
@@ -137,11 +153,20 @@ impl<L: Log> Shard<L> {
     }
 }
 
-/// The next messages of a queue that fit one request.
-fn soon(queue: &Queue, skip: usize) -> Vec<leveret_log::Offset> {
+/// The message that a queue waits for.
+fn next(queue: &Queue) -> Option<Offset> {
+    let mut next = None;
+    queue.upcoming(0, 1, |at, _| next = Some(at));
+    next
+}
+
+/// The next messages of a queue that fit one request, of which it has one part in `share`.
+fn soon(queue: &Queue, skip: usize, share: usize) -> Vec<leveret_log::Offset> {
     let (mut soon, mut bytes) = (Vec::new(), 0);
-    queue.upcoming(skip, AHEAD_MESSAGES, |at, size| {
-        if bytes < AHEAD_BYTES {
+    let messages = (AHEAD_MESSAGES / share).max(AHEAD_MESSAGES_MIN);
+    let bytes_max = AHEAD_BYTES / share as u64;
+    queue.upcoming(skip, messages, |at, size| {
+        if bytes < bytes_max {
             bytes += u64::from(size);
             soon.push(log_offset(at));
         }

@@ -180,33 +180,68 @@ impl Fetch {
         self.unload(|stretch| stretch.file == file);
     }
 
-    /// Starts reads of what is wanted.
+    /// Whether something is being read.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.jobs.is_empty()
+    }
+
+    /// Starts reads of what is wanted, the oldest first: who asked for more than is kept needs those
+    /// before all others, and what was read too early is dropped before it is of use.
     pub(super) fn pump(&mut self, store: &Store, submit: &mut dyn FnMut(Op) -> Token) {
-        if self.wanted.is_empty() || self.jobs.len() >= JOBS_MAX {
+        let free = JOBS_MAX.saturating_sub(self.jobs.len());
+        if self.wanted.is_empty() || free == 0 {
             return;
         }
         let mut bodies: Vec<(FileName, Place)> = Vec::new();
         let mut loads: Vec<Stretch> = Vec::new();
-        for at in std::mem::take(&mut self.wanted) {
+        let mut idle = Vec::new();
+        let (mut groups, mut group_end) = (0, None);
+        // The stretch looked at last and where its index is: neighbours are in the same.
+        let mut near: Option<(Stretch, Option<usize>)> = None;
+        for &at in &self.wanted {
+            if loads.len() + groups > free {
+                break;
+            }
             let Some(stretch) =
                 store.segments.stretch_of(at).filter(|_| store.cold.get(at).is_some())
             else {
-                continue; // released meanwhile
+                idle.push(at); // released meanwhile
+                continue;
             };
-            let loaded = self.loaded.iter().position(|it| it.stretch == stretch);
-            if let Some(loaded) = loaded {
-                match self.loaded[loaded].find(at) {
-                    Some(place) => bodies.push((stretch.file, place)),
-                    None => drop(self.damaged.insert(at)),
+            let loaded = match near {
+                Some((it, loaded)) if it == stretch => loaded,
+                _ => self.loaded.iter().position(|it| it.stretch == stretch),
+            };
+            near = Some((stretch, loaded));
+            let Some(loaded) = loaded else {
+                let is_loading =
+                    |job: &Job| matches!(job, Job::Load { stretch: it, .. } if *it == stretch);
+                if !loads.contains(&stretch) && !self.jobs.values().any(is_loading) {
+                    loads.push(stretch);
                 }
                 continue;
+            };
+            match self.loaded[loaded].find(at) {
+                Some(place) => {
+                    let end = (stretch.file, place.position);
+                    let is_near = group_end.is_some_and(|(file, from, to)| {
+                        file == end.0
+                            && (to..=to + GAP_MAX).contains(&end.1)
+                            && place.end() - from <= READ_MAX
+                    });
+                    groups += usize::from(!is_near);
+                    let from = group_end.filter(|_| is_near).map_or(end.1, |(_, from, _)| from);
+                    group_end = Some((stretch.file, from, place.end()));
+                    bodies.push((stretch.file, place));
+                }
+                None => {
+                    self.damaged.insert(at);
+                    idle.push(at);
+                }
             }
-            self.wanted.insert(at);
-            let is_loading =
-                |job: &Job| matches!(job, Job::Load { stretch: it, .. } if *it == stretch);
-            if !loads.contains(&stretch) && !self.jobs.values().any(is_loading) {
-                loads.push(stretch);
-            }
+        }
+        for at in idle {
+            self.wanted.remove(&at);
         }
         bodies.sort_unstable_by_key(|(file, place)| (*file, place.position));
         let mut rest = &bodies[..];
@@ -215,8 +250,10 @@ impl Fetch {
             let (job, after) = rest.split_at(count);
             rest = after;
             if self.jobs.len() >= JOBS_MAX {
-                self.wanted.extend(job.iter().map(|(_, place)| place.at));
-                continue;
+                break;
+            }
+            for (_, place) in job {
+                self.wanted.remove(&place.at);
             }
             let places: Vec<_> = job.iter().map(|(_, place)| *place).collect();
             let end = places.iter().map(Place::end).max().unwrap_or_default();
