@@ -9,6 +9,7 @@ mod deny;
 mod generate;
 mod install;
 mod node;
+mod page;
 mod programs;
 mod steps;
 mod suite;
@@ -65,6 +66,17 @@ enum Chore {
     },
     /// Measure brokers and print a Markdown table
     Bench(Box<bench::BenchArgs>),
+    /// Test the management page in a browser, against a new node; build it; take pictures of it
+    Page {
+        /// Only tests whose names hold one of these
+        names: Vec<String>,
+        /// Build it from its sources and write what is checked in
+        #[arg(long, conflicts_with_all = ["names", "look"])]
+        write: bool,
+        /// Take pictures of every page of this broker, for example http://127.0.0.1:15672/
+        #[arg(long, value_name = "ADDRESS", conflicts_with = "names")]
+        look: Option<String>,
+    },
     /// Load a running broker
     Load(Passed),
 }
@@ -97,6 +109,9 @@ fn run() -> anyhow::Result<ExitCode> {
             done(clients::run(&names, clients::Ports { amqp: port, http: http_port }))
         }
         Chore::Bench(args) => done(bench::run(&args)),
+        Chore::Page { look: Some(address), .. } => done(page::look(&address)),
+        Chore::Page { write: true, .. } => done(page::build(true).map(|_| ())),
+        Chore::Page { names, .. } => done(page::browse(&names).and_then(steps::all_passed)),
         Chore::Load(it) => programs::load(&it.words),
     }
 }

@@ -23,6 +23,15 @@ impl Count {
     }
 }
 
+/// An error when something failed.
+pub(crate) fn all_passed(count: Count) -> anyhow::Result<()> {
+    let Count { passed, failed } = count;
+    if failed > 0 {
+        bail!("{passed} passed, {failed} failed");
+    }
+    Ok(())
+}
+
 impl std::ops::AddAssign for Count {
     fn add_assign(&mut self, other: Self) {
         self.passed += other.passed;

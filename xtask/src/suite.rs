@@ -9,7 +9,7 @@ use std::time::Instant;
 use anyhow::ensure;
 
 use crate::steps::{Count, cargo, counted, succeed};
-use crate::{clients, deny, generate, install, programs, root, tidy};
+use crate::{clients, deny, generate, install, page, programs, root, tidy};
 
 /// One step: its name and what it does.
 pub(crate) struct Step {
@@ -39,6 +39,8 @@ pub(crate) fn test() -> Vec<Step> {
         Step { name: "conversations", run: programs::conform_counted },
         Step { name: "simulation", run: programs::sim_counted },
         Step { name: "clients", run: clients::counted },
+        Step { name: "page build", run: || page::build(false) },
+        Step { name: "page", run: || page::browse(&[]) },
     ]);
     steps
 }
@@ -85,6 +87,8 @@ fn tools() -> anyhow::Result<Count> {
         ("npm", "npm"),
         ("javac", "default-jdk-headless"),
         ("mvn", "maven"),
+        // For the management page.
+        ("chromium", "chromium"),
     ] {
         install::program(name, packages)?;
     }

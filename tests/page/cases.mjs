@@ -1,0 +1,494 @@
+/** What is tested, in order: name and steps. */
+
+import { strict as assert } from "node:assert";
+import { readFile } from "node:fs/promises";
+
+import { signIn } from "./browser.mjs";
+import { looks } from "./looks.mjs";
+
+const go = (page, base, route) => page.goto(`${base}#/${route}`);
+const dialog = (page) => page.getByRole("dialog");
+const press = (where, name) => where.getByRole("button", { name, exact: true }).click();
+const gone = (where) => where.waitFor({ state: "hidden" });
+
+/** A row of a table, by a text in it. */
+const row = (page, text) => page.locator("main tr").filter({ hasText: text }).first();
+
+async function confirm(page, name, word) {
+  if (word !== undefined) await dialog(page).getByLabel(`Type ${word} to confirm`).fill(word);
+  await press(dialog(page), name);
+  await gone(dialog(page));
+}
+
+const signing = [
+  ["sign in: a wrong password is said to be wrong", async ({ page, base }) => {
+    await page.goto(base);
+    await page.getByLabel("User").fill("guest");
+    await page.getByLabel("Password").fill("wrong");
+    await press(page, "Sign in");
+    await page.getByRole("alert").getByText("password is wrong").waitFor();
+  }],
+  ["sign in: credentials stay in this tab and out of addresses", async ({ page, base }) => {
+    await signIn(page, base);
+    const kept = await page.evaluate(() => [JSON.stringify(localStorage), document.cookie, location.href].join(" "));
+    assert.ok(!kept.includes(btoa("guest:guest")) && !kept.includes("guest:guest"), kept);
+    await page.reload();
+    await page.getByRole("navigation", { name: "Pages" }).waitFor();
+  }],
+  ["overview: numbers, a drawn chart, ports", async ({ page, base }) => {
+    await go(page, base, "");
+    await page.locator(".tiles").getByText("Queues").waitFor();
+    await page.locator(".chart canvas").first().waitFor();
+    await row(page, "amqp").waitFor();
+    await page.getByText("Memory", { exact: true }).first().waitFor();
+  }],
+];
+
+const messaging = [
+  ["queue: declared with arguments", async ({ page, base, api }) => {
+    await go(page, base, "queues");
+    await press(page, "New queue");
+    await dialog(page).getByLabel("Name").fill("page/one two");
+    await dialog(page).getByLabel("Arguments: key 1").fill("x-message-ttl");
+    await dialog(page).getByLabel("Arguments: value 1").fill("3600000");
+    await press(dialog(page), "Declare queue");
+    await page.getByRole("heading", { level: 1, name: "page/one two" }).waitFor();
+    assert.equal((await api.get("queues/%2F/page%2Fone%20two")).arguments["x-message-ttl"], 3600000);
+    await page.locator("h1").getByText("TTL").waitFor();
+  }],
+  ["queue: a refusal is said in the dialog", async ({ page, base }) => {
+    await go(page, base, "queues");
+    await press(page, "New queue");
+    await dialog(page).getByLabel("Name").fill("page/one two");
+    await press(dialog(page), "Declare queue");
+    await dialog(page).getByRole("alert").getByText(/inequivalent arg/i).waitFor();
+    await page.keyboard.press("Escape");
+    await gone(dialog(page));
+  }],
+  ["queue: publish, get and put back, get and remove", async ({ page, base, api }) => {
+    await go(page, base, "queues/%2F/page%2Fone%20two");
+    await press(page, "Publish");
+    await dialog(page).getByLabel("Payload", { exact: true }).fill('{"tea":1}');
+    await dialog(page).getByLabel("Headers: key 1").fill("kind");
+    await dialog(page).getByLabel("Headers: value 1").fill("green");
+    await press(dialog(page), "Publish");
+    await dialog(page).getByText("routed to a queue").waitFor();
+    await page.keyboard.press("Escape");
+    await api.until("queues/%2F/page%2Fone%20two", (queue) => queue.messages_ready === 1);
+    await page.getByText("1 message waits and nobody consumes").waitFor();
+    await press(page, "Get");
+    await press(dialog(page), "Get");
+    await dialog(page).locator("pre").getByText('"tea": 1').waitFor();
+    await dialog(page).getByText("green").waitFor();
+    await dialog(page).getByLabel("What happens to them").selectOption("ack_requeue_false");
+    await press(dialog(page), "Get and remove");
+    await dialog(page).getByText("redelivered").waitFor();
+    await press(dialog(page), "Get and remove");
+    await dialog(page).getByText("The queue is empty").waitFor();
+    await page.keyboard.press("Escape");
+  }],
+  ["exchange: declared, bound to, published to, unbound, deleted", async ({ page, base, api }) => {
+    await go(page, base, "exchanges");
+    await press(page, "New exchange");
+    await dialog(page).getByLabel("Name").fill("page.topics");
+    await dialog(page).getByLabel("Type", { exact: true }).selectOption("topic");
+    await press(dialog(page), "Declare exchange");
+    await page.getByRole("heading", { level: 1, name: "page.topics" }).waitFor();
+    await page.getByRole("region", { name: "Bindings from this exchange" }).getByRole("button", { name: "Bind" }).click();
+    await dialog(page).getByLabel("Queue").fill("page/one two");
+    await dialog(page).getByLabel("Routing key").fill("tea.#");
+    await press(dialog(page), "Bind");
+    await gone(dialog(page));
+    await row(page, "tea.#").waitFor();
+    await press(page, "Publish");
+    await dialog(page).getByLabel("Routing key").fill("coffee");
+    await press(dialog(page), "Publish");
+    await dialog(page).getByText("no queue took it").waitFor();
+    await dialog(page).getByLabel("Routing key").fill("tea.green");
+    await press(dialog(page), "Publish");
+    await dialog(page).getByText("routed to a queue").waitFor();
+    await page.keyboard.press("Escape");
+    await row(page, "tea.#").getByRole("button", { name: "Unbind" }).click();
+    await confirm(page, "Unbind");
+    await gone(row(page, "tea.#"));
+    await press(page, "Delete");
+    await confirm(page, "Delete exchange");
+    assert.equal(await api.get("exchanges/%2F/page.topics"), undefined);
+  }],
+  ["queue: bound, purged, deleted", async ({ page, base, api }) => {
+    await go(page, base, "queues/%2F/page%2Fone%20two");
+    await press(page, "Bind");
+    await dialog(page).getByLabel("From exchange").fill("amq.direct");
+    await dialog(page).getByLabel("Routing key").fill("key");
+    await press(dialog(page), "Bind");
+    await gone(dialog(page));
+    await row(page, "amq.direct").waitFor();
+    await press(page, "Purge");
+    await confirm(page, "Purge");
+    await api.until("queues/%2F/page%2Fone%20two", (queue) => queue.messages === 0);
+    await press(page, "Delete");
+    await confirm(page, "Delete queue");
+    await page.getByRole("heading", { level: 1, name: "Queues" }).waitFor();
+    assert.equal(await api.get("queues/%2F/page%2Fone%20two"), undefined);
+    await go(page, base, "queues/%2F/page%2Fone%20two");
+    await page.getByText("There is no such queue").waitFor();
+  }],
+];
+
+const administration = [
+  ["policy: set, shown at its queue, edited, deleted", async ({ page, base, api }) => {
+    await api.put("queues/%2F/page.policed", { durable: true });
+    await go(page, base, "policies");
+    await press(page, "New policy");
+    await dialog(page).getByLabel("Name").fill("page-policy");
+    await dialog(page).getByLabel("Pattern").fill("^page\\.");
+    await dialog(page).getByLabel("Definition: key 1").fill("max-length");
+    await dialog(page).getByLabel("Definition: value 1").fill("many");
+    await press(dialog(page), "Set policy");
+    await dialog(page).getByText('max-length is a number, not "many"').waitFor();
+    await dialog(page).getByLabel("Definition: value 1").fill("1000");
+    await press(dialog(page), "Set policy");
+    await gone(dialog(page));
+    await row(page, "page-policy").getByText("1000").waitFor();
+    await go(page, base, "queues/%2F/page.policed");
+    await page.getByRole("region", { name: "Queue" }).getByText("max-length").waitFor();
+    await go(page, base, "policies");
+    await row(page, "page-policy").getByRole("button", { name: "Edit" }).click();
+    await dialog(page).getByLabel("Definition: value 1").fill("5");
+    await press(dialog(page), "Save");
+    await gone(dialog(page));
+    assert.equal((await api.get("policies/%2F/page-policy")).definition["max-length"], 5);
+    await row(page, "page-policy").getByRole("button", { name: "Delete" }).click();
+    await confirm(page, "Delete policy");
+    await gone(row(page, "page-policy"));
+    await api.del("queues/%2F/page.policed");
+  }],
+  ["operator policy: set and deleted", async ({ page, base, api }) => {
+    await go(page, base, "policies");
+    await press(page, "New operator policy");
+    await dialog(page).getByLabel("Name").fill("page-operator");
+    await dialog(page).getByLabel("Pattern").fill("^page-none$");
+    await dialog(page).getByLabel("Definition: key 1").fill("max-length");
+    await dialog(page).getByLabel("Definition: value 1").fill("7");
+    await press(dialog(page), "Set policy");
+    await gone(dialog(page));
+    await row(page, "page-operator").getByRole("button", { name: "Delete" }).click();
+    await confirm(page, "Delete policy");
+    await gone(row(page, "page-operator"));
+    assert.equal(await api.get("operator-policies/%2F/page-operator"), undefined);
+  }],
+  ["vhost: added, edited, limited", async ({ page, base, api }) => {
+    await go(page, base, "vhosts");
+    await press(page, "New vhost");
+    await dialog(page).getByLabel("Name").fill("page-vhost");
+    await dialog(page).getByLabel("Description").fill("made by a test");
+    await press(dialog(page), "Add vhost");
+    await page.getByRole("heading", { level: 1, name: "page-vhost" }).waitFor();
+    await page.getByText("made by a test").waitFor();
+    await page.getByRole("region", { name: "Limits" }).getByRole("button", { name: "Set" }).click();
+    await dialog(page).getByLabel("Of").selectOption("max-queues");
+    await dialog(page).getByLabel("At most").fill("12");
+    await press(dialog(page), "Set limit");
+    await gone(dialog(page));
+    await row(page, "max-queues").getByText("12").waitFor();
+    assert.equal((await api.get("vhost-limits/page-vhost"))[0].value["max-queues"], 12);
+    await go(page, base, "limits");
+    await row(page, "max-queues").getByRole("button", { name: "Clear" }).click();
+    await confirm(page, "Clear");
+    await gone(row(page, "max-queues"));
+  }],
+  ["user: added, permitted", async ({ page, base }) => {
+    await go(page, base, "users");
+    await press(page, "New user");
+    await dialog(page).getByLabel("Name").fill("page-user");
+    await dialog(page).locator("input[type=password]").first().fill("secret one");
+    await dialog(page).getByLabel("Again").fill("secret two");
+    await press(dialog(page), "Add user");
+    await dialog(page).getByText("The two passwords differ").waitFor();
+    await dialog(page).getByLabel("Again").fill("secret one");
+    await press(dialog(page), "Add user");
+    await page.getByRole("heading", { level: 1, name: "page-user" }).waitFor();
+    await page.getByText("no permission in any vhost").waitFor();
+    await page.getByRole("region", { name: "Permissions", exact: true }).getByRole("button", { name: "Set" }).click();
+    await dialog(page).getByLabel("Vhost").selectOption("page-vhost");
+    await dialog(page).getByLabel("Configure").fill("^own");
+    await press(dialog(page), "Set permissions");
+    await gone(dialog(page));
+    await row(page, "^own").waitFor();
+    await page.getByRole("region", { name: "Topic permissions" }).getByRole("button", { name: "Set" }).click();
+    await dialog(page).getByLabel("Vhost").selectOption("page-vhost");
+    await dialog(page).getByLabel("Write").fill("^tea");
+    await press(dialog(page), "Set topic permissions");
+    await gone(dialog(page));
+    await row(page, "^tea").waitFor();
+  }],
+  ["user: a new tag does not lose the password", async ({ page, base, api }) => {
+    await go(page, base, "users/page-user");
+    await page.reload();
+    const before = (await api.get("users/page-user")).password_hash;
+    await page.locator(".title").getByRole("button", { name: "Edit" }).click();
+    await dialog(page).getByLabel("Tags").fill("monitoring");
+    await press(dialog(page), "Save");
+    await gone(dialog(page));
+    const user = await api.get("users/page-user");
+    assert.deepEqual([user.tags].flat(), ["monitoring"]);
+    assert.equal(user.password_hash, before);
+  }],
+  ["a user without the tag administrator is told what it may not see", async ({ page, base }) => {
+    await page.evaluate(() => sessionStorage.clear());
+    await page.reload();
+    await signIn(page, base, "page-user", "secret one");
+    assert.equal(await page.getByRole("link", { name: "Users", exact: true }).count(), 0);
+    await go(page, base, "users");
+    await page.getByText("You may not see users").waitFor();
+    await page.getByRole("navigation", { name: "Pages" }).waitFor();
+    await page.evaluate(() => sessionStorage.clear());
+    await page.reload();
+    await signIn(page, base);
+  }],
+  ["user and vhost: deleted after their names are typed", async ({ page, base, api }) => {
+    await go(page, base, "users/page-user");
+    await press(page, "Delete");
+    assert.ok(await dialog(page).getByRole("button", { name: "Delete user" }).isDisabled());
+    await confirm(page, "Delete user", "page-user");
+    await go(page, base, "vhosts/page-vhost");
+    await press(page, "Delete");
+    await confirm(page, "Delete vhost", "page-vhost");
+    await page.getByRole("heading", { level: 1, name: "Vhosts" }).waitFor();
+    assert.equal(await api.get("users/page-user"), undefined);
+    assert.equal(await api.get("vhosts/page-vhost"), undefined);
+  }],
+  ["parameters: a global one set, changed, cleared", async ({ page, base, api }) => {
+    await go(page, base, "parameters");
+    const panel = page.getByRole("region", { name: "Global parameters" });
+    await press(panel, "New");
+    await dialog(page).getByLabel("Name").fill("page_parameter");
+    await dialog(page).getByLabel("Value").fill("{tea}");
+    await press(dialog(page), "Set parameter");
+    await dialog(page).getByText("The value is not JSON").waitFor();
+    await dialog(page).getByLabel("Value").fill('{"tea": "green"}');
+    await press(dialog(page), "Set parameter");
+    await gone(dialog(page));
+    await row(page, "page_parameter").getByText("green").waitFor();
+    await row(page, "page_parameter").getByRole("button", { name: "Edit" }).click();
+    await dialog(page).getByLabel("Value").fill('"black"');
+    await press(dialog(page), "Save");
+    await gone(dialog(page));
+    assert.equal((await api.get("global-parameters/page_parameter")).value, "black");
+    await row(page, "page_parameter").getByRole("button", { name: "Clear" }).click();
+    await confirm(page, "Clear");
+    await gone(row(page, "page_parameter"));
+  }],
+  ["definitions: taken away and brought back", async ({ page, base, api }) => {
+    await api.put("queues/%2F/page.defined", { durable: true });
+    await go(page, base, "definitions");
+    const [download] = await Promise.all([page.waitForEvent("download"), press(page, "Download")]);
+    const definitions = JSON.parse(await readFile(await download.path(), "utf8"));
+    assert.ok(definitions.queues.some(({ name }) => name === "page.defined"));
+    await api.del("queues/%2F/page.defined");
+    await page.getByLabel("File").setInputFiles({ name: "bad.json", mimeType: "application/json", buffer: Buffer.from("{") });
+    await page.getByText("bad.json is not JSON").waitFor();
+    const only = { queues: definitions.queues.filter(({ name }) => name === "page.defined") };
+    await page.getByLabel("File").setInputFiles({ name: "d.json", mimeType: "application/json", buffer: Buffer.from(JSON.stringify(only)) });
+    await press(page, "Import");
+    await page.getByText("The definitions are imported").waitFor();
+    assert.ok(await api.get("queues/%2F/page.defined"));
+    await api.del("queues/%2F/page.defined");
+  }],
+];
+
+const clients = [
+  ["connections: listed, shown, closed with a reason", async ({ page, base, api, load }) => {
+    load.start("-x", "1", "-y", "1", "-u", "page.load", "-r", "50", "-c", "10", "-q", "20", "-z", "600");
+    const list = await api.until("connections", (all) => all?.length >= 2);
+    await go(page, base, "connections");
+    await page.locator("tbody tr").nth(1).waitFor();
+    await page.locator("tbody a").first().click();
+    await page.getByRole("region", { name: "Where does it wait" }).waitFor();
+    await page.getByRole("region", { name: "Channels" }).locator("tbody tr").waitFor();
+    assert.ok(list.some(({ name }) => page.url().includes(encodeURIComponent(name))), page.url());
+    await press(page, "Close");
+    await dialog(page).getByLabel("Reason").fill("a test closes it");
+    await confirm(page, "Close connection");
+    await page.getByRole("heading", { level: 1, name: "Connections" }).waitFor();
+    load.stop();
+  }],
+  ["queue: a live chart, its consumer, rates", async ({ page, base, api, load }) => {
+    load.start("-x", "1", "-y", "1", "-u", "page.load", "-r", "50", "-c", "10", "-q", "20", "-z", "600");
+    await api.until("queues/%2F/page.load", (queue) => queue?.consumers > 0);
+    await go(page, base, "queues/%2F/page.load");
+    const rates = page.getByRole("region", { name: "Rates" });
+    await rates.getByText(/Publish [1-9]/).waitFor();
+    await page.getByRole("region", { name: "Consumers" }).locator("tbody tr").waitFor();
+    await go(page, base, "consumers");
+    await row(page, "page.load").waitFor();
+    await go(page, base, "channels");
+    await page.locator("tbody tr").getByText("confirms").first().waitFor();
+    await page.locator("tbody a").first().click();
+    await page.getByRole("region", { name: "Held" }).waitFor();
+    load.stop();
+    await api.until("queues/%2F/page.load", (queue) => !queue || queue.consumers === 0);
+    await api.del("queues/%2F/page.load");
+  }],
+  ["waits: a queue that nobody consumes is named", async ({ page, base, api }) => {
+    await api.put("queues/%2F/page.waits", { durable: true });
+    await api.post("exchanges/%2F/amq.default/publish", { routing_key: "page.waits", payload: "x", payload_encoding: "string", properties: {} });
+    await api.until("queues/%2F/page.waits", (queue) => queue.messages_ready === 1);
+    await go(page, base, "waits");
+    await row(page, "page.waits").getByText("nobody consumes").waitFor();
+    await api.del("queues/%2F/page.waits");
+  }],
+];
+
+/** Fewer where the broker under test is slow to declare them. */
+const MANY = Number(process.env.MANY ?? 10_000);
+const last = (at) => `many.${String(MANY - 1 - at).padStart(5, "0")}`;
+
+const many = [
+  ["ten thousand queues: one page of them is asked for, sorted and filtered by the broker", async ({ page, base, api }) => {
+    const queues = Array.from({ length: MANY }, (_, at) => ({ name: `many.${String(at).padStart(5, "0")}`, durable: false, auto_delete: false, arguments: {} }));
+    await api.put("vhosts/page-many", {});
+    await api.put("permissions/page-many/guest", { configure: ".*", write: ".*", read: ".*" });
+    await api.post("definitions/page-many", { queues });
+    let most = 0;
+    const measure = async (response) => {
+      if (response.url().includes("/api/queues")) most = Math.max(most, (await response.body().catch(() => "")).length);
+    };
+    page.on("response", measure);
+    await page.reload();
+    await go(page, base, "queues");
+    await page.getByLabel("Vhost").selectOption("page-many");
+    await page.getByText(`of ${MANY.toLocaleString("en-US")}`).waitFor();
+    assert.equal(await page.locator("tbody tr").count(), 50);
+    await page.getByRole("button", { name: "Name" }).click();
+    await page.locator("tbody tr").first().getByText(last(0)).waitFor();
+    await page.getByRole("button", { name: "Next page" }).click();
+    await page.locator("tbody tr").first().getByText(last(50)).waitFor();
+    await page.getByLabel("Filter queues by name").fill("many.0012");
+    await page.getByText("1-10 of 10").waitFor();
+    await page.getByLabel("Regex").click();
+    await page.getByLabel("Filter queues by name").fill("^many\\.0{4}[12]$");
+    await page.getByText("1-2 of 2").waitFor();
+    assert.match(page.url(), /sort=name/);
+    page.off("response", measure);
+    assert.ok(most > 0 && most < 200_000, `${most} bytes`);
+  }],
+  ["ten thousand queues: search finds one of them", async ({ page, base }) => {
+    await go(page, base, "");
+    await page.keyboard.press("/");
+    await page.keyboard.type("many.00471");
+    await page.getByRole("option").getByText("many.00471").waitFor();
+    await page.keyboard.press("Enter");
+    await page.getByRole("heading", { level: 1, name: "many.00471" }).waitFor();
+  }],
+];
+
+const comfort = [
+  ["keyboard: places, rows, help", async ({ page, base }) => {
+    await go(page, base, "");
+    await page.locator(".tiles").waitFor();
+    await page.keyboard.press("g");
+    await page.keyboard.press("e");
+    await page.getByRole("heading", { level: 1, name: "Exchanges" }).waitFor();
+    await row(page, "amq.fanout").waitFor();
+    await page.keyboard.press("j");
+    await page.keyboard.press("ArrowDown");
+    await page.keyboard.press("Enter");
+    await page.getByRole("region", { name: "Bindings from this exchange" }).waitFor();
+    await page.keyboard.press("?");
+    await dialog(page).getByText("Search everything").waitFor();
+    await page.keyboard.press("Escape");
+    await gone(dialog(page));
+    await page.keyboard.press("g");
+    await page.keyboard.press("q");
+    await page.getByRole("heading", { level: 1, name: "Queues" }).waitFor();
+    await page.keyboard.press("n");
+    await dialog(page).getByLabel("Name").waitFor();
+    await page.keyboard.press("Escape");
+    await gone(dialog(page));
+  }],
+  ["theme: chosen and kept", async ({ page, base }) => {
+    await go(page, base, "");
+    const theme = () => page.evaluate(() => document.documentElement.dataset.theme);
+    assert.equal(await theme(), "light");
+    await page.getByRole("button", { name: /^Theme: / }).click();
+    await page.getByRole("button", { name: /^Theme: / }).click();
+    assert.equal(await theme(), "dark");
+    await page.reload();
+    await page.locator(".tiles").waitFor();
+    assert.equal(await theme(), "dark");
+    await page.getByRole("button", { name: /^Theme: / }).click();
+    assert.equal(await theme(), "light");
+  }],
+  ["deep links: an object's address opens it, with and without the #", async ({ page, base }) => {
+    await go(page, base, "exchanges/%2F/amq.topic");
+    await page.reload();
+    await page.getByRole("heading", { level: 1, name: "amq.topic" }).waitFor();
+    if (process.env.NOT_SERVED_BY_BROKER) return;
+    await page.goto(`${base}exchanges/%2F/amq.headers`);
+    await page.getByRole("heading", { level: 1, name: "amq.headers" }).waitFor();
+  }],
+  ["files: policy, tags, compression", async ({ base }) => {
+    if (process.env.NOT_SERVED_BY_BROKER) return;
+    const index = await fetch(base);
+    assert.match(index.headers.get("content-security-policy"), /^default-src 'self'/);
+    assert.equal(index.headers.get("x-frame-options"), "DENY");
+    assert.match(index.headers.get("content-type"), /^text\/html/);
+    const script = await fetch(`${base}page.js`, { headers: { "accept-encoding": "gzip" } });
+    assert.equal(script.headers.get("content-encoding"), "gzip");
+    const tag = script.headers.get("etag");
+    assert.equal((await fetch(`${base}page.js`, { headers: { "if-none-match": tag } })).status, 304);
+  }],
+  ["broker away: the last data stays, and the page says so", async ({ page, base }) => {
+    await go(page, base, "exchanges");
+    await row(page, "amq.fanout").waitFor();
+    await page.route("**/api/exchanges**", (route) => route.abort());
+    await page.getByRole("alert").getByText("cannot be reached").waitFor();
+    assert.ok(await row(page, "amq.fanout").isVisible());
+    await page.unroute("**/api/exchanges**");
+    await gone(page.getByRole("alert"));
+  }],
+  ["what the broker does not offer is said to be so", async ({ page, base }) => {
+    await page.route("**/api/deprecated-features", (route) => route.fulfill({ status: 501, body: '{"error":"not_implemented","reason":"not there yet"}' }));
+    await go(page, base, "feature-flags");
+    await page.getByText("Deprecated features: not available").waitFor();
+    await page.getByText("not there yet").waitFor();
+    await page.unroute("**/api/deprecated-features");
+  }],
+];
+
+const PAGES = [
+  "", "waits", "queues", "queues/page-many/many.00001", "exchanges", "exchanges/%2F/amq.topic", "connections", "channels", "consumers", "policies",
+  "vhosts", "vhosts/%2F", "users", "users/guest", "limits", "parameters", "definitions", "nodes", "feature-flags",
+];
+
+/** Every page, light and dark: names for what can be used, contrast, one heading, no sideways scrolling. */
+const accessible = ["light", "dark"].map((scheme) => [
+  `accessible: every page, ${scheme}`,
+  async ({ page, base }) => {
+    await page.emulateMedia({ colorScheme: scheme });
+    for (const route of PAGES) {
+      await go(page, base, route);
+      await page.locator("main h1").first().waitFor({ state: "attached" });
+      await gone(page.locator("main .loading"));
+      assert.deepEqual(await page.evaluate(looks), [], `#/${route}`);
+    }
+    await page.emulateMedia({ colorScheme: "light" });
+  },
+]);
+
+const end = [
+  ["ten thousand queues: gone again", async ({ api }) => {
+    await api.del("vhosts/page-many");
+    assert.equal((await api.get("queues?page=1&name=many.&page_size=1")).filtered_count, 0);
+  }],
+  ["sign out", async ({ page, base }) => {
+    await go(page, base, "");
+    await page.locator("summary").getByText("guest").click();
+    await press(page, "Sign out");
+    await page.getByRole("button", { name: "Sign in" }).waitFor();
+    assert.equal(await page.evaluate(() => sessionStorage.getItem("leveret.credentials")), null);
+  }],
+];
+
+export const tests = [...signing, ...messaging, ...administration, ...clients, ...many, ...comfort, ...accessible, ...end];
