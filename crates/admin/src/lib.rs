@@ -5,6 +5,7 @@
 //! - [`control`]: the door of `leveret ctl`, a Unix socket.
 //! - [`http`]: the door of everybody else, RabbitMQ's management API.
 //! - `metrics`: the door of Prometheus.
+//! - `page`: the management page, for people with a browser; it asks that API.
 //! - [`front`]: opens all, and runs them on one thread.
 //!
 //! That thread is the management's own: a list of ten thousand queues never delays a message. What it
@@ -16,6 +17,7 @@ pub mod front;
 pub mod http;
 mod metrics;
 pub mod ops;
+mod page;
 pub mod stats;
 
 pub use front::front;

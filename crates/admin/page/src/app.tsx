@@ -19,6 +19,7 @@ import { FeaturesPage } from "./pages/features";
 import { LimitsPage } from "./pages/limits";
 import { NodePage, NodesPage } from "./pages/node";
 import { OverviewPage } from "./pages/overview";
+import { ParametersPage } from "./pages/parameters";
 import { PoliciesPage } from "./pages/policies";
 import { QueuePage } from "./pages/queue";
 import { QueuesPage } from "./pages/queues";
@@ -65,6 +66,7 @@ const GROUPS: [string, Entry[]][] = [
       ["Vhosts", ["vhosts"], null],
       ["Users", ["users"], "administrator"],
       ["Limits", ["limits"], "administrator"],
+      ["Parameters", ["parameters"], "policymaker"],
       ["Definitions", ["definitions"], "administrator"],
       ["Nodes", ["nodes"], "monitoring"],
       ["Feature flags", ["feature-flags"], "administrator"],
@@ -167,6 +169,8 @@ function Body({ of: { parts } }: { of: Route }): ComponentChildren {
       return one !== undefined ? <VhostPage name={one} /> : <VhostsPage />;
     case "policies":
       return <PoliciesPage />;
+    case "parameters":
+      return <ParametersPage />;
     case "limits":
       return <LimitsPage />;
     case "definitions":

@@ -90,7 +90,11 @@ export function percent(part: unknown): string {
 /** A value of a field table or a definition. */
 export function value(of: unknown): string {
   if (of === undefined || of === null) return NONE;
-  return typeof of === "string" ? of : JSON.stringify(of);
+  if (typeof of === "string") return of;
+  // What a client is capable of: names that are all true.
+  const flags = typeof of === "object" ? Object.entries(of) : [];
+  if (flags.length > 0 && flags.every(([, flag]) => flag === true)) return flags.map(([name]) => name).join(", ");
+  return JSON.stringify(of);
 }
 
 export function plural(of: number, one: string, many = `${one}s`): string {

@@ -21,6 +21,7 @@ export const PLACES: [string, string[], string][] = [
   ["v", ["vhosts"], "Vhosts"],
   ["p", ["policies"], "Policies"],
   ["l", ["limits"], "Limits"],
+  ["m", ["parameters"], "Parameters"],
   ["d", ["definitions"], "Definitions"],
   ["n", ["nodes"], "Nodes"],
   ["f", ["feature-flags"], "Feature flags"],

@@ -3,6 +3,10 @@
 use std::sync::Arc;
 
 use axum::Router;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{Method, Response, Uri};
+use axum::response::IntoResponse as _;
 use axum::routing::{MethodFilter, MethodRouter};
 
 use super::answer::Fault;
@@ -22,10 +26,18 @@ macro_rules! routes {
         pub(super) fn router(app: Arc<App>) -> Router {
             Router::new()
                 $(.route($path, MethodRouter::new()$(.on(MethodFilter::$method, $handler))+))*
-                .fallback(async || Fault::not_found())
+                .fallback(page)
                 .with_state(app)
         }
     };
+}
+
+/// What is not the API's may be the management page's.
+async fn page(State(app): State<Arc<App>>, method: Method, uri: Uri) -> Response<Body> {
+    let is_read = method == Method::GET || method == Method::HEAD;
+    let prefix = app.options.path_prefix.as_deref().unwrap_or_default();
+    let page = is_read.then(|| crate::page::answer(prefix, uri.path())).flatten();
+    page.unwrap_or_else(|| Fault::not_found().into_response())
 }
 
 #[rustfmt::skip] // a table

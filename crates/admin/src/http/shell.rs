@@ -27,9 +27,6 @@ use super::call::PeerAddress;
 /// Shorter answers are not worth compressing: they fit one packet.
 const GZIP_MIN: usize = 1024;
 
-/// Scripts and objects of other sites are not run on the page.
-const CSP: &str = "script-src 'self' 'unsafe-eval' 'unsafe-inline'; object-src 'self'";
-
 /// Answers a request.
 pub(super) async fn answer(
     app: &App,
@@ -125,7 +122,7 @@ fn cors(app: &App, asked: &HeaderMap, method: &Method, headers: &mut HeaderMap) 
 /// Headers that the configuration sets.
 fn dress(app: &App, headers: &mut HeaderMap) {
     let options = &app.options;
-    let csp = Some(options.csp.as_deref().unwrap_or(CSP));
+    let csp = Some(options.csp.as_deref().unwrap_or(crate::page::CSP));
     #[rustfmt::skip] // a table
     let set: [(&'static str, Option<&str>); 6] = [
         ("content-security-policy",   csp),

@@ -121,7 +121,7 @@ export function ConnectionPage({ name }: { name: string }) {
                 rows={channels.data}
                 rowKey={(row) => row.name}
                 rowHref={(row) => href(["channels", row.name])}
-                columns={CHANNEL_COLUMNS.filter(({ key }) => !["user", "vhost"].includes(key))}
+                columns={CHANNEL_COLUMNS.filter(({ key, isExtra }) => !isExtra && !["user", "vhost"].includes(key))}
               />
             )}
           </Panel>

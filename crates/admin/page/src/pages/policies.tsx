@@ -35,7 +35,7 @@ function Policies({ kind, title, about }: { kind: Kind; title: string; about: st
     <Panel
       title={title}
       note={data && String(data.length)}
-      actions={canEdit && <Opener label={kind === "policies" ? "New policy" : "New operator policy"} tone="primary">{(close) => <EditPolicy kind={kind} close={close} />}</Opener>}
+      actions={canEdit && <Opener label={kind === "policies" ? "New policy" : "New operator policy"} tone={kind === "policies" ? "primary" : undefined}>{(close) => <EditPolicy kind={kind} close={close} />}</Opener>}
     >
       <p class="help">{about}</p>
       {error && <Problem error={error} what={title.toLowerCase()} />}

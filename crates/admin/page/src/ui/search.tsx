@@ -3,7 +3,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 
 import { get, query } from "../api";
-import { count } from "../format";
+import { plural } from "../format";
 import { PLACES } from "../keys";
 import { href } from "../router";
 import type { Connection, Exchange, Page, Queue } from "../types";
@@ -36,7 +36,7 @@ async function look(name: string, signal: AbortSignal): Promise<Found[]> {
   const pages = PLACES.filter(([, , title]) => title.toLowerCase().includes(name.toLowerCase()));
   return [
     ...pages.map(([, parts, title]) => ({ kind: "page", name: title, note: "", to: href(parts) })),
-    ...queues.map((it) => ({ kind: "queue", name: it.name, note: `${it.vhost}, ${count(it.messages)} messages`, to: href(["queues", it.vhost, it.name]) })),
+    ...queues.map((it) => ({ kind: "queue", name: it.name, note: `${it.vhost}, ${plural(it.messages ?? 0, "message")}`, to: href(["queues", it.vhost, it.name]) })),
     ...exchanges.filter((it) => it.name !== "").map((it) => ({ kind: "exchange", name: it.name, note: `${it.vhost}, ${it.type}`, to: href(["exchanges", it.vhost, it.name]) })),
     ...connections.map((it) => ({ kind: "connection", name: it.user_provided_name ?? it.name, note: it.user ?? "", to: href(["connections", it.name]) })),
   ];
