@@ -20,8 +20,10 @@ use bytes::Bytes;
 use leveret_amqp::reply::ReplyCode;
 use leveret_amqp::table::Table;
 use leveret_queue::{Gate, UnackedId};
-use leveret_topology::{ExchangeId, PasswordHash, QueueId, VhostId};
+use leveret_topology::{ExchangeId, PasswordHash, QueueId, Topology, VhostId};
 use smallvec::SmallVec;
+
+use crate::login::Login;
 
 use crate::numbers::{QueueNumbers, ShardNumbers};
 use crate::transaction::{TxId, Vote};
@@ -740,6 +742,8 @@ pub enum ToSession {
         /// As there.
         token: u64,
     },
+    /// The answer to the session's [`Login`]: whether the client is let in.
+    LoggedIn(bool),
     /// Publishers are blocked (`Some(reason)`) or no longer.
     Blocked(Option<&'static str>),
     /// Close the connection with this code and text (operator, shutdown).
@@ -852,6 +856,8 @@ pub struct Outbox {
     pub meta: Vec<ToMeta>,
     /// To sessions.
     pub sessions: Vec<(ConnectionId, ToSession)>,
+    /// Clients that want to come in.
+    pub logins: Vec<Login>,
     /// A log failed, in words: the process has to stop, as nothing may be confirmed any more.
     pub failed: Option<String>,
 }
@@ -862,6 +868,7 @@ impl Outbox {
         self.shards.is_empty()
             && self.meta.is_empty()
             && self.sessions.is_empty()
+            && self.logins.is_empty()
             && self.failed.is_none()
     }
 
@@ -870,7 +877,16 @@ impl Outbox {
         other.shards.append(&mut self.shards);
         other.meta.append(&mut self.meta);
         other.sessions.append(&mut self.sessions);
+        other.logins.append(&mut self.logins);
         other.failed = other.failed.take().or(self.failed);
+    }
+
+    /// Answers logins by the names alone: for a driver that has nothing else to decide by.
+    pub fn answer_logins(&mut self, topology: &Topology) {
+        for login in self.logins.drain(..) {
+            let answer = ToSession::LoggedIn(login.judge(topology).is_ok());
+            self.sessions.push((login.connection, answer));
+        }
     }
 
     /// Sends `letter` to the shard with that index.

@@ -25,6 +25,25 @@ pub const LINE_BYTES_MAX: usize = 256 << 20;
 /// One row of a list: column names and values. Arguments are JSON objects.
 pub type Row = serde_json::Map<String, Value>;
 
+/// A password on its way: in no debug text.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Secret(pub String);
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret(...)")
+    }
+}
+
+impl std::ops::Deref for Secret {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
 /// What the tool asks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "command", content = "args", rename_all = "snake_case")]
@@ -105,7 +124,7 @@ pub enum Request {
         /// The new user.
         name: String,
         /// The password, or its hash.
-        password: String,
+        password: Secret,
         /// Whether `password` is a salted hash in Base64.
         #[serde(default)]
         is_hashed: bool,
@@ -117,14 +136,14 @@ pub enum Request {
         /// The user.
         name: String,
         /// The new password.
-        password: String,
+        password: Secret,
     },
     /// Answered with null if the password is right, else with [`Code::Data`].
     AuthenticateUser {
         /// The user.
         name: String,
         /// The password to check.
-        password: String,
+        password: Secret,
     },
     /// Answered with null.
     SetUserTags {

@@ -12,7 +12,8 @@ use crate::client::Client;
 use crate::columns;
 use crate::format;
 use crate::protocol::{
-    Code, Fault, InVhost, List, ListOf, Named, Object, Policy, Request, Row, Status, Watermark,
+    Code, Fault, InVhost, List, ListOf, Named, Object, Policy, Request, Row, Secret, Status,
+    Watermark,
 };
 
 /// Does what the command line says; what it has to show goes to `out`. `socket` is used if the
@@ -409,9 +410,9 @@ fn not_empty(name: String, what: &str) -> Result<String, Fault> {
     Ok(name)
 }
 
-fn password_or_stdin(given: Option<String>) -> Result<String, Fault> {
+fn password_or_stdin(given: Option<String>) -> Result<Secret, Fault> {
     if let Some(password) = given {
-        return Ok(password);
+        return Ok(Secret(password));
     }
     let missing = || {
         let text = "Password is not provided via argument or stdin";
@@ -424,7 +425,7 @@ fn password_or_stdin(given: Option<String>) -> Result<String, Fault> {
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).map_err(|_| missing())?;
     let password = line.trim_end_matches(['\n', '\r']);
-    if password.is_empty() { Err(missing()) } else { Ok(password.to_owned()) }
+    if password.is_empty() { Err(missing()) } else { Ok(Secret(password.to_owned())) }
 }
 
 struct Tool<'a> {

@@ -12,6 +12,7 @@ pub mod ended;
 pub mod front;
 pub mod listener;
 mod logging;
+pub mod login;
 pub mod node;
 pub mod proxy;
 mod readiness;

@@ -16,6 +16,7 @@ use tokio::sync::Notify;
 use crate::alarms::Alarms;
 use crate::connection::Connection;
 use crate::ended::Ended;
+use crate::login::Logins;
 use crate::runner::Rest;
 use crate::storage::{Memory, NodeLog};
 use crate::tls::Certificates;
@@ -39,6 +40,8 @@ pub struct Node {
     pub ended: Ended,
     /// What blocks publishers.
     pub alarms: Alarms,
+    /// Decides who may come in.
+    pub logins: Logins,
     /// Certificates in use, to be read again.
     pub certificates: Certificates,
     /// Part of the memory watermark that transient messages may take before they are written to disk.
@@ -79,6 +82,7 @@ impl Node {
         topology: Topology,
         shards: Vec<Shard<NodeLog>>,
         paging_ratio: f64,
+        logins: Logins,
     ) -> Self {
         let shards = shards.into_iter().map(|shard| ShardActor {
             due_ms: AtomicU64::new(shard.next_timeout().map_or(u64::MAX, |at| at.ms())),
@@ -94,6 +98,7 @@ impl Node {
             connection_bytes: AtomicU64::new(0),
             ended: Ended::default(),
             alarms: Alarms::new(u64::MAX),
+            logins,
             certificates: Certificates::default(),
             paging_ratio,
             rests: Mutex::new(Vec::new()),

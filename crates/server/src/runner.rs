@@ -365,6 +365,9 @@ impl Runner {
         if !outbox.meta.is_empty() && node.meta.post(outbox.meta.drain(..)) {
             due.push_back(Due::Meta);
         }
+        for login in std::mem::take(&mut outbox.logins) {
+            outbox.sessions.extend(node.logins.ask(node, login));
+        }
         let mut returned = Vec::new();
         let mut letters = outbox.sessions.drain(..).peekable();
         while let Some((id, letter)) = letters.next() {

@@ -19,6 +19,7 @@ use crate::alarms::{Resource, watch_disk};
 use crate::connection::Letter;
 use crate::front::{About, Inside, Listener, OpenFrontEnds, Stop};
 use crate::listener::{Preface, SocketOptions, accept, bind};
+use crate::login::{self, LoginThreads, Logins};
 use crate::node::{Node, now};
 use crate::runner::{install_runner, keep_working, rest, with_runner};
 use crate::storage::{NodeLog, Waker, forget_clean, leave_clean};
@@ -41,6 +42,8 @@ pub struct Options {
     pub threads: usize,
     /// What sessions are told.
     pub settings: Settings,
+    /// How logins are treated.
+    pub logins: login::Options,
     /// Names known from the start.
     pub topology: Topology,
     /// Who keeps them.
@@ -53,6 +56,8 @@ pub struct Options {
     pub disk_free_limit: u64,
     /// For every socket.
     pub sockets: SocketOptions,
+    /// Whether the system may write memory to a core file.
+    pub core_dumps: bool,
     /// What front ends tell.
     pub about: About,
 }
@@ -74,12 +79,17 @@ const STOP_PATIENCE: Duration = Duration::from_secs(3);
 /// Runs a node with its front ends until a signal or [`Stop`] ends it.
 pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow::Result<()> {
     let files = raise_file_limit();
+    if !options.core_dumps {
+        forbid_core_dumps();
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async move {
         let Options { shards, was_clean, waker, paging_ratio, .. } = options;
         let shards = recover(shards, &options.topology, &mut options.meta, was_clean);
         let settings = Arc::new(options.settings);
-        let node = Node::new(settings, options.meta, options.topology, shards, paging_ratio);
+        let logins = Logins::new(options.logins, rand::random());
+        let node =
+            Node::new(settings, options.meta, options.topology, shards, paging_ratio, logins);
         let node = Arc::new(node);
         waker.attach(&node);
         let mut sockets = Vec::new();
@@ -117,6 +127,7 @@ pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow
         node.alarms.set_disk_limit(options.disk_free_limit);
         tokio::spawn(watch_disk(Arc::clone(&node), options.about.data_dir.clone()));
         let threads = Arc::new(Threads::start(&node, options.threads, give_back)?);
+        let logins = LoginThreads::start(&node)?;
         let (stop, mut stops) = Stop::new();
         let started = options.about.started;
         let data_dir = options.about.data_dir.clone();
@@ -155,6 +166,7 @@ pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow
         }
         close_connections(&node).await;
         front.running.stop();
+        logins.stop();
         if let Ok(threads) = Arc::try_unwrap(threads) {
             threads.stop();
         }
@@ -281,7 +293,9 @@ fn announce_ready(listeners: &[Listener], started: std::time::Instant, files: Op
         amqp = of("amqp"),
         amqps = of("amqp/ssl"),
         http = of("http"),
+        https = of("https"),
         metrics = of("http/prometheus"),
+        metrics_tls = of("https/prometheus"),
         started_in_ms = started.elapsed().as_millis() as u64,
         open_files_max = files.unwrap_or(0),
         "Leveret {} is ready",
@@ -305,6 +319,22 @@ async fn close_connections(node: &Arc<Node>) {
     let left = node.connections().len();
     if left > 0 {
         tracing::warn!(left, "clients did not answer connection.close; their sockets are closed");
+    }
+}
+
+/// Keeps messages, passwords and keys out of core files.
+///
+/// Twice: a limit of zero keeps the kernel from writing a file, but not from feeding a program such as
+/// systemd-coredump; to that the filter gives a core without memory. `PR_SET_DUMPABLE` would do both, but it
+/// gives `/proc/self` to the superuser, where tools and the broker itself look up memory and files.
+fn forbid_core_dumps() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let none = Rlimit { current: Some(0), maximum: getrlimit(Resource::Core).maximum };
+    if let Err(error) = setrlimit(Resource::Core, none) {
+        tracing::warn!(%error, "core files cannot be forbidden");
+    }
+    if let Err(error) = std::fs::write("/proc/self/coredump_filter", "0") {
+        tracing::warn!(%error, "memory cannot be kept out of core files");
     }
 }
 

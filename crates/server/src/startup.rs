@@ -6,14 +6,15 @@ use std::time::Instant;
 
 use anyhow::Context as _;
 use leveret_broker::Meta;
-use leveret_config::{Config, Listeners, Loaded, Product, files};
+use leveret_config::{Config, Listeners, Loaded, PasswordHashing, Product, files};
 use leveret_log::Log as _;
 use leveret_session::{Mechanism, Settings};
-use leveret_topology::Topology;
+use leveret_topology::{Hashing, Password, PasswordHash, Topology};
 
 use crate::front::{About, OpenFrontEnds};
 use crate::listener::{Preface, SocketOptions};
 use crate::logging;
+use crate::login;
 use crate::serve::{AmqpListener, Options, run};
 use crate::storage::{Memory, NodeLog, Storage, Waker, tell_damage};
 use crate::tls::Tls;
@@ -100,6 +101,11 @@ pub fn options(config: &Config, started: Instant) -> anyhow::Result<Options> {
         waker,
         listeners,
         threads,
+        logins: login::Options {
+            hashing: hashing(config),
+            throttle_threshold: config.access.throttle_threshold,
+            throttle_delay_max: config.access.throttle_delay_max.into(),
+        },
         settings: settings(config, shards.len()),
         shards,
         topology,
@@ -107,6 +113,7 @@ pub fn options(config: &Config, started: Instant) -> anyhow::Result<Options> {
         memory_limit,
         paging_ratio,
         disk_free_limit: config.resources.disk_free_limit.resolve(memory),
+        core_dumps: config.access.core_dumps,
         sockets: SocketOptions {
             backlog: config.listeners.backlog as i32,
             nodelay: config.listeners.nodelay,
@@ -203,6 +210,15 @@ fn refuse_without_names(dir: &Path, names: &NodeLog, shards: &[NodeLog]) -> anyh
     Ok(())
 }
 
+/// How new passwords are hashed.
+fn hashing(config: &Config) -> Hashing {
+    match config.access.password_hashing {
+        PasswordHashing::Sha256 => Hashing::Sha256,
+        PasswordHashing::Sha512 => Hashing::Sha512,
+        PasswordHashing::Argon2id => Hashing::Argon2id,
+    }
+}
+
 fn settings(config: &Config, shards: usize) -> Settings {
     let connections = &config.connections;
     let access = &config.access;
@@ -214,7 +230,7 @@ fn settings(config: &Config, shards: usize) -> Settings {
     let asked = access.auth_mechanisms.iter();
     let mechanisms = asked.filter_map(|name| known.into_iter().find(|it| it.name() == name));
     let anonymous = (access.anonymous_login_user != "none").then(|| {
-        let password = access.anonymous_login_pass.reveal().to_owned();
+        let password = Password::new(access.anonymous_login_pass.reveal());
         (access.anonymous_login_user.clone(), password)
     });
     let consumers = connections.consumer_max_per_channel.0;
@@ -281,8 +297,11 @@ fn recover_names(
             let tags: Vec<&str> = access.default_user_tags.iter().collect();
             topology.bootstrap(&leveret_topology::Bootstrap {
                 user: &access.default_user,
-                password: access.default_pass.reveal(),
-                salt: rand::random(),
+                password: PasswordHash::with(
+                    hashing(config),
+                    access.default_pass.reveal(),
+                    rand::random(),
+                ),
                 tags: &tags,
                 vhost: &access.default_vhost,
                 permissions: [

@@ -506,6 +506,7 @@ impl Session {
                 let answer = direct::answer(channel.as_deref(), token);
                 cx.outbox.reply(reply, answer);
             }
+            ToSession::LoggedIn(is_accepted) => self.logged_in(is_accepted, cx),
             ToSession::Blocked(alarm) => core.set_alarm(alarm, cx),
             ToSession::Close { code, text } => {
                 let text = Fault::new(code, text).reply_text();
@@ -556,7 +557,7 @@ impl Session {
     fn reads(&self, out_len: usize) -> bool {
         let core = &self.core;
         match core.stage {
-            Stage::Closing | Stage::Ended => false,
+            Stage::Authenticating | Stage::Closing | Stage::Ended => false,
             Stage::Running => {
                 core.waiting.is_none()
                     && !core.is_blocked

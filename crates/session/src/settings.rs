@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use leveret_topology::Password;
+
 /// How a client may prove who it is, in `connection.start`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mechanism {
@@ -59,7 +61,7 @@ pub struct Settings {
     /// In the order they are offered.
     pub mechanisms: Vec<Mechanism>,
     /// Who a client is that logs in by [`Mechanism::Anonymous`]: user and password.
-    pub anonymous_login: Option<(String, String)>,
+    pub anonymous_login: Option<(String, Password)>,
     /// How long a delivery may stay unacked, in ms, where queue and consumer say nothing.
     pub consumer_timeout_ms: Option<u64>,
     /// Most consumers on one channel.
@@ -91,7 +93,7 @@ impl Default for Settings {
             max_message_size: 134_217_728,
             loopback_users: vec!["guest".to_owned()],
             mechanisms: vec![Mechanism::Plain, Mechanism::AmqPlain, Mechanism::Anonymous],
-            anonymous_login: Some(("guest".to_owned(), "guest".to_owned())),
+            anonymous_login: Some(("guest".to_owned(), Password::new("guest"))),
             consumer_timeout_ms: Some(1_800_000),
             consumer_max_per_channel: None,
             default_prefetch: 0,

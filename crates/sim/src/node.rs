@@ -16,7 +16,7 @@ use leveret_broker::{Meta, Shard, return_undelivered};
 use leveret_log::{Log, MemoryLog};
 use leveret_queue::Time;
 use leveret_session::{Context, End, Peer, Session, Settings};
-use leveret_topology::{Bootstrap, Topology};
+use leveret_topology::{Bootstrap, PasswordHash, Topology};
 
 /// Bytes asked of a socket at once, as the server does.
 const READ_BYTES: usize = 64 * 1024;
@@ -105,8 +105,7 @@ impl Node {
 pub(crate) fn bootstrap(topology: &mut Topology) {
     let bootstrap = Bootstrap {
         user: "guest",
-        password: "guest",
-        salt: [1, 2, 3, 4],
+        password: PasswordHash::new("guest", [1, 2, 3, 4]),
         tags: &["administrator"],
         vhost: "/",
         permissions: [".*", ".*", ".*"],
@@ -335,7 +334,7 @@ impl<L: Log> Node<L> {
 
     /// Puts letters into inboxes, in the order in which they were written.
     pub fn post(&mut self) {
-        let Self { outbox, scratch: Scratch { posted, .. }, .. } = self;
+        let Self { outbox, topology, scratch: Scratch { posted, .. }, .. } = self;
         if let Some(failed) = outbox.failed.take() {
             self.failed.get_or_insert(failed);
         }
@@ -346,6 +345,7 @@ impl<L: Log> Node<L> {
                 }
             }
             self.meta_inbox.extend(outbox.meta.drain(..));
+            outbox.answer_logins(topology);
             std::mem::swap(posted, &mut outbox.sessions);
             for (id, letter) in posted.drain(..) {
                 match self.connections.get_mut(&id).filter(|connection| !connection.is_over) {

@@ -8,17 +8,15 @@ use crate::id::VhostId;
 use crate::journal::EntityKey;
 use crate::topology::Topology;
 use crate::usage::Count;
-use crate::user::{PasswordHash, Permission, Permissions, TopicPermissions, User};
+use crate::user::{Hashing, PasswordHash, Permission, Permissions, TopicPermissions, User};
 
 /// What a fresh broker starts with.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Bootstrap<'a> {
     /// `default_user`.
     pub user: &'a str,
-    /// `default_pass`.
-    pub password: &'a str,
-    /// For the password; random.
-    pub salt: [u8; 4],
+    /// `default_pass`, hashed.
+    pub password: PasswordHash,
     /// `default_user_tags`.
     pub tags: &'a [&'a str],
     /// `default_vhost`.
@@ -32,20 +30,21 @@ impl Topology {
     pub fn bootstrap(&mut self, with: &Bootstrap<'_>) -> Result<VhostId, AdminError> {
         let vhost = self.add_vhost(with.vhost)?;
         if !self.users.contains_key(with.user) {
-            self.add_user(with.user, PasswordHash::new(with.password, with.salt), with.tags)?;
+            self.add_user(with.user, with.password.clone(), with.tags)?;
             let [configure, write, read] = with.permissions;
             self.set_permissions(with.user, with.vhost, configure, write, read)?;
         }
         Ok(vhost)
     }
 
-    /// A user by name and password. Takes as long for a user that does not exist.
+    /// A user by name and password. Takes as long for a user that does not exist, unless the user's hash
+    /// is a slow one.
     pub fn authenticate(&self, user: &str, password: &str) -> Result<&User, AuthError> {
         if password.is_empty() {
             return Err(AuthError::BlankPassword(user.to_owned()));
         }
         let Some(found) = self.users.get(user) else {
-            let _ = PasswordHash::dummy().accepts(password);
+            let _ = PasswordHash::dummy(Hashing::Sha256).accepts(password);
             return Err(AuthError::InvalidCredentials(user.to_owned()));
         };
         if found.password.accepts(password) {

@@ -65,6 +65,6 @@ pub use queues::QueueAccessError;
 pub use route::{HashProperties, Routable, Route};
 pub use topology::Topology;
 pub use usage::{ConnectionSlots, Slot};
-pub use user::{Hashing, PasswordHash, Permission, Permissions, TopicPermissions, User};
+pub use user::{Hashing, Password, PasswordHash, Permission, Permissions, TopicPermissions, User};
 pub use value::{table_from_json, table_to_json};
 pub use vhost::{DeletedVhost, Vhost};

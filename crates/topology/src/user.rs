@@ -4,9 +4,11 @@ use core::fmt;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use argon2::password_hash::{PasswordHasher as _, PasswordVerifier as _, phc};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use subtle::ConstantTimeEq as _;
+use zeroize::Zeroizing;
 
 use crate::error::AdminError;
 use crate::id::VhostId;
@@ -34,7 +36,34 @@ impl fmt::Display for Permission {
     }
 }
 
-/// How a password is hashed: the digest of four bytes of salt and the password.
+/// A password as a client gave it: wiped from memory after use, and in no debug text.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Password(Zeroizing<String>);
+
+impl Password {
+    /// Wraps the text.
+    pub fn new(text: &str) -> Self {
+        Self(Zeroizing::new(text.to_owned()))
+    }
+
+    /// The text itself.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether it is blank, which no user's is.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl fmt::Debug for Password {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Password(...)")
+    }
+}
+
+/// How a password is hashed: RabbitMQ's digests of four bytes of salt and the password, or ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Hashing {
     /// The default.
@@ -44,6 +73,9 @@ pub enum Hashing {
     Sha512,
     /// From before RabbitMQ 3.6.
     Md5,
+    /// Slow on purpose, and greedy for memory: what a stolen hash is worth is a matter of how fast it can
+    /// be tried. RabbitMQ does not know it.
+    Argon2id,
 }
 
 impl Hashing {
@@ -53,12 +85,19 @@ impl Hashing {
             Self::Sha256 => "rabbit_password_hashing_sha256",
             Self::Sha512 => "rabbit_password_hashing_sha512",
             Self::Md5 => "rabbit_password_hashing_md5",
+            Self::Argon2id => "leveret_password_hashing_argon2id",
         }
     }
 
     /// By RabbitMQ's name.
     pub fn parse(name: &str) -> Option<Self> {
-        [Self::Sha256, Self::Sha512, Self::Md5].into_iter().find(|hashing| hashing.name() == name)
+        let all = [Self::Sha256, Self::Sha512, Self::Md5, Self::Argon2id];
+        all.into_iter().find(|hashing| hashing.name() == name)
+    }
+
+    /// Whether a check takes so long that no turn should do it.
+    pub fn is_slow(self) -> bool {
+        self == Self::Argon2id
     }
 
     fn digest(self, salt: &[u8], password: &[u8]) -> Vec<u8> {
@@ -69,6 +108,8 @@ impl Hashing {
             Self::Sha256 => run::<sha2::Sha256>(salt, password),
             Self::Sha512 => run::<sha2::Sha512>(salt, password),
             Self::Md5 => run::<md5::Md5>(salt, password),
+            // Not made of a digest: see `argon2id`.
+            Self::Argon2id => Vec::new(),
         }
     }
 }
@@ -76,7 +117,30 @@ impl Hashing {
 /// Bytes of salt before the digest in a password hash.
 const SALT_BYTES: usize = 4;
 
-/// A password as it is kept: salt and digest. An empty one matches nothing.
+/// What one check of a hash that somebody imported may cost: memory in KiB, rounds, lanes.
+const ARGON2_MAX: (u32, u32, u32) = (256 << 10, 64, 16);
+
+/// The PHC string of a password, `$argon2id$v=19$m=19456,t=2,p=1$salt$hash`.
+fn argon2id(password: &str, salt: &[u8]) -> Option<String> {
+    let hasher = argon2::Argon2::default();
+    hasher.hash_password_with_salt(password.as_bytes(), salt).ok().map(|hash| hash.to_string())
+}
+
+/// Whether a PHC string is one of argon2id with a hash, and not too costly to check.
+fn check_argon2id(text: &str) -> Result<(), &'static str> {
+    let hash = phc::PasswordHash::new(text).map_err(|_| "not a PHC string")?;
+    if hash.algorithm.as_str() != "argon2id" || hash.salt.is_none() || hash.hash.is_none() {
+        return Err("not a PHC string of argon2id with salt and hash");
+    }
+    let params = argon2::Params::try_from(&hash).map_err(|_| "bad parameters of argon2id")?;
+    let (memory, rounds, lanes) = ARGON2_MAX;
+    if params.m_cost() > memory || params.t_cost() > rounds || params.p_cost() > lanes {
+        return Err("too costly: at most m=262144, t=64, p=16");
+    }
+    Ok(())
+}
+
+/// A password as it is kept: salt and digest, or a PHC string. An empty one matches nothing.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PasswordHash {
     hashing: Hashing,
@@ -84,16 +148,34 @@ pub struct PasswordHash {
 }
 
 impl PasswordHash {
-    /// Hashes a password; the salt must be random.
+    /// Hashes a password by `hashing`; the salt must be random. Takes its time if the hashing is slow.
+    pub fn with(hashing: Hashing, password: &str, salt: [u8; 16]) -> Self {
+        if hashing == Hashing::Argon2id {
+            // Fails for no salt of this length and no password that fits into memory; if it ever did,
+            // a hash that lets nobody in would be the safe one.
+            let text = argon2id(password, &salt).unwrap_or_default();
+            return Self { hashing, bytes: text.into_bytes().into() };
+        }
+        let salt = &salt[..SALT_BYTES];
+        let mut bytes = salt.to_vec();
+        bytes.extend(hashing.digest(salt, password.as_bytes()));
+        Self { hashing, bytes: bytes.into() }
+    }
+
+    /// Hashes a password by SHA-256; the salt must be random.
     pub fn new(password: &str, salt: [u8; 4]) -> Self {
         let mut bytes = salt.to_vec();
         bytes.extend(Hashing::Sha256.digest(&salt, password.as_bytes()));
         Self { hashing: Hashing::Sha256, bytes: bytes.into() }
     }
 
-    /// As in definitions: base 64 of salt and digest. Empty: no password is accepted.
+    /// As in definitions: base 64 of salt and digest, or a PHC string. Empty: no password is accepted.
     pub fn from_base64(user: &str, hash: &str, hashing: Hashing) -> Result<Self, AdminError> {
         let bad = |reason| AdminError::PasswordHash { user: user.to_owned(), reason };
+        if hashing == Hashing::Argon2id && !hash.is_empty() {
+            check_argon2id(hash).map_err(bad)?;
+            return Ok(Self { hashing, bytes: hash.as_bytes().into() });
+        }
         let bytes = BASE64.decode(hash).map_err(|_| bad("not base 64"))?;
         if !bytes.is_empty() && bytes.len() <= SALT_BYTES {
             return Err(bad("too short"));
@@ -103,7 +185,15 @@ impl PasswordHash {
 
     /// As in definitions.
     pub fn to_base64(&self) -> String {
-        BASE64.encode(&self.bytes)
+        match self.hashing {
+            Hashing::Argon2id => String::from_utf8_lossy(&self.bytes).into_owned(),
+            _ => BASE64.encode(&self.bytes),
+        }
+    }
+
+    /// Whether a check takes so long that no turn should do it.
+    pub fn is_slow(&self) -> bool {
+        self.hashing.is_slow() && !self.bytes.is_empty()
     }
 
     /// The digest used.
@@ -121,7 +211,12 @@ impl PasswordHash {
         Self { hashing, bytes: bytes.into() }
     }
 
-    pub(crate) fn accepts(&self, password: &str) -> bool {
+    /// Whether it is the hash of this password.
+    pub fn accepts(&self, password: &str) -> bool {
+        if self.hashing == Hashing::Argon2id {
+            let Ok(text) = std::str::from_utf8(&self.bytes) else { return false };
+            return argon2::Argon2::default().verify_password(password.as_bytes(), text).is_ok();
+        }
         let Some((salt, digest)) = self.bytes.split_at_checked(SALT_BYTES) else {
             return false;
         };
@@ -129,10 +224,18 @@ impl PasswordHash {
     }
 
     /// Matches no password and takes as long as one that does: for users that do not exist.
-    pub(crate) fn dummy() -> Self {
-        Self { hashing: Hashing::Sha256, bytes: [0; SALT_BYTES + 32].into() }
+    pub fn dummy(hashing: Hashing) -> Self {
+        let bytes: Box<[u8]> = match hashing {
+            Hashing::Argon2id => DUMMY_ARGON2ID.as_bytes().into(),
+            _ => [0; SALT_BYTES + 32].into(),
+        };
+        Self { hashing, bytes }
     }
 }
+
+/// With the parameters of new passwords.
+const DUMMY_ARGON2ID: &str = "$argon2id$v=19$m=19456,t=2,p=1$AAAAAAAAAAAAAAAAAAAAAA\
+                              $AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 
 impl fmt::Debug for PasswordHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

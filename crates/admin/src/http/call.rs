@@ -44,8 +44,7 @@ impl FromRequest<Arc<App>> for Call {
         let (mut parts, body) = request.into_parts();
         let PeerAddress(peer) =
             *parts.extensions.get().ok_or_else(|| Fault::bad("a request from nowhere"))?;
-        let is_loopback = peer.ip().to_canonical().is_loopback();
-        let login = Login::of(&parts.headers, &app.ops.node, is_loopback)?;
+        let login = Login::of(&parts.headers, &app.ops.node, peer).await?;
         let params = RawPathParams::from_request_parts(&mut parts, app)
             .await
             .map_err(|error| Fault::bad(format!("bad path: {error}")))?;

@@ -1,7 +1,6 @@
 //! What is asked of the node as a whole: its cluster's name, the user, versions, passwords.
 
 use leveret_broker::message::AdminCommand;
-use leveret_topology::PasswordHash;
 use serde_json::{Value, json};
 
 use super::answer::{Answer, Fault};
@@ -73,21 +72,49 @@ pub(super) async fn login(call: Call) -> Result<Answer, Fault> {
 /// `GET /api/auth/hash_password/{password}`.
 pub(super) async fn hash_password(call: Call) -> Result<Answer, Fault> {
     call.login.must_admin()?;
-    let hash = PasswordHash::new(call.param("password"), rand::random()).to_base64();
+    let hash = call.node().logins.hash(call.param("password")).to_base64();
     Ok(Answer::Json(json!({"ok": hash})))
 }
 
-/// `GET /api/auth/attempts/{node}` and `/source`: not counted.
+/// `GET /api/auth/attempts/{node}`: logins by protocol.
 pub(super) async fn attempts(call: Call) -> Result<Answer, Fault> {
     call.login.must_monitor()?;
     call.must_name_this_node()?;
-    Ok(Answer::Json(json!([])))
+    let attempts = call.node().logins.attempts();
+    let rows = attempts.by_protocol().iter().map(|(protocol, counts)| {
+        json!({
+            "protocol": protocol,
+            "auth_attempts": counts.total(),
+            "auth_attempts_failed": counts.failed,
+            "auth_attempts_succeeded": counts.succeeded,
+        })
+    });
+    Ok(Answer::Json(rows.collect()))
 }
 
-/// `DELETE` of the same.
+/// `GET /api/auth/attempts/{node}/source`: by address and user, too.
+pub(super) async fn attempts_by_source(call: Call) -> Result<Answer, Fault> {
+    call.login.must_monitor()?;
+    call.must_name_this_node()?;
+    let sources = call.node().logins.attempts().by_source();
+    let rows = sources.into_iter().map(|it| {
+        json!({
+            "remote_address": it.address,
+            "username": it.user,
+            "protocol": it.protocol,
+            "auth_attempts": it.counts.total(),
+            "auth_attempts_failed": it.counts.failed,
+            "auth_attempts_succeeded": it.counts.succeeded,
+        })
+    });
+    Ok(Answer::Json(rows.collect()))
+}
+
+/// `DELETE` of both.
 pub(super) async fn clear_attempts(call: Call) -> Result<Answer, Fault> {
     call.login.must_admin()?;
     call.must_name_this_node()?;
+    call.node().logins.attempts().reset();
     Ok(Answer::Done)
 }
 

@@ -10,12 +10,17 @@
 //! A user with none of them may use nothing. Messages, queues and exchanges need AMQP's permissions
 //! besides, whatever the tags.
 
+use std::net::SocketAddr;
+
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use leveret_broker::login::{Login as AskedLogin, Proof};
+use leveret_broker::message::ConnectionId;
 use leveret_server::node::Node;
-use leveret_topology::Topology;
+use leveret_topology::{Password, Topology};
+use zeroize::Zeroizing;
 
 use super::answer::Fault;
 
@@ -28,27 +33,33 @@ pub(crate) struct Login {
 
 impl Login {
     /// Name and password of the request, checked.
-    pub(crate) fn of(headers: &HeaderMap, node: &Node, is_loopback: bool) -> Result<Self, Fault> {
+    pub(crate) async fn of(
+        headers: &HeaderMap,
+        node: &Node,
+        peer: SocketAddr,
+    ) -> Result<Self, Fault> {
         let (name, password) = basic(headers).ok_or_else(Fault::login)?;
-        let topology = node.topology();
-        let user = match topology.authenticate(&name, &password) {
-            Ok(user) => user,
-            Err(error) => {
-                tracing::warn!(target: "user", "HTTP access denied: {error}");
-                return Err(Fault::wrong_password());
-            }
+        let asked = AskedLogin {
+            connection: ConnectionId::default(),
+            user: name.as_str().into(),
+            proof: Proof::Password(password),
+            peer: peer.to_string(),
+            mechanism: "Basic",
+            protocol: "http",
+            barred: None,
+            // Every request brings name and password.
+            is_repeated: true,
         };
-        let denied = |reason: &str| {
-            tracing::warn!(target: "user", "HTTP access denied: user '{name}' - {reason}");
-            Fault::forbidden(reason)
-        };
-        if !is_loopback && node.settings.loopback_users.contains(&name) {
-            return Err(denied("User can only log in via localhost"));
+        if !node.logins.check(node, asked).await {
+            return Err(Fault::wrong_password());
         }
-        let login = Self { name: name.clone(), tags: user.tags.clone() };
-        if !login.has_any(&["administrator", "monitoring", "policymaker", "management"]) {
-            return Err(denied("Not management user"));
-        }
+        let tags = node.topology().user(&name).map(|user| user.tags.clone());
+        let login = Self { tags: tags.ok_or_else(Fault::wrong_password)?, name };
+        let is_loopback = peer.ip().to_canonical().is_loopback();
+        let is_barred = !is_loopback && node.settings.loopback_users.contains(&login.name);
+        login.must(!is_barred, "User can only log in via localhost")?;
+        let tags = ["administrator", "monitoring", "policymaker", "management"];
+        login.must(login.has_any(&tags), "Not management user")?;
         Ok(login)
     }
 
@@ -87,7 +98,8 @@ impl Login {
         if may {
             return Ok(());
         }
-        tracing::warn!(target: "user", "HTTP access denied: user '{}' - {reason}", self.name);
+        let user = self.name.as_str();
+        tracing::warn!(target: "audit", user, why = reason, "audit: HTTP access denied");
         Err(Fault::forbidden(reason))
     }
 
@@ -124,15 +136,15 @@ impl Login {
     }
 }
 
-fn basic(headers: &HeaderMap) -> Option<(String, String)> {
+fn basic(headers: &HeaderMap) -> Option<(String, Password)> {
     let text = headers.get(AUTHORIZATION)?.to_str().ok()?;
     let (scheme, rest) = text.split_once(' ')?;
     if !scheme.eq_ignore_ascii_case("basic") {
         return None;
     }
-    let decoded = String::from_utf8(STANDARD.decode(rest.trim()).ok()?).ok()?;
-    let (name, password) = decoded.split_once(':')?;
-    Some((name.to_owned(), password.to_owned()))
+    let decoded = Zeroizing::new(STANDARD.decode(rest.trim()).ok()?);
+    let (name, password) = std::str::from_utf8(&decoded).ok()?.split_once(':')?;
+    Some((name.to_owned(), Password::new(password)))
 }
 
 #[cfg(test)]
@@ -156,7 +168,7 @@ mod tests {
     fn check(text: &str, want: Option<(&str, &str)>) {
         let mut headers = HeaderMap::new();
         headers.insert(AUTHORIZATION, text.parse().unwrap());
-        let want = want.map(|(name, password)| (name.to_owned(), password.to_owned()));
+        let want = want.map(|(name, password)| (name.to_owned(), Password::new(password)));
         assert_eq!(basic(&headers), want, "{text}");
     }
 }

@@ -152,7 +152,7 @@ routes! {
     "/api/reset/{node}" => DELETE cluster::reset;
     "/api/auth" => GET cluster::auth;
     "/api/auth/attempts/{node}" => GET cluster::attempts, DELETE cluster::clear_attempts;
-    "/api/auth/attempts/{node}/source" => GET cluster::attempts, DELETE cluster::clear_attempts;
+    "/api/auth/attempts/{node}/source" => GET cluster::attempts_by_source, DELETE cluster::clear_attempts;
     "/api/auth/hash_password/{password}" => GET cluster::hash_password;
     "/api/login" => POST cluster::login;
     "/api/config/effective" => GET cluster::environment;

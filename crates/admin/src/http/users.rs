@@ -51,7 +51,7 @@ pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
     let name = call.param("user").to_owned();
     let body = call.object()?;
     let is_new = call.node().topology().user(&name).is_none();
-    let password = password(&name, &body)?;
+    let password = password(&call, &name, &body)?;
     let tags = match vhosts::tags(&body)? {
         Some(tags) => tags,
         None if is_new => return Err(Fault::bad("the key 'tags' is missing")),
@@ -66,7 +66,11 @@ pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
 
 /// The password that a body sets: a word, a hash, or an empty hash, with which nobody can log in. With
 /// neither the user is one who can log in only by other means, if it is new.
-fn password(name: &str, body: &Map<String, Value>) -> Result<Option<PasswordHash>, Fault> {
+fn password(
+    call: &Call,
+    name: &str,
+    body: &Map<String, Value>,
+) -> Result<Option<PasswordHash>, Fault> {
     let word = body.optional_text("password")?;
     let hash = body.optional_text("password_hash")?;
     match (word, hash) {
@@ -76,16 +80,17 @@ fn password(name: &str, body: &Map<String, Value>) -> Result<Option<PasswordHash
         (Some(word), None) if word.is_empty() => {
             Err(Fault::bad("Invalid password: it must not be empty"))
         }
-        (Some(word), None) => Ok(Some(PasswordHash::new(&word, rand::random()))),
+        (Some(word), None) => Ok(Some(call.node().logins.hash(&word))),
         (None, Some(hash)) => {
             let hashing = match body.optional_text("hashing_algorithm")? {
                 None => Hashing::default(),
                 Some(name) => Hashing::parse(&name).ok_or_else(|| {
                     Fault::bad(format!(
-                        "unknown hashing_algorithm '{name}'; there are {}, {} and {}",
+                        "unknown hashing_algorithm '{name}'; there are {}, {}, {} and {}",
                         Hashing::Sha256.name(),
                         Hashing::Sha512.name(),
                         Hashing::Md5.name(),
+                        Hashing::Argon2id.name(),
                     ))
                 })?,
             };

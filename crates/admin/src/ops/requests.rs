@@ -88,10 +88,12 @@ pub(crate) async fn answer(ops: &Ops, request: Request) -> Result<Value, Fault> 
                 return Err(Fault::user_exists(&name));
             }
             let password = if is_hashed {
-                PasswordHash::from_base64(&name, &password, Hashing::Sha256)
+                let is_argon2id = password.starts_with("$argon2id$");
+                let hashing = if is_argon2id { Hashing::Argon2id } else { Hashing::Sha256 };
+                PasswordHash::from_base64(&name, &password, hashing)
                     .map_err(|error| Fault::new(Code::Data, error.to_string()))?
             } else {
-                PasswordHash::new(&password, rand::random())
+                node.logins.hash(&password)
             };
             admin(node, AdminCommand::AddUser { name, password, tags: Vec::new() }).await
         }
@@ -101,15 +103,12 @@ pub(crate) async fn answer(ops: &Ops, request: Request) -> Result<Value, Fault> 
         }
         Request::ChangePassword { name, password } => {
             known_user(node, &name)?;
-            let password = PasswordHash::new(&password, rand::random());
+            let password = node.logins.hash(&password);
             admin(node, AdminCommand::ChangePassword { name, password }).await
         }
         Request::AuthenticateUser { name, password } => {
-            let topology = node.topology();
-            match topology.authenticate(&name, &password) {
-                Ok(_) => Ok(Value::Null),
-                Err(error) => Err(Fault::new(Code::Data, error.to_string())),
-            }
+            let proven = node.logins.prove(node, &name, &password);
+            proven.map(|()| Value::Null).map_err(|why| Fault::new(Code::Data, why))
         }
         Request::SetUserTags { name, tags } => {
             known_user(node, &name)?;

@@ -48,6 +48,7 @@ pub(super) fn take_out(spans: &[Span], out: &mut Outbox) -> Outbox {
         shards: take_ranges(&mut out.shards, spans.iter().map(|span| span.shards.clone())),
         sessions: take_ranges(&mut out.sessions, spans.iter().map(|span| span.sessions.clone())),
         meta: Vec::new(),
+        logins: Vec::new(),
         failed: None,
     }
 }

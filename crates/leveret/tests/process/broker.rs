@@ -167,6 +167,14 @@ impl Broker {
         self.down()
     }
 
+    /// Stops, and gives everything that was logged.
+    pub(crate) fn stop_with_log(self) -> Vec<String> {
+        let log = self.log.clone();
+        self.stop();
+        log.wait_for("stopped");
+        log.with("")
+    }
+
     /// It has ended by itself.
     pub(crate) fn down(&mut self) -> Down {
         // Dropping a broker drops what it has then.

@@ -9,6 +9,7 @@ mod damage;
 mod disk;
 mod flow;
 mod kill;
+mod logins;
 mod memory;
 mod messages;
 mod metrics;

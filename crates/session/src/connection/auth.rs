@@ -1,12 +1,17 @@
 //! Who the client is: PLAIN, AMQPLAIN, ANONYMOUS, EXTERNAL.
 
 use leveret_amqp::table::{RawTable, RawValue};
+use leveret_broker::login::{Login, Proof};
+use leveret_topology::Password;
 
 use crate::connection::Stage;
 use crate::core::{Context, Core};
 use crate::reply::{self, Fault};
 use crate::session::Session;
 use crate::settings::Mechanism;
+
+/// `connection.start-ok`.
+const START_OK: (u16, u16) = (10, 11);
 
 /// Why a client was not let in.
 #[derive(Debug)]
@@ -43,40 +48,59 @@ fn amqplain(response: &[u8]) -> Result<(&[u8], &[u8]), Fault> {
 }
 
 impl Core {
-    /// Reads `mechanism` and `response` of `connection.start-ok`. Gives the user's name.
-    pub(crate) fn log_in(
+    /// Reads `mechanism` and `response` of `connection.start-ok`, and asks whether the client may come in.
+    pub(crate) fn ask_to_log_in(
         &mut self,
         mechanism: &str,
         response: &[u8],
-        cx: &Context<'_>,
-    ) -> Result<Box<str>, Refusal> {
+        cx: &mut Context<'_>,
+    ) -> Result<(), Refusal> {
         let Some(mechanism) = self.mechanisms().find(|m| m.name() == mechanism) else {
             return Err(reply::unknown_mechanism(mechanism).into());
         };
         let name = mechanism.name();
         self.identity.mechanism = name;
-        let refused = Refusal::Login { mechanism: name };
         let (user, password) = match mechanism {
             Mechanism::Plain => plain(response).ok_or_else(reply::invalid_response)?,
             Mechanism::AmqPlain => amqplain(response)?,
             Mechanism::Anonymous => match &self.settings.anonymous_login {
-                Some((user, password)) => (user.as_bytes(), password.as_bytes()),
-                None => return Err(refused),
+                Some(login) => (login.0.as_bytes(), login.1.reveal().as_bytes()),
+                None => return Err(Refusal::Login { mechanism: name }),
             },
-            Mechanism::External => return self.log_in_by_certificate(cx),
+            Mechanism::External => {
+                let user = self.certificate_user()?.into();
+                self.ask(user, Proof::Certificate, cx);
+                return Ok(());
+            }
         };
-        let peer = &self.peer;
         let (Ok(user), Ok(password)) = (std::str::from_utf8(user), std::str::from_utf8(password))
         else {
-            tracing::warn!(peer = %peer.address, mechanism = name, "login refused: not UTF-8");
-            return Err(refused);
+            let peer = self.peer.address.as_str();
+            tracing::warn!(target: "audit", peer, mechanism = name, why = "not UTF-8", "audit: login refused");
+            return Err(Refusal::Login { mechanism: name });
         };
-        if let Err(error) = cx.topology.authenticate(user, password) {
-            tracing::warn!(peer = %peer.address, mechanism = name, "login refused: {error}");
-            return Err(refused);
-        }
-        self.check_loopback(user, name)?;
-        Ok(user.into())
+        let (user, proof) = (user.into(), Proof::Password(Password::new(password)));
+        self.ask(user, proof, cx);
+        Ok(())
+    }
+
+    /// Nothing more is read until the answer comes.
+    fn ask(&mut self, user: Box<str>, proof: Proof, cx: &mut Context<'_>) {
+        let is_local_only = self.settings.loopback_users.iter().any(|local| **local == *user);
+        let barred = (!self.peer.is_loopback && is_local_only)
+            .then_some("the user can only connect via localhost");
+        self.identity.user.clone_from(&user);
+        self.stage = Stage::Authenticating;
+        cx.outbox.logins.push(Login {
+            connection: self.id,
+            user,
+            proof,
+            peer: self.peer.address.clone(),
+            mechanism: self.identity.mechanism,
+            protocol: "amqp091",
+            barred,
+            is_repeated: false,
+        });
     }
 
     /// The mechanisms that this client may choose from.
@@ -87,40 +111,42 @@ impl Core {
         all.filter(move |mechanism| *mechanism != Mechanism::External || is_encrypted)
     }
 
-    /// The user is whom the certificate names; the server has found the certificate good.
-    fn log_in_by_certificate(&self, cx: &Context<'_>) -> Result<Box<str>, Refusal> {
-        let name = Mechanism::External.name();
-        let address = &self.peer.address;
+    /// Whom the certificate names; the server has found the certificate good.
+    fn certificate_user(&self) -> Result<&str, Refusal> {
+        let mechanism = Mechanism::External.name();
         let certificate = self.peer.tls.as_ref().and_then(|tls| tls.certificate.as_ref());
         let why = match certificate.map(|certificate| &certificate.login) {
-            Some(Some(user)) if cx.topology.user(user).is_some() => {
-                self.check_loopback(user, name)?;
-                return Ok(user.as_str().into());
-            }
-            Some(Some(user)) => {
-                tracing::warn!(peer = %address, mechanism = name, "login refused: there is no user '{user}'");
-                return Err(Refusal::Login { mechanism: name });
-            }
+            Some(Some(user)) => return Ok(user),
             Some(None) => "no name found in the certificate",
             None => "connection peer presented no TLS (x.509) certificate",
         };
-        tracing::warn!(peer = %address, mechanism = name, "login refused: {why}");
-        Err(Refusal::Login { mechanism: name })
-    }
-
-    fn check_loopback(&self, user: &str, mechanism: &'static str) -> Result<(), Refusal> {
-        if self.peer.is_loopback || !self.settings.loopback_users.iter().any(|u| u == user) {
-            return Ok(());
-        }
-        tracing::warn!(
-            peer = %self.peer.address, mechanism,
-            "login refused: user '{user}' can only connect via localhost"
-        );
+        let peer = self.peer.address.as_str();
+        tracing::warn!(target: "audit", peer, mechanism, why, "audit: login refused");
         Err(Refusal::Login { mechanism })
     }
 }
 
 impl Session {
+    /// The answer to [`ask_to_log_in`](Core::ask_to_log_in).
+    pub(crate) fn logged_in(&mut self, is_accepted: bool, cx: &mut Context<'_>) {
+        let core = &mut self.core;
+        if core.stage != Stage::Authenticating {
+            return;
+        }
+        core.stage = Stage::Starting;
+        if is_accepted {
+            core.totals.auth_succeeded += 1;
+            core.tune(cx);
+            return;
+        }
+        core.totals.auth_failed += 1;
+        let mechanism = core.identity.mechanism;
+        core.identity.user = Box::default();
+        if let Err(fault) = self.refuse(Refusal::Login { mechanism }, cx) {
+            self.fail(0, START_OK, &fault, cx);
+        }
+    }
+
     /// The client is not let in. One that did not ask to be told learns it by silence, as in RabbitMQ;
     /// older clients take just that for a refused login.
     pub(crate) fn refuse(&mut self, refusal: Refusal, cx: &mut Context<'_>) -> Result<(), Fault> {

@@ -88,6 +88,19 @@ impl Core {
     }
 }
 
+impl Core {
+    /// The client was let in: `connection.tune`.
+    pub(crate) fn tune(&mut self, cx: &mut Context<'_>) {
+        self.stage = Stage::Tuning;
+        let tune = connection::Tune {
+            channel_max: self.settings.channel_max,
+            frame_max: self.settings.frame_max,
+            heartbeat: self.settings.heartbeat_s,
+        };
+        cx.out.put_method(0, &tune);
+    }
+}
+
 /// Bounds a value of `tune-ok`; 0 stands for no limit.
 fn negotiated(field: &str, value: u64, min: u64, server: u64) -> Result<(), Fault> {
     if value != 0 && value < min {
@@ -109,23 +122,13 @@ impl Session {
         let core = &mut self.core;
         core.capabilities = capabilities(method.client_properties);
         core.identity.client_properties = method.client_properties.as_bytes().into();
-        let user = match core.log_in(method.mechanism, method.response, cx) {
-            Ok(user) => user,
+        match core.ask_to_log_in(method.mechanism, method.response, cx) {
+            Ok(()) => Ok(()),
             Err(refusal) => {
                 core.totals.auth_failed += 1;
-                return self.refuse(refusal, cx);
+                self.refuse(refusal, cx)
             }
-        };
-        core.identity.user = user;
-        core.totals.auth_succeeded += 1;
-        core.stage = Stage::Tuning;
-        let tune = connection::Tune {
-            channel_max: core.settings.channel_max,
-            frame_max: core.settings.frame_max,
-            heartbeat: core.settings.heartbeat_s,
-        };
-        cx.out.put_method(0, &tune);
-        Ok(())
+        }
     }
 
     /// `connection.tune-ok`. Its values hold if they are not above ours; the heartbeat always does.

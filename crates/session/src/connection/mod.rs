@@ -1,10 +1,10 @@
 //! The connection itself: what happens on channel 0, from the protocol header to the last close-ok.
 //!
 //! ```text
-//!   Header -> Starting -> Tuning -> Opening -> Running -> Closing -> Ended
-//!                \___________\__________\__________\
-//!                                                   +--> Closed (we sent close) -> Ended
-//!                                                   +--> Deaf (out of step)     -> Ended
+//!   Header -> Starting -> Authenticating -> Tuning -> Opening -> Running -> Closing -> Ended
+//!                \_____________\______________\__________\__________\
+//!                                                                    +--> Closed (we sent close) -> Ended
+//!                                                                    +--> Deaf (out of step)     -> Ended
 //! ```
 
 pub(crate) mod auth;
@@ -25,6 +25,8 @@ pub(crate) enum Stage {
     Header,
     /// `connection.start` was sent.
     Starting,
+    /// `connection.start-ok` was read; whether the client may come in is being decided elsewhere.
+    Authenticating,
     /// `connection.tune` was sent.
     Tuning,
     /// `connection.tune-ok` was read.
@@ -46,7 +48,7 @@ impl Stage {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Header => "pre_init",
-            Self::Starting => "starting",
+            Self::Starting | Self::Authenticating => "starting",
             Self::Tuning => "tuning",
             Self::Opening => "opening",
             Self::Running => "running",
@@ -57,7 +59,10 @@ impl Stage {
 
     /// Whether frames are acted upon.
     pub(crate) const fn is_open(self) -> bool {
-        matches!(self, Self::Starting | Self::Tuning | Self::Opening | Self::Running)
+        matches!(
+            self,
+            Self::Starting | Self::Authenticating | Self::Tuning | Self::Opening | Self::Running
+        )
     }
 }
 

@@ -15,7 +15,7 @@ use leveret_broker::{Meta, Shard};
 use leveret_log::MemoryLog;
 use leveret_queue::Time;
 use leveret_session::{Context, End, Peer, Session, Settings};
-use leveret_topology::{Bootstrap, Topology};
+use leveret_topology::{Bootstrap, PasswordHash, Topology};
 
 pub(crate) const SHARDS: usize = 2;
 
@@ -54,8 +54,7 @@ impl Node {
         topology
             .bootstrap(&Bootstrap {
                 user: "guest",
-                password: "guest",
-                salt: [1, 2, 3, 4],
+                password: PasswordHash::new("guest", [1, 2, 3, 4]),
                 tags: &["administrator"],
                 vhost: "/",
                 permissions: [".*"; 3],
@@ -297,6 +296,7 @@ impl Node {
                     shard.turn(&mut letters, topology, *now, &mut outbox);
                 }
             }
+            outbox.answer_logins(topology);
             for (to, letter) in std::mem::take(&mut outbox.sessions) {
                 moved = true;
                 let Some(Link { session, out, .. }) = links.get_mut(to.get() as usize) else {

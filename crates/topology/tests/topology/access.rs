@@ -13,8 +13,7 @@ fn broker() -> (Topology, VhostId) {
     let mut topology = Topology::new();
     let bootstrap = Bootstrap {
         user: "guest",
-        password: "secret",
-        salt: SALT,
+        password: PasswordHash::new("secret", SALT),
         tags: &["administrator"],
         vhost: "/",
         permissions: [".*", ".*", ".*"],
@@ -81,6 +80,48 @@ fn passwords() {
     let hash = PasswordHash::new("p", SALT);
     assert_eq!(PasswordHash::from_base64("doc", &hash.to_base64(), hash.hashing()).unwrap(), hash);
     assert!(!format!("{hash:?}").contains(&hash.to_base64()));
+}
+
+#[test]
+fn argon2id() {
+    let hash = PasswordHash::with(Hashing::Argon2id, "s3cret", [7; 16]);
+    let text = hash.to_base64();
+    assert!(text.starts_with("$argon2id$v=19$m=19456,t=2,p=1$"), "{text}");
+    assert!(hash.is_slow() && hash.accepts("s3cret") && !hash.accepts("S3cret"));
+    assert!(!format!("{hash:?}").contains("argon2id$"));
+    let again = |text: &str| PasswordHash::from_base64("u", text, Hashing::Argon2id);
+    assert_eq!(again(&text).unwrap(), hash);
+    let (mut topology, _) = broker();
+    topology.add_user("u", hash, &[]).unwrap();
+    assert!(topology.authenticate("u", "s3cret").is_ok());
+    assert!(topology.authenticate("u", "wrong").is_err());
+    let exported = topology.export_definitions();
+    assert!(exported.contains("leveret_password_hashing_argon2id"), "{exported}");
+    let mut other = Topology::default();
+    other.import_definitions(&exported).unwrap();
+    assert!(other.authenticate("u", "s3cret").is_ok());
+    // None of them lets anybody in, whatever it takes for a password.
+    let dummy = PasswordHash::dummy(Hashing::Argon2id);
+    assert_eq!(again(&dummy.to_base64()).unwrap(), dummy, "it is checked in earnest");
+    assert!(!dummy.accepts("") && !again("").unwrap().accepts(""));
+    #[rustfmt::skip] // a table
+    let bad = [
+        ("s3cret",                                                        "not a PHC string"),
+        ("$argon2i$v=19$m=16,t=2,p=1$AAAAAAAAAAA$AAAAAAAAAAAAAAAAAAAAAA",  "not a PHC string of argon2id with salt and hash"),
+        ("$argon2id$v=19$m=16,t=2,p=1$AAAAAAAAAAA",                       "not a PHC string of argon2id with salt and hash"),
+        ("$argon2id$v=19$m=4194304,t=2,p=1$AAAAAAAAAAA$AAAAAAAAAAAAAAAAAAAAAA", "too costly: at most m=262144, t=64, p=16"),
+    ];
+    for (text, why) in bad {
+        let error = again(text).unwrap_err().to_string();
+        assert!(error.contains(why), "{text}: {error}");
+    }
+}
+
+/// A password is in no text but the one that it is revealed as.
+#[test]
+fn passwords_are_not_shown() {
+    let password = leveret_topology::Password::new("s3cret");
+    assert_eq!((format!("{password:?}").as_str(), password.reveal()), ("Password(...)", "s3cret"));
 }
 
 #[test]

@@ -1,0 +1,150 @@
+//! Logins: hashes of passwords, what is slowed down, what is told and what is not.
+
+use std::time::{Duration, Instant};
+
+use leveret_client::amqp::method::connection;
+use leveret_client::amqp::table::{Table, Value};
+use leveret_client::{Connection, Error, Options, Uri};
+
+use crate::broker::Broker;
+use crate::raw::{Raw, hello};
+
+fn login(broker: &Broker, user: &str, password: &str) -> Result<Connection, Error> {
+    let uri = Uri { user: user.into(), password: password.into(), ..broker.uri() };
+    Connection::open(&uri, &Options { heartbeat_s: Some(0), ..Options::default() })
+}
+
+fn refused(broker: &Broker, user: &str, password: &str) -> String {
+    login(broker, user, password).unwrap_err().to_string()
+}
+
+#[test]
+fn argon2id_is_checked_beside_the_turns() {
+    let settings = ["password_hashing_module=leveret_password_hashing_argon2id", "threads=1"];
+    let broker = Broker::with(&settings);
+    let mut there = broker.connect();
+    broker.told(&["add_user", "u", "one"]);
+    broker.told(&["set_permissions", "u", ".*", ".*", ".*"]);
+    let definitions = broker.told(&["export_definitions", "-"]);
+    assert_eq!(definitions.matches("$argon2id$").count(), 2, "{definitions}");
+    for wrong in [("u", "two"), ("nobody", "one"), ("guest", "")] {
+        let error = refused(&broker, wrong.0, wrong.1);
+        assert!(error.contains("ACCESS_REFUSED"), "{error}");
+    }
+    // The second time it is remembered, and a changed password is not.
+    login(&broker, "u", "one").unwrap().close().unwrap();
+    login(&broker, "u", "one").unwrap().close().unwrap();
+    broker.told(&["change_password", "u", "three"]);
+    assert!(login(&broker, "u", "one").is_err());
+    login(&broker, "u", "three").unwrap().close().unwrap();
+    broker.told(&["authenticate_user", "u", "three"]);
+    // Who is there goes on.
+    there.open_channel().unwrap();
+    let broker = broker.stop().start_again();
+    login(&broker, "u", "three").unwrap().close().unwrap();
+    broker.assert_quiet();
+}
+
+#[test]
+fn a_client_that_leaves_while_it_is_checked() {
+    let broker = Broker::with(&["password_hashing_module=leveret_password_hashing_argon2id"]);
+    for step in [2, 5] {
+        let mut raw = Raw::connect(&broker);
+        for bytes in hello(0).iter().take(step) {
+            raw.send(bytes);
+        }
+    }
+    broker.connect().close().unwrap();
+}
+
+#[test]
+fn too_many_refused_logins_slow_the_next_ones() {
+    let broker = Broker::with(&["login_throttle.threshold=3", "login_throttle.delay_max=600"]);
+    for _ in 0..4 {
+        refused(&broker, "guest", "wrong");
+    }
+    let began = Instant::now();
+    login(&broker, "guest", "guest").unwrap().close().unwrap();
+    assert!(began.elapsed() >= Duration::from_millis(240), "{:?}", began.elapsed());
+    for _ in 0..3 {
+        refused(&broker, "guest", "wrong");
+    }
+    let began = Instant::now();
+    login(&broker, "guest", "guest").unwrap().close().unwrap();
+    assert!(began.elapsed() >= Duration::from_millis(590), "{:?}", began.elapsed());
+    // The control socket is nobody's address.
+    broker.told(&["authenticate_user", "guest", "guest"]);
+}
+
+#[test]
+fn every_attempt_is_told() {
+    let broker = Broker::start();
+    login(&broker, "guest", "guest").unwrap().close().unwrap();
+    let told = broker.log.wait_for("audit: login accepted");
+    for part in ["peer=\"127.0.0.1:", "user=\"guest\"", "mechanism=\"PLAIN\"", "amqp091"] {
+        assert!(told.contains(part), "{told}");
+    }
+    refused(&broker, "x\ny", "guest");
+    let told = broker.log.wait_for("audit: login refused");
+    // What a client sends does not begin a line of its own.
+    assert!(told.contains("user=\"x\\ny\"") && told.contains("invalid credentials"), "{told}");
+    let quiet = Broker::with(&["log.audit.level=none"]);
+    login(&quiet, "guest", "guest").unwrap().close().unwrap();
+    assert_eq!(quiet.log.with("audit:"), Vec::<String>::new());
+}
+
+/// With everything logged there is, no password is.
+#[test]
+fn passwords_are_nowhere() {
+    let settings = ["log.level=debug", "log.console.level=debug", "default_pass=s3cret-default"];
+    let broker = Broker::with(&settings);
+    login(&broker, "guest", "s3cret-default").unwrap().close().unwrap();
+    refused(&broker, "guest", "s3cret-wrong");
+    broker.told(&["add_user", "u", "s3cret-ctl"]);
+    broker.told(&["change_password", "u", "s3cret-changed"]);
+    broker.told(&["authenticate_user", "u", "s3cret-changed"]);
+    broker.ctl(&["authenticate_user", "u", "s3cret-not-u"]);
+    // The other mechanism, and responses that make no sense.
+    let mut table = Table::default();
+    table.set("LOGIN", Value::LongStr(b"u".to_vec()));
+    table.set("PASSWORD", Value::LongStr(b"s3cret-table".to_vec()));
+    let (table, properties) = (table.to_bytes(), Table::default().to_bytes());
+    // A table in a response has no length before it.
+    let amqplain = &table[4..];
+    let responses: [(&str, &[u8]); 4] = [
+        ("AMQPLAIN", amqplain),
+        ("AMQPLAIN", &amqplain[..amqplain.len() - 3]),
+        ("PLAIN", b"s3cret-bare"),
+        ("NONE", b"\0u\0s3cret-none"),
+    ];
+    for (mechanism, response) in responses {
+        let mut raw = Raw::connect(&broker);
+        raw.server_properties();
+        let client_properties = leveret_client::amqp::table::RawTable::new(&properties).unwrap();
+        let start = connection::StartOk { client_properties, mechanism, response, locale: "en_US" };
+        raw.method(0, &start);
+        raw.until_closed();
+    }
+    let environment = broker.told(&["environment"]);
+    assert!(!environment.contains("s3cret"), "{environment}");
+    assert_eq!(broker.told(&["list_users"]).matches("s3cret").count(), 0);
+    let down = broker.stop_with_log();
+    assert!(!down.is_empty());
+    let shown: Vec<_> = down.iter().filter(|line| line.contains("s3cret")).collect();
+    assert!(shown.is_empty(), "{shown:#?}");
+}
+
+/// No core file has the memory of the process in it.
+#[test]
+fn core_files_are_empty() {
+    let filter = |settings: &[&str]| {
+        let broker = Broker::with(settings);
+        let file = format!("/proc/{}/coredump_filter", broker.pid());
+        let limits = std::fs::read_to_string(format!("/proc/{}/limits", broker.pid())).unwrap();
+        let core = limits.lines().find(|it| it.starts_with("Max core file size")).unwrap();
+        let soft = core.split_whitespace().nth(4).unwrap().to_owned();
+        (std::fs::read_to_string(file).unwrap().trim().trim_start_matches('0').to_owned(), soft)
+    };
+    assert_eq!(filter(&[]), (String::new(), "0".to_owned()));
+    assert_ne!(filter(&["core_dumps=true"]).0, "");
+}

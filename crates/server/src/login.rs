@@ -1,0 +1,365 @@
+//! Logins: whether a client may come in, by its name and its proof.
+//!
+//! Most are decided at once, in the turn that asks: a hash of RabbitMQ's kind takes less than a microsecond.
+//! Two kinds take longer, and are decided by threads of their own, so that no turn waits for them: hashes
+//! that are slow on purpose (argon2), and clients whose address had too many refused ones
+//! ([`throttle`]). What was proven against a slow hash is remembered for a while ([`cache`]). Every
+//! attempt is counted ([`attempts`]) and told in the log under the target `audit`.
+//!
+//! ```text
+//!   session --Login--> decide at once ---------------------------> LoggedIn --> session
+//!                        \--> jobs, by time --> login thread --/
+//! ```
+//!
+//! A password is held in memory that is wiped, and is in no text that is made of a login.
+
+pub mod attempts;
+mod cache;
+mod throttle;
+
+use std::collections::BinaryHeap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use leveret_broker::login::{Login, Proof};
+use leveret_broker::message::{ConnectionId, ToSession};
+use leveret_topology::{AuthError, Hashing, Password, PasswordHash};
+use tokio::sync::oneshot;
+
+use crate::connection::Letter;
+use crate::node::{Node, Recipient, now};
+use crate::runner::run_alone;
+use attempts::Attempts;
+use cache::Cache;
+use throttle::Throttle;
+
+/// Logins that may wait; more are refused unseen.
+const WAITING_MAX: usize = 10_000;
+
+/// How logins are treated.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How new passwords are hashed.
+    pub hashing: Hashing,
+    /// Refused logins from one address before its next ones have to wait; 0 for never.
+    pub throttle_threshold: u32,
+    /// The longest they wait.
+    pub throttle_delay_max: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            hashing: Hashing::Sha256,
+            throttle_threshold: 0,
+            throttle_delay_max: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Decides on logins.
+#[derive(Debug)]
+pub struct Logins {
+    options: Options,
+    throttle: Mutex<Throttle>,
+    cache: Mutex<Cache>,
+    attempts: Mutex<Attempts>,
+    jobs: Mutex<Jobs>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Jobs {
+    /// The next one first.
+    waiting: BinaryHeap<Job>,
+    /// Of the next job; tells jobs of the same time apart.
+    number: u64,
+    is_closed: bool,
+}
+
+/// A login that is decided on later.
+#[derive(Debug)]
+struct Job {
+    due_ms: u64,
+    number: u64,
+    login: Login,
+    answer: Answer,
+}
+
+/// Who waits for the decision.
+#[derive(Debug)]
+enum Answer {
+    Connection(ConnectionId),
+    Request(oneshot::Sender<bool>),
+}
+
+impl Ord for Job {
+    /// The heap gives the greatest first: the earliest.
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (other.due_ms, other.number).cmp(&(self.due_ms, self.number))
+    }
+}
+
+impl PartialOrd for Job {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Job {
+    fn eq(&self, other: &Self) -> bool {
+        self.number == other.number
+    }
+}
+
+impl Eq for Job {}
+
+impl Logins {
+    /// Nobody logged in yet. `key` is random: it makes the cache's digests worthless to others.
+    pub fn new(options: Options, key: [u8; 32]) -> Self {
+        Self {
+            throttle: Mutex::new(Throttle::new(
+                options.throttle_threshold,
+                options.throttle_delay_max.as_millis() as u64,
+            )),
+            options,
+            cache: Mutex::new(Cache::new(key)),
+            attempts: Mutex::new(Attempts::default()),
+            jobs: Mutex::new(Jobs::default()),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// How new passwords are hashed.
+    pub fn hashing(&self) -> Hashing {
+        self.options.hashing
+    }
+
+    /// The hash of a new password, with a random salt. Takes its time if the hashing is slow.
+    pub fn hash(&self, password: &str) -> PasswordHash {
+        PasswordHash::with(self.options.hashing, password, rand::random())
+    }
+
+    /// What was tried so far.
+    pub fn attempts(&self) -> MutexGuard<'_, Attempts> {
+        lock(&self.attempts)
+    }
+
+    /// A session asks: the answer, unless it comes later by itself.
+    pub(crate) fn ask(&self, node: &Node, login: Login) -> Option<(ConnectionId, ToSession)> {
+        let id = login.connection;
+        let (accepted, _) = self.at_once(node, login, Answer::Connection(id))?;
+        Some((id, ToSession::LoggedIn(accepted)))
+    }
+
+    /// Whether a user may come in who asks by another way than AMQP, such as HTTP.
+    ///
+    /// `login.connection` means nothing.
+    pub async fn check(&self, node: &Node, login: Login) -> bool {
+        let (sender, receiver) = oneshot::channel();
+        match self.at_once(node, login, Answer::Request(sender)) {
+            Some((accepted, _)) => accepted,
+            // An error means that the node is stopping.
+            None => receiver.await.unwrap_or(false),
+        }
+    }
+
+    /// Whether this is the user's password, and why not. It is no login: nothing is counted or told. Takes
+    /// its time if the hash is a slow one.
+    pub fn prove(&self, node: &Node, user: &str, password: &str) -> Result<(), String> {
+        self.thorough(
+            node,
+            &Login {
+                connection: ConnectionId::default(),
+                user: user.into(),
+                proof: Proof::Password(Password::new(password)),
+                peer: String::new(),
+                mechanism: "PLAIN",
+                protocol: "ctl",
+                barred: None,
+                is_repeated: false,
+            },
+        )
+    }
+
+    /// Decides if that takes no time, else leaves it to a thread. The caller's answer comes back with it.
+    fn at_once(&self, node: &Node, login: Login, answer: Answer) -> Option<(bool, Answer)> {
+        let now_ms = now().ms();
+        let delay_ms =
+            address(&login).map_or(0, |from| lock(&self.throttle).delay_ms(from, now_ms));
+        if delay_ms == 0
+            && let Some(verdict) = self.quick(node, &login)
+        {
+            return Some((self.decided(&login, verdict), answer));
+        }
+        let mut jobs = lock(&self.jobs);
+        if jobs.waiting.len() >= WAITING_MAX || jobs.is_closed {
+            drop(jobs);
+            let verdict = Err("too many logins wait for an answer".to_owned());
+            return Some((self.decided(&login, verdict), answer));
+        }
+        jobs.number += 1;
+        let number = jobs.number;
+        jobs.waiting.push(Job { due_ms: now_ms + delay_ms, number, login, answer });
+        self.changed.notify_one();
+        None
+    }
+
+    /// The verdict, where it takes no time.
+    fn quick(&self, node: &Node, login: &Login) -> Option<Result<(), String>> {
+        let hash = stored(node, login);
+        match (&login.proof, hash) {
+            (Proof::Password(password), Some(hash)) if hash.is_slow() => {
+                let user = &login.user;
+                let knows = lock(&self.cache).knows(user, password.reveal(), &hash, now().ms());
+                knows.then(|| barred(login))
+            }
+            // Nobody may tell by the time it takes that there is no such user.
+            (Proof::Password(_), None) if self.options.hashing.is_slow() => None,
+            _ => Some(verdict(node, login)),
+        }
+    }
+
+    /// The verdict, however long it takes.
+    fn thorough(&self, node: &Node, login: &Login) -> Result<(), String> {
+        if let Some(verdict) = self.quick(node, login) {
+            return verdict;
+        }
+        let Proof::Password(password) = &login.proof else { return verdict(node, login) };
+        let user = &login.user;
+        let Some(hash) = stored(node, login) else {
+            let _ = PasswordHash::dummy(self.options.hashing).accepts(password.reveal());
+            return Err(AuthError::InvalidCredentials(user.to_string()).to_string());
+        };
+        if password.is_empty() {
+            return Err(AuthError::BlankPassword(user.to_string()).to_string());
+        }
+        if !hash.accepts(password.reveal()) {
+            return Err(AuthError::InvalidCredentials(user.to_string()).to_string());
+        }
+        lock(&self.cache).learn(user, password.reveal(), &hash, now().ms());
+        barred(login)
+    }
+
+    /// Counts and tells a decision.
+    fn decided(&self, login: &Login, verdict: Result<(), String>) -> bool {
+        let (user, mechanism, protocol) = (&*login.user, login.mechanism, login.protocol);
+        let from = address(login);
+        let accepted = verdict.is_ok();
+        lock(&self.attempts).count(from, user, protocol, accepted);
+        let peer = login.peer.as_str();
+        match verdict {
+            Ok(()) if login.is_repeated => {}
+            Ok(()) => tracing::info!(
+                target: "audit", peer, user, mechanism, protocol, "audit: login accepted"
+            ),
+            Err(why) => {
+                if let Some(from) = from {
+                    lock(&self.throttle).failed(from, now().ms());
+                }
+                tracing::warn!(
+                    target: "audit", peer, user, mechanism, protocol, why, "audit: login refused"
+                );
+            }
+        }
+        accepted
+    }
+
+    /// Works jobs off until [`close`](Self::close): for a thread of its own.
+    pub(crate) fn work(&self, node: &Arc<Node>) {
+        while let Some(job) = self.next() {
+            let verdict = self.thorough(node, &job.login);
+            let accepted = self.decided(&job.login, verdict);
+            match job.answer {
+                Answer::Connection(id) => {
+                    if let Some(Recipient::Connection(connection)) = node.recipient(id) {
+                        let letter = Letter::Session(ToSession::LoggedIn(accepted));
+                        run_alone(node, |runner| runner.run_connection(&connection, letter));
+                    }
+                }
+                // A request that gave up waiting does not want its answer.
+                Answer::Request(sender) => drop(sender.send(accepted)),
+            }
+        }
+    }
+
+    /// The next job when its time has come; `None` when there is no more to come.
+    fn next(&self) -> Option<Job> {
+        let mut jobs = lock(&self.jobs);
+        loop {
+            if jobs.is_closed {
+                return None;
+            }
+            let now_ms = now().ms();
+            let wait_ms = jobs.waiting.peek().map(|job| job.due_ms.saturating_sub(now_ms));
+            jobs = match wait_ms {
+                Some(0) => return jobs.waiting.pop(),
+                Some(ms) => {
+                    let wait = Duration::from_millis(ms);
+                    let waited = self.changed.wait_timeout(jobs, wait);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => self.changed.wait(jobs).unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+    }
+
+    /// Ends the threads; nobody is let in any more that they would have to look at.
+    pub(crate) fn close(&self) {
+        lock(&self.jobs).is_closed = true;
+        self.changed.notify_all();
+    }
+}
+
+/// The threads that look at logins which take their time.
+#[derive(Debug)]
+pub struct LoginThreads {
+    node: Arc<Node>,
+    joins: Vec<std::thread::JoinHandle<()>>,
+}
+
+impl LoginThreads {
+    /// Starts them: half as many as the machine has processors, as messages want the other half.
+    pub fn start(node: &Arc<Node>) -> std::io::Result<Self> {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let mut joins = Vec::new();
+        for index in 0..cores.div_ceil(2) {
+            let node = Arc::clone(node);
+            let thread = std::thread::Builder::new().name(format!("login-{index}"));
+            joins.push(thread.spawn(move || node.logins.work(&node))?);
+        }
+        Ok(Self { node: Arc::clone(node), joins })
+    }
+
+    /// Ends them and waits for them.
+    pub fn stop(self) {
+        self.node.logins.close();
+        for join in self.joins {
+            // A panic aborts the process; there is nobody left to tell.
+            let _ = join.join();
+        }
+    }
+}
+
+/// The user's hash, if there is such a user.
+fn stored(node: &Node, login: &Login) -> Option<PasswordHash> {
+    node.topology().user(&login.user).map(|user| user.password_hash().clone())
+}
+
+/// What the names say, at once.
+fn verdict(node: &Node, login: &Login) -> Result<(), String> {
+    login.judge(&node.topology()).map_err(|why| why.to_string())
+}
+
+fn barred(login: &Login) -> Result<(), String> {
+    login.barred.map_or(Ok(()), |why| Err(why.to_owned()))
+}
+
+fn address(login: &Login) -> Option<IpAddr> {
+    login.peer.parse::<SocketAddr>().ok().map(|address| address.ip().to_canonical())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
