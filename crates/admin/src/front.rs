@@ -1,18 +1,22 @@
 //! Opens the doors, and runs what comes in through them on a thread of its own.
 
+use std::net::TcpListener as StdListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use leveret_config::options::{ManagementOptions, PrometheusOptions};
+use leveret_config::tls::TlsSettings;
 use leveret_config::{Config, files};
 use leveret_server::front::{FrontEnds, Inside, Listener, OpenFrontEnds, Running};
 use leveret_server::runner::{install_runner, keep_working, rest};
+use leveret_server::tls::Tls;
 use tokio::runtime::Builder;
 use tokio::sync::watch;
 
 use crate::control;
+use crate::doors::{self, Door};
 use crate::http::{self, App};
 use crate::metrics;
 use crate::ops::Ops;
@@ -26,8 +30,12 @@ pub fn front(config: &Config) -> OpenFrontEnds {
     let socket = files::ctl_socket(config);
     let options = config.management.enabled.then(|| config.management.clone());
     let metrics = config.prometheus.enabled.then(|| config.prometheus.clone());
+    let tls = Encrypted {
+        http: config.management_tls.settings(),
+        metrics: config.prometheus_tls.settings(),
+    };
     let interval = Duration::from_millis(config.log.statistics_interval.get());
-    Box::new(move |inside| open(inside, socket, options, metrics, interval))
+    Box::new(move |inside| open(inside, socket, options, metrics, tls, interval))
 }
 
 fn open(
@@ -35,6 +43,7 @@ fn open(
     socket: PathBuf,
     options: Option<ManagementOptions>,
     metrics: Option<PrometheusOptions>,
+    tls: Encrypted,
     interval: Duration,
 ) -> anyhow::Result<FrontEnds> {
     let Inside { node, mut about, stop, give_back } = inside;
@@ -43,21 +52,38 @@ fn open(
     let mut listeners = Vec::new();
     let mut http = None;
     if let Some(options) = options {
-        let bound = http::bind(&options)?;
+        let what = "the management API";
+        let bound = doors::bind(options.ip.as_deref(), options.port, what, "management.tcp")?;
         let address = bound.local_addr()?;
         listeners.push(Listener { protocol: "http", purpose: "HTTP API", address });
-        http = Some((bound, options));
+        let mut all = vec![(bound, None)];
+        if let Some(port) = options.ssl_port {
+            let bound = doors::bind(options.ssl_ip.as_deref(), port, what, "management.ssl")?;
+            let (address, purpose) = (bound.local_addr()?, "HTTP API over TLS (HTTPS)");
+            listeners.push(Listener { protocol: "https", purpose, address });
+            all.push((bound, Some(doors::tls(tls.http, &node)?)));
+        }
+        http = Some((all, options));
     }
     let mut scraped = None;
     if let Some(options) = metrics {
-        let bound = metrics::bind(&options)?;
+        let what = "metrics";
+        let bound = doors::bind(options.ip.as_deref(), options.port, what, "prometheus.tcp")?;
         let address = bound.local_addr()?;
         listeners.push(Listener {
             protocol: "http/prometheus",
             purpose: "Prometheus exporter API over HTTP",
             address,
         });
-        scraped = Some((bound, options));
+        let mut all = vec![(bound, None)];
+        if let Some(port) = options.ssl_port {
+            let bound = doors::bind(options.ssl_ip.as_deref(), port, what, "prometheus.ssl")?;
+            let address = bound.local_addr()?;
+            let purpose = "Prometheus exporter API over TLS (HTTPS)";
+            listeners.push(Listener { protocol: "https/prometheus", purpose, address });
+            all.push((bound, Some(doors::tls(tls.metrics, &node)?)));
+        }
+        scraped = Some((all, options));
     }
     about.listeners.extend_from_slice(&listeners);
     let stats = Arc::new(Collector::new(Arc::clone(&node), about.clone(), interval));
@@ -70,17 +96,20 @@ fn open(
             tokio::spawn(keep_working(more));
             tokio::spawn(rest(Arc::clone(&ops.node), worked, give_back));
             tokio::spawn(Arc::clone(&ops.stats).run());
-            let mut doors = tokio::task::JoinSet::new();
+            let mut running = tokio::task::JoinSet::new();
             if let Some((bound, options)) = scraped {
                 let stats = Arc::clone(&ops.stats);
-                doors.spawn(metrics::serve(bound, options, stats, ended.clone()));
+                let open = opened(bound, "metrics").collect();
+                running.spawn(metrics::serve(open, options, stats, ended.clone()));
             }
-            doors.spawn(control::serve(control, Arc::clone(&ops), ended.clone()));
+            running.spawn(control::serve(control, Arc::clone(&ops), ended.clone()));
             if let Some((bound, options)) = http {
                 let app = Arc::new(App { ops, options });
-                doors.spawn(http::serve(bound, app, ended.clone()));
+                for door in opened(bound, "the management API") {
+                    running.spawn(http::serve(door, Arc::clone(&app), ended.clone()));
+                }
             }
-            let all = async { while doors.join_next().await.is_some() {} };
+            let all = async { while running.join_next().await.is_some() {} };
             let late = async {
                 ended.clone().comes().await;
                 tokio::time::sleep(STOP_PATIENCE).await;
@@ -94,6 +123,24 @@ fn open(
     });
     let thread = thread.context("cannot start the thread of the management API")?;
     Ok(FrontEnds { listeners, running: Box::new(Doors { socket, end, thread }) })
+}
+
+/// TLS of the two servers, if they have it.
+#[derive(Debug)]
+struct Encrypted {
+    http: TlsSettings,
+    metrics: TlsSettings,
+}
+
+/// Listening sockets and their TLS, in the runtime that is to accept.
+fn opened(
+    bound: Vec<(StdListener, Option<Arc<Tls>>)>,
+    what: &'static str,
+) -> impl Iterator<Item = Door> {
+    bound.into_iter().filter_map(move |(socket, tls)| {
+        let door = Door::new(socket, tls);
+        door.inspect_err(|error| tracing::error!(%error, "{what} cannot be served")).ok()
+    })
 }
 
 /// Tells when the doors are to be closed.

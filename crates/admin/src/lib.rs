@@ -13,6 +13,7 @@
 //! `server`.
 
 pub mod control;
+mod doors;
 pub mod front;
 pub mod http;
 mod metrics;

@@ -15,7 +15,7 @@ use crate::options::{
 };
 use crate::parse::{self, Item, Line};
 use crate::setting::{KeyMatch, MECHANISMS_LATER};
-use crate::tls::{CertificateOptions, TlsOptions};
+use crate::tls::{CertificateOptions, ManagementTlsOptions, PrometheusTlsOptions, TlsOptions};
 
 /// A configuration file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -128,6 +128,10 @@ config! {
     management: ManagementOptions,
     /// Metrics.
     prometheus: PrometheusOptions,
+    /// TLS of the management API.
+    management_tls: ManagementTlsOptions,
+    /// TLS of the metrics.
+    prometheus_tls: PrometheusTlsOptions,
 }
 
 impl Config {

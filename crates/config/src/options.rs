@@ -334,6 +334,15 @@ options! {
     /// Address of the HTTP API and the page. Not set: all addresses, IPv6 and IPv4.
     ip: Option<String> = None, keys = ["management.tcp.ip"], aliases = ["management.listener.ip"];
 
+    /// Port of the HTTP API and the page over TLS; 15671 is the usual one. Not set: there is none.
+    ///
+    /// It needs `management.ssl.certfile` and `management.ssl.keyfile`. The port without TLS stays, unless
+    /// its `ip` is one that nobody else reaches.
+    ssl_port: Option<u16> = None, keys = ["management.ssl.port"];
+
+    /// Address of the HTTP API over TLS. Not set: all addresses, IPv6 and IPv4.
+    ssl_ip: Option<String> = None, keys = ["management.ssl.ip"];
+
     /// Beginning of every path of the API and the page, for a proxy that serves more than one node.
     path_prefix: Option<String> = None, keys = ["management.path_prefix"], check = path_prefix;
 
@@ -391,6 +400,12 @@ options! {
 
     /// Address of the metrics. Not set: all addresses, IPv6 and IPv4.
     ip: Option<String> = None, keys = ["prometheus.tcp.ip"];
+
+    /// Port of the metrics over TLS; 15691 is the usual one. Not set: there is none.
+    ssl_port: Option<u16> = None, keys = ["prometheus.ssl.port"];
+
+    /// Address of the metrics over TLS. Not set: all addresses, IPv6 and IPv4.
+    ssl_ip: Option<String> = None, keys = ["prometheus.ssl.ip"];
 
     /// Where the metrics are; those of each object are under it.
     path: String = "/metrics".to_owned(), keys = ["prometheus.path"], check = metrics_path;

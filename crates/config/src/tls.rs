@@ -189,6 +189,16 @@ tls_options! {
     TlsOptions, "TLS", "ssl_options"
 }
 
+tls_options! {
+    /// TLS of the HTTP API.
+    ManagementTlsOptions, "TLS of the management API", "management.ssl"
+}
+
+tls_options! {
+    /// TLS of the metrics.
+    PrometheusTlsOptions, "TLS of the metrics", "prometheus.ssl"
+}
+
 options! {
     /// Who a client is by its certificate.
     CertificateOptions, "Login by certificate";

@@ -36,12 +36,9 @@ mod stats;
 mod users;
 mod vhosts;
 
-use std::net::TcpListener as StdListener;
 use std::sync::Arc;
 
-use anyhow::Context as _;
 use leveret_config::options::ManagementOptions;
-use leveret_server::listener::SocketOptions;
 
 use crate::ops::Ops;
 
@@ -52,17 +49,4 @@ pub(crate) use serve::serve;
 pub(crate) struct App {
     pub(crate) ops: Arc<Ops>,
     pub(crate) options: ManagementOptions,
-}
-
-/// Opens the listening socket.
-pub(crate) fn bind(options: &ManagementOptions) -> anyhow::Result<StdListener> {
-    let ManagementOptions { ip, port, .. } = options;
-    let address = leveret_server::resolve(ip.as_deref(), *port)
-        .with_context(|| format!("management.tcp.ip = {}", ip.as_deref().unwrap_or_default()))?;
-    leveret_server::listener::bind(address, &SocketOptions::default()).with_context(|| {
-        format!(
-            "cannot listen on {address} for the management API; is another broker running? \
-             choose another port with management.tcp.port, or management.enabled = false"
-        )
-    })
 }

@@ -1,6 +1,6 @@
 //! Accepts connections and serves HTTP/1.1 on them until the node stops.
 
-use std::net::{SocketAddr, TcpListener as StdListener};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,54 +8,41 @@ use axum::Router;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 use super::{App, routes, shell};
+use crate::doors::{Door, Stream};
 use crate::front::Ended;
 
 /// How long a client may take to send the head of a request.
 const HEAD_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Answers until `ended`; then requests under way are finished.
-pub(crate) async fn serve(listener: StdListener, app: Arc<App>, mut ended: Ended) {
-    let listener = match TcpListener::from_std(listener) {
-        Ok(listener) => listener,
-        Err(error) => return tracing::error!(%error, "the management API cannot be served"),
-    };
+pub(crate) async fn serve(mut door: Door, app: Arc<App>, mut ended: Ended) {
     let router = routes::router(Arc::clone(&app));
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             () = ended.comes() => break,
             Some(_) = connections.join_next() => {}
-            accepted = listener.accept() => match accepted {
-                Ok((socket, peer)) => {
-                    let connection =
-                        converse(socket, peer, Arc::clone(&app), router.clone(), ended.clone());
-                    connections.spawn(connection);
-                }
-                Err(error) => {
-                    // Out of file descriptors, mostly: those who wait are served when somebody leaves.
-                    tracing::warn!(%error, "a connection of the management API could not be accepted");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                }
-            },
+            (socket, peer) = door.accept() => {
+                let connection =
+                    converse(socket, peer, Arc::clone(&app), router.clone(), ended.clone());
+                connections.spawn(connection);
+            }
         }
     }
-    drop(listener);
+    drop(door);
     while connections.join_next().await.is_some() {}
 }
 
 async fn converse(
-    socket: TcpStream,
+    socket: Stream,
     peer: SocketAddr,
     app: Arc<App>,
     router: Router,
     mut ended: Ended,
 ) {
-    // Answers are written whole; a delay would only wait for more.
-    let _ = socket.set_nodelay(true);
     let service = service_fn(move |request| {
         let (app, router) = (Arc::clone(&app), router.clone());
         async move {

@@ -13,19 +13,17 @@ mod own;
 mod page;
 mod text;
 
-use std::net::TcpListener as StdListener;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::{Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use leveret_config::options::PrometheusOptions;
-use leveret_server::listener::SocketOptions;
 use percent_encoding::percent_decode_str;
 
+use crate::doors::Door;
 use crate::front::Ended;
 use crate::stats::Collector;
 use page::{Endpoint, Filter, Pages, Source};
@@ -57,38 +55,24 @@ struct Scrapes {
     bytes: u64,
 }
 
-/// Opens the listening socket.
-pub(crate) fn bind(options: &PrometheusOptions) -> anyhow::Result<StdListener> {
-    let PrometheusOptions { ip, port, .. } = options;
-    let address = leveret_server::resolve(ip.as_deref(), *port)
-        .with_context(|| format!("prometheus.tcp.ip = {}", ip.as_deref().unwrap_or_default()))?;
-    leveret_server::listener::bind(address, &SocketOptions::default()).with_context(|| {
-        format!(
-            "cannot listen on {address} for metrics; is another broker running? \
-             choose another port with prometheus.tcp.port, or prometheus.enabled = false"
-        )
-    })
-}
-
 /// Answers until `ended`.
 pub(crate) async fn serve(
-    listener: StdListener,
+    doors: Vec<Door>,
     options: PrometheusOptions,
     stats: Arc<Collector>,
-    mut ended: Ended,
+    ended: Ended,
 ) {
     let metrics = Arc::new(Metrics { stats, options, scrapes: Mutex::default() });
     let router = Router::new().fallback(answer).with_state(metrics);
-    let listener = match tokio::net::TcpListener::from_std(listener) {
-        Ok(listener) => listener,
-        Err(error) => {
-            tracing::error!(%error, "metrics cannot be served");
-            return;
-        }
-    };
-    let served = axum::serve(listener, router);
-    // It never fails: what fails is one connection.
-    let _ = served.with_graceful_shutdown(async move { ended.comes().await }).await;
+    let mut serving = tokio::task::JoinSet::new();
+    for door in doors {
+        let mut ended = ended.clone();
+        let served = axum::serve(door, router.clone());
+        let served = served.with_graceful_shutdown(async move { ended.comes().await });
+        // It never fails: what fails is one connection.
+        serving.spawn(async move { drop(served.await) });
+    }
+    while serving.join_next().await.is_some() {}
 }
 
 async fn answer(State(metrics): State<Arc<Metrics>>, request: Request) -> Response {

@@ -265,3 +265,48 @@ fn openssl_speaks_with_it() {
         assert_eq!(output.stdout, b"AMQP\0\0\x09\x01", "{output:?}");
     }
 }
+
+/// The management API and the metrics over TLS, asked by OpenSSL's client.
+#[test]
+fn http_over_tls() {
+    let certificates = Certificates::new();
+    let (certificate, key) = certificates.server();
+    let mut settings = Vec::new();
+    for prefix in ["management.ssl", "prometheus.ssl"] {
+        settings.push(format!("{prefix}.port=0"));
+        settings.push(format!("{prefix}.ip=127.0.0.1"));
+        settings.push(format!("{prefix}.certfile={certificate}"));
+        settings.push(format!("{prefix}.keyfile={key}"));
+    }
+    let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
+    let broker = Broker::with(&settings);
+    // A handshake that never comes holds nobody up.
+    let _silent = TcpStream::connect(broker.listens("https")).unwrap();
+    let ask = |on: &str, path: &str| {
+        let mut command = std::process::Command::new("openssl");
+        command.args(["s_client", "-verify_return_error", "-quiet", "-ign_eof"]);
+        let address = broker.listens(on).to_string();
+        command.args(["-CAfile", &certificates.ca(), "-connect", &address]);
+        command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+        let mut child = command.stderr(std::process::Stdio::piped()).spawn().ok()?;
+        let request = format!(
+            "GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\n\
+             Connection: close\r\n\r\n"
+        );
+        child.stdin.take().unwrap().write_all(request.as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        Some(String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    for (on, path, want) in [
+        ("https", "/api/whoami", r#""name":"guest""#),
+        ("metrics_tls", "/metrics", "rabbitmq_connections"),
+    ] {
+        let Some(answer) = ask(on, path) else {
+            eprintln!("openssl is not installed");
+            return;
+        };
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.contains(want), "{on}: {answer}");
+    }
+    broker.told(&["reload_certificates"]);
+    assert_eq!(broker.log.with("certificate and key were read again").len(), 2);
+}

@@ -54,6 +54,11 @@ impl Certificates {
         ]
     }
 
+    /// Files of the server's certificate and key.
+    pub(super) fn server(&self) -> (String, String) {
+        (self.named("server.pem"), self.named("server.key"))
+    }
+
     pub(super) fn ca(&self) -> String {
         self.named("ca.pem")
     }

@@ -1,0 +1,130 @@
+//! Sockets of HTTP, with or without TLS.
+//!
+//! A handshake runs by itself until it is done or its time is up, so a slow one holds up nobody who
+//! comes after it.
+
+use std::future::pending;
+use std::net::{SocketAddr, TcpListener as StdListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use leveret_config::tls::TlsSettings;
+use leveret_server::listener::SocketOptions;
+use leveret_server::node::Node;
+use leveret_server::tls::Tls;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio_rustls::TlsAcceptor;
+
+/// How long a client may take for its handshake.
+const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(5);
+/// Connections whose handshake is done and which nobody has taken yet.
+const DONE_MAX: usize = 64;
+
+/// An accepted connection.
+pub(crate) type Stream = Box<dyn Io>;
+
+/// What HTTP needs of a socket.
+pub(crate) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
+
+/// Opens a listening socket. `purpose` and `key` are for the error.
+pub(crate) fn bind(
+    ip: Option<&str>,
+    port: u16,
+    purpose: &str,
+    key: &str,
+) -> anyhow::Result<StdListener> {
+    let address = leveret_server::resolve(ip, port)
+        .with_context(|| format!("{key}.ip = {}", ip.unwrap_or_default()))?;
+    leveret_server::listener::bind(address, &SocketOptions::default()).with_context(|| {
+        format!(
+            "cannot listen on {address} for {purpose}; is another broker running? \
+             choose another port with {key}.port"
+        )
+    })
+}
+
+/// Reads certificate and key of a group of options, to be read again when the node's are.
+pub(crate) fn tls(settings: TlsSettings, node: &Node) -> anyhow::Result<Arc<Tls>> {
+    let tls = Tls::load(settings)?;
+    node.certificates.add(Arc::clone(&tls));
+    Ok(tls)
+}
+
+/// Accepts connections.
+#[derive(Debug)]
+pub(crate) struct Door {
+    listener: TcpListener,
+    tls: Option<Arc<Tls>>,
+    done: mpsc::Sender<(EncryptedStream, SocketAddr)>,
+    ready: mpsc::Receiver<(EncryptedStream, SocketAddr)>,
+}
+
+type EncryptedStream = tokio_rustls::server::TlsStream<TcpStream>;
+
+impl Door {
+    /// On a socket that [`bind`] opened; in the runtime that accepts.
+    pub(crate) fn new(listener: StdListener, tls: Option<Arc<Tls>>) -> std::io::Result<Self> {
+        let (done, ready) = mpsc::channel(DONE_MAX);
+        Ok(Self { listener: TcpListener::from_std(listener)?, tls, done, ready })
+    }
+
+    /// The next connection that is ready for HTTP.
+    pub(crate) async fn accept(&mut self) -> (Stream, SocketAddr) {
+        loop {
+            let Self { listener, tls, done, ready } = self;
+            tokio::select! {
+                Some((stream, peer)) = ready.recv() => return (Box::new(stream), peer),
+                accepted = listener.accept() => match (accepted, tls) {
+                    (Ok((socket, peer)), None) => {
+                        // Answers are written whole; a delay would only wait for more.
+                        let _ = socket.set_nodelay(true);
+                        return (Box::new(socket), peer);
+                    }
+                    (Ok((socket, peer)), Some(tls)) => {
+                        let _ = socket.set_nodelay(true);
+                        let acceptor = TlsAcceptor::from(tls.config());
+                        tokio::spawn(handshake(acceptor, socket, peer, done.clone()));
+                    }
+                    (Err(error), _) => {
+                        // Out of file descriptors, mostly: those who wait are served when somebody leaves.
+                        tracing::warn!(%error, "an HTTP connection could not be accepted");
+                        tokio::time::sleep(Duration::from_millis(100)).await;
+                    }
+                },
+                else => pending().await,
+            }
+        }
+    }
+}
+
+impl axum::serve::Listener for Door {
+    type Io = Stream;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        Self::accept(self).await
+    }
+
+    fn local_addr(&self) -> std::io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+}
+
+async fn handshake(
+    acceptor: TlsAcceptor,
+    socket: TcpStream,
+    peer: SocketAddr,
+    done: mpsc::Sender<(EncryptedStream, SocketAddr)>,
+) {
+    match tokio::time::timeout(HANDSHAKE_PATIENCE, acceptor.accept(socket)).await {
+        // An error means that the door was closed.
+        Ok(Ok(stream)) => drop(done.send((stream, peer)).await),
+        Ok(Err(error)) => tracing::info!(%peer, "TLS handshake of HTTP failed: {error}"),
+        Err(_) => tracing::info!(%peer, "TLS handshake of HTTP took too long"),
+    }
+}
