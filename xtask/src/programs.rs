@@ -36,7 +36,8 @@ fn sim_program(words: &[String]) -> Command {
     let mut command = cargo(&[
         "run",
         "--quiet",
-        "--release",
+        "--profile",
+        "sim",
         "--package",
         "leveret-sim",
         "--example",
