@@ -53,7 +53,7 @@ pub(crate) fn of(workload: Workload, figure: &str) -> Option<Goal> {
         Workload::S3 => &[("mean, us", AtMost(90.0))],
         Workload::K1 | Workload::K1Queues | Workload::K1Unacked | Workload::K1Stopped => &BACKLOG,
         Workload::Growth => &[("bytes of memory for each more", AtMost(4.0))],
-        Workload::Resident => &[("over the bound, MB", AtMost(0.0))],
+        Workload::Resident => &[("over the bound at the worst moment, MB", AtMost(0.0))],
         Workload::P if figure.starts_with("CPU") => &RULES,
         Workload::Recovery => {
             &[("of 1 KB: ms to ready", AtMost(1000.0)), ("queues: ms to ready", AtMost(5000.0))]

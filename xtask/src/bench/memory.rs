@@ -108,41 +108,54 @@ pub(crate) fn resident(bench: &mut Bench, target: &mut Target) -> Result<Figures
         let (uri, pid) = target.fresh()?;
         let place = Place { uri: &uri, pid };
         let data = target.data().context("a peer does not say what it counts")?;
-        let worst = worst_moment(bench, data, |bench| fill(bench, &place)).context(name)?;
+        let watched = watch(bench, data, |bench| fill(bench, &place)).context(name)?;
         let mut add = |what: &str, value| figures.push((format!("{name}: {what}").into(), value));
-        add("resident, MB", worst.resident / 1e6);
-        add("counted, MB", worst.counted / 1e6);
-        add("over the bound, MB", worst.over() / 1e6);
+        add("resident at its most, MB", watched.most.resident / 1e6);
+        add("counted then, MB", watched.most.counted / 1e6);
+        add("over the bound at the worst moment, MB", watched.worst.over() / 1e6);
     }
     Ok(figures)
 }
 
-/// The moment at which the process was most above its bound, while `fill` ran and a little longer.
-fn worst_moment(
+/// Two moments of many.
+#[derive(Clone, Copy, Debug)]
+struct Watched {
+    /// The process was largest.
+    most: Memory,
+    /// It was farthest above its bound, or the least below.
+    worst: Memory,
+}
+
+/// Looks at the broker while `fill` runs and a little longer.
+fn watch(
     bench: &mut Bench,
     data: &Path,
     fill: impl FnOnce(&mut Bench) -> Result<Option<Connection>>,
-) -> Result<Memory> {
+) -> Result<Watched> {
     let tool = bench.tool().to_owned();
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let watch = scope.spawn(|| -> Result<Memory> {
-            let mut worst = Memory::of(&tool, data)?;
+        let looker = scope.spawn(|| -> Result<Watched> {
+            let first = Memory::of(&tool, data)?;
+            let mut watched = Watched { most: first, worst: first };
             while !is_over.load(Ordering::Acquire) {
                 std::thread::sleep(LOOK);
                 let now = Memory::of(&tool, data)?;
-                if now.over() > worst.over() {
-                    worst = now;
+                if now.resident > watched.most.resident {
+                    watched.most = now;
+                }
+                if now.over() > watched.worst.over() {
+                    watched.worst = now;
                 }
             }
-            Ok(worst)
+            Ok(watched)
         });
         let filled = fill(bench);
         std::thread::sleep(SETTLE);
         is_over.store(true, Ordering::Release);
-        let worst = watch.join().map_err(|_| anyhow!("the watching thread has died"))?;
+        let watched = looker.join().map_err(|_| anyhow!("the watching thread has died"))?;
         filled?;
-        worst
+        watched
     })
 }
 

@@ -155,7 +155,8 @@ pub(crate) fn sync(bench: &mut Bench, place: &Place<'_>) -> Result<(Figures, f64
 /// The slowest second of a run, in percent of the median. The first and the last do not count:
 /// they are not whole.
 pub(crate) fn worst_second(result: &Value, rate: &str) -> Result<f64> {
-    let median = number(result, &format!("{rate}/median"))?;
+    // A broker that does nothing in most seconds has a median of zero.
+    let median = number(result, &format!("{rate}/median"))?.max(1.0);
     Ok(number(result, &format!("{rate}/min"))? / median * 100.0)
 }
 
