@@ -177,6 +177,9 @@ const DISPATCH_BUDGET: u32 = 4096;
 /// Messages that timers may have leave queues in one turn. Each may be a dead letter.
 const LEFT_PER_TURN: usize = 4096;
 
+/// What a queue takes that holds nothing, with its name and its place in the names: measured.
+const QUEUE_BYTES: u64 = 1 << 10;
+
 /// Room that the lists of what left queues may keep.
 const KEPT_LEFT: usize = 64 * 1024;
 
@@ -416,6 +419,11 @@ impl<L: Log> Shard<L> {
     /// The log, for the owner of its disk.
     pub fn log_mut(&mut self) -> &mut L {
         &mut self.log
+    }
+
+    /// Memory that the queues take by being there, in bytes.
+    pub fn idle_bytes(&self) -> u64 {
+        self.queues.len() as u64 * QUEUE_BYTES
     }
 
     /// Memory that messages take here and in the sessions they were delivered to, in bytes; what

@@ -330,7 +330,8 @@ pub struct Status {
     pub alarms: Vec<String>,
     /// Memory of the process in bytes.
     pub memory_bytes: u64,
-    /// Of it, what messages take as the broker counts them; compared with the watermark.
+    /// Of it, what messages, queues and connections take as the broker counts them; compared with the
+    /// watermark.
     #[serde(default)]
     pub message_bytes: u64,
     /// Watermark of memory in bytes.

@@ -86,7 +86,7 @@ impl Node {
     ) -> Self {
         let shards = shards.into_iter().map(|shard| ShardActor {
             due_ms: AtomicU64::new(shard.next_timeout().map_or(u64::MAX, |at| at.ms())),
-            held_bytes: AtomicU64::new(shard.held_bytes()),
+            held_bytes: AtomicU64::new(shard.held_bytes() + shard.idle_bytes()),
             actor: Actor::new(shard),
         });
         Self {
@@ -164,7 +164,7 @@ impl Node {
         self.recipients.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Memory that messages take, in bytes, wherever they are.
+    /// Memory that messages, queues and connections take, in bytes: what the watermark is compared with.
     pub fn held_bytes(&self) -> u64 {
         let shards = self.shards.iter().map(|shard| shard.held_bytes.load(Ordering::Relaxed));
         shards.sum::<u64>() + self.connection_bytes.load(Ordering::Relaxed)

@@ -309,7 +309,7 @@ impl Runner {
             let topology = node.topology();
             state.turn(&mut self.shard_letters, &topology, now(), &mut self.outbox)
         };
-        shard.held_bytes.store(state.held_bytes(), Ordering::Relaxed);
+        shard.held_bytes.store(state.held_bytes() + state.idle_bytes(), Ordering::Relaxed);
         let due = state.next_timeout().map_or(u64::MAX, |at| at.ms());
         if due < shard.due_ms.swap(due, Ordering::AcqRel) {
             node.timers_changed.notify_one();

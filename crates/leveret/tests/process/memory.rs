@@ -41,6 +41,9 @@ fn idle_things_are_cheap() {
     let clients: Vec<_> = (0..500).map(|_| broker.channel()).collect();
     let each = broker.resident().saturating_sub(before) / 500;
     assert!(each < 24 * 1024, "{each} bytes for a connection");
+    // What is compared with the watermark has them, too.
+    let counted = broker.json(&["status"])["message_bytes"].as_u64().unwrap();
+    assert!(counted >= 10_000 * 1024 + 500 * 8 * 1024, "{counted}");
 
     // A look at the queues that were just made is due once or twice; then nothing is.
     wait_until(REST, "nothing is done where there is nothing to do", || {
