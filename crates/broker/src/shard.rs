@@ -58,7 +58,7 @@ use runs::Runs;
 use transactions::Transactions;
 use unresolved::Unresolved;
 
-pub use disk::LAZY_MS;
+pub use disk::{LAZY_MAX_MS, LAZY_MS};
 pub use unresolved::Confirmed;
 
 type Map<K, V> = HashMap<K, V, FixedState>;
@@ -126,6 +126,8 @@ struct Hosted {
     is_durable: bool,
     /// [`Disk::batch`] when it was last given a message whose publisher waits for disk or consumer.
     awaited_in: u64,
+    /// When one of its messages was last acked.
+    acked_at: Option<Time>,
     kind: QueueKind,
     usage: Use,
     /// The last round of [`Sampling`] that looked at it.
@@ -145,6 +147,7 @@ impl Hosted {
             confirm: named.confirm_options(),
             is_durable: named.durable,
             awaited_in: u64::MAX,
+            acked_at: None,
             kind: named.kind,
             usage: Use::new(now),
             seen_in: 0,

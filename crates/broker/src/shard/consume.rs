@@ -280,8 +280,12 @@ impl<L: Log> Shard<L> {
         let waits = hosted.queue.has_ready() && !dispatched.more && !dispatched.cold;
         hosted.usage.dispatched(waits, now);
         let wants_ahead = hosted.ahead.delivered(dispatched.delivered);
-        if hosted.awaited_in == disk.batch && hosted.queue.has_ready() && !dispatched.more {
-            // Its publisher waits, and no consumer has it that could ack it.
+        if hosted.awaited_in == disk.batch
+            && hosted.queue.has_ready()
+            && !dispatched.more
+            && !disk.is_worth_waiting(hosted.acked_at, now)
+        {
+            // Its publisher waits, and no consumer has it, or soon will, that could ack it.
             disk.ask(log.end().get());
         }
         if dispatched.cold {

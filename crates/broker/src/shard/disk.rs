@@ -6,13 +6,14 @@
 //!
 //! ```text
 //!   somebody waits, and no consumer is about to ack it      now       ready messages, `enqueue`, tx.commit
-//!   a consumer has it                                       5 ms      after the oldest one was appended
+//!   a consumer has it, or those of its queue keep acking    5 ms      after the oldest one was appended,
+//!                                                                     or twice what acks take: [`Pace`]
 //!   it is on the disk and was released                      200 ms
 //! ```
 //!
 //! A record that is released before its batch is handed over is never written, and the log's `durable`
 //! passes it. So the oldest record that the disk would have to write is the one at `durable`, and while
-//! consumers ack within [`LAZY_MS`] nothing is written at all.
+//! consumers ack within the time they are given nothing is written at all.
 //!
 //! A sync that fails is the end: see [`Shard::disk_failed`].
 
@@ -28,11 +29,18 @@ use crate::flow::DiskGauge;
 use crate::message::{ConnectionId, DeadLetterFrom, Outbox, Reply, ReplyTo, ToSession, ToShard};
 use crate::transaction::TxId;
 
-/// How long a message that a consumer has may wait for its ack before it is written, in ms.
+/// How long a message that a consumer has may wait for its ack before it is written, in ms, at least.
 pub const LAZY_MS: u64 = 5;
+
+/// The same, at most: however long acks take, a confirm does not wait longer for them.
+pub const LAZY_MAX_MS: u64 = 100;
 
 /// How long releases of what is on the disk may wait for a batch, in ms.
 const RELEASED_MS: u64 = 200;
+
+/// How much longer, while a batch would have to have records whose acks may come soon: those would then be
+/// on the disk and released in their turn, and so for ever.
+const RELEASED_LONGER_MS: u64 = 800;
 
 /// What a shard knows of its disk.
 #[derive(Debug, Default)]
@@ -45,9 +53,10 @@ pub(super) struct Disk {
     appended: VecDeque<(u64, Time)>,
     /// What is below it may be on the disk, or on its way there.
     handed: u64,
+    pace: Pace,
     /// Something that may be on the disk was released.
     has_released: bool,
-    /// When the disk is to know of it.
+    /// When the disk is to know of it, unless other things speak against it.
     released_at: Option<Time>,
     /// The next batch is to go whatever the watermarks say.
     is_due: bool,
@@ -74,6 +83,51 @@ pub(super) enum Waiter {
     DeadLetter(DeadLetterFrom, QueueId),
 }
 
+/// How long acks take here, and so how long the disk is kept waiting for them.
+///
+/// Under load a message is on its way to its consumer, and its ack on its way back, for much longer than a
+/// consumer at rest needs; written after [`LAZY_MS`], nearly all would be written in vain, and the writing
+/// makes it worse. So one message at a time is watched: twice its time is what the next ones get. If
+/// it takes more than half of [`LAZY_MAX_MS`], waiting for such consumers is no use, and they get less.
+#[derive(Debug)]
+struct Pace {
+    lazy_ms: u64,
+    /// The message that is watched, and when it was appended.
+    watched: Option<(u64, Time)>,
+    is_released: bool,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { lazy_ms: LAZY_MS, watched: None, is_released: false }
+    }
+}
+
+impl Pace {
+    #[inline]
+    fn appended(&mut self, at: u64, now: Time) {
+        self.watched.get_or_insert((at, now));
+    }
+
+    #[inline]
+    fn released(&mut self, at: u64) {
+        self.is_released |= self.watched.is_some_and(|(watched, _)| watched == at);
+    }
+
+    /// Once per turn.
+    fn look(&mut self, now: Time) {
+        let Some((_, since)) = self.watched else { return };
+        let twice_ms = 2 * now.ms().saturating_sub(since.ms());
+        let wanted_ms = match std::mem::take(&mut self.is_released) {
+            true => twice_ms.max(self.lazy_ms - self.lazy_ms / 8),
+            false if twice_ms > LAZY_MAX_MS => self.lazy_ms / 2,
+            false => return,
+        };
+        self.watched = None;
+        self.lazy_ms = wanted_ms.clamp(LAZY_MS, LAZY_MAX_MS);
+    }
+}
+
 impl Disk {
     /// The log has records from before this process: those below `end`.
     pub(super) fn opened(&mut self, end: u64) {
@@ -83,6 +137,7 @@ impl Disk {
     /// A record that is to be durable was appended.
     #[inline]
     pub(super) fn appended(&mut self, at: u64, now: Time) {
+        self.pace.appended(at, now);
         if self.appended.back().is_none_or(|&(_, last)| last != now) {
             self.appended.push_back((at, now));
         }
@@ -103,6 +158,7 @@ impl Disk {
     /// A record was released.
     #[inline]
     pub(super) fn released(&mut self, at: u64) {
+        self.pace.released(at);
         self.has_released |= at < self.handed;
     }
 
@@ -122,10 +178,22 @@ impl Disk {
         self.paused.retain(|&other| other != connection);
     }
 
+    /// Whether consumers who acked something at `acked_at` are so quick that what they will be given next need
+    /// not be written before.
+    pub(super) fn is_worth_waiting(&self, acked_at: Option<Time>, now: Time) -> bool {
+        acked_at.is_some_and(|at| now <= at.after_ms(self.pace.lazy_ms))
+    }
+
     /// When the disk is to get something although nothing happens.
     pub(super) fn next_timeout(&self) -> Option<Time> {
-        let lazy = self.appended.front().map(|&(_, at)| at.after_ms(LAZY_MS));
-        lazy.into_iter().chain(self.released_at).min()
+        let lazy = self.appended.front().map(|&(_, at)| at.after_ms(self.pace.lazy_ms));
+        lazy.into_iter().chain(self.releases_due()).min()
+    }
+
+    /// When the disk is to know of what was released.
+    fn releases_due(&self) -> Option<Time> {
+        let longer = if self.appended.is_empty() { 0 } else { RELEASED_LONGER_MS };
+        self.released_at.map(|at| at.after_ms(longer))
     }
 
     /// Forgets what is durable, and asks for what waited long enough.
@@ -136,7 +204,8 @@ impl Disk {
         while self.appended.get(1).is_some_and(|&(at, _)| at <= durable) {
             self.appended.pop_front();
         }
-        if self.appended.front().is_some_and(|&(_, at)| at.after_ms(LAZY_MS) <= now) {
+        let lazy_ms = self.pace.lazy_ms;
+        if self.appended.front().is_some_and(|&(_, at)| at.after_ms(lazy_ms) <= now) {
             self.ask(end);
         }
         if self.asked == end {
@@ -180,15 +249,16 @@ impl<L: Log> Shard<L> {
         let (durable, end) = (self.log.durable().get(), self.log.end().get());
         let unwritten = self.log.unwritten_bytes();
         let disk = &mut self.disk;
+        disk.pace.look(now);
         disk.look_at_age(durable, end, now);
         if disk.has_released {
             disk.has_released = false;
             disk.released_at.get_or_insert_with(|| now.after_ms(RELEASED_MS));
         }
-        if disk.gauge.is_high(unwritten) {
+        if !disk.gauge.is_low(unwritten) {
             disk.ask(end);
         }
-        disk.is_due |= disk.released_at.is_some_and(|at| at <= now);
+        disk.is_due |= disk.releases_due().is_some_and(|at| at <= now);
         if durable < disk.asked || disk.is_due {
             disk.batch += 1;
             // Perhaps the disk is busy with an earlier batch, and takes nothing yet.

@@ -39,6 +39,9 @@ impl<L: Log> Shard<L> {
                 Settle::Reject => leveret_queue::Settle::Reject,
                 Settle::Requeue { counts } => leveret_queue::Settle::Requeue { counts },
             };
+            if settlement.how == Settle::Ack {
+                hosted.acked_at = Some(now);
+            }
             let Settlement { unacked, offset, .. } = *settlement;
             let settled = hosted.queue.settle(unacked, offset, how, now, &mut self.scratch);
             if let Settled::Returned { delivery_count: Some(count) } = settled {

@@ -255,6 +255,59 @@ fn what_is_acked_at_once_is_never_written() {
     }
 }
 
+/// One message each ms, in the hands of a consumer for so long. Returns what of the second half is written, in
+/// percent.
+fn written_at_pace(ack_ms: usize, consumer: &str) -> u64 {
+    let mut node = Node::new("a");
+    node.word(consumer);
+    let mut before = 0;
+    let count = 4_000;
+    for seq in 1..=count {
+        node.word(&format!("p{seq}:a"));
+        node.word("+1");
+        if seq > ack_ms {
+            node.word("ack:a");
+        }
+        if seq % 3 == 0 {
+            node.word("disk");
+        }
+        if seq == count / 2 {
+            before = node.log().written_bytes;
+        }
+    }
+    let each = node.shard.usage().live_bytes / node.shard.usage().records.max(1);
+    (node.log().written_bytes - before) * 100 / (each * count as u64 / 2)
+}
+
+/// Under load an ack takes longer than from a consumer at rest: what is written meanwhile is written in vain.
+#[test]
+fn acks_that_take_long_are_waited_for_if_they_come() {
+    for ack_ms in [3, 10, 20, 40] {
+        assert!(written_at_pace(ack_ms, "c:a") < 5, "{ack_ms}");
+    }
+    // The last of these are ready, not with the consumer, but it will have them soon.
+    assert!(written_at_pace(20, "c10:a") < 5);
+}
+
+/// But not for ever, and not at the publisher's cost.
+#[test]
+fn acks_that_do_not_come_in_time_are_not_waited_for() {
+    assert!(written_at_pace(1_000, "c:a") > 90);
+    let mut node = Node::new("a");
+    node.word("c:a");
+    for seq in 1..=100 {
+        node.word(&format!("p{seq}:a"));
+        node.word("+40");
+        node.word("ack:a");
+    }
+    node.take_told();
+    node.word("p101:a");
+    node.word(&format!("+{}", leveret_broker::shard::LAZY_MAX_MS));
+    node.word("disk");
+    node.word("disk");
+    assert_eq!(node.take_told(), "101", "the consumer has stopped");
+}
+
 #[test]
 fn an_idle_shard_is_woken_for_the_disk() {
     let mut node = Node::new("a");

@@ -282,6 +282,7 @@ impl Node {
             ("disk", _) => self.disk(),
             ("c", Some(queue)) => self.consume(queue, false, 0),
             ("c1", Some(queue)) => self.consume(queue, false, 1),
+            ("c10", Some(queue)) => self.consume(queue, false, 10),
             ("x", Some(queue)) => self.consume(queue, true, 0),
             ("ack", Some(queue)) => self.settle(queue, Settle::Ack, false),
             ("acklast", Some(queue)) => self.settle(queue, Settle::Ack, true),
