@@ -27,7 +27,7 @@
 //! for nobody; turns never wait for a socket or for the disk, and room in a consumer's output is freed by that consumer alone, which nothing else waits for.
 
 /// Letters a shard's inbox may hold before those who bring more wait for the turn that runs. A letter
-/// holds what one read of a socket brought, so this is some megabytes at most.
+/// holds what one read of a socket brought, a quarter of a megabyte at most, so this is 16 MB at most.
 pub const INBOX_LETTERS_MAX: usize = 64;
 
 /// Bytes a shard's log may have waiting for the disk before publishers pause. A second of a middling

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use leveret_amqp::outbuf::OutBuf;
-use leveret_broker::message::{ConnectionId, Outbox, ToSession};
+use leveret_broker::message::{ConnectionId, Outbox, ToSession, ToShard};
 use leveret_broker::return_undelivered;
 use leveret_queue::Time;
 use leveret_session::{ConnectionFacts, ConnectionNumbers, Context, End, Session, SessionTotals};
@@ -22,6 +22,7 @@ use leveret_topology::{Topology, VhostId};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 
+use crate::buffers::Buffers;
 use crate::node::{Node, now};
 use crate::proxy::Ends;
 use crate::readiness::register;
@@ -29,8 +30,18 @@ use crate::runner::with_runner;
 use crate::tls::{self, TlsStream};
 use crate::turn::Actor;
 
-/// Bytes asked of a socket at once.
-const READ_BYTES: usize = 64 * 1024;
+/// Bytes asked of a socket at once, at least. What comes of them are the letters of one turn, and the
+/// smaller the messages the more of these there are.
+const READ_MIN: usize = 64 * 1024;
+
+/// Bytes asked of a socket at once, at most: all that comes goes out by one write to each consumer.
+const READ_MAX: usize = 256 * 1024;
+
+/// Publishes in one read that are worth its turns; four times as many are too many.
+const READ_MESSAGES: usize = 96;
+
+/// Less than this of a read is copied rather than pinning the read.
+const PIN_MIN: usize = READ_MAX / 4;
 
 /// How long a client has to close its end after a close in order.
 const LINGER: Duration = Duration::from_secs(5);
@@ -100,6 +111,8 @@ pub struct State {
     tls: Option<Box<TlsStream>>,
     /// Bytes of all this, as the node counts them.
     held_bytes: u64,
+    /// Bytes to ask the socket for.
+    read_bytes: usize,
     may_have_bytes: bool,
     is_over: bool,
     io: Io,
@@ -145,8 +158,8 @@ pub struct Workplace<'a> {
     pub out: &'a mut OutBuf,
     /// For letters; empty.
     pub outbox: &'a mut Outbox,
-    /// A block to read into; empty.
-    pub block: &'a mut Vec<u8>,
+    /// Memory to read into.
+    pub buffers: &'a Buffers,
     /// A block for encrypted bytes.
     pub cipher: &'a mut Vec<u8>,
     /// The names.
@@ -175,6 +188,7 @@ impl Connection {
             output: OutBuf::new(),
             tls,
             held_bytes: 0,
+            read_bytes: READ_MIN,
             may_have_bytes: false,
             is_over: false,
             io: Io::default(),
@@ -317,7 +331,7 @@ impl Connection {
         if !state.output.is_empty() {
             std::mem::swap(work.out, &mut state.output);
         }
-        let State { session, input, may_have_bytes, tls, .. } = state;
+        let State { session, input, may_have_bytes, read_bytes, tls, .. } = state;
         let mut cx = Context {
             topology: work.topology,
             now: now(),
@@ -344,11 +358,10 @@ impl Connection {
             session.input(input, &mut cx);
         }
         if *may_have_bytes && session.wants_input() && session.end().is_none() {
+            let socket = self.socket.get_ref();
             let read = match tls {
-                None => read_block(self.socket.get_ref(), input, work.block),
-                Some(tls) => {
-                    read_encrypted(tls, self.socket.get_ref(), input, work.block, work.cipher)
-                }
+                None => read_block(socket, input, *read_bytes, work.buffers),
+                Some(tls) => read_encrypted(tls, socket, input, work.cipher),
             };
             match read {
                 Ok(Read::Some { bytes, drained }) => {
@@ -357,6 +370,9 @@ impl Connection {
                     *input = bytes;
                     *may_have_bytes = !drained;
                     session.input(input, &mut cx);
+                    if !drained {
+                        *read_bytes = next_read(*read_bytes, cx.outbox);
+                    }
                 }
                 Ok(Read::Nothing) => *may_have_bytes = false,
                 Ok(Read::End) | Err(_) => {
@@ -511,7 +527,7 @@ impl Connection {
 fn keep_little(input: &mut Bytes) {
     if input.is_empty() {
         *input = Bytes::new();
-    } else if input.len() < READ_BYTES / 4 {
+    } else if input.len() < PIN_MIN {
         *input = Bytes::copy_from_slice(input);
     }
 }
@@ -526,18 +542,33 @@ enum Read {
     End,
 }
 
+/// How many bytes to ask for next, after a read that the socket had more for.
+fn next_read(bytes: usize, outbox: &Outbox) -> usize {
+    let published = outbox.shards.iter().map(|(_, letter)| match letter {
+        ToShard::Publish { messages, .. } => messages.len(),
+        _ => 0,
+    });
+    match published.sum::<usize>() {
+        few if few < READ_MESSAGES => (bytes * 2).min(READ_MAX),
+        many if many > 4 * READ_MESSAGES => (bytes / 2).max(READ_MIN),
+        _ => bytes,
+    }
+}
+
 /// Reads once, behind the bytes left over from last time.
-fn read_block(socket: &TcpStream, left: &Bytes, block: &mut Vec<u8>) -> io::Result<Read> {
-    block.clear();
-    block.reserve(left.len() + READ_BYTES);
-    block.extend_from_slice(left);
-    let room = block.capacity() - block.len();
-    match rustix::io::read(socket, rustix::buffer::spare_capacity(block)) {
+fn read_block(
+    socket: &TcpStream,
+    left: &Bytes,
+    bytes: usize,
+    buffers: &Buffers,
+) -> io::Result<Read> {
+    // One length for most, so that the last one used is the next one.
+    let mut lent = buffers.lend((left.len() + bytes).max(READ_MAX));
+    let (before, room) = lent.bytes().split_at_mut(left.len());
+    before.copy_from_slice(left);
+    match rustix::io::read(socket, &mut room[..bytes]) {
         Ok(0) => Ok(Read::End),
-        Ok(n) => {
-            let bytes = Bytes::from(std::mem::take(block));
-            Ok(Read::Some { bytes, drained: n < room })
-        }
+        Ok(n) => Ok(Read::Some { bytes: lent.freeze(left.len() + n), drained: n < bytes }),
         Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(Read::Nothing),
         Err(error) => Err(error.into()),
     }
@@ -548,17 +579,13 @@ fn read_encrypted(
     tls: &mut TlsStream,
     socket: &TcpStream,
     left: &Bytes,
-    block: &mut Vec<u8>,
     cipher: &mut Vec<u8>,
 ) -> io::Result<Read> {
-    block.clear();
-    block.reserve(left.len() + READ_BYTES);
+    let mut block = Vec::with_capacity(left.len() + READ_MIN);
     block.extend_from_slice(left);
-    let read = tls.read(socket, cipher, block)?;
+    let read = tls.read(socket, cipher, &mut block)?;
     Ok(match read {
-        tls::Read::Some { drained } => {
-            Read::Some { bytes: Bytes::from(std::mem::take(block)), drained }
-        }
+        tls::Read::Some { drained } => Read::Some { bytes: Bytes::from(block), drained },
         tls::Read::Nothing => Read::Nothing,
         tls::Read::End => Read::End,
     })

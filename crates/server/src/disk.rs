@@ -10,15 +10,26 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use leveret_log::disk::{Disk, DiskError, Done, FileName, Op, Token};
 
+use crate::buffers::Buffers;
+
 /// Files that are kept open for reading.
 const READ_FILES: usize = 16;
+
+/// Shorter reads have memory of their own.
+const POOLED_MIN: usize = 64 << 10;
+
+/// Bytes to read into that are kept while somebody reads.
+const BUFFERS_IDLE: usize = 4 << 20;
+
+/// How long nobody reads before memory for reads is given back.
+const REST: Duration = Duration::from_secs(1);
 
 /// What all disks of the process did since it began. Times in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -117,13 +128,14 @@ impl RealDisk {
         let (done_in, done) = channel();
         let (writes, to_write) = channel();
         let (reads, to_read) = channel();
-        let mut writer = Writer { dir: dir.to_owned(), open: None };
+        let writer = Writer { dir: dir.to_owned(), open: None };
         let background = Writer { dir: dir.to_owned(), open: None };
-        let mut reader = Reader { dir: dir.to_owned(), open: Vec::new(), background };
+        let buffers = Buffers::new(BUFFERS_IDLE);
+        let reader = Reader { dir: dir.to_owned(), open: Vec::new(), background, buffers };
         let writes_done = (done_in.clone(), Arc::clone(&wake));
         let threads = vec![
-            spawn(&format!("{name}-write"), to_write, writes_done, move |job| writer.run(job))?,
-            spawn(&format!("{name}-read"), to_read, (done_in, wake), move |job| reader.run(job))?,
+            spawn(&format!("{name}-write"), to_write, writes_done, writer)?,
+            spawn(&format!("{name}-read"), to_read, (done_in, wake), reader)?,
         ];
         let submit = Some([writes, reads]);
         Ok(Self { dir: dir.to_owned(), submit, done, threads, _lock: lock })
@@ -134,22 +146,47 @@ impl RealDisk {
     }
 }
 
+/// What a thread does.
+trait Worker: Send + 'static {
+    fn run(&mut self, job: Job) -> Option<(Token, Done)>;
+
+    /// Whether [`rest`](Self::rest) would do something.
+    fn wants_rest(&self) -> bool {
+        false
+    }
+
+    /// Nothing came for a while.
+    fn rest(&mut self) {}
+}
+
 /// A thread that does what comes, until nothing can come any more.
 fn spawn(
     name: &str,
     jobs: Receiver<Job>,
     (done, wake): (Sender<(Token, Done)>, Wake),
-    mut run: impl FnMut(Job) -> Option<(Token, Done)> + Send + 'static,
+    mut worker: impl Worker,
 ) -> std::io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-        for job in jobs {
-            if let Some(completion) = run(job) {
+        while let Some(job) = next(&jobs, &mut worker) {
+            if let Some(completion) = worker.run(job) {
                 // Nobody waits for it when the log is gone; it was done all the same.
                 let _ = done.send(completion);
                 wake();
             }
         }
     })
+}
+
+/// Waits for a job. None when none can come any more.
+fn next(jobs: &Receiver<Job>, worker: &mut impl Worker) -> Option<Job> {
+    if worker.wants_rest() {
+        match jobs.recv_timeout(REST) {
+            Ok(job) => return Some(job),
+            Err(RecvTimeoutError::Disconnected) => return None,
+            Err(RecvTimeoutError::Timeout) => worker.rest(),
+        }
+    }
+    jobs.recv().ok()
 }
 
 impl Drop for RealDisk {
@@ -183,7 +220,7 @@ struct Writer {
     open: Option<(FileName, File, bool)>,
 }
 
-impl Writer {
+impl Worker for Writer {
     fn run(&mut self, job: Job) -> Option<(Token, Done)> {
         match job {
             Job::Do(token, op) => Some((token, self.perform(op))),
@@ -193,7 +230,9 @@ impl Writer {
             }
         }
     }
+}
 
+impl Writer {
     fn close(&mut self, file: FileName) {
         self.open = self.open.take().filter(|(name, ..)| *name != file);
     }
@@ -253,9 +292,10 @@ struct Reader {
     /// The least recently used first.
     open: Vec<(FileName, File)>,
     background: Writer,
+    buffers: Buffers,
 }
 
-impl Reader {
+impl Worker for Reader {
     fn run(&mut self, job: Job) -> Option<(Token, Done)> {
         match job {
             Job::Do(token, Op::Read { file, position, len }) => {
@@ -270,6 +310,16 @@ impl Reader {
         }
     }
 
+    fn wants_rest(&self) -> bool {
+        self.buffers.are_open()
+    }
+
+    fn rest(&mut self) {
+        self.buffers.close();
+    }
+}
+
+impl Reader {
     fn read(&mut self, name: FileName, position: u64, len: usize) -> std::io::Result<Bytes> {
         let open = match self.open.iter().position(|(open, _)| *open == name) {
             Some(index) => self.open.remove(index),
@@ -278,12 +328,18 @@ impl Reader {
         if self.open.len() >= READ_FILES {
             self.open.remove(0);
         }
-        let mut bytes = vec![0; len];
         let since = Instant::now();
-        let result = open.1.read_exact_at(&mut bytes, position);
+        let result = if len < POOLED_MIN {
+            let mut bytes = vec![0; len];
+            open.1.read_exact_at(&mut bytes, position).map(|()| Bytes::from(bytes))
+        } else {
+            let mut lent = self.buffers.lend(len);
+            let read = open.1.read_exact_at(&mut lent.bytes()[..len], position);
+            read.map(|()| lent.freeze(len))
+        };
         READS.count(len as u64, since);
         self.open.push(open);
-        result.map(|()| Bytes::from(bytes))
+        result
     }
 }
 

@@ -6,6 +6,7 @@
 //! - [`node`]: all actors. [`mod@serve`]: start and stop. [`front`]: what crates above are given.
 
 pub mod alarms;
+pub mod buffers;
 pub mod connection;
 pub mod disk;
 pub mod ended;

@@ -20,11 +20,15 @@ use leveret_broker::return_undelivered;
 use tokio::sync::Notify;
 
 use crate::alarms::Resource;
+use crate::buffers::Buffers;
 use crate::connection::{Connection, Letter, Workplace};
 use crate::node::{Node, Recipient, now};
 
 /// Turns a thread runs before it looks at its sockets and timers again.
 const TURNS_MAX: usize = 256;
+
+/// Bytes to read into that a thread keeps for the next turns.
+const KEPT_INPUT: usize = 1 << 20;
 
 /// Bytes of an output buffer that a thread keeps for the next turn.
 const KEPT_OUTPUT: usize = 1 << 20;
@@ -47,7 +51,7 @@ pub struct Runner {
     due: VecDeque<Due>,
     outbox: Outbox,
     out: OutBuf,
-    block: Vec<u8>,
+    buffers: Buffers,
     cipher: Vec<u8>,
     shard_letters: Vec<ToShard>,
     meta_letters: Vec<ToMeta>,
@@ -82,7 +86,7 @@ pub fn install_runner(node: Arc<Node>) -> (Arc<Notify>, Arc<Rest>) {
         due: VecDeque::new(),
         outbox: Outbox::default(),
         out: OutBuf::new(),
-        block: Vec::new(),
+        buffers: Buffers::new(KEPT_INPUT),
         cipher: Vec::new(),
         shard_letters: Vec::new(),
         meta_letters: Vec::new(),
@@ -111,6 +115,7 @@ pub async fn rest(node: Arc<Node>, own: Arc<Rest>, give_back: fn()) {
                 while takes_work() {
                     tokio::time::sleep(REST).await;
                 }
+                RUNNER.with_borrow_mut(|runner| runner.as_mut().map(Runner::relax));
                 give_back();
                 node.each_rest(|other| {
                     if !Arc::ptr_eq(other, &own) {
@@ -156,6 +161,12 @@ pub fn with_runner<T>(node: &Arc<Node>, f: impl FnOnce(&mut Runner) -> T) -> T {
 }
 
 impl Runner {
+    /// Keeps no memory for turns that may not come.
+    fn relax(&mut self) {
+        self.buffers.close();
+        self.out = OutBuf::new();
+    }
+
     /// Leaves a letter with a connection and works off all that follows from it.
     pub fn run_connection(&mut self, connection: &Arc<Connection>, letter: Letter) {
         self.post_connection(connection, letter);
@@ -252,7 +263,7 @@ impl Runner {
             let mut work = Workplace {
                 out: &mut self.out,
                 outbox: &mut self.outbox,
-                block: &mut self.block,
+                buffers: &self.buffers,
                 cipher: &mut self.cipher,
                 topology: &topology,
                 shards: node.shards.len(),
@@ -267,7 +278,7 @@ impl Runner {
             let mut work = Workplace {
                 out: &mut self.out,
                 outbox: &mut self.outbox,
-                block: &mut self.block,
+                buffers: &self.buffers,
                 cipher: &mut self.cipher,
                 topology: &topology,
                 shards: node.shards.len(),

@@ -36,6 +36,18 @@ struct Port {
     connection: ConnectionId,
     consumers: Vec<u32>,
     deliveries: Vec<Delivery>,
+    /// How many the last batch had: room for the next one is made at once.
+    delivered: usize,
+}
+
+/// Room made at once for a batch, whatever the last one was.
+const ROOM_MAX: usize = 512;
+
+impl Port {
+    fn take(&mut self) -> Vec<Delivery> {
+        self.delivered = self.deliveries.len();
+        std::mem::take(&mut self.deliveries)
+    }
 }
 
 /// All connections that consume here.
@@ -69,7 +81,12 @@ impl Ports {
         let port = match self.by_connection.get(&connection) {
             Some(&port) => port,
             None => {
-                let made = Port { connection, consumers: Vec::new(), deliveries: Vec::new() };
+                let made = Port {
+                    connection,
+                    consumers: Vec::new(),
+                    deliveries: Vec::new(),
+                    delivered: 0,
+                };
                 let port = insert(&mut self.ports, &mut self.free_ports, made);
                 self.by_connection.insert(connection, port);
                 port
@@ -122,6 +139,7 @@ impl Ports {
         let Some(Some(port)) = self.ports.get_mut(consumer.port as usize) else { return };
         if port.deliveries.is_empty() {
             self.touched.push(consumer.port);
+            port.deliveries.reserve(port.delivered.min(ROOM_MAX));
         }
         port.deliveries.push(make(consumer.slot));
     }
@@ -132,7 +150,7 @@ impl Ports {
         if let Some(Some(port)) = self.ports.get_mut(port as usize)
             && !port.deliveries.is_empty()
         {
-            out.session(connection, ToSession::Deliver(std::mem::take(&mut port.deliveries)));
+            out.session(connection, ToSession::Deliver(port.take()));
         }
     }
 
@@ -142,7 +160,7 @@ impl Ports {
             if let Some(Some(port)) = self.ports.get_mut(port as usize)
                 && !port.deliveries.is_empty()
             {
-                let deliveries = std::mem::take(&mut port.deliveries);
+                let deliveries = port.take();
                 out.session(port.connection, ToSession::Deliver(deliveries));
             }
         }

@@ -47,6 +47,9 @@ pub(crate) struct Content {
 /// A buffer of small pieces becomes a piece at this length.
 const SMALL_BYTES_MAX: usize = 64 * 1024;
 
+/// Shorter pieces are copied: what they were read into may be many times as long.
+const PIECE_MIN: usize = 16 * 1024;
+
 impl Content {
     pub(crate) const fn new() -> Self {
         Self {
@@ -147,7 +150,7 @@ impl Content {
     }
 
     fn piece(&mut self, read: &Bytes, part: &[u8]) {
-        if part.len() < read.len() / 4 || part.len() < 256 {
+        if part.len() < read.len() / 4 || part.len() < PIECE_MIN {
             self.small.extend_from_slice(part);
             if self.small.len() >= SMALL_BYTES_MAX {
                 self.end_small();

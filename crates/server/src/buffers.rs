@@ -1,0 +1,176 @@
+//! Memory to read into, used again and again.
+//!
+//! Hot path: one lock and one small allocation for each read of a socket.
+//!
+//! What is read is dropped by whoever was the last to need it, on whatever thread. Left to the allocator,
+//! reads of a megabyte from a disk are some tens of megabytes of freed memory that wait to be given back,
+//! and fresh pages each time; reads of a socket are in memory that is not in the cache.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+
+/// Lengths of buffers are multiples of it.
+const STEP: usize = 64 << 10;
+
+/// A buffer this many times larger than what is asked for is not given: few bytes would pin it.
+const WASTE_MAX: usize = 8;
+
+/// Buffers that come back.
+#[derive(Debug)]
+pub struct Buffers {
+    home: Arc<Mutex<Home>>,
+}
+
+/// Where a buffer comes back to.
+#[derive(Debug, Default)]
+struct Home {
+    /// The last one in is the first one out, since the cache has it.
+    idle: Vec<Vec<u8>>,
+    idle_bytes: usize,
+    idle_max: usize,
+    /// Nobody reads: what comes back is not kept.
+    is_closed: bool,
+}
+
+/// A buffer in use.
+#[derive(Debug)]
+pub(crate) struct Lent {
+    buffer: Vec<u8>,
+    len: usize,
+    home: Arc<Mutex<Home>>,
+}
+
+impl Buffers {
+    /// None yet; keeps at most `idle_max` bytes that nobody uses.
+    pub(crate) fn new(idle_max: usize) -> Self {
+        Self { home: Arc::new(Mutex::new(Home { idle_max, ..Home::default() })) }
+    }
+
+    /// A buffer of `len` bytes at least, with anything in it.
+    pub(crate) fn lend(&self, len: usize) -> Lent {
+        let buffer = lock(&self.home).take(len);
+        let buffer = buffer.unwrap_or_else(|| vec![0; len.next_multiple_of(STEP)]);
+        Lent { buffer, len: 0, home: Arc::clone(&self.home) }
+    }
+
+    /// Whether there is memory to give back.
+    pub(crate) fn are_open(&self) -> bool {
+        let home = lock(&self.home);
+        !home.is_closed && (home.idle_bytes > 0 || Arc::strong_count(&self.home) > 1)
+    }
+
+    /// Gives back what is idle, and what becomes idle before the next loan.
+    pub(crate) fn close(&self) {
+        let mut home = lock(&self.home);
+        *home = Home { is_closed: true, idle_max: home.idle_max, ..Home::default() };
+    }
+}
+
+impl Home {
+    /// The newest buffer that has room and is not far too large.
+    fn take(&mut self, len: usize) -> Option<Vec<u8>> {
+        self.is_closed = false;
+        let fits = |buffer: &Vec<u8>| (len..=len.saturating_mul(WASTE_MAX)).contains(&buffer.len());
+        let index = self.idle.iter().rposition(fits)?;
+        let buffer = self.idle.remove(index);
+        self.idle_bytes -= buffer.len();
+        Some(buffer)
+    }
+
+    fn put(&mut self, buffer: Vec<u8>) {
+        if !self.is_closed && self.idle_bytes + buffer.len() <= self.idle_max {
+            self.idle_bytes += buffer.len();
+            self.idle.push(buffer);
+        }
+    }
+}
+
+impl Lent {
+    /// To write into.
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
+        &mut self.buffer
+    }
+
+    /// Its first bytes, at most all. The buffer comes back when the last part of them is dropped.
+    pub(crate) fn freeze(mut self, len: usize) -> Bytes {
+        self.len = len.min(self.buffer.len());
+        Bytes::from_owner(self)
+    }
+}
+
+impl AsRef<[u8]> for Lent {
+    fn as_ref(&self) -> &[u8] {
+        &self.buffer[..self.len]
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        lock(&self.home).put(std::mem::take(&mut self.buffer));
+    }
+}
+
+fn lock(home: &Mutex<Home>) -> MutexGuard<'_, Home> {
+    home.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAX: usize = 4 << 20;
+
+    fn read(buffers: &Buffers, len: usize, byte: u8) -> Bytes {
+        let mut lent = buffers.lend(len);
+        lent.bytes()[..len].fill(byte);
+        lent.freeze(len)
+    }
+
+    fn idle(buffers: &Buffers) -> usize {
+        lock(&buffers.home).idle_bytes
+    }
+
+    #[test]
+    fn memory_is_used_again_when_its_last_reader_has_gone() {
+        let buffers = Buffers::new(MAX);
+        let first = read(&buffers, 1 << 20, 1);
+        let place = first.as_ptr();
+        let part = first.slice(1000..2000);
+        drop(first);
+        let second = read(&buffers, 1 << 20, 2);
+        assert_ne!(second.as_ptr(), place, "part of it is still in use");
+        assert!(part.iter().all(|&byte| byte == 1));
+        drop(part);
+        let third = read(&buffers, 900_000, 3);
+        assert_eq!((third.as_ptr(), third.len()), (place, 900_000));
+        assert!(second.iter().all(|&byte| byte == 2));
+    }
+
+    #[test]
+    fn few_bytes_pin_no_large_buffer() {
+        let buffers = Buffers::new(MAX);
+        drop(read(&buffers, 1 << 20, 1));
+        let small = read(&buffers, 1000, 2);
+        assert_eq!(idle(&buffers), 1 << 20);
+        drop(small);
+        assert_eq!(idle(&buffers), (1 << 20) + STEP);
+    }
+
+    #[test]
+    fn what_is_idle_is_bounded_and_given_back() {
+        let buffers = Buffers::new(MAX);
+        assert!(!buffers.are_open());
+        let held: Vec<_> = (0..20).map(|n| read(&buffers, 1 << 20, n)).collect();
+        let kept = held[0].clone();
+        drop(held);
+        assert_eq!(idle(&buffers), MAX);
+        assert!(buffers.are_open());
+        buffers.close();
+        drop(kept);
+        assert_eq!(idle(&buffers), 0);
+        assert!(!buffers.are_open());
+        drop(read(&buffers, 1 << 20, 1));
+        assert_eq!(idle(&buffers), 1 << 20, "somebody reads again");
+    }
+}
