@@ -13,8 +13,14 @@ use crate::disk::{Disk, DiskError, FileName, Op, Token};
 use crate::memory::MemoryLog;
 use crate::{AppendError, HoldError, Holder, Log as _, Offset, SyncError};
 
-/// Memory for a batch that is kept for the next one.
-const KEPT_BUFFER: usize = 32 << 10;
+/// Memory for a batch that is kept for the next one, unless that one is far smaller.
+const KEPT_BUFFER: usize = 1 << 20;
+
+/// Memory for a batch that is kept however small the next one is.
+const KEPT_IDLE: usize = 32 << 10;
+
+/// Bytes that a line of the index takes, about.
+const INDEX_LINE: usize = 40;
 
 /// Late records that are not worth a look at which of them are still there.
 const LATE_MAX: usize = 256;
@@ -334,6 +340,9 @@ impl<D: Disk> FileLog<D> {
         let (first, end) = (writer.gathered, hot.end());
         let Store { segments, sets, marks, cold } = store;
         let (mut head, mut bodies) = std::mem::take(&mut writer.spare);
+        // Spilled records are not in the sum; their bytes come on top.
+        fit(&mut bodies, sums.unwritten as usize);
+        fit(&mut head, BATCH_HEADER + INDEX_LINE * (sums.waiting as usize + writer.notes.len()));
         head.resize(BATCH_HEADER, 0);
         let mut batch = Batch {
             index: IndexWriter::new(&mut head, first.get()),
@@ -422,7 +431,7 @@ impl<D: Disk> FileLog<D> {
                 }
             }
         }
-        if notes.capacity() * size_of::<Note>() <= KEPT_BUFFER {
+        if notes.capacity() * size_of::<Note>() <= KEPT_BUFFER / 4 {
             writer.notes = notes;
         }
         let header = BatchHeader {
@@ -575,6 +584,14 @@ impl<D: Disk> FileLog<D> {
             self.submit_next();
         }
     }
+}
+
+/// Gives an empty buffer room for what is expected, and memory back that is far too much for it.
+fn fit(buffer: &mut Vec<u8>, expected: usize) {
+    if buffer.capacity() > KEPT_IDLE && buffer.capacity() / 16 > expected {
+        *buffer = Vec::new();
+    }
+    buffer.reserve(expected);
 }
 
 /// The footer of a segment that is full.
