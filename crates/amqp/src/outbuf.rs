@@ -3,13 +3,15 @@
 //! Hot path: no allocation once warm; a body of [`BORROW_MIN`] bytes or more is never copied.
 //!
 //! ```text
-//!   heads     [ deliver head A | end, deliver head B, small body B, end | end ]
+//!   heads     [ deliver head A | end, deliver head B, small body B, end | end ... ] [ ... ]
 //!                              ^ cut                                   ^ cut
 //!   borrowed                   body A                            (body C follows here)
 //! ```
 //!
-//! `heads` holds everything copied, one frame after the other; each borrowed body belongs between two
-//! bytes of it. Invariant: the cuts are ascending and not before the read position.
+//! The heads are everything copied, one frame after the other, in chunks of one size: what is written leaves
+//! memory chunk by chunk, nothing moves because there is more, and a chunk is used again while it is
+//! still in the cache. Each borrowed body belongs between two bytes of the heads. Invariant: the cuts are
+//! ascending and not before the read position.
 
 #![allow(clippy::arithmetic_side_effects, reason = "lengths of what is in memory already")]
 
@@ -25,17 +27,28 @@ use crate::method::Encode;
 /// vectored write costs more than the copy.
 pub const BORROW_MIN: usize = 2048;
 
-/// Bytes already written are taken out of `heads` when they are at least this many and the larger part.
-const SHIFT_MIN: usize = 64 * 1024;
+/// Bytes of a chunk. Only what must not be cut (one method, one small body) makes one longer.
+const CHUNK: usize = 64 * 1024;
+
+/// Emptied chunks that are kept.
+const SPARE_MAX: usize = 4;
+
+/// Room for a method whose length is not known before.
+const METHOD_ROOM: usize = 512;
 
 /// The output of one connection. See the module's picture.
 #[derive(Debug, Default)]
 pub struct OutBuf {
+    /// Chunks that take no more, the oldest first, and their bytes.
+    full: VecDeque<Vec<u8>>,
+    full_len: usize,
+    /// The last chunk.
     heads: Vec<u8>,
-    /// Bytes of `heads` already written.
+    /// Bytes of the first chunk already written.
     read: usize,
-    /// Bytes taken out of the front of `heads` since it was last empty; cuts count from before them.
+    /// Where the first chunk begins; cuts count from where the buffer was last empty.
     base: usize,
+    spare: Vec<Vec<u8>>,
     borrowed: VecDeque<Borrowed>,
     /// Bytes of the bodies in `borrowed`.
     borrowed_len: usize,
@@ -45,7 +58,7 @@ pub struct OutBuf {
 
 #[derive(Debug)]
 struct Borrowed {
-    /// The body comes before the byte at this place of `heads`, counted from `base` 0.
+    /// The body comes before the byte at this place of the heads.
     cut: usize,
     body: Bytes,
 }
@@ -61,7 +74,7 @@ impl OutBuf {
     #[must_use]
     #[inline]
     pub fn len(&self) -> usize {
-        self.heads.len() - self.read + self.borrowed_len
+        self.full_len + self.heads.len() - self.read + self.borrowed_len
     }
 
     /// True when there is nothing to write.
@@ -74,11 +87,44 @@ impl OutBuf {
     /// Bytes the buffer itself has allocated.
     #[must_use]
     pub fn capacity(&self) -> usize {
-        self.heads.capacity() + self.borrowed.capacity() * size_of::<Borrowed>()
+        let chunks = self.full.iter().chain(&self.spare).map(Vec::capacity);
+        let chunks = self.heads.capacity() + chunks.sum::<usize>();
+        chunks + self.borrowed.capacity() * size_of::<Borrowed>()
+    }
+
+    /// Makes the last chunk take `len` bytes without growing, if they fit into one at all.
+    #[inline]
+    fn room(&mut self, len: usize) {
+        if self.heads.len() + len > CHUNK {
+            self.next_chunk();
+        }
+    }
+
+    fn next_chunk(&mut self) {
+        if self.heads.is_empty() {
+            return;
+        }
+        let next = self.spare.pop().unwrap_or_else(|| Vec::with_capacity(CHUNK));
+        let full = std::mem::replace(&mut self.heads, next);
+        self.full_len += full.len();
+        self.full.push_back(full);
+    }
+
+    fn recycle(&mut self, mut chunk: Vec<u8>) {
+        if self.spare.len() < SPARE_MAX && chunk.capacity() == CHUNK {
+            chunk.clear();
+            self.spare.push(chunk);
+        }
+    }
+
+    /// Where the next byte goes.
+    fn end(&self) -> usize {
+        self.base + self.full_len + self.heads.len()
     }
 
     /// Appends bytes as they are.
     pub fn put_bytes(&mut self, bytes: &[u8]) {
+        self.room(bytes.len());
         self.heads.extend_from_slice(bytes);
     }
 
@@ -89,6 +135,7 @@ impl OutBuf {
 
     /// Appends a method frame whose payload, ids included, is what `write` appends.
     pub fn put_raw_method(&mut self, channel: u16, write: impl FnOnce(&mut Vec<u8>)) {
+        self.room(METHOD_ROOM);
         let at = self.heads.len();
         self.heads.extend_from_slice(&frame_head(METHOD, channel, 0));
         write(&mut self.heads);
@@ -101,6 +148,7 @@ impl OutBuf {
 
     /// Appends a content header frame. `raw_properties` are flags and fields.
     pub fn put_header(&mut self, channel: u16, class: u16, body_size: u64, raw_properties: &[u8]) {
+        self.room(raw_properties.len() + 12 + OVERHEAD);
         self.heads.reserve(raw_properties.len() + 12 + OVERHEAD);
         self.heads.extend_from_slice(&frame_head(HEADER, channel, 12 + raw_properties.len()));
         self.heads.extend_from_slice(&class.to_be_bytes());
@@ -127,12 +175,14 @@ impl OutBuf {
     }
 
     fn put_body_frame(&mut self, channel: u16, part: &Bytes) {
+        let is_small = part.len() < BORROW_MIN;
+        self.room(if is_small { part.len() + OVERHEAD } else { OVERHEAD });
         self.heads.extend_from_slice(&frame_head(BODY, channel, part.len()));
-        if part.len() < BORROW_MIN {
+        if is_small {
             self.heads.extend_from_slice(part);
         } else {
             self.borrowed_len += part.len();
-            let cut = self.base + self.heads.len();
+            let cut = self.end();
             self.borrowed.push_back(Borrowed { cut, body: part.clone() });
         }
         self.heads.push(FRAME_END);
@@ -140,6 +190,7 @@ impl OutBuf {
 
     /// Appends a heartbeat frame.
     pub fn put_heartbeat(&mut self) {
+        self.room(OVERHEAD);
         self.heads.extend_from_slice(&frame_head(HEARTBEAT, 0, 0));
         self.heads.push(FRAME_END);
     }
@@ -168,8 +219,10 @@ impl OutBuf {
         let is_small = body.len() < BORROW_MIN && body.len() <= payload_max(frame_max);
         let body_room = if is_small { body.len() } else { 0 };
 
+        let needed = method_len + header_len + body_room + 3 * OVERHEAD;
+        self.room(needed);
         let out = &mut self.heads;
-        out.reserve(method_len + header_len + body_room + 3 * OVERHEAD);
+        out.reserve(needed);
         let [m0, m1, m2, m3] = len_u32(method_len).to_be_bytes();
         let [h0, h1, h2, h3] = len_u32(header_len).to_be_bytes();
         let [c0, c1] = channel.to_be_bytes();
@@ -210,16 +263,28 @@ impl OutBuf {
             filled += 1;
             true
         };
-        let mut at = self.read;
-        for Borrowed { cut, body } in &self.borrowed {
-            let cut = cut - self.base;
-            if !put(self.heads.get(at..cut).unwrap_or_default()) || !put(body) {
-                return filled;
-            }
-            at = cut;
-        }
-        put(self.heads.get(at..).unwrap_or_default());
+        self.pieces(&mut put);
         filled
+    }
+
+    /// Everything in its order, until `put` says no.
+    fn pieces<'a>(&'a self, put: &mut impl FnMut(&'a [u8]) -> bool) {
+        let mut borrowed = self.borrowed.iter().peekable();
+        let (mut start, mut at) = (self.base, self.read);
+        for chunk in self.full.iter().chain([&self.heads]) {
+            while let Some(Borrowed { cut, body }) =
+                borrowed.next_if(|borrowed| borrowed.cut <= start + chunk.len())
+            {
+                if !put(chunk.get(at..cut - start).unwrap_or_default()) || !put(body) {
+                    return;
+                }
+                at = cut - start;
+            }
+            if !put(chunk.get(at..).unwrap_or_default()) {
+                return;
+            }
+            (start, at) = (start + chunk.len(), 0);
+        }
     }
 
     /// Drops `written` bytes from the front, at most all.
@@ -227,11 +292,10 @@ impl OutBuf {
         let mut left = written.min(self.len());
         while left > 0 {
             let Some(front) = self.borrowed.front_mut() else {
-                self.read += left;
+                self.skip(left);
                 break;
             };
             let heads = (front.cut - self.base - self.read).min(left);
-            self.read += heads;
             left -= heads;
             let body = front.body.len().min(left);
             front.body.advance(body);
@@ -241,18 +305,30 @@ impl OutBuf {
                 self.borrowed.pop_front();
                 self.detached = self.detached.saturating_sub(1);
             }
+            self.skip(heads);
         }
         if self.is_empty() {
             self.clear();
-        } else if self.read >= SHIFT_MIN && self.read > self.heads.len() / 2 {
-            self.heads.drain(..self.read);
-            self.base += self.read;
-            self.read = 0;
+        }
+    }
+
+    /// Drops bytes of the heads.
+    fn skip(&mut self, len: usize) {
+        self.read += len;
+        while let Some(first) = self.full.front()
+            && first.len() <= self.read
+            && let Some(first) = self.full.pop_front()
+        {
+            self.read -= first.len();
+            self.base += first.len();
+            self.full_len -= first.len();
+            self.recycle(first);
         }
     }
 
     /// Copies borrowed bodies of less than `len` bytes: for output that will stay for a while, so that it
-    /// does not pin the larger pieces of memory they are parts of. Each is copied once.
+    /// does not pin the larger pieces of memory they are parts of. Each is copied once. Gives emptied chunks
+    /// back, too.
     pub fn detach(&mut self, len: usize) {
         for Borrowed { body, .. } in self.borrowed.iter_mut().skip(self.detached) {
             if body.len() < len {
@@ -260,34 +336,29 @@ impl OutBuf {
             }
         }
         self.detached = self.borrowed.len();
+        self.spare = Vec::new();
     }
 
     /// Takes everything out, joined, and leaves the buffer empty with its capacity.
     pub fn take_rest(&mut self) -> Vec<u8> {
         let mut rest = Vec::with_capacity(self.len());
-        let mut at = self.read;
-        for Borrowed { cut, body } in &self.borrowed {
-            let cut = cut - self.base;
-            rest.extend_from_slice(self.heads.get(at..cut).unwrap_or_default());
-            rest.extend_from_slice(body);
-            at = cut;
-        }
-        rest.extend_from_slice(self.heads.get(at..).unwrap_or_default());
+        self.pieces(&mut |bytes| {
+            rest.extend_from_slice(bytes);
+            true
+        });
         self.clear();
         rest
     }
 
-    /// Drops all bytes, keeps the capacity.
+    /// Drops all bytes, keeps some of the memory.
     pub fn clear(&mut self) {
+        while let Some(chunk) = self.full.pop_front() {
+            self.recycle(chunk);
+        }
         self.heads.clear();
         self.borrowed.clear();
-        (self.read, self.base, self.borrowed_len, self.detached) = (0, 0, 0, 0);
-    }
-
-    /// Gives memory back after a burst: keeps at most `bytes` of capacity for the heads.
-    pub fn shrink_to(&mut self, bytes: usize) {
-        self.heads.shrink_to(bytes);
-        self.borrowed.shrink_to(bytes / size_of::<Borrowed>());
+        (self.full_len, self.read, self.base) = (0, 0, 0);
+        (self.borrowed_len, self.detached) = (0, 0);
     }
 }
 

@@ -126,6 +126,43 @@ fn what_is_written_leaves_memory() {
     assert!(out.capacity() < 1_000_000, "{}", out.capacity());
 }
 
+/// A long output is many chunks, whatever it is made of, and reads as if it were one.
+#[test]
+fn chunks_join() {
+    let lens = [0, 1, 1000, BORROW_MIN - 1, BORROW_MIN, 5000, 70_000, 16];
+    let (mut out, mut whole) = (OutBuf::new(), Vec::new());
+    let mut put = |write: &dyn Fn(&mut OutBuf)| {
+        let mut one = OutBuf::new();
+        write(&mut one);
+        whole.extend_from_slice(&one.take_rest());
+        write(&mut out);
+    };
+    for round in 0..60 {
+        for len in lens {
+            put(&|out| deliver(out, &body(len + round), 0));
+        }
+        put(&|out| out.put_bytes(&body(200 * 1024)));
+        put(&OutBuf::put_heartbeat);
+    }
+    assert!(out.full.len() > 60);
+    assert_eq!(out.len(), whole.len());
+    let mut written = 0;
+    for step in (1..).map(|n: usize| n * n * 37 % 300_000) {
+        let mut slices = [IoSlice::new(&[]); 7];
+        let filled = out.slices(&mut slices);
+        if filled == 0 {
+            break;
+        }
+        let next: Vec<u8> = slices[..filled].iter().flat_map(|s| s.iter().copied()).collect();
+        assert!(whole[written..].starts_with(&next), "at {written}");
+        let step = step.min(next.len());
+        out.advance(step);
+        written += step;
+    }
+    assert_eq!((written, out.len()), (whole.len(), 0));
+    assert!(out.capacity() < (SPARE_MAX + 6) * CHUNK, "{}", out.capacity());
+}
+
 #[test]
 fn few_slots() {
     let mut out = OutBuf::new();
