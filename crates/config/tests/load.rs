@@ -154,7 +154,7 @@ fn a_rabbitmq_conf_of_today() {
     assert_eq!(config.access.default_pass.reveal(), "x#y");
     assert_eq!(config.node.cluster_name.as_deref(), Some("orders"));
     let warnings = notices.iter().filter(|it| it.is_warning).count();
-    assert_eq!((warnings, notices.len()), (7, 12), "{notices:#?}");
+    assert_eq!((warnings, notices.len()), (6, 11), "{notices:#?}");
 }
 
 #[test]
