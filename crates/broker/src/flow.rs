@@ -12,8 +12,14 @@
 //! 2. A batch is handed to the shard's inbox. Who finds the inbox too full waits for the turn that runs
 //!    ([`INBOX_LETTERS_MAX`]): publishers together cannot be faster than the shard.
 //! 3. What no consumer takes stays in the log and in queues. Their bytes, and those that connections hold
-//!    unread or unwritten, are bounded by the memory watermark: above it [`MemoryAlarm`] rises, publishing connections are told `connection.blocked`
-//!    and are not read from any more; consumers go on, so the alarm ends by itself.
+//!    unread or unwritten, are bounded by the memory watermark. Above it an [`Alarm`] stops those who
+//!    publish into what is full, and 10 % above it all who publish, whatever into: so memory is bounded in
+//!    every case, and a connection whose messages consumers take at once goes on as long as it does not
+//!    matter. A queue is full that takes more than [`QUEUE_BYTES_MAX`]; a shard sees that as it puts a
+//!    message there, and says so to the session ([`ToSession::Stopped`](crate::message::ToSession)). The
+//!    disk's limit is the same: below it those are stopped whose messages are to be written, or wait in a
+//!    full queue; below half of it all. Who is stopped is told `connection.blocked` and is not read from
+//!    any more; consumers go on, so the alarm ends by itself.
 //!    The disk may be slower than all of them: when a shard's log has more to write than
 //!    [`UNWRITTEN_BYTES_MAX`], each connection that publishes to the shard is told to pause, and is not
 //!    read from until half of that is left ([`DiskGauge`]). Nothing that the disk waits for comes from a
@@ -58,37 +64,84 @@ impl DiskGauge {
     }
 }
 
-/// The memory watermark: rises above the limit, falls a little below it so that it does not flutter.
-#[derive(Clone, Copy, Debug)]
-pub struct MemoryAlarm {
-    limit_bytes: u64,
-    is_raised: bool,
+/// Memory that one queue may take, messages and what is kept of them, before publishing into it is what
+/// keeps an alarm up: ready messages and unacked ones, so that a consumer that never acks is no excuse.
+pub const QUEUE_BYTES_MAX: u64 = 1 << 20;
+
+/// What is short, and whom it stops.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Alarm {
+    /// Memory is above its watermark.
+    pub memory: bool,
+    /// Free disk space is below its limit.
+    pub disk: bool,
+    /// It is so short that everybody who publishes is stopped.
+    pub stops_all: bool,
 }
 
-/// What a change of the alarm means.
+impl Alarm {
+    /// Whether anybody is stopped.
+    pub const fn is_raised(self) -> bool {
+        self.memory || self.disk
+    }
+
+    /// The reason given with `connection.blocked`, as RabbitMQ words it; none when nothing is short.
+    pub const fn reason(self) -> Option<&'static str> {
+        match (self.memory, self.disk) {
+            (false, false) => None,
+            (true, false) => Some("low on memory"),
+            (false, true) => Some("low on disk"),
+            (true, true) => Some("low on memory & disk"),
+        }
+    }
+}
+
+/// How short something is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// There is enough.
+    #[default]
+    Enough,
+    /// Those are stopped who publish into what is full.
+    Short,
+    /// All are stopped who publish.
+    Out,
+}
+
+/// What a change of a level means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AlarmChange {
     /// Block publishers.
     Raised,
+    /// It was raised, and is to stop more publishers, or fewer.
+    Moved,
     /// Let them go on.
     Cleared,
 }
 
 impl AlarmChange {
-    /// What it means that an alarm was, or was not, raised and is now.
-    pub const fn between(was_raised: bool, is_raised: bool) -> Option<Self> {
-        match (was_raised, is_raised) {
-            (false, true) => Some(Self::Raised),
-            (true, false) => Some(Self::Cleared),
-            _ => None,
+    /// What it means that there was one level and is another now.
+    pub fn between(was: Level, is: Level) -> Option<Self> {
+        match (was, is) {
+            _ if was == is => None,
+            (Level::Enough, _) => Some(Self::Raised),
+            (_, Level::Enough) => Some(Self::Cleared),
+            _ => Some(Self::Moved),
         }
     }
+}
+
+/// The memory watermark: rises above the limit, falls a little below it so that it does not flutter.
+#[derive(Clone, Copy, Debug)]
+pub struct MemoryAlarm {
+    limit_bytes: u64,
+    level: Level,
 }
 
 impl MemoryAlarm {
     /// Not raised. `limit_bytes` is what the watermark allows; 0 blocks all publishing, as in RabbitMQ.
     pub fn new(limit_bytes: u64) -> Self {
-        Self { limit_bytes, is_raised: false }
+        Self { limit_bytes, level: Level::Enough }
     }
 
     /// Another watermark, effective at the next [`update`](Self::update).
@@ -101,30 +154,28 @@ impl MemoryAlarm {
         self.limit_bytes
     }
 
-    /// Whether publishers are blocked.
-    pub fn is_raised(&self) -> bool {
-        self.is_raised
+    /// Whom it stops.
+    pub fn level(&self) -> Level {
+        self.level
     }
 
     /// Takes a new measure of the memory in use, and says whether the alarm changed.
     pub fn update(&mut self, used_bytes: u64) -> Option<AlarmChange> {
-        let low = self.limit_bytes - self.limit_bytes / 20;
-        let raised = if self.is_raised {
-            self.limit_bytes == 0 || used_bytes >= low
-        } else {
-            used_bytes > self.limit_bytes || self.limit_bytes == 0
+        let limit = self.limit_bytes;
+        // From, and once it is there down to.
+        let (short, out) = (limit, limit.saturating_add(limit / 10));
+        let low = match self.level {
+            Level::Enough => (short, out),
+            Level::Short => (limit - limit / 20, out),
+            Level::Out => (limit - limit / 20, short),
         };
-        AlarmChange::between(std::mem::replace(&mut self.is_raised, raised), raised)
-    }
-}
-
-/// The reason given with `connection.blocked`, as RabbitMQ words it; none when nothing is short.
-pub const fn reason(memory: bool, disk: bool) -> Option<&'static str> {
-    match (memory, disk) {
-        (false, false) => None,
-        (true, false) => Some("low on memory"),
-        (false, true) => Some("low on disk"),
-        (true, true) => Some("low on memory & disk"),
+        let level = match used_bytes {
+            _ if limit == 0 => Level::Out,
+            used if used > low.1 => Level::Out,
+            used if used > low.0 => Level::Short,
+            _ => Level::Enough,
+        };
+        AlarmChange::between(std::mem::replace(&mut self.level, level), level)
     }
 }
 
@@ -139,10 +190,15 @@ mod tests {
         let rows = [
             (1000, None),
             (1001, Some(AlarmChange::Raised)),
-            (5000, None),
+            (1100, None),
+            (1101, Some(AlarmChange::Moved)), // all are stopped
+            (1001, None),
+            (1000, Some(AlarmChange::Moved)), // those into what is full
             ( 960, None), // just below the limit is not low enough
-            ( 949, Some(AlarmChange::Cleared)),
+            ( 950, Some(AlarmChange::Cleared)),
             ( 990, None),
+            (5000, Some(AlarmChange::Raised)),
+            ( 949, Some(AlarmChange::Cleared)),
         ];
         for (used, want) in rows {
             assert_eq!(alarm.update(used), want, "{used}");

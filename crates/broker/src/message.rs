@@ -23,8 +23,8 @@ use leveret_queue::{Gate, UnackedId};
 use leveret_topology::{ExchangeId, PasswordHash, QueueId, Topology, VhostId};
 use smallvec::SmallVec;
 
+use crate::flow::Alarm;
 use crate::login::Login;
-
 use crate::numbers::{QueueNumbers, ShardNumbers};
 use crate::transaction::{TxId, Vote};
 
@@ -744,8 +744,10 @@ pub enum ToSession {
     },
     /// The answer to the session's [`Login`]: whether the client is let in.
     LoggedIn(bool),
-    /// Publishers are blocked (`Some(reason)`) or no longer.
-    Blocked(Option<&'static str>),
+    /// Something is short, or no longer.
+    Alarm(Alarm),
+    /// While an alarm is raised: what the connection published into is full.
+    Stopped,
     /// Close the connection with this code and text (operator, shutdown).
     Close {
         /// Why.

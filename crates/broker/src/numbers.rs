@@ -29,6 +29,8 @@ pub struct QueueNumbers {
     pub used: Time,
     /// How long messages were ready and no consumer could take them, in all, in ms.
     pub waited_ms: u64,
+    /// Those who publish into it pause, as its shard's disk is far behind.
+    pub is_in_flow: bool,
     /// Memory it takes for its messages, in bytes; their bodies apart.
     pub memory_bytes: u64,
 }

@@ -44,6 +44,7 @@ use leveret_log::{HoldError, Holder, Log, Usage};
 use leveret_queue::{Left, Offset, Queue, Time};
 use leveret_topology::{ConfirmOptions, QueueId, QueueKind, Topology};
 
+use crate::flow::Alarm;
 use crate::message::{Outbox, Reply, ToShard, shard_of};
 use cold::{Ahead, Cold};
 use dead_letter::{Awaited, Stuck};
@@ -102,6 +103,7 @@ pub struct Shard<L> {
     runs: Runs,
     disk: Disk,
     transactions: Transactions,
+    alarm: Alarm,
     /// Queues that were deleted and had the rule `ack`: whoever routed to one of them is told no.
     gone_unacked: VecDeque<QueueId>,
     sampling: Sampling,
@@ -124,6 +126,8 @@ struct Hosted {
     confirm: ConfirmOptions,
     /// It survives a restart.
     is_durable: bool,
+    /// [`Disk::pauses`] when one of its publishers last paused.
+    flow_in: u64,
     /// [`Disk::batch`] when it was last given a message whose publisher waits for disk or consumer.
     awaited_in: u64,
     /// When one of its messages was last acked.
@@ -146,6 +150,7 @@ impl Hosted {
             counted_bytes: 0,
             confirm: named.confirm_options(),
             is_durable: named.durable,
+            flow_in: u64::MAX,
             awaited_in: u64::MAX,
             acked_at: None,
             kind: named.kind,
@@ -214,6 +219,7 @@ impl<L: Log> Shard<L> {
             runs: Runs::default(),
             disk: Disk::default(),
             transactions: Transactions::default(),
+            alarm: Alarm::default(),
             gone_unacked: VecDeque::new(),
             sampling: Sampling::default(),
         }
@@ -407,6 +413,11 @@ impl<L: Log> Shard<L> {
             }
             hosted.timer = wanted;
         }
+    }
+
+    /// What is short now: to be said before a turn.
+    pub fn set_alarm(&mut self, alarm: Alarm) {
+        self.alarm = alarm;
     }
 
     /// Memory and records of the log.

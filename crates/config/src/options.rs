@@ -219,7 +219,8 @@ options! {
     /// When the node says that it has enough.
     ResourceOptions, "Memory and disk";
 
-    /// Memory use at which publishers are blocked: a part of the machine's memory
+    /// Memory use at which publishers are blocked that publish into what is full (10 % above it all
+    /// publishers are): a part of the machine's memory
     /// (`relative`), or a number of bytes (`absolute`), which counts if both are set.
     memory_high_watermark: Threshold = Threshold::part(0.6),
         keys = ["vm_memory_high_watermark.relative", "vm_memory_high_watermark.absolute"],
@@ -236,7 +237,8 @@ options! {
     paging_ratio: Fraction = Fraction(0.5), keys = ["vm_memory_high_watermark_paging_ratio"],
         range = Fraction(0.0)..=Fraction(1.0);
 
-    /// Free disk space under which publishers are blocked: a number of bytes (`absolute`), which
+    /// Free disk space under which publishers are blocked whose messages are to be written (under half
+    /// of it all publishers are): a number of bytes (`absolute`), which
     /// counts if both are set, or a part of the machine's memory (`relative`).
     disk_free_limit: Threshold = Threshold::bytes(50_000_000),
         keys = ["disk_free_limit.absolute", "disk_free_limit.relative"], aliases = ["disk_free_limit"];

@@ -1,6 +1,7 @@
 //! The node's two alarms, memory and disk, and what it does about them.
 //!
-//! Either blocks publishers, consumers never: what they take is what ends the alarm. Memory is
+//! Either blocks publishers, consumers never: what they take is what ends the alarm. Which publishers
+//! is said in [`leveret_broker::flow`]. Memory is
 //! compared with its watermark after every turn that changed it; free disk space is asked of the
 //! system now and then ([`watch_disk`]), more often when it is short.
 
@@ -9,13 +10,15 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use leveret_broker::flow::{self, AlarmChange, MemoryAlarm};
+use leveret_broker::flow::{Alarm, AlarmChange, Level, MemoryAlarm};
 
 use crate::node::Node;
 use crate::runner::with_runner;
 
-const MEMORY: u8 = 1;
+/// Two bits each, a [`Level`].
+const MEMORY: u8 = 0;
 const DISK: u8 = 2;
+const LEVEL: u8 = 3;
 
 /// Which of the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,8 +43,8 @@ impl Resource {
 #[derive(Debug)]
 pub struct Alarms {
     memory: Mutex<MemoryAlarm>,
-    /// [`MEMORY`] and [`DISK`].
-    raised: AtomicU8,
+    /// The levels, at [`MEMORY`] and [`DISK`].
+    levels: AtomicU8,
     /// Mirror of the memory alarm's limit, so that a turn need not lock it.
     memory_limit: AtomicU64,
     disk_limit: AtomicU64,
@@ -53,7 +56,7 @@ impl Alarms {
     pub(crate) fn new(memory_limit: u64) -> Self {
         Self {
             memory: Mutex::new(MemoryAlarm::new(memory_limit)),
-            raised: AtomicU8::new(0),
+            levels: AtomicU8::new(0),
             memory_limit: AtomicU64::new(memory_limit),
             disk_limit: AtomicU64::new(0),
             disk_free: AtomicU64::new(u64::MAX),
@@ -62,20 +65,25 @@ impl Alarms {
 
     /// Whether publishers are blocked.
     pub fn any(&self) -> bool {
-        self.raised.load(Ordering::Relaxed) != 0
+        self.levels.load(Ordering::Relaxed) != 0
     }
 
-    /// The reason for `connection.blocked`, if there is one.
-    pub fn reason(&self) -> Option<&'static str> {
-        let raised = self.raised.load(Ordering::Relaxed);
-        flow::reason(raised & MEMORY != 0, raised & DISK != 0)
+    /// What is short, for shards and sessions.
+    pub fn alarm(&self) -> Alarm {
+        let levels = self.levels.load(Ordering::Relaxed);
+        let [memory, disk] = [MEMORY, DISK].map(|at| level(levels, at));
+        Alarm {
+            memory: memory > Level::Enough,
+            disk: disk > Level::Enough,
+            stops_all: memory.max(disk) == Level::Out,
+        }
     }
 
     /// Those that are raised.
     pub fn raised(&self) -> Vec<Resource> {
-        let raised = self.raised.load(Ordering::Relaxed);
-        let all = [(MEMORY, Resource::Memory), (DISK, Resource::Disk)];
-        all.into_iter().filter(|(bit, _)| raised & bit != 0).map(|(_, alarm)| alarm).collect()
+        let Alarm { memory, disk, .. } = self.alarm();
+        let all = [(memory, Resource::Memory), (disk, Resource::Disk)];
+        all.into_iter().filter(|(is_raised, _)| *is_raised).map(|(_, alarm)| alarm).collect()
     }
 
     /// The memory watermark in bytes.
@@ -102,20 +110,20 @@ impl Alarms {
     pub(crate) fn check_memory(&self, held: impl Fn() -> u64) -> Option<AlarmChange> {
         let over = held() > self.memory_limit();
         // While it is raised the exact rule (it falls a little below the limit) decides.
-        let is_raised = self.raised.load(Ordering::Relaxed) & MEMORY != 0;
+        let is_raised = level(self.levels.load(Ordering::Relaxed), MEMORY) > Level::Enough;
         if over || is_raised { self.update_memory(held) } else { None }
     }
 
     pub(crate) fn update_memory(&self, held: impl Fn() -> u64) -> Option<AlarmChange> {
         let mut alarm = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
-        let was_raised = alarm.is_raised();
+        let before = alarm.level();
         // Measured once more after the flag is seen by all: who freed memory in between looked at the old
         // flag and left it to us.
         for _ in 0..2 {
             alarm.update(held());
-            self.set(MEMORY, alarm.is_raised());
+            self.set(MEMORY, alarm.level());
         }
-        AlarmChange::between(was_raised, alarm.is_raised())
+        AlarmChange::between(before, alarm.level())
     }
 
     /// Another limit, effective at the next look.
@@ -126,17 +134,28 @@ impl Alarms {
     /// So much is free now.
     pub(crate) fn update_disk(&self, free: u64) -> Option<AlarmChange> {
         self.disk_free.store(free, Ordering::Relaxed);
-        let is_short = free < self.disk_limit();
-        AlarmChange::between(self.set(DISK, is_short), is_short)
+        let limit = self.disk_limit();
+        let now = match free {
+            free if free < limit / 2 => Level::Out,
+            free if free < limit => Level::Short,
+            _ => Level::Enough,
+        };
+        AlarmChange::between(self.set(DISK, now), now)
     }
 
-    /// Sets a flag and tells what it was.
-    fn set(&self, bit: u8, on: bool) -> bool {
-        let before = match on {
-            true => self.raised.fetch_or(bit, Ordering::SeqCst),
-            false => self.raised.fetch_and(!bit, Ordering::SeqCst),
-        };
-        before & bit != 0
+    /// Sets a level and tells what it was.
+    fn set(&self, at: u8, now: Level) -> Level {
+        let change = |levels| Some(levels & !(LEVEL << at) | (now as u8) << at);
+        let before = self.levels.fetch_update(Ordering::SeqCst, Ordering::SeqCst, change);
+        level(before.unwrap_or_default(), at)
+    }
+}
+
+fn level(levels: u8, at: u8) -> Level {
+    match levels >> at & LEVEL {
+        0 => Level::Enough,
+        1 => Level::Short,
+        _ => Level::Out,
     }
 }
 
@@ -189,15 +208,18 @@ mod tests {
     fn the_reason_names_what_is_short() {
         let alarms = Alarms::new(1000);
         alarms.set_disk_limit(50);
-        assert_eq!(alarms.reason(), None);
+        assert_eq!(alarms.alarm().reason(), None);
         assert_eq!(alarms.update_disk(49), Some(AlarmChange::Raised));
-        assert_eq!(alarms.update_disk(10), None);
-        assert_eq!(alarms.reason(), Some("low on disk"));
+        assert!(!alarms.alarm().stops_all);
+        assert_eq!(alarms.update_disk(10), Some(AlarmChange::Moved));
+        assert!(alarms.alarm().stops_all);
+        assert_eq!(alarms.update_disk(26), Some(AlarmChange::Moved));
+        assert_eq!(alarms.alarm().reason(), Some("low on disk"));
         assert_eq!(alarms.check_memory(|| 1001), Some(AlarmChange::Raised));
-        assert_eq!(alarms.reason(), Some("low on memory & disk"));
+        assert_eq!(alarms.alarm().reason(), Some("low on memory & disk"));
         assert_eq!(alarms.raised(), [Resource::Memory, Resource::Disk]);
         assert_eq!(alarms.update_disk(50), Some(AlarmChange::Cleared));
-        assert_eq!(alarms.reason(), Some("low on memory"));
+        assert_eq!(alarms.alarm().reason(), Some("low on memory"));
         assert_eq!(alarms.check_memory(|| 0), Some(AlarmChange::Cleared));
         assert!(!alarms.any());
     }

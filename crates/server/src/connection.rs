@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use leveret_amqp::outbuf::OutBuf;
+use leveret_broker::flow::Alarm;
 use leveret_broker::message::{ConnectionId, Outbox, ToSession, ToShard};
 use leveret_broker::return_undelivered;
 use leveret_queue::Time;
@@ -167,7 +168,7 @@ pub struct Workplace<'a> {
     /// How many shards there are.
     pub shards: usize,
     /// Why publishers are blocked, if they are.
-    pub alarm: Option<&'static str>,
+    pub alarm: Alarm,
 }
 
 impl Connection {
@@ -349,7 +350,7 @@ impl Connection {
                 Letter::Timeout => session.timeout(&mut cx),
                 // The alarm as it is now, not as it was when the letter was written: letters about one
                 // change and the next may come in any order.
-                Letter::Alarm => session.receive(ToSession::Blocked(work.alarm), &mut cx),
+                Letter::Alarm => session.receive(ToSession::Alarm(work.alarm), &mut cx),
                 Letter::Writable | Letter::More => {}
             }
         }

@@ -201,7 +201,13 @@ impl Runner {
             (Resource::Memory, AlarmChange::Raised) => tracing::warn!(
                 held_bytes = self.node.held_bytes(),
                 limit_bytes = alarms.memory_limit(),
-                "memory watermark is reached: publishers are blocked until consumers catch up"
+                "memory watermark is reached: those who publish into full queues are blocked until consumers \
+                 catch up"
+            ),
+            (resource, AlarmChange::Moved) => tracing::warn!(
+                alarm = resource.name(),
+                stops_all = alarms.alarm().stops_all,
+                "the alarm stops other publishers than before"
             ),
             (Resource::Memory, AlarmChange::Cleared) => {
                 tracing::info!("memory is below its watermark again");
@@ -209,7 +215,7 @@ impl Runner {
             (Resource::Disk, AlarmChange::Raised) => tracing::warn!(
                 free_bytes = alarms.disk_free(),
                 limit_bytes = alarms.disk_limit(),
-                "free disk space is below disk_free_limit: publishers are blocked; \
+                "free disk space is below disk_free_limit: those who publish what is to be written are blocked; \
                  free some space, or let consumers catch up"
             ),
             (Resource::Disk, AlarmChange::Cleared) => {
@@ -256,7 +262,7 @@ impl Runner {
         }
         let node = Arc::clone(&self.node);
         // After the letters were picked up: see `Letter::Alarm`.
-        let alarm = node.alarms.reason();
+        let alarm = node.alarms.alarm();
         let mut state = connection.actor.state();
         {
             let topology = node.topology();
@@ -316,6 +322,7 @@ impl Runner {
             return;
         }
         let mut state = shard.actor.state();
+        state.set_alarm(node.alarms.alarm());
         let has_more = {
             let topology = node.topology();
             state.turn(&mut self.shard_letters, &topology, now(), &mut self.outbox)

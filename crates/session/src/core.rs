@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use leveret_amqp::frame::Decoder;
 use leveret_amqp::outbuf::OutBuf;
+use leveret_broker::flow::Alarm;
 use leveret_broker::message::{
     ConnectionId, ConsumerSlot, Outbox, ReplyTo, Settle, Settlement, ToMeta, ToShard, shard_of,
 };
@@ -97,7 +98,7 @@ pub(crate) struct Core {
     pub(crate) resumes: bool,
     pub(crate) random: Random,
     /// The alarm that blocks publishers.
-    pub(crate) alarm: Option<&'static str>,
+    pub(crate) alarm: Alarm,
     /// It published while there was an alarm: it is not read until the alarm is over.
     pub(crate) is_blocked: bool,
     /// No alarm blocks it any more: it sends nothing after what it has sent.

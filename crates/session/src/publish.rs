@@ -81,7 +81,7 @@ pub(crate) fn header(
             reply::message_too_large(header.body_size, max)
         });
     }
-    core.publish_received(cx);
+    core.publish_received(&channel.mode, cx);
     let kept = channel.content.kept();
     let is_whole = channel.content.header(read, header.properties.as_bytes(), header.body_size);
     core.count_kept(kept, channel.content.kept());
@@ -105,7 +105,7 @@ pub(crate) fn body(
         Stage::Idle => return Err(reply::expected_method_frame()),
         Stage::Header => return Err(reply::expected_header()),
     }
-    core.publish_received(cx);
+    core.publish_received(&channel.mode, cx);
     let kept = channel.content.kept();
     let is_whole = channel.content.body(read, part, ends_frame);
     core.count_kept(kept, channel.content.kept());

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::{Buf as _, Bytes};
 use leveret_amqp::frame::{BODY, Decoder, Event, HEADER, METHOD};
 use leveret_amqp::method::{Method, access, basic, channel, confirm, connection};
+use leveret_broker::flow::Alarm;
 use leveret_broker::message::{ConnectionId, Settle, ToSession};
 use leveret_queue::{OutputGauge, Time};
 use leveret_topology::{ConnectionSlots, Vhost, VhostId};
@@ -62,7 +63,7 @@ impl Session {
             gauged: 0,
             resumes: false,
             random: Random::new(seed),
-            alarm: None,
+            alarm: Alarm::default(),
             is_blocked: false,
             peer_closed: false,
             pauses: 0,
@@ -507,7 +508,8 @@ impl Session {
                 cx.outbox.reply(reply, answer);
             }
             ToSession::LoggedIn(is_accepted) => self.logged_in(is_accepted, cx),
-            ToSession::Blocked(alarm) => core.set_alarm(alarm, cx),
+            ToSession::Alarm(alarm) => core.set_alarm(alarm, cx),
+            ToSession::Stopped => core.stopped(cx),
             ToSession::Close { code, text } => {
                 let text = Fault::new(code, text).reply_text();
                 let close = connection::Close {

@@ -5,6 +5,7 @@ mod node;
 use leveret_amqp::method::*;
 use leveret_amqp::reply::ReplyCode;
 use leveret_amqp::table::{RawTable, Table, Value};
+use leveret_broker::flow::Alarm;
 use leveret_broker::message::ToSession;
 use leveret_session::End;
 use node::{Node, client_properties};
@@ -308,12 +309,13 @@ fn update_secret() {
 #[test]
 fn publishers_are_blocked_by_an_alarm() {
     let mut node = Node::new();
+    let raised = Alarm { memory: true, disk: false, stops_all: true };
     let link = node.client();
     let quiet = node.connect_with(&[], "\0guest\0guest", "/");
     node.open(quiet, 1);
     node.declare(link, "q");
     for link in [link, quiet] {
-        node.letter(link, ToSession::Blocked(Some("low on memory")));
+        node.letter(link, ToSession::Alarm(raised));
         // Others than publishes go on.
         node.declare(link, "q");
     }
@@ -324,10 +326,38 @@ fn publishers_are_blocked_by_an_alarm() {
     assert_eq!(node.links[link].session.facts().state, "blocked");
     let passive = queue::Declare { queue: "q", passive: true, ..Default::default() };
     assert_eq!(node.say(link, 1, &passive), "");
-    node.letter(link, ToSession::Blocked(None));
-    node.letter(quiet, ToSession::Blocked(None));
+    node.letter(link, ToSession::Alarm(Alarm::default()));
+    node.letter(quiet, ToSession::Alarm(Alarm::default()));
     assert_eq!(node.read(quiet), "");
     assert_eq!(node.read(link), "0 connection.unblocked\n1 queue.declare-ok q 1 0");
+}
+
+/// An alarm that does not stop all stops who publishes into what is full, and who publishes in a
+/// transaction; a shard that says so too late says nothing.
+#[test]
+fn an_alarm_stops_those_who_cause_it() {
+    let mut node = Node::new();
+    let raised = Alarm { memory: false, disk: true, stops_all: false };
+    let [good, bad, tx] = [(); 3].map(|()| node.client());
+    node.declare(good, "q");
+    node.letter(good, ToSession::Stopped);
+    for link in [good, bad, tx] {
+        node.letter(link, ToSession::Alarm(raised));
+    }
+    assert_eq!(node.publish(good, "", "q", "x"), "");
+    assert!(node.links[good].session.wants_input());
+    assert_eq!(node.publish(bad, "", "q", "x"), "");
+    node.letter(bad, ToSession::Stopped);
+    node.letter(bad, ToSession::Stopped);
+    assert_eq!(node.read(bad), "0 connection.blocked low on disk");
+    assert_eq!(node.links[bad].session.facts().state, "blocked");
+    node.say(tx, 1, &tx::Select);
+    assert_eq!(node.publish(tx, "", "q", "x"), "0 connection.blocked low on disk");
+    for link in [good, bad, tx] {
+        node.letter(link, ToSession::Alarm(Alarm::default()));
+    }
+    let said = [good, bad, tx].map(|link| node.read(link));
+    assert_eq!(said, ["", "0 connection.unblocked", "0 connection.unblocked"]);
 }
 
 /// A shard that is far behind with its disk has its publishers wait; two of them, until both are done.

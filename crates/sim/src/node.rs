@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use leveret_amqp::outbuf::OutBuf;
+use leveret_broker::flow::Alarm;
 use leveret_broker::message::{ConnectionId, Outbox, ToMeta, ToSession, ToShard};
 use leveret_broker::{Meta, Shard, return_undelivered};
 use leveret_log::{Log, MemoryLog};
@@ -74,6 +75,8 @@ pub struct Node<L = MemoryLog> {
     meta_inbox: VecDeque<ToMeta>,
     connections: BTreeMap<ConnectionId, Connection>,
     outbox: Outbox,
+    /// What is short, for the shards.
+    alarm: Alarm,
     /// A log failed: the process has to stop.
     failed: Option<String>,
     next_connection: u64,
@@ -131,6 +134,7 @@ impl<L: Log> Node<L> {
             meta_inbox: VecDeque::new(),
             connections: BTreeMap::new(),
             outbox: Outbox::default(),
+            alarm: Alarm::default(),
             failed: None,
             next_connection: 1,
             longest_output: 0,
@@ -151,6 +155,12 @@ impl<L: Log> Node<L> {
     /// Who keeps the names.
     pub fn meta(&self) -> &Meta<L> {
         &self.meta
+    }
+
+    /// Something is short, or no longer: everybody is told, as the server does.
+    pub fn set_alarm(&mut self, alarm: Alarm) {
+        self.alarm = alarm;
+        self.tell_all(|| ToSession::Alarm(alarm));
     }
 
     /// Writes to a shard.
@@ -313,6 +323,7 @@ impl<L: Log> Node<L> {
                 let Some(actor) = self.shards.get_mut(index) else { return };
                 let count = part(actor.inbox.len()).min(actor.inbox.len());
                 scratch.to_shard.extend(actor.inbox.drain(..count));
+                actor.shard.set_alarm(self.alarm);
                 actor.has_more = actor.shard.turn(&mut scratch.to_shard, topology, now, outbox);
             }
             Actor::Connection(id) => {

@@ -12,7 +12,7 @@
 //! looked at is.
 
 use leveret_amqp::reply::ReplyCode;
-use leveret_broker::flow;
+use leveret_broker::flow::Alarm;
 use leveret_broker::message::{ConnectionId, ToSession};
 use leveret_queue::Time;
 
@@ -178,6 +178,8 @@ pub struct Sim {
     step: u64,
     mood: Mood,
     pub(crate) is_alarmed: bool,
+    /// What is short meanwhile.
+    alarm: Alarm,
     pub(crate) policies: Policies,
     /// Connections whose client says nothing more.
     pub(crate) silent: Vec<ConnectionId>,
@@ -234,6 +236,7 @@ impl Sim {
             step: 0,
             mood: Mood::Storm,
             is_alarmed: false,
+            alarm: Alarm::default(),
             policies: Policies::default(),
             silent: Vec::new(),
             next_publisher: 0,
@@ -418,7 +421,12 @@ impl Sim {
     fn set_alarm(&mut self, is_raised: bool) {
         self.is_alarmed = is_raised;
         self.trace.event([4, u64::from(is_raised), 0], || format!("alarm: {is_raised}"));
-        self.node.tell_all(|| blocked(is_raised));
+        self.alarm = Alarm::default();
+        if is_raised {
+            let (disk, stops_all) = (self.faults.one_in(2), self.faults.one_in(3));
+            self.alarm = Alarm { memory: !disk || self.faults.one_in(3), disk, stops_all };
+        }
+        self.node.set_alarm(self.alarm);
     }
 
     /// Cuts a connection: what the client has not read is gone, the server finds out.
@@ -496,7 +504,7 @@ impl Sim {
         let client = Client::new(self.next_client, connection.get(), self.options.lines > 0);
         self.next_client += 1;
         if self.is_alarmed {
-            self.node.tell(connection, blocked(true));
+            self.node.tell(connection, ToSession::Alarm(self.alarm));
         }
         self.peers.push(Peer { client, connection, stalled_until: self.now, is_forced: false });
     }
@@ -643,11 +651,6 @@ impl Sim {
         };
         self.trace.event([3, self.now.ms(), 0], || format!("it is {}", self.now.ms() - START_MS));
     }
-}
-
-/// The letter that tells a session of the alarm.
-fn blocked(is_raised: bool) -> ToSession {
-    ToSession::Blocked(flow::reason(is_raised, false))
 }
 
 /// The letter that makes a session close its connection.

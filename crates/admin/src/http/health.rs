@@ -191,7 +191,7 @@ const QUEUE: &str = "aliveness-test";
 /// `GET /api/aliveness-test/{vhost}`: declares a queue, publishes to it and gets the message back.
 pub(super) async fn aliveness(call: Call) -> Result<Answer, Fault> {
     let vhost = call.vhost()?;
-    if let Some(alarm) = call.node().alarms.reason() {
+    if let Some(alarm) = call.node().alarms.alarm().reason() {
         return Ok(failed(&format!("publishers are blocked: {alarm}"), json!({})));
     }
     match timeout(PATIENCE, alive(&call, &vhost)).await {

@@ -47,7 +47,7 @@ pub(super) async fn publish(call: Call) -> Result<Answer, Fault> {
         }
     };
     let properties = read_properties(&body.object("properties")?)?.to_bytes();
-    if let Some(alarm) = call.node().alarms.reason() {
+    if let Some(alarm) = call.node().alarms.alarm().reason() {
         return Err(Fault::unavailable(format!("publishers are blocked: {alarm}")));
     }
     let key = body.text("routing_key")?;

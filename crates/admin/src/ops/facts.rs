@@ -30,6 +30,15 @@ pub async fn queues(node: &Arc<Node>) -> Result<Queues, Refusal> {
     Ok(facts)
 }
 
+/// RabbitMQ's word for how a queue is. In `flow` those who publish into it pause: its shard's disk is far
+/// behind.
+pub fn queue_state(facts: Option<&QueueFacts>) -> &'static str {
+    match facts.is_some_and(|facts| facts.numbers.is_in_flow) {
+        true => "flow",
+        false => "running",
+    }
+}
+
 /// Messages of several queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {

@@ -39,7 +39,7 @@ pub(super) async fn queues(node: &Arc<Node>, about: &About, vhost: &str) -> Resu
             "pid": format!("<queue.{}>", queue.id.get()),
             "owner_pid": queue.exclusive_owner.map(|id| connection_pid(ConnectionId::new(id))),
             "exclusive": queue.exclusive_owner.is_some(),
-            "state": "running",
+            "state": facts::queue_state(known.get(&queue.id)),
             "type": queue.kind.name(),
             "leader": about.node_name,
             "members": [about.node_name],

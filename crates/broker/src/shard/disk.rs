@@ -68,6 +68,8 @@ pub(super) struct Disk {
     gauge: DiskGauge,
     /// Publishers that were told to pause.
     paused: Vec<ConnectionId>,
+    /// How often publishers began to pause.
+    pub(super) pauses: u64,
 }
 
 /// Who waits for the disk, apart from publishers.
@@ -173,6 +175,11 @@ impl Disk {
         self.waiters.push_back((end, waiter));
     }
 
+    /// Whether publishers pause that published when [`pauses`](Self::pauses) was this.
+    pub(super) fn is_in_flow(&self, pauses: u64) -> bool {
+        !self.paused.is_empty() && self.pauses == pauses
+    }
+
     /// The connection ended.
     pub(super) fn forget(&mut self, connection: ConnectionId) {
         self.paused.retain(|&other| other != connection);
@@ -272,16 +279,19 @@ impl<L: Log> Shard<L> {
         Ok(())
     }
 
-    /// Has a publisher pause while much is still to be written. `from` just published here.
-    pub(super) fn pause_if_far_behind(&mut self, from: ConnectionId, out: &mut Outbox) {
+    /// Has a publisher pause while much is still to be written. `from` just published here. True when it
+    /// does.
+    pub(super) fn pause_if_far_behind(&mut self, from: ConnectionId, out: &mut Outbox) -> bool {
         let disk = &mut self.disk;
-        if disk.gauge.is_high(self.log.unwritten_bytes())
-            && !disk.has_failed
-            && !disk.paused.contains(&from)
-        {
+        if !disk.gauge.is_high(self.log.unwritten_bytes()) || disk.has_failed {
+            return false;
+        }
+        disk.pauses += u64::from(disk.paused.is_empty());
+        if !disk.paused.contains(&from) {
             disk.paused.push(from);
             out.session(from, ToSession::Paused(true));
         }
+        true
     }
 
     /// Nothing that this process writes can be trusted to be on the disk any more: the system may have

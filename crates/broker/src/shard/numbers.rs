@@ -103,6 +103,7 @@ impl<L: Log> Shard<L> {
             head: self.head(hosted),
             used: hosted.usage.used,
             waited_ms: hosted.usage.waited_ms(now),
+            is_in_flow: self.disk.is_in_flow(hosted.flow_in),
             memory_bytes: hosted.queue.message_bytes(),
         })
     }

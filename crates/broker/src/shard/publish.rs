@@ -15,7 +15,8 @@ use smallvec::SmallVec;
 
 use super::unresolved::{Mixed, Slot, Until, Wait};
 use super::{Shard, holder, note_left, queue_offset, touch};
-use crate::message::{ConnectionId, Outbox, Publish};
+use crate::flow::QUEUE_BYTES_MAX;
+use crate::message::{ConnectionId, Outbox, Publish, ToSession};
 use crate::record::Head;
 
 /// What became of a message.
@@ -58,7 +59,38 @@ impl<L: Log> Shard<L> {
             }
         }
         self.runs.flush(out);
-        self.pause_if_far_behind(from, out);
+        if self.pause_if_far_behind(from, out) {
+            self.note_flow(messages);
+        }
+        if self.alarm.is_raised() && !self.alarm.stops_all && self.is_into_full(messages) {
+            out.session(from, ToSession::Stopped);
+        }
+    }
+
+    /// The queues of these messages are in RabbitMQ's state `flow` for as long as their publisher pauses.
+    #[cold]
+    fn note_flow(&mut self, messages: &[Publish]) {
+        for id in messages.iter().flat_map(|message| &message.targets) {
+            if let Some(hosted) = self.queues.get_mut(id) {
+                hosted.flow_in = self.disk.pauses;
+            }
+        }
+    }
+
+    /// Whether one of these messages went where it keeps an alarm up.
+    #[cold]
+    fn is_into_full(&self, messages: &[Publish]) -> bool {
+        let is_full = |message: &Publish, id: &QueueId| {
+            let Some(hosted) = self.queues.get(id) else { return false };
+            let on = hosted.confirm;
+            let waits = matches!(on.on, ConfirmOn::Ack | ConfirmOn::AckLean) && !on.by_header;
+            let is_written = message.persistent && hosted.is_durable && !waits;
+            let counts = hosted.queue.counts();
+            let bodies = counts.ready_bytes + counts.unacked_bytes;
+            (self.alarm.disk && is_written)
+                || bodies + hosted.queue.message_bytes() > QUEUE_BYTES_MAX
+        };
+        messages.iter().any(|message| message.targets.iter().any(|id| is_full(message, id)))
     }
 
     /// Appends the message and puts it into its queues; its publisher, if it is given, is told now or

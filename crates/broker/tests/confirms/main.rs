@@ -4,6 +4,7 @@
 mod node;
 mod random;
 
+use leveret_broker::flow::Alarm;
 use leveret_broker::message::*;
 use node::{Node, PUBLISHER};
 
@@ -435,10 +436,14 @@ fn a_held_dead_letter_stays_until_its_copy_is_durable() {
 
 #[test]
 fn publishers_pause_while_much_is_to_be_written() {
-    let mut node = Node::new("a");
+    let mut node = Node::new("a b");
     node.log().more_unwritten = 40 << 20;
     node.word("p1:a");
     node.word("p2:a");
+    assert_eq!(node.said, ["Paused(true)"]);
+    let list = || ToShard::List { reply: ReplyTo { connection: PUBLISHER, channel: 1 } };
+    node.turn(list());
+    assert_eq!(node.said.pop().as_deref(), Some("in flow"), "a, and not b");
     assert_eq!(node.said, ["Paused(true)"]);
     node.log().more_unwritten = 20 << 20;
     node.word("disk");
@@ -446,6 +451,44 @@ fn publishers_pause_while_much_is_to_be_written() {
     node.log().more_unwritten = 15 << 20;
     node.turn(ToShard::LogWoke);
     assert_eq!(node.said, ["Paused(true)", "Paused(false)"]);
+    node.turn(list());
+    assert_eq!(node.said.len(), 2, "nothing is in flow any more");
+}
+
+/// Who publishes into a queue that holds much, or what the disk is to have, keeps an alarm up; nobody else.
+#[test]
+fn an_alarm_stops_those_who_publish_into_what_is_full() {
+    let (memory, disk, stops_all) = (true, true, false);
+    let short = |memory, disk| Alarm { memory, disk, stops_all };
+    #[rustfmt::skip] // a table
+    let rows = [
+        (short(memory, false), "t1:a", "a transient message into a short queue", false),
+        (short(memory, false), "p1:a", "the disk has room",                      false),
+        (short(memory, false), "t1:f", "nobody consumes",                        true),
+        (short(memory, false), "t1:u", "its consumer does not ack",              true),
+        (short(memory, false), "t1:af", "one of its queues is full",             true),
+        (short(false, disk),   "t1:a", "it is never written",                    false),
+        (short(false, disk),   "p1:a", "it is",                                  true),
+        (short(false, disk),   "p1:c", "its consumer acks it before that",       false),
+        (short(false, disk),   "p1:t", "its queue is transient",                 false),
+        (short(false, disk),   "t1:f", "it will be, to save memory",             true),
+        (Alarm { memory, disk, stops_all: true }, "p1:f", "the session knows",   false),
+        (short(false, false),  "p1:f", "nothing is short",                       false),
+    ];
+    let mut node = Node::new("a c:ack f u t:transient");
+    node.word("c:u");
+    for queue in ["f", "u"] {
+        let messages = (0..12_000).map(|_| node.message(0, queue, false, None)).collect();
+        node.turn(ToShard::Publish { from: PUBLISHER, messages });
+    }
+    node.said.clear();
+    for (alarm, word, why, stops) in rows {
+        node.shard.set_alarm(alarm);
+        node.word(word);
+        let said = std::mem::take(&mut node.said);
+        let want: &[&str] = if stops { &["Stopped"] } else { &[] };
+        assert_eq!(said, want, "{word}: {why}");
+    }
 }
 
 #[test]

@@ -148,6 +148,11 @@ impl Node {
             ToSession::Reply { reply: Reply::Refused { code, text }, .. } => {
                 self.said.push(format!("refused {} {text}", code.code()));
             }
+            ToSession::Reply { reply: Reply::Queues(facts), .. } => {
+                let in_flow = facts.iter().filter(|one| one.numbers.is_in_flow);
+                self.said.extend(in_flow.map(|_| "in flow".to_owned()));
+            }
+            ToSession::Stopped => self.said.push("Stopped".to_owned()),
             ToSession::Reply { reply, .. } => {
                 let text = format!("{reply:?}");
                 let word = text.split(|c: char| !c.is_alphabetic()).next().unwrap_or_default();
