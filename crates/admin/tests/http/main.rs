@@ -6,3 +6,4 @@ mod messages;
 mod node;
 mod objects;
 mod protocol;
+mod rates;

@@ -1,0 +1,85 @@
+//! Totals, rates and samples, under RabbitMQ's names.
+
+use serde_json::{Value, json};
+
+use crate::node::{Node, wait_until};
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("not a number: {value}"))
+}
+
+#[test]
+fn totals_rates_and_samples() {
+    let node = Node::with(&[("collect_statistics_interval", "100")]);
+    assert_eq!(node.get("/api/overview")["message_stats"], json!({}));
+    let (mut client, channel) = node.client();
+    client.queue_declare(channel, "q", &Default::default()).unwrap();
+    assert!(node.get("/api/queues/%2F/q").get("message_stats").is_none());
+    client.confirm_select(channel).unwrap();
+
+    // One after the other until a sample falls among them.
+    let mut sent = 0_u64;
+    let mut queue = Value::Null;
+    wait_until("somebody saw a rate", || {
+        client.publish(channel, "", "q", &[0, 0], b"12345");
+        client.flush().unwrap();
+        sent += 1;
+        queue = node.get(
+            "/api/queues/%2F/q?lengths_age=60&lengths_incr=5&msg_rates_age=60&msg_rates_incr=5",
+        );
+        queue["message_stats"]["publish_details"]["rate"].as_f64().is_some_and(|rate| rate > 0.0)
+    });
+    assert!(number(&queue["messages_ready_details"]["rate"]) > 0.0);
+    let samples = queue["message_stats"]["publish_details"]["samples"].as_array().unwrap();
+    let newest = samples.first().map(|sample| number(&sample["timestamp"]));
+    assert!(newest.is_none_or(|ms| ms % 5000.0 == 0.0), "{samples:?}");
+    assert!(queue["messages_details"]["samples"].is_array());
+
+    let stats = |path: &str| node.get(path)["message_stats"].clone();
+    wait_until("everything is counted everywhere", || {
+        let overview = stats("/api/overview");
+        overview["publish"] == sent
+            && overview["confirm"] == sent
+            && stats("/api/vhosts/%2F")["publish"] == sent
+            && stats("/api/exchanges/%2F/amq.default")["publish_in"] == sent
+    });
+    assert_eq!(stats("/api/exchanges/%2F/amq.default")["publish_out"], sent);
+    assert_eq!(node.get("/api/channels")[0]["message_stats"]["publish"], sent);
+    let overview = node.get("/api/overview?msg_rates_age=60&msg_rates_incr=1");
+    assert_eq!(overview["queue_totals"]["messages"], sent);
+    assert_eq!(overview["churn_rates"]["connection_created"], 1);
+    assert_eq!(overview["churn_rates"]["queue_created"], 1);
+    let connection = &node.get("/api/connections")[0];
+    assert!(number(&connection["recv_oct"]) > 5.0 * sent as f64);
+    assert!(connection["recv_oct_details"]["rate"].is_number());
+
+    // It all stays when the connection goes.
+    client.close().unwrap();
+    wait_until("the connection is closed", || {
+        node.get("/api/overview")["churn_rates"]["connection_closed"] == 1
+    });
+    let overview = node.get("/api/overview");
+    assert_eq!(overview["message_stats"]["publish"], sent);
+    assert_eq!(overview["object_totals"]["connections"], 0);
+}
+
+#[test]
+fn a_node_tells_what_it_takes() {
+    let node = Node::start();
+    let row = &node.get("/api/nodes")[0];
+    for name in ["mem_used", "fd_used", "fd_total", "disk_free", "mem_limit", "proc_used", "uptime"]
+    {
+        assert!(number(&row[name]) > 0.0, "{name}: {}", row[name]);
+    }
+    assert!(row["mem_used_details"]["rate"].is_number());
+    let path = "/api/nodes/rabbit@test/memory";
+    let memory = node.get(path)["memory"].clone();
+    let parts = memory.as_object().unwrap().values().filter_map(Value::as_u64).sum::<u64>();
+    assert_eq!(json!(parts), memory["total"]["rss"]);
+    let relative = node.get(&format!("{path}/relative"))["memory"].clone();
+    assert_eq!(relative["total"], 100);
+    assert_eq!(
+        node.get(&format!("{}?memory=true", "/api/nodes/rabbit@test"))["memory"]["strategy"],
+        "rss"
+    );
+}
