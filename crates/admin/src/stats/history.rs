@@ -14,11 +14,11 @@ use std::collections::VecDeque;
 type Tier = (u32, u32);
 
 /// Tiers of what there may be many of.
-const OBJECT: &[Tier] = &[(1, 65), (5, 605), (60, 3660)];
+const OBJECT: &[Tier] = &[(1, 65), (5, 605), (60, 3720)];
 /// The same when there are very many.
 const CROWD: &[Tier] = &[(1, 65), (5, 125)];
 /// Tiers of the node and its vhosts.
-const GLOBAL: &[Tier] = &[(1, 65), (5, 605), (60, 3660), (600, 29_400), (1_800, 86_400)];
+const GLOBAL: &[Tier] = &[(1, 65), (5, 605), (60, 3660), (600, 29_400), (1_800, 90_000)];
 
 /// More of a kind are a crowd.
 pub const CROWD_MIN: usize = 2_000;
@@ -91,10 +91,8 @@ impl<const N: usize> History<N> {
         }
         for (at, &(_, span_s)) in tiers.iter().enumerate() {
             let oldest = now.saturating_sub(u64::from(span_s) * 1000);
-            // The newest one of all holds until there is another.
-            while self.tiers[at].front().is_some_and(|&(ms, _)| ms < oldest)
-                && (at > 0 || self.tiers[at].len() > 1)
-            {
+            // One holds until the next: as long as that one is young, it is not too old.
+            while self.next_after_front(at).is_some_and(|ms| ms <= oldest) {
                 let Some(old) = self.tiers[at].pop_front() else { break };
                 let Some(&(step_s, _)) = tiers.get(at + 1) else { continue };
                 let coarser = &mut self.tiers[at + 1];
@@ -104,6 +102,14 @@ impl<const N: usize> History<N> {
                 }
             }
         }
+    }
+
+    /// When the sample came that is next to the oldest one of a tier; none if a tier is empty, or has the
+    /// newest of all.
+    fn next_after_front(&self, at: usize) -> Option<Ms> {
+        self.tiers[at].front()?;
+        let finer = self.tiers[..at].iter().rev().find_map(VecDeque::front);
+        self.tiers[at].get(1).or(finer).map(|&(ms, _)| ms)
     }
 
     /// What its samples take, in bytes.
@@ -139,7 +145,7 @@ impl<const N: usize> History<N> {
         let step = range.incr_s.max(1) * 1000;
         let newest = now / step * step;
         let count = (range.age_s / range.incr_s.max(1)).min(2_000);
-        let moments = (0..=count).map(|n| newest.saturating_sub(n * step));
+        let moments = (0..=count).map_while(|n| newest.checked_sub(n * step));
         moments.map_while(|ms| Some((ms, self.at(ms)?[at]))).collect()
     }
 }
