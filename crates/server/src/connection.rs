@@ -178,10 +178,9 @@ impl Connection {
         id: ConnectionId,
         socket: TcpStream,
         ends: Ends,
-        tls: Option<TlsStream>,
+        mut tls: Option<Box<TlsStream>>,
         session: Session,
     ) -> io::Result<Self> {
-        let mut tls = tls.map(Box::new);
         let early = tls.as_mut().map(|tls| tls.early()).transpose()?;
         let state = State {
             session: Box::new(session),

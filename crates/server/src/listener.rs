@@ -124,7 +124,8 @@ pub async fn accept(
         let node = Arc::clone(&node);
         let (open, preface) = (Arc::clone(&open), preface.clone());
         threads.next().spawn(async move {
-            match begin(socket, peer, &preface).await {
+            // In memory of its own, which is gone when the connection lives: an idle one is to be small.
+            match Box::pin(begin(socket, peer, &preface)).await {
                 Ok(Some(begun)) => {
                     if let Err(error) = serve(node, begun, preface.login).await {
                         tracing::warn!(%peer, %error, "a connection could not be served");
@@ -154,7 +155,7 @@ fn prepare(socket: tokio::net::TcpStream, options: &SocketOptions) -> io::Result
 struct Begun {
     socket: TcpStream,
     ends: Ends,
-    tls: Option<TlsStream>,
+    tls: Option<Box<TlsStream>>,
 }
 
 /// Waits for what comes before AMQP, on the connection's thread. `None` when it went wrong and was logged.
@@ -190,7 +191,7 @@ async fn begin(
     if let Some(of_listener) = &preface.tls {
         let handshake = tls::handshake(&socket, of_listener.config());
         match tokio::time::timeout(preface.timeout, handshake).await {
-            Ok(Ok(connection)) => tls = Some(TlsStream::new(connection)),
+            Ok(Ok(connection)) => tls = Some(Box::new(TlsStream::new(connection))),
             Ok(Err(HandshakeError::Socket(error))) => {
                 tracing::debug!(%peer, %error, "a connection ended in its TLS handshake");
                 return Ok(None);

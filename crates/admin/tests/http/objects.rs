@@ -245,7 +245,7 @@ fn the_node() {
         ("GET",    "/api/deprecated-features/used", "",                         200, "[]"),
         ("GET",    "/api/auth",                   "",                           200, "oauth_enabled"),
         ("POST",   "/api/login",                  "",                           200, "guest"),
-        ("GET",    "/api/auth/attempts/rabbit@test", "",                        200, "[]"),
+        ("GET",    "/api/auth/attempts/rabbit@test", "",                        200, r#""protocol":"http""#),
         ("GET",    "/api/auth/hash_password/secret", "",                        200, r#"{"ok":""#),
         ("GET",    "/api/config/effective",       "",                           200, "heartbeat"),
         ("POST",   "/api/rebalance/queues",       "",                           204, ""),
