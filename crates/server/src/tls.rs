@@ -119,6 +119,24 @@ impl Tls {
         }
     }
 
+    /// Until when each certificate of its files is valid, in seconds since the Unix epoch: of `certfile`, of
+    /// `cacertfile`. One whose dates cannot be read counts as over.
+    pub fn ends(&self) -> anyhow::Result<[Vec<i64>; 2]> {
+        let prefix = self.settings.prefix;
+        let ends = |key: &str, path: &Option<String>| match path {
+            None => Ok(Vec::new()),
+            Some(path) => {
+                let chain = keys::certificates(&format!("{prefix}.{key}"), path)?;
+                let end = |der| certificate::validity_s(der).map_or(0, |(_, until)| until);
+                anyhow::Ok(chain.iter().map(|der| end(der)).collect())
+            }
+        };
+        Ok([
+            ends("certfile", &self.settings.certfile)?,
+            ends("cacertfile", &self.settings.cacertfile)?,
+        ])
+    }
+
     /// The options it was made by.
     pub fn settings(&self) -> &TlsSettings {
         &self.settings
@@ -145,9 +163,14 @@ impl Certificates {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
+    /// All of them.
+    pub fn all(&self) -> Vec<Arc<Tls>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Reads all files again: how many groups of options have TLS, or what is wrong, in words.
     pub fn reload(&self) -> Result<usize, String> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let all = self.all();
         let faults: Vec<String> = all
             .iter()
             .filter_map(|tls| tls.reload().err())

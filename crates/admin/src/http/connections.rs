@@ -107,6 +107,8 @@ pub(super) fn details(connection: &Connection) -> Value {
 pub(super) fn row(call: &Call, (connection, facts): &Seen) -> Value {
     let (peer, local) = (connection.peer(), connection.local());
     let properties = table_to_json(&facts.client_properties);
+    let tls = facts.tls.as_deref();
+    let certificate = tls.and_then(|tls| tls.certificate.as_ref());
     let mut row = json!({
         "name": connection.name(),
         "node": call.node_name(),
@@ -122,14 +124,14 @@ pub(super) fn row(call: &Call, (connection, facts): &Seen) -> Value {
         "port": local.port(),
         "peer_host": peer.ip().to_canonical().to_string(),
         "peer_port": peer.port(),
-        "ssl": false,
-        "ssl_protocol": null,
-        "ssl_key_exchange": null,
-        "ssl_cipher": null,
-        "ssl_hash": null,
-        "peer_cert_subject": null,
-        "peer_cert_issuer": null,
-        "peer_cert_validity": null,
+        "ssl": tls.is_some(),
+        "ssl_protocol": tls.map(|tls| tls.protocol),
+        "ssl_key_exchange": tls.map(|tls| tls.key_exchange),
+        "ssl_cipher": tls.map(|tls| tls.cipher),
+        "ssl_hash": tls.map(|tls| tls.hash),
+        "peer_cert_subject": certificate.map(|it| &it.subject),
+        "peer_cert_issuer": certificate.map(|it| &it.issuer),
+        "peer_cert_validity": certificate.map(|it| &it.validity),
         "frame_max": facts.frame_max,
         "channel_max": facts.channel_max,
         "channels": facts.channels.len(),

@@ -117,16 +117,79 @@ async fn shards_answer(call: &Call) -> bool {
     matches!(timeout(PATIENCE, facts::queues(call.node())).await, Ok(Ok(_)))
 }
 
-/// `GET /api/health/checks/certificate-expiration/{within}/{unit}`.
+/// `GET /api/health/checks/certificate-expiration/{within}/{unit}`: no certificate of a listener ends so
+/// soon.
 pub(super) async fn certificates(call: Call) -> Result<Answer, Fault> {
-    call.param("within").parse::<u32>().map_err(|_| Fault::bad("Invalid expiration value."))?;
-    match &*call.param("unit").to_lowercase() {
-        // No listener has a certificate.
-        "days" | "weeks" | "months" | "years" => Ok(ok()),
-        _ => Err(Fault::bad(
-            "Time unit not recognised. Supported units: days, weeks, months, years.",
-        )),
+    let within: i64 = call
+        .param("within")
+        .parse::<u32>()
+        .map_err(|_| Fault::bad("Invalid expiration value."))?
+        .into();
+    let days = match &*call.param("unit").to_lowercase() {
+        "days" => 1,
+        "weeks" => 7,
+        "months" => 30,
+        "years" => 365,
+        _ => {
+            return Err(Fault::bad(
+                "Time unit not recognised. Supported units: days, weeks, months, years.",
+            ));
+        }
+    };
+    let by = leveret_server::node::now().ms() as i64 / 1000 + within * days * 86_400;
+    let mut expired = Vec::new();
+    for tls in call.node().certificates.all() {
+        let settings = tls.settings();
+        let soon = |ends: Vec<i64>| -> Vec<String> {
+            ends.into_iter().filter(|end| *end < by).map(utc).collect()
+        };
+        let protocol = match settings.prefix.split('.').next() {
+            Some("management") => "https",
+            Some("prometheus") => "https/prometheus",
+            _ => "amqp/ssl",
+        };
+        let row = match tls.ends() {
+            Ok([own, of_authorities]) => {
+                let (own, of_authorities) = (soon(own), soon(of_authorities));
+                if own.is_empty() && of_authorities.is_empty() {
+                    continue;
+                }
+                json!({"certfile_expires_on": own, "cacertfile_expires_on": of_authorities})
+            }
+            Err(error) => json!({"error": format!("{error:#}")}),
+        };
+        let listeners = call.app.ops.about.listeners.iter();
+        for listener in listeners.filter(|listener| listener.protocol == protocol) {
+            let mut row = row.clone();
+            row["node"] = json!(call.node_name());
+            row["protocol"] = json!(protocol);
+            row["interface"] = json!(listener.address.ip().to_string());
+            row["port"] = json!(listener.address.port());
+            row["certfile"] = json!(settings.certfile);
+            row["cacertfile"] = json!(settings.cacertfile);
+            expired.push(row);
+        }
     }
+    if expired.is_empty() {
+        return Ok(ok());
+    }
+    Ok(failed("Certificates expiring", json!({"expired": expired})))
+}
+
+/// Seconds since the Unix epoch as a date and time of the common calendar.
+fn utc(seconds: i64) -> String {
+    let (days, rest) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    // Years begin in March, so that the day that not every year has is their last; eras have 400 years.
+    let shifted = days + 719_468;
+    let (era, day) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let of_year = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let of_month = of_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = year + era * 400 + i64::from(month <= 2);
+    let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
+    format!("{year:04}-{month:02}-{of_month:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
 /// Checks of a cluster, which one node passes by itself.
@@ -147,7 +210,7 @@ pub(super) async fn led(call: Call) -> Result<Answer, Fault> {
 pub(super) async fn in_service(call: Call) -> Result<Answer, Fault> {
     let listeners = &call.app.ops.about.listeners;
     let mut speaks = false;
-    for listener in listeners.iter().filter(|listener| listener.protocol == "amqp") {
+    for listener in listeners.iter().filter(|it| matches!(it.protocol, "amqp" | "amqp/ssl")) {
         speaks |= answers(listener).await;
     }
     if !speaks {
@@ -225,6 +288,14 @@ async fn alive(call: &Call, vhost: &str) -> Result<bool, Fault> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn dates() {
+        assert_eq!(utc(0), "1970-01-01T00:00:00Z");
+        assert_eq!(utc(951_826_496), "2000-02-29T12:14:56Z");
+        assert_eq!(utc(4_102_444_799), "2099-12-31T23:59:59Z");
+        assert_eq!(utc(-1), "1969-12-31T23:59:59Z");
+    }
 
     #[test]
     #[rustfmt::skip] // a table

@@ -22,6 +22,9 @@ pub struct Ranges {
     pub node_stats: Option<Range>,
 }
 
+/// A longer range is none: a hundred years are more than any node runs, and sums of such times fit.
+const SECONDS_MAX: u64 = 100 * 365 * 86_400;
+
 impl Ranges {
     /// From a request's query. Half a range, or one that is no number, is none, as in RabbitMQ.
     pub fn of_query<'a>(query: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
@@ -34,7 +37,8 @@ impl Ranges {
         let range = |kind: &str| {
             let age_s = found.get(&format!("{kind}_age"))?.as_u64()?;
             let incr_s = found.get(&format!("{kind}_incr"))?.as_u64()?;
-            (incr_s > 0).then_some(Range { age_s, incr_s })
+            let is_sane = incr_s > 0 && age_s.max(incr_s) <= SECONDS_MAX;
+            is_sane.then_some(Range { age_s, incr_s })
         };
         Self {
             lengths: range("lengths"),

@@ -107,5 +107,7 @@ fn lists_show_what_one_may_see() {
     assert_eq!(count("manage:p", "/api/channels"), 0);
     let overview = node.ask_as(Some("manage:p"), "GET", "/api/overview", &[], b"").json();
     assert_eq!(overview["object_totals"]["queues"], 1);
+    let whole = node.ask_as(Some("monitor:p"), "GET", "/api/overview", &[], b"").json();
+    assert_eq!(whole["object_totals"]["queues"], 2);
     assert_eq!(overview.get("listeners"), None);
 }

@@ -372,3 +372,35 @@ fn definitions() {
     let empty: Value = other.must("POST", "/api/definitions", "", 204).text().into();
     assert_eq!(empty, "");
 }
+
+#[test]
+fn certificates_that_end_soon() {
+    let dir = tempfile::tempdir().unwrap();
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    params.not_after = rcgen::date_time_ymd(2099, 12, 31);
+    let certificate = params.self_signed(&key).unwrap();
+    let write = |name: &str, text: String| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let certfile = write("cert.pem", certificate.pem());
+    let keyfile = write("key.pem", key.serialize_pem());
+    let node = Node::with(&[
+        ("listeners.ssl.default", "127.0.0.1:0"),
+        ("ssl_options.certfile", &certfile),
+        ("ssl_options.keyfile", &keyfile),
+    ]);
+    let path = "/api/health/checks/certificate-expiration";
+    assert_eq!(node.get(&format!("{path}/1/months")), json!({"status": "ok"}));
+    let got = node.must("GET", &format!("{path}/200/years"), "", 503).json();
+    assert_eq!(got["reason"], "Certificates expiring");
+    let expired = &got["expired"][0];
+    assert_eq!(expired["certfile_expires_on"], json!(["2099-12-31T00:00:00Z"]));
+    assert_eq!(
+        (&expired["protocol"], &expired["certfile"]),
+        (&json!("amqp/ssl"), &json!(certfile))
+    );
+    assert_eq!(node.get("/api/health/checks/protocol-listener/amqps")["protocol"], "amqp/ssl");
+}

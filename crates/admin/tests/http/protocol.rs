@@ -131,6 +131,11 @@ fn nonsense() {
         ("GET",  "/api/queues?page=1&use_regex=true&name=%28", "", 400, "not a regular expression"),
         ("GET",  "/api/queues/%ff/q",  "",             400, "bad path"),
         ("GET",  "/api/queues/nowhere", "",            404, "Not Found"),
+        // As milliseconds this step is 0 in 64 bits.
+        ("GET",  "/api/overview?lengths_age=2305843009213693952&lengths_incr=2305843009213693952", "", 200, "node"),
+        ("GET",  "/api/overview?lengths_age=60&lengths_incr=0", "", 200, "node"),
+        ("GET",  "/api/overview?lengths_age=18446744073709551615&lengths_incr=1", "", 200, "node"),
+        ("GET",  "/api/overview?lengths_age=-1&lengths_incr=x", "", 200, "node"),
     ];
     for (method, path, body, status, part) in rows {
         let got = node.must(method, path, body, status);
