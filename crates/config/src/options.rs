@@ -416,6 +416,7 @@ options! {
     return_per_object_metrics: bool = false, keys = ["prometheus.return_per_object_metrics"];
 }
 
+#[expect(clippy::ptr_arg, reason = "checks take the option's own type")]
 fn metrics_path(value: &String) -> Result<(), String> {
     match value.as_str() {
         "" => Err("expected a path such as /metrics".to_owned()),

@@ -51,7 +51,7 @@ pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
         "is_op_policy_updating_enabled": !call.app.options.no_operator_policy_changes,
         "statistics_db_event_queue": 0,
         "message_stats": all.map_or_else(|| json!({}), |all| all.message_stats(&call.ranges)),
-        "churn_rates": all.unwrap_or(&Overview::default()).churn_rates(&call.ranges),
+        "churn_rates": all.map_or_else(|| Overview::default().churn_rates(&call.ranges), |all| all.churn_rates(&call.ranges)),
         "queue_totals": {},
     });
     let topology = node.topology();

@@ -9,10 +9,10 @@ use leveret_ctl::protocol::Fault;
 use leveret_topology::{Target, Topology, VhostId, table_to_json};
 use serde_json::{Value, json};
 
-use leveret_server::front::About;
 use leveret_server::node::Node;
 use leveret_session::TlsFacts;
 
+use super::Ops;
 use super::facts::{self, connection_pid};
 
 fn channel_pid(id: ConnectionId, channel: u16) -> String {
@@ -23,9 +23,11 @@ fn vhost_id(topology: &Topology, name: &str) -> Result<VhostId, Fault> {
     topology.vhost(name).map(|vhost| vhost.id).ok_or_else(|| Fault::no_vhost(name))
 }
 
-pub(super) async fn queues(node: &Arc<Node>, about: &About, vhost: &str) -> Result<Value, Fault> {
-    let known = facts::queues(node).await?;
-    let topology = node.topology();
+pub(super) async fn queues(ops: &Ops, vhost: &str) -> Result<Value, Fault> {
+    let about = &ops.about;
+    let known = facts::queues(&ops.node).await?;
+    let sampled = ops.stats.latest();
+    let topology = ops.node.topology();
     let vhost = vhost_id(&topology, vhost)?;
     let rows = topology.queues(vhost).into_iter().map(|queue| {
         let mut row = json!({
@@ -51,6 +53,9 @@ pub(super) async fn queues(node: &Arc<Node>, about: &About, vhost: &str) -> Resu
         if let (Value::Object(row), Value::Object(counts)) = (&mut row, counts) {
             row.extend(counts);
         }
+        let capacity = sampled.queues.get(&queue.id).map_or(0.0, |entry| entry.consumer_capacity);
+        row["consumer_utilisation"] = json!(capacity);
+        row["consumer_capacity"] = json!(capacity);
         row
     });
     Ok(rows.collect())
@@ -61,7 +66,7 @@ fn counts(facts: Option<&QueueFacts>) -> Value {
         return json!({"messages_ready": 0, "messages_unacknowledged": 0, "messages": 0, "consumers": 0});
     };
     let single = facts.consumers.iter().any(|consumer| !consumer.active);
-    let active = facts.consumers.iter().find(|consumer| single && consumer.active);
+    let active = facts.consumers.iter().find(|it| it.exclusive || (single && it.active));
     let counts = &facts.numbers.counts;
     json!({
         "messages_ready": counts.ready,
@@ -176,6 +181,15 @@ pub(super) fn connections(node: &Node) -> Value {
         });
         if let (Value::Object(row), Value::Object(tls)) = (&mut row, tls(facts.tls.as_deref())) {
             row.extend(tls);
+        }
+        row["timeout"] = json!(facts.heartbeat_s);
+        if let Some(sampled) = connection.sample() {
+            let io = sampled.io;
+            row["recv_oct"] = json!(io.recv_oct);
+            row["recv_cnt"] = json!(io.recv_cnt);
+            row["send_oct"] = json!(io.send_oct);
+            row["send_cnt"] = json!(io.send_cnt);
+            row["send_pend"] = json!(io.send_pend);
         }
         row
     });

@@ -36,7 +36,7 @@ pub(crate) async fn answer(ops: &Ops, request: Request) -> Result<Value, Fault> 
             .map(|(key, value)| ((*key).to_owned(), json!(value)))
             .collect::<serde_json::Map<_, _>>()
             .into()),
-        Request::ListQueues(of) => lists::queues(node, about, &of.vhost).await,
+        Request::ListQueues(of) => lists::queues(ops, &of.vhost).await,
         Request::ListConsumers(of) => lists::consumers(node, &of.vhost).await,
         Request::ListExchanges(of) => lists::exchanges(node, &of.vhost),
         Request::ListBindings(of) => lists::bindings(node, &of.vhost),
