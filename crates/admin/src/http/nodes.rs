@@ -121,6 +121,9 @@ fn row(call: &Call) -> Value {
     if let (Value::Object(row), Some(_)) = (&mut row, call.stats.at) {
         call.stats.overview.put_node(row, &call.ranges);
     }
+    // As they are now, not as they were when the node was sampled.
+    row["mem_alarm"] = json!(is_raised("memory"));
+    row["disk_free_alarm"] = json!(is_raised("disk"));
     row
 }
 
