@@ -6,7 +6,7 @@
 //! - [`http`]: the door of everybody else, RabbitMQ's management API.
 //! - `metrics`: the door of Prometheus.
 //! - `page`: the management page, for people with a browser; it asks that API.
-//! - [`front`]: opens all, and runs them on one thread.
+//! - [`mod@front`]: opens all, and runs them on one thread.
 //!
 //! That thread is the management's own: a list of ten thousand queues never delays a message. What it
 //! asks of the node it asks as a client would, by letters to actors; it sees nothing that is private to

@@ -115,7 +115,7 @@ fn row(call: &Call, (connection, facts): &Seen, channel: &ChannelFacts) -> Value
         row["message_stats"] = stats;
     }
     let sampled = call.stats.connections.get(&connection.id());
-    let sampled = sampled.and_then(|entry| entry.channels.get(&channel.number));
+    let sampled = sampled.and_then(|entry| entry.channel(channel.number));
     if let (Value::Object(row), Some(entry)) = (&mut row, sampled) {
         entry.put_rates(row, &call.ranges);
     }

@@ -1,27 +1,26 @@
 //! Who samples, and when: every interval, each second while somebody looks.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashSet;
-use leveret_broker::message::{ConnectionId, Reply, ToShard};
+use leveret_broker::message::{Reply, ToShard};
 use leveret_broker::numbers::{QueueNumbers, ShardRest};
 use leveret_queue::Time;
+use leveret_server::connection::{Connection, Io};
 use leveret_server::ended::Sums;
 use leveret_server::front::About;
 use leveret_server::node::{Node, now};
+use leveret_session::ConnectionNumbers;
 use leveret_topology::VhostId;
 use tokio::sync::Notify;
 
 use super::history::{History, Kept};
 use super::names;
 use super::node::NodeFacts;
-use super::snapshot::{
-    ChannelEntry, ConnectionEntry, ExchangeEntry, Present, QueueEntry, Snapshot,
-};
+use super::snapshot::{ConnectionEntry, ExchangeEntry, Present, QueueEntry, Snapshot};
 use crate::ops::ask::{Asker, Refusal};
 
 /// How long one look makes samples come each second, in ms.
@@ -49,8 +48,17 @@ pub struct Collector {
 struct Fresh {
     queues: Vec<QueueNumbers>,
     shards: Vec<ShardRest>,
-    connections: BTreeMap<ConnectionId, ConnectionEntry>,
+    /// By id.
+    connections: Vec<FreshConnection>,
     ended: Vec<(VhostId, Sums)>,
+}
+
+/// A connection as it is now.
+#[derive(Debug)]
+struct FreshConnection {
+    connection: Arc<Connection>,
+    numbers: ConnectionNumbers,
+    io: Io,
 }
 
 impl Collector {
@@ -128,9 +136,7 @@ impl Collector {
         self.ask_connections(&mut fresh).await;
         let (ended, late) = self.node.ended.finish();
         fresh.ended = ended;
-        for id in late {
-            fresh.connections.remove(&id);
-        }
+        fresh.connections.retain(|it| !late.contains(&it.connection.id()));
         self.ask_shards(&mut fresh).await?;
         let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
         // Copied only while somebody still holds the one before.
@@ -143,14 +149,11 @@ impl Collector {
         for some in connections.chunks(CONNECTIONS_PER_TURN) {
             for connection in some {
                 let Some(sampled) = connection.sample() else { continue };
-                let entry = ConnectionEntry {
+                fresh.connections.push(FreshConnection {
                     connection: Arc::clone(connection),
                     numbers: sampled.session,
                     io: sampled.io,
-                    data: History::default(),
-                    channels: BTreeMap::new(),
-                };
-                fresh.connections.insert(connection.id(), entry);
+                });
             }
             tokio::task::yield_now().await;
         }
@@ -282,30 +285,29 @@ impl Collector {
 }
 
 /// Connections as they are, with the histories of those that were there before.
-fn take_connections(
-    snapshot: &mut Snapshot,
-    mut connections: BTreeMap<ConnectionId, ConnectionEntry>,
-    at: Time,
-) {
-    let kept = Kept::of(connections.len());
-    for (id, entry) in &mut connections {
-        if let Some(known) = snapshot.connections.remove(id) {
-            (entry.data, entry.channels) = (known.data, known.channels);
-        }
+fn take_connections(snapshot: &mut Snapshot, fresh: Vec<FreshConnection>, at: Time) {
+    let kept = Kept::of(fresh.len());
+    // There may be very many: those that stay keep their place in memory.
+    let mut before = std::mem::take(&mut snapshot.connections);
+    for FreshConnection { connection, numbers, io } in fresh {
+        let id = connection.id();
+        let mut entry = match before.remove(&id) {
+            Some(mut known) => {
+                (known.numbers, known.io) = (numbers, io);
+                known
+            }
+            None => {
+                let (data, channels) = (History::default(), Vec::new());
+                Box::new(ConnectionEntry { connection, numbers, io, data, channels })
+            }
+        };
         entry.data.push(at.ms(), names::data(&entry.io), kept);
-        let mut channels = std::mem::take(&mut entry.channels);
-        for facts in &entry.numbers.channels {
-            let mut channel: ChannelEntry = channels.remove(&facts.number).unwrap_or_default();
-            channel.messages.push(at.ms(), names::channel(&facts.totals), kept);
-            entry.channels.insert(facts.number, channel);
-        }
+        take_channels(&mut entry, at, kept);
         let numbers = &entry.numbers;
         let vhost = snapshot.vhosts.entry(numbers.vhost).or_default();
         vhost.sums.add(&numbers.totals, entry.io);
-        if !numbers.is_open {
-            continue;
-        }
-        for now in [&mut snapshot.overview.now, &mut vhost.now] {
+        let both = [&mut snapshot.overview.now, &mut vhost.now];
+        for now in both.into_iter().filter(|_| numbers.is_open) {
             let open = || numbers.channels.iter().filter(|channel| !channel.is_closing);
             now.connections += 1;
             now.channels += open().count() as u64;
@@ -313,8 +315,21 @@ fn take_connections(
             now.publishers += published.count() as u64;
             now.waits.count(numbers.waits_for);
         }
+        snapshot.connections.insert(id, entry);
     }
-    snapshot.connections = connections;
+}
+
+/// The channels that there are now, with what is known of them; both lists are by number.
+fn take_channels(entry: &mut ConnectionEntry, at: Time, kept: Kept) {
+    let mut known = std::mem::take(&mut entry.channels).into_iter().peekable();
+    entry.channels.reserve_exact(entry.numbers.channels.len());
+    for facts in &entry.numbers.channels {
+        while known.next_if(|(number, _)| *number < facts.number).is_some() {}
+        let known = known.next_if(|(number, _)| *number == facts.number);
+        let mut channel = known.map(|(_, channel)| channel).unwrap_or_default();
+        channel.messages.push(at.ms(), names::channel(&facts.totals), kept);
+        entry.channels.push((facts.number, channel));
+    }
 }
 
 /// The part of the time between two looks at a queue in which consumers could take all there was.

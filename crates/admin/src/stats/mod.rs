@@ -9,7 +9,7 @@
 //!
 //! - [`collector`]: who samples, and when. [`snapshot`]: what is known.
 //! - [`history`]: samples and rates of some counters. [`names`]: which counters, under RabbitMQ's names.
-//! - [`format`]: `message_stats` and `x_details` as the API has them. [`node`]: facts of the process.
+//! - [`mod@format`]: `message_stats` and `x_details` as the API has them. [`node`]: facts of the process.
 //!
 //! Nothing here costs a message anything: counting is the business of those who handle it, a sample is
 //! a few letters and short locks every [five seconds](collector::Collector::new), each second while

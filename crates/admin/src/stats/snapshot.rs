@@ -30,7 +30,7 @@ pub struct Snapshot {
     /// Queues.
     pub queues: Map<QueueId, QueueEntry>,
     /// Connections, oldest first.
-    pub connections: BTreeMap<ConnectionId, ConnectionEntry>,
+    pub connections: BTreeMap<ConnectionId, Box<ConnectionEntry>>,
     /// Exchanges that were published to.
     pub exchanges: Map<ExchangeId, ExchangeEntry>,
     /// Vhosts.
@@ -157,7 +157,15 @@ pub struct ConnectionEntry {
     /// Under [`DATA`].
     pub data: History<{ DATA.len() }>,
     /// Its channels, by number.
-    pub channels: BTreeMap<u16, ChannelEntry>,
+    pub channels: Vec<(u16, ChannelEntry)>,
+}
+
+impl ConnectionEntry {
+    /// A channel of this number.
+    pub fn channel(&self, number: u16) -> Option<&ChannelEntry> {
+        let at = self.channels.binary_search_by_key(&number, |(number, _)| *number).ok()?;
+        self.channels.get(at).map(|(_, channel)| channel)
+    }
 }
 
 /// A channel's history. What it told last is in [`ConnectionNumbers::channels`].
@@ -197,7 +205,8 @@ impl Snapshot {
         let queues = self.queues.values().map(|it| it.messages.bytes() + it.lengths.bytes());
         let exchanges = self.exchanges.values().map(|it| it.messages.bytes());
         let channels = |it: &ConnectionEntry| -> u64 {
-            it.channels.values().map(|it| it.messages.bytes()).sum()
+            let histories = it.channels.iter().map(|(_, it)| it.messages.bytes()).sum::<u64>();
+            histories + (it.channels.len() * size_of::<(u16, ChannelEntry)>()) as u64
         };
         let connections = self.connections.values().map(|it| it.data.bytes() + channels(it));
         let entries = self.queues.len() * size_of::<QueueEntry>()

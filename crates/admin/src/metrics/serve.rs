@@ -1,0 +1,154 @@
+//! The metrics' sockets, and what each page cost.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::{Method, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use leveret_config::options::PrometheusOptions;
+
+use crate::doors::Door;
+use crate::front::Ended;
+use crate::stats::Collector;
+
+use super::page::{Endpoint, Filter, Pages, Source};
+use super::query::filter;
+use super::text::{Kind, Text, labels};
+
+const CONTENT_TYPE: &str = "text/plain; version=0.0.4";
+
+/// Statistics that are older are taken anew.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// What pages are made with.
+#[derive(Debug)]
+struct Metrics {
+    stats: Arc<Collector>,
+    options: PrometheusOptions,
+    /// Pages written so far.
+    scrapes: Mutex<Vec<Scrapes>>,
+}
+
+/// Pages of one kind.
+#[derive(Clone, Copy, Debug)]
+struct Scrapes {
+    registry: &'static str,
+    count: u64,
+    took: Duration,
+    bytes: u64,
+}
+
+/// Answers until `ended`.
+pub(crate) async fn serve(
+    doors: Vec<Door>,
+    options: PrometheusOptions,
+    stats: Arc<Collector>,
+    ended: Ended,
+) {
+    let metrics = Arc::new(Metrics { stats, options, scrapes: Mutex::default() });
+    let router = Router::new().fallback(answer).with_state(metrics);
+    let mut serving = tokio::task::JoinSet::new();
+    for door in doors {
+        let mut ended = ended.clone();
+        let served = axum::serve(door, router.clone());
+        let served = served.with_graceful_shutdown(async move { ended.comes().await });
+        // It never fails: what fails is one connection.
+        serving.spawn(async move { drop(served.await) });
+    }
+    while serving.join_next().await.is_some() {}
+}
+
+async fn answer(State(metrics): State<Arc<Metrics>>, request: Request) -> Response {
+    let endpoint = match metrics.endpoint(request.uri().path()) {
+        Ok(endpoint) => endpoint,
+        Err(refused) => return refused.into_response(),
+    };
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        let allow = [(header::ALLOW, "GET, HEAD")];
+        return (StatusCode::METHOD_NOT_ALLOWED, allow, "only GET").into_response();
+    }
+    let filter = match filter(request.uri().query().unwrap_or_default()) {
+        Ok(filter) => filter,
+        Err(text) => return (StatusCode::BAD_REQUEST, text).into_response(),
+    };
+    let page = metrics.page(endpoint, &filter).await;
+    ([(header::CONTENT_TYPE, CONTENT_TYPE)], page).into_response()
+}
+
+impl Metrics {
+    fn endpoint(&self, path: &str) -> Result<Endpoint, (StatusCode, &'static str)> {
+        let not_found = (StatusCode::NOT_FOUND, "Not Found");
+        let rest = path.strip_prefix(&*self.options.path).ok_or(not_found)?;
+        match rest.trim_end_matches('/') {
+            "" if self.options.return_per_object_metrics => Ok(Endpoint::PerObject),
+            "" | "/default" => Ok(Endpoint::Aggregated),
+            "/per-object" => Ok(Endpoint::PerObject),
+            "/detailed" => Ok(Endpoint::Detailed),
+            "/memory-breakdown" => Ok(Endpoint::MemoryBreakdown),
+            rest if rest.starts_with('/') => Err((StatusCode::NOT_FOUND, "Unknown Registry")),
+            _ => Err(not_found),
+        }
+    }
+
+    async fn page(&self, endpoint: Endpoint, filter: &Filter) -> String {
+        let snapshot = self.stats.fresh(FRESH).await;
+        let since = Instant::now();
+        let (node, about) = (self.stats.node(), self.stats.about());
+        let mut text = Text::default();
+        {
+            let topology = node.topology();
+            let source = Source {
+                snapshot: &snapshot,
+                topology: &topology,
+                node_name: &about.node_name,
+                cluster_name: &node.settings.cluster_name,
+                cluster_id: &about.node_name,
+                product: (&about.product_name, &about.product_version),
+            };
+            Pages::new(source, endpoint, filter).write(endpoint, filter, &mut text);
+        }
+        self.scrapes(endpoint, &mut text);
+        let page = text.finish();
+        self.count(endpoint, since.elapsed(), page.len());
+        page
+    }
+
+    fn count(&self, endpoint: Endpoint, took: Duration, bytes: usize) {
+        let registry = registry(endpoint);
+        let mut all = self.scrapes.lock().unwrap_or_else(PoisonError::into_inner);
+        if !all.iter().any(|scrapes| scrapes.registry == registry) {
+            all.push(Scrapes { registry, count: 0, took: Duration::ZERO, bytes: 0 });
+        }
+        for scrapes in all.iter_mut().filter(|scrapes| scrapes.registry == registry) {
+            scrapes.count += 1;
+            scrapes.took += took;
+            scrapes.bytes += bytes as u64;
+        }
+    }
+
+    /// What the pages before this one cost.
+    fn scrapes(&self, endpoint: Endpoint, text: &mut Text) {
+        let all = self.scrapes.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = all.iter().find(|scrapes| scrapes.registry == registry(endpoint)).copied();
+        let Some(Scrapes { registry, count, took, bytes }) = before else { return };
+        let labels = labels(&[("registry", registry), ("content_type", CONTENT_TYPE)]);
+        let name = "telemetry_scrape_duration_seconds";
+        text.family(name, Kind::Summary, "Scrape duration");
+        text.sample(&format!("{name}_count"), &labels, count);
+        text.sample(&format!("{name}_sum"), &labels, took.as_secs_f64());
+        let name = "telemetry_scrape_size_bytes";
+        text.family(name, Kind::Summary, "Scrape size, not encoded");
+        text.sample(&format!("{name}_count"), &labels, count);
+        text.sample(&format!("{name}_sum"), &labels, bytes);
+    }
+}
+
+/// RabbitMQ's word for a kind of page.
+const fn registry(endpoint: Endpoint) -> &'static str {
+    match endpoint {
+        Endpoint::Aggregated => "default",
+        other => other.name(),
+    }
+}
