@@ -19,9 +19,11 @@ type Definition = Option<Map<String, Value>>;
 #[derive(Debug, Default)]
 pub(crate) struct Policies {
     is: [Definition; POLICIES.len()],
-    /// A change without an answer, or one that was refused because of the disk and may come true.
-    may_be: [Option<Definition>; POLICIES.len()],
-    pending: Option<usize>,
+    /// What it may be instead: what it was before changes that were refused because of the disk, which may
+    /// be stored later and may not.
+    may_be: [Vec<Definition>; POLICIES.len()],
+    /// The change without an answer.
+    pending: Option<(usize, Definition)>,
 }
 
 impl Policies {
@@ -35,8 +37,7 @@ impl Policies {
             return None;
         }
         let definition: Map<_, _> = serde_json::from_str(json).expect("the plan is well-formed");
-        self.pending = Some(at);
-        self.may_be[at] = Some((!clears).then(|| definition.clone()));
+        self.pending = Some((at, (!clears).then(|| definition.clone())));
         let (vhost, name) = ("/".to_owned(), queue.to_owned());
         let command = if clears {
             AdminCommand::ClearPolicy { vhost, name }
@@ -56,21 +57,25 @@ impl Policies {
 
     /// The answer came. What was refused is known to others all the same, and may be stored later.
     pub(crate) fn answered(&mut self, is_done: bool, topology: &Topology) {
-        let Some(at) = self.pending.take() else { return };
+        let Some((at, asked)) = self.pending.take() else { return };
         if is_done {
-            self.is[at] = self.may_be[at].take().unwrap_or_default();
+            self.is[at] = asked;
+            self.may_be[at].clear();
         } else {
-            self.may_be[at] = Some(std::mem::replace(&mut self.is[at], found(at, topology)));
+            let was = std::mem::replace(&mut self.is[at], found(at, topology));
+            self.may_be[at].push(was);
         }
     }
 
     /// After a restart every policy is what its last answer said, or what was asked for since.
     pub(crate) fn restarted(&mut self, topology: &Topology) -> Check {
-        self.pending = None;
+        if let Some((at, asked)) = self.pending.take() {
+            self.may_be[at].push(asked);
+        }
         for (at, (is, may_be)) in self.is.iter_mut().zip(&mut self.may_be).enumerate() {
             let found = found(at, topology);
-            let may_be = may_be.take();
-            if found != *is && Some(&found) != may_be.as_ref() {
+            let may_be = std::mem::take(may_be);
+            if found != *is && !may_be.contains(&found) {
                 let name = POLICIES[at].0;
                 return Err(format!("policy {name}: {found:?}, expected {is:?} or {may_be:?}"));
             }
