@@ -226,7 +226,7 @@ impl<'a> Pages<'a> {
             _ if each => self.each(name, of, text),
             Of::Queue(value) => {
                 let queues = self.source.snapshot.queues.values();
-                text.sample(name, "", sum(queues.map(value)));
+                text.sample(name, "", sum(queues.map(|queue| value(queue))));
             }
             Of::Head(_) => {}
             Of::Totals(value) => text.sample(name, "", sum_totals(overview, value)),

@@ -221,12 +221,14 @@ impl Collector {
             // As the shard says: the name may be gone before the queue is.
             let kind = (numbers.kind, numbers.at_least_once);
             *overview.queues.entry(kind).or_default() += numbers.totals;
-            let entry = known.entry(numbers.queue).or_insert_with(|| QueueEntry {
-                numbers,
-                vhost: None,
-                messages: History::default(),
-                lengths: History::default(),
-                consumer_capacity: 0.0,
+            let entry = known.entry(numbers.queue).or_insert_with(|| {
+                Box::new(QueueEntry {
+                    numbers,
+                    vhost: None,
+                    messages: History::default(),
+                    lengths: History::default(),
+                    consumer_capacity: 0.0,
+                })
             });
             entry.consumer_capacity = capacity(&entry.numbers, &numbers, before, at);
             entry.numbers = numbers;

@@ -6,7 +6,8 @@
 //!
 //! A sample that is too old for its tier goes to the next one if that has none so near. RabbitMQ keeps
 //! the same steps (`sample_retention_policies`), but for the first. A sample that says the same as the one before is not
-//! kept: the value at some moment is that of the last sample before it. So what rests costs nothing.
+//! kept: the value at some moment is that of the last sample before it. So what rests costs nothing, and
+//! what counts from zero has no sample before it begins to.
 
 use std::collections::VecDeque;
 
@@ -39,6 +40,8 @@ pub struct Range {
 #[derive(Clone, Debug)]
 pub struct History<const N: usize> {
     tiers: Vec<VecDeque<(Ms, [u64; N])>>,
+    /// From then until the first sample that is kept all was zero; none if it was not, or is forgotten.
+    zero_from: Option<Ms>,
     /// The last two, whether they were kept or not.
     last: Option<(Ms, [u64; N])>,
     before: Option<(Ms, [u64; N])>,
@@ -46,7 +49,7 @@ pub struct History<const N: usize> {
 
 impl<const N: usize> Default for History<N> {
     fn default() -> Self {
-        Self { tiers: Vec::new(), last: None, before: None }
+        Self { tiers: Vec::new(), zero_from: None, last: None, before: None }
     }
 }
 
@@ -79,8 +82,15 @@ impl Kept {
 impl<const N: usize> History<N> {
     /// The counters as they are now.
     pub fn push(&mut self, now: Ms, values: [u64; N], kept: Kept) {
-        let is_news = self.last.is_none_or(|(_, last)| last != values);
+        if self.last.is_none() && values == [0; N] {
+            self.zero_from = Some(now);
+        }
+        let known = self.last.map(|(_, last)| last).or(self.zero_from.map(|_| [0; N]));
+        let is_news = known != Some(values);
         self.before = self.last.replace((now, values));
+        if !is_news && self.tiers.is_empty() {
+            return;
+        }
         let tiers = kept.tiers();
         if self.tiers.len() != tiers.len() {
             // What does not fit any more is let go.
@@ -94,7 +104,10 @@ impl<const N: usize> History<N> {
             // One holds until the next: as long as that one is young, it is not too old.
             while self.next_after_front(at).is_some_and(|ms| ms <= oldest) {
                 let Some(old) = self.tiers[at].pop_front() else { break };
-                let Some(&(step_s, _)) = tiers.get(at + 1) else { continue };
+                let Some(&(step_s, _)) = tiers.get(at + 1) else {
+                    self.zero_from = None;
+                    continue;
+                };
                 let coarser = &mut self.tiers[at + 1];
                 let is_far = |&(ms, _): &(Ms, _)| old.0 >= ms + u64::from(step_s) * 1000;
                 if coarser.back().is_none_or(is_far) {
@@ -132,11 +145,12 @@ impl<const N: usize> History<N> {
     }
 
     /// The counters at some moment; none when that is longer ago than is known.
-    fn at(&self, ms: Ms) -> Option<&[u64; N]> {
-        self.tiers.iter().find_map(|tier| {
+    fn at(&self, ms: Ms) -> Option<[u64; N]> {
+        let kept = self.tiers.iter().find_map(|tier| {
             let end = tier.partition_point(|&(at, _)| at <= ms);
-            end.checked_sub(1).and_then(|at| tier.get(at)).map(|(_, values)| values)
-        })
+            end.checked_sub(1).and_then(|at| tier.get(at)).map(|&(_, values)| values)
+        });
+        kept.or_else(|| self.zero_from.filter(|&from| from <= ms).map(|_| [0; N]))
     }
 
     /// Samples of one counter, the newest first, at whole multiples of the step.

@@ -28,7 +28,7 @@ pub struct Snapshot {
     /// All of the node.
     pub overview: Overview,
     /// Queues.
-    pub queues: Map<QueueId, QueueEntry>,
+    pub queues: Map<QueueId, Box<QueueEntry>>,
     /// Connections, oldest first.
     pub connections: BTreeMap<ConnectionId, Box<ConnectionEntry>>,
     /// Exchanges that were published to.
