@@ -85,7 +85,7 @@ impl<const N: usize> History<N> {
         if self.last.is_none() && values == [0; N] {
             self.zero_from = Some(now);
         }
-        let known = self.last.map(|(_, last)| last).or(self.zero_from.map(|_| [0; N]));
+        let known = self.last.map(|(_, last)| last).or_else(|| self.zero_from.map(|_| [0; N]));
         let is_news = known != Some(values);
         self.before = self.last.replace((now, values));
         if !is_news && self.tiers.is_empty() {
