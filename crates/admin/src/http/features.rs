@@ -83,17 +83,18 @@ const DEPRECATED: [(&str, &str); 5] = [
 /// `GET /api/deprecated-features`.
 pub(super) async fn deprecated(call: Call) -> Result<Answer, Fault> {
     call.login.must_monitor()?;
-    let rows = DEPRECATED.iter().map(|(name, desc)| {
-        json!({
-            "name": name,
-            "desc": desc,
-            "doc_url": "",
-            "deprecation_phase": "permitted_by_default",
-            "provided_by": "rabbit",
-            "state": "permitted",
-        })
-    });
-    listing::rows(&call, rows.collect())
+    listing::rows(&call, DEPRECATED.iter().map(deprecated_row).collect())
+}
+
+fn deprecated_row((name, desc): &(&str, &str)) -> Value {
+    json!({
+        "name": name,
+        "desc": desc,
+        "doc_url": "",
+        "deprecation_phase": "permitted_by_default",
+        "provided_by": "rabbit",
+        "state": "permitted",
+    })
 }
 
 /// `GET /api/deprecated-features/used`: of these, transient queues can be seen.
@@ -107,16 +108,7 @@ pub(super) async fn deprecated_used(call: Call) -> Result<Answer, Fault> {
     let rows: Vec<Value> = DEPRECATED
         .iter()
         .filter(|(name, _)| is_used && *name == "transient_nonexcl_queues")
-        .map(|(name, desc)| {
-            json!({
-                "name": name,
-                "desc": desc,
-                "doc_url": "",
-                "deprecation_phase": "permitted_by_default",
-                "provided_by": "rabbit",
-                "state": "permitted",
-            })
-        })
+        .map(deprecated_row)
         .collect();
     listing::rows(&call, rows)
 }
