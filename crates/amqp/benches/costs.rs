@@ -24,7 +24,7 @@ fn main() {
         report(rounds, &format!("put_deliver, {len} byte body"), || {
             for tag in 0..TURN {
                 let properties = black_box(&b"\x10\0\x02"[..]);
-                out.put_deliver(1, "ctag-1", tag, false, names, properties, &body, 131_072);
+                out.put_deliver(1, "ctag-1", tag, false, names, properties, &body, 0, 131_072);
             }
             let _ = black_box(&out).len();
             out.clear();

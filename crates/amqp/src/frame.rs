@@ -183,6 +183,21 @@ impl Decoder {
         Ok(Some((event, payload.len().saturating_add(OVERHEAD))))
     }
 
+    /// Whether the next byte of the input begins a frame.
+    pub(crate) fn is_between_frames(&self) -> bool {
+        self.body.is_none()
+    }
+
+    /// Largest payload of a frame that is needed whole.
+    pub(crate) fn head_max(&self) -> u32 {
+        self.head_max
+    }
+
+    /// Largest payload of a body frame.
+    pub(crate) fn body_max(&self) -> u32 {
+        self.body_max
+    }
+
     /// What `input` holds of this body frame. `consumed` bytes before it belong to the frame's header.
     #[inline]
     fn next_part<'a>(

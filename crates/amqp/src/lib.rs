@@ -6,6 +6,7 @@
 //!
 //! ```text
 //!   socket -> frame::Decoder -> method::Method       -> session
+//!                            -> whole::WholePublish
 //!                            -> content::ContentHeader
 //!   socket <- outbuf::OutBuf <- method::Encode, raw properties, bodies
 //! ```
@@ -29,4 +30,5 @@ pub mod method;
 pub mod outbuf;
 pub mod reply;
 pub mod table;
+pub mod whole;
 mod wire;

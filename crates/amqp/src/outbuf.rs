@@ -198,7 +198,8 @@ impl OutBuf {
     /// Appends a delivery: `basic.deliver`, content header and body.
     ///
     /// `names` is exchange and routing key as two short strings of the wire, `properties` flags and
-    /// fields. A consumer tag longer than 255 bytes is cut (none can be: it came in a short string).
+    /// fields; the body is what `record` has from `body_at` on. A consumer tag longer than 255 bytes is cut
+    /// (none can be: it came in a short string).
     #[inline]
     #[expect(clippy::too_many_arguments, reason = "plain values: nothing is built per message")]
     pub fn put_deliver(
@@ -209,9 +210,11 @@ impl OutBuf {
         redelivered: bool,
         names: &[u8],
         properties: &[u8],
-        body: &Bytes,
+        record: &Bytes,
+        body_at: usize,
         frame_max: u32,
     ) {
+        let body = record.get(body_at..).unwrap_or_default();
         let tag = consumer_tag.as_bytes();
         let tag = tag.get(..255).unwrap_or(tag);
         let method_len = 4 + 1 + tag.len() + 9 + names.len();
@@ -244,7 +247,7 @@ impl OutBuf {
         }
         out.push(FRAME_END);
         if !is_small {
-            self.put_body(channel, body, frame_max);
+            self.put_body(channel, &record.slice(body_at.min(record.len())..), frame_max);
         }
     }
 

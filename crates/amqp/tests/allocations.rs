@@ -89,7 +89,7 @@ fn writing_deliveries_allocates_nothing_once_warm() {
     let mut turn = |tag: u64| {
         for tag in tag..tag + 64 {
             for body in [&small, &large] {
-                out.put_deliver(1, "ctag", tag, false, b"\0\x01q", b"\x10\0\x02", body, 4096);
+                out.put_deliver(1, "ctag", tag, false, b"\0\x01q", b"\x10\0\x02", body, 0, 4096);
             }
             out.put_method(1, &basic::Ack { delivery_tag: tag, multiple: false });
         }

@@ -191,7 +191,7 @@ fn apply(put: &Put, out: &mut OutBuf, want: &mut Vec<Seen>, frame_max: u32) {
             let mut names = vec![1, b'x', key.len() as u8];
             names.extend_from_slice(key.as_bytes());
             let content = Bytes::copy_from_slice(body);
-            out.put_deliver(*channel, tag, 9, true, &names, b"\0\0", &content, frame_max);
+            out.put_deliver(*channel, tag, 9, true, &names, b"\0\0", &content, 0, frame_max);
             let deliver = basic::Deliver {
                 consumer_tag: tag,
                 delivery_tag: 9,

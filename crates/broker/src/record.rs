@@ -102,7 +102,7 @@ pub struct View<'a> {
     /// Property flags and list.
     pub properties: &'a [u8],
     /// Where the body begins in the record.
-    body_at: usize,
+    pub body_at: usize,
     record: &'a Bytes,
 }
 
@@ -134,6 +134,15 @@ impl<'a> View<'a> {
     pub fn exchange_and_key(&self) -> Option<(&'a str, &'a str)> {
         split_names(self.names)
     }
+}
+
+/// Whether these bytes are two wire short strings and no more.
+#[inline]
+pub fn are_names(names: &[u8]) -> bool {
+    let Some((&len, rest)) = names.split_first() else { return false };
+    let Some(&key_len) = rest.get(usize::from(len)) else { return false };
+    names.len() == 2 + usize::from(len) + usize::from(key_len)
+        && (names.is_ascii() || split_names(names).is_some())
 }
 
 /// Splits two wire short strings.

@@ -39,7 +39,7 @@ use hashbrown::HashMap;
 use smallvec::SmallVec;
 
 use crate::disk::{Disk, Done};
-use crate::memory::{MemoryLog, RECORD_MAX};
+use crate::memory::{MemoryLog, record_len};
 use crate::{
     AppendError, HEAD_MAX, HoldError, Holder, Keep, Log, Offset, ReadError, Record, Recovered,
     SyncError, Usage,
@@ -354,14 +354,12 @@ impl<D: Disk> Log for FileLog<D> {
         keep: Keep,
     ) -> Result<Offset, AppendError> {
         assert!(head.len() <= HEAD_MAX, "a head of {} bytes", head.len());
-        let len = head.len() as u64 + parts.iter().map(|part| part.len() as u64).sum::<u64>();
-        if len > RECORD_MAX {
-            return Err(AppendError::TooLarge { len, max: RECORD_MAX });
-        }
+        let record_len = record_len(head, parts)?;
+        let len = record_len as u64;
         let is_volatile = keep == Keep::Volatile;
         self.writer.admits(is_volatile)?;
         if holders.is_empty() {
-            return self.hot.append_tagged(&[], &[], 0, 0);
+            return Ok(self.hot.append_hole());
         }
         let flags = if is_volatile {
             let spill = self.sums.volatile + len > self.options.spill_bytes;
@@ -375,7 +373,7 @@ impl<D: Disk> Log for FileLog<D> {
         };
         let set = self.store.sets.get(holders);
         let tag = Tag::new(head.len(), flags);
-        let at = self.hot.append_tagged(head, parts, set.get(), tag.0)?;
+        let at = self.hot.append_tagged(head, parts, record_len, (set.get(), tag.0));
         self.sums.records += 1;
         self.sums.live_bytes += len;
         if is_volatile {

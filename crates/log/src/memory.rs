@@ -60,7 +60,17 @@ const RECORD_COST: u64 = 48;
 const SWEEP_MIN: u64 = 512 << 10;
 
 /// The longest record. Lengths are 32 bits, in memory as in files.
-pub(crate) const RECORD_MAX: u64 = u32::MAX as u64;
+const RECORD_MAX: u64 = u32::MAX as u64;
+
+/// Bytes of a record of these pieces, if it may be that long.
+#[inline]
+pub(crate) fn record_len(head: &[u8], parts: &[&[u8]]) -> Result<usize, AppendError> {
+    let len = head.len() + parts.iter().map(|part| part.len()).sum::<usize>();
+    if len as u64 > RECORD_MAX {
+        return Err(AppendError::TooLarge { len: len as u64, max: RECORD_MAX });
+    }
+    Ok(len)
+}
 
 /// A [`Log`] in memory. An empty one that was not used for long holds next to nothing.
 #[derive(Debug, Default)]
@@ -262,19 +272,15 @@ impl MemoryLog {
         }
     }
 
-    /// Appends a record with a number of holders, or whatever else stands for them and is 0 only for
-    /// none.
+    /// Appends a record of `len` bytes with a number of holders, or whatever else stands for them and is 0
+    /// only for none.
     fn push(
         &mut self,
         head: &[u8],
         parts: &[&[u8]],
-        holders: u32,
-        tag: u16,
-    ) -> Result<Offset, AppendError> {
-        let len = head.len() + parts.iter().map(|part| part.len()).sum::<usize>();
-        if len as u64 > RECORD_MAX {
-            return Err(AppendError::TooLarge { len: len as u64, max: RECORD_MAX });
-        }
+        len: usize,
+        (holders, tag): (u32, u16),
+    ) -> Offset {
         let at = self.end;
         // A hole needs no memory, and large records bring their own.
         let (head, parts, len) =
@@ -295,7 +301,7 @@ impl MemoryLog {
             self.records += 1;
             self.live_bytes += len as u64;
         }
-        Ok(at)
+        at
     }
 
     /// Makes a record a hole.
@@ -329,7 +335,8 @@ impl Log for MemoryLog {
         holders: &[Holder],
         _: Keep,
     ) -> Result<Offset, AppendError> {
-        self.push(head, parts, holders.len() as u32, 0)
+        let len = record_len(head, parts)?;
+        Ok(self.push(head, parts, len, (holders.len() as u32, 0)))
     }
 
     fn persist(&mut self, at: Offset) -> Result<Offset, HoldError> {

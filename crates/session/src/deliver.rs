@@ -42,7 +42,6 @@ pub(crate) fn deliver(
         consumer.redelivered += u64::from(delivery.redelivered);
         core.totals.in_broker.count(cx.now.ms().saturating_sub(view.head.published_ms));
         let tag = channel.tag();
-        let body = view.body();
         let rewritten;
         let mut properties = view.properties;
         if delivery.delivery_count > 0 {
@@ -56,7 +55,8 @@ pub(crate) fn deliver(
             delivery.redelivered,
             view.names,
             properties,
-            &body,
+            &delivery.record,
+            view.body_at,
             core.frame_max,
         );
         if let Some(unacked) = delivery.unacked {

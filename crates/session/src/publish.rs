@@ -10,8 +10,9 @@
 
 use bytes::Bytes;
 use leveret_amqp::content::{ContentHeader, RawProperties};
+use leveret_amqp::whole::WholePublish;
 use leveret_broker::message::{Message, Publish, Targets};
-use leveret_broker::record::split_names;
+use leveret_broker::record::{are_names, split_names};
 use leveret_topology::{ExchangeId, QueueId};
 
 use crate::cache::{RouteCache, Routed};
@@ -40,9 +41,8 @@ pub(crate) fn begin(
         return Ok(false);
     };
     let names = rest.get(6..).unwrap_or_default();
-    match split_names(names) {
-        Some((exchange, key)) if exchange.len() + key.len() + 2 == names.len() => {}
-        _ => return Ok(false),
+    if !are_names(names) {
+        return Ok(false);
     }
     if bits & IMMEDIATE != 0 {
         return Err(reply::immediate());
@@ -50,6 +50,28 @@ pub(crate) fn begin(
     channel.content.begin(read, names, bits & MANDATORY != 0);
     core.in_read = channel.number;
     Ok(true)
+}
+
+/// A publish whose frames lie in the read at hand, one after the other. False when it has to be taken
+/// frame by frame: it is refused in the middle of them, or an alarm stops it there.
+pub(crate) fn whole(
+    core: &mut Core,
+    channel: &mut Channel,
+    publish: &WholePublish<'_>,
+    read: &Bytes,
+    cx: &mut Context<'_>,
+) -> Result<bool, Fault> {
+    let is_plain = channel.content.stage == Stage::Idle
+        && core.in_read == 0
+        && !core.alarm.is_raised()
+        && publish.bits & IMMEDIATE == 0
+        && publish.body.len() as u64 <= core.settings.max_message_size
+        && are_names(publish.names);
+    if is_plain {
+        channel.content.whole(read, publish, publish.bits & MANDATORY != 0);
+        complete(core, channel, read, cx)?;
+    }
+    Ok(is_plain)
 }
 
 /// A content header frame.

@@ -23,6 +23,9 @@ use crate::totals::Times;
 use crate::waiting::Awaited;
 use crate::{consume, declare, deliver, direct, publish, settle, tx};
 
+/// Class and method of `basic.publish`.
+const PUBLISH: (u16, u16) = (60, 40);
+
 /// The server's state of one connection.
 #[derive(Debug)]
 pub struct Session {
@@ -135,6 +138,10 @@ impl Session {
         let read = input.clone();
         let mut at = 0;
         while at < read.len() && self.reads(cx.out.len()) {
+            if let Some(len) = self.whole_publish(&read[at..], &read, cx) {
+                at += len;
+                continue;
+            }
             match self.core.decoder.next(&read[at..]) {
                 Ok(None) => break,
                 Ok(Some((event, consumed))) => {
@@ -154,6 +161,23 @@ impl Session {
             self.stash(&read);
         }
         input.advance(at.min(input.len()));
+    }
+
+    /// Takes a publish that the input begins with, if it is whole and nothing is special about it; gives
+    /// its length.
+    fn whole_publish(&mut self, input: &[u8], read: &Bytes, cx: &mut Context<'_>) -> Option<usize> {
+        let publish = self.core.decoder.whole_publish(input)?;
+        let channel = self.channels.get(publish.channel).filter(|channel| !channel.is_closing)?;
+        if self.core.stage != Stage::Running {
+            return None;
+        }
+        match publish::whole(&mut self.core, channel, &publish, read, cx) {
+            Ok(is_taken) => is_taken.then_some(publish.len),
+            Err(fault) => {
+                self.fail(publish.channel, PUBLISH, &fault, cx);
+                Some(publish.len)
+            }
+        }
     }
 
     /// Keeps what a content needs of the read at hand.
@@ -185,7 +209,7 @@ impl Session {
                 (METHOD, &[c0, c1, m0, m1, ..]) => {
                     (u16::from_be_bytes([c0, c1]), u16::from_be_bytes([m0, m1]))
                 }
-                _ => (60, 40),
+                _ => PUBLISH,
             };
             self.fail(number, method, &fault, cx);
         }

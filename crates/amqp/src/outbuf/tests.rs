@@ -16,7 +16,7 @@ const NAMES: &[u8] = b"\x01e\x03key";
 const PROPERTIES: &[u8] = b"\x10\0\x02";
 
 fn deliver(out: &mut OutBuf, body: &Bytes, frame_max: u32) {
-    out.put_deliver(5, "ctag", 77, true, NAMES, PROPERTIES, body, frame_max);
+    out.put_deliver(5, "ctag", 77, true, NAMES, PROPERTIES, body, 0, frame_max);
 }
 
 /// The same by the general functions.

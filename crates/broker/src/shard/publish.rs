@@ -159,13 +159,29 @@ impl<L: Log> Shard<L> {
     ) -> Result<Offset, AppendError> {
         let message = &publish.message;
         let head = Head::of(publish, now.ms()).encode();
-        let holders: SmallVec<[Holder; 4]> = publish.targets.iter().map(|&id| holder(id)).collect();
-        let mut parts: SmallVec<[&[u8]; 16]> = SmallVec::new();
-        parts.extend([message.names(), message.properties(), message.body()]);
-        parts.extend(message.more().iter().map(|part| &part[..]));
+        let first = [message.names(), message.properties(), message.body()];
+        let pieces: SmallVec<[&[u8]; 8]>;
+        let parts: &[&[u8]] = match message.more() {
+            [] => &first,
+            more => {
+                pieces = first.into_iter().chain(more.iter().map(|part| &part[..])).collect();
+                &pieces
+            }
+        };
+        let (one, all): ([Holder; 1], SmallVec<[Holder; 8]>);
+        let holders: &[Holder] = match publish.targets[..] {
+            [id] => {
+                one = [holder(id)];
+                &one
+            }
+            ref targets => {
+                all = targets.iter().map(|&id| holder(id)).collect();
+                &all
+            }
+        };
         let is_durable = wants.slot.waits_for_disk() || (must_keep && wants.can_keep);
         let keep = if is_durable { Keep::Durable } else { Keep::Volatile };
-        let at = self.log.append(&head, &parts, &holders, keep)?;
+        let at = self.log.append(&head, parts, holders, keep)?;
         if is_durable {
             wants.defer_ms = None;
         }

@@ -56,8 +56,8 @@ pub(super) enum Way {
     Lost,
 }
 
-/// The rules of a message's queues, if they differ.
-pub(super) type Mixed = SmallVec<[(QueueId, Until); 4]>;
+/// The rules of a message's queues, if they differ. Rare: it should not make every message's notes longer.
+pub(super) type Mixed = Vec<(QueueId, Until)>;
 
 /// One message.
 #[derive(Clone, Copy, Debug, Default)]

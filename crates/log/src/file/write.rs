@@ -315,8 +315,7 @@ impl<D: Disk> FileLog<D> {
 
     /// An offset that `durable` reaches with the next batch, not before: a hole is made for it.
     fn barrier(&mut self) -> Offset {
-        let hole = self.hot.append_tagged(&[], &[], 0, 0);
-        hole.map_or_else(|_| self.hot.end(), Offset::next)
+        self.hot.append_hole().next()
     }
 
     /// Gathers what waits and submits it, if no batch is under way.

@@ -2,7 +2,7 @@
 //! count of holders, and a tag.
 
 use super::{MemoryLog, Slot};
-use crate::{AppendError, HoldError, Offset};
+use crate::{HoldError, Offset};
 
 /// Takes a record: offset, tag, word and bytes.
 pub(crate) type Each<'a> = dyn FnMut(u64, &mut u16, u32, &[u8]) + 'a;
@@ -29,15 +29,20 @@ impl MemoryLog {
         Self { end, empty_at: end, ..Self::default() }
     }
 
-    /// Appends a record; `held` is 0 for a hole.
+    /// Appends a record of `len` bytes, which [`record_len`](super::record_len) gave.
     pub(crate) fn append_tagged(
         &mut self,
         head: &[u8],
         parts: &[&[u8]],
-        held: u32,
-        tag: u16,
-    ) -> Result<Offset, AppendError> {
-        self.push(head, parts, held, tag)
+        len: usize,
+        (held, tag): (u32, u16),
+    ) -> Offset {
+        self.push(head, parts, len, (held, tag))
+    }
+
+    /// Takes an offset that no record has.
+    pub(crate) fn append_hole(&mut self) -> Offset {
+        self.push(&[], &[], 0, (0, 0))
     }
 
     /// Finds a record that is held.

@@ -13,6 +13,7 @@
 //! pieces kept in `more`: small ones copied, so that none pins a read of many times its size.
 
 use bytes::Bytes;
+use leveret_amqp::whole::WholePublish;
 use leveret_broker::message::{Message, Span};
 
 /// How far the content is.
@@ -65,6 +66,18 @@ impl Content {
             more: Vec::new(),
             small: Vec::new(),
         }
+    }
+
+    /// Publish, header and body were read at once.
+    pub(crate) fn whole(&mut self, read: &Bytes, publish: &WholePublish<'_>, mandatory: bool) {
+        self.names = place(read, publish.names);
+        self.properties = place(read, publish.properties);
+        let start =
+            if publish.body.is_empty() { self.properties.1 } else { place(read, publish.body).0 };
+        self.body = (start, start + publish.body.len() as u32);
+        self.mandatory = mandatory;
+        self.is_stashed = false;
+        self.stage = Stage::Body;
     }
 
     /// `basic.publish` was read; `names` are exchange and routing key in `read`.
