@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use leveret_amqp::content::RawProperties;
@@ -11,6 +11,7 @@ use leveret_amqp::method::{Encode, Method, MethodError, channel, connection};
 use leveret_amqp::table::{RawTable, Table, Value};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::error::{CloseReason, Error};
 use crate::input::{Event, Input};
@@ -544,15 +545,24 @@ fn connect(uri: &Uri, timeout: Duration) -> Result<TcpStream, Error> {
     let addresses = (&*uri.host, uri.port).to_socket_addrs().map_err(Error::io(doing()))?;
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
     for address in addresses {
-        match TcpStream::connect_timeout(&address, timeout) {
-            Ok(socket) => {
-                socket.set_nodelay(true).map_err(Error::io(doing()))?;
-                return Ok(socket);
-            }
+        match open(address, timeout) {
+            Ok(socket) => return Ok(socket),
             Err(error) => last = error,
         }
     }
     Err(Error::io(doing())(last))
+}
+
+fn open(address: SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    if address.ip().is_loopback() {
+        // Sending by BBR, as some systems do, costs both sides more than small messages do. The broker does
+        // without on such connections, too. Where there is nothing else, only the cost stays.
+        let _ = socket.set_tcp_congestion(b"cubic");
+    }
+    socket.connect_timeout(&address.into(), timeout)?;
+    socket.set_tcp_nodelay(true)?;
+    Ok(socket.into())
 }
 
 /// Zero means "no limit" on both sides.

@@ -15,6 +15,7 @@ pub mod listener;
 mod logging;
 pub mod login;
 pub mod node;
+mod pacing;
 pub mod proxy;
 mod readiness;
 pub mod runner;

@@ -13,11 +13,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use leveret_session::{Peer, Session};
-use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::TcpListener;
 
 use crate::connection::{Connection, Letter};
 use crate::node::{Node, Recipient, now};
+use crate::pacing::Pacing;
 use crate::proxy::{self, Ends};
 use crate::runner::with_runner;
 use crate::threads::Threads;
@@ -97,6 +98,7 @@ pub async fn accept(
     preface: Preface,
     open: Arc<AtomicUsize>,
 ) {
+    let pacing = Pacing::of(SockRef::from(&listener));
     loop {
         let (socket, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
@@ -113,7 +115,7 @@ pub async fn accept(
             tracing::warn!(%peer, "connection refused: connection_max is reached");
             continue;
         }
-        let socket = match prepare(socket, &options) {
+        let socket = match prepare(socket, &options, &pacing) {
             Ok(socket) => socket,
             Err(error) => {
                 tracing::debug!(%peer, %error, "a connection ended before it began");
@@ -139,7 +141,11 @@ pub async fn accept(
     }
 }
 
-fn prepare(socket: tokio::net::TcpStream, options: &SocketOptions) -> io::Result<TcpStream> {
+fn prepare(
+    socket: tokio::net::TcpStream,
+    options: &SocketOptions,
+    pacing: &Pacing,
+) -> io::Result<TcpStream> {
     let socket = Socket::from(socket.into_std()?);
     socket.set_tcp_nodelay(options.nodelay)?;
     if options.keepalive {
@@ -148,6 +154,7 @@ fn prepare(socket: tokio::net::TcpStream, options: &SocketOptions) -> io::Result
     if let Some(bytes) = options.send_buffer {
         socket.set_send_buffer_size(bytes)?;
     }
+    pacing.accepted(&socket)?;
     Ok(socket.into())
 }
 

@@ -46,7 +46,8 @@ pub struct Collector {
 /// What is read anew for a sample.
 #[derive(Debug, Default)]
 struct Fresh {
-    queues: Vec<QueueNumbers>,
+    /// In the pieces they came in: there may be very many, and each piece goes as it was taken in.
+    queues: Vec<Vec<QueueNumbers>>,
     shards: Vec<ShardRest>,
     /// By id.
     connections: Vec<FreshConnection>,
@@ -167,8 +168,8 @@ impl Collector {
             loop {
                 asker.tell_shard(index, ToShard::Sample { reply, begins });
                 begins = false;
-                let Reply::Sampled(mut piece) = asker.answer().await? else { continue };
-                fresh.queues.append(&mut piece.queues);
+                let Reply::Sampled(piece) = asker.answer().await? else { continue };
+                fresh.queues.push(piece.queues);
                 if let Some(rest) = piece.rest {
                     fresh.shards.push(rest);
                     break;
@@ -201,7 +202,7 @@ impl Collector {
     fn take_queues(
         &self,
         snapshot: &mut Snapshot,
-        queues: Vec<QueueNumbers>,
+        queues: Vec<Vec<QueueNumbers>>,
         shards: &[ShardRest],
         before: Option<Time>,
         at: Time,
@@ -212,11 +213,11 @@ impl Collector {
             let kind = (gone.kind, gone.at_least_once);
             *overview.queues.entry(kind).or_default() += gone.totals;
         }
-        let kept = Kept::of(queues.len());
-        let seen: HashSet<_, FixedState> = queues.iter().map(|it| it.queue).collect();
+        let seen: HashSet<_, FixedState> = queues.iter().flatten().map(|it| it.queue).collect();
+        let kept = Kept::of(seen.len());
         known.retain(|id, _| seen.contains(id));
         let topology = self.node.topology();
-        for numbers in queues {
+        for numbers in queues.into_iter().flatten() {
             let named = topology.queue_by_id(numbers.queue);
             // As the shard says: the name may be gone before the queue is.
             let kind = (numbers.kind, numbers.at_least_once);

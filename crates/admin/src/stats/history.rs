@@ -36,21 +36,24 @@ pub struct Range {
     pub incr_s: u64,
 }
 
-/// Samples of `N` counters.
-#[derive(Clone, Debug)]
+/// Samples of `N` counters. Takes next to nothing while all of them are zero, as they are of most things that
+/// there are very many of.
+#[derive(Clone, Debug, Default)]
 pub struct History<const N: usize> {
-    tiers: Vec<VecDeque<(Ms, [u64; N])>>,
     /// From then until the first sample that is kept all was zero; none if it was not, or is forgotten.
     zero_from: Option<Ms>,
-    /// The last two, whether they were kept or not.
-    last: Option<(Ms, [u64; N])>,
-    before: Option<(Ms, [u64; N])>,
+    /// When it was looked at last, if all was zero until then.
+    zero_at: Option<Ms>,
+    counted: Option<Box<Counted<N>>>,
 }
 
-impl<const N: usize> Default for History<N> {
-    fn default() -> Self {
-        Self { tiers: Vec::new(), zero_from: None, last: None, before: None }
-    }
+/// What is kept once something was counted.
+#[derive(Clone, Debug)]
+struct Counted<const N: usize> {
+    tiers: Vec<VecDeque<(Ms, [u64; N])>>,
+    /// The last two, whether they were kept or not.
+    last: (Ms, [u64; N]),
+    before: Option<(Ms, [u64; N])>,
 }
 
 /// How long samples are kept.
@@ -82,30 +85,81 @@ impl Kept {
 impl<const N: usize> History<N> {
     /// The counters as they are now.
     pub fn push(&mut self, now: Ms, values: [u64; N], kept: Kept) {
-        if self.last.is_none() && values == [0; N] {
-            self.zero_from = Some(now);
-        }
-        let known = self.last.map(|(_, last)| last).or_else(|| self.zero_from.map(|_| [0; N]));
-        let is_news = known != Some(values);
-        self.before = self.last.replace((now, values));
-        if !is_news && self.tiers.is_empty() {
+        let Some(counted) = &mut self.counted else {
+            if values == [0; N] {
+                self.zero_from.get_or_insert(now);
+                self.zero_at = Some(now);
+            } else {
+                let before = self.zero_at.map(|at| (at, [0; N]));
+                let mut counted = Counted { tiers: Vec::new(), last: (now, values), before };
+                counted.keep(now, Some(values), kept);
+                self.counted = Some(Box::new(counted));
+            }
             return;
+        };
+        let is_news = counted.last.1 != values;
+        counted.before = Some(std::mem::replace(&mut counted.last, (now, values)));
+        if counted.keep(now, is_news.then_some(values), kept) {
+            self.zero_from = None;
         }
+    }
+
+    /// What its samples take, in bytes.
+    pub fn bytes(&self) -> u64 {
+        let Some(counted) = &self.counted else { return 0 };
+        let samples: usize = counted.tiers.iter().map(VecDeque::capacity).sum();
+        (size_of::<Counted<N>>() + samples * size_of::<(Ms, [u64; N])>()) as u64
+    }
+
+    /// The counters as they were when last looked at.
+    pub fn values(&self) -> [u64; N] {
+        self.counted.as_ref().map_or([0; N], |counted| counted.last.1)
+    }
+
+    /// Change per second between the last two samples; negative for what is not a counter and shrinks.
+    pub fn rate(&self, at: usize) -> f64 {
+        let Some(counted) = &self.counted else { return 0.0 };
+        let ((now, last), Some((then, before))) = (counted.last, counted.before) else {
+            return 0.0;
+        };
+        per_second(last[at], before[at], now.saturating_sub(then))
+    }
+
+    /// The counters at some moment; none when that is longer ago than is known.
+    fn at(&self, ms: Ms) -> Option<[u64; N]> {
+        let kept = self.counted.as_ref().and_then(|counted| counted.at(ms));
+        kept.or_else(|| self.zero_from.filter(|&from| from <= ms).map(|_| [0; N]))
+    }
+
+    /// Samples of one counter, the newest first, at whole multiples of the step.
+    pub fn samples(&self, at: usize, range: Range) -> Vec<(Ms, u64)> {
+        let last = self.counted.as_ref().map(|counted| counted.last.0).or(self.zero_at);
+        let Some(now) = last else { return Vec::new() };
+        let step = range.incr_s.max(1) * 1000;
+        let newest = now / step * step;
+        let count = (range.age_s / range.incr_s.max(1)).min(2_000);
+        let moments = (0..=count).map_while(|n| newest.checked_sub(n * step));
+        moments.map_while(|ms| Some((ms, self.at(ms)?[at]))).collect()
+    }
+}
+
+impl<const N: usize> Counted<N> {
+    /// Keeps a sample if it is news, and lets go of what is too old. True when something was forgotten.
+    fn keep(&mut self, now: Ms, news: Option<[u64; N]>, kept: Kept) -> bool {
         let tiers = kept.tiers();
         if self.tiers.len() != tiers.len() {
             // What does not fit any more is let go.
             self.tiers.resize_with(tiers.len(), VecDeque::new);
         }
-        if is_news {
-            self.tiers[0].push_back((now, values));
-        }
+        self.tiers[0].extend(news.map(|values| (now, values)));
+        let mut has_forgotten = false;
         for (at, &(_, span_s)) in tiers.iter().enumerate() {
             let oldest = now.saturating_sub(u64::from(span_s) * 1000);
             // One holds until the next: as long as that one is young, it is not too old.
             while self.next_after_front(at).is_some_and(|ms| ms <= oldest) {
                 let Some(old) = self.tiers[at].pop_front() else { break };
                 let Some(&(step_s, _)) = tiers.get(at + 1) else {
-                    self.zero_from = None;
+                    has_forgotten = true;
                     continue;
                 };
                 let coarser = &mut self.tiers[at + 1];
@@ -115,6 +169,14 @@ impl<const N: usize> History<N> {
                 }
             }
         }
+        has_forgotten
+    }
+
+    fn at(&self, ms: Ms) -> Option<[u64; N]> {
+        self.tiers.iter().find_map(|tier| {
+            let end = tier.partition_point(|&(at, _)| at <= ms);
+            end.checked_sub(1).and_then(|at| tier.get(at)).map(|&(_, values)| values)
+        })
     }
 
     /// When the sample came that is next to the oldest one of a tier; none if a tier is empty, or has the
@@ -123,44 +185,6 @@ impl<const N: usize> History<N> {
         self.tiers[at].front()?;
         let finer = self.tiers[..at].iter().rev().find_map(VecDeque::front);
         self.tiers[at].get(1).or(finer).map(|&(ms, _)| ms)
-    }
-
-    /// What its samples take, in bytes.
-    pub fn bytes(&self) -> u64 {
-        let samples: usize = self.tiers.iter().map(VecDeque::capacity).sum();
-        (samples * size_of::<(Ms, [u64; N])>()) as u64
-    }
-
-    /// The counters as they were when last looked at.
-    pub fn values(&self) -> [u64; N] {
-        self.last.map_or([0; N], |(_, values)| values)
-    }
-
-    /// Change per second between the last two samples; negative for what is not a counter and shrinks.
-    pub fn rate(&self, at: usize) -> f64 {
-        let (Some((now, last)), Some((then, before))) = (self.last, self.before) else {
-            return 0.0;
-        };
-        per_second(last[at], before[at], now.saturating_sub(then))
-    }
-
-    /// The counters at some moment; none when that is longer ago than is known.
-    fn at(&self, ms: Ms) -> Option<[u64; N]> {
-        let kept = self.tiers.iter().find_map(|tier| {
-            let end = tier.partition_point(|&(at, _)| at <= ms);
-            end.checked_sub(1).and_then(|at| tier.get(at)).map(|&(_, values)| values)
-        });
-        kept.or_else(|| self.zero_from.filter(|&from| from <= ms).map(|_| [0; N]))
-    }
-
-    /// Samples of one counter, the newest first, at whole multiples of the step.
-    pub fn samples(&self, at: usize, range: Range) -> Vec<(Ms, u64)> {
-        let Some((now, _)) = self.last else { return Vec::new() };
-        let step = range.incr_s.max(1) * 1000;
-        let newest = now / step * step;
-        let count = (range.age_s / range.incr_s.max(1)).min(2_000);
-        let moments = (0..=count).map_while(|n| newest.checked_sub(n * step));
-        moments.map_while(|ms| Some((ms, self.at(ms)?[at]))).collect()
     }
 }
 
@@ -182,6 +206,12 @@ pub fn averages(samples: &[(Ms, u64)]) -> Option<(f64, f64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Samples that are kept.
+    fn kept<const N: usize>(history: &History<N>) -> usize {
+        let tiers = history.counted.iter().flat_map(|counted| &counted.tiers);
+        tiers.map(VecDeque::len).sum()
+    }
 
     /// Counts 10 per second from second 0 on.
     fn counted(seconds: impl Iterator<Item = u64>, kept: Kept) -> History<1> {
@@ -208,7 +238,7 @@ mod tests {
     #[test]
     fn older_samples_are_coarser_and_bounded() {
         let history = counted(0..=100_000, Kept::Global);
-        let count: usize = history.tiers.iter().map(VecDeque::len).sum();
+        let count = kept(&history);
         assert!(count < 450, "{count}");
         for (age_s, incr_s) in [(60, 1), (600, 5), (3_600, 60), (28_800, 600), (86_400, 1_800)] {
             let samples = history.samples(0, Range { age_s, incr_s });
@@ -226,7 +256,7 @@ mod tests {
         for s in 0..10_000 {
             history.push(s * 1000, [7], Kept::Object);
         }
-        assert_eq!(history.tiers.iter().map(VecDeque::len).sum::<usize>(), 1);
+        assert_eq!(kept(&history), 1);
         assert_eq!(history.rate(0), 0.0);
         let samples = history.samples(0, Range { age_s: 60, incr_s: 5 });
         assert_eq!(samples.len(), 13);
@@ -240,7 +270,7 @@ mod tests {
     #[test]
     fn a_crowd_keeps_little() {
         let history = counted(0..=3_000, Kept::Crowd);
-        let count: usize = history.tiers.iter().map(VecDeque::len).sum();
+        let count = kept(&history);
         assert!(count < 100, "{count}");
         assert_eq!(history.samples(0, Range { age_s: 60, incr_s: 5 }).len(), 13);
     }
