@@ -40,7 +40,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
-use leveret_log::{HoldError, Holder, Log, Usage};
+use leveret_log::{HoldError, Holder, Log, ReadError, Usage};
 use leveret_queue::{Left, Offset, Queue, Time};
 use leveret_topology::{ConfirmOptions, QueueId, QueueKind, Topology};
 
@@ -106,6 +106,8 @@ pub struct Shard<L> {
     alarm: Alarm,
     /// Queues that were deleted and had the rule `ack`: whoever routed to one of them is told no.
     gone_unacked: VecDeque<QueueId>,
+    /// Set aside in this turn, and not told yet.
+    unreadable: Vec<(QueueId, ReadError)>,
     sampling: Sampling,
 }
 
@@ -177,6 +179,8 @@ pub struct Counters {
     pub refused: u64,
     /// Messages that the log did not take.
     pub unstored: u64,
+    /// Messages that could not be read, and were set aside in their queues.
+    pub unreadable: u64,
 }
 
 /// Deliveries a queue may make before others get their turn.
@@ -221,6 +225,7 @@ impl<L: Log> Shard<L> {
             transactions: Transactions::default(),
             alarm: Alarm::default(),
             gone_unacked: VecDeque::new(),
+            unreadable: Vec::new(),
             sampling: Sampling::default(),
         }
     }
@@ -312,6 +317,9 @@ impl<L: Log> Shard<L> {
         self.ports.hand_out(out);
         self.runs.flush(out);
         self.settle_with_disk(now, out);
+        if !self.unreadable.is_empty() {
+            self.tell_unreadable(topology);
+        }
         if !self.dying.is_empty() {
             self.dying.retain(|&id| topology.queue_by_id(id).is_some());
         }

@@ -210,11 +210,13 @@ pub enum ReadError {
         /// What was asked for.
         at: Offset,
     },
-    /// What the disk gave back is not what was written.
-    #[error("record {at} is damaged on disk")]
+    /// The disk gave nothing back, or not what was written.
+    #[error("record {at} is damaged in file {file}")]
     Damaged {
         /// What was asked for.
         at: Offset,
+        /// Where it is.
+        file: disk::FileName,
     },
 }
 

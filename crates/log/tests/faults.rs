@@ -187,7 +187,7 @@ fn a_failed_read_tells_of_its_record_only() {
     let mut log = open(&disk);
     disk.set_faults(Faults { fail_read: true, ..Faults::default() });
     let (at, other) = (Offset::new(3), Offset::new(19));
-    assert_eq!(read(&mut log, at), Err(ReadError::Damaged { at }));
+    assert_eq!(read(&mut log, at), Err(ReadError::Damaged { at, file: FIRST }));
     assert_eq!(read(&mut log, other).unwrap()[1..], [19; 100]);
 }
 
@@ -200,7 +200,7 @@ fn a_flipped_bit_in_a_body_damages_its_record_only() {
     let mut log = open(&disk);
     let (at, other) = (Offset::new(3), Offset::new(4));
     assert_eq!(recovered(&mut log).len(), 20);
-    assert_eq!(read(&mut log, at), Err(ReadError::Damaged { at }));
+    assert_eq!(read(&mut log, at), Err(ReadError::Damaged { at, file: FIRST }));
     assert_eq!(read(&mut log, other).unwrap()[1..], [4; 100]);
 }
 

@@ -378,6 +378,12 @@ impl Queue {
         Settled::Returned { delivery_count }
     }
 
+    /// A dead letter that left and cannot go where it is to go, as it cannot be read: from now on it is held,
+    /// as one under the at-least-once strategy is.
+    pub fn hold_dead_letter(&mut self, offset: Offset, seen: bool, delivery_count: u32) {
+        self.held.get_or_insert_default().insert(offset, (seen, delivery_count));
+    }
+
     /// A dead letter that was held is safe in all its targets. False when none such is held.
     pub fn dead_lettered(&mut self, offset: Offset) -> bool {
         let Some(held) = &mut self.held else { return false };
@@ -583,7 +589,7 @@ impl Queue {
         let seen = was_out || entry.redelivered();
         let held = self.options.at_least_once && self.options.overflow == Overflow::RejectPublish;
         if held {
-            self.held.get_or_insert_default().insert(offset, (seen, delivery_count));
+            self.hold_dead_letter(offset, seen, delivery_count);
         }
         out.push(Left::DeadLetter { offset, reason, held, delivery_count, seen });
     }

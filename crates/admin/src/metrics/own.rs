@@ -125,6 +125,9 @@ fn messages(snapshot: &Snapshot, text: &mut Text) {
     }
     let purged = overview.queues.values().map(|it| it.purged).sum::<u64>();
     text.sample(name, &label("reason", "purged"), purged);
+    let unreadable = overview.shards.iter().map(|shard| shard.counters.unreadable).sum::<u64>();
+    let help = "Messages that the disk did not give back; they are set aside in their queues";
+    text.one("leveret_messages_unreadable_total", Counter, help, unreadable);
 }
 
 fn log(snapshot: &Snapshot, text: &mut Text) {

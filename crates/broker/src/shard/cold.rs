@@ -6,6 +6,9 @@
 //!
 //! A queue that ran into the cold reads ahead: while consumers take what was fetched, the next piece is
 //! on its way. [`Ahead`] counts how much of the queue's front was asked for already.
+//!
+//! What the disk does not give back is *set aside*: its queue keeps it where nobody gets it, and the log keeps
+//! its record, so that a start with a whole file has it again.
 
 use leveret_log::{Log, ReadError};
 use leveret_queue::{Left, Offset, Queue, Time};
@@ -13,7 +16,9 @@ use leveret_topology::{QueueId, Topology};
 
 use super::dead_letter::Stuck;
 use super::recover::mark_of;
-use super::{Shard, log_offset};
+use super::runs::Runs;
+use super::unresolved::{Unresolved, Way};
+use super::{Counters, Shard, describe, log_offset};
 use crate::message::{Outbox, ReplyTo};
 
 /// Bytes that one queue asks for at once, and messages. Small messages lie close together on disk.
@@ -84,7 +89,51 @@ impl Cold {
     }
 }
 
+/// Who hears of a message that is set aside.
+#[derive(Debug)]
+pub(super) struct Aside<'a> {
+    pub(super) unreadable: &'a mut Vec<(QueueId, ReadError)>,
+    pub(super) counters: &'a mut Counters,
+    pub(super) unresolved: &'a mut Unresolved,
+    pub(super) runs: &'a mut Runs,
+}
+
+impl Aside<'_> {
+    /// A message is set aside, once: tells the operator, and a publisher who waits for its ack.
+    #[cold]
+    pub(super) fn note(&mut self, queue: QueueId, at: Offset, error: ReadError) {
+        self.counters.unreadable += 1;
+        self.unresolved.left(at.get(), queue, Way::Lost, self.runs);
+        self.unreadable.push((queue, error));
+    }
+}
+
 impl<L: Log> Shard<L> {
+    /// See [`Aside`].
+    pub(super) fn aside(&mut self) -> Aside<'_> {
+        let Self { unreadable, counters, unresolved, runs, .. } = self;
+        Aside { unreadable, counters, unresolved, runs }
+    }
+
+    /// Tells the operator what was set aside in this turn: a line for each queue.
+    #[cold]
+    pub(super) fn tell_unreadable(&mut self, topology: &Topology) {
+        let mut all = std::mem::take(&mut self.unreadable);
+        all.sort_by_key(|&(queue, _)| queue);
+        for run in all.chunk_by(|(a, _), (b, _)| a == b) {
+            let Some(&(id, error)) = run.first() else { continue };
+            let queue = topology.queue_by_id(id).map(|queue| describe(queue, topology));
+            tracing::error!(
+                queue = queue.unwrap_or_else(|| id.to_string()),
+                shard = self.index,
+                messages = run.len(),
+                first = %error,
+                "messages cannot be read and are set aside. To get them back, stop the broker, restore the file \
+                 from a copy, and start again"
+            );
+        }
+    }
+
     /// A queue ran into a cold record: asks for it and for what follows.
     pub(super) fn wait_for_disk(&mut self, id: QueueId) {
         if !self.cold.queues.contains(&id) {

@@ -8,9 +8,9 @@ use leveret_log::{Log, ReadError};
 use leveret_queue::{ConsumerSpec, Deliver, Offset, Record, Time};
 use leveret_topology::{QueueId, Topology};
 
-use super::cold::Parked;
+use super::cold::{Aside, Parked};
 use super::ports::{Listed, Ports};
-use super::{Counters, DISPATCH_BUDGET, Shard, describe, log_offset, note_left};
+use super::{DISPATCH_BUDGET, Shard, describe, log_offset, note_left};
 use crate::message::{ConnectionId, ConsumerSlot, Delivery, Outbox, Reply, ReplyTo, ToShard};
 
 /// What `basic.get` finds.
@@ -223,7 +223,7 @@ impl<L: Log> Shard<L> {
             Ok(record) => Found::Record(record.bytes),
             Err(ReadError::Cold { .. }) => Found::Cold(next),
             Err(error) => {
-                tracing::error!(%error, queue = %id, "a message cannot be read and is set aside");
+                self.aside().note(id, next, error);
                 if let Some(hosted) = self.queues.get_mut(&id) {
                     hosted.queue.set_next_aside();
                 }
@@ -269,11 +269,24 @@ impl<L: Log> Shard<L> {
     /// has more for them than its budget.
     pub(super) fn dispatch(&mut self, id: QueueId, now: Time) -> bool {
         let Self {
-            queues, log, ports, scratch, left, counters, resting, queue_bytes, disk, ..
+            queues,
+            log,
+            ports,
+            scratch,
+            left,
+            counters,
+            resting,
+            queue_bytes,
+            disk,
+            unresolved,
+            runs,
+            unreadable,
+            ..
         } = self;
         let Some(hosted) = queues.get_mut(&id) else { return false };
         hosted.is_touched = false;
-        let mut out = Out { queue: id, log, ports, counters, record: Bytes::new() };
+        let aside = Aside { unreadable, counters, unresolved, runs };
+        let mut out = Out { queue: id, log, ports, aside, record: Bytes::new() };
         let dispatched = hosted.queue.dispatch(now, &mut out, scratch, DISPATCH_BUDGET);
         note_left(scratch, id, left);
         super::rest::used(hosted, id, now, queue_bytes, resting);
@@ -322,7 +335,7 @@ struct Out<'a, L> {
     queue: QueueId,
     log: &'a mut L,
     ports: &'a mut Ports,
-    counters: &'a mut Counters,
+    aside: Aside<'a>,
     /// Of the message that was asked for last.
     record: Bytes,
 }
@@ -337,7 +350,7 @@ impl<L: Log> Deliver for Out<'_, L> {
             }
             Err(ReadError::Cold { .. }) => Record::Cold,
             Err(error) => {
-                tracing::error!(%error, queue = %self.queue, "a message cannot be read and is set aside");
+                self.aside.note(self.queue, offset, error);
                 Record::Damaged
             }
         }
@@ -345,7 +358,7 @@ impl<L: Log> Deliver for Out<'_, L> {
 
     #[inline]
     fn deliver(&mut self, found: leveret_queue::Delivery) {
-        self.counters.delivered += 1;
+        self.aside.counters.delivered += 1;
         let record = std::mem::take(&mut self.record);
         self.ports.deliver(found.consumer_key, |slot| Delivery {
             slot,

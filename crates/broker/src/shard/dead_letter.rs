@@ -4,17 +4,19 @@
 //! Two strategies, as in RabbitMQ: *at most once* takes the message out of its queue as it routes it;
 //! *at least once* keeps it there until every target has taken it, and tries again when there is none.
 //! Under both, what the disk has of the message stays until the targets have it on theirs: after a crash
-//! it is in one of them, perhaps in two.
+//! it is in one of them, perhaps in two. One that the disk does not give back stays in its queue, set aside.
 
+use bytes::Bytes;
 use leveret_amqp::content::{Properties, RawProperties};
 use leveret_amqp::table::{RawTable, Table, Value};
-use leveret_log::Log;
+use leveret_log::{Log, ReadError};
 use leveret_queue::{Offset, Reason, Time};
 use leveret_topology::{HashProperties, QueueId, Routable, Route, Topology};
 use smallvec::SmallVec;
 
 use super::cold::Parked;
 use super::disk::Waiter;
+use super::recover::marked;
 use super::unresolved::Way;
 use super::{Shard, holder, log_offset};
 use crate::message::{DeadLetterFrom, Message, Outbox, Publish, Targets, ToShard, shard_of};
@@ -75,8 +77,12 @@ impl<L: Log> Shard<L> {
             self.try_dead_letter(id, offset, reason, Vec::new(), topology, now, out);
             return;
         }
+        let record = match self.log.read(log_offset(offset)) {
+            Ok(record) => record.bytes,
+            Err(error) => return self.set_dead_letter_aside(dead, error),
+        };
         let mut way = Way::Lost;
-        if let Some((letter, targets)) = self.make_dead_letter(id, offset, reason, topology, now) {
+        if let Some((letter, targets)) = make_dead_letter(dead, &record, topology, now) {
             if self.survives_crash(&letter, id) && !targets.is_empty() {
                 self.send_dead_letter(dead, Vec::new(), (letter, targets), out);
                 return;
@@ -115,7 +121,13 @@ impl<L: Log> Shard<L> {
             self.park(offset, Parked::Stuck(stuck));
             return;
         }
-        let made = self.make_dead_letter(id, offset, reason, topology, now);
+        // The queue knows itself what to write down of what it holds.
+        let dead = Dead { id, offset, reason, held: true, mark: 0 };
+        let record = match self.log.read(log_offset(offset)) {
+            Ok(record) => record.bytes,
+            Err(error) => return self.set_dead_letter_aside(dead, error),
+        };
+        let made = make_dead_letter(dead, &record, topology, now);
         let Some((letter, mut targets)) = made.filter(|(_, targets)| !targets.is_empty()) else {
             let at = now.after_ms(RETRY_MS);
             self.stuck.insert(Stuck { at, queue: id, offset, reason, taken });
@@ -127,9 +139,22 @@ impl<L: Log> Shard<L> {
             self.let_held_go(id, offset);
             return;
         }
-        // The queue knows itself what to write down of what it holds.
-        let dead = Dead { id, offset, reason, held: true, mark: 0 };
         self.send_dead_letter(dead, taken, (letter, targets), out);
+    }
+
+    /// A dead letter that cannot be read stays in its queue, where nobody gets it.
+    #[cold]
+    fn set_dead_letter_aside(&mut self, dead: Dead, error: ReadError) {
+        let Dead { id, offset, held, mark, .. } = dead;
+        self.aside().note(id, offset, error);
+        match self.queues.get_mut(&id) {
+            Some(_) if held => {}
+            Some(hosted) => {
+                let (seen, delivery_count) = marked(mark);
+                hosted.queue.hold_dead_letter(offset, seen, delivery_count);
+            }
+            None => self.release(offset, id),
+        }
     }
 
     /// Whether a crash would find the message in its queue.
@@ -154,79 +179,6 @@ impl<L: Log> Shard<L> {
         }
         let awaited = Awaited { answers, reason, is_held, taken, is_refused: false, mark };
         self.awaited.insert((id, offset), awaited);
-    }
-
-    /// The dead letter and the queues it goes to; none when there is nowhere to go.
-    fn make_dead_letter(
-        &self,
-        id: QueueId,
-        offset: Offset,
-        reason: Reason,
-        topology: &Topology,
-        now: Time,
-    ) -> Option<(Publish, Vec<QueueId>)> {
-        let queue = topology.queue_by_id(id)?;
-        let (exchange_name, new_key) = queue.dead_letter()?;
-        let exchange = topology.exchange(queue.vhost, exchange_name)?;
-        let record = self.log.read(log_offset(offset)).ok()?.bytes;
-        let view = View::of(&record)?;
-        let (old_exchange, old_key) = view.exchange_and_key()?;
-        let mut properties = RawProperties::new(view.properties).to_owned().ok()?;
-
-        let death = Death {
-            reason: reason.name(),
-            queue: &queue.name,
-            exchange: old_exchange,
-            key: old_key,
-            now,
-        };
-        let cc = stamp(&mut properties, &death);
-        let (key, more_keys) = match new_key {
-            // A key of the queue's own replaces all keys the message had.
-            Some(key) => {
-                if let Some(headers) = &mut properties.headers {
-                    headers.remove("CC");
-                }
-                (key, Vec::new())
-            }
-            None => (old_key, cc),
-        };
-
-        let mut encoded = Vec::new();
-        properties.encode(&mut encoded);
-        let peek = RawProperties::new(&encoded).peek().ok()?;
-        let more_keys: SmallVec<[&str; 4]> = more_keys.iter().map(String::as_str).collect();
-        let mut route = Route::default();
-        let message = Routable {
-            key,
-            more_keys: &more_keys,
-            headers: peek.headers,
-            properties: HashProperties {
-                correlation_id: properties.correlation_id.as_deref(),
-                message_id: properties.message_id.as_deref(),
-                timestamp: properties.timestamp,
-            },
-            seed: offset.get(),
-        };
-        topology.route(queue.vhost, exchange.id, &message, &mut route);
-        let mut targets = route.queues.to_vec();
-        if reason != Reason::Rejected {
-            targets.retain(|&target| !is_cycle(topology, target, peek.headers));
-        }
-        let publish = Publish {
-            channel: 0,
-            confirm: 0,
-            targets: Targets::new(),
-            persistent: view.head.persistent,
-            priority: peek.priority.unwrap_or(0),
-            expiration_ms: None,
-            message: Message::from_parts(
-                &join_names(exchange_name, key),
-                &encoded,
-                view.body_bytes(),
-            ),
-        };
-        Some((publish, targets))
     }
 
     /// A dead letter for queues here.
@@ -328,6 +280,73 @@ impl<L: Log> Shard<L> {
             }
         }
     }
+}
+
+/// The dead letter and the queues it goes to; none when there is nowhere to go.
+fn make_dead_letter(
+    dead: Dead,
+    record: &Bytes,
+    topology: &Topology,
+    now: Time,
+) -> Option<(Publish, Vec<QueueId>)> {
+    let Dead { id, offset, reason, .. } = dead;
+    let queue = topology.queue_by_id(id)?;
+    let (exchange_name, new_key) = queue.dead_letter()?;
+    let exchange = topology.exchange(queue.vhost, exchange_name)?;
+    let view = View::of(record)?;
+    let (old_exchange, old_key) = view.exchange_and_key()?;
+    let mut properties = RawProperties::new(view.properties).to_owned().ok()?;
+
+    let death = Death {
+        reason: reason.name(),
+        queue: &queue.name,
+        exchange: old_exchange,
+        key: old_key,
+        now,
+    };
+    let cc = stamp(&mut properties, &death);
+    let (key, more_keys) = match new_key {
+        // A key of the queue's own replaces all keys the message had.
+        Some(key) => {
+            if let Some(headers) = &mut properties.headers {
+                headers.remove("CC");
+            }
+            (key, Vec::new())
+        }
+        None => (old_key, cc),
+    };
+
+    let mut encoded = Vec::new();
+    properties.encode(&mut encoded);
+    let peek = RawProperties::new(&encoded).peek().ok()?;
+    let more_keys: SmallVec<[&str; 4]> = more_keys.iter().map(String::as_str).collect();
+    let mut route = Route::default();
+    let message = Routable {
+        key,
+        more_keys: &more_keys,
+        headers: peek.headers,
+        properties: HashProperties {
+            correlation_id: properties.correlation_id.as_deref(),
+            message_id: properties.message_id.as_deref(),
+            timestamp: properties.timestamp,
+        },
+        seed: offset.get(),
+    };
+    topology.route(queue.vhost, exchange.id, &message, &mut route);
+    let mut targets = route.queues.to_vec();
+    if reason != Reason::Rejected {
+        targets.retain(|&target| !is_cycle(topology, target, peek.headers));
+    }
+    let publish = Publish {
+        channel: 0,
+        confirm: 0,
+        targets: Targets::new(),
+        persistent: view.head.persistent,
+        priority: peek.priority.unwrap_or(0),
+        expiration_ms: None,
+        message: Message::from_parts(&join_names(exchange_name, key), &encoded, view.body_bytes()),
+    };
+    Some((publish, targets))
 }
 
 /// One event of a message's history.

@@ -141,15 +141,21 @@ pub(super) fn mark_of(seen: bool, delivery_count: u32) -> u8 {
     if seen { mark(delivery_count) } else { mark(delivery_count) & !SEEN }
 }
 
+/// Whether a message with this mark may have been delivered, and how often it came back.
+pub(super) fn marked(mark: u8) -> (bool, u32) {
+    (mark & SEEN != 0, u32::from(mark & !SEEN))
+}
+
 fn incoming(offset: Offset, head: &Head, mark: u8, clean: bool) -> Incoming {
+    let (seen, delivery_count) = marked(mark);
     Incoming {
         offset,
         size: head.body_len,
         priority: head.priority,
         persistent: head.persistent,
         expiration_ms: head.expiration_ms.map(u64::from),
-        redelivered: !clean || mark & SEEN != 0,
-        delivery_count: u32::from(mark & !SEEN),
+        redelivered: !clean || seen,
+        delivery_count,
     }
 }
 

@@ -530,6 +530,39 @@ fn a_get_passes_what_is_damaged() {
     }
 }
 
+/// A dead letter that cannot be read stays in its queue, set aside: it is neither lost nor tried for ever, and
+/// a publisher who waits for its ack is told. With the queue it goes.
+#[test]
+fn a_dead_letter_that_is_damaged() {
+    for strategy in ["at-most-once", "at-least-once"] {
+        let mut node = Node::new("z a:ack,dlx,dla,limit9");
+        let definition =
+            format!(r#"{{"dead-letter-strategy": "{strategy}", "overflow": "reject-publish"}}"#);
+        node.policy(&definition);
+        for word in ["c:a", "p1:a", "p2:a"] {
+            node.word(word);
+        }
+        node.log().damaged = [0].into();
+        for word in ["rej:a", "rej:a", "disk", "+1000", "+1000", "disk"] {
+            node.word(word);
+        }
+        assert_eq!(node.take_told(), "-1 2", "{strategy}");
+        let (a, z) = (node.queue('a'), node.queue('z'));
+        let counts = |queue| {
+            let all = node.shard.queues().find(|(id, _)| *id == queue).expect("there").1.counts();
+            (all.ready, all.unacked, all.held)
+        };
+        assert_eq!((counts(a), counts(z)), ((0, 0, 1), (1, 0, 0)), "{strategy}");
+        assert_eq!(node.shard.counters().unreadable, 1, "told once");
+        assert_eq!(node.shard.under_way(), 0, "{strategy}");
+        node.shard.close();
+        assert_eq!(node.log().marks.get(&(0, a.get())), Some(&0x80), "it was delivered");
+        assert!(node.log().held().contains_key(&0), "the file may be restored");
+        node.word("del:a");
+        assert!(!node.log().held().contains_key(&0), "{strategy}");
+    }
+}
+
 /// A process that stops waits for dead letters; what it leaves behind is in its old queue, as delivered.
 #[test]
 fn a_stop_knows_of_dead_letters_on_their_way() {

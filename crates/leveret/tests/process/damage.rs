@@ -6,9 +6,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use leveret_client::amqp::table::Value;
 use leveret_client::{Connection, QueueDeclare};
 
-use crate::broker::{Broker, Down, run};
+use crate::broker::{Broker, Down, PATIENCE, run, wait_until};
 use crate::messages::Key;
 
 /// Exit code of a start that failed.
@@ -201,6 +202,61 @@ fn undamaged_queues_start() {
         let broker = down.start_again();
         assert_eq!(broker.log.with(" ERROR "), Vec::<String>::new());
         assert_eq!(messages(&broker), MESSAGES / 2);
+    }
+}
+
+/// A body is looked at when it is read: what dies and cannot be read is named and kept, whatever the strategy,
+/// and is there again with the file.
+#[test]
+fn a_damaged_dead_letter_is_kept() {
+    for strategy in ["at-most-once", "at-least-once"] {
+        let broker = Broker::with(&["shards=1"]);
+        let (mut client, channel) = broker.channel();
+        let text = |text: &str| Value::LongStr(text.as_bytes().to_vec());
+        let mut mortal = QueueDeclare { durable: true, ..QueueDeclare::default() };
+        for (name, value) in [
+            ("x-queue-type", text("quorum")),
+            ("x-message-ttl", Value::I32(2_000)),
+            ("x-overflow", text("reject-publish")),
+            ("x-dead-letter-exchange", text("")),
+            ("x-dead-letter-routing-key", text("graves")),
+            ("x-dead-letter-strategy", text(strategy)),
+        ] {
+            mortal.arguments.set(name, value);
+        }
+        client.queue_declare(channel, "q", &mortal).unwrap();
+        let durable = QueueDeclare { durable: true, ..QueueDeclare::default() };
+        client.queue_declare(channel, "graves", &durable).unwrap();
+        client.tx_select(channel).unwrap();
+        for number in 0..3 {
+            let key = Key { publisher: 1, number };
+            client.publish(channel, "", "q", &key.properties(None), &key.body());
+            client.tx_commit(channel).unwrap();
+        }
+        let down = broker.kill();
+        let file = segment(down.dir.path(), "shards/0");
+        let body = Key { publisher: 1, number: 1 }.body();
+        let whole = std::fs::read(&file).unwrap();
+        let at = whole.windows(body.len()).position(|it| it == body).expect("its body");
+        change(&file, |bytes| bytes[at] ^= 1);
+        let broker = down.start_again();
+        let error = broker.log.wait_for("cannot be read");
+        let name = file.file_name().unwrap().to_str().unwrap();
+        for part in ["ERROR", name, "record ", "'q' in vhost '/'", "messages=1", "restore the file"]
+        {
+            assert!(error.contains(part), "no {part:?} in {error}");
+        }
+        let (mut client, channel) = broker.channel();
+        wait_until(PATIENCE, "the others are dead letters", || {
+            count(&mut client, channel, "graves") == 2
+        });
+        client.close().unwrap();
+        let down = broker.stop();
+        change(&file, |bytes| bytes[at] ^= 1);
+        let broker = down.start_again();
+        let (mut client, channel) = broker.channel();
+        wait_until(PATIENCE, "it died", || count(&mut client, channel, "graves") > 2);
+        assert_eq!(broker.log.with("cannot be read"), Vec::<String>::new());
     }
 }
 

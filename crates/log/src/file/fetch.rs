@@ -7,7 +7,7 @@
 //!
 //! What was read stays until it is released, or until there is too much of it.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use foldhash::fast::FixedState;
@@ -79,7 +79,7 @@ struct Block {
 #[derive(Debug)]
 pub(super) enum Warm {
     Here(Bytes),
-    Damaged,
+    Damaged(FileName),
     No,
 }
 
@@ -101,7 +101,8 @@ pub(super) struct Fetch {
     first_block: u64,
     block_bytes: u64,
     bytes_max: u64,
-    damaged: BTreeSet<u64>,
+    /// What cannot be read, and where it should be.
+    damaged: BTreeMap<u64, FileName>,
 }
 
 impl Fetch {
@@ -118,15 +119,16 @@ impl Fetch {
             first_block: 0,
             block_bytes: 0,
             bytes_max,
-            damaged: BTreeSet::new(),
+            damaged: BTreeMap::new(),
         }
     }
 
     pub(super) fn warm(&self, at: Offset) -> Warm {
-        match self.records.get(&at.get()) {
-            Some((_, bytes)) => Warm::Here(bytes.clone()),
-            None if self.damaged.contains(&at.get()) => Warm::Damaged,
-            None => Warm::No,
+        let at = at.get();
+        match (self.records.get(&at), self.damaged.get(&at)) {
+            (Some((_, bytes)), _) => Warm::Here(bytes.clone()),
+            (None, Some(&file)) => Warm::Damaged(file),
+            (None, None) => Warm::No,
         }
     }
 
@@ -135,7 +137,7 @@ impl Fetch {
         let at = at.get();
         let is_known = self.records.contains_key(&at)
             || self.under_way.contains(&at)
-            || self.damaged.contains(&at);
+            || self.damaged.contains_key(&at);
         if !is_known {
             self.wanted.insert(at);
         }
@@ -235,7 +237,7 @@ impl Fetch {
                     bodies.push((stretch.file, place));
                 }
                 None => {
-                    self.damaged.insert(at);
+                    self.damaged.insert(at, stretch.file);
                     idle.push(at);
                 }
             }
@@ -285,15 +287,15 @@ impl Fetch {
     ) {
         let Some(job) = self.jobs.remove(&token) else { return };
         match job {
-            Job::Bodies { position, places, .. } => {
+            Job::Bodies { file, position, places } => {
                 for place in &places {
                     self.under_way.remove(&place.at);
                 }
                 let Ok(bytes) = result else {
-                    self.damaged.extend(places.iter().map(|place| place.at));
+                    self.damaged.extend(places.iter().map(|place| (place.at, file)));
                     return;
                 };
-                self.take(&bytes, position, &places, store);
+                self.take(&bytes, (file, position), &places, store);
             }
             Job::Load { stretch, mut walk, position, mut places } => {
                 let Ok(bytes) = result else { return self.lose(stretch, store) };
@@ -302,7 +304,12 @@ impl Fetch {
                     let skip = (walk.position() - position) as usize;
                     match walk.step(bytes.get(skip..).unwrap_or_default()) {
                         Step::Need(len) => {
-                            self.take_wanted(&bytes, position, &places[from..], store);
+                            self.take_wanted(
+                                &bytes,
+                                (stretch.file, position),
+                                &places[from..],
+                                store,
+                            );
                             let (file, position) = (stretch.file, walk.position());
                             let token = submit(Op::Read { file, position, len });
                             let job = Job::Load { stretch, walk, position, places };
@@ -322,7 +329,7 @@ impl Fetch {
                         Step::Bad => return self.lose(stretch, store),
                     }
                 }
-                self.take_wanted(&bytes, position, &places[from..], store);
+                self.take_wanted(&bytes, (stretch.file, position), &places[from..], store);
                 places.sort_unstable_by_key(|place| place.at);
                 self.keep(Loaded { stretch, places });
             }
@@ -370,23 +377,35 @@ impl Fetch {
         let lost: Vec<_> = self.wanted.iter().copied().filter(is_in).collect();
         for at in lost {
             self.wanted.remove(&at);
-            self.damaged.insert(at);
+            self.damaged.insert(at, stretch.file);
         }
     }
 
     /// Takes what is wanted out of bytes that were read for their index.
-    fn take_wanted(&mut self, bytes: &Bytes, position: u64, places: &[Place], store: &Store) {
-        let end = position + bytes.len() as u64;
+    fn take_wanted(
+        &mut self,
+        bytes: &Bytes,
+        from: (FileName, u64),
+        places: &[Place],
+        store: &Store,
+    ) {
+        let end = from.1 + bytes.len() as u64;
         let is_here = |place: &&Place| self.wanted.contains(&place.at) && place.end() <= end;
         let here: Vec<_> = places.iter().filter(is_here).copied().collect();
         for place in &here {
             self.wanted.remove(&place.at);
         }
-        self.take(bytes, position, &here, store);
+        self.take(bytes, from, &here, store);
     }
 
-    /// Keeps records that were read.
-    fn take(&mut self, bytes: &Bytes, position: u64, places: &[Place], store: &Store) {
+    /// Keeps records that were read from a place in a file.
+    fn take(
+        &mut self,
+        bytes: &Bytes,
+        (file, position): (FileName, u64),
+        places: &[Place],
+        store: &Store,
+    ) {
         let number = self.first_block + self.blocks.len() as u64;
         let mut offsets = Vec::new();
         for place in places.iter().filter(|place| store.cold.get(place.at).is_some()) {
@@ -394,7 +413,7 @@ impl Fetch {
             let record = match bytes.get(start..start + place.len as usize) {
                 Some(range) if crc32c::crc32c(range) == place.crc => bytes.slice_ref(range),
                 _ => {
-                    self.damaged.insert(place.at);
+                    self.damaged.insert(place.at, file);
                     continue;
                 }
             };
@@ -438,7 +457,8 @@ impl Fetch {
             + self.loaded.capacity() * size_of::<Loaded>()
             + self.block_bytes as usize
             + self.records.allocation_size()
-            + (self.wanted.len() + self.under_way.len() + self.damaged.len()) * 2 * size_of::<u64>()
+            + (self.wanted.len() + self.under_way.len()) * 2 * size_of::<u64>()
+            + self.damaged.len() * 2 * size_of::<(u64, FileName)>()
             + self.jobs.allocation_size()
     }
 }

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use leveret_log::disk::FileName;
 use leveret_log::{
     AppendError, HoldError, Holder, Keep, Log, MemoryLog, Offset, ReadError, Record, SyncError,
     Usage,
@@ -153,7 +154,7 @@ impl Log for HandLog {
 
     fn read(&self, at: Offset) -> Result<Record, ReadError> {
         if self.damaged.contains(&at.get()) {
-            return Err(ReadError::Damaged { at });
+            return Err(ReadError::Damaged { at, file: FileName::default() });
         }
         self.memory.read(at)
     }
