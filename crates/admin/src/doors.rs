@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use leveret_config::tls::TlsSettings;
+use leveret_server::descriptors;
 use leveret_server::listener::SocketOptions;
 use leveret_server::node::Node;
 use leveret_server::tls::Tls;
@@ -80,6 +81,9 @@ impl Door {
             tokio::select! {
                 Some((stream, peer)) = ready.recv() => return (Box::new(stream), peer),
                 accepted = listener.accept() => match (accepted, tls) {
+                    (Ok((socket, peer)), _) if !descriptors::leave_room(&socket) => {
+                        tracing::warn!(%peer, "HTTP connection refused: the limit of open files is reached");
+                    }
                     (Ok((socket, peer)), None) => {
                         // Answers are written whole; a delay would only wait for more.
                         let _ = socket.set_nodelay(true);

@@ -104,6 +104,8 @@ pub struct Shard<L> {
     disk: Disk,
     transactions: Transactions,
     alarm: Alarm,
+    /// How far the system's clock is from what turns are told.
+    clock_step_ms: i64,
     /// Queues that were deleted and had the rule `ack`: whoever routed to one of them is told no.
     gone_unacked: VecDeque<QueueId>,
     /// Set aside in this turn, and not told yet.
@@ -224,6 +226,7 @@ impl<L: Log> Shard<L> {
             disk: Disk::default(),
             transactions: Transactions::default(),
             alarm: Alarm::default(),
+            clock_step_ms: 0,
             gone_unacked: VecDeque::new(),
             unreadable: Vec::new(),
             sampling: Sampling::default(),
@@ -426,6 +429,17 @@ impl<L: Log> Shard<L> {
     /// What is short now: to be said before a turn.
     pub fn set_alarm(&mut self, alarm: Alarm) {
         self.alarm = alarm;
+    }
+
+    /// How far the system's clock has been set away from the time that turns are told, in ms: to be said before
+    /// a turn. What is stamped for others, or for another process, is stamped by the system's clock.
+    pub fn set_clock_step(&mut self, ms: i64) {
+        self.clock_step_ms = ms;
+    }
+
+    /// What the system's clock shows.
+    fn wall(&self, now: Time) -> Time {
+        Time::from_ms(now.ms().saturating_add_signed(self.clock_step_ms))
     }
 
     /// Memory and records of the log.

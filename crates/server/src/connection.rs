@@ -24,7 +24,8 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 
 use crate::buffers::Buffers;
-use crate::node::{Node, now};
+use crate::clock::{now, wall};
+use crate::node::Node;
 use crate::proxy::Ends;
 use crate::readiness::register;
 use crate::runner::with_runner;
@@ -335,6 +336,7 @@ impl Connection {
         let mut cx = Context {
             topology: work.topology,
             now: now(),
+            wall: wall(),
             out: &mut *work.out,
             outbox: &mut *work.outbox,
         };
@@ -421,8 +423,13 @@ impl Connection {
         let mut over = written.is_err();
         if before > 0 && !over {
             let mut none = OutBuf::new();
-            let mut cx =
-                Context { topology: work.topology, now, out: &mut none, outbox: work.outbox };
+            let mut cx = Context {
+                topology: work.topology,
+                now,
+                wall: wall(),
+                out: &mut none,
+                outbox: work.outbox,
+            };
             session.flushed(remaining, remaining < before, &mut cx);
         }
         let end = session.end();
@@ -433,8 +440,13 @@ impl Connection {
         };
         if over {
             let mut none = OutBuf::new();
-            let mut cx =
-                Context { topology: work.topology, now, out: &mut none, outbox: work.outbox };
+            let mut cx = Context {
+                topology: work.topology,
+                now,
+                wall: wall(),
+                out: &mut none,
+                outbox: work.outbox,
+            };
             session.disconnected(&mut cx);
             state.is_over = true;
             work.out.clear();

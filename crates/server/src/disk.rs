@@ -22,6 +22,10 @@ use crate::buffers::Buffers;
 /// Files that are kept open for reading.
 const READ_FILES: usize = 16;
 
+/// Files that one disk has open at most: those, one that is read next, one that is written to by each thread, and
+/// the directory while it is synced by each.
+pub const FILES_MAX: usize = READ_FILES + 5;
+
 /// Shorter reads have memory of their own.
 const POOLED_MIN: usize = 64 << 10;
 

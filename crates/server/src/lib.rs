@@ -2,12 +2,14 @@
 //! one only runs their turns.
 //!
 //! - [`turn`]: actors and who runs them. [`runner`]: a thread's list of turns. [`threads`].
-//! - [`connection`]: socket and session. [`listener`].
-//! - [`node`]: all actors. [`mod@serve`]: start and stop. [`front`]: what crates above are given.
+//! - [`connection`]: socket and session. [`listener`]. [`descriptors`]: how many sockets there may be.
+//! - [`node`]: all actors. [`clock`]: what time it is. [`mod@serve`]: start and stop. [`front`]: what crates above are given.
 
 pub mod alarms;
 pub mod buffers;
+pub mod clock;
 pub mod connection;
+pub mod descriptors;
 pub mod disk;
 pub mod ended;
 pub mod front;

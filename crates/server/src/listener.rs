@@ -16,8 +16,10 @@ use leveret_session::{Peer, Session};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::TcpListener;
 
+use crate::clock::now;
 use crate::connection::{Connection, Letter};
-use crate::node::{Node, Recipient, now};
+use crate::descriptors;
+use crate::node::{Node, Recipient};
 use crate::pacing::Pacing;
 use crate::proxy::{self, Ends};
 use crate::runner::with_runner;
@@ -113,6 +115,10 @@ pub async fn accept(
             options.connections_max.is_some_and(|max| open.load(Ordering::Relaxed) >= max);
         if is_full {
             tracing::warn!(%peer, "connection refused: connection_max is reached");
+            continue;
+        }
+        if !descriptors::leave_room(&socket) {
+            tracing::warn!(%peer, "connection refused: the limit of open files is reached");
             continue;
         }
         let socket = match prepare(socket, &options, &pacing) {

@@ -27,8 +27,9 @@ use leveret_broker::message::{ConnectionId, ToSession};
 use leveret_topology::{AuthError, Hashing, Password, PasswordHash};
 use tokio::sync::oneshot;
 
+use crate::clock::now;
 use crate::connection::Letter;
-use crate::node::{Node, Recipient, now};
+use crate::node::{Node, Recipient};
 use crate::runner::run_alone;
 use attempts::Attempts;
 use cache::Cache;

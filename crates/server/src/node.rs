@@ -8,7 +8,6 @@ use hashbrown::HashMap;
 use leveret_broker::flow::AlarmChange;
 use leveret_broker::message::{ConnectionId, ToMeta, ToSession, ToShard};
 use leveret_broker::{Meta, Shard};
-use leveret_queue::Time;
 use leveret_session::Settings;
 use leveret_topology::Topology;
 use tokio::sync::Notify;
@@ -196,10 +195,4 @@ impl Node {
     pub fn check_memory(&self) -> Option<AlarmChange> {
         self.alarms.check_memory(|| self.held_bytes())
     }
-}
-
-/// The wall clock, as the broker counts time: ms since the Unix epoch.
-pub fn now() -> Time {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    Time::from_ms(since.map_or(0, |since| since.as_millis() as u64))
 }

@@ -21,8 +21,9 @@ use tokio::sync::Notify;
 
 use crate::alarms::Resource;
 use crate::buffers::Buffers;
+use crate::clock::{now, step_ms};
 use crate::connection::{Connection, Letter, Workplace};
-use crate::node::{Node, Recipient, now};
+use crate::node::{Node, Recipient};
 
 /// Turns a thread runs before it looks at its sockets and timers again.
 const TURNS_MAX: usize = 256;
@@ -323,6 +324,7 @@ impl Runner {
         }
         let mut state = shard.actor.state();
         state.set_alarm(node.alarms.alarm());
+        state.set_clock_step(step_ms());
         let has_more = {
             let topology = node.topology();
             state.turn(&mut self.shard_letters, &topology, now(), &mut self.outbox)

@@ -16,11 +16,13 @@ use leveret_topology::Topology;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::alarms::{Resource, watch_disk};
+use crate::clock::now;
 use crate::connection::Letter;
+use crate::descriptors;
 use crate::front::{About, Inside, Listener, OpenFrontEnds, Stop};
 use crate::listener::{Preface, SocketOptions, accept, bind};
 use crate::login::{self, LoginThreads, Logins};
-use crate::node::{Node, now};
+use crate::node::Node;
 use crate::runner::{install_runner, keep_working, rest, with_runner};
 use crate::storage::{NodeLog, Waker, forget_clean, leave_clean};
 use crate::threads::Threads;
@@ -78,7 +80,8 @@ const STOP_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Runs a node with its front ends until a signal or [`Stop`] ends it.
 pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow::Result<()> {
-    let files = raise_file_limit();
+    // One log for each shard, one for the names.
+    let files = descriptors::raise_limit(options.shards.len() + 1);
     if !options.core_dumps {
         forbid_core_dumps();
     }
@@ -336,15 +339,4 @@ fn forbid_core_dumps() {
     if let Err(error) = std::fs::write("/proc/self/coredump_filter", "0") {
         tracing::warn!(%error, "memory cannot be kept out of core files");
     }
-}
-
-/// Raises the limit of open files to what the system allows; every connection is one.
-fn raise_file_limit() -> Option<u64> {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        tracing::warn!(%error, "the limit of open files stays as it is");
-    }
-    getrlimit(Resource::Nofile).current
 }

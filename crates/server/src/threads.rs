@@ -12,7 +12,8 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
-use crate::node::{Node, now};
+use crate::clock::now;
+use crate::node::Node;
 use crate::runner::{install_runner, keep_working, rest, with_runner};
 use leveret_broker::message::ToShard;
 

@@ -28,7 +28,7 @@ use rustls::ServerConfig;
 pub use handshake::{HandshakeError, handshake};
 pub use stream::{Read, TlsStream};
 
-use crate::node::now;
+use crate::clock::now;
 
 /// How long files are taken for unchanged after they were looked at.
 const LOOK_MS: u64 = 2000;
@@ -77,8 +77,7 @@ impl Tls {
     pub fn config(&self) -> Arc<ServerConfig> {
         let now_ms = now().ms();
         let looked_ms = self.looked_ms.load(Ordering::Relaxed);
-        // A clock that was set back must not keep a new certificate out for long.
-        if now_ms.abs_diff(looked_ms) >= LOOK_MS
+        if now_ms >= looked_ms + LOOK_MS
             && self
                 .looked_ms
                 .compare_exchange(looked_ms, now_ms, Ordering::Relaxed, Ordering::Relaxed)

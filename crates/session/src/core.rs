@@ -32,6 +32,8 @@ pub struct Context<'a> {
     pub topology: &'a Topology,
     /// Now.
     pub now: Time,
+    /// Now by the clock that messages are stamped with, which may be set.
+    pub wall: Time,
     /// The bytes waiting for the socket.
     pub out: &'a mut OutBuf,
     /// Letters to send when the turn is over.

@@ -40,7 +40,7 @@ pub(crate) fn deliver(
         core.gauged += cost;
         consumer.delivered += 1;
         consumer.redelivered += u64::from(delivery.redelivered);
-        core.totals.in_broker.count(cx.now.ms().saturating_sub(view.head.published_ms));
+        core.totals.in_broker.count(cx.wall.ms().saturating_sub(view.head.published_ms));
         let tag = channel.tag();
         let rewritten;
         let mut properties = view.properties;
@@ -113,7 +113,7 @@ pub(crate) fn got(
         None => channel.totals.get_no_ack += 1,
     }
     channel.totals.redeliver += u64::from(delivery.redelivered);
-    core.totals.in_broker.count(cx.now.ms().saturating_sub(view.head.published_ms));
+    core.totals.in_broker.count(cx.wall.ms().saturating_sub(view.head.published_ms));
     let (exchange, routing_key) = view.exchange_and_key().unwrap_or_default();
     let delivery_tag = channel.tag();
     cx.out.put_method(

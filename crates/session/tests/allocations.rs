@@ -76,6 +76,7 @@ impl Alone {
         let mut cx = Context {
             topology: &self.topology,
             now: Time::from_ms(2_000_000),
+            wall: Time::from_ms(2_000_000),
             out: &mut self.out,
             outbox: &mut self.outbox,
         };

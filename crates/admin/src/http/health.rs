@@ -136,7 +136,7 @@ pub(super) async fn certificates(call: Call) -> Result<Answer, Fault> {
             ));
         }
     };
-    let by = leveret_server::node::now().ms() as i64 / 1000 + within * days * 86_400;
+    let by = leveret_server::clock::wall().ms() as i64 / 1000 + within * days * 86_400;
     let mut expired = Vec::new();
     for tls in call.node().certificates.all() {
         let settings = tls.settings();

@@ -11,7 +11,8 @@ use leveret_amqp::method::{Encode, Method, basic, channel};
 use leveret_amqp::outbuf::OutBuf;
 use leveret_broker::message::{ConnectionId, Outbox, ToSession};
 use leveret_client::{Event, Input, Output};
-use leveret_server::node::{Node, Recipient, now};
+use leveret_server::clock::{now, wall};
+use leveret_server::node::{Node, Recipient};
 use leveret_server::runner::with_runner;
 use leveret_session::{Context, Peer, Session};
 use tokio::sync::mpsc;
@@ -143,7 +144,7 @@ impl Direct {
         {
             let topology = self.node.topology();
             let (out, outbox) = (&mut self.out, &mut outbox);
-            let mut cx = Context { topology: &topology, now: now(), out, outbox };
+            let mut cx = Context { topology: &topology, now: now(), wall: wall(), out, outbox };
             if let Some(letter) = letter {
                 self.session.receive(letter, &mut cx);
             }
@@ -165,7 +166,7 @@ impl Drop for Direct {
         {
             let topology = self.node.topology();
             let (out, outbox) = (&mut self.out, &mut outbox);
-            let mut cx = Context { topology: &topology, now: now(), out, outbox };
+            let mut cx = Context { topology: &topology, now: now(), wall: wall(), out, outbox };
             self.session.disconnected(&mut cx);
             while let Ok(letter) = self.letters.try_recv() {
                 self.session.receive(letter, &mut cx);

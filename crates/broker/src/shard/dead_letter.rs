@@ -82,7 +82,7 @@ impl<L: Log> Shard<L> {
             Err(error) => return self.set_dead_letter_aside(dead, error),
         };
         let mut way = Way::Lost;
-        if let Some((letter, targets)) = make_dead_letter(dead, &record, topology, now) {
+        if let Some((letter, targets)) = make_dead_letter(dead, &record, topology, self.wall(now)) {
             if self.survives_crash(&letter, id) && !targets.is_empty() {
                 self.send_dead_letter(dead, Vec::new(), (letter, targets), out);
                 return;
@@ -127,7 +127,7 @@ impl<L: Log> Shard<L> {
             Ok(record) => record.bytes,
             Err(error) => return self.set_dead_letter_aside(dead, error),
         };
-        let made = make_dead_letter(dead, &record, topology, now);
+        let made = make_dead_letter(dead, &record, topology, self.wall(now));
         let Some((letter, mut targets)) = made.filter(|(_, targets)| !targets.is_empty()) else {
             let at = now.after_ms(RETRY_MS);
             self.stuck.insert(Stuck { at, queue: id, offset, reason, taken });
@@ -287,7 +287,7 @@ fn make_dead_letter(
     dead: Dead,
     record: &Bytes,
     topology: &Topology,
-    now: Time,
+    wall: Time,
 ) -> Option<(Publish, Vec<QueueId>)> {
     let Dead { id, offset, reason, .. } = dead;
     let queue = topology.queue_by_id(id)?;
@@ -302,7 +302,7 @@ fn make_dead_letter(
         queue: &queue.name,
         exchange: old_exchange,
         key: old_key,
-        now,
+        time: wall,
     };
     let cc = stamp(&mut properties, &death);
     let (key, more_keys) = match new_key {
@@ -355,7 +355,7 @@ struct Death<'a> {
     queue: &'a str,
     exchange: &'a str,
     key: &'a str,
-    now: Time,
+    time: Time,
 }
 
 /// Writes the event into the headers and takes the expiration away. Returns the message's CC keys.
@@ -373,7 +373,7 @@ fn stamp(properties: &mut Properties, death: &Death<'_>) -> Vec<String> {
     entry.set("count", Value::I64(1));
     entry.set("reason", long(death.reason));
     entry.set("queue", long(death.queue));
-    entry.set("time", Value::Timestamp(death.now.ms() / 1000));
+    entry.set("time", Value::Timestamp(death.time.ms() / 1000));
     entry.set("exchange", long(death.exchange));
     entry.set("routing-keys", Value::Array(keys.iter().map(|key| long(key)).collect()));
     if let Some(expiration) = expiration {
@@ -453,7 +453,7 @@ mod tests {
     use super::*;
 
     fn death<'a>(reason: &'static str, queue: &'a str) -> Death<'a> {
-        Death { reason, queue, exchange: "x", key: "k", now: Time::from_ms(5_000) }
+        Death { reason, queue, exchange: "x", key: "k", time: Time::from_ms(5_000) }
     }
 
     #[test]

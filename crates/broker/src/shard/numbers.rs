@@ -113,7 +113,7 @@ impl<L: Log> Shard<L> {
         let record = self.log.read(log_offset(hosted.queue.head()?)).ok()?;
         let view = View::of(&record.bytes)?;
         Some(HeadFacts {
-            published_ms: view.head.published_ms,
+            published_ms: view.head.published_ms.saturating_add_signed(-self.clock_step_ms),
             timestamp_s: RawProperties::new(view.properties).timestamp(),
         })
     }

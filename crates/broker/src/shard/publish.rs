@@ -158,7 +158,7 @@ impl<L: Log> Shard<L> {
         now: Time,
     ) -> Result<Offset, AppendError> {
         let message = &publish.message;
-        let head = Head::of(publish, now.ms()).encode();
+        let head = Head::of(publish, self.wall(now).ms()).encode();
         let first = [message.names(), message.properties(), message.body()];
         let pieces: SmallVec<[&[u8]; 8]>;
         let parts: &[&[u8]] = match message.more() {

@@ -11,6 +11,7 @@ use leveret_client::amqp::method::Method;
 use leveret_client::{Connection, Consume, Error, Event, QueueDeclare};
 
 use crate::broker::{Broker, PATIENCE};
+use crate::shim::Shim;
 
 /// Exit code of a node that ended with an error.
 const FAILED: i32 = 70;
@@ -212,4 +213,84 @@ fn a_failed_write_ends_the_process_and_loses_nothing() {
     let line = broker.log.wait_for("could not be written");
     assert!(line.contains("ERROR") && line.contains("Look at the disk"), "{line}");
     told.check(&broker.down().start_again());
+}
+
+/// One error of a write or a sync, of a disk or of a file system that the system made read-only, is the end of trust:
+/// nothing is confirmed after it, though all later calls would succeed.
+#[test]
+fn a_disk_that_fails_once() {
+    for fault in ["fdatasync=5", "pwrite64=5", "pwrite64=30"] {
+        let shim = Shim::new();
+        let mut broker = shim.broker(tempfile::tempdir().unwrap());
+        let (mut client, channel) = broker.channel();
+        declare(&mut client, channel);
+        client.confirm_select(channel).unwrap();
+        let mut told = Told::default();
+        told.publish(&mut client, channel, |told| told.acked.len() > 100).unwrap();
+        shim.set(fault);
+        let log = broker.log.clone();
+        let gone = told.publish(&mut client, channel, |_| {
+            if !log.with("could not be written").is_empty() {
+                shim.set("");
+            }
+            false
+        });
+        assert!(gone.is_err());
+        assert_eq!(broker.ended(PATIENCE).code(), Some(FAILED), "{fault}");
+        told.check(&broker.down().start_again());
+    }
+}
+
+/// What the disk cannot read is set aside and named; the queue goes on, and a start asks again.
+#[test]
+fn a_disk_that_cannot_read() {
+    let broker = Broker::start();
+    let (mut client, channel) = broker.channel();
+    declare(&mut client, channel);
+    client.confirm_select(channel).unwrap();
+    let mut told = Told::default();
+    told.publish(&mut client, channel, |told| told.acked.len() > 100).unwrap();
+    drop(client);
+    // From here on no message is in memory.
+    let shim = Shim::new();
+    let broker = shim.broker(broker.stop().dir);
+    let (mut client, channel) = broker.channel();
+    shim.set("pread64=5");
+    assert!(client.get(channel, "q", true).unwrap().is_none());
+    let line = broker.log.wait_for("cannot be read");
+    assert!(line.contains("ERROR") && line.contains("'q'") && line.contains(".seg"), "{line}");
+    shim.set("");
+    client.publish(channel, "", "q", &[0, 0], b"another");
+    assert_eq!(client.get(channel, "q", true).unwrap().unwrap().body, b"another");
+    drop(client);
+    told.check(&broker.stop().start_again());
+}
+
+/// Who waits for a slow disk waits, and nobody else.
+#[test]
+fn a_slow_disk_delays_those_who_wait_for_it() {
+    let shim = Shim::new();
+    let broker = shim.broker(tempfile::tempdir().unwrap());
+    let (mut client, channel) = broker.channel();
+    declare(&mut client, channel);
+    client.confirm_select(channel).unwrap();
+    let (mut other, theirs) = broker.channel();
+    crate::broker::declare(&mut other, theirs, "transient");
+    shim.set("sync_ms=3000");
+    let mut told = Told::default();
+    let mut rounds = 0;
+    let began = Instant::now();
+    told.publish(&mut client, channel, |told| {
+        if told.sent > 0 && told.acked.is_empty() {
+            other.publish(theirs, "", "transient", &[0, 0], b"x");
+            assert!(other.get(theirs, "transient", true).unwrap().is_some());
+            rounds += 1;
+        }
+        !told.acked.is_empty()
+    })
+    .unwrap();
+    assert!(began.elapsed() > Duration::from_millis(2900), "the disk was slow");
+    assert!(rounds > 20, "{rounds} messages while one waited for the disk");
+    drop(client);
+    told.check(&broker.kill().start_again());
 }

@@ -237,7 +237,7 @@ impl Node {
         let mut outbox = Outbox::default();
         let Self { topology, now, links, .. } = self;
         let Link { session, out, .. } = &mut links[link];
-        let mut cx = Context { topology, now: *now, out, outbox: &mut outbox };
+        let mut cx = Context { topology, now: *now, wall: *now, out, outbox: &mut outbox };
         session.disconnected(&mut cx);
         links[link].is_gone = true;
         self.run(outbox);
@@ -260,7 +260,7 @@ impl Node {
                     let Link { session, out, .. } = link;
                     let topology = &self.topology;
                     let now = self.now;
-                    let mut cx = Context { topology, now, out, outbox: &mut outbox };
+                    let mut cx = Context { topology, now, wall: now, out, outbox: &mut outbox };
                     session.timeout(&mut cx);
                 }
             }
@@ -302,12 +302,12 @@ impl Node {
                 let Some(Link { session, out, .. }) = links.get_mut(to.get() as usize) else {
                     continue;
                 };
-                let mut cx = Context { topology, now: *now, out, outbox: &mut outbox };
+                let mut cx = Context { topology, now: *now, wall: *now, out, outbox: &mut outbox };
                 session.receive(letter, &mut cx);
             }
             for link in links.iter_mut() {
                 let Link { session, out, input, left, partial, is_stuck, is_gone, .. } = link;
-                let mut cx = Context { topology, now: *now, out, outbox: &mut outbox };
+                let mut cx = Context { topology, now: *now, wall: *now, out, outbox: &mut outbox };
                 if !*is_gone && !input.is_empty() && session.wants_input() {
                     // As a socket does: at most one read, and what the last one left.
                     let given = input.len().min(*read_max + *left);

@@ -1,0 +1,105 @@
+//! A system that fails, or whose clock is set: a library that is loaded into the broker and looks, at each call
+//! that can fail, into a file that the test writes.
+//!
+//! The broker is the one that users run, and so are its files; only what the system answers is another.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::LazyLock;
+
+use crate::broker::{Broker, leveret};
+
+/// Names and numbers: `fdatasync=5` makes every such call fail with error 5, `sync_ms=100` makes it last
+/// longer, `clock=-60` sets the system's clock back by a minute.
+const SOURCE: &str = r#"
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+static long fault(const char *name) {
+    char text[256];
+    int before = errno;
+    const char *path = getenv("FAULTS");
+    int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    ssize_t len = fd < 0 ? 0 : read(fd, text, sizeof text - 1);
+    if (fd >= 0) close(fd);
+    errno = before;
+    text[len < 0 ? 0 : len] = 0;
+    const char *at = strstr(text, name);
+    return at ? strtol(at + strlen(name), 0, 10) : 0;
+}
+
+static int fails(const char *name) {
+    long error = fault(name);
+    if (error) errno = error;
+    return error != 0;
+}
+
+int clock_gettime(clockid_t id, struct timespec *at) {
+    int result = syscall(SYS_clock_gettime, id, at);
+    if (result == 0 && id == CLOCK_REALTIME) at->tv_sec += fault("clock=");
+    return result;
+}
+
+int fdatasync(int fd) {
+    long ms = fault("sync_ms=");
+    struct timespec left = {ms / 1000, ms % 1000 * 1000000};
+    while (nanosleep(&left, &left) == -1 && errno == EINTR) {
+    }
+    return fails("fdatasync=") ? -1 : syscall(SYS_fdatasync, fd);
+}
+
+ssize_t pwrite64(int fd, const void *bytes, size_t len, off64_t at) {
+    return fails("pwrite64=") ? -1 : syscall(SYS_pwrite64, fd, bytes, len, at);
+}
+
+ssize_t pread64(int fd, void *bytes, size_t len, off64_t at) {
+    return fails("pread64=") ? -1 : syscall(SYS_pread64, fd, bytes, len, at);
+}
+"#;
+
+/// Compiled once for all tests of the process.
+static LIBRARY: LazyLock<(tempfile::TempDir, PathBuf)> = LazyLock::new(|| {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, library) = (dir.path().join("faults.c"), dir.path().join("faults.so"));
+    std::fs::write(&source, SOURCE).unwrap();
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-shared", "-fPIC", "-Wall", "-Werror", "-o"]).arg(&library).arg(&source);
+    assert!(cc.status().unwrap().success());
+    (dir, library)
+});
+
+/// The faults of one broker.
+#[derive(Debug)]
+pub(crate) struct Shim(tempfile::TempDir);
+
+impl Shim {
+    /// Without faults.
+    pub(crate) fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn file(&self) -> PathBuf {
+        self.0.path().join("faults")
+    }
+
+    /// From now on these and no others.
+    pub(crate) fn set(&self, faults: &str) {
+        let new = self.0.path().join("new");
+        std::fs::write(&new, faults).unwrap();
+        std::fs::rename(&new, self.file()).unwrap();
+    }
+
+    /// A broker with them, on this directory.
+    #[track_caller]
+    pub(crate) fn broker(&self, dir: tempfile::TempDir) -> Broker {
+        let mut command = leveret(&["serve", "--listen", "127.0.0.1:0"]);
+        command.env("LD_PRELOAD", &LIBRARY.1).env("FAULTS", self.file());
+        Broker::spawn(command, dir)
+    }
+}

@@ -1,0 +1,111 @@
+//! What time it is.
+//!
+//! The broker's own time begins with the system's clock and goes on by one that nobody can set: timeouts,
+//! heartbeats and times to live neither stand still nor end all at once when an administrator or a time server
+//! sets the system's clock. What others read (`x-death`, certificates) or another process will (when a message
+//! was published) is by the system's clock, which may be a *step* away.
+
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use leveret_queue::Time;
+use rustix::time::{ClockId, clock_gettime};
+
+/// How often the system's clock is looked at, in ms.
+const LOOK_MS: u64 = 1000;
+
+/// Steps that are none: both clocks follow time servers in small steps, and are not read at the same moment.
+const STEP_MIN_MS: u64 = 500;
+
+struct Clock {
+    /// When the broker's time began, by the system's clock and by the one that cannot be set.
+    began: (u64, u64),
+    /// By the broker's time.
+    look_at_ms: AtomicU64,
+    step_ms: AtomicI64,
+}
+
+static CLOCK: LazyLock<Clock> = LazyLock::new(|| Clock::new(system_ms(), boot_ms()));
+
+impl Clock {
+    fn new(system_ms: u64, boot_ms: u64) -> Self {
+        let (look_at_ms, step_ms) = (AtomicU64::new(system_ms + LOOK_MS), AtomicI64::new(0));
+        Self { began: (system_ms, boot_ms), look_at_ms, step_ms }
+    }
+
+    fn now_ms(&self, boot_ms: u64, system_ms: impl FnOnce() -> u64) -> u64 {
+        let now_ms = self.began.0 + boot_ms.saturating_sub(self.began.1);
+        if now_ms >= self.look_at_ms.load(Ordering::Relaxed) {
+            self.look_at_ms.store(now_ms + LOOK_MS, Ordering::Relaxed);
+            self.look(system_ms() as i64 - now_ms as i64);
+        }
+        now_ms
+    }
+
+    #[cold]
+    fn look(&self, away_ms: i64) {
+        let before = self.step_ms.load(Ordering::Relaxed);
+        if away_ms.abs_diff(before) >= STEP_MIN_MS
+            && self.step_ms.swap(away_ms, Ordering::Relaxed) == before
+        {
+            tracing::warn!(
+                by_seconds = (away_ms - before) as f64 / 1e3,
+                "the system's clock was set; no timeout or time to live of this process minds"
+            );
+        }
+    }
+}
+
+/// Now, as the broker counts time: ms since the Unix epoch, by the system's clock when the process began.
+pub fn now() -> Time {
+    Time::from_ms(CLOCK.now_ms(boot_ms(), system_ms))
+}
+
+/// How far the system's clock was set forward since the process began, in ms; negative for back.
+pub fn step_ms() -> i64 {
+    CLOCK.step_ms.load(Ordering::Relaxed)
+}
+
+/// Now by the system's clock, as [`step_ms`] tells it.
+pub fn wall() -> Time {
+    Time::from_ms(now().ms().saturating_add_signed(step_ms()))
+}
+
+fn system_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_millis() as u64)
+}
+
+/// Goes on while the machine sleeps, as what waits for an hour does.
+fn boot_ms() -> u64 {
+    let time = clock_gettime(ClockId::Boottime);
+    time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_sets_it() {
+        let clock = Clock::new(1_000_000, 50);
+        let mut set = 0;
+        // Passed, set by, and the step that is known then.
+        for (passed, by, step) in [
+            (0, 0, 0),
+            (900, 7_000, 0),
+            (1_000, 0, 7_000),
+            (1_500, -90_000, 7_000),
+            (2_100, 0, -83_000),
+        ] {
+            set += by;
+            let system = || (1_000_000 + passed as i64 + set) as u64;
+            assert_eq!(clock.now_ms(50 + passed, system), 1_000_000 + passed);
+            assert_eq!(clock.step_ms.load(Ordering::Relaxed), step, "after {passed}");
+        }
+        // A little is no step.
+        clock.now_ms(50 + 4_000, || (1_000_000 + 4_000 + set + 300) as u64);
+        assert_eq!(clock.step_ms.load(Ordering::Relaxed), -83_000);
+    }
+}
