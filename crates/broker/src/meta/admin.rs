@@ -61,6 +61,7 @@ struct Changes {
 /// Applies an admin command to the topology.
 fn apply(command: AdminCommand, topology: &mut Topology) -> Result<Changes, (ReplyCode, String)> {
     let mut changes = Changes::default();
+    let is_operators = matches!(command, AdminCommand::SetOperatorPolicy { .. });
     match command {
         AdminCommand::ImportDefinitions { json } => {
             let imported = match topology.import_definitions(&json) {
@@ -152,20 +153,11 @@ fn apply(command: AdminCommand, topology: &mut Topology) -> Result<Changes, (Rep
             left.retain(|name, _| limit.as_ref().is_some_and(|limit| limit != name));
             topology.set_user_limits(&name, left).map_err(bad)?;
         }
-        AdminCommand::SetPolicy { vhost, name, pattern, definition, priority, apply_to } => {
-            let spec = PolicySpec {
-                name: &name,
-                pattern: &pattern,
-                apply_to: ApplyTo::parse(&apply_to).map_err(bad)?,
-                priority,
-                definition,
-            };
-            changes.options_changed = topology.set_policy(&vhost, spec).map_err(bad)?;
-        }
         AdminCommand::ClearPolicy { vhost, name } => {
             changes.options_changed = topology.clear_policy(&vhost, &name).map_err(bad)?;
         }
-        AdminCommand::SetOperatorPolicy {
+        AdminCommand::SetPolicy { vhost, name, pattern, definition, priority, apply_to }
+        | AdminCommand::SetOperatorPolicy {
             vhost,
             name,
             pattern,
@@ -180,7 +172,11 @@ fn apply(command: AdminCommand, topology: &mut Topology) -> Result<Changes, (Rep
                 priority,
                 definition,
             };
-            changes.options_changed = topology.set_operator_policy(&vhost, spec).map_err(bad)?;
+            let set = match is_operators {
+                true => Topology::set_operator_policy,
+                false => Topology::set_policy,
+            };
+            changes.options_changed = set(topology, &vhost, spec).map_err(bad)?;
         }
         AdminCommand::ClearOperatorPolicy { vhost, name } => {
             changes.options_changed = topology.clear_operator_policy(&vhost, &name).map_err(bad)?;

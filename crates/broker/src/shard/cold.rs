@@ -70,10 +70,14 @@ pub(super) struct Cold {
 }
 
 impl Cold {
-    /// Dead letters among what waits.
-    pub(super) fn dead_letters(&self) -> u64 {
-        let is_dead = |parked: &&Parked| matches!(parked, Parked::Left(..) | Parked::Stuck(_));
-        self.parked.iter().filter(is_dead).count() as u64
+    /// Messages that left their queues and wait here to be dead-lettered.
+    fn dead_letters(&self) -> u64 {
+        self.parked.iter().filter(|what| matches!(what, Parked::Left(..))).count() as u64
+    }
+
+    /// Dead letters that were tried before, and wait here to be tried again.
+    pub(super) fn retries(&self) -> u64 {
+        self.parked.iter().filter(|what| matches!(what, Parked::Stuck(_))).count() as u64
     }
 
     /// Messages that left their queues and wait here, with what the log is to know of each. Their queues
@@ -169,9 +173,7 @@ impl<L: Log> Shard<L> {
     /// Messages that left their queue and are to be dead-lettered, but have to be read from the disk first, or
     /// wait for a turn with room for them.
     pub fn parked(&self) -> u64 {
-        let parked = self.cold.parked.iter();
-        let parked = parked.filter(|what| matches!(what, Parked::Left(..))).count() as u64;
-        parked + self.leaving.dead_letters()
+        self.cold.dead_letters() + self.leaving.dead_letters()
     }
 
     /// The disk brought something: lets all that waits try again.

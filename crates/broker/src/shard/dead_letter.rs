@@ -247,8 +247,8 @@ impl<L: Log> Shard<L> {
     /// come back to their queues, though a target may have them already), and transactions that are not
     /// decided.
     pub fn under_way(&self) -> u64 {
-        let dead = self.awaited.len() as u64 + self.cold.dead_letters();
-        dead + self.leaving.dead_letters() + self.transactions.undecided()
+        let sent = self.awaited.len() as u64;
+        sent + self.parked() + self.cold.retries() + self.transactions.undecided()
     }
 
     /// The process stops: writes down of dead letters that are not where they go what the next one is to
