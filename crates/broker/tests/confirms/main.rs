@@ -1,6 +1,8 @@
 //! When publishers are told: each rule, each way out of a queue, each fan-out; what the disk gets for it;
 //! and what a crash or a failing disk leaves.
 
+#[path = "../hand/log.rs"]
+mod log;
 mod node;
 mod random;
 
@@ -221,20 +223,20 @@ fn deferred() {
     }
     assert_eq!(node.log().written_bytes, 0);
     node.word("+1");
-    assert_eq!(node.log().crash(), [], "at the disk");
+    assert_eq!(node.log().on_disk(), [], "at the disk");
     node.word("disk");
-    assert_eq!(node.log().crash().iter().map(|&(at, _)| at).collect::<Vec<_>>(), [0, 1]);
+    assert_eq!(node.log().on_disk().iter().map(|&(at, _)| at).collect::<Vec<_>>(), [0, 1]);
     assert_eq!(node.take_told(), "", "the ack is what counts");
     node.word("+1000");
     node.word("disk");
-    assert_eq!(node.log().crash().iter().map(|&(at, _)| at).collect::<Vec<_>>(), [0, 1, 2]);
+    assert_eq!(node.log().on_disk().iter().map(|&(at, _)| at).collect::<Vec<_>>(), [0, 1, 2]);
     for word in ["get:a", "get:b", "get:a", "get:a"] {
         node.word(word);
     }
     assert_eq!(node.take_told(), "1 2 3");
     node.word("+200");
     node.word("disk");
-    assert_eq!(node.log().crash(), [], "releases get there too");
+    assert_eq!(node.log().on_disk(), [], "releases get there too");
     assert_eq!(node.shard.next_timeout().filter(|at| at.ms() < node.now.ms() + 1000), None);
 }
 
@@ -326,10 +328,10 @@ fn an_idle_shard_is_woken_for_the_disk() {
 fn a_crash_leaves_whole_turns_and_whole_fan_outs() {
     let mut node = Node::new("a b:transient c:ack");
     node.word("p1:abc");
-    assert_eq!(node.log().crash(), [], "not confirmed, not there");
+    assert_eq!(node.log().on_disk(), [], "not confirmed, not there");
     node.word("disk");
     let holders: Vec<u64> = "abc".chars().map(|name| node.queue(name).get()).collect();
-    assert_eq!(node.log().crash(), [(0, holders)]);
+    assert_eq!(node.log().on_disk(), [(0, holders)]);
     assert_eq!(node.take_told(), "", "c has to ack");
 }
 
@@ -351,11 +353,11 @@ fn a_commit_is_answered_when_it_is_on_the_disk() {
         let messages = (0..3).map(|_| node.message(0, "b", true, None)).collect();
         commit(&mut node, messages, vec![ack]);
         assert!(node.said.is_empty(), "{queues}: {:?}", node.said);
-        let before: Vec<u64> = node.log().crash().iter().map(|&(at, _)| at).collect();
+        let before: Vec<u64> = node.log().on_disk().iter().map(|&(at, _)| at).collect();
         assert!(before.iter().all(|&at| at == 0), "nothing of it, {queues}: {before:?}");
         node.word("disk");
         assert_eq!(node.said, ["Committed"], "{queues}");
-        let after: Vec<u64> = node.log().crash().iter().map(|&(at, _)| at).collect();
+        let after: Vec<u64> = node.log().on_disk().iter().map(|&(at, _)| at).collect();
         assert_eq!(after, [1, 2, 3], "{queues}: all of it, and the ack");
     }
 }
@@ -526,7 +528,7 @@ fn a_get_passes_what_is_damaged() {
         let unacked = if no_ack { 2 } else { 3 };
         assert_eq!((counts.ready, counts.unacked), (0, unacked), "no_ack: {no_ack}");
         assert_eq!(node.shard.counters().delivered, 1);
-        assert!(node.log().held().contains_key(&0), "the file may be restored");
+        assert!(node.log().holders().contains_key(&0), "the file may be restored");
     }
 }
 
@@ -557,9 +559,9 @@ fn a_dead_letter_that_is_damaged() {
         assert_eq!(node.shard.under_way(), 0, "{strategy}");
         node.shard.close();
         assert_eq!(node.log().marks.get(&(0, a.get())), Some(&0x80), "it was delivered");
-        assert!(node.log().held().contains_key(&0), "the file may be restored");
+        assert!(node.log().holders().contains_key(&0), "the file may be restored");
         node.word("del:a");
-        assert!(!node.log().held().contains_key(&0), "{strategy}");
+        assert!(!node.log().holders().contains_key(&0), "{strategy}");
     }
 }
 
@@ -588,7 +590,8 @@ fn a_stop_knows_of_dead_letters_on_their_way() {
             let at = (0, queue.get());
             let mark = node.log().marks.get(&at).copied();
             assert_eq!(mark, (!waits).then_some(0x81), "{strategy}, {waits}");
-            let is_held = node.log().held().get(&0).is_some_and(|held| held.contains(&queue.get()));
+            let is_held =
+                node.log().holders().get(&0).is_some_and(|held| held.contains(&queue.get()));
             assert_eq!(is_held, !waits, "{strategy}");
         }
     }

@@ -29,7 +29,7 @@ struct Message {
 
 /// Checks a confirm the moment it is told.
 fn check_told(node: &mut Node, messages: &BTreeMap<u64, Message>, answered: &mut BTreeSet<u64>) {
-    let disk: BTreeMap<u64, Vec<u64>> = node.log().crash().into_iter().collect();
+    let disk: BTreeMap<u64, Vec<u64>> = node.log().on_disk().into_iter().collect();
     for told in std::mem::take(&mut node.told) {
         let (ok, seq) = match told.strip_prefix('-') {
             Some(seq) => (false, seq),
@@ -86,7 +86,7 @@ fn run(seed: u64) {
                 }
                 published += 1;
                 let persistent = next(&mut random, 4) > 0;
-                let at = leveret_log::Log::end(node.log()).get();
+                let at = leveret_log::Log::end(node.shard.log()).get();
                 let message = Message {
                     at,
                     persistent,
@@ -148,12 +148,12 @@ fn run(seed: u64) {
         node.disk();
     }
     assert_eq!(node.shard.next_timeout(), None, "seed {seed}: nobody waits for anything");
-    assert_eq!(node.log().crash(), [], "seed {seed}");
+    assert_eq!(node.log().on_disk(), [], "seed {seed}");
 }
 
 /// Asks the queues' log which of them still hold which message.
 fn see_who_has_what(node: &mut Node, messages: &mut BTreeMap<u64, Message>) {
-    let held = node.log().held();
+    let held = node.log().holders();
     for message in messages.values_mut() {
         let holders = held.get(&message.at);
         message.held.retain(|&name| holders.is_some_and(|it| it.contains(&node.queue(name).get())));

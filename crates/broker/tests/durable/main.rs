@@ -1,6 +1,7 @@
 //! The topology through a log: who waits for it, what a crash leaves, what comes back.
 
-mod disk;
+#[path = "../hand/log.rs"]
+mod log;
 mod random;
 mod recovery;
 
@@ -11,7 +12,7 @@ use leveret_broker::message::*;
 use leveret_log::Log as _;
 use leveret_topology::{PasswordHash, QueueId, Topology, VhostId};
 
-use crate::disk::HandLog;
+use crate::log::HandLog;
 
 const SHARDS: usize = 2;
 
@@ -39,8 +40,8 @@ impl World {
         let mut meta = Meta::new(SHARDS, log.clone());
         assert!(meta.is_new());
         let disk = log.clone();
-        meta.adopt(&mut topology, &mut || assert!(disk.finish())).unwrap();
-        assert!(!meta.is_new() && log.batches() == 1);
+        meta.adopt(&mut topology, &mut || assert!(disk.hand().finish())).unwrap();
+        assert!(!meta.is_new() && log.hand().batches == 1);
         Self { log, meta, topology, out: Outbox::default(), vhost }
     }
 
@@ -49,7 +50,7 @@ impl World {
         let log = self.log.crash();
         let disk = log.clone();
         let (meta, topology) =
-            Meta::recover(SHARDS, log.clone(), &mut || assert!(disk.finish_any())).unwrap();
+            Meta::recover(SHARDS, log.clone(), &mut || assert!(disk.hand().finish_any())).unwrap();
         topology.assert_invariants();
         let vhost = topology.vhost("/").map_or(VhostId::new(0), |vhost| vhost.id);
         Self { log, meta, topology, out: Outbox::default(), vhost }
@@ -62,7 +63,7 @@ impl World {
 
     /// The disk finishes a batch, and Meta hears of it.
     pub(crate) fn disk_finishes(&mut self) {
-        assert!(self.log.finish(), "the disk has nothing to do");
+        assert!(self.log.hand().finish(), "the disk has nothing to do");
         self.turn([ToMeta::LogWoke]);
     }
 
@@ -264,7 +265,7 @@ fn answers_come_with_their_batch() {
     world.turn([world.declare(5, "q3")]);
     world.disk_finishes();
     assert_eq!(world.answers(), ["1 created"]);
-    assert_eq!(world.log.batches(), 2);
+    assert_eq!(world.log.hand().batches, 2);
     world.disk_finishes();
     assert_eq!(world.answers(), ["3 created", "5 created"]);
     world.turn([ToMeta::LogWoke]);
@@ -318,7 +319,7 @@ fn a_withdrawn_record_answers_nobody() {
 #[test]
 fn deletions() {
     let mut world = World::new();
-    let held = world.log.held();
+    let held = world.log.hand().held.len();
     for _ in 0..50 {
         world.turn([world.declare(1, "q")]);
         world.disk_finishes();
@@ -331,7 +332,11 @@ fn deletions() {
         assert_eq!(world.answers(), ["1 deleted 7"]);
         assert!(world.crash().queue("q").is_none());
     }
-    assert_eq!(world.log.held(), held + 1, "the mark before the last goes with the next batch");
+    assert_eq!(
+        world.log.hand().held.len(),
+        held + 1,
+        "the mark before the last goes with the next batch"
+    );
 }
 
 /// What one letter did is there as a whole or not at all, and so is a whole turn.
@@ -348,7 +353,7 @@ fn batches_are_whole() {
     ]);
     assert_eq!(world.crash().topology.describe_durable(), empty);
     world.disk_finishes();
-    assert_eq!(world.log.batches(), 2);
+    assert_eq!(world.log.hand().batches, 2);
     let full = world.topology.describe_durable();
     assert_eq!(world.crash().topology.describe_durable(), full);
     world.turn([admin(1, AdminCommand::DeleteVhost { name: "/".into() })]);
@@ -365,7 +370,7 @@ fn a_failed_log() {
     world.turn([world.declare(1, "q1"), policy(2, "p", 1)]);
     world.turn([declare_exchange(v, 3, "x", true), world.declare(4, "q1")]);
     assert_eq!(world.answers(), [""; 0]);
-    world.log.break_down();
+    world.log.hand().fails = true;
     world.turn([world.declare(5, "q2"), declare_queue(v, 6, "t", false, false)]);
     let mut answers = world.answers();
     answers.sort();
@@ -384,14 +389,14 @@ fn a_failed_log() {
     world.turn([disconnected, world.gone(10, "t"), world.gone(11, "q1"), ToMeta::LogWoke]);
     assert_eq!(world.answers(), ["9 done", "10 deleted 7", &refused(11)]);
     let text = world.meta.failure().unwrap().to_string();
-    assert!(text.contains("no luck"), "{text}");
+    assert!(text.contains("no such luck"), "{text}");
 }
 
 /// The text that a client sees.
 #[test]
 fn why_it_was_refused() {
     let mut world = World::new();
-    world.log.break_down();
+    world.log.hand().fails = true;
     world.turn([world.declare(1, "q")]);
     let Some((_, ToSession::Reply { reply: Reply::Refused { code, text }, .. })) =
         world.out.sessions.pop()
@@ -409,7 +414,7 @@ fn a_full_disk_and_the_shards() {
     let v = world.vhost;
     world.turn([declare_queue(v, 1, "q", false, false)]);
     world.out.shards.clear();
-    world.log.set_full(true);
+    world.log.hand().is_full = true;
     world.turn([policy(1, "p", 1)]);
     assert_eq!(world.answers(), ["1 refused 541", "0 options"]);
 }
@@ -419,14 +424,14 @@ fn a_full_disk_and_the_shards() {
 fn a_full_disk() {
     let mut world = World::new();
     let v = world.vhost;
-    world.log.set_full(true);
+    world.log.hand().is_full = true;
     world.turn([world.declare(1, "q"), declare_queue(v, 2, "t", false, false)]);
     assert_eq!(world.answers(), ["1 refused 541", "2 created"].map(String::from));
     // It is there, but that is not to be relied on.
     world.turn([world.declare(1, "q"), declare_queue(v, 2, "t", false, false)]);
     assert_eq!(world.answers(), ["1 refused 541", "2 counted"]);
     assert!(world.crash().queue("q").is_none());
-    world.log.set_full(false);
+    world.log.hand().is_full = false;
     world.turn([world.declare(1, "q")]);
     assert_eq!(world.answers(), [""; 0]);
     world.disk_finishes();

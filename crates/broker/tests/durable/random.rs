@@ -116,7 +116,7 @@ fn crashes() {
                 }
                 12..=18 => {
                     // Meta may hear of it late.
-                    if world.log.finish() && rng.below(4) > 0 {
+                    if world.log.hand().finish() && rng.below(4) > 0 {
                         world.turn([ToMeta::LogWoke]);
                         history.note_answers(&mut world, false);
                     }
@@ -136,7 +136,7 @@ fn crashes() {
             }
         }
         world.turn([ToMeta::LogWoke]);
-        while world.log.finish() {
+        while world.log.hand().finish() {
             world.turn([ToMeta::LogWoke]);
         }
         history.note_answers(&mut world, false);

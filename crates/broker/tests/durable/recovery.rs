@@ -5,7 +5,7 @@ use leveret_broker::message::*;
 use leveret_topology::QueueId;
 use leveret_topology::stored::Kind;
 
-use crate::disk::HandLog;
+use crate::log::HandLog;
 use crate::{SHARDS, World, admin, binding, declare_exchange, declare_queue, policy};
 
 /// A first start finds nothing; a second one finds what the first one made, and is not a first one, also
@@ -14,7 +14,7 @@ use crate::{SHARDS, World, admin, binding, declare_exchange, declare_queue, poli
 fn first_and_later_starts() {
     let log = HandLog::default();
     let disk = log.clone();
-    let mut wait = || assert!(disk.finish());
+    let mut wait = || assert!(disk.hand().finish());
     let (mut meta, mut topology) = Meta::recover(SHARDS, log.clone(), &mut wait).unwrap();
     assert!(meta.is_new());
     topology.add_vhost("/").unwrap();
@@ -24,7 +24,7 @@ fn first_and_later_starts() {
 
     let log = log.crash();
     let disk = log.clone();
-    let mut wait = || assert!(disk.finish_any());
+    let mut wait = || assert!(disk.hand().finish_any());
     let (mut meta, mut topology) = Meta::recover(SHARDS, log.clone(), &mut wait).unwrap();
     assert!(!meta.is_new());
     topology.delete_vhost("/").unwrap();
@@ -32,7 +32,8 @@ fn first_and_later_starts() {
 
     let log = log.crash();
     let disk = log.clone();
-    let (meta, topology) = Meta::recover(SHARDS, log, &mut || assert!(disk.finish_any())).unwrap();
+    let (meta, topology) =
+        Meta::recover(SHARDS, log, &mut || assert!(disk.hand().finish_any())).unwrap();
     assert!(!meta.is_new() && topology.vhosts().count() == 0);
     assert_eq!(topology.next_ids().0, 1, "the vhost's id is used");
 }
@@ -54,7 +55,7 @@ fn everything_is_cold() {
     let mut waits = 0;
     let mut wait = || {
         waits += 1;
-        disk.finish();
+        disk.hand().finish();
     };
     let (_, topology) = Meta::recover(SHARDS, log, &mut wait).unwrap();
     assert_eq!(topology.describe_durable(), world.topology.describe_durable());
@@ -66,7 +67,7 @@ fn everything_is_cold() {
 fn what_came_back_can_go() {
     let mut world = World::new();
     let v = world.vhost;
-    let before = world.log.held();
+    let before = world.log.hand().held.len();
     world.turn([world.declare(1, "q"), declare_exchange(v, 1, "x", true), policy(1, "p", 1)]);
     world.turn([ToMeta::Bind(binding(v, 1, "x", "q"))]);
     world.disk_finishes();
@@ -77,9 +78,13 @@ fn what_came_back_can_go() {
     let clear = AdminCommand::ClearPolicy { vhost: "/".into(), name: "p".into() };
     world.turn([world.gone(1, "q"), crate::delete_exchange(v, 1, "x"), admin(1, clear)]);
     world.disk_finishes();
-    assert_eq!(world.log.held(), before + 1, "the mark before the last goes with the next batch");
+    assert_eq!(
+        world.log.hand().held.len(),
+        before + 1,
+        "the mark before the last goes with the next batch"
+    );
     let world = world.crash();
-    assert_eq!(world.log.held(), before + 1);
+    assert_eq!(world.log.hand().held.len(), before + 1);
     let next = world.topology.next_ids().2;
     assert!(QueueId::new(next) > id.unwrap());
 }
@@ -108,10 +113,11 @@ fn damaged_records_are_named() {
     ];
     for (want, change) in rows {
         let log = world.log.crash();
-        log.damage(change);
+        log.hand().damage(change);
         let log = log.crash();
         let disk = log.clone();
-        let error = Meta::recover(SHARDS, log, &mut || assert!(disk.finish_any())).unwrap_err();
+        let error =
+            Meta::recover(SHARDS, log, &mut || assert!(disk.hand().finish_any())).unwrap_err();
         let text = error.to_string();
         assert!(text.starts_with("record ") && text.contains(want), "{text}");
     }
@@ -124,15 +130,16 @@ fn lost_records() {
     let v = world.vhost;
     world.turn([world.declare(1, "q"), ToMeta::Bind(binding(v, 1, "amq.direct", "q"))]);
     world.disk_finishes();
-    let held = world.log.held();
+    let held = world.log.hand().held.len();
     let log = world.log.crash();
-    log.lose(|record| record[1] == Kind::Queue as u8 || record.ends_with(b"fanout\0\0\0\0\0"));
+    log.hand()
+        .lose(|record| record[1] == Kind::Queue as u8 || record.ends_with(b"fanout\0\0\0\0\0"));
     world.log = log;
     let world = world.crash();
     assert!(world.queue("q").is_none() && world.topology.binding_count() == 0);
     assert!(world.topology.exchange(v, "amq.fanout").is_some());
     // Without queue and binding; the fanout exchange is there again, and so is a mark.
-    assert_eq!(world.log.held(), held - 2);
+    assert_eq!(world.log.hand().held.len(), held - 2);
     assert_eq!(world.crash().topology.describe_durable(), world.topology.describe_durable());
 }
 
@@ -144,10 +151,10 @@ fn ids_are_above_those_of_earlier_processes() {
     let mut highest = None;
     for _ in 0..20 {
         let v = world.vhost;
-        let batches = world.log.batches();
+        let batches = world.log.hand().batches;
         world.turn((0..30).map(|n| declare_queue(v, 1, &format!("t{n}"), false, false)));
         assert_eq!(world.answers(), ["1 created"; 30]);
-        assert_eq!(world.log.batches(), batches);
+        assert_eq!(world.log.hand().batches, batches);
         world.turn([world.declare(1, "never stored")]);
         assert!(world.queue("t0") > highest);
         highest = world.queue("never stored");
@@ -163,8 +170,9 @@ fn a_full_disk_is_no_end() {
     world.turn([world.declare(1, "q")]);
     world.disk_finishes();
     let log = world.log.crash();
-    log.set_full(true);
+    log.hand().is_full = true;
     let disk = log.clone();
-    let (_, topology) = Meta::recover(SHARDS, log, &mut || assert!(disk.finish_any())).unwrap();
+    let (_, topology) =
+        Meta::recover(SHARDS, log, &mut || assert!(disk.hand().finish_any())).unwrap();
     assert_eq!(topology.describe_durable(), world.topology.describe_durable());
 }

@@ -1,7 +1,6 @@
 //! One shard over a log whose disk is moved by hand, driven by words.
 
-pub(crate) mod log;
-
+use std::cell::RefMut;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -14,7 +13,7 @@ use leveret_log::MemoryLog;
 use leveret_queue::{ChannelLimit, Gate, OutputGauge, Time};
 use leveret_topology::{PolicySpec, QueueId, Topology, VhostId};
 
-use log::HandLog;
+use crate::log::{HandLog, State};
 
 pub(crate) const PUBLISHER: ConnectionId = ConnectionId::new(1);
 const CONSUMER: ConnectionId = ConnectionId::new(2);
@@ -174,8 +173,8 @@ impl Node {
         self.run(out);
     }
 
-    pub(crate) fn log(&mut self) -> &mut HandLog {
-        self.shard.log_mut()
+    pub(crate) fn log(&self) -> RefMut<'_, State> {
+        self.shard.log().hand()
     }
 
     /// Lets the disk finish what it has, and the shard see it.

@@ -1,0 +1,294 @@
+//! A log whose disk does what the test tells it, when it tells it: [`State::finish`] lets it finish the batch it
+//! has, [`HandLog::crash`] gives what would come back.
+
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+use std::cell::{RefCell, RefMut};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use leveret_log::disk::FileName;
+use leveret_log::*;
+
+/// The test's end of a log, and the log: clones are the same one.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct HandLog(Rc<RefCell<State>>);
+
+/// What log and disk have, for tests to look at and to change.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    end: u64,
+    durable: u64,
+    /// Records that have a holder.
+    pub(crate) held: BTreeMap<u64, Stored>,
+    /// Those of them that are to be on disk and are not.
+    unsafe_yet: BTreeSet<u64>,
+    /// Not handed to the disk: records, those too that are not to be, and releases of others.
+    open: BTreeSet<u64>,
+    released: Vec<(u64, Holder)>,
+    /// At the disk.
+    running: Option<Batch>,
+    /// What a crash leaves.
+    disk: BTreeMap<u64, Stored>,
+    cold: BTreeSet<u64>,
+    fetching: Vec<u64>,
+    failure: Option<SyncError>,
+    /// What is to be written from now on is not, and nothing after it.
+    pub(crate) fails: bool,
+    pub(crate) is_full: bool,
+    /// Cannot be read any more.
+    pub(crate) damaged: BTreeSet<u64>,
+    /// What was noted of records and their holders.
+    pub(crate) marks: BTreeMap<(u64, u64), u8>,
+    /// Added to what is to be written.
+    pub(crate) more_unwritten: u64,
+    pub(crate) written_bytes: u64,
+    /// Batches that were handed to the disk.
+    pub(crate) syncs: u64,
+    /// Batches that it has finished.
+    pub(crate) batches: usize,
+}
+
+/// A record.
+#[derive(Clone, Debug)]
+pub(crate) struct Stored {
+    head: Vec<u8>,
+    /// The head too.
+    bytes: Vec<u8>,
+    holders: BTreeSet<Holder>,
+}
+
+#[derive(Debug)]
+struct Batch {
+    written: BTreeMap<u64, Stored>,
+    released: Vec<(u64, Holder)>,
+}
+
+impl HandLog {
+    /// The other end.
+    pub(crate) fn hand(&self) -> RefMut<'_, State> {
+        self.0.borrow_mut()
+    }
+
+    /// What is there after the process ended just now, or the power.
+    pub(crate) fn crash(&self) -> Self {
+        let State { end, ref disk, .. } = *self.hand();
+        Self(Rc::new(RefCell::new(State {
+            end,
+            durable: end,
+            held: disk.clone(),
+            cold: disk.keys().copied().collect(),
+            disk: disk.clone(),
+            ..State::default()
+        })))
+    }
+}
+
+impl State {
+    /// The disk finishes what it was given, reads too; false when it had nothing.
+    pub(crate) fn finish_any(&mut self) -> bool {
+        let reads = !self.fetching.is_empty();
+        self.finish() || reads
+    }
+
+    /// The disk finishes what it was given; false when it had nothing to write.
+    pub(crate) fn finish(&mut self) -> bool {
+        for at in std::mem::take(&mut self.fetching) {
+            self.cold.remove(&at);
+        }
+        let Some(Batch { written, released }) = self.running.take() else { return false };
+        self.unsafe_yet.retain(|at| !written.contains_key(at));
+        // Released meanwhile or not: that is in the next batch.
+        self.disk.extend(written);
+        for (at, holder) in released {
+            if let Some(stored) = self.disk.get_mut(&at) {
+                stored.holders.remove(&holder);
+            }
+        }
+        self.disk.retain(|_, stored| !stored.holders.is_empty());
+        self.batches += 1;
+        true
+    }
+
+    /// Offsets and holders that would be there after a crash now.
+    pub(crate) fn on_disk(&self) -> Vec<(u64, Vec<u64>)> {
+        let all = self.disk.iter();
+        all.map(|(&at, stored)| (at, stored.holders.iter().map(|it| it.get()).collect())).collect()
+    }
+
+    /// Who holds what now.
+    pub(crate) fn holders(&self) -> BTreeMap<u64, BTreeSet<u64>> {
+        let all = self.held.iter();
+        all.map(|(&at, stored)| (at, stored.holders.iter().map(|it| it.get()).collect())).collect()
+    }
+
+    /// Changes head and bytes of what is on the disk behind the log's back.
+    pub(crate) fn damage(&mut self, change: impl Fn(&mut Vec<u8>, &mut Vec<u8>)) {
+        self.disk.values_mut().for_each(|Stored { head, bytes, .. }| change(head, bytes));
+    }
+
+    /// Takes records off the disk behind the log's back.
+    pub(crate) fn lose(&mut self, is_lost: impl Fn(&[u8]) -> bool) {
+        self.disk.retain(|_, stored| !is_lost(&stored.bytes));
+    }
+
+    /// What the next batch has of records.
+    fn to_write(&self) -> impl Iterator<Item = (&u64, &Stored)> {
+        let open = self.open.iter().filter(|at| self.unsafe_yet.contains(at));
+        open.filter_map(|at| self.held.get_key_value(at))
+    }
+
+    fn collect(&mut self) -> Result<(), SyncError> {
+        if let Some(failure) = &self.failure {
+            return Err(failure.clone());
+        }
+        let first = self.unsafe_yet.first().copied();
+        self.durable = self.durable.max(first.unwrap_or(self.end));
+        if self.fails && first.is_some() {
+            let reason = "no such luck".to_owned();
+            let failure = SyncError { durable: Offset::new(self.durable), reason };
+            self.failure = Some(failure.clone());
+            return Err(failure);
+        }
+        Ok(())
+    }
+
+    fn unwritten(&self) -> u64 {
+        let running = self.running.iter().flat_map(|batch| &batch.written);
+        let records = self.to_write().chain(running).map(|(_, stored)| stored.bytes.len() as u64);
+        records.sum::<u64>() + self.released.len() as u64 * 16 + self.more_unwritten
+    }
+}
+
+impl Log for HandLog {
+    fn append(
+        &mut self,
+        head: &[u8],
+        parts: &[&[u8]],
+        holders: &[Holder],
+        keep: Keep,
+    ) -> Result<Offset, AppendError> {
+        let mut state = self.hand();
+        if state.failure.is_some() {
+            return Err(AppendError::Failed);
+        }
+        if state.is_full {
+            return Err(AppendError::Full);
+        }
+        let at = state.end;
+        state.end += 1;
+        if !holders.is_empty() {
+            let bytes = [head, &parts.concat()].concat();
+            let holders = holders.iter().copied().collect();
+            state.held.insert(at, Stored { head: head.to_vec(), bytes, holders });
+            state.open.insert(at);
+            if keep == Keep::Durable {
+                state.unsafe_yet.insert(at);
+            }
+        }
+        Ok(Offset::new(at))
+    }
+
+    fn persist(&mut self, at: Offset) -> Result<Offset, HoldError> {
+        let mut state = self.hand();
+        if !state.held.contains_key(&at.get()) {
+            return Err(HoldError::Released { at });
+        }
+        if state.open.contains(&at.get()) {
+            state.unsafe_yet.insert(at.get());
+        }
+        // A hole, as `durable` may be at the end already and cannot go back.
+        state.end += 1;
+        Ok(Offset::new(state.end))
+    }
+
+    fn readable(&self) -> Offset {
+        self.end()
+    }
+
+    fn durable(&self) -> Offset {
+        Offset::new(self.0.borrow().durable)
+    }
+
+    fn end(&self) -> Offset {
+        Offset::new(self.0.borrow().end)
+    }
+
+    fn read(&self, at: Offset) -> Result<Record, ReadError> {
+        let state = self.0.borrow();
+        if state.damaged.contains(&at.get()) {
+            return Err(ReadError::Damaged { at, file: FileName::default() });
+        }
+        if state.cold.contains(&at.get()) {
+            return Err(ReadError::Cold { at });
+        }
+        let stored = state.held.get(&at.get()).ok_or(ReadError::Released { at })?;
+        Ok(Record { bytes: stored.bytes.clone().into() })
+    }
+
+    fn fetch(&mut self, soon: &[Offset]) {
+        self.hand().fetching.extend(soon.iter().map(|at| at.get()));
+    }
+
+    fn release(&mut self, at: Offset, holder: Holder) -> Result<(), HoldError> {
+        let state = &mut *self.hand();
+        let number = at.get();
+        let stored = state.held.get_mut(&number).ok_or(HoldError::Released { at })?;
+        stored.holders.remove(&holder);
+        let is_last = stored.holders.is_empty();
+        if is_last {
+            state.held.remove(&number);
+        }
+        if !state.open.contains(&number) {
+            state.released.push((number, holder));
+        } else if is_last {
+            state.open.remove(&number);
+            state.unsafe_yet.remove(&number);
+        }
+        Ok(())
+    }
+
+    fn mark(&mut self, at: Offset, holder: Holder, mark: u8) -> Result<(), HoldError> {
+        self.hand().marks.insert((at.get(), holder.get()), mark);
+        Ok(())
+    }
+
+    fn recover(&mut self, each: &mut dyn FnMut(Recovered<'_>)) {
+        for (&at, stored) in &self.0.borrow().held {
+            let holders: Vec<_> = stored.holders.iter().map(|&holder| (holder, 0)).collect();
+            each(Recovered { at: Offset::new(at), head: &stored.head, holders: &holders });
+        }
+    }
+
+    fn collect(&mut self) -> Result<(), SyncError> {
+        self.hand().collect()
+    }
+
+    fn sync(&mut self) -> Result<(), SyncError> {
+        let state = &mut *self.hand();
+        state.collect()?;
+        if state.running.is_some() {
+            return Ok(());
+        }
+        let written: BTreeMap<u64, Stored> =
+            state.to_write().map(|(&at, stored)| (at, stored.clone())).collect();
+        if written.is_empty() && state.released.is_empty() {
+            return Ok(());
+        }
+        state.open.retain(|at| !written.contains_key(at));
+        state.written_bytes += written.values().map(|it| it.bytes.len() as u64).sum::<u64>();
+        state.syncs += 1;
+        state.running = Some(Batch { written, released: std::mem::take(&mut state.released) });
+        Ok(())
+    }
+
+    fn usage(&self) -> Usage {
+        let state = self.0.borrow();
+        Usage {
+            records: state.held.len() as u64,
+            live_bytes: state.held.values().map(|it| it.bytes.len() as u64).sum(),
+            unwritten_bytes: state.unwritten(),
+            ..Usage::default()
+        }
+    }
+}
