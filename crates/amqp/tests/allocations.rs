@@ -1,10 +1,7 @@
 //! A count, not a benchmark: what a warm broker does per message allocates nothing.
-#![allow(unsafe_code, reason = "a global allocator that counts can only be had by an unsafe trait")]
 
 mod common;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::io::IoSlice;
 
 use bytes::Bytes;
@@ -13,41 +10,11 @@ use leveret_amqp::frame::{Decoder, Event};
 use leveret_amqp::method::{Method, basic};
 use leveret_amqp::outbuf::OutBuf;
 
-struct Counting;
-
-thread_local! {
-    static COUNT: Cell<u64> = const { Cell::new(0) };
-}
-
-fn count() {
-    let _ = COUNT.try_with(|count| count.set(count.get() + 1));
-}
-
-// SAFETY: every call is handed to `System` unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        unsafe { System.dealloc(at, layout) }
-    }
-
-    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
-        unsafe { System.realloc(at, layout, size) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
 /// Allocations of this thread while `work` runs.
 fn allocations(work: impl FnOnce()) -> u64 {
-    let before = COUNT.get();
+    let before = leveret_counting::allocations();
     work();
-    COUNT.get() - before
+    leveret_counting::allocations() - before
 }
 
 #[test]

@@ -1,46 +1,11 @@
 //! Recorded sessions with damage, from a seed: never a panic, never memory by a length that is only
 //! claimed. `fuzz/` does the same with coverage to guide it; this runs with every test.
-#![allow(unsafe_code, reason = "a global allocator that counts can only be had by an unsafe trait")]
 
 mod common;
-
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 
 use common::{Seeded, client_session, consumer_session, look_into};
 use leveret_amqp::frame::Decoder;
 use leveret_amqp::table::{RawTable, RawValue};
-
-/// Remembers the largest single allocation.
-struct Largest;
-
-thread_local! {
-    static LARGEST: Cell<usize> = const { Cell::new(0) };
-}
-
-fn note(size: usize) {
-    let _ = LARGEST.try_with(|largest| largest.set(largest.get().max(size)));
-}
-
-// SAFETY: every call is handed to `System` unchanged.
-unsafe impl GlobalAlloc for Largest {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        note(layout.size());
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        unsafe { System.dealloc(at, layout) }
-    }
-
-    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        note(size);
-        unsafe { System.realloc(at, layout, size) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Largest = Largest;
 
 /// Inputs are below 8 KiB; owning a table takes some 60 bytes per entry of two, grown by doubling.
 const LARGEST_MAX: usize = 1024 * 1024;
@@ -87,8 +52,7 @@ fn frames() {
     let mut rng = Seeded(0x001e_7e7e);
     let (mut good, mut bad) = (0u64, 0u64);
     let mut bytes = Vec::with_capacity(1024);
-    LARGEST.set(0);
-    for _ in 0..1_000_000 {
+    let mut round = || {
         bytes.clear();
         bytes.extend_from_slice(&frames[rng.below(frames.len())]);
         damage(&mut bytes, &mut rng);
@@ -98,10 +62,11 @@ fn frames() {
             *bytes.last_mut().unwrap() = 0xCE;
         }
         if read_all(&bytes, &mut rng) { good += 1 } else { bad += 1 }
-    }
+    };
+    let largest = leveret_counting::largest(|| (0..1_000_000).for_each(|_| round()));
     // Damage must pass the outer layer often, and be noticed often.
     assert!(good > 50_000 && bad > 50_000, "{good} good, {bad} bad");
-    assert!(LARGEST.get() < LARGEST_MAX, "{} bytes at once", LARGEST.get());
+    assert!(largest < LARGEST_MAX, "{largest} bytes at once");
 }
 
 /// Whole sessions with one damage each, cut at random places.
@@ -109,13 +74,13 @@ fn frames() {
 fn sessions() {
     let mut rng = Seeded(42);
     let sessions = [client_session(), consumer_session()];
-    LARGEST.set(0);
-    for round in 0..20_000 {
-        let mut bytes = sessions[round % 2].clone();
+    let mut round = |number: usize| {
+        let mut bytes = sessions[number % 2].clone();
         damage(&mut bytes, &mut rng);
         read_all(&bytes, &mut rng);
-    }
-    assert!(LARGEST.get() < LARGEST_MAX, "{} bytes at once", LARGEST.get());
+    };
+    let largest = leveret_counting::largest(|| (0..20_000).for_each(&mut round));
+    assert!(largest < LARGEST_MAX, "{largest} bytes at once");
 }
 
 /// False at the first mistake.

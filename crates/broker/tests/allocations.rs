@@ -1,7 +1,5 @@
 //! What a confirm costs a shard, in allocations: as good as nothing, whatever the rule.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::sync::Arc;
 
 use leveret_amqp::content::Properties;
@@ -9,42 +7,10 @@ use leveret_amqp::table::{Table, Value};
 use leveret_broker::message::*;
 use leveret_broker::record::join_names;
 use leveret_broker::{Meta, Shard};
+use leveret_counting::allocations;
 use leveret_log::MemoryLog;
 use leveret_queue::{ChannelLimit, Gate, OutputGauge, Time};
 use leveret_topology::Topology;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-/// Counts what the current thread allocates.
-struct Counting;
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
-
-fn count() {
-    // A thread that ends frees after its counter is gone.
-    let _ = ALLOCATIONS.try_with(|counter| counter.set(counter.get() + 1));
-}
-
-// Only a global allocator sees every allocation, and the trait for one is unsafe.
-#[expect(unsafe_code, reason = "hands everything on to the system's allocator as it came")]
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        unsafe { System.dealloc(at, layout) }
-    }
-
-    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
-        unsafe { System.realloc(at, layout, size) }
-    }
-}
 
 const BATCH: u64 = 500;
 const ROUNDS: u64 = 40;
@@ -159,7 +125,7 @@ fn turn(
     out: &mut Outbox,
     round: u64,
 ) -> u64 {
-    let before = ALLOCATIONS.get();
+    let before = allocations();
     shard.turn(letters, topology, now, out);
-    if round < WARM { 0 } else { ALLOCATIONS.get() - before }
+    if round < WARM { 0 } else { allocations() - before }
 }

@@ -1,54 +1,16 @@
 //! How often the logs allocate: a count, which unlike a time cannot be argued with.
 
-#![allow(unsafe_code, reason = "a global allocator is an unsafe trait; this one only counts")]
-
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
 use leveret_log::disk::SimDisk;
 use leveret_log::file::Options;
 use leveret_log::{FileLog, Holder, Keep, Log, MemoryLog, Offset};
 
 const ONE: [Holder; 1] = [Holder::new(1)];
 
-struct Counting;
-
-thread_local! {
-    static COUNT: Cell<u64> = const { Cell::new(0) };
-}
-
-fn count() {
-    COUNT.with(|count| count.set(count.get() + 1));
-}
-
-// SAFETY: everything is passed on to the system's allocator as it came.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn realloc(&self, old: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.realloc(old, layout, size) }
-    }
-
-    unsafe fn dealloc(&self, old: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.dealloc(old, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
 /// Allocations of `work` on this thread.
 fn allocations(work: impl FnOnce()) -> u64 {
-    let before = COUNT.get();
+    let before = leveret_counting::allocations();
     work();
-    COUNT.get() - before
+    leveret_counting::allocations() - before
 }
 
 /// 200,000 records of `size` bytes, `window` of them live at a time.

@@ -1,53 +1,17 @@
 //! Counts, not benchmarks: what a warm session allocates per batch, and what an idle one holds.
-#![allow(unsafe_code, reason = "a global allocator that counts can only be had by an unsafe trait")]
 
 mod node;
-
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 
 use bytes::Bytes;
 use leveret_amqp::content::Properties;
 use leveret_amqp::method::*;
 use leveret_amqp::outbuf::OutBuf;
 use leveret_broker::message::*;
+use leveret_counting::{allocations, live_bytes};
 use leveret_queue::{ConsumerSpec, Incoming, Offset, Options, Queue, Time};
 use leveret_session::{Context, Session};
 use leveret_topology::Topology;
 use node::{Node, publish_bytes};
-
-struct Counting;
-
-thread_local! {
-    static COUNT: Cell<u64> = const { Cell::new(0) };
-    static LIVE: Cell<i64> = const { Cell::new(0) };
-}
-
-fn count(bytes: i64) {
-    let _ = COUNT.try_with(|count| count.set(count.get() + 1));
-    let _ = LIVE.try_with(|live| live.set(live.get() + bytes));
-}
-
-// SAFETY: every call is handed to `System` unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(layout.size() as i64);
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        let _ = LIVE.try_with(|live| live.set(live.get() - layout.size() as i64));
-        unsafe { System.dealloc(at, layout) }
-    }
-
-    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count(size as i64 - layout.size() as i64);
-        unsafe { System.realloc(at, layout, size) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 const BATCH: usize = 100;
 const ROUNDS: u64 = 200;
@@ -101,9 +65,9 @@ const WARM: u64 = 10;
 /// Allocations per round, after some rounds that do not count.
 fn per_round(mut round: impl FnMut()) -> f64 {
     (0..WARM).for_each(|_| round());
-    let before = COUNT.get();
+    let before = allocations();
     (0..ROUNDS).for_each(|_| round());
-    (COUNT.get() - before) as f64 / ROUNDS as f64
+    (allocations() - before) as f64 / ROUNDS as f64
 }
 
 #[test]
@@ -173,7 +137,7 @@ fn delivering_and_settling_allocates_once_per_batch() {
         if rounds == WARM + 1 {
             made = 0;
         }
-        let before = COUNT.get();
+        let before = allocations();
         let mut deliveries = Vec::new();
         let mut acks = OutBuf::new();
         for index in 0..BATCH as u64 {
@@ -200,7 +164,7 @@ fn delivering_and_settling_allocates_once_per_batch() {
         assert_eq!(deliveries.len(), BATCH);
         let read = Bytes::from(acks.take_rest());
         drop(read.clone());
-        made += COUNT.get() - before;
+        made += allocations() - before;
 
         alone.turn(|session, cx| session.receive(ToSession::Deliver(deliveries), cx));
         alone.written();
@@ -208,7 +172,7 @@ fn delivering_and_settling_allocates_once_per_batch() {
         let (_, letter) = alone.outbox.shards.pop().expect("a batch");
         let ToShard::Settle(settled) = letter else { panic!("{letter:?}") };
         assert_eq!(settled.len(), BATCH);
-        let before = COUNT.get();
+        let before = allocations();
         for s in settled {
             let how = leveret_queue::Settle::Ack;
             assert_ne!(
@@ -217,7 +181,7 @@ fn delivering_and_settling_allocates_once_per_batch() {
             );
         }
         left.clear();
-        made += COUNT.get() - before;
+        made += allocations() - before;
     });
     let count = count * ROUNDS as f64 - made as f64;
     // The batch's vector.
@@ -234,9 +198,9 @@ fn an_idle_session_is_small() {
     let link = node.accept(true);
     node.bytes(link, b"AMQP\x00\x00\x09\x01");
     let idle = node.client();
-    let before = LIVE.get();
+    let before = live_bytes();
     drop(node.links.remove(idle).session);
-    let heap = before - LIVE.get();
+    let heap = before - live_bytes();
     let all = heap + size_of::<Session>() as i64;
     assert!(all < 4096, "{heap} bytes of heap and {} of its own", size_of::<Session>());
 }

@@ -5,13 +5,12 @@ mod client;
 #[path = "client/topics.rs"]
 mod topics;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::io::IoSlice;
 use std::ops::Range;
 
 use leveret_amqp::method::confirm;
 use leveret_broker::message::ConnectionId;
+use leveret_counting::{allocated_bytes, allocations};
 use leveret_log::{Log as _, Offset};
 use leveret_session::Settings;
 use leveret_sim::Node;
@@ -19,46 +18,11 @@ use leveret_sim::Node;
 use client::{call, consume, declare, log_in, publish, read, send, socket};
 use topics::Topics;
 
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-    static BYTES: Cell<u64> = const { Cell::new(0) };
-}
-
-/// Counts what the current thread allocates.
-struct Counting;
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
-
-fn count(bytes: usize) {
-    // A thread that ends frees after its counters are gone.
-    let _ = ALLOCATIONS.try_with(|counter| counter.set(counter.get() + 1));
-    let _ = BYTES.try_with(|counter| counter.set(counter.get() + bytes as u64));
-}
-
-// Only a global allocator sees every allocation, and the trait for one is unsafe.
-#[expect(unsafe_code, reason = "hands everything on to the system's allocator as it came")]
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(layout.size());
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        unsafe { System.dealloc(at, layout) }
-    }
-
-    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count(size);
-        unsafe { System.realloc(at, layout, size) }
-    }
-}
-
 /// What `work` allocates: how often, and how many bytes.
 fn cost(work: impl FnOnce()) -> (f64, f64) {
-    let before = (ALLOCATIONS.get(), BYTES.get());
+    let before = (allocations(), allocated_bytes());
     work();
-    ((ALLOCATIONS.get() - before.0) as f64, (BYTES.get() - before.1) as f64)
+    ((allocations() - before.0) as f64, (allocated_bytes() - before.1) as f64)
 }
 
 /// Messages per round.

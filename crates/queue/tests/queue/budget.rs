@@ -1,57 +1,11 @@
 //! What a queue may cost in memory: nothing per message once warm, sixteen bytes per message that
 //! waits, hardly anything when idle.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
+use leveret_counting::{allocations, live_bytes as bytes};
 use leveret_queue::{
     ConsumerSpec, Delivery, Gate, Incoming, Left, Offset, Options, Queue, Settle, Settled, Time,
     UnackedId,
 };
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-    static BYTES: Cell<i64> = const { Cell::new(0) };
-}
-
-/// Counts what the current thread allocates.
-struct Counting;
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
-
-fn count(allocations: u64, bytes: i64) {
-    // A thread that ends frees after its counters are gone.
-    let _ = ALLOCATIONS.try_with(|counter| counter.set(counter.get() + allocations));
-    let _ = BYTES.try_with(|counter| counter.set(counter.get() + bytes));
-}
-
-// Only a global allocator sees every allocation, and the trait for one is unsafe.
-#[expect(unsafe_code, reason = "hands everything on to the system's allocator as it came")]
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(1, layout.size() as i64);
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        count(0, -(layout.size() as i64));
-        unsafe { System.dealloc(at, layout) }
-    }
-
-    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count(1, size as i64 - layout.size() as i64);
-        unsafe { System.realloc(at, layout, size) }
-    }
-}
-
-fn allocations() -> u64 {
-    ALLOCATIONS.get()
-}
-
-fn bytes() -> i64 {
-    BYTES.get()
-}
 
 const NOW: Time = Time::from_ms(1_000);
 
