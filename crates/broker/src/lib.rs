@@ -6,12 +6,14 @@
 //! - [`shard`]: queues and their log; a turn of it moves messages.
 //! - [`meta`]: changes of names.
 //! - [`transaction`]: those over several shards.
+//! - [`events`]: what happened, on its way to the event exchange.
 //! - [`login`]: what a session asks when a client wants to come in.
 //! - [`record`]: a message's bytes in the log.
 //! - [`numbers`]: what a shard tells of itself for statistics.
 //! - [`return_undelivered`]: letters to connections that ended.
 //! - [`flow`]: what is bounded by what, and the memory alarm.
 
+pub mod events;
 pub mod flow;
 pub mod login;
 pub mod message;

@@ -20,7 +20,9 @@ use bytes::Bytes;
 use leveret_amqp::reply::ReplyCode;
 use leveret_amqp::table::Table;
 use leveret_queue::{Gate, UnackedId};
-use leveret_topology::{ExchangeId, PasswordHash, QueueId, Topology, VhostId};
+use leveret_topology::{
+    Event, ExchangeId, PasswordHash, QueueId, Topology, VhostId, connection_pid,
+};
 use smallvec::SmallVec;
 
 use crate::flow::Alarm;
@@ -42,6 +44,16 @@ impl ConnectionId {
     /// The bare number.
     pub const fn get(self) -> u64 {
         self.0
+    }
+
+    /// How listings and events name it.
+    pub fn pid(self) -> String {
+        connection_pid(self.0)
+    }
+
+    /// How listings and events name one of its channels.
+    pub fn channel_pid(self, channel: ChannelId) -> String {
+        format!("<connection.{}.{channel}>", self.0)
     }
 }
 
@@ -255,6 +267,8 @@ pub enum ToShard {
     },
     /// `basic.consume`. Answered by [`Reply::Consuming`] or [`Reply::Refused`]; deliveries follow.
     Consume {
+        /// Who asks, by name; empty for the broker itself.
+        user: Box<str>,
         /// Who.
         reply: ReplyTo,
         /// From where.
@@ -319,6 +333,8 @@ pub enum ToShard {
     /// `queue.delete`. The shard checks, lets the queue's messages go, tells its consumers, and has
     /// [`ToMeta::QueueGone`] finish it, which answers [`Reply::Deleted`]; or [`Reply::Refused`] here.
     Delete {
+        /// Who asks, by name; empty for the broker itself.
+        user: Box<str>,
         /// Who wants to know; none when an exclusive queue's connection ended.
         reply: Option<ReplyTo>,
         /// Which.
@@ -420,6 +436,8 @@ pub struct DeadLetterFrom {
 pub enum ToMeta {
     /// `exchange.declare`, not passive. Answered by [`Reply::Done`] or [`Reply::Refused`].
     DeclareExchange {
+        /// Who asks, by name; empty for the broker itself.
+        user: Box<str>,
         /// Who.
         reply: ReplyTo,
         /// Where.
@@ -439,6 +457,8 @@ pub enum ToMeta {
     },
     /// `exchange.delete`. Answered by [`Reply::Done`] or [`Reply::Refused`].
     DeleteExchange {
+        /// Who asks, by name; empty for the broker itself.
+        user: Box<str>,
         /// Who.
         reply: ReplyTo,
         /// Where.
@@ -450,6 +470,8 @@ pub enum ToMeta {
     },
     /// `queue.declare`, not passive. Answered by [`Reply::Declared`] or [`Reply::Refused`].
     DeclareQueue {
+        /// Who asks, by name; empty for the broker itself.
+        user: Box<str>,
         /// Who.
         reply: ReplyTo,
         /// Where.
@@ -473,6 +495,8 @@ pub enum ToMeta {
     Unbind(Box<Binding>),
     /// From a shard: the queue is empty and has no consumers any more; take its name away.
     QueueGone {
+        /// Who asks, by name; empty for the broker itself.
+        user: Box<str>,
         /// Which.
         queue: QueueId,
         /// Who deleted it, and how many ready messages it had.
@@ -508,6 +532,8 @@ pub enum ToMeta {
     LogWoke,
     /// A change from the command line, applied to the topology; its result is given to `reply`.
     Admin {
+        /// Who asks, by name; empty for the broker itself.
+        user: Box<str>,
         /// Who.
         reply: ReplyTo,
         /// What.
@@ -518,6 +544,8 @@ pub enum ToMeta {
 /// A binding to make or to undo.
 #[derive(Debug)]
 pub struct Binding {
+    /// Who asks, by name.
+    pub user: Box<str>,
     /// Who.
     pub reply: ReplyTo,
     /// Where.
@@ -860,6 +888,8 @@ pub struct Outbox {
     pub sessions: Vec<(ConnectionId, ToSession)>,
     /// Clients that want to come in.
     pub logins: Vec<Login>,
+    /// What happened, for those who want to know.
+    pub events: Vec<Event>,
     /// A log failed, in words: the process has to stop, as nothing may be confirmed any more.
     pub failed: Option<String>,
 }
@@ -871,6 +901,7 @@ impl Outbox {
             && self.meta.is_empty()
             && self.sessions.is_empty()
             && self.logins.is_empty()
+            && self.events.is_empty()
             && self.failed.is_none()
     }
 
@@ -880,6 +911,7 @@ impl Outbox {
         other.meta.append(&mut self.meta);
         other.sessions.append(&mut self.sessions);
         other.logins.append(&mut self.logins);
+        other.events.append(&mut self.events);
         other.failed = other.failed.take().or(self.failed);
     }
 

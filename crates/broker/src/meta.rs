@@ -116,7 +116,10 @@ impl<L: Log> Meta<L> {
             if self.failure().is_some() && self.refuse_change(&letter, out) {
                 continue;
             }
+            let user = user_of(&letter);
             let rests = self.letter(letter, topology, out);
+            let told = topology.take_events();
+            out.events.extend(told.into_iter().map(|event| event.by(&user)));
             if topology.has_changes() || rests == Rests::OnTheLog {
                 match self.saved.write(topology) {
                     Ok(()) => self.held.push(start.to(Place::end_of(out))),
@@ -183,6 +186,7 @@ impl<L: Log> Meta<L> {
     fn letter(&mut self, letter: ToMeta, topology: &mut Topology, out: &mut Outbox) -> Rests {
         match letter {
             ToMeta::DeclareExchange {
+                user: _,
                 reply,
                 vhost,
                 name,
@@ -201,7 +205,7 @@ impl<L: Log> Meta<L> {
                 answer(out, reply, result.map_err(|error| (error.reply_code(), error.to_string())));
                 return rests;
             }
-            ToMeta::DeleteExchange { reply, vhost, name, if_unused } => {
+            ToMeta::DeleteExchange { user: _, reply, vhost, name, if_unused } => {
                 match topology.delete_exchange(vhost, &name, if_unused) {
                     Ok(removed) => {
                         self.removed(&removed, out);
@@ -214,6 +218,7 @@ impl<L: Log> Meta<L> {
                 }
             }
             ToMeta::DeclareQueue {
+                user: _,
                 reply,
                 vhost,
                 name,
@@ -276,7 +281,7 @@ impl<L: Log> Meta<L> {
                     Err(error) => refuse(out, *reply, error.reply_code(), error.to_string()),
                 }
             }
-            ToMeta::QueueGone { queue, reply, consumers } => {
+            ToMeta::QueueGone { user: _, queue, reply, consumers } => {
                 let owner = topology.queue_by_id(queue).and_then(|queue| queue.exclusive_owner);
                 let removed = topology.remove_queue(queue);
                 self.counters.queues_deleted += 1;
@@ -301,7 +306,7 @@ impl<L: Log> Meta<L> {
             ToMeta::Disconnected { connection, reply } => {
                 self.disconnected(connection, reply, topology, out);
             }
-            ToMeta::Admin { reply, command } => self.admin(reply, *command, topology, out),
+            ToMeta::Admin { user: _, reply, command } => self.admin(reply, *command, topology, out),
             ToMeta::Prepared { tx, shard, parts, vote } => {
                 return self.decisions.vote(tx, shard, parts, vote, &mut self.saved, out);
             }
@@ -367,7 +372,13 @@ impl<L: Log> Meta<L> {
 
     /// Has a queue deleted by its shard, whatever it holds.
     fn delete(&self, queue: QueueId, out: &mut Outbox) {
-        let letter = ToShard::Delete { reply: None, queue, if_unused: false, if_empty: false };
+        let letter = ToShard::Delete {
+            user: Box::default(),
+            reply: None,
+            queue,
+            if_unused: false,
+            if_empty: false,
+        };
         out.shard(shard_of(queue, self.shards), letter);
     }
 
@@ -381,6 +392,22 @@ impl<L: Log> Meta<L> {
         {
             out.reply(reply, Reply::Done);
         }
+    }
+}
+
+/// Who sent a letter, if it was a user.
+fn user_of(letter: &ToMeta) -> Box<str> {
+    match letter {
+        ToMeta::DeclareExchange { user, .. }
+        | ToMeta::DeleteExchange { user, .. }
+        | ToMeta::DeclareQueue { user, .. }
+        | ToMeta::QueueGone { user, .. }
+        | ToMeta::Admin { user, .. } => user.clone(),
+        ToMeta::Bind(binding) | ToMeta::Unbind(binding) => binding.user.clone(),
+        ToMeta::Disconnected { .. }
+        | ToMeta::Prepared { .. }
+        | ToMeta::Applied { .. }
+        | ToMeta::LogWoke => Box::default(),
     }
 }
 

@@ -51,6 +51,7 @@ use dead_letter::{Awaited, Stuck};
 use disk::Disk;
 use history::Histories;
 use leaving::Leaving;
+use lifecycle::Asked;
 use numbers::{Sampling, Use};
 use ports::Ports;
 pub use recover::Restored;
@@ -278,8 +279,9 @@ impl<L: Log> Shard<L> {
             ToShard::Resume { connection } => self.resume(connection),
             ToShard::Count { reply, queue } => self.count(reply, queue, topology, now, out),
             ToShard::Purge { reply, queue } => self.purge(reply, queue, topology, now, out),
-            ToShard::Delete { reply, queue, if_unused, if_empty } => {
-                self.delete(reply, queue, if_unused, if_empty, topology, now, out);
+            ToShard::Delete { user, reply, queue, if_unused, if_empty } => {
+                let asked = Asked { user, reply };
+                self.delete(asked, queue, if_unused, if_empty, topology, now, out);
             }
             ToShard::Create { reply, queue } => self.create(reply, queue, topology, now, out),
             ToShard::OptionsChanged { queue } => self.options_changed(queue, topology, now),
@@ -385,7 +387,7 @@ impl<L: Log> Shard<L> {
             let Some(hosted) = self.queues.get_mut(&id) else { continue };
             hosted.timer = None;
             if hosted.queue.is_expired_unused(now) {
-                self.delete_for_good(id, None, topology, now, out);
+                self.delete_for_good(id, Asked::default(), topology, now, out);
                 continue;
             }
             hosted.queue.expire(now, &mut self.scratch);

@@ -44,6 +44,7 @@ fn per_batch(rule: &str, wants_confirm: bool) -> f64 {
     arguments.set("x-confirm-on", Value::LongStr(rule.as_bytes().to_vec()));
     let reply = ReplyTo { connection: ME, channel: 1 };
     let declare = ToMeta::DeclareQueue {
+        user: Box::default(),
         reply,
         vhost,
         name: "q".into(),
@@ -57,6 +58,7 @@ fn per_batch(rule: &str, wants_confirm: bool) -> f64 {
     let queue = topology.queue(vhost, "q").expect("declared").id;
     let mut letters: Vec<ToShard> = out.shards.drain(..).map(|(_, letter)| letter).collect();
     letters.push(ToShard::Consume {
+        user: Box::default(),
         reply,
         queue,
         slot: ConsumerSlot(0),

@@ -101,6 +101,7 @@ impl Node {
 
     fn declare(&mut self, name: &str) {
         self.letters.meta.push(ToMeta::DeclareQueue {
+            user: Box::default(),
             reply: ME,
             vhost: self.vhost(),
             name: name.into(),
@@ -169,6 +170,7 @@ impl Node {
         let queue = self.queue(name);
         self.deliveries.clear();
         let consume = ToShard::Consume {
+            user: Box::default(),
             reply: ME,
             queue,
             slot: ConsumerSlot(1),

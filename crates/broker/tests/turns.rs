@@ -92,6 +92,7 @@ impl Node {
 
     fn declare(&mut self, name: &str, arguments: Table) -> QueueId {
         let letter = ToMeta::DeclareQueue {
+            user: Box::default(),
             reply: ReplyTo { connection: ME, channel: 1 },
             vhost: self.vhost,
             name: name.into(),
@@ -121,6 +122,7 @@ impl Node {
     fn consume_within(&mut self, bytes: u64, queue: QueueId, slot: u32, no_ack: bool) {
         let gate = Gate::new(Arc::new(OutputGauge::new(bytes)), Arc::new(ChannelLimit::new()));
         let letter = ToShard::Consume {
+            user: Box::default(),
             reply: ReplyTo { connection: ME, channel: 1 },
             queue,
             slot: ConsumerSlot(slot),
@@ -312,7 +314,10 @@ fn deleting_a_queue_tells_its_consumers_and_lets_its_messages_go() {
     node.consume(queue, 3, false);
     assert_eq!(node.bodies(), ["a", "b"]);
     let reply = Some(ReplyTo { connection: ME, channel: 1 });
-    node.shard(queue, ToShard::Delete { reply, queue, if_unused: false, if_empty: false });
+    node.shard(
+        queue,
+        ToShard::Delete { user: Box::default(), reply, queue, if_unused: false, if_empty: false },
+    );
     assert!(matches!(
         node.got.pop_front(),
         Some(ToSession::ConsumerGone { slot: ConsumerSlot(3) })
@@ -347,6 +352,7 @@ fn the_last_exclusive_queue_of_a_connection_answers_its_end() {
     let mut node = Node::new();
     for name in ["one", "two"] {
         let letter = ToMeta::DeclareQueue {
+            user: Box::default(),
             reply: ReplyTo { connection: ME, channel: 1 },
             vhost: node.vhost,
             name: name.into(),
@@ -377,6 +383,7 @@ fn commands_do_not_count_what_consumers_take_in_the_same_turn() {
         (|reply, queue| ToShard::Purge { reply, queue }, "Purged(0)"),
         (
             |reply, queue| ToShard::Delete {
+                user: Box::default(),
                 reply: Some(reply),
                 queue,
                 if_unused: false,
@@ -578,10 +585,16 @@ fn what_a_recent_history_exchange_remembers_is_replayed_as_it_came() {
 fn a_recent_history_ends_with_its_exchange() {
     let me = ReplyTo { connection: ME, channel: 1 };
     let ends: [fn(ReplyTo, VhostId) -> ToMeta; 2] = [
-        |reply, vhost| ToMeta::DeleteExchange { reply, vhost, name: "h".into(), if_unused: false },
+        |reply, vhost| ToMeta::DeleteExchange {
+            user: Box::default(),
+            reply,
+            vhost,
+            name: "h".into(),
+            if_unused: false,
+        },
         |reply, _| {
             let command = Box::new(AdminCommand::DeleteVhost { name: "/".to_owned() });
-            ToMeta::Admin { reply, command }
+            ToMeta::Admin { user: Box::default(), reply, command }
         },
     ];
     for end in ends {
@@ -603,6 +616,7 @@ fn a_connections_end_is_answered_though_its_vhost_is_deleted_meanwhile() {
     let mut node = Node::new();
     let me = ReplyTo { connection: ME, channel: 1 };
     let declare = ToMeta::DeclareQueue {
+        user: Box::default(),
         reply: me,
         vhost: node.vhost,
         name: "mine".into(),
@@ -617,7 +631,7 @@ fn a_connections_end_is_answered_though_its_vhost_is_deleted_meanwhile() {
     let reply = Some(ReplyTo { connection: ME, channel: 0 });
     let ended = ToMeta::Disconnected { connection: ME, reply };
     let command = Box::new(AdminCommand::DeleteVhost { name: "/".to_owned() });
-    let delete = ToMeta::Admin { reply: me, command };
+    let delete = ToMeta::Admin { user: Box::default(), reply: me, command };
     node.run(Outbox { meta: vec![ended, delete], ..Outbox::default() });
     assert!(matches!(node.reply(), Reply::Done), "the vhost is deleted");
     assert!(matches!(node.reply(), Reply::Done), "and the connection's queue is gone");
@@ -682,9 +696,13 @@ fn a_backlog_is_purged_and_deleted_in_short_turns() {
         let mut node = Node::new();
         let (queue, many) = backlog(&mut node, &[]);
         let letter = match delete {
-            true => {
-                ToShard::Delete { reply: Some(reply), queue, if_unused: false, if_empty: false }
-            }
+            true => ToShard::Delete {
+                user: Box::default(),
+                reply: Some(reply),
+                queue,
+                if_unused: false,
+                if_empty: false,
+            },
             false => ToShard::Purge { reply, queue },
         };
         let count = ToShard::Count { reply, queue };
@@ -735,7 +753,7 @@ fn a_backlog_is_dead_lettered_in_short_turns() {
                 priority: 0,
                 apply_to: "queues".to_owned(),
             });
-            let meta = vec![ToMeta::Admin { reply, command }];
+            let meta = vec![ToMeta::Admin { user: Box::default(), reply, command }];
             node.run(Outbox { meta, ..Outbox::default() });
             assert!(matches!(node.reply(), Reply::Done));
         }
@@ -778,7 +796,13 @@ fn a_crowd_is_settled_in_short_turns() {
         let mut letters = vec![ToShard::Settle(settlements), ToShard::Settle(vec![last])];
         if deletes {
             let (if_unused, if_empty) = (false, false);
-            letters.push(ToShard::Delete { reply: Some(reply), queue, if_unused, if_empty });
+            letters.push(ToShard::Delete {
+                user: Box::default(),
+                reply: Some(reply),
+                queue,
+                if_unused,
+                if_empty,
+            });
         }
         node.most = 0;
         node.one_turn(queue, letters);
@@ -837,7 +861,13 @@ fn samples_come_in_pieces_and_totals_never_go_back() {
     let (all, enqueued) = sampled(&mut node, |node| {
         pieces += 1;
         for queue in left.by_ref().take(1000) {
-            let letter = ToShard::Delete { reply: None, queue, if_unused: false, if_empty: false };
+            let letter = ToShard::Delete {
+                user: Box::default(),
+                reply: None,
+                queue,
+                if_unused: false,
+                if_empty: false,
+            };
             node.shard(queue, letter);
         }
     });

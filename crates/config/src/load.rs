@@ -10,7 +10,7 @@ use crate::error::{ConfigError, ConfigErrors, Place, Problem};
 use crate::known::{self, Fate, Known};
 use crate::option::{Group, Spec};
 use crate::options::{
-    AccessOptions, ConnectionOptions, IdentityOptions, ListenerOptions, LogOptions,
+    AccessOptions, ConnectionOptions, EventOptions, IdentityOptions, ListenerOptions, LogOptions,
     ManagementOptions, NodeOptions, PrometheusOptions, ResourceOptions,
 };
 use crate::parse::{self, Item, Line};
@@ -124,6 +124,8 @@ config! {
     log: LogOptions,
     /// What clients are told.
     identity: IdentityOptions,
+    /// What is told of events.
+    events: EventOptions,
     /// The management API and its page.
     management: ManagementOptions,
     /// Metrics.

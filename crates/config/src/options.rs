@@ -322,6 +322,18 @@ options! {
 }
 
 options! {
+    /// Who is told what happens on the node.
+    EventOptions, "Events";
+
+    /// The vhost that has the exchange `amq.rabbitmq.event`, see the page about events. Not set:
+    /// `default_vhost`.
+    ///
+    /// RabbitMQ asks for its plugin to be enabled; here the exchange is always there, and costs nothing
+    /// while nothing is bound to it.
+    vhost: Option<String> = None, keys = ["event_exchange.vhost"];
+}
+
+options! {
     /// The HTTP API and the page for people.
     ManagementOptions, "Management";
 

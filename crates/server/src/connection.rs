@@ -80,6 +80,7 @@ pub struct Connection {
     id: ConnectionId,
     peer: SocketAddr,
     local: SocketAddr,
+    is_encrypted: bool,
     socket: AsyncFd<TcpStream>,
     /// State and inbox.
     pub actor: Actor<State, Letter>,
@@ -182,6 +183,7 @@ impl Connection {
         mut tls: Option<Box<TlsStream>>,
         session: Session,
     ) -> io::Result<Self> {
+        let is_encrypted = tls.is_some();
         let early = tls.as_mut().map(|tls| tls.early()).transpose()?;
         let state = State {
             session: Box::new(session),
@@ -199,6 +201,7 @@ impl Connection {
             id,
             peer: ends.source,
             local: ends.destination,
+            is_encrypted,
             socket: register(socket)?,
             actor: Actor::new(state),
             wake: Notify::new(),
@@ -224,6 +227,11 @@ impl Connection {
     /// Our end of the socket.
     pub fn local(&self) -> SocketAddr {
         self.local
+    }
+
+    /// Whether it is encrypted.
+    pub fn is_encrypted(&self) -> bool {
+        self.is_encrypted
     }
 
     /// RabbitMQ's name for it: `127.0.0.1:50000 -> 127.0.0.1:5672`.

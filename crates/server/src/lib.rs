@@ -3,6 +3,7 @@
 //!
 //! - [`turn`]: actors and who runs them. [`runner`]: a thread's list of turns. [`threads`].
 //! - [`connection`]: socket and session. [`listener`]. [`descriptors`]: how many sockets there may be.
+//! - [`events`]: what happened, told and kept.
 //! - [`node`]: all actors. [`clock`]: what time it is. [`mod@serve`]: start and stop. [`front`]: what crates above are given.
 
 pub mod alarms;
@@ -12,6 +13,7 @@ pub mod connection;
 pub mod descriptors;
 pub mod disk;
 pub mod ended;
+pub mod events;
 pub mod front;
 pub mod listener;
 mod logging;

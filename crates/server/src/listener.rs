@@ -228,6 +228,7 @@ async fn serve(node: Arc<Node>, begun: Begun, login: LoginFrom) -> io::Result<()
     let Begun { socket, ends, tls } = begun;
     let peer = Peer {
         address: ends.source.to_string(),
+        local: ends.destination,
         is_loopback: ends.source.ip().to_canonical().is_loopback(),
         tls: tls.as_ref().map(|tls| Arc::new(tls.facts(login))),
     };

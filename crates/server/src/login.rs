@@ -23,14 +23,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use leveret_broker::login::{Login, Proof};
-use leveret_broker::message::{ConnectionId, ToSession};
-use leveret_topology::{AuthError, Hashing, Password, PasswordHash};
+use leveret_broker::message::{ConnectionId, Outbox, ToSession};
+use leveret_topology::{AuthError, Event, Hashing, Password, PasswordHash};
 use tokio::sync::oneshot;
 
 use crate::clock::now;
-use crate::connection::Letter;
 use crate::node::{Node, Recipient};
-use crate::runner::run_alone;
+use crate::runner::{run_alone, with_runner};
 use attempts::Attempts;
 use cache::Cache;
 use throttle::Throttle;
@@ -147,19 +146,25 @@ impl Logins {
         lock(&self.attempts)
     }
 
-    /// A session asks: the answer, unless it comes later by itself.
-    pub(crate) fn ask(&self, node: &Node, login: Login) -> Option<(ConnectionId, ToSession)> {
+    /// A session asks: it is answered, now or later.
+    pub(crate) fn ask(&self, node: &Node, login: Login, out: &mut Outbox) {
         let id = login.connection;
-        let (accepted, _) = self.at_once(node, login, Answer::Connection(id))?;
-        Some((id, ToSession::LoggedIn(accepted)))
+        if let Some((accepted, _)) = self.at_once(node, login, Answer::Connection(id), out) {
+            out.session(id, ToSession::LoggedIn(accepted));
+        }
     }
 
     /// Whether a user may come in who asks by another way than AMQP, such as HTTP.
     ///
     /// `login.connection` means nothing.
-    pub async fn check(&self, node: &Node, login: Login) -> bool {
+    pub async fn check(&self, node: &Arc<Node>, login: Login) -> bool {
         let (sender, receiver) = oneshot::channel();
-        match self.at_once(node, login, Answer::Request(sender)) {
+        let mut out = Outbox::default();
+        let verdict = self.at_once(node, login, Answer::Request(sender), &mut out);
+        if !out.is_empty() {
+            with_runner(node, |runner| runner.run_outbox(out));
+        }
+        match verdict {
             Some((accepted, _)) => accepted,
             // An error means that the node is stopping.
             None => receiver.await.unwrap_or(false),
@@ -185,20 +190,26 @@ impl Logins {
     }
 
     /// Decides if that takes no time, else leaves it to a thread. The caller's answer comes back with it.
-    fn at_once(&self, node: &Node, login: Login, answer: Answer) -> Option<(bool, Answer)> {
+    fn at_once(
+        &self,
+        node: &Node,
+        login: Login,
+        answer: Answer,
+        out: &mut Outbox,
+    ) -> Option<(bool, Answer)> {
         let now_ms = now().ms();
         let delay_ms =
             address(&login).map_or(0, |from| lock(&self.throttle).delay_ms(from, now_ms));
         if delay_ms == 0
             && let Some(verdict) = self.quick(node, &login)
         {
-            return Some((self.decided(&login, verdict), answer));
+            return Some((self.decided(node, &login, verdict, out), answer));
         }
         let mut jobs = lock(&self.jobs);
         if jobs.waiting.len() >= WAITING_MAX || jobs.is_closed {
             drop(jobs);
             let verdict = Err("too many logins wait for an answer".to_owned());
-            return Some((self.decided(&login, verdict), answer));
+            return Some((self.decided(node, &login, verdict, out), answer));
         }
         jobs.number += 1;
         let number = jobs.number;
@@ -244,12 +255,21 @@ impl Logins {
     }
 
     /// Counts and tells a decision.
-    fn decided(&self, login: &Login, verdict: Result<(), String>) -> bool {
+    fn decided(
+        &self,
+        node: &Node,
+        login: &Login,
+        verdict: Result<(), String>,
+        out: &mut Outbox,
+    ) -> bool {
         let (user, mechanism, protocol) = (&*login.user, login.mechanism, login.protocol);
         let from = address(login);
         let accepted = verdict.is_ok();
         lock(&self.attempts).count(from, user, protocol, accepted);
         let peer = login.peer.as_str();
+        if !(accepted && login.is_repeated) {
+            out.events.extend(event(node, login, verdict.as_ref().err()));
+        }
         match verdict {
             Ok(()) if login.is_repeated => {}
             Ok(()) => tracing::info!(
@@ -271,16 +291,15 @@ impl Logins {
     pub(crate) fn work(&self, node: &Arc<Node>) {
         while let Some(job) = self.next() {
             let verdict = self.thorough(node, &job.login);
-            let accepted = self.decided(&job.login, verdict);
+            let mut out = Outbox::default();
+            let accepted = self.decided(node, &job.login, verdict, &mut out);
             match job.answer {
-                Answer::Connection(id) => {
-                    if let Some(Recipient::Connection(connection)) = node.recipient(id) {
-                        let letter = Letter::Session(ToSession::LoggedIn(accepted));
-                        run_alone(node, |runner| runner.run_connection(&connection, letter));
-                    }
-                }
+                Answer::Connection(id) => out.session(id, ToSession::LoggedIn(accepted)),
                 // A request that gave up waiting does not want its answer.
                 Answer::Request(sender) => drop(sender.send(accepted)),
+            }
+            if !out.is_empty() {
+                run_alone(node, |runner| runner.run_outbox(out));
             }
         }
     }
@@ -351,6 +370,37 @@ fn stored(node: &Node, login: &Login) -> Option<PasswordHash> {
 /// What the names say, at once.
 fn verdict(node: &Node, login: &Login) -> Result<(), String> {
     login.judge(&node.topology()).map_err(|why| why.to_string())
+}
+
+/// A decision, for those who want to know.
+fn event(node: &Node, login: &Login, refused: Option<&String>) -> Option<Event> {
+    if !node.topology().wants_events() {
+        return None;
+    }
+    let event = Event::new(match refused {
+        None => "user.authentication.success",
+        Some(_) => "user.authentication.failure",
+    });
+    let mut event = event
+        .with("name", &*login.user)
+        .with("connection_type", "network")
+        .with("protocol", login.protocol)
+        .with("auth_mechanism", login.mechanism);
+    if let Ok(peer) = login.peer.parse::<SocketAddr>() {
+        event = event.with("peer_host", &*peer.ip().to_string());
+        event = event.with("peer_port", i64::from(peer.port()));
+    }
+    if let Some(Recipient::Connection(connection)) = node.recipient(login.connection) {
+        let local = connection.local();
+        event = event
+            .with("connection_name", &*connection.name())
+            .with("host", &*local.ip().to_string())
+            .with("ssl", connection.is_encrypted());
+    }
+    Some(match refused {
+        Some(why) => event.with("error", why.as_str()),
+        None => event,
+    })
 }
 
 fn barred(login: &Login) -> Result<(), String> {

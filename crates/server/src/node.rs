@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 use crate::alarms::Alarms;
 use crate::connection::Connection;
 use crate::ended::Ended;
+use crate::events::Events;
 use crate::login::Logins;
 use crate::runner::Rest;
 use crate::storage::{Memory, NodeLog};
@@ -37,6 +38,8 @@ pub struct Node {
     connection_bytes: AtomicU64,
     /// Totals of connections that are over.
     pub ended: Ended,
+    /// What happened last.
+    pub events: Events,
     /// What blocks publishers.
     pub alarms: Alarms,
     /// Decides who may come in.
@@ -96,6 +99,7 @@ impl Node {
             next_connection: AtomicU64::new(1),
             connection_bytes: AtomicU64::new(0),
             ended: Ended::default(),
+            events: Events::default(),
             alarms: Alarms::new(u64::MAX),
             logins,
             certificates: Certificates::default(),

@@ -17,12 +17,14 @@ use leveret_amqp::outbuf::OutBuf;
 use leveret_broker::flow::{AlarmChange, INBOX_LETTERS_MAX};
 use leveret_broker::message::{Outbox, ToMeta, ToShard};
 use leveret_broker::return_undelivered;
+use leveret_topology::Event;
 use tokio::sync::Notify;
 
 use crate::alarms::Resource;
 use crate::buffers::Buffers;
 use crate::clock::{now, step_ms};
 use crate::connection::{Connection, Letter, Workplace};
+use crate::events;
 use crate::node::{Node, Recipient};
 
 /// Turns a thread runs before it looks at its sockets and timers again.
@@ -226,6 +228,19 @@ impl Runner {
         for connection in self.node.connections() {
             self.post_connection(&connection, Letter::Alarm);
         }
+        let name = match change {
+            AlarmChange::Raised => "alarm.set",
+            AlarmChange::Cleared => "alarm.cleared",
+            AlarmChange::Moved => return,
+        };
+        let node = Arc::clone(&self.node);
+        let topology = node.topology();
+        if topology.wants_events() {
+            let event = Event::new(name).with("source", resource.name());
+            self.outbox.events.push(event.with("node", topology.event_node()));
+        }
+        drop(topology);
+        self.post();
     }
 
     fn post_connection(&mut self, connection: &Arc<Connection>, letter: Letter) {
@@ -365,6 +380,12 @@ impl Runner {
     /// Puts the letters of a turn into their inboxes, and actors whose duty that brings on the list.
     fn post(&mut self) {
         let Self { node, due, outbox, .. } = self;
+        for login in std::mem::take(&mut outbox.logins) {
+            node.logins.ask(node, login, outbox);
+        }
+        if !outbox.events.is_empty() {
+            events::tell(node, outbox);
+        }
         if outbox.failed.take().is_some() {
             node.failed.notify_one();
         }
@@ -384,9 +405,6 @@ impl Runner {
         }
         if !outbox.meta.is_empty() && node.meta.post(outbox.meta.drain(..)) {
             due.push_back(Due::Meta);
-        }
-        for login in std::mem::take(&mut outbox.logins) {
-            outbox.sessions.extend(node.logins.ask(node, login));
         }
         let mut returned = Vec::new();
         let mut letters = outbox.sessions.drain(..).peekable();

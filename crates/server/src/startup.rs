@@ -313,6 +313,8 @@ fn recover_names(
         }
         None => {}
     }
+    let events = config.events.vhost.as_deref().unwrap_or(&access.default_vhost);
+    topology.open_events(&node_name(config), events, config.management.enabled);
     meta.save(&mut topology, wait).context("cannot store the names of this node")?;
     Ok((meta, topology))
 }

@@ -56,6 +56,7 @@ pub(crate) fn bind(
     }
     let unbinds = matches!(bind.what, Awaited::QueueUnbind | Awaited::ExchangeUnbind);
     let binding = Box::new(Binding {
+        user: core.identity.user.clone(),
         reply: core.reply_to(channel.number),
         vhost: core.identity.vhost,
         source: source.into(),

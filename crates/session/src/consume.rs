@@ -98,6 +98,7 @@ pub(crate) fn consume(
     let hash_of = |slot: &ConsumerSlot| hash(consumers.get(*slot).map_or("", |c| &c.tag));
     channel.tags.insert_unique(hash(&tag), slot, hash_of);
     let letter = ToShard::Consume {
+        user: core.identity.user.clone(),
         reply: core.reply_to(channel.number),
         queue,
         slot,

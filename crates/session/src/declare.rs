@@ -125,6 +125,7 @@ pub(crate) fn send_declare(
     let again = Some(Box::new(declare.clone()));
     let what = Awaited::QueueDeclare { name: declare.name.clone(), again };
     let letter = ToMeta::DeclareQueue {
+        user: core.identity.user.clone(),
         reply: core.reply_to(number),
         vhost: core.identity.vhost,
         name: declare.name,
@@ -223,6 +224,7 @@ pub(crate) fn delete_queue(
     }
     let queue = queue.id;
     let letter = ToShard::Delete {
+        user: core.identity.user.clone(),
         reply: Some(core.reply_to(channel.number)),
         queue,
         if_unused: method.if_unused,
@@ -284,6 +286,7 @@ pub(crate) fn declare_exchange(
         }
     }
     let letter = ToMeta::DeclareExchange {
+        user: core.identity.user.clone(),
         reply: core.reply_to(channel.number),
         vhost: core.identity.vhost,
         name: name.into(),
@@ -314,6 +317,7 @@ pub(crate) fn delete_exchange(
     }
     core.check(Permission::Configure, ResourceKind::Exchange, &name, cx)?;
     let letter = ToMeta::DeleteExchange {
+        user: core.identity.user.clone(),
         reply: core.reply_to(channel.number),
         vhost: core.identity.vhost,
         name: name.into(),

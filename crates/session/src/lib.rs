@@ -37,6 +37,7 @@ mod core;
 mod declare;
 mod deliver;
 mod direct;
+mod events;
 mod facts;
 mod properties;
 mod publish;

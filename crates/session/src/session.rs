@@ -298,6 +298,7 @@ impl Session {
                 let prefetch = self.core.settings.default_prefetch;
                 self.channels.insert(Channel::new(number, prefetch, slot));
                 self.core.totals.channels_opened += 1;
+                self.core.tell_channel_opened(number, cx);
                 cx.out.put_method(number, &channel::OpenOk { channel_id: b"" });
                 Ok(())
             }

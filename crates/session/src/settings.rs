@@ -1,5 +1,6 @@
 //! What a session is told by the configuration and by the server that accepted its socket.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use leveret_topology::Password;
@@ -109,6 +110,8 @@ impl Default for Settings {
 pub struct Peer {
     /// For logs and listings: `127.0.0.1:40012`.
     pub address: String,
+    /// Our own end: address and port.
+    pub local: SocketAddr,
     /// Whether it is on this machine.
     pub is_loopback: bool,
     /// How it is encrypted, if it is.

@@ -204,8 +204,8 @@ impl<L: Log> Node<L> {
     pub fn connect(&mut self, seed: u64, room: usize, now: Time) -> ConnectionId {
         let id = ConnectionId::new(self.next_connection);
         self.next_connection += 1;
-        let peer =
-            Peer { address: format!("127.0.0.1:{}", id.get()), is_loopback: true, tls: None };
+        let (address, local) = (format!("127.0.0.1:{}", id.get()), ([127, 0, 0, 1], 5672).into());
+        let peer = Peer { address, local, is_loopback: true, tls: None };
         let session = Session::new(id, Arc::clone(&self.settings), peer, seed, now);
         let connection = Connection {
             session,
@@ -357,6 +357,8 @@ impl<L: Log> Node<L> {
             }
             self.meta_inbox.extend(outbox.meta.drain(..));
             outbox.answer_logins(topology);
+            // Nobody opened them here.
+            outbox.events.clear();
             std::mem::swap(posted, &mut outbox.sessions);
             for (id, letter) in posted.drain(..) {
                 match self.connections.get_mut(&id).filter(|connection| !connection.is_over) {

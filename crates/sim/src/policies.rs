@@ -52,7 +52,7 @@ impl Policies {
             }
         };
         let reply = ReplyTo { connection: OPERATOR, channel: 0 };
-        Some(ToMeta::Admin { reply, command: Box::new(command) })
+        Some(ToMeta::Admin { user: Box::default(), reply, command: Box::new(command) })
     }
 
     /// The answer came. What was refused is known to others all the same, and may be stored later.

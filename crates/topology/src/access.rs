@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::error::{AccessError, AdminError, AuthError, ResourceKind, ResourceRef};
+use crate::event::{Event, about_permission};
 use crate::exchange::{Exchange, ExchangeKind};
 use crate::id::VhostId;
 use crate::journal::EntityKey;
@@ -173,6 +174,10 @@ impl Topology {
         };
         self.users.insert(name.into(), user);
         self.journal.note(EntityKey::User(name.into()));
+        self.tell(|_| Event::new("user.created").with("name", name));
+        if !tags.is_empty() {
+            self.tell_tags(name, tags);
+        }
         self.access_generation += 1;
         Ok(())
     }
@@ -185,6 +190,7 @@ impl Topology {
     ) -> Result<(), AdminError> {
         self.user_mut(name)?.password = password;
         self.journal.note(EntityKey::User(name.into()));
+        self.tell(|_| Event::new("user.password.changed").with("name", name));
         Ok(())
     }
 
@@ -192,6 +198,7 @@ impl Topology {
     pub fn set_tags(&mut self, name: &str, tags: &[&str]) -> Result<(), AdminError> {
         self.user_mut(name)?.tags = tags.iter().map(|&tag| tag.to_owned()).collect();
         self.journal.note(EntityKey::User(name.into()));
+        self.tell_tags(name, tags);
         Ok(())
     }
 
@@ -201,6 +208,9 @@ impl Topology {
         name: &str,
         limits: BTreeMap<String, i64>,
     ) -> Result<(), AdminError> {
+        let names = ("user.limits.set", "user.limits.cleared");
+        self.user_mut(name)?;
+        self.tell_limits(names, ("username", name), &limits);
         self.user_mut(name)?.limits = limits;
         self.journal.note(EntityKey::User(name.into()));
         Ok(())
@@ -211,6 +221,7 @@ impl Topology {
         let user = self.users.remove(name);
         let user = user.ok_or_else(|| AdminError::NoUser(name.to_owned()))?;
         self.note_user_gone(&user);
+        self.tell(|_| Event::new("user.deleted").with("name", name));
         self.access_generation += 1;
         Ok(())
     }
@@ -225,17 +236,24 @@ impl Topology {
         read: &str,
     ) -> Result<(), AdminError> {
         let permissions = Permissions::new(configure, write, read)?;
-        let vhost = self.vhost_id(vhost)?;
-        self.user_mut(user)?.permissions.insert(vhost, permissions);
-        self.journal.note(EntityKey::Permission(vhost, user.into()));
+        let id = self.vhost_id(vhost)?;
+        self.user_mut(user)?.permissions.insert(id, permissions);
+        self.journal.note(EntityKey::Permission(id, user.into()));
+        self.tell(|_| {
+            about_permission("permission.created", user, vhost)
+                .with("configure", configure)
+                .with("write", write)
+                .with("read", read)
+        });
         Ok(())
     }
 
     /// Takes all permissions in a vhost from a user.
     pub fn clear_permissions(&mut self, user: &str, vhost: &str) -> Result<(), AdminError> {
-        let vhost = self.vhost_id(vhost)?;
-        self.user_mut(user)?.permissions.remove(&vhost);
-        self.journal.note(EntityKey::Permission(vhost, user.into()));
+        let id = self.vhost_id(vhost)?;
+        self.user_mut(user)?.permissions.remove(&id);
+        self.journal.note(EntityKey::Permission(id, user.into()));
+        self.tell(|_| about_permission("permission.deleted", user, vhost));
         Ok(())
     }
 
@@ -253,6 +271,12 @@ impl Topology {
         let own = self.user_mut(user)?.topics.entry(id).or_default();
         own.insert(exchange.into(), topics);
         self.journal.note(EntityKey::topic_permission(id, user, exchange));
+        self.tell(|_| {
+            about_permission("topic.permission.created", user, vhost)
+                .with("exchange", exchange)
+                .with("write", write)
+                .with("read", read)
+        });
         Ok(())
     }
 
@@ -277,6 +301,7 @@ impl Topology {
         for exchange in cleared {
             self.journal.note(EntityKey::topic_permission(id, user, &exchange));
         }
+        self.tell(|_| about_permission("topic.permission.deleted", user, vhost));
         Ok(())
     }
 

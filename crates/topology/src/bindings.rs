@@ -13,6 +13,9 @@ use crate::queue::QueueKind;
 use crate::route::check_binding_key;
 use crate::topology::{Topology, strip};
 
+/// The event of a binding that went.
+const GONE: &str = "binding.deleted";
+
 impl Topology {
     /// `queue.bind`, `exchange.bind`. A binding that exists is left as it is.
     ///
@@ -36,6 +39,7 @@ impl Topology {
             return Ok(Bound { created: false, recent_history: None, target });
         }
         let recent_history = recent.then_some(binding.source);
+        self.tell_binding("binding.created", &binding, None);
         self.insert_binding(binding);
         self.generation += 1;
         Ok(Bound { created: true, recent_history, target })
@@ -229,7 +233,9 @@ impl Topology {
             self.bindings.entry_mut(moved).at_target = place(at);
         }
         self.leave_source(ix, &name);
-        removed.bindings.push(self.take_binding(ix));
+        let binding = self.take_binding(ix);
+        self.tell_binding(GONE, &binding, None);
+        removed.bindings.push(binding);
     }
 
     /// Out of the source's list and its router.
@@ -255,6 +261,7 @@ impl Topology {
         for &ix in incoming {
             self.leave_source(ix, name);
             let binding = self.take_binding(ix);
+            self.tell_binding(GONE, &binding, Some(name));
             if sources.last() != Some(&binding.source) {
                 sources.push(binding.source);
             }
@@ -276,7 +283,7 @@ impl Topology {
         while let Some(id) = doomed.pop() {
             let Some(exchange) = self.exchanges.remove(&id) else { continue };
             for &ix in &exchange.outgoing {
-                self.leave_target(ix, removed);
+                self.leave_target(ix, &exchange.name, removed);
             }
             for &ix in &exchange.incoming {
                 // A binding to itself went with the outgoing ones.
@@ -285,6 +292,7 @@ impl Topology {
                 }
                 self.leave_source(ix, &exchange.name);
                 let binding = self.take_binding(ix);
+                self.tell_binding(GONE, &binding, Some(&exchange.name));
                 if self.is_done(binding.source) {
                     doomed.push(binding.source);
                 }
@@ -293,6 +301,7 @@ impl Topology {
             if let Some(vhost) = self.vhost_mut(exchange.vhost) {
                 vhost.exchanges.remove(&exchange.name);
             }
+            self.tell_exchange_deleted(&exchange);
             if exchange.durable {
                 self.journal.note(EntityKey::Exchange(id));
             }
@@ -302,7 +311,7 @@ impl Topology {
     }
 
     /// A binding whose source has been taken out of its table already.
-    fn leave_target(&mut self, ix: BindingIx, removed: &mut Removed) {
+    fn leave_target(&mut self, ix: BindingIx, source: &str, removed: &mut Removed) {
         let entry = self.bindings.entry(ix);
         let (target, at) = (entry.binding.target, entry.at_target as usize);
         let mut moved = None;
@@ -313,7 +322,9 @@ impl Topology {
         if let Some(moved) = moved {
             self.bindings.entry_mut(moved).at_target = place(at);
         }
-        removed.bindings.push(self.take_binding(ix));
+        let binding = self.take_binding(ix);
+        self.tell_binding(GONE, &binding, Some(source));
+        removed.bindings.push(binding);
     }
 
     /// Auto-delete, and no longer the source of a binding. Asked only after one went away.

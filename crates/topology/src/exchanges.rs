@@ -104,6 +104,7 @@ impl Topology {
             self.note_id_used();
         }
         self.insert_exchange(id, spec, kind);
+        self.tell_exchange_created(id);
         id
     }
 

@@ -14,6 +14,8 @@
 //! - ids are never used twice; what is found by name is found by id;
 //! - the policies of a queue or an exchange are those that match it best now.
 //!
+//! What happens is noted as [`Event`]s, for those who want to know.
+//!
 //! What survives a restart tells [`Topology::take_changes`] that it changed, and becomes bytes and comes back
 //! in [`stored`].
 //!
@@ -28,6 +30,7 @@ mod confirm;
 mod definitions;
 mod dump;
 pub mod error;
+mod event;
 mod exchange;
 mod exchanges;
 mod hash;
@@ -55,6 +58,7 @@ pub use error::{
     AccessError, AdminError, AuthError, BindError, DeclareError, DeleteError, Locked, NotFound,
     PolicyError, ResourceKind, ResourceRef,
 };
+pub use event::{EVENT_EXCHANGE, Event, connection_pid};
 pub use exchange::{Exchange, ExchangeKind, ExchangeSpec};
 pub use id::{ExchangeId, QueueId, VhostId};
 pub use journal::EntityKey;

@@ -17,6 +17,8 @@ const OPERATOR_POLICY: &str = "operator_policy";
 const POLICY: &str = "policy";
 /// Parameters of this component are the vhost's limits.
 const VHOST_LIMITS: &str = "vhost-limits";
+/// Told when they are set, and when there are none any more.
+const LIMITS_EVENTS: (&str, &str) = ("vhost.limits.set", "vhost.limits.cleared");
 
 impl Topology {
     /// Sets a policy; returns the queues that have another policy now: their
@@ -32,7 +34,9 @@ impl Topology {
         let vhost = self.vhost_mut(id);
         let old = vhost.and_then(|vhost| vhost.policies.insert(name, Arc::clone(&new)));
         self.journal.note(EntityKey::Policy(id, new.name.clone()));
-        Ok(self.match_policies(id, old.as_ref(), Some(&new)))
+        let changed = self.match_policies(id, old.as_ref(), Some(&new));
+        self.tell_policy_set(id, &new, &changed);
+        Ok(changed)
     }
 
     /// Clears a policy; returns the queues that have another policy now.
@@ -41,7 +45,9 @@ impl Topology {
         let cleared = self.vhost_mut(id).and_then(|vhost| vhost.policies.remove(name));
         let old = cleared.ok_or_else(|| missing("policy", name, vhost))?;
         self.journal.note(EntityKey::Policy(id, name.into()));
-        Ok(self.match_policies(id, Some(&old), None))
+        let changed = self.match_policies(id, Some(&old), None);
+        self.tell_policy_cleared("policy.cleared", id, name, &changed);
+        Ok(changed)
     }
 
     /// As [`set_policy`](Self::set_policy), for an operator policy: only limits, of which the stricter holds.
@@ -56,7 +62,9 @@ impl Topology {
         let vhost = self.vhost_mut(id);
         let old = vhost.and_then(|vhost| vhost.operator_policies.insert(name, Arc::clone(&new)));
         self.journal.note(EntityKey::OperatorPolicy(id, new.name.clone()));
-        Ok(self.match_policies(id, old.as_ref(), Some(&new)))
+        let changed = self.match_policies(id, old.as_ref(), Some(&new));
+        self.tell_policy_set(id, &new, &changed);
+        Ok(changed)
     }
 
     /// Clears an operator policy; returns the queues that have another one now.
@@ -69,7 +77,9 @@ impl Topology {
         let cleared = self.vhost_mut(id).and_then(|vhost| vhost.operator_policies.remove(name));
         let old = cleared.ok_or_else(|| missing("operator policy", name, vhost))?;
         self.journal.note(EntityKey::OperatorPolicy(id, name.into()));
-        Ok(self.match_policies(id, Some(&old), None))
+        let changed = self.match_policies(id, Some(&old), None);
+        self.tell_policy_cleared("operator.policy.cleared", id, name, &changed);
+        Ok(changed)
     }
 
     /// Sets a parameter of a component: `federation-upstream`, `shovel`, ... The components `policy`,
@@ -87,6 +97,7 @@ impl Topology {
             POLICY => self.set_policy(vhost, policy_spec(name, &value)?),
             VHOST_LIMITS => {
                 let limits = limits(&value)?;
+                self.tell_limits(LIMITS_EVENTS, ("vhost", vhost), &limits);
                 if let Some(vhost) = self.vhost_mut(id) {
                     vhost.limits = limits;
                 }
@@ -94,6 +105,7 @@ impl Topology {
                 Ok(Vec::new())
             }
             _ => {
+                self.tell_parameter(Some(id), component, name, Some(&value));
                 if let Some(vhost) = self.vhost_mut(id) {
                     vhost.parameters.insert((component.into(), name.into()), value);
                 }
@@ -119,17 +131,20 @@ impl Topology {
         let Some(place) = self.vhost_mut(id) else { return Ok(Vec::new()) };
         if component == VHOST_LIMITS {
             place.limits.clear();
+            self.tell_limits(LIMITS_EVENTS, ("vhost", vhost), &BTreeMap::new());
             self.journal.note(EntityKey::Vhost(id));
             return Ok(Vec::new());
         }
         let cleared = place.parameters.remove(&(component.into(), name.into()));
         cleared.ok_or_else(|| missing(component, name, vhost))?;
         self.journal.note(EntityKey::parameter(id, component, name));
+        self.tell_parameter(Some(id), component, name, None);
         Ok(Vec::new())
     }
 
     /// Sets a parameter of the whole cluster: `cluster_name`, ...
     pub fn set_global_parameter(&mut self, name: &str, value: Json) {
+        self.tell_parameter(None, "global", name, Some(&value));
         self.global_parameters.insert(name.into(), value);
         self.journal.note(EntityKey::GlobalParameter(name.into()));
     }
@@ -139,6 +154,7 @@ impl Topology {
         let was_set = self.global_parameters.remove(name).is_some();
         if was_set {
             self.journal.note(EntityKey::GlobalParameter(name.into()));
+            self.tell_parameter(None, "global", name, None);
         }
         was_set
     }

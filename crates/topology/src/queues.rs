@@ -129,6 +129,7 @@ impl Topology {
             self.note_id_used();
         }
         self.insert_queue(id, spec, kind);
+        self.tell_queue_created(id);
         id
     }
 
@@ -171,6 +172,7 @@ impl Topology {
             vhost.queues.remove(&queue.name);
         }
         self.disown(queue.exclusive_owner, id);
+        self.tell_queue_deleted(&queue);
         if queue.durable {
             self.journal.note(EntityKey::Queue(id));
         }

@@ -11,6 +11,7 @@ use serde_json::Value as Json;
 
 use crate::binding::Bindings;
 use crate::error::AdminError;
+use crate::event::Events;
 use crate::exchange::{Exchange, ExchangeKind, ExchangeSpec};
 use crate::id::{ExchangeId, QueueId, VhostId};
 use crate::journal::{EntityKey, Journal};
@@ -36,6 +37,7 @@ pub struct Topology {
     pub(crate) generation: u64,
     pub(crate) access_generation: u64,
     pub(crate) journal: Journal,
+    pub(crate) events: Events,
 }
 
 /// Declared in every vhost, as RabbitMQ does.
@@ -151,6 +153,7 @@ impl Topology {
         self.insert_vhost(Vhost::new(id, name.into()));
         self.journal.note(EntityKey::Vhost(id));
         self.predeclare(id);
+        self.tell_vhost("vhost.created", id);
         self.access_generation += 1;
         Ok(id)
     }
@@ -204,6 +207,7 @@ impl Topology {
         kind: Option<QueueKind>,
     ) -> Result<(), AdminError> {
         let id = self.vhost_id(vhost)?;
+        let is_update = description.is_some() || tags.is_some() || kind.is_some();
         if let Some(vhost) = self.vhost_mut(id) {
             vhost.description =
                 description.unwrap_or_else(|| std::mem::take(&mut vhost.description));
@@ -211,12 +215,16 @@ impl Topology {
             vhost.default_queue_type = kind.or(vhost.default_queue_type);
         }
         self.journal.note(EntityKey::Vhost(id));
+        if is_update {
+            self.tell_vhost("vhost.updated", id);
+        }
         Ok(())
     }
 
     /// Deletes a vhost with all that is in it, and the permissions given in it.
     pub fn delete_vhost(&mut self, name: &str) -> Result<DeletedVhost, AdminError> {
         let no_vhost = || AdminError::NoVhost(name.to_owned());
+        self.tell_vhost_deleted(name);
         let id = self.vhost_names.remove(name).ok_or_else(no_vhost)?;
         let vhost = self.vhosts.remove(&id).ok_or_else(no_vhost)?;
         self.note_vhost_gone(&vhost);

@@ -91,7 +91,7 @@ fn row(call: &Call, (connection, facts): &Seen, channel: &ChannelFacts) -> Value
     let mut row = json!({
         "name": channel_name(&connection.name(), channel),
         "number": channel.number,
-        "pid": facts::connection_pid(connection.id()),
+        "pid": connection.id().pid(),
         "node": call.node_name(),
         "user": facts.user,
         "user_who_performed_action": facts.user,

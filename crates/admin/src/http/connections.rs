@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::answer::{Answer, Fault};
 use super::call::Call;
 use super::{channels, listing};
-use crate::ops::{facts, requests};
+use crate::ops::requests;
 
 /// A connection and what it tells of itself.
 pub(super) type Seen = (Arc<Connection>, ConnectionFacts);
@@ -112,7 +112,7 @@ pub(super) fn row(call: &Call, (connection, facts): &Seen) -> Value {
     let mut row = json!({
         "name": connection.name(),
         "node": call.node_name(),
-        "pid": facts::connection_pid(connection.id()),
+        "pid": connection.id().pid(),
         "type": "network",
         "state": facts.state,
         "user": facts.user,

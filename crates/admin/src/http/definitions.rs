@@ -86,7 +86,7 @@ pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
         document = into_vhost(vhost, document)?;
     }
     let json = Value::Object(document).to_string();
-    ask::admin(call.node(), AdminCommand::ImportDefinitions { json }).await?;
+    ask::admin(call.node(), &call.login.name, AdminCommand::ImportDefinitions { json }).await?;
     Ok(Answer::Done)
 }
 

@@ -53,7 +53,8 @@ pub(super) async fn put_of_vhost(call: Call) -> Result<Answer, Fault> {
         topology.vhost(&vhost).map(|vhost| vhost.limits().clone()).unwrap_or_default()
     };
     limits.insert(name, value);
-    ask::admin(call.node(), AdminCommand::SetVhostLimits { vhost, limits }).await?;
+    ask::admin(call.node(), &call.login.name, AdminCommand::SetVhostLimits { vhost, limits })
+        .await?;
     Ok(Answer::Done)
 }
 
@@ -62,7 +63,8 @@ pub(super) async fn delete_of_vhost(call: Call) -> Result<Answer, Fault> {
     call.login.must_admin()?;
     let vhost = call.vhost()?;
     let limit = Some(known(&call, &OF_VHOST)?);
-    ask::admin(call.node(), AdminCommand::ClearVhostLimits { vhost, limit }).await?;
+    ask::admin(call.node(), &call.login.name, AdminCommand::ClearVhostLimits { vhost, limit })
+        .await?;
     Ok(Answer::Done)
 }
 
@@ -93,7 +95,7 @@ fn user(call: &Call) -> Result<String, Fault> {
 pub(super) async fn put_of_user(call: Call) -> Result<Answer, Fault> {
     let name = user(&call)?;
     let limits = BTreeMap::from([(known(&call, &OF_USER)?, value(&call)?)]);
-    ask::admin(call.node(), AdminCommand::SetUserLimits { name, limits }).await?;
+    ask::admin(call.node(), &call.login.name, AdminCommand::SetUserLimits { name, limits }).await?;
     Ok(Answer::Done)
 }
 
@@ -101,6 +103,7 @@ pub(super) async fn put_of_user(call: Call) -> Result<Answer, Fault> {
 pub(super) async fn delete_of_user(call: Call) -> Result<Answer, Fault> {
     let name = user(&call)?;
     let limit = Some(known(&call, &OF_USER)?);
-    ask::admin(call.node(), AdminCommand::ClearUserLimits { name, limit }).await?;
+    ask::admin(call.node(), &call.login.name, AdminCommand::ClearUserLimits { name, limit })
+        .await?;
     Ok(Answer::Done)
 }

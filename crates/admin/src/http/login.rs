@@ -11,6 +11,7 @@
 //! besides, whatever the tags.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
@@ -35,7 +36,7 @@ impl Login {
     /// Name and password of the request, checked.
     pub(crate) async fn of(
         headers: &HeaderMap,
-        node: &Node,
+        node: &Arc<Node>,
         peer: SocketAddr,
     ) -> Result<Self, Fault> {
         let (name, password) = basic(headers).ok_or_else(Fault::login)?;

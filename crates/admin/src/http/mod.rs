@@ -15,6 +15,7 @@ mod cluster;
 mod connections;
 mod consumers;
 mod definitions;
+mod events;
 mod exchanges;
 mod features;
 mod health;

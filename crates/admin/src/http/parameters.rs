@@ -76,7 +76,12 @@ pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
     let value = body.remove("value").unwrap_or_default();
     let is_new = one(&call, &vhost).is_none();
     let name = call.param("name").to_owned();
-    ask::admin(call.node(), AdminCommand::SetParameter { vhost, component, name, value }).await?;
+    ask::admin(
+        call.node(),
+        &call.login.name,
+        AdminCommand::SetParameter { vhost, component, name, value },
+    )
+    .await?;
     Ok(Answer::put(is_new))
 }
 
@@ -89,7 +94,12 @@ pub(super) async fn delete(call: Call) -> Result<Answer, Fault> {
         call.login.must_admin()?;
     }
     let name = call.param("name").to_owned();
-    ask::admin(call.node(), AdminCommand::ClearParameter { vhost, component, name }).await?;
+    ask::admin(
+        call.node(),
+        &call.login.name,
+        AdminCommand::ClearParameter { vhost, component, name },
+    )
+    .await?;
     Ok(Answer::Done)
 }
 
@@ -126,7 +136,8 @@ pub(super) async fn put_global(call: Call) -> Result<Answer, Fault> {
     let value = body.remove("value").unwrap_or_default();
     let is_new = global(&call).is_none();
     let name = call.param("name").to_owned();
-    ask::admin(call.node(), AdminCommand::SetGlobalParameter { name, value }).await?;
+    ask::admin(call.node(), &call.login.name, AdminCommand::SetGlobalParameter { name, value })
+        .await?;
     Ok(Answer::put(is_new))
 }
 
@@ -135,6 +146,6 @@ pub(super) async fn delete_global(call: Call) -> Result<Answer, Fault> {
     call.login.must_policymaker()?;
     global(&call).ok_or_else(Fault::not_found)?;
     let name = call.param("name").to_owned();
-    ask::admin(call.node(), AdminCommand::ClearGlobalParameter { name }).await?;
+    ask::admin(call.node(), &call.login.name, AdminCommand::ClearGlobalParameter { name }).await?;
     Ok(Answer::Done)
 }

@@ -117,7 +117,7 @@ pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
         write: body.text("write")?,
         read: body.text("read")?,
     };
-    ask::admin(call.node(), command).await?;
+    ask::admin(call.node(), &call.login.name, command).await?;
     Ok(Answer::put(is_new))
 }
 
@@ -128,7 +128,8 @@ pub(super) async fn delete(call: Call) -> Result<Answer, Fault> {
         return Err(Fault::not_found());
     }
     let (vhost, user) = names(&call)?;
-    ask::admin(call.node(), AdminCommand::ClearPermissions { user, vhost }).await?;
+    ask::admin(call.node(), &call.login.name, AdminCommand::ClearPermissions { user, vhost })
+        .await?;
     Ok(Answer::Done)
 }
 
@@ -174,7 +175,7 @@ pub(super) async fn put_topics(call: Call) -> Result<Answer, Fault> {
     let is_new = of_both(&call, topics_of_user)?.is_empty();
     let (write, read) = (body.text("write")?, body.text("read")?);
     let command = AdminCommand::SetTopicPermissions { user, vhost, exchange, write, read };
-    ask::admin(call.node(), command).await?;
+    ask::admin(call.node(), &call.login.name, command).await?;
     Ok(Answer::put(is_new))
 }
 
@@ -186,6 +187,11 @@ pub(super) async fn delete_topics(call: Call) -> Result<Answer, Fault> {
     }
     let (vhost, user) = names(&call)?;
     let exchange = call.optional("exchange").map(str::to_owned);
-    ask::admin(call.node(), AdminCommand::ClearTopicPermissions { user, vhost, exchange }).await?;
+    ask::admin(
+        call.node(),
+        &call.login.name,
+        AdminCommand::ClearTopicPermissions { user, vhost, exchange },
+    )
+    .await?;
     Ok(Answer::Done)
 }

@@ -93,7 +93,7 @@ pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
     let (pattern, definition, priority, apply_to) = described(&call.object()?)?;
     let name = call.param("name").to_owned();
     let command = AdminCommand::SetPolicy { vhost, name, pattern, definition, priority, apply_to };
-    ask::admin(call.node(), command).await?;
+    ask::admin(call.node(), &call.login.name, command).await?;
     Ok(Answer::put(is_new))
 }
 
@@ -102,7 +102,7 @@ pub(super) async fn delete(call: Call) -> Result<Answer, Fault> {
     let vhost = vhost_to_change(&call)?;
     one(&call, &vhost, users)?;
     let name = call.param("name").to_owned();
-    ask::admin(call.node(), AdminCommand::ClearPolicy { vhost, name }).await?;
+    ask::admin(call.node(), &call.login.name, AdminCommand::ClearPolicy { vhost, name }).await?;
     Ok(Answer::Done)
 }
 
@@ -137,7 +137,7 @@ pub(super) async fn put_operator(call: Call) -> Result<Answer, Fault> {
     let name = call.param("name").to_owned();
     let command =
         AdminCommand::SetOperatorPolicy { vhost, name, pattern, definition, priority, apply_to };
-    ask::admin(call.node(), command).await?;
+    ask::admin(call.node(), &call.login.name, command).await?;
     Ok(Answer::put(is_new))
 }
 
@@ -146,6 +146,7 @@ pub(super) async fn delete_operator(call: Call) -> Result<Answer, Fault> {
     let vhost = vhost_to_operate(&call)?;
     one(&call, &vhost, operators)?;
     let name = call.param("name").to_owned();
-    ask::admin(call.node(), AdminCommand::ClearOperatorPolicy { vhost, name }).await?;
+    ask::admin(call.node(), &call.login.name, AdminCommand::ClearOperatorPolicy { vhost, name })
+        .await?;
     Ok(Answer::Done)
 }

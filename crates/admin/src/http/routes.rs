@@ -11,9 +11,9 @@ use axum::routing::{MethodFilter, MethodRouter};
 
 use super::answer::Fault;
 use super::{
-    App, bindings, channels, cluster, connections, consumers, definitions, exchanges, features,
-    health, limits, messages, nodes, openapi, overview, parameters, permissions, policies, queues,
-    users, vhosts,
+    App, bindings, channels, cluster, connections, consumers, definitions, events, exchanges,
+    features, health, limits, messages, nodes, openapi, overview, parameters, permissions,
+    policies, queues, users, vhosts,
 };
 
 macro_rules! routes {
@@ -150,6 +150,7 @@ routes! {
     "/api/deprecated-features/used" => GET features::deprecated_used;
     "/api/reset" => DELETE cluster::reset;
     "/api/reset/{node}" => DELETE cluster::reset;
+    "/api/events" => GET events::list;
     "/api/auth" => GET cluster::auth;
     "/api/auth/attempts/{node}" => GET cluster::attempts, DELETE cluster::clear_attempts;
     "/api/auth/attempts/{node}/source" => GET cluster::attempts_by_source, DELETE cluster::clear_attempts;

@@ -60,7 +60,8 @@ pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
     if name.is_empty() {
         return Err(Fault::bad("a user's name must not be empty"));
     }
-    ask::admin(call.node(), AdminCommand::PutUser { name, password, tags }).await?;
+    ask::admin(call.node(), &call.login.name, AdminCommand::PutUser { name, password, tags })
+        .await?;
     Ok(Answer::put(is_new))
 }
 
@@ -130,7 +131,8 @@ pub(super) async fn bulk_delete(call: Call) -> Result<Answer, Fault> {
 
 /// Deletes a user and closes its connections.
 async fn remove(call: &Call, name: String) -> Result<Answer, Fault> {
-    ask::admin(call.node(), AdminCommand::DeleteUser { name: name.clone() }).await?;
+    ask::admin(call.node(), &call.login.name, AdminCommand::DeleteUser { name: name.clone() })
+        .await?;
     for connection in call.node().connections() {
         if connection.facts().user == name {
             let reason = format!("user '{name}' was deleted");

@@ -85,7 +85,7 @@ pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
         name: name.clone(),
         default_queue_type,
     };
-    ask::admin(call.node(), command).await?;
+    ask::admin(call.node(), &call.login.name, command).await?;
     if is_new {
         let (user, all) = (call.login.name.clone(), ".*".to_owned());
         // As RabbitMQ does: who makes a vhost may use it.
@@ -96,7 +96,7 @@ pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
             write: all.clone(),
             read: all,
         };
-        ask::admin(call.node(), command).await?;
+        ask::admin(call.node(), &call.login.name, command).await?;
     }
     Ok(Answer::put(is_new))
 }
@@ -129,7 +129,7 @@ pub(super) async fn delete(call: Call) -> Result<Answer, Fault> {
         0,
         &format!("vhost '{name}' is deleted"),
     );
-    ask::admin(call.node(), AdminCommand::DeleteVhost { name }).await?;
+    ask::admin(call.node(), &call.login.name, AdminCommand::DeleteVhost { name }).await?;
     Ok(Answer::Done)
 }
 

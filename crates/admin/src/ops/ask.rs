@@ -94,10 +94,16 @@ impl Drop for Asker<'_> {
     }
 }
 
-/// Has the topology's owner make a change, and waits until it is true. What it has to tell, if anything.
-pub async fn admin(node: &Arc<Node>, command: AdminCommand) -> Result<Option<String>, Refusal> {
-    let reply = |reply| ToMeta::Admin { reply, command: Box::new(command) };
-    match meta(node, reply).await? {
+/// Has the topology's owner make a change that `user` asks for, and waits until it is true. What it has to
+/// tell, if anything.
+pub async fn admin(
+    node: &Arc<Node>,
+    user: &str,
+    command: AdminCommand,
+) -> Result<Option<String>, Refusal> {
+    let user = user.into();
+    let letter = |reply| ToMeta::Admin { user, reply, command: Box::new(command) };
+    match meta(node, letter).await? {
         Reply::Told(text) => Ok(Some(text)),
         _ => Ok(None),
     }

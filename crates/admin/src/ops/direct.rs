@@ -4,6 +4,7 @@
 //! The client's codec speaks to the session; letters come as to any other connection. Nothing is
 //! authenticated here: the caller knows who the user is.
 
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -39,6 +40,9 @@ pub enum Closed {
 /// The one channel that is used.
 const CHANNEL: u16 = 1;
 
+/// There is no socket, and so no end of ours.
+const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
 /// Bytes of input taken at once.
 const ROOM: usize = 16 << 10;
 
@@ -68,7 +72,7 @@ impl Direct {
         let id = node.new_id();
         let settings = Arc::clone(&node.settings);
         let frame_max = settings.frame_max;
-        let peer = Peer { address: peer, is_loopback: true, tls: None };
+        let peer = Peer { address: peer, local: NOWHERE, is_loopback: true, tls: None };
         let session = {
             let topology = node.topology();
             let vhost = topology.vhost(vhost).ok_or(Closed::NoVhost)?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
-use leveret_broker::message::{ConnectionId, QueueFacts, Reply, ToShard};
+use leveret_broker::message::{QueueFacts, Reply, ToShard};
 use leveret_server::node::Node;
 use leveret_topology::QueueId;
 use serde_json::{Value, json};
@@ -66,9 +66,4 @@ impl Totals {
             "messages_unacknowledged_details": {"rate": 0.0},
         })
     }
-}
-
-/// The name of a connection in `pid` columns: what `close_connection` takes.
-pub fn connection_pid(id: ConnectionId) -> String {
-    format!("<connection.{}>", id.get())
 }

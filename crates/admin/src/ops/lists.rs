@@ -13,11 +13,7 @@ use leveret_server::node::Node;
 use leveret_session::TlsFacts;
 
 use super::Ops;
-use super::facts::{self, connection_pid};
-
-fn channel_pid(id: ConnectionId, channel: u16) -> String {
-    format!("<connection.{}.{channel}>", id.get())
-}
+use super::facts;
 
 fn vhost_id(topology: &Topology, name: &str) -> Result<VhostId, Fault> {
     topology.vhost(name).map(|vhost| vhost.id).ok_or_else(|| Fault::no_vhost(name))
@@ -39,7 +35,7 @@ pub(super) async fn queues(ops: &Ops, vhost: &str) -> Result<Value, Fault> {
             "operator_policy": queue.operator_policy(),
             "effective_policy_definition": queue.effective_policy(),
             "pid": format!("<queue.{}>", queue.id.get()),
-            "owner_pid": queue.exclusive_owner.map(|id| connection_pid(ConnectionId::new(id))),
+            "owner_pid": queue.exclusive_owner.map(|id| ConnectionId::new(id).pid()),
             "exclusive": queue.exclusive_owner.is_some(),
             "state": facts::queue_state(known.get(&queue.id)),
             "type": queue.kind.name(),
@@ -86,7 +82,7 @@ fn counts(facts: Option<&QueueFacts>) -> Value {
         "consumers": facts.consumers.len(),
         "exclusive_consumer_tag": active.map(|consumer| &consumer.tag),
         "exclusive_consumer_pid":
-            active.map(|consumer| channel_pid(consumer.connection, consumer.channel)),
+            active.map(|consumer| consumer.connection.channel_pid(consumer.channel)),
     })
 }
 
@@ -99,7 +95,7 @@ pub(super) async fn consumers(node: &Arc<Node>, vhost: &str) -> Result<Value, Fa
         for consumer in known.get(&queue.id).into_iter().flat_map(|it| &it.consumers) {
             rows.push(json!({
                 "queue_name": &*queue.name,
-                "channel_pid": channel_pid(consumer.connection, consumer.channel),
+                "channel_pid": consumer.connection.channel_pid(consumer.channel),
                 "consumer_tag": consumer.tag,
                 "ack_required": consumer.ack_required,
                 "prefetch_count": consumer.prefetch,
@@ -162,7 +158,7 @@ pub(super) fn connections(node: &Node) -> Value {
         let facts = connection.facts();
         let (peer, local) = (connection.peer(), connection.local());
         let mut row = json!({
-            "pid": connection_pid(connection.id()),
+            "pid": connection.id().pid(),
             "name": connection.name(),
             "port": local.port(),
             "host": local.ip().to_string(),
@@ -218,8 +214,8 @@ pub(super) fn channels(node: &Node) -> Value {
         let facts = connection.facts();
         for channel in &facts.channels {
             rows.push(json!({
-                "pid": channel_pid(connection.id(), channel.number),
-                "connection": connection_pid(connection.id()),
+                "pid": connection.id().channel_pid(channel.number),
+                "connection": connection.id().pid(),
                 "name": format!("{} ({})", connection.name(), channel.number),
                 "number": channel.number,
                 "user": facts.user,

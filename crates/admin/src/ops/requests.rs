@@ -16,7 +16,7 @@ use leveret_server::node::Node;
 use leveret_server::runner::with_runner;
 
 use super::ask::{self, Refusal};
-use super::{Ops, facts, lists, system};
+use super::{Ops, lists, system};
 
 /// Answers one request.
 pub(crate) async fn answer(ops: &Ops, request: Request) -> Result<Value, Fault> {
@@ -142,7 +142,7 @@ pub(crate) async fn answer(ops: &Ops, request: Request) -> Result<Value, Fault> 
         }
         Request::CloseConnection { pid, reason } => {
             let connections = node.connections();
-            let found = connections.iter().find(|one| facts::connection_pid(one.id()) == pid);
+            let found = connections.iter().find(|one| one.id().pid() == pid);
             let Some(connection) = found else {
                 return Err(Fault::new(Code::Data, format!("there is no connection {pid}")));
             };
@@ -162,7 +162,13 @@ pub(crate) async fn answer(ops: &Ops, request: Request) -> Result<Value, Fault> 
         }
         Request::DeleteQueue { vhost, name, if_empty, if_unused } => {
             let queue = queue_id(node, &vhost, &name)?;
-            let letter = |reply| ToShard::Delete { reply: Some(reply), queue, if_unused, if_empty };
+            let letter = |reply| ToShard::Delete {
+                user: CTL_USER.into(),
+                reply: Some(reply),
+                queue,
+                if_unused,
+                if_empty,
+            };
             match ask::shard(node, queue, letter).await? {
                 Reply::Deleted(count) => Ok(json!(count)),
                 _ => Err(no_queue(&vhost, &name)),
@@ -200,9 +206,12 @@ pub(crate) async fn answer(ops: &Ops, request: Request) -> Result<Value, Fault> 
     }
 }
 
+/// Who does what `leveret ctl` asks for, as RabbitMQ's tools name themselves.
+const CTL_USER: &str = "rmq-cli";
+
 /// A change by the topology's owner.
 async fn admin(node: &Arc<Node>, command: AdminCommand) -> Result<Value, Fault> {
-    Ok(ask::admin(node, command).await?.map_or(Value::Null, Value::String))
+    Ok(ask::admin(node, CTL_USER, command).await?.map_or(Value::Null, Value::String))
 }
 
 impl From<Refusal> for Fault {

@@ -1,6 +1,7 @@
 //! The management API of a real node, over real sockets: requests, and what is answered.
 
 mod access;
+mod events;
 mod lists;
 mod messages;
 mod node;

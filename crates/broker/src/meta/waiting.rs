@@ -16,15 +16,21 @@ use crate::message::{Outbox, Reply, ToSession, ToShard};
 pub(super) struct Place {
     shards: usize,
     sessions: usize,
+    events: usize,
 }
 
 impl Place {
     pub(super) fn end_of(out: &Outbox) -> Self {
-        Self { shards: out.shards.len(), sessions: out.sessions.len() }
+        let (shards, sessions) = (out.shards.len(), out.sessions.len());
+        Self { shards, sessions, events: out.events.len() }
     }
 
     pub(super) fn to(self, end: Self) -> Span {
-        Span { shards: self.shards..end.shards, sessions: self.sessions..end.sessions }
+        Span {
+            shards: self.shards..end.shards,
+            sessions: self.sessions..end.sessions,
+            events: self.events..end.events,
+        }
     }
 }
 
@@ -33,6 +39,7 @@ impl Place {
 pub(super) struct Span {
     shards: Range<usize>,
     sessions: Range<usize>,
+    events: Range<usize>,
 }
 
 /// What is sent once the log is durable up to `until`.
@@ -47,6 +54,7 @@ pub(super) fn take_out(spans: &[Span], out: &mut Outbox) -> Outbox {
     Outbox {
         shards: take_ranges(&mut out.shards, spans.iter().map(|span| span.shards.clone())),
         sessions: take_ranges(&mut out.sessions, spans.iter().map(|span| span.sessions.clone())),
+        events: take_ranges(&mut out.events, spans.iter().map(|span| span.events.clone())),
         meta: Vec::new(),
         logins: Vec::new(),
         failed: None,
@@ -92,6 +100,10 @@ pub(super) fn refuse_all(held: Outbox, out: &mut Outbox, error: &SaveError) {
             other if matches!(error, SaveError::Append(_)) => out.shard(shard, other),
             _ => {}
         }
+    }
+    // As with what shards are told: it is so, if not yet on disk.
+    if matches!(error, SaveError::Append(_)) {
+        out.events.extend(held.events);
     }
     for (connection, letter) in held.sessions {
         let letter = match letter {

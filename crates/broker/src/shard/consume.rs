@@ -6,10 +6,10 @@ use bytes::Bytes;
 use leveret_amqp::reply::ReplyCode;
 use leveret_log::{Log, ReadError};
 use leveret_queue::{ConsumerSpec, Deliver, Offset, Record, Time};
-use leveret_topology::{QueueId, Topology};
+use leveret_topology::{Event, QueueId, Topology};
 
 use super::cold::{Aside, Parked};
-use super::ports::{Listed, Ports};
+use super::ports::{Consumer, Listed, Ports};
 use super::{DISPATCH_BUDGET, Shard, describe, log_offset, note_left};
 use crate::message::{ConnectionId, ConsumerSlot, Delivery, Outbox, Reply, ReplyTo, ToShard};
 
@@ -33,6 +33,7 @@ impl<L: Log> Shard<L> {
         out: &mut Outbox,
     ) {
         let ToShard::Consume {
+            user,
             reply,
             queue: id,
             slot,
@@ -59,6 +60,7 @@ impl<L: Log> Shard<L> {
                 hosted.consumers.push(key);
                 let facts = Listed { tag, no_ack, prefetch, arguments };
                 self.ports.add(reply.connection, reply.channel, slot, id, consumer, facts);
+                self.tell_consumer_created(key, exclusive, &user, topology, out);
                 out.reply(reply, Reply::Consuming);
                 self.touch(id);
             }
@@ -85,7 +87,7 @@ impl<L: Log> Shard<L> {
         out: &mut Outbox,
     ) {
         let was_last = match self.ports.find(connection, slot) {
-            Some(key) => self.remove_consumer(key, reply.is_none(), now),
+            Some(key) => self.remove_consumer(key, reply.is_none(), topology, now, out),
             None => false,
         };
         if let Some(reply) = reply {
@@ -98,7 +100,14 @@ impl<L: Log> Shard<L> {
     }
 
     /// Takes a consumer out of its queue. True when the queue has none left now.
-    fn remove_consumer(&mut self, key: u32, is_closing: bool, now: Time) -> bool {
+    fn remove_consumer(
+        &mut self,
+        key: u32,
+        is_closing: bool,
+        topology: &Topology,
+        now: Time,
+        out: &mut Outbox,
+    ) -> bool {
         let Some(consumer) = self.ports.consumer(key) else { return false };
         // What the queue meant for it already is handed out, not taken back. But what is handed out to a
         // channel that closes only comes back if it is to be acked: otherwise nobody would ever see it.
@@ -106,6 +115,7 @@ impl<L: Log> Shard<L> {
             self.dispatch(consumer.queue, now);
         }
         let Some(consumer) = self.ports.remove(key) else { return false };
+        tell_consumer_deleted(&consumer, topology, out);
         let Some(hosted) = self.queues.get_mut(&consumer.queue) else { return false };
         hosted.consumers.retain(|&other| other != key);
         let removed = hosted.queue.remove_consumer(consumer.id, now, &mut self.scratch);
@@ -127,7 +137,7 @@ impl<L: Log> Shard<L> {
     ) {
         for key in self.ports.keys_of(connection).to_vec() {
             let queue = self.ports.consumer(key).map(|consumer| consumer.queue);
-            if self.remove_consumer(key, true, now)
+            if self.remove_consumer(key, true, topology, now, out)
                 && let Some(queue) = queue
             {
                 self.auto_delete(queue, topology, now, out);
@@ -317,17 +327,61 @@ impl<L: Log> Shard<L> {
     pub(super) fn consumers_gone(
         &mut self,
         keys: &[u32],
+        topology: &Topology,
         out: &mut Outbox,
     ) -> Vec<(ConnectionId, ConsumerSlot)> {
         let mut gone = Vec::new();
         for &key in keys {
             if let Some(consumer) = self.ports.remove(key) {
+                tell_consumer_deleted(&consumer, topology, out);
                 self.ports.flush(consumer.connection, out);
                 gone.push((consumer.connection, consumer.slot));
             }
         }
         gone
     }
+
+    fn tell_consumer_created(
+        &self,
+        key: u32,
+        exclusive: bool,
+        user: &str,
+        topology: &Topology,
+        out: &mut Outbox,
+    ) {
+        let Some(consumer) = self.ports.consumer(key) else { return };
+        let Some(event) = about_consumer("consumer.created", consumer, topology) else { return };
+        let facts = &consumer.facts;
+        out.events.push(
+            event
+                .with("exclusive", exclusive)
+                .with("ack_required", !facts.no_ack)
+                .with("prefetch_count", i64::from(facts.prefetch))
+                .with("arguments", facts.arguments.clone())
+                .by(user),
+        );
+    }
+}
+
+fn tell_consumer_deleted(consumer: &Consumer, topology: &Topology, out: &mut Outbox) {
+    out.events.extend(about_consumer("consumer.deleted", consumer, topology));
+}
+
+/// None when nobody wants to know, or the queue went with its vhost.
+fn about_consumer(name: &'static str, consumer: &Consumer, topology: &Topology) -> Option<Event> {
+    if !topology.wants_events() {
+        return None;
+    }
+    let queue = topology.queue_by_id(consumer.queue)?;
+    let vhost = topology.vhost_by_id(queue.vhost)?;
+    let channel = consumer.connection.channel_pid(consumer.channel);
+    Some(
+        Event::new(name)
+            .with("consumer_tag", &*consumer.facts.tag)
+            .with("channel", &*channel)
+            .with("queue", &*queue.name)
+            .with("vhost", &*vhost.name),
+    )
 }
 
 /// Where a queue's deliveries go: each with its record, into the batch of its connection.

@@ -9,6 +9,13 @@ use super::unresolved::Way;
 use super::{Shard, describe};
 use crate::message::{ConsumerFacts, Outbox, QueueFacts, Reply, ReplyTo, ToMeta};
 
+/// Who had a queue deleted: nobody in particular, if it is not given.
+#[derive(Debug, Default)]
+pub(super) struct Asked {
+    pub(super) user: Box<str>,
+    pub(super) reply: Option<ReplyTo>,
+}
+
 /// Deleted queues that are remembered for messages routed to them a moment before.
 const GONE_MAX: usize = 1024;
 
@@ -95,7 +102,7 @@ impl<L: Log> Shard<L> {
     #[expect(clippy::too_many_arguments, reason = "the letter's fields and the turn's")]
     pub(super) fn delete(
         &mut self,
-        reply: Option<ReplyTo>,
+        asked: Asked,
         id: QueueId,
         if_unused: bool,
         if_empty: bool,
@@ -106,7 +113,7 @@ impl<L: Log> Shard<L> {
         self.dispatch(id, now);
         let Some(hosted) = self.hosted(id, topology, now) else {
             // Deleted by somebody else a moment ago; the topology may still have the name.
-            if let Some(reply) = reply {
+            if let Some(reply) = asked.reply {
                 out.reply(reply, Reply::Deleted(0));
             }
             return;
@@ -119,8 +126,8 @@ impl<L: Log> Shard<L> {
         } else {
             None
         };
-        match (refused, reply) {
-            (None, _) => self.delete_for_good(id, reply, topology, now, out),
+        match (refused, asked.reply) {
+            (None, _) => self.delete_for_good(id, asked, topology, now, out),
             (Some(why), Some(reply)) => {
                 let name = topology
                     .queue_by_id(id)
@@ -136,7 +143,7 @@ impl<L: Log> Shard<L> {
     pub(super) fn delete_for_good(
         &mut self,
         id: QueueId,
-        reply: Option<ReplyTo>,
+        asked: Asked,
         topology: &Topology,
         now: Time,
         out: &mut Outbox,
@@ -153,7 +160,7 @@ impl<L: Log> Shard<L> {
         self.let_go(id, backlog);
         self.forget_awaited(id);
         let consumers = std::mem::take(&mut hosted.consumers);
-        let consumers = self.consumers_gone(&consumers, out);
+        let consumers = self.consumers_gone(&consumers, topology, out);
         self.dying.push(id);
         if matches!(hosted.confirm.on, ConfirmOn::Ack | ConfirmOn::AckLean) {
             if self.gone_unacked.len() == GONE_MAX {
@@ -161,8 +168,9 @@ impl<L: Log> Shard<L> {
             }
             self.gone_unacked.push_back(id);
         }
+        let Asked { user, reply } = asked;
         let reply = reply.map(|reply| (reply, ready));
-        out.meta.push(ToMeta::QueueGone { queue: id, reply, consumers });
+        out.meta.push(ToMeta::QueueGone { user, queue: id, reply, consumers });
     }
 
     /// No answer to a dead letter of the queue matters any more.
@@ -189,7 +197,7 @@ impl<L: Log> Shard<L> {
     ) {
         let Some(hosted) = self.queues.get(&id) else { return };
         if hosted.queue.options().auto_delete {
-            self.delete_for_good(id, None, topology, now, out);
+            self.delete_for_good(id, Asked::default(), topology, now, out);
         }
     }
 

@@ -106,7 +106,12 @@ impl World {
 
     pub(crate) fn gone(&self, me: u64, name: &str) -> ToMeta {
         let queue = self.queue(name).unwrap();
-        ToMeta::QueueGone { queue, reply: Some((reply(me), 7)), consumers: Vec::new() }
+        ToMeta::QueueGone {
+            user: Box::default(),
+            queue,
+            reply: Some((reply(me), 7)),
+            consumers: Vec::new(),
+        }
     }
 }
 
@@ -118,6 +123,7 @@ pub(crate) fn declare_queue(
     exclusive: bool,
 ) -> ToMeta {
     ToMeta::DeclareQueue {
+        user: Box::default(),
         reply: reply(me),
         vhost,
         name: name.into(),
@@ -131,6 +137,7 @@ pub(crate) fn declare_queue(
 
 pub(crate) fn declare_exchange(vhost: VhostId, me: u64, name: &str, durable: bool) -> ToMeta {
     ToMeta::DeclareExchange {
+        user: Box::default(),
         reply: reply(me),
         vhost,
         name: name.into(),
@@ -143,11 +150,18 @@ pub(crate) fn declare_exchange(vhost: VhostId, me: u64, name: &str, durable: boo
 }
 
 pub(crate) fn delete_exchange(vhost: VhostId, me: u64, name: &str) -> ToMeta {
-    ToMeta::DeleteExchange { reply: reply(me), vhost, name: name.into(), if_unused: false }
+    ToMeta::DeleteExchange {
+        user: Box::default(),
+        reply: reply(me),
+        vhost,
+        name: name.into(),
+        if_unused: false,
+    }
 }
 
 pub(crate) fn binding(vhost: VhostId, me: u64, source: &str, queue: &str) -> Box<Binding> {
     Box::new(Binding {
+        user: Box::default(),
         reply: reply(me),
         vhost,
         source: source.into(),
@@ -159,7 +173,7 @@ pub(crate) fn binding(vhost: VhostId, me: u64, source: &str, queue: &str) -> Box
 }
 
 pub(crate) fn admin(me: u64, command: AdminCommand) -> ToMeta {
-    ToMeta::Admin { reply: reply(me), command: Box::new(command) }
+    ToMeta::Admin { user: Box::default(), reply: reply(me), command: Box::new(command) }
 }
 
 pub(crate) fn policy(me: u64, name: &str, length: u64) -> ToMeta {

@@ -44,9 +44,12 @@ fn command(rng: &mut Rng, world: &World, me: u64) -> ToMeta {
         5 | 6 => ToMeta::Bind(binding(v, me, exchange, queue)),
         7 => ToMeta::Unbind(binding(v, me, exchange, queue)),
         8 | 9 => match world.queue(queue) {
-            Some(queue) => {
-                ToMeta::QueueGone { queue, reply: Some((reply(me), 0)), consumers: Vec::new() }
-            }
+            Some(queue) => ToMeta::QueueGone {
+                user: Box::default(),
+                queue,
+                reply: Some((reply(me), 0)),
+                consumers: Vec::new(),
+            },
             None => ToMeta::LogWoke,
         },
         10 => policy(me, queue, rng.below(5)),

@@ -7,6 +7,7 @@ mod broker;
 mod control;
 mod damage;
 mod disk;
+mod events;
 mod faults;
 mod flow;
 mod kill;

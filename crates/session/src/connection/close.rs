@@ -25,6 +25,7 @@ impl Core {
 
     /// A channel goes: its consumers are cancelled, what it has not settled goes back.
     pub(crate) fn release(&mut self, channel: &mut Channel, cx: &mut Context<'_>) {
+        self.tell_channel_closed(channel, cx);
         // Consumers first, or what goes back could come to them again.
         self.cancel_consumers(channel, cx);
         self.give_back(channel);
@@ -160,6 +161,7 @@ impl Session {
         // The consumers of all channels first: what one channel gives back must not go to a consumer
         // of another, who would never see it.
         for channel in self.channels.iter_mut() {
+            core.tell_channel_closed(channel, cx);
             core.cancel_consumers(channel, cx);
         }
         for channel in self.channels.iter_mut() {
@@ -172,6 +174,7 @@ impl Session {
         for shard in core.batch.used() {
             cx.outbox.shard(shard, ToShard::Disconnected(core.id));
         }
+        core.tell_closed(cx);
         if core.stage == Stage::Running {
             let reply = with_reply.then(|| core.reply_to(0));
             cx.outbox.meta.push(ToMeta::Disconnected { connection: core.id, reply });

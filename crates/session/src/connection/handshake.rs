@@ -168,6 +168,7 @@ impl Session {
         core.stage = Stage::Running;
         core.totals.connections_opened = 1;
         core.timers.end_handshake();
+        core.tell_opened(cx);
         cx.out.put_method(0, &connection::OpenOk { known_hosts: "" });
         tracing::debug!(
             peer = %core.peer.address, user = %core.identity.user, vhost = name, "connection open"

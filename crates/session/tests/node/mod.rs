@@ -89,7 +89,12 @@ impl Node {
     /// A socket was accepted.
     pub(crate) fn accept(&mut self, is_loopback: bool) -> usize {
         let id = ConnectionId::new(self.links.len() as u64);
-        let peer = Peer { address: "127.0.0.1:40000".to_owned(), is_loopback, tls: None };
+        let peer = Peer {
+            address: "127.0.0.1:40000".to_owned(),
+            local: ([127, 0, 0, 1], 5672).into(),
+            is_loopback,
+            tls: None,
+        };
         let settings = Arc::new(self.settings.clone());
         self.links.push(Link {
             session: Session::new(id, settings, peer, 42 + id.get(), self.now),

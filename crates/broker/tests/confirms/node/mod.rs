@@ -92,6 +92,7 @@ impl Node {
             }
         }
         let letter = ToMeta::DeclareQueue {
+            user: Box::default(),
             reply: ReplyTo { connection: PUBLISHER, channel: 1 },
             vhost: self.vhost,
             name: name.into(),
@@ -218,6 +219,7 @@ impl Node {
         let gate = Gate::new(Arc::new(OutputGauge::new(1 << 20)), Arc::new(ChannelLimit::new()));
         self.slots += 1;
         self.turn(ToShard::Consume {
+            user: Box::default(),
             reply: ReplyTo { connection: CONSUMER, channel: 1 },
             queue,
             slot: ConsumerSlot(self.slots),
@@ -296,7 +298,13 @@ impl Node {
             ("purge", Some(queue)) => self.turn(ToShard::Purge { reply, queue }),
             ("del", Some(queue)) => {
                 let (if_unused, if_empty) = (false, false);
-                self.turn(ToShard::Delete { reply: Some(reply), queue, if_unused, if_empty });
+                self.turn(ToShard::Delete {
+                    user: Box::default(),
+                    reply: Some(reply),
+                    queue,
+                    if_unused,
+                    if_empty,
+                });
             }
             (_, Some(_)) => {
                 let rule = match kind {

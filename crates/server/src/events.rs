@@ -1,0 +1,108 @@
+//! What happened to the node: published to the event exchange, and the last of it kept for the management
+//! page.
+//!
+//! Costs one look at an empty list per turn where nothing happens. Memory is bounded by [`KEPT_MAX`] and
+//! [`KEPT_BYTES`].
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use leveret_amqp::table::Table;
+use leveret_broker::events::{headers, publish};
+use leveret_broker::message::Outbox;
+use leveret_queue::Time;
+
+use crate::clock::now;
+use crate::node::Node;
+
+/// Events that are kept at most.
+const KEPT_MAX: usize = 1000;
+
+/// Bytes of their facts that are kept at most.
+const KEPT_BYTES: usize = 256 << 10;
+
+/// An event that is kept.
+#[derive(Clone, Debug)]
+pub struct Told {
+    /// From 1, one more for each.
+    pub number: u64,
+    /// When.
+    pub at: Time,
+    /// `queue.created`, ...
+    pub name: &'static str,
+    /// The headers of its message, as on the wire: much smaller than a table.
+    pub facts: Box<[u8]>,
+}
+
+/// The last events.
+#[derive(Debug, Default)]
+pub struct Events(Mutex<Kept>);
+
+#[derive(Debug, Default)]
+struct Kept {
+    events: VecDeque<Told>,
+    bytes: usize,
+    last: u64,
+}
+
+impl Events {
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Those kept that came after number `since`, oldest first, and the number of the last one of all.
+    pub fn after(&self, since: u64) -> (Vec<Told>, u64) {
+        let kept = self.lock();
+        let new = kept.events.iter().filter(|event| event.number > since);
+        (new.cloned().collect(), kept.last)
+    }
+
+    fn keep(&self, at: Time, name: &'static str, facts: &Table) {
+        self.lock().keep(at, name, facts.to_bytes().into());
+    }
+}
+
+impl Kept {
+    fn keep(&mut self, at: Time, name: &'static str, facts: Box<[u8]>) {
+        self.last += 1;
+        self.bytes += facts.len();
+        self.events.push_back(Told { number: self.last, at, name, facts });
+        while self.events.len() > KEPT_MAX || self.bytes > KEPT_BYTES {
+            let Some(oldest) = self.events.pop_front() else { break };
+            self.bytes -= oldest.facts.len();
+        }
+    }
+}
+
+/// Keeps and publishes what a turn told.
+#[cold]
+pub(crate) fn tell(node: &Node, out: &mut Outbox) {
+    let topology = node.topology();
+    let at = now();
+    for event in std::mem::take(&mut out.events) {
+        let headers = headers(&event, at);
+        if topology.keeps_events() {
+            node.events.keep(at, event.name, &headers);
+        }
+        publish(&event, headers, at, node.shards.len(), &topology, out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_are_kept() {
+        let mut kept = Kept::default();
+        for _ in 0..KEPT_MAX + 5 {
+            kept.keep(Time::from_ms(1), "x", Box::new([0; 8]));
+        }
+        assert_eq!(kept.events.len(), KEPT_MAX);
+        assert_eq!(kept.events.front().map(|event| event.number), Some(6));
+        kept.keep(Time::from_ms(1), "y", vec![0; KEPT_BYTES].into());
+        assert_eq!(kept.events.len(), 1);
+        kept.keep(Time::from_ms(1), "z", vec![0; KEPT_BYTES + 1].into());
+        assert_eq!((kept.events.len(), kept.bytes), (0, 0));
+    }
+}
