@@ -458,7 +458,7 @@ const comfort = [
 ];
 
 const PAGES = [
-  "", "waits", "queues", "queues/page-many/many.00001", "exchanges", "exchanges/%2F/amq.topic", "connections", "channels", "consumers", "policies",
+  "", "waits", "events", "queues", "queues/page-many/many.00001", "exchanges", "exchanges/%2F/amq.topic", "connections", "channels", "consumers", "policies",
   "vhosts", "vhosts/%2F", "users", "users/guest", "limits", "parameters", "definitions", "nodes", "feature-flags",
 ];
 
@@ -477,6 +477,21 @@ const accessible = ["light", "dark"].map((scheme) => [
   },
 ]);
 
+const events = [
+  ["events: what happens is shown while it happens", async ({ page, base, api }) => {
+    await go(page, base, "events");
+    await page.getByRole("heading", { level: 1, name: "Events" }).waitFor();
+    await api.put("queues/%2F/told", { durable: true });
+    await row(page, "told").getByText("queue.created").waitFor();
+    await api.del("queues/%2F/told");
+    await page.getByLabel("Filter events").fill("queue.deleted");
+    await row(page, "told").getByText("queue.deleted").waitFor();
+    await gone(row(page, "queue.created"));
+    await row(page, "told").getByText(/facts?$/).click();
+    await page.getByText("rabbit_classic_queue").first().waitFor();
+  }],
+];
+
 const end = [
   ["ten thousand queues: gone again", async ({ api }) => {
     await api.del("vhosts/page-many");
@@ -491,4 +506,4 @@ const end = [
   }],
 ];
 
-export const tests = [...signing, ...messaging, ...administration, ...clients, ...many, ...comfort, ...accessible, ...end];
+export const tests = [...signing, ...messaging, ...administration, ...clients, ...many, ...comfort, ...events, ...accessible, ...end];

@@ -14,6 +14,7 @@ import { alarmsOf } from "./waits";
 import { ChannelPage, ChannelsPage, ConsumersPage } from "./pages/channels";
 import { ConnectionPage, ConnectionsPage } from "./pages/connections";
 import { DefinitionsPage } from "./pages/definitions";
+import { EventsPage } from "./pages/events";
 import { ExchangePage, ExchangesPage } from "./pages/exchanges";
 import { FeaturesPage } from "./pages/features";
 import { LimitsPage } from "./pages/limits";
@@ -47,6 +48,7 @@ const GROUPS: [string, Entry[]][] = [
     [
       ["Overview", [], null],
       ["Where does it wait", ["waits"], null],
+      ["Events", ["events"], "administrator"],
     ],
   ],
   [
@@ -153,6 +155,8 @@ function Body({ of: { parts } }: { of: Route }): ComponentChildren {
       return <OverviewPage />;
     case "waits":
       return <WaitsPage />;
+    case "events":
+      return <EventsPage />;
     case "queues":
       return one !== undefined && two !== undefined ? <QueuePage vhost={one} name={two} /> : <QueuesPage />;
     case "exchanges":

@@ -68,7 +68,7 @@ fn do_everything(node: &Node) {
     delete("/api/users/u1");
     delete("/api/vhosts/v1");
     client.queue_unbind(channel, "q1", "x1", "k", &Table::new()).unwrap();
-    client.exchange_delete(channel, "x1").unwrap();
+    client.exchange_delete(channel, "x1", false).unwrap();
     delete("/api/queues/%2F/q1");
     let wrong = Uri { password: "wrong".to_owned(), ..uri };
     Connection::open(&wrong, &own).unwrap_err();
@@ -152,7 +152,7 @@ fn the_exchange_is_the_brokers() {
     assert_eq!((&exchange["type"], &exchange["internal"]), (&json!("topic"), &json!(true)));
     let body =
         json!({"routing_key": "k", "properties": {}, "payload": "", "payload_encoding": "string"});
-    node.must("POST", "/api/exchanges/%2F/amq.rabbitmq.event/publish", &body.to_string(), 400);
+    node.must("POST", "/api/exchanges/%2F/amq.rabbitmq.event/publish", &body.to_string(), 401);
     node.must("PUT", "/api/vhosts/v", "", 201);
     node.must("GET", "/api/exchanges/v/amq.rabbitmq.event", "", 404);
 }
