@@ -625,6 +625,11 @@ pub enum AdminCommand {
         description: Option<String>,
         tags: Option<Vec<String>>,
         default_queue_type: Option<String>,
+        tracing: Option<bool>,
+    },
+    SetTracing {
+        vhost: String,
+        is_on: bool,
     },
     DeleteVhost {
         name: String,

@@ -202,6 +202,10 @@ pub enum Command {
     },
     /// Take the limits of a virtual host away
     ClearVhostLimits,
+    /// Copy all messages of a virtual host to its exchange amq.rabbitmq.trace, until the node stops
+    TraceOn,
+    /// Copy them no longer
+    TraceOff,
     /// Limit a user's connections and channels; limits that are not named stay
     SetUserLimits {
         /// The user

@@ -105,6 +105,13 @@ pub enum Request {
     },
     /// Answered with null.
     ClearVhostLimits(InVhost),
+    /// Begins or ends to trace a vhost. Answered with null.
+    SetTracing {
+        /// The virtual host.
+        vhost: String,
+        /// Begins.
+        is_on: bool,
+    },
     /// Adds to the limits of a user, and replaces those it has. Answered with null.
     SetUserLimits {
         /// The user.

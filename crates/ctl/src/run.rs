@@ -203,6 +203,14 @@ fn plan(command: Command, common: &Common) -> Result<Plan, Fault> {
             format!("Clearing vhost \"{vhost}\" limits ..."),
             Request::ClearVhostLimits(InVhost { vhost }),
         ),
+        Command::TraceOn => done(
+            format!("Starting tracing for vhost \"{vhost}\" ..."),
+            Request::SetTracing { vhost, is_on: true },
+        ),
+        Command::TraceOff => done(
+            format!("Stopping tracing for vhost \"{vhost}\" ..."),
+            Request::SetTracing { vhost, is_on: false },
+        ),
         Command::SetUserLimits { username: name, definition } => {
             let limits = limits(&definition, USER_LIMITS)?;
             done(

@@ -23,6 +23,8 @@ pub(crate) struct Routed {
     pub(crate) remember: SmallVec<[(ExchangeId, u32); 1]>,
     /// A direct reply instead of queues.
     pub(crate) direct: Option<Address>,
+    /// The vhost is traced: see [`trace`](crate::trace).
+    pub(crate) is_traced: bool,
 }
 
 impl Routed {
@@ -30,6 +32,12 @@ impl Routed {
         self.targets.clear();
         self.remember.clear();
         self.direct = None;
+        self.is_traced = false;
+    }
+
+    /// Whether its targets are all that there is to know.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.remember.is_empty() && !self.is_traced
     }
 
     /// Whether it goes nowhere.

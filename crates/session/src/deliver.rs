@@ -13,8 +13,8 @@ use leveret_queue::{Time, delivery_cost};
 
 use crate::channel::{Channel, Channels};
 use crate::core::{Context, Core};
-use crate::properties;
 use crate::unacked::{Entry, GOT};
+use crate::{properties, trace};
 
 /// A letter of deliveries.
 pub(crate) fn deliver(
@@ -24,6 +24,7 @@ pub(crate) fn deliver(
     cx: &mut Context<'_>,
 ) {
     let delivered_s = seconds(core, cx.now);
+    let is_traced = trace::is_on(core, cx);
     for delivery in deliveries {
         let Some(view) = View::of(&delivery.record) else {
             tracing::error!(queue = %delivery.queue, "a record that cannot be read is not delivered");
@@ -59,6 +60,9 @@ pub(crate) fn deliver(
             view.body_at,
             core.frame_max,
         );
+        if is_traced {
+            trace::delivered(core, channel.number, delivery, &view, cx);
+        }
         if let Some(unacked) = delivery.unacked {
             channel.unacked.push(Entry {
                 tag,
@@ -132,6 +136,9 @@ pub(crate) fn got(
     let properties = rewritten.as_deref().unwrap_or(view.properties);
     cx.out.put_header(channel.number, 60, view.head.body_len.into(), properties);
     cx.out.put_body(channel.number, &view.body(), core.frame_max);
+    if trace::is_on(core, cx) {
+        trace::delivered(core, channel.number, delivery, &view, cx);
+    }
     if let Some(unacked) = delivery.unacked {
         channel.unacked.push(Entry {
             tag: delivery_tag,

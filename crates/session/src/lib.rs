@@ -49,6 +49,7 @@ mod session;
 mod settings;
 mod settle;
 mod totals;
+mod trace;
 mod tx;
 mod unacked;
 mod waiting;

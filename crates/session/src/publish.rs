@@ -20,7 +20,7 @@ use crate::channel::content::Stage;
 use crate::channel::{Channel, Mode};
 use crate::core::{Context, Core};
 use crate::reply::{self, Fault};
-use crate::{direct, properties, returned, route};
+use crate::{direct, properties, returned, route, trace};
 
 const BASIC: u16 = 60;
 
@@ -215,7 +215,7 @@ fn checked(
     let exchange = entry.exchange;
     let routed = if is_routed { &entry.routed } else { &cache.scratch };
 
-    let is_plain = !is_rewritten && routed.remember.is_empty();
+    let is_plain = !is_rewritten && routed.is_plain();
     if let ([(shard, targets)], true) = (&routed.targets[..], is_plain) {
         let confirm = match &mut channel.mode {
             Mode::Plain => 0,
@@ -259,6 +259,9 @@ fn send(
             true => counted.return_unroutable += 1,
             false => counted.drop_unroutable += 1,
         }
+    }
+    if routed.is_traced {
+        trace::published(core, channel.number, routed, &message, cx);
     }
     if let Mode::Tx(tx) = &mut channel.mode {
         let kept = tx.kept();

@@ -14,6 +14,7 @@ use crate::direct;
 use crate::properties::more_keys;
 use crate::publish::Head;
 use crate::reply::{self, Fault};
+use crate::trace;
 
 /// Names that the cache does not know: may the user write there, does it exist, does it take messages
 /// from clients? Gives the place of the new entry, which is not routed yet.
@@ -119,6 +120,7 @@ fn route(
     let shards = core.shards();
     let routed = &mut cache.scratch;
     fill(routed, &found, shards, cx);
+    routed.is_traced = trace::is_on(core, cx);
     if name.is_empty() {
         routed.direct = direct::parse(key);
     }

@@ -225,7 +225,7 @@ impl Topology {
                 .with("tags", texts(&vhost.tags))
                 .with("default_queue_type", kind)
                 .with("cluster_state", state)
-                .with("tracing", false)
+                .with("tracing", vhost.is_traced)
         });
     }
 

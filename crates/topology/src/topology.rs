@@ -38,6 +38,8 @@ pub struct Topology {
     pub(crate) access_generation: u64,
     pub(crate) journal: Journal,
     pub(crate) events: Events,
+    /// Vhosts that are traced.
+    pub(crate) traced: usize,
 }
 
 /// Declared in every vhost, as RabbitMQ does.
@@ -221,6 +223,24 @@ impl Topology {
         Ok(())
     }
 
+    /// Whether a vhost is traced.
+    #[inline]
+    pub fn traces_any(&self) -> bool {
+        self.traced > 0
+    }
+
+    /// Begins or ends to trace a vhost; sessions see it with their next route.
+    pub fn set_tracing(&mut self, vhost: &str, is_on: bool) -> Result<(), AdminError> {
+        let id = self.vhost_id(vhost)?;
+        let Some(vhost) = self.vhost_mut(id) else { return Ok(()) };
+        if std::mem::replace(&mut vhost.is_traced, is_on) != is_on {
+            self.traced = self.vhosts.values().filter(|vhost| vhost.is_traced).count();
+            self.generation += 1;
+            self.tell_vhost("vhost.updated", id);
+        }
+        Ok(())
+    }
+
     /// Deletes a vhost with all that is in it, and the permissions given in it.
     pub fn delete_vhost(&mut self, name: &str) -> Result<DeletedVhost, AdminError> {
         let no_vhost = || AdminError::NoVhost(name.to_owned());
@@ -228,6 +248,7 @@ impl Topology {
         let id = self.vhost_names.remove(name).ok_or_else(no_vhost)?;
         let vhost = self.vhosts.remove(&id).ok_or_else(no_vhost)?;
         self.note_vhost_gone(&vhost);
+        self.traced -= usize::from(vhost.is_traced);
         let mut queues: Vec<_> = vhost.queues.into_values().collect();
         let mut exchanges: Vec<_> = vhost.exchanges.into_values().collect();
         queues.sort_unstable();

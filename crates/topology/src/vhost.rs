@@ -34,6 +34,8 @@ pub struct Vhost {
     /// By component and name.
     pub(crate) parameters: BTreeMap<(Box<str>, Box<str>), Json>,
     pub(crate) limits: BTreeMap<String, i64>,
+    /// Copies of its messages go to `amq.rabbitmq.trace`. Not kept over a restart, as in RabbitMQ.
+    pub is_traced: bool,
     pub(crate) connections: Count,
 }
 
@@ -53,6 +55,7 @@ impl Vhost {
             operator_policies: BTreeMap::new(),
             parameters: BTreeMap::new(),
             limits: BTreeMap::new(),
+            is_traced: false,
             connections: Count::default(),
         }
     }

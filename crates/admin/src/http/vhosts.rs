@@ -49,7 +49,7 @@ fn row(call: &Call, topology: &Topology, vhost: &Vhost, facts: &facts::Queues) -
         "tags": vhost.tags,
         "default_queue_type": kind.unwrap_or("classic"),
         "metadata": metadata,
-        "tracing": false,
+        "tracing": vhost.is_traced,
         "protected_from_deletion": false,
         "cluster_state": {call.node_name(): "running"},
     });
@@ -71,9 +71,6 @@ pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
     call.login.must_admin()?;
     let name = call.param("vhost").to_owned();
     let body = call.object()?;
-    if body.flag("tracing", false)? {
-        return Err(Fault::bad("tracing of a vhost is not there yet"));
-    }
     let default_queue_type = match body.optional_text("default_queue_type")? {
         Some(kind) => Some(kind),
         None => body.optional_text("defaultqueuetype")?,
@@ -84,6 +81,7 @@ pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
         tags: tags(&body)?,
         name: name.clone(),
         default_queue_type,
+        tracing: body.contains_key("tracing").then(|| body.flag("tracing", false)).transpose()?,
     };
     ask::admin(call.node(), &call.login.name, command).await?;
     if is_new {

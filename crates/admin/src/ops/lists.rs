@@ -244,7 +244,7 @@ pub(super) fn vhosts(node: &Node) -> Value {
             "tags": vhost.tags,
             "default_queue_type": vhost.default_queue_type.map(|kind| kind.name()),
             "protected_from_deletion": false,
-            "tracing": false,
+            "tracing": vhost.is_traced,
             "cluster_state": {},
             "metadata": {"description": vhost.description, "tags": vhost.tags},
         })

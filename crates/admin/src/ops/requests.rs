@@ -72,6 +72,9 @@ pub(crate) async fn answer(ops: &Ops, request: Request) -> Result<Value, Fault> 
         Request::SetVhostLimits { vhost, limits } => {
             admin(node, AdminCommand::SetVhostLimits { vhost, limits }).await
         }
+        Request::SetTracing { vhost, is_on } => {
+            admin(node, AdminCommand::SetTracing { vhost, is_on }).await
+        }
         Request::ClearVhostLimits(of) => {
             admin(node, AdminCommand::ClearVhostLimits { vhost: of.vhost, limit: None }).await
         }
@@ -130,8 +133,14 @@ pub(crate) async fn answer(ops: &Ops, request: Request) -> Result<Value, Fault> 
         Request::AddVhost { name, description, tags, default_queue_type } => {
             let description = (!description.is_empty()).then_some(description);
             let tags = (!tags.is_empty()).then_some(tags);
-            admin(node, AdminCommand::PutVhost { name, description, tags, default_queue_type })
-                .await
+            let command = AdminCommand::PutVhost {
+                name,
+                description,
+                tags,
+                default_queue_type,
+                tracing: None,
+            };
+            admin(node, command).await
         }
         Request::DeleteVhost(of) => {
             if node.topology().vhost(&of.name).is_none() {

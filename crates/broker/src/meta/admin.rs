@@ -115,7 +115,7 @@ fn apply(command: AdminCommand, topology: &mut Topology) -> Result<Changes, (Rep
         AdminCommand::ClearTopicPermissions { user, vhost, exchange } => {
             topology.clear_topic_permissions(&user, &vhost, exchange.as_deref()).map_err(bad)?;
         }
-        AdminCommand::PutVhost { name, description, tags, default_queue_type } => {
+        AdminCommand::PutVhost { name, description, tags, default_queue_type, tracing } => {
             let kind = match default_queue_type.as_deref() {
                 None | Some("" | "undefined") => None,
                 Some(kind) => Some(
@@ -125,6 +125,12 @@ fn apply(command: AdminCommand, topology: &mut Topology) -> Result<Changes, (Rep
             };
             topology.add_vhost(&name).map_err(bad)?;
             topology.describe_vhost(&name, description, tags, kind).map_err(bad)?;
+            if let Some(is_on) = tracing {
+                topology.set_tracing(&name, is_on).map_err(bad)?;
+            }
+        }
+        AdminCommand::SetTracing { vhost, is_on } => {
+            topology.set_tracing(&vhost, is_on).map_err(bad)?;
         }
         AdminCommand::AddVhost { name } => topology.add_vhost(&name).map(drop).map_err(bad)?,
         AdminCommand::DeleteVhost { name } => {

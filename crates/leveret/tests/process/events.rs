@@ -1,8 +1,8 @@
 //! What happens, told over AMQP to whoever binds to the event exchange.
 
-use leveret_client::amqp::content::RawProperties;
+use leveret_client::amqp::content::{Properties, RawProperties};
 use leveret_client::amqp::table::{Table, Value};
-use leveret_client::{Connection, QueueDeclare};
+use leveret_client::{Connection, Consume, QueueDeclare};
 
 use crate::broker::{Broker, PATIENCE, declare, wait_until};
 
@@ -52,4 +52,78 @@ fn bindings_to_it_survive_a_restart_and_nobody_has_to_look() {
     let (mut client, channel) = broker.channel();
     broker.told(&["add_vhost", "other"]);
     assert_eq!(next(&mut client, channel, "name"), ("vhost.created".into(), "other".into()));
+}
+
+/// A copy of a message: routing key, headers, body.
+#[track_caller]
+fn copied(client: &mut Connection, channel: u16) -> (String, Table, Vec<u8>) {
+    let mut found = None;
+    wait_until(PATIENCE, "a copy comes", || {
+        found = client.get(channel, "tr", true).unwrap();
+        found.is_some()
+    });
+    let got = found.unwrap();
+    let properties = RawProperties::new(&got.properties).to_owned().unwrap();
+    (got.routing_key, properties.headers.unwrap(), got.body)
+}
+
+/// As RabbitMQ 4.0.5 does it, by the same steps.
+#[test]
+fn a_traced_vhost_copies_what_is_published_and_delivered() {
+    let broker = Broker::start();
+    let (mut client, channel) = broker.channel();
+    declare(&mut client, channel, "q");
+    declare(&mut client, channel, "tr");
+    client.queue_bind(channel, "tr", "amq.rabbitmq.trace", "#", &Table::new()).unwrap();
+    let mut cc = Table::new();
+    cc.push("CC", Value::Array(vec!["q2".into()]));
+    let properties = Properties {
+        content_type: Some("text/plain".to_owned()),
+        delivery_mode: Some(2),
+        headers: Some(cc),
+        ..Properties::default()
+    };
+    let properties = properties.to_bytes();
+    // Routed before, and so remembered.
+    client.publish(channel, "", "q", &properties, b"before");
+    broker.told(&["trace_on"]);
+    assert_eq!(broker.json(&["list_vhosts", "name", "tracing"])[0]["tracing"], true);
+    let big = vec![b'x'; 300_000];
+    client.publish(channel, "", "q", &properties, &big);
+    client.publish(channel, "amq.topic", "nowhere", &[0, 0], b"lost");
+    client.flush().unwrap();
+
+    let (key, headers, body) = copied(&mut client, channel);
+    assert_eq!((key.as_str(), body), ("publish.", big.clone()));
+    let text =
+        |headers: &Table, name: &str| headers.get(name).and_then(Value::as_str).unwrap().to_owned();
+    assert_eq!(text(&headers, "exchange_name"), "");
+    assert_eq!(text(&headers, "user"), "guest");
+    assert_eq!(text(&headers, "vhost"), "/");
+    assert!(text(&headers, "connection").ends_with(&format!("-> {}", broker.address)));
+    assert_eq!(headers.get("channel"), Some(&Value::I32(1)));
+    let names = |names: &[&str]| Value::Array(names.iter().map(|&name| name.into()).collect());
+    assert_eq!(headers.get("routing_keys"), Some(&names(&["q", "q2"])));
+    assert_eq!(headers.get("routed_queues"), Some(&names(&["q"])));
+    let Some(Value::Table(own)) = headers.get("properties") else { panic!("{headers:?}") };
+    assert_eq!(own.get("content_type"), Some(&"text/plain".into()));
+    assert_eq!(own.get("delivery_mode"), Some(&Value::I32(2)));
+    let (key, headers, body) = copied(&mut client, channel);
+    assert_eq!((key.as_str(), &body[..]), ("publish.amq.topic", &b"lost"[..]));
+    assert_eq!(headers.get("routed_queues"), Some(&names(&[])));
+
+    client.get(channel, "q", true).unwrap().unwrap();
+    let (key, headers, body) = copied(&mut client, channel);
+    assert_eq!((key.as_str(), &body[..]), ("deliver.q", &b"before"[..]));
+    assert_eq!(headers.get("redelivered"), Some(&Value::I32(0)));
+    let consume = Consume { no_ack: true, ..Consume::default() };
+    client.consume(channel, "q", &consume).unwrap();
+    let (key, _, body) = copied(&mut client, channel);
+    assert_eq!((key.as_str(), body), ("deliver.q", big));
+
+    broker.told(&["trace_off"]);
+    client.publish(channel, "", "q", &[0, 0], b"after");
+    client.flush().unwrap();
+    declare(&mut client, channel, "q");
+    assert!(client.get(channel, "tr", true).unwrap().is_none());
 }
