@@ -9,6 +9,7 @@ mod debian;
 mod forward;
 mod go;
 mod java;
+mod manual;
 mod node;
 mod python;
 mod tools;
@@ -23,7 +24,7 @@ use tools::{Counts, Place};
 type Suite = fn(&Place) -> anyhow::Result<Counts>;
 
 /// All suites: name, what it is, and how it is run.
-const SUITES: [(&str, &str, Suite); 9] = [
+const SUITES: [(&str, &str, Suite); 10] = [
     ("amqp091-go", "the Go client's own unit and integration tests", go::amqp091),
     ("rabbitmqadmin", "rabbitmqadmin v1, its whole set of commands", admin::rabbitmqadmin),
     ("pika", "pika's own acceptance tests", python::pika),
@@ -32,6 +33,7 @@ const SUITES: [(&str, &str, Suite); 9] = [
     ("perftest", "PerfTest in ten combinations of flags", java::perftest),
     ("celery", "a Celery worker: results, retry, ETA, chain, group, chord", python::celery),
     ("tutorials", "the patterns of RabbitMQ's seven tutorials", python::tutorials),
+    ("manual", "the examples of the manual", manual::examples),
     (
         "sender-receiver",
         "two Go programs on the old Go client, 100,000 messages",

@@ -74,6 +74,11 @@ impl Node {
         Ok(())
     }
 
+    /// Where it keeps its data, and its control socket.
+    pub(crate) fn data_dir(&self) -> &std::path::Path {
+        &self.data_dir
+    }
+
     fn output(&self) -> String {
         std::fs::read_to_string(self.data_dir.join("output")).unwrap_or_default()
     }

@@ -8,7 +8,7 @@ use super::forward::Forward;
 use super::tools::{Counts, Place, copy_dir, own_counts};
 
 /// One environment for all, with fixed versions.
-fn environment(place: &Place) -> anyhow::Result<PathBuf> {
+pub(super) fn environment(place: &Place) -> anyhow::Result<PathBuf> {
     const PACKAGES: [&str; 7] = [
         "pika==1.4.4",
         "pytest==8.4.2",

@@ -7,4 +7,5 @@ mod messages;
 mod node;
 mod objects;
 mod protocol;
+mod rabbitmqadmin;
 mod rates;

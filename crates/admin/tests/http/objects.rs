@@ -266,7 +266,7 @@ fn the_node() {
         assert!(!overview[name].is_null(), "{name}");
     }
     assert_eq!(overview["listeners"][0]["port"], node.amqp.port());
-    assert_eq!(overview["object_totals"]["exchanges"], 7);
+    assert_eq!(overview["object_totals"]["exchanges"], 8);
 }
 
 #[test]
