@@ -7,6 +7,7 @@
 mod admin;
 mod debian;
 mod forward;
+mod fuzz;
 mod go;
 mod java;
 mod manual;
@@ -24,7 +25,7 @@ use tools::{Counts, Place};
 type Suite = fn(&Place) -> anyhow::Result<Counts>;
 
 /// All suites: name, what it is, and how it is run.
-const SUITES: [(&str, &str, Suite); 10] = [
+const SUITES: [(&str, &str, Suite); 11] = [
     ("amqp091-go", "the Go client's own unit and integration tests", go::amqp091),
     ("rabbitmqadmin", "rabbitmqadmin v1, its whole set of commands", admin::rabbitmqadmin),
     ("pika", "pika's own acceptance tests", python::pika),
@@ -33,6 +34,7 @@ const SUITES: [(&str, &str, Suite); 10] = [
     ("perftest", "PerfTest in ten combinations of flags", java::perftest),
     ("celery", "a Celery worker: results, retry, ETA, chain, group, chord", python::celery),
     ("tutorials", "the patterns of RabbitMQ's seven tutorials", python::tutorials),
+    ("api", "the HTTP API against its description, by schemathesis", fuzz::api),
     ("manual", "the examples of the manual", manual::examples),
     (
         "sender-receiver",

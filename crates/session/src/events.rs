@@ -3,7 +3,7 @@
 //! Under RabbitMQ's names and with its facts; addresses and tables are plain where RabbitMQ prints Erlang
 //! terms.
 
-use std::net::SocketAddr;
+use core::net::SocketAddr;
 
 use leveret_amqp::table::{RawTable, Table, Value};
 use leveret_topology::Event;

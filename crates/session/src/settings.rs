@@ -1,6 +1,6 @@
 //! What a session is told by the configuration and by the server that accepted its socket.
 
-use std::net::SocketAddr;
+use core::net::SocketAddr;
 use std::sync::Arc;
 
 use leveret_topology::Password;

@@ -25,7 +25,7 @@ const PAGES: [&str; 10] = [
 
 /// Blocks marked `sh` and `python`. What is not to be run is not marked.
 pub(super) fn examples(place: &Place) -> anyhow::Result<Counts> {
-    let python = python::environment(place)?;
+    let python = python::clients(place)?;
     let programs = node::program();
     let programs = std::path::Path::new(programs.get_program()).parent();
     let programs = programs.context("the program is in a directory")?.display().to_string();

@@ -7,22 +7,24 @@ use super::debian;
 use super::forward::Forward;
 use super::tools::{Counts, Place, copy_dir, own_counts};
 
-/// One environment for all, with fixed versions.
-pub(super) fn environment(place: &Place) -> anyhow::Result<PathBuf> {
-    const PACKAGES: [&str; 7] = [
-        "pika==1.4.4",
-        "pytest==8.4.2",
-        "twisted==25.5.0",
-        "tornado==6.5.2",
-        "gevent",
-        "celery==5.5.3",
-        // The reactor and the decorator of pika's Twisted tests.
-        "pynose==1.5.5",
-    ];
-    let dir = place.root.join("target/clients/python");
+/// What the suites of clients need.
+const CLIENTS: [&str; 7] = [
+    "pika==1.4.4",
+    "pytest==8.4.2",
+    "twisted==25.5.0",
+    "tornado==6.5.2",
+    "gevent",
+    "celery==5.5.3",
+    // The reactor and the decorator of pika's Twisted tests.
+    "pynose==1.5.5",
+];
+
+/// An environment called `name` with these packages: its interpreter.
+pub(super) fn environment(place: &Place, name: &str, packages: &[&str]) -> anyhow::Result<PathBuf> {
+    let dir = place.root.join("target/clients").join(name);
     let python = dir.join("bin/python");
     let done = dir.join("installed");
-    let wanted = PACKAGES.join("\n");
+    let wanted = packages.join("\n");
     if std::fs::read_to_string(&done).is_ok_and(|there| there == wanted) {
         return Ok(python);
     }
@@ -30,10 +32,15 @@ pub(super) fn environment(place: &Place) -> anyhow::Result<PathBuf> {
         place.must("venv", 3, Command::new("python3").args(["-m", "venv"]).arg(&dir))?;
     }
     let mut install = Command::new(&python);
-    install.args(["-m", "pip", "install", "-q"]).args(PACKAGES);
+    install.args(["-m", "pip", "install", "-q"]).args(packages);
     place.must("install", 10, &mut install)?;
     std::fs::write(done, wanted)?;
     Ok(python)
+}
+
+/// One environment for all clients.
+pub(super) fn clients(place: &Place) -> anyhow::Result<PathBuf> {
+    environment(place, "python", &CLIENTS)
 }
 
 /// Names a checkout of pika's source, to be used instead of [`PIKA`].
@@ -47,7 +54,7 @@ const PIKA: debian::File = debian::File {
 
 /// `tests/acceptance` of pika's source, as they are, with the pika beside them.
 pub(super) fn pika(place: &Place) -> anyhow::Result<Counts> {
-    let python = environment(place)?;
+    let python = clients(place)?;
     let source = place.dir.join("source");
     match std::env::var_os(PIKA_SOURCE) {
         Some(checkout) => copy_dir(&PathBuf::from(checkout), &source)?,
@@ -83,7 +90,7 @@ pub(super) fn pika(place: &Place) -> anyhow::Result<Counts> {
 
 /// A worker with two processes; once with results over AMQP, once with results that allow chords.
 pub(super) fn celery(place: &Place) -> anyhow::Result<Counts> {
-    let python = environment(place)?;
+    let python = clients(place)?;
     let results = place.dir.join("results");
     std::fs::create_dir_all(&results)?;
     let mut all = Counts::default();
@@ -104,7 +111,7 @@ pub(super) fn celery(place: &Place) -> anyhow::Result<Counts> {
 
 /// Own code; what the tutorials show, checked.
 pub(super) fn tutorials(place: &Place) -> anyhow::Result<Counts> {
-    let python = environment(place)?;
+    let python = clients(place)?;
     let mut check = Command::new(python);
     check.arg(place.source("python/tutorials.py")).arg(place.port.to_string());
     let (output, _) = place.run("test", 5, &mut check)?;
