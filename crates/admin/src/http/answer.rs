@@ -13,6 +13,8 @@ use crate::ops::direct::Closed;
 pub(crate) enum Answer {
     /// 200 with a document.
     Json(Value),
+    /// 200 with a document that is written already.
+    Text(Vec<u8>),
     /// 201, made; where it is, if that is not where it was put.
     Created(Option<String>),
     /// 204, done.
@@ -134,8 +136,14 @@ impl From<Closed> for Fault {
 /// Types of answers.
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-fn response(status: StatusCode, body: String) -> Response<Body> {
-    let mut response = Response::new(Body::from(body));
+/// A document as it is sent.
+pub(super) fn text(value: &Value) -> Vec<u8> {
+    // Only maps with other keys than texts cannot be written.
+    serde_json::to_vec(value).unwrap_or_default()
+}
+
+fn response(status: StatusCode, body: impl Into<Body>) -> Response<Body> {
+    let mut response = Response::new(body.into());
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, JSON);
     response
@@ -150,8 +158,9 @@ fn empty(status: StatusCode) -> Response<Body> {
 impl IntoResponse for Answer {
     fn into_response(self) -> Response<Body> {
         match self {
-            Self::Json(value) => response(StatusCode::OK, value.to_string()),
-            Self::Unhealthy(value) => response(StatusCode::SERVICE_UNAVAILABLE, value.to_string()),
+            Self::Json(value) => response(StatusCode::OK, text(&value)),
+            Self::Text(text) => response(StatusCode::OK, text),
+            Self::Unhealthy(value) => response(StatusCode::SERVICE_UNAVAILABLE, text(&value)),
             Self::Created(location) => {
                 let mut response = empty(StatusCode::CREATED);
                 if let Some(at) = location.and_then(|it| HeaderValue::try_from(it).ok()) {
@@ -177,7 +186,7 @@ impl IntoResponse for Answer {
 impl IntoResponse for Fault {
     fn into_response(self) -> Response<Body> {
         let body = json!({"error": self.error, "reason": self.reason});
-        let mut response = response(self.status, body.to_string());
+        let mut response = response(self.status, text(&body));
         if self.asks_password {
             let realm = HeaderValue::from_static("Basic realm=\"RabbitMQ Management\"");
             response.headers_mut().insert(header::WWW_AUTHENTICATE, realm);

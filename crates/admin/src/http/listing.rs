@@ -1,14 +1,15 @@
 //! Lists: sorting, paging, filtering by name, columns, all as RabbitMQ has them.
 //!
 //! A row costs more than its name. Where a page is asked for in the order of names, only the rows of that
-//! page are made.
+//! page are made. Rows that need no sorting are written one by one: a list of ten thousand is never in memory
+//! but as text.
 
 use std::cmp::Ordering;
 
 use fancy_regex::RegexBuilder;
 use serde_json::{Value, json};
 
-use super::answer::{Answer, Fault};
+use super::answer::{Answer, Fault, text};
 use super::call::Call;
 
 /// Rows on a page that does not say how many.
@@ -79,7 +80,7 @@ pub(crate) fn list<T>(
     row: impl FnMut(&T) -> Value,
 ) -> Result<Answer, Fault> {
     let wanted = Wanted::of(call)?;
-    listed(&wanted, items, name, row).map(Answer::Json)
+    listed(&wanted, items, name, row).map(Answer::Text)
 }
 
 /// Answers a list of rows that are made already.
@@ -102,14 +103,15 @@ fn listed<T>(
     mut items: Vec<T>,
     name: impl Fn(&T) -> &str,
     mut row: impl FnMut(&T) -> Value,
-) -> Result<Value, Fault> {
+) -> Result<Vec<u8>, Fault> {
     let total = items.len();
     if wanted.page.is_some() {
         keep_named(wanted, &mut items, &name)?;
     }
     let filtered = items.len();
     let range = range(wanted, filtered)?;
-    let rows: Vec<Value> = if wanted.is_by_name() {
+    let mut rows = Rows { columns: wanted.columns.as_deref(), text: Vec::new(), count: 0 };
+    if wanted.is_by_name() {
         // A sort by name alone mixes vhosts.
         if wanted.sort.is_some() {
             items.sort_by(|a, b| name(a).cmp(name(b)));
@@ -117,30 +119,56 @@ fn listed<T>(
         if wanted.reverse {
             items.reverse();
         }
-        items[range].iter().map(&mut row).collect()
+        items[range].iter().for_each(|item| rows.write(row(item)));
     } else {
-        let mut rows: Vec<Value> = items.iter().map(&mut row).collect();
-        sort(&mut rows, wanted.sort.unwrap_or_default());
+        let mut all: Vec<Value> = items.iter().map(&mut row).collect();
+        sort(&mut all, wanted.sort.unwrap_or_default());
         if wanted.reverse {
-            rows.reverse();
+            all.reverse();
         }
-        rows.truncate(range.end);
-        rows.split_off(range.start)
-    };
-    let rows = match &wanted.columns {
-        Some(columns) => rows.into_iter().map(|row| cut(row, columns)).collect(),
-        None => rows,
-    };
-    let Some((page, size)) = wanted.page else { return Ok(Value::Array(rows)) };
-    Ok(json!({
+        all.drain(range).for_each(|row| rows.write(row));
+    }
+    let count = rows.count;
+    let list = rows.end();
+    let Some((page, size)) = wanted.page else { return Ok(list) };
+    let about = json!({
         "total_count": total,
-        "item_count": rows.len(),
+        "item_count": count,
         "filtered_count": filtered,
         "page": page,
         "page_size": size,
         "page_count": filtered.div_ceil(size),
-        "items": rows,
-    }))
+    });
+    let mut page = text(&about);
+    page.pop();
+    page.extend_from_slice(b",\"items\":");
+    page.extend_from_slice(&list);
+    page.push(b'}');
+    Ok(page)
+}
+
+/// A list as it is written.
+struct Rows<'a> {
+    columns: Option<&'a [Vec<&'a str>]>,
+    text: Vec<u8>,
+    count: usize,
+}
+
+impl Rows<'_> {
+    fn write(&mut self, row: Value) {
+        self.text.push(if self.count == 0 { b'[' } else { b',' });
+        self.count += 1;
+        let row = match self.columns {
+            Some(columns) => cut(row, columns),
+            None => row,
+        };
+        self.text.extend_from_slice(&text(&row));
+    }
+
+    fn end(mut self) -> Vec<u8> {
+        self.text.extend_from_slice(if self.count == 0 { b"[]" } else { b"]" });
+        self.text
+    }
 }
 
 fn keep_named<T>(
@@ -240,7 +268,8 @@ mod tests {
     fn names(wanted: &Wanted<'_>) -> Result<String, Fault> {
         let items = vec![("a", 3), ("b", 1), ("c", 20), ("Bee", 4)];
         let row = |item: &(&str, i32)| json!({"name": item.0, "n": item.1, "d": {"r": -item.1}});
-        let value = listed(wanted, items, |item| item.0, row)?;
+        let text = listed(wanted, items, |item| item.0, row)?;
+        let value: Value = serde_json::from_slice(&text).unwrap();
         let rows = value.get("items").unwrap_or(&value).as_array().cloned().unwrap_or_default();
         Ok(rows.iter().map(|row| row["name"].as_str().unwrap_or("?")).collect::<Vec<_>>().join(" "))
     }
@@ -258,6 +287,7 @@ mod tests {
         check(Wanted { sort: Some("n"), reverse: true, ..wanted(Some((1, 2))) },  "c Bee");
         check(Wanted { name: Some("B"), ..wanted(Some((1, 9))) },                 "b Bee");
         check(Wanted { name: Some("^b."), use_regex: true, ..wanted(Some((1, 9))) }, "Bee");
+        check(Wanted { name: Some("x"), ..wanted(Some((1, 9))) },                 "");
         // Without a page names are not looked at, as in RabbitMQ.
         check(Wanted { name: Some("b"), ..wanted(None) },                         "a b c Bee");
     }
