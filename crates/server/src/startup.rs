@@ -314,6 +314,12 @@ fn recover_names(
         None => {}
     }
     let events = config.events.vhost.as_deref().unwrap_or(&access.default_vhost);
+    if config.events.vhost.is_some() && topology.vhost(events).is_none() {
+        tracing::warn!(
+            vhost = events,
+            "event_exchange.vhost names no vhost: nothing is told until it is there and the broker was started again"
+        );
+    }
     topology.open_events(&node_name(config), events, config.management.enabled);
     meta.save(&mut topology, wait).context("cannot store the names of this node")?;
     Ok((meta, topology))
