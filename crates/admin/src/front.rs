@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use leveret_config::options::{ManagementOptions, PrometheusOptions};
 use leveret_config::tls::TlsSettings;
-use leveret_config::{Config, files};
+use leveret_config::{ByteSize, Config, files};
 use leveret_server::front::{FrontEnds, Inside, Listener, OpenFrontEnds, Running};
 use leveret_server::runner::{install_runner, keep_working, rest};
 use leveret_server::tls::Tls;
@@ -17,10 +17,13 @@ use tokio::sync::watch;
 
 use crate::control;
 use crate::doors::{self, Door};
-use crate::http::{self, App};
+use crate::http::{self, App, Entrance};
 use crate::metrics;
 use crate::ops::Ops;
 use crate::stats::Collector;
+
+/// Largest body on the control socket: definitions of some hundred thousand objects.
+const DEFINITIONS_BYTES_MAX: ByteSize = ByteSize::mib(256);
 
 /// How long requests under way have to end when the node stops.
 const STOP_PATIENCE: Duration = Duration::from_secs(2);
@@ -102,10 +105,17 @@ fn open(
                 let open = opened(bound, "metrics").collect();
                 running.spawn(metrics::serve(open, options, stats, ended.clone()));
             }
-            running.spawn(control::serve(control, Arc::clone(&ops), ended.clone()));
+            match control::Door::new(control) {
+                Ok(door) => {
+                    let app = Arc::new(App { ops: Arc::clone(&ops), options: for_operator() });
+                    running.spawn(http::serve(Entrance::Local(door), app, ended.clone()));
+                }
+                Err(error) => tracing::error!(%error, "the control socket cannot be served"),
+            }
             if let Some((bound, options)) = http {
                 let app = Arc::new(App { ops, options });
                 for door in opened(bound, "the management API") {
+                    let door = Entrance::Network(door);
                     running.spawn(http::serve(door, Arc::clone(&app), ended.clone()));
                 }
             }
@@ -123,6 +133,11 @@ fn open(
     });
     let thread = thread.context("cannot start the thread of the management API")?;
     Ok(FrontEnds { listeners, running: Box::new(Doors { socket, end, thread }) })
+}
+
+/// What the API does on the control socket: nothing there is restricted, whatever holds on the network.
+fn for_operator() -> ManagementOptions {
+    ManagementOptions { max_body_size: DEFINITIONS_BYTES_MAX, ..ManagementOptions::default() }
 }
 
 /// TLS of the two servers, if they have it.

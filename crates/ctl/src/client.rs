@@ -1,76 +1,188 @@
-//! The tool's side of the control socket.
+//! HTTP to a node, over its control socket or over the network.
 
-use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
-use std::os::unix::net::UnixStream;
+use std::future::Future;
+use std::io::ErrorKind;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::Value;
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
+use hyper::{Method, Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use rustix::process::Pid;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::runtime::Runtime;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-use crate::protocol::{Code, Fault, LINE_BYTES_MAX, Request, Response};
+use crate::fault::{Code, Fault};
+use crate::target::{Address, Target};
 
 /// A connection to a node.
 pub(crate) struct Client {
-    socket: BufReader<UnixStream>,
+    runtime: Runtime,
+    sender: SendRequest<Full<Bytes>>,
+    target: Target,
+    timeout: Duration,
+    /// The node's process, if it is of this machine.
+    pub(crate) process: Option<Pid>,
 }
 
+/// What the node answered.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) status: StatusCode,
+    pub(crate) body: Bytes,
+}
+
+trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
+
+type Opened = (Box<dyn Io>, Option<Pid>);
+
 impl Client {
-    /// Connects to the node that listens at `path`; each answer may take as long as `timeout`.
-    pub(crate) fn connect(path: &Path, timeout: Duration) -> Result<Self, Fault> {
-        let shown = path.display();
-        let socket = UnixStream::connect(path).map_err(|error| match error.kind() {
-            ErrorKind::NotFound | ErrorKind::ConnectionRefused => Fault::new(
-                Code::Unavailable,
-                format!(
-                    "no node is running: nobody listens at {shown}\n\
-                     Start one with 'leveret serve', or name its socket with --socket PATH \
-                     (or its data directory with LEVERET_DATA_DIR)."
-                ),
-            ),
-            ErrorKind::PermissionDenied => Fault::new(
-                Code::Unavailable,
-                format!("no permission to use {shown}: run as the user that runs the node"),
-            ),
-            _ => Fault::new(Code::Unavailable, format!("cannot connect to {shown}: {error}")),
-        })?;
-        let timeout = (!timeout.is_zero()).then_some(timeout);
-        socket.set_read_timeout(timeout).and_then(|()| socket.set_write_timeout(timeout)).map_err(
-            |error| Fault::new(Code::Software, format!("cannot set the timeout: {error}")),
-        )?;
-        Ok(Self { socket: BufReader::new(socket) })
+    /// Connects; each answer may take as long as `timeout`, or any time when that is zero.
+    pub(crate) fn connect(target: &Target, timeout: Duration) -> Result<Self, Fault> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| Fault::software(error.to_string()))?;
+        let begin = async {
+            let (stream, process) = match target {
+                Target::Socket(path) => open_socket(path).await?,
+                Target::Network(address) => (open_network(address).await?, None),
+            };
+            let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(lost)?;
+            // What goes wrong is told to those who wait for an answer.
+            tokio::spawn(async move { drop(connection.await) });
+            Ok((sender, process))
+        };
+        let (sender, process) = runtime.block_on(within(timeout, begin))?;
+        Ok(Self { runtime, sender, target: target.clone(), timeout, process })
     }
 
     /// Asks and waits for the answer.
-    pub(crate) fn call(&mut self, request: &Request) -> Result<Value, Fault> {
-        self.socket.get_mut().write_all(&request.to_line()).map_err(lost)?;
-        let mut line = Vec::new();
-        let mut input = self.socket.by_ref().take(LINE_BYTES_MAX as u64);
-        input.read_until(b'\n', &mut line).map_err(lost)?;
-        if !line.ends_with(b"\n") {
-            return Err(Fault::new(Code::Unavailable, "the node closed the connection"));
+    pub(crate) fn ask(
+        &mut self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Vec<u8>,
+    ) -> Result<Reply, Fault> {
+        let (prefix, host) = match &self.target {
+            Target::Socket(_) => ("", "localhost"),
+            Target::Network(address) => (&*address.prefix, &*address.host),
+        };
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("{prefix}{path}"))
+            .header(HOST, host)
+            .header(CONTENT_TYPE, "application/json");
+        if let Target::Network(Address { authorization: Some(login), .. }) = &self.target {
+            request = request.header(AUTHORIZATION, login);
         }
-        match Response::from_line(&line)? {
-            Response::Ok(value) => Ok(value),
-            Response::Error(fault) => Err(fault),
+        for (name, value) in headers {
+            request = request.header(*name, *value);
         }
-    }
-
-    /// Waits until the node has closed the connection.
-    pub(crate) fn wait_for_end(mut self) -> Result<(), Fault> {
-        let mut rest = Vec::new();
-        match self.socket.read_to_end(&mut rest) {
-            Ok(_) => Ok(()),
-            Err(error) if error.kind() == ErrorKind::ConnectionReset => Ok(()),
-            Err(error) => Err(lost(error)),
-        }
+        let request = request
+            .body(Full::new(Bytes::from(body)))
+            .map_err(|error| Fault::data(format!("this cannot be asked of the node: {error}")))?;
+        let sender = &mut self.sender;
+        self.runtime.block_on(within(self.timeout, async {
+            sender.ready().await.map_err(lost)?;
+            let response = sender.send_request(request).await.map_err(lost)?;
+            let status = response.status();
+            let body = response.into_body().collect().await.map_err(lost)?.to_bytes();
+            Ok(Reply { status, body })
+        }))
     }
 }
 
-fn lost(error: std::io::Error) -> Fault {
-    match error.kind() {
-        ErrorKind::WouldBlock | ErrorKind::TimedOut => {
-            Fault::new(Code::TempFail, "the node did not answer in time")
-        }
-        _ => Fault::new(Code::Unavailable, format!("the connection to the node is lost: {error}")),
+async fn within<T>(
+    timeout: Duration,
+    work: impl Future<Output = Result<T, Fault>>,
+) -> Result<T, Fault> {
+    if timeout.is_zero() {
+        return work.await;
     }
+    let late = |_| Fault::new(Code::TempFail, "the node did not answer in time");
+    tokio::time::timeout(timeout, work).await.map_err(late)?
+}
+
+async fn open_socket(path: &Path) -> Result<Opened, Fault> {
+    let shown = path.display();
+    let stream = UnixStream::connect(path).await.map_err(|error| match error.kind() {
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => Fault::unavailable(format!(
+            "no node is running: nobody listens at {shown}\n\
+             Start one with 'leveret serve', or name its socket with --socket PATH \
+             (or its data directory with LEVERET_DATA_DIR), or a node elsewhere with --uri."
+        )),
+        ErrorKind::PermissionDenied => Fault::unavailable(format!(
+            "no permission to use {shown}: run as the user that runs the node"
+        )),
+        _ => Fault::unavailable(format!("cannot connect to {shown}: {error}")),
+    })?;
+    let process = stream.peer_cred().ok().and_then(|of_peer| Pid::from_raw(of_peer.pid()?));
+    Ok((Box::new(stream), process))
+}
+
+async fn open_network(address: &Address) -> Result<Box<dyn Io>, Fault> {
+    let (host, port) = (&*address.host, address.port);
+    let mut found = tokio::net::lookup_host((host, port))
+        .await
+        .map_err(|error| Fault::new(Code::NoHost, format!("cannot find host {host}: {error}")))?;
+    let mut failure = None;
+    let stream = loop {
+        let Some(one) = found.next() else {
+            let why = failure.map_or_else(|| "it has no address".to_owned(), |it| format!("{it}"));
+            return Err(Fault::unavailable(format!(
+                "cannot connect to the management API at {host}:{port}: {why}"
+            )));
+        };
+        match TcpStream::connect(one).await {
+            Ok(stream) => break stream,
+            Err(error) => failure = Some(error),
+        }
+    };
+    // A request is one write.
+    let _ = stream.set_nodelay(true);
+    if !address.is_tls {
+        return Ok(Box::new(stream));
+    }
+    let name = ServerName::try_from(host.to_owned())
+        .map_err(|_| Fault::usage(format!("{host} is no name that a certificate could have")))?;
+    let connector = TlsConnector::from(Arc::new(tls(address)?));
+    let stream = connector
+        .connect(name, stream)
+        .await
+        .map_err(|error| Fault::unavailable(format!("no TLS with {host}:{port}: {error}")))?;
+    Ok(Box::new(stream))
+}
+
+/// Trusts the authorities that are named, else the system's.
+fn tls(address: &Address) -> Result<ClientConfig, Fault> {
+    let mut roots = RootCertStore::empty();
+    if let Some(path) = &address.cacertfile {
+        let shown = path.display();
+        let bad = |why: String| Fault::data(format!("no certificates in {shown}: {why}"));
+        let certificates =
+            CertificateDer::pem_file_iter(path).map_err(|error| bad(error.to_string()))?;
+        for certificate in certificates {
+            let certificate = certificate.map_err(|error| bad(error.to_string()))?;
+            roots.add(certificate).map_err(|error| bad(error.to_string()))?;
+        }
+    } else {
+        // One that is not understood is of no use, and no hindrance either.
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    }
+    Ok(ClientConfig::builder().with_root_certificates(roots).with_no_client_auth())
+}
+
+fn lost(error: hyper::Error) -> Fault {
+    Fault::unavailable(format!("the connection to the node is lost: {error}"))
 }

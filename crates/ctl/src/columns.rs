@@ -1,161 +1,110 @@
-//! The columns of the lists, in the order in which help names them, under RabbitMQ's names.
+//! Columns of lists: the names that RabbitMQ's tools have for them, and where the management API has them.
+//!
+//! A column is written as `name`, as `name=path.in.the.row`, or as `name='text` if it is always the same. A name that ends in `!` is shown as JSON
+//! text by every formatter, as rabbitmqctl does with definitions of policies.
 
-use crate::protocol::{Code, Fault};
+use serde_json::Value;
 
-/// Columns of `list_queues`.
-pub const QUEUES: &[&str] = &[
-    "name",
-    "durable",
-    "auto_delete",
-    "arguments",
-    "policy",
-    "operator_policy",
-    "effective_policy_definition",
-    "pid",
-    "owner_pid",
-    "exclusive",
-    "exclusive_consumer_pid",
-    "exclusive_consumer_tag",
-    "messages_ready",
-    "messages_unacknowledged",
-    "messages",
-    "messages_ready_ram",
-    "messages_unacknowledged_ram",
-    "messages_ram",
-    "messages_persistent",
-    "message_bytes",
-    "message_bytes_ready",
-    "message_bytes_unacknowledged",
-    "message_bytes_ram",
-    "message_bytes_persistent",
-    "head_message_timestamp",
-    "disk_reads",
-    "disk_writes",
-    "consumers",
-    "consumer_utilisation",
-    "consumer_capacity",
-    "memory",
-    "state",
-    "type",
-    "leader",
-    "members",
-    "online",
-    // Of RabbitMQ 3.x; scripts still ask for them.
-    "slave_pids",
-    "synchronised_slave_pids",
-];
+use crate::fault::Fault;
 
-/// Columns of `list_exchanges`.
-pub const EXCHANGES: &[&str] =
-    &["name", "type", "durable", "auto_delete", "internal", "arguments", "policy"];
+/// One row of a list, by column.
+pub(crate) type Row = serde_json::Map<String, Value>;
 
-/// Columns of `list_bindings`.
-pub const BINDINGS: &[&str] = &[
-    "source_name",
-    "source_kind",
-    "destination_name",
-    "destination_kind",
-    "routing_key",
-    "arguments",
-];
+/// A column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Column {
+    pub(crate) name: &'static str,
+    /// Where the API has it, parts divided by points.
+    pub(crate) path: &'static str,
+    is_json: bool,
+}
 
-/// Columns of `list_consumers`.
-pub const CONSUMERS: &[&str] = &[
-    "queue_name",
-    "channel_pid",
-    "consumer_tag",
-    "ack_required",
-    "prefetch_count",
-    "active",
-    "activity_status",
-    "arguments",
-];
+impl Column {
+    pub(crate) fn parse(text: &'static str) -> Self {
+        let (name, path) = text.split_once('=').unwrap_or((text, text));
+        let name = name.trim_end_matches('!');
+        Self { name, path: path.trim_end_matches('!'), is_json: text.contains('!') }
+    }
 
-/// Columns of `list_connections`.
-pub const CONNECTIONS: &[&str] = &[
-    "pid",
-    "name",
-    "port",
-    "host",
-    "peer_port",
-    "peer_host",
-    "ssl",
-    "ssl_protocol",
-    "ssl_key_exchange",
-    "ssl_cipher",
-    "ssl_hash",
-    "peer_cert_subject",
-    "peer_cert_issuer",
-    "peer_cert_serial_number",
-    "peer_cert_validity",
-    "state",
-    "channels",
-    "protocol",
-    "auth_mechanism",
-    "user",
-    "vhost",
-    "container_id",
-    "timeout",
-    "frame_max",
-    "channel_max",
-    "client_properties",
-    "recv_oct",
-    "recv_cnt",
-    "send_oct",
-    "send_cnt",
-    "send_pend",
-    "connected_at",
-];
+    /// What to ask the API for, unless it is always the same.
+    pub(crate) fn asked(self) -> Option<&'static str> {
+        (!self.path.starts_with('\'')).then_some(self.path)
+    }
 
-/// Columns of `list_channels`.
-pub const CHANNELS: &[&str] = &[
-    "pid",
-    "connection",
-    "name",
-    "number",
-    "user",
-    "vhost",
-    "transactional",
-    "confirm",
-    "consumer_count",
-    "messages_unacknowledged",
-    "messages_uncommitted",
-    "acks_uncommitted",
-    "messages_unconfirmed",
-    "prefetch_count",
-    // Of RabbitMQ 3.x.
-    "global_prefetch_count",
-];
+    fn of(self, row: &Value) -> Value {
+        if let Some(text) = self.path.strip_prefix('\'') {
+            return Value::from(text);
+        }
+        let found = self.path.split('.').try_fold(row, |value, part| value.get(part));
+        match found {
+            Some(value) if self.is_json => Value::String(value.to_string()),
+            found => found.cloned().unwrap_or_default(),
+        }
+    }
+}
 
-/// Columns of `list_vhosts`.
-pub const VHOSTS: &[&str] = &[
-    "name",
-    "description",
-    "tags",
-    "default_queue_type",
-    "protected_from_deletion",
-    "tracing",
-    "cluster_state",
-    "metadata",
-];
+/// All of a list.
+pub(crate) fn all(columns: &[&'static str]) -> Vec<Column> {
+    columns.iter().map(|text| Column::parse(text)).collect()
+}
 
-/// The columns asked for, or the default ones; RabbitMQ also takes several in one word.
+/// The columns asked for, or the default ones; several may be in one word.
 pub(crate) fn choose(
     asked: &[String],
     default: &[&str],
-    known: &[&str],
-) -> Result<Vec<String>, Fault> {
+    known: &[&'static str],
+) -> Result<Vec<Column>, Fault> {
+    let known = all(known);
     let asked: Vec<&str> =
         asked.iter().flat_map(|word| word.split([' ', ','])).filter(|it| !it.is_empty()).collect();
-    let chosen = if asked.is_empty() { default } else { &asked };
-    let unknown: Vec<_> = chosen.iter().filter(|it| !known.contains(it)).copied().collect();
+    let names = if asked.is_empty() { default } else { &asked };
+    let find = |name: &&str| known.iter().find(|column| column.name == *name).copied();
+    let unknown: Vec<_> = names.iter().filter(|name| find(name).is_none()).copied().collect();
     if !unknown.is_empty() {
-        let text = format!(
+        let known: Vec<_> = known.iter().map(|column| column.name).collect();
+        return Err(Fault::usage(format!(
             "Info key(s) {} are not supported; there are {}",
-            unknown.join(", "),
+            unknown.join(","),
             known.join(", ")
-        );
-        return Err(Fault::new(Code::Usage, text));
+        )));
     }
-    Ok(chosen.iter().map(|it| (*it).to_owned()).collect())
+    Ok(names.iter().filter_map(find).collect())
+}
+
+/// A row of the API as a row of columns.
+pub(crate) fn row(columns: &[Column], row: &Value) -> Row {
+    columns.iter().map(|column| (column.name.to_owned(), column.of(row))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn columns_find_their_place() {
+        let columns = all(&["name", "queue_name=queue.name", "definition!", "none=a.b", "kind='x"]);
+        let of_api = json!({"name": "n", "queue": {"name": "q"}, "definition": {"a": 1}});
+        let want = json!({"name": "n", "queue_name": "q", "definition": "{\"a\":1}", "none": null, "kind": "x"});
+        assert_eq!(Value::from(row(&columns, &of_api)), want);
+    }
+
+    #[test]
+    #[rustfmt::skip] // a table
+    fn choices() {
+        check(&[],             Some("name"));
+        check(&["type"],       Some("type"));
+        check(&["type,name"],  Some("type name"));
+        check(&["type name"],  Some("type name"));
+        check(&["colour"],     None);
+    }
+
+    #[track_caller]
+    fn check(asked: &[&str], want: Option<&str>) {
+        let asked: Vec<_> = asked.iter().map(ToString::to_string).collect();
+        let got = choose(&asked, &["name"], &["name", "type=kind"]).ok();
+        let got = got.map(|columns| columns.iter().map(|it| it.name).collect::<Vec<_>>().join(" "));
+        assert_eq!(got.as_deref(), want);
+    }
 }

@@ -1,20 +1,80 @@
-//! Rows as text: tables, framed tables, JSON and CSV, as rabbitmqctl prints them.
+//! Answers as text: lines, tables, framed tables, JSON, CSV and Erlang's terms, as RabbitMQ's tools print them.
 
 use std::fmt::Write as _;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::args::{Common, Formatter};
-use crate::protocol::Row;
+use crate::call::Answer;
+use crate::columns::Row;
 
-/// The rows in the chosen shape, each line ended. Only `columns` are shown, in their order.
-pub(crate) fn rows(rows: &[Row], columns: &[String], common: &Common) -> String {
+/// An answer in the chosen shape, each line ended.
+pub(crate) fn answer(answer: &Answer, common: &Common) -> String {
+    let line = |text: &dyn std::fmt::Display| format!("{text}\n");
+    match (answer, common.formatter) {
+        (Answer::Rows(columns, all), _) => {
+            let names: Vec<String> = columns.iter().map(|column| column.name.to_owned()).collect();
+            rows(all, &names, common)
+        }
+        (Answer::Done, Formatter::Json) => line(&json!({"result": "ok"})),
+        (Answer::Done, _) => String::new(),
+        (Answer::Message(text), Formatter::Json) => line(&json!({"result": "ok", "message": text})),
+        (Answer::Message(text), _) => line(text),
+        (Answer::Value(value), Formatter::Json) => line(&json!({"result": "ok", "value": value})),
+        (Answer::Value(value) | Answer::Document(value, _), Formatter::Erlang) => {
+            line(&erlang(value))
+        }
+        (Answer::Value(value), _) => line(&cell(value)),
+        (Answer::Document(value, _), Formatter::Json) => line(value),
+        (Answer::Document(_, text), _) => text.clone(),
+    }
+}
+
+/// The rows in the chosen shape. Only `columns` are shown, in their order.
+fn rows(rows: &[Row], columns: &[String], common: &Common) -> String {
     let has_header = !common.no_table_headers && !common.silent;
     match common.formatter {
         Formatter::Table => table(rows, columns, has_header),
         Formatter::PrettyTable => pretty_table(rows, columns),
         Formatter::Json => json(rows, columns),
         Formatter::Csv => csv(rows, columns),
+        Formatter::Erlang => erlang_rows(rows, columns),
+    }
+}
+
+/// Each row as a list of pairs.
+fn erlang_rows(rows: &[Row], columns: &[String]) -> String {
+    let row = |row: &Row| {
+        let pairs = columns.iter().map(|column| {
+            format!("{{{},{}}}", atom(column), erlang(row.get(column).unwrap_or(&Value::Null)))
+        });
+        format!("[{}]", pairs.collect::<Vec<_>>().join(",\n  "))
+    };
+    let rows: Vec<_> = rows.iter().map(row).collect();
+    format!("[{}]\n", rows.join(",\n "))
+}
+
+fn atom(name: &str) -> String {
+    let is_plain = name.starts_with(|c: char| c.is_ascii_lowercase())
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    if is_plain { name.to_owned() } else { format!("'{name}'") }
+}
+
+/// A value as an Erlang term: texts are binaries, objects lists of pairs.
+fn erlang(value: &Value) -> String {
+    match value {
+        Value::Null => "undefined".to_owned(),
+        Value::Bool(_) | Value::Number(_) => value.to_string(),
+        Value::String(_) => format!("<<{value}>>"),
+        Value::Array(items) => {
+            format!("[{}]", items.iter().map(erlang).collect::<Vec<_>>().join(","))
+        }
+        Value::Object(entries) => {
+            let pairs = entries.iter().map(|(key, value)| {
+                format!("{{<<{}>>,{}}}", Value::from(key.as_str()), erlang(value))
+            });
+            format!("[{}]", pairs.collect::<Vec<_>>().join(","))
+        }
     }
 }
 
@@ -42,13 +102,13 @@ fn pretty_table(rows: &[Row], columns: &[String]) -> String {
         })
         .collect();
     let rule = |left: char, middle: char, right: char| {
-        let bars: Vec<String> = widths.iter().map(|width| "\u{2500}".repeat(*width)).collect();
+        let bars: Vec<String> = widths.iter().map(|width| "\u{2500}".repeat(*width + 1)).collect();
         format!("{left}{}{right}\n", bars.join(&middle.to_string()))
     };
     let line = |cells: &[String]| {
         let mut text = String::from('\u{2502}');
         for (cell, width) in cells.iter().zip(&widths) {
-            let _ = write!(text, "{cell:<width$}\u{2502}");
+            let _ = write!(text, " {cell:<width$}\u{2502}");
         }
         text.push('\n');
         text
@@ -90,11 +150,7 @@ fn csv(rows: &[Row], columns: &[String]) -> String {
 }
 
 fn csv_cell(cell: &str) -> String {
-    if cell.contains(['"', ',', '\n', '\r']) {
-        format!("\"{}\"", cell.replace('"', "\"\""))
-    } else {
-        cell.to_owned()
-    }
+    format!("\"{}\"", cell.replace('"', "\"\""))
 }
 
 fn cells(row: &Row, columns: &[String]) -> Vec<String> {
@@ -136,69 +192,76 @@ fn term(value: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use serde_json::json;
+    use clap::Parser as _;
 
+    use super::*;
+    use crate::args::CtlArgs;
+    use crate::call::Call;
+    use crate::columns;
+
+    #[derive(clap::Parser)]
+    struct Tool {
+        #[command(flatten)]
+        args: CtlArgs,
+    }
+
+    /// What is printed with these words, of two queues. Beside the words: what RabbitMQ 4.0's rabbitmqctl prints, but
+    /// for the frames, which it draws with a terminal's own letters.
     #[test]
-    fn tables() {
-        check(Formatter::Table, "name\targuments\norders\t[{\"x-max-length\",5}]\na,b\t[]\n");
-        check(
-            Formatter::Json,
-            "[\n{\"name\":\"orders\",\"arguments\":{\"x-max-length\":5}}\n\
-             ,{\"name\":\"a,b\",\"arguments\":{}}\n]\n",
-        );
-        check(
-            Formatter::Csv,
-            "name,arguments\norders,\"[{\"\"x-max-length\"\",5}]\"\n\"a,b\",[]\n",
-        );
-        check(
-            Formatter::PrettyTable,
-            "┌───────┬─────────────────────┐\n\
-             │name   │arguments            │\n\
-             ├───────┼─────────────────────┤\n\
-             │orders │[{\"x-max-length\",5}] │\n\
-             ├───────┼─────────────────────┤\n\
-             │a,b    │[]                   │\n\
-             └───────┴─────────────────────┘\n",
-        );
+    #[rustfmt::skip] // a table
+    fn rows_in_every_shape() {
+        check("",                       "name\targuments\norders\t[{\"x-max-length\",5}]\na,b\t[]\n");
+        check("-q",                     "name\targuments\norders\t[{\"x-max-length\",5}]\na,b\t[]\n");
+        check("-s",                     "orders\t[{\"x-max-length\",5}]\na,b\t[]\n");
+        check("--no-table-headers",     "orders\t[{\"x-max-length\",5}]\na,b\t[]\n");
+        check("--formatter json",       "[\n{\"name\":\"orders\",\"arguments\":{\"x-max-length\":5}}\n,{\"name\":\"a,b\",\"arguments\":{}}\n]\n");
+        check("--formatter csv",        "\"name\",\"arguments\"\n\"orders\",\"[{\"\"x-max-length\"\",5}]\"\n\"a,b\",\"[]\"\n");
+        check("--formatter erlang",     "[[{name,<<\"orders\">>},\n  {arguments,[{<<\"x-max-length\">>,5}]}],\n [{name,<<\"a,b\">>},\n  {arguments,[]}]]\n");
+        check("--formatter pretty_table",
+            "\
+┌────────┬──────────────────────┐
+│ name   │ arguments            │
+├────────┼──────────────────────┤
+│ orders │ [{\"x-max-length\",5}] │
+├────────┼──────────────────────┤
+│ a,b    │ []                   │
+└────────┴──────────────────────┘
+");
     }
 
     #[track_caller]
-    fn check(formatter: Formatter, want: &str) {
+    fn check(words: &str, want: &str) {
         let all = json!([
             {"name": "orders", "messages": 1, "arguments": {"x-max-length": 5}},
             {"name": "a,b", "messages": 2, "arguments": {}},
         ]);
-        let all: Vec<Row> = serde_json::from_value(all).unwrap();
-        let columns = ["name".to_owned(), "arguments".to_owned()];
-        assert_eq!(rows(&all, &columns, &common(formatter)), want);
+        let rows = Call::rows_of(&all, columns::all(&["name", "arguments"]));
+        assert_eq!(shown(&rows, words), want);
+    }
+
+    fn shown(told: &Answer, words: &str) -> String {
+        let words = ["ctl", "list_queues"].into_iter().chain(words.split_whitespace());
+        answer(told, &Tool::try_parse_from(words).unwrap().args.common)
     }
 
     #[test]
-    fn headers() {
-        let all: Vec<Row> =
-            serde_json::from_value(json!([{"user": "guest", "tags": ["a", "b"]}])).unwrap();
-        let columns = ["user".to_owned(), "tags".to_owned()];
-        let mut common = common(Formatter::Table);
-        assert_eq!(rows(&all, &columns, &common), "user\ttags\nguest\t[a, b]\n");
-        common.silent = true;
-        assert_eq!(rows(&all, &columns, &common), "guest\t[a, b]\n");
-        assert_eq!(rows(&[], &columns, &common), "");
-        common.formatter = Formatter::Json;
-        assert_eq!(rows(&[], &columns, &common), "[\n]\n");
+    fn empty_lists_have_no_header() {
+        let none = Answer::Rows(columns::all(&["name"]), Vec::new());
+        assert_eq!(shown(&none, ""), "");
+        assert_eq!(shown(&none, "--formatter csv"), "");
+        assert_eq!(shown(&none, "--formatter json"), "[\n]\n");
+        assert_eq!(shown(&none, "--formatter erlang"), "[]\n");
     }
 
-    fn common(formatter: Formatter) -> Common {
-        Common {
-            socket: None,
-            vhost: "/".to_owned(),
-            formatter,
-            quiet: false,
-            silent: false,
-            no_table_headers: false,
-            timeout: 60,
-            node: None,
-            longnames: false,
-        }
+    #[test]
+    fn other_answers() {
+        let check = |told: Answer, plain: &str, json: &str| {
+            assert_eq!(shown(&told, ""), plain);
+            assert_eq!(shown(&told, "--formatter json"), json);
+        };
+        check(Answer::Done, "", "{\"result\":\"ok\"}\n");
+        check(Answer::Message("x".into()), "x\n", "{\"message\":\"x\",\"result\":\"ok\"}\n");
+        check(Answer::Value(json!("x")), "x\n", "{\"result\":\"ok\",\"value\":\"x\"}\n");
+        check(Answer::Document(json!({"a": 1}), "A: 1\n".into()), "A: 1\n", "{\"a\":1}\n");
     }
 }

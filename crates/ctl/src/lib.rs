@@ -1,36 +1,51 @@
-//! `leveret ctl`: rabbitmqctl's commands for a running node, over a Unix socket.
+//! `leveret ctl`: the commands of rabbitmqctl and its kin, for a node of this machine or elsewhere.
 //!
 //! ```text
-//! args --run--> Request --client--> socket --> node
-//!                                     |
-//! output <--format-- Response <-------+
+//! args --> entry of the table --run--> Call --client--> management API, over the control socket or the network
+//!                                       |
+//! output <--format-- Answer <-----------+
 //! ```
 //!
-//! The tool never links the broker. What both sides say is [`protocol`]; the server implements the
-//! other end from those types.
+//! A command is one entry of the tables in [`commands`]: name, words, what it says, which path of the API
+//! it asks, which columns it shows. The tool never links the broker. On the control socket it asks as the
+//! operator of the machine, without a password; over the network as the user of the URI.
 
 mod args;
+mod call;
 mod client;
-pub mod columns;
+mod columns;
+mod commands;
+mod fault;
 mod format;
-pub mod protocol;
-mod run;
-mod status;
+mod target;
 
-pub use args::{Command, Common, CtlArgs, Formatter};
-pub use run::run;
-
-use std::path::Path;
+use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Runs one command and reports on the standard streams. `socket` is where a node of this
-/// machine's configuration listens; `--socket` overrides it.
-pub fn main(args: CtlArgs, socket: &Path) -> ExitCode {
-    let is_json = args.common.formatter == Formatter::Json;
-    match run(args, socket, &mut std::io::stdout().lock()) {
+use args::Formatter;
+use call::Call;
+use target::{Address, Target};
+
+pub use args::CtlArgs;
+pub use commands::tool;
+pub use fault::{Code, Fault};
+
+/// The node of this machine's configuration, for a command line that names no other.
+#[derive(Clone, Debug)]
+pub struct Local {
+    /// Where it listens.
+    pub socket: PathBuf,
+    /// Its name, for messages.
+    pub node: String,
+}
+
+/// Runs one command and reports on the standard streams.
+pub fn main(args: &CtlArgs, local: Local) -> ExitCode {
+    match run(args, local, &mut std::io::stdout().lock()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(fault) => {
-            if is_json {
+            if args.common.formatter == Formatter::Json {
                 let error = serde_json::json!({"result": "error", "message": fault.text});
                 eprintln!("{error}");
             } else {
@@ -39,4 +54,27 @@ pub fn main(args: CtlArgs, socket: &Path) -> ExitCode {
             ExitCode::from(fault.code.exit_status())
         }
     }
+}
+
+/// Does what the command line says; what it has to show goes to `out`.
+///
+/// # Errors
+///
+/// When it was not done, or when a check failed.
+pub fn run(args: &CtlArgs, local: Local, out: &mut dyn Write) -> Result<(), Fault> {
+    let common = &args.common;
+    let target = match (&common.uri, &common.socket) {
+        (Some(uri), None) => Target::Network(Address::parse(uri, common.cacertfile.clone())?),
+        (_, Some(path)) => Target::Socket(path.clone()),
+        (None, None) => Target::Socket(local.socket),
+    };
+    let node = common.node.clone().unwrap_or_else(|| match &target {
+        Target::Network(address) => format!("rabbit@{}", address.host),
+        Target::Socket(_) => local.node,
+    });
+    let mut call = Call::new(args, target, node, out);
+    let answer = (args.entry.run)(&mut call)?;
+    call.say()?;
+    let text = format::answer(&answer, common);
+    call.print(&text)
 }

@@ -1,13 +1,12 @@
-//! The tool against a node that plays back answers, over a real socket.
+//! The tool against a node that plays back answers, over a real socket: what it asks, what it prints, how it
+//! ends. What it prints is what the tools of RabbitMQ 4.0 print for the same, but where a comment says so.
 
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::os::unix::net::UnixListener;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
-use clap::Parser as _;
-use leveret_ctl::CtlArgs;
-use leveret_ctl::protocol::{Code, Fault, Request, Response};
-use serde_json::json;
+use clap::{FromArgMatches as _, Parser as _};
+use leveret_ctl::{Code, CtlArgs, Fault, Local};
 
 #[derive(clap::Parser)]
 struct Tool {
@@ -15,118 +14,216 @@ struct Tool {
     args: CtlArgs,
 }
 
+/// What the node is asked and what it answers: method and path, status, document.
+type Turn = (&'static str, u16, &'static str);
+
+const QUEUES: &str = r#"[{"name":"q2","messages":1},{"name":"q1","messages":0}]"#;
+const USER: &str = r#"{"name":"bob","password_hash":"h","hashing_algorithm":"a","tags":["t"]}"#;
+const NONE: &str = r#"{"error":"Object Not Found","reason":"Not Found"}"#;
+
 #[test]
+#[rustfmt::skip] // a table
 fn lists() {
-    let queues = json!([{"name": "a", "messages": 1}, {"name": "b", "messages": 0}]);
-    let answer = Response::of(&queues);
-    check(
-        &["list_queues"],
-        &answer,
-        r#"{"command":"list_queues","args":{"vhost":"/","columns":["name","messages"]}}"#,
-        "Timeout: 60.0 seconds ...\nListing queues for vhost / ...\nname\tmessages\na\t1\nb\t0\n",
-    );
-    check(
-        &["-q", "list_queues", "-p", "v", "name", "--no-table-headers"],
-        &answer,
-        r#"{"command":"list_queues","args":{"vhost":"v","columns":["name"]}}"#,
-        "a\nb\n",
-    );
-    check(
-        &["list_queues", "--formatter", "json", "name"],
-        &answer,
-        r#"{"command":"list_queues","args":{"vhost":"/","columns":["name"]}}"#,
-        "[\n{\"name\":\"a\"}\n,{\"name\":\"b\"}\n]\n",
-    );
+    let queues = &[("GET /api/queues/%2F?columns=name,messages", 200, QUEUES)];
+    check("list_queues", queues, "Timeout: 60.0 seconds ...\nListing queues for vhost / ...\nname\tmessages\nq2\t1\nq1\t0\n");
+    check("-q list_queues", queues, "name\tmessages\nq2\t1\nq1\t0\n");
+    check("-s list_queues", queues, "q2\t1\nq1\t0\n");
+    check("list_queues --formatter json", queues, "[\n{\"name\":\"q2\",\"messages\":1}\n,{\"name\":\"q1\",\"messages\":0}\n]\n");
+    check("list_queues -p v name --no-table-headers -q",
+        &[("GET /api/queues/v?columns=name", 200, QUEUES)], "q2\nq1\n");
+    check("list_bindings -q",
+        &[("GET /api/bindings/%2F?columns=source,destination,destination_type,routing_key,arguments", 200,
+            r#"[{"source":"amq.topic","destination":"q1","destination_type":"queue","routing_key":"a.b","arguments":{}}]"#)],
+        "source_name\tsource_kind\tdestination_name\tdestination_kind\trouting_key\targuments\n\
+         amq.topic\texchange\tq1\tqueue\ta.b\t[]\n");
+    check("list_users",
+        &[("GET /api/users?columns=name,tags", 200, r#"[{"name":"guest","tags":["administrator"]}]"#)],
+        "Listing users ...\nuser\ttags\nguest\t[administrator]\n");
+    check("list_policies",
+        &[("GET /api/policies/%2F?columns=vhost,name,pattern,apply-to,definition,priority", 200,
+            r#"[{"vhost":"/","name":"p1","pattern":"^q","apply-to":"all","definition":{"max-length":5},"priority":0}]"#)],
+        "Listing policies for vhost \"/\" ...\nvhost\tname\tpattern\tapply-to\tdefinition\tpriority\n/\tp1\t^q\tall\t{\"max-length\":5}\t0\n");
+    check("list_vhost_limits",
+        &[("GET /api/vhost-limits/%2F", 200, r#"[{"vhost":"/","value":{"max-connections":5}}]"#)],
+        "Listing limits for vhost \"/\" ...\n{\"max-connections\":5}\n");
+    check("list_unresponsive_queues", &[("GET /api/health/checks/virtual-hosts", 200, r#"{"status":"ok"}"#)],
+        "Listing unresponsive queues for vhost / ...\n");
 }
 
 #[test]
-fn definitions_are_json_texts() {
-    let policies = json!([{"name": "ttl", "priority": 1, "definition": {"message-ttl": 5}}]);
-    let (_, output) = converse(&["-q", "list_policies"], &Response::of(&policies));
-    let want = "vhost\tname\tpattern\tapply-to\tdefinition\tpriority\n\
-                \tttl\t\t\t{\"message-ttl\":5}\t1\n";
-    assert_eq!(output.unwrap(), want);
+#[rustfmt::skip] // a table
+fn changes() {
+    check("add_user bob secret",
+        &[("GET /api/users/bob", 404, NONE), (r#"PUT /api/users/bob {"password":"secret","tags":""}"#, 201, "")],
+        "Adding user \"bob\" ...\nDone. Don't forget to grant the user permissions to some virtual hosts! See 'rabbitmqctl help set_permissions' to learn more.\n");
+    check("set_user_tags bob monitoring management",
+        &[("GET /api/users/bob", 200, USER),
+          (r#"PUT /api/users/bob {"hashing_algorithm":"a","password_hash":"h","tags":["monitoring","management"]}"#, 204, "")],
+        "Setting tags for user \"bob\" to [monitoring, management] ...\n");
+    check("change_password bob new",
+        &[("GET /api/users/bob", 200, USER), (r#"PUT /api/users/bob {"password":"new","tags":["t"]}"#, 204, "")],
+        "Changing password for user \"bob\" ...\n");
+    check("-p v delete_queue q-1 --if-empty",
+        &[("GET /api/queues/v/q%2D1?columns=messages_ready", 200, r#"{"messages_ready":3}"#),
+          ("DELETE /api/queues/v/q%2D1?if-empty=true&if-unused=false", 204, "")],
+        "Deleting queue 'q-1' on vhost 'v' if queue is empty ...\nQueue was successfully deleted with 3 ready messages\n");
+    check("-s set_policy ttl ^q {\"message-ttl\":5} --priority -1",
+        &[(r#"PUT /api/policies/%2F/ttl {"apply-to":"all","definition":{"message-ttl":5},"pattern":"^q","priority":-1}"#, 204, "")],
+        "");
+    check("set_vhost_limits {\"max-connections\":5}",
+        &[("DELETE /api/vhost-limits/%2F/max-connections", 204, ""),
+          ("DELETE /api/vhost-limits/%2F/max-queues", 204, ""),
+          (r#"PUT /api/vhost-limits/%2F/max-connections {"value":5}"#, 204, "")],
+        "Setting vhost limits to \"{\"max-connections\":5}\" for vhost \"/\" ...\n");
+    check("close_all_connections --limit 1 bye",
+        &[("GET /api/vhosts/%2F/connections?columns=name", 200, r#"[{"name":"a"},{"name":"b"}]"#),
+          ("DELETE /api/connections/a", 204, "")],
+        "Closing 1 connections in vhost /, reason: bye...\nClosed 1 connections\n");
+    check("set_vm_memory_high_watermark absolute 1GB -q",
+        &[(r#"PUT /api/leveret/watermarks/memory {"absolute":1000000000}"#, 204, "")], "");
+    check("update_vhost_metadata v1 --description dd",
+        &[("GET /api/vhosts/v1", 200, "{}"), (r#"PUT /api/vhosts/v1 {"description":"dd"}"#, 204, "")],
+        "Updating metadata of vhost \"v1\" ...\n");
+    check("eval rabbit_nodes:reached_target_cluster_size().",
+        &[("GET /api/health/checks/reached-target-cluster-size", 200, "{}")], "true\n");
 }
 
 #[test]
-fn commands() {
-    check(
-        &["-p", "v", "delete_queue", "q", "--if-empty"],
-        &Response::of(&3),
-        r#"{"command":"delete_queue","args":{"vhost":"v","name":"q","if_empty":true,"if_unused":false}}"#,
-        "Deleting queue 'q' on vhost 'v' if queue is empty ...\n\
-         Queue was successfully deleted with 3 ready messages\n",
-    );
-    check(
-        &["-s", "set_policy", "ttl", "^q", r#"{"message-ttl":5}"#, "--priority", "-1"],
-        &Response::DONE,
-        r#"{"command":"set_policy","args":{"vhost":"/","name":"ttl","pattern":"^q","apply_to":"all","priority":-1,"definition":{"message-ttl":5}}}"#,
-        "",
-    );
-    check(
-        &["add_user", "bob", "secret", "--formatter", "json"],
-        &Response::DONE,
-        r#"{"command":"add_user","args":{"name":"bob","password":"secret","is_hashed":false}}"#,
-        "{\"result\":\"ok\",\"value\":null}\n",
-    );
-    check(
-        &["set_vhost_limits", "-p", "v", r#"{"max-connections":5}"#],
-        &Response::DONE,
-        r#"{"command":"set_vhost_limits","args":{"vhost":"v","limits":{"max-connections":5}}}"#,
-        "Setting vhost limits to \"{\"max-connections\":5}\" for vhost \"v\" ...\n",
-    );
-    check(
-        &["clear_user_limits", "bob", "all"],
-        &Response::DONE,
-        r#"{"command":"clear_user_limits","args":{"name":"bob","limit":null}}"#,
-        "Clearing all limits for user \"bob\" ...\n",
-    );
-    check(&["-q", "stop"], &Response::DONE, r#"{"command":"stop"}"#, "");
-}
-
-#[test]
+#[rustfmt::skip] // a table
 fn refusals() {
-    let (_, result) = converse(&["delete_user", "x"], &Response::Error(Fault::no_user("x")));
-    assert_eq!(result, Err(Fault::no_user("x")));
-    assert_eq!(Code::NoUser.exit_status(), 67);
+    refused("delete_user x", &[("DELETE /api/users/x", 404, NONE)], Code::NoUser, "User \"x\" does not exist");
+    refused("add_user bob x", &[("GET /api/users/bob", 200, USER)], Code::Software, "User \"bob\" already exists");
+    refused("set_permissions nobody a b c", &[("GET /api/users/nobody", 404, NONE)], Code::NoUser, "User nobody does not exist");
+    refused("list_queues -p no", &[("GET /api/queues/no?columns=name,messages", 404, NONE)], Code::Data, "Virtual host 'no' does not exist");
+    refused("purge_queue q", &[("DELETE /api/queues/%2F/q/contents", 404, NONE)], Code::Data, "Queue 'q' in vhost '/' does not exist");
+    refused("clear_policy nope", &[("DELETE /api/policies/%2F/nope", 404, NONE)], Code::Unavailable, "Parameter does not exist");
+    refused("check_port_listener 5998",
+        &[("GET /api/health/checks/port-listener/5998", 503, r#"{"status":"failed","reason":"No active listener","missing":5998,"ports":[5672,15672]}"#)],
+        Code::Unavailable, "No listener for port 5998 is active on node rabbit@here. Found listeners that use the following ports: 15672, 5672");
+    refused("add_vhost v", &[("PUT /api/vhosts/v {}", 400, r#"{"error":"bad_request","reason":"no"}"#)], Code::Data, "no");
+    refused("list_users", &[("GET /api/users?columns=name,tags", 401, r#"{"error":"not_authorised","reason":"Not administrator user"}"#)], Code::NoPermission, "Not administrator user");
+    refused("list_queues colour", &[], Code::Usage, "Info key(s) colour are not supported; there are name, durable,");
+    refused("set_policy a b {", &[], Code::Unavailable, "Could not parse JSON document");
+    refused("set_vm_memory_high_watermark 1.5", &[], Code::Data, "The threshold should be");
+    refused("set_user_limits u {\"max-queues\":1}", &[], Code::Data, "there is no limit max-queues");
+    refused("clear_user_limits u some", &[], Code::Usage, "a limit is one of");
+    refused("join_cluster rabbit@there", &[], Code::Unavailable, "this node stands alone");
+    refused("eval 1+1.", &[], Code::Unavailable, "not written in Erlang");
+    refused("log_tail -N many", &[], Code::Usage, "number must be a whole number");
+}
 
+#[test]
+fn nobody_is_there() {
     let dir = tempfile::tempdir().unwrap();
     let nobody = dir.path().join("none.sock");
-    let fault = run(&nobody, &["ping"]).unwrap_err();
+    let fault = run(&nobody, "ping").unwrap_err();
     assert_eq!(fault.code.exit_status(), 69);
     assert!(fault.text.contains("leveret serve") && fault.text.contains("--socket"), "{fault}");
-    assert_eq!(run(&nobody, &["-q", "stop", "--idempotent"]).unwrap(), "");
-    assert_eq!(run(&nobody, &["list_queues", "colour"]).unwrap_err().code, Code::Usage);
-    assert_eq!(run(&nobody, &["set_policy", "a", "b", "{"]).unwrap_err().code, Code::Data);
-    assert_eq!(run(&nobody, &["await_startup", "-t", "0"]).unwrap_err().code, Code::TempFail);
+    assert_eq!(run(&nobody, "-q stop --idempotent").unwrap(), "The node is no longer running\n");
+    assert_eq!(run(&nobody, "await_startup -t 0").unwrap_err().code, Code::TempFail);
+    assert_eq!(
+        run(&nobody, "--uri http://a:b@nowhere.invalid:1 ping").unwrap_err().code,
+        Code::NoHost
+    );
+    assert_eq!(run(&nobody, "--uri amqp://a:b@here ping").unwrap_err().code, Code::Usage);
+}
+
+/// A link of the name of one of RabbitMQ's tools has the commands of that tool.
+#[test]
+#[rustfmt::skip] // a table
+fn tools_have_their_own_commands() {
+    let check = |words: &str, want: bool| {
+        let words: Vec<&str> = words.split(' ').collect();
+        let tool = leveret_ctl::tool(words[0]).unwrap();
+        let parsed = tool.try_get_matches_from(&words).and_then(|it| CtlArgs::from_arg_matches(&it));
+        assert_eq!(parsed.is_ok(), want, "{words:?}");
+    };
+    check("rabbitmqctl list_queues name",                            true);
+    check("rabbitmqctl -n rabbit@x add_user a b",                    true);
+    check("rabbitmqctl check_alarms",                                false);
+    check("rabbitmq-diagnostics check_alarms",                       true);
+    check("rabbitmq-diagnostics -q ping",                            true);
+    check("rabbitmq-diagnostics add_user a b",                       false);
+    check("rabbitmq-queues rebalance all",                           true);
+    check("rabbitmq-plugins enable rabbitmq_management --offline",   true);
+    check("rabbitmq-plugins list -m -e",                             true);
+    check("rabbitmq-upgrade await_online_quorum_plus_one -t 5",      true);
+    check("rabbitmq-upgrade drain",                                  true);
+    check("rabbitmq-upgrade stop",                                   false);
+    assert!(leveret_ctl::tool("rabbitmq-server").is_none());
 }
 
 #[track_caller]
-fn check(words: &[&str], answer: &Response, request: &str, output: &str) {
-    assert_eq!(converse(words, answer), (request.to_owned(), Ok(output.to_owned())));
+fn check(words: &str, turns: &[Turn], output: &str) {
+    assert_eq!(converse(words, turns).as_deref(), Ok(output), "{words}");
 }
 
-/// Runs the tool against a node that gives `answer` to its one request; returns the request.
 #[track_caller]
-fn converse(words: &[&str], answer: &Response) -> (String, Result<String, Fault>) {
+fn refused(words: &str, turns: &[Turn], code: Code, text: &str) {
+    let fault = converse(words, turns).unwrap_err();
+    assert_eq!(fault.code, code, "{words}: {fault}");
+    assert!(fault.text.starts_with(text) || fault.text.contains(text), "{words}: {fault}");
+}
+
+/// Runs the tool against a node that expects these requests.
+#[track_caller]
+fn converse(words: &str, turns: &[Turn]) -> Result<String, Fault> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("node.sock");
     let listener = UnixListener::bind(&path).unwrap();
-    let answer = answer.to_line();
+    let wanted: Vec<_> = turns.iter().map(|(request, ..)| (*request).to_owned()).collect();
+    let turns = turns.to_vec();
     let node = std::thread::spawn(move || {
-        let (mut socket, _) = listener.accept().unwrap();
-        let mut line = String::new();
-        BufReader::new(&socket).read_line(&mut line).unwrap();
-        Request::from_line(line.as_bytes()).unwrap();
-        socket.write_all(&answer).unwrap();
-        line.trim_end().to_owned()
+        let mut asked = Vec::new();
+        if turns.is_empty() {
+            return asked;
+        }
+        let mut socket = BufReader::new(listener.accept().unwrap().0);
+        for (_, status, body) in turns {
+            let Some(request) = request(&mut socket) else { break };
+            asked.push(request);
+            let answer =
+                format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+            socket.get_mut().write_all(answer.as_bytes()).unwrap();
+        }
+        asked
     });
     let result = run(&path, words);
-    (node.join().unwrap(), result)
+    // Should it not have connected at all, the node stops waiting for it.
+    drop(UnixStream::connect(&path));
+    assert_eq!(node.join().unwrap(), wanted, "{words}: {result:?}");
+    result
 }
 
-fn run(socket: &Path, words: &[&str]) -> Result<String, Fault> {
-    let tool = Tool::try_parse_from(["ctl"].iter().chain(words)).unwrap();
+/// Method and path of a request, and its body if it has one.
+fn request(socket: &mut BufReader<UnixStream>) -> Option<String> {
+    let mut head = String::new();
+    let mut body_len = 0;
+    loop {
+        let mut line = String::new();
+        if socket.read_line(&mut line).unwrap() == 0 {
+            return None;
+        }
+        if let Some(len) = line.to_lowercase().strip_prefix("content-length:") {
+            body_len = len.trim().parse().unwrap();
+        }
+        if head.is_empty() {
+            head = line.trim_end().trim_end_matches(" HTTP/1.1").to_owned();
+        }
+        if line == "\r\n" {
+            break;
+        }
+    }
+    let mut body = vec![0; body_len];
+    socket.read_exact(&mut body).unwrap();
+    let body = String::from_utf8(body).unwrap();
+    Some(if body.is_empty() { head } else { format!("{head} {body}") })
+}
+
+fn run(socket: &Path, words: &str) -> Result<String, Fault> {
+    let words = ["ctl"].into_iter().chain(words.split(' '));
+    let tool = Tool::try_parse_from(words).unwrap();
+    let local = Local { socket: socket.to_owned(), node: "rabbit@here".to_owned() };
     let mut out = Vec::new();
-    leveret_ctl::run(tool.args, socket, &mut out).map(|()| String::from_utf8(out).unwrap())
+    leveret_ctl::run(&tool.args, local, &mut out).map(|()| String::from_utf8(out).unwrap())
 }

@@ -3,11 +3,14 @@
 mod allocator;
 mod cli;
 
+use std::ffi::OsString;
 use std::io::Write as _;
+use std::path::Path;
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, Parser as _};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser as _};
 use leveret_config::files;
+use leveret_ctl::{CtlArgs, Local};
 
 use cli::{Cli, Part, ServeArgs};
 
@@ -17,29 +20,47 @@ const SOFTWARE: u8 = 70;
 const CONFIG: u8 = 78;
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
-        Err(told) => {
-            // Help and version end here too; a reader who has enough is no failure.
-            let _ = told.print();
-            return if told.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS };
-        }
-    };
-    match cli.part {
-        Part::Serve(args) => serve(args),
-        Part::Ctl(args) => {
-            // A broken configuration must not keep anybody from stopping a node.
-            let config = files::load(None, Vec::new()).map(|it| it.config).unwrap_or_default();
-            leveret_ctl::main(args, &files::ctl_socket(&config))
-        }
-        Part::Perf(args) => leveret_load::main(args),
-        Part::Man => print(&cli::manual()),
-        Part::Completion { shell } => {
+    let words: Vec<_> = std::env::args_os().collect();
+    if let Some((tool, words)) = tool(&words) {
+        let parsed = tool.try_get_matches_from(words);
+        return match parsed.and_then(|given| CtlArgs::from_arg_matches(&given)) {
+            Ok(args) => ctl(&args),
+            Err(told) => tell(&told),
+        };
+    }
+    match Cli::try_parse_from(words).map(|cli| cli.part) {
+        Err(told) => tell(&told),
+        Ok(Part::Serve(args)) => serve(args),
+        Ok(Part::Ctl(args)) => ctl(&args),
+        Ok(Part::Perf(args)) => leveret_load::main(args),
+        Ok(Part::Man) => print(&cli::manual()),
+        Ok(Part::Completion { shell }) => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "leveret", &mut script);
             print(&script)
         }
     }
+}
+
+/// One of RabbitMQ's tools, if the program is called by a link of that name, or if that is its first word; and
+/// the words of that tool.
+fn tool(words: &[OsString]) -> Option<(clap::Command, &[OsString])> {
+    let of = |word: &OsString| leveret_ctl::tool(Path::new(word).file_name()?.to_str()?);
+    let second = || Some((of(words.get(1)?)?, &words[1..]));
+    words.first().and_then(of).map(|tool| (tool, words)).or_else(second)
+}
+
+/// What is wrong with the command line, or help and versions; a reader who has enough is no failure.
+fn tell(told: &clap::Error) -> ExitCode {
+    let _ = told.print();
+    if told.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS }
+}
+
+fn ctl(args: &CtlArgs) -> ExitCode {
+    // A broken configuration must not keep anybody from stopping a node.
+    let config = files::load(None, Vec::new()).map(|it| it.config).unwrap_or_default();
+    let (socket, node) = (files::ctl_socket(&config), leveret_server::node_name(&config));
+    leveret_ctl::main(args, Local { socket, node })
 }
 
 fn serve(args: ServeArgs) -> ExitCode {

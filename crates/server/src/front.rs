@@ -1,7 +1,6 @@
 //! Front ends: how a node is asked things beside AMQP. They are written in crates above this one, which
 //! gives them the node and hears what they listen on.
 
-use std::any::Any;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -84,24 +83,17 @@ pub struct About {
 
 /// Asks the node to stop.
 #[derive(Clone, Debug)]
-pub struct Stop(mpsc::UnboundedSender<Asked>);
-
-/// A request to stop: who asked, and what is kept until the node has stopped.
-#[derive(Debug)]
-pub(crate) struct Asked {
-    pub(crate) by: &'static str,
-    pub(crate) _kept: Box<dyn Any + Send>,
-}
+pub struct Stop(mpsc::UnboundedSender<String>);
 
 impl Stop {
-    pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<Asked>) {
+    pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<String>) {
         let (sender, receiver) = mpsc::unbounded_channel();
         (Self(sender), receiver)
     }
 
-    /// Asks. `kept` is dropped when the node has stopped: a socket whose other end waits for that.
-    pub fn ask(&self, by: &'static str, kept: Box<dyn Any + Send>) {
+    /// Asks. `by` is who asks, for the log.
+    pub fn ask(&self, by: String) {
         // A node that is gone has stopped.
-        let _ = self.0.send(Asked { by, _kept: kept });
+        let _ = self.0.send(by);
     }
 }

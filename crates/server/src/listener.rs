@@ -15,6 +15,7 @@ use std::time::Duration;
 use leveret_session::{Peer, Session};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 
 use crate::clock::now;
 use crate::connection::{Connection, Letter};
@@ -91,6 +92,36 @@ pub struct Preface {
     pub login: LoginFrom,
 }
 
+/// A listening socket that is closed while the node is suspended, so that clients go elsewhere at once.
+struct Gate {
+    socket: Option<TcpListener>,
+    address: SocketAddr,
+    pacing: Pacing,
+    suspended: watch::Receiver<bool>,
+}
+
+impl Gate {
+    async fn accept(
+        &mut self,
+        options: &SocketOptions,
+    ) -> io::Result<(tokio::net::TcpStream, SocketAddr)> {
+        loop {
+            if let Some(socket) = &self.socket {
+                tokio::select! {
+                    accepted = socket.accept() => return accepted,
+                    // An error means that the node is gone, and this task with it.
+                    _ = self.suspended.wait_for(|it| *it) => self.socket = None,
+                }
+            } else {
+                let _ = self.suspended.wait_for(|it| !*it).await;
+                let socket = TcpListener::from_std(bind(self.address, options)?)?;
+                self.pacing = Pacing::of(SockRef::from(&socket));
+                self.socket = Some(socket);
+            }
+        }
+    }
+}
+
 /// Accepts until the task is dropped.
 pub async fn accept(
     listener: TcpListener,
@@ -100,9 +131,15 @@ pub async fn accept(
     preface: Preface,
     open: Arc<AtomicUsize>,
 ) {
+    let address = match listener.local_addr() {
+        Ok(address) => address,
+        Err(error) => return tracing::error!(%error, "a listener cannot be served"),
+    };
     let pacing = Pacing::of(SockRef::from(&listener));
+    let suspended = node.watch_suspension();
+    let mut gate = Gate { socket: Some(listener), address, pacing, suspended };
     loop {
-        let (socket, peer) = match listener.accept().await {
+        let (socket, peer) = match gate.accept(&options).await {
             Ok(accepted) => accepted,
             Err(error) => {
                 // Out of file descriptors, mostly: those who wait are served when somebody leaves.
@@ -121,7 +158,7 @@ pub async fn accept(
             tracing::warn!(%peer, "connection refused: the limit of open files is reached");
             continue;
         }
-        let socket = match prepare(socket, &options, &pacing) {
+        let socket = match prepare(socket, &options, &gate.pacing) {
             Ok(socket) => socket,
             Err(error) => {
                 tracing::debug!(%peer, %error, "a connection ended before it began");

@@ -10,7 +10,7 @@ use leveret_broker::message::{ConnectionId, ToMeta, ToSession, ToShard};
 use leveret_broker::{Meta, Shard};
 use leveret_session::Settings;
 use leveret_topology::Topology;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::alarms::Alarms;
 use crate::connection::Connection;
@@ -46,6 +46,8 @@ pub struct Node {
     pub logins: Logins,
     /// Certificates in use, to be read again.
     pub certificates: Certificates,
+    /// Whether clients may not come in: their listeners are closed.
+    suspended: watch::Sender<bool>,
     /// Part of the memory watermark that transient messages may take before they are written to disk.
     paging_ratio: f64,
     /// Of each thread that runs turns.
@@ -72,7 +74,7 @@ pub struct ShardActor {
 pub enum Recipient {
     /// An AMQP connection.
     Connection(Arc<Connection>),
-    /// A request of the control socket: it waits for one answer.
+    /// A request of the management API: it waits for one answer.
     Request(tokio::sync::mpsc::UnboundedSender<ToSession>),
 }
 
@@ -103,12 +105,27 @@ impl Node {
             alarms: Alarms::new(u64::MAX),
             logins,
             certificates: Certificates::default(),
+            suspended: watch::Sender::new(false),
             paging_ratio,
             rests: Mutex::new(Vec::new()),
             timers_changed: Notify::new(),
             failed: Notify::new(),
             settings,
         }
+    }
+
+    /// Closes the listeners for clients, or opens them again. Connections stay.
+    pub fn suspend(&self, is_suspended: bool) {
+        self.suspended.send_replace(is_suspended);
+    }
+
+    /// Whether the listeners for clients are closed, or about to be.
+    pub fn is_suspended(&self) -> bool {
+        *self.suspended.borrow()
+    }
+
+    pub(crate) fn watch_suspension(&self) -> watch::Receiver<bool> {
+        self.suspended.subscribe()
     }
 
     pub(crate) fn add_rest(&self, rest: Arc<Rest>) {

@@ -153,16 +153,11 @@ pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow
         tokio::spawn(reload_when_asked(Arc::clone(&node), signal(SignalKind::hangup())?));
         announce_ready(&listeners, started, files);
         let mut has_failed = false;
-        // Whoever asked for the stop learns of its end when this is dropped.
-        let mut _asked = None;
         tokio::select! {
             () = node.failed.notified() => has_failed = true,
             _ = terminate.recv() => tracing::info!("stopping: SIGTERM"),
             _ = interrupt.recv() => tracing::info!("stopping: SIGINT"),
-            Some(asked) = stops.recv() => {
-                tracing::info!("stopping: asked to by {}", asked.by);
-                _asked = Some(asked);
-            }
+            Some(by) = stops.recv() => tracing::info!("stopping: asked to by {by}"),
         }
         for task in accepting {
             task.abort();

@@ -51,8 +51,7 @@ pub(crate) fn bind(
     }
     core.check(Permission::Read, ResourceKind::Exchange, &source, cx)?;
     if let Some(exchange) = cx.topology.exchange(core.identity.vhost, &source) {
-        let user = &core.identity.user;
-        cx.topology.check_topic_access(user, exchange, Permission::Read, key)?;
+        core.check_topic(Permission::Read, exchange, key, cx)?;
     }
     let unbinds = matches!(bind.what, Awaited::QueueUnbind | Awaited::ExchangeUnbind);
     let binding = Box::new(Binding {

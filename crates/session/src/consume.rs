@@ -20,14 +20,7 @@ const GET: (u16, u16) = (60, 70);
 
 /// The queue, if it is there and not another connection's, after the user's permission to read from it.
 pub(crate) fn readable<'t>(core: &Core, name: &str, cx: &Context<'t>) -> Result<&'t Queue, Fault> {
-    let identity = &core.identity;
-    cx.topology.check_access(
-        &identity.user,
-        identity.vhost,
-        Permission::Read,
-        ResourceKind::Queue,
-        name,
-    )?;
+    core.check(Permission::Read, ResourceKind::Queue, name, cx)?;
     accessible(core, name, cx)
 }
 
@@ -42,7 +35,9 @@ pub(crate) fn accessible<'t>(
         .topology
         .queue(identity.vhost, name)
         .ok_or_else(|| reply::no_queue(name, &identity.vhost_name))?;
-    queue.check_exclusive(core.id.get(), &identity.vhost_name)?;
+    if !identity.is_operator {
+        queue.check_exclusive(core.id.get(), &identity.vhost_name)?;
+    }
     Ok(queue)
 }
 

@@ -65,6 +65,8 @@ pub(crate) struct Capabilities {
 #[derive(Debug)]
 pub(crate) struct Identity {
     pub(crate) user: Box<str>,
+    /// The operator on the node's own machine, who may everything and is no user of the topology.
+    pub(crate) is_operator: bool,
     pub(crate) vhost: VhostId,
     pub(crate) vhost_name: Box<str>,
     pub(crate) mechanism: &'static str,

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use leveret_amqp::method::{MethodError, exchange, queue};
 use leveret_amqp::table::{RawTable, Table, Value};
 use leveret_broker::message::{ToMeta, ToSession, ToShard};
-use leveret_topology::{DeclareError, ExchangeKind, Permission, QueueKind, ResourceKind};
+use leveret_topology::{DeclareError, Exchange, ExchangeKind, Permission, QueueKind, ResourceKind};
 
 use crate::channel::Channel;
 use crate::consume::accessible;
@@ -37,6 +37,7 @@ pub(crate) fn queue_name(channel: &Channel, name: &str) -> Result<Box<str>, Faul
 }
 
 impl Core {
+    /// Whether the user may do this to what bears the name.
     pub(crate) fn check(
         &self,
         permission: Permission,
@@ -45,7 +46,25 @@ impl Core {
         cx: &Context<'_>,
     ) -> Result<(), Fault> {
         let identity = &self.identity;
+        if identity.is_operator {
+            return Ok(());
+        }
         Ok(cx.topology.check_access(&identity.user, identity.vhost, permission, kind, name)?)
+    }
+
+    /// Whether the user may use this routing key with the exchange.
+    pub(crate) fn check_topic(
+        &self,
+        permission: Permission,
+        exchange: &Exchange,
+        key: &str,
+        cx: &Context<'_>,
+    ) -> Result<(), Fault> {
+        let identity = &self.identity;
+        if identity.is_operator {
+            return Ok(());
+        }
+        Ok(cx.topology.check_topic_access(&identity.user, exchange, permission, key)?)
     }
 
     /// Passive declarations ask for any permission; the refusal speaks of `configure`.
@@ -214,7 +233,9 @@ pub(crate) fn delete_queue(
         }
         return Ok(());
     };
-    queue.check_exclusive(core.id.get(), &core.identity.vhost_name)?;
+    if !core.identity.is_operator {
+        queue.check_exclusive(core.id.get(), &core.identity.vhost_name)?;
+    }
     if queue.kind == QueueKind::Quorum {
         for (flag, is_set) in [("if-unused", method.if_unused), ("if-empty", method.if_empty)] {
             if is_set {

@@ -29,13 +29,7 @@ pub(crate) fn resolve(
     let identity = &core.identity;
     let found = cx.topology.exchange(identity.vhost, name);
     if !found.is_some_and(|exchange| cache.is_writable(exchange.id)) {
-        cx.topology.check_access(
-            &identity.user,
-            identity.vhost,
-            Permission::Write,
-            ResourceKind::Exchange,
-            name,
-        )?;
+        core.check(Permission::Write, ResourceKind::Exchange, name, cx)?;
     }
     let Some(exchange) = found else {
         return Err(reply::no_exchange(name, &identity.vhost_name));
@@ -43,7 +37,7 @@ pub(crate) fn resolve(
     if exchange.internal {
         return Err(reply::internal_exchange(name, &identity.vhost_name));
     }
-    cx.topology.check_topic_access(&identity.user, exchange, Permission::Write, key)?;
+    core.check_topic(Permission::Write, exchange, key, cx)?;
     let is_topic = exchange.kind == ExchangeKind::Topic;
     if !cache.is_writable(exchange.id) {
         cache.set_writable(exchange.id);
@@ -96,7 +90,7 @@ fn route(
     let exchange = cx.topology.exchange_by_id(id);
     if let Some(exchange) = exchange.filter(|_| is_topic) {
         for key in &more {
-            cx.topology.check_topic_access(&identity.user, exchange, Permission::Write, key)?;
+            core.check_topic(Permission::Write, exchange, key, cx)?;
         }
     }
     // Only consistent-hash exchanges look at other properties than the headers.

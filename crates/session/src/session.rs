@@ -50,6 +50,7 @@ impl Session {
             channel_max: 0,
             identity: Box::new(Identity {
                 user: Box::default(),
+                is_operator: false,
                 vhost: VhostId::new(0),
                 vhost_name: Box::default(),
                 mechanism: "",
@@ -88,12 +89,13 @@ impl Session {
     }
 
     /// A connection of the node's own, for a user who has shown elsewhere who it is and may use the vhost:
-    /// the management API. It is open already, and takes no place among the connections of the vhost.
+    /// the management API. It is open already, and takes no place among the connections of the vhost. The
+    /// operator of the node's own machine has no permissions, and needs none.
     pub fn inside(
         id: ConnectionId,
         settings: Arc<Settings>,
         peer: Peer,
-        (user, vhost): (&str, &Vhost),
+        (user, is_operator, vhost): (&str, bool, &Vhost),
         now: Time,
     ) -> Self {
         let mut session = Self::new(id, settings, peer, id.get(), now);
@@ -103,6 +105,7 @@ impl Session {
         core.decoder.set_frame_max(core.frame_max);
         core.channel_max = core.settings.channel_max;
         core.identity.user = user.into();
+        core.identity.is_operator = is_operator;
         core.identity.vhost = vhost.id;
         core.identity.vhost_name = (*vhost.name).into();
         core.timers.end_handshake();

@@ -20,7 +20,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("config",   &[]),
     ("ctl",      &[]),
     ("server",   &["amqp", "log", "queue", "topology", "broker", "session", "config"]),
-    ("admin",    &["amqp", "queue", "topology", "broker", "session", "config", "ctl", "server", "client"]),
+    ("admin",    &["amqp", "queue", "topology", "broker", "session", "config", "server", "client"]),
     ("client",   &["amqp"]),
     ("load",     &["amqp", "client"]),
     ("sim",      &["amqp", "log", "queue", "topology", "broker", "session", "client", "conform"]),

@@ -1,5 +1,6 @@
 //! A request as handlers see it: who asks, what the path and the query name, the body.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -22,7 +23,7 @@ use crate::stats::format::Ranges;
 pub(crate) struct Call {
     pub(crate) app: Arc<App>,
     pub(crate) login: Login,
-    pub(crate) peer: SocketAddr,
+    pub(crate) peer: Peer,
     pub(crate) headers: HeaderMap,
     params: Vec<(String, String)>,
     query: Vec<(String, String)>,
@@ -33,16 +34,34 @@ pub(crate) struct Call {
     pub(crate) ranges: Ranges,
 }
 
-/// The client's address, put into every request when it comes in.
+/// Where a request comes from; put into every one when it comes in.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PeerAddress(pub(crate) SocketAddr);
+pub(crate) enum Peer {
+    /// Over the network.
+    Network(SocketAddr),
+    /// Over the control socket, from a process of this user of the system.
+    Local {
+        /// Its number; `None` where the system does not tell.
+        uid: Option<u32>,
+    },
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Network(address) => address.fmt(f),
+            Self::Local { uid: Some(uid) } => write!(f, "control socket, uid {uid}"),
+            Self::Local { uid: None } => f.write_str("control socket"),
+        }
+    }
+}
 
 impl FromRequest<Arc<App>> for Call {
     type Rejection = Fault;
 
     async fn from_request(request: Request<Body>, app: &Arc<App>) -> Result<Self, Fault> {
         let (mut parts, body) = request.into_parts();
-        let PeerAddress(peer) =
+        let peer: Peer =
             *parts.extensions.get().ok_or_else(|| Fault::bad("a request from nowhere"))?;
         let login = Login::of(&parts.headers, &app.ops.node, peer).await?;
         let params = RawPathParams::from_request_parts(&mut parts, app)

@@ -91,7 +91,8 @@ fn row(call: &Call, (connection, facts): &Seen, channel: &ChannelFacts) -> Value
     let mut row = json!({
         "name": channel_name(&connection.name(), channel),
         "number": channel.number,
-        "pid": connection.id().pid(),
+        "pid": connection.id().channel_pid(channel.number),
+        "connection_pid": connection.id().pid(),
         "node": call.node_name(),
         "user": facts.user,
         "user_who_performed_action": facts.user,

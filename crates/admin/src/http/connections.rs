@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::answer::{Answer, Fault};
 use super::call::Call;
 use super::{channels, listing};
-use crate::ops::requests;
+use crate::ops::close;
 
 /// A connection and what it tells of itself.
 pub(super) type Seen = (Arc<Connection>, ConnectionFacts);
@@ -50,12 +50,7 @@ pub(super) async fn list_of_user(call: Call) -> Result<Answer, Fault> {
 /// `DELETE /api/connections/username/{user}`.
 pub(super) async fn close_of_user(call: Call) -> Result<Answer, Fault> {
     call.login.must_be(call.param("user"), true)?;
-    let reason = reason(&call);
-    for (connection, facts) in seen(&call) {
-        if facts.user == call.param("user") {
-            requests::close(call.node(), &connection, &reason);
-        }
-    }
+    close::close_all(call.node(), &reason(&call), |facts| facts.user == call.param("user"));
     Ok(Answer::Done)
 }
 
@@ -76,7 +71,7 @@ pub(super) async fn list_channels(call: Call) -> Result<Answer, Fault> {
 /// `DELETE /api/connections/{connection}`, with the reason in the header `X-Reason`.
 pub(super) async fn close(call: Call) -> Result<Answer, Fault> {
     let (connection, _) = find(&call, true)?;
-    requests::close(call.node(), &connection, &reason(&call));
+    close::close(call.node(), &connection, &reason(&call));
     Ok(Answer::Done)
 }
 
@@ -131,6 +126,7 @@ pub(super) fn row(call: &Call, (connection, facts): &Seen) -> Value {
         "ssl_hash": tls.map(|tls| tls.hash),
         "peer_cert_subject": certificate.map(|it| &it.subject),
         "peer_cert_issuer": certificate.map(|it| &it.issuer),
+        "peer_cert_serial_number": certificate.map(|it| &it.serial_number),
         "peer_cert_validity": certificate.map(|it| &it.validity),
         "frame_max": facts.frame_max,
         "channel_max": facts.channel_max,

@@ -34,6 +34,7 @@ pub(super) fn row(call: &Call, vhost: &str, queue: &str, consumer: &ConsumerFact
             let name = connection.name();
             json!({
                 "name": format!("{name} ({})", consumer.channel),
+                "pid": consumer.connection.channel_pid(consumer.channel),
                 "number": consumer.channel,
                 "connection_name": name,
                 "node": call.node_name(),

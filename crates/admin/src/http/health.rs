@@ -51,7 +51,7 @@ fn alarms_of(call: &Call, reason: &str) -> Answer {
 }
 
 /// Whether somebody takes connections there.
-async fn answers(listener: &Listener) -> bool {
+pub(super) async fn answers(listener: &Listener) -> bool {
     let ip = match listener.address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),

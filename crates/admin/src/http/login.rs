@@ -24,17 +24,38 @@ use leveret_topology::{Password, Topology};
 use zeroize::Zeroizing;
 
 use super::answer::Fault;
+use super::call::Peer;
 
-/// A user who has shown its password.
+/// The operator's name in answers, as RabbitMQ has it for its own tool.
+const OPERATOR: &str = "rmq-cli";
+
+/// A user who has shown its password, or the operator.
 #[derive(Clone, Debug)]
 pub(crate) struct Login {
     pub(crate) name: String,
     pub(crate) tags: Vec<String>,
+    /// Whoever can open the control socket: no user of the broker, needs no permissions, may everything.
+    pub(crate) is_operator: bool,
 }
 
 impl Login {
-    /// Name and password of the request, checked.
+    /// Who asks: the operator, or the user whose name and password the request brings, checked.
     pub(crate) async fn of(
+        headers: &HeaderMap,
+        node: &Arc<Node>,
+        peer: Peer,
+    ) -> Result<Self, Fault> {
+        match peer {
+            Peer::Network(peer) => Self::of_network(headers, node, peer).await,
+            Peer::Local { .. } => Ok(Self {
+                name: OPERATOR.to_owned(),
+                tags: vec!["administrator".to_owned()],
+                is_operator: true,
+            }),
+        }
+    }
+
+    async fn of_network(
         headers: &HeaderMap,
         node: &Arc<Node>,
         peer: SocketAddr,
@@ -55,7 +76,8 @@ impl Login {
             return Err(Fault::wrong_password());
         }
         let tags = node.topology().user(&name).map(|user| user.tags.clone());
-        let login = Self { tags: tags.ok_or_else(Fault::wrong_password)?, name };
+        let tags = tags.ok_or_else(Fault::wrong_password)?;
+        let login = Self { tags, name, is_operator: false };
         let is_loopback = peer.ip().to_canonical().is_loopback();
         let is_barred = !is_loopback && node.settings.loopback_users.contains(&login.name);
         login.must(!is_barred, "User can only log in via localhost")?;
@@ -134,6 +156,14 @@ impl Login {
     /// Whether lists show what is in a vhost: administrators' all, others' where they have permissions.
     pub(crate) fn lists(&self, topology: &Topology, vhost: &str) -> bool {
         self.is_admin() || topology.check_vhost_access(&self.name, vhost).is_ok()
+    }
+}
+
+/// The name that a request was made under, for the audit log. It is right if the request was granted.
+pub(super) fn name_of(headers: &HeaderMap, peer: Peer) -> String {
+    match peer {
+        Peer::Network(_) => basic(headers).map(|(name, _)| name).unwrap_or_default(),
+        Peer::Local { .. } => OPERATOR.to_owned(),
     }
 }
 

@@ -25,6 +25,7 @@ mod login;
 mod messages;
 mod nodes;
 mod openapi;
+mod operate;
 mod overview;
 mod parameters;
 mod permissions;
@@ -43,7 +44,8 @@ use leveret_config::options::ManagementOptions;
 
 use crate::ops::Ops;
 
-pub(crate) use serve::serve;
+pub(crate) use call::Peer;
+pub(crate) use serve::{Entrance, serve};
 
 /// What handlers share.
 #[derive(Debug)]

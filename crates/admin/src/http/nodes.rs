@@ -78,7 +78,7 @@ fn row(call: &Call) -> Value {
         "name": about.node_name,
         "type": "disc",
         "running": true,
-        "being_drained": false,
+        "being_drained": node.is_suspended(),
         "uptime": about.started.elapsed().as_millis() as u64,
         "os_pid": std::process::id().to_string(),
         "processors": cores,

@@ -94,9 +94,10 @@ fn row(
     put("policy", json!(queue.policy()));
     put("operator_policy", json!(queue.operator_policy()));
     put("effective_policy_definition", queue.effective_policy().into());
+    put("pid", json!(format!("<queue.{}>", queue.id.get())));
+    put("leader", json!(node));
+    put("members", json!([node]));
     if queue.kind == QueueKind::Quorum {
-        put("leader", json!(node));
-        put("members", json!([node]));
         put("online", json!([node]));
     } else {
         put("storage_version", json!(2));
@@ -118,6 +119,8 @@ fn row(
     let bytes = counts.ready_bytes + counts.unacked_bytes;
     put("messages_persistent", json!(counts.persistent));
     put("messages_ram", json!(counts.ready + counts.unacked));
+    put("messages_ready_ram", json!(counts.ready));
+    put("messages_unacknowledged_ram", json!(counts.unacked));
     put("message_bytes", json!(bytes));
     put("message_bytes_ready", json!(counts.ready_bytes));
     put("message_bytes_unacknowledged", json!(counts.unacked_bytes));
@@ -132,6 +135,8 @@ fn row(
     put("single_active_consumer_tag", json!(single));
     let exclusive = facts.consumers.iter().find(|consumer| consumer.exclusive);
     put("exclusive_consumer_tag", json!(exclusive.map(|consumer| &consumer.tag)));
+    let of_exclusive = exclusive.map(|it| it.connection.channel_pid(it.channel));
+    put("exclusive_consumer_pid", json!(of_exclusive));
     let sampled = call.stats.queues.get(&queue.id);
     let capacity = sampled.map_or(0.0, |entry| entry.consumer_capacity);
     put("consumer_utilisation", json!(capacity));

@@ -12,7 +12,7 @@ use axum::routing::{MethodFilter, MethodRouter};
 use super::answer::Fault;
 use super::{
     App, bindings, channels, cluster, connections, consumers, definitions, events, exchanges,
-    features, health, limits, messages, nodes, openapi, overview, parameters, permissions,
+    features, health, limits, messages, nodes, openapi, operate, overview, parameters, permissions,
     policies, queues, users, vhosts,
 };
 
@@ -157,6 +157,15 @@ routes! {
     "/api/auth/hash_password/{password}" => GET cluster::hash_password;
     "/api/login" => POST cluster::login;
     "/api/config/effective" => GET cluster::environment;
+    "/api/leveret/status" => GET operate::status;
+    "/api/leveret/stop" => POST operate::stop;
+    "/api/leveret/certificates/reload" => POST operate::reload_certificates;
+    "/api/leveret/watermarks/memory" => PUT operate::put_memory_watermark;
+    "/api/leveret/watermarks/disk" => PUT operate::put_disk_watermark;
+    "/api/leveret/authenticate" => POST operate::authenticate;
+    "/api/leveret/listeners/suspend" => POST operate::suspend_listeners;
+    "/api/leveret/listeners/resume" => POST operate::resume_listeners;
+    "/api/leveret/log" => GET operate::log;
     "/api/shovels" => GET cluster::nothing;
     "/api/shovels/{vhost}" => GET cluster::nothing;
     "/api/shovels/vhost/{vhost}/{name}" => GET cluster::no_such, DELETE cluster::no_such;

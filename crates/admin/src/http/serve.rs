@@ -1,6 +1,5 @@
 //! Accepts connections and serves HTTP/1.1 on them until the node stops.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,15 +9,37 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::task::JoinSet;
 
+use super::call::Peer;
 use super::{App, routes, shell};
+use crate::control;
 use crate::doors::{Door, Stream};
 use crate::front::Ended;
 
 /// How long a client may take to send the head of a request.
 const HEAD_PATIENCE: Duration = Duration::from_secs(60);
 
+/// Where requests come in.
+pub(crate) enum Entrance {
+    /// From the network, with a password.
+    Network(Door),
+    /// From the machine itself, without one.
+    Local(control::Door),
+}
+
+impl Entrance {
+    async fn accept(&mut self) -> (Stream, Peer) {
+        match self {
+            Self::Network(door) => {
+                let (stream, peer) = door.accept().await;
+                (stream, Peer::Network(peer))
+            }
+            Self::Local(door) => door.accept().await,
+        }
+    }
+}
+
 /// Answers until `ended`; then requests under way are finished.
-pub(crate) async fn serve(mut door: Door, app: Arc<App>, mut ended: Ended) {
+pub(crate) async fn serve(mut door: Entrance, app: Arc<App>, mut ended: Ended) {
     let router = routes::router(Arc::clone(&app));
     let mut connections = JoinSet::new();
     loop {
@@ -36,13 +57,7 @@ pub(crate) async fn serve(mut door: Door, app: Arc<App>, mut ended: Ended) {
     while connections.join_next().await.is_some() {}
 }
 
-async fn converse(
-    socket: Stream,
-    peer: SocketAddr,
-    app: Arc<App>,
-    router: Router,
-    mut ended: Ended,
-) {
+async fn converse(socket: Stream, peer: Peer, app: Arc<App>, router: Router, mut ended: Ended) {
     let service = service_fn(move |request| {
         let (app, router) = (Arc::clone(&app), router.clone());
         async move {

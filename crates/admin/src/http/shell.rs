@@ -3,7 +3,6 @@
 
 use std::hash::{BuildHasher as _, Hasher as _};
 use std::io::Write as _;
-use std::net::SocketAddr;
 
 use axum::Router;
 use axum::body::Body;
@@ -22,7 +21,8 @@ use tower::ServiceExt as _;
 
 use super::App;
 use super::answer::Fault;
-use super::call::PeerAddress;
+use super::call::Peer;
+use super::login;
 
 /// Shorter answers are not worth compressing: they fit one packet.
 const GZIP_MIN: usize = 1024;
@@ -31,19 +31,24 @@ const GZIP_MIN: usize = 1024;
 pub(super) async fn answer(
     app: &App,
     router: Router,
-    peer: SocketAddr,
+    peer: Peer,
     request: Request<Incoming>,
 ) -> Response<Body> {
     let mut request = request.map(Body::new);
     let asked = request.headers().clone();
     let method = request.method().clone();
+    let path = request.uri().path().to_owned();
     let mut response = match strip(app, &mut request) {
         Ok(()) => {
-            request.extensions_mut().insert(PeerAddress(peer));
+            request.extensions_mut().insert(peer);
             router.oneshot(request).await.into_response()
         }
         Err(fault) => fault.into_response(),
     };
+    if response.status().is_success() && changes(&method, &path) {
+        let (user, peer) = (login::name_of(&asked, peer), peer.to_string());
+        tracing::info!(target: "audit", user, peer, %method, path, "audit: changed");
+    }
     // A handler that refuses a method says why by itself, and names no others.
     let is_routed = !response.headers().contains_key(header::ALLOW);
     if response.status() == StatusCode::METHOD_NOT_ALLOWED && !is_routed {
@@ -53,6 +58,14 @@ pub(super) async fn answer(
     cors(app, &asked, &method, headers);
     dress(app, headers);
     finish(response, &method, &asked).await
+}
+
+/// Whether a request changes what is defined. Messages are no definitions, and who only logs in changes nothing.
+fn changes(method: &Method, path: &str) -> bool {
+    let is_post = *method == Method::POST;
+    let is_about_messages = ["/publish", "/get"].iter().any(|end| path.ends_with(end));
+    let changes_nothing = is_post && (is_about_messages || path.ends_with("/api/login"));
+    !method.is_safe() && !changes_nothing
 }
 
 /// Takes the prefix and a slash at the end from the path.
@@ -219,6 +232,20 @@ mod tests {
         check("gzip;q=0",              false);
         check("identity",              false);
         check("",                      false);
+    }
+
+    #[test]
+    #[rustfmt::skip] // a table
+    fn what_changes() {
+        let check = |method: Method, path: &str, want| assert_eq!(changes(&method, path), want, "{path}");
+        check(Method::GET,     "/api/users",                               false);
+        check(Method::OPTIONS, "/api/users/u",                             false);
+        check(Method::PUT,     "/api/users/u",                             true);
+        check(Method::DELETE,  "/api/queues/%2F/get",                      true);
+        check(Method::POST,    "/api/queues/%2F/q/get",                    false);
+        check(Method::POST,    "/api/exchanges/%2F/amq.default/publish",   false);
+        check(Method::POST,    "/broker/api/login",                        false);
+        check(Method::POST,    "/api/definitions",                         true);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::answer::{Answer, Fault};
 use super::call::{Call, Fields as _};
 use super::{listing, vhosts};
-use crate::ops::ask;
+use crate::ops::{ask, close};
 
 /// `GET /api/users`.
 pub(super) async fn list(call: Call) -> Result<Answer, Fault> {
@@ -133,11 +133,7 @@ pub(super) async fn bulk_delete(call: Call) -> Result<Answer, Fault> {
 async fn remove(call: &Call, name: String) -> Result<Answer, Fault> {
     ask::admin(call.node(), &call.login.name, AdminCommand::DeleteUser { name: name.clone() })
         .await?;
-    for connection in call.node().connections() {
-        if connection.facts().user == name {
-            let reason = format!("user '{name}' was deleted");
-            crate::ops::requests::close(call.node(), &connection, &reason);
-        }
-    }
+    let reason = format!("user '{name}' was deleted");
+    close::close_all(call.node(), &reason, |facts| facts.user == name);
     Ok(Answer::Done)
 }

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::answer::{Answer, Fault};
 use super::call::{Call, Fields as _};
 use super::listing;
-use crate::ops::{ask, facts};
+use crate::ops::{ask, close, facts};
 
 /// `GET /api/vhosts`.
 pub(super) async fn list(call: Call) -> Result<Answer, Fault> {
@@ -84,7 +84,7 @@ pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
         tracing: body.contains_key("tracing").then(|| body.flag("tracing", false)).transpose()?,
     };
     ask::admin(call.node(), &call.login.name, command).await?;
-    if is_new {
+    if is_new && !call.login.is_operator {
         let (user, all) = (call.login.name.clone(), ".*".to_owned());
         // As RabbitMQ does: who makes a vhost may use it.
         let command = AdminCommand::SetPermissions {
@@ -121,12 +121,8 @@ pub(super) async fn delete(call: Call) -> Result<Answer, Fault> {
     call.login.must_admin()?;
     let name = call.param("vhost").to_owned();
     call.node().topology().vhost(&name).ok_or_else(Fault::not_found)?;
-    crate::ops::requests::close_all(
-        call.node(),
-        Some(&name),
-        0,
-        &format!("vhost '{name}' is deleted"),
-    );
+    let reason = format!("vhost '{name}' is deleted");
+    close::close_all(call.node(), &reason, |facts| facts.vhost == name);
     ask::admin(call.node(), &call.login.name, AdminCommand::DeleteVhost { name }).await?;
     Ok(Answer::Done)
 }

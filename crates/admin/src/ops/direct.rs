@@ -62,10 +62,10 @@ pub struct Direct {
 }
 
 impl Direct {
-    /// Opens a connection and its channel.
+    /// Opens a connection and its channel. `user` says whether it is the operator, who may everything.
     pub async fn open(
         node: &Arc<Node>,
-        user: &str,
+        (user, is_operator): (&str, bool),
         vhost: &str,
         peer: String,
     ) -> Result<Self, Closed> {
@@ -76,7 +76,7 @@ impl Direct {
         let session = {
             let topology = node.topology();
             let vhost = topology.vhost(vhost).ok_or(Closed::NoVhost)?;
-            Session::inside(id, settings, peer, (user, vhost), now())
+            Session::inside(id, settings, peer, (user, is_operator, vhost), now())
         };
         let (sender, letters) = mpsc::unbounded_channel();
         node.register(id, Recipient::Request(sender));

@@ -1,10 +1,9 @@
 //! What can be asked of a node: rows of lists, facts, changes.
 
 pub mod ask;
+pub(crate) mod close;
 pub mod direct;
 pub mod facts;
-pub(crate) mod lists;
-pub(crate) mod requests;
 pub mod system;
 
 use std::sync::Arc;

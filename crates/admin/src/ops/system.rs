@@ -1,5 +1,6 @@
 //! What the operating system knows of the process.
 
+use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::Path;
 
 /// Open file descriptors and their limit.
@@ -26,4 +27,31 @@ pub fn free_bytes(dir: &Path) -> u64 {
 pub fn os() -> String {
     let uname = rustix::system::uname();
     format!("{} {}", uname.sysname().to_string_lossy(), uname.release().to_string_lossy())
+}
+
+/// The end of a text file, `bytes` at most; what is cut off begins at a line.
+pub fn tail(path: &Path, bytes: u64) -> std::io::Result<String> {
+    let mut file = std::fs::File::open(path)?;
+    let from = file.metadata()?.len().saturating_sub(bytes);
+    file.seek(SeekFrom::Start(from))?;
+    let mut read = Vec::new();
+    file.take(bytes).read_to_end(&mut read)?;
+    let text = String::from_utf8_lossy(&read);
+    let whole = if from > 0 { text.split_once('\n').map_or("", |(_, rest)| rest) } else { &*text };
+    Ok(whole.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tails_begin_at_a_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.log");
+        std::fs::write(&path, "first\nsecond\nthird\n").unwrap();
+        assert_eq!(tail(&path, 100).unwrap(), "first\nsecond\nthird\n");
+        assert_eq!(tail(&path, 9).unwrap(), "third\n");
+        assert!(tail(&dir.path().join("none"), 9).is_err());
+    }
 }

@@ -18,8 +18,8 @@ fn shows_what_is_there() {
 
     let status = broker.json(&["status"]);
     assert_eq!(status["pid"], broker.pid());
-    assert_eq!(status["connections"], 2);
-    assert_eq!(status["queues"], 1);
+    assert_eq!(status["totals"]["connection_count"], 2);
+    assert_eq!(status["totals"]["queue_count"], 1);
     assert_eq!(status["listeners"][0]["port"], broker.address.port());
     assert_eq!(status["alarms"], json!([]));
 
@@ -203,7 +203,9 @@ fn purges_deletes_and_closes() {
     let reason = close_reason(&mut client);
     assert_eq!((reason.code, &*reason.text), (320, "CONNECTION_FORCED - enough"));
     broker.refused(&["close_connection", "no-such", "enough"], 65);
-    wait_until(PATIENCE, "it is gone", || broker.json(&["status"])["connections"] == 1);
+    wait_until(PATIENCE, "it is gone", || {
+        broker.json(&["status"])["totals"]["connection_count"] == 1
+    });
     broker.told(&["close_all_connections", "--global", "all of you"]);
     assert_eq!(close_reason(&mut publisher.client).text, "CONNECTION_FORCED - all of you");
 }

@@ -132,7 +132,7 @@ fn a_blocked_client_that_goes_is_noticed() {
     let (mut client, channel) = broker.channel();
     declare(&mut client, channel, "q");
     broker.told(&["set_vm_memory_high_watermark", "absolute", "0"]);
-    let count = || broker.json(&["status"])["connections"].as_u64().unwrap();
+    let count = || broker.json(&["status"])["totals"]["connection_count"].as_u64().unwrap();
     let publish = |raw: &mut Raw| {
         let publish = basic::Publish { routing_key: "q", ..Default::default() };
         raw.method(1, &publish);
@@ -215,7 +215,7 @@ fn a_client_that_reads_no_deliveries_costs_little_and_slows_nobody() {
     assert!(worst < Duration::from_secs(2), "others waited {worst:?}");
     drop(deaf);
     wait_until(PATIENCE, "the deaf client is gone", || {
-        broker.json(&["status"])["connections"] == 2
+        broker.json(&["status"])["totals"]["connection_count"] == 2
     });
 }
 

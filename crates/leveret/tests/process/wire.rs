@@ -90,7 +90,7 @@ fn who_does_not_log_in_is_closed() {
     }
     // The time limit is over with the login.
     let mut raw = Raw::login(&broker);
-    assert_eq!(broker.json(&["status"])["connections"], 1);
+    assert_eq!(broker.json(&["status"])["totals"]["connection_count"], 1);
     let late = Raw::connect(&broker);
     late.until_closed();
     raw.method(1, &queue::Declare { queue: "q", ..Default::default() });
@@ -141,10 +141,10 @@ fn half_open_connections_are_nobody_elses_trouble() {
         let got = client.get(channel, "q", true).unwrap().expect("just published");
         assert_eq!(got.body, [n]);
     }
-    assert_eq!(broker.json(&["status"])["connections"], 201);
+    assert_eq!(broker.json(&["status"])["totals"]["connection_count"], 201);
     drop(half);
     crate::broker::wait_until(PATIENCE, "the others are forgotten", || {
-        broker.json(&["status"])["connections"] == 1
+        broker.json(&["status"])["totals"]["connection_count"] == 1
     });
     broker.assert_quiet();
 }

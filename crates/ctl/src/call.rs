@@ -1,0 +1,389 @@
+//! A command at work: its words, the node it asks, what it says.
+
+use std::io::Write;
+use std::time::Duration;
+
+use hyper::{Method, StatusCode};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use rustix::process::Pid;
+use serde_json::{Value, json};
+
+use crate::args::{Common, CtlArgs, Formatter, Words};
+use crate::client::{Client, Reply};
+use crate::columns::{self, Column, Row};
+use crate::commands::{Entry, Kind};
+use crate::fault::{Code, Fault};
+use crate::target::Target;
+
+/// What a command has to show.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    /// Nothing: it is done.
+    Done,
+    /// A line for people.
+    Message(String),
+    /// A value, alone.
+    Value(Value),
+    /// Rows of a list.
+    Rows(Vec<Column>, Vec<Row>),
+    /// What machines read, and what people do.
+    Document(Value, String),
+}
+
+/// A command at work.
+pub(crate) struct Call<'a> {
+    pub(crate) entry: &'static Entry,
+    pub(crate) common: &'a Common,
+    words: Words,
+    target: Target,
+    /// Name of the node for messages.
+    node: String,
+    vhost: String,
+    client: Option<Client>,
+    out: &'a mut dyn Write,
+    has_said: bool,
+}
+
+impl<'a> Call<'a> {
+    pub(crate) fn new(
+        args: &'a CtlArgs,
+        target: Target,
+        node: String,
+        out: &'a mut dyn Write,
+    ) -> Self {
+        let (entry, common, words) = (args.entry, &args.common, args.words.clone());
+        let vhost = common.vhost.clone();
+        Self { entry, common, words, target, node, vhost, client: None, out, has_said: false }
+    }
+
+    /// Runs another command, with its default words but for `columns`: `report` is made of those.
+    pub(crate) fn other(
+        &mut self,
+        entry: &'static Entry,
+        columns: Option<&str>,
+    ) -> Result<Answer, Fault> {
+        let defaults = entry.words.iter().filter_map(|word| match word.kind {
+            Kind::Value(default) if !default.is_empty() => {
+                Some((word.name, vec![default.to_owned()]))
+            }
+            _ => None,
+        });
+        let columns = columns.map(|columns| ("columns", vec![columns.to_owned()]));
+        let words = defaults.chain(columns).collect();
+        let own = (self.entry, std::mem::replace(&mut self.words, words));
+        (self.entry, self.has_said) = (entry, false);
+        let answer = (entry.run)(self);
+        (self.entry, self.words) = own;
+        self.has_said = true;
+        answer
+    }
+
+    /// What was given for a word; empty if nothing was.
+    pub(crate) fn word(&self, name: &str) -> &str {
+        self.optional(name).unwrap_or_default()
+    }
+
+    /// What was given for a word that may be missing.
+    pub(crate) fn optional(&self, name: &str) -> Option<&str> {
+        self.words(name).first().map(String::as_str)
+    }
+
+    /// All that was given for a word that may be repeated.
+    pub(crate) fn words(&self, name: &str) -> &[String] {
+        self.words.get(name).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether a flag was given.
+    pub(crate) fn flag(&self, name: &str) -> bool {
+        !self.words(name).is_empty()
+    }
+
+    /// A word that is a whole number.
+    pub(crate) fn number(&self, name: &str) -> Result<u64, Fault> {
+        let text = self.word(name);
+        text.parse()
+            .map_err(|_| Fault::usage(format!("{name} must be a whole number, not '{text}'")))
+    }
+
+    /// A word that is JSON.
+    pub(crate) fn json(&self, name: &str) -> Result<Value, Fault> {
+        let text = self.word(name);
+        serde_json::from_str(text)
+            .map_err(|error| Fault::unavailable(format!("Could not parse JSON document: {error}")))
+    }
+
+    /// A password: the word, or a line of standard input.
+    pub(crate) fn password(&self, name: &str) -> Result<String, Fault> {
+        use std::io::IsTerminal as _;
+        if let Some(password) = self.optional(name) {
+            return Ok(password.to_owned());
+        }
+        let missing = || Fault::software("Password is not provided via argument or stdin");
+        // Reading from a terminal would show the password.
+        if std::io::stdin().is_terminal() {
+            return Err(missing());
+        }
+        let mut line = String::new();
+        std::io::stdin().read_line(&mut line).map_err(|_| missing())?;
+        let password = line.trim_end_matches(['\n', '\r']);
+        if password.is_empty() { Err(missing()) } else { Ok(password.to_owned()) }
+    }
+
+    /// The node's name, for messages.
+    pub(crate) fn node(&self) -> &str {
+        &self.node
+    }
+
+    /// Asks the node for its name, for paths that have it in them.
+    pub(crate) fn learn_node(&mut self) -> Result<(), Fault> {
+        let nodes = self.get("/api/nodes?columns=name")?;
+        if let Some(name) = nodes[0]["name"].as_str() {
+            name.clone_into(&mut self.node);
+        }
+        Ok(())
+    }
+
+    /// From here on with another vhost.
+    pub(crate) fn with_vhost(&mut self, name: &str) -> &mut Self {
+        name.clone_into(&mut self.vhost);
+        self
+    }
+
+    /// The host of a node elsewhere.
+    pub(crate) fn host(&self) -> Option<String> {
+        match &self.target {
+            Target::Network(address) => Some(address.host.clone()),
+            Target::Socket(_) => None,
+        }
+    }
+
+    pub(crate) fn timeout(&self) -> Duration {
+        Duration::from_secs(self.common.timeout)
+    }
+
+    /// A template with `{vhost}`, `{node}`, `{timeout}` and the words of the command filled in.
+    pub(crate) fn fill(&self, template: &str) -> String {
+        self.filled(template, str::to_owned)
+    }
+
+    fn path(&self, template: &str) -> String {
+        self.filled(template, |text| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string())
+    }
+
+    fn filled(&self, template: &str, encode: impl Fn(&str) -> String) -> String {
+        let mut text = String::new();
+        let mut rest = template;
+        while let Some((before, after)) = rest.split_once('{') {
+            text += before;
+            let Some((name, after)) = after.split_once('}') else { break };
+            text += &match name {
+                "vhost" => encode(&self.vhost),
+                "node" => encode(&self.node),
+                "timeout" => self.common.timeout.to_string(),
+                name => encode(&self.words(name).join(", ")),
+            };
+            rest = after;
+        }
+        text + rest
+    }
+
+    /// Says what is being done, once, before anything is asked.
+    pub(crate) fn say(&mut self) -> Result<(), Fault> {
+        self.say_this(&self.fill(self.entry.banner))
+    }
+
+    /// Says something else than the table's banner.
+    pub(crate) fn say_this(&mut self, banner: &str) -> Result<(), Fault> {
+        if self.has_said {
+            return Ok(());
+        }
+        self.has_said = true;
+        let is_for_machines = matches!(self.common.formatter, Formatter::Json | Formatter::Csv);
+        if banner.is_empty() || self.common.quiet || self.common.silent || is_for_machines {
+            return Ok(());
+        }
+        self.print(&format!("{banner}\n"))
+    }
+
+    /// Says nothing more of what is being done.
+    pub(crate) fn say_nothing(&mut self) {
+        self.has_said = true;
+    }
+
+    /// Writes to the output.
+    pub(crate) fn print(&mut self, text: &str) -> Result<(), Fault> {
+        match self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush()) {
+            // Whoever read the output has enough: `leveret ctl list_queues | head`.
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+            Err(error) => Err(Fault::software(format!("cannot write the output: {error}"))),
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// Connects, if that is not done yet. The node's process, if it is of this machine.
+    pub(crate) fn connect(&mut self) -> Result<Option<Pid>, Fault> {
+        Ok(self.client()?.process)
+    }
+
+    fn client(&mut self) -> Result<&mut Client, Fault> {
+        self.say()?;
+        match &mut self.client {
+            Some(client) => Ok(client),
+            none => Ok(none
+                .insert(Client::connect(&self.target, Duration::from_secs(self.common.timeout))?)),
+        }
+    }
+
+    /// Sends a request; what answers it, whatever it is.
+    pub(crate) fn send(
+        &mut self,
+        method: Method,
+        template: &str,
+        headers: &[(&str, &str)],
+        body: Option<&Value>,
+    ) -> Result<Reply, Fault> {
+        let path = self.path(template);
+        let body = body.map(|body| body.to_string().into_bytes()).unwrap_or_default();
+        let reply = self.client()?.ask(method, &path, headers, body);
+        if reply.is_err() {
+            // Of no more use: the next request begins anew.
+            self.client = None;
+        }
+        reply
+    }
+
+    /// Sends a request that has to be granted; the document that answers it.
+    fn ask(
+        &mut self,
+        method: Method,
+        template: &str,
+        headers: &[(&str, &str)],
+        body: Option<&Value>,
+    ) -> Result<Value, Fault> {
+        let reply = self.send(method, template, headers, body)?;
+        if reply.status.is_success() {
+            return match &*reply.body {
+                b"" => Ok(Value::Null),
+                body => serde_json::from_slice(body).map_err(|error| {
+                    Fault::software(format!("the node's answer is not understood: {error}"))
+                }),
+            };
+        }
+        Err(self.refusal(&reply))
+    }
+
+    /// An answer that is no success, in words.
+    pub(crate) fn refusal(&self, reply: &Reply) -> Fault {
+        let told: Value = serde_json::from_slice(&reply.body).unwrap_or_default();
+        let reason = told.get("reason").and_then(Value::as_str);
+        let reason = reason.map_or_else(|| reply.status.to_string(), str::to_owned);
+        let code = match reply.status {
+            StatusCode::NOT_FOUND => {
+                let (code, missing) = self.entry.missing;
+                let is_specific = !matches!(&*reason, "Not Found" | "404 Not Found");
+                let text = if is_specific { reason } else { self.fill(missing) };
+                return Fault::new(code, text);
+            }
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Code::NoPermission,
+            StatusCode::BAD_REQUEST => Code::Data,
+            StatusCode::SERVICE_UNAVAILABLE => Code::Unavailable,
+            _ => Code::Software,
+        };
+        Fault::new(code, reason)
+    }
+
+    pub(crate) fn get(&mut self, template: &str) -> Result<Value, Fault> {
+        self.ask(Method::GET, template, &[], None)
+    }
+
+    pub(crate) fn put(&mut self, template: &str, body: &Value) -> Result<Value, Fault> {
+        self.ask(Method::PUT, template, &[], Some(body))
+    }
+
+    pub(crate) fn post(&mut self, template: &str, body: &Value) -> Result<Value, Fault> {
+        self.ask(Method::POST, template, &[], Some(body))
+    }
+
+    pub(crate) fn delete(&mut self, template: &str) -> Result<Value, Fault> {
+        self.ask(Method::DELETE, template, &[], None)
+    }
+
+    /// Deletes, and tells why.
+    pub(crate) fn delete_because(&mut self, template: &str, reason: &str) -> Result<Value, Fault> {
+        self.ask(Method::DELETE, template, &[("x-reason", reason)], None)
+    }
+
+    /// Fails unless it is there.
+    pub(crate) fn must_find(
+        &mut self,
+        template: &str,
+        code: Code,
+        missing: &str,
+    ) -> Result<(), Fault> {
+        let reply = self.send(Method::GET, template, &[], None)?;
+        match reply.status {
+            StatusCode::NOT_FOUND => Err(Fault::new(code, self.fill(missing))),
+            status if status.is_success() => Ok(()),
+            _ => Err(self.refusal(&reply)),
+        }
+    }
+
+    /// A list whose columns are always the same.
+    pub(crate) fn table(
+        &mut self,
+        template: &str,
+        columns: &[&'static str],
+    ) -> Result<Answer, Fault> {
+        self.rows(template, columns::all(columns))
+    }
+
+    /// A list whose columns are chosen by the word `columns`.
+    pub(crate) fn list(
+        &mut self,
+        template: &str,
+        default: &[&str],
+        known: &[&'static str],
+    ) -> Result<Answer, Fault> {
+        let chosen = columns::choose(self.words("columns"), default, known)?;
+        self.rows(template, chosen)
+    }
+
+    fn rows(&mut self, template: &str, columns: Vec<Column>) -> Result<Answer, Fault> {
+        // Only what is shown is sent.
+        let paths: Vec<_> = columns.iter().filter_map(|column| column.asked()).collect();
+        let more = if template.contains('?') { '&' } else { '?' };
+        let all = self.get(&format!("{template}{more}columns={}", paths.join(",")))?;
+        Ok(Self::rows_of(&all, columns))
+    }
+
+    /// The rows of a list that is there already.
+    pub(crate) fn rows_of(all: &Value, columns: Vec<Column>) -> Answer {
+        let rows = all.as_array().into_iter().flatten();
+        let rows = rows.map(|row| columns::row(&columns, row)).collect();
+        Answer::Rows(columns, rows)
+    }
+
+    /// A health check: true to the words if it passes, else a failure with the reason.
+    pub(crate) fn check(&mut self, template: &str, passed: &str) -> Result<Answer, Fault> {
+        self.get(template)?;
+        Ok(Answer::Message(self.fill(passed)))
+    }
+
+    /// A check whose document says more than its reason: `failed` makes the words of it.
+    pub(crate) fn check_with(
+        &mut self,
+        template: &str,
+        passed: &str,
+        failed: impl FnOnce(&Self, &Value) -> String,
+    ) -> Result<Answer, Fault> {
+        let reply = self.send(Method::GET, template, &[], None)?;
+        if reply.status == StatusCode::SERVICE_UNAVAILABLE {
+            let told = serde_json::from_slice(&reply.body).unwrap_or_else(|_| json!({}));
+            return Err(Fault::unavailable(failed(self, &told)));
+        }
+        if !reply.status.is_success() {
+            return Err(self.refusal(&reply));
+        }
+        Ok(Answer::Message(self.fill(passed)))
+    }
+}

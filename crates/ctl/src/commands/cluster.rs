@@ -1,0 +1,104 @@
+//! What RabbitMQ's tools do with clusters: one node, so what asks for another is refused, and what waits
+//! for others is done.
+
+use serde_json::{Value, json};
+
+use super::{Entry, Tools, Word, ignored, ignored_value, maybe, one};
+use crate::call::{Answer, Call};
+use crate::fault::Fault;
+
+const NODE: Word = one("member", "A node");
+
+fn alone(it: &mut Call<'_>) -> Result<Answer, Fault> {
+    it.say()?;
+    Err(Fault::unavailable("clusters are not there: this node stands alone"))
+}
+
+fn reset(it: &mut Call<'_>) -> Result<Answer, Fault> {
+    it.say()?;
+    Err(Fault::unavailable(
+        "a node is not reset while it runs: stop it, move its data directory away (leveret ctl status \
+         names it) and start it again",
+    ))
+}
+
+/// Takes no more clients, and lets those that are there go.
+fn drain(it: &mut Call<'_>) -> Result<Answer, Fault> {
+    it.post("/api/leveret/listeners/suspend", &Value::Null)?;
+    let all = it.get("/api/connections?columns=name")?;
+    for row in all.as_array().into_iter().flatten() {
+        let name = row["name"].as_str().unwrap_or_default();
+        let name = percent_encoding::utf8_percent_encode(name, percent_encoding::NON_ALPHANUMERIC);
+        let path = format!("/api/connections/{name}");
+        // One that is gone already is as good.
+        it.send(
+            hyper::Method::DELETE,
+            &path,
+            &[("x-reason", "Node was put into maintenance mode")],
+            None,
+        )?;
+    }
+    Ok(Answer::Done)
+}
+
+fn revive(it: &mut Call<'_>) -> Result<Answer, Fault> {
+    it.post("/api/leveret/listeners/resume", &Value::Null)?;
+    Ok(Answer::Done)
+}
+
+fn answers(it: &mut Call<'_>) -> Result<Answer, Fault> {
+    it.get("/api/version")?;
+    Ok(Answer::Done)
+}
+
+pub(super) const COMMANDS: &[Entry] = &[
+    Entry::new("set_cluster_name", Tools::CTL, "Name the cluster, of which this node is all", |it| {
+        it.put("/api/cluster-name", &json!({"name": it.word("name")}))?;
+        Ok(Answer::Done)
+    })
+    .takes(&[one("name", "The name")])
+    .says("Setting cluster name to {name} ..."),
+    Entry::new("await_online_nodes", Tools::CTL, "Wait for so many nodes: one is there", |it| {
+        match it.number("count")? {
+            0 | 1 => answers(it),
+            _ => alone(it),
+        }
+    })
+    .takes(&[one("count", "How many")])
+    .says("Will wait for at least {count} nodes to join the cluster of {node}."),
+    Entry::new("join_cluster", Tools::CTL, "Not there: this node stands alone", alone)
+        .takes(&[ignored("disc"), ignored("ram"), NODE])
+        .says("Clustering node {node} with {member}"),
+    Entry::new("forget_cluster_node", Tools::CTL, "Not there: this node stands alone", alone)
+        .takes(&[ignored("offline"), NODE])
+        .says("Removing node {member} from the cluster"),
+    Entry::new("force_boot", Tools::CTL, "Accepted: a start waits for no other node", |_| Ok(Answer::Done)),
+    Entry::new("reset", Tools::CTL, "Not there: says how it is done", reset)
+        .says("Resetting node {node} ..."),
+    Entry::new("force_reset", Tools::CTL, "Not there: says how it is done", reset)
+        .says("Forcefully resetting node {node} ..."),
+    Entry::new("stop_app", Tools::CTL, "Let no clients in, and those that are there go", drain)
+        .says("Stopping rabbit application on node {node} ..."),
+    Entry::new("start_app", Tools::CTL, "Let clients in again", revive).says("Starting node {node} ..."),
+    Entry::new("drain", Tools::UPGRADE, "Let no clients in, and those that are there go", drain)
+        .says("Will put node {node} into maintenance mode. The node will no longer serve any client traffic!"),
+    Entry::new("revive", Tools::UPGRADE, "Let clients in again", revive)
+        .says("Will revive node {node} from maintenance and make it serve clients again ..."),
+    Entry::new(
+        "await_online_quorum_plus_one",
+        Tools::UPGRADE,
+        "Done as soon as the node answers: one node has no quorum to lose",
+        answers,
+    )
+    .says("Will wait for a quorum + 1 of nodes to be online for all quorum queues and streams ..."),
+    Entry::new(
+        "await_online_synchronized_mirror",
+        Tools::UPGRADE,
+        "Done as soon as the node answers: queues have no mirrors",
+        answers,
+    )
+    .says("Will wait for a synchronised mirror be online for all classic mirrored queues ..."),
+    Entry::new("post_upgrade", Tools::UPGRADE, "Accepted: nothing is left to do after an upgrade", answers)
+        .takes(&[ignored("all"), ignored_value("queues"), maybe("unused", "Nothing")])
+        .says("Executing post upgrade tasks ..."),
+];

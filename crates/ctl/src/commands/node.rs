@@ -1,0 +1,320 @@
+//! The node itself: is it there, its end, its watermarks, its options.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use serde_json::{Value, json};
+
+use super::{Entry, Tools, flag, ignored, many, maybe, one, value};
+use crate::call::{Answer, Call};
+use crate::fault::{Code, Fault};
+
+/// Waits until the node answers.
+fn wait_until_it_runs(it: &mut Call<'_>) -> Result<Answer, Fault> {
+    let deadline = Instant::now() + it.timeout();
+    loop {
+        match it.get("/api/version") {
+            Ok(_) => return Ok(Answer::Done),
+            Err(fault) if fault.code != Code::Unavailable => return Err(fault),
+            Err(_) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(50)),
+            Err(fault) => return Err(Fault::new(Code::TempFail, fault.text)),
+        }
+    }
+}
+
+/// Stops the node, and waits until its process is gone.
+fn stop(it: &mut Call<'_>) -> Result<Answer, Fault> {
+    let process = match it.connect() {
+        Err(fault) if fault.code == Code::Unavailable && it.flag("idempotent") => {
+            return Ok(Answer::Message("The node is no longer running".to_owned()));
+        }
+        connected => connected?,
+    };
+    // Opened first: afterwards its number may be another process's.
+    let process = process.and_then(|pid: Pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+    it.post("/api/leveret/stop", &Value::Null)?;
+    let Some(process) = process else { return Ok(Answer::Done) };
+    let timeout = it.timeout();
+    let limit = rustix::event::Timespec {
+        tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: 0,
+    };
+    let limit = (!timeout.is_zero()).then_some(&limit);
+    let mut waits = [rustix::event::PollFd::new(&process, rustix::event::PollFlags::IN)];
+    match rustix::event::poll(&mut waits, limit) {
+        Ok(0) => Err(Fault::new(Code::TempFail, "the node is stopping, but has not stopped yet")),
+        Ok(_) => Ok(Answer::Done),
+        Err(error) => Err(Fault::software(format!("cannot wait for the node to stop: {error}"))),
+    }
+}
+
+/// `0.4`, or `absolute` and a number of bytes with or without a unit.
+fn memory(words: &[&str]) -> Result<Value, Fault> {
+    match words {
+        ["absolute", bytes] => Ok(json!({"absolute": bytes_of(bytes)?})),
+        [fraction] => match fraction.parse::<f64>() {
+            Ok(fraction) if (0.0..=1.0).contains(&fraction) => Ok(json!({"relative": fraction})),
+            _ => Err(Fault::data("The threshold should be a fraction between 0.0 and 1.0")),
+        },
+        _ => Err(Fault::usage("expected <fraction> or absolute <bytes>")),
+    }
+}
+
+/// A number of bytes with or without a unit, or `mem_relative` and a part of the memory.
+fn disk(words: &[&str]) -> Result<Value, Fault> {
+    match words {
+        ["mem_relative", part] => match part.parse::<f64>() {
+            Ok(part) if (0.0..=1000.0).contains(&part) => Ok(json!({"relative": part})),
+            _ => Err(Fault::data("The fraction should be a number, 0.0 or more")),
+        },
+        [bytes] => Ok(json!({"absolute": bytes_of(bytes)?})),
+        _ => Err(Fault::usage("expected <bytes> or mem_relative <fraction>")),
+    }
+}
+
+/// RabbitMQ's units: `kB` is 1000, `KiB` is 1024.
+fn bytes_of(text: &str) -> Result<u64, Fault> {
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let unit = text.get(digits.len()..).unwrap_or_default().to_ascii_lowercase();
+    let (letter, base) = match unit.trim_end_matches('b').strip_suffix('i') {
+        Some(letter) => (letter, 1024_u64),
+        None => (unit.trim_end_matches('b'), 1000),
+    };
+    let power = ["", "k", "m", "g", "t", "p"].iter().position(|it| *it == letter);
+    let bytes = power.and_then(|power| {
+        digits.parse::<u64>().ok()?.checked_mul(base.checked_pow(u32::try_from(power).ok()?)?)
+    });
+    bytes.ok_or_else(|| Fault::data("Invalid units."))
+}
+
+fn threshold<'a>(it: &'a Call<'_>) -> Vec<&'a str> {
+    it.words("threshold").iter().map(String::as_str).collect()
+}
+
+/// The few expressions that tools evaluate, and what they are here.
+fn eval(it: &mut Call<'_>) -> Result<Answer, Fault> {
+    let expression = it.words("expression").join(" ");
+    let plain: String = expression.chars().filter(|c| !c.is_whitespace()).collect();
+    match plain.trim_end_matches('.') {
+        "rabbit_nodes:reached_target_cluster_size()" => {
+            it.get("/api/health/checks/reached-target-cluster-size")?;
+            Ok(Answer::Value(json!(true)))
+        }
+        "rabbit:is_running()" => {
+            it.get("/api/version")?;
+            Ok(Answer::Value(json!(true)))
+        }
+        "node()" => {
+            it.learn_node()?;
+            Ok(Answer::Value(json!(it.node())))
+        }
+        _ => Err(Fault::unavailable(
+            "the node is not written in Erlang and evaluates none; of what tools ask by it there are \
+             'rabbit_nodes:reached_target_cluster_size().', 'rabbit:is_running().' and 'node().'",
+        )),
+    }
+}
+
+pub(super) const COMMANDS: &[Entry] = &[
+    Entry::new("ping", Tools::CTL_AND_DIAGNOSTICS, "Check that the node answers", |it| {
+        it.get("/api/version")?;
+        Ok(Answer::Message("Ping succeeded".to_owned()))
+    })
+    .says("Will ping {node}. Timeout: {timeout} s."),
+    Entry::new("await_startup", Tools::CTL, "Wait until the node answers", wait_until_it_runs),
+    Entry::new(
+        "wait",
+        Tools::CTL_AND_DIAGNOSTICS,
+        "Wait until the node answers",
+        wait_until_it_runs,
+    )
+    .takes(&[
+        maybe("pidfile", "Accepted for rabbitmqctl's sake"),
+        value("pid", "", "Accepted for rabbitmqctl's sake").short('P'),
+    ]),
+    Entry::new("stop", Tools::CTL, "Stop the node", stop)
+        .takes(&[
+            flag("idempotent", "Succeed if the node is not running"),
+            maybe("pidfile", "Accepted for rabbitmqctl's sake"),
+        ])
+        .says("Stopping and halting node {node} ..."),
+    Entry::new("shutdown", Tools::CTL, "Stop the node", stop)
+        .takes(&[
+            ignored("wait"),
+            ignored("no-wait"),
+            flag("idempotent", "Succeed if it is not running"),
+        ])
+        .says("Shutting down node {node} ..."),
+    Entry::new("version", Tools::EVERY, "Show the tool's version, which needs no node", |_| {
+        Ok(Answer::Value(json!(env!("CARGO_PKG_VERSION"))))
+    }),
+    Entry::new(
+        "server_version",
+        Tools::DIAGNOSTICS,
+        "Show the version of RabbitMQ that the node stands for",
+        |it| Ok(Answer::Value(it.get("/api/version")?["rabbitmq_version"].clone())),
+    )
+    .says("Asking node {node} for its RabbitMQ version..."),
+    Entry::new("product_info", Tools::DIAGNOSTICS, "Show the node's name and version", |it| {
+        let version = it.get("/api/version")?;
+        let text = format!(
+            "{} {}",
+            version["product_name"].as_str().unwrap_or_default(),
+            version["product_version"].as_str().unwrap_or_default()
+        );
+        Ok(Answer::Document(version, format!("{text}\n")))
+    })
+    .says("Asking node {node} for its product info..."),
+    Entry::new(
+        "environment",
+        Tools::CTL_AND_DIAGNOSTICS,
+        "Show every option with its value",
+        |it| {
+            let options = it.get("/api/config/effective")?;
+            let lines = options.as_object().into_iter().flatten();
+            let text =
+                lines.map(|(key, value)| format!("{key} = {}\n", crate::format::cell(value)));
+            let text = text.collect();
+            Ok(Answer::Document(options, text))
+        },
+    )
+    .says("Application environment of node {node} ..."),
+    Entry::new(
+        "reload_certificates",
+        Tools::CTL,
+        "Read certificates and keys of TLS again",
+        |it| {
+            it.post("/api/leveret/certificates/reload", &Value::Null)?;
+            Ok(Answer::Done)
+        },
+    )
+    .says("Reading certificates again ..."),
+    Entry::new(
+        "set_vm_memory_high_watermark",
+        Tools::CTL,
+        "Set the memory use at which publishers are blocked, until the next start",
+        |it| {
+            let limit = memory(&threshold(it))?;
+            it.put("/api/leveret/watermarks/memory", &limit)?;
+            Ok(Answer::Done)
+        },
+    )
+    .takes(&[many("threshold", "A part of the machine's memory, or: absolute BYTES")])
+    .says("Setting memory threshold on {node} to {threshold} ..."),
+    Entry::new(
+        "set_disk_free_limit",
+        Tools::CTL,
+        "Set the free disk space under which publishers are blocked, until the next start",
+        |it| {
+            let limit = disk(&threshold(it))?;
+            it.put("/api/leveret/watermarks/disk", &limit)?;
+            Ok(Answer::Done)
+        },
+    )
+    .takes(&[many(
+        "threshold",
+        "Bytes, with or without a unit, or: mem_relative FRACTION of the machine's memory",
+    )])
+    .says("Setting disk free limit on {node} to {threshold} ..."),
+    Entry::new("suspend_listeners", Tools::CTL, "Take no more connections of clients", |it| {
+        it.post("/api/leveret/listeners/suspend", &Value::Null)?;
+        Ok(Answer::Done)
+    })
+    .says(
+        "Will suspend client connection listeners on node {node}. The node will no longer accept \
+         client connections!",
+    ),
+    Entry::new("resume_listeners", Tools::CTL, "Take connections of clients again", |it| {
+        it.post("/api/leveret/listeners/resume", &Value::Null)?;
+        Ok(Answer::Done)
+    })
+    .says(
+        "Will resume client connection listeners on node {node}. The node will now accept client \
+         connections",
+    ),
+    Entry::new(
+        "enable_feature_flag",
+        Tools::CTL,
+        "Accepted for every flag that RabbitMQ has",
+        |it| {
+            it.put("/api/feature-flags/{flag}/enable", &Value::Null)?;
+            Ok(Answer::Done)
+        },
+    )
+    .takes(&[
+        ignored("experimental").short('e'),
+        ignored("opt-in").short('o'),
+        one("flag", "A flag, or all"),
+    ])
+    .says("Enabling feature flag \"{flag}\" ..."),
+    Entry::new("eval", Tools::CTL, "The few expressions that tools evaluate", eval)
+        .takes(&[many("expression", "An expression of Erlang")]),
+    Entry::new("log_tail", Tools::DIAGNOSTICS, "Show the last lines of the log file", |it| {
+        it.number("number")?;
+        let told = it.get("/api/leveret/log?lines={number}")?;
+        let lines = told["lines"].as_array().into_iter().flatten();
+        let text = lines.map(|line| format!("{}\n", line.as_str().unwrap_or_default())).collect();
+        Ok(Answer::Document(told, text))
+    })
+    .takes(&[value("number", "50", "How many").short('N')])
+    .says("Last {number} log lines on node {node} ...")
+    .or_missing(Code::Unavailable, "the node logs to no file"),
+    Entry::new("rotate_logs", Tools::CTL, "Accepted: a log file makes way by itself", |_| {
+        Ok(Answer::Done)
+    }),
+    Entry::new("force_gc", Tools::CTL, "Accepted: there is no garbage to collect", |it| {
+        it.get("/api/version")?;
+        Ok(Answer::Done)
+    }),
+    Entry::new("resolve_hostname", Tools::DIAGNOSTICS, "Look a name up, on this machine", |it| {
+        use std::net::ToSocketAddrs as _;
+        let found = (it.word("hostname"), 0_u16)
+            .to_socket_addrs()
+            .map_err(|error| Fault::new(Code::NoHost, format!("cannot resolve it: {error}")))?;
+        let wants_v6 = it.word("address-family").eq_ignore_ascii_case("ipv6");
+        let mut found: Vec<_> =
+            found.map(|it| it.ip()).filter(|it| it.is_ipv6() == wants_v6).collect();
+        found.dedup();
+        if found.is_empty() {
+            return Err(Fault::new(Code::NoHost, "it has no address of that family"));
+        }
+        let lines: Vec<_> = found.iter().map(ToString::to_string).collect();
+        Ok(Answer::Document(json!({"addresses": lines}), lines.join("\n") + "\n"))
+    })
+    .takes(&[
+        value("address-family", "IPv4", "IPv4 or IPv6"),
+        ignored("offline"),
+        one("hostname", "The name"),
+    ])
+    .says("Resolving {hostname} to {address-family} addresses..."),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[rustfmt::skip] // a table
+    fn watermarks() {
+        check(memory, "0.4",                 Some(json!({"relative": 0.4})));
+        check(memory, "1.1",                 None);
+        check(memory, "half",                None);
+        check(memory, "absolute 1GB",        Some(json!({"absolute": 1_000_000_000_u64})));
+        check(memory, "absolute 1GiB",       Some(json!({"absolute": 1_u64 << 30})));
+        check(memory, "absolute 4096",       Some(json!({"absolute": 4096})));
+        check(memory, "absolute 1XB",        None);
+        check(memory, "absolute 99999999PB", None);
+        check(memory, "absolute",            None);
+        check(disk,   "50MB",                Some(json!({"absolute": 50_000_000})));
+        check(disk,   "1024",                Some(json!({"absolute": 1024})));
+        check(disk,   "mem_relative 1.5",    Some(json!({"relative": 1.5})));
+        check(disk,   "mem_relative -1",     None);
+        check(disk,   "lots",                None);
+        check(disk,   "absolute 5",          None);
+    }
+
+    #[track_caller]
+    fn check(read: fn(&[&str]) -> Result<Value, Fault>, words: &str, want: Option<Value>) {
+        assert_eq!(read(&words.split(' ').collect::<Vec<_>>()).ok(), want, "{words}");
+    }
+}
