@@ -9,6 +9,7 @@ mod deny;
 mod generate;
 mod install;
 mod node;
+mod package;
 mod page;
 mod programs;
 mod steps;
@@ -79,6 +80,8 @@ enum Chore {
     },
     /// Load a running broker
     Load(Passed),
+    /// Build the Debian packages of the release build, in target/package
+    Package,
 }
 
 /// Words for another program.
@@ -113,6 +116,7 @@ fn run() -> anyhow::Result<ExitCode> {
         Chore::Page { write: true, .. } => done(page::build(true).map(|_| ())),
         Chore::Page { names, .. } => done(page::browse(&names).and_then(steps::all_passed)),
         Chore::Load(it) => programs::load(&it.words),
+        Chore::Package => done(package::of_release()),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, CommandFactory as _, Parser, Subcommand};
+use clap::{Args, Command, CommandFactory as _, Parser, Subcommand};
 
 /// A message broker that speaks AMQP 0-9-1 with RabbitMQ's extensions.
 #[derive(Parser, Debug)]
@@ -21,12 +21,18 @@ pub(crate) enum Part {
     Ctl(leveret_ctl::CtlArgs),
     /// Load a broker and measure it, as PerfTest does
     Perf(leveret_load::PerfArgs),
-    /// Print the manual page, in roff
-    Man,
+    /// Print a manual page, in roff
+    Man {
+        /// serve, ctl, perf, or the name of one of RabbitMQ's tools [default: of the whole program]
+        page: Option<String>,
+    },
     /// Print a completion script
     Completion {
         /// The shell it is for
         shell: clap_complete::Shell,
+        /// The program it is for: this one, or one of RabbitMQ's tools
+        #[arg(default_value = "leveret")]
+        program: String,
     },
 }
 
@@ -54,15 +60,50 @@ pub(crate) struct ServeArgs {
     pub(crate) options: leveret_config::Flags,
 }
 
-/// The manual page: the commands, then every option of the configuration.
-pub(crate) fn manual() -> Vec<u8> {
+/// The command line of a program of this name: this one, or one of RabbitMQ's tools.
+pub(crate) fn program(name: &str) -> Option<Command> {
+    if name == "leveret" { Some(Cli::command()) } else { leveret_ctl::tool(name) }
+}
+
+/// A manual page: of the whole program with every option of the configuration, of a part of it, or of one of
+/// RabbitMQ's tools. `None` if there is no such page.
+pub(crate) fn manual(page: Option<&str>) -> Option<Vec<u8>> {
+    let Some(name) = page else {
+        let mut page = rendered(Cli::command());
+        page.extend_from_slice(b".SH CONFIGURATION\n");
+        page.extend_from_slice(leveret_config::page::man_section().as_bytes());
+        return Some(page);
+    };
+    let of_part = |part: &Command| part.clone().name(format!("leveret-{name}"));
+    let command = program(name).or_else(|| Cli::command().find_subcommand(name).map(of_part))?;
+    let mut page = rendered(command.clone().disable_help_subcommand(true));
+    if command.has_subcommands() {
+        page.extend_from_slice(commands(command).as_bytes());
+    }
+    Some(page)
+}
+
+fn rendered(command: Command) -> Vec<u8> {
     let mut page = Vec::new();
-    let command = Cli::command();
     // Writing to memory does not fail.
     let _ = clap_mangen::Man::new(command).render(&mut page);
-    page.extend_from_slice(b".SH CONFIGURATION\n");
-    page.extend_from_slice(leveret_config::page::man_section().as_bytes());
     page
+}
+
+/// Each command with its words: pages of their own would be a hundred.
+fn commands(mut command: Command) -> String {
+    command.build();
+    let mut text = String::from(".SH COMMANDS\n");
+    for part in command.get_subcommands().filter(|it| it.get_name() != "help") {
+        let about = part.get_about().map(ToString::to_string).unwrap_or_default();
+        text += &format!(".SS {}\n{about}.\n", part.get_name());
+        let own = |arg: &&clap::Arg| !arg.is_global_set() && !arg.is_hide_set();
+        for arg in part.get_arguments().filter(own).filter(|arg| arg.get_id() != "help") {
+            let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+            text += &format!(".TP\n.B {}\n{help}\n", arg.to_string().replace('-', "\\-"));
+        }
+    }
+    text
 }
 
 #[cfg(test)]
@@ -86,6 +127,8 @@ mod tests {
         check("ctl set_policy --priority 1 a b {}",                 true);
         check("ctl fly",                                            false);
         check("completion bash",                                    true);
+        check("completion bash rabbitmqctl",                        true);
+        check("man ctl",                                            true);
         check("",                                                   false);
     }
 
@@ -98,9 +141,13 @@ mod tests {
 
     #[test]
     fn manual_has_every_option() {
-        let page = String::from_utf8(manual()).unwrap();
+        let page = |name| String::from_utf8(manual(name).unwrap()).unwrap();
         for key in ["heartbeat", "listeners.tcp.$name", "log.console.level"] {
-            assert!(page.contains(key), "{key}");
+            assert!(page(None).contains(key), "{key}");
         }
+        assert!(page(Some("ctl")).contains(".SS list_queues\nList queues.\n"));
+        assert!(page(Some("rabbitmq-plugins")).contains(".SS enable\n"));
+        assert!(page(Some("serve")).contains("leveret\\-serve"));
+        assert_eq!(manual(Some("fly")), None);
     }
 }

@@ -8,7 +8,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, FromArgMatches as _, Parser as _};
+use clap::{FromArgMatches as _, Parser as _};
 use leveret_config::files;
 use leveret_ctl::{CtlArgs, Local};
 
@@ -33,11 +33,14 @@ fn main() -> ExitCode {
         Ok(Part::Serve(args)) => serve(args),
         Ok(Part::Ctl(args)) => ctl(&args),
         Ok(Part::Perf(args)) => leveret_load::main(args),
-        Ok(Part::Man) => print(&cli::manual()),
-        Ok(Part::Completion { shell }) => {
-            let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "leveret", &mut script);
-            print(&script)
+        Ok(Part::Man { page }) => print_or_refuse(cli::manual(page.as_deref()), "such page"),
+        Ok(Part::Completion { shell, program }) => {
+            let script = cli::program(&program).map(|mut command| {
+                let mut script = Vec::new();
+                clap_complete::generate(shell, &mut command, program, &mut script);
+                script
+            });
+            print_or_refuse(script, "such program")
         }
     }
 }
@@ -85,8 +88,12 @@ fn serve(args: ServeArgs) -> ExitCode {
     }
 }
 
-fn print(text: &[u8]) -> ExitCode {
-    match std::io::stdout().write_all(text) {
+fn print_or_refuse(text: Option<Vec<u8>>, what: &str) -> ExitCode {
+    let Some(text) = text else {
+        eprintln!("leveret: there is no {what}");
+        return ExitCode::from(USAGE);
+    };
+    match std::io::stdout().write_all(&text) {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::from(SOFTWARE),
     }

@@ -26,6 +26,7 @@ pub mod runner;
 pub mod serve;
 mod startup;
 mod storage;
+mod supervisor;
 pub mod threads;
 pub mod tls;
 pub mod turn;

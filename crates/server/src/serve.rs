@@ -25,6 +25,7 @@ use crate::login::{self, LoginThreads, Logins};
 use crate::node::Node;
 use crate::runner::{install_runner, keep_working, rest, with_runner};
 use crate::storage::{NodeLog, Waker, forget_clean, leave_clean};
+use crate::supervisor::Supervisor;
 use crate::threads::Threads;
 
 /// What a node is started with: the configuration, made definite.
@@ -152,6 +153,14 @@ pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow
         let mut interrupt = signal(SignalKind::interrupt())?;
         tokio::spawn(reload_when_asked(Arc::clone(&node), signal(SignalKind::hangup())?));
         announce_ready(&listeners, started, files);
+        let supervisor = Supervisor::of_environment().map(Arc::new);
+        let mut watched = None;
+        if let Some(supervisor) = &supervisor {
+            supervisor.is_ready();
+            let telling =
+                Arc::clone(supervisor).keep_telling(Arc::clone(&node), Arc::clone(&threads));
+            watched = Some(tokio::spawn(telling));
+        }
         let mut has_failed = false;
         tokio::select! {
             () = node.failed.notified() => has_failed = true,
@@ -159,6 +168,10 @@ pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow
             _ = interrupt.recv() => tracing::info!("stopping: SIGINT"),
             Some(by) = stops.recv() => tracing::info!("stopping: asked to by {by}"),
         }
+        if let Some(supervisor) = &supervisor {
+            supervisor.is_stopping();
+        }
+        accepting.extend(watched);
         for task in accepting {
             task.abort();
         }

@@ -66,6 +66,15 @@ impl Threads {
         &self.handles[index]
     }
 
+    /// Waits until every thread has done something.
+    pub async fn all_run(&self) {
+        let done: Vec<_> = self.handles.iter().map(|thread| thread.spawn(async {})).collect();
+        for one in done {
+            // An error means that the thread ends.
+            let _ = one.await;
+        }
+    }
+
     /// Ends all threads and waits for them.
     pub fn stop(self) {
         for stop in self.stop {

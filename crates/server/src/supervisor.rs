@@ -1,0 +1,119 @@
+//! Tells the service manager that started the node how it is: systemd's `sd_notify`.
+//!
+//! That is a datagram to the socket in `NOTIFY_SOCKET`, and nothing at all if nobody named one. With a
+//! watchdog (`WATCHDOG_USEC`) the manager hears from us twice in its time, each time after every thread and
+//! every actor showed that it still works; if one hangs, it hears nothing and starts the node anew.
+
+use std::io;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::node::Node;
+use crate::threads::Threads;
+
+/// A service manager that wants to know.
+#[derive(Debug)]
+pub(crate) struct Supervisor {
+    socket: UnixDatagram,
+    address: SocketAddr,
+    /// How often it wants to hear.
+    watchdog: Option<Duration>,
+}
+
+impl Supervisor {
+    /// The one that the environment names, if any.
+    pub(crate) fn of_environment() -> Option<Self> {
+        let set = |name: &str| std::env::var(name).ok().filter(|it| !it.is_empty());
+        let is_ours = |pid: String| pid.parse() == Ok(std::process::id());
+        let watchdog = set("WATCHDOG_USEC").filter(|_| set("WATCHDOG_PID").is_none_or(is_ours));
+        let watchdog = watchdog.and_then(|us| us.parse().ok()).map(Duration::from_micros);
+        let name = set("NOTIFY_SOCKET")?;
+        match Self::open(&name, watchdog) {
+            Ok(supervisor) => Some(supervisor),
+            Err(error) => {
+                tracing::warn!(%error, "the service manager cannot be told anything at {name}");
+                None
+            }
+        }
+    }
+
+    /// `name` is a path, or after an `@` a name without a file.
+    fn open(name: &str, watchdog: Option<Duration>) -> io::Result<Self> {
+        let address = match name.strip_prefix('@') {
+            Some(name) => SocketAddr::from_abstract_name(name)?,
+            None => SocketAddr::from_pathname(name)?,
+        };
+        let socket = UnixDatagram::unbound()?;
+        // A manager that does not listen must not hold the broker up.
+        socket.set_nonblocking(true)?;
+        Ok(Self { socket, address, watchdog: watchdog.filter(|it| !it.is_zero()) })
+    }
+
+    /// Clients are served from now on.
+    pub(crate) fn is_ready(&self) {
+        self.tell("READY=1\nSTATUS=Serving clients");
+    }
+
+    /// The end has begun.
+    pub(crate) fn is_stopping(&self) {
+        self.tell("STOPPING=1\nSTATUS=Stopping");
+    }
+
+    fn tell(&self, state: &str) {
+        if let Err(error) = self.socket.send_to_addr(state.as_bytes(), &self.address) {
+            tracing::debug!(%error, "the service manager was not told {state:?}");
+        }
+    }
+
+    /// Tells a watchdog that all is well, as long as it is.
+    pub(crate) async fn keep_telling(self: Arc<Self>, node: Arc<Node>, threads: Arc<Threads>) {
+        let Some(watchdog) = self.watchdog else { return };
+        let mut due = tokio::time::interval(watchdog / 2);
+        loop {
+            due.tick().await;
+            threads.all_run().await;
+            // An actor whose turn never ends keeps its lock, and this thread with it: silence is what is wanted.
+            for shard in &node.shards {
+                drop(shard.actor.state());
+            }
+            drop(node.meta.state());
+            self.tell("WATCHDOG=1");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_manager_hears() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("notify");
+        let manager = UnixDatagram::bind(&path).expect("a socket");
+        let us = Supervisor::open(path.to_str().expect("a name"), None).expect("its address");
+        us.is_ready();
+        us.is_stopping();
+        let mut heard = [0; 64];
+        let mut next = || {
+            let len = manager.recv(&mut heard).expect("a datagram");
+            String::from_utf8_lossy(&heard[..len]).into_owned()
+        };
+        assert_eq!(next(), "READY=1\nSTATUS=Serving clients");
+        assert_eq!(next(), "STOPPING=1\nSTATUS=Stopping");
+    }
+
+    #[test]
+    fn names_without_a_file() {
+        let name = format!("leveret-test-{}", std::process::id());
+        let address = SocketAddr::from_abstract_name(&name).expect("a name");
+        let manager = UnixDatagram::bind_addr(&address).expect("a socket");
+        let us = Supervisor::open(&format!("@{name}"), None).expect("its address");
+        us.tell("WATCHDOG=1");
+        let mut heard = [0; 64];
+        let len = manager.recv(&mut heard).expect("a datagram");
+        assert_eq!(&heard[..len], b"WATCHDOG=1");
+    }
+}
