@@ -280,7 +280,8 @@ impl<'a> Call<'a> {
         let code = match reply.status {
             StatusCode::NOT_FOUND => {
                 let (code, missing) = self.entry.missing;
-                let is_specific = !matches!(&*reason, "Not Found" | "404 Not Found");
+                let is_specific =
+                    !matches!(&*reason, "Not Found" | "404 Not Found" | "vhost_not_found");
                 let text = if is_specific { reason } else { self.fill(missing) };
                 return Fault::new(code, text);
             }

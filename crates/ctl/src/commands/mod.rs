@@ -209,4 +209,14 @@ mod tests {
             }
         }
     }
+
+    /// The manual names every command, and no tool's command goes without a word about it.
+    #[test]
+    fn the_manual_names_every_command() {
+        let manual = include_str!("../../../../docs/command-line.md");
+        for entry in all() {
+            assert!(manual.contains(&format!("`{}", entry.name)), "{}", entry.name);
+            assert!(!entry.about.is_empty(), "{}", entry.name);
+        }
+    }
 }

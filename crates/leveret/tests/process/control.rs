@@ -72,9 +72,9 @@ fn a_policy_takes_effect_on_a_live_queue() {
         ready().as_u64() > Some(4)
     });
     broker.refused(&["set_policy", "bad", "^q$", r#"{"max-length": "four"}"#], 65);
-    broker.refused(&["set_policy", "bad", "^q$", "no json"], 65);
+    broker.refused(&["set_policy", "bad", "^q$", "no json"], 69);
     broker.refused(&["-p", "nowhere", "set_policy", "bad", "^q$", r#"{"max-length": 4}"#], 65);
-    broker.refused(&["clear_policy", "short"], 65);
+    broker.refused(&["clear_policy", "short"], 69);
 }
 
 /// Counted exactly however a connection ends: here its client just goes.

@@ -22,4 +22,5 @@ mod start;
 mod stop;
 mod stored;
 mod tls;
+mod tools;
 mod wire;

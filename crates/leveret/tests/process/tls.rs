@@ -307,6 +307,14 @@ fn http_over_tls() {
         };
         assert!(answer.starts_with("HTTP/1.1 200") && answer.contains(want), "{on}: {answer}");
     }
+    // The control tool asks that way too; it trusts whom it is told to trust, and nobody else.
+    let uri = format!("https://guest:guest@{}", broker.listens("https"));
+    assert_eq!(
+        broker.told(&["--uri", &uri, "--cacertfile", &certificates.ca(), "list_vhosts"]),
+        "name\n/\n"
+    );
+    let told = broker.refused(&["--uri", &uri, "list_vhosts"], 69);
+    assert!(told.contains("no TLS with"), "{told}");
     broker.told(&["reload_certificates"]);
     assert_eq!(broker.log.with("certificate and key were read again").len(), 2);
 }

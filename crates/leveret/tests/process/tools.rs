@@ -1,0 +1,177 @@
+//! RabbitMQ's tools by their names, the tool over the network, what it leaves in the audit log, the support
+//! report, and what the service manager is told.
+
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use leveret_client::QueueDeclare;
+use rustix::process::Signal;
+
+use crate::broker::{Broker, PATIENCE, close_reason, leveret, wait_until};
+
+/// Links to the program under the names of the tools.
+fn links(dir: &Path) {
+    for tool in ["rabbitmqctl", "rabbitmq-diagnostics", "rabbitmq-plugins", "rabbitmq-upgrade"] {
+        symlink(env!("CARGO_BIN_EXE_leveret"), dir.join(tool)).unwrap();
+    }
+}
+
+fn run(command: &mut Command) -> (i32, String) {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let told = [stdout, stderr].concat();
+    (status.code().unwrap(), String::from_utf8(told).unwrap())
+}
+
+#[test]
+fn links_are_the_tools() {
+    let broker = Broker::start();
+    let dir = tempfile::tempdir().unwrap();
+    links(dir.path());
+    let run = |words: &str| {
+        let words: Vec<&str> = words.split(' ').collect();
+        let mut command = Command::new(dir.path().join(words[0]));
+        command.args(&words[1..]).env_clear().env("LEVERET_DATA_DIR", broker.dir.path());
+        run(&mut command)
+    };
+    assert_eq!(
+        run("rabbitmqctl -q list_users"),
+        (0, "user\ttags\nguest\t[administrator]\n".into())
+    );
+    assert_eq!(run("rabbitmq-diagnostics -q ping"), (0, "Ping succeeded\n".into()));
+    assert_eq!(run("rabbitmq-diagnostics -q check_running").0, 0);
+    assert_eq!(run("rabbitmq-diagnostics check_port_connectivity").0, 0);
+    let amqp = broker.address.port();
+    assert_eq!(run(&format!("rabbitmq-diagnostics check_port_listener {amqp}")).0, 0);
+    assert_eq!(run("rabbitmq-diagnostics check_port_listener 1").0, 69);
+    assert_eq!(run("rabbitmq-plugins -q is_enabled rabbitmq_management").0, 0);
+    assert_eq!(run("rabbitmq-plugins is_enabled rabbitmq_stomp").0, 69);
+    assert_eq!(run("rabbitmqctl enable_feature_flag all").0, 0);
+    assert_eq!(run("rabbitmqctl fly").0, 64);
+    // Without a link the tool is the first word.
+    let mut plain = leveret(&["rabbitmqctl", "-q", "list_vhosts"]);
+    plain.env("LEVERET_DATA_DIR", broker.dir.path());
+    assert_eq!(self::run(&mut plain), (0, "name\n/\n".into()));
+}
+
+#[test]
+fn a_node_elsewhere() {
+    let broker = Broker::start();
+    let elsewhere = |login: &str, words: &[&str]| {
+        let mut command = leveret(&["ctl", "-q"]);
+        command.env("LEVERET_URI", format!("http://{login}@{}", broker.listens("http")));
+        run(command.args(words))
+    };
+    assert_eq!(elsewhere("guest:guest", &["add_user", "u", "p"]).0, 0);
+    assert_eq!(elsewhere("guest:guest", &["set_permissions", "u", ".*", ".*", ".*"]).0, 0);
+    let (_, told) = elsewhere("guest:guest", &["list_permissions"]);
+    assert!(told.contains("u\t.*\t.*\t.*\n"), "{told}");
+    // No management user, a wrong password, and what only the machine itself may ask for.
+    assert_eq!(elsewhere("u:p", &["list_queues"]).0, 77);
+    assert_eq!(elsewhere("guest:wrong", &["list_queues"]).0, 77);
+    let (status, told) = elsewhere("guest:guest", &["stop"]);
+    assert_eq!(status, 77, "{told}");
+    let audit = broker.log.wait_for("audit: changed");
+    assert!(audit.contains("user=\"guest\"") && audit.contains("/api/users/u"), "{audit}");
+    assert!(!audit.contains("\"p\""), "{audit}");
+}
+
+#[test]
+fn changes_are_in_the_audit_log_and_looks_are_not() {
+    let broker = Broker::start();
+    broker.told(&["list_queues"]);
+    broker.told(&["ping"]);
+    broker.told(&["add_vhost", "v"]);
+    let told = broker.log.wait_for("audit: changed");
+    for part in ["user=\"rmq-cli\"", "control socket, uid", "method=PUT", "/api/vhosts/v"] {
+        assert!(told.contains(part), "{told}");
+    }
+    assert_eq!(broker.log.with("audit: changed").len(), 1);
+    // Who asks as the operator is no user, and gets no permissions.
+    assert_eq!(broker.told(&["-p", "v", "list_permissions"]), "");
+    broker.refused(&["delete_user", "rmq-cli"], 67);
+}
+
+/// The operator of the machine may what no user may: delete a queue that another connection has for itself.
+#[test]
+fn the_operator_needs_no_permissions() {
+    let broker = Broker::start();
+    broker.told(&["clear_permissions", "guest"]);
+    broker.told(&["set_permissions", "guest", ".*", ".*", ".*"]);
+    let (mut client, channel) = broker.channel();
+    let own = QueueDeclare { exclusive: true, ..Default::default() };
+    client.queue_declare(channel, "own", &own).unwrap();
+    let (status, told) = {
+        let mut command = leveret(&["ctl", "-q", "delete_queue", "own"]);
+        let uri = format!("http://guest:guest@{}", broker.listens("http"));
+        run(command.env("LEVERET_URI", uri))
+    };
+    assert_eq!(status, 65, "{told}");
+    assert!(told.contains("RESOURCE_LOCKED"), "{told}");
+    broker.told(&["delete_queue", "own"]);
+    assert_eq!(broker.told(&["list_queues"]), "");
+}
+
+#[test]
+fn a_node_that_is_drained_takes_no_clients_until_it_is_revived() {
+    let broker = Broker::start();
+    let mut client = broker.connect();
+    broker.told(&["drain"]);
+    assert!(close_reason(&mut client).text.contains("maintenance"), "it says why");
+    assert!(std::net::TcpStream::connect(broker.address).is_err());
+    assert_eq!(broker.json(&["status"])["is_under_maintenance"], true);
+    broker.told(&["check_running"]);
+    broker.refused(&["node_health_check"], 69);
+    broker.told(&["revive"]);
+    broker.connect().close().unwrap();
+    broker.told(&["node_health_check"]);
+}
+
+#[test]
+fn the_report_has_everything_but_secrets() {
+    let broker = Broker::with(&["log.file=leveret.log", "default_pass=very-secret"]);
+    broker.told(&["add_user", "u", "also-secret"]);
+    broker.told(&["add_vhost", "v"]);
+    broker.told(&["set_policy", "-p", "v", "short", "^q", r#"{"max-length": 4}"#]);
+    let mut command = broker.ctl_command(&[]);
+    command.args(["report"]);
+    let (status, told) = run(&mut command);
+    assert_eq!(status, 0, "{told}");
+    for part in [
+        "Node data directory: ",
+        "default_user = guest",
+        "default_pass = (hidden)",
+        "u\t[]",
+        "v\tshort\t^q",
+        "audit: changed",
+        "rabbitmq_identity_info",
+    ] {
+        assert!(told.contains(part), "{part} is missing in {told}");
+    }
+    assert!(!told.contains("very-secret") && !told.contains("also-secret"), "{told}");
+    assert!(!told.contains("Error:"), "{told}");
+    let tail = broker.told(&["log_tail", "-N", "1"]);
+    assert_eq!(tail.lines().count(), 1);
+}
+
+#[test]
+fn the_service_manager_hears_of_the_start_of_every_moment_and_of_the_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("notify");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut command = leveret(&["serve", "--listen", "127.0.0.1:0"]);
+    command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "100000");
+    let mut broker = Broker::spawn(command, tempfile::tempdir().unwrap());
+    let next = || {
+        let mut heard = [0; 64];
+        let len = manager.recv(&mut heard).expect("the manager hears in time");
+        String::from_utf8_lossy(&heard[..len]).into_owned()
+    };
+    assert_eq!(next(), "READY=1\nSTATUS=Serving clients");
+    assert_eq!([next(), next(), next()], ["WATCHDOG=1"; 3]);
+    broker.signal(Signal::TERM);
+    wait_until(PATIENCE, "the manager hears of the end", || next().starts_with("STOPPING=1"));
+    assert!(broker.ended(PATIENCE).success());
+}
