@@ -79,8 +79,12 @@ fn changes() {
         &[("GET /api/vhosts/%2F/connections?columns=name", 200, r#"[{"name":"a"},{"name":"b"}]"#),
           ("DELETE /api/connections/a", 204, "")],
         "Closing 1 connections in vhost /, reason: bye...\nClosed 1 connections\n");
-    check("set_vm_memory_high_watermark absolute 1GB -q",
-        &[(r#"PUT /api/leveret/watermarks/memory {"absolute":1000000000}"#, 204, "")], "");
+    check("set_vm_memory_high_watermark absolute 1GB",
+        &[(r#"PUT /api/leveret/watermarks/memory {"absolute":1000000000}"#, 204, "")],
+        "Setting memory threshold on rabbit@here to 1GB bytes ...\n");
+    check("set_disk_free_limit mem_relative 1.5",
+        &[(r#"PUT /api/leveret/watermarks/disk {"relative":1.5}"#, 204, "")],
+        "Setting disk free limit on rabbit@here to 1.5 times the total RAM ...\n");
     check("update_vhost_metadata v1 --description dd",
         &[("GET /api/vhosts/v1", 200, "{}"), (r#"PUT /api/vhosts/v1 {"description":"dd"}"#, 204, "")],
         "Updating metadata of vhost \"v1\" ...\n");

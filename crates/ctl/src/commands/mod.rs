@@ -5,6 +5,7 @@ mod checks;
 mod cluster;
 mod connections;
 mod definitions;
+mod entry;
 mod limits;
 mod lists;
 mod node;
@@ -17,131 +18,8 @@ mod vhosts;
 
 use clap::Command;
 
-use crate::call::{Answer, Call};
-use crate::fault::{Code, Fault};
-
-/// A command.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Entry {
-    pub(crate) name: &'static str,
-    /// The tools that have it.
-    pub(crate) tools: Tools,
-    pub(crate) about: &'static str,
-    pub(crate) words: &'static [Word],
-    /// What is being done, with places for words; see [`Call::fill`].
-    pub(crate) banner: &'static str,
-    /// What is told when the node has no such object.
-    pub(crate) missing: (Code, &'static str),
-    pub(crate) run: Run,
-}
-
-type Run = fn(&mut Call<'_>) -> Result<Answer, Fault>;
-
-impl Entry {
-    const fn new(name: &'static str, tools: Tools, about: &'static str, run: Run) -> Self {
-        let missing = (Code::Data, "Virtual host '{vhost}' does not exist");
-        Self { name, tools, about, words: &[], banner: "", missing, run }
-    }
-
-    const fn takes(self, words: &'static [Word]) -> Self {
-        Self { words, ..self }
-    }
-
-    const fn says(self, banner: &'static str) -> Self {
-        Self { banner, ..self }
-    }
-
-    const fn or_missing(self, code: Code, text: &'static str) -> Self {
-        Self { missing: (code, text), ..self }
-    }
-}
-
-/// A set of tools.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Tools(u8);
-
-impl Tools {
-    const CTL: Self = Self(1);
-    const DIAGNOSTICS: Self = Self(2);
-    const QUEUES: Self = Self(4);
-    const PLUGINS: Self = Self(8);
-    const UPGRADE: Self = Self(16);
-    const CTL_AND_DIAGNOSTICS: Self = Self(1 | 2);
-    const QUEUES_AND_DIAGNOSTICS: Self = Self(4 | 2);
-    const EVERY: Self = Self(31);
-    /// What `leveret ctl` has: all but the plugins', whose names (`list`, `set`) mean nothing by themselves.
-    pub(crate) const ALL: Self = Self(1 | 2 | 4 | 16);
-
-    pub(crate) const fn meets(self, other: Self) -> bool {
-        self.0 & other.0 != 0
-    }
-}
-
-/// A word of a command line: an argument or a switch.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Word {
-    pub(crate) name: &'static str,
-    pub(crate) help: &'static str,
-    pub(crate) kind: Kind,
-    pub(crate) short: Option<char>,
-}
-
-/// What a word is.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Kind {
-    /// An argument that has to be there.
-    One,
-    /// An argument that may be missing.
-    Maybe,
-    /// Any number of arguments.
-    Many,
-    /// A switch.
-    Flag,
-    /// A switch with a value, and what it is without.
-    Value(&'static str),
-    /// A switch that means nothing here.
-    IgnoredFlag,
-    /// A switch with a value that means nothing here.
-    IgnoredValue,
-}
-
-const fn word(name: &'static str, kind: Kind, help: &'static str) -> Word {
-    Word { name, help, kind, short: None }
-}
-
-const fn one(name: &'static str, help: &'static str) -> Word {
-    word(name, Kind::One, help)
-}
-
-const fn maybe(name: &'static str, help: &'static str) -> Word {
-    word(name, Kind::Maybe, help)
-}
-
-const fn many(name: &'static str, help: &'static str) -> Word {
-    word(name, Kind::Many, help)
-}
-
-const fn flag(name: &'static str, help: &'static str) -> Word {
-    word(name, Kind::Flag, help)
-}
-
-const fn value(name: &'static str, default: &'static str, help: &'static str) -> Word {
-    word(name, Kind::Value(default), help)
-}
-
-const fn ignored(name: &'static str) -> Word {
-    word(name, Kind::IgnoredFlag, "Accepted for rabbitmqctl's sake")
-}
-
-const fn ignored_value(name: &'static str) -> Word {
-    word(name, Kind::IgnoredValue, "Accepted for rabbitmqctl's sake")
-}
-
-impl Word {
-    const fn short(self, short: char) -> Self {
-        Self { short: Some(short), ..self }
-    }
-}
+pub(crate) use entry::{Entry, Kind, Tools, Word};
+use entry::{flag, ignored, ignored_value, many, maybe, one, value};
 
 /// Every command there is.
 pub(crate) fn all() -> impl Iterator<Item = &'static Entry> {

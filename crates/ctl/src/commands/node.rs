@@ -48,12 +48,17 @@ fn stop(it: &mut Call<'_>) -> Result<Answer, Fault> {
     }
 }
 
+/// A threshold as the API takes it, and what is said of it.
+type Threshold = (Value, &'static str);
+
 /// `0.4`, or `absolute` and a number of bytes with or without a unit.
-fn memory(words: &[&str]) -> Result<Value, Fault> {
+fn memory(words: &[&str]) -> Result<Threshold, Fault> {
     match words {
-        ["absolute", bytes] => Ok(json!({"absolute": bytes_of(bytes)?})),
+        ["absolute", bytes] => Ok((json!({"absolute": bytes_of(bytes)?}), " bytes")),
         [fraction] => match fraction.parse::<f64>() {
-            Ok(fraction) if (0.0..=1.0).contains(&fraction) => Ok(json!({"relative": fraction})),
+            Ok(fraction) if (0.0..=1.0).contains(&fraction) => {
+                Ok((json!({"relative": fraction}), ""))
+            }
             _ => Err(Fault::data("The threshold should be a fraction between 0.0 and 1.0")),
         },
         _ => Err(Fault::usage("expected <fraction> or absolute <bytes>")),
@@ -61,15 +66,33 @@ fn memory(words: &[&str]) -> Result<Value, Fault> {
 }
 
 /// A number of bytes with or without a unit, or `mem_relative` and a part of the memory.
-fn disk(words: &[&str]) -> Result<Value, Fault> {
+fn disk(words: &[&str]) -> Result<Threshold, Fault> {
     match words {
         ["mem_relative", part] => match part.parse::<f64>() {
-            Ok(part) if (0.0..=1000.0).contains(&part) => Ok(json!({"relative": part})),
+            Ok(part) if (0.0..=1000.0).contains(&part) => {
+                Ok((json!({"relative": part}), " times the total RAM"))
+            }
             _ => Err(Fault::data("The fraction should be a number, 0.0 or more")),
         },
-        [bytes] => Ok(json!({"absolute": bytes_of(bytes)?})),
+        [bytes] => Ok((json!({"absolute": bytes_of(bytes)?}), " bytes")),
         _ => Err(Fault::usage("expected <bytes> or mem_relative <fraction>")),
     }
+}
+
+/// Sets the watermark of the path to what the words say.
+fn set_watermark(
+    it: &mut Call<'_>,
+    read: fn(&[&str]) -> Result<Threshold, Fault>,
+    path: &str,
+    what: &str,
+) -> Result<Answer, Fault> {
+    let words: Vec<&str> = it.words("threshold").iter().map(String::as_str).collect();
+    let (limit, unit) = read(&words)?;
+    let last = words.last().copied().unwrap_or_default();
+    let banner = format!("Setting {what} on {} to {last}{unit} ...", it.node());
+    it.say_this(&banner)?;
+    it.put(path, &limit)?;
+    Ok(Answer::Done)
 }
 
 /// RabbitMQ's units: `kB` is 1000, `KiB` is 1024.
@@ -85,10 +108,6 @@ fn bytes_of(text: &str) -> Result<u64, Fault> {
         digits.parse::<u64>().ok()?.checked_mul(base.checked_pow(u32::try_from(power).ok()?)?)
     });
     bytes.ok_or_else(|| Fault::data("Invalid units."))
-}
-
-fn threshold<'a>(it: &'a Call<'_>) -> Vec<&'a str> {
-    it.words("threshold").iter().map(String::as_str).collect()
 }
 
 /// The few expressions that tools evaluate, and what they are here.
@@ -193,29 +212,19 @@ pub(super) const COMMANDS: &[Entry] = &[
         "set_vm_memory_high_watermark",
         Tools::CTL,
         "Set the memory use at which publishers are blocked, until the next start",
-        |it| {
-            let limit = memory(&threshold(it))?;
-            it.put("/api/leveret/watermarks/memory", &limit)?;
-            Ok(Answer::Done)
-        },
+        |it| set_watermark(it, memory, "/api/leveret/watermarks/memory", "memory threshold"),
     )
-    .takes(&[many("threshold", "A part of the machine's memory, or: absolute BYTES")])
-    .says("Setting memory threshold on {node} to {threshold} ..."),
+    .takes(&[many("threshold", "A part of the machine's memory, or: absolute BYTES")]),
     Entry::new(
         "set_disk_free_limit",
         Tools::CTL,
         "Set the free disk space under which publishers are blocked, until the next start",
-        |it| {
-            let limit = disk(&threshold(it))?;
-            it.put("/api/leveret/watermarks/disk", &limit)?;
-            Ok(Answer::Done)
-        },
+        |it| set_watermark(it, disk, "/api/leveret/watermarks/disk", "disk free limit"),
     )
     .takes(&[many(
         "threshold",
         "Bytes, with or without a unit, or: mem_relative FRACTION of the machine's memory",
-    )])
-    .says("Setting disk free limit on {node} to {threshold} ..."),
+    )]),
     Entry::new("suspend_listeners", Tools::CTL, "Take no more connections of clients", |it| {
         it.post("/api/leveret/listeners/suspend", &Value::Null)?;
         Ok(Answer::Done)
@@ -314,7 +323,8 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(read: fn(&[&str]) -> Result<Value, Fault>, words: &str, want: Option<Value>) {
-        assert_eq!(read(&words.split(' ').collect::<Vec<_>>()).ok(), want, "{words}");
+    fn check(read: fn(&[&str]) -> Result<Threshold, Fault>, words: &str, want: Option<Value>) {
+        let got = read(&words.split(' ').collect::<Vec<_>>());
+        assert_eq!(got.ok().map(|(limit, _)| limit), want, "{words}");
     }
 }
