@@ -88,6 +88,10 @@ fn changes() {
     check("update_vhost_metadata v1 --description dd",
         &[("GET /api/vhosts/v1", 200, "{}"), (r#"PUT /api/vhosts/v1 {"description":"dd"}"#, 204, "")],
         "Updating metadata of vhost \"v1\" ...\n");
+    check("eval rabbit_alarm:set_alarm({{resource_limit, disk, node()}, []}).",
+        &[(r#"PUT /api/leveret/watermarks/disk {"absolute":18446744073709551615}"#, 204, "")], "ok\n");
+    check("eval rabbit_alarm:clear_alarm({resource_limit, disk, node()}).",
+        &[("DELETE /api/leveret/watermarks/disk", 204, "")], "ok\n");
     check("eval rabbit_nodes:reached_target_cluster_size().",
         &[("GET /api/health/checks/reached-target-cluster-size", 200, "{}")], "true\n");
 }

@@ -77,6 +77,10 @@ pub struct About {
     pub threads: usize,
     /// The machine's memory, in bytes.
     pub machine_memory: u64,
+    /// The memory watermark of the configuration, in bytes.
+    pub memory_limit: u64,
+    /// Free disk space under which publishers are blocked, as the configuration has it, in bytes.
+    pub disk_free_limit: u64,
     /// When the process began.
     pub started: Instant,
 }

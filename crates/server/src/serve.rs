@@ -51,12 +51,8 @@ pub struct Options {
     pub topology: Topology,
     /// Who keeps them.
     pub meta: Meta<NodeLog>,
-    /// The memory watermark, in bytes.
-    pub memory_limit: u64,
     /// Part of the watermark that transient messages may take before they are written to disk.
     pub paging_ratio: f64,
-    /// Free disk space under which publishers are blocked, in bytes.
-    pub disk_free_limit: u64,
     /// For every socket.
     pub sockets: SocketOptions,
     /// Whether the system may write memory to a core file.
@@ -125,10 +121,10 @@ pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow
             (0..node.shards.len()).for_each(|index| runner.run_shard(index, ToShard::Continue));
         });
         // A watermark of 0 blocks publishers from the start.
-        if let Some(change) = node.set_memory_limit(options.memory_limit) {
+        if let Some(change) = node.set_memory_limit(options.about.memory_limit) {
             with_runner(&node, |runner| runner.announce(Resource::Memory, change));
         }
-        node.alarms.set_disk_limit(options.disk_free_limit);
+        node.alarms.set_disk_limit(options.about.disk_free_limit);
         tokio::spawn(watch_disk(Arc::clone(&node), options.about.data_dir.clone()));
         let threads = Arc::new(Threads::start(&node, options.threads, give_back)?);
         let logins = LoginThreads::start(&node)?;

@@ -110,9 +110,7 @@ pub fn options(config: &Config, started: Instant) -> anyhow::Result<Options> {
         shards,
         topology,
         meta,
-        memory_limit,
         paging_ratio,
-        disk_free_limit: config.resources.disk_free_limit.resolve(memory),
         core_dumps: config.access.core_dumps,
         sockets: SocketOptions {
             backlog: config.listeners.backlog as i32,
@@ -141,6 +139,8 @@ pub fn options(config: &Config, started: Instant) -> anyhow::Result<Options> {
             listeners: Vec::new(),
             threads,
             machine_memory: memory,
+            memory_limit,
+            disk_free_limit: config.resources.disk_free_limit.resolve(memory),
             started,
         },
     })

@@ -106,6 +106,16 @@ fn part(body: &Map<String, Value>) -> Option<f64> {
 pub(super) async fn put_memory_watermark(call: Call) -> Result<Answer, Fault> {
     call.login.must_admin()?;
     let limit = watermark(&call, 1.0)?;
+    Ok(set_memory_watermark(&call, limit))
+}
+
+/// `DELETE /api/leveret/watermarks/memory`: as the configuration has it.
+pub(super) async fn delete_memory_watermark(call: Call) -> Result<Answer, Fault> {
+    call.login.must_admin()?;
+    Ok(set_memory_watermark(&call, call.app.ops.about.memory_limit))
+}
+
+fn set_memory_watermark(call: &Call, limit: u64) -> Answer {
     let node = call.node();
     if let Some(change) = node.set_memory_limit(limit) {
         with_runner(node, |runner| {
@@ -113,13 +123,23 @@ pub(super) async fn put_memory_watermark(call: Call) -> Result<Answer, Fault> {
             runner.work();
         });
     }
-    Ok(Answer::Done)
+    Answer::Done
 }
 
 /// `PUT /api/leveret/watermarks/disk`: the free space under which publishers are blocked, until the next start.
 pub(super) async fn put_disk_watermark(call: Call) -> Result<Answer, Fault> {
     call.login.must_admin()?;
     let limit = watermark(&call, 1000.0)?;
+    set_disk_watermark(&call, limit)
+}
+
+/// `DELETE /api/leveret/watermarks/disk`: as the configuration has it.
+pub(super) async fn delete_disk_watermark(call: Call) -> Result<Answer, Fault> {
+    call.login.must_admin()?;
+    set_disk_watermark(&call, call.app.ops.about.disk_free_limit)
+}
+
+fn set_disk_watermark(call: &Call, limit: u64) -> Result<Answer, Fault> {
     let node = call.node();
     node.alarms.set_disk_limit(limit);
     let free = leveret_server::alarms::free_bytes(&call.app.ops.about.data_dir);

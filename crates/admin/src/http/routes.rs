@@ -160,8 +160,8 @@ routes! {
     "/api/leveret/status" => GET operate::status;
     "/api/leveret/stop" => POST operate::stop;
     "/api/leveret/certificates/reload" => POST operate::reload_certificates;
-    "/api/leveret/watermarks/memory" => PUT operate::put_memory_watermark;
-    "/api/leveret/watermarks/disk" => PUT operate::put_disk_watermark;
+    "/api/leveret/watermarks/memory" => PUT operate::put_memory_watermark, DELETE operate::delete_memory_watermark;
+    "/api/leveret/watermarks/disk" => PUT operate::put_disk_watermark, DELETE operate::delete_disk_watermark;
     "/api/leveret/authenticate" => POST operate::authenticate;
     "/api/leveret/listeners/suspend" => POST operate::suspend_listeners;
     "/api/leveret/listeners/resume" => POST operate::resume_listeners;

@@ -134,6 +134,10 @@ pub(super) const COMMANDS: &[Entry] = &[
         it.check("/api/health/checks/virtual-hosts", passed)
     })
     .says("Checking if all vhosts are running on node {node} ..."),
+    Entry::new("maybe_stuck", Tools::DIAGNOSTICS, "Check that every shard of queues answers", |it| {
+        it.check("/api/health/checks/virtual-hosts", "No shard of node {node} is stuck")
+    })
+    .says("Asking node {node} whether something does not answer ..."),
     Entry::new(
         "check_certificate_expiration",
         Tools::DIAGNOSTICS,

@@ -110,11 +110,34 @@ fn bytes_of(text: &str) -> Result<u64, Fault> {
     bytes.ok_or_else(|| Fault::data("Invalid units."))
 }
 
+/// Which alarm an expression sets or clears: test suites do.
+fn alarm(plain: &str) -> Option<(&'static str, bool)> {
+    let (rest, is_on) = match plain.strip_prefix("rabbit_alarm:set_alarm({{resource_limit,") {
+        Some(rest) => (rest.strip_suffix(",node()},[]})")?, true),
+        None => {
+            let rest = plain.strip_prefix("rabbit_alarm:clear_alarm({resource_limit,")?;
+            (rest.strip_suffix(",node()})")?, false)
+        }
+    };
+    ["memory", "disk"].into_iter().find(|known| *known == rest).map(|resource| (resource, is_on))
+}
+
 /// The few expressions that tools evaluate, and what they are here.
 fn eval(it: &mut Call<'_>) -> Result<Answer, Fault> {
     let expression = it.words("expression").join(" ");
     let plain: String = expression.chars().filter(|c| !c.is_whitespace()).collect();
-    match plain.trim_end_matches('.') {
+    let plain = plain.trim_end_matches('.');
+    if let Some((resource, is_on)) = alarm(plain) {
+        let path = format!("/api/leveret/watermarks/{resource}");
+        match (is_on, resource) {
+            (false, _) => it.delete(&path)?,
+            // Whatever is used is too much, whatever is free too little.
+            (true, "memory") => it.put(&path, &json!({"absolute": 0}))?,
+            (true, _) => it.put(&path, &json!({"absolute": u64::MAX}))?,
+        };
+        return Ok(Answer::Value(json!("ok")));
+    }
+    match plain {
         "rabbit_nodes:reached_target_cluster_size()" => {
             it.get("/api/health/checks/reached-target-cluster-size")?;
             Ok(Answer::Value(json!(true)))
@@ -129,7 +152,8 @@ fn eval(it: &mut Call<'_>) -> Result<Answer, Fault> {
         }
         _ => Err(Fault::unavailable(
             "the node is not written in Erlang and evaluates none; of what tools ask by it there are \
-             'rabbit_nodes:reached_target_cluster_size().', 'rabbit:is_running().' and 'node().'",
+             'rabbit_nodes:reached_target_cluster_size().', 'rabbit:is_running().', 'node().', and setting \
+             and clearing the alarms of memory and disk",
         )),
     }
 }

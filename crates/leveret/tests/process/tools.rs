@@ -93,6 +93,20 @@ fn changes_are_in_the_audit_log_and_looks_are_not() {
     broker.refused(&["delete_user", "rmq-cli"], 67);
 }
 
+#[test]
+fn test_suites_set_alarms_and_clear_them() {
+    let broker = Broker::start();
+    for resource in ["memory", "disk"] {
+        let set =
+            format!("rabbit_alarm:set_alarm({{{{resource_limit, {resource}, node()}}, []}}).");
+        assert_eq!(broker.told(&["eval", &set]), "ok\n");
+        broker.refused(&["check_alarms"], 69);
+        let clear = format!("rabbit_alarm:clear_alarm({{resource_limit, {resource}, node()}}).");
+        assert_eq!(broker.told(&["eval", &clear]), "ok\n");
+        broker.told(&["check_alarms"]);
+    }
+}
+
 /// The operator of the machine may what no user may: delete a queue that another connection has for itself.
 #[test]
 fn the_operator_needs_no_permissions() {
