@@ -71,9 +71,8 @@ fn changes() {
         &[(r#"PUT /api/policies/%2F/ttl {"apply-to":"all","definition":{"message-ttl":5},"pattern":"^q","priority":-1}"#, 204, "")],
         "");
     check("set_vhost_limits {\"max-connections\":5}",
-        &[("DELETE /api/vhost-limits/%2F/max-connections", 204, ""),
-          ("DELETE /api/vhost-limits/%2F/max-queues", 204, ""),
-          (r#"PUT /api/vhost-limits/%2F/max-connections {"value":5}"#, 204, "")],
+        &[(r#"PUT /api/vhost-limits/%2F/max-connections {"value":5}"#, 204, ""),
+          ("DELETE /api/vhost-limits/%2F/max-queues", 204, "")],
         "Setting vhost limits to \"{\"max-connections\":5}\" for vhost \"/\" ...\n");
     check("close_all_connections --limit 1 bye",
         &[("GET /api/vhosts/%2F/connections?columns=name", 200, r#"[{"name":"a"},{"name":"b"}]"#),

@@ -1,6 +1,6 @@
 //! Limits of virtual hosts and of users.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::{Entry, Tools, Word, flag, one, value};
 use crate::call::{Answer, Call};
@@ -14,7 +14,7 @@ const OF_VHOST: [&str; 2] = ["max-connections", "max-queues"];
 const OF_USER: [&str; 2] = ["max-connections", "max-channels"];
 
 /// The limits of the word `definition`: a JSON object of whole numbers under known names.
-fn limits(it: &Call<'_>, known: &[&str]) -> Result<Vec<(String, Value)>, Fault> {
+fn limits(it: &Call<'_>, known: &[&str]) -> Result<Map<String, Value>, Fault> {
     let Value::Object(limits) = it.json("definition")? else {
         return Err(Fault::data("expected a JSON object of limits"));
     };
@@ -27,7 +27,7 @@ fn limits(it: &Call<'_>, known: &[&str]) -> Result<Vec<(String, Value)>, Fault> 
             return Err(Fault::data(format!("{name} must be a whole number, not {limit}")));
         }
     }
-    Ok(limits.into_iter().collect())
+    Ok(limits)
 }
 
 /// Deletes limits; those that are not there are as good as deleted.
@@ -62,9 +62,12 @@ pub(super) const COMMANDS: &[Entry] = &[
         |it| {
             let limits = limits(it, &OF_VHOST)?;
             // All of them are set: those that are not named are none.
-            clear(it, "/api/vhost-limits/{vhost}", &OF_VHOST)?;
-            for (name, limit) in limits {
-                it.put(&format!("/api/vhost-limits/{{vhost}}/{name}"), &json!({"value": limit}))?;
+            for name in OF_VHOST {
+                let path = format!("/api/vhost-limits/{{vhost}}/{name}");
+                match limits.get(name) {
+                    Some(limit) => it.put(&path, &json!({"value": limit}))?,
+                    None => it.delete(&path)?,
+                };
             }
             Ok(Answer::Done)
         },
