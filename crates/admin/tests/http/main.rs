@@ -6,6 +6,7 @@ mod lists;
 mod messages;
 mod node;
 mod objects;
+mod operate;
 mod protocol;
 mod rabbitmqadmin;
 mod rates;

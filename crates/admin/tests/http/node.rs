@@ -131,7 +131,7 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        self.stop.ask("a test", Box::new(()));
+        self.stop.ask("a test".to_owned());
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
             && !std::thread::panicking()
