@@ -21,8 +21,8 @@ pub(crate) type Words = BTreeMap<&'static str, Vec<String>>;
 /// Switches that every command takes.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Common {
-    /// Control socket of the node [default: as the configuration says]
-    #[arg(long, global = true, value_name = "PATH", conflicts_with = "uri")]
+    /// Control socket of the node, which counts more than --uri [default: as the configuration says]
+    #[arg(long, global = true, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
 
     /// Management API of a node elsewhere: http://USER:PASSWORD@HOST:15672, or https
