@@ -120,7 +120,8 @@ async fn open_socket(path: &Path) -> Result<Opened, Fault> {
         ErrorKind::NotFound | ErrorKind::ConnectionRefused => Fault::unavailable(format!(
             "no node is running: nobody listens at {shown}\n\
              Start one with 'leveret serve', or name its socket with --socket PATH \
-             (or its data directory with LEVERET_DATA_DIR), or a node elsewhere with --uri."
+             (or its data directory with LEVERET_DATA_DIR), or a node elsewhere with --uri. \
+             The socket of a service is root's and its user's to see."
         )),
         ErrorKind::PermissionDenied => Fault::unavailable(format!(
             "no permission to use {shown}: run as the user that runs the node"
