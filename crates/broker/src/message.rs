@@ -26,7 +26,7 @@ use leveret_topology::{
 use smallvec::SmallVec;
 
 use crate::flow::Alarm;
-use crate::login::Login;
+use crate::login::{Admitted, Asked, Decision, Login, Question};
 use crate::numbers::{QueueNumbers, ShardNumbers};
 use crate::transaction::{TxId, Vote};
 
@@ -775,8 +775,10 @@ pub enum ToSession {
         /// As there.
         token: u64,
     },
-    /// The answer to the session's [`Login`]: whether the client is let in.
-    LoggedIn(bool),
+    /// The answer to the session's [`Login`]: who was let in, if anybody was.
+    LoggedIn(Option<Box<Admitted>>),
+    /// The answer to what the session [`Asked`].
+    Decided(Box<(Question, Decision)>),
     /// Something is short, or no longer.
     Alarm(Alarm),
     /// While an alarm is raised: what the connection published into is full.
@@ -895,6 +897,8 @@ pub struct Outbox {
     pub logins: Vec<Login>,
     /// What happened, for those who want to know.
     pub events: Vec<Event>,
+    /// What others have to decide who keep users.
+    pub asked: Vec<Asked>,
     /// A log failed, in words: the process has to stop, as nothing may be confirmed any more.
     pub failed: Option<String>,
 }
@@ -907,6 +911,7 @@ impl Outbox {
             && self.sessions.is_empty()
             && self.logins.is_empty()
             && self.events.is_empty()
+            && self.asked.is_empty()
             && self.failed.is_none()
     }
 
@@ -917,13 +922,15 @@ impl Outbox {
         other.sessions.append(&mut self.sessions);
         other.logins.append(&mut self.logins);
         other.events.append(&mut self.events);
+        other.asked.append(&mut self.asked);
         other.failed = other.failed.take().or(self.failed);
     }
 
     /// Answers logins by the names alone: for a driver that has nothing else to decide by.
     pub fn answer_logins(&mut self, topology: &Topology) {
         for login in self.logins.drain(..) {
-            let answer = ToSession::LoggedIn(login.judge(topology).is_ok());
+            let admitted = login.judge(topology).ok().map(Box::new);
+            let answer = ToSession::LoggedIn(admitted);
             self.sessions.push((login.connection, answer));
         }
     }

@@ -11,6 +11,7 @@
 //!
 //! Invariant: [`Config::load`] is pure; only [`files`] touches the disk.
 
+pub mod auth;
 mod error;
 pub mod files;
 pub mod flags;

@@ -6,6 +6,7 @@
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
+use crate::auth::{AuthOptions, HttpAuthOptions, OAuth2Options};
 use crate::error::{ConfigError, ConfigErrors, Place, Problem};
 use crate::known::{self, Fate, Known};
 use crate::option::{Group, Spec};
@@ -118,6 +119,12 @@ config! {
     connections: ConnectionOptions,
     /// Users and definitions.
     access: AccessOptions,
+    /// Who is asked about users.
+    auth: AuthOptions,
+    /// A web service that keeps users.
+    auth_http: HttpAuthOptions,
+    /// Tokens.
+    auth_oauth2: OAuth2Options,
     /// Memory and disk.
     resources: ResourceOptions,
     /// Logs and statistics.

@@ -66,6 +66,11 @@ impl<T> Entries<T> {
         }
     }
 
+    /// What a key was set to, if it is not the default.
+    pub(crate) fn get_set(&self, name: &str) -> Option<&T> {
+        self.is_set.then(|| self.get(name)).flatten()
+    }
+
     fn clear(&mut self) {
         self.entries.clear();
         self.is_set = true;

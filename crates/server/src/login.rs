@@ -1,20 +1,22 @@
 //! Logins: whether a client may come in, by its name and its proof.
 //!
 //! Most are decided at once, in the turn that asks: a hash of RabbitMQ's kind takes less than a microsecond.
-//! Two kinds take longer, and are decided by threads of their own, so that no turn waits for them: hashes
-//! that are slow on purpose (argon2), and clients whose address had too many refused ones
-//! ([`throttle`]). What was proven against a slow hash is remembered for a while ([`cache`]). Every
+//! Three kinds take longer, and are decided by threads of their own, so that no turn waits for them: hashes
+//! that are slow on purpose (argon2), clients whose address had too many refused ones
+//! ([`throttle`]), and users that are kept elsewhere ([`elsewhere`]). What was proven against a slow hash is remembered for a while ([`cache`]). Every
 //! attempt is counted ([`attempts`]) and told in the log under the target `audit`.
 //!
 //! ```text
 //!   session --Login--> decide at once ---------------------------> LoggedIn --> session
-//!                        \--> jobs, by time --> login thread --/
+//!                        |--> jobs, by time --> login thread --/
+//!                        \--> sources, in order --> thread that asks --/
 //! ```
 //!
 //! A password is held in memory that is wiped, and is in no text that is made of a login.
 
 pub mod attempts;
 mod cache;
+mod elsewhere;
 mod throttle;
 
 use std::collections::BinaryHeap;
@@ -22,7 +24,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use leveret_broker::login::{Login, Proof};
+use leveret_auth::Sources;
+use leveret_broker::login::{Admitted, Login, Proof};
 use leveret_broker::message::{ConnectionId, Outbox, ToSession};
 use leveret_topology::{AuthError, Event, Hashing, Password, PasswordHash};
 use tokio::sync::oneshot;
@@ -32,6 +35,7 @@ use crate::node::{Node, Recipient};
 use crate::runner::{run_alone, with_runner};
 use attempts::Attempts;
 use cache::Cache;
+use elsewhere::Elsewhere;
 use throttle::Throttle;
 
 /// Logins that may wait; more are refused unseen.
@@ -46,6 +50,8 @@ pub struct Options {
     pub throttle_threshold: u32,
     /// The longest they wait.
     pub throttle_delay_max: Duration,
+    /// Who is asked about users.
+    pub sources: Sources,
 }
 
 impl Default for Options {
@@ -54,6 +60,7 @@ impl Default for Options {
             hashing: Hashing::Sha256,
             throttle_threshold: 0,
             throttle_delay_max: Duration::from_secs(5),
+            sources: Sources::default(),
         }
     }
 }
@@ -67,7 +74,11 @@ pub struct Logins {
     attempts: Mutex<Attempts>,
     jobs: Mutex<Jobs>,
     changed: Condvar,
+    elsewhere: Elsewhere,
 }
+
+/// Who was let in, or why nobody was.
+type Verdict = Result<Admitted, String>;
 
 #[derive(Debug, Default)]
 struct Jobs {
@@ -91,7 +102,21 @@ struct Job {
 #[derive(Debug)]
 enum Answer {
     Connection(ConnectionId),
-    Request(oneshot::Sender<bool>),
+    Request(oneshot::Sender<Option<Admitted>>),
+}
+
+impl Answer {
+    /// Answers from another thread than the one that asked; `out` is what else there is to tell.
+    fn give(self, node: &Arc<Node>, admitted: Option<Admitted>, mut out: Outbox) {
+        match self {
+            Self::Connection(id) => out.session(id, ToSession::LoggedIn(admitted.map(Box::new))),
+            // A request that gave up waiting does not want its answer.
+            Self::Request(sender) => drop(sender.send(admitted)),
+        }
+        if !out.is_empty() {
+            run_alone(node, |runner| runner.run_outbox(out));
+        }
+    }
 }
 
 impl Ord for Job {
@@ -128,6 +153,7 @@ impl Logins {
             attempts: Mutex::new(Attempts::default()),
             jobs: Mutex::new(Jobs::default()),
             changed: Condvar::new(),
+            elsewhere: Elsewhere::default(),
         }
     }
 
@@ -147,17 +173,17 @@ impl Logins {
     }
 
     /// A session asks: it is answered, now or later.
-    pub(crate) fn ask(&self, node: &Node, login: Login, out: &mut Outbox) {
+    pub(crate) fn ask(&self, node: &Arc<Node>, login: Login, out: &mut Outbox) {
         let id = login.connection;
-        if let Some((accepted, _)) = self.at_once(node, login, Answer::Connection(id), out) {
-            out.session(id, ToSession::LoggedIn(accepted));
+        if let Some((admitted, _)) = self.at_once(node, login, Answer::Connection(id), out) {
+            out.session(id, ToSession::LoggedIn(admitted.map(Box::new)));
         }
     }
 
-    /// Whether a user may come in who asks by another way than AMQP, such as HTTP.
+    /// Who comes in that asks by another way than AMQP, such as HTTP; none if it may not.
     ///
     /// `login.connection` means nothing.
-    pub async fn check(&self, node: &Arc<Node>, login: Login) -> bool {
+    pub async fn check(&self, node: &Arc<Node>, login: Login) -> Option<Admitted> {
         let (sender, receiver) = oneshot::channel();
         let mut out = Outbox::default();
         let verdict = self.at_once(node, login, Answer::Request(sender), &mut out);
@@ -165,9 +191,9 @@ impl Logins {
             with_runner(node, |runner| runner.run_outbox(out));
         }
         match verdict {
-            Some((accepted, _)) => accepted,
+            Some((admitted, _)) => admitted,
             // An error means that the node is stopping.
-            None => receiver.await.unwrap_or(false),
+            None => receiver.await.ok().flatten(),
         }
     }
 
@@ -187,22 +213,28 @@ impl Logins {
                 is_repeated: false,
             },
         )
+        .map(drop)
     }
 
     /// Decides if that takes no time, else leaves it to a thread. The caller's answer comes back with it.
     fn at_once(
         &self,
-        node: &Node,
+        node: &Arc<Node>,
         login: Login,
         answer: Answer,
         out: &mut Outbox,
-    ) -> Option<(bool, Answer)> {
+    ) -> Option<(Option<Admitted>, Answer)> {
         let now_ms = now().ms();
         let delay_ms =
             address(&login).map_or(0, |from| lock(&self.throttle).delay_ms(from, now_ms));
         if delay_ms == 0
-            && let Some(verdict) = self.quick(node, &login)
+            && let Some(verdict) = self.quick_in_order(node, &login)
         {
+            return Some((self.decided(node, &login, verdict, out), answer));
+        }
+        if !self.options.sources.are_internal() {
+            let (login, answer) = self.send_away(node, login, answer, delay_ms)?;
+            let verdict = Err("too many logins wait for an answer".to_owned());
             return Some((self.decided(node, &login, verdict, out), answer));
         }
         let mut jobs = lock(&self.jobs);
@@ -218,8 +250,19 @@ impl Logins {
         None
     }
 
-    /// The verdict, where it takes no time.
-    fn quick(&self, node: &Node, login: &Login) -> Option<Result<(), String>> {
+    /// The verdict of all sources, where it takes no time: if the names are the first, and let the client
+    /// in, or are the only one.
+    fn quick_in_order(&self, node: &Node, login: &Login) -> Option<Verdict> {
+        let sources = &self.options.sources;
+        if !sources.entries().first()?.is_internal() {
+            return None;
+        }
+        let verdict = self.quick(node, login)?;
+        (verdict.is_ok() || sources.are_internal()).then_some(verdict)
+    }
+
+    /// The verdict of the names, where it takes no time.
+    fn quick(&self, node: &Node, login: &Login) -> Option<Verdict> {
         let hash = stored(node, login);
         match (&login.proof, hash) {
             (Proof::Password(password), Some(hash)) if hash.is_slow() => {
@@ -233,8 +276,8 @@ impl Logins {
         }
     }
 
-    /// The verdict, however long it takes.
-    fn thorough(&self, node: &Node, login: &Login) -> Result<(), String> {
+    /// The verdict of the names, however long it takes.
+    fn thorough(&self, node: &Node, login: &Login) -> Verdict {
         if let Some(verdict) = self.quick(node, login) {
             return verdict;
         }
@@ -259,20 +302,21 @@ impl Logins {
         &self,
         node: &Node,
         login: &Login,
-        verdict: Result<(), String>,
+        verdict: Verdict,
         out: &mut Outbox,
-    ) -> bool {
-        let (user, mechanism, protocol) = (&*login.user, login.mechanism, login.protocol);
+    ) -> Option<Admitted> {
+        // A token names its user better than the client does.
+        let user = verdict.as_ref().map_or(&*login.user, |admitted| &*admitted.user);
+        let (mechanism, protocol) = (login.mechanism, login.protocol);
         let from = address(login);
-        let accepted = verdict.is_ok();
-        lock(&self.attempts).count(from, user, protocol, accepted);
+        lock(&self.attempts).count(from, user, protocol, verdict.is_ok());
         let peer = login.peer.as_str();
-        if !(accepted && login.is_repeated) {
-            out.events.extend(event(node, login, verdict.as_ref().err()));
+        if verdict.is_err() || !login.is_repeated {
+            out.events.extend(event(node, login, user, verdict.as_ref().err()));
         }
-        match verdict {
-            Ok(()) if login.is_repeated => {}
-            Ok(()) => tracing::info!(
+        match &verdict {
+            Ok(_) if login.is_repeated => {}
+            Ok(_) => tracing::info!(
                 target: "audit", peer, user, mechanism, protocol, "audit: login accepted"
             ),
             Err(why) => {
@@ -284,7 +328,7 @@ impl Logins {
                 );
             }
         }
-        accepted
+        verdict.ok()
     }
 
     /// Works jobs off until [`close`](Self::close): for a thread of its own.
@@ -292,15 +336,8 @@ impl Logins {
         while let Some(job) = self.next() {
             let verdict = self.thorough(node, &job.login);
             let mut out = Outbox::default();
-            let accepted = self.decided(node, &job.login, verdict, &mut out);
-            match job.answer {
-                Answer::Connection(id) => out.session(id, ToSession::LoggedIn(accepted)),
-                // A request that gave up waiting does not want its answer.
-                Answer::Request(sender) => drop(sender.send(accepted)),
-            }
-            if !out.is_empty() {
-                run_alone(node, |runner| runner.run_outbox(out));
-            }
+            let admitted = self.decided(node, &job.login, verdict, &mut out);
+            job.answer.give(node, admitted, out);
         }
     }
 
@@ -337,6 +374,8 @@ impl Logins {
 pub struct LoginThreads {
     node: Arc<Node>,
     joins: Vec<std::thread::JoinHandle<()>>,
+    /// Ends the thread that asks elsewhere, if there is one.
+    asking: Option<oneshot::Sender<()>>,
 }
 
 impl LoginThreads {
@@ -349,12 +388,14 @@ impl LoginThreads {
             let thread = std::thread::Builder::new().name(format!("login-{index}"));
             joins.push(thread.spawn(move || node.logins.work(&node))?);
         }
-        Ok(Self { node: Arc::clone(node), joins })
+        let asking = node.logins.ask_elsewhere(&mut joins)?;
+        Ok(Self { node: Arc::clone(node), joins, asking })
     }
 
     /// Ends them and waits for them.
     pub fn stop(self) {
         self.node.logins.close();
+        drop(self.asking);
         for join in self.joins {
             // A panic aborts the process; there is nobody left to tell.
             let _ = join.join();
@@ -368,12 +409,12 @@ fn stored(node: &Node, login: &Login) -> Option<PasswordHash> {
 }
 
 /// What the names say, at once.
-fn verdict(node: &Node, login: &Login) -> Result<(), String> {
+fn verdict(node: &Node, login: &Login) -> Verdict {
     login.judge(&node.topology()).map_err(|why| why.to_string())
 }
 
 /// A decision, for those who want to know.
-fn event(node: &Node, login: &Login, refused: Option<&String>) -> Option<Event> {
+fn event(node: &Node, login: &Login, user: &str, refused: Option<&String>) -> Option<Event> {
     if !node.topology().wants_events() {
         return None;
     }
@@ -382,7 +423,7 @@ fn event(node: &Node, login: &Login, refused: Option<&String>) -> Option<Event> 
         Some(_) => "user.authentication.failure",
     });
     let mut event = event
-        .with("name", &*login.user)
+        .with("name", user)
         .with("connection_type", "network")
         .with("protocol", login.protocol)
         .with("auth_mechanism", login.mechanism);
@@ -403,8 +444,11 @@ fn event(node: &Node, login: &Login, refused: Option<&String>) -> Option<Event> 
     })
 }
 
-fn barred(login: &Login) -> Result<(), String> {
-    login.barred.map_or(Ok(()), |why| Err(why.to_owned()))
+fn barred(login: &Login) -> Verdict {
+    match login.barred {
+        None => Ok(Admitted::known(&login.user)),
+        Some(why) => Err(why.to_owned()),
+    }
 }
 
 fn address(login: &Login) -> Option<IpAddr> {

@@ -406,6 +406,9 @@ impl Runner {
         if !outbox.meta.is_empty() && node.meta.post(outbox.meta.drain(..)) {
             due.push_back(Due::Meta);
         }
+        for asked in std::mem::take(&mut outbox.asked) {
+            node.logins.ask_rights(node, asked);
+        }
         let mut returned = Vec::new();
         let mut letters = outbox.sessions.drain(..).peekable();
         while let Some((id, letter)) = letters.next() {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::Context as _;
+use leveret_auth::Sources;
 use leveret_broker::Meta;
 use leveret_config::{Config, Listeners, Loaded, PasswordHashing, Product, files};
 use leveret_log::Log as _;
@@ -105,6 +106,7 @@ pub fn options(config: &Config, started: Instant) -> anyhow::Result<Options> {
             hashing: hashing(config),
             throttle_threshold: config.access.throttle_threshold,
             throttle_delay_max: config.access.throttle_delay_max.into(),
+            sources: Sources::new(config, &crate::tls::client::config, rand::random())?,
         },
         settings: settings(config, shards.len()),
         shards,

@@ -3,6 +3,7 @@
 //! - [`settings`]: from options to a configuration of rustls. [`suites`]: names of cipher suites.
 //! - [`handshake`]: the first bytes of a connection, waited for by its own task, before there is a session.
 //! - [`stream`]: bytes in and out of an established connection, in its turns.
+//! - [`client`]: to servers that the broker asks.
 //! - [`certificate`]: what a client's certificate says.
 //!
 //! A [`Tls`] belongs to one group of options (`ssl_options`, and those of the HTTP servers). A connection
@@ -11,6 +12,7 @@
 //! renewed is found without anybody saying so, and an idle broker does nothing.
 
 pub mod certificate;
+pub mod client;
 mod handshake;
 mod keys;
 mod settings;

@@ -8,12 +8,14 @@ use std::sync::Arc;
 use leveret_amqp::frame::Decoder;
 use leveret_amqp::outbuf::OutBuf;
 use leveret_broker::flow::Alarm;
+use leveret_broker::login::Admitted;
 use leveret_broker::message::{
     ConnectionId, ConsumerSlot, Outbox, ReplyTo, Settle, Settlement, ToMeta, ToShard, shard_of,
 };
 use leveret_queue::{OutputGauge, Time};
 use leveret_topology::{ConnectionSlots, QueueId, Topology, VhostId};
 
+use crate::access::Elsewhere;
 use crate::batch::Batch;
 use crate::cache::RouteCache;
 use crate::connection::Stage;
@@ -67,12 +69,26 @@ pub(crate) struct Identity {
     pub(crate) user: Box<str>,
     /// The operator on the node's own machine, who may everything and is no user of the topology.
     pub(crate) is_operator: bool,
+    /// Tags beyond those that the names know.
+    pub(crate) tags: Vec<String>,
+    /// Who says what the user may do, if the names do not.
+    pub(crate) elsewhere: Option<Box<Elsewhere>>,
     pub(crate) vhost: VhostId,
     pub(crate) vhost_name: Box<str>,
     pub(crate) mechanism: &'static str,
     /// The table of `connection.start-ok`, as on the wire.
     pub(crate) client_properties: Box<[u8]>,
     pub(crate) connected: Time,
+}
+
+impl Identity {
+    /// The client is this user.
+    pub(crate) fn admit(&mut self, admitted: Admitted) {
+        self.user = admitted.user;
+        self.is_operator = admitted.is_operator;
+        self.tags = admitted.tags;
+        self.elsewhere = admitted.rights.map(|rights| Box::new(Elsewhere::new(rights)));
+    }
 }
 
 #[derive(Debug)]

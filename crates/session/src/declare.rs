@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use leveret_amqp::method::{MethodError, exchange, queue};
 use leveret_amqp::table::{RawTable, Table, Value};
 use leveret_broker::message::{ToMeta, ToSession, ToShard};
-use leveret_topology::{DeclareError, Exchange, ExchangeKind, Permission, QueueKind, ResourceKind};
+use leveret_topology::{DeclareError, ExchangeKind, Permission, QueueKind, ResourceKind};
 
 use crate::channel::Channel;
 use crate::consume::accessible;
@@ -37,41 +37,16 @@ pub(crate) fn queue_name(channel: &Channel, name: &str) -> Result<Box<str>, Faul
 }
 
 impl Core {
-    /// Whether the user may do this to what bears the name.
-    pub(crate) fn check(
-        &self,
-        permission: Permission,
-        kind: ResourceKind,
-        name: &str,
-        cx: &Context<'_>,
-    ) -> Result<(), Fault> {
-        let identity = &self.identity;
-        if identity.is_operator {
-            return Ok(());
-        }
-        Ok(cx.topology.check_access(&identity.user, identity.vhost, permission, kind, name)?)
-    }
-
-    /// Whether the user may use this routing key with the exchange.
-    pub(crate) fn check_topic(
-        &self,
-        permission: Permission,
-        exchange: &Exchange,
-        key: &str,
-        cx: &Context<'_>,
-    ) -> Result<(), Fault> {
-        let identity = &self.identity;
-        if identity.is_operator {
-            return Ok(());
-        }
-        Ok(cx.topology.check_topic_access(&identity.user, exchange, permission, key)?)
-    }
-
     /// Passive declarations ask for any permission; the refusal speaks of `configure`.
     fn check_any(&self, kind: ResourceKind, name: &str, cx: &Context<'_>) -> Result<(), Fault> {
-        self.check(Permission::Read, kind, name, cx)
-            .or_else(|_| self.check(Permission::Write, kind, name, cx))
-            .or_else(|_| self.check(Permission::Configure, kind, name, cx))
+        let may = |permission| self.check(permission, kind, name, cx);
+        let unless_open = |fault: Fault, permission| match fault.undecided {
+            Some(_) => Err(fault),
+            None => may(permission),
+        };
+        may(Permission::Read)
+            .or_else(|fault| unless_open(fault, Permission::Write))
+            .or_else(|fault| unless_open(fault, Permission::Configure))
     }
 
     fn wait(&mut self, channel: u16, method: (u16, u16), no_wait: bool, what: Awaited) {
@@ -102,13 +77,30 @@ pub(crate) fn declare_queue(
         core.wait(number, QUEUE_DECLARE, method.no_wait, what);
         return Ok(());
     }
+    // A name that is made up is the same when the frame is looked at again.
+    let random = core.random.clone();
+    let result = declare_active(core, number, &name, method, cx);
+    if result.as_ref().is_err_and(|fault| fault.undecided.is_some()) {
+        core.random = random;
+    }
+    result
+}
+
+/// `queue.declare` that makes the queue.
+fn declare_active(
+    core: &mut Core,
+    number: u16,
+    name: &str,
+    method: &queue::Declare<'_>,
+    cx: &mut Context<'_>,
+) -> Result<(), Fault> {
     let mut arguments = to_table(method.arguments)?;
     let prefix = arguments.remove("x-name-prefix");
     let server_named = name.is_empty();
     let name: Box<str> = if server_named {
         server_name(core, &arguments, prefix.as_ref())?.into()
     } else if name.starts_with("amq.") {
-        return Err(reply::reserved_name("queue", &name));
+        return Err(reply::reserved_name("queue", name));
     } else {
         name.into()
     };

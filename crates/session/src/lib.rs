@@ -15,6 +15,7 @@
 //! - `session`: which frame goes where; `connection/`: handshake, login, heartbeats, closing;
 //! - `publish`, `route`, `cache`, `properties`, `direct`, `returned`: messages in;
 //! - `deliver`, `consume`, `settle`, `unacked`: messages out; `confirm`, `tx`: what publishers are told;
+//! - `access`: what the user may do;
 //! - `declare`, `bind`: the topology; `answer`, `waiting`: the command in flight;
 //! - `reply`: every text that closes a channel or a connection;
 //! - `totals`, `facts`: what is counted, and what listings and statistics are told.
@@ -23,6 +24,7 @@
 //! is settled exactly once, by the client or by the end of its channel; letters to one shard leave in
 //! the order in which the client caused them.
 
+mod access;
 mod alarm;
 mod answer;
 mod batch;

@@ -151,7 +151,28 @@ fn complete(
     let mut cache = core.cache.take().unwrap_or_default();
     let result = checked(core, &mut cache, channel, read, cx);
     core.cache = Some(cache);
+    if result.as_ref().is_err_and(|fault| fault.undecided.is_some()) {
+        keep(core, channel, read);
+    }
     result
+}
+
+/// Whether the user may is not known yet: the content waits for the answer.
+#[cold]
+fn keep(core: &mut Core, channel: &mut Channel, read: &Bytes) {
+    if channel.content.is_in_read() {
+        channel.content.stash(read);
+    }
+    core.count_kept(0, channel.content.kept());
+}
+
+/// The answer came for which a content waited.
+pub(crate) fn again(
+    core: &mut Core,
+    channel: &mut Channel,
+    cx: &mut Context<'_>,
+) -> Result<(), Fault> {
+    complete(core, channel, &Bytes::new(), cx)
 }
 
 /// What the broker needs to know of a message's properties.

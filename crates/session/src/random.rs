@@ -2,7 +2,7 @@
 
 /// A seeded generator (splitmix64). Its seed comes from the server's random source, once per
 /// connection: what it gives cannot be guessed from outside the connection.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
 impl Random {

@@ -9,6 +9,7 @@ use leveret_amqp::content::ContentError;
 use leveret_amqp::frame::FrameError as BadFrame;
 use leveret_amqp::method::MethodError;
 use leveret_amqp::reply::ReplyCode;
+use leveret_broker::login::Question;
 
 /// A mistake of the peer: it ends in `channel.close` or, when the code is hard or the channel is 0, in
 /// `connection.close`.
@@ -19,6 +20,8 @@ pub(crate) struct Fault {
     pub(crate) text: Cow<'static, str>,
     /// Class and method id of what failed, when it is not the method at hand.
     pub(crate) method: Option<(u16, u16)>,
+    /// It is not known yet whether it is a mistake: this has to be answered first, by who keeps the user.
+    pub(crate) undecided: Option<Box<Question>>,
 }
 
 /// The longest `reply-text`, in bytes.
@@ -26,7 +29,13 @@ const TEXT_MAX: usize = 255;
 
 impl Fault {
     pub(crate) fn new(code: ReplyCode, text: impl Into<Cow<'static, str>>) -> Self {
-        Self { code, text: text.into(), method: None }
+        Self { code, text: text.into(), method: None, undecided: None }
+    }
+
+    /// Whether the user may is asked first.
+    pub(crate) fn undecided(question: Question) -> Self {
+        let undecided = Some(Box::new(question));
+        Self { undecided, ..Self::new(AccessRefused, "nobody says whether the user may") }
     }
 
     /// Not caused by a method: class and method are 0.
@@ -202,6 +211,10 @@ fn negotiation(field: &str, value: u64, than: &str, bound: &str, limit: u64) -> 
 
 pub(crate) fn no_vhost(vhost: &str) -> Fault {
     fault(NotAllowed, format!("vhost {vhost} not found"))
+}
+
+pub(crate) fn credential_expired() -> Fault {
+    fault(ReplyCode::ConnectionForced, "credential expired")
 }
 
 pub(crate) fn secret_refused() -> Fault {

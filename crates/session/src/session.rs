@@ -6,6 +6,7 @@ use bytes::{Buf as _, Bytes};
 use leveret_amqp::frame::{BODY, Decoder, Event, HEADER, METHOD};
 use leveret_amqp::method::{Method, access, basic, channel, confirm, connection};
 use leveret_broker::flow::Alarm;
+use leveret_broker::login::Admitted;
 use leveret_broker::message::{ConnectionId, Settle, ToSession};
 use leveret_queue::{OutputGauge, Time};
 use leveret_topology::{ConnectionSlots, Vhost, VhostId};
@@ -51,6 +52,8 @@ impl Session {
             identity: Box::new(Identity {
                 user: Box::default(),
                 is_operator: false,
+                tags: Vec::new(),
+                elsewhere: None,
                 vhost: VhostId::new(0),
                 vhost_name: Box::default(),
                 mechanism: "",
@@ -95,7 +98,7 @@ impl Session {
         id: ConnectionId,
         settings: Arc<Settings>,
         peer: Peer,
-        (user, is_operator, vhost): (&str, bool, &Vhost),
+        (admitted, vhost): (Admitted, &Vhost),
         now: Time,
     ) -> Self {
         let mut session = Self::new(id, settings, peer, id.get(), now);
@@ -104,8 +107,7 @@ impl Session {
         core.frame_max = core.settings.frame_max;
         core.decoder.set_frame_max(core.frame_max);
         core.channel_max = core.settings.channel_max;
-        core.identity.user = user.into();
-        core.identity.is_operator = is_operator;
+        core.identity.admit(admitted);
         core.identity.vhost = vhost.id;
         core.identity.vhost_name = (*vhost.name).into();
         core.timers.end_handshake();
@@ -137,6 +139,10 @@ impl Session {
     fn frames(&mut self, input: &mut Bytes, cx: &mut Context<'_>) {
         if let Some(cache) = &mut self.core.cache {
             cache.refresh(cx.topology);
+            let elsewhere = self.core.identity.elsewhere.as_mut();
+            if elsewhere.is_some_and(|elsewhere| elsewhere.forgets(cx.now)) {
+                cache.forget();
+            }
         }
         let read = input.clone();
         let mut at = 0;
@@ -148,8 +154,10 @@ impl Session {
             match self.core.decoder.next(&read[at..]) {
                 Ok(None) => break,
                 Ok(Some((event, consumed))) => {
+                    if !self.event(event, &read, cx) {
+                        break;
+                    }
                     at += consumed;
-                    self.event(event, &read, cx);
                 }
                 Err(error) => {
                     self.fail(0, (0, 0), &reply::bad_frame(&error), cx);
@@ -177,7 +185,7 @@ impl Session {
         match publish::whole(&mut self.core, channel, &publish, read, cx) {
             Ok(is_taken) => is_taken.then_some(publish.len),
             Err(fault) => {
-                self.fail(publish.channel, PUBLISH, &fault, cx);
+                self.fault(publish.channel, PUBLISH, true, fault, cx);
                 Some(publish.len)
             }
         }
@@ -195,27 +203,27 @@ impl Session {
         }
     }
 
-    fn event(&mut self, event: Event<'_>, read: &Bytes, cx: &mut Context<'_>) {
+    /// False when the frame is to be given again.
+    fn event(&mut self, event: Event<'_>, read: &Bytes, cx: &mut Context<'_>) -> bool {
         let (number, kind, payload, is_whole) = match event {
             Event::Method { channel, payload } => (channel, METHOD, payload, true),
             Event::Header { channel, payload } => (channel, HEADER, payload, true),
             Event::Body { channel, part, is_last, .. } => (channel, BODY, part, is_last),
-            Event::Heartbeat => return,
+            Event::Heartbeat => return true,
         };
         let result = if number == 0 {
             self.connection_frame(kind, payload, cx)
         } else {
             self.channel_frame(number, kind, payload, is_whole, read, cx)
         };
-        if let Err(fault) = result {
-            let method = match (kind, payload) {
-                (METHOD, &[c0, c1, m0, m1, ..]) => {
-                    (u16::from_be_bytes([c0, c1]), u16::from_be_bytes([m0, m1]))
-                }
-                _ => PUBLISH,
-            };
-            self.fail(number, method, &fault, cx);
-        }
+        let Err(fault) = result else { return true };
+        let method = match (kind, payload) {
+            (METHOD, &[c0, c1, m0, m1, ..]) => {
+                (u16::from_be_bytes([c0, c1]), u16::from_be_bytes([m0, m1]))
+            }
+            _ => PUBLISH,
+        };
+        self.fault(number, method, kind != METHOD, fault, cx)
     }
 
     fn connection_frame(
@@ -535,7 +543,11 @@ impl Session {
                 let answer = direct::answer(channel.as_deref(), token);
                 cx.outbox.reply(reply, answer);
             }
-            ToSession::LoggedIn(is_accepted) => self.logged_in(is_accepted, cx),
+            ToSession::LoggedIn(admitted) => self.logged_in(admitted, cx),
+            ToSession::Decided(answer) => {
+                let (question, decision) = *answer;
+                self.decided(question, decision, cx);
+            }
             ToSession::Alarm(alarm) => core.set_alarm(alarm, cx),
             ToSession::Stopped => core.stopped(cx),
             ToSession::Close { code, text } => {
@@ -565,7 +577,7 @@ impl Session {
     }
 
     /// Confirms that this turn resolved by itself.
-    fn send_confirms(&mut self, cx: &mut Context<'_>) {
+    pub(crate) fn send_confirms(&mut self, cx: &mut Context<'_>) {
         if !std::mem::take(&mut self.core.confirms_dirty) {
             return;
         }
@@ -588,6 +600,8 @@ impl Session {
         let core = &self.core;
         match core.stage {
             Stage::Authenticating | Stage::Closing | Stage::Ended => false,
+            // The vhost may be asked about.
+            Stage::Opening => core.waiting.is_none(),
             Stage::Running => {
                 core.waiting.is_none()
                     && !core.is_blocked

@@ -84,4 +84,11 @@ pub(crate) enum Awaited {
     },
     /// `connection.close`: exclusive queues go first.
     Close,
+    /// Whether the user may, before the frame is acted upon.
+    Decision {
+        /// It ended a content, which is whole; else it is a method that was put back.
+        is_content: bool,
+    },
+    /// `connection.update-secret`.
+    Secret,
 }

@@ -40,7 +40,7 @@ impl fmt::Display for ResourceRef {
 }
 
 /// What a [`ResourceRef`] names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ResourceKind {
     /// A queue.
     Queue,
@@ -48,12 +48,19 @@ pub enum ResourceKind {
     Exchange,
 }
 
-impl fmt::Display for ResourceKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl ResourceKind {
+    /// In RabbitMQ's word.
+    pub const fn name(self) -> &'static str {
+        match self {
             Self::Queue => "queue",
             Self::Exchange => "exchange",
-        })
+        }
+    }
+}
+
+impl fmt::Display for ResourceKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 

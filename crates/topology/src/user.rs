@@ -26,13 +26,20 @@ pub enum Permission {
     Read,
 }
 
-impl fmt::Display for Permission {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl Permission {
+    /// In RabbitMQ's word.
+    pub const fn name(self) -> &'static str {
+        match self {
             Self::Configure => "configure",
             Self::Write => "write",
             Self::Read => "read",
-        })
+        }
+    }
+}
+
+impl fmt::Display for Permission {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 
@@ -329,11 +336,6 @@ impl User {
     /// `administrator`.
     pub fn is_administrator(&self) -> bool {
         self.has_tag("administrator")
-    }
-
-    /// `impersonator`: may publish under another `user-id`.
-    pub fn may_impersonate(&self) -> bool {
-        self.has_tag("impersonator")
     }
 
     /// One of its limits, unless there is none.

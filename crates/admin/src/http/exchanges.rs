@@ -102,6 +102,5 @@ pub(super) async fn delete(call: Call) -> Result<Answer, Fault> {
 /// A connection inside the node for the user who asks.
 pub(super) async fn direct(call: &Call, vhost: &str) -> Result<Direct, Fault> {
     let peer = call.peer.to_string();
-    let user = (&*call.login.name, call.login.is_operator);
-    Ok(Direct::open(call.node(), user, vhost, peer).await?)
+    Ok(Direct::open(call.node(), call.login.admitted.clone(), vhost, peer).await?)
 }

@@ -17,7 +17,7 @@ use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use leveret_broker::login::{Login as AskedLogin, Proof};
+use leveret_broker::login::{Admitted, Login as AskedLogin, Proof, Question};
 use leveret_broker::message::ConnectionId;
 use leveret_server::node::Node;
 use leveret_topology::{Password, Topology};
@@ -29,17 +29,19 @@ use super::call::Peer;
 /// The operator's name in answers, as RabbitMQ has it for its own tool.
 const OPERATOR: &str = "rmq-cli";
 
-/// A user who has shown its password, or the operator.
+/// A user who has shown its password, or a token; or the operator.
 #[derive(Clone, Debug)]
 pub(crate) struct Login {
     pub(crate) name: String,
     pub(crate) tags: Vec<String>,
-    /// Whoever can open the control socket: no user of the broker, needs no permissions, may everything.
-    pub(crate) is_operator: bool,
+    /// What the node let in.
+    pub(crate) admitted: Admitted,
+    /// The vhosts that the user may open, if the names do not know.
+    vhosts: Option<Vec<Box<str>>>,
 }
 
 impl Login {
-    /// Who asks: the operator, or the user whose name and password the request brings, checked.
+    /// Who asks: the operator, or the user whose name and password or token the request brings, checked.
     pub(crate) async fn of(
         headers: &HeaderMap,
         node: &Arc<Node>,
@@ -47,12 +49,17 @@ impl Login {
     ) -> Result<Self, Fault> {
         match peer {
             Peer::Network(peer) => Self::of_network(headers, node, peer).await,
-            Peer::Local { .. } => Ok(Self {
-                name: OPERATOR.to_owned(),
-                tags: vec!["administrator".to_owned()],
-                is_operator: true,
-            }),
+            Peer::Local { .. } => {
+                let admitted = Admitted::operator(OPERATOR);
+                let (name, tags) = (admitted.user.to_string(), admitted.tags.clone());
+                Ok(Self { name, tags, admitted, vhosts: None })
+            }
         }
+    }
+
+    /// Whether it is whoever can open the control socket: no user of the broker, who needs no permissions.
+    pub(crate) fn is_operator(&self) -> bool {
+        self.admitted.is_operator
     }
 
     async fn of_network(
@@ -60,7 +67,7 @@ impl Login {
         node: &Arc<Node>,
         peer: SocketAddr,
     ) -> Result<Self, Fault> {
-        let (name, password) = basic(headers).ok_or_else(Fault::login)?;
+        let (name, password) = credentials(headers).ok_or_else(Fault::login)?;
         let asked = AskedLogin {
             connection: ConnectionId::default(),
             user: name.as_str().into(),
@@ -72,18 +79,49 @@ impl Login {
             // Every request brings name and password.
             is_repeated: true,
         };
-        if !node.logins.check(node, asked).await {
-            return Err(Fault::wrong_password());
+        let admitted = node.logins.check(node, asked).await.ok_or_else(Fault::wrong_password)?;
+        let name = admitted.user.to_string();
+        let mut tags = admitted.tags.clone();
+        if admitted.rights.is_none() {
+            let known = node.topology().user(&name).map(|user| user.tags.clone());
+            tags.extend(known.ok_or_else(Fault::wrong_password)?);
         }
-        let tags = node.topology().user(&name).map(|user| user.tags.clone());
-        let tags = tags.ok_or_else(Fault::wrong_password)?;
-        let login = Self { tags, name, is_operator: false };
+        let mut login = Self { name, tags, admitted, vhosts: None };
         let is_loopback = peer.ip().to_canonical().is_loopback();
         let is_barred = !is_loopback && node.settings.loopback_users.contains(&login.name);
         login.must(!is_barred, "User can only log in via localhost")?;
         let tags = ["administrator", "monitoring", "policymaker", "management"];
         login.must(login.has_any(&tags), "Not management user")?;
+        login.find_vhosts(node).await;
         Ok(login)
+    }
+
+    /// Has who keeps the user say which vhosts it may open.
+    async fn find_vhosts(&mut self, node: &Node) {
+        let Some(rights) = &self.admitted.rights else { return };
+        let all: Vec<Box<str>> = node.topology().vhosts().map(|it| (*it.name).into()).collect();
+        let mut open = Vec::new();
+        for vhost in all {
+            let question = Question::Vhost(vhost.clone());
+            let decision = match rights.decide(&question) {
+                Some(decision) => decision,
+                // Administrators see all of them anyway.
+                None if self.is_admin() => continue,
+                None => rights.ask(&question).await,
+            };
+            if decision.is_allowed() {
+                open.push(vhost);
+            }
+        }
+        self.vhosts = Some(open);
+    }
+
+    /// Whether the user may open a vhost.
+    pub(crate) fn enters(&self, topology: &Topology, vhost: &str) -> bool {
+        match &self.vhosts {
+            None => topology.check_vhost_access(&self.name, vhost).is_ok(),
+            Some(open) => open.iter().any(|own| **own == *vhost),
+        }
     }
 
     fn has_any(&self, tags: &[&str]) -> bool {
@@ -128,9 +166,8 @@ impl Login {
 
     /// Refuses who has no permissions in a vhost. One that does not exist is everybody's: 404 follows.
     pub(crate) fn must_enter(&self, topology: &Topology, vhost: &str) -> Result<(), Fault> {
-        let may = self.is_admin()
-            || topology.vhost(vhost).is_none()
-            || topology.check_vhost_access(&self.name, vhost).is_ok();
+        let may =
+            self.is_admin() || topology.vhost(vhost).is_none() || self.enters(topology, vhost);
         self.must(may, "User not authorised to access virtual host")
     }
 
@@ -141,8 +178,7 @@ impl Login {
 
     /// Refuses who may not change policies and parameters of a vhost.
     pub(crate) fn must_set_policies(&self, topology: &Topology, vhost: &str) -> Result<(), Fault> {
-        let enters = topology.vhost(vhost).is_none()
-            || topology.check_vhost_access(&self.name, vhost).is_ok();
+        let enters = topology.vhost(vhost).is_none() || self.enters(topology, vhost);
         let may = self.is_admin() || self.is_policymaker() && enters;
         self.must(may, "User not authorised to access object")
     }
@@ -155,21 +191,25 @@ impl Login {
 
     /// Whether lists show what is in a vhost: administrators' all, others' where they have permissions.
     pub(crate) fn lists(&self, topology: &Topology, vhost: &str) -> bool {
-        self.is_admin() || topology.check_vhost_access(&self.name, vhost).is_ok()
+        self.is_admin() || self.enters(topology, vhost)
     }
 }
 
 /// The name that a request was made under, for the audit log. It is right if the request was granted.
 pub(super) fn name_of(headers: &HeaderMap, peer: Peer) -> String {
     match peer {
-        Peer::Network(_) => basic(headers).map(|(name, _)| name).unwrap_or_default(),
+        Peer::Network(_) => credentials(headers).map(|(name, _)| name).unwrap_or_default(),
         Peer::Local { .. } => OPERATOR.to_owned(),
     }
 }
 
-fn basic(headers: &HeaderMap) -> Option<(String, Password)> {
+/// Name and password, or a token, which says itself whose it is.
+fn credentials(headers: &HeaderMap) -> Option<(String, Password)> {
     let text = headers.get(AUTHORIZATION)?.to_str().ok()?;
     let (scheme, rest) = text.split_once(' ')?;
+    if scheme.eq_ignore_ascii_case("bearer") {
+        return Some((String::new(), Password::new(rest.trim())));
+    }
     if !scheme.eq_ignore_ascii_case("basic") {
         return None;
     }
@@ -191,7 +231,8 @@ mod tests {
         check("Basic Z3Vlc3Q=",             None);
         check("Basic ***",                  None);
         check("Basic",                      None);
-        check("Bearer abc",                 None);
+        check("Bearer abc",                 Some(("", "abc")));
+        check("Digest abc",                 None);
         check("",                           None);
     }
 
@@ -200,6 +241,6 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert(AUTHORIZATION, text.parse().unwrap());
         let want = want.map(|(name, password)| (name.to_owned(), Password::new(password)));
-        assert_eq!(basic(&headers), want, "{text}");
+        assert_eq!(credentials(&headers), want, "{text}");
     }
 }

@@ -69,7 +69,7 @@ fn listeners(call: &Call) -> Value {
 
 /// `POST /api/leveret/stop`: ends the node, soon after the answer. Only its own machine may ask for that.
 pub(super) async fn stop(call: Call) -> Result<Answer, Fault> {
-    if !call.login.is_operator {
+    if !call.login.is_operator() {
         return Err(Fault::forbidden("a node is stopped from its own machine only"));
     }
     call.app.ops.stop.ask(call.peer.to_string());

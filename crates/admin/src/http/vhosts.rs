@@ -14,10 +14,8 @@ pub(super) async fn list(call: Call) -> Result<Answer, Fault> {
     let facts = facts::queues(call.node()).await?;
     let rows = {
         let topology = call.node().topology();
-        let seen = |vhost: &&Vhost| {
-            call.login.is_monitor()
-                || topology.check_vhost_access(&call.login.name, &vhost.name).is_ok()
-        };
+        let seen =
+            |vhost: &&Vhost| call.login.is_monitor() || call.login.enters(&topology, &vhost.name);
         let mut rows: Vec<_> = topology.vhosts().filter(seen).collect();
         rows.sort_by(|a, b| a.name.cmp(&b.name));
         rows.into_iter().map(|vhost| row(&call, &topology, vhost, &facts)).collect()
@@ -84,7 +82,7 @@ pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
         tracing: body.contains_key("tracing").then(|| body.flag("tracing", false)).transpose()?,
     };
     ask::admin(call.node(), &call.login.name, command).await?;
-    if is_new && !call.login.is_operator {
+    if is_new && !call.login.is_operator() {
         let (user, all) = (call.login.name.clone(), ".*".to_owned());
         // As RabbitMQ does: who makes a vhost may use it.
         let command = AdminCommand::SetPermissions {

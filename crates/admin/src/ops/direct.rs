@@ -10,6 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use leveret_amqp::method::{Encode, Method, basic, channel};
 use leveret_amqp::outbuf::OutBuf;
+use leveret_broker::login::Admitted;
 use leveret_broker::message::{ConnectionId, Outbox, ToSession};
 use leveret_client::{Event, Input, Output};
 use leveret_server::clock::{now, wall};
@@ -62,10 +63,10 @@ pub struct Direct {
 }
 
 impl Direct {
-    /// Opens a connection and its channel. `user` says whether it is the operator, who may everything.
+    /// Opens a connection and its channel. The operator may do everything on it.
     pub async fn open(
         node: &Arc<Node>,
-        (user, is_operator): (&str, bool),
+        user: Admitted,
         vhost: &str,
         peer: String,
     ) -> Result<Self, Closed> {
@@ -76,7 +77,7 @@ impl Direct {
         let session = {
             let topology = node.topology();
             let vhost = topology.vhost(vhost).ok_or(Closed::NoVhost)?;
-            Session::inside(id, settings, peer, (user, is_operator, vhost), now())
+            Session::inside(id, settings, peer, (user, vhost), now())
         };
         let (sender, letters) = mpsc::unbounded_channel();
         node.register(id, Recipient::Request(sender));

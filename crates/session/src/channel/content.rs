@@ -75,6 +75,8 @@ impl Content {
         let start =
             if publish.body.is_empty() { self.properties.1 } else { place(read, publish.body).0 };
         self.body = (start, start + publish.body.len() as u32);
+        self.received = publish.body.len() as u64;
+        self.size = self.received;
         self.mandatory = mandatory;
         self.is_stashed = false;
         self.stage = Stage::Body;

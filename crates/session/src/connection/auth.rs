@@ -1,7 +1,8 @@
 //! Who the client is: PLAIN, AMQPLAIN, ANONYMOUS, EXTERNAL.
 
+use leveret_amqp::method::connection;
 use leveret_amqp::table::{RawTable, RawValue};
-use leveret_broker::login::{Login, Proof};
+use leveret_broker::login::{Admitted, Login, Proof};
 use leveret_topology::Password;
 
 use crate::connection::Stage;
@@ -9,9 +10,12 @@ use crate::core::{Context, Core};
 use crate::reply::{self, Fault};
 use crate::session::Session;
 use crate::settings::Mechanism;
+use crate::waiting::{Awaited, Waiting};
 
 /// `connection.start-ok`.
 const START_OK: (u16, u16) = (10, 11);
+/// `connection.update-secret`.
+const UPDATE_SECRET: (u16, u16) = (10, 70);
 
 /// Why a client was not let in.
 #[derive(Debug)]
@@ -86,21 +90,34 @@ impl Core {
 
     /// Nothing more is read until the answer comes.
     fn ask(&mut self, user: Box<str>, proof: Proof, cx: &mut Context<'_>) {
-        let is_local_only = self.settings.loopback_users.iter().any(|local| **local == *user);
-        let barred = (!self.peer.is_loopback && is_local_only)
-            .then_some("the user can only connect via localhost");
         self.identity.user.clone_from(&user);
         self.stage = Stage::Authenticating;
+        let mechanism = self.identity.mechanism;
+        self.send_login(user, proof, mechanism, cx);
+    }
+
+    fn send_login(
+        &self,
+        user: Box<str>,
+        proof: Proof,
+        mechanism: &'static str,
+        cx: &mut Context<'_>,
+    ) {
         cx.outbox.logins.push(Login {
             connection: self.id,
+            barred: self.is_barred(&user).then_some("the user can only connect via localhost"),
             user,
             proof,
             peer: self.peer.address.clone(),
-            mechanism: self.identity.mechanism,
+            mechanism,
             protocol: "amqp091",
-            barred,
             is_repeated: false,
         });
+    }
+
+    fn is_barred(&self, user: &str) -> bool {
+        let local = &self.settings.loopback_users;
+        !self.peer.is_loopback && local.iter().any(|local| **local == *user)
     }
 
     /// The mechanisms that this client may choose from.
@@ -128,14 +145,24 @@ impl Core {
 
 impl Session {
     /// The answer to [`ask_to_log_in`](Core::ask_to_log_in).
-    pub(crate) fn logged_in(&mut self, is_accepted: bool, cx: &mut Context<'_>) {
+    pub(crate) fn logged_in(&mut self, admitted: Option<Box<Admitted>>, cx: &mut Context<'_>) {
         let core = &mut self.core;
+        if matches!(core.waiting, Some(Waiting { what: Awaited::Secret, .. })) {
+            core.waiting = None;
+            if let Err(fault) = self.secret_updated(admitted, cx) {
+                self.fail(0, UPDATE_SECRET, &fault, cx);
+            }
+            return;
+        }
         if core.stage != Stage::Authenticating {
             return;
         }
         core.stage = Stage::Starting;
-        if is_accepted {
+        // A token may name another user than the client did.
+        if let Some(admitted) = admitted.filter(|admitted| !core.is_barred(&admitted.user)) {
             core.totals.auth_succeeded += 1;
+            core.timers.expire(admitted.expires);
+            core.identity.admit(*admitted);
             core.tune(cx);
             return;
         }
@@ -145,6 +172,56 @@ impl Session {
         if let Err(fault) = self.refuse(Refusal::Login { mechanism }, cx) {
             self.fail(0, START_OK, &fault, cx);
         }
+    }
+
+    /// `connection.update-secret`. The secret of a user of our own is not kept by the connection, so there
+    /// is nothing to replace; the user may have been deleted, though.
+    pub(crate) fn update_secret(
+        &mut self,
+        method: &connection::UpdateSecret<'_>,
+        cx: &mut Context<'_>,
+    ) -> Result<(), Fault> {
+        let core = &mut self.core;
+        let identity = &core.identity;
+        if core.timers.expires() {
+            let secret = std::str::from_utf8(method.new_secret);
+            let proof =
+                Proof::Password(Password::new(secret.map_err(|_| reply::secret_refused())?));
+            core.send_login(identity.user.clone(), proof, "update-secret", cx);
+            core.waiting = Some(Waiting {
+                channel: 0,
+                method: UPDATE_SECRET,
+                no_wait: false,
+                what: Awaited::Secret,
+            });
+            return Ok(());
+        }
+        if identity.elsewhere.is_none() && cx.topology.user(&identity.user).is_none() {
+            return Err(reply::secret_refused());
+        }
+        core.check_vhost(&identity.vhost_name, cx)?;
+        cx.out.put_method(0, &connection::UpdateSecretOk);
+        Ok(())
+    }
+
+    /// A new secret was looked at. It has to be the same user's, and to hold as the old one did.
+    fn secret_updated(
+        &mut self,
+        admitted: Option<Box<Admitted>>,
+        cx: &mut Context<'_>,
+    ) -> Result<(), Fault> {
+        let core = &mut self.core;
+        let admitted =
+            admitted.filter(|new| new.user == core.identity.user && new.rights.is_some());
+        let admitted = admitted.ok_or_else(reply::secret_refused)?;
+        core.timers.expire(admitted.expires);
+        core.identity.admit(*admitted);
+        if let Some(cache) = &mut core.cache {
+            cache.forget();
+        }
+        core.check_vhost(&core.identity.vhost_name, cx)?;
+        cx.out.put_method(0, &connection::UpdateSecretOk);
+        Ok(())
     }
 
     /// The client is not let in. One that did not ask to be told learns it by silence, as in RabbitMQ;

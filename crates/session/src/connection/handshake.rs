@@ -162,7 +162,7 @@ impl Session {
             return Err(reply::no_vhost(name));
         }
         let slots = cx.topology.count_connection(&core.identity.user, name)?;
-        core.identity.vhost = cx.topology.check_vhost_access(&core.identity.user, name)?;
+        core.identity.vhost = core.check_vhost(name, cx)?;
         core.identity.vhost_name = name.into();
         core.slots = slots;
         core.stage = Stage::Running;

@@ -91,20 +91,10 @@ impl Session {
                 self.close_requested(&method, cx);
                 Ok(())
             }
-            (Method::ConnectionUpdateSecret(_), Stage::Running) => self.update_secret(cx),
+            (Method::ConnectionUpdateSecret(method), Stage::Running) => {
+                self.update_secret(&method, cx)
+            }
             _ => Err(reply::unexpected_in_state(self.core.state_name())),
         }
-    }
-
-    /// `connection.update-secret`. The secret of a user of our own is not kept by the connection, so there
-    /// is nothing to replace; the user may have been deleted, though.
-    fn update_secret(&mut self, cx: &mut Context<'_>) -> Result<(), Fault> {
-        let identity = &self.core.identity;
-        if cx.topology.user(&identity.user).is_none() {
-            return Err(reply::secret_refused());
-        }
-        cx.topology.check_vhost_access(&identity.user, &identity.vhost_name)?;
-        cx.out.put_method(0, &connection::UpdateSecretOk);
-        Ok(())
     }
 }

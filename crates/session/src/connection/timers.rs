@@ -37,6 +37,8 @@ pub(crate) struct Timers {
     pub(crate) has_written: bool,
     /// When to look at unacked deliveries.
     check: Time,
+    /// When what the client has shown is no longer good.
+    expiry: Time,
 }
 
 impl Timers {
@@ -50,7 +52,18 @@ impl Timers {
             listens: false,
             has_written: false,
             check: NEVER,
+            expiry: NEVER,
         }
+    }
+
+    /// What the client has shown is good until then.
+    pub(crate) fn expire(&mut self, at: Option<Time>) {
+        self.expiry = at.unwrap_or(NEVER);
+    }
+
+    /// Whether what the client has shown does not hold for ever.
+    pub(crate) fn expires(&self) -> bool {
+        self.expiry != NEVER
     }
 
     /// The interval, in seconds; 0 for no heartbeats.
@@ -82,6 +95,7 @@ impl Timers {
     fn stop(&mut self) {
         self.tick = NEVER;
         self.check = NEVER;
+        self.expiry = NEVER;
     }
 
     /// Something was delivered that may stay unacked for `timeout_ms`.
@@ -95,7 +109,7 @@ impl Timers {
     }
 
     pub(crate) fn next(&self) -> Option<Time> {
-        let next = self.deadline.min(self.tick).min(self.check);
+        let next = self.deadline.min(self.tick).min(self.check).min(self.expiry);
         (next != NEVER).then_some(next)
     }
 }
@@ -141,6 +155,22 @@ impl Session {
         }
         if self.core.timers.check <= cx.now {
             self.check_unacked(cx);
+        }
+        if self.core.timers.expiry <= cx.now {
+            self.core.timers.expiry = NEVER;
+            self.expired(cx);
+        }
+    }
+
+    /// What the client has shown is no longer good, and it showed nothing newer.
+    fn expired(&mut self, cx: &mut Context<'_>) {
+        let core = &self.core;
+        tracing::warn!(
+            peer = %core.peer.address, user = %core.identity.user, "the credential has expired"
+        );
+        match core.stage {
+            Stage::Running => self.fail(0, (0, 0), &reply::credential_expired(), cx),
+            _ => self.give_up(cx),
         }
     }
 

@@ -40,7 +40,7 @@ fn bootstrap() {
     assert_eq!(names, want);
     assert!(topology.exchange(vhost, "amq.rabbitmq.trace").unwrap().internal);
     let guest = topology.authenticate("guest", "secret").unwrap();
-    assert!(guest.is_administrator() && !guest.may_impersonate());
+    assert!(guest.is_administrator() && !guest.has_tag("impersonator"));
     assert_eq!(topology.check_vhost_access("guest", "/").unwrap(), vhost);
 }
 
@@ -202,7 +202,7 @@ fn topic_permissions() {
     let mut world = World::new();
     let topology = &mut world.topology;
     topology.add_user("a.b", PasswordHash::new("p", SALT), &["impersonator"]).unwrap();
-    assert!(topology.user("a.b").unwrap().may_impersonate());
+    assert!(topology.user("a.b").unwrap().has_tag("impersonator"));
     topology.set_topic_permissions("a.b", "/", "amq.topic", "^{username}-{vhost}", "").unwrap();
     let may = |topology: &Topology, exchange: &str, permission, key: &str| {
         let exchange = topology.exchange(world.vhost, exchange).unwrap();

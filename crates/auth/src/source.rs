@@ -1,0 +1,201 @@
+//! The sources of users that are configured, and how they are asked.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use leveret_broker::login::Admitted;
+use leveret_config::Config;
+use leveret_config::auth::{Backend, BackendPair, ClientTlsSettings};
+use rustls::ClientConfig;
+
+use crate::cache::Cache;
+use crate::http::Http;
+use crate::oauth2::OAuth2;
+
+/// A client that wants to come in.
+#[derive(Clone, Copy)]
+pub struct Candidate<'a> {
+    /// The name it gives itself.
+    pub user: &'a str,
+    /// Its password or token; none when something else has shown who it is.
+    pub password: Option<&'a str>,
+    /// Its address, without the port; empty where it is not known.
+    pub address: &'a str,
+}
+
+/// Why a client is not let in. For the log: the client does not learn it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Denied {
+    /// The source says no.
+    Refused(String),
+    /// The source could not be asked.
+    Failed(String),
+}
+
+impl std::fmt::Display for Denied {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Refused(why) | Self::Failed(why) => f.write_str(why),
+        }
+    }
+}
+
+/// A place where users are kept that are not the broker's own.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// A web service.
+    Http(Arc<Http>),
+    /// Tokens.
+    OAuth2(Arc<OAuth2>),
+    /// Another one, whose answers are kept for a while.
+    Cache(Arc<Cache>),
+}
+
+impl Source {
+    /// Who the client is and what it may do.
+    pub fn authenticate<'a>(
+        &'a self,
+        candidate: Candidate<'a>,
+    ) -> Pin<Box<dyn Future<Output = Result<Admitted, Denied>> + Send + 'a>> {
+        match self {
+            Self::Http(http) => Box::pin(Http::authenticate(http, candidate)),
+            Self::OAuth2(oauth2) => Box::pin(oauth2.authenticate(candidate)),
+            Self::Cache(cache) => Box::pin(Cache::authenticate(cache, candidate)),
+        }
+    }
+}
+
+/// One place in the order: who says who a user is, and who says what it may do. None stands for the names.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// Who it is.
+    pub authn: Option<Source>,
+    /// What it may do.
+    pub authz: Option<Source>,
+    /// Both are the same.
+    pub is_one: bool,
+}
+
+impl Entry {
+    /// Whether nobody is asked but the names.
+    pub fn is_internal(&self) -> bool {
+        self.authn.is_none() && self.authz.is_none()
+    }
+}
+
+/// Makes of settings what a server is spoken to with by TLS.
+pub type TlsMaker<'a> = &'a dyn Fn(&ClientTlsSettings) -> anyhow::Result<Arc<ClientConfig>>;
+
+/// All sources, in the order in which they are asked.
+#[derive(Clone, Debug)]
+pub struct Sources {
+    entries: Vec<Entry>,
+}
+
+impl Default for Sources {
+    /// The names alone.
+    fn default() -> Self {
+        Self { entries: vec![Entry { authn: None, authz: None, is_one: true }] }
+    }
+}
+
+impl Sources {
+    /// Those of a configuration. `key` is random.
+    ///
+    /// # Errors
+    ///
+    /// What is missing in the configuration, or a file that cannot be read.
+    pub fn new(config: &Config, tls: TlsMaker<'_>, key: [u8; 32]) -> anyhow::Result<Self> {
+        let mut maker = Maker { config, tls, key, http: None, oauth2: None };
+        let pairs = config.auth.backends.iter();
+        let entries = pairs.map(|pair| maker.entry(pair)).collect::<anyhow::Result<_>>()?;
+        Ok(Self { entries })
+    }
+
+    /// In the order in which they are asked.
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// Whether nobody is asked but the names.
+    pub fn are_internal(&self) -> bool {
+        self.entries.iter().all(Entry::is_internal)
+    }
+}
+
+/// Makes each source once, however often it is named.
+struct Maker<'a> {
+    config: &'a Config,
+    tls: TlsMaker<'a>,
+    key: [u8; 32],
+    http: Option<Source>,
+    oauth2: Option<Source>,
+}
+
+impl Maker<'_> {
+    fn entry(&mut self, pair: BackendPair) -> anyhow::Result<Entry> {
+        let cached = self.config.auth.cached.pair();
+        // With the cache in both places it is asked as what it keeps.
+        let is_one = match (pair.authn(), pair.authz()) {
+            (Backend::Cache, Backend::Cache) => cached.authn() == cached.authz(),
+            (authn, authz) => authn == authz,
+        };
+        let authn = match pair.authn() {
+            Backend::Cache => self.cached(cached.authn())?,
+            backend => self.source(backend)?,
+        };
+        let authz = match pair.authz() {
+            _ if is_one => authn.clone(),
+            Backend::Cache => self.cached(cached.authz())?,
+            backend => self.source(backend)?,
+        };
+        Ok(Entry { authn, authz, is_one })
+    }
+
+    fn source(&mut self, backend: Backend) -> anyhow::Result<Option<Source>> {
+        Ok(match backend {
+            Backend::Internal => None,
+            Backend::Http => {
+                if self.http.is_none() {
+                    let http = self.http()?;
+                    self.http = Some(Source::Http(Arc::new(http)));
+                }
+                self.http.clone()
+            }
+            Backend::OAuth2 => {
+                if self.oauth2.is_none() {
+                    let oauth2 = self.oauth2()?;
+                    self.oauth2 = Some(Source::OAuth2(Arc::new(oauth2)));
+                }
+                self.oauth2.clone()
+            }
+            Backend::Cache => {
+                anyhow::bail!("auth_cache.cached_backend: the cache cannot keep itself")
+            }
+        })
+    }
+
+    fn http(&self) -> anyhow::Result<Http> {
+        let options = &self.config.auth_http;
+        Http::new(options, &(self.tls)(&options.tls())?)
+    }
+
+    fn oauth2(&self) -> anyhow::Result<OAuth2> {
+        let options = &self.config.auth_oauth2;
+        OAuth2::new(options, &(self.tls)(&options.tls())?)
+    }
+
+    /// A source with a cache before it. Tokens and the names need none: nobody else is asked.
+    fn cached(&mut self, backend: Backend) -> anyhow::Result<Option<Source>> {
+        let auth = &self.config.auth;
+        anyhow::ensure!(
+            auth.cached != Default::default(),
+            "auth_backends: the cache is asked, but auth_cache.cached_backend is not set"
+        );
+        let (ttl, refusals) = (auth.cache_ttl.into(), auth.cache_refusals);
+        Ok(self.source(backend)?.map(|source| match source {
+            Source::OAuth2(_) => source,
+            source => Source::Cache(Arc::new(Cache::new(source, ttl, refusals, self.key))),
+        }))
+    }
+}

@@ -1,0 +1,461 @@
+//! Users who are kept elsewhere: which sources are asked, and how each is reached.
+
+use crate::option::options;
+use crate::setting::{Entries, KeyMatch, Setting};
+use crate::tls::Verify;
+use crate::value::{Millis, Secret, words};
+
+words! {
+    /// A place where users are kept.
+    Backend {
+        /// The broker's own users.
+        Internal = "internal",
+        /// A web service.
+        Http = "http",
+        /// Tokens that somebody else signs.
+        OAuth2 = "oauth2",
+        /// Another one of these, whose answers are kept for a while.
+        Cache = "cache",
+    }
+}
+
+/// RabbitMQ's other names of the sources.
+const OTHER_NAMES: [(&str, Backend); 5] = [
+    ("oauth", Backend::OAuth2),
+    ("rabbit_auth_backend_internal", Backend::Internal),
+    ("rabbit_auth_backend_http", Backend::Http),
+    ("rabbit_auth_backend_oauth2", Backend::OAuth2),
+    ("rabbit_auth_backend_cache", Backend::Cache),
+];
+
+fn read_backend(text: &str) -> Result<Backend, String> {
+    let other = OTHER_NAMES.iter().find(|(name, _)| *name == text).map(|(_, backend)| *backend);
+    other.map_or_else(|| crate::value::Value::read(text), Ok)
+}
+
+fn show_backend(backend: Backend) -> String {
+    crate::value::Value::show(&backend)
+}
+
+/// Who says who a user is, and who says what it may do. Either may be left to the other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BackendPair {
+    authn: Option<Backend>,
+    authz: Option<Backend>,
+}
+
+impl BackendPair {
+    const fn both(backend: Backend) -> Self {
+        Self { authn: Some(backend), authz: Some(backend) }
+    }
+
+    /// Who says who the user is.
+    pub fn authn(self) -> Backend {
+        self.authn.or(self.authz).unwrap_or(Backend::Internal)
+    }
+
+    /// Who says what it may do.
+    pub fn authz(self) -> Backend {
+        self.authz.or(self.authn).unwrap_or(Backend::Internal)
+    }
+
+    /// Takes `...`, `....authn` or `....authz`.
+    fn put(&mut self, pattern: &str, backend: Backend) {
+        match pattern.rsplit('.').next() {
+            Some("authn") => self.authn = Some(backend),
+            Some("authz") => self.authz = Some(backend),
+            _ => *self = Self::both(backend),
+        }
+    }
+
+    fn show(self) -> String {
+        let (authn, authz) = (show_backend(self.authn()), show_backend(self.authz()));
+        if authn == authz { authn } else { format!("{authn} and {authz}") }
+    }
+}
+
+/// Sources in the order in which they are asked: `auth_backends.1 = internal`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Backends(Entries<BackendPair>);
+
+impl Default for Backends {
+    fn default() -> Self {
+        Self(Entries::of([("1", BackendPair::both(Backend::Internal))]))
+    }
+}
+
+impl Backends {
+    /// The sources, the first to be asked first.
+    pub fn iter(&self) -> impl Iterator<Item = BackendPair> {
+        let mut sorted: Vec<_> = self.0.iter().collect();
+        sorted.sort_by_key(|(number, _)| number.parse::<u32>().unwrap_or(u32::MAX));
+        sorted.into_iter().map(|(_, pair)| *pair)
+    }
+
+    /// Whether a source is asked.
+    pub fn has(&self, backend: Backend) -> bool {
+        self.iter().any(|pair| pair.authn() == backend || pair.authz() == backend)
+    }
+}
+
+impl Setting for Backends {
+    fn set(&mut self, key: &KeyMatch<'_>, text: &str) -> Result<(), String> {
+        if key.name.parse::<u32>().is_err() {
+            return Err("the place among the sources is a whole number".to_owned());
+        }
+        let backend = read_backend(text)?;
+        let mut pair = self.0.get_set(key.name).copied().unwrap_or_default();
+        pair.put(key.pattern, backend);
+        self.0.put(key.name, pair);
+        Ok(())
+    }
+
+    fn form() -> &'static str {
+        <Backend as crate::value::Value>::FORM
+    }
+
+    fn display(&self) -> String {
+        self.iter().map(BackendPair::show).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// What the cache keeps: `auth_cache.cached_backend = http`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CachedBackend(BackendPair);
+
+impl CachedBackend {
+    /// What is asked when the cache does not know.
+    pub fn pair(self) -> BackendPair {
+        self.0
+    }
+}
+
+impl Setting for CachedBackend {
+    fn set(&mut self, key: &KeyMatch<'_>, text: &str) -> Result<(), String> {
+        match read_backend(text)? {
+            Backend::Cache => Err("the cache cannot keep its own answers".to_owned()),
+            backend => {
+                self.0.put(key.pattern, backend);
+                Ok(())
+            }
+        }
+    }
+
+    fn form() -> &'static str {
+        "internal|http|oauth2"
+    }
+
+    fn display(&self) -> String {
+        if *self == Self::default() { "not set".to_owned() } else { self.0.show() }
+    }
+}
+
+words! {
+    /// How a web service is asked.
+    HttpMethod {
+        /// Everything in the query of the address.
+        Get = "get",
+        /// Everything in the body.
+        Post = "post",
+    }
+}
+
+words! {
+    /// How the patterns in scopes are written.
+    ScopeSyntax {
+        /// `*` stands for anything.
+        Wildcard = "wildcard",
+        /// Regular expressions that have to match the whole name.
+        Regex = "regex",
+    }
+}
+
+words! {
+    /// How a server's name is compared with its certificate. It always is, wildcards included.
+    HostnameVerification {
+        /// Wildcards are understood.
+        Wildcard = "wildcard",
+        /// RabbitMQ's word for "as the library does it".
+        None = "none",
+    }
+}
+
+/// Texts with a name each: `auth_oauth2.signing_keys.NAME = FILE`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Named(Entries<String>);
+
+impl Default for Named {
+    fn default() -> Self {
+        Self(Entries::of([]))
+    }
+}
+
+impl Named {
+    /// Names and texts, by name; numbers as numbers.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        let mut sorted: Vec<_> = self.0.iter().collect();
+        sorted.sort_by_key(|(name, _)| (name.parse::<u32>().unwrap_or(u32::MAX), *name));
+        sorted.into_iter().map(|(name, text)| (name, text.as_str()))
+    }
+}
+
+impl Setting for Named {
+    fn set(&mut self, key: &KeyMatch<'_>, text: &str) -> Result<(), String> {
+        self.0.put(key.name, text.to_owned());
+        Ok(())
+    }
+
+    fn form() -> &'static str {
+        "TEXT"
+    }
+
+    fn display(&self) -> String {
+        let all: Vec<_> = self.iter().map(|(name, text)| format!("{name} = {text}")).collect();
+        if all.is_empty() { "none".to_owned() } else { all.join(", ") }
+    }
+}
+
+/// Scopes under other names: `auth_oauth2.scope_aliases.ALIAS = SCOPE SCOPE`, or by a number, with `alias`
+/// and `scope`, for aliases that cannot stand in a key.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ScopeAliases {
+    direct: Named,
+    names: Named,
+    scopes: Named,
+}
+
+impl ScopeAliases {
+    /// Each alias and the scopes it stands for.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, Vec<&str>)> {
+        let numbered = self.names.iter().filter_map(|(number, alias)| {
+            let (_, scopes) = self.scopes.iter().find(|(other, _)| *other == number)?;
+            Some((alias, scopes))
+        });
+        self.direct.iter().chain(numbered).map(|(alias, scopes)| {
+            let scopes = scopes.split([' ', ',']).filter(|scope| !scope.is_empty());
+            (alias, scopes.collect())
+        })
+    }
+}
+
+impl Setting for ScopeAliases {
+    fn set(&mut self, key: &KeyMatch<'_>, text: &str) -> Result<(), String> {
+        match key.pattern.rsplit('.').next() {
+            Some("alias") => self.names.set(key, text),
+            Some("scope") => self.scopes.set(key, text),
+            _ => self.direct.set(key, text),
+        }
+    }
+
+    fn form() -> &'static str {
+        "TEXT"
+    }
+
+    fn display(&self) -> String {
+        let all: Vec<_> =
+            self.iter().map(|(alias, scopes)| format!("{alias} = {}", scopes.join(" "))).collect();
+        if all.is_empty() { "none".to_owned() } else { all.join(", ") }
+    }
+}
+
+/// How a server is spoken to by TLS.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClientTlsSettings {
+    /// What the keys of the group begin with.
+    pub prefix: &'static str,
+    /// `cacertfile`.
+    pub cacertfile: Option<String>,
+    /// `certfile`.
+    pub certfile: Option<String>,
+    /// `keyfile`.
+    pub keyfile: Option<String>,
+    /// `password`.
+    pub password: Option<Secret>,
+    /// `verify`.
+    pub verify: Verify,
+}
+
+options! {
+    /// Who is asked about users.
+    AuthOptions, "Sources of users";
+
+    /// Where users are looked for, in the order of the numbers, until one source lets the user in.
+    ///
+    /// `auth_backends.1.authn` and `auth_backends.1.authz` name different ones: the first says who the user
+    /// is, the second what it may do.
+    backends: Backends = Backends::default(),
+        keys = ["auth_backends.$num", "auth_backends.$num.authn", "auth_backends.$num.authz"],
+        aliases = ["http_dispatch.auth_backends.$num"];
+
+    /// Source whose answers the source `cache` keeps; `.authn` and `.authz` name different ones.
+    cached: CachedBackend = CachedBackend::default(),
+        keys = ["auth_cache.cached_backend", "auth_cache.cached_backend.authn", "auth_cache.cached_backend.authz"];
+
+    /// How long the cache keeps an answer.
+    cache_ttl: Millis = Millis::seconds(15), keys = ["auth_cache.cache_ttl"],
+        range = Millis(0)..=Millis::seconds(86_400);
+
+    /// Whether the cache keeps refusals, too.
+    cache_refusals: bool = false, keys = ["auth_cache.cache_refusals"];
+}
+
+options! {
+    /// The source `http`.
+    HttpAuthOptions, "Users kept by a web service";
+
+    /// How the service is asked.
+    method: HttpMethod = HttpMethod::Get, keys = ["auth_http.http_method"];
+
+    /// Address that says who a user is, and its tags.
+    user_path: String = "http://localhost:8000/auth/user".to_owned(), keys = ["auth_http.user_path"];
+
+    /// Address that says whether a user may open a vhost.
+    vhost_path: String = "http://localhost:8000/auth/vhost".to_owned(), keys = ["auth_http.vhost_path"];
+
+    /// Address that says what a user may do with a queue or an exchange.
+    resource_path: String = "http://localhost:8000/auth/resource".to_owned(),
+        keys = ["auth_http.resource_path"];
+
+    /// Address that says what a user may do with a topic exchange and a routing key.
+    topic_path: String = "http://localhost:8000/auth/topic".to_owned(), keys = ["auth_http.topic_path"];
+
+    /// Time the service has for an answer.
+    request_timeout: Millis = Millis::seconds(15), keys = ["auth_http.request_timeout"],
+        range = Millis(1)..=Millis::seconds(3600);
+
+    /// Time it takes at most to connect to the service.
+    connection_timeout: Millis = Millis::seconds(15), keys = ["auth_http.connection_timeout"],
+        range = Millis(1)..=Millis::seconds(3600);
+
+    /// Whether a client is told why the service refuses (`deny REASON`).
+    disclosure: bool = false, keys = ["auth_http.authorization_failure_disclosure"];
+
+    /// File of the authorities that may have signed the service's certificate, in PEM. Not set: the
+    /// machine's.
+    cacertfile: Option<String> = None, keys = ["auth_http.ssl_options.cacertfile"];
+
+    /// File of the certificate that is shown to the service, in PEM.
+    certfile: Option<String> = None, keys = ["auth_http.ssl_options.certfile"];
+
+    /// File of that certificate's private key, in PEM.
+    keyfile: Option<String> = None, keys = ["auth_http.ssl_options.keyfile"];
+
+    /// Password of the key file, if that is encrypted.
+    password: Option<Secret> = None, keys = ["auth_http.ssl_options.password"];
+
+    /// Whether the service's certificate has to be good. `verify_none` believes whoever answers.
+    verify: Verify = Verify::Peer, keys = ["auth_http.ssl_options.verify"];
+
+    /// How that name is compared: wildcards are understood, whatever is said here.
+    hostname_verification: HostnameVerification = HostnameVerification::Wildcard,
+        keys = ["auth_http.ssl_options.hostname_verification"];
+}
+
+impl HttpAuthOptions {
+    /// How the service is spoken to by TLS.
+    pub fn tls(&self) -> ClientTlsSettings {
+        ClientTlsSettings {
+            prefix: "auth_http.ssl_options",
+            cacertfile: self.cacertfile.clone(),
+            certfile: self.certfile.clone(),
+            keyfile: self.keyfile.clone(),
+            password: self.password.clone(),
+            verify: self.verify,
+        }
+    }
+}
+
+options! {
+    /// The source `oauth2`.
+    OAuth2Options, "Tokens of OAuth 2";
+
+    /// What the broker is called in tokens: their `aud` has to hold it.
+    resource_server_id: String = String::new(), keys = ["auth_oauth2.resource_server_id"];
+
+    /// What scopes begin with that are about the broker. Not set: `auth_oauth2.resource_server_id` and a
+    /// dot.
+    scope_prefix: Option<String> = None, keys = ["auth_oauth2.scope_prefix"];
+
+    /// Claims besides `scope` that hold scopes, divided by spaces; `a.b` is `b` in `a`.
+    additional_scopes_key: Option<String> = None, keys = ["auth_oauth2.additional_scopes_key"];
+
+    /// Other names of scopes, each with the scopes it stands for.
+    scope_aliases: ScopeAliases = ScopeAliases::default(),
+        keys = ["auth_oauth2.scope_aliases.$alias", "auth_oauth2.scope_aliases.$index.alias", "auth_oauth2.scope_aliases.$index.scope"];
+
+    /// How the patterns in scopes are written.
+    scope_syntax: ScopeSyntax = ScopeSyntax::Wildcard, keys = ["auth_oauth2.scope_pattern_syntax"];
+
+    /// Whether a token's `aud` has to hold `auth_oauth2.resource_server_id`.
+    verify_aud: bool = true, keys = ["auth_oauth2.verify_aud"];
+
+    /// Whether a token has to say when it ends (`exp`).
+    require_exp: bool = true, keys = ["auth_oauth2.require_exp"];
+
+    /// Claims that hold the user's name, most preferred first; `sub` and `client_id` follow.
+    username_claims: Named = Named::default(),
+        keys = ["auth_oauth2.preferred_username_claims.$claim"];
+
+    /// Files of public keys (PEM) that tokens are signed with, under the `kid` of each.
+    signing_keys: Named = Named::default(), keys = ["auth_oauth2.signing_keys.$name"];
+
+    /// The `kid` of tokens that have none.
+    default_key: Option<String> = None, keys = ["auth_oauth2.default_key"];
+
+    /// Algorithms that tokens may be signed by. Not set: all of RS, PS, ES and EdDSA that fit the key.
+    ///
+    /// Those with a shared secret (HS256, ...) are used if they are named here.
+    algorithms: Named = Named::default(), keys = ["auth_oauth2.algorithms.$algorithm"];
+
+    /// Address of who makes the tokens. The address of its keys is found there.
+    issuer: Option<String> = None, keys = ["auth_oauth2.issuer"], check = https;
+
+    /// Address of its keys (JWKS), instead of asking `auth_oauth2.issuer` for it.
+    jwks_uri: Option<String> = None, keys = ["auth_oauth2.jwks_uri"],
+        aliases = ["auth_oauth2.jwks_url"], check = https;
+
+    /// Where the issuer says what its addresses are.
+    discovery_path: String = ".well-known/openid-configuration".to_owned(),
+        keys = ["auth_oauth2.discovery_endpoint_path"];
+
+    /// What is added to that address as a query.
+    discovery_params: Named = Named::default(),
+        keys = ["auth_oauth2.discovery_endpoint_params.$param"];
+
+    /// File of the authorities that may have signed the issuer's certificate, in PEM. Not set: the
+    /// machine's.
+    cacertfile: Option<String> = None, keys = ["auth_oauth2.https.cacertfile"];
+
+    /// Whether the issuer's certificate has to be good. `verify_none` believes whoever answers.
+    verify: Verify = Verify::Peer, keys = ["auth_oauth2.https.peer_verification"],
+        aliases = ["auth_oauth2.https.verify"];
+
+    /// How the issuer's name is compared with its certificate: wildcards are understood, whatever is said
+    /// here.
+    hostname_verification: HostnameVerification = HostnameVerification::Wildcard,
+        keys = ["auth_oauth2.https.hostname_verification"];
+}
+
+/// As in RabbitMQ: keys come over HTTPS only.
+fn https(address: &Option<String>) -> Result<(), String> {
+    match address {
+        Some(address) if !address.starts_with("https://") => {
+            Err("expected an address that begins with https://".to_owned())
+        }
+        _ => Ok(()),
+    }
+}
+
+impl OAuth2Options {
+    /// How the issuer is spoken to by TLS.
+    pub fn tls(&self) -> ClientTlsSettings {
+        ClientTlsSettings {
+            prefix: "auth_oauth2.https",
+            cacertfile: self.cacertfile.clone(),
+            certfile: None,
+            keyfile: None,
+            password: None,
+            verify: self.verify,
+        }
+    }
+}

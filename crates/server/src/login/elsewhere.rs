@@ -1,0 +1,165 @@
+//! Users who are kept elsewhere: one thread asks for all of them, and waits for many answers at once.
+//!
+//! It is there if something else than the names is configured. A source that does not answer holds up
+//! nobody but those who asked it.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use leveret_auth::{Candidate, Entry};
+use leveret_broker::login::{Admitted, Asked, Login, Proof};
+use leveret_broker::message::{ConnectionId, Outbox, ToSession};
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::oneshot;
+
+use super::{Answer, Logins, Verdict, WAITING_MAX, address, barred};
+use crate::connection::Letter;
+use crate::node::{Node, Recipient};
+use crate::runner::run_alone;
+
+/// What is being asked.
+#[derive(Debug, Default)]
+pub(super) struct Elsewhere {
+    /// Of the thread; none before it runs.
+    runtime: OnceLock<Handle>,
+    /// Logins on their way.
+    waiting: AtomicUsize,
+}
+
+impl Logins {
+    /// Starts the thread, if anybody is to be asked. It runs until what it gives is dropped.
+    pub(super) fn ask_elsewhere(
+        &self,
+        joins: &mut Vec<JoinHandle<()>>,
+    ) -> std::io::Result<Option<oneshot::Sender<()>>> {
+        if self.options.sources.are_internal() {
+            return Ok(None);
+        }
+        // Those are for slow hashes, and for names of hosts.
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            .max_blocking_threads(cores.div_ceil(2) + 1)
+            .build()?;
+        let _ = self.elsewhere.runtime.set(runtime.handle().clone());
+        let (sender, stopped) = oneshot::channel::<()>();
+        let thread = std::thread::Builder::new().name("asking".to_owned());
+        joins.push(thread.spawn(move || {
+            // An error is what the sender's end is told by.
+            let _ = runtime.block_on(stopped);
+            runtime.shutdown_background();
+        })?);
+        Ok(Some(sender))
+    }
+
+    /// Has all sources asked, after a delay. Gives both back if that cannot be.
+    pub(super) fn send_away(
+        &self,
+        node: &Arc<Node>,
+        login: Login,
+        answer: Answer,
+        delay_ms: u64,
+    ) -> Option<(Login, Answer)> {
+        let Some(runtime) = self.elsewhere.runtime.get() else { return Some((login, answer)) };
+        if self.elsewhere.waiting.fetch_add(1, Ordering::Relaxed) >= WAITING_MAX {
+            self.elsewhere.waiting.fetch_sub(1, Ordering::Relaxed);
+            return Some((login, answer));
+        }
+        let node = Arc::clone(node);
+        let login = Arc::new(login);
+        runtime.spawn(async move {
+            if delay_ms > 0 {
+                tokio::time::sleep(Duration::from_millis(delay_ms)).await;
+            }
+            let logins = &node.logins;
+            let verdict = logins.in_order(&node, &login).await;
+            logins.elsewhere.waiting.fetch_sub(1, Ordering::Relaxed);
+            let mut out = Outbox::default();
+            let admitted = logins.decided(&node, &login, verdict, &mut out);
+            answer.give(&node, admitted, out);
+        });
+        None
+    }
+
+    /// A session asks what a user may do who is kept elsewhere.
+    pub(crate) fn ask_rights(&self, node: &Arc<Node>, asked: Asked) {
+        let Asked { connection, rights, question } = asked;
+        let node = Arc::clone(node);
+        let deciding = async move {
+            let decision = rights.ask(&question).await;
+            deliver(&node, connection, ToSession::Decided(Box::new((question, decision))));
+        };
+        if let Some(runtime) = self.elsewhere.runtime.get() {
+            runtime.spawn(deciding);
+        }
+    }
+
+    /// The first source that lets the client in; else what the last one said.
+    async fn in_order(&self, node: &Arc<Node>, login: &Arc<Login>) -> Verdict {
+        let mut verdict = Err("there is no source of users".to_owned());
+        for entry in self.options.sources.entries() {
+            verdict = self.by_entry(node, login, entry).await;
+            if verdict.is_ok() {
+                return verdict.and_then(|admitted| barred(login).map(|_| admitted));
+            }
+        }
+        verdict
+    }
+
+    async fn by_entry(&self, node: &Arc<Node>, login: &Arc<Login>, entry: &Entry) -> Verdict {
+        let from = address(login).map(|from| from.to_string()).unwrap_or_default();
+        let password = match &login.proof {
+            Proof::Password(password) => Some(password.reveal()),
+            Proof::Certificate => None,
+        };
+        let candidate = Candidate { user: &login.user, password, address: &from };
+        let first = match &entry.authn {
+            None => self.by_names(node, login).await?,
+            Some(source) => {
+                source.authenticate(candidate).await.map_err(|denied| denied.to_string())?
+            }
+        };
+        if entry.is_one {
+            return Ok(first);
+        }
+        let known = node.topology().user(&first.user).map(|user| user.tags.clone());
+        let Some(source) = &entry.authz else {
+            // Who it is was said elsewhere; what it may do is in the names.
+            known.ok_or_else(|| format!("there is no user '{}' here", first.user))?;
+            return Ok(Admitted { rights: None, expires: None, ..first });
+        };
+        let again = Candidate { user: &first.user, ..candidate };
+        let second = source.authenticate(again).await.map_err(|denied| denied.to_string())?;
+        let tags = match &entry.authn {
+            None => known.unwrap_or_default(),
+            Some(_) => first.tags,
+        };
+        let (rights, expires) = (second.rights, second.expires);
+        Ok(Admitted { user: first.user, tags, rights, expires, is_operator: false })
+    }
+
+    /// By the names, whose hash may be a slow one.
+    async fn by_names(&self, node: &Arc<Node>, login: &Arc<Login>) -> Verdict {
+        if let Some(verdict) = self.quick(node, login) {
+            return verdict;
+        }
+        let (node, login) = (Arc::clone(node), Arc::clone(login));
+        let slow = tokio::task::spawn_blocking(move || node.logins.thorough(&node, &login));
+        slow.await.unwrap_or_else(|_| Err("the node is stopping".to_owned()))
+    }
+}
+
+/// Gives a letter to who waits for it, and lets it go on.
+pub(super) fn deliver(node: &Arc<Node>, id: ConnectionId, letter: ToSession) {
+    match node.recipient(id) {
+        Some(Recipient::Connection(connection)) => {
+            let letter = Letter::Session(letter);
+            run_alone(node, |runner| runner.run_connection(&connection, letter));
+        }
+        // Who gave up waiting does not want its answer.
+        Some(Recipient::Request(sender)) => drop(sender.send(letter)),
+        None => {}
+    }
+}
