@@ -3,6 +3,7 @@
 //! Every test starts a node of its own on a port the system chooses, with its own data directory. Nothing
 //! waits for a fixed time: tests wait for something with a name, and fail when it does not come.
 
+mod auth;
 mod broker;
 mod control;
 mod damage;

@@ -1,0 +1,36 @@
+//! Users who are kept elsewhere: a web service, tokens, and a cache before them.
+
+mod http;
+mod oauth2;
+mod web;
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+
+use leveret_client::{Connection, Error, Options, Uri};
+
+use crate::broker::{Broker, PATIENCE};
+
+fn login(broker: &Broker, user: &str, password: &str) -> Result<Connection, Error> {
+    let uri = Uri { user: user.into(), password: password.into(), ..broker.uri() };
+    Connection::open(&uri, &Options { heartbeat_s: Some(0), ..Options::default() })
+}
+
+/// A node with these `key=value` settings.
+fn broker(settings: &[String]) -> Broker {
+    Broker::with(&settings.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+/// Status and body of an answer of the management API.
+fn api(broker: &Broker, path: &str, authorization: &str) -> (u16, String) {
+    let mut socket = TcpStream::connect(("127.0.0.1", broker.listens("http").port())).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let request = format!(
+        "GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: {authorization}\r\nConnection: close\r\n\r\n"
+    );
+    socket.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.split_whitespace().nth(1).unwrap().parse().unwrap(), body.to_owned())
+}

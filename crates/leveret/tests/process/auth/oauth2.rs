@@ -1,0 +1,266 @@
+//! Tokens.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use jsonwebtoken::{Algorithm, EncodingKey, Header};
+use leveret_client::amqp::method::connection;
+use leveret_client::{Connection, QueueDeclare};
+use rcgen::{CertificateParams, KeyPair};
+use rustls::ServerConfig;
+use rustls::pki_types::PrivateKeyDer;
+use serde_json::{Value, json};
+
+use super::web::Web;
+use super::{api, broker, login};
+use crate::broker::{Broker, close_reason};
+
+/// Who makes tokens.
+#[derive(Debug)]
+struct Issuer {
+    key: KeyPair,
+}
+
+impl Issuer {
+    fn new() -> Self {
+        Self { key: KeyPair::generate().unwrap() }
+    }
+
+    /// Its public key as an entry of a JWKS.
+    fn jwk(&self, kid: &str) -> Value {
+        let point = self.key.public_key_raw();
+        let (x, y) = point[1..].split_at(32);
+        let encode = |bytes| URL_SAFE_NO_PAD.encode(bytes);
+        json!({ "kty": "EC", "crv": "P-256", "kid": kid, "use": "sig", "x": encode(x), "y": encode(y) })
+    }
+
+    /// A token of bob's, with these scopes, that ends in so many seconds.
+    fn token(&self, kid: &str, scope: &str, seconds: i64) -> String {
+        self.sign(kid, &claims(scope, seconds))
+    }
+
+    fn sign(&self, kid: &str, claims: &Value) -> String {
+        let header = Header { kid: Some(kid.to_owned()), ..Header::new(Algorithm::ES256) };
+        let key = EncodingKey::from_ec_pem(self.key.serialize_pem().as_bytes()).unwrap();
+        jsonwebtoken::encode(&header, claims, &key).unwrap()
+    }
+}
+
+fn claims(scope: &str, seconds: i64) -> Value {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as i64;
+    json!({ "aud": ["rabbit"], "sub": "bob", "scope": scope, "exp": now + seconds })
+}
+
+/// Everything, and the management API.
+const ALL: &str = "rabbit.configure:*/* rabbit.write:*/* rabbit.read:*/* rabbit.tag:management";
+
+/// A node that takes tokens of whoever has one of `keys`, which it fetches over HTTPS.
+fn node(keys: &Arc<Mutex<Vec<Value>>>, dir: &std::path::Path) -> (Broker, Web) {
+    let own = KeyPair::generate().unwrap();
+    let names = vec!["127.0.0.1".to_owned()];
+    let certificate = CertificateParams::new(names).unwrap().self_signed(&own).unwrap();
+    let file = dir.join("issuer.pem");
+    std::fs::write(&file, certificate.pem()).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let key = PrivateKeyDer::try_from(own.serialize_der()).unwrap();
+    let tls = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate.der().clone()], key)
+        .unwrap();
+    let keys = Arc::clone(keys);
+    let address = Arc::new(Mutex::new(String::new()));
+    let ours = Arc::clone(&address);
+    let web = Web::start(Some(Arc::new(tls)), move |request| match request.target.as_str() {
+        "/.well-known/openid-configuration" => {
+            let jwks = format!("https://{}/keys", ours.lock().unwrap());
+            (200, json!({ "jwks_uri": jwks }).to_string())
+        }
+        "/keys" => (200, json!({ "keys": *keys.lock().unwrap() }).to_string()),
+        _ => (404, String::new()),
+    });
+    *address.lock().unwrap() = web.address.to_string();
+    let broker = broker(&[
+        "auth_backends.1=oauth2".to_owned(),
+        "auth_backends.2=internal".to_owned(),
+        "auth_oauth2.resource_server_id=rabbit".to_owned(),
+        format!("auth_oauth2.issuer=https://{}", web.address),
+        format!("auth_oauth2.https.cacertfile={}", file.display()),
+        "log.level=debug".to_owned(),
+        "log.console.level=debug".to_owned(),
+    ]);
+    (broker, web)
+}
+
+fn one_key(issuer: &Issuer) -> Arc<Mutex<Vec<Value>>> {
+    Arc::new(Mutex::new(vec![issuer.jwk("one")]))
+}
+
+#[test]
+fn a_token_is_the_password() {
+    let issuer = Issuer::new();
+    let dir = tempfile::tempdir().unwrap();
+    let (broker, web) = node(&one_key(&issuer), dir.path());
+    let scope = "rabbit.configure:*/b* other.configure:*/c* rabbit.read:%2F/b*";
+    let mut bob = login(&broker, "whoever", &issuer.token("one", scope, 60)).unwrap();
+    let channel = bob.open_channel().unwrap();
+    bob.queue_declare(channel, "bq", &QueueDeclare::default()).unwrap();
+    let rows = broker.json(&["list_connections", "user"]);
+    assert_eq!(rows[0]["user"], "bob");
+    let error = bob.queue_declare(channel, "cq", &QueueDeclare::default()).unwrap_err().to_string();
+    assert!(
+        error.contains("configure access to queue 'cq' in vhost '/' refused for user 'bob'"),
+        "{error}"
+    );
+    // Every source of keys is asked once, whoever comes.
+    login(&broker, "", &issuer.token("one", ALL, 60)).unwrap();
+    assert_eq!(web.seen("/keys").len(), 1);
+    // No scope for the vhost.
+    let error = login(&broker, "", &issuer.token("one", "rabbit.read:other/*", 60)).unwrap_err();
+    assert!(error.to_string().contains("access to vhost '/' refused for user 'bob'"), "{error}");
+    // The broker's own users still come in.
+    login(&broker, "guest", "guest").unwrap().close().unwrap();
+}
+
+#[test]
+fn bad_tokens_are_refused() {
+    let issuer = Issuer::new();
+    let dir = tempfile::tempdir().unwrap();
+    let (broker, _web) = node(&one_key(&issuer), dir.path());
+    let good = issuer.token("one", ALL, 60);
+    let mut parts: Vec<&str> = good.split('.').collect();
+    let other = URL_SAFE_NO_PAD.encode(claims(ALL, 600).to_string());
+    parts[1] = &other;
+    let changed = parts.join(".");
+    let none = format!("{}.{}.", URL_SAFE_NO_PAD.encode(r#"{"alg":"none","kid":"one"}"#), parts[1]);
+    let public = issuer.key.public_key_pem();
+    let header = Header { kid: Some("one".to_owned()), ..Header::new(Algorithm::HS256) };
+    let shared = EncodingKey::from_secret(public.as_bytes());
+    let confused = jsonwebtoken::encode(&header, &claims(ALL, 60), &shared).unwrap();
+    let mut elsewhere = claims(ALL, 60);
+    elsewhere["aud"] = json!("hare");
+    for (bad, why) in [
+        (changed, "InvalidSignature"),
+        (none, "no JWT"),
+        (confused, "InvalidAlgorithm"),
+        (Issuer::new().token("one", ALL, 60), "InvalidSignature"),
+        (issuer.token("two", ALL, 60), "the key that the token is signed with is not known"),
+        (issuer.token("one", ALL, -1), "the token has expired at"),
+        (issuer.sign("one", &elsewhere), "another audience"),
+        ("guest".to_owned(), "no JWT"),
+    ] {
+        let error = login(&broker, "bob", &bad).unwrap_err().to_string();
+        assert!(error.contains("ACCESS_REFUSED"), "{bad}: {error}");
+        let (status, body) = api(&broker, "/api/whoami", &format!("Bearer {bad}"));
+        assert_eq!(status, 401, "{why}: {body}");
+    }
+    login(&broker, "bob", &good).unwrap();
+}
+
+#[test]
+fn a_new_key_is_fetched() {
+    let (old, new) = (Issuer::new(), Issuer::new());
+    let dir = tempfile::tempdir().unwrap();
+    let keys = one_key(&old);
+    let (broker, web) = node(&keys, dir.path());
+    login(&broker, "", &old.token("one", ALL, 60)).unwrap();
+    *keys.lock().unwrap() = vec![new.jwk("two")];
+    // Not more often than every few seconds, whatever tokens name.
+    crate::broker::wait_until(Duration::from_secs(30), "the new key is known", || {
+        login(&broker, "", &new.token("two", ALL, 60)).is_ok()
+    });
+    assert_eq!(web.seen("/keys").len(), 2);
+    assert!(login(&broker, "", &old.token("one", ALL, 60)).is_err(), "the old one is gone");
+}
+
+#[test]
+fn a_token_ends_and_is_renewed() {
+    let issuer = Issuer::new();
+    let dir = tempfile::tempdir().unwrap();
+    let (broker, _web) = node(&one_key(&issuer), dir.path());
+    let mut ends = login(&broker, "", &issuer.token("one", ALL, 3)).unwrap();
+    let mut renewed = login(&broker, "", &issuer.token("one", ALL, 3)).unwrap();
+    renew(&mut renewed, &issuer.token("one", "rabbit.read:*/*", 60));
+    let reason = close_reason(&mut ends);
+    assert_eq!(
+        (reason.code, reason.text.as_str()),
+        (320, "CONNECTION_FORCED - credential expired")
+    );
+    // The other one goes on, with what the new token allows.
+    let channel = renewed.open_channel().unwrap();
+    assert!(renewed.queue_declare(channel, "q", &QueueDeclare::default()).is_err());
+    let mut other = claims(ALL, 60);
+    other["sub"] = json!("eve");
+    renew(&mut renewed, &issuer.sign("one", &other));
+    let reason = close_reason(&mut renewed);
+    assert_eq!(reason.code, 530, "{reason:?}");
+    assert!(reason.text.contains("New secret was refused"), "{reason:?}");
+}
+
+fn renew(client: &mut Connection, token: &str) {
+    let method = connection::UpdateSecret { new_secret: token.as_bytes(), reason: "it ends" };
+    client.output().put_method(0, &method);
+    client.flush().unwrap();
+}
+
+#[test]
+fn the_management_api_takes_tokens() {
+    let issuer = Issuer::new();
+    let dir = tempfile::tempdir().unwrap();
+    let (broker, _web) = node(&one_key(&issuer), dir.path());
+    broker.told(&["add_vhost", "other"]);
+    let scope = "rabbit.tag:management rabbit.read:other/*";
+    let bearer = format!("Bearer {}", issuer.token("one", scope, 60));
+    let (status, body) = api(&broker, "/api/whoami", &bearer);
+    assert_eq!(status, 200, "{body}");
+    let whoami: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!((&whoami["name"], &whoami["tags"]), (&json!("bob"), &json!(["management"])));
+    let (_, body) = api(&broker, "/api/vhosts", &bearer);
+    let vhosts: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(vhosts.as_array().unwrap().len(), 1, "{vhosts}");
+    assert_eq!(vhosts[0]["name"], "other");
+    let (status, _) = api(&broker, "/api/queues/%2F", &bearer);
+    assert_eq!(status, 401);
+    let none = format!("Bearer {}", issuer.token("one", "rabbit.read:*/*", 60));
+    assert_eq!(api(&broker, "/api/whoami", &none).0, 401, "no tag");
+    // As name and password, too.
+    let basic = STANDARD.encode(format!("x:{}", issuer.token("one", scope, 60)));
+    assert_eq!(api(&broker, "/api/whoami", &format!("Basic {basic}")).0, 200);
+}
+
+#[test]
+fn keys_may_be_files_and_tokens_are_in_no_log() {
+    let issuer = Issuer::new();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("key.pem");
+    std::fs::write(&file, issuer.key.public_key_pem()).unwrap();
+    let broker = broker(&[
+        "auth_backends.1=oauth2".to_owned(),
+        "auth_oauth2.resource_server_id=rabbit".to_owned(),
+        format!("auth_oauth2.signing_keys.one={}", file.display()),
+        "auth_oauth2.algorithms.1=ES256".to_owned(),
+        "log.level=debug".to_owned(),
+        "log.console.level=debug".to_owned(),
+    ]);
+    let token = issuer.token("one", ALL, 60);
+    let mut bob = login(&broker, "bob", &token).unwrap();
+    renew(&mut bob, &issuer.token("one", ALL, 120));
+    bob.open_channel().unwrap();
+    let expired = issuer.token("one", ALL, -5);
+    assert!(login(&broker, "bob", &expired).is_err());
+    let bearer = format!("Bearer {token}");
+    let mut answers = String::new();
+    for path in ["whoami", "connections", "overview", "auth/attempts/x/source", "definitions"] {
+        answers += &api(&broker, &format!("/api/{path}"), &bearer).1;
+    }
+    answers += &broker.told(&["environment"]);
+    let log = broker.stop_with_log().join("\n");
+    // The part that all tokens of a key have in common is the header.
+    let secret = |token: &str| token.split('.').skip(1).map(str::to_owned).collect::<Vec<_>>();
+    for part in secret(&token).iter().chain(&secret(&expired)) {
+        assert!(!log.contains(part) && !answers.contains(part), "{part}");
+    }
+}
