@@ -13,6 +13,7 @@ mod java;
 mod manual;
 mod node;
 mod python;
+mod tls;
 mod tools;
 
 use anyhow::{bail, ensure};
@@ -25,13 +26,14 @@ use tools::{Counts, Place};
 type Suite = fn(&Place) -> anyhow::Result<Counts>;
 
 /// All suites: name, what it is, and how it is run.
-const SUITES: [(&str, &str, Suite); 11] = [
+const SUITES: [(&str, &str, Suite); 12] = [
     ("amqp091-go", "the Go client's own unit and integration tests", go::amqp091),
     ("rabbitmqadmin", "rabbitmqadmin v1, its whole set of commands", admin::rabbitmqadmin),
     ("pika", "pika's own acceptance tests", python::pika),
     ("amqplib", "the Node client's own tests", node::amqplib),
     ("java", "the Java client, exercised by a program of ours", java::client),
     ("perftest", "PerfTest in ten combinations of flags", java::perftest),
+    ("tls", "pika and the Go client over TLS, by password and by certificate", tls::clients),
     ("celery", "a Celery worker: results, retry, ETA, chain, group, chord", python::celery),
     ("tutorials", "the patterns of RabbitMQ's seven tutorials", python::tutorials),
     ("api", "the HTTP API against its description, by schemathesis", fuzz::api),
