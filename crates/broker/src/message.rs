@@ -634,6 +634,11 @@ pub enum AdminCommand {
     DeleteVhost {
         name: String,
     },
+    /// Protects a vhost from being deleted, or no longer.
+    ProtectVhost {
+        name: String,
+        is_protected: bool,
+    },
     SetVhostLimits {
         vhost: String,
         limits: BTreeMap<String, i64>,

@@ -95,6 +95,9 @@ fn describe_vhost(vhost: &Vhost, lines: &mut Vec<String>) {
     let mut line = format!("vhost {:?} = {}: {:?}", vhost.name, vhost.id, vhost.description);
     let default = (vhost.default_queue_type, vhost.default_exchange);
     let _ = write!(line, " {:?} {default:?} {:?}", vhost.tags, vhost.limits);
+    if vhost.is_protected {
+        line.push_str(" protected");
+    }
     lines.push(line);
     for policy in vhost.policies() {
         lines.push(format!("policy in {}: {policy:?}", vhost.id));

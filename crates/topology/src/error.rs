@@ -422,6 +422,9 @@ pub enum AdminError {
     /// The vhost's default queue type.
     #[error("{0} is not a valid queue type")]
     QueueType(String),
+    /// A vhost that is not to be deleted.
+    #[error("Refusing to delete virtual host '{0}' because it is protected from deletion")]
+    ProtectedVhost(String),
     /// A vhost without a name.
     #[error("virtual host name must not be empty")]
     EmptyVhostName,

@@ -241,8 +241,28 @@ impl Topology {
         Ok(())
     }
 
+    /// Protects a vhost from being deleted, or no longer.
+    pub fn protect_vhost(&mut self, name: &str, is_protected: bool) -> Result<(), AdminError> {
+        let id = self.vhost_id(name)?;
+        if let Some(vhost) = self.vhost_mut(id) {
+            vhost.is_protected = is_protected;
+        }
+        self.journal.note(EntityKey::Vhost(id));
+        Ok(())
+    }
+
+    /// Refuses to delete a vhost that is protected, or not there.
+    pub fn check_delete_vhost(&self, name: &str) -> Result<(), AdminError> {
+        match self.vhost(name) {
+            None => Err(AdminError::NoVhost(name.to_owned())),
+            Some(vhost) if vhost.is_protected => Err(AdminError::ProtectedVhost(name.to_owned())),
+            Some(_) => Ok(()),
+        }
+    }
+
     /// Deletes a vhost with all that is in it, and the permissions given in it.
     pub fn delete_vhost(&mut self, name: &str) -> Result<DeletedVhost, AdminError> {
+        self.check_delete_vhost(name)?;
         let no_vhost = || AdminError::NoVhost(name.to_owned());
         self.tell_vhost_deleted(name);
         let id = self.vhost_names.remove(name).ok_or_else(no_vhost)?;

@@ -25,6 +25,8 @@ pub struct Vhost {
     pub tags: Vec<String>,
     /// What a queue without `x-queue-type` is, where it can be.
     pub default_queue_type: Option<QueueKind>,
+    /// It is not deleted.
+    pub is_protected: bool,
     /// The exchange named "".
     pub default_exchange: ExchangeId,
     pub(crate) queues: HashMap<Arc<str>, QueueId, FixedState>,
@@ -50,6 +52,7 @@ impl Vhost {
             default_queue_type: None,
             default_exchange: ExchangeId::new(u64::MAX),
             queues: HashMap::default(),
+            is_protected: false,
             exchanges: HashMap::default(),
             policies: BTreeMap::new(),
             operator_policies: BTreeMap::new(),

@@ -61,6 +61,11 @@ impl Fault {
         Self::new(StatusCode::BAD_REQUEST, "bad_request", reason)
     }
 
+    /// 412: what is there stands against it.
+    pub(crate) fn precondition(reason: impl Into<String>) -> Self {
+        Self::new(StatusCode::PRECONDITION_FAILED, "precondition_failed", reason)
+    }
+
     /// 400 under another name.
     pub(crate) fn invalid(error: &'static str, reason: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, error, reason)

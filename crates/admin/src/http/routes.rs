@@ -108,6 +108,8 @@ routes! {
     "/api/vhosts" => GET vhosts::list;
     "/api/vhosts/{vhost}" => GET vhosts::get, PUT vhosts::put, DELETE vhosts::delete;
     "/api/vhosts/{vhost}/start/{node}" => POST vhosts::start;
+    "/api/vhosts/{vhost}/deletion/protection" =>
+        GET vhosts::protection, POST vhosts::protect, DELETE vhosts::unprotect;
     "/api/vhosts/{vhost}/permissions" => GET permissions::list_of_vhost;
     "/api/vhosts/{vhost}/topic-permissions" => GET permissions::list_topics_of_vhost;
     "/api/vhosts/{vhost}/connections" => GET connections::list_of_vhost;

@@ -48,7 +48,7 @@ fn row(call: &Call, topology: &Topology, vhost: &Vhost, facts: &facts::Queues) -
         "default_queue_type": kind.unwrap_or("classic"),
         "metadata": metadata,
         "tracing": vhost.is_traced,
-        "protected_from_deletion": false,
+        "protected_from_deletion": vhost.is_protected,
         "cluster_state": {call.node_name(): "running"},
     });
     let mut totals = facts::Totals::default();
@@ -73,6 +73,10 @@ pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
         Some(kind) => Some(kind),
         None => body.optional_text("defaultqueuetype")?,
     };
+    let is_protected = match body.contains_key("protected_from_deletion") {
+        true => Some(body.flag("protected_from_deletion", false)?),
+        false => None,
+    };
     let is_new = call.node().topology().vhost(&name).is_none();
     let command = AdminCommand::PutVhost {
         description: body.optional_text("description")?,
@@ -82,6 +86,10 @@ pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
         tracing: body.contains_key("tracing").then(|| body.flag("tracing", false)).transpose()?,
     };
     ask::admin(call.node(), &call.login.name, command).await?;
+    if let Some(is_protected) = is_protected {
+        let command = AdminCommand::ProtectVhost { name: name.clone(), is_protected };
+        ask::admin(call.node(), &call.login.name, command).await?;
+    }
     if is_new && !call.login.is_operator() {
         let (user, all) = (call.login.name.clone(), ".*".to_owned());
         // As RabbitMQ does: who makes a vhost may use it.
@@ -119,9 +127,39 @@ pub(super) async fn delete(call: Call) -> Result<Answer, Fault> {
     call.login.must_admin()?;
     let name = call.param("vhost").to_owned();
     call.node().topology().vhost(&name).ok_or_else(Fault::not_found)?;
+    // Before its connections are closed.
+    let refusal = call.node().topology().check_delete_vhost(&name).err();
+    if let Some(refusal) = refusal {
+        return Err(Fault::precondition(refusal.to_string()));
+    }
     let reason = format!("vhost '{name}' is deleted");
     close::close_all(call.node(), &reason, |facts| facts.vhost == name);
     ask::admin(call.node(), &call.login.name, AdminCommand::DeleteVhost { name }).await?;
+    Ok(Answer::Done)
+}
+
+/// `GET /api/vhosts/{vhost}/deletion/protection`: whether it is there to be protected.
+pub(super) async fn protection(call: Call) -> Result<Answer, Fault> {
+    call.login.must_admin()?;
+    call.vhost()?;
+    Ok(Answer::Done)
+}
+
+/// `POST /api/vhosts/{vhost}/deletion/protection`: it cannot be deleted any more.
+pub(super) async fn protect(call: Call) -> Result<Answer, Fault> {
+    set_protection(&call, true).await
+}
+
+/// `DELETE /api/vhosts/{vhost}/deletion/protection`: it can be deleted again.
+pub(super) async fn unprotect(call: Call) -> Result<Answer, Fault> {
+    set_protection(&call, false).await
+}
+
+async fn set_protection(call: &Call, is_protected: bool) -> Result<Answer, Fault> {
+    call.login.must_admin()?;
+    let name = call.vhost()?;
+    let command = AdminCommand::ProtectVhost { name, is_protected };
+    ask::admin(call.node(), &call.login.name, command).await?;
     Ok(Answer::Done)
 }
 

@@ -133,6 +133,9 @@ fn apply(command: AdminCommand, topology: &mut Topology) -> Result<Changes, (Rep
             topology.set_tracing(&vhost, is_on).map_err(bad)?;
         }
         AdminCommand::AddVhost { name } => topology.add_vhost(&name).map(drop).map_err(bad)?,
+        AdminCommand::ProtectVhost { name, is_protected } => {
+            topology.protect_vhost(&name, is_protected).map_err(bad)?;
+        }
         AdminCommand::DeleteVhost { name } => {
             let deleted = topology.delete_vhost(&name).map_err(bad)?;
             changes.to_delete = deleted.queues;

@@ -13,6 +13,7 @@ const METADATA: [Word; 3] = [
     value("default-queue-type", "", "Type of queues declared without one"),
 ];
 const PATH: &str = "/api/vhosts/{name}";
+const PROTECTION: &str = "/api/vhosts/{name}/deletion/protection";
 const MISSING: &str = "Virtual host '{name}' does not exist";
 
 /// Puts what was given of description, tags and type of queues; the rest stays as it is.
@@ -82,6 +83,30 @@ pub(super) const COMMANDS: &[Entry] = &[
         },
     )
     .says("Will try to initiate virtual host reconciliation on all reachable cluster nodes..."),
+    Entry::new(
+        "enable_vhost_deletion_protection",
+        Tools::CTL,
+        "Protect a virtual host from being deleted",
+        |it| {
+            it.post(PROTECTION, &json!({}))?;
+            Ok(Answer::Done)
+        },
+    )
+    .takes(&[NAME])
+    .says("Protecting vhost \"{name}\" from deletion ...")
+    .or_missing(Code::Data, MISSING),
+    Entry::new(
+        "disable_vhost_deletion_protection",
+        Tools::CTL,
+        "Let a virtual host be deleted again",
+        |it| {
+            it.delete(PROTECTION)?;
+            Ok(Answer::Done)
+        },
+    )
+    .takes(&[NAME])
+    .says("Protecting vhost \"{name}\" from deletion no longer ...")
+    .or_missing(Code::Data, MISSING),
     Entry::new(
         "trace_on",
         Tools::CTL,

@@ -203,5 +203,8 @@ fn export_vhost(vhost: &crate::vhost::Vhost) -> Json {
     if let Some(kind) = vhost.default_queue_type {
         metadata["default_queue_type"] = kind.name().into();
     }
+    if vhost.is_protected {
+        metadata["protected_from_deletion"] = true.into();
+    }
     json!({ "name": &*vhost.name, "limits": vhost.limits, "metadata": metadata })
 }

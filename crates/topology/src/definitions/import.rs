@@ -215,7 +215,9 @@ fn import_vhost(
     let description = optional_text(metadata, "description")?;
     let description = description.or(optional_text(entry, "description")?).map(str::to_owned);
     let tags = if metadata.contains_key("tags") { tags(metadata)? } else { tags(entry)? };
+    let is_protected = metadata.get("protected_from_deletion").and_then(Json::as_bool);
     if let Some(vhost) = topology.vhost_mut(id) {
+        vhost.is_protected = is_protected.unwrap_or(vhost.is_protected);
         vhost.description = description.unwrap_or_default();
         vhost.tags = tags;
         vhost.default_queue_type = kind;

@@ -68,6 +68,10 @@ impl<'a> Reader<'a> {
     }
 
     /// Everything was read.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub(super) fn end(self) -> Result<(), StoredError> {
         if self.0.is_empty() { Ok(()) } else { Err(StoredError::TooLong(self.0.len())) }
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::Kind;
 use super::read::{Reader, StoredError, split};
-use super::write::{AUTO_DELETE, INTERNAL, TO_EXCHANGE, TO_QUEUE};
+use super::write::{AUTO_DELETE, INTERNAL, PROTECTED, TO_EXCHANGE, TO_QUEUE};
 use crate::binding::{Binding, Target};
 use crate::exchange::{ExchangeKind, ExchangeSpec};
 use crate::id::{ExchangeId, QueueId, VhostId};
@@ -91,6 +91,7 @@ impl Topology {
         };
         vhost.limits = body.limits()?;
         self.next_vhost = self.next_vhost.max(id.get().checked_add(1).ok_or(StoredError::Id)?);
+        vhost.is_protected = !body.is_empty() && body.u8()? == PROTECTED;
         if let Some(old) = self.vhosts.remove(&id) {
             self.vhost_names.remove(&old.name);
         }

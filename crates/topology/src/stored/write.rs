@@ -15,6 +15,8 @@ use crate::topology::Topology;
 use crate::user::User;
 use crate::vhost::Vhost;
 
+/// Flag of a vhost that is not to be deleted.
+pub(super) const PROTECTED: u8 = 1;
 /// `auto_delete`, in the flags of a queue or an exchange.
 pub(super) const AUTO_DELETE: u8 = 1;
 /// `internal`, in the flags of an exchange.
@@ -95,6 +97,9 @@ fn put_vhost(vhost: &Vhost, out: &mut Vec<u8>) {
     put_texts(out, &vhost.tags);
     put_text(out, vhost.default_queue_type.map_or("", |kind| kind.name()));
     put_limits(out, &vhost.limits);
+    if vhost.is_protected {
+        out.push(PROTECTED);
+    }
 }
 
 fn put_user(user: &User, out: &mut Vec<u8>) {

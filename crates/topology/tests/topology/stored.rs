@@ -544,3 +544,27 @@ fn golden_file() {
     assert_eq!(lines.join("\n"), GOLDEN.trim_end(), "what is written now");
     assert_eq!(restore(&golden()).describe_durable(), topology.describe_durable());
 }
+
+/// A vhost that is protected stays it, and one that is not is written as before there was protection.
+#[test]
+fn protection_from_deletion() {
+    let mut topology = Topology::new();
+    let mut shelf = Shelf::default();
+    topology.add_vhost("v").unwrap();
+    shelf.keep(&mut topology);
+    let before = shelf.records();
+    topology.protect_vhost("v", true).unwrap();
+    shelf.keep(&mut topology);
+    let mut restored = restore(&shelf.records());
+    assert!(restored.vhost("v").unwrap().is_protected);
+    assert_eq!(
+        restored.delete_vhost("v").unwrap_err().to_string(),
+        "Refusing to delete virtual host 'v' because it is protected from deletion"
+    );
+    restored.protect_vhost("v", false).unwrap();
+    restored.delete_vhost("v").unwrap();
+    topology.protect_vhost("v", false).unwrap();
+    shelf.keep(&mut topology);
+    assert_eq!(shelf.records().len(), before.len());
+    assert!(!restore(&before).vhost("v").unwrap().is_protected);
+}
