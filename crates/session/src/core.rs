@@ -21,6 +21,7 @@ use crate::cache::RouteCache;
 use crate::connection::Stage;
 use crate::connection::timers::Timers;
 use crate::consumers::Consumers;
+use crate::pace::Pace;
 use crate::random::Random;
 use crate::settings::{Peer, Settings};
 use crate::totals::SessionTotals;
@@ -125,6 +126,12 @@ pub(crate) struct Core {
     pub(crate) peer_closed: bool,
     /// Shards that it publishes to and that are far behind with their disk.
     pub(crate) pauses: u32,
+    /// The rates that it keeps to, if there are any.
+    pub(crate) pace: Option<Box<Pace>>,
+    /// The topology's generation of access in which [`pace`](Self::pace) was looked up.
+    pub(crate) paced_at: u64,
+    /// It published faster than it may, and is not read for a while.
+    pub(crate) is_slowed: bool,
     pub(crate) timers: Timers,
     /// Bytes in the output buffer when they were last looked at.
     pub(crate) out_len: usize,

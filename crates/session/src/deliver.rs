@@ -24,6 +24,7 @@ pub(crate) fn deliver(
     cx: &mut Context<'_>,
 ) {
     let delivered_s = seconds(core, cx.now);
+    core.pace_deliveries(deliveries.len(), cx);
     let is_traced = trace::is_on(core, cx);
     for delivery in deliveries {
         let Some(view) = View::of(&delivery.record) else {

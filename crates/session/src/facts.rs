@@ -159,6 +159,7 @@ impl Session {
         match core.stage {
             Stage::Running if core.is_blocked => Some("alarm"),
             Stage::Running if core.pauses > 0 => Some("disk"),
+            Stage::Running if core.is_slowed => Some("rate"),
             Stage::Running if core.waiting.is_some() => Some("answer"),
             Stage::Running if !self.wants_input() => Some("output"),
             _ => None,

@@ -15,7 +15,7 @@
 //! - `session`: which frame goes where; `connection/`: handshake, login, heartbeats, closing;
 //! - `publish`, `route`, `cache`, `properties`, `direct`, `returned`: messages in;
 //! - `deliver`, `consume`, `settle`, `unacked`: messages out; `confirm`, `tx`: what publishers are told;
-//! - `access`: what the user may do;
+//! - `access`: what the user may do; `pace`: how fast;
 //! - `declare`, `bind`: the topology; `answer`, `waiting`: the command in flight;
 //! - `reply`: every text that closes a channel or a connection;
 //! - `totals`, `facts`: what is counted, and what listings and statistics are told.
@@ -41,6 +41,7 @@ mod deliver;
 mod direct;
 mod events;
 mod facts;
+mod pace;
 mod properties;
 mod publish;
 mod random;

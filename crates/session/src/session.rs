@@ -74,6 +74,9 @@ impl Session {
             is_blocked: false,
             peer_closed: false,
             pauses: 0,
+            pace: None,
+            paced_at: 0,
+            is_slowed: false,
             timers: Timers::new(now, settings.handshake_timeout_ms),
             out_len: 0,
             end: None,
@@ -144,6 +147,10 @@ impl Session {
                 cache.forget();
             }
         }
+        if self.core.stage == Stage::Running {
+            self.core.refresh_pace(cx);
+        }
+        let is_paced = self.core.pace.is_some();
         let read = input.clone();
         let mut at = 0;
         while at < read.len() && self.reads(cx.out.len()) {
@@ -158,6 +165,9 @@ impl Session {
                         break;
                     }
                     at += consumed;
+                    if is_paced && self.core.pace_publishes(cx) {
+                        break;
+                    }
                 }
                 Err(error) => {
                     self.fail(0, (0, 0), &reply::bad_frame(&error), cx);
@@ -606,6 +616,7 @@ impl Session {
                 core.waiting.is_none()
                     && !core.is_blocked
                     && core.pauses == 0
+                    && !core.is_slowed
                     && (out_len as u64 <= core.settings.output_bytes_max.saturating_mul(2)
                         || core.timers.listens)
             }

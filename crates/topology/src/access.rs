@@ -7,6 +7,7 @@ use crate::event::{Event, about_permission};
 use crate::exchange::{Exchange, ExchangeKind};
 use crate::id::VhostId;
 use crate::journal::EntityKey;
+use crate::rate::Buckets;
 use crate::topology::Topology;
 use crate::usage::Count;
 use crate::user::{Hashing, PasswordHash, Permission, Permissions, TopicPermissions, User};
@@ -168,6 +169,7 @@ impl Topology {
             limits: BTreeMap::new(),
             connections: Count::default(),
             channels: Count::default(),
+            rates: Buckets::default(),
             password,
             permissions: BTreeMap::new(),
             topics: BTreeMap::new(),

@@ -101,6 +101,8 @@ impl Topology {
                 if let Some(vhost) = self.vhost_mut(id) {
                     vhost.limits = limits;
                 }
+                // Sessions look again at the rates they keep to.
+                self.access_generation += 1;
                 self.journal.note(EntityKey::Vhost(id));
                 Ok(Vec::new())
             }
@@ -251,7 +253,7 @@ fn key_missing(key: &str, name: &str) -> String {
     format!("Key \"{key}\" not found in {name}")
 }
 
-/// `max-connections` and `max-queues`.
+/// `max-connections`, `max-queues`, and [rates](crate::RATE_LIMITS).
 pub(crate) fn limits(value: &Json) -> Result<BTreeMap<String, i64>, PolicyError> {
     let Json::Object(map) = value else {
         let term = crate::value::json_term(value);

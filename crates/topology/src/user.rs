@@ -13,6 +13,7 @@ use zeroize::Zeroizing;
 use crate::error::AdminError;
 use crate::id::VhostId;
 use crate::pattern::{Pattern, escape};
+use crate::rate::Buckets;
 use crate::usage::Count;
 
 /// What a user may do with a queue or an exchange.
@@ -318,10 +319,11 @@ pub struct User {
     pub name: Box<str>,
     /// `administrator`, `monitoring`, `impersonator`, ...
     pub tags: Vec<String>,
-    /// `max-connections`, `max-channels`.
+    /// `max-connections`, `max-channels`, and [rates](crate::RATE_LIMITS).
     pub limits: BTreeMap<String, i64>,
     pub(crate) connections: Count,
     pub(crate) channels: Count,
+    pub(crate) rates: Buckets,
     pub(crate) password: PasswordHash,
     pub(crate) permissions: BTreeMap<VhostId, Permissions>,
     pub(crate) topics: BTreeMap<VhostId, BTreeMap<Box<str>, TopicPermissions>>,

@@ -10,6 +10,7 @@ use serde_json::Value as Json;
 use crate::id::{ExchangeId, QueueId, VhostId};
 use crate::policy::Policy;
 use crate::queue::QueueKind;
+use crate::rate::Buckets;
 use crate::usage::Count;
 
 /// A virtual host.
@@ -39,6 +40,7 @@ pub struct Vhost {
     /// Copies of its messages go to `amq.rabbitmq.trace`. Not kept over a restart, as in RabbitMQ.
     pub is_traced: bool,
     pub(crate) connections: Count,
+    pub(crate) rates: Buckets,
 }
 
 impl Vhost {
@@ -50,9 +52,9 @@ impl Vhost {
             description: String::new(),
             tags: Vec::new(),
             default_queue_type: None,
+            is_protected: false,
             default_exchange: ExchangeId::new(u64::MAX),
             queues: HashMap::default(),
-            is_protected: false,
             exchanges: HashMap::default(),
             policies: BTreeMap::new(),
             operator_policies: BTreeMap::new(),
@@ -60,6 +62,7 @@ impl Vhost {
             limits: BTreeMap::new(),
             is_traced: false,
             connections: Count::default(),
+            rates: Buckets::default(),
         }
     }
 

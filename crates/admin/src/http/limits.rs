@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use leveret_broker::message::AdminCommand;
+use leveret_topology::RATE_LIMITS;
 use serde_json::{Value, json};
 
 use super::answer::{Answer, Fault};
@@ -10,17 +11,18 @@ use super::call::{Call, Fields as _};
 use super::listing;
 use crate::ops::ask;
 
-/// What can be limited in a vhost.
+/// What can be limited in a vhost, besides [`RATE_LIMITS`].
 const OF_VHOST: [&str; 2] = ["max-connections", "max-queues"];
-/// What can be limited for a user.
+/// What can be limited for a user, besides [`RATE_LIMITS`].
 const OF_USER: [&str; 2] = ["max-connections", "max-channels"];
 
 fn known(call: &Call, names: &[&str]) -> Result<String, Fault> {
     let name = call.param("name");
+    let names = [names, &RATE_LIMITS].concat();
     if names.contains(&name) {
         return Ok(name.to_owned());
     }
-    Err(Fault::bad(format!("unknown limit '{name}'; there are {}", names.join(" and "))))
+    Err(Fault::bad(format!("unknown limit '{name}'; there are {}", names.join(", "))))
 }
 
 fn value(call: &Call) -> Result<i64, Fault> {

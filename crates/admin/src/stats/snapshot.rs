@@ -96,6 +96,8 @@ pub struct Waits {
     pub disk: u64,
     /// The answer to a command.
     pub answer: u64,
+    /// A rate that it is over.
+    pub rate: u64,
     /// A client that reads what it is sent.
     pub output: u64,
 }
@@ -106,17 +108,19 @@ impl Waits {
             Some("alarm") => self.alarm += 1,
             Some("disk") => self.disk += 1,
             Some("answer") => self.answer += 1,
+            Some("rate") => self.rate += 1,
             Some(_) => self.output += 1,
             None => {}
         }
     }
 
     /// With the words of [`ConnectionNumbers::waits_for`].
-    pub fn rows(&self) -> [(&'static str, u64); 4] {
+    pub fn rows(&self) -> [(&'static str, u64); 5] {
         [
             ("alarm", self.alarm),
             ("disk", self.disk),
             ("answer", self.answer),
+            ("rate", self.rate),
             ("output", self.output),
         ]
     }

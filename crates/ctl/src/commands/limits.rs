@@ -10,8 +10,20 @@ const USER: Word = one("username", "The user");
 const NO_USER: &str = "User \"{username}\" does not exist";
 
 /// What can be limited in a vhost, and for a user.
-const OF_VHOST: [&str; 2] = ["max-connections", "max-queues"];
-const OF_USER: [&str; 2] = ["max-connections", "max-channels"];
+const OF_VHOST: [&str; 5] = [
+    "max-connections",
+    "max-queues",
+    "max-publish-rate",
+    "max-publish-bytes-rate",
+    "max-deliver-rate",
+];
+const OF_USER: [&str; 5] = [
+    "max-connections",
+    "max-channels",
+    "max-publish-rate",
+    "max-publish-bytes-rate",
+    "max-deliver-rate",
+];
 
 /// The limits of the word `definition`: a JSON object of whole numbers under known names.
 fn limits(it: &Call<'_>, known: &[&str]) -> Result<Map<String, Value>, Fault> {
@@ -74,7 +86,7 @@ pub(super) const COMMANDS: &[Entry] = &[
     )
     .takes(&[one(
         "definition",
-        "A JSON object of max-connections and max-queues; a negative number is no limit",
+        "A JSON object of max-connections, max-queues and rates; a negative number is no limit",
     )])
     .says("Setting vhost limits to \"{definition}\" for vhost \"{vhost}\" ..."),
     Entry::new("clear_vhost_limits", Tools::CTL, "Take the limits of a virtual host away", |it| {

@@ -16,6 +16,7 @@ mod logins;
 mod memory;
 mod messages;
 mod metrics;
+mod rates;
 mod raw;
 mod restart;
 mod shim;

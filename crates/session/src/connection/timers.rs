@@ -39,6 +39,8 @@ pub(crate) struct Timers {
     check: Time,
     /// When what the client has shown is no longer good.
     expiry: Time,
+    /// When it may be read or delivered to again.
+    pace: Time,
 }
 
 impl Timers {
@@ -53,6 +55,7 @@ impl Timers {
             has_written: false,
             check: NEVER,
             expiry: NEVER,
+            pace: NEVER,
         }
     }
 
@@ -96,6 +99,14 @@ impl Timers {
         self.tick = NEVER;
         self.check = NEVER;
         self.expiry = NEVER;
+        self.pace = NEVER;
+    }
+
+    /// Rates are looked at again after so many ms, if any.
+    pub(crate) fn pace(&mut self, wait_ms: u64, now: Time) {
+        if wait_ms > 0 {
+            self.pace = self.pace.min(now.after_ms(wait_ms));
+        }
     }
 
     /// Something was delivered that may stay unacked for `timeout_ms`.
@@ -109,7 +120,7 @@ impl Timers {
     }
 
     pub(crate) fn next(&self) -> Option<Time> {
-        let next = self.deadline.min(self.tick).min(self.check).min(self.expiry);
+        let next = self.deadline.min(self.tick).min(self.check).min(self.expiry).min(self.pace);
         (next != NEVER).then_some(next)
     }
 }
@@ -155,6 +166,10 @@ impl Session {
         }
         if self.core.timers.check <= cx.now {
             self.check_unacked(cx);
+        }
+        if self.core.timers.pace <= cx.now {
+            self.core.timers.pace = NEVER;
+            self.core.pace_again(cx);
         }
         if self.core.timers.expiry <= cx.now {
             self.core.timers.expiry = NEVER;

@@ -223,6 +223,7 @@ fn import_vhost(
         vhost.default_queue_type = kind;
         vhost.limits.extend(limits);
     }
+    topology.access_generation += 1;
     topology.journal.note(EntityKey::Vhost(id));
     Ok(())
 }

@@ -17,6 +17,7 @@ use crate::journal::{EntityKey, Ids};
 use crate::pattern::Pattern;
 use crate::policy::{ApplyTo, Policy};
 use crate::queue::{QueueKind, QueueSpec};
+use crate::rate::Buckets;
 use crate::topology::Topology;
 use crate::usage::Count;
 use crate::user::{Hashing, PasswordHash, Permissions, TopicPermissions, User};
@@ -90,8 +91,8 @@ impl Topology {
             name => Some(queue_kind(name)?),
         };
         vhost.limits = body.limits()?;
-        self.next_vhost = self.next_vhost.max(id.get().checked_add(1).ok_or(StoredError::Id)?);
         vhost.is_protected = !body.is_empty() && body.u8()? == PROTECTED;
+        self.next_vhost = self.next_vhost.max(id.get().checked_add(1).ok_or(StoredError::Id)?);
         if let Some(old) = self.vhosts.remove(&id) {
             self.vhost_names.remove(&old.name);
         }
@@ -116,6 +117,7 @@ impl Topology {
             limits: body.limits()?,
             connections: Count::default(),
             channels: Count::default(),
+            rates: Buckets::default(),
             permissions: std::collections::BTreeMap::new(),
             topics: std::collections::BTreeMap::new(),
         };
