@@ -284,8 +284,7 @@ options! {
     /// `auth_backends.1.authn` and `auth_backends.1.authz` name different ones: the first says who the user
     /// is, the second what it may do.
     backends: Backends = Backends::default(),
-        keys = ["auth_backends.$num", "auth_backends.$num.authn", "auth_backends.$num.authz"],
-        aliases = ["http_dispatch.auth_backends.$num"];
+        keys = ["auth_backends.$num", "auth_backends.$num.authn", "auth_backends.$num.authz"];
 
     /// Source whose answers the source `cache` keeps; `.authn` and `.authz` name different ones.
     cached: CachedBackend = CachedBackend::default(),

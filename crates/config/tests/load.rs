@@ -23,6 +23,16 @@ fn settings() {
     check("loopback_users.bob = true",                   "loopback_users.$user",         "bob"); // as in RabbitMQ
     check("auth_mechanisms.2 = PLAIN\nauth_mechanisms.1 = AMQPLAIN",
                                                          "auth_mechanisms.$name",        "AMQPLAIN, PLAIN");
+    check("",                                            "auth_backends.$num",           "internal");
+    check("auth_backends.10 = internal\nauth_backends.9 = rabbit_auth_backend_http",
+                                                         "auth_backends.$num",           "http, internal");
+    check("auth_backends.1.authz = internal\nauth_backends.1.authn = http\nauth_backends.2.authn = oauth",
+                                                         "auth_backends.$num",           "http and internal, oauth2");
+    check("auth_cache.cached_backend.authn = http",      "auth_cache.cached_backend",    "http");
+    check("auth_oauth2.jwks_url = https://h/k",          "auth_oauth2.jwks_uri",         "https://h/k");
+    check("auth_oauth2.scope_aliases.a = x y\nauth_oauth2.scope_aliases.1.alias = b.c\nauth_oauth2.scope_aliases.1.scope = z",
+                                                         "auth_oauth2.scope_aliases.$alias", "a = x y, b.c = z");
+    check("auth_http.ssl_options.password = s3cret",     "auth_http.ssl_options.password", "(hidden)");
     check("default_user_tags.monitoring = true",         "default_user_tags.$tag",       "monitoring");
     check("listeners.ssl.default = 5671",                "listeners.ssl.$name",          "default = 5671");
     check("listeners.ssl = none",                        "listeners.ssl.$name",          "none");
@@ -68,6 +78,12 @@ fn faults() {
     fault("max_message_size = 1GiB",  "f.conf:1: max_message_size = 1GiB: expected a value from 1 to 512MiB");
     fault("listeners.tcp = 5672",     "f.conf:1: listeners.tcp = 5672: expected none; an address has a name: listeners.tcp.default");
     fault("auth_mechanisms.1 = X",    "f.conf:1: auth_mechanisms.1 = X: expected one of PLAIN, AMQPLAIN, ANONYMOUS, EXTERNAL");
+    fault("auth_backends.1 = ldap",   "f.conf:1: auth_backends.1 = ldap: expected one of internal|http|oauth2|cache");
+    fault("auth_backends.x = http",   "f.conf:1: auth_backends.x = http: the place among the sources is a whole number");
+    fault("auth_cache.cached_backend = cache", "f.conf:1: auth_cache.cached_backend = cache: the cache cannot keep its own answers");
+    fault("auth_oauth2.issuer = http://h", "f.conf:1: auth_oauth2.issuer = http://h: expected an address that begins with https://");
+    fault("auth_ldap.servers.1 = h",  "f.conf:1: auth_ldap.servers.1 cannot be kept: users in a directory (LDAP) cannot be asked about");
+    fault("auth_oauth2.isuer = 1",    "f.conf:1: unknown key 'auth_oauth2.isuer'; did you mean 'auth_oauth2.issuer'?");
     fault("management.path_prefix = a/", "f.conf:1: management.path_prefix = a/: expected a path such as /rabbit, without a slash at its end");
     fault("default_pass = encrypted:x", "f.conf:1: default_pass = (hidden): encrypted values are not supported yet; give the plain value, for example with $(NAME) from the environment");
     fault("default_user = $(NOPE)",   "f.conf:1: default_user: $(NOPE) is neither a key that is set nor an environment variable");
@@ -97,7 +113,7 @@ fn notices() {
     notice("ssl_options.reuse_sessions = true", "f.conf:1: ssl_options.reuse_sessions has no meaning here: TLS is spoken without what this option is about");
     notice("ssl_options.crl_check = false",   "f.conf:1: ssl_options.crl_check changes nothing: lists of revoked certificates are not looked at");
     notice("auth_backends.1 = internal",      "");
-    notice("auth_backends.1 = ldap",          "W f.conf:1: auth_backends.1 is ignored: users are authenticated by the broker's own user database only");
+    notice("auth_cache.cache_module = x",      "f.conf:1: auth_cache.cache_module has no meaning here: the answers are kept in one table in memory");
     notice("log.syslog.level = info",         "W f.conf:1: log.syslog.level is ignored: entries go to the console and a file only");
     notice("auth_mechanisms.1 = PLAIN\nauth_mechanisms.2 = RABBIT-CR-DEMO",
         "W auth_mechanisms: RABBIT-CR-DEMO is not there yet; it is not offered");
