@@ -87,6 +87,46 @@ const messaging = [
     await dialog(page).getByText("The queue is empty").waitFor();
     await page.keyboard.press("Escape");
   }],
+  ["queue: looked into, one deleted, one moved, paused, other arguments", async ({ page, base, api }) => {
+    for (const name of ["page.from", "page.to"]) await api.put(`queues/%2F/${name}`, { durable: true });
+    for (const payload of ["one", "two", "three"]) {
+      const properties = { headers: { number: payload } };
+      await api.post("exchanges/%2F/amq.default/publish", { routing_key: "page.from", properties, payload, payload_encoding: "string" });
+    }
+    await go(page, base, "queues/%2F/page.from");
+    await press(page, "Look");
+    const message = (text) => dialog(page).getByRole("article").filter({ hasText: text });
+    await press(dialog(page), "Look");
+    await message("three").waitFor();
+    await dialog(page).getByLabel("Header", { exact: true }).fill("number");
+    await dialog(page).getByLabel("Value of the header").fill("two");
+    await press(dialog(page), "Look");
+    await gone(message("three"));
+    await press(message("two"), "Delete message");
+    await press(dialog(page).last(), "Delete");
+    await dialog(page).getByText("No such messages").waitFor();
+    await page.keyboard.press("Escape");
+    await gone(dialog(page));
+    await press(page, "Move");
+    await dialog(page).getByLabel("Name").fill("page.to");
+    await dialog(page).getByLabel("How many").fill("1");
+    await press(dialog(page), "Move");
+    await dialog(page).getByText("1 message moved").waitFor();
+    await page.keyboard.press("Escape");
+    await api.until("queues/%2F/page.to", (queue) => queue.messages_ready === 1);
+    await press(page, "Pause");
+    await page.getByText("The queue is paused").waitFor();
+    await press(page, "Resume");
+    await page.getByText("1 message waits and nobody consumes").waitFor();
+    await press(page, "Arguments");
+    await dialog(page).getByLabel("Arguments: key 1").fill("x-max-length");
+    await dialog(page).getByLabel("Arguments: value 1").fill("7");
+    await dialog(page).getByLabel("Arguments: type 1").selectOption("number");
+    await press(dialog(page), "Set");
+    await gone(dialog(page));
+    await api.until("queues/%2F/page.from", (queue) => queue.arguments["x-max-length"] === 7);
+    for (const name of ["page.from", "page.to"]) await api.del(`queues/%2F/${name}`);
+  }],
   ["exchange: declared, bound to, published to, unbound, deleted", async ({ page, base, api }) => {
     await go(page, base, "exchanges");
     await press(page, "New exchange");

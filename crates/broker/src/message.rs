@@ -19,9 +19,9 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use leveret_amqp::reply::ReplyCode;
 use leveret_amqp::table::Table;
-use leveret_queue::{Gate, UnackedId};
+use leveret_queue::{Gate, Look, Offset, Place, UnackedId};
 use leveret_topology::{
-    Event, ExchangeId, PasswordHash, QueueId, Topology, VhostId, connection_pid,
+    ArgumentsChange, Event, ExchangeId, PasswordHash, QueueId, Topology, VhostId, connection_pid,
 };
 use smallvec::SmallVec;
 
@@ -209,7 +209,7 @@ pub struct Settlement {
     /// The queue's own name for the unacked message.
     pub unacked: UnackedId,
     /// Its record.
-    pub offset: leveret_queue::Offset,
+    pub offset: Offset,
     /// How.
     pub how: Settle,
 }
@@ -329,6 +329,42 @@ pub enum ToShard {
         reply: ReplyTo,
         /// Which.
         queue: QueueId,
+        /// So many at most, the first ones.
+        max: u64,
+    },
+    /// From an operator: some messages, as they are. Answered by [`Reply::Looked`] or [`Reply::Gone`].
+    Look {
+        /// Who.
+        reply: ReplyTo,
+        /// Of which queue.
+        queue: QueueId,
+        /// Ready ones, or unacked ones.
+        place: Place,
+        /// From which on, in the order of offsets.
+        from: Offset,
+        /// So many at most.
+        max: usize,
+    },
+    /// From an operator: purges single ready messages. Answered by [`Reply::Purged`] or [`Reply::Gone`].
+    Discard {
+        /// Who.
+        reply: ReplyTo,
+        /// From which queue.
+        queue: QueueId,
+        /// Which; those that are not ready stay.
+        offsets: Vec<Offset>,
+    },
+    /// From an operator: stores ready messages elsewhere, and lets them go when they are safe there.
+    /// Answered by [`Reply::Moved`] or [`Reply::Gone`].
+    Move {
+        /// Who: moves one lot at a time.
+        reply: ReplyTo,
+        /// From which queue.
+        queue: QueueId,
+        /// Which; those that are not ready stay.
+        offsets: Vec<Offset>,
+        /// Where to.
+        to: MoveTo,
     },
     /// `queue.delete`. The shard checks, lets the queue's messages go, tells its consumers, and has
     /// [`ToMeta::QueueGone`] finish it, which answers [`Reply::Deleted`]; or [`Reply::Refused`] here.
@@ -356,8 +392,8 @@ pub enum ToShard {
         /// Which.
         queue: QueueId,
     },
-    /// From another shard: a dead letter routed here. With `from` it has one target and is answered by
-    /// [`ToShard::DeadLettered`].
+    /// From another shard: a dead letter, or what an operator moves, routed here. With `from` it has one
+    /// target and is answered by [`ToShard::DeadLettered`].
     DeadLetter {
         /// The shard and message that wait for it (at-least-once strategy).
         from: Option<DeadLetterFrom>,
@@ -428,7 +464,7 @@ pub struct DeadLetterFrom {
     /// Its queue.
     pub queue: QueueId,
     /// Its record there.
-    pub offset: leveret_queue::Offset,
+    pub offset: Offset,
 }
 
 /// Letters to the owner of the topology.
@@ -682,6 +718,17 @@ pub enum AdminCommand {
         vhost: String,
         name: String,
     },
+    /// Nobody is given anything of a queue, or as usual.
+    PauseQueue {
+        vhost: String,
+        name: String,
+        paused: bool,
+    },
+    SetQueueArguments {
+        vhost: String,
+        name: String,
+        change: ArgumentsChange,
+    },
     SetParameter {
         vhost: String,
         component: String,
@@ -712,7 +759,7 @@ pub struct Delivery {
     /// What to settle; none when no ack is expected.
     pub unacked: Option<UnackedId>,
     /// Its record's offset.
-    pub offset: leveret_queue::Offset,
+    pub offset: Offset,
     /// It was delivered before.
     pub redelivered: bool,
     /// Earlier deliveries that came back, for `x-delivery-count`; only on queues that count.
@@ -833,6 +880,10 @@ pub enum Reply {
     GotNothing,
     /// Ready messages purged.
     Purged(u64),
+    /// What became of messages to be moved.
+    Moved(Moved),
+    /// Messages as they are in a queue.
+    Looked(Box<Page>),
     /// Queue deleted with that many ready messages.
     Deleted(u64),
     /// This shard's part of the transaction is done.
@@ -848,6 +899,68 @@ pub enum Reply {
         /// The text.
         text: String,
     },
+}
+
+/// Where an operator moves messages to.
+#[derive(Clone, Debug)]
+pub enum MoveTo {
+    /// The end of a queue, perhaps of their own; they keep exchange and routing key.
+    Queue(QueueId),
+    /// Where this exchange leads them.
+    Exchange {
+        /// Which.
+        exchange: ExchangeId,
+        /// With this routing key; without, each with its own.
+        key: Option<Box<str>>,
+    },
+    /// The front of their own queue, until a restart.
+    Front,
+}
+
+/// What became of messages that were to be moved.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// They are where they were to go.
+    pub moved: u64,
+    /// A target refused them, or could not store them: they are where they were.
+    pub refused: u64,
+    /// The exchange leads them nowhere: they are where they were.
+    pub unrouted: u64,
+    /// They are on the disk only and will be at hand soon: to be asked for again.
+    pub cold: Vec<Offset>,
+}
+
+/// Some messages of a queue, which stay as they are.
+#[derive(Clone, Debug)]
+pub struct Page {
+    /// In the order of offsets.
+    pub messages: Vec<Looked>,
+    /// Where to go on; none when there are no more.
+    pub next: Option<Offset>,
+    /// The offset of the message that comes next: all that is in the queue now is below.
+    pub end: Offset,
+}
+
+/// A message as it is in a queue.
+#[derive(Clone, Debug)]
+pub struct Looked {
+    /// What the queue knows of it.
+    pub look: Look,
+    /// The consumer that has it, if one has.
+    pub holder: Option<Holding>,
+    /// The record; none when it cannot be read.
+    pub record: Option<Bytes>,
+}
+
+/// A consumer that has a message.
+#[derive(Clone, Debug)]
+pub struct Holding {
+    /// Its connection.
+    pub connection: ConnectionId,
+    /// Its channel.
+    pub channel: ChannelId,
+    /// Its tag.
+    pub tag: Box<str>,
 }
 
 /// What a shard knows of one queue, for listings.

@@ -26,7 +26,9 @@ mod disk;
 mod history;
 mod leaving;
 mod lifecycle;
+mod moving;
 mod numbers;
+mod operate;
 mod ports;
 mod publish;
 mod recover;
@@ -45,13 +47,14 @@ use leveret_queue::{Left, Offset, Queue, Time};
 use leveret_topology::{ConfirmOptions, QueueId, QueueKind, Topology};
 
 use crate::flow::Alarm;
-use crate::message::{Outbox, Reply, ToShard, shard_of};
+use crate::message::{ConnectionId, Outbox, Reply, ToShard, shard_of};
 use cold::{Ahead, Cold};
-use dead_letter::{Awaited, Stuck};
+use dead_letter::{Awaited, Origin, Stuck};
 use disk::Disk;
 use history::Histories;
 use leaving::Leaving;
 use lifecycle::Asked;
+use moving::Moving;
 use numbers::{Sampling, Use};
 use ports::Ports;
 pub use recover::Restored;
@@ -93,6 +96,8 @@ pub struct Shard<L> {
     awaited: Map<(QueueId, Offset), Awaited>,
     /// Those that found no target and try again.
     stuck: BTreeSet<Stuck>,
+    /// Messages that an operator moves, by who waits for it.
+    moves: Map<ConnectionId, Moving>,
     counters: Counters,
     resting: Resting,
     cold: Cold,
@@ -178,6 +183,8 @@ pub struct Counters {
     pub dead_lettered: u64,
     /// Messages dropped: expired, over a limit, rejected, purged.
     pub dropped: u64,
+    /// Messages that an operator moved elsewhere.
+    pub moved: u64,
     /// Messages refused to publishers.
     pub refused: u64,
     /// Messages that the log did not take.
@@ -218,6 +225,7 @@ impl<L: Log> Shard<L> {
             histories: Histories::default(),
             awaited: Map::default(),
             stuck: BTreeSet::new(),
+            moves: Map::default(),
             counters: Counters::default(),
             resting: Resting::default(),
             cold: Cold::default(),
@@ -278,7 +286,14 @@ impl<L: Log> Shard<L> {
             }
             ToShard::Resume { connection } => self.resume(connection),
             ToShard::Count { reply, queue } => self.count(reply, queue, topology, now, out),
-            ToShard::Purge { reply, queue } => self.purge(reply, queue, topology, now, out),
+            ToShard::Purge { reply, queue, max } => {
+                self.purge(reply, queue, max, topology, now, out);
+            }
+            ToShard::Look { .. } => self.look(letter, topology, now, out),
+            ToShard::Move { .. } => self.move_some(letter, topology, now, out),
+            ToShard::Discard { reply, queue, offsets } => {
+                self.discard(reply, queue, offsets, topology, now, out);
+            }
             ToShard::Delete { user, reply, queue, if_unused, if_empty } => {
                 let asked = Asked { user, reply };
                 self.delete(asked, queue, if_unused, if_empty, topology, now, out);
@@ -289,7 +304,7 @@ impl<L: Log> Shard<L> {
                 self.take_dead_letter(from, &message, topology, now, out);
             }
             ToShard::DeadLettered { from, target, taken } => {
-                self.dead_lettered(from, target, taken, now);
+                self.dead_lettered(from, target, taken, now, out);
             }
             ToShard::Remember { exchange, limit, message } => {
                 self.remember(exchange, limit, message, topology);
@@ -487,7 +502,9 @@ impl<L: Log> Shard<L> {
 
     /// Dead letters that left their queue and whose record stays until their targets are safe.
     pub fn departing(&self) -> u64 {
-        self.awaited.values().filter(|awaited| !awaited.is_held).count() as u64
+        let departed =
+            self.awaited.values().filter(|it| matches!(it.origin, Origin::Departed { .. }));
+        departed.count() as u64
     }
 
     /// Records of transactions that are in no queue: what is not decided, and what is noted of it.

@@ -380,7 +380,7 @@ fn commands_do_not_count_what_consumers_take_in_the_same_turn() {
     let reply = ReplyTo { connection: ME, channel: 1 };
     let commands: [(Command, &str); 3] = [
         (|reply, queue| ToShard::Count { reply, queue }, "Declared { messages: 0 }"),
-        (|reply, queue| ToShard::Purge { reply, queue }, "Purged(0)"),
+        (|reply, queue| ToShard::Purge { reply, queue, max: u64::MAX }, "Purged(0)"),
         (
             |reply, queue| ToShard::Delete {
                 user: Box::default(),
@@ -703,7 +703,7 @@ fn a_backlog_is_purged_and_deleted_in_short_turns() {
                 if_unused: false,
                 if_empty: false,
             },
-            false => ToShard::Purge { reply, queue },
+            false => ToShard::Purge { reply, queue, max: u64::MAX },
         };
         let count = ToShard::Count { reply, queue };
         node.one_turn(

@@ -301,6 +301,10 @@ impl<'a> Call<'a> {
         self.ask(Method::PUT, template, &[], Some(body))
     }
 
+    pub(crate) fn patch(&mut self, template: &str, body: &Value) -> Result<Value, Fault> {
+        self.ask(Method::PATCH, template, &[], Some(body))
+    }
+
     pub(crate) fn post(&mut self, template: &str, body: &Value) -> Result<Value, Fault> {
         self.ask(Method::POST, template, &[], Some(body))
     }

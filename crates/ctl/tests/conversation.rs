@@ -67,12 +67,30 @@ fn changes() {
         &[("GET /api/queues/v/q%2D1?columns=messages_ready", 200, r#"{"messages_ready":3}"#),
           ("DELETE /api/queues/v/q%2D1?if-empty=true&if-unused=false", 204, "")],
         "Deleting queue 'q-1' on vhost 'v' if queue is empty ...\nQueue was successfully deleted with 3 ready messages\n");
+    check("purge_queue q --count 3", &[("DELETE /api/queues/%2F/q/contents?count=3", 204, "")],
+        "Purging queue 'q' in vhost '/' ...\n");
+    check("-s move_messages q --to-exchange x --routing-key k --count 2",
+        &[(r#"POST /api/queues/%2F/q/move {"count":2,"routing_key":"k","to_exchange":"x"}"#, 200, r#"{"moved":1,"refused":0,"unrouted":1}"#)],
+        "moved = 1\nrefused = 0\nunrouted = 1\n");
+    check("-s set_queue_arguments q {\"x-max-length\":5,\"x-expires\":null}",
+        &[(r#"PATCH /api/queues/%2F/q/arguments {"x-expires":null,"x-max-length":5}"#, 204, "")], "");
+    check("pause_queue q", &[("PUT /api/queues/%2F/q/pause null", 204, "")],
+        "Pausing queue 'q' in vhost '/' ...\n");
+    check("-p v resume_queue q", &[("PUT /api/queues/v/q/resume null", 204, "")],
+        "Resuming queue 'q' in vhost 'v' ...\n");
+    check("trace_on", &[("GET /api/vhosts/%2F", 200, "{}"), (r#"PUT /api/vhosts/%2F {"tracing":true}"#, 204, "")],
+        "Starting tracing for vhost \"/\" ...\n");
+    check("enable_vhost_deletion_protection v", &[("POST /api/vhosts/v/deletion/protection {}", 204, "")],
+        "Protecting vhost \"v\" from deletion ...\n");
     check("-s set_policy ttl ^q {\"message-ttl\":5} --priority -1",
         &[(r#"PUT /api/policies/%2F/ttl {"apply-to":"all","definition":{"message-ttl":5},"pattern":"^q","priority":-1}"#, 204, "")],
         "");
     check("set_vhost_limits {\"max-connections\":5}",
         &[(r#"PUT /api/vhost-limits/%2F/max-connections {"value":5}"#, 204, ""),
-          ("DELETE /api/vhost-limits/%2F/max-queues", 204, "")],
+          ("DELETE /api/vhost-limits/%2F/max-queues", 204, ""),
+          ("DELETE /api/vhost-limits/%2F/max-publish-rate", 204, ""),
+          ("DELETE /api/vhost-limits/%2F/max-publish-bytes-rate", 204, ""),
+          ("DELETE /api/vhost-limits/%2F/max-deliver-rate", 204, "")],
         "Setting vhost limits to \"{\"max-connections\":5}\" for vhost \"/\" ...\n");
     check("close_all_connections --limit 1 bye",
         &[("GET /api/vhosts/%2F/connections?columns=name", 200, r#"[{"name":"a"},{"name":"b"}]"#),

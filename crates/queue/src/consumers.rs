@@ -136,6 +136,8 @@ pub(crate) struct Consumers {
     single_active: bool,
     /// Only with `single_active`.
     active: Option<u32>,
+    /// Nobody is given anything.
+    pub(crate) are_paused: bool,
 }
 
 impl Consumers {
@@ -149,7 +151,13 @@ impl Consumers {
 
     /// Whether somebody may be able to take a message.
     pub(crate) fn any_in_turn(&self) -> bool {
-        if self.single_active { self.candidate().is_some() } else { self.in_rings > 0 }
+        if self.are_paused {
+            false
+        } else if self.single_active {
+            self.candidate().is_some()
+        } else {
+            self.in_rings > 0
+        }
     }
 
     pub(crate) fn add(&mut self, spec: ConsumerSpec) -> Result<ConsumerId, ExclusiveInUse> {
@@ -265,6 +273,9 @@ impl Consumers {
     /// [`took`](Self::took).
     #[inline]
     pub(crate) fn lone_turns(&self) -> Option<Turns> {
+        if self.are_paused {
+            return None;
+        }
         let id = if self.single_active {
             self.candidate()?
         } else {
@@ -344,6 +355,26 @@ impl Consumers {
     /// The consumer `id`, unless it is gone.
     pub(crate) fn present(&mut self, id: u32) -> Option<&mut Consumer> {
         self.slots.get_mut(id as usize)?.as_mut().filter(|consumer| consumer.state != State::Gone)
+    }
+
+    /// One consumer alone is given messages from now on, the next in line; or all are.
+    pub(crate) fn set_single_active(&mut self, single: bool) {
+        if self.single_active == single {
+            return;
+        }
+        self.single_active = single;
+        self.active =
+            if single { self.first_in_turn().or_else(|| self.first_blocked()) } else { None };
+    }
+
+    fn first_blocked(&self) -> Option<u32> {
+        self.views().find(|consumer| consumer.blocked).map(|consumer| consumer.id.get())
+    }
+
+    /// The caller's name for the consumer `id`, unless it is gone.
+    pub(crate) fn key(&self, id: u32) -> Option<u64> {
+        let consumer = self.slots.get(id as usize)?.as_ref()?;
+        (consumer.state != State::Gone).then_some(consumer.spec.key)
     }
 
     /// The key of the single active consumer.

@@ -17,6 +17,8 @@
 
 use std::collections::VecDeque;
 
+use crate::look::{Keyed, Lowest};
+
 /// Elements of a block: 4 KiB of 16-byte entries.
 const BLOCK: usize = 256;
 
@@ -24,13 +26,13 @@ const BLOCK: usize = 256;
 const DIRECTORY_KEPT: usize = 64;
 
 /// What a packed block takes beside its bytes: its place in the directory and the allocator's rounding.
-const PACKED_COST: usize = 40;
+const PACKED_COST: usize = 48;
 
 /// Blocks behind the front that stay open, so that a queue of some thousand messages never packs.
 const OPEN_MIN: usize = 16;
 
 /// What blocks can be packed of.
-pub(crate) trait Pack: Sized {
+pub(crate) trait Pack: Keyed + Sized {
     /// As few bytes as can be.
     fn pack(block: &[Self]) -> Box<[u8]>;
 
@@ -50,7 +52,11 @@ pub(crate) struct Fifo<T> {
 #[derive(Debug)]
 enum Block<T> {
     Open(Vec<T>),
-    Packed(Box<[u8]>),
+    Packed {
+        bytes: Box<[u8]>,
+        /// The least and the greatest key in it.
+        keys: (u64, u64),
+    },
 }
 
 /// How much of a fifo is packed.
@@ -58,6 +64,7 @@ enum Block<T> {
 struct Packed {
     blocks: usize,
     bytes: usize,
+    elements: usize,
 }
 
 impl<T> Default for Fifo<T> {
@@ -128,10 +135,9 @@ impl<T: Copy + Pack> Fifo<T> {
     fn pack(&mut self, at: usize) {
         let Some(Block::Open(block)) = self.rest.get_mut(at) else { return };
         let mut block = std::mem::take(block);
-        let packed = T::pack(&block);
-        self.packed.blocks += 1;
-        self.packed.bytes += packed.len();
-        self.rest[at] = Block::Packed(packed);
+        let packed = Block::pack(&block);
+        self.packed.add(&packed, block.len());
+        self.rest[at] = packed;
         block.clear();
         if self.spare.capacity() == 0 {
             self.spare = block;
@@ -153,10 +159,9 @@ impl<T: Copy + Pack> Fifo<T> {
         self.head = 0;
         match self.rest.pop_front() {
             None => return,
-            Some(Block::Packed(packed)) => {
-                self.packed.blocks -= 1;
-                self.packed.bytes -= packed.len();
-                T::unpack(&packed, &mut self.front);
+            Some(Block::Packed { bytes, .. }) => {
+                T::unpack(&bytes, &mut self.front);
+                self.packed.remove(&bytes, self.front.len());
             }
             Some(Block::Open(block)) => {
                 let emptied = std::mem::replace(&mut self.front, block);
@@ -174,20 +179,87 @@ impl<T: Copy + Pack> Fifo<T> {
     pub(crate) fn iter(&self) -> impl Iterator<Item = T> {
         let rest = self.rest.iter().flat_map(|block| match block {
             Block::Open(block) => block.clone(),
-            Block::Packed(packed) => {
+            Block::Packed { bytes, .. } => {
                 let mut block = Vec::with_capacity(BLOCK);
-                T::unpack(packed, &mut block);
+                T::unpack(bytes, &mut block);
                 block
             }
         });
         self.front.iter().skip(self.head).copied().chain(rest)
     }
 
+    /// Offers its elements, but not those of packed blocks that are not wanted as a whole.
+    pub(crate) fn search(&self, lowest: &mut Lowest<T>) {
+        self.front.iter().skip(self.head).for_each(|&value| lowest.offer(value));
+        let mut unpacked = Vec::new();
+        for block in &self.rest {
+            let block = match block {
+                Block::Open(block) => block,
+                Block::Packed { keys: (least, greatest), .. }
+                    if !lowest.wants(*least, *greatest) =>
+                {
+                    continue;
+                }
+                Block::Packed { bytes, .. } => {
+                    unpacked.clear();
+                    T::unpack(bytes, &mut unpacked);
+                    &unpacked
+                }
+            };
+            block.iter().for_each(|&value| lowest.offer(value));
+        }
+    }
+
+    /// Takes those out that have one of these keys, wherever they are. The keys ascend.
+    #[cold]
+    pub(crate) fn take(&mut self, keys: &[u64], taken: &mut Vec<T>) {
+        let mut take_of = |block: &mut Vec<T>| {
+            let (before, is_wanted) = (taken.len(), |one: &T| is_in(keys, one));
+            taken.extend(block.extract_if(.., |one| is_wanted(one)));
+            taken.len() > before
+        };
+        self.front.drain(..std::mem::take(&mut self.head));
+        take_of(&mut self.front);
+        for block in &mut self.rest {
+            match block {
+                Block::Open(open) => _ = take_of(open),
+                Block::Packed { bytes, keys: range } if reaches(keys, *range) => {
+                    let mut unpacked = Vec::with_capacity(BLOCK);
+                    T::unpack(bytes, &mut unpacked);
+                    let before = unpacked.len();
+                    if take_of(&mut unpacked) {
+                        self.packed.remove(bytes, before);
+                        *block = if unpacked.is_empty() {
+                            Block::Open(unpacked)
+                        } else {
+                            let packed = Block::pack(&unpacked);
+                            self.packed.add(&packed, unpacked.len());
+                            packed
+                        };
+                    }
+                }
+                Block::Packed { .. } => {}
+            }
+        }
+        self.rest.retain(|block| !matches!(block, Block::Open(open) if open.is_empty()));
+        if let Some(last) = self.rest.back_mut()
+            && let Block::Packed { bytes, .. } = last
+        {
+            let mut open = Vec::with_capacity(BLOCK);
+            T::unpack(bytes, &mut open);
+            self.packed.remove(bytes, open.len());
+            *last = Block::Open(open);
+        }
+        if self.front.is_empty() {
+            self.next_block();
+        }
+    }
+
     /// Bytes that packed blocks take, and how many elements are in them.
     #[inline]
     pub(crate) fn packed(&self) -> (u64, u64) {
         let bytes = self.packed.bytes + self.packed.blocks * PACKED_COST;
-        (bytes as u64, (self.packed.blocks * BLOCK) as u64)
+        (bytes as u64, self.packed.elements as u64)
     }
 
     /// Gives back memory that is kept for speed.
@@ -208,7 +280,7 @@ impl<T: Copy + Pack> Fifo<T> {
                 .iter()
                 .map(|block| match block {
                     Block::Open(block) => block.capacity(),
-                    Block::Packed(_) => 0,
+                    Block::Packed { .. } => 0,
                 })
                 .sum::<usize>();
         elements * size_of::<T>()
@@ -217,9 +289,48 @@ impl<T: Copy + Pack> Fifo<T> {
     }
 }
 
+impl<T: Pack> Block<T> {
+    fn pack(block: &[T]) -> Self {
+        let keys = |least: (u64, u64), one: &T| (least.0.min(one.key()), least.1.max(one.key()));
+        Self::Packed { bytes: T::pack(block), keys: block.iter().fold((u64::MAX, 0), keys) }
+    }
+}
+
+impl Packed {
+    fn add<T>(&mut self, block: &Block<T>, elements: usize) {
+        if let Block::Packed { bytes, .. } = block {
+            self.blocks += 1;
+            self.bytes += bytes.len();
+            self.elements += elements;
+        }
+    }
+
+    fn remove(&mut self, bytes: &[u8], elements: usize) {
+        self.blocks -= 1;
+        self.bytes -= bytes.len();
+        self.elements -= elements;
+    }
+}
+
+fn is_in(keys: &[u64], one: &impl Keyed) -> bool {
+    keys.binary_search(&one.key()).is_ok()
+}
+
+/// Whether one of the keys is from `least` to `greatest`.
+fn reaches(keys: &[u64], (least, greatest): (u64, u64)) -> bool {
+    let next = keys.partition_point(|&key| key < least);
+    keys.get(next).is_some_and(|&key| key <= greatest)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Keyed for u128 {
+        fn key(&self) -> u64 {
+            *self as u64
+        }
+    }
 
     macro_rules! packed_as_it_is {
         ($($number:ty),*) => {$(
@@ -261,6 +372,51 @@ mod tests {
             }
             assert_eq!(popped, pushed);
             assert!(fifo.is_empty());
+        }
+    }
+
+    /// Out of the middle, against a plain list; then it goes on as a fifo.
+    #[test]
+    fn some_are_taken_wherever_they_are() {
+        let mut number = 1_u64;
+        let mut random = move |below: u64| {
+            number = number.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (number >> 33) % below
+        };
+        for round in 0..20 {
+            let mut fifo = Fifo::default();
+            let mut model: VecDeque<u64> = VecDeque::new();
+            let mut next = 0;
+            for _ in 0..40 {
+                for _ in 0..random(600) {
+                    // Nearly in order, as with transactions.
+                    let value = if random(50) == 0 { next ^ 1 } else { next };
+                    next += 2;
+                    fifo.push_back(value);
+                    model.push_back(value);
+                }
+                for _ in 0..random(300) {
+                    assert_eq!(fifo.pop_front(), model.pop_front());
+                }
+                let few = if round % 2 == 0 { 3 } else { 1_000 };
+                let from = random(next + 1);
+                let keys = from..next.min(from + random(few));
+                let mut taken = Vec::new();
+                fifo.take(&keys.clone().collect::<Vec<_>>(), &mut taken);
+                let wanted = |value: &u64| keys.contains(value);
+                assert!(taken.iter().copied().eq(model.iter().copied().filter(wanted)));
+                model.retain(|value| !wanted(value));
+                assert!(fifo.iter().eq(model.iter().copied()));
+                assert_eq!(fifo.is_empty(), model.is_empty());
+                let mut lowest = Lowest::new(from, 5);
+                fifo.search(&mut lowest);
+                let mut want: Vec<_> = model.iter().copied().filter(|&it| it >= from).collect();
+                want.sort_unstable();
+                want.truncate(5);
+                assert_eq!(lowest.finish(), want);
+            }
+            model.iter().for_each(|value| assert_eq!(fifo.pop_front(), Some(*value)));
+            assert_eq!((fifo.pop_front(), fifo.packed()), (None, (0, 0)));
         }
     }
 

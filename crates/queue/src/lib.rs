@@ -16,14 +16,15 @@
 //!
 //! Invariant: every offset given to [`Queue::enqueue`] is in exactly one place (ready, unacked, held as a
 //! dead letter) or came out exactly once: as one [`Left`], and for a held dead letter by
-//! [`Queue::dead_lettered`] after it.
+//! [`Queue::dead_lettered`] after it; or by [`Queue::moved`].
 //!
 //! The behaviour is that of RabbitMQ's classic queues, delivery limits and at-least-once dead-lettering
 //! that of its quorum queues.
 //!
 //! Where is what: [`Queue`] (`queue.rs`) holds the commands; `ready.rs` the order of what waits;
 //! `unacked.rs` what is out; `consumers.rs` the round robin; `dispatch.rs` the loop that joins the three;
-//! `limits.rs` lengths and expiry; `gate.rs` what connection and channel allow; `totals.rs` what is counted.
+//! `limits.rs` lengths and expiry; `look.rs` pages of what is there; `gate.rs` what connection and channel
+//! allow; `totals.rs` what is counted.
 
 mod backlog;
 mod consumers;
@@ -32,6 +33,7 @@ mod extra;
 mod fifo;
 mod gate;
 mod limits;
+mod look;
 mod message;
 mod options;
 mod queue;
@@ -44,6 +46,7 @@ pub use backlog::Backlog;
 pub use consumers::{ConsumerId, ConsumerSpec, ConsumerView, ExclusiveInUse};
 pub use dispatch::{Deliver, Record};
 pub use gate::{ChannelLimit, Gate, OutputGauge, delivery_cost};
+pub use look::{Look, Place};
 pub use message::{
     Delivery, Got, Incoming, Left, Offset, Reason, Refused, Settle, Time, UnackedId,
 };

@@ -13,9 +13,9 @@ pub struct Options {
     pub message_ttl_ms: Option<u64>,
     /// `expires`, in ms: how long the queue may be unused.
     pub expires_ms: Option<u64>,
-    /// `x-max-priority`. An argument, never a policy: changing it only changes the cap for later messages.
+    /// `x-max-priority`. Changing it only changes the cap for later messages.
     pub max_priority: Option<u8>,
-    /// `x-single-active-consumer`. An argument: a change is ignored.
+    /// `x-single-active-consumer`.
     pub single_active: bool,
     /// `delivery-limit`: how often a message may come back before it is dead-lettered.
     pub delivery_limit: Option<u32>,
@@ -28,6 +28,8 @@ pub struct Options {
     pub counts_deliveries: bool,
     /// Deleted after its last consumer.
     pub auto_delete: bool,
+    /// Nobody is given anything: an operator wants it so. Messages come, expire and are dropped as ever.
+    pub paused: bool,
 }
 
 /// `overflow`.

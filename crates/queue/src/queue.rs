@@ -101,8 +101,10 @@ pub struct Queue {
 impl Queue {
     /// An empty queue, declared `now`.
     pub fn new(options: Options, now: Time) -> Self {
+        let mut consumers = Consumers::new(options.single_active);
+        consumers.are_paused = options.paused;
         Self {
-            consumers: Consumers::new(options.single_active),
+            consumers,
             options,
             ready: Ready::default(),
             unacked: Unacked::default(),
@@ -126,6 +128,8 @@ impl Queue {
         if options.expires_ms != self.options.expires_ms {
             self.unused_since = now;
         }
+        self.consumers.are_paused = options.paused;
+        self.consumers.set_single_active(options.single_active);
         self.options = options;
         self.enforce_lengths(out);
         self.expire(now, out);
@@ -248,7 +252,8 @@ impl Queue {
     pub fn next_to_get(&mut self, now: Time, out: &mut Vec<Left>) -> Option<Offset> {
         self.assign_early(now, None, out);
         while self.expire(now, out) {}
-        self.ready.peek().map(|entry| Offset::new(entry.offset))
+        let next = if self.options.paused { None } else { self.ready.peek() };
+        next.map(|entry| Offset::new(entry.offset))
     }
 
     /// Every message of the queue that may have been delivered, with how often it came back: what is
@@ -282,7 +287,8 @@ impl Queue {
         self.touch(now);
         self.assign_early(now, None, out);
         while self.expire(now, out) {}
-        let Some((priority, entry)) = self.ready.pop() else {
+        let next = if self.options.paused { None } else { self.ready.pop() };
+        let Some((priority, entry)) = next else {
             self.totals.get_empty += 1;
             return None;
         };
@@ -455,15 +461,64 @@ impl Queue {
         self.consumers.views()
     }
 
-    /// `queue.purge`: takes all ready messages out. [`dispatch`](Self::dispatch) should come before: what
-    /// came in this turn and found a consumer is not ready any more.
-    pub fn purge(&mut self) -> Backlog {
-        let ready = std::mem::take(&mut self.ready);
+    /// `queue.purge`: takes the first ready messages out, at most `max`. [`dispatch`](Self::dispatch) should
+    /// come before: what came in this turn and found a consumer is not ready any more.
+    pub fn purge(&mut self, max: u64) -> Backlog {
+        let first = self.ready.take_first(max);
+        self.purged(first)
+    }
+
+    /// Takes those of these messages out that are ready. The offsets ascend; as for
+    /// [`purge`](Self::purge).
+    pub fn discard(&mut self, offsets: &[Offset]) -> Backlog {
+        let mut discarded = Ready::default();
+        for (priority, entry) in self.ready.take(&numbers(offsets)) {
+            discarded.push_fresh(priority, entry);
+        }
+        self.purged(discarded)
+    }
+
+    fn purged(&mut self, ready: Ready) -> Backlog {
         for entry in ready.entries() {
             self.forget(entry);
         }
         self.totals.purged += ready.len();
         Backlog::new(ready, Vec::new())
+    }
+
+    /// Has those of these messages that are ready go out before all others. The offsets ascend. Tells how
+    /// many those are.
+    pub fn bring_forward(&mut self, offsets: &[Offset]) -> u64 {
+        let taken = self.ready.take(&numbers(offsets));
+        taken.iter().for_each(|&(_, entry)| self.ready.push_forward(entry));
+        taken.len() as u64
+    }
+
+    /// Takes those of these messages out that are ready, to be moved elsewhere: they are unacked, and
+    /// nobody's, until [`moved`](Self::moved) or [`put_back`](Self::put_back) is called for each. The offsets
+    /// ascend; [`dispatch`](Self::dispatch) should come before, as for [`purge`](Self::purge).
+    pub fn take_out(&mut self, offsets: &[Offset]) -> Vec<(Offset, UnackedId)> {
+        let taken = self.ready.take(&numbers(offsets)).into_iter();
+        let out = taken.map(|(priority, entry)| {
+            (Offset::new(entry.offset), self.unacked.insert(entry, priority, None))
+        });
+        out.collect()
+    }
+
+    /// A message that was taken out is safe elsewhere. False when it is not here any more.
+    pub fn moved(&mut self, id: UnackedId, offset: Offset) -> bool {
+        let Some(message) = self.unacked.take(id, offset.get()) else { return false };
+        self.forget(message.entry);
+        self.totals.moved += 1;
+        true
+    }
+
+    /// A message that was taken out goes back to its place, as it was.
+    pub fn put_back(&mut self, id: UnackedId, offset: Offset, now: Time, out: &mut Vec<Left>) {
+        let Some(message) = self.unacked.take(id, offset.get()) else { return };
+        self.ready.push_returned(message.priority, message.entry);
+        self.enforce_lengths(out);
+        self.expire(now, out);
     }
 
     /// Takes everything out: the queue is deleted. [`dispatch`](Self::dispatch) should come before, as for
@@ -607,6 +662,10 @@ impl Queue {
         self.persistent_bytes -= persistent_bytes(entry);
         self.extras.forget(entry)
     }
+}
+
+fn numbers(offsets: &[Offset]) -> Vec<u64> {
+    offsets.iter().map(|offset| offset.get()).collect()
 }
 
 #[inline]

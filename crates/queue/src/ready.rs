@@ -13,12 +13,14 @@
 //! ```
 //!
 //! Invariant: in each priority every offset in `returned` is smaller than every offset in `fresh`: a
-//! message comes back only after it was taken from the head, and new ones have larger offsets.
+//! message comes back only after it was taken from the head, and new ones have larger offsets. Exempt
+//! are messages of transactions, which come late, and what was brought [`forward`](Ready::push_forward).
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
 use crate::fifo::{Fifo, Pack};
+use crate::look::{Keyed, Lowest};
 
 /// Entries a heap may keep room for after it was emptied.
 const RETURNED_KEPT: usize = 1_024;
@@ -90,6 +92,12 @@ impl Entry {
     pub(crate) fn set_extra(&mut self, extra: u32) {
         debug_assert!(extra < Self::EXTRA_END);
         self.bits = self.bits & !NO_EXTRA | extra;
+    }
+}
+
+impl Keyed for Entry {
+    fn key(&self) -> u64 {
+        self.offset
     }
 }
 
@@ -241,6 +249,16 @@ impl Level {
         self.returned.iter().map(|&Returned(entry)| entry).chain(self.fresh.iter())
     }
 
+    fn take(&mut self, offsets: &[u64], taken: &mut Vec<Entry>) {
+        self.returned.retain(|Returned(entry)| {
+            let is_wanted = offsets.binary_search(&entry.offset).is_ok();
+            taken.extend(is_wanted.then_some(*entry));
+            !is_wanted
+        });
+        taken.sort_unstable_by_key(Keyed::key);
+        self.fresh.take(offsets, taken);
+    }
+
     fn relax(&mut self) {
         self.fresh.relax();
         if self.returned.is_empty() {
@@ -330,6 +348,12 @@ impl Ready {
         self.level_for(priority).returned.push(Returned(entry));
     }
 
+    /// A message that goes out before all others, but for older ones that were brought forward, too. It
+    /// keeps that place when it comes back.
+    pub(crate) fn push_forward(&mut self, entry: Entry) {
+        self.push_returned(u8::MAX, entry);
+    }
+
     #[inline]
     fn level_for(&mut self, priority: u8) -> &mut Level {
         if priority == 0 {
@@ -360,6 +384,50 @@ impl Ready {
         self.len -= 1;
         self.bytes -= u64::from(entry.size);
         Some((priority, entry))
+    }
+
+    /// Takes the first `count` out, or all if there are fewer.
+    pub(crate) fn take_first(&mut self, count: u64) -> Self {
+        let mut first = Self::default();
+        if count >= self.len {
+            return std::mem::take(self);
+        }
+        for _ in 0..count {
+            if let Some((priority, entry)) = self.pop() {
+                first.push_fresh(priority, entry);
+            }
+        }
+        first
+    }
+
+    /// Takes those with one of these offsets out, wherever they are. The offsets ascend.
+    #[cold]
+    pub(crate) fn take(&mut self, offsets: &[u64]) -> Vec<(u8, Entry)> {
+        let mut taken = Vec::new();
+        let mut of_level = Vec::new();
+        if let Some(higher) = &mut self.higher {
+            for (priority, level) in (1..=u8::MAX).zip(&mut higher.levels).rev() {
+                level.take(offsets, &mut of_level);
+                if level.is_empty() {
+                    higher.occupied[usize::from(priority) / 64] &= !(1 << (priority % 64));
+                }
+                taken.extend(of_level.drain(..).map(|entry| (priority, entry)));
+            }
+        }
+        self.base.take(offsets, &mut of_level);
+        taken.extend(of_level.into_iter().map(|entry| (0, entry)));
+        self.len -= taken.len() as u64;
+        self.bytes -= taken.iter().map(|(_, entry)| u64::from(entry.size)).sum::<u64>();
+        taken
+    }
+
+    /// Offers all that may be wanted.
+    pub(crate) fn search(&self, lowest: &mut Lowest<Entry>) {
+        let higher = self.higher.iter().flat_map(|higher| &higher.levels);
+        for level in higher.chain([&self.base]) {
+            level.returned.iter().for_each(|&Returned(entry)| lowest.offer(entry));
+            level.fresh.search(lowest);
+        }
     }
 
     /// About how many bytes the entries take.

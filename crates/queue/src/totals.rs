@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!   enqueued + restored = ready + unacked + acked + no-ack deliveries and gets
-//!                         + dropped + dead-lettered + purged
+//!                         + dropped + dead-lettered + purged + moved
 //! ```
 //!
 //! with what the queue lent counted as acked or dropped when it is settled.
@@ -78,6 +78,8 @@ pub struct Totals {
     pub dead_letters_confirmed: u64,
     /// Gone by `queue.purge`, or with the queue.
     pub purged: u64,
+    /// Moved to another queue by an operator.
+    pub moved: u64,
 }
 
 impl AddAssign for Totals {
@@ -99,6 +101,7 @@ impl AddAssign for Totals {
         self.dead_lettered += other.dead_lettered;
         self.dead_letters_confirmed += other.dead_letters_confirmed;
         self.purged += other.purged;
+        self.moved += other.moved;
     }
 }
 
@@ -127,5 +130,6 @@ impl SubAssign for Totals {
         self.dead_lettered -= other.dead_lettered;
         self.dead_letters_confirmed -= other.dead_letters_confirmed;
         self.purged -= other.purged;
+        self.moved -= other.moved;
     }
 }

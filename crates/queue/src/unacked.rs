@@ -5,6 +5,7 @@
 //! An id is a place that is used again: [`Unacked::take`] asks for the offset too, so that a late or
 //! made-up id never settles another message.
 
+use crate::look::Keyed;
 use crate::message::UnackedId;
 use crate::ready::Entry;
 use crate::slab::Slab;
@@ -25,6 +26,12 @@ impl Out {
     /// Who has it.
     pub(crate) fn consumer(&self) -> Option<u32> {
         (!self.by_get).then_some(self.consumer)
+    }
+}
+
+impl Keyed for Out {
+    fn key(&self) -> u64 {
+        self.entry.offset
     }
 }
 
@@ -69,8 +76,12 @@ impl Unacked {
         Some(out)
     }
 
+    pub(crate) fn outs(&self) -> impl Iterator<Item = &Out> {
+        self.out.values()
+    }
+
     pub(crate) fn entries(&self) -> impl Iterator<Item = Entry> {
-        self.out.values().map(|out| out.entry)
+        self.outs().map(|out| out.entry)
     }
 
     pub(crate) fn clear(&mut self) {

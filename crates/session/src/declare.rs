@@ -258,7 +258,7 @@ pub(crate) fn purge_queue(
     let name = queue_name(channel, method.queue)?;
     let queue = crate::consume::readable(core, &name, cx)?.id;
     let reply = core.reply_to(channel.number);
-    core.send_to_queue(queue, ToShard::Purge { reply, queue }, cx);
+    core.send_to_queue(queue, ToShard::Purge { reply, queue, max: u64::MAX }, cx);
     core.wait(channel.number, (50, 30), method.no_wait, Awaited::QueuePurge { name });
     Ok(())
 }

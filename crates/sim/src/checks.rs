@@ -1,10 +1,10 @@
 //! What must hold in the broker after every turn, and what its turns give out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use leveret_amqp::content::RawProperties;
-use leveret_broker::message::{Delivery, Reply, ToSession};
+use leveret_broker::message::{ConnectionId, Delivery, Reply, ToSession};
 use leveret_broker::record::View;
 use leveret_log::Log as _;
 use leveret_queue::{Overflow, Time};
@@ -12,6 +12,7 @@ use leveret_session::Settings;
 use leveret_topology::{ConfirmOn, QueueId};
 
 use crate::disk::Store;
+use crate::mover::{MOVER, Told};
 use crate::node::{Actor, Node};
 use crate::policies::OPERATOR;
 use crate::random::Random;
@@ -44,6 +45,10 @@ pub(crate) struct Watch {
     pub(crate) restored: Vec<u64>,
     /// The watermarks of each shard's log after its last turn.
     pub(crate) marks: Vec<[u64; 3]>,
+    /// By shard, the queues that were paused after its last turn and had nothing on its way.
+    pub(crate) paused: BTreeMap<usize, BTreeSet<QueueId>>,
+    /// What the mover is told, in order; for him to take.
+    pub(crate) mover_told: Vec<Told>,
     /// Whether what he asked for was done, in order; for the operator to take.
     pub(crate) operator_told: Vec<bool>,
 }
@@ -79,6 +84,11 @@ pub(crate) fn turn(
     }
     if let Actor::Shard(index) = actor {
         shard_is_sound(node, index, watch)?;
+        paused_give_nothing(node, index, watch)?;
+        for (_, letter) in node.outbox().sessions.iter().filter(|(to, _)| *to == MOVER) {
+            let ToSession::Reply { reply, .. } = letter else { continue };
+            watch.mover_told.push(Told::of(reply)?);
+        }
         given_out(node, &mut watch.names, shadow)?;
     }
     if node.longest_output() as u64 > OUTPUT_BYTES_MAX + OUTPUT_SLACK {
@@ -120,7 +130,7 @@ pub(crate) fn is_drained(node: &Node<Store>, watch: &Watch, queues: usize) -> Ch
             }
         }
         let counters = shard.counters();
-        let out = counters.acked + counters.dead_lettered + counters.dropped;
+        let out = counters.acked + counters.dead_lettered + counters.dropped + counters.moved;
         let restored = watch.restored.get(index).copied().unwrap_or_default();
         if counters.enqueued + counters.refused - counters.unstored + restored != out {
             return Err(format!("{restored} restored, {counters:?}, and nothing is left"));
@@ -136,28 +146,47 @@ pub(crate) fn is_drained(node: &Node<Store>, watch: &Watch, queues: usize) -> Ch
     Ok(())
 }
 
-/// Tells the model what a shard's turn gave out.
-fn given_out(node: &Node<Store>, names: &mut Names, shadow: &mut Shadow) -> Check {
-    for (connection, letter) in &node.outbox().sessions {
+/// What a shard's turn gave out, and to whom.
+fn deliveries(node: &Node<Store>) -> impl Iterator<Item = (ConnectionId, &Delivery)> {
+    node.outbox().sessions.iter().flat_map(|(connection, letter)| {
         let deliveries = match letter {
             ToSession::Deliver(deliveries) => &deliveries[..],
             ToSession::Reply { reply: Reply::Got { delivery, .. }, .. } => {
                 std::slice::from_ref(delivery)
             }
-            _ => continue,
+            _ => &[],
         };
-        for delivery in deliveries {
-            let Delivery { queue, unacked, redelivered, ref record, .. } = *delivery;
-            if let Some(queue) = node.topology().queue_by_id(queue) {
-                names.entry(delivery.queue).or_insert_with(|| queue.name.to_string());
-            }
-            let index = names.get(&queue).and_then(|name| shadow.queue(name));
-            let index = index.ok_or_else(|| format!("queue {queue:?} has no name"))?;
-            let message = message_id(record).ok_or("a record without our message-id")?;
-            shadow.given(connection.get(), message, index, redelivered, unacked.is_none())?;
+        deliveries.iter().map(|delivery| (*connection, delivery))
+    })
+}
+
+/// Tells the model what a shard's turn gave out.
+fn given_out(node: &Node<Store>, names: &mut Names, shadow: &mut Shadow) -> Check {
+    for (connection, delivery) in deliveries(node) {
+        let Delivery { queue, unacked, redelivered, ref record, .. } = *delivery;
+        if let Some(queue) = node.topology().queue_by_id(queue) {
+            names.entry(delivery.queue).or_insert_with(|| queue.name.to_string());
         }
+        let index = names.get(&queue).and_then(|name| shadow.queue(name));
+        let index = index.ok_or_else(|| format!("queue {queue:?} has no name"))?;
+        let message = message_id(record).ok_or("a record without our message-id")?;
+        shadow.given(connection.get(), message, index, redelivered, unacked.is_none())?;
     }
     shadow.turn_is_over()
+}
+
+/// A queue that was paused before a shard's turn and is after it gave nothing out in it.
+fn paused_give_nothing(node: &Node<Store>, index: usize, watch: &mut Watch) -> Check {
+    let queues = node.shards().nth(index).into_iter().flat_map(|shard| shard.queues());
+    let silent = queues.filter(|(_, it)| it.options().paused && it.next_early().is_none());
+    let silent: BTreeSet<QueueId> = silent.map(|(id, _)| id).collect();
+    let before = watch.paused.entry(index).or_default();
+    let mut given = deliveries(node).map(|(_, delivery)| delivery.queue);
+    if let Some(id) = given.find(|id| before.contains(id) && silent.contains(id)) {
+        return Err(format!("queue {id:?} is paused, and gives"));
+    }
+    *before = silent;
+    Ok(())
 }
 
 /// What must hold in a shard after every turn.
@@ -195,7 +224,7 @@ fn shard_is_sound(node: &Node<Store>, index: usize, watch: &mut Watch) -> Check 
         return Err(format!("shard {index} holds {records} records for {messages} messages"));
     }
     let counters = shard.counters();
-    let out = counters.acked + counters.dead_lettered + counters.dropped;
+    let out = counters.acked + counters.dead_lettered + counters.dropped + counters.moved;
     // What a full queue refuses leaves like any other, without having been in it. A dead letter that
     // is held until it is safe has left already.
     let restored = watch.restored.get(index).copied().unwrap_or_default();

@@ -40,6 +40,7 @@ mod checks;
 mod client;
 mod disk;
 mod life;
+mod mover;
 mod node;
 mod plan;
 mod policies;

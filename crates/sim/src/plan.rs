@@ -187,6 +187,16 @@ pub(crate) const POLICIES: [(&str, &[&str]); 4] = [
     ("counted", &[r#"{"delivery-limit": 1}"#, r#"{"delivery-limit": 6}"#]),
 ];
 
+/// Queues that an operator pauses now and then.
+pub(crate) const PAUSED: [&str; 5] = ["plain-2", "limited", "careful", "acked", "lean"];
+
+/// Queues that an operator looks into, and moves messages from to [`MOVED_TO`]; or deletes some, where
+/// messages may vanish.
+pub(crate) const LOOKED_INTO: [&str; 5] = ["limited", "short", "careful", "counted", "lossy"];
+
+/// Where the dead letters of those go.
+pub(crate) const MOVED_TO: &str = "dead";
+
 /// Exchanges: name and type.
 pub(crate) const EXCHANGES: [(&str, &str); 6] = [
     ("fan", "fanout"),

@@ -1,36 +1,41 @@
-//! The operator who sets and clears policies while messages flow, one after the other, and knows what
-//! must be there after a restart.
+//! The operator who sets and clears policies and pauses queues while messages flow, one after the other,
+//! and knows what must be there after a restart.
 
 use leveret_broker::message::{AdminCommand, ConnectionId, ReplyTo, ToMeta};
 use leveret_topology::Topology;
 use serde_json::{Map, Value};
 
-use crate::plan::POLICIES;
+use crate::plan::{PAUSED, POLICIES};
 use crate::random::Random;
 use crate::shadow::Check;
 
 /// Who asks for it: no connection.
 pub(crate) const OPERATOR: ConnectionId = ConnectionId::new(0);
 
-/// What a policy says; none when it is not there.
+/// What a policy says; none when it is not there. An empty one for a queue that is paused.
 type Definition = Option<Map<String, Value>>;
 
-/// Which policies are there.
+/// What an operator changes: policies, then queues that are paused.
+const THINGS: usize = POLICIES.len() + PAUSED.len();
+
+/// Which policies are there, and which queues are paused.
 #[derive(Debug, Default)]
 pub(crate) struct Policies {
-    is: [Definition; POLICIES.len()],
+    is: [Definition; THINGS],
     /// What it may be instead: what it was before changes that were refused because of the disk, which may
     /// be stored later and may not.
-    may_be: [Vec<Definition>; POLICIES.len()],
+    may_be: [Vec<Definition>; THINGS],
     /// The change without an answer.
     pending: Option<(usize, Definition)>,
 }
 
 impl Policies {
-    /// The next change: a policy is made, replaced or cleared.
+    /// The next change: a policy is made, replaced or cleared, or a queue is paused or goes on.
     pub(crate) fn change(&mut self, random: &mut Random) -> Option<ToMeta> {
-        let at = random.below(POLICIES.len());
-        let (queue, definitions) = POLICIES[at];
+        let at = random.below(THINGS);
+        let Some(&(queue, definitions)) = POLICIES.get(at) else {
+            return self.pause(at, self.is[at].is_none());
+        };
         let clears = self.is[at].is_some() && random.one_in(3);
         let json = definitions[random.below(definitions.len())];
         if self.pending.is_some() {
@@ -51,8 +56,22 @@ impl Policies {
                 apply_to: "queues".to_owned(),
             }
         };
-        let reply = ReplyTo { connection: OPERATOR, channel: 0 };
-        Some(ToMeta::Admin { user: Box::default(), reply, command: Box::new(command) })
+        Some(told(command))
+    }
+
+    /// Has a paused queue go on, if there is one.
+    pub(crate) fn resume(&mut self) -> Option<ToMeta> {
+        let at = (POLICIES.len()..THINGS).find(|&at| self.is[at].is_some())?;
+        self.pause(at, false)
+    }
+
+    fn pause(&mut self, at: usize, paused: bool) -> Option<ToMeta> {
+        if self.pending.is_some() {
+            return None;
+        }
+        self.pending = Some((at, paused.then(Map::new)));
+        let (vhost, name) = ("/".to_owned(), PAUSED[at - POLICIES.len()].to_owned());
+        Some(told(AdminCommand::PauseQueue { vhost, name, paused }))
     }
 
     /// The answer came. What was refused is known to others all the same, and may be stored later.
@@ -76,8 +95,7 @@ impl Policies {
             let found = found(at, topology);
             let may_be = std::mem::take(may_be);
             if found != *is && !may_be.contains(&found) {
-                let name = POLICIES[at].0;
-                return Err(format!("policy {name}: {found:?}, expected {is:?} or {may_be:?}"));
+                return Err(format!("change {at}: {found:?}, expected {is:?} or {may_be:?}"));
             }
             *is = found;
         }
@@ -85,8 +103,17 @@ impl Policies {
     }
 }
 
+fn told(command: AdminCommand) -> ToMeta {
+    let reply = ReplyTo { connection: OPERATOR, channel: 0 };
+    ToMeta::Admin { user: Box::default(), reply, command: Box::new(command) }
+}
+
 fn found(at: usize, topology: &Topology) -> Definition {
-    let mut policies = topology.vhost("/")?.policies();
-    let policy = policies.find(|policy| *policy.name == *POLICIES[at].0)?;
+    let vhost = topology.vhost("/")?;
+    let Some((name, _)) = POLICIES.get(at) else {
+        let queue = topology.queue(vhost.id, PAUSED[at - POLICIES.len()])?;
+        return queue.paused.then(Map::new);
+    };
+    let policy = vhost.policies().find(|policy| *policy.name == **name)?;
     Some(policy.definition.clone())
 }

@@ -246,6 +246,7 @@ impl Sim {
         }
         self.trace.event([23, self.shadow.totals.restored, 0], || format!("{restored:?}"));
         self.policies.restarted(self.node.topology())?;
+        self.mover.restarted();
         self.names_are_back()
     }
 

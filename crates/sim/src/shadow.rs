@@ -152,6 +152,8 @@ pub struct Totals {
     pub stops: u64,
     /// Messages that came back from disks, once per queue.
     pub restored: u64,
+    /// Messages that an operator moved or deleted.
+    pub moved: u64,
     /// Times that a disk was full.
     pub full: u64,
     /// Times that a disk failed.
@@ -180,6 +182,7 @@ impl Totals {
         self.power_cuts += other.power_cuts;
         self.stops += other.stops;
         self.restored += other.restored;
+        self.moved += other.moved;
         self.full += other.full;
         self.failed += other.failed;
         self.rests += other.rests;

@@ -20,6 +20,7 @@ use crate::checks::{self, ACK_TIMEOUT_MS, Watch};
 use crate::client::{Channel, Client, Mood, State, World};
 use crate::disk::{Disks, Store};
 use crate::life;
+use crate::mover::Mover;
 use crate::node::{Actor, Node};
 use crate::plan;
 use crate::policies::Policies;
@@ -181,6 +182,7 @@ pub struct Sim {
     /// What is short meanwhile.
     alarm: Alarm,
     pub(crate) policies: Policies,
+    pub(crate) mover: Mover,
     /// Connections whose client says nothing more.
     pub(crate) silent: Vec<ConnectionId>,
     next_publisher: u32,
@@ -238,6 +240,7 @@ impl Sim {
             is_alarmed: false,
             alarm: Alarm::default(),
             policies: Policies::default(),
+            mover: Mover::default(),
             silent: Vec::new(),
             next_publisher: 0,
             next_client: 0,
@@ -356,6 +359,14 @@ impl Sim {
             self.trace.event([6, 0, 0], || format!("{letter:?}"));
             self.node.tell_meta(letter);
         }
+        if policy > 0
+            && self.faults.one_in(policy)
+            && let Some((index, letter)) =
+                self.mover.look(self.node.topology(), self.options.shards, &mut self.faults)
+        {
+            self.trace.event([9, index as u64, 0], || format!("{letter:?}"));
+            self.node.tell_shard(index, letter);
+        }
         if silence > 0 && self.faults.one_in(silence) {
             self.silence();
         }
@@ -468,6 +479,9 @@ impl Sim {
                 self.connect();
                 self.connect();
             }
+            if let Some(letter) = self.policies.resume() {
+                self.node.tell_meta(letter);
+            }
             let moved = self.one(true)?;
             if moved || !self.node.is_idle() {
                 continue;
@@ -561,6 +575,13 @@ impl Sim {
         checks::turn(node, actor, *now, schedule, watch, shadow)?;
         for is_done in watch.operator_told.drain(..) {
             policies.answered(is_done, node.topology());
+        }
+        for told in watch.mover_told.drain(..) {
+            let shards = self.options.shards;
+            if let Some((index, letter)) = self.mover.answered(&told, node.topology(), shards)? {
+                node.tell_shard(index, letter);
+            }
+            shadow.totals.moved = self.mover.done;
         }
         Ok(())
     }

@@ -411,6 +411,14 @@ pub enum AdminError {
     /// The vhost does not exist.
     #[error("virtual host '{0}' does not exist")]
     NoVhost(String),
+    /// The queue does not exist.
+    #[error("queue '{queue}' in vhost '{vhost}' does not exist")]
+    NoQueue {
+        /// Its name.
+        queue: String,
+        /// Where it is not.
+        vhost: String,
+    },
     /// A pattern of a permission.
     #[error("invalid regular expression '{pattern}': {reason}")]
     Pattern {

@@ -66,7 +66,7 @@ pub use journal::EntityKey;
 pub use pattern::Pattern;
 pub use policy::{ApplyTo, Policy, PolicySpec};
 pub use queue::{Declared, Queue, QueueKind, QueueSpec};
-pub use queues::QueueAccessError;
+pub use queues::{ArgumentsChange, ArgumentsError, QueueAccessError};
 pub use rate::{RATE_LIMITS, Rates};
 pub use route::{HashProperties, Routable, Route};
 pub use topology::Topology;

@@ -97,6 +97,8 @@ pub struct Queue {
     pub kind: QueueKind,
     /// As declared.
     pub arguments: Table,
+    /// An operator wants nobody to be given anything.
+    pub paused: bool,
     pub(crate) policies: Policies,
     /// Bindings whose destination this is. A binding knows its place here.
     pub(crate) incoming: Vec<BindingIx>,
@@ -192,6 +194,7 @@ impl Queue {
             && options.overflow == Overflow::RejectPublish;
         options.counts_deliveries = self.kind == QueueKind::Quorum;
         options.auto_delete = self.auto_delete;
+        options.paused = self.paused;
         options
     }
 

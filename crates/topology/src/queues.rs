@@ -7,7 +7,7 @@ use leveret_amqp::table::{Table, Value};
 
 use crate::arguments::{QUEUE_TYPE, known_arguments, queue_arguments};
 use crate::binding::Removed;
-use crate::error::{DeclareError, Locked, NotFound, ResourceKind, ResourceRef};
+use crate::error::{AdminError, DeclareError, Locked, NotFound, ResourceKind, ResourceRef};
 use crate::id::{QueueId, VhostId};
 use crate::journal::EntityKey;
 use crate::policy::{self, Policies};
@@ -154,12 +154,79 @@ impl Topology {
             exclusive_owner: spec.exclusive_owner,
             kind,
             arguments: spec.arguments,
+            paused: false,
             policies,
             incoming: Vec::new(),
         };
         self.queues.insert(id, Box::new(queue));
         // The default exchange has a route that it did not have.
         self.generation += 1;
+    }
+
+    /// Has a queue give nobody anything, or go on. The queue, if that is a change.
+    pub fn pause_queue(
+        &mut self,
+        vhost: &str,
+        name: &str,
+        paused: bool,
+    ) -> Result<Option<QueueId>, AdminError> {
+        let queue = self.queue_mut(vhost, name)?;
+        let (id, is_durable) = (queue.id, queue.durable);
+        if std::mem::replace(&mut queue.paused, paused) == paused {
+            return Ok(None);
+        }
+        if is_durable {
+            self.journal.note(EntityKey::Queue(id));
+        }
+        Ok(Some(id))
+    }
+
+    /// Changes arguments of a queue as it is: `set` is set, `remove` is removed, and without `keeps` all
+    /// others, too. They hold at once, and are what a declaration is compared with from now on.
+    pub fn set_queue_arguments(
+        &mut self,
+        vhost: &str,
+        name: &str,
+        change: ArgumentsChange,
+    ) -> Result<QueueId, ArgumentsError> {
+        let queue = self.queue_mut(vhost, name)?;
+        let mut arguments = if change.keeps { queue.arguments.clone() } else { Table::new() };
+        if let Some(kind) = queue.arguments.get(QUEUE_TYPE) {
+            arguments.set(QUEUE_TYPE, kind.clone());
+        }
+        change.remove.iter().for_each(|key| drop(arguments.remove(key)));
+        change.set.iter().for_each(|(key, value)| arguments.set(key, value.clone()));
+        let spec = QueueSpec {
+            vhost: queue.vhost,
+            name,
+            server_named: false,
+            durable: queue.durable,
+            auto_delete: queue.auto_delete,
+            exclusive_owner: queue.exclusive_owner,
+            arguments,
+        };
+        let kind = queue_arguments(&spec, vhost)?;
+        // What the wire could not carry could not be stored either.
+        if !value::survives_encoding(&spec.arguments) {
+            return Err(ArgumentsError::Form);
+        }
+        if kind != queue.kind {
+            return Err(ArgumentsError::Kind { is: queue.kind });
+        }
+        queue.arguments = spec.arguments;
+        let (id, is_durable) = (queue.id, queue.durable);
+        if is_durable {
+            self.journal.note(EntityKey::Queue(id));
+        }
+        Ok(id)
+    }
+
+    fn queue_mut(&mut self, vhost: &str, name: &str) -> Result<&mut Queue, AdminError> {
+        let found = self.vhost_by_id(self.vhost_id(vhost)?).and_then(|it| it.queue_id(name));
+        let queue = found.and_then(|id| self.queues.get_mut(&id));
+        queue
+            .map(AsMut::as_mut)
+            .ok_or_else(|| AdminError::NoQueue { queue: name.to_owned(), vhost: vhost.to_owned() })
     }
 
     /// Removes a queue, its bindings, and auto-delete exchanges that these were the last ones of. One that
@@ -184,6 +251,37 @@ impl Topology {
     pub fn queues_owned_by(&self, connection: u64) -> Vec<QueueId> {
         self.owned.get(&connection).into_iter().flatten().copied().collect()
     }
+}
+
+/// A change of a queue's arguments.
+#[derive(Clone, Debug)]
+pub struct ArgumentsChange {
+    /// Those that are not named stay.
+    pub keeps: bool,
+    /// These are as follows.
+    pub set: Table,
+    /// These go.
+    pub remove: Vec<String>,
+}
+
+/// Why a queue's arguments were not changed.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ArgumentsError {
+    /// There is no such queue.
+    #[error(transparent)]
+    NotFound(#[from] AdminError),
+    /// A declaration with them would be refused.
+    #[error(transparent)]
+    Invalid(#[from] DeclareError),
+    /// They cannot be stored.
+    #[error("arguments must be at most 100 levels deep, with names of at most 255 bytes")]
+    Form,
+    /// A queue's type stays.
+    #[error("the type of a queue cannot be changed while it is there: it is {is}")]
+    Kind {
+        /// Its type.
+        is: QueueKind,
+    },
 }
 
 /// Why a queue cannot be used.

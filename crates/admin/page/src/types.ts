@@ -87,6 +87,10 @@ export interface Consumer {
   activity_status?: string;
   ack_required: boolean;
   prefetch_count: number;
+  /** Messages it has not acked; for how long the oldest of its channel waits; whether it could take no more. */
+  messages_unacknowledged?: number;
+  oldest_unacked_ms?: number | null;
+  blocked?: boolean;
   exclusive: boolean;
   arguments?: Record<string, unknown>;
   consumer_timeout?: number | string;
@@ -242,6 +246,25 @@ export interface Message {
   routing_key: string;
   message_count: number;
   properties: Record<string, unknown> | unknown[];
+}
+
+/** A message as it is in its queue. */
+export interface Looked extends Partial<Message> {
+  position: number;
+  state: "ready" | "unacked";
+  redelivered: boolean;
+  payload_bytes: number;
+  delivery_count: number;
+  is_readable: boolean;
+  age_ms?: number;
+  expires_at: number | null;
+  holder: { consumer_tag: string; channel: number; connection_name: string | null; user: string | null } | null;
+}
+
+export interface LookedPage {
+  messages: Looked[];
+  next: number | null;
+  looked_at: number;
 }
 
 /** The rate of one counter; `undefined` when the broker does not count it. */

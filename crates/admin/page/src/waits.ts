@@ -72,6 +72,9 @@ export function queueVerdict(queue: Queue, alarms: Alarm[] = []): Verdict {
   const consumers = queue.consumers ?? 0;
   const room = roomOf(queue.consumer_details);
   const busy = queue.consumer_capacity ?? queue.consumer_utilisation ?? undefined;
+  if (queue.state === "paused") {
+    return { stage: "queue", tone: "warn", text: "The queue is paused: nobody is given its messages.", advice: "Resume it when its consumers are to go on." };
+  }
   if (queue.state !== undefined && !["running", "idle", "flow"].includes(queue.state)) {
     return { stage: "queue", tone: "bad", text: `The queue is ${queue.state}.` };
   }

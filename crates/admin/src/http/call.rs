@@ -130,6 +130,18 @@ impl Call {
         self.query.iter().find(|(own, _)| own == name).map(|(_, value)| value.as_str())
     }
 
+    /// Names and values of the query.
+    pub(crate) fn queries(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.query.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
+    /// A whole number of the query, if it is there.
+    pub(crate) fn number(&self, name: &str) -> Result<Option<u64>, Fault> {
+        let Some(text) = self.query(name) else { return Ok(None) };
+        let bad = |_| Fault::bad(format!("'{name}' must be a whole number, got '{text}'"));
+        text.parse().map(Some).map_err(bad)
+    }
+
     /// Whether the query says `name=true`.
     pub(crate) fn is_asked(&self, name: &str) -> bool {
         self.query(name) == Some("true")

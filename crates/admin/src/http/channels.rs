@@ -8,6 +8,7 @@ use super::call::Call;
 use super::connections::{self, Seen};
 use super::{consumers, listing, stats};
 use crate::ops::facts;
+use crate::stats::pairs::With;
 
 /// `GET /api/channels`.
 pub(super) async fn list(call: Call) -> Result<Answer, Fault> {
@@ -37,27 +38,44 @@ pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
     let found = rows(&call, &of_name).into_iter().find(|row| row["name"] == *name);
     let mut row = found.ok_or_else(Fault::not_found)?;
     call.login.must_be(row["user"].as_str().unwrap_or_default(), false)?;
-    let publishes = publishes(&call, &of_name, &name);
-    row["publishes"] = publishes;
+    (row["publishes"], row["deliveries"]) = by_partner(&call, &of_name, &name);
     row["consumer_details"] = consumers(&call, &name).await?;
-    row["deliveries"] = json!([]);
     Ok(listing::one(&call, row))
 }
 
-/// What a channel published, by exchange.
-fn publishes(call: &Call, of_name: &[Seen], name: &str) -> Value {
+/// What a channel published by exchange, and was given by queue.
+fn by_partner(call: &Call, of_name: &[Seen], name: &str) -> (Value, Value) {
     let topology = call.node().topology();
-    let channels = of_name.iter().flat_map(|(connection, facts)| {
+    let vhost = |id| topology.vhost_by_id(id).map_or("", |vhost| &vhost.name);
+    let found = of_name.iter().find_map(|(connection, facts)| {
         let is_it = |channel: &&ChannelFacts| channel_name(&connection.name(), channel) == name;
-        facts.channels.iter().find(is_it)
+        let channel = facts.channels.iter().find(is_it)?;
+        Some((call.stats.connections.get(&connection.id())?, channel.number))
     });
-    let rows = channels.flat_map(|channel| &channel.exchanges).filter_map(|(id, totals)| {
-        let exchange = topology.exchange_by_id(*id)?;
-        let vhost = topology.vhost_by_id(exchange.vhost)?;
-        let names = json!({"name": &*exchange.name, "vhost": &*vhost.name});
-        Some(json!({"exchange": names, "stats": stats::of_publishes(totals)}))
-    });
-    rows.collect()
+    let (mut publishes, mut deliveries) = (Vec::new(), Vec::new());
+    let pairs = found
+        .into_iter()
+        .flat_map(|(entry, number)| entry.pairs.iter().filter(move |pair| pair.channel == number));
+    let pairs: Vec<_> = pairs.collect();
+    for of_one in pairs.chunk_by(|a, b| {
+        a.with == b.with || a.with.queue().is_some_and(|it| Some(it) == b.with.queue())
+    }) {
+        let stats = stats::of_pairs(of_one);
+        match of_one.first().map(|pair| pair.with) {
+            Some(With::Exchange(id)) => {
+                let Some(exchange) = topology.exchange_by_id(id) else { continue };
+                let names = json!({"name": &*exchange.name, "vhost": vhost(exchange.vhost)});
+                publishes.push(json!({"exchange": names, "stats": stats}));
+            }
+            Some(With::Queue { queue, .. }) => {
+                let Some(queue) = topology.queue_by_id(queue) else { continue };
+                let names = json!({"name": &*queue.name, "vhost": vhost(queue.vhost)});
+                deliveries.push(json!({"queue": names, "stats": stats}));
+            }
+            None => {}
+        }
+    }
+    (publishes.into(), deliveries.into())
 }
 
 /// The consumers of a channel.

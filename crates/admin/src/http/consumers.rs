@@ -1,6 +1,7 @@
 //! Consumers.
 
 use leveret_broker::message::ConsumerFacts;
+use leveret_server::clock::now;
 use leveret_server::node::Recipient;
 use leveret_topology::table_to_json;
 use serde_json::{Value, json};
@@ -10,9 +11,14 @@ use super::call::Call;
 use super::listing;
 use crate::ops::facts;
 
-/// `GET /api/consumers` and `/{vhost}`.
+/// `GET /api/consumers` and `/{vhost}`; with `slow` those alone that have not acked for so many seconds.
 pub(super) async fn list(call: Call) -> Result<Answer, Fault> {
     let vhosts = call.vhosts()?;
+    let slow_ms = call.number("slow")?.map(|seconds| seconds.saturating_mul(1000));
+    let is_wanted = |consumer: &&ConsumerFacts| match slow_ms {
+        None => true,
+        Some(ms) => oldest_unacked_ms(&call, consumer).is_some_and(|oldest| oldest >= ms),
+    };
     let facts = facts::queues(call.node()).await?;
     let mut rows = Vec::new();
     {
@@ -21,6 +27,7 @@ pub(super) async fn list(call: Call) -> Result<Answer, Fault> {
             let Some(vhost) = topology.vhost(name) else { continue };
             for queue in topology.queues(vhost.id) {
                 let of_queue = facts.get(&queue.id).into_iter().flat_map(|it| &it.consumers);
+                let of_queue = of_queue.filter(is_wanted);
                 rows.extend(of_queue.map(|one| row(&call, name, &queue.name, one)));
             }
         }
@@ -52,10 +59,22 @@ pub(super) fn row(call: &Call, vhost: &str, queue: &str, consumer: &ConsumerFact
         "active": consumer.active,
         "activity_status": if consumer.active { "up" } else { "waiting" },
         "ack_required": consumer.ack_required,
+        "messages_unacknowledged": consumer.unacked,
+        "oldest_unacked_ms": oldest_unacked_ms(call, consumer),
+        "blocked": consumer.is_blocked,
         "prefetch_count": consumer.prefetch,
         "exclusive": consumer.exclusive,
         "priority": consumer.priority,
         "arguments": table_to_json(&consumer.arguments),
         "consumer_timeout": call.node().settings.consumer_timeout_ms,
     })
+}
+
+/// How long the oldest delivery of a consumer's channel has waited for its ack, as of the last sample; none
+/// when the consumer has acked all.
+fn oldest_unacked_ms(call: &Call, consumer: &ConsumerFacts) -> Option<u64> {
+    let entry = call.stats.connections.get(&consumer.connection)?;
+    let mut channels = entry.numbers.channels.iter();
+    let oldest = channels.find(|channel| channel.number == consumer.channel)?.oldest_unacked?;
+    (consumer.unacked > 0).then(|| now().ms().saturating_sub(oldest.ms()))
 }

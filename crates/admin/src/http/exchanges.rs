@@ -6,8 +6,9 @@ use serde_json::{Value, json};
 
 use super::answer::{Answer, Fault};
 use super::call::{Call, Fields as _};
-use super::listing;
+use super::{listing, stats};
 use crate::ops::direct::{Direct, is};
+use crate::stats::pairs::With;
 
 /// `GET /api/exchanges` and `/{vhost}`.
 pub(super) async fn list(call: Call) -> Result<Answer, Fault> {
@@ -32,7 +33,9 @@ pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
     let vhost = call.visible_vhost()?;
     let row = find(&call, &vhost, |exchange| row(&call, &vhost, exchange));
     let mut row = row.ok_or_else(Fault::not_found)?;
-    row["incoming"] = json!([]);
+    let id = find(&call, &vhost, |exchange| exchange.id).ok_or_else(Fault::not_found)?;
+    let connections = call.stats.connections.values().map(AsRef::as_ref);
+    row["incoming"] = stats::by_channel(connections, |with| with == With::Exchange(id));
     row["outgoing"] = json!([]);
     Ok(listing::one(&call, row))
 }

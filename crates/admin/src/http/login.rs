@@ -20,7 +20,7 @@ use base64::engine::general_purpose::STANDARD;
 use leveret_broker::login::{Admitted, Login as AskedLogin, Proof, Question};
 use leveret_broker::message::ConnectionId;
 use leveret_server::node::Node;
-use leveret_topology::{Password, Topology};
+use leveret_topology::{Password, Permission, ResourceKind, Topology, VhostId};
 use zeroize::Zeroizing;
 
 use super::answer::Fault;
@@ -181,6 +181,35 @@ impl Login {
         let enters = topology.vhost(vhost).is_none() || self.enters(topology, vhost);
         let may = self.is_admin() || self.is_policymaker() && enters;
         self.must(may, "User not authorised to access object")
+    }
+
+    /// Refuses who has not the permission that AMQP asks for, with its words.
+    pub(crate) fn must_have(
+        &self,
+        topology: &Topology,
+        vhost: VhostId,
+        permission: Permission,
+        kind: ResourceKind,
+        name: &str,
+    ) -> Result<(), Fault> {
+        if self.is_operator() {
+            return Ok(());
+        }
+        let Some(rights) = &self.admitted.rights else {
+            let refused = topology.check_access(&self.name, vhost, permission, kind, name).err();
+            return self
+                .must(refused.is_none(), &refused.map_or_else(String::new, |it| it.to_string()));
+        };
+        let vhost = topology.vhosts().find(|it| it.id == vhost).map(|it| it.name.as_ref().into());
+        let question =
+            vhost.map(|vhost| Question::Resource { vhost, kind, name: name.into(), permission });
+        // A web service is not asked here: its users do this over AMQP, or as others.
+        let decision = question.and_then(|question| rights.decide(&question));
+        let may = decision.is_some_and(|decision| decision.is_allowed());
+        self.must(
+            may,
+            &format!("{permission} access to {kind} '{name}' refused for user '{}'", self.name),
+        )
     }
 
     /// Refuses who may not see something of `owner`'s.

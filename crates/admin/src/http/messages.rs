@@ -125,7 +125,7 @@ fn read_properties(body: &Map<String, Value>) -> Result<Properties, Fault> {
 }
 
 /// Properties as an answer has them: only those that are there.
-fn show_properties(raw: RawProperties<'_>) -> Value {
+pub(super) fn show_properties(raw: RawProperties<'_>) -> Value {
     let Ok(properties) = raw.to_owned() else { return json!({}) };
     let headers = properties.headers.as_ref().map(table_to_json);
     let all = json!({
@@ -157,8 +157,7 @@ struct Wanted {
     no_ack: bool,
     /// Put back, when not taken for good.
     requeue: bool,
-    always_base64: bool,
-    truncate: Option<usize>,
+    payload: Payload,
 }
 
 impl Wanted {
@@ -180,20 +179,16 @@ impl Wanted {
                 )));
             }
         };
-        let always_base64 = match &*body.text("encoding")? {
-            "auto" => false,
-            "base64" => true,
-            _ => return Err(Fault::bad("Unsupported encoding. Please use auto or base64.")),
-        };
         let truncate = match body.get("truncate") {
-            None | Some(Value::Null) => None,
-            Some(_) => Some(usize::try_from(number("truncate")?).unwrap_or(usize::MAX)),
+            None | Some(Value::Null) => usize::MAX,
+            Some(_) => usize::try_from(number("truncate")?).unwrap_or(usize::MAX),
         };
+        let payload = Payload::of(&body.text("encoding")?, truncate)?;
         let count = number("count")?;
         if count > GET_MAX {
             return Err(Fault::bad(format!("'count' must be at most {GET_MAX}, got {count}")));
         }
-        Ok(Self { count, no_ack, requeue, always_base64, truncate })
+        Ok(Self { count, no_ack, requeue, payload })
     }
 }
 
@@ -236,7 +231,7 @@ async fn take(
         .call(&get, |event| match event {
             Event::Method { method: Method::BasicGetEmpty(_), .. } => Some(None),
             Event::Content { method: Method::BasicGetOk(ok), properties, body, .. } => {
-                let (payload, encoding) = show_payload(body, wanted);
+                let (payload, encoding) = show_payload(body, wanted.payload);
                 let row = json!({
                     "payload_bytes": body.len(),
                     "redelivered": ok.redelivered,
@@ -255,10 +250,31 @@ async fn take(
     Ok(taken)
 }
 
-fn show_payload(body: &[u8], wanted: &Wanted) -> (String, &'static str) {
-    let part = &body[..body.len().min(wanted.truncate.unwrap_or(usize::MAX))];
+/// How payloads are shown.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Payload {
+    pub(super) always_base64: bool,
+    /// Bytes after which it is cut.
+    pub(super) truncate: usize,
+}
+
+impl Payload {
+    /// By the name of an encoding.
+    pub(super) fn of(encoding: &str, truncate: usize) -> Result<Self, Fault> {
+        let always_base64 = match encoding {
+            "auto" => false,
+            "base64" => true,
+            _ => return Err(Fault::bad("Unsupported encoding. Please use auto or base64.")),
+        };
+        Ok(Self { always_base64, truncate })
+    }
+}
+
+/// The payload as text, and how it is encoded.
+pub(super) fn show_payload(body: &[u8], how: Payload) -> (String, &'static str) {
+    let part = &body[..body.len().min(how.truncate)];
     match std::str::from_utf8(part) {
-        Ok(text) if !wanted.always_base64 => (text.to_owned(), "string"),
+        Ok(text) if !how.always_base64 => (text.to_owned(), "string"),
         _ => (STANDARD.encode(part), "base64"),
     }
 }

@@ -9,6 +9,7 @@
 
 mod answer;
 mod bindings;
+mod browse;
 mod call;
 mod channels;
 mod cluster;
@@ -23,6 +24,7 @@ mod limits;
 mod listing;
 mod login;
 mod messages;
+mod moving;
 mod nodes;
 mod openapi;
 mod operate;
@@ -30,6 +32,7 @@ mod overview;
 mod parameters;
 mod permissions;
 mod policies;
+mod queue_control;
 mod queues;
 mod routes;
 mod serve;

@@ -2,16 +2,16 @@
 
 use leveret_amqp::method::{Method, queue};
 use leveret_amqp::table::RawTable;
-use leveret_broker::message::{ConnectionId, QueueFacts};
-use leveret_topology::{Queue, QueueId, QueueKind, table_from_json, table_to_json};
+use leveret_broker::message::{ConnectionId, QueueFacts, Reply, ToShard};
+use leveret_topology::{Permission, Queue, QueueId, QueueKind, table_from_json, table_to_json};
 use serde_json::{Map, Value, json};
 
 use super::answer::{Answer, Fault};
 use super::call::{Call, Fields as _};
 use super::exchanges::direct;
-use super::{consumers, listing, stats};
+use super::{consumers, listing, queue_control, stats};
 use crate::ops::direct::is;
-use crate::ops::facts;
+use crate::ops::{ask, facts};
 
 /// A queue by its names, before anything is made of it.
 #[derive(Debug)]
@@ -58,7 +58,9 @@ pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
     let consumers =
         all.map(|consumer| consumers::row(&call, &vhost, call.param("queue"), consumer));
     row.insert("consumer_details".to_owned(), consumers.collect());
-    row.insert("deliveries".to_owned(), json!([]));
+    let connections = call.stats.connections.values().map(AsRef::as_ref);
+    let deliveries = stats::by_channel(connections, |with| with.queue() == Some(id));
+    row.insert("deliveries".to_owned(), deliveries);
     row.insert("incoming".to_owned(), json!([]));
     Ok(listing::one(&call, row.into()))
 }
@@ -90,7 +92,7 @@ fn row(
     put("exclusive", json!(queue.exclusive_owner.is_some()));
     put("arguments", table_to_json(&queue.arguments));
     put("node", json!(node));
-    put("state", json!(facts::queue_state(facts)));
+    put("state", json!(facts::queue_state(queue, facts)));
     put("policy", json!(queue.policy()));
     put("operator_policy", json!(queue.operator_policy()));
     put("effective_policy_definition", queue.effective_policy().into());
@@ -203,8 +205,16 @@ pub(super) async fn delete(call: Call) -> Result<Answer, Fault> {
     Ok(Answer::Done)
 }
 
-/// `DELETE /api/queues/{vhost}/{queue}/contents`.
+/// `DELETE /api/queues/{vhost}/{queue}/contents`; with `count` the first ones alone.
 pub(super) async fn purge(call: Call) -> Result<Answer, Fault> {
+    if let Some(max) = call.number("count")? {
+        let (_, queue) = queue_control::queue(&call, Permission::Read)?;
+        let letter = |reply| ToShard::Purge { reply, queue, max };
+        return match ask::shard(call.node(), queue, letter).await? {
+            Reply::Purged(count) => Ok(Answer::Json(json!({"purged": count}))),
+            _ => Err(Fault::not_found()),
+        };
+    }
     let vhost = call.vhost()?;
     find(&call, &vhost, |_| ()).ok_or_else(Fault::not_found)?;
     let purge = queue::Purge { queue: call.param("queue"), ..Default::default() };

@@ -11,9 +11,9 @@ use axum::routing::{MethodFilter, MethodRouter};
 
 use super::answer::Fault;
 use super::{
-    App, bindings, channels, cluster, connections, consumers, definitions, events, exchanges,
-    features, health, limits, messages, nodes, openapi, operate, overview, parameters, permissions,
-    policies, queues, users, vhosts,
+    App, bindings, browse, channels, cluster, connections, consumers, definitions, events,
+    exchanges, features, health, limits, messages, moving, nodes, openapi, operate, overview,
+    parameters, permissions, policies, queue_control, queues, users, vhosts,
 };
 
 macro_rules! routes {
@@ -93,7 +93,14 @@ routes! {
     "/api/queues/{vhost}/{queue}" => GET queues::get, PUT queues::put, DELETE queues::delete;
     "/api/queues/{vhost}/{queue}/bindings" => GET bindings::list_of_queue;
     "/api/queues/{vhost}/{queue}/contents" => DELETE queues::purge;
+    "/api/queues/{vhost}/{queue}/messages" => GET browse::list;
+    "/api/queues/{vhost}/{queue}/messages/{position}" => DELETE browse::delete;
+    "/api/queues/{vhost}/{queue}/messages/{position}/requeue" => POST moving::requeue;
+    "/api/queues/{vhost}/{queue}/move" => POST moving::post;
     "/api/queues/{vhost}/{queue}/get" => POST messages::get;
+    "/api/queues/{vhost}/{queue}/arguments" => PUT queue_control::put_arguments, PATCH queue_control::patch_arguments;
+    "/api/queues/{vhost}/{queue}/pause" => PUT queue_control::pause;
+    "/api/queues/{vhost}/{queue}/resume" => PUT queue_control::resume;
     "/api/queues/{vhost}/{queue}/actions" => POST queues::act;
     "/api/queues/quorum/{vhost}/{queue}/status" => GET queues::quorum_status;
     "/api/queues/quorum/{vhost}/{queue}/replicas/add" => POST queues::replicas;

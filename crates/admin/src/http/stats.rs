@@ -1,8 +1,11 @@
 //! Counts and rates under RabbitMQ's names: `x`, and `x_details` with the rate.
 
 use leveret_queue::Totals;
-use leveret_session::{ChannelTotals, ExchangeTotals};
+use leveret_session::ChannelTotals;
 use serde_json::{Map, Value, json};
+
+use crate::stats::ConnectionEntry;
+use crate::stats::pairs::{Pair, With};
 
 /// Some counts with their names, and with rates of 0 until they are sampled. None when nothing was counted,
 /// as RabbitMQ leaves out what has no events.
@@ -53,11 +56,52 @@ pub(super) fn of_channel(totals: &ChannelTotals) -> Option<Value> {
     ])
 }
 
-/// `message_stats` of a channel's publishes to one exchange.
-pub(super) fn of_publishes(totals: &ExchangeTotals) -> Option<Value> {
-    counted([
-        ("publish", totals.publish),
-        ("return_unroutable", totals.return_unroutable),
-        ("drop_unroutable", totals.drop_unroutable),
-    ])
+/// Counts and rates of pairs that belong together.
+pub(super) fn of_pairs(pairs: &[&Pair]) -> Value {
+    let mut sums: Vec<(&str, u64, f64)> = Vec::new();
+    for pair in pairs {
+        let names: &[&str] = match pair.with {
+            With::Exchange(_) => &["publish"],
+            With::Queue { no_ack: false, .. } => &["deliver", "deliver_get"],
+            With::Queue { no_ack: true, .. } => &["deliver_no_ack", "deliver_get"],
+        };
+        for &name in names {
+            match sums.iter_mut().find(|(known, ..)| *known == name) {
+                Some((_, count, rate)) => {
+                    (*count, *rate) = (*count + pair.count, *rate + pair.rate)
+                }
+                None => sums.push((name, pair.count, pair.rate)),
+            }
+        }
+    }
+    let mut map = Map::new();
+    for (name, count, rate) in sums {
+        map.insert(name.to_owned(), json!(count));
+        map.insert(format!("{name}_details"), json!({"rate": rate}));
+    }
+    map.into()
+}
+
+/// What the channels of all connections have to do with something, a row a channel.
+pub(super) fn by_channel<'a>(
+    connections: impl Iterator<Item = &'a ConnectionEntry>,
+    is_wanted: impl Fn(With) -> bool,
+) -> Value {
+    let mut rows = Vec::new();
+    for entry in connections {
+        let wanted: Vec<_> = entry.pairs.iter().filter(|pair| is_wanted(pair.with)).collect();
+        for of_channel in wanted.chunk_by(|a, b| a.channel == b.channel) {
+            let Some(first) = of_channel.first() else { continue };
+            let name = entry.connection.name();
+            rows.push(json!({
+                "channel_details": {
+                    "name": format!("{name} ({})", first.channel),
+                    "number": first.channel,
+                    "connection_name": name,
+                },
+                "stats": of_pairs(of_channel),
+            }));
+        }
+    }
+    Value::Array(rows)
 }

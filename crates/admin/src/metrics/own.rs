@@ -128,6 +128,9 @@ fn messages(snapshot: &Snapshot, text: &mut Text) {
     let unreadable = overview.shards.iter().map(|shard| shard.counters.unreadable).sum::<u64>();
     let help = "Messages that the disk did not give back; they are set aside in their queues";
     text.one("leveret_messages_unreadable_total", Counter, help, unreadable);
+    let moved = overview.queues.values().map(|it| it.moved).sum::<u64>();
+    let help = "Messages that an operator moved to another queue";
+    text.one("leveret_messages_moved_total", Counter, help, moved);
 }
 
 fn log(snapshot: &Snapshot, text: &mut Text) {

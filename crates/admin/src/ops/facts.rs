@@ -6,7 +6,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use leveret_broker::message::{QueueFacts, Reply, ToShard};
 use leveret_server::node::Node;
-use leveret_topology::QueueId;
+use leveret_topology::{Queue, QueueId};
 use serde_json::{Value, json};
 
 use super::ask::{Asker, Refusal};
@@ -30,12 +30,15 @@ pub async fn queues(node: &Arc<Node>) -> Result<Queues, Refusal> {
     Ok(facts)
 }
 
-/// RabbitMQ's word for how a queue is. In `flow` those who publish into it pause: its shard's disk is far
-/// behind.
-pub fn queue_state(facts: Option<&QueueFacts>) -> &'static str {
-    match facts.is_some_and(|facts| facts.numbers.is_in_flow) {
-        true => "flow",
-        false => "running",
+/// RabbitMQ's word for how a queue is; `paused` is LavinMQ's. In `flow` those who publish into it pause:
+/// its shard's disk is far behind.
+pub fn queue_state(queue: &Queue, facts: Option<&QueueFacts>) -> &'static str {
+    if queue.paused {
+        "paused"
+    } else if facts.is_some_and(|facts| facts.numbers.is_in_flow) {
+        "flow"
+    } else {
+        "running"
     }
 }
 

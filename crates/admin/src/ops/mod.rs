@@ -4,6 +4,7 @@ pub mod ask;
 pub(crate) mod close;
 pub mod direct;
 pub mod facts;
+pub(crate) mod messages;
 pub mod system;
 
 use std::sync::Arc;

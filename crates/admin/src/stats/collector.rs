@@ -21,6 +21,7 @@ use tokio::sync::Notify;
 use super::history::{History, Kept};
 use super::names;
 use super::node::NodeFacts;
+use super::pairs::pairs;
 use super::snapshot::{ConnectionEntry, ExchangeEntry, Present, QueueEntry, Snapshot};
 use crate::ops::ask::{Asker, Refusal};
 
@@ -191,7 +192,8 @@ impl Collector {
             vhost.now = Present::default();
             vhost.sums = Sums::default();
         }
-        take_connections(snapshot, connections, at);
+        let passed_ms = before.map_or(0, |before| at.ms().saturating_sub(before.ms()));
+        take_connections(snapshot, connections, at, passed_ms);
         for (vhost, sums) in ended {
             let entry = snapshot.vhosts.entry(vhost).or_default();
             entry.sums.add(&sums.session, sums.io);
@@ -289,7 +291,12 @@ impl Collector {
 }
 
 /// Connections as they are, with the histories of those that were there before.
-fn take_connections(snapshot: &mut Snapshot, fresh: Vec<FreshConnection>, at: Time) {
+fn take_connections(
+    snapshot: &mut Snapshot,
+    fresh: Vec<FreshConnection>,
+    at: Time,
+    passed_ms: u64,
+) {
     let kept = Kept::of(fresh.len());
     // There may be very many: those that stay keep their place in memory.
     let mut before = std::mem::take(&mut snapshot.connections);
@@ -301,10 +308,11 @@ fn take_connections(snapshot: &mut Snapshot, fresh: Vec<FreshConnection>, at: Ti
                 known
             }
             None => {
-                let (data, channels) = (History::default(), Vec::new());
-                Box::new(ConnectionEntry { connection, numbers, io, data, channels })
+                let (data, channels, pairs) = (History::default(), Vec::new(), Vec::new());
+                Box::new(ConnectionEntry { connection, numbers, io, data, channels, pairs })
             }
         };
+        entry.pairs = pairs(&entry.pairs, &entry.numbers, passed_ms);
         entry.data.push(at.ms(), names::data(&entry.io), kept);
         take_channels(&mut entry, at, kept);
         let numbers = &entry.numbers;

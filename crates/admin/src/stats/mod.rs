@@ -9,6 +9,7 @@
 //!
 //! - [`collector`]: who samples, and when. [`snapshot`]: what is known.
 //! - [`history`]: samples and rates of some counters. [`names`]: which counters, under RabbitMQ's names.
+//! - [`pairs`]: what passes between a channel and an exchange or queue.
 //! - [`mod@format`]: `message_stats` and `x_details` as the API has them. [`node`]: facts of the process.
 //!
 //! Nothing here costs a message anything: counting is the business of those who handle it, a sample is
@@ -20,6 +21,7 @@ pub mod format;
 pub mod history;
 pub mod names;
 pub mod node;
+pub mod pairs;
 pub mod snapshot;
 
 pub use collector::Collector;

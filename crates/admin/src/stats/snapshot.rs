@@ -17,6 +17,7 @@ use leveret_topology::{ExchangeId, QueueId, QueueKind, VhostId};
 use super::history::History;
 use super::names::{CHANNEL, CHURN, DATA, EXCHANGE, LENGTHS, NODE, QUEUE};
 use super::node::NodeFacts;
+use super::pairs::Pair;
 
 type Map<K, V> = HashMap<K, V, FixedState>;
 
@@ -162,6 +163,8 @@ pub struct ConnectionEntry {
     pub data: History<{ DATA.len() }>,
     /// Its channels, by number.
     pub channels: Vec<(u16, ChannelEntry)>,
+    /// What its channels have to do with exchanges and queues, by channel.
+    pub pairs: Vec<Pair>,
 }
 
 impl ConnectionEntry {
@@ -212,7 +215,9 @@ impl Snapshot {
             let histories = it.channels.iter().map(|(_, it)| it.messages.bytes()).sum::<u64>();
             histories + (it.channels.len() * size_of::<(u16, ChannelEntry)>()) as u64
         };
-        let connections = self.connections.values().map(|it| it.data.bytes() + channels(it));
+        let pairs = |it: &ConnectionEntry| (it.pairs.len() * size_of::<Pair>()) as u64;
+        let connections =
+            self.connections.values().map(|it| it.data.bytes() + channels(it) + pairs(it));
         let entries = self.queues.len() * size_of::<QueueEntry>()
             + self.connections.len() * size_of::<ConnectionEntry>();
         queues.chain(exchanges).chain(connections).sum::<u64>() + entries as u64

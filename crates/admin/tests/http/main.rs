@@ -8,5 +8,6 @@ mod node;
 mod objects;
 mod operate;
 mod protocol;
+mod queue_control;
 mod rabbitmqadmin;
 mod rates;

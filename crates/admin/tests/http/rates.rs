@@ -63,6 +63,38 @@ fn totals_rates_and_samples() {
     assert_eq!(overview["object_totals"]["connections"], 0);
 }
 
+/// Which channel publishes where, and is given what: with rates, once a sample falls among messages.
+#[test]
+fn pairs_have_rates() {
+    let node = Node::with(&[("collect_statistics_interval", "100")]);
+    let (mut client, channel) = node.client();
+    client.queue_declare(channel, "q", &Default::default()).unwrap();
+    let no_ack = leveret_client::Consume { no_ack: true, ..Default::default() };
+    client.consume(channel, "q", &no_ack).unwrap();
+    let name = node.get("/api/channels")[0]["name"].as_str().unwrap().to_owned();
+    let path = format!("/api/channels/{}", name.replace(' ', "%20").replace('>', "%3E"));
+    let rate = |row: &Value, list: &str, what: &str| {
+        row[list][0]["stats"][format!("{what}_details")]["rate"].as_f64().unwrap_or_default()
+    };
+    wait_until("every pair has a rate", || {
+        for _ in 0..50 {
+            client.publish(channel, "", "q", &[0, 0], b"");
+        }
+        client.flush().unwrap();
+        client.poll().unwrap();
+        while client.next_event().unwrap().is_some() {}
+        let queue = node.get("/api/queues/%2F/q");
+        let exchange = node.get("/api/exchanges/%2F/amq.default");
+        let channel = node.get(&path);
+        rate(&queue, "deliveries", "deliver_no_ack") > 0.0
+            && queue["deliveries"][0]["channel_details"]["name"] == name
+            && rate(&exchange, "incoming", "publish") > 0.0
+            && rate(&channel, "publishes", "publish") > 0.0
+            && rate(&channel, "deliveries", "deliver_get") > 0.0
+            && channel["deliveries"][0]["queue"]["name"] == "q"
+    });
+}
+
 #[test]
 fn a_node_tells_what_it_takes() {
     let node = Node::start();

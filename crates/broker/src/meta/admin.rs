@@ -190,6 +190,14 @@ fn apply(command: AdminCommand, topology: &mut Topology) -> Result<Changes, (Rep
         AdminCommand::ClearOperatorPolicy { vhost, name } => {
             changes.options_changed = topology.clear_operator_policy(&vhost, &name).map_err(bad)?;
         }
+        AdminCommand::PauseQueue { vhost, name, paused } => {
+            let changed = topology.pause_queue(&vhost, &name, paused).map_err(bad)?;
+            changes.options_changed.extend(changed);
+        }
+        AdminCommand::SetQueueArguments { vhost, name, change } => {
+            let queue = topology.set_queue_arguments(&vhost, &name, change).map_err(bad)?;
+            changes.options_changed.push(queue);
+        }
         AdminCommand::SetParameter { vhost, component, name, value } => {
             changes.options_changed =
                 topology.set_parameter(&vhost, &component, &name, value).map_err(bad)?;

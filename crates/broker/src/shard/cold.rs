@@ -19,7 +19,7 @@ use super::recover::mark_of;
 use super::runs::Runs;
 use super::unresolved::{Unresolved, Way};
 use super::{Counters, Shard, describe, log_offset};
-use crate::message::{Outbox, ReplyTo};
+use crate::message::{Outbox, ToShard};
 
 /// Bytes that one queue asks for at once, and messages. Small messages lie close together on disk.
 const AHEAD_BYTES: u64 = 1 << 20;
@@ -50,11 +50,8 @@ impl Ahead {
 /// What cannot go on before a record is there.
 #[derive(Debug)]
 pub(super) enum Parked {
-    Get {
-        reply: ReplyTo,
-        queue: QueueId,
-        no_ack: bool,
-    },
+    /// Of somebody who asked for it.
+    Letter(ToShard),
     Left(QueueId, Left),
     /// A dead letter that was tried before.
     Stuck(Stuck),
@@ -193,9 +190,7 @@ impl<L: Log> Shard<L> {
         }
         for parked in std::mem::take(&mut self.cold.parked) {
             match parked {
-                Parked::Get { reply, queue, no_ack } => {
-                    self.get(reply, queue, no_ack, topology, now, out);
-                }
+                Parked::Letter(letter) => self.letter(letter, topology, now, out),
                 Parked::Left(id, left) => self.left.push((id, left)),
                 // Its time has come: it is tried in this turn.
                 Parked::Stuck(stuck) => drop(self.stuck.insert(stuck)),

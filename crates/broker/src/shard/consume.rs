@@ -207,7 +207,7 @@ impl<L: Log> Shard<L> {
                     return;
                 }
                 Found::Cold(at) => {
-                    self.park(at, Parked::Get { reply, queue: id, no_ack });
+                    self.park(at, Parked::Letter(ToShard::Get { reply, queue: id, no_ack }));
                     return;
                 }
                 Found::Damaged => {}

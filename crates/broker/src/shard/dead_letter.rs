@@ -5,13 +5,14 @@
 //! *at least once* keeps it there until every target has taken it, and tries again when there is none.
 //! Under both, what the disk has of the message stays until the targets have it on theirs: after a crash
 //! it is in one of them, perhaps in two. One that the disk does not give back stays in its queue, set aside.
+//! What an operator [moves](super::moving) goes the same way.
 
 use bytes::Bytes;
 use leveret_amqp::content::{Properties, RawProperties};
 use leveret_amqp::table::{RawTable, Table, Value};
 use leveret_log::{Log, ReadError};
-use leveret_queue::{Offset, Reason, Time};
-use leveret_topology::{HashProperties, QueueId, Routable, Route, Topology};
+use leveret_queue::{Offset, Reason, Time, UnackedId};
+use leveret_topology::{Exchange, HashProperties, QueueId, Routable, Route, Topology};
 use smallvec::SmallVec;
 
 use super::cold::Parked;
@@ -19,24 +20,41 @@ use super::disk::Waiter;
 use super::recover::marked;
 use super::unresolved::Way;
 use super::{Shard, holder, log_offset};
-use crate::message::{DeadLetterFrom, Message, Outbox, Publish, Targets, ToShard, shard_of};
+use crate::message::{
+    ConnectionId, DeadLetterFrom, Message, Outbox, Publish, Targets, ToShard, shard_of,
+};
 use crate::record::{View, join_names};
 
 /// Pause before a dead letter without a target is tried again, in ms.
 const RETRY_MS: u64 = 1_000;
 
-/// A dead letter that waits for its targets' answers.
+/// A message that waits for its targets' answers.
 #[derive(Debug)]
 pub(super) struct Awaited {
-    answers: u32,
-    reason: Reason,
-    /// The queue holds it: the at-least-once strategy. Else it has left, but for its record.
-    pub(super) is_held: bool,
+    pub(super) answers: u32,
+    pub(super) origin: Origin,
     /// Targets that have it, from this try and earlier ones.
-    taken: Vec<QueueId>,
-    is_refused: bool,
-    /// For the log, should the process stop before the targets have it.
-    mark: u8,
+    pub(super) taken: Vec<QueueId>,
+    pub(super) is_refused: bool,
+}
+
+/// Where a message is while its targets take it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// The queue holds it: the at-least-once strategy.
+    Held(Reason),
+    /// It has left, but for its record.
+    Departed {
+        /// For the log, should the process stop before the targets have it.
+        mark: u8,
+    },
+    /// An operator moves it: it is unacked, and nobody's.
+    Moved {
+        /// The queue's name for it.
+        id: UnackedId,
+        /// Who waits for it.
+        by: ConnectionId,
+    },
 }
 
 /// A message that is to be dead-lettered.
@@ -170,15 +188,28 @@ impl<L: Log> Shard<L> {
         (letter, targets): (Publish, Vec<QueueId>),
         out: &mut Outbox,
     ) {
-        let Dead { id, offset, reason, held: is_held, mark } = dead;
+        let Dead { id, offset, reason, held, mark } = dead;
+        let origin = if held { Origin::Held(reason) } else { Origin::Departed { mark } };
+        self.send_on((id, offset), origin, taken, (letter, targets), out);
+    }
+
+    /// Sends a message of a queue to each target, and waits for their answers.
+    pub(super) fn send_on(
+        &mut self,
+        (queue, offset): (QueueId, Offset),
+        origin: Origin,
+        taken: Vec<QueueId>,
+        (letter, targets): (Publish, Vec<QueueId>),
+        out: &mut Outbox,
+    ) {
         let answers = targets.len() as u32;
         for target in targets {
-            let from = Some(DeadLetterFrom { shard: self.index, queue: id, offset });
+            let from = Some(DeadLetterFrom { shard: self.index, queue, offset });
             let message = Publish { targets: Targets::from_slice(&[target]), ..letter.clone() };
             out.shard(shard_of(target, self.shards), ToShard::DeadLetter { from, message });
         }
-        let awaited = Awaited { answers, reason, is_held, taken, is_refused: false, mark };
-        self.awaited.insert((id, offset), awaited);
+        let awaited = Awaited { answers, origin, taken, is_refused: false };
+        self.awaited.insert((queue, offset), awaited);
     }
 
     /// A dead letter for queues here.
@@ -208,6 +239,7 @@ impl<L: Log> Shard<L> {
         target: QueueId,
         taken: bool,
         now: Time,
+        out: &mut Outbox,
     ) {
         let key = (from.queue, from.offset);
         let Some(awaited) = self.awaited.get_mut(&key) else { return };
@@ -219,16 +251,23 @@ impl<L: Log> Shard<L> {
         if awaited.answers > 0 {
             return;
         }
-        let Some(awaited) = self.awaited.remove(&key) else { return };
-        if !awaited.is_held {
-            let way = if awaited.taken.is_empty() { Way::Lost } else { Way::DeadLettered };
-            self.gone(from.offset, from.queue, way);
-        } else if awaited.is_refused {
-            let Awaited { reason, taken, .. } = awaited;
-            let (at, (queue, offset)) = (now.after_ms(RETRY_MS), key);
-            self.stuck.insert(Stuck { at, queue, offset, reason, taken });
-        } else {
-            self.let_held_go(from.queue, from.offset);
+        let Some(Awaited { origin, taken, is_refused, .. }) = self.awaited.remove(&key) else {
+            return;
+        };
+        let (queue, offset) = key;
+        match origin {
+            Origin::Departed { .. } => {
+                let way = if taken.is_empty() { Way::Lost } else { Way::DeadLettered };
+                self.gone(offset, queue, way);
+            }
+            Origin::Held(reason) if is_refused => {
+                let at = now.after_ms(RETRY_MS);
+                self.stuck.insert(Stuck { at, queue, offset, reason, taken });
+            }
+            Origin::Held(_) => self.let_held_go(queue, offset),
+            Origin::Moved { id, by } => {
+                self.end_move(queue, (id, offset), by, !is_refused, now, out);
+            }
         }
     }
 
@@ -254,8 +293,10 @@ impl<L: Log> Shard<L> {
     /// The process stops: writes down of dead letters that are not where they go what the next one is to
     /// know of them, as they come back to their queues.
     pub(super) fn close_dead_letters(&mut self) {
-        let sent = self.awaited.iter().filter(|(_, awaited)| !awaited.is_held);
-        let sent = sent.map(|(&(queue, offset), awaited)| (queue, offset, awaited.mark));
+        let sent = self.awaited.iter().filter_map(|(&(queue, offset), awaited)| {
+            let Origin::Departed { mark } = awaited.origin else { return None };
+            Some((queue, offset, mark))
+        });
         let back: Vec<_> = sent.chain(self.cold.marks()).collect();
         for (queue, offset, mark) in back {
             self.mark_left(queue, offset, mark);
@@ -319,21 +360,8 @@ fn make_dead_letter(
     let mut encoded = Vec::new();
     properties.encode(&mut encoded);
     let peek = RawProperties::new(&encoded).peek().ok()?;
-    let more_keys: SmallVec<[&str; 4]> = more_keys.iter().map(String::as_str).collect();
-    let mut route = Route::default();
-    let message = Routable {
-        key,
-        more_keys: &more_keys,
-        headers: peek.headers,
-        properties: HashProperties {
-            correlation_id: properties.correlation_id.as_deref(),
-            message_id: properties.message_id.as_deref(),
-            timestamp: properties.timestamp,
-        },
-        seed: offset.get(),
-    };
-    topology.route(queue.vhost, exchange.id, &message, &mut route);
-    let mut targets = route.queues.to_vec();
+    let keys = (key, &more_keys[..]);
+    let mut targets = targets(topology, exchange, keys, &properties, peek.headers, offset);
     if reason != Reason::Rejected {
         targets.retain(|&target| !is_cycle(topology, target, peek.headers));
     }
@@ -347,6 +375,32 @@ fn make_dead_letter(
         message: Message::from_parts(&join_names(exchange_name, key), &encoded, view.body_bytes()),
     };
     Some((publish, targets))
+}
+
+/// The queues that an exchange leads a message to.
+pub(super) fn targets(
+    topology: &Topology,
+    exchange: &Exchange,
+    (key, more_keys): (&str, &[String]),
+    properties: &Properties,
+    headers: Option<RawTable<'_>>,
+    offset: Offset,
+) -> Vec<QueueId> {
+    let more_keys: SmallVec<[&str; 4]> = more_keys.iter().map(String::as_str).collect();
+    let message = Routable {
+        key,
+        more_keys: &more_keys,
+        headers,
+        properties: HashProperties {
+            correlation_id: properties.correlation_id.as_deref(),
+            message_id: properties.message_id.as_deref(),
+            timestamp: properties.timestamp,
+        },
+        seed: offset.get(),
+    };
+    let mut route = Route::default();
+    topology.route(exchange.vhost, exchange.id, &message, &mut route);
+    route.queues.to_vec()
 }
 
 /// One event of a message's history.
@@ -421,7 +475,7 @@ fn long(text: &str) -> Value {
 }
 
 /// The strings of an array header, such as `CC`.
-fn string_list(value: Option<&Value>) -> Vec<String> {
+pub(super) fn string_list(value: Option<&Value>) -> Vec<String> {
     let Some(Value::Array(values)) = value else { return Vec::new() };
     let strings = values.iter().filter_map(|value| match value {
         Value::LongStr(bytes) => String::from_utf8(bytes.clone()).ok(),

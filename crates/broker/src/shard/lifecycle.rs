@@ -5,6 +5,7 @@ use leveret_log::Log;
 use leveret_queue::Time;
 use leveret_topology::{ConfirmOn, QueueId, Topology};
 
+use super::dead_letter::Origin;
 use super::unresolved::Way;
 use super::{Shard, describe};
 use crate::message::{ConsumerFacts, Outbox, QueueFacts, Reply, ReplyTo, ToMeta};
@@ -76,11 +77,12 @@ impl<L: Log> Shard<L> {
         }
     }
 
-    /// `queue.purge`: ready messages go, unacked ones stay.
+    /// `queue.purge`: ready messages go, the first ones if not all; unacked ones stay.
     pub(super) fn purge(
         &mut self,
         reply: ReplyTo,
         id: QueueId,
+        max: u64,
         topology: &Topology,
         now: Time,
         out: &mut Outbox,
@@ -92,7 +94,7 @@ impl<L: Log> Shard<L> {
         // What came in this turn and found a consumer is not ready any more.
         self.dispatch(id, now);
         let Some(hosted) = self.queues.get_mut(&id) else { return };
-        let backlog = hosted.queue.purge();
+        let backlog = hosted.queue.purge(max);
         out.reply(reply, Reply::Purged(backlog.ready()));
         self.let_go(id, backlog);
         self.touch(id);
@@ -158,7 +160,7 @@ impl<L: Log> Shard<L> {
         let backlog = hosted.queue.drain_all();
         self.keep_totals(&hosted);
         self.let_go(id, backlog);
-        self.forget_awaited(id);
+        self.forget_awaited(id, out);
         let consumers = std::mem::take(&mut hosted.consumers);
         let consumers = self.consumers_gone(&consumers, topology, out);
         self.dying.push(id);
@@ -174,13 +176,21 @@ impl<L: Log> Shard<L> {
     }
 
     /// No answer to a dead letter of the queue matters any more.
-    fn forget_awaited(&mut self, id: QueueId) {
+    fn forget_awaited(&mut self, id: QueueId, out: &mut Outbox) {
         let mut departed = Vec::new();
-        self.awaited.retain(|&(queue, offset), awaited| {
-            if queue == id && !awaited.is_held {
-                departed.push(offset);
+        let Self { awaited, moves, .. } = self;
+        awaited.retain(|&(queue, offset), awaited| {
+            match awaited.origin {
+                _ if queue != id => return true,
+                Origin::Departed { .. } => departed.push(offset),
+                Origin::Moved { by, .. } => {
+                    if let Some(moving) = moves.remove(&by) {
+                        out.reply(moving.reply, Reply::Gone);
+                    }
+                }
+                Origin::Held(_) => {}
             }
-            queue != id
+            false
         });
         for offset in departed {
             self.gone(offset, id, Way::DeadLettered);

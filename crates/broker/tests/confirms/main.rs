@@ -13,7 +13,7 @@ use node::{Node, PUBLISHER};
 /// Words: `p1:ab` message 1, persistent, to queues a and b; `t1:ab` transient; `n:a` persistent, without a
 /// confirm; `A1:a`, `E1:a` with the header `x-confirm-on` ack, enqueue; `c:a` a consumer, `c1:a` one with
 /// prefetch 1, `x:a` one that never acks; `ack:a`, `rej:a`, `req:a` settle the oldest; `get:a` without ack;
-/// `disk` the disk finishes what it has; `+5` later, in ms. `|` looks at what was told.
+/// `purge1:a` purges the first one, `discard:a` the second; `mv:az` moves the first one of a to z; `disk` the disk finishes what it has; `+5` later, in ms. `|` looks at what was told.
 #[track_caller]
 fn check(queues: &str, script: &str, want: &str) {
     let mut node = Node::new(queues);
@@ -63,7 +63,16 @@ fn other_ways_out() {
     check("a:ack,max1",       "p1:a p2:a | get:a",       "-1 | 2");
     check("a:ack,reject1",    "p1:a p2:a | get:a",       "-2 | 1");
     check("a:ack",            "p1:a | purge:a",          "| -1");
+    check("a:ack",            "p1:a p2:a purge1:a | purge:a", "-1 | -2");
+    check("a:ack",            "p1:a p2:a discard:a | purge:a", "-2 | -1");
     check("a:ack",            "p1:a c:a p2:a | del:a",   "| -1 -2");
+    // Moved is as dead-lettered: it is in another queue, when it is safe there.
+    check("z a:ack",          "p1:a mv:az | disk | get:z", "| -1 |");
+    check("z a:ack,dla",      "p1:a mv:az | disk",       "| 1");
+    check("z a",              "p1:a mv:az | disk disk",  "| 1");
+    check("z:reject0 a:ack",  "p1:a mv:az disk | get:a", "| 1");         // refused: where it was
+    check("z a:ack",          "t1:a | mv:az",            "| -1");
+    check("z a:ack",          "p1:a mv:az | del:a disk", "| -1");
     check("a:ack",            "del:a p1:a",              "-1");          // routed a moment before
     check("a:ack,limit0",     "c:a p1:a | req:a",        "| -1");
     // A dead letter has left when it is safe where it went.
@@ -595,4 +604,38 @@ fn a_stop_knows_of_dead_letters_on_their_way() {
             assert_eq!(is_held, !waits, "{strategy}");
         }
     }
+}
+
+/// What is moved is in its queue until the target has it on its disk; what is refused stays in its place.
+#[test]
+fn what_is_moved_leaves_when_it_is_safe_there() {
+    let counts = |node: &Node, name| {
+        let id = node.queue(name);
+        let counts = node.shard.queues().find(|(other, _)| *other == id).expect("a queue").1;
+        let counts = counts.counts();
+        (counts.ready, counts.unacked)
+    };
+    let mut node = Node::new("a z y:reject0");
+    ["p1:a", "disk", "p2:a", "disk", "mv:az"].iter().for_each(|word| node.word(word));
+    assert_eq!((counts(&node, 'a'), counts(&node, 'z')), ((1, 1), (1, 0)));
+    let on_disk =
+        |node: &mut Node| node.log().on_disk().iter().map(|(at, _)| *at).collect::<Vec<_>>();
+    assert_eq!(on_disk(&mut node), [0, 1]);
+    node.said.clear();
+    node.disk();
+    assert_eq!(node.said, ["Moved"]);
+    assert!(on_disk(&mut node).contains(&2));
+    assert_eq!((counts(&node, 'a'), counts(&node, 'z')), ((1, 0), (1, 0)));
+    node.word("mv:ay");
+    assert_eq!((counts(&node, 'a'), counts(&node, 'y')), ((1, 0), (0, 0)));
+    // To the end of its own queue.
+    ["p3:a", "disk", "mv:aa", "disk"].iter().for_each(|word| node.word(word));
+    assert_eq!(counts(&node, 'a'), (2, 0));
+    // Its queue goes: who waits for the move is told.
+    node.word("mv:az");
+    node.said.clear();
+    node.word("del:a");
+    node.disk();
+    assert_eq!(node.said, ["Gone", "Deleted"]);
+    assert_eq!(node.shard.under_way(), 0);
 }

@@ -1,8 +1,8 @@
 //! One queue: purge, delete. And what RabbitMQ's tools do with replicas, of which one node has none.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use super::{Entry, Tools, Word, flag, ignored, ignored_value, maybe, one};
+use super::{Entry, Tools, Word, flag, ignored, ignored_value, maybe, one, value};
 use crate::call::{Answer, Call};
 use crate::columns;
 use crate::fault::{Code, Fault};
@@ -29,6 +29,23 @@ fn delete(it: &mut Call<'_>) -> Result<Answer, Fault> {
     it.delete(&format!("{PATH}?if-empty={empty}&if-unused={unused}"))?;
     let ready = ready["messages_ready"].as_u64().unwrap_or_default();
     Ok(Answer::Message(format!("Queue was successfully deleted with {ready} ready messages")))
+}
+
+fn move_messages(it: &mut Call<'_>) -> Result<Answer, Fault> {
+    let mut body = Map::new();
+    for (word, key) in
+        [("to-queue", "to_queue"), ("to-exchange", "to_exchange"), ("routing-key", "routing_key")]
+    {
+        if let Some(text) = it.optional(word) {
+            body.insert(key.to_owned(), Value::from(text));
+        }
+    }
+    if it.optional("count").is_some() {
+        body.insert("count".to_owned(), Value::from(it.number("count")?));
+    }
+    let told = it.post(&format!("{PATH}/move"), &Value::Object(body))?;
+    let lines = ["moved", "refused", "unrouted"].map(|key| format!("{key} = {}\n", told[key]));
+    Ok(Answer::Document(told, lines.concat()))
 }
 
 fn quorum_status(it: &mut Call<'_>) -> Result<Answer, Fault> {
@@ -58,10 +75,13 @@ fn no_other_node(it: &mut Call<'_>) -> Result<Answer, Fault> {
 
 pub(super) const COMMANDS: &[Entry] = &[
     Entry::new("purge_queue", Tools::CTL, "Delete all ready messages of a queue", |it| {
-        it.delete("/api/queues/{vhost}/{queue}/contents")?;
+        match it.optional("count") {
+            Some(_) => it.delete(&format!("{PATH}/contents?count={}", it.number("count")?))?,
+            None => it.delete(&format!("{PATH}/contents"))?,
+        };
         Ok(Answer::Done)
     })
-    .takes(&[QUEUE])
+    .takes(&[value("count", "", "Only the first so many"), QUEUE])
     .says("Purging queue '{queue}' in vhost '{vhost}' ...")
     .or_missing(Code::Data, NO_QUEUE),
     Entry::new("delete_queue", Tools::CTL, "Delete a queue and every message in it", delete)
@@ -72,6 +92,54 @@ pub(super) const COMMANDS: &[Entry] = &[
             QUEUE,
         ])
         .or_missing(Code::Data, NO_QUEUE),
+    Entry::new(
+        "pause_queue",
+        Tools::CTL,
+        "Give nobody messages of a queue until it is resumed",
+        |it| {
+            it.put(&format!("{PATH}/pause"), &Value::Null)?;
+            Ok(Answer::Done)
+        },
+    )
+    .takes(&[QUEUE])
+    .says("Pausing queue '{queue}' in vhost '{vhost}' ...")
+    .or_missing(Code::Data, NO_QUEUE),
+    Entry::new("resume_queue", Tools::CTL, "Let a paused queue go on", |it| {
+        it.put(&format!("{PATH}/resume"), &Value::Null)?;
+        Ok(Answer::Done)
+    })
+    .takes(&[QUEUE])
+    .says("Resuming queue '{queue}' in vhost '{vhost}' ...")
+    .or_missing(Code::Data, NO_QUEUE),
+    Entry::new(
+        "move_messages",
+        Tools::CTL,
+        "Move ready messages to another queue or to an exchange",
+        move_messages,
+    )
+    .takes(&[
+        QUEUE,
+        value("to-queue", "", "The queue they go to"),
+        value("to-exchange", "", "Or the exchange"),
+        value("routing-key", "", "The routing key they get, instead of their own"),
+        value("count", "", "Only the first so many"),
+    ])
+    .says("Moving messages of queue '{queue}' in vhost '{vhost}' ...")
+    .or_missing(Code::Data, NO_QUEUE),
+    Entry::new("set_queue_arguments", Tools::CTL, "Change arguments of a queue as it is", |it| {
+        let arguments = it.json("arguments")?;
+        it.patch(&format!("{PATH}/arguments"), &arguments)?;
+        Ok(Answer::Done)
+    })
+    .takes(&[
+        QUEUE,
+        one(
+            "arguments",
+            "A JSON object of arguments; null removes one, those that are not named stay",
+        ),
+    ])
+    .says("Setting arguments of queue '{queue}' to {arguments} ...")
+    .or_missing(Code::Data, NO_QUEUE),
     Entry::new("sync_queue", Tools::CTL, "Accepted: queues have no mirrors", |it| {
         it.post(&format!("{PATH}/actions"), &json!({"action": "sync"}))?;
         Ok(Answer::Done)

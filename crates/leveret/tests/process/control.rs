@@ -182,6 +182,24 @@ fn users_come_and_go() {
 }
 
 #[test]
+fn messages_are_moved_and_arguments_set() {
+    let broker = Broker::start();
+    let mut publisher = Publisher::new(&broker, "q");
+    publisher.publish(b"x", 5);
+    let _other = Publisher::new(&broker, "other");
+    let moved = broker.json(&["move_messages", "q", "--to-queue", "other", "--count", "3"]);
+    assert_eq!(moved, serde_json::json!({"moved": 3, "refused": 0, "unrouted": 0}));
+    broker.told(&["purge_queue", "--count", "1", "q"]);
+    broker.told(&["set_queue_arguments", "other", r#"{"x-max-length": 2}"#]);
+    let listed = broker.told(&["-s", "list_queues", "name", "messages"]);
+    assert_eq!(listed, "other\t2\nq\t1\n");
+    broker.refused(&["move_messages", "q", "--to-queue", "none"], 65);
+    broker.refused(&["move_messages", "q", "--to-exchange", "none"], 65);
+    broker.refused(&["set_queue_arguments", "q", r#"{"x-max-length": -1}"#], 65);
+    broker.refused(&["set_queue_arguments", "q", "[]"], 65);
+}
+
+#[test]
 fn purges_deletes_and_closes() {
     let broker = Broker::start();
     let mut publisher = Publisher::new(&broker, "q");

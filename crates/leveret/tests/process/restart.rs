@@ -94,6 +94,23 @@ fn order_priorities_and_flags_survive_a_clean_stop() {
 }
 
 #[test]
+fn a_paused_queue_stays_paused() {
+    let broker = Broker::start();
+    let (mut client, channel) = broker.channel();
+    client.queue_declare(channel, "q", &durable(&[])).unwrap();
+    store(&mut client, "q", [(persistent(), "a")]);
+    broker.told(&["pause_queue", "q"]);
+    assert!(client.get(channel, "q", true).unwrap().is_none());
+    let broker = broker.stop().start_again().kill().start_again();
+    assert_eq!(broker.told(&["-s", "list_queues", "name", "messages", "state"]), "q\t1\tpaused\n");
+    let (mut client, channel) = broker.channel();
+    assert!(client.get(channel, "q", true).unwrap().is_none());
+    broker.told(&["resume_queue", "q"]);
+    assert_eq!(take_all(&mut client, channel, "q").len(), 1);
+    broker.refused(&["pause_queue", "none"], 65);
+}
+
+#[test]
 fn after_a_kill_everything_is_marked_redelivered() {
     let broker = Broker::start();
     let (mut client, channel) = broker.channel();

@@ -3,7 +3,8 @@
 //! ```text
 //!   publish [size=N] [priority=N] [ttl=MS]    offsets count from 1
 //!   consume NAME [no-ack] [exclusive] [prefetch=N] [priority=N]
-//!   cancel NAME | get [no-ack] | purge | pass MS | touch
+//!   cancel NAME | get [no-ack] | purge [max=N] | pass MS | touch | pause | resume
+//!   single | many   (consumers)
 //!   vanish NAME   (a cancel that comes in the same turn as what was before)
 //!   ack N | reject N | requeue N | return N   (a return does not count as a delivery)
 //! ```
@@ -117,7 +118,8 @@ impl Script {
                 self.unacked.extend(got.unacked.map(|id| (got.offset.get(), id)));
             }
             "purge" => {
-                self.out.extend(self.queue.purge());
+                let max = number("max").map_or(u64::MAX, |max| max as u64);
+                self.out.extend(self.queue.purge(max));
             }
             "pass" => {
                 self.now = self.now.after_ms(argument.parse().expect("a number"));
@@ -127,6 +129,14 @@ impl Script {
                 }
             }
             "touch" => self.queue.touch(self.now),
+            "pause" | "resume" | "single" | "many" => {
+                let mut options = self.queue.options().clone();
+                match words[0] {
+                    "pause" | "resume" => options.paused = words[0] == "pause",
+                    how => options.single_active = how == "single",
+                }
+                self.queue.set_options(options, self.now, &mut self.out);
+            }
             how => {
                 let how = match how {
                     "ack" => Settle::Ack,
@@ -406,10 +416,43 @@ fn auto_delete_and_expires() {
 
 #[test]
 #[rustfmt::skip] // a table
+fn a_single_active_consumer_from_now_on() {
+    check(options(), &[
+        ("consume a prefetch=1; consume b prefetch=2", ""),
+        ("publish; publish",                           "a:1 b:2"),
+        ("single; publish; publish",                   ""), // a is next in line, and full
+        ("ack 1; ack 2",                               "acked:1 acked:2 a:3"),
+        ("ack 3; cancel a; publish",                   "acked:3 a:4 active:b b:5"),
+        ("consume c; publish",                         "b:6"),
+        ("many; publish",                              "c:7"),
+    ]);
+    check(options(), &[
+        ("consume a prefetch=1; publish; publish",     "a:1"),
+        ("single; ack 1",                              "acked:1 a:2"), // it was blocked
+    ]);
+}
+
+#[test]
+#[rustfmt::skip] // a table
+fn a_paused_queue_gives_nothing_and_takes_everything() {
+    check(Options { max_length: Some(3), ..options() }, &[
+        ("consume a prefetch=2; publish",              "a:1"),
+        ("pause; get; publish; publish ttl=5; ack 1",  "empty acked:1"),
+        ("publish; publish",                           "maxlen:2"),
+        ("pass 5; get",                                "expired:3 empty"),
+        ("resume",                                     "a:4 a:5"),
+    ]);
+}
+
+#[test]
+#[rustfmt::skip] // a table
 fn purge_takes_ready_messages_only() {
     check(options(), &[
         ("publish; publish; publish; get", "got:1"),
         ("purge",                          "purged:2 purged:3"),
         ("requeue 1; purge",               "purged:1"),
+        ("publish; publish; publish",      ""),
+        ("purge max=2",                    "purged:4 purged:5"),
+        ("consume a",                      "a:6"),
     ]);
 }

@@ -119,6 +119,9 @@ impl Model {
     }
 
     fn next_consumer(&self) -> Option<usize> {
+        if self.options.paused {
+            return None;
+        }
         if self.options.single_active {
             return self.consumers.iter().position(|c| Some(c.key) == self.active && !c.blocked);
         }
@@ -293,7 +296,8 @@ impl Model {
     pub(crate) fn get(&mut self, no_ack: bool) -> bool {
         self.unused_since = self.now;
         self.expire();
-        let Some(at) = self.next() else { return false };
+        let next = if self.options.paused { None } else { self.next() };
+        let Some(at) = next else { return false };
         let message = self.ready.remove(at);
         let Message { offset, redelivered, delivery_count, .. } = message;
         if no_ack {
@@ -307,12 +311,26 @@ impl Model {
         true
     }
 
-    pub(crate) fn purge(&mut self) -> u64 {
-        let count = self.ready.len() as u64;
-        for message in std::mem::take(&mut self.ready) {
-            self.events.push(Event::Purged(message.offset));
+    pub(crate) fn purge(&mut self, max: u64) -> u64 {
+        let mut count = 0;
+        while count < max
+            && let Some(at) = self.next()
+        {
+            self.events.push(Event::Purged(self.ready.remove(at).offset));
+            count += 1;
         }
+        // What is at the head now may be at its end.
+        self.run();
         count
+    }
+
+    /// The offset of the one that went.
+    pub(crate) fn discard(&mut self, at: usize) -> Option<u64> {
+        let at = at.checked_rem(self.ready.len())?;
+        let message = self.ready.remove(at);
+        self.events.push(Event::Purged(message.offset));
+        self.run();
+        Some(message.offset)
     }
 
     pub(crate) fn set_options(&mut self, options: Options) {

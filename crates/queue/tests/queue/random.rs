@@ -50,6 +50,7 @@ impl Random {
             at_least_once: self.chance(50),
             counts_deliveries: self.chance(50),
             auto_delete: self.chance(50),
+            paused: self.chance(10),
         }
     }
 
@@ -71,8 +72,9 @@ impl Random {
             65..75 => Command::Requeue { at, counts: self.chance(80) },
             75..78 => Command::DeadLettered(at),
             78..82 => Command::Get { no_ack: self.chance(50) },
-            82..83 => Command::Purge,
-            83..88 => Command::Pass { ms: self.below(20) },
+            82 => Command::Purge(self.maybe(50, 3).unwrap_or(u64::MAX)),
+            83 => Command::Discard(at),
+            84..88 => Command::Pass { ms: self.below(20) },
             88..91 => Command::ChannelLimit { channel, limit: self.below(4) as u32 },
             91..93 => Command::Flow { channel, active: self.chance(60) },
             93..97 => Command::Drain { channel },

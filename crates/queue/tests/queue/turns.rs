@@ -50,7 +50,7 @@ impl Turns {
             45..55 => self.cancel(random),
             55..75 => self.settle(random),
             75..78 => self.get(random.chance(50)),
-            78..80 => self.out.extend(self.queue.purge()),
+            78..80 => self.out.extend(self.queue.purge(u64::MAX)),
             80..85 => {
                 self.now = self.now.after_ms(random.below(20));
                 self.queue.expire(self.now, &mut self.out);
@@ -144,7 +144,7 @@ impl Turns {
         };
         while self.queue.dispatch(self.now, &mut deliver, &mut self.out, 5).more {}
         // Nobody waits in vain: no consumer that could take a message is passed over.
-        let idle = self.queue.counts().ready == 0;
+        let idle = self.queue.counts().ready == 0 || self.queue.options().paused;
         for view in self.queue.consumers() {
             let may_take =
                 view.no_ack || view.prefetch == 0 || view.unacked < u32::from(view.prefetch);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use leveret_queue::{
     ChannelLimit, ConsumerId, ConsumerSpec, Delivery, Gate, Incoming, Left, Offset, Options,
-    OutputGauge, Queue, Refused, Settle, Settled, Time, UnackedId, delivery_cost,
+    OutputGauge, Place, Queue, Refused, Settle, Settled, Time, UnackedId, delivery_cost,
 };
 
 use crate::model::{Channel, Consumer, Event, Message, Model};
@@ -41,7 +41,10 @@ pub(crate) enum Command {
     Get {
         no_ack: bool,
     },
-    Purge,
+    /// So many at most.
+    Purge(u64),
+    /// A ready one is purged.
+    Discard(usize),
     Pass {
         ms: u64,
     },
@@ -139,11 +142,13 @@ impl World {
             Command::Requeue { at, counts } => self.settle(at, Settle::Requeue { counts }),
             Command::DeadLettered(at) => self.dead_lettered(at),
             Command::Get { no_ack } => self.get(no_ack),
-            Command::Purge => {
-                let purged = self.queue.purge();
-                assert_eq!(purged.ready(), self.model.purge());
+            Command::Purge(max) => {
+                let purged = self.queue.purge(max);
+                assert_eq!(purged.ready(), self.model.purge(max));
                 self.out.extend(purged);
+                self.expire();
             }
+            Command::Discard(at) => self.discard(at),
             Command::Pass { ms } => self.pass(ms),
             Command::ChannelLimit { channel, limit } => {
                 self.model.channels[channel].limit = limit;
@@ -287,6 +292,55 @@ impl World {
         assert!(!self.queue.dead_lettered(offset), "only once");
     }
 
+    /// Of two that are named only the ready one goes.
+    fn discard(&mut self, at: usize) {
+        let unacked = self.model.unacked.first().map(|(_, message)| message.offset);
+        let ready = self.model.discard(at);
+        let mut named: Vec<_> = unacked.into_iter().chain(ready).map(Offset::new).collect();
+        named.sort_unstable();
+        let discarded = self.queue.discard(&named);
+        assert_eq!(discarded.ready(), u64::from(ready.is_some()));
+        self.out.extend(discarded);
+        self.expire();
+    }
+
+    /// What is at the head now may have been at its end behind others: the timer is due.
+    fn expire(&mut self) {
+        while self.queue.expire(self.time(), &mut self.out) {}
+    }
+
+    /// Pages show what is there, in order, and who has it.
+    fn check_looks(&self) {
+        let look = |place, from, max| {
+            let found = self.queue.look(place, Offset::new(from), max).into_iter();
+            let page = found.map(|it| {
+                let message = Message {
+                    offset: it.offset.get(),
+                    size: it.size,
+                    priority: 0,
+                    expires_at: it.expires_at.map(Time::ms),
+                    redelivered: it.redelivered,
+                    delivery_count: it.delivery_count,
+                };
+                (it.consumer_key, message)
+            });
+            page.collect::<Vec<_>>()
+        };
+        let want = |mut all: Vec<(Option<u64>, Message)>| {
+            all.sort_by_key(|(_, message)| message.offset);
+            all.iter_mut().for_each(|(_, message)| message.priority = 0);
+            all
+        };
+        let ready = want(self.model.ready.iter().map(|&message| (None, message)).collect());
+        assert_eq!(look(Place::Ready, 0, usize::MAX / 2), ready);
+        let part = ready.iter().filter(|(_, message)| message.offset > 3).take(2);
+        assert_eq!(look(Place::Ready, 4, 2), part.copied().collect::<Vec<_>>());
+        let is_there = |key: &u64| self.ids.contains_key(key);
+        let unacked = self.model.unacked.iter();
+        let unacked = unacked.map(|&(key, message)| (key.filter(is_there), message)).collect();
+        assert_eq!(look(Place::Unacked, 0, usize::MAX / 2), want(unacked));
+    }
+
     fn get(&mut self, no_ack: bool) {
         let got = self.queue.get(self.time(), no_ack, &mut self.out);
         assert_eq!(got.is_some(), self.model.get(no_ack));
@@ -376,6 +430,7 @@ impl World {
         assert_eq!(counts.ready + counts.unacked + self.left.len() as u64, self.enqueued);
         assert_eq!(counts.persistent, self.persistent.len() as u64);
         self.check_totals();
+        self.check_looks();
         let timeout = self.queue.next_timeout().map(Time::ms);
         assert_eq!(timeout, self.model.next_timeout());
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::Kind;
 use super::read::{Reader, StoredError, split};
-use super::write::{AUTO_DELETE, INTERNAL, PROTECTED, TO_EXCHANGE, TO_QUEUE};
+use super::write::{AUTO_DELETE, INTERNAL, PAUSED, PROTECTED, TO_EXCHANGE, TO_QUEUE};
 use crate::binding::{Binding, Target};
 use crate::exchange::{ExchangeKind, ExchangeSpec};
 use crate::id::{ExchangeId, QueueId, VhostId};
@@ -228,6 +228,9 @@ impl Topology {
             arguments,
         };
         self.insert_queue(id, spec, kind);
+        if let Some(queue) = self.queues.get_mut(&id) {
+            queue.paused = flags & PAUSED != 0;
+        }
         Ok(there(EntityKey::Queue(id), old.map(EntityKey::Queue)))
     }
 

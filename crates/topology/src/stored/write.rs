@@ -21,6 +21,8 @@ pub(super) const PROTECTED: u8 = 1;
 pub(super) const AUTO_DELETE: u8 = 1;
 /// `internal`, in the flags of an exchange.
 pub(super) const INTERNAL: u8 = 2;
+/// It is paused, in the flags of a queue.
+pub(super) const PAUSED: u8 = 2;
 
 /// The kinds of a binding's destination.
 pub(super) const TO_QUEUE: u8 = 0;
@@ -133,7 +135,8 @@ fn put_queue(queue: &Queue, out: &mut Vec<u8>) {
     put_u32(out, queue.vhost.get());
     put_text(out, &queue.name);
     put_text(out, queue.kind.name());
-    out.push(if queue.auto_delete { AUTO_DELETE } else { 0 });
+    let paused = if queue.paused { PAUSED } else { 0 };
+    out.push(paused | if queue.auto_delete { AUTO_DELETE } else { 0 });
     put_table(out, &queue.arguments);
 }
 

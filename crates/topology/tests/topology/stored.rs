@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use leveret_amqp::table::{Table, Value};
 use leveret_topology::stored::{Kind, Restored, StoredError};
 use leveret_topology::{
-    ApplyTo, Destination, EntityKey, ExchangeSpec, PasswordHash, PolicySpec, QueueId, QueueKind,
-    QueueSpec, Topology, VhostId,
+    ApplyTo, ArgumentsChange, Destination, EntityKey, ExchangeSpec, PasswordHash, PolicySpec,
+    QueueId, QueueKind, QueueSpec, Topology, VhostId,
 };
 use serde_json::{Value as Json, json};
 
@@ -165,6 +165,8 @@ const ROWS: &[Row] = &[
     ("exchange",             1, |t, v| { t.declare_exchange(ExchangeSpec { arguments: every_type(), internal: true, auto_delete: true, ..exchange(v, "e", "x-consistent-hash") }).unwrap(); }),
     ("transient exchange",   0, |t, v| { t.declare_exchange(ExchangeSpec { durable: false, ..exchange(v, "e", "topic") }).unwrap(); }),
     ("queue",                1, |t, v| { t.declare_queue(QueueSpec { arguments: every_type(), auto_delete: true, ..queue(v, "q1") }).unwrap(); }),
+    ("paused queue",         1, |t, v| { t.declare_queue(queue(v, "q1")).unwrap(); t.pause_queue("v", "q1", true).unwrap(); }),
+    ("other arguments",      1, |t, v| { t.declare_queue(queue(v, "q1")).unwrap(); t.set_queue_arguments("v", "q1", ArgumentsChange { keeps: false, set: table([("x-max-length", Value::I32(7))]), remove: vec![] }).unwrap(); }),
     ("quorum queue",         1, |t, v| { t.declare_queue(QueueSpec { arguments: table([("x-queue-type", text("quorum"))]), ..queue(v, "q1") }).unwrap(); }),
     ("server-named queue",   1, |t, v| { t.declare_queue(QueueSpec { server_named: true, ..queue(v, "amq.gen-1") }).unwrap(); }),
     ("exclusive queue",      0, |t, v| { t.declare_queue(QueueSpec { exclusive_owner: Some(1), ..queue(v, "q1") }).unwrap(); }),
@@ -358,7 +360,7 @@ fn change(rng: &mut Rng, topology: &mut Topology) {
     let durable = rng.chance(70);
     let to = if rng.chance(60) { Destination::Queue(name) } else { Destination::Exchange(name) };
     let hash = PasswordHash::new(name, PASSWORD);
-    match rng.below(26) {
+    match rng.below(27) {
         0 | 1 => drop(topology.add_vhost(vhost_name)),
         2 if rng.chance(20) => drop(topology.delete_vhost(vhost_name)),
         3 => drop(topology.add_user(user, hash, &[name])),
@@ -404,6 +406,7 @@ fn change(rng: &mut Rng, topology: &mut Topology) {
             topology
                 .set_default_queue_type(vhost_name, [None, Some(QueueKind::Quorum)][rng.below(2)]),
         ),
+        26 => drop(topology.pause_queue(vhost_name, name, rng.chance(60))),
         _ => {}
     }
 }

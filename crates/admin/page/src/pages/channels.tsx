@@ -1,7 +1,7 @@
 /** Channels and consumers: all of them, and one channel. */
 
 import { path } from "../api";
-import { ago, count, NONE, rate } from "../format";
+import { ago, count, NONE, rate, span } from "../format";
 import { usePoll } from "../poll";
 import { href } from "../router";
 import { history, useSeries } from "../series";
@@ -144,6 +144,9 @@ const CONSUMER_COLUMNS: Column<Consumer>[] = [
   },
   { key: "tag", title: "Tag", sort: "consumer_tag", cell: (row) => <code>{row.consumer_tag}</code> },
   { key: "prefetch", title: "Prefetch", isNumber: true, sort: "prefetch_count", cell: (row) => (row.prefetch_count === 0 ? "no limit" : count(row.prefetch_count)) },
+  { key: "unacked", title: "Unacked", isNumber: true, sort: "messages_unacknowledged", cell: (row) => count(row.messages_unacknowledged) },
+  { key: "oldest", title: "Oldest unacked", isNumber: true, sort: "oldest_unacked_ms", cell: (row) => (row.oldest_unacked_ms ? span(row.oldest_unacked_ms) : NONE) },
+  { key: "blocked", title: "Takes more", sort: "blocked", cell: (row) => <Badge tone={row.blocked ? "warn" : "good"}>{row.blocked ? "no" : "yes"}</Badge> },
   { key: "ack", title: "Acks", sort: "ack_required", cell: (row) => (row.ack_required ? "yes" : "no") },
   { key: "active", title: "Active", sort: "active", cell: (row) => <Badge tone={row.active === false ? "plain" : "good"}>{row.activity_status?.replaceAll("_", " ") ?? "yes"}</Badge> },
   { key: "exclusive", title: "Exclusive", sort: "exclusive", cell: (row) => (row.exclusive ? "yes" : "no") },

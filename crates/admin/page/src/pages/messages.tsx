@@ -1,5 +1,6 @@
 /** Publishing a message by hand, and getting some. */
 
+import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 
 import { path, post } from "../api";
@@ -7,7 +8,7 @@ import { bytes, count, plural, value } from "../format";
 import type { Message } from "../types";
 import { table } from "../types";
 import { type Argument, Arguments, type KnownKey, tableOf } from "../ui/arguments";
-import { Badge, Empty, Notice, Pairs } from "../ui/basics";
+import { Badge, DEFAULT_EXCHANGE, Empty, Notice, Pairs } from "../ui/basics";
 import { Area, Check, Choice, Dialog, Form, Text } from "../ui/form";
 
 const PROPERTIES: readonly KnownKey[] = [
@@ -132,26 +133,33 @@ function Messages({ of }: { of: Message[] }) {
       <p class="muted" role="status">
         {plural(of.length, "message")}; {count(rest)} more in the queue.
       </p>
-      {of.map((message, at) => {
-        const { headers, ...properties } = table(message.properties);
-        return (
-          <article key={at} aria-label={`Message ${at + 1}`}>
-            <header>
-              <b>{at + 1}</b>
-              <span>
-                {message.exchange === "" ? "(default)" : message.exchange} / <code>{message.routing_key}</code>
-              </span>
-              {message.redelivered && <Badge tone="warn">redelivered</Badge>}
-              <span class="muted">{bytes(message.payload_bytes)}</span>
-            </header>
-            <Pairs of={properties} empty="No properties" />
-            {headers !== undefined && Object.keys(table(headers)).length > 0 && <Pairs of={table(headers)} />}
-            <pre tabIndex={0}>{message.payload_encoding === "string" ? pretty(message.payload) : message.payload}</pre>
-            {message.payload_encoding !== "string" && <p class="help">Shown as {message.payload_encoding}.</p>}
-          </article>
-        );
-      })}
+      {of.map((message, at) => (
+        <Shown key={at} of={message} title={String(at + 1)} />
+      ))}
     </div>
+  );
+}
+
+/** One message with its properties and payload, what else is known of it, and what can be done with it. */
+export function Shown({ of, title, facts, children }: { of: Partial<Message>; title: string; facts?: ComponentChildren; children?: ComponentChildren }) {
+  const { headers, ...properties } = table(of.properties);
+  return (
+    <article aria-label={`Message ${title}`}>
+      <header>
+        <b>{title}</b>
+        <span>
+          {of.exchange === "" ? DEFAULT_EXCHANGE : of.exchange} / <code>{of.routing_key}</code>
+        </span>
+        {of.redelivered && <Badge tone="warn">redelivered</Badge>}
+        <span class="muted">{bytes(of.payload_bytes)}</span>
+        {facts}
+        {children && <span class="actions">{children}</span>}
+      </header>
+      <Pairs of={properties} empty="No properties" />
+      {headers !== undefined && Object.keys(table(headers)).length > 0 && <Pairs of={table(headers)} />}
+      {of.payload !== undefined && <pre tabIndex={0}>{of.payload_encoding === "string" ? pretty(of.payload) : of.payload}</pre>}
+      {of.payload !== undefined && of.payload_encoding !== "string" && <p class="help">Shown as {of.payload_encoding}.</p>}
+    </article>
   );
 }
 

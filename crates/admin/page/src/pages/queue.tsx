@@ -10,11 +10,12 @@ import { type Consumer, type Node, type Queue, rateOf, table } from "../types";
 import { alarmsOf, queueStages, queueVerdict } from "../waits";
 import { Badge, Empty, ExchangeLink, Facts, Pairs, Panel, Problem, State, Title } from "../ui/basics";
 import { Chart } from "../ui/chart";
-import { Check, Confirm, Opener } from "../ui/form";
+import { Check, Confirm, Opener, Text } from "../ui/form";
 import { LocalTable } from "../ui/list";
 import { Stages } from "../ui/stages";
 import { Bindings } from "./bindings";
 import { GetMessages, Publish } from "./messages";
+import { Browse, ChangeArguments, Move, Pause } from "./operate";
 import { Features } from "./queues";
 import { lengthLines, rateLines } from "./rates";
 import { useState } from "preact/hooks";
@@ -78,6 +79,10 @@ function Actions({ of }: { of: Queue }) {
     <>
       <Opener label="Publish">{(close) => <Publish vhost={of.vhost} exchange="" queue={of.name} close={close} />}</Opener>
       <Opener label="Get">{(close) => <GetMessages vhost={of.vhost} queue={of.name} close={close} />}</Opener>
+      <Opener label="Look">{(close) => <Browse of={of} close={close} />}</Opener>
+      <Opener label="Move">{(close) => <Move of={of} close={close} />}</Opener>
+      <Opener label="Arguments">{(close) => <ChangeArguments of={of} close={close} />}</Opener>
+      <Pause of={of} />
       <Opener label="Purge" tone="danger">
         {(close) => <Purge of={of} close={close} />}
       </Opener>
@@ -89,15 +94,19 @@ function Actions({ of }: { of: Queue }) {
 }
 
 function Purge({ of, close }: { of: Queue; close: () => void }) {
+  const [number, setNumber] = useState("");
+  const ready = of.messages_ready ?? 0;
+  const lost = number === "" ? ready : Math.min(ready, Number(number));
   const act = async () => {
-    await del(path("queues", of.vhost, of.name, "contents"));
+    await del(query(path("queues", of.vhost, of.name, "contents"), { count: number || undefined }));
     close();
   };
   return (
     <Confirm title={`Purge ${of.name}`} submit="Purge" onClose={close} act={act}>
       <p>
-        {plural(of.messages_ready ?? 0, "ready message")} will be lost. The {count(of.messages_unacknowledged)} with consumers stay.
+        {plural(lost, "ready message")} will be lost. The {count(of.messages_unacknowledged)} with consumers stay.
       </p>
+      <Text label="How many" type="number" value={number} set={setNumber} help="The first ones; all without a number." />
     </Confirm>
   );
 }

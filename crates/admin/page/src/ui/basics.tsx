@@ -175,7 +175,7 @@ export function capital(text: string): string {
 export function toneOf(state: string | undefined): Tone {
   if (state === undefined) return "plain";
   if (["running", "idle", "ok"].includes(state)) return "good";
-  if (["blocked", "blocking", "flow", "starting", "opening", "tuning"].includes(state)) return "warn";
+  if (["blocked", "blocking", "flow", "paused", "starting", "opening", "tuning"].includes(state)) return "warn";
   return ["down", "crashed", "stopped", "terminated", "minority"].includes(state) ? "bad" : "plain";
 }
 

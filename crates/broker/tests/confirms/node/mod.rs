@@ -10,7 +10,7 @@ use leveret_broker::message::*;
 use leveret_broker::record::join_names;
 use leveret_broker::{Meta, Shard};
 use leveret_log::MemoryLog;
-use leveret_queue::{ChannelLimit, Gate, OutputGauge, Time};
+use leveret_queue::{ChannelLimit, Gate, Offset, OutputGauge, Place, Time};
 use leveret_topology::{PolicySpec, QueueId, Topology, VhostId};
 
 use crate::log::{HandLog, State};
@@ -30,6 +30,8 @@ pub(crate) struct Node {
     unacked: BTreeMap<QueueId, Vec<Delivery>>,
     /// Told and not looked at: `7`, `-7` for a nack, `!7` for a timeout.
     pub(crate) told: Vec<String>,
+    /// The positions of the last page.
+    pub(crate) looked: Vec<Offset>,
     /// Other letters, in short.
     pub(crate) said: Vec<String>,
     pub(crate) failed: Option<String>,
@@ -50,6 +52,7 @@ impl Node {
             slots: 0,
             unacked: BTreeMap::new(),
             told: Vec::new(),
+            looked: Vec::new(),
             said: Vec::new(),
             failed: None,
         };
@@ -151,6 +154,9 @@ impl Node {
             ToSession::Reply { reply: Reply::Queues(facts), .. } => {
                 let in_flow = facts.iter().filter(|one| one.numbers.is_in_flow);
                 self.said.extend(in_flow.map(|_| "in flow".to_owned()));
+            }
+            ToSession::Reply { reply: Reply::Looked(page), .. } => {
+                self.looked = page.messages.iter().map(|one| one.look.offset).collect();
             }
             ToSession::Stopped => self.said.push("Stopped".to_owned()),
             ToSession::Reply { reply, .. } => {
@@ -295,7 +301,27 @@ impl Node {
             ("rej", Some(queue)) => self.settle(queue, Settle::Reject, false),
             ("req", Some(queue)) => self.settle(queue, Settle::Requeue { counts: true }, false),
             ("get", Some(queue)) => self.turn(ToShard::Get { reply, queue, no_ack: true }),
-            ("purge", Some(queue)) => self.turn(ToShard::Purge { reply, queue }),
+            ("purge1", Some(queue)) => self.turn(ToShard::Purge { reply, queue, max: 1 }),
+            ("discard", Some(queue)) => {
+                let page = ToShard::Look {
+                    reply,
+                    queue,
+                    place: Place::Ready,
+                    from: Offset::new(0),
+                    max: 2,
+                };
+                self.turn(page);
+                let offsets = self.looked.drain(..).skip(1).collect();
+                self.turn(ToShard::Discard { reply, queue, offsets });
+            }
+            ("mv", Some(queue)) => {
+                let target = self.queue(names.chars().nth(1).expect("a target"));
+                let (place, from, max) = (Place::Ready, Offset::new(0), 1);
+                self.turn(ToShard::Look { reply, queue, place, from, max });
+                let (offsets, to) = (self.looked.clone(), MoveTo::Queue(target));
+                self.turn(ToShard::Move { reply, queue, offsets, to });
+            }
+            ("purge", Some(queue)) => self.turn(ToShard::Purge { reply, queue, max: u64::MAX }),
             ("del", Some(queue)) => {
                 let (if_unused, if_empty) = (false, false);
                 self.turn(ToShard::Delete {

@@ -1,0 +1,76 @@
+//! What operators do to queues and AMQP has no word for: pause one, let it go on, change its arguments.
+
+use leveret_broker::message::{AdminCommand, ConnectionId};
+use leveret_topology::{
+    ArgumentsChange, Permission, QueueAccessError, QueueId, ResourceKind, table_from_json,
+};
+
+use serde_json::{Map, Value};
+
+use super::answer::{Answer, Fault};
+use super::call::Call;
+use crate::ops::ask;
+
+/// The queue that the path names and its vhost, for a user who has the permission. Another connection's
+/// exclusive queue is refused, as AMQP refuses it.
+pub(super) fn queue(call: &Call, permission: Permission) -> Result<(String, QueueId), Fault> {
+    let vhost = call.vhost()?;
+    let topology = call.node().topology();
+    let id = topology.vhost(&vhost).ok_or_else(Fault::not_found)?.id;
+    let name = call.param("queue");
+    let nobody = ConnectionId::default().get();
+    let queue = topology.existing_queue(id, name, nobody).map_err(|error| match error {
+        QueueAccessError::NotFound(_) => Fault::not_found(),
+        QueueAccessError::Locked(locked) => Fault::bad(locked.to_string()),
+    })?;
+    call.login.must_have(&topology, id, permission, ResourceKind::Queue, name)?;
+    Ok((vhost, queue.id))
+}
+
+/// `PUT /api/queues/{vhost}/{queue}/pause`.
+pub(super) async fn pause(call: Call) -> Result<Answer, Fault> {
+    set_paused(call, true).await
+}
+
+/// `PUT /api/queues/{vhost}/{queue}/resume`.
+pub(super) async fn resume(call: Call) -> Result<Answer, Fault> {
+    set_paused(call, false).await
+}
+
+async fn set_paused(call: Call, paused: bool) -> Result<Answer, Fault> {
+    let (vhost, _) = queue(&call, Permission::Configure)?;
+    let name = call.param("queue").to_owned();
+    ask::admin(call.node(), &call.login.name, AdminCommand::PauseQueue { vhost, name, paused })
+        .await?;
+    Ok(Answer::Done)
+}
+
+/// `PUT /api/queues/{vhost}/{queue}/arguments`: these and no others.
+pub(super) async fn put_arguments(call: Call) -> Result<Answer, Fault> {
+    set_arguments(call, false).await
+}
+
+/// `PATCH /api/queues/{vhost}/{queue}/arguments`: those that are named; null removes one.
+pub(super) async fn patch_arguments(call: Call) -> Result<Answer, Fault> {
+    set_arguments(call, true).await
+}
+
+async fn set_arguments(call: Call, keeps: bool) -> Result<Answer, Fault> {
+    let (vhost, _) = queue(&call, Permission::Configure)?;
+    let name = call.param("queue").to_owned();
+    let change = arguments_change(call.object()?, keeps);
+    ask::admin(
+        call.node(),
+        &call.login.name,
+        AdminCommand::SetQueueArguments { vhost, name, change },
+    )
+    .await?;
+    Ok(Answer::Done)
+}
+
+/// The change that a body of names and values asks for; null removes one.
+fn arguments_change(body: Map<String, Value>, keeps: bool) -> ArgumentsChange {
+    let (gone, set): (Map<_, _>, Map<_, _>) = body.into_iter().partition(|(_, it)| it.is_null());
+    let remove = gone.into_iter().map(|(name, _)| name).collect();
+    ArgumentsChange { keeps, set: table_from_json(&set), remove }
+}

@@ -1,0 +1,75 @@
+//! What passes between a channel and an exchange, and between a queue and a channel: made of what sessions
+//! count anyway, one sample against the one before, with no samples kept.
+
+use leveret_session::ConnectionNumbers;
+use leveret_topology::{ExchangeId, QueueId};
+
+/// With whom a channel has to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum With {
+    /// It publishes there.
+    Exchange(ExchangeId),
+    /// Its consumers are given messages of that.
+    Queue {
+        /// Which.
+        queue: QueueId,
+        /// Those that never ack.
+        no_ack: bool,
+    },
+}
+
+impl With {
+    /// The queue, if it is one.
+    pub fn queue(self) -> Option<QueueId> {
+        match self {
+            Self::Queue { queue, .. } => Some(queue),
+            Self::Exchange(_) => None,
+        }
+    }
+}
+
+/// Messages between a channel and something.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pair {
+    /// The channel's number.
+    pub channel: u16,
+    /// What.
+    pub with: With,
+    /// Messages so far; of consumers those that are there.
+    pub count: u64,
+    /// Messages a second, between the last two samples.
+    pub rate: f64,
+}
+
+/// The pairs of a connection, by channel and by what it has to do with, `passed_ms` after those `before`.
+pub(super) fn pairs(before: &[Pair], numbers: &ConnectionNumbers, passed_ms: u64) -> Vec<Pair> {
+    let mut pairs: Vec<Pair> = Vec::new();
+    for channel in &numbers.channels {
+        let published = channel.exchanges.iter();
+        let published = published.map(|(id, totals)| (With::Exchange(*id), totals.publish));
+        let delivered = channel.deliveries.iter().map(|it| {
+            let with = With::Queue { queue: it.queue, no_ack: it.no_ack };
+            (with, it.delivered)
+        });
+        let counted = published.chain(delivered).filter(|(_, count)| *count > 0);
+        pairs.extend(counted.map(|(with, count)| Pair {
+            channel: channel.number,
+            with,
+            count,
+            rate: 0.0,
+        }));
+    }
+    pairs.sort_unstable_by_key(|pair| (pair.channel, pair.with));
+    pairs.dedup_by(|next, pair| {
+        let is_same = (pair.channel, pair.with) == (next.channel, next.with);
+        pair.count += if is_same { next.count } else { 0 };
+        is_same
+    });
+    for pair in pairs.iter_mut().filter(|_| passed_ms > 0) {
+        let key = (pair.channel, pair.with);
+        let known = before.binary_search_by_key(&key, |known| (known.channel, known.with));
+        let count = known.ok().and_then(|at| before.get(at)).map_or(0, |known| known.count);
+        pair.rate = pair.count.saturating_sub(count) as f64 * 1000.0 / passed_ms as f64;
+    }
+    pairs
+}

@@ -1,0 +1,172 @@
+//! What an operator moves from a queue: each message is stored where it is to go before it leaves.
+//!
+//! ```text
+//!   ready --> unacked, nobody's --> each target has it on its disk --> gone
+//!                  |
+//!                  +--> one refused it: back to its place, as it was
+//! ```
+//!
+//! The letters and the waiting are those of dead letters: see [`dead_letter`](super::dead_letter). After a
+//! crash a message is in its queue, or where it was to go, perhaps in both.
+
+use leveret_amqp::content::RawProperties;
+use leveret_log::Log;
+use leveret_queue::{Offset, Time, UnackedId};
+use leveret_topology::{QueueId, Topology};
+
+use super::cold::Parked;
+use super::dead_letter::{Origin, string_list, targets};
+use super::unresolved::Way;
+use super::{Shard, log_offset, note_left};
+use crate::message::{
+    ConnectionId, Message, MoveTo, Moved, Outbox, Publish, Reply, ReplyTo, Targets, ToShard,
+};
+use crate::record::{View, join_names};
+
+/// Messages that are moved for somebody.
+#[derive(Debug)]
+pub(super) struct Moving {
+    pub(super) reply: ReplyTo,
+    /// Those that wait for their targets.
+    under_way: usize,
+    moved: Moved,
+}
+
+impl<L: Log> Shard<L> {
+    /// Moves messages. Takes the whole letter, as it may have to wait for the disk.
+    pub(super) fn move_some(
+        &mut self,
+        letter: ToShard,
+        topology: &Topology,
+        now: Time,
+        out: &mut Outbox,
+    ) {
+        let ToShard::Move { reply, queue: id, ref offsets, ref to } = letter else { return };
+        // What came in this turn and finds a consumer is not ready any more.
+        self.dispatch(id, now);
+        if self.hosted(id, topology, now).is_none() {
+            out.reply(reply, Reply::Gone);
+            return;
+        }
+        if let MoveTo::Front = to {
+            self.bring_forward(reply, id, offsets, out);
+            return;
+        }
+        let (cold, mut warm): (Vec<_>, Vec<_>) = offsets.iter().partition(|at| self.is_cold(**at));
+        if let Some(&first) = cold.first() {
+            self.log.fetch(&cold.iter().map(|at| log_offset(*at)).collect::<Vec<_>>());
+            if warm.is_empty() {
+                self.park(first, Parked::Letter(letter));
+                return;
+            }
+        }
+        warm.sort_unstable();
+        let Some(hosted) = self.queues.get_mut(&id) else { return };
+        let mut moving = Moving { reply, under_way: 0, moved: Moved { cold, ..Moved::default() } };
+        for (offset, unacked) in hosted.queue.take_out(&warm) {
+            match self.make_moved(offset, to, topology) {
+                Some(made) => {
+                    let origin = Origin::Moved { id: unacked, by: reply.connection };
+                    self.send_on((id, offset), origin, Vec::new(), made, out);
+                    moving.under_way += 1;
+                }
+                None => {
+                    moving.moved.unrouted += 1;
+                    self.put_back(id, (unacked, offset), now);
+                }
+            }
+        }
+        self.touch(id);
+        self.moves.insert(reply.connection, moving);
+        self.answer_move(reply.connection, out);
+    }
+
+    /// Messages to the front of their queue: nothing is stored for it.
+    fn bring_forward(&mut self, reply: ReplyTo, id: QueueId, offsets: &[Offset], out: &mut Outbox) {
+        let Some(hosted) = self.queues.get_mut(&id) else { return };
+        let mut offsets = offsets.to_vec();
+        offsets.sort_unstable();
+        let moved = hosted.queue.bring_forward(&offsets);
+        self.touch(id);
+        out.reply(reply, Reply::Moved(Moved { moved, ..Moved::default() }));
+    }
+
+    /// The message as it is published again, and where to; none when there is nowhere to go.
+    fn make_moved(
+        &self,
+        offset: Offset,
+        to: &MoveTo,
+        topology: &Topology,
+    ) -> Option<(Publish, Vec<QueueId>)> {
+        let record = self.log.read(log_offset(offset)).ok()?.bytes;
+        let view = View::of(&record)?;
+        let (names, targets) = match to {
+            MoveTo::Front => return None,
+            MoveTo::Queue(id) => (view.names.to_vec(), vec![topology.queue_by_id(*id)?.id]),
+            MoveTo::Exchange { exchange, key } => {
+                let exchange = topology.exchange_by_id(*exchange)?;
+                let (_, old_key) = view.exchange_and_key()?;
+                let key = key.as_deref().unwrap_or(old_key);
+                let raw = RawProperties::new(view.properties);
+                let properties = raw.to_owned().ok()?;
+                let cc = properties.headers.as_ref().and_then(|headers| headers.get("CC"));
+                let keys = (key, &string_list(cc)[..]);
+                let headers = raw.peek().ok()?.headers;
+                let names = join_names(&exchange.name, key);
+                (names, targets(topology, exchange, keys, &properties, headers, offset))
+            }
+        };
+        let publish = Publish {
+            channel: 0,
+            confirm: 0,
+            targets: Targets::new(),
+            persistent: view.head.persistent,
+            priority: view.head.priority,
+            expiration_ms: view.head.expiration_ms.map(u64::from),
+            message: Message::from_parts(&names, view.properties, view.body_bytes()),
+        };
+        (!targets.is_empty()).then_some((publish, targets))
+    }
+
+    /// All targets of a message have answered; `by` waits for it.
+    pub(super) fn end_move(
+        &mut self,
+        queue: QueueId,
+        (id, offset): (UnackedId, Offset),
+        by: ConnectionId,
+        is_taken: bool,
+        now: Time,
+        out: &mut Outbox,
+    ) {
+        if let Some(moving) = self.moves.get_mut(&by) {
+            moving.under_way -= 1;
+            *if is_taken { &mut moving.moved.moved } else { &mut moving.moved.refused } += 1;
+        }
+        if !is_taken {
+            self.put_back(queue, (id, offset), now);
+        } else if self.queues.get_mut(&queue).is_some_and(|it| it.queue.moved(id, offset)) {
+            self.counters.moved += 1;
+            self.gone(offset, queue, Way::DeadLettered);
+            self.touch(queue);
+        }
+        self.answer_move(by, out);
+    }
+
+    /// A message that cannot be moved is in its place again.
+    fn put_back(&mut self, queue: QueueId, (id, offset): (UnackedId, Offset), now: Time) {
+        if let Some(hosted) = self.queues.get_mut(&queue) {
+            hosted.queue.put_back(id, offset, now, &mut self.scratch);
+            note_left(&mut self.scratch, queue, &mut self.left);
+            self.touch(queue);
+        }
+    }
+
+    /// Answers who moves messages, if none is on its way any more.
+    fn answer_move(&mut self, by: ConnectionId, out: &mut Outbox) {
+        if self.moves.get(&by).is_some_and(|moving| moving.under_way == 0)
+            && let Some(moving) = self.moves.remove(&by)
+        {
+            out.reply(moving.reply, Reply::Moved(moving.moved));
+        }
+    }
+}

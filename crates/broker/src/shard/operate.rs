@@ -1,0 +1,108 @@
+//! What operators do to single messages: look at them as they are, purge some.
+//!
+//! A page is a bounded piece of work whatever the queue has: see [`Queue::look`](leveret_queue::Queue).
+//! Nothing is acquired and nothing is marked; records that are on the disk are fetched as for a consumer,
+//! and the letter waits for them as a `basic.get` does.
+
+use leveret_log::{Log, ReadError};
+use leveret_queue::{Look, Offset, Time};
+use leveret_topology::{QueueId, Topology};
+
+use super::cold::Parked;
+use super::{Shard, log_offset};
+use crate::message::{Holding, Looked, Outbox, Page, Reply, ReplyTo, ToShard};
+
+/// Messages that one letter looks at, at most.
+const LOOKED_MAX: usize = 256;
+
+/// Bytes of bodies after which a page ends: what is read from the disk for it, too.
+const LOOKED_BYTES: u64 = 1 << 20;
+
+impl<L: Log> Shard<L> {
+    /// A page of messages. Takes the whole letter, as it may have to wait for the disk.
+    pub(super) fn look(
+        &mut self,
+        letter: ToShard,
+        topology: &Topology,
+        now: Time,
+        out: &mut Outbox,
+    ) {
+        let ToShard::Look { reply, queue: id, place, from, max } = letter else { return };
+        // What came in this turn and finds a consumer is not ready any more.
+        self.dispatch(id, now);
+        let Some(hosted) = self.hosted(id, topology, now) else {
+            out.reply(reply, Reply::Gone);
+            return;
+        };
+        let max = max.clamp(1, LOOKED_MAX);
+        let found = hosted.queue.look(place, from, max);
+        let count = found.len();
+        let found = first_bytes(found);
+        let is_last = count < max && found.len() == count;
+        let mut messages = Vec::with_capacity(found.len());
+        let mut next = found.last().filter(|_| !is_last).map(|look| after(look.offset));
+        for look in &found {
+            let record = match self.log.read(log_offset(look.offset)) {
+                Ok(record) => Some(record.bytes),
+                Err(ReadError::Cold { .. }) if messages.is_empty() => {
+                    let soon: Vec<_> = found.iter().map(|look| log_offset(look.offset)).collect();
+                    self.log.fetch(&soon);
+                    self.park(look.offset, Parked::Letter(letter));
+                    return;
+                }
+                Err(ReadError::Cold { .. }) => {
+                    next = Some(look.offset);
+                    break;
+                }
+                Err(_) => None,
+            };
+            let consumer = look.consumer_key.and_then(|key| self.ports.consumer(key as u32));
+            let holder = consumer.map(|consumer| Holding {
+                connection: consumer.connection,
+                channel: consumer.channel,
+                tag: consumer.facts.tag.clone(),
+            });
+            messages.push(Looked { look: *look, holder, record });
+        }
+        let end = Offset::new(self.log.end().get());
+        out.reply(reply, Reply::Looked(Box::new(Page { messages, next, end })));
+    }
+
+    /// Purges single messages.
+    pub(super) fn discard(
+        &mut self,
+        reply: ReplyTo,
+        id: QueueId,
+        mut offsets: Vec<Offset>,
+        topology: &Topology,
+        now: Time,
+        out: &mut Outbox,
+    ) {
+        if self.hosted(id, topology, now).is_none() {
+            out.reply(reply, Reply::Gone);
+            return;
+        }
+        self.dispatch(id, now);
+        let Some(hosted) = self.queues.get_mut(&id) else { return };
+        offsets.sort_unstable();
+        let backlog = hosted.queue.discard(&offsets);
+        out.reply(reply, Reply::Purged(backlog.ready()));
+        self.let_go(id, backlog);
+        self.touch(id);
+    }
+}
+
+/// The first ones, of so many bytes: at least one.
+fn first_bytes(mut found: Vec<Look>) -> Vec<Look> {
+    let mut bytes = 0;
+    found.retain(|look| {
+        let fits = bytes < LOOKED_BYTES;
+        bytes += u64::from(look.size);
+        fits
+    });
+    found
+}
+
+fn after(at: Offset) -> Offset {
+    Offset::new(at.get().saturating_add(1))
+}
