@@ -67,9 +67,9 @@ pub fn step_ms() -> i64 {
     CLOCK.step_ms.load(Ordering::Relaxed)
 }
 
-/// Now by the system's clock, as [`step_ms`] tells it.
-pub fn wall() -> Time {
-    Time::from_ms(now().ms().saturating_add_signed(step_ms()))
+/// What the system's clock shows at a moment that [`now`] told, as far as [`step_ms`] knows.
+pub fn wall(now: Time) -> Time {
+    Time::from_ms(now.ms().saturating_add_signed(step_ms()))
 }
 
 fn system_ms() -> u64 {

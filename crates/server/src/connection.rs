@@ -341,10 +341,11 @@ impl Connection {
             std::mem::swap(work.out, &mut state.output);
         }
         let State { session, input, may_have_bytes, read_bytes, tls, .. } = state;
+        let now = now();
         let mut cx = Context {
             topology: work.topology,
-            now: now(),
-            wall: wall(),
+            now,
+            wall: wall(now),
             out: &mut *work.out,
             outbox: &mut *work.outbox,
         };
@@ -434,7 +435,7 @@ impl Connection {
             let mut cx = Context {
                 topology: work.topology,
                 now,
-                wall: wall(),
+                wall: wall(now),
                 out: &mut none,
                 outbox: work.outbox,
             };
@@ -451,7 +452,7 @@ impl Connection {
             let mut cx = Context {
                 topology: work.topology,
                 now,
-                wall: wall(),
+                wall: wall(now),
                 out: &mut none,
                 outbox: work.outbox,
             };

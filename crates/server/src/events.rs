@@ -12,7 +12,7 @@ use leveret_broker::events::{headers, publish};
 use leveret_broker::message::Outbox;
 use leveret_queue::Time;
 
-use crate::clock::wall;
+use crate::clock::{now, wall};
 use crate::node::Node;
 
 /// Events that are kept at most.
@@ -78,7 +78,7 @@ impl Kept {
 #[cold]
 pub(crate) fn tell(node: &Node, out: &mut Outbox) {
     let topology = node.topology();
-    let at = wall();
+    let at = wall(now());
     for event in std::mem::take(&mut out.events) {
         let headers = headers(&event, at);
         if topology.keeps_events() {

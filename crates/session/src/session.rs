@@ -135,6 +135,7 @@ impl Session {
         }
         self.core.left_len = input.len();
         self.core.timers.listens &= !is_heard;
+        self.core.timers.was_busy |= !self.wants_input();
         self.send_confirms(cx);
         self.core.finish(cx);
     }

@@ -2,12 +2,13 @@
 
 mod node;
 
+use bytes::Bytes;
 use leveret_amqp::method::*;
 use leveret_amqp::reply::ReplyCode;
 use leveret_amqp::table::{RawTable, Table, Value};
 use leveret_broker::flow::Alarm;
-use leveret_broker::message::ToSession;
-use leveret_session::End;
+use leveret_broker::message::{Outbox, Reply, ToSession, ToShard};
+use leveret_session::{Context, End};
 use node::{Node, client_properties};
 
 const HEADER: &[u8] = b"AMQP\x00\x00\x09\x01";
@@ -227,6 +228,41 @@ fn heartbeats() {
     assert_eq!(node.ended(link), None);
     node.later(30_001);
     assert_eq!(node.ended(link), Some(End::Now));
+}
+
+/// What a client sent in one piece is worked off command by command, each of which may wait for its answer; its
+/// heartbeats lie behind that, where nobody looks. It is not taken for dead, until it is silent.
+#[test]
+fn who_is_not_read_is_not_dead() {
+    let mut node = Node::new();
+    let link = node.client();
+    node.declare(link, "q");
+    let Node { topology, mut links, mut now, .. } = node;
+    let node::Link { mut session, mut out, .. } = links.remove(link);
+    let mut outbox = Outbox::default();
+    (0..10).for_each(|_| out.put_method(1, &basic::Get { queue: "q", ..Default::default() }));
+    let mut input = Bytes::from(out.take_rest());
+    let mut ticks = 0;
+    loop {
+        let wall = now;
+        let mut cx = Context { topology: &topology, now, wall, out: &mut out, outbox: &mut outbox };
+        // An answer, a tick, and what the client had sent: as a process finds them that was stopped.
+        if let Some((_, ToShard::Get { reply, .. })) = cx.outbox.shards.pop() {
+            let answer = ToSession::Reply { channel: reply.channel, reply: Reply::GotNothing };
+            session.receive(answer, &mut cx);
+        }
+        session.timeout(&mut cx);
+        if session.end().is_some() {
+            break;
+        }
+        if session.wants_input() && !input.is_empty() {
+            session.input(&mut input, &mut cx);
+        }
+        now = session.next_timeout().expect("a tick");
+        ticks += 1;
+    }
+    assert!(input.is_empty(), "{} bytes were not looked at", input.len());
+    assert_eq!(ticks, 10 + 4, "a silence of two intervals");
 }
 
 #[test]

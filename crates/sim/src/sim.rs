@@ -35,6 +35,9 @@ const START_MS: u64 = 1_700_000_000_000;
 /// ack, or to send a heartbeat.
 const JUMP_MS_MAX: u64 = 2_000;
 
+/// How long the process stands still at most: longer than any client's two heartbeats.
+const PAUSE_MS_MAX: usize = 10_000;
+
 /// Steps after the storm within which everything must have drained.
 const CALM_STEPS_MAX: u32 = 300_000;
 
@@ -61,6 +64,8 @@ pub struct Faults {
     pub silence: usize,
     /// Nothing happens for longer than a delivery may be kept.
     pub night: usize,
+    /// The process stands still for a while, as after SIGSTOP, and nobody else does.
+    pub pause: usize,
     /// The process is killed.
     pub kill: usize,
     /// The power is cut.
@@ -121,6 +126,7 @@ impl Options {
                 full: if_disks(often(&mut random, 500)),
                 fail: if_disks(often(&mut random, 1000)),
                 rest: often(&mut random, 200),
+                pause: often(&mut random, 300),
             },
             lines: 0,
         }
@@ -162,6 +168,13 @@ pub(crate) struct Peer {
     stalled_until: Time,
     /// The operator closed it: the broker waits for its answer, but not for long.
     pub(crate) is_forced: bool,
+}
+
+impl Peer {
+    /// It is about to say something that the broker waits for.
+    fn is_talked_to(&self) -> bool {
+        self.client.state != State::Open
+    }
 }
 
 /// One simulation.
@@ -325,7 +338,8 @@ impl Sim {
     }
 
     fn fault(&mut self) -> Check {
-        let Faults { reset, stall, close, alarm, policy, silence, night, .. } = self.options.faults;
+        let Faults { reset, stall, close, alarm, policy, silence, night, pause, .. } =
+            self.options.faults;
         if reset > 0 && self.faults.one_in(reset) {
             let victim = self.faults.below(self.peers.len());
             self.reset(victim);
@@ -373,6 +387,9 @@ impl Sim {
         if night > 0 && self.faults.one_in(night) {
             self.night()?;
         }
+        if pause > 0 && self.faults.one_in(pause) {
+            self.pause()?;
+        }
         self.disk_fault()
     }
 
@@ -393,13 +410,31 @@ impl Sim {
     /// Nothing happens for a while; then who keeps a delivery has kept it for too long. Not while the
     /// broker waits for somebody who is about to say something.
     fn night(&mut self) -> Check {
-        let is_awake = |peer: &Peer| peer.client.state != State::Open;
-        if self.peers.iter().any(is_awake) {
+        if self.peers.iter().any(Peer::is_talked_to) {
             return Ok(());
         }
         self.is_in_time()?;
         self.now = self.now.after_ms(ACK_TIMEOUT_MS + self.faults.below(10_000) as u64);
         self.trace.event([8, self.now.ms(), 0], || "a night passes".to_owned());
+        Ok(())
+    }
+
+    /// The process stands still; clients and disks go on. Who kept on beating meanwhile is not hung up on. Not
+    /// while somebody has only so much time for his answer.
+    fn pause(&mut self) -> Check {
+        if self.peers.iter().any(Peer::is_talked_to) {
+            return Ok(());
+        }
+        let until = self.now.after_ms(self.faults.below(PAUSE_MS_MAX) as u64);
+        self.trace.event([9, until.ms(), 0], || "the process stands still".to_owned());
+        while self.now < until {
+            self.find_ready(true)?;
+            self.ready.retain(|event| !matches!(event, Event::Turn(_)));
+            match self.schedule.pick(&self.ready).copied() {
+                Some(event) if !self.schedule.one_in(4) => self.happen(event)?,
+                _ => self.now = self.now.after_ms(1 + self.schedule.below(100) as u64),
+            }
+        }
         Ok(())
     }
 
@@ -547,6 +582,11 @@ impl Sim {
                 self.node.letters(actor).into_iter().for_each(|line| self.trace.line(line));
             }
         }
+        self.happen(event)?;
+        Ok(true)
+    }
+
+    fn happen(&mut self, event: Event) -> Check {
         match event {
             Event::Turn(actor) => self.turn(actor)?,
             Event::Disk(index) => self.step_disk(index),
@@ -567,7 +607,7 @@ impl Sim {
                 self.peers[index].client.act(self.mood, &mut world);
             }
         }
-        Ok(true)
+        Ok(())
     }
 
     pub(crate) fn turn(&mut self, actor: Actor) -> Check {

@@ -6,7 +6,7 @@ use leveret_amqp::content::RawProperties;
 use leveret_broker::message::{Looked, Reply, ToShard};
 use leveret_broker::record::View;
 use leveret_queue::{Offset, Place};
-use leveret_server::clock::wall;
+use leveret_server::clock::{now, wall};
 use leveret_server::node::Recipient;
 use leveret_topology::{Permission, QueueId};
 use serde_json::{Value, json};
@@ -152,7 +152,7 @@ fn row(call: &Call, looked: &Looked, place: Place, payload: Payload) -> Value {
     row["payload"] = json!(shown);
     row["payload_encoding"] = json!(encoding);
     row["published_at"] = json!(published_ms);
-    row["age_ms"] = json!(wall().ms().saturating_sub(published_ms));
+    row["age_ms"] = json!(wall(now()).ms().saturating_sub(published_ms));
     row
 }
 

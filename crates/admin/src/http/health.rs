@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use leveret_amqp::method::{Method, basic, confirm, queue};
 use leveret_client::Event;
+use leveret_server::clock::{now, wall};
 use leveret_server::front::Listener;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
@@ -136,7 +137,7 @@ pub(super) async fn certificates(call: Call) -> Result<Answer, Fault> {
             ));
         }
     };
-    let by = leveret_server::clock::wall().ms() as i64 / 1000 + within * days * 86_400;
+    let by = wall(now()).ms() as i64 / 1000 + within * days * 86_400;
     let mut expired = Vec::new();
     for tls in call.node().certificates.all() {
         let settings = tls.settings();

@@ -148,8 +148,8 @@ impl Direct {
         let mut outbox = Outbox::default();
         {
             let topology = self.node.topology();
-            let (out, outbox) = (&mut self.out, &mut outbox);
-            let mut cx = Context { topology: &topology, now: now(), wall: wall(), out, outbox };
+            let (out, outbox, now) = (&mut self.out, &mut outbox, now());
+            let mut cx = Context { topology: &topology, now, wall: wall(now), out, outbox };
             if let Some(letter) = letter {
                 self.session.receive(letter, &mut cx);
             }
@@ -170,8 +170,8 @@ impl Drop for Direct {
         let mut outbox = Outbox::default();
         {
             let topology = self.node.topology();
-            let (out, outbox) = (&mut self.out, &mut outbox);
-            let mut cx = Context { topology: &topology, now: now(), wall: wall(), out, outbox };
+            let (out, outbox, now) = (&mut self.out, &mut outbox, now());
+            let mut cx = Context { topology: &topology, now, wall: wall(now), out, outbox };
             self.session.disconnected(&mut cx);
             while let Ok(letter) = self.letters.try_recv() {
                 self.session.receive(letter, &mut cx);

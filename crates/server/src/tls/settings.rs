@@ -18,6 +18,7 @@ use rustls::{
 };
 
 use super::{certificate, keys, suites};
+use crate::clock::{now, wall};
 
 /// Reads the files and makes of all options a configuration.
 pub(super) fn server_config(settings: &TlsSettings) -> anyhow::Result<ServerConfig> {
@@ -136,7 +137,7 @@ fn verifier(
 
 /// A certificate that has expired is no reason not to start; but somebody should know.
 fn tell_validity(prefix: &str, own: &CertificateDer<'_>) {
-    let now_s = crate::clock::wall().ms() / 1000;
+    let now_s = wall(now()).ms() / 1000;
     match certificate::validity_s(own) {
         None => tracing::warn!("{prefix}.certfile: its dates cannot be read"),
         Some((_, until)) if until < now_s as i64 => {

@@ -2,7 +2,8 @@
 //!
 //! The heartbeat ticks twice per interval, whatever happens in between, so that traffic costs two flags
 //! and no timer. A tick in which nothing was written since the last one writes a heartbeat; four ticks
-//! in a row in which nothing was read end the connection, as RabbitMQ ends it after two intervals. While
+//! in a row in which nothing was read end the connection, as RabbitMQ ends it after two intervals; one in which
+//! it was the broker that did not read, as a command waited for its answer, is none of them. While
 //! the output is so far behind that nothing is read, each tick has one read made: a client that neither
 //! takes nor says anything is found out, and one that is slow but beats is not.
 
@@ -32,6 +33,9 @@ pub(crate) struct Timers {
     tick: Time,
     misses: u8,
     pub(crate) has_read: bool,
+    /// Since the last tick the session was not ready to read, though bytes came: what it has not seen may lie in
+    /// the socket.
+    pub(crate) was_busy: bool,
     /// One read is made though the output is far behind: whether the client lives is not known otherwise.
     pub(crate) listens: bool,
     pub(crate) has_written: bool,
@@ -51,6 +55,7 @@ impl Timers {
             tick: NEVER,
             misses: 0,
             has_read: false,
+            was_busy: false,
             listens: false,
             has_written: false,
             check: NEVER,
@@ -155,7 +160,8 @@ impl Session {
             return;
         }
         if self.core.timers.tick <= cx.now {
-            let is_read = self.wants_input();
+            let was_busy = std::mem::take(&mut self.core.timers.was_busy);
+            let is_read = self.wants_input() && !was_busy;
             // Has an effect only where it is the output that stops the reading.
             self.core.timers.listens = true;
             if !self.core.tick(is_read, cx) {
