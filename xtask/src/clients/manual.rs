@@ -42,7 +42,12 @@ pub(super) fn examples(place: &Place) -> anyhow::Result<Counts> {
                 "python" => Command::new(&python),
                 _ => continue,
             };
-            command.args(if kind == "sh" { &["-euc"][..] } else { &["-c"] }).arg(code);
+            if kind == "sh" {
+                command.arg("-eu");
+            }
+            let file = place.dir.join(format!("{page}-{line}.{kind}"));
+            std::fs::write(&file, code)?;
+            command.arg(&file);
             command.env("PATH", &path).env("LEVERET_DATA_DIR", node.data_dir());
             let name = format!("{page}.md:{line}");
             let (output, is_good) = place.run(&format!("{page}-{line}"), 1, &mut command)?;
