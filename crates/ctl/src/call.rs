@@ -36,6 +36,8 @@ pub(crate) struct Call<'a> {
     pub(crate) common: &'a Common,
     words: Words,
     target: Target,
+    /// The version of RabbitMQ that the tools stand for.
+    pub(crate) rabbitmq_version: &'static str,
     /// Name of the node for messages.
     node: String,
     vhost: String,
@@ -49,11 +51,23 @@ impl<'a> Call<'a> {
         args: &'a CtlArgs,
         target: Target,
         node: String,
+        rabbitmq_version: &'static str,
         out: &'a mut dyn Write,
     ) -> Self {
         let (entry, common, words) = (args.entry, &args.common, args.words.clone());
         let vhost = common.vhost.clone();
-        Self { entry, common, words, target, node, vhost, client: None, out, has_said: false }
+        Self {
+            entry,
+            common,
+            words,
+            target,
+            rabbitmq_version,
+            node,
+            vhost,
+            client: None,
+            out,
+            has_said: false,
+        }
     }
 
     /// Runs another command, with its default words but for `columns`: `report` is made of those.

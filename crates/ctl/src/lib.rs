@@ -38,6 +38,8 @@ pub struct Local {
     pub socket: PathBuf,
     /// Its name, for messages.
     pub node: String,
+    /// The version of RabbitMQ that the tools stand for: scripts look at it to know what they can ask.
+    pub rabbitmq_version: &'static str,
 }
 
 /// Runs one command and reports on the standard streams.
@@ -72,7 +74,7 @@ pub fn run(args: &CtlArgs, local: Local, out: &mut dyn Write) -> Result<(), Faul
         Target::Network(address) => format!("rabbit@{}", address.host),
         Target::Socket(_) => local.node,
     });
-    let mut call = Call::new(args, target, node, out);
+    let mut call = Call::new(args, target, node, local.rabbitmq_version, out);
     let answer = (args.entry.run)(&mut call)?;
     call.say()?;
     let text = format::answer(&answer, common);

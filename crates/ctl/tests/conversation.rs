@@ -99,6 +99,11 @@ fn changes() {
     check("set_vm_memory_high_watermark absolute 1GB",
         &[(r#"PUT /api/leveret/watermarks/memory {"absolute":1000000000}"#, 204, "")],
         "Setting memory threshold on rabbit@here to 1GB bytes ...\n");
+    check("version", &[], "3.13.7\n");
+    check("enable_feature_flag all", &[("PUT /api/feature-flags/all/enable null", 204, "")], "Enabling all feature flags ...\n");
+    check("clear_user_limits bob all",
+        &[("DELETE /api/user-limits/bob/max-connections", 204, ""), ("DELETE /api/user-limits/bob/max-channels", 204, "")],
+        "Clearing all limits for user \"bob\" ...\n");
     check("set_disk_free_limit mem_relative 1.5",
         &[(r#"PUT /api/leveret/watermarks/disk {"relative":1.5}"#, 204, "")],
         "Setting disk free limit on rabbit@here to 1.5 times the total RAM ...\n");
@@ -248,7 +253,11 @@ fn request(socket: &mut BufReader<UnixStream>) -> Option<String> {
 fn run(socket: &Path, words: &str) -> Result<String, Fault> {
     let words = ["ctl"].into_iter().chain(words.split(' '));
     let tool = Tool::try_parse_from(words).unwrap();
-    let local = Local { socket: socket.to_owned(), node: "rabbit@here".to_owned() };
+    let local = Local {
+        socket: socket.to_owned(),
+        node: "rabbit@here".to_owned(),
+        rabbitmq_version: "3.13.7",
+    };
     let mut out = Vec::new();
     leveret_ctl::run(&tool.args, local, &mut out).map(|()| String::from_utf8(out).unwrap())
 }

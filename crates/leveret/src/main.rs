@@ -63,7 +63,8 @@ fn ctl(args: &CtlArgs) -> ExitCode {
     // A broken configuration must not keep anybody from stopping a node.
     let config = files::load(None, Vec::new()).map(|it| it.config).unwrap_or_default();
     let (socket, node) = (files::ctl_socket(&config), leveret_server::node_name(&config));
-    leveret_ctl::main(args, Local { socket, node })
+    let rabbitmq_version = leveret_server::COMPATIBLE_VERSION;
+    leveret_ctl::main(args, Local { socket, node, rabbitmq_version })
 }
 
 fn serve(args: ServeArgs) -> ExitCode {

@@ -53,6 +53,7 @@ fn clear(it: &mut Call<'_>, of: &str, names: &[&str]) -> Result<(), Fault> {
 /// The limits of one as JSON, or of all as rows.
 fn list(it: &mut Call<'_>, one: &str, all: &str, whose: &'static str) -> Result<Answer, Fault> {
     if it.flag("global") {
+        it.say_this(&format!("Listing limits for all {whose}s ..."))?;
         let columns: &[&'static str] = match whose {
             "user" => &["user", "limits!=value"],
             _ => &["vhost", "limits!=value"],
@@ -124,7 +125,10 @@ pub(super) const COMMANDS: &[Entry] = &[
     .or_missing(Code::NoUser, NO_USER),
     Entry::new("clear_user_limits", Tools::CTL, "Take limits of a user away", |it| {
         match it.word("limit") {
-            "all" => clear(it, "/api/user-limits/{username}", &OF_USER)?,
+            "all" => {
+                it.say_this(&it.fill("Clearing all limits for user \"{username}\" ..."))?;
+                clear(it, "/api/user-limits/{username}", &OF_USER)?;
+            }
             one if OF_USER.contains(&one) => {
                 it.delete("/api/user-limits/{username}/{limit}")?;
             }

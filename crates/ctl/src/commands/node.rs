@@ -188,9 +188,12 @@ pub(super) const COMMANDS: &[Entry] = &[
             flag("idempotent", "Succeed if it is not running"),
         ])
         .says("Shutting down node {node} ..."),
-    Entry::new("version", Tools::EVERY, "Show the tool's version, which needs no node", |_| {
-        Ok(Answer::Value(json!(env!("CARGO_PKG_VERSION"))))
-    }),
+    Entry::new(
+        "version",
+        Tools::EVERY,
+        "Show the version of RabbitMQ that the tools stand for, which needs no node",
+        |it| Ok(Answer::Value(json!(it.rabbitmq_version))),
+    ),
     Entry::new(
         "server_version",
         Tools::DIAGNOSTICS,
@@ -270,6 +273,9 @@ pub(super) const COMMANDS: &[Entry] = &[
         Tools::CTL,
         "Accepted for every flag that RabbitMQ has",
         |it| {
+            if it.word("flag") == "all" {
+                it.say_this("Enabling all feature flags ...")?;
+            }
             it.put("/api/feature-flags/{flag}/enable", &Value::Null)?;
             Ok(Answer::Done)
         },

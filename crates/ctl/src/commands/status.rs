@@ -45,7 +45,8 @@ impl Unit {
         let count = bytes.as_f64().unwrap_or_default() / self.bytes;
         match self.name {
             "bytes" => format!("{count} bytes"),
-            name => format!("{count:.4} {name}"),
+            // As Erlang shows a number of which four places are kept: 0.0, 1.5.
+            name => format!("{:?} {name}", (count * 1e4).round() / 1e4),
         }
     }
 }
@@ -210,7 +211,7 @@ fn memory_breakdown(it: &mut Call<'_>) -> Result<Answer, Fault> {
     let mut text = String::new();
     for (name, bytes) in parts {
         let percentage = (bytes / total.max(1.0) * 1e4).round() / 1e2;
-        text += &format!("{name}: {} ({percentage}%)\n", unit.show(&json!(bytes)));
+        text += &format!("{name}: {} ({percentage:?}%)\n", unit.show(&json!(bytes)));
         document.insert(name.clone(), json!({"bytes": bytes as u64, "percentage": percentage}));
     }
     Ok(Answer::Document(Value::Object(document), text))
