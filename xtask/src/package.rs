@@ -234,7 +234,11 @@ fn put(path: &Path, file: &File, program: &Path) -> anyhow::Result<()> {
     make_dir(path.parent().context("a file lies in a directory")?)?;
     match &file.from {
         From::Link(target) => return Ok(symlink(target, path)?),
-        From::Program => drop(fs::copy(program, path)?),
+        From::Program => {
+            fs::copy(program, path)?;
+            // What only a debugger reads is most of it.
+            succeed(Command::new("strip").arg("--strip-debug").arg(path))?;
+        }
         From::Compressed(what) => {
             let plain = path.with_extension("");
             fs::write(&plain, content(what, program)?)?;
