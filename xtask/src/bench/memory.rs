@@ -75,7 +75,7 @@ impl Memory {
         let text = ctl(tool, data, &["status", "--formatter", "json"])?;
         let status: Value = serde_json::from_str(&text).context("reading the status")?;
         Ok(Self {
-            resident: number(&status, "/memory_bytes")?,
+            resident: number(&status, "/memory/total/rss")?,
             counted: number(&status, "/message_bytes")?,
         })
     }
