@@ -31,11 +31,11 @@ const TOOLS: [&str; 5] = [
 struct File {
     path: String,
     mode: u32,
-    from: From,
+    from: Origin,
 }
 
 /// What is in a file.
-enum From {
+enum Origin {
     /// What the program is.
     Program,
     /// A file of the repository.
@@ -43,7 +43,7 @@ enum From {
     /// What the program prints with these words.
     Printed(Vec<String>),
     /// The same, or the file of the repository, compressed.
-    Compressed(Box<From>),
+    Compressed(Box<Origin>),
     /// A link to this.
     Link(&'static str),
 }
@@ -58,17 +58,17 @@ struct Package {
     scripts: &'static [&'static str],
 }
 
-fn file(path: impl Into<String>, mode: u32, from: From) -> File {
+fn file(path: impl Into<String>, mode: u32, from: Origin) -> File {
     File { path: path.into(), mode, from }
 }
 
-fn printed(words: &[&str]) -> From {
-    From::Printed(words.iter().map(ToString::to_string).collect())
+fn printed(words: &[&str]) -> Origin {
+    Origin::Printed(words.iter().map(ToString::to_string).collect())
 }
 
 /// Manual page and completions of a program.
 fn help(name: &str, page: &[&str]) -> Vec<File> {
-    let man = From::Compressed(Box::new(printed(page)));
+    let man = Origin::Compressed(Box::new(printed(page)));
     let completions = [
         ("bash", format!("usr/share/bash-completion/completions/{name}")),
         ("zsh", format!("usr/share/zsh/vendor-completions/_{name}")),
@@ -83,34 +83,34 @@ fn help(name: &str, page: &[&str]) -> Vec<File> {
 
 /// What policy wants of every package.
 fn legal(name: &str) -> [File; 2] {
-    let changes = From::Compressed(Box::new(From::Source("CHANGELOG.md")));
+    let changes = Origin::Compressed(Box::new(Origin::Source("CHANGELOG.md")));
     [
         file(
             format!("usr/share/doc/{name}/copyright"),
             0o644,
-            From::Source("packaging/debian/copyright"),
+            Origin::Source("packaging/debian/copyright"),
         ),
         file(format!("usr/share/doc/{name}/changelog.gz"), 0o644, changes),
     ]
 }
 
 fn packages() -> [Package; 2] {
-    let unit = From::Source("packaging/leveret.service");
+    let unit = Origin::Source("packaging/leveret.service");
     let mut files = vec![
-        file("usr/bin/leveret", 0o755, From::Program),
+        file("usr/bin/leveret", 0o755, Origin::Program),
         file("usr/lib/systemd/system/leveret.service", 0o644, unit),
         // For the owner until postinst gives it to the broker's group: it may hold a password.
-        file("etc/leveret/leveret.conf", 0o640, From::Source("packaging/leveret.conf")),
+        file("etc/leveret/leveret.conf", 0o640, Origin::Source("packaging/leveret.conf")),
     ];
     files.extend(help("leveret", &["man"]));
     for part in ["serve", "ctl", "perf"] {
-        let man = From::Compressed(Box::new(printed(&["man", part])));
+        let man = Origin::Compressed(Box::new(printed(&["man", part])));
         files.push(file(format!("usr/share/man/man1/leveret-{part}.1.gz"), 0o644, man));
     }
     files.extend(legal("leveret"));
     let mut links = Vec::new();
     for tool in TOOLS {
-        links.push(file(format!("usr/sbin/{tool}"), 0o777, From::Link("../bin/leveret")));
+        links.push(file(format!("usr/sbin/{tool}"), 0o777, Origin::Link("../bin/leveret")));
         links.extend(help(tool, &["man", tool]));
     }
     links.extend(legal("leveret-rabbitmq-tools"));
@@ -166,7 +166,7 @@ fn build(program: &Path) -> anyhow::Result<Vec<PathBuf>> {
         for one in &package.files {
             let path = stage.join(&one.path);
             put(&path, one, program).with_context(|| one.path.clone())?;
-            if !matches!(one.from, From::Link(_)) {
+            if !matches!(one.from, Origin::Link(_)) {
                 bytes += fs::metadata(&path)?.len();
                 let sum = output(Command::new("md5sum").arg(&one.path).current_dir(&stage))?;
                 sums += &String::from_utf8(sum)?;
@@ -233,13 +233,13 @@ fn glibc(program: &[u8]) -> Option<(u32, u32)> {
 fn put(path: &Path, file: &File, program: &Path) -> anyhow::Result<()> {
     make_dir(path.parent().context("a file lies in a directory")?)?;
     match &file.from {
-        From::Link(target) => return Ok(symlink(target, path)?),
-        From::Program => {
+        Origin::Link(target) => return Ok(symlink(target, path)?),
+        Origin::Program => {
             fs::copy(program, path)?;
             // What only a debugger reads is most of it.
             succeed(Command::new("strip").arg("--strip-debug").arg(path))?;
         }
-        From::Compressed(what) => {
+        Origin::Compressed(what) => {
             let plain = path.with_extension("");
             fs::write(&plain, content(what, program)?)?;
             succeed(Command::new("gzip").args(["-9", "--no-name"]).arg(&plain))?;
@@ -249,11 +249,13 @@ fn put(path: &Path, file: &File, program: &Path) -> anyhow::Result<()> {
     Ok(fs::set_permissions(path, Permissions::from_mode(file.mode))?)
 }
 
-fn content(from: &From, program: &Path) -> anyhow::Result<Vec<u8>> {
+fn content(from: &Origin, program: &Path) -> anyhow::Result<Vec<u8>> {
     match from {
-        From::Source(name) => Ok(fs::read(root().join(name))?),
-        From::Printed(words) => output(Command::new(program).args(words)),
-        From::Program | From::Compressed(_) | From::Link(_) => bail!("it has no text of its own"),
+        Origin::Source(name) => Ok(fs::read(root().join(name))?),
+        Origin::Printed(words) => output(Command::new(program).args(words)),
+        Origin::Program | Origin::Compressed(_) | Origin::Link(_) => {
+            bail!("it has no text of its own")
+        }
     }
 }
 
@@ -311,7 +313,7 @@ fn contents_are_right(package: &Package, made: &Path) -> anyhow::Result<()> {
         .files
         .iter()
         .map(|file| match file.from {
-            From::Link(target) => format!("lrwxrwxrwx root/root {} -> {target}", file.path),
+            Origin::Link(target) => format!("lrwxrwxrwx root/root {} -> {target}", file.path),
             _ => format!("-{} root/root {}", letters(file.mode), file.path),
         })
         .collect();
