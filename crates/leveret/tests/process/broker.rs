@@ -263,6 +263,16 @@ impl Broker {
         pages * rustix::param::page_size() as u64
     }
 
+    /// Time that processors spent on the process, in milliseconds.
+    pub(crate) fn cpu_ms(&self) -> u64 {
+        let text = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap();
+        // After the name, which may hold anything: state, ten numbers, then user and system time.
+        let (_, rest) = text.rsplit_once(')').unwrap();
+        let times = rest.split_whitespace().skip(11).take(2);
+        let ticks: u64 = times.map(|ticks| ticks.parse::<u64>().unwrap()).sum();
+        ticks * 1000 / rustix::param::clock_ticks_per_second()
+    }
+
     pub(crate) fn signal(&self, signal: Signal) {
         let pid = Pid::from_raw(self.pid() as i32).unwrap();
         rustix::process::kill_process(pid, signal).unwrap();

@@ -8,6 +8,7 @@ use std::process::{Command, Output};
 
 use leveret_client::QueueDeclare;
 use rustix::process::Signal;
+use serde_json::json;
 
 use crate::broker::{Broker, PATIENCE, close_reason, leveret, wait_until};
 
@@ -105,6 +106,29 @@ fn test_suites_set_alarms_and_clear_them() {
         assert_eq!(broker.told(&["eval", &clear]), "ok\n");
         broker.told(&["check_alarms"]);
     }
+}
+
+/// Orchestrators probe every few seconds; ten thousand queues must not make that dear.
+#[test]
+fn a_probe_costs_the_node_next_to_nothing() {
+    let broker = Broker::start();
+    let queue = |n: u32| {
+        json!({
+            "name": format!("q{n}"), "vhost": "/", "durable": false, "auto_delete": false,
+            "arguments": {},
+        })
+    };
+    let queues: Vec<_> = (0..3000).map(queue).collect();
+    let file = broker.dir.path().join("queues.json").display().to_string();
+    std::fs::write(&file, json!({"queues": queues}).to_string()).unwrap();
+    broker.told(&["import_definitions", &file]);
+    let before = broker.cpu_ms();
+    for _ in 0..20 {
+        broker.told(&["ping"]);
+        broker.told(&["check_running"]);
+    }
+    let each = (broker.cpu_ms() - before) / 40;
+    assert!(each < 10, "{each} ms each");
 }
 
 /// The operator of the machine may what no user may: delete a queue that another connection has for itself.
