@@ -50,7 +50,7 @@ impl Core {
         let (messages, bytes) = (now.0 - pace.published.0, now.1 - pace.published.1);
         pace.published = now;
         let wait_ms = pace.rates.published(messages, bytes, cx.now);
-        self.is_slowed = wait_ms > 0;
+        self.is_slowed = wait_ms > 0 && !self.peer_closed;
         self.timers.pace(wait_ms, cx.now);
         self.is_slowed
     }

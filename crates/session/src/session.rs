@@ -671,16 +671,17 @@ impl Session {
         self.core.kept
     }
 
-    /// Whether the alarm keeps it from reading.
+    /// Whether the alarm, or its rate, keeps it from reading.
     pub fn is_blocked(&self) -> bool {
-        self.core.is_blocked
+        self.core.is_blocked || self.core.is_slowed
     }
 
     /// The client has closed its end while nobody read. The rest of what it sent is read in spite of an
-    /// alarm: it is no more than lies in the socket, and when it is done the connection is, too.
+    /// alarm, or of its rate: it is no more than lies in the socket, and when it is done the connection is, too.
     pub fn peer_closed(&mut self) {
         self.core.peer_closed = true;
         self.core.is_blocked = false;
+        self.core.is_slowed = false;
     }
 
     /// Whether, and how, the server is to close the socket.

@@ -213,7 +213,9 @@ impl Topology {
         let names = ("user.limits.set", "user.limits.cleared");
         self.user_mut(name)?;
         self.tell_limits(names, ("username", name), &limits);
-        self.user_mut(name)?.limits = limits;
+        let user = self.user_mut(name)?;
+        user.limits = limits;
+        user.rates = Buckets::default();
         self.journal.note(EntityKey::User(name.into()));
         Ok(())
     }

@@ -9,6 +9,7 @@ use crate::error::PolicyError;
 use crate::id::{QueueId, VhostId};
 use crate::journal::EntityKey;
 use crate::policy::{self, ApplyTo, Policies, Policy, PolicySpec};
+use crate::rate::Buckets;
 use crate::topology::Topology;
 
 /// Parameters of this component are operator policies.
@@ -100,6 +101,7 @@ impl Topology {
                 self.tell_limits(LIMITS_EVENTS, ("vhost", vhost), &limits);
                 if let Some(vhost) = self.vhost_mut(id) {
                     vhost.limits = limits;
+                    vhost.rates = Buckets::default();
                 }
                 // Sessions look again at the rates they keep to.
                 self.access_generation += 1;

@@ -3,7 +3,7 @@
 //! A bucket holds what may pass in [`BURST_US`] and fills at its rate. What passes is taken out, even if it holds
 //! less; who took it waits then until it is full enough again. So a burst is paid for afterwards, and the average
 //! is kept. A bucket is one number, when it will be full of what passed so far; connections on all
-//! threads change it without a lock.
+//! threads change it without a lock. New limits come with new buckets: nobody pays by an old rate.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ impl Limited {
     fn take(&self, count: u64, now_us: u64) -> u64 {
         let cost = match (count, self.per_second) {
             (0, _) => 0,
-            // Nothing may pass, and what did takes for ever to be paid.
+            // Nothing may pass: what did is never paid.
             (_, 0) => u64::MAX / 4,
             (count, rate) => count.saturating_mul(1_000_000) / rate,
         };

@@ -47,6 +47,24 @@ fn a_publisher_is_slowed() {
     assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
 }
 
+/// Who may publish nothing is read no further, and still found out when it goes.
+#[test]
+fn a_slowed_publisher_that_leaves() {
+    let broker = Broker::start();
+    broker.told(&["set_user_limits", "guest", r#"{"max-publish-rate": 0}"#]);
+    let mut publisher = Publisher::new(&broker, "q");
+    publisher.send(b"x", 5);
+    let state = || broker.json(&["list_connections", "state"]);
+    wait_until(PATIENCE, "it is shown", || state()[0]["state"] == json!("flow"));
+    drop(publisher);
+    wait_until(PATIENCE, "it is gone", || state() == json!([]));
+    // New limits do not remember it.
+    broker.told(&["set_user_limits", "guest", r#"{"max-publish-rate": 100}"#]);
+    let mut publisher = Publisher::new(&broker, "q");
+    publisher.send(b"x", 50);
+    wait_until(PATIENCE, "they are there", || in_queue(&broker, "q") >= 50);
+}
+
 #[test]
 fn a_consumer_is_slowed() {
     let broker = Broker::start();

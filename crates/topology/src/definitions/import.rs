@@ -15,6 +15,7 @@ use crate::id::{QueueId, VhostId};
 use crate::journal::EntityKey;
 use crate::parameters::policy_spec;
 use crate::queue::{QueueKind, QueueSpec};
+use crate::rate::Buckets;
 use crate::topology::Topology;
 use crate::user::{Hashing, PasswordHash};
 use crate::value::{survives_encoding, table_from_json};
@@ -222,6 +223,7 @@ fn import_vhost(
         vhost.tags = tags;
         vhost.default_queue_type = kind;
         vhost.limits.extend(limits);
+        vhost.rates = Buckets::default();
     }
     topology.access_generation += 1;
     topology.journal.note(EntityKey::Vhost(id));
