@@ -513,9 +513,20 @@ impl Queue {
         true
     }
 
-    /// A message that was taken out goes back to its place, as it was.
-    pub fn put_back(&mut self, id: UnackedId, offset: Offset, now: Time, out: &mut Vec<Left>) {
-        let Some(message) = self.unacked.take(id, offset.get()) else { return };
+    /// A message that was taken out goes back to its place: as it was, or marked redelivered if it
+    /// `is_late`, as newer ones may have gone out meanwhile.
+    pub fn put_back(
+        &mut self,
+        id: UnackedId,
+        offset: Offset,
+        is_late: bool,
+        now: Time,
+        out: &mut Vec<Left>,
+    ) {
+        let Some(mut message) = self.unacked.take(id, offset.get()) else { return };
+        if is_late {
+            message.entry.set_redelivered();
+        }
         self.ready.push_returned(message.priority, message.entry);
         self.enforce_lengths(out);
         self.expire(now, out);

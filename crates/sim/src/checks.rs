@@ -87,6 +87,10 @@ pub(crate) fn turn(
         paused_give_nothing(node, index, watch)?;
         for (_, letter) in node.outbox().sessions.iter().filter(|(to, _)| *to == MOVER) {
             let ToSession::Reply { reply, .. } = letter else { continue };
+            if let Reply::Looked(page) = reply {
+                let records = page.messages.iter().filter_map(|one| one.record.as_ref());
+                shadow.looked_at.extend(records.filter_map(message_id));
+            }
             watch.mover_told.push(Told::of(reply)?);
         }
         given_out(node, &mut watch.names, shadow)?;

@@ -7,7 +7,7 @@
 //!
 //! A check that fails is an `Err` with what was expected. Checks draw no random numbers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::plan::{DEAD, Kind, QueueIndex, Rule};
 
@@ -217,6 +217,8 @@ pub(crate) struct Shadow {
     /// The last of them after a crash.
     last_crash: u32,
     transactions: Vec<Tx>,
+    /// An operator has looked at these, and may move them.
+    pub(crate) looked_at: BTreeSet<MessageIndex>,
     /// Messages before this one may have been dead letters when a disk took nothing.
     refused: MessageIndex,
     pub(crate) totals: Totals,
@@ -240,6 +242,7 @@ impl Shadow {
             life: 0,
             last_crash: 0,
             transactions: Vec::new(),
+            looked_at: BTreeSet::new(),
             refused: 0,
             totals: Totals::default(),
         };

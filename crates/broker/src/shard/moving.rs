@@ -3,7 +3,7 @@
 //! ```text
 //!   ready --> unacked, nobody's --> each target has it on its disk --> gone
 //!                  |
-//!                  +--> one refused it: back to its place, as it was
+//!                  +--> one refused it: back to its place, marked redelivered, as it may be late
 //! ```
 //!
 //! The letters and the waiting are those of dead letters: see [`dead_letter`](super::dead_letter). After a
@@ -72,7 +72,7 @@ impl<L: Log> Shard<L> {
                 }
                 None => {
                     moving.moved.unrouted += 1;
-                    self.put_back(id, (unacked, offset), now);
+                    self.put_back(id, (unacked, offset), false, now);
                 }
             }
         }
@@ -143,7 +143,7 @@ impl<L: Log> Shard<L> {
             *if is_taken { &mut moving.moved.moved } else { &mut moving.moved.refused } += 1;
         }
         if !is_taken {
-            self.put_back(queue, (id, offset), now);
+            self.put_back(queue, (id, offset), true, now);
         } else if self.queues.get_mut(&queue).is_some_and(|it| it.queue.moved(id, offset)) {
             self.counters.moved += 1;
             self.gone(offset, queue, Way::DeadLettered);
@@ -153,9 +153,15 @@ impl<L: Log> Shard<L> {
     }
 
     /// A message that cannot be moved is in its place again.
-    fn put_back(&mut self, queue: QueueId, (id, offset): (UnackedId, Offset), now: Time) {
+    fn put_back(
+        &mut self,
+        queue: QueueId,
+        (id, offset): (UnackedId, Offset),
+        is_late: bool,
+        now: Time,
+    ) {
         if let Some(hosted) = self.queues.get_mut(&queue) {
-            hosted.queue.put_back(id, offset, now, &mut self.scratch);
+            hosted.queue.put_back(id, offset, is_late, now, &mut self.scratch);
             note_left(&mut self.scratch, queue, &mut self.left);
             self.touch(queue);
         }
