@@ -138,7 +138,7 @@ fn argument(word: &'static Word) -> Arg {
         Kind::Maybe => arg,
         Kind::Many => arg.num_args(0..).action(ArgAction::Append),
         Kind::Flag => arg.long(word.name).action(ArgAction::SetTrue),
-        Kind::Value(default) if default.is_empty() => arg.long(word.name),
+        Kind::Value("") => arg.long(word.name),
         Kind::Value(default) => arg.long(word.name).default_value(default),
         Kind::IgnoredFlag => arg.long(word.name).action(ArgAction::SetTrue).hide(true),
         Kind::IgnoredValue => arg.long(word.name).hide(true),
