@@ -1,9 +1,9 @@
 //! What operators and their tools ask of a node, beside AMQP.
 //!
-//! - [`ops`]: what can be asked: rows of lists, facts of the node, changes. Used by both doors.
+//! - [`ops`]: how the node is asked: letters to actors, sessions inside the node, facts of queues.
 //! - [`stats`]: what is counted, sampled: totals, rates, samples.
-//! - [`control`]: the door of `leveret ctl`, a Unix socket.
-//! - [`http`]: the door of everybody else, RabbitMQ's management API.
+//! - [`http`]: RabbitMQ's management API.
+//! - [`control`]: a door to it without a password, a Unix socket, for `leveret ctl`.
 //! - `metrics`: the door of Prometheus.
 //! - `page`: the management page, for people with a browser; it asks that API.
 //! - [`mod@front`]: opens all, and runs them on one thread.
