@@ -2,7 +2,8 @@
 //! that what must hold of a dead letter must hold of what he moves; and who deletes some where messages
 //! may vanish.
 
-use leveret_broker::message::{ConnectionId, MoveTo, Reply, ReplyTo, ToShard, shard_of};
+use leveret_broker::message::{ConnectionId, Looked, MoveTo, Reply, ReplyTo, ToShard, shard_of};
+use leveret_broker::record::View;
 use leveret_queue::{Offset, Place};
 use leveret_topology::{QueueId, Topology};
 
@@ -82,7 +83,8 @@ impl Mover {
 /// What he is told.
 #[derive(Debug)]
 pub(crate) enum Told {
-    /// The offsets of a page.
+    /// The offsets of a page, without those of messages that would expire where they are moved to: they
+    /// keep their time to live, which begins anew there.
     Page(Vec<Offset>),
     /// How many were moved or deleted.
     Done(u64),
@@ -92,7 +94,12 @@ impl Told {
     pub(crate) fn of(reply: &Reply) -> Check<Self> {
         match reply {
             Reply::Looked(page) => {
-                Ok(Self::Page(page.messages.iter().map(|one| one.look.offset).collect()))
+                let stays = |one: &&Looked| {
+                    let view = one.record.as_ref().and_then(View::of);
+                    view.is_some_and(|view| view.head.expiration_ms.is_none())
+                };
+                let stay = page.messages.iter().filter(stays);
+                Ok(Self::Page(stay.map(|one| one.look.offset).collect()))
             }
             Reply::Moved(moved) => Ok(Self::Done(moved.moved)),
             Reply::Purged(count) => Ok(Self::Done(*count)),
