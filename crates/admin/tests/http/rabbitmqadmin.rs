@@ -77,7 +77,7 @@ fn what_version_2_sends_is_answered() {
 
 #[track_caller]
 fn has_fields(path: &str, found: &Value, fields: &str) {
-    let rows = found.as_array().map_or(std::slice::from_ref(found), Vec::as_slice);
+    let rows = found.as_array().map_or_else(|| std::slice::from_ref(found), Vec::as_slice);
     assert!(!rows.is_empty(), "{path} lists nothing");
     for row in rows {
         for field in fields.split_whitespace() {
