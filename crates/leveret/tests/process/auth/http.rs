@@ -13,7 +13,7 @@ use crate::broker::{Broker, wait_until};
 fn value<'a>(request: &'a Request, name: &str) -> &'a str {
     let query = request.target.split_once('?').map_or(request.body.as_str(), |(_, query)| query);
     let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
-    pairs.filter(|(own, _)| *own == name).map(|(_, value)| value).last().unwrap_or_default()
+    pairs.filter(|(own, _)| *own == name).map(|(_, value)| value).next_back().unwrap_or_default()
 }
 
 /// Bob may do everything with names that begin with `b`, and use routing keys that begin with `b`.
