@@ -38,7 +38,9 @@ impl Column {
         let found = self.path.split('.').try_fold(row, |value, part| value.get(part));
         match found {
             Some(value) if self.is_json => Value::String(value.to_string()),
-            found => found.cloned().unwrap_or_default(),
+            // Erlang's '' is what RabbitMQ's tools show for nothing.
+            None | Some(Value::Null) => Value::from(""),
+            Some(value) => value.clone(),
         }
     }
 }
@@ -86,7 +88,7 @@ mod tests {
     fn columns_find_their_place() {
         let columns = all(&["name", "queue_name=queue.name", "definition!", "none=a.b", "kind='x"]);
         let of_api = json!({"name": "n", "queue": {"name": "q"}, "definition": {"a": 1}});
-        let want = json!({"name": "n", "queue_name": "q", "definition": "{\"a\":1}", "none": null, "kind": "x"});
+        let want = json!({"name": "n", "queue_name": "q", "definition": "{\"a\":1}", "none": "", "kind": "x"});
         assert_eq!(Value::from(row(&columns, &of_api)), want);
     }
 

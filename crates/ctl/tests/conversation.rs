@@ -102,7 +102,9 @@ fn changes() {
     check("version", &[], "3.13.7\n");
     check("enable_feature_flag all", &[("PUT /api/feature-flags/all/enable null", 204, "")], "Enabling all feature flags ...\n");
     check("clear_user_limits bob all",
-        &[("DELETE /api/user-limits/bob/max-connections", 204, ""), ("DELETE /api/user-limits/bob/max-channels", 204, "")],
+        &[("DELETE /api/user-limits/bob/max-connections", 204, ""), ("DELETE /api/user-limits/bob/max-channels", 204, ""),
+          ("DELETE /api/user-limits/bob/max-publish-rate", 204, ""), ("DELETE /api/user-limits/bob/max-publish-bytes-rate", 204, ""),
+          ("DELETE /api/user-limits/bob/max-deliver-rate", 204, "")],
         "Clearing all limits for user \"bob\" ...\n");
     check("set_disk_free_limit mem_relative 1.5",
         &[(r#"PUT /api/leveret/watermarks/disk {"relative":1.5}"#, 204, "")],

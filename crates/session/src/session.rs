@@ -155,27 +155,16 @@ impl Session {
         let read = input.clone();
         let mut at = 0;
         while at < read.len() && self.reads(cx.out.len()) {
-            if let Some(len) = self.whole_publish(&read[at..], &read, cx) {
-                at += len;
-                continue;
-            }
-            match self.core.decoder.next(&read[at..]) {
-                Ok(None) => break,
-                Ok(Some((event, consumed))) => {
-                    if !self.event(event, &read, cx) {
-                        break;
-                    }
-                    at += consumed;
-                    if is_paced && self.core.pace_publishes(cx) {
-                        break;
-                    }
-                }
-                Err(error) => {
-                    self.fail(0, (0, 0), &reply::bad_frame(&error), cx);
-                    self.core.stage = Stage::Deaf;
-                    self.core.timers.give_up_silently(cx.now);
-                    break;
-                }
+            let consumed = match self.whole_publish(&read[at..], &read, cx) {
+                Some(consumed) => consumed,
+                None => match self.frame(&read[at..], &read, cx) {
+                    Some(consumed) => consumed,
+                    None => break,
+                },
+            };
+            at += consumed;
+            if is_paced && self.core.pace_publishes(cx) {
+                break;
             }
         }
         self.core.closed.clear();
@@ -198,6 +187,23 @@ impl Session {
             Err(fault) => {
                 self.fault(publish.channel, PUBLISH, true, fault, cx);
                 Some(publish.len)
+            }
+        }
+    }
+
+    /// Takes the frame that the input begins with, or a piece of it; gives its length. None when there is no
+    /// more, or it is to be given again.
+    fn frame(&mut self, input: &[u8], read: &Bytes, cx: &mut Context<'_>) -> Option<usize> {
+        match self.core.decoder.next(input) {
+            Ok(found) => {
+                let (event, consumed) = found?;
+                self.event(event, read, cx).then_some(consumed)
+            }
+            Err(error) => {
+                self.fail(0, (0, 0), &reply::bad_frame(&error), cx);
+                self.core.stage = Stage::Deaf;
+                self.core.timers.give_up_silently(cx.now);
+                None
             }
         }
     }
