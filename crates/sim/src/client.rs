@@ -17,7 +17,7 @@ use leveret_amqp::table::{RawTable, Table, Value};
 use leveret_queue::Time;
 
 use crate::checks::ACK_TIMEOUT_MS;
-use crate::plan::QueueIndex;
+use crate::plan::{EXPIRES_MS, QueueIndex};
 use crate::random::Random;
 use crate::shadow::{Check, Shadow};
 use channel::Awaited;
@@ -325,7 +325,8 @@ impl Client {
     }
 
     /// The broker closed a channel: only after a mistake that was made on purpose, when somebody else may
-    /// have a queue for himself, or when the client kept a delivery for too long.
+    /// have a queue for himself, when the client kept a delivery for too long, or when its queue's first consumer
+    /// was read too late, as the process stood still.
     fn channel_closed(
         &mut self,
         number: u16,
@@ -340,6 +341,12 @@ impl Client {
         } else if code == 406
             && text.contains("timed out")
             && channel.opened.after_ms(ACK_TIMEOUT_MS) <= world.now
+        {
+            totals.timed_out += 1;
+        } else if code == 404
+            && text.contains("'fleeting-")
+            && channel.next_is_consume()
+            && channel.opened.after_ms(EXPIRES_MS) <= world.now
         {
             totals.timed_out += 1;
         } else if world.shadow.has_trouble && code == 506 {

@@ -48,6 +48,9 @@ pub(crate) struct Kind {
     pub(crate) rule: Rule,
 }
 
+/// How long a queue that goes with its consumer waits for the first one.
+pub(crate) const EXPIRES_MS: u64 = 30_000;
+
 impl Kind {
     fn new(name: impl Into<String>, arguments: &[(&str, Value)]) -> Self {
         let arguments: Table =
@@ -84,7 +87,7 @@ impl Kind {
     /// A queue that is deleted, purged, or goes with its connection.
     pub(crate) fn fleeting(name: String, is_exclusive: bool) -> Self {
         // One that never comes to have a consumer would stay.
-        let expires = [("x-expires", Value::I32(30_000))];
+        let expires = [("x-expires", Value::I32(EXPIRES_MS as i32))];
         let new = Self::new(name, if is_exclusive { &[] } else { &expires });
         Self {
             loses: true,
