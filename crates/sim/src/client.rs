@@ -336,18 +336,15 @@ impl Client {
         let channel = self.open_channel(number, "channel.close")?;
         let totals = &mut world.shadow.totals;
         let (code, text) = (close.reply_code, close.reply_text);
-        if code == 403 && channel.may_be_refused() && !world.shadow.is_calm {
-            totals.shut_out += 1;
-        } else if code == 406
-            && text.contains("timed out")
-            && channel.opened.after_ms(ACK_TIMEOUT_MS) <= world.now
-        {
-            totals.timed_out += 1;
-        } else if code == 404
+        let is_after = |ms| channel.opened.after_ms(ms) <= world.now;
+        let kept_too_long = code == 406 && text.contains("timed out") && is_after(ACK_TIMEOUT_MS);
+        let came_too_late = code == 404
             && text.contains("'fleeting-")
             && channel.next_is_consume()
-            && channel.opened.after_ms(EXPIRES_MS) <= world.now
-        {
+            && is_after(EXPIRES_MS);
+        if code == 403 && channel.may_be_refused() && !world.shadow.is_calm {
+            totals.shut_out += 1;
+        } else if kept_too_long || came_too_late {
             totals.timed_out += 1;
         } else if world.shadow.has_trouble && code == 506 {
             // The disk took no more.
