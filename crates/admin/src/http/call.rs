@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use axum::body::Body;
 use axum::extract::{FromRequest, FromRequestParts as _, RawPathParams};
@@ -56,6 +56,10 @@ impl fmt::Display for Peer {
     }
 }
 
+/// Filled in with the name of the user who was let in, for the audit log.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Who(pub(super) Arc<OnceLock<String>>);
+
 impl FromRequest<Arc<App>> for Call {
     type Rejection = Fault;
 
@@ -64,6 +68,10 @@ impl FromRequest<Arc<App>> for Call {
         let peer: Peer =
             *parts.extensions.get().ok_or_else(|| Fault::bad("a request from nowhere"))?;
         let login = Login::of(&parts.headers, &app.ops.node, peer).await?;
+        if let Some(Who(name)) = parts.extensions.get() {
+            // Once per request.
+            let _ = name.set(login.name.clone());
+        }
         let params = RawPathParams::from_request_parts(&mut parts, app)
             .await
             .map_err(|error| Fault::bad(format!("bad path: {error}")))?;

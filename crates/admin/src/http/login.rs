@@ -224,14 +224,6 @@ impl Login {
     }
 }
 
-/// The name that a request was made under, for the audit log. It is right if the request was granted.
-pub(super) fn name_of(headers: &HeaderMap, peer: Peer) -> String {
-    match peer {
-        Peer::Network(_) => credentials(headers).map(|(name, _)| name).unwrap_or_default(),
-        Peer::Local { .. } => OPERATOR.to_owned(),
-    }
-}
-
 /// Name and password, or a token, which says itself whose it is.
 fn credentials(headers: &HeaderMap) -> Option<(String, Password)> {
     let text = headers.get(AUTHORIZATION)?.to_str().ok()?;

@@ -21,8 +21,7 @@ use tower::ServiceExt as _;
 
 use super::App;
 use super::answer::Fault;
-use super::call::Peer;
-use super::login;
+use super::call::{Peer, Who};
 
 /// Shorter answers are not worth compressing: they fit one packet.
 const GZIP_MIN: usize = 1024;
@@ -35,18 +34,20 @@ pub(super) async fn answer(
     request: Request<Incoming>,
 ) -> Response<Body> {
     let mut request = request.map(Body::new);
+    let who = Who::default();
     let asked = request.headers().clone();
     let method = request.method().clone();
     let path = request.uri().path().to_owned();
     let mut response = match strip(app, &mut request) {
         Ok(()) => {
             request.extensions_mut().insert(peer);
+            request.extensions_mut().insert(who.clone());
             router.oneshot(request).await.into_response()
         }
         Err(fault) => fault.into_response(),
     };
     if response.status().is_success() && changes(&method, &path) {
-        let (user, peer) = (login::name_of(&asked, peer), peer.to_string());
+        let (user, peer) = (who.0.get().map_or("", String::as_str), peer.to_string());
         tracing::info!(target: "audit", user, peer, %method, path, "audit: changed");
     }
     // A handler that refuses a method says why by itself, and names no others.

@@ -23,10 +23,14 @@ fn broker(settings: &[String]) -> Broker {
 
 /// Status and body of an answer of the management API.
 fn api(broker: &Broker, path: &str, authorization: &str) -> (u16, String) {
+    request(broker, "GET", path, authorization)
+}
+
+fn request(broker: &Broker, method: &str, path: &str, authorization: &str) -> (u16, String) {
     let mut socket = TcpStream::connect(("127.0.0.1", broker.listens("http").port())).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let request = format!(
-        "GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: {authorization}\r\nConnection: close\r\n\r\n"
+        "{method} {path} HTTP/1.1\r\nHost: x\r\nAuthorization: {authorization}\r\nConnection: close\r\n\r\n"
     );
     socket.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();

@@ -14,7 +14,7 @@ use rustls::pki_types::PrivateKeyDer;
 use serde_json::{Value, json};
 
 use super::web::Web;
-use super::{api, broker, login};
+use super::{api, broker, login, request};
 use crate::broker::{Broker, close_reason};
 
 /// Who makes tokens.
@@ -226,6 +226,11 @@ fn the_management_api_takes_tokens() {
     assert_eq!(status, 401);
     let none = format!("Bearer {}", issuer.token("one", "rabbit.read:*/*", 60));
     assert_eq!(api(&broker, "/api/whoami", &none).0, 401, "no tag");
+    // What it changes is told under the name that the token gives.
+    let admin = format!("Bearer {}", issuer.token("one", "rabbit.tag:administrator", 60));
+    assert_eq!(request(&broker, "DELETE", "/api/vhosts/other", &admin).0, 204);
+    let told = broker.log.with("method=DELETE");
+    assert!(told.len() == 1 && told[0].contains("user=\"bob\""), "{told:?}");
     // As name and password, too.
     let basic = STANDARD.encode(format!("x:{}", issuer.token("one", scope, 60)));
     assert_eq!(api(&broker, "/api/whoami", &format!("Basic {basic}")).0, 200);
