@@ -8,6 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use leveret_queue::Time;
+use leveret_topology::error::{AccessError, ResourceRef};
 use leveret_topology::{AuthError, Password, Permission, ResourceKind, Topology};
 
 use crate::message::ConnectionId;
@@ -114,6 +115,41 @@ pub enum Question {
         /// The routing key.
         key: Box<str>,
     },
+}
+
+impl Question {
+    /// About a queue or an exchange.
+    pub fn resource(vhost: &str, kind: ResourceKind, name: &str, permission: Permission) -> Self {
+        let is_default = kind == ResourceKind::Exchange && name.is_empty();
+        let name = if is_default { "amq.default" } else { name };
+        Self::Resource { vhost: vhost.into(), kind, name: name.into(), permission }
+    }
+
+    /// About a routing key of a topic exchange.
+    pub fn topic(vhost: &str, exchange: &str, permission: Permission, key: &str) -> Self {
+        let (vhost, exchange, key) = (vhost.into(), exchange.into(), key.into());
+        Self::Topic { vhost, exchange, permission, key }
+    }
+
+    /// Why `user` may not, in RabbitMQ's words.
+    pub fn refusal(&self, user: &str) -> AccessError {
+        let user = user.to_owned();
+        match self {
+            Self::Vhost(vhost) => AccessError::Vhost { vhost: vhost.to_string(), user },
+            Self::Resource { vhost, kind, name, permission } => {
+                let (kind, name, vhost) = (*kind, name.clone(), vhost.clone());
+                let resource = ResourceRef { kind, name, vhost };
+                AccessError::Resource { permission: *permission, resource, user }
+            }
+            Self::Topic { vhost, exchange, permission, key } => AccessError::Topic {
+                permission: *permission,
+                key: key.to_string(),
+                exchange: exchange.to_string(),
+                vhost: vhost.to_string(),
+                user,
+            },
+        }
+    }
 }
 
 /// Whether it may.

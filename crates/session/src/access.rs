@@ -12,7 +12,6 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use leveret_broker::login::{Asked, Decision, Question, Rights};
 use leveret_queue::Time;
-use leveret_topology::error::{AccessError, ResourceRef};
 use leveret_topology::{Exchange, ExchangeKind, Permission, ResourceKind, VhostId};
 
 use crate::channel::Channel;
@@ -70,14 +69,14 @@ impl Elsewhere {
         }
     }
 
-    /// The refusal, if it is one, in the words of `error`.
-    fn check(&self, question: Question, error: impl FnOnce() -> AccessError) -> Result<(), Fault> {
+    /// The refusal, if it is one, of `user`.
+    fn check(&self, question: Question, user: &str) -> Result<(), Fault> {
         let known = self.rights.decide(&question);
         match known.or_else(|| self.answers.get(&question).cloned()) {
             Some(Decision::Allowed) => Ok(()),
-            Some(Decision::Refused(None)) => Err(error().into()),
+            Some(Decision::Refused(None)) => Err(question.refusal(user).into()),
             Some(Decision::Refused(Some(why)) | Decision::Failed(why)) => {
-                let mut fault = Fault::from(error());
+                let mut fault = Fault::from(question.refusal(user));
                 fault.text.to_mut().push_str(&why);
                 Err(fault)
             }
@@ -93,9 +92,9 @@ impl Core {
         let Some(elsewhere) = &self.identity.elsewhere else {
             return Ok(cx.topology.check_vhost_access(user, vhost)?);
         };
-        let refused = || AccessError::Vhost { vhost: vhost.to_owned(), user: user.to_string() };
-        let found = cx.topology.vhost(vhost).ok_or_else(refused)?;
-        elsewhere.check(Question::Vhost(vhost.into()), refused)?;
+        let question = Question::Vhost(vhost.into());
+        let found = cx.topology.vhost(vhost).ok_or_else(|| question.refusal(user))?;
+        elsewhere.check(question, user)?;
         Ok(found.id)
     }
 
@@ -111,20 +110,11 @@ impl Core {
         if identity.is_operator {
             return Ok(());
         }
+        let user = &identity.user;
         let Some(elsewhere) = &identity.elsewhere else {
-            let (user, vhost) = (&identity.user, identity.vhost);
-            return Ok(cx.topology.check_access(user, vhost, permission, kind, name)?);
+            return Ok(cx.topology.check_access(user, identity.vhost, permission, kind, name)?);
         };
-        let is_default = kind == ResourceKind::Exchange && name.is_empty();
-        let name = if is_default { "amq.default" } else { name };
-        let vhost = &identity.vhost_name;
-        let question =
-            Question::Resource { vhost: vhost.clone(), kind, name: name.into(), permission };
-        elsewhere.check(question, || AccessError::Resource {
-            permission,
-            resource: ResourceRef { kind, name: name.into(), vhost: vhost.clone() },
-            user: identity.user.to_string(),
-        })
+        elsewhere.check(Question::resource(&identity.vhost_name, kind, name, permission), user)
     }
 
     /// Whether the user may write to or read from an exchange with this key.
@@ -139,27 +129,15 @@ impl Core {
         if identity.is_operator {
             return Ok(());
         }
+        let user = &identity.user;
         let Some(elsewhere) = &identity.elsewhere else {
-            let user = &identity.user;
             return Ok(cx.topology.check_topic_access(user, exchange, permission, key)?);
         };
         if exchange.kind != ExchangeKind::Topic {
             return Ok(());
         }
-        let (vhost, name) = (&identity.vhost_name, &exchange.name);
-        let question = Question::Topic {
-            vhost: vhost.clone(),
-            exchange: name.as_ref().into(),
-            permission,
-            key: key.into(),
-        };
-        elsewhere.check(question, || AccessError::Topic {
-            permission,
-            key: key.to_owned(),
-            exchange: name.to_string(),
-            vhost: vhost.to_string(),
-            user: identity.user.to_string(),
-        })
+        let question = Question::topic(&identity.vhost_name, &exchange.name, permission, key);
+        elsewhere.check(question, user)
     }
 
     /// Whether the user has this tag.

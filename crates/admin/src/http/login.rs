@@ -17,10 +17,12 @@ use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use leveret_broker::login::{Admitted, Login as AskedLogin, Proof, Question};
+use leveret_broker::login::{Admitted, Login as AskedLogin, Proof, Question, Rights};
 use leveret_broker::message::ConnectionId;
 use leveret_server::node::Node;
-use leveret_topology::{Password, Permission, ResourceKind, Topology, VhostId};
+use leveret_topology::{
+    Exchange, ExchangeKind, Password, Permission, ResourceKind, Topology, VhostId,
+};
 use zeroize::Zeroizing;
 
 use super::answer::Fault;
@@ -195,21 +197,33 @@ impl Login {
         if self.is_operator() {
             return Ok(());
         }
-        let Some(rights) = &self.admitted.rights else {
-            let refused = topology.check_access(&self.name, vhost, permission, kind, name).err();
-            return self
-                .must(refused.is_none(), &refused.map_or_else(String::new, |it| it.to_string()));
+        let refused = match &self.admitted.rights {
+            None => topology.check_access(&self.name, vhost, permission, kind, name).err(),
+            Some(rights) => {
+                let vhost = topology.vhost_by_id(vhost).map_or("", |vhost| &*vhost.name);
+                let question = Question::resource(vhost, kind, name, permission);
+                (!is_allowed(&**rights, &question)).then(|| question.refusal(&self.name))
+            }
         };
-        let vhost = topology.vhosts().find(|it| it.id == vhost).map(|it| it.name.as_ref().into());
-        let question =
-            vhost.map(|vhost| Question::Resource { vhost, kind, name: name.into(), permission });
-        // A web service is not asked here: its users do this over AMQP, or as others.
-        let decision = question.and_then(|question| rights.decide(&question));
-        let may = decision.is_some_and(|decision| decision.is_allowed());
-        self.must(
-            may,
-            &format!("{permission} access to {kind} '{name}' refused for user '{}'", self.name),
-        )
+        refused.map_or(Ok(()), |refused| self.must(false, &refused.to_string()))
+    }
+
+    /// Whether it may write to or read from an exchange with this key.
+    pub(crate) fn may_use_key(
+        &self,
+        topology: &Topology,
+        exchange: &Exchange,
+        permission: Permission,
+        key: &str,
+    ) -> bool {
+        match &self.admitted.rights {
+            None => topology.check_topic_permission(&self.name, exchange, permission, key),
+            Some(_) if exchange.kind != ExchangeKind::Topic => true,
+            Some(rights) => {
+                let vhost = topology.vhost_by_id(exchange.vhost).map_or("", |vhost| &*vhost.name);
+                is_allowed(&**rights, &Question::topic(vhost, &exchange.name, permission, key))
+            }
+        }
     }
 
     /// Refuses who may not see something of `owner`'s.
@@ -222,6 +236,12 @@ impl Login {
     pub(crate) fn lists(&self, topology: &Topology, vhost: &str) -> bool {
         self.is_admin() || self.enters(topology, vhost)
     }
+}
+
+/// Whether a user who is kept elsewhere may. A web service is not asked here: its users do this over AMQP, or as
+/// others.
+fn is_allowed(rights: &dyn Rights, question: &Question) -> bool {
+    rights.decide(question).is_some_and(|decision| decision.is_allowed())
 }
 
 /// Name and password, or a token, which says itself whose it is.

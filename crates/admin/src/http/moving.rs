@@ -126,6 +126,6 @@ fn may_write(call: &Call, to: &MoveTo, own: &str) -> bool {
     let topology = call.node().topology();
     topology.exchange_by_id(*exchange).is_none_or(|exchange| {
         let key = key.as_deref().unwrap_or(own);
-        topology.check_topic_permission(&call.login.name, exchange, Permission::Write, key)
+        call.login.may_use_key(&topology, exchange, Permission::Write, key)
     })
 }

@@ -4,7 +4,6 @@ use leveret_broker::message::{AdminCommand, ConnectionId};
 use leveret_topology::{
     ArgumentsChange, Permission, QueueAccessError, QueueId, ResourceKind, table_from_json,
 };
-
 use serde_json::{Map, Value};
 
 use super::answer::{Answer, Fault};

@@ -23,14 +23,22 @@ fn broker(settings: &[String]) -> Broker {
 
 /// Status and body of an answer of the management API.
 fn api(broker: &Broker, path: &str, authorization: &str) -> (u16, String) {
-    request(broker, "GET", path, authorization)
+    request(broker, "GET", path, authorization, "")
 }
 
-fn request(broker: &Broker, method: &str, path: &str, authorization: &str) -> (u16, String) {
+fn request(
+    broker: &Broker,
+    method: &str,
+    path: &str,
+    authorization: &str,
+    body: &str,
+) -> (u16, String) {
     let mut socket = TcpStream::connect(("127.0.0.1", broker.listens("http").port())).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let len = body.len();
     let request = format!(
-        "{method} {path} HTTP/1.1\r\nHost: x\r\nAuthorization: {authorization}\r\nConnection: close\r\n\r\n"
+        "{method} {path} HTTP/1.1\r\nHost: x\r\nAuthorization: {authorization}\r\nConnection: close\r\n\
+         Content-Length: {len}\r\n\r\n{body}"
     );
     socket.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();

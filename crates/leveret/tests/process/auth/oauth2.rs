@@ -7,6 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use leveret_client::amqp::method::connection;
+use leveret_client::amqp::table::Table;
 use leveret_client::{Connection, QueueDeclare};
 use rcgen::{CertificateParams, KeyPair};
 use rustls::ServerConfig;
@@ -228,12 +229,44 @@ fn the_management_api_takes_tokens() {
     assert_eq!(api(&broker, "/api/whoami", &none).0, 401, "no tag");
     // What it changes is told under the name that the token gives.
     let admin = format!("Bearer {}", issuer.token("one", "rabbit.tag:administrator", 60));
-    assert_eq!(request(&broker, "DELETE", "/api/vhosts/other", &admin).0, 204);
+    assert_eq!(request(&broker, "DELETE", "/api/vhosts/other", &admin, "").0, 204);
     let told = broker.log.with("method=DELETE");
     assert!(told.len() == 1 && told[0].contains("user=\"bob\""), "{told:?}");
     // As name and password, too.
     let basic = STANDARD.encode(format!("x:{}", issuer.token("one", scope, 60)));
     assert_eq!(api(&broker, "/api/whoami", &format!("Basic {basic}")).0, 200);
+}
+
+/// What a token may write, down to the routing key, holds for messages that are moved, too.
+#[test]
+fn scopes_hold_for_moves() {
+    let issuer = Issuer::new();
+    let dir = tempfile::tempdir().unwrap();
+    let (broker, _web) = node(&one_key(&issuer), dir.path());
+    let mut guest = login(&broker, "guest", "guest").unwrap();
+    let channel = guest.open_channel().unwrap();
+    for queue in ["q", "z"] {
+        guest.queue_declare(channel, queue, &QueueDeclare::default()).unwrap();
+    }
+    guest.queue_bind(channel, "z", "amq.topic", "#", &Table::new()).unwrap();
+    guest.publish(channel, "", "q", b"\0\0", b"x");
+    guest.flush().unwrap();
+    let scope = "rabbit.tag:management rabbit.read:*/q rabbit.write:*/amq.topic/good.*";
+    let bearer = format!("Bearer {}", issuer.token("one", scope, 60));
+    let moved =
+        |to: &Value| request(&broker, "POST", "/api/queues/%2F/q/move", &bearer, &to.to_string());
+    let to = |key: &str| json!({"to_exchange": "amq.topic", "routing_key": key});
+    let told = |answer: (u16, String)| serde_json::from_str::<Value>(&answer.1).unwrap();
+    let want = json!({"moved": 0, "refused": 1, "unrouted": 0});
+    assert_eq!(told(moved(&to("bad.x"))), want);
+    let (status, body) = moved(&json!({"to_queue": "z"}));
+    assert_eq!(status, 401, "{body}");
+    assert!(
+        body.contains("write access to queue 'z' in vhost '/' refused for user 'bob'"),
+        "{body}"
+    );
+    let want = json!({"moved": 1, "refused": 0, "unrouted": 0});
+    assert_eq!(told(moved(&to("good.x"))), want);
 }
 
 #[test]
