@@ -26,9 +26,9 @@ mod disk;
 mod history;
 mod leaving;
 mod lifecycle;
+mod look;
 mod moving;
 mod numbers;
-mod operate;
 mod ports;
 mod publish;
 mod recover;
@@ -287,12 +287,13 @@ impl<L: Log> Shard<L> {
             ToShard::Resume { connection } => self.resume(connection),
             ToShard::Count { reply, queue } => self.count(reply, queue, topology, now, out),
             ToShard::Purge { reply, queue, max } => {
-                self.purge(reply, queue, max, topology, now, out);
+                self.purge(reply, queue, |it| it.purge(max), topology, now, out);
             }
             ToShard::Look { .. } => self.look(letter, topology, now, out),
             ToShard::Move { .. } => self.move_some(letter, topology, now, out),
-            ToShard::Discard { reply, queue, offsets } => {
-                self.discard(reply, queue, offsets, topology, now, out);
+            ToShard::Discard { reply, queue, mut offsets } => {
+                offsets.sort_unstable();
+                self.purge(reply, queue, |it| it.discard(&offsets), topology, now, out);
             }
             ToShard::Delete { user, reply, queue, if_unused, if_empty } => {
                 let asked = Asked { user, reply };

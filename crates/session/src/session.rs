@@ -155,12 +155,9 @@ impl Session {
         let read = input.clone();
         let mut at = 0;
         while at < read.len() && self.reads(cx.out.len()) {
-            let consumed = match self.whole_publish(&read[at..], &read, cx) {
-                Some(consumed) => consumed,
-                None => match self.frame(&read[at..], &read, cx) {
-                    Some(consumed) => consumed,
-                    None => break,
-                },
+            let whole = self.whole_publish(&read[at..], &read, cx);
+            let Some(consumed) = whole.or_else(|| self.frame(&read[at..], &read, cx)) else {
+                break;
             };
             at += consumed;
             if is_paced && self.core.pace_publishes(cx) {

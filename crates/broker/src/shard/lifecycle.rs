@@ -2,7 +2,7 @@
 
 use leveret_amqp::reply::ReplyCode;
 use leveret_log::Log;
-use leveret_queue::Time;
+use leveret_queue::{Backlog, Queue, Time};
 use leveret_topology::{ConfirmOn, QueueId, Topology};
 
 use super::dead_letter::Origin;
@@ -77,12 +77,12 @@ impl<L: Log> Shard<L> {
         }
     }
 
-    /// `queue.purge`: ready messages go, the first ones if not all; unacked ones stay.
+    /// `queue.purge`, or an operator's: the ready messages go that `take` takes out; unacked ones stay.
     pub(super) fn purge(
         &mut self,
         reply: ReplyTo,
         id: QueueId,
-        max: u64,
+        take: impl FnOnce(&mut Queue) -> Backlog,
         topology: &Topology,
         now: Time,
         out: &mut Outbox,
@@ -94,7 +94,7 @@ impl<L: Log> Shard<L> {
         // What came in this turn and found a consumer is not ready any more.
         self.dispatch(id, now);
         let Some(hosted) = self.queues.get_mut(&id) else { return };
-        let backlog = hosted.queue.purge(max);
+        let backlog = take(&mut hosted.queue);
         out.reply(reply, Reply::Purged(backlog.ready()));
         self.let_go(id, backlog);
         self.touch(id);

@@ -1,4 +1,4 @@
-//! What operators do to single messages: look at them as they are, purge some.
+//! An operator looks at messages as they are.
 //!
 //! A page is a bounded piece of work whatever the queue has: see [`Queue::look`](leveret_queue::Queue).
 //! Nothing is acquired and nothing is marked; records that are on the disk are fetched as for a consumer,
@@ -6,11 +6,11 @@
 
 use leveret_log::{Log, ReadError};
 use leveret_queue::{Look, Offset, Time};
-use leveret_topology::{QueueId, Topology};
+use leveret_topology::Topology;
 
 use super::cold::Parked;
 use super::{Shard, log_offset};
-use crate::message::{Holding, Looked, Outbox, Page, Reply, ReplyTo, ToShard};
+use crate::message::{Holding, Looked, Outbox, Page, Reply, ToShard};
 
 /// Messages that one letter looks at, at most.
 const LOOKED_MAX: usize = 256;
@@ -66,29 +66,6 @@ impl<L: Log> Shard<L> {
         }
         let end = Offset::new(self.log.end().get());
         out.reply(reply, Reply::Looked(Box::new(Page { messages, next, end })));
-    }
-
-    /// Purges single messages.
-    pub(super) fn discard(
-        &mut self,
-        reply: ReplyTo,
-        id: QueueId,
-        mut offsets: Vec<Offset>,
-        topology: &Topology,
-        now: Time,
-        out: &mut Outbox,
-    ) {
-        if self.hosted(id, topology, now).is_none() {
-            out.reply(reply, Reply::Gone);
-            return;
-        }
-        self.dispatch(id, now);
-        let Some(hosted) = self.queues.get_mut(&id) else { return };
-        offsets.sort_unstable();
-        let backlog = hosted.queue.discard(&offsets);
-        out.reply(reply, Reply::Purged(backlog.ready()));
-        self.let_go(id, backlog);
-        self.touch(id);
     }
 }
 

@@ -48,6 +48,14 @@ fn clear(it: &mut Call<'_>, path: &str) -> Result<Answer, Fault> {
     }
 }
 
+/// Sets the permissions of the command line in the vhost at hand.
+fn put_permissions(it: &mut Call<'_>) -> Result<(), Fault> {
+    let body = json!({
+        "configure": it.word("conf"), "write": it.word("write"), "read": it.word("read"),
+    });
+    it.put("/api/permissions/{vhost}/{username}", &body).map(drop)
+}
+
 pub(super) const COMMANDS: &[Entry] = &[
     Entry::new("list_users", Tools::CTL_AND_DIAGNOSTICS, "List users with their tags", |it| {
         it.table("/api/users", &["user=name", "tags"])
@@ -154,10 +162,7 @@ pub(super) const COMMANDS: &[Entry] = &[
     .or_missing(Code::NoUser, NO_USER),
     Entry::new("set_permissions", Tools::CTL, "Set a user's permissions in a virtual host", |it| {
         must_find_both(it)?;
-        let body = json!({
-            "configure": it.word("conf"), "write": it.word("write"), "read": it.word("read"),
-        });
-        it.put("/api/permissions/{vhost}/{username}", &body)?;
+        put_permissions(it)?;
         Ok(Answer::Done)
     })
     .takes(&[USER, CONF, WRITE, READ])
@@ -168,13 +173,10 @@ pub(super) const COMMANDS: &[Entry] = &[
         "Set a user's permissions in all virtual hosts that there are",
         |it| {
             it.must_find(USER_PATH, Code::NoUser, "User {username} does not exist")?;
-            let body = json!({
-                "configure": it.word("conf"), "write": it.word("write"), "read": it.word("read"),
-            });
             let vhosts = it.get("/api/vhosts?columns=name")?;
             for name in vhosts.as_array().into_iter().flatten() {
                 let name = name["name"].as_str().unwrap_or_default().to_owned();
-                it.with_vhost(&name).put("/api/permissions/{vhost}/{username}", &body)?;
+                put_permissions(it.with_vhost(&name))?;
             }
             Ok(Answer::Done)
         },
