@@ -56,7 +56,7 @@ const COMBINATIONS: [(&str, &str, bool); 10] = [
     ("fan-out", "-x 1 -y 4 -t fanout -a -C 5000 -D 5000", true),
     ("topic", "-x 2 -y 2 -t topic -k a.b -a -C 5000 -D 5000", true),
     ("rate", "-x 2 -y 2 -r 500 -q 20 -c 10 -z 5", false),
-    ("transactions", "-x 1 -y 1 -m 10 -n 10 -q 20 -z 5", false),
+    ("transactions", "-x 1 -y 1 -m 10 -n 10 -q 20 -C 20000 -D 20000", true),
 ];
 
 /// PerfTest in all combinations.
