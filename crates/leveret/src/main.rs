@@ -1,7 +1,7 @@
 //! The `leveret` program: the broker, its control tool and its load tool in one file.
 
-mod allocator;
 mod cli;
+mod memory;
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -80,7 +80,7 @@ fn serve(args: ServeArgs) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let front = leveret_admin::front(&loaded.config);
-    match leveret_server::serve(&loaded, front, allocator::give_back) {
+    match leveret_server::serve(&loaded, front, memory::give_back) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("leveret: {error:#}");
