@@ -22,6 +22,10 @@ use crate::storage::{Memory, NodeLog};
 use crate::tls::Certificates;
 use crate::turn::Actor;
 
+/// What the program takes when it is idle, in bytes, roughly: a watermark below is reached from the start,
+/// which is how users of RabbitMQ raise an alarm on purpose (`set_vm_memory_high_watermark 0.0001`).
+const PROGRAM_BYTES: u64 = 8 << 20;
+
 /// All actors of a process, shared by its threads.
 #[derive(Debug)]
 pub struct Node {
@@ -184,7 +188,12 @@ impl Node {
         self.recipients.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Memory that messages, queues and connections take, in bytes: what the watermark is compared with.
+    /// Memory in use, in bytes: what the watermark is compared with.
+    pub(crate) fn used_bytes(&self) -> u64 {
+        PROGRAM_BYTES + self.held_bytes()
+    }
+
+    /// Memory that messages, queues and connections take, in bytes.
     pub fn held_bytes(&self) -> u64 {
         let shards = self.shards.iter().map(|shard| shard.held_bytes.load(Ordering::Relaxed));
         shards.sum::<u64>() + self.connection_bytes.load(Ordering::Relaxed)
@@ -209,11 +218,11 @@ impl Node {
         for shard in &self.shards {
             shard.actor.state().log_mut().set_spill_bytes(spill_bytes);
         }
-        self.alarms.update_memory(|| self.held_bytes())
+        self.alarms.update_memory(|| self.used_bytes())
     }
 
     /// Compares the memory in use with the watermark; cheap when nothing changes.
     pub fn check_memory(&self) -> Option<AlarmChange> {
-        self.alarms.check_memory(|| self.held_bytes())
+        self.alarms.check_memory(|| self.used_bytes())
     }
 }

@@ -202,7 +202,7 @@ impl Runner {
         let alarms = &self.node.alarms;
         match (resource, change) {
             (Resource::Memory, AlarmChange::Raised) => tracing::warn!(
-                held_bytes = self.node.held_bytes(),
+                used_bytes = self.node.used_bytes(),
                 limit_bytes = alarms.memory_limit(),
                 "memory watermark is reached: those who publish into full queues are blocked until consumers \
                  catch up"

@@ -1,5 +1,8 @@
 //! Go: amqp091-go's own tests, and the sender and receiver on its predecessor.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -7,6 +10,7 @@ use anyhow::{Context as _, bail};
 
 use super::forward::Forward;
 use super::tools::{Counts, Place, copy_dir};
+use crate::node;
 
 const AMQP091: &str = "github.com/rabbitmq/amqp091-go@v1.16.0";
 
@@ -30,7 +34,8 @@ pub(super) fn amqp091(place: &Place) -> anyhow::Result<Counts> {
         test.args(["-skip", &skips.join("|")]);
     }
     test.current_dir(&source)
-        .env("AMQP_URL", format!("amqp://guest:guest@127.0.0.1:{}/", place.port));
+        .env("AMQP_URL", format!("amqp://guest:guest@127.0.0.1:{}/", place.port))
+        .env("RABBITMQ_RABBITMQCTL_PATH", rabbitmqctl(place)?);
     let (output, ok) = place.run("test", 20, &mut test)?;
     let mut counts = Counts { skipped: place.skipped.len() as u64, ..Counts::default() };
     for line in output.lines() {
@@ -47,6 +52,16 @@ pub(super) fn amqp091(place: &Place) -> anyhow::Result<Counts> {
         counts.add("the test binary did not end well", false);
     }
     Ok(counts)
+}
+
+/// A program that is `rabbitmqctl` for the suite's broker: the tests give it a command and nothing else.
+fn rabbitmqctl(place: &Place) -> anyhow::Result<PathBuf> {
+    let path = place.dir.join("rabbitmqctl");
+    let program = node::program().get_program().to_owned();
+    let uri = format!("http://guest:guest@127.0.0.1:{}", place.http_port);
+    fs::write(&path, format!("#!/bin/sh\nexec '{}' ctl --uri {uri} \"$@\"\n", program.display()))?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+    Ok(path)
 }
 
 /// 100,000 messages of 1 KB from the sender, with and without the receiver.

@@ -258,9 +258,20 @@ impl Broker {
 
     /// Memory of the process in the machine's memory, in bytes.
     pub(crate) fn resident(&self) -> u64 {
+        self.memory()[1]
+    }
+
+    /// The same without pages of files, such as the program's, which come and go by the kernel's rules.
+    pub(crate) fn own_memory(&self) -> u64 {
+        let [_, resident, of_files] = self.memory();
+        resident - of_files
+    }
+
+    /// The first fields of `/proc/PID/statm`, in bytes.
+    fn memory(&self) -> [u64; 3] {
         let text = std::fs::read_to_string(format!("/proc/{}/statm", self.pid())).unwrap();
-        let pages: u64 = text.split_whitespace().nth(1).unwrap().parse().unwrap();
-        pages * rustix::param::page_size() as u64
+        let mut fields = text.split_whitespace().map(|pages| pages.parse::<u64>().unwrap());
+        std::array::from_fn(|_| fields.next().unwrap() * rustix::param::page_size() as u64)
     }
 
     /// Time that processors spent on the process, in milliseconds.

@@ -192,7 +192,7 @@ fn a_client_that_reads_no_deliveries_costs_little_and_slows_nobody() {
     deaf.method(1, &consume);
     deaf.expect("basic.consume-ok");
     publisher.publish(b"warm", 1000);
-    let before = broker.resident();
+    let before = broker.own_memory();
     client.confirm_select(channel).unwrap();
     let body = vec![7; 64 * 1024];
     let mut worst = Duration::ZERO;
@@ -210,7 +210,7 @@ fn a_client_that_reads_no_deliveries_costs_little_and_slows_nobody() {
     }
     // An answer comes after all that was published before.
     declare(&mut client, channel, "last");
-    let grown = broker.resident().saturating_sub(before);
+    let grown = broker.own_memory().saturating_sub(before);
     assert!(grown < 32 * MIB, "{} MiB", grown / MIB);
     assert!(worst < Duration::from_secs(2), "others waited {worst:?}");
     drop(deaf);
