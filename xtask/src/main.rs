@@ -9,6 +9,7 @@ mod deny;
 mod generate;
 mod install;
 mod node;
+mod optimize;
 mod package;
 mod page;
 mod programs;
@@ -80,6 +81,8 @@ enum Chore {
     },
     /// Load a running broker
     Load(Passed),
+    /// Build the program as it is released, in target/optimized: two builds and a run under load between them
+    Optimize,
     /// Build the Debian packages of the release build, in target/package
     Package,
 }
@@ -116,6 +119,7 @@ fn run() -> anyhow::Result<ExitCode> {
         Chore::Page { write: true, .. } => done(page::build(true).map(|_| ())),
         Chore::Page { names, .. } => done(page::browse(&names).and_then(steps::all_passed)),
         Chore::Load(it) => programs::load(&it.words),
+        Chore::Optimize => done(optimize::build().map(|program| println!("{}", program.display()))),
         Chore::Package => done(package::of_release()),
     }
 }
