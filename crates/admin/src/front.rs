@@ -50,7 +50,6 @@ fn open(
     interval: Duration,
 ) -> anyhow::Result<FrontEnds> {
     let Inside { node, mut about, stop, give_back } = inside;
-    let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
     let control = control::bind(&socket)?;
     let mut listeners = Vec::new();
     let mut http = None;
@@ -93,6 +92,8 @@ fn open(
     let ops = Arc::new(Ops { node, about, stop, stats });
     let (end, ended) = watch::channel(false);
     let ended = Ended(ended);
+    // After all that can fail: this is a runtime's thread, where another must not be dropped.
+    let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
     let thread = std::thread::Builder::new().name("management".to_owned()).spawn(move || {
         let (more, worked) = install_runner(Arc::clone(&ops.node));
         runtime.block_on(async move {

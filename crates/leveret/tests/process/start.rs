@@ -61,13 +61,30 @@ fn a_key_of_rabbitmq_without_meaning_is_logged() {
 
 #[test]
 fn a_port_in_use_is_a_clear_error() {
-    let first = Broker::start();
-    let dir = tempfile::tempdir().unwrap();
-    let address = first.address.to_string();
-    let command = leveret(&["serve", "--listen", &address]);
-    let (_, errors) = run(command, dir.path(), 70);
-    assert!(errors.contains(&format!("cannot listen on {address}")), "{errors}");
-    assert!(errors.contains("listeners.tcp.default"), "{errors}");
+    let used = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = used.local_addr().unwrap();
+    let port = address.port();
+    #[rustfmt::skip] // a table
+    let rows = [
+        ("--listen",              address.to_string(), "",                        "listeners.tcp.default"),
+        ("--management-tcp-port", port.to_string(),    " for the management API", "management.tcp.port"),
+        ("--prometheus-tcp-port", port.to_string(),    " for metrics",            "prometheus.tcp.port"),
+    ];
+    for (option, value, what, key) in rows {
+        let dir = tempfile::tempdir().unwrap();
+        let mut command = leveret(&["serve"]);
+        for free in ["--management-tcp-port", "--prometheus-tcp-port"] {
+            command.args([free, "0"].iter().filter(|_| free != option));
+        }
+        command.args(["--listen", "127.0.0.1:0"].iter().filter(|_| option != "--listen"));
+        command.args([option, &value]);
+        let (_, errors) = run(command, dir.path(), 70);
+        assert!(
+            errors.contains("cannot listen on ") && errors.contains(&format!(":{port}{what}")),
+            "{errors}"
+        );
+        assert!(errors.contains(key), "{errors}");
+    }
 }
 
 #[test]
