@@ -10,6 +10,7 @@ mod forward;
 mod fuzz;
 mod go;
 mod java;
+mod ldap;
 mod manual;
 mod node;
 mod python;
@@ -26,7 +27,7 @@ use tools::{Counts, Place};
 type Suite = fn(&Place) -> anyhow::Result<Counts>;
 
 /// All suites: name, what it is, and how it is run.
-const SUITES: [(&str, &str, Suite); 12] = [
+const SUITES: [(&str, &str, Suite); 13] = [
     ("amqp091-go", "the Go client's own unit and integration tests", go::amqp091),
     ("rabbitmqadmin", "rabbitmqadmin v1, its whole set of commands", admin::rabbitmqadmin),
     ("pika", "pika's own acceptance tests", python::pika),
@@ -34,6 +35,7 @@ const SUITES: [(&str, &str, Suite); 12] = [
     ("java", "the Java client, exercised by a program of ours", java::client),
     ("perftest", "PerfTest in ten combinations of flags", java::perftest),
     ("tls", "pika and the Go client over TLS, by password and by certificate", tls::clients),
+    ("ldap", "users of OpenLDAP's slapd, asked in three ways", ldap::users),
     ("celery", "a Celery worker: results, retry, ETA, chain, group, chord", python::celery),
     ("tutorials", "the patterns of RabbitMQ's seven tutorials", python::tutorials),
     ("api", "the HTTP API against its description, by schemathesis", fuzz::api),

@@ -1,4 +1,4 @@
-//! Users who are kept elsewhere: web services, tokens that somebody else signs.
+//! Users who are kept elsewhere: web services, directories, tokens that somebody else signs.
 //!
 //! A [`Source`] says who a user is; what it says includes the [`Rights`](leveret_broker::login::Rights) that
 //! say what the user may do. [`Sources`] are all that are configured, in the order in which they are asked.
@@ -6,6 +6,7 @@
 //!
 //! ```text
 //!   Sources --> entry: authn, authz --> Http --------> a web service
+//!                                   --> Ldap --------> a directory
 //!                                   --> OAuth2 ------> a token, keys from its issuer
 //!                                   --> Cache -------> one of these
 //!                                   --> (none) ------> the names, which the server knows
@@ -15,6 +16,7 @@ mod cache;
 mod client;
 mod http;
 mod keys;
+mod ldap;
 mod oauth2;
 mod scope;
 mod source;

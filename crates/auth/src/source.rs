@@ -10,6 +10,7 @@ use rustls::ClientConfig;
 
 use crate::cache::Cache;
 use crate::http::Http;
+use crate::ldap::{Ldap, Tls};
 use crate::oauth2::OAuth2;
 
 /// A client that wants to come in.
@@ -45,6 +46,8 @@ impl std::fmt::Display for Denied {
 pub enum Source {
     /// A web service.
     Http(Arc<Http>),
+    /// A directory.
+    Ldap(Arc<Ldap>),
     /// Tokens.
     OAuth2(Arc<OAuth2>),
     /// Another one, whose answers are kept for a while.
@@ -59,6 +62,7 @@ impl Source {
     ) -> Pin<Box<dyn Future<Output = Result<Admitted, Denied>> + Send + 'a>> {
         match self {
             Self::Http(http) => Box::pin(Http::authenticate(http, candidate)),
+            Self::Ldap(ldap) => Box::pin(Ldap::authenticate(ldap, candidate)),
             Self::OAuth2(oauth2) => Box::pin(oauth2.authenticate(candidate)),
             Self::Cache(cache) => Box::pin(Cache::authenticate(cache, candidate)),
         }
@@ -106,7 +110,7 @@ impl Sources {
     ///
     /// What is missing in the configuration, or a file that cannot be read.
     pub fn new(config: &Config, tls: TlsMaker<'_>, key: [u8; 32]) -> anyhow::Result<Self> {
-        let mut maker = Maker { config, tls, key, http: None, oauth2: None };
+        let mut maker = Maker { config, tls, key, http: None, ldap: None, oauth2: None };
         let pairs = config.auth.backends.iter();
         let entries = pairs.map(|pair| maker.entry(pair)).collect::<anyhow::Result<_>>()?;
         Ok(Self { entries })
@@ -129,6 +133,7 @@ struct Maker<'a> {
     tls: TlsMaker<'a>,
     key: [u8; 32],
     http: Option<Source>,
+    ldap: Option<Source>,
     oauth2: Option<Source>,
 }
 
@@ -162,6 +167,13 @@ impl Maker<'_> {
                 }
                 self.http.clone()
             }
+            Backend::Ldap => {
+                if self.ldap.is_none() {
+                    let ldap = self.ldap()?;
+                    self.ldap = Some(Source::Ldap(Arc::new(ldap)));
+                }
+                self.ldap.clone()
+            }
             Backend::OAuth2 => {
                 if self.oauth2.is_none() {
                     let oauth2 = self.oauth2()?;
@@ -178,6 +190,17 @@ impl Maker<'_> {
     fn http(&self) -> anyhow::Result<Http> {
         let options = &self.config.auth_http;
         Http::new(options, &(self.tls)(&options.tls())?)
+    }
+
+    fn ldap(&self) -> anyhow::Result<Ldap> {
+        let options = &self.config.auth_ldap;
+        let tls = || (self.tls)(&options.tls());
+        let tls = match (options.use_ssl, options.use_starttls) {
+            (true, _) => Tls::AtOnce(tls()?),
+            (false, true) => Tls::Asked(tls()?),
+            (false, false) => Tls::None,
+        };
+        Ldap::new(options, tls)
     }
 
     fn oauth2(&self) -> anyhow::Result<OAuth2> {

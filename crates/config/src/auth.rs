@@ -12,6 +12,8 @@ words! {
         Internal = "internal",
         /// A web service.
         Http = "http",
+        /// A directory.
+        Ldap = "ldap",
         /// Tokens that somebody else signs.
         OAuth2 = "oauth2",
         /// Another one of these, whose answers are kept for a while.
@@ -20,10 +22,11 @@ words! {
 }
 
 /// RabbitMQ's other names of the sources.
-const OTHER_NAMES: [(&str, Backend); 5] = [
+const OTHER_NAMES: [(&str, Backend); 6] = [
     ("oauth", Backend::OAuth2),
     ("rabbit_auth_backend_internal", Backend::Internal),
     ("rabbit_auth_backend_http", Backend::Http),
+    ("rabbit_auth_backend_ldap", Backend::Ldap),
     ("rabbit_auth_backend_oauth2", Backend::OAuth2),
     ("rabbit_auth_backend_cache", Backend::Cache),
 ];
@@ -142,7 +145,7 @@ impl Setting for CachedBackend {
     }
 
     fn form() -> &'static str {
-        "internal|http|oauth2"
+        "internal|http|ldap|oauth2"
     }
 
     fn display(&self) -> String {

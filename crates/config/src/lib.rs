@@ -16,6 +16,7 @@ mod error;
 pub mod files;
 pub mod flags;
 mod known;
+pub mod ldap;
 mod load;
 mod nearest;
 mod option;

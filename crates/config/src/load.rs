@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use crate::auth::{AuthOptions, HttpAuthOptions, OAuth2Options};
 use crate::error::{ConfigError, ConfigErrors, Place, Problem};
 use crate::known::{self, Fate, Known};
+use crate::ldap::LdapOptions;
 use crate::option::{Group, Spec};
 use crate::options::{
     AccessOptions, ConnectionOptions, EventOptions, IdentityOptions, ListenerOptions, LogOptions,
@@ -123,6 +124,8 @@ config! {
     auth: AuthOptions,
     /// A web service that keeps users.
     auth_http: HttpAuthOptions,
+    /// A directory that keeps users.
+    auth_ldap: LdapOptions,
     /// Tokens.
     auth_oauth2: OAuth2Options,
     /// Memory and disk.

@@ -29,6 +29,9 @@ fn settings() {
     check("auth_backends.1.authz = internal\nauth_backends.1.authn = http\nauth_backends.2.authn = oauth",
                                                          "auth_backends.$num",           "http and internal, oauth2");
     check("auth_cache.cached_backend.authn = http",      "auth_cache.cached_backend",    "http");
+    check("auth_ldap.queries.vhost_access = '''\n {in_group,\"cn=${vhost}\"}.\n'''",
+                                                         "auth_ldap.queries.vhost_access", "{in_group, \"cn=${vhost}\", \"member\"}");
+    check("auth_ldap.dn_lookup_bind.password = s3cret",  "auth_ldap.dn_lookup_bind.password", "(hidden)");
     check("auth_oauth2.jwks_url = https://h/k",          "auth_oauth2.jwks_uri",         "https://h/k");
     check("auth_oauth2.scope_aliases.a = x y\nauth_oauth2.scope_aliases.1.alias = b.c\nauth_oauth2.scope_aliases.1.scope = z",
                                                          "auth_oauth2.scope_aliases.$alias", "a = x y, b.c = z");
@@ -78,11 +81,13 @@ fn faults() {
     fault("max_message_size = 1GiB",  "f.conf:1: max_message_size = 1GiB: expected a value from 1 to 512MiB");
     fault("listeners.tcp = 5672",     "f.conf:1: listeners.tcp = 5672: expected none; an address has a name: listeners.tcp.default");
     fault("auth_mechanisms.1 = X",    "f.conf:1: auth_mechanisms.1 = X: expected one of PLAIN, AMQPLAIN, ANONYMOUS, EXTERNAL");
-    fault("auth_backends.1 = ldap",   "f.conf:1: auth_backends.1 = ldap: expected one of internal|http|oauth2|cache");
+    fault("auth_backends.1 = pam",    "f.conf:1: auth_backends.1 = pam: expected one of internal|http|ldap|oauth2|cache");
     fault("auth_backends.x = http",   "f.conf:1: auth_backends.x = http: the place among the sources is a whole number");
     fault("auth_cache.cached_backend = cache", "f.conf:1: auth_cache.cached_backend = cache: the cache cannot keep its own answers");
     fault("auth_oauth2.issuer = http://h", "f.conf:1: auth_oauth2.issuer = http://h: expected an address that begins with https://");
-    fault("auth_ldap.servers.1 = h",  "f.conf:1: auth_ldap.servers.1 cannot be kept: users in a directory (LDAP) cannot be asked about");
+    fault("auth_ldap.queries.tags = x", "f.conf:1: auth_ldap.queries.tags = x: expected [{TAG, QUERY}, ...]");
+    fault("auth_ldap.queries.vhost_access = {ask, x}", "f.conf:1: auth_ldap.queries.vhost_access = {ask, x}: there is no query 'ask'");
+    fault("auth_ldap.timeout = infinity", "f.conf:1: auth_ldap.timeout = infinity: expected a duration such as 30000, 250ms, 30s, 5m or 1h");
     fault("auth_oauth2.isuer = 1",    "f.conf:1: unknown key 'auth_oauth2.isuer'; did you mean 'auth_oauth2.issuer'?");
     fault("management.path_prefix = a/", "f.conf:1: management.path_prefix = a/: expected a path such as /rabbit, without a slash at its end");
     fault("default_pass = encrypted:x", "f.conf:1: default_pass = (hidden): encrypted values are not supported yet; give the plain value, for example with $(NAME) from the environment");

@@ -63,7 +63,7 @@ pub(super) fn clients(place: &Place) -> anyhow::Result<Counts> {
 }
 
 /// Two authorities; the first has signed for the server and for the client `alice`.
-fn certificates(dir: &Path) -> anyhow::Result<()> {
+pub(super) fn certificates(dir: &Path) -> anyhow::Result<()> {
     let authority = |name: &str, file: &str| {
         let mut params = named(name)?;
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

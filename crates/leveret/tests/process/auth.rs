@@ -1,6 +1,8 @@
-//! Users who are kept elsewhere: a web service, tokens, and a cache before them.
+//! Users who are kept elsewhere: a web service, a directory, tokens, and a cache before them.
 
+mod directory;
 mod http;
+mod ldap;
 mod oauth2;
 mod web;
 
@@ -19,6 +21,17 @@ fn login(broker: &Broker, user: &str, password: &str) -> Result<Connection, Erro
 /// A node with these `key=value` settings.
 fn broker(settings: &[String]) -> Broker {
     Broker::with(&settings.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+/// What the broker finds fault with, as soon as it says so.
+fn next_error(client: &mut Connection) -> String {
+    loop {
+        match client.next_event() {
+            Err(error) => return error.to_string(),
+            Ok(Some(_)) => {}
+            Ok(None) => assert!(client.wait(PATIENCE).unwrap(), "no fault was found"),
+        }
+    }
 }
 
 /// Status and body of an answer of the management API.

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use leveret_auth::{Candidate, Entry};
+use leveret_auth::{Candidate, Denied, Entry};
 use leveret_broker::login::{Admitted, Asked, Login, Proof};
 use leveret_broker::message::{ConnectionId, Outbox, ToSession};
 use tokio::runtime::{Builder, Handle};
@@ -118,7 +118,7 @@ impl Logins {
         let first = match &entry.authn {
             None => self.by_names(node, login).await?,
             Some(source) => {
-                source.authenticate(candidate).await.map_err(|denied| denied.to_string())?
+                source.authenticate(candidate).await.map_err(|denied| told(denied, login))?
             }
         };
         if entry.is_one {
@@ -131,7 +131,7 @@ impl Logins {
             return Ok(Admitted { rights: None, expires: None, ..first });
         };
         let again = Candidate { user: &first.user, ..candidate };
-        let second = source.authenticate(again).await.map_err(|denied| denied.to_string())?;
+        let second = source.authenticate(again).await.map_err(|denied| told(denied, login))?;
         let tags = match &entry.authn {
             None => known.unwrap_or_default(),
             Some(_) => first.tags,
@@ -149,6 +149,15 @@ impl Logins {
         let slow = tokio::task::spawn_blocking(move || node.logins.thorough(&node, &login));
         slow.await.unwrap_or_else(|_| Err("the node is stopping".to_owned()))
     }
+}
+
+/// Why a source does not let the client in. That it cannot be asked is told by itself: the next one may
+/// know the client.
+fn told(denied: Denied, login: &Login) -> String {
+    if let Denied::Failed(why) = &denied {
+        tracing::error!(user = &*login.user, why, "a source of users cannot be asked");
+    }
+    denied.to_string()
 }
 
 /// Gives a letter to who waits for it, and lets it go on.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use leveret_client::{ExchangeDeclare, QueueDeclare};
 
 use super::web::{Request, Web};
-use super::{api, broker, login};
+use super::{api, broker, login, next_error};
 use crate::broker::{Broker, wait_until};
 
 /// What a parameter of a request is, encoded; the last one if it is there twice.
@@ -116,13 +116,7 @@ fn publishes_ask_once() {
     assert_eq!(value(&topic, "variable_map.vhost"), "%2F");
     bob.publish(channel, "bx", "c", &[0, 0], b"x");
     bob.flush().unwrap();
-    let error = loop {
-        match bob.next_event() {
-            Err(error) => break error.to_string(),
-            Ok(Some(_)) => {}
-            Ok(None) => drop(bob.wait(crate::broker::PATIENCE).unwrap()),
-        }
-    };
+    let error = next_error(&mut bob);
     assert!(error.contains("write access to topic 'c' in exchange 'bx'"), "{error}");
     assert!(error.contains("by backend rabbit_auth_backend_http: not today"), "{error}");
 }

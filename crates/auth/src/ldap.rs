@@ -1,0 +1,314 @@
+//! Users kept by a directory, asked as RabbitMQ's `rabbitmq_auth_backend_ldap` asks it.
+//!
+//! Whoever can bind with its password is the user. Its tags and rights are what queries say
+//! ([`leveret_config::ldap::Query`]).
+//!
+//! ```text
+//!   authenticate: (look the name up) -> bind as the user -> (look the name up) -> queries of tags
+//!   rights:       evaluate (eval) -- a question --> pool: bind, search (link) -- the answer --> evaluate
+//! ```
+
+mod ber;
+mod eval;
+mod link;
+mod pattern;
+mod pool;
+
+use std::sync::Arc;
+
+use leveret_broker::login::{Admitted, Deciding, Decision, Question, Rights};
+use leveret_config::ldap::{Bind, LdapOptions, Query};
+use leveret_topology::Password;
+
+use crate::source::{Candidate, Denied};
+use eval::{Answers, Evaluation, Lookup, Stop};
+pub(crate) use link::Tls;
+use link::{Fault, Filter, Scope};
+use pattern::Variables;
+use pool::{Bound, Pool};
+
+/// The directory.
+#[derive(Debug)]
+pub struct Ldap {
+    pool: Pool,
+    options: LdapOptions,
+}
+
+/// What the directory is asked as: a name and a password, or nobody.
+#[derive(Clone, Debug)]
+struct Credentials {
+    name: String,
+    password: Password,
+}
+
+impl Credentials {
+    fn new(name: &str, password: &str) -> Self {
+        Self { name: name.to_owned(), password: Password::new(password) }
+    }
+
+    /// None when it is the user itself.
+    fn of(bind: &Bind) -> Option<Self> {
+        match bind {
+            Bind::User => None,
+            Bind::Nobody => Some(Self::new("", "")),
+            Bind::Other(name, password) => Some(Self::new(name, password.reveal())),
+        }
+    }
+}
+
+/// A user who has bound.
+#[derive(Debug)]
+struct User {
+    dn: String,
+    /// Its own connection.
+    bound: Bound,
+    credentials: Credentials,
+}
+
+impl Ldap {
+    pub(crate) fn new(options: &LdapOptions, tls: Tls) -> anyhow::Result<Self> {
+        anyhow::ensure!(
+            options.servers.iter().next().is_some(),
+            "auth_backends: ldap needs auth_ldap.servers.1"
+        );
+        anyhow::ensure!(
+            options.dn_lookup().is_none_or(|(_, base)| !base.is_empty()),
+            "auth_ldap.dn_lookup_attribute needs auth_ldap.dn_lookup_base"
+        );
+        Ok(Self { pool: Pool::new(options, tls), options: options.clone() })
+    }
+
+    pub(crate) async fn authenticate(
+        self: &Arc<Self>,
+        candidate: Candidate<'_>,
+    ) -> Result<Admitted, Denied> {
+        let name = candidate.user;
+        // Without a name, or without a password, a directory takes a client for nobody and says yes
+        // (RFC 4513 §5.1.2).
+        if name.is_empty() || candidate.password.is_some_and(str::is_empty) {
+            let why = format!("user '{name}' - unauthenticated bind not allowed");
+            return Err(Denied::Refused(why));
+        }
+        let failed = |fault: Fault| Denied::Failed(format!("the directory (LDAP): {fault}"));
+        let refused = || Denied::Refused(format!("user '{name}' - the directory refuses it"));
+        let found = match candidate.password {
+            Some(password) => self.with_password(name, password).await.map_err(failed)?,
+            None => self.without_password(name).await?.map_err(failed)?,
+        };
+        let User { dn, mut bound, credentials } = found.ok_or_else(refused)?;
+        let variables = Variables::of_user(name).with_dn(&dn);
+        let asks_as = Credentials::of(&self.options.ask_as());
+        let is_user = asks_as.is_none();
+        let credentials = asks_as.unwrap_or(credentials);
+        let mut answers = Answers::default();
+        let mut tags = Vec::new();
+        for (tag, query) in self.options.tags.iter() {
+            // The user's own connection is bound as the user already.
+            let has_it = if is_user {
+                self.evaluate_on(&mut bound, query, &variables, &mut answers).await
+            } else {
+                self.evaluate(query, &variables, &credentials, &mut answers).await
+            };
+            let failed = |why| Denied::Failed(format!("the directory (LDAP), tag {tag}: {why}"));
+            if has_it.map_err(failed)? {
+                tags.push(tag.to_owned());
+            }
+        }
+        self.pool.give_back(bound);
+        let rights = LdapRights { ldap: Arc::clone(self), variables, credentials };
+        Ok(Admitted {
+            user: name.into(),
+            tags,
+            rights: Some(Arc::new(rights)),
+            expires: None,
+            is_operator: false,
+        })
+    }
+
+    async fn with_password(&self, name: &str, password: &str) -> Result<Option<User>, Fault> {
+        let variables = Variables::of_user(name);
+        let looks_up_as = Credentials::of(&self.options.dn_lookup_as());
+        let mut dn = variables.dn(&self.options.user_dn_pattern);
+        let mut binds_as = match &self.options.user_bind_pattern {
+            Some(pattern) if pattern != "none" => variables.dn(pattern),
+            _ => dn.clone(),
+        };
+        let looks_up = self.options.dn_lookup().is_some();
+        if looks_up && let Some(other) = &looks_up_as {
+            let mut bound = self.bound(other).await?;
+            let Some(found) = self.look_up(&mut bound, &variables).await? else { return Ok(None) };
+            self.pool.give_back(bound);
+            (dn, binds_as) = (found.clone(), found);
+        }
+        if binds_as.is_empty() {
+            return Ok(None);
+        }
+        let credentials = Credentials::new(&binds_as, password);
+        let Some(mut bound) = self.pool.bind(&credentials).await? else { return Ok(None) };
+        if looks_up && looks_up_as.is_none() {
+            let Some(found) = self.look_up(&mut bound, &variables).await? else { return Ok(None) };
+            dn = found;
+        }
+        Ok(Some(User { dn, bound, credentials }))
+    }
+
+    /// A user who has shown otherwise who it is, such as by a certificate.
+    async fn without_password(&self, name: &str) -> Result<Result<Option<User>, Fault>, Denied> {
+        let Some(credentials) = Credentials::of(&self.options.ask_as()) else {
+            return Err(Denied::Refused(format!(
+                "user '{name}' has no password, and auth_ldap.other_bind is as_user"
+            )));
+        };
+        let found = async {
+            let variables = Variables::of_user(name);
+            let mut bound = self.bound(&credentials).await?;
+            let dn = match self.options.dn_lookup() {
+                Some(_) => self.look_up(&mut bound, &variables).await?,
+                None => Some(variables.dn(&self.options.user_dn_pattern)),
+            };
+            Ok(dn.map(|dn| User { dn, bound, credentials: credentials.clone() }))
+        };
+        Ok(found.await)
+    }
+
+    /// A connection as somebody who is there for this, and whom the directory knows.
+    async fn bound(&self, credentials: &Credentials) -> Result<Bound, Fault> {
+        let refused = || Fault::Refused(credentials.name.clone());
+        self.pool.bind(credentials).await?.ok_or_else(refused)
+    }
+
+    /// The distinguished name of the one entry that has the user's name in the attribute.
+    async fn look_up(
+        &self,
+        bound: &mut Bound,
+        variables: &Variables,
+    ) -> Result<Option<String>, Fault> {
+        let (attribute, base) = self.options.dn_lookup().unwrap_or_default();
+        let value = variables.text(&self.options.user_dn_pattern);
+        let filter = Filter::Equal { attribute: attribute.to_owned(), value };
+        let found = bound.link.search(base, Scope::Subtree, &filter, None).await?;
+        let [entry] = found.as_slice() else {
+            let (entries, user) = (found.len(), variables.get("username"));
+            tracing::warn!(user, attribute, base, entries, "the directory has not one such user");
+            return Ok(None);
+        };
+        Ok(Some(entry.dn.clone()))
+    }
+
+    /// Whether a query is true, asked as somebody.
+    async fn evaluate(
+        &self,
+        query: &Query,
+        variables: &Variables,
+        credentials: &Credentials,
+        answers: &mut Answers,
+    ) -> Result<bool, String> {
+        match self.known(query, variables, answers) {
+            Ok(is_true) => return Ok(is_true),
+            Err(Stop::Wrong(why)) => return Err(why),
+            Err(Stop::Ask(_)) => {}
+        }
+        let mut bound = self.bound(credentials).await.map_err(|fault| fault.to_string())?;
+        let is_true = self.evaluate_on(&mut bound, query, variables, answers).await?;
+        self.pool.give_back(bound);
+        Ok(is_true)
+    }
+
+    async fn evaluate_on(
+        &self,
+        bound: &mut Bound,
+        query: &Query,
+        variables: &Variables,
+        answers: &mut Answers,
+    ) -> Result<bool, String> {
+        loop {
+            match self.known(query, variables, answers) {
+                Ok(is_true) => return Ok(is_true),
+                Err(Stop::Wrong(why)) => return Err(why),
+                Err(Stop::Ask(lookup)) => {
+                    let answer = look(bound, &lookup).await.map_err(|fault| fault.to_string())?;
+                    tracing::debug!(?lookup, ?answer, "the directory was asked");
+                    answers.insert(lookup, answer);
+                }
+            }
+        }
+    }
+
+    fn known(&self, query: &Query, variables: &Variables, answers: &Answers) -> Result<bool, Stop> {
+        Evaluation { variables, answers, group_base: self.options.group_base() }.query(query)
+    }
+
+    fn query_about(&self, question: &Question) -> &Query {
+        match question {
+            Question::Vhost(_) => &self.options.vhost_access,
+            Question::Resource { .. } => &self.options.resource_access,
+            Question::Topic { .. } => &self.options.topic_access,
+        }
+    }
+}
+
+async fn look(bound: &mut Bound, lookup: &Lookup) -> Result<Option<Vec<String>>, Fault> {
+    let Lookup { base, scope, filter, attribute } = lookup;
+    let entries = bound.link.search(base, *scope, filter, attribute.as_deref()).await?;
+    Ok(match attribute {
+        Some(_) => entries.into_iter().next().map(|entry| entry.values),
+        None => Some(entries.into_iter().map(|entry| entry.dn).collect()),
+    })
+}
+
+/// What a user of the directory may do.
+#[derive(Debug)]
+struct LdapRights {
+    ldap: Arc<Ldap>,
+    variables: Variables,
+    credentials: Credentials,
+}
+
+impl LdapRights {
+    fn variables(&self, question: &Question) -> Variables {
+        let user = self.variables.clone();
+        match question {
+            Question::Vhost(vhost) => user.with("vhost", vhost),
+            Question::Resource { vhost, kind, name, permission } => user
+                .with("vhost", vhost)
+                .with("resource", kind.name())
+                .with("name", name)
+                .with("permission", permission.name()),
+            Question::Topic { vhost, exchange, permission, key } => {
+                let name = user.get("username").unwrap_or_default().to_owned();
+                user.with("vhost", vhost)
+                    .with("resource", "topic")
+                    .with("name", exchange)
+                    .with("permission", permission.name())
+                    .with("routing_key", key)
+                    .with("variable_map.username", &name)
+                    .with("variable_map.vhost", vhost)
+            }
+        }
+    }
+}
+
+impl Rights for LdapRights {
+    fn decide(&self, question: &Question) -> Option<Decision> {
+        let (query, variables) = (self.ldap.query_about(question), self.variables(question));
+        self.ldap.known(query, &variables, &Answers::default()).ok().map(Decision::of)
+    }
+
+    fn ask<'a>(&'a self, question: &'a Question) -> Deciding<'a> {
+        Box::pin(async move {
+            let (query, variables) = (self.ldap.query_about(question), self.variables(question));
+            let mut answers = Answers::default();
+            let asked = self.ldap.evaluate(query, &variables, &self.credentials, &mut answers);
+            match asked.await {
+                Ok(is_true) => Decision::of(is_true),
+                Err(why) => {
+                    let user = self.variables.get("username");
+                    tracing::error!(user, ?question, why, "the directory (LDAP) gives no answer");
+                    let told =
+                        format!(", backend rabbit_auth_backend_ldap returned an error: {why}");
+                    Decision::Failed(told.into())
+                }
+            }
+        })
+    }
+}

@@ -1,0 +1,102 @@
+use leveret_config::Value as _;
+
+use super::*;
+
+/// What a directory of these entries says: name, and attributes with their values.
+type Directory = [(&'static str, &'static [(&'static str, &'static str)])];
+
+const DIRECTORY: &Directory = &[
+    ("cn=bob,dc=x", &[("mail", "bob@x"), ("mail", "b@x"), ("allowed", "^b")]),
+    ("cn=users,dc=x", &[("member", "cn=bob,dc=x")]),
+    ("cn=all,dc=x", &[("member", "CN=Users,DC=x"), ("member", "cn=loop,dc=x")]),
+    ("cn=loop,dc=x", &[("member", "cn=all,dc=x")]),
+];
+
+fn answer(lookup: &Lookup) -> Option<Vec<String>> {
+    let same = |one: &str, other: &str| one.eq_ignore_ascii_case(other);
+    let fits = |attributes: &[(&str, &str)]| match &lookup.filter {
+        Filter::Any => true,
+        Filter::Equal { attribute, value } => {
+            attributes.iter().any(|(name, own)| same(name, attribute) && same(own, value))
+        }
+    };
+    let below = |dn: &str| match lookup.scope {
+        Scope::Base => same(dn, &lookup.base),
+        _ => dn.ends_with(&lookup.base),
+    };
+    let mut found = DIRECTORY.iter().filter(|(dn, attributes)| below(dn) && fits(attributes));
+    match &lookup.attribute {
+        None => Some(found.map(|(dn, _)| (*dn).to_owned()).collect()),
+        Some(wanted) => found.next().map(|(_, attributes)| {
+            let values = attributes.iter().filter(|(name, _)| name == wanted);
+            values.map(|(_, value)| (*value).to_owned()).collect()
+        }),
+    }
+}
+
+/// The result, and how many questions it took.
+fn evaluate(query: &str) -> (Result<bool, String>, usize) {
+    let query = Query::read(query).unwrap();
+    let variables = Variables::of_user("bob").with_dn("cn=bob,dc=x");
+    let variables = variables.with("permission", "read").with("name", "b.1");
+    let mut answers = Answers::default();
+    loop {
+        let evaluation =
+            Evaluation { variables: &variables, answers: &answers, group_base: "dc=x" };
+        match evaluation.query(&query) {
+            Ok(is_true) => return (Ok(is_true), answers.len()),
+            Err(Stop::Wrong(why)) => return (Err(why), answers.len()),
+            Err(Stop::Ask(lookup)) => {
+                let answer = answer(&lookup);
+                assert!(answers.insert(lookup, answer).is_none(), "asked twice");
+            }
+        }
+    }
+}
+
+#[test]
+#[rustfmt::skip] // a table
+fn queries() {
+    check("{constant, true}",                                          true,  0);
+    check(r#"{exists, "cn=${username},dc=x"}"#,                        true,  1);
+    check(r#"{exists, "cn=eve,dc=x"}"#,                                false, 1);
+    check(r#"{'not', {exists, "cn=eve,dc=x"}}"#,                       true,  1);
+    check(r#"{in_group, "cn=users,dc=x"}"#,                            true,  1);
+    check(r#"{in_group, "cn=users,dc=x", "owner"}"#,                   false, 1);
+    check(r#"{in_group, "cn=all,dc=x"}"#,                              false, 1);
+    check(r#"{in_group_nested, "CN=all,dc=x"}"#,                       true,  2);
+    check(r#"{in_group_nested, "cn=none,dc=x"}"#,                      false, 4); // and the circle ends
+    check(r#"{'and', [{constant, false}, {exists, "cn=bob,dc=x"}]}"#,  false, 0);
+    check(r#"{'or', [{constant, true}, {exists, "cn=bob,dc=x"}]}"#,    true,  0);
+    check(r#"{'and', []}"#,                                            true,  0);
+    check(r#"{'or', []}"#,                                             false, 0);
+    check(r#"{for, [{permission, write, {constant, false}}, {permission, read, {constant, true}}]}"#, true, 0);
+    check(r#"{equals, "${name}", "b.1"}"#,                             true,  0);
+    check(r#"{equals, "b@x", {attribute, "${user_dn}", "mail"}}"#,     true,  1);
+    check(r#"{equals, "c@x", {attribute, "${user_dn}", "mail"}}"#,     false, 1);
+    check(r#"{equals, "", {attribute, "${user_dn}", "nothing"}}"#,     false, 1);
+    check(r#"{match, "${name}", "^b\\."}"#,                            true,  0);
+    check(r#"{match, "bx1", "^${name}$"}"#,                            false, 0); // a text, whatever is in it
+    check(r#"{match, "${name}", {attribute, "${user_dn}", "allowed"}}"#, true, 1);
+    check(r#"{match, {attribute, "${user_dn}", "mail"}, "^b@"}"#,      true,  1);
+}
+
+#[track_caller]
+fn check(query: &str, want: bool, asked: usize) {
+    assert_eq!(evaluate(query), (Ok(want), asked), "{query}");
+}
+
+#[test]
+#[rustfmt::skip] // a table
+fn what_does_not_work_is_no_answer() {
+    wrong(r#"{for, [{permission, write, {constant, true}}]}"#,            "no case of a 'for' fits");
+    wrong(r#"{'not', {for, []}}"#,                                        "no case of a 'for' fits");
+    wrong(r#"{for, [{routing_key, a, {constant, true}}]}"#,               "there is no 'routing_key' here");
+    wrong(r#"{match, "a", "("}"#,                                         "the regular expression '('");
+}
+
+#[track_caller]
+fn wrong(query: &str, want: &str) {
+    let why = evaluate(query).0.unwrap_err();
+    assert!(why.starts_with(want), "{query}: {why}");
+}

@@ -1,0 +1,331 @@
+//! A connection to a directory (RFC 4511): one request at a time, each with its answer.
+
+use std::io::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use zeroize::Zeroizing;
+
+use super::ber::{
+    BOOLEAN, ENUMERATED, INTEGER, Malformed, OCTETS, Reader, SEQUENCE, element, header, holding,
+    number,
+};
+
+/// Longest answer to one request, in bytes.
+const ANSWER_MAX: usize = 4 << 20;
+/// The name of StartTLS.
+const START_TLS: &[u8] = b"1.3.6.1.4.1.1466.20037";
+/// "No attributes" (RFC 4511 §4.5.1.8).
+const NO_ATTRIBUTES: &str = "1.1";
+
+mod result {
+    pub(super) const SUCCESS: u32 = 0;
+    pub(super) const NO_SUCH_OBJECT: u32 = 32;
+    pub(super) const INVALID_DN: u32 = 34;
+    pub(super) const INAPPROPRIATE_AUTHENTICATION: u32 = 48;
+    pub(super) const INVALID_CREDENTIALS: u32 = 49;
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Fault {
+    /// The connection is gone, or was none.
+    #[error("{0}")]
+    Lost(#[from] Error),
+    #[error("it takes too long")]
+    Late,
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    /// Who is there to ask may not.
+    #[error("it does not let in '{0}', as whom it is asked")]
+    Refused(String),
+    /// A result that is neither a yes nor a no.
+    #[error("result {code}{text}")]
+    Result { code: u32, text: String },
+}
+
+/// What entries have to be like.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Filter {
+    /// Any.
+    Any,
+    /// An attribute has a value.
+    Equal { attribute: String, value: String },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Scope {
+    Base,
+    OneLevel,
+    Subtree,
+}
+
+/// What was found.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) dn: String,
+    /// Of the attribute that was asked for.
+    pub(super) values: Vec<String>,
+}
+
+/// Where a server is, and how it is spoken to.
+#[derive(Debug)]
+pub(super) struct Server {
+    pub(super) host: String,
+    pub(super) port: u16,
+    pub(super) tls: Tls,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Tls {
+    None,
+    AtOnce(Arc<ClientConfig>),
+    Asked(Arc<ClientConfig>),
+}
+
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+pub(super) struct Link {
+    stream: Box<dyn Stream>,
+    read: Vec<u8>,
+    /// Of the last request.
+    number: u32,
+    timeout: Duration,
+}
+
+impl std::fmt::Debug for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Link").field("number", &self.number).finish_non_exhaustive()
+    }
+}
+
+impl Link {
+    pub(super) async fn open(server: &Server, timeout: Duration) -> Result<Self, Fault> {
+        let opening = async {
+            let tcp = TcpStream::connect((server.host.as_str(), server.port)).await?;
+            tcp.set_nodelay(true)?;
+            match &server.tls {
+                Tls::None => Ok(Self::over(Box::new(tcp), timeout)),
+                Tls::AtOnce(tls) => encrypted(tcp, tls, server, timeout).await,
+                Tls::Asked(tls) => {
+                    let mut plain = PlainLink { tcp, read: Vec::new() };
+                    plain.start_tls().await?;
+                    encrypted(plain.tcp, tls, server, timeout).await
+                }
+            }
+        };
+        tokio::time::timeout(timeout, opening).await.unwrap_or(Err(Fault::Late))
+    }
+
+    fn over(stream: Box<dyn Stream>, timeout: Duration) -> Self {
+        Self { stream, read: Vec::new(), number: 1, timeout }
+    }
+
+    /// Whether this is the password of this name. Both empty: nobody.
+    pub(super) async fn bind(&mut self, name: &str, password: &str) -> Result<bool, Fault> {
+        let timeout = self.timeout;
+        let version = number(INTEGER, 3);
+        let name = element(OCTETS, name.as_bytes());
+        let simple = Zeroizing::new(element(0x80, password.as_bytes()));
+        let body = Zeroizing::new([version.as_slice(), &name, &simple].concat());
+        let answering = async {
+            self.send(&Zeroizing::new(element(0x60, &body))).await?;
+            let (tag, answer) = self.receive().await?;
+            if tag != 0x61 {
+                return Err(Malformed.into());
+            }
+            match outcome(&answer)? {
+                (result::SUCCESS, _) => Ok(true),
+                (
+                    result::INVALID_CREDENTIALS
+                    | result::NO_SUCH_OBJECT
+                    | result::INVALID_DN
+                    | result::INAPPROPRIATE_AUTHENTICATION,
+                    _,
+                ) => Ok(false),
+                (code, text) => Err(Fault::Result { code, text }),
+            }
+        };
+        tokio::time::timeout(timeout, answering).await.unwrap_or(Err(Fault::Late))
+    }
+
+    /// The entries that a filter fits. There is nothing where nothing is.
+    pub(super) async fn search(
+        &mut self,
+        base: &str,
+        scope: Scope,
+        filter: &Filter,
+        attribute: Option<&str>,
+    ) -> Result<Vec<Entry>, Fault> {
+        let timeout = self.timeout;
+        let request = request(base, scope, filter, attribute);
+        let answering = async {
+            self.send(&request).await?;
+            let mut entries = Vec::new();
+            let mut size = 0;
+            loop {
+                let (tag, answer) = self.receive().await?;
+                size += answer.len();
+                match tag {
+                    _ if size > ANSWER_MAX => return Err(Malformed.into()),
+                    0x64 => entries.push(entry(&answer)?),
+                    // Where else one could look.
+                    0x73 => {}
+                    0x65 => match outcome(&answer)? {
+                        (result::SUCCESS, _) => return Ok(entries),
+                        (result::NO_SUCH_OBJECT, _) => return Ok(Vec::new()),
+                        (code, text) => return Err(Fault::Result { code, text }),
+                    },
+                    _ => return Err(Malformed.into()),
+                }
+            }
+        };
+        tokio::time::timeout(timeout, answering).await.unwrap_or(Err(Fault::Late))
+    }
+
+    async fn send(&mut self, request: &[u8]) -> Result<(), Fault> {
+        self.number += 1;
+        let body = Zeroizing::new([number(INTEGER, self.number).as_slice(), request].concat());
+        let message = Zeroizing::new(element(SEQUENCE, &body));
+        self.stream.write_all(&message).await?;
+        Ok(self.stream.flush().await?)
+    }
+
+    /// Tag and content of the next message, which belongs to the last request.
+    async fn receive(&mut self) -> Result<(u8, Vec<u8>), Fault> {
+        let message = message(&mut *self.stream, &mut self.read).await?;
+        let mut reader = Reader(&message);
+        let mut inside = reader.open(SEQUENCE)?;
+        let number = inside.number(INTEGER)?;
+        let (tag, content) = inside.next()?;
+        match number {
+            // What nobody asked for is a goodbye.
+            0 => Err(Error::other("the directory ends the connection").into()),
+            number if number == self.number => Ok((tag, content.to_vec())),
+            _ => Err(Malformed.into()),
+        }
+    }
+}
+
+/// A connection before TLS.
+struct PlainLink {
+    tcp: TcpStream,
+    read: Vec<u8>,
+}
+
+impl PlainLink {
+    async fn start_tls(&mut self) -> Result<(), Fault> {
+        let request = element(0x77, &element(0x80, START_TLS));
+        let message = holding(SEQUENCE, &[number(INTEGER, 1), request]);
+        self.tcp.write_all(&message).await?;
+        let answer = self::message(&mut self.tcp, &mut self.read).await?;
+        let mut reader = Reader(&answer);
+        let mut inside = reader.open(SEQUENCE)?;
+        inside.number(INTEGER)?;
+        match outcome(inside.expect(0x78)?)? {
+            // What comes before TLS may be anybody's.
+            (result::SUCCESS, _) if self.read.is_empty() => Ok(()),
+            (result::SUCCESS, _) => Err(Malformed.into()),
+            (code, text) => Err(Fault::Result { code, text }),
+        }
+    }
+}
+
+async fn encrypted(
+    tcp: TcpStream,
+    tls: &Arc<ClientConfig>,
+    server: &Server,
+    timeout: Duration,
+) -> Result<Link, Fault> {
+    let name = ServerName::try_from(server.host.clone());
+    let name = name.map_err(|_| Error::other("its name is none that a certificate could have"))?;
+    let stream = TlsConnector::from(Arc::clone(tls)).connect(name, tcp).await?;
+    Ok(Link::over(Box::new(stream), timeout))
+}
+
+/// The next whole message; `read` keeps what is behind it.
+async fn message(
+    stream: &mut (impl AsyncRead + Unpin + ?Sized),
+    read: &mut Vec<u8>,
+) -> Result<Vec<u8>, Fault> {
+    loop {
+        if let Some((_, length, head)) = header(read)? {
+            if length > ANSWER_MAX {
+                return Err(Malformed.into());
+            }
+            if read.len() >= head + length {
+                let rest = read.split_off(head + length);
+                return Ok(std::mem::replace(read, rest));
+            }
+        }
+        let mut block = [0; 4096];
+        match stream.read(&mut block).await? {
+            0 => return Err(Error::other("the directory closed the connection").into()),
+            count => read.extend(&block[..count]),
+        }
+    }
+}
+
+/// Code and what is said about it.
+fn outcome(answer: &[u8]) -> Result<(u32, String), Malformed> {
+    let mut reader = Reader(answer);
+    let code = reader.number(ENUMERATED)?;
+    reader.expect(OCTETS)?;
+    let text = String::from_utf8_lossy(reader.expect(OCTETS)?).into_owned();
+    Ok((code, if text.is_empty() { text } else { format!(": {text}") }))
+}
+
+fn request(base: &str, scope: Scope, filter: &Filter, attribute: Option<&str>) -> Vec<u8> {
+    let scope = match scope {
+        Scope::Base => 0,
+        Scope::OneLevel => 1,
+        Scope::Subtree => 2,
+    };
+    // Values are octets, not text that is parsed: there is nothing to be escaped.
+    let filter = match filter {
+        Filter::Any => element(0x87, b"objectClass"),
+        Filter::Equal { attribute, value } => {
+            let (attribute, value) = (attribute.as_bytes(), value.as_bytes());
+            holding(0xa3, &[element(OCTETS, attribute), element(OCTETS, value)])
+        }
+    };
+    let wanted = element(OCTETS, attribute.unwrap_or(NO_ATTRIBUTES).as_bytes());
+    let parts = [
+        element(OCTETS, base.as_bytes()),
+        number(ENUMERATED, scope),
+        // Aliases are followed, as by RabbitMQ.
+        number(ENUMERATED, 3),
+        // No limits of size and time: those are ours.
+        number(INTEGER, 0),
+        number(INTEGER, 0),
+        element(BOOLEAN, &[0]),
+        filter,
+        element(SEQUENCE, &wanted),
+    ];
+    holding(0x63, &parts)
+}
+
+fn entry(answer: &[u8]) -> Result<Entry, Malformed> {
+    let mut reader = Reader(answer);
+    let dn = reader.text()?;
+    let mut attributes = reader.open(SEQUENCE)?;
+    let mut values = Vec::new();
+    while !attributes.is_empty() {
+        let mut attribute = attributes.open(SEQUENCE)?;
+        attribute.expect(OCTETS)?;
+        let mut set = attribute.open(0x31)?;
+        while !set.is_empty() {
+            // What is no text is nothing that could be compared.
+            if let Ok(text) = std::str::from_utf8(set.expect(OCTETS)?) {
+                values.push(text.to_owned());
+            }
+        }
+    }
+    Ok(Entry { dn, values })
+}
