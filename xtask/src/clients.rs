@@ -34,7 +34,11 @@ const SUITES: [(&str, &str, Suite); 13] = [
     ("amqplib", "the Node client's own tests", node::amqplib),
     ("java", "the Java client, exercised by a program of ours", java::client),
     ("perftest", "PerfTest in ten combinations of flags", java::perftest),
-    ("tls", "pika and the Go client over TLS, by password and by certificate", tls::clients),
+    (
+        "tls",
+        "pika, the Go and the Java client over TLS, by password and by certificate; OpenSSL",
+        tls::clients,
+    ),
     ("ldap", "users of OpenLDAP's slapd, asked in three ways", ldap::users),
     ("celery", "a Celery worker: results, retry, ETA, chain, group, chord", python::celery),
     ("tutorials", "the patterns of RabbitMQ's seven tutorials", python::tutorials),

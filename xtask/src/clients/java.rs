@@ -32,11 +32,17 @@ fn class_path(lib: &std::path::Path) -> String {
     format!("{}/*", lib.display())
 }
 
-/// The client library, exercised.
-pub(super) fn client(place: &Place) -> anyhow::Result<Counts> {
+/// A program of ours with the client library.
+pub(super) fn program(place: &Place, source: &str) -> anyhow::Result<Command> {
     let lib = fetch(place, "amqp-client", "5.25.0")?;
     let mut java = Command::new("java");
-    java.arg("-cp").arg(class_path(&lib)).arg(place.source("java/Check.java"));
+    java.arg("-cp").arg(class_path(&lib)).arg(place.source(source));
+    Ok(java)
+}
+
+/// The client library, exercised.
+pub(super) fn client(place: &Place) -> anyhow::Result<Counts> {
+    let mut java = program(place, "java/Check.java")?;
     let (output, _) = place.run("test", 10, java.arg(place.port.to_string()))?;
     own_counts(&output)
 }

@@ -9,6 +9,7 @@ use rcgen::{
 };
 
 use super::tools::{Counts, Place, own_counts};
+use crate::install;
 use crate::node::Node;
 
 /// Users of the node: one by password, one by certificate.
@@ -24,7 +25,28 @@ const DEFINITIONS: &str = r#"{
     ]
 }"#;
 
-/// pika with Python's ssl, and the Go client: by password and by certificate (EXTERNAL).
+/// What OpenSSL's own client says of the port: the words after `s_client`, and a word of what it answers if it is
+/// let in.
+const OPENSSL: [(&str, &str, Option<&str>); 8] = [
+    ("TLS 1.3", "-tls1_3 -CAfile ca.pem", Some("Protocol version: TLSv1.3")),
+    ("TLS 1.2", "-tls1_2 -CAfile ca.pem", Some("Protocol version: TLSv1.2")),
+    (
+        "a certificate of the client",
+        "-CAfile ca.pem -cert client.pem -key client.key",
+        Some("Verification: OK"),
+    ),
+    (
+        "the server's name",
+        "-CAfile ca.pem -verify_hostname localhost",
+        Some("Verified peername: localhost"),
+    ),
+    ("another name", "-CAfile ca.pem -verify_hostname example.com", None),
+    ("another authority", "-CAfile other.pem", None),
+    ("TLS 1.1", "-tls1_1 -cipher ALL@SECLEVEL=0 -CAfile ca.pem", None),
+    ("no forward secrecy", "-tls1_2 -cipher AES128-GCM-SHA256 -CAfile ca.pem", None),
+];
+
+/// pika with Python's ssl, the Go and the Java client: by password and by certificate (EXTERNAL); and OpenSSL.
 pub(super) fn clients(place: &Place) -> anyhow::Result<Counts> {
     let files = place.dir.join("files");
     std::fs::create_dir_all(&files)?;
@@ -51,7 +73,9 @@ pub(super) fn clients(place: &Place) -> anyhow::Result<Counts> {
     let mut python = Command::new(super::python::clients(place)?);
     python.arg(place.source("python/tls.py"));
     let mut all = Counts::default();
-    for (name, mut check) in [("go", Command::new(program)), ("python", python)] {
+    openssl(place, &files, port, &mut all)?;
+    let java = super::java::program(place, "java/Tls.java")?;
+    for (name, mut check) in [("go", Command::new(program)), ("python", python), ("java", java)] {
         let (output, _) = place.run(name, 3, check.arg(port.to_string()).arg(&files))?;
         let counts = own_counts(&output)?;
         all.passed += counts.passed;
@@ -60,6 +84,23 @@ pub(super) fn clients(place: &Place) -> anyhow::Result<Counts> {
             .extend(counts.failures.into_iter().map(|failure| format!("{name}: {failure}")));
     }
     Ok(all)
+}
+
+fn openssl(place: &Place, files: &Path, port: u16, all: &mut Counts) -> anyhow::Result<()> {
+    install::program("openssl", "openssl")?;
+    for (name, words, want) in OPENSSL {
+        let mut client = Command::new("openssl");
+        client.args(["s_client", "-brief", "-verify_return_error"]).current_dir(files);
+        client.args(["-connect", &format!("127.0.0.1:{port}")]).args(words.split(' '));
+        let log = format!("openssl-{}", name.replace([' ', '\''], "-"));
+        let (output, is_in) = place.run(&log, 1, &mut client)?;
+        let is_good = match want {
+            Some(want) => is_in && output.contains(want),
+            None => !is_in,
+        };
+        all.add(&format!("openssl: {name}"), is_good);
+    }
+    Ok(())
 }
 
 /// Two authorities; the first has signed for the server and for the client `alice`.
