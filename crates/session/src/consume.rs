@@ -6,7 +6,7 @@ use leveret_broker::message::{ConsumerSlot, ToShard};
 use leveret_queue::Gate;
 use leveret_topology::{Permission, Queue, QueueKind, ResourceKind};
 
-use crate::channel::{Channel, DirectReply};
+use crate::channel::{Channel, Channels, DirectReply};
 use crate::consumers::Consumer;
 use crate::core::{Context, Core};
 use crate::declare::{queue_name, to_table};
@@ -228,7 +228,28 @@ pub(crate) fn get(
     Ok(())
 }
 
-/// The queue of a consumer was deleted.
+/// The user's rights are others now: consumers that may not read from their queues any more are cancelled.
+pub(crate) fn recheck(core: &mut Core, channels: &mut Channels, cx: &mut Context<'_>) {
+    let may_not_read = |consumer: &Consumer| {
+        let queue = cx.topology.queue_by_id(consumer.queue)?;
+        let checked = core.check(Permission::Read, ResourceKind::Queue, &queue.name, cx);
+        checked.err().filter(|fault| fault.undecided.is_none())
+    };
+    let consumers = core.consumers.iter();
+    let lost: Vec<_> = consumers
+        .filter_map(|(slot, consumer)| {
+            may_not_read(consumer).map(|fault| (slot, consumer.channel, consumer.queue, fault.text))
+        })
+        .collect();
+    for (slot, number, queue, why) in lost {
+        tracing::warn!(user = &*core.identity.user, %why, "a consumer is cancelled: its secret was updated");
+        let letter = ToShard::Cancel { reply: None, connection: core.id, queue, slot };
+        core.send_to_queue(queue, letter, cx);
+        gone(core, channels.get(number), slot, cx);
+    }
+}
+
+/// A consumer is gone, without its channel having asked for it.
 pub(crate) fn gone(
     core: &mut Core,
     channel: Option<&mut Channel>,

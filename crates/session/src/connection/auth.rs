@@ -6,6 +6,7 @@ use leveret_broker::login::{Admitted, Login, Proof};
 use leveret_topology::Password;
 
 use crate::connection::Stage;
+use crate::consume;
 use crate::core::{Context, Core};
 use crate::reply::{self, Fault};
 use crate::session::Session;
@@ -220,6 +221,7 @@ impl Session {
             cache.forget();
         }
         core.check_vhost(&core.identity.vhost_name, cx)?;
+        consume::recheck(core, &mut self.channels, cx);
         cx.out.put_method(0, &connection::UpdateSecretOk);
         Ok(())
     }

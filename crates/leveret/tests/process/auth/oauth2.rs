@@ -6,9 +6,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
-use leveret_client::amqp::method::connection;
+use leveret_client::amqp::method::{Method, connection};
 use leveret_client::amqp::table::Table;
-use leveret_client::{Connection, QueueDeclare};
+use leveret_client::{Connection, Consume, Event, QueueDeclare};
 use rcgen::{CertificateParams, KeyPair};
 use rustls::ServerConfig;
 use rustls::pki_types::PrivateKeyDer;
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::web::Web;
 use super::{api, broker, login, request};
-use crate::broker::{Broker, close_reason};
+use crate::broker::{Broker, PATIENCE, close_reason};
 
 /// Who makes tokens.
 #[derive(Debug)]
@@ -199,6 +199,53 @@ fn a_token_ends_and_is_renewed() {
     let reason = close_reason(&mut renewed);
     assert_eq!(reason.code, 530, "{reason:?}");
     assert!(reason.text.contains("New secret was refused"), "{reason:?}");
+}
+
+/// A consumer that a newer token does not allow is cancelled; others go on.
+#[test]
+fn consumers_lose_what_a_newer_token_does_not_allow() {
+    let issuer = Issuer::new();
+    let dir = tempfile::tempdir().unwrap();
+    let (broker, _web) = node(&one_key(&issuer), dir.path());
+    let mut bob = login(&broker, "", &issuer.token("one", ALL, 60)).unwrap();
+    let channel = bob.open_channel().unwrap();
+    for queue in ["kept", "lost"] {
+        bob.queue_declare(channel, queue, &QueueDeclare::default()).unwrap();
+        let how = Consume { consumer_tag: queue, ..Default::default() };
+        bob.consume(channel, queue, &how).unwrap();
+    }
+    let fewer = "rabbit.read:*/kept rabbit.write:*/* rabbit.configure:*/*";
+    renew(&mut bob, &issuer.token("one", fewer, 60));
+    let mut next = || loop {
+        match bob.next_event().unwrap() {
+            Some(Event::Method { method: Method::BasicCancel(cancel), .. }) => {
+                return format!("cancel {}", cancel.consumer_tag);
+            }
+            Some(Event::Method { method: Method::ConnectionUpdateSecretOk(_), .. }) => {
+                return "updated".to_owned();
+            }
+            Some(_) => {}
+            None => assert!(bob.wait(PATIENCE).unwrap()),
+        }
+    };
+    assert_eq!([next(), next()], ["cancel lost", "updated"]);
+    broker.log.wait_for("a consumer is cancelled: its secret was updated");
+    // What comes now stays in the one queue, and reaches the consumer of the other.
+    for queue in ["lost", "kept"] {
+        bob.publish(channel, "", queue, b"\0\0", queue.as_bytes());
+    }
+    bob.flush().unwrap();
+    let body = loop {
+        match bob.next_event().unwrap() {
+            Some(Event::Content { body, .. }) => break body.to_vec(),
+            Some(_) => {}
+            None => assert!(bob.wait(PATIENCE).unwrap()),
+        }
+    };
+    assert_eq!(body, b"kept");
+    let rows = broker.json(&["list_queues", "name", "messages_ready", "consumers"]);
+    let lost = rows.as_array().unwrap().iter().find(|row| row["name"] == "lost").unwrap();
+    assert_eq!((&lost["messages_ready"], &lost["consumers"]), (&json!(1), &json!(0)));
 }
 
 fn renew(client: &mut Connection, token: &str) {
