@@ -42,7 +42,7 @@ fn filter(call: &Call) -> Filter {
 
 /// `GET /api/queues/{vhost}/{queue}/messages`.
 pub(super) async fn list(call: Call) -> Result<Answer, Fault> {
-    let (_, queue) = queue_control::queue(&call, Permission::Read)?;
+    let (_, queue) = queue_control::queue(&call, Permission::Read).await?;
     let place = match call.query("state") {
         None | Some("ready") => Place::Ready,
         Some("unacked") => Place::Unacked,
@@ -91,7 +91,7 @@ pub(super) async fn list(call: Call) -> Result<Answer, Fault> {
 
 /// `DELETE /api/queues/{vhost}/{queue}/messages/{position}`.
 pub(super) async fn delete(call: Call) -> Result<Answer, Fault> {
-    let (_, queue) = queue_control::queue(&call, Permission::Read)?;
+    let (_, queue) = queue_control::queue(&call, Permission::Read).await?;
     let offset = position(&call)?;
     let discard = |reply| ToShard::Discard { reply, queue, offsets: vec![offset] };
     match ask::shard(call.node(), queue, discard).await? {

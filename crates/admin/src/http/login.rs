@@ -20,9 +20,7 @@ use base64::engine::general_purpose::STANDARD;
 use leveret_broker::login::{Admitted, Login as AskedLogin, Proof, Question, Rights};
 use leveret_broker::message::ConnectionId;
 use leveret_server::node::Node;
-use leveret_topology::{
-    Exchange, ExchangeKind, Password, Permission, ResourceKind, Topology, VhostId,
-};
+use leveret_topology::{ExchangeId, ExchangeKind, Password, Permission, ResourceKind, Topology};
 use zeroize::Zeroizing;
 
 use super::answer::Fault;
@@ -105,13 +103,11 @@ impl Login {
         let mut open = Vec::new();
         for vhost in all {
             let question = Question::Vhost(vhost.clone());
-            let decision = match rights.decide(&question) {
-                Some(decision) => decision,
-                // Administrators see all of them anyway.
-                None if self.is_admin() => continue,
-                None => rights.ask(&question).await,
-            };
-            if decision.is_allowed() {
+            // Administrators see all of them anyway.
+            if rights.decide(&question).is_none() && self.is_admin() {
+                continue;
+            }
+            if is_allowed(&**rights, &question).await {
                 open.push(vhost);
             }
         }
@@ -186,10 +182,10 @@ impl Login {
     }
 
     /// Refuses who has not the permission that AMQP asks for, with its words.
-    pub(crate) fn must_have(
+    pub(crate) async fn must_have(
         &self,
-        topology: &Topology,
-        vhost: VhostId,
+        node: &Node,
+        vhost: &str,
         permission: Permission,
         kind: ResourceKind,
         name: &str,
@@ -198,32 +194,43 @@ impl Login {
             return Ok(());
         }
         let refused = match &self.admitted.rights {
-            None => topology.check_access(&self.name, vhost, permission, kind, name).err(),
+            None => {
+                let topology = node.topology();
+                let vhost = topology.vhost(vhost).ok_or_else(Fault::not_found)?.id;
+                topology.check_access(&self.name, vhost, permission, kind, name).err()
+            }
             Some(rights) => {
-                let vhost = topology.vhost_by_id(vhost).map_or("", |vhost| &*vhost.name);
                 let question = Question::resource(vhost, kind, name, permission);
-                (!is_allowed(&**rights, &question)).then(|| question.refusal(&self.name))
+                (!is_allowed(&**rights, &question).await).then(|| question.refusal(&self.name))
             }
         };
         refused.map_or(Ok(()), |refused| self.must(false, &refused.to_string()))
     }
 
-    /// Whether it may write to or read from an exchange with this key.
-    pub(crate) fn may_use_key(
+    /// Whether it may write to or read from an exchange with this key. One that is gone is everybody's.
+    pub(crate) async fn may_use_key(
         &self,
-        topology: &Topology,
-        exchange: &Exchange,
+        node: &Node,
+        exchange: ExchangeId,
         permission: Permission,
         key: &str,
     ) -> bool {
-        match &self.admitted.rights {
-            None => topology.check_topic_permission(&self.name, exchange, permission, key),
-            Some(_) if exchange.kind != ExchangeKind::Topic => true,
-            Some(rights) => {
-                let vhost = topology.vhost_by_id(exchange.vhost).map_or("", |vhost| &*vhost.name);
-                is_allowed(&**rights, &Question::topic(vhost, &exchange.name, permission, key))
+        let (rights, question) = {
+            let topology = node.topology();
+            let Some(exchange) = topology.exchange_by_id(exchange) else { return true };
+            match &self.admitted.rights {
+                None => {
+                    return topology.check_topic_permission(&self.name, exchange, permission, key);
+                }
+                Some(_) if exchange.kind != ExchangeKind::Topic => return true,
+                Some(rights) => {
+                    let vhost =
+                        topology.vhost_by_id(exchange.vhost).map_or("", |vhost| &*vhost.name);
+                    (rights, Question::topic(vhost, &exchange.name, permission, key))
+                }
             }
-        }
+        };
+        is_allowed(&**rights, &question).await
     }
 
     /// Refuses who may not see something of `owner`'s.
@@ -238,10 +245,13 @@ impl Login {
     }
 }
 
-/// Whether a user who is kept elsewhere may. A web service is not asked here: its users do this over AMQP, or as
-/// others.
-fn is_allowed(rights: &dyn Rights, question: &Question) -> bool {
-    rights.decide(question).is_some_and(|decision| decision.is_allowed())
+/// Whether a user who is kept elsewhere may. Who cannot be asked has refused.
+async fn is_allowed(rights: &dyn Rights, question: &Question) -> bool {
+    let decision = match rights.decide(question) {
+        Some(decision) => decision,
+        None => rights.ask(question).await,
+    };
+    decision.is_allowed()
 }
 
 /// Name and password, or a token, which says itself whose it is.

@@ -16,18 +16,19 @@ const POSITIONS_MAX: usize = 1000;
 
 /// `POST /api/queues/{vhost}/{queue}/move`.
 pub(super) async fn post(call: Call) -> Result<Answer, Fault> {
-    let (vhost, queue) = queue_control::queue(&call, Permission::Read)?;
+    let (vhost, queue) = queue_control::queue(&call, Permission::Read).await?;
     let body = call.object()?;
     let wanted = wanted(&body)?;
-    let to = target(&call, &vhost, &body)?;
-    let may_write = |key: &str| may_write(&call, &to, key);
+    let to = target(&call, &vhost, &body).await?;
+    let (asking, target) = (&call, &to);
+    let may_write = |key: String| async move { may_write(asking, target, &key).await };
     let moved = move_messages(call.node(), queue, wanted, to.clone(), may_write).await?;
     Ok(answer(&moved.ok_or_else(Fault::not_found)?))
 }
 
 /// `POST /api/queues/{vhost}/{queue}/messages/{position}/requeue`.
 pub(super) async fn requeue(call: Call) -> Result<Answer, Fault> {
-    let (_, queue) = queue_control::queue(&call, Permission::Read)?;
+    let (_, queue) = queue_control::queue(&call, Permission::Read).await?;
     let to = match call.query("to") {
         None | Some("end") => MoveTo::Queue(queue),
         Some("front") => MoveTo::Front,
@@ -37,7 +38,7 @@ pub(super) async fn requeue(call: Call) -> Result<Answer, Fault> {
     };
     let offset = browse::position(&call)?;
     let wanted = Wanted::These(vec![offset]);
-    let moved = move_messages(call.node(), queue, wanted, to, |_| true).await?;
+    let moved = move_messages(call.node(), queue, wanted, to, |_| std::future::ready(true)).await?;
     match moved.ok_or_else(Fault::not_found)? {
         Moved { moved: 1, .. } => Ok(Answer::Done),
         Moved { refused: 0, .. } => Err(browse::not_ready(&call, queue, offset).await?),
@@ -87,45 +88,53 @@ fn wanted(body: &Map<String, Value>) -> Result<Wanted, Fault> {
 const FILTERS: [&str; 3] = ["headers", "routing_key", "exchange"];
 
 /// Where the body wants them to go: the user may write there.
-fn target(call: &Call, vhost: &str, body: &Map<String, Value>) -> Result<MoveTo, Fault> {
+async fn target(call: &Call, vhost: &str, body: &Map<String, Value>) -> Result<MoveTo, Fault> {
     let key = body.optional_text("routing_key")?;
     let targets = (body.optional_text("to_queue")?, body.optional_text("to_exchange")?);
+    let (kind, name) = match &targets {
+        (Some(name), None) if key.is_none() => (ResourceKind::Queue, name.as_str()),
+        (None, Some(name)) if name == "amq.default" => (ResourceKind::Exchange, ""),
+        (None, Some(name)) => (ResourceKind::Exchange, name.as_str()),
+        _ => {
+            return Err(Fault::bad(
+                "name one target: 'to_queue', or 'to_exchange' with or without 'routing_key'",
+            ));
+        }
+    };
+    let to = existing(call, vhost, kind, name, key)?;
+    call.login.must_have(call.node(), vhost, Permission::Write, kind, name).await?;
+    Ok(to)
+}
+
+/// The target of this name.
+fn existing(
+    call: &Call,
+    vhost: &str,
+    kind: ResourceKind,
+    name: &str,
+    key: Option<String>,
+) -> Result<MoveTo, Fault> {
     let topology = call.node().topology();
     let vhost = topology.vhost(vhost).ok_or_else(Fault::not_found)?.id;
-    let write =
-        |kind, name: &str| call.login.must_have(&topology, vhost, Permission::Write, kind, name);
-    match targets {
-        (Some(name), None) if key.is_none() => {
-            let nobody = ConnectionId::default().get();
-            let queue = topology
-                .existing_queue(vhost, &name, nobody)
-                .map_err(|error| Fault::bad(error.to_string()))?;
-            write(ResourceKind::Queue, &queue.name)?;
-            Ok(MoveTo::Queue(queue.id))
-        }
-        (None, Some(name)) => {
-            let name = if name == "amq.default" { "" } else { &name };
-            let exchange = topology
-                .exchange(vhost, name)
-                .ok_or_else(|| Fault::bad(format!("there is no exchange '{name}'")))?;
-            if exchange.internal {
-                return Err(Fault::bad(format!("exchange '{name}' is internal")));
-            }
-            write(ResourceKind::Exchange, name)?;
-            Ok(MoveTo::Exchange { exchange: exchange.id, key: key.map(Into::into) })
-        }
-        _ => Err(Fault::bad(
-            "name one target: 'to_queue', or 'to_exchange' with or without 'routing_key'",
-        )),
+    if kind == ResourceKind::Queue {
+        let nobody = ConnectionId::default().get();
+        let queue = topology.existing_queue(vhost, name, nobody);
+        return queue
+            .map(|queue| MoveTo::Queue(queue.id))
+            .map_err(|error| Fault::bad(error.to_string()));
     }
+    let exchange = topology
+        .exchange(vhost, name)
+        .ok_or_else(|| Fault::bad(format!("there is no exchange '{name}'")))?;
+    if exchange.internal {
+        return Err(Fault::bad(format!("exchange '{name}' is internal")));
+    }
+    Ok(MoveTo::Exchange { exchange: exchange.id, key: key.map(Into::into) })
 }
 
 /// Whether the user's topic permissions let a message with its own key, or the given one, go there.
-fn may_write(call: &Call, to: &MoveTo, own: &str) -> bool {
+async fn may_write(call: &Call, to: &MoveTo, own: &str) -> bool {
     let MoveTo::Exchange { exchange, key } = to else { return true };
-    let topology = call.node().topology();
-    topology.exchange_by_id(*exchange).is_none_or(|exchange| {
-        let key = key.as_deref().unwrap_or(own);
-        call.login.may_use_key(&topology, exchange, Permission::Write, key)
-    })
+    let key = key.as_deref().unwrap_or(own);
+    call.login.may_use_key(call.node(), *exchange, Permission::Write, key).await
 }

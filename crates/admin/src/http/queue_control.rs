@@ -12,18 +12,21 @@ use crate::ops::ask;
 
 /// The queue that the path names and its vhost, for a user who has the permission. Another connection's
 /// exclusive queue is refused, as AMQP refuses it.
-pub(super) fn queue(call: &Call, permission: Permission) -> Result<(String, QueueId), Fault> {
+pub(super) async fn queue(call: &Call, permission: Permission) -> Result<(String, QueueId), Fault> {
     let vhost = call.vhost()?;
-    let topology = call.node().topology();
-    let id = topology.vhost(&vhost).ok_or_else(Fault::not_found)?.id;
     let name = call.param("queue");
-    let nobody = ConnectionId::default().get();
-    let queue = topology.existing_queue(id, name, nobody).map_err(|error| match error {
-        QueueAccessError::NotFound(_) => Fault::not_found(),
-        QueueAccessError::Locked(locked) => Fault::bad(locked.to_string()),
-    })?;
-    call.login.must_have(&topology, id, permission, ResourceKind::Queue, name)?;
-    Ok((vhost, queue.id))
+    let queue = {
+        let topology = call.node().topology();
+        let id = topology.vhost(&vhost).ok_or_else(Fault::not_found)?.id;
+        let nobody = ConnectionId::default().get();
+        let queue = topology.existing_queue(id, name, nobody).map_err(|error| match error {
+            QueueAccessError::NotFound(_) => Fault::not_found(),
+            QueueAccessError::Locked(locked) => Fault::bad(locked.to_string()),
+        })?;
+        queue.id
+    };
+    call.login.must_have(call.node(), &vhost, permission, ResourceKind::Queue, name).await?;
+    Ok((vhost, queue))
 }
 
 /// `PUT /api/queues/{vhost}/{queue}/pause`.
@@ -37,7 +40,7 @@ pub(super) async fn resume(call: Call) -> Result<Answer, Fault> {
 }
 
 async fn set_paused(call: Call, paused: bool) -> Result<Answer, Fault> {
-    let (vhost, _) = queue(&call, Permission::Configure)?;
+    let (vhost, _) = queue(&call, Permission::Configure).await?;
     let name = call.param("queue").to_owned();
     ask::admin(call.node(), &call.login.name, AdminCommand::PauseQueue { vhost, name, paused })
         .await?;
@@ -55,7 +58,7 @@ pub(super) async fn patch_arguments(call: Call) -> Result<Answer, Fault> {
 }
 
 async fn set_arguments(call: Call, keeps: bool) -> Result<Answer, Fault> {
-    let (vhost, _) = queue(&call, Permission::Configure)?;
+    let (vhost, _) = queue(&call, Permission::Configure).await?;
     let name = call.param("queue").to_owned();
     let change = arguments_change(call.object()?, keeps);
     ask::admin(

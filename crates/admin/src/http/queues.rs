@@ -208,7 +208,7 @@ pub(super) async fn delete(call: Call) -> Result<Answer, Fault> {
 /// `DELETE /api/queues/{vhost}/{queue}/contents`; with `count` the first ones alone.
 pub(super) async fn purge(call: Call) -> Result<Answer, Fault> {
     if let Some(max) = call.number("count")? {
-        let (_, queue) = queue_control::queue(&call, Permission::Read)?;
+        let (_, queue) = queue_control::queue(&call, Permission::Read).await?;
         let letter = |reply| ToShard::Purge { reply, queue, max };
         return match ask::shard(call.node(), queue, letter).await? {
             Reply::Purged(count) => Ok(Answer::Json(json!({"purged": count}))),

@@ -4,6 +4,8 @@
 
 use std::sync::Arc;
 
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
 use leveret_amqp::content::{Properties, RawProperties};
 use leveret_broker::message::{Looked, MoveTo, Moved, Page, Reply, ToShard};
 use leveret_broker::record::View;
@@ -16,6 +18,9 @@ use super::ask::{Refusal, shard};
 
 /// Messages that are asked for at once where few of them may be wanted.
 pub(crate) const PAGE: usize = 256;
+
+/// Routing keys about which it is remembered whether messages with them may go.
+const KEYS_MAX: usize = 10_000;
 
 /// Which messages are wanted: all, if it says nothing.
 #[derive(Clone, Debug, Default)]
@@ -90,21 +95,17 @@ pub(crate) enum Wanted {
 }
 
 /// Moves messages lot by lot: none is missing whenever it ends. `may_write` says whether one with this
-/// routing key may go there; others count as refused, as do those that cannot be read. Ends when a target
-/// refuses some. None when the queue is gone.
-pub(crate) async fn move_messages(
+/// routing key may go there, and is asked once about each; others count as refused, as do those that cannot be
+/// read. Ends when a target refuses some. None when the queue is gone.
+pub(crate) async fn move_messages<Asked: Future<Output = bool>>(
     node: &Arc<Node>,
     queue: QueueId,
     wanted: Wanted,
     to: MoveTo,
-    may_write: impl Fn(&str) -> bool,
+    may_write: impl Fn(String) -> Asked,
 ) -> Result<Option<Moved>, Refusal> {
     let mut sum = Moved::default();
-    let may_go = |looked: &&Looked| {
-        let view = looked.record.as_ref().and_then(View::of);
-        view.and_then(|view| view.exchange_and_key().map(|(_, key)| may_write(key)))
-            .unwrap_or(false)
-    };
+    let mut keys = HashMap::<String, bool, RandomState>::default();
     let (positions, mut count, filter) = match wanted {
         Wanted::These(positions) => (Some(positions), u64::MAX, Filter::default()),
         Wanted::First(count, filter) => (None, count, filter),
@@ -131,8 +132,24 @@ pub(crate) async fn move_messages(
         let found = page.messages.iter().filter(is_asked);
         let found: Vec<_> = found.take(usize::try_from(count).unwrap_or(usize::MAX)).collect();
         count -= found.len() as u64;
-        let lot: Vec<_> =
-            found.iter().copied().filter(may_go).map(|looked| looked.look.offset).collect();
+        let mut lot = Vec::new();
+        for looked in &found {
+            let Some(key) = routing_key(looked) else { continue };
+            let may_go = match keys.get(key) {
+                Some(may_go) => *may_go,
+                None => {
+                    if keys.len() >= KEYS_MAX {
+                        keys.clear();
+                    }
+                    let may_go = may_write(key.to_owned()).await;
+                    keys.insert(key.to_owned(), may_go);
+                    may_go
+                }
+            };
+            if may_go {
+                lot.push(looked.look.offset);
+            }
+        }
         sum.refused += (found.len() - lot.len()) as u64;
         let Some(moved) = move_lot(node, queue, lot, &to).await? else { return Ok(None) };
         sum.moved += moved.moved;
@@ -144,6 +161,11 @@ pub(crate) async fn move_messages(
         }
     }
     Ok(Some(sum))
+}
+
+fn routing_key(looked: &Looked) -> Option<&str> {
+    let view = looked.record.as_ref().and_then(View::of)?;
+    view.exchange_and_key().map(|(_, key)| key)
 }
 
 /// Moves some, those that are on the disk only when they are at hand.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use leveret_client::{ExchangeDeclare, QueueDeclare};
 
 use super::web::{Request, Web};
-use super::{api, broker, login, next_error};
+use super::{api, broker, login, next_error, request};
 use crate::broker::{Broker, wait_until};
 
 /// What a parameter of a request is, encoded; the last one if it is there twice.
@@ -169,6 +169,50 @@ fn who_it_is_and_what_it_may_do_are_said_by_two() {
     assert!(bob.queue_declare(channel, "bq", &QueueDeclare::default()).is_err());
     assert!(login(&broker, "bob", "another").is_err());
     assert!(web.seen("/resource").is_empty());
+}
+
+/// The service is asked about what is done over the management API as about what is done over AMQP.
+#[test]
+fn messages_are_looked_at_and_moved() {
+    let web = Web::start(None, answer);
+    let broker = asking(&web, &["auth_backends.2=internal"]);
+    let mut guest = login(&broker, "guest", "guest").unwrap();
+    let guests = guest.open_channel().unwrap();
+    guest.queue_declare(guests, "z", &QueueDeclare::default()).unwrap();
+    let mut bob = login(&broker, "bob", "s3cret").unwrap();
+    let channel = bob.open_channel().unwrap();
+    for queue in ["bq", "bz"] {
+        bob.queue_declare(channel, queue, &QueueDeclare::default()).unwrap();
+    }
+    bob.exchange_declare(channel, "bx", "topic", &ExchangeDeclare::default()).unwrap();
+    bob.queue_bind(channel, "bz", "bx", "b.#", &Default::default()).unwrap();
+    for _ in 0..3 {
+        guest.publish(guests, "", "bq", &[0, 0], b"x");
+    }
+    guest.flush().unwrap();
+    wait_until(crate::broker::PATIENCE, "all are there", || {
+        let rows = broker.json(&["list_queues", "name", "messages"]);
+        rows.as_array().unwrap().iter().any(|row| row["messages"] == 3)
+    });
+    let bearer = "Basic Ym9iOnMzY3JldA==";
+    let (status, body) = api(&broker, "/api/queues/%2F/bq/messages", bearer);
+    assert!(status == 200 && body.contains("payload"), "{status} {body}");
+    let (status, body) = api(&broker, "/api/queues/%2F/z/messages", bearer);
+    assert_eq!(status, 401, "{body}");
+    assert!(
+        body.contains("read access to queue 'z' in vhost '/' refused for user 'bob'"),
+        "{body}"
+    );
+    let moved = |to: &str| request(&broker, "POST", "/api/queues/%2F/bq/move", bearer, to);
+    let told =
+        |answer: (u16, String)| -> serde_json::Value { serde_json::from_str(&answer.1).unwrap() };
+    let (status, body) = moved(r#"{"to_queue": "z"}"#);
+    assert_eq!(status, 401, "{body}");
+    assert_eq!(told(moved(r#"{"to_queue": "bz", "count": 1}"#))["moved"], 1);
+    let refused = told(moved(r#"{"to_exchange": "bx", "routing_key": "c", "count": 2}"#));
+    assert_eq!((&refused["moved"], &refused["refused"]), (&0.into(), &2.into()));
+    assert_eq!(told(moved(r#"{"to_exchange": "bx", "routing_key": "b.1"}"#))["moved"], 2);
+    assert_eq!(web.seen("/topic").len(), 3, "once for the binding, once for each key");
 }
 
 #[test]
