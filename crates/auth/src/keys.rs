@@ -9,7 +9,7 @@ use hashbrown::HashMap;
 use hyper::{StatusCode, Uri};
 use jsonwebtoken::DecodingKey;
 use jsonwebtoken::jwk::Jwk;
-use leveret_config::auth::OAuth2Options;
+use leveret_config::oauth2::OAuth2Options;
 use rustls::ClientConfig;
 use serde_json::Value;
 
@@ -46,19 +46,19 @@ impl Keys {
     pub(crate) fn new(options: &OAuth2Options, tls: &Arc<ClientConfig>) -> anyhow::Result<Self> {
         let mut fixed = Named::default();
         for (name, path) in options.signing_keys.iter() {
-            let option = format!("auth_oauth2.signing_keys.{name} = {path}");
+            let option = format!("signing_keys.{name} = {path}");
             let pem = std::fs::read(path).with_context(|| option.clone())?;
             let key =
                 from_pem(&pem).with_context(|| format!("{option}: there is no public key"))?;
             fixed.insert(name.to_owned(), Arc::new(key));
         }
         let jwks = options.jwks_uri.as_deref();
-        let jwks = jwks.map(|text| address("auth_oauth2.jwks_uri", text)).transpose()?;
+        let jwks = jwks.map(|text| address("jwks_uri", text)).transpose()?;
         let discovery = options.issuer.as_deref().map(|issuer| {
             let path = options.discovery_path.trim_start_matches('/');
             let params: Vec<_> = options.discovery_params.iter().collect();
             let text = format!("{}/{path}", issuer.trim_end_matches('/'));
-            let uri = address("auth_oauth2.issuer", &text)?;
+            let uri = address("issuer", &text)?;
             with_query(&uri, &form(&params)).map_err(anyhow::Error::msg)
         });
         let discovery = discovery.transpose()?;
@@ -70,8 +70,7 @@ impl Keys {
         });
         anyhow::ensure!(
             issuer.is_some() || !fixed.is_empty(),
-            "auth_backends: oauth2 needs keys: auth_oauth2.issuer, auth_oauth2.jwks_uri or \
-             auth_oauth2.signing_keys"
+            "there have to be keys: issuer, jwks_uri or signing_keys"
         );
         Ok(Self { fixed, fetched: Mutex::default(), issuer })
     }

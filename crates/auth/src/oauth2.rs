@@ -11,14 +11,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::Context as _;
 use jsonwebtoken::{Algorithm, AlgorithmFamily, Validation};
 use leveret_broker::login::Admitted;
-use leveret_config::auth::{OAuth2Options, ScopeSyntax};
+use leveret_config::oauth2::{OAuth2Options, ScopeSyntax};
 use leveret_queue::Time;
-use rustls::ClientConfig;
 use serde_json::{Map, Value};
 
 use crate::keys::Keys;
 use crate::scope::Scopes;
-use crate::source::{Candidate, Denied};
+use crate::source::{Candidate, Denied, TlsMaker};
 
 /// Scopes of one token.
 const SCOPES_MAX: usize = 2048;
@@ -27,14 +26,21 @@ const REQUESTING_PARTY: &str = "authorization.permissions.scopes";
 
 type Claims = Map<String, Value>;
 
-/// Who makes tokens, and what is expected of them.
+/// What the broker is called in tokens, and who makes them.
 #[derive(Debug)]
 pub struct OAuth2 {
+    /// Of each resource server.
+    rules: Vec<Rules>,
+    providers: Vec<Provider>,
+}
+
+/// Who makes tokens.
+#[derive(Debug)]
+struct Provider {
     keys: Keys,
     /// Empty: all but those with a shared secret.
     algorithms: Vec<Algorithm>,
     default_key: String,
-    rules: Rules,
 }
 
 /// What is expected of a token that is signed.
@@ -48,23 +54,45 @@ struct Rules {
     verify_aud: bool,
     require_exp: bool,
     syntax: ScopeSyntax,
+    /// Its place among the providers.
+    provider: usize,
 }
 
 impl OAuth2 {
-    pub(crate) fn new(options: &OAuth2Options, tls: &Arc<ClientConfig>) -> anyhow::Result<Self> {
-        let mut algorithms = Vec::new();
-        for (_, name) in options.algorithms.iter() {
-            let algorithm = Algorithm::from_str(name);
-            algorithms.push(algorithm.ok().with_context(|| {
-                format!("auth_oauth2.algorithms: {name} is not known; there are RS256, ES256, ...")
-            })?);
+    pub(crate) fn new(options: &OAuth2Options, tls: TlsMaker<'_>) -> anyhow::Result<Self> {
+        let known = options.providers();
+        let mut names: Vec<&str> = Vec::new();
+        let (mut rules, mut providers) = (Vec::<Rules>::new(), Vec::new());
+        let servers = options.servers();
+        anyhow::ensure!(
+            !servers.is_empty(),
+            "auth_backends: oauth2 needs auth_oauth2.resource_server_id"
+        );
+        for server in &servers {
+            let id = &server.resource_server_id;
+            anyhow::ensure!(
+                !id.is_empty() && rules.iter().all(|other| other.id != *id),
+                "auth_oauth2.resource_servers: there are two with the id '{id}', or one with none"
+            );
+            let name = server.provider.as_deref().unwrap_or_default();
+            let at = match names.iter().position(|own| *own == name) {
+                Some(at) => at,
+                None => {
+                    let (name, options) = known
+                        .iter()
+                        .find(|(own, _)| *own == name)
+                        .with_context(|| format!("auth_oauth2: there is no provider '{name}'"))?;
+                    names.push(*name);
+                    providers.push(Provider::new(options, tls).with_context(|| match *name {
+                        "" => "auth_oauth2".to_owned(),
+                        name => format!("auth_oauth2.oauth_providers.{name}"),
+                    })?);
+                    providers.len() - 1
+                }
+            };
+            rules.push(Rules::new(server, at));
         }
-        Ok(Self {
-            keys: Keys::new(options, tls)?,
-            algorithms,
-            default_key: options.default_key.clone().unwrap_or_default(),
-            rules: Rules::new(options)?,
-        })
+        Ok(Self { rules, providers })
     }
 
     pub(crate) async fn authenticate(&self, candidate: Candidate<'_>) -> Result<Admitted, Denied> {
@@ -73,11 +101,16 @@ impl OAuth2 {
         };
         // What is wrong is told without any part of the token.
         let invalid = || Denied::Refused("the token is no JWT".to_owned());
-        let header = jsonwebtoken::decode_header(token).map_err(|_| invalid())?;
-        let kid = header.kid.as_deref().unwrap_or(&self.default_key);
-        let key = self.keys.get(kid).await.map_err(Denied::Failed)?;
+        // Nothing of it is believed but who has to have signed it.
+        let claimed = jsonwebtoken::dangerous::insecure_decode::<Claims>(token);
+        let claimed = claimed.map_err(|_| invalid())?;
+        let rules = choose(&self.rules, &claimed.claims).map_err(Denied::Refused)?;
+        let provider = &self.providers[rules.provider];
+        let header = claimed.header;
+        let kid = header.kid.as_deref().unwrap_or(&provider.default_key);
+        let key = provider.keys.get(kid).await.map_err(Denied::Failed)?;
         let mut validation = Validation::new(header.alg);
-        validation.algorithms = self.algorithms_for(key.family());
+        validation.algorithms = provider.algorithms_for(key.family());
         validation.required_spec_claims.clear();
         // RabbitMQ's rules on these differ from the library's.
         (validation.validate_exp, validation.validate_aud) = (false, false);
@@ -85,7 +118,24 @@ impl OAuth2 {
         let claims =
             decoded.map_err(|error| Denied::Refused(format!("the token: {error}")))?.claims;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        self.rules.admit(claims, now.as_secs()).map_err(Denied::Refused)
+        rules.admit(claims, now.as_secs()).map_err(Denied::Refused)
+    }
+}
+
+impl Provider {
+    fn new(options: &OAuth2Options, tls: TlsMaker<'_>) -> anyhow::Result<Self> {
+        let mut algorithms = Vec::new();
+        for (_, name) in options.algorithms.iter() {
+            let algorithm = Algorithm::from_str(name);
+            algorithms.push(algorithm.ok().with_context(|| {
+                format!("algorithms: {name} is not known; there are RS256, ES256, ...")
+            })?);
+        }
+        Ok(Self {
+            keys: Keys::new(options, &tls(&options.tls())?)?,
+            algorithms,
+            default_key: options.default_key.clone().unwrap_or_default(),
+        })
     }
 
     /// Never one of another family than the key's: a public key is no shared secret.
@@ -100,19 +150,36 @@ impl OAuth2 {
     }
 }
 
+/// The resource server that a token is for; the one that does not look at that, if it is for none.
+fn choose<'a>(all: &'a [Rules], claims: &Claims) -> Result<&'a Rules, String> {
+    let audience: Vec<&str> = match claims.get("aud") {
+        Some(Value::String(all)) => all.split(' ').collect(),
+        Some(Value::Array(all)) => all.iter().filter_map(Value::as_str).collect(),
+        _ => Vec::new(),
+    };
+    let lax = || all.iter().filter(|rules| !rules.verify_aud).collect::<Vec<_>>();
+    let named = all.iter().filter(|rules| audience.contains(&rules.id.as_str()));
+    match named.collect::<Vec<_>>().as_slice() {
+        [one] => Ok(one),
+        [] => match (lax().as_slice(), claims.get("aud")) {
+            ([one], _) => Ok(one),
+            ([], None) => Err("the token has no audience (aud)".to_owned()),
+            ([], Some(_)) => Err("the token is for another audience (aud)".to_owned()),
+            _ => Err("the token does not say for which resource server it is (aud)".to_owned()),
+        },
+        _ => Err("the token is for several resource servers (aud)".to_owned()),
+    }
+}
+
 impl Rules {
-    fn new(options: &OAuth2Options) -> anyhow::Result<Self> {
+    fn new(options: &OAuth2Options, provider: usize) -> Self {
         let id = options.resource_server_id.clone();
-        anyhow::ensure!(
-            !id.is_empty(),
-            "auth_backends: oauth2 needs auth_oauth2.resource_server_id"
-        );
         let additional = options.additional_scopes_key.as_deref().unwrap_or_default();
         let claims = options.username_claims.iter().map(|(_, claim)| claim.to_owned());
         let aliases = options.scope_aliases.iter().map(|(alias, scopes)| {
             (alias.to_owned(), scopes.into_iter().map(str::to_owned).collect())
         });
-        Ok(Self {
+        Self {
             prefix: options.scope_prefix.clone().unwrap_or_else(|| format!("{id}.")),
             additional: additional.split_whitespace().map(str::to_owned).collect(),
             aliases: aliases.collect(),
@@ -121,12 +188,12 @@ impl Rules {
             require_exp: options.require_exp,
             syntax: options.scope_syntax,
             id,
-        })
+            provider,
+        }
     }
 
     /// Who comes with these claims, which were signed. `now_s` is since 1970.
     fn admit(&self, claims: Claims, now_s: u64) -> Result<Admitted, String> {
-        self.check_audience(&claims)?;
         let expires_s = self.check_end(&claims, now_s)?;
         let named = self.username_claims.iter().find_map(|claim| claims.get(claim)?.as_str());
         let user = named.unwrap_or("unknown").into();
@@ -138,21 +205,6 @@ impl Rules {
             rights: Some(Arc::new(scopes)),
             expires: expires_s.map(|s| Time::from_ms(s.saturating_mul(1000))),
             is_operator: false,
-        })
-    }
-
-    fn check_audience(&self, claims: &Claims) -> Result<(), String> {
-        let is_ours = match claims.get("aud") {
-            Some(Value::String(all)) => all.split(' ').any(|one| one == self.id),
-            Some(Value::Array(all)) => all.iter().any(|one| one.as_str() == Some(&self.id)),
-            _ => false,
-        };
-        if is_ours || !self.verify_aud {
-            return Ok(());
-        }
-        Err(match claims.get("aud") {
-            None => "the token has no audience (aud)".to_owned(),
-            Some(_) => "the token is for another audience (aud)".to_owned(),
         })
     }
 

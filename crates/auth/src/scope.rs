@@ -11,7 +11,7 @@
 
 use fancy_regex::RegexBuilder;
 use leveret_broker::login::{Deciding, Decision, Question, Rights};
-use leveret_config::auth::ScopeSyntax;
+use leveret_config::oauth2::ScopeSyntax;
 use serde_json::{Map, Value};
 
 /// Steps that a regular expression may take.

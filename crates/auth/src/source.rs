@@ -205,7 +205,7 @@ impl Maker<'_> {
 
     fn oauth2(&self) -> anyhow::Result<OAuth2> {
         let options = &self.config.auth_oauth2;
-        OAuth2::new(options, &(self.tls)(&options.tls())?)
+        OAuth2::new(options, self.tls)
     }
 
     /// A source with a cache before it. Tokens and the names need none: nobody else is asked.

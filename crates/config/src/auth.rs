@@ -164,16 +164,6 @@ words! {
 }
 
 words! {
-    /// How the patterns in scopes are written.
-    ScopeSyntax {
-        /// `*` stands for anything.
-        Wildcard = "wildcard",
-        /// Regular expressions that have to match the whole name.
-        Regex = "regex",
-    }
-}
-
-words! {
     /// How a server's name is compared with its certificate. It always is, wildcards included.
     HostnameVerification {
         /// Wildcards are understood.
@@ -214,49 +204,6 @@ impl Setting for Named {
 
     fn display(&self) -> String {
         let all: Vec<_> = self.iter().map(|(name, text)| format!("{name} = {text}")).collect();
-        if all.is_empty() { "none".to_owned() } else { all.join(", ") }
-    }
-}
-
-/// Scopes under other names: `auth_oauth2.scope_aliases.ALIAS = SCOPE SCOPE`, or by a number, with `alias`
-/// and `scope`, for aliases that cannot stand in a key.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct ScopeAliases {
-    direct: Named,
-    names: Named,
-    scopes: Named,
-}
-
-impl ScopeAliases {
-    /// Each alias and the scopes it stands for.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, Vec<&str>)> {
-        let numbered = self.names.iter().filter_map(|(number, alias)| {
-            let (_, scopes) = self.scopes.iter().find(|(other, _)| *other == number)?;
-            Some((alias, scopes))
-        });
-        self.direct.iter().chain(numbered).map(|(alias, scopes)| {
-            let scopes = scopes.split([' ', ',']).filter(|scope| !scope.is_empty());
-            (alias, scopes.collect())
-        })
-    }
-}
-
-impl Setting for ScopeAliases {
-    fn set(&mut self, key: &KeyMatch<'_>, text: &str) -> Result<(), String> {
-        match key.pattern.rsplit('.').next() {
-            Some("alias") => self.names.set(key, text),
-            Some("scope") => self.scopes.set(key, text),
-            _ => self.direct.set(key, text),
-        }
-    }
-
-    fn form() -> &'static str {
-        "TEXT"
-    }
-
-    fn display(&self) -> String {
-        let all: Vec<_> =
-            self.iter().map(|(alias, scopes)| format!("{alias} = {}", scopes.join(" "))).collect();
         if all.is_empty() { "none".to_owned() } else { all.join(", ") }
     }
 }
@@ -362,101 +309,6 @@ impl HttpAuthOptions {
             certfile: self.certfile.clone(),
             keyfile: self.keyfile.clone(),
             password: self.password.clone(),
-            verify: self.verify,
-        }
-    }
-}
-
-options! {
-    /// The source `oauth2`.
-    OAuth2Options, "Tokens of OAuth 2";
-
-    /// What the broker is called in tokens: their `aud` has to hold it.
-    resource_server_id: String = String::new(), keys = ["auth_oauth2.resource_server_id"];
-
-    /// What scopes begin with that are about the broker. Not set: `auth_oauth2.resource_server_id` and a
-    /// dot.
-    scope_prefix: Option<String> = None, keys = ["auth_oauth2.scope_prefix"];
-
-    /// Claims besides `scope` that hold scopes, divided by spaces; `a.b` is `b` in `a`.
-    additional_scopes_key: Option<String> = None, keys = ["auth_oauth2.additional_scopes_key"];
-
-    /// Other names of scopes, each with the scopes it stands for.
-    scope_aliases: ScopeAliases = ScopeAliases::default(),
-        keys = ["auth_oauth2.scope_aliases.$alias", "auth_oauth2.scope_aliases.$index.alias", "auth_oauth2.scope_aliases.$index.scope"];
-
-    /// How the patterns in scopes are written.
-    scope_syntax: ScopeSyntax = ScopeSyntax::Wildcard, keys = ["auth_oauth2.scope_pattern_syntax"];
-
-    /// Whether a token's `aud` has to hold `auth_oauth2.resource_server_id`.
-    verify_aud: bool = true, keys = ["auth_oauth2.verify_aud"];
-
-    /// Whether a token has to say when it ends (`exp`).
-    require_exp: bool = true, keys = ["auth_oauth2.require_exp"];
-
-    /// Claims that hold the user's name, most preferred first; `sub` and `client_id` follow.
-    username_claims: Named = Named::default(),
-        keys = ["auth_oauth2.preferred_username_claims.$claim"];
-
-    /// Files of public keys (PEM) that tokens are signed with, under the `kid` of each.
-    signing_keys: Named = Named::default(), keys = ["auth_oauth2.signing_keys.$name"];
-
-    /// The `kid` of tokens that have none.
-    default_key: Option<String> = None, keys = ["auth_oauth2.default_key"];
-
-    /// Algorithms that tokens may be signed by. Not set: all of RS, PS, ES and EdDSA that fit the key.
-    ///
-    /// Those with a shared secret (HS256, ...) are used if they are named here.
-    algorithms: Named = Named::default(), keys = ["auth_oauth2.algorithms.$algorithm"];
-
-    /// Address of who makes the tokens. The address of its keys is found there.
-    issuer: Option<String> = None, keys = ["auth_oauth2.issuer"], check = https;
-
-    /// Address of its keys (JWKS), instead of asking `auth_oauth2.issuer` for it.
-    jwks_uri: Option<String> = None, keys = ["auth_oauth2.jwks_uri"],
-        aliases = ["auth_oauth2.jwks_url"], check = https;
-
-    /// Where the issuer says what its addresses are.
-    discovery_path: String = ".well-known/openid-configuration".to_owned(),
-        keys = ["auth_oauth2.discovery_endpoint_path"];
-
-    /// What is added to that address as a query.
-    discovery_params: Named = Named::default(),
-        keys = ["auth_oauth2.discovery_endpoint_params.$param"];
-
-    /// File of the authorities that may have signed the issuer's certificate, in PEM. Not set: the
-    /// machine's.
-    cacertfile: Option<String> = None, keys = ["auth_oauth2.https.cacertfile"];
-
-    /// Whether the issuer's certificate has to be good. `verify_none` believes whoever answers.
-    verify: Verify = Verify::Peer, keys = ["auth_oauth2.https.peer_verification"],
-        aliases = ["auth_oauth2.https.verify"];
-
-    /// How the issuer's name is compared with its certificate: wildcards are understood, whatever is said
-    /// here.
-    hostname_verification: HostnameVerification = HostnameVerification::Wildcard,
-        keys = ["auth_oauth2.https.hostname_verification"];
-}
-
-/// As in RabbitMQ: keys come over HTTPS only.
-fn https(address: &Option<String>) -> Result<(), String> {
-    match address {
-        Some(address) if !address.starts_with("https://") => {
-            Err("expected an address that begins with https://".to_owned())
-        }
-        _ => Ok(()),
-    }
-}
-
-impl OAuth2Options {
-    /// How the issuer is spoken to by TLS.
-    pub fn tls(&self) -> ClientTlsSettings {
-        ClientTlsSettings {
-            prefix: "auth_oauth2.https",
-            cacertfile: self.cacertfile.clone(),
-            certfile: None,
-            keyfile: None,
-            password: None,
             verify: self.verify,
         }
     }

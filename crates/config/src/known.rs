@@ -56,19 +56,20 @@ pub(crate) fn table() -> Vec<Known> {
     table
 }
 
-/// Whether the words of a key match a pattern; gives what stands for its last `$` word.
-pub(crate) fn matches<'a>(pattern: &str, key: &'a [String]) -> Option<&'a str> {
+/// Whether the words of a key match a pattern; gives what stands for its first and its last `$` word.
+pub(crate) fn matches<'a>(pattern: &str, key: &'a [String]) -> Option<(&'a str, &'a str)> {
     let mut words = pattern.split('.');
-    let mut name = "";
+    let (mut first, mut last) = ("", "");
     for got in key {
         let want = words.next()?;
         if want.starts_with('$') {
-            name = got;
+            last = got;
+            first = if first.is_empty() { got } else { first };
         } else if want != got {
             return None;
         }
     }
-    words.next().is_none().then_some(name)
+    words.next().is_none().then_some((first, last))
 }
 
 /// Every text that `a{b,c}d` stands for; braces may be nested.
@@ -134,8 +135,9 @@ mod tests {
     #[test]
     fn words_match() {
         let key = |text: &str| text.split('.').map(str::to_owned).collect::<Vec<_>>();
-        assert_eq!(matches("a.$x.c", &key("a.b.c")), Some("b"));
-        assert_eq!(matches("a.b", &key("a.b")), Some(""));
+        assert_eq!(matches("a.$x.c", &key("a.b.c")), Some(("b", "b")));
+        assert_eq!(matches("$x.a.$y", &key("c.a.b")), Some(("c", "b")));
+        assert_eq!(matches("a.b", &key("a.b")), Some(("", "")));
         assert_eq!(matches("a.$x", &key("a")), None);
         assert_eq!(matches("a", &key("a.b")), None);
     }

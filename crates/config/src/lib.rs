@@ -19,6 +19,7 @@ mod known;
 pub mod ldap;
 mod load;
 mod nearest;
+pub mod oauth2;
 mod option;
 pub mod options;
 pub mod page;

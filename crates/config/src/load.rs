@@ -6,10 +6,11 @@
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
-use crate::auth::{AuthOptions, HttpAuthOptions, OAuth2Options};
+use crate::auth::{AuthOptions, HttpAuthOptions};
 use crate::error::{ConfigError, ConfigErrors, Place, Problem};
 use crate::known::{self, Fate, Known};
 use crate::ldap::LdapOptions;
+use crate::oauth2::OAuth2Options;
 use crate::option::{Group, Spec};
 use crate::options::{
     AccessOptions, ConnectionOptions, EventOptions, IdentityOptions, ListenerOptions, LogOptions,
@@ -358,8 +359,8 @@ impl<'a> Loader<'a> {
         let mut found = None;
         for spec in &self.specs {
             for pattern in spec.keys.iter().chain(spec.aliases) {
-                if let Some(name) = known::matches(pattern, key) {
-                    let key = KeyMatch { pattern, name };
+                if let Some((group, name)) = known::matches(pattern, key) {
+                    let key = KeyMatch { pattern, name, group };
                     if !pattern.contains('$') {
                         return Some((key, spec.is_secret()));
                     }

@@ -12,9 +12,11 @@ use crate::value::{ByteSize, Fraction, Level, Value};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeyMatch<'a> {
     /// The pattern as declared, such as `listeners.tcp.$name`.
-    pub pattern: &'static str,
-    /// What stands for `$name` in the key, empty if the pattern has no such word.
+    pub pattern: &'a str,
+    /// What stands for `$name` in the key, or for the last such word; empty if the pattern has none.
     pub name: &'a str,
+    /// What stands for the first such word.
+    pub group: &'a str,
 }
 
 /// An option's whole value, set by one or several keys.

@@ -35,6 +35,8 @@ fn settings() {
     check("auth_oauth2.jwks_url = https://h/k",          "auth_oauth2.jwks_uri",         "https://h/k");
     check("auth_oauth2.scope_aliases.a = x y\nauth_oauth2.scope_aliases.1.alias = b.c\nauth_oauth2.scope_aliases.1.scope = z",
                                                          "auth_oauth2.scope_aliases.$alias", "a = x y, b.c = z");
+    check("auth_oauth2.resource_servers.a.id = x\nauth_oauth2.resource_servers.b.scope_aliases.q = r",
+                                                         "auth_oauth2.resource_servers.$name.id", "a, b");
     check("auth_http.ssl_options.password = s3cret",     "auth_http.ssl_options.password", "(hidden)");
     check("default_user_tags.monitoring = true",         "default_user_tags.$tag",       "monitoring");
     check("listeners.ssl.default = 5671",                "listeners.ssl.$name",          "default = 5671");
@@ -88,6 +90,9 @@ fn faults() {
     fault("auth_ldap.queries.tags = x", "f.conf:1: auth_ldap.queries.tags = x: expected [{TAG, QUERY}, ...]");
     fault("auth_ldap.queries.vhost_access = {ask, x}", "f.conf:1: auth_ldap.queries.vhost_access = {ask, x}: there is no query 'ask'");
     fault("auth_ldap.timeout = infinity", "f.conf:1: auth_ldap.timeout = infinity: expected a duration such as 30000, 250ms, 30s, 5m or 1h");
+    fault("auth_oauth2.oauth_providers.p.issuer = http://h", "f.conf:1: auth_oauth2.oauth_providers.p.issuer = http://h: expected an address that begins with https://");
+    fault("auth_oauth2.resource_servers.a.verify_aud = x", "f.conf:1: auth_oauth2.resource_servers.a.verify_aud = x: expected true or false");
+    fault("auth_oauth2.resource_server_type = t", "f.conf:1: auth_oauth2.resource_server_type cannot be kept: rich authorization requests are not understood");
     fault("auth_oauth2.isuer = 1",    "f.conf:1: unknown key 'auth_oauth2.isuer'; did you mean 'auth_oauth2.issuer'?");
     fault("management.path_prefix = a/", "f.conf:1: management.path_prefix = a/: expected a path such as /rabbit, without a slash at its end");
     fault("default_pass = encrypted:x", "f.conf:1: default_pass = (hidden): encrypted values are not supported yet; give the plain value, for example with $(NAME) from the environment");

@@ -7,7 +7,7 @@ const NOW_S: u64 = 1_000_000;
 
 fn rules() -> Rules {
     let options = OAuth2Options { resource_server_id: "rabbit".to_owned(), ..Default::default() };
-    Rules::new(&options).unwrap()
+    Rules::new(&options, 0)
 }
 
 fn claims(more: &Value) -> Claims {
@@ -28,16 +28,37 @@ fn admit(rules: &Rules, more: &Value) -> Result<Admitted, String> {
 
 #[test]
 fn the_audience_is_ours() {
-    let rules = rules();
+    let strict = [rules()];
+    let chosen = |all: &[Rules], aud: &Value| -> Result<String, String> {
+        choose(all, &claims(&json!({ "aud": aud }))).map(|rules| rules.id.clone())
+    };
     for good in [json!("rabbit"), json!("a rabbit b"), json!(["a", "rabbit"])] {
-        assert!(admit(&rules, &json!({ "aud": good })).is_ok(), "{good}");
+        assert!(chosen(&strict, &good).is_ok(), "{good}");
     }
+    let lax = [Rules { verify_aud: false, ..rules() }];
     for bad in [json!("hare"), json!(["a", 1]), json!({ "rabbit": 1 }), json!(""), Value::Null] {
-        let why = admit(&rules, &json!({ "aud": bad })).unwrap_err();
+        let why = chosen(&strict, &bad).unwrap_err();
         assert!(why.contains("audience"), "{bad}: {why}");
-        let lax = Rules { verify_aud: false, ..self::rules() };
-        assert!(admit(&lax, &json!({ "aud": bad })).is_ok(), "{bad}");
+        assert!(chosen(&lax, &bad).is_ok(), "{bad}");
     }
+}
+
+#[test]
+fn one_of_several_servers_is_meant() {
+    let server = |id: &str, verify_aud| Rules { id: id.to_owned(), verify_aud, ..rules() };
+    let all = [server("a", true), server("b", true), server("c", false)];
+    let chosen = |all: &[Rules], aud: Value| -> Result<String, String> {
+        choose(all, &claims(&json!({ "aud": aud }))).map(|rules| rules.id.clone())
+    };
+    assert_eq!(chosen(&all, json!("b")).unwrap(), "b");
+    assert_eq!(chosen(&all, json!(["x", "a"])).unwrap(), "a");
+    assert_eq!(chosen(&all, json!("x")).unwrap(), "c", "it does not look at the audience");
+    assert_eq!(chosen(&all, Value::Null).unwrap(), "c");
+    assert!(chosen(&all, json!("a b")).unwrap_err().contains("several"));
+    assert!(chosen(&all[..2], json!("x")).is_err());
+    let two = [server("a", false), server("b", false)];
+    assert!(chosen(&two, json!("x")).unwrap_err().contains("does not say"));
+    assert_eq!(chosen(&two, json!("a")).unwrap(), "a");
 }
 
 #[test]

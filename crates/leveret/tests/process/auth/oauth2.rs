@@ -316,6 +316,52 @@ fn scopes_hold_for_moves() {
     assert_eq!(told(moved(&to("good.x"))), want);
 }
 
+/// Tokens of each resource server are signed by its own provider, and by no other.
+#[test]
+fn there_are_several_servers_and_providers() {
+    let (one, other) = (Issuer::new(), Issuer::new());
+    let dir = tempfile::tempdir().unwrap();
+    let key = |issuer: &Issuer, name: &str| {
+        let file = dir.path().join(name);
+        std::fs::write(&file, issuer.key.public_key_pem()).unwrap();
+        file.display().to_string()
+    };
+    let server = "auth_oauth2.resource_servers";
+    let provider = "auth_oauth2.oauth_providers";
+    let broker = broker(&[
+        "auth_backends.1=oauth2".to_owned(),
+        "auth_oauth2.default_oauth_provider=one".to_owned(),
+        "auth_oauth2.preferred_username_claims.1=name".to_owned(),
+        format!("{server}.rabbit.verify_aud=true"),
+        format!("{server}.b.id=hare"),
+        format!("{server}.b.scope_prefix=api:"),
+        format!("{server}.b.oauth_provider_id=other"),
+        format!("{server}.b.preferred_username_claims.1=sub"),
+        format!("{provider}.one.signing_keys.k={}", key(&one, "one.pem")),
+        format!("{provider}.other.signing_keys.k={}", key(&other, "other.pem")),
+        format!("{provider}.other.algorithms.1=ES256"),
+    ]);
+    let token = |issuer: &Issuer, aud: &str, prefix: &str| {
+        let scope = format!("{prefix}read:*/* {prefix}tag:management");
+        let mut claims = claims(&scope, 60);
+        claims["aud"] = json!(aud);
+        claims["name"] = json!("robert");
+        issuer.sign("k", &claims)
+    };
+    let name = |token: &str| {
+        let (status, body) = api(&broker, "/api/whoami", &format!("Bearer {token}"));
+        let name = || serde_json::from_str::<Value>(&body).unwrap()["name"].clone();
+        (status == 200).then(name)
+    };
+    assert_eq!(name(&token(&one, "rabbit", "rabbit.")), Some(json!("robert")));
+    assert_eq!(name(&token(&other, "hare", "api:")), Some(json!("bob")));
+    assert_eq!(name(&token(&one, "hare", "api:")), None, "signed by another provider");
+    assert_eq!(name(&token(&other, "rabbit", "rabbit.")), None, "signed by another provider");
+    assert_eq!(name(&token(&other, "hare", "hare.")), None, "scopes of nobody");
+    assert_eq!(name(&token(&one, "rabbit hare", "rabbit.")), None, "for both");
+    assert_eq!(name(&token(&one, "b", "api:")), None, "the name is not the id");
+}
+
 #[test]
 fn keys_may_be_files_and_tokens_are_in_no_log() {
     let issuer = Issuer::new();
