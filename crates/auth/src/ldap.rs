@@ -95,26 +95,34 @@ impl Ldap {
             Some(password) => self.with_password(name, password).await.map_err(failed)?,
             None => self.without_password(name).await?.map_err(failed)?,
         };
-        let User { dn, mut bound, credentials } = found.ok_or_else(refused)?;
+        let User { dn, bound, credentials } = found.ok_or_else(refused)?;
         let variables = Variables::of_user(name).with_dn(&dn);
         let asks_as = Credentials::of(&self.options.ask_as());
-        let is_user = asks_as.is_none();
+        // The user's own connection is bound as the user already. Another one is not asked for as long as this
+        // one is held: there may be no more than one.
+        let mut own = match &asks_as {
+            None => Some(bound),
+            Some(_) => {
+                self.pool.give_back(bound);
+                None
+            }
+        };
         let credentials = asks_as.unwrap_or(credentials);
         let mut answers = Answers::default();
         let mut tags = Vec::new();
         for (tag, query) in self.options.tags.iter() {
-            // The user's own connection is bound as the user already.
-            let has_it = if is_user {
-                self.evaluate_on(&mut bound, query, &variables, &mut answers).await
-            } else {
-                self.evaluate(query, &variables, &credentials, &mut answers).await
+            let has_it = match &mut own {
+                Some(bound) => self.evaluate_on(bound, query, &variables, &mut answers).await,
+                None => self.evaluate(query, &variables, &credentials, &mut answers).await,
             };
             let failed = |why| Denied::Failed(format!("the directory (LDAP), tag {tag}: {why}"));
             if has_it.map_err(failed)? {
                 tags.push(tag.to_owned());
             }
         }
-        self.pool.give_back(bound);
+        if let Some(bound) = own {
+            self.pool.give_back(bound);
+        }
         let rights = LdapRights { ldap: Arc::clone(self), variables, credentials };
         Ok(Admitted {
             user: name.into(),

@@ -133,6 +133,8 @@ fn names_are_looked_up() {
         "auth_ldap.dn_lookup_bind.password=asking",
         "auth_ldap.other_bind.user_dn=cn=asks,dc=x",
         "auth_ldap.other_bind.password=asking",
+        // Nobody waits for a connection with another one in hand.
+        "auth_ldap.connection_pool_size=1",
         TAGS,
     ];
     let broker = asking(&directory, &lookup);
