@@ -3,8 +3,9 @@
 import { strict as assert } from "node:assert";
 import { readFile } from "node:fs/promises";
 
-import { signIn } from "./browser.mjs";
+import { open, signIn } from "./browser.mjs";
 import { looks } from "./looks.mjs";
+import { broker, Provider } from "./oauth.mjs";
 
 const go = (page, base, route) => page.goto(`${base}#/${route}`);
 const dialog = (page) => page.getByRole("dialog");
@@ -546,4 +547,73 @@ const end = [
   }],
 ];
 
-export const tests = [...signing, ...messaging, ...administration, ...clients, ...many, ...comfort, ...events, ...accessible, ...end];
+/** A browser, a broker and a provider of their own: the page goes to another host there. */
+async function withProvider(program, steps) {
+  const provider = await new Provider().start();
+  const { base, stop } = await broker(program, provider);
+  const { context, page, close } = await open();
+  page.setDefaultTimeout(15_000);
+  const faults = [];
+  context.on("weberror", (error) => faults.push(error.error().stack));
+  context.on("console", (message) => /Content Security Policy/.test(message.text()) && faults.push(message.text()));
+  try {
+    await page.goto(base);
+    await steps({ page, base, provider });
+    assert.deepEqual(faults, []);
+  } finally {
+    await close();
+    await stop();
+    provider.stop();
+  }
+}
+
+const byProvider = [
+  ["sign in by OAuth 2: to the provider and back", ({ load }) => withProvider(load.program, async ({ page, base, provider }) => {
+    await page.goto(`${base}#/exchanges`);
+    await page.getByRole("button", { name: "Sign in with Example" }).waitFor();
+    assert.equal(await page.getByLabel("Password").count(), 0);
+    await press(page, "Sign in with Example");
+    await page.getByText("Continue").click();
+    await page.locator("summary").getByText("bob").waitFor();
+    await page.getByRole("heading", { level: 1, name: "Exchanges" }).waitFor();
+    assert.equal(page.url(), `${base}#/exchanges`);
+    assert.equal(provider.grants[0].client_id, "page");
+    const kept = await page.evaluate(() => [JSON.stringify(localStorage), document.cookie].join(" "));
+    assert.ok(!kept.includes("ey"), kept);
+    await page.reload();
+    await page.locator("summary").getByText("bob").click();
+    await press(page, "Sign out");
+    await page.getByRole("button", { name: "Sign in with Example" }).waitFor();
+    assert.equal(await page.evaluate(() => JSON.stringify(sessionStorage)), "{}");
+  })],
+  ["sign in by OAuth 2: a short token is renewed", ({ load }) => withProvider(load.program, async ({ page, provider }) => {
+    provider.seconds = 6;
+    await press(page, "Sign in with Example");
+    await page.getByText("Continue").click();
+    await page.locator("summary").getByText("bob").waitFor();
+    const first = await page.evaluate(() => sessionStorage.getItem("leveret.credentials"));
+    provider.seconds = 600;
+    await page.waitForFunction((old) => sessionStorage.getItem("leveret.credentials") !== old, first);
+    assert.equal(provider.grants.at(-1).grant_type, "refresh_token");
+    await page.reload();
+    await page.locator("summary").getByText("bob").waitFor();
+  })],
+  ["sign in by OAuth 2: what goes wrong is said", ({ load }) => withProvider(load.program, async ({ page, base, provider }) => {
+    await press(page, "Sign in with Example");
+    await page.getByText("Refuse").click();
+    await page.getByRole("alert").getByText("The provider says: bob does not want to").waitFor();
+    provider.scope = "rabbit.read:*/*";
+    await press(page, "Sign in with Example");
+    await page.getByText("Continue").click();
+    await page.getByRole("alert").getByText("no scope for a tag").waitFor();
+    // An answer to what nobody asked is left alone.
+    await page.goto(`${base}js/oidc-oauth/login-callback.html?code=x&state=y`);
+    await page.getByRole("button", { name: "Sign in with Example" }).waitFor();
+    assert.equal(provider.grants.length, 1);
+    provider.stop();
+    await press(page, "Sign in with Example");
+    await page.getByRole("alert").getByText("the provider cannot be reached").waitFor();
+  })],
+];
+
+export const tests = [...signing, ...byProvider, ...messaging, ...administration, ...clients, ...many, ...comfort, ...events, ...accessible, ...end];

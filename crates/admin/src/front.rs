@@ -20,6 +20,7 @@ use crate::doors::{self, Door};
 use crate::http::{self, App, Entrance};
 use crate::metrics;
 use crate::ops::Ops;
+use crate::signin::SignIn;
 use crate::stats::Collector;
 
 /// Largest body on the control socket: definitions of some hundred thousand objects.
@@ -32,19 +33,22 @@ const STOP_PATIENCE: Duration = Duration::from_secs(2);
 pub fn front(config: &Config) -> OpenFrontEnds {
     let socket = files::ctl_socket(config);
     let options = config.management.enabled.then(|| config.management.clone());
+    let signin = SignIn::new(&config.signin, &config.auth_oauth2);
     let metrics = config.prometheus.enabled.then(|| config.prometheus.clone());
     let tls = Encrypted {
         http: config.management_tls.settings(),
         metrics: config.prometheus_tls.settings(),
     };
     let interval = Duration::from_millis(config.log.statistics_interval.get());
-    Box::new(move |inside| open(inside, socket, options, metrics, tls, interval))
+    Box::new(move |inside| {
+        open(inside, socket, options.map(|options| (options, signin)), metrics, tls, interval)
+    })
 }
 
 fn open(
     inside: Inside,
     socket: PathBuf,
-    options: Option<ManagementOptions>,
+    options: Option<(ManagementOptions, SignIn)>,
     metrics: Option<PrometheusOptions>,
     tls: Encrypted,
     interval: Duration,
@@ -53,7 +57,7 @@ fn open(
     let control = control::bind(&socket)?;
     let mut listeners = Vec::new();
     let mut http = None;
-    if let Some(options) = options {
+    if let Some((options, signin)) = options {
         let what = "the management API";
         let bound = doors::bind(options.ip.as_deref(), options.port, what, "management.tcp")?;
         let address = bound.local_addr()?;
@@ -65,7 +69,7 @@ fn open(
             listeners.push(Listener { protocol: "https", purpose, address });
             all.push((bound, Some(doors::tls(tls.http, &node)?)));
         }
-        http = Some((all, options));
+        http = Some((all, options, signin));
     }
     let mut scraped = None;
     if let Some(options) = metrics {
@@ -108,13 +112,14 @@ fn open(
             }
             match control::Door::new(control) {
                 Ok(door) => {
-                    let app = Arc::new(App { ops: Arc::clone(&ops), options: for_operator() });
+                    let (ops, options) = (Arc::clone(&ops), for_operator());
+                    let app = Arc::new(App { ops, options, signin: SignIn::by_password() });
                     running.spawn(http::serve(Entrance::Local(door), app, ended.clone()));
                 }
                 Err(error) => tracing::error!(%error, "the control socket cannot be served"),
             }
-            if let Some((bound, options)) = http {
-                let app = Arc::new(App { ops, options });
+            if let Some((bound, options, signin)) = http {
+                let app = Arc::new(App { ops, options, signin });
                 for door in opened(bound, "the management API") {
                     let door = Entrance::Network(door);
                     running.spawn(http::serve(door, Arc::clone(&app), ended.clone()));

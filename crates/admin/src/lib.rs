@@ -19,6 +19,7 @@ pub mod http;
 mod metrics;
 pub mod ops;
 mod page;
+mod signin;
 pub mod stats;
 
 pub use front::front;

@@ -37,6 +37,9 @@ const PLACES: [&str; 14] = [
     "waits",
 ];
 
+/// Where the page comes back to from a provider of OAuth 2.
+const CALLBACK: &str = "js/oidc-oauth/login-callback.html";
+
 #[derive(RustEmbed)]
 #[folder = "page/dist"]
 struct Dist;
@@ -47,6 +50,8 @@ struct Dist;
 pub(crate) fn answer(prefix: &str, path: &str) -> Option<Response<Body>> {
     let name = match path.strip_prefix('/')? {
         "" => "index.html",
+        // Where providers of OAuth 2 send people back to: the same as RabbitMQ's.
+        CALLBACK => "index.html",
         // Browsers ask for it by themselves.
         "favicon.ico" => "icon.svg",
         name => name,
@@ -55,7 +60,8 @@ pub(crate) fn answer(prefix: &str, path: &str) -> Option<Response<Body>> {
         Some(file) => {
             let tag = tag(prefix, &file.metadata.sha256_hash());
             let bytes = if name == "index.html" {
-                based(prefix, &String::from_utf8_lossy(&file.data)).into()
+                let is_below = path.rsplit_once('/').is_some_and(|(before, _)| !before.is_empty());
+                based(prefix, is_below, &String::from_utf8_lossy(&file.data)).into()
             } else {
                 file.data.into_owned()
             };
@@ -100,9 +106,9 @@ fn lead(prefix: &str, path: &str) -> Option<Response<Body>> {
 }
 
 /// The first file, with the place its other files and the API are found from: `/prefix` and `/prefix/`
-/// are the same page.
-fn based(prefix: &str, index: &str) -> String {
-    if prefix.is_empty() {
+/// are the same page. Without a prefix that is where it is, unless it is shown below.
+fn based(prefix: &str, is_below: bool, index: &str) -> String {
+    if prefix.is_empty() && !is_below {
         return index.to_owned();
     }
     let mut escaped = String::new();
@@ -153,6 +159,7 @@ mod tests {
         check("",    "/page.js",           "200 text/javascript; charset=utf-8");
         check("",    "/page.css",          "200 text/css; charset=utf-8");
         check("",    "/icon.svg",          "200 image/svg+xml");
+        check("",    "/js/oidc-oauth/login-callback.html", "200 text/html; charset=utf-8");
         check("",    "/favicon.ico",       "200 image/svg+xml");
         check("",    "/queues",            "303 /#/queues");
         check("",    "/queues/%2F/a%20b",  "303 /#/queues/%2F/a%20b");
@@ -186,9 +193,10 @@ mod tests {
 
     #[test]
     fn the_prefix_is_the_base() {
-        let index = based("/a\"b", "<html><head></head></html>");
+        let index = based("/a\"b", false, "<html><head></head></html>");
         assert!(index.contains("<base href=\"/a&quot;b/\" />"), "{index}");
-        assert_eq!(based("", "<head>"), "<head>");
+        assert_eq!(based("", false, "<head>"), "<head>");
+        assert!(based("", true, "<head>").contains("<base href=\"/\" />"));
     }
 
     /// The policy allows no script, style or picture in the page itself, and nothing from elsewhere.

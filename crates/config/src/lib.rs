@@ -25,6 +25,7 @@ pub mod options;
 pub mod page;
 mod parse;
 mod setting;
+pub mod signin;
 pub mod tls;
 mod value;
 

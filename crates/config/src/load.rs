@@ -18,6 +18,7 @@ use crate::options::{
 };
 use crate::parse::{self, Item, Line};
 use crate::setting::{KeyMatch, MECHANISMS_LATER};
+use crate::signin::SignInOptions;
 use crate::tls::{CertificateOptions, ManagementTlsOptions, PrometheusTlsOptions, TlsOptions};
 
 /// A configuration file.
@@ -139,6 +140,8 @@ config! {
     events: EventOptions,
     /// The management API and its page.
     management: ManagementOptions,
+    /// How people sign in to its page.
+    signin: SignInOptions,
     /// Metrics.
     prometheus: PrometheusOptions,
     /// TLS of the management API.

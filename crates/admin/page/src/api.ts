@@ -55,7 +55,7 @@ async function request<T>(method: string, address: string, body: unknown, asked:
 async function send(method: string, address: string, body: unknown, asked: Asked): Promise<Response> {
   const headers: Record<string, string> = { accept: "application/json, */*;q=0.5", ...asked.headers };
   const known = credentials();
-  if (known !== null) headers.authorization = `Basic ${known}`;
+  if (known !== null) headers.authorization = known;
   if (body !== undefined) headers["content-type"] = "application/json";
   const late = AbortSignal.timeout(PATIENCE_MS);
   try {
@@ -79,7 +79,7 @@ async function send(method: string, address: string, body: unknown, asked: Asked
 async function checkSession(address: string): Promise<void> {
   if (address === "whoami") return;
   const response = await send("GET", "whoami", undefined, {}).catch(() => null);
-  if (response?.status === 401) signOut("The broker no longer accepts this user name and password.");
+  if (response?.status === 401) signOut("The broker no longer accepts this user name and password, or the token has ended.");
 }
 
 function reasonIn(text: string, status: number): string {

@@ -1,8 +1,12 @@
 //! What is asked of the node as a whole: its cluster's name, the user, versions, passwords.
 
+use std::sync::Arc;
+
+use axum::extract::State;
 use leveret_broker::message::AdminCommand;
 use serde_json::{Value, json};
 
+use super::App;
 use super::answer::{Answer, Fault};
 use super::call::{Call, Fields as _};
 use crate::ops::ask;
@@ -65,8 +69,9 @@ pub(super) async fn extensions(_: Call) -> Result<Answer, Fault> {
 }
 
 /// `GET /api/auth`: how the page lets people log in.
-pub(super) async fn auth(_: Call) -> Result<Answer, Fault> {
-    Ok(Answer::Json(json!({"oauth_enabled": false})))
+/// Asked by who has not logged in yet.
+pub(super) async fn auth(State(app): State<Arc<App>>) -> Answer {
+    Answer::Json(app.signin.answer.clone())
 }
 
 /// `POST /api/login`: whether name and password are right, which they are if this is called.

@@ -46,6 +46,7 @@ use std::sync::Arc;
 use leveret_config::options::ManagementOptions;
 
 use crate::ops::Ops;
+use crate::signin::SignIn;
 
 pub(crate) use call::Peer;
 pub(crate) use serve::{Entrance, serve};
@@ -55,4 +56,5 @@ pub(crate) use serve::{Entrance, serve};
 pub(crate) struct App {
     pub(crate) ops: Arc<Ops>,
     pub(crate) options: ManagementOptions,
+    pub(crate) signin: SignIn,
 }

@@ -136,7 +136,7 @@ fn cors(app: &App, asked: &HeaderMap, method: &Method, headers: &mut HeaderMap) 
 /// Headers that the configuration sets.
 fn dress(app: &App, headers: &mut HeaderMap) {
     let options = &app.options;
-    let csp = Some(options.csp.as_deref().unwrap_or(crate::page::CSP));
+    let csp = Some(options.csp.as_deref().unwrap_or(&app.signin.csp));
     #[rustfmt::skip] // a table
     let set: [(&'static str, Option<&str>); 6] = [
         ("content-security-policy",   csp),

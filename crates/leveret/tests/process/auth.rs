@@ -46,6 +46,13 @@ fn request(
     authorization: &str,
     body: &str,
 ) -> (u16, String) {
+    let answer = raw_api(broker, method, path, authorization, body);
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.split_whitespace().nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+/// The whole answer.
+fn raw_api(broker: &Broker, method: &str, path: &str, authorization: &str, body: &str) -> String {
     let mut socket = TcpStream::connect(("127.0.0.1", broker.listens("http").port())).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let len = body.len();
@@ -56,6 +63,5 @@ fn request(
     socket.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();
     socket.read_to_string(&mut answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    (head.split_whitespace().nth(1).unwrap().parse().unwrap(), body.to_owned())
+    answer
 }

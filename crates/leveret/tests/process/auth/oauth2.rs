@@ -15,7 +15,7 @@ use rustls::pki_types::PrivateKeyDer;
 use serde_json::{Value, json};
 
 use super::web::Web;
-use super::{api, broker, login, request};
+use super::{api, broker, login, raw_api, request};
 use crate::broker::{Broker, PATIENCE, close_reason};
 
 /// Who makes tokens.
@@ -360,6 +360,31 @@ fn there_are_several_servers_and_providers() {
     assert_eq!(name(&token(&other, "hare", "hare.")), None, "scopes of nobody");
     assert_eq!(name(&token(&one, "rabbit hare", "rabbit.")), None, "for both");
     assert_eq!(name(&token(&one, "b", "api:")), None, "the name is not the id");
+}
+
+/// The page is told how to sign in before anybody has, and may ask the provider.
+#[test]
+fn the_page_is_told_where_to_sign_in() {
+    let issuer = Issuer::new();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("key.pem");
+    std::fs::write(&file, issuer.key.public_key_pem()).unwrap();
+    let broker = broker(&[
+        "auth_backends.1=oauth2".to_owned(),
+        "auth_oauth2.resource_server_id=rabbit".to_owned(),
+        format!("auth_oauth2.signing_keys.one={}", file.display()),
+        "management.oauth_enabled=true".to_owned(),
+        "management.oauth_client_id=page".to_owned(),
+        "management.oauth_provider_url=https://login.example.com".to_owned(),
+    ]);
+    let whole = raw_api(&broker, "GET", "/api/auth", "", "");
+    let (head, body) = whole.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    assert!(head.contains("connect-src 'self' https://login.example.com"), "{head}");
+    let told: Value = serde_json::from_str(body).unwrap();
+    assert_eq!((&told["oauth_enabled"], &told["oauth_client_id"]), (&json!(true), &json!("page")));
+    let page = raw_api(&broker, "GET", "/js/oidc-oauth/login-callback.html", "", "");
+    assert!(page.contains("<base href=\"/\""), "{page}");
 }
 
 #[test]
