@@ -197,23 +197,20 @@ impl Logins {
         }
     }
 
-    /// Whether this is the user's password, and why not. It is no login: nothing is counted or told. Takes
-    /// its time if the hash is a slow one.
-    pub fn prove(&self, node: &Node, user: &str, password: &str) -> Result<(), String> {
-        self.thorough(
-            node,
-            &Login {
-                connection: ConnectionId::default(),
-                user: user.into(),
-                proof: Proof::Password(Password::new(password)),
-                peer: String::new(),
-                mechanism: "PLAIN",
-                protocol: "ctl",
-                barred: None,
-                is_repeated: false,
-            },
-        )
-        .map(drop)
+    /// Whether this is the user's password, whoever keeps it, and why not. It is no login: nothing is counted or
+    /// told.
+    pub async fn prove(&self, node: &Arc<Node>, user: &str, password: &str) -> Result<(), String> {
+        let login = Login {
+            connection: ConnectionId::default(),
+            user: user.into(),
+            proof: Proof::Password(Password::new(password)),
+            peer: String::new(),
+            mechanism: "PLAIN",
+            protocol: "ctl",
+            barred: None,
+            is_repeated: false,
+        };
+        self.in_order(node, &Arc::new(login)).await.map(drop)
     }
 
     /// Decides if that takes no time, else leaves it to a thread. The caller's answer comes back with it.

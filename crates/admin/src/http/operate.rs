@@ -153,7 +153,7 @@ pub(super) async fn authenticate(call: Call) -> Result<Answer, Fault> {
     let body = call.object()?;
     let (name, password) = (body.text("username")?, body.text("password")?);
     let node = call.node();
-    node.logins.prove(node, &name, &password).map_err(Fault::bad)?;
+    node.logins.prove(node, &name, &password).await.map_err(Fault::bad)?;
     Ok(Answer::Done)
 }
 

@@ -97,7 +97,7 @@ impl Logins {
     }
 
     /// The first source that lets the client in; else what the last one said.
-    async fn in_order(&self, node: &Arc<Node>, login: &Arc<Login>) -> Verdict {
+    pub(super) async fn in_order(&self, node: &Arc<Node>, login: &Arc<Login>) -> Verdict {
         let mut verdict = Err("there is no source of users".to_owned());
         for entry in self.options.sources.entries() {
             verdict = self.by_entry(node, login, entry).await;

@@ -50,6 +50,11 @@ fn the_service_says_who_may_do_what() {
     let error = login(&broker, "bob", "wrong").unwrap_err().to_string();
     assert!(error.contains("ACCESS_REFUSED"), "{error}");
     assert!(login(&broker, "guest", "guest").is_err(), "the broker's own users are not asked");
+    // The operator asks who would come in.
+    let (proven, refused) = ["s3cret", "wrong"]
+        .map(|password| broker.ctl(&["authenticate_user", "bob", password]).status.success())
+        .into();
+    assert!(proven && !refused);
     let mut bob = login(&broker, "bob", "s3cret").unwrap();
     let channel = bob.open_channel().unwrap();
     bob.queue_declare(channel, "bq", &QueueDeclare::default()).unwrap();
