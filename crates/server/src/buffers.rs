@@ -9,6 +9,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use zeroize::Zeroize as _;
 
 /// Lengths of buffers are multiples of it.
 const STEP: usize = 64 << 10;
@@ -38,6 +39,8 @@ struct Home {
 pub(crate) struct Lent {
     buffer: Vec<u8>,
     len: usize,
+    /// A password may be in it: it is wiped before somebody else has it.
+    is_secret: bool,
     home: Arc<Mutex<Home>>,
 }
 
@@ -51,7 +54,7 @@ impl Buffers {
     pub(crate) fn lend(&self, len: usize) -> Lent {
         let buffer = lock(&self.home).take(len);
         let buffer = buffer.unwrap_or_else(|| vec![0; len.next_multiple_of(STEP)]);
-        Lent { buffer, len: 0, home: Arc::clone(&self.home) }
+        Lent { buffer, len: 0, is_secret: false, home: Arc::clone(&self.home) }
     }
 
     /// Whether there is memory to give back.
@@ -92,6 +95,11 @@ impl Lent {
         &mut self.buffer
     }
 
+    /// What is read into it may be a password.
+    pub(crate) fn keep_secret(&mut self) {
+        self.is_secret = true;
+    }
+
     /// Its first bytes, at most all. The buffer comes back when the last part of them is dropped.
     pub(crate) fn freeze(mut self, len: usize) -> Bytes {
         self.len = len.min(self.buffer.len());
@@ -107,6 +115,9 @@ impl AsRef<[u8]> for Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
+        if self.is_secret {
+            self.buffer[..self.len].zeroize();
+        }
         lock(&self.home).put(std::mem::take(&mut self.buffer));
     }
 }
@@ -145,6 +156,19 @@ mod tests {
         let third = read(&buffers, 900_000, 3);
         assert_eq!((third.as_ptr(), third.len()), (place, 900_000));
         assert!(second.iter().all(|&byte| byte == 2));
+    }
+
+    #[test]
+    fn secrets_are_wiped() {
+        let buffers = Buffers::new(MAX);
+        let mut lent = buffers.lend(STEP);
+        lent.keep_secret();
+        lent.bytes()[..100].fill(7);
+        let place = lent.bytes().as_ptr();
+        drop(lent.freeze(100));
+        let mut again = buffers.lend(STEP);
+        assert_eq!(again.bytes().as_ptr(), place);
+        assert!(again.bytes()[..100].iter().all(|&byte| byte == 0));
     }
 
     #[test]

@@ -371,7 +371,10 @@ impl Connection {
         if *may_have_bytes && session.wants_input() && session.end().is_none() {
             let socket = self.socket.get_ref();
             let read = match tls {
-                None => read_block(socket, input, *read_bytes, work.buffers),
+                None => {
+                    let is_secret = session.is_logging_in();
+                    read_block(socket, input, *read_bytes, is_secret, work.buffers)
+                }
                 Some(tls) => read_encrypted(tls, socket, input, work.cipher),
             };
             match read {
@@ -581,10 +584,14 @@ fn read_block(
     socket: &TcpStream,
     left: &Bytes,
     bytes: usize,
+    is_secret: bool,
     buffers: &Buffers,
 ) -> io::Result<Read> {
     // One length for most, so that the last one used is the next one.
     let mut lent = buffers.lend((left.len() + bytes).max(READ_MAX));
+    if is_secret {
+        lent.keep_secret();
+    }
     let (before, room) = lent.bytes().split_at_mut(left.len());
     before.copy_from_slice(left);
     match rustix::io::read(socket, &mut room[..bytes]) {

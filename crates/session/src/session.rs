@@ -674,6 +674,11 @@ impl Session {
         self.core.kept
     }
 
+    /// Whether what is read next may be a password.
+    pub fn is_logging_in(&self) -> bool {
+        matches!(self.core.stage, Stage::Header | Stage::Starting)
+    }
+
     /// Whether the alarm, or its rate, keeps it from reading.
     pub fn is_blocked(&self) -> bool {
         self.core.is_blocked || self.core.is_slowed

@@ -35,7 +35,7 @@ fn next_error(client: &mut Connection) -> String {
 }
 
 /// Status and body of an answer of the management API.
-fn api(broker: &Broker, path: &str, authorization: &str) -> (u16, String) {
+pub(crate) fn api(broker: &Broker, path: &str, authorization: &str) -> (u16, String) {
     request(broker, "GET", path, authorization, "")
 }
 

@@ -2,10 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use base64::Engine as _;
 use leveret_client::amqp::method::connection;
 use leveret_client::amqp::table::{Table, Value};
 use leveret_client::{Connection, Error, Options, Uri};
 
+use crate::auth::api;
 use crate::broker::Broker;
 use crate::raw::{Raw, hello};
 
@@ -76,6 +78,29 @@ fn too_many_refused_logins_slow_the_next_ones() {
     broker.told(&["authenticate_user", "guest", "guest"]);
 }
 
+/// AMQP and the HTTP API count together, and both are in the audit log.
+#[test]
+fn refused_requests_count_as_logins() {
+    let broker = Broker::with(&["login_throttle.threshold=3", "login_throttle.delay_max=600"]);
+    broker.told(&["add_user", "plain", "s3cret-plain"]);
+    let whoami = |pair: &str| {
+        let pair = base64::engine::general_purpose::STANDARD.encode(pair);
+        api(&broker, "/api/whoami", &format!("Basic {pair}")).0
+    };
+    assert_eq!(whoami("plain:s3cret-plain"), 401, "it has no tag");
+    let told = broker.log.wait_for("audit: HTTP access denied");
+    assert!(told.contains("user=\"plain\"") && told.contains("Not management user"), "{told}");
+    for _ in 0..4 {
+        assert_eq!(whoami("guest:s3cret-wrong"), 401);
+    }
+    let told = broker.log.wait_for("audit: login refused");
+    assert!(told.contains("protocol=\"http\"") && told.contains("mechanism=\"Basic\""), "{told}");
+    let began = Instant::now();
+    login(&broker, "guest", "guest").unwrap().close().unwrap();
+    assert!(began.elapsed() >= Duration::from_millis(240), "{:?}", began.elapsed());
+    assert_eq!(broker.log.with("s3cret"), Vec::<String>::new());
+}
+
 #[test]
 fn every_attempt_is_told() {
     let broker = Broker::start();
@@ -132,6 +157,17 @@ fn passwords_are_nowhere() {
     assert!(!down.is_empty());
     let shown: Vec<_> = down.iter().filter(|line| line.contains("s3cret")).collect();
     assert!(shown.is_empty(), "{shown:#?}");
+}
+
+/// What a client has shown as its password is nowhere in the broker's memory.
+#[test]
+fn passwords_are_wiped() {
+    let broker = Broker::start();
+    for _ in 0..3 {
+        refused(&broker, "guest", "s3cret-not-kept");
+    }
+    assert_eq!(broker.occurrences("s3cret-not-kept"), 0);
+    assert_ne!(broker.occurrences("guest"), 0, "the memory is looked at");
 }
 
 /// No core file has the memory of the process in it.
