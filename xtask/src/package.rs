@@ -19,11 +19,12 @@ use crate::suite;
 const PROGRAM: &str = "target/release/leveret";
 
 /// RabbitMQ's tools, each a link to the program.
-const TOOLS: [&str; 5] = [
+const TOOLS: [&str; 6] = [
     "rabbitmqctl",
     "rabbitmq-diagnostics",
     "rabbitmq-queues",
     "rabbitmq-plugins",
+    "rabbitmq-streams",
     "rabbitmq-upgrade",
 ];
 
@@ -131,7 +132,8 @@ Description: message broker that speaks AMQP 0-9-1 with RabbitMQ's extensions
 Conflicts: rabbitmq-server
 Description: rabbitmqctl and its kin for the Leveret message broker
  Links named rabbitmqctl, rabbitmq-diagnostics, rabbitmq-queues,
- rabbitmq-plugins and rabbitmq-upgrade, so that scripts find them.",
+ rabbitmq-plugins, rabbitmq-streams and rabbitmq-upgrade, so that scripts
+ find them.",
             files: links,
             conffiles: &[],
             scripts: &[],
@@ -148,13 +150,18 @@ pub(crate) fn of_release() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The version of the packages.
+fn version() -> &'static str {
+    env!("CARGO_PKG_VERSION")
+}
+
 /// Builds the packages of a program; where they are.
 fn build(program: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let dir = root().join("target/package");
     fs::create_dir_all(&dir)?;
     let architecture = output(Command::new("dpkg").arg("--print-architecture"))?;
     let architecture = String::from_utf8(architecture)?.trim().to_owned();
-    let version = env!("CARGO_PKG_VERSION");
+    let version = version();
     let mut built = Vec::new();
     for package in packages() {
         let stage = dir.join(package.name);

@@ -20,6 +20,8 @@ use crate::target::Target;
 pub(crate) enum Answer {
     /// Nothing: it is done.
     Done,
+    /// Nothing more than what was streamed.
+    Nothing,
     /// A line for people.
     Message(String),
     /// A value, alone.
@@ -117,6 +119,11 @@ impl<'a> Call<'a> {
         let text = self.word(name);
         text.parse()
             .map_err(|_| Fault::usage(format!("{name} must be a whole number, not '{text}'")))
+    }
+
+    /// A word that is a whole number, if it was given.
+    pub(crate) fn optional_number(&self, name: &str) -> Result<Option<u64>, Fault> {
+        self.optional(name).map(|_| self.number(name)).transpose()
     }
 
     /// A word that is JSON.
@@ -226,11 +233,15 @@ impl<'a> Call<'a> {
 
     /// Writes to the output.
     pub(crate) fn print(&mut self, text: &str) -> Result<(), Fault> {
+        self.stream(text).map(drop)
+    }
+
+    /// Writes to the output. Whether somebody still reads it: `leveret ctl list_queues | head` has enough one day.
+    pub(crate) fn stream(&mut self, text: &str) -> Result<bool, Fault> {
         match self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush()) {
-            // Whoever read the output has enough: `leveret ctl list_queues | head`.
-            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
             Err(error) => Err(Fault::software(format!("cannot write the output: {error}"))),
-            Ok(()) => Ok(()),
+            Ok(()) => Ok(true),
         }
     }
 

@@ -17,7 +17,7 @@ pub(crate) fn answer(answer: &Answer, common: &Common) -> String {
             rows(all, &names, common)
         }
         (Answer::Done, Formatter::Json) => line(&json!({"result": "ok"})),
-        (Answer::Done, _) => String::new(),
+        (Answer::Done | Answer::Nothing, _) => String::new(),
         (Answer::Message(text), Formatter::Json) => line(&json!({"result": "ok", "message": text})),
         (Answer::Message(text), _) => line(text),
         (Answer::Value(value), Formatter::Json) => line(&json!({"result": "ok", "value": value})),

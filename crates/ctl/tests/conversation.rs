@@ -120,9 +120,74 @@ fn changes() {
         &[("GET /api/health/checks/reached-target-cluster-size", 200, "{}")], "true\n");
 }
 
+const TLS: &str = r#"{"versions": ["tlsv1.3", "tlsv1.2"], "cipher_suites": ["ONE", "TWO"], "enabled_cipher_suites": ["ONE"],
+    "listeners": [{"protocol": "amqp/ssl", "interface": "::1", "port": 5671, "certfile": "c.pem", "cacertfile": null,
+        "certificates": [{"subject": "CN=a", "issuer": "CN=b", "serial_number": "1f", "validity": "x - y"}]}]}"#;
+
+#[test]
+#[rustfmt::skip] // a table
+fn looks() {
+    check("message_size_stats",
+        &[("GET /api/leveret/message-sizes", 200, r#"{"bytes": 9, "sizes": [{"at_most": 100, "count": 3}, {"at_most": 1000, "count": 1}]}"#)],
+        "Gathering message size statistics across the cluster using node rabbit@here ...\nMessage Size\tCount\tPercentage\n\
+         below 100B\t3\t75.00\nbetween 100B and 1KB\t1\t25.00\n");
+    check("-q runtime_thread_stats -i 0",
+        &[("GET /api/leveret/threads", 200, r#"{"at_ms": 1000, "threads": [{"id": 1, "name": "a", "user_ms": 10, "system_ms": 0}]}"#),
+          ("GET /api/leveret/threads", 200, r#"{"at_ms": 3000, "threads": [{"id": 1, "name": "a", "user_ms": 110, "system_ms": 20},
+              {"id": 2, "name": "b", "user_ms": 1000, "system_ms": 1000}]}"#)],
+        "thread\tid\tuser\tsystem\tsleep\nb\t2\t50.00\t50.00\t0.00\na\t1\t5.00\t1.00\t94.00\n");
+    check("-q tls_versions --formatter json", &[("GET /api/leveret/tls", 200, TLS)], "{\"versions\":[\"tlsv1.3\",\"tlsv1.2\"]}\n");
+    check("-q cipher_suites", &[("GET /api/leveret/tls", 200, TLS)], "ONE\n");
+    check("-q cipher_suites --all", &[("GET /api/leveret/tls", 200, TLS)], "ONE\nTWO\n");
+    check("-q certificates", &[("GET /api/leveret/tls", 200, TLS)],
+        "amqp/ssl on ::1:5671, certfile c.pem, cacertfile \n  CN=a\n    issued by CN=b, serial number 1f, valid x - y\n");
+    check("-q peek q 1001",
+        &[("GET /api/queues/%2F/q/messages?from=0&limit=1000&truncate=0&columns=next", 200, r#"{"next": 1007}"#),
+          ("GET /api/queues/%2F/q/messages?from=1007&limit=1&truncate=64", 200,
+           r#"{"messages": [{"payload": "p", "exchange": "e", "routing_key": "k", "delivery_count": 2,
+               "properties": {"priority": 3, "headers": {"h": 1}}}]}"#)],
+        "keys\tvalues\npayload (max 64 bytes)\tp\nexchange\te\nrouting_keys\t[k]\nheader.h\t1\npriority\t3\nheader.x-delivery-count\t2\n");
+    check("consume_event_stream -d 0 --pattern ^queue",
+        &[("GET /api/events?since=18446744073709551615", 200, r#"{"events": [], "last": 7}"#),
+          ("GET /api/events?since=7", 200, r#"{"last": 9, "events": [{"name": "queue.created", "facts": {"name": "q"}},
+              {"name": "user.created", "facts": {}}]}"#)],
+        "{\"event\":\"queue.created\",\"name\":\"q\"}\n");
+    check("log_tail_stream -d 0",
+        &[("GET /api/leveret/log?lines=0", 200, r#"{"lines": [], "end": 5}"#),
+          ("GET /api/leveret/log?from=5", 200, r#"{"lines": ["one", "two"], "end": 13}"#)],
+        "one\ntwo\n");
+    check("list_policies_with_classic_queue_mirroring -s",
+        &[("GET /api/policies", 200, r#"[{"vhost": "v", "name": "m", "pattern": ".*", "apply-to": "all", "priority": 0, "definition": {"ha-mode": "all"}},
+            {"vhost": "v", "name": "n", "definition": {"max-length": 1}}]"#)],
+        "v\tm\t.*\tall\t{\"ha-mode\":\"all\"}\t0\n");
+    check("rotate_logs", &[("POST /api/leveret/log/rotate null", 204, "")], "Rotating logs for node rabbit@here ...\n");
+    check("-q set_log_level debug", &[(r#"PUT /api/leveret/log/level {"level":"debug"}"#, 204, "")], "");
+    check("-q autocomplete list_qu", &[], "list_queues\n");
+    check("-q list_mqtt_connections", &[("GET /api/version", 200, "{}")], "");
+}
+
 #[test]
 #[rustfmt::skip] // a table
 fn refusals() {
+    refused("rotate_logs", &[("POST /api/leveret/log/rotate null", 404, NONE)], Code::Unavailable, "logs to no file");
+    refused("set_log_level loud", &[], Code::Usage, "level loud is not supported");
+    refused("encode <<\"x\">> secret --cipher aes_cbc256", &[], Code::Unavailable, "not encrypted");
+    refused("stream_status s", &[], Code::Unavailable, "streams are not there");
+    refused("erlang_version", &[], Code::Unavailable, "not written in Erlang");
+    refused("peek q 0", &[], Code::Usage, "positive integer");
+    refused("peek q 1", &[("GET /api/queues/%2F/q/messages?from=0&limit=1&truncate=64", 200, r#"{"messages": []}"#)],
+        Code::Software, "does not have a message at that position");
+    refused("peek q 2", &[("GET /api/queues/%2F/q/messages?from=0&limit=1&truncate=0&columns=next", 200, r#"{"next": null}"#)],
+        Code::Software, "does not have a message at that position");
+    refused("peek no 1", &[("GET /api/queues/%2F/no/messages?from=0&limit=1&truncate=64", 404, NONE)],
+        Code::Software, "Target queue was not found in virtual host '/'");
+    refused("transfer_leadership q n",
+        &[("GET /api/queues/%2F/q?columns=type", 200, r#"{"type": "classic"}"#), ("GET /api/nodes?columns=name", 200, "[]")],
+        Code::Software, "non-quorum queue");
+    refused("transfer_leadership q rabbit@here",
+        &[("GET /api/queues/%2F/q?columns=type", 200, r#"{"type": "quorum"}"#), ("GET /api/nodes?columns=name", 200, "[]")],
+        Code::Software, "already the leader");
+    refused("consume_event_stream --pattern (", &[("GET /api/events?since=18446744073709551615", 200, "{}")], Code::Usage, "the pattern");
     refused("delete_user x", &[("DELETE /api/users/x", 404, NONE)], Code::NoUser, "User \"x\" does not exist");
     refused("add_user bob x", &[("GET /api/users/bob", 200, USER)], Code::Software, "User \"bob\" already exists");
     refused("set_permissions nobody a b c", &[("GET /api/users/nobody", 404, NONE)], Code::NoUser, "User nobody does not exist");
@@ -183,6 +248,21 @@ fn tools_have_their_own_commands() {
     check("rabbitmq-upgrade drain",                                  true);
     check("rabbitmq-upgrade stop",                                   false);
     assert!(leveret_ctl::tool("rabbitmq-server").is_none());
+}
+
+/// Row by row: each tool has every command that RabbitMQ's tool of that name has.
+#[test]
+fn every_command_of_rabbitmqs_tools_is_there() {
+    let mut missing = Vec::new();
+    for row in include_str!("commands.txt").lines().filter(|row| !row.starts_with('#')) {
+        let (tool, name) = row.split_once(' ').unwrap();
+        let mut tool = leveret_ctl::tool(tool).unwrap_or_else(|| panic!("no tool {tool}"));
+        tool.build();
+        if tool.find_subcommand(name).is_none() {
+            missing.push(row);
+        }
+    }
+    assert!(missing.is_empty(), "{missing:#?}");
 }
 
 #[track_caller]

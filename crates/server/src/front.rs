@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use tokio::sync::mpsc;
 
+use crate::logging::Logs;
 use crate::node::Node;
 
 /// Opens every front end. Called once, when queues have their messages and the AMQP sockets are open,
@@ -69,6 +70,8 @@ pub struct About {
     pub config_files: Vec<String>,
     /// Files and streams that are logged to.
     pub log_files: Vec<String>,
+    /// The logs at work.
+    pub logs: Logs,
     /// Options and values as shown; secrets are hidden.
     pub environment: Vec<(&'static str, String)>,
     /// Where AMQP is listened for.

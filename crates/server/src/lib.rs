@@ -16,7 +16,7 @@ pub mod ended;
 pub mod events;
 pub mod front;
 pub mod listener;
-mod logging;
+pub mod logging;
 pub mod login;
 pub mod node;
 mod pacing;

@@ -5,8 +5,9 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use leveret_config::options::LogOptions;
 use leveret_config::{Level, LogFormat, Stream};
@@ -16,14 +17,53 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::Registry;
+use tracing_subscriber::reload;
 
 type BoxedLayer = Box<dyn tracing_subscriber::Layer<Registry> + Send + Sync>;
 
+/// The logs at work, and what an operator does to them.
+#[derive(Clone, Debug, Default)]
+pub struct Logs {
+    file: Option<LogFile>,
+    /// What passes, by output.
+    filters: Vec<reload::Handle<Targets, Registry>>,
+}
+
+impl Logs {
+    /// Opens the log file again under its name: one that was moved away gets no more lines.
+    pub fn reopen(&self) -> io::Result<()> {
+        self.file.as_ref().map_or(Ok(()), |file| file.lock().reopen())
+    }
+
+    /// Has the log file make way for a new one. Whether there is a log file.
+    pub fn rotate(&self) -> io::Result<bool> {
+        let Some(file) = &self.file else { return Ok(false) };
+        file.lock().rotate().map(|()| true)
+    }
+
+    /// From now on every category has this level, in every output, until the next start.
+    pub fn set_level(&self, least: Level) {
+        let targets = Targets::new().with_default(level(least));
+        for filter in &self.filters {
+            // An error says that the output is gone, with the process.
+            let _ = filter.reload(targets.clone());
+        }
+    }
+
+    /// A filter that [`set_level`](Self::set_level) can change.
+    fn filter(&mut self, targets: Targets) -> reload::Layer<Targets, Registry> {
+        let (filter, handle) = reload::Layer::new(targets);
+        self.filters.push(handle);
+        filter
+    }
+}
+
 /// Installs the logs that the options ask for. `dir` is where a relative log file goes.
-pub(crate) fn install(options: &LogOptions, dir: &Path) -> io::Result<()> {
+pub(crate) fn install(options: &LogOptions, dir: &Path) -> io::Result<Logs> {
     let mut layers: Vec<BoxedLayer> = Vec::new();
+    let mut logs = Logs::default();
     if options.console {
-        let filter = filter(options, options.console_level);
+        let filter = logs.filter(filter(options, options.console_level));
         let is_json = options.console_format == LogFormat::Json;
         layers.push(match options.console_stream {
             Stream::Stdout => layer(is_json, io::stdout).with_filter(filter).boxed(),
@@ -38,11 +78,13 @@ pub(crate) fn install(options: &LogOptions, dir: &Path) -> io::Result<()> {
             options.file_rotation_count as usize,
         )?;
         let is_json = options.file_format == LogFormat::Json;
-        let filter = filter(options, options.file_level);
-        layers.push(layer(is_json, file).with_filter(filter).boxed());
+        let filter = logs.filter(filter(options, options.file_level));
+        layers.push(layer(is_json, file.clone()).with_filter(filter).boxed());
+        logs.file = Some(file);
     }
     let subscriber = tracing_subscriber::registry().with(layers);
-    tracing::subscriber::set_global_default(subscriber).map_err(io::Error::other)
+    tracing::subscriber::set_global_default(subscriber).map_err(io::Error::other)?;
+    Ok(logs)
 }
 
 fn layer<W>(is_json: bool, writer: W) -> BoxedLayer
@@ -100,10 +142,32 @@ impl LogFile {
         let bytes = file.metadata()?.len();
         Ok(Self(Arc::new(Mutex::new(Rotating { path, file, bytes, bytes_max, kept }))))
     }
+
+    fn lock(&self) -> MutexGuard<'_, Rotating> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Rotating {
+    /// Opens what has the file's name, or makes it. The old file stays in use if that fails.
+    fn reopen(&mut self) -> io::Result<()> {
+        let file = open_to_append(&self.path)?;
+        self.bytes = file.metadata()?.len();
+        self.file = file;
+        Ok(())
+    }
+
+    /// Whether the file has its name still: nobody moved or removed it.
+    fn is_in_place(&self) -> bool {
+        let id = |data: std::fs::Metadata| (data.dev(), data.ino());
+        let named = std::fs::metadata(&self.path).map(id).ok();
+        named.is_some() && named == self.file.metadata().map(id).ok()
+    }
+
     fn rotate(&mut self) -> io::Result<()> {
+        if !self.is_in_place() {
+            return self.reopen();
+        }
         let numbered = |n: usize| {
             let mut name = self.path.as_os_str().to_owned();
             name.push(format!(".{n}"));
@@ -118,15 +182,13 @@ impl Rotating {
         } else {
             std::fs::remove_file(&self.path)?;
         }
-        self.file = open_to_append(&self.path)?;
-        self.bytes = 0;
-        Ok(())
+        self.reopen()
     }
 }
 
 impl Write for LogFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let mut file = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut file = self.lock();
         if file.bytes_max > 0 && file.bytes + bytes.len() as u64 > file.bytes_max && file.bytes > 0
         {
             file.rotate()?;
@@ -137,7 +199,7 @@ impl Write for LogFile {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).file.flush()
+        self.lock().file.flush()
     }
 }
 
@@ -170,5 +232,38 @@ mod tests {
         assert_eq!(read("x.log.0").as_deref(), Some("third\n"));
         assert_eq!(read("x.log.1").as_deref(), Some("second\n"));
         assert_eq!(read("x.log.2"), None, "only two are kept");
+    }
+    #[test]
+    fn a_file_that_was_moved_away_gets_no_more() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("x.log");
+        let mut log = LogFile::open(path.clone(), 0, 2).expect("a file");
+        let logs = Logs { file: Some(log.clone()), filters: Vec::new() };
+        let read = |name: &str| std::fs::read_to_string(dir.path().join(name)).ok();
+        // As logrotate does it.
+        log.write_all(b"1\n").expect("written");
+        std::fs::rename(&path, dir.path().join("moved")).expect("moved");
+        log.write_all(b"2\n").expect("written");
+        logs.reopen().expect("opened again");
+        log.write_all(b"3\n").expect("written");
+        assert_eq!(
+            (read("moved").as_deref(), read("x.log").as_deref()),
+            (Some("1\n2\n"), Some("3\n"))
+        );
+        // The broker's own way numbers the old ones, and takes nothing that is not there for one.
+        assert!(logs.rotate().expect("rotated"));
+        log.write_all(b"4\n").expect("written");
+        assert_eq!(
+            (read("x.log.0").as_deref(), read("x.log").as_deref()),
+            (Some("3\n"), Some("4\n"))
+        );
+        std::fs::remove_file(&path).expect("removed");
+        assert!(logs.rotate().expect("rotated"));
+        log.write_all(b"5\n").expect("written");
+        assert_eq!(
+            (read("x.log.0").as_deref(), read("x.log").as_deref()),
+            (Some("3\n"), Some("5\n"))
+        );
+        assert!(!Logs::default().rotate().expect("nothing to do"));
     }
 }

@@ -197,8 +197,8 @@ impl Logins {
         }
     }
 
-    /// Whether this is the user's password, whoever keeps it, and why not. It is no login: nothing is counted or
-    /// told.
+    /// Whether this is the user's password, by all sources that are configured, and why not. It is no login:
+    /// nothing is counted or told.
     pub async fn prove(&self, node: &Arc<Node>, user: &str, password: &str) -> Result<(), String> {
         let login = Login {
             connection: ConnectionId::default(),
@@ -210,7 +210,7 @@ impl Logins {
             barred: None,
             is_repeated: false,
         };
-        self.in_order(node, &Arc::new(login)).await.map(drop)
+        self.proven(node, Arc::new(login)).await.map(drop)
     }
 
     /// Decides if that takes no time, else leaves it to a thread. The caller's answer comes back with it.

@@ -21,6 +21,7 @@ use crate::connection::Letter;
 use crate::descriptors;
 use crate::front::{About, Inside, Listener, OpenFrontEnds, Stop};
 use crate::listener::{Preface, SocketOptions, accept, bind};
+use crate::logging::Logs;
 use crate::login::{self, LoginThreads, Logins};
 use crate::node::Node;
 use crate::runner::{install_runner, keep_working, rest, with_runner};
@@ -131,6 +132,7 @@ pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow
         let (stop, mut stops) = Stop::new();
         let started = options.about.started;
         let data_dir = options.about.data_dir.clone();
+        let logs = options.about.logs.clone();
         let mut listeners = options.about.listeners.clone();
         let inside =
             Inside { node: Arc::clone(&node), about: options.about, stop: stop.clone(), give_back };
@@ -147,7 +149,7 @@ pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow
         // Before the ready line: who reads it may send a signal at once.
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
-        tokio::spawn(reload_when_asked(Arc::clone(&node), signal(SignalKind::hangup())?));
+        tokio::spawn(reload_when_asked(Arc::clone(&node), logs, signal(SignalKind::hangup())?));
         announce_ready(&listeners, started, files);
         let supervisor = Supervisor::of_environment().map(Arc::new);
         let mut watched = None;
@@ -280,10 +282,13 @@ fn amqp_listener(address: SocketAddr, preface: &Preface) -> Listener {
     }
 }
 
-/// Reads certificates again on every SIGHUP.
-async fn reload_when_asked(node: Arc<Node>, mut hangup: Signal) {
+/// Opens the log file and reads certificates again on every SIGHUP.
+async fn reload_when_asked(node: Arc<Node>, logs: Logs, mut hangup: Signal) {
     while hangup.recv().await.is_some() {
-        tracing::info!("SIGHUP: reading certificates again");
+        if let Err(error) = logs.reopen() {
+            tracing::error!(%error, "the log file cannot be opened again; the old one stays in use");
+        }
+        tracing::info!("SIGHUP: the log file is open again; reading certificates again");
         // What is wrong with them is logged where it is found.
         let _ = node.certificates.reload();
     }

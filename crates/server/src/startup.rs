@@ -14,7 +14,7 @@ use leveret_topology::{Hashing, Password, PasswordHash, Topology};
 
 use crate::front::{About, OpenFrontEnds};
 use crate::listener::{Preface, SocketOptions};
-use crate::logging;
+use crate::logging::{self, Logs};
 use crate::login;
 use crate::serve::{AmqpListener, Options, run};
 use crate::storage::{Memory, NodeLog, Storage, Waker, tell_damage};
@@ -35,7 +35,7 @@ pub fn serve(loaded: &Loaded, open: OpenFrontEnds, give_back: fn()) -> anyhow::R
     let started = Instant::now();
     let config = &loaded.config;
     let log_dir = log_dir(config);
-    logging::install(&config.log, &log_dir)?;
+    let logs = logging::install(&config.log, &log_dir)?;
     for notice in &loaded.notices {
         if notice.is_warning {
             tracing::warn!("{}", notice.text);
@@ -45,6 +45,7 @@ pub fn serve(loaded: &Loaded, open: OpenFrontEnds, give_back: fn()) -> anyhow::R
     }
     let mut options = options(config, started)?;
     options.about.config_files.clone_from(&loaded.files);
+    options.about.logs = logs;
     run(options, open, give_back)
 }
 
@@ -137,6 +138,7 @@ pub fn options(config: &Config, started: Instant) -> anyhow::Result<Options> {
             data_dir,
             config_files: Vec::new(),
             log_files: log_files(config),
+            logs: Logs::default(),
             environment: config.shown(),
             listeners: Vec::new(),
             threads,

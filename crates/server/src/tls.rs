@@ -25,11 +25,13 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use anyhow::Context as _;
 use leveret_config::tls::TlsSettings;
+use leveret_session::CertificateFacts;
 use rustls::ServerConfig;
 
 pub use handshake::{HandshakeError, handshake};
 pub use stream::{Read, TlsStream};
 
+use self::certificate::LoginFrom;
 use crate::clock::now;
 
 /// How long files are taken for unchanged after they were looked at.
@@ -136,6 +138,13 @@ impl Tls {
             ends("certfile", &self.settings.certfile)?,
             ends("cacertfile", &self.settings.cacertfile)?,
         ])
+    }
+
+    /// What the certificates of `certfile` say, the server's own first.
+    pub fn chain(&self, login: LoginFrom) -> anyhow::Result<Vec<CertificateFacts>> {
+        let Some(path) = &self.settings.certfile else { return Ok(Vec::new()) };
+        let chain = keys::certificates(&format!("{}.certfile", self.settings.prefix), path)?;
+        Ok(chain.iter().filter_map(|der| certificate::facts(der, login)).collect())
     }
 
     /// The options it was made by.

@@ -118,6 +118,15 @@ async fn shards_answer(call: &Call) -> bool {
     matches!(timeout(PATIENCE, facts::queues(call.node())).await, Ok(Ok(_)))
 }
 
+/// What is spoken on the listeners of a group of TLS options.
+pub(super) fn protocol_of_options(prefix: &str) -> &'static str {
+    match prefix.split('.').next() {
+        Some("management") => "https",
+        Some("prometheus") => "https/prometheus",
+        _ => "amqp/ssl",
+    }
+}
+
 /// `GET /api/health/checks/certificate-expiration/{within}/{unit}`: no certificate of a listener ends so
 /// soon.
 pub(super) async fn certificates(call: Call) -> Result<Answer, Fault> {
@@ -144,11 +153,7 @@ pub(super) async fn certificates(call: Call) -> Result<Answer, Fault> {
         let soon = |ends: Vec<i64>| -> Vec<String> {
             ends.into_iter().filter(|end| *end < by).map(utc).collect()
         };
-        let protocol = match settings.prefix.split('.').next() {
-            Some("management") => "https",
-            Some("prometheus") => "https/prometheus",
-            _ => "amqp/ssl",
-        };
+        let protocol = protocol_of_options(settings.prefix);
         let row = match tls.ends() {
             Ok([own, of_authorities]) => {
                 let (own, of_authorities) = (soon(own), soon(of_authorities));

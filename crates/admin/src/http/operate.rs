@@ -1,5 +1,5 @@
 //! What the operator asks of the node itself, mostly by `leveret ctl`: its state, watermarks, certificates,
-//! logs, its end. RabbitMQ's API has none of it; its tools speak to the node in another way.
+//! its end. RabbitMQ's API has none of it; its tools speak to the node in another way.
 
 use std::time::Duration;
 
@@ -189,30 +189,3 @@ async fn suspend(call: &Call, is_suspended: bool) -> Result<Answer, Fault> {
 
 /// What listeners follow in.
 const PATIENCE: Duration = Duration::from_secs(5);
-
-/// Lines of the log that are shown unless the query says how many.
-const LINES: usize = 50;
-/// How much of the log's end is looked at for them, in bytes.
-const TAIL_BYTES: u64 = 1 << 20;
-
-/// `GET /api/leveret/log?lines=N`: the last lines of the log file, if there is one.
-pub(super) async fn log(call: Call) -> Result<Answer, Fault> {
-    call.login.must_admin()?;
-    let lines = match call.query("lines") {
-        Some(text) => {
-            text.parse().map_err(|_| Fault::bad(format!("lines = {text} is no number")))?
-        }
-        None => LINES,
-    };
-    let file = call.app.ops.about.log_files.iter().find(|name| !name.starts_with('<'));
-    let file = file.ok_or_else(|| {
-        Fault::missing(
-            "the node logs to no file: set log.file, or ask the journal (journalctl -u leveret)",
-        )
-    })?;
-    let tail = system::tail(file.as_ref(), TAIL_BYTES)
-        .map_err(|error| Fault::unavailable(format!("cannot read {file}: {error}")))?;
-    let all: Vec<&str> = tail.lines().collect();
-    let shown = &all[all.len().saturating_sub(lines)..];
-    Ok(Answer::Json(json!({"file": file, "lines": shown})))
-}

@@ -12,8 +12,8 @@ use axum::routing::{MethodFilter, MethodRouter};
 use super::answer::Fault;
 use super::{
     App, bindings, browse, channels, cluster, connections, consumers, definitions, events,
-    exchanges, features, health, limits, messages, moving, nodes, openapi, operate, overview,
-    parameters, permissions, policies, queue_control, queues, users, vhosts,
+    exchanges, features, health, inspect, limits, logs, messages, moving, nodes, openapi, operate,
+    overview, parameters, permissions, policies, queue_control, queues, users, vhosts,
 };
 
 macro_rules! routes {
@@ -174,7 +174,12 @@ routes! {
     "/api/leveret/authenticate" => POST operate::authenticate;
     "/api/leveret/listeners/suspend" => POST operate::suspend_listeners;
     "/api/leveret/listeners/resume" => POST operate::resume_listeners;
-    "/api/leveret/log" => GET operate::log;
+    "/api/leveret/log" => GET logs::tail;
+    "/api/leveret/log/rotate" => POST logs::rotate;
+    "/api/leveret/log/level" => PUT logs::put_level;
+    "/api/leveret/tls" => GET inspect::tls;
+    "/api/leveret/threads" => GET inspect::threads;
+    "/api/leveret/message-sizes" => GET inspect::message_sizes;
     "/api/shovels" => GET cluster::nothing;
     "/api/shovels/{vhost}" => GET cluster::nothing;
     "/api/shovels/vhost/{vhost}/{name}" => GET cluster::no_such, DELETE cluster::no_such;

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::node::Node;
+use crate::node::{Node, wait_until};
 
 #[test]
 fn the_node_at_a_glance() {
@@ -36,7 +36,38 @@ fn watermarks_and_passwords() {
     check("POST",   "authenticate",      r#"{"username": "guest", "password": "no"}"#,  400);
     check("POST",   "authenticate",      r#"{"username": "guest"}"#,                    400);
     check("GET",    "log",               "",                                            404);
+    check("POST",   "log/rotate",        "",                                            404);
+    check("PUT",    "log/level",         r#"{"level": "error"}"#,                       204);
+    check("PUT",    "log/level",         r#"{"level": "loud"}"#,                        400);
+    check("PUT",    "log/level",         r#"{}"#,                                       400);
+    check("GET",    "log?from=x",        "",                                            400);
     check("POST",   "stop",              "",                                            401);
+}
+
+#[test]
+fn what_tools_look_at() {
+    let node = Node::start();
+    let threads = node.get("/api/leveret/threads");
+    let own = threads["threads"].as_array().unwrap();
+    assert!(own.iter().any(|it| it["user_ms"].is_u64() && it["name"].is_string()), "{threads}");
+    assert!(threads["at_ms"].is_u64());
+    let tls = node.get("/api/leveret/tls");
+    assert_eq!(tls["versions"], json!(["tlsv1.3", "tlsv1.2"]));
+    assert_eq!(tls["listeners"], json!([]));
+    assert_eq!(tls["cipher_suites"], tls["enabled_cipher_suites"]);
+    let (mut client, channel) = node.client();
+    for bytes in [10, 100, 101, 5000] {
+        client.publish(channel, "", "q", &[0, 0], &vec![0; bytes]);
+    }
+    client.flush().unwrap();
+    let sizes = || node.get("/api/leveret/message-sizes");
+    wait_until("all are counted", || sizes()["bytes"] == 5211);
+    let sizes = sizes();
+    let first = [(100, 2), (1000, 1), (10_000, 1), (100_000, 0)];
+    for (at, (at_most, count)) in first.into_iter().enumerate() {
+        assert_eq!(sizes["sizes"][at], json!({"at_most": at_most, "count": count}));
+    }
+    assert_eq!(sizes["sizes"][8], json!({"at_most": null, "count": 0}));
 }
 
 /// Who may see everything may change nothing.
@@ -55,6 +86,8 @@ fn monitoring_is_no_administrator() {
         ("POST", "certificates/reload"),
         ("POST", "authenticate"),
         ("GET", "log"),
+        ("POST", "log/rotate"),
+        ("PUT", "log/level"),
     ] {
         assert_eq!(ask(method, path), 401, "{path}");
     }

@@ -244,7 +244,7 @@ pub(super) const COMMANDS: &[Entry] = &[
     .says("Clearing topic permissions for user \"{username}\" in vhost \"{vhost}\" ..."),
     Entry::new(
         "list_node_auth_attempt_stats",
-        Tools::DIAGNOSTICS,
+        Tools::CTL_AND_DIAGNOSTICS,
         "Count logins by protocol, or by address and user",
         |it| {
             const COUNTS: [&str; 3] =

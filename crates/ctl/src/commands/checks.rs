@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 
 use serde_json::{Value, json};
 
-use super::{Entry, Tools, flag, maybe, one, status, value};
+use super::{Entry, Tools, answers, flag, maybe, one, policies, status, value};
 use crate::call::{Answer, Call};
 use crate::fault::Fault;
 use crate::format::cell;
@@ -219,10 +219,41 @@ pub(super) const COMMANDS: &[Entry] = &[
         Ok(Answer::Document(document, lines))
     })
     .says("Asking node {node} to report its protocol listeners ..."),
-    Entry::new("log_location", Tools::DIAGNOSTICS, "Show what the node logs to", |it| {
-        let told = it.get("/api/leveret/status")?;
-        let names: Vec<_> = told["log_files"].as_array().into_iter().flatten().map(cell).collect();
-        Ok(Answer::Document(told["log_files"].clone(), names.join("\n") + "\n"))
-    })
-    .says("Log file location(s) on node {node} ..."),
+    Entry::new(
+        "check_if_metadata_store_is_initialized",
+        Tools::DIAGNOSTICS,
+        "Check that names and users are there",
+        |it| it.check("/api/health/checks/metadata-store/initialized", "The metadata store is initialised"),
+    )
+    .says("Checking if the metadata store is initialised on node {node} ..."),
+    Entry::new(
+        "check_if_metadata_store_is_initialized_with_data",
+        Tools::DIAGNOSTICS,
+        "Check that names and users are there",
+        |it| {
+            let path = "/api/health/checks/metadata-store/initialized/with-data";
+            it.check(path, "The metadata store is initialised, and has data")
+        },
+    )
+    .says("Checking if the metadata store of node {node} has data ..."),
+    Entry::new(
+        "check_if_new_quorum_queue_replicas_have_finished_initial_sync",
+        Tools::QUEUES_AND_DIAGNOSTICS,
+        "Passes: queues have no replicas",
+        answers,
+    )
+    .says("Checking if new quorum queue replicas have finished their initial sync ..."),
+    Entry::new(
+        "check_if_cluster_has_classic_queue_mirroring_policy",
+        Tools::QUEUES_AND_DIAGNOSTICS,
+        "Check that no policy asks for mirrors, which are not there",
+        |it| match policies::with_mirrors(it)?.len() {
+            0 => Ok(Answer::Message("Cluster reported no policies that enable classic queue mirroring".to_owned())),
+            count => Err(Fault::unavailable(format!(
+                "{count} policies ask for mirrors of classic queues, which are not there: \
+                 'list_policies_with_classic_queue_mirroring' shows them"
+            ))),
+        },
+    )
+    .says("Checking if cluster has any classic queue mirroring policy ..."),
 ];

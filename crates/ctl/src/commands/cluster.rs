@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Entry, Tools, Word, ignored, ignored_value, maybe, one};
+use super::{Entry, Tools, Word, answers, ignored, ignored_value, many, maybe, one};
 use crate::call::{Answer, Call};
 use crate::fault::Fault;
 
@@ -46,11 +46,6 @@ fn revive(it: &mut Call<'_>) -> Result<Answer, Fault> {
     Ok(Answer::Done)
 }
 
-fn answers(it: &mut Call<'_>) -> Result<Answer, Fault> {
-    it.get("/api/version")?;
-    Ok(Answer::Done)
-}
-
 pub(super) const COMMANDS: &[Entry] = &[
     Entry::new("set_cluster_name", Tools::CTL, "Name the cluster, of which this node is all", |it| {
         it.put("/api/cluster-name", &json!({"name": it.word("name")}))?;
@@ -72,6 +67,26 @@ pub(super) const COMMANDS: &[Entry] = &[
     Entry::new("forget_cluster_node", Tools::CTL, "Not there: this node stands alone", alone)
         .takes(&[ignored("offline"), NODE])
         .says("Removing node {member} from the cluster"),
+    Entry::new("rename_cluster_node", Tools::CTL, "Not there: this node stands alone", alone)
+        .takes(&[many("members", "Nodes")])
+        .says("Renaming cluster nodes: {members}"),
+    Entry::new("update_cluster_nodes", Tools::CTL, "Not there: this node stands alone", alone)
+        .takes(&[NODE])
+        .says("Will seed {node} from {member} on next start"),
+    Entry::new("discover_peers", Tools::DIAGNOSTICS, "Show the one node there is", |it| {
+        it.learn_node()?;
+        Ok(Answer::Value(Value::from(it.node())))
+    })
+    .says("Discovering peers nodes ..."),
+    Entry::new(
+        "has_reached_target_cluster_size",
+        Tools::CTL_DIAGNOSTICS_AND_UPGRADE,
+        "Passes: one node is all there is to come",
+        |it| {
+            it.get("/api/health/checks/reached-target-cluster-size")?;
+            Ok(Answer::Value(Value::from(true)))
+        },
+    ),
     Entry::new("force_boot", Tools::CTL, "Accepted: a start waits for no other node", |_| Ok(Answer::Done)),
     Entry::new("reset", Tools::CTL, "Not there: says how it is done", reset)
         .says("Resetting node {node} ..."),

@@ -55,11 +55,18 @@ impl Tools {
     pub(super) const QUEUES: Self = Self(4);
     pub(super) const PLUGINS: Self = Self(8);
     pub(super) const UPGRADE: Self = Self(16);
+    pub(super) const STREAMS: Self = Self(32);
     pub(super) const CTL_AND_DIAGNOSTICS: Self = Self(1 | 2);
+    pub(super) const CTL_AND_STREAMS: Self = Self(1 | 32);
+    pub(super) const CTL_DIAGNOSTICS_AND_STREAMS: Self = Self(1 | 2 | 32);
+    pub(super) const CTL_DIAGNOSTICS_AND_UPGRADE: Self = Self(1 | 2 | 16);
     pub(super) const QUEUES_AND_DIAGNOSTICS: Self = Self(4 | 2);
-    pub(super) const EVERY: Self = Self(31);
+    pub(super) const QUEUES_AND_STREAMS: Self = Self(4 | 32);
+    pub(super) const QUEUES_STREAMS_AND_DIAGNOSTICS: Self = Self(4 | 32 | 2);
+    pub(super) const STREAMS_AND_DIAGNOSTICS: Self = Self(32 | 2);
+    pub(super) const EVERY: Self = Self(63);
     /// What `leveret ctl` has: all but the plugins', whose names (`list`, `set`) mean nothing by themselves.
-    pub(crate) const ALL: Self = Self(1 | 2 | 4 | 16);
+    pub(crate) const ALL: Self = Self(1 | 2 | 4 | 16 | 32);
 
     pub(crate) const fn meets(self, other: Self) -> bool {
         self.0 & other.0 != 0

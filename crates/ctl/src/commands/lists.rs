@@ -225,13 +225,16 @@ pub(super) const COMMANDS: &[Entry] = &[
     )
     .takes(&[flag("used", "Only what is in use"), COLUMNS])
     .says("Listing deprecated features ..."),
-    Entry::new("shovel_status", Tools::CTL, "List shovels, of which there are none", |it| {
-        it.table("/api/shovels", &["name", "vhost", "type", "state"])
-    })
+    Entry::new(
+        "shovel_status",
+        Tools::CTL_AND_DIAGNOSTICS,
+        "List shovels, of which there are none",
+        |it| it.table("/api/shovels", &["name", "vhost", "type", "state"]),
+    )
     .says("Shovel status on node {node}"),
     Entry::new(
         "federation_status",
-        Tools::CTL,
+        Tools::CTL_AND_DIAGNOSTICS,
         "List federation links, of which there are none",
         |it| it.table("/api/federation-links", &["exchange", "queue", "vhost", "status"]),
     )

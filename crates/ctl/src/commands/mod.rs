@@ -1,29 +1,43 @@
 //! The table of commands: one entry each, in the file of what it is about.
 
+mod absent;
 mod access;
 mod checks;
 mod cluster;
 mod connections;
 mod definitions;
 mod entry;
+mod figures;
 mod limits;
 mod lists;
+mod live;
+mod logs;
 mod node;
 mod plugins;
 mod policies;
 mod queues;
 mod report;
 mod status;
+mod streams;
+mod tls;
 mod vhosts;
 
 use clap::Command;
 
+use crate::call::{Answer, Call};
+use crate::fault::Fault;
 pub(crate) use entry::{Entry, Kind, Tools, Word};
 use entry::{flag, ignored, ignored_value, many, maybe, one, value};
 
+/// Done, if the node is there.
+fn answers(it: &mut Call<'_>) -> Result<Answer, Fault> {
+    it.get("/api/version")?;
+    Ok(Answer::Done)
+}
+
 /// Every command there is.
 pub(crate) fn all() -> impl Iterator<Item = &'static Entry> {
-    let tables: [&'static [Entry]; 13] = [
+    let tables: [&'static [Entry]; 19] = [
         node::COMMANDS,
         status::COMMANDS,
         lists::COMMANDS,
@@ -37,17 +51,24 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Entry> {
         checks::COMMANDS,
         cluster::COMMANDS,
         plugins::COMMANDS,
+        logs::COMMANDS,
+        live::COMMANDS,
+        tls::COMMANDS,
+        figures::COMMANDS,
+        streams::COMMANDS,
+        absent::COMMANDS,
     ];
     tables.into_iter().flatten().chain(report::COMMANDS)
 }
 
 /// RabbitMQ's tools.
-const TOOLS: [(&str, Tools); 5] = [
+const TOOLS: [(&str, Tools); 6] = [
     ("rabbitmqctl", Tools::CTL),
     ("rabbitmq-diagnostics", Tools::DIAGNOSTICS),
     ("rabbitmq-queues", Tools::QUEUES),
     ("rabbitmq-plugins", Tools::PLUGINS),
     ("rabbitmq-upgrade", Tools::UPGRADE),
+    ("rabbitmq-streams", Tools::STREAMS),
 ];
 
 /// The command line of the tool of this name: what a link of that name to the program is.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::{Value, json};
 
-use super::{Entry, Tools, flag, ignored, many, maybe, one, value};
+use super::{Entry, Tools, answers, flag, ignored, many, maybe, one, value};
 use crate::call::{Answer, Call};
 use crate::fault::{Code, Fault};
 
@@ -288,23 +288,32 @@ pub(super) const COMMANDS: &[Entry] = &[
     .says("Enabling feature flag \"{flag}\" ..."),
     Entry::new("eval", Tools::CTL, "The few expressions that tools evaluate", eval)
         .takes(&[many("expression", "An expression of Erlang")]),
-    Entry::new("log_tail", Tools::DIAGNOSTICS, "Show the last lines of the log file", |it| {
-        it.number("number")?;
-        let told = it.get("/api/leveret/log?lines={number}")?;
-        let lines = told["lines"].as_array().into_iter().flatten();
-        let text = lines.map(|line| format!("{}\n", line.as_str().unwrap_or_default())).collect();
-        Ok(Answer::Document(told, text))
-    })
-    .takes(&[value("number", "50", "How many").short('N')])
-    .says("Last {number} log lines on node {node} ...")
-    .or_missing(Code::Unavailable, "the node logs to no file"),
-    Entry::new("rotate_logs", Tools::CTL, "Accepted: a log file makes way by itself", |_| {
-        Ok(Answer::Done)
-    }),
-    Entry::new("force_gc", Tools::CTL, "Accepted: there is no garbage to collect", |it| {
-        it.get("/api/version")?;
-        Ok(Answer::Done)
-    }),
+    Entry::new("force_gc", Tools::CTL, "Accepted: there is no garbage to collect", answers),
+    Entry::new(
+        "reset_stats_db",
+        Tools::CTL,
+        "Accepted: rates are of the last minutes, and go by themselves",
+        |it| {
+            it.delete("/api/reset")?;
+            Ok(Answer::Done)
+        },
+    )
+    .takes(&[ignored("all")])
+    .says("Resetting statistics database in node {node}"),
+    Entry::new(
+        "autocomplete",
+        Tools::EVERY,
+        "List commands that begin so; completions of shells come with the packages",
+        |it| {
+            let begun = it.word("begun").to_owned();
+            let names =
+                super::all().map(|entry| entry.name).filter(|name| name.starts_with(&begun));
+            let names: std::collections::BTreeSet<_> = names.collect();
+            let lines = names.iter().map(|name| format!("{name}\n")).collect();
+            Ok(Answer::Document(json!(names), lines))
+        },
+    )
+    .takes(&[maybe("begun", "How they begin")]),
     Entry::new("resolve_hostname", Tools::DIAGNOSTICS, "Look a name up, on this machine", |it| {
         use std::net::ToSocketAddrs as _;
         let found = (it.word("hostname"), 0_u16)

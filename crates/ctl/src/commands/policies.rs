@@ -58,7 +58,53 @@ fn matching(it: &mut Call<'_>) -> Result<Answer, Fault> {
     Ok(Call::rows_of(&rows, columns::all(POLICIES)))
 }
 
+/// Policies and operator policies of all virtual hosts that ask for mirrors: they are taken, and do nothing.
+pub(super) fn with_mirrors(it: &mut Call<'_>) -> Result<Vec<Value>, Fault> {
+    let mut found = mirrors_of(it, "/api/policies")?;
+    found.extend(mirrors_of(it, "/api/operator-policies")?);
+    Ok(found)
+}
+
+fn mirrors_of(it: &mut Call<'_>, path: &str) -> Result<Vec<Value>, Fault> {
+    let all = it.get(path)?;
+    let asks = |policy: &&Value| {
+        let mut keys = policy["definition"].as_object().into_iter().flatten();
+        keys.any(|(key, _)| key.starts_with("ha-"))
+    };
+    Ok(all.as_array().into_iter().flatten().filter(asks).cloned().collect())
+}
+
+fn list_mirrors(it: &mut Call<'_>, path: &str) -> Result<Answer, Fault> {
+    let found = mirrors_of(it, path)?;
+    Ok(Call::rows_of(&Value::Array(found), columns::all(POLICIES)))
+}
+
 pub(super) const COMMANDS: &[Entry] = &[
+    Entry::new(
+        "list_policies_with_classic_queue_mirroring",
+        Tools::QUEUES_AND_DIAGNOSTICS,
+        "List policies that ask for mirrors, which are not there",
+        |it| list_mirrors(it, "/api/policies"),
+    )
+    .says("Listing policies with classic queue mirroring ..."),
+    Entry::new(
+        "list_operator_policies_with_classic_queue_mirroring",
+        Tools::QUEUES_AND_DIAGNOSTICS,
+        "List operator policies that ask for mirrors, which are not there",
+        |it| list_mirrors(it, "/api/operator-policies"),
+    )
+    .says("Listing operator policies with classic queue mirroring ..."),
+    Entry::new(
+        "remove_classic_queue_mirroring_from_policies",
+        Tools::CTL,
+        "Accepted: policies ask for mirrors without effect",
+        |it| {
+            let count = with_mirrors(it)?.len();
+            Ok(Answer::Message(format!(
+                "Nothing changed: {count} policies ask for mirrors, which has no effect"
+            )))
+        },
+    ),
     Entry::new(
         "list_policies",
         Tools::CTL_AND_DIAGNOSTICS,

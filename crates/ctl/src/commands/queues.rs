@@ -1,8 +1,8 @@
-//! One queue: purge, delete. And what RabbitMQ's tools do with replicas, of which one node has none.
+//! One queue: purge, delete, look. And what RabbitMQ's tools do with replicas, of which one node has none.
 
 use serde_json::{Map, Value, json};
 
-use super::{Entry, Tools, Word, flag, ignored, ignored_value, maybe, one, value};
+use super::{Entry, Tools, Word, answers, flag, ignored, ignored_value, maybe, one, value};
 use crate::call::{Answer, Call};
 use crate::columns;
 use crate::fault::{Code, Fault};
@@ -71,6 +71,65 @@ fn no_other_node(it: &mut Call<'_>) -> Result<Answer, Fault> {
         "node {member} is not a member of the cluster: this node stands alone, and keeps the only \
          copy of its queues",
     )))
+}
+
+/// The one member leads already; queues without members have no leader.
+fn transfer_leadership(it: &mut Call<'_>) -> Result<Answer, Fault> {
+    let queue = it.get(&format!("{PATH}?columns=type"))?;
+    it.learn_node()?;
+    if queue["type"] != "quorum" {
+        return Err(Fault::software("Cannot transfer leadership of a non-quorum queue"));
+    }
+    if it.word("member") == it.node() {
+        return Err(Fault::software("The target node is already the leader of this queue"));
+    }
+    no_other_node(it)
+}
+
+/// Bytes of a payload that are shown.
+const PEEKED: usize = 64;
+/// Messages that one request passes over on the way to a position.
+const PASSED: u64 = 1000;
+
+/// The message at a place in the queue, which stays as it is.
+fn peek(it: &mut Call<'_>) -> Result<Answer, Fault> {
+    let place = it.number("position").ok().filter(|place| *place > 0);
+    let place = place.ok_or_else(|| Fault::usage("position value must be a positive integer"))?;
+    let nothing = || Fault::software("Target queue does not have a message at that position");
+    let (mut from, mut left) = (0, place - 1);
+    while left > 0 {
+        let limit = left.min(PASSED);
+        let passed =
+            it.get(&format!("{PATH}/messages?from={from}&limit={limit}&truncate=0&columns=next"))?;
+        from = passed["next"].as_u64().ok_or_else(nothing)?;
+        left -= limit;
+    }
+    let told = it.get(&format!("{PATH}/messages?from={from}&limit=1&truncate={PEEKED}"))?;
+    let message = told["messages"].get(0).ok_or_else(nothing)?;
+    let row = |key: &str, value: &Value| json!({"keys": key, "values": value});
+    let mut rows = vec![
+        row("payload (max 64 bytes)", &message["payload"]),
+        row("exchange", &message["exchange"]),
+        row("routing_keys", &json!([message["routing_key"]])),
+    ];
+    for (key, value) in message["properties"].as_object().into_iter().flatten() {
+        match (key.as_str(), value) {
+            ("headers", Value::Object(headers)) => {
+                rows.extend(
+                    headers.iter().map(|(key, value)| row(&format!("header.{key}"), value)),
+                );
+            }
+            _ => rows.push(row(key, value)),
+        }
+    }
+    rows.push(row("header.x-delivery-count", &message["delivery_count"]));
+    Ok(Call::rows_of(&Value::Array(rows), columns::all(&["keys", "values"])))
+}
+
+/// Nothing to do for a queue, which has to be there.
+fn for_a_queue(it: &mut Call<'_>) -> Result<Answer, Fault> {
+    it.get(&format!("{PATH}?columns=name"))?;
+    Ok(Answer::Done)
 }
 
 pub(super) const COMMANDS: &[Entry] = &[
@@ -177,7 +236,66 @@ pub(super) const COMMANDS: &[Entry] = &[
         .takes(&[QUEUE, NODE, ignored_value("membership")]),
     Entry::new("delete_member", Tools::QUEUES, "Not there: this node stands alone", no_other_node)
         .takes(&[QUEUE, NODE]),
-    Entry::new("grow", Tools::QUEUES, "Not there: this node stands alone", no_other_node).takes(&[
+    Entry::new(
+        "peek",
+        Tools::QUEUES,
+        "Show the message at a place in a queue, without taking it",
+        peek,
+    )
+    .takes(&[QUEUE, one("position", "Its place among the ready ones, from 1")])
+    .says("Peeking at queue {queue} at position {position} on node {node} ...")
+    .or_missing(Code::Software, "Target queue was not found in virtual host '{vhost}'"),
+    Entry::new(
+        "transfer_leadership",
+        Tools::QUEUES_AND_STREAMS,
+        "Not there: this node stands alone",
+        transfer_leadership,
+    )
+    .takes(&[QUEUE, NODE])
+    .says("Transferring leadership of quorum queue {queue} to node {member}...")
+    .or_missing(Code::Data, NO_QUEUE),
+    Entry::new(
+        "reclaim_quorum_memory",
+        Tools::QUEUES_AND_DIAGNOSTICS,
+        "Accepted: what is not needed is let go at once",
+        for_a_queue,
+    )
+    .takes(&[QUEUE])
+    .says("Will reclaim memory of quorum queue {queue} on node {node} ...")
+    .or_missing(Code::Data, NO_QUEUE),
+    Entry::new(
+        "force_checkpoint",
+        Tools::QUEUES,
+        "Accepted: checkpoints are made when they are due",
+        answers,
+    )
+    .takes(&[
+        ignored_value("vhost-pattern"),
+        ignored_value("queue-pattern"),
+        ignored("errors-only"),
+    ])
+    .says("Forcing checkpoint for all matching quorum queues..."),
+    Entry::new("grow_to_count", Tools::QUEUES, "Not there: this node stands alone", |it| match it
+        .number("count")?
+    {
+        1 => answers(it),
+        _ => Err(Fault::usage("this node stands alone: a queue has one member, and no more")),
+    })
+    .takes(&[
+        one("count", "How many members"),
+        maybe("strategy", "all or even"),
+        ignored_value("vhost-pattern"),
+        ignored_value("queue-pattern"),
+        ignored_value("membership"),
+        ignored("errors-only"),
+    ]),
+    Entry::new(
+        "grow",
+        Tools::QUEUES_AND_STREAMS,
+        "Not there: this node stands alone",
+        no_other_node,
+    )
+    .takes(&[
         NODE,
         maybe("strategy", "all or even"),
         ignored_value("vhost-pattern"),
@@ -185,6 +303,11 @@ pub(super) const COMMANDS: &[Entry] = &[
         ignored_value("membership"),
         ignored("errors-only"),
     ]),
-    Entry::new("shrink", Tools::QUEUES, "Not there: this node stands alone", no_other_node)
-        .takes(&[NODE, ignored("errors-only")]),
+    Entry::new(
+        "shrink",
+        Tools::QUEUES_AND_STREAMS,
+        "Not there: this node stands alone",
+        no_other_node,
+    )
+    .takes(&[NODE, ignored("errors-only")]),
 ];

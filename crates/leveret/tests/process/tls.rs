@@ -118,6 +118,11 @@ fn listings_show_what_was_agreed_on() {
     assert_eq!(broker.json(&columns), json!([plain, encrypted]));
     let status = broker.json(&["status"]);
     assert_eq!(status["listeners"][1]["protocol"], "amqp/ssl");
+    let shown = broker.json(&["certificates"]);
+    assert_eq!(shown[0]["port"], status["listeners"][1]["port"]);
+    assert_eq!(shown[0]["certificates"][0]["issuer"], "CN=test authority");
+    let shown = broker.told(&["certificates"]);
+    assert!(shown.contains("issued by CN=test authority"), "{shown}");
 }
 
 #[test]
@@ -136,6 +141,8 @@ fn an_older_version_with_one_cipher_suite() {
     }]);
     assert_eq!(got, want);
     broker.log.wait_for("AES256-SHA is not spoken");
+    assert_eq!(broker.told(&["cipher_suites"]), "ECDHE-ECDSA-AES128-GCM-SHA256\n");
+    assert!(broker.told(&["cipher_suites", "--all"]).contains("TLS_AES_256_GCM_SHA384\n"));
 }
 
 #[test]

@@ -94,6 +94,86 @@ fn changes_are_in_the_audit_log_and_looks_are_not() {
     broker.refused(&["delete_user", "rmq-cli"], 67);
 }
 
+/// By the tool, and as logrotate does it: the file is moved away, then SIGHUP.
+#[test]
+fn the_log_file_makes_way() {
+    let mut broker = Broker::with(&["log.file=x.log"]);
+    let dir = broker.dir.path().join("log");
+    let read = |name: &str| std::fs::read_to_string(dir.join(name)).unwrap_or_default();
+    // The console has it a moment before the file.
+    wait_until(PATIENCE, "the file has it too", || read("x.log").contains(" is ready"));
+    broker.told(&["rotate_logs"]);
+    assert!(read("x.log.0").contains(" is ready"));
+    assert!(!read("x.log").contains(" is ready"));
+    std::fs::rename(dir.join("x.log"), dir.join("moved")).unwrap();
+    broker.signal(Signal::HUP);
+    broker.log.wait_for("SIGHUP: the log file is open again");
+    broker.told(&["add_vhost", "after"]);
+    assert!(!read("moved").contains("/api/vhosts/after"));
+    assert!(read("x.log").contains("/api/vhosts/after"));
+    assert!(broker.told(&["log_tail"]).contains("/api/vhosts/after"));
+    // What has less than the level is not written, to file or console.
+    broker.told(&["set_log_level", "none"]);
+    broker.told(&["add_vhost", "quiet"]);
+    broker.told(&["set_log_level", "info"]);
+    broker.told(&["add_vhost", "loud"]);
+    assert!(read("x.log").contains("/api/vhosts/loud"));
+    assert!(!read("x.log").contains("/api/vhosts/quiet"));
+    broker.log.wait_for("/api/vhosts/loud");
+    assert!(broker.log.with("/api/vhosts/quiet").is_empty());
+    broker.signal(Signal::TERM);
+    assert!(broker.ended(PATIENCE).success());
+}
+
+#[test]
+fn a_look_at_the_node_and_at_what_happens() {
+    let broker = Broker::start();
+    let (mut client, channel) = broker.channel();
+    client.queue_declare(channel, "longest", &QueueDeclare::default()).unwrap();
+    for _ in 0..3 {
+        client.publish(channel, "", "longest", &[0, 0], b"12345");
+    }
+    client.publish(channel, "", "longest", &[0, 0], b"the fourth");
+    client.flush().unwrap();
+    wait_until(PATIENCE, "they are there", || broker.json(&["list_queues"])[0]["messages"] == 4);
+    let picture = broker.told(&["observer", "--rounds", "1"]);
+    assert!(picture.contains("messages 4 ready, 0 unacked"), "{picture}");
+    assert!(picture.lines().any(|it| it.starts_with("longest ")), "{picture}");
+    assert!(
+        picture.contains(" 1 connections, 1 channels")
+            || picture.contains("\n1 connections, 1 channels"),
+        "{picture}"
+    );
+    let peeked = broker.json(&["peek", "longest", "4"]);
+    assert_eq!(peeked[0], json!({"keys": "payload (max 64 bytes)", "values": "the fourth"}));
+    broker.refused(&["peek", "longest", "5"], 70);
+    broker.refused(&["transfer_leadership", "longest", "rabbit@there"], 70);
+
+    let mut watching = broker.ctl_command(&["consume_event_stream", "--pattern", "^vhost"]);
+    let mut watching = watching.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut lines =
+        std::io::BufRead::lines(std::io::BufReader::new(watching.stdout.take().unwrap()));
+    // The tool sees what comes after it began to look; when that is only it knows.
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0.. {
+                if done.load(std::sync::atomic::Ordering::Relaxed) {
+                    break;
+                }
+                broker.told(&["add_vhost", &format!("v{number}")]);
+            }
+        });
+        let line = lines.next().unwrap().unwrap();
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        let event: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(event["event"], "vhost.created");
+        assert!(event["name"].as_str().is_some_and(|name| name.starts_with('v')), "{event}");
+    });
+    watching.kill().unwrap();
+    watching.wait().unwrap();
+}
+
 #[test]
 fn test_suites_set_alarms_and_clear_them() {
     let broker = Broker::start();

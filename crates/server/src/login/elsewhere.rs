@@ -96,8 +96,18 @@ impl Logins {
         }
     }
 
+    /// The verdict of all sources on a login that nobody waits for.
+    pub(super) async fn proven(&self, node: &Arc<Node>, login: Arc<Login>) -> Verdict {
+        let Some(runtime) = self.elsewhere.runtime.get() else {
+            return self.by_names(node, &login).await;
+        };
+        let node = Arc::clone(node);
+        let asking = runtime.spawn(async move { node.logins.in_order(&node, &login).await });
+        asking.await.unwrap_or_else(|_| stopping())
+    }
+
     /// The first source that lets the client in; else what the last one said.
-    pub(super) async fn in_order(&self, node: &Arc<Node>, login: &Arc<Login>) -> Verdict {
+    async fn in_order(&self, node: &Arc<Node>, login: &Arc<Login>) -> Verdict {
         let mut verdict = Err("there is no source of users".to_owned());
         for entry in self.options.sources.entries() {
             verdict = self.by_entry(node, login, entry).await;
@@ -147,7 +157,7 @@ impl Logins {
         }
         let (node, login) = (Arc::clone(node), Arc::clone(login));
         let slow = tokio::task::spawn_blocking(move || node.logins.thorough(&node, &login));
-        slow.await.unwrap_or_else(|_| Err("the node is stopping".to_owned()))
+        slow.await.unwrap_or_else(|_| stopping())
     }
 }
 
@@ -158,6 +168,10 @@ fn told(denied: Denied, login: &Login) -> String {
         tracing::error!(user = &*login.user, why, "a source of users cannot be asked");
     }
     denied.to_string()
+}
+
+fn stopping() -> Verdict {
+    Err("the node is stopping".to_owned())
 }
 
 /// Gives a letter to who waits for it, and lets it go on.

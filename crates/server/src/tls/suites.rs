@@ -56,6 +56,12 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     SUITES.iter().map(|suite| suite.openssl)
 }
 
+/// OpenSSL's names of these suites.
+pub fn names_of(suites: &[SupportedCipherSuite]) -> Vec<&'static str> {
+    let known = |suite: &Suite| suites.iter().any(|it| it.suite() == suite.suite);
+    SUITES.iter().filter(|suite| known(suite)).map(|suite| suite.openssl).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

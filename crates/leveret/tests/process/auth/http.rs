@@ -56,6 +56,10 @@ fn the_service_says_who_may_do_what() {
         .into();
     assert!(proven && !refused);
     let mut bob = login(&broker, "bob", "s3cret").unwrap();
+    // Operators ask the same sources as logins.
+    broker.told(&["authenticate_user", "bob", "s3cret"]);
+    broker.refused(&["authenticate_user", "bob", "wrong"], 65);
+    broker.refused(&["authenticate_user", "guest", "guest"], 65);
     let channel = bob.open_channel().unwrap();
     bob.queue_declare(channel, "bq", &QueueDeclare::default()).unwrap();
     let asked = web.seen("name=bq").pop().unwrap();
