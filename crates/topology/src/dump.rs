@@ -42,7 +42,7 @@ impl Topology {
         }
         for q in self.queues.values().filter(|queue| queue.durable) {
             lines.push(format!(
-                "queue {:?} = {} in {}: {} auto_delete={} owner={:?} {} {:?}/{:?} {:?}",
+                "queue {:?} = {} in {}: {} auto_delete={} owner={:?} {} {:?} {:?}/{:?} {:?}",
                 q.name,
                 q.id,
                 q.vhost,
@@ -50,6 +50,7 @@ impl Topology {
                 q.auto_delete,
                 q.exclusive_owner,
                 hex(&q.arguments),
+                q.declared.as_deref().map(hex),
                 q.policy(),
                 q.operator_policy(),
                 q.options(),

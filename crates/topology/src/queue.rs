@@ -95,8 +95,10 @@ pub struct Queue {
     pub exclusive_owner: Option<u64>,
     /// `x-queue-type`.
     pub kind: QueueKind,
-    /// As declared.
+    /// As declared, or as an operator changed them.
     pub arguments: Table,
+    /// As declared, if an operator changed them. Declarations with these are as good as with those that hold.
+    pub(crate) declared: Option<Box<Table>>,
     /// An operator wants nobody to be given anything.
     pub paused: bool,
     pub(crate) policies: Policies,

@@ -111,13 +111,16 @@ impl Topology {
                 return different(name, format!("'{received}'"), format!("'{current}'"));
             }
         }
-        for &name in known_arguments(queue.kind) {
-            let (current, received) = (queue.arguments.get(name), spec.arguments.get(name));
-            if let Some((received, current)) = value::difference(name, current, received) {
-                return different(name, received, current);
-            }
+        // Clients go on with the arguments they know after an operator changed them.
+        let is_declared =
+            |declared: &Table| difference(queue.kind, declared, &spec.arguments).is_none();
+        if queue.declared.as_deref().is_some_and(is_declared) {
+            return Ok(());
         }
-        Ok(())
+        match difference(queue.kind, &queue.arguments, &spec.arguments) {
+            Some((name, received, current)) => different(name, received, current),
+            None => Ok(()),
+        }
     }
 
     fn create_queue(&mut self, spec: QueueSpec<'_>, kind: QueueKind) -> QueueId {
@@ -154,6 +157,7 @@ impl Topology {
             exclusive_owner: spec.exclusive_owner,
             kind,
             arguments: spec.arguments,
+            declared: None,
             paused: false,
             policies,
             incoming: Vec::new(),
@@ -182,7 +186,7 @@ impl Topology {
     }
 
     /// Changes arguments of a queue as it is: `set` is set, `remove` is removed, and without `keeps` all
-    /// others, too. They hold at once, and are what a declaration is compared with from now on.
+    /// others, too. They hold at once. A declaration may name them, or those that the queue was declared with.
     pub fn set_queue_arguments(
         &mut self,
         vhost: &str,
@@ -213,7 +217,9 @@ impl Topology {
         if kind != queue.kind {
             return Err(ArgumentsError::Kind { is: queue.kind });
         }
-        queue.arguments = spec.arguments;
+        let before = std::mem::replace(&mut queue.arguments, spec.arguments);
+        let declared = queue.declared.take().map_or(before, |declared| *declared);
+        queue.declared = (declared != queue.arguments).then(|| Box::new(declared));
         let (id, is_durable) = (queue.id, queue.durable);
         if is_durable {
             self.journal.note(EntityKey::Queue(id));
@@ -251,6 +257,18 @@ impl Topology {
     pub fn queues_owned_by(&self, connection: u64) -> Vec<QueueId> {
         self.owned.get(&connection).into_iter().flatten().copied().collect()
     }
+}
+
+/// The first argument in which two declarations differ, as received and as it is.
+fn difference(
+    kind: QueueKind,
+    current: &Table,
+    received: &Table,
+) -> Option<(&'static str, String, String)> {
+    known_arguments(kind).iter().find_map(|name| {
+        let (received, current) = value::difference(name, current.get(name), received.get(name))?;
+        Some((*name, received, current))
+    })
 }
 
 /// A change of a queue's arguments.

@@ -313,10 +313,11 @@ fn arguments_are_changed_while_the_queue_runs() {
     node.must("PUT", path, r#"{"x-expires": 600000, "x-single-active-consumer": true}"#, 204);
     let arguments = json!({"x-expires": 600_000, "x-single-active-consumer": true});
     assert_eq!(node.get("/api/queues/%2F/q")["arguments"], arguments);
-    // A declaration is compared with what they are now.
+    // A declaration is compared with what they are now, and with what was declared.
     let body = json!({"arguments": arguments}).to_string();
     node.must("PUT", "/api/queues/%2F/q", &body, 204);
-    node.must("PUT", "/api/queues/%2F/q", r#"{"arguments": {"x-max-length": 10}}"#, 400);
+    node.must("PUT", "/api/queues/%2F/q", r#"{"arguments": {"x-max-length": 10}}"#, 204);
+    node.must("PUT", "/api/queues/%2F/q", r#"{"arguments": {"x-max-length": 3}}"#, 400);
     let mut second = node.client().0;
     let other = second.open_channel().unwrap();
     client.consume(channel, "q", &Consume { consumer_tag: "1", ..Consume::default() }).unwrap();

@@ -210,6 +210,7 @@ impl Topology {
         let kind = queue_kind(body.text()?)?;
         let flags = body.u8()?;
         let arguments = body.table()?;
+        let declared = if body.is_empty() { None } else { Some(Box::new(body.table()?)) };
         self.next_queue = self.next_queue.max(id.get().checked_add(1).ok_or(StoredError::Id)?);
         let Some(place) = self.vhost_by_id(vhost) else {
             return Ok(Restored::Orphan(format!("queue '{name}'")));
@@ -230,6 +231,7 @@ impl Topology {
         self.insert_queue(id, spec, kind);
         if let Some(queue) = self.queues.get_mut(&id) {
             queue.paused = flags & PAUSED != 0;
+            queue.declared = declared;
         }
         Ok(there(EntityKey::Queue(id), old.map(EntityKey::Queue)))
     }

@@ -138,6 +138,9 @@ fn put_queue(queue: &Queue, out: &mut Vec<u8>) {
     let paused = if queue.paused { PAUSED } else { 0 };
     out.push(paused | if queue.auto_delete { AUTO_DELETE } else { 0 });
     put_table(out, &queue.arguments);
+    if let Some(declared) = &queue.declared {
+        put_table(out, declared);
+    }
 }
 
 fn put_binding(binding: &Binding, out: &mut Vec<u8>) {

@@ -5,7 +5,8 @@ use leveret_amqp::reply::ReplyCode;
 use leveret_amqp::table::{Table, Value};
 use leveret_queue::{Options, Overflow};
 use leveret_topology::{
-    BindError, DeclareError, Destination, ExchangeSpec, QueueKind, QueueSpec, Topology,
+    ArgumentsChange, BindError, DeclareError, Destination, ExchangeSpec, QueueKind, QueueSpec,
+    Topology,
 };
 
 /// Declares a queue `q` with these arguments in a fresh vhost `/`.
@@ -467,4 +468,40 @@ fn default_queue_type_of_a_vhost() {
     let classic = QueueSpec { name: "classic", arguments, ..durable };
     world.topology.declare_queue(classic).unwrap();
     assert_eq!(kind(&world, "classic"), (QueueKind::Classic, false));
+}
+
+/// Clients that know nothing of an operator's change go on as they did.
+#[test]
+fn declarations_after_arguments_were_changed() {
+    let mut world = World::new();
+    let limited = |limit: i32| table([("x-max-length", Value::I32(limit))]);
+    let both = || table([("x-max-length", Value::I32(9)), ("x-expires", Value::I32(1000))]);
+    let change = |world: &mut World, set: Table, remove: &[&str]| {
+        let remove = remove.iter().map(ToString::to_string).collect();
+        let change = ArgumentsChange { keeps: true, set, remove };
+        world.topology.set_queue_arguments("/", "q", change).unwrap();
+    };
+    world.queue_with("q", limited(5)).unwrap();
+    change(&mut world, both(), &[]);
+    world.queue_with("q", limited(5)).unwrap();
+    world.queue_with("q", both()).unwrap();
+    // What was neither declared nor set is refused; the text has what holds.
+    let refused =
+        |world: &mut World, arguments| world.queue_with("q", arguments).unwrap_err().to_string();
+    let told = refused(&mut world, table([("x-max-length", Value::I32(9))]));
+    assert!(
+        told.contains("'x-expires'") && told.contains("received none but current is"),
+        "{told}"
+    );
+    refused(&mut world, Table::new());
+    // Changed again: what was declared counts, not what was between.
+    change(&mut world, limited(11), &["x-expires"]);
+    world.queue_with("q", limited(5)).unwrap();
+    world.queue_with("q", limited(11)).unwrap();
+    refused(&mut world, both());
+    // A queue that is declared anew has only that.
+    let id = world.topology.queue(world.vhost, "q").unwrap().id;
+    world.topology.remove_queue(id);
+    world.queue_with("q", limited(11)).unwrap();
+    refused(&mut world, limited(5));
 }
