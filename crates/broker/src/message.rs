@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use leveret_amqp::reply::ReplyCode;
 use leveret_amqp::table::Table;
-use leveret_queue::{Gate, Look, Offset, Place, UnackedId};
+use leveret_queue::{Gate, Look, Offset, Place, Time, UnackedId};
 use leveret_topology::{
     ArgumentsChange, Event, ExchangeId, PasswordHash, QueueId, Topology, VhostId, connection_pid,
 };
@@ -998,6 +998,8 @@ pub struct ConsumerFacts {
     /// It could not take its next message when it was last tried: its prefetch is reached, or its
     /// connection does not read.
     pub is_blocked: bool,
+    /// Since when its prefetch is reached: a message was there that it could not be given.
+    pub prefetch_full_since: Option<Time>,
     /// Its arguments.
     pub arguments: Table,
 }

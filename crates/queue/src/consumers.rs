@@ -14,6 +14,7 @@
 use std::collections::VecDeque;
 
 use crate::gate::Gate;
+use crate::message::Time;
 
 /// A consumer to add.
 #[derive(Clone, Debug)]
@@ -65,6 +66,8 @@ pub struct ConsumerView {
     pub active: bool,
     /// It could not take its next message when it was last tried.
     pub blocked: bool,
+    /// Since when its prefetch is reached: a message was there that it could not be given.
+    pub full_since: Option<Time>,
 }
 
 /// Another consumer excludes this one, or this one would have to exclude others (on a queue with a single
@@ -90,6 +93,8 @@ pub(crate) struct Consumer {
     state: State,
     /// Grows with the time at which it was last blocked.
     blocked_at: u64,
+    /// That time.
+    blocked_since: Time,
 }
 
 impl Consumer {
@@ -174,7 +179,13 @@ impl Consumers {
             self.active = Some(id);
         }
         let priority = spec.priority;
-        let consumer = Consumer { spec, unacked: 0, state: State::InRing, blocked_at: 0 };
+        let consumer = Consumer {
+            spec,
+            unacked: 0,
+            state: State::InRing,
+            blocked_at: 0,
+            blocked_since: Time::from_ms(0),
+        };
         match self.slots.get_mut(at) {
             Some(slot) => *slot = Some(consumer),
             None => self.slots.push(Some(consumer)),
@@ -252,7 +263,7 @@ impl Consumers {
 
     /// Who takes a message of `size` bytes, if anybody can. Those that cannot are blocked on the way; the
     /// one that can has room reserved, and it is the next one's turn.
-    pub(crate) fn take_turn(&mut self, size: u32) -> Option<(u32, &mut Consumer)> {
+    pub(crate) fn take_turn(&mut self, size: u32, now: Time) -> Option<(u32, &mut Consumer)> {
         let id = loop {
             let id = self.candidate()?;
             let consumer = self.slots[id as usize].as_mut().expect("in a ring");
@@ -260,6 +271,7 @@ impl Consumers {
             consumer.state = why;
             consumer.blocked_at = self.next_blocked;
             self.next_blocked += 1;
+            consumer.blocked_since = now;
             let priority = consumer.spec.priority;
             self.leave_ring(id, priority);
         };
@@ -398,6 +410,8 @@ impl Consumers {
                 unacked: consumer.unacked,
                 active: !self.single_active || self.active == Some(id.0),
                 blocked: consumer.state != State::InRing,
+                full_since: (consumer.state == State::PrefetchReached)
+                    .then_some(consumer.blocked_since),
             })
         };
         self.slots.iter().enumerate().filter_map(present)

@@ -216,7 +216,9 @@ impl Queue {
                 return Step::SetAside;
             }
         }
-        let Some((id, consumer)) = self.consumers.take_turn(head.size) else { return Step::Idle };
+        let Some((id, consumer)) = self.consumers.take_turn(head.size, now) else {
+            return Step::Idle;
+        };
         let consumer_key = consumer.spec.key;
         let Some((priority, entry)) = self.ready.pop() else { return Step::Idle };
         let unacked = if consumer.spec.no_ack {

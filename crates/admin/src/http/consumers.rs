@@ -62,6 +62,7 @@ pub(super) fn row(call: &Call, vhost: &str, queue: &str, consumer: &ConsumerFact
         "messages_unacknowledged": consumer.unacked,
         "oldest_unacked_ms": oldest_unacked_ms(call, consumer),
         "blocked": consumer.is_blocked,
+        "prefetch_full_ms": consumer.prefetch_full_since.map(|since| now().ms().saturating_sub(since.ms())),
         "prefetch_count": consumer.prefetch,
         "exclusive": consumer.exclusive,
         "priority": consumer.priority,

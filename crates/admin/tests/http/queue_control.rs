@@ -360,7 +360,8 @@ fn slow_consumers_are_found() {
     let (mut client, channel) = node.client();
     client.qos(channel, 2, false).unwrap();
     client.consume(channel, "q", &Consume { consumer_tag: "slow", ..Consume::default() }).unwrap();
-    client.consume(channel, "q", &Consume { no_ack: true, ..Consume::default() }).unwrap();
+    let rest = Consume { no_ack: true, consumer_tag: "rest", ..Consume::default() };
+    client.consume(channel, "q", &rest).unwrap();
     publish(&mut client, channel, 3);
     let slow = || node.get("/api/consumers?slow=0");
     wait_until("it is seen", || slow().as_array().is_some_and(|all| all.len() == 1));
@@ -370,5 +371,11 @@ fn slow_consumers_are_found() {
     assert!(found["oldest_unacked_ms"].as_u64().unwrap() < 60_000, "{found}");
     assert_eq!(found["blocked"], false);
     assert_eq!(node.get("/api/consumers?slow=3600"), json!([]));
+    assert_eq!(found["prefetch_full_ms"], json!(null));
+    // Without the other one, what comes has to wait for this one's acks.
+    client.cancel(channel, "rest").unwrap();
+    publish(&mut client, channel, 3);
+    wait_until("it is full", || slow()[0]["prefetch_full_ms"].is_u64());
+    assert_eq!(slow()[0]["blocked"], true);
     node.must("GET", "/api/consumers?slow=x", "", 400);
 }

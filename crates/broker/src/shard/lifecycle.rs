@@ -227,6 +227,7 @@ impl<L: Log> Shard<L> {
                     priority: view.priority,
                     unacked: view.unacked,
                     is_blocked: view.blocked,
+                    prefetch_full_since: view.full_since,
                     arguments: consumer.facts.arguments.clone(),
                 })
             });

@@ -67,6 +67,10 @@ const CONSUMERS: &[&str] = &[
     "active",
     "activity_status",
     "arguments",
+    "messages_unacknowledged",
+    "oldest_unacked_ms",
+    "blocked",
+    "prefetch_full_ms",
 ];
 
 const CONNECTIONS: &[&str] = &[

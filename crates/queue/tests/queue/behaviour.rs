@@ -5,6 +5,7 @@
 //!   consume NAME [no-ack] [exclusive] [prefetch=N] [priority=N]
 //!   cancel NAME | get [no-ack] | purge [max=N] | pass MS | touch | pause | resume
 //!   single | many   (consumers)
+//!   who-is-full     (says `a@MS`: since when its prefetch is reached)
 //!   vanish NAME   (a cancel that comes in the same turn as what was before)
 //!   ack N | reject N | requeue N | return N   (a return does not count as a delivery)
 //! ```
@@ -129,6 +130,13 @@ impl Script {
                 }
             }
             "touch" => self.queue.touch(self.now),
+            "who-is-full" => {
+                self.dispatch();
+                let full = self.queue.consumers().filter_map(|it| Some((it.key, it.full_since?)));
+                let names = &self.names;
+                let full = full.map(|(key, at)| format!("{}@{}", names[key as usize], at.ms()));
+                self.said.extend(full);
+            }
             "pause" | "resume" | "single" | "many" => {
                 let mut options = self.queue.options().clone();
                 match words[0] {
@@ -206,6 +214,20 @@ fn round_robin_and_prefetch() {
         ("publish",                                    ""),
         ("ack 2",                                      "acked:2 b:5"),
         ("cancel a; ack 5; ack 1; ack 4; publish",     "acked:5 acked:1 acked:4 b:6"),
+    ]);
+}
+
+#[test]
+#[rustfmt::skip] // a table
+fn since_when_a_prefetch_is_reached() {
+    check(options(), &[
+        ("consume a prefetch=2; consume b prefetch=1; pass 10; publish; publish; publish", "a:1 b:2 a:3"),
+        ("pass 10; who-is-full",               ""),        // there is nothing it could be given
+        ("pass 10; publish; who-is-full",      "a@30 b@30"),
+        ("pass 10; who-is-full",               "a@30 b@30"),
+        ("ack 3; pass 10; who-is-full",        "acked:3 a:4 b@30"),
+        ("publish; who-is-full",               "a@50 b@30"),
+        ("cancel b; ack 1; who-is-full",       "acked:1 a:5"),
     ]);
 }
 
