@@ -3,6 +3,10 @@
 //! - `leveret`: program, service, configuration, manual pages, completions.
 //! - `leveret-rabbitmq-tools`: links to it under the names of RabbitMQ's tools. By itself, so that both brokers
 //!   fit on one machine.
+//!
+//! [`clean`]: their life in a clean system.
+
+mod clean;
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -310,6 +314,7 @@ pub(crate) fn check() -> anyhow::Result<Count> {
     }
     judge("the service", unit_is_sound(&unpacked));
     judge("the program and its links", program_works(&unpacked));
+    count += clean::check(&built)?;
     Ok(count)
 }
 
