@@ -371,6 +371,24 @@ const clients = [
     await api.until("queues/%2F/page.load", (queue) => !queue || queue.consumers === 0);
     await api.del("queues/%2F/page.load");
   }],
+  ["waits: the broker's own waits and how long confirms took are shown", async ({ page, base, api, load }) => {
+    load.start("-u", "page.confirmed", "-c", "10", "-x", "1", "-y", "0", "-r", "50", "-f", "persistent");
+    await api.until("leveret/confirm-latency", ({ steps }) => steps.some(({ counts }) => counts.some((count) => count > 0)));
+    await go(page, base, "waits");
+    const facts = page.getByRole("list", { name: "What the broker waits for" });
+    await facts.getByText("Every connection is read.").waitFor();
+    await facts.getByText(/^Writes: .*Syncs: /).waitFor();
+    await page.getByText(/^Most confirms now take (less than )?\d/).waitFor();
+    await page.waitForFunction(() => {
+      const canvas = document.querySelector(".heat canvas");
+      const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+      const colours = new Set();
+      for (let at = 0; at < data.length; at += 4) colours.add(data.slice(at, at + 3).join());
+      return colours.size > 1;
+    });
+    load.stop();
+    await api.del("queues/%2F/page.confirmed");
+  }],
   ["waits: a queue that nobody consumes is named", async ({ page, base, api }) => {
     await api.put("queues/%2F/page.waits", { durable: true });
     await api.post("exchanges/%2F/amq.default/publish", { routing_key: "page.waits", payload: "x", payload_encoding: "string", properties: {} });
@@ -413,6 +431,25 @@ const many = [
     assert.match(page.url(), /sort=name/);
     page.off("response", measure);
     assert.ok(most > 0 && most < 200_000, `${most} bytes`);
+  }],
+  ["ten thousand queues: the longest page is drawn, and a filter asks for what it shows", async ({ page, base }) => {
+    await go(page, base, "queues?size=500");
+    await page.getByText(`1-500 of ${MANY.toLocaleString("en-US")}`).waitFor();
+    assert.equal(await page.locator("tbody tr").count(), 500);
+    const asked = new Set();
+    const note = (request) => {
+      const url = new URL(request.url());
+      if (url.pathname.startsWith("/api/queues")) asked.add(url.search);
+    };
+    page.on("request", note);
+    await page.getByLabel("Filter queues by name").fill("many.001");
+    await page.getByText("1-100 of 100").waitFor();
+    page.off("request", note);
+    assert.equal(await page.locator("tbody tr").count(), 100);
+    // What was shown before may have been asked for once more; letters on the way to the filter are not.
+    const filtered = [...asked].filter((search) => search.includes("name=many"));
+    assert.equal(filtered.length, 1, filtered.join(" "));
+    assert.match(filtered[0], /page_size=500/);
   }],
   ["ten thousand queues: search finds one of them", async ({ page, base }) => {
     await go(page, base, "");

@@ -119,23 +119,23 @@ impl AddAssign for Sizes {
     }
 }
 
-/// How many places [`Times`] has.
-const TIMES: usize = 24;
-
 /// How long something took, by powers of two: place `n` is below `2^n` ms, the last one is longer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times {
     /// How often.
-    pub counts: [u64; TIMES],
+    pub counts: [u64; Times::PLACES],
     /// Sum, in ms.
     pub ms: u64,
 }
 
 impl Times {
+    /// How many places there are.
+    pub const PLACES: usize = 24;
+
     #[inline]
     pub(crate) fn count(&mut self, ms: u64) {
         let at = (u64::BITS - ms.leading_zeros()) as usize;
-        self.counts[at.min(TIMES - 1)] += 1;
+        self.counts[at.min(Self::PLACES - 1)] += 1;
         self.ms += ms;
     }
 }
@@ -276,7 +276,7 @@ mod tests {
         time(2, 2);
         time(3, 2);
         time(4, 3);
-        time(u64::MAX / 2, TIMES - 1);
+        time(u64::MAX / 2, Times::PLACES - 1);
     }
 
     #[track_caller]

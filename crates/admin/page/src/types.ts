@@ -91,11 +91,28 @@ export interface Consumer {
   messages_unacknowledged?: number;
   oldest_unacked_ms?: number | null;
   blocked?: boolean;
+  /** For how long its prefetch has been reached, since a message was there that it could not be given. */
+  prefetch_full_ms?: number | null;
   exclusive: boolean;
   arguments?: Record<string, unknown>;
   consumer_timeout?: number | string;
   queue: { name: string; vhost: string };
   channel_details: { name?: string; number?: number; connection_name?: string; peer_host?: string; user?: string };
+}
+
+/** How many confirms took how long: `counts[n]` of a step are those below `below_ms[n]`. */
+export interface ConfirmLatency {
+  below_ms: (number | null)[];
+  steps: { timestamp: number; counts: number[] }[];
+}
+
+/** What holds messages up in the node as a whole. */
+export interface Waits {
+  alarms: string[];
+  connections: { alarm: number; disk: number; answer: number; rate: number; output: number };
+  disk: { unwritten_bytes: number; writes_per_second: number; write_ms: number | null; syncs_per_second: number; sync_ms: number | null };
+  log: { messages_bytes: number; memory_bytes: number; disk_bytes: number };
+  unconfirmed_bytes: number;
 }
 
 export interface Exchange {

@@ -4,7 +4,7 @@
  */
 
 import { bytes, count, moment, percent, plural, rate, span } from "./format";
-import type { Channel, Connection, Consumer, Node, Queue } from "./types";
+import type { Channel, Connection, Consumer, Node, Queue, Waits } from "./types";
 import { rateOf } from "./types";
 import type { Tone } from "./ui/basics";
 
@@ -58,6 +58,25 @@ export function alarmsOf(nodes: Node[] | undefined): Alarm[] {
   });
 }
 
+/** What the broker as a whole waits for, in sentences: connections, the disk, the log. */
+export function brokerFacts({ connections, disk, log, unconfirmed_bytes }: Waits): string[] {
+  const kinds: [number, string][] = [
+    [connections.alarm, "not read because of an alarm"],
+    [connections.disk, "not read until the disk has caught up"],
+    [connections.rate, "not read because of a limit of its rate"],
+    [connections.answer, "waiting for the answer to a command"],
+    [connections.output, "not read until its client reads what it is sent"],
+  ];
+  const held = kinds.filter(([many]) => many > 0).map(([many, why]) => `${plural(many, "connection")} ${why}.`);
+  const each = (ms: number | null, rate_: number) => (ms === null ? "none now" : `${ms.toFixed(ms < 10 ? 2 : 0)} ms each, ${rate(rate_)}`);
+  return [
+    ...(held.length > 0 ? held : ["Every connection is read."]),
+    `${bytes(disk.unwritten_bytes)} wait to be written to the disk, ${bytes(unconfirmed_bytes)} of memory is for messages whose publishers are not told yet.`,
+    `Writes: ${each(disk.write_ms, disk.writes_per_second)}. Syncs: ${each(disk.sync_ms, disk.syncs_per_second)}.`,
+    `The log has ${bytes(log.disk_bytes)} of files for ${bytes(log.messages_bytes)} of messages, of which ${bytes(log.memory_bytes)} are in memory.`,
+  ];
+}
+
 /** The most messages that the consumers of a queue may hold unacked; infinite when one has no limit. */
 export function roomOf(consumers: Consumer[] | undefined): number | undefined {
   if (consumers === undefined || consumers.length === 0) return undefined;
@@ -90,7 +109,7 @@ export function queueVerdict(queue: Queue, alarms: Alarm[] = []): Verdict {
     return {
       stage: "prefetch",
       tone: "warn",
-      text: `${waiting(ready)} for room: the consumers hold ${count(unacked)} unacked, as many as their prefetch allows.`,
+      text: `${waiting(ready)} for room: the consumers hold ${count(unacked)} unacked, as many as their prefetch allows${fullFor(queue)}.`,
       advice: "Consumers are slower than publishers, or forgot to ack. Add consumers, or look at the oldest unacked message.",
     };
   }
@@ -115,6 +134,12 @@ export function queueVerdict(queue: Queue, alarms: Alarm[] = []): Verdict {
     return { stage: "alarm", tone: "bad", text: "Nothing waits here, but publishers are blocked by an alarm." };
   }
   return { stage: "", tone: "good", text: "Nothing waits." };
+}
+
+/** For how long the consumers of a queue have been at their prefetch: the one that is longest. */
+function fullFor(queue: Queue): string {
+  const longest = Math.max(...(queue.consumer_details ?? []).map(({ prefetch_full_ms }) => prefetch_full_ms ?? 0), 0);
+  return longest >= 1000 ? `, for ${span(longest)}` : "";
 }
 
 export function queueStages(queue: Queue, alarms: Alarm[]): Stage[] {

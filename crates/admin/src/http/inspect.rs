@@ -1,18 +1,21 @@
-//! Parts of the node that only tools ask for: TLS, threads, sizes of messages.
+//! Parts of the node that only tools ask for: TLS, threads, sizes of messages, what waits for what.
 
 use std::time::Duration;
 
+use leveret_broker::numbers::ShardRest;
 use leveret_config::tls::{AlternativeNameKind, CertificateLogin};
 use leveret_server::clock::now;
 use leveret_server::tls::certificate::LoginFrom;
 use leveret_server::tls::{Tls, suites};
-use leveret_session::SIZE_BOUNDS;
-use serde_json::{Value, json};
+use leveret_session::{SIZE_BOUNDS, Times};
+use serde_json::{Map, Value, json};
 
 use super::answer::{Answer, Fault};
 use super::call::Call;
 use super::health::protocol_of_options;
 use crate::ops::system;
+use crate::stats::Range;
+use crate::stats::names::DISK;
 
 /// Statistics that are older are taken anew.
 const FRESH: Duration = Duration::from_secs(1);
@@ -96,4 +99,77 @@ pub(super) async fn message_sizes(call: Call) -> Result<Answer, Fault> {
         .zip(sizes.counts)
         .map(|(at_most, count)| json!({"at_most": at_most, "count": count}));
     Ok(Answer::Json(json!({"bytes": sizes.bytes, "sizes": rows.collect::<Value>()})))
+}
+
+/// How far back confirms are shown, and in which steps, in seconds, unless the query says.
+const CONFIRMS: Range = Range { age_s: 300, incr_s: 2 };
+/// Steps of one answer.
+const STEPS_MAX: u64 = 2000;
+
+/// `GET /api/leveret/confirm-latency`: how long confirms took, step by step.
+pub(super) async fn confirm_latency(call: Call) -> Result<Answer, Fault> {
+    call.login.must_monitor()?;
+    let range = Range {
+        age_s: call.number("age")?.unwrap_or(CONFIRMS.age_s),
+        incr_s: call.number("incr")?.unwrap_or(CONFIRMS.incr_s),
+    };
+    if range.incr_s == 0 || range.age_s / range.incr_s > STEPS_MAX {
+        let text = format!("'incr' must be 1 or more, and 'age' at most {STEPS_MAX} times as much");
+        return Err(Fault::bad(text));
+    }
+    let snapshot = call.app.ops.stats.fresh(FRESH).await;
+    let history = &snapshot.overview.confirms;
+    let samples: Vec<_> = (0..Times::PLACES).map(|at| history.samples(at, range)).collect();
+    // Newest first; what came in a step is what there is more than at its beginning.
+    let steps = samples.first().map_or(0, |samples| samples.len().saturating_sub(1));
+    let step = |at: usize| {
+        let counts =
+            samples.iter().map(|of_place| of_place[at].1.saturating_sub(of_place[at + 1].1));
+        json!({"timestamp": samples[0][at].0, "counts": counts.collect::<Vec<_>>()})
+    };
+    let steps: Vec<Value> = (0..steps).rev().map(step).collect();
+    // Place n is below 2^n ms; the last one has no bound.
+    let below_ms = (0..Times::PLACES - 1).map(|place| Some(1_u64 << place)).chain([None]);
+    Ok(Answer::Json(json!({"below_ms": below_ms.collect::<Vec<_>>(), "steps": steps})))
+}
+
+/// `GET /api/leveret/waits`: what holds messages up in the node as a whole.
+pub(super) async fn waits(call: Call) -> Result<Answer, Fault> {
+    call.login.must_monitor()?;
+    let snapshot = call.app.ops.stats.fresh(FRESH).await;
+    let overview = &snapshot.overview;
+    let connections: Map<String, Value> = overview
+        .now
+        .waits
+        .rows()
+        .into_iter()
+        .map(|(what, count)| (what.to_owned(), json!(count)))
+        .collect();
+    let alarms: Vec<&str> = call.node().alarms.raised().into_iter().map(|it| it.name()).collect();
+    let sum = |of: fn(&ShardRest) -> u64| overview.shards.iter().map(of).sum::<u64>();
+    // Of those between the last two samples; none if there were none.
+    let rate = |name: &str| {
+        DISK.iter().position(|it| *it == name).map_or(0.0, |at| overview.disk.rate(at))
+    };
+    let each_ms = |us: &str, count: &str| {
+        let (us, count) = (rate(us), rate(count));
+        (count > 0.0).then(|| us / count / 1000.0)
+    };
+    Ok(Answer::Json(json!({
+        "alarms": alarms,
+        "connections": connections,
+        "disk": {
+            "unwritten_bytes": sum(|shard| shard.log.unwritten_bytes),
+            "writes_per_second": rate("writes"),
+            "write_ms": each_ms("write_us", "writes"),
+            "syncs_per_second": rate("syncs"),
+            "sync_ms": each_ms("sync_us", "syncs"),
+        },
+        "log": {
+            "messages_bytes": sum(|shard| shard.log.live_bytes),
+            "memory_bytes": sum(|shard| shard.log.held_bytes),
+            "disk_bytes": sum(|shard| shard.log.disk_bytes),
+        },
+        "unconfirmed_bytes": sum(|shard| shard.unresolved_bytes),
+    })))
 }

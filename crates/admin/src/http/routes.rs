@@ -180,6 +180,8 @@ routes! {
     "/api/leveret/tls" => GET inspect::tls;
     "/api/leveret/threads" => GET inspect::threads;
     "/api/leveret/message-sizes" => GET inspect::message_sizes;
+    "/api/leveret/confirm-latency" => GET inspect::confirm_latency;
+    "/api/leveret/waits" => GET inspect::waits;
     "/api/shovels" => GET cluster::nothing;
     "/api/shovels/{vhost}" => GET cluster::nothing;
     "/api/shovels/vhost/{vhost}/{name}" => GET cluster::no_such, DELETE cluster::no_such;

@@ -287,6 +287,8 @@ impl Collector {
         overview.data.push(ms, names::data(&sums.io), Kept::Global);
         overview.churn.push(ms, names::churn(&sums.session, &overview.meta), Kept::Global);
         overview.process.push(ms, overview.node.counters(), Kept::Global);
+        overview.confirms.push(ms, sums.session.confirm.counts, Kept::Global);
+        overview.disk.push(ms, names::disk(&overview.node.io), Kept::Global);
     }
 }
 

@@ -4,6 +4,7 @@ use leveret_broker::message::ConnectionId;
 use leveret_broker::meta::MetaCounters;
 use leveret_broker::numbers::QueueNumbers;
 use leveret_server::connection::Io;
+use leveret_server::disk::IoTotals;
 use leveret_session::{ChannelTotals, ExchangeTotals, SessionTotals};
 
 /// Names of counters.
@@ -57,6 +58,9 @@ pub const CHURN: Names<7> = [
     "queue_created",
     "queue_deleted",
 ];
+
+/// What the disk did for messages, times in microseconds.
+pub const DISK: Names<4> = ["writes", "write_us", "syncs", "sync_us"];
 
 /// Of the node.
 pub const NODE: Names<25> = [
@@ -134,6 +138,11 @@ pub fn exchange(it: &ExchangeTotals) -> [u64; 2] {
 /// Under [`DATA`].
 pub fn data(io: &Io) -> [u64; 2] {
     [io.recv_oct, io.send_oct]
+}
+
+/// What the disk did.
+pub fn disk(io: &IoTotals) -> [u64; DISK.len()] {
+    [io.writes, io.write_us, io.syncs, io.sync_us]
 }
 
 /// Under [`CHURN`].

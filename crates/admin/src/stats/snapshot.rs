@@ -11,11 +11,11 @@ use leveret_broker::numbers::{QueueNumbers, ShardRest};
 use leveret_queue::{Time, Totals};
 use leveret_server::connection::{Connection, Io};
 use leveret_server::ended::Sums;
-use leveret_session::{ConnectionNumbers, ExchangeTotals};
+use leveret_session::{ConnectionNumbers, ExchangeTotals, Times};
 use leveret_topology::{ExchangeId, QueueId, QueueKind, VhostId};
 
 use super::history::History;
-use super::names::{CHANNEL, CHURN, DATA, EXCHANGE, LENGTHS, NODE, QUEUE};
+use super::names::{CHANNEL, CHURN, DATA, DISK, EXCHANGE, LENGTHS, NODE, QUEUE};
 use super::node::NodeFacts;
 use super::pairs::Pair;
 
@@ -64,6 +64,10 @@ pub struct Overview {
     pub churn: History<{ CHURN.len() }>,
     /// Under [`NODE`].
     pub process: History<{ NODE.len() }>,
+    /// Confirms by how long they took, as [`Times`] counts them.
+    pub confirms: History<{ Times::PLACES }>,
+    /// Under [`DISK`].
+    pub disk: History<{ DISK.len() }>,
 }
 
 /// What there is now, of all or of a vhost.

@@ -8,6 +8,47 @@ fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or_else(|| panic!("not a number: {value}"))
 }
 
+/// Measured by the broker, and told in steps of time.
+#[test]
+fn confirms_are_timed() {
+    let node = Node::with(&[("collect_statistics_interval", "100")]);
+    let path = "/api/leveret/confirm-latency";
+    let first = node.get(path);
+    assert_eq!(first["below_ms"][0], 1);
+    assert_eq!(first["below_ms"][10], 1024);
+    assert_eq!(first["below_ms"][23], json!(null));
+    let (mut client, channel) = node.client();
+    client.queue_declare(channel, "q", &Default::default()).unwrap();
+    client.confirm_select(channel).unwrap();
+    let counted = |told: &Value| -> u64 {
+        let steps = told["steps"].as_array().unwrap().iter();
+        let counts = steps.flat_map(|step| step["counts"].as_array().unwrap());
+        counts.map(|count| count.as_u64().unwrap()).sum()
+    };
+    wait_until("some were timed", || {
+        client.publish(channel, "", "q", &[0, 0], b"12345");
+        client.flush().unwrap();
+        counted(&node.get(&format!("{path}?age=60&incr=1"))) > 0
+    });
+    let told = node.get(&format!("{path}?age=60&incr=1"));
+    let steps = told["steps"].as_array().unwrap();
+    assert!(steps.iter().all(|step| step["counts"].as_array().is_some_and(|it| it.len() == 24)));
+    let times: Vec<_> = steps.iter().map(|step| number(&step["timestamp"])).collect();
+    assert!(times.windows(2).all(|pair| pair[1] - pair[0] == 1000.0), "{times:?}");
+    for bad in ["age=x", "incr=0", "age=100000&incr=1"] {
+        node.must("GET", &format!("{path}?{bad}"), "", 400);
+    }
+    let waits = node.get("/api/leveret/waits");
+    assert_eq!(waits["alarms"], json!([]));
+    let none = json!({"alarm": 0, "disk": 0, "answer": 0, "rate": 0, "output": 0});
+    assert_eq!(waits["connections"], none);
+    assert!(waits["disk"]["unwritten_bytes"].is_u64() && waits["log"]["disk_bytes"].is_u64());
+    node.must("PUT", "/api/users/m", r#"{"password": "m", "tags": "management"}"#, 201);
+    for path in [path, "/api/leveret/waits"] {
+        assert_eq!(node.ask_as(Some("m:m"), "GET", path, &[], b"").status, 401);
+    }
+}
+
 #[test]
 fn totals_rates_and_samples() {
     let node = Node::with(&[("collect_statistics_interval", "100")]);

@@ -5,8 +5,8 @@ import { count, span } from "../format";
 import { usePoll } from "../poll";
 import { href } from "../router";
 import { may } from "../session";
-import type { Channel, Connection, Node, Page, Queue } from "../types";
-import { alarmsOf, connectionVerdict, queueVerdict } from "../waits";
+import type { Channel, ConfirmLatency, Connection, Node, Page, Queue, Waits } from "../types";
+import { alarmsOf, brokerFacts, connectionVerdict, queueVerdict } from "../waits";
 import { Empty, Notice, Panel, Problem, QueueLink, State } from "../ui/basics";
 import { Heat } from "../ui/heat";
 import { LocalTable } from "../ui/list";
@@ -40,11 +40,29 @@ export function WaitsPage() {
         ))}
         {alarms.length === 0 && <Empty title={nodes.data ? "No alarm: publishers are not held back" : "Alarms are shown to users with the tag monitoring"} />}
       </Panel>
+      {may("monitoring") && <Broker />}
       <Queues field="messages_ready" title="Queues with most ready messages" empty="No queue holds a ready message" />
       <Queues field="messages_unacknowledged" title="Queues with most unacked messages" empty="No message is with a consumer" />
       <Publishers />
       <Sockets />
     </>
+  );
+}
+
+/** The broker as a whole: whom it does not read, and its disk. */
+function Broker() {
+  const { data, error } = usePoll<Waits>("leveret/waits", STEP_MS);
+  return (
+    <Panel title="The broker">
+      {error && <Problem error={error} what="the broker" />}
+      {data && (
+        <ul aria-label="What the broker waits for">
+          {brokerFacts(data).map((fact) => (
+            <li key={fact}>{fact}</li>
+          ))}
+        </ul>
+      )}
+    </Panel>
   );
 }
 
@@ -81,12 +99,14 @@ function Verdict({ of }: { of: ReturnType<typeof queueVerdict> }) {
 
 /** Channels that wait for confirms, and how long a confirm takes. */
 function Publishers() {
-  const { rows, error, at } = useTop<Channel>("channels", "messages_unconfirmed", 100);
+  const { rows, error } = useTop<Channel>("channels", "messages_unconfirmed", 100);
+  const latency = usePoll<ConfirmLatency>(may("monitoring") ? "leveret/confirm-latency" : null, STEP_MS);
   const waiting = rows?.filter((row) => (row.messages_unconfirmed ?? 0) > 0);
   return (
     <Panel title="Publishers that wait for confirms">
       {error && <Problem error={error} what="channels" />}
-      {rows && <Heat channels={rows} at={at} />}
+      {latency.error && <Problem error={latency.error} what="confirms" />}
+      {latency.data && <Heat latency={latency.data} at={latency.at} />}
       {waiting?.length === 0 && <Empty title="Nothing is unconfirmed" />}
       {waiting && waiting.length > 0 && (
         <LocalTable
