@@ -12,7 +12,6 @@
 
 use std::ffi::OsString;
 use std::process::ExitCode;
-use std::time::Duration;
 
 mod args;
 mod consumer;
@@ -27,9 +26,12 @@ mod stamp;
 mod stats;
 mod window;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 pub use args::{Flag, Mode, Options, PerfArgs};
+pub use report::Interval;
+pub use run::{Broker, Outcome};
+pub use stats::{Counter, Percentiles, Totals};
 
 /// Runs `leveret perf` with its arguments; errors go to stderr.
 pub fn main(args: PerfArgs) -> ExitCode {
@@ -41,7 +43,7 @@ pub fn main(args: PerfArgs) -> ExitCode {
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
     };
-    match measure(&options) {
+    match talk(&options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             use std::io::Write as _;
@@ -57,10 +59,27 @@ pub fn main_of_process() -> ExitCode {
     main(PerfArgs { raw })
 }
 
-fn measure(options: &Options) -> Result<()> {
+/// Measures as `options` say and prints nothing: for programs that drive the tool. `on_interval` is
+/// called after each interval, from the thread that called this.
+///
+/// What `--json` would have written is the [`Outcome`], serialized. The costs of idle things are no
+/// run and are refused.
+pub fn measure(
+    options: &Options,
+    on_interval: Option<&mut dyn FnMut(&Interval)>,
+) -> Result<Outcome> {
+    if options.idle_connections.is_some() || options.idle_queues.is_some() {
+        bail!("idle connections and queues are not measured by a run");
+    }
+    let plan = plan::Plan::new(options)?;
+    run::run(&plan, options, on_interval)
+}
+
+/// Measures as `options` say, and prints lines, a summary and files.
+fn talk(options: &Options) -> Result<()> {
     let plan = plan::Plan::new(options)?;
     let json_on_stdout = options.json.as_deref() == Some("-".as_ref());
-    let mut lines = report::Lines::new(&options.id, json_on_stdout);
+    let lines = report::Lines::new(&options.id, json_on_stdout);
     let idle = match (options.idle_connections, options.idle_queues, options.broker_pid) {
         (Some(count), _, Some(pid)) => Some((idle::Kind::Connections, count, pid)),
         (_, Some(count), Some(pid)) => Some((idle::Kind::Queues, count, pid)),
@@ -69,10 +88,10 @@ fn measure(options: &Options) -> Result<()> {
     let result = if let Some((kind, count, pid)) = idle {
         idle::run(&plan, kind, count, pid, &lines)?
     } else {
-        let interval = Duration::from_secs_f64(options.interval);
-        let outcome = run::run(&plan, options.broker_pid, interval, &mut lines)?;
+        let mut say = |interval: &Interval| lines.interval(&plan, interval);
+        let outcome = run::run(&plan, options, Some(&mut say))?;
         lines.summary(&plan, &outcome);
-        report::json(&options.id, &plan, &outcome)
+        report::json(&outcome)
     };
     match &options.json {
         Some(path) => report::write(&result, path),

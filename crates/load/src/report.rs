@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Context;
+use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use crate::plan::Plan;
@@ -13,19 +14,25 @@ use crate::stats::{Counter, Percentiles, Totals, median};
 
 /// What happened between two lines.
 #[derive(Clone, Debug)]
-pub(crate) struct Interval {
+#[non_exhaustive]
+pub struct Interval {
     /// When it ended, seconds after the start.
-    pub(crate) end_s: f64,
-    pub(crate) length_s: f64,
-    pub(crate) totals: Totals,
-    pub(crate) latency: Option<Percentiles>,
-    pub(crate) confirm_latency: Option<Percentiles>,
-    /// Memory of the broker at its end, when that is measured.
-    pub(crate) broker_rss: Option<u64>,
+    pub end_s: f64,
+    /// How long it was, in seconds.
+    pub length_s: f64,
+    /// What was counted in it.
+    pub totals: Totals,
+    /// From publish to delivery, of the messages that came in it.
+    pub latency: Option<Percentiles>,
+    /// From publish to confirm, of the confirms that came in it.
+    pub confirm_latency: Option<Percentiles>,
+    /// Memory of the broker at its end in bytes, when that is measured.
+    pub broker_rss: Option<u64>,
 }
 
 impl Interval {
-    fn rate(&self, what: Counter) -> f64 {
+    /// How many in a second.
+    pub fn rate(&self, what: Counter) -> f64 {
         self.totals.get(what) as f64 / self.length_s.max(1e-9)
     }
 }
@@ -53,7 +60,7 @@ impl Lines {
     }
 
     /// The line of an interval, in the words of PerfTest.
-    pub(crate) fn interval(&mut self, plan: &Plan, interval: &Interval) {
+    pub(crate) fn interval(&self, plan: &Plan, interval: &Interval) {
         let mut line = format!("time {:.3} s", interval.end_s);
         let mut rate = |name: &str, what| {
             let _ = write!(line, ", {name}: {:.0} msg/s", interval.rate(what));
@@ -149,19 +156,30 @@ fn in_us(values_ns: &[u64]) -> String {
     texts.join("/") + " µs"
 }
 
+impl Serialize for Outcome {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        json(self).serialize(serializer)
+    }
+}
+
+/// What a result repeats of what was asked for.
+pub(crate) fn plan(plan: &Plan) -> Value {
+    json!({
+        "producers": plan.producers,
+        "consumers": plan.consumers,
+        "body_bytes": plan.body_bytes,
+        "persistent": plan.persistent,
+        "confirm_window": plan.confirm_window,
+        "prefetch": plan.prefetch,
+        "publish_rate": plan.publish_rate,
+    })
+}
+
 /// The whole result.
-pub(crate) fn json(id: &str, plan: &Plan, outcome: &Outcome) -> Value {
+pub(crate) fn json(outcome: &Outcome) -> Value {
     let mut result = json!({
-        "id": id,
-        "plan": {
-            "producers": plan.producers,
-            "consumers": plan.consumers,
-            "body_bytes": plan.body_bytes,
-            "persistent": plan.persistent,
-            "confirm_window": plan.confirm_window,
-            "prefetch": plan.prefetch,
-            "publish_rate": plan.publish_rate,
-        },
+        "id": outcome.id,
+        "plan": outcome.plan,
         "publish_s": outcome.publish_s,
         "consume_s": outcome.consume_s,
         "messages": outcome.messages(),
@@ -232,7 +250,7 @@ fn interval(interval: &Interval) -> Value {
 }
 
 /// Writes a result; `-` is stdout.
-pub(crate) fn write(result: &Value, path: &Path) -> Result<()> {
+pub(crate) fn write(result: &Value, path: &Path) -> anyhow::Result<()> {
     let text = serde_json::to_string(result)? + "\n";
     if path == Path::new("-") {
         std::io::stdout().lock().write_all(text.as_bytes()).context("writing to stdout")

@@ -8,11 +8,12 @@ use anyhow::{Context, Result, anyhow};
 use hdrhistogram::Histogram;
 use leveret_client::{Error, Stopper};
 
+use crate::args::Options;
 use crate::consumer::Consumer;
 use crate::plan::Plan;
 use crate::process::{self, Usage};
 use crate::producer::Producer;
-use crate::report::{Interval, Lines};
+use crate::report::{self, Interval};
 use crate::stats::{Counter, Percentiles, Tally, Totals, histogram};
 
 /// How often the watcher looks whether the run is over.
@@ -24,34 +25,48 @@ const DRAINED: Duration = Duration::from_millis(300);
 /// How long draining may take when the run has a time limit, and when it has none.
 const DRAIN_MAX: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(600)];
 
-/// What a run has given.
+/// What a run has given. Serializes to what `--json` writes.
 #[derive(Clone, Debug)]
-pub(crate) struct Outcome {
-    pub(crate) totals: Totals,
+#[non_exhaustive]
+pub struct Outcome {
+    /// The run's name.
+    pub id: String,
+    /// What was asked for, as the result repeats it.
+    pub plan: serde_json::Value,
+    /// Everything that was counted.
+    pub totals: Totals,
     /// Seconds in which producers published.
-    pub(crate) publish_s: f64,
+    pub publish_s: f64,
     /// Seconds until the last message was consumed.
-    pub(crate) consume_s: f64,
-    pub(crate) intervals: Vec<Interval>,
-    pub(crate) latency: Option<Percentiles>,
-    pub(crate) confirm_latency: Option<Percentiles>,
-    /// CPU of this process while the workers ran.
-    pub(crate) own_cpu_s: f64,
-    pub(crate) broker: Option<Broker>,
+    pub consume_s: f64,
+    /// The run, interval by interval.
+    pub intervals: Vec<Interval>,
+    /// From publish to delivery; `None` when nothing with a stamp was consumed.
+    pub latency: Option<Percentiles>,
+    /// From publish to confirm; `None` without confirms.
+    pub confirm_latency: Option<Percentiles>,
+    /// CPU of this process while the workers ran, in seconds.
+    pub own_cpu_s: f64,
+    /// What the broker has used, when its process was given.
+    pub broker: Option<Broker>,
 }
 
 /// What the broker's process tree has used, from the first publish to the last message consumed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Broker {
-    pub(crate) cpu_s: f64,
-    pub(crate) rss_before: u64,
-    pub(crate) rss_peak: u64,
-    pub(crate) rss_after: u64,
+pub struct Broker {
+    /// User and system time in seconds.
+    pub cpu_s: f64,
+    /// Resident memory before the run, in bytes.
+    pub rss_before: u64,
+    /// The most resident memory at the end of an interval, in bytes.
+    pub rss_peak: u64,
+    /// Resident memory after the run, in bytes.
+    pub rss_after: u64,
 }
 
 impl Outcome {
     /// Messages that CPU seconds are divided by: those published, or consumed if none were.
-    pub(crate) fn messages(&self) -> u64 {
+    pub fn messages(&self) -> u64 {
         match self.totals.get(Counter::Published) {
             0 => self.totals.get(Counter::Consumed),
             published => published,
@@ -86,12 +101,11 @@ impl Shared {
     }
 }
 
-/// Runs `plan` to its end. `broker_pid` is measured beside it.
+/// Runs `plan`, made of `options`, to its end. A broker's process is measured beside it.
 pub(crate) fn run(
     plan: &Plan,
-    broker_pid: Option<u32>,
-    interval: Duration,
-    lines: &mut Lines,
+    options: &Options,
+    on_interval: Option<&mut dyn FnMut(&Interval)>,
 ) -> Result<Outcome> {
     let routes = plan.declare()?;
     let mut stoppers = Vec::new();
@@ -118,20 +132,21 @@ pub(crate) fn run(
         ..Shared::default()
     };
     let mut watch = Watch {
+        id: &options.id,
         plan,
         shared: &shared,
         producers: producer_tallies,
         consumers: consumer_tallies,
         stoppers: &stoppers,
         start: Instant::now(),
-        interval,
-        meter: Meter::new(broker_pid)?,
+        interval: Duration::from_secs_f64(options.interval),
+        meter: Meter::new(options.broker_pid)?,
         own_cpu_before: process::own().cpu_s,
         latency: histogram(),
         confirm_latency: histogram(),
         intervals: Vec::new(),
         last: (Duration::ZERO, Totals::default()),
-        lines,
+        on_interval,
     };
     let shared = &shared;
     let outcome = std::thread::scope(|scope| {
@@ -165,7 +180,8 @@ pub(crate) fn run(
     Ok(outcome)
 }
 
-struct Watch<'a> {
+struct Watch<'a, 'f> {
+    id: &'a str,
     plan: &'a Plan,
     shared: &'a Shared,
     producers: &'a [Tally],
@@ -180,10 +196,10 @@ struct Watch<'a> {
     intervals: Vec<Interval>,
     /// When the last interval ended, and the totals then.
     last: (Duration, Totals),
-    lines: &'a mut Lines,
+    on_interval: Option<&'f mut dyn FnMut(&Interval)>,
 }
 
-impl Watch<'_> {
+impl Watch<'_, '_> {
     fn watch(&mut self) -> Outcome {
         let publish_s = self.load();
         let consume_s = self.drain();
@@ -194,6 +210,8 @@ impl Watch<'_> {
         self.cut_off();
         self.collect();
         Outcome {
+            id: self.id.to_owned(),
+            plan: report::plan(self.plan),
             totals: self.totals(),
             publish_s: publish_s.as_secs_f64(),
             consume_s: consume_s.as_secs_f64(),
@@ -305,7 +323,9 @@ impl Watch<'_> {
             broker_rss: self.meter.sample().map(|usage| usage.rss_bytes),
         };
         self.last = (now, totals);
-        self.lines.interval(self.plan, &interval);
+        if let Some(on_interval) = &mut self.on_interval {
+            on_interval(&interval);
+        }
         self.intervals.push(interval);
     }
 }

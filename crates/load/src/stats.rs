@@ -19,17 +19,25 @@ pub(crate) struct Tally {
 
 /// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Counter {
+#[non_exhaustive]
+pub enum Counter {
+    /// Messages written to the broker.
     Published,
+    /// Positive confirms.
     Confirmed,
+    /// Negative confirms.
     Nacked,
+    /// Unroutable messages that came back.
     Returned,
+    /// Deliveries.
     Consumed,
+    /// Those of them that were delivered before.
     Redelivered,
 }
 
 impl Counter {
-    pub(crate) const ALL: [Self; 6] = [
+    /// All of them.
+    pub const ALL: [Self; 6] = [
         Self::Published,
         Self::Confirmed,
         Self::Nacked,
@@ -39,7 +47,7 @@ impl Counter {
     ];
 
     /// The word in lines and files.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Published => "published",
             Self::Confirmed => "confirmed",
@@ -99,7 +107,7 @@ impl Tally {
 
 /// Sums over all workers at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Totals([u64; Counter::ALL.len()]);
+pub struct Totals([u64; Counter::ALL.len()]);
 
 impl Totals {
     pub(crate) fn of<'a>(tallies: impl IntoIterator<Item = &'a Tally>) -> Self {
@@ -112,7 +120,8 @@ impl Totals {
         sum
     }
 
-    pub(crate) fn get(&self, what: Counter) -> u64 {
+    /// How many there were.
+    pub fn get(&self, what: Counter) -> u64 {
         self.0[what as usize]
     }
 
@@ -128,17 +137,27 @@ impl Totals {
 
 /// The figures of a histogram that are reported, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Percentiles {
-    pub(crate) count: u64,
-    pub(crate) min: u64,
-    pub(crate) mean: f64,
-    pub(crate) p50: u64,
-    pub(crate) p75: u64,
-    pub(crate) p90: u64,
-    pub(crate) p95: u64,
-    pub(crate) p99: u64,
-    pub(crate) p999: u64,
-    pub(crate) max: u64,
+pub struct Percentiles {
+    /// Messages that were timed.
+    pub count: u64,
+    /// The shortest.
+    pub min: u64,
+    /// The mean.
+    pub mean: f64,
+    /// Half were no longer than this.
+    pub p50: u64,
+    /// 75 in a hundred.
+    pub p75: u64,
+    /// 90 in a hundred.
+    pub p90: u64,
+    /// 95 in a hundred.
+    pub p95: u64,
+    /// 99 in a hundred.
+    pub p99: u64,
+    /// 999 in a thousand.
+    pub p999: u64,
+    /// The longest.
+    pub max: u64,
 }
 
 impl Percentiles {

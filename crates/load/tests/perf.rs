@@ -64,3 +64,19 @@ fn rates_are_kept() {
     let rate = result["publish_rate"]["mean"].as_f64().unwrap();
     assert!((1000.0..2100.0).contains(&rate), "{rate}");
 }
+
+#[test]
+fn a_program_gets_the_intervals_and_what_the_json_holds() {
+    let (address, _) = mirror::start();
+    let words = ["-a", "-z", "0.35", "-i", "0.1", "-r", "1000", "-h", &format!("amqp://{address}")];
+    let options = leveret_load::Options::read(words.map(Into::into)).unwrap();
+    let mut seen = 0;
+    let mut watch = |interval: &leveret_load::Interval| {
+        seen += interval.totals.get(leveret_load::Counter::Published);
+    };
+    let outcome = leveret_load::measure(&options, Some(&mut watch)).unwrap();
+    assert!(seen > 0 && outcome.intervals.len() >= 3, "{seen}");
+    let json = serde_json::to_value(&outcome).unwrap();
+    assert_eq!(json["published"], outcome.totals.get(leveret_load::Counter::Published));
+    assert_eq!(json["intervals"].as_array().unwrap().len(), outcome.intervals.len());
+}
