@@ -37,6 +37,12 @@ pub struct Options {
     pub read_bytes: usize,
     /// How long connecting and each call may take.
     pub timeout: Duration,
+    /// Send buffer of the socket, if not the system's.
+    pub send_buffer: Option<usize>,
+    /// Receive buffer of the socket, if not the system's.
+    pub receive_buffer: Option<usize>,
+    /// Small packets leave at once.
+    pub no_delay: bool,
 }
 
 impl Default for Options {
@@ -48,6 +54,9 @@ impl Default for Options {
             heartbeat_s: None,
             read_bytes: 256 * 1024,
             timeout: Duration::from_secs(30),
+            send_buffer: None,
+            receive_buffer: None,
+            no_delay: true,
         }
     }
 }
@@ -134,7 +143,7 @@ impl Stopper {
 impl Connection {
     /// Connects, logs in with PLAIN and opens the vhost.
     pub fn open(uri: &Uri, options: &Options) -> Result<Self, Error> {
-        let socket = connect(uri, options.timeout)?;
+        let socket = connect(uri, options)?;
         let wire = Wire::new(socket, uri, options.timeout)
             .map_err(Error::io(format!("speaking TLS to {}:{}", uri.host, uri.port)))?;
         let now = Instant::now();
@@ -279,10 +288,15 @@ impl Connection {
         self.wrote(written)
     }
 
-    /// Writes all that was encoded, then the first `count` messages of a batch.
-    pub fn publish_batch(&mut self, batch: &PublishBatch, count: usize) -> Result<(), Error> {
+    /// Writes all that was encoded, then `count` messages of a batch from message `start` on.
+    pub fn publish_batch(
+        &mut self,
+        batch: &PublishBatch,
+        start: usize,
+        count: usize,
+    ) -> Result<(), Error> {
         self.flush()?;
-        let written = self.wire.write_all(batch.first(count));
+        let written = self.wire.write_all(batch.part(start, count));
         self.wrote(written)
     }
 
@@ -540,12 +554,12 @@ impl Connection {
     }
 }
 
-fn connect(uri: &Uri, timeout: Duration) -> Result<TcpStream, Error> {
+fn connect(uri: &Uri, options: &Options) -> Result<TcpStream, Error> {
     let doing = || format!("connecting to {}:{}", uri.host, uri.port);
     let addresses = (&*uri.host, uri.port).to_socket_addrs().map_err(Error::io(doing()))?;
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
     for address in addresses {
-        match open(address, timeout) {
+        match open(address, options) {
             Ok(socket) => return Ok(socket),
             Err(error) => last = error,
         }
@@ -553,15 +567,22 @@ fn connect(uri: &Uri, timeout: Duration) -> Result<TcpStream, Error> {
     Err(Error::io(doing())(last))
 }
 
-fn open(address: SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
+fn open(address: SocketAddr, options: &Options) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     if address.ip().is_loopback() {
         // Sending by BBR, as some systems do, costs both sides more than small messages do. The broker does
         // without on such connections, too. Where there is nothing else, only the cost stays.
         let _ = socket.set_tcp_congestion(b"cubic");
     }
-    socket.connect_timeout(&address.into(), timeout)?;
-    socket.set_tcp_nodelay(true)?;
+    // Before connecting: the window that is offered depends on it.
+    if let Some(bytes) = options.send_buffer {
+        socket.set_send_buffer_size(bytes)?;
+    }
+    if let Some(bytes) = options.receive_buffer {
+        socket.set_recv_buffer_size(bytes)?;
+    }
+    socket.connect_timeout(&address.into(), options.timeout)?;
+    socket.set_tcp_nodelay(options.no_delay)?;
     Ok(socket.into())
 }
 

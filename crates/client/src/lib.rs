@@ -1,7 +1,7 @@
 //! A lean AMQP 0-9-1 client: blocking, batching, without allocation per message.
 //!
 //! [`Connection`] owns a socket and is used from one thread. Publishes are encoded into a buffer
-//! that [`flush`](Connection::flush) writes; [`PublishBatch`] holds many equal messages encoded
+//! that [`flush`](Connection::flush) writes; [`PublishBatch`] holds many messages encoded
 //! once. Whatever the broker sends is read in large pieces and given out as borrowed [`Event`]s.
 //! Calls such as [`queue_declare`](Connection::queue_declare) wait for their answer; messages and
 //! confirms that come meanwhile are kept and given out later.

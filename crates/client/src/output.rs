@@ -2,6 +2,8 @@
 //!
 //! No socket here, so that a simulator can carry the bytes.
 
+use std::ops::Range;
+
 use leveret_amqp::frame::{FRAME_END, OVERHEAD};
 use leveret_amqp::method::{Encode, basic};
 
@@ -109,62 +111,88 @@ impl Output {
     }
 }
 
-/// Many publishes of one size to one place, encoded once and written again and again.
+/// Many publishes to one exchange, encoded once and written again and again.
 ///
-/// Hot path: what changes between two messages is the first bytes of the body, in place; nothing
-/// is encoded, allocated or copied per message but by the socket.
+/// Hot path: what changes between two messages is in places of a fixed size: the routing key, the
+/// properties, the first bytes of the body. Nothing is encoded, allocated or copied per message but by
+/// the socket.
 ///
 /// ```text
-/// | method | header | body | method | header | body | ...   `count` times, `stride` bytes each
+/// | method | header | body | method | header | body | ...
 /// ```
 #[derive(Debug)]
 pub struct PublishBatch {
     bytes: Vec<u8>,
-    stride: usize,
-    /// Where the first body frame's payload lies in a stride.
-    head: std::ops::Range<usize>,
+    places: Vec<Place>,
+}
+
+/// Where a message's parts are in the batch.
+#[derive(Clone, Debug)]
+struct Place {
+    key: Range<usize>,
+    properties: Range<usize>,
+    /// The payload of the first body frame.
+    head: Range<usize>,
+    end: usize,
 }
 
 impl PublishBatch {
-    /// Encodes `count` messages with `body`. Frames respect the `frame_max` of `output`.
-    pub fn new(
+    /// Encodes a message for each of `bodies`. Frames respect the `frame_max` of `output`.
+    pub fn new<'a>(
         output: &Output,
         channel: u16,
         publish: &basic::Publish<'_>,
         properties: &[u8],
-        body: &[u8],
-        count: usize,
+        bodies: impl IntoIterator<Item = &'a [u8]>,
     ) -> Self {
-        let mut one = Output::new(output.frame_max);
-        one.put_method(channel, publish);
-        let at = one.bytes.len();
-        one.put_content(channel, properties, body);
-        let part = body.len().min(one.body_part_max());
-        // Header frame: 8 bytes around class, weight, size and the properties.
-        let head = if part == 0 { 0..0 } else { at + 8 + 12 + properties.len() + 7..0 };
-        let head = head.start..head.start + part;
-        Self { stride: one.bytes.len(), bytes: one.bytes.repeat(count.max(1)), head }
+        let mut all = Output::new(output.frame_max);
+        let mut places = Vec::new();
+        for body in bodies {
+            let start = all.bytes.len();
+            all.put_method(channel, publish);
+            let content = all.bytes.len();
+            all.put_content(channel, properties, body);
+            // Frame head, class and method, a reserved number, two texts with their lengths.
+            let key = start + 7 + 4 + 2 + 1 + publish.exchange.len() + 1;
+            // Frame head, then class, weight and size.
+            let at = content + 7 + 12;
+            let part = body.len().min(all.body_part_max());
+            // The end of the header frame and the head of the next one; no body has no frame.
+            let head = if part == 0 { at } else { at + properties.len() + 1 + 7 };
+            places.push(Place {
+                key: key..key + publish.routing_key.len(),
+                properties: at..at + properties.len(),
+                head: head..head + part,
+                end: all.bytes.len(),
+            });
+        }
+        Self { bytes: all.bytes, places }
     }
 
     /// How many messages there are.
     pub fn count(&self) -> usize {
-        self.bytes.len() / self.stride
+        self.places.len()
     }
 
-    /// Bytes of one message on the wire.
-    pub fn stride(&self) -> usize {
-        self.stride
+    /// The routing key of message `index`.
+    pub fn key_mut(&mut self, index: usize) -> &mut [u8] {
+        &mut self.bytes[self.places[index].key.clone()]
+    }
+
+    /// The properties of message `index`.
+    pub fn properties_mut(&mut self, index: usize) -> &mut [u8] {
+        &mut self.bytes[self.places[index].properties.clone()]
     }
 
     /// The body of message `index`, or what of it is in the first frame.
     pub fn body_mut(&mut self, index: usize) -> &mut [u8] {
-        let at = index * self.stride;
-        &mut self.bytes[at + self.head.start..at + self.head.end]
+        &mut self.bytes[self.places[index].head.clone()]
     }
 
-    /// The first `count` messages, ready for the socket.
-    pub fn first(&self, count: usize) -> &[u8] {
-        &self.bytes[..count * self.stride]
+    /// `count` messages from message `start` on, ready for the socket.
+    pub fn part(&self, start: usize, count: usize) -> &[u8] {
+        let end_of = |count: usize| count.checked_sub(1).map_or(0, |last| self.places[last].end);
+        &self.bytes[end_of(start)..end_of(start + count)]
     }
 }
 
@@ -182,9 +210,13 @@ mod tests {
             for _ in 0..3 {
                 output.put_publish(7, &publish, &[0x10, 0, 2], &body);
             }
-            let mut batch = PublishBatch::new(&output, 7, &publish, &[0x10, 0, 2], &body, 3);
-            assert_eq!(batch.first(3), output.bytes(), "{body_bytes}");
+            let bodies = [&*body; 3];
+            let mut batch = PublishBatch::new(&output, 7, &publish, &[0x10, 0, 2], bodies);
+            assert_eq!(batch.part(0, 3), output.bytes(), "{body_bytes}");
+            assert_eq!(batch.part(1, 2), &output.bytes()[output.bytes().len() / 3..]);
             assert_eq!(batch.count(), 3);
+            assert_eq!(batch.key_mut(2), b"key");
+            assert_eq!(batch.properties_mut(2), [0x10, 0, 2]);
             assert_eq!(batch.body_mut(1), &body[..body.len().min(4088)]);
         }
     }

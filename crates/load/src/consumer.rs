@@ -1,163 +1,289 @@
-//! A consumer: one connection, one thread.
+//! A consumer: one connection, one thread, one channel or more.
 //!
-//! Hot path: no allocation per message, one clock call per read; messages published together are
-//! recorded together, acks leave together.
+//! Hot path: no allocation per message; acks leave together.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use leveret_client::amqp::content::RawProperties;
 use leveret_client::amqp::method::Method;
 use leveret_client::{Connection, Consume, Error, Event};
 
+use crate::intake::Intake;
 use crate::pace::{Due, Pace};
-use crate::plan::{Ack, Plan, Route};
-use crate::stamp;
-use crate::stats::{Counter, Tally};
+use crate::plan::{Ack, Consuming, Plan, Requeue};
+use crate::stamp::now_ns;
+use crate::stats::Tally;
+use crate::worker::{NAP, Worker, pause};
 
-/// How long to wait at most before looking whether the run is over.
-const NAP: Duration = Duration::from_millis(100);
+/// Shorter times are waited for without sleeping, which would take longer.
+const SPIN_US: u64 = 1000;
+/// Time between two consumers with `--slow-start`.
+const SLOWLY: Duration = Duration::from_secs(1);
 
 /// A consumer that is connected and has not begun.
 #[derive(Debug)]
-pub(crate) struct Consumer {
+pub(crate) struct Consumer<'a> {
+    plan: &'a Plan,
+    number: usize,
     connection: Connection,
+    lanes: Vec<Lane>,
+    intake: Intake,
+    is_subscribed: bool,
+    start_ns: u64,
+}
+
+/// A channel, and what is to be acknowledged there.
+#[derive(Debug)]
+struct Lane {
     channel: u16,
-    ack: Ack,
-    rate: Option<f64>,
+    queues: std::ops::Range<usize>,
     left: Option<u64>,
-    warm_up: u64,
     /// The last delivery tag that came, and the last that was acked.
     seen: u64,
     acked: u64,
-    latencies: Vec<(u64, u64)>,
+    /// Messages since the last commit.
+    uncommitted: u64,
 }
 
-impl Consumer {
-    /// Connects and subscribes: from now on messages come.
-    pub(crate) fn open(plan: &Plan, route: &Route) -> Result<Self, Error> {
-        let mut client = plan.client.clone();
-        if plan.consume_rate.is_some() {
-            // A slow consumer must not hide a long backlog in its buffer.
-            client.read_bytes = 16 * 1024;
+impl<'a> Worker<'a> for Consumer<'a> {
+    const WHO: &'static str = "consumer";
+
+    /// Connects, and subscribes unless that is for later: from then on messages come.
+    fn open(plan: &'a Plan, number: usize) -> Result<Self, Error> {
+        let mut consumer = Self::connect(plan, number)?;
+        if consumer.start_delay().is_zero() {
+            consumer.subscribe()?;
         }
-        let mut connection = Connection::open(&plan.uri, &client)?;
-        let channel = connection.open_channel()?;
-        if let Some(prefetch) = plan.prefetch {
-            connection.qos(channel, prefetch, false)?;
-        }
-        let how = Consume { no_ack: plan.ack == Ack::Auto, ..Consume::default() };
-        connection.consume(channel, &route.queue, &how)?;
-        Ok(Self {
-            connection,
-            channel,
-            ack: plan.ack,
-            rate: plan.consume_rate,
-            left: plan.consume_limit,
-            warm_up: plan.warm_up,
-            seen: 0,
-            acked: 0,
-            latencies: Vec::new(),
-        })
+        Ok(consumer)
     }
 
-    pub(crate) fn connection(&self) -> &Connection {
+    fn connection(&self) -> &Connection {
         &self.connection
     }
 
-    /// Says goodbye to the broker.
-    pub(crate) fn close(self) -> Result<(), Error> {
-        self.connection.close()
+    /// Consumes until the limits are reached or `stop` is set. Acks what is left.
+    fn run(&mut self, tally: &Tally, stop: &AtomicBool) -> Result<(), Error> {
+        if !self.is_subscribed {
+            pause(self.start_delay(), stop, &mut self.connection)?;
+            self.subscribe()?;
+        }
+        if self.start_ns == 0 {
+            self.start_ns = now_ns();
+        }
+        match self.plan.consuming.polling {
+            Some(interval) => self.fetch(interval, tally, stop)?,
+            None => self.consume(tally, stop)?,
+        }
+        self.settle(true)
     }
 
-    /// Consumes until the limit is reached or `stop` is set. Acks what is left.
-    pub(crate) fn run(&mut self, tally: &Tally, stop: &AtomicBool) -> Result<(), Error> {
-        let mut pace = self.rate.map(|rate| Pace::new(rate, Instant::now()));
+    fn reopen(&mut self) -> Result<(), Error> {
+        let mut new = Self::connect(self.plan, self.number)?;
+        for lane in &new.lanes {
+            for queue in lane.queues.clone().filter(|_| !self.plan.topology.exclusive) {
+                self.plan.topology.declare_queue(&mut new.connection, lane.channel, queue)?;
+            }
+        }
+        new.subscribe()?;
+        for (new, old) in new.lanes.iter_mut().zip(&self.lanes) {
+            new.left = old.left;
+        }
+        new.start_ns = self.start_ns;
+        std::mem::swap(&mut new.intake, &mut self.intake);
+        *self = new;
+        Ok(())
+    }
+
+    fn close(self) -> Result<(), Error> {
+        self.connection.close()
+    }
+}
+
+impl<'a> Consumer<'a> {
+    fn connect(plan: &'a Plan, number: usize) -> Result<Self, Error> {
+        let consuming = &plan.consuming;
+        let mut client = plan.client.clone();
+        if consuming.is_slow() {
+            // A slow consumer must not hide a long backlog in its buffer.
+            client.read_bytes = 16 * 1024;
+        }
+        // Consumers are the first to connect, producers the next.
+        let mut connection = Connection::open(plan.uri(number), &client)?;
+        let mut lanes = Vec::new();
+        for at in 0..consuming.channels {
+            let channel = connection.open_channel()?;
+            let queues = plan.topology.queues_of(number * consuming.channels + at);
+            if plan.topology.exclusive {
+                for queue in queues.clone() {
+                    plan.topology.declare_queue(&mut connection, channel, queue)?;
+                }
+            }
+            if consuming.transaction.is_some() {
+                connection.tx_select(channel)?;
+            }
+            if let Some(prefetch) = consuming.prefetch {
+                connection.qos(channel, prefetch, false)?;
+            }
+            if let Some(prefetch) = consuming.channel_prefetch {
+                connection.qos(channel, prefetch, true)?;
+            }
+            let left = consuming.limit;
+            lanes.push(Lane { channel, queues, left, seen: 0, acked: 0, uncommitted: 0 });
+        }
+        let intake = Intake::new(plan);
+        Ok(Self { plan, number, connection, lanes, intake, is_subscribed: false, start_ns: 0 })
+    }
+
+    fn start_delay(&self) -> Duration {
+        let consuming = &self.plan.consuming;
+        let slowly =
+            if consuming.slow_start { SLOWLY * self.number as u32 } else { Duration::ZERO };
+        consuming.start_delay + slowly
+    }
+
+    fn subscribe(&mut self) -> Result<(), Error> {
+        self.is_subscribed = true;
+        let consuming = &self.plan.consuming;
+        if consuming.polling.is_some() {
+            return Ok(());
+        }
+        for lane in &self.lanes {
+            for queue in lane.queues.clone() {
+                let how = Consume {
+                    no_ack: consuming.ack == Ack::Auto,
+                    arguments: consuming.arguments.clone(),
+                    ..Consume::default()
+                };
+                let queue = &self.plan.topology.queues[queue];
+                self.connection.consume(lane.channel, queue, &how)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn is_done(&self) -> bool {
+        self.lanes.iter().all(|lane| lane.left == Some(0))
+    }
+
+    fn consume(&mut self, tally: &Tally, stop: &AtomicBool) -> Result<(), Error> {
+        let consuming = &self.plan.consuming;
+        let mut pace =
+            consuming.rate.map(|rate| Pace::new(rate * consuming.channels as f64, now_ns()));
         // Messages may have come with the answer to `basic.consume`.
         let mut came = true;
-        while !stop.load(Ordering::Relaxed) && self.left != Some(0) {
-            if came {
-                match &mut pace {
-                    None => _ = self.take(u64::MAX, tally)?,
-                    Some(pace) => self.take_slowly(pace, tally, stop)?,
-                }
-            } else {
+        while !stop.load(Ordering::Relaxed) && !self.is_done() {
+            if !came {
                 // A pause: settle what an ack for several messages has not covered yet.
-                self.send_acks(true)?;
+                self.settle(true)?;
+            } else if consuming.is_slow() {
+                self.take_slowly(pace.as_mut(), tally, stop)?;
+            } else {
+                self.take(u64::MAX, tally)?;
             }
-            if self.left != Some(0) {
+            if !self.is_done() {
                 came = self.connection.wait(NAP)?;
             }
         }
-        self.send_acks(true)
+        Ok(())
     }
 
     /// Takes up to `limit` messages of those at hand, and says how many there were.
     fn take(&mut self, limit: u64, tally: &Tally) -> Result<u64, Error> {
-        let limit = limit.min(self.left.unwrap_or(u64::MAX));
-        let now = stamp::now_ns();
-        let (mut consumed, mut redelivered) = (0, 0);
-        let (mut run_stamp, mut run_count) = (0, 0);
-        while consumed < limit {
+        self.intake.begin();
+        let mut taken = 0;
+        while taken < limit {
             let Some(event) = self.connection.next_event()? else { break };
-            let (deliver, body) = match event {
-                Event::Content { method: Method::BasicDeliver(deliver), body, .. } => {
-                    (deliver, body)
-                }
+            let (channel, deliver, properties, body) = match event {
+                Event::Content {
+                    channel,
+                    method: Method::BasicDeliver(deliver),
+                    properties,
+                    body,
+                } => (channel, deliver, properties, body),
                 Event::Method { method: Method::BasicCancel(_), .. } => {
                     return Err(Error::Unexpected { expected: "a message", got: "basic.cancel" });
                 }
                 _ => continue,
             };
-            consumed += 1;
-            redelivered += u64::from(deliver.redelivered);
-            self.seen = deliver.delivery_tag;
-            if self.warm_up > 0 {
-                self.warm_up -= 1;
-            } else if let Some(stamp) = stamp::read(body) {
-                if stamp != run_stamp && run_count > 0 {
-                    self.latencies.push((now.saturating_sub(run_stamp), run_count));
-                    run_count = 0;
-                }
-                run_stamp = stamp;
-                run_count += 1;
+            let Some(lane) = self.lanes.iter_mut().find(|lane| lane.channel == channel) else {
+                continue;
+            };
+            // What comes after the limit goes back to its queue in the end.
+            if lane.takes(deliver.delivery_tag) {
+                taken += 1;
+                self.intake.take(deliver.redelivered, properties, body);
             }
         }
-        if run_count > 0 {
-            self.latencies.push((now.saturating_sub(run_stamp), run_count));
+        self.intake.report(tally);
+        if taken > 0 {
+            self.think(taken);
         }
-        self.send_acks(false)?;
-        if let Some(left) = &mut self.left {
-            *left -= consumed;
-        }
-        tally.add(Counter::Consumed, consumed);
-        if redelivered > 0 {
-            tally.add(Counter::Redelivered, redelivered);
-        }
-        if !self.latencies.is_empty() {
-            tally.record_all(&self.latencies);
-            self.latencies.clear();
-        }
-        Ok(consumed)
+        self.settle(false)?;
+        Ok(taken)
     }
 
-    /// Takes the messages at hand as they become due.
+    /// Takes the messages at hand one by one, as they become due.
     fn take_slowly(
         &mut self,
-        pace: &mut Pace,
+        mut pace: Option<&mut Pace>,
         tally: &Tally,
         stop: &AtomicBool,
     ) -> Result<(), Error> {
-        while !stop.load(Ordering::Relaxed) && self.left != Some(0) {
-            match pace.due(Instant::now()) {
-                Due::After(wait) => {
-                    std::thread::sleep(wait.min(NAP));
-                    self.connection.keep_alive()?;
-                }
-                Due::Now(_) => {
-                    if self.take(1, tally)? == 0 {
-                        return Ok(());
+        while !stop.load(Ordering::Relaxed) && !self.is_done() {
+            if let Some(Due::After(wait_ns)) = pace.as_ref().map(|pace| pace.due(now_ns())) {
+                std::thread::sleep(Duration::from_nanos(wait_ns).min(NAP));
+                self.connection.keep_alive()?;
+                continue;
+            }
+            if self.take(1, tally)? == 0 {
+                return Ok(());
+            }
+            self.connection.keep_alive()?;
+            if let Some(pace) = &mut pace {
+                pace.did(1);
+            }
+        }
+        Ok(())
+    }
+
+    /// The time that messages take a consumer.
+    fn think(&mut self, messages: u64) {
+        let Some(steps) = &self.plan.consuming.latency_us else { return };
+        let now = now_ns();
+        let each_us = steps.at(now - self.start_ns);
+        let end = now + each_us * 1000 * messages;
+        if each_us >= SPIN_US {
+            std::thread::sleep(Duration::from_nanos(end - now));
+        }
+        while now_ns() < end {
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Fetches messages one by one.
+    fn fetch(&mut self, interval: Duration, tally: &Tally, stop: &AtomicBool) -> Result<(), Error> {
+        let no_ack = self.plan.consuming.ack == Ack::Auto;
+        let queues = &self.plan.topology.queues;
+        while !stop.load(Ordering::Relaxed) && !self.is_done() {
+            for at in 0..self.lanes.len() {
+                for queue in self.lanes[at].queues.clone() {
+                    let lane = &mut self.lanes[at];
+                    if lane.left == Some(0) || stop.load(Ordering::Relaxed) {
+                        break;
                     }
-                    pace.did(1);
+                    if let Some(got) = self.connection.get(lane.channel, &queues[queue], no_ack)? {
+                        lane.takes(got.delivery_tag);
+                        self.intake.begin();
+                        let properties = RawProperties::new(&got.properties);
+                        self.intake.take(got.redelivered, properties, &got.body);
+                        self.intake.report(tally);
+                        self.think(1);
+                        self.settle(false)?;
+                    }
+                    if !interval.is_zero() {
+                        pause(interval, stop, &mut self.connection)?;
+                    }
                 }
             }
         }
@@ -165,29 +291,88 @@ impl Consumer {
     }
 
     /// Acks what is due; with `all` also what waits for its number to fill.
-    fn send_acks(&mut self, all: bool) -> Result<(), Error> {
+    fn settle(&mut self, all: bool) -> Result<(), Error> {
+        for lane in &mut self.lanes {
+            lane.settle(&mut self.connection, &self.plan.consuming, all)?;
+        }
+        self.connection.flush()
+    }
+}
+
+impl Consuming {
+    /// Whether messages are taken one by one.
+    fn is_slow(&self) -> bool {
+        self.rate.is_some() || self.latency_us.is_some()
+    }
+}
+
+impl Lane {
+    /// Whether the message with this tag is within the limit.
+    fn takes(&mut self, delivery_tag: u64) -> bool {
+        match &mut self.left {
+            Some(0) => return false,
+            Some(left) => *left -= 1,
+            None => {}
+        }
+        self.seen = delivery_tag;
+        true
+    }
+
+    fn settle(
+        &mut self,
+        connection: &mut Connection,
+        how: &Consuming,
+        all: bool,
+    ) -> Result<(), Error> {
         let waiting = self.seen - self.acked;
-        match self.ack {
-            Ack::Auto => return Ok(()),
+        // Tags of a channel are consecutive.
+        match how.ack {
+            Ack::Auto => self.settled(connection, how, waiting)?,
             Ack::Each => {
-                // Tags of a channel are consecutive.
-                for tag in self.acked + 1..=self.seen {
-                    self.connection.ack(self.channel, tag, false);
+                for _ in 0..waiting {
+                    self.answer(connection, how, self.acked + 1, false);
+                    self.settled(connection, how, 1)?;
                 }
-                self.acked = self.seen;
             }
             Ack::Every(_) if all && waiting > 0 => {
-                self.connection.ack(self.channel, self.seen, true);
-                self.acked = self.seen;
+                self.answer(connection, how, self.seen, true);
+                self.settled(connection, how, waiting)?;
             }
             Ack::Every(count) => {
-                let count = u64::from(count);
                 for _ in 0..waiting / count {
-                    self.acked += count;
-                    self.connection.ack(self.channel, self.acked, true);
+                    self.answer(connection, how, self.acked + count, true);
+                    self.settled(connection, how, count)?;
                 }
             }
         }
-        self.connection.flush()
+        if all && self.uncommitted > 0 {
+            self.uncommitted = 0;
+            connection.tx_commit(self.channel)?;
+        }
+        Ok(())
+    }
+
+    fn answer(&self, connection: &mut Connection, how: &Consuming, tag: u64, multiple: bool) {
+        match how.nack {
+            None => connection.ack(self.channel, tag, multiple),
+            Some(Requeue(requeue)) => connection.nack(self.channel, tag, multiple, requeue),
+        }
+    }
+
+    /// So many messages more are acked; a transaction that is full is committed.
+    fn settled(
+        &mut self,
+        connection: &mut Connection,
+        how: &Consuming,
+        messages: u64,
+    ) -> Result<(), Error> {
+        self.acked += messages;
+        let Some(size) = how.transaction else { return Ok(()) };
+        self.uncommitted += messages;
+        if self.uncommitted >= size {
+            self.uncommitted = 0;
+            connection.tx_commit(self.channel)?;
+        }
+        Ok(())
     }
 }

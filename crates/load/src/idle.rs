@@ -6,9 +6,9 @@ use anyhow::{Context, Result};
 use leveret_client::{Connection, Options as ClientOptions, QueueDeclare};
 use serde_json::{Value, json};
 
+use crate::lines::Lines;
 use crate::plan::Plan;
 use crate::process;
-use crate::report::Lines;
 
 /// Opened before the first look, so that code and tables that are needed once count for nobody.
 const WARM_UP: usize = 20;
@@ -84,8 +84,8 @@ impl Held {
     fn open(plan: &Plan) -> Result<Self> {
         let client =
             ClientOptions { heartbeat_s: Some(0), read_bytes: 16 * 1024, ..plan.client.clone() };
-        let mut control = Connection::open(&plan.uri, &client)
-            .with_context(|| format!("connecting as {}", plan.uri))?;
+        let mut control = Connection::open(plan.uri(0), &client)
+            .with_context(|| format!("connecting as {}", plan.uri(0)))?;
         let channel = control.open_channel()?;
         Ok(Self { plan: plan.clone(), client, control, channel, connections: Vec::new() })
     }
@@ -94,7 +94,7 @@ impl Held {
         for number in range {
             match kind {
                 Kind::Connections => {
-                    let opened = Connection::open(&self.plan.uri, &self.client);
+                    let opened = Connection::open(self.plan.uri(0), &self.client);
                     self.connections
                         .push(opened.with_context(|| format!("connection {}", number + 1))?);
                 }

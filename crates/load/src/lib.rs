@@ -5,9 +5,11 @@
 //! connection each; what they cost themselves is reported too.
 //!
 //! ```text
-//! args --> plan --> run --> producer, consumer (threads) --> stats
-//!                    |                                         |
-//!                    +--------------- report <-----------------+
+//! args --> plan --> run --> producer (lanes), consumer (intake)      threads
+//!                    |                    |
+//!                  watch  <------------ stats
+//!                    |
+//!                  outcome --> lines, csv, json
 //! ```
 
 use std::ffi::OsString;
@@ -15,42 +17,37 @@ use std::process::ExitCode;
 
 mod args;
 mod consumer;
+mod content;
+mod csv;
 mod idle;
+mod intake;
+mod json;
+mod lane;
+mod lines;
+mod outcome;
 mod pace;
 mod plan;
 pub mod process;
 mod producer;
-mod report;
 mod run;
 mod stamp;
 mod stats;
+mod steps;
+mod talk;
+mod topology;
+mod watch;
 mod window;
+mod worker;
 
 use anyhow::{Result, bail};
 
-pub use args::{Flag, Mode, Options, PerfArgs};
-pub use report::Interval;
-pub use run::{Broker, Outcome};
+pub use args::*;
+pub use outcome::{Broker, Interval, Outcome};
 pub use stats::{Counter, Percentiles, Totals};
 
 /// Runs `leveret perf` with its arguments; errors go to stderr.
 pub fn main(args: PerfArgs) -> ExitCode {
-    let options = match Options::read(args.raw) {
-        Ok(options) => options,
-        Err(error) => {
-            // Help goes to stdout and is no failure; nobody may be reading either.
-            let _ = error.print();
-            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
-        }
-    };
-    match talk(&options) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            use std::io::Write as _;
-            let _ = writeln!(std::io::stderr().lock(), "leveret perf: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    talk::talk(args.raw)
 }
 
 /// Runs the tool with the arguments of this process, for a binary of its own.
@@ -68,33 +65,9 @@ pub fn measure(
     options: &Options,
     on_interval: Option<&mut dyn FnMut(&Interval)>,
 ) -> Result<Outcome> {
-    if options.idle_connections.is_some() || options.idle_queues.is_some() {
+    if options.output.idle_connections.is_some() || options.output.idle_queues.is_some() {
         bail!("idle connections and queues are not measured by a run");
     }
     let plan = plan::Plan::new(options)?;
     run::run(&plan, options, on_interval)
-}
-
-/// Measures as `options` say, and prints lines, a summary and files.
-fn talk(options: &Options) -> Result<()> {
-    let plan = plan::Plan::new(options)?;
-    let json_on_stdout = options.json.as_deref() == Some("-".as_ref());
-    let lines = report::Lines::new(&options.id, json_on_stdout);
-    let idle = match (options.idle_connections, options.idle_queues, options.broker_pid) {
-        (Some(count), _, Some(pid)) => Some((idle::Kind::Connections, count, pid)),
-        (_, Some(count), Some(pid)) => Some((idle::Kind::Queues, count, pid)),
-        _ => None,
-    };
-    let result = if let Some((kind, count, pid)) = idle {
-        idle::run(&plan, kind, count, pid, &lines)?
-    } else {
-        let mut say = |interval: &Interval| lines.interval(&plan, interval);
-        let outcome = run::run(&plan, options, Some(&mut say))?;
-        lines.summary(&plan, &outcome);
-        report::json(&outcome)
-    };
-    match &options.json {
-        Some(path) => report::write(&result, path),
-        None => Ok(()),
-    }
 }

@@ -1,12 +1,12 @@
-//! When the next messages are due: a fixed rate from a fixed start, without drift.
-
-use std::time::{Duration, Instant};
+//! When the next messages are due: a rate from a start, without drift.
+//!
+//! Times are nanoseconds of the machine's monotonic clock.
 
 /// A rate limit. What was missed is made up for at once, so the mean rate is the one asked for.
 #[derive(Clone, Debug)]
 pub(crate) struct Pace {
-    start: Instant,
-    per_second: f64,
+    start_ns: u64,
+    interval_ns: f64,
     done: u64,
 }
 
@@ -15,28 +15,29 @@ pub(crate) struct Pace {
 pub(crate) enum Due {
     /// So many messages, at least one.
     Now(u64),
-    /// The next one is due after this time.
-    After(Duration),
+    /// The next one is due after so many nanoseconds.
+    After(u64),
 }
 
 impl Pace {
-    pub(crate) fn new(per_second: f64, start: Instant) -> Self {
-        Self { start, per_second, done: 0 }
+    /// The first message is due one interval after the start.
+    pub(crate) fn new(per_second: f64, start_ns: u64) -> Self {
+        Self { start_ns, interval_ns: 1e9 / per_second, done: 0 }
     }
 
-    /// The first message is due one interval after the start.
-    pub(crate) fn due(&self, now: Instant) -> Due {
-        let elapsed = now.saturating_duration_since(self.start).as_secs_f64();
-        let owed = (elapsed * self.per_second) as u64;
+    pub(crate) fn due(&self, now_ns: u64) -> Due {
+        let elapsed = now_ns.saturating_sub(self.start_ns);
+        let owed = (elapsed as f64 / self.interval_ns) as u64;
         match owed.checked_sub(self.done) {
             Some(count) if count > 0 => Due::Now(count),
-            _ => {
-                let at = Duration::from_secs_f64((self.done + 1) as f64 / self.per_second);
-                let wait = (self.start + at).saturating_duration_since(now);
-                // Rounding may say "zero" while the count above still says "not yet".
-                Due::After(wait.max(Duration::from_nanos(1)))
-            }
+            // Rounding may say "zero" while the count above still says "not yet".
+            _ => Due::After(self.time_of(0).saturating_sub(now_ns).max(1)),
         }
+    }
+
+    /// When the message after `ahead` others is meant to leave.
+    pub(crate) fn time_of(&self, ahead: u64) -> u64 {
+        self.start_ns + ((self.done + ahead + 1) as f64 * self.interval_ns) as u64
     }
 
     pub(crate) fn did(&mut self, count: u64) {
@@ -50,15 +51,16 @@ mod tests {
 
     #[test]
     fn owed_messages_follow_the_clock() {
-        let start = Instant::now();
-        let ms = |ms| start + Duration::from_millis(ms);
-        let mut pace = Pace::new(1000.0, start);
-        assert_eq!(pace.due(start), Due::After(Duration::from_millis(1)));
-        assert_eq!(pace.due(ms(1)), Due::Now(1));
+        const MS: u64 = 1_000_000;
+        let mut pace = Pace::new(1000.0, 7);
+        let at = |ms: u64| 7 + ms * MS;
+        assert_eq!(pace.due(at(0)), Due::After(MS));
+        assert_eq!(pace.due(at(1)), Due::Now(1));
         pace.did(1);
-        assert_eq!(pace.due(ms(1)), Due::After(Duration::from_millis(1)));
-        assert_eq!(pace.due(ms(51)), Due::Now(50)); // a stall is made up for
+        assert_eq!(pace.due(at(1)), Due::After(MS));
+        assert_eq!(pace.due(at(51)), Due::Now(50)); // a stall is made up for
+        assert_eq!((pace.time_of(0), pace.time_of(49)), (at(2), at(51))); // from when it was meant
         pace.did(50);
-        assert_eq!(pace.due(ms(50)), Due::After(Duration::from_millis(2)));
+        assert_eq!(pace.due(at(50)), Due::After(2 * MS));
     }
 }

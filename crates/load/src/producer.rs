@@ -1,136 +1,99 @@
-//! A producer: one connection, one thread.
+//! A producer: one connection, one thread, one channel or more.
 //!
 //! Hot path: no allocation, encoding or copy per message. A batch of messages is encoded once; a
-//! round stamps as many of them as are due and allowed, and writes them with one system call.
+//! turn stamps as many of them as are due and allowed, and writes them with one system call.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use leveret_client::amqp::method::{Method, basic};
-use leveret_client::{Connection, Error, Event, PublishBatch};
+use leveret_client::amqp::method::{Method, tx};
+use leveret_client::{Connection, Error, Event};
 
-use crate::pace::{Due, Pace};
-use crate::plan::{Plan, Route};
-use crate::stamp;
+use crate::lane::{Lane, Turn};
+use crate::plan::Plan;
+use crate::stamp::now_ns;
 use crate::stats::{Counter, Tally};
-use crate::window::Window;
-
-/// Bytes written at once. Larger writes gained nothing on loopback.
-const BATCH_BYTES: usize = 64 * 1024;
-/// How long to sleep or wait at most before looking whether the run is over.
-const NAP: Duration = Duration::from_millis(100);
-/// How long the last confirms may take after the last publish.
-const LAST_CONFIRMS: Duration = Duration::from_secs(5);
+use crate::worker::{NAP, Worker, pause};
 
 /// A producer that is connected and has not begun.
 #[derive(Debug)]
-pub(crate) struct Producer {
+pub(crate) struct Producer<'a> {
+    plan: &'a Plan,
+    number: usize,
     connection: Connection,
-    batch: PublishBatch,
-    window: Option<Window>,
-    rate: Option<f64>,
-    left: Option<u64>,
-    seq: u32,
+    lanes: Vec<Lane>,
 }
 
-impl Producer {
-    pub(crate) fn open(plan: &Plan, route: &Route) -> Result<Self, Error> {
-        let mut connection = Connection::open(&plan.uri, &plan.client)?;
-        let channel = connection.open_channel()?;
-        if plan.confirm_window.is_some() {
-            connection.confirm_select(channel)?;
-        }
-        let publish = basic::Publish {
-            exchange: &plan.exchange,
-            routing_key: &route.routing_key,
-            mandatory: plan.mandatory,
-            ..Default::default()
-        };
-        let body = vec![0; plan.body_bytes];
-        let properties = plan.properties();
-        let output = connection.output();
-        let one = PublishBatch::new(output, channel, &publish, properties, &body, 1);
-        let mut count = (BATCH_BYTES / one.stride()).max(1);
-        if let Some(window) = plan.confirm_window {
-            count = count.min(window);
-        }
-        let batch = PublishBatch::new(output, channel, &publish, properties, &body, count);
-        Ok(Self {
-            connection,
-            batch,
-            window: plan.confirm_window.map(Window::new),
-            rate: plan.publish_rate,
-            left: plan.publish_limit,
-            seq: 0,
-        })
+impl<'a> Worker<'a> for Producer<'a> {
+    const WHO: &'static str = "producer";
+
+    fn open(plan: &'a Plan, number: usize) -> Result<Self, Error> {
+        let mut connection = Connection::open(plan.uri(number), &plan.client)?;
+        let channels = plan.publishing.channels;
+        let lanes = (0..channels)
+            .map(|at| Lane::open(plan, &mut connection, number * channels + at))
+            .collect::<Result<_, _>>()?;
+        Ok(Self { plan, number, connection, lanes })
     }
 
-    pub(crate) fn connection(&self) -> &Connection {
+    fn connection(&self) -> &Connection {
         &self.connection
     }
 
-    /// Says goodbye to the broker.
-    pub(crate) fn close(self) -> Result<(), Error> {
-        self.connection.close()
-    }
-
-    /// Publishes until the limit is reached or `stop` is set, then waits for the last confirms.
-    pub(crate) fn run(&mut self, tally: &Tally, stop: &AtomicBool) -> Result<(), Error> {
-        let mut pace = self.rate.map(|rate| Pace::new(rate, Instant::now()));
-        while !stop.load(Ordering::Relaxed) && self.left != Some(0) {
-            let mut count = self.batch.count();
-            if let Some(left) = self.left {
-                count = count.min(usize::try_from(left).unwrap_or(usize::MAX));
+    /// Publishes until the limits are reached or `stop` is set, then waits for the last confirms.
+    fn run(&mut self, tally: &Tally, stop: &AtomicBool) -> Result<(), Error> {
+        let longest = self.plan.publishing.start_delay;
+        if !longest.is_zero() && self.lanes.iter().all(Lane::is_new) {
+            pause(longest.mul_f64(rand::random_range(0.0..1.0)), stop, &mut self.connection)?;
+        }
+        let start_ns = now_ns();
+        self.lanes.iter_mut().for_each(|lane| lane.start(start_ns));
+        while !stop.load(Ordering::Relaxed) {
+            let (mut has_published, mut is_done, mut rest) = (false, true, NAP);
+            for lane in &mut self.lanes {
+                match lane.turn(&mut self.connection, tally)? {
+                    Turn::Published => has_published = true,
+                    Turn::Rests(wait) => rest = rest.min(wait),
+                    Turn::Held => {}
+                    Turn::Done => continue,
+                }
+                is_done = false;
             }
-            if let Some(window) = &self.window {
-                count = count.min(window.room());
-                if count == 0 {
-                    self.connection.wait(NAP)?;
+            if is_done {
+                break;
+            }
+            if has_published {
+                // Confirms, returns, heartbeats, and closes that nobody else would read.
+                while self.connection.poll()? {
                     self.take(tally)?;
-                    continue;
                 }
-            }
-            if let Some(pace) = &pace {
-                match pace.due(Instant::now()) {
-                    Due::Now(due) => count = count.min(usize::try_from(due).unwrap_or(usize::MAX)),
-                    Due::After(wait) => {
-                        self.rest(wait.min(NAP), tally)?;
-                        continue;
-                    }
-                }
-            }
-            self.publish(count, tally)?;
-            if let Some(pace) = &mut pace {
-                pace.did(count as u64);
+            } else {
+                self.rest(rest, tally)?;
             }
         }
-        self.finish(tally)
+        let is_stopped = stop.load(Ordering::Relaxed);
+        let publishing = &self.plan.publishing;
+        self.finish(tally, if is_stopped { self.plan.shutdown } else { publishing.confirm_timeout })
     }
 
-    fn publish(&mut self, count: usize, tally: &Tally) -> Result<(), Error> {
-        let now = stamp::now_ns();
-        for index in 0..count {
-            stamp::write(self.batch.body_mut(index), self.seq, now);
-            self.seq = self.seq.wrapping_add(1);
+    fn reopen(&mut self) -> Result<(), Error> {
+        let mut new = Self::open(self.plan, self.number)?;
+        for (new, old) in new.lanes.iter_mut().zip(&mut self.lanes) {
+            new.go_on(old);
         }
-        if let Some(window) = &mut self.window {
-            window.publish(count, now);
-        }
-        self.connection.publish_batch(&self.batch, count)?;
-        tally.add(Counter::Published, count as u64);
-        if let Some(left) = &mut self.left {
-            *left -= count as u64;
-        }
-        // Confirms, returns, heartbeats, and closes that nobody else would read.
-        while self.connection.poll()? {
-            self.take(tally)?;
-        }
+        *self = new;
         Ok(())
     }
 
-    /// Waits for the time of the next message. With confirms they are taken as they come.
+    fn close(self) -> Result<(), Error> {
+        self.connection.close()
+    }
+}
+
+impl Producer<'_> {
+    /// Waits for the time of the next message. Confirms are taken as they come.
     fn rest(&mut self, wait: Duration, tally: &Tally) -> Result<(), Error> {
-        if self.window.is_some() {
+        if self.lanes.iter().any(Lane::expects_answers) {
             if self.connection.wait(wait)? {
                 self.take(tally)?;
             }
@@ -141,34 +104,40 @@ impl Producer {
     }
 
     fn take(&mut self, tally: &Tally) -> Result<(), Error> {
-        let now = stamp::now_ns();
+        let now = now_ns();
         let mut returned = 0;
         while let Some(event) = self.connection.next_event()? {
-            match (event, &mut self.window) {
-                (Event::Method { method: Method::BasicAck(ack), .. }, Some(window)) => {
-                    window.settle(ack.delivery_tag, ack.multiple, true, now);
+            let (Event::Method { channel, .. } | Event::Content { channel, .. }) = event;
+            let Some(lane) = self.lanes.iter_mut().find(|lane| lane.channel == channel) else {
+                continue;
+            };
+            match event {
+                Event::Method { method: Method::BasicAck(ack), .. } => {
+                    lane.settle(ack.delivery_tag, ack.multiple, true, now);
                 }
-                (Event::Method { method: Method::BasicNack(nack), .. }, Some(window)) => {
-                    window.settle(nack.delivery_tag, nack.multiple, false, now);
+                Event::Method { method: Method::BasicNack(nack), .. } => {
+                    lane.settle(nack.delivery_tag, nack.multiple, false, now);
                 }
-                (Event::Content { method: Method::BasicReturn(_), .. }, _) => returned += 1,
+                Event::Method { method: Method::TxCommitOk(tx::CommitOk), .. } => lane.committed(),
+                Event::Content { method: Method::BasicReturn(_), .. } => returned += 1,
                 _ => {}
             }
         }
         self.connection.flush()?;
-        if let Some(window) = &mut self.window {
-            window.report(tally);
-        }
+        self.lanes.iter_mut().for_each(|lane| lane.report(tally));
         if returned > 0 {
             tally.add(Counter::Returned, returned);
         }
         Ok(())
     }
 
-    fn finish(&mut self, tally: &Tally) -> Result<(), Error> {
-        let deadline = Instant::now() + LAST_CONFIRMS;
-        while self.window.as_ref().is_some_and(|window| !window.is_settled()) {
-            let left = deadline.saturating_duration_since(Instant::now());
+    fn finish(&mut self, tally: &Tally, patience: Duration) -> Result<(), Error> {
+        for lane in &mut self.lanes {
+            lane.commit(&mut self.connection)?;
+        }
+        let deadline = now_ns() + patience.as_nanos() as u64;
+        while self.lanes.iter().any(|lane| !lane.is_settled()) {
+            let left = Duration::from_nanos(deadline.saturating_sub(now_ns()));
             if left.is_zero() {
                 break;
             }

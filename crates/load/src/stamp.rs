@@ -7,24 +7,66 @@
 //! ```
 //!
 //! The time is the monotonic clock's, so producer and consumer may be two processes of one
-//! machine. It is read once per batch, not per message.
+//! machine; between two machines it is the wall clock's, in milliseconds. A body that is not the tool's own
+//! has its time in the header `timestamp`. Clocks are read once per batch, not per message.
 
+use leveret_client::amqp::content::RawProperties;
+use leveret_client::amqp::table::RawValue;
 use rustix::time::{ClockId, clock_gettime};
 
 /// Bodies shorter than this carry no stamp, and their latency is not known.
 pub(crate) const STAMP_BYTES: usize = 12;
+/// The header that holds the time of a body that is given.
+pub(crate) const HEADER: &str = "timestamp";
 
 /// Nanoseconds of the machine's monotonic clock.
 pub(crate) fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
+    nanoseconds(ClockId::Monotonic)
+}
+
+fn nanoseconds(clock: ClockId) -> u64 {
+    let now = clock_gettime(clock);
     (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
 }
 
+/// What the times in messages count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Clock {
+    /// Nanoseconds of the monotonic clock.
+    Monotonic,
+    /// Milliseconds since 1970.
+    Wall,
+}
+
+impl Clock {
+    /// The stamp for a time of the monotonic clock, not after `now_ns`, which is now.
+    pub(crate) fn stamp(self, at_ns: u64, now_ns: u64) -> u64 {
+        match self {
+            Self::Monotonic => at_ns,
+            Self::Wall => self.now() - now_ns.saturating_sub(at_ns) / 1_000_000,
+        }
+    }
+
+    /// A stamp of now.
+    pub(crate) fn now(self) -> u64 {
+        match self {
+            Self::Monotonic => now_ns(),
+            Self::Wall => nanoseconds(ClockId::Realtime) / 1_000_000,
+        }
+    }
+
+    /// Nanoseconds between two stamps.
+    pub(crate) fn between(self, stamp: u64, now: u64) -> u64 {
+        let difference = now.saturating_sub(stamp);
+        if self == Self::Wall { difference.saturating_mul(1_000_000) } else { difference }
+    }
+}
+
 /// Writes the stamp into a body of at least [`STAMP_BYTES`]; does nothing to a shorter one.
-pub(crate) fn write(body: &mut [u8], seq: u32, time_ns: u64) {
+pub(crate) fn write(body: &mut [u8], seq: u32, time: u64) {
     if let Some(stamp) = body.first_chunk_mut::<STAMP_BYTES>() {
         stamp[..4].copy_from_slice(&seq.to_be_bytes());
-        stamp[4..].copy_from_slice(&time_ns.to_be_bytes());
+        stamp[4..].copy_from_slice(&time.to_be_bytes());
     }
 }
 
@@ -33,6 +75,14 @@ pub(crate) fn read(body: &[u8]) -> Option<u64> {
     let stamp = body.first_chunk::<STAMP_BYTES>()?;
     let (_, time) = stamp.split_last_chunk::<8>()?;
     Some(u64::from_be_bytes(*time))
+}
+
+/// The time in the headers, if there is one.
+pub(crate) fn read_header(properties: RawProperties<'_>) -> Option<u64> {
+    match properties.peek().ok()?.headers?.get(HEADER) {
+        Ok(Some(RawValue::I64(time))) => u64::try_from(time).ok(),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -49,5 +99,15 @@ mod tests {
         let mut short = [0xAA; 11];
         write(&mut short, 1, 1);
         assert_eq!(short, [0xAA; 11]);
+    }
+
+    #[test]
+    fn the_wall_clock_counts_milliseconds() {
+        let now = Clock::Wall.now();
+        assert!(now > 1_600_000_000_000);
+        assert!(Clock::Wall.stamp(5_000_000, 9_000_000) <= Clock::Wall.now() - 4);
+        assert_eq!(Clock::Wall.between(10, 12), 2_000_000);
+        assert_eq!(Clock::Monotonic.between(10, 12), 2);
+        assert_eq!(Clock::Monotonic.stamp(5, 9), 5);
     }
 }

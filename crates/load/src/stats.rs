@@ -33,17 +33,20 @@ pub enum Counter {
     Consumed,
     /// Those of them that were delivered before.
     Redelivered,
+    /// Connections that were lost and made again.
+    Reconnected,
 }
 
 impl Counter {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Published,
         Self::Confirmed,
         Self::Nacked,
         Self::Returned,
         Self::Consumed,
         Self::Redelivered,
+        Self::Reconnected,
     ];
 
     /// The word in lines and files.
@@ -55,6 +58,7 @@ impl Counter {
             Self::Returned => "returned",
             Self::Consumed => "consumed",
             Self::Redelivered => "redelivered",
+            Self::Reconnected => "reconnected",
         }
     }
 }

@@ -11,7 +11,9 @@ use std::sync::{Arc, Condvar, Mutex};
 use leveret_client::Output;
 use leveret_client::amqp::content::ContentHeader;
 use leveret_client::amqp::frame::{Decoder, Event};
-use leveret_client::amqp::method::{Method, basic, channel, confirm, connection, exchange, queue};
+use leveret_client::amqp::method::{
+    Method, basic, channel, confirm, connection, exchange, queue, tx,
+};
 
 /// What has come.
 #[derive(Debug, Default)]
@@ -177,6 +179,10 @@ impl Peer {
                 let ok = queue::DeclareOk { queue: declare.queue, ..Default::default() };
                 output.put_method(channel, &ok);
             }
+            Method::QueueDelete(_) => output.put_method(channel, &queue::DeleteOk::default()),
+            Method::ChannelClose(_) => output.put_method(channel, &channel::CloseOk),
+            Method::TxSelect(_) => output.put_method(channel, &tx::SelectOk),
+            Method::TxCommit(_) => output.put_method(channel, &tx::CommitOk),
             Method::BasicQos(_) => output.put_method(channel, &basic::QosOk),
             Method::BasicConsume(_) => {
                 output.put_method(channel, &basic::ConsumeOk { consumer_tag: "mirror" });
