@@ -16,6 +16,7 @@ mod broker;
 mod check;
 mod consuming;
 pub(crate) mod env;
+mod extras;
 mod limits;
 mod output;
 mod publishing;
@@ -27,6 +28,7 @@ mod words;
 
 pub use broker::BrokerArgs;
 pub use consuming::{ConsumingArgs, ExitWhen};
+pub use extras::ExtraArgs;
 pub use limits::LimitArgs;
 pub use output::{Format, OutputArgs};
 pub use publishing::{Flag, PublishingArgs};
@@ -83,6 +85,10 @@ pub struct Options {
     /// What is written where.
     #[command(flatten, next_help_heading = "Output")]
     pub output: OutputArgs,
+
+    /// What PerfTest does not have.
+    #[command(flatten, next_help_heading = "Beyond PerfTest")]
+    pub extras: ExtraArgs,
 
     /// Print this help
     #[arg(short = '?', long, action = ArgAction::Help)]

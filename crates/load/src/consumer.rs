@@ -14,7 +14,7 @@ use crate::pace::{Due, Pace};
 use crate::plan::{Ack, Consuming, Plan, Requeue};
 use crate::stamp::now_ns;
 use crate::stats::Tally;
-use crate::worker::{NAP, Worker, pause};
+use crate::worker::{NAP, Worker, lane_of, pause};
 
 /// Shorter times are waited for without sleeping, which would take longer.
 const SPIN_US: u64 = 1000;
@@ -150,7 +150,10 @@ impl<'a> Consumer<'a> {
         }
         for lane in &self.lanes {
             for queue in lane.queues.clone() {
+                // Whoever accounts for messages has to know their queue.
+                let tag = self.plan.ledger.as_ref().map(|_| queue.to_string()).unwrap_or_default();
                 let how = Consume {
+                    consumer_tag: &tag,
                     no_ack: consuming.ack == Ack::Auto,
                     arguments: consuming.arguments.clone(),
                     ..Consume::default()
@@ -206,13 +209,13 @@ impl<'a> Consumer<'a> {
                 }
                 _ => continue,
             };
-            let Some(lane) = self.lanes.iter_mut().find(|lane| lane.channel == channel) else {
-                continue;
-            };
+            let Some(lane) = self.lanes.get_mut(lane_of(channel)) else { continue };
             // What comes after the limit goes back to its queue in the end.
             if lane.takes(deliver.delivery_tag) {
                 taken += 1;
-                self.intake.take(deliver.redelivered, properties, body);
+                // The tag is the queue's number, if it is ours.
+                let queue = || deliver.consumer_tag.parse().unwrap_or(lane.queues.start);
+                self.intake.take(deliver.redelivered, properties, body, queue);
             }
         }
         self.intake.report(tally);
@@ -276,7 +279,7 @@ impl<'a> Consumer<'a> {
                         lane.takes(got.delivery_tag);
                         self.intake.begin();
                         let properties = RawProperties::new(&got.properties);
-                        self.intake.take(got.redelivered, properties, &got.body);
+                        self.intake.take(got.redelivered, properties, &got.body, || queue);
                         self.intake.report(tally);
                         self.think(1);
                         self.settle(false)?;

@@ -1,6 +1,11 @@
 //! What messages are made of: bodies and properties.
 
+use std::io::Write as _;
+use std::time::{Duration, Instant};
+
 use anyhow::{Context, Result};
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use leveret_client::amqp::content::Properties;
 use leveret_client::amqp::table::{Table, Value};
 
@@ -8,6 +13,7 @@ use crate::args::values::{Pair, timestamp};
 use crate::args::{Flag, Options};
 use crate::stamp;
 use crate::steps::Steps;
+use crate::verify::HEAD_BYTES;
 
 /// Size of a body when nothing is said: a stamp and no more.
 const SIZE: u64 = 12;
@@ -21,10 +27,25 @@ pub(crate) enum Bodies {
     Given(Vec<Vec<u8>>),
 }
 
+/// What compressing has saved.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Savings {
+    pub(crate) before: u64,
+    pub(crate) after: u64,
+    /// For all bodies together.
+    pub(crate) took: Duration,
+    pub(crate) bodies: usize,
+}
+
 /// What is the same in all messages.
 #[derive(Clone, Debug)]
 pub(crate) struct Content {
     pub(crate) bodies: Bodies,
+    /// Bodies in each message, if they are packed.
+    pub(crate) packed: Option<u64>,
+    pub(crate) compressed: Option<Savings>,
+    /// Bodies have no zeros but something to be checked.
+    pub(crate) is_verified: bool,
     /// As on the wire, from the property flags on.
     pub(crate) properties: Vec<u8>,
     /// Where in the properties the time is, if it is there.
@@ -34,8 +55,10 @@ pub(crate) struct Content {
 impl Content {
     pub(crate) fn new(options: &Options) -> Result<Self> {
         let args = &options.publishing;
-        let size = args.size.map_or(SIZE, |size| size as u64);
-        let bodies = if args.json_body {
+        let extras = &options.extras;
+        let usual = if extras.verify { HEAD_BYTES as u64 } else { SIZE };
+        let size = args.size.map_or(usual, |size| size as u64);
+        let mut bodies = if args.json_body {
             let make = || json(size as usize, args.body_field_count, args.body_count);
             Bodies::Given(make())
         } else if !args.body.is_empty() {
@@ -47,13 +70,24 @@ impl Content {
         } else {
             Bodies::Zeros(Steps::new(&args.variable_size).unwrap_or_else(|| Steps::fixed(size)))
         };
+        let packed = extras.pack.filter(|count| *count > 0);
+        if let Some(count) = packed {
+            bodies = Bodies::Given(pack(bodies.plain(), count));
+        }
         let mut properties = properties(options)?;
+        let mut compressed = None;
+        if extras.compress {
+            let (small, savings) = compress(&bodies.plain())?;
+            (bodies, compressed) = (Bodies::Given(small), Some(savings));
+            properties.content_encoding = Some("gzip".into());
+        }
         if matches!(bodies, Bodies::Given(_)) {
             let headers = properties.headers.get_or_insert_default();
             headers.remove(stamp::HEADER);
             headers.insert_front(stamp::HEADER, Value::I64(0));
         }
-        Ok(Self::of(bodies, &properties))
+        let content = Self::of(bodies, &properties);
+        Ok(Self { packed, compressed, is_verified: extras.verify, ..content })
     }
 
     fn of(bodies: Bodies, properties: &Properties) -> Self {
@@ -70,7 +104,8 @@ impl Content {
         let (properties, other) = (bytes(properties), bytes(&other));
         // Eight zeros became eight times 255: that is where the time goes.
         let time_at = properties.iter().zip(&other).position(|(old, new)| old != new);
-        Self { bodies, properties, time_at: time_at.filter(|_| given) }
+        let time_at = time_at.filter(|_| given);
+        Self { bodies, packed: None, compressed: None, is_verified: false, properties, time_at }
     }
 
     /// The usual size of a body, for the result.
@@ -83,6 +118,59 @@ impl Content {
             }
         }
     }
+}
+
+impl Bodies {
+    /// Bodies whose time is not in themselves.
+    fn plain(&self) -> Vec<Vec<u8>> {
+        match self {
+            Self::Zeros(sizes) => sizes.values().map(|size| vec![0; size as usize]).collect(),
+            Self::Given(bodies) => bodies.clone(),
+        }
+    }
+}
+
+/// Puts `count` bodies into one, each behind its length. As many as there are bodies come of it, so that
+/// each of them is used.
+fn pack(bodies: Vec<Vec<u8>>, count: u64) -> Vec<Vec<u8>> {
+    let mut all = bodies.iter().cycle();
+    let mut one = || {
+        let mut packed = Vec::new();
+        for body in all.by_ref().take(usize::try_from(count).unwrap_or(usize::MAX)) {
+            packed.extend_from_slice(&(body.len() as u32).to_be_bytes());
+            packed.extend_from_slice(body);
+        }
+        packed
+    };
+    bodies.iter().map(|_| one()).collect()
+}
+
+/// How many bodies a packed one holds; those that are cut off do not count.
+pub(crate) fn unpack(mut packed: &[u8]) -> u64 {
+    let mut count = 0;
+    while let Some((length, rest)) = packed.split_first_chunk() {
+        let Some(rest) = rest.get(u32::from_be_bytes(*length) as usize..) else { break };
+        packed = rest;
+        count += 1;
+    }
+    count
+}
+
+fn compress(bodies: &[Vec<u8>]) -> Result<(Vec<Vec<u8>>, Savings)> {
+    let began = Instant::now();
+    let small = bodies.iter().map(|body| {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+        encoder.write_all(body).and_then(|()| encoder.finish()).context("compressing a body")
+    });
+    let small = small.collect::<Result<Vec<_>>>()?;
+    let bytes = |bodies: &[Vec<u8>]| bodies.iter().map(|body| body.len() as u64).sum();
+    let savings = Savings {
+        before: bytes(bodies),
+        after: bytes(&small),
+        took: began.elapsed(),
+        bodies: bodies.len(),
+    };
+    Ok((small, savings))
 }
 
 /// The properties that the options name, in PerfTest's words.
@@ -223,6 +311,27 @@ mod tests {
         let at = content.time_at.unwrap();
         bytes[at..at + 8].copy_from_slice(&77_u64.to_be_bytes());
         assert_eq!(stamp::read_header(RawProperties::new(&bytes)), Some(77));
+    }
+
+    #[test]
+    fn packed_bodies_are_counted_again() {
+        let content = content("--pack 20 -s 32");
+        let Bodies::Given(bodies) = &content.bodies else { panic!("{content:?}") };
+        assert_eq!((bodies.len(), bodies[0].len()), (1, 20 * 36));
+        assert_eq!((unpack(&bodies[0]), unpack(&bodies[0][..719]), unpack(&[])), (20, 19, 0));
+        assert!(content.time_at.is_some());
+        let bodies = pack(vec![vec![1; 3], vec![2; 5]], 3);
+        assert_eq!([bodies[0].len(), bodies[1].len()], [3 + 5 + 3 + 12, 5 + 3 + 5 + 12]);
+    }
+
+    #[test]
+    fn compressed_bodies_tell_what_they_saved() {
+        let content = content("--compress -s 5000");
+        let savings = content.compressed.unwrap();
+        assert_eq!((savings.before, savings.bodies), (5000, 1));
+        assert!(savings.after < 500 && content.body_bytes() == savings.after);
+        let read = RawProperties::new(&content.properties).to_owned().unwrap();
+        assert_eq!(read.content_encoding.as_deref(), Some("gzip"));
     }
 
     #[test]

@@ -3,11 +3,18 @@
 //! Hot path: no allocation per message, one clock call per read; messages published together are
 //! recorded together.
 
+use std::collections::HashMap;
+use std::io::Read as _;
+use std::sync::Arc;
+
+use flate2::read::GzDecoder;
 use leveret_client::amqp::content::RawProperties;
 
+use crate::content::unpack;
 use crate::plan::Plan;
 use crate::stamp::{self, Clock};
 use crate::stats::{Counter, Tally};
+use crate::verify::{Head, Ledger, Seen};
 
 /// Counts messages and their latencies, until they are reported.
 #[derive(Debug)]
@@ -22,6 +29,34 @@ pub(crate) struct Intake {
     /// The stamp of the last messages and how many had it.
     run: (u64, u64),
     latencies: Vec<(u64, u64)>,
+    check: Option<Check>,
+    /// Bodies are taken apart.
+    is_packed: bool,
+    unpacked: u64,
+    /// Where bodies are decompressed, if they are.
+    inflated: Option<Vec<u8>>,
+}
+
+/// Accounts for what is consumed.
+#[derive(Debug)]
+struct Check {
+    ledger: Arc<Ledger>,
+    /// After the highest number of each queue and producer.
+    next: HashMap<(usize, u32), u64>,
+    seen: Vec<Seen>,
+}
+
+impl Check {
+    fn take(&mut self, queue: usize, redelivered: bool, body: &[u8]) {
+        let head = Head::read(body);
+        let mut is_late = false;
+        if let Some(head) = head.filter(|head| head.run == self.ledger.run()) {
+            let next = self.next.entry((queue, head.producer)).or_default();
+            is_late = head.number < *next;
+            *next = (head.number + 1).max(*next);
+        }
+        self.seen.push(Seen { queue, redelivered, head, is_late });
+    }
 }
 
 impl Intake {
@@ -35,6 +70,14 @@ impl Intake {
             redelivered: 0,
             run: (0, 0),
             latencies: Vec::new(),
+            check: plan.ledger.clone().map(|ledger| Check {
+                ledger,
+                next: HashMap::new(),
+                seen: Vec::new(),
+            }),
+            is_packed: plan.content.packed.is_some(),
+            unpacked: 0,
+            inflated: plan.content.compressed.map(|_| Vec::new()),
         }
     }
 
@@ -43,9 +86,22 @@ impl Intake {
         self.now = self.clock.now();
     }
 
-    pub(crate) fn take(&mut self, redelivered: bool, properties: RawProperties<'_>, body: &[u8]) {
+    /// Takes a message; `queue` is only asked for if it matters.
+    pub(crate) fn take(
+        &mut self,
+        redelivered: bool,
+        properties: RawProperties<'_>,
+        body: &[u8],
+        queue: impl FnOnce() -> usize,
+    ) {
         self.consumed += 1;
         self.redelivered += u64::from(redelivered);
+        if let Some(check) = &mut self.check {
+            check.take(queue(), redelivered, body);
+        }
+        if self.is_packed || self.inflated.is_some() {
+            self.take_apart(body);
+        }
         if self.warm_up > 0 {
             self.warm_up -= 1;
             return;
@@ -58,6 +114,23 @@ impl Intake {
             self.run.0 = time;
         }
         self.run.1 += 1;
+    }
+
+    fn take_apart(&mut self, body: &[u8]) {
+        let body = match &mut self.inflated {
+            None => body,
+            Some(inflated) => {
+                inflated.clear();
+                // What is not compressed is not ours, and holds nothing.
+                if GzDecoder::new(body).read_to_end(inflated).is_err() {
+                    return;
+                }
+                inflated
+            }
+        };
+        if self.is_packed {
+            self.unpacked += unpack(body);
+        }
     }
 
     fn end_run(&mut self) {
@@ -75,6 +148,13 @@ impl Intake {
             return;
         }
         tally.add(Counter::Consumed, std::mem::take(&mut self.consumed));
+        if let Some(check) = &mut self.check {
+            check.ledger.see(&check.seen);
+            check.seen.clear();
+        }
+        if self.unpacked > 0 {
+            tally.add(Counter::Unpacked, std::mem::take(&mut self.unpacked));
+        }
         if self.redelivered > 0 {
             tally.add(Counter::Redelivered, std::mem::take(&mut self.redelivered));
         }

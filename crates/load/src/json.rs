@@ -53,6 +53,9 @@ pub(crate) fn json(outcome: &Outcome) -> Value {
         "tool": cpu(outcome.own_cpu_s, outcome.messages()),
         "intervals": outcome.intervals.iter().map(interval).collect::<Vec<_>>(),
     });
+    if let Some(verification) = &outcome.verification {
+        result["verification"] = json!(verification);
+    }
     for what in Counter::ALL {
         result[what.name()] = outcome.totals.get(what).into();
     }

@@ -1,5 +1,6 @@
 //! One channel of a producer: what it may publish now, and the batch it publishes from.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use leveret_client::amqp::method::{basic, tx};
@@ -11,6 +12,7 @@ use crate::plan::{Keys, Plan, Rate};
 use crate::stamp::{self, Clock, now_ns};
 use crate::stats::{Counter, Tally};
 use crate::steps::Steps;
+use crate::verify::{self, Head, Ledger};
 use crate::window::Window;
 use crate::worker::NAP;
 
@@ -35,7 +37,7 @@ pub(crate) enum Turn {
 /// A channel and what was published there.
 #[derive(Debug)]
 pub(crate) struct Lane {
-    pub(crate) channel: u16,
+    channel: u16,
     /// One for each size of body.
     batches: Vec<Batch>,
     sizes: Option<Steps>,
@@ -53,7 +55,19 @@ pub(crate) struct Lane {
     has_rested: bool,
     left: Option<u64>,
     seq: u32,
+    /// Messages published so far, over all connections.
+    published: u64,
+    seal: Option<Seal>,
     start_ns: Option<u64>,
+}
+
+/// Accounts for what is published.
+#[derive(Debug)]
+struct Seal {
+    ledger: Arc<Ledger>,
+    producer: usize,
+    /// The number of the first message on this connection.
+    first: u64,
 }
 
 /// Messages that are encoded, and where the next write begins.
@@ -63,6 +77,8 @@ struct Batch {
     at: usize,
     /// Messages of one write at most.
     most: usize,
+    /// Checksum of what is the same in all bodies, if that is needed.
+    filler_sum: u32,
 }
 
 #[derive(Debug)]
@@ -130,7 +146,13 @@ impl Lane {
             keys,
             time_at: plan.content.time_at,
             clock: plan.clock,
-            window: publishing.confirm_window.map(Window::new),
+            window: publishing.confirm_window.map(|limit| {
+                let mut window = Window::new(limit);
+                if plan.ledger.is_some() {
+                    window.keep_refused();
+                }
+                window
+            }),
             held_since: None,
             confirm_timeout_ns: publishing.confirm_timeout.as_nanos() as u64,
             transaction: publishing.transaction.map(|size| Transaction {
@@ -144,6 +166,8 @@ impl Lane {
             has_rested: false,
             left: publishing.limit,
             seq: 0,
+            published: 0,
+            seal: plan.ledger.clone().map(|ledger| Seal { ledger, producer, first: 0 }),
             start_ns: None,
         })
     }
@@ -152,6 +176,11 @@ impl Lane {
     pub(crate) fn go_on(&mut self, lost: &mut Self) {
         self.left = lost.left;
         self.seq = lost.seq;
+        self.published = lost.published;
+        lost.account();
+        if let Some(seal) = &mut self.seal {
+            seal.first = lost.published;
+        }
         self.start_ns = lost.start_ns;
         self.pace = lost.pace.take();
         self.step = lost.step;
@@ -281,7 +310,19 @@ impl Lane {
             if let Some(keys) = &mut self.keys {
                 batch.messages.key_mut(start + index).copy_from_slice(&keys.next());
             }
+            if let Some(seal) = &self.seal {
+                let head = Head {
+                    run: seal.ledger.run(),
+                    producer: seal.producer as u32,
+                    number: self.published + index as u64,
+                };
+                head.write(batch.messages.body_mut(start + index), batch.filler_sum);
+            }
             self.seq = self.seq.wrapping_add(1);
+        }
+        self.published += count as u64;
+        if let Some(seal) = &self.seal {
+            seal.ledger.published(seal.producer, self.published);
         }
         if let (Some(window), None) = (&mut self.window, &self.pace) {
             window.publish(count, now);
@@ -329,8 +370,17 @@ impl Lane {
 
     /// A confirm has come.
     pub(crate) fn settle(&mut self, tag: u64, multiple: bool, ack: bool, now_ns: u64) {
-        if let Some(window) = &mut self.window {
-            window.settle(tag, multiple, ack, now_ns);
+        let Some(window) = &mut self.window else { return };
+        window.settle(tag, multiple, ack, now_ns);
+        if let (false, Some(seal)) = (ack, &self.seal) {
+            seal.excuse(window.take_refused());
+        }
+    }
+
+    /// What is not confirmed by now may be missing.
+    pub(crate) fn account(&self) {
+        if let (Some(seal), Some(window)) = (&self.seal, &self.window) {
+            seal.excuse(window.unconfirmed());
         }
     }
 
@@ -349,6 +399,12 @@ impl Lane {
     pub(crate) fn is_settled(&self) -> bool {
         let is_committing = self.transaction.as_ref().is_some_and(|it| it.is_committing);
         !is_committing && self.window.as_ref().is_none_or(Window::is_settled)
+    }
+}
+
+impl Seal {
+    fn excuse(&self, tags: impl IntoIterator<Item = u64>) {
+        self.ledger.excuse(self.producer, tags.into_iter().map(|tag| self.first + tag - 1));
     }
 }
 
@@ -373,11 +429,14 @@ fn batches(
     match &plan.content.bodies {
         Bodies::Zeros(sizes) => {
             let batch = |size: u64| {
-                let body = vec![0; usize::try_from(size).unwrap_or(usize::MAX)];
+                let size = usize::try_from(size).unwrap_or(usize::MAX);
+                let body =
+                    if plan.content.is_verified { verify::body(size) } else { vec![0; size] };
+                let filler_sum = verify::filler_sum(&body);
                 let most = fitting(&new(vec![&*body]));
                 let most = plan.publishing.confirm_window.map_or(most, |window| most.min(window));
                 let messages = new(vec![&*body; most]);
-                Batch { messages, at: 0, most }
+                Batch { messages, at: 0, most, filler_sum }
             };
             (sizes.values().map(batch).collect(), Some(sizes.clone()))
         }
@@ -386,7 +445,7 @@ fn batches(
             let most = fitting(&new(bodies().collect()));
             let count = most.next_multiple_of(bodies().len());
             let messages = new(bodies().cycle().take(count).collect());
-            (vec![Batch { messages, at: 0, most }], None)
+            (vec![Batch { messages, at: 0, most, filler_sum: 0 }], None)
         }
     }
 }

@@ -35,6 +35,7 @@ mod stats;
 mod steps;
 mod talk;
 mod topology;
+mod verify;
 mod watch;
 mod window;
 mod worker;
@@ -44,6 +45,7 @@ use anyhow::{Result, bail};
 pub use args::*;
 pub use outcome::{Broker, Interval, Outcome};
 pub use stats::{Counter, Percentiles, Totals};
+pub use verify::Verification;
 
 /// Runs `leveret perf` with its arguments; errors go to stderr.
 pub fn main(args: PerfArgs) -> ExitCode {

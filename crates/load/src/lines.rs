@@ -3,6 +3,7 @@
 use std::io::Write as _;
 
 use crate::args::{Format, Options};
+use crate::content::{Content, Savings};
 use crate::outcome::{Interval, Outcome};
 use crate::plan::Plan;
 use crate::stamp::Clock;
@@ -173,6 +174,33 @@ impl Lines {
         let counts: Vec<String> = counts.map(|(name, count)| format!("{name} {count}")).collect();
         self.say(&format!("messages: {}", counts.join(", ")));
         self.costs(outcome);
+        if let Some(verification) = &outcome.verification {
+            let verdict = if verification.is_good() { "good" } else { "NOT GOOD" };
+            self.say(&format!("verification {verdict}: {verification}"));
+        }
+    }
+
+    /// What packing and compressing came to.
+    pub(crate) fn savings(&self, content: &Content, outcome: &Outcome) {
+        if let Some(count) = content.packed {
+            let sent = outcome.rate(Counter::Published) * count as f64;
+            let received = outcome.rate(Counter::Unpacked);
+            self.say(&format!(
+                "packed {count} in a message: sending rate avg {}, receiving rate avg {} bodies/s",
+                rate(sent),
+                rate(received)
+            ));
+        }
+        if let Some(Savings { before, after, took, bodies }) = content.compressed {
+            let each = |all: f64| all / bodies.max(1) as f64;
+            self.say(&format!(
+                "compressed bodies: {:.0} -> {:.0} bytes ({:.0} %), {:.0} µs each",
+                each(before as f64),
+                each(after as f64),
+                after as f64 / before.max(1) as f64 * 100.0,
+                each(took.as_secs_f64() * 1e6)
+            ));
+        }
     }
 
     fn costs(&self, outcome: &Outcome) {

@@ -1,6 +1,7 @@
 //! What a run has given, as a whole and interval by interval.
 
 use crate::stats::{Counter, Percentiles, Totals};
+use crate::verify::Verification;
 
 /// What a run has given. Serializes to what `--json` writes.
 #[derive(Clone, Debug)]
@@ -28,6 +29,8 @@ pub struct Outcome {
     pub own_cpu_s: f64,
     /// What the broker has used, when its process was given.
     pub broker: Option<Broker>,
+    /// What became of each message, when that was asked for.
+    pub verification: Option<Verification>,
 }
 
 /// What the broker's process tree has used, from the first publish to the last message consumed.
@@ -73,7 +76,7 @@ impl Outcome {
     /// Mean rate over the time in which such things happened.
     pub fn rate(&self, what: Counter) -> f64 {
         let seconds = match what {
-            Counter::Consumed | Counter::Redelivered => self.consume_s,
+            Counter::Consumed | Counter::Redelivered | Counter::Unpacked => self.consume_s,
             _ => self.publish_s,
         };
         self.totals.get(what) as f64 / seconds.max(1e-9)

@@ -1,5 +1,6 @@
 //! What a run does, made of the options: places, limits, and who does what.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -12,6 +13,7 @@ use crate::content::Content;
 use crate::stamp::Clock;
 use crate::steps::Steps;
 use crate::topology::Topology;
+use crate::verify::{Ledger, Verification};
 
 /// Messages of the latency mode that are left out while caches and code warm up.
 const LATENCY_WARM_UP: u64 = 500;
@@ -31,6 +33,8 @@ pub(crate) struct Plan {
     pub(crate) recovery: Option<Wait>,
     pub(crate) topology: Topology,
     pub(crate) content: Content,
+    /// Where messages are accounted for, if they are.
+    pub(crate) ledger: Option<Arc<Ledger>>,
     pub(crate) clock: Clock,
     pub(crate) publishing: Publishing,
     pub(crate) consuming: Consuming,
@@ -139,6 +143,9 @@ impl Plan {
             bytes.filter(|bytes| *bytes > 0).and_then(|bytes| usize::try_from(bytes).ok())
         };
         let client = ClientOptions::default();
+        let topology = Topology::new(options, consuming.consumers * consuming.channels, &run)?;
+        let agents = publishing.producers * publishing.channels;
+        let ledger = || Arc::new(Ledger::new(rand::random(), topology.queues.len(), agents));
         Ok(Self {
             client: ClientOptions {
                 name: Some(options.output.id.clone()),
@@ -159,7 +166,8 @@ impl Plan {
             uris,
             recovery: (!broker.disable_connection_recovery)
                 .then_some(broker.connection_recovery_interval),
-            topology: Topology::new(options, consuming.consumers * consuming.channels, &run)?,
+            ledger: options.extras.verify.then(ledger),
+            topology,
             content: Content::new(options)?,
             clock: if options.output.use_millis { Clock::Wall } else { Clock::Monotonic },
             publishing,
@@ -168,6 +176,25 @@ impl Plan {
             exit_when: limits.exit_when,
             shutdown: Duration::from_secs(limits.shutdown_timeout),
         })
+    }
+
+    /// What the verification has found, if there is one. `has_read_all`: consumers were there until
+    /// nothing came any more.
+    pub(crate) fn judge(&self, has_read_all: bool) -> Option<Verification> {
+        let ledger = self.ledger.as_ref()?;
+        let consuming = &self.consuming;
+        let consumers = 0..consuming.consumers * consuming.channels;
+        let read: Vec<usize> =
+            consumers.flat_map(|consumer| self.topology.queues_of(consumer)).collect();
+        Some(ledger.judge(has_read_all, |producer, queue| {
+            if !read.contains(&queue) {
+                return Some(false);
+            }
+            match self.publishing.keys {
+                Keys::Fixed => self.topology.reaches(producer, queue),
+                Keys::Random | Keys::Some(_) => None,
+            }
+        }))
     }
 
     /// Where the connection of this number goes.

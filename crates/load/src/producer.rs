@@ -13,7 +13,8 @@ use crate::lane::{Lane, Turn};
 use crate::plan::Plan;
 use crate::stamp::now_ns;
 use crate::stats::{Counter, Tally};
-use crate::worker::{NAP, Worker, pause};
+use crate::verify::Head;
+use crate::worker::{NAP, Worker, lane_of, pause};
 
 /// A producer that is connected and has not begun.
 #[derive(Debug)]
@@ -108,9 +109,7 @@ impl Producer<'_> {
         let mut returned = 0;
         while let Some(event) = self.connection.next_event()? {
             let (Event::Method { channel, .. } | Event::Content { channel, .. }) = event;
-            let Some(lane) = self.lanes.iter_mut().find(|lane| lane.channel == channel) else {
-                continue;
-            };
+            let Some(lane) = self.lanes.get_mut(lane_of(channel)) else { continue };
             match event {
                 Event::Method { method: Method::BasicAck(ack), .. } => {
                     lane.settle(ack.delivery_tag, ack.multiple, true, now);
@@ -119,7 +118,12 @@ impl Producer<'_> {
                     lane.settle(nack.delivery_tag, nack.multiple, false, now);
                 }
                 Event::Method { method: Method::TxCommitOk(tx::CommitOk), .. } => lane.committed(),
-                Event::Content { method: Method::BasicReturn(_), .. } => returned += 1,
+                Event::Content { method: Method::BasicReturn(_), body, .. } => {
+                    returned += 1;
+                    if let (Some(ledger), Some(head)) = (&self.plan.ledger, Head::read(body)) {
+                        ledger.excuse(head.producer as usize, [head.number]);
+                    }
+                }
                 _ => {}
             }
         }
@@ -145,6 +149,7 @@ impl Producer<'_> {
                 self.take(tally)?;
             }
         }
+        self.lanes.iter().for_each(Lane::account);
         Ok(())
     }
 }

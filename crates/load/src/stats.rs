@@ -35,11 +35,13 @@ pub enum Counter {
     Redelivered,
     /// Connections that were lost and made again.
     Reconnected,
+    /// Bodies that were taken out of packed messages.
+    Unpacked,
 }
 
 impl Counter {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Published,
         Self::Confirmed,
         Self::Nacked,
@@ -47,6 +49,7 @@ impl Counter {
         Self::Consumed,
         Self::Redelivered,
         Self::Reconnected,
+        Self::Unpacked,
     ];
 
     /// The word in lines and files.
@@ -59,6 +62,7 @@ impl Counter {
             Self::Consumed => "consumed",
             Self::Redelivered => "redelivered",
             Self::Reconnected => "reconnected",
+            Self::Unpacked => "unpacked",
         }
     }
 }

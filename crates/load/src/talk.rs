@@ -36,7 +36,8 @@ pub(crate) fn talk(raw: Vec<OsString>) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     match measure(&options) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(NOT_GOOD),
         Err(error) => {
             let _ = writeln!(std::io::stderr().lock(), "leveret perf: {error:#}");
             ExitCode::FAILURE
@@ -44,8 +45,12 @@ pub(crate) fn talk(raw: Vec<OsString>) -> ExitCode {
     }
 }
 
-/// Measures as `options` say, and prints lines, a summary and files.
-fn measure(options: &Options) -> Result<()> {
+/// Exit status of a run whose messages were not what they should have been.
+const NOT_GOOD: u8 = 3;
+
+/// Measures as `options` say, and prints lines, a summary and files. Tells whether the messages were what
+/// they should have been.
+fn measure(options: &Options) -> Result<bool> {
     if !options.without_effect.is_empty() {
         let names = options.without_effect.join(", ");
         let _ = writeln!(
@@ -62,6 +67,7 @@ fn measure(options: &Options) -> Result<()> {
         (_, Some(count), Some(pid)) => Some((idle::Kind::Queues, count, pid)),
         _ => None,
     };
+    let mut is_good = true;
     let result = if let Some((kind, count, pid)) = idle {
         idle::run(&plan, kind, count, pid, &lines)?
     } else {
@@ -81,10 +87,12 @@ fn measure(options: &Options) -> Result<()> {
         let outcome = run::run(&plan, options, Some(&mut tell))?;
         failed.context("writing --output-file")?;
         lines.summary(shown, &outcome);
+        lines.savings(&plan.content, &outcome);
+        is_good = outcome.verification.is_none_or(|verification| verification.is_good());
         json::json(&outcome)
     };
-    match &output.json {
-        Some(path) => json::write(&result, path),
-        None => Ok(()),
+    if let Some(path) = &output.json {
+        json::write(&result, path)?;
     }
+    Ok(is_good)
 }

@@ -114,6 +114,19 @@ impl Topology {
         }
     }
 
+    /// Whether messages of a producer go to a queue, if that is known.
+    pub(crate) fn reaches(&self, producer: usize, queue: usize) -> Option<bool> {
+        if self.exchange.is_empty() {
+            return Some(self.queues[queue] == self.key_of(producer));
+        }
+        match &*self.kind {
+            _ if self.predeclared || !self.binds => None,
+            "fanout" => Some(true),
+            "direct" => Some(self.key_of_queue(queue) == self.key_of(producer)),
+            _ => None,
+        }
+    }
+
     /// Deletes queues that would have gone with their consumers, had there been any.
     pub(crate) fn clean_up(&self, connection: &mut Connection) -> Result<(), Error> {
         let channel = connection.open_channel()?;
@@ -286,6 +299,18 @@ mod tests {
         assert_eq!((copies("-e ''"), copies("-qp q%d -qpt 4")), (Some(1), Some(1)));
         assert_eq!(copies("-qp q%d -qpt 4 -k one"), Some(4));
         assert_eq!((copies("-t fanout -qp q%d -qpt 4"), copies("-t topic -u q")), (Some(4), None));
+    }
+
+    #[test]
+    fn it_is_known_who_reaches_what() {
+        let reaches = |line, producer, queue| topology(line, 2).reaches(producer, queue);
+        assert_eq!(reaches("-qp q%d -qpt 2", 3, 1), Some(true));
+        assert_eq!(reaches("-qp q%d -qpt 2", 3, 0), Some(false));
+        assert_eq!(
+            (reaches("", 0, 1), reaches("-t fanout -qp q%d -qpt 2", 0, 1)),
+            (Some(true), Some(true))
+        );
+        assert_eq!((reaches("-e ''", 0, 1), reaches("-t topic -u a,b", 0, 1)), (Some(false), None));
     }
 
     #[test]

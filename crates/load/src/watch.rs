@@ -20,6 +20,8 @@ const LOOK: Duration = Duration::from_millis(20);
 const GRACE: Duration = Duration::from_secs(1);
 /// Consumers are done when nothing has come for this long after the last publish.
 const DRAINED: Duration = Duration::from_millis(300);
+/// The same when a loss would be told: nobody shall be blamed for a pause.
+const DRAINED_VERIFIED: Duration = Duration::from_secs(2);
 /// How long draining may take when the run has a time limit, and when it has none.
 const DRAIN_MAX: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(600)];
 /// Without messages for this long, consumers are idle; not before the run is that old.
@@ -83,7 +85,7 @@ impl<'a, 'f> Watch<'a, 'f> {
     /// Watches to the end of the run.
     pub(crate) fn watch(&mut self) -> Outcome {
         let (publish_s, reason) = self.load();
-        let consume_s = self.drain();
+        let (consume_s, has_read_all) = self.drain();
         let broker = self.meter.stop();
         let own_cpu_s = process::own().cpu_s - self.own_cpu_before;
         self.shared.stop_producers.store(true, Ordering::Relaxed);
@@ -102,6 +104,7 @@ impl<'a, 'f> Watch<'a, 'f> {
             confirm_latency: Percentiles::of(&self.confirm_latency),
             own_cpu_s,
             broker,
+            verification: self.plan.judge(has_read_all),
         }
     }
 
@@ -184,20 +187,21 @@ impl<'a, 'f> Watch<'a, 'f> {
     }
 
     /// Lets the producers end and the consumers take what is left; gives the time of the last
-    /// message, since the start.
-    fn drain(&mut self) -> Duration {
+    /// message, since the start, and whether nothing is left.
+    fn drain(&mut self) -> (Duration, bool) {
         self.shared.stop_producers.store(true, Ordering::Relaxed);
         let began = Instant::now();
         let limit = DRAIN_MAX[usize::from(self.plan.seconds.is_none())];
         let mut seen = (self.totals().get(Counter::Consumed), Instant::now());
         if self.producers.is_empty() || self.consumers.is_empty() {
-            return self.start.elapsed();
+            return (self.start.elapsed(), false);
         }
+        let quiet = if self.plan.ledger.is_some() { DRAINED_VERIFIED } else { DRAINED };
         let is_known = self.plan.publishing.keys == Keys::Fixed;
         let copies = self.plan.topology.copies().filter(|_| is_known);
         while running(&self.shared.consumers_running) > 0
             && began.elapsed() < limit
-            && (seen.1.elapsed() < DRAINED || running(&self.shared.producers_running) > 0)
+            && (seen.1.elapsed() < quiet || running(&self.shared.producers_running) > 0)
             && !self.shared.has_failed()
         {
             std::thread::sleep(Duration::from_millis(1));
@@ -213,7 +217,10 @@ impl<'a, 'f> Watch<'a, 'f> {
                 break;
             }
         }
-        seen.1.duration_since(self.start)
+        let is_over = began.elapsed() >= limit || self.shared.has_failed();
+        let has_read_all =
+            !is_over && running(&self.shared.consumers_running) == self.consumers.len();
+        (seen.1.duration_since(self.start), has_read_all)
     }
 
     /// Waits for the workers; those that block on their broker are disconnected.

@@ -18,6 +18,8 @@ pub(crate) struct Window {
     waiting: usize,
     confirmed: u64,
     nacked: u64,
+    /// Tags that were refused, if they are asked for.
+    refused: Option<Vec<u64>>,
     /// Latency and number of messages, to be reported.
     latencies: Vec<(u64, u64)>,
 }
@@ -33,8 +35,24 @@ impl Window {
             waiting: 0,
             confirmed: 0,
             nacked: 0,
+            refused: None,
             latencies: Vec::new(),
         }
+    }
+
+    /// From now on the tags that the broker refuses are kept.
+    pub(crate) fn keep_refused(&mut self) {
+        self.refused = Some(Vec::new());
+    }
+
+    /// The tags that were refused since the last time.
+    pub(crate) fn take_refused(&mut self) -> Vec<u64> {
+        self.refused.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// The tags that wait for their confirm.
+    pub(crate) fn unconfirmed(&self) -> impl Iterator<Item = u64> {
+        (self.first..self.next).filter(|tag| self.ring[self.slot(*tag)] != 0)
     }
 
     /// How many messages may be published now.
@@ -71,6 +89,9 @@ impl Window {
             let published = std::mem::take(&mut self.ring[slot]);
             if published != 0 {
                 self.settled(now_ns.saturating_sub(published), ack);
+                if let (false, Some(refused)) = (ack, &mut self.refused) {
+                    refused.push(tag);
+                }
             }
         }
         while self.first < self.next && self.ring[self.slot(self.first)] == 0 {
@@ -133,6 +154,11 @@ mod tests {
         window.publish(2, 1);
         window.settle(0, true, false, 2);
         assert_eq!((window.nacked, window.confirmed, window.room()), (2, 0, 2));
+        window.keep_refused();
+        window.publish(2, 5);
+        window.settle(3, false, false, 6);
+        assert_eq!(window.unconfirmed().collect::<Vec<_>>(), [4]);
+        assert_eq!((window.take_refused(), window.take_refused()), (vec![3], vec![]));
     }
 
     #[test]

@@ -32,6 +32,11 @@ pub(crate) trait Worker<'a>: Sized + Send {
     fn close(self) -> Result<(), Error>;
 }
 
+/// Where a channel is among those of its connection, which are opened one after the other from 1 on.
+pub(crate) fn lane_of(channel: u16) -> usize {
+    usize::from(channel).wrapping_sub(1)
+}
+
 /// Waits, unless `stop` is set meanwhile, without losing the connection.
 pub(crate) fn pause(
     time: Duration,

@@ -259,6 +259,8 @@ impl Bench {
         let output = Command::new(&self.tool)
             .arg("perf")
             .args(flags)
+            // A broker that dies ends the measurement.
+            .arg("-dcr")
             .args(["-h", place.uri, "--broker-pid", &place.pid.to_string(), "--json", "-"])
             .output()
             .with_context(|| format!("running {}", self.tool.display()))?;

@@ -1,6 +1,7 @@
 //! Options that do not go together.
 
 use super::{Mode, Options};
+use crate::verify::HEAD_BYTES;
 
 impl Options {
     pub(super) fn check(&self) -> Result<(), String> {
@@ -8,6 +9,7 @@ impl Options {
         self.check_topology()?;
         self.check_publishing()?;
         self.check_consuming()?;
+        self.check_extras()?;
         let idle = self.output.idle_connections.is_some() || self.output.idle_queues.is_some();
         let (producers, consumers) = (self.publishing.producers, self.consuming.consumers);
         if producers == 0 && consumers == 0 && !idle {
@@ -98,6 +100,22 @@ impl Options {
         if publishing.json_body && (publishing.body_count == 0 || publishing.body_field_count == 0)
         {
             return Err("--body-count and --body-field-count must be above zero".into());
+        }
+        Ok(())
+    }
+
+    fn check_extras(&self) -> Result<(), String> {
+        let (extras, publishing) = (&self.extras, &self.publishing);
+        let is_given = !publishing.body.is_empty() || publishing.json_body;
+        let is_reworked = extras.compress || extras.pack.is_some_and(|count| count > 0);
+        if extras.verify && (is_given || is_reworked || !publishing.variable_size.is_empty()) {
+            return Err("--verify makes bodies of its own, of one size".into());
+        }
+        if extras.verify && publishing.size.is_some_and(|size| size < HEAD_BYTES) {
+            return Err(format!("--verify needs bodies of at least {HEAD_BYTES} bytes"));
+        }
+        if is_reworked && !publishing.variable_size.is_empty() {
+            return Err("--variable-size goes neither with --pack nor with --compress".into());
         }
         Ok(())
     }

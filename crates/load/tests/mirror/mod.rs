@@ -21,6 +21,7 @@ pub(crate) struct Counts {
     pub(crate) published: AtomicU64,
     pub(crate) acked: AtomicU64,
     pub(crate) persistent: AtomicU64,
+    pub(crate) commits: AtomicU64,
 }
 
 /// Deliveries on their way to the consumer's socket.
@@ -31,8 +32,28 @@ struct Mailbox {
     tag: AtomicU64,
 }
 
+/// What the mirror does to every hundredth message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// Nothing.
+    None,
+    /// It is not delivered.
+    Lose,
+    /// It is delivered twice.
+    Double,
+    /// It is delivered after the next one.
+    Swap,
+    /// Its last byte is another one.
+    Damage,
+}
+
 /// Listens on a free port until the process ends.
 pub(crate) fn start() -> (SocketAddr, Arc<Counts>) {
+    start_with(Fault::None)
+}
+
+/// The same with a fault.
+pub(crate) fn start_with(fault: Fault) -> (SocketAddr, Arc<Counts>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let counts = Arc::new(Counts::default());
@@ -46,6 +67,8 @@ pub(crate) fn start() -> (SocketAddr, Arc<Counts>) {
                 output: Output::new(131_072),
                 confirms: false,
                 published: 0,
+                fault,
+                held: Vec::new(),
             };
             std::thread::spawn(move || peer.serve());
         }
@@ -60,6 +83,9 @@ struct Peer {
     output: Output,
     confirms: bool,
     published: u64,
+    fault: Fault,
+    /// A message that waits for the next one.
+    held: Vec<u8>,
 }
 
 impl Peer {
@@ -79,6 +105,7 @@ impl Peer {
         let mut buffer = vec![0; 1 << 20];
         let mut len = 0;
         let mut deliveries = Output::new(131_072);
+        let mut message = Output::new(131_072);
         let mut size = 0;
         let mut body = Vec::new();
         loop {
@@ -103,7 +130,8 @@ impl Peer {
                                 exchange: publish.exchange,
                                 routing_key: publish.routing_key,
                             };
-                            deliveries.put_method(1, &deliver);
+                            message.clear();
+                            message.put_method(1, &deliver);
                         }
                         Method::BasicAck(ack) => {
                             self.counts.acked.store(ack.delivery_tag, Ordering::Relaxed);
@@ -118,16 +146,18 @@ impl Peer {
                         if properties == [0x10, 0, 2] {
                             self.counts.persistent.fetch_add(1, Ordering::Relaxed);
                         }
-                        put_header(&mut deliveries, size, properties);
-                        self.published += u64::from(size == 0);
+                        put_header(&mut message, size, properties);
+                        if size == 0 {
+                            self.pass_on(&message, &mut deliveries);
+                        }
                     }
                     Event::Body { part, .. } => {
                         body.extend_from_slice(part);
                         if body.len() == size {
                             for part in body.chunks(131_064) {
-                                put_frame(&mut deliveries, 3, part);
+                                put_frame(&mut message, 3, part);
                             }
-                            self.published += 1;
+                            self.pass_on(&message, &mut deliveries);
                         }
                     }
                     Event::Heartbeat => {}
@@ -137,6 +167,32 @@ impl Peer {
             len -= at;
             self.hand_over(&mut deliveries, before);
         }
+    }
+
+    fn pass_on(&mut self, message: &Output, deliveries: &mut Output) {
+        self.published += 1;
+        let bytes = message.bytes();
+        match self.fault {
+            fault if fault == Fault::None || self.published % 100 != 0 => {
+                deliveries.put_bytes(bytes)
+            }
+            Fault::Lose => {}
+            Fault::Swap => {
+                self.held = bytes.to_vec();
+                return;
+            }
+            Fault::Damage => {
+                // Before the end of the last frame.
+                let (rest, last) = bytes.split_at(bytes.len() - 2);
+                deliveries.put_bytes(rest);
+                deliveries.put_bytes(&[last[0] ^ 1, last[1]]);
+            }
+            Fault::None | Fault::Double => {
+                deliveries.put_bytes(bytes);
+                deliveries.put_bytes(bytes);
+            }
+        }
+        deliveries.put_bytes(&std::mem::take(&mut self.held));
     }
 
     fn hand_over(&mut self, deliveries: &mut Output, before: u64) {
@@ -182,7 +238,10 @@ impl Peer {
             Method::QueueDelete(_) => output.put_method(channel, &queue::DeleteOk::default()),
             Method::ChannelClose(_) => output.put_method(channel, &channel::CloseOk),
             Method::TxSelect(_) => output.put_method(channel, &tx::SelectOk),
-            Method::TxCommit(_) => output.put_method(channel, &tx::CommitOk),
+            Method::TxCommit(_) => {
+                self.counts.commits.fetch_add(1, Ordering::Relaxed);
+                output.put_method(channel, &tx::CommitOk);
+            }
             Method::BasicQos(_) => output.put_method(channel, &basic::QosOk),
             Method::BasicConsume(_) => {
                 output.put_method(channel, &basic::ConsumeOk { consumer_tag: "mirror" });
