@@ -18,6 +18,7 @@ mod consuming;
 pub(crate) mod env;
 mod extras;
 mod limits;
+mod metrics;
 mod output;
 mod publishing;
 #[cfg(test)]
@@ -30,6 +31,7 @@ pub use broker::BrokerArgs;
 pub use consuming::{ConsumingArgs, ExitWhen};
 pub use extras::ExtraArgs;
 pub use limits::LimitArgs;
+pub use metrics::MetricsArgs;
 pub use output::{Format, OutputArgs};
 pub use publishing::{Flag, PublishingArgs};
 pub use topology::TopologyArgs;
@@ -86,6 +88,9 @@ pub struct Options {
     #[command(flatten, next_help_heading = "Output")]
     pub output: OutputArgs,
 
+    /// Figures for Prometheus.
+    #[command(flatten, next_help_heading = "Metrics")]
+    pub metrics: MetricsArgs,
     /// What PerfTest does not have.
     #[command(flatten, next_help_heading = "Beyond PerfTest")]
     pub extras: ExtraArgs,
@@ -99,6 +104,10 @@ pub struct Options {
     /// Print the environment variables that stand for options
     #[arg(long)]
     pub environment_variables: bool,
+
+    /// Print the options of metrics
+    #[arg(long)]
+    pub metrics_help: bool,
 
     /// Options that were given and mean nothing without a JVM.
     #[arg(skip)]
@@ -133,15 +142,24 @@ impl Options {
 
     /// The command, for help pages: every option tells all its names.
     pub fn command_for_help() -> clap::Command {
-        Self::command().mut_args(|arg| {
-            let Some(short) = arg.get_long().and_then(words::short_of) else { return arg };
-            let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
-            arg.help(format!("{help}. Also: {short}"))
-        })
+        Self::command().mut_args(with_all_names)
+    }
+
+    /// The options of metrics, for a help page of their own.
+    pub(crate) fn metrics_help() -> String {
+        let command = clap::Command::new("leveret perf").disable_help_flag(true);
+        let command = <MetricsArgs as clap::Args>::augment_args(command);
+        command.mut_args(with_all_names).render_help().to_string()
     }
 
     /// Whether every message has `flag`.
     pub fn has(&self, flag: Flag) -> bool {
         self.publishing.flags.contains(&flag)
     }
+}
+
+fn with_all_names(arg: clap::Arg) -> clap::Arg {
+    let Some(short) = arg.get_long().and_then(words::short_of) else { return arg };
+    let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+    arg.help(format!("{help}. Also: {short}"))
 }

@@ -9,7 +9,7 @@ use flate2::write::GzEncoder;
 use leveret_client::amqp::content::Properties;
 use leveret_client::amqp::table::{Table, Value};
 
-use crate::args::values::{Pair, timestamp};
+use crate::args::values::{Pair, plain, timestamp};
 use crate::args::{Flag, Options};
 use crate::stamp;
 use crate::steps::Steps;
@@ -216,17 +216,6 @@ fn properties(options: &Options) -> Result<Properties> {
     }
     properties.headers = (!headers.is_empty()).then_some(headers);
     Ok(properties)
-}
-
-/// A value as it was written on the command line.
-fn plain(value: &Value) -> String {
-    match value {
-        Value::Bool(value) => value.to_string(),
-        value => match (value.as_i64(), value.as_str()) {
-            (Some(number), _) => number.to_string(),
-            (None, text) => text.unwrap_or_default().to_owned(),
-        },
-    }
 }
 
 /// Random JSON documents of at least `size` bytes, as PerfTest makes them: flat, with fields and values

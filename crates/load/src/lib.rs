@@ -9,7 +9,7 @@
 //!                    |                    |
 //!                  watch  <------------ stats
 //!                    |
-//!                  outcome --> lines, csv, json
+//!                  outcome --> lines, live, csv, json, prometheus
 //! ```
 
 use std::ffi::OsString;
@@ -24,15 +24,18 @@ mod intake;
 mod json;
 mod lane;
 mod lines;
+mod live;
 mod outcome;
 mod pace;
 mod plan;
 pub mod process;
 mod producer;
+mod prometheus;
 mod run;
 mod stamp;
 mod stats;
 mod steps;
+mod sweep;
 mod talk;
 mod topology;
 mod verify;
@@ -45,6 +48,7 @@ use anyhow::{Result, bail};
 pub use args::*;
 pub use outcome::{Broker, Interval, Outcome};
 pub use stats::{Counter, Percentiles, Totals};
+pub use sweep::Sweep;
 pub use verify::Verification;
 
 /// Runs `leveret perf` with its arguments; errors go to stderr.

@@ -80,7 +80,7 @@ pub(crate) fn rate(value: f64) -> String {
 }
 
 /// Where lines go, and how they look.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Lines {
     id: String,
     format: Format,
@@ -172,7 +172,7 @@ impl Lines {
         let counts = Counter::ALL.map(|what| (what.name(), outcome.totals.get(what)));
         let counts = counts.iter().filter(|(_, count)| *count > 0);
         let counts: Vec<String> = counts.map(|(name, count)| format!("{name} {count}")).collect();
-        self.say(&format!("messages: {}", counts.join(", ")));
+        self.say(&format!("counted: {}", counts.join(", ")));
         self.costs(outcome);
         if let Some(verification) = &outcome.verification {
             let verdict = if verification.is_good() { "good" } else { "NOT GOOD" };

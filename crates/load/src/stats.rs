@@ -37,11 +37,13 @@ pub enum Counter {
     Reconnected,
     /// Bodies that were taken out of packed messages.
     Unpacked,
+    /// Frames that brought confirms.
+    ConfirmFrames,
 }
 
 impl Counter {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Published,
         Self::Confirmed,
         Self::Nacked,
@@ -50,6 +52,7 @@ impl Counter {
         Self::Redelivered,
         Self::Reconnected,
         Self::Unpacked,
+        Self::ConfirmFrames,
     ];
 
     /// The word in lines and files.
@@ -63,6 +66,7 @@ impl Counter {
             Self::Redelivered => "redelivered",
             Self::Reconnected => "reconnected",
             Self::Unpacked => "unpacked",
+            Self::ConfirmFrames => "confirm_frames",
         }
     }
 }

@@ -18,6 +18,7 @@ pub(crate) struct Window {
     waiting: usize,
     confirmed: u64,
     nacked: u64,
+    frames: u64,
     /// Tags that were refused, if they are asked for.
     refused: Option<Vec<u64>>,
     /// Latency and number of messages, to be reported.
@@ -35,6 +36,7 @@ impl Window {
             waiting: 0,
             confirmed: 0,
             nacked: 0,
+            frames: 0,
             refused: None,
             latencies: Vec::new(),
         }
@@ -83,6 +85,7 @@ impl Window {
         if last < self.first || last >= self.next {
             return;
         }
+        self.frames += 1;
         let from = if multiple { self.first } else { last };
         for tag in from..=last {
             let slot = self.slot(tag);
@@ -115,6 +118,7 @@ impl Window {
     /// Hands over what has come since the last time.
     pub(crate) fn report(&mut self, tally: &Tally) {
         tally.add(Counter::Confirmed, std::mem::take(&mut self.confirmed));
+        tally.add(Counter::ConfirmFrames, std::mem::take(&mut self.frames));
         tally.add(Counter::Nacked, std::mem::take(&mut self.nacked));
         if !self.latencies.is_empty() {
             tally.record_all(&self.latencies);

@@ -109,6 +109,7 @@ fn packed_and_compressed_bodies_are_taken_apart_again() {
     let (address, _) = mirror::start();
     let result = perf(address, "-a -s 32 --pack 50 -C 200");
     assert_eq!((&result["consumed"], &result["unpacked"]), (&200.into(), &10_000.into()));
+    let (address, _) = mirror::start();
     let result = perf(address, "-a -s 3000 --pack 3 --compress -C 200");
     assert_eq!(result["unpacked"], 600);
     assert!(result["plan"]["body_bytes"].as_u64().unwrap() < 1000);

@@ -10,7 +10,7 @@ use super::tools::{Counts, Place};
 use crate::node::{self, Node};
 
 /// Pages whose examples are run, each from its first to its last.
-const PAGES: [&str; 10] = [
+const PAGES: [&str; 11] = [
     "start",
     "queues",
     "exchanges",
@@ -21,6 +21,7 @@ const PAGES: [&str; 10] = [
     "transactions",
     "flow",
     "events",
+    "load-testing",
 ];
 
 /// Blocks marked `sh` and `python`. What is not to be run is not marked.

@@ -107,6 +107,12 @@ impl Options {
     fn check_extras(&self) -> Result<(), String> {
         let (extras, publishing) = (&self.extras, &self.publishing);
         let is_given = !publishing.body.is_empty() || publishing.json_body;
+        let is_kept = self.output.output_file.is_some() || self.metrics.metrics_prometheus;
+        if extras.sweep.is_some() && is_kept {
+            return Err(
+                "--output-file and --metrics-prometheus are for one run, not for a --sweep".into(),
+            );
+        }
         let is_reworked = extras.compress || extras.pack.is_some_and(|count| count > 0);
         if extras.verify && (is_given || is_reworked || !publishing.variable_size.is_empty()) {
             return Err("--verify makes bodies of its own, of one size".into());

@@ -8,7 +8,7 @@ use clap::{Arg, ArgAction, Command};
 const PREFIX: &str = "RABBITMQ_PERF_TEST_ENV_PREFIX";
 
 /// Arguments that mean the tool itself, not a run.
-const NO_VARIABLE: [&str; 3] = ["help", "version", "environment-variables"];
+const NO_VARIABLE: [&str; 4] = ["help", "version", "environment-variables", "metrics-help"];
 
 /// Puts options that are only in the environment before the arguments.
 pub(super) fn complete(

@@ -1,6 +1,7 @@
 //! What PerfTest does not have.
 
 use super::values::whole;
+use crate::sweep::Sweep;
 
 /// What PerfTest does not have.
 #[derive(Clone, Debug, clap::Args)]
@@ -14,4 +15,10 @@ pub struct ExtraArgs {
     /// Compress bodies with gzip
     #[arg(long)]
     pub compress: bool,
+    /// Run again for each value of an option, such as qos=1,10,100, and set the results side by side
+    #[arg(long, value_name = "OPTION=VALUES")]
+    pub sweep: Option<Sweep>,
+    /// Show rates, latency, backlog and progress in place, if stderr is a terminal
+    #[arg(long)]
+    pub live: bool,
 }

@@ -138,6 +138,8 @@ fn refused_lines_say_why() {
         ("-r 5 -P 1", "exclude each other"),
         ("-jb -vs 5:1", "--variable-size"),
         ("-vr 5", "seconds above zero"),
+        ("--sweep qos=1 -z 1 -o x", "for one run"),
+        ("--sweep nothing=1", "no option --nothing"),
         ("--verify -jb", "bodies of its own"),
         ("--verify -s 31", "at least 32"),
         ("--pack 5 -vs 5:1", "--variable-size"),

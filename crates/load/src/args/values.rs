@@ -63,6 +63,17 @@ pub(crate) fn table(pairs: &[Pair]) -> Table {
     table
 }
 
+/// A value as it was written on the command line.
+pub(crate) fn plain(value: &Value) -> String {
+    match value {
+        Value::Bool(value) => value.to_string(),
+        value => match (value.as_i64(), value.as_str()) {
+            (Some(number), _) => number.to_string(),
+            (None, text) => text.unwrap_or_default().to_owned(),
+        },
+    }
+}
+
 /// Bytes, with `kb`, `mb`, `gb` or `tb` in thousands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity(pub u64);

@@ -8,7 +8,10 @@ use std::ffi::OsString;
 const SHORT_WORDS: &[(&str, &str)] = &[
     ("-ad", "auto-delete"), ("-bc", "body-count"), ("-bfc", "body-field-count"), ("-ca", "consumer-args"),
     ("-cri", "connection-recovery-interval"), ("-csd", "consumer-start-delay"), ("-ct", "confirm-timeout"),
-    ("-dcr", "disable-connection-recovery"), ("-env", "environment-variables"), ("-ew", "exit-when"),
+    ("-dcr", "disable-connection-recovery"), ("-env", "environment-variables"), ("-em", "exposed-metrics"),
+    ("-ew", "exit-when"), ("-mcla", "metrics-command-line-arguments"), ("-mh", "metrics-help"),
+    ("-mpe", "metrics-prometheus-endpoint"), ("-mpp", "metrics-prometheus-port"),
+    ("-mpr", "metrics-prometheus"), ("-mpx", "metrics-prefix"), ("-mt", "metrics-tags"),
     ("-jb", "json-body"), ("-ll", "leader-locator"), ("-ma", "max-age"), ("-mf", "metrics-format"),
     ("-mlb", "max-length-bytes"), ("-mp", "message-properties"), ("-ms", "use-millis"), ("-na", "nack"),
     ("-pi", "polling-interval"), ("-po", "polling"), ("-prsd", "producer-random-start-delay"),
@@ -44,7 +47,7 @@ const NOT_HERE: &[&str] = &[
     "--metrics-datadog-descriptions", "-mdh", "--metrics-datadog-host-tag", "-mdk",
     "--metrics-datadog-api-key", "-mds", "--metrics-datadog-step-size", "-mdu", "--metrics-datadog-uri",
     "-o2gr", "--oauth2-grant-type", "-o2id", "--oauth2-client-id", "-o2p", "--oauth2-parameters",
-    "-o2sec", "--oauth2-client-secret", "-o2uri", "--oauth2-token-endpoint", "--verbose", "--verbose-full", "-em", "--exposed-metrics",
+    "-o2sec", "--oauth2-client-secret", "-o2uri", "--oauth2-token-endpoint", "--verbose", "--verbose-full",
 ];
 
 /// Arguments as clap reads them, and what was left out.
