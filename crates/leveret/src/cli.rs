@@ -19,8 +19,8 @@ pub(crate) enum Part {
     Serve(ServeArgs),
     /// Steer and look into a running broker, as rabbitmqctl does
     Ctl(leveret_ctl::CtlArgs),
-    /// Load a broker and measure it, as PerfTest does
-    Perf(leveret_load::PerfArgs),
+    /// Load a broker and measure it, as PerfTest does; repeat the documents' experiments
+    Perf(PerfWords),
     /// Print a manual page, in roff
     Man {
         /// serve, ctl, perf, or the name of one of RabbitMQ's tools [default: of the whole program]
@@ -34,6 +34,23 @@ pub(crate) enum Part {
         #[arg(default_value = "leveret")]
         program: String,
     },
+}
+
+/// PerfTest's words, or an experiment.
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct PerfWords {
+    #[command(subcommand)]
+    pub(crate) part: Option<PerfPart>,
+    #[command(flatten)]
+    pub(crate) load: leveret_load::PerfArgs,
+}
+
+/// What the load tool does besides its own.
+#[derive(Subcommand, Debug)]
+pub(crate) enum PerfPart {
+    /// Repeat experiments of the documents, on Leveret or beside another broker
+    Experiment(leveret_experiment::ExperimentArgs),
 }
 
 /// Run the broker.
@@ -128,6 +145,10 @@ mod tests {
         check("ctl fly",                                            false);
         check("completion bash",                                    true);
         check("completion bash rabbitmqctl",                        true);
+        check("perf -x 1 -y 0 -ad false --help",                    true);
+        check("perf experiment ladder --quick",                     true);
+        check("perf experiment --list",                             true);
+        check("perf experiment fly",                                false);
         check("man ctl",                                            true);
         check("",                                                   false);
     }
@@ -146,6 +167,7 @@ mod tests {
             assert!(page(None).contains(key), "{key}");
         }
         assert!(page(Some("ctl")).contains(".SS list_queues\nList queues.\n"));
+        assert!(page(Some("perf")).contains(".SS experiment\n"));
         assert!(page(Some("rabbitmq-plugins")).contains(".SS enable\n"));
         assert!(page(Some("serve")).contains("leveret\\-serve"));
         assert_eq!(manual(Some("fly")), None);

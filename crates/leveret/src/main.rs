@@ -12,7 +12,7 @@ use clap::{FromArgMatches as _, Parser as _};
 use leveret_config::files;
 use leveret_ctl::{CtlArgs, Local};
 
-use cli::{Cli, Part, ServeArgs};
+use cli::{Cli, Part, PerfPart, PerfWords, ServeArgs};
 
 /// `sysexits.h`: the command line, the program itself, the configuration.
 const USAGE: u8 = 64;
@@ -32,7 +32,10 @@ fn main() -> ExitCode {
         Err(told) => tell(&told),
         Ok(Part::Serve(args)) => serve(args),
         Ok(Part::Ctl(args)) => ctl(&args),
-        Ok(Part::Perf(args)) => leveret_load::main(args),
+        Ok(Part::Perf(PerfWords { part: Some(PerfPart::Experiment(args)), .. })) => {
+            leveret_experiment::main(&args)
+        }
+        Ok(Part::Perf(PerfWords { load, .. })) => leveret_load::main(load),
         Ok(Part::Man { page }) => print_or_refuse(cli::manual(page.as_deref()), "such page"),
         Ok(Part::Completion { shell, program }) => {
             let script = cli::program(&program).map(|mut command| {

@@ -24,9 +24,10 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("admin",    &["amqp", "queue", "topology", "broker", "session", "config", "server", "client"]),
     ("client",   &["amqp"]),
     ("load",     &["amqp", "client"]),
+    ("experiment", &["client", "load"]),
     ("sim",      &["amqp", "log", "queue", "topology", "broker", "session", "client", "conform"]),
     ("conform",  &["amqp", "log", "queue", "topology", "broker", "session", "client"]),
-    ("leveret",  &["config", "ctl", "server", "admin", "load", "client"]),
+    ("leveret",  &["config", "ctl", "server", "admin", "load", "experiment", "client"]),
     ("xtask",    &["config", "client", "load"]),
 ];
 

@@ -9,6 +9,7 @@ mod control;
 mod damage;
 mod disk;
 mod events;
+mod experiment;
 mod faults;
 mod flow;
 mod kill;

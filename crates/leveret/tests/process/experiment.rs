@@ -1,0 +1,121 @@
+//! `leveret perf experiment`: a broker of its own, a running one, and being interrupted.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::broker::{Broker, leveret};
+
+/// The command, with this as its directory and that for temporary files.
+fn experiment(words: &[&str], dir: &Path) -> Command {
+    let mut command = leveret(&["perf", "experiment"]);
+    command.args(words).args(["--report", "out.html"]).env("TMPDIR", dir).current_dir(dir);
+    command
+}
+
+/// What it wrote: the page, and the JSON.
+fn written(dir: &Path) -> (String, Value) {
+    let page = std::fs::read_to_string(dir.join("out.html")).unwrap();
+    let json = std::fs::read_to_string(dir.join("out.json")).unwrap();
+    (page, serde_json::from_str(&json).unwrap())
+}
+
+/// Directories that brokers have left.
+fn left_behind(dir: &Path) -> usize {
+    let is_ours = |name: &str| name.starts_with("leveret-experiment-");
+    let names = std::fs::read_dir(dir).unwrap().map(|it| it.unwrap().file_name());
+    names.filter(|it| is_ours(&it.to_string_lossy())).count()
+}
+
+#[test]
+fn a_broker_of_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = ["ladder", "scenario-3", "--seconds", "0.3", "--repeat", "2"];
+    let output = experiment(&words, dir.path()).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{told} {}", String::from_utf8_lossy(&output.stderr));
+    assert!(told.contains("and publishers want confirms") && told.contains("44,824"), "{told}");
+    let (page, json) = written(dir.path());
+    assert!(page.contains("<svg") && page.contains("id=\"scenario-3\""));
+    assert_eq!(json["brokers"][0]["started_here"], true);
+    for measured in json["experiments"][0]["measured"].as_array().unwrap() {
+        let runs = measured["runs"].as_array().unwrap();
+        assert_eq!(runs.len(), 2, "{measured}");
+        assert!(runs.iter().all(|run| run["published"].as_u64() > Some(0)), "{measured}");
+        assert!(runs.iter().all(|run| run["consumed"].as_u64() > Some(0)), "{measured}");
+    }
+    let latency = &json["experiments"][1]["measured"][0]["runs"][0]["latency_us"]["mean"];
+    assert!(latency.as_f64() > Some(0.0), "{latency}");
+    assert_eq!(left_behind(dir.path()), 0);
+}
+
+#[test]
+fn two_brokers_in_turn() {
+    let (here, there) = (Broker::start(), Broker::start());
+    let uri = |broker: &Broker| format!("amqp://guest:guest@{}/%2F", broker.address);
+    let dir = tempfile::tempdir().unwrap();
+    let (first, second) = (uri(&here), uri(&there));
+    let pid = here.pid().to_string();
+    let words = [
+        "columns",
+        "--quick",
+        "--seconds",
+        "0.3",
+        "--uri",
+        &first,
+        "--pid",
+        &pid,
+        "--against",
+        &second,
+    ];
+    let output = experiment(&words, dir.path()).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{told} {}", String::from_utf8_lossy(&output.stderr));
+    let (_, json) = written(dir.path());
+    assert!(!json["command"].as_str().unwrap().contains("guest:guest"));
+    let measured = json["experiments"][0]["measured"].as_array().unwrap();
+    let of =
+        |broker: usize| measured.iter().filter(|it| it["broker"] == broker).collect::<Vec<_>>();
+    assert_eq!((of(0).len(), of(1).len()), (3, 3));
+    // The queue that was filled is the one that was emptied, and nothing is left of it.
+    assert_eq!(of(1)[1]["runs"][0]["consumed"], 400_000);
+    for broker in [&here, &there] {
+        assert!(!broker.told(&["list_queues", "name"]).contains("columns"));
+    }
+    // Only the first one's process was named.
+    let cpu = |it: &Value| it["runs"][0]["broker_cpu_s_per_million"].as_f64();
+    assert!(cpu(of(0)[0]).is_some() && cpu(of(1)[0]).is_none());
+}
+
+#[test]
+fn interrupted() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = experiment(&["scenario-1", "mirrored"], dir.path());
+    let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+    // The first of four runs is over; the other experiment takes minutes.
+    assert!(lines.any(|line| line.starts_with("scenario-1, producer, ")));
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    let (page, json) = written(dir.path());
+    assert!(page.contains("This was interrupted"));
+    assert_eq!(json["interrupted"], true);
+    let first = &json["experiments"][0]["measured"][0]["runs"][0];
+    assert_eq!(first["published"], 100_000, "{json}");
+    assert_eq!(left_behind(dir.path()), 0);
+}
+
+#[test]
+fn names_that_are_not_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = experiment(&["ladders"], dir.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(64));
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        told.contains("there is no experiment 'ladders'") && told.contains("scenario-1"),
+        "{told}"
+    );
+}
