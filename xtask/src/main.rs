@@ -84,7 +84,11 @@ enum Chore {
     /// Build the program as it is released, in target/optimized: two builds and a run under load between them
     Optimize,
     /// Build the Debian packages of the release build, in target/package
-    Package,
+    Package {
+        /// Of the program that `optimize` builds: what is released
+        #[arg(long)]
+        optimized: bool,
+    },
 }
 
 /// Words for another program.
@@ -120,7 +124,7 @@ fn run() -> anyhow::Result<ExitCode> {
         Chore::Page { names, .. } => done(page::browse(&names).and_then(steps::all_passed)),
         Chore::Load(it) => programs::load(&it.words),
         Chore::Optimize => done(optimize::build().map(|program| println!("{}", program.display()))),
-        Chore::Package => done(package::of_release()),
+        Chore::Package { optimized } => done(package::of_release(optimized)),
     }
 }
 

@@ -15,6 +15,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, bail, ensure};
 
+use crate::optimize;
 use crate::root;
 use crate::steps::{Count, succeed};
 use crate::suite;
@@ -145,10 +146,15 @@ Description: rabbitmqctl and its kin for the Leveret message broker
     ]
 }
 
-/// Builds the program, then its packages, and says where they are.
-pub(crate) fn of_release() -> anyhow::Result<()> {
-    suite::release_build()?;
-    for made in build(&root().join(PROGRAM))? {
+/// Builds the program, optimised by a profile or not, then its packages, and says where they are.
+pub(crate) fn of_release(is_optimized: bool) -> anyhow::Result<()> {
+    let program = if is_optimized {
+        optimize::build()?
+    } else {
+        suite::release_build()?;
+        root().join(PROGRAM)
+    };
+    for made in build(&program)? {
         println!("{}", made.display());
     }
     Ok(())
