@@ -77,7 +77,7 @@ pub struct Shard<L> {
     queues: Map<QueueId, Box<Hosted>>,
     ports: Ports,
     /// Queues to dispatch at the end of the turn.
-    touched: Vec<QueueId>,
+    touched: VecDeque<QueueId>,
     /// Queues whose dispatch budget ran out: touched again in the next turn.
     again: Vec<QueueId>,
     /// What left queues in this turn and is not worked off yet.
@@ -101,6 +101,8 @@ pub struct Shard<L> {
     counters: Counters,
     resting: Resting,
     cold: Cold,
+    /// How often a queue delivered something.
+    served: u64,
     /// What the queues take for their messages, in bytes; sum of [`Hosted::counted_bytes`].
     queue_bytes: u64,
     /// Messages whose publishers are not told yet.
@@ -130,6 +132,10 @@ struct Hosted {
     is_touched: bool,
     rest: Rest,
     ahead: Ahead,
+    /// [`Cold`] has it.
+    waits_for_disk: bool,
+    /// [`Shard::served`] when it last delivered something.
+    served_in: u64,
     /// Its part of [`Shard::queue_bytes`].
     counted_bytes: u64,
     /// For messages published from now on.
@@ -157,6 +163,8 @@ impl Hosted {
             is_touched: false,
             rest: Rest::default(),
             ahead: Ahead::default(),
+            waits_for_disk: false,
+            served_in: 0,
             counted_bytes: 0,
             confirm: named.confirm_options(),
             is_durable: named.durable,
@@ -214,7 +222,7 @@ impl<L: Log> Shard<L> {
             log,
             queues: Map::default(),
             ports: Ports::default(),
-            touched: Vec::new(),
+            touched: VecDeque::new(),
             again: Vec::new(),
             left: Vec::new(),
             leaving: Leaving::default(),
@@ -229,6 +237,7 @@ impl<L: Log> Shard<L> {
             counters: Counters::default(),
             resting: Resting::default(),
             cold: Cold::default(),
+            served: 0,
             queue_bytes: 0,
             unresolved: Unresolved::default(),
             runs: Runs::default(),
@@ -331,7 +340,7 @@ impl<L: Log> Shard<L> {
         let mut has_more = false;
         loop {
             self.work_off_left(topology, now, out);
-            let Some(id) = self.touched.pop() else { break };
+            let Some(id) = self.touched.pop_front() else { break };
             has_more |= self.dispatch(id, now);
         }
         has_more |= self.release_leaving(topology, now, out);
@@ -520,10 +529,10 @@ impl<L: Log> Shard<L> {
 }
 
 /// Marks a queue for dispatch, once.
-fn touch(hosted: &mut Hosted, id: QueueId, touched: &mut Vec<QueueId>) {
+fn touch(hosted: &mut Hosted, id: QueueId, touched: &mut VecDeque<QueueId>) {
     if !hosted.is_touched {
         hosted.is_touched = true;
-        touched.push(id);
+        touched.push_back(id);
     }
 }
 

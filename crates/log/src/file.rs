@@ -311,6 +311,14 @@ impl<D: Disk> FileLog<D> {
         }
     }
 
+    /// A record was read. If it is cold and another holder may read it, too, it stays.
+    fn take_warm(&mut self, at: Offset) {
+        let held = self.store.cold.get(at.get());
+        if held.is_some_and(|held| self.store.sets.len(held.set) == 1) {
+            self.fetch.taken(at);
+        }
+    }
+
     fn release_cold(&mut self, at: Offset, holder: Holder) -> Result<(), HoldError> {
         let released = HoldError::Released { at };
         let store = &mut self.store;
@@ -322,7 +330,7 @@ impl<D: Disk> FileLog<D> {
             None => {
                 store.cold.remove(at.get());
                 self.sums.records -= 1;
-                let len = self.fetch.forget(at);
+                let len = self.fetch.forget(at, &self.store);
                 self.sums.live_bytes -= self.drop_from_segment(at, len).unwrap_or(0);
                 self.forget_marks(at);
             }
@@ -412,6 +420,21 @@ impl<D: Disk> Log for FileLog<D> {
                 }
             }
             result => result,
+        }
+    }
+
+    fn fetch_ahead(&mut self, soon: &[Offset]) {
+        for &at in soon {
+            if self.store.cold.get(at.get()).is_some() {
+                self.fetch.want_ahead(at);
+            }
+        }
+    }
+
+    #[inline]
+    fn taken(&mut self, at: Offset) {
+        if !self.fetch.is_empty() {
+            self.take_warm(at);
         }
     }
 

@@ -284,11 +284,23 @@ pub trait Log {
     /// The bytes of a record that is readable and has a holder.
     fn read(&self, at: Offset) -> Result<Record, ReadError>;
 
-    /// Says which records are going to be read soon, best in ascending order. A hint, without effect
-    /// on a log that has all its records in memory. Once for each [`ReadError::Cold`] at least, or
-    /// the record never comes.
+    /// Says which records somebody waits for, best in ascending order. Without effect on a log that has
+    /// all its records in memory. Once for each [`ReadError::Cold`] at least, or the record never comes.
     fn fetch(&mut self, soon: &[Offset]) {
         let _ = soon;
+    }
+
+    /// Says which records are going to be read after those. A hint: they come while there is room for
+    /// what was read and not [`taken`](Self::taken), with the next [`fetch`](Self::fetch) or
+    /// [`collect`](Self::collect).
+    fn fetch_ahead(&mut self, soon: &[Offset]) {
+        let _ = soon;
+    }
+
+    /// Says that a record was read for the last time, as far as one of its holders knows; it may be cold
+    /// from now on. A hint.
+    fn taken(&mut self, at: Offset) {
+        let _ = at;
     }
 
     /// Takes `holder` from a record. The last one makes the log forget it. That each holder releases

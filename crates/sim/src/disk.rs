@@ -253,6 +253,14 @@ impl Log for Store {
         both!(self, log => log.fetch(soon));
     }
 
+    fn fetch_ahead(&mut self, soon: &[Offset]) {
+        both!(self, log => log.fetch_ahead(soon));
+    }
+
+    fn taken(&mut self, at: Offset) {
+        both!(self, log => log.taken(at));
+    }
+
     fn release(&mut self, at: Offset, holder: Holder) -> Result<(), HoldError> {
         both!(self, log => log.release(at, holder))
     }

@@ -135,12 +135,15 @@ impl<L: Log> Shard<L> {
         }
     }
 
-    /// A queue ran into a cold record: asks for it and for what follows.
+    /// A queue ran into a cold record: asks for it and, the first time, for what follows.
     pub(super) fn wait_for_disk(&mut self, id: QueueId) {
-        if !self.cold.queues.contains(&id) {
+        let Some(hosted) = self.queues.get_mut(&id) else { return };
+        if !std::mem::replace(&mut hosted.waits_for_disk, true) {
             self.cold.queues.push(id);
+            self.read_ahead(id, true);
+        } else if let Some(at) = next(&hosted.queue) {
+            self.log.fetch(&[log_offset(at)]);
         }
-        self.read_ahead(id, true);
     }
 
     /// Asks for the next piece of a queue. `is_stopped`: the very front is needed.
@@ -153,7 +156,10 @@ impl<L: Log> Shard<L> {
             0 => Ahead::default(),
             count => Ahead { messages: skip as u32 + count, asked: count },
         };
-        self.log.fetch(&soon);
+        self.log.fetch_ahead(&soon);
+        if is_stopped {
+            self.log.fetch(soon.get(..1).unwrap_or_default());
+        }
     }
 
     /// Parks what needs the cold record `at`.
@@ -164,7 +170,7 @@ impl<L: Log> Shard<L> {
 
     /// Whether the record is on disk only. One that is damaged or gone is not: reading it says so.
     pub(super) fn is_cold(&self, at: Offset) -> bool {
-        matches!(self.log.read(log_offset(at)), Err(ReadError::Cold { .. }))
+        is_cold(&self.log, log_offset(at))
     }
 
     /// Messages that left their queue and are to be dead-lettered, but have to be read from the disk first, or
@@ -179,13 +185,15 @@ impl<L: Log> Shard<L> {
         let _ = self.log.collect();
         self.cold.crowd = self.cold.queues.len();
         for id in std::mem::take(&mut self.cold.queues) {
-            match self.queues.get(&id).and_then(|hosted| next(&hosted.queue)) {
+            let Some(hosted) = self.queues.get_mut(&id) else { continue };
+            let at = next(&hosted.queue).map(log_offset);
+            if let Some(at) = at.filter(|&at| is_cold(&self.log, at)) {
                 // It was asked for, and may have been dropped again; all else the queue asked for before.
-                Some(at) if self.is_cold(at) => {
-                    self.log.fetch(&[log_offset(at)]);
-                    self.cold.queues.push(id);
-                }
-                _ => self.touch(id),
+                self.log.fetch(&[at]);
+                self.cold.queues.push(id);
+            } else {
+                hosted.waits_for_disk = false;
+                self.touch(id);
             }
         }
         for parked in std::mem::take(&mut self.cold.parked) {
@@ -197,6 +205,10 @@ impl<L: Log> Shard<L> {
             }
         }
     }
+}
+
+fn is_cold(log: &impl Log, at: leveret_log::Offset) -> bool {
+    matches!(log.read(at), Err(ReadError::Cold { .. }))
 }
 
 /// The message that a queue waits for.

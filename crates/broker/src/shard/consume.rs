@@ -150,17 +150,21 @@ impl<L: Log> Shard<L> {
         self.disk.forget(connection);
     }
 
-    /// A gate of the connection opened: its consumers may be given more.
+    /// A gate of the connection opened: its consumers may be given more. There may not be room for all: the
+    /// queue that has waited longest comes first.
     pub(super) fn resume(&mut self, connection: ConnectionId) {
         let keys = self.ports.keys_of(connection).iter();
         let consumers = keys.filter_map(|&key| self.ports.consumer(key));
-        let mut by_queue: Vec<_> = consumers.map(|it| (it.queue, it.id)).collect();
+        let served_in = |queue| self.queues.get(queue).map(|hosted| hosted.served_in);
+        let by_queue = consumers.map(|it| ((served_in(&it.queue), it.queue), it.id));
+        let mut by_queue: Vec<_> = by_queue.collect();
         by_queue.sort_by_key(|&(queue, _)| queue);
         for run in by_queue.chunk_by(|(a, _), (b, _)| a == b) {
-            let Some(&(queue, _)) = run.first() else { continue };
+            let Some(&((_, queue), _)) = run.first() else { continue };
             let mut ids: Vec<_> = run.iter().map(|&(_, id)| id).collect();
-            if let Some(hosted) = self.queues.get_mut(&queue) {
-                hosted.queue.resume_all(&mut ids);
+            let Some(hosted) = self.queues.get_mut(&queue) else { continue };
+            hosted.queue.resume_all(&mut ids);
+            if !hosted.waits_for_disk {
                 super::touch(hosted, queue, &mut self.touched);
             }
         }
@@ -260,6 +264,7 @@ impl<L: Log> Shard<L> {
             None => Reply::GotNothing,
             Some((found, record)) => {
                 self.counters.delivered += 1;
+                self.log.taken(log_offset(found.offset));
                 let delivery = Delivery {
                     slot: ConsumerSlot(0),
                     queue: id,
@@ -291,6 +296,7 @@ impl<L: Log> Shard<L> {
             unresolved,
             runs,
             unreadable,
+            served,
             ..
         } = self;
         let Some(hosted) = queues.get_mut(&id) else { return false };
@@ -302,6 +308,10 @@ impl<L: Log> Shard<L> {
         super::rest::used(hosted, id, now, queue_bytes, resting);
         let waits = hosted.queue.has_ready() && !dispatched.more && !dispatched.cold;
         hosted.usage.dispatched(waits, now);
+        if dispatched.delivered > 0 {
+            *served += 1;
+            hosted.served_in = *served;
+        }
         let wants_ahead = hosted.ahead.delivered(dispatched.delivered);
         if hosted.awaited_in == disk.batch
             && hosted.queue.has_ready()
@@ -413,6 +423,7 @@ impl<L: Log> Deliver for Out<'_, L> {
     #[inline]
     fn deliver(&mut self, found: leveret_queue::Delivery) {
         self.aside.counters.delivered += 1;
+        self.log.taken(log_offset(found.offset));
         let record = std::mem::take(&mut self.record);
         self.ports.deliver(found.consumer_key, |slot| Delivery {
             slot,

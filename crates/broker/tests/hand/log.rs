@@ -230,6 +230,10 @@ impl Log for HandLog {
         self.hand().fetching.extend(soon.iter().map(|at| at.get()));
     }
 
+    fn fetch_ahead(&mut self, soon: &[Offset]) {
+        self.fetch(soon);
+    }
+
     fn release(&mut self, at: Offset, holder: Holder) -> Result<(), HoldError> {
         let state = &mut *self.hand();
         let number = at.get();

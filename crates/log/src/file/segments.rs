@@ -37,6 +37,8 @@ pub(super) struct Stretch {
     pub(super) mark: u64,
     pub(super) position: u64,
     pub(super) end: u64,
+    /// None of its records that are in order has this offset or a higher one.
+    pub(super) next: u64,
 }
 
 #[derive(Debug)]
@@ -178,9 +180,11 @@ impl Segment {
 
     fn stretch(&self, index: usize) -> Option<Stretch> {
         let position = self.waypoints.get(index)?.position;
-        let end = self.waypoints.get(index + 1).map_or(self.written, |next| next.position);
-        let (file, mark) = (self.file, self.mark);
-        Some(Stretch { file, mark, position, end: end.min(self.written) })
+        let (end, next) = match self.waypoints.get(index + 1) {
+            Some(waypoint) => (waypoint.position.min(self.written), waypoint.first),
+            None => (self.written, self.end),
+        };
+        Some(Stretch { file: self.file, mark: self.mark, position, end, next })
     }
 
     fn held_bytes(&self) -> usize {

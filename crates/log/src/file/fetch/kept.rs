@@ -1,0 +1,151 @@
+//! Records that were read from the disk, until they are taken, released, or too many.
+//!
+//! Where most of what was read is wanted, records are parts of it; where little is, they are copied, so
+//! that a record pins its own bytes and not the stretch that it lay in.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+
+use super::index::Place;
+
+/// Records for which there is room when there are none.
+const RECORDS_KEPT: usize = 1024;
+
+/// What came with one read.
+#[derive(Debug)]
+struct Block {
+    /// Of memory that it pins.
+    bytes: u64,
+    offsets: Vec<u64>,
+    /// How many of them are still here.
+    left: usize,
+}
+
+#[derive(Debug)]
+pub(super) struct Kept {
+    records: HashMap<u64, (u64, Bytes), FixedState>,
+    /// By number, from `first_block` on. Its first has records.
+    blocks: VecDeque<Block>,
+    first_block: u64,
+    bytes: u64,
+    bytes_max: u64,
+}
+
+impl Kept {
+    pub(super) fn new(bytes_max: u64) -> Self {
+        Self {
+            records: HashMap::default(),
+            blocks: VecDeque::new(),
+            first_block: 0,
+            bytes: 0,
+            bytes_max,
+        }
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    #[inline]
+    pub(super) fn get(&self, at: u64) -> Option<&Bytes> {
+        self.records.get(&at).map(|(_, bytes)| bytes)
+    }
+
+    /// Whether so many bytes more are not too many.
+    pub(super) fn has_room(&self, more: u64) -> bool {
+        self.bytes + more <= self.bytes_max
+    }
+
+    /// Keeps records that are at these places of what was read from `position` on. Tells of each that is
+    /// damaged.
+    pub(super) fn take(
+        &mut self,
+        read: &Bytes,
+        position: u64,
+        places: &[Place],
+        mut damaged: impl FnMut(u64),
+    ) {
+        let number = self.next_block();
+        let wanted: u64 = places.iter().map(|place| u64::from(place.len)).sum();
+        let is_part = wanted >= read.len() as u64 / 2;
+        let mut offsets = Vec::with_capacity(places.len());
+        for place in places {
+            let start = (place.position - position) as usize;
+            let record = match read.get(start..start + place.len as usize) {
+                Some(range) if crc32c::crc32c(range) != place.crc => None,
+                Some(range) if is_part => Some(read.slice_ref(range)),
+                Some(range) => Some(Bytes::copy_from_slice(range)),
+                None => None,
+            };
+            let Some(record) = record else {
+                damaged(place.at);
+                continue;
+            };
+            if let Some((before, _)) = self.records.insert(place.at, (number, record)) {
+                self.leave(before);
+            }
+            offsets.push(place.at);
+        }
+        if offsets.is_empty() {
+            return;
+        }
+        let bytes = if is_part { read.len() as u64 } else { wanted };
+        let left = offsets.len();
+        self.blocks.push_back(Block { bytes, offsets, left });
+        self.bytes += bytes;
+    }
+
+    pub(super) fn remove(&mut self, at: u64) -> Option<Bytes> {
+        let (block, bytes) = self.records.remove(&at)?;
+        self.leave(block);
+        Some(bytes)
+    }
+
+    /// One record less of a block.
+    fn leave(&mut self, number: u64) {
+        let Some(block) = self.blocks.get_mut((number - self.first_block) as usize) else { return };
+        block.left -= 1;
+        if block.left == 0 {
+            self.bytes -= block.bytes;
+            *block = Block { bytes: 0, offsets: Vec::new(), left: 0 };
+        }
+        while self.blocks.front().is_some_and(|front| front.left == 0) {
+            self.blocks.pop_front();
+            self.first_block += 1;
+        }
+        if self.records.is_empty() && self.records.capacity() > RECORDS_KEPT {
+            self.records = HashMap::default();
+            self.blocks = VecDeque::new();
+        }
+    }
+
+    /// Drops the oldest of what was read before the block `first_kept`, if there is too much of it.
+    pub(super) fn trim(&mut self, first_kept: u64) {
+        while self.bytes > self.bytes_max && self.first_block < first_kept {
+            let Some(block) = self.blocks.pop_front() else { return };
+            let number = self.first_block;
+            self.first_block += 1;
+            self.bytes -= block.bytes;
+            for at in block.offsets {
+                if self.records.get(&at).is_some_and(|(it, _)| *it == number) {
+                    self.records.remove(&at);
+                }
+            }
+        }
+    }
+
+    /// The number that the next block gets.
+    pub(super) fn next_block(&self) -> u64 {
+        self.first_block + self.blocks.len() as u64
+    }
+
+    pub(super) fn held_bytes(&self) -> usize {
+        let offsets = self.records.len() * size_of::<u64>();
+        let blocks = self.blocks.capacity() * size_of::<Block>();
+        self.bytes as usize + self.records.allocation_size() + offsets + blocks
+    }
+}

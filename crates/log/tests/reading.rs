@@ -1,0 +1,163 @@
+//! What it costs to read cold records: bytes from the disk, and memory, whoever reads.
+
+use std::collections::VecDeque;
+
+use leveret_log::disk::SimDisk;
+use leveret_log::file::Options;
+use leveret_log::{FileLog, Holder, Keep, Log, Offset, ReadError};
+
+const MIB: u64 = 1 << 20;
+const BODY: usize = 1000;
+
+/// What one reader asks for ahead.
+const AHEAD: usize = 16;
+
+fn options() -> Options {
+    Options { segment_bytes: 8 * MIB, cache_bytes: 0, warm_bytes: 4 * MIB, ..Options::default() }
+}
+
+/// A log in which so many holders have records in turn, all of them cold, and the offsets of each.
+fn mixed(disk: &SimDisk, holders: u64, each: u64) -> (FileLog<SimDisk>, Vec<Reader>) {
+    let mut log = FileLog::open(disk.clone(), options(), &mut |_| {}).unwrap().0;
+    let reader = |number| Reader { holder: Holder::new(number), offsets: VecDeque::new() };
+    let mut readers: Vec<_> = (0..holders).map(reader).collect();
+    for _ in 0..each {
+        for reader in &mut readers {
+            let at = log.append(b"head", &[&[7; BODY]], &[reader.holder], Keep::Durable).unwrap();
+            reader.offsets.push_back(at.get());
+            if at.get() % 100 == 99 {
+                log.sync().unwrap();
+            }
+        }
+    }
+    while log.durable() < log.end() || !log.disk().is_idle() {
+        log.sync().unwrap();
+    }
+    log.collect().unwrap();
+    (log, readers)
+}
+
+/// Reads the records of a holder in order.
+struct Reader {
+    holder: Holder,
+    offsets: VecDeque<u64>,
+}
+
+impl Reader {
+    /// Takes what is there, at most so many. Asks for what is not.
+    fn read(&mut self, log: &mut FileLog<SimDisk>, most: usize) -> Vec<Offset> {
+        let mut taken = Vec::new();
+        while taken.len() < most
+            && let Some(&at) = self.offsets.front()
+        {
+            let at = Offset::new(at);
+            match log.read(at) {
+                Ok(record) => assert_eq!(record.bytes.len(), BODY + 4),
+                Err(ReadError::Cold { .. }) => {
+                    let ahead = self.offsets.iter().take(AHEAD).map(|&at| Offset::new(at));
+                    log.fetch_ahead(&ahead.collect::<Vec<_>>());
+                    log.fetch(&[at]);
+                    break;
+                }
+                Err(error) => panic!("{error}"),
+            }
+            log.taken(at);
+            self.offsets.pop_front();
+            taken.push(at);
+        }
+        taken
+    }
+}
+
+/// A thousand queues that lie mixed and are emptied together, a hundred messages of each at most at a time and few
+/// in all: the files are read about once, and memory does not follow the number of queues.
+#[test]
+fn many_who_read_the_same_files_read_them_once() {
+    const HOLDERS: u64 = 1000;
+    const EACH: u64 = 60;
+    let disk = SimDisk::new(1);
+    let (mut log, mut readers) = mixed(&disk, HOLDERS, EACH);
+    let (held_before, read_before) = (log.usage().held_bytes, disk.work().read_bytes);
+    let (mut left, mut most_held) = (HOLDERS * EACH, 0);
+    let mut unacked = VecDeque::new();
+    let mut rounds = 0;
+    while left > 0 {
+        let mut room = 900;
+        // Who was given something goes to the back.
+        let (mut served, mut waiting) = (Vec::new(), Vec::new());
+        for mut reader in readers {
+            let taken = reader.read(&mut log, room.min(100));
+            room -= taken.len();
+            let list = if taken.is_empty() { &mut waiting } else { &mut served };
+            unacked.extend(taken.into_iter().map(|at| (at, reader.holder)));
+            list.push(reader);
+        }
+        waiting.extend(served);
+        readers = waiting;
+        left -= 900 - room as u64;
+        // What is out at the consumer is acked much later.
+        while unacked.len() > if left > 0 { 20_000 } else { 0 } {
+            let (at, holder) = unacked.pop_front().unwrap();
+            log.release(at, holder).unwrap();
+        }
+        log.collect().unwrap();
+        most_held = most_held.max(log.usage().held_bytes - held_before);
+        rounds += 1;
+        assert!(rounds < 100_000, "{left} are never read");
+    }
+    let (all, read) = (HOLDERS * EACH * BODY as u64, disk.work().read_bytes - read_before);
+    assert!(read < all * 3 / 2, "{read} bytes read of {all}");
+    assert!(most_held < 8 * MIB, "{most_held} bytes held");
+}
+
+/// What was read ahead for readers who do not come makes room for one who does.
+#[test]
+fn what_nobody_takes_is_in_nobodys_way() {
+    let disk = SimDisk::new(2);
+    let (mut log, mut readers) = mixed(&disk, 100, 200);
+    let mut last = readers.pop().unwrap();
+    for reader in &readers {
+        let all: Vec<_> = reader.offsets.iter().map(|&at| Offset::new(at)).collect();
+        log.fetch_ahead(&all);
+    }
+    while !log.disk().is_idle() {
+        log.collect().unwrap();
+    }
+    let held = log.usage().held_bytes;
+    assert!(held < 7 * MIB, "{held} bytes of what nobody takes");
+    let mut taken = 0;
+    for _ in 0..100_000 {
+        taken += last.read(&mut log, usize::MAX).len();
+        log.collect().unwrap();
+        if last.offsets.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(taken, 200);
+}
+
+/// Those that are few in what was read pin no more than themselves.
+#[test]
+fn few_records_do_not_pin_what_they_lie_in() {
+    let disk = SimDisk::new(3);
+    let (mut log, mut readers) = mixed(&disk, 1000, 30);
+    let held_before = log.usage().held_bytes;
+    let first = &mut readers[0];
+    let all: Vec<_> = first.offsets.iter().map(|&at| Offset::new(at)).collect();
+    log.fetch(&all);
+    let mut records = Vec::new();
+    for at in all {
+        records.push(loop {
+            match log.read(at) {
+                Ok(record) => break record.bytes,
+                Err(ReadError::Cold { .. }) => log.fetch(&[at]),
+                Err(error) => panic!("{error}"),
+            }
+            log.collect().unwrap();
+        });
+    }
+    // Thirty stretches of a quarter of a megabyte.
+    let held = log.usage().held_bytes - held_before;
+    assert!(held < 30 * 2000 + 30 * 300 * 24 + MIB, "{held} bytes held");
+    assert!(records.iter().all(|record| record.len() == BODY + 4));
+}
