@@ -11,11 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use zeroize::Zeroize as _;
 
-/// Lengths of buffers are multiples of it.
-const STEP: usize = 64 << 10;
-
-/// A buffer this many times larger than what is asked for is not given: few bytes would pin it.
-const WASTE_MAX: usize = 8;
+/// The shortest buffer. Longer ones are twice as long, and again: few sizes, so that what comes back is used
+/// again, and few bytes pin no long buffer.
+const LEN_MIN: usize = 64 << 10;
 
 /// Buffers that come back.
 #[derive(Debug)]
@@ -53,14 +51,8 @@ impl Buffers {
     /// A buffer of `len` bytes at least, with anything in it.
     pub(crate) fn lend(&self, len: usize) -> Lent {
         let buffer = lock(&self.home).take(len);
-        let buffer = buffer.unwrap_or_else(|| vec![0; len.next_multiple_of(STEP)]);
+        let buffer = buffer.unwrap_or_else(|| vec![0; size(len)]);
         Lent { buffer, len: 0, is_secret: false, home: Arc::clone(&self.home) }
-    }
-
-    /// Whether there is memory to give back.
-    pub(crate) fn are_open(&self) -> bool {
-        let home = lock(&self.home);
-        !home.is_closed && (home.idle_bytes > 0 || Arc::strong_count(&self.home) > 1)
     }
 
     /// Gives back what is idle, and what becomes idle before the next loan.
@@ -71,21 +63,30 @@ impl Buffers {
 }
 
 impl Home {
-    /// The newest buffer that has room and is not far too large.
+    /// The newest buffer of the right size.
     fn take(&mut self, len: usize) -> Option<Vec<u8>> {
         self.is_closed = false;
-        let fits = |buffer: &Vec<u8>| (len..=len.saturating_mul(WASTE_MAX)).contains(&buffer.len());
-        let index = self.idle.iter().rposition(fits)?;
+        let index = self.idle.iter().rposition(|buffer| buffer.len() == size(len))?;
         let buffer = self.idle.remove(index);
         self.idle_bytes -= buffer.len();
         Some(buffer)
     }
 
+    /// Keeps it; those that nobody wanted for longest go for it.
     fn put(&mut self, buffer: Vec<u8>) {
-        if !self.is_closed && self.idle_bytes + buffer.len() <= self.idle_max {
-            self.idle_bytes += buffer.len();
-            self.idle.push(buffer);
+        if self.is_closed {
+            return;
         }
+        self.idle_bytes += buffer.len();
+        self.idle.push(buffer);
+        let mut goes = 0;
+        while self.idle_bytes > self.idle_max
+            && let Some(buffer) = self.idle.get(goes)
+        {
+            self.idle_bytes -= buffer.len();
+            goes += 1;
+        }
+        self.idle.drain(..goes);
     }
 }
 
@@ -120,6 +121,11 @@ impl Drop for Lent {
         }
         lock(&self.home).put(std::mem::take(&mut self.buffer));
     }
+}
+
+/// The size of the buffer for so many bytes.
+fn size(len: usize) -> usize {
+    len.next_power_of_two().max(LEN_MIN)
 }
 
 fn lock(home: &Mutex<Home>) -> MutexGuard<'_, Home> {
@@ -178,22 +184,30 @@ mod tests {
         let small = read(&buffers, 1000, 2);
         assert_eq!(idle(&buffers), 1 << 20);
         drop(small);
-        assert_eq!(idle(&buffers), (1 << 20) + STEP);
+        assert_eq!(idle(&buffers), (1 << 20) + LEN_MIN);
+    }
+
+    #[test]
+    fn what_nobody_wanted_for_longest_goes() {
+        let buffers = Buffers::new(1 << 20);
+        let large = read(&buffers, 1 << 20, 1);
+        let small: Vec<_> = (0..16).map(|n| read(&buffers, LEN_MIN, n)).collect();
+        drop(large);
+        drop(small);
+        assert_eq!(idle(&buffers), 1 << 20);
+        assert!(lock(&buffers.home).idle.iter().all(|buffer| buffer.len() == LEN_MIN));
     }
 
     #[test]
     fn what_is_idle_is_bounded_and_given_back() {
         let buffers = Buffers::new(MAX);
-        assert!(!buffers.are_open());
         let held: Vec<_> = (0..20).map(|n| read(&buffers, 1 << 20, n)).collect();
         let kept = held[0].clone();
         drop(held);
         assert_eq!(idle(&buffers), MAX);
-        assert!(buffers.are_open());
         buffers.close();
         drop(kept);
         assert_eq!(idle(&buffers), 0);
-        assert!(!buffers.are_open());
         drop(read(&buffers, 1 << 20, 1));
         assert_eq!(idle(&buffers), 1 << 20, "somebody reads again");
     }

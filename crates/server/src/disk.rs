@@ -32,7 +32,7 @@ const POOLED_MIN: usize = 64 << 10;
 /// Bytes to read into that are kept while somebody reads.
 const BUFFERS_IDLE: usize = 4 << 20;
 
-/// How long nobody reads before memory for reads is given back.
+/// How long a thread has nothing to do before memory is given back.
 const REST: Duration = Duration::from_secs(1);
 
 /// What all disks of the process did since it began. Times in microseconds.
@@ -91,7 +91,7 @@ impl Totals {
     }
 }
 
-/// Called after each completion, from a thread of the disk.
+/// Called by a thread of the disk: after each completion, or when it has nothing to do after it had.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
 
 /// What a thread is told.
@@ -120,7 +120,7 @@ impl std::fmt::Debug for RealDisk {
 
 impl RealDisk {
     /// Opens a directory, which is made if it is not there.
-    pub fn open(dir: &Path, name: &str, wake: Wake) -> std::io::Result<Self> {
+    pub fn open(dir: &Path, name: &str, wake: Wake, rests: Wake) -> std::io::Result<Self> {
         std::fs::create_dir_all(dir)?;
         let lock = dir.join("LOCK");
         let lock = OpenOptions::new().create(true).truncate(false).write(true).open(lock)?;
@@ -136,10 +136,10 @@ impl RealDisk {
         let background = Writer { dir: dir.to_owned(), open: None };
         let buffers = Buffers::new(BUFFERS_IDLE);
         let reader = Reader { dir: dir.to_owned(), open: Vec::new(), background, buffers };
-        let writes_done = (done_in.clone(), Arc::clone(&wake));
+        let told = Told { done: done_in, wake, rests };
         let threads = vec![
-            spawn(&format!("{name}-write"), to_write, writes_done, writer)?,
-            spawn(&format!("{name}-read"), to_read, (done_in, wake), reader)?,
+            spawn(&format!("{name}-write"), to_write, told.clone(), writer)?,
+            spawn(&format!("{name}-read"), to_read, told, reader)?,
         ];
         let submit = Some([writes, reads]);
         Ok(Self { dir: dir.to_owned(), submit, done, threads, _lock: lock })
@@ -150,14 +150,17 @@ impl RealDisk {
     }
 }
 
+/// Whom a thread tells of what it did.
+#[derive(Clone)]
+struct Told {
+    done: Sender<(Token, Done)>,
+    wake: Wake,
+    rests: Wake,
+}
+
 /// What a thread does.
 trait Worker: Send + 'static {
     fn run(&mut self, job: Job) -> Option<(Token, Done)>;
-
-    /// Whether [`rest`](Self::rest) would do something.
-    fn wants_rest(&self) -> bool {
-        false
-    }
 
     /// Nothing came for a while.
     fn rest(&mut self) {}
@@ -167,30 +170,27 @@ trait Worker: Send + 'static {
 fn spawn(
     name: &str,
     jobs: Receiver<Job>,
-    (done, wake): (Sender<(Token, Done)>, Wake),
+    told: Told,
     mut worker: impl Worker,
 ) -> std::io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-        while let Some(job) = next(&jobs, &mut worker) {
-            if let Some(completion) = worker.run(job) {
-                // Nobody waits for it when the log is gone; it was done all the same.
-                let _ = done.send(completion);
-                wake();
+        while let Ok(mut job) = jobs.recv() {
+            loop {
+                if let Some(completion) = worker.run(job) {
+                    // Nobody waits for it when the log is gone; it was done all the same.
+                    let _ = told.done.send(completion);
+                    (told.wake)();
+                }
+                job = match jobs.recv_timeout(REST) {
+                    Ok(next) => next,
+                    Err(RecvTimeoutError::Disconnected) => return,
+                    Err(RecvTimeoutError::Timeout) => break,
+                };
             }
+            worker.rest();
+            (told.rests)();
         }
     })
-}
-
-/// Waits for a job. None when none can come any more.
-fn next(jobs: &Receiver<Job>, worker: &mut impl Worker) -> Option<Job> {
-    if worker.wants_rest() {
-        match jobs.recv_timeout(REST) {
-            Ok(job) => return Some(job),
-            Err(RecvTimeoutError::Disconnected) => return None,
-            Err(RecvTimeoutError::Timeout) => worker.rest(),
-        }
-    }
-    jobs.recv().ok()
 }
 
 impl Drop for RealDisk {
@@ -312,10 +312,6 @@ impl Worker for Reader {
             }
             Job::Do(..) => self.background.run(job),
         }
-    }
-
-    fn wants_rest(&self) -> bool {
-        self.buffers.are_open()
     }
 
     fn rest(&mut self) {

@@ -140,6 +140,11 @@ pub async fn keep_working(more: Arc<Notify>) {
     }
 }
 
+/// A thread that has no runtime rests: its runner, if it has one, keeps little.
+pub fn relax_alone() {
+    RUNNER.with_borrow_mut(|runner| runner.as_mut().map(Runner::relax));
+}
+
 /// Runs `f` with a runner on a thread that has no runtime, such as a disk's, and works off all that
 /// follows.
 pub fn run_alone(node: &Arc<Node>, f: impl FnOnce(&mut Runner)) {

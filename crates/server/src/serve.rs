@@ -92,7 +92,7 @@ pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow
         let node =
             Node::new(settings, options.meta, options.topology, shards, paging_ratio, logins);
         let node = Arc::new(node);
-        waker.attach(&node);
+        waker.attach(&node, give_back);
         let mut sockets = Vec::new();
         for AmqpListener { key, address, preface } in options.listeners {
             let socket = bind(address, &options.sockets).with_context(|| {

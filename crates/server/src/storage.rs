@@ -24,7 +24,7 @@ use leveret_log::file::{Damage, OnDamage, OpenError, Options as LogOptions, Prog
 
 use crate::disk::{RealDisk, Wake, sync_dir};
 use crate::node::Node;
-use crate::runner::run_alone;
+use crate::runner::{relax_alone, run_alone};
 use leveret_broker::message::{ToMeta, ToShard};
 
 pub(crate) use damage::tell_damage;
@@ -57,6 +57,7 @@ pub(crate) struct Storage {
 #[derive(Debug, Default)]
 pub struct Waker {
     node: OnceLock<Weak<Node>>,
+    give_back: OnceLock<fn()>,
     news: Mutex<u64>,
     changed: Condvar,
 }
@@ -69,9 +70,17 @@ enum Owner {
 }
 
 impl Waker {
-    /// From now on actors are given turns.
-    pub fn attach(&self, node: &Arc<Node>) {
+    /// From now on actors are given turns, and threads that rest call `give_back`.
+    pub fn attach(&self, node: &Arc<Node>, give_back: fn()) {
         let _ = self.node.set(Arc::downgrade(node));
+        let _ = self.give_back.set(give_back);
+    }
+
+    fn rests(&self) {
+        relax_alone();
+        if let Some(give_back) = self.give_back.get() {
+            give_back();
+        }
     }
 
     /// Waits until a disk has done something after `seen`, or a while; gives what to call with next.
@@ -125,7 +134,7 @@ impl Memory {
         let cache_bytes = (cache / shards as u64).max(CACHE_BYTES_MIN);
         LogOptions {
             cache_bytes,
-            warm_bytes: cache_bytes / 2,
+            warm_bytes: cache_bytes / 4,
             spill_bytes: self.spill_bytes(shards),
             ..LogOptions::default()
         }
@@ -289,7 +298,9 @@ fn open_log(
         Owner::Shard(index) => format!("shard-{index}"),
         Owner::Names => "names".to_owned(),
     };
-    let disk = RealDisk::open(dir, &name, waker.for_owner(owner))
+    let resting = Arc::clone(waker);
+    let rests = Arc::new(move || resting.rests());
+    let disk = RealDisk::open(dir, &name, waker.for_owner(owner), rests)
         .with_context(|| format!("cannot make {}", dir.display()))?;
     let options = LogOptions { seed: rand::random(), ..options };
     let started = Instant::now();

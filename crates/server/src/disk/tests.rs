@@ -28,7 +28,8 @@ impl Place {
             *bell.0.lock().unwrap() = true;
             bell.1.notify_one();
         };
-        let disk = RealDisk::open(self.dir.path(), "test", Arc::new(wake)).unwrap();
+        let disk =
+            RealDisk::open(self.dir.path(), "test", Arc::new(wake), Arc::new(|| ())).unwrap();
         FileLog::open(disk, options, &mut |_| {}).unwrap().0
     }
 
@@ -60,7 +61,10 @@ fn what_was_synced_is_there_again() {
     log.release(gone, holders[0]).unwrap();
     log.release(at, holders[1]).unwrap();
     log.sync().unwrap();
-    assert!(RealDisk::open(place.dir.path(), "other", Arc::new(|| ())).is_err(), "it is in use");
+    assert!(
+        RealDisk::open(place.dir.path(), "other", Arc::new(|| ()), Arc::new(|| ())).is_err(),
+        "it is in use"
+    );
     drop(log);
 
     let mut log = place.open(options());
