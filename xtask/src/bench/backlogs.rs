@@ -7,6 +7,7 @@ use leveret_client::{Connection, Consume, Options, QueueDeclare, Uri};
 
 use super::Workload;
 use super::measure::{Bench, Figures, Place, named, number};
+use super::memory;
 use super::spread::{self, Spread};
 use super::stored::{self, BODY_BYTES, Phases, SETTLE, disk_bytes, worst_second};
 use super::target::Target;
@@ -50,15 +51,31 @@ pub(crate) fn queues(
     let names = names();
     spread::declare(place, &names, true)?;
     let load = load(bench, target);
-    let published = Spread { publish: &names, ..load }.run(place)?;
-    let disk_full = target.data().map(disk_bytes);
-    let count = number(&published, "/published")? as u64;
-    let drained = Spread { consume: &names, consumed: Some(count), ..load }.run(place)?;
-    std::thread::sleep(SETTLE);
-    let disk_empty = target.data().map(disk_bytes);
+    let work = |_: &mut Bench| -> Result<Phases> {
+        let published = Spread { publish: &names, ..load }.run(place)?;
+        let disk_full = target.data().map(disk_bytes);
+        let count = number(&published, "/published")? as u64;
+        let drained = Spread { consume: &names, consumed: Some(count), ..load }.run(place)?;
+        std::thread::sleep(SETTLE);
+        let disk_empty = target.data().map(disk_bytes);
+        Ok(Phases { published, disk_full, drained, disk_empty })
+    };
+    let (watched, phases) = match target.data() {
+        Some(data) => {
+            let (watched, phases) = memory::watch(bench, data, work)?;
+            (Some(watched), phases)
+        }
+        None => (None, work(bench)?),
+    };
     spread::delete(place, &names)?;
-    Phases { published, disk_full, drained, disk_empty }.figures(bench, Workload::K1Queues)
+    let (mut figures, tool_s) = phases.figures(bench, Workload::K1Queues)?;
+    let over = watched.map(|watched| (OVER.into(), watched.worst.over() / 1e6));
+    figures.extend(over);
+    Ok((figures, tool_s))
 }
+
+/// How far the process was above what it may be for what it counts.
+const OVER: &str = "memory over the bound at the worst moment, MB";
 
 /// The oldest message is with a consumer that neither acks nor goes, while all others pass.
 pub(crate) fn unacked(

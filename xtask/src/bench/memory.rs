@@ -65,7 +65,7 @@ pub(crate) fn growth(
 
 /// What the node says of its memory at one moment.
 #[derive(Clone, Copy, Debug)]
-struct Memory {
+pub(crate) struct Memory {
     resident: f64,
     counted: f64,
 }
@@ -81,7 +81,7 @@ impl Memory {
     }
 
     /// Bytes that the process is larger than it may be; below zero there is room.
-    fn over(self) -> f64 {
+    pub(crate) fn over(self) -> f64 {
         self.resident - (self.counted * FACTOR + CONSTANT)
     }
 }
@@ -108,7 +108,7 @@ pub(crate) fn resident(bench: &mut Bench, target: &mut Target) -> Result<Figures
         let (uri, pid) = target.fresh()?;
         let place = Place { uri: &uri, pid };
         let data = target.data().context("a peer does not say what it counts")?;
-        let watched = watch(bench, data, |bench| fill(bench, &place)).context(name)?;
+        let (watched, _filled) = watch(bench, data, |bench| fill(bench, &place)).context(name)?;
         let mut add = |what: &str, value| figures.push((format!("{name}: {what}").into(), value));
         add("resident at its most, MB", watched.most.resident / 1e6);
         add("counted then, MB", watched.most.counted / 1e6);
@@ -119,19 +119,19 @@ pub(crate) fn resident(bench: &mut Bench, target: &mut Target) -> Result<Figures
 
 /// Two moments of many.
 #[derive(Clone, Copy, Debug)]
-struct Watched {
+pub(crate) struct Watched {
     /// The process was largest.
     most: Memory,
     /// It was farthest above its bound, or the least below.
-    worst: Memory,
+    pub(crate) worst: Memory,
 }
 
-/// Looks at the broker while `fill` runs and a little longer.
-fn watch(
+/// Looks at the broker while `work` runs and a little longer.
+pub(crate) fn watch<T>(
     bench: &mut Bench,
     data: &Path,
-    fill: impl FnOnce(&mut Bench) -> Result<Option<Connection>>,
-) -> Result<Watched> {
+    work: impl FnOnce(&mut Bench) -> Result<T>,
+) -> Result<(Watched, T)> {
     let tool = bench.tool().to_owned();
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -150,12 +150,12 @@ fn watch(
             }
             Ok(watched)
         });
-        let filled = fill(bench);
+        let done = work(bench);
         std::thread::sleep(SETTLE);
         is_over.store(true, Ordering::Release);
         let watched = looker.join().map_err(|_| anyhow!("the watching thread has died"))?;
-        filled?;
-        watched
+        let done = done?;
+        Ok((watched?, done))
     })
 }
 

@@ -164,11 +164,13 @@ impl Spread<'_> {
         let mut connection = Connection::open(uri, &Options::default())?;
         let channel = connection.open_channel()?;
         connection.qos(channel, 100, false)?;
-        for queue in self.consume {
-            connection.consume(channel, queue, &Consume::default())?;
-        }
         let (mut seen, mut acked, mut last_came) = (0, 0, Instant::now());
+        let mut queues = self.consume.iter();
         loop {
+            let begins = queues.next();
+            if let Some(queue) = begins {
+                connection.consume(channel, queue, &Consume::default())?;
+            }
             while let Some(event) = connection.next_event()? {
                 if let Event::Content { method: Method::BasicDeliver(deliver), .. } = event {
                     seen = deliver.delivery_tag;
@@ -181,6 +183,9 @@ impl Spread<'_> {
                 }
             }
             shared.consumed.store(seen, Ordering::Relaxed);
+            if begins.is_some() {
+                continue;
+            }
             let all = match self.consumed {
                 Some(count) => Some(count),
                 None => shared
