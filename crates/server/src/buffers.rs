@@ -167,12 +167,12 @@ mod tests {
     #[test]
     fn secrets_are_wiped() {
         let buffers = Buffers::new(MAX);
-        let mut lent = buffers.lend(STEP);
+        let mut lent = buffers.lend(LEN_MIN);
         lent.keep_secret();
         lent.bytes()[..100].fill(7);
         let place = lent.bytes().as_ptr();
         drop(lent.freeze(100));
-        let mut again = buffers.lend(STEP);
+        let mut again = buffers.lend(LEN_MIN);
         assert_eq!(again.bytes().as_ptr(), place);
         assert!(again.bytes()[..100].iter().all(|&byte| byte == 0));
     }
