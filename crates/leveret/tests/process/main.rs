@@ -17,6 +17,7 @@ mod logins;
 mod memory;
 mod messages;
 mod metrics;
+mod older;
 mod rates;
 mod raw;
 mod restart;

@@ -8,22 +8,22 @@ use leveret_client::{Connection, ExchangeDeclare, Got, QueueDeclare};
 
 use crate::broker::{Broker, PATIENCE, wait_until};
 
-fn text(text: &str) -> Value {
+pub(crate) fn text(text: &str) -> Value {
     Value::LongStr(text.as_bytes().to_vec())
 }
 
-fn durable(arguments: &[(&str, Value)]) -> QueueDeclare {
+pub(crate) fn durable(arguments: &[(&str, Value)]) -> QueueDeclare {
     let mut how = QueueDeclare { durable: true, ..QueueDeclare::default() };
     arguments.iter().for_each(|(key, value)| how.arguments.set(key, value.clone()));
     how
 }
 
-fn persistent() -> Properties {
+pub(crate) fn persistent() -> Properties {
     Properties { delivery_mode: Some(2), ..Properties::default() }
 }
 
 /// Publishes to a queue in a transaction: it is on the disk afterwards.
-fn store<'a>(
+pub(crate) fn store<'a>(
     client: &mut Connection,
     queue: &str,
     messages: impl IntoIterator<Item = (Properties, &'a str)>,
@@ -38,7 +38,7 @@ fn store<'a>(
 }
 
 /// Takes all that a queue has: bodies and whether they were delivered before.
-fn take_all(client: &mut Connection, channel: u16, queue: &str) -> Vec<(String, bool)> {
+pub(crate) fn take_all(client: &mut Connection, channel: u16, queue: &str) -> Vec<(String, bool)> {
     let mut all = Vec::new();
     while let Some(got) = client.get(channel, queue, true).unwrap() {
         all.push((String::from_utf8(got.body).unwrap(), got.redelivered));
@@ -46,12 +46,12 @@ fn take_all(client: &mut Connection, channel: u16, queue: &str) -> Vec<(String, 
     all
 }
 
-fn headers(got: &Got) -> Table {
+pub(crate) fn headers(got: &Got) -> Table {
     let properties = RawProperties::new(&got.properties).to_owned().unwrap();
     properties.headers.unwrap_or_default()
 }
 
-fn pairs(expected: &[(&str, bool)]) -> Vec<(String, bool)> {
+pub(crate) fn pairs(expected: &[(&str, bool)]) -> Vec<(String, bool)> {
     expected.iter().map(|(body, redelivered)| ((*body).to_owned(), *redelivered)).collect()
 }
 
