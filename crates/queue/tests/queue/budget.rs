@@ -119,7 +119,7 @@ fn nothing_is_allocated_per_message_once_warm() {
         turns.out.clear();
     });
     let mut behind = one_consumer(Options::default(), false, 100);
-    behind.enqueue(3_000);
+    behind.enqueue(900);
     check_warm("a steady backlog", behind, |turns| {
         turns.dispatch();
         turns.enqueue(turns.taken.len() as u64);
