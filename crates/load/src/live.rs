@@ -12,6 +12,9 @@ use crate::outcome::Interval;
 use crate::plan::Plan;
 use crate::stats::Counter;
 
+/// Rows with the median, the 99th percentile and the maximum.
+const LATENCY: &str = "latency 50/99/max";
+const CONFIRM_LATENCY: &str = "confirm 50/99/max";
 /// Intervals that are kept for a curve.
 const HISTORY: usize = 48;
 /// Blocks from an eighth of a line to a whole one.
@@ -79,13 +82,13 @@ impl Live {
             (shown.confirmed, "confirmed"),
             (shown.confirmed, "nacked"),
             (shown.received, "received"),
-            (shown.received, "latency"),
-            (shown.confirmed, "confirm latency"),
+            (shown.received, LATENCY),
+            (shown.confirmed, CONFIRM_LATENCY),
             (shown.published && shown.received, "backlog"),
         ];
         let rows = names.into_iter().filter(|(is_shown, _)| *is_shown).map(|(_, name)| {
             let bar = all.add(ProgressBar::new(1));
-            bar.set_style(style("{prefix:>16}  {msg}"));
+            bar.set_style(style("{prefix:>20}  {msg}"));
             bar.set_prefix(name);
             Row { name, bar, curve: Curve::default() }
         });
@@ -140,8 +143,8 @@ impl State {
     /// A row's value for its curve, and as text.
     fn figure(&self, name: &str, shown: Shown, interval: &Interval) -> (f64, String) {
         let latency = match name {
-            "latency" => Some(&interval.latency),
-            "confirm latency" => Some(&interval.confirm_latency),
+            LATENCY => Some(&interval.latency),
+            CONFIRM_LATENCY => Some(&interval.confirm_latency),
             _ => None,
         };
         if let Some(latency) = latency {
@@ -173,7 +176,7 @@ impl std::fmt::Display for Curve {
         let most = self.0.iter().copied().fold(0.0, f64::max);
         for value in &self.0 {
             let level = if most > 0.0 { (value / most * 7.0).round() as usize } else { 0 };
-            f.write_char(LEVELS.nth(level.min(7)).unwrap_or(' '))?;
+            f.write_char(LEVELS.clone().nth(level.min(7)).unwrap_or(' '))?;
         }
         Ok(())
     }
@@ -218,10 +221,10 @@ mod tests {
         live.interval(shown, &interval(300, 100));
         live.interval(shown, &interval(300, 100));
         let names: Vec<&str> = live.rows.iter().map(|row| row.name).collect();
-        assert_eq!(names, ["sent", "received", "latency", "backlog"]);
+        assert_eq!(names, ["sent", "received", LATENCY, "backlog"]);
         let text = |name| live.state.figure(name, shown, &interval(300, 100)).1;
         assert_eq!((text("sent"), text("backlog")), ("300 msg/s".into(), "400 messages".into()));
-        assert_eq!(text("latency"), "2 / 9 / 11 µs");
+        assert_eq!(text(LATENCY), "2 / 9 / 11 µs");
         assert_eq!(live.state.progress(5.0), (0.25, "5 of 20 s".into()));
     }
 

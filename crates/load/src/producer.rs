@@ -16,6 +16,9 @@ use crate::stats::{Counter, Tally};
 use crate::verify::Head;
 use crate::worker::{NAP, Worker, lane_of, pause};
 
+/// Waits of a connection from this length on may take some milliseconds longer.
+const COARSE: Duration = Duration::from_millis(50);
+
 /// A producer that is connected and has not begun.
 #[derive(Debug)]
 pub(crate) struct Producer<'a> {
@@ -95,6 +98,8 @@ impl Producer<'_> {
     /// Waits for the time of the next message. Confirms are taken as they come.
     fn rest(&mut self, wait: Duration, tally: &Tally) -> Result<(), Error> {
         if self.lanes.iter().any(Lane::expects_answers) {
+            // Long waits end by a coarse clock: the last part is waited for by a fine one.
+            let wait = if wait >= COARSE { wait - COARSE / 2 } else { wait };
             if self.connection.wait(wait)? {
                 self.take(tally)?;
             }

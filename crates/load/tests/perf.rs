@@ -193,3 +193,17 @@ fn every_fault_of_a_path_is_found() {
         }
     }
 }
+
+/// A broker that stands still makes late what was to be published meanwhile, though it was not published.
+#[test]
+fn what_could_not_be_published_in_time_is_late() {
+    let stall = std::time::Duration::from_millis(200);
+    let (address, _) = mirror::start_with(mirror::Fault::Stall(stall));
+    let result = perf(address, "-a -r 1000 -c 1 -C 500");
+    for latency in ["latency_us", "confirm_latency_us"] {
+        assert_eq!(result[latency]["count"], 500);
+        // Two hundred of them, from no time at all to the whole of it.
+        let p75 = result[latency]["p75"].as_f64().unwrap();
+        assert!(p75 > 20_000.0, "{latency}: {}", result[latency]);
+    }
+}

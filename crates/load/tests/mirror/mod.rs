@@ -7,6 +7,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 use leveret_client::Output;
 use leveret_client::amqp::content::ContentHeader;
@@ -45,6 +46,8 @@ pub(crate) enum Fault {
     Swap,
     /// Its last byte is another one.
     Damage,
+    /// The first of them keeps everybody waiting.
+    Stall(Duration),
 }
 
 /// Listens on a free port until the process ends.
@@ -173,7 +176,7 @@ impl Peer {
         self.published += 1;
         let bytes = message.bytes();
         match self.fault {
-            fault if fault == Fault::None || self.published % 100 != 0 => {
+            fault if fault == Fault::None || !self.published.is_multiple_of(100) => {
                 deliveries.put_bytes(bytes)
             }
             Fault::Lose => {}
@@ -186,6 +189,14 @@ impl Peer {
                 let (rest, last) = bytes.split_at(bytes.len() - 2);
                 deliveries.put_bytes(rest);
                 deliveries.put_bytes(&[last[0] ^ 1, last[1]]);
+            }
+            Fault::Stall(time) => {
+                if self.published == 100 {
+                    // Nobody ends it before its time.
+                    let (still, never) = (Mutex::new(()), Condvar::new());
+                    drop(never.wait_timeout_while(still.lock().unwrap(), time, |_| true).unwrap());
+                }
+                deliveries.put_bytes(bytes);
             }
             Fault::None | Fault::Double => {
                 deliveries.put_bytes(bytes);
