@@ -79,7 +79,13 @@ pub(crate) struct ServeArgs {
 
 /// The command line of a program of this name: this one, or one of RabbitMQ's tools.
 pub(crate) fn program(name: &str) -> Option<Command> {
-    if name == "leveret" { Some(Cli::command()) } else { leveret_ctl::tool(name) }
+    if name == "leveret" { Some(described()) } else { leveret_ctl::tool(name) }
+}
+
+/// This program's command line, with the options that the load tool reads by its own rules.
+fn described() -> Command {
+    let perf = leveret_load::Options::command_for_help().name("perf").disable_version_flag(true);
+    Cli::command().mut_subcommand("perf", |_| perf)
 }
 
 /// A manual page: of the whole program with every option of the configuration, of a part of it, or of one of
@@ -92,7 +98,7 @@ pub(crate) fn manual(page: Option<&str>) -> Option<Vec<u8>> {
         return Some(page);
     };
     let of_part = |part: &Command| part.clone().name(format!("leveret-{name}"));
-    let command = program(name).or_else(|| Cli::command().find_subcommand(name).map(of_part))?;
+    let command = program(name).or_else(|| described().find_subcommand(name).map(of_part))?;
     let mut page = rendered(command.clone().disable_help_subcommand(true));
     if command.has_subcommands() {
         page.extend_from_slice(commands(command).as_bytes());
@@ -130,6 +136,14 @@ mod tests {
     #[test]
     fn command_line_is_sound() {
         Cli::command().debug_assert();
+        described().debug_assert();
+    }
+
+    #[test]
+    fn the_load_tools_options_are_in_its_page() {
+        let page = String::from_utf8(manual(Some("perf")).unwrap()).unwrap();
+        assert!(page.contains("multi\\-ack\\-every"), "{page}");
+        assert!(page.contains("Also: \\-qpf"), "{page}");
     }
 
     #[test]
