@@ -116,7 +116,9 @@ impl FromArgMatches for CtlArgs {
 
 /// The command line of one of RabbitMQ's tools, under its name.
 pub(crate) fn tool(name: &'static str, tools: Tools) -> Command {
-    augment(Command::new(name).version(env!("CARGO_PKG_VERSION")), tools)
+    let command = augment(Command::new(name).version(env!("CARGO_PKG_VERSION")), tools);
+    // What the switches are said to be is not what the tool is.
+    command.about(format!("{name}'s commands, for a node of Leveret"))
 }
 
 fn augment(command: Command, tools: Tools) -> Command {

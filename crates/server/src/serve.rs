@@ -288,7 +288,7 @@ async fn reload_when_asked(node: Arc<Node>, logs: Logs, mut hangup: Signal) {
         if let Err(error) = logs.reopen() {
             tracing::error!(%error, "the log file cannot be opened again; the old one stays in use");
         }
-        tracing::info!("SIGHUP: the log file is open again; reading certificates again");
+        tracing::info!("SIGHUP: opening log file and certificates again");
         // What is wrong with them is logged where it is found.
         let _ = node.certificates.reload();
     }

@@ -107,7 +107,7 @@ fn the_log_file_makes_way() {
     assert!(!read("x.log").contains(" is ready"));
     std::fs::rename(dir.join("x.log"), dir.join("moved")).unwrap();
     broker.signal(Signal::HUP);
-    broker.log.wait_for("SIGHUP: the log file is open again");
+    broker.log.wait_for("SIGHUP: opening log file");
     broker.told(&["add_vhost", "after"]);
     assert!(!read("moved").contains("/api/vhosts/after"));
     assert!(read("x.log").contains("/api/vhosts/after"));
