@@ -24,12 +24,9 @@ impl Interrupt {
             runtime.block_on(async {
                 let kinds =
                     [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
-                let [mut int, mut term, mut hup] = match kinds.map(signal) {
-                    [Ok(int), Ok(term), Ok(hup)] => [int, term, hup],
-                    _ => {
-                        let _ = ready.send(false);
-                        return;
-                    }
+                let [Ok(mut int), Ok(mut term), Ok(mut hup)] = kinds.map(signal) else {
+                    let _ = ready.send(false);
+                    return;
                 };
                 let _ = ready.send(true);
                 tokio::select! {

@@ -47,7 +47,7 @@ pub(super) static COLUMNS: Experiment = Experiment {
 
 fn columns(length: Length) -> Vec<Case> {
     let seconds = length.seconds(30.0, 4.0);
-    let each = length.pick(1_000_000, 200_000);
+    let each = length.pick(1_000_000, 100_000);
     let queue = "-s 1024 -f persistent -e amq.direct -u columns -ad false";
     let (producers, consumers) = ("-x 2 -c 1000", "-y 2 -q 1000 -A 100");
     vec![
