@@ -20,7 +20,8 @@ fn idle_things_are_cheap() {
     let mut client = broker.connect();
     let channel = client.open_channel().unwrap();
     declare(&mut client, channel, "first");
-    assert!(broker.resident() < 28 * MIB, "{}", broker.resident());
+    // Its own: how much of this build's file is mapped says nothing of the other one's.
+    assert!(broker.own_memory() < 8 * MIB, "{}", broker.own_memory());
 
     let before = broker.own_memory();
     for number in 0..10_000 {
