@@ -7,9 +7,16 @@
 //! out, up to [`PLACES_MAX`]. An entry holds for one generation of routes and one of permissions; what is
 //! in it was checked against both: the exchange exists, takes messages from clients, and the user may
 //! write to it, with this key if it is a topic exchange.
+//!
+//! An entry counts its messages: one addition each. What passed from which exchange to which queue follows from that
+//! when somebody asks, or when the entry goes ([`Passed`]).
 
+use std::cell::Cell;
+
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
 use leveret_broker::message::Targets;
-use leveret_topology::{ExchangeId, Route, Topology};
+use leveret_topology::{ExchangeId, QueueId, Route, Topology};
 use smallvec::SmallVec;
 
 use crate::direct::Address;
@@ -57,6 +64,39 @@ pub(crate) struct Entry {
     /// Whether `routed` holds for every message with these names.
     pub(crate) is_routed: bool,
     pub(crate) routed: Routed,
+    /// Messages that went so, and are not in [`Passed`].
+    uses: Cell<u64>,
+}
+
+impl Entry {
+    /// One more message goes so.
+    #[inline]
+    pub(crate) fn count(&self) {
+        self.uses.set(self.uses.get() + 1);
+    }
+}
+
+/// Messages by the exchange they were published to and the queue they were routed to.
+type Passed = HashMap<(ExchangeId, QueueId), u64, FixedState>;
+
+/// Pairs that are counted at once; more are not, until some of these are gone.
+const PASSED_MAX: usize = 4096;
+
+fn pass(passed: &mut Passed, exchange: ExchangeId, routed: &Routed, messages: u64) {
+    for queue in routed.targets.iter().flat_map(|(_, targets)| targets) {
+        let pair = (exchange, *queue);
+        if passed.len() < PASSED_MAX || passed.contains_key(&pair) {
+            *passed.entry(pair).or_default() += messages;
+        }
+    }
+}
+
+/// An entry goes: what it counted stays.
+fn put_away(passed: &mut Passed, entry: &Entry) {
+    let messages = entry.uses.take();
+    if messages > 0 {
+        pass(passed, entry.exchange, &entry.routed, messages);
+    }
 }
 
 /// Generations of routes and of permissions.
@@ -75,6 +115,8 @@ pub(crate) struct RouteCache {
     pub(crate) scratch: Routed,
     /// Room for the topology's answer.
     pub(crate) route: Route,
+    /// What entries counted that are gone.
+    passed: Passed,
 }
 
 const PLACES_MIN: usize = 4;
@@ -83,7 +125,7 @@ const WRITABLE_MAX: usize = 16;
 
 fn hash(names: &[u8]) -> usize {
     use std::hash::{BuildHasher, Hasher};
-    let mut hasher = foldhash::fast::FixedState::with_seed(0).build_hasher();
+    let mut hasher = FixedState::with_seed(0).build_hasher();
     hasher.write(names);
     hasher.finish() as usize
 }
@@ -95,7 +137,32 @@ impl RouteCache {
         if self.generations != generations {
             self.generations = generations;
             self.forget();
+            if self.passed.len() >= PASSED_MAX {
+                self.passed.retain(|(exchange, queue), _| {
+                    topology.exchange_by_id(*exchange).is_some()
+                        && topology.queue_by_id(*queue).is_some()
+                });
+            }
         }
+    }
+
+    /// A message goes as `scratch` says; the entry names its exchange.
+    #[cold]
+    pub(crate) fn count_scratch(&mut self, at: usize) {
+        if let Some(Some(entry)) = self.places.get(at) {
+            pass(&mut self.passed, entry.exchange, &self.scratch, 1);
+        }
+    }
+
+    /// Messages by exchange and queue, in their order.
+    pub(crate) fn passed(&self) -> Vec<((ExchangeId, QueueId), u64)> {
+        let mut all = self.passed.clone();
+        for entry in self.places.iter().flatten().filter(|entry| entry.uses.get() > 0) {
+            pass(&mut all, entry.exchange, &entry.routed, entry.uses.get());
+        }
+        let mut all: Vec<_> = all.into_iter().collect();
+        all.sort_unstable();
+        all
     }
 
     /// Forgets everything.
@@ -103,6 +170,7 @@ impl RouteCache {
     pub(crate) fn forget(&mut self) {
         // Names keep their room.
         for entry in self.places.iter_mut().flatten() {
+            put_away(&mut self.passed, entry);
             entry.names.clear();
         }
         self.writable.clear();
@@ -139,7 +207,9 @@ impl RouteCache {
             is_topic,
             is_routed: false,
             routed: Routed::default(),
+            uses: Cell::new(0),
         });
+        put_away(&mut self.passed, entry);
         entry.names.clear();
         entry.names.extend_from_slice(names);
         entry.exchange = exchange;
@@ -175,7 +245,9 @@ impl RouteCache {
         for entry in self.places.drain(..).flatten() {
             if !entry.names.is_empty() {
                 let at = hash(&entry.names) & (places.len() - 1);
-                places[at] = Some(entry);
+                if let Some(other) = places[at].replace(entry) {
+                    put_away(&mut self.passed, &other);
+                }
             }
         }
         self.places = places;
@@ -186,6 +258,58 @@ impl RouteCache {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Whatever becomes of the entries, each message is counted once for each of its queues.
+    #[test]
+    fn what_passed_is_counted_by_pair() {
+        let mut cache = RouteCache::default();
+        let queue = QueueId::new;
+        let mut want = Passed::default();
+        let mut random = crate::random::Random::new(5);
+        for round in 0..2_000 {
+            let key = random.next() % 40;
+            let (names, exchange) = (key.to_le_bytes(), ExchangeId::new(key % 3));
+            let at = cache.find(&names).unwrap_or_else(|| {
+                cache.scratch.clear();
+                cache.scratch.targets.push((0, Targets::from_slice(&[queue(key), queue(99)])));
+                let at = cache.insert(&names, exchange, false);
+                cache.set_routed(at);
+                at
+            });
+            let queues = if key % 7 == 0 {
+                // Its route is its own.
+                cache.scratch.clear();
+                cache.scratch.targets.push((1, Targets::from_slice(&[queue(77)])));
+                cache.count_scratch(at);
+                vec![queue(77)]
+            } else {
+                cache.get(at).unwrap().count();
+                vec![queue(key), queue(99)]
+            };
+            queues.into_iter().for_each(|queue| *want.entry((exchange, queue)).or_default() += 1);
+            if round % 500 == 499 {
+                cache.forget();
+            }
+        }
+        let mut want: Vec<_> = want.into_iter().collect();
+        want.sort_unstable();
+        assert_eq!(cache.passed(), want);
+    }
+
+    #[test]
+    fn pairs_are_bounded() {
+        let mut passed = Passed::default();
+        let mut routed = Routed::default();
+        for queue in 0..PASSED_MAX as u64 + 10 {
+            routed.clear();
+            routed.targets.push((0, Targets::from_slice(&[QueueId::new(queue)])));
+            pass(&mut passed, ExchangeId::new(1), &routed, 1);
+        }
+        assert_eq!(passed.len(), PASSED_MAX);
+        routed.targets[0].1[0] = QueueId::new(3);
+        pass(&mut passed, ExchangeId::new(1), &routed, 5);
+        assert_eq!(passed[&(ExchangeId::new(1), QueueId::new(3))], 6);
+    }
 
     #[test]
     fn finds_what_was_put_in_last() {

@@ -57,6 +57,8 @@ pub struct ConnectionNumbers {
     pub waits_for: Option<&'static str>,
     /// Its channels, by number.
     pub channels: Vec<ChannelFacts>,
+    /// Messages it published, by exchange and by queue they were routed to, in that order.
+    pub passed: Vec<((ExchangeId, QueueId), u64)>,
     /// Of all channels, those that are closed too.
     pub totals: SessionTotals,
 }
@@ -150,6 +152,7 @@ impl Session {
             vhost: core.identity.vhost,
             waits_for: self.waits_for(),
             channels,
+            passed: core.cache.as_ref().map_or_else(Vec::new, |cache| cache.passed()),
             totals,
         }
     }

@@ -232,9 +232,17 @@ fn checked(
         priority: peek.priority.unwrap_or(0),
         expiration_ms,
     };
+    if !is_routed {
+        cache.count_scratch(place);
+    }
     let Some(entry) = cache.get(place) else { return Ok(()) };
     let exchange = entry.exchange;
-    let routed = if is_routed { &entry.routed } else { &cache.scratch };
+    let routed = if is_routed {
+        entry.count();
+        &entry.routed
+    } else {
+        &cache.scratch
+    };
 
     let is_plain = !is_rewritten && routed.is_plain();
     if let ([(shard, targets)], true) = (&routed.targets[..], is_plain) {

@@ -36,7 +36,18 @@ pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
     let id = find(&call, &vhost, |exchange| exchange.id).ok_or_else(Fault::not_found)?;
     let connections = call.stats.connections.values().map(AsRef::as_ref);
     row["incoming"] = stats::by_channel(connections, |with| with == With::Exchange(id));
-    row["outgoing"] = json!([]);
+    let connections = call.stats.connections.values().map(AsRef::as_ref);
+    let topology = call.node().topology();
+    row["outgoing"] = stats::by_passage(
+        connections,
+        "queue",
+        |(exchange, queue)| (exchange == id).then_some(queue),
+        |queue| {
+            let name = &topology.queue_by_id(queue)?.name;
+            Some(json!({"name": &**name, "vhost": vhost}))
+        },
+    );
+    drop(topology);
     Ok(listing::one(&call, row))
 }
 

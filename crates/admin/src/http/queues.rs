@@ -61,7 +61,19 @@ pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
     let connections = call.stats.connections.values().map(AsRef::as_ref);
     let deliveries = stats::by_channel(connections, |with| with.queue() == Some(id));
     row.insert("deliveries".to_owned(), deliveries);
-    row.insert("incoming".to_owned(), json!([]));
+    let connections = call.stats.connections.values().map(AsRef::as_ref);
+    let topology = call.node().topology();
+    let incoming = stats::by_passage(
+        connections,
+        "exchange",
+        |(exchange, queue)| (queue == id).then_some(exchange),
+        |exchange| {
+            let name = &topology.exchange_by_id(exchange)?.name;
+            Some(json!({"name": &**name, "vhost": vhost}))
+        },
+    );
+    drop(topology);
+    row.insert("incoming".to_owned(), incoming);
     Ok(listing::one(&call, row.into()))
 }
 

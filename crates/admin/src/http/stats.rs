@@ -1,7 +1,10 @@
 //! Counts and rates under RabbitMQ's names: `x`, and `x_details` with the rate.
 
+use std::collections::BTreeMap;
+
 use leveret_queue::Totals;
 use leveret_session::ChannelTotals;
+use leveret_topology::{ExchangeId, QueueId};
 use serde_json::{Map, Value, json};
 
 use crate::stats::ConnectionEntry;
@@ -80,6 +83,30 @@ pub(super) fn of_pairs(pairs: &[&Pair]) -> Value {
         map.insert(format!("{name}_details"), json!({"rate": rate}));
     }
     map.into()
+}
+
+/// What all connections published through an exchange to a queue, a row for each `partner` of the thing in hand: the
+/// exchange or the queue at the other end. `named` is how that is shown; none if it is gone.
+pub(super) fn by_passage<'a, K: Ord>(
+    connections: impl Iterator<Item = &'a ConnectionEntry>,
+    key: &str,
+    partner: impl Fn((ExchangeId, QueueId)) -> Option<K>,
+    named: impl Fn(K) -> Option<Value>,
+) -> Value {
+    let mut sums: BTreeMap<K, (u64, f64)> = BTreeMap::new();
+    for passage in connections.flat_map(|entry| &entry.passages) {
+        if let Some(partner) = partner(passage.pair) {
+            let (count, rate) = sums.entry(partner).or_default();
+            (*count, *rate) = (*count + passage.count, *rate + passage.rate);
+        }
+    }
+    let row = |(partner, (count, rate))| {
+        let stats = json!({"publish": count, "publish_details": {"rate": rate}});
+        let mut row = Map::from_iter([("stats".to_owned(), stats)]);
+        row.insert(key.to_owned(), named(partner)?);
+        Some(Value::Object(row))
+    };
+    sums.into_iter().filter_map(row).collect()
 }
 
 /// What the channels of all connections have to do with something, a row a channel.

@@ -21,7 +21,7 @@ use tokio::sync::Notify;
 use super::history::{History, Kept};
 use super::names;
 use super::node::NodeFacts;
-use super::pairs::pairs;
+use super::pairs::{pairs, passages};
 use super::snapshot::{ConnectionEntry, ExchangeEntry, Present, QueueEntry, Snapshot};
 use crate::ops::ask::{Asker, Refusal};
 
@@ -309,12 +309,18 @@ fn take_connections(
                 (known.numbers, known.io) = (numbers, io);
                 known
             }
-            None => {
-                let (data, channels, pairs) = (History::default(), Vec::new(), Vec::new());
-                Box::new(ConnectionEntry { connection, numbers, io, data, channels, pairs })
-            }
+            None => Box::new(ConnectionEntry {
+                connection,
+                numbers,
+                io,
+                data: History::default(),
+                channels: Vec::new(),
+                pairs: Vec::new(),
+                passages: Vec::new(),
+            }),
         };
         entry.pairs = pairs(&entry.pairs, &entry.numbers, passed_ms);
+        entry.passages = passages(&entry.passages, &entry.numbers, passed_ms);
         entry.data.push(at.ms(), names::data(&entry.io), kept);
         take_channels(&mut entry, at, kept);
         let numbers = &entry.numbers;

@@ -1,5 +1,5 @@
-//! What passes between a channel and an exchange, and between a queue and a channel: made of what sessions
-//! count anyway, one sample against the one before, with no samples kept.
+//! What passes between a channel and an exchange, between an exchange and a queue, and between a queue and a channel:
+//! made of what sessions count anyway, one sample against the one before, with no samples kept.
 
 use leveret_session::ConnectionNumbers;
 use leveret_topology::{ExchangeId, QueueId};
@@ -41,6 +41,39 @@ pub struct Pair {
     pub rate: f64,
 }
 
+/// Messages that a connection published to an exchange and that were routed to a queue.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Passage {
+    /// From where to where.
+    pub pair: (ExchangeId, QueueId),
+    /// Messages so far.
+    pub count: u64,
+    /// Messages a second, between the last two samples.
+    pub rate: f64,
+}
+
+/// The passages of a connection, in their order, `passed_ms` after those `before`.
+pub(super) fn passages(
+    before: &[Passage],
+    numbers: &ConnectionNumbers,
+    passed_ms: u64,
+) -> Vec<Passage> {
+    let passage = |&(pair, count): &((ExchangeId, QueueId), u64)| {
+        let known = before.binary_search_by_key(&pair, |known| known.pair).ok();
+        let known = known.and_then(|at| before.get(at)).map_or(0, |known| known.count);
+        Passage { pair, count, rate: rate(count, known, passed_ms) }
+    };
+    numbers.passed.iter().map(passage).collect()
+}
+
+/// Messages a second.
+fn rate(count: u64, before: u64, passed_ms: u64) -> f64 {
+    if passed_ms == 0 {
+        return 0.0;
+    }
+    count.saturating_sub(before) as f64 * 1000.0 / passed_ms as f64
+}
+
 /// The pairs of a connection, by channel and by what it has to do with, `passed_ms` after those `before`.
 pub(super) fn pairs(before: &[Pair], numbers: &ConnectionNumbers, passed_ms: u64) -> Vec<Pair> {
     let mut pairs: Vec<Pair> = Vec::new();
@@ -65,11 +98,11 @@ pub(super) fn pairs(before: &[Pair], numbers: &ConnectionNumbers, passed_ms: u64
         pair.count += if is_same { next.count } else { 0 };
         is_same
     });
-    for pair in pairs.iter_mut().filter(|_| passed_ms > 0) {
+    for pair in &mut pairs {
         let key = (pair.channel, pair.with);
         let known = before.binary_search_by_key(&key, |known| (known.channel, known.with));
         let count = known.ok().and_then(|at| before.get(at)).map_or(0, |known| known.count);
-        pair.rate = pair.count.saturating_sub(count) as f64 * 1000.0 / passed_ms as f64;
+        pair.rate = rate(pair.count, count, passed_ms);
     }
     pairs
 }

@@ -17,7 +17,7 @@ use leveret_topology::{ExchangeId, QueueId, QueueKind, VhostId};
 use super::history::History;
 use super::names::{CHANNEL, CHURN, DATA, DISK, EXCHANGE, LENGTHS, NODE, QUEUE};
 use super::node::NodeFacts;
-use super::pairs::Pair;
+use super::pairs::{Pair, Passage};
 
 type Map<K, V> = HashMap<K, V, FixedState>;
 
@@ -169,6 +169,8 @@ pub struct ConnectionEntry {
     pub channels: Vec<(u16, ChannelEntry)>,
     /// What its channels have to do with exchanges and queues, by channel.
     pub pairs: Vec<Pair>,
+    /// What it published, by exchange and queue.
+    pub passages: Vec<Passage>,
 }
 
 impl ConnectionEntry {
@@ -219,7 +221,8 @@ impl Snapshot {
             let histories = it.channels.iter().map(|(_, it)| it.messages.bytes()).sum::<u64>();
             histories + (it.channels.len() * size_of::<(u16, ChannelEntry)>()) as u64
         };
-        let pairs = |it: &ConnectionEntry| (it.pairs.len() * size_of::<Pair>()) as u64;
+        let pairs =
+            |it: &ConnectionEntry| (size_of_val(&*it.pairs) + size_of_val(&*it.passages)) as u64;
         let connections =
             self.connections.values().map(|it| it.data.bytes() + channels(it) + pairs(it));
         let entries = self.queues.len() * size_of::<QueueEntry>()

@@ -130,6 +130,10 @@ fn pairs_have_rates() {
         rate(&queue, "deliveries", "deliver_no_ack") > 0.0
             && queue["deliveries"][0]["channel_details"]["name"] == name
             && rate(&exchange, "incoming", "publish") > 0.0
+            && rate(&queue, "incoming", "publish") > 0.0
+            && queue["incoming"][0]["exchange"] == json!({"name": "", "vhost": "/"})
+            && rate(&exchange, "outgoing", "publish") > 0.0
+            && exchange["outgoing"][0]["queue"] == json!({"name": "q", "vhost": "/"})
             && rate(&channel, "publishes", "publish") > 0.0
             && rate(&channel, "deliveries", "deliver_get") > 0.0
             && channel["deliveries"][0]["queue"]["name"] == "q"
