@@ -84,8 +84,11 @@ pub(crate) fn program(name: &str) -> Option<Command> {
 
 /// This program's command line, with the options that the load tool reads by its own rules.
 fn described() -> Command {
-    let perf = leveret_load::Options::command_for_help().name("perf").disable_version_flag(true);
-    Cli::command().mut_subcommand("perf", |_| perf)
+    Cli::command().mut_subcommand("perf", |words| {
+        let load = leveret_load::Options::command_for_help();
+        let load = load.name("perf").disable_version_flag(true);
+        load.subcommands(words.get_subcommands().cloned())
+    })
 }
 
 /// A manual page: of the whole program with every option of the configuration, of a part of it, or of one of

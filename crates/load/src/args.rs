@@ -63,7 +63,7 @@ pub enum Mode {
     name = "leveret perf",
     disable_help_flag = true,
     args_override_self = true,
-    after_help = "Examples:\n  leveret perf -x 1 -y 1 -a -s 1024 -z 10\n  leveret perf -u orders -f persistent -c 100 -q 200 -A 10 --json run.json\n  leveret perf latency -z 10 --broker-pid 4711\n  leveret perf --verify -x 4 -y 4 -u orders -C 100000 -c 500\n  leveret perf --idle-connections 1000 --broker-pid 4711\n\nAn option that is not given is taken from the environment, under its long name in capitals with _ for -: see -env.\n\nExit status: 0 measured, 1 the run failed, 2 bad options, 3 messages were lost, doubled, out of order or damaged."
+    after_help = "Examples:\n  leveret perf -x 1 -y 1 -a -s 1024 -z 10\n  leveret perf -u orders -f persistent -c 100 -q 200 -A 10 --json run.json\n  leveret perf latency -z 10 --broker-pid 4711\n  leveret perf --verify -x 4 -y 4 -u orders -C 100000 -c 500\n  leveret perf --idle-connections 1000 --broker-pid 4711\n\nAn option that is not given is taken from the environment, under its long name in capitals with _ for -: see -env.\n\nleveret perf experiment --list shows the experiments that are ready to run.\n\nExit status: 0 measured, 1 the run failed, 2 bad options, 3 messages were lost, doubled, out of order or damaged."
 )]
 pub struct Options {
     /// What to measure

@@ -6,11 +6,12 @@ Usage: ldap.py ALICE PORT HTTP_PORT, where ALICE is what she is called here. The
 import base64
 import json
 import sys
-import traceback
 import urllib.error
 import urllib.request
 
 import pika
+
+import checks
 
 ALICE, PORT, HTTP_PORT = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 
@@ -82,23 +83,12 @@ def tags_by_groups_in_groups():
     assert whoami(ALICE, "bobs")[0] == 401
 
 
-def main():
-    checks = [
+checks.run(
+    [
         right_passwords,
         wrong_passwords,
         rights_by_name_and_by_group,
         rights_to_routing_keys,
         tags_by_groups_in_groups,
     ]
-    failed = 0
-    for check in checks:
-        try:
-            check()
-        except Exception:
-            traceback.print_exc(file=sys.stdout)
-            print(f"FAILED {check.__name__}")
-            failed += 1
-    print(f"{len(checks) - failed} passed, {failed} failed")
-
-
-main()
+)

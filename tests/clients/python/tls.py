@@ -7,9 +7,10 @@ Usage: tls.py PORT DIR, where DIR holds ca.pem, other.pem, client.pem and client
 import pathlib
 import ssl
 import sys
-import traceback
 
 import pika
+
+import checks
 
 PORT, DIR = int(sys.argv[1]), pathlib.Path(sys.argv[2])
 
@@ -65,17 +66,11 @@ def another_authority():
     raise AssertionError("the server was believed")
 
 
-def main():
-    checks = [by_password, by_certificate, external_without_a_certificate, another_authority]
-    failed = 0
-    for check in checks:
-        try:
-            check()
-        except Exception:
-            traceback.print_exc(file=sys.stdout)
-            print(f"FAILED {check.__name__}")
-            failed += 1
-    print(f"{len(checks) - failed} passed, {failed} failed")
-
-
-main()
+checks.run(
+    [
+        by_password,
+        by_certificate,
+        external_without_a_certificate,
+        another_authority,
+    ]
+)

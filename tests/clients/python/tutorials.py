@@ -6,10 +6,11 @@ Usage: tutorials.py PORT. The last line is `N passed, N failed`.
 import functools
 import sys
 import threading
-import traceback
 import uuid
 
 import pika
+
+import checks
 
 PORT = int(sys.argv[1])
 
@@ -225,20 +226,17 @@ def confirms_asynchronously():
     assert not problems and len(seen["confirmed"]) == count, (len(seen["confirmed"]), problems)
 
 
-def main():
-    tests = [hello_world, work_queues, publish_subscribe, routing, topics, rpc,
-             publisher_confirms, confirms_asynchronously]
-    failed = 0
-    for test in tests:
-        try:
-            test()
-            print("ok", test.__name__)
-        except Exception:
-            failed += 1
-            print("FAILED", test.__name__)
-            traceback.print_exc(file=sys.stdout)
-    print(f"{len(tests) - failed} passed, {failed} failed")
-    sys.exit(1 if failed else 0)
-
-
-main()
+sys.exit(
+    checks.run(
+        [
+            hello_world,
+            work_queues,
+            publish_subscribe,
+            routing,
+            topics,
+            rpc,
+            publisher_confirms,
+            confirms_asynchronously,
+        ]
+    )
+)

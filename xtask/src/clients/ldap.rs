@@ -124,11 +124,7 @@ pub(super) fn users(place: &Place) -> anyhow::Result<Counts> {
         check.arg(place.source("python/ldap.py")).arg(alice);
         check.args([node.address.port().to_string(), node.http.port().to_string()]);
         let (output, _) = place.run(name, 3, &mut check)?;
-        let counts = own_counts(&output)?;
-        all.passed += counts.passed;
-        all.failed += counts.failed;
-        all.failures
-            .extend(counts.failures.into_iter().map(|failure| format!("{name}: {failure}")));
+        all.add_part(name, own_counts(&output)?);
     }
     Ok(all)
 }

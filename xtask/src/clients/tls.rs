@@ -77,11 +77,7 @@ pub(super) fn clients(place: &Place) -> anyhow::Result<Counts> {
     let java = super::java::program(place, "java/Tls.java")?;
     for (name, mut check) in [("go", Command::new(program)), ("python", python), ("java", java)] {
         let (output, _) = place.run(name, 3, check.arg(port.to_string()).arg(&files))?;
-        let counts = own_counts(&output)?;
-        all.passed += counts.passed;
-        all.failed += counts.failed;
-        all.failures
-            .extend(counts.failures.into_iter().map(|failure| format!("{name}: {failure}")));
+        all.add_part(name, own_counts(&output)?);
     }
     Ok(all)
 }

@@ -58,6 +58,16 @@ impl Counts {
     }
 }
 
+impl Counts {
+    /// Adds the results of a part called `name`.
+    pub(super) fn add_part(&mut self, name: &str, part: Self) {
+        self.passed += part.passed;
+        self.failed += part.failed;
+        self.skipped += part.skipped;
+        self.failures.extend(part.failures.into_iter().map(|failure| format!("{name}: {failure}")));
+    }
+}
+
 impl Place {
     /// Makes the suite's folder and reads what it skips.
     pub(super) fn new(name: &'static str, ports: Ports) -> anyhow::Result<Self> {
