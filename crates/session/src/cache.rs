@@ -276,7 +276,7 @@ mod tests {
                 cache.set_routed(at);
                 at
             });
-            let queues = if key % 7 == 0 {
+            let queues = if key.is_multiple_of(7) {
                 // Its route is its own.
                 cache.scratch.clear();
                 cache.scratch.targets.push((1, Targets::from_slice(&[queue(77)])));
