@@ -43,15 +43,16 @@ fn unmap_code() {
     }
 }
 
-/// Start and length of a mapping of code, from its line in `/proc/self/maps` (proc(5)). Tables of
-/// addresses have been written to by the loader, though they may not be written to any more: those,
-/// and what else is not code, stay.
+/// Start and length of a mapping of code or constants, from its line in `/proc/self/maps` (proc(5)): the constants
+/// are what the file begins with. Tables of addresses, further behind, have been written to by the loader, though they
+/// may not be written to any more: those, and all else, stay.
 fn code(line: &str) -> Option<(usize, usize)> {
     let (range, rest) = line.split_once(' ')?;
     let (start, end) = range.split_once('-')?;
     let start = usize::from_str_radix(start, 16).ok()?;
     let length = usize::from_str_radix(end, 16).ok()?.checked_sub(start)?;
-    rest.starts_with("r-xp ").then_some((start, length))
+    let is_code = rest.starts_with("r-xp ") || rest.starts_with("r--p 00000000 ");
+    is_code.then_some((start, length))
 }
 
 #[cfg(test)]
@@ -59,10 +60,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_code_is_unmapped() {
+    fn only_code_and_constants_are_unmapped() {
         for (line, expected) in [
             ("5000-9000 r-xp 00379000 fe:00 96 /usr/bin/leveret", Some((0x5000, 0x4000))),
-            ("5000-9000 r--p 00000000 fe:00 96 /usr/bin/leveret", None),
+            ("5000-9000 r--p 00000000 fe:00 96 /usr/bin/leveret", Some((0x5000, 0x4000))),
+            ("5000-9000 r--p 00ee3000 fe:00 96 /usr/bin/leveret", None),
             ("5000-9000 rw-p 00f77000 fe:00 96 /usr/bin/leveret", None),
             ("9000-5000 r-xp 00379000 fe:00 96 /usr/bin/leveret", None),
             ("", None),
