@@ -362,21 +362,33 @@ fn there_are_several_servers_and_providers() {
     assert_eq!(name(&token(&one, "b", "api:")), None, "the name is not the id");
 }
 
+/// A node that takes tokens of this issuer, whose key it has in a file, with these settings.
+fn with_key_file(issuer: &Issuer, more: &[&str]) -> Broker {
+    // It is read as the node starts.
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("key.pem");
+    std::fs::write(&file, issuer.key.public_key_pem()).unwrap();
+    let mut settings = vec![
+        "auth_backends.1=oauth2".to_owned(),
+        "auth_oauth2.resource_server_id=rabbit".to_owned(),
+        format!("auth_oauth2.signing_keys.one={}", file.display()),
+    ];
+    settings.extend(more.iter().map(ToString::to_string));
+    broker(&settings)
+}
+
 /// The page is told how to sign in before anybody has, and may ask the provider.
 #[test]
 fn the_page_is_told_where_to_sign_in() {
     let issuer = Issuer::new();
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("key.pem");
-    std::fs::write(&file, issuer.key.public_key_pem()).unwrap();
-    let broker = broker(&[
-        "auth_backends.1=oauth2".to_owned(),
-        "auth_oauth2.resource_server_id=rabbit".to_owned(),
-        format!("auth_oauth2.signing_keys.one={}", file.display()),
-        "management.oauth_enabled=true".to_owned(),
-        "management.oauth_client_id=page".to_owned(),
-        "management.oauth_provider_url=https://login.example.com".to_owned(),
-    ]);
+    let broker = with_key_file(
+        &issuer,
+        &[
+            "management.oauth_enabled=true",
+            "management.oauth_client_id=page",
+            "management.oauth_provider_url=https://login.example.com",
+        ],
+    );
     let whole = raw_api(&broker, "GET", "/api/auth", "", "");
     let (head, body) = whole.split_once("\r\n\r\n").unwrap();
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
@@ -390,17 +402,10 @@ fn the_page_is_told_where_to_sign_in() {
 #[test]
 fn keys_may_be_files_and_tokens_are_in_no_log() {
     let issuer = Issuer::new();
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("key.pem");
-    std::fs::write(&file, issuer.key.public_key_pem()).unwrap();
-    let broker = broker(&[
-        "auth_backends.1=oauth2".to_owned(),
-        "auth_oauth2.resource_server_id=rabbit".to_owned(),
-        format!("auth_oauth2.signing_keys.one={}", file.display()),
-        "auth_oauth2.algorithms.1=ES256".to_owned(),
-        "log.level=debug".to_owned(),
-        "log.console.level=debug".to_owned(),
-    ]);
+    let broker = with_key_file(
+        &issuer,
+        &["auth_oauth2.algorithms.1=ES256", "log.level=debug", "log.console.level=debug"],
+    );
     let token = issuer.token("one", ALL, 60);
     let mut bob = login(&broker, "bob", &token).unwrap();
     renew(&mut bob, &issuer.token("one", ALL, 120));
