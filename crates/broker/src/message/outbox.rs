@@ -1,0 +1,73 @@
+//! What a turn wants sent.
+
+use leveret_topology::{Event, Topology};
+
+use super::{ConnectionId, Reply, ReplyTo, ToMeta, ToSession, ToShard};
+use crate::login::{Asked, Login};
+
+/// What a turn wants sent. The driver hands each letter to its actor's inbox, in order.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    /// To shards, by index.
+    pub shards: Vec<(usize, ToShard)>,
+    /// To the topology's owner.
+    pub meta: Vec<ToMeta>,
+    /// To sessions.
+    pub sessions: Vec<(ConnectionId, ToSession)>,
+    /// Clients that want to come in.
+    pub logins: Vec<Login>,
+    /// What happened, for those who want to know.
+    pub events: Vec<Event>,
+    /// What others have to decide who keep users.
+    pub asked: Vec<Asked>,
+    /// A log failed, in words: the process has to stop, as nothing may be confirmed any more.
+    pub failed: Option<String>,
+}
+
+impl Outbox {
+    /// Whether nothing is to be sent.
+    pub fn is_empty(&self) -> bool {
+        self.shards.is_empty()
+            && self.meta.is_empty()
+            && self.sessions.is_empty()
+            && self.logins.is_empty()
+            && self.events.is_empty()
+            && self.asked.is_empty()
+            && self.failed.is_none()
+    }
+
+    /// Moves all letters to the end of another outbox.
+    pub fn append_to(mut self, other: &mut Self) {
+        other.shards.append(&mut self.shards);
+        other.meta.append(&mut self.meta);
+        other.sessions.append(&mut self.sessions);
+        other.logins.append(&mut self.logins);
+        other.events.append(&mut self.events);
+        other.asked.append(&mut self.asked);
+        other.failed = other.failed.take().or(self.failed);
+    }
+
+    /// Answers logins by the names alone: for a driver that has nothing else to decide by.
+    pub fn answer_logins(&mut self, topology: &Topology) {
+        for login in self.logins.drain(..) {
+            let admitted = login.judge(topology).ok().map(Box::new);
+            let answer = ToSession::LoggedIn(admitted);
+            self.sessions.push((login.connection, answer));
+        }
+    }
+
+    /// Sends `letter` to the shard with that index.
+    pub fn shard(&mut self, index: usize, letter: ToShard) {
+        self.shards.push((index, letter));
+    }
+
+    /// Sends `letter` to a session.
+    pub fn session(&mut self, to: ConnectionId, letter: ToSession) {
+        self.sessions.push((to, letter));
+    }
+
+    /// Answers a command.
+    pub fn reply(&mut self, to: ReplyTo, reply: Reply) {
+        self.sessions.push((to.connection, ToSession::Reply { channel: to.channel, reply }));
+    }
+}

@@ -1,0 +1,291 @@
+//! Letters to the owner of the topology.
+
+use std::collections::BTreeMap;
+
+use leveret_amqp::table::Table;
+use leveret_topology::{ArgumentsChange, PasswordHash, QueueId, VhostId};
+
+use super::{ConnectionId, ConsumerSlot, ReplyTo};
+use crate::transaction::{TxId, Vote};
+
+/// Letters to the owner of the topology.
+#[derive(Debug)]
+pub enum ToMeta {
+    /// `exchange.declare`, not passive. Answered by `Reply::Done` or `Reply::Refused`.
+    DeclareExchange {
+        /// Who asks, by name; empty for the broker itself.
+        user: Box<str>,
+        /// Who.
+        reply: ReplyTo,
+        /// Where.
+        vhost: VhostId,
+        /// Name.
+        name: Box<str>,
+        /// Type, as the client wrote it.
+        kind: Box<str>,
+        /// Survives a restart.
+        durable: bool,
+        /// Deleted after its last binding.
+        auto_delete: bool,
+        /// Not for publishing.
+        internal: bool,
+        /// Arguments.
+        arguments: Table,
+    },
+    /// `exchange.delete`. Answered by `Reply::Done` or `Reply::Refused`.
+    DeleteExchange {
+        /// Who asks, by name; empty for the broker itself.
+        user: Box<str>,
+        /// Who.
+        reply: ReplyTo,
+        /// Where.
+        vhost: VhostId,
+        /// Name.
+        name: Box<str>,
+        /// Only without bindings.
+        if_unused: bool,
+    },
+    /// `queue.declare`, not passive. Answered by `Reply::Declared` or `Reply::Refused`.
+    DeclareQueue {
+        /// Who asks, by name; empty for the broker itself.
+        user: Box<str>,
+        /// Who.
+        reply: ReplyTo,
+        /// Where.
+        vhost: VhostId,
+        /// Name: never empty, the session makes one up.
+        name: Box<str>,
+        /// The session made the name up.
+        server_named: bool,
+        /// Survives a restart.
+        durable: bool,
+        /// Belongs to this connection only.
+        exclusive: bool,
+        /// Deleted after its last consumer.
+        auto_delete: bool,
+        /// Arguments.
+        arguments: Table,
+    },
+    /// `queue.bind`, `exchange.bind`. Answered by `Reply::Done` or `Reply::Refused`.
+    Bind(Box<Binding>),
+    /// `queue.unbind`, `exchange.unbind`. Answered by `Reply::Done` or `Reply::Refused`.
+    Unbind(Box<Binding>),
+    /// From a shard: the queue is empty and has no consumers any more; take its name away.
+    QueueGone {
+        /// Who asks, by name; empty for the broker itself.
+        user: Box<str>,
+        /// Which.
+        queue: QueueId,
+        /// Who deleted it, and how many ready messages it had.
+        reply: Option<(ReplyTo, u64)>,
+        /// Who consumed from it: told when it is true, just before the one who asked.
+        consumers: Vec<(ConnectionId, ConsumerSlot)>,
+    },
+    /// A connection ended: its exclusive queues go. With `reply`, `Reply::Done` comes when the last one
+    /// is gone, as RabbitMQ waits for it before `connection.close-ok`.
+    Disconnected {
+        /// Which.
+        connection: ConnectionId,
+        /// Who waits.
+        reply: Option<ReplyTo>,
+    },
+    /// From a shard: its part of a transaction can be, or cannot.
+    Prepared {
+        /// The transaction.
+        tx: TxId,
+        /// The shard.
+        shard: usize,
+        /// How many shards have a part.
+        parts: u32,
+        /// What it says.
+        vote: Vote,
+    },
+    /// From a shard: what the transaction did there is on the disk.
+    Applied {
+        /// The transaction.
+        tx: TxId,
+    },
+    /// From the node: the disk of Meta's log finished something. Who waits for it is answered.
+    LogWoke,
+    /// A change from the command line, applied to the topology; its result is given to `reply`.
+    Admin {
+        /// Who asks, by name; empty for the broker itself.
+        user: Box<str>,
+        /// Who.
+        reply: ReplyTo,
+        /// What.
+        command: Box<AdminCommand>,
+    },
+}
+
+/// A binding to make or to undo.
+#[derive(Debug)]
+pub struct Binding {
+    /// Who asks, by name.
+    pub user: Box<str>,
+    /// Who.
+    pub reply: ReplyTo,
+    /// Where.
+    pub vhost: VhostId,
+    /// The exchange that is published to.
+    pub source: Box<str>,
+    /// Queue or exchange that receives.
+    pub destination: Box<str>,
+    /// Whether `destination` names a queue.
+    pub to_queue: bool,
+    /// Binding key.
+    pub key: Box<str>,
+    /// Arguments.
+    pub arguments: Table,
+}
+
+/// Changes of users, vhosts, policies, parameters and definitions: the command line's and the HTTP API's.
+#[derive(Debug)]
+#[expect(missing_docs, reason = "the fields carry the names of rabbitmqctl's arguments")]
+pub enum AdminCommand {
+    ImportDefinitions {
+        json: String,
+    },
+    AddUser {
+        name: String,
+        password: PasswordHash,
+        tags: Vec<String>,
+    },
+    DeleteUser {
+        name: String,
+    },
+    ChangePassword {
+        name: String,
+        password: PasswordHash,
+    },
+    SetUserTags {
+        name: String,
+        tags: Vec<String>,
+    },
+    SetPermissions {
+        user: String,
+        vhost: String,
+        configure: String,
+        write: String,
+        read: String,
+    },
+    ClearPermissions {
+        user: String,
+        vhost: String,
+    },
+    SetTopicPermissions {
+        user: String,
+        vhost: String,
+        exchange: String,
+        write: String,
+        read: String,
+    },
+    /// Adds the user if there is none, else changes it.
+    PutUser {
+        name: String,
+        /// It stays without.
+        password: Option<PasswordHash>,
+        tags: Vec<String>,
+    },
+    /// All of the vhost without `exchange`.
+    ClearTopicPermissions {
+        user: String,
+        vhost: String,
+        exchange: Option<String>,
+    },
+    AddVhost {
+        name: String,
+    },
+    /// Adds the vhost if there is none. What is not given stays.
+    PutVhost {
+        name: String,
+        description: Option<String>,
+        tags: Option<Vec<String>>,
+        default_queue_type: Option<String>,
+        tracing: Option<bool>,
+    },
+    SetTracing {
+        vhost: String,
+        is_on: bool,
+    },
+    DeleteVhost {
+        name: String,
+    },
+    /// Protects a vhost from being deleted, or no longer.
+    ProtectVhost {
+        name: String,
+        is_protected: bool,
+    },
+    SetVhostLimits {
+        vhost: String,
+        limits: BTreeMap<String, i64>,
+    },
+    /// All of them without `limit`.
+    ClearVhostLimits {
+        vhost: String,
+        limit: Option<String>,
+    },
+    /// Limits that are not named stay.
+    SetUserLimits {
+        name: String,
+        limits: BTreeMap<String, i64>,
+    },
+    /// All of them without `limit`.
+    ClearUserLimits {
+        name: String,
+        limit: Option<String>,
+    },
+    SetPolicy {
+        vhost: String,
+        name: String,
+        pattern: String,
+        definition: serde_json::Map<String, serde_json::Value>,
+        priority: i64,
+        apply_to: String,
+    },
+    ClearPolicy {
+        vhost: String,
+        name: String,
+    },
+    SetOperatorPolicy {
+        vhost: String,
+        name: String,
+        pattern: String,
+        definition: serde_json::Map<String, serde_json::Value>,
+        priority: i64,
+        apply_to: String,
+    },
+    ClearOperatorPolicy {
+        vhost: String,
+        name: String,
+    },
+    /// Nobody is given anything of a queue, or as usual.
+    PauseQueue {
+        vhost: String,
+        name: String,
+        paused: bool,
+    },
+    SetQueueArguments {
+        vhost: String,
+        name: String,
+        change: ArgumentsChange,
+    },
+    SetParameter {
+        vhost: String,
+        component: String,
+        name: String,
+        value: serde_json::Value,
+    },
+    ClearParameter {
+        vhost: String,
+        component: String,
+        name: String,
+    },
+    SetGlobalParameter {
+        name: String,
+        value: serde_json::Value,
+    },
+    ClearGlobalParameter {
+        name: String,
+    },
+}

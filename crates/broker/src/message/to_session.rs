@@ -1,0 +1,105 @@
+//! Letters to a session.
+
+use bytes::Bytes;
+use leveret_amqp::reply::ReplyCode;
+use leveret_queue::{Offset, UnackedId};
+use leveret_topology::QueueId;
+
+use super::{ChannelId, ConsumerSlot, Message, Reply, ReplyTo};
+use crate::flow::Alarm;
+use crate::login::{Admitted, Decision, Question};
+
+/// A message on its way to a consumer.
+#[derive(Clone, Debug)]
+pub struct Delivery {
+    /// The consumer, by the session's name.
+    pub slot: ConsumerSlot,
+    /// The queue it comes from.
+    pub queue: QueueId,
+    /// What to settle; none when no ack is expected.
+    pub unacked: Option<UnackedId>,
+    /// Its record's offset.
+    pub offset: Offset,
+    /// It was delivered before.
+    pub redelivered: bool,
+    /// Earlier deliveries that came back, for `x-delivery-count`; only on queues that count.
+    pub delivery_count: u32,
+    /// The record; see [`record`](crate::record).
+    pub record: Bytes,
+}
+
+/// Letters to a session.
+#[derive(Debug)]
+pub enum ToSession {
+    /// Messages for consumers, in order.
+    Deliver(Vec<Delivery>),
+    /// Messages `first..=last` of the channel were resolved by one shard: `basic.ack` or `basic.nack`.
+    Confirm {
+        /// The channel.
+        channel: ChannelId,
+        /// First sequence number.
+        first: u64,
+        /// Last sequence number, included.
+        last: u64,
+        /// Ack or nack.
+        ok: bool,
+    },
+    /// The publisher of messages `first..=last` of the channel waited as long as a queue allows:
+    /// `basic.nack`, whatever other shards would say.
+    ConfirmTimeout {
+        /// The channel.
+        channel: ChannelId,
+        /// First sequence number.
+        first: u64,
+        /// Last sequence number, included.
+        last: u64,
+    },
+    /// A shard that this connection publishes to is far behind with its disk, or no longer: nothing more
+    /// is read meanwhile. Each `true` is followed by a `false` of the same shard.
+    Paused(bool),
+    /// The answer to the command the session waits for.
+    Reply {
+        /// The channel that asked.
+        channel: ChannelId,
+        /// The answer.
+        reply: Reply,
+    },
+    /// The queue was deleted: `basic.cancel` to the client if it can take it. The slot is free.
+    ConsumerGone {
+        /// The consumer.
+        slot: ConsumerSlot,
+    },
+    /// A reply for a direct reply-to consumer of `channel`.
+    DirectReply {
+        /// The channel that consumes from `amq.rabbitmq.reply-to`.
+        channel: ChannelId,
+        /// The consumer's key as in the reply-to name, checked by the receiver.
+        token: u64,
+        /// The message.
+        message: Message,
+    },
+    /// Whether a direct reply-to consumer is still there: [`Reply::Done`] or [`Reply::Gone`].
+    DirectReplyAsked {
+        /// Who.
+        reply: ReplyTo,
+        /// As in [`DirectReply`](Self::DirectReply).
+        channel: ChannelId,
+        /// As there.
+        token: u64,
+    },
+    /// The answer to the session's [`Login`]: who was let in, if anybody was.
+    LoggedIn(Option<Box<Admitted>>),
+    /// The answer to what the session [`Asked`].
+    Decided(Box<(Question, Decision)>),
+    /// Something is short, or no longer.
+    Alarm(Alarm),
+    /// While an alarm is raised: what the connection published into is full.
+    Stopped,
+    /// Close the connection with this code and text (operator, shutdown).
+    Close {
+        /// Why.
+        code: ReplyCode,
+        /// In words.
+        text: String,
+    },
+}

@@ -1,0 +1,268 @@
+//! Letters to a shard.
+
+use leveret_amqp::table::Table;
+use leveret_queue::{Gate, Offset, Place};
+use leveret_topology::{ExchangeId, QueueId};
+
+use super::{ConnectionId, ConsumerSlot, Publish, ReplyTo, Settlement};
+use crate::transaction::TxId;
+
+/// Letters to a shard.
+#[derive(Debug)]
+pub enum ToShard {
+    /// Messages of one connection, in order.
+    Publish {
+        /// Who published.
+        from: ConnectionId,
+        /// In the order of publishing.
+        messages: Vec<Publish>,
+    },
+    /// Settlements of one connection, in order. No answer.
+    Settle(Vec<Settlement>),
+    /// `tx.commit`'s part for this shard, applied whole. Answered by `Reply::Committed`.
+    Commit {
+        /// Who commits.
+        reply: ReplyTo,
+        /// Published in the transaction; `confirm` is 0.
+        messages: Vec<Publish>,
+        /// Settled in the transaction.
+        settlements: Vec<Settlement>,
+    },
+    /// `tx.commit`'s part for this shard, where others have parts too: stored and held back, which
+    /// `ToMeta::Prepared` says. Answered by `Reply::Committed` when it is decided.
+    Prepare {
+        /// Who commits.
+        reply: ReplyTo,
+        /// The transaction.
+        tx: TxId,
+        /// How many shards have a part.
+        parts: u32,
+        /// As in [`ToShard::Commit`].
+        messages: Vec<Publish>,
+        /// As there.
+        settlements: Vec<Settlement>,
+    },
+    /// From Meta: what becomes of a part that is held back.
+    Decide {
+        /// The transaction.
+        tx: TxId,
+        /// It is to be; else it never was.
+        commit: bool,
+    },
+    /// `basic.consume`. Answered by `Reply::Consuming` or `Reply::Refused`; deliveries follow.
+    Consume {
+        /// Who asks, by name; empty for the broker itself.
+        user: Box<str>,
+        /// Who.
+        reply: ReplyTo,
+        /// From where.
+        queue: QueueId,
+        /// The session's name for the consumer.
+        slot: ConsumerSlot,
+        /// The consumer tag, for listings.
+        tag: Box<str>,
+        /// Acked on delivery.
+        no_ack: bool,
+        /// Refuses others.
+        exclusive: bool,
+        /// `x-priority`.
+        priority: i32,
+        /// Unacked messages allowed, 0 for no limit.
+        prefetch: u16,
+        /// The connection's and channel's limits.
+        gate: Gate,
+        /// Arguments, for listings.
+        arguments: Table,
+    },
+    /// `basic.cancel`, or a channel that closes. Answered by `Reply::Cancelled` when `reply` is given.
+    Cancel {
+        /// Who wants to know.
+        reply: Option<ReplyTo>,
+        /// The consumer's connection.
+        connection: ConnectionId,
+        /// The queue it consumes from.
+        queue: QueueId,
+        /// The consumer.
+        slot: ConsumerSlot,
+    },
+    /// `basic.get`. Answered by `Reply::Got`, `Reply::GotNothing` or `Reply::Gone`.
+    Get {
+        /// Who.
+        reply: ReplyTo,
+        /// From where.
+        queue: QueueId,
+        /// Acked on delivery.
+        no_ack: bool,
+    },
+    /// A gate of this connection opened again (output drained, channel limit raised, acks came): its
+    /// consumers here may be given more.
+    Resume {
+        /// Whose.
+        connection: ConnectionId,
+    },
+    /// Counts for `queue.declare`. Answered by `Reply::Declared` or `Reply::Gone`.
+    Count {
+        /// Who.
+        reply: ReplyTo,
+        /// Which.
+        queue: QueueId,
+    },
+    /// `queue.purge`. Answered by `Reply::Purged` or `Reply::Gone`.
+    Purge {
+        /// Who.
+        reply: ReplyTo,
+        /// Which.
+        queue: QueueId,
+        /// So many at most, the first ones.
+        max: u64,
+    },
+    /// From an operator: some messages, as they are. Answered by `Reply::Looked` or `Reply::Gone`.
+    Look {
+        /// Who.
+        reply: ReplyTo,
+        /// Of which queue.
+        queue: QueueId,
+        /// Ready ones, or unacked ones.
+        place: Place,
+        /// From which on, in the order of offsets.
+        from: Offset,
+        /// So many at most.
+        max: usize,
+    },
+    /// From an operator: purges single ready messages. Answered by `Reply::Purged` or `Reply::Gone`.
+    Discard {
+        /// Who.
+        reply: ReplyTo,
+        /// From which queue.
+        queue: QueueId,
+        /// Which; those that are not ready stay.
+        offsets: Vec<Offset>,
+    },
+    /// From an operator: stores ready messages elsewhere, and lets them go when they are safe there.
+    /// Answered by `Reply::Moved` or `Reply::Gone`.
+    Move {
+        /// Who: moves one lot at a time.
+        reply: ReplyTo,
+        /// From which queue.
+        queue: QueueId,
+        /// Which; those that are not ready stay.
+        offsets: Vec<Offset>,
+        /// Where to.
+        to: MoveTo,
+    },
+    /// `queue.delete`. The shard checks, lets the queue's messages go, tells its consumers, and has
+    /// `ToMeta::QueueGone` finish it, which answers `Reply::Deleted`; or `Reply::Refused` here.
+    Delete {
+        /// Who asks, by name; empty for the broker itself.
+        user: Box<str>,
+        /// Who wants to know; none when an exclusive queue's connection ended.
+        reply: Option<ReplyTo>,
+        /// Which.
+        queue: QueueId,
+        /// Only when it has no consumers.
+        if_unused: bool,
+        /// Only when it holds no ready message.
+        if_empty: bool,
+    },
+    /// From Meta: a queue was declared and lives here. Answers `Reply::Declared` to `reply`.
+    Create {
+        /// Who declared.
+        reply: Option<ReplyTo>,
+        /// Which; its options are in the topology.
+        queue: QueueId,
+    },
+    /// From Meta: a policy or argument changed; read the options again.
+    OptionsChanged {
+        /// Which.
+        queue: QueueId,
+    },
+    /// From another shard: a dead letter, or what an operator moves, routed here. With `from` it has one
+    /// target and is answered by [`ToShard::DeadLettered`].
+    DeadLetter {
+        /// The shard and message that wait for it (at-least-once strategy).
+        from: Option<DeadLetterFrom>,
+        /// The message; `confirm` is 0.
+        message: Publish,
+    },
+    /// Answer to [`ToShard::DeadLetter`], of its one target.
+    DeadLettered {
+        /// Whose message it was.
+        from: DeadLetterFrom,
+        /// The queue it was for.
+        target: QueueId,
+        /// False when the target is full and refused it.
+        taken: bool,
+    },
+    /// A message passed a recent-history exchange kept here (`exchange id % shards`).
+    Remember {
+        /// The exchange.
+        exchange: ExchangeId,
+        /// How many it keeps.
+        limit: u32,
+        /// The message, for no queue yet and with no confirm.
+        message: Publish,
+    },
+    /// From Meta: a queue was bound to a recent-history exchange kept here: send it what is remembered.
+    Replay {
+        /// The exchange.
+        exchange: ExchangeId,
+        /// The new destination.
+        queue: QueueId,
+    },
+    /// From Meta: the exchange was deleted.
+    Forget {
+        /// The exchange.
+        exchange: ExchangeId,
+    },
+    /// The connection ended; everything it settled was sent before. Its port is forgotten.
+    Disconnected(ConnectionId),
+    /// From the driver: who was asked something is gone, and this says so: `Reply::Gone`.
+    Nobody {
+        /// Who asked.
+        reply: ReplyTo,
+    },
+    /// From the driver: go on with queues whose budget ran out.
+    Continue,
+    /// From the driver: the disk of the shard's log finished something.
+    LogWoke,
+    /// Facts about the queues here, for listings. Answered by `Reply::Queues`.
+    List {
+        /// Who.
+        reply: ReplyTo,
+    },
+    /// Numbers of the shard, for statistics. Answered by `Reply::Sampled` with the first piece, or
+    /// the next one.
+    Sample {
+        /// Who.
+        reply: ReplyTo,
+        /// The first piece.
+        begins: bool,
+    },
+}
+
+/// A dead letter's origin under the at-least-once strategy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeadLetterFrom {
+    /// Its shard.
+    pub shard: usize,
+    /// Its queue.
+    pub queue: QueueId,
+    /// Its record there.
+    pub offset: Offset,
+}
+
+/// Where an operator moves messages to.
+#[derive(Clone, Debug)]
+pub enum MoveTo {
+    /// The end of a queue, perhaps of their own; they keep exchange and routing key.
+    Queue(QueueId),
+    /// Where this exchange leads them.
+    Exchange {
+        /// Which.
+        exchange: ExchangeId,
+        /// With this routing key; without, each with its own.
+        key: Option<Box<str>>,
+    },
+    /// The front of their own queue, until a restart.
+    Front,
+}
