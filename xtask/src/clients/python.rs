@@ -63,6 +63,9 @@ pub(super) fn pika(place: &Place) -> anyhow::Result<Counts> {
     let _forward = Forward::to(place.port)?;
     let mut test = Command::new(python);
     test.args(["-m", "pytest", "-q", "-rfEsp", "--tb=short", "-p", "no:cacheprovider"]);
+    // Some tests look up a host of the internet.
+    test.args(["-p", "hosts"]).env("PYTHONPATH", place.source("python"));
+    test.env("PYTHONDONTWRITEBYTECODE", "1");
     test.args(["-o", "python_files=*_test.py *_tests.py", "tests/acceptance"]);
     for (name, _) in &place.skipped {
         test.args(["--deselect", name]);
