@@ -80,6 +80,8 @@ pub struct Shard<L> {
     touched: VecDeque<QueueId>,
     /// Queues whose dispatch budget ran out: touched again in the next turn.
     again: Vec<QueueId>,
+    /// Connections whose gates opened, and shards that are told when this one has dispatched.
+    resumed: Vec<(ConnectionId, Vec<usize>)>,
     /// What left queues in this turn and is not worked off yet.
     left: Vec<(QueueId, Left)>,
     /// Left with many others, and not worked off yet.
@@ -224,6 +226,7 @@ impl<L: Log> Shard<L> {
             ports: Ports::default(),
             touched: VecDeque::new(),
             again: Vec::new(),
+            resumed: Vec::new(),
             left: Vec::new(),
             leaving: Leaving::default(),
             deferred: Vec::new(),
@@ -293,7 +296,10 @@ impl<L: Log> Shard<L> {
             ToShard::Get { reply, queue, no_ack } => {
                 self.get(reply, queue, no_ack, topology, now, out);
             }
-            ToShard::Resume { connection } => self.resume(connection),
+            ToShard::Resume { connection, others } => {
+                self.resume(connection);
+                self.resumed.push((connection, others));
+            }
             ToShard::Count { reply, queue } => self.count(reply, queue, topology, now, out),
             ToShard::Purge { reply, queue, max } => {
                 self.purge(reply, queue, |it| it.purge(max), topology, now, out);
@@ -338,10 +344,18 @@ impl<L: Log> Shard<L> {
     /// connections get.
     fn finish(&mut self, topology: &Topology, now: Time, out: &mut Outbox) -> bool {
         let mut has_more = false;
+        if !self.resumed.is_empty() {
+            self.order_touched();
+        }
         loop {
             self.work_off_left(topology, now, out);
             let Some(id) = self.touched.pop_front() else { break };
             has_more |= self.dispatch(id, now);
+        }
+        for (connection, mut others) in self.resumed.drain(..) {
+            if let Some(next) = others.pop() {
+                out.shard(next, ToShard::Resume { connection, others });
+            }
         }
         has_more |= self.release_leaving(topology, now, out);
         self.ports.hand_out(out);
@@ -357,6 +371,13 @@ impl<L: Log> Shard<L> {
         // What is due still, or again, had more to do than one turn may.
         let is_due = self.timers.first().is_some_and(|&(at, _)| at <= now);
         has_more || is_due || !self.again.is_empty() || !self.deferred.is_empty()
+    }
+
+    /// There may not be room for all: the queue that has waited longest comes first.
+    #[cold]
+    fn order_touched(&mut self) {
+        let served_in = |id: &QueueId| self.queues.get(id).map(|hosted| hosted.served_in);
+        self.touched.make_contiguous().sort_by_key(|id| (served_in(id), *id));
     }
 
     /// A burst (a purge, an expiry of many) must not keep its memory for ever.

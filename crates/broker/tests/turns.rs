@@ -513,7 +513,7 @@ fn the_queue_that_waited_longest_is_served_first() {
         served.extend(node.delivered().iter().map(|delivery| delivery.queue));
     }
     while output.released(delivery_cost(1)) {
-        node.shard(queues[0], ToShard::Resume { connection: ME });
+        node.shard(queues[0], ToShard::Resume { connection: ME, others: Vec::new() });
         served.extend(node.delivered().iter().map(|delivery| delivery.queue));
     }
     assert_eq!(served.len(), 9);

@@ -117,6 +117,8 @@ pub(crate) struct Core {
     pub(crate) gauged: u64,
     /// A consumer waits for room that was made in this turn.
     pub(crate) resumes: bool,
+    /// How often shards were told so.
+    pub(crate) resumes_made: usize,
     pub(crate) random: Random,
     /// The alarm that blocks publishers.
     pub(crate) alarm: Alarm,
@@ -208,16 +210,23 @@ impl Core {
         self.out_len = cx.out.len();
     }
 
-    /// Has every shard look again at this connection's consumers.
+    /// Has every shard look again at this connection's consumers, each time another one first.
     #[cold]
     fn resume(&mut self, cx: &mut Context<'_>) {
         let shards = self.shards();
-        let mut told = vec![false; shards];
+        let mut has_some = vec![false; shards];
         for (_, consumer) in self.consumers.iter() {
-            let shard = shard_of(consumer.queue, shards);
-            if !std::mem::replace(&mut told[shard], true) {
-                cx.outbox.shard(shard, ToShard::Resume { connection: self.id });
-            }
+            has_some[shard_of(consumer.queue, shards)] = true;
+        }
+        let mut others: Vec<usize> = (0..shards).filter(|&shard| has_some[shard]).collect();
+        if others.is_empty() {
+            return;
+        }
+        self.resumes_made = self.resumes_made.wrapping_add(1);
+        let first = self.resumes_made % others.len();
+        others.rotate_left(first);
+        if let Some(shard) = others.pop() {
+            cx.outbox.shard(shard, ToShard::Resume { connection: self.id, others });
         }
     }
 }

@@ -69,6 +69,7 @@ impl Session {
             gauge: Arc::new(OutputGauge::new(settings.output_bytes_max)),
             gauged: 0,
             resumes: false,
+            resumes_made: 0,
             random: Random::new(seed),
             alarm: Alarm::default(),
             is_blocked: false,

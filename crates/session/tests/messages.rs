@@ -378,6 +378,39 @@ fn prefetch() {
 }
 
 #[test]
+fn queues_of_a_channel_share_its_prefetch() {
+    let mut node = Node::new();
+    let link = node.client();
+    // Two on each shard.
+    let queues = ["a", "b", "c", "d"];
+    for queue in queues {
+        node.declare(link, queue);
+        (0..20).for_each(|_| drop(node.publish(link, "", queue, "")));
+    }
+    let qos = basic::Qos { prefetch_size: 0, prefetch_count: 1, global: true };
+    node.say(link, 1, &qos);
+    let mut given: Vec<String> = Vec::new();
+    for queue in queues {
+        let consume = basic::Consume { queue, consumer_tag: queue, ..Default::default() };
+        given.extend(delivered_to(&node.say(link, 1, &consume)));
+    }
+    for delivery_tag in 1..40 {
+        let said = node.say(link, 1, &basic::Ack { delivery_tag, multiple: false });
+        given.extend(delivered_to(&said));
+    }
+    for queue in queues {
+        let count = given.iter().filter(|tag| *tag == queue).count();
+        assert!((9..=11).contains(&count), "{queue}: {count} of {}", given.join(""));
+    }
+}
+
+/// The tags of consumers that got a message.
+fn delivered_to(said: &str) -> Vec<String> {
+    let tags = said.lines().filter_map(|line| line.strip_prefix("1 basic.deliver "));
+    tags.filter_map(|line| Some(line.split(' ').next()?.to_owned())).collect()
+}
+
+#[test]
 fn a_consumer_that_does_not_read_gets_no_more_than_its_share() {
     let mut node = Node::new();
     node.settings.output_bytes_max = 10_000;

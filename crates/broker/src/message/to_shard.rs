@@ -95,10 +95,13 @@ pub enum ToShard {
         no_ack: bool,
     },
     /// A gate of this connection opened again (output drained, channel limit raised, acks came): its
-    /// consumers here may be given more.
+    /// consumers here may be given more, then those on other shards. In turn: there may not be room for all, and
+    /// whoever looks first takes it.
     Resume {
         /// Whose.
         connection: ConnectionId,
+        /// Shards that are told next, the next one last.
+        others: Vec<usize>,
     },
     /// Counts for `queue.declare`. Answered by `Reply::Declared` or `Reply::Gone`.
     Count {

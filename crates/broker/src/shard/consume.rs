@@ -150,17 +150,14 @@ impl<L: Log> Shard<L> {
         self.disk.forget(connection);
     }
 
-    /// A gate of the connection opened: its consumers may be given more. There may not be room for all: the
-    /// queue that has waited longest comes first.
+    /// A gate of the connection opened: its consumers may be given more.
     pub(super) fn resume(&mut self, connection: ConnectionId) {
         let keys = self.ports.keys_of(connection).iter();
         let consumers = keys.filter_map(|&key| self.ports.consumer(key));
-        let served_in = |queue| self.queues.get(queue).map(|hosted| hosted.served_in);
-        let by_queue = consumers.map(|it| ((served_in(&it.queue), it.queue), it.id));
-        let mut by_queue: Vec<_> = by_queue.collect();
+        let mut by_queue: Vec<_> = consumers.map(|it| (it.queue, it.id)).collect();
         by_queue.sort_by_key(|&(queue, _)| queue);
         for run in by_queue.chunk_by(|(a, _), (b, _)| a == b) {
-            let Some(&((_, queue), _)) = run.first() else { continue };
+            let Some(&(queue, _)) = run.first() else { continue };
             let mut ids: Vec<_> = run.iter().map(|&(_, id)| id).collect();
             let Some(hosted) = self.queues.get_mut(&queue) else { continue };
             hosted.queue.resume_all(&mut ids);
