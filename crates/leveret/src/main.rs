@@ -83,6 +83,7 @@ fn serve(args: ServeArgs) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let front = leveret_admin::front(&loaded.config);
+    memory::keep_little();
     match leveret_server::serve(&loaded, front, memory::give_back) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -63,7 +63,7 @@ pub struct Options {
     pub seed: u64,
     /// Bytes of a file after which the next is begun.
     pub segment_bytes: u64,
-    /// Bytes of written records that stay in memory.
+    /// Bytes of written records that stay in memory, at most: a quarter of it while a backlog is on the disk only.
     pub cache_bytes: u64,
     /// Bytes of volatile records above which new ones are written to save memory.
     pub spill_bytes: u64,
@@ -232,10 +232,18 @@ impl<D: Disk> FileLog<D> {
         fetch.pump(store, &mut |op| submit(disk, next_token, op));
     }
 
+    /// Bytes of written records that stay in memory. The more is on the disk only, the farther its readers are
+    /// from what was written last, and the less they have of it.
+    fn cache_bytes(&self) -> u64 {
+        let most = self.options.cache_bytes;
+        let cold = self.sums.live_bytes.saturating_sub(self.hot.live_bytes());
+        most.saturating_sub(cold / 4).max(most / 4)
+    }
+
     /// Drops written records from memory, oldest first, until the cache is within its limit.
     fn evict(&mut self) {
         let safe = self.writer.settled();
-        while self.sums.cached > self.options.cache_bytes {
+        while self.sums.cached > self.cache_bytes() {
             if let Some(at) = self.writer.next_late() {
                 self.evict_one(Offset::new(at));
             } else if self.evicted < safe {
@@ -429,6 +437,10 @@ impl<D: Disk> Log for FileLog<D> {
                 self.fetch.want_ahead(at);
             }
         }
+    }
+
+    fn is_asked(&self, at: Offset) -> bool {
+        self.fetch.is_asked(at)
     }
 
     #[inline]

@@ -297,6 +297,13 @@ pub trait Log {
         let _ = soon;
     }
 
+    /// Whether a record was asked for by [`fetch`](Self::fetch) or [`fetch_ahead`](Self::fetch_ahead) and is still
+    /// to come. What came and was dropped again for want of room is.
+    fn is_asked(&self, at: Offset) -> bool {
+        let _ = at;
+        false
+    }
+
     /// Says that a record was read for the last time, as far as one of its holders knows; it may be cold
     /// from now on. A hint.
     fn taken(&mut self, at: Offset) {

@@ -107,6 +107,11 @@ impl MemoryLog {
         Self::default()
     }
 
+    /// Bytes of the records that have a holder.
+    pub(crate) fn live_bytes(&self) -> u64 {
+        self.live_bytes
+    }
+
     /// The block that has `at`, if any has. Newest and same-as-last are the common cases.
     fn find(&self, at: u64) -> Option<usize> {
         let last = self.blocks.len().checked_sub(1)?;

@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release -p leveret-queue --example queue_cost`
 //!
-//! Each line is the best of several rounds, which tells the code's cost rather than the neighbours' noise.
+//! With the name of a line only that one is measured, for a profiler. Each line is the best of several rounds, which tells the code's cost rather than the neighbours' noise.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -27,6 +27,8 @@ struct Case {
     /// Messages that wait all the time.
     backlog: u64,
     shuffled_acks: bool,
+    /// Messages of other queues between two are fewer than this.
+    strides: u64,
 }
 
 impl Case {
@@ -40,12 +42,14 @@ impl Case {
             batch: 100,
             backlog: 0,
             shuffled_acks: false,
+            strides: 1,
         }
     }
 }
 
 fn main() -> std::io::Result<()> {
     let prefetching = |name| Case { prefetch: 100, ..Case::new(name) };
+    let only = std::env::args().nth(1);
     let cases = [
         Case { no_ack: true, ..Case::new("auto-ack, batches of 100") },
         Case { no_ack: true, batch: 1, ..Case::new("auto-ack, one at a time") },
@@ -53,7 +57,10 @@ fn main() -> std::io::Result<()> {
         Case { batch: 1, ..prefetching("ack, prefetch 100, one at a time") },
         Case { consumers: 10, ..prefetching("ack, ten consumers") },
         Case { shuffled_acks: true, ..prefetching("ack in random order") },
+        Case { backlog: 600, ..prefetching("ack, 600 waiting") },
+        Case { backlog: 2_000, ..prefetching("ack, 2,000 waiting") },
         Case { backlog: 1_000_000, ..prefetching("ack, a million waiting") },
+        Case { backlog: 2_000, strides: 4, ..prefetching("ack, 2,000 waiting, others between") },
         Case {
             options: Options { message_ttl_ms: Some(60_000), ..Options::default() },
             ..prefetching("ack, with a time to live")
@@ -64,7 +71,7 @@ fn main() -> std::io::Result<()> {
         },
     ];
     let mut stdout = std::io::stdout().lock();
-    for case in &cases {
+    for case in cases.iter().filter(|case| only.as_ref().is_none_or(|only| case.name == only)) {
         let best = (0..ROUNDS).map(|seed| round(case, u64::from(seed))).fold(f64::MAX, f64::min);
         writeln!(stdout, "{:<36} {best:>6.1} ns", case.name)?;
     }
@@ -79,10 +86,13 @@ fn round(case: &Case, seed: u64) -> f64 {
     let mut out: Vec<Left> = Vec::new();
     let mut delivered: Vec<(UnackedId, Offset)> = Vec::new();
     let mut offset = 0;
+    let mut count = 0_u64;
     let mut enqueue = |queue: &mut Queue, out: &mut Vec<Left>| {
-        let priority = (offset % 16) as u8;
+        let priority = (count % 16) as u8;
+        count += 1;
         let message = Incoming { priority, ..Incoming::new(Offset::new(offset), 16) };
-        offset += 1;
+        // Not the same number each time.
+        offset += 1 + offset.wrapping_mul(0x9E37_79B9_7F4A_7C15) % case.strides;
         let _ = queue.enqueue(message, now, out);
     };
     for _ in 0..case.backlog {

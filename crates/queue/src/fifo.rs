@@ -118,14 +118,14 @@ impl<T: Copy + Pack> Fifo<T> {
                 return &mut self.front;
             }
         }
+        if self.rest.len() >= OPEN_MIN {
+            self.pack(self.rest.len() - 1);
+        }
         let mut block = std::mem::take(&mut self.spare);
         if block.capacity() == 0 {
             block.reserve_exact(BLOCK);
         }
         self.rest.push_back(Block::Open(block));
-        if self.rest.len() > OPEN_MIN {
-            self.pack(self.rest.len() - 2);
-        }
         match self.rest.back_mut() {
             Some(Block::Open(tail)) => tail,
             _ => unreachable!("just pushed"),

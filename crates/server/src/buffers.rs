@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use zeroize::Zeroize as _;
 
-/// The shortest buffer. Longer ones are twice as long, and again: few sizes, so that what comes back is used
-/// again, and few bytes pin no long buffer.
+/// The shortest buffer; longer ones are a few times as long. One that is up to half longer than what is asked for
+/// will do: what comes back is used again, and few bytes pin no long buffer.
 const LEN_MIN: usize = 64 << 10;
 
 /// Buffers that come back.
@@ -27,7 +27,10 @@ struct Home {
     /// The last one in is the first one out, since the cache has it.
     idle: Vec<Vec<u8>>,
     idle_bytes: usize,
+    lent_bytes: usize,
     idle_max: usize,
+    /// Of idle and lent ones together: above it nothing is kept.
+    all_max: usize,
     /// Nobody reads: what comes back is not kept.
     is_closed: bool,
 }
@@ -45,42 +48,60 @@ pub(crate) struct Lent {
 impl Buffers {
     /// None yet; keeps at most `idle_max` bytes that nobody uses.
     pub(crate) fn new(idle_max: usize) -> Self {
-        Self { home: Arc::new(Mutex::new(Home { idle_max, ..Home::default() })) }
+        Self::with(idle_max, usize::MAX)
+    }
+
+    /// None yet; keeps so many bytes, less what somebody uses.
+    pub(crate) fn of_all(all_max: usize) -> Self {
+        Self::with(all_max, all_max)
+    }
+
+    fn with(idle_max: usize, all_max: usize) -> Self {
+        Self { home: Arc::new(Mutex::new(Home { idle_max, all_max, ..Home::default() })) }
     }
 
     /// A buffer of `len` bytes at least, with anything in it.
     pub(crate) fn lend(&self, len: usize) -> Lent {
-        let buffer = lock(&self.home).take(len);
-        let buffer = buffer.unwrap_or_else(|| vec![0; size(len)]);
+        let idle = lock(&self.home).take(len);
+        let buffer = idle.unwrap_or_else(|| vec![0; size(len)]);
         Lent { buffer, len: 0, is_secret: false, home: Arc::clone(&self.home) }
     }
 
     /// Gives back what is idle, and what becomes idle before the next loan.
     pub(crate) fn close(&self) {
         let mut home = lock(&self.home);
-        *home = Home { is_closed: true, idle_max: home.idle_max, ..Home::default() };
+        let Home { lent_bytes, idle_max, all_max, .. } = *home;
+        *home = Home { is_closed: true, lent_bytes, idle_max, all_max, ..Home::default() };
     }
 }
 
 impl Home {
-    /// The newest buffer of the right size.
+    /// The newest buffer of the right size. With none, one of that size is lent all the same.
     fn take(&mut self, len: usize) -> Option<Vec<u8>> {
         self.is_closed = false;
-        let index = self.idle.iter().rposition(|buffer| buffer.len() == size(len))?;
+        let least = size(len);
+        let will_do = |buffer: &Vec<u8>| (least..=least + least / 2).contains(&buffer.len());
+        let Some(index) = self.idle.iter().rposition(will_do) else {
+            self.lent_bytes += least;
+            return None;
+        };
         let buffer = self.idle.remove(index);
         self.idle_bytes -= buffer.len();
+        self.lent_bytes += buffer.len();
         Some(buffer)
     }
 
     /// Keeps it; those that nobody wanted for longest go for it.
     fn put(&mut self, buffer: Vec<u8>) {
+        self.lent_bytes -= buffer.len();
         if self.is_closed {
             return;
         }
         self.idle_bytes += buffer.len();
         self.idle.push(buffer);
+        let most = self.idle_max.min(self.all_max.saturating_sub(self.lent_bytes));
         let mut goes = 0;
-        while self.idle_bytes > self.idle_max
+        while self.idle_bytes > most
             && let Some(buffer) = self.idle.get(goes)
         {
             self.idle_bytes -= buffer.len();
@@ -125,7 +146,7 @@ impl Drop for Lent {
 
 /// The size of the buffer for so many bytes.
 fn size(len: usize) -> usize {
-    len.next_power_of_two().max(LEN_MIN)
+    len.next_multiple_of(LEN_MIN).max(LEN_MIN)
 }
 
 fn lock(home: &Mutex<Home>) -> MutexGuard<'_, Home> {
@@ -196,6 +217,19 @@ mod tests {
         drop(small);
         assert_eq!(idle(&buffers), 1 << 20);
         assert!(lock(&buffers.home).idle.iter().all(|buffer| buffer.len() == LEN_MIN));
+    }
+
+    #[test]
+    fn what_is_in_use_counts_where_all_is_bounded() {
+        let buffers = Buffers::of_all(1 << 20);
+        let mut held: Vec<_> = (0..15).map(|n| read(&buffers, LEN_MIN, n)).collect();
+        drop(read(&buffers, LEN_MIN, 15));
+        assert_eq!(idle(&buffers), LEN_MIN);
+        held.push(read(&buffers, LEN_MIN, 16));
+        drop(read(&buffers, LEN_MIN, 17));
+        assert_eq!(idle(&buffers), 0, "all that may be kept is in use");
+        drop(held);
+        assert_eq!(idle(&buffers), 1 << 20);
     }
 
     #[test]

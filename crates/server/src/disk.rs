@@ -29,8 +29,9 @@ pub const FILES_MAX: usize = READ_FILES + 5;
 /// Shorter reads have memory of their own.
 const POOLED_MIN: usize = 64 << 10;
 
-/// Bytes to read into that are kept while somebody reads.
-const BUFFERS_IDLE: usize = 4 << 20;
+/// Bytes to read into that are kept while somebody reads, those that are in use counted: a little more than a log
+/// keeps of what it read.
+const BUFFERS_KEPT: usize = 5 << 20;
 
 /// How long a thread has nothing to do before memory is given back.
 const REST: Duration = Duration::from_secs(1);
@@ -134,7 +135,7 @@ impl RealDisk {
         let (reads, to_read) = channel();
         let writer = Writer { dir: dir.to_owned(), open: None };
         let background = Writer { dir: dir.to_owned(), open: None };
-        let buffers = Buffers::new(BUFFERS_IDLE);
+        let buffers = Buffers::of_all(BUFFERS_KEPT);
         let reader = Reader { dir: dir.to_owned(), open: Vec::new(), background, buffers };
         let told = Told { done: done_in, wake, rests };
         let threads = vec![

@@ -135,18 +135,20 @@ impl<L: Log> Shard<L> {
         }
     }
 
-    /// A queue ran into a cold record: asks for it and, the first time, for what follows.
+    /// A queue ran into a cold record: asks for it and, unless that was on its way, for what follows.
     pub(super) fn wait_for_disk(&mut self, id: QueueId) {
         let Some(hosted) = self.queues.get_mut(&id) else { return };
         if !std::mem::replace(&mut hosted.waits_for_disk, true) {
             self.cold.queues.push(id);
-            self.read_ahead(id, true);
-        } else if let Some(at) = next(&hosted.queue) {
-            self.log.fetch(&[log_offset(at)]);
         }
+        let Some(at) = next(&hosted.queue).map(log_offset) else { return };
+        if !self.log.is_asked(at) {
+            self.read_ahead(id, true);
+        }
+        self.log.fetch(&[at]);
     }
 
-    /// Asks for the next piece of a queue. `is_stopped`: the very front is needed.
+    /// Asks for the next piece of a queue. `is_stopped`: from the very front on.
     pub(super) fn read_ahead(&mut self, id: QueueId, is_stopped: bool) {
         let Some(hosted) = self.queues.get_mut(&id) else { return };
         let skip = if is_stopped { 0 } else { hosted.ahead.messages as usize };
@@ -157,9 +159,6 @@ impl<L: Log> Shard<L> {
             count => Ahead { messages: skip as u32 + count, asked: count },
         };
         self.log.fetch_ahead(&soon);
-        if is_stopped {
-            self.log.fetch(soon.get(..1).unwrap_or_default());
-        }
     }
 
     /// Parks what needs the cold record `at`.

@@ -318,10 +318,11 @@ impl<L: Log> Shard<L> {
             // Its publisher waits, and no consumer has it, or soon will, that could ack it.
             disk.ask(log.end().get());
         }
+        if wants_ahead {
+            self.read_ahead(id, false);
+        }
         if dispatched.cold {
             self.wait_for_disk(id);
-        } else if wants_ahead {
-            self.read_ahead(id, false);
         }
         self.set_timer(id);
         if dispatched.more {

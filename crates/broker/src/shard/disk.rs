@@ -42,6 +42,9 @@ const RELEASED_MS: u64 = 200;
 /// on the disk and released in their turn, and so for ever.
 const RELEASED_LONGER_MS: u64 = 800;
 
+/// How many releases may wait, if nothing else does: what is noted of them takes memory.
+const RELEASED_MAX: u32 = 16 << 10;
+
 /// What a shard knows of its disk.
 #[derive(Debug, Default)]
 pub(super) struct Disk {
@@ -54,8 +57,8 @@ pub(super) struct Disk {
     /// What is below it may be on the disk, or on its way there.
     handed: u64,
     pace: Pace,
-    /// Something that may be on the disk was released.
-    has_released: bool,
+    /// How much that may be on the disk was released and not handed to it.
+    released: u32,
     /// When the disk is to know of it, unless other things speak against it.
     released_at: Option<Time>,
     /// The next batch is to go whatever the watermarks say.
@@ -161,7 +164,7 @@ impl Disk {
     #[inline]
     pub(super) fn released(&mut self, at: u64) {
         self.pace.released(at);
-        self.has_released |= at < self.handed;
+        self.released += u32::from(at < self.handed);
     }
 
     /// Somebody is to be told when everything below `end` is durable.
@@ -258,13 +261,13 @@ impl<L: Log> Shard<L> {
         let disk = &mut self.disk;
         disk.pace.look(now);
         disk.look_at_age(durable, end, now);
-        if disk.has_released {
-            disk.has_released = false;
+        if disk.released > 0 {
             disk.released_at.get_or_insert_with(|| now.after_ms(RELEASED_MS));
         }
         if !disk.gauge.is_low(unwritten) {
             disk.ask(end);
         }
+        disk.is_due |= disk.released > RELEASED_MAX && disk.appended.is_empty();
         disk.is_due |= disk.releases_due().is_some_and(|at| at <= now);
         if durable < disk.asked || disk.is_due {
             disk.batch += 1;
@@ -273,6 +276,7 @@ impl<L: Log> Shard<L> {
             let again = is_busy.then(|| now.after_ms(RELEASED_MS));
             disk.released_at = disk.released_at.and(again);
             disk.is_due = false;
+            disk.released = 0;
             disk.handed = end;
             self.log.sync()?;
         }

@@ -5,7 +5,7 @@
 //! a while, then the bodies, neighbours together. Where a stretch is read whole anyway, its bodies
 //! are taken from it at once.
 //!
-//! What was read stays until it is taken or released, or until there is too much of it. Somebody waits for what is
+//! What was read stays until it is taken or released, or until there is too much of it; then it is asked for again. Somebody waits for what is
 //! *wanted*: it is read in any case, and the oldest of what was read before goes for it. What is only asked for
 //! *ahead* is read while there is room, so that it is not read in vain. Both are read in ascending order: those who
 //! are behind come first, and many who read the same stretches go through them together.
@@ -141,6 +141,12 @@ impl Fetch {
         }
     }
 
+    /// Whether it was asked for, and is not here.
+    pub(super) fn is_asked(&self, at: Offset) -> bool {
+        let at = at.get();
+        self.ahead.contains(&at) || self.wanted.contains(&at) || self.under_way.contains(&at)
+    }
+
     /// Whether nothing that was read is here.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
@@ -179,17 +185,18 @@ impl Fetch {
         !self.jobs.is_empty()
     }
 
-    fn has_room(&self) -> bool {
-        self.kept.has_room(self.flying)
+    /// Whether so much may be read ahead.
+    fn has_room(&self, len: u64) -> bool {
+        self.kept.has_room(self.flying + len) || self.flying == 0 && self.kept.is_empty()
     }
 
     /// Starts reads of what is wanted, and ahead of it while there is room.
     pub(super) fn pump(&mut self, store: &Store, submit: &mut dyn FnMut(Op) -> Token) {
         if !self.wanted.is_empty() && self.jobs.len() < JOBS_MAX {
             let plan = self.plan(&self.wanted, Some(&self.ahead), store);
-            self.start(plan, submit, |_| true);
+            self.start(plan, submit, |_, _| true);
         }
-        if !self.ahead.is_empty() && self.jobs.len() < JOBS_MAX && self.has_room() {
+        if !self.ahead.is_empty() && self.jobs.len() < JOBS_MAX && self.has_room(0) {
             let plan = self.plan(&self.ahead, None, store);
             self.start(plan, submit, Self::has_room);
         }
@@ -248,12 +255,12 @@ impl Fetch {
         plan
     }
 
-    /// Starts what was planned, as long as it may.
+    /// Starts what was planned, as long as so much may be read.
     fn start(
         &mut self,
         plan: Plan,
         submit: &mut dyn FnMut(Op) -> Token,
-        may: impl Fn(&Self) -> bool,
+        may: impl Fn(&Self, u64) -> bool,
     ) {
         let Plan { loads, mut bodies, idle, lost } = plan;
         for at in idle {
@@ -267,13 +274,15 @@ impl Fetch {
         let mut rest = &bodies[..];
         while let Some((file, first)) = rest.first()
             && self.jobs.len() < JOBS_MAX
-            && may(self)
         {
             let (file, position, count) = (*file, first.position, together(rest));
             let (job, after) = rest.split_at(count);
             rest = after;
             let places: Vec<_> = job.iter().map(|(_, place)| *place).collect();
             let end = places.iter().map(Place::end).max().unwrap_or_default();
+            if !may(self, end - position) {
+                break;
+            }
             for place in &places {
                 self.strike(place.at);
                 self.under_way.insert(place.at);
@@ -282,11 +291,11 @@ impl Fetch {
             self.submit(job, (file, position, end - position), submit);
         }
         for stretch in loads {
-            if self.jobs.len() >= JOBS_MAX || !may(self) {
-                break;
-            }
             let len = stretch.end.saturating_sub(stretch.position);
             let len = if len <= READ_MAX { len } else { READ_INDEX };
+            if self.jobs.len() >= JOBS_MAX || !may(self, len) {
+                break;
+            }
             let Stretch { file, position, end, mark, .. } = stretch;
             let walk = Walk::new(position, end, mark);
             let job = Job::Load { stretch, walk, position, places: Vec::new() };
@@ -406,9 +415,11 @@ impl Fetch {
         kept.take(bytes, position, &places, |at| _ = damaged.insert(at, file));
     }
 
-    /// Drops the oldest of what was read before the block `first_kept`, if there is too much of it.
+    /// Drops the oldest of what was read before the block `first_kept`, if there is too much of it. It is
+    /// going to be read all the same: when there is room again.
     pub(super) fn trim(&mut self, first_kept: u64) {
-        self.kept.trim(first_kept);
+        let Self { kept, ahead, .. } = self;
+        kept.trim(first_kept, |at| _ = ahead.insert(at));
     }
 
     /// The number of the next block.

@@ -14,11 +14,17 @@ use super::index::Place;
 /// Records for which there is room when there are none.
 const RECORDS_KEPT: usize = 1024;
 
+/// Bytes that may have been read for what is here, for each byte that may be here. A reader whose records lie far
+/// apart is not read for much farther than that: who comes meanwhile reads the same stretches with it.
+const EFFORT: u64 = 2;
+
 /// What came with one read.
 #[derive(Debug)]
 struct Block {
     /// Of memory that it pins.
     bytes: u64,
+    /// That were read for it.
+    effort: u64,
     offsets: Vec<u64>,
     /// How many of them are still here.
     left: usize,
@@ -30,7 +36,9 @@ pub(super) struct Kept {
     /// By number, from `first_block` on. Its first has records.
     blocks: VecDeque<Block>,
     first_block: u64,
+    /// Of all blocks.
     bytes: u64,
+    effort: u64,
     bytes_max: u64,
 }
 
@@ -41,6 +49,7 @@ impl Kept {
             blocks: VecDeque::new(),
             first_block: 0,
             bytes: 0,
+            effort: 0,
             bytes_max,
         }
     }
@@ -57,7 +66,7 @@ impl Kept {
 
     /// Whether so many bytes more are not too many.
     pub(super) fn has_room(&self, more: u64) -> bool {
-        self.bytes + more <= self.bytes_max
+        self.bytes + more <= self.bytes_max && self.effort + more <= EFFORT * self.bytes_max
     }
 
     /// Keeps records that are at these places of what was read from `position` on. Tells of each that is
@@ -93,10 +102,12 @@ impl Kept {
         if offsets.is_empty() {
             return;
         }
-        let bytes = if is_part { read.len() as u64 } else { wanted };
+        let effort = read.len() as u64;
+        let bytes = if is_part { effort } else { wanted };
         let left = offsets.len();
-        self.blocks.push_back(Block { bytes, offsets, left });
+        self.blocks.push_back(Block { bytes, effort, offsets, left });
         self.bytes += bytes;
+        self.effort += effort;
     }
 
     pub(super) fn remove(&mut self, at: u64) -> Option<Bytes> {
@@ -111,7 +122,8 @@ impl Kept {
         block.left -= 1;
         if block.left == 0 {
             self.bytes -= block.bytes;
-            *block = Block { bytes: 0, offsets: Vec::new(), left: 0 };
+            self.effort -= block.effort;
+            *block = Block { bytes: 0, effort: 0, offsets: Vec::new(), left: 0 };
         }
         while self.blocks.front().is_some_and(|front| front.left == 0) {
             self.blocks.pop_front();
@@ -123,16 +135,20 @@ impl Kept {
         }
     }
 
-    /// Drops the oldest of what was read before the block `first_kept`, if there is too much of it.
-    pub(super) fn trim(&mut self, first_kept: u64) {
-        while self.bytes > self.bytes_max && self.first_block < first_kept {
+    /// Drops the oldest of what was read before the block `first_kept`, if there is too much of it, but never all.
+    /// Tells of each that is dropped.
+    pub(super) fn trim(&mut self, first_kept: u64, mut dropped: impl FnMut(u64)) {
+        while self.bytes > self.bytes_max && self.first_block < first_kept && self.blocks.len() > 1
+        {
             let Some(block) = self.blocks.pop_front() else { return };
             let number = self.first_block;
             self.first_block += 1;
             self.bytes -= block.bytes;
+            self.effort -= block.effort;
             for at in block.offsets {
                 if self.records.get(&at).is_some_and(|(it, _)| *it == number) {
                     self.records.remove(&at);
+                    dropped(at);
                 }
             }
         }
