@@ -16,6 +16,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 mod args;
+mod batch;
 mod consumer;
 mod content;
 mod csv;
