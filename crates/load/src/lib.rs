@@ -47,6 +47,7 @@ mod worker;
 use anyhow::{Result, bail};
 
 pub use args::*;
+pub use idle::{Held, Idle};
 pub use outcome::{Broker, Interval, Outcome};
 pub use stats::{Counter, Percentiles, Totals};
 pub use sweep::Sweep;
