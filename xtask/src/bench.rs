@@ -11,7 +11,9 @@ mod measure;
 mod memory;
 mod plot;
 mod recovery;
+mod relay;
 mod rules;
+mod scale;
 mod slow;
 mod spread;
 mod stored;
@@ -110,6 +112,16 @@ pub(crate) enum Workload {
     P,
     /// One persistent message at a time: how long a confirm takes
     Sync,
+    /// Latency of messages of 1 KiB at 80 % of the highest rate
+    P99,
+    /// One queue, with the broker on one core and on two
+    Cores,
+    /// 1 KiB, 1 to 1, beside 10,000 idle queues
+    BesideQueues,
+    /// The same beside 10,000 idle connections
+    BesideConnections,
+    /// 64 KiB through a plain TCP relay, whose CPU the broker's is compared with
+    Relay,
     /// From the start after a kill to a queue with its million messages, and to 100,000 queues
     Recovery,
     /// S1 by the Go client
@@ -121,7 +133,7 @@ pub(crate) enum Workload {
 }
 
 impl Workload {
-    const ALL: [Self; 19] = [
+    const ALL: [Self; 24] = [
         Self::M,
         Self::Connections,
         Self::Queues,
@@ -137,6 +149,11 @@ impl Workload {
         Self::Resident,
         Self::P,
         Self::Sync,
+        Self::P99,
+        Self::Cores,
+        Self::BesideQueues,
+        Self::BesideConnections,
+        Self::Relay,
         Self::Recovery,
         Self::GoS1,
         Self::GoS2,
@@ -160,6 +177,11 @@ impl Workload {
             Self::Resident => "memory of the process beside what is counted",
             Self::P => "P, 2 producers and 3 consumers per queue, persistent, 1500 B",
             Self::Sync => "one persistent message of 1 KB at a time",
+            Self::P99 => "latency at 80 % of the highest rate, 1 KiB",
+            Self::Cores => "one queue, the broker on one core and on two",
+            Self::BesideQueues => "1 KiB, 1 to 1, beside 10,000 idle queues",
+            Self::BesideConnections => "1 KiB, 1 to 1, beside 10,000 idle connections",
+            Self::Relay => "64 KiB, prefetch 50, through a plain TCP relay",
             Self::Recovery => "start after a kill",
             Self::GoS1 => "S1 by the Go client",
             Self::GoS2 => "S2 by the Go client",
@@ -173,7 +195,7 @@ impl Workload {
 
     /// Whether the broker is started again in the middle, or asked what only ours tells. Not for peers.
     fn is_ours_alone(self) -> bool {
-        matches!(self, Self::Recovery | Self::Resident)
+        matches!(self, Self::Recovery | Self::Resident | Self::Cores)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -27,6 +28,15 @@ pub(crate) enum Source {
         /// What is watched for CPU and memory.
         pid: Option<u32>,
     },
+}
+
+/// What loads make on a broker, by name.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Made {
+    /// Queues that do not go with their consumers.
+    pub(crate) queues: Vec<String>,
+    /// Exchanges that a broker does not have by itself.
+    pub(crate) exchanges: Vec<String>,
 }
 
 /// A broker that can be loaded.
@@ -82,15 +92,15 @@ impl Broker {
         Ok(facts)
     }
 
-    /// Deletes these queues, so that no run finds what another left.
-    pub(crate) fn delete(&self, queues: &[String]) -> Result<()> {
-        if queues.is_empty() {
-            return Ok(());
-        }
+    /// Deletes these, so that no run finds what another left, and none of it stays.
+    pub(crate) fn delete(&self, made: &Made) -> Result<()> {
         let mut connection = self.connect(&self.uri.parse()?)?;
         let channel = connection.open_channel()?;
-        for queue in queues {
+        for queue in &made.queues {
             connection.queue_delete(channel, queue)?;
+        }
+        for exchange in &made.exchanges {
+            connection.exchange_delete(channel, exchange, false)?;
         }
         Ok(connection.close()?)
     }
@@ -100,7 +110,13 @@ impl Broker {
     }
 }
 
+/// What the names of directories for brokers begin with; the process that made one, and a dash, follow.
+const PREFIX: &str = "leveret-experiment-";
+
 /// A broker of our own: killed when dropped, with all its data.
+///
+/// If this process is killed, the broker sees the end of its standard input and stops; its data goes when
+/// the next is started.
 #[derive(Debug)]
 struct Own {
     child: Child,
@@ -109,11 +125,14 @@ struct Own {
 
 impl Own {
     fn start(settings: &[&str]) -> Result<(Self, String)> {
-        let dir = tempfile::Builder::new().prefix("leveret-experiment-").tempdir()?;
+        remove_left_behind(&std::env::temp_dir());
+        let prefix = format!("{PREFIX}{}-", std::process::id());
+        let dir = tempfile::Builder::new().prefix(&prefix).tempdir()?;
         let config = dir.path().join("leveret.conf");
         std::fs::write(&config, "").with_context(|| config.display().to_string())?;
         let mut command = Command::new(std::env::current_exe().context("finding this program")?);
-        command.args(["serve", "--listen", "127.0.0.1:0"]).arg("--config").arg(&config);
+        command.args(["serve", "--until-eof", "--listen", "127.0.0.1:0"]);
+        command.arg("--config").arg(&config);
         command.arg("--data-dir").arg(dir.path().join("data"));
         for setting in ["management.tcp.port=0", "prometheus.tcp.port=0", "log.console.level=info"]
             .iter()
@@ -128,7 +147,11 @@ impl Own {
             }
         }
         // In a group of its own, so that Ctrl-C reaches it through us, after its figures are read.
-        command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let mut child = command.spawn().context("starting the broker")?;
         let (said, lines) = mpsc::channel();
         for output in [
@@ -163,6 +186,19 @@ impl Drop for Own {
     }
 }
 
+/// Removes the directories of processes that were killed.
+fn remove_left_behind(temporary: &Path) {
+    for entry in std::fs::read_dir(temporary).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let maker = name.to_str().and_then(|it| it.strip_prefix(PREFIX)?.split('-').next());
+        let is_gone = |pid: u32| !Path::new("/proc").join(pid.to_string()).exists();
+        if maker.and_then(|it| it.parse().ok()).is_some_and(is_gone) {
+            // Another may be at it, too.
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
 /// The address in the line that says that the broker is ready.
 fn address(line: &str) -> Option<String> {
     let (_, rest) = line.split_once(" is ready")?;
@@ -173,6 +209,20 @@ fn address(line: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_what_nobody_uses_is_removed() {
+        let temporary = tempfile::tempdir().unwrap();
+        let ours = format!("{PREFIX}{}-x", std::process::id());
+        // Processes have smaller numbers.
+        let all = [ours.as_str(), "leveret-experiment-4294967295-x", "another-4294967295-x"];
+        for name in all {
+            std::fs::create_dir(temporary.path().join(name)).unwrap();
+        }
+        remove_left_behind(temporary.path());
+        let left = all.map(|name| temporary.path().join(name).exists());
+        assert_eq!(left, [true, false, true]);
+    }
 
     #[test]
     fn the_line_of_a_ready_broker() {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, anyhow, bail};
 use leveret_load::{Counter, Outcome, process};
 
-use crate::broker::{Broker, Source};
+use crate::broker::{Broker, Made, Source};
 use crate::case::{Case, Length, split};
 use crate::catalogue::Experiment;
 use crate::interrupt::Interrupt;
@@ -103,9 +103,17 @@ impl Runner<'_> {
         self.progress.done(it.case.takes_s + AROUND_S, &line);
     }
 
+    /// Runs a case once. Nothing of it stays on the broker, however it ends.
     fn measure(&self, broker: &Broker, it: &Measured, what: &str) -> Result<Run> {
-        let queues = queues(&it.commands)?;
-        broker.delete(&queues)?;
+        let made = made(&it.commands)?;
+        broker.delete(&made)?;
+        let run = self.prepared(broker, it, what);
+        let cleaned = broker.delete(&made);
+        // Why a run failed says more than why nothing could be deleted then.
+        run.and_then(|run| cleaned.map(|()| run))
+    }
+
+    fn prepared(&self, broker: &Broker, it: &Measured, what: &str) -> Result<Run> {
         if let Some(prepare) = &it.prepare {
             let what = format!("{what}: preparing");
             self.load(broker, std::slice::from_ref(prepare), &it.case, &what)?;
@@ -123,7 +131,6 @@ impl Runner<'_> {
             let all = began.elapsed().as_secs_f64() * cores;
             run.others_cpu_percent = Some((others / all * 100.0).clamp(0.0, 100.0));
         }
-        broker.delete(&queues)?;
         Ok(run)
     }
 
@@ -216,21 +223,22 @@ fn read(words: Vec<String>) -> Result<leveret_load::Options> {
     leveret_load::Options::read(words).map_err(|error| anyhow!("{error}"))
 }
 
-/// The queues that loads name.
-fn queues(commands: &[String]) -> Result<Vec<String>> {
-    let mut all = Vec::new();
+/// The queues and exchanges that loads name.
+fn made(commands: &[String]) -> Result<Made> {
+    let mut made = Made::default();
     for command in commands {
-        let options = read(split(command))?;
-        let topology = options.topology;
+        let topology = read(split(command))?.topology;
         match (topology.queue_pattern, topology.queue_pattern_to) {
             (Some(pattern), Some(last)) => {
                 let name = |number: u32| pattern.replace("%d", &number.to_string());
-                all.extend((topology.queue_pattern_from..=last).map(name));
+                made.queues.extend((topology.queue_pattern_from..=last).map(name));
             }
-            _ => all.extend(topology.queue),
+            _ => made.queues.extend(topology.queue),
         }
+        let is_ours = |name: &String| !name.is_empty() && !name.starts_with("amq.");
+        made.exchanges.extend(topology.exchange.filter(is_ours));
     }
-    Ok(all)
+    Ok(made)
 }
 
 #[cfg(test)]
@@ -249,7 +257,19 @@ mod tests {
                         commands.extend(case.prepare_command(is_leveret));
                         for command in commands {
                             let read = read(split(&command));
-                            assert!(read.is_ok(), "{}: {command}: {read:?}", experiment.name);
+                            // An exchange without a name of ours might be somebody else's.
+                            let exchange =
+                                read.as_ref().ok().and_then(|it| it.topology.exchange.as_deref());
+                            let is_known = |it: &str| {
+                                it.is_empty()
+                                    || it.starts_with("amq.")
+                                    || it.starts_with("article-")
+                            };
+                            assert!(
+                                exchange.is_some_and(is_known),
+                                "{}: {command}: {read:?}",
+                                experiment.name
+                            );
                         }
                     }
                 }
@@ -258,8 +278,10 @@ mod tests {
     }
 
     #[test]
-    fn queues_of_loads() {
-        let all = queues(&["-u a".into(), "-qp b%d -qpf 2 -qpt 3".into(), "-y 1".into()]);
-        assert_eq!(all.unwrap(), ["a", "b2", "b3"]);
+    fn what_loads_make() {
+        let words = ["-u a -e x", "-qp b%d -qpf 2 -qpt 3 -e amq.direct", "-y 1 -e ''"];
+        let all = made(&words.map(str::to_owned)).unwrap();
+        assert_eq!(all.queues, ["a", "b2", "b3"]);
+        assert_eq!(all.exchanges, ["x"]);
     }
 }

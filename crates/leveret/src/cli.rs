@@ -73,6 +73,10 @@ pub(crate) struct ServeArgs {
     #[arg(long)]
     pub(crate) check: bool,
 
+    /// Stop when standard input ends, as it does when the program that holds its other end is gone
+    #[arg(long)]
+    pub(crate) until_eof: bool,
+
     #[command(flatten)]
     pub(crate) options: leveret_config::Flags,
 }

@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use clap::{FromArgMatches as _, Parser as _};
 use leveret_config::files;
 use leveret_ctl::{CtlArgs, Local};
+use rustix::process::{Signal, getpid, kill_process};
 
 use cli::{Cli, Part, PerfPart, PerfWords, ServeArgs};
 
@@ -82,6 +83,9 @@ fn serve(args: ServeArgs) -> ExitCode {
         loaded.notices.iter().for_each(|notice| eprintln!("{}", notice.text));
         return ExitCode::SUCCESS;
     }
+    if args.until_eof {
+        std::thread::spawn(stop_at_eof);
+    }
     let front = leveret_admin::front(&loaded.config);
     memory::keep_little();
     match leveret_server::serve(&loaded, front, memory::give_back) {
@@ -91,6 +95,12 @@ fn serve(args: ServeArgs) -> ExitCode {
             ExitCode::from(SOFTWARE)
         }
     }
+}
+
+/// Reads standard input to its end, and then stops this process as an operator would.
+fn stop_at_eof() {
+    let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+    let _ = kill_process(getpid(), Signal::TERM);
 }
 
 fn print_or_refuse(text: Option<Vec<u8>>, what: &str) -> ExitCode {

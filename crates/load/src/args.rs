@@ -1,7 +1,7 @@
 //! The command line of `leveret perf`: PerfTest's names where PerfTest has the option.
 //!
-//! PerfTest has options of several letters behind one dash (`-ad`, `-qp`) and reads what is not given
-//! from the environment; [`Options::read`] makes one line of long names of all that before clap sees it.
+//! PerfTest has options of several letters behind one dash (`-ad`, `-qp`) and reads others
+//! from the environment, which wins; [`Options::read`] makes one line of long names of all that before clap sees it.
 //!
 //! ```text
 //! raw --> words (long names, what has no effect) --> env --> clap --> check
@@ -63,7 +63,7 @@ pub enum Mode {
     name = "leveret perf",
     disable_help_flag = true,
     args_override_self = true,
-    after_help = "Examples:\n  leveret perf -x 1 -y 1 -a -s 1024 -z 10\n  leveret perf -u orders -f persistent -c 100 -q 200 -A 10 --json run.json\n  leveret perf latency -z 10 --broker-pid 4711\n  leveret perf --verify -x 4 -y 4 -u orders -C 100000 -c 500\n  leveret perf --idle-connections 1000 --broker-pid 4711\n\nAn option that is not given is taken from the environment, under its long name in capitals with _ for -: see -env.\n\nleveret perf experiment --list shows the experiments that are ready to run.\n\nExit status: 0 measured, 1 the run failed, 2 bad options, 3 messages were lost, doubled, out of order or damaged."
+    after_help = "Examples:\n  leveret perf -x 1 -y 1 -a -s 1024 -z 10\n  leveret perf -u orders -f persistent -c 100 -q 200 -A 10 --json run.json\n  leveret perf latency -z 10 --broker-pid 4711\n  leveret perf --verify -x 4 -y 4 -u orders -C 100000 -c 500\n  leveret perf --idle-connections 1000 --broker-pid 4711\n\nOptions are taken from the environment, too, under their long names in capitals with _ for -: see -env. There they win\nover what is given here, as with PerfTest.\n\nleveret perf experiment --list shows the experiments that are ready to run.\n\nExit status: 0 measured, 1 the run failed, 2 bad options, 3 messages were lost, doubled, out of order or damaged."
 )]
 pub struct Options {
     /// What to measure
@@ -121,8 +121,8 @@ impl Options {
         Self::read_with(raw, |_| None)
     }
 
-    /// Reads the arguments after `perf`; what is not among them is looked up by the name of its
-    /// environment variable.
+    /// Reads the arguments after `perf`; what is looked up by the name of its environment variable wins
+    /// over them.
     pub fn read_with(
         raw: impl IntoIterator<Item = OsString>,
         lookup: impl Fn(&str) -> Option<String>,

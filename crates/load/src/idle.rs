@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use leveret_client::{Connection, Options as ClientOptions, QueueDeclare};
+use leveret_client::{Connection, Options as ClientOptions, QueueDeclare, Uri};
 use serde_json::{Value, json};
 
 use crate::lines::Lines;
@@ -17,7 +17,7 @@ const SETTLE: Duration = Duration::from_secs(3);
 
 /// What is opened and left alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Idle {
     /// Connections that are logged in, without a channel and without heartbeats.
     Connections,
     /// Durable queues without bindings, messages or consumers.
@@ -27,31 +27,29 @@ pub(crate) enum Kind {
 /// Opens `count` things, reads the broker's memory before and after, and closes them.
 pub(crate) fn run(
     plan: &Plan,
-    kind: Kind,
+    kind: Idle,
     count: usize,
     broker_pid: u32,
     lines: &Lines,
 ) -> Result<Value> {
-    if kind == Kind::Connections {
-        raise_file_limit(count as u64 + 200)?;
-    }
-    let mut held = Held::open(plan)?;
-    held.add(kind, 0..WARM_UP)?;
+    let mut held = Held::new(plan.uri(0), &plan.client, kind)?;
+    held.raise_file_limit(count)?;
+    held.add(WARM_UP)?;
     std::thread::sleep(SETTLE);
     let before = rss(broker_pid)?;
     let began = Instant::now();
-    held.add(kind, WARM_UP..WARM_UP + count)?;
+    held.add(count)?;
     let open_s = began.elapsed().as_secs_f64();
     std::thread::sleep(SETTLE);
     let after = rss(broker_pid)?;
     let cpu_before = process::tree(broker_pid).unwrap_or_default().cpu_s;
     std::thread::sleep(SETTLE);
     let cpu_s = process::tree(broker_pid).unwrap_or_default().cpu_s - cpu_before;
-    held.close(kind, WARM_UP + count)?;
+    held.close()?;
     let each = (after as f64 - before as f64) / count.max(1) as f64;
     let name = match kind {
-        Kind::Connections => "connections",
-        Kind::Queues => "queues",
+        Idle::Connections => "connections",
+        Idle::Queues => "queues",
     };
     lines.say(&format!(
         "{count} idle {name}: {:.2} KB each, opened in {open_s:.2} s; broker RSS {:.1} -> {:.1} MB, \
@@ -72,44 +70,67 @@ pub(crate) fn run(
     }))
 }
 
-struct Held {
-    plan: Plan,
+/// Idle things, as long as this lives.
+#[derive(Debug)]
+pub struct Held {
+    uri: Uri,
     client: ClientOptions,
+    kind: Idle,
     control: Connection,
     channel: u16,
+    /// How many there are.
+    count: usize,
     connections: Vec<Connection>,
 }
 
 impl Held {
-    fn open(plan: &Plan) -> Result<Self> {
-        let client =
-            ClientOptions { heartbeat_s: Some(0), read_bytes: 16 * 1024, ..plan.client.clone() };
-        let mut control = Connection::open(plan.uri(0), &client)
-            .with_context(|| format!("connecting as {}", plan.uri(0)))?;
-        let channel = control.open_channel()?;
-        Ok(Self { plan: plan.clone(), client, control, channel, connections: Vec::new() })
+    /// Opens so many of them, for a load beside them.
+    pub fn open(uri: &str, kind: Idle, count: usize) -> Result<Self> {
+        let mut held = Self::new(&uri.parse()?, &ClientOptions::default(), kind)?;
+        held.raise_file_limit(count)?;
+        held.add(count)?;
+        Ok(held)
     }
 
-    fn add(&mut self, kind: Kind, range: std::ops::Range<usize>) -> Result<()> {
-        for number in range {
-            match kind {
-                Kind::Connections => {
-                    let opened = Connection::open(self.plan.uri(0), &self.client);
+    fn new(uri: &Uri, client: &ClientOptions, kind: Idle) -> Result<Self> {
+        let client =
+            ClientOptions { heartbeat_s: Some(0), read_bytes: 16 * 1024, ..client.clone() };
+        let mut control =
+            Connection::open(uri, &client).with_context(|| format!("connecting as {uri}"))?;
+        let channel = control.open_channel()?;
+        let (uri, connections) = (uri.clone(), Vec::new());
+        Ok(Self { uri, client, kind, control, channel, count: 0, connections })
+    }
+
+    fn raise_file_limit(&self, count: usize) -> Result<()> {
+        match self.kind {
+            Idle::Connections => raise_file_limit(count as u64 + 200),
+            Idle::Queues => Ok(()),
+        }
+    }
+
+    fn add(&mut self, count: usize) -> Result<()> {
+        for number in self.count..self.count + count {
+            match self.kind {
+                Idle::Connections => {
+                    let opened = Connection::open(&self.uri, &self.client);
                     self.connections
                         .push(opened.with_context(|| format!("connection {}", number + 1))?);
                 }
-                Kind::Queues => {
+                Idle::Queues => {
                     let how = QueueDeclare { durable: true, ..QueueDeclare::default() };
                     self.control.queue_declare(self.channel, &queue(number), &how)?;
                 }
             }
         }
+        self.count += count;
         Ok(())
     }
 
-    fn close(mut self, kind: Kind, count: usize) -> Result<()> {
-        if kind == Kind::Queues {
-            for number in 0..count {
+    /// Closes all of them.
+    pub fn close(mut self) -> Result<()> {
+        if self.kind == Idle::Queues {
+            for number in 0..self.count {
                 self.control.queue_delete(self.channel, &queue(number))?;
             }
         }

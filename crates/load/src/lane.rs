@@ -4,20 +4,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leveret_client::amqp::method::{basic, tx};
-use leveret_client::{Connection, Error, Output, PublishBatch};
+use leveret_client::{Connection, Error};
 
-use crate::content::{Bodies, KEY_BYTES, random_key};
+use crate::batch::{Batch, batches};
+use crate::content::{KEY_BYTES, random_key};
 use crate::pace::{Due, Pace};
 use crate::plan::{Keys, Plan, Rate};
 use crate::stamp::{self, Clock, now_ns};
 use crate::stats::{Counter, Tally};
 use crate::steps::Steps;
-use crate::verify::{self, Head, Ledger};
+use crate::verify::{Head, Ledger};
 use crate::window::Window;
 use crate::worker::NAP;
 
-/// Bytes written at once. Larger writes gained nothing on loopback.
-const BATCH_BYTES: usize = 64 * 1024;
 /// A message that left this much after its time, without the producer having been held up, was late by
 /// the timer alone.
 const TIMER_NS: u64 = 1_000_000;
@@ -68,17 +67,6 @@ struct Seal {
     producer: usize,
     /// The number of the first message on this connection.
     first: u64,
-}
-
-/// Messages that are encoded, and where the next write begins.
-#[derive(Debug)]
-struct Batch {
-    messages: PublishBatch,
-    at: usize,
-    /// Messages of one write at most.
-    most: usize,
-    /// Checksum of what is the same in all bodies, if that is needed.
-    filler_sum: u32,
 }
 
 #[derive(Debug)]
@@ -411,41 +399,4 @@ impl Seal {
 /// No pace is a pause.
 fn pace_of(rate: u64, now_ns: u64) -> Option<Pace> {
     (rate > 0).then(|| Pace::new(rate as f64, now_ns))
-}
-
-/// Encodes what a channel publishes, and tells the sizes if the bodies are the tool's own.
-fn batches(
-    plan: &Plan,
-    output: &Output,
-    channel: u16,
-    publish: &basic::Publish<'_>,
-) -> (Vec<Batch>, Option<Steps>) {
-    let properties = &*plan.content.properties;
-    let new = |bodies: Vec<&[u8]>| PublishBatch::new(output, channel, publish, properties, bodies);
-    let fitting = |messages: &PublishBatch| {
-        let average = messages.part(0, messages.count()).len() / messages.count();
-        (BATCH_BYTES / average).max(1)
-    };
-    match &plan.content.bodies {
-        Bodies::Zeros(sizes) => {
-            let batch = |size: u64| {
-                let size = usize::try_from(size).unwrap_or(usize::MAX);
-                let body =
-                    if plan.content.is_verified { verify::body(size) } else { vec![0; size] };
-                let filler_sum = verify::filler_sum(&body);
-                let most = fitting(&new(vec![&*body]));
-                let most = plan.publishing.confirm_window.map_or(most, |window| most.min(window));
-                let messages = new(vec![&*body; most]);
-                Batch { messages, at: 0, most, filler_sum }
-            };
-            (sizes.values().map(batch).collect(), Some(sizes.clone()))
-        }
-        Bodies::Given(bodies) => {
-            let bodies = || bodies.iter().map(|body| &**body);
-            let most = fitting(&new(bodies().collect()));
-            let count = most.next_multiple_of(bodies().len());
-            let messages = new(bodies().cycle().take(count).collect());
-            (vec![Batch { messages, at: 0, most, filler_sum: 0 }], None)
-        }
-    }
 }

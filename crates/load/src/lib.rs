@@ -16,6 +16,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 mod args;
+mod batch;
 mod consumer;
 mod content;
 mod csv;
@@ -46,6 +47,7 @@ mod worker;
 use anyhow::{Result, bail};
 
 pub use args::*;
+pub use idle::{Held, Idle};
 pub use outcome::{Broker, Interval, Outcome};
 pub use stats::{Counter, Percentiles, Totals};
 pub use sweep::Sweep;

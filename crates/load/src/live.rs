@@ -199,6 +199,7 @@ mod tests {
             totals: Totals::of([&tally]),
             latency: Some(latency),
             confirm_latency: None,
+            confirm_size: None,
             broker_rss: None,
         }
     }

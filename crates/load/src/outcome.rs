@@ -60,6 +60,8 @@ pub struct Interval {
     pub latency: Option<Percentiles>,
     /// From publish to confirm, of the confirms that came in it.
     pub confirm_latency: Option<Percentiles>,
+    /// How many messages each confirm that came in it was for.
+    pub confirm_size: Option<Percentiles>,
     /// Memory of the broker at its end in bytes, when that is measured.
     pub broker_rss: Option<u64>,
 }

@@ -30,6 +30,9 @@ const RATES: [(&str, Counter); 5] = [
     ("consumed", Counter::Consumed),
 ];
 
+/// In seconds.
+const NANOSECOND: f64 = 1e-9;
+
 /// A page that is served while the run goes on.
 #[derive(Debug)]
 pub(crate) struct Prometheus {
@@ -47,15 +50,15 @@ struct Writer {
     fixed: String,
     latency: Sums,
     confirm_latency: Sums,
-    /// Frames that brought confirms, and confirms.
-    confirm_size: (u64, u64),
+    confirm_size: Sums,
 }
 
 /// Over the whole run.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sums {
     count: u64,
-    seconds: f64,
+    /// Seconds, or confirms.
+    sum: f64,
 }
 
 impl Prometheus {
@@ -115,7 +118,7 @@ impl Writer {
             fixed: String::new(),
             latency: Sums::default(),
             confirm_latency: Sums::default(),
-            confirm_size: (0, 0),
+            confirm_size: Sums::default(),
         };
         let mut fixed = String::new();
         let (publishing, consuming) = (&plan.publishing, &plan.consuming);
@@ -139,8 +142,6 @@ impl Writer {
     }
 
     fn add(&mut self, interval: &Interval) {
-        self.confirm_size.0 += interval.totals.get(Counter::ConfirmFrames);
-        self.confirm_size.1 += interval.totals.get(Counter::Confirmed);
         let sums = [
             (&mut self.latency, &interval.latency),
             (&mut self.confirm_latency, &interval.confirm_latency),
@@ -148,9 +149,12 @@ impl Writer {
         for (sums, latency) in sums {
             if let Some(latency) = latency {
                 sums.count += latency.count;
-                sums.seconds += latency.mean / 1e9 * latency.count as f64;
+                sums.sum += latency.mean * NANOSECOND * latency.count as f64;
             }
         }
+        self.confirm_size.count += interval.confirm_size.map_or(0, |it| it.count);
+        // A histogram's mean of large numbers is not exact.
+        self.confirm_size.sum += interval.totals.get(Counter::Confirmed) as f64;
     }
 
     fn page(&self, rates: &[(&str, f64)], interval: Option<&Interval>) -> String {
@@ -158,14 +162,34 @@ impl Writer {
         for (name, rate) in rates {
             self.gauge(&mut page, name, "", *rate);
         }
-        let latency = interval.and_then(|interval| interval.latency.as_ref());
-        self.timer(&mut page, "latency", "message latency", latency, self.latency);
-        let latency = interval.and_then(|interval| interval.confirm_latency.as_ref());
-        self.timer(&mut page, "confirm_latency", "confirm latency", latency, self.confirm_latency);
-        let _ = writeln!(page, "# TYPE {}confirm_size summary", self.prefix);
-        let (frames, confirms) = self.confirm_size;
-        self.sample(&mut page, "confirm_size_count", "", frames as f64);
-        self.sample(&mut page, "confirm_size_sum", "", confirms as f64);
+        let of =
+            |percentiles: fn(&Interval) -> Option<&Percentiles>| interval.and_then(percentiles);
+        let summaries = [
+            (
+                "latency_seconds",
+                "message latency",
+                of(|it| it.latency.as_ref()),
+                self.latency,
+                NANOSECOND,
+            ),
+            (
+                "confirm_latency_seconds",
+                "confirm latency",
+                of(|it| it.confirm_latency.as_ref()),
+                self.confirm_latency,
+                NANOSECOND,
+            ),
+            (
+                "confirm_size",
+                "number of confirms received per confirm frame",
+                of(|it| it.confirm_size.as_ref()),
+                self.confirm_size,
+                1.0,
+            ),
+        ];
+        for (name, help, of_interval, sums, unit) in summaries {
+            self.summary(&mut page, (name, help), of_interval, sums, unit);
+        }
         page + &self.fixed
     }
 
@@ -175,24 +199,25 @@ impl Writer {
         self.sample(page, name, labels, value);
     }
 
-    fn timer(
+    /// A summary as PerfTest's: percentiles and the longest of the last interval, count and sum of all.
+    fn summary(
         &self,
         page: &mut String,
-        name: &str,
-        help: &str,
-        latency: Option<&Percentiles>,
+        (name, help): (&str, &str),
+        of_interval: Option<&Percentiles>,
         sums: Sums,
+        unit: f64,
     ) {
-        let (prefix, seconds) = (&self.prefix, format!("{name}_seconds"));
-        let _ = writeln!(page, "# HELP {prefix}{seconds} {help}\n# TYPE {prefix}{seconds} summary");
-        let Percentiles { p50, p75, p95, p99, max, .. } = latency.copied().unwrap_or_default();
-        for (quantile, ns) in [("0.5", p50), ("0.75", p75), ("0.95", p95), ("0.99", p99)] {
+        let prefix = &self.prefix;
+        let _ = writeln!(page, "# HELP {prefix}{name} {help}\n# TYPE {prefix}{name} summary");
+        let Percentiles { p50, p75, p95, p99, max, .. } = of_interval.copied().unwrap_or_default();
+        for (quantile, value) in [("0.5", p50), ("0.75", p75), ("0.95", p95), ("0.99", p99)] {
             let label = format!("quantile=\"{quantile}\",");
-            self.sample(page, &seconds, &label, ns as f64 / 1e9);
+            self.sample(page, name, &label, value as f64 * unit);
         }
-        self.sample(page, &format!("{seconds}_count"), "", sums.count as f64);
-        self.sample(page, &format!("{seconds}_sum"), "", sums.seconds);
-        self.gauge(page, &format!("{seconds}_max"), "", max as f64 / 1e9);
+        self.sample(page, &format!("{name}_count"), "", sums.count as f64);
+        self.sample(page, &format!("{name}_sum"), "", sums.sum);
+        self.gauge(page, &format!("{name}_max"), "", max as f64 * unit);
     }
 
     fn sample(&self, page: &mut String, name: &str, labels: &str, value: f64) {
@@ -230,6 +255,7 @@ mod tests {
         let mut writer = Writer::new(&options.metrics, &plan, "-x 3 -k \"a\"");
         let tally = Tally::default();
         tally.add(Counter::Published, 500);
+        tally.add(Counter::Confirmed, 7);
         let latency = Percentiles { count: 4, mean: 2e9, p99: 3_000_000_000, ..Default::default() };
         let interval = Interval {
             end_s: 1.0,
@@ -237,6 +263,7 @@ mod tests {
             totals: Totals::of([&tally]),
             latency: Some(latency),
             confirm_latency: None,
+            confirm_size: Some(Percentiles { count: 2, p50: 2, ..Default::default() }),
             broker_rss: None,
         };
         writer.add(&interval);
@@ -252,6 +279,10 @@ mod tests {
             format!("perftest_latency_seconds_count{{{tags}}} 8"),
             format!("perftest_latency_seconds_sum{{{tags}}} 16"),
             format!("perftest_confirm_latency_seconds_count{{{tags}}} 0"),
+            "# TYPE perftest_confirm_size summary".to_owned(),
+            format!("perftest_confirm_size{{{tags},quantile=\"0.5\"}} 2"),
+            format!("perftest_confirm_size_count{{{tags}}} 4"),
+            format!("perftest_confirm_size_sum{{{tags}}} 14"),
             format!("perftest_expected_published{{{tags}}} 300"),
             format!("perftest_limit{{{tags}}} 5"),
             format!("perftest_args{{{tags},command_line=\"-x 3 -k \\\"a\\\"\"}} 1"),

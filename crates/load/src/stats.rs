@@ -15,6 +15,8 @@ use hdrhistogram::Histogram;
 pub(crate) struct Tally {
     count: [AtomicU64; Counter::ALL.len()],
     latency_ns: Mutex<Histogram<u64>>,
+    /// Confirms in a frame.
+    confirm_sizes: Mutex<Histogram<u64>>,
 }
 
 /// What is counted.
@@ -37,13 +39,11 @@ pub enum Counter {
     Reconnected,
     /// Bodies that were taken out of packed messages.
     Unpacked,
-    /// Frames that brought confirms.
-    ConfirmFrames,
 }
 
 impl Counter {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 8] = [
         Self::Published,
         Self::Confirmed,
         Self::Nacked,
@@ -52,7 +52,6 @@ impl Counter {
         Self::Redelivered,
         Self::Reconnected,
         Self::Unpacked,
-        Self::ConfirmFrames,
     ];
 
     /// The word in lines and files.
@@ -66,7 +65,6 @@ impl Counter {
             Self::Redelivered => "redelivered",
             Self::Reconnected => "reconnected",
             Self::Unpacked => "unpacked",
-            Self::ConfirmFrames => "confirm_frames",
         }
     }
 }
@@ -81,9 +79,23 @@ pub(crate) fn histogram() -> Histogram<u64> {
     })
 }
 
+/// More confirms in one frame count as so many.
+const CONFIRMS_MAX: u64 = 1 << 24;
+
+/// An empty histogram for how many confirms a frame brings.
+pub(crate) fn sizes() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, CONFIRMS_MAX, 2).unwrap_or_else(|error| {
+        unreachable!("the bounds are constants: {error}");
+    })
+}
+
 impl Default for Tally {
     fn default() -> Self {
-        Self { count: Default::default(), latency_ns: Mutex::new(histogram()) }
+        Self {
+            count: Default::default(),
+            latency_ns: Mutex::new(histogram()),
+            confirm_sizes: Mutex::new(sizes()),
+        }
     }
 }
 
@@ -100,20 +112,38 @@ impl Tally {
 
     /// Adds latencies, each with the number of messages that had it.
     pub(crate) fn record_all(&self, latencies: &[(u64, u64)]) {
-        let mut mine = self.latency_ns.lock().unwrap_or_else(PoisonError::into_inner);
-        for (latency_ns, count) in latencies {
-            mine.saturating_record_n(*latency_ns, *count);
-        }
+        record(&self.latency_ns, latencies);
     }
 
-    /// Moves what was recorded since the last time into `into`.
+    /// Adds numbers of confirms, each with the number of frames that brought so many.
+    pub(crate) fn record_sizes(&self, sizes: &[(u64, u64)]) {
+        record(&self.confirm_sizes, sizes);
+    }
+
+    /// Moves the latencies that were recorded since the last time into `into`.
     pub(crate) fn drain(&self, into: &mut Histogram<u64>) {
-        let mut mine = self.latency_ns.lock().unwrap_or_else(PoisonError::into_inner);
-        if !mine.is_empty() {
-            // Same bounds: adding cannot fail.
-            let _ = into.add(&*mine);
-            mine.reset();
-        }
+        drain(&self.latency_ns, into);
+    }
+
+    /// The same for the confirms in a frame.
+    pub(crate) fn drain_sizes(&self, into: &mut Histogram<u64>) {
+        drain(&self.confirm_sizes, into);
+    }
+}
+
+fn record(histogram: &Mutex<Histogram<u64>>, values: &[(u64, u64)]) {
+    let mut mine = histogram.lock().unwrap_or_else(PoisonError::into_inner);
+    for (value, count) in values {
+        mine.saturating_record_n(*value, *count);
+    }
+}
+
+fn drain(histogram: &Mutex<Histogram<u64>>, into: &mut Histogram<u64>) {
+    let mut mine = histogram.lock().unwrap_or_else(PoisonError::into_inner);
+    if !mine.is_empty() {
+        // Same bounds: adding cannot fail.
+        let _ = into.add(&*mine);
+        mine.reset();
     }
 }
 
@@ -147,7 +177,7 @@ impl Totals {
     }
 }
 
-/// The figures of a histogram that are reported, in nanoseconds.
+/// The figures of a histogram that are reported: nanoseconds, or confirms in a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Percentiles {
     /// Messages that were timed.

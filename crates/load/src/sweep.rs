@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use anyhow::{Context as _, Result, bail};
 use clap::ArgAction;
 
-use crate::args::Options;
+use crate::args::{Options, env};
 use crate::lines::rate;
 use crate::outcome::Outcome;
 use crate::stats::Counter;
@@ -39,9 +39,12 @@ impl std::str::FromStr for Sweep {
 impl Sweep {
     /// The options of each run: those given, and one changed.
     pub(crate) fn runs(&self, raw: &[OsString]) -> Result<Vec<(String, Options)>> {
+        let environment = |name: &str| std::env::var(name).ok();
+        // The environment wins over what is given, but not over what is asked for here.
+        let own = env::name(&environment, &self.option);
+        let lookup = |name: &str| environment(name).filter(|_| name != own);
         let run = |value: &String| {
             let changed = OsString::from(format!("--{}={value}", self.option));
-            let lookup = |name: &str| std::env::var(name).ok();
             let options = Options::read_with(raw.iter().cloned().chain([changed]), lookup);
             let options = options.with_context(|| format!("--{} {value}", self.option))?;
             if options.limits.time.is_none() && options.limits.pmessages.is_none() {

@@ -71,8 +71,8 @@ fn measure(options: &Options, raw: &[OsString]) -> Result<bool> {
     let output = &options.output;
     let lines = Lines::new(options, output.json.as_deref() == Some("-".as_ref()));
     let idle = match (output.idle_connections, output.idle_queues, output.broker_pid) {
-        (Some(count), _, Some(pid)) => Some((idle::Kind::Connections, count, pid)),
-        (_, Some(count), Some(pid)) => Some((idle::Kind::Queues, count, pid)),
+        (Some(count), _, Some(pid)) => Some((idle::Idle::Connections, count, pid)),
+        (_, Some(count), Some(pid)) => Some((idle::Idle::Queues, count, pid)),
         _ => None,
     };
     let mut is_good = true;

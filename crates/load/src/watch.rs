@@ -12,7 +12,7 @@ use crate::outcome::{Broker, Interval, Outcome};
 use crate::plan::{Keys, Plan};
 use crate::process::{self, Usage};
 use crate::run::Shared;
-use crate::stats::{Counter, Percentiles, Tally, Totals, histogram};
+use crate::stats::{Counter, Percentiles, Tally, Totals, histogram, sizes};
 
 /// How often the watcher looks whether the run is over.
 const LOOK: Duration = Duration::from_millis(20);
@@ -255,6 +255,13 @@ impl<'a, 'f> Watch<'a, 'f> {
         )
     }
 
+    /// Confirms in a frame, since the last time.
+    fn confirm_sizes(&self) -> Option<Percentiles> {
+        let mut all = sizes();
+        self.producers.iter().for_each(|tally| tally.drain_sizes(&mut all));
+        Percentiles::of(&all)
+    }
+
     fn line(&mut self, now: Duration) {
         let totals = self.totals();
         let (latency, confirm_latency) = self.collect();
@@ -264,6 +271,7 @@ impl<'a, 'f> Watch<'a, 'f> {
             totals: totals.since(&self.last.1),
             latency,
             confirm_latency,
+            confirm_size: self.confirm_sizes(),
             broker_rss: self.meter.sample().map(|usage| usage.rss_bytes),
         };
         self.last = (now, totals);

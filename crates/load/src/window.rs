@@ -18,7 +18,8 @@ pub(crate) struct Window {
     waiting: usize,
     confirmed: u64,
     nacked: u64,
-    frames: u64,
+    /// Confirms in each frame that brought some, and how many frames in a row did.
+    sizes: Vec<(u64, u64)>,
     /// Tags that were refused, if they are asked for.
     refused: Option<Vec<u64>>,
     /// Latency and number of messages, to be reported.
@@ -36,7 +37,7 @@ impl Window {
             waiting: 0,
             confirmed: 0,
             nacked: 0,
-            frames: 0,
+            sizes: Vec::new(),
             refused: None,
             latencies: Vec::new(),
         }
@@ -85,7 +86,7 @@ impl Window {
         if last < self.first || last >= self.next {
             return;
         }
-        self.frames += 1;
+        let before = self.confirmed;
         let from = if multiple { self.first } else { last };
         for tag in from..=last {
             let slot = self.slot(tag);
@@ -100,6 +101,9 @@ impl Window {
         while self.first < self.next && self.ring[self.slot(self.first)] == 0 {
             self.first += 1;
         }
+        if self.confirmed > before {
+            count(&mut self.sizes, self.confirmed - before);
+        }
     }
 
     fn settled(&mut self, latency_ns: u64, ack: bool) {
@@ -109,25 +113,33 @@ impl Window {
             return;
         }
         self.confirmed += 1;
-        match self.latencies.last_mut() {
-            Some((latency, count)) if *latency == latency_ns => *count += 1,
-            _ => self.latencies.push((latency_ns, 1)),
-        }
+        count(&mut self.latencies, latency_ns);
     }
 
     /// Hands over what has come since the last time.
     pub(crate) fn report(&mut self, tally: &Tally) {
         tally.add(Counter::Confirmed, std::mem::take(&mut self.confirmed));
-        tally.add(Counter::ConfirmFrames, std::mem::take(&mut self.frames));
         tally.add(Counter::Nacked, std::mem::take(&mut self.nacked));
         if !self.latencies.is_empty() {
             tally.record_all(&self.latencies);
             self.latencies.clear();
         }
+        if !self.sizes.is_empty() {
+            tally.record_sizes(&self.sizes);
+            self.sizes.clear();
+        }
     }
 
     fn slot(&self, tag: u64) -> usize {
         tag as usize & (self.ring.len() - 1)
+    }
+}
+
+/// One more of `value`; the same in a row are counted together.
+fn count(values: &mut Vec<(u64, u64)>, value: u64) {
+    match values.last_mut() {
+        Some((last, count)) if *last == value => *count += 1,
+        _ => values.push((value, 1)),
     }
 }
 
@@ -147,6 +159,7 @@ mod tests {
         assert!(window.is_settled());
         assert_eq!((window.room(), window.confirmed), (3, 4));
         assert_eq!(window.latencies, [(5, 1), (15, 2), (5, 1)]);
+        assert_eq!(window.sizes, [(1, 1), (3, 1)]);
         window.settle(4, false, true, 30); // twice
         window.settle(9, true, true, 30); // never published
         assert_eq!(window.confirmed, 4);
@@ -158,6 +171,7 @@ mod tests {
         window.publish(2, 1);
         window.settle(0, true, false, 2);
         assert_eq!((window.nacked, window.confirmed, window.room()), (2, 0, 2));
+        assert!(window.sizes.is_empty());
         window.keep_refused();
         window.publish(2, 5);
         window.settle(3, false, false, 6);

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use leveret_client::{Connection, Options, QueueDeclare, Uri};
-use leveret_load::process;
+use leveret_load::{Idle, process};
 use serde_json::{Value, json};
 
 use super::target::Target;
 use super::{BenchArgs, Workload};
-use super::{backlogs, go, memory, recovery, rules, stored};
+use super::{backlogs, go, memory, recovery, relay, rules, scale, stored};
 
 /// Idle things that are opened.
 const IDLE_COUNT: u32 = 1000;
@@ -164,6 +164,13 @@ impl Bench {
             Workload::Resident => Ok((memory::resident(self, target)?, 0.0)),
             Workload::P => rules::grid(self, target, place),
             Workload::Sync => stored::sync(self, place),
+            Workload::P99 => scale::latency_below_the_limit(self, place),
+            Workload::Cores => Ok((scale::cores(self, target)?, 0.0)),
+            Workload::BesideQueues => scale::beside_idle(self, workload, place, Idle::Queues),
+            Workload::BesideConnections => {
+                scale::beside_idle(self, workload, place, Idle::Connections)
+            }
+            Workload::Relay => relay::beside(self, place),
             Workload::Recovery => Ok((recovery::starts(self, target, place)?, 0.0)),
             Workload::GoS1 | Workload::GoS2 | Workload::GoS3 => {
                 let gobench = self.gobench.as_ref().context("no --gobench")?;

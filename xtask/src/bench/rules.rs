@@ -106,6 +106,19 @@ fn figures(cases: &[Case]) -> Figures {
     add("messages/s", &|case| Some(case.rate));
     add("bytes to disk per message", &|case| case.written);
     add("gain in %", &|case| gain(cases, case));
+    // However many queues there are, they are no slower than one.
+    if let Some(most) = cases.iter().map(|case| case.queues).max().filter(|it| *it > 1) {
+        for rule in RULES {
+            let rate = |queues| {
+                let it = cases.iter().find(|it| it.queues == queues && it.rule == rule);
+                it.map(|it| it.rate)
+            };
+            if let (Some(many), Some(one)) = (rate(most), rate(1)) {
+                let name = format!("messages/s, {most} q, of 1 q, {rule}");
+                figures.push((name.into(), many / one));
+            }
+        }
+    }
     for rule in RULES {
         let gains: Vec<f64> = cases
             .iter()
@@ -147,6 +160,8 @@ mod tests {
         assert_eq!(of("gain in %, 1 q, first"), Some(208.0));
         assert_eq!(of("gain in %, mean above 3 q, first"), Some(45.0));
         assert_eq!(of("gain in %, 1 q, enqueue"), None);
+        assert_eq!(of("messages/s, 30 q, of 1 q, enqueue"), Some(1.0));
+        assert_eq!(of("messages/s, 30 q, of 1 q, ack"), None);
         assert_eq!(of("bytes to disk per message, 1 q, first"), None);
     }
 }

@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::slow::SlowDisk;
 
@@ -74,11 +75,16 @@ impl Target {
 
     /// Starts ours anew; a peer runs on. Gives the URI and the process.
     pub(crate) fn fresh(&mut self) -> Result<(String, u32)> {
+        self.fresh_on(None)
+    }
+
+    /// The same, with so many cores for ours.
+    pub(crate) fn fresh_on(&mut self, cores: Option<usize>) -> Result<(String, u32)> {
         self.stop();
         match self {
             Self::Peer(peer) => Ok((peer.uri.clone(), peer.pid)),
             Self::Ours { command, data, slow, running } => {
-                let started = start(command, data, slow.as_ref())?;
+                let started = start(command, data, slow.as_ref(), cores)?;
                 let place = (started.uri.clone(), started.child.id());
                 *running = Some(started);
                 Ok(place)
@@ -107,7 +113,7 @@ impl Target {
             running.child.kill()?;
             running.child.wait()?;
         }
-        let started = start(command, data, slow.as_ref())?;
+        let started = start(command, data, slow.as_ref(), None)?;
         let place = (started.uri.clone(), started.child.id());
         *running = Some(started);
         Ok(place)
@@ -139,7 +145,12 @@ impl Drop for Target {
     }
 }
 
-fn start(command: &str, data: &Path, slow: Option<&SlowDisk>) -> Result<Running> {
+fn start(
+    command: &str,
+    data: &Path,
+    slow: Option<&SlowDisk>,
+    cores: Option<usize>,
+) -> Result<Running> {
     std::fs::create_dir_all(data).with_context(|| format!("creating {}", data.display()))?;
     // A port that was free a moment ago; nobody else is expected to take it meanwhile.
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
@@ -156,13 +167,12 @@ fn start(command: &str, data: &Path, slow: Option<&SlowDisk>) -> Result<Running>
     if let Some(slow) = slow {
         command.env("LD_PRELOAD", slow.library());
     }
-    let mut child = command
-        .args(arguments)
-        .stdin(Stdio::null())
-        .stdout(log.try_clone()?)
-        .stderr(log)
-        .spawn()
-        .with_context(|| format!("starting {program}"))?;
+    command.args(arguments).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+    let spawned = match cores {
+        None => command.spawn(),
+        Some(count) => spawn_on(&mut command, count),
+    };
+    let mut child = spawned.with_context(|| format!("starting {program}"))?;
     while !answers(port) {
         if let Some(status) = child.try_wait()? {
             let said = std::fs::read_to_string(data.join("bench.log")).unwrap_or_default();
@@ -178,6 +188,19 @@ fn start(command: &str, data: &Path, slow: Option<&SlowDisk>) -> Result<Running>
     Ok(Running { child, uri, start: began.elapsed() })
 }
 
+/// Starts it with the first `count` of our cores: a process has those of the thread that started it.
+fn spawn_on(command: &mut Command, count: usize) -> std::io::Result<Child> {
+    let spawn = || {
+        let ours = sched_getaffinity(None)?;
+        let mut few = CpuSet::new();
+        (0..CpuSet::MAX_CPU).filter(|it| ours.is_set(*it)).take(count).for_each(|it| few.set(it));
+        sched_setaffinity(None, &few)?;
+        command.spawn()
+    };
+    std::thread::scope(|scope| scope.spawn(spawn).join())
+        .unwrap_or_else(|_| Err(std::io::Error::other("the thread that starts it has died")))
+}
+
 /// Whether a `connection.start` comes back.
 fn answers(port: u16) -> bool {
     let Ok(mut socket) = TcpStream::connect(("127.0.0.1", port)) else { return false };
@@ -186,4 +209,21 @@ fn answers(port: u16) -> bool {
         && socket.write_all(b"AMQP\x00\x00\x09\x01").is_ok()
         && socket.read_exact(&mut head).is_ok()
         && head[7..] == [0, 10, 0, 10]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_has_as_many_cores_as_it_is_given() {
+        let mut command = Command::new("nproc");
+        let child = spawn_on(command.stdout(Stdio::piped()), 1).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "1");
+        // Only that process.
+        let all = std::thread::available_parallelism().unwrap().get();
+        let output = Command::new("nproc").output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), all.to_string());
+    }
 }

@@ -40,7 +40,7 @@ pub(super) static LADDER: Experiment = Experiment {
 
 fn ladder(length: Length) -> Vec<Case> {
     let seconds = length.seconds(30.0, 2.0);
-    let step = |row, flags| Case::new(row, format!("-x 1 -y 1 -s 12{flags}"));
+    let step = |row, flags| Case::new(row, format!("-x 1 -y 1 -e article-ladder -s 12{flags}"));
     let mut cases = vec![
         step(PLAIN, " -a"),
         step(ACKS, " -q 1000"),

@@ -3,11 +3,12 @@
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::broker::{Broker, leveret};
+use crate::broker::{Broker, leveret, wait_until};
 
 /// The command, with this as its directory and that for temporary files.
 fn experiment(words: &[&str], dir: &Path) -> Command {
@@ -99,6 +100,20 @@ fn two_brokers_in_turn() {
 }
 
 #[test]
+fn a_running_broker_is_left_as_it_was() {
+    let broker = Broker::start();
+    let names =
+        || ["list_exchanges", "list_queues", "list_bindings"].map(|list| broker.told(&[list]));
+    let before = names();
+    let uri = format!("amqp://guest:guest@{}/%2F", broker.address);
+    let dir = tempfile::tempdir().unwrap();
+    let words = ["ladder", "confirms", "--quick", "--seconds", "0.1", "--uri", &uri];
+    let output = experiment(&words, dir.path()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(names(), before);
+}
+
+#[test]
 fn interrupted() {
     let dir = tempfile::tempdir().unwrap();
     let mut command = experiment(&["scenario-1", "mirrored"], dir.path());
@@ -113,6 +128,30 @@ fn interrupted() {
     assert_eq!(json["interrupted"], true);
     let first = &json["experiments"][0]["measured"][0]["runs"][0];
     assert_eq!(first["published"], 100_000, "{json}");
+    assert_eq!(left_behind(dir.path()), 0);
+}
+
+#[test]
+fn a_killed_experiment_takes_its_broker_along() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = experiment(&["scenario-1", "mirrored"], dir.path());
+    let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+    assert!(lines.any(|line| line.starts_with("scenario-1, producer, ")));
+    let of_child = format!("/proc/{0}/task/{0}/children", child.id());
+    let broker: u32 = std::fs::read_to_string(of_child).unwrap().trim().parse().unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let ended = || {
+        let stat = std::fs::read_to_string(format!("/proc/{broker}/stat"));
+        // Nobody may be there to take note of its end.
+        stat.map_or(true, |stat| stat.contains(") Z "))
+    };
+    wait_until(Duration::from_secs(10), "the broker has ended", ended);
+    // Its data is gone with the next.
+    assert_eq!(left_behind(dir.path()), 1);
+    let next = experiment(&["scenario-1", "--repeat", "1"], dir.path()).output().unwrap();
+    assert!(next.status.success(), "{}", String::from_utf8_lossy(&next.stderr));
     assert_eq!(left_behind(dir.path()), 0);
 }
 

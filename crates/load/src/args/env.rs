@@ -10,20 +10,18 @@ const PREFIX: &str = "RABBITMQ_PERF_TEST_ENV_PREFIX";
 /// Arguments that mean the tool itself, not a run.
 const NO_VARIABLE: [&str; 4] = ["help", "version", "environment-variables", "metrics-help"];
 
-/// Puts options that are only in the environment before the arguments.
+/// Puts options that are in the environment in the place of those that were given: with PerfTest, too, the
+/// environment wins.
 pub(super) fn complete(
     command: &Command,
-    args: Vec<OsString>,
+    mut args: Vec<OsString>,
     lookup: impl Fn(&str) -> Option<String>,
 ) -> Result<Vec<OsString>, String> {
-    let prefix = prefix(&lookup);
     let mut all = Vec::new();
     for (arg, long) in options(command) {
-        let name = format!("{prefix}{}", variable(long));
+        let name = name(&lookup, long);
         let Some(value) = lookup(&name) else { continue };
-        if args.iter().any(|given| is_given(given, arg, long)) {
-            continue;
-        }
+        remove(&mut args, arg, long);
         match arg.get_action() {
             ArgAction::SetTrue => match value.to_ascii_lowercase().as_str() {
                 "true" => all.push(format!("--{long}").into()),
@@ -35,6 +33,37 @@ pub(super) fn complete(
     }
     all.extend(args);
     Ok(all)
+}
+
+/// Removes an option and its value as often as it is there.
+fn remove(args: &mut Vec<OsString>, arg: &Arg, long: &str) {
+    let mut is_value = false;
+    args.retain(|given| {
+        if std::mem::take(&mut is_value) {
+            return false;
+        }
+        let Some(has_value) = given.to_str().and_then(|text| names(text, arg, long)) else {
+            return true;
+        };
+        is_value = arg.get_action().takes_values() && !has_value;
+        false
+    });
+}
+
+/// Whether a word is this option; if it is, whether its value is in the same word.
+fn names(text: &str, arg: &Arg, long: &str) -> Option<bool> {
+    if let Some(name) = text.strip_prefix("--") {
+        let (name, value) =
+            name.split_once('=').map_or((name, None), |(name, it)| (name, Some(it)));
+        return (name == long).then_some(value.is_some());
+    }
+    let rest = text.strip_prefix('-')?.strip_prefix(arg.get_short()?)?;
+    Some(!rest.is_empty())
+}
+
+/// The name of an option's variable.
+pub(crate) fn name(lookup: &impl Fn(&str) -> Option<String>, long: &str) -> String {
+    format!("{}{}", prefix(lookup), variable(long))
 }
 
 /// What `-env` prints.
@@ -65,13 +94,4 @@ fn prefix(lookup: &impl Fn(&str) -> Option<String>) -> String {
         Some(prefix) if prefix.ends_with('_') => prefix.to_owned(),
         Some(prefix) => format!("{prefix}_"),
     }
-}
-
-fn is_given(given: &OsString, arg: &Arg, long: &str) -> bool {
-    let Some(text) = given.to_str() else { return false };
-    if let Some(name) = text.strip_prefix("--") {
-        return name.split('=').next() == Some(long);
-    }
-    arg.get_short()
-        .is_some_and(|short| text.strip_prefix('-').is_some_and(|t| t.starts_with(short)))
 }

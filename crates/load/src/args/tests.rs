@@ -61,7 +61,7 @@ fn what_tunes_a_jvm_is_named() {
 }
 
 #[test]
-fn the_environment_fills_in_what_is_not_given() {
+fn the_environment_wins() {
     let lookup = |name: &str| match name {
         "PRODUCERS" => Some("7".to_owned()),
         "CONSUMERS" => Some("8".to_owned()),
@@ -70,10 +70,11 @@ fn the_environment_fills_in_what_is_not_given() {
         "QUEUE_ARGS" => Some("x-max-length=10,x-overflow=reject-publish".to_owned()),
         _ => None,
     };
-    let options = Options::read_with(words("-y 2"), lookup).unwrap();
-    assert_eq!((options.publishing.producers, options.consuming.consumers), (7, 2));
+    let line = "-y 2 -p -x1 --producers 3 --queue-args x-max-age=1h -s 5 -qa a=b";
+    let options = Options::read_with(words(line), lookup).unwrap();
+    assert_eq!((options.publishing.producers, options.consuming.consumers), (7, 8));
     assert!(options.consuming.autoack && !options.topology.predeclared);
-    assert_eq!(options.topology.queue_args.len(), 2);
+    assert_eq!((options.topology.queue_args.len(), options.publishing.size), (2, Some(5)));
     let prefixed = |name: &str| match name {
         "RABBITMQ_PERF_TEST_ENV_PREFIX" => Some("LOAD".to_owned()),
         "LOAD_SIZE" => Some("99".to_owned()),
