@@ -45,7 +45,7 @@ pub(super) fn of_channel(totals: &ChannelTotals) -> Option<Value> {
     let deliver_get = totals.deliver + totals.deliver_no_ack + totals.get + totals.get_no_ack;
     counted([
         ("publish", totals.published.publish),
-        ("confirm", totals.confirm),
+        ("confirm", totals.published.confirm),
         ("return_unroutable", totals.published.return_unroutable),
         ("drop_unroutable", totals.published.drop_unroutable),
         ("deliver", totals.deliver),

@@ -1,7 +1,7 @@
 //! RabbitMQ's metrics: names, types, help and order are its own, values are ours.
 //!
 //! A group is what `family=` selects. What means nothing here is 0 where dashboards ask for it, and not
-//! there where they do not: streams, attempts to log in by source, confirms by exchange.
+//! there where they do not: streams.
 
 use leveret_queue::Totals as QueueTotals;
 use leveret_server::connection::Io;
@@ -128,7 +128,7 @@ pub(crate) const METRICS: &[Metric] = &[
     ("channel_metrics", "channel_prefetch", Gauge, "Deprecated and will be removed in a future version", Channel(|it| it.global_prefetch.into())),
 
     ("channel_exchange_metrics", "channel_messages_published_total", Counter, "Total number of messages published into an exchange on a channel", Published(|it| it.publish, |all| all.published.publish)),
-    ("channel_exchange_metrics", "channel_messages_confirmed_total", Counter, "Total number of messages published into an exchange and confirmed on the channel", Counted(|it| it.confirm)),
+    ("channel_exchange_metrics", "channel_messages_confirmed_total", Counter, "Total number of messages published into an exchange and confirmed on the channel", Published(|it| it.confirm, |all| all.published.confirm)),
     ("channel_exchange_metrics", "channel_messages_unroutable_returned_total", Counter, "Total number of messages published as mandatory into an exchange and returned to the publisher as unroutable", Published(|it| it.return_unroutable, |all| all.published.return_unroutable)),
     ("channel_exchange_metrics", "channel_messages_unroutable_dropped_total", Counter, "Total number of messages published as non-mandatory into an exchange and dropped as unroutable", Published(|it| it.drop_unroutable, |all| all.published.drop_unroutable)),
 
@@ -154,6 +154,7 @@ pub(crate) const METRICS: &[Metric] = &[
     ("channel_queue_exchange_metrics", "queue_messages_published_total", Counter, "Total number of messages published into a queue through an exchange on a channel", PublishedTo),
 
     ("exchange_metrics", "exchange_messages_published_total", Counter, "Total number of messages published into an exchange", Exchange(|it| it.publish)),
+    ("exchange_metrics", "exchange_messages_confirmed_total", Counter, "Total number of messages published into an exchange and confirmed", Exchange(|it| it.confirm)),
     ("exchange_metrics", "exchange_messages_unroutable_returned_total", Counter, "Total number of messages published as mandatory into an exchange and returned to the publisher as unroutable", Exchange(|it| it.return_unroutable)),
     ("exchange_metrics", "exchange_messages_unroutable_dropped_total", Counter, "Total number of messages published as non-mandatory into an exchange and dropped as unroutable", Exchange(|it| it.drop_unroutable)),
 

@@ -266,7 +266,7 @@ mod tests {
     fn details_have_samples_when_they_are_asked_for() {
         let mut history = History::default();
         for s in (0..=20).step_by(5) {
-            history.push(s * 1000, [s * 2, 0], Kept::Global);
+            history.push(s * 1000, [s * 2, 0, 0], Kept::Global);
         }
         let ranges =
             Ranges { msg_rates: Some(Range { age_s: 10, incr_s: 5 }), ..Ranges::default() };

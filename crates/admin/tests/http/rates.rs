@@ -85,6 +85,7 @@ fn totals_rates_and_samples() {
             && stats("/api/exchanges/%2F/amq.default")["publish_in"] == sent
     });
     assert_eq!(stats("/api/exchanges/%2F/amq.default")["publish_out"], sent);
+    assert_eq!(stats("/api/exchanges/%2F/amq.default")["confirm"], sent);
     assert_eq!(node.get("/api/channels")[0]["message_stats"]["publish"], sent);
     let overview = node.get("/api/overview?msg_rates_age=60&msg_rates_incr=1");
     assert_eq!(overview["queue_totals"]["messages"], sent);
