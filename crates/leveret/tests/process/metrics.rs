@@ -235,6 +235,8 @@ fn totals_are_true_and_outlive_connections() {
     assert_eq!(confirmed, 10.0);
     let confirmed = objects.of_default_exchange("rabbitmq_channel_messages_confirmed_total");
     assert_eq!(confirmed, 10.0);
+    let logins = "rabbitmq_auth_attempts_succeeded_total{protocol=\"amqp091\"}";
+    assert_eq!((objects.value(logins), page.value(logins)), (2.0, 2.0));
     let info = "rabbitmq_queue_info{vhost=\"/\",queue=\"q\",\
         queue_type=\"rabbit_classic_queue\",membership=\"leader\"}";
     assert_eq!(objects.value(info), 1.0);
