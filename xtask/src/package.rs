@@ -411,6 +411,19 @@ mod tests {
         assert_eq!(letters(0o640), "rw-r-----");
     }
 
+    /// The container is built by the compiler and on the release that everything else is, and has every tool.
+    #[test]
+    fn the_container_file_agrees() {
+        let file = |path: &str| fs::read_to_string(root().join(path)).unwrap();
+        let (container, toolchain) = (file("packaging/Containerfile"), file("rust-toolchain.toml"));
+        let channel = toolchain.split('"').nth(1).unwrap();
+        let (minor, _) = channel.rsplit_once('.').unwrap();
+        assert!(container.contains(&format!("/rust:{minor}-slim-trixie AS build")), "{channel}");
+        assert!(container.contains("/debian:trixie-slim\n"));
+        assert!(container.contains(&format!("/{PROGRAM} /usr/bin/leveret\n")));
+        assert!(container.contains(&format!("for tool in {}; do", TOOLS.join(" "))));
+    }
+
     #[test]
     fn newest_glibc() {
         assert_eq!(glibc(b"..GLIBC_2.9\0GLIBC_2.34\0GLIBC_2.2.5\0GLIBC_PRIVATE\0"), Some((2, 34)));

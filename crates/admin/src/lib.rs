@@ -13,6 +13,7 @@
 //! `server`.
 
 pub mod control;
+mod date;
 mod doors;
 pub mod front;
 pub mod http;

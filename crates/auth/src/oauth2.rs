@@ -54,6 +54,8 @@ struct Rules {
     verify_aud: bool,
     require_exp: bool,
     syntax: ScopeSyntax,
+    /// Of those of its [`details`] that count; empty: none.
+    kind: String,
     /// Its place among the providers.
     provider: usize,
 }
@@ -187,6 +189,7 @@ impl Rules {
             verify_aud: options.verify_aud,
             require_exp: options.require_exp,
             syntax: options.scope_syntax,
+            kind: options.resource_server_type.clone().unwrap_or_default(),
             id,
             provider,
         }
@@ -237,6 +240,9 @@ impl Rules {
                 _ => self.walk(&Value::Object(claims.clone()), &path, &mut all),
             }
         }
+        if let Some(details) = claims.get("authorization_details") {
+            all.extend(details::scopes(details, &self.kind, &self.id));
+        }
         for at in 0..all.len() {
             let alias = self.aliases.iter().find(|(alias, _)| *alias == all[at]);
             all.extend(alias.into_iter().flat_map(|(_, scopes)| scopes.iter().cloned()));
@@ -284,5 +290,6 @@ impl Rules {
     }
 }
 
+mod details;
 #[cfg(test)]
 mod tests;

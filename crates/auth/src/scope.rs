@@ -127,7 +127,7 @@ impl Rights for Scopes {
 
 /// Whether a text matches a pattern in which `*` stands for anything. Between them the pattern is encoded as
 /// in addresses.
-fn wildcard(pattern: &str, text: &str) -> bool {
+pub(crate) fn wildcard(pattern: &str, text: &str) -> bool {
     let mut parts = Vec::new();
     for part in pattern.split('*') {
         let Some(part) = decode(part) else { return false };

@@ -188,13 +188,13 @@ impl Maker<'_> {
     }
 
     fn http(&self) -> anyhow::Result<Http> {
-        let options = &self.config.auth_http;
-        Http::new(options, &(self.tls)(&options.tls())?)
+        let tls = self.config.auth_http_tls.settings();
+        Http::new(&self.config.auth_http, &(self.tls)(&tls)?)
     }
 
     fn ldap(&self) -> anyhow::Result<Ldap> {
         let options = &self.config.auth_ldap;
-        let tls = || (self.tls)(&options.tls());
+        let tls = || (self.tls)(&self.config.auth_ldap_tls.settings());
         let tls = match (options.use_ssl, options.use_starttls) {
             (true, _) => Tls::AtOnce(tls()?),
             (false, true) => Tls::Asked(tls()?),

@@ -278,38 +278,57 @@ options! {
 
     /// Whether a client is told why the service refuses (`deny REASON`).
     disclosure: bool = false, keys = ["auth_http.authorization_failure_disclosure"];
-
-    /// File of the authorities that may have signed the service's certificate, in PEM. Not set: the
-    /// machine's.
-    cacertfile: Option<String> = None, keys = ["auth_http.ssl_options.cacertfile"];
-
-    /// File of the certificate that is shown to the service, in PEM.
-    certfile: Option<String> = None, keys = ["auth_http.ssl_options.certfile"];
-
-    /// File of that certificate's private key, in PEM.
-    keyfile: Option<String> = None, keys = ["auth_http.ssl_options.keyfile"];
-
-    /// Password of the key file, if that is encrypted.
-    password: Option<Secret> = None, keys = ["auth_http.ssl_options.password"];
-
-    /// Whether the service's certificate has to be good. `verify_none` believes whoever answers.
-    verify: Verify = Verify::Peer, keys = ["auth_http.ssl_options.verify"];
-
-    /// How that name is compared: wildcards are understood, whatever is said here.
-    hostname_verification: HostnameVerification = HostnameVerification::Wildcard,
-        keys = ["auth_http.ssl_options.hostname_verification"];
 }
 
-impl HttpAuthOptions {
-    /// How the service is spoken to by TLS.
-    pub fn tls(&self) -> ClientTlsSettings {
-        ClientTlsSettings {
-            prefix: "auth_http.ssl_options",
-            cacertfile: self.cacertfile.clone(),
-            certfile: self.certfile.clone(),
-            keyfile: self.keyfile.clone(),
-            password: self.password.clone(),
-            verify: self.verify,
+macro_rules! client_tls_options {
+    ($(#[doc = $about:literal])* $group:ident, $title:literal, $prefix:literal) => {
+        options! {
+            $(#[doc = $about])*
+            $group, $title;
+
+            /// File of the authorities that may have signed the other side's certificate, in PEM. Not set: the
+            /// machine's.
+            cacertfile: Option<String> = None, keys = [concat!($prefix, ".cacertfile")];
+
+            /// File of the certificate that is shown there, in PEM.
+            certfile: Option<String> = None, keys = [concat!($prefix, ".certfile")];
+
+            /// File of that certificate's private key, in PEM.
+            keyfile: Option<String> = None, keys = [concat!($prefix, ".keyfile")];
+
+            /// Password of the key file, if that is encrypted.
+            password: Option<Secret> = None, keys = [concat!($prefix, ".password")];
+
+            /// Whether the other side's certificate has to be good. `verify_none` believes whoever answers.
+            verify: Verify = Verify::Peer, keys = [concat!($prefix, ".verify")];
+
+            /// How its name is compared with the address: wildcards are understood, whatever is said here.
+            hostname_verification: HostnameVerification = HostnameVerification::Wildcard,
+                keys = [concat!($prefix, ".hostname_verification")];
         }
-    }
+
+        impl $group {
+            /// The same, whatever the group.
+            pub fn settings(&self) -> ClientTlsSettings {
+                ClientTlsSettings {
+                    prefix: $prefix,
+                    cacertfile: self.cacertfile.clone(),
+                    certfile: self.certfile.clone(),
+                    keyfile: self.keyfile.clone(),
+                    password: self.password.clone(),
+                    verify: self.verify,
+                }
+            }
+        }
+    };
+}
+
+client_tls_options! {
+    /// TLS of the source `http`.
+    HttpAuthTlsOptions, "TLS to the web service", "auth_http.ssl_options"
+}
+
+client_tls_options! {
+    /// TLS of the source `ldap`.
+    LdapTlsOptions, "TLS to the directory", "auth_ldap.ssl_options"
 }

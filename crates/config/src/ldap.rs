@@ -5,10 +5,8 @@ mod term;
 
 pub use query::{Query, Tags, Text, Values};
 
-use crate::auth::{ClientTlsSettings, HostnameVerification};
 use crate::option::options;
 use crate::setting::Texts;
-use crate::tls::Verify;
 use crate::value::{Millis, Secret, words};
 
 words! {
@@ -120,41 +118,9 @@ options! {
 
     /// The tags that users can have, with a query for each: `[{administrator, QUERY}, ...]`.
     tags: Tags = Tags::default(), keys = ["auth_ldap.queries.tags"];
-
-    /// File of the authorities that may have signed the servers' certificates, in PEM. Not set: the
-    /// machine's.
-    cacertfile: Option<String> = None, keys = ["auth_ldap.ssl_options.cacertfile"];
-
-    /// File of the certificate that is shown to the servers, in PEM.
-    certfile: Option<String> = None, keys = ["auth_ldap.ssl_options.certfile"];
-
-    /// File of that certificate's private key, in PEM.
-    keyfile: Option<String> = None, keys = ["auth_ldap.ssl_options.keyfile"];
-
-    /// Password of the key file, if that is encrypted.
-    password: Option<Secret> = None, keys = ["auth_ldap.ssl_options.password"];
-
-    /// Whether a server's certificate has to be good. `verify_none` believes whoever answers.
-    verify: Verify = Verify::Peer, keys = ["auth_ldap.ssl_options.verify"];
-
-    /// How the server's name is compared with it: wildcards are understood, whatever is said here.
-    hostname_verification: HostnameVerification = HostnameVerification::Wildcard,
-        keys = ["auth_ldap.ssl_options.hostname_verification"];
 }
 
 impl LdapOptions {
-    /// How the servers are spoken to by TLS.
-    pub fn tls(&self) -> ClientTlsSettings {
-        ClientTlsSettings {
-            prefix: "auth_ldap.ssl_options",
-            cacertfile: self.cacertfile.clone(),
-            certfile: self.certfile.clone(),
-            keyfile: self.keyfile.clone(),
-            password: self.password.clone(),
-            verify: self.verify,
-        }
-    }
-
     /// The attribute and where it is looked up, if a user's distinguished name is.
     pub fn dn_lookup(&self) -> Option<(&str, &str)> {
         let attribute = set(&self.dn_lookup_attribute)?;

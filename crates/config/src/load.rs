@@ -3,10 +3,12 @@
 //! Order, later wins: defaults, files in their order, RabbitMQ's environment names, ours, flags.
 //! Pure: what is read from disk comes through [`Sources`]. All faults are found at once.
 
+use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
-use crate::auth::{AuthOptions, HttpAuthOptions};
+use crate::auth::{AuthOptions, HttpAuthOptions, HttpAuthTlsOptions, LdapTlsOptions};
+use crate::encrypted::DecoderOptions;
 use crate::error::{ConfigError, ConfigErrors, Place, Problem};
 use crate::known::{self, Fate, Known};
 use crate::ldap::LdapOptions;
@@ -126,8 +128,12 @@ config! {
     auth: AuthOptions,
     /// A web service that keeps users.
     auth_http: HttpAuthOptions,
+    /// TLS to it.
+    auth_http_tls: HttpAuthTlsOptions,
     /// A directory that keeps users.
     auth_ldap: LdapOptions,
+    /// TLS to it.
+    auth_ldap_tls: LdapTlsOptions,
     /// Tokens.
     auth_oauth2: OAuth2Options,
     /// Memory and disk.
@@ -148,6 +154,8 @@ config! {
     management_tls: ManagementTlsOptions,
     /// TLS of the metrics.
     prometheus_tls: PrometheusTlsOptions,
+    /// How values of other options are decrypted.
+    decoder: DecoderOptions,
 }
 
 impl Config {
@@ -160,7 +168,7 @@ impl Config {
         loader.references();
         loader.environment();
         loader.flags(&sources.flags);
-        loader.finish()
+        loader.finish(sources.include)
     }
 }
 
@@ -306,10 +314,14 @@ impl<'a> Loader<'a> {
         }
     }
 
-    fn finish(mut self) -> Result<Loaded, ConfigErrors> {
+    fn finish(mut self, include: &Include<'_>) -> Result<Loaded, ConfigErrors> {
         let mut config = Config::default();
-        for line in std::mem::take(&mut self.lines) {
-            self.apply(&mut config, line);
+        // What decrypts has to be known before what is encrypted.
+        let is_decoder = |line: &Line| line.key.first().is_some_and(|word| word == DECODER);
+        let (first, others): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.lines).into_iter().partition(is_decoder);
+        for line in first.into_iter().chain(others) {
+            self.apply(&mut config, line, include);
         }
         self.check(&config);
         if self.errors.is_empty() {
@@ -319,7 +331,7 @@ impl<'a> Loader<'a> {
         }
     }
 
-    fn apply(&mut self, config: &mut Config, line: Line) {
+    fn apply(&mut self, config: &mut Config, line: Line, include: &Include<'_>) {
         let written = line.key.join(".");
         let Some(found) = self.find(&line.key) else {
             if let Some(known) =
@@ -351,7 +363,16 @@ impl<'a> Loader<'a> {
             return;
         };
         let (key, is_secret) = found;
-        if let Err(why) = config.set(&key, &line.value) {
+        let encrypted = line.value.strip_prefix(ENCRYPTED).filter(|_| is_secret);
+        let value = match encrypted {
+            // Whatever was encrypted is taken as it stands.
+            Some(value) => {
+                let read = |path: &str| first_text(include, &line.place, path);
+                config.decoder.decrypt(value, read).map(|text| format!("plain:{text}").into())
+            }
+            None => Ok(Cow::Borrowed(&*line.value)),
+        };
+        if let Err(why) = value.and_then(|value| config.set(&key, &value)) {
             let value = if is_secret { "(hidden)".to_owned() } else { line.value.clone() };
             self.error(line.place, Problem::BadValue { key: written, value, why });
         }
@@ -422,12 +443,28 @@ impl<'a> Loader<'a> {
     }
 }
 
+/// The text of the file that a path in the file of `place` stands for.
+fn first_text(include: &Include<'_>, place: &Place, path: &str) -> Result<String, String> {
+    let from = match place {
+        Place::File { name, .. } => name,
+        _ => "",
+    };
+    let files = include(from, path)?;
+    files.into_iter().next().map(|file| file.text).ok_or_else(|| format!("{path} is not there"))
+}
+
 /// Splits `before$(name)after`.
 fn reference(text: &str) -> Option<(&str, &str, &str)> {
     let (before, rest) = text.split_once("$(")?;
     let (name, after) = rest.split_once(')')?;
     Some((before, name, after))
 }
+
+/// First word of the keys that say how values are decrypted.
+const DECODER: &str = "config_entry_decoder";
+
+/// What a value begins with that is encrypted, where a secret is expected.
+const ENCRYPTED: &str = "encrypted:";
 
 /// Names of ours that choose files and are no options.
 const OTHER_ENVIRONMENT: [&str; 1] = ["LEVERET_CONFIG_FILE"];

@@ -124,11 +124,16 @@ options! {
     /// What the broker is called in tokens: their `aud` has to hold it.
     resource_server_id: String = String::new(), keys = ["auth_oauth2.resource_server_id"];
 
+    /// Type of the rich authorization requests in tokens (`authorization_details`) that are about the broker. Not set:
+    /// they are not looked at.
+    resource_server_type: Option<String> = None, keys = ["auth_oauth2.resource_server_type"];
+
     /// More resource servers, each with a name. What one does not say is as it is without a name; its `id` is its
     /// name.
     resource_servers: Several = Several::default(), keys = [
         "auth_oauth2.resource_servers.$name.id",
         "auth_oauth2.resource_servers.$name.scope_prefix",
+        "auth_oauth2.resource_servers.$name.resource_server_type",
         "auth_oauth2.resource_servers.$name.additional_scopes_key",
         "auth_oauth2.resource_servers.$name.scope_aliases.$alias",
         "auth_oauth2.resource_servers.$name.scope_aliases.$index.alias",

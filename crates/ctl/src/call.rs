@@ -135,11 +135,16 @@ impl<'a> Call<'a> {
 
     /// A password: the word, or a line of standard input.
     pub(crate) fn password(&self, name: &str) -> Result<String, Fault> {
+        self.line(name, "Password")
+    }
+
+    /// A word that is not to be seen, called `title` in messages: as it was given, or a line of standard input.
+    pub(crate) fn line(&self, name: &str, title: &str) -> Result<String, Fault> {
         use std::io::IsTerminal as _;
         if let Some(password) = self.optional(name) {
             return Ok(password.to_owned());
         }
-        let missing = || Fault::software("Password is not provided via argument or stdin");
+        let missing = || Fault::software(format!("{title} is not provided via argument or stdin"));
         // Reading from a terminal would show the password.
         if std::io::stdin().is_terminal() {
             return Err(missing());

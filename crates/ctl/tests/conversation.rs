@@ -163,6 +163,13 @@ fn looks() {
     check("rotate_logs", &[("POST /api/leveret/log/rotate null", 204, "")], "Rotating logs for node rabbit@here ...\n");
     check("-q set_log_level debug", &[(r#"PUT /api/leveret/log/level {"level":"debug"}"#, 204, "")], "");
     check("-q autocomplete list_qu", &[], "list_queues\n");
+    // As RabbitMQ's `encode` made it.
+    check("decode {encrypted,<<\"37gYgVR5f3by1n8K0688LLJ6n7CDDKHIf9CKRq++vN4FZctkCWUA9LPlS937qK6V\">>} pass", &[],
+        "Decrypting an advanced.config (Erlang term) value...\n<<\"se cret\">>\n");
+    check("-q decrypt_conf_value encrypted:lrEpdWHa7LNhdLmN123O0TZDvCntD/axbMZEVBL0Xj+oJ3dZ6ERgsDiasPSD6qH6 pass", &[],
+        "\"se cret\"\n");
+    check("-q list_ciphers", &[], "[aes_128_cbc,aes_192_cbc,aes_256_cbc]\n");
+    check("-q --formatter json list_hashes", &[], "[\"sha256\",\"sha384\",\"sha512\"]\n");
     check("-q list_mqtt_connections", &[("GET /api/version", 200, "{}")], "");
 }
 
@@ -171,7 +178,11 @@ fn looks() {
 fn refusals() {
     refused("rotate_logs", &[("POST /api/leveret/log/rotate null", 404, NONE)], Code::Unavailable, "logs to no file");
     refused("set_log_level loud", &[], Code::Usage, "level loud is not supported");
-    refused("encode <<\"x\">> secret --cipher aes_cbc256", &[], Code::Unavailable, "not encrypted");
+    refused("encode <<\"x\">> secret --cipher rot13", &[], Code::Usage, "cipher is not supported");
+    refused("encode <<\"x\">> secret --hash md5", &[], Code::Usage, "hash is not supported");
+    refused("encode <<\"x\">> secret --iterations 0", &[], Code::Usage, "number of iterations");
+    refused("decode encrypted:37gYgVR5f3by1n8K0688LLJ6n7CDDKHIf9CKRq++vN4FZctkCWUA9LPlS937qK6V other", &[],
+        Code::Unavailable, "Is the passphrase correct?");
     refused("stream_status s", &[], Code::Unavailable, "streams are not there");
     refused("erlang_version", &[], Code::Unavailable, "not written in Erlang");
     refused("peek q 0", &[], Code::Usage, "positive integer");

@@ -68,6 +68,20 @@ impl Ended {
         }
     }
 
+    /// What was done in a vhost over something that is no connection: its messages count, it does not.
+    pub fn keep_messages(&self, vhost: VhostId, totals: &SessionTotals) {
+        let messages = SessionTotals {
+            connections_opened: 0,
+            connections_closed: 0,
+            channels_opened: 0,
+            channels_closed: 0,
+            auth_succeeded: 0,
+            auth_failed: 0,
+            ..totals.clone()
+        };
+        self.lock().by_vhost.entry(vhost).or_default().session.add(&messages);
+    }
+
     /// Forgets what was published to exchanges that are gone.
     pub fn retain_exchanges(&self, is_there: impl Fn(ExchangeId) -> bool) {
         for sums in self.lock().by_vhost.values_mut() {

@@ -1,6 +1,6 @@
 //! Hot path. Publisher confirms of one channel.
 //!
-//! Budget: no allocation per message once warm; two bytes per message between the oldest one that is
+//! Budget: no allocation per message once warm; four bytes per message between the oldest one that is
 //! unresolved and the newest one published.
 //!
 //! ```text
@@ -14,17 +14,21 @@
 //!
 //! A run that begins at `first` leaves as one `multiple`; whatever is resolved behind an unresolved one
 //! leaves by itself, so that no slow queue holds up the confirms of others.
+//!
+//! A slot's upper half is the place of the message's exchange in [`Published`], where its confirm is counted.
 
 use std::collections::VecDeque;
 
 use leveret_queue::Time;
 
+use crate::totals::Published;
+
 /// Still to be answered by this many shards.
-const COUNT: u16 = 0x3fff;
+const COUNT: u32 = 0x3fff;
 /// One of them refused it.
-const NACK: u16 = 0x4000;
+const NACK: u32 = 0x4000;
 /// The client was told. Nothing is outstanding.
-const SENT: u16 = 0x8000;
+const SENT: u32 = 0x8000;
 
 /// A frame to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +49,7 @@ pub(crate) struct Confirms {
     base: u64,
     /// Sequence number of the ring's first slot.
     first: u64,
-    slots: VecDeque<u16>,
+    slots: VecDeque<u32>,
     /// Resolved slots that the client was not told of lie in here: `dirty.0 .. dirty.1`.
     dirty: (u64, u64),
     /// Slots that are not resolved.
@@ -78,10 +82,9 @@ impl Confirms {
         self.outstanding
     }
 
-    /// Messages resolved so far: those that were confirmed, and those that were refused.
-    pub(crate) fn resolved(&self) -> (u64, u64) {
-        let resolved = self.next_sequence() - 1 - self.base - self.outstanding;
-        (resolved - self.nacked, self.nacked)
+    /// Messages that were refused, or given up, so far.
+    pub(crate) fn nacked(&self) -> u64 {
+        self.nacked
     }
 
     /// When the message was published whose confirm was timed and is there.
@@ -99,11 +102,14 @@ impl Confirms {
         self.first + self.slots.len() as u64
     }
 
-    /// A message was published to queues of `shards` shards. Gives its sequence number.
-    pub(crate) fn publish(&mut self, shards: usize, now: Time) -> u64 {
+    /// The message that `published` has just counted was routed to queues of `shards` shards. Gives its
+    /// sequence number.
+    pub(crate) fn publish(&mut self, shards: usize, now: Time, published: &mut Published) -> u64 {
         let sequence = self.next_sequence();
-        self.slots.push_back(shards.min(usize::from(COUNT)) as u16);
+        let place = published.place();
+        self.slots.push_back(shards.min(COUNT as usize) as u32 | u32::from(place) << 16);
         if shards == 0 {
+            published.confirmed(place);
             self.touch(sequence);
         } else {
             self.outstanding += 1;
@@ -115,7 +121,7 @@ impl Confirms {
     }
 
     /// A shard resolved `first..=last`. Numbers that are not outstanding are passed over.
-    pub(crate) fn resolve(&mut self, first: u64, last: u64, ok: bool) {
+    pub(crate) fn resolve(&mut self, first: u64, last: u64, ok: bool, published: &mut Published) {
         let first = first.max(self.first);
         for sequence in first..self.next_sequence().min(last.saturating_add(1)) {
             let slot = &mut self.slots[(sequence - self.first) as usize];
@@ -127,7 +133,10 @@ impl Confirms {
                 *slot |= NACK;
             }
             if *slot & COUNT == 0 {
-                self.nacked += u64::from(*slot & NACK != 0);
+                match *slot & NACK {
+                    0 => published.confirmed((*slot >> 16) as u16),
+                    _ => self.nacked += 1,
+                }
                 self.outstanding -= 1;
                 self.touch(sequence);
             }
@@ -225,6 +234,8 @@ fn send_run(run: Option<(bool, u64, u64)>, send: &mut impl FnMut(Confirm)) {
 
 #[cfg(test)]
 mod tests {
+    use leveret_topology::ExchangeId;
+
     use super::*;
 
     const NOW: Time = Time::from_ms(7);
@@ -234,6 +245,7 @@ mod tests {
     #[track_caller]
     fn check(script: &str, want: &str) {
         let mut confirms = Confirms::new(0);
+        let mut published = Published::default();
         let mut sent = Vec::new();
         for word in script.split_whitespace() {
             if word == "|" {
@@ -244,10 +256,10 @@ mod tests {
                 let (first, last) = (number(first), number(last));
                 match word.starts_with('!') {
                     true => confirms.give_up(first, last),
-                    false => confirms.resolve(first, last, word.starts_with('+')),
+                    false => confirms.resolve(first, last, word.starts_with('+'), &mut published),
                 }
             } else {
-                confirms.publish(word.parse().unwrap(), NOW);
+                confirms.publish(word.parse().unwrap(), NOW, &mut published);
             }
         }
         confirms.take(|c| sent.push(c));
@@ -291,15 +303,16 @@ mod tests {
     /// A channel that was closed is still answered when another has taken its number.
     #[test]
     fn answers_to_an_earlier_channel_find_nothing() {
+        let published = &mut Published::default();
         let mut old = Confirms::new(0);
-        assert_eq!((old.publish(1, NOW), old.publish(1, NOW)), (1, 2));
+        assert_eq!((old.publish(1, NOW, published), old.publish(1, NOW, published)), (1, 2));
         let mut new = Confirms::new(old.next_sequence() - 1);
-        let sequence = new.publish(1, NOW);
+        let sequence = new.publish(1, NOW, published);
         let mut told = Vec::new();
-        new.resolve(1, 2, true);
+        new.resolve(1, 2, true, published);
         new.take(|c| told.push(c));
         assert_eq!(told, []);
-        new.resolve(sequence, sequence, false);
+        new.resolve(sequence, sequence, false, published);
         new.take(|c| told.push(c));
         assert_eq!(told, [Confirm { tag: 1, multiple: false, ok: false }]);
     }
@@ -310,11 +323,12 @@ mod tests {
         let mut random = crate::random::Random::new(3);
         for _ in 0..300 {
             let mut confirms = Confirms::new(0);
+            let mut published = Published::default();
             let count = random.next() % 40 + 1;
             let mut left: Vec<u64> = Vec::new();
             for _ in 0..count {
                 let shards = random.next() % 3;
-                let sequence = confirms.publish(shards as usize, NOW);
+                let sequence = confirms.publish(shards as usize, NOW, &mut published);
                 left.extend((0..shards).map(|_| sequence));
             }
             let mut told = vec![0_u32; count as usize + 1];
@@ -330,7 +344,8 @@ mod tests {
             while !left.is_empty() {
                 let at = (random.next() % left.len() as u64) as usize;
                 let sequence = left.swap_remove(at);
-                confirms.resolve(sequence, sequence, !random.next().is_multiple_of(4));
+                let ok = !random.next().is_multiple_of(4);
+                confirms.resolve(sequence, sequence, ok, &mut published);
                 if random.next().is_multiple_of(3) {
                     confirms.take(&mut tell);
                 }
@@ -340,5 +355,24 @@ mod tests {
             assert!(confirms.slots.is_empty());
             assert!(told[1..].iter().all(|&n| n == 1), "{told:?}");
         }
+    }
+
+    /// Each confirm counts for the exchange that its message was published to, whatever was published since.
+    #[test]
+    fn confirms_count_for_their_exchange() {
+        let mut confirms = Confirms::new(0);
+        let mut published = Published::default();
+        for (exchange, shards) in [(1, 1), (1, 2), (2, 1), (1, 1), (2, 0), (3, 1)] {
+            published.count(ExchangeId::new(exchange), shards as u64);
+            confirms.publish(shards, NOW, &mut published);
+        }
+        confirms.resolve(1, 3, true, &mut published); // 2 waits for another shard
+        confirms.resolve(4, 4, false, &mut published);
+        confirms.give_up(6, 6);
+        let counts: Vec<_> = published.iter().map(|(id, it)| (id.get(), it.confirm)).collect();
+        assert_eq!(counts, [(1, 1), (2, 2), (3, 0)]);
+        assert_eq!((confirms.nacked(), confirms.outstanding()), (2, 1));
+        confirms.resolve(1, 6, true, &mut published);
+        assert_eq!(published.sum().confirm, 4);
     }
 }

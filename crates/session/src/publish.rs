@@ -246,15 +246,15 @@ fn checked(
 
     let is_plain = !is_rewritten && routed.is_plain();
     if let ([(shard, targets)], true) = (&routed.targets[..], is_plain) {
+        if let Mode::Tx(_) = channel.mode {
+            return send(core, channel, exchange, routed, head, is_rewritten, read, cx);
+        }
+        channel.published.count(exchange, targets.len() as u64);
         let confirm = match &mut channel.mode {
-            Mode::Plain => 0,
-            Mode::Confirm(confirms) => confirms.publish(1, cx.now),
-            Mode::Tx(_) => {
-                return send(core, channel, exchange, routed, head, is_rewritten, read, cx);
-            }
+            Mode::Confirm(confirms) => confirms.publish(1, cx.now, &mut channel.published),
+            Mode::Plain | Mode::Tx(_) => 0,
         };
         let publish = head.publish(confirm, targets, channel.content.take(read));
-        channel.published.count(exchange, targets.len() as u64);
         core.totals.sizes.count(publish.message.body_len());
         let shards = core.shards();
         core.batch.publish(*shard as usize, shards, publish);
@@ -306,7 +306,7 @@ fn send(
     }
     let mut confirm = 0;
     if let Mode::Confirm(confirms) = &mut channel.mode {
-        confirm = confirms.publish(routed.targets.len(), cx.now);
+        confirm = confirms.publish(routed.targets.len(), cx.now, &mut channel.published);
         core.confirms_dirty |= routed.targets.is_empty();
     }
     if let Some(to) = routed.direct {

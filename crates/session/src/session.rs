@@ -528,7 +528,7 @@ impl Session {
                 if let Some(channel) = self.channels.get(channel)
                     && let Mode::Confirm(confirms) = &mut channel.mode
                 {
-                    confirms.resolve(first, last, ok);
+                    confirms.resolve(first, last, ok, &mut channel.published);
                     put_confirms(channel.number, confirms, &mut core.totals.confirm, cx);
                 }
             }

@@ -1,8 +1,8 @@
 //! Hot path. What is counted of a connection: totals that only grow.
 //!
 //! Budget: a few additions per message, no allocation once warm. Counted where the numbers are at hand
-//! anyway: publishes by exchange, in the run of messages to the same one; deliveries in the consumer;
-//! acks once per `basic.ack`; confirms not at all, they follow from the ring of what waits for them.
+//! anyway: publishes and confirms by exchange, whose place is kept while messages go to the same one;
+//! deliveries in the consumer; acks once per `basic.ack`.
 //!
 //! A channel or consumer that ends leaves its totals to what it belonged to, and the connection leaves
 //! them to the node, so that no sum goes backwards.
@@ -18,6 +18,8 @@ use leveret_topology::ExchangeId;
 pub struct ExchangeTotals {
     /// Messages published.
     pub publish: u64,
+    /// `basic.ack` to the publisher.
+    pub confirm: u64,
     /// Queues they were routed to.
     pub routed: u64,
     /// Went nowhere, and were returned.
@@ -29,6 +31,7 @@ pub struct ExchangeTotals {
 impl AddAssign for ExchangeTotals {
     fn add_assign(&mut self, other: Self) {
         self.publish += other.publish;
+        self.confirm += other.confirm;
         self.routed += other.routed;
         self.return_unroutable += other.return_unroutable;
         self.drop_unroutable += other.drop_unroutable;
@@ -45,8 +48,6 @@ pub struct ChannelTotals {
     pub published: ExchangeTotals,
     /// Of these, with confirms.
     pub publish_confirm: u64,
-    /// `basic.ack` to the publisher.
-    pub confirm: u64,
     /// `basic.nack` to the publisher.
     pub nack: u64,
     /// Delivered, to be acked.
@@ -71,7 +72,6 @@ impl AddAssign for ChannelTotals {
     fn add_assign(&mut self, other: Self) {
         self.published += other.published;
         self.publish_confirm += other.publish_confirm;
-        self.confirm += other.confirm;
         self.nack += other.nack;
         self.deliver += other.deliver;
         self.deliver_no_ack += other.deliver_no_ack;
@@ -193,48 +193,55 @@ impl SessionTotals {
     }
 }
 
-/// What a channel published: the exchange it last published to, and the others.
-#[derive(Debug)]
+/// What a channel published, by exchange in the order of their first messages.
+#[derive(Debug, Default)]
 pub(crate) struct Published {
-    exchange: ExchangeId,
-    run: ExchangeTotals,
-    others: ByExchange,
-}
-
-impl Default for Published {
-    fn default() -> Self {
-        // No exchange has this number.
-        let exchange = ExchangeId::new(u64::MAX);
-        Self { exchange, run: ExchangeTotals::default(), others: ByExchange::default() }
-    }
+    exchanges: Vec<(ExchangeId, ExchangeTotals)>,
+    places: HashMap<ExchangeId, usize, FixedState>,
+    /// Where the exchange is that the last message was published to.
+    place: usize,
 }
 
 impl Published {
     /// A message was published, and routed to so many queues. Gives what is counted for its exchange.
     #[inline]
     pub(crate) fn count(&mut self, exchange: ExchangeId, routed: u64) -> &mut ExchangeTotals {
-        if self.exchange != exchange {
+        if self.exchanges.get(self.place).is_none_or(|(id, _)| *id != exchange) {
             self.turn_to(exchange);
         }
-        self.run.publish += 1;
-        self.run.routed += routed;
-        &mut self.run
+        let (_, totals) = &mut self.exchanges[self.place];
+        totals.publish += 1;
+        totals.routed += routed;
+        totals
     }
 
     #[cold]
     fn turn_to(&mut self, exchange: ExchangeId) {
-        let run = self.others.remove(&exchange).unwrap_or_default();
-        let run = std::mem::replace(&mut self.run, run);
-        let before = std::mem::replace(&mut self.exchange, exchange);
-        if run.publish > 0 {
-            *self.others.entry(before).or_default() += run;
+        let next = self.exchanges.len();
+        self.place = *self.places.entry(exchange).or_insert(next);
+        if self.place == next {
+            self.exchanges.push((exchange, ExchangeTotals::default()));
+        }
+    }
+
+    /// What [`confirmed`](Self::confirmed) takes for the message counted last. Behind the 65,535th exchange
+    /// of a channel they share one.
+    #[inline]
+    pub(crate) fn place(&self) -> u16 {
+        self.place.min(usize::from(u16::MAX)) as u16
+    }
+
+    /// A message was confirmed.
+    #[inline]
+    pub(crate) fn confirmed(&mut self, place: u16) {
+        if let Some((_, totals)) = self.exchanges.get_mut(usize::from(place)) {
+            totals.confirm += 1;
         }
     }
 
     /// All exchanges.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (ExchangeId, ExchangeTotals)> {
-        let run = (self.run.publish > 0).then_some((self.exchange, self.run));
-        run.into_iter().chain(self.others.iter().map(|(&exchange, &totals)| (exchange, totals)))
+        self.exchanges.iter().copied()
     }
 
     /// Their sum.
@@ -255,11 +262,10 @@ mod tests {
         for exchange in [1, 1, 2, 1, 3, 3, 2, 0] {
             published.count(ExchangeId::new(exchange), 2).drop_unroutable += 1;
         }
-        let mut counts: Vec<_> = published.iter().map(|(id, it)| (id.get(), it.publish)).collect();
-        counts.sort_unstable();
-        assert_eq!(counts, [(0, 1), (1, 3), (2, 2), (3, 2)]);
+        let counts: Vec<_> = published.iter().map(|(id, it)| (id.get(), it.publish)).collect();
+        assert_eq!(counts, [(1, 3), (2, 2), (3, 2), (0, 1)]);
         let sum =
-            ExchangeTotals { publish: 8, routed: 16, return_unroutable: 0, drop_unroutable: 8 };
+            ExchangeTotals { publish: 8, routed: 16, drop_unroutable: 8, ..Default::default() };
         assert_eq!(published.sum(), sum);
     }
 

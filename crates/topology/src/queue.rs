@@ -200,8 +200,9 @@ impl Queue {
         options
     }
 
-    /// Negative means without limit; quorum queues have a default.
-    fn delivery_limit(&self) -> Option<u32> {
+    /// How often a message is delivered again before it is a dead letter; none without limit. A negative number
+    /// means that, too; quorum queues have a default.
+    pub fn delivery_limit(&self) -> Option<u32> {
         let argument = self.arguments.get("x-delivery-limit").and_then(Value::as_i64);
         let policy = self.policies.get(Setting::DeliveryLimit).and_then(|v| v.as_i64());
         let limit = match (argument, policy) {

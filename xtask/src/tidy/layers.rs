@@ -19,7 +19,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("session",  &["amqp", "log", "queue", "topology", "broker"]),
     ("config",   &[]),
     ("auth",     &["queue", "topology", "broker", "config"]),
-    ("ctl",      &[]),
+    ("ctl",      &["config"]),
     ("server",   &["amqp", "log", "queue", "topology", "broker", "session", "config", "auth"]),
     ("admin",    &["amqp", "queue", "topology", "broker", "session", "config", "server", "client"]),
     ("client",   &["amqp"]),

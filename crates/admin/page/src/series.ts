@@ -28,6 +28,8 @@ export interface Line {
   /** Counters' samples are turned into rates; lengths are taken as they are. */
   history?: Details["samples"];
   isCounter?: boolean;
+  /** Nobody keeps what it was: it is taken for what it always was, such as a limit. */
+  isSteady?: boolean;
 }
 
 export interface Series {
@@ -76,10 +78,10 @@ function fromHistory(lines: Line[]): Series {
   const past = times.filter((time) => time < Date.now() / 1000 - 1);
   return {
     times: past,
-    lines: lines.map(({ label, colour }, at) => ({
+    lines: lines.map(({ label, colour, value, isSteady }, at) => ({
       label,
       colour,
-      values: past.map((time) => points[at]!.get(time) ?? null),
+      values: past.map((time) => (isSteady ? value : points[at]!.get(time)) ?? null),
     })),
   };
 }

@@ -71,6 +71,8 @@ export interface Queue {
   consumer_capacity?: number | null;
   idle_since?: string;
   head_message_timestamp?: number | null;
+  /** How long the oldest ready message has been there. */
+  oldest_ready_ms?: number | null;
   single_active_consumer_tag?: unknown;
   exclusive_consumer_tag?: string | null;
   owner_pid_details?: { name?: string };

@@ -3,7 +3,7 @@
  * to the consumer's ack, and at which of them something is held.
  */
 
-import { bytes, count, moment, percent, plural, rate, span } from "./format";
+import { bytes, count, percent, plural, rate, span } from "./format";
 import type { Channel, Connection, Consumer, Node, Queue, Waits } from "./types";
 import { rateOf } from "./types";
 import type { Tone } from "./ui/basics";
@@ -175,7 +175,7 @@ export function queueStages(queue: Queue, alarms: Alarm[]): Stage[] {
       title: "Ready",
       held: count(queue.messages_ready),
       tone: tone("queue"),
-      about: age === undefined ? "How long the oldest has waited is not reported." : `The oldest was published ${age} ago, by its own timestamp.`,
+      about: queue.messages_ready === 0 ? "No message waits for a consumer." : age === undefined ? "" : `The oldest came ${age} ago.`,
     },
     {
       key: "prefetch",
@@ -202,8 +202,7 @@ export function queueStages(queue: Queue, alarms: Alarm[]): Stage[] {
 }
 
 function headAge(queue: Queue): string | undefined {
-  const stamp = moment(queue.head_message_timestamp);
-  return stamp === undefined ? undefined : span(Date.now() - stamp);
+  return typeof queue.oldest_ready_ms === "number" ? span(queue.oldest_ready_ms) : undefined;
 }
 
 export function connectionVerdict(connection: Connection, channels: Channel[] | undefined): Verdict {

@@ -68,6 +68,12 @@ pub(super) async fn list_channels(call: Call) -> Result<Answer, Fault> {
     listing::rows(&call, rows)
 }
 
+/// `GET /api/connections/{connection}/sessions`: AMQP 1.0 has them.
+pub(super) async fn list_sessions(call: Call) -> Result<Answer, Fault> {
+    find(&call, false)?;
+    Err(Fault::bad("connection does not use AMQP 1.0"))
+}
+
 /// `DELETE /api/connections/{connection}`, with the reason in the header `X-Reason`.
 pub(super) async fn close(call: Call) -> Result<Answer, Fault> {
     let (connection, _) = find(&call, true)?;

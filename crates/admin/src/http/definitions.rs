@@ -57,6 +57,11 @@ fn only(vhost: &str, all: &Value) -> Value {
     document
         .insert("explanation".to_owned(), json!(format!("Definitions of virtual host '{vhost}'")));
     document.insert("original_vhost_name".to_owned(), json!(vhost));
+    let own = all["vhosts"].as_array().into_iter().flatten().find(|it| it["name"] == vhost);
+    for key in ["description", "metadata", "limits", "default_queue_type"] {
+        let value = own.and_then(|own| own.get(key).or_else(|| own["metadata"].get(key)));
+        document.extend(value.map(|value| (key.to_owned(), value.clone())));
+    }
     document.into()
 }
 

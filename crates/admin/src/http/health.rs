@@ -14,6 +14,7 @@ use tokio::time::timeout;
 use super::answer::{Answer, Fault};
 use super::call::Call;
 use super::exchanges::direct;
+use crate::date::utc;
 use crate::ops::direct::is;
 use crate::ops::facts;
 
@@ -93,15 +94,25 @@ fn protocol_of(text: &str) -> String {
 
 /// `GET /api/health/checks/protocol-listener/{protocol}`: somebody speaks it.
 pub(super) async fn protocol(call: Call) -> Result<Answer, Fault> {
-    let protocol = protocol_of(call.param("protocol"));
+    let wanted: Vec<String> = call.param("protocol").split(',').map(protocol_of).collect();
     let listeners = &call.app.ops.about.listeners;
-    for listener in listeners.iter().filter(|listener| listener.protocol == protocol) {
-        if answers(listener).await {
-            return Ok(Answer::Json(json!({"status": "ok", "protocol": protocol})));
+    let mut missing = Vec::new();
+    for protocol in &wanted {
+        let mut speaks = false;
+        for listener in listeners.iter().filter(|listener| listener.protocol == protocol) {
+            speaks |= answers(listener).await;
+        }
+        if !speaks {
+            missing.push(protocol);
         }
     }
     let protocols: Vec<&str> = listeners.iter().map(|listener| listener.protocol).collect();
-    Ok(failed("No active listener", json!({"missing": protocol, "protocols": protocols})))
+    if missing.is_empty() {
+        let (protocol, status) = (wanted.join(","), "ok");
+        let body = json!({"status": status, "protocol": protocol, "protocols": protocols});
+        return Ok(Answer::Json(body));
+    }
+    Ok(failed("No active listener", json!({"missing": missing, "protocols": protocols})))
 }
 
 /// `GET /api/health/checks/virtual-hosts`: every shard answers, so every vhost works.
@@ -180,22 +191,6 @@ pub(super) async fn certificates(call: Call) -> Result<Answer, Fault> {
         return Ok(ok());
     }
     Ok(failed("Certificates expiring", json!({"expired": expired})))
-}
-
-/// Seconds since the Unix epoch as a date and time of the common calendar.
-fn utc(seconds: i64) -> String {
-    let (days, rest) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
-    // Years begin in March, so that the day that not every year has is their last; eras have 400 years.
-    let shifted = days + 719_468;
-    let (era, day) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let of_year = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * of_year + 2) / 153;
-    let of_month = of_year - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    let year = year + era * 400 + i64::from(month <= 2);
-    let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
-    format!("{year:04}-{month:02}-{of_month:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
 /// Checks of a cluster, which one node passes by itself.
@@ -294,14 +289,6 @@ async fn alive(call: &Call, vhost: &str) -> Result<bool, Fault> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn dates() {
-        assert_eq!(utc(0), "1970-01-01T00:00:00Z");
-        assert_eq!(utc(951_826_496), "2000-02-29T12:14:56Z");
-        assert_eq!(utc(4_102_444_799), "2099-12-31T23:59:59Z");
-        assert_eq!(utc(-1), "1969-12-31T23:59:59Z");
-    }
 
     #[test]
     #[rustfmt::skip] // a table

@@ -84,7 +84,11 @@ fn row(call: &Call) -> Value {
         "processors": cores,
         "rates_mode": "basic",
         "net_ticktime": 60,
-        "metrics_gc_queue_length": {},
+        "rabbitmq_version": leveret_server::COMPATIBLE_VERSION,
+        "metrics_gc_queue_length": {
+            "connection_closed": 0, "channel_closed": 0, "consumer_deleted": 0, "exchange_deleted": 0,
+            "queue_deleted": 0, "vhost_deleted": 0, "node_node_deleted": 0, "channel_consumer_deleted": 0,
+        },
         "enabled_plugins": features::PLUGINS,
         "applications": [{
             "name": "rabbit",

@@ -103,12 +103,16 @@ pub(super) async fn delete(call: Call) -> Result<Answer, Fault> {
     Ok(Answer::Done)
 }
 
+/// What tells clusters apart, whatever they are called.
+const CLUSTER_ID: &str = "internal_cluster_id";
+
 fn globals(call: &Call) -> Vec<Value> {
     let topology = call.node().topology();
-    topology
-        .global_parameters()
-        .map(|(name, value)| json!({"name": name, "value": value}))
-        .collect()
+    let stored = topology.global_parameters();
+    let stored = stored.map(|(name, value)| json!({"name": name, "value": value}));
+    // RabbitMQ has it here, and the metrics as `rabbitmq_cluster_permanent_id`.
+    let id = json!({"name": CLUSTER_ID, "value": call.node_name()});
+    stored.filter(|row| row["name"] != CLUSTER_ID).chain([id]).collect()
 }
 
 /// `GET /api/global-parameters`.

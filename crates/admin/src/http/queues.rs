@@ -112,6 +112,7 @@ fn row(
     put("leader", json!(node));
     put("members", json!([node]));
     if queue.kind == QueueKind::Quorum {
+        put("delivery_limit", queue.delivery_limit().map_or(json!("unlimited"), Value::from));
         put("online", json!([node]));
     } else {
         put("storage_version", json!(2));
@@ -157,6 +158,10 @@ fn row(
     put("consumer_capacity", json!(capacity));
     let head = facts.numbers.head.and_then(|head| head.timestamp_s);
     put("head_message_timestamp", json!(head));
+    let now = leveret_server::clock::now();
+    let oldest = facts.numbers.head.filter(|_| counts.ready > 0);
+    let oldest = oldest.map(|head| now.ms().saturating_sub(head.published_ms));
+    put("oldest_ready_ms", json!(oldest));
     put("garbage_collection", json!({"minor_gcs": 0, "fullsweep_after": 0}));
     if let Some(owner) = queue.exclusive_owner {
         put("owner_pid_details", owner_details(call, owner));
@@ -273,4 +278,14 @@ pub(super) async fn quorum_status(call: Call) -> Result<Answer, Fault> {
 pub(super) async fn replicas(call: Call) -> Result<Answer, Fault> {
     call.login.must_admin()?;
     Err(Fault::bad("this node is the only one: there is no other to keep replicas on"))
+}
+
+/// More members: this node is one of everything already.
+pub(super) async fn add_replicas(call: Call) -> Result<Answer, Fault> {
+    call.login.must_admin()?;
+    let node = match call.optional("node") {
+        Some(node) => node.to_owned(),
+        None => call.object()?.text("node")?,
+    };
+    if node == call.node_name() { Ok(Answer::Done) } else { replicas(call).await }
 }

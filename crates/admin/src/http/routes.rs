@@ -76,6 +76,7 @@ routes! {
     "/api/connections" => GET connections::list;
     "/api/connections/{connection}" => GET connections::get, DELETE connections::close;
     "/api/connections/{connection}/channels" => GET connections::list_channels;
+    "/api/connections/{connection}/sessions" => GET connections::list_sessions;
     "/api/connections/username/{user}" => GET connections::list_of_user, DELETE connections::close_of_user;
     "/api/channels" => GET channels::list;
     "/api/channels/{channel}" => GET channels::get;
@@ -103,9 +104,9 @@ routes! {
     "/api/queues/{vhost}/{queue}/resume" => PUT queue_control::resume;
     "/api/queues/{vhost}/{queue}/actions" => POST queues::act;
     "/api/queues/quorum/{vhost}/{queue}/status" => GET queues::quorum_status;
-    "/api/queues/quorum/{vhost}/{queue}/replicas/add" => POST queues::replicas;
+    "/api/queues/quorum/{vhost}/{queue}/replicas/add" => POST queues::add_replicas;
     "/api/queues/quorum/{vhost}/{queue}/replicas/delete" => DELETE queues::replicas;
-    "/api/queues/quorum/replicas/on/{node}/grow" => POST queues::replicas;
+    "/api/queues/quorum/replicas/on/{node}/grow" => POST queues::add_replicas;
     "/api/queues/quorum/replicas/on/{node}/shrink" => DELETE queues::replicas;
     "/api/rebalance/queues" => POST cluster::rebalance;
     "/api/bindings" => GET bindings::list;
@@ -148,6 +149,8 @@ routes! {
     "/api/health/checks/reached-target-cluster-size" => GET health::single_node;
     "/api/health/checks/quorum-queues-without-elected-leaders/all-vhosts" => GET health::led;
     "/api/health/checks/quorum-queues-without-elected-leaders/vhost/{vhost}" => GET health::led;
+    "/api/health/checks/quorum-queues-without-elected-leaders/all-vhosts/pattern/{pattern}" => GET health::led;
+    "/api/health/checks/quorum-queues-without-elected-leaders/vhost/{vhost}/pattern/{pattern}" => GET health::led;
     "/api/health/checks/metadata-store/initialized" => GET health::led;
     "/api/health/checks/metadata-store/initialized/with-data" => GET health::led;
     "/api/health/checks/is-in-service" => GET health::in_service;

@@ -45,7 +45,7 @@ pub(super) fn of_channel(totals: &ChannelTotals) -> Option<Value> {
     let deliver_get = totals.deliver + totals.deliver_no_ack + totals.get + totals.get_no_ack;
     counted([
         ("publish", totals.published.publish),
-        ("confirm", totals.confirm),
+        ("confirm", totals.published.confirm),
         ("return_unroutable", totals.published.return_unroutable),
         ("drop_unroutable", totals.published.drop_unroutable),
         ("deliver", totals.deliver),
@@ -63,17 +63,18 @@ pub(super) fn of_channel(totals: &ChannelTotals) -> Option<Value> {
 pub(super) fn of_pairs(pairs: &[&Pair]) -> Value {
     let mut sums: Vec<(&str, u64, f64)> = Vec::new();
     for pair in pairs {
-        let names: &[&str] = match pair.with {
-            With::Exchange(_) => &["publish"],
-            With::Queue { no_ack: false, .. } => &["deliver", "deliver_get"],
-            With::Queue { no_ack: true, .. } => &["deliver_no_ack", "deliver_get"],
+        let all = (pair.count, pair.rate);
+        let named = match pair.with {
+            With::Exchange(_) => {
+                [("publish", all), ("confirm", (pair.confirmed, pair.confirm_rate))]
+            }
+            With::Queue { no_ack: false, .. } => [("deliver", all), ("deliver_get", all)],
+            With::Queue { no_ack: true, .. } => [("deliver_no_ack", all), ("deliver_get", all)],
         };
-        for &name in names {
+        for (name, (more, faster)) in named {
             match sums.iter_mut().find(|(known, ..)| *known == name) {
-                Some((_, count, rate)) => {
-                    (*count, *rate) = (*count + pair.count, *rate + pair.rate)
-                }
-                None => sums.push((name, pair.count, pair.rate)),
+                Some((_, count, rate)) => (*count, *rate) = (*count + more, *rate + faster),
+                None => sums.push((name, more, faster)),
             }
         }
     }

@@ -1,10 +1,11 @@
 //! RabbitMQ's metrics: names, types, help and order are its own, values are ours.
 //!
 //! A group is what `family=` selects. What means nothing here is 0 where dashboards ask for it, and not
-//! there where they do not: streams, attempts to log in by source, confirms by exchange.
+//! there where they do not: streams, logins by address and user (the page asks for no password).
 
 use leveret_queue::Totals as QueueTotals;
 use leveret_server::connection::Io;
+use leveret_server::login::attempts::Counts;
 use leveret_session::{ChannelFacts, ChannelTotals, ConsumerTotals, ExchangeTotals};
 
 use super::text::{Kind, Number};
@@ -17,6 +18,8 @@ use Of::*;
 pub(crate) enum Of {
     /// The node: one value.
     Node(fn(&Overview) -> Number),
+    /// Logins by protocol, whatever the page.
+    Attempts(fn(&Counts) -> u64),
     /// Each queue, or their sum.
     Queue(fn(&QueueEntry) -> Number),
     /// Each queue that has one; not when aggregated.
@@ -41,10 +44,6 @@ pub(crate) enum Of {
 
 /// One metric: group, name without its prefix, type, help, values.
 pub(crate) type Metric = (&'static str, &'static str, Kind, &'static str, Of);
-
-fn attempts(overview: &Overview) -> u64 {
-    overview.sums.session.auth_succeeded + overview.sums.session.auth_failed
-}
 
 /// All of them, in RabbitMQ's order.
 #[rustfmt::skip] // a table
@@ -91,9 +90,9 @@ pub(crate) const METRICS: &[Metric] = &[
     ("node_persister_metrics", "io_sync_time_seconds_total", Counter, "Total I/O sync time", Node(|it| (it.node.io.sync_us as f64 / 1e6).into())),
     ("node_persister_metrics", "io_seek_time_seconds_total", Counter, "Total I/O seek time", Node(|_| 0.into())),
 
-    ("auth_attempt_metrics", "auth_attempts_total", Counter, "Total number of authentication attempts", Node(|it| attempts(it).into())),
-    ("auth_attempt_metrics", "auth_attempts_succeeded_total", Counter, "Total number of successful authentication attempts", Node(|it| it.sums.session.auth_succeeded.into())),
-    ("auth_attempt_metrics", "auth_attempts_failed_total", Counter, "Total number of failed authentication attempts", Node(|it| it.sums.session.auth_failed.into())),
+    ("auth_attempt_metrics", "auth_attempts_total", Counter, "Total number of authentication attempts", Attempts(|it| it.total())),
+    ("auth_attempt_metrics", "auth_attempts_succeeded_total", Counter, "Total number of successful authentication attempts", Attempts(|it| it.succeeded)),
+    ("auth_attempt_metrics", "auth_attempts_failed_total", Counter, "Total number of failed authentication attempts", Attempts(|it| it.failed)),
 
     ("queue_coarse_metrics", "queue_messages_ready", Gauge, "Messages ready to be delivered to consumers", Queue(|it| it.numbers.counts.ready.into())),
     ("queue_coarse_metrics", "queue_messages_unacked", Gauge, "Messages delivered to consumers but not yet acknowledged", Queue(|it| it.numbers.counts.unacked.into())),
@@ -128,7 +127,7 @@ pub(crate) const METRICS: &[Metric] = &[
     ("channel_metrics", "channel_prefetch", Gauge, "Deprecated and will be removed in a future version", Channel(|it| it.global_prefetch.into())),
 
     ("channel_exchange_metrics", "channel_messages_published_total", Counter, "Total number of messages published into an exchange on a channel", Published(|it| it.publish, |all| all.published.publish)),
-    ("channel_exchange_metrics", "channel_messages_confirmed_total", Counter, "Total number of messages published into an exchange and confirmed on the channel", Counted(|it| it.confirm)),
+    ("channel_exchange_metrics", "channel_messages_confirmed_total", Counter, "Total number of messages published into an exchange and confirmed on the channel", Published(|it| it.confirm, |all| all.published.confirm)),
     ("channel_exchange_metrics", "channel_messages_unroutable_returned_total", Counter, "Total number of messages published as mandatory into an exchange and returned to the publisher as unroutable", Published(|it| it.return_unroutable, |all| all.published.return_unroutable)),
     ("channel_exchange_metrics", "channel_messages_unroutable_dropped_total", Counter, "Total number of messages published as non-mandatory into an exchange and dropped as unroutable", Published(|it| it.drop_unroutable, |all| all.published.drop_unroutable)),
 
@@ -154,6 +153,7 @@ pub(crate) const METRICS: &[Metric] = &[
     ("channel_queue_exchange_metrics", "queue_messages_published_total", Counter, "Total number of messages published into a queue through an exchange on a channel", PublishedTo),
 
     ("exchange_metrics", "exchange_messages_published_total", Counter, "Total number of messages published into an exchange", Exchange(|it| it.publish)),
+    ("exchange_metrics", "exchange_messages_confirmed_total", Counter, "Total number of messages published into an exchange and confirmed", Exchange(|it| it.confirm)),
     ("exchange_metrics", "exchange_messages_unroutable_returned_total", Counter, "Total number of messages published as mandatory into an exchange and returned to the publisher as unroutable", Exchange(|it| it.return_unroutable)),
     ("exchange_metrics", "exchange_messages_unroutable_dropped_total", Counter, "Total number of messages published as non-mandatory into an exchange and dropped as unroutable", Exchange(|it| it.drop_unroutable)),
 

@@ -24,7 +24,7 @@ const BY_PROTOCOL: &[ByProtocol] = &[
     ("messages_routed_total", "Total number of messages routed to queues or streams", |it| it.channels.published.routed),
     ("messages_unroutable_dropped_total", "Total number of messages published as non-mandatory into an exchange and dropped as unroutable", |it| it.channels.published.drop_unroutable),
     ("messages_unroutable_returned_total", "Total number of messages published as mandatory into an exchange and returned to the publisher as unroutable", |it| it.channels.published.return_unroutable),
-    ("messages_confirmed_total", "Total number of messages confirmed to publishers", |it| it.channels.confirm),
+    ("messages_confirmed_total", "Total number of messages confirmed to publishers", |it| it.channels.published.confirm),
 ];
 
 type ByType = (&'static str, &'static str, fn(&Totals) -> u64);

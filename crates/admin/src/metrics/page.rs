@@ -5,10 +5,11 @@ use std::sync::Arc;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use leveret_queue::Totals as QueueTotals;
+use leveret_server::login::attempts::Counts;
 use leveret_topology::{ExchangeId, QueueId, Topology};
 
 use super::families::{MEMORY, METRICS, Of};
-use super::text::{Kind, Number, Text, labels};
+use super::text::{Kind, Number, Text, label, labels};
 use super::{global, own};
 use crate::stats::names::channel_pid;
 use crate::stats::names::connection_pid;
@@ -73,6 +74,8 @@ pub(crate) struct Source<'a> {
     pub(crate) cluster_name: &'a str,
     pub(crate) cluster_id: &'a str,
     pub(crate) product: (&'a str, &'a str),
+    /// Logins by protocol.
+    pub(crate) attempts: Vec<(&'static str, Counts)>,
 }
 
 /// A queue and its labels.
@@ -223,6 +226,11 @@ impl<'a> Pages<'a> {
         text.family(name, kind, help);
         match of {
             Of::Node(value) => text.sample(name, "", value(overview)),
+            Of::Attempts(value) => {
+                for (protocol, counts) in &self.source.attempts {
+                    text.sample(name, &label("protocol", protocol), value(counts));
+                }
+            }
             _ if each => self.each(name, of, text),
             Of::Queue(value) => {
                 let queues = self.source.snapshot.queues.values();
@@ -253,7 +261,7 @@ impl<'a> Pages<'a> {
 
     fn each(&self, name: &str, of: Of, text: &mut Text) {
         match of {
-            Of::Node(_) => {}
+            Of::Node(_) | Of::Attempts(_) => {}
             Of::Queue(value) => {
                 self.queues.iter().for_each(|row| text.sample(name, &row.labels, value(row.entry)));
             }

@@ -106,6 +106,7 @@ impl Metrics {
                 cluster_name: &node.settings.cluster_name,
                 cluster_id: &about.node_name,
                 product: (&about.product_name, &about.product_version),
+                attempts: node.logins.attempts().by_protocol().to_vec(),
             };
             Pages::new(source, endpoint, filter).write(endpoint, filter, &mut text);
         }

@@ -16,7 +16,7 @@ use leveret_client::{Event, Input, Output};
 use leveret_server::clock::{now, wall};
 use leveret_server::node::{Node, Recipient};
 use leveret_server::runner::with_runner;
-use leveret_session::{Context, Peer, Session};
+use leveret_session::{ConnectionNumbers, Context, Peer, Session};
 use tokio::sync::mpsc;
 
 /// Why the session closed the channel, or could not be had.
@@ -177,6 +177,8 @@ impl Drop for Direct {
                 self.session.receive(letter, &mut cx);
             }
         }
+        let ConnectionNumbers { vhost, totals, .. } = self.session.numbers();
+        self.node.ended.keep_messages(vhost, &totals);
         with_runner(&self.node, |runner| runner.run_outbox(outbox));
     }
 }

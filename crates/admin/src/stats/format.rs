@@ -3,11 +3,12 @@
 use leveret_server::disk::IoTotals;
 use serde_json::{Map, Value, json};
 
-use super::history::{History, Range, averages};
+use super::history::{History, Ms, Range, averages};
 use super::names::{CHANNEL, CHURN, DATA, EXCHANGE, LENGTHS, NODE, Names, QUEUE};
 use super::snapshot::{
     ChannelEntry, ConnectionEntry, ExchangeEntry, Overview, QueueEntry, VhostEntry,
 };
+use crate::date::utc_ms;
 
 /// Which samples are wanted, by kind; as in the query of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -134,6 +135,13 @@ fn message_stats<const N: usize>(
     Some(Value::Object(stats))
 }
 
+/// `idle_since`, which only what rests has.
+fn put_idle_since(row: &mut Map<String, Value>, since: Option<Ms>) {
+    if let Some(ms) = since {
+        row.insert("idle_since".to_owned(), json!(utc_ms(ms)));
+    }
+}
+
 /// The disk's part of `message_stats`: here no single queue reads or writes.
 fn put_disk(stats: &mut Value) {
     if let Value::Object(stats) = stats {
@@ -147,6 +155,7 @@ impl QueueEntry {
     pub fn put_rates(&self, row: &mut Map<String, Value>, ranges: &Ranges) {
         put_details(row, &LENGTHS, &self.lengths, ranges.lengths);
         put_message_details(row, &QUEUE, &self.messages, ranges.msg_rates);
+        put_idle_since(row, self.idle_since());
     }
 }
 
@@ -154,6 +163,7 @@ impl ChannelEntry {
     /// Rates and samples of a row that has the counts.
     pub fn put_rates(&self, row: &mut Map<String, Value>, ranges: &Ranges) {
         put_message_details(row, &CHANNEL, &self.messages, ranges.msg_rates);
+        put_idle_since(row, self.messages.idle_since());
     }
 }
 
@@ -266,7 +276,7 @@ mod tests {
     fn details_have_samples_when_they_are_asked_for() {
         let mut history = History::default();
         for s in (0..=20).step_by(5) {
-            history.push(s * 1000, [s * 2, 0], Kept::Global);
+            history.push(s * 1000, [s * 2, 0, 0], Kept::Global);
         }
         let ranges =
             Ranges { msg_rates: Some(Range { age_s: 10, incr_s: 5 }), ..Ranges::default() };

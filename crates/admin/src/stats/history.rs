@@ -104,6 +104,17 @@ impl<const N: usize> History<N> {
         }
     }
 
+    /// Since when all counters are what they are; none when the last two looks saw a change.
+    pub fn idle_since(&self) -> Option<Ms> {
+        let Some(counted) = &self.counted else {
+            return self.zero_from.filter(|from| self.zero_at.is_some_and(|at| at > *from));
+        };
+        let (_, before) = counted.before?;
+        // The newest one that was kept: it lasts until now.
+        let newest = counted.tiers.iter().find_map(VecDeque::back);
+        newest.filter(|_| before == counted.last.1).map(|&(ms, _)| ms)
+    }
+
     /// What its samples take, in bytes.
     pub fn bytes(&self) -> u64 {
         let Some(counted) = &self.counted else { return 0 };

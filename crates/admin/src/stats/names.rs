@@ -43,7 +43,7 @@ pub const CHANNEL: Names<12> = [
 ];
 
 /// Of an exchange.
-pub const EXCHANGE: Names<2> = ["publish_in", "publish_out"];
+pub const EXCHANGE: Names<3> = ["publish_in", "publish_out", "confirm"];
 
 /// Of a connection, a vhost.
 pub const DATA: Names<2> = ["recv_oct", "send_oct"];
@@ -116,7 +116,7 @@ pub fn queue(numbers: &QueueNumbers) -> [u64; 9] {
 pub fn channel(it: &ChannelTotals) -> [u64; 12] {
     [
         it.published.publish,
-        it.confirm,
+        it.published.confirm,
         it.published.return_unroutable,
         it.published.drop_unroutable,
         it.get,
@@ -131,8 +131,8 @@ pub fn channel(it: &ChannelTotals) -> [u64; 12] {
 }
 
 /// Under [`EXCHANGE`].
-pub fn exchange(it: &ExchangeTotals) -> [u64; 2] {
-    [it.publish, it.routed]
+pub fn exchange(it: &ExchangeTotals) -> [u64; 3] {
+    [it.publish, it.routed, it.confirm]
 }
 
 /// Under [`DATA`].

@@ -39,6 +39,10 @@ pub struct Pair {
     pub count: u64,
     /// Messages a second, between the last two samples.
     pub rate: f64,
+    /// Of those published, how many were confirmed.
+    pub confirmed: u64,
+    /// The same of them.
+    pub confirm_rate: f64,
 }
 
 /// Messages that a connection published to an exchange and that were routed to a queue.
@@ -79,30 +83,37 @@ pub(super) fn pairs(before: &[Pair], numbers: &ConnectionNumbers, passed_ms: u64
     let mut pairs: Vec<Pair> = Vec::new();
     for channel in &numbers.channels {
         let published = channel.exchanges.iter();
-        let published = published.map(|(id, totals)| (With::Exchange(*id), totals.publish));
+        let published = published.map(|(id, it)| (With::Exchange(*id), it.publish, it.confirm));
         let delivered = channel.deliveries.iter().map(|it| {
             let with = With::Queue { queue: it.queue, no_ack: it.no_ack };
-            (with, it.delivered)
+            (with, it.delivered, 0)
         });
-        let counted = published.chain(delivered).filter(|(_, count)| *count > 0);
-        pairs.extend(counted.map(|(with, count)| Pair {
+        let counted = published.chain(delivered).filter(|(_, count, _)| *count > 0);
+        pairs.extend(counted.map(|(with, count, confirmed)| Pair {
             channel: channel.number,
             with,
             count,
             rate: 0.0,
+            confirmed,
+            confirm_rate: 0.0,
         }));
     }
     pairs.sort_unstable_by_key(|pair| (pair.channel, pair.with));
     pairs.dedup_by(|next, pair| {
         let is_same = (pair.channel, pair.with) == (next.channel, next.with);
-        pair.count += if is_same { next.count } else { 0 };
+        if is_same {
+            pair.count += next.count;
+            pair.confirmed += next.confirmed;
+        }
         is_same
     });
     for pair in &mut pairs {
         let key = (pair.channel, pair.with);
         let known = before.binary_search_by_key(&key, |known| (known.channel, known.with));
-        let count = known.ok().and_then(|at| before.get(at)).map_or(0, |known| known.count);
+        let known = known.ok().and_then(|at| before.get(at));
+        let (count, confirmed) = known.map_or((0, 0), |known| (known.count, known.confirmed));
         pair.rate = rate(pair.count, count, passed_ms);
+        pair.confirm_rate = rate(pair.confirmed, confirmed, passed_ms);
     }
     pairs
 }

@@ -14,7 +14,7 @@ use leveret_server::ended::Sums;
 use leveret_session::{ConnectionNumbers, ExchangeTotals, Times};
 use leveret_topology::{ExchangeId, QueueId, QueueKind, VhostId};
 
-use super::history::History;
+use super::history::{History, Ms};
 use super::names::{CHANNEL, CHURN, DATA, DISK, EXCHANGE, LENGTHS, NODE, QUEUE};
 use super::node::NodeFacts;
 use super::pairs::{Pair, Passage};
@@ -151,6 +151,11 @@ impl QueueEntry {
     /// How long the message at the head has been in the broker, in ms.
     pub fn oldest_ms(&self, now: Time) -> Option<u64> {
         Some(now.ms().saturating_sub(self.numbers.head?.published_ms))
+    }
+
+    /// Since when nothing came, went or was asked for, in ms of the Unix epoch; none while something does.
+    pub fn idle_since(&self) -> Option<Ms> {
+        Some(self.messages.idle_since()?.max(self.lengths.idle_since()?))
     }
 }
 

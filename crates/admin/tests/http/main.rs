@@ -2,6 +2,7 @@
 
 mod access;
 mod events;
+mod fields;
 mod lists;
 mod messages;
 mod node;

@@ -62,6 +62,27 @@ fn messages_go_in_and_out() {
     assert_eq!((&queue["messages"], &queue["messages_unacknowledged"]), (&json!(0), &json!(0)));
 }
 
+/// What goes in over HTTP counts as what goes in over AMQP, but no connection was opened for it.
+#[test]
+fn messages_over_http_are_counted() {
+    let node = Node::with(&[("collect_statistics_interval", "100")]);
+    node.must("PUT", "/api/queues/%2F/q", "", 201);
+    node.must("POST", PUBLISH, &message("one", "string", &json!({})), 200);
+    get(&node, 1, "ack_requeue_false");
+    wait_until("everything is counted", || {
+        let overview = node.get("/api/overview");
+        let exchange = node.get("/api/exchanges/%2F/amq.default");
+        let (all, of_exchange) = (&overview["message_stats"], &exchange["message_stats"]);
+        let counts = (&all["publish"], &all["confirm"], &all["get"], &all["get_no_ack"]);
+        counts == (&json!(1), &json!(1), &json!(0), &json!(1))
+            && of_exchange["publish_in"] == 1
+            && of_exchange["publish_out"] == 1
+            && of_exchange["confirm"] == 1
+    });
+    let churn = &node.get("/api/overview")["churn_rates"];
+    assert_eq!((&churn["connection_created"], &churn["channel_created"]), (&json!(0), &json!(0)));
+}
+
 #[test]
 fn bad_messages() {
     let node = Node::start();

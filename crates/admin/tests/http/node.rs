@@ -12,7 +12,7 @@ use leveret_server::front::Stop;
 use serde_json::Value;
 
 /// How long anything may take that is due at once. Long, because machines that test are busy.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A running node. Stopped when dropped.
 pub(crate) struct Node {

@@ -253,6 +253,7 @@ fn the_node() {
         ("GET",    "/api/nodes/rabbit@test/memory/ets", "",                     200, ""),
         ("GET",    "/api/feature-flags",          "",                           200, r#""state":"enabled""#),
         ("PUT",    "/api/feature-flags/quorum_queue/enable", "",                204, ""),
+        ("PUT",    "/api/feature-flags/khepri_db/enable", "",                   204, ""),
         ("PUT",    "/api/feature-flags/fly/enable", "",                         400, "fly"),
         ("GET",    "/api/deprecated-features",    "",                           200, "global_qos"),
         ("GET",    "/api/deprecated-features/used", "",                         200, "[]"),
@@ -262,6 +263,15 @@ fn the_node() {
         ("GET",    "/api/auth/hash_password/secret", "",                        200, r#"{"ok":""#),
         ("GET",    "/api/config/effective",       "",                           200, "heartbeat"),
         ("POST",   "/api/rebalance/queues",       "",                           204, ""),
+        ("PUT",    "/api/queues/%2F/qq",          r#"{"arguments": {"x-queue-type": "quorum"}}"#, 201, ""),
+        ("GET",    "/api/queues/%2F/qq",          "",                           200, r#""delivery_limit":20"#),
+        ("POST",   "/api/queues/quorum/%2F/qq/replicas/add", r#"{"node": "rabbit@test"}"#, 204, ""),
+        ("POST",   "/api/queues/quorum/%2F/qq/replicas/add", r#"{"node": "other"}"#, 400, "the only one"),
+        ("DELETE", "/api/queues/quorum/%2F/qq/replicas/delete", r#"{"node": "rabbit@test"}"#, 400, "the only one"),
+        ("POST",   "/api/queues/quorum/replicas/on/rabbit@test/grow", "{}",     204, ""),
+        ("POST",   "/api/queues/quorum/replicas/on/other/grow", "{}",           400, "the only one"),
+        ("DELETE", "/api/queues/quorum/replicas/on/rabbit@test/shrink", "",     400, "the only one"),
+        ("GET",    "/api/global-parameters/internal_cluster_id", "",            200, r#""value":"rabbit@test""#),
         ("DELETE", "/api/reset",                  "",                           204, ""),
         ("GET",    "/api/shovels",                "",                           200, "[]"),
         ("GET",    "/api/federation-links/%2F",   "",                           200, "[]"),
@@ -295,6 +305,8 @@ fn health_checks() {
         "certificate-expiration/1/weeks",
         "metadata-store/initialized",
         "quorum-queues-without-elected-leaders/all-vhosts",
+        "quorum-queues-without-elected-leaders/all-vhosts/pattern/.*",
+        "quorum-queues-without-elected-leaders/vhost/%2F/pattern/.*",
     ] {
         assert_eq!(node.get(&format!("/api/health/checks/{path}")), ok, "{path}");
     }
@@ -309,7 +321,9 @@ fn health_checks() {
     node.must("GET", "/api/health/checks/port-listener/x", "", 400);
     assert_eq!(node.get("/api/health/checks/protocol-listener/amqp091")["protocol"], "amqp");
     let got = node.must("GET", "/api/health/checks/protocol-listener/mqtt", "", 503).json();
-    assert_eq!(got["missing"], "mqtt");
+    assert_eq!(got["missing"], json!(["mqtt"]));
+    let got = node.must("GET", "/api/health/checks/protocol-listener/amqp,mqtt", "", 503).json();
+    assert_eq!((&got["missing"], &got["protocols"][0]), (&json!(["mqtt"]), &json!("amqp")));
     node.must("GET", "/api/health/checks/certificate-expiration/1/eons", "", 400);
     node.must("GET", "/api/health/checks/certificate-expiration/x/days", "", 400);
     assert_eq!(node.get("/api/aliveness-test/%2F"), ok);
@@ -355,6 +369,7 @@ fn definitions() {
     let own = node.get("/api/definitions/v");
     assert_eq!(own["queues"][0].get("vhost"), None);
     assert_eq!(own.get("users"), None);
+    assert_eq!((&own["description"], &own["metadata"]["tags"]), (&json!(""), &json!([])));
 
     let other = Node::start();
     other.must("POST", "/api/definitions", &all.to_string(), 204);

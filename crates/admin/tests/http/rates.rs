@@ -85,6 +85,7 @@ fn totals_rates_and_samples() {
             && stats("/api/exchanges/%2F/amq.default")["publish_in"] == sent
     });
     assert_eq!(stats("/api/exchanges/%2F/amq.default")["publish_out"], sent);
+    assert_eq!(stats("/api/exchanges/%2F/amq.default")["confirm"], sent);
     assert_eq!(node.get("/api/channels")[0]["message_stats"]["publish"], sent);
     let overview = node.get("/api/overview?msg_rates_age=60&msg_rates_incr=1");
     assert_eq!(overview["queue_totals"]["messages"], sent);
@@ -104,6 +105,36 @@ fn totals_rates_and_samples() {
     assert_eq!(overview["object_totals"]["connections"], 0);
 }
 
+/// What rests says since when, and what is used does not.
+#[test]
+fn idle_things_say_since_when() {
+    let node = Node::with(&[("collect_statistics_interval", "100")]);
+    let (mut client, channel) = node.client();
+    client.queue_declare(channel, "q", &Default::default()).unwrap();
+    let since = |path: &str| node.get(path)["idle_since"].as_str().map(str::to_owned);
+    let channel_path = || {
+        let name = node.get("/api/channels")[0]["name"].as_str().unwrap().replace(' ', "%20");
+        format!("/api/channels/{}", name.replace('>', "%3E"))
+    };
+    assert_eq!(node.get("/api/queues/%2F/q")["oldest_ready_ms"], Value::Null);
+    let (mut of_queue, mut of_channel) = (None, None);
+    wait_until("nothing happens", || {
+        (of_queue, of_channel) = (since("/api/queues/%2F/q"), since(&channel_path()));
+        of_queue.is_some() && of_channel.is_some()
+    });
+    assert!(of_queue.as_deref().is_some_and(|at| at.ends_with("+00:00")), "{of_queue:?}");
+    wait_until("something happens", || {
+        client.publish(channel, "", "q", &[0, 0], b"12345");
+        client.flush().unwrap();
+        since("/api/queues/%2F/q").is_none() && since(&channel_path()).is_none()
+    });
+    let queue = node.get("/api/queues/%2F/q");
+    assert!(queue["oldest_ready_ms"].is_u64(), "{queue}");
+    wait_until("it rests again, since later", || {
+        since("/api/queues/%2F/q") > of_queue && since(&channel_path()) > of_channel
+    });
+}
+
 /// Which channel publishes where, and is given what: with rates, once a sample falls among messages.
 #[test]
 fn pairs_have_rates() {
@@ -112,6 +143,7 @@ fn pairs_have_rates() {
     client.queue_declare(channel, "q", &Default::default()).unwrap();
     let no_ack = leveret_client::Consume { no_ack: true, ..Default::default() };
     client.consume(channel, "q", &no_ack).unwrap();
+    client.confirm_select(channel).unwrap();
     let name = node.get("/api/channels")[0]["name"].as_str().unwrap().to_owned();
     let path = format!("/api/channels/{}", name.replace(' ', "%20").replace('>', "%3E"));
     let rate = |row: &Value, list: &str, what: &str| {
@@ -135,6 +167,7 @@ fn pairs_have_rates() {
             && rate(&exchange, "outgoing", "publish") > 0.0
             && exchange["outgoing"][0]["queue"] == json!({"name": "q", "vhost": "/"})
             && rate(&channel, "publishes", "publish") > 0.0
+            && rate(&channel, "publishes", "confirm") > 0.0
             && rate(&channel, "deliveries", "deliver_get") > 0.0
             && channel["deliveries"][0]["queue"]["name"] == "q"
     });

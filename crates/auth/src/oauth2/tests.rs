@@ -127,3 +127,19 @@ fn rights_and_tags_are_the_scopes() {
     assert_eq!(rights.decide(&Question::Vhost("/".into())), Some(Decision::Allowed));
     assert_eq!(rights.decide(&Question::Vhost("v".into())), Some(Decision::Refused(None)));
 }
+
+#[test]
+fn authorization_details_count_as_scopes() {
+    let options = OAuth2Options {
+        resource_server_id: "rabbit".to_owned(),
+        resource_server_type: Some("broker".to_owned()),
+        ..Default::default()
+    };
+    let token = json!({ "scope": "rabbit.read:v/a other.write:*/*", "authorization_details": [
+        { "type": "broker", "actions": ["write", "management"], "locations": ["cluster:rabbit/vhost:v/queue:b"] },
+        { "type": "bank", "actions": ["configure"], "locations": ["cluster:rabbit"] },
+    ] });
+    let scopes = |rules: &Rules| rules.scopes(&claims(&token)).unwrap();
+    assert_eq!(scopes(&Rules::new(&options, 0)), ["read:v/a", "tag:management", "write:v/b/*"]);
+    assert_eq!(scopes(&rules()), ["read:v/a"]);
+}

@@ -1,7 +1,7 @@
 //! Commands of RabbitMQ's tools that make no sense here. Each says why, and what to use instead; the few that can be
 //! taken for done are.
 
-use super::{Entry, Tools, Word, answers, ignored_value, many};
+use super::{Entry, Tools, Word, answers, many};
 use crate::call::{Answer, Call};
 use crate::columns;
 use crate::fault::Fault;
@@ -20,15 +20,6 @@ fn no_erlang(it: &mut Call<'_>) -> Result<Answer, Fault> {
         it,
         "the node is not written in Erlang: it has no version of it, no cookie and no shell. \
          'server_version' and 'leveret --version' tell versions",
-    )
-}
-
-fn no_encryption(it: &mut Call<'_>) -> Result<Answer, Fault> {
-    refuse(
-        it,
-        "values of the configuration are not encrypted: RabbitMQ's are terms of Erlang, and their passphrase lies \
-         beside them. Keep secrets in a file of the service's user alone, or take them from the environment: \
-         default_pass = $(NAME)",
     )
 }
 
@@ -107,13 +98,6 @@ const fn list(name: &'static str) -> Entry {
         .takes(ANY)
 }
 
-const ENCRYPTION: &[Word] =
-    &[ignored_value("cipher"), ignored_value("hash"), ignored_value("iterations"), WORDS];
-
-const fn encryption(name: &'static str) -> Entry {
-    absent(name, Tools::CTL, no_encryption).takes(ENCRYPTION)
-}
-
 const CTL: Tools = Tools::CTL;
 const DIAGNOSTICS: Tools = Tools::DIAGNOSTICS;
 const BOTH: Tools = Tools::CTL_AND_DIAGNOSTICS;
@@ -126,12 +110,6 @@ pub(super) const COMMANDS: &[Entry] = &[
     absent("exec", CTL, no_erlang),
     absent("eval_file", CTL, no_erlang),
     absent("force_standalone_khepri_boot", CTL, no_erlang),
-    encryption("encode"),
-    encryption("decode"),
-    encryption("encrypt_conf_value"),
-    encryption("decrypt_conf_value"),
-    absent("list_ciphers", BOTH, no_encryption),
-    absent("list_hashes", BOTH, no_encryption),
     absent("list_network_interfaces", DIAGNOSTICS, ask_the_system),
     absent("resolver_info", DIAGNOSTICS, ask_the_system),
     absent("os_env", DIAGNOSTICS, ask_the_system),

@@ -6,6 +6,7 @@ mod checks;
 mod cluster;
 mod connections;
 mod definitions;
+mod encrypted;
 mod entry;
 mod figures;
 mod limits;
@@ -37,7 +38,7 @@ fn answers(it: &mut Call<'_>) -> Result<Answer, Fault> {
 
 /// Every command there is.
 pub(crate) fn all() -> impl Iterator<Item = &'static Entry> {
-    let tables: [&'static [Entry]; 19] = [
+    let tables: [&'static [Entry]; 20] = [
         node::COMMANDS,
         status::COMMANDS,
         lists::COMMANDS,
@@ -56,6 +57,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Entry> {
         tls::COMMANDS,
         figures::COMMANDS,
         streams::COMMANDS,
+        encrypted::COMMANDS,
         absent::COMMANDS,
     ];
     tables.into_iter().flatten().chain(report::COMMANDS)

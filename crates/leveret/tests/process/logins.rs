@@ -8,7 +8,7 @@ use leveret_client::amqp::table::{Table, Value};
 use leveret_client::{Connection, Error, Options, Uri};
 
 use crate::auth::api;
-use crate::broker::Broker;
+use crate::broker::{Broker, PATIENCE, wait_until};
 use crate::raw::{Raw, hello};
 
 fn login(broker: &Broker, user: &str, password: &str) -> Result<Connection, Error> {
@@ -183,4 +183,42 @@ fn core_files_are_empty() {
     };
     assert_eq!(filter(&[]), (String::new(), "0".to_owned()));
     assert_ne!(filter(&["core_dumps=true"]).0, "");
+}
+
+/// A core file of the broker after secrets of every kind have come in by every way, as gdb's `gcore` writes it, which
+/// leaves out what the kernel leaves out.
+#[test]
+fn no_core_file_has_a_secret() {
+    let secrets_in = |settings: &[&str]| {
+        let broker = Broker::with(settings);
+        broker.told(&["add_user", "u", "s3cret-ctl"]);
+        login(&broker, "u", "s3cret-ctl").unwrap_err();
+        refused(&broker, "guest", "s3cret-plain");
+        for way in ["Basic Z3Vlc3Q6czNjcmV0LWJhc2lj", "Bearer s3cret-token"] {
+            assert_eq!(api(&broker, "/api/whoami", way).0, 401);
+        }
+        // What stays in memory for sure.
+        let (mut client, channel) = broker.channel();
+        client.queue_declare(channel, "q", &Default::default()).unwrap();
+        client.publish(channel, "", "q", &[0, 0], b"s3cret-message");
+        client.flush().unwrap();
+        wait_until(PATIENCE, "the message is there", || {
+            broker.told(&["list_queues", "messages"]).contains('1')
+        });
+        assert_ne!(broker.occurrences("s3cret-message"), 0);
+        let dir = tempfile::tempdir().unwrap();
+        let (stem, pid) = (dir.path().join("core"), broker.pid().to_string());
+        let run = std::process::Command::new("gcore").arg("-o").arg(&stem).arg(&pid).output();
+        let Ok(run) = run else {
+            eprintln!("gdb is not installed: no core file is written");
+            return None;
+        };
+        let core = std::fs::read(format!("{}.{pid}", stem.display()));
+        let core = core.unwrap_or_else(|error| panic!("{error}: {run:?}"));
+        Some(memchr::memmem::find_iter(&core, "s3cret").count())
+    };
+    let by_default = secrets_in(&[]);
+    assert!(by_default.is_none_or(|count| count == 0), "{by_default:?}");
+    let asked_for = secrets_in(&["core_dumps=true"]);
+    assert!(asked_for.is_none_or(|count| count > 0), "the file is looked at");
 }

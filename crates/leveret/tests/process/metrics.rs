@@ -79,6 +79,12 @@ impl Page {
         self.of(name).map(|(_, value)| value).sum()
     }
 
+    /// Of the default exchange, whatever the other labels are.
+    fn of_default_exchange(&self, name: &str) -> f64 {
+        let of_it = self.of(name).filter(|(labels, _)| labels.contains("exchange=\"\""));
+        of_it.map(|(_, value)| value).sum()
+    }
+
     #[track_caller]
     fn value(&self, key: &str) -> f64 {
         *self.values.get(key).unwrap_or_else(|| panic!("no {key} among {:#?}", self.values))
@@ -225,6 +231,12 @@ fn totals_are_true_and_outlive_connections() {
     let queue = "{vhost=\"/\",queue=\"q\"}";
     assert_eq!(objects.value(&format!("rabbitmq_queue_messages_unacked{queue}")), 4.0);
     assert_eq!(objects.value(&format!("rabbitmq_queue_messages_acked_total{queue}")), 5.0);
+    let confirmed = objects.of_default_exchange("rabbitmq_exchange_messages_confirmed_total");
+    assert_eq!(confirmed, 10.0);
+    let confirmed = objects.of_default_exchange("rabbitmq_channel_messages_confirmed_total");
+    assert_eq!(confirmed, 10.0);
+    let logins = "rabbitmq_auth_attempts_succeeded_total{protocol=\"amqp091\"}";
+    assert_eq!((objects.value(logins), page.value(logins)), (2.0, 2.0));
     let info = "rabbitmq_queue_info{vhost=\"/\",queue=\"q\",\
         queue_type=\"rabbit_classic_queue\",membership=\"leader\"}";
     assert_eq!(objects.value(info), 1.0);

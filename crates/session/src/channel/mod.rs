@@ -97,7 +97,7 @@ impl Channel {
         totals.published = self.published.sum();
         if let Mode::Confirm(confirms) = &self.mode {
             totals.publish_confirm = totals.published.publish - self.unconfirmable;
-            (totals.confirm, totals.nack) = confirms.resolved();
+            totals.nack = confirms.nacked();
         }
         totals
     }

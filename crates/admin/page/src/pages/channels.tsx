@@ -211,7 +211,6 @@ function Finer({ of }: { of: Channel }) {
           columns={[
             { key: "queue", title: "Queue", cell: (row) => row.queue && <QueueLink vhost={row.queue.vhost} name={row.queue.name} /> },
             { key: "deliver", title: "Deliver", isNumber: true, cell: (row) => rate(rateOf(row.stats, "deliver_get") ?? 0) },
-            { key: "ack", title: "Ack", isNumber: true, cell: (row) => rate(rateOf(row.stats, "ack") ?? 0) },
           ]}
         />
       </Panel>

@@ -44,11 +44,11 @@ export function NodePage({ name }: { name: string }) {
   const { data, error, at } = usePoll<Node>(address, 1000, { first: history("node_stats") });
   const memory = useSeries(address, at, [
     { label: "Used", colour: "a", value: data?.mem_used, history: samplesOf(data, "mem_used") },
-    { label: "Limit", colour: "e", value: data?.mem_limit },
+    { label: "Limit", colour: "e", value: data?.mem_limit, isSteady: true },
   ]);
   const disk = useSeries(address, at, [
     { label: "Free", colour: "a", value: data?.disk_free, history: samplesOf(data, "disk_free") },
-    { label: "Limit", colour: "e", value: data?.disk_free_limit },
+    { label: "Limit", colour: "e", value: data?.disk_free_limit, isSteady: true },
   ]);
   return (
     <>

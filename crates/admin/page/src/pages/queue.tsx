@@ -258,7 +258,6 @@ function Incoming({ of }: { of: Queue }) {
           columns={[
             { key: "channel", title: "Channel", cell: (row) => <a href={href(["channels", row.channel_details.name])}>{row.channel_details.name}</a> },
             { key: "deliver", title: "Deliver", isNumber: true, cell: (row) => rate(rateOf(row.stats, "deliver_get") ?? 0) },
-            { key: "ack", title: "Ack", isNumber: true, cell: (row) => rate(rateOf(row.stats, "ack") ?? 0) },
           ]}
         />
       </Panel>

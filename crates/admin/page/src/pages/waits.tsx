@@ -100,7 +100,7 @@ function Verdict({ of }: { of: ReturnType<typeof queueVerdict> }) {
 /** Channels that wait for confirms, and how long a confirm takes. */
 function Publishers() {
   const { rows, error } = useTop<Channel>("channels", "messages_unconfirmed", 100);
-  const latency = usePoll<ConfirmLatency>(may("monitoring") ? "leveret/confirm-latency" : null, STEP_MS);
+  const latency = usePoll<ConfirmLatency>(may("monitoring") ? "leveret/confirm-latency?age=300&incr=5" : null, STEP_MS);
   const waiting = rows?.filter((row) => (row.messages_unconfirmed ?? 0) > 0);
   return (
     <Panel title="Publishers that wait for confirms">

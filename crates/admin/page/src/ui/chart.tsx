@@ -107,7 +107,8 @@ function options(
   return {
     width: Math.max(120, box.clientWidth),
     height,
-    padding: [8, 8, 0, 0],
+    // The last time on the axis is as wide as half of it beyond the end.
+    padding: [8, 26, 0, 0],
     legend: { show: false },
     cursor: { points: { size: 6 }, y: false, drag: { x: false, y: false } },
     scales: {

@@ -11,7 +11,7 @@ import type { ConfirmLatency } from "../types";
 
 /** Rows of the map: below so many milliseconds; the last one takes what is longer. */
 const ROWS = 14;
-const COLUMNS = 150;
+const COLUMNS = 60;
 const ROW_PX = 12;
 
 export function Heat({ latency, at }: { latency: ConfirmLatency; at: number }) {
