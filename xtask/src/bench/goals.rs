@@ -63,7 +63,7 @@ pub(crate) fn of(workload: Workload, figure: &str) -> Option<Goal> {
         Workload::S1 => &[("broker CPU s per million", AtMost(1.5))],
         Workload::S3 => &[("mean, us", AtMost(60.0))],
         Workload::K1 | Workload::K1Queues | Workload::K1Unacked | Workload::K1Stopped => &BACKLOG,
-        Workload::Growth => &[("bytes of memory for each more", AtMost(4.0))],
+        Workload::Growth => &[("bytes of memory for each more", AtMost(1.0))],
         Workload::Resident => &[("over the bound at the worst moment, MB", AtMost(0.0))],
         Workload::P if figure.starts_with("CPU") => &RULES,
         Workload::P if figure.contains(", of 1 q") => &[("", AtLeast(1.0))],
