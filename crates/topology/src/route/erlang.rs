@@ -41,7 +41,7 @@ fn binary(bytes: &[u8], hash: u32) -> u32 {
 fn jenkins(bytes: &[u8], start: u32) -> u32 {
     let (mut a, mut b, mut c) = (GOLDEN, GOLDEN, start);
     let word = |chunk: &[u8], at: usize| {
-        (0..4).rev().fold(0, |word, n| word << 8 | u32::from(*chunk.get(at + n).unwrap_or(&0)))
+        (0..4).rev().fold(0, |word, n| (word << 8) | u32::from(*chunk.get(at + n).unwrap_or(&0)))
     };
     let mut chunks = bytes.chunks_exact(12);
     for chunk in &mut chunks {
@@ -82,9 +82,9 @@ impl Exs1024 {
     pub(super) fn new(key: u32) -> Self {
         let part = |factor: u64| {
             let mask = (1 << 21) - 1;
-            ((u64::from(key) & mask) + 1) * factor & mask
+            (((u64::from(key) & mask) + 1) * factor) & mask
         };
-        let mut x = part(2_097_131) << 43 | part(2_097_133) << 22 | part(2_097_143) << 1 | 1;
+        let mut x = (part(2_097_131) << 43) | (part(2_097_133) << 22) | (part(2_097_143) << 1) | 1;
         let mut words = [0; 16];
         // xorshift64*, the last number first.
         for word in words.iter_mut().rev() {
@@ -104,7 +104,7 @@ impl Exs1024 {
         // Erlang shifts within 64 bits.
         second ^= second << 31;
         second ^= second >> 11;
-        let next = first ^ first >> 30 ^ second;
+        let next = first ^ (first >> 30) ^ second;
         self.words[self.at] = next;
         next.wrapping_mul(1_181_783_497_276_652_981) as f64 / 2_f64.powi(64)
     }
