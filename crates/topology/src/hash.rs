@@ -1,5 +1,4 @@
-//! A hash that gives the same on every machine, in every version: where a message goes depends on it
-//! (consistent-hash and modulus-hash exchanges), and so does the order of a simulation.
+//! A hash that gives the same on every machine, in every version: the order of a simulation depends on it.
 //!
 //! Eight bytes at a time: xor, multiply, fold; finished by the mixer of SplitMix64. Not for hostile keys.
 

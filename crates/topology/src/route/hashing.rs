@@ -1,13 +1,14 @@
-//! Exchanges that choose one destination by a hash: consistent and modulus. Hot path.
+//! Exchanges that choose one destination by a hash: consistent and modulus; the one that RabbitMQ chooses.
+//! Hot path.
 
 use core::fmt::Write as _;
 
 use leveret_amqp::table::{RawValue, Table, Value};
 use smallvec::SmallVec;
 
+use super::erlang::{Exs1024, phash, phash_bool, phash_list, phash_undefined};
 use super::{Out, Routable};
 use crate::binding::{Binding, Target};
-use crate::hash::{Hasher64, hash};
 
 /// What a consistent-hash exchange hashes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,34 +107,51 @@ impl ConsistentHash {
     }
 
     /// A message without the header or property goes where all of its like go.
-    fn hash(&self, message: &Routable<'_>) -> u64 {
-        let text = |text: Option<&str>| text.map_or(0, |text| hash(text.as_bytes()));
+    fn hash(&self, message: &Routable<'_>) -> u32 {
+        let text =
+            |text: Option<&str>| text.map_or_else(phash_undefined, |text| phash(text.as_bytes()));
         match &self.on {
-            HashOn::RoutingKey => hash(message.key.as_bytes()),
+            HashOn::RoutingKey => phash(message.key.as_bytes()),
             HashOn::CorrelationId => text(message.properties.correlation_id),
             HashOn::MessageId => text(message.properties.message_id),
-            HashOn::Timestamp => message.properties.timestamp.map_or(0, |timestamp| {
-                let mut hasher = Hasher64::new();
-                hasher.number(timestamp);
-                hasher.finish()
-            }),
+            HashOn::Timestamp => {
+                let seconds = message.properties.timestamp;
+                seconds.map_or_else(phash_undefined, |seconds| hash_text(format_args!("{seconds}")))
+            }
             HashOn::Header(name) => {
                 let headers = message.headers.iter().flat_map(|headers| headers.iter());
-                let found = headers.map_while(Result::ok).find(|(own, _)| *own == name.as_bytes());
-                found.map_or(0, |(_, value)| hash_value(&value))
+                let mut found = headers.map_while(Result::ok);
+                let found = found.find(|(own, _)| *own == name.as_bytes());
+                found.map_or_else(phash_undefined, |(_, value)| hash_value(&value))
             }
         }
     }
 }
 
-fn hash_value(value: &RawValue<'_>) -> u64 {
-    if let Some(bytes) = super::headers::bytes(value) {
-        return hash(bytes);
+/// Numbers stand for themselves; what is rare is hashed as text, in our own way.
+fn hash_value(value: &RawValue<'_>) -> u32 {
+    match *value {
+        RawValue::LongStr(bytes) | RawValue::Bytes(bytes) => phash(bytes),
+        RawValue::Bool(value) => phash_bool(value),
+        RawValue::Void => phash_undefined(),
+        RawValue::I8(number) => number as u32,
+        RawValue::U8(number) => u32::from(number),
+        RawValue::I16(number) => number as u32,
+        RawValue::U16(number) => u32::from(number),
+        RawValue::I32(number) => number as u32,
+        RawValue::U32(number) => number,
+        RawValue::I64(number) => number as u32,
+        // Milliseconds there.
+        RawValue::Timestamp(seconds) => seconds.wrapping_mul(1000) as u32,
+        _ => hash_text(format_args!("{value:?}")),
     }
-    // Rare enough to be spelled out; a stack buffer keeps it from allocating.
-    let mut text = SmallText(SmallVec::new());
-    let _ = write!(text, "{value:?}");
-    hash(&text.0)
+}
+
+/// A stack buffer keeps it from allocating.
+fn hash_text(text: core::fmt::Arguments<'_>) -> u32 {
+    let mut bytes = SmallText(SmallVec::new());
+    let _ = bytes.write_fmt(text);
+    phash(&bytes.0)
 }
 
 struct SmallText(SmallVec<[u8; 64]>);
@@ -146,14 +164,15 @@ impl core::fmt::Write for SmallText {
 }
 
 /// Jump consistent hashing: a bucket below `buckets`, which is not 0.
-fn jump(mut key: u64, buckets: u64) -> u64 {
-    let (mut bucket, mut next) = (0u64, 0u64);
+fn jump(key: u32, buckets: u64) -> u64 {
+    if buckets == 1 {
+        return 0;
+    }
+    let mut random = Exs1024::new(key);
+    let (mut bucket, mut next) = (0, 0);
     while next < buckets {
         bucket = next;
-        key = key.wrapping_mul(2_862_933_555_777_941_757).wrapping_add(1);
-        // (bucket + 1) * 2^31 / (33 random bits, at least 1); below 2^14 weights times 2^31.
-        next = (bucket + 1).saturating_mul(1 << 31) / ((key >> 33) + 1);
-        next = next.max(bucket + 1);
+        next = ((bucket + 1) as f64 / random.uniform()) as u64;
     }
     bucket
 }
@@ -184,15 +203,35 @@ impl ModulusHash {
     }
 
     pub(super) fn route(&self, message: &Routable<'_>, out: &mut Out<'_>) {
-        let mut hasher = Hasher64::new();
-        hasher.bytes(message.key.as_bytes());
-        for key in message.more_keys {
-            hasher.bytes(key.as_bytes());
-        }
+        let more = message.more_keys.iter().map(|key| key.as_bytes());
+        let hash = phash_list(core::iter::once(message.key.as_bytes()).chain(more));
         let count = self.0.len() as u64;
-        let Some(at) = hasher.finish().checked_rem(count) else { return };
+        let Some(at) = u64::from(hash).checked_rem(count) else { return };
         if let Some((_, target, _)) = usize::try_from(at).ok().and_then(|at| self.0.get(at)) {
             out.one(*target);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What RabbitMQ's code gives for 2, 3, 6, 10, 100 and 1000 buckets.
+    #[test]
+    #[rustfmt::skip] // a table
+    fn buckets() {
+        let check = |key: i64, want: [u64; 6]| {
+            let found = [2, 3, 6, 10, 100, 1000].map(|buckets| jump(key as u32, buckets));
+            assert_eq!(found, want, "{key}");
+        };
+        check(0,             [0, 0, 4, 4, 47, 807]);
+        check(1,             [0, 2, 3, 3, 29, 856]);
+        check(7,             [0, 2, 3, 8, 84, 197]);
+        check(123_456_789,   [1, 1, 5, 5, 19, 584]);
+        check(134_217_727,   [0, 2, 2, 6, 74, 220]);
+        check(-5,            [0, 2, 2, 2, 69, 69]);
+        check(5_000_000_000, [0, 0, 4, 9, 52, 52]);
+        assert_eq!(jump(7, 1), 0);
     }
 }

@@ -11,6 +11,7 @@
 //! ```
 
 mod dests;
+mod erlang;
 mod hashing;
 mod headers;
 mod topic;

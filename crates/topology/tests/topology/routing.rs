@@ -309,6 +309,60 @@ fn consistent_hash_by_weight_header_and_property() {
     assert!(keys.iter().all(|key| world.reached("x", key) == "three"));
 }
 
+/// As RabbitMQ 4.3 was seen to choose.
+#[test]
+fn hash_exchanges_choose_the_queue_that_rabbitmq_chooses() {
+    let mut world = World::new();
+    world.exchange_with("h", "x-consistent-hash", table([("hash-header", text("h"))]));
+    let by = |property| table([("hash-property", text(property))]);
+    world.exchange_with("m", "x-consistent-hash", by("message_id"));
+    world.exchange_with("t", "x-consistent-hash", by("timestamp"));
+    world.exchange("parts", "x-modulus-hash");
+    for queue in ["a", "b", "c"] {
+        world.queue(queue);
+        for exchange in ["h", "m", "t", "parts"] {
+            world.bind(exchange, queue, "10");
+        }
+    }
+    let numbers = [5, 6, -7, 70_000, 5_000_000_000].map(Value::I64);
+    let texts = ["x", "y", "z", "w"].map(text);
+    let others = [
+        Value::Bool(true),
+        Value::Bool(false),
+        Value::Timestamp(1_577_836_800),
+        Value::Timestamp(1_609_459_200),
+        Value::Void,
+    ];
+    let headers = numbers.into_iter().chain(texts).chain(others);
+    let chosen: String =
+        headers.map(|value| world.reached_with("h", &table([("h", value)]))).collect();
+    assert_eq!(chosen, "ccbbb cbcc cbaca".replace(' ', ""));
+    assert_eq!(world.reached_with("h", &Table::new()), "a");
+
+    let route = |exchange, properties| {
+        world.names(&world.route(exchange, &Routable { properties, ..Routable::default() }))
+    };
+    let by_id =
+        |id| route("m", HashProperties { message_id: Some(id), ..HashProperties::default() });
+    let chosen: String = ["s", "t", "u", "v", "w", "x", "y", "z"].map(by_id).concat();
+    assert_eq!(chosen, "cbaaccbc");
+    let by_time = |seconds: u64| {
+        let timestamp = Some(1_600_000_000 + seconds);
+        route("t", HashProperties { timestamp, ..HashProperties::default() })
+    };
+    let chosen: String = [0, 1, 2, 3, 4, 5, 6, 7].map(by_time).concat();
+    assert_eq!(chosen, "acccacbb");
+
+    let with_cc = |n: u8| {
+        let key = &format!("k{n}");
+        world.names(
+            &world.route("parts", &Routable { key, more_keys: &["o"], ..Routable::default() }),
+        )
+    };
+    let chosen: String = [0, 1, 2, 3, 4, 5, 6, 7].map(with_cc).concat();
+    assert_eq!(chosen, "bacabbba");
+}
+
 #[test]
 fn random_kinds() {
     for kind in ["x-random", "x-local-random"] {
