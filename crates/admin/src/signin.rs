@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use leveret_config::Value as _;
 use leveret_config::auth::Named;
 use leveret_config::oauth2::OAuth2Options;
-use leveret_config::signin::SignInOptions;
+use leveret_config::signin::{InitiatedBy, SignInOptions};
 use serde_json::{Map, Value, json};
 
 /// What is known of it when the node starts.
@@ -14,12 +15,15 @@ pub(crate) struct SignIn {
     pub(crate) answer: Value,
     /// The content security policy.
     pub(crate) csp: String,
+    /// Whether a provider may send people here with a token.
+    pub(crate) takes_tokens: bool,
 }
 
 impl SignIn {
     /// By name and password alone.
     pub(crate) fn by_password() -> Self {
-        Self { answer: json!({"oauth_enabled": false}), csp: crate::page::CSP.to_owned() }
+        let csp = crate::page::CSP.to_owned();
+        Self { answer: json!({"oauth_enabled": false}), csp, takes_tokens: false }
     }
 
     pub(crate) fn new(options: &SignInOptions, oauth2: &OAuth2Options) -> Self {
@@ -53,9 +57,15 @@ impl SignIn {
                 answer[name] = params;
             }
         }
-        Self { answer, csp: format!("{}; connect-src 'self' {origins}", crate::page::CSP) }
+        let csp = format!("{}; connect-src 'self' {origins}", crate::page::CSP);
+        let mut all = answer["oauth_resource_servers"].as_object().into_iter().flatten();
+        let takes_tokens = all.any(|(_, server)| server.get(INITIATED_BY).is_some());
+        Self { answer, csp, takes_tokens }
     }
 }
+
+/// What a server has for which the page does not begin.
+const INITIATED_BY: &str = "oauth_initiated_logon_type";
 
 /// The resource servers that people can sign in for, by id.
 fn servers(options: &SignInOptions, oauth2: &OAuth2Options) -> Map<String, Value> {
@@ -74,13 +84,18 @@ fn servers(options: &SignInOptions, oauth2: &OAuth2Options) -> Map<String, Value
             let path = provider.discovery_path.trim_start_matches('/');
             Some(format!("{}/{path}", issuer.trim_end_matches('/')))
         });
-        let has_client = own.client_id.is_some() || options.client_id.is_some();
-        let Some(url) = url.or(issuer).filter(|_| has_client && !own.disabled) else { continue };
+        let by_provider = own.initiated_by.unwrap_or(options.initiated_by) == InitiatedBy::Provider;
+        // Who sends people here needs not know the page.
+        let is_known = by_provider || own.client_id.is_some() || options.client_id.is_some();
+        let Some(url) = url.or(issuer).filter(|_| is_known && !own.disabled) else { continue };
         let mut server = json!({"id": id, "oauth_provider_url": url});
         put(&mut server, "oauth_metadata_url", metadata.as_deref());
         put(&mut server, "label", own.label.as_deref());
         put(&mut server, "oauth_client_id", own.client_id.as_deref());
         put(&mut server, "oauth_scopes", own.scopes.as_deref());
+        if by_provider {
+            server[INITIATED_BY] = json!(InitiatedBy::Provider.show());
+        }
         servers.insert(id.clone(), server);
     }
     servers
@@ -163,6 +178,30 @@ mod tests {
         let server = &made.answer["oauth_resource_servers"]["rabbit"];
         assert_eq!(server["oauth_provider_url"], "http://h:1/x");
         assert!(made.csp.ends_with("connect-src 'self' http://h:1"), "{}", made.csp);
+    }
+
+    #[test]
+    fn a_provider_may_begin() {
+        let options = SignInOptions {
+            enabled: true,
+            initiated_by: InitiatedBy::Provider,
+            provider_url: Some("https://portal.example.com/start".to_owned()),
+            ..Default::default()
+        };
+        let made = SignIn::new(&options, &oauth2());
+        let want = json!({
+            "id": "rabbit",
+            "oauth_provider_url": "https://portal.example.com/start",
+            "oauth_initiated_logon_type": "idp_initiated",
+        });
+        assert_eq!(made.answer["oauth_resource_servers"]["rabbit"], want);
+        assert!(made.takes_tokens);
+        let page = SignInOptions {
+            initiated_by: InitiatedBy::Page,
+            client_id: Some("c".to_owned()),
+            ..options
+        };
+        assert!(!SignIn::new(&page, &oauth2()).takes_tokens);
     }
 
     #[test]

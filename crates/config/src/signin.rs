@@ -10,6 +10,8 @@ words! {
     InitiatedBy {
         /// The page.
         Page = "sp_initiated",
+        /// The provider: it sends people to the page with a token.
+        Provider = "idp_initiated",
     }
 }
 
@@ -38,6 +40,8 @@ pub struct PageServer {
     pub provider_url: Option<String>,
     /// Where it says what its addresses are.
     pub metadata_url: Option<String>,
+    /// Who begins.
+    pub initiated_by: Option<InitiatedBy>,
 }
 
 /// Those of which something is said.
@@ -64,6 +68,10 @@ impl Setting for PageServers {
         let text_at = match key.pattern.rsplit('.').next().unwrap_or_default() {
             "disabled" => {
                 server.disabled = bool::read(text)?;
+                return Ok(());
+            }
+            "oauth_initiated_logon_type" => {
+                server.initiated_by = Some(InitiatedBy::read(text)?);
                 return Ok(());
             }
             "id" => &mut server.id,
@@ -124,12 +132,13 @@ options! {
         "management.oauth_resource_servers.$name.oauth_client_id",
         "management.oauth_resource_servers.$name.oauth_scopes",
         "management.oauth_resource_servers.$name.oauth_provider_url",
-        "management.oauth_resource_servers.$name.oauth_metadata_url"
+        "management.oauth_resource_servers.$name.oauth_metadata_url",
+        "management.oauth_resource_servers.$name.oauth_initiated_logon_type"
     ];
 
-    /// Who begins to sign a user in: the page does.
-    initiated_by: InitiatedBy = InitiatedBy::Page, keys = ["management.oauth_initiated_logon_type"],
-        aliases = ["management.oauth_resource_servers.$name.oauth_initiated_logon_type"];
+    /// Who begins to sign a user in. `idp_initiated`: the page leads to `management.oauth_provider_url`, from where people
+    /// come back with a token, as a form that is posted to `/api/login`.
+    initiated_by: InitiatedBy = InitiatedBy::Page, keys = ["management.oauth_initiated_logon_type"];
 
     /// What the provider sends the user back with.
     response_type: ResponseType = ResponseType::Code, keys = ["management.oauth_response_type"],

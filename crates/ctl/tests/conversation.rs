@@ -163,6 +163,9 @@ fn looks() {
     check("rotate_logs", &[("POST /api/leveret/log/rotate null", 204, "")], "Rotating logs for node rabbit@here ...\n");
     check("-q set_log_level debug", &[(r#"PUT /api/leveret/log/level {"level":"debug"}"#, 204, "")], "");
     check("-q autocomplete list_qu", &[], "list_queues\n");
+    let nodes: &[_] = &[("GET /api/nodes?columns=name", 200, r#"[{"name": "rabbit@here"}]"#)];
+    check("grow rabbit@here all", nodes, "");
+    check("add_member q rabbit@here", nodes, "");
     // As RabbitMQ's `encode` made it.
     check("decode {encrypted,<<\"37gYgVR5f3by1n8K0688LLJ6n7CDDKHIf9CKRq++vN4FZctkCWUA9LPlS937qK6V\">>} pass", &[],
         "Decrypting an advanced.config (Erlang term) value...\n<<\"se cret\">>\n");
@@ -215,6 +218,8 @@ fn refusals() {
     refused("set_vm_memory_high_watermark 1.5", &[], Code::Data, "The threshold should be");
     refused("set_user_limits u {\"max-queues\":1}", &[], Code::Data, "there is no limit max-queues");
     refused("clear_user_limits u some", &[], Code::Usage, "a limit is one of");
+    refused("grow rabbit@there all", &[("GET /api/nodes?columns=name", 200, r#"[{"name": "rabbit@here"}]"#)],
+        Code::Usage, "not a member of the cluster");
     refused("join_cluster rabbit@there", &[], Code::Unavailable, "this node stands alone");
     refused("eval 1+1.", &[], Code::Unavailable, "not written in Erlang");
     refused("log_tail -N many", &[], Code::Usage, "number must be a whole number");

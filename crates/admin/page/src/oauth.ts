@@ -23,11 +23,14 @@ interface Server {
   oauth_metadata_url?: string;
   oauth_client_id?: string;
   oauth_scopes?: string;
+  oauth_initiated_logon_type?: "idp_initiated";
 }
 
 /** One way to sign in. */
 export interface Provider {
   label: string;
+  /** Where one begins, if that is not here. */
+  start?: string;
   metadata: string;
   client: string;
   scopes: string;
@@ -70,6 +73,7 @@ export async function ways(): Promise<Ways> {
   const servers = Object.values(settings.oauth_resource_servers ?? {});
   const providers = servers.map((server) => ({
     label: server.label ?? server.id,
+    ...(server.oauth_initiated_logon_type === "idp_initiated" ? { start: server.oauth_provider_url } : {}),
     metadata: server.oauth_metadata_url ?? `${server.oauth_provider_url.replace(/\/$/, "")}/.well-known/openid-configuration`,
     client: server.oauth_client_id ?? settings.oauth_client_id ?? "",
     scopes: server.oauth_scopes ?? settings.oauth_scopes ?? "",
@@ -81,6 +85,7 @@ export async function ways(): Promise<Ways> {
 
 /** Goes to the provider's page. */
 export async function begin(provider: Provider): Promise<void> {
+  if (provider.start !== undefined) return location.assign(provider.start);
   // Browsers have no digest on a page that anybody could have changed on its way.
   if (!window.isSecureContext) throw new Error("Signing in this way needs HTTPS");
   const { authorization_endpoint } = await metadata(provider);

@@ -91,7 +91,7 @@ export interface Consumer {
   prefetch_count: number;
   /** Messages it has not acked; for how long the oldest of its channel waits; whether it could take no more. */
   messages_unacknowledged?: number;
-  oldest_unacked_ms?: number | null;
+  oldest_unacked_ms?: number;
   blocked?: boolean;
   /** For how long its prefetch has been reached, since a message was there that it could not be given. */
   prefetch_full_ms?: number | null;

@@ -96,7 +96,7 @@ impl FromRequest<Arc<App>> for Call {
 }
 
 /// Names and values of a query, decoded; `+` is a space.
-fn parse_query(query: &str) -> Vec<(String, String)> {
+pub(super) fn parse_query(query: &str) -> Vec<(String, String)> {
     let decode = |text: &str| {
         let spaced = text.replace('+', " ");
         percent_encoding::percent_decode_str(&spaced).decode_utf8_lossy().into_owned()

@@ -2,13 +2,17 @@
 
 use std::sync::Arc;
 
-use axum::extract::State;
+use axum::body::Body;
+use axum::extract::{FromRequest as _, State};
+use axum::http::header::{AUTHORIZATION, CONTENT_TYPE};
+use axum::http::{HeaderValue, Request};
+use http_body_util::{BodyExt as _, Limited};
 use leveret_broker::message::AdminCommand;
 use serde_json::{Value, json};
 
 use super::App;
 use super::answer::{Answer, Fault};
-use super::call::{Call, Fields as _};
+use super::call::{Call, Fields as _, parse_query};
 use crate::ops::ask;
 
 /// The parameter that names the cluster.
@@ -74,10 +78,40 @@ pub(super) async fn auth(State(app): State<Arc<App>>) -> Answer {
     Answer::Json(app.signin.answer.clone())
 }
 
-/// `POST /api/login`: whether name and password are right, which they are if this is called.
-pub(super) async fn login(call: Call) -> Result<Answer, Fault> {
-    whoami(call).await
+/// `POST /api/login`: whether name and password are right. With a form that has an `access_token` a provider sends
+/// somebody to the page, who is signed in there by it.
+pub(super) async fn login(
+    State(app): State<Arc<App>>,
+    request: Request<Body>,
+) -> Result<Answer, Fault> {
+    let kind = request.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    let is_form = kind.is_some_and(|kind| kind.starts_with("application/x-www-form-urlencoded"));
+    if !is_form || !app.signin.takes_tokens {
+        return whoami(Call::from_request(request, &app).await?).await;
+    }
+    let (mut parts, body) = request.into_parts();
+    let form = Limited::new(body, FORM_BYTES_MAX as usize).collect().await;
+    let form = form.map_err(|_| Fault::too_large(FORM_BYTES_MAX))?.to_bytes();
+    let form = parse_query(&String::from_utf8_lossy(&form));
+    let token = form.into_iter().find(|(name, _)| name == "access_token").map(|(_, token)| token);
+    // What a token has; nothing of it means something in HTML.
+    let is_sound = |token: &String| {
+        !token.is_empty()
+            && token.chars().all(|c| c.is_ascii_alphanumeric() || "-._~+/=".contains(c))
+    };
+    let token = token.filter(is_sound).ok_or_else(|| Fault::bad("the form has no access_token"))?;
+    let bearer = HeaderValue::try_from(format!("Bearer {token}"));
+    parts.headers.insert(AUTHORIZATION, bearer.map_err(|_| Fault::login())?);
+    Call::from_request(Request::from_parts(parts, Body::empty()), &app).await?;
+    let text = format!(
+        "<!doctype html><title>Leveret</title><meta name=\"access-token\" content=\"{token}\">\
+         <script src=\"../bring.js\"></script>\n"
+    );
+    Ok(Answer::File { kind: "text/html; charset=utf-8", name: None, text })
 }
+
+/// Longest form with a token, in bytes.
+const FORM_BYTES_MAX: u64 = 64 << 10;
 
 /// `GET /api/auth/hash_password/{password}`.
 pub(super) async fn hash_password(call: Call) -> Result<Answer, Fault> {

@@ -52,7 +52,7 @@ pub(super) fn row(call: &Call, vhost: &str, queue: &str, consumer: &ConsumerFact
         }
         _ => json!({}),
     };
-    json!({
+    let mut row = json!({
         "consumer_tag": consumer.tag,
         "queue": {"name": queue, "vhost": vhost},
         "channel_details": channel,
@@ -60,15 +60,23 @@ pub(super) fn row(call: &Call, vhost: &str, queue: &str, consumer: &ConsumerFact
         "activity_status": if consumer.active { "up" } else { "waiting" },
         "ack_required": consumer.ack_required,
         "messages_unacknowledged": consumer.unacked,
-        "oldest_unacked_ms": oldest_unacked_ms(call, consumer),
         "blocked": consumer.is_blocked,
-        "prefetch_full_ms": consumer.prefetch_full_since.map(|since| now().ms().saturating_sub(since.ms())),
         "prefetch_count": consumer.prefetch,
         "exclusive": consumer.exclusive,
         "priority": consumer.priority,
         "arguments": table_to_json(&consumer.arguments),
         "consumer_timeout": call.node().settings.consumer_timeout_ms,
-    })
+    });
+    // Left out rather than null: rabbitmqadmin lists all columns, and ends at a null.
+    let full_ms = consumer.prefetch_full_since.map(|it| now().ms().saturating_sub(it.ms()));
+    for (name, ms) in
+        [("oldest_unacked_ms", oldest_unacked_ms(call, consumer)), ("prefetch_full_ms", full_ms)]
+    {
+        if let Some(ms) = ms {
+            row[name] = json!(ms);
+        }
+    }
+    row
 }
 
 /// How long the oldest delivery of a consumer's channel has waited for its ack, as of the last sample; none

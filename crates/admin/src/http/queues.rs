@@ -112,7 +112,10 @@ fn row(
     put("leader", json!(node));
     put("members", json!([node]));
     if queue.kind == QueueKind::Quorum {
-        put("delivery_limit", queue.delivery_limit().map_or(json!("unlimited"), Value::from));
+        put(
+            "delivery_limit",
+            queue.delivery_limit().map_or_else(|| json!("unlimited"), Value::from),
+        );
         put("online", json!([node]));
     } else {
         put("storage_version", json!(2));

@@ -371,7 +371,7 @@ fn slow_consumers_are_found() {
     assert!(found["oldest_unacked_ms"].as_u64().unwrap() < 60_000, "{found}");
     assert_eq!(found["blocked"], false);
     assert_eq!(node.get("/api/consumers?slow=3600"), json!([]));
-    assert_eq!(found["prefetch_full_ms"], json!(null));
+    assert_eq!(found.get("prefetch_full_ms"), None);
     // Without the other one, what comes has to wait for this one's acks.
     client.cancel(channel, "rest").unwrap();
     publish(&mut client, channel, 3);

@@ -91,6 +91,14 @@ impl<L: Log> Shard<L> {
                 restored.messages += 1;
             }
         });
+        // Those without messages, too: they are counted, and what nobody uses may expire.
+        for queue in topology.vhosts().flat_map(|vhost| topology.queues(vhost.id)) {
+            if shard_of(queue.id, *shards) == *index {
+                let hosted =
+                    queues.entry(queue.id).or_insert_with(|| Box::new(Hosted::new(queue, now)));
+                touch(hosted, queue.id, touched);
+            }
+        }
         restored.orphans = orphans.len() as u64;
         self.disk.opened(self.log.end().get());
         for (at, holder) in orphans.into_iter().chain(finished) {

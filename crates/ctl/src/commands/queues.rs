@@ -65,6 +65,12 @@ fn quorum_status(it: &mut Call<'_>) -> Result<Answer, Fault> {
     Ok(Call::rows_of(&status, columns::all(&columns)))
 }
 
+/// This node keeps a replica of everything; there is no other for more.
+fn more_members(it: &mut Call<'_>) -> Result<Answer, Fault> {
+    it.learn_node()?;
+    if it.word("member") == it.node() { Ok(Answer::Done) } else { no_other_node(it) }
+}
+
 /// There is no other node to keep a replica on, or to take one from.
 fn no_other_node(it: &mut Call<'_>) -> Result<Answer, Fault> {
     Err(Fault::usage(it.fill(
@@ -232,8 +238,13 @@ pub(super) const COMMANDS: &[Entry] = &[
         ignored_value("queue-pattern"),
     ])
     .says("Re-balancing leaders of all queues..."),
-    Entry::new("add_member", Tools::QUEUES, "Not there: this node stands alone", no_other_node)
-        .takes(&[QUEUE, NODE, ignored_value("membership")]),
+    Entry::new(
+        "add_member",
+        Tools::QUEUES,
+        "Accepted for this node, which stands alone",
+        more_members,
+    )
+    .takes(&[QUEUE, NODE, ignored_value("membership")]),
     Entry::new("delete_member", Tools::QUEUES, "Not there: this node stands alone", no_other_node)
         .takes(&[QUEUE, NODE]),
     Entry::new(
@@ -292,8 +303,8 @@ pub(super) const COMMANDS: &[Entry] = &[
     Entry::new(
         "grow",
         Tools::QUEUES_AND_STREAMS,
-        "Not there: this node stands alone",
-        no_other_node,
+        "Accepted for this node, which stands alone",
+        more_members,
     )
     .takes(&[
         NODE,

@@ -55,6 +55,25 @@ pub(crate) fn pairs(expected: &[(&str, bool)]) -> Vec<(String, bool)> {
     expected.iter().map(|(body, redelivered)| ((*body).to_owned(), *redelivered)).collect()
 }
 
+/// A queue without messages is there, is counted, and expires when nobody uses it.
+#[test]
+fn empty_queues_survive() {
+    let broker = Broker::with(&["shards=2"]);
+    let (mut client, channel) = broker.channel();
+    let expires = durable(&[("x-expires", Value::I32(1500))]);
+    for (name, how) in [("a", durable(&[])), ("b", durable(&[])), ("short", expires)] {
+        client.queue_declare(channel, name, &how).unwrap();
+    }
+    drop(client);
+    let broker = broker.stop().start_again();
+    let listed = broker.told(&["list_queues", "name", "messages", "consumers"]);
+    assert!(listed.contains("a\t0\t0\n") && listed.contains("b\t0\t0\n"), "{listed}");
+    wait_until(PATIENCE, "the one that nobody uses has expired", || {
+        !broker.told(&["list_queues", "name"]).contains("short")
+    });
+    broker.assert_quiet();
+}
+
 #[test]
 fn order_priorities_and_flags_survive_a_clean_stop() {
     let broker = Broker::with(&["shards=2"]);

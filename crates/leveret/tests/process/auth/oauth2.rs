@@ -284,6 +284,45 @@ fn the_management_api_takes_tokens() {
     assert_eq!(api(&broker, "/api/whoami", &format!("Basic {basic}")).0, 200);
 }
 
+/// A provider sends somebody to the page with a token in a form, if that is asked for.
+#[test]
+fn a_provider_may_begin() {
+    let issuer = Issuer::new();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("k.pem");
+    std::fs::write(&file, issuer.key.public_key_pem()).unwrap();
+    let broker = |more: &[&str]| {
+        let mut settings = vec![
+            "auth_backends.1=oauth2".to_owned(),
+            "auth_oauth2.resource_server_id=rabbit".to_owned(),
+            format!("auth_oauth2.signing_keys.one={}", file.display()),
+            "management.oauth_enabled=true".to_owned(),
+            "management.oauth_provider_url=https://portal.example.com".to_owned(),
+        ];
+        settings.extend(more.iter().map(|&one| one.to_owned()));
+        broker(&settings)
+    };
+    let post = |broker: &Broker, token: &str| {
+        let form = format!("state=x&access_token={token}");
+        let kind = "x\r\nContent-Type: application/x-www-form-urlencoded";
+        request(broker, "POST", "/api/login", kind, &form)
+    };
+    let token = issuer.token("one", ALL, 60);
+    let asked = broker(&["management.oauth_initiated_logon_type=idp_initiated"]);
+    let (status, body) = post(&asked, &token);
+    assert_eq!(status, 200, "{body}");
+    assert!(body.contains(&format!("content=\"{token}\"")), "{body}");
+    let script = body.split("src=\"..").nth(1).unwrap().split('"').next().unwrap();
+    assert!(api(&asked, script, "x").1.contains("sessionStorage"), "{script}");
+    let wrong = Issuer::new().token("one", ALL, 60);
+    for (bad, want) in [(wrong.as_str(), 401), ("", 400), ("%22%3E", 400), ("x", 401)] {
+        assert_eq!(post(&asked, bad).0, want, "{bad}");
+    }
+    let not_asked = broker(&["management.oauth_client_id=page"]);
+    assert_eq!(post(&not_asked, &token).0, 401);
+    assert_eq!(asked.log.with(&token), Vec::<String>::new());
+}
+
 /// What a token may write, down to the routing key, holds for messages that are moved, too.
 #[test]
 fn scopes_hold_for_moves() {
