@@ -236,8 +236,8 @@ impl<'a> Shown<'a> {
                 format!("{}, {}", it.case.row, self.broker(it)),
                 spread(of(|it| it.median)),
                 cell(of(|it| it.worst / it.median).map(|it| text::percent(it.median))),
-                cell(of(|it| it.slow as f64).map(|it| text::number(it.median))),
-                cell(of(|it| it.longest_slow as f64).map(|it| text::number(it.median))),
+                cell(of(|it| it.slow as f64).map(|it| text::tick(it.median))),
+                cell(of(|it| it.longest_slow as f64).map(|it| text::tick(it.median))),
                 cell(
                     it.spread(|run| run.broker_peak_bytes.map(|it| it as f64))
                         .map(|it| text::megabytes(it.median)),

@@ -34,7 +34,7 @@ fn figures(shown: &Shown<'_>) -> Result<Option<Chart>> {
         points: at(&|row| Some(shown.figure(row, *it)?.median)),
     });
     let quoted = shown.sources.iter().map(|source| Line {
-        name: (*source).to_owned(),
+        name: format!("{source} (document)"),
         is_quoted: true,
         points: at(&|row| shown.quoted(row, source)),
     });
@@ -76,7 +76,7 @@ fn gains(shown: &Shown<'_>) -> Result<Option<Chart>> {
         points: points(shown, |row| factor(row, *it, *base)),
     });
     let quoted = shown.sources.iter().map(|source| Line {
-        name: (*source).to_owned(),
+        name: format!("{source} (document)"),
         is_quoted: true,
         points: points(shown, |row| shown.quoted(row, source)),
     });

@@ -4,6 +4,7 @@ use crate::case::{Case, Length, Measure, ORDINARY};
 use crate::catalogue::{ALL, find};
 use crate::machine::Machine;
 use crate::outcome::{Facts, Measured, Results, Run, Second, Session, Times};
+use crate::table::tables;
 
 use super::*;
 
@@ -194,7 +195,7 @@ fn commands_can_be_repeated() {
     assert!(told.contains("leveret perf -x 2 -c 1000 -y 0"), "{told}");
     assert!(told.contains("-qa x-confirm-on=enqueue -h URI --broker-pid PID"));
     let two_at_once = ["-x 1".to_owned(), "-x 2".to_owned()];
-    let ends: Vec<_> = loads(&two_at_once).map(|it| it.1).collect();
+    let ends: Vec<_> = page::loads(&two_at_once).map(|it| it.1).collect();
     assert_eq!(ends, [" &", ""]);
 }
 
@@ -227,4 +228,24 @@ fn rules_of_one_broker_are_the_ordinary_one() {
         measured.iter().find(|it| it.broker == 1 && it.case.rule == Some(ORDINARY)).unwrap();
     assert!(!ordinary.commands[0].contains("x-confirm-on"));
     assert_eq!(ordinary.case.shows, Measure::Published);
+}
+
+#[test]
+fn markdown_has_the_tables_and_what_they_were_measured_on() {
+    let mut session = session("ladder", Length::default(), |_, _| vec![1000.0, 2000.0, 3000.0]);
+    session.experiments[0].measured[1].failure = Some("it went away".to_owned());
+    let told = markdown(&session);
+    for line in [
+        "Leveret 0.1.0, 2026-11-22T09:00:00Z; 2 cores (), 4.0 GiB of memory, Linux 6. \
+         Other programs had at most 2.00 % of the processors. `leveret perf experiment`",
+        "### ladder: what acks, confirms and persistence each cost: four steps",
+        "Medians of 3 runs, with the lowest and highest.",
+        "Messages published per second:",
+        "|  | Leveret 0.1.0 | RabbitMQ 4.0.5 | RabbitMQ 2.8.1 (document) |",
+        "|---|---:|---:|---:|",
+        "| no acks, no confirms | 2,000 (1,000 to 3,000) | 2,000 (1,000 to 3,000) | 44,824 |",
+        "no acks, no confirms: failed: it went away",
+    ] {
+        assert!(told.lines().any(|it| it == line), "{line} is not in\n{told}");
+    }
 }
