@@ -68,9 +68,8 @@ fn gains(shown: &Shown<'_>) -> Result<Option<Chart>> {
     if columns.is_empty() {
         return Ok(None);
     }
-    // Gains over another broker are of another size, and in the table only.
-    let own = columns.iter().filter(|(it, base)| it.broker == base.broker);
-    let measured = own.map(|(it, base)| Line {
+    // Gains over another broker are of another size, and in tables only.
+    let measured = columns.iter().map(|(it, base)| Line {
         name: shown.title(*it),
         is_quoted: false,
         points: points(shown, |row| factor(row, *it, *base)),

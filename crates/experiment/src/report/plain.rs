@@ -48,6 +48,9 @@ pub(crate) fn markdown(session: &Session) -> String {
         |it| format!("at most {} %", text::number(it)),
     );
     let _ = writeln!(out, " Other programs had {others} of the processors. `{}`", session.command);
+    if session.length.quick {
+        out += "\nQuick runs, of seconds: enough to see that it works, not to publish.\n";
+    }
     for results in &session.experiments {
         let _ = writeln!(
             out,
