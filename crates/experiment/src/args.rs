@@ -36,12 +36,12 @@ pub struct ExperimentArgs {
     #[arg(long, conflicts_with = "names")]
     pub(crate) all: bool,
 
-    /// A second broker, measured in turn with the first
+    /// Another broker, measured in turn with the first; may be repeated
     #[arg(long, value_name = "URI")]
-    pub(crate) against: Option<String>,
-    /// Its process, if it is on this machine: CPU and memory are measured
+    pub(crate) against: Vec<String>,
+    /// Its process, if it is on this machine: CPU and memory are measured. In the order of --against
     #[arg(long, value_name = "PID", requires = "against")]
-    pub(crate) against_pid: Option<u32>,
+    pub(crate) against_pid: Vec<u32>,
     /// The first broker, instead of one that is started for this
     #[arg(long, value_name = "URI")]
     pub(crate) uri: Option<String>,
@@ -65,6 +65,9 @@ pub struct ExperimentArgs {
     /// Where the JSON goes [default: as the page, but .json]
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+    /// Write the tables as Markdown, too
+    #[arg(long, value_name = "FILE")]
+    pub(crate) markdown: Option<PathBuf>,
 }
 
 impl ExperimentArgs {
@@ -79,11 +82,13 @@ impl ExperimentArgs {
             Some(uri) => Source::Running { uri: uri.clone(), pid: self.pid },
             None => Source::Own,
         };
-        let second = self
+        let pids = self.against_pid.iter().copied().map(Some).chain(std::iter::repeat(None));
+        let others = self
             .against
             .iter()
-            .map(|uri| Source::Running { uri: uri.clone(), pid: self.against_pid });
-        [first].into_iter().chain(second).collect()
+            .zip(pids)
+            .map(|(uri, pid)| Source::Running { uri: uri.clone(), pid });
+        [first].into_iter().chain(others).collect()
     }
 
     /// How long runs are.
@@ -177,6 +182,12 @@ mod tests {
         assert!(matches!(&args.sources()[..], [Source::Own, Source::Running { pid: Some(7), .. }]));
         assert_eq!(read("--all").unwrap().experiments().len(), ALL.len());
         assert!(read("--list").unwrap().list);
+        let two =
+            read("tx --against amqp://a --against amqp://b --against-pid 7").unwrap().sources();
+        assert!(matches!(
+            &two[1..],
+            [Source::Running { pid: Some(7), .. }, Source::Running { pid: None, .. }]
+        ));
         let elsewhere = read("ladder --uri amqp://h").unwrap().sources();
         assert!(matches!(&elsewhere[..], [Source::Running { pid: None, .. }]));
     }

@@ -113,7 +113,7 @@ fn experiment(args: &ExperimentArgs) -> Result<Session> {
     progress.end();
     // What was measured before something broke is kept.
     if !session.experiments.is_empty() {
-        write(&session, &page, &json)?;
+        write(&session, &page, &json, args.markdown.as_deref())?;
     }
     failure.map_or(Ok(session), Err)
 }
@@ -130,13 +130,16 @@ fn shown(words: impl Iterator<Item = String>) -> String {
     words.map(word).collect::<Vec<_>>().join(" ")
 }
 
-/// Writes the page and the JSON, and says what is in them.
-fn write(session: &Session, page: &Path, json: &Path) -> Result<()> {
+/// Writes the page and the other files, and says what is in them.
+fn write(session: &Session, page: &Path, json: &Path, markdown: Option<&Path>) -> Result<()> {
     let put = |path: &Path, text: &str| {
         std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))
     };
     put(page, &report::page(session)?)?;
     put(json, &(serde_json::to_string_pretty(session)? + "\n"))?;
+    if let Some(path) = markdown {
+        put(path, &report::markdown(session))?;
+    }
     let told = report::terminal(session);
     let _ = write!(std::io::stdout(), "{told}\n{} and {}\n", page.display(), json.display());
     Ok(())

@@ -1,6 +1,6 @@
 //! The machine that an experiment runs on.
 
-use std::fs;
+use std::{fmt, fs};
 
 use serde::Serialize;
 
@@ -30,6 +30,14 @@ impl Machine {
             memory_bytes: memory_kib.unwrap_or(0) * 1024,
             kernel: format!("{} {}", kernel("ostype"), kernel("osrelease")),
         }
+    }
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { cores, processor, memory_bytes, kernel } = self;
+        let gib = *memory_bytes as f64 / f64::from(1 << 30);
+        write!(f, "{cores} cores ({processor}), {gib:.1} GiB of memory, {kernel}")
     }
 }
 

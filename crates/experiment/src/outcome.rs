@@ -28,10 +28,26 @@ pub(crate) struct Session {
     pub(crate) interrupted: bool,
 }
 
+impl Results {
+    /// How often cases ran.
+    pub(crate) fn how_often(&self) -> String {
+        match self.repeats {
+            1 => "One run of each case.".to_owned(),
+            count => format!("Medians of {count} runs, with the lowest and highest."),
+        }
+    }
+}
+
 impl Session {
     /// Whether a run has failed.
     pub(crate) fn has_failed(&self) -> bool {
         self.experiments.iter().flat_map(|it| &it.measured).any(|it| it.failure.is_some())
+    }
+
+    /// The most that programs that are neither broker nor load had of all processors in any run, in percent.
+    pub(crate) fn others_cpu_percent(&self) -> Option<f64> {
+        let runs = self.experiments.iter().flat_map(|it| &it.measured).flat_map(|it| &it.runs);
+        runs.filter_map(|run| run.others_cpu_percent).reduce(f64::max)
     }
 }
 
@@ -209,6 +225,15 @@ impl Measured {
     /// The median of a figure over the runs, and the lowest and highest.
     pub(crate) fn spread(&self, figure: impl Fn(&Run) -> Option<f64>) -> Option<Spread> {
         Spread::of(self.runs.iter().filter_map(figure).collect())
+    }
+
+    /// Its row, and its column if there are several.
+    pub(crate) fn label(&self) -> String {
+        if self.case.column.is_empty() {
+            self.case.row.clone()
+        } else {
+            format!("{}, {}", self.case.row, self.case.column)
+        }
     }
 }
 

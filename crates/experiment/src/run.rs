@@ -43,12 +43,14 @@ struct Target {
 impl Runner<'_> {
     /// Runs all cases, and says who the brokers were. Ends early when interrupted.
     pub(crate) fn run(&mut self, experiment: &'static Experiment) -> Result<(Results, Vec<Facts>)> {
-        let mut targets = Vec::new();
+        let (mut targets, mut names) = (Vec::new(), Vec::new());
         for source in self.sources {
             let broker = Broker::open(source, experiment.settings)?;
             let mut facts = broker.facts()?;
-            if targets.iter().any(|it: &Target| it.facts.name == facts.name) {
-                facts.name.push_str(" (the other)");
+            let number = 1 + names.iter().filter(|it| **it == facts.name).count();
+            names.push(facts.name.clone());
+            if number > 1 {
+                facts.name.push_str(&format!(" ({number})"));
             }
             targets.push(Target { broker, facts });
         }

@@ -27,7 +27,7 @@ pub(crate) fn tables(results: &Results, brokers: &[Facts]) -> Vec<Table> {
         match view {
             View::Figures(_) => all.push(shown.figures()),
             View::Steps => all.push(shown.steps()),
-            View::Gains => all.push(shown.gains()),
+            View::Gains => all.extend(shown.gains()),
             View::Seconds => all.push(shown.steadiness()),
             View::Load => all.push(shown.load()),
         }
@@ -90,7 +90,7 @@ impl<'a> Shown<'a> {
     pub(crate) fn title(&self, series: Series) -> String {
         let broker = self.brokers.get(series.broker);
         let name = broker.map_or("?", |it| it.name.as_str());
-        if series.column.is_empty() || broker.is_some_and(|it| !it.is_leveret) {
+        if series.column.is_empty() || (broker.is_some() && !self.is_leveret(series)) {
             return name.to_owned();
         }
         format!("{name}, {}", series.column)
@@ -179,43 +179,55 @@ impl<'a> Shown<'a> {
         }
     }
 
-    fn gains(&self) -> Table {
-        let columns = self.gain_columns();
-        let mut head = vec![String::new()];
-        head.extend(columns.iter().map(|(it, base)| {
-            if it.broker == base.broker {
-                self.title(*it)
-            } else {
-                format!("{} over {}", self.title(*it), self.title(*base))
-            }
-        }));
-        head.extend(self.sources.iter().map(ToString::to_string));
-        let mut rows = Vec::new();
-        for row in self.rows.iter().copied().chain([MEAN]) {
+    /// What each rule gains over the ordinary one of its broker, as the document has it; then over every other broker.
+    fn gains(&self) -> Vec<Table> {
+        let own = Table {
+            title: format!("Gain of the rate over the rule {ORDINARY}"),
+            ..self.gains_in(&self.gain_columns(), &self.sources)
+        };
+        let of_others = self.series.iter().filter(|it| it.column == ORDINARY).map(|base| {
+            let is_other = |it: &&Series| it.broker != base.broker && self.is_leveret(**it);
+            let columns: Vec<_> =
+                self.series.iter().filter(is_other).map(|it| (*it, *base)).collect();
+            let title = format!("Gain of the rate over {}", self.title(*base));
+            Table { title, ..self.gains_in(&columns, &[]) }
+        });
+        [own].into_iter().chain(of_others).collect()
+    }
+
+    /// Empty if there is nothing to compare.
+    fn gains_in(&self, columns: &[(Series, Series)], sources: &[&str]) -> Table {
+        if columns.is_empty() {
+            return Table::default();
+        }
+        let row = |row: &str| {
             let measured =
                 columns.iter().map(|(it, base)| cell(self.gain(row, *it, *base).map(text::gain)));
-            let quoted = self.sources.iter().map(|it| cell(self.quoted(row, it).map(text::gain)));
-            rows.push([row.to_owned()].into_iter().chain(measured).chain(quoted).collect());
-        }
-        let is_empty = columns.is_empty();
+            let quoted = sources.iter().map(|it| cell(self.quoted(row, it).map(text::gain)));
+            [row.to_owned()].into_iter().chain(measured).chain(quoted).collect()
+        };
+        let names = columns.iter().map(|(it, _)| self.title(*it));
+        let quoted = sources.iter().map(ToString::to_string);
         Table {
-            title: format!("Gain of the rate over the rule {ORDINARY}"),
-            head,
-            quoted: self.sources.len(),
-            rows: if is_empty { Vec::new() } else { rows },
+            title: String::new(),
+            head: [String::new()].into_iter().chain(names).chain(quoted).collect(),
+            quoted: sources.len(),
+            rows: self.rows.iter().copied().chain([MEAN]).map(row).collect(),
         }
     }
 
-    /// What is compared with what: each rule with the ordinary one of its broker, and of every other broker.
+    /// Each rule, and the ordinary one of its broker.
     pub(crate) fn gain_columns(&self) -> Vec<(Series, Series)> {
-        let is_base = |it: &&Series| it.column == ORDINARY;
         let mut all = Vec::new();
-        for base in self.series.iter().filter(is_base) {
-            let others = self.series.iter().filter(|it| !is_base(it));
-            all.extend(others.map(|it| (*it, *base)));
+        for base in self.series.iter().filter(|it| it.column == ORDINARY) {
+            let rules = self.series.iter().filter(|it| it.broker == base.broker && *it != base);
+            all.extend(rules.map(|it| (*it, *base)));
         }
-        all.sort_by_key(|(it, base)| it.broker != base.broker);
         all
+    }
+
+    fn is_leveret(&self, series: Series) -> bool {
+        self.brokers.get(series.broker).is_some_and(|it| it.is_leveret)
     }
 
     /// after / before; in the row of means, 1 and the arithmetic mean of the gains above three queues.
@@ -236,8 +248,8 @@ impl<'a> Shown<'a> {
                 format!("{}, {}", it.case.row, self.broker(it)),
                 spread(of(|it| it.median)),
                 cell(of(|it| it.worst / it.median).map(|it| text::percent(it.median))),
-                cell(of(|it| it.slow as f64).map(|it| text::number(it.median))),
-                cell(of(|it| it.longest_slow as f64).map(|it| text::number(it.median))),
+                cell(of(|it| it.slow as f64).map(|it| text::tick(it.median))),
+                cell(of(|it| it.longest_slow as f64).map(|it| text::tick(it.median))),
                 cell(
                     it.spread(|run| run.broker_peak_bytes.map(|it| it as f64))
                         .map(|it| text::megabytes(it.median)),

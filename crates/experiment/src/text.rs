@@ -27,7 +27,7 @@ pub(crate) fn number(value: f64) -> String {
     format!("{sign}{out}{rest}")
 }
 
-/// A number beside an axis: without zeros that say nothing.
+/// A number beside an axis, or one that counts: without zeros that say nothing.
 pub(crate) fn tick(value: f64) -> String {
     let text = number(value);
     if text.contains('.') {

@@ -2,6 +2,7 @@
 //!
 //! Hot path: no allocation per message; acks leave together.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use crate::pace::{Due, Pace};
 use crate::plan::{Ack, Consuming, Plan, Requeue};
 use crate::stamp::now_ns;
 use crate::stats::Tally;
+use crate::verbose::Verbose;
 use crate::worker::{NAP, Worker, lane_of, pause};
 
 /// Shorter times are waited for without sleeping, which would take longer.
@@ -37,6 +39,10 @@ pub(crate) struct Consumer<'a> {
 #[derive(Debug)]
 struct Lane {
     channel: u16,
+    /// Tells every message, as this consumer's.
+    verbose: Option<(Verbose, usize)>,
+    /// The times of the messages that it told and that are not acked.
+    told: VecDeque<u64>,
     queues: std::ops::Range<usize>,
     left: Option<u64>,
     /// The last delivery tag that came, and the last that was acked.
@@ -113,7 +119,8 @@ impl<'a> Consumer<'a> {
         let mut lanes = Vec::new();
         for at in 0..consuming.channels {
             let channel = connection.open_channel()?;
-            let queues = plan.topology.queues_of(number * consuming.channels + at);
+            let agent = number * consuming.channels + at;
+            let queues = plan.topology.queues_of(agent);
             if plan.topology.exclusive {
                 for queue in queues.clone() {
                     plan.topology.declare_queue(&mut connection, channel, queue)?;
@@ -129,7 +136,17 @@ impl<'a> Consumer<'a> {
                 connection.qos(channel, prefetch, true)?;
             }
             let left = consuming.limit;
-            lanes.push(Lane { channel, queues, left, seen: 0, acked: 0, uncommitted: 0 });
+            let verbose = plan.verbose.map(|verbose| (verbose, agent));
+            lanes.push(Lane {
+                channel,
+                verbose,
+                told: VecDeque::new(),
+                queues,
+                left,
+                seen: 0,
+                acked: 0,
+                uncommitted: 0,
+            });
         }
         let intake = Intake::new(plan);
         Ok(Self { plan, number, connection, lanes, intake, is_subscribed: false, start_ns: 0 })
@@ -213,6 +230,10 @@ impl<'a> Consumer<'a> {
             // What comes after the limit goes back to its queue in the end.
             if lane.takes(deliver.delivery_tag) {
                 taken += 1;
+                if let Some((verbose, consumer)) = lane.verbose {
+                    let tag = deliver.delivery_tag;
+                    lane.told.push_back(verbose.received(consumer, tag, properties, body));
+                }
                 // The tag is the queue's number, if it is ours.
                 let queue = || deliver.consumer_tag.parse().unwrap_or(lane.queues.start);
                 self.intake.take(deliver.redelivered, properties, body, queue);
@@ -279,6 +300,10 @@ impl<'a> Consumer<'a> {
                         lane.takes(got.delivery_tag);
                         self.intake.begin();
                         let properties = RawProperties::new(&got.properties);
+                        if let Some((verbose, consumer)) = lane.verbose {
+                            let (tag, body) = (got.delivery_tag, &got.body);
+                            lane.told.push_back(verbose.received(consumer, tag, properties, body));
+                        }
                         self.intake.take(got.redelivered, properties, &got.body, || queue);
                         self.intake.report(tally);
                         self.think(1);
@@ -330,7 +355,10 @@ impl Lane {
         let waiting = self.seen - self.acked;
         // Tags of a channel are consecutive.
         match how.ack {
-            Ack::Auto => self.settled(connection, how, waiting)?,
+            Ack::Auto => {
+                self.told.clear();
+                self.settled(connection, how, waiting)?;
+            }
             Ack::Each => {
                 for _ in 0..waiting {
                     self.answer(connection, how, self.acked + 1, false);
@@ -355,10 +383,15 @@ impl Lane {
         Ok(())
     }
 
-    fn answer(&self, connection: &mut Connection, how: &Consuming, tag: u64, multiple: bool) {
+    fn answer(&mut self, connection: &mut Connection, how: &Consuming, tag: u64, multiple: bool) {
         match how.nack {
             None => connection.ack(self.channel, tag, multiple),
             Some(Requeue(requeue)) => connection.nack(self.channel, tag, multiple, requeue),
+        }
+        if let Some((verbose, consumer)) = self.verbose {
+            let count = tag - self.acked;
+            let mut times = self.told.drain(..self.told.len().min(count as usize));
+            verbose.acknowledged(consumer, tag, count, times.next_back().unwrap_or_default());
         }
     }
 

@@ -13,6 +13,7 @@ use crate::plan::{Keys, Plan, Rate};
 use crate::stamp::{self, Clock, now_ns};
 use crate::stats::{Counter, Tally};
 use crate::steps::Steps;
+use crate::verbose::Verbose;
 use crate::verify::{Head, Ledger};
 use crate::window::Window;
 use crate::worker::NAP;
@@ -58,6 +59,8 @@ pub(crate) struct Lane {
     published: u64,
     seal: Option<Seal>,
     start_ns: Option<u64>,
+    /// Tells every message, as this producer's.
+    verbose: Option<(Verbose, usize)>,
 }
 
 /// Accounts for what is published.
@@ -157,6 +160,7 @@ impl Lane {
             published: 0,
             seal: plan.ledger.clone().map(|ledger| Seal { ledger, producer, first: 0 }),
             start_ns: None,
+            verbose: plan.verbose.map(|verbose| (verbose, producer)),
         })
     }
 
@@ -316,6 +320,16 @@ impl Lane {
             window.publish(count, now);
         }
         connection.publish_batch(&batch.messages, start, count)?;
+        if let Some((verbose, producer)) = self.verbose {
+            // Without confirms there are no numbers.
+            let first = self.window.as_ref().map(|it| it.next_tag() - count as u64);
+            for index in 0..count {
+                let id = first.map_or(0, |first| first + index as u64);
+                let properties = batch.messages.properties_mut(start + index).to_vec();
+                let body = batch.messages.body_mut(start + index);
+                verbose.published(producer, id, &properties, body);
+            }
+        }
         // Zeros are all the same: those at the front are in the cache.
         if self.sizes.is_none() {
             batch.at = (start + count) % batch.messages.count();
@@ -359,6 +373,9 @@ impl Lane {
     /// A confirm has come.
     pub(crate) fn settle(&mut self, tag: u64, multiple: bool, ack: bool, now_ns: u64) {
         let Some(window) = &mut self.window else { return };
+        if let Some((verbose, producer)) = self.verbose {
+            verbose.confirmed(producer, tag, ack, &window.covered(tag, multiple));
+        }
         window.settle(tag, multiple, ack, now_ns);
         if let (false, Some(seal)) = (ack, &self.seal) {
             seal.excuse(window.take_refused());

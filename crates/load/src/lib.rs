@@ -39,6 +39,7 @@ mod steps;
 mod sweep;
 mod talk;
 mod topology;
+mod verbose;
 mod verify;
 mod watch;
 mod window;

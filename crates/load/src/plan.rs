@@ -13,6 +13,7 @@ use crate::content::Content;
 use crate::stamp::Clock;
 use crate::steps::Steps;
 use crate::topology::Topology;
+use crate::verbose::Verbose;
 use crate::verify::{Ledger, Verification};
 
 /// Messages of the latency mode that are left out while caches and code warm up.
@@ -41,6 +42,8 @@ pub(crate) struct Plan {
     pub(crate) seconds: Option<f64>,
     pub(crate) exit_when: Option<ExitWhen>,
     pub(crate) shutdown: Duration,
+    /// Tells every message.
+    pub(crate) verbose: Option<Verbose>,
 }
 
 /// How to wait for brokers that are not there yet.
@@ -175,6 +178,7 @@ impl Plan {
             seconds: limits.time.or_else(|| (latency && unlimited).then_some(LATENCY_SECONDS)),
             exit_when: limits.exit_when,
             shutdown: Duration::from_secs(limits.shutdown_timeout),
+            verbose: Verbose::of(options),
         })
     }
 

@@ -30,8 +30,8 @@ const RATES: [(&str, Counter); 5] = [
     ("consumed", Counter::Consumed),
 ];
 
-/// In seconds.
-const NANOSECOND: f64 = 1e-9;
+/// In a second.
+const NANOSECONDS: f64 = 1e9;
 
 /// A page that is served while the run goes on.
 #[derive(Debug)]
@@ -149,7 +149,7 @@ impl Writer {
         for (sums, latency) in sums {
             if let Some(latency) = latency {
                 sums.count += latency.count;
-                sums.sum += latency.mean * NANOSECOND * latency.count as f64;
+                sums.sum += latency.mean / NANOSECONDS * latency.count as f64;
             }
         }
         self.confirm_size.count += interval.confirm_size.map_or(0, |it| it.count);
@@ -170,14 +170,14 @@ impl Writer {
                 "message latency",
                 of(|it| it.latency.as_ref()),
                 self.latency,
-                NANOSECOND,
+                NANOSECONDS,
             ),
             (
                 "confirm_latency_seconds",
                 "confirm latency",
                 of(|it| it.confirm_latency.as_ref()),
                 self.confirm_latency,
-                NANOSECOND,
+                NANOSECONDS,
             ),
             (
                 "confirm_size",
@@ -213,11 +213,11 @@ impl Writer {
         let Percentiles { p50, p75, p95, p99, max, .. } = of_interval.copied().unwrap_or_default();
         for (quantile, value) in [("0.5", p50), ("0.75", p75), ("0.95", p95), ("0.99", p99)] {
             let label = format!("quantile=\"{quantile}\",");
-            self.sample(page, name, &label, value as f64 * unit);
+            self.sample(page, name, &label, value as f64 / unit);
         }
         self.sample(page, &format!("{name}_count"), "", sums.count as f64);
         self.sample(page, &format!("{name}_sum"), "", sums.sum);
-        self.gauge(page, &format!("{name}_max"), "", max as f64 * unit);
+        self.gauge(page, &format!("{name}_max"), "", max as f64 / unit);
     }
 
     fn sample(&self, page: &mut String, name: &str, labels: &str, value: f64) {

@@ -81,14 +81,8 @@ impl Window {
 
     /// A confirm has come. Unknown tags are ignored.
     pub(crate) fn settle(&mut self, tag: u64, multiple: bool, ack: bool, now_ns: u64) {
-        // Tag 0 with `multiple` stands for everything (AMQP 0-9-1 §1.8.3.13).
-        let last = if tag == 0 && multiple { self.next - 1 } else { tag };
-        if last < self.first || last >= self.next {
-            return;
-        }
         let before = self.confirmed;
-        let from = if multiple { self.first } else { last };
-        for tag in from..=last {
+        for tag in self.range(tag, multiple) {
             let slot = self.slot(tag);
             let published = std::mem::take(&mut self.ring[slot]);
             if published != 0 {
@@ -104,6 +98,28 @@ impl Window {
         if self.confirmed > before {
             count(&mut self.sizes, self.confirmed - before);
         }
+    }
+
+    /// The tags that a confirm is for; none of unknown ones.
+    fn range(&self, tag: u64, multiple: bool) -> std::ops::Range<u64> {
+        // Tag 0 with `multiple` stands for everything (AMQP 0-9-1 §1.8.3.13).
+        let last = if tag == 0 && multiple { self.next - 1 } else { tag };
+        if last < self.first || last >= self.next {
+            return 0..0;
+        }
+        let from = if multiple { self.first } else { last };
+        from..last + 1
+    }
+
+    /// The tag of the next message.
+    pub(crate) fn next_tag(&self) -> u64 {
+        self.next
+    }
+
+    /// The messages that a confirm would settle, and when they were published.
+    pub(crate) fn covered(&self, tag: u64, multiple: bool) -> Vec<(u64, u64)> {
+        let all = self.range(tag, multiple).map(|tag| (tag, self.ring[self.slot(tag)]));
+        all.filter(|(_, published)| *published != 0).collect()
     }
 
     fn settled(&mut self, latency_ns: u64, ack: bool) {
@@ -155,6 +171,7 @@ mod tests {
         window.settle(2, false, true, 15); // out of order
         assert_eq!(window.room(), 1);
         window.publish(1, 20);
+        assert_eq!(window.covered(0, true), [(1, 10), (3, 10), (4, 20)]);
         window.settle(4, true, true, 25); // 1, 3 and 4; 2 is settled already
         assert!(window.is_settled());
         assert_eq!((window.room(), window.confirmed), (3, 4));

@@ -34,7 +34,7 @@ fn figures(shown: &Shown<'_>) -> Result<Option<Chart>> {
         points: at(&|row| Some(shown.figure(row, *it)?.median)),
     });
     let quoted = shown.sources.iter().map(|source| Line {
-        name: (*source).to_owned(),
+        name: format!("{source} (document)"),
         is_quoted: true,
         points: at(&|row| shown.quoted(row, source)),
     });
@@ -68,15 +68,14 @@ fn gains(shown: &Shown<'_>) -> Result<Option<Chart>> {
     if columns.is_empty() {
         return Ok(None);
     }
-    // Gains over another broker are of another size, and in the table only.
-    let own = columns.iter().filter(|(it, base)| it.broker == base.broker);
-    let measured = own.map(|(it, base)| Line {
+    // Gains over another broker are of another size, and in tables only.
+    let measured = columns.iter().map(|(it, base)| Line {
         name: shown.title(*it),
         is_quoted: false,
         points: points(shown, |row| factor(row, *it, *base)),
     });
     let quoted = shown.sources.iter().map(|source| Line {
-        name: (*source).to_owned(),
+        name: format!("{source} (document)"),
         is_quoted: true,
         points: points(shown, |row| shown.quoted(row, source)),
     });

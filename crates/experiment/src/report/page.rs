@@ -5,7 +5,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::chart::Chart;
 use super::charts::charts;
-use crate::outcome::{Facts, Measured, Results, Session};
+use crate::outcome::{Facts, Results, Session};
 use crate::table::{Table, tables};
 use crate::text;
 
@@ -53,7 +53,7 @@ pub(crate) fn page(session: &Session) -> Result<String> {
 
 /// What a reader must know before any figure.
 fn notices(session: &Session) -> Markup {
-    let busy = others(session).filter(|it| *it > BUSY_PERCENT);
+    let busy = session.others_cpu_percent().filter(|it| *it > BUSY_PERCENT);
     html! {
         @if session.interrupted {
             p.notice { "This was interrupted: what was measured until then is here, the rest is missing." }
@@ -70,26 +70,19 @@ fn notices(session: &Session) -> Markup {
     }
 }
 
-/// The most that others had of the processors in any run.
-fn others(session: &Session) -> Option<f64> {
-    let runs = session.experiments.iter().flat_map(|it| &it.measured).flat_map(|it| &it.runs);
-    runs.filter_map(|run| run.others_cpu_percent).reduce(f64::max)
-}
-
 fn conditions(session: &Session) -> Markup {
     let machine = &session.machine;
-    let memory = format!("{:.1} GiB", machine.memory_bytes as f64 / f64::from(1 << 30));
     html! {
         dl {
             dt { "Machine" }
-            dd { (machine.cores) " cores (" (machine.processor) "), " (memory) " of memory, " (machine.kernel) }
+            dd { (machine) }
             @for it in &session.brokers {
                 dt { "Broker" }
                 dd { (it.name) " (tells its clients: " (it.told) "), " (place(it)) }
             }
             dt { "Others" }
             dd {
-                @match others(session) {
+                @match session.others_cpu_percent() {
                     Some(percent) => { "at most " (text::number(percent)) " % of the processors for programs that are neither broker nor load" },
                     None => "not known: no broker's process was watched",
                 }
@@ -126,13 +119,13 @@ fn section(results: &Results, brokers: &[Facts]) -> Result<Markup> {
             p.faint {
                 "Document " (it.document.number) ", " (it.document.title) "; " (it.document.machine) ". "
                 (it.requirements.join(", ")) ". "
-                @if results.repeats > 1 { "Medians of " (results.repeats) " runs, with the lowest and highest." } @else { "One run of each case." }
+                (results.how_often())
             }
             p { (it.about) }
             @if let Some(missing) = it.missing { p.notice { (missing) } }
             @for it in &results.measured {
                 @if let Some(failure) = &it.failure {
-                    p.notice { (it.case.row) " " (it.case.column) ": failed: " (failure) }
+                    p.notice { (it.label()) ": failed: " (failure) }
                 }
             }
             @for it in &all { (table(it)) }
@@ -194,7 +187,7 @@ fn commands(results: &Results, brokers: &[Facts]) -> Markup {
         } else {
             ""
         };
-        lines.push(format!("# {}, {name}", label(it)));
+        lines.push(format!("# {}, {name}", it.label()));
         for (load, end) in it.prepare.iter().map(|it| (it, "")).chain(loads(&it.commands)) {
             lines.push(format!("leveret perf {load} -h URI{pid}{end}"));
         }
@@ -203,53 +196,7 @@ fn commands(results: &Results, brokers: &[Facts]) -> Markup {
 }
 
 /// Loads that run at the same time are sent to the background but for the last.
-fn loads(commands: &[String]) -> impl Iterator<Item = (&String, &'static str)> {
+pub(super) fn loads(commands: &[String]) -> impl Iterator<Item = (&String, &'static str)> {
     let last = commands.len().saturating_sub(1);
     commands.iter().enumerate().map(move |(at, it)| (it, if at < last { " &" } else { "" }))
 }
-
-fn label(it: &Measured) -> String {
-    if it.case.column.is_empty() {
-        it.case.row.clone()
-    } else {
-        format!("{}, {}", it.case.row, it.case.column)
-    }
-}
-
-/// The tables of figures, for a terminal.
-pub(crate) fn terminal(session: &Session) -> String {
-    let mut out = String::new();
-    for results in &session.experiments {
-        out += &format!("\n{}: {}\n", results.experiment.name, results.experiment.title);
-        let mut all = tables(results, &session.brokers);
-        all.pop();
-        for table in all {
-            out += &format!("\n{}\n{}", table.title, columns(&table));
-        }
-        if let Some(missing) = results.experiment.missing {
-            out += &format!("\n{missing}\n");
-        }
-    }
-    out
-}
-
-/// A table in columns: names to the left, figures to the right.
-fn columns(table: &Table) -> String {
-    let rows = || [&table.head].into_iter().chain(&table.rows);
-    let width = |at: usize| {
-        rows().filter_map(|row| row.get(at)).map(|it| it.chars().count()).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..table.head.len()).map(width).collect();
-    let mut out = String::new();
-    for row in rows() {
-        let cells = row.iter().zip(&widths).enumerate().map(|(at, (cell, width))| {
-            if at == 0 { format!("{cell:<width$}") } else { format!("  {cell:>width$}") }
-        });
-        out += cells.collect::<String>().trim_end();
-        out.push('\n');
-    }
-    out
-}
-
-#[cfg(test)]
-mod tests;

@@ -19,6 +19,12 @@ pub struct OutputArgs {
     /// How lines look: default, compact
     #[arg(long, value_name = "FORMAT", default_value = "default")]
     pub metrics_format: Format,
+    /// Print a line for each message, confirm and ack. For slow rates only
+    #[arg(long)]
+    pub verbose: bool,
+    /// The same with properties and bodies
+    #[arg(long)]
+    pub verbose_full: bool,
     /// Write the intervals as CSV
     #[arg(short = 'o', long, value_name = "FILE")]
     pub output_file: Option<PathBuf>,

@@ -47,7 +47,7 @@ const NOT_HERE: &[&str] = &[
     "--metrics-datadog-descriptions", "-mdh", "--metrics-datadog-host-tag", "-mdk",
     "--metrics-datadog-api-key", "-mds", "--metrics-datadog-step-size", "-mdu", "--metrics-datadog-uri",
     "-o2gr", "--oauth2-grant-type", "-o2id", "--oauth2-client-id", "-o2p", "--oauth2-parameters",
-    "-o2sec", "--oauth2-client-secret", "-o2uri", "--oauth2-token-endpoint", "--verbose", "--verbose-full",
+    "-o2sec", "--oauth2-client-secret", "-o2uri", "--oauth2-token-endpoint",
 ];
 
 /// Arguments as clap reads them, and what was left out.
