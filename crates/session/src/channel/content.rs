@@ -10,7 +10,8 @@
 //!
 //! While the whole message lies in one read, the three spans point into that read. When the read ends, or
 //! frames of another channel come between, names and properties are copied to `head`, and the body's
-//! pieces kept in `more`: small ones copied, so that none pins a read of many times its size.
+//! pieces kept in `more`: small ones copied, so that none pins a read of many times its size while more is
+//! waited for.
 
 use bytes::Bytes;
 use leveret_amqp::whole::WholePublish;
@@ -114,12 +115,14 @@ impl Content {
             return None;
         }
         if !part.is_empty() {
-            if self.is_stashed {
+            if self.is_stashed && (received < self.size || part.len() < PIECE_MIN) {
                 self.piece(read, part);
-            } else if self.received == 0 {
+            } else if self.received == 0 && !self.is_stashed {
                 self.body = place(read, part);
             } else {
-                // Of another frame in the same read, which pins no more than the first one does.
+                // It pins the read for no longer than a message that lies whole in it: it is the last piece, or
+                // belongs to another frame in the same read as the first one.
+                self.end_small();
                 self.more.push(read.slice_ref(part));
             }
         }
@@ -320,6 +323,23 @@ mod tests {
         content.begin(&read, &read[..2], false);
         content.header(&read, &read[2..4], 3);
         assert_eq!(content.body(&read, &read[4..], true), None);
+    }
+
+    /// A long last piece is not copied: nothing else is waited for.
+    #[test]
+    fn last_piece_is_borrowed() {
+        let first = Bytes::from_static(b"\x00\x00PPbegin");
+        let mut content = Content::new();
+        content.begin(&first, &first[..2], false);
+        content.header(&first, &first[2..4], 5 + PIECE_MIN as u64);
+        assert_eq!(content.body(&first, &first[4..], false), Some(false));
+        content.stash(&first);
+        let read = Bytes::from(vec![7; 20 * PIECE_MIN]);
+        assert_eq!(content.body(&read, &read[..PIECE_MIN], true), Some(true));
+        let message = content.take(&read);
+        assert_eq!(message.body_len(), 5 + PIECE_MIN as u64);
+        assert_eq!(message.more().last().map(|part| part.as_ptr()), Some(read.as_ptr()));
+        assert!(join(&message).starts_with(b"begin\x07"));
     }
 
     /// One octet per frame does not make one piece per octet.
