@@ -198,8 +198,13 @@ impl ModulusHash {
         }
     }
 
+    /// In RabbitMQ's order: exchanges before queues.
     fn place(&self, name: &str, target: Target) -> Result<usize, usize> {
-        self.0.binary_search_by(|(own, at, _)| own.as_ref().cmp(name).then_with(|| at.cmp(&target)))
+        let is_queue = |target: &Target| matches!(target, Target::Queue(_));
+        self.0.binary_search_by(|(own, at, _)| {
+            let by_kind = is_queue(at).cmp(&is_queue(&target));
+            by_kind.then_with(|| own.as_ref().cmp(name)).then_with(|| at.cmp(&target))
+        })
     }
 
     pub(super) fn route(&self, message: &Routable<'_>, out: &mut Out<'_>) {
@@ -216,6 +221,19 @@ impl ModulusHash {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn exchanges_come_before_queues() {
+        let mut parts = ModulusHash::default();
+        let queue = |id| Target::Queue(crate::id::QueueId::new(id));
+        parts.bind("b", queue(1));
+        parts.bind("a", queue(2));
+        parts.bind("z", Target::Exchange(crate::id::ExchangeId::new(3)));
+        let names: Vec<&str> = parts.0.iter().map(|(name, ..)| name.as_ref()).collect();
+        assert_eq!(names, ["z", "a", "b"]);
+        parts.unbind("a", queue(2));
+        assert_eq!(parts.0.len(), 2);
+    }
 
     /// What RabbitMQ's code gives for 2, 3, 6, 10, 100 and 1000 buckets.
     #[test]
