@@ -87,9 +87,9 @@ pub enum ToSession {
         /// As there.
         token: u64,
     },
-    /// The answer to the session's [`Login`]: who was let in, if anybody was.
+    /// The answer to the session's [`Login`](crate::login::Login): who was let in, if anybody was.
     LoggedIn(Option<Box<Admitted>>),
-    /// The answer to what the session [`Asked`].
+    /// The answer to what the session [`Asked`](crate::login::Asked).
     Decided(Box<(Question, Decision)>),
     /// Something is short, or no longer.
     Alarm(Alarm),
