@@ -218,7 +218,7 @@ impl<L: Log> Meta<L> {
                 }
             }
             ToMeta::DeclareQueue {
-                user: _,
+                user,
                 reply,
                 vhost,
                 name,
@@ -243,6 +243,9 @@ impl<L: Log> Meta<L> {
                     Ok(declared) => {
                         let shard = shard_of(declared.id, self.shards);
                         let queue = declared.id;
+                        if declared.created {
+                            topology.queue_declared_by(queue, &user);
+                        }
                         self.counters.queues_declared += 1;
                         self.counters.queues_created += u64::from(declared.created);
                         let letter = if declared.created {

@@ -42,13 +42,14 @@ impl Topology {
         }
         for q in self.queues.values().filter(|queue| queue.durable) {
             lines.push(format!(
-                "queue {:?} = {} in {}: {} auto_delete={} owner={:?} {} {:?} {:?}/{:?} {:?}",
+                "queue {:?} = {} in {}: {} auto_delete={} owner={:?} by {:?} {} {:?} {:?}/{:?} {:?}",
                 q.name,
                 q.id,
                 q.vhost,
                 q.kind,
                 q.auto_delete,
                 q.exclusive_owner,
+                q.declared_by,
                 hex(&q.arguments),
                 q.declared.as_deref().map(hex),
                 q.policy(),

@@ -99,6 +99,8 @@ pub struct Queue {
     pub arguments: Table,
     /// As declared, if an operator changed them. Declarations with these are as good as with those that hold.
     pub(crate) declared: Option<Box<Table>>,
+    /// The user who declared it; empty for the broker itself, and for an import at its start.
+    pub declared_by: Arc<str>,
     /// An operator wants nobody to be given anything.
     pub paused: bool,
     pub(crate) policies: Policies,

@@ -158,6 +158,7 @@ impl Topology {
             kind,
             arguments: spec.arguments,
             declared: None,
+            declared_by: Arc::default(),
             paused: false,
             policies,
             incoming: Vec::new(),
@@ -165,6 +166,18 @@ impl Topology {
         self.queues.insert(id, Box::new(queue));
         // The default exchange has a route that it did not have.
         self.generation += 1;
+    }
+
+    /// Notes who declared a queue, before anything else is made of it.
+    pub fn queue_declared_by(&mut self, id: QueueId, user: &str) {
+        // One user declares most queues, one after the other: they share the name.
+        if *self.last_declared_by != *user {
+            self.last_declared_by = user.into();
+        }
+        let user = Arc::clone(&self.last_declared_by);
+        if let Some(queue) = self.queues.get_mut(&id) {
+            queue.declared_by = user;
+        }
     }
 
     /// Has a queue give nobody anything, or go on. The queue, if that is a change.

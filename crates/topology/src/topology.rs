@@ -34,6 +34,8 @@ pub struct Topology {
     pub(crate) next_vhost: u32,
     pub(crate) next_exchange: u64,
     pub(crate) next_queue: u64,
+    /// The name that the last queue's creator has in all of that user's queues.
+    pub(crate) last_declared_by: Arc<str>,
     pub(crate) generation: u64,
     pub(crate) access_generation: u64,
     pub(crate) journal: Journal,

@@ -23,6 +23,15 @@ struct Item {
 
 /// `GET /api/queues`, `/{vhost}` and `/detailed`.
 pub(super) async fn list(call: Call) -> Result<Answer, Fault> {
+    rows(&call, |_| true).await
+}
+
+/// `GET /api/users/{user}/queues`: those that the user declared.
+pub(super) async fn list_of_user(call: Call) -> Result<Answer, Fault> {
+    rows(&call, |queue| *queue.declared_by == *call.param("user")).await
+}
+
+async fn rows(call: &Call, is_wanted: impl Fn(&Queue) -> bool) -> Result<Answer, Fault> {
     let vhosts = call.vhosts()?;
     let has_stats = !call.is_asked("disable_stats");
     let has_totals = has_stats || call.is_asked("enable_queue_totals");
@@ -31,16 +40,16 @@ pub(super) async fn list(call: Call) -> Result<Answer, Fault> {
     let mut items = Vec::new();
     for (vhost, name) in vhosts.iter().enumerate() {
         let Some(found) = topology.vhost(name) else { continue };
-        for queue in topology.queues(found.id) {
+        for queue in topology.queues(found.id).into_iter().filter(|queue| is_wanted(queue)) {
             items.push(Item { vhost, name: queue.name.to_string(), id: queue.id });
         }
     }
     let row = |item: &Item| {
         let Some(queue) = topology.queue_by_id(item.id) else { return Value::Null };
         let facts = facts.get(&item.id).filter(|_| has_totals);
-        Value::Object(row(&call, &vhosts[item.vhost], queue, facts, has_stats))
+        Value::Object(row(call, &vhosts[item.vhost], queue, facts, has_stats))
     };
-    listing::list(&call, items, |item| &item.name, row)
+    listing::list(call, items, |item| &item.name, row)
 }
 
 /// `GET /api/queues/{vhost}/{queue}`.

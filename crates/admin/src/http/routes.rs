@@ -127,6 +127,7 @@ routes! {
     "/api/users/without-permissions" => GET users::without_permissions;
     "/api/users/{user}" => GET users::get, PUT users::put, DELETE users::delete;
     "/api/users/{user}/permissions" => GET permissions::list_of_user;
+    "/api/users/{user}/queues" => GET queues::list_of_user;
     "/api/users/{user}/topic-permissions" => GET permissions::list_topics_of_user;
     "/api/whoami" => GET cluster::whoami;
     "/api/version" => GET cluster::version;

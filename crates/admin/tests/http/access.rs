@@ -43,6 +43,7 @@ fn tags() {
     check(&node, "PUT",    "/api/vhosts/new",                 "",        [401, 401, 401]);
     check(&node, "DELETE", "/api/vhosts/v",                   "",        [401, 401, 401]);
     check(&node, "GET",    "/api/users",                      "",        [401, 401, 401]);
+    check(&node, "GET",    "/api/users/guest/queues",         "",        [200, 200, 200]);
     check(&node, "PUT",    "/api/users/x",                    "{}",      [401, 401, 401]);
     check(&node, "GET",    "/api/permissions",                "",        [401, 401, 401]);
     check(&node, "GET",    "/api/queues/v",                   "",        [200, 200, 200]);
@@ -64,6 +65,26 @@ fn tags() {
     check(&node, "GET",    "/api/health/checks/alarms",       "",        [200, 200, 200]);
     check(&node, "GET",    "/api/feature-flags",              "",        [200, 401, 401]);
     check(&node, "GET",    "/api/config/effective",           "",        [401, 401, 401]);
+}
+
+#[test]
+fn queues_of_a_user() {
+    let node = node();
+    let got = node.ask_as(Some("manage:p"), "PUT", "/api/queues/v/theirs", &[], b"");
+    assert_eq!(got.status, 201);
+    let rows: [(_, _, &[_]); 4] = [
+        ("guest:guest", "guest", &["root", "own"]),
+        ("guest:guest", "manage", &["theirs"]),
+        ("guest:guest", "nobody", &[]),
+        // Those that may be seen.
+        ("policy:p", "guest", &["own"]),
+    ];
+    for (asks, user, want) in rows {
+        let got = node.ask_as(Some(asks), "GET", &format!("/api/users/{user}/queues"), &[], b"");
+        let rows: Vec<serde_json::Value> = serde_json::from_str(&got.text()).unwrap();
+        let names: Vec<_> = rows.iter().map(|row| row["name"].as_str().unwrap()).collect();
+        assert_eq!(names, want, "{asks} about {user}");
+    }
 }
 
 #[track_caller]

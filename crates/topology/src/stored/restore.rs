@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::Kind;
 use super::read::{Reader, StoredError, split};
-use super::write::{AUTO_DELETE, INTERNAL, PAUSED, PROTECTED, TO_EXCHANGE, TO_QUEUE};
+use super::write::{AUTO_DELETE, BY_USER, INTERNAL, PAUSED, PROTECTED, TO_EXCHANGE, TO_QUEUE};
 use crate::binding::{Binding, Target};
 use crate::exchange::{ExchangeKind, ExchangeSpec};
 use crate::id::{ExchangeId, QueueId, VhostId};
@@ -210,6 +210,7 @@ impl Topology {
         let kind = queue_kind(body.text()?)?;
         let flags = body.u8()?;
         let arguments = body.table()?;
+        let declared_by = if flags & BY_USER == 0 { "" } else { body.text()? };
         let declared = if body.is_empty() { None } else { Some(Box::new(body.table()?)) };
         self.next_queue = self.next_queue.max(id.get().checked_add(1).ok_or(StoredError::Id)?);
         let Some(place) = self.vhost_by_id(vhost) else {
@@ -229,6 +230,7 @@ impl Topology {
             arguments,
         };
         self.insert_queue(id, spec, kind);
+        self.queue_declared_by(id, declared_by);
         if let Some(queue) = self.queues.get_mut(&id) {
             queue.paused = flags & PAUSED != 0;
             queue.declared = declared;

@@ -23,6 +23,8 @@ pub(super) const AUTO_DELETE: u8 = 1;
 pub(super) const INTERNAL: u8 = 2;
 /// It is paused, in the flags of a queue.
 pub(super) const PAUSED: u8 = 2;
+/// Flag of a queue: who declared it is told.
+pub(super) const BY_USER: u8 = 4;
 
 /// The kinds of a binding's destination.
 pub(super) const TO_QUEUE: u8 = 0;
@@ -136,8 +138,12 @@ fn put_queue(queue: &Queue, out: &mut Vec<u8>) {
     put_text(out, &queue.name);
     put_text(out, queue.kind.name());
     let paused = if queue.paused { PAUSED } else { 0 };
-    out.push(paused | if queue.auto_delete { AUTO_DELETE } else { 0 });
+    let by_user = if queue.declared_by.is_empty() { 0 } else { BY_USER };
+    out.push(paused | by_user | if queue.auto_delete { AUTO_DELETE } else { 0 });
     put_table(out, &queue.arguments);
+    if by_user != 0 {
+        put_text(out, &queue.declared_by);
+    }
     if let Some(declared) = &queue.declared {
         put_table(out, declared);
     }

@@ -167,6 +167,7 @@ const ROWS: &[Row] = &[
     ("queue",                1, |t, v| { t.declare_queue(QueueSpec { arguments: every_type(), auto_delete: true, ..queue(v, "q1") }).unwrap(); }),
     ("paused queue",         1, |t, v| { t.declare_queue(queue(v, "q1")).unwrap(); t.pause_queue("v", "q1", true).unwrap(); }),
     ("other arguments",      1, |t, v| { t.declare_queue(queue(v, "q1")).unwrap(); t.set_queue_arguments("v", "q1", ArgumentsChange { keeps: false, set: table([("x-max-length", Value::I32(7))]), remove: vec![] }).unwrap(); }),
+    ("a user's queue",       1, |t, v| { let id = t.declare_queue(queue(v, "q1")).unwrap().id; t.queue_declared_by(id, "u"); }),
     ("quorum queue",         1, |t, v| { t.declare_queue(QueueSpec { arguments: table([("x-queue-type", text("quorum"))]), ..queue(v, "q1") }).unwrap(); }),
     ("server-named queue",   1, |t, v| { t.declare_queue(QueueSpec { server_named: true, ..queue(v, "amq.gen-1") }).unwrap(); }),
     ("exclusive queue",      0, |t, v| { t.declare_queue(QueueSpec { exclusive_owner: Some(1), ..queue(v, "q1") }).unwrap(); }),
