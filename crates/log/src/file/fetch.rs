@@ -193,18 +193,19 @@ impl Fetch {
     /// Starts reads of what is wanted, and ahead of it while there is room.
     pub(super) fn pump(&mut self, store: &Store, submit: &mut dyn FnMut(Op) -> Token) {
         if !self.wanted.is_empty() && self.jobs.len() < JOBS_MAX {
-            let plan = self.plan(&self.wanted, Some(&self.ahead), u64::MAX, store);
+            let along = self.has_room(1).then_some(&self.ahead);
+            let plan = self.plan(&self.wanted, along, u64::MAX, store);
             self.start(plan, submit, |_, _| true);
         }
         let room = self.kept.room(self.flying);
-        if !self.ahead.is_empty() && self.jobs.len() < JOBS_MAX && self.kept.is_much(room) {
+        if !self.ahead.is_empty() && self.jobs.len() < JOBS_MAX && self.has_room(1) {
             let plan = self.plan(&self.ahead, None, room, store);
             self.start(plan, submit, Self::has_room);
         }
     }
 
     /// What is read first of what is asked for: as much as there may be jobs for, and `room`. What lies in the same
-    /// stretches comes `along`.
+    /// stretches comes `along`, while there is room.
     fn plan(
         &self,
         asked: &BTreeSet<u64>,

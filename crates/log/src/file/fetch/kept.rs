@@ -64,11 +64,6 @@ impl Kept {
         self.records.get(&at).map(|(_, bytes)| bytes)
     }
 
-    /// Whether room is enough to begin: room for one record after the other would be reads of one record each.
-    pub(super) fn is_much(&self, room: u64) -> bool {
-        room > 0 && room >= self.bytes_max / 4
-    }
-
     /// Bytes that may be read besides these.
     pub(super) fn room(&self, others: u64) -> u64 {
         let bytes = self.bytes_max.saturating_sub(self.bytes + others);
