@@ -64,10 +64,9 @@ impl Kept {
         self.records.get(&at).map(|(_, bytes)| bytes)
     }
 
-    /// Bytes that may be read besides these.
-    pub(super) fn room(&self, others: u64) -> u64 {
-        let bytes = self.bytes_max.saturating_sub(self.bytes + others);
-        bytes.min((EFFORT * self.bytes_max).saturating_sub(self.effort + others))
+    /// Whether so many bytes more are not too many.
+    pub(super) fn has_room(&self, more: u64) -> bool {
+        self.bytes + more <= self.bytes_max && self.effort + more <= EFFORT * self.bytes_max
     }
 
     /// Keeps records that are at these places of what was read from `position` on. Tells of each that is
