@@ -185,41 +185,33 @@ impl Fetch {
         !self.jobs.is_empty()
     }
 
-    /// Whether so much may be read ahead. What is too long for any room may when nothing else is here.
+    /// Whether so much may be read ahead.
     fn has_room(&self, len: u64) -> bool {
-        len <= self.kept.room(self.flying) || self.flying == 0 && self.kept.is_empty()
+        self.kept.has_room(self.flying + len) || self.flying == 0 && self.kept.is_empty()
     }
 
     /// Starts reads of what is wanted, and ahead of it while there is room.
     pub(super) fn pump(&mut self, store: &Store, submit: &mut dyn FnMut(Op) -> Token) {
         if !self.wanted.is_empty() && self.jobs.len() < JOBS_MAX {
-            let plan = self.plan(&self.wanted, Some(&self.ahead), u64::MAX, store);
+            let plan = self.plan(&self.wanted, Some(&self.ahead), store);
             self.start(plan, submit, |_, _| true);
         }
-        let room = self.kept.room(self.flying);
-        if !self.ahead.is_empty() && self.jobs.len() < JOBS_MAX && self.kept.is_much(room) {
-            let plan = self.plan(&self.ahead, None, room, store);
+        if !self.ahead.is_empty() && self.jobs.len() < JOBS_MAX && self.has_room(0) {
+            let plan = self.plan(&self.ahead, None, store);
             self.start(plan, submit, Self::has_room);
         }
     }
 
-    /// What is read first of what is asked for: as much as there may be jobs for, and `room`. What lies in the same
+    /// What is read first of what is asked for: as much as there may be jobs for. What lies in the same
     /// stretches comes `along`.
-    fn plan(
-        &self,
-        asked: &BTreeSet<u64>,
-        along: Option<&BTreeSet<u64>>,
-        room: u64,
-        store: &Store,
-    ) -> Plan {
+    fn plan(&self, asked: &BTreeSet<u64>, along: Option<&BTreeSet<u64>>, store: &Store) -> Plan {
         let free = JOBS_MAX.saturating_sub(self.jobs.len());
         let mut plan = Plan::default();
         let (mut groups, mut group): (usize, Option<(FileName, u64, u64)>) = (0, None);
-        let (mut from, mut along_until, mut bytes) = (0, 0, 0);
+        let (mut from, mut along_until) = (0, 0);
         // The index looked at last: neighbours are in the same.
         let mut near: Option<(Stretch, Option<&[Place]>)> = None;
         while plan.loads.len() + groups <= free
-            && bytes <= room
             && let along =
                 along.filter(|_| from < along_until).map(|set| set.range(from..along_until))
             && let beside = along.and_then(|mut range| range.next())
@@ -239,7 +231,6 @@ impl Fetch {
             let Some(places) = places else {
                 let is_loading = self.jobs.values().any(|(job, _)| job.loads(&stretch));
                 if !is_loading && !plan.loads.contains(&stretch) {
-                    bytes += stretch.end.saturating_sub(stretch.position).min(READ_MAX);
                     plan.loads.push(stretch);
                 }
                 // All that is asked for there comes with it.
@@ -259,7 +250,6 @@ impl Fetch {
             groups += usize::from(!is_near);
             let start = group.filter(|_| is_near).map_or(place.position, |(_, start, _)| start);
             group = Some((stretch.file, start, place.end()));
-            bytes += u64::from(place.len);
             plan.bodies.push((stretch.file, place));
         }
         plan

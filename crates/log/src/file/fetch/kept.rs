@@ -64,15 +64,9 @@ impl Kept {
         self.records.get(&at).map(|(_, bytes)| bytes)
     }
 
-    /// Whether room is enough to begin: room for one record after the other would be reads of one record each.
-    pub(super) fn is_much(&self, room: u64) -> bool {
-        room > 0 && room >= self.bytes_max / 4
-    }
-
-    /// Bytes that may be read besides these.
-    pub(super) fn room(&self, others: u64) -> u64 {
-        let bytes = self.bytes_max.saturating_sub(self.bytes + others);
-        bytes.min((EFFORT * self.bytes_max).saturating_sub(self.effort + others))
+    /// Whether so many bytes more are not too many.
+    pub(super) fn has_room(&self, more: u64) -> bool {
+        self.bytes + more <= self.bytes_max && self.effort + more <= EFFORT * self.bytes_max
     }
 
     /// Keeps records that are at these places of what was read from `position` on. Tells of each that is
