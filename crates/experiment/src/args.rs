@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
 use clap::builder::{PossibleValue, TypedValueParser};
 use clap::error::ErrorKind;
+use clap::{ArgAction, Args};
 
 use crate::broker::Source;
 use crate::case::Length;
@@ -68,6 +68,11 @@ pub struct ExperimentArgs {
     /// Write the tables as Markdown, too
     #[arg(long, value_name = "FILE")]
     pub(crate) markdown: Option<PathBuf>,
+
+    /// Print this help
+    // By hand: the load tool, of which this is a part, has another -h, and so none of clap's.
+    #[arg(short = 'h', short_alias = '?', long, action = ArgAction::Help)]
+    pub(crate) help: Option<bool>,
 }
 
 impl ExperimentArgs {

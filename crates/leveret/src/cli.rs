@@ -138,6 +138,8 @@ fn commands(mut command: Command) -> String {
 
 #[cfg(test)]
 mod tests {
+    use clap::error::ErrorKind;
+
     use super::*;
 
     #[test]
@@ -179,6 +181,17 @@ mod tests {
         let words = ["leveret"].into_iter().chain(words.split_whitespace());
         let got = Cli::try_parse_from(words);
         assert_eq!(got.is_ok(), want, "{:?}", got.err().map(|it| it.to_string()));
+    }
+
+    #[test]
+    fn parts_have_help() {
+        for words in ["", "serve", "ctl", "ctl status", "perf experiment", "man", "completion"] {
+            for flag in ["-h", "--help"] {
+                let line = ["leveret"].into_iter().chain(words.split_whitespace()).chain([flag]);
+                let error = Cli::try_parse_from(line).expect_err(words);
+                assert_eq!(error.kind(), ErrorKind::DisplayHelp, "{words} {flag}: {error}");
+            }
+        }
     }
 
     #[test]
