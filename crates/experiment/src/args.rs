@@ -169,6 +169,7 @@ mod tests {
     use super::*;
 
     #[derive(Debug, Parser)]
+    #[command(disable_help_flag = true)]
     struct Program {
         #[command(flatten)]
         args: ExperimentArgs,
