@@ -35,6 +35,13 @@ pub struct QueueNumbers {
     pub memory_bytes: u64,
 }
 
+impl QueueNumbers {
+    /// How long the message at the head has been in the broker, in ms.
+    pub fn oldest_ms(&self, now: Time) -> Option<u64> {
+        Some(now.ms().saturating_sub(self.head?.published_ms))
+    }
+}
+
 /// A message that waits at a queue's head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadFacts {

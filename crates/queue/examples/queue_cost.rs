@@ -2,7 +2,8 @@
 //!
 //! `cargo run --release -p leveret-queue --example queue_cost`
 //!
-//! With the name of a line only that one is measured, for a profiler. Each line is the best of several rounds, which tells the code's cost rather than the neighbours' noise.
+//! With the name of a line only that one is measured, for a profiler. Each line is the best of several rounds, which
+//! tells the code's cost rather than the neighbours' noise.
 
 use std::io::Write;
 use std::sync::Arc;

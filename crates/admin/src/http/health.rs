@@ -108,9 +108,10 @@ pub(super) async fn protocol(call: Call) -> Result<Answer, Fault> {
     }
     let protocols: Vec<&str> = listeners.iter().map(|listener| listener.protocol).collect();
     if missing.is_empty() {
-        let (protocol, status) = (wanted.join(","), "ok");
-        let body = json!({"status": status, "protocol": protocol, "protocols": protocols});
-        return Ok(Answer::Json(body));
+        let protocol = wanted.join(",");
+        return Ok(Answer::Json(
+            json!({"status": "ok", "protocol": protocol, "protocols": protocols}),
+        ));
     }
     Ok(failed("No active listener", json!({"missing": missing, "protocols": protocols})))
 }

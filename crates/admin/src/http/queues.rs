@@ -170,10 +170,8 @@ fn row(
     put("consumer_capacity", json!(capacity));
     let head = facts.numbers.head.and_then(|head| head.timestamp_s);
     put("head_message_timestamp", json!(head));
-    let now = leveret_server::clock::now();
-    let oldest = facts.numbers.head.filter(|_| counts.ready > 0);
-    let oldest = oldest.map(|head| now.ms().saturating_sub(head.published_ms));
-    put("oldest_ready_ms", json!(oldest));
+    let oldest_ms = facts.numbers.oldest_ms(leveret_server::clock::now());
+    put("oldest_ready_ms", json!(oldest_ms.filter(|_| counts.ready > 0)));
     put("garbage_collection", json!({"minor_gcs": 0, "fullsweep_after": 0}));
     if let Some(owner) = queue.exclusive_owner {
         put("owner_pid_details", owner_details(call, owner));

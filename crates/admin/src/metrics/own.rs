@@ -32,13 +32,14 @@ fn waits<'a>(
     match queues {
         Some(queues) => {
             for (labels, entry) in queues {
-                if let Some(ms) = entry.oldest_ms(now) {
+                if let Some(ms) = entry.numbers.oldest_ms(now) {
                     text.sample(name, labels, seconds(ms));
                 }
             }
         }
         None => {
-            let oldest = snapshot.queues.values().filter_map(|queue| queue.oldest_ms(now)).max();
+            let oldest =
+                snapshot.queues.values().filter_map(|queue| queue.numbers.oldest_ms(now)).max();
             text.sample(name, "", seconds(oldest.unwrap_or(0)));
         }
     }

@@ -148,11 +148,6 @@ pub struct QueueEntry {
 }
 
 impl QueueEntry {
-    /// How long the message at the head has been in the broker, in ms.
-    pub fn oldest_ms(&self, now: Time) -> Option<u64> {
-        Some(now.ms().saturating_sub(self.numbers.head?.published_ms))
-    }
-
     /// Since when nothing came, went or was asked for, in ms of the Unix epoch; none while something does.
     pub fn idle_since(&self) -> Option<Ms> {
         Some(self.messages.idle_since()?.max(self.lengths.idle_since()?))

@@ -5,9 +5,9 @@
 //! a while, then the bodies, neighbours together. Where a stretch is read whole anyway, its bodies
 //! are taken from it at once.
 //!
-//! What was read stays until it is taken or released, or until there is too much of it; then it is asked for again. Somebody waits for what is
-//! *wanted*: it is read in any case, and the oldest of what was read before goes for it. What is only asked for
-//! *ahead* is read while there is room, so that it is not read in vain. Both are read in ascending order: those who
+//! What was read stays until it is taken or released, or until there is too much of it; then it is asked for
+//! again. Somebody waits for what is *wanted*: it is read in any case, and the oldest of what was read before goes
+//! for it. What is only asked for *ahead* is read while there is room, so that it is not read in vain. Both are read in ascending order: those who
 //! are behind come first, and many who read the same stretches go through them together.
 
 mod index;
