@@ -86,16 +86,6 @@ options! {
 
     /// Size of the kernel's receive buffer per connection. Not set: the kernel's choice.
     recbuf: Option<ByteSize> = None, keys = ["tcp_listen_options.recbuf"];
-
-    /// Whether closing a connection waits at most `tcp_listen_options.linger.timeout` for data
-    /// that the peer has not taken.
-    ///
-    /// RabbitMQ's default is true with a timeout of 0, which cuts off what is still being sent.
-    linger: bool = false, keys = ["tcp_listen_options.linger.on"];
-
-    /// Seconds that a closed connection lingers, if `tcp_listen_options.linger.on` is true.
-    linger_timeout: Seconds = Seconds(0), keys = ["tcp_listen_options.linger.timeout"],
-        range = Seconds(0)..=Seconds(3600);
 }
 
 options! {
@@ -250,10 +240,6 @@ options! {
     /// `refuse`: it ends there and changes nothing, so that nobody publishes or consumes before somebody has
     /// looked. A damaged log of names, or a format that is too new, is always refused.
     damaged_files: DamagedFiles = DamagedFiles::Aside, keys = ["storage.damaged_files"];
-
-    /// Body size from which a message that goes to several queues is stored once and referred to.
-    embed_below: ByteSize = ByteSize::kib(4), keys = ["queue_index_embed_msgs_below"],
-        range = ByteSize(0)..=ByteSize::mib(512);
 }
 
 options! {

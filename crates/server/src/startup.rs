@@ -317,6 +317,7 @@ fn recover_names(
         }
         None => {}
     }
+    topology.limit_channels(&node_name(config), config.connections.channel_max_per_node.0);
     let events = config.events.vhost.as_deref().unwrap_or(&access.default_vhost);
     if config.events.vhost.is_some() && topology.vhost(events).is_none() {
         tracing::warn!(

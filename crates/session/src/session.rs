@@ -317,12 +317,12 @@ impl Session {
         if max != 0 && self.channels.len() >= usize::from(max) {
             return Err(reply::too_many_channels(self.channels.len(), max));
         }
-        let slot = cx.topology.count_channel(&self.core.identity.user);
-        let slot = slot.map_err(|error| Fault::from(error).without_method())?;
+        let slots = cx.topology.count_channel(&self.core.identity.user);
+        let slots = slots.map_err(|error| Fault::from(error).without_method())?;
         match Method::decode(payload).map_err(|error| reply::bad_method(&error, payload))? {
             Method::ChannelOpen(_) => {
                 let prefetch = self.core.settings.default_prefetch;
-                self.channels.insert(Channel::new(number, prefetch, slot));
+                self.channels.insert(Channel::new(number, prefetch, slots));
                 self.core.totals.channels_opened += 1;
                 self.core.tell_channel_opened(number, cx);
                 cx.out.put_method(number, &channel::OpenOk { channel_id: b"" });
@@ -351,7 +351,7 @@ impl Session {
             Ok(Method::ChannelCloseOk(_)) => drop(self.channels.remove(number)),
             Ok(Method::ChannelClose(_)) => {
                 channel.is_crossed = true;
-                channel.slot = None;
+                channel.slots = leveret_topology::ChannelSlots::default();
                 cx.out.put_method(number, &channel::CloseOk);
             }
             Ok(Method::ChannelOpen(_)) if channel.is_crossed => {

@@ -346,6 +346,16 @@ pub enum AccessError {
         /// The limit.
         limit: u64,
     },
+    /// `channel_max_per_node`.
+    #[error(
+        "number of channels opened on node '{node}' has reached the maximum allowed limit of {limit}"
+    )]
+    NodeChannels {
+        /// The node's name.
+        node: String,
+        /// The limit.
+        limit: u64,
+    },
     /// Configure, write or read of a queue or an exchange.
     #[error("{permission} access to {resource} refused for user '{user}'")]
     Resource {
@@ -382,7 +392,8 @@ impl AccessError {
             Self::Vhost { .. }
             | Self::VhostConnections { .. }
             | Self::UserConnections { .. }
-            | Self::UserChannels { .. } => ReplyCode::NotAllowed,
+            | Self::UserChannels { .. }
+            | Self::NodeChannels { .. } => ReplyCode::NotAllowed,
             Self::Resource { .. } | Self::Topic { .. } => ReplyCode::AccessRefused,
         }
     }

@@ -70,7 +70,7 @@ pub use queues::{ArgumentsChange, ArgumentsError, QueueAccessError};
 pub use rate::{RATE_LIMITS, Rates};
 pub use route::{HashProperties, Routable, Route};
 pub use topology::Topology;
-pub use usage::{ConnectionSlots, Slot};
+pub use usage::{ChannelSlots, ConnectionSlots, Slot};
 pub use user::{Hashing, Password, PasswordHash, Permission, Permissions, TopicPermissions, User};
 pub use value::{table_from_json, table_to_json};
 pub use vhost::{DeletedVhost, Vhost};

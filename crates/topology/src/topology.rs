@@ -16,6 +16,7 @@ use crate::exchange::{Exchange, ExchangeKind, ExchangeSpec};
 use crate::id::{ExchangeId, QueueId, VhostId};
 use crate::journal::{EntityKey, Journal};
 use crate::queue::{Queue, QueueKind};
+use crate::usage::NodeChannels;
 use crate::user::User;
 use crate::vhost::{DeletedVhost, Vhost};
 
@@ -42,6 +43,7 @@ pub struct Topology {
     pub(crate) events: Events,
     /// Vhosts that are traced.
     pub(crate) traced: usize,
+    pub(crate) channels: NodeChannels,
 }
 
 /// Declared in every vhost, as RabbitMQ does.

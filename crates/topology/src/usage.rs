@@ -1,4 +1,4 @@
-//! How many connections and channels there are, for the limits of vhosts and users.
+//! How many connections and channels there are, for the limits of vhosts, users and the node.
 //!
 //! A connection or a channel takes a [`Slot`] when it opens and drops it when it ends, however it ends:
 //! so the count is exact without anybody telling it. Many threads take slots while they only read the
@@ -40,7 +40,29 @@ pub struct ConnectionSlots {
     user: Option<Slot>,
 }
 
+/// The places of one channel.
+#[derive(Debug, Default)]
+pub struct ChannelSlots {
+    user: Option<Slot>,
+    node: Option<Slot>,
+}
+
+/// Channels of the whole node.
+#[derive(Debug, Default)]
+pub(crate) struct NodeChannels {
+    open: Count,
+    limit: Option<u64>,
+    /// The node's name, for who is refused.
+    node: Box<str>,
+}
+
 impl Topology {
+    /// Sets how many channels the node may have open, `channel_max_per_node`; `None` is no limit. `node` is its name.
+    pub fn limit_channels(&mut self, node: &str, limit: Option<u64>) {
+        self.channels.limit = limit;
+        self.channels.node = node.into();
+    }
+
     /// Counts a connection of a user to a vhost. Where they do not exist nothing is counted: to refuse
     /// such is the business of [`check_vhost_access`](Self::check_vhost_access).
     ///
@@ -73,25 +95,51 @@ impl Topology {
         Ok(slots)
     }
 
-    /// Counts a channel of a user; none when there is no such user any more.
+    /// Counts a channel of a user, who may have been deleted meanwhile.
     ///
     /// # Errors
     ///
-    /// `max-channels` of the user.
-    pub fn count_channel(&self, user: &str) -> Result<Option<Slot>, AccessError> {
-        let Some(user) = self.user(user) else { return Ok(None) };
-        let limit = user.limit("max-channels");
-        let slot = user.channels.take(limit).ok_or_else(|| AccessError::UserChannels {
-            user: user.name.as_ref().to_owned(),
+    /// `max-channels` of the user, then `channel_max_per_node`.
+    pub fn count_channel(&self, user: &str) -> Result<ChannelSlots, AccessError> {
+        let mut slots = ChannelSlots::default();
+        if let Some(user) = self.user(user) {
+            let limit = user.limit("max-channels");
+            let taken = user.channels.take(limit);
+            slots.user = Some(taken.ok_or_else(|| AccessError::UserChannels {
+                user: user.name.as_ref().to_owned(),
+                limit: limit.unwrap_or_default(),
+            })?);
+        }
+        let NodeChannels { open, limit, node } = &self.channels;
+        slots.node = Some(open.take(*limit).ok_or_else(|| AccessError::NodeChannels {
+            node: node.as_ref().to_owned(),
             limit: limit.unwrap_or_default(),
-        })?;
-        Ok(Some(slot))
+        })?);
+        Ok(slots)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+
+    /// A user's own limit comes first; who is refused by the node's takes no place of the user's.
+    #[test]
+    fn channels_of_the_node() {
+        let mut topology = Topology::new();
+        topology.add_user("u", PasswordHash::new("p", [0; 4]), &[]).unwrap();
+        topology.limit_channels("rabbit@here", Some(2));
+        let open =
+            |topology: &Topology, user| topology.count_channel(user).map_err(|it| it.to_string());
+        let mut slots = vec![open(&topology, "u").unwrap(), open(&topology, "gone").unwrap()];
+        let over = "number of channels opened on node 'rabbit@here' has reached the maximum allowed limit of 2";
+        assert_eq!(open(&topology, "u").unwrap_err(), over);
+        let limits = BTreeMap::from([("max-channels".to_owned(), 1)]);
+        topology.set_user_limits("u", limits).unwrap();
+        assert!(open(&topology, "u").unwrap_err().contains("for user 'u'"));
+        slots.remove(0);
+        assert!(open(&topology, "u").is_ok(), "the place of who was refused was given back");
+    }
 
     use super::*;
     use crate::user::PasswordHash;

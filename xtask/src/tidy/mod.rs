@@ -5,9 +5,11 @@
 //! | who may depend on whom | [`layers`] |
 //! | what a source may not contain, sizes, unreachable files | [`sources`] |
 //! | paths and crates that documents name | [`documents`] |
+//! | options that nobody reads | [`options`] |
 
 mod documents;
 mod layers;
+mod options;
 mod sources;
 
 use std::path::{Path, PathBuf};
@@ -25,6 +27,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
     layers::check(&mut breaches)?;
     sources::check(&mut breaches)?;
     documents::check(&mut breaches)?;
+    options::check(&mut breaches)?;
     if breaches.is_empty() {
         return Ok(());
     }

@@ -43,6 +43,14 @@ impl<L: Log> Shard<L> {
         now: Time,
     ) -> Restored {
         let Self { log, queues, touched, index, shards, transactions, .. } = self;
+        // Those without messages, too: they are counted, and what nobody uses may expire.
+        for queue in topology.vhosts().flat_map(|vhost| topology.queues(vhost.id)) {
+            if shard_of(queue.id, *shards) == *index {
+                let mut hosted = Box::new(Hosted::new(queue, now));
+                touch(&mut hosted, queue.id, touched);
+                queues.insert(queue.id, hosted);
+            }
+        }
         let mut restored = Restored::default();
         let mut orphans: Vec<(leveret_log::Offset, Holder)> = Vec::new();
         // What transactions leave behind.
@@ -77,28 +85,15 @@ impl<L: Log> Shard<L> {
                     finished.push((record.at, holder));
                     continue;
                 }
-                let queue = topology.queue_by_id(id).filter(|queue| queue.durable);
-                let Some(queue) = queue.filter(|_| shard_of(id, *shards) == *index) else {
+                let Some(hosted) = queues.get_mut(&id) else {
                     orphans.push((record.at, holder));
                     continue;
                 };
-                let hosted = queues
-                    .entry(id)
-                    .or_insert_with(|| Box::new(Hosted::new(queue, now)));
                 let message = incoming(queue_offset(record.at), &head, mark, clean);
                 hosted.queue.restore(message, Time::from_ms(head.published_ms));
-                touch(hosted, id, touched);
                 restored.messages += 1;
             }
         });
-        // Those without messages, too: they are counted, and what nobody uses may expire.
-        for queue in topology.vhosts().flat_map(|vhost| topology.queues(vhost.id)) {
-            if shard_of(queue.id, *shards) == *index {
-                let hosted =
-                    queues.entry(queue.id).or_insert_with(|| Box::new(Hosted::new(queue, now)));
-                touch(hosted, queue.id, touched);
-            }
-        }
         restored.orphans = orphans.len() as u64;
         self.disk.opened(self.log.end().get());
         for (at, holder) in orphans.into_iter().chain(finished) {

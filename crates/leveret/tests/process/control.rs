@@ -80,14 +80,17 @@ fn a_policy_takes_effect_on_a_live_queue() {
 /// Counted exactly however a connection ends: here its client just goes.
 #[test]
 fn limits_hold_and_end_with_what_they_count() {
-    let broker = Broker::start();
+    let broker = Broker::with(&["channel_max_per_node=1"]);
+    let nobody = || {
+        wait_until(PATIENCE, "nobody is connected", || {
+            broker.json(&["list_connections", "pid"]).as_array().is_some_and(Vec::is_empty)
+        });
+    };
     let first = Raw::login(&broker);
     broker.told(&["set_vhost_limits", r#"{"max-connections": 1}"#]);
     refused_with(&broker, "access to vhost '/' refused for user 'guest': connection limit (1)");
     drop(first);
-    wait_until(PATIENCE, "the first is gone", || {
-        broker.json(&["list_connections", "pid"]).as_array().is_some_and(Vec::is_empty)
-    });
+    nobody();
     let second = Raw::login(&broker);
     broker.told(&["clear_vhost_limits"]);
     broker.told(&["set_user_limits", "guest", r#"{"max-connections": 1, "max-channels": 1}"#]);
@@ -95,7 +98,10 @@ fn limits_hold_and_end_with_what_they_count() {
     broker.told(&["clear_user_limits", "guest", "max-connections"]);
     refused_with(&broker, "has reached the maximum allowed user limit of 1");
     broker.told(&["clear_user_limits", "guest", "all"]);
-    drop((second, Raw::login(&broker)));
+    refused_with(&broker, "has reached the maximum allowed limit of 1");
+    drop(second);
+    nobody();
+    drop(Raw::login(&broker));
     broker.refused(&["set_user_limits", "guest", r#"{"max-queues": 1}"#], 65);
     broker.refused(&["set_user_limits", "nobody", r#"{"max-channels": 1}"#], 67);
     broker.refused(&["clear_user_limits", "guest", "some"], 64);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use hashbrown::HashTable;
 use leveret_broker::message::ConsumerSlot;
 use leveret_queue::ChannelLimit;
-use leveret_topology::Slot;
+use leveret_topology::ChannelSlots;
 
 use crate::confirm::Confirms;
 use crate::totals::{ChannelTotals, Published};
@@ -43,8 +43,8 @@ pub(crate) struct Channel {
     pub(crate) is_closing: bool,
     /// The client closed it too. Its number is free: not every client answers our close then.
     pub(crate) is_crossed: bool,
-    /// Its place among the channels of the user.
-    pub(crate) slot: Option<Slot>,
+    /// Its places among the channels of the user and of the node.
+    pub(crate) slots: ChannelSlots,
     pub(crate) content: Content,
     pub(crate) mode: Mode,
     /// The next delivery tag.
@@ -69,12 +69,12 @@ pub(crate) struct Channel {
 }
 
 impl Channel {
-    pub(crate) fn new(number: u16, prefetch: u16, slot: Option<Slot>) -> Self {
+    pub(crate) fn new(number: u16, prefetch: u16, slots: ChannelSlots) -> Self {
         Self {
             number,
             is_closing: false,
             is_crossed: false,
-            slot,
+            slots,
             content: Content::new(),
             mode: Mode::Plain,
             next_tag: 1,
