@@ -16,6 +16,7 @@ mod kill;
 mod logins;
 mod memory;
 mod messages;
+mod migrate;
 mod metrics;
 mod older;
 mod rates;
