@@ -191,7 +191,9 @@ mod tests {
 
     #[test]
     fn parts_have_help() {
-        for words in ["", "serve", "ctl", "ctl status", "migrate", "perf experiment", "man", "completion"] {
+        for words in
+            ["", "serve", "ctl", "ctl status", "migrate", "perf experiment", "man", "completion"]
+        {
             for flag in ["-h", "--help"] {
                 let line = ["leveret"].into_iter().chain(words.split_whitespace()).chain([flag]);
                 let error = Cli::try_parse_from(line).expect_err(words);

@@ -63,7 +63,8 @@ pub(crate) fn chosen(
         let told = told.as_array().into_iter().flatten();
         left_out.extend(told.filter_map(|text| text.as_str().map(str::to_owned)));
     }
-    let there: BTreeSet<&str> = entries(&all, "vhosts").filter_map(|it| it["name"].as_str()).collect();
+    let there: BTreeSet<&str> =
+        entries(&all, "vhosts").filter_map(|it| it["name"].as_str()).collect();
     if let Some(missing) = vhosts.iter().find(|name| !there.contains(name.as_str())) {
         let text = format!("the old broker has no virtual host '{missing}'");
         return Err(Fault::new(Code::Data, text));
@@ -78,7 +79,8 @@ pub(crate) fn chosen(
     let mut gone = BTreeSet::new();
     if is_leveret(new) {
         keep(&mut all, "queues", |queue| {
-            let is_stream = queue["type"] == "stream" || queue["arguments"]["x-queue-type"] == "stream";
+            let is_stream =
+                queue["type"] == "stream" || queue["arguments"]["x-queue-type"] == "stream";
             if is_stream {
                 left_out.push(format!("queue {}: a stream, and there are none here", shown(queue)));
                 gone.insert(id("queue", queue, "name"));

@@ -111,7 +111,9 @@ impl<'a> Flow<'a> {
     pub(crate) fn run(&mut self, mut tell: impl FnMut(u64, &str)) -> Result<(), Failure> {
         if let Source::Consumed(channel) = self.how {
             self.source.qos(channel, self.prefetch, false).map_err(Side::Old.failure())?;
-            self.source.consume(channel, self.queue, &Consume::default()).map_err(Side::Old.failure())?;
+            self.source
+                .consume(channel, self.queue, &Consume::default())
+                .map_err(Side::Old.failure())?;
         }
         let (mut told, mut last_came) = (Instant::now(), Instant::now());
         while self.why.is_none() || !(self.unconfirmed.is_empty() || self.is_doubtful) {
@@ -176,7 +178,8 @@ impl<'a> Flow<'a> {
                     continue;
                 }
                 Event::Method { method: Method::BasicCancel(_), .. } => {
-                    self.why = Some("the old broker has ended the consumer: is the queue deleted?".into());
+                    self.why =
+                        Some("the old broker has ended the consumer: is the queue deleted?".into());
                     continue;
                 }
                 _ => continue,
@@ -248,8 +251,10 @@ impl<'a> Flow<'a> {
             return Ok(false);
         }
         let how = QueueDeclare { passive: true, ..QueueDeclare::default() };
-        let declared =
-            self.source.queue_declare(self.how.channel(), self.queue, &how).map_err(Side::Old.failure())?;
+        let declared = self
+            .source
+            .queue_declare(self.how.channel(), self.queue, &how)
+            .map_err(Side::Old.failure())?;
         // Deliveries that left before the answer came before it.
         if self.take()? > 0 {
             return Ok(false);

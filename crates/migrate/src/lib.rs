@@ -48,7 +48,9 @@ pub fn main(args: &MigrateArgs, socket: PathBuf) -> ExitCode {
 }
 
 fn run(args: &MigrateArgs, socket: PathBuf) -> Result<(), Fault> {
+    // What is wrong with the command line is told before anything is done.
     args.check()?;
+    let (from, to, patterns) = (args.from()?, args.to()?, args.queues()?);
     let old = args.old_api()?;
     let new = match &args.to_api {
         Some(uri) => Api::at(uri, args.cacertfile.clone(), PATIENCE)?,
@@ -74,13 +76,13 @@ fn run(args: &MigrateArgs, socket: PathBuf) -> Result<(), Fault> {
             })?;
         }
     }
-    let Some(from) = args.from()? else { return Ok(()) };
-    let to = match args.to()? {
+    let Some(from) = from else { return Ok(()) };
+    let to = match to {
         Some(to) => to,
         None => local(&from, &new, &overview)?,
     };
-    let chosen = queues::chosen(&old, &vhosts, &args.queues()?)
-        .map_err(|fault| of("old", "--from-api", fault))?;
+    let chosen =
+        queues::chosen(&old, &vhosts, &patterns).map_err(|fault| of("old", "--from-api", fault))?;
     let rows = if args.dry_run {
         chosen.iter().map(Row::not_yet).collect()
     } else {

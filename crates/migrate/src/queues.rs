@@ -86,7 +86,8 @@ pub(crate) fn await_acks(api: &Api, rows: &mut [Row]) -> Result<(), Fault> {
         let counted = all.as_array().into_iter().flatten().map(Queue::read);
         let unacked: BTreeMap<_, _> =
             counted.map(|queue| ((queue.vhost, queue.name), queue.unacked)).collect();
-        let mut is_clear = second >= TAKEN_AFTER_S || rows.iter().all(|row| row.outcome.consumers == 0);
+        let mut is_clear =
+            second >= TAKEN_AFTER_S || rows.iter().all(|row| row.outcome.consumers == 0);
         for row in rows.iter_mut() {
             let id = (row.vhost.clone(), row.queue.clone());
             row.unacked = unacked.get(&id).copied().unwrap_or(0);

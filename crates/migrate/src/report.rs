@@ -52,8 +52,7 @@ impl Row {
     /// Of a queue that is only looked at.
     pub(crate) fn not_yet(queue: &Queue) -> Self {
         let why = queue.why_not().map(str::to_owned);
-        let outcome =
-            Outcome { found: queue.ready, left: queue.ready, why, ..Outcome::default() };
+        let outcome = Outcome { found: queue.ready, left: queue.ready, why, ..Outcome::default() };
         Self { unacked: queue.unacked, ..Self::new(queue, outcome) }
     }
 
@@ -94,8 +93,9 @@ impl Report {
 
     /// A line of the result.
     pub(crate) fn say(&self, text: &str) -> Result<(), Fault> {
-        writeln!(std::io::stdout(), "{text}")
-            .map_err(|error| Fault::new(Code::Software, format!("cannot write the output: {error}")))
+        writeln!(std::io::stdout(), "{text}").map_err(|error| {
+            Fault::new(Code::Software, format!("cannot write the output: {error}"))
+        })
     }
 
     /// Something that is not taken along.
@@ -135,7 +135,8 @@ impl Report {
 
     /// The summary; an error when something is left.
     pub(crate) fn table(&self, rows: &[Row], is_dry: bool) -> Result<(), Fault> {
-        let head = ["vhost", "queue", if is_dry { "ready" } else { "moved" }, "left", "unacked", ""];
+        let head =
+            ["vhost", "queue", if is_dry { "ready" } else { "moved" }, "left", "unacked", ""];
         let mut lines = vec![head.map(str::to_owned)];
         for row in rows.iter().filter(|row| row.is_told()) {
             let Outcome { found, moved, left, .. } = row.outcome;
@@ -149,7 +150,8 @@ impl Report {
         let sum = |of: fn(&Row) -> u64| rows.iter().map(of).sum::<u64>();
         if is_dry {
             let ready = sum(|row| row.outcome.found);
-            return self.say(&format!("{} queues, {ready} messages ready; nothing was moved", rows.len()));
+            return self
+                .say(&format!("{} queues, {ready} messages ready; nothing was moved", rows.len()));
         }
         let moved = sum(|row| row.outcome.moved);
         self.say(&format!("{} queues, {moved} messages moved", rows.len()))?;
@@ -157,7 +159,8 @@ impl Report {
         if left.is_empty() {
             return Ok(());
         }
-        let text = format!("not everything was moved: see the lines of {} queues above", left.len());
+        let text =
+            format!("not everything was moved: see the lines of {} queues above", left.len());
         Err(Fault::new(Code::TempFail, text))
     }
 }

@@ -59,9 +59,10 @@ impl Pair {
         let mut pair = Self { source, target, from, to, prefetch, lost: None };
         match pair.are_two() {
             Ok(true) => Ok(Ok(pair)),
-            Ok(false) => {
-                Err(Fault::new(Code::Usage, "--from and --to are the same broker; nothing was moved"))
-            }
+            Ok(false) => Err(Fault::new(
+                Code::Usage,
+                "--from and --to are the same broker; nothing was moved",
+            )),
             Err((side, error)) => Ok(Err(pair.told(side, &error))),
         }
     }

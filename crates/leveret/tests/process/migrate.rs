@@ -203,7 +203,10 @@ fn everything_comes_along() {
     let small = emptied(&mut client, channel, "small");
     assert_eq!(small.len(), 10_000);
     for (at, (_, properties, body)) in small.iter().enumerate() {
-        assert_eq!((properties, body), (&persistent().to_bytes(), &(at as u32).to_be_bytes().to_vec()));
+        assert_eq!(
+            (properties, body),
+            (&persistent().to_bytes(), &(at as u32).to_be_bytes().to_vec())
+        );
     }
     assert_eq!(emptied(&mut client, channel, "going").len(), 250);
     let dead = emptied(&mut client, channel, "dead");
@@ -318,7 +321,10 @@ fn what_is_left_is_told() {
     assert_eq!(counts("held"), [1, 0, 2]);
     assert!(line("held").contains("2 are with consumers that have not acked them"), "{told}");
     assert!(line("own").contains("it belongs to one connection"), "{told}");
-    assert!(errors.contains("Error: not everything was moved: see the lines of 3 queues"), "{errors}");
+    assert!(
+        errors.contains("Error: not everything was moved: see the lines of 3 queues"),
+        "{errors}"
+    );
     assert_eq!(ready(&mut client, channel, "absent"), 3);
     assert_eq!(ready(&mut client, channel, "full"), 2);
     assert!(!new.told(&["list_exchanges"]).contains("leveret.migrate"));
@@ -346,6 +352,7 @@ fn what_is_left_is_told() {
 fn what_keeps_it_from_beginning_is_told() {
     let (old, new) = (Broker::start(), Broker::start());
     old.told(&["add_vhost", "none"]);
+    old.told(&["set_permissions", "-p", "none", "guest", ".*", ".*", ".*"]);
     old.told(&["add_user", "mover", PASSWORD]);
     let (mut client, channel) = old.channel();
     declare(&mut client, channel, "q");
@@ -363,21 +370,39 @@ fn what_keeps_it_from_beginning_is_told() {
     check("guest:guest", &["--queue", "("], 64, "--queue (");
     check("guest:guest", &["--to", "amqp://h"], 64, "name its API with --to-api");
     check("guest:guest", &["--to", "amqp://h/v", "--messages-only"], 64, "--vhost v");
-    check("guest:guest", &["--to-api", "http://127.0.0.1:1"], 69, "the new broker (--to-api): cannot connect");
+    check(
+        "guest:guest",
+        &["--to-api", "http://127.0.0.1:1"],
+        69,
+        "the new broker (--to-api): cannot connect",
+    );
     let nobody = ["--messages-only", "--to", "amqp://127.0.0.1:1"];
     check("guest:guest", &nobody, 69, "the new broker (--to): connecting to 127.0.0.1:1");
     let same = format!("amqp://guest:guest@{}", old.address);
     check("guest:guest", &["--messages-only", "--to", &same], 64, "are the same broker");
     let mut elsewhere = format!("amqp://mover:{ENCODED}@{}", new.address);
-    check("guest:guest", &["--messages-only", "--to", &elsewhere], 77, "refuses the login of user 'mover'");
+    check(
+        "guest:guest",
+        &["--messages-only", "--to", &elsewhere],
+        77,
+        "refuses the login of user 'mover'",
+    );
     elsewhere = elsewhere.replace("amqp://mover:p%40", "amqp://mover:p%4");
-    check("guest:guest", &["--messages-only", "--to", &elsewhere], 64, "percent-encoding in 'the password'");
+    check(
+        "guest:guest",
+        &["--messages-only", "--to", &elsewhere],
+        64,
+        "percent-encoding in 'the password'",
+    );
     assert_eq!(ready(&mut client, channel, "q"), 1);
 
     // Who may not read a vhost moves the others.
+    let (mut other, channel_of_other) = channel_in(&old, "none");
+    declare(&mut other, channel_of_other, "hidden");
     old.told(&["clear_permissions", "-p", "none", "guest"]);
-    let (told, _) = migrate(&old, &new, &[], 0);
-    assert!(told.contains("1 queues, 1 messages moved"), "{told}");
+    let (told, _) = migrate(&old, &new, &[], 75);
+    assert!(told.contains("2 queues, 1 messages moved"), "{told}");
+    assert!(told.contains("refused for user 'guest': give its user permission"), "{told}");
 }
 
 /// A broker that is gone for some time is told, and what was not moved is there for the next run.
