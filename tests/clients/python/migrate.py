@@ -164,16 +164,21 @@ def messages_of(port, vhost, queue):
             if method is None:
                 return messages
             # Of quorum queues, which count.
-            if properties.headers and properties.headers.pop("x-delivery-count", None) and not properties.headers:
-                properties.headers = None
-            messages.append((method.routing_key, sorted(vars(properties).items(), key=str), body))
+            if properties.headers and "x-delivery-count" in properties.headers:
+                del properties.headers["x-delivery-count"]
+                properties.headers = properties.headers or None
+            messages.append((method.routing_key, plain(properties), body))
 
 
-def messages(ports):
+def plain(properties):
+    return sorted(vars(properties).items(), key=str)
+
+
+def messages(ports, but=()):
     """All messages, by vhost and queue."""
     port, http = ports
-    queues = api(http, "GET", "queues?columns=vhost,name,type")
-    wanted = [(it["vhost"], it["name"]) for it in queues if it["name"] != "stream"]
+    queues = api(http, "GET", "queues?columns=vhost,name")
+    wanted = [(it["vhost"], it["name"]) for it in queues if it["name"] not in ("stream", *but)]
     return {at: messages_of(port, *at) for at in sorted(wanted)}
 
 
@@ -193,8 +198,8 @@ def simple(entry):
         kept = {key: value for key, value in entry.pop("arguments", {}).items() if value != "classic"}
         entry["arguments"] = kept
     if "metadata" in entry:
-        known = {key: entry["metadata"].get(key) for key in ["description", "tags"]}
-        entry = {"name": entry["name"], "metadata": known}
+        # A vhost, whose description and tags RabbitMQ 3.10 does not write.
+        entry = {"name": entry["name"]}
     return dict(sorted(entry.items()))
 
 
@@ -216,7 +221,11 @@ def it_comes_along():
     declare()
     fill()
     SEEN["definitions"] = without_stream(definitions(RABBIT_HTTP))
-    SEEN["messages"] = messages(RABBIT)
+    # RabbitMQ would put those of the quorum queue back in another order than they had.
+    SEEN["messages"] = messages(RABBIT, but=["quorum"])
+    properties = plain(pika.BasicProperties(delivery_mode=2))
+    quorum = [("quorum", properties, str(at).encode()) for at in range(20)]
+    SEEN["messages"]["/", "quorum"] = quorum
     counts = [len(them) for them in SEEN["messages"].values()]
     assert sum(counts) == SMALL + 3 + 2 + 2 + 60 + 1, counts
     told, errors = migrate(RABBIT, None, status=75)
