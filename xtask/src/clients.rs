@@ -12,6 +12,7 @@ mod go;
 mod java;
 mod ldap;
 mod manual;
+mod migrate;
 mod node;
 mod python;
 mod tls;
@@ -27,7 +28,7 @@ use tools::{Counts, Place};
 type Suite = fn(&Place) -> anyhow::Result<Counts>;
 
 /// All suites: name, what it is, and how it is run.
-const SUITES: [(&str, &str, Suite); 13] = [
+const SUITES: [(&str, &str, Suite); 14] = [
     ("amqp091-go", "the Go client's own unit and integration tests", go::amqp091),
     ("rabbitmqadmin", "rabbitmqadmin v1, its whole set of commands", admin::rabbitmqadmin),
     ("pika", "pika's own acceptance tests", python::pika),
@@ -40,6 +41,11 @@ const SUITES: [(&str, &str, Suite); 13] = [
         tls::clients,
     ),
     ("ldap", "users of OpenLDAP's slapd, asked in three ways", ldap::users),
+    (
+        "migrate",
+        "a RabbitMQ of Debian's package, moved here by `leveret migrate`, and back",
+        migrate::there_and_back,
+    ),
     ("celery", "a Celery worker: results, retry, ETA, chain, group, chord", python::celery),
     ("tutorials", "the patterns of RabbitMQ's seven tutorials", python::tutorials),
     ("api", "the HTTP API against its description, by schemathesis", fuzz::api),

@@ -109,7 +109,7 @@ fn packages() -> [Package; 2] {
         file("etc/leveret/leveret.conf", 0o640, Origin::Source("packaging/leveret.conf")),
     ];
     files.extend(help("leveret", &["man"]));
-    for part in ["serve", "ctl", "perf"] {
+    for part in ["serve", "ctl", "migrate", "perf"] {
         let man = Origin::Compressed(Box::new(printed(&["man", part])));
         files.push(file(format!("usr/share/man/man1/leveret-{part}.1.gz"), 0o644, man));
     }

@@ -138,6 +138,15 @@ impl std::str::FromStr for Uri {
         };
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        // A password with a '/' or '?' of its own ends too early. An error must not show what there is of it.
+        let has_port =
+            |it: &str| it.rsplit_once(':').is_none_or(|(_, end)| end.parse::<u16>().is_ok());
+        if (path.contains('@') || query.contains('@'))
+            && !authority.contains('@')
+            && !has_port(authority)
+        {
+            return Err(UriError::Encoding("the user or the password".into()));
+        }
         if path.contains('/') {
             return Err(UriError::Path(path.into()));
         }
@@ -237,6 +246,7 @@ mod tests {
         check("amqp://u%61:p%40%3a@h/a%2Fb",     "ua",    "p@:",   "h",         5672, "a/b");
         check("amqp://u@h",                      "u",     "",      "h",         5672, "/");
         check("amqp://u:a@b@h",                  "u",     "a@b",   "h",         5672, "/");
+        check("amqp://h:1/v@w",                  "guest", "guest", "h",         1,    "v@w");
         check("amqp://[::1]:5673/x",             "guest", "guest", "::1",       5673, "x");
         check("amqp://[::1]",                    "guest", "guest", "::1",       5672, "/");
     }
@@ -267,6 +277,8 @@ mod tests {
             ("amqp://h?heartbeat=x", UriError::Parameter("heartbeat=x".into())),
             ("amqp://h?verify=verify_none", UriError::Parameter("verify=verify_none".into())),
             ("amqps://h?verify=x", UriError::Parameter("verify=x".into())),
+            ("amqp://u:sec/ret@h", UriError::Encoding("the user or the password".into())),
+            ("amqp://u:sec?ret@h/v", UriError::Encoding("the user or the password".into())),
             ("amqp://u:sec%zzret@h", UriError::Encoding("the password".into())),
             ("amqp://h?color=red", UriError::Parameter("color=red".into())),
         ] {

@@ -292,35 +292,21 @@ impl<'a> Call<'a> {
     ) -> Result<Value, Fault> {
         let reply = self.send(method, template, headers, body)?;
         if reply.status.is_success() {
-            return match &*reply.body {
-                b"" => Ok(Value::Null),
-                body => serde_json::from_slice(body).map_err(|error| {
-                    Fault::software(format!("the node's answer is not understood: {error}"))
-                }),
-            };
+            return reply.document();
         }
         Err(self.refusal(&reply))
     }
 
     /// An answer that is no success, in words.
     pub(crate) fn refusal(&self, reply: &Reply) -> Fault {
-        let told: Value = serde_json::from_slice(&reply.body).unwrap_or_default();
-        let reason = told.get("reason").and_then(Value::as_str);
-        let reason = reason.map_or_else(|| reply.status.to_string(), str::to_owned);
-        let code = match reply.status {
-            StatusCode::NOT_FOUND => {
-                let (code, missing) = self.entry.missing;
-                let is_specific =
-                    !matches!(&*reason, "Not Found" | "404 Not Found" | "vhost_not_found");
-                let text = if is_specific { reason } else { self.fill(missing) };
-                return Fault::new(code, text);
-            }
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Code::NoPermission,
-            StatusCode::BAD_REQUEST => Code::Data,
-            StatusCode::SERVICE_UNAVAILABLE => Code::Unavailable,
-            _ => Code::Software,
-        };
-        Fault::new(code, reason)
+        let fault = reply.fault();
+        if reply.status != StatusCode::NOT_FOUND {
+            return fault;
+        }
+        let (code, missing) = self.entry.missing;
+        let is_specific =
+            !matches!(&*fault.text, "Not Found" | "404 Not Found" | "vhost_not_found");
+        Fault::new(code, if is_specific { fault.text } else { self.fill(missing) })
     }
 
     pub(crate) fn get(&mut self, template: &str) -> Result<Value, Fault> {

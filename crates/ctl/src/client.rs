@@ -13,6 +13,7 @@ use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use rustix::process::Pid;
+use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::runtime::Runtime;
@@ -39,6 +40,32 @@ pub(crate) struct Client {
 pub(crate) struct Reply {
     pub(crate) status: StatusCode,
     pub(crate) body: Bytes,
+}
+
+impl Reply {
+    /// The document that it is; nothing is null.
+    pub(crate) fn document(&self) -> Result<Value, Fault> {
+        if self.body.is_empty() {
+            return Ok(Value::Null);
+        }
+        serde_json::from_slice(&self.body).map_err(|error| {
+            Fault::software(format!("the node's answer is not understood: {error}"))
+        })
+    }
+
+    /// Why it is no success.
+    pub(crate) fn fault(&self) -> Fault {
+        let told: Value = serde_json::from_slice(&self.body).unwrap_or_default();
+        let reason = told.get("reason").and_then(Value::as_str);
+        let reason = reason.map_or_else(|| self.status.to_string(), str::to_owned);
+        let code = match self.status {
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Code::NoPermission,
+            StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND => Code::Data,
+            StatusCode::SERVICE_UNAVAILABLE => Code::Unavailable,
+            _ => Code::Software,
+        };
+        Fault::new(code, reason)
+    }
 }
 
 trait Io: AsyncRead + AsyncWrite + Send + Unpin {}

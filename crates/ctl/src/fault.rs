@@ -48,7 +48,8 @@ impl Code {
 }
 
 impl Fault {
-    pub(crate) fn new(code: Code, text: impl Into<String>) -> Self {
+    /// One with these words.
+    pub fn new(code: Code, text: impl Into<String>) -> Self {
         Self { code, text: text.into() }
     }
 

@@ -10,6 +10,7 @@
 //! it asks, which columns it shows. The tool never links the broker. On the control socket it asks as the
 //! operator of the machine, without a password; over the network as the user of the URI.
 
+mod api;
 mod args;
 mod call;
 mod client;
@@ -27,6 +28,7 @@ use args::Formatter;
 use call::Call;
 use target::{Address, Target};
 
+pub use api::Api;
 pub use args::CtlArgs;
 pub use commands::tool;
 pub use fault::{Code, Fault};

@@ -19,11 +19,13 @@ pub(crate) enum Part {
     Serve(ServeArgs),
     /// Steer and look into a running broker, as rabbitmqctl does
     Ctl(leveret_ctl::CtlArgs),
+    /// Move the definitions and messages of a running broker, RabbitMQ or Leveret, to another
+    Migrate(leveret_migrate::MigrateArgs),
     /// Load a broker and measure it, as PerfTest does; repeat the documents' experiments
     Perf(PerfWords),
     /// Print a manual page, in roff
     Man {
-        /// serve, ctl, perf, or the name of one of RabbitMQ's tools [default: of the whole program]
+        /// serve, ctl, migrate, perf, or the name of one of RabbitMQ's tools [default: of the whole program]
         page: Option<String>,
     },
     /// Print a completion script
@@ -166,6 +168,10 @@ mod tests {
         check("ctl -n rabbit@host list_queues --formatter json",    true);
         check("ctl set_policy --priority 1 a b {}",                 true);
         check("ctl fly",                                            false);
+        check("migrate --from-api http://a --from amqp://a",         true);
+        check("migrate --from-api http://a --definitions-only",      true);
+        check("migrate --from-api http://a",                         false);
+        check("migrate --from-api a --from b --prefetch 0",          false);
         check("completion bash",                                    true);
         check("completion bash rabbitmqctl",                        true);
         check("perf -x 1 -y 0 -ad false --help",                    true);
@@ -185,7 +191,9 @@ mod tests {
 
     #[test]
     fn parts_have_help() {
-        for words in ["", "serve", "ctl", "ctl status", "perf experiment", "man", "completion"] {
+        for words in
+            ["", "serve", "ctl", "ctl status", "migrate", "perf experiment", "man", "completion"]
+        {
             for flag in ["-h", "--help"] {
                 let line = ["leveret"].into_iter().chain(words.split_whitespace()).chain([flag]);
                 let error = Cli::try_parse_from(line).expect_err(words);

@@ -33,6 +33,7 @@ fn main() -> ExitCode {
         Err(told) => tell(&told),
         Ok(Part::Serve(args)) => serve(args),
         Ok(Part::Ctl(args)) => ctl(&args),
+        Ok(Part::Migrate(args)) => leveret_migrate::main(&args, local().socket),
         Ok(Part::Perf(PerfWords { part: Some(PerfPart::Experiment(args)), .. })) => {
             leveret_experiment::main(&args)
         }
@@ -64,11 +65,16 @@ fn tell(told: &clap::Error) -> ExitCode {
 }
 
 fn ctl(args: &CtlArgs) -> ExitCode {
+    leveret_ctl::main(args, local())
+}
+
+/// The node of this machine.
+fn local() -> Local {
     // A broken configuration must not keep anybody from stopping a node.
     let config = files::load(None, Vec::new()).map(|it| it.config).unwrap_or_default();
     let (socket, node) = (files::ctl_socket(&config), leveret_server::node_name(&config));
     let rabbitmq_version = leveret_server::COMPATIBLE_VERSION;
-    leveret_ctl::main(args, Local { socket, node, rabbitmq_version })
+    Local { socket, node, rabbitmq_version }
 }
 
 fn serve(args: ServeArgs) -> ExitCode {

@@ -54,7 +54,7 @@ mod vhost;
 pub use access::Bootstrap;
 pub use binding::{Binding, Bound, Destination, Removed, RemovedExchange, Target};
 pub use confirm::{ConfirmOn, ConfirmOptions};
-pub use definitions::{ImportError, ImportReason, Imported};
+pub use definitions::{ImportError, ImportReason, Imported, for_rabbitmq};
 pub use error::{
     AccessError, AdminError, AuthError, BindError, DeclareError, DeleteError, Locked, NotFound,
     PolicyError, ResourceKind, ResourceRef,

@@ -378,6 +378,11 @@ const SETTINGS: &[(&str, Check, &str, bool)] = &[
     ("shards-per-node",               Check::Anything,   "", false),
 ];
 
+/// Whether a setting is one that RabbitMQ does not know.
+pub(crate) fn is_ours(key: &str) -> bool {
+    key.starts_with("confirm-")
+}
+
 fn validate(definition: &Map<String, Json>, operator: bool) -> Result<(), String> {
     if definition.is_empty() {
         return Err("no policy provided".to_owned());

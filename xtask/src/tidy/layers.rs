@@ -24,10 +24,11 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("admin",    &["amqp", "queue", "topology", "broker", "session", "config", "server", "client"]),
     ("client",   &["amqp"]),
     ("load",     &["amqp", "client"]),
+    ("migrate",  &["client", "ctl"]),
     ("experiment", &["client", "load"]),
     ("sim",      &["amqp", "log", "queue", "topology", "broker", "session", "client", "conform"]),
     ("conform",  &["amqp", "log", "queue", "topology", "broker", "session", "client"]),
-    ("leveret",  &["config", "ctl", "server", "admin", "load", "experiment", "client"]),
+    ("leveret",  &["config", "ctl", "server", "admin", "load", "experiment", "migrate", "client"]),
     ("xtask",    &["config", "client", "load"]),
 ];
 

@@ -1,6 +1,7 @@
 //! Definitions: everything that is declared, out and in, of the node or of one vhost.
 
 use leveret_broker::message::AdminCommand;
+use leveret_topology::for_rabbitmq;
 use serde_json::{Map, Value, json};
 
 use super::answer::{Answer, Fault};
@@ -25,10 +26,17 @@ pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
     let mut all: Value = serde_json::from_str(&text)
         .map_err(|error| Fault::unavailable(format!("definitions cannot be written: {error}")))?;
     all["original_cluster_name"] = json!(cluster::name(&call));
-    let all = match vhost {
-        Some(vhost) => only(vhost, &all),
-        None => all,
-    };
+    if let Some(vhost) = vhost {
+        all = only(vhost, &all);
+    }
+    match call.query("for") {
+        None => {}
+        // RabbitMQ takes no notice of a key that it does not know.
+        Some("rabbitmq") => all["left_out"] = json!(for_rabbitmq(&mut all)),
+        Some(other) => {
+            return Err(Fault::bad(format!("'for' must be rabbitmq, not '{other}'")));
+        }
+    }
     Ok(Answer::File {
         kind: "application/json",
         name: call.query("download").map(str::to_owned),

@@ -366,6 +366,19 @@ fn definitions() {
     assert_eq!(node.get("/api/all-configuration"), all);
     let got = node.must("GET", "/api/definitions?download=a.json", "", 200);
     assert_eq!(got.header("content-disposition"), "attachment; filename=a.json");
+    node.must(
+        "PUT",
+        "/api/policies/v/ours",
+        r#"{"pattern": "", "priority": -1, "definition": {"confirm-on": "ack"}}"#,
+        201,
+    );
+    for path in ["/api/definitions", "/api/definitions/v"] {
+        let theirs = node.get(&format!("{path}?for=rabbitmq"));
+        assert_eq!(theirs["policies"].as_array().unwrap().len(), 1, "{theirs}");
+        assert!(theirs["left_out"][0].as_str().unwrap().starts_with("policy 'ours'"), "{theirs}");
+        node.must("GET", &format!("{path}?for=others"), "", 400);
+    }
+    node.must("DELETE", "/api/policies/v/ours", "", 204);
     let own = node.get("/api/definitions/v");
     assert_eq!(own["queues"][0].get("vhost"), None);
     assert_eq!(own.get("users"), None);

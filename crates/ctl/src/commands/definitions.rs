@@ -51,7 +51,18 @@ fn export(it: &mut Call<'_>) -> Result<Answer, Fault> {
         it.say_this(&format!("Exporting definitions in JSON to a file at \"{file}\" ..."))?;
     }
     it.say_nothing();
-    let definitions = it.get("/api/definitions")?;
+    let path = match it.optional("for") {
+        None => "/api/definitions",
+        Some("rabbitmq") => "/api/definitions?for=rabbitmq",
+        Some(other) => {
+            return Err(Fault::usage(format!("--for knows only rabbitmq, not '{other}'")));
+        }
+    };
+    let mut definitions = it.get(path)?;
+    let left_out = definitions.as_object_mut().and_then(|all| all.remove("left_out"));
+    for told in left_out.iter().flat_map(|told| told.as_array().into_iter().flatten()) {
+        eprintln!("left out: {}", told.as_str().unwrap_or_default());
+    }
     let text = format!("{definitions:#}\n");
     if is_stdout {
         return Ok(Answer::Document(definitions, text));
@@ -76,6 +87,7 @@ pub(super) const COMMANDS: &[Entry] = &[
     )
     .takes(&[
         value("format", "json", "json"),
+        value("for", "", "rabbitmq: leave out what only Leveret knows, and tell it"),
         one("file", "The JSON file to write, or - for standard output"),
     ]),
 ];

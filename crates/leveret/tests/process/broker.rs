@@ -248,6 +248,19 @@ impl Broker {
         count
     }
 
+    /// A core file of the node as gdb's `gcore` writes it, which leaves out what the kernel leaves out; `None` where
+    /// there is no gdb.
+    pub(crate) fn core_file(&self) -> Option<Vec<u8>> {
+        let dir = tempfile::tempdir().unwrap();
+        let (stem, pid) = (dir.path().join("core"), self.pid().to_string());
+        let Ok(run) = Command::new("gcore").arg("-o").arg(&stem).arg(&pid).output() else {
+            eprintln!("gdb is not installed: no core file is written");
+            return None;
+        };
+        let core = std::fs::read(format!("{}.{pid}", stem.display()));
+        Some(core.unwrap_or_else(|error| panic!("{error}: {run:?}")))
+    }
+
     /// `leveret ctl` that must succeed: what it prints.
     #[track_caller]
     pub(crate) fn told(&self, words: &[&str]) -> String {

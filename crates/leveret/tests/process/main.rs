@@ -17,6 +17,7 @@ mod logins;
 mod memory;
 mod messages;
 mod metrics;
+mod migrate;
 mod older;
 mod rates;
 mod raw;

@@ -2,5 +2,7 @@
 
 mod export;
 mod import;
+mod rabbitmq;
 
 pub use import::{ImportError, ImportReason, Imported};
+pub use rabbitmq::for_rabbitmq;

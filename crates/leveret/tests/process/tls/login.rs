@@ -1,11 +1,12 @@
 //! Certificates of clients, and logging in by them.
 
 use leveret_client::{TlsUri, Uri};
+use memchr::memmem;
 use rcgen::{DnType, SanType};
 use serde_json::json;
 
 use super::{Certificates, broker, open, uri};
-use crate::broker::Broker;
+use crate::broker::{Broker, leveret};
 
 const EXTERNAL: [&str; 2] = ["auth_mechanisms.1=PLAIN", "auth_mechanisms.2=EXTERNAL"];
 
@@ -123,4 +124,43 @@ fn without_tls_there_is_no_external() {
     let broker = verifying(&certificates, &[]);
     let properties = crate::raw::Raw::connect(&broker).mechanisms();
     assert_eq!(properties, "PLAIN");
+}
+
+/// Passwords that came over AMQP and HTTP within TLS are in no core file, right ones and wrong ones.
+#[test]
+fn no_core_file_has_what_came_encrypted() {
+    let certificates = Certificates::new();
+    let (certificate, key) = certificates.server();
+    let core = |dumps: &str| {
+        let settings = [
+            "management.ssl.port=0".to_owned(),
+            "management.ssl.ip=127.0.0.1".to_owned(),
+            format!("management.ssl.certfile={certificate}"),
+            format!("management.ssl.keyfile={key}"),
+            format!("core_dumps={dumps}"),
+        ];
+        let broker = broker(&certificates, &settings.each_ref().map(String::as_str));
+        users(&broker, &["alice"]);
+        for password in ["s3cret", "s3cret-wrong"] {
+            let login = Uri {
+                user: "alice".to_owned(),
+                password: password.to_owned(),
+                ..uri(&broker, certificates.trust())
+            };
+            assert_eq!(open(&login).is_ok(), password == "s3cret");
+            let mut ctl = leveret(&["ctl", "--cacertfile", &certificates.ca(), "list_queues"]);
+            let address = broker.listens("https");
+            ctl.env("LEVERET_URI", format!("https://alice:{password}@{address}"));
+            // She may not use the management API either way.
+            assert_eq!(ctl.output().unwrap().status.code(), Some(77));
+        }
+        broker.core_file()
+    };
+    let by_default = core("false");
+    assert!(by_default.is_none_or(|core| memmem::find(&core, b"s3cret").is_none()));
+    let asked_for = core("true");
+    assert!(
+        asked_for.is_none_or(|core| memmem::find(&core, b"alice").is_some()),
+        "it is looked at"
+    );
 }

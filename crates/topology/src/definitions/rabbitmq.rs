@@ -1,0 +1,134 @@
+//! Definitions without what RabbitMQ refuses, which refuses the rest of a file with it.
+
+use serde_json::{Map, Value as Json};
+
+use crate::policy::is_ours;
+use crate::rate::RATE_LIMITS;
+use crate::user::Hashing;
+
+/// Takes out of exported definitions what only Leveret knows. A sentence for each thing that is gone or changed.
+pub fn for_rabbitmq(definitions: &mut Json) -> Vec<String> {
+    let mut told = Vec::new();
+    retain(definitions, "users", |user| {
+        if user["hashing_algorithm"] == Hashing::Argon2id.name() {
+            user["password_hash"] = "".into();
+            user["hashing_algorithm"] = Hashing::Sha256.name().into();
+            told.push(format!(
+                "user '{}' has no password: its hash is argon2id's. Set it anew with rabbitmqctl change_password",
+                text(user, "name")
+            ));
+        }
+        let what = format!("user '{}'", text(user, "name"));
+        without_rates(&mut user["limits"], &what, &mut told);
+        true
+    });
+    retain(definitions, "vhosts", |vhost| {
+        let what = format!("vhost '{}'", text(vhost, "name"));
+        without_rates(&mut vhost["limits"], &what, &mut told);
+        true
+    });
+    retain(definitions, "parameters", |parameter| {
+        let is_limits = parameter["component"] == "vhost-limits";
+        if is_limits {
+            // Told of the vhost.
+            without_rates(&mut parameter["value"], "", &mut Vec::new());
+        }
+        !(is_limits && parameter["value"].as_object().is_some_and(Map::is_empty))
+    });
+    retain(definitions, "policies", |policy| {
+        let mut what = format!("policy '{}'", text(policy, "name"));
+        if let Some(vhost) = policy["vhost"].as_str() {
+            what += &format!(" of vhost '{vhost}'");
+        }
+        let Some(definition) = policy["definition"].as_object_mut() else { return true };
+        let gone = take_out(definition, is_ours);
+        let is_empty = definition.is_empty();
+        if is_empty {
+            told.push(format!("{what}: it has nothing but {gone}"));
+        } else if !gone.is_empty() {
+            told.push(format!("{what}: its {gone}"));
+        }
+        !is_empty
+    });
+    told
+}
+
+fn without_rates(limits: &mut Json, what: &str, told: &mut Vec<String>) {
+    let Some(limits) = limits.as_object_mut() else { return };
+    let gone = take_out(limits, |name| RATE_LIMITS.contains(&name));
+    if !gone.is_empty() {
+        told.push(format!("{what}: its limit {gone}"));
+    }
+}
+
+/// Removes keys; their names.
+fn take_out(from: &mut Map<String, Json>, is_gone: impl Fn(&str) -> bool) -> String {
+    let gone: Vec<_> = from.keys().filter(|key| is_gone(key)).cloned().collect();
+    gone.iter().for_each(|key| drop(from.remove(key)));
+    gone.join(", ")
+}
+
+fn retain(definitions: &mut Json, list: &str, is_kept: impl FnMut(&mut Json) -> bool) {
+    if let Some(entries) = definitions.get_mut(list).and_then(Json::as_array_mut) {
+        entries.retain_mut(is_kept);
+    }
+}
+
+fn text<'a>(entry: &'a Json, key: &str) -> &'a str {
+    entry[key].as_str().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_what_leveret_alone_knows_is_gone() {
+        let mut all = json!({
+            "users": [
+                {"name": "a", "password_hash": "$argon2id$", "hashing_algorithm": "leveret_password_hashing_argon2id",
+                 "tags": ["x"], "limits": {"max-publish-rate": 1, "max-channels": 2}},
+                {"name": "b", "password_hash": "abc", "hashing_algorithm": "rabbit_password_hashing_sha512",
+                 "tags": [], "limits": {}},
+            ],
+            "vhosts": [{"name": "/", "limits": {"max-deliver-rate": 5}}],
+            "parameters": [
+                {"component": "vhost-limits", "name": "limits", "vhost": "/", "value": {"max-deliver-rate": 5}},
+                {"component": "vhost-limits", "name": "limits", "vhost": "v",
+                 "value": {"max-deliver-rate": 5, "max-queues": 1}},
+            ],
+            "policies": [
+                {"name": "p", "vhost": "/", "definition": {"confirm-on": "ack"}},
+                {"name": "r", "vhost": "/", "definition": {"confirm-timeout": 1, "max-length": 7}},
+            ],
+            "queues": [{"name": "q", "vhost": "/", "arguments": {"x-confirm-on": "ack"}}],
+        });
+        let told = for_rabbitmq(&mut all);
+        let want = [
+            "user 'a' has no password: its hash is argon2id's. Set it anew with rabbitmqctl change_password",
+            "user 'a': its limit max-publish-rate",
+            "vhost '/': its limit max-deliver-rate",
+            "policy 'p' of vhost '/': it has nothing but confirm-on",
+            "policy 'r' of vhost '/': its confirm-timeout",
+        ];
+        assert_eq!(told, want);
+        let want = json!({
+            "users": [
+                {"name": "a", "password_hash": "", "hashing_algorithm": "rabbit_password_hashing_sha256",
+                 "tags": ["x"], "limits": {"max-channels": 2}},
+                {"name": "b", "password_hash": "abc", "hashing_algorithm": "rabbit_password_hashing_sha512",
+                 "tags": [], "limits": {}},
+            ],
+            "vhosts": [{"name": "/", "limits": {}}],
+            "parameters": [
+                {"component": "vhost-limits", "name": "limits", "vhost": "v", "value": {"max-queues": 1}},
+            ],
+            "policies": [{"name": "r", "vhost": "/", "definition": {"max-length": 7}}],
+            "queues": [{"name": "q", "vhost": "/", "arguments": {"x-confirm-on": "ack"}}],
+        });
+        assert_eq!(all, want);
+        assert_eq!(for_rabbitmq(&mut all), [""; 0]);
+    }
+}
