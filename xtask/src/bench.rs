@@ -76,8 +76,8 @@ pub(crate) struct BenchArgs {
     plot: Option<PathBuf>,
 }
 
-const OURS: &str = "target/release/leveret serve --listen 127.0.0.1:{port} --data-dir {data} \
-    --management-tcp-port 0 --prometheus-tcp-port 0";
+const OURS: &str = "target/release/leveret serve --until-eof --listen 127.0.0.1:{port} \
+    --data-dir {data} --management-tcp-port 0 --prometheus-tcp-port 0";
 
 /// What is measured. The names are those of the reference measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, clap::ValueEnum)]
@@ -178,7 +178,7 @@ impl Workload {
             Self::P => "P, 2 producers and 3 consumers per queue, persistent, 1500 B",
             Self::Sync => "one persistent message of 1 KB at a time",
             Self::P99 => "latency at 80 % of the highest rate, 1 KiB",
-            Self::Cores => "one queue, the broker on one core and on two",
+            Self::Cores => "one queue on one core and on two",
             Self::BesideQueues => "1 KiB, 1 to 1, beside 10,000 idle queues",
             Self::BesideConnections => "1 KiB, 1 to 1, beside 10,000 idle connections",
             Self::Relay => "64 KiB, prefetch 50, through a plain TCP relay",

@@ -368,6 +368,7 @@ impl<L: Log> Shard<L> {
             self.dying.retain(|&id| topology.queue_by_id(id).is_some());
         }
         self.relax_lists();
+        self.resting.watch(&self.log, now);
         // What is due still, or again, had more to do than one turn may.
         let is_due = self.timers.first().is_some_and(|&(at, _)| at <= now);
         has_more || is_due || !self.again.is_empty() || !self.deferred.is_empty()

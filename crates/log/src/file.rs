@@ -525,6 +525,14 @@ impl<D: Disk> Log for FileLog<D> {
         Ok(())
     }
 
+    fn keeps_spares(&self) -> bool {
+        self.hot.keeps_spares()
+    }
+
+    fn relax(&mut self) {
+        self.hot.relax();
+    }
+
     fn usage(&self) -> Usage {
         let hot = self.hot.usage();
         let store = self.store.segments.held_bytes()

@@ -340,6 +340,15 @@ pub trait Log {
     /// the log's disk and the shard's owner.
     fn sync(&mut self) -> Result<(), SyncError>;
 
+    /// Whether it keeps memory for records to come that [`relax`](Self::relax) would give back.
+    fn keeps_spares(&self) -> bool {
+        false
+    }
+
+    /// Gives back what was kept for records to come and not needed since the last call. To be called now and then
+    /// while [`keeps_spares`](Self::keeps_spares).
+    fn relax(&mut self) {}
+
     /// What the log holds now: a few sums. Not for each message all the same.
     fn usage(&self) -> Usage;
 

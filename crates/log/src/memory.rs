@@ -26,6 +26,7 @@
 //! record; each live record is in the last block whose `first` is not above it.
 
 mod block;
+mod spares;
 mod tail;
 
 use std::cell::Cell;
@@ -35,6 +36,7 @@ use crate::{
     AppendError, HoldError, Holder, Keep, Log, Offset, ReadError, Record, SyncError, Usage,
 };
 use block::{Block, LARGE};
+use spares::Spares;
 
 /// Bytes of the first block of a log that was empty. Each next one is twice as big.
 const BLOCK_MIN: usize = 4 << 10;
@@ -83,6 +85,8 @@ pub struct MemoryLog {
     sealed_held: u64,
     /// A block that is no longer used, for the next tail.
     spare: Option<Box<Block>>,
+    /// Memory of large records, for the next ones.
+    spares: Spares,
     /// Where the last old record was found; any value is good.
     hint: Cell<usize>,
     /// `end` when the log was last empty.
@@ -301,7 +305,7 @@ impl MemoryLog {
         }
         self.end = at.next();
         let tail = self.blocks.back_mut().expect("make_room leaves a tail");
-        tail.block.push(at.get(), head, parts, len, (holders, tag));
+        tail.block.push(at.get(), (head, parts), len, (holders, tag), &mut self.spares);
         if holders > 0 {
             self.records += 1;
             self.live_bytes += len as u64;
@@ -314,7 +318,7 @@ impl MemoryLog {
         let is_tail = slot + 1 == self.blocks.len();
         let block = &mut self.blocks[slot].block;
         let before = if is_tail { 0 } else { block.held() };
-        let len = block.forget(entry);
+        let len = block.forget(entry, &mut self.spares);
         if !is_tail {
             self.sealed_held -= before - block.held();
         }
@@ -395,10 +399,19 @@ impl Log for MemoryLog {
         0
     }
 
+    fn keeps_spares(&self) -> bool {
+        !self.spares.is_empty()
+    }
+
+    fn relax(&mut self) {
+        self.spares.relax();
+    }
+
     fn usage(&self) -> Usage {
         let directory = self.blocks.capacity() * size_of::<Slot>();
         let tail = self.blocks.back().map_or(0, |slot| slot.block.held());
         let spare = self.spare.as_ref().map_or(0, |spare| spare.held());
+        let spare = spare + self.spares.held();
         Usage {
             live_bytes: self.live_bytes,
             held_bytes: self.sealed_held + tail + spare + directory as u64,

@@ -96,6 +96,8 @@ pub struct Connection {
     lingers: AtomicBool,
     /// Next timeout, ms since the epoch; `u64::MAX` for never.
     due_ms: AtomicU64,
+    /// Turns so far; grows as one begins, under the lock of the state.
+    turns: AtomicU64,
 }
 
 /// What a connection takes that does nothing, with a channel or two: measured, 7 to 12 KB by how many are
@@ -141,6 +143,8 @@ pub struct Io {
 /// What statistics are told of a connection.
 #[derive(Debug)]
 pub struct Sampled {
+    /// [`Connection::turns`]: while it stays, so does the rest.
+    pub turns: u64,
     /// What the session counted.
     pub session: ConnectionNumbers,
     /// What its socket did.
@@ -211,6 +215,7 @@ impl Connection {
             is_done: AtomicBool::new(false),
             lingers: AtomicBool::new(false),
             due_ms: AtomicU64::new(u64::MAX),
+            turns: AtomicU64::new(0),
         })
     }
 
@@ -253,7 +258,12 @@ impl Connection {
         }
         let send_pend = state.output.len() as u64;
         let io = Io { send_pend, ..state.io };
-        Some(Sampled { session: state.session.numbers(), io })
+        Some(Sampled { turns: self.turns(), session: state.session.numbers(), io })
+    }
+
+    /// How many turns it had: nothing of it changes but in a turn.
+    pub fn turns(&self) -> u64 {
+        self.turns.load(Ordering::Acquire)
     }
 
     /// The connection is over: what it leaves to the node's totals. Once.
@@ -329,6 +339,7 @@ impl Connection {
         letters: &mut Vec<Letter>,
         work: &mut Workplace<'_>,
     ) {
+        self.turns.store(self.turns.load(Ordering::Relaxed) + 1, Ordering::Release);
         if state.is_over {
             for letter in letters.drain(..) {
                 if let Letter::Session(letter) = letter {

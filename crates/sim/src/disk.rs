@@ -281,6 +281,14 @@ impl Log for Store {
         both!(self, log => log.sync())
     }
 
+    fn keeps_spares(&self) -> bool {
+        both!(self, log => log.keeps_spares())
+    }
+
+    fn relax(&mut self) {
+        both!(self, log => log.relax());
+    }
+
     fn usage(&self) -> Usage {
         both!(self, log => log.usage())
     }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -11,7 +11,7 @@ use leveret_client::{Connection, Options, QueueDeclare, Uri};
 use leveret_load::{Idle, process};
 use serde_json::{Value, json};
 
-use super::target::Target;
+use super::target::{Target, spawn_on};
 use super::{BenchArgs, Workload};
 use super::{backlogs, go, memory, recovery, relay, rules, scale, stored};
 
@@ -258,18 +258,34 @@ impl Bench {
         place: &Place<'_>,
         flags: &[String],
     ) -> Result<Value> {
+        self.perf_on(None, workload, place, flags)
+    }
+
+    /// The same, with so many cores for the tool, if not all.
+    pub(crate) fn perf_on(
+        &mut self,
+        cores: Option<usize>,
+        workload: Workload,
+        place: &Place<'_>,
+        flags: &[String],
+    ) -> Result<Value> {
         let shown: Vec<&str> =
             flags.iter().map(|word| if word.is_empty() { "''" } else { word }).collect();
         let command = format!("leveret perf {} -h URI --broker-pid PID", shown.join(" "));
         // The first command is what a workload is about; others bring it to its end.
         self.commands.entry(workload).or_insert(command);
-        let output = Command::new(&self.tool)
+        let mut command = Command::new(&self.tool);
+        command
             .arg("perf")
             .args(flags)
             // A broker that dies ends the measurement.
             .arg("-dcr")
             .args(["-h", place.uri, "--broker-pid", &place.pid.to_string(), "--json", "-"])
-            .output()
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let output = spawn_on(&mut command, cores)
+            .and_then(Child::wait_with_output)
             .with_context(|| format!("running {}", self.tool.display()))?;
         if !output.status.success() {
             bail!("leveret perf: {}", String::from_utf8_lossy(&output.stderr));
@@ -319,21 +335,28 @@ fn idle(target: &Target, place: &Place<'_>) -> Result<Figures> {
     Ok(figures)
 }
 
-/// CPU that neither broker nor tool used.
+/// CPU that neither broker nor tool used, nor this program: it relays, and opens what is idle beside a load.
 pub(crate) struct Busy {
     busy_s: f64,
+    own_s: f64,
     began: Instant,
 }
 
 impl Busy {
     pub(crate) fn start() -> Self {
-        Self { busy_s: process::machine_busy_s(), began: Instant::now() }
+        Self { busy_s: process::machine_busy_s(), own_s: own_cpu_s(), began: Instant::now() }
     }
 
     /// Share of all cores in percent.
     pub(crate) fn others(&self, known_s: f64) -> f64 {
         let all = self.began.elapsed().as_secs_f64()
             * std::thread::available_parallelism().map_or(1, usize::from) as f64;
+        let known_s = known_s + own_cpu_s() - self.own_s;
         ((process::machine_busy_s() - self.busy_s - known_s) / all * 100.0).max(0.0)
     }
+}
+
+/// CPU time of this program alone, in seconds: without brokers and tools that have ended.
+pub(crate) fn own_cpu_s() -> f64 {
+    process::own().cpu_s - process::children_cpu_s()
 }

@@ -5,11 +5,10 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 
 use anyhow::{Context as _, Result};
 use leveret_client::Uri;
-use leveret_load::process;
 use socket2::SockRef;
 
 use super::Workload;
-use super::measure::{Bench, Figures, Place, named, number};
+use super::measure::{Bench, Figures, Place, named, number, own_cpu_s};
 use super::stored::owned;
 
 /// Bytes of one read. Larger ones take more calls' worth of copies out of the cache.
@@ -24,10 +23,10 @@ pub(crate) fn beside(bench: &mut Bench, place: &Place<'_>) -> Result<(Figures, f
     let seconds = bench.seconds.to_string();
     let flags =
         ["-e", "", "-u", "relayed", "-s", "65536", "-q", "50", "-c", "100", "-z", &*seconds];
-    let before = process::own().cpu_s;
+    let before = own_cpu_s();
     let result =
         bench.perf(Workload::Relay, &Place { uri: &through, pid: place.pid }, &owned(&flags))?;
-    let relay_s = process::own().cpu_s - before;
+    let relay_s = own_cpu_s() - before;
     let relay_cpu = relay_s / (number(&result, "/published")? / 1e6);
     let broker_cpu = number(&result, "/broker/cpu_s_per_million")?;
     let figures = named([
@@ -37,7 +36,7 @@ pub(crate) fn beside(bench: &mut Bench, place: &Place<'_>) -> Result<(Figures, f
         ("consumed/s", number(&result, "/consume_rate/mean")?),
         ("peak RSS, MB", number(&result, "/broker/rss_peak_bytes")? / 1e6),
     ]);
-    Ok((figures, relay_s + number(&result, "/tool/cpu_s")?))
+    Ok((figures, number(&result, "/tool/cpu_s")?))
 }
 
 /// Relays all connections to a place, as long as this process lives; where it listens.

@@ -167,12 +167,9 @@ fn start(
     if let Some(slow) = slow {
         command.env("LD_PRELOAD", slow.library());
     }
-    command.args(arguments).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-    let spawned = match cores {
-        None => command.spawn(),
-        Some(count) => spawn_on(&mut command, count),
-    };
-    let mut child = spawned.with_context(|| format!("starting {program}"))?;
+    // Its input ends with this process, however that ends: see `serve --until-eof`.
+    command.args(arguments).stdin(Stdio::piped()).stdout(log.try_clone()?).stderr(log);
+    let mut child = spawn_on(&mut command, cores).with_context(|| format!("starting {program}"))?;
     while !answers(port) {
         if let Some(status) = child.try_wait()? {
             let said = std::fs::read_to_string(data.join("bench.log")).unwrap_or_default();
@@ -188,8 +185,9 @@ fn start(
     Ok(Running { child, uri, start: began.elapsed() })
 }
 
-/// Starts it with the first `count` of our cores: a process has those of the thread that started it.
-fn spawn_on(command: &mut Command, count: usize) -> std::io::Result<Child> {
+/// Starts it with the first so many of our cores, if not all: a process has those of the thread that started it.
+pub(crate) fn spawn_on(command: &mut Command, cores: Option<usize>) -> std::io::Result<Child> {
+    let Some(count) = cores else { return command.spawn() };
     let spawn = || {
         let ours = sched_getaffinity(None)?;
         let mut few = CpuSet::new();
@@ -218,7 +216,7 @@ mod tests {
     #[test]
     fn a_process_has_as_many_cores_as_it_is_given() {
         let mut command = Command::new("nproc");
-        let child = spawn_on(command.stdout(Stdio::piped()), 1).unwrap();
+        let child = spawn_on(command.stdout(Stdio::piped()), Some(1)).unwrap();
         let output = child.wait_with_output().unwrap();
         assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "1");
         // Only that process.

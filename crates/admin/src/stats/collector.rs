@@ -10,11 +10,10 @@ use leveret_broker::message::{Reply, ToShard};
 use leveret_broker::numbers::{QueueNumbers, ShardRest};
 use leveret_queue::Time;
 use leveret_server::clock::now;
-use leveret_server::connection::{Connection, Io};
+use leveret_server::connection::{Connection, Sampled};
 use leveret_server::ended::Sums;
 use leveret_server::front::About;
 use leveret_server::node::Node;
-use leveret_session::ConnectionNumbers;
 use leveret_topology::VhostId;
 use tokio::sync::Notify;
 
@@ -60,8 +59,8 @@ struct Fresh {
 #[derive(Debug)]
 struct FreshConnection {
     connection: Arc<Connection>,
-    numbers: ConnectionNumbers,
-    io: Io,
+    /// None when it had no turn since the last sample.
+    news: Option<Box<Sampled>>,
 }
 
 impl Collector {
@@ -147,16 +146,24 @@ impl Collector {
         Ok(())
     }
 
+    /// Most of very many rest: those are not asked, which would take their locks and copy what is known.
     async fn ask_connections(&self, fresh: &mut Fresh) {
         let connections = self.node.connections();
         for some in connections.chunks(CONNECTIONS_PER_TURN) {
-            for connection in some {
-                let Some(sampled) = connection.sample() else { continue };
-                fresh.connections.push(FreshConnection {
-                    connection: Arc::clone(connection),
-                    numbers: sampled.session,
-                    io: sampled.io,
-                });
+            {
+                let known = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+                for connection in some {
+                    let entry = known.connections.get(&connection.id());
+                    let news = match entry {
+                        Some(entry) if entry.turns == connection.turns() => None,
+                        _ => match connection.sample() {
+                            Some(sampled) => Some(Box::new(sampled)),
+                            None => continue,
+                        },
+                    };
+                    let connection = Arc::clone(connection);
+                    fresh.connections.push(FreshConnection { connection, news });
+                }
             }
             tokio::task::yield_now().await;
         }
@@ -302,22 +309,26 @@ fn take_connections(
     let kept = Kept::of(fresh.len());
     // There may be very many: those that stay keep their place in memory.
     let mut before = std::mem::take(&mut snapshot.connections);
-    for FreshConnection { connection, numbers, io } in fresh {
+    for FreshConnection { connection, news } in fresh {
         let id = connection.id();
-        let mut entry = match before.remove(&id) {
-            Some(mut known) => {
-                (known.numbers, known.io) = (numbers, io);
+        let mut entry = match (before.remove(&id), news.map(|news| *news)) {
+            (Some(known), None) => known,
+            (Some(mut known), Some(Sampled { turns, session, io })) => {
+                (known.turns, known.numbers, known.io) = (turns, session, io);
                 known
             }
-            None => Box::new(ConnectionEntry {
+            (None, Some(Sampled { turns, session, io })) => Box::new(ConnectionEntry {
                 connection,
-                numbers,
+                turns,
+                numbers: session,
                 io,
                 data: History::default(),
                 channels: Vec::new(),
                 pairs: Vec::new(),
                 passages: Vec::new(),
             }),
+            // Who is not known was asked.
+            (None, None) => continue,
         };
         entry.pairs = pairs(&entry.pairs, &entry.numbers, passed_ms);
         entry.passages = passages(&entry.passages, &entry.numbers, passed_ms);

@@ -159,6 +159,8 @@ impl QueueEntry {
 pub struct ConnectionEntry {
     /// The connection itself.
     pub connection: Arc<Connection>,
+    /// The turns it had when it was last asked.
+    pub turns: u64,
     /// As last told.
     pub numbers: ConnectionNumbers,
     /// What went through its socket.

@@ -1,4 +1,5 @@
-//! What queues take: counted while they are used, given back when they rest.
+//! What queues take: counted while they are used, given back when they rest. What their log keeps for records to
+//! come, too.
 //!
 //! A queue keeps some memory for speed when its messages are gone. A queue that is dispatched and empty
 //! is put on a list; one that was not used for a while after that gives the memory back. The work is a
@@ -12,6 +13,9 @@ use super::{Hosted, Shard};
 
 /// How long a queue is unused and empty before it gives memory back, in ms; at most twice as long.
 const REST_MS: u64 = 5000;
+
+/// How often the log gives back what it kept and did not need, in ms.
+const SPARES_MS: u64 = 1000;
 
 /// What a session keeps for a delivery until it is acked: 40 bytes in a deque that doubles.
 const SESSION_BYTES: u64 = 60;
@@ -31,11 +35,20 @@ pub(super) struct Resting {
     queues: Vec<QueueId>,
     /// When to look at them; none while there are none.
     at: Option<Time>,
+    /// When to look at what the log keeps; none while it keeps nothing.
+    spares_at: Option<Time>,
 }
 
 impl Resting {
     pub(super) fn at(&self) -> Option<Time> {
-        self.at
+        self.at.into_iter().chain(self.spares_at).min()
+    }
+
+    /// A turn ends.
+    pub(super) fn watch(&mut self, log: &impl Log, now: Time) {
+        if log.keeps_spares() {
+            self.spares_at.get_or_insert_with(|| now.after_ms(SPARES_MS));
+        }
     }
 }
 
@@ -60,8 +73,12 @@ pub(super) fn used(
 }
 
 impl<L: Log> Shard<L> {
-    /// Has queues that rested give back what they keep for speed.
+    /// Has queues that rested, and the log, give back what they keep for speed.
     pub(super) fn relax_resting(&mut self, now: Time) {
+        if self.resting.spares_at.is_some_and(|at| at <= now) {
+            self.resting.spares_at = None;
+            self.log.relax();
+        }
         if self.resting.at.is_none_or(|at| at > now) {
             return;
         }

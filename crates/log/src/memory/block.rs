@@ -11,6 +11,8 @@ use std::cell::RefCell;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
+use super::spares::{Spares, room_of};
+
 /// The largest record that is copied in among others. Above it a record has its own memory, which
 /// ends with it; at a quarter of a block the unused end of a block stays small.
 pub(super) const LARGE: usize = 32 << 10;
@@ -27,6 +29,7 @@ pub(super) struct Block {
     /// Entries with a holder, and their bytes: in common memory, and in memory of their own.
     live: usize,
     small_bytes: usize,
+    /// With the room behind each.
     large_bytes: usize,
 }
 
@@ -134,36 +137,46 @@ impl Block {
     }
 
     /// Adds a record whose `head` and `parts` have `len` bytes, none if it is a hole. The caller has
-    /// made room.
+    /// made room; `spares` have some for a large one.
     pub(super) fn push(
         &mut self,
         at: u64,
-        head: &[u8],
-        parts: &[&[u8]],
+        (head, parts): (&[u8], &[&[u8]]),
+        len: usize,
+        (holders, tag): (u32, u16),
+        spares: &mut Spares,
+    ) {
+        if len <= LARGE {
+            return self.push_small(at, (head, parts), len, (holders, tag));
+        }
+        let place = own_run(self.bytes.get_mut(), || {
+            let mut bytes = spares.take(len);
+            bytes.put_slice(head);
+            parts.iter().for_each(|part| bytes.put_slice(part));
+            bytes.freeze()
+        });
+        self.large_bytes += room_of(len);
+        self.note(at, place, len, (holders, tag));
+    }
+
+    #[inline]
+    fn push_small(
+        &mut self,
+        at: u64,
+        (head, parts): (&[u8], &[&[u8]]),
         len: usize,
         (holders, tag): (u32, u16),
     ) {
+        debug_assert!(self.used + len <= self.capacity, "the caller makes room");
         let runs = self.bytes.get_mut();
-        let (run, start);
-        if len <= LARGE {
-            debug_assert!(self.used + len <= self.capacity, "the caller makes room");
-            (run, start) = (runs.frozen.len(), runs.open.len());
-            runs.open.put_slice(head);
-            for part in parts {
-                runs.open.put_slice(part);
-            }
-            self.used += len;
-            self.small_bytes += len;
-        } else {
-            (run, start) = own_run(runs, || {
-                let mut bytes = Vec::with_capacity(len);
-                bytes.extend_from_slice(head);
-                parts.iter().for_each(|part| bytes.extend_from_slice(part));
-                Bytes::from(bytes)
-            });
-            self.large_bytes += len;
+        let place = (runs.frozen.len(), runs.open.len());
+        runs.open.put_slice(head);
+        for part in parts {
+            runs.open.put_slice(part);
         }
-        self.note(at, (run, start), len, (holders, tag));
+        self.used += len;
+        self.small_bytes += len;
+        self.note(at, place, len, (holders, tag));
     }
 
     fn note(
@@ -239,8 +252,8 @@ impl Block {
         &mut self.entries[index].holders
     }
 
-    /// Makes an entry a hole, and tells how long it was.
-    pub(super) fn forget(&mut self, index: usize) -> usize {
+    /// Makes an entry a hole, and tells how long it was. The memory of a large record goes to `spares`.
+    pub(super) fn forget(&mut self, index: usize, spares: &mut Spares) -> usize {
         let entry = &mut self.entries[index];
         entry.holders = 0;
         let len = entry.len as usize;
@@ -248,8 +261,9 @@ impl Block {
         if len <= LARGE {
             self.small_bytes -= len;
         } else {
-            self.large_bytes -= len;
-            self.bytes.get_mut().frozen[usize::from(entry.run)] = Bytes::new();
+            self.large_bytes -= room_of(len);
+            let run = &mut self.bytes.get_mut().frozen[usize::from(entry.run)];
+            spares.put(std::mem::take(run));
         }
         len
     }
@@ -266,11 +280,11 @@ impl Block {
             let len = len as usize;
             if len <= LARGE {
                 let bytes = self.read(index);
-                target.push(at, &bytes, &[], len, (holders, tag));
+                target.push_small(at, (&bytes, &[]), len, (holders, tag));
             } else {
                 let bytes = std::mem::take(&mut self.bytes.get_mut().frozen[usize::from(run)]);
                 let place = own_run(target.bytes.get_mut(), || bytes);
-                target.large_bytes += len;
+                target.large_bytes += room_of(len);
                 target.note(at, place, len, (holders, tag));
             }
         }
