@@ -424,6 +424,38 @@ mod tests {
         assert!(container.contains(&format!("for tool in {}; do", TOOLS.join(" "))));
     }
 
+    /// Its stages use only what is there: files of the repository, a locked package of it, what the first stage has made.
+    #[test]
+    fn the_container_file_names_what_is_there() {
+        let file = |path: &str| fs::read_to_string(root().join(path)).unwrap();
+        let container = file("packaging/Containerfile").replace("\\\n", " ");
+        let ignored = file(".dockerignore");
+        let mut stages = Vec::new();
+        for line in container.lines().filter(|line| !line.starts_with('#')) {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            match words[..] {
+                [] => {}
+                ["FROM", _, "AS", name] => stages.push(name),
+                ["COPY", from, path, _] if from.starts_with("--from=") => {
+                    assert!(stages.contains(&&from["--from=".len()..]), "{line}");
+                    assert_eq!(path, format!("/source/{PROGRAM}"));
+                }
+                ["COPY", path, _] => assert!(root().join(path).exists(), "{line}"),
+                ["FROM" | "WORKDIR" | "RUN" | "USER" | "ENV" | "VOLUME" | "EXPOSE", ..]
+                | ["STOPSIGNAL" | "HEALTHCHECK" | "CMD", ..] => {}
+                _ => panic!("no instruction: {line}"),
+            }
+        }
+        assert!(container.contains("cargo build --release --locked --package leveret\n"));
+        // What the build reads is sent along.
+        for needed in
+            ["Cargo.lock", "Cargo.toml", "rust-toolchain.toml", ".cargo", "crates", "xtask"]
+        {
+            assert!(root().join(needed).exists(), "{needed}");
+            assert!(ignored.lines().all(|line| line != needed), "{needed}");
+        }
+    }
+
     #[test]
     fn newest_glibc() {
         assert_eq!(glibc(b"..GLIBC_2.9\0GLIBC_2.34\0GLIBC_2.2.5\0GLIBC_PRIVATE\0"), Some((2, 34)));

@@ -46,6 +46,8 @@ fn lists() {
     check("list_vhost_limits",
         &[("GET /api/vhost-limits/%2F", 200, r#"[{"vhost":"/","value":{"max-connections":5}}]"#)],
         "Listing limits for vhost \"/\" ...\n{\"max-connections\":5}\n");
+    check("export_definitions --for rabbitmq -",
+        &[("GET /api/definitions?for=rabbitmq", 200, r#"{"queues":[],"left_out":["policy 'p'"]}"#)], "{\n  \"queues\": []\n}\n");
     check("list_unresponsive_queues", &[("GET /api/health/checks/virtual-hosts", 200, r#"{"status":"ok"}"#)],
         "Listing unresponsive queues for vhost / ...\n");
 }

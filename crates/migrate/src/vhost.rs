@@ -179,6 +179,8 @@ impl Pair {
         let channel = target.open_channel()?;
         let how = QueueDeclare { passive: true, ..QueueDeclare::default() };
         target.queue_declare(channel, &queue.name, &how)?;
+        // One that was left there may be bound to more: names that are too long are cut.
+        target.exchange_delete(channel, &exchange, false)?;
         target.exchange_declare(channel, &exchange, "fanout", &ExchangeDeclare::default())?;
         target.queue_bind(channel, &queue.name, &exchange, "", &Table::default())?;
         target.confirm_select(channel)?;

@@ -2,7 +2,7 @@
 //! something is left.
 
 use std::collections::BTreeMap;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use leveret_client::amqp::content::{Properties, RawProperties};
 use leveret_client::amqp::table::{Table, Value};
@@ -228,22 +228,28 @@ fn everything_comes_along() {
     assert!(told.contains("7 queues, 0 messages moved"), "{told}");
 }
 
+/// A queue `q` on both nodes, with numbers as messages on the old one; a client of each.
+fn numbered(old: &Broker, new: &Broker, count: u32) -> ((Connection, u16), (Connection, u16)) {
+    let [mut ours, mut theirs] = [old, new].map(Broker::channel);
+    for (client, channel) in [&mut ours, &mut theirs] {
+        client.queue_declare(*channel, "q", &durable(&[])).unwrap();
+    }
+    let (client, channel) = (&mut ours.0, ours.1);
+    for body in 0..count {
+        client.publish(channel, "", "q", &persistent().to_bytes(), &body.to_be_bytes());
+    }
+    client.flush().unwrap();
+    wait_until(PATIENCE, "all are there", || ready(client, channel, "q") == count);
+    (ours, theirs)
+}
+
 /// Killed in the middle, and run again: everything is there, at most a window of it twice, and in order.
 #[test]
 fn a_kill_loses_nothing() {
     const COUNT: u32 = 5000;
     const WINDOW: usize = 50;
     let (old, new) = (Broker::start(), Broker::start());
-    let (mut client, channel) = old.channel();
-    client.queue_declare(channel, "q", &durable(&[])).unwrap();
-    client.confirm_select(channel).unwrap();
-    for body in 0..COUNT {
-        client.publish(channel, "", "q", &persistent().to_bytes(), &body.to_be_bytes());
-    }
-    client.flush().unwrap();
-    wait_until(PATIENCE, "all are there", || ready(&mut client, channel, "q") == COUNT);
-    let (mut there, channel_there) = new.channel();
-    there.queue_declare(channel_there, "q", &durable(&[])).unwrap();
+    let ((mut client, channel), (mut there, channel_there)) = numbered(&old, &new, COUNT);
 
     let window = WINDOW.to_string();
     let words = ["--messages-only", "--prefetch", &window];
@@ -291,15 +297,22 @@ fn what_is_left_is_told() {
             client.publish(channel, "", queue, &[0, 0], body);
         }
     }
+    let single = durable(&[("x-single-active-consumer", Value::Bool(true))]);
+    client.queue_declare(channel, "single", &single).unwrap();
+    for body in [b"1", b"2", b"3"] {
+        client.publish(channel, "", "single", &[0, 0], body);
+    }
     client.flush().unwrap();
-    wait_until(PATIENCE, "all are there", || ready(&mut client, channel, "held") == 3);
+    wait_until(PATIENCE, "all are there", || ready(&mut client, channel, "single") == 3);
     let own = QueueDeclare { exclusive: true, ..QueueDeclare::default() };
     client.queue_declare(channel, "own", &own).unwrap();
     client.publish(channel, "", "own", &[0, 0], b"x");
     client.qos(channel, 2, false).unwrap();
-    client.consume(channel, "held", &Consume::default()).unwrap();
+    for queue in ["held", "single"] {
+        client.consume(channel, queue, &Consume::default()).unwrap();
+    }
     let (mut there, channel_there) = new.channel();
-    for queue in ["fine", "held"] {
+    for queue in ["fine", "held", "single"] {
         declare(&mut there, channel_there, queue);
     }
     let full = [("x-max-length", Value::I32(1)), ("x-overflow", text("reject-publish"))];
@@ -320,9 +333,11 @@ fn what_is_left_is_told() {
     assert!(line("full").contains("it is full (max-length with reject-publish)"), "{told}");
     assert_eq!(counts("held"), [1, 0, 2]);
     assert!(line("held").contains("2 are with consumers that have not acked them"), "{told}");
+    assert_eq!(counts("single"), [0, 1, 2]);
+    assert!(line("single").contains("1 messages ready and does not deliver them"), "{told}");
     assert!(line("own").contains("it belongs to one connection"), "{told}");
     assert!(
-        errors.contains("Error: not everything was moved: see the lines of 3 queues"),
+        errors.contains("Error: not everything was moved: see the lines of 4 queues"),
         "{errors}"
     );
     assert_eq!(ready(&mut client, channel, "absent"), 3);
@@ -405,35 +420,52 @@ fn what_keeps_it_from_beginning_is_told() {
     assert!(told.contains("refused for user 'guest': give its user permission"), "{told}");
 }
 
-/// A broker that is gone for some time is told, and what was not moved is there for the next run.
+/// What happens while messages are on their way is told, and what was not moved is there for the next run.
 #[test]
 fn a_broker_that_goes_is_told() {
     let (old, new) = (Broker::start(), Broker::start());
-    let (mut client, channel) = old.channel();
-    client.queue_declare(channel, "q", &durable(&[])).unwrap();
-    client.confirm_select(channel).unwrap();
-    for body in 0..5000_u32 {
-        client.publish(channel, "", "q", &persistent().to_bytes(), &body.to_be_bytes());
-    }
-    client.flush().unwrap();
-    wait_until(PATIENCE, "all are there", || ready(&mut client, channel, "q") == 5000);
-    let (mut there, channel_there) = new.channel();
-    there.queue_declare(channel_there, "q", &durable(&[])).unwrap();
-    let child = command(&old, &new, "guest:guest", &["--messages-only", "--prefetch", "10"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let ((mut client, channel), there) = numbered(&old, &new, 5000);
+    let child = slowly(&old, &new);
+    let (mut there, channel_there) = there;
     wait_until(PATIENCE, "some were moved", || ready(&mut there, channel_there, "q") > 100);
     drop(there);
     let down = new.kill();
-    let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
-    let told = String::from_utf8(stdout).unwrap();
-    assert_eq!(status.code(), Some(75), "{told} {}", String::from_utf8_lossy(&stderr));
+    let told = left(child);
     assert!(told.contains("the new broker: ") && told.contains("; run it again"), "{told}");
     let new = down.start_again();
     migrate(&old, &new, &["--messages-only"], 0);
     let (mut there, channel_there) = new.channel();
     assert!(ready(&mut there, channel_there, "q") >= 5000);
     assert_eq!(ready(&mut client, channel, "q"), 0);
+}
+
+/// Messages that nobody takes any more come back, and stay where they were.
+#[test]
+fn a_queue_that_goes_is_told() {
+    let (old, new) = (Broker::start(), Broker::start());
+    let ((mut client, channel), (mut there, channel_there)) = numbered(&old, &new, 5000);
+    let child = slowly(&old, &new);
+    wait_until(PATIENCE, "some were moved", || ready(&mut there, channel_there, "q") > 100);
+    let gone = there.queue_delete(channel_there, "q").unwrap();
+    let told = left(child);
+    assert!(told.contains("the new broker returned a message (NO_ROUTE)"), "{told}");
+    let stays = ready(&mut client, channel, "q");
+    assert!(gone + stays >= 5000, "{gone} were moved, {stays} stay");
+    assert!(told.contains(&format!("  {stays}  ")), "{told}");
+    assert!(!new.told(&["list_exchanges"]).contains("leveret.migrate"));
+}
+
+/// A run of few messages at once.
+fn slowly(old: &Broker, new: &Broker) -> Child {
+    let mut command = command(old, new, "guest:guest", &["--messages-only", "--prefetch", "10"]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// What is printed by a run that leaves something.
+#[track_caller]
+fn left(child: Child) -> String {
+    let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
+    let told = String::from_utf8(stdout).unwrap();
+    assert_eq!(status.code(), Some(75), "{told} {}", String::from_utf8_lossy(&stderr));
+    told
 }
