@@ -10,6 +10,8 @@ pub struct Usage {
     pub cpu_s: f64,
     /// Resident memory. Pages shared inside the tree count once per process.
     pub rss_bytes: u64,
+    /// Pages that came without a disk: fresh ones, for the most part.
+    pub minor_faults: u64,
 }
 
 /// The usage of `pid` and everything below it; `None` when there is no such process.
@@ -18,6 +20,7 @@ pub fn tree(pid: u32) -> Option<Usage> {
     for (_, stat) in members(pid)? {
         sum.cpu_s += stat.usage.cpu_s;
         sum.rss_bytes += stat.usage.rss_bytes;
+        sum.minor_faults += stat.usage.minor_faults;
     }
     Some(sum)
 }
@@ -89,7 +92,7 @@ fn stat_of(pid: u32) -> Option<Stat> {
     parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// Fields of proc(5): 4 is the parent, 14 to 17 are times in ticks, 24 is the RSS in pages.
+/// Fields of proc(5): 4 is the parent, 10 are minor faults, 14 to 17 times in ticks, 24 is the RSS in pages.
 fn parse(line: &str) -> Option<Stat> {
     // The name in field 2 may hold blanks and brackets; what follows its last bracket does not.
     let (_, rest) = line.rsplit_once(") ")?;
@@ -101,6 +104,7 @@ fn parse(line: &str) -> Option<Stat> {
         usage: Usage {
             cpu_s: seconds(ticks),
             rss_bytes: u64::try_from(number(24)?).ok()? * rustix::param::page_size() as u64,
+            minor_faults: u64::try_from(number(10)?).ok()?,
         },
     })
 }
@@ -139,6 +143,7 @@ mod tests {
         assert_eq!(stat.parent, 7);
         assert!((stat.usage.cpu_s - 230.0 * tick).abs() < 1e-9);
         assert_eq!(stat.usage.rss_bytes, 25 * rustix::param::page_size() as u64);
+        assert_eq!(stat.usage.minor_faults, 100);
     }
 
     #[test]

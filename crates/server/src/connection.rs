@@ -303,7 +303,12 @@ impl Connection {
                     Err(_) => break,
                 },
                 () = self.wake.notified() => continue,
-                () = until(self.due_ms.load(Ordering::Acquire)) => Letter::Timeout,
+                () = until(self.due_ms.load(Ordering::Acquire)) => {
+                    if self.due_ms.load(Ordering::Acquire) > now().ms() {
+                        continue; // it was put off
+                    }
+                    Letter::Timeout
+                }
             };
             with_runner(&node, |runner| runner.run_connection(&self, letter));
         }
@@ -524,9 +529,10 @@ impl Connection {
         timeout: Option<Time>,
     ) {
         let due = timeout.map_or(u64::MAX, Time::ms);
-        // A later timeout needs no wake-up: the old one fires in vain and finds the new one.
-        let earlier = due < self.due_ms.load(Ordering::Relaxed);
-        if earlier || self.due_ms.load(Ordering::Relaxed) < now().ms() {
+        // A later timeout needs no wake-up: the task wakes at the old one and finds the new one.
+        let before = self.due_ms.load(Ordering::Relaxed);
+        let earlier = due < before;
+        if due != before {
             self.due_ms.store(due, Ordering::Release);
         }
         let starts_watching = !self.watches_end.swap(watches_end, Ordering::AcqRel) && watches_end;

@@ -12,8 +12,9 @@ use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
 
-/// Bytes that are kept, at most: what a consumer or two have in flight.
-const KEPT_MAX: usize = 4 << 20;
+/// Bytes that are kept, at most: a hundred messages of 64 KiB, which may be in flight at one moment and settled at the
+/// next. With half of it such a stream has a fault every few messages.
+const KEPT_MAX: usize = 8 << 20;
 
 /// Room is given in steps of a page, so that records of about one length can have each other's.
 const STEP: usize = 4 << 10;

@@ -122,6 +122,12 @@ mod contract {
         fn sync(&mut self) -> Result<(), SyncError> {
             self.log.sync()
         }
+        fn keeps_spares(&self) -> bool {
+            self.log.keeps_spares()
+        }
+        fn relax(&mut self) {
+            self.log.relax();
+        }
         fn usage(&self) -> Usage {
             self.log.usage()
         }
