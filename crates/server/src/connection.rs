@@ -24,7 +24,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 
 use crate::buffers::Buffers;
-use crate::clock::{now, wall};
+use crate::clock::{now, now_with_us, wall};
 use crate::node::Node;
 use crate::proxy::Ends;
 use crate::readiness::register;
@@ -341,10 +341,11 @@ impl Connection {
             std::mem::swap(work.out, &mut state.output);
         }
         let State { session, input, may_have_bytes, read_bytes, tls, .. } = state;
-        let now = now();
+        let (now, now_us) = now_with_us();
         let mut cx = Context {
             topology: work.topology,
             now,
+            now_us,
             wall: wall(now),
             out: &mut *work.out,
             outbox: &mut *work.outbox,
@@ -431,13 +432,14 @@ impl Connection {
             io.send_cnt += 1;
         }
         let wanted_input = session.wants_input();
-        let now = now();
+        let (now, now_us) = now_with_us();
         let mut over = written.is_err();
         if before > 0 && !over {
             let mut none = OutBuf::new();
             let mut cx = Context {
                 topology: work.topology,
                 now,
+                now_us,
                 wall: wall(now),
                 out: &mut none,
                 outbox: work.outbox,
@@ -455,6 +457,7 @@ impl Connection {
             let mut cx = Context {
                 topology: work.topology,
                 now,
+                now_us,
                 wall: wall(now),
                 out: &mut none,
                 outbox: work.outbox,

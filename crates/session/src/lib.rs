@@ -62,5 +62,6 @@ pub use facts::{ChannelFacts, ConnectionFacts, ConnectionNumbers, ConsumerTotals
 pub use session::Session;
 pub use settings::{CertificateFacts, Mechanism, Peer, Settings, TlsFacts};
 pub use totals::{
-    ByExchange, ChannelTotals, ExchangeTotals, SIZE_BOUNDS, SessionTotals, Sizes, Times,
+    ByExchange, CONFIRM_BOUNDS_US, ChannelTotals, ConfirmTimes, ExchangeTotals, SIZE_BOUNDS,
+    SessionTotals, Sizes, Times,
 };

@@ -147,6 +147,56 @@ impl AddAssign for Times {
     }
 }
 
+/// Bounds of how long confirms took, in microseconds; what took as long comes in the next place.
+pub const CONFIRM_BOUNDS_US: [u64; 20] = [
+    50,
+    100,
+    200,
+    500,
+    1_000,
+    2_000,
+    5_000,
+    10_000,
+    20_000,
+    50_000,
+    100_000,
+    200_000,
+    500_000,
+    1_000_000,
+    2_000_000,
+    5_000_000,
+    10_000_000,
+    20_000_000,
+    50_000_000,
+    100_000_000,
+];
+
+/// How long confirms took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ConfirmTimes {
+    /// By [`CONFIRM_BOUNDS_US`].
+    pub counts: [u64; ConfirmTimes::PLACES],
+    /// Their sum, in microseconds.
+    pub us: u64,
+}
+
+impl ConfirmTimes {
+    /// How many places there are: the last one has no bound.
+    pub const PLACES: usize = CONFIRM_BOUNDS_US.len() + 1;
+
+    pub(crate) fn count(&mut self, us: u64) {
+        self.counts[CONFIRM_BOUNDS_US.iter().take_while(|&&bound| us >= bound).count()] += 1;
+        self.us += us;
+    }
+}
+
+impl AddAssign for ConfirmTimes {
+    fn add_assign(&mut self, other: Self) {
+        self.counts.iter_mut().zip(other.counts).for_each(|(sum, one)| *sum += one);
+        self.us += other.us;
+    }
+}
+
 /// Totals of one connection, those of its ended channels too.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SessionTotals {
@@ -171,7 +221,7 @@ pub struct SessionTotals {
     /// How long delivered messages had been in the broker.
     pub in_broker: Times,
     /// How long confirms took: of one message per channel at a time.
-    pub confirm: Times,
+    pub confirm: ConfirmTimes,
 }
 
 impl SessionTotals {
@@ -283,6 +333,13 @@ mod tests {
         time(3, 2);
         time(4, 3);
         time(u64::MAX / 2, Times::PLACES - 1);
+        confirm(0, 0);
+        confirm(49, 0);
+        confirm(50, 1);
+        confirm(999, 4);
+        confirm(1_000, 5);
+        confirm(99_999_999, 19);
+        confirm(u64::MAX / 2, 20);
     }
 
     #[track_caller]
@@ -290,6 +347,13 @@ mod tests {
         let mut sizes = Sizes::default();
         sizes.count(bytes);
         assert_eq!(sizes.counts.iter().position(|&count| count == 1), Some(at), "{bytes}");
+    }
+
+    #[track_caller]
+    fn confirm(us: u64, at: usize) {
+        let mut times = ConfirmTimes::default();
+        times.count(us);
+        assert_eq!(times.counts.iter().position(|&count| count == 1), Some(at), "{us}");
     }
 
     #[track_caller]

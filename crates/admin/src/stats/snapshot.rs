@@ -11,7 +11,7 @@ use leveret_broker::numbers::{QueueNumbers, ShardRest};
 use leveret_queue::{Time, Totals};
 use leveret_server::connection::{Connection, Io};
 use leveret_server::ended::Sums;
-use leveret_session::{ConnectionNumbers, ExchangeTotals, Times};
+use leveret_session::{ConfirmTimes, ConnectionNumbers, ExchangeTotals};
 use leveret_topology::{ExchangeId, QueueId, QueueKind, VhostId};
 
 use super::history::{History, Ms};
@@ -64,8 +64,8 @@ pub struct Overview {
     pub churn: History<{ CHURN.len() }>,
     /// Under [`NODE`].
     pub process: History<{ NODE.len() }>,
-    /// Confirms by how long they took, as [`Times`] counts them.
-    pub confirms: History<{ Times::PLACES }>,
+    /// Confirms by how long they took, as [`ConfirmTimes`] counts them.
+    pub confirms: History<{ ConfirmTimes::PLACES }>,
     /// Under [`DISK`].
     pub disk: History<{ DISK.len() }>,
 }

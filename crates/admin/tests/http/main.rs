@@ -3,6 +3,7 @@
 mod access;
 mod events;
 mod fields;
+mod health;
 mod lists;
 mod messages;
 mod node;

@@ -2,7 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
@@ -18,6 +18,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) struct Node {
     pub(crate) amqp: SocketAddr,
     pub(crate) http: SocketAddr,
+    /// Its insides.
+    pub(crate) inner: Arc<leveret_server::node::Node>,
     stop: Stop,
     thread: Option<std::thread::JoinHandle<()>>,
     _dir: tempfile::TempDir,
@@ -51,17 +53,18 @@ impl Node {
         let thread = std::thread::spawn(move || {
             let front = leveret_admin::front(&config);
             let open = Box::new(move |inside: leveret_server::front::Inside| {
+                let node = Arc::clone(&inside.node);
                 let (stop, amqp) = (inside.stop.clone(), inside.about.listeners[0].address);
                 let front = front(inside)?;
                 let http = front.listeners.iter().find(|it| it.protocol == "http").unwrap().address;
-                sender.send((stop, amqp, http)).unwrap();
+                sender.send((node, stop, amqp, http)).unwrap();
                 Ok(front)
             });
             let options = leveret_server::options(&config, Instant::now()).unwrap();
             leveret_server::serve::run(options, open, || {}).unwrap();
         });
-        let (stop, amqp, http) = opened.recv_timeout(PATIENCE).unwrap();
-        Self { amqp, http, stop, thread: Some(thread), _dir: dir }
+        let (inner, stop, amqp, http) = opened.recv_timeout(PATIENCE).unwrap();
+        Self { amqp, http, inner, stop, thread: Some(thread), _dir: dir }
     }
 
     /// A client of AMQP with one channel.
