@@ -18,7 +18,9 @@ use leveret_broker::flow::Alarm;
 use leveret_broker::message::{ConnectionId, Outbox, ToSession, ToShard};
 use leveret_broker::return_undelivered;
 use leveret_queue::Time;
-use leveret_session::{ConnectionFacts, ConnectionNumbers, Context, End, Session, SessionTotals};
+use leveret_session::{
+    ConnectionFacts, ConnectionNumbers, Context, End, Passed, Session, SessionTotals,
+};
 use leveret_topology::{Topology, VhostId};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
@@ -152,6 +154,7 @@ pub struct Sampled {
 pub(crate) struct Last {
     pub(crate) vhost: VhostId,
     pub(crate) totals: SessionTotals,
+    pub(crate) passed: Vec<Passed>,
     pub(crate) io: Io,
 }
 
@@ -264,7 +267,7 @@ impl Connection {
         let numbers = state.session.numbers();
         let mut totals = numbers.totals;
         totals.connections_closed = totals.connections_opened;
-        Some(Last { vhost: numbers.vhost, totals, io: state.io })
+        Some(Last { vhost: numbers.vhost, totals, passed: numbers.passed, io: state.io })
     }
 
     /// Waits for the socket and the clock until the connection is over.

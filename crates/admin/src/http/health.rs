@@ -308,9 +308,7 @@ fn limit_is_reached(open: usize, limit: usize) -> Answer {
 pub(super) async fn connection_limit(call: Call) -> Result<Answer, Fault> {
     Ok(match connections(&call) {
         (open, Some(limit)) if open >= limit => limit_is_reached(open, limit),
-        (open, limit) => {
-            Answer::Json(json!({"status": "ok", "limit": limit, "connections": open}))
-        }
+        (open, limit) => Answer::Json(json!({"status": "ok", "limit": limit, "connections": open})),
     })
 }
 

@@ -12,6 +12,7 @@ use super::exchanges::direct;
 use super::{consumers, listing, queue_control, stats};
 use crate::ops::direct::is;
 use crate::ops::{ask, facts};
+use crate::stats::pairs::With;
 
 /// A queue by its names, before anything is made of it.
 #[derive(Debug)]
@@ -67,13 +68,10 @@ pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
     let consumers =
         all.map(|consumer| consumers::row(&call, &vhost, call.param("queue"), consumer));
     row.insert("consumer_details".to_owned(), consumers.collect());
-    let connections = call.stats.connections.values().map(AsRef::as_ref);
-    let deliveries = stats::by_channel(connections, |with| with.queue() == Some(id));
-    row.insert("deliveries".to_owned(), deliveries);
-    let connections = call.stats.connections.values().map(AsRef::as_ref);
+    row.insert("deliveries".to_owned(), stats::by_channel(&call.stats, With::Queue(id)));
     let topology = call.node().topology();
     let incoming = stats::by_passage(
-        connections,
+        &call.stats,
         "exchange",
         |(exchange, queue)| (queue == id).then_some(exchange),
         |exchange| {

@@ -18,6 +18,11 @@ pub(super) fn write<'a>(
     messages(snapshot, text);
     log(snapshot, text);
     alarms(snapshot, text);
+    // As programs of all kinds have it.
+    let began_ms =
+        snapshot.at.map_or(0, |at| at.ms()).saturating_sub(snapshot.overview.node.uptime_ms);
+    let help = "Start time of the process since unix epoch in seconds.";
+    text.one("process_start_time_seconds", Gauge, help, began_ms as f64 / 1e3);
 }
 
 fn waits<'a>(

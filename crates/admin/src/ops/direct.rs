@@ -177,8 +177,8 @@ impl Drop for Direct {
                 self.session.receive(letter, &mut cx);
             }
         }
-        let ConnectionNumbers { vhost, totals, .. } = self.session.numbers();
-        self.node.ended.keep_messages(vhost, &totals);
+        let ConnectionNumbers { vhost, totals, passed, .. } = self.session.numbers();
+        self.node.ended.keep_messages(vhost, &totals, &passed);
         with_runner(&self.node, |runner| runner.run_outbox(outbox));
     }
 }

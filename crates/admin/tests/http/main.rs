@@ -6,6 +6,7 @@ mod fields;
 mod health;
 mod lists;
 mod messages;
+mod metrics;
 mod node;
 mod objects;
 mod operate;

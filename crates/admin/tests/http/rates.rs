@@ -14,7 +14,8 @@ fn confirms_are_timed() {
     let node = Node::with(&[("collect_statistics_interval", "100")]);
     let path = "/api/leveret/confirm-latency";
     let first = node.get(path);
-    let bounds: Vec<_> = first["below_ms"].as_array().unwrap().iter().map(Value::to_string).collect();
+    let bounds: Vec<_> =
+        first["below_ms"].as_array().unwrap().iter().map(Value::to_string).collect();
     assert_eq!(bounds[..7], ["0.05", "0.1", "0.2", "0.5", "1", "2", "5"]);
     assert_eq!(bounds[19..], ["100000", "null"]);
     let (mut client, channel) = node.client();
@@ -32,7 +33,11 @@ fn confirms_are_timed() {
     });
     let told = node.get(&format!("{path}?age=60&incr=1"));
     let steps = told["steps"].as_array().unwrap();
-    assert!(steps.iter().all(|step| step["counts"].as_array().is_some_and(|it| it.len() == bounds.len())));
+    assert!(
+        steps
+            .iter()
+            .all(|step| step["counts"].as_array().is_some_and(|it| it.len() == bounds.len()))
+    );
     let times: Vec<_> = steps.iter().map(|step| number(&step["timestamp"])).collect();
     assert!(times.windows(2).all(|pair| pair[1] - pair[0] == 1000.0), "{times:?}");
     for bad in ["age=x", "incr=0", "age=100000&incr=1"] {
