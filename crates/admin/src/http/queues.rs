@@ -22,6 +22,12 @@ struct Item {
     id: QueueId,
 }
 
+/// What a row has without its shard.
+const PLAIN: [&str; 7] =
+    ["name", "vhost", "type", "durable", "auto_delete", "exclusive", "arguments"];
+/// What it has without statistics.
+const TOTALS: [&str; 4] = ["state", "messages", "messages_ready", "messages_unacknowledged"];
+
 /// `GET /api/queues`, `/{vhost}` and `/detailed`.
 pub(super) async fn list(call: Call) -> Result<Answer, Fault> {
     rows(&call, |_| true).await
@@ -34,8 +40,11 @@ pub(super) async fn list_of_user(call: Call) -> Result<Answer, Fault> {
 
 async fn rows(call: &Call, is_wanted: impl Fn(&Queue) -> bool) -> Result<Answer, Fault> {
     let vhosts = call.vhosts()?;
-    let has_stats = !call.is_asked("disable_stats");
-    let has_totals = has_stats || call.is_asked("enable_queue_totals");
+    let is_plain = listing::asks_only(call, &[&PLAIN[..], &TOTALS].concat());
+    let has_stats = !call.is_asked("disable_stats") && !is_plain;
+    let has_totals = has_stats
+        || call.is_asked("enable_queue_totals")
+        || (!call.is_asked("disable_stats") && !listing::asks_only(call, &PLAIN));
     let facts = if has_totals { facts::queues(call.node()).await? } else { Default::default() };
     let topology = call.node().topology();
     let mut items = Vec::new();
@@ -57,8 +66,8 @@ async fn rows(call: &Call, is_wanted: impl Fn(&Queue) -> bool) -> Result<Answer,
 pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
     let vhost = call.visible_vhost()?;
     let id = find(&call, &vhost, |queue| queue.id).ok_or_else(Fault::not_found)?;
-    let facts = facts::queues(call.node()).await?;
-    let facts = facts.get(&id);
+    let facts = facts::queue(call.node(), id).await?;
+    let facts = facts.as_ref();
     let mut row = {
         let topology = call.node().topology();
         let queue = topology.queue_by_id(id).ok_or_else(Fault::not_found)?;

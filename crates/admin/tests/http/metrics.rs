@@ -96,8 +96,8 @@ fn messages_are_counted_by_channel_queue_and_exchange() {
     // Of the channel, whatever its name.
     let value = |page: &str, metric: &str, labels: &str| -> Option<u64> {
         let start = format!("rabbitmq_detailed_{metric}{{");
-        let of_metric = page.lines().filter(|line| line.starts_with(&start));
-        let sample = of_metric.filter(|line| line.contains(labels)).next_back()?;
+        let is_it = |line: &&str| line.starts_with(&start) && line.contains(labels);
+        let sample = page.lines().rfind(is_it)?;
         sample.rsplit(' ').next()?.parse().ok()
     };
     let of_queue = |queue: &str| format!("vhost=\"/\",queue=\"{queue}\"}}");
