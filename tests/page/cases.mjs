@@ -379,6 +379,8 @@ const clients = [
     await facts.getByText("Every connection is read.").waitFor();
     await facts.getByText(/^Writes: .*Syncs: /).waitFor();
     await page.getByText(/^Most confirms now take (less than )?\d/).waitFor();
+    await page.locator(".heat ol").getByText("< 50 µs").waitFor();
+    await page.locator(".heat ol").getByText("< 1 s").waitFor();
     await page.waitForFunction(() => {
       const canvas = document.querySelector(".heat canvas");
       const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);

@@ -4,6 +4,7 @@
 //! median of several runs, and stands with its command under the table. CPU is user and system
 //! time of the broker's whole process tree.
 
+mod api;
 mod backlogs;
 mod go;
 mod goals;
@@ -120,6 +121,8 @@ pub(crate) enum Workload {
     BesideQueues,
     /// The same beside 10,000 idle connections
     BesideConnections,
+    /// Lists of 10,000 queues, and 1 KiB, 1 to 1, while somebody asks for them each second
+    Api,
     /// 64 KiB through a plain TCP relay, whose CPU the broker's is compared with
     Relay,
     /// From the start after a kill to a queue with its million messages, and to 100,000 queues
@@ -133,7 +136,7 @@ pub(crate) enum Workload {
 }
 
 impl Workload {
-    const ALL: [Self; 24] = [
+    const ALL: [Self; 25] = [
         Self::M,
         Self::Connections,
         Self::Queues,
@@ -153,6 +156,7 @@ impl Workload {
         Self::Cores,
         Self::BesideQueues,
         Self::BesideConnections,
+        Self::Api,
         Self::Relay,
         Self::Recovery,
         Self::GoS1,
@@ -181,6 +185,7 @@ impl Workload {
             Self::Cores => "one queue on one core and on two",
             Self::BesideQueues => "1 KiB, 1 to 1, beside 10,000 idle queues",
             Self::BesideConnections => "1 KiB, 1 to 1, beside 10,000 idle connections",
+            Self::Api => "10,000 queues in the management API",
             Self::Relay => "64 KiB, prefetch 50, through a plain TCP relay",
             Self::Recovery => "start after a kill",
             Self::GoS1 => "S1 by the Go client",
@@ -195,7 +200,7 @@ impl Workload {
 
     /// Whether the broker is started again in the middle, or asked what only ours tells. Not for peers.
     fn is_ours_alone(self) -> bool {
-        matches!(self, Self::Recovery | Self::Resident | Self::Cores)
+        matches!(self, Self::Recovery | Self::Resident | Self::Cores | Self::Api)
     }
 }
 

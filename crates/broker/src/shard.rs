@@ -335,7 +335,7 @@ impl<L: Log> Shard<L> {
             ToShard::Continue => {}
             // The rest of what it finished is taken in at the end of the turn.
             ToShard::LogWoke => self.warmed(topology, now, out),
-            ToShard::List { reply } => self.list(reply, now, out),
+            ToShard::List { reply, queue } => self.list(reply, queue, now, out),
             ToShard::Sample { reply, begins } => self.sample(reply, begins, now, out),
         }
     }

@@ -19,28 +19,29 @@ const LOOK_MS: u64 = 1000;
 const STEP_MIN_MS: u64 = 500;
 
 struct Clock {
-    /// When the broker's time began, by the system's clock and by the one that cannot be set.
-    began: (u64, u64),
+    /// When the broker's time began, by the system's clock and by the one that cannot be set, in microseconds.
+    began_us: (u64, u64),
     /// By the broker's time.
     look_at_ms: AtomicU64,
     step_ms: AtomicI64,
 }
 
-static CLOCK: LazyLock<Clock> = LazyLock::new(|| Clock::new(system_ms(), boot_ms()));
+static CLOCK: LazyLock<Clock> = LazyLock::new(|| Clock::new(system_ms(), boot_us()));
 
 impl Clock {
-    fn new(system_ms: u64, boot_ms: u64) -> Self {
+    fn new(system_ms: u64, boot_us: u64) -> Self {
         let (look_at_ms, step_ms) = (AtomicU64::new(system_ms + LOOK_MS), AtomicI64::new(0));
-        Self { began: (system_ms, boot_ms), look_at_ms, step_ms }
+        Self { began_us: (system_ms * 1000, boot_us), look_at_ms, step_ms }
     }
 
-    fn now_ms(&self, boot_ms: u64, system_ms: impl FnOnce() -> u64) -> u64 {
-        let now_ms = self.began.0 + boot_ms.saturating_sub(self.began.1);
+    fn now_us(&self, boot_us: u64, system_ms: impl FnOnce() -> u64) -> u64 {
+        let now_us = self.began_us.0 + boot_us.saturating_sub(self.began_us.1);
+        let now_ms = now_us / 1000;
         if now_ms >= self.look_at_ms.load(Ordering::Relaxed) {
             self.look_at_ms.store(now_ms + LOOK_MS, Ordering::Relaxed);
             self.look(system_ms() as i64 - now_ms as i64);
         }
-        now_ms
+        now_us
     }
 
     #[cold]
@@ -59,7 +60,13 @@ impl Clock {
 
 /// Now, as the broker counts time: ms since the Unix epoch, by the system's clock when the process began.
 pub fn now() -> Time {
-    Time::from_ms(CLOCK.now_ms(boot_ms(), system_ms))
+    now_with_us().0
+}
+
+/// [`now`], and the same moment in microseconds: for what is over within a millisecond.
+pub fn now_with_us() -> (Time, u64) {
+    let now_us = CLOCK.now_us(boot_us(), system_ms);
+    (Time::from_ms(now_us / 1000), now_us)
 }
 
 /// How far the system's clock was set forward since the process began, in ms; negative for back.
@@ -78,9 +85,9 @@ fn system_ms() -> u64 {
 }
 
 /// Goes on while the machine sleeps, as what waits for an hour does.
-fn boot_ms() -> u64 {
+fn boot_us() -> u64 {
     let time = clock_gettime(ClockId::Boottime);
-    time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000
+    time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1000
 }
 
 #[cfg(test)]
@@ -89,7 +96,7 @@ mod tests {
 
     #[test]
     fn nobody_sets_it() {
-        let clock = Clock::new(1_000_000, 50);
+        let clock = Clock::new(1_000_000, 50_999);
         let mut set = 0;
         // Passed, set by, and the step that is known then.
         for (passed, by, step) in [
@@ -101,11 +108,12 @@ mod tests {
         ] {
             set += by;
             let system = || (1_000_000 + passed as i64 + set) as u64;
-            assert_eq!(clock.now_ms(50 + passed, system), 1_000_000 + passed);
+            let now_us = clock.now_us(50_999 + passed * 1000 + 7, system);
+            assert_eq!(now_us, (1_000_000 + passed) * 1000 + 7);
             assert_eq!(clock.step_ms.load(Ordering::Relaxed), step, "after {passed}");
         }
         // A little is no step.
-        clock.now_ms(50 + 4_000, || (1_000_000 + 4_000 + set + 300) as u64);
+        clock.now_us(50_999 + 4_000_000, || (1_000_000 + 4_000 + set + 300) as u64);
         assert_eq!(clock.step_ms.load(Ordering::Relaxed), -83_000);
     }
 }

@@ -18,13 +18,15 @@ use leveret_broker::flow::Alarm;
 use leveret_broker::message::{ConnectionId, Outbox, ToSession, ToShard};
 use leveret_broker::return_undelivered;
 use leveret_queue::Time;
-use leveret_session::{ConnectionFacts, ConnectionNumbers, Context, End, Session, SessionTotals};
+use leveret_session::{
+    ConnectionFacts, ConnectionNumbers, Context, End, Passed, Session, SessionTotals,
+};
 use leveret_topology::{Topology, VhostId};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 
 use crate::buffers::Buffers;
-use crate::clock::{now, wall};
+use crate::clock::{now, now_with_us, wall};
 use crate::node::Node;
 use crate::proxy::Ends;
 use crate::readiness::register;
@@ -156,6 +158,7 @@ pub struct Sampled {
 pub(crate) struct Last {
     pub(crate) vhost: VhostId,
     pub(crate) totals: SessionTotals,
+    pub(crate) passed: Vec<Passed>,
     pub(crate) io: Io,
 }
 
@@ -274,7 +277,7 @@ impl Connection {
         let numbers = state.session.numbers();
         let mut totals = numbers.totals;
         totals.connections_closed = totals.connections_opened;
-        Some(Last { vhost: numbers.vhost, totals, io: state.io })
+        Some(Last { vhost: numbers.vhost, totals, passed: numbers.passed, io: state.io })
     }
 
     /// Waits for the socket and the clock until the connection is over.
@@ -357,10 +360,11 @@ impl Connection {
             std::mem::swap(work.out, &mut state.output);
         }
         let State { session, input, may_have_bytes, read_bytes, tls, .. } = state;
-        let now = now();
+        let (now, now_us) = now_with_us();
         let mut cx = Context {
             topology: work.topology,
             now,
+            now_us,
             wall: wall(now),
             out: &mut *work.out,
             outbox: &mut *work.outbox,
@@ -447,13 +451,14 @@ impl Connection {
             io.send_cnt += 1;
         }
         let wanted_input = session.wants_input();
-        let now = now();
+        let (now, now_us) = now_with_us();
         let mut over = written.is_err();
         if before > 0 && !over {
             let mut none = OutBuf::new();
             let mut cx = Context {
                 topology: work.topology,
                 now,
+                now_us,
                 wall: wall(now),
                 out: &mut none,
                 outbox: work.outbox,
@@ -471,6 +476,7 @@ impl Connection {
             let mut cx = Context {
                 topology: work.topology,
                 now,
+                now_us,
                 wall: wall(now),
                 out: &mut none,
                 outbox: work.outbox,

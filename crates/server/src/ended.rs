@@ -10,13 +10,13 @@
 //!
 //! A connection gets here under its own lock, before the node forgets it.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use leveret_broker::message::ConnectionId;
-use leveret_session::SessionTotals;
-use leveret_topology::{ExchangeId, VhostId};
+use leveret_session::{Passed, SessionTotals};
+use leveret_topology::{ExchangeId, QueueId, Topology, VhostId};
 
 use crate::connection::{Connection, Io, State};
 
@@ -41,6 +41,21 @@ impl Sums {
     }
 }
 
+/// Messages by the exchange they were published to and the queue they were routed to.
+pub type Passages = HashMap<(ExchangeId, QueueId), u64, FixedState>;
+
+/// Pairs that are kept of connections that are over; more are not, until some of these are gone.
+const PASSAGES_MAX: usize = 65_536;
+
+/// What connections that are over left.
+#[derive(Clone, Debug, Default)]
+pub struct Totals {
+    /// Sums.
+    pub by_vhost: Vec<(VhostId, Sums)>,
+    /// What passed from which exchange to which queue.
+    pub passages: Arc<Passages>,
+}
+
 /// Totals of connections that are over.
 #[derive(Debug, Default)]
 pub struct Ended(Mutex<Kept>);
@@ -48,8 +63,26 @@ pub struct Ended(Mutex<Kept>);
 #[derive(Debug, Default)]
 struct Kept {
     by_vhost: HashMap<VhostId, Sums, FixedState>,
+    /// Copied only while somebody looks at what it was.
+    passages: Arc<Passages>,
+    /// Routes as they were when what is gone was forgotten last.
+    generation: u64,
     /// Those that ended since somebody began to add up; none while nobody does.
     since: Option<Vec<ConnectionId>>,
+}
+
+impl Kept {
+    fn pass(&mut self, passed: &[Passed]) {
+        if passed.is_empty() {
+            return;
+        }
+        let passages = Arc::make_mut(&mut self.passages);
+        for (pair, messages) in passed {
+            if passages.len() < PASSAGES_MAX || passages.contains_key(pair) {
+                *passages.entry(*pair).or_default() += messages;
+            }
+        }
+    }
 }
 
 impl Ended {
@@ -62,6 +95,7 @@ impl Ended {
         let mut ended = self.lock();
         if let Some(last) = Connection::last(state) {
             ended.by_vhost.entry(last.vhost).or_default().add(&last.totals, last.io);
+            ended.pass(&last.passed);
             if let Some(since) = &mut ended.since {
                 since.push(id);
             }
@@ -69,7 +103,7 @@ impl Ended {
     }
 
     /// What was done in a vhost over something that is no connection: its messages count, it does not.
-    pub fn keep_messages(&self, vhost: VhostId, totals: &SessionTotals) {
+    pub fn keep_messages(&self, vhost: VhostId, totals: &SessionTotals, passed: &[Passed]) {
         let messages = SessionTotals {
             connections_opened: 0,
             connections_closed: 0,
@@ -79,13 +113,27 @@ impl Ended {
             auth_failed: 0,
             ..totals.clone()
         };
-        self.lock().by_vhost.entry(vhost).or_default().session.add(&messages);
+        let mut ended = self.lock();
+        ended.by_vhost.entry(vhost).or_default().session.add(&messages);
+        ended.pass(passed);
     }
 
-    /// Forgets what was published to exchanges that are gone.
-    pub fn retain_exchanges(&self, is_there: impl Fn(ExchangeId) -> bool) {
-        for sums in self.lock().by_vhost.values_mut() {
-            sums.session.exchanges.retain(|&exchange, _| is_there(exchange));
+    /// Forgets what was published to exchanges that are gone, and what passed to queues that are.
+    pub fn forget_gone(&self, topology: &Topology) {
+        let mut ended = self.lock();
+        if std::mem::replace(&mut ended.generation, topology.generation()) == topology.generation()
+        {
+            return;
+        }
+        let is_exchange = |id: ExchangeId| topology.exchange_by_id(id).is_some();
+        for sums in ended.by_vhost.values_mut() {
+            sums.session.exchanges.retain(|&exchange, _| is_exchange(exchange));
+        }
+        let is_there = |(exchange, queue): &(ExchangeId, QueueId)| {
+            is_exchange(*exchange) && topology.queue_by_id(*queue).is_some()
+        };
+        if !ended.passages.keys().all(is_there) {
+            Arc::make_mut(&mut ended.passages).retain(|pair, _| is_there(pair));
         }
     }
 
@@ -94,10 +142,11 @@ impl Ended {
         self.lock().since = Some(Vec::new());
     }
 
-    /// Totals by vhost, and who is in them that was not when it [began](Self::begin).
-    pub fn finish(&self) -> (Vec<(VhostId, Sums)>, Vec<ConnectionId>) {
+    /// Totals, and who is in them that was not when it [began](Self::begin).
+    pub fn finish(&self) -> (Totals, Vec<ConnectionId>) {
         let mut ended = self.lock();
-        let totals = ended.by_vhost.iter().map(|(&vhost, sums)| (vhost, sums.clone())).collect();
+        let by_vhost = ended.by_vhost.iter().map(|(&vhost, sums)| (vhost, sums.clone())).collect();
+        let totals = Totals { by_vhost, passages: Arc::clone(&ended.passages) };
         (totals, ended.since.take().unwrap_or_default())
     }
 }

@@ -84,7 +84,7 @@ impl Session {
             }
             (Awaited::Cancel { slot, tag }, _) => {
                 if let Some(consumer) = core.consumers.remove(slot) {
-                    consumer.add_to(&mut channel.totals);
+                    channel.keep_totals_of(&consumer);
                 }
                 consume::forget(channel, slot, &tag);
                 if says {
@@ -121,8 +121,11 @@ impl Session {
             (Awaited::Get { .. }, Reply::Got { delivery, remaining }) => {
                 deliver::got(core, channel, &delivery, remaining, cx);
             }
-            (Awaited::Get { .. }, _) => {
+            (Awaited::Get { queue }, _) => {
                 channel.totals.get_empty += 1;
+                if let Some(queue) = cx.topology.queue(core.identity.vhost, &queue) {
+                    channel.taken.of(queue.id).get_empty += 1;
+                }
                 cx.out.put_method(number, &basic::GetEmpty { cluster_id: "" });
             }
             (Awaited::Commit { .. }, _) => cx.out.put_method(number, &tx::CommitOk),

@@ -177,6 +177,12 @@ impl RouteCache {
         self.pushed_out = 0;
     }
 
+    /// Forgets everything but what passed: the connection is over.
+    pub(crate) fn end(&mut self) {
+        self.forget();
+        self.places = Vec::new();
+    }
+
     /// The place of what these names mean, if it is known.
     pub(crate) fn find(&self, names: &[u8]) -> Option<usize> {
         let at = hash(names) & self.places.len().checked_sub(1)?;

@@ -19,8 +19,6 @@
 
 use std::collections::VecDeque;
 
-use leveret_queue::Time;
-
 use crate::totals::Published;
 
 /// Still to be answered by this many shards.
@@ -56,10 +54,10 @@ pub(crate) struct Confirms {
     outstanding: u64,
     /// Resolved by a refusal, or given up.
     nacked: u64,
-    /// A message whose confirm is timed, and when it was published; number 0 while there is none.
-    probe: (u64, Time),
+    /// A message whose confirm is timed, and when it was published, in microseconds; number 0 while there is none.
+    probe: (u64, u64),
     /// When the last such message was published, if it is resolved and nobody took the time yet.
-    probed: Option<Time>,
+    probed: Option<u64>,
 }
 
 impl Confirms {
@@ -72,7 +70,7 @@ impl Confirms {
             dirty: (u64::MAX, 0),
             outstanding: 0,
             nacked: 0,
-            probe: (0, Time::from_ms(0)),
+            probe: (0, 0),
             probed: None,
         }
     }
@@ -87,8 +85,8 @@ impl Confirms {
         self.nacked
     }
 
-    /// When the message was published whose confirm was timed and is there.
-    pub(crate) fn take_probe(&mut self) -> Option<Time> {
+    /// When the message was published whose confirm was timed and is there, in microseconds.
+    pub(crate) fn take_probe(&mut self) -> Option<u64> {
         self.probed.take()
     }
 
@@ -104,7 +102,7 @@ impl Confirms {
 
     /// The message that `published` has just counted was routed to queues of `shards` shards. Gives its
     /// sequence number.
-    pub(crate) fn publish(&mut self, shards: usize, now: Time, published: &mut Published) -> u64 {
+    pub(crate) fn publish(&mut self, shards: usize, now_us: u64, published: &mut Published) -> u64 {
         let sequence = self.next_sequence();
         let place = published.place();
         self.slots.push_back(shards.min(COUNT as usize) as u32 | u32::from(place) << 16);
@@ -114,7 +112,7 @@ impl Confirms {
         } else {
             self.outstanding += 1;
             if self.probe.0 == 0 {
-                self.probe = (sequence, now);
+                self.probe = (sequence, now_us);
             }
         }
         sequence
@@ -238,7 +236,7 @@ mod tests {
 
     use super::*;
 
-    const NOW: Time = Time::from_ms(7);
+    const NOW_US: u64 = 7;
 
     /// `3` publishes to three shards; `+2..4` and `-2` resolve, `!2` gives up; then what is sent: `4*` is
     /// multiple, `-3` a nack.
@@ -259,7 +257,7 @@ mod tests {
                     false => confirms.resolve(first, last, word.starts_with('+'), &mut published),
                 }
             } else {
-                confirms.publish(word.parse().unwrap(), NOW, &mut published);
+                confirms.publish(word.parse().unwrap(), NOW_US, &mut published);
             }
         }
         confirms.take(|c| sent.push(c));
@@ -305,9 +303,9 @@ mod tests {
     fn answers_to_an_earlier_channel_find_nothing() {
         let published = &mut Published::default();
         let mut old = Confirms::new(0);
-        assert_eq!((old.publish(1, NOW, published), old.publish(1, NOW, published)), (1, 2));
+        assert_eq!((old.publish(1, NOW_US, published), old.publish(1, NOW_US, published)), (1, 2));
         let mut new = Confirms::new(old.next_sequence() - 1);
-        let sequence = new.publish(1, NOW, published);
+        let sequence = new.publish(1, NOW_US, published);
         let mut told = Vec::new();
         new.resolve(1, 2, true, published);
         new.take(|c| told.push(c));
@@ -328,7 +326,7 @@ mod tests {
             let mut left: Vec<u64> = Vec::new();
             for _ in 0..count {
                 let shards = random.next() % 3;
-                let sequence = confirms.publish(shards as usize, NOW, &mut published);
+                let sequence = confirms.publish(shards as usize, NOW_US, &mut published);
                 left.extend((0..shards).map(|_| sequence));
             }
             let mut told = vec![0_u32; count as usize + 1];
@@ -364,7 +362,7 @@ mod tests {
         let mut published = Published::default();
         for (exchange, shards) in [(1, 1), (1, 2), (2, 1), (1, 1), (2, 0), (3, 1)] {
             published.count(ExchangeId::new(exchange), shards as u64);
-            confirms.publish(shards, NOW, &mut published);
+            confirms.publish(shards, NOW_US, &mut published);
         }
         confirms.resolve(1, 3, true, &mut published); // 2 waits for another shard
         confirms.resolve(4, 4, false, &mut published);

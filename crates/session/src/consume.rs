@@ -258,7 +258,7 @@ pub(crate) fn gone(
 ) {
     let Some(consumer) = core.consumers.remove(slot) else { return };
     let Some(channel) = channel else { return };
-    consumer.add_to(&mut channel.totals);
+    channel.keep_totals_of(&consumer);
     forget(channel, slot, &consumer.tag);
     if core.capabilities.consumer_cancel_notify && !channel.is_closing {
         let method = basic::Cancel { consumer_tag: &consumer.tag, no_wait: true };

@@ -35,6 +35,8 @@ pub struct Context<'a> {
     pub topology: &'a Topology,
     /// Now.
     pub now: Time,
+    /// Now, in microseconds, for what is timed finer; only the time between two of them says something.
+    pub now_us: u64,
     /// Now by the clock that messages are stamped with, which may be set.
     pub wall: Time,
     /// The bytes waiting for the socket.

@@ -110,13 +110,18 @@ pub(crate) fn got(
     let Some(view) = View::of(&delivery.record) else {
         tracing::error!(queue = %delivery.queue, "a record that cannot be read is not delivered");
         channel.totals.get_empty += 1;
+        channel.taken.of(delivery.queue).get_empty += 1;
         cx.out.put_method(channel.number, &basic::GetEmpty { cluster_id: "" });
         return;
     };
-    match delivery.unacked {
-        Some(_) => channel.totals.get += 1,
-        None => channel.totals.get_no_ack += 1,
-    }
+    let taken = channel.taken.of(delivery.queue);
+    let (got, by_queue) = match delivery.unacked {
+        Some(_) => (&mut channel.totals.get, &mut taken.get),
+        None => (&mut channel.totals.get_no_ack, &mut taken.get_no_ack),
+    };
+    *got += 1;
+    *by_queue += 1;
+    taken.redeliver += u64::from(delivery.redelivered);
     channel.totals.redeliver += u64::from(delivery.redelivered);
     core.totals.in_broker.count(cx.wall.ms().saturating_sub(view.head.published_ms));
     let (exchange, routing_key) = view.exchange_and_key().unwrap_or_default();

@@ -11,7 +11,7 @@ use crate::channel::{Channel, Mode};
 use crate::connection::Stage;
 use crate::session::Session;
 use crate::settings::TlsFacts;
-use crate::totals::{ChannelTotals, ExchangeTotals, SessionTotals};
+use crate::totals::{ChannelTotals, ExchangeTotals, SessionTotals, TakenTotals};
 
 /// A connection, for `list_connections`.
 #[derive(Clone, Debug)]
@@ -58,10 +58,13 @@ pub struct ConnectionNumbers {
     /// Its channels, by number.
     pub channels: Vec<ChannelFacts>,
     /// Messages it published, by exchange and by queue they were routed to, in that order.
-    pub passed: Vec<((ExchangeId, QueueId), u64)>,
+    pub passed: Vec<Passed>,
     /// Of all channels, those that are closed too.
     pub totals: SessionTotals,
 }
+
+/// Messages by the exchange they were published to and the queue they were routed to.
+pub type Passed = ((ExchangeId, QueueId), u64);
 
 /// A channel, for `list_channels`.
 #[derive(Clone, Debug)]
@@ -94,21 +97,8 @@ pub struct ChannelFacts {
     pub totals: ChannelTotals,
     /// What was published, by exchange.
     pub exchanges: Vec<(ExchangeId, ExchangeTotals)>,
-    /// What was delivered, by consumer that is there.
-    pub deliveries: Vec<ConsumerTotals>,
-}
-
-/// What one consumer was given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ConsumerTotals {
-    /// From where.
-    pub queue: QueueId,
-    /// Whether it never acks.
-    pub no_ack: bool,
-    /// Messages.
-    pub delivered: u64,
-    /// Of these, delivered before.
-    pub redelivered: u64,
+    /// What was taken, by queue, in the order of these.
+    pub taken: Vec<(QueueId, TakenTotals)>,
 }
 
 impl Session {
@@ -175,11 +165,16 @@ impl Session {
             let found = all.binary_search_by_key(&consumer.channel, |channel| channel.number);
             let Some(channel) = found.ok().and_then(|at| all.get_mut(at)) else { continue };
             consumer.add_to(&mut channel.totals);
-            channel.deliveries.push(ConsumerTotals {
-                queue: consumer.queue,
-                no_ack: consumer.no_ack,
-                delivered: consumer.delivered,
-                redelivered: consumer.redelivered,
+            channel.taken.push((consumer.queue, consumer.taken()));
+        }
+        for channel in &mut all {
+            channel.taken.sort_unstable_by_key(|(queue, _)| *queue);
+            channel.taken.dedup_by(|(next, more), (queue, totals)| {
+                let is_same = next == queue;
+                if is_same {
+                    *totals += *more;
+                }
+                is_same
             });
         }
         all
@@ -211,7 +206,7 @@ impl Session {
             is_closing: channel.is_closing,
             totals: channel.counted(),
             exchanges: channel.published.iter().collect(),
-            deliveries: Vec::new(),
+            taken: channel.taken.iter().collect(),
         }
     }
 }

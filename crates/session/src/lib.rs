@@ -58,9 +58,10 @@ mod unacked;
 mod waiting;
 
 pub use self::core::{Context, End};
-pub use facts::{ChannelFacts, ConnectionFacts, ConnectionNumbers, ConsumerTotals};
+pub use facts::{ChannelFacts, ConnectionFacts, ConnectionNumbers, Passed};
 pub use session::Session;
 pub use settings::{CertificateFacts, Mechanism, Peer, Settings, TlsFacts};
 pub use totals::{
-    ByExchange, ChannelTotals, ExchangeTotals, SIZE_BOUNDS, SessionTotals, Sizes, Times,
+    ByExchange, CONFIRM_BOUNDS_US, ChannelTotals, ConfirmTimes, ExchangeTotals, SIZE_BOUNDS,
+    SessionTotals, Sizes, TakenTotals, Times,
 };

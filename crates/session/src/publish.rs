@@ -251,7 +251,7 @@ fn checked(
         }
         channel.published.count(exchange, targets.len() as u64);
         let confirm = match &mut channel.mode {
-            Mode::Confirm(confirms) => confirms.publish(1, cx.now, &mut channel.published),
+            Mode::Confirm(confirms) => confirms.publish(1, cx.now_us, &mut channel.published),
             Mode::Plain | Mode::Tx(_) => 0,
         };
         let publish = head.publish(confirm, targets, channel.content.take(read));
@@ -306,7 +306,7 @@ fn send(
     }
     let mut confirm = 0;
     if let Mode::Confirm(confirms) = &mut channel.mode {
-        confirm = confirms.publish(routed.targets.len(), cx.now, &mut channel.published);
+        confirm = confirms.publish(routed.targets.len(), cx.now_us, &mut channel.published);
         core.confirms_dirty |= routed.targets.is_empty();
     }
     if let Some(to) = routed.direct {

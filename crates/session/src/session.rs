@@ -20,7 +20,7 @@ use crate::core::{Capabilities, Context, Core, End, Identity};
 use crate::random::Random;
 use crate::reply::{self, Fault};
 use crate::settings::{Peer, Settings};
-use crate::totals::Times;
+use crate::totals::ConfirmTimes;
 use crate::waiting::Awaited;
 use crate::{consume, declare, deliver, direct, publish, settle, tx};
 
@@ -700,9 +700,14 @@ impl Session {
 }
 
 /// Sends what was resolved.
-fn put_confirms(number: u16, confirms: &mut Confirms, times: &mut Times, cx: &mut Context<'_>) {
-    if let Some(since) = confirms.take_probe() {
-        times.count(cx.now.ms().saturating_sub(since.ms()));
+fn put_confirms(
+    number: u16,
+    confirms: &mut Confirms,
+    times: &mut ConfirmTimes,
+    cx: &mut Context<'_>,
+) {
+    if let Some(since_us) = confirms.take_probe() {
+        times.count(cx.now_us.saturating_sub(since_us));
     }
     confirms.take(|c| {
         let (delivery_tag, multiple) = (c.tag, c.multiple);

@@ -8,7 +8,7 @@ use leveret_broker::message::Settle;
 use crate::channel::{Channel, Mode};
 use crate::core::{Context, Core};
 use crate::reply::{self, Fault};
-use crate::unacked::GOT;
+use crate::unacked::{Entry, GOT};
 
 /// Settles one message, or all up to it. Tag 0 with `multiple` means all there are.
 pub(crate) fn settle(
@@ -18,15 +18,17 @@ pub(crate) fn settle(
     multiple: bool,
     how: Settle,
 ) -> Result<(), Fault> {
-    let Channel { unacked, mode, limit, totals, .. } = channel;
+    let Channel { unacked, mode, limit, totals, taken, .. } = channel;
     if let Mode::Tx(tx) = mode {
         // Remembered until the commit, which tells the shards and the channel's limit.
         return tx.settle(unacked, tag, multiple, how);
     }
     let (mut consumed, mut settled) = (0, 0);
-    let mut each = |entry| {
+    let acks = u64::from(matches!(how, Settle::Ack));
+    let mut each = |entry: Entry| {
         consumed += u32::from(entry_is_consumed(&entry));
         settled += 1;
+        taken.of(entry.queue).ack += acks;
         core.settle(&entry, how);
     };
     if !multiple {
@@ -47,7 +49,7 @@ pub(crate) fn settle(
 }
 
 /// Whether it counts towards the channel's limit.
-pub(crate) fn entry_is_consumed(entry: &crate::unacked::Entry) -> bool {
+pub(crate) fn entry_is_consumed(entry: &Entry) -> bool {
     entry.slot != GOT
 }
 

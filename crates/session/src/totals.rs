@@ -1,17 +1,18 @@
 //! Hot path. What is counted of a connection: totals that only grow.
 //!
 //! Budget: a few additions per message, no allocation once warm. Counted where the numbers are at hand
-//! anyway: publishes and confirms by exchange, whose place is kept while messages go to the same one;
-//! deliveries in the consumer; acks once per `basic.ack`.
+//! anyway: publishes and confirms by exchange, acks by queue, whose place is kept while messages go to the same
+//! one or come from it; deliveries in the consumer.
 //!
 //! A channel or consumer that ends leaves its totals to what it belonged to, and the connection leaves
 //! them to the node, so that no sum goes backwards.
 
+use std::hash::Hash;
 use std::ops::AddAssign;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
-use leveret_topology::ExchangeId;
+use leveret_topology::{ExchangeId, QueueId};
 
 /// What was published to one exchange.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -147,6 +148,56 @@ impl AddAssign for Times {
     }
 }
 
+/// Bounds of how long confirms took, in microseconds; what took as long comes in the next place.
+pub const CONFIRM_BOUNDS_US: [u64; 20] = [
+    50,
+    100,
+    200,
+    500,
+    1_000,
+    2_000,
+    5_000,
+    10_000,
+    20_000,
+    50_000,
+    100_000,
+    200_000,
+    500_000,
+    1_000_000,
+    2_000_000,
+    5_000_000,
+    10_000_000,
+    20_000_000,
+    50_000_000,
+    100_000_000,
+];
+
+/// How long confirms took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ConfirmTimes {
+    /// By [`CONFIRM_BOUNDS_US`].
+    pub counts: [u64; ConfirmTimes::PLACES],
+    /// Their sum, in microseconds.
+    pub us: u64,
+}
+
+impl ConfirmTimes {
+    /// How many places there are: the last one has no bound.
+    pub const PLACES: usize = CONFIRM_BOUNDS_US.len() + 1;
+
+    pub(crate) fn count(&mut self, us: u64) {
+        self.counts[CONFIRM_BOUNDS_US.iter().take_while(|&&bound| us >= bound).count()] += 1;
+        self.us += us;
+    }
+}
+
+impl AddAssign for ConfirmTimes {
+    fn add_assign(&mut self, other: Self) {
+        self.counts.iter_mut().zip(other.counts).for_each(|(sum, one)| *sum += one);
+        self.us += other.us;
+    }
+}
+
 /// Totals of one connection, those of its ended channels too.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SessionTotals {
@@ -171,7 +222,7 @@ pub struct SessionTotals {
     /// How long delivered messages had been in the broker.
     pub in_broker: Times,
     /// How long confirms took: of one message per channel at a time.
-    pub confirm: Times,
+    pub confirm: ConfirmTimes,
 }
 
 impl SessionTotals {
@@ -193,55 +244,77 @@ impl SessionTotals {
     }
 }
 
-/// What a channel published, by exchange in the order of their first messages.
-#[derive(Debug, Default)]
-pub(crate) struct Published {
-    exchanges: Vec<(ExchangeId, ExchangeTotals)>,
-    places: HashMap<ExchangeId, usize, FixedState>,
-    /// Where the exchange is that the last message was published to.
+/// Totals by key, in the order of their first use. A run of the same key is found without a look-up.
+///
+/// With more than `MAX` keys all of them are forgotten, and it begins anew.
+#[derive(Debug)]
+struct ByKey<K, T, const MAX: usize> {
+    all: Vec<(K, T)>,
+    places: HashMap<K, usize, FixedState>,
+    /// Where the key is that was used last.
     place: usize,
 }
+
+impl<K, T, const MAX: usize> Default for ByKey<K, T, MAX> {
+    fn default() -> Self {
+        Self { all: Vec::new(), places: HashMap::default(), place: 0 }
+    }
+}
+
+impl<K: Copy + Eq + Hash, T: Default, const MAX: usize> ByKey<K, T, MAX> {
+    #[inline]
+    fn of(&mut self, key: K) -> &mut T {
+        if self.all.get(self.place).is_none_or(|(known, _)| *known != key) {
+            self.turn_to(key);
+        }
+        &mut self.all[self.place].1
+    }
+
+    #[cold]
+    fn turn_to(&mut self, key: K) {
+        if self.all.len() >= MAX && !self.places.contains_key(&key) {
+            *self = Self::default();
+        }
+        let next = self.all.len();
+        self.place = *self.places.entry(key).or_insert(next);
+        if self.place == next {
+            self.all.push((key, T::default()));
+        }
+    }
+}
+
+/// What a channel published, by exchange.
+#[derive(Debug, Default)]
+pub(crate) struct Published(ByKey<ExchangeId, ExchangeTotals, { usize::MAX }>);
 
 impl Published {
     /// A message was published, and routed to so many queues. Gives what is counted for its exchange.
     #[inline]
     pub(crate) fn count(&mut self, exchange: ExchangeId, routed: u64) -> &mut ExchangeTotals {
-        if self.exchanges.get(self.place).is_none_or(|(id, _)| *id != exchange) {
-            self.turn_to(exchange);
-        }
-        let (_, totals) = &mut self.exchanges[self.place];
+        let totals = self.0.of(exchange);
         totals.publish += 1;
         totals.routed += routed;
         totals
-    }
-
-    #[cold]
-    fn turn_to(&mut self, exchange: ExchangeId) {
-        let next = self.exchanges.len();
-        self.place = *self.places.entry(exchange).or_insert(next);
-        if self.place == next {
-            self.exchanges.push((exchange, ExchangeTotals::default()));
-        }
     }
 
     /// What [`confirmed`](Self::confirmed) takes for the message counted last. Behind the 65,535th exchange
     /// of a channel they share one.
     #[inline]
     pub(crate) fn place(&self) -> u16 {
-        self.place.min(usize::from(u16::MAX)) as u16
+        self.0.place.min(usize::from(u16::MAX)) as u16
     }
 
     /// A message was confirmed.
     #[inline]
     pub(crate) fn confirmed(&mut self, place: u16) {
-        if let Some((_, totals)) = self.exchanges.get_mut(usize::from(place)) {
+        if let Some((_, totals)) = self.0.all.get_mut(usize::from(place)) {
             totals.confirm += 1;
         }
     }
 
     /// All exchanges.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (ExchangeId, ExchangeTotals)> {
-        self.exchanges.iter().copied()
+        self.0.all.iter().copied()
     }
 
     /// Their sum.
@@ -249,6 +322,57 @@ impl Published {
         let mut sum = ExchangeTotals::default();
         self.iter().for_each(|(_, totals)| sum += totals);
         sum
+    }
+}
+
+/// What one channel was given from one queue, and acked, under the names of RabbitMQ's `message_stats`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TakenTotals {
+    /// Delivered, to be acked.
+    pub deliver: u64,
+    /// Delivered, never to be acked.
+    pub deliver_no_ack: u64,
+    /// By `basic.get`, to be acked.
+    pub get: u64,
+    /// By `basic.get`, never to be acked.
+    pub get_no_ack: u64,
+    /// `basic.get` found nothing.
+    pub get_empty: u64,
+    /// Of all that was delivered: what had been before.
+    pub redeliver: u64,
+    /// Acked by the client.
+    pub ack: u64,
+}
+
+impl AddAssign for TakenTotals {
+    fn add_assign(&mut self, other: Self) {
+        self.deliver += other.deliver;
+        self.deliver_no_ack += other.deliver_no_ack;
+        self.get += other.get;
+        self.get_no_ack += other.get_no_ack;
+        self.get_empty += other.get_empty;
+        self.redeliver += other.redeliver;
+        self.ack += other.ack;
+    }
+}
+
+/// Queues that a channel counts apart.
+const TAKEN_MAX: usize = 1024;
+
+/// What a channel was given and acked, by queue; what its consumers count is not in it while they are there.
+#[derive(Debug, Default)]
+pub(crate) struct Taken(ByKey<QueueId, TakenTotals, TAKEN_MAX>);
+
+impl Taken {
+    /// What is counted for a queue.
+    #[inline]
+    pub(crate) fn of(&mut self, queue: QueueId) -> &mut TakenTotals {
+        self.0.of(queue)
+    }
+
+    /// All queues.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (QueueId, TakenTotals)> {
+        self.0.all.iter().copied()
     }
 }
 
@@ -270,6 +394,21 @@ mod tests {
     }
 
     #[test]
+    fn queues_that_are_counted_apart_are_bounded() {
+        let mut taken = Taken::default();
+        for round in 0..2 {
+            for queue in 0..TAKEN_MAX as u64 {
+                taken.of(QueueId::new(queue)).ack += 1;
+            }
+            assert!(taken.iter().all(|(_, it)| it.ack == round + 1));
+        }
+        taken.of(QueueId::new(u64::MAX)).ack += 1;
+        taken.of(QueueId::new(7)).ack += 1;
+        let left: Vec<_> = taken.iter().map(|(queue, it)| (queue.get(), it.ack)).collect();
+        assert_eq!(left, [(u64::MAX, 1), (7, 1)]);
+    }
+
+    #[test]
     #[rustfmt::skip] // a table
     fn sizes_and_times_have_their_place() {
         size(0, 0);
@@ -283,6 +422,13 @@ mod tests {
         time(3, 2);
         time(4, 3);
         time(u64::MAX / 2, Times::PLACES - 1);
+        confirm(0, 0);
+        confirm(49, 0);
+        confirm(50, 1);
+        confirm(999, 4);
+        confirm(1_000, 5);
+        confirm(99_999_999, 19);
+        confirm(u64::MAX / 2, 20);
     }
 
     #[track_caller]
@@ -290,6 +436,13 @@ mod tests {
         let mut sizes = Sizes::default();
         sizes.count(bytes);
         assert_eq!(sizes.counts.iter().position(|&count| count == 1), Some(at), "{bytes}");
+    }
+
+    #[track_caller]
+    fn confirm(us: u64, at: usize) {
+        let mut times = ConfirmTimes::default();
+        times.count(us);
+        assert_eq!(times.counts.iter().position(|&count| count == 1), Some(at), "{us}");
     }
 
     #[track_caller]

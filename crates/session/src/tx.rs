@@ -140,7 +140,10 @@ pub(crate) fn commit(
     for (entry, how) in kept.settled {
         consumed += u32::from(entry_is_consumed(&entry));
         match how {
-            Settle::Ack => channel.totals.ack += 1,
+            Settle::Ack => {
+                channel.totals.ack += 1;
+                channel.taken.of(entry.queue).ack += 1;
+            }
             Settle::Reject | Settle::Requeue { .. } => channel.totals.reject += 1,
         }
         let Entry { queue, unacked, offset, .. } = entry;

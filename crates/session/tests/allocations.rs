@@ -40,6 +40,7 @@ impl Alone {
         let mut cx = Context {
             topology: &self.topology,
             now: Time::from_ms(2_000_000),
+            now_us: 2_000_000_000,
             wall: Time::from_ms(2_000_000),
             out: &mut self.out,
             outbox: &mut self.outbox,

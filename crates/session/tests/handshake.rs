@@ -245,7 +245,9 @@ fn who_is_not_read_is_not_dead() {
     let mut ticks = 0;
     loop {
         let wall = now;
-        let mut cx = Context { topology: &topology, now, wall, out: &mut out, outbox: &mut outbox };
+        let (topology, out) = (&topology, &mut out);
+        let now_us = now.ms() * 1000;
+        let mut cx = Context { topology, now, now_us, wall, out, outbox: &mut outbox };
         // An answer, a tick, and what the client had sent: as a process finds them that was stopped.
         if let Some((_, ToShard::Get { reply, .. })) = cx.outbox.shards.pop() {
             let answer = ToSession::Reply { channel: reply.channel, reply: Reply::GotNothing };

@@ -4,7 +4,7 @@ mod node;
 
 use leveret_amqp::content::Properties;
 use leveret_amqp::method::{basic, channel, confirm};
-use leveret_session::{ChannelTotals, ExchangeTotals};
+use leveret_session::{CONFIRM_BOUNDS_US, ChannelTotals, ExchangeTotals};
 
 use node::Node;
 
@@ -108,7 +108,13 @@ fn how_long_a_confirm_took_is_measured() {
     node.publish(link, "", "q", "slow");
     node.now = node.now.after_ms(5);
     (0..2).for_each(|shard| node.release(shard));
+    node.publish(link, "", "q", "at once");
+    (0..2).for_each(|shard| node.hold(shard));
     node.publish(link, "", "q", "quick");
+    node.us = 260;
+    (0..2).for_each(|shard| node.release(shard));
     let times = node.links[link].session.numbers().totals.confirm;
-    assert_eq!((times.counts[0], times.counts[3], times.ms), (1, 1, 5));
+    let counted: Vec<_> = CONFIRM_BOUNDS_US.into_iter().zip(times.counts).collect();
+    let counted: Vec<_> = counted.into_iter().filter(|(_, count)| *count > 0).collect();
+    assert_eq!((counted, times.us), (vec![(50, 1), (500, 1), (10_000, 1)], 5_260));
 }

@@ -451,7 +451,8 @@ impl Connection {
         part: &mut impl FnMut(usize) -> usize,
     ) -> usize {
         let Self { session, input, output, socket, .. } = self;
-        let mut cx = Context { topology, now, wall: now, out: output, outbox };
+        let mut cx =
+            Context { topology, now, now_us: now.ms() * 1000, wall: now, out: output, outbox };
         for letter in letters {
             session.receive(letter, &mut cx);
         }
@@ -510,7 +511,8 @@ impl Connection {
         }
         let remaining = output.len();
         let mut none = OutBuf::new();
-        let mut cx = Context { topology, now, wall: now, out: &mut none, outbox };
+        let mut cx =
+            Context { topology, now, now_us: now.ms() * 1000, wall: now, out: &mut none, outbox };
         if before > 0 && !socket.is_reset {
             session.flushed(remaining, remaining < before, &mut cx);
         }

@@ -69,6 +69,7 @@ pub(crate) fn of(workload: Workload, figure: &str) -> Option<Goal> {
         Workload::P if figure.contains(", of 1 q") => &[("", AtLeast(1.0))],
         Workload::P99 => &[("p99 at 80 %, us", AtMost(1000.0))],
         Workload::Cores => &[("two cores, of one", AtLeast(ABOVE_NOISE))],
+        Workload::Api => &[(": ms", AtMost(200.0)), ("% of that alone", AtLeast(NO_LESS_PERCENT))],
         Workload::BesideQueues | Workload::BesideConnections => {
             &[("% of that alone", AtLeast(NO_LESS_PERCENT))]
         }

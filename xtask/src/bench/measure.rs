@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::target::{Target, spawn_on};
 use super::{BenchArgs, Workload};
-use super::{backlogs, go, memory, recovery, relay, rules, scale, stored};
+use super::{api, backlogs, go, memory, recovery, relay, rules, scale, stored};
 
 /// Idle things that are opened.
 const IDLE_COUNT: u32 = 1000;
@@ -170,6 +170,7 @@ impl Bench {
             Workload::BesideConnections => {
                 scale::beside_idle(self, workload, place, Idle::Connections)
             }
+            Workload::Api => api::lists(self, target, place),
             Workload::Relay => relay::beside(self, place),
             Workload::Recovery => Ok((recovery::starts(self, target, place)?, 0.0)),
             Workload::GoS1 | Workload::GoS2 | Workload::GoS3 => {

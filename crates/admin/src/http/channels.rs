@@ -56,23 +56,19 @@ fn by_partner(call: &Call, of_name: &[Seen], name: &str) -> (Value, Value) {
     let pairs = found
         .into_iter()
         .flat_map(|(entry, number)| entry.pairs.iter().filter(move |pair| pair.channel == number));
-    let pairs: Vec<_> = pairs.collect();
-    for of_one in pairs.chunk_by(|a, b| {
-        a.with == b.with || a.with.queue().is_some_and(|it| Some(it) == b.with.queue())
-    }) {
-        let stats = stats::of_pairs(of_one);
-        match of_one.first().map(|pair| pair.with) {
-            Some(With::Exchange(id)) => {
+    for pair in pairs {
+        let stats = stats::of_pair(pair);
+        match pair.with {
+            With::Exchange(id) => {
                 let Some(exchange) = topology.exchange_by_id(id) else { continue };
                 let names = json!({"name": &*exchange.name, "vhost": vhost(exchange.vhost)});
                 publishes.push(json!({"exchange": names, "stats": stats}));
             }
-            Some(With::Queue { queue, .. }) => {
-                let Some(queue) = topology.queue_by_id(queue) else { continue };
+            With::Queue(id) => {
+                let Some(queue) = topology.queue_by_id(id) else { continue };
                 let names = json!({"name": &*queue.name, "vhost": vhost(queue.vhost)});
                 deliveries.push(json!({"queue": names, "stats": stats}));
             }
-            None => {}
         }
     }
     (publishes.into(), deliveries.into())

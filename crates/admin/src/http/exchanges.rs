@@ -34,12 +34,10 @@ pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
     let row = find(&call, &vhost, |exchange| row(&call, &vhost, exchange));
     let mut row = row.ok_or_else(Fault::not_found)?;
     let id = find(&call, &vhost, |exchange| exchange.id).ok_or_else(Fault::not_found)?;
-    let connections = call.stats.connections.values().map(AsRef::as_ref);
-    row["incoming"] = stats::by_channel(connections, |with| with == With::Exchange(id));
-    let connections = call.stats.connections.values().map(AsRef::as_ref);
+    row["incoming"] = stats::by_channel(&call.stats, With::Exchange(id));
     let topology = call.node().topology();
     row["outgoing"] = stats::by_passage(
-        connections,
+        &call.stats,
         "queue",
         |(exchange, queue)| (exchange == id).then_some(queue),
         |queue| {

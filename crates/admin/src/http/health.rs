@@ -4,9 +4,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use leveret_amqp::method::{Method, basic, confirm, queue};
+use leveret_broker::message::{ReplyTo, ToSession, ToShard, shard_of};
 use leveret_client::Event;
 use leveret_server::clock::{now, wall};
 use leveret_server::front::Listener;
+use leveret_topology::QueueKind;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -15,8 +17,8 @@ use super::answer::{Answer, Fault};
 use super::call::Call;
 use super::exchanges::direct;
 use crate::date::utc;
+use crate::ops::ask::Asker;
 use crate::ops::direct::is;
-use crate::ops::facts;
 
 /// What a healthy part of a node does in far less.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -118,7 +120,7 @@ pub(super) async fn protocol(call: Call) -> Result<Answer, Fault> {
 
 /// `GET /api/health/checks/virtual-hosts`: every shard answers, so every vhost works.
 pub(super) async fn virtual_hosts(call: Call) -> Result<Answer, Fault> {
-    if shards_answer(&call).await {
+    if silent_shards(&call).await.is_empty() {
         return Ok(ok());
     }
     let topology = call.node().topology();
@@ -126,8 +128,29 @@ pub(super) async fn virtual_hosts(call: Call) -> Result<Answer, Fault> {
     Ok(failed("Some virtual hosts are down", json!({"virtual-hosts": names})))
 }
 
-async fn shards_answer(call: &Call) -> bool {
-    matches!(timeout(PATIENCE, facts::queues(call.node())).await, Ok(Ok(_)))
+/// Shards that do not answer in time.
+async fn silent_shards(call: &Call) -> Vec<usize> {
+    let mut asker = Asker::new(call.node());
+    let mut silent: Vec<usize> = (0..call.node().shards.len()).collect();
+    for &index in &silent {
+        // The channel is the shard's number, to know who answers.
+        let reply = ReplyTo { connection: asker.id(), channel: index as u16 };
+        asker.tell_shard(index, ToShard::Nobody { reply });
+    }
+    let all_answers = async {
+        while !silent.is_empty() {
+            match asker.letter().await {
+                Ok(ToSession::Reply { channel, .. }) => {
+                    silent.retain(|index| *index != usize::from(channel));
+                }
+                Ok(_) => {}
+                Err(_) => break,
+            }
+        }
+    };
+    // Late is what the caller finds in `silent`.
+    let _ = timeout(PATIENCE, all_answers).await;
+    silent
 }
 
 /// What is spoken on the listeners of a group of TLS options.
@@ -199,16 +222,61 @@ pub(super) async fn single_node(_: Call) -> Result<Answer, Fault> {
     Ok(Answer::Json(json!({"status": "ok", "reason": "single node cluster"})))
 }
 
-/// `GET /api/health/checks/quorum-queues-without-elected-leaders/...` and `metadata-store/...`: what is on
-/// one node leads, and its names are there when it answers.
+/// `GET /api/health/checks/quorum-queues-without-elected-leaders/...`: each quorum queue is served. What leads
+/// it on one node is its shard.
 pub(super) async fn led(call: Call) -> Result<Answer, Fault> {
-    if call.optional("vhost").is_some() {
-        call.visible_vhost()?;
+    let vhost = call.optional("vhost").map(|_| call.visible_vhost()).transpose()?;
+    let pattern = call.optional("pattern").unwrap_or_default();
+    let regex = fancy_regex::Regex::new(pattern);
+    let regex = regex
+        .map_err(|error| Fault::bad(format!("'{pattern}' is not a regular expression: {error}")))?;
+    let silent = silent_shards(&call).await;
+    let (shards, topology) = (call.node().shards.len(), call.node().topology());
+    let mut queues = Vec::new();
+    let of_vhost = |name: &str| vhost.as_ref().is_none_or(|wanted| **wanted == *name);
+    for (id, name) in topology.vhosts().map(|it| (it.id, &*it.name)).filter(|it| of_vhost(it.1)) {
+        for queue in topology.queues(id) {
+            let is_meant = regex.is_match(&*queue.name).unwrap_or(false);
+            let is_silent = silent.contains(&shard_of(queue.id, shards));
+            if is_meant && is_silent && queue.kind == QueueKind::Quorum {
+                queues.push(json!({
+                    "readable_name": format!("queue '{}' in vhost '{name}'", queue.name),
+                    "name": &*queue.name,
+                    "virtual_host": name,
+                    "type": "rabbit_quorum_queue",
+                }));
+            }
+        }
     }
+    if queues.is_empty() {
+        return Ok(ok());
+    }
+    Ok(failed("Detected quorum queues without an elected leader", json!({"queues": queues})))
+}
+
+/// `GET /api/health/checks/metadata-store/initialized`: the names are there before anybody is answered.
+pub(super) async fn names(_: Call) -> Result<Answer, Fault> {
     Ok(ok())
 }
 
-/// `GET /api/health/checks/is-in-service` and `ready-to-serve-clients`: AMQP is spoken, every shard answers.
+/// `GET /api/health/checks/metadata-store/initialized/with-data`: there is a vhost.
+pub(super) async fn names_with_data(call: Call) -> Result<Answer, Fault> {
+    if call.node().topology().vhosts().next().is_some() {
+        return Ok(ok());
+    }
+    let reason = "Metadata store has not yet been initialized: it reports to have no virtual hosts";
+    Ok(failed(reason, json!({})))
+}
+
+/// `GET /api/health/checks/ready-to-serve-clients`: it is in service, and takes one connection more.
+pub(super) async fn ready(call: Call) -> Result<Answer, Fault> {
+    match connections(&call) {
+        (open, Some(limit)) if open >= limit => Ok(limit_is_reached(open, limit)),
+        _ => in_service(call).await,
+    }
+}
+
+/// `GET /api/health/checks/is-in-service`: AMQP is spoken, every shard answers.
 pub(super) async fn in_service(call: Call) -> Result<Answer, Fault> {
     let listeners = &call.app.ops.about.listeners;
     let mut speaks = false;
@@ -218,25 +286,30 @@ pub(super) async fn in_service(call: Call) -> Result<Answer, Fault> {
     if !speaks {
         return Ok(failed("no AMQP listener takes connections", json!({})));
     }
-    if !shards_answer(&call).await {
+    if !silent_shards(&call).await.is_empty() {
         return Ok(failed("a shard does not answer", json!({})));
     }
     Ok(ok())
 }
 
-/// `GET /api/health/checks/below-node-connection-limit`.
-pub(super) async fn connection_limit(call: Call) -> Result<Answer, Fault> {
+/// Open connections, and how many there may be.
+fn connections(call: &Call) -> (usize, Option<usize>) {
     let about = &call.app.ops.about;
     let limit = about.environment.iter().find(|(key, _)| *key == "connection_max");
     let limit = limit.and_then(|(_, value)| value.parse::<usize>().ok());
-    let open = call.node().connections().len();
-    match limit {
-        Some(limit) if open >= limit => Ok(failed(
-            "the limit of connections is reached",
-            json!({"limit": limit, "connections": open}),
-        )),
-        _ => Ok(Answer::Json(json!({"status": "ok", "limit": limit, "connections": open}))),
-    }
+    (call.node().connections().len(), limit)
+}
+
+fn limit_is_reached(open: usize, limit: usize) -> Answer {
+    failed("node connection limit is reached", json!({"limit": limit, "connections": open}))
+}
+
+/// `GET /api/health/checks/below-node-connection-limit`.
+pub(super) async fn connection_limit(call: Call) -> Result<Answer, Fault> {
+    Ok(match connections(&call) {
+        (open, Some(limit)) if open >= limit => limit_is_reached(open, limit),
+        (open, limit) => Answer::Json(json!({"status": "ok", "limit": limit, "connections": open})),
+    })
 }
 
 /// `GET /api/healthchecks/node[/{node}]`: all of it at once, for old scripts.

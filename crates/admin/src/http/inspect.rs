@@ -7,7 +7,7 @@ use leveret_config::tls::{AlternativeNameKind, CertificateLogin};
 use leveret_server::clock::now;
 use leveret_server::tls::certificate::LoginFrom;
 use leveret_server::tls::{Tls, suites};
-use leveret_session::{SIZE_BOUNDS, Times};
+use leveret_session::{CONFIRM_BOUNDS_US, ConfirmTimes, SIZE_BOUNDS};
 use serde_json::{Map, Value, json};
 
 use super::answer::{Answer, Fault};
@@ -119,7 +119,7 @@ pub(super) async fn confirm_latency(call: Call) -> Result<Answer, Fault> {
     }
     let snapshot = call.app.ops.stats.fresh(FRESH).await;
     let history = &snapshot.overview.confirms;
-    let samples: Vec<_> = (0..Times::PLACES).map(|at| history.samples(at, range)).collect();
+    let samples: Vec<_> = (0..ConfirmTimes::PLACES).map(|at| history.samples(at, range)).collect();
     // Newest first; what came in a step is what there is more than at its beginning.
     let steps = samples.first().map_or(0, |samples| samples.len().saturating_sub(1));
     let step = |at: usize| {
@@ -128,9 +128,14 @@ pub(super) async fn confirm_latency(call: Call) -> Result<Answer, Fault> {
         json!({"timestamp": samples[0][at].0, "counts": counts.collect::<Vec<_>>()})
     };
     let steps: Vec<Value> = (0..steps).rev().map(step).collect();
-    // Place n is below 2^n ms; the last one has no bound.
-    let below_ms = (0..Times::PLACES - 1).map(|place| Some(1_u64 << place)).chain([None]);
+    // The last place has no bound.
+    let below_ms = CONFIRM_BOUNDS_US.into_iter().map(in_ms).chain([Value::Null]);
     Ok(Answer::Json(json!({"below_ms": below_ms.collect::<Vec<_>>(), "steps": steps})))
+}
+
+/// Whole milliseconds as a whole number.
+fn in_ms(us: u64) -> Value {
+    if us.is_multiple_of(1000) { json!(us / 1000) } else { json!(us as f64 / 1000.0) }
 }
 
 /// `GET /api/leveret/waits`: what holds messages up in the node as a whole.

@@ -72,6 +72,14 @@ fn columns(call: &Call) -> Option<Vec<Vec<&str>>> {
     Some(names.map(|name| name.split('.').filter(|part| !part.is_empty()).collect()).collect())
 }
 
+/// Whether nothing is asked for but these columns, and the order of one of them.
+pub(crate) fn asks_only(call: &Call, known: &[&str]) -> bool {
+    let sort = call.query("sort").filter(|sort| !sort.is_empty());
+    let columns = columns(call)
+        .map(|all| all.iter().all(|it| matches!(it[..], [one] if known.contains(&one))));
+    columns == Some(true) && sort.is_none_or(|sort| known.contains(&sort))
+}
+
 /// Answers a list. `items` are in the order of vhost and name.
 pub(crate) fn list<T>(
     call: &Call,

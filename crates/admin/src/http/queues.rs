@@ -12,6 +12,7 @@ use super::exchanges::direct;
 use super::{consumers, listing, queue_control, stats};
 use crate::ops::direct::is;
 use crate::ops::{ask, facts};
+use crate::stats::pairs::With;
 
 /// A queue by its names, before anything is made of it.
 #[derive(Debug)]
@@ -20,6 +21,12 @@ struct Item {
     name: String,
     id: QueueId,
 }
+
+/// What a row has without its shard.
+const PLAIN: [&str; 7] =
+    ["name", "vhost", "type", "durable", "auto_delete", "exclusive", "arguments"];
+/// What it has without statistics.
+const TOTALS: [&str; 4] = ["state", "messages", "messages_ready", "messages_unacknowledged"];
 
 /// `GET /api/queues`, `/{vhost}` and `/detailed`.
 pub(super) async fn list(call: Call) -> Result<Answer, Fault> {
@@ -33,8 +40,11 @@ pub(super) async fn list_of_user(call: Call) -> Result<Answer, Fault> {
 
 async fn rows(call: &Call, is_wanted: impl Fn(&Queue) -> bool) -> Result<Answer, Fault> {
     let vhosts = call.vhosts()?;
-    let has_stats = !call.is_asked("disable_stats");
-    let has_totals = has_stats || call.is_asked("enable_queue_totals");
+    let is_plain = listing::asks_only(call, &[&PLAIN[..], &TOTALS].concat());
+    let has_stats = !call.is_asked("disable_stats") && !is_plain;
+    let has_totals = has_stats
+        || call.is_asked("enable_queue_totals")
+        || (!call.is_asked("disable_stats") && !listing::asks_only(call, &PLAIN));
     let facts = if has_totals { facts::queues(call.node()).await? } else { Default::default() };
     let topology = call.node().topology();
     let mut items = Vec::new();
@@ -56,8 +66,8 @@ async fn rows(call: &Call, is_wanted: impl Fn(&Queue) -> bool) -> Result<Answer,
 pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
     let vhost = call.visible_vhost()?;
     let id = find(&call, &vhost, |queue| queue.id).ok_or_else(Fault::not_found)?;
-    let facts = facts::queues(call.node()).await?;
-    let facts = facts.get(&id);
+    let facts = facts::queue(call.node(), id).await?;
+    let facts = facts.as_ref();
     let mut row = {
         let topology = call.node().topology();
         let queue = topology.queue_by_id(id).ok_or_else(Fault::not_found)?;
@@ -67,13 +77,10 @@ pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
     let consumers =
         all.map(|consumer| consumers::row(&call, &vhost, call.param("queue"), consumer));
     row.insert("consumer_details".to_owned(), consumers.collect());
-    let connections = call.stats.connections.values().map(AsRef::as_ref);
-    let deliveries = stats::by_channel(connections, |with| with.queue() == Some(id));
-    row.insert("deliveries".to_owned(), deliveries);
-    let connections = call.stats.connections.values().map(AsRef::as_ref);
+    row.insert("deliveries".to_owned(), stats::by_channel(&call.stats, With::Queue(id)));
     let topology = call.node().topology();
     let incoming = stats::by_passage(
-        connections,
+        &call.stats,
         "exchange",
         |(exchange, queue)| (queue == id).then_some(exchange),
         |exchange| {

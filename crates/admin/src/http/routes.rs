@@ -152,10 +152,10 @@ routes! {
     "/api/health/checks/quorum-queues-without-elected-leaders/vhost/{vhost}" => GET health::led;
     "/api/health/checks/quorum-queues-without-elected-leaders/all-vhosts/pattern/{pattern}" => GET health::led;
     "/api/health/checks/quorum-queues-without-elected-leaders/vhost/{vhost}/pattern/{pattern}" => GET health::led;
-    "/api/health/checks/metadata-store/initialized" => GET health::led;
-    "/api/health/checks/metadata-store/initialized/with-data" => GET health::led;
+    "/api/health/checks/metadata-store/initialized" => GET health::names;
+    "/api/health/checks/metadata-store/initialized/with-data" => GET health::names_with_data;
     "/api/health/checks/is-in-service" => GET health::in_service;
-    "/api/health/checks/ready-to-serve-clients" => GET health::in_service;
+    "/api/health/checks/ready-to-serve-clients" => GET health::ready;
     "/api/health/checks/below-node-connection-limit" => GET health::connection_limit;
     "/api/feature-flags" => GET features::flags;
     "/api/feature-flags/{name}/enable" => PUT features::enable;

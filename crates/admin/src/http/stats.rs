@@ -1,13 +1,11 @@
 //! Counts and rates under RabbitMQ's names: `x`, and `x_details` with the rate.
 
-use std::collections::BTreeMap;
-
 use leveret_queue::Totals;
 use leveret_session::ChannelTotals;
 use leveret_topology::{ExchangeId, QueueId};
 use serde_json::{Map, Value, json};
 
-use crate::stats::ConnectionEntry;
+use crate::stats::Snapshot;
 use crate::stats::pairs::{Pair, With};
 
 /// Some counts with their names, and with rates of 0 until they are sampled. None when nothing was counted,
@@ -59,75 +57,47 @@ pub(super) fn of_channel(totals: &ChannelTotals) -> Option<Value> {
     ])
 }
 
-/// Counts and rates of pairs that belong together.
-pub(super) fn of_pairs(pairs: &[&Pair]) -> Value {
-    let mut sums: Vec<(&str, u64, f64)> = Vec::new();
-    for pair in pairs {
-        let all = (pair.count, pair.rate);
-        let named = match pair.with {
-            With::Exchange(_) => {
-                [("publish", all), ("confirm", (pair.confirmed, pair.confirm_rate))]
-            }
-            With::Queue { no_ack: false, .. } => [("deliver", all), ("deliver_get", all)],
-            With::Queue { no_ack: true, .. } => [("deliver_no_ack", all), ("deliver_get", all)],
-        };
-        for (name, (more, faster)) in named {
-            match sums.iter_mut().find(|(known, ..)| *known == name) {
-                Some((_, count, rate)) => (*count, *rate) = (*count + more, *rate + faster),
-                None => sums.push((name, more, faster)),
-            }
-        }
-    }
+/// Counts and rates of a channel and something.
+pub(super) fn of_pair(pair: &Pair) -> Value {
     let mut map = Map::new();
-    for (name, count, rate) in sums {
+    for (name, count, rate) in pair.counts() {
         map.insert(name.to_owned(), json!(count));
         map.insert(format!("{name}_details"), json!({"rate": rate}));
     }
     map.into()
 }
 
-/// What all connections published through an exchange to a queue, a row for each `partner` of the thing in hand: the
-/// exchange or the queue at the other end. `named` is how that is shown; none if it is gone.
-pub(super) fn by_passage<'a, K: Ord>(
-    connections: impl Iterator<Item = &'a ConnectionEntry>,
+/// What passed from an exchange to a queue, a row for each `partner` of the thing in hand: the exchange or the
+/// queue at the other end. `named` is how that is shown; none if it is gone.
+pub(super) fn by_passage<K>(
+    snapshot: &Snapshot,
     key: &str,
     partner: impl Fn((ExchangeId, QueueId)) -> Option<K>,
     named: impl Fn(K) -> Option<Value>,
 ) -> Value {
-    let mut sums: BTreeMap<K, (u64, f64)> = BTreeMap::new();
-    for passage in connections.flat_map(|entry| &entry.passages) {
-        if let Some(partner) = partner(passage.pair) {
-            let (count, rate) = sums.entry(partner).or_default();
-            (*count, *rate) = (*count + passage.count, *rate + passage.rate);
-        }
-    }
-    let row = |(partner, (count, rate))| {
+    let passages = snapshot.passages(|pair| partner(pair).is_some());
+    let row = |(pair, (count, rate))| {
         let stats = json!({"publish": count, "publish_details": {"rate": rate}});
         let mut row = Map::from_iter([("stats".to_owned(), stats)]);
-        row.insert(key.to_owned(), named(partner)?);
+        row.insert(key.to_owned(), named(partner(pair)?)?);
         Some(Value::Object(row))
     };
-    sums.into_iter().filter_map(row).collect()
+    passages.into_iter().filter_map(row).collect()
 }
 
 /// What the channels of all connections have to do with something, a row a channel.
-pub(super) fn by_channel<'a>(
-    connections: impl Iterator<Item = &'a ConnectionEntry>,
-    is_wanted: impl Fn(With) -> bool,
-) -> Value {
+pub(super) fn by_channel(snapshot: &Snapshot, with: With) -> Value {
     let mut rows = Vec::new();
-    for entry in connections {
-        let wanted: Vec<_> = entry.pairs.iter().filter(|pair| is_wanted(pair.with)).collect();
-        for of_channel in wanted.chunk_by(|a, b| a.channel == b.channel) {
-            let Some(first) = of_channel.first() else { continue };
+    for entry in snapshot.connections.values() {
+        for pair in entry.pairs.iter().filter(|pair| pair.with == with) {
             let name = entry.connection.name();
             rows.push(json!({
                 "channel_details": {
-                    "name": format!("{name} ({})", first.channel),
-                    "number": first.channel,
+                    "name": format!("{name} ({})", pair.channel),
+                    "number": pair.channel,
                     "connection_name": name,
                 },
-                "stats": of_pairs(of_channel),
+                "stats": of_pair(pair),
             }));
         }
     }

@@ -6,7 +6,7 @@
 use leveret_queue::Totals as QueueTotals;
 use leveret_server::connection::Io;
 use leveret_server::login::attempts::Counts;
-use leveret_session::{ChannelFacts, ChannelTotals, ConsumerTotals, ExchangeTotals};
+use leveret_session::{ChannelFacts, ChannelTotals, ExchangeTotals, TakenTotals};
 
 use super::text::{Kind, Number};
 use crate::stats::{Overview, QueueEntry};
@@ -26,16 +26,19 @@ pub(crate) enum Of {
     Head(fn(&QueueEntry) -> Option<u64>),
     /// What each queue counted, or all that ever were.
     Totals(fn(&QueueTotals) -> u64),
-    /// Messages put into each queue, under the labels of RabbitMQ's channels, queues and exchanges.
-    PublishedTo,
+    /// Messages by queue and exchange, or all that ever were: of each connection, or of all together.
+    Passed {
+        /// Whether connections are told apart.
+        by_connection: bool,
+    },
     /// Each channel, or their sum.
     Channel(fn(&ChannelFacts) -> u64),
     /// What each channel counted, or all that ever were.
     Counted(fn(&ChannelTotals) -> u64),
     /// What each channel published to each exchange, or all channels that ever were.
     Published(fn(&ExchangeTotals) -> u64, fn(&ChannelTotals) -> u64),
-    /// What each channel was given from each queue, or all channels that ever were.
-    Delivered(fn(&ConsumerTotals) -> u64, fn(&ChannelTotals) -> u64),
+    /// What each channel took from each queue, or all channels that ever were.
+    Taken(fn(&TakenTotals) -> u64, fn(&ChannelTotals) -> u64),
     /// Each connection's socket and number of channels, or their sum.
     Connection(fn(&Io, u64) -> u64),
     /// Each exchange, or all that ever were.
@@ -133,13 +136,13 @@ pub(crate) const METRICS: &[Metric] = &[
 
     ("channel_process_metrics", "channel_process_reductions_total", Counter, "Total number of channel process reductions", Counted(|_| 0)),
 
-    ("channel_queue_metrics", "channel_get_ack_total", Counter, "Total number of messages fetched with basic.get in manual acknowledgement mode", Counted(|it| it.get)),
-    ("channel_queue_metrics", "channel_get_total", Counter, "Total number of messages fetched with basic.get in automatic acknowledgement mode", Counted(|it| it.get_no_ack)),
-    ("channel_queue_metrics", "channel_messages_delivered_ack_total", Counter, "Total number of messages delivered to consumers in manual acknowledgement mode", Delivered(|it| if it.no_ack { 0 } else { it.delivered }, |all| all.deliver)),
-    ("channel_queue_metrics", "channel_messages_delivered_total", Counter, "Total number of messages delivered to consumers in automatic acknowledgement mode", Delivered(|it| if it.no_ack { it.delivered } else { 0 }, |all| all.deliver_no_ack)),
-    ("channel_queue_metrics", "channel_messages_redelivered_total", Counter, "Total number of messages redelivered to consumers", Delivered(|it| it.redelivered, |all| all.redeliver)),
-    ("channel_queue_metrics", "channel_messages_acked_total", Counter, "Total number of messages acknowledged by consumers", Counted(|it| it.ack)),
-    ("channel_queue_metrics", "channel_get_empty_total", Counter, "Total number of times basic.get operations fetched no message", Counted(|it| it.get_empty)),
+    ("channel_queue_metrics", "channel_get_ack_total", Counter, "Total number of messages fetched with basic.get in manual acknowledgement mode", Taken(|it| it.get, |all| all.get)),
+    ("channel_queue_metrics", "channel_get_total", Counter, "Total number of messages fetched with basic.get in automatic acknowledgement mode", Taken(|it| it.get_no_ack, |all| all.get_no_ack)),
+    ("channel_queue_metrics", "channel_messages_delivered_ack_total", Counter, "Total number of messages delivered to consumers in manual acknowledgement mode", Taken(|it| it.deliver, |all| all.deliver)),
+    ("channel_queue_metrics", "channel_messages_delivered_total", Counter, "Total number of messages delivered to consumers in automatic acknowledgement mode", Taken(|it| it.deliver_no_ack, |all| all.deliver_no_ack)),
+    ("channel_queue_metrics", "channel_messages_redelivered_total", Counter, "Total number of messages redelivered to consumers", Taken(|it| it.redeliver, |all| all.redeliver)),
+    ("channel_queue_metrics", "channel_messages_acked_total", Counter, "Total number of messages acknowledged by consumers", Taken(|it| it.ack, |all| all.ack)),
+    ("channel_queue_metrics", "channel_get_empty_total", Counter, "Total number of times basic.get operations fetched no message", Taken(|it| it.get_empty, |all| all.get_empty)),
 
     ("connection_coarse_metrics", "connection_incoming_bytes_total", Counter, "Total number of bytes received on a connection", Connection(|io, _| io.recv_oct)),
     ("connection_coarse_metrics", "connection_outgoing_bytes_total", Counter, "Total number of bytes sent on a connection", Connection(|io, _| io.send_oct)),
@@ -150,7 +153,7 @@ pub(crate) const METRICS: &[Metric] = &[
     ("connection_metrics", "connection_pending_packets", Gauge, "Number of packets waiting to be sent on a connection", Connection(|io, _| io.send_pend)),
     ("connection_metrics", "connection_channels", Gauge, "Channels on a connection", Connection(|_, channels| channels)),
 
-    ("channel_queue_exchange_metrics", "queue_messages_published_total", Counter, "Total number of messages published into a queue through an exchange on a channel", PublishedTo),
+    ("channel_queue_exchange_metrics", "queue_messages_published_total", Counter, "Total number of messages published into a queue through an exchange on a channel", Passed { by_connection: true }),
 
     ("exchange_metrics", "exchange_messages_published_total", Counter, "Total number of messages published into an exchange", Exchange(|it| it.publish)),
     ("exchange_metrics", "exchange_messages_confirmed_total", Counter, "Total number of messages published into an exchange and confirmed", Exchange(|it| it.confirm)),
@@ -165,7 +168,7 @@ pub(crate) const METRICS: &[Metric] = &[
     ("queue_delivery_metrics", "queue_messages_acked_total", Counter, "Total number of messages acknowledged by consumers on a queue", Totals(|it| it.acked)),
     ("queue_delivery_metrics", "queue_get_empty_total", Counter, "Total number of times basic.get operations fetched no message on a queue", Totals(|it| it.get_empty)),
 
-    ("queue_exchange_metrics", "queue_exchange_messages_published_total", Counter, "Total number of messages published into a queue through an exchange", Totals(|it| it.enqueued)),
+    ("queue_exchange_metrics", "queue_exchange_messages_published_total", Counter, "Total number of messages published into a queue through an exchange", Passed { by_connection: false }),
 ];
 
 /// Memory by what it is for: name, help, and the name among [`Memory`](crate::stats::Memory)'s rows.

@@ -2,7 +2,7 @@
 
 use leveret_broker::numbers::ShardRest;
 use leveret_queue::{Reason, Time};
-use leveret_session::{ChannelFacts, Times};
+use leveret_session::{CONFIRM_BOUNDS_US, ChannelFacts, Times};
 
 use super::text::{Kind, Text, label, labels};
 use crate::stats::names::channel_pid;
@@ -18,6 +18,11 @@ pub(super) fn write<'a>(
     messages(snapshot, text);
     log(snapshot, text);
     alarms(snapshot, text);
+    // As programs of all kinds have it.
+    let began_ms =
+        snapshot.at.map_or(0, |at| at.ms()).saturating_sub(snapshot.overview.node.uptime_ms);
+    let help = "Start time of the process since unix epoch in seconds.";
+    text.one("process_start_time_seconds", Gauge, help, began_ms as f64 / 1e3);
 }
 
 fn waits<'a>(
@@ -62,9 +67,13 @@ fn waits<'a>(
     }
     let totals = &snapshot.overview.sums.session;
     let help = "How long delivered messages had been in the broker";
-    times("leveret_message_time_in_broker_seconds", help, &totals.in_broker, text);
+    // Place n is below 2^n ms.
+    let bounds_us = (0..Times::PLACES - 1).map(|place| 1000_u64 << place);
+    let Times { counts, ms } = totals.in_broker;
+    times("leveret_message_time_in_broker_seconds", help, bounds_us, &counts, ms * 1000, text);
     let help = "How long confirms took, of one message per channel at a time";
-    times("leveret_confirm_latency_seconds", help, &totals.confirm, text);
+    let (bounds_us, confirm) = (CONFIRM_BOUNDS_US.into_iter(), &totals.confirm);
+    times("leveret_confirm_latency_seconds", help, bounds_us, &confirm.counts, confirm.us, text);
     let name = "leveret_connections_waiting";
     text.family(name, Gauge, "Connections that are not read, by what they wait for");
     for (what, count) in snapshot.overview.now.waits.rows() {
@@ -76,16 +85,19 @@ fn seconds(ms: u64) -> f64 {
     ms as f64 / 1e3
 }
 
-/// A histogram of times: bounds are powers of two in ms.
-fn times(name: &str, help: &str, times: &Times, text: &mut Text) {
-    let last = times.counts.len() - 1;
-    let bound = |at: usize| match at {
-        at if at == last => "+Inf".to_owned(),
-        at => format!("{:?}", seconds(1 << at)),
-    };
-    let bounds: Vec<_> = (0..=last).map(bound).collect();
-    let places = bounds.iter().map(String::as_str).zip(times.counts);
-    text.histogram(name, help, "", places, seconds(times.ms));
+/// A histogram of times: one count below each bound, and one more without a bound.
+fn times(
+    name: &str,
+    help: &str,
+    bounds_us: impl Iterator<Item = u64>,
+    counts: &[u64],
+    sum_us: u64,
+    text: &mut Text,
+) {
+    let bounds = bounds_us.map(|us| format!("{:?}", us as f64 / 1e6));
+    let bounds: Vec<_> = bounds.chain(["+Inf".to_owned()]).collect();
+    let places = bounds.iter().map(String::as_str).zip(counts.iter().copied());
+    text.histogram(name, help, "", places, sum_us as f64 / 1e6);
 }
 
 fn messages(snapshot: &Snapshot, text: &mut Text) {

@@ -94,18 +94,12 @@ pub(crate) struct Pages<'a> {
     source: Source<'a>,
     queues: Vec<Row<'a>>,
     exchanges: Exchanges,
-    queue_labels: HashMap<QueueId, String, FixedState>,
 }
 
 impl<'a> Pages<'a> {
     /// With the labels of everything that the filter lets through. None are needed for sums.
     pub(crate) fn new(source: Source<'a>, endpoint: Endpoint, filter: &Filter) -> Self {
-        let mut pages = Self {
-            queues: Vec::new(),
-            exchanges: Exchanges::default(),
-            queue_labels: HashMap::default(),
-            source,
-        };
+        let mut pages = Self { queues: Vec::new(), exchanges: Exchanges::default(), source };
         if matches!(endpoint, Endpoint::PerObject | Endpoint::Detailed) {
             pages.find_names(filter);
         }
@@ -124,8 +118,6 @@ impl<'a> Pages<'a> {
             }
         }
         self.queues.sort_by_key(|row| row.entry.numbers.queue);
-        let rows = self.queues.iter().map(|row| (row.entry.numbers.queue, row.labels.clone()));
-        self.queue_labels = rows.collect();
         for &id in self.source.snapshot.exchanges.keys() {
             let Some(exchange) = topology.exchange_by_id(id) else { continue };
             let Some(vhost) = vhost_name(exchange.vhost) else { continue };
@@ -238,13 +230,13 @@ impl<'a> Pages<'a> {
             }
             Of::Head(_) => {}
             Of::Totals(value) => text.sample(name, "", sum_totals(overview, value)),
-            Of::PublishedTo => text.sample(name, "", sum_totals(overview, |it| it.enqueued)),
+            Of::Passed { .. } => text.sample(name, "", all.published.routed),
             Of::Channel(value) => {
                 let connections = self.source.snapshot.connections.values();
                 let channels = connections.flat_map(|it| &it.numbers.channels);
                 text.sample(name, "", channels.map(value).sum::<u64>());
             }
-            Of::Counted(value) | Of::Published(_, value) | Of::Delivered(_, value) => {
+            Of::Counted(value) | Of::Published(_, value) | Of::Taken(_, value) => {
                 text.sample(name, "", value(all));
             }
             Of::Connection(value) if kind == Kind::Counter => {
@@ -277,12 +269,7 @@ impl<'a> Pages<'a> {
                     text.sample(name, &row.labels, value(&row.entry.numbers.totals));
                 }
             }
-            Of::PublishedTo => {
-                for row in &self.queues {
-                    let labels = labels(&[("queue_vhost", row.vhost), ("queue", row.name)]);
-                    text.sample(name, &labels, row.entry.numbers.totals.enqueued);
-                }
-            }
+            Of::Passed { by_connection } => self.passed(name, by_connection, text),
             Of::Exchange(value) => {
                 for (id, entry) in &self.source.snapshot.exchanges {
                     if let Some(labels) = self.exchanges.get(id) {
@@ -297,7 +284,7 @@ impl<'a> Pages<'a> {
                     text.sample(name, &label, value(&entry.io, channels));
                 }
             }
-            Of::Channel(_) | Of::Counted(_) | Of::Published(..) | Of::Delivered(..) => {
+            Of::Channel(_) | Of::Counted(_) | Of::Published(..) | Of::Taken(..) => {
                 self.each_channel(name, of, text);
             }
         }
@@ -317,10 +304,14 @@ impl<'a> Pages<'a> {
                             }
                         }
                     }
-                    Of::Delivered(value, _) => {
-                        for totals in &facts.deliveries {
-                            if let Some(queue) = self.queue_labels.get(&totals.queue) {
-                                text.sample(name, &format!("{label},{queue}"), value(totals));
+                    Of::Taken(value, _) => {
+                        for (queue, totals) in &facts.taken {
+                            if let Some(row) = self.row(*queue) {
+                                text.sample(
+                                    name,
+                                    &format!("{label},{}", row.labels),
+                                    value(totals),
+                                );
                             }
                         }
                     }
@@ -328,6 +319,43 @@ impl<'a> Pages<'a> {
                 }
             }
         }
+    }
+
+    /// Messages by queue and exchange, which are in the same vhost.
+    fn passed(&self, name: &str, by_connection: bool, text: &mut Text) {
+        let snapshot = self.source.snapshot;
+        let exchange_name = |id| Some(&*self.source.topology.exchange_by_id(id)?.name);
+        if by_connection {
+            for (&id, entry) in &snapshot.connections {
+                for passage in &entry.passages {
+                    let (exchange, queue) = passage.pair;
+                    let Some(row) = self.row(queue) else { continue };
+                    let Some(exchange) = exchange_name(exchange) else { continue };
+                    let labels = labels(&[
+                        ("channel", &connection_pid(id)),
+                        ("queue_vhost", row.vhost),
+                        ("queue", row.name),
+                        ("exchange_vhost", row.vhost),
+                        ("exchange", exchange),
+                    ]);
+                    text.sample(name, &labels, passage.count);
+                }
+            }
+            return;
+        }
+        for ((exchange, queue), (count, _)) in snapshot.passages(|_| true) {
+            let Some(row) = self.row(queue) else { continue };
+            let Some(exchange) = exchange_name(exchange) else { continue };
+            let labels =
+                labels(&[("vhost", row.vhost), ("exchange", exchange), ("queue", row.name)]);
+            text.sample(name, &labels, count);
+        }
+    }
+
+    /// A queue that the filter lets through.
+    fn row(&self, queue: QueueId) -> Option<&Row<'a>> {
+        let at = self.queues.binary_search_by_key(&queue, |row| row.entry.numbers.queue).ok()?;
+        self.queues.get(at)
     }
 
     /// How many objects there are.

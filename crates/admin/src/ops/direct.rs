@@ -13,7 +13,7 @@ use leveret_amqp::outbuf::OutBuf;
 use leveret_broker::login::Admitted;
 use leveret_broker::message::{ConnectionId, Outbox, ToSession};
 use leveret_client::{Event, Input, Output};
-use leveret_server::clock::{now, wall};
+use leveret_server::clock::{now, now_with_us, wall};
 use leveret_server::node::{Node, Recipient};
 use leveret_server::runner::with_runner;
 use leveret_session::{ConnectionNumbers, Context, Peer, Session};
@@ -148,8 +148,8 @@ impl Direct {
         let mut outbox = Outbox::default();
         {
             let topology = self.node.topology();
-            let (out, outbox, now) = (&mut self.out, &mut outbox, now());
-            let mut cx = Context { topology: &topology, now, wall: wall(now), out, outbox };
+            let (out, outbox, (now, now_us)) = (&mut self.out, &mut outbox, now_with_us());
+            let mut cx = Context { topology: &topology, now, now_us, wall: wall(now), out, outbox };
             if let Some(letter) = letter {
                 self.session.receive(letter, &mut cx);
             }
@@ -170,15 +170,15 @@ impl Drop for Direct {
         let mut outbox = Outbox::default();
         {
             let topology = self.node.topology();
-            let (out, outbox, now) = (&mut self.out, &mut outbox, now());
-            let mut cx = Context { topology: &topology, now, wall: wall(now), out, outbox };
+            let (out, outbox, (now, now_us)) = (&mut self.out, &mut outbox, now_with_us());
+            let mut cx = Context { topology: &topology, now, now_us, wall: wall(now), out, outbox };
             self.session.disconnected(&mut cx);
             while let Ok(letter) = self.letters.try_recv() {
                 self.session.receive(letter, &mut cx);
             }
         }
-        let ConnectionNumbers { vhost, totals, .. } = self.session.numbers();
-        self.node.ended.keep_messages(vhost, &totals);
+        let ConnectionNumbers { vhost, totals, passed, .. } = self.session.numbers();
+        self.node.ended.keep_messages(vhost, &totals, &passed);
         with_runner(&self.node, |runner| runner.run_outbox(outbox));
     }
 }

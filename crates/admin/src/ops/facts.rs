@@ -9,7 +9,7 @@ use leveret_server::node::Node;
 use leveret_topology::{Queue, QueueId};
 use serde_json::{Value, json};
 
-use super::ask::{Asker, Refusal};
+use super::ask::{self, Asker, Refusal};
 
 /// By queue.
 pub type Queues = HashMap<QueueId, QueueFacts, FixedState>;
@@ -19,7 +19,7 @@ pub async fn queues(node: &Arc<Node>) -> Result<Queues, Refusal> {
     let mut asker = Asker::new(node);
     let reply = asker.reply_to();
     for index in 0..node.shards.len() {
-        asker.tell_shard(index, ToShard::List { reply });
+        asker.tell_shard(index, ToShard::List { reply, queue: None });
     }
     let mut facts = HashMap::default();
     for _ in 0..node.shards.len() {
@@ -28,6 +28,15 @@ pub async fn queues(node: &Arc<Node>) -> Result<Queues, Refusal> {
         }
     }
     Ok(facts)
+}
+
+/// Asks a queue's shard for what it knows of that queue.
+pub async fn queue(node: &Arc<Node>, queue: QueueId) -> Result<Option<QueueFacts>, Refusal> {
+    let letter = |reply| ToShard::List { reply, queue: Some(queue) };
+    match ask::shard(node, queue, letter).await? {
+        Reply::Queues(found) => Ok(found.into_iter().next()),
+        _ => Ok(None),
+    }
 }
 
 /// RabbitMQ's word for how a queue is; `paused` is LavinMQ's. In `flow` those who publish into it pause:

@@ -11,10 +11,9 @@ use leveret_broker::numbers::{QueueNumbers, ShardRest};
 use leveret_queue::Time;
 use leveret_server::clock::now;
 use leveret_server::connection::{Connection, Sampled};
-use leveret_server::ended::Sums;
+use leveret_server::ended::{self, Sums};
 use leveret_server::front::About;
 use leveret_server::node::Node;
-use leveret_topology::VhostId;
 use tokio::sync::Notify;
 
 use super::history::{History, Kept};
@@ -52,7 +51,7 @@ struct Fresh {
     shards: Vec<ShardRest>,
     /// By id.
     connections: Vec<FreshConnection>,
-    ended: Vec<(VhostId, Sums)>,
+    ended: ended::Totals,
 }
 
 /// A connection as it is now.
@@ -201,7 +200,8 @@ impl Collector {
         }
         let passed_ms = before.map_or(0, |before| at.ms().saturating_sub(before.ms()));
         take_connections(snapshot, connections, at, passed_ms);
-        for (vhost, sums) in ended {
+        snapshot.ended = ended.passages;
+        for (vhost, sums) in ended.by_vhost {
             let entry = snapshot.vhosts.entry(vhost).or_default();
             entry.sums.add(&sums.session, sums.io);
         }
@@ -272,7 +272,7 @@ impl Collector {
             vhost.lengths.push(at.ms(), names::lengths(now.ready, now.unacked), Kept::Global);
             vhost.data.push(at.ms(), names::data(&sums.io), Kept::Global);
         }
-        self.node.ended.retain_exchanges(|id| topology.exchange_by_id(id).is_some());
+        self.node.ended.forget_gone(&topology);
         exchanges.retain(|&id, _| topology.exchange_by_id(id).is_some());
         let published = &overview.sums.session.exchanges;
         let kept = Kept::of(published.len());

@@ -5,7 +5,7 @@ use leveret_broker::meta::MetaCounters;
 use leveret_broker::numbers::QueueNumbers;
 use leveret_server::connection::Io;
 use leveret_server::disk::IoTotals;
-use leveret_session::{ChannelTotals, ExchangeTotals, SessionTotals};
+use leveret_session::{ChannelTotals, ExchangeTotals, SessionTotals, TakenTotals};
 
 /// Names of counters.
 pub type Names<const N: usize> = [&'static str; N];
@@ -32,6 +32,21 @@ pub const CHANNEL: Names<12> = [
     "confirm",
     "return_unroutable",
     "drop_unroutable",
+    "get",
+    "get_no_ack",
+    "deliver",
+    "deliver_no_ack",
+    "redeliver",
+    "ack",
+    "deliver_get",
+    "get_empty",
+];
+
+/// Of a channel and an exchange.
+pub const PUBLISHED: Names<4> = ["publish", "confirm", "return_unroutable", "drop_unroutable"];
+
+/// Of a channel and a queue.
+pub const TAKEN: Names<8> = [
     "get",
     "get_no_ack",
     "deliver",
@@ -119,6 +134,25 @@ pub fn channel(it: &ChannelTotals) -> [u64; 12] {
         it.published.confirm,
         it.published.return_unroutable,
         it.published.drop_unroutable,
+        it.get,
+        it.get_no_ack,
+        it.deliver,
+        it.deliver_no_ack,
+        it.redeliver,
+        it.ack,
+        it.deliver + it.deliver_no_ack + it.get + it.get_no_ack,
+        it.get_empty,
+    ]
+}
+
+/// Under [`PUBLISHED`], filled up with zeros.
+pub fn published(it: &ExchangeTotals) -> [u64; TAKEN.len()] {
+    [it.publish, it.confirm, it.return_unroutable, it.drop_unroutable, 0, 0, 0, 0]
+}
+
+/// Under [`TAKEN`].
+pub fn taken(it: &TakenTotals) -> [u64; TAKEN.len()] {
+    [
         it.get,
         it.get_no_ack,
         it.deliver,

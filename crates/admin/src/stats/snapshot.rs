@@ -10,8 +10,8 @@ use leveret_broker::meta::MetaCounters;
 use leveret_broker::numbers::{QueueNumbers, ShardRest};
 use leveret_queue::{Time, Totals};
 use leveret_server::connection::{Connection, Io};
-use leveret_server::ended::Sums;
-use leveret_session::{ConnectionNumbers, ExchangeTotals, Times};
+use leveret_server::ended::{Passages, Sums};
+use leveret_session::{ConfirmTimes, ConnectionNumbers, ExchangeTotals, Passed};
 use leveret_topology::{ExchangeId, QueueId, QueueKind, VhostId};
 
 use super::history::{History, Ms};
@@ -36,6 +36,8 @@ pub struct Snapshot {
     pub exchanges: Map<ExchangeId, ExchangeEntry>,
     /// Vhosts.
     pub vhosts: BTreeMap<VhostId, VhostEntry>,
+    /// What passed of connections that ended.
+    pub ended: Arc<Passages>,
 }
 
 /// The node as a whole. Its totals never go back while the process lives.
@@ -64,8 +66,8 @@ pub struct Overview {
     pub churn: History<{ CHURN.len() }>,
     /// Under [`NODE`].
     pub process: History<{ NODE.len() }>,
-    /// Confirms by how long they took, as [`Times`] counts them.
-    pub confirms: History<{ Times::PLACES }>,
+    /// Confirms by how long they took, as [`ConfirmTimes`] counts them.
+    pub confirms: History<{ ConfirmTimes::PLACES }>,
     /// Under [`DISK`].
     pub disk: History<{ DISK.len() }>,
 }
@@ -228,7 +230,8 @@ impl Snapshot {
         let connections =
             self.connections.values().map(|it| it.data.bytes() + channels(it) + pairs(it));
         let entries = self.queues.len() * size_of::<QueueEntry>()
-            + self.connections.len() * size_of::<ConnectionEntry>();
+            + self.connections.len() * size_of::<ConnectionEntry>()
+            + self.ended.len() * size_of::<Passed>();
         queues.chain(exchanges).chain(connections).sum::<u64>() + entries as u64
     }
 }

@@ -3,8 +3,10 @@
 mod access;
 mod events;
 mod fields;
+mod health;
 mod lists;
 mod messages;
+mod metrics;
 mod node;
 mod objects;
 mod operate;

@@ -2,7 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
@@ -18,6 +18,9 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) struct Node {
     pub(crate) amqp: SocketAddr,
     pub(crate) http: SocketAddr,
+    prometheus: SocketAddr,
+    /// Its insides.
+    pub(crate) inner: Arc<leveret_server::node::Node>,
     stop: Stop,
     thread: Option<std::thread::JoinHandle<()>>,
     _dir: tempfile::TempDir,
@@ -38,6 +41,7 @@ impl Node {
             ("listeners.tcp.default", "127.0.0.1:0"),
             ("management.tcp.ip", "127.0.0.1"),
             ("management.tcp.port", "0"),
+            ("prometheus.tcp.ip", "127.0.0.1"),
             ("prometheus.tcp.port", "0"),
         ];
         let flags = own.iter().chain(settings).map(|(key, value)| FlagSetting {
@@ -51,17 +55,21 @@ impl Node {
         let thread = std::thread::spawn(move || {
             let front = leveret_admin::front(&config);
             let open = Box::new(move |inside: leveret_server::front::Inside| {
+                let node = Arc::clone(&inside.node);
                 let (stop, amqp) = (inside.stop.clone(), inside.about.listeners[0].address);
                 let front = front(inside)?;
-                let http = front.listeners.iter().find(|it| it.protocol == "http").unwrap().address;
-                sender.send((stop, amqp, http)).unwrap();
+                let listens = |protocol: &str| {
+                    front.listeners.iter().find(|it| it.protocol == protocol).unwrap().address
+                };
+                let doors = (amqp, listens("http"), listens("http/prometheus"));
+                sender.send((node, stop, doors)).unwrap();
                 Ok(front)
             });
             let options = leveret_server::options(&config, Instant::now()).unwrap();
             leveret_server::serve::run(options, open, || {}).unwrap();
         });
-        let (stop, amqp, http) = opened.recv_timeout(PATIENCE).unwrap();
-        Self { amqp, http, stop, thread: Some(thread), _dir: dir }
+        let (inner, stop, (amqp, http, prometheus)) = opened.recv_timeout(PATIENCE).unwrap();
+        Self { amqp, http, prometheus, inner, stop, thread: Some(thread), _dir: dir }
     }
 
     /// A client of AMQP with one channel.
@@ -90,7 +98,27 @@ impl Node {
         headers: &[(&str, &str)],
         body: &[u8],
     ) -> Got {
-        let mut socket = TcpStream::connect(self.http).unwrap();
+        Self::ask_at(self.http, user, method, path, headers, body)
+    }
+
+    /// A page for Prometheus.
+    #[track_caller]
+    pub(crate) fn scrape(&self, path: &str) -> String {
+        let got = Self::ask_at(self.prometheus, None, "GET", path, &[], b"");
+        assert_eq!(got.status, 200, "{path}: {}", got.text());
+        got.text()
+    }
+
+    #[track_caller]
+    fn ask_at(
+        address: SocketAddr,
+        user: Option<&str>,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Got {
+        let mut socket = TcpStream::connect(address).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut head = format!(
             "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n",

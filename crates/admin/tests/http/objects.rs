@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::node::{Node, wait_until};
+use crate::node::Node;
 
 /// Requests in order: method, path, body, status, a part of the answer.
 #[track_caller]
@@ -293,63 +293,6 @@ fn the_node() {
 }
 
 #[test]
-fn health_checks() {
-    let node = Node::start();
-    let ok = json!({"status": "ok"});
-    for path in [
-        "alarms",
-        "local-alarms",
-        "virtual-hosts",
-        "is-in-service",
-        "ready-to-serve-clients",
-        "certificate-expiration/1/weeks",
-        "metadata-store/initialized",
-        "quorum-queues-without-elected-leaders/all-vhosts",
-        "quorum-queues-without-elected-leaders/all-vhosts/pattern/.*",
-        "quorum-queues-without-elected-leaders/vhost/%2F/pattern/.*",
-    ] {
-        assert_eq!(node.get(&format!("/api/health/checks/{path}")), ok, "{path}");
-    }
-    let critical = node.get("/api/health/checks/node-is-quorum-critical");
-    assert_eq!(critical, json!({"status": "ok", "reason": "single node cluster"}));
-    let port = node.amqp.port();
-    let got = node.get(&format!("/api/health/checks/port-listener/{port}"));
-    assert_eq!(got, json!({"status": "ok", "port": port}));
-    let got = node.must("GET", "/api/health/checks/port-listener/1", "", 503).json();
-    assert_eq!((&got["status"], &got["missing"]), (&json!("failed"), &json!(1)));
-    assert_eq!(got["ports"][0], port);
-    node.must("GET", "/api/health/checks/port-listener/x", "", 400);
-    assert_eq!(node.get("/api/health/checks/protocol-listener/amqp091")["protocol"], "amqp");
-    let got = node.must("GET", "/api/health/checks/protocol-listener/mqtt", "", 503).json();
-    assert_eq!(got["missing"], json!(["mqtt"]));
-    let got = node.must("GET", "/api/health/checks/protocol-listener/amqp,mqtt", "", 503).json();
-    assert_eq!((&got["missing"], &got["protocols"][0]), (&json!(["mqtt"]), &json!("amqp")));
-    node.must("GET", "/api/health/checks/certificate-expiration/1/eons", "", 400);
-    node.must("GET", "/api/health/checks/certificate-expiration/x/days", "", 400);
-    assert_eq!(node.get("/api/aliveness-test/%2F"), ok);
-    assert_eq!(node.get("/api/healthchecks/node"), ok);
-    node.must("GET", "/api/aliveness-test/no", "", 404);
-}
-
-#[test]
-fn health_checks_fail_with_an_alarm() {
-    let node = Node::with(&[("disk_free_limit.absolute", "900000GB")]);
-    wait_until("the alarm is on", || {
-        node.ask("GET", "/api/health/checks/alarms", "").status == 503
-    });
-    let got = node.must("GET", "/api/health/checks/local-alarms", "", 503).json();
-    assert_eq!(got["status"], "failed");
-    assert_eq!(got["alarms"][0]["resource"], "disk");
-    node.must("GET", "/api/healthchecks/node", "", 503);
-    node.must("GET", "/api/aliveness-test/%2F", "", 503);
-    assert_eq!(node.get("/api/nodes")[0]["disk_free_alarm"], true);
-    let message =
-        r#"{"properties": {}, "routing_key": "q", "payload": "", "payload_encoding": "string"}"#;
-    let got = node.must("POST", "/api/exchanges/%2F/amq.default/publish", message, 503);
-    assert!(got.text().contains("low on disk"), "{}", got.text());
-}
-
-#[test]
 fn definitions() {
     let node = Node::start();
     node.must("PUT", "/api/vhosts/v", "", 201);
@@ -412,36 +355,4 @@ fn definitions() {
     other.must("GET", "/api/definitions/no", "", 400);
     let empty: Value = other.must("POST", "/api/definitions", "", 204).text().into();
     assert_eq!(empty, "");
-}
-
-#[test]
-fn certificates_that_end_soon() {
-    let dir = tempfile::tempdir().unwrap();
-    let key = rcgen::KeyPair::generate().unwrap();
-    let mut params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
-    params.not_after = rcgen::date_time_ymd(2099, 12, 31);
-    let certificate = params.self_signed(&key).unwrap();
-    let write = |name: &str, text: String| {
-        let path = dir.path().join(name);
-        std::fs::write(&path, text).unwrap();
-        path.display().to_string()
-    };
-    let certfile = write("cert.pem", certificate.pem());
-    let keyfile = write("key.pem", key.serialize_pem());
-    let node = Node::with(&[
-        ("listeners.ssl.default", "127.0.0.1:0"),
-        ("ssl_options.certfile", &certfile),
-        ("ssl_options.keyfile", &keyfile),
-    ]);
-    let path = "/api/health/checks/certificate-expiration";
-    assert_eq!(node.get(&format!("{path}/1/months")), json!({"status": "ok"}));
-    let got = node.must("GET", &format!("{path}/200/years"), "", 503).json();
-    assert_eq!(got["reason"], "Certificates expiring");
-    let expired = &got["expired"][0];
-    assert_eq!(expired["certfile_expires_on"], json!(["2099-12-31T00:00:00Z"]));
-    assert_eq!(
-        (&expired["protocol"], &expired["certfile"]),
-        (&json!("amqp/ssl"), &json!(certfile))
-    );
-    assert_eq!(node.get("/api/health/checks/protocol-listener/amqps")["protocol"], "amqp/ssl");
 }

@@ -14,25 +14,30 @@ fn confirms_are_timed() {
     let node = Node::with(&[("collect_statistics_interval", "100")]);
     let path = "/api/leveret/confirm-latency";
     let first = node.get(path);
-    assert_eq!(first["below_ms"][0], 1);
-    assert_eq!(first["below_ms"][10], 1024);
-    assert_eq!(first["below_ms"][23], json!(null));
+    let bounds: Vec<_> =
+        first["below_ms"].as_array().unwrap().iter().map(Value::to_string).collect();
+    assert_eq!(bounds[..7], ["0.05", "0.1", "0.2", "0.5", "1", "2", "5"]);
+    assert_eq!(bounds[19..], ["100000", "null"]);
     let (mut client, channel) = node.client();
     client.queue_declare(channel, "q", &Default::default()).unwrap();
     client.confirm_select(channel).unwrap();
-    let counted = |told: &Value| -> u64 {
+    let counted_below_a_millisecond = |told: &Value| -> u64 {
         let steps = told["steps"].as_array().unwrap().iter();
-        let counts = steps.flat_map(|step| step["counts"].as_array().unwrap());
+        let counts = steps.flat_map(|step| &step["counts"].as_array().unwrap()[..5]);
         counts.map(|count| count.as_u64().unwrap()).sum()
     };
-    wait_until("some were timed", || {
+    wait_until("a quick one was timed", || {
         client.publish(channel, "", "q", &[0, 0], b"12345");
         client.flush().unwrap();
-        counted(&node.get(&format!("{path}?age=60&incr=1"))) > 0
+        counted_below_a_millisecond(&node.get(&format!("{path}?age=60&incr=1"))) > 0
     });
     let told = node.get(&format!("{path}?age=60&incr=1"));
     let steps = told["steps"].as_array().unwrap();
-    assert!(steps.iter().all(|step| step["counts"].as_array().is_some_and(|it| it.len() == 24)));
+    assert!(
+        steps
+            .iter()
+            .all(|step| step["counts"].as_array().is_some_and(|it| it.len() == bounds.len()))
+    );
     let times: Vec<_> = steps.iter().map(|step| number(&step["timestamp"])).collect();
     assert!(times.windows(2).all(|pair| pair[1] - pair[0] == 1000.0), "{times:?}");
     for bad in ["age=x", "incr=0", "age=100000&incr=1"] {

@@ -232,6 +232,8 @@ pub enum ToShard {
     List {
         /// Who.
         reply: ReplyTo,
+        /// Of this one alone.
+        queue: Option<QueueId>,
     },
     /// Numbers of the shard, for statistics. Answered by `Reply::Sampled` with the first piece, or
     /// the next one.

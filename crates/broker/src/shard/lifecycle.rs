@@ -7,7 +7,7 @@ use leveret_topology::{ConfirmOn, QueueId, Topology};
 
 use super::dead_letter::Origin;
 use super::unresolved::Way;
-use super::{Shard, describe};
+use super::{Hosted, Shard, describe};
 use crate::message::{ConsumerFacts, Outbox, QueueFacts, Reply, ReplyTo, ToMeta};
 
 /// Who had a queue deleted: nobody in particular, if it is not given.
@@ -212,28 +212,35 @@ impl<L: Log> Shard<L> {
     }
 
     /// Facts about every queue here.
-    pub(super) fn list(&self, reply: ReplyTo, now: Time, out: &mut Outbox) {
-        let facts = self.queues.iter().filter_map(|(&id, hosted)| {
-            let consumers = hosted.queue.consumers().filter_map(|view| {
-                let consumer = self.ports.consumer(u32::try_from(view.key).ok()?)?;
-                Some(ConsumerFacts {
-                    connection: consumer.connection,
-                    channel: consumer.channel,
-                    tag: consumer.facts.tag.clone(),
-                    ack_required: !consumer.facts.no_ack,
-                    prefetch: consumer.facts.prefetch,
-                    active: view.active,
-                    exclusive: view.exclusive,
-                    priority: view.priority,
-                    unacked: view.unacked,
-                    is_blocked: view.blocked,
-                    prefetch_full_since: view.full_since,
-                    arguments: consumer.facts.arguments.clone(),
-                })
-            });
-            let consumers = consumers.collect();
-            Some(QueueFacts { queue: id, numbers: self.queue_numbers(id, now)?, consumers })
+    pub(super) fn list(&self, reply: ReplyTo, only: Option<QueueId>, now: Time, out: &mut Outbox) {
+        let facts = match only {
+            Some(id) => {
+                self.queues.get(&id).and_then(|it| self.facts(id, it, now)).into_iter().collect()
+            }
+            None => self.queues.iter().filter_map(|(&id, it)| self.facts(id, it, now)).collect(),
+        };
+        out.reply(reply, Reply::Queues(facts));
+    }
+
+    fn facts(&self, id: QueueId, hosted: &Hosted, now: Time) -> Option<QueueFacts> {
+        let consumers = hosted.queue.consumers().filter_map(|view| {
+            let consumer = self.ports.consumer(u32::try_from(view.key).ok()?)?;
+            Some(ConsumerFacts {
+                connection: consumer.connection,
+                channel: consumer.channel,
+                tag: consumer.facts.tag.clone(),
+                ack_required: !consumer.facts.no_ack,
+                prefetch: consumer.facts.prefetch,
+                active: view.active,
+                exclusive: view.exclusive,
+                priority: view.priority,
+                unacked: view.unacked,
+                is_blocked: view.blocked,
+                prefetch_full_since: view.full_since,
+                arguments: consumer.facts.arguments.clone(),
+            })
         });
-        out.reply(reply, Reply::Queues(facts.collect()));
+        let consumers = consumers.collect();
+        Some(QueueFacts { queue: id, numbers: self.queue_numbers(id, now)?, consumers })
     }
 }

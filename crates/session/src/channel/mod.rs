@@ -11,7 +11,8 @@ use leveret_queue::ChannelLimit;
 use leveret_topology::ChannelSlots;
 
 use crate::confirm::Confirms;
-use crate::totals::{ChannelTotals, Published};
+use crate::consumers::Consumer;
+use crate::totals::{ChannelTotals, Published, Taken};
 use crate::tx::Tx;
 use crate::unacked::Unacked;
 pub(crate) use all::Channels;
@@ -61,6 +62,7 @@ pub(crate) struct Channel {
     pub(crate) last_queue: Box<str>,
     pub(crate) direct_reply: Option<Box<DirectReply>>,
     pub(crate) published: Published,
+    pub(crate) taken: Taken,
     /// Messages published before `confirm.select`.
     pub(crate) unconfirmable: u64,
     /// What is counted besides: by consumers that are gone, by `basic.get`, acks. What is published and
@@ -86,9 +88,16 @@ impl Channel {
             last_queue: Box::default(),
             direct_reply: None,
             published: Published::default(),
+            taken: Taken::default(),
             unconfirmable: 0,
             totals: ChannelTotals::default(),
         }
+    }
+
+    /// A consumer is gone: what it was given stays counted.
+    pub(crate) fn keep_totals_of(&mut self, consumer: &Consumer) {
+        consumer.add_to(&mut self.totals);
+        *self.taken.of(consumer.queue) += consumer.taken();
     }
 
     /// All that was counted, but for consumers that are there.

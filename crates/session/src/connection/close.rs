@@ -36,7 +36,7 @@ impl Core {
         slots.sort_unstable();
         for slot in slots {
             if let Some(consumer) = self.consumers.remove(slot) {
-                consumer.add_to(&mut channel.totals);
+                channel.keep_totals_of(&consumer);
                 let (connection, queue) = (self.id, consumer.queue);
                 self.send_to_queue(
                     queue,
@@ -77,6 +77,7 @@ impl Core {
         }
         channel.totals = Default::default();
         channel.published = Default::default();
+        channel.taken = Default::default();
         channel.unconfirmable = 0;
         self.totals.channels_closed += u64::from(!channel.is_closing);
     }
@@ -168,7 +169,9 @@ impl Session {
             core.give_back(channel);
         }
         self.channels = Default::default();
-        core.cache = None;
+        if let Some(cache) = &mut core.cache {
+            cache.end();
+        }
         core.slots = Default::default();
         core.batch.flush(core.id, cx.outbox);
         for shard in core.batch.used() {

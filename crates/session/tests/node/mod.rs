@@ -40,12 +40,24 @@ pub(crate) struct Node {
     meta: Meta<MemoryLog>,
     pub(crate) shards: Vec<Shard<MemoryLog>>,
     pub(crate) now: Time,
+    /// Microseconds of the millisecond that `now` is.
+    pub(crate) us: u64,
     pub(crate) links: Vec<Link>,
     pub(crate) settings: Settings,
     /// Largest read of a socket, in bytes.
     pub(crate) read_max: usize,
     /// What waits for shards that are held back.
     held: [Option<Vec<ToShard>>; SHARDS],
+}
+
+fn context<'a>(
+    topology: &'a Topology,
+    now: Time,
+    us: u64,
+    out: &'a mut OutBuf,
+    outbox: &'a mut Outbox,
+) -> Context<'a> {
+    Context { topology, now, now_us: now.ms() * 1000 + us, wall: now, out, outbox }
 }
 
 impl Node {
@@ -66,6 +78,7 @@ impl Node {
             meta: Meta::new(SHARDS, MemoryLog::new()),
             shards: shards.collect(),
             now: Time::from_ms(1_000_000),
+            us: 0,
             links: Vec::new(),
             settings: Settings { shards: SHARDS, ..Settings::default() },
             read_max: 64 * 1024,
@@ -240,9 +253,9 @@ impl Node {
     /// The socket is gone.
     pub(crate) fn drop_link(&mut self, link: usize) {
         let mut outbox = Outbox::default();
-        let Self { topology, now, links, .. } = self;
+        let Self { topology, now, us, links, .. } = self;
         let Link { session, out, .. } = &mut links[link];
-        let mut cx = Context { topology, now: *now, wall: *now, out, outbox: &mut outbox };
+        let mut cx = context(topology, *now, *us, out, &mut outbox);
         session.disconnected(&mut cx);
         links[link].is_gone = true;
         self.run(outbox);
@@ -263,9 +276,8 @@ impl Node {
             for link in &mut self.links {
                 if link.session.next_timeout().is_some_and(|due| due <= self.now) {
                     let Link { session, out, .. } = link;
-                    let topology = &self.topology;
-                    let now = self.now;
-                    let mut cx = Context { topology, now, wall: now, out, outbox: &mut outbox };
+                    let (now, us) = (self.now, self.us);
+                    let mut cx = context(&self.topology, now, us, out, &mut outbox);
                     session.timeout(&mut cx);
                 }
             }
@@ -283,7 +295,7 @@ impl Node {
     pub(crate) fn run(&mut self, mut outbox: Outbox) {
         loop {
             let mut moved = false;
-            let Self { topology, now, links, meta, shards, read_max, held, .. } = self;
+            let Self { topology, now, us, links, meta, shards, read_max, held, .. } = self;
             let mut meta_letters = std::mem::take(&mut outbox.meta);
             moved |= !meta_letters.is_empty();
             meta.turn(&mut meta_letters, topology, &mut outbox);
@@ -307,12 +319,12 @@ impl Node {
                 let Some(Link { session, out, .. }) = links.get_mut(to.get() as usize) else {
                     continue;
                 };
-                let mut cx = Context { topology, now: *now, wall: *now, out, outbox: &mut outbox };
+                let mut cx = context(topology, *now, *us, out, &mut outbox);
                 session.receive(letter, &mut cx);
             }
             for link in links.iter_mut() {
                 let Link { session, out, input, left, partial, is_stuck, is_gone, .. } = link;
-                let mut cx = Context { topology, now: *now, wall: *now, out, outbox: &mut outbox };
+                let mut cx = context(topology, *now, *us, out, &mut outbox);
                 if !*is_gone && !input.is_empty() && session.wants_input() {
                     // As a socket does: at most one read, and what the last one left.
                     let given = input.len().min(*read_max + *left);

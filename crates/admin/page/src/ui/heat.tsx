@@ -10,7 +10,7 @@ import { useStore } from "../store";
 import type { ConfirmLatency } from "../types";
 
 /** Rows of the map: below so many milliseconds; the last one takes what is longer. */
-const ROWS = 14;
+const ROWS = 15;
 const COLUMNS = 60;
 const ROW_PX = 12;
 
@@ -47,7 +47,8 @@ export function Heat({ latency, at }: { latency: ConfirmLatency; at: number }) {
 function labelOf({ below_ms }: ConfirmLatency, row: number): string {
   const below = below_ms[row];
   if (row === ROWS - 1 || below === null || below === undefined) return "longer";
-  return below < 1000 ? `< ${below} ms` : `< ${Math.round(below / 1000)} s`;
+  if (below < 1) return `< ${below * 1000} µs`;
+  return below < 1000 ? `< ${below} ms` : `< ${below / 1000} s`;
 }
 
 function wordsOf(latency: ConfirmLatency, row: number): string {
