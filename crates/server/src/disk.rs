@@ -350,9 +350,7 @@ impl Writer {
                 }
                 Done::Written { head, body, result }
             }
-            Op::Remove { file } => {
-                Done::Removed(self.remove(file).map_err(|error| failed(&error)))
-            }
+            Op::Remove { file } => Done::Removed(self.remove(file).map_err(|error| failed(&error))),
             Op::Read { .. } => Done::Read(Err(DiskError::Failed("not for this thread".into()))),
         }
     }

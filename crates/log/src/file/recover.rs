@@ -170,11 +170,7 @@ impl<'a, D: Disk> Window<'a, D> {
     }
 
     /// [`synced_before`] of the file from `position` on, which may be long.
-    pub(super) fn synced_before(
-        &mut self,
-        mut position: u64,
-        mark: u64,
-    ) -> Result<u64, DiskError> {
+    pub(super) fn synced_before(&mut self, mut position: u64, mark: u64) -> Result<u64, DiskError> {
         let mut synced = 0;
         while position < self.len {
             let shown = self.show_most(position, READ)?;
