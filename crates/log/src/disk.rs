@@ -63,7 +63,10 @@ pub struct Token(pub u64);
 /// are on their own.
 #[derive(Debug)]
 pub enum Op {
-    /// Writes `head` and behind it `body`. The file is made if it is not there.
+    /// Writes `head` and behind it `body`. The file is made if it is not there: whole with these bytes, or not
+    /// at all. If they are synced, and the
+    /// generation is 0, it may be made of one that was removed: what that had is behind them then,
+    /// until it is written over, or something is the last.
     Write {
         /// Where to.
         file: FileName,
@@ -76,6 +79,8 @@ pub enum Op {
         /// Whether everything written to this file so far, and that the file is there at all,
         /// survives a power cut once this completes.
         sync: bool,
+        /// Nothing follows in this file: what is behind it goes.
+        is_last: bool,
         /// Nobody waits for it, and its file is no other's: it need not keep its place among
         /// writes and removals, and should not make them wait.
         is_background: bool,

@@ -24,7 +24,16 @@ fn promises_hold_through_kills() {
 fn promises_hold_on_full_disks() {
     for seed in 2000..2080 {
         let crash = if seed % 2 == 0 { Crash::PowerCut } else { Crash::Kill };
-        run_on(seed, crash, true);
+        run_on(seed, crash, (true, false));
+    }
+}
+
+/// A file that is made of one that was removed has old batches behind the new ones.
+#[test]
+fn promises_hold_where_files_are_used_again() {
+    for seed in 3000..3100 {
+        let crash = if seed % 2 == 0 { Crash::PowerCut } else { Crash::Kill };
+        run_on(seed, crash, (seed % 3 == 0, true));
     }
 }
 
@@ -95,8 +104,11 @@ fn a_write_that_fails_is_the_last_one() {
     ];
     for (kind, faults) in kinds.into_iter().enumerate() {
         for good in 0..12 {
-            for seed in 0..8 {
+            for seed in 0..16 {
                 let disk = SimDisk::new(seed);
+                if seed % 2 == 0 {
+                    disk.keep_spare(vec![seed as u8; 6000]);
+                }
                 let (mut log, _) = open(&disk, &options).expect("empty");
                 for _ in 0..good {
                     append_and_sync(&mut log);
@@ -199,12 +211,15 @@ fn open(disk: &SimDisk, options: &Options) -> Result<(FileLog<SimDisk>, Report),
 }
 
 fn run(seed: u64, crash: Crash) {
-    run_on(seed, crash, false);
+    run_on(seed, crash, (false, false));
 }
 
-fn run_on(seed: u64, crash: Crash, gets_full: bool) {
+fn run_on(seed: u64, crash: Crash, (gets_full, keeps_spare): (bool, bool)) {
     let mut rng = Rng(seed);
     let disk = SimDisk::new(seed);
+    if keeps_spare {
+        disk.keep_spare(Vec::new());
+    }
     let delay = rng.below(4) as u32;
     disk.set_faults(Faults { delay, ..Faults::default() });
     let options = Options {

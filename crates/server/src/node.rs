@@ -67,7 +67,7 @@ pub struct Node {
 pub struct ShardActor {
     /// State and inbox.
     pub actor: Actor<Shard<NodeLog>, ToShard>,
-    /// When it must run by itself, ms since the epoch; `u64::MAX` for never.
+    /// When it must run by itself, or earlier, ms since the epoch; `u64::MAX` for never.
     pub due_ms: AtomicU64,
     /// Bytes it holds.
     pub held_bytes: AtomicU64,

@@ -351,7 +351,8 @@ impl Runner {
         };
         shard.held_bytes.store(state.held_bytes() + state.idle_bytes(), Ordering::Relaxed);
         let due = state.next_timeout().map_or(u64::MAX, |at| at.ms());
-        if due < shard.due_ms.swap(due, Ordering::AcqRel) {
+        // Of a later time nobody is told: the one that is waited for comes in vain and finds it.
+        if due < shard.due_ms.fetch_min(due, Ordering::AcqRel) {
             node.timers_changed.notify_one();
         }
         drop(state);

@@ -40,6 +40,8 @@ pub struct Work {
     pub reads: u64,
     /// Bytes of them.
     pub read_bytes: u64,
+    /// Files that were made of removed ones.
+    pub reused: u64,
 }
 
 /// A disk in memory.
@@ -56,6 +58,9 @@ struct World {
     reads: Vec<(Token, Op)>,
     faults: Faults,
     work: Work,
+    /// A file that was removed, for the next, if one is kept.
+    spare: Option<Vec<u8>>,
+    keeps_spare: bool,
 }
 
 #[derive(Debug, Default)]
@@ -74,6 +79,8 @@ struct Unsynced {
     /// What was there before, up to the end of the file.
     before: Vec<u8>,
     len_before: usize,
+    /// What was cut off behind it.
+    cut: Vec<u8>,
 }
 
 impl World {
@@ -87,7 +94,8 @@ impl World {
     }
 
     fn used(&self) -> u64 {
-        self.files.values().map(|file| file.bytes.len() as u64).sum()
+        let spare = self.spare.as_ref().map_or(0, Vec::len) as u64;
+        spare + self.files.values().map(|file| file.bytes.len() as u64).sum::<u64>()
     }
 
     fn write(
@@ -95,20 +103,33 @@ impl World {
         name: FileName,
         position: u64,
         bytes: &[u8],
-        sync: bool,
+        (sync, is_last): (bool, bool),
     ) -> Result<(), DiskError> {
         if std::mem::take(&mut self.faults.fail_write) {
             return Err(DiskError::Failed("simulated write error".into()));
         }
         let position = position as usize;
+        if sync && position == 0 && name.generation == 0 && !self.files.contains_key(&name) {
+            let is_safe = !self.faults.fail_sync;
+            // The bytes are there before the file has its name.
+            if let Some(spare) = self.spare.take_if(|spare| is_safe && spare.len() >= bytes.len()) {
+                let mut file = File { bytes: spare, is_new: true, ..File::default() };
+                file.bytes[..bytes.len()].copy_from_slice(bytes);
+                self.files.insert(name, file);
+                self.work.reused += 1;
+            }
+        }
         let len = self.files.get(&name).map_or(0, |file| file.bytes.len());
         let growth = (position + bytes.len()).saturating_sub(len) as u64;
+        if self.faults.capacity.is_some_and(|most| self.used() + growth > most) {
+            self.spare = None;
+        }
         let is_full = self.faults.capacity.is_some_and(|most| self.used() + growth > most);
         // As much as fits is written all the same.
         let fits = if is_full { self.below(bytes.len() as u64 + 1) as usize } else { bytes.len() };
         let file =
             self.files.entry(name).or_insert_with(|| File { is_new: true, ..File::default() });
-        file.write(position, &bytes[..fits]);
+        file.write(position, &bytes[..fits], is_last && !is_full);
         self.work.writes += 1;
         self.work.written_bytes += fits as u64;
         if is_full {
@@ -145,7 +166,7 @@ impl World {
 }
 
 impl File {
-    fn write(&mut self, position: usize, bytes: &[u8]) {
+    fn write(&mut self, position: usize, bytes: &[u8], is_last: bool) {
         let len_before = self.bytes.len();
         let end = position + bytes.len();
         let before = self.bytes.get(position..end.min(len_before)).unwrap_or_default().to_vec();
@@ -153,7 +174,8 @@ impl File {
             self.bytes.resize(end, 0);
         }
         self.bytes[position..end].copy_from_slice(bytes);
-        self.unsynced.push(Unsynced { position, bytes: bytes.to_vec(), before, len_before });
+        let cut = if is_last { self.bytes.split_off(end) } else { Vec::new() };
+        self.unsynced.push(Unsynced { position, bytes: bytes.to_vec(), before, len_before, cut });
     }
 }
 
@@ -168,7 +190,15 @@ impl SimDisk {
             reads: Vec::new(),
             faults: Faults::default(),
             work: Work::default(),
+            spare: None,
+            keeps_spare: false,
         })))
+    }
+
+    /// From now on a file is made of one that was removed, if there is one, and the first of `spare`.
+    pub fn keep_spare(&self, spare: Vec<u8>) {
+        let mut world = self.world();
+        (world.spare, world.keeps_spare) = (Some(spare), true);
     }
 
     fn world(&self) -> MutexGuard<'_, World> {
@@ -198,17 +228,19 @@ impl SimDisk {
         let next = world.writes.drain(..).next();
         let others = std::mem::take(&mut world.reads);
         for (_, op) in next.into_iter().chain(others) {
-            if let Op::Write { file, position, head, body, .. } = op
+            if let Op::Write { file, position, head, body, is_last, .. } = op
                 && world.below(3) > 0
             {
                 let bytes = [&head[..], &body[..]].concat();
-                let _ = world.write(file, position, &bytes, false);
+                let _ = world.write(file, position, &bytes, (false, is_last));
             }
         }
+        world.spare = None;
         let names: Vec<_> = world.files.keys().copied().collect();
         for name in names {
             let Some(mut file) = world.files.remove(&name) else { continue };
             for write in file.unsynced.iter().rev() {
+                file.bytes.extend_from_slice(&write.cut);
                 file.bytes.truncate(write.len_before);
                 let end = write.position + write.before.len();
                 // One that began behind the end, after one that found the disk full, replaced nothing.
@@ -222,10 +254,14 @@ impl SimDisk {
                 continue;
             }
             for write in std::mem::take(&mut file.unsynced) {
+                let end = write.position + write.bytes.len();
                 for (index, sector) in write.bytes.chunks(SECTOR).enumerate() {
                     if keeps_all || mood > 1 && world.below(2) == 0 {
-                        file.write(write.position + index * SECTOR, sector);
+                        file.write(write.position + index * SECTOR, sector, false);
                     }
+                }
+                if !write.cut.is_empty() && (keeps_all || mood > 1 && world.below(2) == 0) {
+                    file.bytes.truncate(end);
                 }
             }
             file.unsynced.clear();
@@ -239,6 +275,7 @@ impl SimDisk {
         let mut world = self.world();
         world.writes.clear();
         world.reads.clear();
+        world.spare = None;
     }
 
     /// The files and their lengths.
@@ -306,16 +343,19 @@ impl Disk for SimDisk {
             world.writes.pop_front()?
         };
         let done = match op {
-            Op::Write { file, position, head, body, sync, .. } => {
+            Op::Write { file, position, head, body, sync, is_last, .. } => {
                 let bytes = [&head[..], &body[..]].concat();
-                let result = world.write(file, position, &bytes, sync);
+                let result = world.write(file, position, &bytes, (sync, is_last));
                 Done::Written { head, body, result }
             }
             Op::Read { file, position, len } => {
                 Done::Read(world.read(file, position, len).map(Bytes::from))
             }
             Op::Remove { file } => {
-                world.files.remove(&file);
+                let removed = world.files.remove(&file);
+                if world.keeps_spare && world.spare.is_none() {
+                    world.spare = removed.map(|file| file.bytes);
+                }
                 Done::Removed(Ok(()))
             }
         };
@@ -347,7 +387,7 @@ impl Disk for SimDisk {
     }
 
     fn write_now(&mut self, file: FileName, position: u64, bytes: &[u8]) -> Result<(), DiskError> {
-        self.world().write(file, position, bytes, false)
+        self.world().write(file, position, bytes, (false, false))
     }
 
     fn keep_aside(&mut self, file: FileName) -> Result<String, DiskError> {

@@ -26,7 +26,7 @@ use super::format::{
 };
 use super::salvage::{Damage, salvage};
 use super::segments::Segment;
-use super::walk::{Batch, Step, Walk, proves_synced};
+use super::walk::{Batch, Step, Walk, is_begun, synced_before};
 use crate::disk::{Disk, DiskError, FileName};
 use crate::{Holder, Offset, Recovered};
 
@@ -167,6 +167,20 @@ impl<'a, D: Disk> Window<'a, D> {
         }
         let offset = has(&self.bytes, self.start).unwrap_or(self.bytes.len());
         Ok(self.bytes.get(offset..).unwrap_or_default())
+    }
+
+    /// [`synced_before`] of the file from `position` on, which may be long.
+    pub(super) fn synced_before(&mut self, mut position: u64, mark: u64) -> Result<u64, DiskError> {
+        let mut synced = 0;
+        while position < self.len {
+            let shown = self.show_most(position, READ)?;
+            synced = synced.max(synced_before(shown, mark));
+            // A header may lie across the end of what is shown.
+            let step = shown.len().saturating_sub(BATCH_HEADER) as u64;
+            let is_end = position.saturating_add(shown.len() as u64) >= self.len;
+            position = if is_end { self.len } else { position.saturating_add(step.max(1)) };
+        }
+        Ok(synced)
     }
 }
 
@@ -392,7 +406,7 @@ impl Recovery<'_> {
         self.found.next_sequence = self.found.next_sequence.max(header.as_of);
         self.found.next_segment = self.found.next_segment.max(next(header.through));
 
-        let len = if is_tail { tail_len(disk, file)? } else { len };
+        let (len, cut) = if is_tail { tail(disk, file)? } else { (len, 0) };
         let mut window = Window::new(disk, name, len);
         let mut walk = Walk::new(FILE_HEADER as u64, len, header.mark);
         let (mut expected, mut need) = (header.as_of, 0);
@@ -425,7 +439,7 @@ impl Recovery<'_> {
                 }
                 Step::End if is_tail => {
                     self.end_segment(len, false);
-                    self.found.report.cut_bytes = file.len.saturating_sub(len);
+                    self.found.report.cut_bytes = cut;
                     return Ok(Some((name, len)));
                 }
                 Step::End => return Err(damaged(name, len, "the end of the segment is missing")),
@@ -550,8 +564,9 @@ impl Recovery<'_> {
     }
 }
 
-/// How much of the last file is whole: the rest was being written when a crash came.
-fn tail_len<D: Disk>(disk: &mut D, file: &File) -> Result<u64, OpenError> {
+/// How much of the last file is whole, and how much of the rest was being written when a crash came. Else the
+/// rest is of the file that this one was made of.
+fn tail<D: Disk>(disk: &mut D, file: &File) -> Result<(u64, u64), OpenError> {
     let File { name, len, header } = file;
     let (name, len) = (*name, *len);
     let mut window = Window::new(disk, name, len);
@@ -574,15 +589,21 @@ fn tail_len<D: Disk>(disk: &mut D, file: &File) -> Result<u64, OpenError> {
                     torn = Some((position, sequence));
                 }
             }
-            Step::End => return Ok(torn.map_or(len, |(position, _)| position)),
+            Step::End => {
+                let whole = torn.map_or(len, |(position, _)| position);
+                return Ok((whole, len.saturating_sub(whole)));
+            }
             Step::Bad => {
-                let rest = usize::try_from(len.saturating_sub(position)).unwrap_or(usize::MAX);
-                let rest = on(name, window.show(position, rest))?;
-                if proves_synced(rest, header.mark, expected) {
+                let shown = on(name, window.show_most(position, BATCH_HEADER))?;
+                let is_begun = is_begun(shown, header.mark, expected);
+                let synced = on(name, window.synced_before(position, header.mark))?;
+                if synced > expected {
                     return Err(damaged(name, position, "a batch that was safe is not whole"));
                 }
-                let torn = torn.filter(|(_, it)| !proves_synced(rest, header.mark, *it));
-                return Ok(torn.map_or(position, |(position, _)| position));
+                let torn = torn.filter(|(_, sequence)| synced <= *sequence);
+                let whole = torn.map_or(position, |(position, _)| position);
+                let is_cut = is_begun || torn.is_some();
+                return Ok((whole, if is_cut { len.saturating_sub(whole) } else { 0 }));
             }
         }
     }

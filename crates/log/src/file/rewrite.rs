@@ -392,6 +392,7 @@ impl<D: Disk> FileLog<D> {
             body: Vec::new(),
             // Each piece, so that no sync has to do all the work while others wait.
             sync: true,
+            is_last: false,
             is_background: true,
         };
         work.io = Some(submit(&mut self.disk, &mut self.next_token, op));

@@ -21,7 +21,7 @@ use std::ops::Range;
 
 use super::format::{BATCH_HEADER, BatchHeader, Entry, FILE_HEADER, FileHeader, IndexReader};
 use super::recover::{OpenError, Window, crcs, have_crcs, on};
-use super::walk::{Batch, Step, Walk, proves_synced};
+use super::walk::{Batch, Step, Walk};
 use crate::Holder;
 use crate::disk::{Disk, FileName};
 
@@ -237,8 +237,7 @@ fn was_safe<D: Disk>(
     (mark, sequence): (u64, u64),
 ) -> Result<bool, OpenError> {
     let Some(from) = from else { return Ok(false) };
-    let rest = on(name, window.show_most(from, usize::MAX))?;
-    Ok(proves_synced(rest, mark, sequence))
+    Ok(on(name, window.synced_before(from, mark))? > sequence)
 }
 
 impl Scan {

@@ -114,12 +114,19 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// Looks for the header of a batch in bytes that are no batch, and tells whether one has it that
-/// what came before was synced: then what came before is damaged, not torn.
-pub(super) fn proves_synced(bytes: &[u8], mark: u64, sequence: u64) -> bool {
+/// Looks for headers of batches in bytes that are no batch, and tells before which batch all were synced as
+/// far as these know: if one before it is not whole, it is damaged, not torn.
+pub(super) fn synced_before(bytes: &[u8], mark: u64) -> u64 {
     let needle = mark.to_le_bytes();
-    memchr::memmem::find_iter(bytes, &needle).any(|at| {
-        let header = bytes.get(at..).and_then(|rest| BatchHeader::decode(rest, mark).ok());
-        header.is_some_and(|header| header.synced > sequence)
-    })
+    let headers = memchr::memmem::find_iter(bytes, &needle)
+        .filter_map(|at| BatchHeader::decode(bytes.get(at..)?, mark).ok());
+    headers.map(|header| header.synced).max().unwrap_or(0)
+}
+
+/// Whether a batch of this number was begun in these bytes, which are no whole one. Else they were never written, or
+/// are those of a file that this one was made of.
+pub(super) fn is_begun(bytes: &[u8], mark: u64, sequence: u64) -> bool {
+    let number = |at: usize| bytes.get(at..)?.first_chunk().copied().map(u64::from_le_bytes);
+    let [mark_here, sequence_here] = [0, 32].map(number);
+    sequence_here.is_none() || mark_here == Some(mark) || sequence_here == Some(sequence)
 }

@@ -51,6 +51,7 @@ struct Write {
     file: FileName,
     position: u64,
     sync: bool,
+    is_last: bool,
     state: State,
 }
 
@@ -471,20 +472,22 @@ impl<D: Disk> FileLog<D> {
     ) {
         let Self { store, writer, options, .. } = self;
         let mut writes = Vec::new();
-        let mut send = |file, position, head: Vec<u8>, body, sync| {
-            writes.push(Write { file, position, sync, state: State::Waits(head, body) });
+        let mut send = |file, position, (head, body), sync, is_last| {
+            let state = State::Waits(head, body);
+            writes.push(Write { file, position, sync, is_last, state });
         };
         let segments = &mut store.segments;
         let is_long = |&last: &usize| segments.all[last].len >= options.segment_bytes;
         if let Some(last) = segments.active().filter(is_long) {
             let footer = segments.change(last, |old| seal(old, &header)).unwrap_or_default();
             let old = &segments.all[last];
-            send(old.file, old.len - BATCH_HEADER as u64, footer, Vec::new(), true);
+            let position = old.len - BATCH_HEADER as u64;
+            send(old.file, position, (footer, Vec::new()), true, true);
             self.space.look();
         }
         if segments.active().is_none() {
             let (file, first_bytes) = begin(segments, writer, options, &header);
-            send(file, 0, first_bytes, Vec::new(), true);
+            send(file, 0, (first_bytes, Vec::new()), true, false);
         }
         let Some(active) = segments.active() else { return };
         let segment = &segments.all[active];
@@ -494,7 +497,7 @@ impl<D: Disk> FileLog<D> {
         let (bytes, position) = ((head.len() + body.len()) as u64, segment.len);
         let file = segment.file;
         segments.change(active, |it| it.add_batch(position, bytes, header.first, header.end));
-        send(file, position, head, body, sync);
+        send(file, position, (head, body), sync, false);
         writer.flight = Some(Flight {
             writes,
             bytes,
@@ -515,8 +518,8 @@ impl<D: Disk> FileLog<D> {
         let Some(write) = flight.writes.iter_mut().find(|write| !is_done(write)) else { return };
         let State::Waits(head, body) = &mut write.state else { return };
         let (head, body) = (std::mem::take(head), std::mem::take(body));
-        let Write { file, position, sync, .. } = *write;
-        let op = Op::Write { file, position, head, body, sync, is_background: false };
+        let Write { file, position, sync, is_last, .. } = *write;
+        let op = Op::Write { file, position, head, body, sync, is_last, is_background: false };
         write.state = State::UnderWay(submit(disk, next_token, op));
     }
 

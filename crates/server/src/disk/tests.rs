@@ -23,14 +23,16 @@ impl Place {
     }
 
     fn open(&self, options: Options) -> FileLog<RealDisk> {
+        FileLog::open(self.disk(), options, &mut |_| {}).unwrap().0
+    }
+
+    fn disk(&self) -> RealDisk {
         let bell = Arc::clone(&self.bell);
         let wake = move || {
             *bell.0.lock().unwrap() = true;
             bell.1.notify_one();
         };
-        let disk =
-            RealDisk::open(self.dir.path(), "test", Arc::new(wake), Arc::new(|| ())).unwrap();
-        FileLog::open(disk, options, &mut |_| {}).unwrap().0
+        RealDisk::open(self.dir.path(), "test", Arc::new(wake), Arc::new(|| ())).unwrap()
     }
 
     fn wait(&self) {
@@ -77,6 +79,74 @@ fn what_was_synced_is_there_again() {
         log.collect().unwrap();
     }
     assert_eq!(log.read(at).unwrap().bytes, b"headbody"[..]);
+}
+
+/// What a disk did last, once it has.
+fn done(disk: &mut RealDisk, place: &Place, op: Op) -> Done {
+    disk.submit(Token(1), op);
+    loop {
+        if let Some((_, done)) = disk.poll() {
+            return done;
+        }
+        place.wait();
+    }
+}
+
+/// A long file that goes is the next that is begun, until that ends.
+#[test]
+fn a_file_is_used_again() {
+    let place = Place::new();
+    let dir = place.dir.path();
+    let name = |segment| FileName { segment, generation: 0 };
+    let path = |segment: u64| dir.join(name(segment).to_string());
+    let len = |segment| std::fs::metadata(path(segment)).unwrap().len();
+    let write = |segment, position, is_last| Op::Write {
+        file: name(segment),
+        position,
+        head: vec![7; 128],
+        body: Vec::new(),
+        sync: true,
+        is_last,
+        is_background: false,
+    };
+    let make = |segment, len| File::create(path(segment)).unwrap().set_len(len).unwrap();
+    make(0, SPARE_MIN);
+    make(1, SPARE_MIN - 1);
+    make(2, SPARE_MIN);
+    make(3, SPARE_MIN);
+    std::fs::hard_link(path(0), dir.join("copy")).unwrap();
+    std::fs::write(dir.join(SPARE), "of a process that was killed").unwrap();
+    let mut disk = place.disk();
+    let has_spare = || dir.join(SPARE).exists();
+    assert!(!has_spare());
+    // Not one that somebody else has, nor a short one; and one is enough.
+    for (segment, is_kept) in [(0, false), (1, false), (2, true), (3, true)] {
+        let removed = done(&mut disk, &place, Op::Remove { file: name(segment) });
+        assert!(matches!(removed, Done::Removed(Ok(()))));
+        assert!(!path(segment).exists());
+        assert_eq!(has_spare(), is_kept, "{segment}");
+    }
+    for (segment, position, is_last, want) in [
+        (4, 0, false, SPARE_MIN),
+        (4, 128, false, SPARE_MIN),
+        (4, 256, true, 384),
+        (5, 0, false, 128),
+    ] {
+        let written = done(&mut disk, &place, write(segment, position, is_last));
+        assert!(matches!(written, Done::Written { result: Ok(()), .. }));
+        assert_eq!((len(segment), has_spare()), (want, false));
+    }
+    let bytes = std::fs::read(path(4)).unwrap();
+    assert_eq!(bytes, [7; 384]);
+    // What is kept and not used goes with the disk.
+    make(6, SPARE_MIN);
+    make(7, SPARE_MIN);
+    done(&mut disk, &place, Op::Remove { file: name(6) });
+    done(&mut disk, &place, write(8, 0, false));
+    done(&mut disk, &place, Op::Remove { file: name(7) });
+    assert_eq!((len(8), has_spare()), (SPARE_MIN, true));
+    drop(disk);
+    assert_eq!((len(8), has_spare()), (128, false));
 }
 
 mod contract {
