@@ -57,6 +57,15 @@ pub enum DiskError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub u64);
 
+/// A part of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// The first byte's place in the file.
+    pub position: u64,
+    /// Bytes.
+    pub len: usize,
+}
+
 /// What is submitted.
 ///
 /// Writes and removals take effect in the order they were submitted in, and complete in it. Reads
@@ -85,14 +94,12 @@ pub enum Op {
         /// writes and removals, and should not make them wait.
         is_background: bool,
     },
-    /// Reads exactly `len` bytes.
+    /// Reads pieces of a file, all of each. Their bytes come joined.
     Read {
         /// Where from.
         file: FileName,
-        /// The first byte's place in the file.
-        position: u64,
-        /// How many.
-        len: usize,
+        /// Which, best in ascending order.
+        pieces: Vec<Piece>,
     },
     /// Removes a file. Once this completes it does not come back after a power cut.
     Remove {
@@ -113,7 +120,7 @@ pub enum Done {
         /// How it went.
         result: Result<(), DiskError>,
     },
-    /// A read: as many bytes as asked for, or an error.
+    /// A read: as many bytes as asked for, or an error of any of the pieces.
     Read(Result<Bytes, DiskError>),
     /// A removal.
     Removed(Result<(), DiskError>),

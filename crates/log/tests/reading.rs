@@ -12,8 +12,9 @@ const BODY: usize = 1000;
 /// What one reader asks for ahead.
 const AHEAD: usize = 16;
 
+/// So few files that none is rewritten.
 fn options() -> Options {
-    Options { segment_bytes: 8 * MIB, cache_bytes: 0, warm_bytes: 4 * MIB, ..Options::default() }
+    Options { segment_bytes: 64 * MIB, cache_bytes: 0, warm_bytes: 4 * MIB, ..Options::default() }
 }
 
 /// A log in which so many holders have records in turn, all of them cold, and the offsets of each.
@@ -110,6 +111,46 @@ fn many_who_read_the_same_files_read_them_once() {
     let (all, read) = (HOLDERS * EACH * BODY as u64, disk.work().read_bytes - read_before);
     assert!(read < all * 3 / 2, "{read} bytes read of {all}");
     assert!(most_held < 8 * MIB, "{most_held} bytes held");
+}
+
+/// Readers who are out of step, each by what it was given at once, and so by more records than there is room for whole
+/// stretches: of what they lie in little is read besides them.
+#[test]
+fn many_who_are_out_of_step_read_little_twice() {
+    const HOLDERS: u64 = 1000;
+    const EACH: u64 = 120;
+    let disk = SimDisk::new(5);
+    let (mut log, mut readers) = mixed(&disk, HOLDERS, EACH);
+    let (held_before, read_before) = (log.usage().held_bytes, disk.work().read_bytes);
+    let (mut left, mut most_held) = (HOLDERS * EACH, 0);
+    let mut state = 1_u64;
+    let mut below = |bound: usize| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) as usize % bound
+    };
+    // What each may be given.
+    let mut places = vec![0; readers.len()];
+    for round in 0.. {
+        assert!(round < 100_000, "{left} are never read");
+        for _ in 0..3 {
+            let acked = below(places.len());
+            places[acked] = 60;
+        }
+        for (reader, places) in readers.iter_mut().zip(&mut places) {
+            let taken = reader.read(&mut log, *places);
+            *places -= taken.len();
+            left -= taken.len() as u64;
+            taken.into_iter().for_each(|at| log.release(at, reader.holder).unwrap());
+        }
+        if left == 0 {
+            break;
+        }
+        log.sync().unwrap();
+        most_held = most_held.max(log.usage().held_bytes);
+    }
+    let (all, read) = (HOLDERS * EACH * BODY as u64, disk.work().read_bytes - read_before);
+    assert!(read < all * 3 / 2, "{read} bytes read of {all}");
+    assert!(most_held < held_before + 8 * MIB, "{most_held} bytes held, {held_before} before");
 }
 
 /// What was read ahead for readers who do not come makes room for one who does.

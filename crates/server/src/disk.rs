@@ -19,7 +19,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use leveret_log::disk::{Disk, DiskError, Done, FileName, Op, Token};
+use leveret_log::disk::{Disk, DiskError, Done, FileName, Op, Piece, Token};
 
 use crate::buffers::Buffers;
 
@@ -413,8 +413,8 @@ struct Reader {
 impl Worker for Reader {
     fn run(&mut self, job: Job) -> Option<(Token, Done)> {
         match job {
-            Job::Do(token, Op::Read { file, position, len }) => {
-                let read = self.read(file, position, len).map_err(|error| failed(&error));
+            Job::Do(token, Op::Read { file, pieces }) => {
+                let read = self.read(file, &pieces).map_err(|error| failed(&error));
                 Some((token, Done::Read(read)))
             }
             Job::Close(file) => {
@@ -431,7 +431,7 @@ impl Worker for Reader {
 }
 
 impl Reader {
-    fn read(&mut self, name: FileName, position: u64, len: usize) -> std::io::Result<Bytes> {
+    fn read(&mut self, name: FileName, pieces: &[Piece]) -> std::io::Result<Bytes> {
         let open = match self.open.iter().position(|(open, _)| *open == name) {
             Some(index) => self.open.remove(index),
             None => (name, File::open(self.dir.join(name.to_string()))?),
@@ -440,18 +440,29 @@ impl Reader {
             self.open.remove(0);
         }
         let since = Instant::now();
+        let len = pieces.iter().map(|piece| piece.len).sum();
         let result = if len < POOLED_MIN {
             let mut bytes = vec![0; len];
-            open.1.read_exact_at(&mut bytes, position).map(|()| Bytes::from(bytes))
+            read_pieces(&open.1, pieces, &mut bytes).map(|()| Bytes::from(bytes))
         } else {
             let mut lent = self.buffers.lend(len);
-            let read = open.1.read_exact_at(&mut lent.bytes()[..len], position);
-            read.map(|()| lent.freeze(len))
+            read_pieces(&open.1, pieces, lent.bytes()).map(|()| lent.freeze(len))
         };
         READS.count(len as u64, since);
         self.open.push(open);
         result
     }
+}
+
+/// Reads them one behind the other into `into`, which has room for all.
+fn read_pieces(file: &File, pieces: &[Piece], into: &mut [u8]) -> std::io::Result<()> {
+    let mut rest = into;
+    for piece in pieces {
+        let (to, after) = rest.split_at_mut(piece.len);
+        file.read_exact_at(to, piece.position)?;
+        rest = after;
+    }
+    Ok(())
 }
 
 impl Disk for RealDisk {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
-use super::{Disk, DiskError, Done, FileName, Op, Token};
+use super::{Disk, DiskError, Done, FileName, Op, Piece, Token};
 
 /// What a power cut keeps or loses as a whole.
 const SECTOR: usize = 512;
@@ -348,8 +348,10 @@ impl Disk for SimDisk {
                 let result = world.write(file, position, &bytes, (sync, is_last));
                 Done::Written { head, body, result }
             }
-            Op::Read { file, position, len } => {
-                Done::Read(world.read(file, position, len).map(Bytes::from))
+            Op::Read { file, pieces } => {
+                let read = |it: &Piece| world.read(file, it.position, it.len);
+                let pieces: Result<Vec<_>, _> = pieces.iter().map(read).collect();
+                Done::Read(pieces.map(|pieces| Bytes::from(pieces.concat())))
             }
             Op::Remove { file } => {
                 let removed = world.files.remove(&file);

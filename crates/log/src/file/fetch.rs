@@ -2,8 +2,8 @@
 //!
 //! Nothing is kept in memory of where a cold record is but the *stretch* of the file, of a quarter of
 //! a megabyte or one batch. So a read takes two steps: the indexes of the stretch, which are kept for
-//! a while, then the bodies, neighbours together. Where a stretch is read whole anyway, its bodies
-//! are taken from it at once.
+//! a while, then the bodies, those that lie together in one piece. A stretch of which most is asked for is read
+//! whole, and its bodies are taken from it at once.
 //!
 //! What was read stays until it is taken or released, or until there is too much of it; then it is asked for
 //! again. Somebody waits for what is *wanted*: it is read in any case, and the oldest of what was read before goes
@@ -12,6 +12,8 @@
 
 mod index;
 mod kept;
+mod places;
+mod plan;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,39 +25,53 @@ use super::Store;
 use super::segments::Stretch;
 use super::walk::{Step, Walk};
 use crate::Offset;
-use crate::disk::{DiskError, FileName, Op, Token};
-use index::{Indexes, Place, find};
+use crate::disk::{DiskError, FileName, Op, Piece, Token};
+use index::Indexes;
 use kept::Kept;
+use places::Place;
+use plan::{Plan, Spread};
 
-/// The longest read, unless one record is longer.
-const READ_MAX: u64 = 1 << 20;
+/// What is read at least to see the header and the index of a batch behind another one.
+const NEXT_INDEX: u64 = 4 << 10;
 
-/// The first read of a stretch that is longer than [`READ_MAX`]: one batch, of which only the index is
-/// wanted.
-const READ_INDEX: u64 = 64 << 10;
-
-/// Bytes between two records that are read in vain rather than reading twice.
-const GAP_MAX: u64 = 16 << 10;
+/// Batches that are shorter, about, are not worth a read for the index of each.
+const BATCH_MIN: u64 = 32 << 10;
 
 /// Reads under way at a time.
 const JOBS_MAX: usize = 8;
 
 #[derive(Debug)]
 enum Job {
-    Load { stretch: Stretch, walk: Walk, position: u64, places: Vec<Place> },
-    Bodies { file: FileName, position: u64, places: Vec<Place> },
+    Load(Load),
+    /// Each with where it begins in what is read.
+    Bodies {
+        file: FileName,
+        places: Vec<(Place, usize)>,
+    },
+}
+
+/// The index of a stretch is being read.
+#[derive(Debug)]
+struct Load {
+    stretch: Stretch,
+    walk: Walk,
+    /// Of what is read.
+    position: u64,
+    /// So far, and of how many batches.
+    places: Vec<Place>,
+    batches: u64,
 }
 
 impl Job {
     fn file(&self) -> FileName {
         match self {
-            Self::Load { stretch, .. } => stretch.file,
+            Self::Load(load) => load.stretch.file,
             Self::Bodies { file, .. } => *file,
         }
     }
 
     fn loads(&self, other: &Stretch) -> bool {
-        matches!(self, Self::Load { stretch, .. } if stretch == other)
+        matches!(self, Self::Load(load) if load.stretch == *other)
     }
 }
 
@@ -82,17 +98,6 @@ pub(super) struct Fetch {
     kept: Kept,
     /// What cannot be read, and where it should be.
     damaged: BTreeMap<u64, FileName>,
-}
-
-/// What is to be read next.
-#[derive(Debug, Default)]
-struct Plan {
-    loads: Vec<Stretch>,
-    bodies: Vec<(FileName, Place)>,
-    /// Released meanwhile.
-    idle: Vec<u64>,
-    /// Not where they should be.
-    lost: Vec<(u64, FileName)>,
 }
 
 impl Fetch {
@@ -167,7 +172,7 @@ impl Fetch {
             return Some(bytes.len() as u32);
         }
         let places = self.indexes.get(&store.segments.stretch_of(at)?)?;
-        find(places, at).map(|place| place.len)
+        places.find(at).map(|place| place.len)
     }
 
     /// Whether a read of this file is under way.
@@ -185,133 +190,59 @@ impl Fetch {
         !self.jobs.is_empty()
     }
 
-    /// Whether so much may be read ahead.
-    fn has_room(&self, len: u64) -> bool {
-        self.kept.has_room(self.flying + len) || self.flying == 0 && self.kept.is_empty()
-    }
-
     /// Starts reads of what is wanted, and ahead of it while there is room.
     pub(super) fn pump(&mut self, store: &Store, submit: &mut dyn FnMut(Op) -> Token) {
         if !self.wanted.is_empty() && self.jobs.len() < JOBS_MAX {
-            let plan = self.plan(&self.wanted, Some(&self.ahead), store);
-            self.start(plan, submit, |_, _| true);
+            let plan = self.plan(&self.wanted, u64::MAX, store);
+            self.start(plan, submit);
         }
-        if !self.ahead.is_empty() && self.jobs.len() < JOBS_MAX && self.has_room(0) {
-            let plan = self.plan(&self.ahead, None, store);
-            self.start(plan, submit, Self::has_room);
+        let room = self.kept.room(self.flying);
+        let has_room = room > 0 || self.flying == 0 && self.kept.is_empty();
+        if !self.ahead.is_empty() && self.jobs.len() < JOBS_MAX && has_room {
+            let plan = self.plan(&self.ahead, room, store);
+            self.start(plan, submit);
         }
     }
 
-    /// What is read first of what is asked for: as much as there may be jobs for. What lies in the same
-    /// stretches comes `along`.
-    fn plan(&self, asked: &BTreeSet<u64>, along: Option<&BTreeSet<u64>>, store: &Store) -> Plan {
-        let free = JOBS_MAX.saturating_sub(self.jobs.len());
-        let mut plan = Plan::default();
-        let (mut groups, mut group): (usize, Option<(FileName, u64, u64)>) = (0, None);
-        let (mut from, mut along_until) = (0, 0);
-        // The index looked at last: neighbours are in the same.
-        let mut near: Option<(Stretch, Option<&[Place]>)> = None;
-        while plan.loads.len() + groups <= free
-            && let along =
-                along.filter(|_| from < along_until).map(|set| set.range(from..along_until))
-            && let beside = along.and_then(|mut range| range.next())
-            && let Some(&at) = asked.range(from..).next().into_iter().chain(beside).min()
-        {
-            from = at + 1;
-            let stretch = store.segments.stretch_of(at).filter(|_| store.cold.get(at).is_some());
-            let Some(stretch) = stretch else {
-                plan.idle.push(at);
-                continue;
-            };
-            let places = match near {
-                Some((it, places)) if it == stretch => places,
-                _ => self.indexes.get(&stretch),
-            };
-            near = Some((stretch, places));
-            let Some(places) = places else {
-                let is_loading = self.jobs.values().any(|(job, _)| job.loads(&stretch));
-                if !is_loading && !plan.loads.contains(&stretch) {
-                    plan.loads.push(stretch);
-                }
-                // All that is asked for there comes with it.
-                from = from.max(stretch.next);
-                continue;
-            };
-            along_until = stretch.next;
-            let Some(place) = find(places, at) else {
-                plan.lost.push((at, stretch.file));
-                continue;
-            };
-            let is_near = group.is_some_and(|(file, start, end)| {
-                file == stretch.file
-                    && (end..=end + GAP_MAX).contains(&place.position)
-                    && place.end() - start <= READ_MAX
-            });
-            groups += usize::from(!is_near);
-            let start = group.filter(|_| is_near).map_or(place.position, |(_, start, _)| start);
-            group = Some((stretch.file, start, place.end()));
-            plan.bodies.push((stretch.file, place));
-        }
-        plan
-    }
-
-    /// Starts what was planned, as long as so much may be read.
-    fn start(
-        &mut self,
-        plan: Plan,
-        submit: &mut dyn FnMut(Op) -> Token,
-        may: impl Fn(&Self, u64) -> bool,
-    ) {
-        let Plan { loads, mut bodies, idle, lost } = plan;
-        for at in idle {
+    /// Starts what was planned.
+    fn start(&mut self, plan: Plan, submit: &mut dyn FnMut(Op) -> Token) {
+        for at in plan.idle {
             self.strike(at);
         }
-        for (at, file) in lost {
+        for (at, file) in plan.lost {
             self.strike(at);
             self.damaged.insert(at, file);
         }
-        bodies.sort_unstable_by_key(|(file, place)| (*file, place.position));
-        let mut rest = &bodies[..];
-        while let Some((file, first)) = rest.first()
-            && self.jobs.len() < JOBS_MAX
-        {
-            let (file, position, count) = (*file, first.position, together(rest));
-            let (job, after) = rest.split_at(count);
-            rest = after;
-            let places: Vec<_> = job.iter().map(|(_, place)| *place).collect();
-            let end = places.iter().map(Place::end).max().unwrap_or_default();
-            if !may(self, end - position) {
-                break;
-            }
-            for place in &places {
+        for spread in plan.bodies {
+            for (place, _) in &spread.places {
                 self.strike(place.at);
                 self.under_way.insert(place.at);
             }
-            let job = Job::Bodies { file, position, places };
-            self.submit(job, (file, position, end - position), submit);
+            self.read(spread, submit);
         }
-        for stretch in loads {
-            let len = stretch.end.saturating_sub(stretch.position);
-            let len = if len <= READ_MAX { len } else { READ_INDEX };
-            if self.jobs.len() >= JOBS_MAX || !may(self, len) {
-                break;
-            }
-            let Stretch { file, position, end, mark, .. } = stretch;
+        for (stretch, len) in plan.loads {
+            let Stretch { position, end, mark, .. } = stretch;
             let walk = Walk::new(position, end, mark);
-            let job = Job::Load { stretch, walk, position, places: Vec::new() };
-            self.submit(job, (file, position, len), submit);
+            self.load(
+                Load { stretch, walk, position, places: Vec::new(), batches: 0 },
+                len,
+                submit,
+            );
         }
     }
 
-    fn submit(
-        &mut self,
-        job: Job,
-        (file, position, len): (FileName, u64, u64),
-        submit: &mut dyn FnMut(Op) -> Token,
-    ) {
-        let token = submit(Op::Read { file, position, len: len as usize });
+    fn read(&mut self, spread: Spread, submit: &mut dyn FnMut(Op) -> Token) {
+        let Spread { file, pieces, places, len, .. } = spread;
+        let token = submit(Op::Read { file, pieces });
         self.flying += len;
-        self.jobs.insert(token, (job, len));
+        self.jobs.insert(token, (Job::Bodies { file, places }, len));
+    }
+
+    fn load(&mut self, load: Load, len: u64, submit: &mut dyn FnMut(Op) -> Token) {
+        let (file, position) = (load.stretch.file, load.position);
+        let token = submit(Op::Read { file, pieces: vec![Piece { position, len: len as usize }] });
+        self.flying += len;
+        self.jobs.insert(token, (Job::Load(load), len));
     }
 
     /// A record is not asked for any more. Tells whether it was.
@@ -330,50 +261,57 @@ impl Fetch {
         let Some((job, len)) = self.jobs.remove(&token) else { return };
         self.flying -= len;
         match job {
-            Job::Bodies { file, position, places } => {
-                for place in &places {
-                    self.under_way.remove(&place.at);
+            Job::Bodies { file, places } => match result {
+                Ok(bytes) => {
+                    self.no_longer_under_way(&places);
+                    self.take(&bytes, file, places, store);
                 }
-                let Ok(bytes) = result else {
-                    self.damaged.extend(places.iter().map(|place| (place.at, file)));
-                    return;
-                };
-                self.take(&bytes, (file, position), places, store);
-            }
-            Job::Load { stretch, mut walk, position, mut places } => {
-                let Ok(bytes) = result else { return self.lose(stretch, store) };
-                let from = places.len();
-                loop {
-                    let skip = (walk.position() - position) as usize;
-                    match walk.step(bytes.get(skip..).unwrap_or_default()) {
-                        Step::Need(len) => {
-                            self.take_asked(
-                                &bytes,
-                                (stretch.file, position),
-                                &places[from..],
-                                store,
-                            );
-                            let (file, position) = (stretch.file, walk.position());
-                            let job = Job::Load { stretch, walk, position, places };
-                            self.submit(job, (file, position, len as u64), submit);
-                            return;
-                        }
+                // Perhaps only one of them cannot be read.
+                Err(_) if places.len() > 1 => {
+                    let alone = places.into_iter().map(|(place, _)| Spread::new(file, place));
+                    alone.for_each(|spread| self.read(spread, submit));
+                }
+                Err(_) => {
+                    self.no_longer_under_way(&places);
+                    self.damaged.extend(places.iter().map(|(place, _)| (place.at, file)));
+                }
+            },
+            Job::Load(mut load) => {
+                let Ok(bytes) = result else { return self.lose(load.stretch, store) };
+                let from = load.places.len();
+                let next = loop {
+                    match load.step(&bytes) {
+                        Step::Need(least) => break Some(load.next_read(least as u64)),
                         Step::Batch(batch) => {
+                            let places = &mut load.places;
                             let taken = batch.records(&mut |record, position| {
                                 let (at, len, crc) = (record.at, record.len, record.crc);
                                 places.push(Place { at, position, len, crc });
                             });
                             if taken.is_err() {
-                                return self.lose(stretch, store);
+                                return self.lose(load.stretch, store);
                             }
+                            load.batches += 1;
                         }
-                        Step::End => break,
-                        Step::Bad => return self.lose(stretch, store),
+                        Step::End => break None,
+                        Step::Bad => return self.lose(load.stretch, store),
                     }
+                };
+                self.take_asked(&bytes, &load, from, store);
+                match next {
+                    Some(len) => {
+                        load.position = load.walk.position();
+                        self.load(load, len, submit);
+                    }
+                    None => self.indexes.keep(&load.stretch, load.places),
                 }
-                self.take_asked(&bytes, (stretch.file, position), &places[from..], store);
-                self.indexes.keep(&stretch, places);
             }
+        }
+    }
+
+    fn no_longer_under_way(&mut self, places: &[(Place, usize)]) {
+        for (place, _) in places {
+            self.under_way.remove(&place.at);
         }
     }
 
@@ -388,31 +326,27 @@ impl Fetch {
         }
     }
 
-    /// Takes what is asked for out of bytes that were read for their index.
-    fn take_asked(
-        &mut self,
-        bytes: &Bytes,
-        from: (FileName, u64),
-        places: &[Place],
-        store: &Store,
-    ) {
-        let end = from.1 + bytes.len() as u64;
-        let here = places.iter().filter(|place| place.end() <= end);
-        let here: Vec<_> = here.copied().filter(|place| self.strike(place.at)).collect();
-        self.take(bytes, from, here, store);
+    /// Takes what is asked for, of the places from `from` on, out of bytes that were read for their index.
+    fn take_asked(&mut self, bytes: &Bytes, load: &Load, from: usize, store: &Store) {
+        let (start, end) = (load.position, load.position + bytes.len() as u64);
+        let here = load.places[from..].iter().filter(|place| place.end() <= end);
+        let here = here.filter(|place| self.strike(place.at));
+        let here = here.map(|place| (*place, (place.position - start) as usize));
+        let here = here.collect();
+        self.take(bytes, load.stretch.file, here, store);
     }
 
-    /// Keeps records that were read from a place in a file.
+    /// Keeps records that were read.
     fn take(
         &mut self,
         bytes: &Bytes,
-        (file, position): (FileName, u64),
-        mut places: Vec<Place>,
+        file: FileName,
+        mut places: Vec<(Place, usize)>,
         store: &Store,
     ) {
-        places.retain(|place| store.cold.get(place.at).is_some());
+        places.retain(|(place, _)| store.cold.get(place.at).is_some());
         let Self { kept, damaged, .. } = self;
-        kept.take(bytes, position, &places, |at| _ = damaged.insert(at, file));
+        kept.take(bytes, &places, |at| _ = damaged.insert(at, file));
     }
 
     /// Drops the oldest of what was read before the block `first_kept`, if there is too much of it. It is
@@ -445,20 +379,21 @@ impl Fetch {
     }
 }
 
-/// How many of the first places are read in one go.
-fn together(places: &[(FileName, Place)]) -> usize {
-    let Some((file, first)) = places.first() else { return 0 };
-    let mut end = first.end();
-    let mut count = 1;
-    for (other, place) in &places[1..] {
-        let is_near = other == file
-            && place.position <= end.saturating_add(GAP_MAX)
-            && place.end() - first.position <= READ_MAX;
-        if !is_near {
-            break;
-        }
-        end = end.max(place.end());
-        count += 1;
+impl Load {
+    /// Goes on with what was read.
+    fn step<'a>(&mut self, bytes: &'a Bytes) -> Step<'a> {
+        let skip = (self.walk.position() - self.position) as usize;
+        self.walk.step(bytes.get(skip..).unwrap_or_default())
     }
-    count
+
+    /// How much is read next, to see `least` bytes.
+    fn next_read(&self, least: u64) -> u64 {
+        let seen = self.walk.position() - self.stretch.position;
+        let rest = self.walk.end().saturating_sub(self.walk.position());
+        match seen.checked_div(self.batches) {
+            None => least,
+            Some(mean) if mean < BATCH_MIN => rest,
+            Some(_) => least.max(NEXT_INDEX).min(rest),
+        }
+    }
 }

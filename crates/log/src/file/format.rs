@@ -386,7 +386,7 @@ fn take_u8(bytes: &mut &[u8]) -> Option<u8> {
     Some(*first)
 }
 
-fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
+pub(super) fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
     let mut value = 0_u64;
     for shift in (0..64).step_by(7) {
         let byte = take_u8(bytes)?;
@@ -402,7 +402,7 @@ fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
     None
 }
 
-fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+pub(super) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
         value >>= 7;
@@ -412,11 +412,11 @@ fn put_varint(out: &mut Vec<u8>, mut value: u64) {
 
 /// Small numbers for small steps either way. Two bits are left for the kind of a note, so a step is
 /// below 2^61; offsets are.
-fn zigzag(step: u64) -> u64 {
+pub(super) fn zigzag(step: u64) -> u64 {
     (step << 1) ^ (((step as i64) >> 63) as u64)
 }
 
-fn unzigzag(word: u64) -> u64 {
+pub(super) fn unzigzag(word: u64) -> u64 {
     (word >> 1) ^ (word & 1).wrapping_neg()
 }
 

@@ -25,7 +25,7 @@ use super::segments::{Epoch, Segment};
 use super::sets::SetId;
 use super::walk::{Batch, Step, Walk};
 use super::{FileLog, Store, Tag, submit};
-use crate::disk::{Disk, DiskError, FileName, Op, Token};
+use crate::disk::{Disk, DiskError, FileName, Op, Piece, Token};
 use crate::memory::MemoryLog;
 use crate::{Holder, Offset};
 
@@ -376,7 +376,7 @@ impl<D: Disk> FileLog<D> {
         let len = len.min(left);
         work.window = Bytes::new();
         work.window_start = position;
-        let op = Op::Read { file, position, len };
+        let op = Op::Read { file, pieces: vec![Piece { position, len }] };
         work.io = Some(submit(&mut self.disk, &mut self.next_token, op));
         Next::Wait
     }

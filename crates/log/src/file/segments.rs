@@ -278,6 +278,12 @@ impl Segments {
         segment.stretch(after.checked_sub(1)?)
     }
 
+    /// Bytes of a record that is held, about: the mean of those in the segment of this one.
+    pub(super) fn mean_len(&self, at: u64) -> u64 {
+        let segment = self.of(at).and_then(|index| self.all.get(index));
+        segment.map_or(0, |segment| segment.live_bytes / segment.live.max(1))
+    }
+
     /// The segment that is written to, if one is.
     pub(super) fn active(&self) -> Option<usize> {
         let last = self.all.len().checked_sub(1)?;

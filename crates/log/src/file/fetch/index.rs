@@ -6,19 +6,11 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
 use super::super::segments::Stretch;
+use super::places::{Place, Places};
 use crate::disk::FileName;
 
-/// Records in the indexes that are kept.
-const PLACES_MAX: usize = 64 << 10;
-
-/// Where a record is.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
-    pub(super) at: u64,
-    pub(super) position: u64,
-    pub(super) len: u32,
-    pub(super) crc: u32,
-}
+/// Bytes of the indexes that are kept: two hundred thousand records.
+const BYTES_MAX: usize = 3 << 19;
 
 /// Where a stretch begins.
 type Start = (FileName, u64);
@@ -27,8 +19,7 @@ type Start = (FileName, u64);
 #[derive(Debug)]
 struct Index {
     end: u64,
-    /// Ascending by offset.
-    places: Vec<Place>,
+    places: Places,
 }
 
 #[derive(Debug, Default)]
@@ -36,34 +27,26 @@ pub(super) struct Indexes {
     all: HashMap<Start, Index, FixedState>,
     /// The oldest first.
     order: VecDeque<Start>,
-    /// Of all: places, and room for them.
-    places: usize,
-    room: usize,
-}
-
-impl Place {
-    pub(super) fn end(&self) -> u64 {
-        self.position + u64::from(self.len)
-    }
+    /// Of the places of all.
+    bytes: usize,
 }
 
 impl Indexes {
-    /// Ascending by offset.
-    pub(super) fn get(&self, stretch: &Stretch) -> Option<&[Place]> {
+    pub(super) fn get(&self, stretch: &Stretch) -> Option<&Places> {
         let index = self.all.get(&start(stretch))?;
         (index.end == stretch.end).then_some(&index.places)
     }
 
-    pub(super) fn keep(&mut self, stretch: &Stretch, mut places: Vec<Place>) {
+    pub(super) fn keep(&mut self, stretch: &Stretch, places: Vec<Place>) {
         let start = start(stretch);
-        self.drop_if(|it| it == start);
-        places.shrink_to_fit();
-        places.sort_unstable_by_key(|place| place.at);
-        self.places += places.len();
-        self.room += places.capacity();
+        if self.all.contains_key(&start) {
+            self.drop_if(|it| it == start);
+        }
+        let places = Places::new(places);
+        self.bytes += places.held_bytes();
         self.all.insert(start, Index { end: stretch.end, places });
         self.order.push_back(start);
-        while self.places > PLACES_MAX
+        while self.bytes > BYTES_MAX
             && self.order.len() > 1
             && let Some(oldest) = self.order.pop_front()
         {
@@ -90,31 +73,21 @@ impl Indexes {
 
     fn forget(&mut self, start: Start) {
         if let Some(index) = self.all.remove(&start) {
-            self.places -= index.places.len();
-            self.room -= index.places.capacity();
+            self.bytes -= index.places.held_bytes();
         }
     }
 
     pub(super) fn held_bytes(&self) -> usize {
-        self.room * size_of::<Place>()
-            + self.all.allocation_size()
-            + self.order.capacity() * size_of::<Start>()
+        self.bytes + self.all.allocation_size() + self.order.capacity() * size_of::<Start>()
     }
 
     /// The sums are those of the indexes.
     #[cfg(test)]
     pub(super) fn assert_sums(&self) {
-        let places = self.all.values().map(|it| it.places.len()).sum::<usize>();
-        let room = self.all.values().map(|it| it.places.capacity()).sum::<usize>();
-        assert_eq!((self.places, self.room), (places, room));
+        let bytes = self.all.values().map(|it| it.places.held_bytes()).sum::<usize>();
+        assert_eq!(self.bytes, bytes);
         assert_eq!(self.order.len(), self.all.len());
     }
-}
-
-/// The place of a record in an index.
-pub(super) fn find(places: &[Place], at: u64) -> Option<Place> {
-    let index = places.binary_search_by_key(&at, |place| place.at).ok()?;
-    Some(places[index])
 }
 
 fn start(stretch: &Stretch) -> Start {

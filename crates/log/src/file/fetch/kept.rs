@@ -9,22 +9,19 @@ use bytes::Bytes;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
-use super::index::Place;
+use super::places::Place;
 
 /// Records for which there is room when there are none.
 const RECORDS_KEPT: usize = 1024;
 
-/// Bytes that may have been read for what is here, for each byte that may be here. A reader whose records lie far
-/// apart is not read for much farther than that: who comes meanwhile reads the same stretches with it.
-const EFFORT: u64 = 2;
+/// The part of all room that has to be free before something is read ahead.
+const ROOM_PART: u64 = 8;
 
 /// What came with one read.
 #[derive(Debug)]
 struct Block {
     /// Of memory that it pins.
     bytes: u64,
-    /// That were read for it.
-    effort: u64,
     offsets: Vec<u64>,
     /// How many of them are still here.
     left: usize,
@@ -38,7 +35,6 @@ pub(super) struct Kept {
     first_block: u64,
     /// Of all blocks.
     bytes: u64,
-    effort: u64,
     bytes_max: u64,
 }
 
@@ -49,7 +45,6 @@ impl Kept {
             blocks: VecDeque::new(),
             first_block: 0,
             bytes: 0,
-            effort: 0,
             bytes_max,
         }
     }
@@ -64,26 +59,25 @@ impl Kept {
         self.records.get(&at).map(|(_, bytes)| bytes)
     }
 
-    /// Whether so many bytes more are not too many.
-    pub(super) fn has_room(&self, more: u64) -> bool {
-        self.bytes + more <= self.bytes_max && self.effort + more <= EFFORT * self.bytes_max
+    /// How many bytes more are not too many, if `flying` are on their way. None while that is too few to begin with:
+    /// room for one record after the other would be reads of one record each.
+    pub(super) fn room(&self, flying: u64) -> u64 {
+        let room = self.bytes_max.saturating_sub(self.bytes + flying);
+        if room < self.bytes_max / ROOM_PART { 0 } else { room }
     }
 
-    /// Keeps records that are at these places of what was read from `position` on. Tells of each that is
-    /// damaged.
+    /// Keeps records, each of which begins at that byte of what was read. Tells of each that is damaged.
     pub(super) fn take(
         &mut self,
         read: &Bytes,
-        position: u64,
-        places: &[Place],
+        places: &[(Place, usize)],
         mut damaged: impl FnMut(u64),
     ) {
         let number = self.next_block();
-        let wanted: u64 = places.iter().map(|place| u64::from(place.len)).sum();
+        let wanted: u64 = places.iter().map(|(place, _)| u64::from(place.len)).sum();
         let is_part = wanted >= read.len() as u64 / 2;
         let mut offsets = Vec::with_capacity(places.len());
-        for place in places {
-            let start = (place.position - position) as usize;
+        for &(place, start) in places {
             let record = match read.get(start..start + place.len as usize) {
                 Some(range) if crc32c::crc32c(range) != place.crc => None,
                 Some(range) if is_part => Some(read.slice_ref(range)),
@@ -102,12 +96,10 @@ impl Kept {
         if offsets.is_empty() {
             return;
         }
-        let effort = read.len() as u64;
-        let bytes = if is_part { effort } else { wanted };
+        let bytes = if is_part { read.len() as u64 } else { wanted };
         let left = offsets.len();
-        self.blocks.push_back(Block { bytes, effort, offsets, left });
+        self.blocks.push_back(Block { bytes, offsets, left });
         self.bytes += bytes;
-        self.effort += effort;
     }
 
     pub(super) fn remove(&mut self, at: u64) -> Option<Bytes> {
@@ -122,8 +114,7 @@ impl Kept {
         block.left -= 1;
         if block.left == 0 {
             self.bytes -= block.bytes;
-            self.effort -= block.effort;
-            *block = Block { bytes: 0, effort: 0, offsets: Vec::new(), left: 0 };
+            *block = Block { bytes: 0, offsets: Vec::new(), left: 0 };
         }
         while self.blocks.front().is_some_and(|front| front.left == 0) {
             self.blocks.pop_front();
@@ -144,7 +135,6 @@ impl Kept {
             let number = self.first_block;
             self.first_block += 1;
             self.bytes -= block.bytes;
-            self.effort -= block.effort;
             for at in block.offsets {
                 if self.records.get(&at).is_some_and(|(it, _)| *it == number) {
                     self.records.remove(&at);

@@ -1,0 +1,188 @@
+//! What it costs to empty queues whose messages are on disk only: bytes read, whoever comes first.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use leveret_amqp::content::Properties;
+use leveret_amqp::table::Table;
+use leveret_broker::message::*;
+use leveret_broker::record::{View, join_names};
+use leveret_broker::{Meta, Shard};
+use leveret_log::disk::{Faults, SimDisk};
+use leveret_log::file::Options;
+use leveret_log::{FileLog, MemoryLog};
+use leveret_queue::{ChannelLimit, Gate, OutputGauge, Time, delivery_cost};
+use leveret_topology::{QueueId, Topology};
+
+const ME: ConnectionId = ConnectionId::new(1);
+const BODY: usize = 1000;
+
+/// What a client takes from its socket at once.
+const READ: usize = 128 << 10;
+
+/// A shard, its disk, and a connection that acks what it gets.
+struct Node {
+    topology: Topology,
+    shard: Shard<FileLog<SimDisk>>,
+    disk: SimDisk,
+    out: Outbox,
+    now: Time,
+    gauge: Arc<OutputGauge>,
+    /// On its way to the client.
+    output: VecDeque<Delivery>,
+    received: usize,
+}
+
+impl Node {
+    /// With so many empty queues.
+    fn new(queues: usize) -> (Self, Vec<QueueId>) {
+        let mut topology = Topology::new();
+        let vhost = topology.add_vhost("/").expect("a vhost");
+        let disk = SimDisk::new(7);
+        let options = Options { warm_bytes: 4 << 20, ..Options::default() };
+        let log = FileLog::open(disk.clone(), options, &mut |_| {}).expect("an empty disk").0;
+        let mut meta = Meta::new(1, MemoryLog::new());
+        let mut out = Outbox::default();
+        let mut names: Vec<String> = (0..queues).map(|number| format!("q{number}")).collect();
+        let declare = |name: &String| ToMeta::DeclareQueue {
+            user: Box::default(),
+            reply: reply(),
+            vhost,
+            name: name.as_str().into(),
+            server_named: false,
+            durable: true,
+            exclusive: false,
+            auto_delete: false,
+            arguments: Table::default(),
+        };
+        meta.turn(&mut names.iter().map(declare).collect(), &mut topology, &mut out);
+        let id = |name: String| topology.queue(vhost, &name).expect("declared").id;
+        let ids = names.drain(..).map(id).collect();
+        let mut letters = out.shards.drain(..).map(|(_, letter)| letter).collect();
+        let mut node = Self {
+            topology,
+            shard: Shard::new(0, 1, log),
+            disk,
+            out,
+            now: Time::from_ms(0),
+            gauge: Arc::new(OutputGauge::new(1 << 20)),
+            output: VecDeque::new(),
+            received: 0,
+        };
+        node.turn(&mut letters);
+        (node, ids)
+    }
+
+    fn turn(&mut self, letters: &mut Vec<ToShard>) {
+        self.now = self.now.after_ms(1);
+        while self.shard.turn(letters, &self.topology, self.now, &mut self.out) {}
+        for (_, letter) in self.out.sessions.drain(..) {
+            if let ToSession::Deliver(deliveries) = letter {
+                self.output.extend(deliveries);
+            }
+        }
+    }
+
+    /// So many messages to each queue, in turn, until all are on disk.
+    fn fill(&mut self, queues: &[QueueId], each: usize) {
+        let mut properties = Vec::new();
+        Properties::default().encode(&mut properties);
+        let message = Message::from_parts(&join_names("", "q"), &properties, &[7; BODY]);
+        let publish = |queue: &QueueId| Publish {
+            channel: 1,
+            confirm: 0,
+            targets: [*queue].into_iter().collect(),
+            persistent: true,
+            priority: 0,
+            expiration_ms: None,
+            message: message.clone(),
+        };
+        for _ in 0..each {
+            for some in queues.chunks(100) {
+                let messages = some.iter().map(publish).collect();
+                self.turn(&mut vec![ToShard::Publish { from: ME, messages }]);
+            }
+        }
+        while self.shard.usage().unwritten_bytes > 0 {
+            self.now = self.now.after_ms(1000);
+            self.turn(&mut vec![ToShard::LogWoke]);
+        }
+    }
+
+    fn consume(&mut self, queue: QueueId, slot: u32) {
+        let letter = ToShard::Consume {
+            user: Box::default(),
+            reply: reply(),
+            queue,
+            slot: ConsumerSlot(slot),
+            tag: "c".into(),
+            no_ack: false,
+            exclusive: false,
+            priority: 0,
+            prefetch: 100,
+            gate: Gate::new(Arc::clone(&self.gauge), Arc::new(ChannelLimit::new())),
+            arguments: Table::default(),
+        };
+        self.turn(&mut vec![letter]);
+    }
+
+    /// The client takes what fits one read, and acks it.
+    fn receive(&mut self) {
+        let (mut settlements, mut bytes) = (Vec::new(), 0);
+        while bytes < READ
+            && let Some(delivery) = self.output.pop_front()
+        {
+            let size = View::of(&delivery.record).expect("a record").body().len();
+            assert_eq!(size, BODY);
+            bytes += size;
+            settlements.push(Settlement {
+                queue: delivery.queue,
+                unacked: delivery.unacked.expect("acks are expected"),
+                offset: delivery.offset,
+                how: Settle::Ack,
+            });
+        }
+        self.received += settlements.len();
+        let cost = settlements.len() as u64 * delivery_cost(BODY as u64);
+        let resumes = self.gauge.released(cost);
+        let mut letters = vec![ToShard::Settle(settlements)];
+        if resumes {
+            letters.push(ToShard::Resume { connection: ME, others: Vec::new() });
+        }
+        self.turn(&mut letters);
+    }
+}
+
+fn reply() -> ReplyTo {
+    ReplyTo { connection: ME, channel: 1 }
+}
+
+/// Consumers of queues that lie mixed come one after the other on one connection, and are out of step for that:
+/// the files are read about once all the same, and memory does not follow the number of queues.
+#[test]
+fn a_backlog_in_many_queues_is_read_once() {
+    const QUEUES: usize = 500;
+    const EACH: usize = 240;
+    let (mut node, queues) = Node::new(QUEUES);
+    node.fill(&queues, EACH);
+    let before = node.disk.work();
+    let held_before = node.shard.usage().held_bytes;
+    node.disk.set_faults(Faults { delay: 1, ..Faults::default() });
+    let (mut turns, mut most_held) = (0, 0);
+    let mut next = queues.iter().enumerate();
+    while node.received < QUEUES * EACH {
+        if let Some((slot, &queue)) = next.next() {
+            node.consume(queue, slot as u32);
+        }
+        node.receive();
+        node.turn(&mut vec![ToShard::LogWoke]);
+        most_held = most_held.max(node.shard.usage().held_bytes);
+        turns += 1;
+        assert!(turns < 1_000_000, "{} came, and no more", node.received);
+    }
+    let work = node.disk.work();
+    let live = (QUEUES * EACH * BODY) as u64;
+    let read = work.read_bytes - before.read_bytes;
+    assert!(read < live * 3 / 2, "{read} bytes read of {live}");
+    assert!(most_held < held_before + (8 << 20), "{most_held} bytes held, {held_before} before");
+}
