@@ -217,3 +217,31 @@ mod contract {
         }
     );
 }
+
+#[test]
+fn pieces_of_a_file_come_joined() {
+    let place = Place::new();
+    let mut log = place.open(options());
+    let disk = log.disk();
+    let (file, bytes) = (FileName { segment: 9, generation: 0 }, (0..=250).cycle());
+    let bytes: Vec<u8> = bytes.take(200_000).collect();
+    disk.write_now(file, 0, &bytes).unwrap();
+    let mut read = |pieces: &[(usize, usize)]| {
+        let piece = |&(position, len): &(usize, usize)| Piece { position: position as u64, len };
+        disk.submit(Token(1), Op::Read { file, pieces: pieces.iter().map(piece).collect() });
+        loop {
+            place.wait();
+            if let Some((Token(1), Done::Read(result))) = disk.poll() {
+                return result;
+            }
+        }
+    };
+    // In memory of its own, and in a buffer that is used again.
+    for pieces in
+        [&[(10, 5), (100, 1), (99_000, 40)][..], &[(0, 1), (7, 90_000), (150_000, 50_000)]]
+    {
+        let want: Vec<_> = pieces.iter().map(|&(at, len)| &bytes[at..at + len]).collect();
+        assert_eq!(read(pieces).unwrap(), want.concat());
+    }
+    assert!(read(&[(0, 10), (199_999, 2)]).is_err(), "one of them is not there");
+}
