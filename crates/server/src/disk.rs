@@ -3,14 +3,12 @@
 //!
 //! Writes and removals are done one after another, as [`Disk`] demands; reads, and what is rewritten
 //! to give back space, do not make them wait. After each completion the owner is woken.
-//!
-//! A file that is removed under load becomes the next that is begun. Writing over what it had needs no block
-//! of the disk, no page of the kernel's and no commit of a journal, so that a sync takes a third of the time and
-//! of the CPU (measured, see `docs/benchmarks.md`).
+
+mod writer;
 
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
-use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,6 +20,7 @@ use bytes::Bytes;
 use leveret_log::disk::{Disk, DiskError, Done, FileName, Op, Piece, Token};
 
 use crate::buffers::Buffers;
+use writer::Writer;
 
 /// Files that are kept open for reading.
 const READ_FILES: usize = 16;
@@ -42,12 +41,6 @@ const REST: Duration = Duration::from_secs(1);
 
 /// How long after that room on the disk is, too, that is kept for what is written next.
 const SLEEP: Duration = Duration::from_secs(10);
-
-/// A file that is kept for the next, while it has no name of the log's.
-const SPARE: &str = "spare";
-
-/// Shorter ones are not kept.
-const SPARE_MIN: u64 = 32 << 20;
 
 /// What all disks of the process did since it began. Times in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -142,16 +135,12 @@ impl RealDisk {
             let text = format!("{} is in use by another process: {error}", dir.display());
             std::io::Error::new(ErrorKind::ResourceBusy, text)
         })?;
-        let spare = dir.join(SPARE);
-        // Of a process that was killed.
-        if spare.exists() {
-            std::fs::remove_file(&spare)?;
-        }
+        writer::clear(dir)?;
         sync_dir(dir)?;
         let (done_in, done) = channel();
         let (writes, to_write) = channel();
         let (reads, to_read) = channel();
-        let writer = Writer { spare: Some(Spare::No), ..Writer::new(dir) };
+        let writer = Writer::with_spare(dir);
         let background = Writer::new(dir);
         let buffers = Buffers::of_all(BUFFERS_KEPT);
         let reader = Reader { dir: dir.to_owned(), open: Vec::new(), background, buffers };
@@ -241,165 +230,6 @@ fn not_written(error: &std::io::Error) -> DiskError {
 
 pub(crate) fn sync_dir(dir: &Path) -> std::io::Result<()> {
     File::open(dir)?.sync_all()
-}
-
-struct Writer {
-    dir: PathBuf,
-    /// The file written to last.
-    open: Option<Open>,
-    /// Whether there is a file to make the next one of. None if none is ever kept.
-    spare: Option<Spare>,
-}
-
-/// A file that is written to.
-struct Open {
-    name: FileName,
-    file: File,
-    /// Its name may be lost in a power cut.
-    is_new: bool,
-    /// It was made of another, which may have been longer.
-    is_reused: bool,
-    /// Where the last write ended.
-    end: u64,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Spare {
-    Yes,
-    No,
-}
-
-impl Worker for Writer {
-    fn run(&mut self, job: Job) -> Option<(Token, Done)> {
-        match job {
-            Job::Do(token, op) => Some((token, self.perform(op))),
-            Job::Close(file) => {
-                self.close(file);
-                None
-            }
-        }
-    }
-
-    fn sleep(&mut self) {
-        if let Some(open) = self.open.as_mut().filter(|open| open.is_reused) {
-            // What cannot be cut off takes room, no more.
-            let _ = open.file.set_len(open.end);
-            open.is_reused = false;
-        }
-        self.drop_spare();
-    }
-}
-
-impl Writer {
-    fn new(dir: &Path) -> Self {
-        Self { dir: dir.to_owned(), open: None, spare: None }
-    }
-
-    fn close(&mut self, file: FileName) {
-        self.open = self.open.take().filter(|open| open.name != file);
-    }
-
-    /// Removes a file, or keeps it for the next one.
-    fn remove(&mut self, file: FileName) -> std::io::Result<()> {
-        self.close(file);
-        let path = self.dir.join(file.to_string());
-        if self.spare == Some(Spare::No) && is_worth_keeping(&path) {
-            std::fs::rename(path, self.dir.join(SPARE))?;
-            self.spare = Some(Spare::Yes);
-        } else {
-            std::fs::remove_file(path)?;
-        }
-        sync_dir(&self.dir)
-    }
-
-    /// Gives its room back. True if there was one.
-    fn drop_spare(&mut self) -> bool {
-        let has_one = self.spare == Some(Spare::Yes);
-        if has_one {
-            self.spare = Some(Spare::No);
-            // It is looked for when the directory is opened, too.
-            let _ = std::fs::remove_file(self.dir.join(SPARE));
-        }
-        has_one
-    }
-
-    /// Opens a file to write to it, which is made if it is not there: of the spare one if it begins with `head`.
-    fn open(&mut self, name: FileName, head: Option<&[u8]>) -> std::io::Result<Open> {
-        let path = self.dir.join(name.to_string());
-        let is_new = !path.exists();
-        if let Some(head) = head.filter(|_| is_new && self.spare == Some(Spare::Yes)) {
-            self.spare = Some(Spare::No);
-            let spare = self.dir.join(SPARE);
-            let file = OpenOptions::new().write(true).open(&spare)?;
-            // The file never has its new name and its old beginning.
-            file.write_all_at(head, 0)?;
-            file.sync_data()?;
-            std::fs::rename(spare, path)?;
-            return Ok(Open { name, file, is_new, is_reused: true, end: 0 });
-        }
-        let file = OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
-        Ok(Open { name, file, is_new, is_reused: false, end: 0 })
-    }
-
-    fn perform(&mut self, op: Op) -> Done {
-        match op {
-            Op::Write { file, position, head, body, sync, is_last, .. } => {
-                let mut result = self.write(file, position, [&head, &body], (sync, is_last));
-                if result == Err(DiskError::Full) && self.drop_spare() {
-                    result = self.write(file, position, [&head, &body], (sync, is_last));
-                }
-                Done::Written { head, body, result }
-            }
-            Op::Remove { file } => Done::Removed(self.remove(file).map_err(|error| failed(&error))),
-            Op::Read { .. } => Done::Read(Err(DiskError::Failed("not for this thread".into()))),
-        }
-    }
-
-    fn write(
-        &mut self,
-        name: FileName,
-        position: u64,
-        parts: [&[u8]; 2],
-        (sync, is_last): (bool, bool),
-    ) -> Result<(), DiskError> {
-        if self.open.as_ref().is_none_or(|open| open.name != name) {
-            let head = parts[0];
-            let is_whole = position == 0 && sync && parts[1].is_empty();
-            let open = self.open(name, is_whole.then_some(head));
-            self.open = Some(open.map_err(|error| not_written(&error))?);
-        }
-        let Some(open) = &mut self.open else { return Ok(()) };
-        let Open { file, is_new, is_reused, end, .. } = open;
-        let mut at = position;
-        let since = Instant::now();
-        for part in parts {
-            file.write_all_at(part, at).map_err(|error| not_written(&error))?;
-            at += part.len() as u64;
-        }
-        WRITES.count(at - position, since);
-        *end = at;
-        let cuts = is_last && std::mem::take(is_reused);
-        if cuts {
-            file.set_len(at).map_err(|error| failed(&error))?;
-        }
-        if sync {
-            let since = Instant::now();
-            let synced = if cuts { file.sync_all() } else { file.sync_data() };
-            // After a failed sync nobody knows what is on the disk, full or not.
-            synced.map_err(|error| failed(&error))?;
-            SYNCS.count(0, since);
-            if std::mem::take(is_new) {
-                sync_dir(&self.dir).map_err(|error| failed(&error))?;
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Whether writing over a file saves something, and nobody else has it.
-fn is_worth_keeping(path: &Path) -> bool {
-    // With a second name it is a copy that somebody made.
-    std::fs::metadata(path).is_ok_and(|it| it.len() >= SPARE_MIN && it.nlink() == 1)
 }
 
 struct Reader {

@@ -3,6 +3,7 @@ use std::sync::{Condvar, Mutex};
 use leveret_log::file::Options;
 use leveret_log::{FileLog, Holder, Keep, Log};
 
+use super::writer::{SPARE, SPARE_MIN};
 use super::*;
 
 /// A directory of its own, and a bell that the disk rings.
