@@ -240,6 +240,13 @@ options! {
     /// `refuse`: it ends there and changes nothing, so that nobody publishes or consumes before somebody has
     /// looked. A damaged log of names, or a format that is too new, is always refused.
     damaged_files: DamagedFiles = DamagedFiles::Aside, keys = ["storage.damaged_files"];
+
+    /// Size from which on a file of stored messages is full and the next one is begun.
+    ///
+    /// The disk may hold two files more than is in the queues. Smaller ones give that back sooner, and there are more of
+    /// them to open at a start.
+    segment_size: ByteSize = ByteSize::mib(64), keys = ["storage.segment_size"],
+        range = ByteSize::mib(1)..=ByteSize::mib(1024);
 }
 
 options! {

@@ -126,8 +126,15 @@ impl std::fmt::Debug for RealDisk {
 }
 
 impl RealDisk {
-    /// Opens a directory, which is made if it is not there.
-    pub fn open(dir: &Path, name: &str, wake: Wake, rests: Wake) -> std::io::Result<Self> {
+    /// Opens a directory, which is made if it is not there. A file of at least `spare_min` bytes that is removed under
+    /// load becomes the next one.
+    pub fn open(
+        dir: &Path,
+        name: &str,
+        spare_min: u64,
+        wake: Wake,
+        rests: Wake,
+    ) -> std::io::Result<Self> {
         std::fs::create_dir_all(dir)?;
         let lock = dir.join("LOCK");
         let lock = OpenOptions::new().create(true).truncate(false).write(true).open(lock)?;
@@ -140,7 +147,7 @@ impl RealDisk {
         let (done_in, done) = channel();
         let (writes, to_write) = channel();
         let (reads, to_read) = channel();
-        let writer = Writer::with_spare(dir);
+        let writer = Writer::with_spare(dir, spare_min);
         let background = Writer::new(dir);
         let buffers = Buffers::of_all(BUFFERS_KEPT);
         let reader = Reader { dir: dir.to_owned(), open: Vec::new(), background, buffers };

@@ -17,7 +17,7 @@ use crate::listener::{Preface, SocketOptions};
 use crate::logging::{self, Logs};
 use crate::login;
 use crate::serve::{AmqpListener, Options, run};
-use crate::storage::{Memory, NodeLog, Storage, Waker, tell_damage};
+use crate::storage::{Files, Memory, NodeLog, Storage, Waker, tell_damage};
 use crate::tls::Tls;
 use crate::tls::certificate::LoginFrom;
 
@@ -92,7 +92,10 @@ pub fn options(config: &Config, started: Instant) -> anyhow::Result<Options> {
         &data_dir,
         shards,
         Memory { limit: memory_limit, paging_ratio },
-        config.resources.damaged_files,
+        Files {
+            damaged: config.resources.damaged_files,
+            segment_bytes: config.resources.segment_size.get(),
+        },
     )?;
     refuse_without_names(&data_dir, &names, &shards)?;
     let (meta, topology) = recover_names(config, names, shards.len(), &waker)?;

@@ -116,6 +116,15 @@ pub(crate) struct Memory {
     pub paging_ratio: f64,
 }
 
+/// The files of stored messages.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Files {
+    /// What to do if one is damaged.
+    pub damaged: DamagedFiles,
+    /// Bytes of one after which the next is begun.
+    pub segment_bytes: u64,
+}
+
 /// Bytes of written messages that stay in memory, in all shards: what consumers that keep up need. More
 /// would only repeat what the system keeps of the files anyway.
 const CACHE_BYTES: u64 = 32 << 20;
@@ -147,17 +156,18 @@ impl Storage {
         dir: &Path,
         shards: usize,
         memory: Memory,
-        damaged: DamagedFiles,
+        files: Files,
     ) -> anyhow::Result<Self> {
         let count = layout(dir, shards)?;
         let waker = Arc::new(Waker::default());
         // Without a part of the names, messages of queues nobody knows would be let go.
         let (names, _) = open_log(&dir.join("names"), &waker, Owner::Names, memory.options(1))?;
-        let on_damage = match damaged {
+        let on_damage = match files.damaged {
             DamagedFiles::Aside => OnDamage::Aside,
             DamagedFiles::Refuse => OnDamage::Refuse,
         };
-        let options = LogOptions { on_damage, ..memory.options(count) };
+        let segment_bytes = files.segment_bytes;
+        let options = LogOptions { on_damage, segment_bytes, ..memory.options(count) };
         let (mut shards, mut damages) = (Vec::new(), Vec::new());
         for index in 0..count {
             let dir = dir.join("shards").join(index.to_string());
@@ -300,7 +310,8 @@ fn open_log(
     };
     let resting = Arc::clone(waker);
     let rests = Arc::new(move || resting.rests());
-    let disk = RealDisk::open(dir, &name, waker.for_owner(owner), rests)
+    let spare_min = options.segment_bytes / 2;
+    let disk = RealDisk::open(dir, &name, spare_min, waker.for_owner(owner), rests)
         .with_context(|| format!("cannot make {}", dir.display()))?;
     let options = LogOptions { seed: rand::random(), ..options };
     let started = Instant::now();

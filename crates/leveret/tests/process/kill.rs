@@ -8,6 +8,7 @@ mod names;
 mod shadow;
 mod transactions;
 
+use std::ops::Range;
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -17,39 +18,49 @@ use crate::broker::{Broker, Down, PATIENCE};
 use crate::messages::Random;
 use load::{Load, declare};
 
-/// Kills in an ordinary run of the tests.
-const KILLS: u32 = 40;
+/// What happens between kills.
+struct Lives {
+    seed: u64,
+    settings: &'static [&'static str],
+    /// Messages that are confirmed in one life.
+    confirms: Range<u64>,
+}
 
-/// Kills `kills` times and prints what came of it.
-fn kill_again_and_again(seed: u64, kills: u32) {
+/// Kills until that is enough, by the number of kills and of those at which a file was kept to be used again. Prints what
+/// came of it.
+fn kill_again_and_again(lives: &Lives, is_enough: impl Fn(u32, u32) -> bool) {
+    let Lives { seed, settings, ref confirms } = *lives;
     eprintln!("seed {seed}");
     let began = Instant::now();
-    let mut broker = Broker::with(&["shards=2"]);
+    let mut broker = Broker::with(settings);
     declare(&broker);
     let mut load = Load::new(seed);
     let (mut starting, mut slowest) = (Duration::ZERO, Duration::ZERO);
-    for round in 0..kills {
+    let (mut kills, mut spares) = (0, 0);
+    while !is_enough(kills, spares) {
         let mut clients = load.connect(&broker);
-        let confirms = 1 + load.random.below(400);
+        let confirms = confirms.start + load.random.below(confirms.end - confirms.start);
         load.work(&mut clients, confirms);
         spin(&mut load.random);
         let down = broker.kill();
+        spares += u32::from(down.dir.path().join("shards/0/spare").exists());
         load.last_words(clients);
         let start = Instant::now();
         broker = down.start_again();
         starting += start.elapsed();
         slowest = slowest.max(start.elapsed());
         load.count(&broker);
-        if round % 4 == 0 {
+        if kills % 4 == 0 {
             load.look_through(&broker);
         }
         // Declared again as clients do: equal to what came back.
         declare(&broker);
+        kills += 1;
     }
     load.look_through(&broker);
     load.bury(&broker);
     eprintln!(
-        "{kills} kills in {:?}, a start takes {:?}, at most {slowest:?}: {:?}",
+        "{kills} kills, {spares} with a file to be used again, in {:?}, a start takes {:?}, at most {slowest:?}: {:?}",
         began.elapsed(),
         starting / kills,
         load.shadow.totals
@@ -86,11 +97,26 @@ fn killed_during(
     broker.kill()
 }
 
-/// More of them, from another seed:
+/// The seed and how many kills, unless the environment asks for others:
 /// `LEVERET_KILLS=1000 LEVERET_SEED=7 cargo test -p leveret --test process -- --nocapture after_a_kill`
+fn asked(kills: u32) -> (u64, u32) {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let kills = number("LEVERET_KILLS").map_or(kills, |kills| kills as u32);
+    (number("LEVERET_SEED").unwrap_or(1), kills)
+}
+
 #[test]
 fn what_was_confirmed_is_there_after_a_kill() {
-    let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
-    let kills = number("LEVERET_KILLS").map_or(KILLS, |kills: u64| kills as u32);
-    kill_again_and_again(number("LEVERET_SEED").unwrap_or(1), kills);
+    let (seed, kills) = asked(40);
+    let lives = Lives { seed, settings: &["shards=2"], confirms: 1..401 };
+    kill_again_and_again(&lives, |done, _| done >= kills);
+}
+
+/// The same where files of the log are used again: they are short, and lives are long enough for whole files to go.
+#[test]
+fn what_was_confirmed_is_there_after_a_kill_where_files_are_used_again() {
+    let (seed, kills) = asked(8);
+    let settings = &["shards=1", "storage.segment_size=1MiB"];
+    let lives = Lives { seed, settings, confirms: 2000..4000 };
+    kill_again_and_again(&lives, |done, spares| done >= kills && spares > 0);
 }

@@ -3,8 +3,10 @@ use std::sync::{Condvar, Mutex};
 use leveret_log::file::Options;
 use leveret_log::{FileLog, Holder, Keep, Log};
 
-use super::writer::{SPARE, SPARE_MIN};
+use super::writer::SPARE;
 use super::*;
+
+const SPARE_MIN: u64 = 32 << 20;
 
 /// A directory of its own, and a bell that the disk rings.
 struct Place {
@@ -33,7 +35,7 @@ impl Place {
             *bell.0.lock().unwrap() = true;
             bell.1.notify_one();
         };
-        RealDisk::open(self.dir.path(), "test", Arc::new(wake), Arc::new(|| ())).unwrap()
+        RealDisk::open(self.dir.path(), "test", SPARE_MIN, Arc::new(wake), Arc::new(|| ())).unwrap()
     }
 
     fn wait(&self) {
@@ -65,7 +67,8 @@ fn what_was_synced_is_there_again() {
     log.release(at, holders[1]).unwrap();
     log.sync().unwrap();
     assert!(
-        RealDisk::open(place.dir.path(), "other", Arc::new(|| ()), Arc::new(|| ())).is_err(),
+        RealDisk::open(place.dir.path(), "other", SPARE_MIN, Arc::new(|| ()), Arc::new(|| ()))
+            .is_err(),
         "it is in use"
     );
     drop(log);

@@ -16,9 +16,6 @@ use super::{Job, SYNCS, WRITES, Worker, failed, not_written, sync_dir};
 /// A file that is kept for the next, while it has no name of the log's.
 pub(super) const SPARE: &str = "spare";
 
-/// Shorter ones are not kept.
-pub(super) const SPARE_MIN: u64 = 32 << 20;
-
 /// Removes what a process that was killed had kept.
 pub(super) fn clear(dir: &Path) -> std::io::Result<()> {
     let spare = dir.join(SPARE);
@@ -32,6 +29,8 @@ pub(super) struct Writer {
     open: Option<Open>,
     /// Whether there is a file to make the next one of. None if none is ever kept.
     spare: Option<Spare>,
+    /// A shorter file is not kept.
+    spare_min: u64,
 }
 
 /// A file that is written to.
@@ -76,12 +75,12 @@ impl Worker for Writer {
 impl Writer {
     /// One that makes each file anew.
     pub(super) fn new(dir: &Path) -> Self {
-        Self { dir: dir.to_owned(), open: None, spare: None }
+        Self { dir: dir.to_owned(), open: None, spare: None, spare_min: 0 }
     }
 
-    /// One that makes files of those it removed.
-    pub(super) fn with_spare(dir: &Path) -> Self {
-        Self { spare: Some(Spare::No), ..Self::new(dir) }
+    /// One that makes files of those it removed, if they have `spare_min` bytes.
+    pub(super) fn with_spare(dir: &Path, spare_min: u64) -> Self {
+        Self { spare: Some(Spare::No), spare_min, ..Self::new(dir) }
     }
 
     fn close(&mut self, file: FileName) {
@@ -92,7 +91,7 @@ impl Writer {
     fn remove(&mut self, file: FileName) -> std::io::Result<()> {
         self.close(file);
         let path = self.dir.join(file.to_string());
-        if self.spare == Some(Spare::No) && is_worth_keeping(&path) {
+        if self.spare == Some(Spare::No) && is_worth_keeping(&path, self.spare_min) {
             std::fs::rename(path, self.dir.join(SPARE))?;
             self.spare = Some(Spare::Yes);
         } else {
@@ -186,7 +185,7 @@ impl Writer {
 }
 
 /// Whether writing over a file saves something, and nobody else has it.
-fn is_worth_keeping(path: &Path) -> bool {
+fn is_worth_keeping(path: &Path, spare_min: u64) -> bool {
     // With a second name it is a copy that somebody made.
-    std::fs::metadata(path).is_ok_and(|it| it.len() >= SPARE_MIN && it.nlink() == 1)
+    std::fs::metadata(path).is_ok_and(|it| it.len() >= spare_min && it.nlink() == 1)
 }
