@@ -1,7 +1,7 @@
 //! A node from outside: it starts without configuration, answers, and ends when it is asked to.
 
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
@@ -58,15 +58,18 @@ struct Node {
 impl Node {
     fn start() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        // A port that the system just gave out is free, and not given out again soon.
-        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let child = program(dir.path())
-            .args(["serve", "--port", &address.to_string()])
+            .args(["serve", "--port", "127.0.0.1:0"])
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        let node = Self { child, dir, address };
+        let mut node = Self { child, dir, address: SocketAddr::from(([127, 0, 0, 1], 0)) };
         node.ctl(&["await_startup", "--timeout", "20"]);
+        let told: serde_json::Value =
+            serde_json::from_str(&node.ctl(&["listeners", "--formatter", "json"])).unwrap();
+        let listeners = told["listeners"].as_array().unwrap();
+        let amqp = listeners.iter().find(|it| it["protocol"] == "amqp").unwrap();
+        node.address.set_port(amqp["port"].as_u64().unwrap() as u16);
         node
     }
 

@@ -347,6 +347,14 @@ fn tell_of(dir: &Path, report: &Report, started: Instant) {
             "the last write was interrupted; its part was cut off, nothing of it was confirmed"
         );
     }
+    if report.foreign_bytes > 0 {
+        // After every crash under load, so it is no warning.
+        tracing::info!(
+            log = %dir.display(),
+            bytes = report.foreign_bytes,
+            "what was behind the last write was cut off: it was no write to this file, but what was left of a file that was used again"
+        );
+    }
     damage::tell_of_earlier(dir, report);
     if report.records > 0 {
         tracing::info!(

@@ -53,6 +53,9 @@ pub struct Report {
     pub records: u64,
     /// Bytes that were cut off the last file: a write that was interrupted.
     pub cut_bytes: u64,
+    /// Bytes that were cut off the last file, and are of no write to it: of a file that this one was made of, or
+    /// nobody knows of what.
+    pub foreign_bytes: u64,
     /// Files that were removed: rewritings that were interrupted, or were finished.
     pub removed_files: u64,
     /// Files that were damaged, and what became of them.
@@ -406,7 +409,7 @@ impl Recovery<'_> {
         self.found.next_sequence = self.found.next_sequence.max(header.as_of);
         self.found.next_segment = self.found.next_segment.max(next(header.through));
 
-        let (len, cut) = if is_tail { tail(disk, file)? } else { (len, 0) };
+        let (len, is_interrupted) = if is_tail { tail(disk, file)? } else { (len, false) };
         let mut window = Window::new(disk, name, len);
         let mut walk = Walk::new(FILE_HEADER as u64, len, header.mark);
         let (mut expected, mut need) = (header.as_of, 0);
@@ -439,7 +442,12 @@ impl Recovery<'_> {
                 }
                 Step::End if is_tail => {
                     self.end_segment(len, false);
-                    self.found.report.cut_bytes = cut;
+                    let report = &mut self.found.report;
+                    let behind = file.len.saturating_sub(len);
+                    match is_interrupted {
+                        true => report.cut_bytes = behind,
+                        false => report.foreign_bytes = behind,
+                    }
                     return Ok(Some((name, len)));
                 }
                 Step::End => return Err(damaged(name, len, "the end of the segment is missing")),
@@ -564,9 +572,9 @@ impl Recovery<'_> {
     }
 }
 
-/// How much of the last file is whole, and how much of the rest was being written when a crash came. Else the
+/// How much of the last file is whole, and whether the rest was being written when a crash came. Else the
 /// rest is of the file that this one was made of.
-fn tail<D: Disk>(disk: &mut D, file: &File) -> Result<(u64, u64), OpenError> {
+fn tail<D: Disk>(disk: &mut D, file: &File) -> Result<(u64, bool), OpenError> {
     let File { name, len, header } = file;
     let (name, len) = (*name, *len);
     let mut window = Window::new(disk, name, len);
@@ -591,7 +599,7 @@ fn tail<D: Disk>(disk: &mut D, file: &File) -> Result<(u64, u64), OpenError> {
             }
             Step::End => {
                 let whole = torn.map_or(len, |(position, _)| position);
-                return Ok((whole, len.saturating_sub(whole)));
+                return Ok((whole, torn.is_some()));
             }
             Step::Bad => {
                 let shown = on(name, window.show_most(position, BATCH_HEADER))?;
@@ -602,8 +610,7 @@ fn tail<D: Disk>(disk: &mut D, file: &File) -> Result<(u64, u64), OpenError> {
                 }
                 let torn = torn.filter(|(_, sequence)| synced <= *sequence);
                 let whole = torn.map_or(position, |(position, _)| position);
-                let is_cut = is_begun || torn.is_some();
-                return Ok((whole, if is_cut { len.saturating_sub(whole) } else { 0 }));
+                return Ok((whole, is_begun || torn.is_some()));
             }
         }
     }
