@@ -4,7 +4,7 @@
 //! median of several runs, and stands with its command under the table. CPU is user and system
 //! time of the broker's whole process tree.
 
-mod api;
+pub(crate) mod api;
 mod backlogs;
 mod go;
 mod goals;

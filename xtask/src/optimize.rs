@@ -9,6 +9,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, ensure};
 
+use crate::bench::api::api;
 use crate::node::Node;
 use crate::root;
 use crate::steps::{cargo, succeed};
@@ -18,7 +19,7 @@ const PLACE: &str = "target/optimized";
 
 /// What the program is trained with: words of `leveret perf`. Numbers of messages, not times: the
 /// weight of each is the same wherever it is built.
-const TRAINING: [&str; 11] = [
+const TRAINING: [&str; 12] = [
     "-x 1 -y 1 -a -s 16 -C 2000000",
     "-x 1 -y 1 -a -s 1024 -C 1000000",
     "-x 1 -y 1 -s 100 -q 100 -c 100 -C 500000",
@@ -30,7 +31,15 @@ const TRAINING: [&str; 11] = [
     "-x 0 -y 1 -u backlog -p -q 500 -A 50 -D 500000",
     "-x 1 -y 1 -s 65536 -q 50 -C 20000",
     "latency -z 3",
+    // Queues to be listed.
+    "-x 500 -y 0 -qp list-%d -qpf 1 -qpt 500 -ad false -C 4",
 ];
+
+/// What else it is trained with: lists of the management API, so many times each. What no run shows is made
+/// small instead of fast.
+const LISTS: [&str; 3] =
+    ["/api/queues", "/api/queues?columns=name,messages", "/api/queues?page=1&sort=messages"];
+const LISTED: usize = 20;
 
 /// Builds it; where it is.
 pub(crate) fn build() -> anyhow::Result<PathBuf> {
@@ -75,6 +84,12 @@ fn train(program: &Path) -> anyhow::Result<()> {
         let mut load = Command::new(program);
         load.args(["perf", "-h", &uri, "--json", "/dev/null"]).args(words.split(' '));
         ensure!(load.output()?.status.success(), "leveret perf {words} failed");
+    }
+    for path in LISTS {
+        println!("  GET {path}");
+        for count in 0..LISTED {
+            api(node.data_dir(), path, count % 2 > 0)?;
+        }
     }
     node.stop()
 }

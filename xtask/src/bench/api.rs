@@ -129,7 +129,7 @@ fn poll(data: &Path, metrics: u16, is_over: &AtomicBool) -> Result<()> {
 }
 
 /// A document of the management API, by the control socket.
-fn api(data: &Path, path: &str, gzip: bool) -> Result<Vec<u8>> {
+pub(crate) fn api(data: &Path, path: &str, gzip: bool) -> Result<Vec<u8>> {
     let socket = UnixStream::connect(data.join("leveret.sock")).context("the control socket")?;
     get(socket, path, gzip)
 }

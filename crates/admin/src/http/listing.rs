@@ -1,8 +1,7 @@
 //! Lists: sorting, paging, filtering by name, columns, all as RabbitMQ has them.
 //!
-//! A row costs more than its name. Where a page is asked for in the order of names, only the rows of that
-//! page are made. Rows that need no sorting are written one by one: a list of ten thousand is never in memory
-//! but as text.
+//! A row costs more than its name. Only the rows of a page are made where it is in the order of names, or of what a
+//! cheaper row has, too. Rows are written one by one: a list of ten thousand is never in memory but as text.
 
 use std::cmp::Ordering;
 
@@ -74,10 +73,15 @@ fn columns(call: &Call) -> Option<Vec<Vec<&str>>> {
 
 /// Whether nothing is asked for but these columns, and the order of one of them.
 pub(crate) fn asks_only(call: &Call, known: &[&str]) -> bool {
-    let sort = call.query("sort").filter(|sort| !sort.is_empty());
     let columns = columns(call)
         .map(|all| all.iter().all(|it| matches!(it[..], [one] if known.contains(&one))));
-    columns == Some(true) && sort.is_none_or(|sort| known.contains(&sort))
+    columns == Some(true) && sorts_by(call, known)
+}
+
+/// Whether the order is that of one of these columns, or none is asked for.
+pub(crate) fn sorts_by(call: &Call, known: &[&str]) -> bool {
+    let sort = call.query("sort").filter(|sort| !sort.is_empty());
+    sort.is_none_or(|sort| known.contains(&sort))
 }
 
 /// Answers a list. `items` are in the order of vhost and name.
@@ -85,10 +89,21 @@ pub(crate) fn list<T>(
     call: &Call,
     items: Vec<T>,
     name: impl Fn(&T) -> &str,
-    row: impl FnMut(&T) -> Value,
+    row: impl Fn(&T) -> Value,
+) -> Result<Answer, Fault> {
+    list_by(call, items, name, &row, &row)
+}
+
+/// [`list`], where `sorted` makes a row of which only what is sorted by counts.
+pub(crate) fn list_by<T>(
+    call: &Call,
+    items: Vec<T>,
+    name: impl Fn(&T) -> &str,
+    sorted: impl Fn(&T) -> Value,
+    row: impl Fn(&T) -> Value,
 ) -> Result<Answer, Fault> {
     let wanted = Wanted::of(call)?;
-    listed(&wanted, items, name, row).map(Answer::Text)
+    listed(&wanted, items, name, sorted, row).map(Answer::Text)
 }
 
 /// Answers a list of rows that are made already.
@@ -110,7 +125,8 @@ fn listed<T>(
     wanted: &Wanted<'_>,
     mut items: Vec<T>,
     name: impl Fn(&T) -> &str,
-    mut row: impl FnMut(&T) -> Value,
+    sorted: impl Fn(&T) -> Value,
+    row: impl Fn(&T) -> Value,
 ) -> Result<Vec<u8>, Fault> {
     let total = items.len();
     if wanted.page.is_some() {
@@ -129,12 +145,11 @@ fn listed<T>(
         }
         items[range].iter().for_each(|item| rows.write(row(item)));
     } else {
-        let mut all: Vec<Value> = items.iter().map(&mut row).collect();
-        sort(&mut all, wanted.sort.unwrap_or_default());
+        let mut order = sort(items.iter().map(sorted), wanted.sort.unwrap_or_default());
         if wanted.reverse {
-            all.reverse();
+            order.reverse();
         }
-        all.drain(range).for_each(|row| rows.write(row));
+        order[range].iter().for_each(|&at| rows.write(row(&items[at])));
     }
     let count = rows.count;
     let list = rows.end();
@@ -211,16 +226,16 @@ fn range(wanted: &Wanted<'_>, count: usize) -> Result<std::ops::Range<usize>, Fa
     Ok(start..count.min(start + size))
 }
 
-/// Sorts by a value deep inside; rows that have none come first, as if it were 0.
-fn sort(rows: &mut Vec<Value>, path: &str) {
+/// The order of rows by a value deep inside; those that have none come first, as if it were 0.
+fn sort(rows: impl Iterator<Item = Value>, path: &str) -> Vec<usize> {
     let parts: Vec<&str> = path.split('.').filter(|part| !part.is_empty()).collect();
-    let key = |row: &Value| {
-        let found = parts.iter().try_fold(row, |value, part| value.get(part));
-        found.cloned().unwrap_or_else(|| json!(0))
+    let key = |mut row: Value| {
+        let found = parts.iter().try_fold(&mut row, |value, part| value.get_mut(part));
+        found.map_or_else(|| json!(0), Value::take)
     };
-    let mut keyed: Vec<(Value, Value)> = rows.drain(..).map(|row| (key(&row), row)).collect();
+    let mut keyed: Vec<(Value, usize)> = rows.map(key).zip(0..).collect();
     keyed.sort_by(|(a, _), (b, _)| order(a, b));
-    rows.extend(keyed.into_iter().map(|(_, row)| row));
+    keyed.into_iter().map(|(_, at)| at).collect()
 }
 
 /// Erlang's order of terms: numbers, atoms, maps, lists, binaries.
@@ -276,7 +291,7 @@ mod tests {
     fn names(wanted: &Wanted<'_>) -> Result<String, Fault> {
         let items = vec![("a", 3), ("b", 1), ("c", 20), ("Bee", 4)];
         let row = |item: &(&str, i32)| json!({"name": item.0, "n": item.1, "d": {"r": -item.1}});
-        let text = listed(wanted, items, |item| item.0, row)?;
+        let text = listed(wanted, items, |item| item.0, row, row)?;
         let value: Value = serde_json::from_slice(&text).unwrap();
         let rows = value.get("items").unwrap_or(&value).as_array().cloned().unwrap_or_default();
         Ok(rows.iter().map(|row| row["name"].as_str().unwrap_or("?")).collect::<Vec<_>>().join(" "))

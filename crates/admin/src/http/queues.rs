@@ -40,7 +40,8 @@ pub(super) async fn list_of_user(call: Call) -> Result<Answer, Fault> {
 
 async fn rows(call: &Call, is_wanted: impl Fn(&Queue) -> bool) -> Result<Answer, Fault> {
     let vhosts = call.vhosts()?;
-    let is_plain = listing::asks_only(call, &[&PLAIN[..], &TOTALS].concat());
+    let cheap = [&PLAIN[..], &TOTALS].concat();
+    let is_plain = listing::asks_only(call, &cheap);
     let has_stats = !call.is_asked("disable_stats") && !is_plain;
     let has_totals = has_stats
         || call.is_asked("enable_queue_totals")
@@ -54,12 +55,19 @@ async fn rows(call: &Call, is_wanted: impl Fn(&Queue) -> bool) -> Result<Answer,
             items.push(Item { vhost, name: queue.name.to_string(), id: queue.id });
         }
     }
-    let row = |item: &Item| {
+    let row = |item: &Item, has_stats: bool| {
         let Some(queue) = topology.queue_by_id(item.id) else { return Value::Null };
         let facts = facts.get(&item.id).filter(|_| has_totals);
         Value::Object(row(call, &vhosts[item.vhost], queue, facts, has_stats))
     };
-    listing::list(call, items, |item| &item.name, row)
+    let needs_stats = has_stats && !listing::sorts_by(call, &cheap);
+    listing::list_by(
+        call,
+        items,
+        |item| &item.name,
+        |item| row(item, needs_stats),
+        |item| row(item, has_stats),
+    )
 }
 
 /// `GET /api/queues/{vhost}/{queue}`.
