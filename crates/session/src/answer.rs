@@ -122,7 +122,7 @@ impl Session {
                 deliver::got(core, channel, &delivery, remaining, cx);
             }
             (Awaited::Get { queue }, _) => {
-                channel.totals.get_empty += 1;
+                channel.totals.taken.get_empty += 1;
                 if let Some(queue) = cx.topology.queue(core.identity.vhost, &queue) {
                     channel.taken.of(queue.id).get_empty += 1;
                 }

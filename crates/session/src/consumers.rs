@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use leveret_broker::message::ConsumerSlot;
 use leveret_topology::QueueId;
 
-use crate::totals::{ChannelTotals, TakenTotals};
+use crate::totals::TakenTotals;
 
 const PLACE_BITS: u32 = 20;
 const PLACE: u32 = (1 << PLACE_BITS) - 1;
@@ -34,14 +34,6 @@ pub(crate) struct Consumer {
 }
 
 impl Consumer {
-    /// Adds what was delivered to the totals of its channel.
-    pub(crate) fn add_to(&self, totals: &mut ChannelTotals) {
-        let TakenTotals { deliver, deliver_no_ack, redeliver, .. } = self.taken();
-        totals.deliver += deliver;
-        totals.deliver_no_ack += deliver_no_ack;
-        totals.redeliver += redeliver;
-    }
-
     /// What was delivered.
     pub(crate) fn taken(&self) -> TakenTotals {
         let (deliver, deliver_no_ack) = match self.no_ack {

@@ -13,6 +13,7 @@ use leveret_queue::{Time, delivery_cost};
 
 use crate::channel::{Channel, Channels};
 use crate::core::{Context, Core};
+use crate::totals::TakenTotals;
 use crate::unacked::{Entry, GOT};
 use crate::{properties, trace};
 
@@ -109,20 +110,14 @@ pub(crate) fn got(
 ) {
     let Some(view) = View::of(&delivery.record) else {
         tracing::error!(queue = %delivery.queue, "a record that cannot be read is not delivered");
-        channel.totals.get_empty += 1;
-        channel.taken.of(delivery.queue).get_empty += 1;
+        channel.count(delivery.queue, TakenTotals { get_empty: 1, ..TakenTotals::default() });
         cx.out.put_method(channel.number, &basic::GetEmpty { cluster_id: "" });
         return;
     };
-    let taken = channel.taken.of(delivery.queue);
-    let (got, by_queue) = match delivery.unacked {
-        Some(_) => (&mut channel.totals.get, &mut taken.get),
-        None => (&mut channel.totals.get_no_ack, &mut taken.get_no_ack),
-    };
-    *got += 1;
-    *by_queue += 1;
-    taken.redeliver += u64::from(delivery.redelivered);
-    channel.totals.redeliver += u64::from(delivery.redelivered);
+    let (get, get_no_ack) = if delivery.unacked.is_some() { (1, 0) } else { (0, 1) };
+    let redeliver = u64::from(delivery.redelivered);
+    let taken = TakenTotals { get, get_no_ack, redeliver, ..TakenTotals::default() };
+    channel.count(delivery.queue, taken);
     core.totals.in_broker.count(cx.wall.ms().saturating_sub(view.head.published_ms));
     let (exchange, routing_key) = view.exchange_and_key().unwrap_or_default();
     let delivery_tag = channel.tag();

@@ -65,7 +65,7 @@ pub(crate) fn deliver(
     if channel.is_closing || cx.out.len() as u64 > core.settings.output_bytes_max * 16 {
         return;
     }
-    channel.totals.deliver_no_ack += 1;
+    channel.totals.taken.deliver_no_ack += 1;
     let (exchange, routing_key) = names(message);
     let delivery_tag = channel.next_tag;
     channel.next_tag += 1;

@@ -164,7 +164,7 @@ impl Session {
         for (_, consumer) in self.core.consumers.iter() {
             let found = all.binary_search_by_key(&consumer.channel, |channel| channel.number);
             let Some(channel) = found.ok().and_then(|at| all.get_mut(at)) else { continue };
-            consumer.add_to(&mut channel.totals);
+            channel.totals.taken += consumer.taken();
             channel.taken.push((consumer.queue, consumer.taken()));
         }
         for channel in &mut all {

@@ -39,7 +39,7 @@ pub(crate) fn settle(
         return Err(reply::unknown_tag(tag));
     }
     match how {
-        Settle::Ack => totals.ack += settled,
+        Settle::Ack => totals.taken.ack += settled,
         Settle::Reject | Settle::Requeue { .. } => totals.reject += settled,
     }
     if consumed > 0 && limit.settled(consumed) {

@@ -51,20 +51,8 @@ pub struct ChannelTotals {
     pub publish_confirm: u64,
     /// `basic.nack` to the publisher.
     pub nack: u64,
-    /// Delivered, to be acked.
-    pub deliver: u64,
-    /// Delivered, never to be acked.
-    pub deliver_no_ack: u64,
-    /// By `basic.get`, to be acked.
-    pub get: u64,
-    /// By `basic.get`, never to be acked.
-    pub get_no_ack: u64,
-    /// `basic.get` found nothing.
-    pub get_empty: u64,
-    /// Of all that was delivered: what had been before.
-    pub redeliver: u64,
-    /// Acked by the client.
-    pub ack: u64,
+    /// What was taken, from all queues.
+    pub taken: TakenTotals,
     /// Rejected or given back by the client.
     pub reject: u64,
 }
@@ -74,13 +62,7 @@ impl AddAssign for ChannelTotals {
         self.published += other.published;
         self.publish_confirm += other.publish_confirm;
         self.nack += other.nack;
-        self.deliver += other.deliver;
-        self.deliver_no_ack += other.deliver_no_ack;
-        self.get += other.get;
-        self.get_no_ack += other.get_no_ack;
-        self.get_empty += other.get_empty;
-        self.redeliver += other.redeliver;
-        self.ack += other.ack;
+        self.taken += other.taken;
         self.reject += other.reject;
     }
 }
@@ -325,7 +307,7 @@ impl Published {
     }
 }
 
-/// What one channel was given from one queue, and acked, under the names of RabbitMQ's `message_stats`.
+/// What a channel was given, and acked, from one queue or from all, under the names of RabbitMQ's `message_stats`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TakenTotals {
     /// Delivered, to be acked.
@@ -342,6 +324,13 @@ pub struct TakenTotals {
     pub redeliver: u64,
     /// Acked by the client.
     pub ack: u64,
+}
+
+impl TakenTotals {
+    /// All that was given, in whatever way.
+    pub fn deliver_get(&self) -> u64 {
+        self.deliver + self.deliver_no_ack + self.get + self.get_no_ack
+    }
 }
 
 impl AddAssign for TakenTotals {

@@ -17,6 +17,7 @@ use crate::core::{Context, Core};
 use crate::publish::Head;
 use crate::reply::{self, Fault};
 use crate::settle::entry_is_consumed;
+use crate::totals::TakenTotals;
 use crate::unacked::{Entry, Unacked};
 use crate::waiting::{Awaited, Waiting};
 use crate::{direct, returned, route};
@@ -141,8 +142,7 @@ pub(crate) fn commit(
         consumed += u32::from(entry_is_consumed(&entry));
         match how {
             Settle::Ack => {
-                channel.totals.ack += 1;
-                channel.taken.of(entry.queue).ack += 1;
+                channel.count(entry.queue, TakenTotals { ack: 1, ..TakenTotals::default() });
             }
             Settle::Reject | Settle::Requeue { .. } => channel.totals.reject += 1,
         }

@@ -4,7 +4,7 @@ mod node;
 
 use leveret_amqp::content::Properties;
 use leveret_amqp::method::{basic, channel, confirm};
-use leveret_session::{CONFIRM_BOUNDS_US, ChannelTotals, ExchangeTotals};
+use leveret_session::{CONFIRM_BOUNDS_US, ChannelTotals, ExchangeTotals, TakenTotals};
 
 use node::Node;
 
@@ -48,13 +48,15 @@ fn work(node: &mut Node, link: usize) -> ChannelTotals {
         },
         publish_confirm: 8,
         nack: 0,
-        deliver: 3,
-        deliver_no_ack: 3,
-        get: 1,
-        get_no_ack: 1,
-        get_empty: 1,
-        redeliver: 1,
-        ack: 1,
+        taken: TakenTotals {
+            deliver: 3,
+            deliver_no_ack: 3,
+            get: 1,
+            get_no_ack: 1,
+            get_empty: 1,
+            redeliver: 1,
+            ack: 1,
+        },
         reject: 2,
     }
 }

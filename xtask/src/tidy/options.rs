@@ -17,7 +17,7 @@ pub(super) fn check(breaches: &mut Vec<String>) -> anyhow::Result<()> {
         let source = std::fs::read_to_string(path)?;
         let (declared, rest) = split(&source);
         options.extend(declared.iter().map(|&name| name.to_owned()));
-        rest.for_each(|line| readers.extend([line, "\n"]));
+        rest.iter().for_each(|line| readers.extend([line, "\n"]));
     }
     for name in options {
         if !OF_ONE_VALUE.contains(&name.as_str()) && !is_read(&readers, &name) {
@@ -30,7 +30,7 @@ pub(super) fn check(breaches: &mut Vec<String>) -> anyhow::Result<()> {
 }
 
 /// The fields declared in the `options!` of a source, and the lines that are in none.
-fn split(source: &str) -> (Vec<&str>, impl Iterator<Item = &str>) {
+fn split(source: &str) -> (Vec<&str>, Vec<&str>) {
     let mut declared = Vec::new();
     let mut rest = Vec::new();
     let mut is_inside = false;
@@ -42,7 +42,7 @@ fn split(source: &str) -> (Vec<&str>, impl Iterator<Item = &str>) {
             _ => rest.push(line),
         }
     }
-    (declared, rest.into_iter())
+    (declared, rest)
 }
 
 /// The name in a line `    name: Type = default`.
@@ -71,7 +71,6 @@ mod tests {
         let source = "options! {\n    /// Doc: x\n    a_b: u32 = 1, keys = [\"a.b\"];\n}\nlet it = config\n    .a_b;\n";
         let (declared, rest) = split(source);
         assert_eq!(declared, ["a_b"]);
-        let rest: Vec<_> = rest.collect();
         assert_eq!(rest, ["let it = config", "    .a_b;"]);
         let rest = rest.join("\n");
         assert!(is_read(&rest, "a_b") && !is_read(&rest, "a") && !is_read(&rest, "config"));

@@ -48,12 +48,11 @@ impl<'a> Wanted<'a> {
                 ));
             }
         };
-        let sort = call.query("sort").filter(|sort| !sort.is_empty());
         Ok(Self {
             page,
             name: call.query("name").filter(|name| !name.is_empty()),
             use_regex: call.is_asked("use_regex"),
-            sort,
+            sort: sort_column(call),
             reverse: call.is_asked("sort_reverse"),
             columns: columns(call),
         })
@@ -80,8 +79,11 @@ pub(crate) fn asks_only(call: &Call, known: &[&str]) -> bool {
 
 /// Whether the order is that of one of these columns, or none is asked for.
 pub(crate) fn sorts_by(call: &Call, known: &[&str]) -> bool {
-    let sort = call.query("sort").filter(|sort| !sort.is_empty());
-    sort.is_none_or(|sort| known.contains(&sort))
+    sort_column(call).is_none_or(|sort| known.contains(&sort))
+}
+
+fn sort_column(call: &Call) -> Option<&str> {
+    call.query("sort").filter(|sort| !sort.is_empty())
 }
 
 /// Answers a list. `items` are in the order of vhost and name.

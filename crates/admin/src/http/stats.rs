@@ -40,20 +40,20 @@ pub(super) fn of_queue(totals: &Totals) -> Option<Value> {
 
 /// `message_stats` of a channel.
 pub(super) fn of_channel(totals: &ChannelTotals) -> Option<Value> {
-    let deliver_get = totals.deliver + totals.deliver_no_ack + totals.get + totals.get_no_ack;
+    let taken = &totals.taken;
     counted([
         ("publish", totals.published.publish),
         ("confirm", totals.published.confirm),
         ("return_unroutable", totals.published.return_unroutable),
         ("drop_unroutable", totals.published.drop_unroutable),
-        ("deliver", totals.deliver),
-        ("deliver_no_ack", totals.deliver_no_ack),
-        ("get", totals.get),
-        ("get_no_ack", totals.get_no_ack),
-        ("get_empty", totals.get_empty),
-        ("deliver_get", deliver_get),
-        ("redeliver", totals.redeliver),
-        ("ack", totals.ack),
+        ("deliver", taken.deliver),
+        ("deliver_no_ack", taken.deliver_no_ack),
+        ("get", taken.get),
+        ("get_no_ack", taken.get_no_ack),
+        ("get_empty", taken.get_empty),
+        ("deliver_get", taken.deliver_get()),
+        ("redeliver", taken.redeliver),
+        ("ack", taken.ack),
     ])
 }
 

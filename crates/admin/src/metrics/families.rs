@@ -36,9 +36,9 @@ pub(crate) enum Of {
     /// What each channel counted, or all that ever were.
     Counted(fn(&ChannelTotals) -> u64),
     /// What each channel published to each exchange, or all channels that ever were.
-    Published(fn(&ExchangeTotals) -> u64, fn(&ChannelTotals) -> u64),
+    Published(fn(&ExchangeTotals) -> u64),
     /// What each channel took from each queue, or all channels that ever were.
-    Taken(fn(&TakenTotals) -> u64, fn(&ChannelTotals) -> u64),
+    Taken(fn(&TakenTotals) -> u64),
     /// Each connection's socket and number of channels, or their sum.
     Connection(fn(&Io, u64) -> u64),
     /// Each exchange, or all that ever were.
@@ -129,20 +129,20 @@ pub(crate) const METRICS: &[Metric] = &[
     ("channel_metrics", "consumer_prefetch", Gauge, "Limit of unacknowledged messages for each consumer", Channel(|it| it.prefetch.into())),
     ("channel_metrics", "channel_prefetch", Gauge, "Deprecated and will be removed in a future version", Channel(|it| it.global_prefetch.into())),
 
-    ("channel_exchange_metrics", "channel_messages_published_total", Counter, "Total number of messages published into an exchange on a channel", Published(|it| it.publish, |all| all.published.publish)),
-    ("channel_exchange_metrics", "channel_messages_confirmed_total", Counter, "Total number of messages published into an exchange and confirmed on the channel", Published(|it| it.confirm, |all| all.published.confirm)),
-    ("channel_exchange_metrics", "channel_messages_unroutable_returned_total", Counter, "Total number of messages published as mandatory into an exchange and returned to the publisher as unroutable", Published(|it| it.return_unroutable, |all| all.published.return_unroutable)),
-    ("channel_exchange_metrics", "channel_messages_unroutable_dropped_total", Counter, "Total number of messages published as non-mandatory into an exchange and dropped as unroutable", Published(|it| it.drop_unroutable, |all| all.published.drop_unroutable)),
+    ("channel_exchange_metrics", "channel_messages_published_total", Counter, "Total number of messages published into an exchange on a channel", Published(|it| it.publish)),
+    ("channel_exchange_metrics", "channel_messages_confirmed_total", Counter, "Total number of messages published into an exchange and confirmed on the channel", Published(|it| it.confirm)),
+    ("channel_exchange_metrics", "channel_messages_unroutable_returned_total", Counter, "Total number of messages published as mandatory into an exchange and returned to the publisher as unroutable", Published(|it| it.return_unroutable)),
+    ("channel_exchange_metrics", "channel_messages_unroutable_dropped_total", Counter, "Total number of messages published as non-mandatory into an exchange and dropped as unroutable", Published(|it| it.drop_unroutable)),
 
     ("channel_process_metrics", "channel_process_reductions_total", Counter, "Total number of channel process reductions", Counted(|_| 0)),
 
-    ("channel_queue_metrics", "channel_get_ack_total", Counter, "Total number of messages fetched with basic.get in manual acknowledgement mode", Taken(|it| it.get, |all| all.get)),
-    ("channel_queue_metrics", "channel_get_total", Counter, "Total number of messages fetched with basic.get in automatic acknowledgement mode", Taken(|it| it.get_no_ack, |all| all.get_no_ack)),
-    ("channel_queue_metrics", "channel_messages_delivered_ack_total", Counter, "Total number of messages delivered to consumers in manual acknowledgement mode", Taken(|it| it.deliver, |all| all.deliver)),
-    ("channel_queue_metrics", "channel_messages_delivered_total", Counter, "Total number of messages delivered to consumers in automatic acknowledgement mode", Taken(|it| it.deliver_no_ack, |all| all.deliver_no_ack)),
-    ("channel_queue_metrics", "channel_messages_redelivered_total", Counter, "Total number of messages redelivered to consumers", Taken(|it| it.redeliver, |all| all.redeliver)),
-    ("channel_queue_metrics", "channel_messages_acked_total", Counter, "Total number of messages acknowledged by consumers", Taken(|it| it.ack, |all| all.ack)),
-    ("channel_queue_metrics", "channel_get_empty_total", Counter, "Total number of times basic.get operations fetched no message", Taken(|it| it.get_empty, |all| all.get_empty)),
+    ("channel_queue_metrics", "channel_get_ack_total", Counter, "Total number of messages fetched with basic.get in manual acknowledgement mode", Taken(|it| it.get)),
+    ("channel_queue_metrics", "channel_get_total", Counter, "Total number of messages fetched with basic.get in automatic acknowledgement mode", Taken(|it| it.get_no_ack)),
+    ("channel_queue_metrics", "channel_messages_delivered_ack_total", Counter, "Total number of messages delivered to consumers in manual acknowledgement mode", Taken(|it| it.deliver)),
+    ("channel_queue_metrics", "channel_messages_delivered_total", Counter, "Total number of messages delivered to consumers in automatic acknowledgement mode", Taken(|it| it.deliver_no_ack)),
+    ("channel_queue_metrics", "channel_messages_redelivered_total", Counter, "Total number of messages redelivered to consumers", Taken(|it| it.redeliver)),
+    ("channel_queue_metrics", "channel_messages_acked_total", Counter, "Total number of messages acknowledged by consumers", Taken(|it| it.ack)),
+    ("channel_queue_metrics", "channel_get_empty_total", Counter, "Total number of times basic.get operations fetched no message", Taken(|it| it.get_empty)),
 
     ("connection_coarse_metrics", "connection_incoming_bytes_total", Counter, "Total number of bytes received on a connection", Connection(|io, _| io.recv_oct)),
     ("connection_coarse_metrics", "connection_outgoing_bytes_total", Counter, "Total number of bytes sent on a connection", Connection(|io, _| io.send_oct)),

@@ -236,9 +236,9 @@ impl<'a> Pages<'a> {
                 let channels = connections.flat_map(|it| &it.numbers.channels);
                 text.sample(name, "", channels.map(value).sum::<u64>());
             }
-            Of::Counted(value) | Of::Published(_, value) | Of::Taken(_, value) => {
-                text.sample(name, "", value(all));
-            }
+            Of::Counted(value) => text.sample(name, "", value(all)),
+            Of::Published(value) => text.sample(name, "", value(&all.published)),
+            Of::Taken(value) => text.sample(name, "", value(&all.taken)),
             Of::Connection(value) if kind == Kind::Counter => {
                 text.sample(name, "", value(&overview.sums.io, 0));
             }
@@ -297,14 +297,14 @@ impl<'a> Pages<'a> {
                 match of {
                     Of::Channel(value) => text.sample(name, &label, value(facts)),
                     Of::Counted(value) => text.sample(name, &label, value(&facts.totals)),
-                    Of::Published(value, _) => {
+                    Of::Published(value) => {
                         for (exchange, totals) in &facts.exchanges {
                             if let Some(exchange) = self.exchanges.get(exchange) {
                                 text.sample(name, &format!("{label},{exchange}"), value(totals));
                             }
                         }
                     }
-                    Of::Taken(value, _) => {
+                    Of::Taken(value) => {
                         for (queue, totals) in &facts.taken {
                             if let Some(row) = self.row(*queue) {
                                 text.sample(

@@ -26,22 +26,6 @@ pub const QUEUE: Names<9> = [
     "get_empty",
 ];
 
-/// Of a channel, a vhost, all.
-pub const CHANNEL: Names<12> = [
-    "publish",
-    "confirm",
-    "return_unroutable",
-    "drop_unroutable",
-    "get",
-    "get_no_ack",
-    "deliver",
-    "deliver_no_ack",
-    "redeliver",
-    "ack",
-    "deliver_get",
-    "get_empty",
-];
-
 /// Of a channel and an exchange.
 pub const PUBLISHED: Names<4> = ["publish", "confirm", "return_unroutable", "drop_unroutable"];
 
@@ -56,6 +40,15 @@ pub const TAKEN: Names<8> = [
     "deliver_get",
     "get_empty",
 ];
+
+/// Of a channel, a vhost, all: [`PUBLISHED`], then [`TAKEN`].
+pub const CHANNEL: Names<{ PUBLISHED.len() + TAKEN.len() }> = {
+    let mut names = [""; PUBLISHED.len() + TAKEN.len()];
+    let (published, taken) = names.split_at_mut(PUBLISHED.len());
+    published.copy_from_slice(&PUBLISHED);
+    taken.copy_from_slice(&TAKEN);
+    names
+};
 
 /// Of an exchange.
 pub const EXCHANGE: Names<3> = ["publish_in", "publish_out", "confirm"];
@@ -128,21 +121,12 @@ pub fn queue(numbers: &QueueNumbers) -> [u64; 9] {
 }
 
 /// Under [`CHANNEL`].
-pub fn channel(it: &ChannelTotals) -> [u64; 12] {
-    [
-        it.published.publish,
-        it.published.confirm,
-        it.published.return_unroutable,
-        it.published.drop_unroutable,
-        it.get,
-        it.get_no_ack,
-        it.deliver,
-        it.deliver_no_ack,
-        it.redeliver,
-        it.ack,
-        it.deliver + it.deliver_no_ack + it.get + it.get_no_ack,
-        it.get_empty,
-    ]
+pub fn channel(it: &ChannelTotals) -> [u64; CHANNEL.len()] {
+    let mut counts = [0; CHANNEL.len()];
+    let (of_published, of_taken) = counts.split_at_mut(PUBLISHED.len());
+    of_published.copy_from_slice(&published(&it.published)[..PUBLISHED.len()]);
+    of_taken.copy_from_slice(&taken(&it.taken));
+    counts
 }
 
 /// Under [`PUBLISHED`], filled up with zeros.
@@ -159,7 +143,7 @@ pub fn taken(it: &TakenTotals) -> [u64; TAKEN.len()] {
         it.deliver_no_ack,
         it.redeliver,
         it.ack,
-        it.deliver + it.deliver_no_ack + it.get + it.get_no_ack,
+        it.deliver_get(),
         it.get_empty,
     ]
 }

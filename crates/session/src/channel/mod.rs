@@ -8,11 +8,11 @@ use std::sync::Arc;
 use hashbrown::HashTable;
 use leveret_broker::message::ConsumerSlot;
 use leveret_queue::ChannelLimit;
-use leveret_topology::ChannelSlots;
+use leveret_topology::{ChannelSlots, QueueId};
 
 use crate::confirm::Confirms;
 use crate::consumers::Consumer;
-use crate::totals::{ChannelTotals, Published, Taken};
+use crate::totals::{ChannelTotals, Published, Taken, TakenTotals};
 use crate::tx::Tx;
 use crate::unacked::Unacked;
 pub(crate) use all::Channels;
@@ -96,8 +96,13 @@ impl Channel {
 
     /// A consumer is gone: what it was given stays counted.
     pub(crate) fn keep_totals_of(&mut self, consumer: &Consumer) {
-        consumer.add_to(&mut self.totals);
-        *self.taken.of(consumer.queue) += consumer.taken();
+        self.count(consumer.queue, consumer.taken());
+    }
+
+    /// Something was taken from a queue.
+    pub(crate) fn count(&mut self, queue: QueueId, taken: TakenTotals) {
+        self.totals.taken += taken;
+        *self.taken.of(queue) += taken;
     }
 
     /// All that was counted, but for consumers that are there.
