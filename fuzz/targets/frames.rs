@@ -51,6 +51,8 @@ fn read(bytes: &[u8], piece: usize) -> Outcome {
                         Event::Heartbeat => seen.push((8, 0, Vec::new())),
                         Event::Body { channel, part, is_last, frame_len } => {
                             body.extend_from_slice(part);
+                            let rest = (!is_last).then(|| (channel, frame_len - body.len() as u32));
+                            assert_eq!(decoder.body_rest(), rest);
                             if is_last {
                                 assert_eq!(body.len(), frame_len as usize);
                                 seen.push((3, channel, std::mem::take(&mut body)));

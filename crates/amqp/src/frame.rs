@@ -183,6 +183,12 @@ impl Decoder {
         Ok(Some((event, payload.len().saturating_add(OVERHEAD))))
     }
 
+    /// In the middle of a body frame: its channel, and how many bytes of its payload are to come, at least one.
+    #[must_use]
+    pub fn body_rest(&self) -> Option<(u16, u32)> {
+        self.body.map(|body| (body.channel, body.rest))
+    }
+
     /// Whether the next byte of the input begins a frame.
     pub(crate) fn is_between_frames(&self) -> bool {
         self.body.is_none()

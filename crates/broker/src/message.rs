@@ -25,6 +25,8 @@ use leveret_queue::{Offset, UnackedId};
 use leveret_topology::{QueueId, connection_pid};
 use smallvec::SmallVec;
 
+use crate::record::HEAD;
+
 pub use outbox::Outbox;
 pub use reply::{ConsumerFacts, Holding, Looked, Moved, Page, QueueFacts, Reply};
 pub use to_meta::{AdminCommand, Binding, ToMeta};
@@ -71,6 +73,9 @@ pub struct ConsumerSlot(pub u32);
 /// `wire` holds, somewhere in it, the exchange name and the routing key as two wire short strings (just
 /// as `basic.publish` and `basic.deliver` carry them), the property flags and list, and the body's first
 /// piece. A body that came in several reads has its other pieces in `more`.
+///
+/// Names that begin [`HEAD`] bytes behind the beginning of `wire` say that it is the whole record that the
+/// message becomes: see [`Message::record`].
 #[derive(Clone, Debug, Default)]
 pub struct Message {
     wire: Bytes,
@@ -126,6 +131,14 @@ impl Message {
         body.extend_from_slice(self.body());
         self.more.iter().for_each(|part| body.extend_from_slice(part));
         Self::from_parts(self.names(), self.properties(), &body)
+    }
+
+    /// The record that the message becomes, if it lies as such in memory of its own.
+    pub fn record(&self) -> Option<&Bytes> {
+        let is_record = self.names.start as usize == HEAD
+            && self.body.end as usize == self.wire.len()
+            && self.more.is_empty();
+        is_record.then_some(&self.wire)
     }
 
     /// Exchange and routing key, as two wire short strings.

@@ -14,6 +14,7 @@
 //! bytes: a delivery copies them without looking.
 
 use bytes::Bytes;
+pub use leveret_log::LARGE;
 
 use crate::message::Publish;
 
@@ -71,6 +72,12 @@ impl Head {
         out[12..16].copy_from_slice(&self.expiration_ms.unwrap_or(0).to_le_bytes());
         out[16..24].copy_from_slice(&self.published_ms.to_le_bytes());
         out
+    }
+
+    /// Whether these bytes begin with this head, but for the time: it was written when they were read.
+    pub fn begins(&self, record: &[u8]) -> bool {
+        Self::decode(record)
+            .is_some_and(|written| written == Self { published_ms: written.published_ms, ..*self })
     }
 
     /// Reads a head; none when the bytes are too short or of a layout this version does not know.

@@ -134,8 +134,8 @@ struct Hosted {
     is_touched: bool,
     rest: Rest,
     ahead: Ahead,
-    /// [`Cold`] has it.
-    waits_for_disk: bool,
+    /// The cold record that it stopped at, by which [`Cold`] has it.
+    waits_for: Option<leveret_log::Offset>,
     /// [`Shard::served`] when it last delivered something.
     served_in: u64,
     /// Its part of [`Shard::queue_bytes`].
@@ -165,7 +165,7 @@ impl Hosted {
             is_touched: false,
             rest: Rest::default(),
             ahead: Ahead::default(),
-            waits_for_disk: false,
+            waits_for: None,
             served_in: 0,
             counted_bytes: 0,
             confirm: named.confirm_options(),

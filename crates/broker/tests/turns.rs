@@ -431,7 +431,10 @@ fn what_queues_take_for_messages_is_counted_and_given_back() {
     let messages = (0..4_000).map(|_| message(queue, "q", "", 0)).collect();
     node.one_turn(queue, [ToShard::Publish { from: ME, messages }]);
     let ready = node.queue_bytes();
-    assert!((16_000..80_000).contains(&ready), "16 bytes each, fewer far from the front: {ready}");
+    assert!(
+        (2_000..16_000).contains(&ready),
+        "16 bytes each at both ends, between them next to none: {ready}"
+    );
     node.consume(queue, 0, false);
     // One turn may not give all of them.
     assert_eq!(node.got.iter().map(deliveries).sum::<usize>(), 4_000);

@@ -241,10 +241,11 @@ options! {
     /// looked. A damaged log of names, or a format that is too new, is always refused.
     damaged_files: DamagedFiles = DamagedFiles::Aside, keys = ["storage.damaged_files"];
 
-    /// Size from which on a file of stored messages is full and the next one is begun.
+    /// Size from which on a file of stored messages is full and the next one is begun, at most.
     ///
-    /// The disk may hold two files more than is in the queues. Smaller ones give that back sooner, and there are more of
-    /// them to open at a start.
+    /// Files have a quarter of it while little is in the queues, and get longer with a long backlog. For each shard the disk
+    /// may hold about as much as this more than 1.3 times what is in the queues. Smaller files give that back sooner, and there
+    /// are more of them to open at a start.
     segment_size: ByteSize = ByteSize::mib(64), keys = ["storage.segment_size"],
         range = ByteSize::mib(1)..=ByteSize::mib(1024);
 }

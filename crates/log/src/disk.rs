@@ -6,6 +6,7 @@
 mod sim;
 
 use std::fmt;
+use std::ops::RangeInclusive;
 
 use bytes::Bytes;
 
@@ -105,7 +106,15 @@ pub enum Op {
     Remove {
         /// Which.
         file: FileName,
+        /// Bytes that the next ones get, about. What is kept for them is as long as [`lens_like`] says.
+        next_len: u64,
     },
+}
+
+/// Lengths that a file may have which is kept for another of `next_len` bytes, about: a longer one is room that is
+/// wasted, and one that is much shorter saves little.
+pub fn lens_like(next_len: u64) -> RangeInclusive<u64> {
+    next_len / 2..=next_len.saturating_add(next_len / 2)
 }
 
 /// What has been done of what was submitted.
@@ -133,6 +142,11 @@ pub trait Disk {
 
     /// Something that has been done since, if anything has.
     fn poll(&mut self) -> Option<(Token, Done)>;
+
+    /// Bytes of memory that it keeps for reads to come.
+    fn held_bytes(&self) -> u64 {
+        0
+    }
 
     /// The segment files there are, and their lengths. Only while a log is opened, as all that
     /// follows: it waits.

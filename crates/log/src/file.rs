@@ -34,15 +34,16 @@ mod space;
 mod walk;
 mod write;
 
+use bytes::Bytes;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use smallvec::SmallVec;
 
 use crate::disk::{Disk, Done};
-use crate::memory::{MemoryLog, record_len};
+use crate::memory::{MemoryLog, Source};
 use crate::{
-    AppendError, HEAD_MAX, HoldError, Holder, Keep, Log, Offset, ReadError, Record, Recovered,
-    SyncError, Usage,
+    AppendError, HEAD_MAX, HoldError, Holder, Keep, Log, Moment, Offset, ReadError, Record,
+    Recovered, SyncError, Usage,
 };
 use cold::{Cold, Held};
 use fetch::{Fetch, Warm};
@@ -61,7 +62,8 @@ pub struct Options {
     /// Any number that those who publish cannot guess: it marks what is the log's in a file, so that
     /// a message cannot pass for it.
     pub seed: u64,
-    /// Bytes of a file after which the next is begun.
+    /// Bytes of a file after which the next is begun while little is held: with more, up to
+    /// [`SEGMENT_GROWTH`] times as many.
     pub segment_bytes: u64,
     /// Bytes of written records that stay in memory, at most: a quarter of it while a backlog is on the disk only.
     pub cache_bytes: u64,
@@ -75,12 +77,19 @@ pub struct Options {
     pub on_damage: OnDamage,
 }
 
+/// How much longer files are with a long backlog than with none: what is held for a while besides what is live is
+/// counted in files, and should be little of what is live or little at all; and files should not be too many.
+pub const SEGMENT_GROWTH: u64 = 4;
+
+/// Files that a backlog lies in, about, unless they were shorter or longer than they may be.
+const SEGMENTS: u64 = 16;
+
 impl Default for Options {
     fn default() -> Self {
         Self {
             writer: format!("leveret {}", env!("CARGO_PKG_VERSION")),
             seed: 0,
-            segment_bytes: 64 << 20,
+            segment_bytes: 16 << 20,
             cache_bytes: 16 << 20,
             spill_bytes: 64 << 20,
             unwritten_bytes_max: 1 << 30,
@@ -200,6 +209,47 @@ impl<D: Disk> FileLog<D> {
         &mut self.disk
     }
 
+    /// Appends a record, whose head has so many bytes.
+    fn add(
+        &mut self,
+        source: Source<'_>,
+        head_len: usize,
+        holders: &[Holder],
+        keep: Keep,
+    ) -> Result<Offset, AppendError> {
+        assert!(head_len <= HEAD_MAX, "a head of {head_len} bytes");
+        let record_len = source.len()?;
+        let len = record_len as u64;
+        let is_volatile = keep == Keep::Volatile;
+        self.writer.admits(is_volatile)?;
+        if holders.is_empty() {
+            return Ok(self.hot.append_hole());
+        }
+        let flags = if is_volatile {
+            let spill = self.sums.volatile + len > self.options.spill_bytes;
+            Tag::VOLATILE | if spill { Tag::SPILL } else { 0 }
+        } else {
+            let waiting = self.sums.unwritten;
+            if waiting > 0 && waiting + len > self.options.unwritten_bytes_max {
+                return Err(AppendError::Full);
+            }
+            0
+        };
+        let set = self.store.sets.get(holders);
+        let tag = Tag::new(head_len, flags);
+        let at = self.hot.append_tagged(source, record_len, (set.get(), tag.0));
+        self.sums.records += 1;
+        self.sums.live_bytes += len;
+        if is_volatile {
+            self.sums.volatile += len;
+            self.sums.waiting += u64::from(Tag(tag.0).is(Tag::SPILL));
+        } else {
+            self.sums.unwritten += len;
+            self.sums.waiting += 1;
+        }
+        Ok(at)
+    }
+
     /// Takes in what the disk has done, as it was done.
     fn take_completions(&mut self) -> Result<(), SyncError> {
         let first_kept = self.fetch.next_block();
@@ -230,6 +280,12 @@ impl<D: Disk> FileLog<D> {
     fn pump_reads(&mut self) {
         let Self { disk, fetch, store, next_token, .. } = self;
         fetch.pump(store, &mut |op| submit(disk, next_token, op));
+    }
+
+    /// Bytes of a file after which the next is begun.
+    fn segment_len(&self) -> u64 {
+        let least = self.options.segment_bytes;
+        (self.sums.live_bytes / SEGMENTS).clamp(least, least.saturating_mul(SEGMENT_GROWTH))
     }
 
     /// Bytes of written records that stay in memory. The more is on the disk only, the farther its readers are
@@ -369,37 +425,17 @@ impl<D: Disk> Log for FileLog<D> {
         holders: &[Holder],
         keep: Keep,
     ) -> Result<Offset, AppendError> {
-        assert!(head.len() <= HEAD_MAX, "a head of {} bytes", head.len());
-        let record_len = record_len(head, parts)?;
-        let len = record_len as u64;
-        let is_volatile = keep == Keep::Volatile;
-        self.writer.admits(is_volatile)?;
-        if holders.is_empty() {
-            return Ok(self.hot.append_hole());
-        }
-        let flags = if is_volatile {
-            let spill = self.sums.volatile + len > self.options.spill_bytes;
-            Tag::VOLATILE | if spill { Tag::SPILL } else { 0 }
-        } else {
-            let waiting = self.sums.unwritten;
-            if waiting > 0 && waiting + len > self.options.unwritten_bytes_max {
-                return Err(AppendError::Full);
-            }
-            0
-        };
-        let set = self.store.sets.get(holders);
-        let tag = Tag::new(head.len(), flags);
-        let at = self.hot.append_tagged(head, parts, record_len, (set.get(), tag.0));
-        self.sums.records += 1;
-        self.sums.live_bytes += len;
-        if is_volatile {
-            self.sums.volatile += len;
-            self.sums.waiting += u64::from(Tag(tag.0).is(Tag::SPILL));
-        } else {
-            self.sums.unwritten += len;
-            self.sums.waiting += 1;
-        }
-        Ok(at)
+        self.add(Source::Pieces(head, parts), head.len(), holders, keep)
+    }
+
+    fn append_whole(
+        &mut self,
+        record: &Bytes,
+        head_len: usize,
+        holders: &[Holder],
+        keep: Keep,
+    ) -> Result<Offset, AppendError> {
+        self.add(Source::Whole(record), head_len, holders, keep)
     }
 
     fn persist(&mut self, at: Offset) -> Result<Offset, HoldError> {
@@ -441,6 +477,10 @@ impl<D: Disk> Log for FileLog<D> {
 
     fn is_asked(&self, at: Offset) -> bool {
         self.fetch.is_asked(at)
+    }
+
+    fn each_fetched(&mut self, each: &mut dyn FnMut(Offset)) {
+        self.fetch.each_done(each);
     }
 
     #[inline]
@@ -520,8 +560,16 @@ impl<D: Disk> Log for FileLog<D> {
     }
 
     fn sync(&mut self) -> Result<(), SyncError> {
+        self.sync_until(self.now())
+    }
+
+    fn moment(&self) -> Moment {
+        self.now()
+    }
+
+    fn sync_until(&mut self, until: Moment) -> Result<(), SyncError> {
         self.take_completions()?;
-        self.hand_over();
+        self.hand_over(until);
         Ok(())
     }
 
@@ -543,7 +591,7 @@ impl<D: Disk> Log for FileLog<D> {
         let held = held + self.space.held_bytes();
         Usage {
             live_bytes: self.sums.live_bytes,
-            held_bytes: hot.held_bytes + held as u64,
+            held_bytes: hot.held_bytes + held as u64 + self.disk.held_bytes(),
             records: self.sums.records,
             blocks: hot.blocks,
             unwritten_bytes: self.unwritten_bytes(),

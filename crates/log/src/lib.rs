@@ -61,7 +61,7 @@ pub mod suite;
 use bytes::Bytes;
 
 pub use file::FileLog;
-pub use memory::MemoryLog;
+pub use memory::{LARGE, MemoryLog};
 
 /// The name of a record in one log. Consecutive, from 0, never used twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -98,6 +98,15 @@ impl std::fmt::Display for Offset {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.0.fmt(f)
     }
+}
+
+/// How far a log was at some moment. See [`Log::sync_until`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moment {
+    /// The offset of the next record.
+    pub end: Offset,
+    /// How many releases, marks and the like were noted.
+    pub notes: u64,
 }
 
 /// The bytes of one record, shared with the log: a clone copies no byte.
@@ -267,6 +276,20 @@ pub trait Log {
         keep: Keep,
     ) -> Result<Offset, AppendError>;
 
+    /// As [`append`](Self::append), of a record that lies whole in memory of its own, its first `head_len`
+    /// bytes the head. A log in memory keeps a record of more than [`LARGE`] bytes where it is, and copies
+    /// nothing: so that memory should be as long as the record, or a page longer.
+    fn append_whole(
+        &mut self,
+        record: &Bytes,
+        head_len: usize,
+        holders: &[Holder],
+        keep: Keep,
+    ) -> Result<Offset, AppendError> {
+        let (head, rest) = record.split_at(head_len);
+        self.append(head, &[rest], holders, keep)
+    }
+
     /// Asks for a volatile record to become durable after all. It is once `durable()` has reached
     /// the offset that is returned, which may be far from the record's own: `durable` cannot go
     /// back to it.
@@ -304,6 +327,12 @@ pub trait Log {
         false
     }
 
+    /// Tells of each record that was asked for and came since the last call, or turned out not to come: those who
+    /// wait for it are to try again. Of others, too, perhaps.
+    fn each_fetched(&mut self, each: &mut dyn FnMut(Offset)) {
+        let _ = each;
+    }
+
     /// Says that a record was read for the last time, as far as one of its holders knows; it may be cold
     /// from now on. A hint.
     fn taken(&mut self, at: Offset) {
@@ -339,6 +368,18 @@ pub trait Log {
     /// There is work outstanding while `durable() < end()`; who wakes the caller for it is between
     /// the log's disk and the shard's owner.
     fn sync(&mut self) -> Result<(), SyncError>;
+
+    /// What was done so far.
+    fn moment(&self) -> Moment {
+        Moment { end: self.end(), notes: 0 }
+    }
+
+    /// [`sync`](Self::sync)s only what was done until a [`moment`](Self::moment) of this log: what came after it may still
+    /// be withdrawn. A batch ends there, so a turn should not have begun yet then. A log may hand over all there is.
+    fn sync_until(&mut self, until: Moment) -> Result<(), SyncError> {
+        let _ = until;
+        self.sync()
+    }
 
     /// Whether it keeps memory for records to come that [`relax`](Self::relax) would give back.
     fn keeps_spares(&self) -> bool {

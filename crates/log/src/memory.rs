@@ -32,10 +32,13 @@ mod tail;
 use std::cell::Cell;
 use std::collections::VecDeque;
 
+use bytes::Bytes;
+
 use crate::{
     AppendError, HoldError, Holder, Keep, Log, Offset, ReadError, Record, SyncError, Usage,
 };
-use block::{Block, LARGE};
+use block::Block;
+pub use block::LARGE;
 use spares::Spares;
 
 /// Bytes of the first block of a log that was empty. Each next one is twice as big.
@@ -64,14 +67,30 @@ const SWEEP_MIN: u64 = 512 << 10;
 /// The longest record. Lengths are 32 bits, in memory as in files.
 const RECORD_MAX: u64 = u32::MAX as u64;
 
-/// Bytes of a record of these pieces, if it may be that long.
-#[inline]
-pub(crate) fn record_len(head: &[u8], parts: &[&[u8]]) -> Result<usize, AppendError> {
-    let len = head.len() + parts.iter().map(|part| part.len()).sum::<usize>();
-    if len as u64 > RECORD_MAX {
-        return Err(AppendError::TooLarge { len: len as u64, max: RECORD_MAX });
+/// The bytes of a record to come.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Source<'a> {
+    /// Pieces, to be copied: its head and more.
+    Pieces(&'a [u8], &'a [&'a [u8]]),
+    /// All of them, in memory that a large record may keep.
+    Whole(&'a Bytes),
+}
+
+impl Source<'_> {
+    /// Bytes of the record, if it may be that long.
+    #[inline]
+    pub(crate) fn len(self) -> Result<usize, AppendError> {
+        let len = match self {
+            Self::Pieces(head, parts) => {
+                head.len() + parts.iter().map(|part| part.len()).sum::<usize>()
+            }
+            Self::Whole(record) => record.len(),
+        };
+        if len as u64 > RECORD_MAX {
+            return Err(AppendError::TooLarge { len: len as u64, max: RECORD_MAX });
+        }
+        Ok(len)
     }
-    Ok(len)
 }
 
 /// A [`Log`] in memory. An empty one that was not used for long holds next to nothing.
@@ -283,17 +302,10 @@ impl MemoryLog {
 
     /// Appends a record of `len` bytes with a number of holders, or whatever else stands for them and is 0
     /// only for none.
-    fn push(
-        &mut self,
-        head: &[u8],
-        parts: &[&[u8]],
-        len: usize,
-        (holders, tag): (u32, u16),
-    ) -> Offset {
+    fn push(&mut self, source: Source<'_>, len: usize, (holders, tag): (u32, u16)) -> Offset {
         let at = self.end;
         // A hole needs no memory, and large records bring their own.
-        let (head, parts, len) =
-            if holders > 0 { (head, parts, len) } else { (&[][..], &[][..], 0) };
+        let (source, len) = if holders > 0 { (source, len) } else { (Source::Pieces(&[], &[]), 0) };
         let needed = if len > LARGE { 0 } else { len };
         let fits = self.blocks.back().is_some_and(|Slot { block, .. }| {
             block.room() >= needed
@@ -305,7 +317,7 @@ impl MemoryLog {
         }
         self.end = at.next();
         let tail = self.blocks.back_mut().expect("make_room leaves a tail");
-        tail.block.push(at.get(), (head, parts), len, (holders, tag), &mut self.spares);
+        tail.block.push(at.get(), source, len, (holders, tag), &mut self.spares);
         if holders > 0 {
             self.records += 1;
             self.live_bytes += len as u64;
@@ -344,8 +356,19 @@ impl Log for MemoryLog {
         holders: &[Holder],
         _: Keep,
     ) -> Result<Offset, AppendError> {
-        let len = record_len(head, parts)?;
-        Ok(self.push(head, parts, len, (holders.len() as u32, 0)))
+        let source = Source::Pieces(head, parts);
+        Ok(self.push(source, source.len()?, (holders.len() as u32, 0)))
+    }
+
+    fn append_whole(
+        &mut self,
+        record: &Bytes,
+        _: usize,
+        holders: &[Holder],
+        _: Keep,
+    ) -> Result<Offset, AppendError> {
+        let source = Source::Whole(record);
+        Ok(self.push(source, source.len()?, (holders.len() as u32, 0)))
     }
 
     fn persist(&mut self, at: Offset) -> Result<Offset, HoldError> {

@@ -15,7 +15,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::{AppendError, HEAD_MAX, HoldError, Holder, Keep, Log, Offset, ReadError, Usage};
+use bytes::Bytes;
+
+use crate::disk::SimDisk;
+use crate::{
+    AppendError, FileLog, HEAD_MAX, HoldError, Holder, Keep, LARGE, Log, Offset, ReadError, Usage,
+};
 
 /// A test per function of the suite, in the module where it stands. See [`suite`](crate::suite).
 #[macro_export]
@@ -24,8 +29,10 @@ macro_rules! log_suite {
         $crate::log_suite!(@tests $open, $drive;
             offsets_are_consecutive
             parts_are_joined
+            a_record_that_lies_whole_is_as_any_other
             records_are_of_any_size
             watermarks_are_ordered_and_reach_the_end
+            a_moment_is_synced
             last_holder_releases
             holes_do_not_hold_up_the_watermarks
             volatile_records_do_not_hold_up_the_watermarks
@@ -45,6 +52,29 @@ macro_rules! log_suite {
             }
         )*
     };
+}
+
+/// Does what a log on a simulated disk waits for, until everything is on the disk and nothing is under way.
+pub fn drive(log: &mut FileLog<SimDisk>) {
+    for _ in 0..1_000_000 {
+        log.sync().unwrap();
+        if log.durable() == log.end() && log.disk().is_idle() {
+            return;
+        }
+    }
+    panic!("{} of {}: the log does not come to rest", log.durable(), log.end());
+}
+
+/// Reads a record of a log on a simulated disk, however long it takes.
+pub fn read_cold(log: &mut FileLog<SimDisk>, at: Offset) -> Result<Vec<u8>, ReadError> {
+    loop {
+        match log.read(at) {
+            Ok(record) => return Ok(record.bytes.to_vec()),
+            Err(ReadError::Cold { .. }) => log.fetch(&[at]),
+            Err(error) => return Err(error),
+        }
+        log.collect().unwrap();
+    }
 }
 
 /// Offsets count up from where the log starts, whatever is released meanwhile.
@@ -86,6 +116,31 @@ pub fn parts_are_joined<L: Log>(open: &mut dyn FnMut() -> L, drive: &mut dyn FnM
     }
 }
 
+/// A record in memory of its own, short or large, is read, outlives whoever gave it and is gone when it
+/// is released, and then nobody has its memory.
+pub fn a_record_that_lies_whole_is_as_any_other<L: Log>(
+    open: &mut dyn FnMut() -> L,
+    drive: &mut dyn FnMut(&mut L),
+) {
+    let mut log = open();
+    let one = [Holder::new(0)];
+    for size in [0, 100, LARGE, LARGE + 1, 100_000] {
+        let given = Bytes::from(body(7, size));
+        let head_len = size.min(24);
+        let before = append(&mut log, b"before", 1);
+        let at = log.append_whole(&given, head_len, &one, Keep::Durable).expect("append");
+        assert_eq!(at, before.next());
+        let nobodys = log.append_whole(&given, head_len, &[], Keep::Durable).expect("append");
+        drive(&mut log);
+        assert_eq!(log.read(nobodys), Err(ReadError::Released { at: nobodys }));
+        assert!(read(&log, at) == given, "record of {size} bytes");
+        assert_eq!(log.usage().live_bytes, 6 + size as u64);
+        [at, before].into_iter().for_each(|at| release(&mut log, at));
+        assert_eq!((log.usage().live_bytes, log.usage().records), (0, 0));
+        assert!(size == 0 || given.is_unique(), "record of {size} bytes");
+    }
+}
+
 /// From nothing to tens of megabytes, mixed.
 pub fn records_are_of_any_size<L: Log>(open: &mut dyn FnMut() -> L, drive: &mut dyn FnMut(&mut L)) {
     let mut log = open();
@@ -119,6 +174,31 @@ pub fn watermarks_are_ordered_and_reach_the_end<L: Log>(
             assert_eq!((log.durable(), log.readable()), (log.end(), log.end()), "driven");
         }
     }
+}
+
+/// What was there at a moment gets durable without what came after it, which is durable in the end.
+pub fn a_moment_is_synced<L: Log>(open: &mut dyn FnMut() -> L, drive: &mut dyn FnMut(&mut L)) {
+    let mut log = open();
+    let mut marks = Marks::of(&log);
+    for round in 0..100 {
+        let old = append(&mut log, b"old", 1);
+        let moment = log.moment();
+        let young = append(&mut log, b"young", 1);
+        while log.durable() < moment.end {
+            log.sync_until(moment).expect("sync");
+            marks.check(&log);
+        }
+        assert_eq!((read(&log, old), read(&log, young)), (b"old".into(), b"young".into()));
+        // Of both what is durable and what may not be.
+        if round % 2 == 0 {
+            release(&mut log, old);
+            release(&mut log, young);
+        }
+        log.sync_until(moment).expect("a moment that is past");
+        marks.check(&log);
+    }
+    drive(&mut log);
+    assert_eq!((log.durable(), log.usage().records), (log.end(), 100));
 }
 
 /// A record is there until as many releases were made as it has holders.
@@ -358,7 +438,10 @@ impl<L: Log> Model<L> {
         let names: Vec<_> = (0..u64::from(holders)).map(Holder::new).collect();
         let want = self.log.end();
         let keep = if rng.below(4) == 0 { Keep::Volatile } else { Keep::Durable };
-        let got = self.log.append(head, &[rest], &names, keep);
+        let got = match rng.below(3) {
+            0 => self.log.append_whole(&Bytes::from(bytes.clone()), head.len(), &names, keep),
+            _ => self.log.append(head, &[rest], &names, keep),
+        };
         assert_eq!(got, Ok(want));
         if holders > 0 {
             self.records.insert(want, (bytes, holders));

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use leveret_log::disk::{Faults, SimDisk};
 use leveret_log::file::{OpenError, Options, Report};
-use leveret_log::{AppendError, FileLog, Holder, Keep, Log, Offset, ReadError};
+use leveret_log::{AppendError, FileLog, Holder, Keep, Log, Moment, Offset, ReadError};
 
 #[test]
 fn promises_hold_through_power_cuts() {
@@ -88,6 +88,8 @@ struct Test {
     options: Options,
     known: BTreeMap<u64, Known>,
     moves: Vec<Move>,
+    /// The end of the log at a moment before.
+    moment: Moment,
     /// No record that survived has an offset as high.
     highest: u64,
 }
@@ -240,6 +242,7 @@ fn run_on(seed: u64, crash: Crash, (gets_full, keeps_spare): (bool, bool)) {
         options,
         known: BTreeMap::new(),
         moves: Vec::new(),
+        moment: Moment::default(),
         highest: 0,
     };
     for _ in 0..6 {
@@ -290,7 +293,11 @@ impl Test {
                     self.release_all(at);
                 }
             }
-            16 => self.log.collect().unwrap(),
+            16 => {
+                self.log.collect().unwrap();
+                self.moment = self.log.moment();
+            }
+            17 => self.log.sync_until(self.moment).unwrap(),
             _ => self.log.sync().unwrap(),
         }
     }
@@ -474,6 +481,7 @@ impl Test {
             panic!("seed {seed}: {error}");
         });
         self.log = log;
+        self.moment = Moment::default();
         let mut found = BTreeMap::<u64, (Vec<u8>, BTreeMap<u64, u8>)>::new();
         let mut last = None;
         self.log.recover(&mut |it| {

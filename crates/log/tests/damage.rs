@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use leveret_log::disk::{Faults, FileName, SimDisk};
 use leveret_log::file::{Damage, OnDamage, OpenError, Options, Report};
+use leveret_log::suite::{drive, read_cold};
 use leveret_log::{FileLog, Holder, Keep, Log, Offset, ReadError};
 
 const FIRST: FileName = FileName { segment: 0, generation: 0 };
@@ -22,16 +23,6 @@ fn try_open(disk: &SimDisk) -> Result<(FileLog<SimDisk>, Report), OpenError> {
 #[track_caller]
 fn open(disk: &SimDisk) -> (FileLog<SimDisk>, Report) {
     try_open(disk).unwrap()
-}
-
-fn drive(log: &mut FileLog<SimDisk>) {
-    for _ in 0..10_000 {
-        log.sync().unwrap();
-        if log.durable() == log.end() && log.disk().is_idle() {
-            return;
-        }
-    }
-    panic!("the log does not come to rest");
 }
 
 fn append(log: &mut FileLog<SimDisk>, holder: u64, body: &[u8]) -> Offset {
@@ -57,15 +48,7 @@ fn recovered(log: &mut FileLog<SimDisk>) -> BTreeSet<u64> {
 }
 
 fn read(log: &mut FileLog<SimDisk>, at: u64) -> Result<Vec<u8>, ReadError> {
-    let at = Offset::new(at);
-    loop {
-        match log.read(at) {
-            Ok(record) => return Ok(record.bytes.to_vec()),
-            Err(ReadError::Cold { .. }) => log.fetch(&[at]),
-            Err(error) => return Err(error),
-        }
-        log.collect().unwrap();
-    }
+    read_cold(log, Offset::new(at))
 }
 
 /// Opens a damaged disk; what is there can be read, the damaged file is kept as it was, the log takes more, and

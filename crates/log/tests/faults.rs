@@ -136,6 +136,36 @@ fn a_failed_read_tells_of_its_record_only() {
     assert_eq!(read(&mut log, other).unwrap()[1..], [19; 100]);
 }
 
+/// Records that lie apart are read together, and one by one where that fails.
+#[test]
+fn a_place_that_cannot_be_read_damages_its_record_only() {
+    let disk = SimDisk::new(6);
+    let options = Options { cache_bytes: 0, ..Options::default() };
+    let mut log = FileLog::open(disk.clone(), options, &mut |_| {}).unwrap().0;
+    for number in 0..200 {
+        append(&mut log, &[number; 1000]).unwrap();
+    }
+    drive(&mut log);
+    let bytes = disk.bytes_of(FIRST);
+    let bad = bytes.windows(1000).position(|it| it == [160; 1000]).unwrap() as u64;
+    disk.set_faults(Faults { unreadable: Some((FIRST, bad + 500)), ..Faults::default() });
+    let before = disk.work().reads;
+    let wanted = [100, 120, 140, 160, 180].map(Offset::new);
+    log.fetch(&wanted);
+    for at in wanted {
+        match read(&mut log, at) {
+            Ok(record) => assert_eq!(record[1..], [at.get() as u8; 1000]),
+            Err(error) => {
+                let at = Offset::new(160);
+                assert_eq!(error, ReadError::Damaged { at, file: FIRST });
+            }
+        }
+    }
+    assert!(matches!(log.read(wanted[3]), Err(ReadError::Damaged { .. })));
+    // The index; three before the bad one, read with it; then the four others.
+    assert_eq!(disk.work().reads - before, 1 + 3 + 4);
+}
+
 #[test]
 fn a_flipped_bit_in_a_body_damages_its_record_only() {
     let disk = written(20);

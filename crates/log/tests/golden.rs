@@ -4,6 +4,7 @@
 
 use leveret_log::disk::{FileName, SimDisk};
 use leveret_log::file::Options;
+use leveret_log::suite::drive;
 use leveret_log::{FileLog, Holder, Keep, Log, Offset};
 
 const FORMAT_1: &[u8] = include_bytes!("golden/format-1.seg");
@@ -13,13 +14,6 @@ fn open(disk: &SimDisk) -> FileLog<SimDisk> {
     let options =
         Options { writer: "leveret 0.1.0".into(), seed: 7, spill_bytes: 0, ..Options::default() };
     FileLog::open(disk.clone(), options, &mut |_| {}).unwrap().0
-}
-
-fn drive(log: &mut FileLog<SimDisk>) {
-    log.sync().unwrap();
-    while log.durable() < log.end() || !log.disk().is_idle() {
-        log.sync().unwrap();
-    }
 }
 
 /// One of everything that a file can have, but the seal.

@@ -1,9 +1,10 @@
 //! What it costs to read cold records: bytes from the disk, and memory, whoever reads.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use leveret_log::disk::SimDisk;
 use leveret_log::file::Options;
+use leveret_log::suite::drive;
 use leveret_log::{FileLog, Holder, Keep, Log, Offset, ReadError};
 
 const MIB: u64 = 1 << 20;
@@ -31,9 +32,7 @@ fn mixed(disk: &SimDisk, holders: u64, each: u64) -> (FileLog<SimDisk>, Vec<Read
             }
         }
     }
-    while log.durable() < log.end() || !log.disk().is_idle() {
-        log.sync().unwrap();
-    }
+    drive(&mut log);
     log.collect().unwrap();
     (log, readers)
 }
@@ -182,6 +181,23 @@ fn what_nobody_takes_is_in_nobodys_way() {
         let at = Offset::new(at);
         assert!(log.read(at).is_ok() || log.is_asked(at), "{at} is forgotten");
     }
+}
+
+/// Of each that somebody waits for it is told once that it came, or that it never will.
+#[test]
+fn who_waits_is_told() {
+    let disk = SimDisk::new(6);
+    let (mut log, readers) = mixed(&disk, 1, 300);
+    let wanted = [10, 11, 250].map(Offset::new);
+    log.fetch(&wanted);
+    log.release(wanted[1], readers[0].holder).unwrap();
+    while !log.disk().is_idle() {
+        log.collect().unwrap();
+    }
+    let mut told = BTreeSet::new();
+    log.each_fetched(&mut |at| assert!(told.insert(at), "{at} again"));
+    assert!(wanted.iter().all(|at| told.contains(at)), "{told:?}");
+    log.each_fetched(&mut |at| panic!("{at} once more"));
 }
 
 /// One of many, whose messages lie far apart, is not read for through all the files before the others come.

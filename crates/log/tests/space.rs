@@ -2,6 +2,7 @@
 
 use leveret_log::disk::{Faults, SimDisk};
 use leveret_log::file::Options;
+use leveret_log::suite::drive;
 use leveret_log::{FileLog, Holder, Keep, Log, Offset, ReadError, Usage};
 
 const MIB: u64 = 1 << 20;
@@ -12,16 +13,6 @@ fn options() -> Options {
 
 fn open(disk: &SimDisk) -> FileLog<SimDisk> {
     FileLog::open(disk.clone(), options(), &mut |_| {}).unwrap().0
-}
-
-fn drive(log: &mut FileLog<SimDisk>) {
-    for _ in 0..1_000_000 {
-        log.sync().unwrap();
-        if log.durable() == log.end() && log.disk().is_idle() {
-            return;
-        }
-    }
-    panic!("the log does not come to rest");
 }
 
 fn append(log: &mut FileLog<SimDisk>, body: &[u8], holders: &[Holder]) -> u64 {
@@ -43,6 +34,43 @@ fn check_disk(disk: &SimDisk, usage: Usage) {
     assert_eq!(bytes, usage.disk_bytes, "{usage:?}");
     let most = usage.live_bytes * 13 / 10 + 4 * MIB;
     assert!(bytes <= most, "{bytes} bytes for {usage:?}");
+}
+
+/// Files are longer with a backlog, so that they stay few, and short again when it is gone; what is too long for the next
+/// is not kept for it.
+#[test]
+fn files_grow_with_what_is_in_them() {
+    let disk = SimDisk::new(1);
+    disk.keep_spare(vec![0; 1000]);
+    let mut log = open(&disk);
+    let mut held = std::collections::VecDeque::new();
+    let mut pass = |log: &mut FileLog<SimDisk>, bytes: u64, keeps: u64| {
+        for number in 0..bytes / 4000 {
+            held.push_back(append(log, &[1; 4000], &one(1)));
+            while held.len() as u64 > keeps / 4000 {
+                log.release(Offset::new(held.pop_front().unwrap()), Holder::new(1)).unwrap();
+            }
+            if number % 20 == 0 {
+                log.sync().unwrap();
+            }
+        }
+        drive(log);
+        let (used, usage) = (disk.used(), log.usage());
+        assert!(used <= usage.live_bytes * 13 / 10 + 4 * MIB, "{used} for {usage:?}");
+        disk.files().len()
+    };
+    assert!(pass(&mut log, 20 * MIB, MIB) <= 3);
+    let count = pass(&mut log, 80 * MIB, 80 * MIB);
+    assert!((35..50).contains(&count), "{count}");
+    // What flows through a long backlog is in long files, which are made of each other.
+    let count = pass(&mut log, 120 * MIB, 80 * MIB);
+    assert!((15..25).contains(&count), "{count}");
+    let reused = disk.work().reused;
+    pass(&mut log, 40 * MIB, 80 * MIB);
+    assert!(disk.work().reused > reused + 5, "{:?}", disk.work());
+    pass(&mut log, 20 * MIB, MIB);
+    let files = disk.files();
+    assert!(files.len() <= 3 && files.iter().all(|(_, len)| *len < 2 * MIB), "{files:?}");
 }
 
 #[track_caller]

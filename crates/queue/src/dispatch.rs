@@ -114,7 +114,12 @@ impl Queue {
                     delivered += 1;
                 }
                 Step::Expired | Step::SetAside => {}
-                Step::Idle => return Dispatched { delivered, more: false, cold: false },
+                Step::Idle => {
+                    if self.consumers.count() == 0 {
+                        self.ready.settle();
+                    }
+                    return Dispatched { delivered, more: false, cold: false };
+                }
                 Step::Cold => return Dispatched { delivered, more: false, cold: true },
             }
         }

@@ -3,24 +3,26 @@
 //! A backlog of millions neither doubles a buffer (a stall and twice the memory at the worst moment) nor
 //! keeps it afterwards: blocks are freed as they are emptied. One emptied block is kept, so that a
 //! queue of steady length does not allocate. A short queue lives in `front`, which grows like any vector.
-//! Far behind the front blocks are *packed*: what is alike in neighbours is written once, so that a long
-//! backlog costs next to nothing per message.
+//! Far behind the front, and where nobody takes, blocks are *packed*: what is alike in neighbours is written once, and
+//! blocks that go on alike are one, so that a long backlog costs next to nothing per message.
 //!
 //! ```text
 //!   front            rest
-//!   [ . . . 4 5 6 ]  [ 7 ... 262 ]  ( 263 ... )  ( ... )  [ ... ]  [ ... ]
-//!           ^ head     open           packed      packed    open     pushed here
+//!   [ . . . 4 5 6 ]  [ 7 ... 134 ]  [ ... ]  ( 263 ... )  ( ... )  [ ... ]
+//!           ^ head     open           open     packed       packed   open: pushed here
 //! ```
 //!
-//! Invariants: `front` is empty only when everything is; every block of `rest` has elements;
-//! `head < front.len()` unless empty, then both are 0; the last block of `rest` is open.
+//! Invariants: `front` is empty only when everything is; every block of `rest` but the last has elements;
+//! `head < front.len()` unless empty, then both are 0; the last block of `rest` is open, and behind a packed one
+//! no other is.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 
 use crate::look::{Keyed, Lowest};
 
-/// Elements of a block: 4 KiB of 16-byte entries.
-const BLOCK: usize = 256;
+/// Elements of a block: 2 KiB of 16-byte entries. A queue with a backlog has two blocks that are open.
+pub(crate) const BLOCK: usize = 128;
 
 /// Blocks whose directory may stay after a backlog is gone.
 const DIRECTORY_KEPT: usize = 64;
@@ -28,17 +30,20 @@ const DIRECTORY_KEPT: usize = 64;
 /// What a packed block takes beside its bytes: its place in the directory and the allocator's rounding.
 const PACKED_COST: usize = 48;
 
-/// Blocks behind the front that stay open, so that a queue of a thousand messages never packs: packing costs some
-/// seventy instructions a message, and an allocation for each block. With a thousand queues they are 16 MiB.
-const OPEN_MIN: usize = 4;
+/// Blocks behind the front that stay open, so that a queue of a thousand messages never packs while somebody takes
+/// them: packing costs some seventy instructions a message, and an allocation for each block.
+const OPEN_MIN: usize = 8;
 
 /// What blocks can be packed of.
 pub(crate) trait Pack: Keyed + Sized {
     /// As few bytes as can be.
     fn pack(block: &[Self]) -> Box<[u8]>;
 
-    /// Appends what [`pack`](Self::pack) was given.
-    fn unpack(bytes: &[u8], into: &mut Vec<Self>);
+    /// Packs a block with the one before it, if both take about as few bytes as one.
+    fn pack_behind(before: &mut Box<[u8]>, block: &[Self]) -> bool;
+
+    /// Appends the first [`BLOCK`] of what was packed, or all if there are fewer. Gives the others, packed.
+    fn unpack(bytes: &[u8], into: &mut Vec<Self>) -> Option<Box<[u8]>>;
 }
 
 #[derive(Debug)]
@@ -118,8 +123,14 @@ impl<T: Copy + Pack> Fifo<T> {
                 return &mut self.front;
             }
         }
-        if self.rest.len() >= OPEN_MIN {
-            self.pack(self.rest.len() - 1);
+        if (self.rest.len() >= OPEN_MIN || self.packed.blocks > 0)
+            && let Some(Block::Open(mut block)) = self.rest.pop_back()
+        {
+            self.packed.push(&block, &mut self.rest);
+            block.clear();
+            if self.spare.capacity() == 0 {
+                self.spare = block;
+            }
         }
         let mut block = std::mem::take(&mut self.spare);
         if block.capacity() == 0 {
@@ -132,17 +143,25 @@ impl<T: Copy + Pack> Fifo<T> {
         }
     }
 
-    /// Packs a full block; its memory is the next spare one.
-    fn pack(&mut self, at: usize) {
-        let Some(Block::Open(block)) = self.rest.get_mut(at) else { return };
-        let mut block = std::mem::take(block);
-        let packed = Block::pack(&block);
-        self.packed.add(&packed, block.len());
-        self.rest[at] = packed;
-        block.clear();
-        if self.spare.capacity() == 0 {
-            self.spare = block;
+    /// Packs all that is behind the front, but for the block that is pushed to: nobody takes from it soon.
+    #[inline]
+    pub(crate) fn settle(&mut self) {
+        if self.rest.len() > self.packed.blocks + 1 {
+            self.pack_open();
         }
+    }
+
+    #[cold]
+    fn pack_open(&mut self) {
+        let mut packed = VecDeque::new();
+        while self.rest.len() > 1
+            && let Some(Block::Open(block)) =
+                self.rest.pop_front_if(|block| matches!(block, Block::Open(_)))
+        {
+            self.packed.push(&block, &mut packed);
+        }
+        packed.into_iter().rev().for_each(|block| self.rest.push_front(block));
+        self.spare = Vec::new();
     }
 
     #[inline]
@@ -160,9 +179,12 @@ impl<T: Copy + Pack> Fifo<T> {
         self.head = 0;
         match self.rest.pop_front() {
             None => return,
-            Some(Block::Packed { bytes, .. }) => {
-                T::unpack(&bytes, &mut self.front);
-                self.packed.remove(&bytes, self.front.len());
+            Some(Block::Packed { bytes, keys }) => {
+                let others = T::unpack(&bytes, &mut self.front);
+                self.packed.pop(self.front.len(), &bytes, others.as_deref());
+                if let Some(bytes) = others {
+                    self.rest.push_front(Block::Packed { bytes, keys });
+                }
             }
             Some(Block::Open(block)) => {
                 let emptied = std::mem::replace(&mut self.front, block);
@@ -178,78 +200,57 @@ impl<T: Copy + Pack> Fifo<T> {
 
     /// From the front to the back.
     pub(crate) fn iter(&self) -> impl Iterator<Item = T> {
-        let rest = self.rest.iter().flat_map(|block| match block {
-            Block::Open(block) => block.clone(),
-            Block::Packed { bytes, .. } => {
-                let mut block = Vec::with_capacity(BLOCK);
-                T::unpack(bytes, &mut block);
-                block
-            }
-        });
+        let rest = self.rest.iter().flat_map(Block::pieces).flatten();
         self.front.iter().skip(self.head).copied().chain(rest)
     }
 
     /// Offers its elements, but not those of packed blocks that are not wanted as a whole.
     pub(crate) fn search(&self, lowest: &mut Lowest<T>) {
         self.front.iter().skip(self.head).for_each(|&value| lowest.offer(value));
-        let mut unpacked = Vec::new();
         for block in &self.rest {
-            let block = match block {
-                Block::Open(block) => block,
+            match block {
+                Block::Open(block) => block.iter().for_each(|&value| lowest.offer(value)),
                 Block::Packed { keys: (least, greatest), .. }
-                    if !lowest.wants(*least, *greatest) =>
-                {
-                    continue;
+                    if !lowest.wants(*least, *greatest) => {}
+                Block::Packed { .. } => {
+                    block.pieces().flatten().for_each(|value| lowest.offer(value));
                 }
-                Block::Packed { bytes, .. } => {
-                    unpacked.clear();
-                    T::unpack(bytes, &mut unpacked);
-                    &unpacked
-                }
-            };
-            block.iter().for_each(|&value| lowest.offer(value));
+            }
         }
     }
 
     /// Takes those out that have one of these keys, wherever they are. The keys ascend.
     #[cold]
     pub(crate) fn take(&mut self, keys: &[u64], taken: &mut Vec<T>) {
-        let mut take_of = |block: &mut Vec<T>| {
-            let (before, is_wanted) = (taken.len(), |one: &T| is_in(keys, one));
-            taken.extend(block.extract_if(.., |one| is_wanted(one)));
-            taken.len() > before
-        };
+        let mut take_of =
+            |block: &mut Vec<T>| taken.extend(block.extract_if(.., |one| is_in(keys, one)));
         self.front.drain(..std::mem::take(&mut self.head));
         take_of(&mut self.front);
-        for block in &mut self.rest {
-            match block {
-                Block::Open(open) => _ = take_of(open),
-                Block::Packed { bytes, keys: range } if reaches(keys, *range) => {
-                    let mut unpacked = Vec::with_capacity(BLOCK);
-                    T::unpack(bytes, &mut unpacked);
-                    let before = unpacked.len();
-                    if take_of(&mut unpacked) {
-                        self.packed.remove(bytes, before);
-                        *block = if unpacked.is_empty() {
-                            Block::Open(unpacked)
-                        } else {
-                            let packed = Block::pack(&unpacked);
-                            self.packed.add(&packed, unpacked.len());
-                            packed
-                        };
-                    }
+        let last = self.rest.len().saturating_sub(1);
+        for (index, mut block) in std::mem::take(&mut self.rest).into_iter().enumerate() {
+            let stays = match &mut block {
+                Block::Open(open) => {
+                    take_of(open);
+                    // The last one is pushed to.
+                    index == last || !open.is_empty()
                 }
-                Block::Packed { .. } => {}
+                Block::Packed { bytes, keys: range } if reaches(keys, *range) => {
+                    self.packed.blocks -= 1;
+                    self.packed.bytes -= bytes.len();
+                    for mut piece in block.pieces() {
+                        self.packed.elements -= piece.len();
+                        take_of(&mut piece);
+                        if !piece.is_empty() {
+                            self.packed.push(&piece, &mut self.rest);
+                        }
+                    }
+                    false
+                }
+                Block::Packed { .. } => true,
+            };
+            if stays {
+                self.rest.push_back(block);
             }
-        }
-        self.rest.retain(|block| !matches!(block, Block::Open(open) if open.is_empty()));
-        if let Some(last) = self.rest.back_mut()
-            && let Block::Packed { bytes, .. } = last
-        {
-            let mut open = Vec::with_capacity(BLOCK);
-            T::unpack(bytes, &mut open);
-            self.packed.remove(bytes, open.len());
-            *last = Block::Open(open);
         }
         if self.front.is_empty() {
             self.next_block();
@@ -261,6 +262,17 @@ impl<T: Copy + Pack> Fifo<T> {
     pub(crate) fn packed(&self) -> (u64, u64) {
         let bytes = self.packed.bytes + self.packed.blocks * PACKED_COST;
         (bytes as u64, self.packed.elements as u64)
+    }
+
+    /// Bytes of the blocks that are not packed, however little is in them.
+    #[inline]
+    pub(crate) fn open_bytes(&self) -> u64 {
+        if self.is_empty() {
+            return 0;
+        }
+        let blocks = self.rest.len() - self.packed.blocks;
+        let elements = self.front.capacity() + self.spare.capacity() + blocks * BLOCK;
+        (elements * size_of::<T>()) as u64
     }
 
     /// Gives back memory that is kept for speed.
@@ -290,26 +302,49 @@ impl<T: Copy + Pack> Fifo<T> {
     }
 }
 
-impl<T: Pack> Block<T> {
-    fn pack(block: &[T]) -> Self {
-        let keys = |least: (u64, u64), one: &T| (least.0.min(one.key()), least.1.max(one.key()));
-        Self::Packed { bytes: T::pack(block), keys: block.iter().fold((u64::MAX, 0), keys) }
+impl<T: Copy + Pack> Block<T> {
+    /// Its elements, [`BLOCK`] at a time.
+    fn pieces(&self) -> impl Iterator<Item = Vec<T>> {
+        let (mut open, mut packed) = match self {
+            Self::Open(block) => (Some(block.clone()), None),
+            Self::Packed { bytes, .. } => (None, Some(Cow::from(&**bytes))),
+        };
+        std::iter::from_fn(move || {
+            let Some(bytes) = packed.take() else { return open.take() };
+            let mut piece = Vec::with_capacity(BLOCK);
+            packed = T::unpack(&bytes, &mut piece).map(|others| Cow::from(others.into_vec()));
+            Some(piece)
+        })
     }
 }
 
 impl Packed {
-    fn add<T>(&mut self, block: &Block<T>, elements: usize) {
-        if let Block::Packed { bytes, .. } = block {
-            self.blocks += 1;
-            self.bytes += bytes.len();
-            self.elements += elements;
+    /// Packs a block behind the last one of `rest`.
+    fn push<T: Pack>(&mut self, block: &[T], rest: &mut VecDeque<Block<T>>) {
+        self.elements += block.len();
+        let reach = |(least, greatest): (u64, u64), one: &T| {
+            (least.min(one.key()), greatest.max(one.key()))
+        };
+        if let Some(Block::Packed { bytes, keys }) = rest.back_mut() {
+            let len = bytes.len();
+            if T::pack_behind(bytes, block) {
+                self.bytes = self.bytes - len + bytes.len();
+                *keys = block.iter().fold(*keys, reach);
+                return;
+            }
         }
+        let bytes = T::pack(block);
+        self.bytes += bytes.len();
+        self.blocks += 1;
+        let keys = block.iter().fold((u64::MAX, 0), reach);
+        rest.push_back(Block::Packed { bytes, keys });
     }
 
-    fn remove(&mut self, bytes: &[u8], elements: usize) {
-        self.blocks -= 1;
-        self.bytes -= bytes.len();
+    /// So many elements left the front of a packed block; `others` are what is left of it.
+    fn pop(&mut self, elements: usize, bytes: &[u8], others: Option<&[u8]>) {
         self.elements -= elements;
+        self.bytes = self.bytes - bytes.len() + others.map_or(0, <[u8]>::len);
+        self.blocks -= usize::from(others.is_none());
     }
 }
 
@@ -340,9 +375,19 @@ mod tests {
                     block.iter().flat_map(|number| number.to_le_bytes()).collect()
                 }
 
-                fn unpack(bytes: &[u8], into: &mut Vec<Self>) {
-                    let numbers = bytes.chunks_exact(size_of::<Self>());
+                fn pack_behind(before: &mut Box<[u8]>, block: &[Self]) -> bool {
+                    let is_alike = before.len() < 3 * BLOCK * size_of::<Self>();
+                    if is_alike {
+                        *before = [&before[..], &Self::pack(block)].concat().into();
+                    }
+                    is_alike
+                }
+
+                fn unpack(bytes: &[u8], into: &mut Vec<Self>) -> Option<Box<[u8]>> {
+                    let (now, others) = bytes.split_at(bytes.len().min(BLOCK * size_of::<Self>()));
+                    let numbers = now.chunks_exact(size_of::<Self>());
                     into.extend(numbers.map(|one| Self::from_le_bytes(one.try_into().unwrap())));
+                    (!others.is_empty()).then(|| others.into())
                 }
             }
         )*};
@@ -399,6 +444,9 @@ mod tests {
                 for _ in 0..random(300) {
                     assert_eq!(fifo.pop_front(), model.pop_front());
                 }
+                if random(3) == 0 {
+                    fifo.settle();
+                }
                 let few = if round % 2 == 0 { 3 } else { 1_000 };
                 let from = random(next + 1);
                 let keys = from..next.min(from + random(few));
@@ -419,6 +467,24 @@ mod tests {
             model.iter().for_each(|value| assert_eq!(fifo.pop_front(), Some(*value)));
             assert_eq!((fifo.pop_front(), fifo.packed()), (None, (0, 0)));
         }
+    }
+
+    #[test]
+    fn what_nobody_takes_is_packed_but_for_its_ends() {
+        let mut fifo = Fifo::default();
+        for value in 0..1_000_u64 {
+            fifo.push_back(value);
+            fifo.settle();
+        }
+        let (bytes, elements) = fifo.packed();
+        assert_eq!(elements, 1_000 - 1_000 % BLOCK as u64 - BLOCK as u64);
+        let ends = (2 * BLOCK + 8) * size_of::<u64>() + 8 * size_of::<Block<u64>>();
+        assert!(fifo.allocated() <= ends + bytes as usize, "{}", fifo.allocated());
+        // Packed blocks behind which others came while somebody took.
+        (1_000..2_000).for_each(|value| fifo.push_back(value));
+        assert!(fifo.iter().eq(0..2_000));
+        (0..2_000).for_each(|value| assert_eq!(fifo.pop_front(), Some(value)));
+        assert_eq!((fifo.pop_front(), fifo.packed()), (None, (0, 0)));
     }
 
     #[test]

@@ -19,7 +19,7 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use crate::fifo::{Fifo, Pack};
+use crate::fifo::{BLOCK, Fifo, Pack};
 use crate::look::{Keyed, Lowest};
 
 /// Entries a heap may keep room for after it was emptied.
@@ -89,6 +89,10 @@ impl Entry {
         (extra != NO_EXTRA).then_some(extra)
     }
 
+    fn columns(self) -> [u64; 3] {
+        [self.offset, self.size.into(), self.bits.into()]
+    }
+
     pub(crate) fn set_extra(&mut self, extra: u32) {
         debug_assert!(extra < Self::EXTRA_END);
         self.bits = self.bits & !NO_EXTRA | extra;
@@ -102,7 +106,7 @@ impl Keyed for Entry {
 }
 
 /// One column after the other, each as a first value and what changes from entry to entry; a column in
-/// which every step is the same is one step.
+/// which every step is the same is one step. If all three are, it is a [`Series`], and the next block may go on with it.
 ///
 /// ```text
 ///   count | offset, steps | size, steps | bits, steps        steps: 0 step | 1 step step ...
@@ -117,13 +121,76 @@ impl Pack for Entry {
         out.into()
     }
 
-    fn unpack(mut bytes: &[u8], into: &mut Vec<Self>) {
-        let (start, count) = (into.len(), take(&mut bytes) as usize);
-        into.resize(start + count, Self { offset: 0, size: 0, bits: 0 });
+    fn pack_behind(before: &mut Box<[u8]>, block: &[Self]) -> bool {
+        let Some(series) = Series::read(before) else { return false };
+        let goes_on = series.count + block.len() as u64 <= SERIES_MAX
+            && (series.count..)
+                .zip(block)
+                .all(|(index, entry)| series.at(index) == entry.columns());
+        if goes_on {
+            *before = Series { count: series.count + block.len() as u64, ..series }.write();
+        }
+        goes_on
+    }
+
+    fn unpack(bytes: &[u8], into: &mut Vec<Self>) -> Option<Box<[u8]>> {
+        let mut rest = bytes;
+        let (start, all) = (into.len(), take(&mut rest));
+        let count = all.min(BLOCK as u64);
+        into.resize(start + count as usize, Self { offset: 0, size: 0, bits: 0 });
         let block = &mut into[start..];
-        take_column(&mut bytes, block, |entry, value| entry.offset = value);
-        take_column(&mut bytes, block, |entry, value| entry.size = value as u32);
-        take_column(&mut bytes, block, |entry, value| entry.bits = value as u32);
+        take_column(&mut rest, block, |entry, value| entry.offset = value);
+        take_column(&mut rest, block, |entry, value| entry.size = value as u32);
+        take_column(&mut rest, block, |entry, value| entry.bits = value as u32);
+        if count == all {
+            return None;
+        }
+        let series = Series::read(bytes)?;
+        Some(Series { first: series.at(count), count: all - count, ..series }.write())
+    }
+}
+
+/// Entries of a series at most: as many are looked at where one of them is looked for.
+const SERIES_MAX: u64 = 16 << 10;
+
+/// Packed entries whose columns have one step each.
+#[derive(Clone, Copy, Debug)]
+struct Series {
+    count: u64,
+    first: [u64; 3],
+    steps: [u64; 3],
+}
+
+impl Series {
+    /// What [`Entry::pack`] or [`write`](Self::write) wrote, unless some column has many steps.
+    fn read(mut bytes: &[u8]) -> Option<Self> {
+        let bytes = &mut bytes;
+        let mut series = Self { count: take(bytes), first: [0; 3], steps: [0; 3] };
+        for (first, step) in series.first.iter_mut().zip(&mut series.steps) {
+            *first = take(bytes);
+            if take(bytes) == 1 {
+                return None;
+            }
+            *step = unzigzag(take(bytes));
+        }
+        Some(series)
+    }
+
+    fn write(&self) -> Box<[u8]> {
+        let mut out = Vec::with_capacity(64);
+        put(&mut out, self.count);
+        for (first, step) in self.first.iter().zip(self.steps) {
+            put(&mut out, *first);
+            out.push(0);
+            put(&mut out, zigzag(step));
+        }
+        out.into()
+    }
+
+    /// The columns of one of its entries, or of one that goes on with it.
+    fn at(&self, index: u64) -> [u64; 3] {
+        let column = |it: usize| self.first[it].wrapping_add(self.steps[it].wrapping_mul(index));
+        [column(0), column(1), column(2)]
     }
 }
 
@@ -434,13 +501,20 @@ impl Ready {
     pub(crate) fn allocated_bytes(&self) -> u64 {
         // Packed are only long backlogs, and those have the priority that most messages have: none.
         let (bytes, packed) = self.base.fresh.packed();
-        (self.len - packed.min(self.len)) * (size_of::<Entry>() as u64 + 1) + bytes
+        let open = (self.len - packed.min(self.len)) * (size_of::<Entry>() as u64 + 1);
+        open.max(self.base.fresh.open_bytes()) + bytes
     }
 
     /// All of them in about the order they will be popped: what came back is in no order of its own.
     pub(crate) fn entries(&self) -> impl Iterator<Item = Entry> {
         let higher = self.higher.iter().flat_map(|higher| higher.levels.iter().rev());
         higher.chain([&self.base]).flat_map(Level::entries)
+    }
+
+    /// Nobody takes any soon: those without priority are packed.
+    #[inline]
+    pub(crate) fn settle(&mut self) {
+        self.base.fresh.settle();
     }
 
     /// Gives back memory that is kept for speed.
@@ -504,11 +578,11 @@ mod tests {
             seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             (seed >> 33) % below
         };
-        let alike: Vec<_> = (0..256).map(|n| Entry::new(n, 16, true, false)).collect();
+        let alike: Vec<_> = (0..128).map(|n| Entry::new(n, 16, true, false)).collect();
         assert!(Entry::pack(&alike).len() < 20, "{}", Entry::pack(&alike).len());
         for round in 0..200 {
             let mut offset = random(1 << 40);
-            let block: Vec<_> = (0..=random(255))
+            let block: Vec<_> = (0..=random(BLOCK as u64 - 1))
                 .map(|_| {
                     offset = match round % 3 {
                         0 => offset + 1 + random(300),
@@ -524,9 +598,38 @@ mod tests {
                 })
                 .collect();
             let mut again = vec![entry(1)];
-            Entry::unpack(&Entry::pack(&block), &mut again);
+            assert_eq!(Entry::unpack(&Entry::pack(&block), &mut again), None);
             assert_eq!(again[1..], block);
         }
+    }
+
+    /// As long as they go on alike, and no longer; what was packed so comes back block by block.
+    #[test]
+    fn blocks_that_go_on_alike_are_packed_as_one() {
+        let block = |first: u64, step: u64, count: u64| -> Vec<Entry> {
+            (0..count).map(|n| Entry::new(first + step * n, 100, true, false)).collect()
+        };
+        let start = block(1000, 3, 128);
+        for (next, is_alike) in [
+            (block(1384, 3, 128), true),
+            (block(1384, 3, 1), true),
+            (block(1384, 2, 128), false),
+            (block(1383, 3, 128), false),
+            (block(1384, 3, 128).into_iter().map(|it| Entry { size: 101, ..it }).collect(), false),
+        ] {
+            let mut packed = Entry::pack(&start);
+            assert_eq!(Entry::pack_behind(&mut packed, &next), is_alike, "{next:?}");
+            if is_alike {
+                let (mut first, mut last) = (Vec::new(), Vec::new());
+                let others = Entry::unpack(&packed, &mut first).expect("the second block");
+                assert_eq!(Entry::unpack(&others, &mut last), None);
+                assert_eq!((first, last), (start.clone(), next));
+            }
+        }
+        let mut packed = Entry::pack(&start);
+        let more = (1..)
+            .take_while(|n| Entry::pack_behind(&mut packed, &block(1000 + 3 * 128 * n, 3, 128)));
+        assert_eq!(more.count() as u64, SERIES_MAX / 128 - 1);
     }
 
     #[test]
@@ -535,8 +638,8 @@ mod tests {
         for offset in 0..1_000_000 {
             ready.push_fresh(0, Entry::new(3 * offset, 16, true, false));
         }
-        assert!(ready.allocated() < 500_000, "{} for a million", ready.allocated());
-        assert!(ready.allocated_bytes() < 500_000, "{} counted", ready.allocated_bytes());
+        assert!(ready.allocated() < 40_000, "{} for a million", ready.allocated());
+        assert!(ready.allocated_bytes() < 40_000, "{} counted", ready.allocated_bytes());
         for offset in 0..1_000_000 {
             assert_eq!(ready.pop().map(|(_, entry)| entry.offset), Some(3 * offset));
         }

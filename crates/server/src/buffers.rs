@@ -15,15 +15,20 @@ use zeroize::Zeroize as _;
 /// will do: what comes back is used again, and few bytes pin no long buffer.
 const LEN_MIN: usize = 64 << 10;
 
-/// Buffers that come back.
-#[derive(Debug)]
+/// Buffers that come back. Its clones have the same ones.
+#[derive(Clone, Debug)]
 pub struct Buffers {
     home: Arc<Mutex<Home>>,
 }
 
+/// The steps of [`Buffers::exact`].
+const PAGE: usize = 4 << 10;
+
 /// Where a buffer comes back to.
 #[derive(Debug, Default)]
 struct Home {
+    /// Buffers are as long as what they are asked for, in steps of a page.
+    is_exact: bool,
     /// The last one in is the first one out, since the cache has it.
     idle: Vec<Vec<u8>>,
     idle_bytes: usize,
@@ -51,6 +56,13 @@ impl Buffers {
         Self::with(idle_max, usize::MAX)
     }
 
+    /// As [`new`](Self::new), of buffers for what stays for long: none is longer than it has to be.
+    pub(crate) fn exact(idle_max: usize) -> Self {
+        let buffers = Self::new(idle_max);
+        lock(&buffers.home).is_exact = true;
+        buffers
+    }
+
     /// None yet; keeps so many bytes, less what somebody uses.
     pub(crate) fn of_all(all_max: usize) -> Self {
         Self::with(all_max, all_max)
@@ -62,33 +74,41 @@ impl Buffers {
 
     /// A buffer of `len` bytes at least, with anything in it.
     pub(crate) fn lend(&self, len: usize) -> Lent {
-        let idle = lock(&self.home).take(len);
-        let buffer = idle.unwrap_or_else(|| vec![0; size(len)]);
+        let (idle, size) = lock(&self.home).take(len);
+        let buffer = idle.unwrap_or_else(|| vec![0; size]);
         Lent { buffer, len: 0, is_secret: false, home: Arc::clone(&self.home) }
+    }
+
+    /// Bytes that nobody uses.
+    pub(crate) fn idle_bytes(&self) -> usize {
+        lock(&self.home).idle_bytes
     }
 
     /// Gives back what is idle, and what becomes idle before the next loan.
     pub(crate) fn close(&self) {
         let mut home = lock(&self.home);
-        let Home { lent_bytes, idle_max, all_max, .. } = *home;
-        *home = Home { is_closed: true, lent_bytes, idle_max, all_max, ..Home::default() };
+        home.is_closed = true;
+        home.idle = Vec::new();
+        home.idle_bytes = 0;
     }
 }
 
 impl Home {
-    /// The newest buffer of the right size. With none, one of that size is lent all the same.
-    fn take(&mut self, len: usize) -> Option<Vec<u8>> {
+    /// The newest buffer of the right size, and that size. With none, one of it is lent all the same.
+    fn take(&mut self, len: usize) -> (Option<Vec<u8>>, usize) {
         self.is_closed = false;
-        let least = size(len);
-        let will_do = |buffer: &Vec<u8>| (least..=least + least / 2).contains(&buffer.len());
+        let step = if self.is_exact { PAGE } else { LEN_MIN };
+        let least = len.max(1).next_multiple_of(step);
+        let most = if self.is_exact { least } else { least + least / 2 };
+        let will_do = |buffer: &Vec<u8>| (least..=most).contains(&buffer.len());
         let Some(index) = self.idle.iter().rposition(will_do) else {
             self.lent_bytes += least;
-            return None;
+            return (None, least);
         };
         let buffer = self.idle.remove(index);
         self.idle_bytes -= buffer.len();
         self.lent_bytes += buffer.len();
-        Some(buffer)
+        (Some(buffer), least)
     }
 
     /// Keeps it; those that nobody wanted for longest go for it.
@@ -112,6 +132,11 @@ impl Home {
 }
 
 impl Lent {
+    /// How many bytes it has.
+    pub(crate) fn room(&self) -> usize {
+        self.buffer.len()
+    }
+
     /// To write into.
     pub(crate) fn bytes(&mut self) -> &mut [u8] {
         &mut self.buffer
@@ -144,11 +169,6 @@ impl Drop for Lent {
     }
 }
 
-/// The size of the buffer for so many bytes.
-fn size(len: usize) -> usize {
-    len.next_multiple_of(LEN_MIN).max(LEN_MIN)
-}
-
 fn lock(home: &Mutex<Home>) -> MutexGuard<'_, Home> {
     home.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -163,10 +183,6 @@ mod tests {
         let mut lent = buffers.lend(len);
         lent.bytes()[..len].fill(byte);
         lent.freeze(len)
-    }
-
-    fn idle(buffers: &Buffers) -> usize {
-        lock(&buffers.home).idle_bytes
     }
 
     #[test]
@@ -203,9 +219,21 @@ mod tests {
         let buffers = Buffers::new(MAX);
         drop(read(&buffers, 1 << 20, 1));
         let small = read(&buffers, 1000, 2);
-        assert_eq!(idle(&buffers), 1 << 20);
+        assert_eq!(buffers.idle_bytes(), 1 << 20);
         drop(small);
-        assert_eq!(idle(&buffers), (1 << 20) + LEN_MIN);
+        assert_eq!(buffers.idle_bytes(), (1 << 20) + LEN_MIN);
+    }
+
+    #[test]
+    fn exact_buffers_are_for_about_the_same_length() {
+        let buffers = Buffers::exact(MAX);
+        let mut lent = buffers.lend(65_600);
+        assert_eq!(lent.bytes().len(), 17 * PAGE);
+        let place = lent.bytes().as_ptr();
+        drop(lent.freeze(65_600));
+        assert_eq!(buffers.idle_bytes(), 17 * PAGE);
+        assert_ne!(read(&buffers, 60_000, 1).as_ptr(), place);
+        assert_eq!(read(&buffers, 65_700, 2).as_ptr(), place);
     }
 
     #[test]
@@ -215,7 +243,7 @@ mod tests {
         let small: Vec<_> = (0..16).map(|n| read(&buffers, LEN_MIN, n)).collect();
         drop(large);
         drop(small);
-        assert_eq!(idle(&buffers), 1 << 20);
+        assert_eq!(buffers.idle_bytes(), 1 << 20);
         assert!(lock(&buffers.home).idle.iter().all(|buffer| buffer.len() == LEN_MIN));
     }
 
@@ -224,12 +252,12 @@ mod tests {
         let buffers = Buffers::of_all(1 << 20);
         let mut held: Vec<_> = (0..15).map(|n| read(&buffers, LEN_MIN, n)).collect();
         drop(read(&buffers, LEN_MIN, 15));
-        assert_eq!(idle(&buffers), LEN_MIN);
+        assert_eq!(buffers.idle_bytes(), LEN_MIN);
         held.push(read(&buffers, LEN_MIN, 16));
         drop(read(&buffers, LEN_MIN, 17));
-        assert_eq!(idle(&buffers), 0, "all that may be kept is in use");
+        assert_eq!(buffers.idle_bytes(), 0, "all that may be kept is in use");
         drop(held);
-        assert_eq!(idle(&buffers), 1 << 20);
+        assert_eq!(buffers.idle_bytes(), 1 << 20);
     }
 
     #[test]
@@ -238,11 +266,11 @@ mod tests {
         let held: Vec<_> = (0..20).map(|n| read(&buffers, 1 << 20, n)).collect();
         let kept = held[0].clone();
         drop(held);
-        assert_eq!(idle(&buffers), MAX);
+        assert_eq!(buffers.idle_bytes(), MAX);
         buffers.close();
         drop(kept);
-        assert_eq!(idle(&buffers), 0);
+        assert_eq!(buffers.idle_bytes(), 0);
         drop(read(&buffers, 1 << 20, 1));
-        assert_eq!(idle(&buffers), 1 << 20, "somebody reads again");
+        assert_eq!(buffers.idle_bytes(), 1 << 20, "somebody reads again");
     }
 }

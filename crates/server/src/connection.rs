@@ -15,7 +15,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use leveret_amqp::outbuf::OutBuf;
 use leveret_broker::flow::Alarm;
-use leveret_broker::message::{ConnectionId, Outbox, ToSession, ToShard};
+use leveret_broker::message::{ConnectionId, Outbox, ToSession};
 use leveret_broker::return_undelivered;
 use leveret_queue::Time;
 use leveret_session::{
@@ -30,19 +30,12 @@ use crate::clock::{now, now_with_us, wall};
 use crate::node::Node;
 use crate::proxy::Ends;
 use crate::readiness::register;
+use crate::reading::{
+    BEHIND, Body, READ_MAX, READ_MIN, Read, next_read, read_block, read_encrypted,
+};
 use crate::runner::with_runner;
-use crate::tls::{self, TlsStream};
+use crate::tls::TlsStream;
 use crate::turn::Actor;
-
-/// Bytes asked of a socket at once, at least. What comes of them are the letters of one turn, and the
-/// smaller the messages the more of these there are.
-const READ_MIN: usize = 64 * 1024;
-
-/// Bytes asked of a socket at once, at most: all that comes goes out by one write to each consumer.
-const READ_MAX: usize = 256 * 1024;
-
-/// Publishes in one read that are worth its turns; four times as many are too many.
-const READ_MESSAGES: usize = 96;
 
 /// Less than this of a read is copied rather than pinning the read.
 const PIN_MIN: usize = READ_MAX / 4;
@@ -112,6 +105,8 @@ pub struct State {
     session: Box<Session>,
     /// Bytes read and not taken yet: a partial frame, or all that came while the session waited.
     input: Bytes,
+    /// A body of which not all is read: `input` is empty meanwhile.
+    body: Option<Body>,
     /// Bytes that did not fit into the socket.
     output: OutBuf,
     /// Encrypts and decrypts, where the listener asks for it.
@@ -170,6 +165,8 @@ pub struct Workplace<'a> {
     pub outbox: &'a mut Outbox,
     /// Memory to read into.
     pub buffers: &'a Buffers,
+    /// Memory for bodies that stay where they were read to.
+    pub bodies: &'a Buffers,
     /// A block for encrypted bytes.
     pub cipher: &'a mut Vec<u8>,
     /// The names.
@@ -195,6 +192,7 @@ impl Connection {
         let state = State {
             session: Box::new(session),
             input: early.map(Bytes::from).unwrap_or_default(),
+            body: None,
             output: OutBuf::new(),
             tls,
             held_bytes: 0,
@@ -359,7 +357,7 @@ impl Connection {
         if !state.output.is_empty() {
             std::mem::swap(work.out, &mut state.output);
         }
-        let State { session, input, may_have_bytes, read_bytes, tls, .. } = state;
+        let State { session, input, body, may_have_bytes, read_bytes, tls, .. } = state;
         let (now, now_us) = now_with_us();
         let mut cx = Context {
             topology: work.topology,
@@ -388,23 +386,37 @@ impl Connection {
         if !input.is_empty() && session.wants_input() {
             session.input(input, &mut cx);
         }
-        if *may_have_bytes && session.wants_input() && session.end().is_none() {
-            let socket = self.socket.get_ref();
-            let read = match tls {
-                None => {
+        let socket = self.socket.get_ref();
+        let mut taken = 0;
+        // Once, or as long as large bodies come one after the other: they go out together.
+        while *may_have_bytes && session.wants_input() && session.end().is_none() {
+            if body.is_none() && input.is_empty() && tls.is_none() {
+                *body = session.awaited_body().map(|body| Body::new(body, work.bodies));
+            }
+            let read = match (tls.as_deref_mut(), body.as_mut()) {
+                (None, None) => {
                     let is_secret = session.is_logging_in();
                     read_block(socket, input, *read_bytes, is_secret, work.buffers)
                 }
-                Some(tls) => read_encrypted(tls, socket, input, work.cipher),
+                (None, Some(body)) => body.read(socket, work.buffers),
+                (Some(tls), _) => read_encrypted(tls, socket, input, work.cipher),
             };
             match read {
-                Ok(Read::Some { bytes, drained }) => {
-                    state.io.recv_oct += (bytes.len() - input.len()) as u64;
+                Ok(Read::Some { count, bytes, drained }) => {
+                    state.io.recv_oct += count as u64;
                     state.io.recv_cnt += 1;
                     *input = bytes;
                     *may_have_bytes = !drained;
+                    taken += count;
+                    let is_block = body.is_none();
+                    if let Some(whole) = body.take_if(|body| body.is_whole()) {
+                        whole.finish(session, &mut cx);
+                        *read_bytes = BEHIND;
+                    } else if body.is_some() {
+                        session.heard();
+                    }
                     session.input(input, &mut cx);
-                    if !drained {
+                    if is_block && !drained {
                         *read_bytes = next_read(*read_bytes, cx.outbox);
                     }
                 }
@@ -416,6 +428,9 @@ impl Connection {
                 }
             }
             keep_little(input);
+            if tls.is_some() || taken >= READ_MAX || session.awaited_body().is_none() {
+                break;
+            }
         }
     }
 
@@ -519,7 +534,8 @@ impl Connection {
         let now = match state.is_over {
             true => 0,
             false => {
-                let waiting = (state.input.len() + state.output.len()) as u64;
+                let body = state.body.as_ref().map_or(0, Body::len);
+                let waiting = (state.input.len() + body + state.output.len()) as u64;
                 IDLE_BYTES + waiting + state.session.kept_bytes()
             }
         };
@@ -577,69 +593,6 @@ fn keep_little(input: &mut Bytes) {
     } else if input.len() < PIN_MIN {
         *input = Bytes::copy_from_slice(input);
     }
-}
-
-enum Read {
-    /// What was left over before, and what was read. `drained`: the socket had no more.
-    Some {
-        bytes: Bytes,
-        drained: bool,
-    },
-    Nothing,
-    End,
-}
-
-/// How many bytes to ask for next, after a read that the socket had more for.
-fn next_read(bytes: usize, outbox: &Outbox) -> usize {
-    let published = outbox.shards.iter().map(|(_, letter)| match letter {
-        ToShard::Publish { messages, .. } => messages.len(),
-        _ => 0,
-    });
-    match published.sum::<usize>() {
-        few if few < READ_MESSAGES => (bytes * 2).min(READ_MAX),
-        many if many > 4 * READ_MESSAGES => (bytes / 2).max(READ_MIN),
-        _ => bytes,
-    }
-}
-
-/// Reads once, behind the bytes left over from last time.
-fn read_block(
-    socket: &TcpStream,
-    left: &Bytes,
-    bytes: usize,
-    is_secret: bool,
-    buffers: &Buffers,
-) -> io::Result<Read> {
-    // One length for most, so that the last one used is the next one.
-    let mut lent = buffers.lend((left.len() + bytes).max(READ_MAX));
-    if is_secret {
-        lent.keep_secret();
-    }
-    let (before, room) = lent.bytes().split_at_mut(left.len());
-    before.copy_from_slice(left);
-    match rustix::io::read(socket, &mut room[..bytes]) {
-        Ok(0) => Ok(Read::End),
-        Ok(n) => Ok(Read::Some { bytes: lent.freeze(left.len() + n), drained: n < bytes }),
-        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(Read::Nothing),
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// As [`read_block`], through TLS.
-fn read_encrypted(
-    tls: &mut TlsStream,
-    socket: &TcpStream,
-    left: &Bytes,
-    cipher: &mut Vec<u8>,
-) -> io::Result<Read> {
-    let mut block = Vec::with_capacity(left.len() + READ_MIN);
-    block.extend_from_slice(left);
-    let read = tls.read(socket, cipher, &mut block)?;
-    Ok(match read {
-        tls::Read::Some { drained } => Read::Some { bytes: Bytes::from(block), drained },
-        tls::Read::Nothing => Read::Nothing,
-        tls::Read::End => Read::End,
-    })
 }
 
 /// Writes until nothing is left or the socket is full.

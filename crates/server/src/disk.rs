@@ -115,6 +115,8 @@ pub struct RealDisk {
     submit: Option<[Sender<Job>; 2]>,
     done: Receiver<(Token, Done)>,
     threads: Vec<JoinHandle<()>>,
+    /// What is read comes in them.
+    buffers: Buffers,
     /// Locked for as long as it is open.
     _lock: File,
 }
@@ -126,15 +128,8 @@ impl std::fmt::Debug for RealDisk {
 }
 
 impl RealDisk {
-    /// Opens a directory, which is made if it is not there. A file of at least `spare_min` bytes that is removed under
-    /// load becomes the next one.
-    pub fn open(
-        dir: &Path,
-        name: &str,
-        spare_min: u64,
-        wake: Wake,
-        rests: Wake,
-    ) -> std::io::Result<Self> {
+    /// Opens a directory, which is made if it is not there. A file that is removed under load becomes the next one.
+    pub fn open(dir: &Path, name: &str, wake: Wake, rests: Wake) -> std::io::Result<Self> {
         std::fs::create_dir_all(dir)?;
         let lock = dir.join("LOCK");
         let lock = OpenOptions::new().create(true).truncate(false).write(true).open(lock)?;
@@ -147,17 +142,18 @@ impl RealDisk {
         let (done_in, done) = channel();
         let (writes, to_write) = channel();
         let (reads, to_read) = channel();
-        let writer = Writer::with_spare(dir, spare_min);
+        let writer = Writer::with_spare(dir);
         let background = Writer::new(dir);
         let buffers = Buffers::of_all(BUFFERS_KEPT);
-        let reader = Reader { dir: dir.to_owned(), open: Vec::new(), background, buffers };
+        let reader =
+            Reader { dir: dir.to_owned(), open: Vec::new(), background, buffers: buffers.clone() };
         let told = Told { done: done_in, wake, rests };
         let threads = vec![
             spawn(&format!("{name}-write"), to_write, told.clone(), writer)?,
             spawn(&format!("{name}-read"), to_read, told, reader)?,
         ];
         let submit = Some([writes, reads]);
-        Ok(Self { dir: dir.to_owned(), submit, done, threads, _lock: lock })
+        Ok(Self { dir: dir.to_owned(), submit, done, threads, buffers, _lock: lock })
     }
 
     fn path(&self, file: FileName) -> PathBuf {
@@ -310,7 +306,7 @@ impl Disk for RealDisk {
             Op::Write { .. } | Op::Remove { .. } => writes,
         };
         // A thread ends only after the sender is dropped, or in a panic, which ends the process.
-        if let Op::Remove { file } = op {
+        if let Op::Remove { file, .. } = op {
             let _ = reads.send(Job::Close(file));
         }
         let _ = to.send(Job::Do(token, op));
@@ -318,6 +314,10 @@ impl Disk for RealDisk {
 
     fn poll(&mut self) -> Option<(Token, Done)> {
         self.done.try_recv().ok()
+    }
+
+    fn held_bytes(&self) -> u64 {
+        self.buffers.idle_bytes() as u64
     }
 
     fn list(&mut self) -> Result<Vec<(FileName, u64)>, DiskError> {

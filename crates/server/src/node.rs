@@ -16,8 +16,9 @@ use crate::alarms::Alarms;
 use crate::connection::Connection;
 use crate::ended::Ended;
 use crate::events::Events;
+use crate::handover::Handover;
 use crate::login::Logins;
-use crate::runner::Rest;
+use crate::runner::{Due, Rest};
 use crate::storage::{Memory, NodeLog};
 use crate::tls::Certificates;
 use crate::turn::Actor;
@@ -54,6 +55,8 @@ pub struct Node {
     suspended: watch::Sender<bool>,
     /// Part of the memory watermark that transient messages may take before they are written to disk.
     paging_ratio: f64,
+    /// Turns that wait for a thread at work.
+    pub(crate) handover: Handover<Due>,
     /// Of each thread that runs turns.
     rests: Mutex<Vec<Arc<Rest>>>,
     /// Woken when a shard's next timeout comes earlier than it was.
@@ -111,6 +114,7 @@ impl Node {
             certificates: Certificates::default(),
             suspended: watch::Sender::new(false),
             paging_ratio,
+            handover: Handover::default(),
             rests: Mutex::new(Vec::new()),
             timers_changed: Notify::new(),
             failed: Notify::new(),

@@ -33,6 +33,10 @@ const TURNS_MAX: usize = 256;
 /// Bytes to read into that a thread keeps for the next turns.
 const KEPT_INPUT: usize = 1 << 20;
 
+/// Bytes of large bodies that a thread keeps for the next ones: a hundred of 64 KiB, which may be in flight at one moment
+/// and settled at the next.
+const KEPT_BODIES: usize = 8 << 20;
+
 /// Bytes of an output buffer that a thread keeps for the next turn.
 const KEPT_OUTPUT: usize = 1 << 20;
 
@@ -41,7 +45,7 @@ const KEPT_LETTERS: usize = 4096;
 
 /// An actor whose duty this thread has.
 #[derive(Debug)]
-enum Due {
+pub(crate) enum Due {
     Shard(usize),
     Meta,
     Connection(Arc<Connection>),
@@ -55,10 +59,18 @@ pub struct Runner {
     outbox: Outbox,
     out: OutBuf,
     buffers: Buffers,
+    /// For bodies that stay where they were read to.
+    bodies: Buffers,
+    /// Of which so many bytes that nobody uses are counted.
+    idle_bytes: u64,
     cipher: Vec<u8>,
     shard_letters: Vec<ToShard>,
     meta_letters: Vec<ToMeta>,
     connection_letters: Vec<Letter>,
+    /// The thread has no runtime: nobody calls it again if it stops before its list is empty.
+    is_alone: bool,
+    /// Somebody waits for what this thread has to do.
+    is_awaited: bool,
     /// Tells this thread's [`keep_working`] that the list is not empty.
     more: Arc<Notify>,
     /// Tells this thread's [`rest`] that there was work, once until it looks.
@@ -90,10 +102,14 @@ pub fn install_runner(node: Arc<Node>) -> (Arc<Notify>, Arc<Rest>) {
         outbox: Outbox::default(),
         out: OutBuf::new(),
         buffers: Buffers::new(KEPT_INPUT),
+        bodies: Buffers::exact(KEPT_BODIES),
+        idle_bytes: 0,
         cipher: Vec::new(),
         shard_letters: Vec::new(),
         meta_letters: Vec::new(),
         connection_letters: Vec::new(),
+        is_alone: false,
+        is_awaited: false,
         more: Arc::clone(&more),
         worked: Arc::clone(&worked),
         has_worked: false,
@@ -145,18 +161,17 @@ pub fn relax_alone() {
     RUNNER.with_borrow_mut(|runner| runner.as_mut().map(Runner::relax));
 }
 
-/// Runs `f` with a runner on a thread that has no runtime, such as a disk's, and works off all that
-/// follows.
+/// Runs `f` with a runner on a thread that has no runtime, such as a disk's. All that follows is worked off here, or,
+/// if nobody waits for it, left to threads that are at work: see [`Handover`](crate::handover::Handover).
 pub fn run_alone(node: &Arc<Node>, f: impl FnOnce(&mut Runner)) {
     if RUNNER.with_borrow(Option::is_none) {
-        // Nobody listens on what is returned: everything is worked off here, and such a thread keeps little.
+        // Nobody listens on what is returned: nothing stays on the list, and such a thread keeps little.
         let _ = install_runner(Arc::clone(node));
+        with_runner(node, |runner| runner.is_alone = true);
     }
     with_runner(node, |runner| {
+        runner.is_awaited = true;
         f(runner);
-        while !runner.due.is_empty() {
-            runner.work();
-        }
     });
 }
 
@@ -172,7 +187,18 @@ impl Runner {
     /// Keeps no memory for turns that may not come.
     fn relax(&mut self) {
         self.buffers.close();
+        self.bodies.close();
+        self.count_idle();
         self.out = OutBuf::new();
+    }
+
+    /// What waits for the next large bodies counts as held by connections.
+    fn count_idle(&mut self) {
+        let idle_bytes = self.bodies.idle_bytes() as u64;
+        if idle_bytes != self.idle_bytes {
+            self.node.count_held_by_connections(self.idle_bytes, idle_bytes);
+            self.idle_bytes = idle_bytes;
+        }
     }
 
     /// Leaves a letter with a connection and works off all that follows from it.
@@ -260,20 +286,44 @@ impl Runner {
             self.has_worked = true;
             self.worked.worked.notify_one();
         }
+        if self.is_alone {
+            return self.work_alone();
+        }
+        let node = Arc::clone(&self.node);
         let mut turns = 0;
-        while let Some(due) = self.due.pop_front() {
-            match due {
-                Due::Connection(connection) => self.connection_turn(connection),
-                Due::Shard(index) => self.shard_turn(index),
-                Due::Meta => self.meta_turn(),
+        node.handover.begins();
+        while turns < TURNS_MAX {
+            if self.due.is_empty() {
+                node.handover.take(&mut self.due);
             }
+            let Some(due) = self.due.pop_front() else { break };
+            self.run(due);
             turns += 1;
-            if turns == TURNS_MAX {
-                if !self.due.is_empty() {
-                    self.more.notify_one();
-                }
-                return;
+            node.handover.share(&mut self.due);
+        }
+        node.handover.ends();
+        if !self.due.is_empty() || node.handover.has_some() {
+            self.more.notify_one();
+        }
+    }
+
+    /// Works the whole list off, as far as nobody else does.
+    fn work_alone(&mut self) {
+        let node = Arc::clone(&self.node);
+        loop {
+            if !self.is_awaited {
+                node.handover.leave(&mut self.due);
             }
+            let Some(due) = self.due.pop_front() else { return };
+            self.run(due);
+        }
+    }
+
+    fn run(&mut self, due: Due) {
+        match due {
+            Due::Connection(connection) => self.connection_turn(connection),
+            Due::Shard(index) => self.shard_turn(index),
+            Due::Meta => self.meta_turn(),
         }
     }
 
@@ -291,6 +341,7 @@ impl Runner {
                 out: &mut self.out,
                 outbox: &mut self.outbox,
                 buffers: &self.buffers,
+                bodies: &self.bodies,
                 cipher: &mut self.cipher,
                 topology: &topology,
                 shards: node.shards.len(),
@@ -306,6 +357,7 @@ impl Runner {
                 out: &mut self.out,
                 outbox: &mut self.outbox,
                 buffers: &self.buffers,
+                bodies: &self.bodies,
                 cipher: &mut self.cipher,
                 topology: &topology,
                 shards: node.shards.len(),
@@ -323,6 +375,7 @@ impl Runner {
             self.out = OutBuf::new();
         }
         self.post();
+        self.count_idle();
         if held != held_before {
             node.count_held_by_connections(held_before, held);
             self.check_alarm();
@@ -350,6 +403,7 @@ impl Runner {
             state.turn(&mut self.shard_letters, &topology, now(), &mut self.outbox)
         };
         shard.held_bytes.store(state.held_bytes() + state.idle_bytes(), Ordering::Relaxed);
+        self.is_awaited &= state.is_awaited();
         let due = state.next_timeout().map_or(u64::MAX, |at| at.ms());
         // Of a later time nobody is told: the one that is waited for comes in vain and finds it.
         if due < shard.due_ms.fetch_min(due, Ordering::AcqRel) {

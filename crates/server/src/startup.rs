@@ -94,7 +94,7 @@ pub fn options(config: &Config, started: Instant) -> anyhow::Result<Options> {
         Memory { limit: memory_limit, paging_ratio },
         Files {
             damaged: config.resources.damaged_files,
-            segment_bytes: config.resources.segment_size.get(),
+            segment_bytes_max: config.resources.segment_size.get(),
         },
     )?;
     refuse_without_names(&data_dir, &names, &shards)?;

@@ -20,7 +20,9 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use leveret_config::DamagedFiles;
 use leveret_log::FileLog;
-use leveret_log::file::{Damage, OnDamage, OpenError, Options as LogOptions, Progress, Report};
+use leveret_log::file::{
+    Damage, OnDamage, OpenError, Options as LogOptions, Progress, Report, SEGMENT_GROWTH,
+};
 
 use crate::disk::{RealDisk, Wake, sync_dir};
 use crate::node::Node;
@@ -121,8 +123,8 @@ pub(crate) struct Memory {
 pub(crate) struct Files {
     /// What to do if one is damaged.
     pub damaged: DamagedFiles,
-    /// Bytes of one after which the next is begun.
-    pub segment_bytes: u64,
+    /// The most bytes of one after which the next is begun.
+    pub segment_bytes_max: u64,
 }
 
 /// Bytes of written messages that stay in memory, in all shards: what consumers that keep up need. More
@@ -166,7 +168,7 @@ impl Storage {
             DamagedFiles::Aside => OnDamage::Aside,
             DamagedFiles::Refuse => OnDamage::Refuse,
         };
-        let segment_bytes = files.segment_bytes;
+        let segment_bytes = files.segment_bytes_max / SEGMENT_GROWTH;
         let options = LogOptions { on_damage, segment_bytes, ..memory.options(count) };
         let (mut shards, mut damages) = (Vec::new(), Vec::new());
         for index in 0..count {
@@ -310,8 +312,7 @@ fn open_log(
     };
     let resting = Arc::clone(waker);
     let rests = Arc::new(move || resting.rests());
-    let spare_min = options.segment_bytes / 2;
-    let disk = RealDisk::open(dir, &name, spare_min, waker.for_owner(owner), rests)
+    let disk = RealDisk::open(dir, &name, waker.for_owner(owner), rests)
         .with_context(|| format!("cannot make {}", dir.display()))?;
     let options = LogOptions { seed: rand::random(), ..options };
     let started = Instant::now();

@@ -29,6 +29,7 @@ mod alarm;
 mod answer;
 mod batch;
 mod bind;
+mod body;
 mod cache;
 mod channel;
 mod confirm;
@@ -58,6 +59,7 @@ mod unacked;
 mod waiting;
 
 pub use self::core::{Context, End};
+pub use body::AwaitedBody;
 pub use facts::{ChannelFacts, ConnectionFacts, ConnectionNumbers, Passed};
 pub use session::Session;
 pub use settings::{CertificateFacts, Mechanism, Peer, Settings, TlsFacts};

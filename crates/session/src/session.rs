@@ -141,7 +141,8 @@ impl Session {
         self.core.finish(cx);
     }
 
-    fn frames(&mut self, input: &mut Bytes, cx: &mut Context<'_>) {
+    /// Looks again at what may have changed since the last read.
+    pub(crate) fn refresh(&mut self, cx: &Context<'_>) {
         if let Some(cache) = &mut self.core.cache {
             cache.refresh(cx.topology);
             let elsewhere = self.core.identity.elsewhere.as_mut();
@@ -152,6 +153,10 @@ impl Session {
         if self.core.stage == Stage::Running {
             self.core.refresh_pace(cx);
         }
+    }
+
+    fn frames(&mut self, input: &mut Bytes, cx: &mut Context<'_>) {
+        self.refresh(cx);
         let is_paced = self.core.pace.is_some();
         let read = input.clone();
         let mut at = 0;
@@ -166,9 +171,7 @@ impl Session {
             }
         }
         self.core.closed.clear();
-        if self.core.in_read != 0 {
-            self.stash(&read);
-        }
+        self.end_read(&read);
         input.advance(at.min(input.len()));
     }
 
@@ -191,7 +194,12 @@ impl Session {
 
     /// Takes the frame that the input begins with, or a piece of it; gives its length. None when there is no
     /// more, or it is to be given again.
-    fn frame(&mut self, input: &[u8], read: &Bytes, cx: &mut Context<'_>) -> Option<usize> {
+    pub(crate) fn frame(
+        &mut self,
+        input: &[u8],
+        read: &Bytes,
+        cx: &mut Context<'_>,
+    ) -> Option<usize> {
         match self.core.decoder.next(input) {
             Ok(found) => {
                 let (event, consumed) = found?;
@@ -203,6 +211,13 @@ impl Session {
                 self.core.timers.give_up_silently(cx.now);
                 None
             }
+        }
+    }
+
+    /// The read at hand goes.
+    pub(crate) fn end_read(&mut self, read: &Bytes) {
+        if self.core.in_read != 0 {
+            self.stash(read);
         }
     }
 

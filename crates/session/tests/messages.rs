@@ -260,6 +260,101 @@ fn large_messages_both_ways() {
     assert_eq!(node.say(link, 1, &get("q")), format!("1 basic.get-ok 1 '' q left 0 ={body}"));
 }
 
+/// Wherever a read ends, and whether the rest of a body comes into memory of its own or not, the same comes out.
+#[test]
+fn large_bodies_in_any_reads() {
+    let persistent =
+        || Properties { delivery_mode: Some(2), priority: Some(7), ..Default::default() };
+    let expiring = Properties { expiration: Some("60000".into()), ..persistent() };
+    let wrong = Properties { expiration: Some("soon".into()), ..Default::default() };
+    let sizes = [32_767, 32_768, 65_536, 100_000, 131_064, 131_065, 200_000, 262_144, 262_145];
+    let mut bytes = Vec::new();
+    for (index, size) in sizes.into_iter().enumerate() {
+        let body: Vec<u8> = (0..size).map(|n| b'a' + (n % 23) as u8).collect();
+        let properties = if index % 2 == 0 { persistent() } else { expiring.clone() };
+        bytes.extend(publish_bytes(1, "", "q", &body, &properties, false));
+        bytes.extend(publish_bytes(
+            1,
+            "",
+            "nowhere",
+            &body[..size.min(40_000)],
+            &persistent(),
+            true,
+        ));
+        bytes.extend(publish_bytes(2, "", "q", &body[..size.min(40_000)], &persistent(), false));
+    }
+    bytes.extend(publish_bytes(3, "", "q", &[b'x'; 40_000], &wrong, false));
+    let (mut first, mut bodies) = (None, 0);
+    for read_max in [700, 5_003, 15_000, 40_000, 70_000, 1 << 30] {
+        let mut node = Node::new();
+        let link = node.client();
+        node.open(link, 2);
+        node.open(link, 3);
+        node.declare(link, "q");
+        node.say(link, 2, &tx::Select);
+        node.read_max = read_max;
+        let mut said = node.bytes(link, &bytes);
+        said.extend([node.say(link, 1, &consume("q"))]);
+        said.extend([node.say(link, 2, &tx::Commit)]);
+        assert_eq!(said.matches("basic.deliver").count(), 2 * sizes.len());
+        assert_eq!(said.matches("basic.return").count(), sizes.len());
+        let first = first.get_or_insert_with(|| said.clone());
+        assert!(*first == said, "{read_max}");
+        bodies += node.links[link].bodies;
+    }
+    assert!(bodies > 50, "{bodies} bodies");
+}
+
+/// Cut anywhere in what comes before a body, in its first bytes and in its last ones.
+#[test]
+fn a_large_body_cut_anywhere() {
+    let mut node = Node::new();
+    let link = node.client();
+    node.declare(link, "q");
+    let body: String = (0..40_000).map(|n| char::from(b'a' + (n % 23) as u8)).collect();
+    let p = Properties { priority: Some(3), ..headers(&[("n", Value::I64(1))]) };
+    let bytes = publish_bytes(1, "", "q", body.as_bytes(), &p, false);
+    let start = bytes.len() - body.len() - 1;
+    let far = bytes.len() - 10..=bytes.len();
+    let cuts = (0..150).chain([15_000, start + 20_000, start + 20_001, 30_000]).chain(far);
+    for cut in cuts {
+        let bodies = node.links[link].bodies;
+        let (early, late) = bytes.split_at(cut);
+        assert_eq!(node.bytes(link, early), "");
+        assert_eq!(node.bytes(link, late), "");
+        let said = node.say(link, 1, &get("q"));
+        assert!(said.ends_with(&body), "cut at {cut}");
+        let is_apart = (start + 1..=start + 20_000).contains(&cut);
+        assert_eq!(node.links[link].bodies - bodies, usize::from(is_apart), "cut at {cut}");
+    }
+}
+
+/// What is wrong behind the rest of a body is told as ever, and a channel that was closed meanwhile takes nothing.
+#[test]
+fn a_body_in_memory_of_its_own_that_is_not_taken() {
+    let mut node = Node::new();
+    let link = node.client();
+    node.declare(link, "q");
+    let whole = publish_bytes(1, "", "q", &[b'x'; 40_000], &Properties::default(), false);
+    let (early, rest) = whole.split_at(1_000);
+    assert_eq!(node.bytes(link, early), "");
+    let mut wrong = rest.to_vec();
+    *wrong.last_mut().unwrap() = 0;
+    let said = node.bytes(link, &wrong);
+    assert!(said.contains("invalid_frame_end_marker,0"), "{said}");
+    assert_eq!(node.links[link].bodies, 1);
+
+    let link = node.client();
+    node.say(link, 1, &exchange::Delete { exchange: "none", ..Default::default() });
+    let unroutable = publish_bytes(1, "none", "q", &[b'x'; 40_000], &Properties::default(), false);
+    let (early, rest) = unroutable.split_at(1_000);
+    assert_eq!(node.bytes(link, early), "");
+    let said = node.bytes(link, &[rest, &whole].concat());
+    assert!(said.contains("404 NOT_FOUND - no exchange 'none'"), "{said}");
+    assert_eq!(node.links[link].bodies, 1);
+    assert_eq!(node.say(link, 1, &channel::CloseOk), "");
+}
+
 #[test]
 fn confirms() {
     let mut node = Node::new();

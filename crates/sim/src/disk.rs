@@ -11,8 +11,8 @@ use std::rc::Rc;
 use leveret_log::disk::{Disk, DiskError, Done, FileName, Op, SimDisk, Token};
 use leveret_log::file::Options as LogOptions;
 use leveret_log::{
-    AppendError, FileLog, HoldError, Holder, Keep, Log, MemoryLog, Offset, ReadError, Record,
-    Recovered, SyncError, Usage,
+    AppendError, FileLog, HoldError, Holder, Keep, Log, MemoryLog, Moment, Offset, ReadError,
+    Record, Recovered, SyncError, Usage,
 };
 use leveret_queue::Time;
 
@@ -257,6 +257,10 @@ impl Log for Store {
         both!(self, log => log.fetch_ahead(soon));
     }
 
+    fn each_fetched(&mut self, each: &mut dyn FnMut(Offset)) {
+        both!(self, log => log.each_fetched(each));
+    }
+
     fn taken(&mut self, at: Offset) {
         both!(self, log => log.taken(at));
     }
@@ -279,6 +283,14 @@ impl Log for Store {
 
     fn sync(&mut self) -> Result<(), SyncError> {
         both!(self, log => log.sync())
+    }
+
+    fn moment(&self) -> Moment {
+        both!(self, log => log.moment())
+    }
+
+    fn sync_until(&mut self, until: Moment) -> Result<(), SyncError> {
+        both!(self, log => log.sync_until(until))
     }
 
     fn keeps_spares(&self) -> bool {

@@ -16,7 +16,7 @@ use leveret_broker::message::{ConnectionId, Outbox, ToMeta, ToSession, ToShard};
 use leveret_broker::{Meta, Shard, return_undelivered};
 use leveret_log::{Log, MemoryLog};
 use leveret_queue::Time;
-use leveret_session::{Context, End, Peer, Session, Settings};
+use leveret_session::{AwaitedBody, Context, End, Peer, Session, Settings};
 use leveret_topology::{Bootstrap, PasswordHash, Topology};
 
 /// Bytes asked of a socket at once, as the server does.
@@ -48,12 +48,25 @@ pub struct Socket {
     pub is_closed: bool,
 }
 
+impl Socket {
+    /// Moves so many bytes of the client's to the end of `to`.
+    fn read(&mut self, count: usize, to: &mut Vec<u8>) {
+        let (front, back) = self.to_server.as_slices();
+        let from_front = count.min(front.len());
+        to.extend_from_slice(&front[..from_front]);
+        to.extend_from_slice(&back[..count - from_front]);
+        self.to_server.drain(..count);
+    }
+}
+
 #[derive(Debug)]
 struct Connection {
     session: Session,
     inbox: VecDeque<ToSession>,
     socket: Socket,
     input: Bytes,
+    /// As far as it came: the record of a large body.
+    body: Vec<u8>,
     output: OutBuf,
     is_over: bool,
 }
@@ -212,6 +225,7 @@ impl<L: Log> Node<L> {
             inbox: VecDeque::new(),
             socket: Socket { room, ..Socket::default() },
             input: Bytes::new(),
+            body: Vec::new(),
             output: OutBuf::new(),
             is_over: false,
         };
@@ -450,7 +464,7 @@ impl Connection {
         now: Time,
         part: &mut impl FnMut(usize) -> usize,
     ) -> usize {
-        let Self { session, input, output, socket, .. } = self;
+        let Self { session, input, body, output, socket, .. } = self;
         let mut cx =
             Context { topology, now, now_us: now.ms() * 1000, wall: now, out: output, outbox };
         for letter in letters {
@@ -464,15 +478,27 @@ impl Connection {
         }
         if session.wants_input() && session.end().is_none() {
             if !socket.to_server.is_empty() {
-                let count = part(socket.to_server.len());
-                let mut block = Vec::with_capacity(input.len() + count);
-                block.extend_from_slice(input);
-                let (front, back) = socket.to_server.as_slices();
-                let from_front = count.min(front.len());
-                block.extend_from_slice(&front[..from_front]);
-                block.extend_from_slice(&back[..count - from_front]);
-                socket.to_server.drain(..count);
-                *input = Bytes::from(block);
+                let awaited = if input.is_empty() { session.awaited_body() } else { None };
+                if let Some(AwaitedBody { front, rest }) = awaited {
+                    if body.is_empty() {
+                        body.reserve_exact(front + rest);
+                        body.resize(front, 0);
+                    }
+                    let missing = front + rest - body.len();
+                    let count = part(missing.min(socket.to_server.len()));
+                    socket.read(count, body);
+                    session.heard();
+                    if count == missing {
+                        session.write_front(&mut body[..front], cx.wall);
+                        session.input_body(&Bytes::from(std::mem::take(body)), front, &mut cx);
+                    }
+                } else {
+                    let count = part(socket.to_server.len());
+                    let mut block = Vec::with_capacity(input.len() + count);
+                    block.extend_from_slice(input);
+                    socket.read(count, &mut block);
+                    *input = Bytes::from(block);
+                }
                 session.input(input, &mut cx);
                 // What is left must not pin the block it came in.
                 *input = Bytes::copy_from_slice(input);

@@ -524,6 +524,10 @@ impl Sim {
             // Long enough for what waits for a timer.
             self.now = self.now.after_ms(2_000);
             idle_times += 1;
+            if self.mood == Mood::Drain && self.peers.is_empty() && self.node.messages() > 0 {
+                // Those who were to drain were refused something for a disk that was still full.
+                self.connect();
+            }
             let is_drained = self.mood == Mood::Drain
                 && self.silent.is_empty()
                 && self.node.messages() == 0

@@ -47,14 +47,15 @@ pub(crate) fn cores(bench: &mut Bench, target: &mut Target) -> Result<Figures> {
     bench.describe(
         Workload::Cores,
         "taskset -c 0 (then 0,1) leveret serve; with the same taskset leveret perf -x 2 -y 2 -e '' -u one \
-         -ad false -a -s 1024 -z N, and -f persistent -c 200 -q 200 -A 10 -s 1500 in place of -a -s 1024",
+         -ad false -a -s 1024 -z N, with -c 1000 too, and -f persistent -c 200 -q 200 -A 10 -s 1500 in place of -a -s 1024",
     );
     if std::thread::available_parallelism()?.get() < 2 {
         bail!("this machine has one core");
     }
     let seconds = bench.seconds.to_string();
-    let loads: [(_, &[&str]); 2] = [
+    let loads: [(_, &[&str]); 3] = [
         ("transient", &["-a", "-s", "1024"]),
+        ("transient, confirmed", &["-a", "-s", "1024", "-c", "1000"]),
         ("persistent", &["-f", "persistent", "-c", "200", "-q", "200", "-A", "10", "-s", "1500"]),
     ];
     let mut figures = Figures::new();

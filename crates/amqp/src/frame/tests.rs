@@ -41,6 +41,8 @@ fn the_last_byte_of_a_body_comes_with_the_end_of_its_frame() {
                 assert!(!part.is_empty(), "cut at {cut}");
                 body.extend_from_slice(part);
                 assert_eq!(is_last, body == b"abc", "cut at {cut}");
+                let missing = (!is_last).then_some((3, 3 - body.len() as u32));
+                assert_eq!(d.body_rest(), missing, "cut at {cut}");
                 rest += used;
             }
         }

@@ -10,6 +10,8 @@
 //! What the disk does not give back is *set aside*: its queue keeps it where nobody gets it, and the log keeps
 //! its record, so that a start with a whole file has it again.
 
+use std::collections::BTreeSet;
+
 use leveret_log::{Log, ReadError};
 use leveret_queue::{Left, Offset, Queue, Time};
 use leveret_topology::{QueueId, Topology};
@@ -60,7 +62,8 @@ pub(super) enum Parked {
 /// All that waits for the disk.
 #[derive(Debug, Default)]
 pub(super) struct Cold {
-    queues: Vec<QueueId>,
+    /// Each by the record that it stopped at.
+    queues: BTreeSet<(leveret_log::Offset, QueueId)>,
     /// How many queues waited when the disk brought something last.
     crowd: usize,
     parked: Vec<Parked>,
@@ -138,10 +141,11 @@ impl<L: Log> Shard<L> {
     /// A queue ran into a cold record: asks for it and, unless that was on its way, for what follows.
     pub(super) fn wait_for_disk(&mut self, id: QueueId) {
         let Some(hosted) = self.queues.get_mut(&id) else { return };
-        if !std::mem::replace(&mut hosted.waits_for_disk, true) {
-            self.cold.queues.push(id);
-        }
         let Some(at) = next(&hosted.queue).map(log_offset) else { return };
+        if let Some(before) = hosted.waits_for.replace(at).filter(|&before| before != at) {
+            self.cold.queues.remove(&(before, id));
+        }
+        self.cold.queues.insert((at, id));
         if !self.log.is_asked(at) {
             self.read_ahead(id, true);
         }
@@ -183,18 +187,18 @@ impl<L: Log> Shard<L> {
         // A failure is final, and comes again at the end of the turn.
         let _ = self.log.collect();
         self.cold.crowd = self.cold.queues.len();
-        for id in std::mem::take(&mut self.cold.queues) {
-            let Some(hosted) = self.queues.get_mut(&id) else { continue };
-            let at = next(&hosted.queue).map(log_offset);
-            if let Some(at) = at.filter(|&at| is_cold(&self.log, at)) {
-                // It was asked for, and may have been dropped again; all else the queue asked for before.
-                self.log.fetch(&[at]);
-                self.cold.queues.push(id);
-            } else {
-                hosted.waits_for_disk = false;
-                self.touch(id);
+        let Self { cold, log, queues, touched, .. } = self;
+        log.each_fetched(&mut |at| {
+            let from = (at, QueueId::new(0));
+            while let Some(&(_, id)) = cold.queues.range(from..).next().filter(|it| it.0 == at) {
+                cold.queues.remove(&(at, id));
+                if let Some(hosted) = queues.get_mut(&id) {
+                    // It may have been dropped again: then the queue asks again.
+                    hosted.waits_for = None;
+                    super::touch(hosted, id, touched);
+                }
             }
-        }
+        });
         for parked in std::mem::take(&mut self.cold.parked) {
             match parked {
                 Parked::Letter(letter) => self.letter(letter, topology, now, out),

@@ -161,7 +161,7 @@ impl<L: Log> Shard<L> {
             let mut ids: Vec<_> = run.iter().map(|&(_, id)| id).collect();
             let Some(hosted) = self.queues.get_mut(&queue) else { continue };
             hosted.queue.resume_all(&mut ids);
-            if !hosted.waits_for_disk {
+            if hosted.waits_for.is_none() {
                 super::touch(hosted, queue, &mut self.touched);
             }
         }

@@ -2,13 +2,15 @@
 //!
 //! Everything a turn did is in the log when the turn ends; only then is it decided whether the disk gets
 //! it. Between two calls of `Log::sync` lies one batch, which a crash takes or leaves as a whole, so a
-//! turn is never cut in two, and neither is what a transaction did here.
+//! turn is never cut in two, and neither is what a transaction did here: where a batch leaves out what is younger, it
+//! ends where a turn began.
 //!
 //! ```text
 //!   somebody waits, and no consumer is about to ack it      now       ready messages, `enqueue`, tx.commit
 //!   a consumer has it, or those of its queue keep acking    5 ms      after the oldest one was appended,
-//!                                                                     or twice what acks take: [`Pace`]
-//!   it is on the disk and was released                      200 ms
+//!                                                                     or twice what acks take: [`Pace`];
+//!                                                                     without those much younger than it
+//!   it is on the disk and was released                      200 ms    without what a consumer has
 //! ```
 //!
 //! A record that is released before its batch is handed over is never written, and the log's `durable`
@@ -20,7 +22,7 @@
 use std::collections::VecDeque;
 
 use leveret_amqp::reply::ReplyCode;
-use leveret_log::{Log, SyncError};
+use leveret_log::{Log, Moment, SyncError};
 use leveret_queue::{Offset, Time};
 use leveret_topology::QueueId;
 
@@ -33,14 +35,10 @@ use crate::transaction::TxId;
 pub const LAZY_MS: u64 = 5;
 
 /// The same, at most: however long acks take, a confirm does not wait longer for them.
-pub const LAZY_MAX_MS: u64 = 100;
+pub const LAZY_MAX_MS: u64 = 200;
 
 /// How long releases of what is on the disk may wait for a batch, in ms.
 const RELEASED_MS: u64 = 200;
-
-/// How much longer, while a batch would have to have records whose acks may come soon: those would then be
-/// on the disk and released in their turn, and so for ever.
-const RELEASED_LONGER_MS: u64 = 800;
 
 /// How many releases may wait, if nothing else does: what is noted of them takes memory.
 const RELEASED_MAX: u32 = 16 << 10;
@@ -50,10 +48,14 @@ const RELEASED_MAX: u32 = 16 << 10;
 pub(super) struct Disk {
     /// Records below it are to be durable as soon as can be.
     asked: u64,
+    /// Records below it have waited long enough.
+    aged: Moment,
+    /// When this turn began.
+    turn_from: Moment,
     /// How often that was said: a queue that is marked with it holds a record that waits.
     pub(super) batch: u64,
-    /// Offsets and when the first durable record from there on was appended.
-    appended: VecDeque<(u64, Time)>,
+    /// Where turns began that appended durable records, and when: the first one of each millisecond.
+    appended: VecDeque<(Moment, Time)>,
     /// What is below it may be on the disk, or on its way there.
     handed: u64,
     pace: Pace,
@@ -63,6 +65,8 @@ pub(super) struct Disk {
     released_at: Option<Time>,
     /// The next batch is to go whatever the watermarks say.
     is_due: bool,
+    /// Somebody waited when the disk was last looked at.
+    is_awaited: bool,
     /// Ascending by the offset that has to be durable first.
     waiters: VecDeque<(u64, Waiter)>,
     pub(super) has_failed: bool,
@@ -135,8 +139,9 @@ impl Pace {
 
 impl Disk {
     /// The log has records from before this process: those below `end`.
-    pub(super) fn opened(&mut self, end: u64) {
-        self.handed = end;
+    pub(super) fn opened(&mut self, moment: Moment) {
+        self.handed = moment.end.get();
+        self.turn_from = moment;
     }
 
     /// A record that is to be durable was appended.
@@ -144,7 +149,7 @@ impl Disk {
     pub(super) fn appended(&mut self, at: u64, now: Time) {
         self.pace.appended(at, now);
         if self.appended.back().is_none_or(|&(_, last)| last != now) {
-            self.appended.push_back((at, now));
+            self.appended.push_back((self.turn_from, now));
         }
     }
 
@@ -197,29 +202,24 @@ impl Disk {
     /// When the disk is to get something although nothing happens.
     pub(super) fn next_timeout(&self) -> Option<Time> {
         let lazy = self.appended.front().map(|&(_, at)| at.after_ms(self.pace.lazy_ms));
-        lazy.into_iter().chain(self.releases_due()).min()
+        lazy.into_iter().chain(self.released_at).min()
     }
 
-    /// When the disk is to know of what was released.
-    fn releases_due(&self) -> Option<Time> {
-        let longer = if self.appended.is_empty() { 0 } else { RELEASED_LONGER_MS };
-        self.released_at.map(|at| at.after_ms(longer))
-    }
-
-    /// Forgets what is durable, and asks for what waited long enough.
-    fn look_at_age(&mut self, durable: u64, end: u64, now: Time) {
-        if durable == end {
-            self.appended.clear();
-        }
-        while self.appended.get(1).is_some_and(|&(at, _)| at <= durable) {
-            self.appended.pop_front();
-        }
+    /// Forgets what is durable, and says what waited long enough.
+    fn look_at_age(&mut self, durable: u64, all: Moment, now: Time) {
         let lazy_ms = self.pace.lazy_ms;
         if self.appended.front().is_some_and(|&(_, at)| at.after_ms(lazy_ms) <= now) {
-            self.ask(end);
+            // What is nearly as old goes with it. Of what is younger most will be acked before its time.
+            let old_ms = lazy_ms - lazy_ms / 4;
+            let young = self.appended.iter().find(|(_, at)| at.after_ms(old_ms) > now);
+            self.aged = young.map_or(all, |&(from, _)| from);
         }
-        if self.asked == end {
+        let passed = durable.max(self.asked).max(self.aged.end.get());
+        if passed == all.end.get() {
             self.appended.clear();
+        }
+        while self.appended.get(1).is_some_and(|&(from, _)| from.end.get() <= passed) {
+            self.appended.pop_front();
         }
     }
 }
@@ -255,12 +255,14 @@ impl<L: Log> Shard<L> {
     }
 
     fn hand_to_disk(&mut self, now: Time) -> Result<(), SyncError> {
+        self.disk.is_awaited = self.disk.asked > self.log.durable().get();
         self.log.collect()?;
-        let (durable, end) = (self.log.durable().get(), self.log.end().get());
+        let (durable, all) = (self.log.durable().get(), self.log.moment());
+        let end = all.end.get();
         let unwritten = self.log.unwritten_bytes();
         let disk = &mut self.disk;
         disk.pace.look(now);
-        disk.look_at_age(durable, end, now);
+        disk.look_at_age(durable, all, now);
         if disk.released > 0 {
             disk.released_at.get_or_insert_with(|| now.after_ms(RELEASED_MS));
         }
@@ -268,8 +270,17 @@ impl<L: Log> Shard<L> {
             disk.ask(end);
         }
         disk.is_due |= disk.released > RELEASED_MAX && disk.appended.is_empty();
-        disk.is_due |= disk.releases_due().is_some_and(|at| at <= now);
-        if durable < disk.asked || disk.is_due {
+        let releases_due = disk.released_at.is_some_and(|at| at <= now);
+        match disk.appended.front() {
+            // Without what came since: it may be acked soon, and would be written now and released in its turn, and
+            // so for ever.
+            Some(&(from, _)) if releases_due && from.end >= disk.aged.end => disk.aged = from,
+            Some(_) => {}
+            None => disk.is_due |= releases_due,
+        }
+        disk.turn_from = all;
+        let aged = disk.aged.end.get();
+        if durable < disk.asked || disk.is_due || durable < end && aged == end {
             disk.batch += 1;
             // Perhaps the disk is busy with an earlier batch, and takes nothing yet.
             let is_busy = durable < disk.handed;
@@ -279,8 +290,19 @@ impl<L: Log> Shard<L> {
             disk.released = 0;
             disk.handed = end;
             self.log.sync()?;
+        } else if durable < aged || releases_due {
+            // Releases that were made by then go with it, the others with the next one.
+            disk.released_at = disk.released_at.map(|_| now.after_ms(RELEASED_MS));
+            disk.handed = disk.handed.max(aged);
+            self.log.sync_until(disk.aged)?;
         }
         Ok(())
+    }
+
+    /// Whether somebody waited for what the disk did before this turn, so that what follows from it should not wait for
+    /// anything else.
+    pub fn is_awaited(&self) -> bool {
+        self.disk.is_awaited
     }
 
     /// Has a publisher pause while much is still to be written. `from` just published here. True when it

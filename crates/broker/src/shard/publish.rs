@@ -17,7 +17,7 @@ use super::unresolved::{Mixed, Slot, Until, Wait};
 use super::{Shard, holder, note_left, queue_offset, touch};
 use crate::flow::QUEUE_BYTES_MAX;
 use crate::message::{ConnectionId, Outbox, Publish, ToSession};
-use crate::record::Head;
+use crate::record::{HEAD, Head};
 
 /// What became of a message.
 #[derive(Clone, Copy, Debug)]
@@ -158,16 +158,7 @@ impl<L: Log> Shard<L> {
         now: Time,
     ) -> Result<Offset, AppendError> {
         let message = &publish.message;
-        let head = Head::of(publish, self.wall(now).ms()).encode();
-        let first = [message.names(), message.properties(), message.body()];
-        let pieces: SmallVec<[&[u8]; 8]>;
-        let parts: &[&[u8]] = match message.more() {
-            [] => &first,
-            more => {
-                pieces = first.into_iter().chain(more.iter().map(|part| &part[..])).collect();
-                &pieces
-            }
-        };
+        let head = Head::of(publish, self.wall(now).ms());
         let (one, all): ([Holder; 1], SmallVec<[Holder; 8]>);
         let holders: &[Holder] = match publish.targets[..] {
             [id] => {
@@ -181,7 +172,22 @@ impl<L: Log> Shard<L> {
         };
         let is_durable = wants.slot.waits_for_disk() || (must_keep && wants.can_keep);
         let keep = if is_durable { Keep::Durable } else { Keep::Volatile };
-        let at = self.log.append(&head, parts, holders, keep)?;
+        let at = match message.record().filter(|record| head.begins(record)) {
+            Some(record) => self.log.append_whole(record, HEAD, holders, keep)?,
+            None => {
+                let first = [message.names(), message.properties(), message.body()];
+                let pieces: SmallVec<[&[u8]; 8]>;
+                let parts: &[&[u8]] = match message.more() {
+                    [] => &first,
+                    more => {
+                        let more = more.iter().map(|part| &part[..]);
+                        pieces = first.into_iter().chain(more).collect();
+                        &pieces
+                    }
+                };
+                self.log.append(&head.encode(), parts, holders, keep)?
+            }
+        };
         if is_durable {
             wants.defer_ms = None;
         }

@@ -95,7 +95,7 @@ impl<L: Log> Shard<L> {
             }
         });
         restored.orphans = orphans.len() as u64;
-        self.disk.opened(self.log.end().get());
+        self.disk.opened(self.log.moment());
         for (at, holder) in orphans.into_iter().chain(finished) {
             if let Err(error) = self.log.release(at, holder) {
                 tracing::error!(%error, "a message of a queue that is gone could not be let go");

@@ -32,6 +32,7 @@ pub(crate) struct State {
     disk: BTreeMap<u64, Stored>,
     cold: BTreeSet<u64>,
     fetching: Vec<u64>,
+    fetched: Vec<u64>,
     failure: Option<SyncError>,
     /// What is to be written from now on is not, and nothing after it.
     pub(crate) fails: bool,
@@ -95,6 +96,7 @@ impl State {
     pub(crate) fn finish(&mut self) -> bool {
         for at in std::mem::take(&mut self.fetching) {
             self.cold.remove(&at);
+            self.fetched.push(at);
         }
         let Some(Batch { written, released }) = self.running.take() else { return false };
         self.unsafe_yet.retain(|at| !written.contains_key(at));
@@ -234,6 +236,11 @@ impl Log for HandLog {
         self.fetch(soon);
     }
 
+    fn each_fetched(&mut self, each: &mut dyn FnMut(Offset)) {
+        let fetched = std::mem::take(&mut self.hand().fetched);
+        fetched.into_iter().for_each(|at| each(Offset::new(at)));
+    }
+
     fn release(&mut self, at: Offset, holder: Holder) -> Result<(), HoldError> {
         let state = &mut *self.hand();
         let number = at.get();
@@ -269,13 +276,18 @@ impl Log for HandLog {
     }
 
     fn sync(&mut self) -> Result<(), SyncError> {
+        self.sync_until(self.moment())
+    }
+
+    fn sync_until(&mut self, until: Moment) -> Result<(), SyncError> {
         let state = &mut *self.hand();
         state.collect()?;
         if state.running.is_some() {
             return Ok(());
         }
+        let old = state.to_write().filter(|(at, _)| **at < until.end.get());
         let written: BTreeMap<u64, Stored> =
-            state.to_write().map(|(&at, stored)| (at, stored.clone())).collect();
+            old.map(|(&at, stored)| (at, stored.clone())).collect();
         if written.is_empty() && state.released.is_empty() {
             return Ok(());
         }

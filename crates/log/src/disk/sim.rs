@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
-use super::{Disk, DiskError, Done, FileName, Op, Piece, Token};
+use super::{Disk, DiskError, Done, FileName, Op, Piece, Token, lens_like};
 
 /// What a power cut keeps or loses as a whole.
 const SECTOR: usize = 512;
@@ -25,6 +25,8 @@ pub struct Faults {
     pub fail_write: bool,
     /// The next read fails.
     pub fail_read: bool,
+    /// A byte of a file that cannot be read, nor what is read with it.
+    pub unreadable: Option<(FileName, u64)>,
 }
 
 /// What a simulated disk did so far.
@@ -147,7 +149,10 @@ impl World {
     }
 
     fn read(&mut self, name: FileName, position: u64, len: usize) -> Result<Vec<u8>, DiskError> {
-        if std::mem::take(&mut self.faults.fail_read) {
+        let end = position + len as u64;
+        let is_bad = |(file, at): (FileName, u64)| file == name && (position..end).contains(&at);
+        if std::mem::take(&mut self.faults.fail_read) || self.faults.unreadable.is_some_and(is_bad)
+        {
             return Err(DiskError::Failed("simulated read error".into()));
         }
         self.work.reads += 1;
@@ -278,6 +283,11 @@ impl SimDisk {
         world.spare = None;
     }
 
+    /// Bytes of all files, and of the one that is kept for the next.
+    pub fn used(&self) -> u64 {
+        self.world().used()
+    }
+
     /// The files and their lengths.
     pub fn files(&self) -> Vec<(FileName, u64)> {
         let world = self.world();
@@ -353,10 +363,13 @@ impl Disk for SimDisk {
                 let pieces: Result<Vec<_>, _> = pieces.iter().map(read).collect();
                 Done::Read(pieces.map(|pieces| Bytes::from(pieces.concat())))
             }
-            Op::Remove { file } => {
+            Op::Remove { file, next_len } => {
                 let removed = world.files.remove(&file);
+                let lens = lens_like(next_len);
+                world.spare.take_if(|spare| spare.len() as u64 > *lens.end());
                 if world.keeps_spare && world.spare.is_none() {
-                    world.spare = removed.map(|file| file.bytes);
+                    let removed = removed.map(|file| file.bytes);
+                    world.spare = removed.filter(|bytes| lens.contains(&(bytes.len() as u64)));
                 }
                 Done::Removed(Ok(()))
             }

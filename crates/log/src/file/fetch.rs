@@ -37,6 +37,9 @@ const NEXT_INDEX: u64 = 4 << 10;
 /// Batches that are shorter, about, are not worth a read for the index of each.
 const BATCH_MIN: u64 = 32 << 10;
 
+/// What was done and not told of: room for so many stays.
+const DONE_KEPT: usize = 1024;
+
 /// Reads under way at a time.
 const JOBS_MAX: usize = 8;
 
@@ -98,6 +101,8 @@ pub(super) struct Fetch {
     kept: Kept,
     /// What cannot be read, and where it should be.
     damaged: BTreeMap<u64, FileName>,
+    /// What was asked for and is not any more: it is here, damaged or released. Each that was ever wanted gets here.
+    done: Vec<u64>,
 }
 
 impl Fetch {
@@ -111,6 +116,7 @@ impl Fetch {
             indexes: Indexes::default(),
             kept: Kept::new(bytes_max),
             damaged: BTreeMap::new(),
+            done: Vec::new(),
         }
     }
 
@@ -152,6 +158,12 @@ impl Fetch {
         self.ahead.contains(&at) || self.wanted.contains(&at) || self.under_way.contains(&at)
     }
 
+    /// Tells of what was done since the last call.
+    pub(super) fn each_done(&mut self, each: &mut dyn FnMut(Offset)) {
+        self.done.drain(..).for_each(|at| each(Offset::new(at)));
+        self.done.shrink_to(DONE_KEPT);
+    }
+
     /// Whether nothing that was read is here.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
@@ -166,7 +178,7 @@ impl Fetch {
     /// A cold record was released. Tells its length, if it is known.
     pub(super) fn forget(&mut self, at: Offset, store: &Store) -> Option<u32> {
         let at = at.get();
-        self.strike(at);
+        self.settle(at);
         self.damaged.remove(&at);
         if let Some(bytes) = self.kept.remove(at) {
             return Some(bytes.len() as u32);
@@ -207,10 +219,10 @@ impl Fetch {
     /// Starts what was planned.
     fn start(&mut self, plan: Plan, submit: &mut dyn FnMut(Op) -> Token) {
         for at in plan.idle {
-            self.strike(at);
+            self.settle(at);
         }
         for (at, file) in plan.lost {
-            self.strike(at);
+            self.settle(at);
             self.damaged.insert(at, file);
         }
         for spread in plan.bodies {
@@ -248,6 +260,15 @@ impl Fetch {
     /// A record is not asked for any more. Tells whether it was.
     fn strike(&mut self, at: u64) -> bool {
         self.wanted.remove(&at) | self.ahead.remove(&at)
+    }
+
+    /// A record that is not under way is not asked for any more, as it is known what became of it. Tells whether it was.
+    fn settle(&mut self, at: u64) -> bool {
+        let was_asked = self.strike(at);
+        if was_asked {
+            self.done.push(at);
+        }
+        was_asked
     }
 
     /// A read has completed. Gives what is to be read next, if it was not enough.
@@ -312,6 +333,7 @@ impl Fetch {
     fn no_longer_under_way(&mut self, places: &[(Place, usize)]) {
         for (place, _) in places {
             self.under_way.remove(&place.at);
+            self.done.push(place.at);
         }
     }
 
@@ -321,7 +343,7 @@ impl Fetch {
         let asked = self.wanted.iter().chain(&self.ahead);
         let lost: Vec<_> = asked.copied().filter(is_in).collect();
         for at in lost {
-            self.strike(at);
+            self.settle(at);
             self.damaged.insert(at, stretch.file);
         }
     }
@@ -330,7 +352,7 @@ impl Fetch {
     fn take_asked(&mut self, bytes: &Bytes, load: &Load, from: usize, store: &Store) {
         let (start, end) = (load.position, load.position + bytes.len() as u64);
         let here = load.places[from..].iter().filter(|place| place.end() <= end);
-        let here = here.filter(|place| self.strike(place.at));
+        let here = here.filter(|place| self.settle(place.at));
         let here = here.map(|place| (*place, (place.position - start) as usize));
         let here = here.collect();
         self.take(bytes, load.stretch.file, here, store);
@@ -368,6 +390,7 @@ impl Fetch {
             + self.flying as usize
             + (self.wanted.len() + self.ahead.len() + self.under_way.len()) * 2 * size_of::<u64>()
             + self.damaged.len() * 2 * size_of::<(u64, FileName)>()
+            + self.done.capacity() * size_of::<u64>()
             + self.jobs.allocation_size()
     }
 

@@ -52,6 +52,10 @@ impl Space {
         self.doomed.push(file);
     }
 
+    pub(super) fn is_rewriting(&self) -> bool {
+        self.rewrite.is_some()
+    }
+
     pub(super) fn disk_bytes(&self) -> u64 {
         self.rewrite.as_ref().map_or(0, |work| work.disk_bytes())
     }
@@ -81,11 +85,12 @@ impl<D: Disk> FileLog<D> {
             return;
         }
         let mut doomed = std::mem::take(&mut self.space.doomed);
+        let next_len = self.segment_len();
         doomed.retain(|&file| {
             if self.fetch.reads(file) {
                 return true;
             }
-            super::submit(&mut self.disk, &mut self.next_token, Op::Remove { file });
+            super::submit(&mut self.disk, &mut self.next_token, Op::Remove { file, next_len });
             false
         });
         self.space.doomed = doomed;
@@ -120,6 +125,7 @@ impl<D: Disk> FileLog<D> {
     /// what is held: the one with the smallest useful share, and neighbours that are small.
     fn worth_rewriting(&self) -> Option<std::ops::RangeInclusive<usize>> {
         let all = &self.store.segments.all;
+        let segment_len = self.segment_len();
         let limit = self.sums.live_bytes / 10 * 13 + 2 * self.options.segment_bytes;
         if self.store.segments.disk_bytes() <= limit {
             return None;
@@ -138,8 +144,8 @@ impl<D: Disk> FileLog<D> {
         // Like with like, so that a record is copied a few times only, however small the pieces.
         let mut joins = |segment: &Segment| {
             let is_thin = share(segment) < 500;
-            let is_small = segment.len < self.options.segment_bytes / 2 && segment.len <= 2 * total;
-            let fits = total + segment.useful_bytes() <= self.options.segment_bytes;
+            let is_small = segment.len < segment_len / 2 && segment.len <= 2 * total;
+            let fits = total + segment.useful_bytes() <= segment_len;
             let joins = can(&segment) && fits && (is_thin || is_small);
             total += if joins { segment.useful_bytes() } else { 0 };
             joins

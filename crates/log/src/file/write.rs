@@ -11,7 +11,7 @@ use super::sets::{SetId, Sets};
 use super::{FileLog, Marks, Store, Tag, submit};
 use crate::disk::{Disk, DiskError, FileName, Op, Token};
 use crate::memory::MemoryLog;
-use crate::{AppendError, HoldError, Holder, Log as _, Offset, SyncError};
+use crate::{AppendError, HoldError, Holder, Log as _, Moment, Offset, SyncError};
 
 /// Memory for a batch that is kept for the next one, unless that one is far smaller.
 const KEPT_BUFFER: usize = 1 << 20;
@@ -82,6 +82,8 @@ struct Flight {
 #[derive(Debug)]
 pub(super) struct Writer {
     notes: Vec<Note>,
+    /// How many were made before those.
+    notes_before: u64,
     /// Volatile records, not written, that were gathered without and are to become durable.
     persists: Vec<u64>,
     /// Written records that eviction had passed before they were. Some are released meanwhile.
@@ -108,6 +110,7 @@ impl Writer {
     pub(super) fn new(end: Offset, sequence: u64, next_segment: u64, seed: u64) -> Self {
         Self {
             notes: Vec::new(),
+            notes_before: 0,
             persists: Vec::new(),
             late: VecDeque::new(),
             late_max: LATE_MAX,
@@ -201,6 +204,24 @@ impl Writer {
             + self.flying_bytes() as usize
     }
 
+    /// Takes the notes that were made until a moment.
+    fn take_notes(&mut self, until: Moment, segments: &mut Segments) -> Vec<Note> {
+        let count = until.notes.saturating_sub(self.notes_before) as usize;
+        let count = count.min(self.notes.len());
+        self.notes_before += count as u64;
+        if count == self.notes.len() {
+            return std::mem::take(&mut self.notes);
+        }
+        let later = self.notes.split_off(count);
+        for note in &later {
+            if let Some(index) = segments.by_number(note.segment) {
+                // Not in the batch that is gathered now, but in the one after it.
+                segments.all[index].last_noted = self.sequence + 1;
+            }
+        }
+        std::mem::replace(&mut self.notes, later)
+    }
+
     /// A number for the batches of a file to begin with. As hard to guess as the seed.
     pub(super) fn new_mark(&self, file: FileName) -> u64 {
         let numbers = [file.segment, file.generation, self.sequence];
@@ -252,6 +273,12 @@ impl Batch<'_> {
 }
 
 impl<D: Disk> FileLog<D> {
+    /// See [`Log::moment`](crate::Log::moment).
+    pub(super) fn now(&self) -> Moment {
+        let Writer { notes, notes_before, .. } = &self.writer;
+        Moment { end: self.hot.end(), notes: notes_before + notes.len() as u64 }
+    }
+
     pub(super) fn note_release(&mut self, at: Offset, holder: Holder) {
         self.note(at, holder, NoteKind::Release);
     }
@@ -319,8 +346,8 @@ impl<D: Disk> FileLog<D> {
         self.hot.append_hole().next()
     }
 
-    /// Gathers what waits and submits it, if no batch is under way.
-    pub(super) fn hand_over(&mut self) {
+    /// Gathers what waits since before `until` and submits it, if no batch is under way.
+    pub(super) fn hand_over(&mut self, until: Moment) {
         self.writer.has_only_releases = self.writer.is_full;
         if self.writer.flight.is_some() {
             self.retry();
@@ -332,17 +359,23 @@ impl<D: Disk> FileLog<D> {
             (self.writer.gathered, self.writer.durable) = (end, end);
             return;
         }
-        self.gather();
+        // What is rewritten counts on the next batch for all that it saw.
+        let all = self.now();
+        self.gather(if self.space.is_rewriting() || until.end > all.end { all } else { until });
     }
 
-    fn gather(&mut self) {
+    fn gather(&mut self, until: Moment) {
         let Self { hot, store, writer, sums, .. } = self;
-        let (first, end) = (writer.gathered, hot.end());
+        let first = writer.gathered;
+        let end = until.end.max(first);
+        let mut notes = writer.take_notes(until, &mut store.segments);
         let Store { segments, sets, marks, cold } = store;
         let (mut head, mut bodies) = std::mem::take(&mut writer.spare);
-        // Spilled records are not in the sum; their bytes come on top.
-        fit(&mut bodies, sums.unwritten as usize);
-        fit(&mut head, BATCH_HEADER + INDEX_LINE * (sums.waiting as usize + writer.notes.len()));
+        // Of a part of what waits, about. Spilled records are not in the sum; their bytes come on top.
+        let (part, whole) = (end.get() - first.get(), (hot.end().get() - first.get()).max(1));
+        let of_part = |sum: u64| (u128::from(sum) * u128::from(part) / u128::from(whole)) as usize;
+        fit(&mut bodies, of_part(sums.unwritten));
+        fit(&mut head, BATCH_HEADER + INDEX_LINE * (of_part(sums.waiting) + notes.len()));
         head.resize(BATCH_HEADER, 0);
         let mut batch = Batch {
             index: IndexWriter::new(&mut head, first.get()),
@@ -380,7 +413,6 @@ impl<D: Disk> FileLog<D> {
         });
         let Batch { mut index, lens, .. } = batch;
         let bodies_len = lens.iter().map(|&len| u64::from(len)).sum();
-        let mut notes = std::mem::take(&mut writer.notes);
         notes.retain(|note| segments.by_number(note.segment).is_some());
         if lens.is_empty() && notes.is_empty() {
             head.clear();
@@ -431,7 +463,7 @@ impl<D: Disk> FileLog<D> {
                 }
             }
         }
-        if notes.capacity() * size_of::<Note>() <= KEPT_BUFFER / 4 {
+        if writer.notes.is_empty() && notes.capacity() * size_of::<Note>() <= KEPT_BUFFER / 4 {
             writer.notes = notes;
         }
         let header = BatchHeader {
@@ -470,6 +502,7 @@ impl<D: Disk> FileLog<D> {
         (mut head, body): (Vec<u8>, Vec<u8>),
         sync: bool,
     ) {
+        let segment_len = self.segment_len();
         let Self { store, writer, options, .. } = self;
         let mut writes = Vec::new();
         let mut send = |file, position, (head, body), sync, is_last| {
@@ -477,7 +510,7 @@ impl<D: Disk> FileLog<D> {
             writes.push(Write { file, position, sync, is_last, state });
         };
         let segments = &mut store.segments;
-        let is_long = |&last: &usize| segments.all[last].len >= options.segment_bytes;
+        let is_long = |&last: &usize| segments.all[last].len >= segment_len;
         if let Some(last) = segments.active().filter(is_long) {
             let footer = segments.change(last, |old| seal(old, &header)).unwrap_or_default();
             let old = &segments.all[last];

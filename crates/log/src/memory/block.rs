@@ -8,14 +8,21 @@
 //! before they are read. A record above [`LARGE`] is a run of its own in memory of its own.
 
 use std::cell::RefCell;
+use std::ops::Range;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
+use super::Source;
 use super::spares::{Spares, room_of};
 
 /// The largest record that is copied in among others. Above it a record has its own memory, which
 /// ends with it; at a quarter of a block the unused end of a block stays small.
-pub(super) const LARGE: usize = 32 << 10;
+pub const LARGE: usize = 32 << 10;
+
+/// What a large record has in place of its start, which is always 0: its memory is the log's own, or was
+/// given with it and goes back where it came from.
+const OWN: usize = 0;
+const GIVEN: usize = 1;
 
 #[derive(Debug, Default)]
 pub(super) struct Block {
@@ -40,10 +47,23 @@ struct Entry {
     run: u16,
     /// What the owner of the block wants to know of the record.
     tag: u16,
+    /// Of a large one [`OWN`] or [`GIVEN`].
     start: u32,
     len: u32,
     /// 0: a hole.
     holders: u32,
+}
+
+impl Entry {
+    fn is_large(&self) -> bool {
+        self.len as usize > LARGE
+    }
+
+    /// Where it is in its run.
+    fn range(&self) -> Range<usize> {
+        let start = if self.is_large() { 0 } else { self.start as usize };
+        start..start + self.len as usize
+    }
 }
 
 #[cfg(test)]
@@ -136,27 +156,50 @@ impl Block {
         self.offsets.as_ref().map_or(first + index as u64, |offsets| offsets[index])
     }
 
-    /// Adds a record whose `head` and `parts` have `len` bytes, none if it is a hole. The caller has
-    /// made room; `spares` have some for a large one.
+    /// Adds a record of `len` bytes, none if it is a hole. The caller has made room; `spares` have some
+    /// for a large one.
     pub(super) fn push(
         &mut self,
         at: u64,
-        (head, parts): (&[u8], &[&[u8]]),
+        source: Source<'_>,
         len: usize,
         (holders, tag): (u32, u16),
         spares: &mut Spares,
     ) {
-        if len <= LARGE {
-            return self.push_small(at, (head, parts), len, (holders, tag));
+        let (bytes, whose) = match source {
+            Source::Pieces(head, parts) if len <= LARGE => {
+                return self.push_small(at, (head, parts), len, (holders, tag));
+            }
+            Source::Whole(record) if len <= LARGE => {
+                return self.push_small(at, (record, &[]), len, (holders, tag));
+            }
+            Source::Pieces(head, parts) => {
+                let mut bytes = spares.take(len);
+                bytes.put_slice(head);
+                parts.iter().for_each(|part| bytes.put_slice(part));
+                (bytes.freeze(), OWN)
+            }
+            Source::Whole(record) => (record.clone(), GIVEN),
+        };
+        self.push_large(at, (bytes, whose), len, (holders, tag));
+    }
+
+    /// Adds a large record, a run of its own behind what is open.
+    fn push_large(
+        &mut self,
+        at: u64,
+        (bytes, whose): (Bytes, usize),
+        len: usize,
+        (holders, tag): (u32, u16),
+    ) {
+        let runs = self.bytes.get_mut();
+        if !runs.open.is_empty() {
+            runs.freeze();
         }
-        let place = own_run(self.bytes.get_mut(), || {
-            let mut bytes = spares.take(len);
-            bytes.put_slice(head);
-            parts.iter().for_each(|part| bytes.put_slice(part));
-            bytes.freeze()
-        });
+        runs.frozen.push(bytes);
+        let run = runs.frozen.len() - 1;
         self.large_bytes += room_of(len);
-        self.note(at, place, len, (holders, tag));
+        self.note(at, (run, whose), len, (holders, tag));
     }
 
     #[inline]
@@ -205,18 +248,12 @@ impl Block {
         if usize::from(entry.run) == runs.frozen.len() {
             runs.freeze();
         }
-        let start = entry.start as usize;
-        runs.frozen[usize::from(entry.run)].slice(start..start + entry.len as usize)
+        runs.frozen[usize::from(entry.run)].slice(entry.range())
     }
 
     /// Calls `each` for the records with a holder whose offsets are in `range`: offset, tag, holders
     /// and bytes. Freezes nothing.
-    pub(super) fn walk(
-        &mut self,
-        first: u64,
-        range: std::ops::Range<u64>,
-        each: &mut super::tail::Each<'_>,
-    ) {
+    pub(super) fn walk(&mut self, first: u64, range: Range<u64>, each: &mut super::tail::Each<'_>) {
         let index_of = |at: u64| match &self.offsets {
             None => (at.saturating_sub(first) as usize).min(self.entries.len()),
             Some(offsets) => offsets.partition_point(|&it| it < at),
@@ -225,13 +262,13 @@ impl Block {
         let runs = self.bytes.get_mut();
         for index in start..end {
             let at = self.offsets.as_ref().map_or(first + index as u64, |offsets| offsets[index]);
-            let Entry { run, start, len, holders, ref mut tag } = self.entries[index];
+            let range = self.entries[index].range();
+            let Entry { run, len, holders, ref mut tag, .. } = self.entries[index];
             if holders > 0 {
-                let (start, end) = (start as usize, start as usize + len as usize);
                 let bytes = match runs.frozen.get(usize::from(run)) {
                     _ if len == 0 => &[], // it may have no run at all
-                    Some(run) => &run[start..end],
-                    None => &runs.open[start..end],
+                    Some(run) => &run[range],
+                    None => &runs.open[range],
                 };
                 each(at, tag, holders, bytes);
             }
@@ -252,7 +289,7 @@ impl Block {
         &mut self.entries[index].holders
     }
 
-    /// Makes an entry a hole, and tells how long it was. The memory of a large record goes to `spares`.
+    /// Makes an entry a hole, and tells how long it was. Our own memory of a large record goes to `spares`.
     pub(super) fn forget(&mut self, index: usize, spares: &mut Spares) -> usize {
         let entry = &mut self.entries[index];
         entry.holders = 0;
@@ -263,7 +300,10 @@ impl Block {
         } else {
             self.large_bytes -= room_of(len);
             let run = &mut self.bytes.get_mut().frozen[usize::from(entry.run)];
-            spares.put(std::mem::take(run));
+            let bytes = std::mem::take(run);
+            if entry.start as usize == OWN {
+                spares.put(bytes);
+            }
         }
         len
     }
@@ -272,7 +312,7 @@ impl Block {
     /// is empty.
     pub(super) fn pour_into(&mut self, first: u64, target: &mut Self) {
         for index in 0..self.entries.len() {
-            let Entry { run, tag, len, holders, .. } = self.entries[index];
+            let Entry { run, tag, start, len, holders } = self.entries[index];
             if holders == 0 {
                 continue;
             }
@@ -283,9 +323,7 @@ impl Block {
                 target.push_small(at, (&bytes, &[]), len, (holders, tag));
             } else {
                 let bytes = std::mem::take(&mut self.bytes.get_mut().frozen[usize::from(run)]);
-                let place = own_run(target.bytes.get_mut(), || bytes);
-                target.large_bytes += room_of(len);
-                target.note(at, place, len, (holders, tag));
+                target.push_large(at, (bytes, start as usize), len, (holders, tag));
             }
         }
         target.seal();
@@ -318,13 +356,4 @@ impl Block {
         }
         reclaimed
     }
-}
-
-/// Gives a large record a run of its own, behind what is open.
-fn own_run(runs: &mut Runs, bytes: impl FnOnce() -> Bytes) -> (usize, usize) {
-    if !runs.open.is_empty() {
-        runs.freeze();
-    }
-    runs.frozen.push(bytes());
-    (runs.frozen.len() - 1, 0)
 }

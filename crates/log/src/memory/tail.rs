@@ -1,7 +1,7 @@
 //! The memory log as the tail of a log in files: an entry has a word of the owner's instead of a
 //! count of holders, and a tag.
 
-use super::{MemoryLog, Slot};
+use super::{MemoryLog, Slot, Source};
 use crate::{HoldError, Offset};
 
 /// Takes a record: offset, tag, word and bytes.
@@ -29,20 +29,19 @@ impl MemoryLog {
         Self { end, empty_at: end, ..Self::default() }
     }
 
-    /// Appends a record of `len` bytes, which [`record_len`](super::record_len) gave.
+    /// Appends a record of `len` bytes, which [`Source::len`] gave.
     pub(crate) fn append_tagged(
         &mut self,
-        head: &[u8],
-        parts: &[&[u8]],
+        source: Source<'_>,
         len: usize,
         (held, tag): (u32, u16),
     ) -> Offset {
-        self.push(head, parts, len, (held, tag))
+        self.push(source, len, (held, tag))
     }
 
     /// Takes an offset that no record has.
     pub(crate) fn append_hole(&mut self) -> Offset {
-        self.push(&[], &[], 0, (0, 0))
+        self.push(Source::Pieces(&[], &[]), 0, (0, 0))
     }
 
     /// Finds a record that is held.

@@ -73,6 +73,20 @@ fn a_log_that_keeps_emptying_stays_small() {
     assert!(log.usage().held_bytes < 32 << 10, "{:?}", log.usage());
 }
 
+/// A large record that lies whole stays where it is, wherever its block goes, and its memory is nobody's spare.
+#[test]
+fn given_memory_is_kept_and_given_back() {
+    let mut log = MemoryLog::new();
+    let given = Bytes::from(vec![7; LARGE + 1]);
+    let at = log.append_whole(&given, 0, &ONE, Keep::Durable).unwrap();
+    // All around it goes, so that what is left is compacted.
+    let others: Vec<_> = (0..20_000).map(|_| put(&mut log, &[0; 100])).collect();
+    others.into_iter().for_each(|at| log.release(at, ONE[0]).unwrap());
+    assert_eq!(log.read(at).unwrap().bytes.as_ptr(), given.as_ptr());
+    log.release(at, ONE[0]).unwrap();
+    assert!(given.is_unique() && !log.keeps_spares());
+}
+
 /// A reader that is slow keeps the memory of what it reads, and the log goes on elsewhere.
 #[test]
 fn a_slow_reader_does_not_stop_reuse() {

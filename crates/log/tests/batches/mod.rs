@@ -2,7 +2,8 @@
 
 use leveret_log::disk::{FileName, SimDisk};
 use leveret_log::file::{OpenError, Options, Report};
-use leveret_log::{AppendError, FileLog, Holder, Keep, Log, Offset, ReadError};
+pub(crate) use leveret_log::suite::{drive, read_cold as read};
+use leveret_log::{AppendError, FileLog, Holder, Keep, Log, Offset};
 
 pub(crate) const ONE: [Holder; 1] = [Holder::new(1)];
 pub(crate) const FIRST: FileName = FileName { segment: 0, generation: 0 };
@@ -17,16 +18,6 @@ pub(crate) fn try_open(disk: &SimDisk) -> Result<(FileLog<SimDisk>, Report), Ope
 
 pub(crate) fn open(disk: &SimDisk) -> FileLog<SimDisk> {
     try_open(disk).unwrap().0
-}
-
-pub(crate) fn drive(log: &mut FileLog<SimDisk>) {
-    for _ in 0..10_000 {
-        log.sync().unwrap();
-        if log.durable() == log.end() && log.disk().is_idle() {
-            return;
-        }
-    }
-    panic!("the log does not come to rest");
 }
 
 pub(crate) fn append(log: &mut FileLog<SimDisk>, body: &[u8]) -> Result<Offset, AppendError> {
@@ -48,16 +39,4 @@ pub(crate) fn recovered(log: &mut FileLog<SimDisk>) -> Vec<u64> {
     let mut found = Vec::new();
     log.recover(&mut |it| found.push(it.at.get()));
     found
-}
-
-/// Reads a record, however long it takes.
-pub(crate) fn read(log: &mut FileLog<SimDisk>, at: Offset) -> Result<Vec<u8>, ReadError> {
-    loop {
-        match log.read(at) {
-            Ok(record) => return Ok(record.bytes.to_vec()),
-            Err(ReadError::Cold { .. }) => log.fetch(&[at]),
-            Err(error) => return Err(error),
-        }
-        log.collect().unwrap();
-    }
 }

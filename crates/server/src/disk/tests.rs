@@ -1,12 +1,12 @@
 use std::sync::{Condvar, Mutex};
 
 use leveret_log::file::Options;
-use leveret_log::{FileLog, Holder, Keep, Log};
+use leveret_log::{FileLog, Holder, Keep, Log, Moment};
 
 use super::writer::SPARE;
 use super::*;
 
-const SPARE_MIN: u64 = 32 << 20;
+const LEN: u64 = 32 << 20;
 
 /// A directory of its own, and a bell that the disk rings.
 struct Place {
@@ -35,7 +35,7 @@ impl Place {
             *bell.0.lock().unwrap() = true;
             bell.1.notify_one();
         };
-        RealDisk::open(self.dir.path(), "test", SPARE_MIN, Arc::new(wake), Arc::new(|| ())).unwrap()
+        RealDisk::open(self.dir.path(), "test", Arc::new(wake), Arc::new(|| ())).unwrap()
     }
 
     fn wait(&self) {
@@ -67,8 +67,7 @@ fn what_was_synced_is_there_again() {
     log.release(at, holders[1]).unwrap();
     log.sync().unwrap();
     assert!(
-        RealDisk::open(place.dir.path(), "other", SPARE_MIN, Arc::new(|| ()), Arc::new(|| ()))
-            .is_err(),
+        RealDisk::open(place.dir.path(), "other", Arc::new(|| ()), Arc::new(|| ())).is_err(),
         "it is in use"
     );
     drop(log);
@@ -114,28 +113,36 @@ fn a_file_is_used_again() {
         is_background: false,
     };
     let make = |segment, len| File::create(path(segment)).unwrap().set_len(len).unwrap();
-    make(0, SPARE_MIN);
-    make(1, SPARE_MIN - 1);
-    make(2, SPARE_MIN);
-    make(3, SPARE_MIN);
+    make(0, LEN);
+    make(1, LEN / 2 - 1);
+    make(2, LEN / 2 * 3 + 1);
+    make(3, LEN / 2 * 3);
+    make(9, LEN / 2);
+    make(10, LEN);
     std::fs::hard_link(path(0), dir.join("copy")).unwrap();
     std::fs::write(dir.join(SPARE), "of a process that was killed").unwrap();
     let mut disk = place.disk();
     let has_spare = || dir.join(SPARE).exists();
     assert!(!has_spare());
-    // Not one that somebody else has, nor a short one; and one is enough.
-    for (segment, is_kept) in [(0, false), (1, false), (2, true), (3, true)] {
-        let removed = done(&mut disk, &place, Op::Remove { file: name(segment) });
+    let remove = |segment, next_len| Op::Remove { file: name(segment), next_len };
+    // Not one that somebody else has, nor a short one or a long one; one is enough, unless the next are shorter.
+    for (segment, next_len, spare) in [
+        (0, LEN, None),
+        (1, LEN, None),
+        (2, LEN, None),
+        (3, LEN, Some(LEN / 2 * 3)),
+        (9, LEN, Some(LEN / 2 * 3)),
+        (10, LEN - 1, Some(LEN)),
+    ] {
+        let removed = done(&mut disk, &place, remove(segment, next_len));
         assert!(matches!(removed, Done::Removed(Ok(()))));
         assert!(!path(segment).exists());
-        assert_eq!(has_spare(), is_kept, "{segment}");
+        let kept = std::fs::metadata(dir.join(SPARE)).map(|it| it.len());
+        assert_eq!(kept.ok(), spare, "{segment}");
     }
-    for (segment, position, is_last, want) in [
-        (4, 0, false, SPARE_MIN),
-        (4, 128, false, SPARE_MIN),
-        (4, 256, true, 384),
-        (5, 0, false, 128),
-    ] {
+    for (segment, position, is_last, want) in
+        [(4, 0, false, LEN), (4, 128, false, LEN), (4, 256, true, 384), (5, 0, false, 128)]
+    {
         let written = done(&mut disk, &place, write(segment, position, is_last));
         assert!(matches!(written, Done::Written { result: Ok(()), .. }));
         assert_eq!((len(segment), has_spare()), (want, false));
@@ -143,14 +150,22 @@ fn a_file_is_used_again() {
     let bytes = std::fs::read(path(4)).unwrap();
     assert_eq!(bytes, [7; 384]);
     // What is kept and not used goes with the disk.
-    make(6, SPARE_MIN);
-    make(7, SPARE_MIN);
-    done(&mut disk, &place, Op::Remove { file: name(6) });
+    make(6, LEN);
+    make(7, LEN);
+    done(&mut disk, &place, remove(6, LEN));
     done(&mut disk, &place, write(8, 0, false));
-    done(&mut disk, &place, Op::Remove { file: name(7) });
-    assert_eq!((len(8), has_spare()), (SPARE_MIN, true));
+    done(&mut disk, &place, remove(7, LEN));
+    assert_eq!((len(8), has_spare()), (LEN, true));
     drop(disk);
     assert_eq!((len(8), has_spare()), (128, false));
+    // And what is behind the last write goes when the next will be shorter.
+    let mut disk = place.disk();
+    [11, 12].into_iter().for_each(|segment| make(segment, LEN));
+    done(&mut disk, &place, remove(11, LEN));
+    done(&mut disk, &place, write(13, 0, false));
+    assert_eq!(len(13), LEN);
+    done(&mut disk, &place, remove(12, LEN / 4));
+    assert_eq!((len(13), has_spare()), (128, false));
 }
 
 mod contract {
@@ -195,6 +210,12 @@ mod contract {
         }
         fn sync(&mut self) -> Result<(), SyncError> {
             self.log.sync()
+        }
+        fn moment(&self) -> Moment {
+            self.log.moment()
+        }
+        fn sync_until(&mut self, until: Moment) -> Result<(), SyncError> {
+            self.log.sync_until(until)
         }
         fn keeps_spares(&self) -> bool {
             self.log.keeps_spares()

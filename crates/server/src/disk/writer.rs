@@ -4,12 +4,12 @@
 //! of the disk, no page of the kernel's and no commit of a journal, so that a sync takes half the time and a third
 //! of the CPU (measured: decision 0026).
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use leveret_log::disk::{DiskError, Done, FileName, Op, Token};
+use leveret_log::disk::{DiskError, Done, FileName, Op, Token, lens_like};
 
 use super::{Job, SYNCS, WRITES, Worker, failed, not_written, sync_dir};
 
@@ -29,8 +29,6 @@ pub(super) struct Writer {
     open: Option<Open>,
     /// Whether there is a file to make the next one of. None if none is ever kept.
     spare: Option<Spare>,
-    /// A shorter file is not kept.
-    spare_min: u64,
 }
 
 /// A file that is written to.
@@ -63,11 +61,7 @@ impl Worker for Writer {
     }
 
     fn sleep(&mut self) {
-        if let Some(open) = self.open.as_mut().filter(|open| open.is_reused) {
-            // What cannot be cut off takes room, no more.
-            let _ = open.file.set_len(open.end);
-            open.is_reused = false;
-        }
+        self.cut();
         self.drop_spare();
     }
 }
@@ -75,29 +69,49 @@ impl Worker for Writer {
 impl Writer {
     /// One that makes each file anew.
     pub(super) fn new(dir: &Path) -> Self {
-        Self { dir: dir.to_owned(), open: None, spare: None, spare_min: 0 }
+        Self { dir: dir.to_owned(), open: None, spare: None }
     }
 
-    /// One that makes files of those it removed, if they have `spare_min` bytes.
-    pub(super) fn with_spare(dir: &Path, spare_min: u64) -> Self {
-        Self { spare: Some(Spare::No), spare_min, ..Self::new(dir) }
+    /// One that makes files of those it removed.
+    pub(super) fn with_spare(dir: &Path) -> Self {
+        Self { spare: Some(Spare::No), ..Self::new(dir) }
     }
 
     fn close(&mut self, file: FileName) {
         self.open = self.open.take().filter(|open| open.name != file);
     }
 
-    /// Removes a file, or keeps it for the next one.
-    fn remove(&mut self, file: FileName) -> std::io::Result<()> {
+    /// Removes a file, or keeps it for the next one, which gets `next_len` bytes, about.
+    fn remove(&mut self, file: FileName, next_len: u64) -> std::io::Result<()> {
         self.close(file);
-        let path = self.dir.join(file.to_string());
-        if self.spare == Some(Spare::No) && is_worth_keeping(&path, self.spare_min) {
-            std::fs::rename(path, self.dir.join(SPARE))?;
+        let (path, spare) = (self.dir.join(file.to_string()), self.dir.join(SPARE));
+        let lens = lens_like(next_len);
+        let is_long = |it: std::io::Result<Metadata>| it.is_ok_and(|it| it.len() > *lens.end());
+        // Files were longer until now: what was kept for one or has become one goes, too.
+        if self.open.as_ref().is_some_and(|open| open.is_reused && is_long(open.file.metadata())) {
+            self.cut();
+        }
+        if self.spare == Some(Spare::Yes) && is_long(spare.metadata()) {
+            self.drop_spare();
+        }
+        // With a second name it is a copy that somebody made.
+        let is_like = |it: Metadata| lens.contains(&it.len()) && it.nlink() == 1;
+        if self.spare == Some(Spare::No) && path.metadata().is_ok_and(is_like) {
+            std::fs::rename(path, spare)?;
             self.spare = Some(Spare::Yes);
         } else {
             std::fs::remove_file(path)?;
         }
         sync_dir(&self.dir)
+    }
+
+    /// Gives back what the file that is written to has behind its last write.
+    fn cut(&mut self) {
+        if let Some(open) = self.open.as_mut().filter(|open| open.is_reused) {
+            // What cannot be cut off takes room, no more.
+            let _ = open.file.set_len(open.end);
+            open.is_reused = false;
+        }
     }
 
     /// Gives its room back. True if there was one.
@@ -123,7 +137,8 @@ impl Writer {
             file.write_all_at(head, 0)?;
             file.sync_data()?;
             std::fs::rename(spare, path)?;
-            return Ok(Open { name, file, is_new, is_reused: true, end: 0 });
+            let end = head.len() as u64;
+            return Ok(Open { name, file, is_new, is_reused: true, end });
         }
         let file = OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
         Ok(Open { name, file, is_new, is_reused: false, end: 0 })
@@ -138,7 +153,9 @@ impl Writer {
                 }
                 Done::Written { head, body, result }
             }
-            Op::Remove { file } => Done::Removed(self.remove(file).map_err(|error| failed(&error))),
+            Op::Remove { file, next_len } => {
+                Done::Removed(self.remove(file, next_len).map_err(|error| failed(&error)))
+            }
             Op::Read { .. } => Done::Read(Err(DiskError::Failed("not for this thread".into()))),
         }
     }
@@ -182,10 +199,4 @@ impl Writer {
         }
         Ok(())
     }
-}
-
-/// Whether writing over a file saves something, and nobody else has it.
-fn is_worth_keeping(path: &Path, spare_min: u64) -> bool {
-    // With a second name it is a copy that somebody made.
-    std::fs::metadata(path).is_ok_and(|it| it.len() >= spare_min && it.nlink() == 1)
 }

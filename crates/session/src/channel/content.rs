@@ -11,11 +11,14 @@
 //! While the whole message lies in one read, the three spans point into that read. When the read ends, or
 //! frames of another channel come between, names and properties are copied to `head`, and the body's
 //! pieces kept in `more`: small ones copied, so that none pins a read of many times its size while more is
-//! waited for.
+//! waited for. Of a large body the rest is read into memory that has room for all of the record that the
+//! message becomes; what was kept goes there before it is looked at (see [`body`](crate::body)), and then
+//! the spans point into that.
 
 use bytes::Bytes;
 use leveret_amqp::whole::WholePublish;
 use leveret_broker::message::{Message, Span};
+use leveret_broker::record::HEAD;
 
 /// How far the content is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +37,8 @@ pub(crate) struct Content {
     pub(crate) mandatory: bool,
     /// The spans are into `head` and not into the read at hand.
     is_stashed: bool,
+    /// Bytes in front of the names that belong to the message too: [`HEAD`] if the read at hand is a record.
+    front: u32,
     names: (u32, u32),
     properties: (u32, u32),
     /// The body's first piece, in the read at hand.
@@ -58,6 +63,7 @@ impl Content {
             stage: Stage::Idle,
             mandatory: false,
             is_stashed: false,
+            front: 0,
             names: (0, 0),
             properties: (0, 0),
             body: (0, 0),
@@ -119,6 +125,8 @@ impl Content {
                 self.piece(read, part);
             } else if self.received == 0 && !self.is_stashed {
                 self.body = place(read, part);
+            } else if self.front > 0 {
+                self.body.1 = place(read, part).1;
             } else {
                 // It pins the read for no longer than a message that lies whole in it: it is the last piece, or
                 // belongs to another frame in the same read as the first one.
@@ -128,6 +136,46 @@ impl Content {
         }
         self.received = received;
         Some(received == self.size && ends_frame)
+    }
+
+    /// Where the last `rest` bytes of the body would be in its record: what comes before, if that is kept here
+    /// and is less than the rest.
+    pub(crate) fn front_of(&self, rest: u32) -> Option<usize> {
+        let rest = u64::from(rest);
+        let is_last = self.stage == Stage::Body && self.received + rest == self.size;
+        let pays = self.is_stashed && is_last && rest >= self.received;
+        pays.then_some(HEAD + self.head.len() + self.received as usize)
+    }
+
+    /// Writes what is kept to the front of the record, behind its head.
+    pub(crate) fn write_front(&self, front: &mut [u8]) {
+        let kept = self.more.iter().map(|part| &part[..]);
+        let kept = [&self.head[..]].into_iter().chain(kept).chain([&self.small[..]]);
+        let mut room = front.get_mut(HEAD..).unwrap_or_default();
+        for bytes in kept {
+            let Some((to, rest)) = room.split_at_mut_checked(bytes.len()) else { return };
+            to.copy_from_slice(bytes);
+            room = rest;
+        }
+    }
+
+    /// What is kept lies in the front of the read at hand, the rest of the body behind it.
+    pub(crate) fn go_on_in(&mut self, front: usize) {
+        let record = HEAD as u32;
+        let names_end = record + self.names.1;
+        let properties_end = record + self.head.len() as u32;
+        self.names = (record, names_end);
+        self.properties = (names_end, properties_end);
+        self.body = (properties_end, front as u32);
+        (self.is_stashed, self.front) = (false, record);
+        self.head.clear();
+        self.more.clear();
+        self.small.clear();
+    }
+
+    /// Length of the body as its header says.
+    pub(crate) fn size(&self) -> u64 {
+        self.size
     }
 
     /// Bytes it keeps beyond the read at hand.
@@ -156,7 +204,7 @@ impl Content {
             self.head.extend_from_slice(at(read, self.properties));
             self.properties = (names_end, self.head.len() as u32);
         }
-        self.is_stashed = true;
+        (self.is_stashed, self.front) = (true, 0);
         if self.stage == Stage::Body && self.received > 0 {
             let later = std::mem::take(&mut self.more);
             self.piece(read, at(read, self.body));
@@ -209,7 +257,7 @@ impl Content {
                 more,
             );
         }
-        let start = self.names.0;
+        let start = self.names.0 - std::mem::take(&mut self.front);
         let wire = read.slice(start as usize..self.body.1 as usize);
         let more = std::mem::take(&mut self.more);
         Message::new(

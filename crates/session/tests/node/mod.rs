@@ -14,7 +14,7 @@ use leveret_broker::message::*;
 use leveret_broker::{Meta, Shard};
 use leveret_log::MemoryLog;
 use leveret_queue::Time;
-use leveret_session::{Context, End, Peer, Session, Settings};
+use leveret_session::{AwaitedBody, Context, End, Peer, Session, Settings};
 use leveret_topology::{Bootstrap, PasswordHash, Topology};
 
 pub(crate) const SHARDS: usize = 2;
@@ -27,6 +27,8 @@ pub(crate) struct Link {
     input: Vec<u8>,
     /// Bytes the session left in its last turn.
     left: usize,
+    /// How many bodies were read into memory of their own.
+    pub(crate) bodies: usize,
     /// Bytes for the client that make no whole frame yet.
     partial: Vec<u8>,
     decoder: Decoder,
@@ -114,6 +116,7 @@ impl Node {
             out: OutBuf::new(),
             input: Vec::new(),
             left: 0,
+            bodies: 0,
             partial: Vec::new(),
             decoder: Decoder::new(0),
             is_stuck: false,
@@ -323,9 +326,19 @@ impl Node {
                 session.receive(letter, &mut cx);
             }
             for link in links.iter_mut() {
-                let Link { session, out, input, left, partial, is_stuck, is_gone, .. } = link;
+                let Link { session, out, input, left, bodies, partial, is_stuck, is_gone, .. } =
+                    link;
                 let mut cx = context(topology, *now, *us, out, &mut outbox);
                 if !*is_gone && !input.is_empty() && session.wants_input() {
+                    if let Some(AwaitedBody { front, rest }) =
+                        session.awaited_body().filter(|body| *left == 0 && body.rest <= input.len())
+                    {
+                        let mut record = vec![0; front];
+                        session.write_front(&mut record, *now);
+                        record.extend(input.drain(..rest));
+                        session.input_body(&record.into(), front, &mut cx);
+                        *bodies += 1;
+                    }
                     // As a socket does: at most one read, and what the last one left.
                     let given = input.len().min(*read_max + *left);
                     let mut bytes = Bytes::copy_from_slice(&input[..given]);

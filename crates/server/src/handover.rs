@@ -1,0 +1,174 @@
+//! Turns that a thread leaves to others.
+//!
+//! One whose list got long leaves what comes last to whoever has nothing to do first: all look here before they stop.
+//! Nobody is woken for it. Without that, one thread may have every duty while another only reads for it.
+//!
+//! A disk's thread whose write is done finds that a shard, and then connections, have something to do. It runs these
+//! turns itself: nobody has to be woken. But under load the threads of the sockets run turns all the time; one more
+//! that does pins what they read in inboxes and takes turns from one core to the other. So what nobody waits for, as
+//! when messages were written whose acks took long, it leaves to a thread that is at work already and looks here before
+//! it stops: that costs nobody a system call either.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// How long a list may get before its end is left to others.
+const SHARED_ABOVE: usize = 16;
+
+/// How much of it stays, and how much a thread takes at once.
+const TAKEN: usize = 8;
+
+/// What was left to others: see the module's page.
+#[derive(Debug)]
+pub(crate) struct Handover<T> {
+    left: Mutex<VecDeque<T>>,
+    /// Whether there is anything.
+    has_some: AtomicBool,
+    /// Threads at work that look here before they stop.
+    at_work: AtomicUsize,
+}
+
+impl<T> Default for Handover<T> {
+    fn default() -> Self {
+        let (has_some, at_work) = (AtomicBool::new(false), AtomicUsize::new(0));
+        Self { left: Mutex::default(), has_some, at_work }
+    }
+}
+
+impl<T> Handover<T> {
+    /// The caller is at work until [`ends`](Self::ends).
+    pub(crate) fn begins(&self) {
+        self.at_work.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// The caller is not at work any more. Afterwards it has to look whether there [`is something`](Self::has_some):
+    /// somebody may have left it just before.
+    pub(crate) fn ends(&self) {
+        self.at_work.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Whether something was left.
+    pub(crate) fn has_some(&self) -> bool {
+        self.has_some.load(Ordering::SeqCst)
+    }
+
+    /// Some of what was left, what was left first, for the caller to do.
+    pub(crate) fn take(&self, into: &mut VecDeque<T>) {
+        self.take_at_most(TAKEN, into);
+    }
+
+    fn take_at_most(&self, count: usize, into: &mut VecDeque<T>) {
+        if self.has_some() {
+            let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+            let count = left.len().min(count);
+            into.extend(left.drain(..count));
+            self.has_some.store(!left.is_empty(), Ordering::SeqCst);
+        }
+    }
+
+    /// Leaves the end of a list that got long, as the caller is at work and takes it itself if nobody else does.
+    #[inline]
+    pub(crate) fn share(&self, due: &mut VecDeque<T>) {
+        if due.len() > SHARED_ABOVE {
+            self.put(due.drain(TAKEN..));
+        }
+    }
+
+    /// Leaves all of `due` to a thread at work, if there is one.
+    pub(crate) fn leave(&self, due: &mut VecDeque<T>) {
+        if due.is_empty() || self.at_work.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        self.put(due.drain(..));
+        // The last one may have stopped without seeing it.
+        if self.at_work.load(Ordering::SeqCst) == 0 {
+            self.take_at_most(usize::MAX, due);
+        }
+    }
+
+    fn put(&self, due: impl Iterator<Item = T>) {
+        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        left.extend(due);
+        self.has_some.store(true, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn it_is_left_to_those_who_work_only() {
+        let handover = Handover::default();
+        let (mut mine, mut theirs) = (VecDeque::from([1, 2]), VecDeque::new());
+        handover.leave(&mut mine);
+        handover.take(&mut theirs);
+        assert_eq!((mine.len(), theirs.len()), (2, 0), "nobody works");
+        handover.begins();
+        handover.leave(&mut mine);
+        assert!(mine.is_empty());
+        handover.ends();
+        assert!(handover.has_some(), "the one who stops looks once more");
+        handover.take(&mut theirs);
+        assert_eq!(theirs, [1, 2]);
+        assert!(!handover.has_some());
+    }
+
+    #[test]
+    fn the_end_of_a_long_list_is_shared() {
+        let handover = Handover::default();
+        let mut mine: VecDeque<_> = (0..SHARED_ABOVE).collect();
+        handover.share(&mut mine);
+        assert_eq!(mine.len(), SHARED_ABOVE, "not long");
+        mine.push_back(SHARED_ABOVE);
+        handover.share(&mut mine);
+        let mut theirs = VecDeque::new();
+        handover.take(&mut theirs);
+        assert!(mine.iter().copied().eq(0..TAKEN), "{mine:?}");
+        assert!(theirs.iter().copied().eq(TAKEN..2 * TAKEN), "{theirs:?}");
+        assert!(handover.has_some());
+    }
+
+    /// Workers come and go while others leave things: each is done once.
+    #[test]
+    fn nothing_stays_behind() {
+        const EACH: usize = 20_000;
+        let handover = Arc::new(Handover::default());
+        let worker = |handover: Arc<Handover<usize>>| {
+            let mut done = VecDeque::new();
+            for _ in 0..EACH {
+                loop {
+                    handover.begins();
+                    handover.take(&mut done);
+                    handover.ends();
+                    if !handover.has_some() {
+                        break;
+                    }
+                }
+            }
+            done
+        };
+        let leaver = |handover: Arc<Handover<usize>>, first: usize| {
+            let mut done = VecDeque::new();
+            for number in first..first + EACH {
+                let mut due = VecDeque::from([number]);
+                handover.leave(&mut due);
+                done.append(&mut due);
+            }
+            done
+        };
+        let mut threads = Vec::new();
+        for number in 0..2 {
+            let (one, other) = (Arc::clone(&handover), Arc::clone(&handover));
+            threads.push(std::thread::spawn(move || worker(one)));
+            threads.push(std::thread::spawn(move || leaver(other, number * EACH)));
+        }
+        let mut all: Vec<_> =
+            threads.into_iter().flat_map(|thread| thread.join().expect("a thread")).collect();
+        all.sort_unstable();
+        assert_eq!(all, (0..2 * EACH).collect::<Vec<_>>());
+    }
+}
