@@ -95,7 +95,7 @@ impl Place {
     }
 
     /// Runs a command to its end with all its output in a log; returns the output and whether it
-    /// ended well. A command that runs longer than `minutes` is ended and is an error.
+    /// ended well. A command that runs longer than `minutes` is ended and is an error that shows how far it came.
     pub(super) fn run(
         &self,
         log: &str,
@@ -119,7 +119,12 @@ impl Place {
             if start.elapsed() > Duration::from_secs(minutes * 60) {
                 child.kill()?;
                 child.wait()?;
-                bail!("{} took longer than {minutes} minutes", describe(command));
+                let output = String::from_utf8_lossy(&fs::read(&path)?).into_owned();
+                bail!(
+                    "{} took longer than {minutes} minutes; its last lines:\n  {}",
+                    describe(command),
+                    last_lines(&output)
+                );
             }
             std::thread::park_timeout(Duration::from_millis(50));
         };
@@ -136,12 +141,15 @@ impl Place {
     ) -> anyhow::Result<String> {
         let (output, ok) = self.run(log, minutes, command)?;
         if !ok {
-            let lines: Vec<&str> = output.lines().collect();
-            let tail = lines.get(lines.len().saturating_sub(15)..).unwrap_or_default().join("\n  ");
-            bail!("{} failed:\n  {tail}", describe(command));
+            bail!("{} failed:\n  {}", describe(command), last_lines(&output));
         }
         Ok(output)
     }
+}
+
+fn last_lines(output: &str) -> String {
+    let lines: Vec<&str> = output.lines().collect();
+    lines.get(lines.len().saturating_sub(15)..).unwrap_or_default().join("\n  ")
 }
 
 fn describe(command: &Command) -> String {
