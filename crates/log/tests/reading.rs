@@ -183,6 +183,45 @@ fn what_nobody_takes_is_in_nobodys_way() {
     }
 }
 
+/// What is read ahead never drops what was read ahead before: where nobody takes it, both would be read for ever.
+#[test]
+fn what_nobody_takes_is_not_read_for_ever() {
+    for seed in 0..100 {
+        let disk = SimDisk::new(seed);
+        let options = Options { warm_bytes: 1 << (10 + seed % 5), ..options() };
+        let mut log = FileLog::open(disk.clone(), options, &mut |_| {}).unwrap().0;
+        let mut state = seed;
+        let mut below = |bound: u64| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 33) % bound
+        };
+        let mut all = Vec::new();
+        for _ in 0..1000 {
+            let body = vec![7; below(900) as usize];
+            all.push(log.append(b"", &[&body], &[Holder::new(1)], Keep::Durable).unwrap());
+        }
+        drive(&mut log);
+        log.collect().unwrap();
+        // A few together here and there, with gaps between them.
+        let (mut now, mut ahead) = (Vec::new(), Vec::new());
+        for few in all.chunks(20) {
+            let asked = few[..6].iter().copied().filter(|_| below(3) > 0).collect::<Vec<_>>();
+            if below(4) == 0 { now.push(asked) } else { ahead.extend(asked) }
+        }
+        log.fetch_ahead(&ahead);
+        for few in now {
+            log.fetch(&few);
+            for round in 0.. {
+                log.collect().unwrap();
+                if log.disk().is_idle() {
+                    break;
+                }
+                assert!(round < 1000, "seed {seed}: the disk does not come to rest");
+            }
+        }
+    }
+}
+
 /// Of each that somebody waits for it is told once that it came, or that it never will.
 #[test]
 fn who_waits_is_told() {

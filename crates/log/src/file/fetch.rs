@@ -348,11 +348,15 @@ impl Fetch {
         }
     }
 
-    /// Takes what is asked for, of the places from `from` on, out of bytes that were read for their index.
+    /// Takes what is asked for, of the places from `from` on, out of bytes that were read for their index. An index may be
+    /// longer than was planned: then only what is wanted is taken. Whatever is read ahead would drop something else for
+    /// want of room, which would be read again and drop this, for ever.
     fn take_asked(&mut self, bytes: &Bytes, load: &Load, from: usize, store: &Store) {
         let (start, end) = (load.position, load.position + bytes.len() as u64);
+        let has_room = self.kept.is_empty() || bytes.len() as u64 <= self.kept.room(self.flying);
         let here = load.places[from..].iter().filter(|place| place.end() <= end);
-        let here = here.filter(|place| self.settle(place.at));
+        let here = here
+            .filter(|place| (has_room || self.wanted.contains(&place.at)) && self.settle(place.at));
         let here = here.map(|place| (*place, (place.position - start) as usize));
         let here = here.collect();
         self.take(bytes, load.stretch.file, here, store);

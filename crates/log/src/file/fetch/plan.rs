@@ -41,6 +41,15 @@ pub(super) struct Spread {
     vain: u64,
 }
 
+/// A record that can be read with others.
+struct Next {
+    place: Place,
+    /// Bytes between the others and this one, if they are read in one piece.
+    gap: Option<u64>,
+    /// By which the read gets longer.
+    bytes: u64,
+}
+
 /// What is to be read next.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
@@ -67,22 +76,25 @@ impl Spread {
         }
     }
 
-    /// Adds a record behind the others. False when that would be too much, or it is elsewhere.
-    fn add(&mut self, file: FileName, place: Place) -> bool {
+    /// What it takes to read a record with the others, behind them. None when that would be too much, or it is elsewhere.
+    fn next(&self, file: FileName, place: Place) -> Option<Next> {
         let len = u64::from(place.len);
         let gap = place.position.checked_sub(self.end);
         let gap = gap.filter(|gap| *gap <= GAP_MAX || self.vain + gap <= self.wanted / 4);
-        let (all, pieces) = match gap {
-            Some(gap) => (self.len + gap + len, self.pieces.len()),
-            None => (self.len + len, self.pieces.len() + 1),
+        let (bytes, pieces) = match gap {
+            Some(gap) => (gap + len, self.pieces.len()),
+            None => (len, self.pieces.len() + 1),
         };
         let most = if pieces == 1 { READ_MAX } else { SPREAD_MAX };
-        if file != self.file || all > most || pieces > PIECES_MAX {
-            return false;
-        }
+        let fits = file == self.file && self.len + bytes <= most && pieces <= PIECES_MAX;
+        fits.then_some(Next { place, gap, bytes })
+    }
+
+    fn add(&mut self, Next { place, gap, bytes }: Next) {
+        let len = u64::from(place.len);
         match (gap, self.pieces.last_mut()) {
             (Some(gap), Some(last)) => {
-                last.len += (gap + len) as usize;
+                last.len += bytes as usize;
                 (self.wanted, self.vain) = (self.wanted + len, self.vain + gap);
             }
             _ => {
@@ -90,14 +102,15 @@ impl Spread {
                 (self.wanted, self.vain) = (len, 0);
             }
         }
-        self.places.push((place, (all - len) as usize));
-        (self.len, self.end) = (all, place.end());
-        true
+        self.len += bytes;
+        self.places.push((place, (self.len - len) as usize));
+        self.end = place.end();
     }
 }
 
 impl Fetch {
-    /// What is read first of what is asked for: as much as there may be jobs for, and `room`.
+    /// What is read first of what is asked for: as much as there may be jobs for, and `room`. All bytes of a read count:
+    /// that is what it pins, and what is read ahead must not drop what was read ahead before (see [`Self::take_asked`]).
     pub(super) fn plan(&self, asked: &BTreeSet<u64>, room: u64, store: &Store) -> Plan {
         let free = JOBS_MAX.saturating_sub(self.jobs.len());
         let mut plan = Plan::default();
@@ -140,15 +153,16 @@ impl Fetch {
                 plan.lost.push((at, stretch.file));
                 continue;
             };
-            if !fits(bytes, place.len.into()) {
+            let last = plan.bodies.last_mut();
+            let last = last.and_then(|last| Some((last.next(stretch.file, place)?, last)));
+            let len = last.as_ref().map_or(place.len.into(), |(next, _)| next.bytes);
+            if !fits(bytes, len) || last.is_none() && is_full {
                 break;
             }
-            bytes += u64::from(place.len);
-            if !plan.bodies.last_mut().is_some_and(|last| last.add(stretch.file, place)) {
-                if is_full {
-                    break;
-                }
-                plan.bodies.push(Spread::new(stretch.file, place));
+            bytes += len;
+            match last {
+                Some((next, last)) => last.add(next),
+                None => plan.bodies.push(Spread::new(stretch.file, place)),
             }
         }
         plan
@@ -183,8 +197,10 @@ mod tests {
             let (position, len) = word.split_once('+').unwrap();
             let (position, len) = (number(position), number(len) as u32);
             let place = Place { at: at as u64, position, len, crc: 0 };
-            if !reads.last_mut().is_some_and(|last| last.add(FILE, place)) {
-                reads.push(Spread::new(FILE, place));
+            let last = reads.last_mut();
+            match last.and_then(|last| Some((last.next(FILE, place)?, last))) {
+                Some((next, last)) => last.add(next),
+                None => reads.push(Spread::new(FILE, place)),
             }
         }
         let text = |read: &Spread| {
