@@ -93,7 +93,6 @@ fn serve(args: ServeArgs) -> ExitCode {
         std::thread::spawn(stop_at_eof);
     }
     let front = leveret_admin::front(&loaded.config);
-    memory::keep_little();
     match leveret_server::serve(&loaded, front, memory::give_back) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -2,38 +2,47 @@
 
 #![allow(unsafe_code, reason = "calls into the allocator and the system, see there")]
 
-use std::ffi::{c_int, c_long, c_void};
+use std::ffi::{CStr, c_char, c_void};
 use std::fs;
+use std::ptr;
 use std::sync::Once;
 
 use rustix::mm::{Advice, madvise};
+use tikv_jemalloc_sys::mallctl;
 
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// The allocator's option `purge_delay` (mimalloc.h), for which its crate has no name.
-const PURGE_DELAY: c_int = 15;
+/// What the allocator is told (jemalloc(3), "tuning"), by the name it looks for when it starts.
+///
+/// - Memory belongs to the core that asked for it: with two cores there are two heaps to be fragmented, not one for each thread.
+/// - What is free goes back after 50 ms. Its own choice is ten seconds, in which reading a backlog frees gigabytes.
+/// - No huge pages, whatever the system's default: the first ones alone would be 8 MB of an idle broker.
+#[unsafe(export_name = "_rjem_malloc_conf")]
+static SETTINGS: Option<&'static c_char> = Some({
+    let settings = c"percpu_arena:percpu,dirty_decay_ms:50,muzzy_decay_ms:0,thp:never";
+    // SAFETY: a string has a first byte; the allocator reads on from there to its end.
+    unsafe { &*settings.as_ptr() }
+});
 
-/// For how long the allocator keeps free memory for its next use, in milliseconds. Its own choice is a second, in
-/// which reading a backlog frees more than a hundred megabytes.
-const PURGE_DELAY_MS: c_long = 50;
-
-/// Has the allocator return memory soon, unless its own variable in the environment says when.
-pub(crate) fn keep_little() {
-    // SAFETY: sets a number that is looked at when memory is freed.
-    unsafe { libmimalloc_sys::mi_option_set_default(PURGE_DELAY, PURGE_DELAY_MS) }
-}
-
-/// Returns this thread's free memory to the system; the first time, the program's pages that only
+/// Returns this thread's free memory, and what is free of all, to the system; the first time, the program's pages that only
 /// starting has used as well.
 ///
-/// The allocator returns memory by itself while the thread allocates. What other threads free of a thread that
-/// has nothing to do any more, it keeps: a backlog of gigabytes would stay when its consumers are done.
+/// The allocator returns memory by itself while somebody allocates. What is freed last it keeps until then, and what each
+/// thread keeps at hand: a backlog of gigabytes would stay when its consumers are done.
 pub(crate) fn give_back() {
     static STARTED: Once = Once::new();
     STARTED.call_once(unmap_code);
-    // SAFETY: may be called by any thread at any time; it touches only memory that is free.
-    unsafe { libmimalloc_sys::mi_collect(true) }
+    tell(c"thread.tcache.flush");
+    // 4096 is MALLCTL_ARENAS_ALL.
+    tell(c"arena.4096.purge");
+}
+
+/// Has the allocator do something that takes no value and gives none.
+fn tell(name: &CStr) {
+    // SAFETY: no value is passed, and it may be called by any thread at any time; both commands touch only memory
+    // that is free. An error, of a name that is not known, would be seen by the test.
+    let _ = unsafe { mallctl(name.as_ptr(), ptr::null_mut(), ptr::null_mut(), ptr::null_mut(), 0) };
 }
 
 /// Takes the pages of the program's file out of this process. Those that are needed come back from the
@@ -86,14 +95,39 @@ mod tests {
         }
     }
 
+    /// The allocator's number of that name.
+    fn number(name: &CStr) -> isize {
+        let mut value = 0_isize;
+        let mut length = size_of_val(&value);
+        // SAFETY: the value has the size that is told, and the allocator refuses another one.
+        let code = unsafe {
+            mallctl(name.as_ptr(), (&raw mut value).cast(), &raw mut length, ptr::null_mut(), 0)
+        };
+        assert_eq!((code, length), (0, size_of_val(&value)), "{name:?}");
+        value
+    }
+
     #[test]
-    fn the_option_is_the_one_that_is_meant() {
-        const THEIRS_MS: c_long = 1000;
-        // SAFETY: reads a number.
-        let now = || unsafe { libmimalloc_sys::mi_option_get(PURGE_DELAY) };
-        assert_eq!(now(), THEIRS_MS);
-        keep_little();
-        assert_eq!(now(), PURGE_DELAY_MS);
+    fn the_allocator_has_read_its_settings() {
+        assert_eq!(number(c"opt.dirty_decay_ms"), 50);
+        assert_eq!(number(c"opt.muzzy_decay_ms"), 0);
+    }
+
+    #[test]
+    fn freed_memory_goes_back() {
+        const LENGTH: usize = 64 << 20;
+        let resident = || {
+            let status = fs::read_to_string("/proc/self/statm").expect("statm");
+            let pages = status.split(' ').nth(1).expect("resident").parse::<usize>();
+            pages.expect("a number") * rustix::param::page_size()
+        };
+        let blocks: Vec<_> = (0..LENGTH >> 10).map(|_| vec![1_u8; 1 << 10]).collect();
+        let full = resident();
+        assert!(full >= LENGTH, "{full}");
+        drop(blocks);
+        give_back();
+        let after = resident();
+        assert!(after < full - LENGTH / 2, "{full} and {after}");
     }
 
     #[test]
