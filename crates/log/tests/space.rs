@@ -247,6 +247,7 @@ fn volatile_records_are_written_when_memory_is_short() {
     drive(&mut log);
     let usage = log.usage();
     assert!(usage.held_bytes < 3 * MIB, "{usage:?}");
+    assert_eq!(usage.unwritten_bytes, 0);
     assert_eq!(
         disk.work().syncs,
         u64::from(disk.files().len() as u32 * 2 - 1),
