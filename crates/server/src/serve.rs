@@ -25,7 +25,7 @@ use crate::logging::Logs;
 use crate::login::{self, LoginThreads, Logins};
 use crate::node::Node;
 use crate::runner::{install_runner, keep_working, rest, with_runner};
-use crate::storage::{NodeLog, Waker, forget_clean, leave_clean};
+use crate::storage::{Left, NodeLog, Waker, forget_clean, leave_clean};
 use crate::supervisor::Supervisor;
 use crate::threads::Threads;
 
@@ -270,7 +270,9 @@ fn put_away(node: &Arc<Node>, waker: &Waker, data_dir: &std::path::Path) {
         }
         seen = waker.wait(seen);
     }
-    if let Err(error) = leave_clean(data_dir) {
+    let shards = node.shards.iter().map(|shard| shard.actor.state().log_mut().left().collect());
+    let (names, shards) = (node.meta.state().log_mut().left().collect(), shards.collect());
+    if let Err(error) = leave_clean(data_dir, &Left { names, shards }) {
         tracing::warn!(%error, "the next start will not know that this stop was in good order");
     }
 }

@@ -16,6 +16,8 @@ pub(super) struct Space {
     freed: u64,
     /// Files that the log needs no more, whose reads are awaited.
     doomed: Vec<FileName>,
+    /// The files stay as they are: see [`FileLog::left`].
+    is_over: bool,
     pub(super) rewrite: Option<Box<Rewrite>>,
 }
 
@@ -66,9 +68,16 @@ impl Space {
 }
 
 impl<D: Disk> FileLog<D> {
+    /// The files that the next process is to find, and how long each is at least. To be called when everything is
+    /// on the disk and no more will come: from then on no file is removed or rewritten.
+    pub fn left(&mut self) -> impl Iterator<Item = (FileName, u64)> {
+        self.space.is_over = true;
+        self.store.segments.all.iter().map(|segment| (segment.file, segment.written))
+    }
+
     /// Does the next steps of what there is to do.
     pub(super) fn space_step(&mut self) {
-        if self.writer.has_failed() {
+        if self.writer.has_failed() || self.space.is_over {
             return;
         }
         if self.space.may_remove {
