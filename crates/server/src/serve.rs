@@ -264,7 +264,7 @@ fn put_away(node: &Arc<Node>, waker: &Waker, data_dir: &std::path::Path) {
         }
         if std::time::Instant::now() > deadline {
             tracing::warn!(
-                "the disk is too slow to take all; the next start will look at everything"
+                "the disk is full, or too slow to take all; the next start will look at everything"
             );
             return;
         }
