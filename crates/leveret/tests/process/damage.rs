@@ -147,6 +147,23 @@ fn a_damaged_middle_is_named_with_its_place() {
     }
 }
 
+/// A checksum of its own covers what a record says, which is looked at when it is read.
+#[test]
+fn a_damaged_name_is_refused_with_its_file() {
+    let down = stored(true);
+    let file = segment(down.dir.path(), "names");
+    change(&file, |bytes| {
+        let at = bytes.windows(10).position(|part| part == b"amq.fanout").unwrap();
+        bytes[at] ^= 1;
+    });
+    let name = file.file_name().unwrap().to_str().unwrap();
+    let names = down.dir.path().join("names");
+    refuses(
+        &down,
+        &[names.to_str().unwrap(), name, "of the kind exchange", "restored from a copy"],
+    );
+}
+
 #[test]
 fn a_damaged_file_header_is_named() {
     let mut down = stored(false);
