@@ -345,6 +345,8 @@ fn what_is_missing_after_a_stop_is_told() {
                 continue;
             }
             std::fs::write(&file, &whole).unwrap();
+            // The list is no reason not to start.
+            std::fs::write(down.dir.path().join("clean"), [0xff, b' ', b'7', b'\n']).unwrap();
             assert_eq!(messages(&down.start_again()), MESSAGES);
         }
     }

@@ -75,13 +75,13 @@ pub(super) fn was_clean(dir: &Path) -> bool {
 /// What is missing of the files that the last process left.
 pub(super) fn lost(dir: &Path) -> anyhow::Result<Vec<Lost>> {
     let clean = dir.join(CLEAN);
-    let text = match std::fs::read_to_string(&clean) {
+    let bytes = match std::fs::read(&clean) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         other => other.with_context(|| format!("cannot read {}", clean.display()))?,
     };
     let mut lost = Vec::new();
-    for line in text.lines() {
-        // What is no such line was not written by us, and says nothing of a file.
+    for line in String::from_utf8_lossy(&bytes).lines() {
+        // What is no such line was not written by us, or is damaged, and says nothing of a file.
         let Some((name, len)) = line.rsplit_once(' ') else { continue };
         let Ok(had_bytes) = len.parse() else { continue };
         let path = dir.join(name);
