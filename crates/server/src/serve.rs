@@ -104,6 +104,8 @@ pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow
             sockets.push((socket, preface));
         }
         forget_clean(&options.about.data_dir)?;
+        node.shards.iter().for_each(|shard| shard.actor.state().log_mut().reclaim());
+        node.meta.state().log_mut().reclaim();
         // Port 0 means that the system chose one; from here on it is the one that counts.
         options.about.listeners.clear();
         for (socket, preface) in &sockets {

@@ -325,7 +325,9 @@ fn open_log(
         ),
         _ => error.into(),
     });
-    let (log, report) = opened.with_context(|| format!("in the log {}", dir.display()))?;
+    let (mut log, report) = opened.with_context(|| format!("in the log {}", dir.display()))?;
+    // A start that is refused later leaves the files that it found.
+    log.hold_files();
     tell_of(dir, &report, started, is_whole);
     Ok((log, report))
 }
