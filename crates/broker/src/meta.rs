@@ -98,6 +98,11 @@ impl<L: Log> Meta<L> {
         self.saved.log()
     }
 
+    /// The log, for the owner of its disk.
+    pub fn log_mut(&mut self) -> &mut L {
+        self.saved.log_mut()
+    }
+
     /// What happened to queues since the process began.
     pub fn counters(&self) -> MetaCounters {
         self.counters

@@ -412,19 +412,23 @@ pub struct Threshold {
     pub absolute: Option<ByteSize>,
     /// A part of the memory that is available.
     pub relative: Option<Fraction>,
+    /// No larger part makes sense.
+    part_max: f64,
     /// False while the default stands, which the first setting replaces.
     is_set: bool,
 }
 
 impl Threshold {
-    /// So many bytes.
+    /// So many bytes, or any multiple of the memory.
     pub const fn bytes(count: u64) -> Self {
-        Self { absolute: Some(ByteSize(count)), relative: None, is_set: false }
+        let absolute = Some(ByteSize(count));
+        Self { absolute, relative: None, part_max: f64::INFINITY, is_set: false }
     }
 
-    /// Such a part of the available memory.
+    /// Such a part of the available memory, or another one.
     pub const fn part(of_memory: f64) -> Self {
-        Self { absolute: None, relative: Some(Fraction(of_memory)), is_set: false }
+        let relative = Some(Fraction(of_memory));
+        Self { absolute: None, relative, part_max: 1.0, is_set: false }
     }
 
     /// The threshold in bytes on a machine with `memory` bytes.
@@ -446,10 +450,14 @@ impl Setting for Threshold {
             _ => text.contains('.') || text.ends_with('%'),
         };
         if !self.is_set {
-            *self = Self { absolute: None, relative: None, is_set: true };
+            *self = Self { absolute: None, relative: None, is_set: true, ..*self };
         }
         if is_relative {
-            self.relative = Some(Fraction::read(text)?);
+            let part = Fraction::read(text)?;
+            if part.0 > self.part_max {
+                return Err(format!("expected a fraction from 0.0 to {:?}", self.part_max));
+            }
+            self.relative = Some(part);
         } else {
             self.absolute = Some(ByteSize::read(text)?);
         }

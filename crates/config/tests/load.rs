@@ -107,6 +107,9 @@ fn faults() {
     fault("heartbeet = 1",            "f.conf:1: unknown key 'heartbeet'; did you mean 'heartbeat'?");
     fault("\n\nlistener.tcp.x = 1",   "f.conf:3: unknown key 'listener.tcp.x'; did you mean 'listeners.tcp.x'?");
     fault("nonsense = 1",             "f.conf:1: unknown key 'nonsense'");
+    // More memory than there is: publishers would never be blocked.
+    fault("vm_memory_high_watermark.relative = 60", "f.conf:1: vm_memory_high_watermark.relative = 60: expected a fraction from 0.0 to 1.0");
+    fault("vm_memory_high_watermark = 1.5", "f.conf:1: vm_memory_high_watermark = 1.5: expected a fraction from 0.0 to 1.0");
     fault("heartbeat = soon",         "f.conf:1: heartbeat = soon: expected a duration such as 30000, 250ms, 30s, 5m or 1h");
     fault("frame_max = 100",          "f.conf:1: frame_max = 100: expected 0 (no limit) or at least 4096");
     fault("initial_frame_max = 1",    "f.conf:1: initial_frame_max = 1: expected a value from 4096 to 4294967295");

@@ -73,6 +73,9 @@ fn experiment(args: &ExperimentArgs) -> Result<Session> {
             it.takes_s(length, repeats.unwrap_or_else(|| it.repeats(length))) * sources.len() as f64
         })
         .sum();
+    for path in [&page, &json].into_iter().chain(&args.markdown) {
+        leveret_load::check_writable(path)?;
+    }
     let interrupt = Interrupt::listen()?;
     let mut progress = Progress::new(takes_s);
     progress.say(&format!(

@@ -115,6 +115,16 @@ fn interval(interval: &Interval) -> Value {
     value
 }
 
+/// Fails if a file could not be written, which is to be known before a long run and not after it. Leaves it as it was.
+pub fn check_writable(path: &Path) -> anyhow::Result<()> {
+    let is_new = !path.exists();
+    let check = || -> std::io::Result<()> {
+        std::fs::OpenOptions::new().append(true).create(true).open(path)?;
+        if is_new { std::fs::remove_file(path) } else { Ok(()) }
+    };
+    check().with_context(|| format!("writing {}", path.display()))
+}
+
 /// Writes a result; `-` is stdout.
 pub(crate) fn write(result: &Value, path: &Path) -> anyhow::Result<()> {
     let text = serde_json::to_string(result)? + "\n";

@@ -49,6 +49,7 @@ use anyhow::{Result, bail};
 
 pub use args::*;
 pub use idle::{Held, Idle};
+pub use json::check_writable;
 pub use outcome::{Broker, Interval, Outcome};
 pub use stats::{Counter, Percentiles, Totals};
 pub use sweep::Sweep;

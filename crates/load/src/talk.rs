@@ -69,7 +69,11 @@ fn measure(options: &Options, raw: &[OsString]) -> Result<bool> {
         );
     }
     let output = &options.output;
-    let lines = Lines::new(options, output.json.as_deref() == Some("-".as_ref()));
+    let is_told_as_json = output.json.as_deref() == Some("-".as_ref());
+    if let (Some(path), false) = (&output.json, is_told_as_json) {
+        json::check_writable(path)?;
+    }
+    let lines = Lines::new(options, is_told_as_json);
     let idle = match (output.idle_connections, output.idle_queues, output.broker_pid) {
         (Some(count), _, Some(pid)) => Some((idle::Idle::Connections, count, pid)),
         (_, Some(count), Some(pid)) => Some((idle::Idle::Queues, count, pid)),

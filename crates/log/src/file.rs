@@ -148,6 +148,8 @@ struct Sums {
     waiting: u64,
     /// Volatile records that are only in memory.
     volatile: u64,
+    /// Those of them that are to be written to save memory.
+    spilled: u64,
     /// Records in memory that are also on disk.
     cached: u64,
 }
@@ -242,7 +244,10 @@ impl<D: Disk> FileLog<D> {
         self.sums.live_bytes += len;
         if is_volatile {
             self.sums.volatile += len;
-            self.sums.waiting += u64::from(Tag(tag.0).is(Tag::SPILL));
+            if Tag(tag.0).is(Tag::SPILL) {
+                self.sums.spilled += len;
+                self.sums.waiting += 1;
+            }
         } else {
             self.sums.unwritten += len;
             self.sums.waiting += 1;
@@ -341,7 +346,10 @@ impl<D: Disk> FileLog<D> {
             self.forget_straggler(at);
         } else if tag.is(Tag::VOLATILE) {
             self.sums.volatile -= bytes;
-            self.sums.waiting -= u64::from(tag.is(Tag::SPILL));
+            if tag.is(Tag::SPILL) {
+                self.sums.spilled -= bytes;
+                self.sums.waiting -= 1;
+            }
         } else {
             self.sums.unwritten -= bytes;
             self.sums.waiting -= 1;
@@ -600,7 +608,9 @@ impl<D: Disk> Log for FileLog<D> {
     }
 
     fn unwritten_bytes(&self) -> u64 {
-        self.sums.unwritten + self.writer.flying_bytes()
+        // A full disk takes no spilled ones: they stay in memory, and nobody is to wait for them.
+        let spilled = if self.writer.is_full() { 0 } else { self.sums.spilled };
+        self.sums.unwritten + spilled + self.writer.flying_bytes()
     }
 }
 

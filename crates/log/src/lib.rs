@@ -131,7 +131,8 @@ pub struct Usage {
     pub records: u64,
     /// Allocations that records live in.
     pub blocks: u64,
-    /// Bytes that wait to be written to the disk, or are being written.
+    /// Bytes that wait to be written to the disk, or are being written; volatile ones, too, that are written to
+    /// save memory.
     pub unwritten_bytes: u64,
     /// Bytes of files.
     pub disk_bytes: u64,

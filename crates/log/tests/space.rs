@@ -247,6 +247,7 @@ fn volatile_records_are_written_when_memory_is_short() {
     drive(&mut log);
     let usage = log.usage();
     assert!(usage.held_bytes < 3 * MIB, "{usage:?}");
+    assert_eq!(usage.unwritten_bytes, 0);
     assert_eq!(
         disk.work().syncs,
         u64::from(disk.files().len() as u32 * 2 - 1),
@@ -257,6 +258,36 @@ fn volatile_records_are_written_when_memory_is_short() {
         log.release(Offset::new(at), Holder::new(1)).unwrap();
     }
     drive(&mut log);
+    check_disk(&disk, log.usage());
+}
+
+/// Spilled records do not outlive the process, and neither does their room on the disk, though nothing is written. Not
+/// before it is known that this start is one.
+#[test]
+fn what_was_spilled_goes_at_the_next_start() {
+    let disk = SimDisk::new(1);
+    let mut log = open(&disk);
+    log.set_spill_bytes(0);
+    for _ in 0..10_000 {
+        log.append(b"head", &[&[1; 1000]], &one(1), Keep::Volatile).unwrap();
+        log.sync().unwrap();
+    }
+    append(&mut log, b"kept", &one(1));
+    drive(&mut log);
+    drop(log);
+    disk.kill();
+    let before = disk.files();
+    assert!(before.len() > 5, "{before:?}");
+
+    let mut log = open(&disk);
+    log.hold_files();
+    log.recover(&mut |_| {});
+    drive(&mut log);
+    assert_eq!(disk.files(), before);
+    log.reclaim();
+    drive(&mut log);
+    assert!(files(&disk) < 3 * MIB, "{:?}", disk.files());
+    assert_eq!(log.usage().records, 1);
     check_disk(&disk, log.usage());
 }
 

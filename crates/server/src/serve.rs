@@ -25,7 +25,7 @@ use crate::logging::Logs;
 use crate::login::{self, LoginThreads, Logins};
 use crate::node::Node;
 use crate::runner::{install_runner, keep_working, rest, with_runner};
-use crate::storage::{NodeLog, Waker, forget_clean, leave_clean};
+use crate::storage::{Left, NodeLog, Waker, forget_clean, leave_clean};
 use crate::supervisor::Supervisor;
 use crate::threads::Threads;
 
@@ -104,6 +104,8 @@ pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow
             sockets.push((socket, preface));
         }
         forget_clean(&options.about.data_dir)?;
+        node.shards.iter().for_each(|shard| shard.actor.state().log_mut().reclaim());
+        node.meta.state().log_mut().reclaim();
         // Port 0 means that the system chose one; from here on it is the one that counts.
         options.about.listeners.clear();
         for (socket, preface) in &sockets {
@@ -264,13 +266,15 @@ fn put_away(node: &Arc<Node>, waker: &Waker, data_dir: &std::path::Path) {
         }
         if std::time::Instant::now() > deadline {
             tracing::warn!(
-                "the disk is too slow to take all; the next start will look at everything"
+                "the disk is full, or too slow to take all; the next start will look at everything"
             );
             return;
         }
         seen = waker.wait(seen);
     }
-    if let Err(error) = leave_clean(data_dir) {
+    let shards = node.shards.iter().map(|shard| shard.actor.state().log_mut().left().collect());
+    let (names, shards) = (node.meta.state().log_mut().left().collect(), shards.collect());
+    if let Err(error) = leave_clean(data_dir, &Left { names, shards }) {
         tracing::warn!(%error, "the next start will not know that this stop was in good order");
     }
 }

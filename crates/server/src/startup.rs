@@ -287,8 +287,10 @@ fn recover_names(
     let access = &config.access;
     let mut seen = 0;
     let wait = &mut || seen = waker.wait(seen);
-    let (mut meta, mut topology) =
-        Meta::recover(shards, log, wait).context("cannot read the names this node had")?;
+    let (mut meta, mut topology) = Meta::recover(shards, log, wait).with_context(|| {
+        let names = files::data_dir(config).join("names");
+        format!("cannot read the names in {}, which is to be restored from a copy", names.display())
+    })?;
     match &access.load_definitions {
         // At every start, as in RabbitMQ: what is there stays, but for what definitions replace.
         Some(path) => {

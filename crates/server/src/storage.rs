@@ -3,7 +3,7 @@
 //! ```text
 //!   leveret.lock      held by the process that uses the directory
 //!   layout            format of the directory and number of shards, as text
-//!   clean             there when the last process left in good order: nothing was under way
+//!   clean             there when the last process left in good order: nothing was under way; which files it left
 //!   names/            log of vhosts, users, exchanges, queues, bindings, policies
 //!   shards/0/ ...     log of the messages of each shard's queues
 //! ```
@@ -12,6 +12,7 @@
 //! a machine with more cores later has no more shards for it.
 
 mod damage;
+mod left;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
@@ -30,15 +31,13 @@ use crate::runner::{relax_alone, run_alone};
 use leveret_broker::message::{ToMeta, ToShard};
 
 pub(crate) use damage::tell_damage;
+pub(crate) use left::{Left, forget_clean, leave_clean};
 
 /// The log of a node's actors.
 pub(crate) type NodeLog = FileLog<RealDisk>;
 
 /// Format of the directory itself. That of log files is their own.
 const FORMAT: u32 = 1;
-
-/// The file that says that the last process left in good order.
-const CLEAN: &str = "clean";
 
 /// The logs of a node, open.
 #[derive(Debug)]
@@ -161,9 +160,12 @@ impl Storage {
         files: Files,
     ) -> anyhow::Result<Self> {
         let count = layout(dir, shards)?;
+        let lost = left::lost(dir)?;
+        left::refuse(dir, &lost, files.damaged)?;
         let waker = Arc::new(Waker::default());
         // Without a part of the names, messages of queues nobody knows would be let go.
-        let (names, _) = open_log(&dir.join("names"), &waker, Owner::Names, memory.options(1))?;
+        let owner = Owner::Names;
+        let (names, _) = open_log(&dir.join("names"), &waker, owner, memory.options(1), true)?;
         let on_damage = match files.damaged {
             DamagedFiles::Aside => OnDamage::Aside,
             DamagedFiles::Refuse => OnDamage::Refuse,
@@ -173,31 +175,16 @@ impl Storage {
         let (mut shards, mut damages) = (Vec::new(), Vec::new());
         for index in 0..count {
             let dir = dir.join("shards").join(index.to_string());
-            let (log, report) = open_log(&dir, &waker, Owner::Shard(index), options.clone())?;
+            let is_whole = lost.iter().all(|lost| !lost.path.starts_with(&dir));
+            let owner = Owner::Shard(index);
+            let (log, report) = open_log(&dir, &waker, owner, options.clone(), is_whole)?;
             shards.push(log);
             damages.extend(report.damaged.into_iter().map(|damage| (dir.clone(), damage)));
         }
-        let was_clean = damages.is_empty() && dir.join(CLEAN).exists();
+        left::tell(&lost);
+        let was_clean = damages.is_empty() && lost.is_empty() && left::was_clean(dir);
         Ok(Self { shards, names, was_clean, damages, waker })
     }
-}
-
-/// This process has not left in good order yet. To be called as late as can be, before anything is
-/// delivered: a start that was refused leaves the directory as it was.
-pub(crate) fn forget_clean(dir: &Path) -> anyhow::Result<()> {
-    let clean = dir.join(CLEAN);
-    match std::fs::remove_file(&clean).and_then(|()| sync_dir(dir)) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("cannot remove {}", clean.display()))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Everything is on disk: says so for the next start.
-pub(crate) fn leave_clean(dir: &Path) -> std::io::Result<()> {
-    std::fs::File::create(dir.join(CLEAN))?.sync_all()?;
-    sync_dir(dir)
 }
 
 /// Reads the layout of a directory, or writes it. Gives the number of shards.
@@ -235,6 +222,8 @@ fn layout(dir: &Path, shards: usize) -> anyhow::Result<usize> {
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             lay_out(dir, &path, shards)?;
+            // What somebody moved away is not missed.
+            forget_clean(dir)?;
             Ok(shards)
         }
         Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
@@ -305,6 +294,7 @@ fn open_log(
     waker: &Arc<Waker>,
     owner: Owner,
     options: LogOptions,
+    is_whole: bool,
 ) -> anyhow::Result<(NodeLog, Report)> {
     let name = match owner {
         Owner::Shard(index) => format!("shard-{index}"),
@@ -335,13 +325,16 @@ fn open_log(
         ),
         _ => error.into(),
     });
-    let (log, report) = opened.with_context(|| format!("in the log {}", dir.display()))?;
-    tell_of(dir, &report, started);
+    let (mut log, report) = opened.with_context(|| format!("in the log {}", dir.display()))?;
+    // A start that is refused later leaves the files that it found.
+    log.hold_files();
+    tell_of(dir, &report, started, is_whole);
     Ok((log, report))
 }
 
-fn tell_of(dir: &Path, report: &Report, started: Instant) {
-    if report.cut_bytes > 0 {
+/// `is_whole`: no file is known to have been longer.
+fn tell_of(dir: &Path, report: &Report, started: Instant, is_whole: bool) {
+    if report.cut_bytes > 0 && is_whole {
         tracing::warn!(
             log = %dir.display(),
             bytes = report.cut_bytes,

@@ -25,7 +25,7 @@ pub enum RecoverError {
         error: StoredError,
     },
     /// A record's body.
-    #[error("record {at} of the topology's log, a {kind}: {error}")]
+    #[error("record {at} of the topology's log, of the kind {kind}: {error}")]
     Body {
         /// Which.
         at: Offset,
@@ -35,7 +35,7 @@ pub enum RecoverError {
         error: StoredError,
     },
     /// A record could not be read.
-    #[error("record {at} of the topology's log, a {kind}: {error}")]
+    #[error("record {at} of the topology's log, of the kind {kind}: {error}")]
     Read {
         /// Which.
         at: Offset,

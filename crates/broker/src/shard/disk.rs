@@ -10,7 +10,7 @@
 //!   a consumer has it, or those of its queue keep acking    5 ms      after the oldest one was appended,
 //!                                                                     or twice what acks take: [`Pace`];
 //!                                                                     without those much younger than it
-//!   it is on the disk and was released                      200 ms    without what a consumer has
+//!   it is on the disk and was released, or came back        200 ms    without what a consumer has
 //! ```
 //!
 //! A record that is released before its batch is handed over is never written, and the log's `durable`
@@ -59,7 +59,7 @@ pub(super) struct Disk {
     /// What is below it may be on the disk, or on its way there.
     handed: u64,
     pace: Pace,
-    /// How much that may be on the disk was released and not handed to it.
+    /// How much that may be on the disk was released or marked, which was not handed to it.
     released: u32,
     /// When the disk is to know of it, unless other things speak against it.
     released_at: Option<Time>,
@@ -169,6 +169,12 @@ impl Disk {
     #[inline]
     pub(super) fn released(&mut self, at: u64) {
         self.pace.released(at);
+        self.released += u32::from(at < self.handed);
+    }
+
+    /// A record was marked. Nobody waits for that, as for a release; but it is to be there after a while, though
+    /// nothing else happens.
+    pub(super) fn marked(&mut self, at: u64) {
         self.released += u32::from(at < self.handed);
     }
 

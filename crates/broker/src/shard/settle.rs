@@ -46,7 +46,9 @@ impl<L: Log> Shard<L> {
             let settled = hosted.queue.settle(unacked, offset, how, now, &mut self.scratch);
             if let Settled::Returned { delivery_count: Some(count) } = settled {
                 // Counts of what is not written are not either.
-                let _ = self.log.mark(log_offset(offset), holder(id), mark(count));
+                let at = log_offset(offset);
+                let _ = self.log.mark(at, holder(id), mark(count));
+                self.disk.marked(at.get());
             }
             touch(hosted, id, &mut self.touched);
             let left = if is_long { &mut crowd } else { &mut self.left };

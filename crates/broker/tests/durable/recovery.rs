@@ -98,12 +98,12 @@ fn damaged_records_are_named() {
     world.turn([world.declare(1, "q")]);
     world.disk_finishes();
     let rows: [(&str, Damage); 4] = [
-        ("of the topology's log, a queue: truncated", |_, bytes| {
+        ("of the topology's log, of the kind queue: truncated", |_, bytes| {
             if bytes[1] == Kind::Queue as u8 {
                 bytes.pop();
             }
         }),
-        ("of the topology's log, a queue: unknown queue type 'klassic'", |_, bytes| {
+        ("of the topology's log, of the kind queue: unknown queue type 'klassic'", |_, bytes| {
             if let Some(at) = bytes.windows(7).position(|part| part == b"classic") {
                 bytes[at] = b'k';
             }

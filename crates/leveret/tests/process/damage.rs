@@ -130,6 +130,11 @@ fn a_damaged_middle_is_named_with_its_place() {
             refuses(&down, &[log, &place, "Restore the file from a copy", "move it away"]);
             // With the remedy it goes on. Without names nobody would find the messages.
             std::fs::remove_file(&file).unwrap();
+            if stop {
+                let clean = down.dir.path().join("clean");
+                refuses(&down, &[name, "is missing", &format!("remove {}", clean.display())]);
+                std::fs::remove_file(clean).unwrap();
+            }
             if log == "names" {
                 refuses(&down, &["names is empty", "30 messages", "Restore it from a copy"]);
                 std::fs::remove_dir_all(down.dir.path().join("shards")).unwrap();
@@ -140,6 +145,23 @@ fn a_damaged_middle_is_named_with_its_place() {
             }
         }
     }
+}
+
+/// A checksum of its own covers what a record says, which is looked at when it is read.
+#[test]
+fn a_damaged_name_is_refused_with_its_file() {
+    let down = stored(true);
+    let file = segment(down.dir.path(), "names");
+    change(&file, |bytes| {
+        let at = bytes.windows(10).position(|part| part == b"amq.fanout").unwrap();
+        bytes[at] ^= 1;
+    });
+    let name = file.file_name().unwrap().to_str().unwrap();
+    let names = down.dir.path().join("names");
+    refuses(
+        &down,
+        &[names.to_str().unwrap(), name, "of the kind exchange", "restored from a copy"],
+    );
 }
 
 #[test]
@@ -287,6 +309,45 @@ fn a_torn_tail_is_cut_off_with_a_warning() {
             assert!(warnings.iter().all(|line| line.contains("the last write was interrupted")));
             assert_eq!(messages(&broker), MESSAGES - 1, "cut by {cut}");
             down = broker.kill();
+        }
+    }
+}
+
+/// After a stop in good order no write was interrupted, and no file is missing that was not needed: the difference is
+/// told, not taken for the end of the log.
+#[test]
+fn what_is_missing_after_a_stop_is_told() {
+    for log in ["shards/0", "names"] {
+        for left in [Some(1), Some(0), None] {
+            let mut down = stored(true);
+            let file = segment(down.dir.path(), log);
+            let whole = std::fs::read(&file).unwrap();
+            match left {
+                Some(part) => change(&file, |bytes| bytes.truncate(bytes.len() / 2 * part)),
+                None => std::fs::remove_file(&file).unwrap(),
+            }
+            let name = file.file_name().unwrap().to_str().unwrap();
+            let had = format!("{} bytes when the node stopped", whole.len());
+            refuses(&down, &[log, name, &had, "Restore it from a copy"]);
+            down.set("storage.damaged_files=aside");
+            if log == "names" {
+                refuses(&down, &[log, name, &had]);
+            } else {
+                let broker = down.start_again();
+                let errors = broker.log.with(" ERROR ");
+                assert_eq!(errors.len(), 1, "{errors:?}");
+                assert!(errors[0].contains(name) && errors[0].contains("is lost"), "{errors:?}");
+                assert_eq!(broker.log.with("was interrupted"), Vec::<String>::new());
+                assert!(messages(&broker) < MESSAGES);
+                // It is told once.
+                down = broker.stop();
+                assert_eq!(down.start_again().log.with(" ERROR "), Vec::<String>::new());
+                continue;
+            }
+            std::fs::write(&file, &whole).unwrap();
+            // The list is no reason not to start.
+            std::fs::write(down.dir.path().join("clean"), [0xff, b' ', b'7', b'\n']).unwrap();
+            assert_eq!(messages(&down.start_again()), MESSAGES);
         }
     }
 }

@@ -51,6 +51,30 @@ fn a_broker_of_its_own() {
     assert_eq!(left_behind(dir.path()), 0);
 }
 
+/// What cannot be written is told before hours are spent, by the experiments and by a single run.
+#[test]
+fn a_file_that_cannot_be_written_is_told_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let experiment: fn(&'static str) -> Vec<&'static str> =
+        |option| vec!["perf", "experiment", "ladder", "--seconds", "600", option];
+    let run: fn(&'static str) -> Vec<&'static str> = |option| vec!["perf", "-z", "600", option];
+    for (words, option) in [
+        (experiment, "--report"),
+        (experiment, "--json"),
+        (experiment, "--markdown"),
+        (run, "--json"),
+        (run, "--output-file"),
+    ] {
+        let mut command = leveret(&words(option));
+        let output = command.arg("nowhere/out").current_dir(dir.path()).output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        assert!(told.contains("nowhere/out: No such file"), "{option}: {told}");
+        assert!(!told.contains("this takes about"), "{told}");
+    }
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
 #[test]
 fn latencies_are_measured() {
     let dir = tempfile::tempdir().unwrap();

@@ -159,6 +159,32 @@ fn delivery_counts_of_quorum_queues_survive_a_clean_stop() {
     assert_eq!(headers(&got).get("x-delivery-count"), Some(&Value::I64(3)));
 }
 
+/// A message that kills whoever takes it must not come for ever: what it came back is on the disk soon, whatever
+/// else happens.
+#[test]
+fn delivery_counts_of_quorum_queues_survive_a_kill() {
+    let broker = Broker::start();
+    let (mut client, channel) = broker.channel();
+    let quorum = durable(&[("x-queue-type", text("quorum"))]);
+    client.queue_declare(channel, "q", &quorum).unwrap();
+    store(&mut client, "q", [(persistent(), "m")]);
+    let shards = broker.dir.path().join("shards");
+    let stored = || -> u64 {
+        let logs = std::fs::read_dir(&shards).unwrap();
+        let files = logs.flat_map(|log| std::fs::read_dir(log.unwrap().path()).unwrap());
+        files.map(|file| file.unwrap().metadata().unwrap().len()).sum()
+    };
+    let before = stored();
+    let got = client.get(channel, "q", false).unwrap().unwrap();
+    client.nack(channel, got.delivery_tag, false, true);
+    client.flush().unwrap();
+    wait_until(PATIENCE, "the count is on the disk", || stored() > before);
+    let broker = broker.kill().start_again();
+    let (mut client, channel) = broker.channel();
+    let got = client.get(channel, "q", false).unwrap().unwrap();
+    assert_eq!(headers(&got).get("x-delivery-count"), Some(&Value::I64(1)));
+}
+
 /// Declares `q` with these arguments, whose dead letters go to `dead`.
 fn with_graveyard(client: &mut Connection, channel: u16, arguments: &[(&str, Value)]) {
     let mut all = arguments.to_vec();

@@ -16,6 +16,8 @@ pub(super) struct Space {
     freed: u64,
     /// Files that the log needs no more, whose reads are awaited.
     doomed: Vec<FileName>,
+    /// The files stay: see [`FileLog::hold_files`].
+    is_held: bool,
     pub(super) rewrite: Option<Box<Rewrite>>,
 }
 
@@ -66,9 +68,30 @@ impl Space {
 }
 
 impl<D: Disk> FileLog<D> {
+    /// From now on no file is removed or rewritten, until [`reclaim`](Self::reclaim).
+    pub fn hold_files(&mut self) {
+        self.space.is_held = true;
+    }
+
+    /// Gives back what can be, also what is dead since the log was opened: records that were not to outlive the
+    /// last process. Nothing else would look at those before something is written.
+    pub fn reclaim(&mut self) {
+        self.space.is_held = false;
+        self.space.look();
+        self.space.check();
+        self.space_step();
+    }
+
+    /// The files that the next process is to find, and how long each is at least. To be called when everything is
+    /// on the disk and no more will come: from then on no file is removed or rewritten.
+    pub fn left(&mut self) -> impl Iterator<Item = (FileName, u64)> {
+        self.hold_files();
+        self.store.segments.all.iter().map(|segment| (segment.file, segment.written))
+    }
+
     /// Does the next steps of what there is to do.
     pub(super) fn space_step(&mut self) {
-        if self.writer.has_failed() {
+        if self.writer.has_failed() || self.space.is_held {
             return;
         }
         if self.space.may_remove {

@@ -177,6 +177,10 @@ impl Writer {
         self.sequence
     }
 
+    pub(super) fn is_full(&self) -> bool {
+        self.is_full
+    }
+
     pub(super) fn has_failed(&self) -> bool {
         self.failed.is_some()
     }
@@ -319,7 +323,11 @@ impl<D: Disk> FileLog<D> {
                 }
                 self.sums.volatile -= u64::from(facts.len);
                 self.sums.unwritten += u64::from(facts.len);
-                self.sums.waiting += u64::from(!tag.is(Tag::SPILL));
+                if tag.is(Tag::SPILL) {
+                    self.sums.spilled -= u64::from(facts.len);
+                } else {
+                    self.sums.waiting += 1;
+                }
                 if at >= writer.gathered {
                     return Ok(at.next());
                 }
@@ -374,7 +382,7 @@ impl<D: Disk> FileLog<D> {
         // Of a part of what waits, about. Spilled records are not in the sum; their bytes come on top.
         let (part, whole) = (end.get() - first.get(), (hot.end().get() - first.get()).max(1));
         let of_part = |sum: u64| (u128::from(sum) * u128::from(part) / u128::from(whole)) as usize;
-        fit(&mut bodies, of_part(sums.unwritten));
+        fit(&mut bodies, of_part(sums.unwritten + sums.spilled));
         fit(&mut head, BATCH_HEADER + INDEX_LINE * (of_part(sums.waiting) + notes.len()));
         head.resize(BATCH_HEADER, 0);
         let mut batch = Batch {
@@ -393,8 +401,12 @@ impl<D: Disk> FileLog<D> {
             batch.record(at, was, held, bytes);
             *tag |= Tag::WRITTEN;
             let len = bytes.len() as u64;
-            let from = if was.is(Tag::VOLATILE) { &mut sums.volatile } else { &mut sums.unwritten };
-            *from -= len;
+            if was.is(Tag::VOLATILE) {
+                sums.volatile -= len;
+                sums.spilled -= len;
+            } else {
+                sums.unwritten -= len;
+            }
             sums.waiting -= 1;
             sums.cached += len;
             wants_sync |= !was.is(Tag::VOLATILE);
