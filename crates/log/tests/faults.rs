@@ -423,3 +423,46 @@ fn repair(bytes: &mut [u8], at: usize, rng: &mut impl FnMut(u64) -> u64) {
     let header = crc32c::crc32c(&bytes[start..start + 84]);
     bytes[start + 84..start + 88].copy_from_slice(&header.to_le_bytes());
 }
+
+/// A rewriting that is given up leaves a file that goes; the next one, of the same segments perhaps, may be done before
+/// that: its file is another.
+#[test]
+fn what_was_given_up_takes_nothing_along() {
+    let options = Options { segment_bytes: 1 << 20, cache_bytes: 0, ..Options::default() };
+    let open =
+        |disk: &SimDisk| FileLog::open(disk.clone(), options.clone(), &mut |_| {}).unwrap().0;
+    for seed in 0..4 {
+        let disk = SimDisk::new(seed);
+        let mut log = open(&disk);
+        let mut held = std::collections::VecDeque::new();
+        let mut state = seed;
+        let mut below = |bound: u64| {
+            state = u64::wrapping_mul(state, 6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 33) % bound
+        };
+        let mut stall = false;
+        for number in 0..6000_u64 {
+            let fail_read = below(4) == 0;
+            if below(200) == 0 {
+                stall = !stall;
+            }
+            disk.set_faults(Faults { delay: 2, fail_read, stall, ..Faults::default() });
+            let body = number.to_le_bytes().repeat(2000);
+            held.push_back((append(&mut log, &body).unwrap(), body));
+            if held.len() > 2600 {
+                let (at, _) = held.remove(below(2600) as usize).unwrap();
+                log.release(at, ONE[0]).unwrap();
+            }
+            log.sync().unwrap();
+        }
+        disk.set_faults(Faults::default());
+        drive(&mut log);
+        drop(log);
+        let mut log = open(&disk);
+        let want: Vec<_> = held.iter().map(|(at, _)| at.get()).collect();
+        assert_eq!(recovered(&mut log), want, "seed {seed}");
+        for (at, body) in held {
+            assert_eq!(read(&mut log, at).unwrap()[1..], body, "seed {seed}: {at}");
+        }
+    }
+}

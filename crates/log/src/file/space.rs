@@ -16,6 +16,8 @@ pub(super) struct Space {
     freed: u64,
     /// Files that the log needs no more, whose reads are awaited.
     doomed: Vec<FileName>,
+    /// The highest generation of a rewriting that came to nothing: its file may go at any time.
+    pub(super) given_up: u64,
     pub(super) rewrite: Option<Box<Rewrite>>,
 }
 
@@ -50,6 +52,12 @@ impl Space {
 
     pub(super) fn doom(&mut self, file: FileName) {
         self.doomed.push(file);
+    }
+
+    /// A rewriting came to nothing, and has left this file.
+    pub(super) fn give_up(&mut self, file: FileName) {
+        self.given_up = self.given_up.max(file.generation);
+        self.doom(file);
     }
 
     pub(super) fn is_rewriting(&self) -> bool {
