@@ -81,6 +81,29 @@ fn a_full_disk_gets_room_from_what_is_released() {
     }
 }
 
+/// A full disk has no room for the end of a file, and then nothing in the file is needed any more: it goes, and its end
+/// is not written when there is room.
+#[test]
+fn the_end_of_a_file_that_went_is_not_written() {
+    for more in 0..400 {
+        let disk = SimDisk::new(more);
+        let mut log = open(&disk);
+        while disk.used() < 4000 {
+            append(&mut log, &[1; 500]).unwrap();
+            drive(&mut log);
+        }
+        let durable = log.durable();
+        disk.set_faults(Faults { capacity: Some(disk.used() + more), ..Faults::default() });
+        let last = append(&mut log, &[2; 500]).unwrap();
+        (0..10).for_each(|_| log.sync().unwrap());
+        (0..durable.get()).for_each(|at| log.release(Offset::new(at), ONE[0]).unwrap());
+        drive(&mut log);
+        assert_eq!(disk.files().len(), 1, "{more}: {:?}", disk.files());
+        drop(log);
+        assert_eq!(recovered(&mut open(&disk)), [last.get()], "{more}");
+    }
+}
+
 #[test]
 fn a_crash_while_the_disk_is_full_loses_nothing_that_was_safe() {
     for seed in 0..100 {

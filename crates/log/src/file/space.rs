@@ -95,7 +95,7 @@ impl<D: Disk> FileLog<D> {
         let mut doomed = std::mem::take(&mut self.space.doomed);
         let next_len = self.segment_len();
         doomed.retain(|&file| {
-            if self.fetch.reads(file) {
+            if self.fetch.reads(file) || !self.writer.leaves(file) {
                 return true;
             }
             super::submit(&mut self.disk, &mut self.next_token, Op::Remove { file, next_len });

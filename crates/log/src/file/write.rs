@@ -191,6 +191,28 @@ impl Writer {
         }
     }
 
+    /// Whether the disk found no room for the batch under way.
+    pub(super) fn is_full(&self) -> bool {
+        self.is_full
+    }
+
+    /// Whether nothing is being written to a file.
+    pub(super) fn may_leave(&self, file: FileName) -> bool {
+        let mut writes = self.flight.iter().flat_map(|flight| &flight.writes);
+        !writes.any(|write| write.file == file && matches!(write.state, State::UnderWay(_)))
+    }
+
+    /// A file is to be removed: its end, if there was no room for it, is not written any more, or it would be all
+    /// that there is of a file of this name. False while it is being written.
+    pub(super) fn leaves(&mut self, file: FileName) -> bool {
+        let may_leave = self.may_leave(file);
+        if let Some(flight) = self.flight.as_mut().filter(|_| may_leave) {
+            let writes = flight.writes.iter_mut().filter(|write| write.file == file);
+            writes.for_each(|write| write.state = State::Done);
+        }
+        may_leave
+    }
+
     pub(super) fn flying_bytes(&self) -> u64 {
         self.flight.as_ref().map_or(0, |flight| flight.bytes)
     }
