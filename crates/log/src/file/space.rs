@@ -109,22 +109,31 @@ impl<D: Disk> FileLog<D> {
     /// Not before the releases that emptied it are as safe as what was appended together with them:
     /// a message that moves from one queue to another is appended and released in one batch, and
     /// must not be gone from both.
+    ///
+    /// The newest one stays until the next has something: a start learns from it where the log ends. Unless the
+    /// next waits for its room.
     fn remove_dead(&mut self) {
         self.space.may_remove = false;
-        let unsafe_from = self.writer.unsafe_from(self.sums.unwritten);
-        let segments = &mut self.store.segments;
+        let Self { store, writer, fetch, .. } = self;
+        let unsafe_from = writer.unsafe_from(self.sums.unwritten);
+        let segments = &mut store.segments;
         loop {
+            let newest = segments.all.iter().rfind(|segment| segment.written > 0);
+            let newest = newest.map(|segment| segment.file);
             let mut waits = false;
             let dead = segments.all.iter().position(|segment| {
                 let is_dead = segment.is_dead() && !segment.is_rewriting;
-                waits |= is_dead && segment.last_noted >= unsafe_from;
-                is_dead && segment.last_noted < unsafe_from
+                let file = segment.file;
+                let stays = newest == Some(file) && !(writer.is_full() && !fetch.reads(file));
+                let may_go = segment.last_noted < unsafe_from && !stays && writer.may_leave(file);
+                waits |= is_dead && !may_go;
+                is_dead && may_go
             });
             // What waits is looked at again when the batch is safe.
             self.space.may_remove |= waits;
             let Some(segment) = dead.and_then(|index| segments.remove(index)) else { return };
             segment.epochs.iter().for_each(|epoch| segments.retire(*epoch));
-            self.fetch.file_gone(segment.file);
+            fetch.file_gone(segment.file);
             self.space.doomed.push(segment.file);
         }
     }
