@@ -549,3 +549,33 @@ impl Test {
         }
     }
 }
+
+/// What was appended and is released leaves no record, but the log's end: an offset is not given out twice.
+#[test]
+fn the_end_stays_when_nothing_else_does() {
+    let options = Options { segment_bytes: 2200, ..Options::default() };
+    for steps in 0..40 {
+        for crash in [Crash::PowerCut, Crash::Kill] {
+            let disk = SimDisk::new(steps);
+            let (mut log, _) = open(&disk, &options).expect("empty");
+            for _ in 0..2 {
+                append_and_sync(&mut log);
+            }
+            for at in 0..2 {
+                log.release(Offset::new(at), Holder::new(1)).expect("held");
+            }
+            (0..8).for_each(|_| log.sync().expect("a good disk"));
+            // The next one begins a file.
+            disk.set_faults(Faults { delay: 2, ..Faults::default() });
+            log.append(b"head", &[], &[Holder::new(1)], Keep::Durable).expect("good");
+            log.sync().expect("a good disk");
+            (0..steps).for_each(|_| log.collect().expect("a good disk"));
+            match crash {
+                Crash::PowerCut => disk.crash(),
+                Crash::Kill => disk.kill(),
+            }
+            let (log, _) = open(&disk, &options).expect("a log");
+            assert!(log.end() >= Offset::new(2), "{} after {steps} steps", log.end());
+        }
+    }
+}

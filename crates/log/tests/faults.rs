@@ -81,6 +81,29 @@ fn a_full_disk_gets_room_from_what_is_released() {
     }
 }
 
+/// A full disk has no room for the end of a file, and then nothing in the file is needed any more: it goes, and its end
+/// is not written when there is room.
+#[test]
+fn the_end_of_a_file_that_went_is_not_written() {
+    for more in 0..400 {
+        let disk = SimDisk::new(more);
+        let mut log = open(&disk);
+        while disk.used() < 4000 {
+            append(&mut log, &[1; 500]).unwrap();
+            drive(&mut log);
+        }
+        let durable = log.durable();
+        disk.set_faults(Faults { capacity: Some(disk.used() + more), ..Faults::default() });
+        let last = append(&mut log, &[2; 500]).unwrap();
+        (0..10).for_each(|_| log.sync().unwrap());
+        (0..durable.get()).for_each(|at| log.release(Offset::new(at), ONE[0]).unwrap());
+        drive(&mut log);
+        assert_eq!(disk.files().len(), 1, "{more}: {:?}", disk.files());
+        drop(log);
+        assert_eq!(recovered(&mut open(&disk)), [last.get()], "{more}");
+    }
+}
+
 #[test]
 fn a_crash_while_the_disk_is_full_loses_nothing_that_was_safe() {
     for seed in 0..100 {
@@ -422,4 +445,47 @@ fn repair(bytes: &mut [u8], at: usize, rng: &mut impl FnMut(u64) -> u64) {
     bytes[start + 72..start + 76].copy_from_slice(&index.to_le_bytes());
     let header = crc32c::crc32c(&bytes[start..start + 84]);
     bytes[start + 84..start + 88].copy_from_slice(&header.to_le_bytes());
+}
+
+/// A rewriting that is given up leaves a file that goes; the next one, of the same segments perhaps, may be done before
+/// that: its file is another.
+#[test]
+fn what_was_given_up_takes_nothing_along() {
+    let options = Options { segment_bytes: 1 << 20, cache_bytes: 0, ..Options::default() };
+    let open =
+        |disk: &SimDisk| FileLog::open(disk.clone(), options.clone(), &mut |_| {}).unwrap().0;
+    for seed in 0..4 {
+        let disk = SimDisk::new(seed);
+        let mut log = open(&disk);
+        let mut held = std::collections::VecDeque::new();
+        let mut state = seed;
+        let mut below = |bound: u64| {
+            state = u64::wrapping_mul(state, 6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 33) % bound
+        };
+        let mut stall = false;
+        for number in 0..6000_u64 {
+            let fail_read = below(4) == 0;
+            if below(200) == 0 {
+                stall = !stall;
+            }
+            disk.set_faults(Faults { delay: 2, fail_read, stall, ..Faults::default() });
+            let body = number.to_le_bytes().repeat(2000);
+            held.push_back((append(&mut log, &body).unwrap(), body));
+            if held.len() > 2600 {
+                let (at, _) = held.remove(below(2600) as usize).unwrap();
+                log.release(at, ONE[0]).unwrap();
+            }
+            log.sync().unwrap();
+        }
+        disk.set_faults(Faults::default());
+        drive(&mut log);
+        drop(log);
+        let mut log = open(&disk);
+        let want: Vec<_> = held.iter().map(|(at, _)| at.get()).collect();
+        assert_eq!(recovered(&mut log), want, "seed {seed}");
+        for (at, body) in held {
+            assert_eq!(read(&mut log, at).unwrap()[1..], body, "seed {seed}: {at}");
+        }
+    }
 }

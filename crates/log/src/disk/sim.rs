@@ -27,6 +27,8 @@ pub struct Faults {
     pub fail_read: bool,
     /// A byte of a file that cannot be read, nor what is read with it.
     pub unreadable: Option<(FileName, u64)>,
+    /// A write takes long: those behind it wait, and removals. Reads do not, nor what is written in the background.
+    pub stall: bool,
 }
 
 /// What a simulated disk did so far.
@@ -342,10 +344,11 @@ impl Disk for SimDisk {
 
     fn poll(&mut self) -> Option<(Token, Done)> {
         let mut world = self.world();
-        if world.writes.is_empty() && world.reads.is_empty() || world.waits() {
+        let can_write = !world.writes.is_empty() && !world.faults.stall;
+        if !can_write && world.reads.is_empty() || world.waits() {
             return None;
         }
-        let total = world.reads.len() as u64 + u64::from(!world.writes.is_empty());
+        let total = world.reads.len() as u64 + u64::from(can_write);
         let pick = world.below(total) as usize;
         let (token, op) = if pick < world.reads.len() {
             world.reads.swap_remove(pick)

@@ -423,6 +423,8 @@ impl Recovery<'_> {
                     if end != len {
                         return Err(damaged(name, end, "bytes follow the end of the segment"));
                     }
+                    // Of a file that was rewritten the last batches may have nothing left and not be there.
+                    self.found.end = self.found.end.max(batch.header.end);
                     self.end_segment(end, true);
                     return Ok(is_tail.then_some((name, end)));
                 }

@@ -14,6 +14,8 @@
 //!    appended, and must not outlive it; so the footer is not written before the batches up to then
 //!    are safe.
 //! 4. Only when the footer is synced are the old files removed, and notes about them forgotten.
+//! 5. What is written in the background does not keep its place among removals. So a file that was given up,
+//!    and is to be removed, leaves its name to no other.
 
 use bytes::Bytes;
 
@@ -214,7 +216,8 @@ impl<D: Disk> FileLog<D> {
             epochs.push(epoch);
         }
         let (first, last) = (&segments.all[*range.start()], &segments.all[*range.end()]);
-        let file = FileName { segment: first.file.segment, generation: generation + 1 };
+        let generation = generation.max(self.space.given_up) + 1;
+        let file = FileName { segment: first.file.segment, generation };
         let mut target =
             Segment::new(file, writer.new_mark(file), first.first, writer.sequence(), epochs[0]);
         target.epochs = epochs;
@@ -464,7 +467,7 @@ impl<D: Disk> FileLog<D> {
             }
         }
         if work.target.written > 0 {
-            self.space.doom(work.target.file);
+            self.space.give_up(work.target.file);
         }
     }
 

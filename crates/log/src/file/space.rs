@@ -18,6 +18,8 @@ pub(super) struct Space {
     doomed: Vec<FileName>,
     /// The files stay: see [`FileLog::hold_files`].
     is_held: bool,
+    /// The highest generation of a rewriting that came to nothing: its file may go at any time.
+    pub(super) given_up: u64,
     pub(super) rewrite: Option<Box<Rewrite>>,
 }
 
@@ -52,6 +54,12 @@ impl Space {
 
     pub(super) fn doom(&mut self, file: FileName) {
         self.doomed.push(file);
+    }
+
+    /// A rewriting came to nothing, and has left this file.
+    pub(super) fn give_up(&mut self, file: FileName) {
+        self.given_up = self.given_up.max(file.generation);
+        self.doom(file);
     }
 
     pub(super) fn is_rewriting(&self) -> bool {
@@ -110,7 +118,7 @@ impl<D: Disk> FileLog<D> {
         let mut doomed = std::mem::take(&mut self.space.doomed);
         let next_len = self.segment_len();
         doomed.retain(|&file| {
-            if self.fetch.reads(file) {
+            if self.fetch.reads(file) || !self.writer.leaves(file) {
                 return true;
             }
             super::submit(&mut self.disk, &mut self.next_token, Op::Remove { file, next_len });
@@ -124,22 +132,31 @@ impl<D: Disk> FileLog<D> {
     /// Not before the releases that emptied it are as safe as what was appended together with them:
     /// a message that moves from one queue to another is appended and released in one batch, and
     /// must not be gone from both.
+    ///
+    /// The newest one stays until the next has something: a start learns from it where the log ends. Unless the
+    /// next waits for its room.
     fn remove_dead(&mut self) {
         self.space.may_remove = false;
-        let unsafe_from = self.writer.unsafe_from(self.sums.unwritten);
-        let segments = &mut self.store.segments;
+        let Self { store, writer, fetch, .. } = self;
+        let unsafe_from = writer.unsafe_from(self.sums.unwritten);
+        let segments = &mut store.segments;
         loop {
+            let newest = segments.all.iter().rfind(|segment| segment.written > 0);
+            let newest = newest.map(|segment| segment.file);
             let mut waits = false;
             let dead = segments.all.iter().position(|segment| {
                 let is_dead = segment.is_dead() && !segment.is_rewriting;
-                waits |= is_dead && segment.last_noted >= unsafe_from;
-                is_dead && segment.last_noted < unsafe_from
+                let file = segment.file;
+                let stays = newest == Some(file) && !(writer.is_full() && !fetch.reads(file));
+                let may_go = segment.last_noted < unsafe_from && !stays && writer.may_leave(file);
+                waits |= is_dead && !may_go;
+                is_dead && may_go
             });
             // What waits is looked at again when the batch is safe.
             self.space.may_remove |= waits;
             let Some(segment) = dead.and_then(|index| segments.remove(index)) else { return };
             segment.epochs.iter().for_each(|epoch| segments.retire(*epoch));
-            self.fetch.file_gone(segment.file);
+            fetch.file_gone(segment.file);
             self.space.doomed.push(segment.file);
         }
     }

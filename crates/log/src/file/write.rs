@@ -177,10 +177,6 @@ impl Writer {
         self.sequence
     }
 
-    pub(super) fn is_full(&self) -> bool {
-        self.is_full
-    }
-
     pub(super) fn has_failed(&self) -> bool {
         self.failed.is_some()
     }
@@ -193,6 +189,28 @@ impl Writer {
             _ if unwritten > 0 || !self.persists.is_empty() => self.sequence,
             _ => u64::MAX,
         }
+    }
+
+    /// Whether the disk found no room for the batch under way.
+    pub(super) fn is_full(&self) -> bool {
+        self.is_full
+    }
+
+    /// Whether nothing is being written to a file.
+    pub(super) fn may_leave(&self, file: FileName) -> bool {
+        let mut writes = self.flight.iter().flat_map(|flight| &flight.writes);
+        !writes.any(|write| write.file == file && matches!(write.state, State::UnderWay(_)))
+    }
+
+    /// A file is to be removed: its end, if there was no room for it, is not written any more, or it would be all
+    /// that there is of a file of this name. False while it is being written.
+    pub(super) fn leaves(&mut self, file: FileName) -> bool {
+        let may_leave = self.may_leave(file);
+        if let Some(flight) = self.flight.as_mut().filter(|_| may_leave) {
+            let writes = flight.writes.iter_mut().filter(|write| write.file == file);
+            writes.for_each(|write| write.state = State::Done);
+        }
+        may_leave
     }
 
     pub(super) fn flying_bytes(&self) -> u64 {
@@ -379,7 +397,7 @@ impl<D: Disk> FileLog<D> {
         let mut notes = writer.take_notes(until, &mut store.segments);
         let Store { segments, sets, marks, cold } = store;
         let (mut head, mut bodies) = std::mem::take(&mut writer.spare);
-        // Of a part of what waits, about. Spilled records are not in the sum; their bytes come on top.
+        // Of a part of what waits, about.
         let (part, whole) = (end.get() - first.get(), (hot.end().get() - first.get()).max(1));
         let of_part = |sum: u64| (u128::from(sum) * u128::from(part) / u128::from(whole)) as usize;
         fit(&mut bodies, of_part(sums.unwritten + sums.spilled));
