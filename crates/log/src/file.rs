@@ -581,6 +581,10 @@ impl<D: Disk> Log for FileLog<D> {
         Ok(())
     }
 
+    fn is_writing(&self) -> bool {
+        self.writer.is_writing()
+    }
+
     fn keeps_spares(&self) -> bool {
         self.hot.keeps_spares()
     }

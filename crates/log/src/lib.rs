@@ -382,6 +382,12 @@ pub trait Log {
         self.sync()
     }
 
+    /// Whether the disk is busy with a batch, so that [`sync`](Self::sync) would hand it nothing. It may be one of
+    /// releases alone, which `durable` does not wait for.
+    fn is_writing(&self) -> bool {
+        false
+    }
+
     /// Whether it keeps memory for records to come that [`relax`](Self::relax) would give back.
     fn keeps_spares(&self) -> bool {
         false

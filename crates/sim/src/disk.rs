@@ -293,6 +293,10 @@ impl Log for Store {
         both!(self, log => log.sync_until(until))
     }
 
+    fn is_writing(&self) -> bool {
+        both!(self, log => log.is_writing())
+    }
+
     fn keeps_spares(&self) -> bool {
         both!(self, log => log.keeps_spares())
     }

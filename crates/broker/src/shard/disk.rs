@@ -289,8 +289,7 @@ impl<L: Log> Shard<L> {
         if durable < disk.asked || disk.is_due || durable < end && aged == end {
             disk.batch += 1;
             // Perhaps the disk is busy with an earlier batch, and takes nothing yet.
-            let is_busy = durable < disk.handed;
-            let again = is_busy.then(|| now.after_ms(RELEASED_MS));
+            let again = self.log.is_writing().then(|| now.after_ms(RELEASED_MS));
             disk.released_at = disk.released_at.and(again);
             disk.is_due = false;
             disk.released = 0;

@@ -223,6 +223,21 @@ fn timeouts() {
     check("a:ack,timeout50",  "p1:a +25 p2:a +25 | +25",           "!1 | !2");
 }
 
+/// Releases that find the disk busy with others wait for their turn, and are not forgotten when nothing follows.
+#[test]
+fn releases_get_to_a_disk_that_was_busy() {
+    let mut node = Node::new("a");
+    for word in ["p1:a", "disk", "p2:a", "disk", "get:a", "+200"] {
+        node.word(word);
+    }
+    assert_eq!(node.log().on_disk().len(), 2, "at the disk");
+    for word in ["get:a", "+200", "disk", "+200", "disk"] {
+        node.word(word);
+    }
+    assert_eq!(node.log().on_disk(), []);
+    assert_eq!(node.shard.next_timeout().filter(|at| at.ms() < node.now.ms() + 500), None);
+}
+
 /// A message that waits for its ack is not written, until it waited for long.
 #[test]
 fn deferred() {

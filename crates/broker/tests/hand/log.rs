@@ -298,6 +298,10 @@ impl Log for HandLog {
         Ok(())
     }
 
+    fn is_writing(&self) -> bool {
+        self.0.borrow().running.is_some()
+    }
+
     fn usage(&self) -> Usage {
         let state = self.0.borrow();
         Usage {

@@ -191,6 +191,11 @@ impl Writer {
         }
     }
 
+    /// Whether a batch is under way.
+    pub(super) fn is_writing(&self) -> bool {
+        self.flight.is_some()
+    }
+
     /// Whether the disk found no room for the batch under way.
     pub(super) fn is_full(&self) -> bool {
         self.is_full
