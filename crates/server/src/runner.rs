@@ -27,7 +27,7 @@ use crate::connection::{Connection, Letter, Workplace};
 use crate::events;
 use crate::node::{Node, Recipient};
 
-/// Turns a thread runs before it looks at its sockets and timers again.
+/// Turns a thread runs before it looks at its sockets and timers, or at its disk, again.
 const TURNS_MAX: usize = 256;
 
 /// Bytes to read into that a thread keeps for the next turns.
@@ -307,11 +307,12 @@ impl Runner {
         }
     }
 
-    /// Works the whole list off, as far as nobody else does.
+    /// Works the whole list off, as far as nobody else does. What somebody waits for it does itself, but not for ever:
+    /// while others bring more, this thread's disk writes nothing, and what is waited for next may be just that.
     fn work_alone(&mut self) {
         let node = Arc::clone(&self.node);
-        loop {
-            if !self.is_awaited {
+        for turns in 0_usize.. {
+            if !self.is_awaited || turns >= TURNS_MAX {
                 node.handover.leave(&mut self.due);
             }
             let Some(due) = self.due.pop_front() else { return };

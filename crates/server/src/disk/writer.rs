@@ -7,7 +7,7 @@
 use std::fs::{File, Metadata, OpenOptions};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use leveret_log::disk::{DiskError, Done, FileName, Op, Token, lens_like};
 
@@ -15,6 +15,10 @@ use super::{Job, SYNCS, WRITES, Worker, failed, not_written, sync_dir};
 
 /// A file that is kept for the next, while it has no name of the log's.
 pub(super) const SPARE: &str = "spare";
+
+/// How long after the disk was found full it is tried again, unless something was removed: the log tries again as soon
+/// as it is told, and would keep a core busy for as long as the disk is full.
+const FULL_PAUSE: Duration = Duration::from_millis(100);
 
 /// Removes what a process that was killed had kept.
 pub(super) fn clear(dir: &Path) -> std::io::Result<()> {
@@ -29,6 +33,8 @@ pub(super) struct Writer {
     open: Option<Open>,
     /// Whether there is a file to make the next one of. None if none is ever kept.
     spare: Option<Spare>,
+    /// When the disk may be tried again, which was found full.
+    full_until: Option<Instant>,
 }
 
 /// A file that is written to.
@@ -69,7 +75,7 @@ impl Worker for Writer {
 impl Writer {
     /// One that makes each file anew.
     pub(super) fn new(dir: &Path) -> Self {
-        Self { dir: dir.to_owned(), open: None, spare: None }
+        Self { dir: dir.to_owned(), open: None, spare: None, full_until: None }
     }
 
     /// One that makes files of those it removed.
@@ -147,13 +153,20 @@ impl Writer {
     fn perform(&mut self, op: Op) -> Done {
         match op {
             Op::Write { file, position, head, body, sync, is_last, .. } => {
+                if let Some(until) = self.full_until.take() {
+                    std::thread::sleep(until.saturating_duration_since(Instant::now()));
+                }
                 let mut result = self.write(file, position, [&head, &body], (sync, is_last));
                 if result == Err(DiskError::Full) && self.drop_spare() {
                     result = self.write(file, position, [&head, &body], (sync, is_last));
                 }
+                if result == Err(DiskError::Full) {
+                    self.full_until = Some(Instant::now() + FULL_PAUSE);
+                }
                 Done::Written { head, body, result }
             }
             Op::Remove { file, next_len } => {
+                self.full_until = None;
                 Done::Removed(self.remove(file, next_len).map_err(|error| failed(&error)))
             }
             Op::Read { .. } => Done::Read(Err(DiskError::Failed("not for this thread".into()))),
@@ -198,5 +211,33 @@ impl Writer {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_not_tried_all_the_time() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let [full, other] = [0, 1].map(|segment| FileName { segment, generation: 0 });
+        std::os::unix::fs::symlink("/dev/full", dir.path().join(full.to_string())).expect("a link");
+        std::fs::write(dir.path().join(other.to_string()), b"").expect("a file");
+        let mut writer = Writer::new(dir.path());
+        let write = |writer: &mut Writer| {
+            let (position, head, body) = (0, vec![1], Vec::new());
+            let (sync, is_last, is_background) = (false, false, false);
+            let file = full;
+            let op = Op::Write { file, position, head, body, sync, is_last, is_background };
+            let begun = Instant::now();
+            let done = writer.perform(op);
+            assert!(matches!(done, Done::Written { result: Err(DiskError::Full), .. }), "{done:?}");
+            begun.elapsed()
+        };
+        write(&mut writer);
+        assert!(write(&mut writer) > FULL_PAUSE / 2, "the second time it waits");
+        writer.perform(Op::Remove { file: other, next_len: 0 });
+        assert_eq!(writer.full_until, None, "there may be room");
     }
 }
