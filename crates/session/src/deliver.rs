@@ -83,7 +83,7 @@ pub(crate) fn deliver(
 
 /// Something unacked is there, and nobody watches how long it stays.
 #[cold]
-fn watch(core: &mut Core, slot: u32, now: Time) {
+pub(crate) fn watch(core: &mut Core, slot: u32, now: Time) {
     if let Some(timeout_ms) = core.timeout_of(slot) {
         core.timers.watch_unacked(timeout_ms, now);
     }

@@ -20,7 +20,7 @@ use crate::settle::entry_is_consumed;
 use crate::totals::TakenTotals;
 use crate::unacked::{Entry, Unacked};
 use crate::waiting::{Awaited, Waiting};
-use crate::{direct, returned, route};
+use crate::{deliver, direct, returned, route};
 
 const COMMIT: (u16, u16) = (90, 20);
 
@@ -187,6 +187,10 @@ pub(crate) fn rollback(
     let Mode::Tx(open) = &mut channel.mode else { return Err(reply::not_transactional()) };
     let kept = std::mem::take(&mut **open);
     core.count_kept(kept.kept, 0);
+    for (entry, _) in &kept.settled {
+        // While it was settled, nobody may have watched anything.
+        deliver::watch(core, entry.slot, cx.now);
+    }
     channel.unacked.restore(kept.settled.into_iter().map(|(entry, _)| entry));
     cx.out.put_method(channel.number, &tx::RollbackOk);
     Ok(())

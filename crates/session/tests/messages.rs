@@ -723,6 +723,29 @@ fn unacked_for_too_long() {
     assert_eq!(ready(&mut node, other, "q"), "1 0");
 }
 
+/// What is settled in a transaction waits for nobody's ack, so nobody looks at it; a rollback makes it wait again,
+/// since it was delivered.
+#[test]
+fn unacked_for_too_long_after_a_rollback() {
+    let mut node = Node::new();
+    node.settings.consumer_timeout_ms = Some(60_000);
+    let link = node.client();
+    node.declare(link, "q");
+    node.publish(link, "", "q", "x");
+    node.say(link, 1, &basic::Get { queue: "q", ..Default::default() });
+    node.say(link, 1, &tx::Select);
+    node.say(link, 1, &basic::Ack { delivery_tag: 1, multiple: false });
+    let beat = b"\x08\0\0\0\0\0\0\xce";
+    node.later(50_000);
+    assert!(!node.bytes(link, beat).contains("channel.close"));
+    node.say(link, 1, &tx::Rollback);
+    node.later(40_000);
+    let said = node.bytes(link, beat);
+    assert!(said.contains("1 channel.close 406"), "{said}");
+    let other = node.client();
+    assert_eq!(ready(&mut node, other, "q"), "1 0");
+}
+
 /// The channel is closed while its commit waits for two shards: the answers mean nothing to what the next
 /// channel of that number asks.
 #[test]

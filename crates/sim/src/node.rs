@@ -396,6 +396,12 @@ impl<L: Log> Node<L> {
         connection.map_or(0, |it| it.inbox.iter().map(delivered_bytes).sum())
     }
 
+    /// A session closes its connection by itself: the answer is waited for.
+    pub fn has_closed(&self, id: ConnectionId) -> bool {
+        let connection = self.connections.get(&id).filter(|connection| !connection.is_over);
+        connection.is_some_and(|it| it.session.facts().state == "closed")
+    }
+
     /// A connection's client has nothing to read, and nothing that it sent waits.
     pub fn has_read_all(&self, id: ConnectionId) -> bool {
         self.connections.get(&id).is_some_and(|connection| {

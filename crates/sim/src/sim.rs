@@ -171,9 +171,10 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// It is about to say something that the broker waits for.
-    fn is_talked_to(&self) -> bool {
-        self.client.state != State::Open
+    /// It is about to say something that the broker waits for. A close may be on its way to it: then only the
+    /// broker knows.
+    fn is_talked_to(&self, node: &Node<Store>) -> bool {
+        self.client.state != State::Open || node.has_closed(self.connection)
     }
 }
 
@@ -410,7 +411,7 @@ impl Sim {
     /// Nothing happens for a while; then who keeps a delivery has kept it for too long. Not while the
     /// broker waits for somebody who is about to say something.
     fn night(&mut self) -> Check {
-        if self.peers.iter().any(Peer::is_talked_to) {
+        if self.peers.iter().any(|peer| peer.is_talked_to(&self.node)) {
             return Ok(());
         }
         self.is_in_time()?;
@@ -422,7 +423,7 @@ impl Sim {
     /// The process stands still; clients and disks go on. Who kept on beating meanwhile is not hung up on. Not
     /// while somebody has only so much time for his answer.
     fn pause(&mut self) -> Check {
-        if self.peers.iter().any(Peer::is_talked_to) {
+        if self.peers.iter().any(|peer| peer.is_talked_to(&self.node)) {
             return Ok(());
         }
         let until = self.now.after_ms(self.faults.below(PAUSE_MS_MAX) as u64);

@@ -7,6 +7,7 @@ use leveret_amqp::method::Method;
 use leveret_queue::Time;
 
 use super::World;
+use crate::checks::ACK_TIMEOUT_MS;
 use crate::plan::{DEAD, QueueIndex};
 use crate::shadow::{Check, Kept, MessageIndex, Settled, Shadow};
 
@@ -264,10 +265,14 @@ impl Channel {
         tx.returning.append(&mut tx.settled);
     }
 
-    /// `tx.rollback-ok`: what was settled is held again.
-    fn rolled_back(&mut self) {
+    /// `tx.rollback-ok`: what was settled is held again. Meanwhile the broker did not look at it: what was kept for
+    /// too long already is found by its next look, like what is kept for too long from now on.
+    fn rolled_back(&mut self, now: Time) {
         let Some(tx) = &mut self.tx else { return };
-        let returning = tx.returning.drain(..).map(|(delivery, unacked, _)| (delivery, unacked));
+        let earliest = Time::from_ms(now.ms() - ACK_TIMEOUT_MS);
+        let returning = tx.returning.drain(..).map(|(delivery, unacked, _)| {
+            (delivery, Unacked { since: unacked.since.max(earliest), ..unacked })
+        });
         self.unacked.extend(returning);
     }
 
@@ -328,7 +333,7 @@ impl Channel {
                 }
             }
             (Some(Awaited::Close), Method::ChannelCloseOk(_)) => self.expects_close = None,
-            (Some(Awaited::Rollback), Method::TxRollbackOk(_)) => self.rolled_back(),
+            (Some(Awaited::Rollback), Method::TxRollbackOk(_)) => self.rolled_back(world.now),
             (Some(Awaited::Cancel { tag }), Method::BasicCancelOk(_)) => {
                 self.consumers.remove(tag);
             }
