@@ -147,7 +147,7 @@ impl<D: Disk> FileLog<D> {
             let dead = segments.all.iter().position(|segment| {
                 let is_dead = segment.is_dead() && !segment.is_rewriting;
                 let file = segment.file;
-                let stays = newest == Some(file) && !(writer.is_full() && !fetch.reads(file));
+                let stays = newest == Some(file) && (!writer.is_full() || fetch.reads(file));
                 let may_go = segment.last_noted < unsafe_from && !stays && writer.may_leave(file);
                 waits |= is_dead && !may_go;
                 is_dead && may_go

@@ -155,7 +155,8 @@ impl Fetch {
             };
             let last = plan.bodies.last_mut();
             let last = last.and_then(|last| Some((last.next(stretch.file, place)?, last)));
-            let len = last.as_ref().map_or(place.len.into(), |(next, _)| next.bytes);
+            let alone = u64::from(place.len);
+            let len = last.as_ref().map_or(alone, |(next, _)| next.bytes);
             if !fits(bytes, len) || last.is_none() && is_full {
                 break;
             }
