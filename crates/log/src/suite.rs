@@ -54,6 +54,15 @@ macro_rules! log_suite {
     };
 }
 
+/// Numbers that look random, below the bound that each call gives: the same ones for the same seed.
+pub fn numbers(seed: u64) -> impl FnMut(u64) -> u64 {
+    let mut state = seed;
+    move |bound| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) % bound
+    }
+}
+
 /// Does what a log on a simulated disk waits for, until everything is on the disk and nothing is under way.
 pub fn drive(log: &mut FileLog<SimDisk>) {
     for _ in 0..1_000_000 {

@@ -5,6 +5,7 @@ mod batches;
 use batches::{FIRST, ONE, append, drive, open, options, read, recovered, try_open, written};
 use leveret_log::disk::{Faults, SimDisk};
 use leveret_log::file::{OnDamage, OpenError, Options};
+use leveret_log::suite::numbers;
 use leveret_log::{AppendError, FileLog, Holder, Keep, Log, Offset, ReadError};
 
 #[test]
@@ -376,11 +377,8 @@ fn recovery_survives_any_bytes() {
     }
     drive(&mut log);
     drop(log);
-    let mut state = 11_u64;
-    let mut rng = move |bound: u64| {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (state >> 33) % bound.max(1)
-    };
+    let mut below = numbers(11);
+    let mut rng = move |bound: u64| below(bound.max(1));
     let files = disk.files();
     assert!(files.len() > 2);
     let mut opened = 0;
@@ -458,11 +456,7 @@ fn what_was_given_up_takes_nothing_along() {
         let disk = SimDisk::new(seed);
         let mut log = open(&disk);
         let mut held = std::collections::VecDeque::new();
-        let mut state = seed;
-        let mut below = |bound: u64| {
-            state = u64::wrapping_mul(state, 6364136223846793005).wrapping_add(1442695040888963407);
-            (state >> 33) % bound
-        };
+        let mut below = numbers(seed);
         let mut stall = false;
         for number in 0..6000_u64 {
             let fail_read = below(4) == 0;

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use leveret_log::disk::SimDisk;
 use leveret_log::file::Options;
-use leveret_log::suite::drive;
+use leveret_log::suite::{drive, numbers};
 use leveret_log::{FileLog, Holder, Keep, Log, Offset, ReadError};
 
 const MIB: u64 = 1 << 20;
@@ -122,17 +122,13 @@ fn many_who_are_out_of_step_read_little_twice() {
     let (mut log, mut readers) = mixed(&disk, HOLDERS, EACH);
     let (held_before, read_before) = (log.usage().held_bytes, disk.work().read_bytes);
     let (mut left, mut most_held) = (HOLDERS * EACH, 0);
-    let mut state = 1_u64;
-    let mut below = |bound: usize| {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (state >> 33) as usize % bound
-    };
+    let mut below = numbers(1);
     // What each may be given.
     let mut places = vec![0; readers.len()];
     for round in 0.. {
         assert!(round < 100_000, "{left} are never read");
         for _ in 0..3 {
-            let acked = below(places.len());
+            let acked = below(places.len() as u64) as usize;
             places[acked] = 60;
         }
         for (reader, places) in readers.iter_mut().zip(&mut places) {
@@ -190,11 +186,7 @@ fn what_nobody_takes_is_not_read_for_ever() {
         let disk = SimDisk::new(seed);
         let options = Options { warm_bytes: 1 << (10 + seed % 5), ..options() };
         let mut log = FileLog::open(disk.clone(), options, &mut |_| {}).unwrap().0;
-        let mut state = seed;
-        let mut below = |bound: u64| {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (state >> 33) % bound
-        };
+        let mut below = numbers(seed);
         let mut all = Vec::new();
         for _ in 0..1000 {
             let body = vec![7; below(900) as usize];

@@ -169,11 +169,12 @@ impl Disk {
     #[inline]
     pub(super) fn released(&mut self, at: u64) {
         self.pace.released(at);
-        self.released += u32::from(at < self.handed);
+        self.marked(at);
     }
 
-    /// A record was marked. Nobody waits for that, as for a release; but it is to be there after a while, though
+    /// A record was marked. Nobody waits for that, nor for a release; but it is to be there after a while, though
     /// nothing else happens.
+    #[inline]
     pub(super) fn marked(&mut self, at: u64) {
         self.released += u32::from(at < self.handed);
     }

@@ -168,11 +168,7 @@ mod tests {
 
     #[test]
     fn agrees_with_a_map() {
-        let mut state = 7_u64;
-        let mut rng = move |bound: u64| {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (state >> 33) % bound
-        };
+        let mut rng = crate::suite::numbers(7);
         for span in [10, 300, 20_000] {
             let (mut cold, mut map) = (Cold::default(), BTreeMap::new());
             for _ in 0..30_000 {

@@ -145,12 +145,14 @@ impl<D: Disk> FileLog<D> {
             let newest = newest.map(|segment| segment.file);
             let mut waits = false;
             let dead = segments.all.iter().position(|segment| {
-                let is_dead = segment.is_dead() && !segment.is_rewriting;
+                if !segment.is_dead() || segment.is_rewriting {
+                    return false;
+                }
                 let file = segment.file;
                 let stays = newest == Some(file) && (!writer.is_full() || fetch.reads(file));
                 let may_go = segment.last_noted < unsafe_from && !stays && writer.may_leave(file);
-                waits |= is_dead && !may_go;
-                is_dead && may_go
+                waits |= !may_go;
+                may_go
             });
             // What waits is looked at again when the batch is safe.
             self.space.may_remove |= waits;

@@ -1,6 +1,6 @@
 use super::*;
 use crate::disk::SimDisk;
-use crate::suite::drive;
+use crate::suite::{drive, numbers};
 
 fn open(disk: &SimDisk, options: Options) -> FileLog<SimDisk> {
     FileLog::open(disk.clone(), options, &mut |_| {}).unwrap().0
@@ -19,11 +19,7 @@ mod contract {
 #[test]
 fn sums_agree_with_the_files() {
     for seed in 0..30 {
-        let mut state = seed;
-        let mut below = move |bound: u64| {
-            state = u64::wrapping_mul(state, 6364136223846793005).wrapping_add(1442695040888963407);
-            (state >> 33) % bound
-        };
+        let mut below = numbers(seed);
         let disk = SimDisk::new(seed);
         let options = Options {
             segment_bytes: 1 << (10 + below(3)),

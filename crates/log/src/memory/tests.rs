@@ -28,11 +28,7 @@ fn check(log: &MemoryLog) {
 
 #[test]
 fn blocks_stay_as_the_invariants_say() {
-    let mut state = 1_u64;
-    let mut rng = move |bound: u64| {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (state >> 33) % bound
-    };
+    let mut rng = crate::suite::numbers(1);
     for window in [1_u64, 100, 3000, 100_000] {
         let mut log = MemoryLog::new();
         for step in 0..60_000_u64 {
