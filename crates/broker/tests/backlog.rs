@@ -104,6 +104,7 @@ impl Node {
             priority: 0,
             expiration_ms: None,
             message: message.clone(),
+            shared: None,
         };
         for _ in 0..each {
             for some in queues.chunks(100) {

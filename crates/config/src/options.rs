@@ -248,6 +248,12 @@ options! {
     /// are more of them to open at a start.
     segment_size: ByteSize = ByteSize::mib(64), keys = ["storage.segment_size"],
         range = ByteSize::mib(1)..=ByteSize::mib(1024);
+
+    /// Size from which on a message that is routed to several queues is stored only once.
+    ///
+    /// Names, properties and body count. Of a shorter one each shard that has a queue for it keeps a copy, which is
+    /// quicker to write and to read.
+    embed_msgs_below: ByteSize = ByteSize::kib(4), keys = ["queue_index_embed_msgs_below"];
 }
 
 options! {

@@ -20,10 +20,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use leveret_config::DamagedFiles;
-use leveret_log::FileLog;
 use leveret_log::file::{
     Damage, OnDamage, OpenError, Options as LogOptions, Progress, Report, SEGMENT_GROWTH,
+    Unmatched, match_up,
 };
+use leveret_log::{FileLog, LogNumber};
 
 use crate::disk::{RealDisk, Wake, sync_dir};
 use crate::node::Node;
@@ -177,11 +178,14 @@ impl Storage {
             let dir = dir.join("shards").join(index.to_string());
             let is_whole = lost.iter().all(|lost| !lost.path.starts_with(&dir));
             let owner = Owner::Shard(index);
-            let (log, report) = open_log(&dir, &waker, owner, options.clone(), is_whole)?;
+            let number = LogNumber::try_from(index).context("so many shards")?;
+            let options = LogOptions { number, ..options.clone() };
+            let (log, report) = open_log(&dir, &waker, owner, options, is_whole)?;
             shards.push(log);
             damages.extend(report.damaged.into_iter().map(|damage| (dir.clone(), damage)));
         }
         left::tell(&lost);
+        tell_unmatched(match_up(&mut shards), damages.is_empty() && lost.is_empty());
         let was_clean = damages.is_empty() && lost.is_empty() && left::was_clean(dir);
         Ok(Self { shards, names, was_clean, damages, waker })
     }
@@ -330,6 +334,26 @@ fn open_log(
     log.hold_files();
     tell_of(dir, &report, started, is_whole);
     Ok((log, report))
+}
+
+/// What the logs of shards did not agree about. `is_whole`: none of them is known to have lost anything.
+fn tell_unmatched(unmatched: Unmatched, is_whole: bool) {
+    let Unmatched { dangling, unneeded } = unmatched;
+    if dangling > 0 && !is_whole {
+        tracing::error!(
+            messages = dangling,
+            "messages are lost whose bodies were in a file that is damaged or missing: a large message for queues of \
+             several shards is stored once. To get them back, stop the broker, restore the file from a copy, and \
+             start again"
+        );
+    } else if unmatched != Unmatched::default() {
+        // After every crash under load: what was on its way between shards.
+        tracing::info!(
+            dangling,
+            unneeded,
+            "the shards' logs agree about the messages that they share"
+        );
+    }
 }
 
 /// `is_whole`: no file is known to have been longer.

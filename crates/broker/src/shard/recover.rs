@@ -79,7 +79,9 @@ impl<L: Log> Shard<L> {
                 tracing::error!(offset = %record.at, "a record in the log is not a message: left alone");
                 return;
             };
-            for &(holder, mark) in record.holders {
+            // What other shards hold is in their queues.
+            let own = record.holders.iter().filter(|(holder, _)| holder.as_log().is_none());
+            for &(holder, mark) in own {
                 let id = QueueId::new(holder.get());
                 if decided.acked.contains(&(id, queue_offset(record.at))) {
                     finished.push((record.at, holder));

@@ -24,8 +24,8 @@ use hashbrown::HashMap;
 use super::Store;
 use super::segments::Stretch;
 use super::walk::{Step, Walk};
-use crate::Offset;
 use crate::disk::{DiskError, FileName, Op, Piece, Token};
+use crate::{Offset, ReadError};
 use index::Indexes;
 use kept::Kept;
 use places::Place;
@@ -101,6 +101,8 @@ pub(super) struct Fetch {
     kept: Kept,
     /// What cannot be read, and where it should be.
     damaged: BTreeMap<u64, FileName>,
+    /// Records whose bytes were asked of another log.
+    borrowed: BTreeSet<u64>,
     /// What was asked for and is not any more: it is here, damaged or released. Each that was ever wanted gets here.
     done: Vec<u64>,
 }
@@ -116,6 +118,7 @@ impl Fetch {
             indexes: Indexes::default(),
             kept: Kept::new(bytes_max),
             damaged: BTreeMap::new(),
+            borrowed: BTreeSet::new(),
             done: Vec::new(),
         }
     }
@@ -155,7 +158,38 @@ impl Fetch {
     /// Whether it was asked for, and is not here.
     pub(super) fn is_asked(&self, at: Offset) -> bool {
         let at = at.get();
-        self.ahead.contains(&at) || self.wanted.contains(&at) || self.under_way.contains(&at)
+        self.ahead.contains(&at)
+            || self.wanted.contains(&at)
+            || self.under_way.contains(&at)
+            || self.borrowed.contains(&at)
+    }
+
+    /// Whether the bytes of a record that another log has are to be asked for. `len`: of such records, about. Those
+    /// that nobody waits for are `ahead`.
+    pub(super) fn borrow(&mut self, at: Offset, len: u64, ahead: bool) -> bool {
+        let at = at.get();
+        let flying = self.flying + self.borrowed.len() as u64 * len;
+        let has_room = self.kept.room(flying) > 0 || self.kept.is_empty() && flying == 0;
+        let is_asked = (has_room || !ahead) && !self.is_known(at) && !self.borrowed.contains(&at);
+        is_asked && self.borrowed.insert(at)
+    }
+
+    /// What was asked of another log came, or cannot be had.
+    pub(super) fn lent(&mut self, at: Offset, bytes: Result<Bytes, ReadError>, store: &Store) {
+        let at = at.get();
+        if !self.borrowed.remove(&at) {
+            return;
+        }
+        self.done.push(at);
+        if store.cold.get(at).is_none() {
+            return;
+        }
+        match bytes {
+            Ok(bytes) => self.kept.add(at, bytes),
+            Err(ReadError::Damaged { file, .. }) => drop(self.damaged.insert(at, file)),
+            // Gone there and needed here: cannot be, and nothing can be done about it.
+            Err(_) => drop(self.damaged.insert(at, FileName::default())),
+        }
     }
 
     /// Tells of what was done since the last call.
@@ -180,6 +214,9 @@ impl Fetch {
         let at = at.get();
         self.settle(at);
         self.damaged.remove(&at);
+        if self.borrowed.remove(&at) {
+            self.done.push(at);
+        }
         if let Some(bytes) = self.kept.remove(at) {
             return Some(bytes.len() as u32);
         }
@@ -307,7 +344,9 @@ impl Fetch {
                             let places = &mut load.places;
                             let taken = batch.records(&mut |record, position| {
                                 let (at, len, crc) = (record.at, record.len, record.crc);
-                                places.push(Place { at, position, len, crc });
+                                if record.elsewhere.is_none() {
+                                    places.push(Place { at, position, len, crc });
+                                }
                             });
                             if taken.is_err() {
                                 return self.lose(load.stretch, store);
@@ -377,9 +416,14 @@ impl Fetch {
 
     /// Drops the oldest of what was read before the block `first_kept`, if there is too much of it. It is
     /// going to be read all the same: when there is room again.
-    pub(super) fn trim(&mut self, first_kept: u64) {
+    pub(super) fn trim(&mut self, first_kept: u64, is_lent: impl Fn(u64) -> bool) {
         let Self { kept, ahead, .. } = self;
-        kept.trim(first_kept, |at| _ = ahead.insert(at));
+        kept.trim(first_kept, |at| {
+            // Whoever wants what another log lent asks again.
+            if !is_lent(at) {
+                ahead.insert(at);
+            }
+        });
     }
 
     /// The number of the next block.
@@ -392,7 +436,9 @@ impl Fetch {
         self.kept.held_bytes()
             + self.indexes.held_bytes()
             + self.flying as usize
-            + (self.wanted.len() + self.ahead.len() + self.under_way.len()) * 2 * size_of::<u64>()
+            + (self.wanted.len() + self.ahead.len() + self.under_way.len() + self.borrowed.len())
+                * 2
+                * size_of::<u64>()
             + self.damaged.len() * 2 * size_of::<(u64, FileName)>()
             + self.done.capacity() * size_of::<u64>()
             + self.jobs.allocation_size()
