@@ -275,7 +275,7 @@ impl<D: Disk> FileLog<D> {
 
     /// Takes in what the disk has done, as it was done.
     fn take_completions(&mut self) -> Result<(), SyncError> {
-        let first_kept = self.fetch.next_block();
+        let first_kept = self.fetch.first_new();
         while let Some((token, done)) = self.disk.poll() {
             match done {
                 Done::Written { head, body, result } => {

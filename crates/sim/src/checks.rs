@@ -58,7 +58,7 @@ pub(crate) fn settings() -> Settings {
     Settings {
         output_bytes_max: OUTPUT_BYTES_MAX,
         consumer_timeout_ms: Some(ACK_TIMEOUT_MS),
-        embed_bytes_below: 100,
+        embed_bytes_below: 40,
         ..Settings::default()
     }
 }

@@ -101,8 +101,10 @@ pub(super) struct Fetch {
     kept: Kept,
     /// What cannot be read, and where it should be.
     damaged: BTreeMap<u64, FileName>,
-    /// Records whose bytes were asked of another log.
-    borrowed: BTreeSet<u64>,
+    /// Records whose bytes were asked of another log, and whether nobody waits for them.
+    borrowed: BTreeMap<u64, bool>,
+    /// The first block of what other logs lent since [`Self::first_new`] was asked.
+    lent_from: Option<u64>,
     /// What was asked for and is not any more: it is here, damaged or released. Each that was ever wanted gets here.
     done: Vec<u64>,
 }
@@ -118,7 +120,8 @@ impl Fetch {
             indexes: Indexes::default(),
             kept: Kept::new(bytes_max),
             damaged: BTreeMap::new(),
-            borrowed: BTreeSet::new(),
+            borrowed: BTreeMap::new(),
+            lent_from: None,
             done: Vec::new(),
         }
     }
@@ -161,7 +164,7 @@ impl Fetch {
         self.ahead.contains(&at)
             || self.wanted.contains(&at)
             || self.under_way.contains(&at)
-            || self.borrowed.contains(&at)
+            || self.borrowed.contains_key(&at)
     }
 
     /// Whether the bytes of a record that another log has are to be asked for. `len`: of such records, about. Those
@@ -170,21 +173,30 @@ impl Fetch {
         let at = at.get();
         let flying = self.flying + self.borrowed.len() as u64 * len;
         let has_room = self.kept.room(flying) > 0 || self.kept.is_empty() && flying == 0;
-        let is_asked = (has_room || !ahead) && !self.is_known(at) && !self.borrowed.contains(&at);
-        is_asked && self.borrowed.insert(at)
+        if let Some(is_ahead) = self.borrowed.get_mut(&at) {
+            *is_ahead &= ahead;
+            return false;
+        }
+        let is_asked = (has_room || !ahead) && !self.is_known(at);
+        is_asked && self.borrowed.insert(at, ahead).is_none()
     }
 
     /// What was asked of another log came, or cannot be had.
     pub(super) fn lent(&mut self, at: Offset, bytes: Result<Bytes, ReadError>, store: &Store) {
         let at = at.get();
-        if !self.borrowed.remove(&at) {
-            return;
-        }
+        let Some(is_ahead) = self.borrowed.remove(&at) else { return };
         self.done.push(at);
         if store.cold.get(at).is_none() {
             return;
         }
+        self.lent_from.get_or_insert(self.kept.next_block());
         match bytes {
+            // It may be longer than most: as in `take_asked`.
+            Ok(bytes) if is_ahead && !self.kept.is_empty() => {
+                if bytes.len() as u64 <= self.kept.room(self.flying) {
+                    self.kept.add(at, bytes);
+                }
+            }
             Ok(bytes) => self.kept.add(at, bytes),
             Err(ReadError::Damaged { file, .. }) => drop(self.damaged.insert(at, file)),
             // Gone there and needed here: cannot be, and nothing can be done about it.
@@ -214,7 +226,7 @@ impl Fetch {
         let at = at.get();
         self.settle(at);
         self.damaged.remove(&at);
-        if self.borrowed.remove(&at) {
+        if self.borrowed.remove(&at).is_some() {
             self.done.push(at);
         }
         if let Some(bytes) = self.kept.remove(at) {
@@ -426,9 +438,9 @@ impl Fetch {
         });
     }
 
-    /// The number of the next block.
-    pub(super) fn next_block(&self) -> u64 {
-        self.kept.next_block()
+    /// The number of the first block that nobody has had a look at: what other logs lent, or the next one.
+    pub(super) fn first_new(&mut self) -> u64 {
+        self.lent_from.take().unwrap_or(self.kept.next_block())
     }
 
     /// Bytes of memory.
