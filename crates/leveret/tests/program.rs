@@ -36,6 +36,16 @@ fn statuses() {
     assert!(told.contains(&socket) && told.contains("leveret serve"), "{told}");
 }
 
+/// A broker that is not there is told once, with its address.
+#[test]
+fn perf_without_a_broker() {
+    let dir = tempfile::tempdir().unwrap();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let told = check(dir.path(), &["perf", "-h", &format!("amqp://{free}")], 1);
+    assert!(told.contains(&format!("connecting to {free}: ")), "{told}");
+    assert_eq!(told.matches("refused").count(), 1, "{told}");
+}
+
 /// Runs the program and compares its status; returns what it says on standard error.
 #[track_caller]
 fn check(data_dir: &Path, words: &[&str], want: i32) -> String {
