@@ -25,6 +25,15 @@ fn statuses() {
     let told = check(dir.path(), &["serve", "--check", "--port", "x"], 78);
     assert!(told.starts_with("flag --port: listeners.tcp.default = x: expected"), "{told}");
 
+    let told = check(dir.path(), &["serve", "--check", "--data-dir", ""], 78);
+    assert!(told.starts_with("flag --data-dir: data_dir = : expected a path"), "{told}");
+    let classic = dir.path().join("rabbitmq.config").display().to_string();
+    std::fs::write(&classic, "%% mine\n[{rabbit, [{heartbeat, 60}]}].\n").unwrap();
+    let told = check(dir.path(), &["serve", "--check", "--config", &classic], 78);
+    assert!(told.starts_with(&format!("{classic}:1: ")), "{told}");
+    assert!(told.contains("`heartbeat = 60`") && told.contains("serve --help"), "{told}");
+    assert_eq!(told.lines().count(), 1, "{told}");
+
     check(dir.path(), &["--version"], 0);
     check(dir.path(), &["man"], 0);
     check(dir.path(), &["completion", "bash"], 0);
