@@ -259,6 +259,8 @@ fn tools_have_their_own_commands() {
     check("rabbitmq-diagnostics check_alarms",                       true);
     check("rabbitmq-diagnostics -q ping",                            true);
     check("rabbitmq-diagnostics add_user a b",                       false);
+    check("rabbitmq-diagnostics ping --socket s",                    true);
+    check("rabbitmq-diagnostics --uri http://h ping --socket s",     false);
     check("rabbitmq-queues rebalance all",                           true);
     check("rabbitmq-plugins enable rabbitmq_management --offline",   true);
     check("rabbitmq-plugins list -m -e",                             true);

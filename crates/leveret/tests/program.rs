@@ -43,6 +43,12 @@ fn statuses() {
     let told = check(dir.path(), &["ctl", "ping"], 69);
     let socket = dir.path().join("leveret.sock").display().to_string();
     assert!(told.contains(&socket) && told.contains("leveret serve"), "{told}");
+
+    // Two nodes, and no way to tell which is meant.
+    let two = &["ctl", "--socket", "s", "ping", "--uri", "http://u:secret@h"];
+    let told = check(dir.path(), two, 64);
+    assert!(told.contains("--socket") && told.contains("--uri"), "{told}");
+    assert!(!told.contains("secret"), "{told}");
 }
 
 /// A broker that is not there is told once, with its address.
