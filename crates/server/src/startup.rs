@@ -187,7 +187,7 @@ fn amqp_listeners(config: &Config) -> anyhow::Result<Vec<AmqpListener>> {
 /// Keeps a second node out of the data directory. The system lets go of the lock when the process ends,
 /// however it ends.
 fn lock(data_dir: &Path) -> anyhow::Result<std::fs::File> {
-    let path = data_dir.join("leveret.lock");
+    let path = data_dir.join(files::LOCK_NAME);
     let file = std::fs::OpenOptions::new().create(true).append(true).open(&path);
     let file = file.with_context(|| format!("cannot open {}", path.display()))?;
     match file.try_lock() {

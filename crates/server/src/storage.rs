@@ -211,14 +211,7 @@ fn layout(dir: &Path, shards: usize) -> anyhow::Result<usize> {
                  wrote it, or a later one",
                 dir.display()
             );
-            let there = shard_dirs(dir)?.len();
-            anyhow::ensure!(
-                there == found,
-                "{} says that there are {found} shards, and {} has {there}: queues would be looked for where \
-                 their messages are not. Restore what is missing from a copy",
-                path.display(),
-                dir.join("shards").display()
-            );
+            refuse_other_shards(dir, &path, found)?;
             if found != shards {
                 tracing::info!(shards = found, "the data directory keeps its number of shards");
             }
@@ -231,6 +224,38 @@ fn layout(dir: &Path, shards: usize) -> anyhow::Result<usize> {
             Ok(shards)
         }
         Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
+/// Refuses if the directories of shards that are there are not those of the layout in the file at `path`: queues would be
+/// looked for where their messages are not.
+fn refuse_other_shards(dir: &Path, path: &Path, count: usize) -> anyhow::Result<()> {
+    let there = shard_dirs(dir)?;
+    let shards = dir.join("shards");
+    let expected: Vec<PathBuf> = (0..count).map(|index| shards.join(index.to_string())).collect();
+    let missing = expected.iter().find(|shard| !there.contains(shard));
+    let more = there.iter().find(|shard| !expected.contains(shard));
+    let path = path.display();
+    match (missing, more) {
+        (None, None) => Ok(()),
+        (Some(missing), None) => anyhow::bail!(
+            "{path} says that there are {count} shards, and {} is not there, with the messages of its queues. Restore \
+             it from a copy",
+            missing.display()
+        ),
+        (Some(missing), Some(more)) => anyhow::bail!(
+            "{path} says that there are {count} shards, and {} is not there, with the messages of its queues, while \
+             {} is the directory of no shard. If it was renamed, give it its name back; else restore what is missing \
+             from a copy",
+            missing.display(),
+            more.display()
+        ),
+        (None, Some(more)) => anyhow::bail!(
+            "{} is the directory of no shard: {path} says that there {} {count}, counted from 0. If it came here by \
+             mistake, move it away; if {path} is of another time, restore that from a copy",
+            more.display(),
+            if count == 1 { "is" } else { "are" },
+        ),
     }
 }
 

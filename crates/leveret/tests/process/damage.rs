@@ -377,9 +377,49 @@ fn a_damaged_or_later_layout_is_named() {
     refuses(&down, &["has format 2", "Start the version that"]);
     // More shards than there are, or fewer, would put queues where their messages are not.
     std::fs::write(&layout, whole.replace("shards 1", "shards 2")).unwrap();
-    refuses(&down, &["layout says that there are 2 shards", "has 1"]);
+    refuses(&down, &["layout says that there are 2 shards", "shards/1 is not there", "Restore it"]);
     std::fs::remove_file(&layout).unwrap();
     refuses(&down, &["layout is missing", "has messages"]);
-    std::fs::write(&layout, whole).unwrap();
+    std::fs::write(&layout, &whole).unwrap();
+    // One that somebody made is not missing anything.
+    let shards = down.dir.path().join("shards");
+    std::fs::create_dir(shards.join("7")).unwrap();
+    refuses(&down, &["shards/7 is the directory of no shard", "there is 1", "move it away"]);
+    std::fs::remove_dir(shards.join("7")).unwrap();
+    // As many as there should be, but not those.
+    std::fs::rename(shards.join("0"), shards.join("7")).unwrap();
+    refuses(&down, &["shards/0 is not there", "shards/7"]);
+    std::fs::rename(shards.join("7"), shards.join("0")).unwrap();
     assert_eq!(messages(&down.start_again()), MESSAGES);
+}
+
+/// Messages know their queues by number, and a queue's number says in which shard it lives: in another one they would
+/// be taken for those of a queue that is gone.
+#[test]
+fn shards_that_were_swapped_are_refused() {
+    for stop in [true, false] {
+        let down = stored_with(stop, &["shards=2"], &["q", "other"]);
+        let shards = down.dir.path().join("shards");
+        let swap = || {
+            for (from, to) in [("0", "x"), ("1", "0"), ("x", "1")] {
+                std::fs::rename(shards.join(from), shards.join(to)).unwrap();
+            }
+        };
+        swap();
+        let before = files(&shards);
+        let (_, errors) = run(down.command(), down.dir.path(), FAILED);
+        for part in ["shards/0 has messages of queues of shard 1", "Nothing was changed"] {
+            assert!(errors.contains(part), "no {part:?} in: {errors}");
+        }
+        assert!(files(&shards) == before);
+        swap();
+        let broker = down.start_again();
+        let (mut client, channel) = broker.channel();
+        for queue in ["q", "other"] {
+            assert_eq!(count(&mut client, channel, queue), MESSAGES / 2);
+        }
+        // What was not delivered is still known not to be.
+        let got = client.get(channel, "q", true).unwrap().unwrap();
+        assert_eq!(got.redelivered, !stop);
+    }
 }
