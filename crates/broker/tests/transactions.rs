@@ -131,6 +131,7 @@ impl Node {
             priority: 0,
             expiration_ms: None,
             message: Message::from_parts(&join_names("", queue), &properties, body.as_bytes()),
+            shared: None,
         }
     }
 

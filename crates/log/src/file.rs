@@ -229,6 +229,11 @@ impl<D: Disk> FileLog<D> {
         &mut self.disk
     }
 
+    /// Whether a batch is under way, so that [`sync`](Log::sync) would hand the disk nothing.
+    pub fn is_writing(&self) -> bool {
+        self.writer.is_writing()
+    }
+
     /// Appends a record, whose head has so many bytes.
     fn add(
         &mut self,
@@ -634,8 +639,8 @@ impl<D: Disk> Log for FileLog<D> {
         Ok(())
     }
 
-    fn is_writing(&self) -> bool {
-        self.writer.is_writing()
+    fn notes(&self) -> usize {
+        self.writer.notes()
     }
 
     fn keeps_spares(&self) -> bool {

@@ -431,10 +431,9 @@ pub trait Log {
         self.sync()
     }
 
-    /// Whether the disk is busy with a batch, so that [`sync`](Self::sync) would hand it nothing. It may be one of
-    /// releases alone, which `durable` does not wait for.
-    fn is_writing(&self) -> bool {
-        false
+    /// How many releases and marks of written records were not handed to the disk yet.
+    fn notes(&self) -> usize {
+        0
     }
 
     /// Whether it keeps memory for records to come that [`relax`](Self::relax) would give back.

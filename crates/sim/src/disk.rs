@@ -333,8 +333,8 @@ impl Log for Store {
         both!(self, log => log.sync_until(until))
     }
 
-    fn is_writing(&self) -> bool {
-        both!(self, log => log.is_writing())
+    fn notes(&self) -> usize {
+        both!(self, log => log.notes())
     }
 
     fn keeps_spares(&self) -> bool {

@@ -53,12 +53,9 @@ impl<L: Log> Shard<L> {
     pub(super) fn freed(&mut self, by: usize, records: &[Offset]) {
         let holder = Holder::of_log(by as LogNumber);
         for &at in records {
-            match self.log.release(at, holder) {
-                Ok(()) => self.disk.released(at.get()),
-                Err(error) => {
-                    debug_assert!(false, "{error}");
-                    tracing::error!(%error, "a message that another shard has released could not be let go");
-                }
+            if let Err(error) = self.log.release(at, holder) {
+                debug_assert!(false, "{error}");
+                tracing::error!(%error, "a message that another shard has released could not be let go");
             }
         }
     }

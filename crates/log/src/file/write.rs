@@ -172,6 +172,11 @@ impl Writer {
         flight.late.first().map_or(settled, |&at| settled.min(Offset::new(at)))
     }
 
+    /// How many notes wait for a batch.
+    pub(super) fn notes(&self) -> usize {
+        self.notes.len()
+    }
+
     /// Volatile records that were gathered without and are to become durable.
     pub(super) fn persists(&self) -> &[u64] {
         &self.persists
