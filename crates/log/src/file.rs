@@ -368,7 +368,8 @@ impl<D: Disk> FileLog<D> {
             self.sums.cached -= bytes;
             // The sum of the segments is kept, which may be an estimate.
             let stored = if self.is_elsewhere(at) { 0 } else { len };
-            live_bytes = self.drop_from_segment(at, Some(stored)).unwrap_or(u64::from(stored));
+            let counted = self.drop_from_segment(at, Some(stored));
+            live_bytes = counted.unwrap_or_else(|| u64::from(stored));
             self.forget_straggler(at);
             self.leave_elsewhere(at);
         } else if tag.is(Tag::VOLATILE) {
@@ -568,7 +569,7 @@ impl<D: Disk> Log for FileLog<D> {
             Ok(place) => place,
             Err(HoldError::Released { .. }) => {
                 self.release_cold(at, holder)?;
-                self.sums.lent -= u64::from(holder.as_log().is_some());
+                self.count_lent(holder);
                 return Ok(());
             }
             Err(error) => return Err(error),
@@ -587,7 +588,7 @@ impl<D: Disk> Log for FileLog<D> {
                 self.drop_hot(at, tag, facts.len);
             }
         }
-        self.sums.lent -= u64::from(holder.as_log().is_some());
+        self.count_lent(holder);
         Ok(())
     }
 

@@ -189,7 +189,8 @@ impl Fetch {
         if store.cold.get(at).is_none() {
             return;
         }
-        self.lent_from.get_or_insert(self.kept.next_block());
+        let next = self.kept.next_block();
+        self.lent_from.get_or_insert(next);
         match bytes {
             // It may be longer than most: as in `take_asked`.
             Ok(bytes) if is_ahead && !self.kept.is_empty() => {
@@ -440,7 +441,8 @@ impl Fetch {
 
     /// The number of the first block that nobody has had a look at: what other logs lent, or the next one.
     pub(super) fn first_new(&mut self) -> u64 {
-        self.lent_from.take().unwrap_or(self.kept.next_block())
+        let next = self.kept.next_block();
+        self.lent_from.take().unwrap_or(next)
     }
 
     /// Bytes of memory.

@@ -86,6 +86,13 @@ impl<D: Disk> FileLog<D> {
         }
     }
 
+    /// A holder has left; perhaps it was another log.
+    pub(super) fn count_lent(&mut self, holder: Holder) {
+        let left = u64::from(holder.as_log().is_some());
+        // Of one that should not have been there it was not counted that it came.
+        self.sums.lent = self.sums.lent.saturating_sub(left);
+    }
+
     pub(super) fn is_elsewhere(&self, at: Offset) -> bool {
         !self.store.elsewhere.is_empty() && self.store.elsewhere.get(at.get()).is_some()
     }
