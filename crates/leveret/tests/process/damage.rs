@@ -6,10 +6,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use leveret_client::amqp::table::Value;
+use leveret_client::amqp::table::{Table, Value};
 use leveret_client::{Connection, QueueDeclare};
 
-use crate::broker::{Broker, Down, PATIENCE, run, wait_until};
+use crate::broker::{Broker, Down, PATIENCE, run, wait_for_ack, wait_until};
 use crate::messages::Key;
 
 /// Exit code of a start that failed.
@@ -283,6 +283,59 @@ fn a_damaged_dead_letter_is_kept() {
 }
 
 /// It is not the directory's fault: what was not delivered is still known not to be.
+/// A large message for queues of two shards lies in the log of one. What cannot be read of it is set aside in the queues
+/// of both, which go on, and is there again with a good file.
+#[test]
+fn a_damaged_message_that_shards_share() {
+    let broker = Broker::with(&["shards=2"]);
+    let (mut client, channel) = broker.channel();
+    let durable = QueueDeclare { durable: true, ..QueueDeclare::default() };
+    let queues = ["q-0", "q-1", "q-2", "q-3"];
+    for queue in queues {
+        client.queue_declare(channel, queue, &durable).unwrap();
+        client.queue_bind(channel, queue, "amq.fanout", "", &Table::default()).unwrap();
+    }
+    client.confirm_select(channel).unwrap();
+    let body = |number: u8| vec![number; 50_000];
+    for number in 1..=3 {
+        let key = Key { publisher: 1, number: number.into() };
+        client.publish(channel, "amq.fanout", "", &key.properties(None), &body(number));
+        wait_for_ack(&mut client);
+    }
+    let down = broker.kill();
+    let [here, there] = ["shards/0", "shards/1"].map(|log| segment(down.dir.path(), log));
+    let has_first =
+        |path: &PathBuf| std::fs::read(path).unwrap().windows(1000).position(|it| it == [1; 1000]);
+    let found: Vec<_> =
+        [here, there].into_iter().filter_map(|it| Some((has_first(&it)?, it))).collect();
+    let [(at, file)] = &found[..] else { panic!("{} logs have the body", found.len()) };
+    change(file, |bytes| bytes[*at] ^= 1);
+    let mut broker = down.start_again();
+    for is_whole in [false, true] {
+        let (mut client, channel) = broker.channel();
+        for queue in queues {
+            for number in if is_whole { 1..=1 } else { 2..=3 } {
+                let got = client.get(channel, queue, true).unwrap().expect("a message");
+                assert_eq!(got.body, body(number), "{queue}");
+            }
+            assert!(client.get(channel, queue, true).unwrap().is_none(), "{queue}");
+        }
+        client.close().unwrap();
+        if !is_whole {
+            let told = broker.log.with("cannot be read");
+            let name = file.file_name().unwrap().to_str().unwrap();
+            for queue in queues {
+                let parts = ["ERROR", name, &format!("'{queue}' in vhost '/'"), "messages=1"];
+                let is_it = |line: &&String| parts.iter().all(|part| line.contains(part));
+                assert!(told.iter().any(|line| is_it(&line)), "{queue}: {told:#?}");
+            }
+            let down = broker.stop();
+            change(file, |bytes| bytes[*at] ^= 1);
+            broker = down.start_again();
+        }
+    }
+}
+
 #[test]
 fn a_start_that_fails_for_its_port_loses_nothing() {
     let down = stored(true);

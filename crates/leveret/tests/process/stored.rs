@@ -4,11 +4,11 @@
 use std::time::{Duration, Instant};
 
 use leveret_client::amqp::content::Properties;
-use leveret_client::amqp::method::{Method, queue};
+use leveret_client::amqp::method::queue;
 use leveret_client::amqp::table::Table;
-use leveret_client::{Connection, Event, QueueDeclare};
+use leveret_client::{Connection, QueueDeclare};
 
-use crate::broker::{Broker, PATIENCE, wait_until};
+use crate::broker::{Broker, PATIENCE, wait_for_ack, wait_until};
 
 /// Kills the node and starts it again: how long that takes to the ready line.
 fn kill_and_start(broker: Broker, most: Duration) -> Broker {
@@ -81,16 +81,6 @@ fn segment_bytes(broker: &Broker) -> u64 {
     lens.sum()
 }
 
-fn wait_for_ack(client: &mut Connection) {
-    loop {
-        match client.next_event().unwrap() {
-            Some(Event::Method { method: Method::BasicAck(_), .. }) => return,
-            Some(_) => {}
-            None => assert!(client.wait(PATIENCE).unwrap(), "no confirm comes"),
-        }
-    }
-}
-
 /// Twenty queues on four shards get ten large messages: the disk gets each once, all queues have them after a kill, and
 /// the disk is given back when the last queue is empty.
 #[test]
@@ -110,7 +100,6 @@ fn a_large_message_for_many_queues_is_stored_once() {
     let persistent = Properties { delivery_mode: Some(2), ..Properties::default() }.to_bytes();
     for number in 0..10 {
         client.publish(channel, "amq.fanout", "", &persistent, &vec![number; BYTES]);
-        client.flush().unwrap();
         wait_for_ack(&mut client);
     }
     let stored = segment_bytes(&broker);
