@@ -521,7 +521,7 @@ impl<D: Disk> Log for FileLog<D> {
             Err(ReadError::Released { at }) if self.store.cold.get(at.get()).is_some() => {
                 match self.fetch.warm(at) {
                     Warm::Here(bytes) => Ok(Record { bytes }),
-                    Warm::Damaged(file) => Err(ReadError::Damaged { at, file }),
+                    Warm::Damaged(error) => Err(error),
                     Warm::No => Err(ReadError::Cold { at }),
                 }
             }

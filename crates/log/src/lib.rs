@@ -251,6 +251,23 @@ pub enum ReadError {
         /// Where it is.
         file: disk::FileName,
     },
+    /// Another log has its bytes, and cannot give them.
+    #[error("the bytes of record {at} are record {} of log {}, which {}", of.at, of.log, cannot_give(*file))]
+    Elsewhere {
+        /// What was asked for.
+        at: Offset,
+        /// Where its bytes are.
+        of: shared::Place,
+        /// The file that should have them, if the record is there still.
+        file: Option<disk::FileName>,
+    },
+}
+
+fn cannot_give(file: Option<disk::FileName>) -> String {
+    match file {
+        Some(file) => format!("is damaged in file {file}"),
+        None => "is not there".to_owned(),
+    }
 }
 
 /// Why holders could not be changed: a mistake of the caller, and nothing was changed.

@@ -23,7 +23,7 @@ fn open_all(disks: &[SimDisk], options: &[Options]) -> (Vec<FileLog<SimDisk>>, U
         FileLog::open(disk.clone(), options.clone(), &mut |_| {}).expect("opens").0
     };
     let mut logs: Vec<_> = disks.iter().zip(options).map(open).collect();
-    let unmatched = match_up(&mut logs);
+    let unmatched = match_up(&mut logs, &[]);
     (logs, unmatched)
 }
 

@@ -185,7 +185,13 @@ impl Storage {
             damages.extend(report.damaged.into_iter().map(|damage| (dir.clone(), damage)));
         }
         left::tell(&lost);
-        tell_unmatched(match_up(&mut shards), damages.is_empty() && lost.is_empty());
+        let has_lost: Vec<_> = (0..count)
+            .map(|index| {
+                let dir = dir.join("shards").join(index.to_string());
+                damage::has_kept(&dir) || lost.iter().any(|it| it.path.starts_with(&dir))
+            })
+            .collect();
+        tell_unmatched(match_up(&mut shards, &has_lost));
         let was_clean = damages.is_empty() && lost.is_empty() && left::was_clean(dir);
         Ok(Self { shards, names, was_clean, damages, waker })
     }
@@ -361,17 +367,18 @@ fn open_log(
     Ok((log, report))
 }
 
-/// What the logs of shards did not agree about. `is_whole`: none of them is known to have lost anything.
-fn tell_unmatched(unmatched: Unmatched, is_whole: bool) {
-    let Unmatched { dangling, unneeded } = unmatched;
-    if dangling > 0 && !is_whole {
+/// What the logs of shards did not agree about.
+fn tell_unmatched(unmatched: Unmatched) {
+    let Unmatched { dangling, lost, unneeded } = unmatched;
+    if lost > 0 {
         tracing::error!(
-            messages = dangling,
-            "messages are lost whose bodies were in a file that is damaged or missing: a large message for queues of \
-             several shards is stored once. To get them back, stop the broker, restore the file from a copy, and \
-             start again"
+            messages = lost,
+            "messages cannot be delivered whose bodies were in a file that is damaged or missing: a large message for \
+             queues of several shards is stored once. To get them back, stop the broker, restore the file from a \
+             copy, and start again"
         );
-    } else if unmatched != Unmatched::default() {
+    }
+    if dangling + unneeded > 0 {
         // After every crash under load: what was on its way between shards.
         tracing::info!(
             dangling,

@@ -57,7 +57,7 @@ fn open(shards: usize, disks: Option<&Disks>, random: &mut Random) -> Check<Vec<
     let names = disks.open(shards, random)?;
     let logs: Result<Vec<_>, _> = (0..shards).map(|index| disks.open(index, random)).collect();
     let mut logs = logs?;
-    match_up(&mut logs);
+    match_up(&mut logs, &[]);
     Ok(logs.into_iter().chain([names]).map(|log| Store::File(Box::new(log))).collect())
 }
 

@@ -3,7 +3,7 @@
 //! A persistent message for queues of several shards is written by one of them, see [`leveret_log::shared`]. Cold path:
 //! there is something to say only of what had to be written.
 
-use leveret_log::{Errand, Holder, Log, LogNumber, Offset, ReadError};
+use leveret_log::{Errand, HoldError, Holder, Log, LogNumber, Offset, ReadError};
 use leveret_queue::Time;
 use leveret_topology::Topology;
 
@@ -53,9 +53,13 @@ impl<L: Log> Shard<L> {
     pub(super) fn freed(&mut self, by: usize, records: &[Offset]) {
         let holder = Holder::of_log(by as LogNumber);
         for &at in records {
-            if let Err(error) = self.log.release(at, holder) {
-                debug_assert!(false, "{error}");
-                tracing::error!(%error, "a message that another shard has released could not be let go");
+            match self.log.release(at, holder) {
+                // It was lost with a file before this process began.
+                Ok(()) | Err(HoldError::Released { .. }) => {}
+                Err(error) => {
+                    debug_assert!(false, "{error}");
+                    tracing::error!(%error, "a message that another shard has released could not be let go");
+                }
             }
         }
     }

@@ -283,57 +283,103 @@ fn a_damaged_dead_letter_is_kept() {
 }
 
 /// It is not the directory's fault: what was not delivered is still known not to be.
-/// A large message for queues of two shards lies in the log of one. What cannot be read of it is set aside in the queues
-/// of both, which go on, and is there again with a good file.
-#[test]
-fn a_damaged_message_that_shards_share() {
+/// Queues of two shards that get the same large messages.
+const SHARED_BY: [&str; 4] = ["q-0", "q-1", "q-2", "q-3"];
+
+/// The body of such a message.
+fn large(number: u8) -> Vec<u8> {
+    vec![number; 50_000]
+}
+
+/// Messages 1 to 3, each in four queues; one of the two shards has the bytes.
+fn shared() -> Broker {
     let broker = Broker::with(&["shards=2"]);
     let (mut client, channel) = broker.channel();
     let durable = QueueDeclare { durable: true, ..QueueDeclare::default() };
-    let queues = ["q-0", "q-1", "q-2", "q-3"];
-    for queue in queues {
+    for queue in SHARED_BY {
         client.queue_declare(channel, queue, &durable).unwrap();
         client.queue_bind(channel, queue, "amq.fanout", "", &Table::default()).unwrap();
     }
     client.confirm_select(channel).unwrap();
-    let body = |number: u8| vec![number; 50_000];
     for number in 1..=3 {
         let key = Key { publisher: 1, number: number.into() };
-        client.publish(channel, "amq.fanout", "", &key.properties(None), &body(number));
+        client.publish(channel, "amq.fanout", "", &key.properties(None), &large(number));
         wait_for_ack(&mut client);
     }
-    let down = broker.kill();
-    let [here, there] = ["shards/0", "shards/1"].map(|log| segment(down.dir.path(), log));
-    let has_first =
-        |path: &PathBuf| std::fs::read(path).unwrap().windows(1000).position(|it| it == [1; 1000]);
-    let found: Vec<_> =
-        [here, there].into_iter().filter_map(|it| Some((has_first(&it)?, it))).collect();
-    let [(at, file)] = &found[..] else { panic!("{} logs have the body", found.len()) };
-    change(file, |bytes| bytes[*at] ^= 1);
-    let mut broker = down.start_again();
-    for is_whole in [false, true] {
-        let (mut client, channel) = broker.channel();
-        for queue in queues {
-            for number in if is_whole { 1..=1 } else { 2..=3 } {
-                let got = client.get(channel, queue, true).unwrap().expect("a message");
-                assert_eq!(got.body, body(number), "{queue}");
-            }
-            assert!(client.get(channel, queue, true).unwrap().is_none(), "{queue}");
+    broker
+}
+
+/// The one file that has the body of message 1, and where in it.
+fn first_body(down: &Down) -> (PathBuf, usize) {
+    let logs = ["shards/0", "shards/1"].map(|log| segment(down.dir.path(), log));
+    let place = |path: &PathBuf| {
+        let bytes = std::fs::read(path).unwrap();
+        bytes.windows(1000).position(|it| it == [1; 1000])
+    };
+    let mut found = logs.into_iter().filter_map(|path| Some((place(&path)?, path)));
+    let (at, path) = found.next().expect("one shard has the body");
+    assert_eq!(found.next(), None, "and only one");
+    (path, at)
+}
+
+/// Takes what each of the queues has, which is to be these messages.
+#[track_caller]
+fn take_all(broker: &Broker, numbers: std::ops::RangeInclusive<u8>) {
+    let (mut client, channel) = broker.channel();
+    for queue in SHARED_BY {
+        for number in numbers.clone() {
+            let got = client.get(channel, queue, true).unwrap().expect("a message");
+            assert_eq!(got.body, large(number), "{queue}");
         }
-        client.close().unwrap();
-        if !is_whole {
-            let told = broker.log.with("cannot be read");
-            let name = file.file_name().unwrap().to_str().unwrap();
-            for queue in queues {
-                let parts = ["ERROR", name, &format!("'{queue}' in vhost '/'"), "messages=1"];
-                let is_it = |line: &&String| parts.iter().all(|part| line.contains(part));
-                assert!(told.iter().any(|line| is_it(&line)), "{queue}: {told:#?}");
-            }
-            let down = broker.stop();
-            change(file, |bytes| bytes[*at] ^= 1);
-            broker = down.start_again();
-        }
+        assert!(client.get(channel, queue, true).unwrap().is_none(), "{queue}");
     }
+    client.close().unwrap();
+}
+
+/// What cannot be read of a message that shards share is set aside in the queues of both, which go on, and is there
+/// again with a good file.
+#[test]
+fn a_damaged_message_that_shards_share() {
+    let down = shared().kill();
+    let (file, at) = first_body(&down);
+    change(&file, |bytes| bytes[at] ^= 1);
+    let broker = down.start_again();
+    take_all(&broker, 2..=3);
+    let told = broker.log.with("cannot be read");
+    let name = file.file_name().unwrap().to_str().unwrap();
+    for queue in SHARED_BY {
+        let parts = ["ERROR", name, &format!("'{queue}' in vhost '/'"), "messages=1"];
+        let is_it = |line: &&String| parts.iter().all(|part| line.contains(part));
+        assert!(told.iter().any(|line| is_it(&line)), "{queue}: {told:#?}");
+    }
+    let down = broker.stop();
+    change(&file, |bytes| bytes[at] ^= 1);
+    take_all(&down.start_again(), 1..=1);
+}
+
+/// A shard that has lost a file has lost the bodies of others' messages, too. They stay, are told, and are there again
+/// with the file.
+#[test]
+fn a_missing_file_with_messages_that_shards_share() {
+    let down = shared().stop();
+    let (file, _) = first_body(&down);
+    let moved = down.dir.path().join("moved");
+    std::fs::rename(&file, &moved).unwrap();
+    let broker = down.start_again();
+    let line = broker.log.wait_for("whose bodies were in a file that is damaged or missing");
+    assert!(line.contains("ERROR") && line.contains("restore the file"), "{line}");
+    let other = if file.parent().unwrap().ends_with("0") { "q-1" } else { "q-0" };
+    let (mut client, channel) = broker.channel();
+    let mut there = Vec::new();
+    while let Some(got) = client.get(channel, other, false).unwrap() {
+        there.push(got.body[0]);
+    }
+    assert!(!there.contains(&1), "{there:?}");
+    broker.log.wait_for("of log");
+    drop(client);
+    let down = broker.kill();
+    std::fs::rename(&moved, &file).unwrap();
+    take_all(&down.start_again(), 1..=3);
 }
 
 #[test]

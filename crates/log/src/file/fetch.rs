@@ -82,7 +82,7 @@ impl Job {
 #[derive(Debug)]
 pub(super) enum Warm {
     Here(Bytes),
-    Damaged(FileName),
+    Damaged(ReadError),
     No,
 }
 
@@ -99,8 +99,8 @@ pub(super) struct Fetch {
     under_way: BTreeSet<u64>,
     indexes: Indexes,
     kept: Kept,
-    /// What cannot be read, and where it should be.
-    damaged: BTreeMap<u64, FileName>,
+    /// What cannot be read, and why.
+    damaged: BTreeMap<u64, ReadError>,
     /// Records whose bytes were asked of another log, and whether nobody waits for them.
     borrowed: BTreeMap<u64, bool>,
     /// The first block of what other logs lent since [`Self::first_new`] was asked.
@@ -130,7 +130,7 @@ impl Fetch {
         let at = at.get();
         match (self.kept.get(at), self.damaged.get(&at)) {
             (Some(bytes), _) => Warm::Here(bytes.clone()),
-            (None, Some(&file)) => Warm::Damaged(file),
+            (None, Some(&error)) => Warm::Damaged(error),
             (None, None) => Warm::No,
         }
     }
@@ -182,8 +182,8 @@ impl Fetch {
     }
 
     /// What was asked of another log came, or cannot be had.
-    pub(super) fn lent(&mut self, at: Offset, bytes: Result<Bytes, ReadError>, store: &Store) {
-        let at = at.get();
+    pub(super) fn lent(&mut self, name: Offset, bytes: Result<Bytes, ReadError>, store: &Store) {
+        let at = name.get();
         let Some(is_ahead) = self.borrowed.remove(&at) else { return };
         self.done.push(at);
         if store.cold.get(at).is_none() {
@@ -199,9 +199,14 @@ impl Fetch {
                 }
             }
             Ok(bytes) => self.kept.add(at, bytes),
-            Err(ReadError::Damaged { file, .. }) => drop(self.damaged.insert(at, file)),
-            // Gone there and needed here: cannot be, and nothing can be done about it.
-            Err(_) => drop(self.damaged.insert(at, FileName::default())),
+            Err(error) => {
+                let Some(of) = store.elsewhere.get(at) else { return };
+                let file = match error {
+                    ReadError::Damaged { file, .. } => Some(file),
+                    _ => None,
+                };
+                self.damaged.insert(at, ReadError::Elsewhere { at: name, of, file });
+            }
         }
     }
 
@@ -273,7 +278,7 @@ impl Fetch {
         }
         for (at, file) in plan.lost {
             self.settle(at);
-            self.damaged.insert(at, file);
+            self.damaged.insert(at, damaged_in(file, at));
         }
         for spread in plan.bodies {
             for (place, _) in &spread.places {
@@ -344,7 +349,9 @@ impl Fetch {
                 }
                 Err(_) => {
                     self.no_longer_under_way(&places);
-                    self.damaged.extend(places.iter().map(|(place, _)| (place.at, file)));
+                    let all =
+                        places.iter().map(|(place, _)| (place.at, damaged_in(file, place.at)));
+                    self.damaged.extend(all);
                 }
             },
             Job::Load(mut load) => {
@@ -396,7 +403,7 @@ impl Fetch {
         let lost: Vec<_> = asked.copied().filter(is_in).collect();
         for at in lost {
             self.settle(at);
-            self.damaged.insert(at, stretch.file);
+            self.damaged.insert(at, damaged_in(stretch.file, at));
         }
     }
 
@@ -424,7 +431,7 @@ impl Fetch {
     ) {
         places.retain(|(place, _)| store.cold.get(place.at).is_some());
         let Self { kept, damaged, .. } = self;
-        kept.take(bytes, &places, |at| _ = damaged.insert(at, file));
+        kept.take(bytes, &places, |at| _ = damaged.insert(at, damaged_in(file, at)));
     }
 
     /// Drops the oldest of what was read before the block `first_kept`, if there is too much of it. It is
@@ -453,7 +460,7 @@ impl Fetch {
             + (self.wanted.len() + self.ahead.len() + self.under_way.len() + self.borrowed.len())
                 * 2
                 * size_of::<u64>()
-            + self.damaged.len() * 2 * size_of::<(u64, FileName)>()
+            + self.damaged.len() * 2 * size_of::<(u64, ReadError)>()
             + self.done.capacity() * size_of::<u64>()
             + self.jobs.allocation_size()
     }
@@ -464,6 +471,10 @@ impl Fetch {
         self.indexes.assert_sums();
         assert_eq!(self.flying, self.jobs.values().map(|(_, len)| len).sum::<u64>());
     }
+}
+
+fn damaged_in(file: FileName, at: u64) -> ReadError {
+    ReadError::Damaged { at: Offset::new(at), file }
 }
 
 impl Load {

@@ -182,36 +182,44 @@ impl<D: Disk> FileLog<D> {
 /// What logs that share records did not agree about when they were opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unmatched {
-    /// Records whose bytes are not where they should be: let go. After a crash they are of a batch that was not
-    /// durable, or were released; else that log has lost a file.
+    /// Records whose bytes are not where they should be: let go. They are of a batch that was not durable, or were
+    /// released.
     pub dangling: u64,
+    /// The same, but in a log that has lost something: kept, and there again once that log has it back. Who
+    /// reads one is told [`ReadError::Elsewhere`](crate::ReadError::Elsewhere).
+    pub lost: u64,
     /// Records that were kept for another log, which has no use for them.
     pub unneeded: u64,
 }
 
 /// Has logs that share records agree about them: to be called when all of them are open, before the first
-/// [`recover`](crate::Log::recover). Each is to be at the index that is its number.
+/// [`recover`](crate::Log::recover). Each is to be at the index that is its number. `has_lost`: whether a log is known
+/// to be without a file or a part of one that it had, by its number.
 ///
 /// What a batch refers to is durable before the batch is, and is let go only after the last reference's release is
 /// durable. So of what was confirmed and not released nothing is let go here, unless a file is gone.
-pub fn match_up<D: Disk>(logs: &mut [FileLog<D>]) -> Unmatched {
+pub fn match_up<D: Disk>(logs: &mut [FileLog<D>], has_lost: &[bool]) -> Unmatched {
     let mut unmatched = Unmatched::default();
     for number in 0..logs.len() {
         let own = LogNumber::try_from(number).unwrap_or(LogNumber::MAX);
         let refers: Vec<_> = logs[number].store.elsewhere.iter().collect();
         let mut needed: Vec<Place> = Vec::with_capacity(refers.len());
         for (at, place) in refers {
-            let home = logs.get(place.log as usize);
-            match home.is_some_and(|home| home.is_held_by(place.at, Holder::of_log(own))) {
-                true => needed.push(place),
-                false => {
-                    logs[number].forget_dangling(at);
-                    unmatched.dangling += 1;
-                    // That it was forgotten is not safe yet: no other record may be called so until it is.
-                    if let Some(home) = logs.get_mut(place.log as usize) {
-                        home.go_on_behind(place.at);
-                    }
-                }
+            let home = place.log as usize;
+            let is_there = |log: &FileLog<D>| log.is_held_by(place.at, Holder::of_log(own));
+            if logs.get(home).is_some_and(is_there) {
+                needed.push(place);
+                continue;
+            }
+            if has_lost.get(home) == Some(&true) {
+                unmatched.lost += 1;
+            } else {
+                logs[number].forget_dangling(at);
+                unmatched.dangling += 1;
+            }
+            // It is kept, or that it was forgotten is not safe yet: no other record may be called so.
+            if let Some(home) = logs.get_mut(home) {
+                home.go_on_behind(place.at);
             }
         }
         needed.sort_unstable();
