@@ -256,6 +256,76 @@ fn a_full_disk_gets_room_by_what_others_release() {
     assert_eq!(logs.read(1, Offset::new(10)), Ok(record(10, 3000)));
 }
 
+/// What gives the other log room may be in the very batch that waits for it.
+#[test]
+fn a_full_disk_gets_room_by_what_was_released_with_what_waits_for_it() {
+    let (disks, _, mut logs) = new_logs(|options| {
+        options.cache_bytes = 0;
+        options.segment_bytes = 4096;
+    });
+    let one = [Holder::new(1)];
+    let append = |logs: &mut Logs, id| {
+        let shared = share(&[0, 1]);
+        for log in [0, 1] {
+            let bytes = record(id, 3000);
+            let at = logs.all[log].append_shared(&bytes, HEAD, &one, Keep::Durable, &shared);
+            assert_eq!(at, Ok(Offset::new(id)));
+        }
+    };
+    for id in 0..10 {
+        append(&mut logs, id);
+        logs.settle();
+        logs.all[0].release(Offset::new(id), one[0]).expect("held");
+    }
+    logs.settle();
+    let used = disks[0].files().iter().map(|(_, len)| len).sum::<u64>();
+    disks[0].set_faults(Faults { capacity: Some(used), ..Faults::default() });
+    append(&mut logs, 10);
+    for at in 0..10 {
+        logs.all[1].release(Offset::new(at), one[0]).expect("held");
+    }
+    logs.settle();
+    assert!(logs.all.iter().take(2).all(|log| log.durable() == Offset::new(11)));
+}
+
+/// A disk that was full and has room is no reason any more for what is released to go before what was appended with
+/// it, though its batch still waits for another log.
+#[test]
+fn what_moves_is_not_gone_from_both_when_a_full_disk_has_room() {
+    let (disks, options, mut logs) = new_logs(|options| options.segment_bytes = 1024);
+    let one = [Holder::new(1)];
+    let append = |logs: &mut Logs, log: usize, id| {
+        let at = logs.all[log].append_whole(&record(id, 3000), HEAD, &one, Keep::Durable);
+        at.expect("room")
+    };
+    let old = append(&mut logs, 1, 1);
+    logs.settle();
+    append(&mut logs, 1, 2);
+    logs.settle();
+    let used = disks[1].files().iter().map(|(_, len)| len).sum::<u64>();
+    disks[0].set_faults(Faults { stall: true, ..Faults::default() });
+    disks[1].set_faults(Faults { capacity: Some(used), ..Faults::default() });
+    let shared = share(&[0, 1]);
+    for log in [0, 1] {
+        let bytes = record(3, 3000);
+        logs.all[log].append_shared(&bytes, HEAD, &one, Keep::Durable, &shared).expect("room");
+    }
+    let sync = |logs: &mut Logs| logs.all.iter_mut().for_each(|log| log.sync().expect("good"));
+    (0..10).for_each(|_| sync(&mut logs));
+    disks[1].set_faults(Faults::default());
+    // The batch is on its own disk, and waits for the other.
+    (0..10).for_each(|_| logs.all[1].collect().expect("good"));
+    assert!(logs.all[1].is_writing());
+    let new = append(&mut logs, 1, 1);
+    logs.all[1].release(old, one[0]).expect("held");
+    (0..10).for_each(|_| logs.all[1].collect().expect("good"));
+    disks.iter().for_each(SimDisk::crash);
+    let (mut all, _) = open_all(&disks, &options);
+    let mut found = Vec::new();
+    all[1].recover(&mut |it| found.push(it.at));
+    assert!(found.contains(&old) || found.contains(&new), "{found:?}");
+}
+
 #[test]
 fn promises_hold_through_power_cuts() {
     (0..150).for_each(|seed| run(seed, true, false));

@@ -205,11 +205,11 @@ impl Writer {
         self.failed.is_some()
     }
 
-    /// The first batch that has records, or will have, and is not safe: what is noted in it or later
+    /// The first batch that has records, or will have, and is not safe here: what is noted in it or later
     /// may come to nothing, and then its records do too.
     pub(super) fn unsafe_from(&self, unwritten: u64) -> u64 {
         match &self.flight {
-            Some(flight) if flight.is_synced => flight.sequence,
+            Some(flight) if flight.is_synced && !flight.is_written => flight.sequence,
             _ if unwritten > 0 || !self.persists.is_empty() => self.sequence,
             _ => u64::MAX,
         }
@@ -683,10 +683,12 @@ impl<D: Disk> FileLog<D> {
             body.clear();
             writer.spare = (head, body);
         }
-        // Others may wait for this while this batch waits for others.
+        // Others may wait for this while this batch waits for others; for room, too, that its releases give.
         self.lending.tell(&flight.shares.here, Progress::Safe);
         flight.shares.here.clear();
+        self.lending.free(std::mem::take(&mut flight.shares.freed));
         flight.is_written = true;
+        self.space.look();
         self.end_flight();
     }
 
@@ -697,14 +699,10 @@ impl<D: Disk> FileLog<D> {
             return;
         };
         flight.shares.there.retain(|shared| shared.progress() != Progress::Safe);
-        if !flight.shares.there.is_empty() {
-            // What this disk has room for helps nobody while that one has none.
-            writer.is_full = flight.shares.there.iter().any(|it| it.progress() == Progress::Stuck);
-            return;
-        }
-        let Some(flight) = writer.flight.take() else { return };
-        writer.is_full = false;
-        if std::mem::take(&mut writer.has_only_releases) {
+        // What this disk has room for helps nobody while another one has none.
+        writer.is_full = flight.shares.there.iter().any(|it| it.progress() == Progress::Stuck);
+        let is_safe = flight.shares.there.is_empty();
+        if !writer.is_full && std::mem::take(&mut writer.has_only_releases) {
             // Now something may be appended that they belong to.
             for note in &writer.notes {
                 if let Some(index) = self.store.segments.by_number(note.segment) {
@@ -712,6 +710,7 @@ impl<D: Disk> FileLog<D> {
                 }
             }
         }
+        let Some(flight) = writer.flight.take_if(|_| is_safe) else { return };
         self.space.found_room();
         if flight.is_synced {
             writer.synced = flight.sequence + 1;
@@ -721,7 +720,6 @@ impl<D: Disk> FileLog<D> {
             self.store.segments.all[index].written = flight.len;
         }
         writer.add_late(flight.late, self.evicted, &self.hot);
-        self.lending.free(flight.shares.freed);
         self.space.look();
     }
 
