@@ -532,13 +532,13 @@ impl Sim {
             let is_drained = self.mood == Mood::Drain
                 && self.silent.is_empty()
                 && self.node.messages() == 0
-                && (self.node.topology().queue_count() == steady || idle_times == IDLE_TIMES);
+                && (self.node.topology().queue_count() == steady || idle_times >= IDLE_TIMES);
             // One time more: what a shard has released is told to another when that is on the disk.
             if is_drained && idle_times > 3 && std::mem::replace(&mut was_drained, true) {
                 self.shadow.nothing_is_lost()?;
                 return checks::is_drained(&self.node, &self.watch, steady);
             }
-            if idle_times > IDLE_TIMES {
+            if idle_times > IDLE_TIMES + 1 {
                 break;
             }
         }
