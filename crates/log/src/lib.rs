@@ -448,7 +448,8 @@ pub trait Log {
         self.sync()
     }
 
-    /// How many releases and marks of written records were not handed to the disk yet.
+    /// How many releases and marks of written records were not handed to the disk yet. Not 0 while what was handed
+    /// to it found no room: somebody has to [`sync`](Self::sync) then, or nothing is tried again.
     fn notes(&self) -> usize {
         0
     }

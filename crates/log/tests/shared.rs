@@ -19,11 +19,19 @@ fn options(number: usize) -> Options {
 }
 
 fn open_all(disks: &[SimDisk], options: &[Options]) -> (Vec<FileLog<SimDisk>>, Unmatched) {
+    open_without(&[], disks, options)
+}
+
+fn open_without(
+    has_lost: &[bool],
+    disks: &[SimDisk],
+    options: &[Options],
+) -> (Vec<FileLog<SimDisk>>, Unmatched) {
     let open = |(disk, options): (&SimDisk, &Options)| {
         FileLog::open(disk.clone(), options.clone(), &mut |_| {}).expect("opens").0
     };
     let mut logs: Vec<_> = disks.iter().zip(options).map(open).collect();
-    let unmatched = match_up(&mut logs, &[]);
+    let unmatched = match_up(&mut logs, has_lost);
     (logs, unmatched)
 }
 
@@ -324,6 +332,35 @@ fn what_moves_is_not_gone_from_both_when_a_full_disk_has_room() {
     let mut found = Vec::new();
     all[1].recover(&mut |it| found.push(it.at));
     assert!(found.contains(&old) || found.contains(&new), "{found:?}");
+}
+
+/// One log has lost its files, and gets them back: whichever it is, what they refer to is still there.
+#[test]
+fn what_is_lost_and_comes_back_is_whole() {
+    for lost in [0, 1] {
+        let (disks, options, mut logs) = new_logs(|_| {});
+        let shared = share(&[0, 1]);
+        for log in &mut logs.all[..2] {
+            let (bytes, one) = (record(1, 5000), [Holder::new(1)]);
+            log.append_shared(&bytes, HEAD, &one, Keep::Durable, &shared).expect("room");
+            log.sync().expect("good");
+        }
+        // The one that has the bytes has no use for them.
+        logs.all[0].release(Offset::ZERO, Holder::new(1)).expect("held");
+        logs.settle();
+        disks.iter().for_each(SimDisk::crash);
+        let (mut without, mut has_lost) = (disks.clone(), [false; LOGS]);
+        (without[lost], has_lost[lost]) = (SimDisk::new(9), true);
+        let (all, _) = open_without(&has_lost, &without, &options);
+        logs = Logs { all, letters: VecDeque::new() };
+        logs.all.iter_mut().for_each(|log| log.recover(&mut |_| {}));
+        logs.settle();
+        disks.iter().for_each(SimDisk::crash);
+        let (all, unmatched) = open_all(&disks, &options);
+        assert_eq!(unmatched, Unmatched::default(), "{lost} was lost");
+        logs = Logs { all, letters: VecDeque::new() };
+        assert_eq!(logs.read(1, Offset::ZERO), Ok(record(1, 5000)), "{lost} was lost");
+    }
 }
 
 #[test]

@@ -188,7 +188,7 @@ pub struct Unmatched {
     /// The same, but in a log that has lost something: kept, and there again once that log has it back. Who
     /// reads one is told [`ReadError::Elsewhere`](crate::ReadError::Elsewhere).
     pub lost: u64,
-    /// Records that were kept for another log, which has no use for them.
+    /// Records that were kept for another log, which has no use for them, and has lost nothing.
     pub unneeded: u64,
 }
 
@@ -206,7 +206,7 @@ pub fn match_up<D: Disk>(logs: &mut [FileLog<D>], has_lost: &[bool]) -> Unmatche
         let mut needed: Vec<Place> = Vec::with_capacity(refers.len());
         for (at, place) in refers {
             let home = place.log as usize;
-            let is_there = |log: &FileLog<D>| log.is_held_by(place.at, Holder::of_log(own));
+            let is_there = |log: &FileLog<D>| log.lends(place.at, Holder::of_log(own));
             if logs.get(home).is_some_and(is_there) {
                 needed.push(place);
                 continue;
@@ -228,7 +228,9 @@ pub fn match_up<D: Disk>(logs: &mut [FileLog<D>], has_lost: &[bool]) -> Unmatche
             let all = home.all_held_by(Holder::of_log(own));
             home.sums.lent += all.len() as u64;
             for at in all {
-                if needed.binary_search(&Place { log, at }).is_err() {
+                // What that one has lost may come back, and need it then.
+                let is_awaited = has_lost.get(number) == Some(&true);
+                if !is_awaited && needed.binary_search(&Place { log, at }).is_err() {
                     let _ = home.release(at, Holder::of_log(own));
                     unmatched.unneeded += 1;
                 }
@@ -249,12 +251,13 @@ impl<D: Disk> FileLog<D> {
         }
     }
 
-    fn is_held_by(&self, at: Offset, holder: Holder) -> bool {
+    /// Whether it has the bytes of a record, for this holder.
+    fn lends(&self, at: Offset, holder: Holder) -> bool {
         let mut is_held = false;
         if let Some(Held { set, .. }) = self.store.cold.get(at.get()) {
             self.store.sets.each(set, |name| is_held |= name == holder);
         }
-        is_held
+        is_held && !self.is_elsewhere(at)
     }
 
     /// Cold records that somebody holds.

@@ -172,9 +172,9 @@ impl Writer {
         flight.late.first().map_or(settled, |&at| settled.min(Offset::new(at)))
     }
 
-    /// How many notes wait for a batch.
+    /// How many notes wait for a batch; one for those in a batch that found no room.
     pub(super) fn notes(&self) -> usize {
-        self.notes.len()
+        self.notes.len() + usize::from(self.is_full)
     }
 
     /// Volatile records that were gathered without and are to become durable.
