@@ -82,6 +82,7 @@ pub fn publish_to(
             priority: 0,
             expiration_ms: None,
             message: message.clone(),
+            shared: None,
         };
         // Nobody's connection: nobody is told to pause.
         let letter = ToShard::Publish { from: ConnectionId::default(), messages: vec![publish] };

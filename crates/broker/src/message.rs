@@ -20,13 +20,16 @@ mod to_meta;
 mod to_session;
 mod to_shard;
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use leveret_queue::{Offset, UnackedId};
 use leveret_topology::{QueueId, connection_pid};
 use smallvec::SmallVec;
 
-use crate::record::HEAD;
+use crate::record::{HEAD, Head};
 
+pub use leveret_log::Shared;
 pub use outbox::Outbox;
 pub use reply::{ConsumerFacts, Holding, Looked, Moved, Page, QueueFacts, Reply};
 pub use to_meta::{AdminCommand, Binding, ToMeta};
@@ -133,6 +136,23 @@ impl Message {
         Self::from_parts(self.names(), self.properties(), &body)
     }
 
+    /// The same message as the record that it becomes, in memory of its own. It stays as it is if it lies so.
+    pub fn into_record(self, head: &Head) -> Self {
+        if self.record().is_some() {
+            return self;
+        }
+        let mut wire = Vec::with_capacity(HEAD + usize::try_from(self.len()).unwrap_or_default());
+        wire.extend_from_slice(&head.encode());
+        wire.extend_from_slice(self.names());
+        let names = Span::new(HEAD, wire.len());
+        wire.extend_from_slice(self.properties());
+        let properties = Span::new(names.end as usize, wire.len());
+        wire.extend_from_slice(self.body());
+        self.more.iter().for_each(|part| wire.extend_from_slice(part));
+        let body = Span::new(properties.end as usize, wire.len());
+        Self { wire: wire.into(), names, properties, body, more: Vec::new(), more_len: 0 }
+    }
+
     /// The record that the message becomes, if it lies as such in memory of its own.
     pub fn record(&self) -> Option<&Bytes> {
         let is_record = self.names.start as usize == HEAD
@@ -197,6 +217,9 @@ pub struct Publish {
     pub expiration_ms: Option<u64>,
     /// Names, properties, body.
     pub message: Message,
+    /// What the shards know together of a message that several of them store, if it is worth that. The message is
+    /// a whole record then, the same for each.
+    pub shared: Option<Arc<Shared>>,
 }
 
 /// How a consumer ends with one message.

@@ -25,6 +25,7 @@ mod deadlines;
 mod disk;
 mod history;
 mod leaving;
+mod lending;
 mod lifecycle;
 mod look;
 mod moving;
@@ -333,6 +334,9 @@ impl<L: Log> Shard<L> {
             ToShard::Nobody { reply } => out.reply(reply, Reply::Gone),
             // What is to go on was touched at the start of the turn.
             ToShard::Continue => {}
+            ToShard::Freed { by, records } => self.freed(by, &records),
+            ToShard::Lend { to, records } => self.lend(to, records, out),
+            ToShard::Lent { records } => self.lent(records, topology, now, out),
             // The rest of what it finished is taken in at the end of the turn.
             ToShard::LogWoke => self.warmed(topology, now, out),
             ToShard::List { reply, queue } => self.list(reply, queue, now, out),
@@ -361,6 +365,7 @@ impl<L: Log> Shard<L> {
         self.ports.hand_out(out);
         self.runs.flush(out);
         self.settle_with_disk(now, out);
+        self.send_errands(out);
         if !self.unreadable.is_empty() {
             self.tell_unreadable(topology);
         }

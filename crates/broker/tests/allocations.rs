@@ -87,6 +87,7 @@ fn per_batch(rule: &str, wants_confirm: bool) -> f64 {
             priority: 0,
             expiration_ms: None,
             message: message.clone(),
+            shared: None,
         };
         let messages = (1..=BATCH).map(publish).collect();
         letters.push(ToShard::Publish { from: ME, messages });

@@ -104,6 +104,7 @@ impl Node {
             priority: 0,
             expiration_ms: None,
             message: message.clone(),
+            shared: None,
         };
         for _ in 0..each {
             for some in queues.chunks(100) {
@@ -210,4 +211,32 @@ fn a_transient_backlog_leaves_memory() {
         turns += 1;
         assert!(turns < 1_000_000, "{} came, and no more", node.received);
     }
+}
+
+/// The last messages are acked, and there is no room to say so: when there is room again, messages are taken again.
+#[test]
+fn a_full_disk_that_only_releases_wait_for_is_tried_again() {
+    let (mut node, queues) = Node::new(1);
+    node.fill(&queues, 3);
+    let used = node.disk.files().iter().map(|(_, len)| len).sum();
+    node.disk.set_faults(Faults { capacity: Some(used), ..Faults::default() });
+    node.consume(queues[0], 0);
+    while node.received < 3 {
+        node.receive();
+    }
+    // What a driver does: a turn when it is time, and when the disk has done something.
+    let drive = |node: &mut Node| {
+        for _ in 0..20 {
+            node.turn(&mut vec![ToShard::LogWoke]);
+            if let Some(at) = node.shard.next_timeout() {
+                node.now = node.now.max(at);
+                node.turn(&mut Vec::new());
+            }
+        }
+    };
+    drive(&mut node);
+    node.disk.set_faults(Faults::default());
+    drive(&mut node);
+    node.publish(&queues, 1, true);
+    assert_eq!(node.shard.usage().records, 1, "it is not taken");
 }

@@ -49,7 +49,8 @@ impl Node {
         let mut shards = Vec::new();
         for (index, disk) in disks[..SHARDS].iter().enumerate() {
             let mut shard = Shard::new(index, SHARDS, open(disk));
-            shard.recover(&topology, meta.decided(), false, now);
+            let restored = shard.recover(&topology, meta.decided(), false, now);
+            assert_eq!(restored.stranger, None, "notes are nobody's messages");
             shards.push(shard);
         }
         meta.forget_decisions(shards.iter_mut().flat_map(Shard::transactions_found));
@@ -130,6 +131,7 @@ impl Node {
             priority: 0,
             expiration_ms: None,
             message: Message::from_parts(&join_names("", queue), &properties, body.as_bytes()),
+            shared: None,
         }
     }
 

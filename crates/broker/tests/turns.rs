@@ -218,6 +218,7 @@ fn message(queue: QueueId, key: &str, body: &str, confirm: u64) -> Publish {
         priority: 0,
         expiration_ms: None,
         message: Message::from_parts(&join_names("", key), &properties, body.as_bytes()),
+        shared: None,
     }
 }
 

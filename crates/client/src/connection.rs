@@ -229,7 +229,7 @@ impl Connection {
         });
         let tune = match tune {
             // Before RabbitMQ's `authentication_failure_close`, a closed socket is all one gets.
-            Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::UnexpectedEof => {
+            Err(Error::Io { error, .. }) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 return Err(Error::LoginRefused("the broker closed the connection".into()));
             }
             Err(Error::ConnectionClosed(reason)) if reason.code == 403 => {

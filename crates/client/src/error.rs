@@ -26,18 +26,20 @@ impl std::fmt::Display for CloseReason {
 }
 
 /// Why a call failed. After anything but [`Error::ChannelClosed`] the connection is of no use.
+///
+/// The text of each has its cause in it, so none has a source: who prints both would say it twice.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The address is none.
     #[error(transparent)]
     Uri(#[from] UriError),
     /// The socket failed, or the broker went away without a close.
-    #[error("{doing}: {source}")]
+    #[error("{doing}: {error}")]
     Io {
         /// What was being done, such as `connecting to h:5672`.
         doing: String,
         /// The operating system's answer.
-        source: io::Error,
+        error: io::Error,
     },
     /// The other side speaks something else than AMQP 0-9-1.
     #[error("the peer answered with its protocol header {0:?}: it wants another version of AMQP")]
@@ -58,13 +60,13 @@ pub enum Error {
     },
     /// Bytes that are no frame.
     #[error("bad frame from the broker: {0}")]
-    Frame(#[from] FrameError),
+    Frame(FrameError),
     /// A frame that holds no method this protocol has.
     #[error("bad method from the broker: {0}")]
-    Method(#[from] MethodError),
+    Method(MethodError),
     /// A content header that is none.
     #[error("bad content header from the broker: {0}")]
-    Content(#[from] ContentError),
+    Content(ContentError),
     /// A well-formed method that has no place here.
     #[error("{got} from the broker instead of {expected}")]
     Unexpected {
@@ -84,10 +86,28 @@ pub enum Error {
     NoChannelLeft(u16),
 }
 
+impl From<FrameError> for Error {
+    fn from(error: FrameError) -> Self {
+        Self::Frame(error)
+    }
+}
+
+impl From<MethodError> for Error {
+    fn from(error: MethodError) -> Self {
+        Self::Method(error)
+    }
+}
+
+impl From<ContentError> for Error {
+    fn from(error: ContentError) -> Self {
+        Self::Content(error)
+    }
+}
+
 impl Error {
     pub(crate) fn io(doing: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let doing = doing.into();
-        move |source| Self::Io { doing, source }
+        move |error| Self::Io { doing, error }
     }
 
     /// The reason of a close by the broker, of a channel or the connection.

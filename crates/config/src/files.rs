@@ -12,6 +12,9 @@ pub const DEFAULT_FILE: &str = "/etc/leveret/leveret.conf";
 /// Name of the control socket in the data directory.
 pub const SOCKET_NAME: &str = "leveret.sock";
 
+/// Name of the file in the data directory that the process which uses it holds a lock on.
+pub const LOCK_NAME: &str = "leveret.lock";
+
 /// Loads the configuration of this process: the file of `--config`, else of the environment, else
 /// [`DEFAULT_FILE`]; then the environment; then `flags`.
 pub fn load(file: Option<&Path>, flags: Vec<FlagSetting>) -> Result<Loaded, ConfigErrors> {

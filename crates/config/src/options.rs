@@ -21,7 +21,8 @@ options! {
     /// `/var/lib/leveret` for the superuser, `leveret` in the user's data directory
     /// (`$XDG_DATA_HOME`, or `~/.local/share`) for anybody else.
     data_dir: Option<String> = None, keys = ["data_dir"],
-        env = ["RABBITMQ_MNESIA_BASE" => "data_dir", "RABBITMQ_MNESIA_DIR" => "data_dir"];
+        env = ["RABBITMQ_MNESIA_BASE" => "data_dir", "RABBITMQ_MNESIA_DIR" => "data_dir"],
+        check = own_path;
 
     /// The node's name, as it stands in lists and in the name of the cluster.
     ///
@@ -32,7 +33,7 @@ options! {
     ///
     /// When it is not set, `leveret.sock` in the data directory. Whoever may connect to it is an
     /// administrator, so only its owner can.
-    ctl_socket: Option<String> = None, keys = ["ctl.socket"];
+    ctl_socket: Option<String> = None, keys = ["ctl.socket"], check = own_path;
 
     /// Threads that serve connections. 0 means one per processor.
     threads: u32 = 0, keys = ["threads"], range = 0..=1024;
@@ -248,6 +249,12 @@ options! {
     /// are more of them to open at a start.
     segment_size: ByteSize = ByteSize::mib(64), keys = ["storage.segment_size"],
         range = ByteSize::mib(1)..=ByteSize::mib(1024);
+
+    /// Size from which on a message that is routed to several queues is stored only once.
+    ///
+    /// Names, properties and body count. Of a shorter one each shard that has a queue for it keeps a copy, which is
+    /// quicker to write and to read.
+    embed_msgs_below: ByteSize = ByteSize::kib(4), keys = ["queue_index_embed_msgs_below"];
 }
 
 options! {
@@ -284,7 +291,8 @@ options! {
     file_rotation_count: u32 = 10, keys = ["log.file.rotation.count"], range = 0..=10_000;
 
     /// Directory of log files. Not set: `log` in the data directory.
-    dir: Option<String> = None, keys = ["log.dir"], env = ["RABBITMQ_LOG_BASE" => "log.dir"];
+    dir: Option<String> = None, keys = ["log.dir"], env = ["RABBITMQ_LOG_BASE" => "log.dir"],
+        check = own_path;
 
     /// Least level by category: default, connection, channel, queue, federation, upgrade, user, audit.
     ///
@@ -427,6 +435,14 @@ fn metrics_path(value: &String) -> Result<(), String> {
     match value.as_str() {
         "" => Err("expected a path such as /metrics".to_owned()),
         _ => path_prefix(&Some(value.clone())),
+    }
+}
+
+/// A path at which the broker writes. The empty one would be the directory in which it is started.
+fn own_path(value: &Option<String>) -> Result<(), String> {
+    match value.as_deref() {
+        Some("") => Err("expected a path; without the key the default counts".to_owned()),
+        _ => Ok(()),
     }
 }
 

@@ -44,11 +44,12 @@ pub(crate) enum Item {
 
 /// Reads the text of the file called `name`. Faulty lines are left out of the items.
 pub(crate) fn parse(name: &str, text: &str) -> (Vec<Item>, Vec<ConfigError>) {
-    if text.trim_start().starts_with('[') {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    if is_classic(text) {
         let place = Place::File { name: name.to_owned(), line: 1 };
         return (Vec::new(), vec![ConfigError { place, problem: Problem::Syntax(CLASSIC.into()) }]);
     }
-    let mut reader = Reader { name, rest: text.strip_prefix('\u{feff}').unwrap_or(text), line: 1 };
+    let mut reader = Reader { name, rest: text, line: 1 };
     let mut items = Vec::new();
     let mut errors = Vec::new();
     while !reader.rest.is_empty() {
@@ -66,7 +67,15 @@ pub(crate) fn parse(name: &str, text: &str) -> (Vec<Item>, Vec<ConfigError>) {
 }
 
 const CLASSIC: &str = "this is RabbitMQ's classic format of Erlang terms (rabbitmq.config, \
-    advanced.config); only the format of rabbitmq.conf is understood";
+    advanced.config), which is not read. Write a file in the format of rabbitmq.conf and name that one: \
+    {heartbeat, 60} there is the line `heartbeat = 60`; `leveret serve --help` lists the keys";
+
+/// Whether the first thing in the text, after comments, is a list of Erlang terms.
+fn is_classic(text: &str) -> bool {
+    let mut lines = text.lines().map(str::trim_start);
+    let first = lines.find(|line| !line.is_empty() && !line.starts_with('%'));
+    first.is_some_and(|line| line.starts_with('['))
+}
 
 /// Splits a key into its words, or says what is wrong with it.
 pub(crate) fn split_key(key: &str) -> Result<Vec<String>, &'static str> {
@@ -226,6 +235,8 @@ mod tests {
         check("a = 'x' y",     "!1 unexpected text after the closing quote");
         check("include",       "!1 a path is missing after 'include'");
         check("\n[{rabbit, []}].", &format!("!1 {CLASSIC}"));
+        check("\u{feff}%% -*- mode: erlang -*-\n\n  % mine\n[\n {rabbit, []}\n].", &format!("!1 {CLASSIC}"));
+        check("% 1\na = 1", "a=1@2 !1 expected 'key = value'");
         check("a\nb = 1\nc",   "b=1@2 !1 expected 'key = value' !3 expected 'key = value'");
     }
 

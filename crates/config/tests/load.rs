@@ -111,6 +111,10 @@ fn faults() {
     fault("vm_memory_high_watermark.relative = 60", "f.conf:1: vm_memory_high_watermark.relative = 60: expected a fraction from 0.0 to 1.0");
     fault("vm_memory_high_watermark = 1.5", "f.conf:1: vm_memory_high_watermark = 1.5: expected a fraction from 0.0 to 1.0");
     fault("heartbeat = soon",         "f.conf:1: heartbeat = soon: expected a duration such as 30000, 250ms, 30s, 5m or 1h");
+    // An empty path would be the directory in which the broker is started.
+    fault("data_dir = ''",            "f.conf:1: data_dir = : expected a path; without the key the default counts");
+    fault("log.dir = ''",             "f.conf:1: log.dir = : expected a path; without the key the default counts");
+    fault("ctl.socket = ''",          "f.conf:1: ctl.socket = : expected a path; without the key the default counts");
     fault("frame_max = 100",          "f.conf:1: frame_max = 100: expected 0 (no limit) or at least 4096");
     fault("initial_frame_max = 1",    "f.conf:1: initial_frame_max = 1: expected a value from 4096 to 4294967295");
     fault("max_message_size = 1GiB",  "f.conf:1: max_message_size = 1GiB: expected a value from 1 to 512MiB");

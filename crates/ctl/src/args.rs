@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, ValueEnum};
 
 use crate::commands::{self, Entry, Kind, Tools, Word};
@@ -21,7 +23,7 @@ pub(crate) type Words = BTreeMap<&'static str, Vec<String>>;
 /// Switches that every command takes.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Common {
-    /// Control socket of the node, which counts more than --uri [default: as the configuration says]
+    /// Control socket of the node, which counts more than LEVERET_URI [default: as the configuration says]
     #[arg(long, global = true, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
 
@@ -101,7 +103,14 @@ impl Args for CtlArgs {
 
 impl FromArgMatches for CtlArgs {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let missing = || clap::Error::new(clap::error::ErrorKind::MissingSubcommand);
+        // That one of them comes from the environment is no conflict.
+        let is_given = |name| matches.value_source(name) == Some(ValueSource::CommandLine);
+        if is_given("socket") && is_given("uri") {
+            let text =
+                "--socket names a node of this machine, --uri one anywhere: give one of them\n";
+            return Err(clap::Error::raw(ErrorKind::ArgumentConflict, text));
+        }
+        let missing = || clap::Error::new(ErrorKind::MissingSubcommand);
         let (name, given) = matches.subcommand().ok_or_else(missing)?;
         let entry = commands::all().find(|entry| entry.name == name).ok_or_else(missing)?;
         let words = entry.words.iter().map(|word| (word.name, taken(word, given)));

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +13,8 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
+use leveret_config::files::LOCK_NAME;
+use rustix::fs::{major, minor};
 use rustix::process::Pid;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -144,12 +147,7 @@ async fn within<T>(
 async fn open_socket(path: &Path) -> Result<Opened, Fault> {
     let shown = path.display();
     let stream = UnixStream::connect(path).await.map_err(|error| match error.kind() {
-        ErrorKind::NotFound | ErrorKind::ConnectionRefused => Fault::unavailable(format!(
-            "no node is running: nobody listens at {shown}\n\
-             Start one with 'leveret serve', or name its socket with --socket PATH \
-             (or its data directory with LEVERET_DATA_DIR), or a node elsewhere with --uri. \
-             The socket of a service is root's and its user's to see."
-        )),
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => nobody(path),
         ErrorKind::PermissionDenied => Fault::unavailable(format!(
             "no permission to use {shown}: run as the user that runs the node"
         )),
@@ -157,6 +155,47 @@ async fn open_socket(path: &Path) -> Result<Opened, Fault> {
     })?;
     let process = stream.peer_cred().ok().and_then(|of_peer| Pid::from_raw(of_peer.pid()?));
     Ok((Box::new(stream), process))
+}
+
+/// Why nobody listens at this socket.
+fn nobody(socket: &Path) -> Fault {
+    let shown = socket.display();
+    let lock = socket.with_file_name(LOCK_NAME);
+    if let Some(process) = holder(&lock) {
+        return Fault::new(
+            Code::NotReady,
+            format!(
+                "the node is starting or stopping: process {process} has its data directory, and nobody listens \
+                 at {shown} now\n\
+                 With much in its queues that takes a while, and its log says how far it is. 'leveret ctl \
+                 await_startup' waits for the end of a start."
+            ),
+        );
+    }
+    Fault::unavailable(format!(
+        "no node is running: nobody listens at {shown}\n\
+         Start one with 'leveret serve', or name its socket with --socket PATH \
+         (or its data directory with LEVERET_DATA_DIR), or a node elsewhere with --uri. \
+         The socket of a service is root's and its user's to see."
+    ))
+}
+
+/// The process that holds the lock on this file, after the system's table: whoever tries the lock has it for a moment, in
+/// which a node that starts would be refused.
+///
+/// ```text
+/// 1: FLOCK  ADVISORY  WRITE 11449 fe:00:9986132 0 EOF
+/// ```
+fn holder(lock: &Path) -> Option<u32> {
+    let file = std::fs::metadata(lock).ok()?;
+    let (device, inode) = (file.dev(), file.ino());
+    let place = format!("{:02x}:{:02x}:{inode}", major(device), minor(device));
+    let table = std::fs::read_to_string("/proc/locks").ok()?;
+    table.lines().find_map(|line| {
+        let mut words = line.split_whitespace().skip(4);
+        let process = words.next()?.parse().ok()?;
+        (words.next()? == place).then_some(process)
+    })
 }
 
 async fn open_network(address: &Address) -> Result<Box<dyn Io>, Fault> {

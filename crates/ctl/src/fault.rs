@@ -23,6 +23,8 @@ pub enum Code {
     NoHost,
     /// The node does not answer, or cannot do it now, or a check failed.
     Unavailable,
+    /// The node does not answer yet, or no more, but its process is there.
+    NotReady,
     /// Anything else went wrong.
     Software,
     /// It took too long.
@@ -39,7 +41,7 @@ impl Code {
             Self::Data => 65,
             Self::NoUser => 67,
             Self::NoHost => 68,
-            Self::Unavailable => 69,
+            Self::Unavailable | Self::NotReady => 69,
             Self::Software => 70,
             Self::TempFail => 75,
             Self::NoPermission => 77,

@@ -243,6 +243,28 @@ fn nobody_is_there() {
     assert_eq!(run(&nobody, "--uri amqp://a:b@here ping").unwrap_err().code, Code::Usage);
 }
 
+/// A node reads its logs before it listens, and writes the last of them when it does so no more: it holds its directory
+/// all the while.
+#[test]
+fn a_node_that_is_not_ready_is_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("leveret.sock");
+    let lock = std::fs::File::create(dir.path().join("leveret.lock")).unwrap();
+    assert!(run(&socket, "ping").unwrap_err().text.contains("no node is running"));
+    lock.lock().unwrap();
+    let fault = run(&socket, "ping").unwrap_err();
+    assert_eq!(fault.code.exit_status(), 69);
+    let process = format!("process {} ", std::process::id());
+    for part in [&process, "is starting or stopping", "leveret.sock"] {
+        assert!(fault.text.contains(part), "no {part:?} in {fault}");
+    }
+    // It is not gone, and it may come.
+    assert_eq!(run(&socket, "-q stop --idempotent").unwrap_err(), fault);
+    assert_eq!(run(&socket, "await_startup -t 0").unwrap_err().code, Code::TempFail);
+    drop(lock);
+    assert!(run(&socket, "ping").unwrap_err().text.contains("no node is running"));
+}
+
 /// A link of the name of one of RabbitMQ's tools has the commands of that tool.
 #[test]
 #[rustfmt::skip] // a table
@@ -259,6 +281,8 @@ fn tools_have_their_own_commands() {
     check("rabbitmq-diagnostics check_alarms",                       true);
     check("rabbitmq-diagnostics -q ping",                            true);
     check("rabbitmq-diagnostics add_user a b",                       false);
+    check("rabbitmq-diagnostics ping --socket s",                    true);
+    check("rabbitmq-diagnostics --uri http://h ping --socket s",     false);
     check("rabbitmq-queues rebalance all",                           true);
     check("rabbitmq-plugins enable rabbitmq_management --offline",   true);
     check("rabbitmq-plugins list -m -e",                             true);

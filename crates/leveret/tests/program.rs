@@ -25,6 +25,15 @@ fn statuses() {
     let told = check(dir.path(), &["serve", "--check", "--port", "x"], 78);
     assert!(told.starts_with("flag --port: listeners.tcp.default = x: expected"), "{told}");
 
+    let told = check(dir.path(), &["serve", "--check", "--data-dir", ""], 78);
+    assert!(told.starts_with("flag --data-dir: data_dir = : expected a path"), "{told}");
+    let classic = dir.path().join("rabbitmq.config").display().to_string();
+    std::fs::write(&classic, "%% mine\n[{rabbit, [{heartbeat, 60}]}].\n").unwrap();
+    let told = check(dir.path(), &["serve", "--check", "--config", &classic], 78);
+    assert!(told.starts_with(&format!("{classic}:1: ")), "{told}");
+    assert!(told.contains("`heartbeat = 60`") && told.contains("serve --help"), "{told}");
+    assert_eq!(told.lines().count(), 1, "{told}");
+
     check(dir.path(), &["--version"], 0);
     check(dir.path(), &["man"], 0);
     check(dir.path(), &["completion", "bash"], 0);
@@ -34,6 +43,22 @@ fn statuses() {
     let told = check(dir.path(), &["ctl", "ping"], 69);
     let socket = dir.path().join("leveret.sock").display().to_string();
     assert!(told.contains(&socket) && told.contains("leveret serve"), "{told}");
+
+    // Two nodes, and no way to tell which is meant.
+    let two = &["ctl", "--socket", "s", "ping", "--uri", "http://u:secret@h"];
+    let told = check(dir.path(), two, 64);
+    assert!(told.contains("--socket") && told.contains("--uri"), "{told}");
+    assert!(!told.contains("secret"), "{told}");
+}
+
+/// A broker that is not there is told once, with its address.
+#[test]
+fn perf_without_a_broker() {
+    let dir = tempfile::tempdir().unwrap();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let told = check(dir.path(), &["perf", "-h", &format!("amqp://{free}")], 1);
+    assert!(told.contains(&format!("connecting to {free}: ")), "{told}");
+    assert_eq!(told.matches("refused").count(), 1, "{told}");
 }
 
 /// Runs the program and compares its status; returns what it says on standard error.

@@ -15,6 +15,7 @@
 //! | what is handed to the disk, and what it answers | [`write`] |
 //! | which file has what | [`segments`] |
 //! | who holds what | [`sets`], of cold records [`cold`] |
+//! | what several logs were given, and one writes | [`crate::shared`], [`lend`], [`elsewhere`] |
 //! | reading what is cold | [`fetch`] |
 //! | opening | [`recover`], of damaged files [`salvage`] |
 //! | giving back space | [`space`], [`rewrite`] |
@@ -23,8 +24,10 @@
 //! begun, so there is at most one whose fate is open, and spilled records that came after the last sync.
 
 mod cold;
+mod elsewhere;
 mod fetch;
 mod format;
+mod lend;
 mod recover;
 mod rewrite;
 mod salvage;
@@ -34,6 +37,8 @@ mod space;
 mod walk;
 mod write;
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
@@ -41,16 +46,20 @@ use smallvec::SmallVec;
 
 use crate::disk::{Disk, Done};
 use crate::memory::{MemoryLog, Source};
+use crate::shared::{Errand, LogNumber, Shared};
 use crate::{
     AppendError, HEAD_MAX, HoldError, Holder, Keep, Log, Moment, Offset, ReadError, Record,
     Recovered, SyncError, Usage,
 };
 use cold::{Cold, Held};
+use elsewhere::Elsewhere;
 use fetch::{Fetch, Warm};
+use lend::Lending;
 use segments::Segments;
 use sets::{SetId, Sets};
 use write::Writer;
 
+pub use lend::{Unmatched, match_up};
 pub use recover::{OnDamage, OpenError, Progress, Report};
 pub use salvage::Damage;
 
@@ -62,6 +71,8 @@ pub struct Options {
     /// Any number that those who publish cannot guess: it marks what is the log's in a file, so that
     /// a message cannot pass for it.
     pub seed: u64,
+    /// Its number among the logs that it shares records with, the same each time it is opened.
+    pub number: LogNumber,
     /// Bytes of a file after which the next is begun while little is held: with more, up to
     /// [`SEGMENT_GROWTH`] times as many.
     pub segment_bytes: u64,
@@ -89,6 +100,7 @@ impl Default for Options {
         Self {
             writer: format!("leveret {}", env!("CARGO_PKG_VERSION")),
             seed: 0,
+            number: 0,
             segment_bytes: 16 << 20,
             cache_bytes: 16 << 20,
             spill_bytes: 64 << 20,
@@ -135,6 +147,8 @@ struct Store {
     cold: Cold,
     /// Of records that are held.
     marks: Marks,
+    /// Written records that are held, and whose bytes are in another log.
+    elsewhere: Elsewhere,
 }
 
 /// Sums, kept step by step.
@@ -152,6 +166,8 @@ struct Sums {
     spilled: u64,
     /// Records in memory that are also on disk.
     cached: u64,
+    /// Other logs that hold records.
+    lent: u64,
 }
 
 /// A [`Log`] in the files of a [`Disk`]. See the [module](self).
@@ -165,6 +181,7 @@ pub struct FileLog<D> {
     writer: Writer,
     fetch: Fetch,
     space: space::Space,
+    lending: Lending,
     /// What is in memory before it was looked at for eviction.
     evicted: Offset,
     next_token: u64,
@@ -194,6 +211,7 @@ impl<D: Disk> FileLog<D> {
             writer: Writer::new(end, found.next_sequence, found.next_segment, options.seed),
             fetch: Fetch::new(options.warm_bytes),
             space: space::Space::default(),
+            lending: Lending::default(),
             evicted: end,
             next_token: 0,
             options,
@@ -209,6 +227,11 @@ impl<D: Disk> FileLog<D> {
     /// The disk, for those who made it.
     pub fn disk(&mut self) -> &mut D {
         &mut self.disk
+    }
+
+    /// Whether a batch is under way, so that [`sync`](Log::sync) would hand the disk nothing.
+    pub fn is_writing(&self) -> bool {
+        self.writer.is_writing()
     }
 
     /// Appends a record, whose head has so many bytes.
@@ -257,7 +280,7 @@ impl<D: Disk> FileLog<D> {
 
     /// Takes in what the disk has done, as it was done.
     fn take_completions(&mut self) -> Result<(), SyncError> {
-        let first_kept = self.fetch.next_block();
+        let first_kept = self.fetch.first_new();
         while let Some((token, done)) = self.disk.poll() {
             match done {
                 Done::Written { head, body, result } => {
@@ -275,7 +298,9 @@ impl<D: Disk> FileLog<D> {
                 Done::Removed(_) => {}
             }
         }
-        self.fetch.trim(first_kept);
+        self.end_flight();
+        let elsewhere = &self.store.elsewhere;
+        self.fetch.trim(first_kept, |at| elsewhere.get(at).is_some());
         self.evict();
         self.space_step();
         self.pump_reads();
@@ -342,8 +367,11 @@ impl<D: Disk> FileLog<D> {
         if tag.is(Tag::WRITTEN) {
             self.sums.cached -= bytes;
             // The sum of the segments is kept, which may be an estimate.
-            live_bytes = self.drop_from_segment(at, Some(len)).unwrap_or(bytes);
+            let stored = if self.is_elsewhere(at) { 0 } else { len };
+            let counted = self.drop_from_segment(at, Some(stored));
+            live_bytes = counted.unwrap_or_else(|| u64::from(stored));
             self.forget_straggler(at);
+            self.leave_elsewhere(at);
         } else if tag.is(Tag::VOLATILE) {
             self.sums.volatile -= bytes;
             if tag.is(Tag::SPILL) {
@@ -356,6 +384,9 @@ impl<D: Disk> FileLog<D> {
         }
         self.sums.live_bytes -= live_bytes;
         self.forget_marks(at);
+        if !tag.is(Tag::WRITTEN) {
+            self.leave_shared(at);
+        }
     }
 
     /// The last holder of a written record left: its segment has one less, of `len` bytes if that is known.
@@ -403,6 +434,7 @@ impl<D: Disk> FileLog<D> {
                 store.cold.remove(at.get());
                 self.sums.records -= 1;
                 let len = self.fetch.forget(at, &self.store);
+                let len = if self.is_elsewhere(at) { Some(0) } else { len };
                 self.sums.live_bytes -= self.drop_from_segment(at, len).unwrap_or(0);
                 self.forget_marks(at);
             }
@@ -412,6 +444,7 @@ impl<D: Disk> FileLog<D> {
         }
         if self.store.cold.get(at.get()).is_none() {
             self.forget_straggler(at);
+            self.leave_elsewhere(at);
         }
         Ok(())
     }
@@ -446,6 +479,27 @@ impl<D: Disk> Log for FileLog<D> {
         self.add(Source::Whole(record), head_len, holders, keep)
     }
 
+    fn append_shared(
+        &mut self,
+        record: &Bytes,
+        head_len: usize,
+        holders: &[Holder],
+        keep: Keep,
+        shared: &Arc<Shared>,
+    ) -> Result<Offset, AppendError> {
+        let result = self.add(Source::Whole(record), head_len, holders, keep);
+        self.begin_shared(result.as_ref().ok().filter(|_| !holders.is_empty()), shared);
+        result
+    }
+
+    fn errands(&mut self, each: &mut dyn FnMut(Errand)) {
+        self.lending.errands.drain(..).for_each(each);
+    }
+
+    fn lent(&mut self, at: Offset, bytes: Result<Bytes, ReadError>) {
+        self.fetch.lent(at, bytes, &self.store);
+    }
+
     fn persist(&mut self, at: Offset) -> Result<Offset, HoldError> {
         self.make_durable(at)
     }
@@ -467,7 +521,7 @@ impl<D: Disk> Log for FileLog<D> {
             Err(ReadError::Released { at }) if self.store.cold.get(at.get()).is_some() => {
                 match self.fetch.warm(at) {
                     Warm::Here(bytes) => Ok(Record { bytes }),
-                    Warm::Damaged(file) => Err(ReadError::Damaged { at, file }),
+                    Warm::Damaged(error) => Err(error),
                     Warm::No => Err(ReadError::Cold { at }),
                 }
             }
@@ -477,7 +531,7 @@ impl<D: Disk> Log for FileLog<D> {
 
     fn fetch_ahead(&mut self, soon: &[Offset]) {
         for &at in soon {
-            if self.store.cold.get(at.get()).is_some() {
+            if self.store.cold.get(at.get()).is_some() && !self.borrow(at, true) {
                 self.fetch.want_ahead(at);
             }
         }
@@ -500,7 +554,7 @@ impl<D: Disk> Log for FileLog<D> {
 
     fn fetch(&mut self, soon: &[Offset]) {
         for &at in soon {
-            if self.store.cold.get(at.get()).is_some() {
+            if self.store.cold.get(at.get()).is_some() && !self.borrow(at, false) {
                 self.fetch.want(at);
             }
         }
@@ -513,7 +567,11 @@ impl<D: Disk> Log for FileLog<D> {
     fn release(&mut self, at: Offset, holder: Holder) -> Result<(), HoldError> {
         let place = match self.hot.place(at) {
             Ok(place) => place,
-            Err(HoldError::Released { .. }) => return self.release_cold(at, holder),
+            Err(HoldError::Released { .. }) => {
+                self.release_cold(at, holder)?;
+                self.count_lent(holder);
+                return Ok(());
+            }
             Err(error) => return Err(error),
         };
         let facts = self.hot.facts(place);
@@ -530,6 +588,7 @@ impl<D: Disk> Log for FileLog<D> {
                 self.drop_hot(at, tag, facts.len);
             }
         }
+        self.count_lent(holder);
         Ok(())
     }
 
@@ -581,8 +640,8 @@ impl<D: Disk> Log for FileLog<D> {
         Ok(())
     }
 
-    fn is_writing(&self) -> bool {
-        self.writer.is_writing()
+    fn notes(&self) -> usize {
+        self.writer.notes()
     }
 
     fn keeps_spares(&self) -> bool {
@@ -598,7 +657,9 @@ impl<D: Disk> Log for FileLog<D> {
         let store = self.store.segments.held_bytes()
             + self.store.sets.held_bytes()
             + self.store.cold.held_bytes()
-            + self.store.marks.allocation_size();
+            + self.store.marks.allocation_size()
+            + self.store.elsewhere.held_bytes()
+            + self.lending.held_bytes();
         let held = store + self.fetch.held_bytes() + self.writer.held_bytes();
         let held = held + self.space.held_bytes();
         Usage {
@@ -608,6 +669,7 @@ impl<D: Disk> Log for FileLog<D> {
             blocks: hot.blocks,
             unwritten_bytes: self.unwritten_bytes(),
             disk_bytes: self.store.segments.disk_bytes() + self.space.disk_bytes(),
+            lent: self.sums.lent,
         }
     }
 

@@ -56,12 +56,16 @@
 pub mod disk;
 pub mod file;
 mod memory;
+pub mod shared;
 pub mod suite;
+
+use std::sync::Arc;
 
 use bytes::Bytes;
 
 pub use file::FileLog;
 pub use memory::{LARGE, MemoryLog};
+pub use shared::{Errand, LogNumber, Shared};
 
 /// The name of a record in one log. Consecutive, from 0, never used twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -136,11 +140,16 @@ pub struct Usage {
     pub unwritten_bytes: u64,
     /// Bytes of files.
     pub disk_bytes: u64,
+    /// How many other logs hold records here, for each record that they do: see [`shared`].
+    pub lent: u64,
 }
 
 /// The name of one who holds a record: a queue, in the broker. The log keeps it and gives it back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Holder(u64);
+
+/// The holder that stands for log 0; the others are below it.
+const LOG_MAX: u64 = u64::MAX - 1;
 
 impl Holder {
     /// The holder with this number.
@@ -151,6 +160,20 @@ impl Holder {
     /// The bare number.
     pub const fn get(self) -> u64 {
         self.0
+    }
+
+    /// Another log, which refers to the record: see [`shared`]. Nobody else has a number as high as these but the
+    /// highest, which is for the owner's own use.
+    pub const fn of_log(log: LogNumber) -> Self {
+        Self(LOG_MAX - log as u64)
+    }
+
+    /// Which log it is, if it is one.
+    pub const fn as_log(self) -> Option<LogNumber> {
+        match LOG_MAX.checked_sub(self.0) {
+            Some(number) if number <= LogNumber::MAX as u64 => Some(number as LogNumber),
+            _ => None,
+        }
     }
 }
 
@@ -228,6 +251,23 @@ pub enum ReadError {
         /// Where it is.
         file: disk::FileName,
     },
+    /// Another log has its bytes, and cannot give them.
+    #[error("the bytes of record {at} are record {} of log {}, which {}", of.at, of.log, cannot_give(*file))]
+    Elsewhere {
+        /// What was asked for.
+        at: Offset,
+        /// Where its bytes are.
+        of: shared::Place,
+        /// The file that should have them, if the record is there still.
+        file: Option<disk::FileName>,
+    },
+}
+
+fn cannot_give(file: Option<disk::FileName>) -> String {
+    match file {
+        Some(file) => format!("is damaged in file {file}"),
+        None => "is not there".to_owned(),
+    }
 }
 
 /// Why holders could not be changed: a mistake of the caller, and nothing was changed.
@@ -289,6 +329,32 @@ pub trait Log {
     ) -> Result<Offset, AppendError> {
         let (head, rest) = record.split_at(head_len);
         self.append(head, &[rest], holders, keep)
+    }
+
+    /// As [`append_whole`](Self::append_whole), of a record that other logs are given, too, byte for byte: one of
+    /// them may write it for all. See [`shared`]. Not to be released in one batch with what it is a copy of: if
+    /// the log that has the bytes never writes its batch, the record is not there after a crash, though others of its
+    /// batch are.
+    fn append_shared(
+        &mut self,
+        record: &Bytes,
+        head_len: usize,
+        holders: &[Holder],
+        keep: Keep,
+        shared: &Arc<Shared>,
+    ) -> Result<Offset, AppendError> {
+        let _ = shared;
+        self.append_whole(record, head_len, holders, keep)
+    }
+
+    /// Tells what has to be done about other logs since the last call.
+    fn errands(&mut self, each: &mut dyn FnMut(Errand)) {
+        let _ = each;
+    }
+
+    /// What [`Errand::Lend`] asked for came, or cannot be had.
+    fn lent(&mut self, at: Offset, bytes: Result<Bytes, ReadError>) {
+        let _ = (at, bytes);
     }
 
     /// Asks for a volatile record to become durable after all. It is once `durable()` has reached
@@ -382,10 +448,10 @@ pub trait Log {
         self.sync()
     }
 
-    /// Whether the disk is busy with a batch, so that [`sync`](Self::sync) would hand it nothing. It may be one of
-    /// releases alone, which `durable` does not wait for.
-    fn is_writing(&self) -> bool {
-        false
+    /// How many releases and marks of written records were not handed to the disk yet. Not 0 while what was handed
+    /// to it found no room: somebody has to [`sync`](Self::sync) then, or nothing is tried again.
+    fn notes(&self) -> usize {
+        0
     }
 
     /// Whether it keeps memory for records to come that [`relax`](Self::relax) would give back.

@@ -311,7 +311,7 @@ fn a_newer_format_is_refused_with_its_writer() {
     assert_eq!(
         error,
         "0000000000000000.0.seg has format 9 and was written by leveret 7.8.9; this version reads \
-         format 1. Start that version or a later one"
+         formats up to 2. Start that version or a later one"
     );
 }
 

@@ -5,9 +5,10 @@
 use leveret_log::disk::{FileName, SimDisk};
 use leveret_log::file::Options;
 use leveret_log::suite::drive;
-use leveret_log::{FileLog, Holder, Keep, Log, Offset};
+use leveret_log::{FileLog, Holder, Keep, Log, Offset, Shared};
 
 const FORMAT_1: &[u8] = include_bytes!("golden/format-1.seg");
+const FORMAT_2: &[u8] = include_bytes!("golden/format-2.seg");
 const FIRST: FileName = FileName { segment: 0, generation: 0 };
 
 fn open(disk: &SimDisk) -> FileLog<SimDisk> {
@@ -16,10 +17,13 @@ fn open(disk: &SimDisk) -> FileLog<SimDisk> {
     FileLog::open(disk.clone(), options, &mut |_| {}).unwrap().0
 }
 
-/// One of everything that a file can have, but the seal.
+/// One of everything that a file can have, but the seal. Log 0 has the bytes of one record for log 1, and the other
+/// way around.
 fn write() -> Vec<u8> {
     let disk = SimDisk::new(0);
     let mut log = open(&disk);
+    let other = Options { number: 1, ..Options::default() };
+    let mut other = FileLog::open(SimDisk::new(1), other, &mut |_| {}).unwrap().0;
     let names = [Holder::new(1), Holder::new(300), Holder::new(1 << 40)];
     log.set_spill_bytes(u64::MAX);
     let unwritten = log.append(b"later", &[b"straggler"], &names[..1], Keep::Volatile).unwrap();
@@ -35,30 +39,52 @@ fn write() -> Vec<u8> {
     log.persist(spilled).unwrap();
     log.persist(unwritten).unwrap();
     drive(&mut log);
+    let [theirs, ours] = [(); 2].map(|()| Shared::among(0..2));
+    let shared = b"headshared".as_slice().into();
+    other.append_shared(&shared, 4, &names[..1], Keep::Durable, &theirs).unwrap();
+    drive(&mut other);
+    log.append_shared(&shared, 4, &names[..1], Keep::Durable, &theirs).unwrap();
+    log.append_shared(&shared, 4, &names[..2], Keep::Durable, &ours).unwrap();
+    drive(&mut log);
     log.release(unwritten, names[0]).unwrap();
     drive(&mut log);
     disk.bytes_of(FIRST)
 }
 
 #[test]
-fn format_1_is_written_as_it_was() {
-    assert_eq!(write(), FORMAT_1);
+fn format_2_is_written_as_it_was() {
+    assert_eq!(write(), FORMAT_2);
 }
 
 #[test]
 fn format_1_is_read() {
+    check(FORMAT_1, &[]);
+}
+
+#[test]
+fn format_2_is_read() {
+    let log_1 = Holder::of_log(1).get();
+    check(FORMAT_2, &[(6, b"head", &[1]), (7, b"head", &[1, 300, log_1])]);
+}
+
+/// The file has what the first format can say, and `more`: offset, head and holders of each.
+#[track_caller]
+fn check(file: &[u8], more: &[(u64, &[u8], &[u64])]) {
     let disk = SimDisk::new(0);
-    disk.put(FIRST, FORMAT_1.to_vec());
+    disk.put(FIRST, file.to_vec());
     let mut log = open(&disk);
     let mut found = Vec::new();
     log.recover(&mut |it| {
         let holders: Vec<_> = it.holders.iter().map(|(name, mark)| (name.get(), *mark)).collect();
         found.push((it.at.get(), it.head.to_vec(), holders));
     });
-    let want = [
+    let mut want = vec![
         (1, b"head".to_vec(), vec![(300, 200), (1 << 40, 3)]),
         (2, Vec::new(), vec![(1, 0), (300, 0)]),
     ];
+    want.extend(more.iter().map(|(at, head, holders)| {
+        (*at, head.to_vec(), holders.iter().map(|&holder| (holder, 0)).collect())
+    }));
     assert_eq!(found, want);
     let at = Offset::new(1);
     log.fetch(&[at]);

@@ -259,8 +259,12 @@ impl Queue {
     /// Every message of the queue that may have been delivered, with how often it came back: what is
     /// to be marked in the log when the process stops.
     pub fn seen(&self, mut each: impl FnMut(Offset, u32)) {
-        let ready = self.ready.entries().filter(|entry| entry.redelivered());
-        for entry in ready.chain(self.unacked.entries()) {
+        // What is assigned early to a consumer that acks is among the unacked ones, unless it is lent.
+        let early =
+            self.early.iter().filter(|assigned| assigned.unacked.is_none_or(UnackedId::is_lent));
+        let early = early.map(|assigned| assigned.entry);
+        let waiting = self.ready.entries().chain(early).filter(|entry| entry.redelivered());
+        for entry in waiting.chain(self.unacked.entries()) {
             each(Offset::new(entry.offset), self.extras.delivery_count(entry));
         }
         for (&offset, &(seen, delivery_count)) in self.held.iter().flat_map(|held| held.iter()) {

@@ -1,6 +1,7 @@
 //! `leveret serve`: from options to a running node, and to its end.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
@@ -86,7 +87,8 @@ pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async move {
         let Options { shards, was_clean, waker, paging_ratio, .. } = options;
-        let shards = recover(shards, &options.topology, &mut options.meta, was_clean);
+        let data_dir = &options.about.data_dir;
+        let shards = recover(shards, &options.topology, &mut options.meta, was_clean, data_dir)?;
         let settings = Arc::new(options.settings);
         let logins = Logins::new(options.logins, rand::random());
         let node =
@@ -196,7 +198,8 @@ fn recover(
     topology: &Topology,
     meta: &mut Meta<NodeLog>,
     was_clean: bool,
-) -> Vec<Shard<NodeLog>> {
+    data_dir: &Path,
+) -> anyhow::Result<Vec<Shard<NodeLog>>> {
     let started = std::time::Instant::now();
     let count = logs.len();
     let mut all = Restored::default();
@@ -204,6 +207,7 @@ fn recover(
     for (index, log) in logs.into_iter().enumerate() {
         let mut shard = Shard::new(index, count, log);
         let restored = shard.recover(topology, meta.decided(), was_clean, now());
+        refuse_stranger(&data_dir.join("shards").join(index.to_string()), restored.stranger)?;
         all.messages += restored.messages;
         all.orphans += restored.orphans;
         all.undone += restored.undone;
@@ -220,7 +224,18 @@ fn recover(
             "messages are back in their queues"
         );
     }
-    shards
+    Ok(shards)
+}
+
+/// Messages of another shard's queues are not those of queues that are gone, and are not to be let go as such.
+fn refuse_stranger(dir: &Path, stranger: Option<usize>) -> anyhow::Result<()> {
+    let Some(stranger) = stranger else { return Ok(()) };
+    anyhow::bail!(
+        "{} has messages of queues of shard {stranger}, so it is not the directory that was written under this name: \
+         perhaps two were swapped, or one was copied over another. Nothing was changed. Give each its name back, or \
+         restore all of them, and `layout`, from one copy",
+        dir.display()
+    )
 }
 
 /// How long the disks have to take what is left when the broker stops.
@@ -228,7 +243,7 @@ const PUT_AWAY_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Writes down what the next start has to know, and that nothing is missing. Nobody runs turns any
 /// more but the disks' threads, and those only to take in what they did.
-fn put_away(node: &Arc<Node>, waker: &Waker, data_dir: &std::path::Path) {
+fn put_away(node: &Arc<Node>, waker: &Waker, data_dir: &Path) {
     let deadline = std::time::Instant::now() + PUT_AWAY_PATIENCE;
     let mut seen = 0;
     // A dead letter that is safe where it went is not to come back where it was.

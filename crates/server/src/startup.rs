@@ -187,7 +187,7 @@ fn amqp_listeners(config: &Config) -> anyhow::Result<Vec<AmqpListener>> {
 /// Keeps a second node out of the data directory. The system lets go of the lock when the process ends,
 /// however it ends.
 fn lock(data_dir: &Path) -> anyhow::Result<std::fs::File> {
-    let path = data_dir.join("leveret.lock");
+    let path = data_dir.join(files::LOCK_NAME);
     let file = std::fs::OpenOptions::new().create(true).append(true).open(&path);
     let file = file.with_context(|| format!("cannot open {}", path.display()))?;
     match file.try_lock() {
@@ -251,6 +251,7 @@ fn settings(config: &Config, shards: usize) -> Settings {
         heartbeat_s: u16::try_from(connections.heartbeat.get()).unwrap_or(u16::MAX),
         handshake_timeout_ms: connections.handshake_timeout.get(),
         max_message_size: connections.max_message_size.get(),
+        embed_bytes_below: config.resources.embed_msgs_below.get(),
         loopback_users: access.loopback_users.iter().map(str::to_owned).collect(),
         mechanisms: mechanisms.collect(),
         anonymous_login: anonymous,

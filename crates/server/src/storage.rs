@@ -20,10 +20,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use leveret_config::DamagedFiles;
-use leveret_log::FileLog;
 use leveret_log::file::{
     Damage, OnDamage, OpenError, Options as LogOptions, Progress, Report, SEGMENT_GROWTH,
+    Unmatched, match_up,
 };
+use leveret_log::{FileLog, LogNumber};
 
 use crate::disk::{RealDisk, Wake, sync_dir};
 use crate::node::Node;
@@ -177,11 +178,20 @@ impl Storage {
             let dir = dir.join("shards").join(index.to_string());
             let is_whole = lost.iter().all(|lost| !lost.path.starts_with(&dir));
             let owner = Owner::Shard(index);
-            let (log, report) = open_log(&dir, &waker, owner, options.clone(), is_whole)?;
+            let number = LogNumber::try_from(index).context("so many shards")?;
+            let options = LogOptions { number, ..options.clone() };
+            let (log, report) = open_log(&dir, &waker, owner, options, is_whole)?;
             shards.push(log);
             damages.extend(report.damaged.into_iter().map(|damage| (dir.clone(), damage)));
         }
         left::tell(&lost);
+        let has_lost: Vec<_> = (0..count)
+            .map(|index| {
+                let dir = dir.join("shards").join(index.to_string());
+                damage::has_kept(&dir) || lost.iter().any(|it| it.path.starts_with(&dir))
+            })
+            .collect();
+        tell_unmatched(match_up(&mut shards, &has_lost));
         let was_clean = damages.is_empty() && lost.is_empty() && left::was_clean(dir);
         Ok(Self { shards, names, was_clean, damages, waker })
     }
@@ -207,14 +217,7 @@ fn layout(dir: &Path, shards: usize) -> anyhow::Result<usize> {
                  wrote it, or a later one",
                 dir.display()
             );
-            let there = shard_dirs(dir)?.len();
-            anyhow::ensure!(
-                there == found,
-                "{} says that there are {found} shards, and {} has {there}: queues would be looked for where \
-                 their messages are not. Restore what is missing from a copy",
-                path.display(),
-                dir.join("shards").display()
-            );
+            refuse_other_shards(dir, &path, found)?;
             if found != shards {
                 tracing::info!(shards = found, "the data directory keeps its number of shards");
             }
@@ -227,6 +230,38 @@ fn layout(dir: &Path, shards: usize) -> anyhow::Result<usize> {
             Ok(shards)
         }
         Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
+/// Refuses if the directories of shards that are there are not those of the layout in the file at `path`: queues would be
+/// looked for where their messages are not.
+fn refuse_other_shards(dir: &Path, path: &Path, count: usize) -> anyhow::Result<()> {
+    let there = shard_dirs(dir)?;
+    let shards = dir.join("shards");
+    let expected: Vec<PathBuf> = (0..count).map(|index| shards.join(index.to_string())).collect();
+    let missing = expected.iter().find(|shard| !there.contains(shard));
+    let more = there.iter().find(|shard| !expected.contains(shard));
+    let path = path.display();
+    match (missing, more) {
+        (None, None) => Ok(()),
+        (Some(missing), None) => anyhow::bail!(
+            "{path} says that there are {count} shards, and {} is not there, with the messages of its queues. Restore \
+             it from a copy",
+            missing.display()
+        ),
+        (Some(missing), Some(more)) => anyhow::bail!(
+            "{path} says that there are {count} shards, and {} is not there, with the messages of its queues, while \
+             {} is the directory of no shard. If it was renamed, give it its name back; else restore what is missing \
+             from a copy",
+            missing.display(),
+            more.display()
+        ),
+        (None, Some(more)) => anyhow::bail!(
+            "{} is the directory of no shard: {path} says that there {} {count}, counted from 0. If it came here by \
+             mistake, move it away; if {path} is of another time, restore that from a copy",
+            more.display(),
+            if count == 1 { "is" } else { "are" },
+        ),
     }
 }
 
@@ -330,6 +365,27 @@ fn open_log(
     log.hold_files();
     tell_of(dir, &report, started, is_whole);
     Ok((log, report))
+}
+
+/// What the logs of shards did not agree about.
+fn tell_unmatched(unmatched: Unmatched) {
+    let Unmatched { dangling, lost, unneeded } = unmatched;
+    if lost > 0 {
+        tracing::error!(
+            messages = lost,
+            "messages cannot be delivered whose bodies were in a file that is damaged or missing: a large message for \
+             queues of several shards is stored once. To get them back, stop the broker, restore the file from a \
+             copy, and start again"
+        );
+    }
+    if dangling + unneeded > 0 {
+        // After every crash under load: what was on its way between shards.
+        tracing::info!(
+            dangling,
+            unneeded,
+            "the shards' logs agree about the messages that they share"
+        );
+    }
 }
 
 /// `is_whole`: no file is known to have been longer.

@@ -75,6 +75,10 @@ pub(crate) fn consume(
         .or_else(|| queue.consumer_timeout_ms())
         .or(core.settings.consumer_timeout_ms)
         .filter(|&ms| ms > 0);
+    if let (Some(timeout_ms), false, true) = (timeout_ms, method.no_ack, core.timers.is_watching())
+    {
+        core.timers.watch_unacked(timeout_ms, cx.now);
+    }
     let queue = queue.id;
 
     let consumer = Consumer {

@@ -197,6 +197,13 @@ impl Core {
         }
     }
 
+    /// The shortest time that anything here may stay unacked, in ms.
+    pub(crate) fn shortest_timeout(&self) -> Option<u64> {
+        let consumers = self.consumers.iter().filter(|(_, consumer)| !consumer.no_ack);
+        let of_consumers = consumers.filter_map(|(_, consumer)| consumer.timeout_ms);
+        of_consumers.chain(self.settings.consumer_timeout_ms).min()
+    }
+
     /// A channel keeps `now` bytes after it kept `before`.
     #[inline]
     pub(crate) fn count_kept(&mut self, before: u64, now: u64) {

@@ -81,10 +81,14 @@ pub(crate) fn deliver(
     }
 }
 
-/// Something unacked is there, and nobody watches how long it stays.
+/// Something unacked is there, and perhaps nobody watches how long it stays. What comes later is not looked at here,
+/// so the watch is one for the shortest time.
 #[cold]
 pub(crate) fn watch(core: &mut Core, slot: u32, now: Time) {
-    if let Some(timeout_ms) = core.timeout_of(slot) {
+    if core.timers.is_watching() || core.timeout_of(slot).is_none() {
+        return;
+    }
+    if let Some(timeout_ms) = core.shortest_timeout() {
         core.timers.watch_unacked(timeout_ms, now);
     }
 }

@@ -8,11 +8,13 @@
 //! is in [`route`], [`properties`], [`direct`] and
 //! [`tx`](crate::tx).
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use leveret_amqp::content::{ContentHeader, RawProperties};
 use leveret_amqp::whole::WholePublish;
-use leveret_broker::message::{Message, Publish, Targets};
-use leveret_broker::record::{are_names, split_names};
+use leveret_broker::message::{Message, Publish, Shared, Targets};
+use leveret_broker::record::{self, are_names, split_names};
 use leveret_topology::{ExchangeId, QueueId};
 
 use crate::cache::{RouteCache, Routed};
@@ -190,7 +192,16 @@ impl Head {
     pub(crate) fn publish(self, confirm: u64, targets: &[QueueId], message: Message) -> Publish {
         let Self { channel, persistent, priority, expiration_ms } = self;
         let targets = Targets::from_slice(targets);
-        Publish { channel, confirm, targets, persistent, priority, expiration_ms, message }
+        Publish {
+            channel,
+            confirm,
+            targets,
+            persistent,
+            priority,
+            expiration_ms,
+            message,
+            shared: None,
+        }
     }
 }
 
@@ -314,11 +325,25 @@ fn send(
         return Ok(());
     }
     let shards = core.shards();
+    let is_worth_sharing = head.persistent
+        && routed.targets.len() > 1
+        && message.len() >= core.settings.embed_bytes_below;
+    let shared = if is_worth_sharing { Some(share(routed, head, &mut message, cx)) } else { None };
     for (shard, targets) in &routed.targets {
-        let publish = head.publish(confirm, targets, message.clone());
+        let mut publish = head.publish(confirm, targets, message.clone());
+        publish.shared.clone_from(&shared);
         core.batch.publish(*shard as usize, shards, publish);
     }
     Ok(())
+}
+
+/// Each shard is given the same record, so that one of them may write it for all.
+#[cold]
+fn share(routed: &Routed, head: Head, message: &mut Message, cx: &Context<'_>) -> Arc<Shared> {
+    let whole = head.publish(0, &[], std::mem::take(message));
+    let record_head = record::Head::of(&whole, cx.wall.ms());
+    *message = whole.message.into_record(&record_head);
+    Shared::among(routed.targets.iter().map(|&(shard, _)| shard))
 }
 
 /// Exchange and routing key of a message from the wire.

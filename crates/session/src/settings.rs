@@ -57,6 +57,9 @@ pub struct Settings {
     pub handshake_timeout_ms: u64,
     /// Longest body taken, in bytes.
     pub max_message_size: u64,
+    /// A persistent message for queues of several shards is stored once if it has at least so many bytes of
+    /// names, properties and body; a shorter one by each of them.
+    pub embed_bytes_below: u64,
     /// Users that may only come from this machine.
     pub loopback_users: Vec<String>,
     /// In the order they are offered.
@@ -92,6 +95,7 @@ impl Default for Settings {
             heartbeat_s: 60,
             handshake_timeout_ms: 10_000,
             max_message_size: 134_217_728,
+            embed_bytes_below: 4096,
             loopback_users: vec!["guest".to_owned()],
             mechanisms: vec![Mechanism::Plain, Mechanism::AmqPlain, Mechanism::Anonymous],
             anonymous_login: Some(("guest".to_owned(), Password::new("guest"))),

@@ -723,6 +723,37 @@ fn unacked_for_too_long() {
     assert_eq!(ready(&mut node, other, "q"), "1 0");
 }
 
+/// Each delivery has the time of its consumer: a short one is kept though an older delivery has a longer one, though that
+/// was being watched before the short one's consumer came, and though nothing of that consumer was unacked at the last look.
+#[test]
+fn unacked_for_too_long_behind_one_that_may_stay() {
+    let mut node = Node::new();
+    let link = node.client();
+    node.declare(link, "slow");
+    node.declare(link, "quick");
+    node.say(link, 1, &consume("slow"));
+    assert!(node.publish(link, "", "slow", "x").contains("basic.deliver c 1"));
+    let mut table = Table::default();
+    table.push("x-consumer-timeout", Value::I32(8_000));
+    let table = table.to_bytes();
+    let arguments = RawTable::unchecked(&table);
+    let quick = basic::Consume { consumer_tag: "d", arguments, ..consume("quick") };
+    assert!(node.say(link, 1, &quick).contains("consume-ok"));
+    assert!(node.publish(link, "", "quick", "y").contains("basic.deliver d 2"));
+    node.later(6_000);
+    let ack = basic::Ack { delivery_tag: 2, multiple: false };
+    assert_eq!(node.say(link, 1, &ack), "");
+    node.later(15_000);
+    assert!(node.publish(link, "", "quick", "z").contains("basic.deliver d 3"));
+    node.later(7_000);
+    assert!(!node.read(link).contains("channel.close"));
+    node.later(5_000);
+    let said = node.read(link);
+    let want = "1 channel.close 406 PRECONDITION_FAILED - delivery acknowledgement on channel 1 \
+                timed out. Timeout value used: 8000 ms.";
+    assert!(said.contains(want), "{said}");
+}
+
 /// What is settled in a transaction waits for nobody's ack, so nobody looks at it; a rollback makes it wait again,
 /// since it was delivered.
 #[test]

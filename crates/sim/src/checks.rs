@@ -58,6 +58,7 @@ pub(crate) fn settings() -> Settings {
     Settings {
         output_bytes_max: OUTPUT_BYTES_MAX,
         consumer_timeout_ms: Some(ACK_TIMEOUT_MS),
+        embed_bytes_below: 40,
         ..Settings::default()
     }
 }
@@ -223,7 +224,7 @@ fn shard_is_sound(node: &Node<Store>, index: usize, watch: &mut Watch) -> Check 
     }
     let usage = shard.usage();
     let messages = here + held + shard.departing() + shard.transaction_records();
-    if usage.records > messages {
+    if usage.records > messages + usage.lent {
         let records = usage.records;
         return Err(format!("shard {index} holds {records} records for {messages} messages"));
     }

@@ -338,10 +338,7 @@ impl Client {
         let (code, text) = (close.reply_code, close.reply_text);
         let is_after = |ms| channel.opened.after_ms(ms) <= world.now;
         let kept_too_long = code == 406 && text.contains("timed out") && is_after(ACK_TIMEOUT_MS);
-        let came_too_late = code == 404
-            && text.contains("'fleeting-")
-            && channel.next_is_consume()
-            && is_after(EXPIRES_MS);
+        let came_too_late = code == 404 && text.contains("'fleeting-") && is_after(EXPIRES_MS);
         if code == 403 && channel.may_be_refused() && !world.shadow.is_calm {
             totals.shut_out += 1;
         } else if kept_too_long || came_too_late {

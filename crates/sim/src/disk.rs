@@ -7,12 +7,14 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::Arc;
 
+use bytes::Bytes;
 use leveret_log::disk::{Disk, DiskError, Done, FileName, Op, SimDisk, Token};
 use leveret_log::file::Options as LogOptions;
 use leveret_log::{
-    AppendError, FileLog, HoldError, Holder, Keep, Log, MemoryLog, Moment, Offset, ReadError,
-    Record, Recovered, SyncError, Usage,
+    AppendError, Errand, FileLog, HoldError, Holder, Keep, Log, LogNumber, MemoryLog, Moment,
+    Offset, ReadError, Record, Recovered, Shared, SyncError, Usage,
 };
 use leveret_queue::Time;
 
@@ -185,10 +187,15 @@ impl Disks {
     }
 
     /// Opens one log, with options that make small runs visit what large ones do.
-    pub(crate) fn open(&self, index: usize, random: &mut Random) -> Result<Store, String> {
+    pub(crate) fn open(
+        &self,
+        index: usize,
+        random: &mut Random,
+    ) -> Result<FileLog<StepDisk>, String> {
         let kib = |random: &mut Random, most: usize| (1 + random.below(most) as u64) << 10;
         let options = LogOptions {
             seed: random.next(),
+            number: index as LogNumber,
             segment_bytes: kib(random, 64),
             cache_bytes: random.below(3) as u64 * kib(random, 16),
             spill_bytes: kib(random, 32),
@@ -198,7 +205,7 @@ impl Disks {
         let disk = self.disk(index).clone();
         let opened = FileLog::open(disk, options, &mut |_| ());
         let (log, _) = opened.map_err(|error| format!("log {index} does not open: {error}"))?;
-        Ok(Store::File(Box::new(log)))
+        Ok(log)
     }
 }
 
@@ -227,6 +234,39 @@ impl Log for Store {
         keep: Keep,
     ) -> Result<Offset, AppendError> {
         both!(self, log => log.append(head, parts, holders, keep))
+    }
+
+    fn append_whole(
+        &mut self,
+        record: &Bytes,
+        head_len: usize,
+        holders: &[Holder],
+        keep: Keep,
+    ) -> Result<Offset, AppendError> {
+        both!(self, log => log.append_whole(record, head_len, holders, keep))
+    }
+
+    fn append_shared(
+        &mut self,
+        record: &Bytes,
+        head_len: usize,
+        holders: &[Holder],
+        keep: Keep,
+        shared: &Arc<Shared>,
+    ) -> Result<Offset, AppendError> {
+        both!(self, log => log.append_shared(record, head_len, holders, keep, shared))
+    }
+
+    fn errands(&mut self, each: &mut dyn FnMut(Errand)) {
+        both!(self, log => log.errands(each));
+    }
+
+    fn lent(&mut self, at: Offset, bytes: Result<Bytes, ReadError>) {
+        both!(self, log => log.lent(at, bytes));
+    }
+
+    fn is_asked(&self, at: Offset) -> bool {
+        both!(self, log => log.is_asked(at))
     }
 
     fn persist(&mut self, at: Offset) -> Result<Offset, HoldError> {
@@ -293,8 +333,8 @@ impl Log for Store {
         both!(self, log => log.sync_until(until))
     }
 
-    fn is_writing(&self) -> bool {
-        both!(self, log => log.is_writing())
+    fn notes(&self) -> usize {
+        both!(self, log => log.notes())
     }
 
     fn keeps_spares(&self) -> bool {

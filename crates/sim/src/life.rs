@@ -2,6 +2,7 @@
 
 use leveret_broker::shard::Restored;
 use leveret_broker::{Meta, Shard};
+use leveret_log::file::match_up;
 use leveret_log::{Log as _, MemoryLog};
 use leveret_queue::Time;
 use leveret_session::Settings;
@@ -25,13 +26,12 @@ pub(crate) fn start(
     random: &mut Random,
     now: Time,
 ) -> Check<(Node<Store>, Vec<Restored>)> {
-    let mut open = |index| match disks {
-        Some(disks) => disks.open(index, random),
-        None => Ok(Store::Memory(MemoryLog::new())),
-    };
+    let stores = open(shards, disks, random)?;
+    let mut stores = stores.into_iter();
     let names = disks.map(|disks| disks.disk(shards).clone());
     let mut wait = || names.iter().for_each(StepDisk::step);
-    let recovered = Meta::recover(shards, open(shards)?, &mut wait);
+    let own = stores.next_back().ok_or("no log of names")?;
+    let recovered = Meta::recover(shards, own, &mut wait);
     let (mut meta, mut topology) = recovered.map_err(|error| format!("names: {error}"))?;
     if meta.is_new() {
         bootstrap(&mut topology);
@@ -39,14 +39,26 @@ pub(crate) fn start(
     }
     topology.assert_invariants();
     let (mut actors, mut restored) = (Vec::new(), Vec::new());
-    for index in 0..shards {
-        let mut shard = Shard::new(index, shards, open(index)?);
+    for (index, store) in stores.enumerate() {
+        let mut shard = Shard::new(index, shards, store);
         restored.push(shard.recover(&topology, meta.decided(), clean, now));
         actors.push(shard);
     }
     meta.forget_decisions(actors.iter_mut().flat_map(Shard::transactions_found));
     let settings = Settings { shards, ..checks::settings() };
     Ok((Node::with(settings, topology, meta, actors), restored))
+}
+
+/// The logs of all shards, and of names.
+fn open(shards: usize, disks: Option<&Disks>, random: &mut Random) -> Check<Vec<Store>> {
+    let Some(disks) = disks else {
+        return Ok((0..=shards).map(|_| Store::Memory(MemoryLog::new())).collect());
+    };
+    let names = disks.open(shards, random)?;
+    let logs: Result<Vec<_>, _> = (0..shards).map(|index| disks.open(index, random)).collect();
+    let mut logs = logs?;
+    match_up(&mut logs, &[]);
+    Ok(logs.into_iter().chain([names]).map(|log| Store::File(Box::new(log))).collect())
 }
 
 /// Writes down what the next start has to know, as the server does at the end of a stop.

@@ -44,6 +44,9 @@ const CALM_STEPS_MAX: u32 = 300_000;
 /// Times that nothing can happen, each a while after the last, until that is believed.
 const IDLE_TIMES: u32 = 20;
 
+/// How often it is to be idle with nothing left in any queue.
+const DRAINED_TIMES: u32 = 4;
+
 /// Bytes a client has on the way to the server before it waits.
 const SENDING_MAX: usize = 64 << 10;
 
@@ -504,7 +507,7 @@ impl Sim {
             peer.stalled_until = self.now;
         }
         let steady = self.shadow.queues.iter().filter(|kind| kind.is_steady).count();
-        let mut idle_times = 0;
+        let (mut idle_times, mut drained_times) = (0, 0);
         for _ in 0..CALM_STEPS_MAX {
             if self.mood == Mood::Leave && self.peers.is_empty() && self.silent.is_empty() {
                 self.mood = Mood::Drain;
@@ -532,12 +535,14 @@ impl Sim {
             let is_drained = self.mood == Mood::Drain
                 && self.silent.is_empty()
                 && self.node.messages() == 0
-                && (self.node.topology().queue_count() == steady || idle_times == IDLE_TIMES);
-            if is_drained && idle_times > 3 {
+                && (self.node.topology().queue_count() == steady || idle_times >= IDLE_TIMES);
+            drained_times += u32::from(is_drained);
+            // What a shard has released is told to another when that is on the disk.
+            if drained_times >= DRAINED_TIMES {
                 self.shadow.nothing_is_lost()?;
                 return checks::is_drained(&self.node, &self.watch, steady);
             }
-            if idle_times > IDLE_TIMES {
+            if idle_times > IDLE_TIMES + DRAINED_TIMES {
                 break;
             }
         }

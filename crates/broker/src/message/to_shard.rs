@@ -1,6 +1,8 @@
 //! Letters to a shard.
 
+use bytes::Bytes;
 use leveret_amqp::table::Table;
+use leveret_log::ReadError;
 use leveret_queue::{Gate, Offset, Place};
 use leveret_topology::{ExchangeId, QueueId};
 
@@ -228,6 +230,25 @@ pub enum ToShard {
     Continue,
     /// From the driver: the disk of the shard's log finished something.
     LogWoke,
+    /// From another shard, which refers to records here no more: see `leveret_log::shared`.
+    Freed {
+        /// Which shard.
+        by: usize,
+        /// The records.
+        records: Vec<leveret_log::Offset>,
+    },
+    /// From another shard, which wants bytes that are here. Answered by [`ToShard::Lent`].
+    Lend {
+        /// Which shard.
+        to: usize,
+        /// Each record as it is called here, and there.
+        records: Vec<(leveret_log::Offset, leveret_log::Offset)>,
+    },
+    /// Answer to [`ToShard::Lend`], of some of those records or all.
+    Lent {
+        /// As they are called here.
+        records: Vec<(leveret_log::Offset, Result<Bytes, ReadError>)>,
+    },
     /// Facts about the queues here, for listings. Answered by `Reply::Queues`.
     List {
         /// Who.

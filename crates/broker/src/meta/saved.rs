@@ -28,14 +28,28 @@ use crate::transaction::DECISION_HEAD;
 pub(super) const META: Holder = Holder::new(0);
 
 /// Why a change is not on disk. It is in the topology all the same; nobody is told that it is true.
+///
+/// The text has the cause in it, so there is no source: who prints both would say it twice.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SaveError {
     /// The log did not take a record.
     #[error("the change could not be written to disk: {0}")]
-    Append(#[from] AppendError),
+    Append(AppendError),
     /// The log failed, for good.
     #[error("the change could not be written to disk: {0}")]
-    Sync(#[from] SyncError),
+    Sync(SyncError),
+}
+
+impl From<AppendError> for SaveError {
+    fn from(error: AppendError) -> Self {
+        Self::Append(error)
+    }
+}
+
+impl From<SyncError> for SaveError {
+    fn from(error: SyncError) -> Self {
+        Self::Sync(error)
+    }
 }
 
 #[derive(Debug)]

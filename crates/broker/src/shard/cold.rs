@@ -75,6 +75,11 @@ impl Cold {
         self.parked.iter().filter(|what| matches!(what, Parked::Left(..))).count() as u64
     }
 
+    /// Parks what waits for records that were asked for.
+    pub(super) fn park_letter(&mut self, what: Parked) {
+        self.parked.push(what);
+    }
+
     /// Dead letters that were tried before, and wait here to be tried again.
     pub(super) fn retries(&self) -> u64 {
         self.parked.iter().filter(|what| matches!(what, Parked::Stuck(_))).count() as u64

@@ -373,6 +373,7 @@ fn make_dead_letter(
         priority: peek.priority.unwrap_or(0),
         expiration_ms: None,
         message: Message::from_parts(&join_names(exchange_name, key), &encoded, view.body_bytes()),
+        shared: None,
     };
     Some((publish, targets))
 }

@@ -41,7 +41,7 @@ pub const LAZY_MAX_MS: u64 = 200;
 const RELEASED_MS: u64 = 200;
 
 /// How many releases may wait, if nothing else does: what is noted of them takes memory.
-const RELEASED_MAX: u32 = 16 << 10;
+const RELEASED_MAX: usize = 16 << 10;
 
 /// What a shard knows of its disk.
 #[derive(Debug, Default)]
@@ -56,12 +56,8 @@ pub(super) struct Disk {
     pub(super) batch: u64,
     /// Where turns began that appended durable records, and when: the first one of each millisecond.
     appended: VecDeque<(Moment, Time)>,
-    /// What is below it may be on the disk, or on its way there.
-    handed: u64,
     pace: Pace,
-    /// How much that may be on the disk was released or marked, which was not handed to it.
-    released: u32,
-    /// When the disk is to know of it, unless other things speak against it.
+    /// When the disk is to know of what was released or marked, unless other things speak against it.
     released_at: Option<Time>,
     /// The next batch is to go whatever the watermarks say.
     is_due: bool,
@@ -140,7 +136,6 @@ impl Pace {
 impl Disk {
     /// The log has records from before this process: those below `end`.
     pub(super) fn opened(&mut self, moment: Moment) {
-        self.handed = moment.end.get();
         self.turn_from = moment;
     }
 
@@ -169,14 +164,6 @@ impl Disk {
     #[inline]
     pub(super) fn released(&mut self, at: u64) {
         self.pace.released(at);
-        self.marked(at);
-    }
-
-    /// A record was marked. Nobody waits for that, nor for a release; but it is to be there after a while, though
-    /// nothing else happens.
-    #[inline]
-    pub(super) fn marked(&mut self, at: u64) {
-        self.released += u32::from(at < self.handed);
     }
 
     /// Somebody is to be told when everything below `end` is durable.
@@ -270,13 +257,15 @@ impl<L: Log> Shard<L> {
         let disk = &mut self.disk;
         disk.pace.look(now);
         disk.look_at_age(durable, all, now);
-        if disk.released > 0 {
+        // Nobody waits for a release or a mark; but it is to be there after a while, though nothing else happens.
+        let notes = self.log.notes();
+        if notes > 0 {
             disk.released_at.get_or_insert_with(|| now.after_ms(RELEASED_MS));
         }
         if !disk.gauge.is_low(unwritten) {
             disk.ask(end);
         }
-        disk.is_due |= disk.released > RELEASED_MAX && disk.appended.is_empty();
+        disk.is_due |= notes > RELEASED_MAX && disk.appended.is_empty();
         let releases_due = disk.released_at.is_some_and(|at| at <= now);
         match disk.appended.front() {
             // Without what came since: it may be acked soon, and would be written now and released in its turn, and
@@ -289,19 +278,17 @@ impl<L: Log> Shard<L> {
         let aged = disk.aged.end.get();
         if durable < disk.asked || disk.is_due || durable < end && aged == end {
             disk.batch += 1;
-            // Perhaps the disk is busy with an earlier batch, and takes nothing yet.
-            let again = self.log.is_writing().then(|| now.after_ms(RELEASED_MS));
-            disk.released_at = disk.released_at.and(again);
             disk.is_due = false;
-            disk.released = 0;
-            disk.handed = end;
             self.log.sync()?;
         } else if durable < aged || releases_due {
             // Releases that were made by then go with it, the others with the next one.
-            disk.released_at = disk.released_at.map(|_| now.after_ms(RELEASED_MS));
-            disk.handed = disk.handed.max(aged);
             self.log.sync_until(disk.aged)?;
+        } else {
+            return Ok(());
         }
+        // Perhaps the disk is busy with an earlier batch, and took nothing yet.
+        let again = now.after_ms(RELEASED_MS);
+        self.disk.released_at = (self.log.notes() > 0).then_some(again);
         Ok(())
     }
 

@@ -124,6 +124,7 @@ impl<L: Log> Shard<L> {
             priority: view.head.priority,
             expiration_ms: view.head.expiration_ms.map(u64::from),
             message: Message::from_parts(&names, view.properties, view.body_bytes()),
+            shared: None,
         };
         (!targets.is_empty()).then_some((publish, targets))
     }

@@ -172,9 +172,14 @@ impl<L: Log> Shard<L> {
         };
         let is_durable = wants.slot.waits_for_disk() || (must_keep && wants.can_keep);
         let keep = if is_durable { Keep::Durable } else { Keep::Volatile };
-        let at = match message.record().filter(|record| head.begins(record)) {
-            Some(record) => self.log.append_whole(record, HEAD, holders, keep)?,
-            None => {
+        let record = message.record().filter(|record| head.begins(record));
+        let at = match (record, &publish.shared) {
+            (Some(record), Some(shared)) => {
+                self.log.append_shared(record, HEAD, holders, keep, shared)?
+            }
+            (Some(record), None) => self.log.append_whole(record, HEAD, holders, keep)?,
+            (None, shared) => {
+                debug_assert!(shared.is_none(), "shared, and no whole record");
                 let first = [message.names(), message.properties(), message.body()];
                 let pieces: SmallVec<[&[u8]; 8]>;
                 let parts: &[&[u8]] = match message.more() {

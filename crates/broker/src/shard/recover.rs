@@ -29,6 +29,9 @@ pub struct Restored {
     pub undone: u64,
     /// Records whose head cannot be read. They stay in the log and are in no queue.
     pub damaged: u64,
+    /// There are messages of queues of this shard, which is another one: the log is not this shard's. Nothing was let
+    /// go then, and the shard is not to be used.
+    pub stranger: Option<usize>,
 }
 
 impl<L: Log> Shard<L> {
@@ -79,8 +82,15 @@ impl<L: Log> Shard<L> {
                 tracing::error!(offset = %record.at, "a record in the log is not a message: left alone");
                 return;
             };
-            for &(holder, mark) in record.holders {
+            // What other shards hold is in their queues.
+            let own = record.holders.iter().filter(|(holder, _)| holder.as_log().is_none());
+            for &(holder, mark) in own {
                 let id = QueueId::new(holder.get());
+                let home = shard_of(id, *shards);
+                if home != *index {
+                    restored.stranger.get_or_insert(home);
+                    continue;
+                }
                 if decided.acked.contains(&(id, queue_offset(record.at))) {
                     finished.push((record.at, holder));
                     continue;
@@ -95,6 +105,9 @@ impl<L: Log> Shard<L> {
             }
         });
         restored.orphans = orphans.len() as u64;
+        if restored.stranger.is_some() {
+            return restored;
+        }
         self.disk.opened(self.log.moment());
         for (at, holder) in orphans.into_iter().chain(finished) {
             if let Err(error) = self.log.release(at, holder) {

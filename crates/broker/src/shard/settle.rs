@@ -46,9 +46,7 @@ impl<L: Log> Shard<L> {
             let settled = hosted.queue.settle(unacked, offset, how, now, &mut self.scratch);
             if let Settled::Returned { delivery_count: Some(count) } = settled {
                 // Counts of what is not written are not either.
-                let at = log_offset(offset);
-                let _ = self.log.mark(at, holder(id), mark(count));
-                self.disk.marked(at.get());
+                let _ = self.log.mark(log_offset(offset), holder(id), mark(count));
             }
             touch(hosted, id, &mut self.touched);
             let left = if is_long { &mut crowd } else { &mut self.left };

@@ -298,8 +298,8 @@ impl Log for HandLog {
         Ok(())
     }
 
-    fn is_writing(&self) -> bool {
-        self.0.borrow().running.is_some()
+    fn notes(&self) -> usize {
+        self.0.borrow().released.len()
     }
 
     fn usage(&self) -> Usage {

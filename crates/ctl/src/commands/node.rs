@@ -15,7 +15,9 @@ fn wait_until_it_runs(it: &mut Call<'_>) -> Result<Answer, Fault> {
     loop {
         match it.get("/api/version") {
             Ok(_) => return Ok(Answer::Done),
-            Err(fault) if fault.code != Code::Unavailable => return Err(fault),
+            Err(fault) if !matches!(fault.code, Code::Unavailable | Code::NotReady) => {
+                return Err(fault);
+            }
             Err(_) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(50)),
             Err(fault) => return Err(Fault::new(Code::TempFail, fault.text)),
         }

@@ -401,6 +401,19 @@ pub(crate) fn close_reason(client: &mut Connection) -> CloseReason {
     }
 }
 
+/// Sends what was published, and waits for one `basic.ack` of the broker's.
+#[track_caller]
+pub(crate) fn wait_for_ack(client: &mut Connection) {
+    client.flush().unwrap();
+    loop {
+        match client.next_event().unwrap() {
+            Some(Event::Method { method: Method::BasicAck(_), .. }) => return,
+            Some(_) => {}
+            None => assert!(client.wait(PATIENCE).unwrap(), "no confirm comes"),
+        }
+    }
+}
+
 /// A client that publishes to one queue and counts confirms. One shard has the queue, so they come in order.
 #[derive(Debug)]
 pub(crate) struct Publisher {

@@ -6,10 +6,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use leveret_client::amqp::table::Value;
+use leveret_client::amqp::table::{Table, Value};
 use leveret_client::{Connection, QueueDeclare};
 
-use crate::broker::{Broker, Down, PATIENCE, run, wait_until};
+use crate::broker::{Broker, Down, PATIENCE, run, wait_for_ack, wait_until};
 use crate::messages::Key;
 
 /// Exit code of a start that failed.
@@ -283,6 +283,105 @@ fn a_damaged_dead_letter_is_kept() {
 }
 
 /// It is not the directory's fault: what was not delivered is still known not to be.
+/// Queues of two shards that get the same large messages.
+const SHARED_BY: [&str; 4] = ["q-0", "q-1", "q-2", "q-3"];
+
+/// The body of such a message.
+fn large(number: u8) -> Vec<u8> {
+    vec![number; 50_000]
+}
+
+/// Messages 1 to 3, each in four queues; one of the two shards has the bytes.
+fn shared() -> Broker {
+    let broker = Broker::with(&["shards=2"]);
+    let (mut client, channel) = broker.channel();
+    let durable = QueueDeclare { durable: true, ..QueueDeclare::default() };
+    for queue in SHARED_BY {
+        client.queue_declare(channel, queue, &durable).unwrap();
+        client.queue_bind(channel, queue, "amq.fanout", "", &Table::default()).unwrap();
+    }
+    client.confirm_select(channel).unwrap();
+    for number in 1..=3 {
+        let key = Key { publisher: 1, number: number.into() };
+        client.publish(channel, "amq.fanout", "", &key.properties(None), &large(number));
+        wait_for_ack(&mut client);
+    }
+    broker
+}
+
+/// The one file that has the body of message 1, and where in it.
+fn first_body(down: &Down) -> (PathBuf, usize) {
+    let logs = ["shards/0", "shards/1"].map(|log| segment(down.dir.path(), log));
+    let place = |path: &PathBuf| {
+        let bytes = std::fs::read(path).unwrap();
+        bytes.windows(1000).position(|it| it == [1; 1000])
+    };
+    let mut found = logs.into_iter().filter_map(|path| Some((place(&path)?, path)));
+    let (at, path) = found.next().expect("one shard has the body");
+    assert_eq!(found.next(), None, "and only one");
+    (path, at)
+}
+
+/// Takes what each of the queues has, which is to be these messages.
+#[track_caller]
+fn take_all(broker: &Broker, numbers: std::ops::RangeInclusive<u8>) {
+    let (mut client, channel) = broker.channel();
+    for queue in SHARED_BY {
+        for number in numbers.clone() {
+            let got = client.get(channel, queue, true).unwrap().expect("a message");
+            assert_eq!(got.body, large(number), "{queue}");
+        }
+        assert!(client.get(channel, queue, true).unwrap().is_none(), "{queue}");
+    }
+    client.close().unwrap();
+}
+
+/// What cannot be read of a message that shards share is set aside in the queues of both, which go on, and is there
+/// again with a good file.
+#[test]
+fn a_damaged_message_that_shards_share() {
+    let down = shared().kill();
+    let (file, at) = first_body(&down);
+    change(&file, |bytes| bytes[at] ^= 1);
+    let broker = down.start_again();
+    take_all(&broker, 2..=3);
+    let told = broker.log.with("cannot be read");
+    let name = file.file_name().unwrap().to_str().unwrap();
+    for queue in SHARED_BY {
+        let parts = ["ERROR", name, &format!("'{queue}' in vhost '/'"), "messages=1"];
+        let is_it = |line: &&String| parts.iter().all(|part| line.contains(part));
+        assert!(told.iter().any(|line| is_it(&line)), "{queue}: {told:#?}");
+    }
+    let down = broker.stop();
+    change(&file, |bytes| bytes[at] ^= 1);
+    take_all(&down.start_again(), 1..=1);
+}
+
+/// A shard that has lost a file has lost the bodies of others' messages, too. They stay, are told, and are there again
+/// with the file.
+#[test]
+fn a_missing_file_with_messages_that_shards_share() {
+    let down = shared().stop();
+    let (file, _) = first_body(&down);
+    let moved = down.dir.path().join("moved");
+    std::fs::rename(&file, &moved).unwrap();
+    let broker = down.start_again();
+    let line = broker.log.wait_for("whose bodies were in a file that is damaged or missing");
+    assert!(line.contains("ERROR") && line.contains("restore the file"), "{line}");
+    let other = if file.parent().unwrap().ends_with("0") { "q-1" } else { "q-0" };
+    let (mut client, channel) = broker.channel();
+    let mut there = Vec::new();
+    while let Some(got) = client.get(channel, other, false).unwrap() {
+        there.push(got.body[0]);
+    }
+    assert!(!there.contains(&1), "{there:?}");
+    broker.log.wait_for("of log");
+    drop(client);
+    let down = broker.kill();
+    std::fs::rename(&moved, &file).unwrap();
+    take_all(&down.start_again(), 1..=3);
+}
+
 #[test]
 fn a_start_that_fails_for_its_port_loses_nothing() {
     let down = stored(true);
@@ -377,9 +476,49 @@ fn a_damaged_or_later_layout_is_named() {
     refuses(&down, &["has format 2", "Start the version that"]);
     // More shards than there are, or fewer, would put queues where their messages are not.
     std::fs::write(&layout, whole.replace("shards 1", "shards 2")).unwrap();
-    refuses(&down, &["layout says that there are 2 shards", "has 1"]);
+    refuses(&down, &["layout says that there are 2 shards", "shards/1 is not there", "Restore it"]);
     std::fs::remove_file(&layout).unwrap();
     refuses(&down, &["layout is missing", "has messages"]);
-    std::fs::write(&layout, whole).unwrap();
+    std::fs::write(&layout, &whole).unwrap();
+    // One that somebody made is not missing anything.
+    let shards = down.dir.path().join("shards");
+    std::fs::create_dir(shards.join("7")).unwrap();
+    refuses(&down, &["shards/7 is the directory of no shard", "there is 1", "move it away"]);
+    std::fs::remove_dir(shards.join("7")).unwrap();
+    // As many as there should be, but not those.
+    std::fs::rename(shards.join("0"), shards.join("7")).unwrap();
+    refuses(&down, &["shards/0 is not there", "shards/7"]);
+    std::fs::rename(shards.join("7"), shards.join("0")).unwrap();
     assert_eq!(messages(&down.start_again()), MESSAGES);
+}
+
+/// Messages know their queues by number, and a queue's number says in which shard it lives: in another one they would
+/// be taken for those of a queue that is gone.
+#[test]
+fn shards_that_were_swapped_are_refused() {
+    for stop in [true, false] {
+        let down = stored_with(stop, &["shards=2"], &["q", "other"]);
+        let shards = down.dir.path().join("shards");
+        let swap = || {
+            for (from, to) in [("0", "x"), ("1", "0"), ("x", "1")] {
+                std::fs::rename(shards.join(from), shards.join(to)).unwrap();
+            }
+        };
+        swap();
+        let before = files(&shards);
+        let (_, errors) = run(down.command(), down.dir.path(), FAILED);
+        for part in ["shards/0 has messages of queues of shard 1", "Nothing was changed"] {
+            assert!(errors.contains(part), "no {part:?} in: {errors}");
+        }
+        assert!(files(&shards) == before);
+        swap();
+        let broker = down.start_again();
+        let (mut client, channel) = broker.channel();
+        for queue in ["q", "other"] {
+            assert_eq!(count(&mut client, channel, queue), MESSAGES / 2);
+        }
+        // What was not delivered is still known not to be.
+        let got = client.get(channel, "q", true).unwrap().unwrap();
+        assert_eq!(got.redelivered, !stop);
+    }
 }

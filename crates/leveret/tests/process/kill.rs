@@ -112,6 +112,14 @@ fn what_was_confirmed_is_there_after_a_kill() {
     kill_again_and_again(&lives, |done, _| done >= kills);
 }
 
+/// The same where a message for several queues is stored by one of the shards for all.
+#[test]
+fn what_was_confirmed_is_there_after_a_kill_where_shards_share_messages() {
+    let (seed, kills) = asked(20);
+    let settings = &["shards=3", "queue_index_embed_msgs_below=1"];
+    kill_again_and_again(&Lives { seed, settings, confirms: 1..401 }, |done, _| done >= kills);
+}
+
 /// The same where files of the log are used again: they are short, and lives are long enough for whole files to go.
 #[test]
 fn what_was_confirmed_is_there_after_a_kill_where_files_are_used_again() {

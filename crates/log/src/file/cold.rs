@@ -111,6 +111,17 @@ impl Cold {
         held
     }
 
+    /// Tells of all records: the first of a run of neighbours that the same set holds, and how many those are.
+    pub(super) fn each_run(&self, mut each: impl FnMut(u64, u64, Held)) {
+        for (chunk, runs) in &self.chunks {
+            for run in runs {
+                if let Some(held) = Held::unpack(run.held) {
+                    each(chunk * CHUNK + u64::from(run.start), u64::from(run.len), held);
+                }
+            }
+        }
+    }
+
     /// Bytes of memory.
     pub(super) fn held_bytes(&self) -> usize {
         // A node of the tree is for eleven chunks and half full at worst.

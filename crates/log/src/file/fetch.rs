@@ -24,8 +24,8 @@ use hashbrown::HashMap;
 use super::Store;
 use super::segments::Stretch;
 use super::walk::{Step, Walk};
-use crate::Offset;
 use crate::disk::{DiskError, FileName, Op, Piece, Token};
+use crate::{Offset, ReadError};
 use index::Indexes;
 use kept::Kept;
 use places::Place;
@@ -82,7 +82,7 @@ impl Job {
 #[derive(Debug)]
 pub(super) enum Warm {
     Here(Bytes),
-    Damaged(FileName),
+    Damaged(ReadError),
     No,
 }
 
@@ -99,8 +99,12 @@ pub(super) struct Fetch {
     under_way: BTreeSet<u64>,
     indexes: Indexes,
     kept: Kept,
-    /// What cannot be read, and where it should be.
-    damaged: BTreeMap<u64, FileName>,
+    /// What cannot be read, and why.
+    damaged: BTreeMap<u64, ReadError>,
+    /// Records whose bytes were asked of another log, and whether nobody waits for them.
+    borrowed: BTreeMap<u64, bool>,
+    /// The first block of what other logs lent since [`Self::first_new`] was asked.
+    lent_from: Option<u64>,
     /// What was asked for and is not any more: it is here, damaged or released. Each that was ever wanted gets here.
     done: Vec<u64>,
 }
@@ -116,6 +120,8 @@ impl Fetch {
             indexes: Indexes::default(),
             kept: Kept::new(bytes_max),
             damaged: BTreeMap::new(),
+            borrowed: BTreeMap::new(),
+            lent_from: None,
             done: Vec::new(),
         }
     }
@@ -124,7 +130,7 @@ impl Fetch {
         let at = at.get();
         match (self.kept.get(at), self.damaged.get(&at)) {
             (Some(bytes), _) => Warm::Here(bytes.clone()),
-            (None, Some(&file)) => Warm::Damaged(file),
+            (None, Some(&error)) => Warm::Damaged(error),
             (None, None) => Warm::No,
         }
     }
@@ -155,7 +161,53 @@ impl Fetch {
     /// Whether it was asked for, and is not here.
     pub(super) fn is_asked(&self, at: Offset) -> bool {
         let at = at.get();
-        self.ahead.contains(&at) || self.wanted.contains(&at) || self.under_way.contains(&at)
+        self.ahead.contains(&at)
+            || self.wanted.contains(&at)
+            || self.under_way.contains(&at)
+            || self.borrowed.contains_key(&at)
+    }
+
+    /// Whether the bytes of a record that another log has are to be asked for. `len`: of such records, about. Those
+    /// that nobody waits for are `ahead`.
+    pub(super) fn borrow(&mut self, at: Offset, len: u64, ahead: bool) -> bool {
+        let at = at.get();
+        let flying = self.flying + self.borrowed.len() as u64 * len;
+        let has_room = self.kept.room(flying) > 0 || self.kept.is_empty() && flying == 0;
+        if let Some(is_ahead) = self.borrowed.get_mut(&at) {
+            *is_ahead &= ahead;
+            return false;
+        }
+        let is_asked = (has_room || !ahead) && !self.is_known(at);
+        is_asked && self.borrowed.insert(at, ahead).is_none()
+    }
+
+    /// What was asked of another log came, or cannot be had.
+    pub(super) fn lent(&mut self, name: Offset, bytes: Result<Bytes, ReadError>, store: &Store) {
+        let at = name.get();
+        let Some(is_ahead) = self.borrowed.remove(&at) else { return };
+        self.done.push(at);
+        if store.cold.get(at).is_none() {
+            return;
+        }
+        let next = self.kept.next_block();
+        self.lent_from.get_or_insert(next);
+        match bytes {
+            // It may be longer than most: as in `take_asked`.
+            Ok(bytes) if is_ahead && !self.kept.is_empty() => {
+                if bytes.len() as u64 <= self.kept.room(self.flying) {
+                    self.kept.add(at, bytes);
+                }
+            }
+            Ok(bytes) => self.kept.add(at, bytes),
+            Err(error) => {
+                let Some(of) = store.elsewhere.get(at) else { return };
+                let file = match error {
+                    ReadError::Damaged { file, .. } => Some(file),
+                    _ => None,
+                };
+                self.damaged.insert(at, ReadError::Elsewhere { at: name, of, file });
+            }
+        }
     }
 
     /// Tells of what was done since the last call.
@@ -180,6 +232,9 @@ impl Fetch {
         let at = at.get();
         self.settle(at);
         self.damaged.remove(&at);
+        if self.borrowed.remove(&at).is_some() {
+            self.done.push(at);
+        }
         if let Some(bytes) = self.kept.remove(at) {
             return Some(bytes.len() as u32);
         }
@@ -223,7 +278,7 @@ impl Fetch {
         }
         for (at, file) in plan.lost {
             self.settle(at);
-            self.damaged.insert(at, file);
+            self.damaged.insert(at, damaged_in(file, at));
         }
         for spread in plan.bodies {
             for (place, _) in &spread.places {
@@ -294,7 +349,9 @@ impl Fetch {
                 }
                 Err(_) => {
                     self.no_longer_under_way(&places);
-                    self.damaged.extend(places.iter().map(|(place, _)| (place.at, file)));
+                    let all =
+                        places.iter().map(|(place, _)| (place.at, damaged_in(file, place.at)));
+                    self.damaged.extend(all);
                 }
             },
             Job::Load(mut load) => {
@@ -307,7 +364,9 @@ impl Fetch {
                             let places = &mut load.places;
                             let taken = batch.records(&mut |record, position| {
                                 let (at, len, crc) = (record.at, record.len, record.crc);
-                                places.push(Place { at, position, len, crc });
+                                if record.elsewhere.is_none() {
+                                    places.push(Place { at, position, len, crc });
+                                }
                             });
                             if taken.is_err() {
                                 return self.lose(load.stretch, store);
@@ -344,7 +403,7 @@ impl Fetch {
         let lost: Vec<_> = asked.copied().filter(is_in).collect();
         for at in lost {
             self.settle(at);
-            self.damaged.insert(at, stretch.file);
+            self.damaged.insert(at, damaged_in(stretch.file, at));
         }
     }
 
@@ -372,19 +431,25 @@ impl Fetch {
     ) {
         places.retain(|(place, _)| store.cold.get(place.at).is_some());
         let Self { kept, damaged, .. } = self;
-        kept.take(bytes, &places, |at| _ = damaged.insert(at, file));
+        kept.take(bytes, &places, |at| _ = damaged.insert(at, damaged_in(file, at)));
     }
 
     /// Drops the oldest of what was read before the block `first_kept`, if there is too much of it. It is
     /// going to be read all the same: when there is room again.
-    pub(super) fn trim(&mut self, first_kept: u64) {
+    pub(super) fn trim(&mut self, first_kept: u64, is_lent: impl Fn(u64) -> bool) {
         let Self { kept, ahead, .. } = self;
-        kept.trim(first_kept, |at| _ = ahead.insert(at));
+        kept.trim(first_kept, |at| {
+            // Whoever wants what another log lent asks again.
+            if !is_lent(at) {
+                ahead.insert(at);
+            }
+        });
     }
 
-    /// The number of the next block.
-    pub(super) fn next_block(&self) -> u64 {
-        self.kept.next_block()
+    /// The number of the first block that nobody has had a look at: what other logs lent, or the next one.
+    pub(super) fn first_new(&mut self) -> u64 {
+        let next = self.kept.next_block();
+        self.lent_from.take().unwrap_or(next)
     }
 
     /// Bytes of memory.
@@ -392,8 +457,10 @@ impl Fetch {
         self.kept.held_bytes()
             + self.indexes.held_bytes()
             + self.flying as usize
-            + (self.wanted.len() + self.ahead.len() + self.under_way.len()) * 2 * size_of::<u64>()
-            + self.damaged.len() * 2 * size_of::<(u64, FileName)>()
+            + (self.wanted.len() + self.ahead.len() + self.under_way.len() + self.borrowed.len())
+                * 2
+                * size_of::<u64>()
+            + self.damaged.len() * 2 * size_of::<(u64, ReadError)>()
             + self.done.capacity() * size_of::<u64>()
             + self.jobs.allocation_size()
     }
@@ -404,6 +471,10 @@ impl Fetch {
         self.indexes.assert_sums();
         assert_eq!(self.flying, self.jobs.values().map(|(_, len)| len).sum::<u64>());
     }
+}
+
+fn damaged_in(file: FileName, at: u64) -> ReadError {
+    ReadError::Damaged { at: Offset::new(at), file }
 }
 
 impl Load {

@@ -31,7 +31,7 @@
 //!   84   4  crc32c of the header before
 //! index: records, then notes
 //!   record  varint zigzag(offset - offset before) | varint length | u32 crc32c | u8 flags |
-//!           u8 bytes of head | head | varint holders | each: varint name [u8 mark]
+//!           u8 bytes of head | head | [varint log, varint offset] | varint holders | each: varint name [u8 mark]
 //!   note    varint zigzag(offset - offset before) * 4 + kind |
 //!           0 release: varint name | 1 mark: varint name, u8 |
 //!           2 persist: varint holders, each: varint name |
@@ -43,9 +43,10 @@
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::arithmetic_side_effects)]
 
-use crate::{HEAD_MAX, Holder};
+use crate::shared::Place;
+use crate::{HEAD_MAX, Holder, Offset};
 
-pub(super) const FORMAT: u32 = 1;
+pub(super) const FORMAT: u32 = 2;
 pub(super) const FILE_HEADER: usize = 128;
 pub(super) const BATCH_HEADER: usize = 88;
 const MAGIC: &[u8; 8] = b"LVRTSEG\n";
@@ -57,6 +58,8 @@ const KIND_SEALED: u32 = 2;
 const FLAG_VOLATILE: u8 = 1;
 /// Each holder is followed by its mark.
 const FLAG_MARKS: u8 = 2;
+/// Its bytes are in another log.
+const FLAG_ELSEWHERE: u8 = 4;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FileHeader {
@@ -141,7 +144,7 @@ impl FileHeader {
         let writer = writer.split(|&byte| byte == 0).next().unwrap_or_default();
         let writer = String::from_utf8_lossy(writer).into_owned();
         let format = u32_at(covered, 8).ok_or(HeaderError::Damaged)?;
-        if format != FORMAT {
+        if format > FORMAT {
             return Err(HeaderError::Newer { format, writer });
         }
         let number = |at| u64_at(covered, at).ok_or(HeaderError::Damaged);
@@ -229,11 +232,18 @@ pub(super) struct RecordEntry<'a> {
     pub(super) is_volatile: bool,
     pub(super) has_marks: bool,
     pub(super) head: &'a [u8],
+    /// Where its bytes are, if not here.
+    pub(super) elsewhere: Option<Place>,
     holder_count: u64,
     holders: &'a [u8],
 }
 
 impl<'a> RecordEntry<'a> {
+    /// Bytes of it in this file.
+    pub(super) fn stored_len(&self) -> u32 {
+        if self.elsewhere.is_some() { 0 } else { self.len }
+    }
+
     pub(super) fn holders(&self) -> Holders<'a> {
         Holders { bytes: self.holders, left: self.holder_count, has_marks: self.has_marks }
     }
@@ -321,11 +331,18 @@ impl<'a> IndexReader<'a> {
         self.rest = rest;
         let flags = take_u8(&mut self.rest)?;
         let head_len = usize::from(take_u8(&mut self.rest)?);
-        if flags & !(FLAG_VOLATILE | FLAG_MARKS) != 0 || head_len > HEAD_MAX {
+        if flags & !(FLAG_VOLATILE | FLAG_MARKS | FLAG_ELSEWHERE) != 0 || head_len > HEAD_MAX {
             return None;
         }
         let (head, rest) = self.rest.split_at_checked(head_len)?;
         self.rest = rest;
+        let elsewhere = match flags & FLAG_ELSEWHERE {
+            0 => None,
+            _ => {
+                let log = u32::try_from(take_varint(&mut self.rest)?).ok()?;
+                Some(Place { log, at: Offset::new(take_varint(&mut self.rest)?) })
+            }
+        };
         let has_marks = flags & FLAG_MARKS != 0;
         let (holder_count, holders) = self.holders(has_marks)?;
         Some(RecordEntry {
@@ -335,6 +352,7 @@ impl<'a> IndexReader<'a> {
             is_volatile: flags & FLAG_VOLATILE != 0,
             has_marks,
             head,
+            elsewhere,
             holder_count,
             holders,
         })
@@ -439,6 +457,7 @@ pub(super) struct RecordFacts<'a> {
     pub(super) is_volatile: bool,
     pub(super) has_marks: bool,
     pub(super) head: &'a [u8],
+    pub(super) elsewhere: Option<Place>,
     pub(super) holders: usize,
 }
 
@@ -462,9 +481,14 @@ impl<'a> IndexWriter<'a> {
         self.out.extend_from_slice(&facts.crc.to_le_bytes());
         let volatile = if facts.is_volatile { FLAG_VOLATILE } else { 0 };
         let marks = if facts.has_marks { FLAG_MARKS } else { 0 };
-        self.out.push(volatile | marks);
+        let elsewhere = if facts.elsewhere.is_some() { FLAG_ELSEWHERE } else { 0 };
+        self.out.push(volatile | marks | elsewhere);
         self.out.push(facts.head.len() as u8);
         self.out.extend_from_slice(facts.head);
+        if let Some(place) = facts.elsewhere {
+            put_varint(self.out, u64::from(place.log));
+            put_varint(self.out, place.at.get());
+        }
         put_varint(self.out, facts.holders as u64);
         self.records = self.records.saturating_add(1);
     }

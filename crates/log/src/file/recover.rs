@@ -85,7 +85,7 @@ pub enum OpenError {
     },
     /// Written by a later version.
     #[error(
-        "{file} has format {format} and was written by {writer}; this version reads format 1. \
+        "{file} has format {format} and was written by {writer}; this version reads formats up to 2. \
          Start that version or a later one"
     )]
     Newer {
@@ -496,7 +496,7 @@ impl Recovery<'_> {
     }
 
     fn record(&mut self, index: usize, batch: &Batch<'_>, record: RecordEntry<'_>) {
-        let Store { segments, sets, cold, marks } = &mut self.store;
+        let Store { segments, sets, cold, marks, elsewhere } = &mut self.store;
         let Some(segment) = segments.all.get_mut(index) else { return };
         let number = segment.file.segment;
         let (mut names, mut list) = (Vec::new(), smallvec::SmallVec::new());
@@ -510,7 +510,7 @@ impl Recovery<'_> {
         if let Some(before) = cold.get(record.at) {
             sets.drop_use(before.set); // twice on disk: cannot be, and must not panic
         } else if !record.is_volatile {
-            segment.add_record(record.len);
+            segment.add_record(record.stored_len());
         }
         if record.at < batch.header.first {
             segments.stragglers.insert(record.at, (number, batch.position));
@@ -521,6 +521,9 @@ impl Recovery<'_> {
             return;
         }
         cold.insert(record.at, held);
+        if let Some(place) = record.elsewhere {
+            elsewhere.insert(record.at, place, record.len);
+        }
         if !list.is_empty() {
             marks.insert(record.at, list);
         }
@@ -528,7 +531,7 @@ impl Recovery<'_> {
 
     fn note(&mut self, index: usize, sequence: u64, note: NoteEntry<'_>) {
         let NoteEntry { at, segment, kind } = note;
-        let Store { segments, sets, cold, marks } = &mut self.store;
+        let Store { segments, sets, cold, marks, elsewhere } = &mut self.store;
         let Some(target) = segments.of_note(at, segment) else { return };
         let Some(about) = segments.all.get(target) else { return };
         if sequence < about.as_of {
@@ -545,6 +548,7 @@ impl Recovery<'_> {
                     Ok(Some(set)) => cold.insert(at, Held { set, ..held }),
                     Ok(None) => {
                         cold.remove(at);
+                        elsewhere.remove(at);
                         marks.remove(&at);
                         if let Some(segment) = segments.all.get_mut(target) {
                             segment.drop_record(None);
@@ -622,7 +626,11 @@ fn tail<D: Disk>(disk: &mut D, file: &File) -> Result<(u64, bool), OpenError> {
 pub(super) fn crcs(batch: &Batch<'_>) -> Vec<(u64, u32, u32)> {
     let mut crcs = Vec::new();
     // What is malformed is found by whoever takes the records.
-    let _ = batch.records(&mut |record, place| crcs.push((place, record.len, record.crc)));
+    let _ = batch.records(&mut |record, place| {
+        if record.elsewhere.is_none() {
+            crcs.push((place, record.len, record.crc));
+        }
+    });
     crcs
 }
 
@@ -647,7 +655,7 @@ pub(super) fn tell<D: Disk>(
     store: &mut Store,
     each: &mut dyn FnMut(Recovered<'_>),
 ) -> Result<u64, OpenError> {
-    let Store { segments, sets, cold, marks } = store;
+    let Store { segments, sets, cold, marks, .. } = store;
     let mut live_bytes = 0_u64;
     let mut holders = Vec::new();
     let mut tell_one = |at: u64, head: &[u8]| {
@@ -679,7 +687,7 @@ pub(super) fn tell<D: Disk>(
                     let is_here = cold.get(record.at).is_some();
                     let is_straggler = record.at < batch.header.first;
                     if is_here {
-                        bytes = bytes.saturating_add(u64::from(record.len));
+                        bytes = bytes.saturating_add(u64::from(record.stored_len()));
                     }
                     match pass {
                         Pass::Stragglers if is_straggler && is_here => {

@@ -112,8 +112,10 @@ impl Rewrite {
         let copied = batch.records(&mut |record, place| {
             let Some((set, is_volatile)) = held(hot, store, record.at) else { return };
             write_record(&mut index, record, set, is_volatile, store);
-            bodies.push_back((place, record.len));
-            bodies_len += u64::from(record.len);
+            if record.elsewhere.is_none() {
+                bodies.push_back((place, record.len));
+            }
+            bodies_len += u64::from(record.stored_len());
             if record.at < header.first {
                 stragglers.push(record.at);
             }
@@ -188,6 +190,7 @@ fn write_record(
         is_volatile,
         has_marks: marks.is_some(),
         head: record.head,
+        elsewhere: record.elsewhere,
         holders: store.sets.len(set),
     });
     store.sets.each(set, |holder: Holder| {

@@ -83,7 +83,7 @@ impl<'a> Batch<'a> {
         IndexReader::new(&self.header, self.index)
     }
 
-    /// Calls `each` with every record and the place of its bytes in the file.
+    /// Calls `each` with every record and the place of its bytes in the file, if they are in it.
     pub(super) fn records(
         &self,
         each: &mut dyn FnMut(RecordEntry<'a>, u64),
@@ -92,7 +92,7 @@ impl<'a> Batch<'a> {
         let mut place = self.bodies();
         let end = place.saturating_add(self.header.bodies_len);
         while let Some(Entry::Record(record)) = entries.next()? {
-            let after = place.checked_add(u64::from(record.len)).ok_or(Malformed)?;
+            let after = place.checked_add(u64::from(record.stored_len())).ok_or(Malformed)?;
             if after > end {
                 return Err(Malformed);
             }

@@ -5,12 +5,15 @@
 
 use std::collections::VecDeque;
 
+use super::elsewhere::Elsewhere;
 use super::format::{BATCH_HEADER, BatchHeader, FILE_HEADER, FileHeader, IndexWriter, RecordFacts};
+use super::lend::Shares;
 use super::segments::{Segment, Segments};
 use super::sets::{SetId, Sets};
 use super::{FileLog, Marks, Store, Tag, submit};
 use crate::disk::{Disk, DiskError, FileName, Op, Token};
 use crate::memory::MemoryLog;
+use crate::shared::{Place, Progress};
 use crate::{AppendError, HoldError, Holder, Log as _, Moment, Offset, SyncError};
 
 /// Memory for a batch that is kept for the next one, unless that one is far smaller.
@@ -73,6 +76,9 @@ struct Flight {
     is_synced: bool,
     /// Records in it that are older than what was gathered before, ascending.
     late: Vec<u64>,
+    shares: Shares,
+    /// Every write is done.
+    is_written: bool,
     /// Written to here in the end.
     file: FileName,
     len: u64,
@@ -82,6 +88,8 @@ struct Flight {
 #[derive(Debug)]
 pub(super) struct Writer {
     notes: Vec<Note>,
+    /// Records of other logs that this one needs no more once so many notes are safe, in that order.
+    freed: VecDeque<(u64, Place)>,
     /// How many were made before those.
     notes_before: u64,
     /// Volatile records, not written, that were gathered without and are to become durable.
@@ -110,6 +118,7 @@ impl Writer {
     pub(super) fn new(end: Offset, sequence: u64, next_segment: u64, seed: u64) -> Self {
         Self {
             notes: Vec::new(),
+            freed: VecDeque::new(),
             notes_before: 0,
             persists: Vec::new(),
             late: VecDeque::new(),
@@ -130,6 +139,11 @@ impl Writer {
 
     pub(super) fn durable(&self) -> Offset {
         self.durable
+    }
+
+    /// Nothing was gathered yet, and what will be has this offset or a higher one.
+    pub(super) fn go_on_at(&mut self, next: Offset) {
+        (self.gathered, self.durable) = (next, next);
     }
 
     /// Whether a record may be appended.
@@ -158,6 +172,16 @@ impl Writer {
         flight.late.first().map_or(settled, |&at| settled.min(Offset::new(at)))
     }
 
+    /// How many notes wait for a batch; one for those in a batch that found no room.
+    pub(super) fn notes(&self) -> usize {
+        self.notes.len() + usize::from(self.is_full)
+    }
+
+    /// Volatile records that were gathered without and are to become durable.
+    pub(super) fn persists(&self) -> &[u64] {
+        &self.persists
+    }
+
     /// A written record that eviction would not come by.
     pub(super) fn next_late(&mut self) -> Option<u64> {
         self.late.pop_front()
@@ -181,11 +205,11 @@ impl Writer {
         self.failed.is_some()
     }
 
-    /// The first batch that has records, or will have, and is not safe: what is noted in it or later
+    /// The first batch that has records, or will have, and is not safe here: what is noted in it or later
     /// may come to nothing, and then its records do too.
     pub(super) fn unsafe_from(&self, unwritten: u64) -> u64 {
         match &self.flight {
-            Some(flight) if flight.is_synced => flight.sequence,
+            Some(flight) if flight.is_synced && !flight.is_written => flight.sequence,
             _ if unwritten > 0 || !self.persists.is_empty() => self.sequence,
             _ => u64::MAX,
         }
@@ -225,6 +249,7 @@ impl Writer {
     pub(super) fn held_bytes(&self) -> usize {
         self.notes.capacity() * size_of::<Note>()
             + (self.persists.capacity() + self.late.capacity()) * size_of::<u64>()
+            + self.freed.capacity() * size_of::<(u64, Place)>()
             + self.flight.as_ref().map_or(0, |flight| flight.late.capacity()) * size_of::<u64>()
             + self.spare.0.capacity()
             + self.spare.1.capacity()
@@ -249,6 +274,22 @@ impl Writer {
         std::mem::replace(&mut self.notes, later)
     }
 
+    /// What this log refers to no more once the notes are safe that were taken so far.
+    pub(super) fn take_freed(&mut self) -> Vec<Place> {
+        let count = self.freed.partition_point(|&(notes, _)| notes <= self.notes_before);
+        self.freed.drain(..count).map(|(_, place)| place).collect()
+    }
+
+    /// This log refers to a record of another one no more, as is noted last. Gives it back if nothing that is to be
+    /// safe depends on it.
+    pub(super) fn free(&mut self, place: Place) -> Option<Place> {
+        if self.has_only_releases {
+            return Some(place);
+        }
+        self.freed.push_back((self.notes_before + self.notes.len() as u64, place));
+        None
+    }
+
     /// A number for the batches of a file to begin with. As hard to guess as the seed.
     pub(super) fn new_mark(&self, file: FileName) -> u64 {
         let numbers = [file.segment, file.generation, self.sequence];
@@ -270,13 +311,15 @@ struct Batch<'a> {
     bodies: &'a mut Vec<u8>,
     sets: &'a Sets,
     marks: &'a Marks,
-    /// Lengths of the records.
+    elsewhere: &'a Elsewhere,
+    /// Bytes of each record in the file.
     lens: Vec<u32>,
 }
 
 impl Batch<'_> {
     fn record(&mut self, at: u64, tag: Tag, held: u32, bytes: &[u8]) {
         let Some(set) = SetId::new(held) else { return };
+        let elsewhere = self.elsewhere.get(at);
         let marks = if self.marks.is_empty() { None } else { self.marks.get(&at) };
         self.index.record(RecordFacts {
             at,
@@ -285,6 +328,7 @@ impl Batch<'_> {
             is_volatile: tag.is(Tag::VOLATILE),
             has_marks: marks.is_some(),
             head: &bytes[..tag.head()],
+            elsewhere,
             holders: self.sets.len(set),
         });
         self.sets.each(set, |holder| {
@@ -294,8 +338,9 @@ impl Batch<'_> {
             });
             self.index.holder(holder, mark);
         });
-        self.bodies.extend_from_slice(bytes);
-        self.lens.push(bytes.len() as u32);
+        let stored = if elsewhere.is_some() { &[] } else { bytes };
+        self.bodies.extend_from_slice(stored);
+        self.lens.push(stored.len() as u32);
     }
 }
 
@@ -388,6 +433,8 @@ impl<D: Disk> FileLog<D> {
             let end = self.hot.end();
             self.writer.persists.clear();
             (self.writer.gathered, self.writer.durable) = (end, end);
+            let freed = self.writer.take_freed();
+            self.lending.free(freed);
             return;
         }
         // What is rewritten counts on the next batch for all that it saw.
@@ -396,11 +443,13 @@ impl<D: Disk> FileLog<D> {
     }
 
     fn gather(&mut self, until: Moment) {
-        let Self { hot, store, writer, sums, .. } = self;
-        let first = writer.gathered;
+        let first = self.writer.gathered;
         let end = until.end.max(first);
+        let mut shares = self.share_out(first, end);
+        let Self { hot, store, writer, sums, .. } = self;
         let mut notes = writer.take_notes(until, &mut store.segments);
-        let Store { segments, sets, marks, cold } = store;
+        shares.freed = writer.take_freed();
+        let Store { segments, sets, marks, cold, elsewhere } = store;
         let (mut head, mut bodies) = std::mem::take(&mut writer.spare);
         // Of a part of what waits, about.
         let (part, whole) = (end.get() - first.get(), (hot.end().get() - first.get()).max(1));
@@ -413,6 +462,7 @@ impl<D: Disk> FileLog<D> {
             bodies: &mut bodies,
             sets,
             marks,
+            elsewhere,
             lens: Vec::new(),
         };
         let mut wants_sync = false;
@@ -453,6 +503,7 @@ impl<D: Disk> FileLog<D> {
             head.clear();
             writer.spare = (head, bodies);
             (writer.gathered, writer.durable) = (end, end);
+            self.lending.free(shares.freed);
             return;
         }
         let mut about = Vec::with_capacity(notes.len());
@@ -514,7 +565,7 @@ impl<D: Disk> FileLog<D> {
             index_crc: 0,
         };
         (writer.gathered, writer.sequence) = (end, writer.sequence + 1);
-        self.submit_batch(header, (head, bodies), wants_sync);
+        self.submit_batch(header, (head, bodies), wants_sync, shares);
         let segments = &mut self.store.segments;
         let last = segments.all.len().saturating_sub(1);
         let written = segments.change(last, |segment| {
@@ -536,6 +587,7 @@ impl<D: Disk> FileLog<D> {
         mut header: BatchHeader,
         (mut head, body): (Vec<u8>, Vec<u8>),
         sync: bool,
+        shares: Shares,
     ) {
         let segment_len = self.segment_len();
         let Self { store, writer, options, .. } = self;
@@ -572,6 +624,8 @@ impl<D: Disk> FileLog<D> {
             sequence: header.sequence,
             is_synced: sync,
             late: Vec::new(),
+            shares,
+            is_written: false,
             file,
             len: position + bytes,
         });
@@ -607,7 +661,10 @@ impl<D: Disk> FileLog<D> {
             Ok(()) => write.state = State::Done,
             Err(error) => {
                 match error {
-                    DiskError::Full => writer.is_full = true,
+                    DiskError::Full => {
+                        writer.is_full = true;
+                        self.lending.tell(&flight.shares.here, Progress::Stuck);
+                    }
                     DiskError::Failed(reason) => {
                         writer.failed.get_or_insert_with(|| format!("{}: {reason}", write.file));
                     }
@@ -620,9 +677,32 @@ impl<D: Disk> FileLog<D> {
             self.submit_next();
             return;
         }
-        let Some(flight) = writer.flight.take() else { return };
-        writer.is_full = false;
-        if std::mem::take(&mut writer.has_only_releases) {
+        let mut head = head;
+        if head.capacity() + body.capacity() <= KEPT_BUFFER {
+            head.clear();
+            body.clear();
+            writer.spare = (head, body);
+        }
+        // Others may wait for this while this batch waits for others; for room, too, that its releases give.
+        self.lending.tell(&flight.shares.here, Progress::Safe);
+        flight.shares.here.clear();
+        self.lending.free(std::mem::take(&mut flight.shares.freed));
+        flight.is_written = true;
+        self.space.look();
+        self.end_flight();
+    }
+
+    /// Ends the batch under way if all of it is on the disk, here and elsewhere.
+    pub(super) fn end_flight(&mut self) {
+        let writer = &mut self.writer;
+        let Some(flight) = writer.flight.as_mut().filter(|flight| flight.is_written) else {
+            return;
+        };
+        flight.shares.there.retain(|shared| shared.progress() != Progress::Safe);
+        // What this disk has room for helps nobody while another one has none.
+        writer.is_full = flight.shares.there.iter().any(|it| it.progress() == Progress::Stuck);
+        let is_safe = flight.shares.there.is_empty();
+        if !writer.is_full && std::mem::take(&mut writer.has_only_releases) {
             // Now something may be appended that they belong to.
             for note in &writer.notes {
                 if let Some(index) = self.store.segments.by_number(note.segment) {
@@ -630,6 +710,7 @@ impl<D: Disk> FileLog<D> {
                 }
             }
         }
+        let Some(flight) = writer.flight.take_if(|_| is_safe) else { return };
         self.space.found_room();
         if flight.is_synced {
             writer.synced = flight.sequence + 1;
@@ -640,12 +721,6 @@ impl<D: Disk> FileLog<D> {
         }
         writer.add_late(flight.late, self.evicted, &self.hot);
         self.space.look();
-        let mut head = head;
-        if head.capacity() + body.capacity() <= KEPT_BUFFER {
-            head.clear();
-            body.clear();
-            writer.spare = (head, body);
-        }
     }
 
     /// Tries a batch again that found the disk full.

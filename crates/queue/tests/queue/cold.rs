@@ -60,3 +60,33 @@ fn assigned_early_and_not_at_hand() {
     assert_eq!((disk.delivered, queue.next_early()), (vec![1], None));
     assert_eq!(upcoming(&queue), [2, 3]);
 }
+
+/// What came back is known to have been out, too, while it waits to be handed to a consumer that acks nothing.
+#[test]
+fn what_came_back_and_is_assigned_early_was_seen() {
+    let mut queue = Queue::new(Options::default(), NOW);
+    let mut out = Vec::new();
+    for offset in 1..=3 {
+        let message =
+            Incoming { redelivered: offset == 1, ..Incoming::new(Offset::new(offset), 1) };
+        queue.enqueue(message, NOW, &mut out).unwrap();
+    }
+    let spec = ConsumerSpec {
+        key: 0,
+        no_ack: true,
+        exclusive: false,
+        priority: 0,
+        prefetch: 0,
+        gate: Gate::open(),
+    };
+    queue.add_consumer(spec, NOW).unwrap();
+    let mut seen = Vec::new();
+    queue.seen(|offset, _| seen.push(offset.get()));
+    assert_eq!(seen, [1]);
+    // A look at what a get would take assigns what the consumer is to have.
+    queue.next_to_get(NOW, &mut out);
+    assert_eq!(queue.next_early(), Some(Offset::new(1)));
+    let mut seen = Vec::new();
+    queue.seen(|offset, _| seen.push(offset.get()));
+    assert_eq!(seen, [1]);
+}

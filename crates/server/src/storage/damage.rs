@@ -72,6 +72,11 @@ pub(super) fn tell_of_earlier(dir: &Path, report: &Report) {
     }
 }
 
+/// Whether a file was found damaged, by this start or an earlier one, and nobody has said since that nobody needs it.
+pub(super) fn has_kept(dir: &Path) -> bool {
+    !kept_aside(dir).is_empty()
+}
+
 /// Damaged files that are kept in the directory of a log.
 fn kept_aside(dir: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();

@@ -114,7 +114,7 @@ impl Timers {
         }
     }
 
-    /// Something was delivered that may stay unacked for `timeout_ms`.
+    /// From now on something may stay unacked for `timeout_ms` and no longer.
     pub(crate) fn watch_unacked(&mut self, timeout_ms: u64, now: Time) {
         let at = now.after_ms((timeout_ms / 4).clamp(*CHECK_MS.start(), *CHECK_MS.end()));
         self.check = self.check.min(at);
@@ -203,19 +203,28 @@ impl Session {
         self.core.end = Some(End::Now);
     }
 
-    /// Closes channels on which a delivery waits too long for its ack.
+    /// Closes channels on which a delivery waits too long for its ack. Looks only at what has waited for longer than the
+    /// shortest time.
     fn check_unacked(&mut self, cx: &mut Context<'_>) {
         self.core.timers.check = NEVER;
         let now_s = crate::deliver::seconds(&self.core, cx.now);
+        let Some(shortest_ms) = self.core.shortest_timeout() else { return };
         let mut late: Vec<(u16, u64)> = Vec::new();
         for channel in self.channels.iter() {
-            let Some(oldest) = channel.unacked.oldest() else { continue };
-            let Some(timeout_ms) = self.core.timeout_of(oldest.slot) else { continue };
-            let waited_ms = u64::from(now_s.saturating_sub(oldest.delivered_s)) * 1000;
-            if waited_ms > timeout_ms {
-                late.push((channel.number, timeout_ms));
-            } else {
-                self.core.timers.watch_unacked(timeout_ms, cx.now);
+            if channel.unacked.len() > 0 {
+                self.core.timers.watch_unacked(shortest_ms, cx.now);
+            }
+            for entry in channel.unacked.iter() {
+                let waited_ms = u64::from(now_s.saturating_sub(entry.delivered_s)) * 1000;
+                if waited_ms <= shortest_ms {
+                    // The others are younger.
+                    break;
+                }
+                let timeout_ms = self.core.timeout_of(entry.slot);
+                if let Some(timeout_ms) = timeout_ms.filter(|&timeout_ms| waited_ms > timeout_ms) {
+                    late.push((channel.number, timeout_ms));
+                    break;
+                }
             }
         }
         for (number, timeout_ms) in late {

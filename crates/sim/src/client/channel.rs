@@ -204,11 +204,6 @@ impl Channel {
         matches!(next, Some(Awaited::Consume { may_be_refused: true, .. }))
     }
 
-    /// The next answer is a consumer's.
-    pub(crate) fn next_is_consume(&self) -> bool {
-        matches!(self.awaited.front(), Some((Awaited::Consume { .. }, _)))
-    }
-
     /// A command was sent.
     pub(crate) fn awaits(&mut self, answer: Awaited) {
         let before = std::mem::take(&mut self.sent);

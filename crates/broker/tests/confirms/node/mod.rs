@@ -218,6 +218,7 @@ impl Node {
             priority: 0,
             expiration_ms: None,
             message: Message::from_parts(&join_names("", "k"), &encoded, &[b'x'; 100]),
+            shared: None,
         }
     }
 

@@ -102,6 +102,16 @@ impl Kept {
         self.bytes += bytes;
     }
 
+    /// Keeps a record that did not come from this disk.
+    pub(super) fn add(&mut self, at: u64, record: Bytes) {
+        let (number, bytes) = (self.next_block(), record.len() as u64);
+        if let Some((before, _)) = self.records.insert(at, (number, record)) {
+            self.leave(before);
+        }
+        self.blocks.push_back(Block { bytes, offsets: vec![at], left: 1 });
+        self.bytes += bytes;
+    }
+
     pub(super) fn remove(&mut self, at: u64) -> Option<Bytes> {
         let (block, bytes) = self.records.remove(&at)?;
         self.leave(block);
