@@ -21,7 +21,7 @@ use std::ops::Range;
 
 use super::format::{BATCH_HEADER, BatchHeader, Entry, FILE_HEADER, FileHeader, IndexReader};
 use super::recover::{OpenError, Window, crcs, have_crcs, on};
-use super::walk::{Batch, Step, Walk};
+use super::walk::{Step, Walk};
 use crate::Holder;
 use crate::disk::{Disk, FileName};
 
@@ -187,7 +187,7 @@ fn scanned<D: Disk>(disk: &mut D, name: FileName, known: &Known) -> Result<Scan,
                 scan.lose(&mut window, lost_from.take(), position, header.mark);
                 (position, has_end) = (*len, true);
             }
-            Step::Batch(batch) if batch.header.sequence >= sequence && is_readable(&batch) => {
+            Step::Batch(batch) if batch.header.sequence >= sequence && batch.check(end).is_ok() => {
                 torn = torn.filter(|(_, sequence)| batch.header.synced <= *sequence);
                 sequence = batch.header.sequence.saturating_add(1);
                 if lost_from.is_some() {
@@ -294,21 +294,6 @@ impl Scan {
         let len = header.len().and_then(|len| usize::try_from(len).ok());
         (is_sure, len.unwrap_or(usize::MAX))
     }
-}
-
-/// Whether what the index says makes sense.
-fn is_readable(batch: &Batch<'_>) -> bool {
-    let mut entries = batch.entries();
-    let is_below_end = |at| at < batch.header.end;
-    loop {
-        match entries.next() {
-            Ok(None) => break,
-            Ok(Some(Entry::Record(record))) if !is_below_end(record.at) => return false,
-            Ok(Some(_)) => {}
-            Err(_) => return false,
-        }
-    }
-    batch.records(&mut |_, _| ()).is_ok()
 }
 
 /// Where a batch may begin, from `position` on: the end of the file if nowhere.
