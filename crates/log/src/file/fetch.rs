@@ -25,7 +25,7 @@ use super::Store;
 use super::segments::Stretch;
 use super::walk::{Step, Walk};
 use crate::disk::{DiskError, FileName, Op, Piece, Token};
-use crate::{Offset, ReadError};
+use crate::{Offset, ReadError, shared};
 use index::Indexes;
 use kept::Kept;
 use places::Place;
@@ -208,6 +208,11 @@ impl Fetch {
                 self.damaged.insert(at, ReadError::Elsewhere { at: name, of, file });
             }
         }
+    }
+
+    /// What another log would lend is not this record.
+    pub(super) fn never(&mut self, at: Offset, of: shared::Place) {
+        self.damaged.insert(at.get(), ReadError::Elsewhere { at, of, file: None });
     }
 
     /// Tells of what was done since the last call.

@@ -502,15 +502,17 @@ impl Recovery<'_> {
 
     /// False for a straggler that is there already.
     fn record(&mut self, index: usize, batch: &Batch<'_>, record: RecordEntry<'_>) -> bool {
-        let Store { segments, sets, cold, marks, elsewhere } = &mut self.store;
+        let Store { segments, sets, cold, marks, elsewhere, seen } = &mut self.store;
         let Some(segment) = segments.all.get(index) else { return false };
         if cold.get(record.at).is_some() || self.lost.contains_key(&record.at) {
             return false;
         }
         let number = segment.file.segment;
         let (mut names, mut list) = (Vec::new(), smallvec::SmallVec::new());
+        let mut is_shared = record.elsewhere.is_some();
         for (name, mark) in record.holders() {
             names.push(name);
+            is_shared |= name.as_log().is_some();
             if mark > 0 {
                 list.push((name, mark));
             }
@@ -526,6 +528,9 @@ impl Recovery<'_> {
             segment.add_record(record.stored_len());
         }
         cold.insert(record.at, Held { set: sets.get(&distinct(names)), is_volatile: false });
+        if is_shared {
+            seen.add(record.at, (record.len, record.crc));
+        }
         if let Some(place) = record.elsewhere {
             elsewhere.insert(record.at, place, record.len);
         }
@@ -537,7 +542,7 @@ impl Recovery<'_> {
 
     fn note(&mut self, index: usize, sequence: u64, note: NoteEntry<'_>) {
         let NoteEntry { at, segment, kind } = note;
-        let Store { segments, sets, cold, marks, elsewhere } = &mut self.store;
+        let Store { segments, sets, cold, marks, elsewhere, .. } = &mut self.store;
         let Some(target) = segments.of_note(at, segment) else { return };
         let Some(about) = segments.all.get(target) else { return };
         if sequence < about.as_of {

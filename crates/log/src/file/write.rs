@@ -449,7 +449,7 @@ impl<D: Disk> FileLog<D> {
         let Self { hot, store, writer, sums, .. } = self;
         let mut notes = writer.take_notes(until, &mut store.segments);
         shares.freed = writer.take_freed();
-        let Store { segments, sets, marks, cold, elsewhere } = store;
+        let Store { segments, sets, marks, cold, elsewhere, .. } = store;
         let (mut head, mut bodies) = std::mem::take(&mut writer.spare);
         // Of a part of what waits, about.
         let (part, whole) = (end.get() - first.get(), (hot.end().get() - first.get()).max(1));
