@@ -373,6 +373,7 @@ impl<D: Disk> FileLog<D> {
             live_bytes = counted.unwrap_or_else(|| u64::from(stored));
             self.forget_straggler(at);
             self.leave_elsewhere(at);
+            self.writer.forget(at.get());
         } else if tag.is(Tag::VOLATILE) {
             self.sums.volatile -= bytes;
             if tag.is(Tag::SPILL) {

@@ -372,7 +372,7 @@ fn what_is_lost_and_comes_back_is_whole() {
 fn what_is_another_record_by_now_is_not_lent() {
     let (disks, options, mut logs) = new_logs(|options| options.cache_bytes = 0);
     let one = [Holder::new(1)];
-    let mut append = |logs: &mut Logs, ids: [u64; 2]| {
+    let append = |logs: &mut Logs, ids: [u64; 2]| {
         for id in ids {
             let shared = share(&[0, 1]);
             for log in [0, 1] {

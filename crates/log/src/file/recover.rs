@@ -210,12 +210,10 @@ pub(super) fn open<D: Disk>(
     let mut damages: Vec<Damage> = Vec::new();
     loop {
         match read_all(disk, progress) {
-            // Of what was made from a damaged file nothing is damaged.
-            Err(OpenError::Damaged { file, position, what })
-                if on_damage == OnDamage::Aside
-                    && damages.iter().all(|it| it.rest != Some(file)) =>
-            {
-                damages.push(salvage(disk, file, (position, what))?);
+            Err(OpenError::Damaged { file, position, what }) if on_damage == OnDamage::Aside => {
+                // Each batch of it is whole, and it is not what a log writes all the same: nothing of it is used.
+                let is_rest = damages.iter().any(|it| it.rest == Some(file));
+                damages.push(salvage(disk, file, (position, what), is_rest)?);
             }
             result => {
                 let (store, mut found) = result?;

@@ -72,15 +72,16 @@ struct Scan {
     are_all_holders: bool,
 }
 
-/// Puts the damaged file `name` aside, and what is whole of it into its place.
+/// Puts the damaged file `name` aside, and what is whole of it into its place, unless nothing of it is to be used.
 pub(super) fn salvage<D: Disk>(
     disk: &mut D,
     name: FileName,
     (position, what): (u64, &'static str),
+    is_useless: bool,
 ) -> Result<Damage, OpenError> {
     let listed = disk.list().map_err(|error| OpenError::Disk { file: "the log".into(), error })?;
     let len = listed.iter().find(|(it, _)| *it == name).map_or(0, |(_, len)| *len);
-    let known = known(disk, name, len, &listed)?;
+    let known = if is_useless { None } else { known(disk, name, len, &listed)? };
     let mut scan = Scan { are_all_holders: false, lost_bytes: len, ..Scan::default() };
     if let Some(known) = &known {
         scan = scanned(disk, name, known)?;
