@@ -218,7 +218,8 @@ fn a_failed_read_tells_of_its_record_only() {
     let mut log = open(&disk);
     disk.set_faults(Faults { fail_read: true, ..Faults::default() });
     let (at, other) = (Offset::new(3), Offset::new(19));
-    assert_eq!(read(&mut log, at), Err(ReadError::Damaged { at, file: FIRST }));
+    let position = 128;
+    assert_eq!(read(&mut log, at), Err(ReadError::Damaged { at, file: FIRST, position }));
     assert_eq!(read(&mut log, other).unwrap()[1..], [19; 100]);
 }
 
@@ -243,7 +244,8 @@ fn a_place_that_cannot_be_read_damages_its_record_only() {
             Ok(record) => assert_eq!(record[1..], [at.get() as u8; 1000]),
             Err(error) => {
                 let at = Offset::new(160);
-                assert_eq!(error, ReadError::Damaged { at, file: FIRST });
+                let position = bad - 1; // behind the head
+                assert_eq!(error, ReadError::Damaged { at, file: FIRST, position });
             }
         }
     }
@@ -261,7 +263,8 @@ fn a_flipped_bit_in_a_body_damages_its_record_only() {
     let mut log = open(&disk);
     let (at, other) = (Offset::new(3), Offset::new(4));
     assert_eq!(recovered(&mut log).len(), 20);
-    assert_eq!(read(&mut log, at), Err(ReadError::Damaged { at, file: FIRST }));
+    let position = place as u64 - 1;
+    assert_eq!(read(&mut log, at), Err(ReadError::Damaged { at, file: FIRST, position }));
     assert_eq!(read(&mut log, other).unwrap()[1..], [4; 100]);
 }
 

@@ -280,6 +280,11 @@ impl<D: Disk> FileLog<D> {
         Offset::new(later.map_or(u64::MAX, |segment| segment.first))
     }
 
+    /// Tells of everybody who holds a cold record, of some more than once.
+    pub fn each_holder(&self, mut each: impl FnMut(Holder)) {
+        self.store.cold.each_run(|_, _, Held { set, .. }| self.store.sets.each(set, &mut each));
+    }
+
     /// The next record comes behind this offset. Nothing has been appended since the log was opened.
     fn go_on_behind(&mut self, at: Offset) {
         let next = Offset::new(at.get().saturating_add(1));
