@@ -2,7 +2,7 @@
 //!
 //! See [`crate::shared`] for the whole. Cold path but for a look whether there is any such record.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -43,14 +43,8 @@ impl Lending {
 
     /// Says how far these are.
     pub(super) fn tell(&mut self, shared: &[Arc<Shared>], progress: Progress) {
-        for shared in shared {
-            for log in shared.set(progress) {
-                let wake = Errand::Wake(log);
-                if !self.errands.contains(&wake) {
-                    self.errands.push(wake);
-                }
-            }
-        }
+        let logs: BTreeSet<_> = shared.iter().flat_map(|shared| shared.set(progress)).collect();
+        self.errands.extend(logs.into_iter().map(Errand::Wake));
     }
 
     /// Bytes of memory.
@@ -205,15 +199,15 @@ pub fn match_up<D: Disk>(logs: &mut [FileLog<D>], lost_before: &[Offset]) -> Unm
     let lost_before = |log: usize| lost_before.get(log).copied().unwrap_or_default();
     let seen: Vec<_> = logs.iter_mut().map(|log| std::mem::take(&mut log.store.seen)).collect();
     let seen: Vec<_> = seen.into_iter().map(Seen::sorted).collect();
+    let mut needed: Vec<(LogNumber, Place)> = Vec::new();
     for number in 0..logs.len() {
         let own = LogNumber::try_from(number).unwrap_or(LogNumber::MAX);
         let refers: Vec<_> = logs[number].store.elsewhere.iter().collect();
-        let mut needed: Vec<Place> = Vec::with_capacity(refers.len());
         for (at, place) in refers {
             let home = place.log as usize;
             let is_there = |log: &FileLog<D>| log.lends(place.at, Holder::of_log(own));
             if logs.get(home).is_some_and(is_there) {
-                needed.push(place);
+                needed.push((own, place));
                 if seen[home].get(place.at.get()) != seen[number].get(at) {
                     logs[number].fetch.never(Offset::new(at), place);
                     unmatched.strange += 1;
@@ -231,18 +225,18 @@ pub fn match_up<D: Disk>(logs: &mut [FileLog<D>], lost_before: &[Offset]) -> Unm
                 home.go_on_behind(place.at);
             }
         }
-        needed.sort_unstable();
-        for (index, home) in logs.iter_mut().enumerate() {
-            let log = LogNumber::try_from(index).unwrap_or(LogNumber::MAX);
-            let all = home.all_held_by(Holder::of_log(own));
-            home.sums.lent += all.len() as u64;
-            for at in all {
-                // What that one has lost may come back, and need it then.
-                let is_awaited = lost_before(number) > Offset::ZERO;
-                if !is_awaited && needed.binary_search(&Place { log, at }).is_err() {
-                    let _ = home.release(at, Holder::of_log(own));
-                    unmatched.unneeded += 1;
-                }
+    }
+    needed.sort_unstable();
+    for (index, home) in logs.iter_mut().enumerate() {
+        let log = LogNumber::try_from(index).unwrap_or(LogNumber::MAX);
+        let all = home.all_lent();
+        home.sums.lent += all.len() as u64;
+        for (to, at) in all {
+            // What that one has lost may come back, and need it then.
+            let is_awaited = lost_before(to as usize) > Offset::ZERO;
+            if !is_awaited && needed.binary_search(&(to, Place { log, at })).is_err() {
+                let _ = home.release(at, Holder::of_log(to));
+                unmatched.unneeded += 1;
             }
         }
     }
@@ -304,15 +298,15 @@ impl<D: Disk> FileLog<D> {
         is_held && !self.is_elsewhere(at)
     }
 
-    /// Cold records that somebody holds.
-    fn all_held_by(&self, holder: Holder) -> Vec<Offset> {
+    /// Cold records that other logs hold, with each of those.
+    fn all_lent(&self) -> Vec<(LogNumber, Offset)> {
         let mut all = Vec::new();
         self.store.cold.each_run(|first, len, Held { set, .. }| {
-            let mut is_held = false;
-            self.store.sets.each(set, |name| is_held |= name == holder);
-            if is_held {
-                all.extend((first..first.saturating_add(len)).map(Offset::new));
-            }
+            self.store.sets.each(set, |name| {
+                if let Some(log) = name.as_log() {
+                    all.extend((first..first.saturating_add(len)).map(|at| (log, Offset::new(at))));
+                }
+            });
         });
         all
     }
