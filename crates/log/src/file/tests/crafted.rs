@@ -4,8 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::super::format::{
-    BatchHeader, Entry, FILE_HEADER, FileHeader, IndexReader, IndexWriter, NoteKind,
-    RecordFacts,
+    BatchHeader, Entry, FILE_HEADER, FileHeader, IndexReader, IndexWriter, NoteKind, RecordFacts,
 };
 use super::super::walk::{Step, Walk};
 use super::*;
@@ -311,7 +310,10 @@ fn used(disks: &[SimDisk]) {
                     logs[log].fetch(&[at]);
                     settle(&mut logs);
                 }
-                assert!(!matches!(logs[log].read(at), Err(ReadError::Cold { .. })), "{at} of {log}");
+                assert!(
+                    !matches!(logs[log].read(at), Err(ReadError::Cold { .. })),
+                    "{at} of {log}"
+                );
                 let own = holders.iter().filter(|it| it.as_log().is_none());
                 for &holder in own {
                     logs[log].mark(at, holder, 1).unwrap();
