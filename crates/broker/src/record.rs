@@ -173,3 +173,49 @@ pub fn join_names(exchange: &str, key: &str) -> Vec<u8> {
     }
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use leveret_log::suite::numbers;
+
+    use super::*;
+
+    /// Bytes of a disk are taken apart, or are no message: what is shown lies in them, and is all of them.
+    #[test]
+    fn any_bytes_are_a_record_or_none() {
+        let mut below = numbers(3);
+        let mut shown = 0;
+        for _ in 0..20_000 {
+            let names = join_names(&"e".repeat(below(4) as usize), &"k".repeat(below(4) as usize));
+            let (properties, body) = (vec![0; 2 + below(9) as usize], vec![7; below(30) as usize]);
+            let head = Head {
+                names_len: names.len() as u16,
+                properties_len: properties.len() as u32,
+                body_len: body.len() as u32,
+                ..Head::default()
+            };
+            let mut bytes = [&head.encode()[..], &names, &properties, &body].concat();
+            for _ in 0..below(4) {
+                let len = bytes.len().max(1) as u64;
+                match (below(4), below(len) as usize) {
+                    (0, at) => bytes.truncate(at),
+                    (1, _) => bytes.extend((0..below(9)).map(|it| it as u8)),
+                    (2, at) => bytes[at..].iter_mut().take(4).for_each(|byte| *byte = 0xff),
+                    (_, at) => {
+                        bytes[at..].iter_mut().take(1).for_each(|byte| *byte ^= 1 << below(8))
+                    }
+                }
+            }
+            let record = Bytes::from(bytes);
+            let Some(view) = View::of(&record) else { continue };
+            let all = [&record[..HEAD], view.names, view.properties, view.body_bytes()].concat();
+            assert_eq!(all, record);
+            assert_eq!(view.body(), view.body_bytes());
+            assert_eq!(view.body_bytes().len(), view.head.body_len as usize);
+            let split = view.exchange_and_key();
+            assert!(!are_names(view.names) || split.is_some());
+            shown += 1;
+        }
+        assert!(shown > 5000, "{shown}");
+    }
+}

@@ -58,7 +58,7 @@ use lifecycle::Asked;
 use moving::Moving;
 use numbers::{Sampling, Use};
 use ports::Ports;
-pub use recover::Restored;
+pub use recover::{Restored, home_of};
 use rest::{Rest, Resting};
 use runs::Runs;
 use transactions::Transactions;

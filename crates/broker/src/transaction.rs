@@ -164,4 +164,17 @@ mod tests {
             assert_eq!(Decided::default().add(&body[..len]), None, "{len}");
         }
     }
+
+    #[test]
+    fn any_bytes_are_a_note_or_none() {
+        let mut below = leveret_log::suite::numbers(5);
+        for _ in 0..20_000 {
+            let bytes: Vec<u8> = (0..below(40)).map(|_| below(256) as u8).collect();
+            if let Some(note) = Note::decode(&bytes) {
+                assert_eq!(bytes.len(), note.encode().len());
+            }
+            let added = Decided::default().add(&bytes);
+            assert_eq!(added.is_some(), bytes.len() % 16 == 8);
+        }
+    }
 }

@@ -54,7 +54,7 @@ use crate::{
 use cold::{Cold, Held};
 use elsewhere::Elsewhere;
 use fetch::{Fetch, Warm};
-use lend::Lending;
+use lend::{Lending, Seen};
 use segments::Segments;
 use sets::{SetId, Sets};
 use write::Writer;
@@ -149,6 +149,7 @@ struct Store {
     marks: Marks,
     /// Written records that are held, and whose bytes are in another log.
     elsewhere: Elsewhere,
+    seen: Seen,
 }
 
 /// Sums, kept step by step.
@@ -372,6 +373,7 @@ impl<D: Disk> FileLog<D> {
             live_bytes = counted.unwrap_or_else(|| u64::from(stored));
             self.forget_straggler(at);
             self.leave_elsewhere(at);
+            self.writer.forget(at.get());
         } else if tag.is(Tag::VOLATILE) {
             self.sums.volatile -= bytes;
             if tag.is(Tag::SPILL) {

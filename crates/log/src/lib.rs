@@ -244,12 +244,14 @@ pub enum ReadError {
         at: Offset,
     },
     /// The disk gave nothing back, or not what was written.
-    #[error("record {at} is damaged in file {file}")]
+    #[error("record {at} is damaged in file {file} at byte {position}")]
     Damaged {
         /// What was asked for.
         at: Offset,
         /// Where it is.
         file: disk::FileName,
+        /// Where in the file its bytes begin, or what says where they do.
+        position: u64,
     },
     /// Another log has its bytes, and cannot give them.
     #[error("the bytes of record {at} are record {} of log {}, which {}", of.at, of.log, cannot_give(*file))]

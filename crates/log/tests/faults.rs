@@ -82,6 +82,68 @@ fn a_full_disk_gets_room_from_what_is_released() {
     }
 }
 
+/// What was released together with what finds no room: its files go as soon as that is released, too, though the batch
+/// that says so is not written.
+#[test]
+fn a_full_disk_gets_room_from_what_was_released_in_the_batch_that_found_none() {
+    for seed in 0..40 {
+        let disk = SimDisk::new(seed);
+        let mut log = open(&disk);
+        while disk.used() < 15_000 {
+            append(&mut log, &[1; 500]).unwrap();
+            drive(&mut log);
+        }
+        let old = log.end().get();
+        let capacity = Some(disk.used() + seed * 40);
+        disk.set_faults(Faults { capacity, delay: 2, ..Faults::default() });
+        let new: Vec<_> = (0..4).map(|_| append(&mut log, &[2; 500]).unwrap()).collect();
+        (0..old).for_each(|at| log.release(Offset::new(at), ONE[0]).unwrap());
+        (0..50).for_each(|_| log.sync().unwrap());
+        assert_eq!((append(&mut log, b"x"), log.durable().get()), (Err(AppendError::Full), old));
+        new.into_iter().for_each(|at| log.release(at, ONE[0]).unwrap());
+        (0..200).for_each(|_| log.sync().unwrap());
+        let at = append(&mut log, &[3; 500]).expect("room");
+        drive(&mut log);
+        disk.crash();
+        assert_eq!(recovered(&mut open(&disk)), [at.get()], "seed {seed}");
+    }
+}
+
+/// The same, but what found no room was appended again first, as a message that moves on: it is there after a crash
+/// at any time.
+#[test]
+fn what_moves_on_a_full_disk_is_never_gone() {
+    for seed in 0..300 {
+        let disk = SimDisk::new(seed);
+        let mut log = open(&disk);
+        let mut last = append(&mut log, &[7; 500]).unwrap();
+        drive(&mut log);
+        while disk.used() < 9000 {
+            let at = append(&mut log, &[1; 500]).unwrap();
+            drive(&mut log);
+            log.release(at, ONE[0]).unwrap();
+        }
+        let capacity = Some(disk.used() + seed % 7 * 100);
+        disk.set_faults(Faults { capacity, delay: 3, ..Faults::default() });
+        let mut below = numbers(seed);
+        for _ in 0..below(40) {
+            if below(3) == 0
+                && let Ok(at) = append(&mut log, &[7; 500])
+            {
+                log.release(std::mem::replace(&mut last, at), ONE[0]).unwrap();
+            }
+            log.sync().unwrap();
+        }
+        disk.crash();
+        let mut log = open(&disk);
+        let mut found = 0;
+        for at in recovered(&mut log) {
+            found += u64::from(read(&mut log, Offset::new(at)).unwrap()[1..] == [7; 500]);
+        }
+        assert!(found > 0, "seed {seed}");
+    }
+}
+
 /// A full disk has no room for the end of a file, and then nothing in the file is needed any more: it goes, and its end
 /// is not written when there is room.
 #[test]
@@ -156,7 +218,8 @@ fn a_failed_read_tells_of_its_record_only() {
     let mut log = open(&disk);
     disk.set_faults(Faults { fail_read: true, ..Faults::default() });
     let (at, other) = (Offset::new(3), Offset::new(19));
-    assert_eq!(read(&mut log, at), Err(ReadError::Damaged { at, file: FIRST }));
+    let position = 128;
+    assert_eq!(read(&mut log, at), Err(ReadError::Damaged { at, file: FIRST, position }));
     assert_eq!(read(&mut log, other).unwrap()[1..], [19; 100]);
 }
 
@@ -181,7 +244,8 @@ fn a_place_that_cannot_be_read_damages_its_record_only() {
             Ok(record) => assert_eq!(record[1..], [at.get() as u8; 1000]),
             Err(error) => {
                 let at = Offset::new(160);
-                assert_eq!(error, ReadError::Damaged { at, file: FIRST });
+                let position = bad - 1; // behind the head
+                assert_eq!(error, ReadError::Damaged { at, file: FIRST, position });
             }
         }
     }
@@ -199,7 +263,8 @@ fn a_flipped_bit_in_a_body_damages_its_record_only() {
     let mut log = open(&disk);
     let (at, other) = (Offset::new(3), Offset::new(4));
     assert_eq!(recovered(&mut log).len(), 20);
-    assert_eq!(read(&mut log, at), Err(ReadError::Damaged { at, file: FIRST }));
+    let position = place as u64 - 1;
+    assert_eq!(read(&mut log, at), Err(ReadError::Damaged { at, file: FIRST, position }));
     assert_eq!(read(&mut log, other).unwrap()[1..], [4; 100]);
 }
 

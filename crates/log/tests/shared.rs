@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use leveret_log::disk::{Faults, SimDisk};
-use leveret_log::file::{Options, Unmatched, match_up};
+use leveret_log::disk::{Faults, FileName, SimDisk};
+use leveret_log::file::{OnDamage, Options, Unmatched, match_up};
+use leveret_log::shared::Place;
 use leveret_log::suite::numbers;
 use leveret_log::{Errand, FileLog, Holder, Keep, Log, LogNumber, Offset, ReadError, Shared};
 
@@ -31,7 +32,9 @@ fn open_without(
         FileLog::open(disk.clone(), options.clone(), &mut |_| {}).expect("opens").0
     };
     let mut logs: Vec<_> = disks.iter().zip(options).map(open).collect();
-    let unmatched = match_up(&mut logs, has_lost);
+    let lost_before = |&it: &bool| Offset::new(if it { u64::MAX } else { 0 });
+    let lost_before: Vec<_> = has_lost.iter().map(lost_before).collect();
+    let unmatched = match_up(&mut logs, &lost_before);
     (logs, unmatched)
 }
 
@@ -361,6 +364,98 @@ fn what_is_lost_and_comes_back_is_whole() {
         logs = Logs { all, letters: VecDeque::new() };
         assert_eq!(logs.read(1, Offset::ZERO), Ok(record(1, 5000)), "{lost} was lost");
     }
+}
+
+/// One log's directory is of another day: what a reference names there is another record, and its bytes are not taken
+/// for those that were lent.
+#[test]
+fn what_is_another_record_by_now_is_not_lent() {
+    let (disks, options, mut logs) = new_logs(|options| options.cache_bytes = 0);
+    let one = [Holder::new(1)];
+    let append = |logs: &mut Logs, ids: [u64; 2]| {
+        for id in ids {
+            let shared = share(&[0, 1]);
+            for log in [0, 1] {
+                let (bytes, into) = (record(id, 3000), &mut logs.all[log]);
+                into.append_shared(&bytes, HEAD, &one, Keep::Durable, &shared).expect("room");
+                into.sync().expect("good");
+            }
+        }
+        logs.settle();
+    };
+    let other_day = disks[0].copy(7);
+    append(&mut logs, [1, 2]);
+    // What log 0 would have written had it gone on from that day.
+    let mixed = vec![other_day, SimDisk::new(8), SimDisk::new(9)];
+    logs = Logs { all: open_all(&mixed, &options).0, letters: VecDeque::new() };
+    append(&mut logs, [3, 2]);
+    let mixed = vec![mixed[0].clone(), disks[1].clone(), disks[2].clone()];
+    for start in 0..2 {
+        mixed.iter().for_each(SimDisk::crash);
+        let (all, unmatched) = open_all(&mixed, &options);
+        assert_eq!(unmatched, Unmatched { strange: 1, ..Unmatched::default() }, "start {start}");
+        logs = Logs { all, letters: VecDeque::new() };
+        logs.all.iter_mut().for_each(|log| log.recover(&mut |_| {}));
+        let of = Place { log: 0, at: Offset::ZERO };
+        let error = ReadError::Elsewhere { at: Offset::ZERO, of, file: None };
+        assert_eq!(logs.read(1, Offset::ZERO), Err(error));
+        assert_eq!(logs.read(0, Offset::ZERO), Ok(record(3, 3000)));
+        assert_eq!(logs.read(1, Offset::new(1)), Ok(record(2, 3000)));
+        logs.settle();
+    }
+    // With the right directory all is there.
+    let (all, unmatched) = open_all(&disks, &options);
+    assert_eq!(unmatched, Unmatched::default());
+    logs = Logs { all, letters: VecDeque::new() };
+    assert_eq!(logs.read(1, Offset::ZERO), Ok(record(1, 3000)));
+}
+
+/// A damaged file that somebody keeps says nothing of what was written after it was found.
+#[test]
+fn what_was_never_durable_is_not_lost_for_a_file_that_was_damaged_long_ago() {
+    let (disks, options, mut logs) = new_logs(|options| options.on_damage = OnDamage::Aside);
+    let one = [Holder::new(1)];
+    let append = |logs: &mut Logs, id| {
+        let shared = share(&[0, 1]);
+        for log in [0, 1] {
+            let (bytes, into) = (record(id, 3000), &mut logs.all[log]);
+            into.append_shared(&bytes, HEAD, &one, Keep::Durable, &shared).expect("room");
+            into.sync().expect("good");
+        }
+    };
+    append(&mut logs, 1);
+    logs.settle();
+    append(&mut logs, 2);
+    logs.settle();
+    disks.iter().for_each(SimDisk::crash);
+    let first = FileName { segment: 0, generation: 0 };
+    disks[0].flip(first, 128, 0);
+    let kept = |logs: &Logs| [logs.all[0].begun_after(first), Offset::ZERO, Offset::ZERO];
+    let reopen = || {
+        let open = |(disk, options): (&SimDisk, &Options)| {
+            FileLog::open(disk.clone(), options.clone(), &mut |_| {}).expect("opens").0
+        };
+        let all = disks.iter().zip(&options).map(open).collect();
+        let mut logs = Logs { all, letters: VecDeque::new() };
+        let lost_before = kept(&logs);
+        let unmatched = match_up(&mut logs.all, &lost_before);
+        logs.all.iter_mut().for_each(|log| log.recover(&mut |_| {}));
+        (logs, unmatched)
+    };
+    let (mut logs, unmatched) = reopen();
+    assert_eq!(unmatched, Unmatched { lost: 1, ..Unmatched::default() });
+    append(&mut logs, 3);
+    logs.settle();
+    // Log 1 gets its batch to the disk, and log 0 does not.
+    disks[0].set_faults(Faults { stall: true, ..Faults::default() });
+    append(&mut logs, 4);
+    (0..20).for_each(|_| logs.all.iter_mut().for_each(|log| log.sync().expect("good")));
+    disks.iter().for_each(SimDisk::kill);
+    disks[0].set_faults(Faults::default());
+    let (mut logs, unmatched) = reopen();
+    assert_eq!(unmatched, Unmatched { lost: 1, dangling: 1, ..Unmatched::default() });
+    assert_eq!(logs.read(1, Offset::new(2)), Ok(record(3, 3000)));
+    assert_eq!(logs.read(1, Offset::new(1)), Ok(record(2, 3000)));
 }
 
 #[test]

@@ -88,7 +88,7 @@ pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow
     runtime.block_on(async move {
         let Options { shards, was_clean, waker, paging_ratio, .. } = options;
         let data_dir = &options.about.data_dir;
-        let shards = recover(shards, &options.topology, &mut options.meta, was_clean, data_dir)?;
+        let shards = recover(shards, &options.topology, &mut options.meta, was_clean);
         let settings = Arc::new(options.settings);
         let logins = Logins::new(options.logins, rand::random());
         let node =
@@ -198,8 +198,7 @@ fn recover(
     topology: &Topology,
     meta: &mut Meta<NodeLog>,
     was_clean: bool,
-    data_dir: &Path,
-) -> anyhow::Result<Vec<Shard<NodeLog>>> {
+) -> Vec<Shard<NodeLog>> {
     let started = std::time::Instant::now();
     let count = logs.len();
     let mut all = Restored::default();
@@ -207,7 +206,6 @@ fn recover(
     for (index, log) in logs.into_iter().enumerate() {
         let mut shard = Shard::new(index, count, log);
         let restored = shard.recover(topology, meta.decided(), was_clean, now());
-        refuse_stranger(&data_dir.join("shards").join(index.to_string()), restored.stranger)?;
         all.messages += restored.messages;
         all.orphans += restored.orphans;
         all.undone += restored.undone;
@@ -224,18 +222,7 @@ fn recover(
             "messages are back in their queues"
         );
     }
-    Ok(shards)
-}
-
-/// Messages of another shard's queues are not those of queues that are gone, and are not to be let go as such.
-fn refuse_stranger(dir: &Path, stranger: Option<usize>) -> anyhow::Result<()> {
-    let Some(stranger) = stranger else { return Ok(()) };
-    anyhow::bail!(
-        "{} has messages of queues of shard {stranger}, so it is not the directory that was written under this name: \
-         perhaps two were swapped, or one was copied over another. Nothing was changed. Give each its name back, or \
-         restore all of them, and `layout`, from one copy",
-        dir.display()
-    )
+    shards
 }
 
 /// How long the disks have to take what is left when the broker stops.

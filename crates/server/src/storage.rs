@@ -24,12 +24,13 @@ use leveret_log::file::{
     Damage, OnDamage, OpenError, Options as LogOptions, Progress, Report, SEGMENT_GROWTH,
     Unmatched, match_up,
 };
-use leveret_log::{FileLog, LogNumber};
+use leveret_log::{FileLog, LogNumber, Offset};
 
 use crate::disk::{RealDisk, Wake, sync_dir};
 use crate::node::Node;
 use crate::runner::{relax_alone, run_alone};
 use leveret_broker::message::{ToMeta, ToShard};
+use leveret_broker::shard::home_of;
 
 pub(crate) use damage::tell_damage;
 pub(crate) use left::{Left, forget_clean, leave_clean};
@@ -181,17 +182,18 @@ impl Storage {
             let number = LogNumber::try_from(index).context("so many shards")?;
             let options = LogOptions { number, ..options.clone() };
             let (log, report) = open_log(&dir, &waker, owner, options, is_whole)?;
+            refuse_stranger(&dir, &log, (index, count))?;
             shards.push(log);
             damages.extend(report.damaged.into_iter().map(|damage| (dir.clone(), damage)));
         }
         left::tell(&lost);
-        let has_lost: Vec<_> = (0..count)
-            .map(|index| {
-                let dir = dir.join("shards").join(index.to_string());
-                damage::has_kept(&dir) || lost.iter().any(|it| it.path.starts_with(&dir))
-            })
-            .collect();
-        tell_unmatched(match_up(&mut shards, &has_lost));
+        let lost_before = shards.iter().enumerate().map(|(index, log)| {
+            let dir = dir.join("shards").join(index.to_string());
+            let is_short = lost.iter().any(|it| it.path.starts_with(&dir));
+            if is_short { Offset::new(u64::MAX) } else { damage::lost_before(&dir, log) }
+        });
+        let lost_before: Vec<_> = lost_before.collect();
+        tell_unmatched(match_up(&mut shards, &lost_before));
         let was_clean = damages.is_empty() && lost.is_empty() && left::was_clean(dir);
         Ok(Self { shards, names, was_clean, damages, waker })
     }
@@ -367,9 +369,36 @@ fn open_log(
     Ok((log, report))
 }
 
+/// Messages of another shard's queues are not those of queues that are gone, and are not to be let go as such.
+fn refuse_stranger(
+    dir: &Path,
+    log: &NodeLog,
+    (index, count): (usize, usize),
+) -> anyhow::Result<()> {
+    let mut stranger = None;
+    log.each_holder(|holder| {
+        stranger = stranger.or(home_of(holder, count).filter(|&home| home != index));
+    });
+    let Some(stranger) = stranger else { return Ok(()) };
+    anyhow::bail!(
+        "{} has messages of queues of shard {stranger}, so it is not the directory that was written under this name: \
+         perhaps two were swapped, or one was copied over another. Nothing was changed. Give each its name back, or \
+         restore all of them, and `layout`, from one copy",
+        dir.display()
+    )
+}
+
 /// What the logs of shards did not agree about.
 fn tell_unmatched(unmatched: Unmatched) {
-    let Unmatched { dangling, lost, unneeded } = unmatched;
+    let Unmatched { dangling, lost, strange, unneeded } = unmatched;
+    if strange > 0 {
+        tracing::error!(
+            messages = strange,
+            "messages cannot be delivered whose bodies are not in the file that should have them, which has others in \
+             their place: the directories of the shards are of different times. To get them back, stop the broker, \
+             restore all of them from one copy, and start again"
+        );
+    }
     if lost > 0 {
         tracing::error!(
             messages = lost,

@@ -29,9 +29,12 @@ pub struct Restored {
     pub undone: u64,
     /// Records whose head cannot be read. They stay in the log and are in no queue.
     pub damaged: u64,
-    /// There are messages of queues of this shard, which is another one: the log is not this shard's. Nothing was let
-    /// go then, and the shard is not to be used.
-    pub stranger: Option<usize>,
+}
+
+/// The shard in whose log a holder has its messages. None if it is no queue.
+pub fn home_of(holder: Holder, shards: usize) -> Option<usize> {
+    let is_queue = holder.as_log().is_none() && holder != Note::holder();
+    is_queue.then(|| shard_of(QueueId::new(holder.get()), shards))
 }
 
 impl<L: Log> Shard<L> {
@@ -86,11 +89,6 @@ impl<L: Log> Shard<L> {
             let own = record.holders.iter().filter(|(holder, _)| holder.as_log().is_none());
             for &(holder, mark) in own {
                 let id = QueueId::new(holder.get());
-                let home = shard_of(id, *shards);
-                if home != *index {
-                    restored.stranger.get_or_insert(home);
-                    continue;
-                }
                 if decided.acked.contains(&(id, queue_offset(record.at))) {
                     finished.push((record.at, holder));
                     continue;
@@ -105,9 +103,6 @@ impl<L: Log> Shard<L> {
             }
         });
         restored.orphans = orphans.len() as u64;
-        if restored.stranger.is_some() {
-            return restored;
-        }
         self.disk.opened(self.log.moment());
         for (at, holder) in orphans.into_iter().chain(finished) {
             if let Err(error) = self.log.release(at, holder) {

@@ -219,7 +219,7 @@ impl Log for HandLog {
     fn read(&self, at: Offset) -> Result<Record, ReadError> {
         let state = self.0.borrow();
         if state.damaged.contains(&at.get()) {
-            return Err(ReadError::Damaged { at, file: FileName::default() });
+            return Err(ReadError::Damaged { at, file: FileName::default(), position: 0 });
         }
         if state.cold.contains(&at.get()) {
             return Err(ReadError::Cold { at });

@@ -99,7 +99,11 @@ impl World {
 
     fn used(&self) -> u64 {
         let spare = self.spare.as_ref().map_or(0, Vec::len) as u64;
-        spare + self.files.values().map(|file| file.bytes.len() as u64).sum::<u64>()
+        // The same bytes have two names while the file is there.
+        let is_alone = |name: &str| self.files.keys().all(|file| file.aside() != name);
+        let aside = self.aside.iter().filter(|(name, _)| is_alone(name));
+        let aside: u64 = aside.map(|(_, bytes)| bytes.len() as u64).sum();
+        spare + aside + self.files.values().map(|file| file.bytes.len() as u64).sum::<u64>()
     }
 
     fn write(
@@ -285,7 +289,7 @@ impl SimDisk {
         world.spare = None;
     }
 
-    /// Bytes of all files, and of the one that is kept for the next.
+    /// Bytes of all files, of those kept aside, and of the one that is kept for the next.
     pub fn used(&self) -> u64 {
         self.world().used()
     }

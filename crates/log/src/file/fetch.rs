@@ -25,7 +25,7 @@ use super::Store;
 use super::segments::Stretch;
 use super::walk::{Step, Walk};
 use crate::disk::{DiskError, FileName, Op, Piece, Token};
-use crate::{Offset, ReadError};
+use crate::{Offset, ReadError, shared};
 use index::Indexes;
 use kept::Kept;
 use places::Place;
@@ -210,6 +210,11 @@ impl Fetch {
         }
     }
 
+    /// What another log would lend is not this record.
+    pub(super) fn never(&mut self, at: Offset, of: shared::Place) {
+        self.damaged.insert(at.get(), ReadError::Elsewhere { at, of, file: None });
+    }
+
     /// Tells of what was done since the last call.
     pub(super) fn each_done(&mut self, each: &mut dyn FnMut(Offset)) {
         self.done.drain(..).for_each(|at| each(Offset::new(at)));
@@ -276,9 +281,9 @@ impl Fetch {
         for at in plan.idle {
             self.settle(at);
         }
-        for (at, file) in plan.lost {
+        for (at, stretch) in plan.lost {
             self.settle(at);
-            self.damaged.insert(at, damaged_in(file, at));
+            self.damaged.insert(at, damaged_in(stretch.file, stretch.position, at));
         }
         for spread in plan.bodies {
             for (place, _) in &spread.places {
@@ -349,8 +354,7 @@ impl Fetch {
                 }
                 Err(_) => {
                     self.no_longer_under_way(&places);
-                    let all =
-                        places.iter().map(|(place, _)| (place.at, damaged_in(file, place.at)));
+                    let all = places.iter().map(|(place, _)| (place.at, place.damaged(file)));
                     self.damaged.extend(all);
                 }
             },
@@ -403,7 +407,7 @@ impl Fetch {
         let lost: Vec<_> = asked.copied().filter(is_in).collect();
         for at in lost {
             self.settle(at);
-            self.damaged.insert(at, damaged_in(stretch.file, at));
+            self.damaged.insert(at, damaged_in(stretch.file, stretch.position, at));
         }
     }
 
@@ -431,7 +435,7 @@ impl Fetch {
     ) {
         places.retain(|(place, _)| store.cold.get(place.at).is_some());
         let Self { kept, damaged, .. } = self;
-        kept.take(bytes, &places, |at| _ = damaged.insert(at, damaged_in(file, at)));
+        kept.take(bytes, &places, |place| _ = damaged.insert(place.at, place.damaged(file)));
     }
 
     /// Drops the oldest of what was read before the block `first_kept`, if there is too much of it. It is
@@ -473,8 +477,14 @@ impl Fetch {
     }
 }
 
-fn damaged_in(file: FileName, at: u64) -> ReadError {
-    ReadError::Damaged { at: Offset::new(at), file }
+fn damaged_in(file: FileName, position: u64, at: u64) -> ReadError {
+    ReadError::Damaged { at: Offset::new(at), file, position }
+}
+
+impl Place {
+    fn damaged(&self, file: FileName) -> ReadError {
+        damaged_in(file, self.position, self.at)
+    }
 }
 
 impl Load {

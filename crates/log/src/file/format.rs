@@ -51,6 +51,9 @@ pub(super) const FILE_HEADER: usize = 128;
 pub(super) const BATCH_HEADER: usize = 88;
 const MAGIC: &[u8; 8] = b"LVRTSEG\n";
 
+/// Offsets, batches, segments and generations are below it: no log gets as far, and one more is always a number.
+pub(super) const NUMBER_MAX: u64 = 1 << 60;
+
 const KIND_DATA: u32 = 1;
 const KIND_SEALED: u32 = 2;
 
@@ -147,15 +150,23 @@ impl FileHeader {
         if format > FORMAT {
             return Err(HeaderError::Newer { format, writer });
         }
-        let number = |at| u64_at(covered, at).ok_or(HeaderError::Damaged);
+        let word = |at| u64_at(covered, at).ok_or(HeaderError::Damaged);
+        let number = |at| match word(at)? {
+            number if number < NUMBER_MAX => Ok(number),
+            _ => Err(HeaderError::Damaged),
+        };
+        let (segment, through) = (number(48)?, number(56)?);
+        if through < segment {
+            return Err(HeaderError::Damaged);
+        }
         Ok(Self {
             writer,
-            segment: number(48)?,
-            through: number(56)?,
+            segment,
+            through,
             generation: number(64)?,
             first: number(72)?,
             as_of: number(80)?,
-            mark: number(88)?,
+            mark: word(88)?,
         })
     }
 }
@@ -193,7 +204,13 @@ impl BatchHeader {
             Some(KIND_SEALED) => true,
             _ => return Err(Malformed),
         };
-        Self::fields(covered, is_sealed).ok_or(Malformed)
+        let header = Self::fields(covered, is_sealed).ok_or(Malformed)?;
+        let has_entries = header.records > 0 || header.notes > 0;
+        let is_seal = is_sealed && !has_entries && header.len() == Some(BATCH_HEADER as u64);
+        let can_be = (is_seal || !is_sealed)
+            && header.sequence < NUMBER_MAX
+            && (header.first..NUMBER_MAX).contains(&header.end);
+        if can_be { Ok(header) } else { Err(Malformed) }
     }
 
     /// What a header that is not whole seems to say.
@@ -340,7 +357,8 @@ impl<'a> IndexReader<'a> {
             0 => None,
             _ => {
                 let log = u32::try_from(take_varint(&mut self.rest)?).ok()?;
-                Some(Place { log, at: Offset::new(take_varint(&mut self.rest)?) })
+                let at = take_varint(&mut self.rest).filter(|at| *at < NUMBER_MAX)?;
+                Some(Place { log, at: Offset::new(at) })
             }
         };
         let has_marks = flags & FLAG_MARKS != 0;

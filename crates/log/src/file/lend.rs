@@ -2,21 +2,20 @@
 //!
 //! See [`crate::shared`] for the whole. Cold path but for a look whether there is any such record.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use super::cold::Held;
+use super::format::NUMBER_MAX;
+use super::segments::Segment;
 use super::sets::SetId;
 use super::{FileLog, Tag};
-use crate::disk::Disk;
+use crate::disk::{Disk, FileName};
 use crate::memory::MemoryLog;
 use crate::shared::{Errand, LogNumber, Place, Progress, Shared, Taken};
 use crate::{Holder, Log as _, Offset};
-
-/// No log gets as far: who says so is wrong.
-const OFFSET_MAX: u64 = 1 << 60;
 
 /// What is shared and not written, and what others are to be told.
 #[derive(Debug, Default)]
@@ -44,14 +43,8 @@ impl Lending {
 
     /// Says how far these are.
     pub(super) fn tell(&mut self, shared: &[Arc<Shared>], progress: Progress) {
-        for shared in shared {
-            for log in shared.set(progress) {
-                let wake = Errand::Wake(log);
-                if !self.errands.contains(&wake) {
-                    self.errands.push(wake);
-                }
-            }
-        }
+        let logs: BTreeSet<_> = shared.iter().flat_map(|shared| shared.set(progress)).collect();
+        self.errands.extend(logs.into_iter().map(Errand::Wake));
     }
 
     /// Bytes of memory.
@@ -188,30 +181,40 @@ pub struct Unmatched {
     /// The same, but in a log that has lost something: kept, and there again once that log has it back. Who
     /// reads one is told [`ReadError::Elsewhere`](crate::ReadError::Elsewhere).
     pub lost: u64,
+    /// Records whose bytes are those of another record by now, as the logs are not of one time: kept, and never
+    /// read.
+    pub strange: u64,
     /// Records that were kept for another log, which has no use for them, and has lost nothing.
     pub unneeded: u64,
 }
 
 /// Has logs that share records agree about them: to be called when all of them are open, before the first
-/// [`recover`](crate::Log::recover). Each is to be at the index that is its number. `has_lost`: whether a log is known
-/// to be without a file or a part of one that it had, by its number.
+/// [`recover`](crate::Log::recover). Each is to be at the index that is its number. `lost_before`: of each log, the
+/// offset before which it may have lost records with a file or a part of one; [`Offset::ZERO`] if none is missing.
 ///
 /// What a batch refers to is durable before the batch is, and is let go only after the last reference's release is
 /// durable. So of what was confirmed and not released nothing is let go here, unless a file is gone.
-pub fn match_up<D: Disk>(logs: &mut [FileLog<D>], has_lost: &[bool]) -> Unmatched {
+pub fn match_up<D: Disk>(logs: &mut [FileLog<D>], lost_before: &[Offset]) -> Unmatched {
     let mut unmatched = Unmatched::default();
+    let lost_before = |log: usize| lost_before.get(log).copied().unwrap_or_default();
+    let seen: Vec<_> = logs.iter_mut().map(|log| std::mem::take(&mut log.store.seen)).collect();
+    let seen: Vec<_> = seen.into_iter().map(Seen::sorted).collect();
+    let mut needed: Vec<(LogNumber, Place)> = Vec::new();
     for number in 0..logs.len() {
         let own = LogNumber::try_from(number).unwrap_or(LogNumber::MAX);
         let refers: Vec<_> = logs[number].store.elsewhere.iter().collect();
-        let mut needed: Vec<Place> = Vec::with_capacity(refers.len());
         for (at, place) in refers {
             let home = place.log as usize;
             let is_there = |log: &FileLog<D>| log.lends(place.at, Holder::of_log(own));
             if logs.get(home).is_some_and(is_there) {
-                needed.push(place);
+                needed.push((own, place));
+                if seen[home].get(place.at.get()) != seen[number].get(at) {
+                    logs[number].fetch.never(Offset::new(at), place);
+                    unmatched.strange += 1;
+                }
                 continue;
             }
-            if has_lost.get(home) == Some(&true) {
+            if place.at < lost_before(home) {
                 unmatched.lost += 1;
             } else {
                 logs[number].forget_dangling(at);
@@ -222,29 +225,64 @@ pub fn match_up<D: Disk>(logs: &mut [FileLog<D>], has_lost: &[bool]) -> Unmatche
                 home.go_on_behind(place.at);
             }
         }
-        needed.sort_unstable();
-        for (index, home) in logs.iter_mut().enumerate() {
-            let log = LogNumber::try_from(index).unwrap_or(LogNumber::MAX);
-            let all = home.all_held_by(Holder::of_log(own));
-            home.sums.lent += all.len() as u64;
-            for at in all {
-                // What that one has lost may come back, and need it then.
-                let is_awaited = has_lost.get(number) == Some(&true);
-                if !is_awaited && needed.binary_search(&Place { log, at }).is_err() {
-                    let _ = home.release(at, Holder::of_log(own));
-                    unmatched.unneeded += 1;
-                }
+    }
+    needed.sort_unstable();
+    for (index, home) in logs.iter_mut().enumerate() {
+        let log = LogNumber::try_from(index).unwrap_or(LogNumber::MAX);
+        let all = home.all_lent();
+        home.sums.lent += all.len() as u64;
+        for (to, at) in all {
+            // What that one has lost may come back, and need it then.
+            let is_awaited = lost_before(to as usize) > Offset::ZERO;
+            if !is_awaited && needed.binary_search(&(to, Place { log, at })).is_err() {
+                let _ = home.release(at, Holder::of_log(to));
+                unmatched.unneeded += 1;
             }
         }
     }
     unmatched
 }
 
+/// What the files say of the bytes of records that are shared, until the logs have agreed about them.
+#[derive(Debug, Default)]
+pub(super) struct Seen(Vec<(u64, Print)>);
+
+/// By which two records are told from each other: length and checksum.
+type Print = (u32, u32);
+
+impl Seen {
+    pub(super) fn add(&mut self, at: u64, print: Print) {
+        self.0.push((at, print));
+    }
+
+    fn sorted(mut self) -> Self {
+        self.0.sort_unstable();
+        self
+    }
+
+    fn get(&self, at: u64) -> Option<Print> {
+        let index = self.0.binary_search_by_key(&at, |(at, _)| *at).ok()?;
+        self.0.get(index).map(|(_, print)| *print)
+    }
+}
+
 impl<D: Disk> FileLog<D> {
+    /// The offset before which all records were that a file had, which was found damaged: no later one was in it.
+    pub fn begun_after(&self, file: FileName) -> Offset {
+        let later = |it: &&Segment| it.file.segment > file.segment;
+        let later = self.store.segments.all.iter().find(later);
+        Offset::new(later.map_or(u64::MAX, |segment| segment.first))
+    }
+
+    /// Tells of everybody who holds a cold record, of some more than once.
+    pub fn each_holder(&self, mut each: impl FnMut(Holder)) {
+        self.store.cold.each_run(|_, _, Held { set, .. }| self.store.sets.each(set, &mut each));
+    }
+
     /// The next record comes behind this offset. Nothing has been appended since the log was opened.
     fn go_on_behind(&mut self, at: Offset) {
         let next = Offset::new(at.get().saturating_add(1));
-        if next > self.hot.end() && next.get() < OFFSET_MAX {
+        if next > self.hot.end() && next.get() < NUMBER_MAX {
             self.hot = MemoryLog::starting_at(next);
             self.writer.go_on_at(next);
             self.evicted = next;
@@ -260,15 +298,15 @@ impl<D: Disk> FileLog<D> {
         is_held && !self.is_elsewhere(at)
     }
 
-    /// Cold records that somebody holds.
-    fn all_held_by(&self, holder: Holder) -> Vec<Offset> {
+    /// Cold records that other logs hold, with each of those.
+    fn all_lent(&self) -> Vec<(LogNumber, Offset)> {
         let mut all = Vec::new();
         self.store.cold.each_run(|first, len, Held { set, .. }| {
-            let mut is_held = false;
-            self.store.sets.each(set, |name| is_held |= name == holder);
-            if is_held {
-                all.extend((first..first.saturating_add(len)).map(Offset::new));
-            }
+            self.store.sets.each(set, |name| {
+                if let Some(log) = name.as_log() {
+                    all.extend((first..first.saturating_add(len)).map(|at| (log, Offset::new(at))));
+                }
+            });
         });
         all
     }

@@ -210,12 +210,10 @@ pub(super) fn open<D: Disk>(
     let mut damages: Vec<Damage> = Vec::new();
     loop {
         match read_all(disk, progress) {
-            // Of what was made from a damaged file nothing is damaged.
-            Err(OpenError::Damaged { file, position, what })
-                if on_damage == OnDamage::Aside
-                    && damages.iter().all(|it| it.rest != Some(file)) =>
-            {
-                damages.push(salvage(disk, file, (position, what))?);
+            Err(OpenError::Damaged { file, position, what }) if on_damage == OnDamage::Aside => {
+                // Each batch of it is whole, and it is not what a log writes all the same: nothing of it is used.
+                let is_rest = damages.iter().any(|it| it.rest == Some(file));
+                damages.push(salvage(disk, file, (position, what), is_rest)?);
             }
             result => {
                 let (store, mut found) = result?;
@@ -399,13 +397,17 @@ impl Recovery<'_> {
     ) -> Result<Option<(FileName, u64)>, OpenError> {
         let File { name, len, header } = file;
         let (name, len) = (*name, *len);
+        let last = self.store.segments.all.back();
+        if header.first < self.found.end || last.is_some_and(|last| name.segment <= last.through) {
+            return Err(damaged(name, 0, "the header is at odds with that of the file before"));
+        }
         let epoch = self.store.segments.new_epoch();
         let mut segment = Segment::new(name, header.mark, header.first, header.as_of, epoch);
         segment.through = header.through;
         segment.len = FILE_HEADER as u64;
         let is_first_generation = name.generation == 0;
         self.store.segments.push(segment);
-        self.found.end = self.found.end.max(header.first);
+        self.found.end = header.first;
         self.found.next_sequence = self.found.next_sequence.max(header.as_of);
         self.found.next_segment = self.found.next_segment.max(next(header.through));
 
@@ -471,23 +473,24 @@ impl Recovery<'_> {
 
     fn batch(&mut self, batch: &Batch<'_>) -> Result<(), super::format::Malformed> {
         let header = &batch.header;
+        batch.check(self.found.end)?;
         let len = batch.end().saturating_sub(batch.position);
         let Some(index) = self.store.segments.all.len().checked_sub(1) else { return Ok(()) };
         self.store.segments.change(index, |segment| {
             segment.add_batch(batch.position, len, header.first, header.end);
         });
-        self.found.end = self.found.end.max(header.end);
+        self.found.end = header.end;
         self.found.next_sequence = self.found.next_sequence.max(next(header.sequence));
         let mut result = Ok(());
-        batch.records(&mut |record, _| self.record(index, batch, record))?;
+        batch.records(&mut |record, _| {
+            if !self.record(index, batch, record) {
+                result = Err(super::format::Malformed);
+            }
+        })?;
         let mut entries = batch.entries();
         while let Some(entry) = entries.next()? {
-            match entry {
-                Entry::Record(record) if record.at >= header.end => {
-                    result = Err(super::format::Malformed);
-                }
-                Entry::Record(_) => {}
-                Entry::Note(note) => self.note(index, header.sequence, note),
+            if let Entry::Note(note) = entry {
+                self.note(index, header.sequence, note);
             }
         }
         self.passed.done = self.passed.done.saturating_add(len);
@@ -495,43 +498,49 @@ impl Recovery<'_> {
         result
     }
 
-    fn record(&mut self, index: usize, batch: &Batch<'_>, record: RecordEntry<'_>) {
-        let Store { segments, sets, cold, marks, elsewhere } = &mut self.store;
-        let Some(segment) = segments.all.get_mut(index) else { return };
+    /// False for a straggler that is there already.
+    fn record(&mut self, index: usize, batch: &Batch<'_>, record: RecordEntry<'_>) -> bool {
+        let Store { segments, sets, cold, marks, elsewhere, seen } = &mut self.store;
+        let Some(segment) = segments.all.get(index) else { return false };
+        if cold.get(record.at).is_some() || self.lost.contains_key(&record.at) {
+            return false;
+        }
         let number = segment.file.segment;
         let (mut names, mut list) = (Vec::new(), smallvec::SmallVec::new());
+        let mut is_shared = record.elsewhere.is_some();
         for (name, mark) in record.holders() {
             names.push(name);
+            is_shared |= name.as_log().is_some();
             if mark > 0 {
                 list.push((name, mark));
             }
-        }
-        let held = Held { set: sets.get(&names), is_volatile: false };
-        if let Some(before) = cold.get(record.at) {
-            sets.drop_use(before.set); // twice on disk: cannot be, and must not panic
-        } else if !record.is_volatile {
-            segment.add_record(record.stored_len());
         }
         if record.at < batch.header.first {
             segments.stragglers.insert(record.at, (number, batch.position));
         }
         if record.is_volatile {
-            sets.drop_use(held.set);
             self.lost.insert(record.at, Lost { segment: number, len: record.len });
-            return;
+            return true;
         }
-        cold.insert(record.at, held);
+        if let Some(segment) = segments.all.get_mut(index) {
+            segment.add_record(record.stored_len());
+        }
+        cold.insert(record.at, Held { set: sets.get(&distinct(names)), is_volatile: false });
+        if is_shared {
+            seen.add(record.at, (record.len, record.crc));
+        }
         if let Some(place) = record.elsewhere {
             elsewhere.insert(record.at, place, record.len);
         }
         if !list.is_empty() {
             marks.insert(record.at, list);
         }
+        true
     }
 
     fn note(&mut self, index: usize, sequence: u64, note: NoteEntry<'_>) {
         let NoteEntry { at, segment, kind } = note;
-        let Store { segments, sets, cold, marks, elsewhere } = &mut self.store;
+        let Store { segments, sets, cold, marks, elsewhere, .. } = &mut self.store;
         let Some(target) = segments.of_note(at, segment) else { return };
         let Some(about) = segments.all.get(target) else { return };
         if sequence < about.as_of {
@@ -568,7 +577,7 @@ impl Recovery<'_> {
                 let names: Vec<Holder> = holders.map(|(name, _)| name).collect();
                 let number = segments.all.get(target).map(|it| it.file.segment);
                 if cold.get(at).is_none() && number == Some(lost.segment) {
-                    cold.insert(at, Held { set: sets.get(&names), is_volatile: false });
+                    cold.insert(at, Held { set: sets.get(&distinct(names)), is_volatile: false });
                     if let Some(segment) = segments.all.get_mut(target) {
                         segment.add_record(lost.len);
                     }
@@ -576,6 +585,13 @@ impl Recovery<'_> {
             }
         }
     }
+}
+
+/// A set of holders has none of them twice, whatever a file says.
+fn distinct(mut names: Vec<Holder>) -> Vec<Holder> {
+    names.sort_unstable();
+    names.dedup();
+    names
 }
 
 /// How much of the last file is whole, and whether the rest was being written when a crash came. Else the

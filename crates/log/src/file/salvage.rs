@@ -21,7 +21,7 @@ use std::ops::Range;
 
 use super::format::{BATCH_HEADER, BatchHeader, Entry, FILE_HEADER, FileHeader, IndexReader};
 use super::recover::{OpenError, Window, crcs, have_crcs, on};
-use super::walk::{Batch, Step, Walk};
+use super::walk::{Step, Walk};
 use crate::Holder;
 use crate::disk::{Disk, FileName};
 
@@ -72,15 +72,16 @@ struct Scan {
     are_all_holders: bool,
 }
 
-/// Puts the damaged file `name` aside, and what is whole of it into its place.
+/// Puts the damaged file `name` aside, and what is whole of it into its place, unless nothing of it is to be used.
 pub(super) fn salvage<D: Disk>(
     disk: &mut D,
     name: FileName,
     (position, what): (u64, &'static str),
+    is_useless: bool,
 ) -> Result<Damage, OpenError> {
     let listed = disk.list().map_err(|error| OpenError::Disk { file: "the log".into(), error })?;
     let len = listed.iter().find(|(it, _)| *it == name).map_or(0, |(_, len)| *len);
-    let known = known(disk, name, len, &listed)?;
+    let known = if is_useless { None } else { known(disk, name, len, &listed)? };
     let mut scan = Scan { are_all_holders: false, lost_bytes: len, ..Scan::default() };
     if let Some(known) = &known {
         scan = scanned(disk, name, known)?;
@@ -187,7 +188,7 @@ fn scanned<D: Disk>(disk: &mut D, name: FileName, known: &Known) -> Result<Scan,
                 scan.lose(&mut window, lost_from.take(), position, header.mark);
                 (position, has_end) = (*len, true);
             }
-            Step::Batch(batch) if batch.header.sequence >= sequence && is_readable(&batch) => {
+            Step::Batch(batch) if batch.header.sequence >= sequence && batch.check(end).is_ok() => {
                 torn = torn.filter(|(_, sequence)| batch.header.synced <= *sequence);
                 sequence = batch.header.sequence.saturating_add(1);
                 if lost_from.is_some() {
@@ -294,21 +295,6 @@ impl Scan {
         let len = header.len().and_then(|len| usize::try_from(len).ok());
         (is_sure, len.unwrap_or(usize::MAX))
     }
-}
-
-/// Whether what the index says makes sense.
-fn is_readable(batch: &Batch<'_>) -> bool {
-    let mut entries = batch.entries();
-    let is_below_end = |at| at < batch.header.end;
-    loop {
-        match entries.next() {
-            Ok(None) => break,
-            Ok(Some(Entry::Record(record))) if !is_below_end(record.at) => return false,
-            Ok(Some(_)) => {}
-            Err(_) => return false,
-        }
-    }
-    batch.records(&mut |_, _| ()).is_ok()
 }
 
 /// Where a batch may begin, from `position` on: the end of the file if nowhere.

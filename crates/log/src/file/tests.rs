@@ -68,3 +68,5 @@ fn sums_agree_with_the_files() {
         assert_eq!(log.usage().disk_bytes, disk.files().iter().map(|&(_, len)| len).sum::<u64>());
     }
 }
+
+mod crafted;

@@ -102,6 +102,23 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
+    /// Whether the index can be read, and says what a log writes behind a batch that ended before the offset `from`:
+    /// records in order have ascending offsets of this batch, stragglers lower ones.
+    pub(super) fn check(&self, from: u64) -> Result<(), Malformed> {
+        let BatchHeader { first, end, .. } = self.header;
+        let mut next = first;
+        let mut is_in_order = from <= first;
+        self.records(&mut |record, _| {
+            if record.at >= first {
+                is_in_order &= (next..end).contains(&record.at);
+                next = record.at.saturating_add(1);
+            }
+        })?;
+        let mut entries = self.entries();
+        while entries.next()?.is_some() {}
+        if is_in_order { Ok(()) } else { Err(Malformed) }
+    }
+
     /// Where the bodies begin in the file.
     pub(super) fn bodies(&self) -> u64 {
         let before = (BATCH_HEADER as u64).saturating_add(self.header.index_len);

@@ -4,6 +4,7 @@
 //! disk the larger the batches.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use super::elsewhere::Elsewhere;
 use super::format::{BATCH_HEADER, BatchHeader, FILE_HEADER, FileHeader, IndexWriter, RecordFacts};
@@ -74,8 +75,11 @@ struct Flight {
     sequence: u64,
     /// Whether it has records, and so is synced.
     is_synced: bool,
-    /// Records in it that are older than what was gathered before, ascending.
+    /// Records in it that are older than what was gathered before, ascending; the others are of this range.
     late: Vec<u64>,
+    range: Range<u64>,
+    /// Its records that are still held.
+    live: u64,
     shares: Shares,
     /// Every write is done.
     is_written: bool,
@@ -207,11 +211,26 @@ impl Writer {
 
     /// The first batch that has records, or will have, and is not safe here: what is noted in it or later
     /// may come to nothing, and then its records do too.
+    ///
+    /// Where nothing is wanted of one that finds the disk full, nor of what comes behind it, none can be lost: what was
+    /// released in it may give the room that it waits for.
     pub(super) fn unsafe_from(&self, unwritten: u64) -> u64 {
+        let is_waiting = unwritten > 0 || !self.persists.is_empty();
+        let may_lose = |flight: &Flight| is_waiting || !self.is_full || flight.live > 0;
         match &self.flight {
-            Some(flight) if flight.is_synced && !flight.is_written => flight.sequence,
-            _ if unwritten > 0 || !self.persists.is_empty() => self.sequence,
+            Some(flight) if flight.is_synced && !flight.is_written && may_lose(flight) => {
+                flight.sequence
+            }
+            _ if is_waiting => self.sequence,
             _ => u64::MAX,
+        }
+    }
+
+    /// A record that was gathered is held no more.
+    pub(super) fn forget(&mut self, at: u64) {
+        if let Some(flight) = &mut self.flight {
+            let is_in = flight.range.contains(&at) || flight.late.binary_search(&at).is_ok();
+            flight.live -= u64::from(is_in);
         }
     }
 
@@ -449,7 +468,7 @@ impl<D: Disk> FileLog<D> {
         let Self { hot, store, writer, sums, .. } = self;
         let mut notes = writer.take_notes(until, &mut store.segments);
         shares.freed = writer.take_freed();
-        let Store { segments, sets, marks, cold, elsewhere } = store;
+        let Store { segments, sets, marks, cold, elsewhere, .. } = store;
         let (mut head, mut bodies) = std::mem::take(&mut writer.spare);
         // Of a part of what waits, about.
         let (part, whole) = (end.get() - first.get(), (hot.end().get() - first.get()).max(1));
@@ -574,6 +593,7 @@ impl<D: Disk> FileLog<D> {
             (segment.file.segment, segment.len)
         });
         if let (Some((number, end)), Some(flight)) = (written, &mut self.writer.flight) {
+            flight.live = lens.len() as u64;
             let place = (number, end - flight.bytes);
             segments.stragglers.extend(late.iter().map(|&at| (at, place)));
             late.sort_unstable();
@@ -624,6 +644,8 @@ impl<D: Disk> FileLog<D> {
             sequence: header.sequence,
             is_synced: sync,
             late: Vec::new(),
+            range: header.first..header.end,
+            live: 0,
             shares,
             is_written: false,
             file,

@@ -2,8 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
+use leveret_log::Offset;
+use leveret_log::disk::FileName;
 use leveret_log::file::{Damage, Report};
 use leveret_topology::{QueueId, Topology};
+
+use super::NodeLog;
 
 /// Says of each damaged file what was lost, and what can be done.
 pub(crate) fn tell_damage(damages: &[(PathBuf, Damage)], topology: &Topology) {
@@ -72,9 +76,12 @@ pub(super) fn tell_of_earlier(dir: &Path, report: &Report) {
     }
 }
 
-/// Whether a file was found damaged, by this start or an earlier one, and nobody has said since that nobody needs it.
-pub(super) fn has_kept(dir: &Path) -> bool {
-    !kept_aside(dir).is_empty()
+/// The offset before which a log may have lost something with files that were found damaged, by this start or an earlier
+/// one, and of which nobody has said since that nobody needs them.
+pub(super) fn lost_before(dir: &Path, log: &NodeLog) -> Offset {
+    let kept = kept_aside(dir);
+    let names = kept.iter().filter_map(|name| FileName::parse(name.strip_suffix(".damaged")?));
+    names.map(|file| log.begun_after(file)).max().unwrap_or(Offset::ZERO)
 }
 
 /// Damaged files that are kept in the directory of a log.

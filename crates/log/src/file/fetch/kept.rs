@@ -71,7 +71,7 @@ impl Kept {
         &mut self,
         read: &Bytes,
         places: &[(Place, usize)],
-        mut damaged: impl FnMut(u64),
+        mut damaged: impl FnMut(Place),
     ) {
         let number = self.next_block();
         let wanted: u64 = places.iter().map(|(place, _)| u64::from(place.len)).sum();
@@ -85,7 +85,7 @@ impl Kept {
                 None => None,
             };
             let Some(record) = record else {
-                damaged(place.at);
+                damaged(place);
                 continue;
             };
             if let Some((before, _)) = self.records.insert(place.at, (number, record)) {

@@ -59,7 +59,7 @@ pub(super) struct Plan {
     /// Released meanwhile.
     pub(super) idle: Vec<u64>,
     /// Not where they should be.
-    pub(super) lost: Vec<(u64, FileName)>,
+    pub(super) lost: Vec<(u64, Stretch)>,
 }
 
 impl Spread {
@@ -150,7 +150,7 @@ impl Fetch {
                 continue;
             };
             let Some(place) = places.find(at) else {
-                plan.lost.push((at, stretch.file));
+                plan.lost.push((at, stretch));
                 continue;
             };
             let last = plan.bodies.last_mut();
