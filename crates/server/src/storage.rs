@@ -135,8 +135,12 @@ const CACHE_BYTES: u64 = 32 << 20;
 const CACHE_BYTES_MIN: u64 = 2 << 20;
 
 impl Memory {
-    /// Bytes of transient messages that each of so many shards keeps in memory.
+    /// Bytes of transient messages that each of so many shards keeps in memory. A ratio of 1 turns paging off, as
+    /// in RabbitMQ: publishers are blocked at the watermark, whatever the shard.
     pub(crate) fn spill_bytes(self, shards: usize) -> u64 {
+        if self.paging_ratio >= 1.0 {
+            return u64::MAX;
+        }
         (self.limit as f64 * self.paging_ratio) as u64 / shards as u64
     }
 
@@ -421,6 +425,13 @@ fn tell_of(dir: &Path, report: &Report, started: Instant, is_whole: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn paging_begins_at_a_shards_part_and_can_be_turned_off() {
+        let spill = |paging_ratio, shards| Memory { limit: 1000, paging_ratio }.spill_bytes(shards);
+        assert_eq!((spill(0.0, 1), spill(0.5, 1), spill(0.5, 4)), (0, 500, 125));
+        assert_eq!((spill(1.0, 1), spill(1.0, 4)), (u64::MAX, u64::MAX));
+    }
 
     #[test]
     fn a_layout_stays() {

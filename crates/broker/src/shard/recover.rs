@@ -122,13 +122,22 @@ impl<L: Log> Shard<L> {
         std::mem::take(&mut self.transactions.found)
     }
 
-    /// Before a clean stop, when no more letters come: releases what left, marks what may have been delivered.
+    /// Before a clean stop, when no more letters come: releases what left, marks what may have been delivered, and
+    /// keeps what is persistent and was not written so far because a consumer was waited for.
     /// [`sync`](Self::sync) until [`is_durable`](Self::is_durable) is to follow.
     pub fn close(&mut self) {
         self.close_leaving();
         self.close_dead_letters();
-        let Self { log, queues, .. } = self;
+        let Self { log, queues, unresolved, .. } = self;
+        for at in unresolved.deferred() {
+            let _ = log.persist(leveret_log::Offset::new(at));
+        }
         for (&id, hosted) in queues.iter() {
+            if hosted.is_durable {
+                hosted.queue.to_be_lent(|at| {
+                    let _ = log.persist(log_offset(at));
+                });
+            }
             hosted.queue.seen(|at, count| {
                 // Transient ones take no mark; they are gone anyway.
                 let _ = log.mark(log_offset(at), holder(id), mark(count));

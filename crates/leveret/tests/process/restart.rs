@@ -112,6 +112,28 @@ fn order_priorities_and_flags_survive_a_clean_stop() {
     assert_eq!(take_all(&mut client, channel, "priority"), by_priority);
 }
 
+/// Rules that wait for a consumer in place of the disk lose nothing by a stop.
+#[test]
+fn what_waits_for_its_ack_survives_a_clean_stop() {
+    let broker = Broker::with(&["shards=2"]);
+    let (mut client, channel) = broker.channel();
+    client.confirm_select(channel).unwrap();
+    let rules = ["ack", "ack-lean"];
+    for rule in rules {
+        let ten_minutes = Value::I32(600_000);
+        let how = durable(&[("x-confirm-on", text(rule)), ("x-confirm-defer", ten_minutes)]);
+        client.queue_declare(channel, rule, &how).unwrap();
+        client.publish(channel, "", rule, &persistent().to_bytes(), b"kept");
+        client.publish(channel, "", rule, &Properties::default().to_bytes(), b"not kept");
+    }
+    client.close().unwrap();
+    let broker = broker.stop().start_again();
+    let (mut client, channel) = broker.channel();
+    for rule in rules {
+        assert_eq!(take_all(&mut client, channel, rule), pairs(&[("kept", false)]), "{rule}");
+    }
+}
+
 #[test]
 fn a_paused_queue_stays_paused() {
     let broker = Broker::start();
