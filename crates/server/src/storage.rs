@@ -24,7 +24,7 @@ use leveret_log::file::{
     Damage, OnDamage, OpenError, Options as LogOptions, Progress, Report, SEGMENT_GROWTH,
     Unmatched, match_up,
 };
-use leveret_log::{FileLog, LogNumber};
+use leveret_log::{FileLog, LogNumber, Offset};
 
 use crate::disk::{RealDisk, Wake, sync_dir};
 use crate::node::Node;
@@ -47,8 +47,9 @@ pub(crate) struct Storage {
     pub shards: Vec<NodeLog>,
     /// Of names.
     pub names: NodeLog,
-    /// The last process left in good order, and all that it left is there.
-    pub was_clean: bool,
+    /// By shard: records below may have been delivered, though no mark says so. All, unless the last process left
+    /// in good order and all that it left is there.
+    pub seen_below: Vec<Offset>,
     /// What was damaged: the directory of the log and its file.
     pub damages: Vec<(PathBuf, Damage)>,
     /// Wakes actors when their disk has done something.
@@ -196,8 +197,11 @@ impl Storage {
             })
             .collect();
         tell_unmatched(match_up(&mut shards, &has_lost));
-        let was_clean = damages.is_empty() && lost.is_empty() && left::was_clean(dir);
-        Ok(Self { shards, names, was_clean, damages, waker })
+        let seen_below = match damages.is_empty() && lost.is_empty() {
+            true => left::seen_below(dir, count),
+            false => vec![Offset::MAX; count],
+        };
+        Ok(Self { shards, names, seen_below, damages, waker })
     }
 }
 
