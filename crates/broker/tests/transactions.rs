@@ -10,9 +10,9 @@ use leveret_broker::message::*;
 use leveret_broker::record::{View, join_names};
 use leveret_broker::transaction::TxId;
 use leveret_broker::{Meta, Shard};
-use leveret_log::{FileLog, Offset as LogOffset};
 use leveret_log::disk::{Faults, SimDisk};
 use leveret_log::file::Options;
+use leveret_log::{FileLog, Offset as LogOffset};
 use leveret_queue::{ChannelLimit, Gate, OutputGauge, Time};
 use leveret_topology::{QueueId, Topology, VhostId};
 

@@ -282,7 +282,6 @@ fn a_damaged_dead_letter_is_kept() {
     }
 }
 
-/// It is not the directory's fault: what was not delivered is still known not to be.
 /// Queues of two shards that get the same large messages.
 const SHARED_BY: [&str; 4] = ["q-0", "q-1", "q-2", "q-3"];
 
@@ -382,6 +381,7 @@ fn a_missing_file_with_messages_that_shards_share() {
     take_all(&down.start_again(), 1..=3);
 }
 
+/// It is not the directory's fault: what was not delivered is still known not to be.
 #[test]
 fn a_start_that_fails_for_its_port_loses_nothing() {
     let down = stored(true);

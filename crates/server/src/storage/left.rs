@@ -83,7 +83,9 @@ pub(crate) fn forget_clean(dir: &Path) -> anyhow::Result<()> {
 /// the last process did not leave in good order.
 pub(super) fn seen_below(dir: &Path, shards: usize) -> Vec<Offset> {
     let text = std::fs::read_to_string(dir.join(CLEAN));
-    text.ok().and_then(|text| parse_seen(&text, shards)).unwrap_or_else(|| vec![Offset::MAX; shards])
+    text.ok()
+        .and_then(|text| parse_seen(&text, shards))
+        .unwrap_or_else(|| vec![Offset::MAX; shards])
 }
 
 /// None if the list has a line that nobody wrote.
@@ -195,7 +197,11 @@ mod tests {
             ("shards/1 seem-below=3\n", None),
             ("\n", None),
         ] {
-            assert_eq!(parse_seen(text, 2), want.map(|all| all.map(Offset::new).to_vec()), "{text}");
+            assert_eq!(
+                parse_seen(text, 2),
+                want.map(|all| all.map(Offset::new).to_vec()),
+                "{text}"
+            );
         }
     }
 }
