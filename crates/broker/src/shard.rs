@@ -115,6 +115,8 @@ pub struct Shard<L> {
     disk: Disk,
     transactions: Transactions,
     alarm: Alarm,
+    /// Messages below came back from before a crash, and may have been delivered.
+    seen_below: leveret_log::Offset,
     /// How far the system's clock is from what turns are told.
     clock_step_ms: i64,
     /// Queues that were deleted and had the rule `ack`: whoever routed to one of them is told no.
@@ -247,6 +249,7 @@ impl<L: Log> Shard<L> {
             runs: Runs::default(),
             disk: Disk::default(),
             transactions: Transactions::default(),
+            seen_below: leveret_log::Offset::default(),
             alarm: Alarm::default(),
             clock_step_ms: 0,
             gone_unacked: VecDeque::new(),

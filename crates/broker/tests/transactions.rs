@@ -10,9 +10,9 @@ use leveret_broker::message::*;
 use leveret_broker::record::{View, join_names};
 use leveret_broker::transaction::TxId;
 use leveret_broker::{Meta, Shard};
-use leveret_log::FileLog;
 use leveret_log::disk::{Faults, SimDisk};
 use leveret_log::file::Options;
+use leveret_log::{FileLog, Offset as LogOffset};
 use leveret_queue::{ChannelLimit, Gate, OutputGauge, Time};
 use leveret_topology::{QueueId, Topology, VhostId};
 
@@ -49,7 +49,7 @@ impl Node {
         let mut shards = Vec::new();
         for (index, disk) in disks[..SHARDS].iter().enumerate() {
             let mut shard = Shard::new(index, SHARDS, open(disk));
-            shard.recover(&topology, meta.decided(), false, now);
+            shard.recover(&topology, meta.decided(), LogOffset::MAX, now);
             shards.push(shard);
         }
         meta.forget_decisions(shards.iter_mut().flat_map(Shard::transactions_found));

@@ -224,7 +224,8 @@ options! {
             "RABBITMQ_TOTAL_MEMORY_AVAILABLE_OVERRIDE_VALUE" => "total_memory_available_override_value"
         ];
 
-    /// Part of the watermark at which message bodies leave memory.
+    /// Part of the watermark that transient messages may take before new ones are written to the disk, too;
+    /// each shard has its share of it. 1 turns this off: publishers are blocked at the watermark.
     paging_ratio: Fraction = Fraction(0.5), keys = ["vm_memory_high_watermark_paging_ratio"],
         range = Fraction(0.0)..=Fraction(1.0);
 

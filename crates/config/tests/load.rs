@@ -154,6 +154,8 @@ fn fault(text: &str, want: &str) {
 #[test]
 #[rustfmt::skip] // a table
 fn notices() {
+    notice("queue_index_max_journal_entries = 32768", "f.conf:1: queue_index_max_journal_entries has no meaning here: there is no journal: what is acked before its batch is written never gets to the disk");
+    notice("credit_flow_default_credit = 400", "f.conf:1: credit_flow_default_credit has no meaning here: parts of the broker give each other no credit: what cannot be taken is not read from the socket");
     notice("num_acceptors.tcp = 10",          "f.conf:1: num_acceptors.tcp has no meaning here: accepting connections is not a pool of processes");
     notice("listeners.ssl.default = 5671",    "");
     notice("listeners.ssl = none",            "");

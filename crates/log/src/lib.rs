@@ -75,6 +75,9 @@ impl Offset {
     /// The offset of the first record of a log.
     pub const ZERO: Offset = Offset(0);
 
+    /// Above those of all records.
+    pub const MAX: Offset = Offset(u64::MAX);
+
     /// The offset with this number.
     pub const fn new(number: u64) -> Self {
         Self(number)

@@ -93,6 +93,8 @@ pub struct Queue {
     persistent: u64,
     /// Bytes of their bodies.
     persistent_bytes: u64,
+    /// It has had messages that are lent.
+    has_lent: bool,
     pub(crate) totals: Totals,
     /// When `expires` began to count; means nothing while there are consumers.
     unused_since: Time,
@@ -113,6 +115,7 @@ impl Queue {
             held: None,
             persistent: 0,
             persistent_bytes: 0,
+            has_lent: false,
             totals: Totals::default(),
             unused_since: now,
         }
@@ -162,6 +165,7 @@ impl Queue {
         now: Time,
         out: &mut Vec<Left>,
     ) -> Result<(), Refused> {
+        self.has_lent = true;
         self.put(message, true, now, out)
     }
 
@@ -271,6 +275,17 @@ impl Queue {
             if seen {
                 each(offset, delivery_count);
             }
+        }
+    }
+
+    /// Every persistent message that is lent when it is handed out, and was not yet: what is to be kept when
+    /// the process stops.
+    pub fn to_be_lent(&self, each: impl FnMut(Offset)) {
+        if self.has_lent {
+            let early = self.early.iter().map(|assigned| assigned.entry);
+            let waiting = self.ready.entries().chain(early);
+            let kept = waiting.filter(|entry| entry.is_lean() && entry.persistent());
+            kept.map(|entry| Offset::new(entry.offset)).for_each(each);
         }
     }
 

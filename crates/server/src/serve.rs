@@ -11,7 +11,7 @@ use leveret_amqp::reply::ReplyCode;
 use leveret_broker::message::{ToMeta, ToSession, ToShard};
 use leveret_broker::shard::Restored;
 use leveret_broker::{Meta, Shard};
-use leveret_log::Log as _;
+use leveret_log::{Log as _, Offset};
 use leveret_session::Settings;
 use leveret_topology::Topology;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -37,8 +37,8 @@ pub struct Options {
     pub directory_lock: std::fs::File,
     /// The logs of messages, open, by shard.
     pub shards: Vec<NodeLog>,
-    /// The last process left in good order.
-    pub was_clean: bool,
+    /// By shard: records below may have been delivered, though no mark says so.
+    pub seen_below: Vec<Offset>,
     /// Brings news from the disks.
     pub waker: Arc<Waker>,
     /// AMQP listeners.
@@ -86,9 +86,9 @@ pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async move {
-        let Options { shards, was_clean, waker, paging_ratio, .. } = options;
+        let Options { shards, seen_below, waker, paging_ratio, .. } = options;
         let data_dir = &options.about.data_dir;
-        let shards = recover(shards, &options.topology, &mut options.meta, was_clean);
+        let shards = recover(shards, &options.topology, &mut options.meta, &seen_below);
         let settings = Arc::new(options.settings);
         let logins = Logins::new(options.logins, rand::random());
         let node =
@@ -197,15 +197,15 @@ fn recover(
     logs: Vec<NodeLog>,
     topology: &Topology,
     meta: &mut Meta<NodeLog>,
-    was_clean: bool,
+    seen_below: &[Offset],
 ) -> Vec<Shard<NodeLog>> {
     let started = std::time::Instant::now();
     let count = logs.len();
     let mut all = Restored::default();
     let mut shards = Vec::new();
-    for (index, log) in logs.into_iter().enumerate() {
+    for (index, (log, &seen_below)) in logs.into_iter().zip(seen_below).enumerate() {
         let mut shard = Shard::new(index, count, log);
-        let restored = shard.recover(topology, meta.decided(), was_clean, now());
+        let restored = shard.recover(topology, meta.decided(), seen_below, now());
         all.messages += restored.messages;
         all.orphans += restored.orphans;
         all.undone += restored.undone;
@@ -276,7 +276,8 @@ fn put_away(node: &Arc<Node>, waker: &Waker, data_dir: &Path) {
     }
     let shards = node.shards.iter().map(|shard| shard.actor.state().log_mut().left().collect());
     let (names, shards) = (node.meta.state().log_mut().left().collect(), shards.collect());
-    if let Err(error) = leave_clean(data_dir, &Left { names, shards }) {
+    let seen_below = node.shards.iter().map(|shard| shard.actor.state().seen_below()).collect();
+    if let Err(error) = leave_clean(data_dir, &Left { names, shards, seen_below }) {
         tracing::warn!(%error, "the next start will not know that this stop was in good order");
     }
 }

@@ -88,7 +88,7 @@ pub fn options(config: &Config, started: Instant) -> anyhow::Result<Options> {
     let directory_lock = lock(&data_dir)?;
     let memory_limit = config.resources.memory_high_watermark.resolve(memory);
     let paging_ratio = config.resources.paging_ratio.0;
-    let Storage { shards, names, was_clean, damages, waker } = Storage::open(
+    let Storage { shards, names, seen_below, damages, waker } = Storage::open(
         &data_dir,
         shards,
         Memory { limit: memory_limit, paging_ratio },
@@ -102,7 +102,7 @@ pub fn options(config: &Config, started: Instant) -> anyhow::Result<Options> {
     tell_damage(&damages, &topology);
     Ok(Options {
         directory_lock,
-        was_clean,
+        seen_below,
         waker,
         listeners,
         threads,

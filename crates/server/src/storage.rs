@@ -48,8 +48,9 @@ pub(crate) struct Storage {
     pub shards: Vec<NodeLog>,
     /// Of names.
     pub names: NodeLog,
-    /// The last process left in good order, and all that it left is there.
-    pub was_clean: bool,
+    /// By shard: records below may have been delivered, though no mark says so. All, unless the last process left
+    /// in good order and all that it left is there.
+    pub seen_below: Vec<Offset>,
     /// What was damaged: the directory of the log and its file.
     pub damages: Vec<(PathBuf, Damage)>,
     /// Wakes actors when their disk has done something.
@@ -136,8 +137,12 @@ const CACHE_BYTES: u64 = 32 << 20;
 const CACHE_BYTES_MIN: u64 = 2 << 20;
 
 impl Memory {
-    /// Bytes of transient messages that each of so many shards keeps in memory.
+    /// Bytes of transient messages that each of so many shards keeps in memory. A ratio of 1 turns paging off, as
+    /// in RabbitMQ: publishers are blocked at the watermark, whatever the shard.
     pub(crate) fn spill_bytes(self, shards: usize) -> u64 {
+        if self.paging_ratio >= 1.0 {
+            return u64::MAX;
+        }
         (self.limit as f64 * self.paging_ratio) as u64 / shards as u64
     }
 
@@ -190,12 +195,15 @@ impl Storage {
         let lost_before = shards.iter().enumerate().map(|(index, log)| {
             let dir = dir.join("shards").join(index.to_string());
             let is_short = lost.iter().any(|it| it.path.starts_with(&dir));
-            if is_short { Offset::new(u64::MAX) } else { damage::lost_before(&dir, log) }
+            if is_short { Offset::MAX } else { damage::lost_before(&dir, log) }
         });
         let lost_before: Vec<_> = lost_before.collect();
         tell_unmatched(match_up(&mut shards, &lost_before));
-        let was_clean = damages.is_empty() && lost.is_empty() && left::was_clean(dir);
-        Ok(Self { shards, names, was_clean, damages, waker })
+        let seen_below = match damages.is_empty() && lost.is_empty() {
+            true => left::seen_below(dir, count),
+            false => vec![Offset::MAX; count],
+        };
+        Ok(Self { shards, names, seen_below, damages, waker })
     }
 }
 
@@ -450,6 +458,13 @@ fn tell_of(dir: &Path, report: &Report, started: Instant, is_whole: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn paging_begins_at_a_shards_part_and_can_be_turned_off() {
+        let spill = |paging_ratio, shards| Memory { limit: 1000, paging_ratio }.spill_bytes(shards);
+        assert_eq!((spill(0.0, 1), spill(0.5, 1), spill(0.5, 4)), (0, 500, 125));
+        assert_eq!((spill(1.0, 1), spill(1.0, 4)), (u64::MAX, u64::MAX));
+    }
 
     #[test]
     fn a_layout_stays() {

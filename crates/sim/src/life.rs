@@ -3,7 +3,7 @@
 use leveret_broker::shard::Restored;
 use leveret_broker::{Meta, Shard};
 use leveret_log::file::match_up;
-use leveret_log::{Log as _, MemoryLog};
+use leveret_log::{Log as _, MemoryLog, Offset};
 use leveret_queue::Time;
 use leveret_session::Settings;
 
@@ -18,11 +18,11 @@ const STEPS_MAX: u32 = 100_000;
 
 /// Starts a node: with what its disks have, or with nothing.
 ///
-/// `clean`: the process before left in good order.
+/// `seen_below`: what the process before left word of, by shard, if it left in good order.
 pub(crate) fn start(
     shards: usize,
     disks: Option<&Disks>,
-    clean: bool,
+    seen_below: Option<&[Offset]>,
     random: &mut Random,
     now: Time,
 ) -> Check<(Node<Store>, Vec<Restored>)> {
@@ -41,7 +41,9 @@ pub(crate) fn start(
     let (mut actors, mut restored) = (Vec::new(), Vec::new());
     for (index, store) in stores.enumerate() {
         let mut shard = Shard::new(index, shards, store);
-        restored.push(shard.recover(&topology, meta.decided(), clean, now));
+        let seen = seen_below.map_or(Some(Offset::MAX), |all| all.get(index).copied());
+        let seen = seen.ok_or("a shard that nothing is known of")?;
+        restored.push(shard.recover(&topology, meta.decided(), seen, now));
         actors.push(shard);
     }
     meta.forget_decisions(actors.iter_mut().flat_map(Shard::transactions_found));

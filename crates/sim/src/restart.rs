@@ -246,8 +246,11 @@ impl Sim {
         self.is_alarmed = false;
         let is_clean = matches!(how, Ending::Clean | Ending::SwitchedOff);
         let shards = self.options.shards;
+        let seen_below: Option<Vec<_>> =
+            is_clean.then(|| self.node.shards().map(|shard| shard.seen_below()).collect());
+        let seen_below = seen_below.as_deref();
         let (mut node, restored) =
-            life::start(shards, Some(disks), is_clean, &mut self.storage, self.now)?;
+            life::start(shards, Some(disks), seen_below, &mut self.storage, self.now)?;
         node.go_on_after(&self.node);
         self.node = node;
         self.shadow.restarted(is_clean);

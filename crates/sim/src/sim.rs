@@ -238,7 +238,7 @@ impl Sim {
         let mut storage = Random::new(seed, 6);
         let disks = options.has_disks.then(|| Disks::new(seed, options.shards));
         let start = Time::from_ms(START_MS);
-        let node = life::start(options.shards, disks.as_ref(), true, &mut storage, start);
+        let node = life::start(options.shards, disks.as_ref(), None, &mut storage, start);
         let (node, _) = node.expect("empty disks open");
         Self {
             seed,

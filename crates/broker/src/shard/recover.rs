@@ -5,7 +5,8 @@
 //! bits 0 to 6, how often it came back, 127 for more. Marks are written when a message comes back and
 //! at a clean stop. After a crash nobody knows what was delivered in the last moments, so everything
 //! that comes back then is marked redelivered: a consumer may see the flag on a message that is new,
-//! but never a message for the second time without it.
+//! but never a message for the second time without it. At the next clean stop that is one offset, not a
+//! mark for each message of a backlog.
 
 use leveret_log::{Holder, Log};
 use leveret_queue::{Incoming, Offset, Time};
@@ -38,16 +39,19 @@ pub fn home_of(holder: Holder, shards: usize) -> Option<usize> {
 }
 
 impl<L: Log> Shard<L> {
-    /// Fills the queues with what the log kept. To be called once, before the first turn. `clean`: the
-    /// process before called [`close`](Self::close), so that the marks tell all. `decided`: what
+    /// Fills the queues with what the log kept. To be called once, before the first turn. `seen_below`: what
+    /// is below may have been delivered, and of the rest the marks tell all; that is what
+    /// [`seen_below`](Self::seen_below) said if the process before called [`close`](Self::close), and
+    /// [`Offset::MAX`](leveret_log::Offset::MAX) if it did not. `decided`: what
     /// [`Meta::decided`](crate::Meta::decided) says of transactions.
     pub fn recover(
         &mut self,
         topology: &Topology,
         decided: &Decided,
-        clean: bool,
+        seen_below: leveret_log::Offset,
         now: Time,
     ) -> Restored {
+        self.seen_below = seen_below.min(self.log.end());
         let Self { log, queues, touched, index, shards, transactions, .. } = self;
         // Those without messages, too: they are counted, and what nobody uses may expire.
         for queue in topology.vhosts().flat_map(|vhost| topology.queues(vhost.id)) {
@@ -97,7 +101,8 @@ impl<L: Log> Shard<L> {
                     orphans.push((record.at, holder));
                     continue;
                 };
-                let message = incoming(queue_offset(record.at), &head, mark, clean);
+                let is_seen = record.at < seen_below;
+                let message = incoming(queue_offset(record.at), &head, mark, is_seen);
                 hosted.queue.restore(message, Time::from_ms(head.published_ms));
                 restored.messages += 1;
             }
@@ -117,18 +122,36 @@ impl<L: Log> Shard<L> {
         std::mem::take(&mut self.transactions.found)
     }
 
-    /// Before a clean stop, when no more letters come: releases what left, marks what may have been delivered.
+    /// Before a clean stop, when no more letters come: releases what left, marks what may have been delivered, and
+    /// keeps what is persistent and was not written so far because a consumer was waited for.
     /// [`sync`](Self::sync) until [`is_durable`](Self::is_durable) is to follow.
     pub fn close(&mut self) {
         self.close_leaving();
         self.close_dead_letters();
-        let Self { log, queues, .. } = self;
+        let Self { log, queues, unresolved, seen_below, .. } = self;
+        for at in unresolved.deferred() {
+            let _ = log.persist(leveret_log::Offset::new(at));
+        }
         for (&id, hosted) in queues.iter() {
+            if hosted.is_durable {
+                hosted.queue.to_be_lent(|at| {
+                    let _ = log.persist(log_offset(at));
+                });
+            }
             hosted.queue.seen(|at, count| {
+                if log_offset(at) < *seen_below && count == 0 {
+                    return;
+                }
                 // Transient ones take no mark; they are gone anyway.
                 let _ = log.mark(log_offset(at), holder(id), mark(count));
             });
         }
+    }
+
+    /// What is below this offset may have been delivered: what the next start has to be told after a
+    /// [`close`](Self::close).
+    pub fn seen_below(&self) -> leveret_log::Offset {
+        self.seen_below
     }
 
     /// Hands what waits to the disk, and takes in what it has finished.
@@ -157,7 +180,7 @@ pub(super) fn marked(mark: u8) -> (bool, u32) {
     (mark & SEEN != 0, u32::from(mark & !SEEN))
 }
 
-fn incoming(offset: Offset, head: &Head, mark: u8, clean: bool) -> Incoming {
+fn incoming(offset: Offset, head: &Head, mark: u8, is_seen: bool) -> Incoming {
     let (seen, delivery_count) = marked(mark);
     Incoming {
         offset,
@@ -165,7 +188,7 @@ fn incoming(offset: Offset, head: &Head, mark: u8, clean: bool) -> Incoming {
         priority: head.priority,
         persistent: head.persistent,
         expiration_ms: head.expiration_ms.map(u64::from),
-        redelivered: !clean || seen,
+        redelivered: is_seen || seen,
         delivery_count,
     }
 }
@@ -179,10 +202,10 @@ mod tests {
         let offset = Offset::new(7);
         let head = Head { body_len: 5, ..Head::default() };
         for (count, want) in [(0, 0), (1, 1), (126, 126), (127, 127), (128, 127), (u32::MAX, 127)] {
-            let message = incoming(offset, &head, mark(count), true);
+            let message = incoming(offset, &head, mark(count), false);
             assert_eq!((message.redelivered, message.delivery_count), (true, want), "{count}");
         }
-        assert!(!incoming(offset, &head, 0, true).redelivered, "nobody saw it");
-        assert!(incoming(offset, &head, 0, false).redelivered, "nobody knows");
+        assert!(!incoming(offset, &head, 0, false).redelivered, "nobody saw it");
+        assert!(incoming(offset, &head, 0, true).redelivered, "nobody knows");
     }
 }

@@ -458,6 +458,13 @@ impl Unresolved {
         }
     }
 
+    /// What is to be made durable if it waits for longer.
+    pub(super) fn deferred(&self) -> impl Iterator<Item = u64> {
+        let ring = (self.base..).zip(&self.slots);
+        let all = self.old.iter().map(|(&at, slot)| (at, slot)).chain(ring);
+        all.filter(|(_, slot)| slot.has(TAKEN) && slot.has(DEFERS)).map(|(at, _)| at)
+    }
+
     /// Nothing may be confirmed any more: everybody is told so.
     #[cold]
     pub(super) fn fail_all(&mut self, runs: &mut Runs) {

@@ -264,6 +264,24 @@ fn deferred() {
     assert_eq!(node.shard.next_timeout().filter(|at| at.ms() < node.now.ms() + 1000), None);
 }
 
+/// A stop in good order keeps what is persistent, also where a consumer was waited for in place of the disk.
+#[test]
+fn a_stop_writes_what_waits_for_its_ack() {
+    let mut node = Node::new("a:ack b:ack-lean c:ack,transient d:ack e:ack-lean");
+    node.word("c1:e");
+    for word in ["p1:a", "n:a", "t2:a", "p3:b", "t4:b", "p5:c", "p6:d", "get:d", "p7:e", "p8:e"] {
+        node.word(word);
+    }
+    // What was published long ago stays behind those that are looked at often.
+    (10..3000).for_each(|seq| node.word(&format!("t{seq}:a")));
+    assert_eq!(node.log().written_bytes, 0);
+    node.shard.close();
+    node.shard.sync().expect("a log");
+    node.disk();
+    let on_disk: Vec<u64> = node.log().on_disk().iter().map(|&(at, _)| at).collect();
+    assert_eq!(on_disk, [0, 1, 3, 8], "the last one of e is lent: its publisher has it");
+}
+
 /// The point of `first` and `ack`: a quick consumer costs the disk nothing.
 #[test]
 fn what_is_acked_at_once_is_never_written() {

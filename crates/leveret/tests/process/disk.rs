@@ -266,6 +266,28 @@ fn a_disk_that_cannot_read() {
     told.check(&broker.stop().start_again());
 }
 
+/// A start that takes long tells how far it is.
+#[test]
+fn a_slow_start_shows_its_progress() {
+    let broker = Broker::with(&["shards=1"]);
+    let (mut client, channel) = broker.channel();
+    declare(&mut client, channel);
+    client.confirm_select(channel).unwrap();
+    let mut told = Told::default();
+    told.publish(&mut client, channel, |told| told.acked.len() > 100).unwrap();
+    drop(client);
+    let shim = Shim::new();
+    shim.set("read_ms=400");
+    let broker = shim.broker(broker.kill().dir);
+    shim.set("");
+    let lines = broker.log.with("reading the log");
+    let shown = lines.iter().any(|line| {
+        line.contains("shards/0") && line.contains("percent=") && line.contains("megabytes=")
+    });
+    assert!(shown, "{lines:?}");
+    told.check(&broker.stop().start_again());
+}
+
 /// Who waits for a slow disk waits, and nobody else.
 #[test]
 fn a_slow_disk_delays_those_who_wait_for_it() {

@@ -112,6 +112,28 @@ fn order_priorities_and_flags_survive_a_clean_stop() {
     assert_eq!(take_all(&mut client, channel, "priority"), by_priority);
 }
 
+/// Rules that wait for a consumer in place of the disk lose nothing by a stop.
+#[test]
+fn what_waits_for_its_ack_survives_a_clean_stop() {
+    let broker = Broker::with(&["shards=2"]);
+    let (mut client, channel) = broker.channel();
+    client.confirm_select(channel).unwrap();
+    let rules = ["ack", "ack-lean"];
+    for rule in rules {
+        let ten_minutes = Value::I32(600_000);
+        let how = durable(&[("x-confirm-on", text(rule)), ("x-confirm-defer", ten_minutes)]);
+        client.queue_declare(channel, rule, &how).unwrap();
+        client.publish(channel, "", rule, &persistent().to_bytes(), b"kept");
+        client.publish(channel, "", rule, &Properties::default().to_bytes(), b"not kept");
+    }
+    client.close().unwrap();
+    let broker = broker.stop().start_again();
+    let (mut client, channel) = broker.channel();
+    for rule in rules {
+        assert_eq!(take_all(&mut client, channel, rule), pairs(&[("kept", false)]), "{rule}");
+    }
+}
+
 #[test]
 fn a_paused_queue_stays_paused() {
     let broker = Broker::start();
@@ -138,6 +160,43 @@ fn after_a_kill_everything_is_marked_redelivered() {
     let broker = broker.kill().start_again();
     let (mut client, channel) = broker.channel();
     assert_eq!(take_all(&mut client, channel, "q"), pairs(&[("a", true), ("b", true)]));
+}
+
+/// What a kill made uncertain stays so over later stops. That is noted once, not for each message of a backlog: a stop
+/// would take long, and so would every start from then on.
+#[test]
+fn after_a_kill_stops_are_as_cheap_as_before() {
+    let count = 50_000;
+    let broker = Broker::with(&["shards=2"]);
+    let (mut client, channel) = broker.channel();
+    client.queue_declare(channel, "q", &durable(&[])).unwrap();
+    client.queue_declare(channel, "other", &durable(&[])).unwrap();
+    store(&mut client, "q", (0..count).map(|_| (persistent(), "old")));
+    let broker = broker.kill().start_again();
+    let mut client = broker.connect();
+    store(&mut client, "q", [(persistent(), "new")]);
+    store(&mut client, "other", [(persistent(), "new")]);
+    client.close().unwrap();
+    let before = stored_bytes(broker.dir.path());
+    let mut broker = broker.stop().start_again();
+    for _ in 0..2 {
+        let after = stored_bytes(broker.dir.path());
+        assert!(after < before + count, "{before} and {after} bytes");
+        broker = broker.stop().start_again();
+    }
+    let (mut client, channel) = broker.channel();
+    let q = take_all(&mut client, channel, "q");
+    let old = vec![("old".to_owned(), true); count as usize];
+    assert!(q[..count as usize] == old[..]);
+    assert_eq!(q[count as usize..], pairs(&[("new", false)]));
+    assert_eq!(take_all(&mut client, channel, "other"), pairs(&[("new", false)]));
+}
+
+/// Bytes of the files of messages.
+fn stored_bytes(dir: &std::path::Path) -> u64 {
+    let logs = std::fs::read_dir(dir.join("shards")).unwrap();
+    let files = logs.flat_map(|log| std::fs::read_dir(log.unwrap().path()).unwrap());
+    files.map(|file| file.unwrap().metadata().unwrap().len()).sum()
 }
 
 #[test]
@@ -168,12 +227,7 @@ fn delivery_counts_of_quorum_queues_survive_a_kill() {
     let quorum = durable(&[("x-queue-type", text("quorum"))]);
     client.queue_declare(channel, "q", &quorum).unwrap();
     store(&mut client, "q", [(persistent(), "m")]);
-    let shards = broker.dir.path().join("shards");
-    let stored = || -> u64 {
-        let logs = std::fs::read_dir(&shards).unwrap();
-        let files = logs.flat_map(|log| std::fs::read_dir(log.unwrap().path()).unwrap());
-        files.map(|file| file.unwrap().metadata().unwrap().len()).sum()
-    };
+    let stored = || stored_bytes(broker.dir.path());
     let before = stored();
     let got = client.get(channel, "q", false).unwrap().unwrap();
     client.nack(channel, got.delivery_tag, false, true);

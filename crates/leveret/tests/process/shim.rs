@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 use crate::broker::{Broker, leveret};
 
 /// Names and numbers: `fdatasync=5` makes every such call fail with error 5, `sync_ms=100` makes it last
-/// longer, `clock=-60` sets the system's clock back by a minute.
+/// longer, `read_ms=100` a read, `clock=-60` sets the system's clock back by a minute.
 const SOURCE: &str = r#"
 #define _GNU_SOURCE
 #include <errno.h>
@@ -46,11 +46,14 @@ int clock_gettime(clockid_t id, struct timespec *at) {
     return result;
 }
 
-int fdatasync(int fd) {
-    long ms = fault("sync_ms=");
+static void last(long ms) {
     struct timespec left = {ms / 1000, ms % 1000 * 1000000};
-    while (nanosleep(&left, &left) == -1 && errno == EINTR) {
+    while (ms && nanosleep(&left, &left) == -1 && errno == EINTR) {
     }
+}
+
+int fdatasync(int fd) {
+    last(fault("sync_ms="));
     return fails("fdatasync=") ? -1 : syscall(SYS_fdatasync, fd);
 }
 
@@ -59,6 +62,7 @@ ssize_t pwrite64(int fd, const void *bytes, size_t len, off64_t at) {
 }
 
 ssize_t pread64(int fd, void *bytes, size_t len, off64_t at) {
+    last(fault("read_ms="));
     return fails("pread64=") ? -1 : syscall(SYS_pread64, fd, bytes, len, at);
 }
 "#;

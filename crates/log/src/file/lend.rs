@@ -271,7 +271,7 @@ impl<D: Disk> FileLog<D> {
     pub fn begun_after(&self, file: FileName) -> Offset {
         let later = |it: &&Segment| it.file.segment > file.segment;
         let later = self.store.segments.all.iter().find(later);
-        Offset::new(later.map_or(u64::MAX, |segment| segment.first))
+        later.map_or(Offset::MAX, |segment| Offset::new(segment.first))
     }
 
     /// Tells of everybody who holds a cold record, of some more than once.

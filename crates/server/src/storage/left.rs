@@ -1,19 +1,24 @@
 //! What a process that ends in good order leaves word of, and what the next one finds of it.
 //!
 //! ```text
-//!   names/0000000000000000.0.seg 1565
 //!   shards/0/0000000000000003.0.seg 1158442
+//!   shards/0 seen-below=80000
+//!   names/0000000000000000.0.seg 1565
 //! ```
 //!
 //! A log alone cannot tell a file that is gone from one that was not needed any more, nor one that was cut short
 //! by a bad copy from one whose last write was interrupted. After a crash nobody can; after a stop in good order
 //! nothing was interrupted, and the list says what there was. A list of an older version is empty.
+//!
+//! Records below `seen-below` were there at a start after a crash: they may have been delivered, though no mark
+//! says so. A list that is damaged says so of all.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use leveret_config::DamagedFiles;
+use leveret_log::Offset;
 use leveret_log::disk::FileName;
 
 use crate::disk::sync_dir;
@@ -21,12 +26,16 @@ use crate::disk::sync_dir;
 /// The file that says that the last process left in good order, and what.
 const CLEAN: &str = "clean";
 
+const SEEN_BELOW: &str = "seen-below=";
+
 /// The files of the logs, and how long each is at least.
 #[derive(Debug)]
 pub(crate) struct Left {
     pub names: Vec<(FileName, u64)>,
     /// By shard.
     pub shards: Vec<Vec<(FileName, u64)>>,
+    /// By shard: records below may have been delivered.
+    pub seen_below: Vec<Offset>,
 }
 
 /// A file that is not what it was left as.
@@ -50,6 +59,9 @@ pub(crate) fn leave_clean(dir: &Path, left: &Left) -> std::io::Result<()> {
             writeln!(file, "{log}/{name} {len}")?;
         }
     }
+    for (index, seen_below) in left.seen_below.iter().enumerate() {
+        writeln!(file, "shards/{index} {SEEN_BELOW}{seen_below}")?;
+    }
     file.sync_all()?;
     std::fs::rename(&new, dir.join(CLEAN))?;
     sync_dir(dir)
@@ -67,9 +79,29 @@ pub(crate) fn forget_clean(dir: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// The last process left in good order.
-pub(super) fn was_clean(dir: &Path) -> bool {
-    dir.join(CLEAN).exists()
+/// Below which records of each of so many shards may have been delivered, whatever their marks say: all of them, if
+/// the last process did not leave in good order.
+pub(super) fn seen_below(dir: &Path, shards: usize) -> Vec<Offset> {
+    let text = std::fs::read_to_string(dir.join(CLEAN));
+    text.ok()
+        .and_then(|text| parse_seen(&text, shards))
+        .unwrap_or_else(|| vec![Offset::MAX; shards])
+}
+
+/// None if the list has a line that nobody wrote.
+fn parse_seen(text: &str, shards: usize) -> Option<Vec<Offset>> {
+    // As an older version had it: its marks tell all.
+    let mut all = vec![Offset::ZERO; shards];
+    for line in text.lines() {
+        let (name, what) = line.rsplit_once(' ')?;
+        let Some(number) = what.strip_prefix(SEEN_BELOW) else {
+            what.parse::<u64>().ok()?;
+            continue;
+        };
+        let index: usize = name.strip_prefix("shards/")?.parse().ok()?;
+        *all.get_mut(index)? = Offset::new(number.parse().ok()?);
+    }
+    Some(all)
 }
 
 /// What is missing of the files that the last process left.
@@ -136,5 +168,40 @@ pub(super) fn tell(lost: &[Lost]) {
              is lost, and acks in it are undone. To get it back, stop the broker now, put a good copy of the file \
              in its place, and start again"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_seen_is_told_to_the_next_start() {
+        let dir = tempfile::tempdir().expect("a directory");
+        assert_eq!(seen_below(dir.path(), 2), [Offset::MAX; 2], "after a crash");
+        let name = FileName::parse("0000000000000003.0.seg").expect("a name");
+        let seen = vec![Offset::new(7), Offset::ZERO];
+        let shards = vec![vec![(name, 5)], vec![]];
+        let left = Left { names: vec![(name, 9)], shards, seen_below: seen.clone() };
+        leave_clean(dir.path(), &left).expect("written");
+        assert_eq!(seen_below(dir.path(), 2), seen);
+        let text = std::fs::read_to_string(dir.path().join(CLEAN)).expect("read");
+        let files = |text: &str| text.lines().filter(|line| line.contains(".seg ")).count();
+        assert_eq!(files(&text), 2, "{text}");
+        for (text, want) in [
+            ("", Some([0, 0])),
+            ("names/0000000000000000.0.seg 1565\n", Some([0, 0])),
+            ("shards/1 seen-below=3\n", Some([0, 3])),
+            ("shards/2 seen-below=3\n", None),
+            ("shards/1 seen-below=3x\n", None),
+            ("shards/1 seem-below=3\n", None),
+            ("\n", None),
+        ] {
+            assert_eq!(
+                parse_seen(text, 2),
+                want.map(|all| all.map(Offset::new).to_vec()),
+                "{text}"
+            );
+        }
     }
 }
