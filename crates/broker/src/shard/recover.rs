@@ -169,7 +169,7 @@ fn incoming(offset: Offset, head: &Head, mark: u8, clean: bool) -> Incoming {
         size: head.body_len,
         priority: head.priority,
         persistent: head.persistent,
-        expiration_ms: head.expiration_ms.map(u64::from),
+        expiration_ms: head.expiration_ms,
         redelivered: !clean || seen,
         delivery_count,
     }
