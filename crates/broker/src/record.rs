@@ -10,8 +10,8 @@
 //!
 //! The head is all that a queue needs to know of a message, so that a restart reads no body. Bits 4
 //! to 7 are the version of the layout, bit 0: delivery mode 2, bit 1: it has an expiration, bit 2: in
-//! seconds, as ms would not fit (from 50 days on). Numbers are little-endian. `names` are kept as on the wire because `basic.deliver` ends with just these
-//! bytes: a delivery copies them without looking.
+//! seconds, as ms would not fit (from 50 days on). Numbers are little-endian. `names` are kept as on
+//! the wire because `basic.deliver` ends with just these bytes: a delivery copies them without looking.
 
 use bytes::Bytes;
 pub use leveret_log::LARGE;
