@@ -34,7 +34,7 @@ pub use outbox::Outbox;
 pub use reply::{ConsumerFacts, Holding, Looked, Moved, Page, QueueFacts, Reply};
 pub use to_meta::{AdminCommand, Binding, ToMeta};
 pub use to_session::{Delivery, ToSession};
-pub use to_shard::{DeadLetterFrom, MoveTo, ToShard};
+pub use to_shard::{DeadLetterFrom, MoveTo, Taken, ToShard};
 
 /// Names a connection (or another client of the broker, such as the control socket) while the process lives.
 /// Never used twice.

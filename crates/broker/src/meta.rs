@@ -74,6 +74,8 @@ struct Leaving {
 enum Rests {
     /// It found, or found missing, what somebody else may have just changed.
     OnTheLog,
+    /// It wrote a record itself. Whether the log has room for what others changed does not matter.
+    OnItsRecord,
     /// On nothing but the changes it made.
     OnItself,
 }
@@ -125,11 +127,14 @@ impl<L: Log> Meta<L> {
             let rests = self.letter(letter, topology, out);
             let told = topology.take_events();
             out.events.extend(told.into_iter().map(|event| event.by(&user)));
-            if topology.has_changes() || rests == Rests::OnTheLog {
-                match self.saved.write(topology) {
-                    Ok(()) => self.held.push(start.to(Place::end_of(out))),
-                    Err(error) => waiting::refuse(&[start.to(Place::end_of(out))], out, &error),
-                }
+            let written = match rests {
+                Rests::OnItsRecord => Ok(()),
+                Rests::OnItself if !topology.has_changes() => continue,
+                Rests::OnItself | Rests::OnTheLog => self.saved.write(topology),
+            };
+            match written {
+                Ok(()) => self.held.push(start.to(Place::end_of(out))),
+                Err(error) => waiting::refuse(&[start.to(Place::end_of(out))], out, &error),
             }
         }
         self.flush(topology, out);

@@ -4,14 +4,14 @@
 //!
 //! ```text
 //!  0     1        2           4               8          12            16              24
-//!  | bits| priority| names_len | properties_len| body_len | expiration_ms| published_ms |
+//!  | bits| priority| names_len | properties_len| body_len | expiration   | published_ms |
 //!  24: names (exchange and routing key, two wire short strings) | property flags and list | body
 //! ```
 //!
 //! The head is all that a queue needs to know of a message, so that a restart reads no body. Bits 4
-//! to 7 are the version of the layout, bit 0: delivery mode 2, bit 1: it has an expiration. Numbers
-//! are little-endian. `names` are kept as on the wire because `basic.deliver` ends with just these
-//! bytes: a delivery copies them without looking.
+//! to 7 are the version of the layout, bit 0: delivery mode 2, bit 1: it has an expiration, bit 2: in
+//! seconds, as ms would not fit (from 50 days on). Numbers are little-endian. `names` are kept as on
+//! the wire because `basic.deliver` ends with just these bytes: a delivery copies them without looking.
 
 use bytes::Bytes;
 pub use leveret_log::LARGE;
@@ -24,6 +24,7 @@ pub const HEAD: usize = 24;
 pub const VERSION: u8 = 1;
 const PERSISTENT: u8 = 1;
 const EXPIRES: u8 = 2;
+const IN_SECONDS: u8 = 4;
 
 /// What a record's first bytes say. Copy of the numbers, no borrow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,8 +39,8 @@ pub struct Head {
     pub properties_len: u32,
     /// Length of the body, in bytes. Records are shorter than 4 GiB.
     pub body_len: u32,
-    /// Property `expiration`, in ms; RabbitMQ takes no more than 32 bits either.
-    pub expiration_ms: Option<u32>,
+    /// Property `expiration`, in ms: as [`stored_expiration_ms`] gives it.
+    pub expiration_ms: Option<u64>,
     /// When the message was published, ms since the Unix epoch.
     pub published_ms: u64,
 }
@@ -54,7 +55,7 @@ impl Head {
             names_len: message.names().len() as u16,
             properties_len: message.properties().len() as u32,
             body_len: u32::try_from(message.body_len()).unwrap_or(u32::MAX),
-            expiration_ms: publish.expiration_ms.map(|ms| u32::try_from(ms).unwrap_or(u32::MAX)),
+            expiration_ms: publish.expiration_ms.map(stored_expiration_ms),
             published_ms,
         }
     }
@@ -63,13 +64,19 @@ impl Head {
     pub fn encode(&self) -> [u8; HEAD] {
         let mut out = [0; HEAD];
         let persistent = if self.persistent { PERSISTENT } else { 0 };
-        let expires = if self.expiration_ms.is_some() { EXPIRES } else { 0 };
+        let (expires, expiration) = match self.expiration_ms {
+            None => (0, 0),
+            Some(ms) => match u32::try_from(ms) {
+                Ok(ms) => (EXPIRES, ms),
+                Err(_) => (EXPIRES | IN_SECONDS, u32::try_from(ms / 1000).unwrap_or(u32::MAX)),
+            },
+        };
         out[0] = VERSION << 4 | persistent | expires;
         out[1] = self.priority;
         out[2..4].copy_from_slice(&self.names_len.to_le_bytes());
         out[4..8].copy_from_slice(&self.properties_len.to_le_bytes());
         out[8..12].copy_from_slice(&self.body_len.to_le_bytes());
-        out[12..16].copy_from_slice(&self.expiration_ms.unwrap_or(0).to_le_bytes());
+        out[12..16].copy_from_slice(&expiration.to_le_bytes());
         out[16..24].copy_from_slice(&self.published_ms.to_le_bytes());
         out
     }
@@ -86,17 +93,23 @@ impl Head {
         if head[0] >> 4 != VERSION {
             return None;
         }
-        let expiration_ms = u32::from_le_bytes(head[12..16].try_into().ok()?);
+        let expiration = u64::from(u32::from_le_bytes(head[12..16].try_into().ok()?));
+        let unit_ms = if head[0] & IN_SECONDS != 0 { 1000 } else { 1 };
         Some(Self {
             persistent: head[0] & PERSISTENT != 0,
             priority: head[1],
             names_len: u16::from_le_bytes([head[2], head[3]]),
             properties_len: u32::from_le_bytes(head[4..8].try_into().ok()?),
             body_len: u32::from_le_bytes(head[8..12].try_into().ok()?),
-            expiration_ms: (head[0] & EXPIRES != 0).then_some(expiration_ms),
+            expiration_ms: (head[0] & EXPIRES != 0).then_some(expiration * unit_ms),
             published_ms: u64::from_le_bytes(head[16..24].try_into().ok()?),
         })
     }
+}
+
+/// An expiration as a record keeps it: exact below 50 days, from then on in whole seconds.
+pub fn stored_expiration_ms(ms: u64) -> u64 {
+    if u32::try_from(ms).is_ok() { ms } else { ms.div_ceil(1000) * 1000 }
 }
 
 /// A record's parts, without a copy.
@@ -217,5 +230,25 @@ mod tests {
             shown += 1;
         }
         assert!(shown > 5000, "{shown}");
+    }
+
+    #[test]
+    #[rustfmt::skip] // a table
+    fn an_expiration_is_read_as_it_was_written() {
+        check(0,                 0);
+        check(60_000,            60_000);
+        check(4_294_967_295,     4_294_967_295);   // 2^32 - 1
+        check(4_294_967_296,     4_294_968_000);
+        check(5_184_000_001,     5_184_001_000);   // 60 days
+        check(315_360_000_000,   315_360_000_000); // ten years, as long as can be
+    }
+
+    #[track_caller]
+    fn check(ms: u64, want: u64) {
+        let expiration_ms = Some(stored_expiration_ms(ms));
+        let head = Head { expiration_ms, ..Head::default() };
+        let read = Head::decode(&head.encode());
+        assert_eq!(read.and_then(|read| read.expiration_ms), Some(want), "{ms}");
+        assert!(head.begins(&head.encode()), "{ms}");
     }
 }

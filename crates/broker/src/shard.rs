@@ -36,6 +36,7 @@ mod recover;
 mod rest;
 mod runs;
 mod settle;
+mod stuck;
 mod transactions;
 mod unresolved;
 
@@ -50,7 +51,7 @@ use leveret_topology::{ConfirmOptions, QueueId, QueueKind, Topology};
 use crate::flow::Alarm;
 use crate::message::{ConnectionId, Outbox, Reply, ToShard, shard_of};
 use cold::{Ahead, Cold};
-use dead_letter::{Awaited, Origin, Stuck};
+use dead_letter::{Awaited, Origin};
 use disk::Disk;
 use history::Histories;
 use leaving::Leaving;
@@ -61,6 +62,7 @@ use ports::Ports;
 pub use recover::{Restored, home_of};
 use rest::{Rest, Resting};
 use runs::Runs;
+use stuck::Retries;
 use transactions::Transactions;
 use unresolved::Unresolved;
 
@@ -97,8 +99,8 @@ pub struct Shard<L> {
     histories: Histories,
     /// Dead letters that wait for their targets (at-least-once strategy).
     awaited: Map<(QueueId, Offset), Awaited>,
-    /// Those that found no target and try again.
-    stuck: BTreeSet<Stuck>,
+    /// Those that found no target, or no room there, and are tried again.
+    retries: Retries,
     /// Messages that an operator moves, by who waits for it.
     moves: Map<ConnectionId, Moving>,
     counters: Counters,
@@ -238,7 +240,7 @@ impl<L: Log> Shard<L> {
             dying: Vec::new(),
             histories: Histories::default(),
             awaited: Map::default(),
-            stuck: BTreeSet::new(),
+            retries: Retries::default(),
             moves: Map::default(),
             counters: Counters::default(),
             resting: Resting::default(),
@@ -365,6 +367,7 @@ impl<L: Log> Shard<L> {
             }
         }
         has_more |= self.release_leaving(topology, now, out);
+        has_more |= self.dead_letter_parked(topology, now, out);
         self.ports.hand_out(out);
         self.runs.flush(out);
         self.settle_with_disk(now, out);
@@ -427,7 +430,7 @@ impl<L: Log> Shard<L> {
     /// When the shard must run although nobody wrote to it.
     pub fn next_timeout(&self) -> Option<Time> {
         let queue = self.timers.first().map(|&(at, _)| at);
-        let stuck = self.stuck.first().map(|stuck| stuck.at);
+        let stuck = self.retries.next_timeout();
         let waiting = [self.resting.at(), self.unresolved.next_timeout(), self.disk.next_timeout()];
         queue.into_iter().chain(stuck).chain(waiting.into_iter().flatten()).min()
     }
@@ -525,6 +528,7 @@ impl<L: Log> Shard<L> {
         self.log.usage().held_bytes
             + self.queue_bytes
             + self.leaving.bytes()
+            + self.cold.bytes()
             + self.histories.bytes()
             + self.unresolved.bytes()
             + self.transactions.bytes()

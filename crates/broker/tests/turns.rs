@@ -289,6 +289,42 @@ fn rejected_messages_go_to_the_dead_letter_queue_on_any_shard() {
     assert_eq!(node.records(), 0);
 }
 
+/// What the broker cannot read of a message's properties is the application's, and no reason to lose it.
+#[test]
+fn a_dead_letter_keeps_properties_that_mean_nothing_to_the_broker() {
+    let mut node = Node::new();
+    let dead = node.declare("dead", Table::default());
+    let dlx = [("x-dead-letter-exchange", text("")), ("x-dead-letter-routing-key", text("dead"))];
+    let queue = node.declare("q", table(&dlx));
+    let entry = |key: u8, kind: u8, value: &[u8]| {
+        [&[1, key, kind][..], &(value.len() as u32).to_be_bytes(), value].concat()
+    };
+    let deep = (0..150).fold(Vec::new(), |inner, _| entry(b'd', b'F', &inner));
+    let headers = [deep, entry(b's', b'S', b"kept")].concat();
+    let correlation_id = b"\x03\xff\xfe\x80";
+    let properties = [
+        &((1_u16 << 13) | (1 << 10)).to_be_bytes()[..],
+        &(headers.len() as u32).to_be_bytes(),
+        &headers,
+        correlation_id,
+    ]
+    .concat();
+    let mut message = message(queue, "q", "x", 0);
+    message.message = Message::from_parts(&join_names("", "q"), &properties, b"x");
+    node.shard(queue, ToShard::Publish { from: ME, messages: vec![message] });
+    node.consume(queue, 1, false);
+    let delivery = node.delivered().remove(0);
+    node.settle(&delivery, Settle::Reject);
+    node.consume(dead, 2, true);
+    let letter = node.delivered().remove(0);
+    let view = View::of(&letter.record).expect("a record");
+    assert!(view.properties.ends_with(correlation_id));
+    let headers = RawProperties::new(view.properties).peek().expect("whole").headers;
+    let headers = headers.expect("headers").to_table().expect("shallow");
+    assert_eq!(headers.get("s"), Some(&text("kept")));
+    assert!(headers.get("x-death").is_some() && headers.get("d").is_none());
+}
+
 #[test]
 fn expired_messages_leave_by_the_clock() {
     let mut node = Node::new();
@@ -801,6 +837,36 @@ fn a_backlog_is_dead_lettered_in_short_turns() {
         assert_eq!(node.records(), many);
         assert!(node.most <= 8192, "{} in one turn", node.most);
     }
+}
+
+/// At least once, and the target is full: very many wait, and cost next to nothing; when it takes some, they go.
+#[test]
+fn dead_letters_that_go_nowhere_are_tried_few_at_a_time() {
+    let mut node = Node::new();
+    let full = table(&[("x-max-length", Value::I32(1)), ("x-overflow", text("reject-publish"))]);
+    let dead = node.declare("dead", full);
+    node.publish(dead, "dead", "in the way", 0);
+    let arguments = [
+        ("x-queue-type", text("quorum")),
+        ("x-message-ttl", Value::I32(1000)),
+        ("x-overflow", text("reject-publish")),
+        ("x-dead-letter-strategy", text("at-least-once")),
+        ("x-dead-letter-exchange", text("")),
+        ("x-dead-letter-routing-key", text("dead")),
+    ];
+    let queue = node.declare("q", table(&arguments));
+    let many = 12_000;
+    let messages = (0..many).map(|_| message(queue, "q", "x", 0)).collect();
+    node.shard(queue, ToShard::Publish { from: ME, messages });
+    node.later(2_000);
+    assert_eq!(node.records(), many + 1, "all are held");
+    node.most = 0;
+    (0..10).for_each(|_| node.later(1_000));
+    assert!((1..=100).contains(&node.most), "{} in one turn", node.most);
+    node.consume_within(1 << 30, dead, 1, true);
+    node.later(1_000);
+    assert_eq!(node.records(), 0, "with the first ones all others went");
+    assert!(node.most <= 100, "{} in one turn", node.most);
 }
 
 /// Very many settled with one method: the same, for acks too. Who deletes the queue meanwhile, or ends

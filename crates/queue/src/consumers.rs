@@ -216,6 +216,8 @@ impl Consumers {
         while matches!(self.slots.last(), Some(None)) {
             self.slots.pop();
         }
+        // Rings stay while consumers are blocked and come back; those of priorities that nobody has do not.
+        self.rings.retain(|ring| !ring.in_turn.is_empty());
         if self.count == 0 {
             self.rings = Vec::new();
             if self.slots.is_empty() {
@@ -415,5 +417,30 @@ impl Consumers {
             })
         };
         self.slots.iter().enumerate().filter_map(present)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One stays while others come and go, each with a priority of its own.
+    #[test]
+    fn a_priority_that_nobody_has_takes_nothing() {
+        let spec = |priority| ConsumerSpec {
+            key: 0,
+            no_ack: false,
+            exclusive: false,
+            priority,
+            prefetch: 0,
+            gate: Gate::open(),
+        };
+        let mut consumers = Consumers::new(false);
+        consumers.add(spec(0)).expect("room");
+        for priority in 1..1_000 {
+            let id = consumers.add(spec(priority)).expect("room");
+            assert!(consumers.remove(id.0));
+        }
+        assert_eq!(consumers.rings.len(), 1);
     }
 }

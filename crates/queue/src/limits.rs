@@ -12,10 +12,17 @@ use crate::queue::Queue;
 const LEAVE_PER_CALL: u32 = 1000;
 
 impl Queue {
-    /// Whether a message of `size` bytes would be refused now, by `overflow` = reject. A hint: messages
-    /// enqueued in this turn and not dispatched yet count as ready.
+    /// Whether a message of `size` bytes would be refused now, by `overflow` = reject. Dead letters that are held
+    /// count as ready, as in RabbitMQ: they cannot be dropped, and without a limit a target that is gone would
+    /// have the queue grow for ever. A hint: so do messages enqueued in this turn and not dispatched yet.
+    #[inline]
     pub fn is_full_for(&self, size: u32) -> bool {
-        !self.drops_head() && self.would_overflow(size)
+        if self.drops_head() {
+            return false;
+        }
+        let (held, held_bytes) = self.held();
+        let ready_bytes = self.ready.bytes() + held_bytes;
+        self.overflows(self.ready.len() + held + 1, ready_bytes + u64::from(size))
     }
 
     #[inline]

@@ -12,9 +12,24 @@ use crate::ready::{Entry, Ready};
 use crate::totals::Totals;
 use crate::unacked::{Out, Unacked};
 
-/// Dead letters that wait until they are safe elsewhere: whether they may have been delivered, and how
-/// often they came back.
-type Held = HashMap<Offset, (bool, u32), foldhash::fast::FixedState>;
+/// Dead letters that wait until they are safe elsewhere.
+#[derive(Debug, Default)]
+struct Held {
+    letters: HashMap<Offset, HeldLetter, foldhash::fast::FixedState>,
+    /// Bytes of their bodies.
+    bytes: u64,
+}
+
+#[derive(Debug)]
+struct HeldLetter {
+    size: u32,
+    /// It may have been delivered.
+    seen: bool,
+    delivery_count: u32,
+}
+
+/// What a dead letter takes that is held, and what is kept elsewhere to try it again.
+const HELD_BYTES: u64 = 96;
 
 /// What removing a consumer led to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,11 +201,11 @@ impl Queue {
         self.count_persistent(entry);
         self.totals.enqueued += 1;
         self.totals.enqueued_bytes += u64::from(size);
-        if !self.drops_head() && self.would_overflow(size) {
+        if self.is_full_for(size) {
             // RabbitMQ gives a message out as soon as it comes. Here a batch comes first, so those
             // before this one are given out now, as far as anybody takes them.
             self.assign_early(now, None, out);
-            if self.would_overflow(size) {
+            if self.is_full_for(size) {
                 self.refuse(entry, out);
                 return Err(Refused::Full);
             }
@@ -271,9 +286,9 @@ impl Queue {
         for entry in waiting.chain(self.unacked.entries()) {
             each(Offset::new(entry.offset), self.extras.delivery_count(entry));
         }
-        for (&offset, &(seen, delivery_count)) in self.held.iter().flat_map(|held| held.iter()) {
-            if seen {
-                each(offset, delivery_count);
+        for (&offset, letter) in self.held.iter().flat_map(|held| held.letters.iter()) {
+            if letter.seen {
+                each(offset, letter.delivery_count);
             }
         }
     }
@@ -403,21 +418,43 @@ impl Queue {
         Settled::Returned { delivery_count }
     }
 
-    /// A dead letter that left and cannot go where it is to go, as it cannot be read: from now on it is held,
-    /// as one under the at-least-once strategy is.
+    /// A dead letter that left and cannot go where it is to go, as it cannot be read or there is no room to store
+    /// it: from now on it is held, as one under the at-least-once strategy is, but for its bytes.
     pub fn hold_dead_letter(&mut self, offset: Offset, seen: bool, delivery_count: u32) {
-        self.held.get_or_insert_default().insert(offset, (seen, delivery_count));
+        self.hold(offset, HeldLetter { size: 0, seen, delivery_count });
     }
 
-    /// A dead letter that was held is safe in all its targets. False when none such is held.
+    fn hold(&mut self, offset: Offset, letter: HeldLetter) {
+        let held = self.held.get_or_insert_default();
+        held.bytes += u64::from(letter.size);
+        held.letters.insert(offset, letter);
+    }
+
+    /// Whether dead letters are held until they are safe elsewhere.
+    pub fn dead_letters_at_least_once(&self) -> bool {
+        self.options.at_least_once && self.options.overflow == Overflow::RejectPublish
+    }
+
+    /// Whether this dead letter is held.
+    pub fn holds(&self, offset: Offset) -> bool {
+        self.held.as_ref().is_some_and(|held| held.letters.contains_key(&offset))
+    }
+
+    /// How many dead letters are held, and the bytes of their bodies.
+    pub(crate) fn held(&self) -> (u64, u64) {
+        self.held.as_ref().map_or((0, 0), |held| (held.letters.len() as u64, held.bytes))
+    }
+
+    /// A dead letter that was held is safe in all its targets, or given up. False when none such is held.
     pub fn dead_lettered(&mut self, offset: Offset) -> bool {
         let Some(held) = &mut self.held else { return false };
-        let was_held = held.remove(&offset).is_some();
-        if held.is_empty() {
+        let Some(letter) = held.letters.remove(&offset) else { return false };
+        held.bytes -= u64::from(letter.size);
+        if held.letters.is_empty() {
             self.held = None;
         }
-        self.totals.dead_letters_confirmed += u64::from(was_held);
-        was_held
+        self.totals.dead_letters_confirmed += 1;
+        true
     }
 
     /// Adds a consumer. [`dispatch`](Self::dispatch) is to follow.
@@ -561,7 +598,7 @@ impl Queue {
         self.totals.purged += ready.len() + self.unacked.len();
         let unacked = self.unacked.entries().map(|entry| Offset::new(entry.offset));
         let held = self.held.take();
-        let held = held.iter().flat_map(|held| held.keys().copied());
+        let held = held.iter().flat_map(|held| held.letters.keys().copied());
         let others = unacked.chain(held).collect();
         self.unacked.clear();
         self.extras = Extras::default();
@@ -603,7 +640,7 @@ impl Queue {
             unacked_bytes: self.unacked.bytes(),
             persistent: self.persistent,
             persistent_bytes: self.persistent_bytes,
-            held: self.held.as_ref().map_or(0, |held| held.len() as u64),
+            held: self.held().0,
             early: self.early.iter().filter(|it| it.unacked.is_none_or(UnackedId::is_lent)).count()
                 as u64,
             consumers: self.consumers.count(),
@@ -647,7 +684,7 @@ impl Queue {
     pub fn message_bytes(&self) -> u64 {
         let ready = self.ready.allocated_bytes();
         let unacked = self.unacked.len() * Unacked::MESSAGE_BYTES;
-        ready + unacked + self.extras.bytes()
+        ready + unacked + self.extras.bytes() + self.held().0 * HELD_BYTES
     }
 
     /// Gives back memory that is kept for speed: to be called when the queue has been idle for a while.
@@ -672,9 +709,9 @@ impl Queue {
         self.totals.dead_lettered.count(reason);
         let was_out = matches!(reason, Reason::Rejected | Reason::DeliveryLimit);
         let seen = was_out || entry.redelivered();
-        let held = self.options.at_least_once && self.options.overflow == Overflow::RejectPublish;
+        let held = self.dead_letters_at_least_once();
         if held {
-            self.hold_dead_letter(offset, seen, delivery_count);
+            self.hold(offset, HeldLetter { size: entry.size, seen, delivery_count });
         }
         out.push(Left::DeadLetter { offset, reason, held, delivery_count, seen });
     }

@@ -13,7 +13,7 @@
 
 use bytes::Bytes;
 use leveret_amqp::content::RawProperties;
-use leveret_broker::record::{HEAD, Head, LARGE};
+use leveret_broker::record::{HEAD, Head, LARGE, stored_expiration_ms};
 use leveret_queue::Time;
 
 use crate::channel::content::Content;
@@ -101,7 +101,7 @@ impl Content {
             names_len: names.len() as u16,
             properties_len: raw.len() as u32,
             body_len: self.size() as u32,
-            expiration_ms: expiration_ms.map(|ms| u32::try_from(ms).unwrap_or(u32::MAX)),
+            expiration_ms: expiration_ms.map(stored_expiration_ms),
             published_ms: wall.ms(),
         })
     }

@@ -1,7 +1,7 @@
 //! Properties that the broker looks into or changes: expiration, user-id, routing headers, reply-to,
 //! `x-delivery-count`. Cold but for the first glance.
 
-use leveret_amqp::content::{Peek, Properties, RawProperties};
+use leveret_amqp::content::{Peek, RawProperties, Rewrite};
 use leveret_amqp::table::{RawTable, RawValue, Value};
 use leveret_broker::message::Message;
 use smallvec::SmallVec;
@@ -32,17 +32,18 @@ pub(crate) fn check_rewrite(channel: &Channel, peek: &Peek<'_>) -> Result<(), Fa
 #[cold]
 pub(crate) fn rewrite(core: &Core, channel: &Channel, message: &Message) -> Result<Message, Fault> {
     let raw = RawProperties::new(message.properties());
-    let mut owned = raw.to_owned().map_err(|error| reply::bad_content(&error))?;
-    if owned.reply_to.as_deref() == Some(direct::NAME)
-        && let Some(consumer) = &channel.direct_reply
-    {
-        owned.reply_to = Some(direct::name(core.id, channel.number, consumer.token));
-    }
-    if let Some(headers) = &mut owned.headers {
+    let peek = raw.peek().map_err(|error| reply::bad_content(&error))?;
+    let headers = peek.headers.map(RawTable::to_table).transpose();
+    let mut headers = headers.map_err(|error| reply::bad_content(&error.into()))?;
+    if let Some(headers) = &mut headers {
         headers.remove(BCC);
     }
+    let direct = channel.direct_reply.as_ref().filter(|_| peek.reply_to == Some(direct::NAME));
+    let name = direct.map(|consumer| direct::name(core.id, channel.number, consumer.token));
+    let change =
+        Rewrite { headers: headers.as_ref(), reply_to: name.as_deref(), ..Rewrite::default() };
     let mut bytes = Vec::new();
-    owned.encode(&mut bytes);
+    raw.rewrite(change, &mut bytes).map_err(|error| reply::bad_content(&error))?;
     Ok(with_properties(message, &bytes))
 }
 
@@ -66,12 +67,12 @@ fn with_properties(message: &Message, properties: &[u8]) -> Message {
 /// The properties with `x-delivery-count` set; none when they cannot be read.
 #[cold]
 pub(crate) fn with_delivery_count(properties: &[u8], count: u32) -> Option<Vec<u8>> {
-    let mut owned: Properties = RawProperties::new(properties).to_owned().ok()?;
-    let mut headers = owned.headers.take().unwrap_or_default();
+    let raw = RawProperties::new(properties);
+    let mut headers = raw.peek().ok()?.headers.unwrap_or_default().to_table().ok()?;
     headers.set("x-delivery-count", Value::I64(i64::from(count)));
-    owned.headers = Some(headers);
     let mut bytes = Vec::new();
-    owned.encode(&mut bytes);
+    let change = Rewrite { headers: Some(&headers), ..Rewrite::default() };
+    raw.rewrite(change, &mut bytes).ok()?;
     Some(bytes)
 }
 
@@ -157,6 +158,18 @@ fn kind_name(value: RawValue<'_>) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Texts are bytes to those who do not read them.
+    #[test]
+    fn a_delivery_count_beside_a_text_that_is_no_utf_8() {
+        let flags = 1_u16 << 10;
+        let raw = [&flags.to_be_bytes()[..], b"\x02\xff\xfe"].concat();
+        let counted = with_delivery_count(&raw, 3).expect("counted");
+        assert!(counted.ends_with(b"\x02\xff\xfe"));
+        let headers = RawProperties::new(&counted).peek().expect("whole").headers;
+        let count = headers.expect("headers").get("x-delivery-count");
+        assert_eq!(count, Ok(Some(RawValue::I64(3))));
+    }
 
     #[test]
     #[rustfmt::skip] // a table

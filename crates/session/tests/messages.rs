@@ -550,6 +550,15 @@ fn direct_replies() {
     let said = node.read(server);
     let name = said.split("reply-to=").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
     assert!(name.starts_with("amq.rabbitmq.reply-to."), "{said}");
+    // A correlation id is bytes, and the same ones when the name beside it is put in.
+    let ask = Properties { correlation_id: Some("~7~".into()), ..ask };
+    let mut bytes = publish_bytes(1, "", "rpc", b"ask", &ask, false);
+    let at = bytes.windows(4).position(|part| part == b"\x03~7~").expect("there") + 1;
+    bytes[at..at + 3].copy_from_slice(b"\xff7\xfe");
+    node.bytes(client, &bytes);
+    let got = &node.links[server].partial;
+    assert!(got.windows(4).any(|part| part == b"\x03\xff7\xfe"), "{got:?}");
+    assert!(node.read(server).contains(name));
     // A server may ask whether its client still waits.
     assert_eq!(node.say(server, 1, &declare(name)), format!("1 queue.declare-ok {name} 0 1"));
     let passive = queue::Declare { passive: true, ..declare("amq.rabbitmq.reply-to") };

@@ -1,14 +1,16 @@
-//! Properties of a message that is published again by the broker itself.
+//! Properties of a message that the broker changes: all but what it changes stays as it is, also what it cannot read.
 
 use super::*;
 use crate::table::Table;
 use crate::wire::Writer as _;
 
-/// What becomes different in a message that is dead-lettered.
-#[derive(Clone, Copy, Debug)]
+/// What becomes different in a message.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Rewrite<'a> {
     /// The headers in place of the old ones; `None` for no headers.
     pub headers: Option<&'a Table>,
+    /// In place of the old name, if there is one.
+    pub reply_to: Option<&'a str>,
     /// The message expired, or the next queue must not expire it by the same property again.
     pub drop_expiration: bool,
 }
@@ -41,8 +43,15 @@ impl RawProperties<'_> {
             for _ in 0..(old & (DELIVERY_MODE | PRIORITY)).count_ones() {
                 r.get_u8()?;
             }
-            skip_texts(r, old & (CORRELATION_ID | REPLY_TO))
+            skip_texts(r, old & CORRELATION_ID)
         })?;
+        match change.reply_to.filter(|_| old & REPLY_TO != 0) {
+            Some(name) => {
+                skip_texts(&mut r, REPLY_TO)?;
+                out.put_shortstr(name);
+            }
+            None => copy(&mut r, out, |r| skip_texts(r, old & REPLY_TO))?,
+        }
         skip_texts(&mut r, old & EXPIRATION & !flags)?;
         copy(&mut r, out, |r| {
             skip_texts(r, flags & EXPIRATION)?;

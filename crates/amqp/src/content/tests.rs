@@ -97,7 +97,7 @@ fn other_headers() {
         let mut out = Vec::new();
         let headers = Some(&headers);
         RawProperties::new(bytes)
-            .rewrite(Rewrite { headers, drop_expiration: !keep }, &mut out)
+            .rewrite(Rewrite { headers, drop_expiration: !keep, ..Rewrite::default() }, &mut out)
             .map(|()| out)
     };
     let bytes = b"\x35\x80\0\0\0\x03\x01kV\x02\x01\xff\x0210\x01m";
@@ -112,7 +112,12 @@ fn other_headers() {
 
     let full = full();
     let mut out = Vec::new();
-    let none = Rewrite { headers: None, drop_expiration: false };
-    RawProperties::new(&full.to_bytes()).rewrite(none, &mut out).unwrap();
-    assert_eq!(RawProperties::new(&out).to_owned().unwrap(), Properties { headers: None, ..full });
+    let other = Rewrite { reply_to: Some("there"), ..Rewrite::default() };
+    RawProperties::new(&full.to_bytes()).rewrite(other, &mut out).unwrap();
+    let reply_to = Some("there".into());
+    let want = Properties { headers: None, reply_to, ..full };
+    assert_eq!(RawProperties::new(&out).to_owned().unwrap(), want);
+    out.clear();
+    RawProperties::EMPTY.rewrite(other, &mut out).unwrap();
+    assert_eq!(out, [0, 0], "there was no name");
 }

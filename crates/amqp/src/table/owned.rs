@@ -188,6 +188,15 @@ impl Table {
         Self::decode_at(raw, MAX_DEPTH)
     }
 
+    pub(super) fn decode_within_depth(raw: RawTable<'_>) -> Self {
+        let owned = raw.iter().filter_map(|entry| {
+            let (key, value) = entry.ok()?;
+            let value = Value::decode(value, MAX_DEPTH - 1).ok()?;
+            Some((String::from_utf8_lossy(key).into_owned(), value))
+        });
+        Self(owned.collect())
+    }
+
     fn decode_at(raw: RawTable<'_>, levels: usize) -> Result<Self, TableError> {
         let levels = levels.checked_sub(1).ok_or(TableError::TooDeep)?;
         raw.iter()

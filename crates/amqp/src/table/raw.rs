@@ -107,6 +107,13 @@ impl<'a> RawTable<'a> {
     pub fn to_table(self) -> Result<Table, TableError> {
         Table::decode(self)
     }
+
+    /// An owned copy of what can be owned: without the entries that are nested deeper than
+    /// [`MAX_DEPTH`](super::MAX_DEPTH).
+    #[must_use]
+    pub fn to_table_within_depth(self) -> Table {
+        Table::decode_within_depth(self)
+    }
 }
 
 impl<'a> RawArray<'a> {

@@ -110,6 +110,10 @@ fn depth_is_no_danger() {
         RawTable::unchecked(&nested(MAX_DEPTH + 1, b'F')).to_table(),
         Err(TableError::TooDeep)
     );
+    // What is not too deep can be had without the rest.
+    let mixed = [&nested(MAX_DEPTH + 1, b'F')[..], b"\x01bV", &nested(MAX_DEPTH, b'F')].concat();
+    let table = RawTable::new(&mixed).unwrap().to_table_within_depth();
+    assert_eq!(table.to_bytes(), [b"\x01bV", &nested(MAX_DEPTH, b'F')[..]].concat());
 }
 
 #[test]

@@ -195,8 +195,8 @@ pub enum ToShard {
         from: DeadLetterFrom,
         /// The queue it was for.
         target: QueueId,
-        /// False when the target is full and refused it.
-        taken: bool,
+        /// What became of it there.
+        taken: Taken,
     },
     /// A message passed a recent-history exchange kept here (`exchange id % shards`).
     Remember {
@@ -264,6 +264,17 @@ pub enum ToShard {
         /// The first piece.
         begins: bool,
     },
+}
+
+/// What became of a message that a shard was to put into queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// It is in all of them that are there.
+    Yes,
+    /// One was full, and refused it.
+    Refused,
+    /// The disk has no room for it.
+    NotStored,
 }
 
 /// A dead letter's origin under the at-least-once strategy.

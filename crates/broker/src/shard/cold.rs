@@ -1,8 +1,9 @@
 //! Records that are on disk and not in memory: asked for ahead, and what waits for them.
 //!
 //! A turn never waits for a disk. A queue whose next message is cold stops there, in order; a
-//! `basic.get` or a dead letter that needs a cold record is parked. When the log's disk has brought
-//! something, all of them go on.
+//! `basic.get` that needs a cold record is parked. When the log's disk has brought something, all of them go on.
+//! Dead letters wait in a line of their own, as there may be millions: only the first ones are asked for, and no
+//! more are on their way to their targets than a turn or two take.
 //!
 //! A queue that ran into the cold reads ahead: while consumers take what was fetched, the next piece is
 //! on its way. [`Ahead`] counts how much of the queue's front was asked for already.
@@ -10,15 +11,15 @@
 //! What the disk does not give back is *set aside*: its queue keeps it where nobody gets it, and the log keeps
 //! its record, so that a start with a whole file has it again.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 use leveret_log::{Log, ReadError};
 use leveret_queue::{Left, Offset, Queue, Time};
 use leveret_topology::{QueueId, Topology};
 
-use super::dead_letter::Stuck;
 use super::recover::mark_of;
 use super::runs::Runs;
+use super::stuck::Stuck;
 use super::unresolved::{Unresolved, Way};
 use super::{Counters, Shard, describe, log_offset};
 use crate::message::{Outbox, ToShard};
@@ -31,6 +32,12 @@ const AHEAD_MESSAGES: usize = 4096;
 /// memory for what was read, or it is dropped before they come to it.
 const AHEAD_QUEUES: usize = 4;
 const AHEAD_MESSAGES_MIN: usize = 16;
+
+/// Dead letters that are asked for at once.
+const LETTERS_ASKED: usize = 64;
+
+/// Dead letters that may wait for their targets' answers before more are read.
+const LETTERS_UNDER_WAY: usize = 256;
 
 /// How much of a queue's front was asked for. Zero for a queue that never ran into the cold.
 #[derive(Clone, Copy, Debug, Default)]
@@ -54,9 +61,8 @@ impl Ahead {
 pub(super) enum Parked {
     /// Of somebody who asked for it.
     Letter(ToShard),
-    Left(QueueId, Left),
     /// A dead letter that was tried before.
-    Stuck(Stuck),
+    Stuck(QueueId, Stuck),
 }
 
 /// All that waits for the disk.
@@ -67,12 +73,14 @@ pub(super) struct Cold {
     /// How many queues waited when the disk brought something last.
     crowd: usize,
     parked: Vec<Parked>,
+    /// Messages that left their queues and wait here to be dead-lettered, in order.
+    left: VecDeque<(QueueId, Left)>,
 }
 
 impl Cold {
-    /// Messages that left their queues and wait here to be dead-lettered.
-    fn dead_letters(&self) -> u64 {
-        self.parked.iter().filter(|what| matches!(what, Parked::Left(..))).count() as u64
+    /// About how many bytes it takes.
+    pub(super) fn bytes(&self) -> u64 {
+        (self.left.len() * size_of::<(QueueId, Left)>()) as u64
     }
 
     /// Parks what waits for records that were asked for.
@@ -82,17 +90,16 @@ impl Cold {
 
     /// Dead letters that were tried before, and wait here to be tried again.
     pub(super) fn retries(&self) -> u64 {
-        self.parked.iter().filter(|what| matches!(what, Parked::Stuck(_))).count() as u64
+        self.parked.iter().filter(|what| matches!(what, Parked::Stuck(..))).count() as u64
     }
 
     /// Messages that left their queues and wait here, with what the log is to know of each. Their queues
     /// tell of those that they hold.
     pub(super) fn marks(&self) -> impl Iterator<Item = (QueueId, Offset, u8)> {
-        self.parked.iter().filter_map(|parked| match *parked {
-            Parked::Left(
-                id,
-                Left::DeadLetter { offset, delivery_count, seen, held: false, .. },
-            ) => Some((id, offset, mark_of(seen, delivery_count))),
+        self.left.iter().filter_map(|&(id, left)| match left {
+            Left::DeadLetter { offset, delivery_count, seen, held: false, .. } => {
+                Some((id, offset, mark_of(seen, delivery_count)))
+            }
             _ => None,
         })
     }
@@ -176,6 +183,37 @@ impl<L: Log> Shard<L> {
         self.cold.parked.push(what);
     }
 
+    /// A dead letter that needs a cold record waits for those before it.
+    pub(super) fn park_dead_letter(&mut self, id: QueueId, left: Left) {
+        self.cold.left.push_back((id, left));
+    }
+
+    /// Lets dead letters go on, in order, up to one that is cold, which is asked for together with some behind it.
+    /// True when there are more than one turn takes.
+    pub(super) fn dead_letter_parked(
+        &mut self,
+        topology: &Topology,
+        now: Time,
+        out: &mut Outbox,
+    ) -> bool {
+        for _ in self.awaited.len()..LETTERS_UNDER_WAY {
+            let Some(&(id, left)) = self.cold.left.front() else { return false };
+            let at = left.offset();
+            if self.is_cold(at) {
+                let is_asked = self.log.is_asked(log_offset(at));
+                let count = if is_asked { 1 } else { LETTERS_ASKED };
+                let first = self.cold.left.iter().take(count);
+                let soon: Vec<_> = first.map(|(_, left)| log_offset(left.offset())).collect();
+                self.log.fetch(&soon);
+                return false;
+            }
+            self.cold.left.pop_front();
+            self.work_off(id, left, topology, now, out);
+        }
+        // The others go on when these have their answers; those of transient ones nobody waits for.
+        !self.cold.left.is_empty() && self.awaited.len() < LETTERS_UNDER_WAY
+    }
+
     /// Whether the record is on disk only. One that is damaged or gone is not: reading it says so.
     pub(super) fn is_cold(&self, at: Offset) -> bool {
         is_cold(&self.log, log_offset(at))
@@ -184,7 +222,7 @@ impl<L: Log> Shard<L> {
     /// Messages that left their queue and are to be dead-lettered, but have to be read from the disk first, or
     /// wait for a turn with room for them.
     pub fn parked(&self) -> u64 {
-        self.cold.dead_letters() + self.leaving.dead_letters()
+        self.cold.left.len() as u64 + self.leaving.dead_letters()
     }
 
     /// The disk brought something: lets all that waits try again.
@@ -207,9 +245,7 @@ impl<L: Log> Shard<L> {
         for parked in std::mem::take(&mut self.cold.parked) {
             match parked {
                 Parked::Letter(letter) => self.letter(letter, topology, now, out),
-                Parked::Left(id, left) => self.left.push((id, left)),
-                // Its time has come: it is tried in this turn.
-                Parked::Stuck(stuck) => drop(self.stuck.insert(stuck)),
+                Parked::Stuck(id, stuck) => self.try_again(id, stuck, topology, now, out),
             }
         }
     }

@@ -2,14 +2,16 @@
 //! dead-letter exchange, with its history in the headers.
 //!
 //! Two strategies, as in RabbitMQ: *at most once* takes the message out of its queue as it routes it;
-//! *at least once* keeps it there until every target has taken it, and tries again when there is none.
+//! *at least once* keeps it there until every target has taken it, and tries again when there is none: see
+//! [`stuck`](super::stuck).
 //! Under both, what the disk has of the message stays until the targets have it on theirs: after a crash
-//! it is in one of them, perhaps in two. One that the disk does not give back stays in its queue, set aside.
+//! it is in one of them, perhaps in two. One that the disk does not give back stays in its queue, set aside;
+//! and one that the disk has no room for where it goes is held in its queue from then on, under both.
 //! What an operator [moves](super::moving) goes the same way.
 
 use bytes::Bytes;
-use leveret_amqp::content::{Properties, RawProperties};
-use leveret_amqp::table::{RawTable, Table, Value};
+use leveret_amqp::content::{RawProperties, Rewrite};
+use leveret_amqp::table::{Table, Value};
 use leveret_log::{Log, ReadError};
 use leveret_queue::{Offset, Reason, Time, UnackedId};
 use leveret_topology::{Exchange, HashProperties, QueueId, Routable, Route, Topology};
@@ -18,15 +20,13 @@ use smallvec::SmallVec;
 use super::cold::Parked;
 use super::disk::Waiter;
 use super::recover::marked;
+use super::stuck::Stuck;
 use super::unresolved::Way;
 use super::{Shard, holder, log_offset};
 use crate::message::{
-    ConnectionId, DeadLetterFrom, Message, Outbox, Publish, Targets, ToShard, shard_of,
+    ConnectionId, DeadLetterFrom, Message, Outbox, Publish, Taken, Targets, ToShard, shard_of,
 };
 use crate::record::{View, join_names};
-
-/// Pause before a dead letter without a target is tried again, in ms.
-const RETRY_MS: u64 = 1_000;
 
 /// A message that waits for its targets' answers.
 #[derive(Debug)]
@@ -36,6 +36,8 @@ pub(super) struct Awaited {
     /// Targets that have it, from this try and earlier ones.
     pub(super) taken: Vec<QueueId>,
     pub(super) is_refused: bool,
+    /// A target had no room on its disk.
+    pub(super) is_unstored: bool,
 }
 
 /// Where a message is while its targets take it.
@@ -45,6 +47,7 @@ pub(super) enum Origin {
     Held(Reason),
     /// It has left, but for its record.
     Departed {
+        reason: Reason,
         /// For the log, should the process stop before the targets have it.
         mark: u8,
     },
@@ -69,17 +72,6 @@ pub(super) struct Dead {
     pub(super) mark: u8,
 }
 
-/// A dead letter under the at-least-once strategy that found no target, or not all of them.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Stuck {
-    pub(super) at: Time,
-    queue: QueueId,
-    offset: Offset,
-    reason: Reason,
-    /// Targets that have it already and do not get it again.
-    taken: Vec<QueueId>,
-}
-
 impl<L: Log> Shard<L> {
     /// Publishes a message that left its queue to that queue's dead-letter exchange. One that is held
     /// stays in the queue until its targets took it (at-least-once strategy).
@@ -92,7 +84,8 @@ impl<L: Log> Shard<L> {
     ) {
         let Dead { id, offset, reason, held, .. } = dead;
         if held {
-            self.try_dead_letter(id, offset, reason, Vec::new(), topology, now, out);
+            let letter = Stuck { offset, reason, taken: Vec::new() };
+            self.try_dead_letter(id, letter, topology, now, out);
             return;
         }
         let record = match self.log.read(log_offset(offset)) {
@@ -123,22 +116,19 @@ impl<L: Log> Shard<L> {
     }
 
     /// Sends a held dead letter to each target that has not taken it yet, and waits for their answers.
-    #[expect(clippy::too_many_arguments, reason = "what left, and the turn's")]
-    fn try_dead_letter(
+    pub(super) fn try_dead_letter(
         &mut self,
         id: QueueId,
-        offset: Offset,
-        reason: Reason,
-        taken: Vec<QueueId>,
+        letter: Stuck,
         topology: &Topology,
         now: Time,
         out: &mut Outbox,
     ) {
-        if self.is_cold(offset) {
-            let stuck = Stuck { at: now, queue: id, offset, reason, taken };
-            self.park(offset, Parked::Stuck(stuck));
+        if self.is_cold(letter.offset) {
+            self.park(letter.offset, Parked::Stuck(id, letter));
             return;
         }
+        let Stuck { offset, reason, taken } = letter;
         // The queue knows itself what to write down of what it holds.
         let dead = Dead { id, offset, reason, held: true, mark: 0 };
         let record = match self.log.read(log_offset(offset)) {
@@ -147,14 +137,17 @@ impl<L: Log> Shard<L> {
         };
         let made = make_dead_letter(dead, &record, topology, self.wall(now));
         let Some((letter, mut targets)) = made.filter(|(_, targets)| !targets.is_empty()) else {
-            let at = now.after_ms(RETRY_MS);
-            self.stuck.insert(Stuck { at, queue: id, offset, reason, taken });
+            if self.gives_up(id) {
+                self.let_held_go(id, offset, Way::Lost);
+            } else {
+                self.retries.add(id, Stuck { offset, reason, taken }, now);
+            }
             return;
         };
         targets.retain(|target| !taken.contains(target));
         if targets.is_empty() {
             // The one that refused is gone, and all others have it.
-            self.let_held_go(id, offset);
+            self.let_held_go(id, offset, Way::DeadLettered);
             return;
         }
         self.send_dead_letter(dead, taken, (letter, targets), out);
@@ -189,7 +182,7 @@ impl<L: Log> Shard<L> {
         out: &mut Outbox,
     ) {
         let Dead { id, offset, reason, held, mark } = dead;
-        let origin = if held { Origin::Held(reason) } else { Origin::Departed { mark } };
+        let origin = if held { Origin::Held(reason) } else { Origin::Departed { reason, mark } };
         self.send_on((id, offset), origin, taken, (letter, targets), out);
     }
 
@@ -208,7 +201,7 @@ impl<L: Log> Shard<L> {
             let message = Publish { targets: Targets::from_slice(&[target]), ..letter.clone() };
             out.shard(shard_of(target, self.shards), ToShard::DeadLetter { from, message });
         }
-        let awaited = Awaited { answers, origin, taken, is_refused: false };
+        let awaited = Awaited { answers, origin, taken, is_refused: false, is_unstored: false };
         self.awaited.insert((queue, offset), awaited);
     }
 
@@ -226,7 +219,9 @@ impl<L: Log> Shard<L> {
         let (Some(from), Some(&target)) = (from, message.targets.first()) else { return };
         match put.until {
             // The one that holds it must not let go of it before it is safe here.
-            Some(until) if put.taken => self.disk.wait(until, Waiter::DeadLetter(from, target)),
+            Some(until) if put.taken == Taken::Yes => {
+                self.disk.wait(until, Waiter::DeadLetter(from, target))
+            }
             _ => out.shard(from.shard, ToShard::DeadLettered { from, target, taken: put.taken }),
         }
     }
@@ -237,47 +232,59 @@ impl<L: Log> Shard<L> {
         &mut self,
         from: DeadLetterFrom,
         target: QueueId,
-        taken: bool,
+        taken: Taken,
         now: Time,
         out: &mut Outbox,
     ) {
         let key = (from.queue, from.offset);
         let Some(awaited) = self.awaited.get_mut(&key) else { return };
-        if taken {
-            awaited.taken.push(target);
+        match taken {
+            Taken::Yes => awaited.taken.push(target),
+            Taken::Refused => awaited.is_refused = true,
+            Taken::NotStored => (awaited.is_refused, awaited.is_unstored) = (true, true),
         }
-        awaited.is_refused |= !taken;
         awaited.answers -= 1;
         if awaited.answers > 0 {
             return;
         }
-        let Some(Awaited { origin, taken, is_refused, .. }) = self.awaited.remove(&key) else {
-            return;
-        };
+        let Some(awaited) = self.awaited.remove(&key) else { return };
+        let Awaited { origin, taken, is_refused, is_unstored, .. } = awaited;
         let (queue, offset) = key;
         match origin {
+            Origin::Departed { reason, mark } if is_unstored => {
+                // It is safe where it is: that there is no room elsewhere is no reason to lose it.
+                let Some(hosted) = self.queues.get_mut(&queue) else { return };
+                let (seen, delivery_count) = marked(mark);
+                hosted.queue.hold_dead_letter(offset, seen, delivery_count);
+                self.retries.add(queue, Stuck { offset, reason, taken }, now);
+            }
             Origin::Departed { .. } => {
-                let way = if taken.is_empty() { Way::Lost } else { Way::DeadLettered };
-                self.gone(offset, queue, way);
+                self.gone(offset, queue, way_of(&taken));
             }
-            Origin::Held(reason) if is_refused => {
-                let at = now.after_ms(RETRY_MS);
-                self.stuck.insert(Stuck { at, queue, offset, reason, taken });
+            Origin::Held(reason) if is_unstored || is_refused && !self.gives_up(queue) => {
+                self.retries.add(queue, Stuck { offset, reason, taken }, now);
             }
-            Origin::Held(_) => self.let_held_go(queue, offset),
+            Origin::Held(_) => self.let_held_go(queue, offset, way_of(&taken)),
             Origin::Moved { id, by } => {
                 self.end_move(queue, (id, offset), by, !is_refused, now, out);
             }
         }
     }
 
-    /// The queue no longer holds a dead letter: its targets have it.
-    fn let_held_go(&mut self, queue: QueueId, offset: Offset) {
+    /// Whether a dead letter of the queue that no target takes is not tried again, though it is held: it was for want
+    /// of room on the disk.
+    fn gives_up(&self, queue: QueueId) -> bool {
+        self.queues.get(&queue).is_none_or(|hosted| !hosted.queue.dead_letters_at_least_once())
+    }
+
+    /// The queue no longer holds a dead letter: its targets have it, or it was given up.
+    fn let_held_go(&mut self, queue: QueueId, offset: Offset, way: Way) {
         if let Some(hosted) = self.queues.get_mut(&queue)
             && hosted.queue.dead_lettered(offset)
         {
-            self.gone(offset, queue, Way::DeadLettered);
+            self.gone(offset, queue, way);
             self.touch(queue);
+            self.retries.went(queue);
         }
     }
 
@@ -294,7 +301,7 @@ impl<L: Log> Shard<L> {
     /// know of them, as they come back to their queues.
     pub(super) fn close_dead_letters(&mut self) {
         let sent = self.awaited.iter().filter_map(|(&(queue, offset), awaited)| {
-            let Origin::Departed { mark } = awaited.origin else { return None };
+            let Origin::Departed { mark, .. } = awaited.origin else { return None };
             Some((queue, offset, mark))
         });
         let back: Vec<_> = sent.chain(self.cold.marks()).collect();
@@ -310,17 +317,11 @@ impl<L: Log> Shard<L> {
             let _ = self.log.mark(log_offset(offset), holder(queue), mark);
         }
     }
+}
 
-    /// Tries dead letters again whose pause is over.
-    pub(super) fn retry_dead_letters(&mut self, topology: &Topology, now: Time, out: &mut Outbox) {
-        while self.stuck.first().is_some_and(|stuck| stuck.at <= now)
-            && let Some(Stuck { queue, offset, reason, taken, .. }) = self.stuck.pop_first()
-        {
-            if self.queues.contains_key(&queue) {
-                self.try_dead_letter(queue, offset, reason, taken, topology, now, out);
-            }
-        }
-    }
+/// How a message left whose targets have answered, of which these took it.
+fn way_of(taken: &[QueueId]) -> Way {
+    if taken.is_empty() { Way::Lost } else { Way::DeadLettered }
 }
 
 /// The dead letter and the queues it goes to; none when there is nowhere to go.
@@ -336,34 +337,36 @@ fn make_dead_letter(
     let exchange = topology.exchange(queue.vhost, exchange_name)?;
     let view = View::of(record)?;
     let (old_exchange, old_key) = view.exchange_and_key()?;
-    let mut properties = RawProperties::new(view.properties).to_owned().ok()?;
+    // Whatever the application wrote there goes on as it is, to the byte: only headers and expiration change.
+    let properties = RawProperties::new(view.properties);
+    let peek = properties.peek().ok()?;
+    let mut headers = peek.headers.unwrap_or_default().to_table_within_depth();
 
     let death = Death {
         reason: reason.name(),
         queue: &queue.name,
         exchange: old_exchange,
         key: old_key,
+        expiration: peek.expiration,
         time: wall,
     };
-    let cc = stamp(&mut properties, &death);
+    let cc = stamp(&mut headers, &death);
     let (key, more_keys) = match new_key {
         // A key of the queue's own replaces all keys the message had.
         Some(key) => {
-            if let Some(headers) = &mut properties.headers {
-                headers.remove("CC");
-            }
+            headers.remove("CC");
             (key, Vec::new())
         }
         None => (old_key, cc),
     };
 
     let mut encoded = Vec::new();
-    properties.encode(&mut encoded);
-    let peek = RawProperties::new(&encoded).peek().ok()?;
+    let change = Rewrite { headers: Some(&headers), drop_expiration: true, reply_to: None };
+    properties.rewrite(change, &mut encoded).ok()?;
     let keys = (key, &more_keys[..]);
-    let mut targets = targets(topology, exchange, keys, &properties, peek.headers, offset);
+    let mut targets = targets(topology, exchange, keys, RawProperties::new(&encoded), offset);
     if reason != Reason::Rejected {
-        targets.retain(|&target| !is_cycle(topology, target, peek.headers));
+        targets.retain(|&target| !is_cycle(topology, target, &headers));
     }
     let publish = Publish {
         channel: 0,
@@ -383,10 +386,12 @@ pub(super) fn targets(
     topology: &Topology,
     exchange: &Exchange,
     (key, more_keys): (&str, &[String]),
-    properties: &Properties,
-    headers: Option<RawTable<'_>>,
+    properties: RawProperties<'_>,
     offset: Offset,
 ) -> Vec<QueueId> {
+    let headers = properties.peek().ok().and_then(|peek| peek.headers);
+    // Those that cannot be owned mean nothing to an exchange that hashes one of them.
+    let properties = properties.to_owned().unwrap_or_default();
     let more_keys: SmallVec<[&str; 4]> = more_keys.iter().map(String::as_str).collect();
     let message = Routable {
         key,
@@ -410,16 +415,15 @@ struct Death<'a> {
     queue: &'a str,
     exchange: &'a str,
     key: &'a str,
+    expiration: Option<&'a str>,
     time: Time,
 }
 
-/// Writes the event into the headers and takes the expiration away. Returns the message's CC keys.
+/// Writes the event into the headers. Returns the message's CC keys.
 ///
 /// `x-death` has one entry per queue and reason, the newest first, with a count; `x-first-death-*`
 /// stay as they are once written, `x-last-death-*` follow (RabbitMQ 3.13 and later).
-fn stamp(properties: &mut Properties, death: &Death<'_>) -> Vec<String> {
-    let expiration = properties.expiration.take();
-    let headers = properties.headers.get_or_insert_with(Table::default);
+fn stamp(headers: &mut Table, death: &Death<'_>) -> Vec<String> {
     let cc = string_list(headers.get("CC"));
 
     let mut keys = vec![death.key.to_owned()];
@@ -431,8 +435,8 @@ fn stamp(properties: &mut Properties, death: &Death<'_>) -> Vec<String> {
     entry.set("time", Value::Timestamp(death.time.ms() / 1000));
     entry.set("exchange", long(death.exchange));
     entry.set("routing-keys", Value::Array(keys.iter().map(|key| long(key)).collect()));
-    if let Some(expiration) = expiration {
-        entry.set("original-expiration", long(&expiration));
+    if let Some(expiration) = death.expiration {
+        entry.set("original-expiration", long(expiration));
     }
 
     let mut deaths = match headers.get("x-death") {
@@ -487,9 +491,8 @@ pub(super) fn string_list(value: Option<&Value>) -> Vec<String> {
 
 /// Whether the message was in the target before and came round with no consumer's reject since: it
 /// would go round for ever. The rule of RabbitMQ: such a target is left out.
-fn is_cycle(topology: &Topology, target: QueueId, headers: Option<RawTable<'_>>) -> bool {
+fn is_cycle(topology: &Topology, target: QueueId, headers: &Table) -> bool {
     let Some(queue) = topology.queue_by_id(target) else { return false };
-    let Some(Ok(headers)) = headers.map(|raw| raw.to_table()) else { return false };
     let Some(Value::Array(deaths)) = headers.get("x-death") else { return false };
     for death in deaths {
         let Value::Table(death) = death else { continue };
@@ -508,17 +511,16 @@ mod tests {
     use super::*;
 
     fn death<'a>(reason: &'static str, queue: &'a str) -> Death<'a> {
-        Death { reason, queue, exchange: "x", key: "k", time: Time::from_ms(5_000) }
+        let (exchange, key, time) = ("x", "k", Time::from_ms(5_000));
+        Death { reason, queue, exchange, key, expiration: None, time }
     }
 
     #[test]
     fn the_same_death_counts_up_and_moves_to_the_front() {
-        let mut properties = Properties { expiration: Some("9".into()), ..Properties::default() };
-        stamp(&mut properties, &death("expired", "a"));
-        assert_eq!(properties.expiration, None, "it would expire again");
-        stamp(&mut properties, &death("rejected", "b"));
-        stamp(&mut properties, &death("expired", "a"));
-        let headers = properties.headers.expect("headers");
+        let mut headers = Table::default();
+        stamp(&mut headers, &death("expired", "a"));
+        stamp(&mut headers, &death("rejected", "b"));
+        stamp(&mut headers, &death("expired", "a"));
         let Some(Value::Array(deaths)) = headers.get("x-death") else { panic!("x-death") };
         let summary: Vec<_> = deaths
             .iter()

@@ -28,7 +28,9 @@ use leveret_topology::QueueId;
 
 use super::Shard;
 use crate::flow::DiskGauge;
-use crate::message::{ConnectionId, DeadLetterFrom, Outbox, Reply, ReplyTo, ToSession, ToShard};
+use crate::message::{
+    ConnectionId, DeadLetterFrom, Outbox, Reply, ReplyTo, Taken, ToSession, ToShard,
+};
 use crate::transaction::TxId;
 
 /// How long a message that a consumer has may wait for its ack before it is written, in ms, at least.
@@ -344,7 +346,7 @@ impl Waiter {
         match self {
             Self::Commit(reply) => out.reply(reply, Reply::Committed),
             Self::DeadLetter(from, target) => {
-                out.shard(from.shard, ToShard::DeadLettered { from, target, taken: true });
+                out.shard(from.shard, ToShard::DeadLettered { from, target, taken: Taken::Yes });
             }
             Self::Prepared(..) | Self::Applied(..) => {}
         }

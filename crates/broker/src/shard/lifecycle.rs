@@ -177,6 +177,7 @@ impl<L: Log> Shard<L> {
 
     /// No answer to a dead letter of the queue matters any more.
     fn forget_awaited(&mut self, id: QueueId, out: &mut Outbox) {
+        self.retries.forget(id);
         let mut departed = Vec::new();
         let Self { awaited, moves, .. } = self;
         awaited.retain(|&(queue, offset), awaited| {

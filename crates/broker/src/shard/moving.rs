@@ -108,12 +108,10 @@ impl<L: Log> Shard<L> {
                 let (_, old_key) = view.exchange_and_key()?;
                 let key = key.as_deref().unwrap_or(old_key);
                 let raw = RawProperties::new(view.properties);
-                let properties = raw.to_owned().ok()?;
-                let cc = properties.headers.as_ref().and_then(|headers| headers.get("CC"));
-                let keys = (key, &string_list(cc)[..]);
-                let headers = raw.peek().ok()?.headers;
+                let headers = raw.peek().ok()?.headers.unwrap_or_default().to_table_within_depth();
+                let keys = (key, &string_list(headers.get("CC"))[..]);
                 let names = join_names(&exchange.name, key);
-                (names, targets(topology, exchange, keys, &properties, headers, offset))
+                (names, targets(topology, exchange, keys, raw, offset))
             }
         };
         let publish = Publish {
@@ -122,7 +120,7 @@ impl<L: Log> Shard<L> {
             targets: Targets::new(),
             persistent: view.head.persistent,
             priority: view.head.priority,
-            expiration_ms: view.head.expiration_ms.map(u64::from),
+            expiration_ms: view.head.expiration_ms,
             message: Message::from_parts(&names, view.properties, view.body_bytes()),
             shared: None,
         };

@@ -16,14 +16,13 @@ use smallvec::SmallVec;
 use super::unresolved::{Mixed, Slot, Until, Wait};
 use super::{Shard, holder, note_left, queue_offset, touch};
 use crate::flow::QUEUE_BYTES_MAX;
-use crate::message::{ConnectionId, Outbox, Publish, ToSession};
+use crate::message::{ConnectionId, Outbox, Publish, Taken, ToSession};
 use crate::record::{HEAD, Head};
 
 /// What became of a message.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Put {
-    /// No queue refused it.
-    pub(super) taken: bool,
+    pub(super) taken: Taken,
     /// It is safe when the log is durable up to here; none if it is already, or never is to be.
     pub(super) until: Option<u64>,
 }
@@ -111,7 +110,7 @@ impl<L: Log> Shard<L> {
                 let mut slot = wants.slot;
                 slot.fail();
                 self.tell_now(publish, from, slot, false);
-                Put { taken: false, until: None }
+                Put { taken: Taken::NotStored, until: None }
             }
         }
     }
@@ -244,8 +243,8 @@ impl<L: Log> Shard<L> {
         for &id in &publish.targets {
             refused += usize::from(!self.place_one(id, incoming, is_told, is_awaited, now));
         }
-        let taken = refused == 0;
-        if !taken || is_lost {
+        let taken = if refused == 0 { Taken::Yes } else { Taken::Refused };
+        if refused > 0 || is_lost {
             slot.fail();
         }
         if refused == publish.targets.len() {

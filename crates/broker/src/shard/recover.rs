@@ -187,7 +187,7 @@ fn incoming(offset: Offset, head: &Head, mark: u8, is_seen: bool) -> Incoming {
         size: head.body_len,
         priority: head.priority,
         persistent: head.persistent,
-        expiration_ms: head.expiration_ms.map(u64::from),
+        expiration_ms: head.expiration_ms,
         redelivered: is_seen || seen,
         delivery_count,
     }

@@ -6,7 +6,6 @@ use leveret_log::Log;
 use leveret_queue::{Left, Offset, Settled, Time};
 use leveret_topology::{QueueId, Topology};
 
-use super::cold::Parked;
 use super::dead_letter::Dead;
 use super::leaving::SETTLED_AT_ONCE;
 use super::recover::{mark, mark_of};
@@ -110,7 +109,7 @@ impl<L: Log> Shard<L> {
                 self.unresolved.left(offset.get(), id, way, &mut self.runs);
             }
             Left::DeadLetter { offset, .. } if self.is_cold(offset) => {
-                self.park(offset, Parked::Left(id, left));
+                self.park_dead_letter(id, left);
             }
             Left::DeadLetter { offset, reason, held, delivery_count, seen } => {
                 self.counters.dead_lettered += 1;

@@ -94,10 +94,18 @@ impl Slot {
     pub(super) fn count(&mut self, until: Until) {
         match until {
             Until::Now => {}
-            Until::First => self.firsts += 1,
+            Until::First => match self.firsts.checked_add(1) {
+                Some(firsts) => self.firsts = firsts,
+                // More than can be counted: the disk has it for all of them.
+                None => self.bits |= DISK,
+            },
             Until::Durable => self.bits |= DISK,
             Until::Acked { dead_letter_acks } => {
-                self.acks += 1;
+                match self.acks.checked_add(1) {
+                    Some(acks) => self.acks = acks,
+                    // More than can be counted cannot be said to have acked.
+                    None => self.fail(),
+                }
                 self.set(DEAD_LETTER_ACKS, dead_letter_acks);
             }
         }

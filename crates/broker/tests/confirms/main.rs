@@ -478,6 +478,78 @@ fn a_held_dead_letter_stays_until_its_copy_is_durable() {
     assert_eq!(node.take_told(), "1");
 }
 
+/// The disk has the message, and no room for it where it is to go: it waits in its queue until there is.
+#[test]
+fn a_dead_letter_is_not_lost_on_a_full_disk() {
+    for strategy in ["at-most-once", "at-least-once"] {
+        let mut node = Node::new("z a:dlx,limit9");
+        let definition =
+            format!(r#"{{"dead-letter-strategy": "{strategy}", "overflow": "reject-publish"}}"#);
+        node.policy(&definition);
+        for word in ["p1:a", "disk", "c:a", "req:a"] {
+            node.word(word);
+        }
+        node.log().is_full = true;
+        node.word("rej:a");
+        let (a, z) = (node.queue('a'), node.queue('z'));
+        let counts = |node: &Node, queue| {
+            let all = node.shard.queues().find(|(id, _)| *id == queue).expect("there").1.counts();
+            (all.ready, all.unacked, all.held)
+        };
+        for _ in 0..3 {
+            assert_eq!((counts(&node, a), counts(&node, z)), ((0, 0, 1), (0, 0, 0)), "{strategy}");
+            assert_eq!(node.log().on_disk(), [(0, vec![a.get()])], "{strategy}");
+            node.word("+1000");
+        }
+        node.shard.close();
+        assert_eq!(node.log().marks.get(&(0, a.get())), Some(&0x81), "what it is, on a stop");
+        node.log().is_full = false;
+        ["+1000", "disk", "+200", "disk"].iter().for_each(|word| node.word(word));
+        assert_eq!((counts(&node, a), counts(&node, z)), ((0, 0, 0), (1, 0, 0)), "{strategy}");
+        let on_disk = node.log().on_disk();
+        assert!(matches!(&on_disk[..], [(_, held)] if held[..] == [z.get()]), "{on_disk:?}");
+        // With the room its target comes back, or not: then it is as if there had always been room.
+        for word in ["p2:a", "disk", "disk"] {
+            node.word(word);
+        }
+        node.log().is_full = true;
+        ["rej:a", "del:z"].iter().for_each(|word| node.word(word));
+        node.log().is_full = false;
+        node.word("+1000");
+        let held = u64::from(strategy == "at-least-once");
+        assert_eq!(counts(&node, a), (0, 0, held), "{strategy}");
+    }
+}
+
+/// Very many expire that are on the disk alone: they are read and go on bit by bit, in order.
+#[test]
+fn cold_dead_letters_are_read_few_at_a_time() {
+    let mut node = Node::new("z a:dlx,ttl1000");
+    let many = 3_000;
+    let messages = (0..many).map(|_| node.message(0, "a", true, None)).collect();
+    node.turn(ToShard::Publish { from: PUBLISHER, messages });
+    ["+5", "disk", "disk"].iter().for_each(|word| node.word(word));
+    node.log().cold = (0..many).collect();
+    let (a, z) = (node.queue('a'), node.queue('z'));
+    node.later(2_000);
+    while node.shard.queues().any(|(id, queue)| id == a && queue.has_ready()) {
+        node.later(1);
+    }
+    assert_eq!(node.shard.parked(), many);
+    for _ in 0..many {
+        let asked = std::mem::take(&mut node.log().fetching);
+        let asked: std::collections::BTreeSet<_> = asked.into_iter().collect();
+        assert!(asked.len() <= 64, "{} asked for at once", asked.len());
+        assert!(node.shard.under_way() - node.shard.parked() <= 256);
+        node.log().fetching.extend(asked);
+        node.word("disk");
+    }
+    node.word("disk");
+    assert_eq!(node.shard.under_way(), 0);
+    let queue = node.shard.queues().find(|(id, _)| *id == z).expect("there").1;
+    assert_eq!(queue.counts().ready, many);
+}
+
 #[test]
 fn publishers_pause_while_much_is_to_be_written() {
     let mut node = Node::new("a b");

@@ -9,7 +9,9 @@ use leveret_amqp::reply::ReplyCode;
 use leveret_amqp::table::Table;
 use leveret_broker::Meta;
 use leveret_broker::message::*;
+use leveret_broker::transaction::{TxId, Vote};
 use leveret_log::Log as _;
+use leveret_queue::Offset;
 use leveret_topology::{PasswordHash, QueueId, Topology, VhostId};
 
 use crate::log::HandLog;
@@ -453,4 +455,34 @@ fn a_full_disk() {
     assert!(world.crash().queue("q").is_some());
     let log = world.meta.log();
     assert_eq!(log.durable(), log.end());
+}
+
+/// What is decided on a transaction is what is written down of it, whether or not there is room for what
+/// others changed: else a restart would find it done that everybody was told is not.
+#[test]
+fn a_decision_while_others_find_no_room() {
+    let mut world = World::new();
+    world.log.hand().len_max = Some(200);
+    world.turn([world.declare(1, &"long".repeat(60))]);
+    assert_eq!(world.answers(), ["1 refused 541"]);
+    let (tx, acked) = (TxId::new(7), vec![(QueueId::new(3), Offset::new(9))]);
+    let vote = Vote::Yes { is_kept: true, acked };
+    let votes = (0..SHARDS).map(|shard| ToMeta::Prepared {
+        tx,
+        shard,
+        parts: SHARDS as u32,
+        vote: vote.clone(),
+    });
+    world.turn(votes);
+    while world.log.hand().finish() {
+        world.turn([ToMeta::LogWoke]);
+    }
+    let told = world.out.shards.drain(..).map(|(_, letter)| match letter {
+        ToShard::Decide { commit, .. } => commit,
+        other => panic!("{other:?}"),
+    });
+    let told: Vec<bool> = told.collect();
+    let is_there = format!("{:?}", world.crash().meta.decided()).contains("TxId(7)");
+    assert_eq!(told, [is_there; SHARDS]);
+    assert!(is_there, "there was room for it");
 }

@@ -30,13 +30,16 @@ pub(crate) struct State {
     running: Option<Batch>,
     /// What a crash leaves.
     disk: BTreeMap<u64, Stored>,
-    cold: BTreeSet<u64>,
-    fetching: Vec<u64>,
+    pub(crate) cold: BTreeSet<u64>,
+    /// Asked for, and not brought yet.
+    pub(crate) fetching: Vec<u64>,
     fetched: Vec<u64>,
     failure: Option<SyncError>,
     /// What is to be written from now on is not, and nothing after it.
     pub(crate) fails: bool,
     pub(crate) is_full: bool,
+    /// There is room for no record that is longer.
+    pub(crate) len_max: Option<usize>,
     /// Cannot be read any more.
     pub(crate) damaged: BTreeSet<u64>,
     /// What was noted of records and their holders.
@@ -174,7 +177,8 @@ impl Log for HandLog {
         if state.failure.is_some() {
             return Err(AppendError::Failed);
         }
-        if state.is_full {
+        let len = head.len() + parts.iter().map(|part| part.len()).sum::<usize>();
+        if state.is_full || state.len_max.is_some_and(|max| len > max) {
             return Err(AppendError::Full);
         }
         let at = state.end;

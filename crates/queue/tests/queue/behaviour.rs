@@ -5,6 +5,7 @@
 //!   consume NAME [no-ack] [exclusive] [prefetch=N] [priority=N]
 //!   cancel NAME | get [no-ack] | purge [max=N] | pass MS | touch | pause | resume
 //!   single | many   (consumers)
+//!   safe N   (a dead letter that is held is where it is to go)
 //!   who-is-full     (says `a@MS`: since when its prefetch is reached)
 //!   vanish NAME   (a cancel that comes in the same turn as what was before)
 //!   ack N | reject N | requeue N | return N   (a return does not count as a delivery)
@@ -128,6 +129,10 @@ impl Script {
                 if self.queue.is_expired_unused(self.now) {
                     self.said.push("unused".into());
                 }
+            }
+            "safe" => {
+                let offset = Offset::new(argument.parse().expect("an offset"));
+                assert!(self.queue.dead_lettered(offset));
             }
             "touch" => self.queue.touch(self.now),
             "who-is-full" => {
@@ -389,6 +394,18 @@ fn at_least_once_holds() {
     // Only together with reject-publish, as in RabbitMQ.
     let rows = [("publish; get; reject 1", "got:1 +rejected:1")];
     check(with(Overflow::DropHead), &rows);
+    // What is held counts towards the lengths: nothing else bounds it while its target is away.
+    let rows = [
+        ("publish size=5; publish size=5", ""),
+        ("get; reject 1; publish size=5",  "got:1 !+rejected:1 maxlen:3 full"),
+        ("safe 1; publish size=5",         ""),
+        ("get; reject 2; get; reject 4",   "got:2 !+rejected:2 got:4 !+rejected:4"),
+        ("publish size=1; safe 2",         "maxlen:5 full"),
+        ("publish size=5; publish size=1", "maxlen:7 full"),
+    ];
+    let full = with(Overflow::RejectPublish);
+    check(Options { max_length: Some(2), ..full.clone() }, &rows);
+    check(Options { max_length_bytes: Some(10), ..full }, &rows);
 }
 
 #[test]

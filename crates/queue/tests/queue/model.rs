@@ -59,7 +59,8 @@ pub(crate) struct Model {
     pub(crate) ready: Vec<Message>,
     /// With the consumer's key; none for `basic.get`.
     pub(crate) unacked: Vec<(Option<u64>, Message)>,
-    pub(crate) held: Vec<u64>,
+    /// With their sizes.
+    pub(crate) held: Vec<(u64, u32)>,
     /// In the order in which they are tried, but for priority.
     pub(crate) consumers: Vec<Consumer>,
     pub(crate) active: Option<u64>,
@@ -87,6 +88,13 @@ impl Model {
                 .is_some_and(|max| self.ready_bytes() + more_bytes > max)
     }
 
+    /// What is held counts: it is there, and cannot be dropped.
+    fn is_full_for(&self, size: u32) -> bool {
+        let held_bytes: u64 = self.held.iter().map(|&(_, size)| u64::from(size)).sum();
+        self.options.overflow != Overflow::DropHead
+            && self.over(1 + self.held.len() as u64, u64::from(size) + held_bytes)
+    }
+
     fn leave(&mut self, message: Message, reason: Reason) {
         let Message { offset, delivery_count, .. } = message;
         if !self.options.dead_letter {
@@ -95,7 +103,7 @@ impl Model {
         }
         let held = self.options.at_least_once && self.options.overflow == Overflow::RejectPublish;
         if held {
-            self.held.push(offset);
+            self.held.push((offset, message.size));
         }
         self.events.push(Event::DeadLetter { offset, reason, held, delivery_count });
     }
@@ -175,7 +183,7 @@ impl Model {
 
     /// False when refused.
     pub(crate) fn publish(&mut self, message: Message, expiration: Option<u64>) -> bool {
-        if self.options.overflow != Overflow::DropHead && self.over(1, u64::from(message.size)) {
+        if self.is_full_for(message.size) {
             if self.options.overflow == Overflow::RejectPublishDlx {
                 self.leave(message, Reason::Maxlen);
             } else {

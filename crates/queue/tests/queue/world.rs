@@ -287,7 +287,7 @@ impl World {
             return;
         }
         let at = at % self.model.held.len();
-        let offset = Offset::new(self.model.held.remove(at));
+        let offset = Offset::new(self.model.held.remove(at).0);
         assert!(self.queue.dead_lettered(offset));
         assert!(!self.queue.dead_lettered(offset), "only once");
     }

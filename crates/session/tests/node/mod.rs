@@ -29,8 +29,8 @@ pub(crate) struct Link {
     left: usize,
     /// How many bodies were read into memory of their own.
     pub(crate) bodies: usize,
-    /// Bytes for the client that make no whole frame yet.
-    partial: Vec<u8>,
+    /// Bytes for the client that it did not read, or that make no whole frame yet.
+    pub(crate) partial: Vec<u8>,
     decoder: Decoder,
     /// The client reads nothing.
     pub(crate) is_stuck: bool,

@@ -183,3 +183,25 @@ fn deadlines_find_what_stayed_behind() {
 fn thirty_two_bytes() {
     assert_eq!(Slot::BYTES, 32);
 }
+
+/// More queues than a slot can count: no confirm before all have it.
+#[test]
+fn a_fan_out_that_cannot_be_counted() {
+    let many = usize::from(u16::MAX) + 2;
+    let rules = [Until::First, Until::Acked { dead_letter_acks: false }];
+    for (rule, want) in rules.into_iter().zip([true, false]) {
+        let (mut unresolved, mut runs) = (Unresolved::default(), Runs::default());
+        let mut slot = Slot { seq: 1, ..Slot::default() };
+        (0..many).for_each(|_| slot.count(rule));
+        assert!(!slot.is_resolved() && (rule != Until::First || slot.waits_for_disk()));
+        unresolved.add(0, slot, None, NO_WAIT);
+        for id in 0..many as u64 - 1 {
+            unresolved.left(0, QueueId::new(id), Way::Acked, &mut runs);
+        }
+        let too_early: &[_] = if want { &[] } else { &[(1, false)] };
+        assert_eq!(told(&mut runs), too_early, "{rule:?}");
+        unresolved.durable(1, &mut runs);
+        assert_eq!(told(&mut runs).len(), usize::from(want), "{rule:?}");
+        assert!(unresolved.is_empty());
+    }
+}

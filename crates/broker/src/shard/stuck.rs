@@ -1,0 +1,135 @@
+//! Dead letters that are held in their queue and found no target, or not all of them: tried again, few at a time.
+//! There may be millions that go nowhere, and each try costs as much as a publish.
+//!
+//! After each pause the [`TRIES`] of a queue that wait longest are tried; and one more for each dead letter of
+//! that queue that got where it was to go. So they cost nearly nothing while their target is away or full, and
+//! go as quickly as it takes them when it is back.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use leveret_log::Log;
+use leveret_queue::{Offset, Reason, Time};
+use leveret_topology::{QueueId, Topology};
+
+use super::{Map, Shard};
+use crate::message::Outbox;
+
+/// Pause before dead letters of a queue are tried again, in ms.
+const RETRY_MS: u64 = 1_000;
+
+/// Dead letters of one queue that are tried after a pause: as many as RabbitMQ has under way.
+const TRIES: usize = 32;
+
+/// Dead letters that are tried in one turn, unless as many just went.
+const TRIES_PER_TURN: usize = 1024;
+
+/// One of them.
+#[derive(Clone, Debug)]
+pub(super) struct Stuck {
+    pub(super) offset: Offset,
+    pub(super) reason: Reason,
+    /// Targets that have it already and do not get it again.
+    pub(super) taken: Vec<QueueId>,
+}
+
+/// All of a shard.
+#[derive(Debug, Default)]
+pub(super) struct Retries {
+    /// Those that have some.
+    queues: Map<QueueId, Waiting>,
+    /// When each of these is due.
+    due: BTreeSet<(Time, QueueId)>,
+    /// A dead letter of one of these went, as often as it is named.
+    went: Vec<QueueId>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    due: Time,
+    /// Those that wait longest first.
+    letters: VecDeque<Stuck>,
+}
+
+impl Retries {
+    /// It was tried.
+    pub(super) fn add(&mut self, queue: QueueId, letter: Stuck, now: Time) {
+        let waiting = self.queues.entry(queue).or_insert_with(|| {
+            let due = now.after_ms(RETRY_MS);
+            self.due.insert((due, queue));
+            Waiting { due, letters: VecDeque::new() }
+        });
+        waiting.letters.push_back(letter);
+    }
+
+    /// A dead letter of the queue got where it was to go: so may another one.
+    pub(super) fn went(&mut self, queue: QueueId) {
+        if self.queues.contains_key(&queue) {
+            self.went.push(queue);
+        }
+    }
+
+    /// The queue is gone.
+    pub(super) fn forget(&mut self, queue: QueueId) {
+        if let Some(waiting) = self.queues.remove(&queue) {
+            self.due.remove(&(waiting.due, queue));
+        }
+    }
+
+    pub(super) fn next_timeout(&self) -> Option<Time> {
+        self.due.first().map(|&(at, _)| at)
+    }
+
+    /// Those that are to be tried now.
+    fn take(&mut self, now: Time) -> Vec<(QueueId, Stuck)> {
+        let mut taken = Vec::new();
+        for queue in std::mem::take(&mut self.went) {
+            self.take_of(queue, 1, &mut taken);
+        }
+        while taken.len() < TRIES_PER_TURN
+            && let Some(&(_, queue)) = self.due.first().filter(|(at, _)| *at <= now)
+        {
+            self.put_off(queue, now.after_ms(RETRY_MS));
+            self.take_of(queue, TRIES, &mut taken);
+        }
+        taken
+    }
+
+    fn put_off(&mut self, queue: QueueId, due: Time) {
+        if let Some(waiting) = self.queues.get_mut(&queue) {
+            self.due.remove(&(std::mem::replace(&mut waiting.due, due), queue));
+            self.due.insert((due, queue));
+        }
+    }
+
+    fn take_of(&mut self, queue: QueueId, count: usize, taken: &mut Vec<(QueueId, Stuck)>) {
+        let Some(waiting) = self.queues.get_mut(&queue) else { return };
+        let count = count.min(waiting.letters.len());
+        taken.extend(waiting.letters.drain(..count).map(|letter| (queue, letter)));
+        if waiting.letters.is_empty() {
+            self.forget(queue);
+        }
+    }
+}
+
+impl<L: Log> Shard<L> {
+    /// Tries dead letters again whose pause is over, or whose target has room again.
+    pub(super) fn retry_dead_letters(&mut self, topology: &Topology, now: Time, out: &mut Outbox) {
+        for (queue, letter) in self.retries.take(now) {
+            self.try_again(queue, letter, topology, now, out);
+        }
+    }
+
+    /// Tries a dead letter again, if its queue holds it still.
+    pub(super) fn try_again(
+        &mut self,
+        queue: QueueId,
+        letter: Stuck,
+        topology: &Topology,
+        now: Time,
+        out: &mut Outbox,
+    ) {
+        if self.queues.get(&queue).is_some_and(|hosted| hosted.queue.holds(letter.offset)) {
+            self.try_dead_letter(queue, letter, topology, now, out);
+        }
+    }
+}
