@@ -75,7 +75,7 @@ enum Rests {
     /// It found, or found missing, what somebody else may have just changed.
     OnTheLog,
     /// It wrote a record itself. Whether the log has room for what others changed does not matter.
-    OnItsRecord,
+    Written,
     /// On nothing but the changes it made.
     OnItself,
 }
@@ -128,7 +128,7 @@ impl<L: Log> Meta<L> {
             let told = topology.take_events();
             out.events.extend(told.into_iter().map(|event| event.by(&user)));
             let written = match rests {
-                Rests::OnItsRecord => Ok(()),
+                Rests::Written => Ok(()),
                 Rests::OnItself if !topology.has_changes() => continue,
                 Rests::OnItself | Rests::OnTheLog => self.saved.write(topology),
             };

@@ -79,7 +79,7 @@ impl Decisions {
                 Ok(at) => {
                     self.made.insert(tx, Made { at, left: tally.kept });
                     self.fresh.push(tx);
-                    rests = Rests::OnItsRecord;
+                    rests = Rests::Written;
                 }
                 Err(error) => {
                     tracing::error!(%error, "a transaction is undone: it could not be stored");

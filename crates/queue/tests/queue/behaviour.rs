@@ -404,7 +404,7 @@ fn at_least_once_holds() {
         ("publish size=5; publish size=1", "maxlen:7 full"),
     ];
     let full = with(Overflow::RejectPublish);
-    check(Options { max_length: Some(2), ..full.clone() }, &rows);
+    check(Options { max_length: Some(2), ..full }, &rows);
     check(Options { max_length_bytes: Some(10), ..full }, &rows);
 }
 
