@@ -87,7 +87,6 @@ pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async move {
         let Options { shards, was_clean, waker, paging_ratio, .. } = options;
-        let data_dir = &options.about.data_dir;
         let shards = recover(shards, &options.topology, &mut options.meta, was_clean);
         let settings = Arc::new(options.settings);
         let logins = Logins::new(options.logins, rand::random());
