@@ -385,7 +385,8 @@ fn refuse_stranger(
 ) -> anyhow::Result<()> {
     let mut stranger = None;
     log.each_holder(|holder| {
-        stranger = stranger.or(home_of(holder, count).filter(|&home| home != index));
+        let home = home_of(holder, count).filter(|&home| home != index);
+        stranger = stranger.or(home);
     });
     let Some(stranger) = stranger else { return Ok(()) };
     anyhow::bail!(

@@ -257,8 +257,7 @@ fn written(below: Numbers<'_>) -> Vec<SimDisk> {
                 let keep = if below(4) == 0 { Keep::Volatile } else { Keep::Durable };
                 let both = below(2) == 0;
                 let shared = Shared::among(0..LOGS as LogNumber);
-                for to in 0..LOGS {
-                    let into = &mut logs[to];
+                for (to, into) in logs.iter_mut().enumerate() {
                     let at = match both {
                         true => into.append_shared(&bytes, 8, &holders, keep, &shared),
                         false if to == log => into.append_whole(&bytes, 8, &holders, keep),
