@@ -293,6 +293,15 @@ impl Queue {
         }
     }
 
+    /// Every message that stays in the queue until a consumer is done with it, and whether it is persistent.
+    pub fn each_kept(&self, mut each: impl FnMut(Offset, bool)) {
+        // What is assigned early to a consumer that acks is among the unacked ones.
+        let early = self.early.iter().filter(|assigned| assigned.unacked.is_none());
+        let waiting = self.ready.entries().chain(early.map(|assigned| assigned.entry));
+        let all = waiting.chain(self.unacked.entries()).filter(|entry| !entry.is_lean());
+        all.for_each(|entry| each(Offset::new(entry.offset), entry.persistent()));
+    }
+
     /// Every persistent message that is lent when it is handed out, and was not yet: what is to be kept when
     /// the process stops.
     pub fn to_be_lent(&self, each: impl FnMut(Offset)) {

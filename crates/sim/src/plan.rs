@@ -19,6 +19,8 @@ pub(crate) enum Rule {
     Ack,
     /// The same, and the queue forgets it when a consumer gets it.
     Lean,
+    /// Now this, now that: a policy says so.
+    Changing,
 }
 
 /// What may be expected of a queue.
@@ -147,6 +149,7 @@ pub(crate) fn queues() -> Vec<Kind> {
         Kind::new("governed", &with_dead(&[])),
         Kind { refuses: true, ..Kind::new("guarded", &with_dead(&[quorum])) },
         Kind { refuses: true, loses: true, may_dead_letter: true, ..Kind::new("turning", &[]) },
+        Kind { rule: Rule::Changing, ..Kind::new("changing", &[]) },
         Kind::new("written", &[("x-confirm-on", "enqueue".into())]),
         Kind::new(
             "acked",
@@ -166,7 +169,7 @@ pub(crate) fn queues() -> Vec<Kind> {
 /// Policies that come and go: the queue, and what may be said of it. The arguments of "governed" and
 /// "guarded" see to it that nothing is lost.
 #[rustfmt::skip] // a table
-pub(crate) const POLICIES: [(&str, &[&str]); 4] = [
+pub(crate) const POLICIES: [(&str, &[&str]); 5] = [
     ("governed", &[
         r#"{"message-ttl": 30}"#,
         r#"{"message-ttl": 0}"#,
@@ -188,6 +191,11 @@ pub(crate) const POLICIES: [(&str, &[&str]); 4] = [
         r#"{"dead-letter-exchange": "", "dead-letter-routing-key": "dead", "max-length": 6, "overflow": "reject-publish-dlx"}"#,
     ]),
     ("counted", &[r#"{"delivery-limit": 1}"#, r#"{"delivery-limit": 6}"#]),
+    ("changing", &[
+        r#"{"confirm-on": "ack", "confirm-timeout": 3000, "confirm-defer": 50}"#,
+        r#"{"confirm-on": "ack", "confirm-timeout": 3000}"#,
+        r#"{"confirm-on": "enqueue"}"#,
+    ]),
 ];
 
 /// Queues that an operator pauses now and then.
@@ -217,7 +225,7 @@ const NONE: Pairs = &[];
 
 /// Bindings: exchange, key, queue, arguments.
 #[rustfmt::skip] // a table
-pub(crate) const BINDINGS: [(&str, &str, &str, Pairs); 20] = [
+pub(crate) const BINDINGS: [(&str, &str, &str, Pairs); 21] = [
     ("fan",    "",    "plain-0", NONE),
     ("fan",    "",    "plain-1", NONE),
     ("fan",    "",    "limited", NONE),
@@ -227,6 +235,7 @@ pub(crate) const BINDINGS: [(&str, &str, &str, Pairs); 20] = [
     ("rules",  "",    "plain-2", NONE),
     ("rules",  "",    "written", NONE),
     ("rules",  "",    "acked",   NONE),
+    ("rules",  "",    "changing", NONE),
     ("rules",  "",    "lean",    NONE),
     ("labels", "",    "plain-0", &[("x-match", "all"), ("color", "red"), ("size", "big")]),
     ("labels", "",    "plain-1", &[("x-match", "any"), ("color", "red"), ("size", "big")]),
@@ -251,7 +260,7 @@ pub(crate) const ROUTES: [(&str, &str, Pairs, &[&str]); 24] = [
     ("topics", "a",   NONE, &["single"]),
     ("topics", "b",   NONE, &["plain-2"]),
     ("topics", "x.y", NONE, &[]),
-    ("rules",  "any", NONE, &["plain-2", "written", "acked", "lean"]),
+    ("rules",  "any", NONE, &["plain-2", "changing", "written", "acked", "lean"]),
     ("labels", "any", &[("color", "red"), ("size", "big")],   &["plain-0", "plain-1"]),
     ("labels", "any", &[("color", "red"), ("size", "small")], &["plain-1"]),
     ("labels", "any", &[("color", "blue"), ("size", "big")],  &["plain-1", "counted"]),

@@ -397,7 +397,7 @@ impl Shadow {
             let waits = targets.iter().find(|&&target| {
                 let place = self.places.get(&(message, target));
                 let is_acked = place.is_some_and(|place| place.end == End::Acked);
-                self.queues[target].rule != Rule::Safe && !is_acked
+                matches!(self.queues[target].rule, Rule::Ack | Rule::Lean) && !is_acked
             });
             return match waits {
                 Some(&target) => Err(format!(
@@ -667,7 +667,11 @@ impl Shadow {
                 message.is_persistent && !is_refused()
             }
             // The disk may not know of it before its publisher is told.
-            Knowledge::Read if rule == Rule::Ack && message.life < self.life => false,
+            Knowledge::Read
+                if matches!(rule, Rule::Ack | Rule::Changing) && message.life < self.life =>
+            {
+                false
+            }
             Knowledge::Read if rule == Rule::Lean => false,
             Knowledge::Read => is_kept && message.life >= self.last_crash && !is_in_doubt(),
             Knowledge::Held | Knowledge::Sent | Knowledge::Nacked => false,

@@ -88,6 +88,8 @@ pub(super) enum Waiter {
     Applied(TxId, Offset),
     /// Another shard, or this one: its dead letter is safe here.
     DeadLetter(DeadLetterFrom, QueueId),
+    /// Publishers whose messages are in a queue that waits for its consumers no more: these are safe.
+    Freed(QueueId, Vec<u64>),
 }
 
 /// How long acks take here, and so how long the disk is kept waiting for them.
@@ -232,16 +234,17 @@ impl<L: Log> Shard<L> {
         }
         let durable = self.log.durable().get();
         self.unresolved.durable(durable, &mut self.runs);
-        self.runs.flush(out);
         while self.disk.waiters.front().is_some_and(|&(end, _)| end <= durable)
             && let Some((_, waiter)) = self.disk.waiters.pop_front()
         {
             match waiter {
                 Waiter::Prepared(_, tx) => self.vote(tx, out),
                 Waiter::Applied(tx, note) => self.applied(tx, note, out),
+                Waiter::Freed(queue, messages) => self.free(queue, &messages),
                 other => other.tell_safe(out),
             }
         }
+        self.runs.flush(out);
         let unwritten = self.log.unwritten_bytes();
         if self.disk.gauge.is_low(unwritten) {
             for connection in self.disk.paused.drain(..) {
@@ -348,7 +351,7 @@ impl Waiter {
             Self::DeadLetter(from, target) => {
                 out.shard(from.shard, ToShard::DeadLettered { from, target, taken: Taken::Yes });
             }
-            Self::Prepared(..) | Self::Applied(..) => {}
+            Self::Prepared(..) | Self::Applied(..) | Self::Freed(..) => {}
         }
     }
 

@@ -3,11 +3,12 @@
 use leveret_amqp::reply::ReplyCode;
 use leveret_log::Log;
 use leveret_queue::{Backlog, Queue, Time};
-use leveret_topology::{ConfirmOn, QueueId, Topology};
+use leveret_topology::{ConfirmOn, ConfirmOptions, QueueId, Topology};
 
 use super::dead_letter::Origin;
+use super::disk::Waiter;
 use super::unresolved::Way;
-use super::{Hosted, Shard, describe};
+use super::{Hosted, Shard, describe, log_offset};
 use crate::message::{ConsumerFacts, Outbox, QueueFacts, Reply, ReplyTo, ToMeta};
 
 /// Who had a queue deleted: nobody in particular, if it is not given.
@@ -70,10 +71,49 @@ impl<L: Log> Shard<L> {
         let Some(queue) = topology.queue_by_id(id) else { return };
         let options = queue.options();
         if let Some(hosted) = self.queues.get_mut(&id) {
-            hosted.confirm = queue.confirm_options();
+            let was = std::mem::replace(&mut hosted.confirm, queue.confirm_options());
+            if waits_for_consumers(&was) && !waits_for_consumers(&hosted.confirm) {
+                self.free_waiting(id);
+            }
+        }
+        if let Some(hosted) = self.queues.get_mut(&id) {
             hosted.queue.set_options(options, now, &mut self.scratch);
             self.note_left(id);
             self.touch(id);
+        }
+    }
+
+    /// The queue waits for its consumers no more: publishers of what is in it are told as soon as it is on the disk, or
+    /// at once if it is never to be there. What is forgotten when it is handed out waits for its ack.
+    #[cold]
+    fn free_waiting(&mut self, id: QueueId) {
+        let Self { queues, unresolved, log, disk, runs, .. } = self;
+        let Some(hosted) = queues.get(&id).filter(|_| !unresolved.is_empty()) else { return };
+        let (mut kept, mut end) = (Vec::new(), 0);
+        hosted.queue.each_kept(|at, persistent| {
+            if !unresolved.to_be_freed(at.get(), id) {
+                return;
+            }
+            if !(persistent && hosted.is_durable) {
+                unresolved.freed(at.get(), id, false, runs);
+                return;
+            }
+            // One that cannot be made durable waits as before.
+            if let Ok(until) = log.persist(log_offset(at)) {
+                end = until.get().max(end);
+                kept.push(at.get());
+            }
+        });
+        if !kept.is_empty() {
+            disk.persist(end);
+            disk.wait(end, Waiter::Freed(id, kept));
+        }
+    }
+
+    /// These are on the disk, and their queue waits for nothing else.
+    pub(super) fn free(&mut self, id: QueueId, messages: &[u64]) {
+        for &at in messages {
+            self.unresolved.freed(at, id, true, &mut self.runs);
         }
     }
 
@@ -164,7 +204,7 @@ impl<L: Log> Shard<L> {
         let consumers = std::mem::take(&mut hosted.consumers);
         let consumers = self.consumers_gone(&consumers, topology, out);
         self.dying.push(id);
-        if matches!(hosted.confirm.on, ConfirmOn::Ack | ConfirmOn::AckLean) {
+        if waits_for_consumers(&hosted.confirm) {
             if self.gone_unacked.len() == GONE_MAX {
                 self.gone_unacked.pop_front();
             }
@@ -244,4 +284,8 @@ impl<L: Log> Shard<L> {
         let consumers = consumers.collect();
         Some(QueueFacts { queue: id, numbers: self.queue_numbers(id, now)?, consumers })
     }
+}
+
+fn waits_for_consumers(confirm: &ConfirmOptions) -> bool {
+    matches!(confirm.on, ConfirmOn::Ack | ConfirmOn::AckLean)
 }

@@ -56,7 +56,8 @@ pub(super) enum Way {
     Lost,
 }
 
-/// The rules of a message's queues, if they differ. Rare: it should not make every message's notes longer.
+/// The rules of a message's queues, if they differ, or of some if one was changed. Rare: it should not make every
+/// message's notes longer.
 pub(super) type Mixed = Vec<(QueueId, Until)>;
 
 /// One message.
@@ -85,6 +86,8 @@ const MIXED: u16 = 8;
 const DEAD_LETTER_ACKS: u16 = 16;
 const DEFERS: u16 = 32;
 const TIMES_OUT: u16 = 64;
+/// A queue's rule was changed: queues that are not in `mixed` have the one that all had.
+const CHANGED: u16 = 128;
 
 impl Slot {
     /// What a message takes.
@@ -349,7 +352,7 @@ impl Unresolved {
             return;
         }
         let Some(&slot) = self.find(at).as_deref() else { return };
-        let until = if slot.has(MIXED) { self.mixed_rule(at, queue) } else { slot.until() };
+        let until = if slot.has(MIXED) { self.mixed_rule(at, queue, slot) } else { slot.until() };
         let Some(slot) = self.find(at) else { return };
         slot.left(until, way);
         if !slot.is_resolved() {
@@ -360,12 +363,64 @@ impl Unresolved {
         self.tell(slot, runs, |all| &mut all.acked);
     }
 
-    /// The rule of one queue for a message; each queue is asked for once.
+    /// The rule of one queue for a message, which it has done with.
     #[cold]
-    fn mixed_rule(&self, at: u64, queue: QueueId) -> Until {
-        let rules = self.mixed.get(&at);
-        let mut rules = rules.into_iter().flatten();
-        rules.find(|(other, _)| *other == queue).map_or(Until::Now, |&(_, until)| until)
+    fn mixed_rule(&mut self, at: u64, queue: QueueId, slot: Slot) -> Until {
+        match self.own_rule(at, queue) {
+            Some(until) => std::mem::replace(until, Until::Now),
+            None if slot.has(CHANGED) => slot.until(),
+            None => Until::Now,
+        }
+    }
+
+    /// What is remembered of one queue's rule for a message.
+    fn own_rule(&mut self, at: u64, queue: QueueId) -> Option<&mut Until> {
+        let rules = self.mixed.get_mut(&at)?;
+        rules.iter_mut().find(|(other, _)| *other == queue).map(|(_, until)| until)
+    }
+
+    /// Whether a message that is in the queue waits for the queue's consumer. The queue does not want that any more:
+    /// [`freed`](Self::freed) is to be called for it, at any time, though it may have left by then.
+    #[cold]
+    pub(super) fn to_be_freed(&mut self, at: u64, queue: QueueId) -> bool {
+        let Some(&slot) = self.find(at).as_deref() else { return false };
+        if slot.has(MIXED) {
+            match self.own_rule(at, queue) {
+                Some(until) => return matches!(until, Until::Acked { .. }),
+                None if !slot.has(CHANGED) => return false,
+                None => {}
+            }
+        }
+        if slot.acks == 0 {
+            return false;
+        }
+        if slot.acks > 1 || slot.has(MIXED) {
+            // When it is freed it is to be known whether this queue has let it go.
+            self.mixed.entry(at).or_default().push((queue, slot.until()));
+            if let Some(slot) = self.find(at) {
+                slot.bits |= MIXED | CHANGED;
+            }
+        }
+        true
+    }
+
+    /// A message is as safe as the queue wants it to be now, if it has not left the queue.
+    #[cold]
+    pub(super) fn freed(&mut self, at: u64, queue: QueueId, by_disk: bool, runs: &mut Runs) {
+        let Some(&slot) = self.find(at).as_deref() else { return };
+        if slot.has(MIXED) {
+            match self.own_rule(at, queue) {
+                Some(until @ Until::Acked { .. }) => *until = Until::Now,
+                _ => return,
+            }
+        }
+        let Some(slot) = self.find(at) else { return };
+        slot.acks = slot.acks.saturating_sub(1);
+        if slot.is_resolved() {
+            let slot = *slot;
+            self.remove(at);
+            self.tell(slot, runs, |all| if by_disk { &mut all.durable } else { &mut all.at_once });
+        }
     }
 
     fn tell(&mut self, slot: Slot, runs: &mut Runs, by: impl FnOnce(&mut Confirmed) -> &mut u64) {

@@ -264,6 +264,59 @@ fn deferred() {
     assert_eq!(node.shard.next_timeout().filter(|at| at.ms() < node.now.ms() + 1000), None);
 }
 
+/// A queue that waits for its consumers no more: publishers are told when the disk has what is in it; those of
+/// transient messages at once, and those of what is forgotten when it is handed out by its ack, as ever.
+#[test]
+fn a_rule_that_is_changed_frees_those_who_wait() {
+    let mut node = Node::new("a b c:enqueue d:ack");
+    node.policy(r#"{"confirm-on": "ack", "confirm-defer": 40}"#);
+    node.word("c1:a");
+    // One is out with the consumer, one is deferred and on the disk, others are in memory, some in several queues.
+    for word in ["p1:a", "p2:a", "+40", "disk", "p3:a", "t4:a", "p5:ab", "p6:ac", "p7:ad", "p8:da"]
+    {
+        node.word(word);
+    }
+    node.policy(r#"{"confirm-on": "ack-lean"}"#);
+    assert_eq!(node.take_told(), "", "it still waits for consumers");
+    node.policy(r#"{"confirm-on": "enqueue"}"#);
+    assert_eq!(node.take_told(), "4");
+    // The consumer has 1 and is given 2, then 3: what has left before it is safe is told by its ack, once.
+    node.word("ack:a");
+    assert_eq!(node.take_told(), "1");
+    node.word("disk");
+    node.word("disk");
+    assert_eq!(node.take_told(), "2 3 5 6", "d has a rule of its own");
+    for _ in 0..8 {
+        node.word("ack:a");
+        node.word("get:b");
+    }
+    assert_eq!(node.take_told(), "");
+    node.word("get:d");
+    node.word("get:d");
+    assert_eq!(node.take_told(), "7 8");
+    for word in ["+200", "disk", "+200", "disk", "get:c", "+200", "disk", "+200", "disk"] {
+        node.word(word);
+    }
+    assert_eq!(node.log().on_disk(), []);
+}
+
+/// The same under `ack-lean`: a message that a consumer may take with it is not safe.
+#[test]
+fn what_is_lent_waits_for_its_ack_whatever_the_rule_becomes() {
+    let mut node = Node::new("a");
+    node.policy(r#"{"confirm-on": "ack-lean"}"#);
+    node.word("p1:a");
+    node.word("p2:a");
+    node.policy(r#"{"confirm-on": "enqueue"}"#);
+    for word in ["disk", "disk", "c1:a"] {
+        node.word(word);
+    }
+    assert_eq!(node.take_told(), "");
+    node.word("ack:a");
+    node.word("rej:a");
+    assert_eq!(node.take_told(), "1 -2");
+}
+
 /// A stop in good order keeps what is persistent, also where a consumer was waited for in place of the disk.
 #[test]
 fn a_stop_writes_what_waits_for_its_ack() {

@@ -82,8 +82,10 @@ fn agrees_with_the_rules_said_plainly() {
         let mut unresolved = Unresolved::default();
         let mut runs = Runs::default();
         let mut plain: Vec<Plain> = Vec::new();
+        // A queue's rule was changed, and the disk has not got there yet.
+        let mut to_be_freed: Vec<(u64, QueueId)> = Vec::new();
         for _ in 0..3_000 {
-            match next(&mut state) % 8 {
+            match next(&mut state) % 10 {
                 0..4 => {
                     end += if next(&mut state).is_multiple_of(200) {
                         3_000
@@ -110,6 +112,28 @@ fn agrees_with_the_rules_said_plainly() {
                 4 => {
                     durable += next(&mut state) % (end - durable + 1);
                     unresolved.durable(durable, &mut runs);
+                }
+                5 if !plain.is_empty() => {
+                    let message = &plain[next(&mut state) as usize % plain.len()];
+                    let at = next(&mut state) as usize % message.queues.len();
+                    let (id, until, way) = message.queues[at];
+                    if way.is_none() {
+                        let waits = unresolved.to_be_freed(message.at, id);
+                        assert_eq!(waits, matches!(until, Until::Acked { .. }), "seed {seed}");
+                        to_be_freed.extend(waits.then_some((message.at, id)));
+                    }
+                }
+                6 if !to_be_freed.is_empty() => {
+                    let some = next(&mut state) as usize % to_be_freed.len();
+                    let (at, id) = to_be_freed.swap_remove(some);
+                    unresolved.freed(at, id, true, &mut runs);
+                    let of_it = plain.iter_mut().filter(|message| message.at == at);
+                    let mut queues = of_it.flat_map(|message| &mut message.queues);
+                    if let Some(queue) =
+                        queues.find(|(other, _, way)| *other == id && way.is_none())
+                    {
+                        queue.1 = Until::Now;
+                    }
                 }
                 _ if !plain.is_empty() => {
                     // Mostly the newest.
