@@ -6,7 +6,7 @@ use leveret_client::amqp::content::{Properties, RawProperties};
 use leveret_client::amqp::table::{Table, Value};
 use leveret_client::{Connection, ExchangeDeclare, Got, QueueDeclare};
 
-use crate::broker::{Broker, PATIENCE, wait_until};
+use crate::broker::{Broker, PATIENCE, wait_for_ack, wait_until};
 
 pub(crate) fn text(text: &str) -> Value {
     Value::LongStr(text.as_bytes().to_vec())
@@ -132,6 +132,29 @@ fn what_waits_for_its_ack_survives_a_clean_stop() {
     for rule in rules {
         assert_eq!(take_all(&mut client, channel, rule), pairs(&[("kept", false)]), "{rule}");
     }
+}
+
+/// Those who wait for a consumer are told when a policy says that the disk is enough: it has the message by then.
+#[test]
+fn what_a_changed_rule_confirms_survives_a_kill() {
+    let broker = Broker::with(&["shards=2"]);
+    let (mut client, channel) = broker.channel();
+    client.confirm_select(channel).unwrap();
+    let rule = |rule: &str| {
+        broker.told(&["set_policy", "rule", "^q$", &format!(r#"{{"confirm-on": "{rule}"}}"#)]);
+    };
+    rule("ack");
+    client.queue_declare(channel, "q", &durable(&[])).unwrap();
+    client.publish(channel, "", "q", &persistent().to_bytes(), b"first");
+    client.publish(channel, "", "q", &persistent().to_bytes(), b"second");
+    // Both are in the queue by now.
+    client.queue_declare(channel, "q", &durable(&[])).unwrap();
+    rule("enqueue");
+    wait_for_ack(&mut client);
+    let broker = broker.kill().start_again();
+    let (mut client, channel) = broker.channel();
+    let want = pairs(&[("first", true), ("second", true)]);
+    assert_eq!(take_all(&mut client, channel, "q"), want);
 }
 
 #[test]
