@@ -86,6 +86,8 @@ pub struct Counts {
     pub persistent_bytes: u64,
     /// Dead letters that wait for [`Queue::dead_lettered`].
     pub held: u64,
+    /// Bytes of their bodies.
+    pub held_bytes: u64,
     /// Messages that go to a consumer with the next [`Queue::dispatch`], and that the queue forgets then:
     /// its consumer never acks, or they are lent.
     pub early: u64,
@@ -642,6 +644,7 @@ impl Queue {
 
     /// How much is in it.
     pub fn counts(&self) -> Counts {
+        let (held, held_bytes) = self.held();
         Counts {
             ready: self.ready.len(),
             unacked: self.unacked.len(),
@@ -649,7 +652,8 @@ impl Queue {
             unacked_bytes: self.unacked.bytes(),
             persistent: self.persistent,
             persistent_bytes: self.persistent_bytes,
-            held: self.held().0,
+            held,
+            held_bytes,
             early: self.early.iter().filter(|it| it.unacked.is_none_or(UnackedId::is_lent)).count()
                 as u64,
             consumers: self.consumers.count(),

@@ -60,6 +60,9 @@ export interface Queue {
   messages_persistent?: number;
   messages_ram?: number;
   messages_paged_out?: number;
+  /** Dead letters that stay until their targets have them. */
+  messages_dlx?: number;
+  message_bytes_dlx?: number;
   message_bytes?: number;
   message_bytes_ready?: number;
   message_bytes_unacknowledged?: number;

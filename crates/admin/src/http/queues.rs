@@ -168,6 +168,8 @@ fn row(
     put("message_bytes_unacknowledged", json!(counts.unacked_bytes));
     put("message_bytes_persistent", json!(counts.persistent_bytes));
     put("message_bytes_ram", json!(bytes));
+    put("messages_dlx", json!(counts.held));
+    put("message_bytes_dlx", json!(counts.held_bytes));
     put("memory", json!(facts.numbers.memory_bytes));
     let active = facts.consumers.iter().filter(|consumer| consumer.active);
     let is_single = facts.consumers.len() > active.clone().count();

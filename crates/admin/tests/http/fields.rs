@@ -27,7 +27,8 @@ const FIELDS: &[(&str, &str)] = &[
     ("queues/%2F/used", "name vhost type durable auto_delete exclusive arguments node state policy operator_policy \
         effective_policy_definition messages messages_ready messages_unacknowledged messages_details.rate \
         messages_ready_details.rate messages_unacknowledged_details.rate messages_persistent messages_ram message_bytes \
-        message_bytes_ready message_bytes_unacknowledged message_bytes_persistent message_bytes_ram consumers \
+        message_bytes_ready message_bytes_unacknowledged message_bytes_persistent message_bytes_ram messages_dlx \
+        message_bytes_dlx consumers \
         consumer_utilisation consumer_capacity memory head_message_timestamp exclusive_consumer_tag \
         single_active_consumer_tag leader members garbage_collection storage_version active_consumers \
         message_stats.publish message_stats.deliver message_stats.deliver_get message_stats.deliver_no_ack message_stats.get \

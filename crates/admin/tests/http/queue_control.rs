@@ -27,6 +27,29 @@ fn wait_ready(node: &Node, queue: &str, count: u64) {
     wait_until("messages are ready", || node.get(&path)["messages_ready"] == count);
 }
 
+/// Dead letters that no target takes yet are in the queue: not to be consumed, but to be seen.
+#[test]
+fn held_dead_letters_are_shown() {
+    let node = node(&json!({
+        "x-queue-type": "quorum",
+        "x-dead-letter-strategy": "at-least-once",
+        "x-overflow": "reject-publish",
+        "x-dead-letter-exchange": "",
+        "x-dead-letter-routing-key": "later",
+        "x-message-ttl": 1,
+    }));
+    let (mut client, channel) = node.client();
+    publish(&mut client, channel, 3);
+    let shown = |messages: u64| {
+        let found = node.get("/api/queues/%2F/q");
+        (found["messages_dlx"] == messages && found["messages"] == 0).then_some(found)
+    };
+    wait_until("all have expired", || shown(3).is_some_and(|it| it["message_bytes_dlx"] == 3));
+    client.queue_declare(channel, "later", &QueueDeclare::default()).unwrap();
+    wait_until("their target is there", || shown(0).is_some_and(|it| it["message_bytes_dlx"] == 0));
+    wait_ready(&node, "later", 3);
+}
+
 /// A user of this name who may do everything, but not to `q` what `permission` says.
 fn without(node: &Node, name: &str, permission: &str) {
     node.must(

@@ -29,6 +29,8 @@ const QUEUES: &[&str] = &[
     "message_bytes_unacknowledged",
     "message_bytes_ram",
     "message_bytes_persistent",
+    "messages_dlx",
+    "message_bytes_dlx",
     "head_message_timestamp",
     "disk_reads",
     "disk_writes",

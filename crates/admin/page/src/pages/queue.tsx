@@ -163,6 +163,9 @@ function Holds({ of }: { of: Queue }) {
     ["Persistent", of.messages_persistent, of.message_bytes_persistent],
     ["Not in memory", of.messages_paged_out, of.message_bytes_paged_out],
   ];
+  if (of.messages_dlx) {
+    rows.push(["Dead letters on their way", of.messages_dlx, of.message_bytes_dlx]);
+  }
   return (
     <Panel title="Holds">
       <table class="small">
