@@ -91,7 +91,7 @@ impl<L: Log> Shard<L> {
         let Some(hosted) = queues.get(&id).filter(|_| !unresolved.is_empty()) else { return };
         let (mut kept, mut end) = (Vec::new(), 0);
         hosted.queue.each_kept(|at, persistent| {
-            if !unresolved.to_be_freed(at.get(), id) {
+            if !unresolved.begin_to_free(at.get(), id) {
                 return;
             }
             if !(persistent && hosted.is_durable) {

@@ -382,7 +382,7 @@ impl Unresolved {
     /// Whether a message that is in the queue waits for the queue's consumer. The queue does not want that any more:
     /// [`freed`](Self::freed) is to be called for it, at any time, though it may have left by then.
     #[cold]
-    pub(super) fn to_be_freed(&mut self, at: u64, queue: QueueId) -> bool {
+    pub(super) fn begin_to_free(&mut self, at: u64, queue: QueueId) -> bool {
         let Some(&slot) = self.find(at).as_deref() else { return false };
         if slot.has(MIXED) {
             match self.own_rule(at, queue) {

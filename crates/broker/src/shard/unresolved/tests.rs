@@ -118,7 +118,7 @@ fn agrees_with_the_rules_said_plainly() {
                     let at = next(&mut state) as usize % message.queues.len();
                     let (id, until, way) = message.queues[at];
                     if way.is_none() {
-                        let waits = unresolved.to_be_freed(message.at, id);
+                        let waits = unresolved.begin_to_free(message.at, id);
                         assert_eq!(waits, matches!(until, Until::Acked { .. }), "seed {seed}");
                         to_be_freed.extend(waits.then_some((message.at, id)));
                     }
