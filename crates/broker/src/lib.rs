@@ -11,6 +11,7 @@
 //! - [`record`]: a message's bytes in the log.
 //! - [`numbers`]: what a shard tells of itself for statistics.
 //! - [`return_undelivered`]: letters to connections that ended.
+//! - [`work`]: what does not fit one turn, in fair shares.
 //! - [`flow`]: what is bounded by what, and the memory alarm.
 
 pub mod events;
@@ -23,6 +24,7 @@ pub mod record;
 pub mod shard;
 pub mod transaction;
 mod undelivered;
+pub mod work;
 
 pub use meta::Meta;
 pub use shard::Shard;
