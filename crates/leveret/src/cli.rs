@@ -38,7 +38,7 @@ pub(crate) enum Part {
     },
 }
 
-/// PerfTest's words, or an experiment.
+/// PerfTest's words, an experiment, or the probe.
 #[derive(Args, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct PerfWords {
@@ -53,6 +53,8 @@ pub(crate) struct PerfWords {
 pub(crate) enum PerfPart {
     /// Repeat experiments of the documents, on Leveret or beside another broker
     Experiment(leveret_experiment::ExperimentArgs),
+    /// Feel what an ordinary client feels while others load a broker
+    Probe(leveret_load::probe::ProbeArgs),
 }
 
 /// Run the broker.
@@ -178,6 +180,8 @@ mod tests {
         check("perf experiment ladder --quick",                     true);
         check("perf experiment --list",                             true);
         check("perf experiment fly",                                false);
+        check("perf probe --uri amqp://h --seconds 60 --lines",     true);
+        check("perf probe --seconds 0",                             false);
         check("man ctl",                                            true);
         check("",                                                   false);
     }
@@ -191,9 +195,17 @@ mod tests {
 
     #[test]
     fn parts_have_help() {
-        for words in
-            ["", "serve", "ctl", "ctl status", "migrate", "perf experiment", "man", "completion"]
-        {
+        for words in [
+            "",
+            "serve",
+            "ctl",
+            "ctl status",
+            "migrate",
+            "perf experiment",
+            "perf probe",
+            "man",
+            "completion",
+        ] {
             for flag in ["-h", "--help"] {
                 let line = ["leveret"].into_iter().chain(words.split_whitespace()).chain([flag]);
                 let error = Cli::try_parse_from(line).expect_err(words);

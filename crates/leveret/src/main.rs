@@ -37,6 +37,9 @@ fn main() -> ExitCode {
         Ok(Part::Perf(PerfWords { part: Some(PerfPart::Experiment(args)), .. })) => {
             leveret_experiment::main(&args)
         }
+        Ok(Part::Perf(PerfWords { part: Some(PerfPart::Probe(args)), .. })) => {
+            leveret_load::probe::main(&args)
+        }
         Ok(Part::Perf(PerfWords { load, .. })) => leveret_load::main(load),
         Ok(Part::Man { page }) => print_or_refuse(cli::manual(page.as_deref()), "such page"),
         Ok(Part::Completion { shell, program }) => {

@@ -29,6 +29,7 @@ mod live;
 mod outcome;
 mod pace;
 mod plan;
+pub mod probe;
 pub mod process;
 mod producer;
 mod prometheus;
