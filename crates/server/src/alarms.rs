@@ -6,12 +6,13 @@
 //! system now and then ([`watch_disk`]), more often when it is short.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use leveret_broker::flow::{Alarm, AlarmChange, Level, MemoryAlarm};
 
+use crate::locks::{Rank, Ranked};
 use crate::node::Node;
 use crate::runner::with_runner;
 
@@ -42,7 +43,7 @@ impl Resource {
 /// State of both alarms. Flags can be read without a lock.
 #[derive(Debug)]
 pub struct Alarms {
-    memory: Mutex<MemoryAlarm>,
+    memory: Ranked<MemoryAlarm>,
     /// The levels, at [`MEMORY`] and [`DISK`].
     levels: AtomicU8,
     /// Mirror of the memory alarm's limit, so that a turn need not lock it.
@@ -55,7 +56,7 @@ pub struct Alarms {
 impl Alarms {
     pub(crate) fn new(memory_limit: u64) -> Self {
         Self {
-            memory: Mutex::new(MemoryAlarm::new(memory_limit)),
+            memory: Ranked::new(Rank::Alarms, MemoryAlarm::new(memory_limit)),
             levels: AtomicU8::new(0),
             memory_limit: AtomicU64::new(memory_limit),
             disk_limit: AtomicU64::new(0),
@@ -102,7 +103,7 @@ impl Alarms {
     }
 
     pub(crate) fn set_memory_limit(&self, limit: u64) {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner).set_limit(limit);
+        self.memory.lock().set_limit(limit);
         self.memory_limit.store(limit, Ordering::Relaxed);
     }
 
@@ -115,7 +116,7 @@ impl Alarms {
     }
 
     pub(crate) fn update_memory(&self, held: impl Fn() -> u64) -> Option<AlarmChange> {
-        let mut alarm = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut alarm = self.memory.lock();
         let before = alarm.level();
         // Measured once more after the flag is seen by all: who freed memory in between looked at the old
         // flag and left it to us.

@@ -6,10 +6,12 @@
 //! reads of a megabyte from a disk are some tens of megabytes of freed memory that wait to be given back,
 //! and fresh pages each time; reads of a socket are in memory that is not in the cache.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use zeroize::Zeroize as _;
+
+use crate::locks::{Rank, Ranked};
 
 /// The shortest buffer; longer ones are a few times as long. One that is up to half longer than what is asked for
 /// will do: what comes back is used again, and few bytes pin no long buffer.
@@ -18,7 +20,7 @@ const LEN_MIN: usize = 64 << 10;
 /// Buffers that come back. Its clones have the same ones.
 #[derive(Clone, Debug)]
 pub struct Buffers {
-    home: Arc<Mutex<Home>>,
+    home: Arc<Ranked<Home>>,
 }
 
 /// The steps of [`Buffers::exact`].
@@ -47,7 +49,7 @@ pub(crate) struct Lent {
     len: usize,
     /// A password may be in it: it is wiped before somebody else has it.
     is_secret: bool,
-    home: Arc<Mutex<Home>>,
+    home: Arc<Ranked<Home>>,
 }
 
 impl Buffers {
@@ -59,7 +61,7 @@ impl Buffers {
     /// As [`new`](Self::new), of buffers for what stays for long: none is longer than it has to be.
     pub(crate) fn exact(idle_max: usize) -> Self {
         let buffers = Self::new(idle_max);
-        lock(&buffers.home).is_exact = true;
+        buffers.home.lock().is_exact = true;
         buffers
     }
 
@@ -69,24 +71,25 @@ impl Buffers {
     }
 
     fn with(idle_max: usize, all_max: usize) -> Self {
-        Self { home: Arc::new(Mutex::new(Home { idle_max, all_max, ..Home::default() })) }
+        let home = Home { idle_max, all_max, ..Home::default() };
+        Self { home: Arc::new(Ranked::new(Rank::Buffers, home)) }
     }
 
     /// A buffer of `len` bytes at least, with anything in it.
     pub(crate) fn lend(&self, len: usize) -> Lent {
-        let (idle, size) = lock(&self.home).take(len);
+        let (idle, size) = self.home.lock().take(len);
         let buffer = idle.unwrap_or_else(|| vec![0; size]);
         Lent { buffer, len: 0, is_secret: false, home: Arc::clone(&self.home) }
     }
 
     /// Bytes that nobody uses.
     pub(crate) fn idle_bytes(&self) -> usize {
-        lock(&self.home).idle_bytes
+        self.home.lock().idle_bytes
     }
 
     /// Gives back what is idle, and what becomes idle before the next loan.
     pub(crate) fn close(&self) {
-        let mut home = lock(&self.home);
+        let mut home = self.home.lock();
         home.is_closed = true;
         home.idle = Vec::new();
         home.idle_bytes = 0;
@@ -165,12 +168,8 @@ impl Drop for Lent {
         if self.is_secret {
             self.buffer[..self.len].zeroize();
         }
-        lock(&self.home).put(std::mem::take(&mut self.buffer));
+        self.home.lock().put(std::mem::take(&mut self.buffer));
     }
-}
-
-fn lock(home: &Mutex<Home>) -> MutexGuard<'_, Home> {
-    home.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -244,7 +243,7 @@ mod tests {
         drop(large);
         drop(small);
         assert_eq!(buffers.idle_bytes(), 1 << 20);
-        assert!(lock(&buffers.home).idle.iter().all(|buffer| buffer.len() == LEN_MIN));
+        assert!(buffers.home.lock().idle.iter().all(|buffer| buffer.len() == LEN_MIN));
     }
 
     #[test]

@@ -27,6 +27,7 @@ use tokio::sync::Notify;
 
 use crate::buffers::Buffers;
 use crate::clock::{now, now_with_us, wall};
+use crate::locks::Rank;
 use crate::node::Node;
 use crate::proxy::Ends;
 use crate::readiness::register;
@@ -208,7 +209,7 @@ impl Connection {
             local: ends.destination,
             is_encrypted,
             socket: register(socket)?,
-            actor: Actor::new(state),
+            actor: Actor::new(Rank::Connection, state),
             wake: Notify::new(),
             waits_for_room: AtomicBool::new(false),
             has_unread: AtomicBool::new(false),
@@ -248,6 +249,11 @@ impl Connection {
     /// For listings. Waits for the turn that runs.
     pub fn facts(&self) -> ConnectionFacts {
         self.actor.state().session.facts()
+    }
+
+    /// Who logged in; empty before. Waits for the turn that runs.
+    pub fn user(&self) -> String {
+        self.actor.state().session.user().to_owned()
     }
 
     /// For statistics. Waits for the turn that runs. None once the connection is over and the node has

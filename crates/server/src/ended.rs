@@ -10,7 +10,7 @@
 //!
 //! A connection gets here under its own lock, before the node forgets it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
@@ -19,6 +19,7 @@ use leveret_session::{Passed, SessionTotals};
 use leveret_topology::{ExchangeId, QueueId, Topology, VhostId};
 
 use crate::connection::{Connection, Io, State};
+use crate::locks::{Guard, Rank, Ranked};
 
 /// Sums over connections.
 #[derive(Clone, Debug, Default)]
@@ -57,8 +58,14 @@ pub struct Totals {
 }
 
 /// Totals of connections that are over.
-#[derive(Debug, Default)]
-pub struct Ended(Mutex<Kept>);
+#[derive(Debug)]
+pub struct Ended(Ranked<Kept>);
+
+impl Default for Ended {
+    fn default() -> Self {
+        Self(Ranked::new(Rank::Ended, Kept::default()))
+    }
+}
 
 #[derive(Debug, Default)]
 struct Kept {
@@ -86,8 +93,8 @@ impl Kept {
 }
 
 impl Ended {
-    fn lock(&self) -> MutexGuard<'_, Kept> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Guard<'_, Kept> {
+        self.0.lock()
     }
 
     /// The connection is over.

@@ -5,7 +5,6 @@
 //! [`KEPT_BYTES`].
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use leveret_amqp::table::Table;
 use leveret_broker::events::{headers, publish};
@@ -13,6 +12,7 @@ use leveret_broker::message::Outbox;
 use leveret_queue::Time;
 
 use crate::clock::{now, wall};
+use crate::locks::{Guard, Rank, Ranked};
 use crate::node::Node;
 
 /// Events that are kept at most.
@@ -35,8 +35,14 @@ pub struct Told {
 }
 
 /// The last events.
-#[derive(Debug, Default)]
-pub struct Events(Mutex<Kept>);
+#[derive(Debug)]
+pub struct Events(Ranked<Kept>);
+
+impl Default for Events {
+    fn default() -> Self {
+        Self(Ranked::new(Rank::Events, Kept::default()))
+    }
+}
 
 #[derive(Debug, Default)]
 struct Kept {
@@ -46,8 +52,8 @@ struct Kept {
 }
 
 impl Events {
-    fn lock(&self) -> MutexGuard<'_, Kept> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Guard<'_, Kept> {
+        self.0.lock()
     }
 
     /// Those kept that came after number `since`, oldest first, and the number of the last one of all.

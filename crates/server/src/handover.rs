@@ -11,7 +11,8 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+
+use crate::locks::{Rank, Ranked};
 
 /// How long a list may get before its end is left to others.
 const SHARED_ABOVE: usize = 16;
@@ -22,7 +23,7 @@ const TAKEN: usize = 8;
 /// What was left to others: see the module's page.
 #[derive(Debug)]
 pub(crate) struct Handover<T> {
-    left: Mutex<VecDeque<T>>,
+    left: Ranked<VecDeque<T>>,
     /// Whether there is anything.
     has_some: AtomicBool,
     /// Threads at work that look here before they stop.
@@ -32,7 +33,7 @@ pub(crate) struct Handover<T> {
 impl<T> Default for Handover<T> {
     fn default() -> Self {
         let (has_some, at_work) = (AtomicBool::new(false), AtomicUsize::new(0));
-        Self { left: Mutex::default(), has_some, at_work }
+        Self { left: Ranked::new(Rank::Handover, VecDeque::new()), has_some, at_work }
     }
 }
 
@@ -60,7 +61,7 @@ impl<T> Handover<T> {
 
     fn take_at_most(&self, count: usize, into: &mut VecDeque<T>) {
         if self.has_some() {
-            let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut left = self.left.lock();
             let count = left.len().min(count);
             into.extend(left.drain(..count));
             self.has_some.store(!left.is_empty(), Ordering::SeqCst);
@@ -88,7 +89,7 @@ impl<T> Handover<T> {
     }
 
     fn put(&self, due: impl Iterator<Item = T>) {
-        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut left = self.left.lock();
         left.extend(due);
         self.has_some.store(true, Ordering::SeqCst);
     }

@@ -1,7 +1,7 @@
 //! The process: threads, sockets, signals. Everything else is decided by the sans-IO crates below; this
 //! one only runs their turns.
 //!
-//! - [`turn`]: actors and who runs them. [`runner`]: a thread's list of turns. [`threads`].
+//! - [`turn`]: actors and who runs them. [`runner`]: a thread's list of turns. [`threads`]. [`locks`]: their order.
 //! - [`connection`]: socket and session. [`listener`]. [`descriptors`]: how many sockets there may be.
 //! - [`events`]: what happened, told and kept.
 //! - [`node`]: all actors. [`clock`]: what time it is. [`mod@serve`]: start and stop. [`front`]: what crates above are given.
@@ -17,6 +17,7 @@ pub mod events;
 pub mod front;
 mod handover;
 pub mod listener;
+pub mod locks;
 pub mod logging;
 pub mod login;
 pub mod node;

@@ -7,7 +7,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use leveret_config::options::LogOptions;
 use leveret_config::{Level, LogFormat, Stream};
@@ -18,6 +18,8 @@ use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::Registry;
 use tracing_subscriber::reload;
+
+use crate::locks::{Guard, Rank, Ranked};
 
 type BoxedLayer = Box<dyn tracing_subscriber::Layer<Registry> + Send + Sync>;
 
@@ -119,7 +121,7 @@ fn level(level: Level) -> LevelFilter {
 
 /// A log file that makes way for a new one when it is long enough: `x.log` becomes `x.log.0`, and so on.
 #[derive(Clone, Debug)]
-struct LogFile(Arc<Mutex<Rotating>>);
+struct LogFile(Arc<Ranked<Rotating>>);
 
 #[derive(Debug)]
 struct Rotating {
@@ -140,11 +142,12 @@ impl LogFile {
         };
         let file = open_to_append(&path).map_err(name)?;
         let bytes = file.metadata()?.len();
-        Ok(Self(Arc::new(Mutex::new(Rotating { path, file, bytes, bytes_max, kept }))))
+        let file = Rotating { path, file, bytes, bytes_max, kept };
+        Ok(Self(Arc::new(Ranked::new(Rank::LogFile, file))))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Rotating> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Guard<'_, Rotating> {
+        self.0.lock()
     }
 }
 

@@ -21,7 +21,7 @@ mod throttle;
 
 use std::collections::BinaryHeap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar};
 use std::time::Duration;
 
 use leveret_auth::Sources;
@@ -31,6 +31,7 @@ use leveret_topology::{AuthError, Event, Hashing, Password, PasswordHash};
 use tokio::sync::oneshot;
 
 use crate::clock::now;
+use crate::locks::{Guard, Rank, Ranked};
 use crate::node::{Node, Recipient};
 use crate::runner::{run_alone, with_runner};
 use attempts::Attempts;
@@ -69,10 +70,10 @@ impl Default for Options {
 #[derive(Debug)]
 pub struct Logins {
     options: Options,
-    throttle: Mutex<Throttle>,
-    cache: Mutex<Cache>,
-    attempts: Mutex<Attempts>,
-    jobs: Mutex<Jobs>,
+    throttle: Ranked<Throttle>,
+    cache: Ranked<Cache>,
+    attempts: Ranked<Attempts>,
+    jobs: Ranked<Jobs>,
     changed: Condvar,
     elsewhere: Elsewhere,
 }
@@ -144,14 +145,17 @@ impl Logins {
     /// Nobody logged in yet. `key` is random: it makes the cache's digests worthless to others.
     pub fn new(options: Options, key: [u8; 32]) -> Self {
         Self {
-            throttle: Mutex::new(Throttle::new(
-                options.throttle_threshold,
-                options.throttle_delay_max.as_millis() as u64,
-            )),
+            throttle: Ranked::new(
+                Rank::Throttle,
+                Throttle::new(
+                    options.throttle_threshold,
+                    options.throttle_delay_max.as_millis() as u64,
+                ),
+            ),
             options,
-            cache: Mutex::new(Cache::new(key)),
-            attempts: Mutex::new(Attempts::default()),
-            jobs: Mutex::new(Jobs::default()),
+            cache: Ranked::new(Rank::LoginCache, Cache::new(key)),
+            attempts: Ranked::new(Rank::Attempts, Attempts::default()),
+            jobs: Ranked::new(Rank::LoginJobs, Jobs::default()),
             changed: Condvar::new(),
             elsewhere: Elsewhere::default(),
         }
@@ -168,8 +172,8 @@ impl Logins {
     }
 
     /// What was tried so far.
-    pub fn attempts(&self) -> MutexGuard<'_, Attempts> {
-        lock(&self.attempts)
+    pub fn attempts(&self) -> Guard<'_, Attempts> {
+        self.attempts.lock()
     }
 
     /// A session asks: it is answered, now or later.
@@ -223,7 +227,7 @@ impl Logins {
     ) -> Option<(Option<Admitted>, Answer)> {
         let now_ms = now().ms();
         let delay_ms =
-            address(&login).map_or(0, |from| lock(&self.throttle).delay_ms(from, now_ms));
+            address(&login).map_or(0, |from| self.throttle.lock().delay_ms(from, now_ms));
         if delay_ms == 0
             && let Some(verdict) = self.quick_in_order(node, &login)
         {
@@ -234,7 +238,7 @@ impl Logins {
             let verdict = Err("too many logins wait for an answer".to_owned());
             return Some((self.decided(node, &login, verdict, out), answer));
         }
-        let mut jobs = lock(&self.jobs);
+        let mut jobs = self.jobs.lock();
         if jobs.waiting.len() >= WAITING_MAX || jobs.is_closed {
             drop(jobs);
             let verdict = Err("too many logins wait for an answer".to_owned());
@@ -264,7 +268,7 @@ impl Logins {
         match (&login.proof, hash) {
             (Proof::Password(password), Some(hash)) if hash.is_slow() => {
                 let user = &login.user;
-                let knows = lock(&self.cache).knows(user, password.reveal(), &hash, now().ms());
+                let knows = self.cache.lock().knows(user, password.reveal(), &hash, now().ms());
                 knows.then(|| barred(login))
             }
             // Nobody may tell by the time it takes that there is no such user.
@@ -290,7 +294,7 @@ impl Logins {
         if !hash.accepts(password.reveal()) {
             return Err(AuthError::InvalidCredentials(user.to_string()).to_string());
         }
-        lock(&self.cache).learn(user, password.reveal(), &hash, now().ms());
+        self.cache.lock().learn(user, password.reveal(), &hash, now().ms());
         barred(login)
     }
 
@@ -306,7 +310,7 @@ impl Logins {
         let user = verdict.as_ref().map_or(&*login.user, |admitted| &*admitted.user);
         let (mechanism, protocol) = (login.mechanism, login.protocol);
         let from = address(login);
-        lock(&self.attempts).count(from, user, protocol, verdict.is_ok());
+        self.attempts.lock().count(from, user, protocol, verdict.is_ok());
         let peer = login.peer.as_str();
         if verdict.is_err() || !login.is_repeated {
             out.events.extend(event(node, login, user, verdict.as_ref().err()));
@@ -318,7 +322,7 @@ impl Logins {
             ),
             Err(why) => {
                 if let Some(from) = from {
-                    lock(&self.throttle).failed(from, now().ms());
+                    self.throttle.lock().failed(from, now().ms());
                 }
                 tracing::warn!(
                     target: "audit", peer, user, mechanism, protocol, why, "audit: login refused"
@@ -340,7 +344,7 @@ impl Logins {
 
     /// The next job when its time has come; `None` when there is no more to come.
     fn next(&self) -> Option<Job> {
-        let mut jobs = lock(&self.jobs);
+        let mut jobs = self.jobs.lock();
         loop {
             if jobs.is_closed {
                 return None;
@@ -349,19 +353,15 @@ impl Logins {
             let wait_ms = jobs.waiting.peek().map(|job| job.due_ms.saturating_sub(now_ms));
             jobs = match wait_ms {
                 Some(0) => return jobs.waiting.pop(),
-                Some(ms) => {
-                    let wait = Duration::from_millis(ms);
-                    let waited = self.changed.wait_timeout(jobs, wait);
-                    waited.unwrap_or_else(PoisonError::into_inner).0
-                }
-                None => self.changed.wait(jobs).unwrap_or_else(PoisonError::into_inner),
+                Some(ms) => jobs.wait_timeout(&self.changed, Duration::from_millis(ms)),
+                None => jobs.wait(&self.changed),
             };
         }
     }
 
     /// Ends the threads; nobody is let in any more that they would have to look at.
     pub(crate) fn close(&self) {
-        lock(&self.jobs).is_closed = true;
+        self.jobs.lock().is_closed = true;
         self.changed.notify_all();
     }
 }
@@ -450,8 +450,4 @@ fn barred(login: &Login) -> Verdict {
 
 fn address(login: &Login) -> Option<IpAddr> {
     login.peer.parse::<SocketAddr>().ok().map(|address| address.ip().to_canonical())
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

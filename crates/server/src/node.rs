@@ -1,7 +1,7 @@
 //! A node: every actor of the process, and who is who.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
@@ -17,6 +17,7 @@ use crate::connection::Connection;
 use crate::ended::Ended;
 use crate::events::Events;
 use crate::handover::Handover;
+use crate::locks::{Rank, Ranked, RankedRw, ReadGuard, WriteGuard};
 use crate::login::Logins;
 use crate::runner::{Due, Rest};
 use crate::storage::{Memory, NodeLog};
@@ -36,8 +37,8 @@ pub struct Node {
     pub shards: Vec<ShardActor>,
     /// The topology's owner.
     pub meta: Actor<Meta<NodeLog>, ToMeta>,
-    topology: RwLock<Topology>,
-    recipients: RwLock<HashMap<ConnectionId, Recipient, FixedState>>,
+    topology: RankedRw<Topology>,
+    recipients: RankedRw<Recipients>,
     next_connection: AtomicU64,
     /// Bytes that connections hold: input not taken yet, output not written yet.
     connection_bytes: AtomicU64,
@@ -58,7 +59,7 @@ pub struct Node {
     /// Turns that wait for a thread at work.
     pub(crate) handover: Handover<Due>,
     /// Of each thread that runs turns.
-    rests: Mutex<Vec<Arc<Rest>>>,
+    rests: Ranked<Vec<Arc<Rest>>>,
     /// Woken when a shard's next timeout comes earlier than it was.
     pub timers_changed: Notify,
     /// Woken when a log failed: the process has to stop, as nothing may be confirmed any more.
@@ -75,6 +76,8 @@ pub struct ShardActor {
     /// Bytes it holds.
     pub held_bytes: AtomicU64,
 }
+
+type Recipients = HashMap<ConnectionId, Recipient, FixedState>;
 
 /// Somebody who gets letters under a [`ConnectionId`].
 #[derive(Clone, Debug)]
@@ -98,13 +101,13 @@ impl Node {
         let shards = shards.into_iter().map(|shard| ShardActor {
             due_ms: AtomicU64::new(shard.next_timeout().map_or(u64::MAX, |at| at.ms())),
             held_bytes: AtomicU64::new(shard.held_bytes() + shard.idle_bytes()),
-            actor: Actor::new(shard),
+            actor: Actor::new(Rank::Shard, shard),
         });
         Self {
             shards: shards.collect(),
-            meta: Actor::new(meta),
-            topology: RwLock::new(topology),
-            recipients: RwLock::new(HashMap::default()),
+            meta: Actor::new(Rank::Meta, meta),
+            topology: RankedRw::new(Rank::Names, topology),
+            recipients: RankedRw::new(Rank::Recipients, HashMap::default()),
             next_connection: AtomicU64::new(1),
             connection_bytes: AtomicU64::new(0),
             ended: Ended::default(),
@@ -115,7 +118,7 @@ impl Node {
             suspended: watch::Sender::new(false),
             paging_ratio,
             handover: Handover::default(),
-            rests: Mutex::new(Vec::new()),
+            rests: Ranked::new(Rank::Rests, Vec::new()),
             timers_changed: Notify::new(),
             failed: Notify::new(),
             settings,
@@ -137,21 +140,23 @@ impl Node {
     }
 
     pub(crate) fn add_rest(&self, rest: Arc<Rest>) {
-        self.rests.lock().unwrap_or_else(PoisonError::into_inner).push(rest);
+        self.rests.lock().push(rest);
     }
 
     pub(crate) fn each_rest(&self, f: impl FnMut(&Arc<Rest>)) {
-        self.rests.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(f);
+        self.rests.lock().iter().for_each(f);
     }
 
-    /// The names, to read. Held for one turn.
-    pub fn topology(&self) -> RwLockReadGuard<'_, Topology> {
-        self.topology.read().unwrap_or_else(PoisonError::into_inner)
+    /// The names, to read. Held for one turn, or to copy a page of names: never while something is formatted, sorted or
+    /// waited for, and never twice by one thread.
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub fn topology(&self) -> ReadGuard<'_, Topology> {
+        self.topology.read()
     }
 
     /// The names, to change: for the turn of [`Meta`] alone.
-    pub(crate) fn topology_mut(&self) -> RwLockWriteGuard<'_, Topology> {
-        self.topology.write().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn topology_mut(&self) -> WriteGuard<'_, Topology> {
+        self.topology.write()
     }
 
     /// A number no other connection of this process has or had.
@@ -171,25 +176,23 @@ impl Node {
 
     /// Who gets letters to `id`.
     pub fn recipient(&self, id: ConnectionId) -> Option<Recipient> {
-        self.recipients.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
+        self.recipients.read().get(&id).cloned()
     }
 
     /// Every AMQP connection, oldest first.
     pub fn connections(&self) -> Vec<Arc<Connection>> {
-        let recipients = self.recipients.read().unwrap_or_else(PoisonError::into_inner);
-        let mut connections: Vec<_> = recipients
-            .values()
-            .filter_map(|recipient| match recipient {
-                Recipient::Connection(connection) => Some(Arc::clone(connection)),
-                Recipient::Request(_) => None,
-            })
-            .collect();
+        let of_client = |recipient: &Recipient| match recipient {
+            Recipient::Connection(connection) => Some(Arc::clone(connection)),
+            Recipient::Request(_) => None,
+        };
+        let mut connections: Vec<_> =
+            self.recipients.read().values().filter_map(of_client).collect();
         connections.sort_by_key(|connection| connection.id());
         connections
     }
 
-    fn recipients_mut(&self) -> RwLockWriteGuard<'_, HashMap<ConnectionId, Recipient, FixedState>> {
-        self.recipients.write().unwrap_or_else(PoisonError::into_inner)
+    fn recipients_mut(&self) -> WriteGuard<'_, Recipients> {
+        self.recipients.write()
     }
 
     /// Memory in use, in bytes: what the watermark is compared with.

@@ -431,8 +431,9 @@ impl Runner {
             return;
         }
         {
+            let mut state = node.meta.state();
             let mut topology = node.topology_mut();
-            node.meta.state().turn(&mut self.meta_letters, &mut topology, &mut self.outbox);
+            state.turn(&mut self.meta_letters, &mut topology, &mut self.outbox);
         }
         self.post();
         self.due.push_back(Due::Meta);

@@ -274,7 +274,8 @@ fn put_away(node: &Arc<Node>, waker: &Waker, data_dir: &Path) {
         seen = waker.wait(seen);
     }
     let shards = node.shards.iter().map(|shard| shard.actor.state().log_mut().left().collect());
-    let (names, shards) = (node.meta.state().log_mut().left().collect(), shards.collect());
+    let shards = shards.collect();
+    let names = node.meta.state().log_mut().left().collect();
     let seen_below = node.shards.iter().map(|shard| shard.actor.state().seen_below()).collect();
     if let Err(error) = leave_clean(data_dir, &Left { names, shards, seen_below }) {
         tracing::warn!(%error, "the next start will not know that this stop was in good order");

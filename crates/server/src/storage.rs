@@ -15,7 +15,7 @@ mod damage;
 mod left;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Condvar, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -27,6 +27,7 @@ use leveret_log::file::{
 use leveret_log::{FileLog, LogNumber, Offset};
 
 use crate::disk::{RealDisk, Wake, sync_dir};
+use crate::locks::{Rank, Ranked};
 use crate::node::Node;
 use crate::runner::{relax_alone, run_alone};
 use leveret_broker::message::{ToMeta, ToShard};
@@ -58,12 +59,23 @@ pub(crate) struct Storage {
 }
 
 /// Brings news from the disks to the actors.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Waker {
     node: OnceLock<Weak<Node>>,
     give_back: OnceLock<fn()>,
-    news: Mutex<u64>,
+    news: Ranked<u64>,
     changed: Condvar,
+}
+
+impl Default for Waker {
+    fn default() -> Self {
+        Self {
+            node: OnceLock::new(),
+            give_back: OnceLock::new(),
+            news: Ranked::new(Rank::News, 0),
+            changed: Condvar::new(),
+        }
+    }
 }
 
 /// Whose disk it is.
@@ -89,14 +101,12 @@ impl Waker {
 
     /// Waits until a disk has done something after `seen`, or a while; gives what to call with next.
     pub fn wait(&self, seen: u64) -> u64 {
-        let news = self.news.lock().unwrap_or_else(PoisonError::into_inner);
         let patience = Duration::from_millis(100);
-        let waited = self.changed.wait_timeout_while(news, patience, |news| *news == seen);
-        *waited.unwrap_or_else(PoisonError::into_inner).0
+        *self.news.lock().wait_while(&self.changed, patience, |news| *news == seen)
     }
 
     fn wake(&self, owner: Owner) {
-        *self.news.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        *self.news.lock() += 1;
         self.changed.notify_all();
         let Some(node) = self.node.get().and_then(Weak::upgrade) else { return };
         run_alone(&node, |runner| match owner {

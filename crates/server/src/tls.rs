@@ -20,8 +20,8 @@ mod stream;
 pub mod suites;
 
 use std::os::unix::fs::MetadataExt as _;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use anyhow::Context as _;
 use leveret_config::tls::TlsSettings;
@@ -33,6 +33,7 @@ pub use stream::{Read, TlsStream};
 
 use self::certificate::LoginFrom;
 use crate::clock::now;
+use crate::locks::{Rank, Ranked, RankedRw};
 
 /// How long files are taken for unchanged after they were looked at.
 const LOOK_MS: u64 = 2000;
@@ -41,9 +42,9 @@ const LOOK_MS: u64 = 2000;
 #[derive(Debug)]
 pub struct Tls {
     settings: TlsSettings,
-    current: RwLock<Arc<ServerConfig>>,
+    current: RankedRw<Arc<ServerConfig>>,
     /// What the files looked like when they were last read, whether or not they were good.
-    seen: Mutex<Vec<Option<Stamp>>>,
+    seen: Ranked<Vec<Option<Stamp>>>,
     looked_ms: AtomicU64,
 }
 
@@ -71,8 +72,8 @@ impl Tls {
             .with_context(|| format!("TLS cannot be set up by the options {}", settings.prefix))?;
         Ok(Arc::new(Self {
             settings,
-            current: RwLock::new(Arc::new(config)),
-            seen: Mutex::new(seen),
+            current: RankedRw::new(Rank::Certificate, Arc::new(config)),
+            seen: Ranked::new(Rank::CertificateStamps, seen),
             looked_ms: AtomicU64::new(now().ms()),
         }))
     }
@@ -89,13 +90,12 @@ impl Tls {
         {
             self.look();
         }
-        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.current.read())
     }
 
     /// Reads the files again if one of them is not what it was.
     fn look(&self) {
-        let is_new =
-            stamps(&self.settings) != *self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_new = stamps(&self.settings) != *self.seen.lock();
         if is_new {
             // The outcome is logged, and there is nobody to tell.
             let _ = self.reload();
@@ -105,11 +105,11 @@ impl Tls {
     /// Reads the files again. If they are bad, what was there stays.
     pub fn reload(&self) -> anyhow::Result<()> {
         // Before they are read: a file that changes meanwhile is looked at again.
-        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = stamps(&self.settings);
+        *self.seen.lock() = stamps(&self.settings);
         let prefix = self.settings.prefix;
         match settings::server_config(&self.settings) {
             Ok(config) => {
-                *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
+                *self.current.write() = Arc::new(config);
                 tracing::info!("{prefix}: certificate and key were read again");
                 Ok(())
             }
@@ -159,23 +159,29 @@ fn stamps(settings: &TlsSettings) -> Vec<Option<Stamp>> {
 }
 
 /// Every [`Tls`] of the process, to be read again together.
-#[derive(Debug, Default)]
-pub struct Certificates(Mutex<Vec<Arc<Tls>>>);
+#[derive(Debug)]
+pub struct Certificates(Ranked<Vec<Arc<Tls>>>);
+
+impl Default for Certificates {
+    fn default() -> Self {
+        Self(Ranked::new(Rank::Certificates, Vec::new()))
+    }
+}
 
 impl Certificates {
     /// Adds one.
     pub fn add(&self, tls: Arc<Tls>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(tls);
+        self.0.lock().push(tls);
     }
 
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+        self.0.lock().is_empty()
     }
 
     /// All of them.
     pub fn all(&self) -> Vec<Arc<Tls>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().clone()
     }
 
     /// Reads all files again: how many groups of options have TLS, or what is wrong, in words.

@@ -16,13 +16,13 @@
 //!
 //! Invariant: letters in an inbox imply that somebody has the duty.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use crate::locks::{Guard, Rank, Ranked};
 
 /// A state with an inbox. See the module's page.
 #[derive(Debug)]
 pub struct Actor<S, L> {
-    inbox: Mutex<Inbox<L>>,
-    state: Mutex<S>,
+    inbox: Ranked<Inbox<L>>,
+    state: Ranked<S>,
 }
 
 #[derive(Debug)]
@@ -32,16 +32,16 @@ struct Inbox<L> {
 }
 
 impl<S, L> Actor<S, L> {
-    /// An actor with nothing to do.
-    pub fn new(state: S) -> Self {
+    /// An actor with nothing to do, whose state has this place in the order of locks.
+    pub const fn new(rank: Rank, state: S) -> Self {
         let inbox = Inbox { letters: Vec::new(), duty_taken: false };
-        Self { inbox: Mutex::new(inbox), state: Mutex::new(state) }
+        Self { inbox: Ranked::new(Rank::Inbox, inbox), state: Ranked::new(rank, state) }
     }
 
     /// Leaves letters, in order. True when the caller got the duty to run the actor.
     #[must_use = "true is the duty to run the actor"]
     pub fn post(&self, letters: impl IntoIterator<Item = L>) -> bool {
-        let mut inbox = lock(&self.inbox);
+        let mut inbox = self.inbox.lock();
         inbox.letters.extend(letters);
         !std::mem::replace(&mut inbox.duty_taken, true)
     }
@@ -49,7 +49,7 @@ impl<S, L> Actor<S, L> {
     /// Leaves one letter. Whether the caller got the duty to run the actor, and how many letters wait.
     #[must_use = "true is the duty to run the actor"]
     pub fn post_counted(&self, letter: L) -> (bool, usize) {
-        let mut inbox = lock(&self.inbox);
+        let mut inbox = self.inbox.lock();
         inbox.letters.push(letter);
         (!std::mem::replace(&mut inbox.duty_taken, true), inbox.letters.len())
     }
@@ -64,7 +64,7 @@ impl<S, L> Actor<S, L> {
     /// then the duty is given back.
     pub fn pick_up(&self, batch: &mut Vec<L>) -> bool {
         debug_assert!(batch.is_empty(), "the last batch was not worked off");
-        let mut inbox = lock(&self.inbox);
+        let mut inbox = self.inbox.lock();
         if inbox.letters.is_empty() {
             inbox.duty_taken = false;
             // A burst must not keep its memory for ever.
@@ -78,18 +78,14 @@ impl<S, L> Actor<S, L> {
     }
 
     /// With the duty: the state. Waits only for whoever is just leaving.
-    pub fn state(&self) -> MutexGuard<'_, S> {
-        lock(&self.state)
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub fn state(&self) -> Guard<'_, S> {
+        self.state.lock()
     }
 }
 
 /// Room for letters that an idle inbox may keep.
 const KEPT_LETTERS: usize = 32;
-
-/// A poisoned lock means a turn panicked; the process aborts on panic, so nobody sees it but tests.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 #[cfg(test)]
 mod tests {
@@ -98,7 +94,7 @@ mod tests {
 
     #[test]
     fn the_first_who_posts_has_the_duty_until_the_inbox_is_empty() {
-        let actor = Actor::new(());
+        let actor = Actor::new(Rank::Shard, ());
         let mut batch = Vec::new();
         assert!(actor.post([1, 2]));
         assert!(!actor.post_one(3), "somebody has the duty already");
@@ -117,7 +113,7 @@ mod tests {
     fn no_letter_is_left_behind() {
         const SENDERS: usize = 4;
         const LETTERS: usize = 20_000;
-        let actor = Arc::new(Actor::new(vec![0usize; SENDERS]));
+        let actor = Arc::new(Actor::new(Rank::Shard, vec![0usize; SENDERS]));
         let threads: Vec<_> = (0..SENDERS)
             .map(|sender| {
                 let actor = Arc::clone(&actor);

@@ -125,6 +125,11 @@ impl Session {
         }
     }
 
+    /// Who logged in; empty before.
+    pub fn user(&self) -> &str {
+        &self.core.identity.user
+    }
+
     /// What statistics are made of. Cheaper than [`facts`](Self::facts): it copies no names.
     pub fn numbers(&self) -> ConnectionNumbers {
         let core = &self.core;

@@ -46,6 +46,10 @@ const FORBIDDEN: [(&str, &str); 13] = [
     ("RandomState", "foldhash's fixed state: order is an input"),
 ];
 
+/// Crates whose locks have a place in one order, and the file that has it.
+const RANKED: [&str; 2] = ["server", "admin"];
+const LOCKS: &str = "crates/server/src/locks.rs";
+
 /// Names that say nothing (see the naming table of the house style).
 const BANNED_NAMES: [(&str, &str); 6] = [
     ("Manager ", "name what it owns"),
@@ -92,6 +96,7 @@ fn breaches_of(name: &str, text: &str) -> Vec<String> {
     }
     let of_crate = name.strip_prefix("crates/").and_then(|it| it.split_once("/src/"));
     let is_sans_io = of_crate.is_some_and(|(krate, _)| SANS_IO.contains(&krate));
+    let is_ranked = name != LOCKS && of_crate.is_some_and(|(krate, _)| RANKED.contains(&krate));
     let mut in_tests = is_test;
     for (at, line) in text.lines().enumerate() {
         let place = format!("{name}:{}", at + 1);
@@ -116,6 +121,12 @@ fn breaches_of(name: &str, text: &str) -> Vec<String> {
             if code.contains(word) && !is_table(name) {
                 breaches.push(format!("{place}: '{}': {instead}", word.trim()));
             }
+        }
+        if is_ranked
+            && ["Mutex", "RwLock"].iter().any(|it| names(code, it))
+            && !code.contains("tokio::")
+        {
+            breaches.push(format!("{place}: a lock without a rank: use those of {LOCKS}"));
         }
         if is_sans_io {
             for (word, instead) in FORBIDDEN {
@@ -214,6 +225,8 @@ mod tests {
         let header = |rest: &str| format!("//! x\n{rest}");
         check("crates/queue/src/a.rs",  &header("use std::time::Instant;"),       "crates/queue/src/a.rs:2: time::Instant: take `now` as an argument");
         check("crates/server/src/a.rs", &header("use std::time::Instant;"),       "");
+        check("crates/admin/src/a.rs",  &header("use std::sync::Mutex;"),         "crates/admin/src/a.rs:2: a lock without a rank: use those of crates/server/src/locks.rs");
+        check("crates/admin/src/a.rs",  &header("use tokio::sync::Mutex;"),       "");
         check("crates/queue/src/a.rs",  &header("// std::thread is not here"),    "");
         check("crates/queue/src/a.rs",  &header("#[cfg(test)]\nuse std::fs;"),    "");
         check("crates/queue/src/a.rs",  &header("// \u{fc}"),                      "crates/queue/src/a.rs:2: not ASCII");

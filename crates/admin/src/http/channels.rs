@@ -1,5 +1,8 @@
 //! Channels.
 
+use std::sync::Arc;
+
+use leveret_broker::message::ConnectionId;
 use leveret_session::ChannelFacts;
 use serde_json::{Value, json};
 
@@ -27,35 +30,37 @@ pub(super) async fn list_of_vhost(call: Call) -> Result<Answer, Fault> {
 
 /// `GET /api/channels/{channel}`.
 pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
-    let name = call.param("channel").to_owned();
-    let all = call.node().connections().into_iter().map(|connection| {
+    let name = call.param("channel");
+    // Names of channels begin with their connection's.
+    let all = call.node().connections().into_iter();
+    let of_name = all.filter(|connection| name.starts_with(&connection.name()));
+    let mut of_name = of_name.map(|connection| {
         let facts = connection.facts();
         (connection, facts)
     });
-    // Names of channels begin with their connection's.
-    let of_name: Vec<Seen> =
-        all.filter(|(connection, _)| name.starts_with(&connection.name())).collect();
-    let found = rows(&call, &of_name).into_iter().find(|row| row["name"] == *name);
-    let mut row = found.ok_or_else(Fault::not_found)?;
-    call.login.must_be(row["user"].as_str().unwrap_or_default(), false)?;
-    (row["publishes"], row["deliveries"]) = by_partner(&call, &of_name, &name);
-    row["consumer_details"] = consumers(&call, &name).await?;
+    let found = of_name.find_map(|seen| {
+        let connection = seen.0.name();
+        let is_it = |channel: &ChannelFacts| channel_name(&connection, channel) == name;
+        let at = seen.1.channels.iter().position(is_it)?;
+        Some((seen, at))
+    });
+    let (seen, at) = found.ok_or_else(Fault::not_found)?;
+    call.login.must_be(&seen.1.user, false)?;
+    let channel = &seen.1.channels[at];
+    let mut row = row(&call, &seen, channel);
+    let channel = (seen.0.id(), channel.number);
+    (row["publishes"], row["deliveries"]) = by_partner(&call, channel);
+    row["consumer_details"] = consumers(&call, channel).await?;
     Ok(listing::one(&call, row))
 }
 
 /// What a channel published by exchange, and was given by queue.
-fn by_partner(call: &Call, of_name: &[Seen], name: &str) -> (Value, Value) {
+fn by_partner(call: &Call, (connection, number): (ConnectionId, u16)) -> (Value, Value) {
     let topology = call.node().topology();
     let vhost = |id| topology.vhost_by_id(id).map_or("", |vhost| &vhost.name);
-    let found = of_name.iter().find_map(|(connection, facts)| {
-        let is_it = |channel: &&ChannelFacts| channel_name(&connection.name(), channel) == name;
-        let channel = facts.channels.iter().find(is_it)?;
-        Some((call.stats.connections.get(&connection.id())?, channel.number))
-    });
     let (mut publishes, mut deliveries) = (Vec::new(), Vec::new());
-    let pairs = found
-        .into_iter()
-        .flat_map(|(entry, number)| entry.pairs.iter().filter(move |pair| pair.channel == number));
+    let found = call.stats.connections.get(&connection).into_iter();
+    let pairs = found.flat_map(|entry| entry.pairs.iter().filter(|pair| pair.channel == number));
     for pair in pairs {
         let stats = stats::of_pair(pair);
         match pair.with {
@@ -75,21 +80,21 @@ fn by_partner(call: &Call, of_name: &[Seen], name: &str) -> (Value, Value) {
 }
 
 /// The consumers of a channel.
-async fn consumers(call: &Call, name: &str) -> Result<Value, Fault> {
+async fn consumers(call: &Call, channel: (ConnectionId, u16)) -> Result<Value, Fault> {
     let facts = facts::queues(call.node()).await?;
-    let topology = call.node().topology();
-    let mut rows = Vec::new();
-    for (id, facts) in &facts {
-        for consumer in &facts.consumers {
+    let mut found = Vec::new();
+    {
+        let topology = call.node().topology();
+        let own = facts.iter().flat_map(|(id, it)| it.consumers.iter().map(move |one| (id, one)));
+        for (id, consumer) in own.filter(|(_, one)| (one.connection, one.channel) == channel) {
             let Some(queue) = topology.queue_by_id(*id) else { continue };
-            let vhost = topology.vhost_by_id(queue.vhost).map_or("", |vhost| &vhost.name);
-            let row = consumers::row(call, vhost, &queue.name, consumer);
-            if row["channel_details"]["name"] == name {
-                rows.push(row);
-            }
+            let vhost = topology.vhost_by_id(queue.vhost).map(|vhost| Arc::clone(&vhost.name));
+            found.push((vhost.unwrap_or_default(), Arc::clone(&queue.name), consumer));
         }
     }
-    Ok(Value::Array(rows))
+    let rows =
+        found.into_iter().map(|(vhost, queue, one)| consumers::row(call, &vhost, &queue, one));
+    Ok(rows.collect())
 }
 
 fn channel_name(connection: &str, channel: &ChannelFacts) -> String {

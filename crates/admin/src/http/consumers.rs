@@ -1,5 +1,7 @@
 //! Consumers.
 
+use std::sync::Arc;
+
 use leveret_broker::message::ConsumerFacts;
 use leveret_server::clock::now;
 use leveret_server::node::Recipient;
@@ -20,19 +22,21 @@ pub(super) async fn list(call: Call) -> Result<Answer, Fault> {
         Some(ms) => oldest_unacked_ms(&call, consumer).is_some_and(|oldest| oldest >= ms),
     };
     let facts = facts::queues(call.node()).await?;
-    let mut rows = Vec::new();
+    let mut found = Vec::new();
     {
         let topology = call.node().topology();
         for name in &vhosts {
             let Some(vhost) = topology.vhost(name) else { continue };
             for queue in topology.queues(vhost.id) {
                 let of_queue = facts.get(&queue.id).into_iter().flat_map(|it| &it.consumers);
-                let of_queue = of_queue.filter(is_wanted);
-                rows.extend(of_queue.map(|one| row(&call, name, &queue.name, one)));
+                found.extend(of_queue.map(|one| (name, Arc::clone(&queue.name), one)));
             }
         }
     }
-    listing::rows(&call, rows)
+    // A row asks the connection of its consumer, whose lock comes before that of the names.
+    found.retain(|(_, _, consumer)| is_wanted(consumer));
+    let rows = found.into_iter().map(|(vhost, queue, one)| row(&call, vhost, &queue, one));
+    listing::rows(&call, rows.collect())
 }
 
 pub(super) fn row(call: &Call, vhost: &str, queue: &str, consumer: &ConsumerFacts) -> Value {
@@ -47,7 +51,7 @@ pub(super) fn row(call: &Call, vhost: &str, queue: &str, consumer: &ConsumerFact
                 "node": call.node_name(),
                 "peer_host": connection.peer().ip().to_canonical().to_string(),
                 "peer_port": connection.peer().port(),
-                "user": connection.facts().user,
+                "user": connection.user(),
             })
         }
         _ => json!({}),

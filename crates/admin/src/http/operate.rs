@@ -17,7 +17,10 @@ use crate::ops::system;
 pub(super) async fn status(call: Call) -> Result<Answer, Fault> {
     call.login.must_monitor()?;
     let (node, about) = (call.node(), &call.app.ops.about);
-    let topology = node.topology();
+    let (queues, vhosts) = {
+        let topology = node.topology();
+        (topology.queue_count(), topology.vhosts().count())
+    };
     let (files, files_max) = system::open_files();
     let alarms: Value = node.alarms.raised().into_iter().map(|it| it.name()).collect();
     Ok(Answer::Json(json!({
@@ -45,8 +48,8 @@ pub(super) async fn status(call: Call) -> Result<Answer, Fault> {
         "processors": std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
         "totals": {
             "connection_count": node.connections().len(),
-            "queue_count": topology.queue_count(),
-            "virtual_host_count": topology.vhosts().count(),
+            "queue_count": queues,
+            "virtual_host_count": vhosts,
         },
         "listeners": listeners(&call),
     })))

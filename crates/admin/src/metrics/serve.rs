@@ -1,6 +1,6 @@
 //! The metrics' sockets, and what each page cost.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -8,6 +8,7 @@ use axum::extract::{Request, State};
 use axum::http::{Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use leveret_config::options::PrometheusOptions;
+use leveret_server::locks::{Rank, Ranked};
 
 use crate::doors::Door;
 use crate::front::Ended;
@@ -28,7 +29,7 @@ struct Metrics {
     stats: Arc<Collector>,
     options: PrometheusOptions,
     /// Pages written so far.
-    scrapes: Mutex<Vec<Scrapes>>,
+    scrapes: Ranked<Vec<Scrapes>>,
 }
 
 /// Pages of one kind.
@@ -47,7 +48,8 @@ pub(crate) async fn serve(
     stats: Arc<Collector>,
     ended: Ended,
 ) {
-    let metrics = Arc::new(Metrics { stats, options, scrapes: Mutex::default() });
+    let metrics =
+        Arc::new(Metrics { stats, options, scrapes: Ranked::new(Rank::Above, Vec::new()) });
     let router = Router::new().fallback(answer).with_state(metrics);
     let mut serving = tokio::task::JoinSet::new();
     for door in doors {
@@ -118,7 +120,7 @@ impl Metrics {
 
     fn count(&self, endpoint: Endpoint, took: Duration, bytes: usize) {
         let registry = registry(endpoint);
-        let mut all = self.scrapes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.scrapes.lock();
         if !all.iter().any(|scrapes| scrapes.registry == registry) {
             all.push(Scrapes { registry, count: 0, took: Duration::ZERO, bytes: 0 });
         }
@@ -131,7 +133,7 @@ impl Metrics {
 
     /// What the pages before this one cost.
     fn scrapes(&self, endpoint: Endpoint, text: &mut Text) {
-        let all = self.scrapes.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.scrapes.lock();
         let before = all.iter().find(|scrapes| scrapes.registry == registry(endpoint)).copied();
         let Some(Scrapes { registry, count, took, bytes }) = before else { return };
         let labels = labels(&[("registry", registry), ("content_type", CONTENT_TYPE)]);

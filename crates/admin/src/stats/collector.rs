@@ -1,7 +1,7 @@
 //! Who samples, and when: every interval, each second while somebody looks.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use foldhash::fast::FixedState;
@@ -13,6 +13,7 @@ use leveret_server::clock::now;
 use leveret_server::connection::{Connection, Sampled};
 use leveret_server::ended::{self, Sums};
 use leveret_server::front::About;
+use leveret_server::locks::{Rank, Ranked};
 use leveret_server::node::Node;
 use tokio::sync::Notify;
 
@@ -35,7 +36,7 @@ pub struct Collector {
     node: Arc<Node>,
     about: About,
     interval: Duration,
-    latest: Mutex<Arc<Snapshot>>,
+    latest: Ranked<Arc<Snapshot>>,
     /// One sample at a time.
     sampling: tokio::sync::Mutex<()>,
     /// Somebody looks until then, in ms since the Unix epoch.
@@ -69,7 +70,7 @@ impl Collector {
             node,
             about,
             interval,
-            latest: Mutex::default(),
+            latest: Ranked::new(Rank::Statistics, Arc::default()),
             sampling: tokio::sync::Mutex::default(),
             looked_at_until: AtomicU64::new(0),
             looks: Notify::new(),
@@ -78,7 +79,7 @@ impl Collector {
 
     /// What was sampled last.
     pub fn latest(&self) -> Arc<Snapshot> {
-        Arc::clone(&self.latest.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.latest.lock())
     }
 
     /// The node it samples.
@@ -139,7 +140,7 @@ impl Collector {
         fresh.ended = ended;
         fresh.connections.retain(|it| !late.contains(&it.connection.id()));
         self.ask_shards(&mut fresh).await?;
-        let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut latest = self.latest.lock();
         // Copied only while somebody still holds the one before.
         self.take_in(Arc::make_mut(&mut latest), fresh);
         Ok(())
@@ -149,20 +150,21 @@ impl Collector {
     async fn ask_connections(&self, fresh: &mut Fresh) {
         let connections = self.node.connections();
         for some in connections.chunks(CONNECTIONS_PER_TURN) {
-            {
-                let known = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
-                for connection in some {
-                    let entry = known.connections.get(&connection.id());
-                    let news = match entry {
-                        Some(entry) if entry.turns == connection.turns() => None,
-                        _ => match connection.sample() {
-                            Some(sampled) => Some(Box::new(sampled)),
-                            None => continue,
-                        },
-                    };
-                    let connection = Arc::clone(connection);
-                    fresh.connections.push(FreshConnection { connection, news });
-                }
+            let rests: Vec<bool> = {
+                let known = self.latest.lock();
+                let turns = |it: &Connection| Some(known.connections.get(&it.id())?.turns);
+                some.iter().map(|it| turns(it) == Some(it.turns())).collect()
+            };
+            for (connection, rests) in some.iter().zip(rests) {
+                let news = match rests {
+                    true => None,
+                    false => match connection.sample() {
+                        Some(sampled) => Some(Box::new(sampled)),
+                        None => continue,
+                    },
+                };
+                let connection = Arc::clone(connection);
+                fresh.connections.push(FreshConnection { connection, news });
             }
             tokio::task::yield_now().await;
         }

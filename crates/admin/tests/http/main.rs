@@ -5,6 +5,7 @@ mod events;
 mod fields;
 mod health;
 mod lists;
+mod locks;
 mod messages;
 mod metrics;
 mod node;
