@@ -31,7 +31,7 @@ use crate::record::{HEAD, Head};
 
 pub use leveret_log::Shared;
 pub use outbox::Outbox;
-pub use reply::{ConsumerFacts, Holding, Looked, Moved, Page, QueueFacts, Reply};
+pub use reply::{ConsumerFacts, Holding, Looked, Moved, Page, QueueFacts, Refusal, Reply};
 pub use to_meta::{AdminCommand, Binding, ToMeta};
 pub use to_session::{Delivery, ToSession};
 pub use to_shard::{DeadLetterFrom, MoveTo, Taken, ToShard};

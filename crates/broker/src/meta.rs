@@ -205,7 +205,14 @@ impl<L: Log> Meta<L> {
                 auto_delete,
                 internal,
                 arguments,
+                forbidden,
             } => {
+                if let Some(refusal) =
+                    forbidden.filter(|_| topology.exchange(vhost, &name).is_none())
+                {
+                    refuse(out, reply, refusal.code, refusal.text);
+                    return Rests::OnItself;
+                }
                 let (name, kind) = (&*name, &*kind);
                 let spec =
                     ExchangeSpec { vhost, name, kind, durable, auto_delete, internal, arguments };
@@ -237,7 +244,13 @@ impl<L: Log> Meta<L> {
                 exclusive,
                 auto_delete,
                 arguments,
+                forbidden,
             } => {
+                if let Some(refusal) = forbidden.filter(|_| topology.queue(vhost, &name).is_none())
+                {
+                    refuse(out, reply, refusal.code, refusal.text);
+                    return Rests::OnItself;
+                }
                 let exclusive_owner = exclusive.then_some(reply.connection.get());
                 let name = &*name;
                 let spec = QueueSpec {

@@ -53,6 +53,7 @@ fn per_batch(rule: &str, wants_confirm: bool) -> f64 {
         exclusive: false,
         auto_delete: false,
         arguments,
+        forbidden: None,
     };
     Meta::new(1, MemoryLog::new()).turn(&mut vec![declare], &mut topology, &mut out);
     let queue = topology.queue(vhost, "q").expect("declared").id;

@@ -54,6 +54,7 @@ impl Node {
             exclusive: false,
             auto_delete: false,
             arguments: Table::default(),
+            forbidden: None,
         };
         meta.turn(&mut names.iter().map(declare).collect(), &mut topology, &mut out);
         let id = |name: String| topology.queue(vhost, &name).expect("declared").id;

@@ -110,6 +110,7 @@ impl Node {
             exclusive: false,
             auto_delete: false,
             arguments: Table::default(),
+            forbidden: None,
         });
         self.settle_down();
     }

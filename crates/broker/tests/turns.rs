@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use leveret_amqp::content::{Properties, RawProperties};
+use leveret_amqp::reply::ReplyCode;
 use leveret_amqp::table::{Table, Value};
 use leveret_broker::message::*;
 use leveret_broker::meta::history_shard;
@@ -101,6 +102,7 @@ impl Node {
             exclusive: false,
             auto_delete: false,
             arguments,
+            forbidden: None,
         };
         self.run(Outbox { meta: vec![letter], ..Outbox::default() });
         match self.reply() {
@@ -408,6 +410,7 @@ fn the_last_exclusive_queue_of_a_connection_answers_its_end() {
             exclusive: true,
             auto_delete: false,
             arguments: Table::default(),
+            forbidden: None,
         };
         node.run(Outbox { meta: vec![letter], ..Outbox::default() });
         assert!(matches!(node.reply(), Reply::Declared { .. }));
@@ -697,6 +700,7 @@ fn a_connections_end_is_answered_though_its_vhost_is_deleted_meanwhile() {
         exclusive: true,
         auto_delete: false,
         arguments: Table::default(),
+        forbidden: None,
     };
     node.run(Outbox { meta: vec![declare], ..Outbox::default() });
     node.got.clear();
@@ -1003,4 +1007,48 @@ fn a_queue_tells_what_waits_and_how_long() {
     assert_eq!(numbers.waited_ms, 300);
     assert_eq!(numbers.used.ms(), published);
     assert_eq!((numbers.counts.persistent, numbers.counts.persistent_bytes), (1, 1));
+}
+
+/// Somebody deletes what a user may only compare with, while its declaration is on the way.
+#[test]
+fn what_is_gone_is_not_made_by_who_may_not() {
+    let mut node = Node::new();
+    let refusal = Refusal { code: ReplyCode::AccessRefused, text: "no".to_owned() };
+    let reply = ReplyTo { connection: ME, channel: 1 };
+    let queue = |node: &Node| ToMeta::DeclareQueue {
+        user: Box::default(),
+        reply,
+        vhost: node.vhost,
+        name: "q".into(),
+        server_named: false,
+        durable: true,
+        exclusive: false,
+        auto_delete: false,
+        arguments: Table::default(),
+        forbidden: Some(Box::new(refusal.clone())),
+    };
+    let exchange = |node: &Node| ToMeta::DeclareExchange {
+        user: Box::default(),
+        reply,
+        vhost: node.vhost,
+        name: "x".into(),
+        kind: "direct".into(),
+        durable: true,
+        auto_delete: false,
+        internal: false,
+        arguments: Table::default(),
+        forbidden: Some(Box::new(refusal.clone())),
+    };
+    for letter in [queue(&node), exchange(&node)] {
+        node.run(Outbox { meta: vec![letter], ..Outbox::default() });
+        let reply = node.reply();
+        let is_refused = matches!(&reply, Reply::Refused { text, .. } if text == "no");
+        assert!(is_refused, "{reply:?}");
+    }
+    assert!(node.topology.queue(node.vhost, "q").is_none());
+    assert!(node.topology.exchange(node.vhost, "x").is_none());
+    let made = node.declare("q", Table::default());
+    let letter = queue(&node);
+    node.run(Outbox { meta: vec![letter], ..Outbox::default() });
+    assert!(matches!(node.reply(), Reply::Declared { queue, .. } if queue == made));
 }

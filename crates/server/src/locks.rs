@@ -51,6 +51,8 @@ pub enum Rank {
     Throttle,
     /// Passwords that were right.
     LoginCache,
+    /// Kinds of hashes that are in use.
+    LoginKinds,
     /// Logins by address and user.
     Attempts,
     /// Logins that wait for a thread.
@@ -81,7 +83,7 @@ pub enum Rank {
 
 #[cfg(debug_assertions)]
 impl Rank {
-    const ALL: [Self; 23] = [
+    const ALL: [Self; 24] = [
         Self::Statistics,
         Self::Connection,
         Self::Shard,
@@ -92,6 +94,7 @@ impl Rank {
         Self::Alarms,
         Self::Throttle,
         Self::LoginCache,
+        Self::LoginKinds,
         Self::Attempts,
         Self::LoginJobs,
         Self::Recipients,

@@ -17,9 +17,12 @@
 pub mod attempts;
 mod cache;
 mod elsewhere;
+mod kinds;
+mod line;
 mod throttle;
 
 use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Condvar};
 use std::time::Duration;
@@ -37,7 +40,9 @@ use crate::runner::{run_alone, with_runner};
 use attempts::Attempts;
 use cache::Cache;
 use elsewhere::Elsewhere;
-use throttle::Throttle;
+use kinds::Kinds;
+use line::Line;
+use throttle::{Throttle, source};
 
 /// Logins that may wait; more are refused unseen.
 const WAITING_MAX: usize = 10_000;
@@ -72,6 +77,7 @@ pub struct Logins {
     options: Options,
     throttle: Ranked<Throttle>,
     cache: Ranked<Cache>,
+    kinds: Ranked<Kinds>,
     attempts: Ranked<Attempts>,
     jobs: Ranked<Jobs>,
     changed: Condvar,
@@ -83,8 +89,10 @@ type Verdict = Result<Admitted, String>;
 
 #[derive(Debug, Default)]
 struct Jobs {
-    /// The next one first.
-    waiting: BinaryHeap<Job>,
+    /// Those whose time has come.
+    due: Line<Job>,
+    /// Those that have to wait first, the next one first.
+    delayed: BinaryHeap<Job>,
     /// Of the next job; tells jobs of the same time apart.
     number: u64,
     is_closed: bool,
@@ -117,6 +125,20 @@ impl Answer {
         if !out.is_empty() {
             run_alone(node, |runner| runner.run_outbox(out));
         }
+    }
+}
+
+impl Jobs {
+    /// The next one, or how long until there is one.
+    fn next(&mut self, now_ms: u64) -> Result<Job, Option<u64>> {
+        while let Some(job) = self.delayed.peek_mut().filter(|job| job.due_ms <= now_ms) {
+            let job = PeekMut::pop(job);
+            let from = address(&job.login).map(source);
+            let user = job.login.user.clone();
+            self.due.push(from, &user, job);
+        }
+        let wait_ms = self.delayed.peek().map(|job| job.due_ms - now_ms);
+        self.due.pop().ok_or(wait_ms)
     }
 }
 
@@ -154,6 +176,7 @@ impl Logins {
             ),
             options,
             cache: Ranked::new(Rank::LoginCache, Cache::new(key)),
+            kinds: Ranked::new(Rank::LoginKinds, Kinds::default()),
             attempts: Ranked::new(Rank::Attempts, Attempts::default()),
             jobs: Ranked::new(Rank::LoginJobs, Jobs::default()),
             changed: Condvar::new(),
@@ -239,14 +262,14 @@ impl Logins {
             return Some((self.decided(node, &login, verdict, out), answer));
         }
         let mut jobs = self.jobs.lock();
-        if jobs.waiting.len() >= WAITING_MAX || jobs.is_closed {
+        if jobs.due.len() + jobs.delayed.len() >= WAITING_MAX || jobs.is_closed {
             drop(jobs);
             let verdict = Err("too many logins wait for an answer".to_owned());
             return Some((self.decided(node, &login, verdict, out), answer));
         }
         jobs.number += 1;
         let number = jobs.number;
-        jobs.waiting.push(Job { due_ms: now_ms + delay_ms, number, login, answer });
+        jobs.delayed.push(Job { due_ms: now_ms + delay_ms, number, login, answer });
         self.changed.notify_one();
         None
     }
@@ -263,39 +286,57 @@ impl Logins {
     }
 
     /// The verdict of the names, where it takes no time.
+    ///
+    /// A refusal costs the same whether there is such a user or not, and whatever its hash: see [`kinds`].
     fn quick(&self, node: &Node, login: &Login) -> Option<Verdict> {
-        let hash = stored(node, login);
-        match (&login.proof, hash) {
-            (Proof::Password(password), Some(hash)) if hash.is_slow() => {
-                let user = &login.user;
-                let knows = self.cache.lock().knows(user, password.reveal(), &hash, now().ms());
-                knows.then(|| barred(login))
-            }
-            // Nobody may tell by the time it takes that there is no such user.
-            (Proof::Password(_), None) if self.options.hashing.is_slow() => None,
-            _ => Some(verdict(node, login)),
+        let Proof::Password(password) = &login.proof else { return Some(verdict(node, login)) };
+        if password.is_empty() {
+            return Some(Err(AuthError::BlankPassword(login.user.to_string()).to_string()));
         }
+        let hash = stored(node, login);
+        if let Some(hash) = hash.as_ref().filter(|hash| hash.is_slow()) {
+            let is_known = self.is_remembered(login, password, hash);
+            return is_known.then(|| barred(login));
+        }
+        if hash.as_ref().is_some_and(|hash| hash.accepts(password.reveal())) {
+            return Some(barred(login));
+        }
+        let kinds = self.kinds(node);
+        if kinds.iter().any(PasswordHash::is_slow) {
+            return None;
+        }
+        Some(refuse(login, password, hash.as_ref(), &kinds))
     }
 
     /// The verdict of the names, however long it takes.
     fn thorough(&self, node: &Node, login: &Login) -> Verdict {
-        if let Some(verdict) = self.quick(node, login) {
-            return verdict;
-        }
         let Proof::Password(password) = &login.proof else { return verdict(node, login) };
-        let user = &login.user;
-        let Some(hash) = stored(node, login) else {
-            let _ = PasswordHash::dummy(self.options.hashing).accepts(password.reveal());
-            return Err(AuthError::InvalidCredentials(user.to_string()).to_string());
-        };
         if password.is_empty() {
-            return Err(AuthError::BlankPassword(user.to_string()).to_string());
+            return Err(AuthError::BlankPassword(login.user.to_string()).to_string());
         }
-        if !hash.accepts(password.reveal()) {
-            return Err(AuthError::InvalidCredentials(user.to_string()).to_string());
+        let hash = stored(node, login);
+        let own = hash.as_ref();
+        if own.is_some_and(|hash| hash.is_slow() && self.is_remembered(login, password, hash)) {
+            return barred(login);
         }
-        self.cache.lock().learn(user, password.reveal(), &hash, now().ms());
-        barred(login)
+        if let Some(hash) = own.filter(|hash| hash.accepts(password.reveal())) {
+            if hash.is_slow() {
+                self.cache.lock().learn(&login.user, password.reveal(), hash, now().ms());
+            }
+            return barred(login);
+        }
+        refuse(login, password, own, &self.kinds(node))
+    }
+
+    /// Whether this was proven a moment ago.
+    fn is_remembered(&self, login: &Login, password: &Password, hash: &PasswordHash) -> bool {
+        self.cache.lock().knows(&login.user, password.reveal(), hash, now().ms())
+    }
+
+    /// The kinds of hashes that users have, and that new ones would have.
+    fn kinds(&self, node: &Node) -> Arc<[PasswordHash]> {
+        let topology = node.topology();
+        self.kinds.lock().of(&topology, self.options.hashing)
     }
 
     /// Counts and tells a decision.
@@ -349,12 +390,10 @@ impl Logins {
             if jobs.is_closed {
                 return None;
             }
-            let now_ms = now().ms();
-            let wait_ms = jobs.waiting.peek().map(|job| job.due_ms.saturating_sub(now_ms));
-            jobs = match wait_ms {
-                Some(0) => return jobs.waiting.pop(),
-                Some(ms) => jobs.wait_timeout(&self.changed, Duration::from_millis(ms)),
-                None => jobs.wait(&self.changed),
+            jobs = match jobs.next(now().ms()) {
+                Ok(job) => return Some(job),
+                Err(Some(ms)) => jobs.wait_timeout(&self.changed, Duration::from_millis(ms)),
+                Err(None) => jobs.wait(&self.changed),
             };
         }
     }
@@ -403,6 +442,19 @@ impl LoginThreads {
 /// The user's hash, if there is such a user.
 fn stored(node: &Node, login: &Login) -> Option<PasswordHash> {
     node.topology().user(&login.user).map(|user| user.password_hash().clone())
+}
+
+/// The user's own hash did not match: what that costs whoever it was.
+fn refuse(
+    login: &Login,
+    password: &Password,
+    own: Option<&PasswordHash>,
+    kinds: &[PasswordHash],
+) -> Verdict {
+    for kind in kinds::others(own, kinds) {
+        let _ = std::hint::black_box(kind.accepts(password.reveal()));
+    }
+    Err(AuthError::InvalidCredentials(login.user.to_string()).to_string())
 }
 
 /// What the names say, at once.

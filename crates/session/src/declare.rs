@@ -7,8 +7,10 @@ use std::borrow::Cow;
 
 use leveret_amqp::method::{MethodError, exchange, queue};
 use leveret_amqp::table::{RawTable, Table, Value};
-use leveret_broker::message::{ToMeta, ToSession, ToShard};
-use leveret_topology::{DeclareError, ExchangeKind, Permission, QueueKind, ResourceKind};
+use leveret_broker::message::{Refusal, ToMeta, ToSession, ToShard};
+use leveret_topology::{
+    DeclareError, ExchangeKind, Permission, QueueKind, ResourceKind, permissions_needed,
+};
 
 use crate::channel::Channel;
 use crate::consume::accessible;
@@ -47,6 +49,26 @@ impl Core {
         may(Permission::Read)
             .or_else(|fault| unless_open(fault, Permission::Write))
             .or_else(|fault| unless_open(fault, Permission::Configure))
+    }
+
+    /// What stands against making it with these arguments. RabbitMQ compares one that exists whatever the
+    /// user may write to; so does Meta, which gives this as the answer if it is gone by then.
+    fn forbidden(
+        &self,
+        kind: ResourceKind,
+        name: &str,
+        arguments: &Table,
+        exists: bool,
+        cx: &Context<'_>,
+    ) -> Result<Option<Box<Refusal>>, Fault> {
+        let mut needed = permissions_needed(kind, name, arguments).into_iter().flatten();
+        match needed.try_for_each(|(permission, kind, name)| self.check(permission, kind, name, cx))
+        {
+            Err(Fault { code, text, undecided: None, .. }) if exists => {
+                Ok(Some(Box::new(Refusal { code, text: text.into_owned() })))
+            }
+            checked => checked.map(|()| None),
+        }
     }
 
     fn wait(&mut self, channel: u16, method: (u16, u16), no_wait: bool, what: Awaited) {
@@ -105,13 +127,8 @@ fn declare_active(
         name.into()
     };
     core.check(Permission::Configure, ResourceKind::Queue, &name, cx)?;
-    if cx.topology.queue(core.identity.vhost, &name).is_none() {
-        // A dead-letter exchange is written to on behalf of the user.
-        if let Some(target) = arguments.get("x-dead-letter-exchange").and_then(Value::as_str) {
-            core.check(Permission::Read, ResourceKind::Queue, &name, cx)?;
-            core.check(Permission::Write, ResourceKind::Exchange, target, cx)?;
-        }
-    }
+    let exists = cx.topology.queue(core.identity.vhost, &name).is_some();
+    let forbidden = core.forbidden(ResourceKind::Queue, &name, &arguments, exists, cx)?;
     let declare = Declare {
         name,
         server_named,
@@ -119,6 +136,7 @@ fn declare_active(
         exclusive: method.exclusive,
         auto_delete: method.auto_delete,
         arguments,
+        forbidden,
     };
     send_declare(core, number, method.no_wait, declare, cx);
     Ok(())
@@ -145,6 +163,7 @@ pub(crate) fn send_declare(
         exclusive: declare.exclusive,
         auto_delete: declare.auto_delete,
         arguments: declare.arguments,
+        forbidden: declare.forbidden,
     };
     core.send_to_meta(letter, cx);
     core.wait(number, QUEUE_DECLARE, no_wait, what);
@@ -289,15 +308,11 @@ pub(crate) fn declare_exchange(
     }
     core.check(Permission::Configure, ResourceKind::Exchange, &name, cx)?;
     let arguments = to_table(method.arguments)?;
-    if cx.topology.exchange(core.identity.vhost, &name).is_none() {
-        if name.starts_with("amq.") {
-            return Err(reply::reserved_name("exchange", &name));
-        }
-        if let Some(target) = arguments.get("alternate-exchange").and_then(Value::as_str) {
-            core.check(Permission::Read, ResourceKind::Exchange, &name, cx)?;
-            core.check(Permission::Write, ResourceKind::Exchange, target, cx)?;
-        }
+    let exists = cx.topology.exchange(core.identity.vhost, &name).is_some();
+    if !exists && name.starts_with("amq.") {
+        return Err(reply::reserved_name("exchange", &name));
     }
+    let forbidden = core.forbidden(ResourceKind::Exchange, &name, &arguments, exists, cx)?;
     let letter = ToMeta::DeclareExchange {
         user: core.identity.user.clone(),
         reply: core.reply_to(channel.number),
@@ -308,6 +323,7 @@ pub(crate) fn declare_exchange(
         auto_delete: method.auto_delete,
         internal: method.internal,
         arguments,
+        forbidden,
     };
     core.send_to_meta(letter, cx);
     core.wait(channel.number, (40, 10), method.no_wait, Awaited::ExchangeDeclare);

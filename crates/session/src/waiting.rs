@@ -1,7 +1,7 @@
 //! The command whose answer is awaited, and what is done when it comes.
 
 use leveret_amqp::table::Table;
-use leveret_broker::message::{ConsumerSlot, Reply};
+use leveret_broker::message::{ConsumerSlot, Refusal, Reply};
 
 /// A command on its way.
 #[derive(Debug)]
@@ -41,6 +41,8 @@ pub(crate) struct Declare {
     pub(crate) exclusive: bool,
     pub(crate) auto_delete: bool,
     pub(crate) arguments: Table,
+    /// The answer when it does not exist.
+    pub(crate) forbidden: Option<Box<Refusal>>,
 }
 
 /// What was asked for.

@@ -459,3 +459,49 @@ fn permissions() {
     let said = node.publish(link, "w", "a", "x");
     assert!(said.contains("write access to exchange 'w' in vhost '/' refused"), "{said}");
 }
+
+/// What exists is compared, whatever its user may write to; it is not made anew.
+#[test]
+fn arguments_of_what_exists() {
+    let mut node = fresh();
+    let hash = leveret_topology::PasswordHash::new("p", [0; 4]);
+    node.topology.add_user("u", hash, &[]).unwrap();
+    node.topology.set_permissions("u", "/", "^c", "^w", "^c").unwrap();
+    let table = |argument: &str| {
+        let mut table = Table::default();
+        table.push(argument, Value::LongStr(b"r".to_vec()));
+        table.to_bytes()
+    };
+    let (dead, other) = (table("x-dead-letter-exchange"), table("alternate-exchange"));
+    let queue = queue::Declare { arguments: RawTable::unchecked(&dead), ..declare("c") };
+    let exchange = exchange::Declare {
+        exchange: "c",
+        kind: "topic",
+        arguments: RawTable::unchecked(&other),
+        ..Default::default()
+    };
+    let admin = node.client();
+    let refused = "write access to exchange 'r' in vhost '/' refused for user 'u'";
+    let all = [
+        (Method::from(queue), "queue.declare-ok", Method::from(declare("c"))),
+        (
+            exchange.clone().into(),
+            "exchange.declare-ok",
+            exchange::Declare { arguments: RawTable::default(), ..exchange }.into(),
+        ),
+    ];
+    for (method, ok, without) in all {
+        let says = |node: &mut Node, method: &Method<'_>| {
+            let link = node.connect_with(&[], "\0u\0p", "/");
+            node.open(link, 1);
+            node.say(link, 1, method)
+        };
+        let said = says(&mut node, &method);
+        assert!(said.contains(refused), "{said}");
+        assert!(node.say(admin, 1, &method).contains(ok));
+        let said = says(&mut node, &method);
+        assert!(said.contains(ok), "{said}");
+        let said = says(&mut node, &without);
+        assert!(said.contains("406 PRECONDITION_FAILED - inequivalent arg"), "{said}");
+    }
+}

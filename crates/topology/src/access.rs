@@ -39,8 +39,8 @@ impl Topology {
         Ok(vhost)
     }
 
-    /// A user by name and password. Takes as long for a user that does not exist, unless the user's hash
-    /// is a slow one.
+    /// A user by name and password. Takes as long for a user that does not exist, if all hashes are as quick
+    /// as RabbitMQ's; whoever has others sees to it before.
     pub fn authenticate(&self, user: &str, password: &str) -> Result<&User, AuthError> {
         if password.is_empty() {
             return Err(AuthError::BlankPassword(user.to_owned()));

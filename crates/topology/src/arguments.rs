@@ -6,10 +6,11 @@
 use leveret_amqp::table::{Table, Value};
 
 use crate::confirm::{WAIT_MS_MAX, refuse_dead_letter, refuse_rule};
-use crate::error::{DeclareError, ResourceRef};
+use crate::error::{DeclareError, ResourceKind, ResourceRef};
 use crate::exchange::{ALTERNATE_EXCHANGE, ExchangeKind};
 use crate::queue::{QueueKind, QueueSpec};
 use crate::route::HASH_PROPERTIES;
+use crate::user::Permission;
 use crate::value::term;
 
 pub(crate) const QUEUE_TYPE: &str = "x-queue-type";
@@ -78,6 +79,22 @@ const STREAM_ONLY: &[&str] = &[
     "x-stream-filter-size-bytes",
     "x-initial-cluster-size",
 ];
+
+/// What arguments of a queue or an exchange need besides the permission to configure it. One that names a
+/// dead-letter or an alternate exchange has messages published there, by whoever it belongs to: its user has
+/// to be allowed to read from the one and to write to the other. Every way to set arguments asks here.
+pub fn permissions_needed<'a>(
+    kind: ResourceKind,
+    name: &'a str,
+    arguments: &'a Table,
+) -> Option<[(Permission, ResourceKind, &'a str); 2]> {
+    let argument = match kind {
+        ResourceKind::Queue => DEAD_LETTER_EXCHANGE,
+        ResourceKind::Exchange => ALTERNATE_EXCHANGE,
+    };
+    let target = arguments.get(argument).and_then(Value::as_str)?;
+    Some([(Permission::Read, kind, name), (Permission::Write, ResourceKind::Exchange, target)])
+}
 
 /// The arguments of a kind: those that are compared when it is declared again.
 pub(crate) fn known_arguments(kind: QueueKind) -> &'static [&'static str] {

@@ -12,6 +12,7 @@ use crate::exchange::{Exchange, ExchangeKind, ExchangeSpec};
 use crate::id::{ExchangeId, QueueId, VhostId};
 use crate::policy::Policy;
 use crate::queue::Queue;
+use crate::secret::without_secrets;
 use crate::topology::Topology;
 use crate::value::table_from_json;
 
@@ -282,7 +283,15 @@ impl Topology {
         }
     }
 
-    /// A parameter of a vhost, or of the whole cluster, was set; or cleared, without `value`.
+    /// Whether the values of a vhost's parameters are for whoever reads events: they have the permission to read
+    /// from an exchange of one vhost. Those of the whole cluster are in no vhost.
+    fn may_be_read(&self, vhost: Option<VhostId>) -> bool {
+        let exchange = self.events.exchange.and_then(|id| self.exchange_by_id(id));
+        vhost.is_none_or(|vhost| exchange.is_some_and(|exchange| exchange.vhost == vhost))
+    }
+
+    /// A parameter of a vhost, or of the whole cluster, was set; or cleared, without `value`. A value is told
+    /// without the secrets in it.
     pub(crate) fn tell_parameter(
         &mut self,
         vhost: Option<VhostId>,
@@ -297,12 +306,12 @@ impl Topology {
                 event = event.with("vhost", all.vhost_name(vhost));
             }
             match value {
-                Some(value) => {
+                Some(value) if all.may_be_read(vhost) => {
                     let mut facts = Map::new();
-                    facts.insert("value".to_owned(), value.clone());
+                    facts.insert("value".to_owned(), without_secrets(value));
                     event.with_all(&facts)
                 }
-                None => event,
+                _ => event,
             }
         });
     }

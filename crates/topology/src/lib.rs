@@ -44,6 +44,7 @@ mod queue;
 mod queues;
 mod rate;
 mod route;
+mod secret;
 pub mod stored;
 mod topology;
 mod usage;
@@ -52,6 +53,7 @@ mod value;
 mod vhost;
 
 pub use access::Bootstrap;
+pub use arguments::permissions_needed;
 pub use binding::{Binding, Bound, Destination, Removed, RemovedExchange, Target};
 pub use confirm::{ConfirmOn, ConfirmOptions};
 pub use definitions::{ImportError, ImportReason, Imported, for_rabbitmq};

@@ -231,6 +231,24 @@ impl PasswordHash {
         self.hashing.digest(salt, password.as_bytes()).ct_eq(digest).into()
     }
 
+    /// Matches no password, and a check of it costs what one of this costs. None of a hash that costs nothing,
+    /// because it accepts nothing.
+    pub fn alike(&self) -> Option<Self> {
+        if self.bytes.is_empty() {
+            return None;
+        }
+        let made = Self::dummy(self.hashing);
+        if self.hashing != Hashing::Argon2id {
+            return Some(made);
+        }
+        // Memory, rounds and lanes are this one's; salt and hash are the dummy's.
+        let text = std::str::from_utf8(&self.bytes).ok()?;
+        let parameters = text.rsplitn(3, '$').nth(2)?;
+        let rest: Vec<&str> = DUMMY_ARGON2ID.rsplitn(3, '$').take(2).collect();
+        let text = format!("{parameters}${}${}", rest.last()?, rest.first()?);
+        Some(Self { hashing: self.hashing, bytes: text.into_bytes().into() })
+    }
+
     /// Matches no password and takes as long as one that does: for users that do not exist.
     pub fn dummy(hashing: Hashing) -> Self {
         let bytes: Box<[u8]> = match hashing {

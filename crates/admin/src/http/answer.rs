@@ -97,6 +97,21 @@ impl Fault {
         Self::new(StatusCode::UNAUTHORIZED, "not_authorized", "Not_Authorized")
     }
 
+    /// 403: a page of another site has a browser ask for a change.
+    pub(crate) fn foreign(from: &str) -> Self {
+        let reason = format!(
+            "a page of another site ({from}) may change nothing here, unless \
+             management.cors.allow_origins names it"
+        );
+        Self::new(StatusCode::FORBIDDEN, "forbidden", reason)
+    }
+
+    /// 415: what a form can send.
+    pub(crate) fn not_json() -> Self {
+        let reason = "a browser's request must have the content type application/json";
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", reason)
+    }
+
     /// 413.
     pub(crate) fn too_large(max: u64) -> Self {
         let reason = format!(

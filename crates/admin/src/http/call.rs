@@ -187,7 +187,8 @@ impl Call {
         Ok(names)
     }
 
-    fn named_vhost(&self) -> Option<&str> {
+    /// The vhost that the path names, or the header `x-vhost`.
+    pub(crate) fn named_vhost(&self) -> Option<&str> {
         let of_header = || self.headers.get("x-vhost")?.to_str().ok().filter(|it| !it.is_empty());
         self.optional("vhost").or_else(of_header)
     }

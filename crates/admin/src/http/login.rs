@@ -25,6 +25,7 @@ use zeroize::Zeroizing;
 
 use super::answer::Fault;
 use super::call::Peer;
+use super::origin;
 
 /// The operator's name in answers, as RabbitMQ has it for its own tool.
 const OPERATOR: &str = "rmq-cli";
@@ -87,7 +88,8 @@ impl Login {
             tags.extend(known.ok_or_else(Fault::wrong_password)?);
         }
         let mut login = Self { name, tags, admitted, vhosts: None };
-        let is_loopback = peer.ip().to_canonical().is_loopback();
+        let is_loopback =
+            peer.ip().to_canonical().is_loopback() && !origin::may_be_rebound(headers);
         let is_barred = !is_loopback && node.settings.loopback_users.contains(&login.name);
         login.must(!is_barred, "User can only log in via localhost")?;
         let tags = ["administrator", "monitoring", "policymaker", "management"];

@@ -30,6 +30,7 @@ mod moving;
 mod nodes;
 mod openapi;
 mod operate;
+mod origin;
 mod overview;
 mod parameters;
 mod permissions;

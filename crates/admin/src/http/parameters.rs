@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::answer::{Answer, Fault};
 use super::call::{Call, Fields as _};
-use super::listing;
+use super::{listing, policies};
 use crate::ops::ask;
 
 /// Parameters of a vhost: `(component, name, value)`, its limits among them.
@@ -35,6 +35,9 @@ fn of_vhost(call: &Call, name: &str) -> Vec<Value> {
 /// `GET /api/parameters`, `/{component}` and `/{component}/{vhost}`.
 pub(super) async fn list(call: Call) -> Result<Answer, Fault> {
     call.login.must_policymaker()?;
+    if let Some(vhost) = call.named_vhost() {
+        call.login.must_set_policies(&call.node().topology(), vhost)?;
+    }
     let vhosts = call.vhosts()?;
     let mut rows: Vec<_> = vhosts.iter().flat_map(|vhost| of_vhost(&call, vhost)).collect();
     if let Some(component) = call.optional("component") {
@@ -58,6 +61,18 @@ fn vhost(call: &Call) -> Result<String, Fault> {
     Ok(vhost)
 }
 
+/// The component whose parameter is changed. What has a path of its own, for administrators, is for nobody else
+/// by way of this one.
+fn component_to_change(call: &Call) -> Result<String, Fault> {
+    let component = call.param("component");
+    match component {
+        "operator_policy" => policies::must_operate(call)?,
+        "vhost-limits" => call.login.must_admin()?,
+        _ => {}
+    }
+    Ok(component.to_owned())
+}
+
 /// `GET /api/parameters/{component}/{vhost}/{name}`.
 pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
     let vhost = vhost(&call)?;
@@ -67,10 +82,7 @@ pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
 /// `PUT /api/parameters/{component}/{vhost}/{name}`.
 pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
     let vhost = vhost(&call)?;
-    let component = call.param("component").to_owned();
-    if component == "operator_policy" {
-        call.login.must_admin()?;
-    }
+    let component = component_to_change(&call)?;
     let mut body = call.object()?;
     body.must_have(&["value"])?;
     let value = body.remove("value").unwrap_or_default();
@@ -88,11 +100,8 @@ pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
 /// `DELETE /api/parameters/{component}/{vhost}/{name}`.
 pub(super) async fn delete(call: Call) -> Result<Answer, Fault> {
     let vhost = vhost(&call)?;
+    let component = component_to_change(&call)?;
     one(&call, &vhost).ok_or_else(Fault::not_found)?;
-    let component = call.param("component").to_owned();
-    if component == "operator_policy" {
-        call.login.must_admin()?;
-    }
     let name = call.param("name").to_owned();
     ask::admin(
         call.node(),

@@ -117,8 +117,8 @@ pub(super) async fn get_operator(call: Call) -> Result<Answer, Fault> {
     Ok(listing::one(&call, one(&call, &vhost, operators)?))
 }
 
-/// The vhost of a change by an operator.
-fn vhost_to_operate(call: &Call) -> Result<String, Fault> {
+/// Refuses who may not change operator policies.
+pub(super) fn must_operate(call: &Call) -> Result<(), Fault> {
     call.login.must_admin()?;
     if call.app.options.no_operator_policy_changes {
         return Err(Fault::not_allowed(
@@ -126,6 +126,12 @@ fn vhost_to_operate(call: &Call) -> Result<String, Fault> {
              (management.restrictions.operator_policy_changes.disabled)",
         ));
     }
+    Ok(())
+}
+
+/// The vhost of a change by an operator.
+fn vhost_to_operate(call: &Call) -> Result<String, Fault> {
+    must_operate(call)?;
     vhost_to_change(call)
 }
 

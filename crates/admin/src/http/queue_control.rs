@@ -2,7 +2,8 @@
 
 use leveret_broker::message::{AdminCommand, ConnectionId};
 use leveret_topology::{
-    ArgumentsChange, Permission, QueueAccessError, QueueId, ResourceKind, table_from_json,
+    ArgumentsChange, Permission, QueueAccessError, QueueId, ResourceKind, permissions_needed,
+    table_from_json,
 };
 use serde_json::{Map, Value};
 
@@ -58,9 +59,17 @@ pub(super) async fn patch_arguments(call: Call) -> Result<Answer, Fault> {
 }
 
 async fn set_arguments(call: Call, keeps: bool) -> Result<Answer, Fault> {
-    let (vhost, _) = queue(&call, Permission::Configure).await?;
+    let (vhost, queue) = queue(&call, Permission::Configure).await?;
     let name = call.param("queue").to_owned();
-    let change = arguments_change(call.object()?, keeps);
+    let mut change = arguments_change(call.object()?, keeps);
+    if keeps {
+        keep_dead_letter_exchange(&call, queue, &mut change);
+    }
+    // A declaration with these arguments would ask for the same.
+    let needed = permissions_needed(ResourceKind::Queue, &name, &change.set);
+    for (permission, kind, name) in needed.into_iter().flatten() {
+        call.login.must_have(call.node(), &vhost, permission, kind, name).await?;
+    }
     ask::admin(
         call.node(),
         &call.login.name,
@@ -68,6 +77,23 @@ async fn set_arguments(call: Call, keeps: bool) -> Result<Answer, Fault> {
     )
     .await?;
     Ok(Answer::Done)
+}
+
+/// A change of the key with which dead letters leave is one of where they go: it names their exchange, too.
+fn keep_dead_letter_exchange(call: &Call, queue: QueueId, change: &mut ArgumentsChange) {
+    const EXCHANGE: &str = "x-dead-letter-exchange";
+    const KEY: &str = "x-dead-letter-routing-key";
+    let changes_key = change.set.get(KEY).is_some() || change.remove.iter().any(|it| it == KEY);
+    let names_exchange =
+        change.set.get(EXCHANGE).is_some() || change.remove.iter().any(|it| it == EXCHANGE);
+    if !changes_key || names_exchange {
+        return;
+    }
+    let topology = call.node().topology();
+    let kept = topology.queue_by_id(queue).and_then(|queue| queue.arguments.get(EXCHANGE).cloned());
+    if let Some(exchange) = kept {
+        change.set.set(EXCHANGE, exchange);
+    }
 }
 
 /// The change that a body of names and values asks for; null removes one.

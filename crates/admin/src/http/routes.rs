@@ -195,3 +195,30 @@ routes! {
     "/api/stream/publishers" => GET cluster::nothing;
     "/api/stream/consumers" => GET cluster::nothing;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who may use it, by tag and permissions: see `tests/http/rights.rs`.
+    const RIGHTS: &str = include_str!("../../tests/http/rights.txt");
+
+    /// A route in a vhost has a row for a vhost of one's own and one for another's.
+    #[test]
+    fn every_route_has_its_rights() {
+        let mut routed = Vec::new();
+        for (path, methods) in ROUTES {
+            let vhosts: &[&str] = if path.contains("{vhost}") { &["v", "zz"] } else { &["-"] };
+            for method in *methods {
+                routed.extend(vhosts.iter().map(|vhost| format!("{method} {path} {vhost}")));
+            }
+        }
+        let lines = RIGHTS.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let mut rows: Vec<_> = lines
+            .map(|line| line.split_whitespace().take(3).collect::<Vec<_>>().join(" "))
+            .collect();
+        routed.sort();
+        rows.sort();
+        assert_eq!(rows, routed);
+    }
+}

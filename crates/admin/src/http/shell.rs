@@ -22,6 +22,7 @@ use tower::ServiceExt as _;
 use super::App;
 use super::answer::Fault;
 use super::call::{Peer, Who};
+use super::origin;
 
 /// Shorter answers are not worth compressing: they fit one packet.
 const GZIP_MIN: usize = 1024;
@@ -38,14 +39,15 @@ pub(super) async fn answer(
     let asked = request.headers().clone();
     let method = request.method().clone();
     let path = request.uri().path().to_owned();
-    let mut response = match strip(app, &mut request) {
-        Ok(()) => {
-            request.extensions_mut().insert(peer);
-            request.extensions_mut().insert(who.clone());
-            router.oneshot(request).await.into_response()
-        }
-        Err(fault) => fault.into_response(),
-    };
+    let mut response =
+        match strip(app, &mut request).and_then(|()| must_be_own(app, peer, &request)) {
+            Ok(()) => {
+                request.extensions_mut().insert(peer);
+                request.extensions_mut().insert(who.clone());
+                router.oneshot(request).await.into_response()
+            }
+            Err(fault) => fault.into_response(),
+        };
     if response.status().is_success() && changes(&method, &path) {
         let (user, peer) = (who.0.get().map_or("", String::as_str), peer.to_string());
         tracing::info!(target: "audit", user, peer, %method, path, "audit: changed");
@@ -67,6 +69,17 @@ fn changes(method: &Method, path: &str) -> bool {
     let is_about_messages = ["/publish", "/get"].iter().any(|end| path.ends_with(end));
     let changes_nothing = is_post && (is_about_messages || path.ends_with("/api/login"));
     !method.is_safe() && !changes_nothing
+}
+
+/// Refuses what a page of another site asks for. No page reaches the control socket.
+fn must_be_own(app: &App, peer: Peer, request: &Request<Body>) -> Result<(), Fault> {
+    let Peer::Network(address) = peer else { return Ok(()) };
+    let own = origin::check(|site| is_allowed(app, site), app.signin.takes_tokens, request);
+    own.inspect_err(|fault| {
+        let (method, path) = (request.method(), request.uri().path());
+        let (peer, why) = (address.to_string(), &*fault.reason);
+        tracing::warn!(target: "audit", peer, %method, path, why, "audit: HTTP access denied");
+    })
 }
 
 /// Takes the prefix and a slash at the end from the path.
@@ -109,13 +122,17 @@ fn not_allowed(app: &App, method: &Method, response: &Response<Body>) -> Respons
     answer
 }
 
+/// Whether pages of a site may use the API.
+fn is_allowed(app: &App, site: &str) -> bool {
+    app.options.cors_origins.iter().any(|one| one == "*" || one == site)
+}
+
 /// What pages of other sites may do, if the configuration names the site.
 fn cors(app: &App, asked: &HeaderMap, method: &Method, headers: &mut HeaderMap) {
     headers.insert(header::VARY, HeaderValue::from_static("accept, accept-encoding, origin"));
     let methods = headers.remove(header::ACCESS_CONTROL_ALLOW_METHODS);
     let Some(origin) = asked.get(header::ORIGIN) else { return };
-    let allowed = app.options.cors_origins.iter().any(|one| one == "*" || one == origin);
-    if !allowed {
+    if !origin.to_str().is_ok_and(|site| is_allowed(app, site)) {
         return;
     }
     headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());

@@ -132,3 +132,32 @@ fn lists_show_what_one_may_see() {
     assert_eq!(whole["object_totals"]["queues"], 2);
     assert_eq!(overview.get("listeners"), None);
 }
+
+/// A monitor sees every vhost, but parameters are for who may set them there.
+#[test]
+fn parameters_of_other_vhosts() {
+    let node = node();
+    let body = r#"{"password": "p", "tags": "policymaker,monitoring"}"#;
+    node.must("PUT", "/api/users/both", body, 201);
+    node.must("PUT", "/api/parameters/shovel/%2F/s", r#"{"value": {"src-uri": "x"}}"#, 201);
+    let ask = |path: &str| node.ask_as(Some("both:p"), "GET", path, &[], b"");
+    assert_eq!(ask("/api/parameters").json(), serde_json::json!([]));
+    assert_eq!(ask("/api/parameters/shovel/%2F").status, 401);
+    assert_eq!(ask("/api/parameters/shovel/%2F/s").status, 401);
+    let got = node.ask_as(Some("both:p"), "GET", "/api/parameters", &[("x-vhost", "/")], b"");
+    assert_eq!(got.status, 401, "{}", got.text());
+}
+
+/// What administrators have limited no policymaker frees.
+#[test]
+fn limits_are_no_parameters_of_policymakers() {
+    let node = node();
+    node.must("PUT", "/api/vhost-limits/v/max-queues", r#"{"value": 3}"#, 204);
+    let path = "/api/parameters/vhost-limits/v/limits";
+    for (method, body) in [("PUT", r#"{"value": {"max-queues": -1}}"#), ("DELETE", "")] {
+        let got = node.ask_as(Some("policy:p"), method, path, &[], body.as_bytes());
+        assert_eq!(got.status, 401, "{method}: {}", got.text());
+    }
+    assert_eq!(node.get("/api/vhost-limits/v")[0]["value"]["max-queues"], 3);
+    node.must("DELETE", path, "", 204);
+}

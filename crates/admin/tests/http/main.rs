@@ -15,3 +15,4 @@ mod protocol;
 mod queue_control;
 mod rabbitmqadmin;
 mod rates;
+mod rights;

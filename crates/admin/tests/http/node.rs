@@ -121,9 +121,12 @@ impl Node {
         let mut socket = TcpStream::connect(address).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut head = format!(
-            "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n",
+            "{method} {path} HTTP/1.1\r\nConnection: close\r\nContent-Length: {}\r\n",
             body.len()
         );
+        if headers.iter().all(|(name, _)| *name != "Host") {
+            head.push_str("Host: x\r\n");
+        }
         if let Some(user) = user {
             let encoded = base64::engine::general_purpose::STANDARD.encode(user);
             head.push_str(&format!("Authorization: Basic {encoded}\r\n"));

@@ -142,3 +142,65 @@ fn nonsense() {
         assert!(got.text().contains(part), "{method} {path}: {}", got.text());
     }
 }
+
+/// What a browser sends for a page of another site changes nothing; what programs send does.
+#[test]
+fn pages_of_other_sites_change_nothing() {
+    let node = Node::with(&[("management.cors.allow_origins.1", "https://good.example")]);
+    let (json, form) = ("application/json", "application/x-www-form-urlencoded");
+    let multipart = "multipart/form-data; boundary=X";
+    let upload = "--X\r\nContent-Disposition: form-data; name=\"file\"\r\n\r\n{}\r\n--X--\r\n";
+    let bad = ("Origin", "https://bad.example");
+    let good = ("Origin", "https://good.example");
+    let (own, cross) = (("Sec-Fetch-Site", "same-origin"), ("Sec-Fetch-Site", "cross-site"));
+    #[rustfmt::skip] // a table
+    let rows: &[(&str, &str, &[(&str, &str)], &str, u16)] = &[
+        // Another site.
+        ("POST",   "/api/definitions",          &[bad, ("Content-Type", multipart)],        upload, 403),
+        ("POST",   "/api/definitions",          &[bad, ("Content-Type", "text/plain")],     "{}",   403),
+        ("POST",   "/api/definitions",          &[bad, ("Content-Type", json)],             "{}",   403),
+        ("POST",   "/api/definitions",          &[cross, ("Content-Type", form)],           "{}",   403),
+        ("POST",   "/api/definitions",          &[("Origin", "null")],                      "{}",   403),
+        ("POST",   "/api/definitions",          &[("Referer", "https://bad.example/x")],    "{}",   403),
+        ("PUT",    "/api/queues/%2F/bad",       &[bad],                                     "",     403),
+        ("DELETE", "/api/queues/%2F/q",         &[cross],                                   "",     403),
+        ("GET",    "/api/aliveness-test/%2F",   &[cross],                                   "",     403),
+        ("GET",    "/api/overview",             &[cross],                                   "",     200),
+        // The page itself, and a site that may.
+        ("POST",   "/api/definitions",          &[own, ("Content-Type", json)],             "{}",   204),
+        ("POST",   "/api/definitions",          &[own, ("Content-Type", multipart)],        upload, 204),
+        ("POST",   "/api/definitions",          &[("Origin", "http://x:80"), ("Content-Type", json)], "{}", 204),
+        ("POST",   "/api/definitions",          &[good, cross, ("Content-Type", json)],     "{}",   204),
+        ("PUT",    "/api/queues/%2F/q",         &[good],                                    "",     201),
+        ("DELETE", "/api/queues/%2F/q",         &[own],                                     "",     204),
+        // What a form can send.
+        ("POST",   "/api/definitions",          &[good, ("Content-Type", "text/plain")],    "{}",   415),
+        ("POST",   "/api/definitions",          &[own, ("Content-Type", form)],             "{}",   415),
+        ("PUT",    "/api/queues/%2F/q",         &[good],                                    "{}",   415),
+        ("PUT",    "/api/queues/%2F/q",         &[own, ("Content-Type", multipart)],        upload, 415),
+        // Programs: curl, and who names no type.
+        ("POST",   "/api/definitions",          &[("Content-Type", form)],                  "{}",   204),
+        ("POST",   "/api/definitions",          &[("Content-Type", multipart)],             upload, 204),
+        ("POST",   "/api/definitions",          &[("Content-Type", "text/plain")],          "{}",   204),
+        ("PUT",    "/api/queues/%2F/q",         &[],                                        "{}",   201),
+    ];
+    for (method, path, headers, body, want) in rows {
+        let got = node.ask_as(Some("guest:guest"), method, path, headers, body.as_bytes());
+        assert_eq!(got.status, *want, "{method} {path} {headers:?}: {}", got.text());
+    }
+    assert_eq!(node.get("/api/queues").as_array().unwrap().len(), 1);
+}
+
+/// A name that leads to this machine makes a page of somebody else's one of the same site: the password that
+/// everybody knows is not taken from it.
+#[test]
+fn guest_is_not_at_home_under_any_name() {
+    let node = Node::start();
+    let rebound = [("Host", "bad.example"), ("Accept-Language", "en")];
+    let got = node.ask_as(Some("guest:guest"), "GET", "/api/overview", &rebound, b"");
+    assert_eq!(got.status, 401, "{}", got.text());
+    assert!(got.text().contains("User can only log in via localhost"), "{}", got.text());
+    let body = r#"{"password": "p", "tags": "management"}"#;
+    node.must("PUT", "/api/users/u", body, 201);
+    assert_eq!(node.ask_as(Some("u:p"), "GET", "/api/overview", &rebound, b"").status, 200);
+}

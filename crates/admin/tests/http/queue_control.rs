@@ -377,6 +377,56 @@ fn bad_arguments() {
     assert!(got.text().contains("configure access to queue 'q'"), "{}", got.text());
 }
 
+/// Whoever sets arguments may not have dead letters go where a declaration could not send them.
+#[test]
+fn dead_letters_go_where_the_user_may_write() {
+    let node = node(&json!({}));
+    node.must("PUT", "/api/users/u", r#"{"password": "p", "tags": "management"}"#, 201);
+    let own = json!({"configure": "^u", "write": "^u", "read": "^u"}).to_string();
+    node.must("PUT", "/api/permissions/%2F/u", &own, 201);
+    let blind = json!({"configure": "^q", "write": ".*", "read": "^u"}).to_string();
+    node.must("PUT", "/api/users/blind", r#"{"password": "p", "tags": "management"}"#, 201);
+    node.must("PUT", "/api/permissions/%2F/blind", &blind, 201);
+    let others = r#"{"arguments": {"x-dead-letter-exchange": "amq.direct"}}"#;
+    node.must("PUT", "/api/queues/%2F/u.dead", others, 201);
+    node.must("PUT", "/api/queues/%2F/u", "", 201);
+    let ask = |user: &str, method: &str, queue: &str, body: &str| {
+        let path = format!("/api/queues/%2F/{queue}/arguments");
+        node.ask_as(Some(&format!("{user}:p")), method, &path, &[], body.as_bytes())
+    };
+    let refused = "write access to exchange 'amq.direct' in vhost '/' refused for user 'u'";
+    let default = "write access to exchange 'amq.default' in vhost '/' refused for user 'u'";
+    #[rustfmt::skip] // a table
+    let rows = [
+        ("u",     "PUT",   "u",      r#"{"x-dead-letter-exchange": "amq.direct"}"#, refused),
+        ("u",     "PATCH", "u",      r#"{"x-dead-letter-exchange": "amq.direct"}"#, refused),
+        ("u",     "PATCH", "u",      r#"{"x-dead-letter-exchange": ""}"#,           default),
+        ("blind", "PATCH", "q",      r#"{"x-dead-letter-exchange": "u.x"}"#,        "read access to queue 'q'"),
+        // What leaves by an exchange of others' gets no other key.
+        ("u",     "PATCH", "u.dead", r#"{"x-dead-letter-routing-key": "k"}"#,       refused),
+        ("u",     "PUT",   "u.dead", r#"{"x-dead-letter-exchange": "amq.direct"}"#, refused),
+    ];
+    for (user, method, queue, body, why) in rows {
+        let got = ask(user, method, queue, body);
+        assert_eq!(got.status, 401, "{user} {method} {queue} {body}: {}", got.text());
+        assert!(got.text().contains(why), "{user} {method} {queue} {body}: {}", got.text());
+    }
+    #[rustfmt::skip] // a table
+    let rows = [
+        ("PATCH", "u",      r#"{"x-dead-letter-exchange": "u.x", "x-dead-letter-routing-key": "k"}"#),
+        ("PATCH", "u",      r#"{"x-dead-letter-routing-key": "l"}"#),
+        ("PATCH", "u.dead", r#"{"x-max-length": 3}"#),
+        ("PATCH", "u.dead", r#"{"x-dead-letter-exchange": null}"#),
+        ("PUT",   "u.dead", "{}"),
+    ];
+    for (method, queue, body) in rows {
+        let got = ask("u", method, queue, body);
+        assert_eq!(got.status, 204, "{method} {queue} {body}: {}", got.text());
+    }
+    let arguments = json!({"x-dead-letter-exchange": "u.x", "x-dead-letter-routing-key": "l"});
+    assert_eq!(node.get("/api/queues/%2F/u")["arguments"], arguments);
+}
+
 #[test]
 fn slow_consumers_are_found() {
     let node = node(&json!({}));

@@ -152,3 +152,12 @@ pub struct ConsumerFacts {
     /// Its arguments.
     pub arguments: Table,
 }
+
+/// Why something is not done, as a client is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// AMQP's code.
+    pub code: ReplyCode,
+    /// In words.
+    pub text: String,
+}

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use leveret_amqp::table::Table;
 use leveret_topology::{ArgumentsChange, PasswordHash, QueueId, VhostId};
 
-use super::{ConnectionId, ConsumerSlot, ReplyTo};
+use super::{ConnectionId, ConsumerSlot, Refusal, ReplyTo};
 use crate::transaction::{TxId, Vote};
 
 /// Letters to the owner of the topology.
@@ -31,6 +31,8 @@ pub enum ToMeta {
         internal: bool,
         /// Arguments.
         arguments: Table,
+        /// The answer when it does not exist: the user may not make one with these arguments.
+        forbidden: Option<Box<Refusal>>,
     },
     /// `exchange.delete`. Answered by `Reply::Done` or `Reply::Refused`.
     DeleteExchange {
@@ -65,6 +67,8 @@ pub enum ToMeta {
         auto_delete: bool,
         /// Arguments.
         arguments: Table,
+        /// The answer when it does not exist: the user may not make one with these arguments.
+        forbidden: Option<Box<Refusal>>,
     },
     /// `queue.bind`, `exchange.bind`. Answered by `Reply::Done` or `Reply::Refused`.
     Bind(Box<Binding>),

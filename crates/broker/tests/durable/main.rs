@@ -134,6 +134,7 @@ pub(crate) fn declare_queue(
         exclusive,
         auto_delete: false,
         arguments: Table::new(),
+        forbidden: None,
     }
 }
 
@@ -148,6 +149,7 @@ pub(crate) fn declare_exchange(vhost: VhostId, me: u64, name: &str, durable: boo
         auto_delete: false,
         internal: false,
         arguments: Table::new(),
+        forbidden: None,
     }
 }
 

@@ -104,6 +104,7 @@ impl Node {
             exclusive: false,
             auto_delete: false,
             arguments,
+            forbidden: None,
         };
         self.run(Outbox { meta: vec![letter], ..Outbox::default() });
         let found = self.topology.queue(self.vhost, name).expect("declared").id;
