@@ -46,8 +46,10 @@ pub struct Meta<L> {
     held: Vec<Span>,
     /// What earlier turns wrote, by how far the log has to be durable.
     waiting: VecDeque<Waiting>,
-    /// Connections that end: how many of their exclusive queues still go, and who waits for it.
+    /// Connections that end, and have exclusive queues.
     leaving: HashMap<ConnectionId, Leaving, FixedState>,
+    /// Those queues.
+    left_with: HashMap<QueueId, ConnectionId, FixedState>,
     counters: MetaCounters,
     decisions: Decisions,
 }
@@ -65,7 +67,9 @@ pub struct MetaCounters {
 
 #[derive(Debug)]
 struct Leaving {
-    queues: Vec<QueueId>,
+    /// How many of its exclusive queues are still to go.
+    queues: usize,
+    /// Who waits for that.
     reply: Option<ReplyTo>,
 }
 
@@ -90,6 +94,7 @@ impl<L: Log> Meta<L> {
             held: Vec::new(),
             waiting: VecDeque::new(),
             leaving: HashMap::default(),
+            left_with: HashMap::default(),
             counters: MetaCounters::default(),
             decisions: Decisions::default(),
         }
@@ -308,7 +313,6 @@ impl<L: Log> Meta<L> {
                 }
             }
             ToMeta::QueueGone { user: _, queue, reply, consumers } => {
-                let owner = topology.queue_by_id(queue).and_then(|queue| queue.exclusive_owner);
                 let removed = topology.remove_queue(queue);
                 self.counters.queues_deleted += 1;
                 self.removed(&removed, out);
@@ -320,14 +324,7 @@ impl<L: Log> Meta<L> {
                 if let Some((reply, messages)) = reply {
                     out.reply(reply, Reply::Deleted(messages));
                 }
-                // The topology forgets a deleted vhost's queues before their shards do.
-                let owner = owner.map(ConnectionId::new).or_else(|| {
-                    let mut leaving = self.leaving.iter();
-                    leaving.find(|(_, it)| it.queues.contains(&queue)).map(|(&id, _)| id)
-                });
-                if let Some(owner) = owner {
-                    self.left_with(owner, queue, out);
-                }
+                self.left(queue, out);
             }
             ToMeta::Disconnected { connection, reply } => {
                 self.disconnected(connection, reply, topology, out);
@@ -392,8 +389,9 @@ impl<L: Log> Meta<L> {
         }
         for &queue in &queues {
             self.delete(queue, out);
+            self.left_with.insert(queue, connection);
         }
-        self.leaving.insert(connection, Leaving { queues, reply });
+        self.leaving.insert(connection, Leaving { queues: queues.len(), reply });
     }
 
     /// Has a queue deleted by its shard, whatever it holds.
@@ -408,11 +406,12 @@ impl<L: Log> Meta<L> {
         out.shard(shard_of(queue, self.shards), letter);
     }
 
-    /// One more exclusive queue of a connection that ends is gone.
-    fn left_with(&mut self, connection: ConnectionId, queue: QueueId, out: &mut Outbox) {
+    /// A queue is gone, perhaps one more exclusive one of a connection that ends.
+    fn left(&mut self, queue: QueueId, out: &mut Outbox) {
+        let Some(connection) = self.left_with.remove(&queue) else { return };
         let Some(leaving) = self.leaving.get_mut(&connection) else { return };
-        leaving.queues.retain(|&other| other != queue);
-        if leaving.queues.is_empty()
+        leaving.queues -= 1;
+        if leaving.queues == 0
             && let Some(leaving) = self.leaving.remove(&connection)
             && let Some(reply) = leaving.reply
         {

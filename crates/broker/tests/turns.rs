@@ -1052,3 +1052,32 @@ fn what_is_gone_is_not_made_by_who_may_not() {
     node.run(Outbox { meta: vec![letter], ..Outbox::default() });
     assert!(matches!(node.reply(), Reply::Declared { queue, .. } if queue == made));
 }
+
+/// The end of a connection costs a step for each of its exclusive queues: with a search for each of them through all of
+/// them this would not end.
+#[test]
+fn a_connection_with_very_many_exclusive_queues_ends() {
+    let mut node = Node::new();
+    let reply = ReplyTo { connection: ME, channel: 1 };
+    let declare = |number: u32| ToMeta::DeclareQueue {
+        user: Box::default(),
+        reply,
+        vhost: node.vhost,
+        name: number.to_string().into(),
+        server_named: false,
+        durable: false,
+        exclusive: true,
+        auto_delete: false,
+        arguments: Table::new(),
+        forbidden: None,
+    };
+    let letters = (0..100_000).map(declare).collect();
+    node.run(Outbox { meta: letters, ..Outbox::default() });
+    assert_eq!((node.topology.queue_count(), node.got.len()), (100_000, 100_000));
+    node.got.clear();
+    let end = ToMeta::Disconnected { connection: ME, reply: Some(reply) };
+    node.run(Outbox { meta: vec![end], ..Outbox::default() });
+    assert_eq!(node.topology.queue_count(), 0);
+    assert!(matches!(node.reply(), Reply::Done));
+    assert!(node.got.is_empty());
+}
