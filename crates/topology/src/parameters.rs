@@ -97,15 +97,7 @@ impl Topology {
             OPERATOR_POLICY => self.set_operator_policy(vhost, policy_spec(name, &value)?),
             POLICY => self.set_policy(vhost, policy_spec(name, &value)?),
             VHOST_LIMITS => {
-                let limits = limits(&value)?;
-                self.tell_limits(LIMITS_EVENTS, ("vhost", vhost), &limits);
-                if let Some(vhost) = self.vhost_mut(id) {
-                    vhost.limits = limits;
-                    vhost.rates = Buckets::default();
-                }
-                // Sessions look again at the rates they keep to.
-                self.access_generation += 1;
-                self.journal.note(EntityKey::Vhost(id));
+                self.set_vhost_limits(id, limits(&value)?);
                 Ok(Vec::new())
             }
             _ => {
@@ -132,18 +124,28 @@ impl Topology {
             _ => {}
         }
         let id = self.vhost_of(vhost)?;
-        let Some(place) = self.vhost_mut(id) else { return Ok(Vec::new()) };
         if component == VHOST_LIMITS {
-            place.limits.clear();
-            self.tell_limits(LIMITS_EVENTS, ("vhost", vhost), &BTreeMap::new());
-            self.journal.note(EntityKey::Vhost(id));
+            self.set_vhost_limits(id, BTreeMap::new());
             return Ok(Vec::new());
         }
+        let Some(place) = self.vhost_mut(id) else { return Ok(Vec::new()) };
         let cleared = place.parameters.remove(&(component.into(), name.into()));
         cleared.ok_or_else(|| missing(component, name, vhost))?;
         self.journal.note(EntityKey::parameter(id, component, name));
         self.tell_parameter(Some(id), component, name, None);
         Ok(Vec::new())
+    }
+
+    /// These limits hold from now on, and no others.
+    fn set_vhost_limits(&mut self, id: VhostId, limits: BTreeMap<String, i64>) {
+        let Some(vhost) = self.vhosts.get_mut(&id) else { return };
+        vhost.limits.clone_from(&limits);
+        vhost.rates = Buckets::default();
+        let name = Arc::clone(&vhost.name);
+        // Sessions look again at the rates they keep to.
+        self.access_generation += 1;
+        self.journal.note(EntityKey::Vhost(id));
+        self.tell_limits(LIMITS_EVENTS, ("vhost", &name), &limits);
     }
 
     /// Sets a parameter of the whole cluster: `cluster_name`, ...
@@ -201,6 +203,10 @@ impl Topology {
         }
         for exchange in vhost.exchanges.values() {
             let Some(exchange) = self.exchanges.get_mut(exchange) else { continue };
+            let loses = old.is_some_and(|old| exchange.policies.contain(old));
+            if !loses && !new.is_some_and(|new| new.holds_for_exchange(&exchange.name)) {
+                continue;
+            }
             exchange.policies = Policies {
                 user: policy::for_exchange(vhost.policies.values(), exchange),
                 operator: policy::for_exchange(vhost.operator_policies.values(), exchange),

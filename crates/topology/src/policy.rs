@@ -133,7 +133,7 @@ impl Policy {
             && self.pattern.matches(name)
     }
 
-    fn holds_for_exchange(&self, name: &str) -> bool {
+    pub(crate) fn holds_for_exchange(&self, name: &str) -> bool {
         matches!(self.apply_to, ApplyTo::All | ApplyTo::Exchanges) && self.pattern.matches(name)
     }
 }

@@ -226,3 +226,16 @@ fn topic_permissions() {
     topology.clear_topic_permissions("a.b", "/", None).unwrap();
     assert!(may(topology, "amq.topic", Write, "k"));
 }
+
+/// Clearing the limits is as good as setting others: rates begin anew, and sessions look again.
+#[test]
+fn cleared_limits_are_told() {
+    let mut topology = Topology::new();
+    topology.add_vhost("/").unwrap();
+    let limits = serde_json::json!({ "max-publish-rate": 1, "max-queues": 1 });
+    topology.set_parameter("/", "vhost-limits", "limits", limits).unwrap();
+    let before = topology.access_generation();
+    topology.clear_parameter("/", "vhost-limits", "limits").unwrap();
+    assert!(topology.access_generation() > before, "sessions keep to the rate");
+    assert!(topology.vhost("/").unwrap().limits().is_empty());
+}
