@@ -291,6 +291,16 @@ pub(crate) fn message_too_large(size: u64, max: u64) -> Fault {
     fault(PreconditionFailed, format!("message size {size} is larger than {which} {max}"))
 }
 
+pub(crate) fn route_too_costly(name: &str, vhost: &str, max: u32) -> Fault {
+    fault(
+        PreconditionFailed,
+        format!(
+            "finding the queues of a message published to exchange '{name}' in vhost '{vhost}' takes more than {max} \
+             comparisons: send fewer CC and BCC keys, or bind fewer exchanges to each other"
+        ),
+    )
+}
+
 pub(crate) fn internal_exchange(name: &str, vhost: &str) -> Fault {
     fault(AccessRefused, format!("cannot publish to internal exchange '{name}' in vhost '{vhost}'"))
 }

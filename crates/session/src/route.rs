@@ -5,7 +5,9 @@ use leveret_amqp::table::{RawTable, RawValue};
 use leveret_broker::message::{Message, Targets, ToShard, shard_of};
 use leveret_broker::meta::history_shard;
 use leveret_broker::record::split_names;
-use leveret_topology::{ExchangeKind, HashProperties, Permission, ResourceKind, Routable, Route};
+use leveret_topology::{
+    ExchangeKind, HashProperties, Permission, ROUTE_COST_MAX, ResourceKind, Routable, Route,
+};
 use smallvec::SmallVec;
 
 use crate::cache::{RouteCache, Routed};
@@ -111,6 +113,10 @@ fn route(
     };
     let mut found = std::mem::take(&mut cache.route);
     cx.topology.route(identity.vhost, id, &message, &mut found);
+    if found.is_too_costly() {
+        cache.route = found;
+        return Err(reply::route_too_costly(name, &identity.vhost_name, ROUTE_COST_MAX));
+    }
     let shards = core.shards();
     let routed = &mut cache.scratch;
     fill(routed, &found, shards, cx);

@@ -38,6 +38,10 @@ impl Topology {
         if self.bindings.find(&binding).is_some() {
             return Ok(Bound { created: false, recent_history: None, target });
         }
+        if let Some((cost, max)) = source.router.exceeds(&binding.key, &binding.arguments) {
+            let exchange = ResourceRef::exchange(&source.name, self.vhost_name(vhost));
+            return Err(BindError::TooCostly { exchange, kind: source.kind, cost, max });
+        }
         let recent_history = recent.then_some(binding.source);
         self.tell_binding("binding.created", &binding, None);
         self.insert_binding(binding);

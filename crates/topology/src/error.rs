@@ -290,6 +290,21 @@ pub enum BindError {
     /// Bindings of a local-random exchange lead to queues.
     #[error("Destination not found")]
     NotAQueue,
+    /// A message could have to be compared with too much.
+    #[error(
+        "binding refused: with it, one message published to {kind} {exchange} could take {cost} comparisons, and {max} are \
+         allowed; use fewer or simpler bindings, or several exchanges"
+    )]
+    TooCostly {
+        /// The source.
+        exchange: ResourceRef,
+        /// Its type.
+        kind: ExchangeKind,
+        /// What it could take.
+        cost: u64,
+        /// What it may.
+        max: u64,
+    },
 }
 
 impl BindError {

@@ -70,7 +70,7 @@ pub use policy::{ApplyTo, Policy, PolicySpec};
 pub use queue::{Declared, Queue, QueueKind, QueueSpec};
 pub use queues::{ArgumentsChange, ArgumentsError, QueueAccessError};
 pub use rate::{RATE_LIMITS, Rates};
-pub use route::{HashProperties, Routable, Route};
+pub use route::{HashProperties, ROUTE_COST_MAX, Routable, Route};
 pub use topology::Topology;
 pub use usage::{ChannelSlots, ConnectionSlots, Slot};
 pub use user::{Hashing, Password, PasswordHash, Permission, Permissions, TopicPermissions, User};

@@ -406,6 +406,12 @@ pub(super) fn targets(
     };
     let mut route = Route::default();
     topology.route(exchange.vhost, exchange.id, &message, &mut route);
+    if route.is_too_costly() {
+        tracing::warn!(
+            exchange = &*exchange.name,
+            "a message goes nowhere: it would be compared with too many bindings"
+        );
+    }
     route.queues.to_vec()
 }
 

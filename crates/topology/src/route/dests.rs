@@ -194,6 +194,7 @@ impl KeyMap {
 
     #[inline]
     pub(super) fn route(&self, key: &str, out: &mut Out<'_>) {
+        out.pay(1);
         if let Some(dests) = self.0.get(key) {
             out.all(dests);
         }

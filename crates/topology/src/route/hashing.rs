@@ -3,6 +3,8 @@
 
 use core::fmt::Write as _;
 
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
 use leveret_amqp::table::{RawValue, Table, Value};
 use smallvec::SmallVec;
 
@@ -42,21 +44,28 @@ impl HashOn {
 ///
 /// ```text
 ///   destination     A A A B C C          (weights 3, 1, 2)
-///   bucket          0 1 2 3 4 5          -> ends: 3, 4, 6
+///   bucket          0 1 2 3 4 5
 /// ```
 ///
 /// A hash falls on a bucket by jump consistent hashing (Lamping and Veach, 2014): when buckets are added
-/// at the end, only the share of messages moves that the new ones get.
+/// at the end, only the share of messages moves that the new ones get. The row is kept as sums of weights in
+/// a tree (Fenwick, 1994), so that finding, adding and removing a destination cost the logarithm of how many there are.
 #[derive(Debug)]
 pub(crate) struct ConsistentHash {
     on: HashOn,
+    /// In the order they were bound. One that went stays, with weight 0, until half of all went.
     segments: Vec<Segment>,
+    /// `sums[n]` is the weight of the segments up to `n`, as many of them as the lowest bit of `n + 1` says.
+    sums: Vec<u64>,
+    /// Where a destination's segment is.
+    places: HashMap<Target, u32, FixedState>,
+    /// Of all segments.
+    weight: u64,
 }
 
 #[derive(Debug)]
 struct Segment {
-    /// The bucket after the last one.
-    end: u64,
+    weight: u64,
     target: Target,
     /// As in RabbitMQ only a destination's first binding counts; it stays until all are gone.
     bindings: u32,
@@ -64,46 +73,81 @@ struct Segment {
 
 impl ConsistentHash {
     pub(super) fn new(on: HashOn) -> Self {
-        Self { on, segments: Vec::new() }
+        let (segments, sums) = (Vec::new(), Vec::new());
+        Self { on, segments, sums, places: HashMap::default(), weight: 0 }
     }
 
     pub(super) fn bind(&mut self, binding: &Binding) {
-        let found = self.segments.iter_mut().find(|segment| segment.target == binding.target);
-        if let Some(segment) = found {
-            segment.bindings += 1;
+        if let Some(&at) = self.places.get(&binding.target) {
+            self.segments[at as usize].bindings += 1;
             return;
         }
         // The key was checked.
         let weight = binding.key.parse().unwrap_or(1);
-        let start = self.segments.last().map_or(0, |segment| segment.end);
-        self.segments.push(Segment { end: start + weight, target: binding.target, bindings: 1 });
+        self.push(Segment { weight, target: binding.target, bindings: 1 });
     }
 
     pub(super) fn unbind(&mut self, target: Target) {
-        let Some(at) = self.segments.iter().position(|segment| segment.target == target) else {
-            return;
-        };
-        self.segments[at].bindings -= 1;
-        if self.segments[at].bindings > 0 {
+        let Some(&at) = self.places.get(&target) else { return };
+        let segment = &mut self.segments[at as usize];
+        segment.bindings -= 1;
+        if segment.bindings > 0 {
             return;
         }
-        let start = at.checked_sub(1).map_or(0, |before| self.segments[before].end);
-        let weight = self.segments.remove(at).end - start;
-        for segment in &mut self.segments[at..] {
-            segment.end -= weight;
+        self.places.remove(&target);
+        let weight = core::mem::take(&mut segment.weight);
+        self.weight -= weight;
+        let mut at = at as usize;
+        while let Some(sum) = self.sums.get_mut(at) {
+            *sum -= weight;
+            at |= at + 1;
         }
+        if self.places.len() * 2 < self.segments.len() {
+            let left = core::mem::take(&mut self.segments);
+            *self = Self::new(self.on.clone());
+            left.into_iter().filter(|it| it.bindings > 0).for_each(|it| self.push(it));
+        }
+    }
+
+    fn push(&mut self, segment: Segment) {
+        let at = self.segments.len();
+        // The new sum is that of the sums just before it which it takes in.
+        let (mut sum, mut below) = (segment.weight, at);
+        let first = at & (at + 1);
+        while below > first {
+            sum += self.sums[below - 1];
+            below &= below - 1;
+        }
+        self.sums.push(sum);
+        self.weight += segment.weight;
+        self.places.insert(segment.target, u32::try_from(at).expect("fewer than 2^32 bindings"));
+        self.segments.push(segment);
+    }
+
+    /// The destination whose bucket this is.
+    fn find(&self, mut bucket: u64) -> Option<Target> {
+        let mut at = 0;
+        let mut step = self.sums.len().checked_ilog2().map_or(0, |bits| 1 << bits);
+        while step > 0 {
+            if let Some(&sum) = self.sums.get(at + step - 1)
+                && sum <= bucket
+            {
+                bucket -= sum;
+                at += step;
+            }
+            step >>= 1;
+        }
+        self.segments.get(at).map(|segment| segment.target)
     }
 
     /// False when the choice depends on more than the routing key.
     pub(super) fn route(&self, message: &Routable<'_>, out: &mut Out<'_>) -> bool {
-        if let Some(last) = self.segments.last() {
-            let bucket = jump(self.hash(message), last.end);
-            let at = self.segments.partition_point(|segment| segment.end <= bucket);
-            if let Some(segment) = self.segments.get(at) {
-                out.one(segment.target);
-            }
+        if self.weight > 0
+            && let Some(target) = self.find(jump(self.hash(message), self.weight))
+        {
+            out.one(target);
         }
-        self.on == HashOn::RoutingKey || self.segments.len() < 2
+        self.on == HashOn::RoutingKey || self.places.len() < 2
     }
 
     /// A message without the header or property goes where all of its like go.
@@ -177,43 +221,94 @@ fn jump(key: u32, buckets: u64) -> u64 {
     bucket
 }
 
-/// Destinations by name: the choice is the same after a restart, when ids differ.
+/// Destinations by name: the choice is the same after a restart, when ids differ. In RabbitMQ's order: exchanges
+/// before queues.
+///
+/// Sorted, in pieces that are halved when they are full: adding and removing one moves the others of its piece and no more.
 #[derive(Debug, Default)]
-pub(crate) struct ModulusHash(Vec<(Box<str>, Target, u32)>);
+pub(crate) struct ModulusHash {
+    /// None of them empty.
+    pieces: Vec<Vec<Part>>,
+    count: usize,
+}
+
+#[derive(Debug)]
+struct Part {
+    name: Box<str>,
+    target: Target,
+    bindings: u32,
+}
+
+/// Destinations in a piece at most.
+const PIECE_MAX: usize = 512;
+
+impl Part {
+    fn compare(&self, name: &str, target: Target) -> core::cmp::Ordering {
+        let is_queue = |target| matches!(target, Target::Queue(_));
+        let by_kind = is_queue(self.target).cmp(&is_queue(target));
+        by_kind.then_with(|| self.name.as_ref().cmp(name)).then_with(|| self.target.cmp(&target))
+    }
+}
 
 impl ModulusHash {
     pub(super) fn bind(&mut self, name: &str, target: Target) {
-        match self.place(name, target) {
-            Ok(at) => self.0[at].2 += 1,
-            Err(at) => self.0.insert(at, (name.into(), target, 1)),
-        }
-    }
-
-    pub(super) fn unbind(&mut self, name: &str, target: Target) {
-        if let Ok(at) = self.place(name, target) {
-            self.0[at].2 -= 1;
-            if self.0[at].2 == 0 {
-                self.0.remove(at);
+        let (piece, at) = self.place(name, target);
+        let Some(parts) = self.pieces.get_mut(piece) else {
+            self.pieces.push(vec![Part { name: name.into(), target, bindings: 1 }]);
+            self.count += 1;
+            return;
+        };
+        match at {
+            Ok(at) => parts[at].bindings += 1,
+            Err(at) => {
+                parts.insert(at, Part { name: name.into(), target, bindings: 1 });
+                self.count += 1;
+                if parts.len() > PIECE_MAX {
+                    let upper = parts.split_off(PIECE_MAX / 2);
+                    self.pieces.insert(piece + 1, upper);
+                }
             }
         }
     }
 
-    /// In RabbitMQ's order: exchanges before queues.
-    fn place(&self, name: &str, target: Target) -> Result<usize, usize> {
-        let is_queue = |target: &Target| matches!(target, Target::Queue(_));
-        self.0.binary_search_by(|(own, at, _)| {
-            let by_kind = is_queue(at).cmp(&is_queue(&target));
-            by_kind.then_with(|| own.as_ref().cmp(name)).then_with(|| at.cmp(&target))
-        })
+    pub(super) fn unbind(&mut self, name: &str, target: Target) {
+        let (piece, Ok(at)) = self.place(name, target) else { return };
+        let parts = &mut self.pieces[piece];
+        parts[at].bindings -= 1;
+        if parts[at].bindings == 0 {
+            parts.remove(at);
+            self.count -= 1;
+            if parts.is_empty() {
+                self.pieces.remove(piece);
+            }
+        }
+    }
+
+    /// The piece that a destination is in, or belongs into, and its place there.
+    fn place(&self, name: &str, target: Target) -> (usize, Result<usize, usize>) {
+        // The last one that does not begin after it.
+        let after = self.pieces.partition_point(|piece| piece[0].compare(name, target).is_le());
+        let piece = after.saturating_sub(1);
+        let parts = self.pieces.get(piece).map_or(&[][..], Vec::as_slice);
+        (piece, parts.binary_search_by(|part| part.compare(name, target)))
+    }
+
+    #[cfg(test)]
+    fn parts(&self) -> impl Iterator<Item = &Part> {
+        self.pieces.iter().flatten()
     }
 
     pub(super) fn route(&self, message: &Routable<'_>, out: &mut Out<'_>) {
         let more = message.more_keys.iter().map(|key| key.as_bytes());
         let hash = phash_list(core::iter::once(message.key.as_bytes()).chain(more));
-        let count = self.0.len() as u64;
-        let Some(at) = u64::from(hash).checked_rem(count) else { return };
-        if let Some((_, target, _)) = usize::try_from(at).ok().and_then(|at| self.0.get(at)) {
-            out.one(*target);
+        let Some(at) = u64::from(hash).checked_rem(self.count as u64) else { return };
+        let mut at = usize::try_from(at).unwrap_or_default();
+        for piece in &self.pieces {
+            if let Some(part) = piece.get(at) {
+                out.one(part.target);
+                return;
+            }
+            at -= piece.len();
         }
     }
 }
@@ -229,10 +324,10 @@ mod tests {
         parts.bind("b", queue(1));
         parts.bind("a", queue(2));
         parts.bind("z", Target::Exchange(crate::id::ExchangeId::new(3)));
-        let names: Vec<&str> = parts.0.iter().map(|(name, ..)| name.as_ref()).collect();
+        let names: Vec<&str> = parts.parts().map(|part| part.name.as_ref()).collect();
         assert_eq!(names, ["z", "a", "b"]);
         parts.unbind("a", queue(2));
-        assert_eq!(parts.0.len(), 2);
+        assert_eq!(parts.count, 2);
     }
 
     /// What RabbitMQ's code gives for 2, 3, 6, 10, 100 and 1000 buckets.
@@ -251,5 +346,50 @@ mod tests {
         check(-5,            [0, 2, 2, 2, 69, 69]);
         check(5_000_000_000, [0, 0, 4, 9, 52, 52]);
         assert_eq!(jump(7, 1), 0);
+    }
+
+    /// Whatever came and went, a bucket is found as in the plain row, and parts are as in the plain list.
+    #[test]
+    fn like_a_plain_row() {
+        let mut ring = ConsistentHash::new(HashOn::RoutingKey);
+        let mut parts = ModulusHash::default();
+        let (mut row, mut list) = (Vec::<(u64, u64)>::new(), Vec::<(String, u64)>::new());
+        let mut random = Exs1024::new(7);
+        let mut below = |end: u64| (random.uniform() * end as f64) as u64 % end;
+        for step in 0..6_000 {
+            let (id, weight) = (below(1_500), below(5) + 1);
+            let target = Target::Queue(crate::id::QueueId::new(id));
+            let name = format!("q{}", id * 7_919 % 1_500);
+            let is_there = row.iter().any(|&(own, _)| own == id);
+            // Grows first, then shrinks to nothing.
+            let grows = below(10) < if step < 3_000 { 8 } else { 1 };
+            if grows && !is_there {
+                let key = weight.to_string().into();
+                let source = crate::id::ExchangeId::new(0);
+                ring.bind(&Binding { source, target, key, arguments: Table::new() });
+                parts.bind(&name, target);
+                row.push((id, weight));
+                list.push((name, id));
+                list.sort();
+            } else if !grows && is_there {
+                ring.unbind(target);
+                parts.unbind(&name, target);
+                row.retain(|&(own, _)| own != id);
+                list.retain(|(_, own)| *own != id);
+            }
+            if step % 100 == 0 {
+                assert_eq!(ring.weight, row.iter().map(|&(_, weight)| weight).sum::<u64>());
+                let each = row.iter().flat_map(|&(id, weight)| (0..weight).map(move |_| id));
+                for (bucket, id) in (0..).zip(each) {
+                    let target = Target::Queue(crate::id::QueueId::new(id));
+                    assert_eq!(ring.find(bucket), Some(target), "step {step}, bucket {bucket}");
+                }
+                let names: Vec<&str> = parts.parts().map(|part| part.name.as_ref()).collect();
+                let want: Vec<&str> = list.iter().map(|(name, _)| name.as_str()).collect();
+                assert_eq!(names, want);
+                assert!(parts.pieces.iter().all(|it| (1..=PIECE_MAX).contains(&it.len())));
+                assert!(ring.segments.len() <= row.len() * 2 + 1);
+            }
+        }
     }
 }

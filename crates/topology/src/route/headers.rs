@@ -1,13 +1,36 @@
-//! Headers exchanges. Hot path: a message's headers are read once, into a buffer on the stack; every
-//! binding is then compared with it, without allocation up to 16 headers.
+//! Headers exchanges. Hot path: a message's headers are read once, into a buffer on the stack, and only those rules are
+//! compared with them of which one header is there and has the right value. No allocation up to 16 headers that are
+//! asked for.
+//!
+//! ```text
+//!   x-match=all  type=order, customer=17 ---+      filed under that one of its headers which the fewest rules have
+//!   x-match=any  type=offer, urgent ------+ |      filed under each of them
+//!                                         | |
+//!   type:      "order" [ ]   "offer" [2]<-+ |
+//!   customer:  17 [1] <-------------------+-+
+//!   urgent:    whatever [2] <-------------+
+//! ```
+//!
+//! A message has one value for each header. So what it can cost at most is the sum, over all names of headers, of what
+//! the rules cost that are filed under the same value. There is an upper limit: see [`Headers::exceeds`].
+
+use std::collections::BTreeMap;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
-use leveret_amqp::table::{RawTable, RawValue, Value};
+use leveret_amqp::table::{RawTable, RawValue, Table, Value};
 use smallvec::SmallVec;
 
 use super::Out;
+use super::dests::Dests;
 use crate::binding::{Binding, BindingIx, Target};
+use crate::hash::Hasher64;
+
+/// Comparisons that one message can need, at most: about a millisecond. What is compared with a long value counts more.
+const COST_MAX: u64 = 1 << 17;
+
+/// Bytes of a value that are compared at the cost of one more look.
+const BYTES_PER_LOOK: usize = 64;
 
 /// `x-match`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,21 +55,126 @@ impl Match {
             _ => return None,
         })
     }
+
+    /// What a binding's arguments say, which were checked.
+    fn of(arguments: &Table) -> Self {
+        let name = arguments.get("x-match").and_then(Value::as_str);
+        name.and_then(Self::parse).unwrap_or(Self::All)
+    }
+
+    fn is_any(self) -> bool {
+        matches!(self, Self::Any | Self::AnyWithX)
+    }
+
+    /// The arguments that a message's headers are compared with.
+    fn tests(self, arguments: &Table) -> impl Iterator<Item = (&str, &Value)> {
+        let with_x = matches!(self, Self::AllWithX | Self::AnyWithX);
+        arguments.iter().filter(
+            move |(name, _)| if with_x { *name != "x-match" } else { !name.starts_with("x-") },
+        )
+    }
 }
 
 /// The bindings, one rule each.
 #[derive(Debug, Default)]
 pub(crate) struct Headers {
-    rules: Vec<Rule>,
-    places: HashMap<BindingIx, u32, FixedState>,
+    rules: Vec<Option<Rule>>,
+    free: Vec<RuleIx>,
+    places: HashMap<BindingIx, RuleIx, FixedState>,
+    /// The names that rules ask for.
+    known: HashMap<Box<[u8]>, NameIx, FixedState>,
+    names: Vec<Name>,
+    free_names: Vec<NameIx>,
+    /// Those that match every message.
+    always: Dests,
+    /// Sum of [`Name::cost`].
+    cost: u64,
 }
+
+type RuleIx = u32;
+type NameIx = u32;
 
 #[derive(Debug)]
 struct Rule {
-    binding: BindingIx,
     target: Target,
     any: bool,
-    tests: Box<[(Box<str>, Wanted)]>,
+    tests: Box<[Test]>,
+    /// What comparing it costs; with `any`, each of its headers costs by itself.
+    cost: u32,
+}
+
+#[derive(Debug)]
+struct Test {
+    name: NameIx,
+    wanted: Wanted,
+    /// Where it is filed, if it is.
+    at: u32,
+}
+
+/// The rules that are filed under a header.
+#[derive(Debug, Default)]
+struct Name {
+    text: Box<[u8]>,
+    /// Tests of this name, filed or not.
+    tests: u32,
+    /// Those to whom any value is right.
+    anything: File,
+    /// By hash of the value.
+    values: HashMap<u64, File, FixedState>,
+    /// How many of [`Self::values`] cost so much.
+    costs: BTreeMap<u32, u32>,
+}
+
+#[derive(Debug, Default)]
+struct File {
+    filed: Vec<Filed>,
+    cost: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Filed {
+    rule: RuleIx,
+    /// Which of its tests.
+    test: u32,
+}
+
+impl Name {
+    /// What a message with this header can cost.
+    fn cost(&self) -> u64 {
+        let dearest = self.costs.last_key_value().map_or(0, |(&cost, _)| cost);
+        u64::from(self.anything.cost) + u64::from(dearest)
+    }
+
+    fn file(&self, hash: Option<u64>) -> Option<&File> {
+        match hash {
+            None => Some(&self.anything),
+            Some(hash) => self.values.get(&hash),
+        }
+    }
+
+    /// Changes the file of a value, keeps what is known of the costs.
+    fn change<T>(&mut self, hash: Option<u64>, change: impl FnOnce(&mut File) -> T) -> T {
+        let Some(hash) = hash else { return change(&mut self.anything) };
+        let file = self.values.entry(hash).or_default();
+        let before = file.cost;
+        let result = change(file);
+        let after = file.cost;
+        if file.filed.is_empty() {
+            self.values.remove(&hash);
+        }
+        if before > 0
+            && let Some(count) = self.costs.get_mut(&before)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.costs.remove(&before);
+            }
+        }
+        if after > 0 {
+            *self.costs.entry(after).or_default() += 1;
+        }
+        result
+    }
 }
 
 /// What a header must be.
@@ -76,6 +204,35 @@ impl Wanted {
         }
     }
 
+    /// The same for all values that are equal; none for what any value is.
+    fn hash(&self) -> Option<u64> {
+        Some(match self {
+            Self::Anything => return None,
+            Self::Value(Value::LongStr(bytes) | Value::Bytes(bytes)) => hash_bytes(TEXT, bytes),
+            Self::Value(Value::Bool(value)) => hash_number(BOOL, u64::from(*value)),
+            Self::Value(value @ (Value::F32(_) | Value::F64(_))) => {
+                hash_float(wanted_float(value).unwrap_or_default())
+            }
+            Self::Value(Value::Decimal { scale, value }) => {
+                hash_number(u64::from(*scale) << 8 | DECIMAL, *value as u64)
+            }
+            Self::Value(Value::Timestamp(seconds)) => hash_number(WHOLE, *seconds),
+            Self::Value(value) => hash_number(WHOLE, value.as_i64().unwrap_or_default() as u64),
+            Self::Array(wire) => hash_bytes(ARRAY, wire),
+            Self::Table(wire) => hash_bytes(TABLE, wire),
+        })
+    }
+
+    /// What comparing with it costs.
+    fn cost(&self) -> u32 {
+        let bytes = match self {
+            Self::Value(Value::LongStr(bytes) | Value::Bytes(bytes)) => bytes.len(),
+            Self::Array(wire) | Self::Table(wire) => wire.len(),
+            _ => 0,
+        };
+        1 + u32::try_from(bytes / BYTES_PER_LOOK).unwrap_or(u32::MAX / 2)
+    }
+
     fn is(&self, found: &RawValue<'_>) -> bool {
         match self {
             Self::Anything => true,
@@ -90,65 +247,273 @@ impl Wanted {
     }
 }
 
-/// The headers of a message, in order. Of duplicate names the last one counts, as in RabbitMQ's map.
-type Read<'a> = SmallVec<[(&'a [u8], RawValue<'a>); 16]>;
+/// What a message says of the headers that rules ask for, by name, each once.
+type Read<'a> = SmallVec<[(NameIx, RawValue<'a>); 16]>;
 
 impl Headers {
     pub(super) fn is_empty(&self) -> bool {
-        self.rules.is_empty()
+        self.places.is_empty()
     }
 
     pub(super) fn bind(&mut self, ix: BindingIx, binding: &Binding) {
-        let kind = binding.arguments.get("x-match").and_then(Value::as_str).and_then(Match::parse);
-        let kind = kind.unwrap_or(Match::All);
-        let with_x = matches!(kind, Match::AllWithX | Match::AnyWithX);
-        let tests = binding
-            .arguments
-            .iter()
-            .filter(|(name, _)| if with_x { *name != "x-match" } else { !name.starts_with("x-") });
-        let rule = Rule {
-            binding: ix,
-            target: binding.target,
-            any: matches!(kind, Match::Any | Match::AnyWithX),
-            tests: tests.map(|(name, value)| (name.into(), Wanted::new(value))).collect(),
+        let kind = Match::of(&binding.arguments);
+        let tests = kind.tests(&binding.arguments).map(|(name, value)| {
+            let wanted = Wanted::new(value);
+            Test {
+                name: name_ix(&mut self.known, &mut self.names, &mut self.free_names, name),
+                wanted,
+                at: 0,
+            }
+        });
+        let tests: Box<[Test]> = tests.collect();
+        let cost = tests.iter().map(|test| test.wanted.cost()).fold(0, u32::saturating_add);
+        let rule = Rule { target: binding.target, any: kind.is_any(), tests, cost };
+        let at = match self.free.pop() {
+            Some(at) => at,
+            None => {
+                self.rules.push(None);
+                u32::try_from(self.rules.len() - 1).expect("fewer than 2^32 bindings")
+            }
         };
-        self.places.insert(ix, u32::try_from(self.rules.len()).expect("fewer than 2^32 bindings"));
-        self.rules.push(rule);
+        if rule.tests.is_empty() && !rule.any {
+            self.always.add(rule.target);
+        }
+        let places = rule.places(&self.names);
+        self.rules[at as usize] = Some(rule);
+        self.places.insert(ix, at);
+        for test in places {
+            self.file(at, test);
+        }
     }
 
     pub(super) fn unbind(&mut self, ix: BindingIx) {
         let Some(at) = self.places.remove(&ix) else { return };
-        self.rules.swap_remove(at as usize);
-        if let Some(moved) = self.rules.get(at as usize) {
-            self.places.insert(moved.binding, at);
+        let Some(rule) = self.rules.get(at as usize).and_then(Option::as_ref) else { return };
+        let (target, any) = (rule.target, rule.any);
+        for test in 0..rule.tests.len() {
+            self.take_out(at, test);
         }
-        if self.rules.is_empty() {
+        let Some(rule) = self.rules[at as usize].take() else { return };
+        if rule.tests.is_empty() && !any {
+            self.always.remove(target);
+        }
+        for test in &rule.tests {
+            let name = &mut self.names[test.name as usize];
+            name.tests -= 1;
+            if name.tests == 0 {
+                self.known.remove(&name.text);
+                *name = Name::default();
+                self.free_names.push(test.name);
+            }
+        }
+        self.free.push(at);
+        if self.places.is_empty() {
             *self = Self::default();
         }
     }
 
-    pub(super) fn route(&self, headers: Option<RawTable<'_>>, out: &mut Out<'_>) {
-        let mut read = Read::new();
-        if let Some(headers) = headers {
-            // The table was checked when it was received; what cannot be read does not match.
-            read.extend(headers.iter().map_while(Result::ok));
+    /// Files a rule under one of its headers.
+    fn file(&mut self, rule: RuleIx, test: usize) {
+        let Some(it) = self.rules.get_mut(rule as usize).and_then(Option::as_mut) else { return };
+        let cost = it.cost_at(test);
+        let Some(Test { name, wanted, at }) = it.tests.get_mut(test) else { return };
+        let name = &mut self.names[*name as usize];
+        self.cost -= name.cost();
+        *at = name.change(wanted.hash(), |file| {
+            file.cost = file.cost.saturating_add(cost);
+            file.filed.push(Filed { rule, test: test as u32 });
+            (file.filed.len() - 1) as u32
+        });
+        self.cost += name.cost();
+    }
+
+    /// Takes a rule out of one of its headers' files, if it is there.
+    fn take_out(&mut self, rule: RuleIx, test: usize) {
+        let Some(it) = self.rules.get(rule as usize).and_then(Option::as_ref) else { return };
+        let cost = it.cost_at(test);
+        let Some(Test { name, wanted, at }) = it.tests.get(test) else { return };
+        let (hash, at) = (wanted.hash(), *at as usize);
+        let name = &mut self.names[*name as usize];
+        let is_it = |it: &Filed| it.rule == rule && it.test as usize == test;
+        if !name.file(hash).and_then(|file| file.filed.get(at)).is_some_and(is_it) {
+            return;
         }
-        for rule in &self.rules {
-            if rule.matches(&read) {
-                out.one(rule.target);
+        self.cost -= name.cost();
+        let moved = name.change(hash, |file| {
+            file.cost = file.cost.saturating_sub(cost);
+            file.filed.swap_remove(at);
+            file.filed.get(at).copied()
+        });
+        self.cost += name.cost();
+        if let Some(moved) = moved
+            && let Some(it) = self.rules.get_mut(moved.rule as usize).and_then(Option::as_mut)
+        {
+            it.tests[moved.test as usize].at = at as u32;
+        }
+    }
+
+    /// What a message may cost if there is one more binding, and what is allowed; none if that is not over it.
+    pub(super) fn exceeds(&self, arguments: &Table) -> Option<(u64, u64)> {
+        let tests = Match::of(arguments).tests(arguments);
+        let more: u64 = tests.map(|(_, value)| u64::from(Wanted::new(value).cost())).sum();
+        let cost = self.cost + more;
+        (cost > COST_MAX).then_some((cost, COST_MAX))
+    }
+
+    pub(super) fn route(&self, headers: Option<RawTable<'_>>, out: &mut Out<'_>) {
+        out.all(&self.always);
+        let Some(headers) = headers.filter(|_| !self.known.is_empty()) else { return };
+        let read = self.read(headers, out);
+        for (name, value) in &read {
+            let name = &self.names[*name as usize];
+            self.compare(&name.anything, &read, value, out);
+            if !name.values.is_empty()
+                && let Some(file) = name.values.get(&hash_raw(value))
+            {
+                self.compare(file, &read, value, out);
+            }
+            if out.is_over() {
+                return;
             }
         }
     }
+
+    fn read<'a>(&self, headers: RawTable<'a>, out: &mut Out<'_>) -> Read<'a> {
+        let mut read = Read::new();
+        let mut looks = 0;
+        // The table was checked when it was received; what cannot be read does not match.
+        for (name, value) in headers.iter().map_while(Result::ok) {
+            looks += 1;
+            if let Some(&name) = self.known.get(name) {
+                read.push((name, value));
+            }
+        }
+        out.pay(looks);
+        // Of duplicate names the last one counts, as in RabbitMQ's map.
+        read.reverse();
+        read.sort_by_key(|&(name, _)| name);
+        read.dedup_by_key(|(name, _)| *name);
+        read
+    }
+
+    /// The rules that are filed under a header that has this value.
+    fn compare(&self, file: &File, read: &Read<'_>, value: &RawValue<'_>, out: &mut Out<'_>) {
+        let mut looks = 0;
+        for filed in &file.filed {
+            let Some(rule) = self.rules.get(filed.rule as usize).and_then(Option::as_ref) else {
+                continue;
+            };
+            let matches = if rule.any {
+                let wanted = &rule.tests[filed.test as usize].wanted;
+                looks += wanted.cost();
+                wanted.is(value)
+            } else {
+                rule.matches(read, &mut looks)
+            };
+            if matches {
+                out.one(rule.target);
+            }
+        }
+        out.pay(looks as usize);
+    }
+}
+
+/// The place of a name, made if it has none, for one more test.
+fn name_ix(
+    known: &mut HashMap<Box<[u8]>, NameIx, FixedState>,
+    names: &mut Vec<Name>,
+    free: &mut Vec<NameIx>,
+    text: &str,
+) -> NameIx {
+    let ix = known.get(text.as_bytes()).copied().unwrap_or_else(|| {
+        let ix = free.pop().unwrap_or_else(|| {
+            names.push(Name::default());
+            u32::try_from(names.len() - 1).expect("fewer than 2^32 names")
+        });
+        known.insert(text.as_bytes().into(), ix);
+        ix
+    });
+    let name = &mut names[ix as usize];
+    if name.tests == 0 {
+        name.text = text.as_bytes().into();
+    }
+    name.tests += 1;
+    ix
 }
 
 impl Rule {
-    /// Without any test `all` matches everything and `any` nothing.
-    fn matches(&self, headers: &Read<'_>) -> bool {
-        let mut results = self.tests.iter().map(|(name, wanted)| {
-            let found = headers.iter().rfind(|(own, _)| *own == name.as_bytes());
-            found.is_some_and(|(_, value)| wanted.is(value))
-        });
-        if self.any { results.any(|matched| matched) } else { results.all(|matched| matched) }
+    /// The tests under which it is to be found.
+    fn places(&self, names: &[Name]) -> SmallVec<[usize; 4]> {
+        if self.any {
+            return (0..self.tests.len()).collect();
+        }
+        let crowd = |test: &Test| {
+            let file = names.get(test.name as usize).and_then(|name| name.file(test.wanted.hash()));
+            file.map_or(0, |file| file.filed.len())
+        };
+        let best = (0..self.tests.len()).min_by_key(|&at| crowd(&self.tests[at]));
+        best.into_iter().collect()
+    }
+
+    /// What it costs when a message has the header of one of its tests.
+    fn cost_at(&self, test: usize) -> u32 {
+        match self.tests.get(test) {
+            Some(test) if self.any => test.wanted.cost(),
+            _ => self.cost,
+        }
+    }
+
+    /// With `all`: every test, until one fails.
+    fn matches(&self, read: &Read<'_>, looks: &mut u32) -> bool {
+        self.tests.iter().all(|test| {
+            *looks += test.wanted.cost();
+            let found = read.binary_search_by_key(&test.name, |&(name, _)| name);
+            found.is_ok_and(|at| test.wanted.is(&read[at].1))
+        })
+    }
+}
+
+const TEXT: u64 = 1;
+const BOOL: u64 = 2;
+const FLOAT: u64 = 3;
+const DECIMAL: u64 = 4;
+const WHOLE: u64 = 5;
+const ARRAY: u64 = 6;
+const TABLE: u64 = 7;
+const VOID: u64 = 8;
+
+fn hash_number(kind: u64, number: u64) -> u64 {
+    let mut hasher = Hasher64::new();
+    hasher.number(kind);
+    hasher.number(number);
+    hasher.finish()
+}
+
+fn hash_bytes(kind: u64, bytes: &[u8]) -> u64 {
+    let mut hasher = Hasher64::new();
+    hasher.number(kind);
+    hasher.bytes(bytes);
+    hasher.finish()
+}
+
+/// 0 is equal to -0.
+fn hash_float(value: f64) -> u64 {
+    hash_number(FLOAT, if value == 0.0 { 0 } else { value.to_bits() })
+}
+
+/// As [`Wanted::hash`].
+fn hash_raw(value: &RawValue<'_>) -> u64 {
+    match *value {
+        RawValue::LongStr(bytes) | RawValue::Bytes(bytes) => hash_bytes(TEXT, bytes),
+        RawValue::Bool(value) => hash_number(BOOL, u64::from(value)),
+        RawValue::F32(_) | RawValue::F64(_) => hash_float(float(value).unwrap_or_default()),
+        RawValue::Decimal { scale, value } => {
+            hash_number(u64::from(scale) << 8 | DECIMAL, value as u64)
+        }
+        RawValue::Array(array) => hash_bytes(ARRAY, array.as_bytes()),
+        RawValue::Table(table) => hash_bytes(TABLE, table.as_bytes()),
+        RawValue::Void => hash_number(VOID, 0),
+        ref number => hash_number(WHOLE, whole(number).unwrap_or_default() as u64),
     }
 }
 

@@ -9,6 +9,10 @@
 //!                             +---------> exchanges, each visited once --> ...
 //!   an exchange without any destination: its alternate exchange instead
 //! ```
+//!
+//! One message has a [`cost`](Route::cost), of which there is a largest one, [`ROUTE_COST_MAX`]: whoever publishes is in
+//! the way of others for no longer. What a single exchange can cost is bounded when it is bound, see [`headers`] and
+//! [`topic`]; many of them in a row, or many keys, are bounded here.
 
 mod dests;
 mod erlang;
@@ -16,6 +20,8 @@ mod hashing;
 mod headers;
 mod topic;
 
+use foldhash::fast::FixedState;
+use hashbrown::HashSet;
 use leveret_amqp::table::{RawTable, Table, Value};
 use smallvec::SmallVec;
 
@@ -68,7 +74,12 @@ pub struct Route {
     /// It is the same for every message of this exchange and routing key (without `CC` and `BCC`) while
     /// [`Topology::generation`] stands.
     pub cacheable: bool,
+    /// What finding it took, in units of one look into a table (about 10 ns); four destinations are one, too.
+    pub cost: u32,
 }
+
+/// What finding a message's queues may cost: some milliseconds. One that costs more goes nowhere.
+pub const ROUTE_COST_MAX: u32 = 1 << 19;
 
 impl Route {
     /// Forgets everything, keeps the room.
@@ -76,6 +87,14 @@ impl Route {
         self.queues.clear();
         self.remember.clear();
         self.cacheable = false;
+        self.cost = 0;
+    }
+
+    /// Finding the queues would have cost more than [`ROUTE_COST_MAX`]: there are none, and the message is to be
+    /// refused.
+    #[inline]
+    pub fn is_too_costly(&self) -> bool {
+        self.cost > ROUTE_COST_MAX
     }
 }
 
@@ -115,11 +134,16 @@ struct Out<'r> {
     route: &'r mut Route,
     /// Exchanges that were found as destinations, and those visited.
     exchanges: SmallVec<[ExchangeId; 8]>,
+    /// The same ones, when there are too many to search.
+    known: Option<Box<HashSet<ExchangeId, FixedState>>>,
     /// Whether the router at hand found any destination at all.
     found: bool,
     /// How many sets of destinations were put into the route: more than one can hold duplicates.
     sets: u32,
 }
+
+/// Exchanges that are searched one by one.
+const SEARCHED_MAX: usize = 32;
 
 impl Out<'_> {
     #[inline]
@@ -127,10 +151,20 @@ impl Out<'_> {
         self.found = true;
         match target {
             Target::Queue(queue) => self.route.queues.push(queue),
-            Target::Exchange(exchange) => {
-                if !self.exchanges.contains(&exchange) {
-                    self.exchanges.push(exchange);
-                }
+            Target::Exchange(exchange) => self.exchange(exchange),
+        }
+    }
+
+    /// One more to visit, unless it is known.
+    fn exchange(&mut self, exchange: ExchangeId) {
+        let is_new = match &mut self.known {
+            Some(known) => known.insert(exchange),
+            None => !self.exchanges.contains(&exchange),
+        };
+        if is_new {
+            self.exchanges.push(exchange);
+            if self.known.is_none() && self.exchanges.len() > SEARCHED_MAX {
+                self.known = Some(Box::new(self.exchanges.iter().copied().collect()));
             }
         }
     }
@@ -147,10 +181,24 @@ impl Out<'_> {
     fn all(&mut self, dests: &Dests) {
         if !dests.is_empty() {
             self.sets += 1;
+            self.pay(dests.len() / 4);
             for target in dests.iter() {
                 self.target(target);
             }
         }
+    }
+
+    /// So many things were looked at.
+    #[inline]
+    fn pay(&mut self, looks: usize) {
+        let looks = u32::try_from(looks).unwrap_or(u32::MAX);
+        self.route.cost = self.route.cost.saturating_add(looks);
+    }
+
+    /// It is no use to look further.
+    #[inline]
+    fn is_over(&self) -> bool {
+        self.route.is_too_costly()
     }
 }
 
@@ -160,8 +208,8 @@ pub(crate) enum Router {
     Direct(KeyMap),
     Fanout(Dests),
     Topic(Box<Topics>),
-    Headers(Headers),
-    ConsistentHash(ConsistentHash),
+    Headers(Box<Headers>),
+    ConsistentHash(Box<ConsistentHash>),
     ModulusHash(ModulusHash),
     Random(Dests),
     RecentHistory(Dests),
@@ -173,10 +221,11 @@ impl Router {
             ExchangeKind::Direct => Self::Direct(KeyMap::default()),
             ExchangeKind::Fanout => Self::Fanout(Dests::default()),
             ExchangeKind::Topic => Self::Topic(Box::default()),
-            ExchangeKind::Headers => Self::Headers(Headers::default()),
-            ExchangeKind::ConsistentHash => Self::ConsistentHash(ConsistentHash::new(
-                hashing::HashOn::from_arguments(arguments),
-            )),
+            ExchangeKind::Headers => Self::Headers(Box::default()),
+            ExchangeKind::ConsistentHash => {
+                let on = hashing::HashOn::from_arguments(arguments);
+                Self::ConsistentHash(Box::new(ConsistentHash::new(on)))
+            }
             ExchangeKind::ModulusHash => Self::ModulusHash(ModulusHash::default()),
             ExchangeKind::Random | ExchangeKind::LocalRandom => Self::Random(Dests::default()),
             ExchangeKind::RecentHistory => Self::RecentHistory(Dests::default()),
@@ -210,6 +259,15 @@ impl Router {
         }
     }
 
+    /// What a message may cost here if there is one more binding, and what is allowed; none if that is not over it.
+    pub(crate) fn exceeds(&self, key: &str, arguments: &Table) -> Option<(u64, u64)> {
+        match self {
+            Self::Topic(topics) => topics.exceeds(key),
+            Self::Headers(headers) => headers.exceeds(arguments),
+            _ => None,
+        }
+    }
+
     /// Writes the destinations; false when they depend on more than the routing key.
     fn route(&self, message: &Routable<'_>, out: &mut Out<'_>) -> bool {
         match self {
@@ -217,6 +275,9 @@ impl Router {
                 keys.route(message.key, out);
                 for key in message.more_keys {
                     keys.route(key, out);
+                    if out.is_over() {
+                        break;
+                    }
                 }
                 true
             }
@@ -228,6 +289,9 @@ impl Router {
                 topics.route(message.key, out);
                 for key in message.more_keys {
                     topics.route(key, out);
+                    if out.is_over() {
+                        break;
+                    }
                 }
                 true
             }
@@ -265,6 +329,7 @@ impl Topology {
         out.cacheable = message.more_keys.is_empty();
         let Some(place) = self.vhost_by_id(vhost) else { return };
         if exchange == place.default_exchange {
+            out.cost = u32::try_from(message.more_keys.len() + 1).unwrap_or(u32::MAX);
             for key in core::iter::once(&message.key).chain(message.more_keys) {
                 if let Some(queue) = place.queue_id(key) {
                     out.queues.push(queue);
@@ -274,17 +339,20 @@ impl Topology {
             return;
         }
 
-        let mut out = Out { route: out, exchanges: SmallVec::new(), found: false, sets: 0 };
+        let mut out =
+            Out { route: out, exchanges: SmallVec::new(), known: None, found: false, sets: 0 };
         out.exchanges.push(exchange);
         let mut next = 0;
         while let Some(&id) = out.exchanges.get(next) {
             next += 1;
+            out.pay(1);
             // A destination is removed from its sources before it goes: only the first one can be gone.
             let Some(exchange) = self.exchange_by_id(id) else { continue };
             out.found = false;
             if exchange.id == place.default_exchange {
                 // Reached as an alternate exchange.
                 for key in core::iter::once(&message.key).chain(message.more_keys) {
+                    out.pay(1);
                     if let Some(queue) = place.queue_id(key) {
                         out.one(Target::Queue(queue));
                     }
@@ -295,6 +363,12 @@ impl Topology {
                 out.route.remember.push(id);
             }
             out.route.cacheable &= exchange.router.route(message, &mut out);
+            if out.is_over() {
+                out.route.queues.clear();
+                out.route.remember.clear();
+                out.route.cacheable = false;
+                return;
+            }
             if !out.found
                 && let Some(alternate) = alternate(place, exchange)
             {
@@ -312,14 +386,34 @@ fn alternate(vhost: &crate::vhost::Vhost, exchange: &Exchange) -> Option<Exchang
     vhost.exchange_id(exchange.alternate()?)
 }
 
-/// Each once. Few: in place; many: sorted.
+/// Queues that are compared one by one.
+const COMPARED_MAX: usize = 16;
+
+/// Ids for each queue, in a row, that are worth a bit each.
+const BITS_PER_QUEUE: u64 = 64;
+
+/// Each once. Few: in place; many: by a bit for each id, or sorted if their ids are far apart.
 fn deduplicate(queues: &mut SmallVec<[QueueId; 4]>) {
     if queues.len() < 2 {
         return;
     }
-    if queues.len() > 16 {
-        queues.sort_unstable();
-        queues.dedup();
+    if queues.len() > COMPARED_MAX {
+        let ids = queues.iter().map(|queue| queue.get());
+        let first = ids.clone().min().unwrap_or_default();
+        let span = ids.max().unwrap_or_default() - first;
+        if span / BITS_PER_QUEUE > queues.len() as u64 {
+            queues.sort_unstable();
+            queues.dedup();
+            return;
+        }
+        let mut bits = vec![0_u64; (span / 64 + 1) as usize];
+        queues.retain(|queue| {
+            let at = queue.get() - first;
+            let (word, bit) = (&mut bits[(at / 64) as usize], 1 << (at % 64));
+            let is_new = *word & bit == 0;
+            *word |= bit;
+            is_new
+        });
         return;
     }
     let mut kept = 1;

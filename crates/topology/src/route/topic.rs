@@ -13,8 +13,12 @@
 //! number of words times the number of nodes reached, however many bindings there are and however many
 //! `#` a binding has.
 //!
+//! How many nodes one key can reach is bounded, too, when a pattern is bound: see [`shapes`].
+//!
 //! Nodes are places in an arena. Edges with a word are in one table for the whole trie, found by parent and
 //! word; an edge that never had siblings is followed without it.
+
+mod shapes;
 
 use foldhash::fast::FixedState;
 use hashbrown::{HashSet, HashTable};
@@ -24,6 +28,7 @@ use super::Out;
 use super::dests::Dests;
 use crate::binding::Target;
 use crate::hash::hash;
+use shapes::{ShapeIx, Shapes, Step};
 
 /// A place in the arena. The root is 0, which is nobody's child and so stands for "none".
 type NodeIx = u32;
@@ -36,7 +41,11 @@ pub(crate) struct Topics {
     free: Vec<NodeIx>,
     /// Children reached by a word, but for those that never had siblings.
     edges: HashTable<NodeIx>,
+    shapes: Shapes,
 }
+
+/// Nodes that one key may look at, at most: some milliseconds, for a key of 128 words.
+const COST_MAX: u64 = 1 << 18;
 
 /// One cache line: a route that passes it loads it once.
 #[derive(Debug, Default)]
@@ -49,6 +58,7 @@ struct Node {
     words: u32,
     /// The only one of them, which then is not in the table. One whose siblings went stays in the table.
     only: NodeIx,
+    shape: ShapeIx,
     /// What the parent's edge to this node says; `*` and `#` too.
     word: SmallVec<[u8; 16]>,
     dests: Dests,
@@ -56,7 +66,8 @@ struct Node {
 
 impl Default for Topics {
     fn default() -> Self {
-        Self { nodes: vec![Node::default()], free: Vec::new(), edges: HashTable::new() }
+        let (nodes, edges) = (vec![Node::default()], HashTable::new());
+        Self { nodes, free: Vec::new(), edges, shapes: Shapes::default() }
     }
 }
 
@@ -122,7 +133,29 @@ impl Topics {
     }
 
     pub(super) fn route(&self, key: &str, out: &mut Out<'_>) {
-        self.walk(key, |dests| out.all(dests));
+        let looked = self.walk(key, |dests| out.all(dests));
+        out.pay(looked as usize);
+    }
+
+    /// What a key may cost with one more pattern, and what is allowed; none if that is not over it.
+    pub(super) fn exceeds(&self, pattern: &str) -> Option<(u64, u64)> {
+        let (mut node, mut is_there) = (ROOT, true);
+        let (mut shape, mut more) = (Some(Shapes::ROOT), 0);
+        let mut hashes = 0;
+        for word in words(pattern) {
+            if is_there {
+                node = self.child(node, word);
+                is_there = node != NONE;
+            }
+            let step = Step::of(word);
+            hashes += u32::from(step == Step::Hash);
+            shape = shape.and_then(|shape| self.shapes.child(shape, step));
+            if !is_there {
+                more += self.shapes.cost_of_one_more(shape, hashes);
+            }
+        }
+        let cost = self.shapes.cost() + more;
+        (more > 0 && cost > COST_MAX).then_some((cost, COST_MAX))
     }
 
     /// Calls `found` with the destinations of each node that matches; returns how many edges were looked
@@ -200,7 +233,8 @@ impl Topics {
     }
 
     fn add_child(&mut self, parent: NodeIx, word: &[u8]) -> NodeIx {
-        let node = Node { parent, word: SmallVec::from_slice(word), ..Node::default() };
+        let shape = self.shapes.add(self.nodes[parent as usize].shape, Step::of(word));
+        let node = Node { parent, shape, word: SmallVec::from_slice(word), ..Node::default() };
         let child = match self.free.pop() {
             Some(ix) => {
                 self.nodes[ix as usize] = node;
@@ -234,7 +268,8 @@ impl Topics {
 
     /// Returns the parent.
     fn remove_child(&mut self, child: NodeIx) -> NodeIx {
-        let Node { parent, word, .. } = core::mem::take(&mut self.nodes[child as usize]);
+        let Node { parent, shape, word, .. } = core::mem::take(&mut self.nodes[child as usize]);
+        self.shapes.remove(shape);
         let parent_ref = &mut self.nodes[parent as usize];
         match word.as_slice() {
             b"*" => parent_ref.star = NONE,

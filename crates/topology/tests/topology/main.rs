@@ -1,6 +1,7 @@
 //! The topology as its users see it.
 
 mod access;
+mod bounds;
 mod common;
 mod declare;
 mod definitions;
