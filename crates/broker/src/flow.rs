@@ -9,8 +9,12 @@
 //! 1. A session reads one block from its socket, then what follows from it is done before it reads the
 //!    next. While it waits for an answer it does not read. So its input is at most one block and one
 //!    unfinished frame, and a fast publisher is slowed by TCP, not by a mailbox.
-//! 2. A batch is handed to the shard's inbox. Who finds the inbox too full waits for the turn that runs
-//!    ([`INBOX_LETTERS_MAX`]): publishers together cannot be faster than the shard.
+//! 2. A batch is handed to the shard's inbox, and each turn takes all that is there. What fits the turn is done; the rest waits
+//!    in lines, one for each connection, and lines are worked off in fair shares ([`work`](crate::work)). When that is much
+//!    ([`WAITING_UNITS_MAX`], [`WAITING_BYTES_MAX`]), whoever brought more than others is not read from until its line is short.
+//!    So who publishes to a thousand queues pays for that alone. While a turn takes long to come, as when another thread
+//!    runs it and is not let run, those who bring more than [`INBOX_LETTERS_MAX`] letters pause until it has. No
+//!    thread waits for an actor, and what waits counts as memory in use.
 //! 3. What no consumer takes stays in the log and in queues. Their bytes, and those that connections hold
 //!    unread or unwritten, are bounded by the memory watermark. Above it an [`Alarm`] stops those who
 //!    publish into what is full, and 10 % above it all who publish, whatever into: so memory is bounded in
@@ -30,11 +34,19 @@
 //! 5. A socket that is full waits for itself; the turn goes on with others.
 //!
 //! No cycle can block: input waits only for room that turns free (1, 2) or for a disk (3), which waits
-//! for nobody; turns never wait for a socket or for the disk, and room in a consumer's output is freed by that consumer alone, which nothing else waits for.
+//! for nobody; turns never wait for a socket, for the disk or for each other, and room in a consumer's output is freed by that consumer alone, which nothing else waits for.
 
-/// Letters a shard's inbox may hold before those who bring more wait for the turn that runs. A letter
-/// holds what one read of a socket brought, a quarter of a megabyte at most, so this is 16 MB at most.
+/// Letters a shard's inbox may hold before those who bring more are not read from until the turn that runs has ended. A
+/// letter holds what one read of a socket brought, a quarter of a megabyte at most, so this is 16 MB, and one letter of
+/// each connection above it.
 pub const INBOX_LETTERS_MAX: usize = 64;
+
+/// Units of [`work`](crate::work) that may wait in a shard before those who brought more than others pause: about twenty
+/// milliseconds.
+pub const WAITING_UNITS_MAX: u64 = 20 * 8192;
+
+/// Bytes of messages that may wait there so.
+pub const WAITING_BYTES_MAX: u64 = 16 << 20;
 
 /// Bytes a shard's log may have waiting for the disk before publishers pause. A second of a middling
 /// disk would be more; a third of one is enough to keep it busy.

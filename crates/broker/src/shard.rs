@@ -24,7 +24,7 @@ mod dead_letter;
 mod deadlines;
 mod disk;
 mod history;
-mod leaving;
+mod jobs;
 mod lending;
 mod lifecycle;
 mod look;
@@ -43,18 +43,19 @@ mod unresolved;
 use std::collections::{BTreeSet, VecDeque};
 
 use foldhash::fast::FixedState;
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use leveret_log::{HoldError, Holder, Log, ReadError, Usage};
 use leveret_queue::{Left, Offset, Queue, Time};
 use leveret_topology::{ConfirmOptions, QueueId, QueueKind, Topology};
 
 use crate::flow::Alarm;
-use crate::message::{ConnectionId, Outbox, Reply, ToShard, shard_of};
+use crate::message::{ConnectionId, Outbox, Reply, ToSession, ToShard, shard_of};
+use crate::work::Work;
 use cold::{Ahead, Cold};
 use dead_letter::{Awaited, Origin};
 use disk::Disk;
 use history::Histories;
-use leaving::Leaving;
+use jobs::{Job, Line};
 use lifecycle::Asked;
 use moving::Moving;
 use numbers::{Sampling, Use};
@@ -81,16 +82,18 @@ pub struct Shard<L> {
     ports: Ports,
     /// Queues to dispatch at the end of the turn.
     touched: VecDeque<QueueId>,
-    /// Queues whose dispatch budget ran out: touched again in the next turn.
-    again: Vec<QueueId>,
     /// Connections whose gates opened, and shards that are told when this one has dispatched.
     resumed: Vec<(ConnectionId, Vec<usize>)>,
     /// What left queues in this turn and is not worked off yet.
     left: Vec<(QueueId, Left)>,
-    /// Left with many others, and not worked off yet.
-    leaving: Leaving,
-    /// Letters that need more work done before they can be answered: first in the next turn.
-    deferred: Vec<ToShard>,
+    /// What does not fit a turn.
+    work: Work<Line, Job>,
+    /// Units of work that were done since somebody began to count: see [`jobs`].
+    used: u64,
+    /// Memory that jobs take.
+    waiting_bytes: u64,
+    /// Connections that are not read from because of what they have waiting here.
+    paused: HashSet<ConnectionId, FixedState>,
     /// Scratch for one call of the queue.
     scratch: Vec<Left>,
     timers: BTreeSet<(Time, QueueId)>,
@@ -211,9 +214,6 @@ pub struct Counters {
 /// Deliveries a queue may make before others get their turn.
 const DISPATCH_BUDGET: u32 = 4096;
 
-/// Messages that timers may have leave queues in one turn. Each may be a dead letter.
-const LEFT_PER_TURN: usize = 4096;
-
 /// What a queue takes that holds nothing, with its name and its place in the names: measured.
 const QUEUE_BYTES: u64 = 1 << 10;
 
@@ -230,11 +230,12 @@ impl<L: Log> Shard<L> {
             queues: Map::default(),
             ports: Ports::default(),
             touched: VecDeque::new(),
-            again: Vec::new(),
             resumed: Vec::new(),
             left: Vec::new(),
-            leaving: Leaving::default(),
-            deferred: Vec::new(),
+            work: Work::new(jobs::LIMITS),
+            used: 0,
+            waiting_bytes: 0,
+            paused: HashSet::default(),
             scratch: Vec::new(),
             timers: BTreeSet::new(),
             dying: Vec::new(),
@@ -269,12 +270,7 @@ impl<L: Log> Shard<L> {
         now: Time,
         out: &mut Outbox,
     ) -> bool {
-        while let Some(id) = self.again.pop() {
-            self.touch(id);
-        }
-        for letter in std::mem::take(&mut self.deferred) {
-            self.letter(letter, topology, now, out);
-        }
+        self.work.begin();
         for letter in letters.drain(..) {
             self.letter(letter, topology, now, out);
         }
@@ -282,12 +278,14 @@ impl<L: Log> Shard<L> {
         self.finish(topology, now, out)
     }
 
-    fn letter(&mut self, letter: ToShard, topology: &Topology, now: Time, out: &mut Outbox) {
+    /// Does what a letter wants, whatever it costs.
+    fn do_now(&mut self, letter: ToShard, topology: &Topology, now: Time, out: &mut Outbox) {
+        self.used += jobs::cost::LETTER;
         match letter {
             ToShard::Publish { from, messages } => {
-                self.publish(from, &messages, topology, now, out)
+                self.publish(from, &messages, u64::MAX, topology, now, out);
             }
-            ToShard::Settle(settlements) => self.settle(&settlements, now),
+            ToShard::Settle { settlements, .. } => self.settle(&settlements, now),
             ToShard::Commit { reply, messages, settlements } => {
                 self.commit(reply, &messages, &settlements, topology, now, out);
             }
@@ -334,8 +332,13 @@ impl<L: Log> Shard<L> {
             ToShard::Replay { exchange, queue } => self.replay(exchange, queue, topology, now, out),
             ToShard::Forget { exchange } => self.histories.forget(exchange),
             ToShard::Disconnected(connection) => {
-                self.disconnected(connection, topology, now, out);
+                for key in self.ports.take_keys_of(connection) {
+                    self.consumer_gone(connection, key, topology, now, out);
+                }
+                self.disconnected(connection, out);
             }
+            // Its letters are in lines now, or done.
+            ToShard::Crowded { from } => out.session(from, ToSession::Paused(false)),
             ToShard::Nobody { reply } => out.reply(reply, Reply::Gone),
             // What is to go on was touched at the start of the turn.
             ToShard::Continue => {}
@@ -352,22 +355,18 @@ impl<L: Log> Shard<L> {
     /// Ends a turn: works off what left, dispatches, until neither brings more; then hands out what
     /// connections get.
     fn finish(&mut self, topology: &Topology, now: Time, out: &mut Outbox) -> bool {
-        let mut has_more = false;
+        self.work_off_left(topology, now, out);
+        self.work_on(topology, now, out);
         if !self.resumed.is_empty() {
             self.order_touched();
         }
-        loop {
-            self.work_off_left(topology, now, out);
-            let Some(id) = self.touched.pop_front() else { break };
-            has_more |= self.dispatch(id, now);
-        }
+        self.dispatch_touched(topology, now, out);
         for (connection, mut others) in self.resumed.drain(..) {
             if let Some(next) = others.pop() {
                 out.shard(next, ToShard::Resume { connection, others });
             }
         }
-        has_more |= self.release_leaving(topology, now, out);
-        has_more |= self.dead_letter_parked(topology, now, out);
+        let has_letters = self.dead_letter_parked(topology, now, out);
         self.ports.hand_out(out);
         self.runs.flush(out);
         self.settle_with_disk(now, out);
@@ -382,7 +381,24 @@ impl<L: Log> Shard<L> {
         self.resting.watch(&self.log, now);
         // What is due still, or again, had more to do than one turn may.
         let is_due = self.timers.first().is_some_and(|&(at, _)| at <= now);
-        has_more || is_due || !self.again.is_empty() || !self.deferred.is_empty()
+        has_letters || is_due || !self.touched.is_empty() || !self.work.is_empty()
+    }
+
+    /// Dispatches touched queues, one after the other, for as long as the turn lasts: half of one at least. What is left
+    /// is first in the next turn.
+    fn dispatch_touched(&mut self, topology: &Topology, now: Time, out: &mut Outbox) {
+        let mut left = self.work.left().max(self.work.limits().turn / 2).max(1);
+        while left > 0
+            && let Some(id) = self.touched.pop_front()
+        {
+            self.used = 0;
+            if self.dispatch_some(id, left, now) {
+                self.touch(id);
+            }
+            self.work_off_left(topology, now, out);
+            left = left.saturating_sub(self.used);
+            self.work.spend(self.used);
+        }
     }
 
     /// There may not be room for all: the queue that has waited longest comes first.
@@ -437,8 +453,9 @@ impl<L: Log> Shard<L> {
 
     /// Runs the queues whose time has come: expiry of messages, of unused queues.
     fn fire_timers(&mut self, topology: &Topology, now: Time, out: &mut Outbox) {
+        self.used = 0;
         while let Some(&(at, id)) = self.timers.first() {
-            if at > now || self.left.len() >= LEFT_PER_TURN {
+            if at > now || self.used >= (self.work.limits().turn / 2).max(1) {
                 break;
             }
             self.timers.pop_first();
@@ -448,10 +465,17 @@ impl<L: Log> Shard<L> {
                 self.delete_for_good(id, Asked::default(), topology, now, out);
                 continue;
             }
-            hosted.queue.expire(now, &mut self.scratch);
+            self.used += jobs::cost::DISPATCH;
+            if hosted.queue.expire(now, &mut self.scratch) {
+                // There are more: it is still due.
+                self.timers.insert((at, id));
+                hosted.timer = Some(at);
+            }
             self.note_left(id);
             self.touch(id);
+            self.work_off_left(topology, now, out);
         }
+        self.work.spend(self.used);
         self.retry_dead_letters(topology, now, out);
         self.relax_resting(now);
         self.fire_confirms(now);
@@ -527,7 +551,7 @@ impl<L: Log> Shard<L> {
     pub fn held_bytes(&self) -> u64 {
         self.log.usage().held_bytes
             + self.queue_bytes
-            + self.leaving.bytes()
+            + self.waiting_bytes
             + self.cold.bytes()
             + self.histories.bytes()
             + self.unresolved.bytes()

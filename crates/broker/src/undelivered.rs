@@ -1,6 +1,6 @@
 //! Letters to connections that ended.
 
-use crate::message::{Reply, Settle, Settlement, ToSession, ToShard, shard_of};
+use crate::message::{ConnectionId, Reply, Settle, Settlement, ToSession, ToShard, shard_of};
 
 /// What becomes of a letter whose connection is gone: letters to shards, by index.
 ///
@@ -32,7 +32,8 @@ pub fn return_undelivered(letter: ToSession, shards: usize, out: &mut Vec<(usize
     }
     for (index, settlements) in by_shard.into_iter().enumerate() {
         if !settlements.is_empty() {
-            out.push((index, ToShard::Settle(settlements)));
+            let from = ConnectionId::default();
+            out.push((index, ToShard::Settle { from, settlements }));
         }
     }
 }

@@ -108,7 +108,7 @@ fn per_batch(rule: &str, wants_confirm: bool) -> f64 {
                 other => panic!("{other:?}"),
             }
         }
-        letters.push(ToShard::Settle(settlements));
+        letters.push(ToShard::Settle { from: ME, settlements });
         allocations += turn(&mut shard, &mut letters, &topology, now, &mut out, round);
         for (_, letter) in out.sessions.drain(..) {
             match letter {

@@ -151,7 +151,7 @@ impl Node {
         self.received += settlements.len();
         let cost = settlements.len() as u64 * delivery_cost(BODY as u64);
         let resumes = self.gauge.released(cost);
-        let mut letters = vec![ToShard::Settle(settlements)];
+        let mut letters = vec![ToShard::Settle { from: ME, settlements }];
         if resumes {
             letters.push(ToShard::Resume { connection: ME, others: Vec::new() });
         }

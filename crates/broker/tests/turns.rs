@@ -185,7 +185,7 @@ impl Node {
             offset: delivery.offset,
             how,
         };
-        self.shard(delivery.queue, ToShard::Settle(vec![settlement]));
+        self.shard(delivery.queue, ToShard::Settle { from: ME, settlements: vec![settlement] });
     }
 
     /// Letters that are all in the inbox when the shard's turn begins.
@@ -492,7 +492,7 @@ fn what_queues_take_for_messages_is_counted_and_given_back() {
             how: Settle::Ack,
         })
         .collect();
-    node.one_turn(queue, [ToShard::Settle(settlements)]);
+    node.one_turn(queue, [ToShard::Settle { from: ME, settlements }]);
     assert_eq!(node.queue_bytes(), 0);
     // The queue is looked at until it has rested; then there is nothing to wake for.
     for _ in 0..3 {
@@ -899,7 +899,10 @@ fn a_crowd_is_settled_in_short_turns() {
         assert_eq!(settlements.len() as u64, many);
         let last = settlements.pop().expect("many");
         let reply = ReplyTo { connection: ME, channel: 1 };
-        let mut letters = vec![ToShard::Settle(settlements), ToShard::Settle(vec![last])];
+        let mut letters = vec![
+            ToShard::Settle { from: ME, settlements },
+            ToShard::Settle { from: ME, settlements: vec![last] },
+        ];
         if deletes {
             let (if_unused, if_empty) = (false, false);
             letters.push(ToShard::Delete {

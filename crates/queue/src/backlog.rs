@@ -25,6 +25,11 @@ impl Backlog {
         self.ready.len()
     }
 
+    /// Messages that are not taken yet.
+    pub fn len(&self) -> u64 {
+        self.ready.len() + self.others.len() as u64
+    }
+
     /// Whether all are taken.
     pub fn is_empty(&self) -> bool {
         self.ready.is_empty() && self.others.is_empty()

@@ -9,7 +9,7 @@ use crate::options::Overflow;
 use crate::queue::Queue;
 
 /// Messages that one call lets go at most, so that a turn stays short. Each may be a dead letter.
-const LEAVE_PER_CALL: u32 = 1000;
+const LEAVE_PER_CALL: u32 = 256;
 
 impl Queue {
     /// Whether a message of `size` bytes would be refused now, by `overflow` = reject. Dead letters that are held

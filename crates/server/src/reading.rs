@@ -41,7 +41,10 @@ pub(crate) enum Read {
 /// How many bytes to ask for next, after a read that the socket had more for.
 pub(crate) fn next_read(bytes: usize, outbox: &Outbox) -> usize {
     let published = outbox.shards.iter().map(|(_, letter)| match letter {
-        ToShard::Publish { messages, .. } => messages.len(),
+        // A message for many queues counts for each: what it leads to should not come in too large a lump.
+        ToShard::Publish { messages, .. } => {
+            messages.iter().map(|it| it.targets.len().max(1)).sum::<usize>()
+        }
         _ => 0,
     });
     match published.sum::<usize>() {

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use leveret_amqp::outbuf::OutBuf;
 use leveret_broker::flow::{AlarmChange, INBOX_LETTERS_MAX};
-use leveret_broker::message::{Outbox, ToMeta, ToShard};
+use leveret_broker::message::{ConnectionId, Outbox, ToMeta, ToSession, ToShard};
 use leveret_broker::return_undelivered;
 use leveret_topology::Event;
 use tokio::sync::Notify;
@@ -29,6 +29,9 @@ use crate::node::{Node, Recipient};
 
 /// Turns a thread runs before it looks at its sockets and timers, or at its disk, again.
 const TURNS_MAX: usize = 256;
+
+/// A shard's turn that leaves work for the next one is a long one, and counts as so many.
+const LONG_TURN: usize = TURNS_MAX / 4;
 
 /// Bytes to read into that a thread keeps for the next turns.
 const KEPT_INPUT: usize = 1 << 20;
@@ -116,6 +119,16 @@ pub fn install_runner(node: Arc<Node>) -> (Arc<Notify>, Arc<Rest>) {
     };
     RUNNER.with_borrow_mut(|place| *place = Some(runner));
     (more, worked)
+}
+
+/// The connection that a letter brings messages of, or settlements.
+fn who_publishes(letter: &ToShard) -> Option<ConnectionId> {
+    match letter {
+        ToShard::Publish { from, .. } | ToShard::Settle { from, .. } => {
+            Some(*from).filter(|from| *from != ConnectionId::default())
+        }
+        _ => None,
+    }
 }
 
 /// How long a thread has nothing to do before it gives memory back.
@@ -297,8 +310,7 @@ impl Runner {
                 node.handover.take(&mut self.due);
             }
             let Some(due) = self.due.pop_front() else { break };
-            self.run(due);
-            turns += 1;
+            turns += self.run(due);
             node.handover.share(&mut self.due);
         }
         node.handover.ends();
@@ -311,21 +323,28 @@ impl Runner {
     /// while others bring more, this thread's disk writes nothing, and what is waited for next may be just that.
     fn work_alone(&mut self) {
         let node = Arc::clone(&self.node);
-        for turns in 0_usize.. {
+        let mut turns = 0;
+        loop {
             if !self.is_awaited || turns >= TURNS_MAX {
                 node.handover.leave(&mut self.due);
             }
             let Some(due) = self.due.pop_front() else { return };
-            self.run(due);
+            turns += self.run(due);
         }
     }
 
-    fn run(&mut self, due: Due) {
+    /// Runs a turn. Tells how many it counts as.
+    fn run(&mut self, due: Due) -> usize {
         match due {
             Due::Connection(connection) => self.connection_turn(connection),
-            Due::Shard(index) => self.shard_turn(index),
+            Due::Shard(index) => {
+                if self.shard_turn(index) {
+                    return LONG_TURN;
+                }
+            }
             Due::Meta => self.meta_turn(),
         }
+        1
     }
 
     fn connection_turn(&mut self, connection: Arc<Connection>) {
@@ -390,11 +409,12 @@ impl Runner {
         self.due.push_back(Due::Connection(connection));
     }
 
-    fn shard_turn(&mut self, index: usize) {
+    /// Whether it has more to do than fitted one turn.
+    fn shard_turn(&mut self, index: usize) -> bool {
         let node = Arc::clone(&self.node);
-        let Some(shard) = node.shards.get(index) else { return };
+        let Some(shard) = node.shards.get(index) else { return false };
         if !shard.actor.pick_up(&mut self.shard_letters) {
-            return;
+            return false;
         }
         let mut state = shard.actor.state();
         state.set_alarm(node.alarms.alarm());
@@ -417,6 +437,7 @@ impl Runner {
         self.post();
         self.check_alarm();
         self.due.push_back(Due::Shard(index));
+        has_more
     }
 
     fn check_alarm(&mut self) {
@@ -451,15 +472,20 @@ impl Runner {
         if outbox.failed.take().is_some() {
             node.failed.notify_one();
         }
+        let mut crowded = Vec::new();
         for (index, letter) in outbox.shards.drain(..) {
             let Some(shard) = node.shards.get(index) else { continue };
+            let from = who_publishes(&letter);
             let (is_ours, waiting) = shard.actor.post_counted(letter);
             if is_ours {
                 due.push_back(Due::Shard(index));
-            } else if waiting > INBOX_LETTERS_MAX {
-                // Another thread runs it and does not keep up with us. A shard's turn waits for nobody,
-                // so this is no circle.
-                drop(shard.actor.state());
+            }
+            if waiting > INBOX_LETTERS_MAX
+                && let Some(from) = from
+            {
+                // Another thread runs it and does not keep up: this connection brings no more before it has.
+                outbox.sessions.push((from, ToSession::Paused(true)));
+                crowded.push((index, ToShard::Crowded { from }));
             }
         }
         if outbox.shards.capacity() > KEPT_LETTERS {
@@ -496,7 +522,8 @@ impl Runner {
         if outbox.sessions.capacity() > KEPT_LETTERS {
             outbox.sessions = Vec::new();
         }
-        for (index, letter) in returned {
+        // After the connection was told to pause: the shard tells it to go on.
+        for (index, letter) in returned.into_iter().chain(crowded) {
             let Some(shard) = node.shards.get(index) else { continue };
             if shard.actor.post_one(letter) {
                 due.push_back(Due::Shard(index));

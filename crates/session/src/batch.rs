@@ -101,7 +101,8 @@ impl Gathered {
         self.is_dirty = false;
         if !self.settlements.is_empty() {
             self.settled = self.settlements.len();
-            outbox.shard(shard, ToShard::Settle(std::mem::take(&mut self.settlements)));
+            let settlements = std::mem::take(&mut self.settlements);
+            outbox.shard(shard, ToShard::Settle { from, settlements });
         }
         if !self.publishes.is_empty() {
             self.published = self.publishes.len();

@@ -171,7 +171,7 @@ fn delivering_and_settling_allocates_once_per_batch() {
         alone.written();
         alone.input(&read);
         let (_, letter) = alone.outbox.shards.pop().expect("a batch");
-        let ToShard::Settle(settled) = letter else { panic!("{letter:?}") };
+        let ToShard::Settle { settlements: settled, .. } = letter else { panic!("{letter:?}") };
         assert_eq!(settled.len(), BATCH);
         let before = allocations();
         for s in settled {

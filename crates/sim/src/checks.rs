@@ -194,9 +194,16 @@ fn paused_give_nothing(node: &Node<Store>, index: usize, watch: &mut Watch) -> C
     Ok(())
 }
 
+/// Units of the largest things that are done in one go here.
+const PIECE_MAX: u64 = 2048;
+
 /// What must hold in a shard after every turn.
 fn shard_is_sound(node: &Node<Store>, index: usize, watch: &mut Watch) -> Check {
     let Some(shard) = node.shards().nth(index) else { return Ok(()) };
+    let (limits, spent) = (shard.limits(), shard.spent());
+    if spent > 2 * limits.turn + PIECE_MAX {
+        return Err(format!("a turn of shard {index} cost {spent}, of {limits:?}"));
+    }
     let (mut here, mut held) = (shard.parked(), 0);
     for (id, queue) in shard.queues() {
         let counts = queue.counts();

@@ -1,6 +1,7 @@
 //! How a node comes to life from its disks, and how it leaves in good order.
 
 use leveret_broker::shard::Restored;
+use leveret_broker::work::Limits;
 use leveret_broker::{Meta, Shard};
 use leveret_log::file::match_up;
 use leveret_log::{Log as _, MemoryLog, Offset};
@@ -41,6 +42,7 @@ pub(crate) fn start(
     let (mut actors, mut restored) = (Vec::new(), Vec::new());
     for (index, store) in stores.enumerate() {
         let mut shard = Shard::new(index, shards, store);
+        shard.set_limits(limits(random));
         let seen = seen_below.map_or(Some(Offset::MAX), |all| all.get(index).copied());
         let seen = seen.ok_or("a shard that nothing is known of")?;
         restored.push(shard.recover(&topology, meta.decided(), seen, now));
@@ -49,6 +51,15 @@ pub(crate) fn start(
     meta.forget_decisions(actors.iter_mut().flat_map(Shard::transactions_found));
     let settings = Settings { shards, ..checks::settings() };
     Ok((Node::with(settings, topology, meta, actors), restored))
+}
+
+/// What a turn may cost: the usual, or so little that everything is cut, wherever it can be.
+fn limits(random: &mut Random) -> Limits {
+    match random.below(3) {
+        0 => Limits { turn: 1, share: 1 },
+        1 => Limits { turn: 1 + random.below(40) as u64, share: 1 + random.below(12) as u64 },
+        _ => Limits { turn: 8192, share: 512 },
+    }
 }
 
 /// The logs of all shards, and of names.

@@ -20,7 +20,12 @@ pub enum ToShard {
         messages: Vec<Publish>,
     },
     /// Settlements of one connection, in order. No answer.
-    Settle(Vec<Settlement>),
+    Settle {
+        /// Who settles: the broker itself what was given to somebody who is gone.
+        from: ConnectionId,
+        /// In the order of settling.
+        settlements: Vec<Settlement>,
+    },
     /// `tx.commit`'s part for this shard, applied whole. Answered by `Reply::Committed`.
     Commit {
         /// Who commits.
@@ -221,6 +226,12 @@ pub enum ToShard {
     },
     /// The connection ended; everything it settled was sent before. Its port is forgotten.
     Disconnected(ConnectionId),
+    /// From the driver: letters came faster than turns take them, and this connection, whose was among them, was told to
+    /// pause: the turn that finds this has taken them.
+    Crowded {
+        /// Which.
+        from: ConnectionId,
+    },
     /// From the driver: who was asked something is gone, and this says so: `Reply::Gone`.
     Nobody {
         /// Who asked.

@@ -222,7 +222,7 @@ impl<L: Log> Shard<L> {
     /// Messages that left their queue and are to be dead-lettered, but have to be read from the disk first, or
     /// wait for a turn with room for them.
     pub fn parked(&self) -> u64 {
-        self.cold.left.len() as u64 + self.leaving.dead_letters()
+        self.cold.left.len() as u64 + self.leaving()
     }
 
     /// The disk brought something: lets all that waits try again.
@@ -244,7 +244,7 @@ impl<L: Log> Shard<L> {
         });
         for parked in std::mem::take(&mut self.cold.parked) {
             match parked {
-                Parked::Letter(letter) => self.letter(letter, topology, now, out),
+                Parked::Letter(letter) => self.do_now(letter, topology, now, out),
                 Parked::Stuck(id, stuck) => self.try_again(id, stuck, topology, now, out),
             }
         }

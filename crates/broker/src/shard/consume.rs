@@ -9,6 +9,7 @@ use leveret_queue::{ConsumerSpec, Deliver, Offset, Record, Time};
 use leveret_topology::{Event, QueueId, Topology};
 
 use super::cold::{Aside, Parked};
+use super::jobs::{Job, Line, cost};
 use super::ports::{Consumer, Listed, Ports};
 use super::{DISPATCH_BUDGET, Shard, describe, log_offset, note_left};
 use crate::message::{ConnectionId, ConsumerSlot, Delivery, Outbox, Reply, ReplyTo, ToShard};
@@ -108,6 +109,7 @@ impl<L: Log> Shard<L> {
         now: Time,
         out: &mut Outbox,
     ) -> bool {
+        self.used += cost::CONSUMER;
         let Some(consumer) = self.ports.consumer(key) else { return false };
         // What the queue meant for it already is handed out, not taken back. But what is handed out to a
         // channel that closes only comes back if it is to be acked: otherwise nobody would ever see it.
@@ -127,27 +129,31 @@ impl<L: Log> Shard<L> {
         self.queues.get(&consumer.queue).is_some_and(|hosted| hosted.consumers.is_empty())
     }
 
-    /// The connection ended: its consumers go, and with them auto-delete queues.
-    pub(super) fn disconnected(
+    /// A consumer of a connection that ended goes, and with it perhaps an auto-delete queue.
+    pub(super) fn consumer_gone(
         &mut self,
         connection: ConnectionId,
+        key: u32,
         topology: &Topology,
         now: Time,
         out: &mut Outbox,
     ) {
-        for key in self.ports.keys_of(connection).to_vec() {
-            let queue = self.ports.consumer(key).map(|consumer| consumer.queue);
-            if self.remove_consumer(key, true, topology, now, out)
-                && let Some(queue) = queue
-            {
-                self.auto_delete(queue, topology, now, out);
-            }
+        // Its queue may have been deleted meanwhile, and the key may be another consumer's now.
+        let consumer = self.ports.consumer(key).filter(|it| it.connection == connection);
+        let Some(queue) = consumer.map(|consumer| consumer.queue) else { return };
+        if self.remove_consumer(key, true, topology, now, out) {
+            self.auto_delete(queue, topology, now, out);
         }
+    }
+
+    /// The connection ended, and its consumers are gone.
+    pub(super) fn disconnected(&mut self, connection: ConnectionId, out: &mut Outbox) {
         // What this turn gave to its consumers before the news came: sent all the same, so that whoever
         // finds the connection gone returns it.
         self.ports.flush(connection, out);
         self.ports.forget(connection);
         self.disk.forget(connection);
+        self.forget_pause(connection);
     }
 
     /// A gate of the connection opened: its consumers may be given more.
@@ -187,14 +193,18 @@ impl<L: Log> Shard<L> {
             // So many have expired that the next one is not found in this turn.
             super::touch(hosted, id, &mut self.touched);
             note_left(&mut self.scratch, id, &mut self.left);
-            self.deferred.push(ToShard::Get { reply, queue: id, no_ack });
+            self.get_later(reply, id, no_ack, out);
             return;
         }
         note_left(&mut self.scratch, id, &mut self.left);
         // Older messages go to consumers first, all they can take, and reach their connection first: one
         // channel may both consume and get. What they were given may be from before this letter.
-        if self.queues.get(&id).is_some_and(|hosted| hosted.queue.wants_dispatch()) {
-            while self.dispatch(id, now) {}
+        if self.queues.get(&id).is_some_and(|hosted| hosted.queue.wants_dispatch())
+            && self.dispatch_some(id, DISPATCH_BUDGET.into(), now)
+        {
+            self.touch(id);
+            self.get_later(reply, id, no_ack, out);
+            return;
         }
         self.ports.flush(reply.connection, out);
         for _ in 0..DISPATCH_BUDGET {
@@ -216,7 +226,15 @@ impl<L: Log> Shard<L> {
         }
         // So many were set aside that the rest is for the next turn.
         self.touch(id);
-        self.deferred.push(ToShard::Get { reply, queue: id, no_ack });
+        self.get_later(reply, id, no_ack, out);
+    }
+
+    /// `basic.get` goes on when others had their turn: its client waits for it, and brings nothing meanwhile.
+    #[cold]
+    fn get_later(&mut self, reply: ReplyTo, queue: QueueId, no_ack: bool, out: &mut Outbox) {
+        let letter = Box::new(ToShard::Get { reply, queue, no_ack });
+        let line = Line::Connection(reply.connection);
+        self.wait_in(line, Job::Letter(letter), cost::LETTER, out);
     }
 
     /// Whether the message that `basic.get` takes next can be read. One that is damaged is set aside.
@@ -277,9 +295,16 @@ impl<L: Log> Shard<L> {
         out.reply(reply, answer);
     }
 
-    /// Gives a touched queue's consumers what they may take, and sets its timer. Returns whether it
-    /// has more for them than its budget.
-    pub(super) fn dispatch(&mut self, id: QueueId, now: Time) -> bool {
+    /// Gives a queue's consumers what they may take, and sets its timer: before something that has to see what is
+    /// ready then. If there is more for them than a queue gives in one go, it is touched.
+    pub(super) fn dispatch(&mut self, id: QueueId, now: Time) {
+        if self.dispatch_some(id, DISPATCH_BUDGET.into(), now) {
+            self.touch(id);
+        }
+    }
+
+    /// The same, for about so many units of work. Whether there is more.
+    pub(super) fn dispatch_some(&mut self, id: QueueId, allowed: u64, now: Time) -> bool {
         let Self {
             queues,
             log,
@@ -294,13 +319,20 @@ impl<L: Log> Shard<L> {
             runs,
             unreadable,
             served,
+            used,
             ..
         } = self;
         let Some(hosted) = queues.get_mut(&id) else { return false };
         hosted.is_touched = false;
         let aside = Aside { unreadable, counters, unresolved, runs };
         let mut out = Out { queue: id, log, ports, aside, record: Bytes::new() };
-        let dispatched = hosted.queue.dispatch(now, &mut out, scratch, DISPATCH_BUDGET);
+        let mut budget = u64::from(DISPATCH_BUDGET).min(allowed).max(1) as u32;
+        if hosted.queue.options().dead_letter {
+            // What leaves it may cost much more than what it gives.
+            budget = budget.min(DISPATCH_BUDGET / cost::DEAD_LETTER as u32);
+        }
+        let dispatched = hosted.queue.dispatch(now, &mut out, scratch, budget);
+        *used += cost::DISPATCH + cost::DELIVER * u64::from(dispatched.delivered);
         note_left(scratch, id, left);
         super::rest::used(hosted, id, now, queue_bytes, resting);
         let waits = hosted.queue.has_ready() && !dispatched.more && !dispatched.cold;
@@ -325,9 +357,6 @@ impl<L: Log> Shard<L> {
             self.wait_for_disk(id);
         }
         self.set_timer(id);
-        if dispatched.more {
-            self.again.push(id);
-        }
         dispatched.more
     }
 

@@ -289,12 +289,15 @@ impl<L: Log> Shard<L> {
     }
 
     /// What a process that stops waits for a while: dead letters that are on their way to their targets,
-    /// or will be when the disk has brought them or a turn has room for them (those that it leaves behind
+    /// or will be when the disk has brought them, what has to wait for later turns (those that it leaves behind
     /// come back to their queues, though a target may have them already), and transactions that are not
     /// decided.
     pub fn under_way(&self) -> u64 {
         let sent = self.awaited.len() as u64;
-        sent + self.parked() + self.cold.retries() + self.transactions.undecided()
+        sent + self.parked()
+            + self.work.units()
+            + self.cold.retries()
+            + self.transactions.undecided()
     }
 
     /// The process stops: writes down of dead letters that are not where they go what the next one is to

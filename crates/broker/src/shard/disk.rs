@@ -338,6 +338,7 @@ impl<L: Log> Shard<L> {
         for connection in self.disk.paused.drain(..) {
             out.session(connection, ToSession::Paused(false));
         }
+        self.end_pauses(out);
         self.disk.appended.clear();
         self.disk.released_at = None;
         out.failed = Some(error.to_string());

@@ -136,7 +136,7 @@ impl<L: Log> Shard<L> {
         let Some(hosted) = self.queues.get_mut(&id) else { return };
         let backlog = take(&mut hosted.queue);
         out.reply(reply, Reply::Purged(backlog.ready()));
-        self.let_go(id, backlog);
+        self.let_go(id, backlog, out);
         self.touch(id);
     }
 
@@ -190,7 +190,8 @@ impl<L: Log> Shard<L> {
         now: Time,
         out: &mut Outbox,
     ) {
-        self.release_settled(topology, now, out);
+        // Its dead letters find it and its exchange now, not later.
+        self.work_off_left(topology, now, out);
         let Some(mut hosted) = self.queues.remove(&id) else { return };
         self.queue_bytes -= hosted.counted_bytes;
         if let Some(at) = hosted.timer {
@@ -199,7 +200,7 @@ impl<L: Log> Shard<L> {
         let ready = hosted.queue.counts().ready;
         let backlog = hosted.queue.drain_all();
         self.keep_totals(&hosted);
-        self.let_go(id, backlog);
+        self.let_go(id, backlog, out);
         self.forget_awaited(id, out);
         let consumers = std::mem::take(&mut hosted.consumers);
         let consumers = self.consumers_gone(&consumers, topology, out);
@@ -263,7 +264,7 @@ impl<L: Log> Shard<L> {
         out.reply(reply, Reply::Queues(facts));
     }
 
-    fn facts(&self, id: QueueId, hosted: &Hosted, now: Time) -> Option<QueueFacts> {
+    pub(super) fn facts(&self, id: QueueId, hosted: &Hosted, now: Time) -> Option<QueueFacts> {
         let consumers = hosted.queue.consumers().filter_map(|view| {
             let consumer = self.ports.consumer(u32::try_from(view.key).ok()?)?;
             Some(ConsumerFacts {

@@ -120,6 +120,13 @@ impl Ports {
         port.and_then(Option::as_ref).map_or(&[], |port| &port.consumers)
     }
 
+    /// Takes the keys of a connection that ended, oldest first: the consumers are to be [removed](Self::remove).
+    pub(super) fn take_keys_of(&mut self, connection: ConnectionId) -> Vec<u32> {
+        let port = self.by_connection.get(&connection).copied();
+        let port = port.and_then(|port| self.ports.get_mut(port as usize)?.as_mut());
+        port.map(|port| std::mem::take(&mut port.consumers)).unwrap_or_default()
+    }
+
     /// Takes a consumer out. Deliveries made to it before stay in the port's batch.
     pub(super) fn remove(&mut self, key: u32) -> Option<Consumer> {
         let consumer = self.consumers.get_mut(key as usize)?.take()?;

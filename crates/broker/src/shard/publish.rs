@@ -13,6 +13,7 @@ use leveret_queue::{Incoming, Offset, Time};
 use leveret_topology::{ConfirmOn, ConfirmOptions, QueueId, Topology};
 use smallvec::SmallVec;
 
+use super::jobs::cost;
 use super::unresolved::{Mixed, Slot, Until, Wait};
 use super::{Shard, holder, note_left, queue_offset, touch};
 use crate::flow::QUEUE_BYTES_MAX;
@@ -42,21 +43,29 @@ pub(super) struct Wants {
 }
 
 impl<L: Log> Shard<L> {
-    /// Takes a connection's messages, in order, and confirms those that nothing is missing of.
+    /// Takes a connection's messages, in order, for about so many units of work, and confirms those that nothing is
+    /// missing of. How many it took: one at least.
     pub(super) fn publish(
         &mut self,
         from: ConnectionId,
         messages: &[Publish],
+        allowed: u64,
         topology: &Topology,
         now: Time,
         out: &mut Outbox,
-    ) {
+    ) -> usize {
+        let mut count = 0;
         for message in messages {
+            if self.used >= allowed {
+                break;
+            }
+            count += 1;
             self.enqueue(message, Some(from), false, topology, now);
             if !self.left.is_empty() {
                 self.work_off_left(topology, now, out);
             }
         }
+        let messages = messages.get(..count).unwrap_or_default();
         self.runs.flush(out);
         if self.pause_if_far_behind(from, out) {
             self.note_flow(messages);
@@ -64,6 +73,7 @@ impl<L: Log> Shard<L> {
         if self.alarm.is_raised() && !self.alarm.stops_all && self.is_into_full(messages) {
             out.session(from, ToSession::Stopped);
         }
+        count
     }
 
     /// The queues of these messages are in RabbitMQ's state `flow` for as long as their publisher pauses.
@@ -102,6 +112,7 @@ impl<L: Log> Shard<L> {
         topology: &Topology,
         now: Time,
     ) -> Put {
+        self.used += cost::APPEND + cost::PLACE * publish.targets.len() as u64;
         let mut wants = self.wants(publish, topology, now);
         match self.append(publish, &mut wants, must_keep, now) {
             Ok(at) => self.place(at, publish, from, wants, now),

@@ -126,7 +126,7 @@ impl<L: Log> Shard<L> {
     /// keeps what is persistent and was not written so far because a consumer was waited for.
     /// [`sync`](Self::sync) until [`is_durable`](Self::is_durable) is to follow.
     pub fn close(&mut self) {
-        self.close_leaving();
+        self.close_jobs();
         self.close_dead_letters();
         let Self { log, queues, unresolved, seen_below, .. } = self;
         for at in unresolved.deferred() {

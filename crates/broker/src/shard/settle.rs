@@ -7,7 +7,7 @@ use leveret_queue::{Left, Offset, Settled, Time};
 use leveret_topology::{QueueId, Topology};
 
 use super::dead_letter::Dead;
-use super::leaving::SETTLED_AT_ONCE;
+use super::jobs::cost;
 use super::recover::{mark, mark_of};
 use super::unresolved::Way;
 use super::{Shard, holder, log_offset, note_left, touch};
@@ -16,17 +16,7 @@ use crate::message::{Outbox, Settle, Settlement};
 impl<L: Log> Shard<L> {
     /// Applies a connection's settlements. Those of queues deleted meanwhile mean nothing any more.
     pub(super) fn settle(&mut self, settlements: &[Settlement], now: Time) {
-        let is_long = settlements.len() > SETTLED_AT_ONCE || self.leaving.has_settled();
-        self.settle_some(settlements, is_long, now);
-    }
-
-    /// The same, all in this turn: what a transaction settles is one batch with its messages.
-    pub(super) fn settle_whole(&mut self, settlements: &[Settlement], now: Time) {
-        self.settle_some(settlements, false, now);
-    }
-
-    fn settle_some(&mut self, settlements: &[Settlement], is_long: bool, now: Time) {
-        let mut crowd = Vec::new();
+        self.used += cost::SETTLE * settlements.len() as u64;
         for settlement in settlements {
             let id = settlement.queue;
             let Some(hosted) = self.queues.get_mut(&id) else {
@@ -48,10 +38,8 @@ impl<L: Log> Shard<L> {
                 let _ = self.log.mark(log_offset(offset), holder(id), mark(count));
             }
             touch(hosted, id, &mut self.touched);
-            let left = if is_long { &mut crowd } else { &mut self.left };
-            note_left(&mut self.scratch, id, left);
+            note_left(&mut self.scratch, id, &mut self.left);
         }
-        self.let_settled_go(crowd);
     }
 
     /// The queue is gone, and with it all its messages but those that it had lent.
@@ -90,6 +78,7 @@ impl<L: Log> Shard<L> {
         now: Time,
         out: &mut Outbox,
     ) {
+        self.used += cost::LEFT;
         match left {
             Left::Acked(offset) => {
                 self.counters.acked += 1;
@@ -112,6 +101,7 @@ impl<L: Log> Shard<L> {
                 self.park_dead_letter(id, left);
             }
             Left::DeadLetter { offset, reason, held, delivery_count, seen } => {
+                self.used += cost::DEAD_LETTER;
                 self.counters.dead_lettered += 1;
                 let mark = mark_of(seen, delivery_count);
                 let dead = Dead { id, offset, reason, held, mark };

@@ -85,7 +85,7 @@ impl<L: Log> Shard<L> {
         for ((at, wants), message) in appended.into_iter().zip(messages) {
             until = self.place(at, message, None, wants, now).until.or(until);
         }
-        self.settle_whole(settlements, now);
+        self.settle(settlements, now);
         match until {
             Some(until) => self.disk.wait(until, Waiter::Commit(reply)),
             None => out.reply(reply, Reply::Committed),
@@ -178,7 +178,7 @@ impl<L: Log> Shard<L> {
         for ((at, wants), message) in appended.into_iter().zip(&messages) {
             self.place(at, message, None, wants, now);
         }
-        self.settle_whole(&settlements, now);
+        self.settle(&settlements, now);
         out.reply(reply, Reply::Committed);
         if part.is_none() {
             return;

@@ -129,8 +129,10 @@ impl Node {
                 return;
             }
             self.meta.turn(&mut meta, &mut self.topology, &mut out);
-            if !letters.is_empty() {
-                self.shard.turn(&mut letters, &self.topology, self.now, &mut out);
+            if !letters.is_empty()
+                && self.shard.turn(&mut letters, &self.topology, self.now, &mut out)
+            {
+                out.shard(0, ToShard::Continue);
             }
         }
     }
@@ -260,7 +262,10 @@ impl Node {
 
     pub(crate) fn settle(&mut self, queue: QueueId, how: Settle, last: bool) {
         if let Some(settlement) = self.settlement(queue, how, last) {
-            self.turn(ToShard::Settle(vec![settlement]));
+            self.turn(ToShard::Settle {
+                from: ConnectionId::new(1),
+                settlements: vec![settlement],
+            });
         }
     }
 
