@@ -429,6 +429,11 @@ options! {
 
     /// Whether the plain path shows each object, as `/metrics/per-object` does.
     return_per_object_metrics: bool = false, keys = ["prometheus.return_per_object_metrics"];
+
+    /// Whether metrics are for users with the tag `monitoring` only, who show name and password or a token.
+    ///
+    /// Without it whoever reaches the port sees the names of vhosts, queues and connections.
+    asks_password: bool = false, keys = ["prometheus.authentication.enabled"];
 }
 
 #[expect(clippy::ptr_arg, reason = "checks take the option's own type")]

@@ -52,6 +52,7 @@ use crate::ops::Ops;
 use crate::signin::SignIn;
 
 pub(crate) use call::Peer;
+pub(crate) use login::Login;
 pub(crate) use serve::{Entrance, serve};
 
 /// What handlers share.

@@ -1,17 +1,21 @@
 //! The metrics' sockets, and what each page cost.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::extract::{Request, State};
+use axum::extract::connect_info::Connected;
+use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use axum::serve::IncomingStream;
 use leveret_config::options::PrometheusOptions;
 use leveret_server::locks::{Rank, Ranked};
 
 use crate::doors::Door;
 use crate::front::Ended;
+use crate::http::{Login, Peer};
 use crate::stats::Collector;
 
 use super::page::{Endpoint, Filter, Pages, Source};
@@ -54,7 +58,8 @@ pub(crate) async fn serve(
     let mut serving = tokio::task::JoinSet::new();
     for door in doors {
         let mut ended = ended.clone();
-        let served = axum::serve(door, router.clone());
+        let router = router.clone().into_make_service_with_connect_info::<From>();
+        let served = axum::serve(door, router);
         let served = served.with_graceful_shutdown(async move { ended.comes().await });
         // It never fails: what fails is one connection.
         serving.spawn(async move { drop(served.await) });
@@ -62,7 +67,27 @@ pub(crate) async fn serve(
     while serving.join_next().await.is_some() {}
 }
 
-async fn answer(State(metrics): State<Arc<Metrics>>, request: Request) -> Response {
+/// Where a request comes from.
+#[derive(Clone, Copy, Debug)]
+struct From(SocketAddr);
+
+impl Connected<IncomingStream<'_, Door>> for From {
+    fn connect_info(stream: IncomingStream<'_, Door>) -> Self {
+        Self(*stream.remote_addr())
+    }
+}
+
+async fn answer(
+    State(metrics): State<Arc<Metrics>>,
+    ConnectInfo(From(peer)): ConnectInfo<From>,
+    request: Request,
+) -> Response {
+    if metrics.options.asks_password {
+        let login = Login::of(request.headers(), metrics.stats.node(), Peer::Network(peer)).await;
+        if let Err(refused) = login.and_then(|login| login.must_monitor()) {
+            return refused.into_response();
+        }
+    }
     let endpoint = match metrics.endpoint(request.uri().path()) {
         Ok(endpoint) => endpoint,
         Err(refused) => return refused.into_response(),

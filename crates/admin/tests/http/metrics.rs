@@ -138,3 +138,19 @@ fn messages_are_counted_by_channel_queue_and_exchange() {
     node.must("DELETE", "/api/queues/%2F/a", "", 204);
     wait_until("what passed to it is forgotten", || !samples().contains("queue=\"a\""));
 }
+
+#[test]
+fn metrics_may_ask_for_a_password() {
+    let node = Node::with(&[("prometheus.authentication.enabled", "true")]);
+    for (name, tags) in [("m", "monitoring"), ("u", "management")] {
+        let body = format!(r#"{{"password": "p", "tags": "{tags}"}}"#);
+        node.must("PUT", &format!("/api/users/{name}"), &body, 201);
+    }
+    let rows = [(None, 401), (Some("m:wrong"), 401), (Some("u:p"), 401), (Some("m:p"), 200)];
+    for (user, want) in rows {
+        for path in ["/metrics", "/metrics/per-object"] {
+            let got = node.scrape_as(user, path);
+            assert_eq!(got.status, want, "{user:?} {path}: {}", got.text());
+        }
+    }
+}

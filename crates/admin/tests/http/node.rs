@@ -104,9 +104,14 @@ impl Node {
     /// A page for Prometheus.
     #[track_caller]
     pub(crate) fn scrape(&self, path: &str) -> String {
-        let got = Self::ask_at(self.prometheus, None, "GET", path, &[], b"");
+        let got = self.scrape_as(None, path);
         assert_eq!(got.status, 200, "{path}: {}", got.text());
         got.text()
+    }
+
+    #[track_caller]
+    pub(crate) fn scrape_as(&self, user: Option<&str>, path: &str) -> Got {
+        Self::ask_at(self.prometheus, user, "GET", path, &[], b"")
     }
 
     #[track_caller]
