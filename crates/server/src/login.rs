@@ -115,6 +115,14 @@ enum Answer {
 }
 
 impl Answer {
+    /// Whether somebody still waits for it.
+    fn is_wanted(&self, node: &Node) -> bool {
+        match self {
+            Self::Connection(id) => node.recipient(*id).is_some(),
+            Self::Request(sender) => !sender.is_closed(),
+        }
+    }
+
     /// Answers from another thread than the one that asked; `out` is what else there is to tell.
     fn give(self, node: &Arc<Node>, admitted: Option<Admitted>, mut out: Outbox) {
         match self {
@@ -376,6 +384,10 @@ impl Logins {
     /// Works jobs off until [`close`](Self::close): for a thread of its own.
     pub(crate) fn work(&self, node: &Arc<Node>) {
         while let Some(job) = self.next() {
+            // Who left while others were looked at costs nothing.
+            if !job.answer.is_wanted(node) {
+                continue;
+            }
             let verdict = self.thorough(node, &job.login);
             let mut out = Outbox::default();
             let admitted = self.decided(node, &job.login, verdict, &mut out);

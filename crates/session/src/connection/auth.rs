@@ -93,6 +93,7 @@ impl Core {
     fn ask(&mut self, user: Box<str>, proof: Proof, cx: &mut Context<'_>) {
         self.identity.user.clone_from(&user);
         self.stage = Stage::Authenticating;
+        self.timers.pause_handshake(cx.now);
         let mechanism = self.identity.mechanism;
         self.send_login(user, proof, mechanism, cx);
     }
@@ -159,6 +160,7 @@ impl Session {
             return;
         }
         core.stage = Stage::Starting;
+        core.timers.resume_handshake(cx.now);
         // A token may name another user than the client did.
         if let Some(admitted) = admitted.filter(|admitted| !core.is_barred(&admitted.user)) {
             core.totals.auth_succeeded += 1;

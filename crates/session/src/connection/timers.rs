@@ -28,6 +28,8 @@ const CHECK_MS: std::ops::RangeInclusive<u64> = 1000..=60_000;
 pub(crate) struct Timers {
     /// When the socket is closed whatever comes.
     deadline: Time,
+    /// What is left of the handshake's time while it is paused, in ms.
+    left_ms: u64,
     /// Half the interval in ms; 0 for no heartbeats.
     tick_ms: u64,
     tick: Time,
@@ -51,6 +53,7 @@ impl Timers {
     pub(crate) fn new(now: Time, handshake_timeout_ms: u64) -> Self {
         Self {
             deadline: now.after_ms(handshake_timeout_ms),
+            left_ms: 0,
             tick_ms: 0,
             tick: NEVER,
             misses: 0,
@@ -86,6 +89,17 @@ impl Timers {
 
     pub(crate) fn end_handshake(&mut self) {
         self.deadline = NEVER;
+    }
+
+    /// The handshake waits for us: how long others' logins take is not the client's time.
+    pub(crate) fn pause_handshake(&mut self, now: Time) {
+        self.left_ms = self.deadline.ms().saturating_sub(now.ms());
+        self.deadline = NEVER;
+    }
+
+    /// It waits for the client again.
+    pub(crate) fn resume_handshake(&mut self, now: Time) {
+        self.deadline = now.after_ms(self.left_ms);
     }
 
     pub(crate) fn give_up_silently(&mut self, now: Time) {
@@ -230,5 +244,23 @@ impl Session {
         for (number, timeout_ms) in late {
             self.fail(number, (0, 0), &reply::ack_timed_out(number, timeout_ms), cx);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_handshake_waits_for_us() {
+        let at = Time::from_ms;
+        let mut timers = Timers::new(at(0), 1000);
+        assert_eq!(timers.next(), Some(at(1000)));
+        timers.pause_handshake(at(400));
+        assert_eq!(timers.next(), None);
+        timers.resume_handshake(at(5000));
+        assert_eq!(timers.next(), Some(at(5600)));
+        timers.end_handshake();
+        assert_eq!(timers.next(), None);
     }
 }
