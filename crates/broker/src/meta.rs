@@ -22,13 +22,14 @@ use std::collections::VecDeque;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use leveret_amqp::reply::ReplyCode;
-use leveret_log::{Log, SyncError};
+use leveret_log::{AppendError, Log, SyncError};
 use leveret_topology::{
     Destination, ExchangeId, ExchangeSpec, QueueId, QueueSpec, Removed, Target, Topology,
 };
 
 use crate::message::{
-    Binding, ConnectionId, Outbox, Reply, ReplyTo, ToMeta, ToSession, ToShard, shard_of,
+    AdminCommand, Binding, ConnectionId, Outbox, Reply, ReplyTo, ToMeta, ToSession, ToShard,
+    shard_of,
 };
 
 use decisions::Decisions;
@@ -128,6 +129,13 @@ impl<L: Log> Meta<L> {
             if self.failure().is_some() && self.refuse_change(&letter, out) {
                 continue;
             }
+            if self.saved.log().is_short() && needs_room(&letter, topology) {
+                if let Some(reply) = asker(&letter) {
+                    let text = SaveError::Append(AppendError::Full).to_string();
+                    refuse(out, reply, ReplyCode::ResourceError, text);
+                }
+                continue;
+            }
             let user = user_of(&letter);
             let rests = self.letter(letter, topology, out);
             let told = topology.take_events();
@@ -179,18 +187,7 @@ impl<L: Log> Meta<L> {
 
     /// After a failure of the log: refuses a command, and says so; other letters are not commands.
     fn refuse_change(&mut self, letter: &ToMeta, out: &mut Outbox) -> bool {
-        let reply = match letter {
-            ToMeta::DeclareExchange { reply, .. }
-            | ToMeta::DeleteExchange { reply, .. }
-            | ToMeta::DeclareQueue { reply, .. }
-            | ToMeta::Admin { reply, .. } => *reply,
-            ToMeta::Bind(binding) | ToMeta::Unbind(binding) => binding.reply,
-            ToMeta::QueueGone { .. }
-            | ToMeta::Disconnected { .. }
-            | ToMeta::Prepared { .. }
-            | ToMeta::Applied { .. }
-            | ToMeta::LogWoke => return false,
-        };
+        let Some(reply) = asker(letter) else { return false };
         if let Some(failure) = self.failure() {
             let text = SaveError::Sync(failure.clone()).to_string();
             refuse(out, reply, ReplyCode::InternalError, text);
@@ -453,6 +450,51 @@ fn answer<T>(out: &mut Outbox, reply: ReplyTo, result: Result<T, (ReplyCode, Str
     match result {
         Ok(_) => out.reply(reply, Reply::Done),
         Err((code, text)) => refuse(out, reply, code, text),
+    }
+}
+
+/// Who waits for the answer to a command.
+fn asker(letter: &ToMeta) -> Option<ReplyTo> {
+    match letter {
+        ToMeta::DeclareExchange { reply, .. }
+        | ToMeta::DeleteExchange { reply, .. }
+        | ToMeta::DeclareQueue { reply, .. }
+        | ToMeta::Admin { reply, .. } => Some(*reply),
+        ToMeta::Bind(binding) | ToMeta::Unbind(binding) => Some(binding.reply),
+        ToMeta::QueueGone { .. }
+        | ToMeta::Disconnected { .. }
+        | ToMeta::Prepared { .. }
+        | ToMeta::Applied { .. }
+        | ToMeta::LogWoke => None,
+    }
+}
+
+/// Whether a letter makes something durable that is not there. While room is short that is refused before
+/// anything is changed: what was written to a full disk is neither there nor not there. What is deleted, and
+/// what an operator sets to get room, has some that is kept for it.
+fn needs_room(letter: &ToMeta, topology: &Topology) -> bool {
+    match letter {
+        ToMeta::DeclareQueue { vhost, name, durable, exclusive, .. } => {
+            *durable && !*exclusive && topology.queue(*vhost, name).is_none()
+        }
+        ToMeta::DeclareExchange { vhost, name, durable, .. } => {
+            *durable && topology.exchange(*vhost, name).is_none()
+        }
+        ToMeta::Bind(binding) => {
+            let Binding { vhost, ref source, ref key, ref arguments, .. } = **binding;
+            !topology.is_bound(vhost, source, destination(binding), key, arguments.clone())
+        }
+        ToMeta::Admin { command, .. } => matches!(
+            **command,
+            AdminCommand::ImportDefinitions { .. }
+                | AdminCommand::AddUser { .. }
+                | AdminCommand::AddVhost { .. }
+                | AdminCommand::PutUser { .. }
+                | AdminCommand::PutVhost { .. }
+                | AdminCommand::SetParameter { .. }
+                | AdminCommand::SetGlobalParameter { .. }
+        ),
+        _ => false,
     }
 }
 

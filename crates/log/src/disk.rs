@@ -148,6 +148,17 @@ pub trait Disk {
         0
     }
 
+    /// Bytes that can be written besides what was submitted, as far as that is known. A record that needs more is
+    /// refused when it is appended: a batch that was submitted and finds no room is neither there nor not there.
+    fn room(&self) -> u64 {
+        u64::MAX
+    }
+
+    /// Whether room is so short that nothing should be appended but what gives some.
+    fn is_short(&self) -> bool {
+        false
+    }
+
     /// The segment files there are, and their lengths. Only while a log is opened, as all that
     /// follows: it waits.
     fn list(&mut self) -> Result<Vec<(FileName, u64)>, DiskError>;

@@ -256,7 +256,9 @@ impl<D: Disk> FileLog<D> {
             Tag::VOLATILE | if spill { Tag::SPILL } else { 0 }
         } else {
             let waiting = self.sums.unwritten;
-            if waiting > 0 && waiting + len > self.options.unwritten_bytes_max {
+            if waiting > 0 && waiting + len > self.options.unwritten_bytes_max
+                || waiting + self.writer.flying_bytes() + len > self.disk.room()
+            {
                 return Err(AppendError::Full);
             }
             0
@@ -673,6 +675,10 @@ impl<D: Disk> Log for FileLog<D> {
             disk_bytes: self.store.segments.disk_bytes() + self.space.disk_bytes(),
             lent: self.sums.lent,
         }
+    }
+
+    fn is_short(&self) -> bool {
+        self.writer.is_full() || self.disk.is_short()
     }
 
     fn unwritten_bytes(&self) -> u64 {

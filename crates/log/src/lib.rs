@@ -471,6 +471,11 @@ pub trait Log {
     /// What the log holds now: a few sums. Not for each message all the same.
     fn usage(&self) -> Usage;
 
+    /// Whether room is so short that nothing should be appended but what gives some.
+    fn is_short(&self) -> bool {
+        false
+    }
+
     /// [`Usage::unwritten_bytes`] alone, which flow control looks at in every turn.
     fn unwritten_bytes(&self) -> u64 {
         self.usage().unwritten_bytes

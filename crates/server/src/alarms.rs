@@ -3,18 +3,20 @@
 //! Either blocks publishers, consumers never: what they take is what ends the alarm. Which publishers
 //! is said in [`leveret_broker::flow`]. Memory is
 //! compared with its watermark after every turn that changed it; free disk space is asked of the
-//! system now and then ([`watch_disk`]), more often when it is short.
+//! system as often as it may have changed ([`watch_disk`]), and a write that finds no room raises the alarm at
+//! once.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use leveret_broker::flow::{Alarm, AlarmChange, Level, MemoryAlarm};
 
 use crate::locks::{Rank, Ranked};
 use crate::node::Node;
+use crate::room::Room;
 use crate::runner::with_runner;
+
+pub use crate::room::free_bytes;
 
 /// Two bits each, a [`Level`].
 const MEMORY: u8 = 0;
@@ -51,6 +53,8 @@ pub struct Alarms {
     disk_limit: AtomicU64,
     /// As last asked for; `u64::MAX` before.
     disk_free: AtomicU64,
+    /// The last write found no room, whatever the system says is free.
+    disk_refused: AtomicBool,
 }
 
 impl Alarms {
@@ -61,6 +65,7 @@ impl Alarms {
             memory_limit: AtomicU64::new(memory_limit),
             disk_limit: AtomicU64::new(0),
             disk_free: AtomicU64::new(u64::MAX),
+            disk_refused: AtomicBool::new(false),
         }
     }
 
@@ -137,6 +142,7 @@ impl Alarms {
         self.disk_free.store(free, Ordering::Relaxed);
         let limit = self.disk_limit();
         let now = match free {
+            _ if self.disk_refused.load(Ordering::Relaxed) => Level::Out,
             free if free < limit / 2 => Level::Out,
             free if free < limit => Level::Short,
             _ => Level::Enough,
@@ -160,28 +166,29 @@ fn level(levels: u8, at: u8) -> Level {
     }
 }
 
-/// How often free space is asked for, when there is plenty and when there is not.
-const RELAXED: Duration = Duration::from_secs(10);
-const TENSE: Duration = Duration::from_millis(500);
-
-/// Looks at the free space of the data directory's file system for as long as the node lives.
-pub async fn watch_disk(node: Arc<Node>, dir: PathBuf) {
+/// Looks at the free space of the data directory's file system for as long as the node lives: as often as it may
+/// have changed, and as soon as a write finds none.
+pub async fn watch_disk(node: Arc<Node>, room: Arc<Room>) {
     let mut failed = false;
     loop {
-        match free_bytes(&dir) {
+        let is_refused = room.is_refused();
+        node.alarms.disk_refused.store(is_refused, Ordering::Relaxed);
+        match room.look() {
             Ok(free) => {
                 failed = false;
                 look(&node, free);
             }
-            Err(error) if !failed => {
-                failed = true;
-                tracing::warn!(%error, dir = %dir.display(), "free disk space cannot be told");
+            Err(error) => {
+                if !failed {
+                    failed = true;
+                    tracing::warn!(%error, "free disk space cannot be told");
+                }
+                if is_refused {
+                    look(&node, 0);
+                }
             }
-            Err(_) => {}
         }
-        let alarms = &node.alarms;
-        let is_tense = alarms.disk_free().is_some_and(|free| free / 4 < alarms.disk_limit());
-        tokio::time::sleep(if is_tense { TENSE } else { RELAXED }).await;
+        room.pause(node.alarms.disk_limit()).await;
     }
 }
 
@@ -193,12 +200,6 @@ pub fn look(node: &Arc<Node>, free: u64) {
             runner.work();
         });
     }
-}
-
-/// Bytes that this user may still write to the file system of `dir`.
-pub fn free_bytes(dir: &Path) -> std::io::Result<u64> {
-    let stat = rustix::fs::statvfs(dir)?;
-    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
 #[cfg(test)]
@@ -223,10 +224,16 @@ mod tests {
         assert_eq!(alarms.alarm().reason(), Some("low on memory"));
         assert_eq!(alarms.check_memory(|| 0), Some(AlarmChange::Cleared));
         assert!(!alarms.any());
+        // A write found no room, though there is enough by the system's count.
+        alarms.disk_refused.store(true, Ordering::Relaxed);
+        assert_eq!(alarms.update_disk(1000), Some(AlarmChange::Raised));
+        assert!(alarms.alarm().stops_all);
+        alarms.disk_refused.store(false, Ordering::Relaxed);
+        assert_eq!(alarms.update_disk(1000), Some(AlarmChange::Cleared));
     }
 
     #[test]
     fn the_system_tells_what_is_free() {
-        assert!(free_bytes(Path::new("/")).expect("statvfs") > 0);
+        assert!(free_bytes(std::path::Path::new("/")).expect("statvfs") > 0);
     }
 }

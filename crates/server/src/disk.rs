@@ -20,6 +20,7 @@ use bytes::Bytes;
 use leveret_log::disk::{Disk, DiskError, Done, FileName, Op, Piece, Token};
 
 use crate::buffers::Buffers;
+use crate::room::Room;
 use writer::Writer;
 
 /// Files that are kept open for reading.
@@ -117,6 +118,9 @@ pub struct RealDisk {
     threads: Vec<JoinHandle<()>>,
     /// What is read comes in them.
     buffers: Buffers,
+    room: Arc<Room>,
+    /// It may use the room that messages do not get.
+    uses_kept_room: bool,
     /// Locked for as long as it is open.
     _lock: File,
 }
@@ -129,7 +133,14 @@ impl std::fmt::Debug for RealDisk {
 
 impl RealDisk {
     /// Opens a directory, which is made if it is not there. A file that is removed under load becomes the next one.
-    pub fn open(dir: &Path, name: &str, wake: Wake, rests: Wake) -> std::io::Result<Self> {
+    /// `room` is that of its file system.
+    pub fn open(
+        dir: &Path,
+        name: &str,
+        wake: Wake,
+        rests: Wake,
+        room: &Arc<Room>,
+    ) -> std::io::Result<Self> {
         std::fs::create_dir_all(dir)?;
         let lock = dir.join("LOCK");
         let lock = OpenOptions::new().create(true).truncate(false).write(true).open(lock)?;
@@ -142,8 +153,8 @@ impl RealDisk {
         let (done_in, done) = channel();
         let (writes, to_write) = channel();
         let (reads, to_read) = channel();
-        let writer = Writer::with_spare(dir);
-        let background = Writer::new(dir);
+        let writer = Writer::with_spare(dir, Arc::clone(room));
+        let background = Writer::new(dir, Arc::clone(room));
         let buffers = Buffers::of_all(BUFFERS_KEPT);
         let reader =
             Reader { dir: dir.to_owned(), open: Vec::new(), background, buffers: buffers.clone() };
@@ -153,7 +164,13 @@ impl RealDisk {
             spawn(&format!("{name}-read"), to_read, told, reader)?,
         ];
         let submit = Some([writes, reads]);
-        Ok(Self { dir: dir.to_owned(), submit, done, threads, buffers, _lock: lock })
+        let (dir, room) = (dir.to_owned(), Arc::clone(room));
+        Ok(Self { dir, submit, done, threads, buffers, room, uses_kept_room: false, _lock: lock })
+    }
+
+    /// Lets it use the room that messages do not get: what is deleted is noted there.
+    pub fn use_kept_room(&mut self) {
+        self.uses_kept_room = true;
     }
 
     fn path(&self, file: FileName) -> PathBuf {
@@ -318,6 +335,14 @@ impl Disk for RealDisk {
 
     fn held_bytes(&self) -> u64 {
         self.buffers.idle_bytes() as u64
+    }
+
+    fn room(&self) -> u64 {
+        if self.uses_kept_room { self.room.free() } else { self.room.left() }
+    }
+
+    fn is_short(&self) -> bool {
+        self.room.is_short()
     }
 
     fn list(&mut self) -> Result<Vec<(FileName, u64)>, DiskError> {

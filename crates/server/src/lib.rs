@@ -25,6 +25,7 @@ mod pacing;
 pub mod proxy;
 mod readiness;
 mod reading;
+pub mod room;
 pub mod runner;
 pub mod serve;
 mod startup;

@@ -129,7 +129,7 @@ pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow
             with_runner(&node, |runner| runner.announce(Resource::Memory, change));
         }
         node.alarms.set_disk_limit(options.about.disk_free_limit);
-        tokio::spawn(watch_disk(Arc::clone(&node), options.about.data_dir.clone()));
+        tokio::spawn(watch_disk(Arc::clone(&node), Arc::clone(waker.room())));
         let threads = Arc::new(Threads::start(&node, options.threads, give_back)?);
         let logins = LoginThreads::start(&node)?;
         let (stop, mut stops) = Stop::new();

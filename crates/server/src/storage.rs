@@ -29,6 +29,7 @@ use leveret_log::{FileLog, LogNumber, Offset};
 use crate::disk::{RealDisk, Wake, sync_dir};
 use crate::locks::{Rank, Ranked};
 use crate::node::Node;
+use crate::room::Room;
 use crate::runner::{relax_alone, run_alone};
 use leveret_broker::message::{ToMeta, ToShard};
 use leveret_broker::shard::home_of;
@@ -61,21 +62,11 @@ pub(crate) struct Storage {
 /// Brings news from the disks to the actors.
 #[derive(Debug)]
 pub struct Waker {
+    room: Arc<Room>,
     node: OnceLock<Weak<Node>>,
     give_back: OnceLock<fn()>,
     news: Ranked<u64>,
     changed: Condvar,
-}
-
-impl Default for Waker {
-    fn default() -> Self {
-        Self {
-            node: OnceLock::new(),
-            give_back: OnceLock::new(),
-            news: Ranked::new(Rank::News, 0),
-            changed: Condvar::new(),
-        }
-    }
 }
 
 /// Whose disk it is.
@@ -86,6 +77,22 @@ enum Owner {
 }
 
 impl Waker {
+    /// For the disks of a directory, whose room this is.
+    pub fn new(room: Room) -> Self {
+        Self {
+            room: Arc::new(room),
+            node: OnceLock::new(),
+            give_back: OnceLock::new(),
+            news: Ranked::new(Rank::News, 0),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// What is known of the room that the disks have.
+    pub fn room(&self) -> &Arc<Room> {
+        &self.room
+    }
+
     /// From now on actors are given turns, and threads that rest call `give_back`.
     pub fn attach(&self, node: &Arc<Node>, give_back: fn()) {
         let _ = self.node.set(Arc::downgrade(node));
@@ -179,7 +186,7 @@ impl Storage {
         let count = layout(dir, shards)?;
         let lost = left::lost(dir)?;
         left::refuse(dir, &lost, files.damaged)?;
-        let waker = Arc::new(Waker::default());
+        let waker = Arc::new(Waker::new(Room::of(dir)));
         // Without a part of the names, messages of queues nobody knows would be let go.
         let owner = Owner::Names;
         let (names, _) = open_log(&dir.join("names"), &waker, owner, memory.options(1), true)?;
@@ -357,8 +364,11 @@ fn open_log(
     };
     let resting = Arc::clone(waker);
     let rests = Arc::new(move || resting.rests());
-    let disk = RealDisk::open(dir, &name, waker.for_owner(owner), rests)
+    let mut disk = RealDisk::open(dir, &name, waker.for_owner(owner), rests, waker.room())
         .with_context(|| format!("cannot make {}", dir.display()))?;
+    if matches!(owner, Owner::Names) {
+        disk.use_kept_room();
+    }
     let options = LogOptions { seed: rand::random(), ..options };
     let started = Instant::now();
     let mut told = started;

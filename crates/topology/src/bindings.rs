@@ -49,6 +49,26 @@ impl Topology {
         Ok(Bound { created: true, recent_history, target })
     }
 
+    /// Whether such a binding is there, or would not be stored: it cannot be, or one of its ends is not durable.
+    pub fn is_bound(
+        &self,
+        vhost: VhostId,
+        source: &str,
+        destination: Destination<'_>,
+        key: &str,
+        arguments: Table,
+    ) -> bool {
+        let Ok((source, target)) = self.ends(vhost, source, destination) else { return true };
+        let is_durable = match target {
+            Target::Queue(id) => self.queue_by_id(id).is_some_and(|queue| queue.durable),
+            Target::Exchange(id) => self.exchange_by_id(id).is_some_and(|it| it.durable),
+        };
+        let is_stored = source.durable && is_durable;
+        let (source, key) = (source.id, key.into());
+        let binding = Binding { source, target, key, arguments: sorted(arguments) };
+        !is_stored || self.bindings.find(&binding).is_some()
+    }
+
     /// `queue.unbind`, `exchange.unbind`. One that does not exist removes nothing, nor does it when the source or
     /// the destination does not exist, as in RabbitMQ.
     pub fn unbind(

@@ -3,6 +3,7 @@
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use axum::response::IntoResponse;
+use leveret_amqp::reply::ReplyCode;
 use serde_json::{Value, json};
 
 use crate::ops::ask::Refusal;
@@ -131,9 +132,15 @@ impl Fault {
     }
 }
 
+/// Whether a code says that the node is at fault, or short of something, and not who asks: 506 and 541.
+fn is_nodes(code: u16) -> bool {
+    [ReplyCode::ResourceError, ReplyCode::InternalError].iter().any(|it| *it as u16 == code)
+}
+
 impl From<Refusal> for Fault {
     fn from(refusal: Refusal) -> Self {
         match refusal {
+            Refusal::Refused { code, text } if is_nodes(code as u16) => Self::unavailable(text),
             Refusal::Refused { text, .. } => Self::bad(text),
             Refusal::Stopping => Self::unavailable(refusal.to_string()),
         }
@@ -146,6 +153,7 @@ impl From<Closed> for Fault {
             Closed::Told { code: 404, text } => Self::missing(text),
             // RabbitMQ says no more than this for a declare or a delete, which helps nobody.
             Closed::Told { code: 403 | 530, text } => Self::forbidden(text),
+            Closed::Told { code, text } if is_nodes(code) => Self::unavailable(text),
             Closed::Told { code, text } => Self::bad(format!("{code} {text}")),
             Closed::NoVhost => Self::not_found(),
             Closed::Stopping => Self::unavailable(closed.to_string()),
@@ -212,5 +220,23 @@ impl IntoResponse for Fault {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, realm);
         }
         response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A full disk is not the mistake of who asks.
+    #[test]
+    fn what_the_node_is_short_of() {
+        let asked = |code| Fault::from(Refusal::Refused { code, text: String::new() }).status;
+        assert_eq!(asked(ReplyCode::ResourceError), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(asked(ReplyCode::InternalError), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(asked(ReplyCode::PreconditionFailed), StatusCode::BAD_REQUEST);
+        let told = |code| Fault::from(Closed::Told { code, text: String::new() }).status;
+        assert_eq!(told(506), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(told(541), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(told(406), StatusCode::BAD_REQUEST);
     }
 }

@@ -459,6 +459,51 @@ fn a_full_disk() {
     assert_eq!(log.durable(), log.end());
 }
 
+/// While room is short nothing is made that would have to be written, and nothing of it is left; what is there is
+/// found, and what is deleted goes.
+#[test]
+fn while_room_is_short() {
+    let mut world = World::new();
+    let v = world.vhost;
+    world.turn([world.declare(1, "q"), declare_exchange(v, 1, "x", true)]);
+    world.disk_finishes();
+    world.answers();
+    world.log.hand().is_short = true;
+    world.turn([
+        world.declare(2, "new"),
+        declare_exchange(v, 3, "new", true),
+        policy(4, "p", 1),
+        world.declare(5, "q"),
+        declare_exchange(v, 6, "x", true),
+        declare_queue(v, 7, "t", false, false),
+    ]);
+    while world.log.hand().finish() {
+        world.turn([ToMeta::LogWoke]);
+    }
+    let mut answers = world.answers();
+    answers.sort();
+    let want = [
+        "0 options",
+        "2 refused 506",
+        "3 refused 506",
+        "4 done",
+        "5 counted",
+        "6 done",
+        "7 created",
+    ];
+    assert_eq!(answers, want);
+    assert!(world.queue("new").is_none());
+    world.turn([world.gone(8, "q")]);
+    world.disk_finishes();
+    assert_eq!(world.answers(), ["8 deleted 7"]);
+    world.log.hand().is_short = false;
+    world.turn([world.declare(9, "new")]);
+    world.disk_finishes();
+    assert_eq!(world.answers(), ["9 created"]);
+    let after = world.crash();
+    assert!(after.queue("q").is_none() && after.queue("new").is_some());
+}
+
 /// What is decided on a transaction is what is written down of it, whether or not there is room for what
 /// others changed: else a restart would find it done that everybody was told is not.
 #[test]

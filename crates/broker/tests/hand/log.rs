@@ -38,6 +38,8 @@ pub(crate) struct State {
     /// What is to be written from now on is not, and nothing after it.
     pub(crate) fails: bool,
     pub(crate) is_full: bool,
+    /// Nothing should be appended but what gives room.
+    pub(crate) is_short: bool,
     /// There is room for no record that is longer.
     pub(crate) len_max: Option<usize>,
     /// Cannot be read any more.
@@ -193,6 +195,10 @@ impl Log for HandLog {
             }
         }
         Ok(Offset::new(at))
+    }
+
+    fn is_short(&self) -> bool {
+        self.hand().is_short
     }
 
     fn persist(&mut self, at: Offset) -> Result<Offset, HoldError> {

@@ -44,10 +44,15 @@ impl SmallDisk {
 
     /// A node whose data directory is on it.
     fn broker(&self) -> Broker {
+        self.broker_with_limit("1KB")
+    }
+
+    fn broker_with_limit(&self, limit: &str) -> Broker {
         let mut command = Command::new("nsenter");
         command.args(["--target", &self.holder.id().to_string(), "--user", "--mount"]);
         command.args(["--preserve-credentials", env!("CARGO_BIN_EXE_leveret")]);
-        command.args(["serve", "--listen", "127.0.0.1:0", "--set", "disk_free_limit.absolute=1KB"]);
+        command.args(["serve", "--listen", "127.0.0.1:0", "--set"]);
+        command.arg(format!("disk_free_limit.absolute={limit}"));
         command.arg("--data-dir").arg(self.dir.path().join("data"));
         // The directory that goes with the broker is another one.
         Broker::spawn_as_is(command, tempfile::tempdir().unwrap())
@@ -193,6 +198,75 @@ fn a_disk_that_was_full_at_the_kill_has_what_was_confirmed() {
     drop((client, broker));
     // It starts without room, too, and gives out what it has.
     told.check(&disk.broker());
+}
+
+/// A commit and a declaration are answered, and what was refused does not come later.
+#[test]
+fn what_a_full_disk_refuses_is_not_there() {
+    let Some(disk) = SmallDisk::mount() else {
+        eprintln!("skipped: this system lets nobody mount");
+        return;
+    };
+    let broker = disk.broker();
+    let filler = disk.path("filler");
+    std::fs::write(&filler, vec![0; (SIZE << 19) as usize]).unwrap();
+    let (mut client, channel) = broker.channel();
+    declare(&mut client, channel);
+    let durable = QueueDeclare { durable: true, ..QueueDeclare::default() };
+    client.queue_declare(channel, "other", &durable).unwrap();
+    client.confirm_select(channel).unwrap();
+    let mut told = Told::default();
+    told.publish(&mut client, channel, |told| told.nacked.len() > 10).unwrap();
+    let persistent = Properties { delivery_mode: Some(2), ..Properties::default() }.to_bytes();
+    let (mut commits, of_commits) = broker.channel();
+    commits.tx_select(of_commits).unwrap();
+    commits.publish(of_commits, "", "other", &persistent, &body(1));
+    let refused = commits.tx_commit(of_commits).unwrap_err().to_string();
+    assert!(refused.contains("506"), "{refused}");
+    let (mut declares, of_declares) = broker.channel();
+    let refused = declares.queue_declare(of_declares, "new", &durable).unwrap_err().to_string();
+    assert!(refused.contains("506") && refused.contains("is full"), "{refused}");
+    // What is there is found, and what goes gives room.
+    let (mut declares, of_declares) = broker.channel();
+    assert_eq!(declares.queue_declare(of_declares, "other", &durable).unwrap().message_count, 0);
+    declares.queue_delete(of_declares, "other").unwrap();
+    drop((client, broker));
+    std::fs::remove_file(&filler).unwrap();
+    let broker = disk.broker();
+    let passive = QueueDeclare { passive: true, ..QueueDeclare::default() };
+    for name in ["new", "other"] {
+        let (mut client, channel) = broker.channel();
+        client.queue_declare(channel, name, &passive).unwrap_err();
+    }
+    told.check(&broker);
+}
+
+/// The disk fills within a second, and the alarm comes before it is full.
+#[test]
+fn the_alarm_comes_in_time() {
+    let Some(disk) = SmallDisk::mount() else {
+        eprintln!("skipped: this system lets nobody mount");
+        return;
+    };
+    let broker = disk.broker_with_limit("8MB");
+    let (mut client, channel) = broker.channel();
+    declare(&mut client, channel);
+    let persistent = Properties { delivery_mode: Some(2), ..Properties::default() }.to_bytes();
+    // Once it is blocked nothing more is taken, and it waits until the broker ends.
+    let publisher = std::thread::spawn(move || {
+        for number in 0..(64 << 20) / 8192 {
+            client.publish(channel, "", "q", &persistent, &body(number));
+            if client.flush().is_err() {
+                return;
+            }
+        }
+    });
+    broker.log.wait_for("below disk_free_limit");
+    let stat = rustix::fs::statvfs(&disk.path("data")).unwrap();
+    let free = stat.f_bavail * stat.f_frsize;
+    assert!(free > 1 << 20, "{free} bytes are free");
+    drop(broker);
+    publisher.join().unwrap();
 }
 
 /// A limit on the size of files: a write that fails for another reason than a full disk.

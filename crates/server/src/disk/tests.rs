@@ -35,7 +35,8 @@ impl Place {
             *bell.0.lock().unwrap() = true;
             bell.1.notify_one();
         };
-        RealDisk::open(self.dir.path(), "test", Arc::new(wake), Arc::new(|| ())).unwrap()
+        let room = Arc::new(Room::of(self.dir.path()));
+        RealDisk::open(self.dir.path(), "test", Arc::new(wake), Arc::new(|| ()), &room).unwrap()
     }
 
     fn wait(&self) {
@@ -66,8 +67,9 @@ fn what_was_synced_is_there_again() {
     log.release(gone, holders[0]).unwrap();
     log.release(at, holders[1]).unwrap();
     log.sync().unwrap();
+    let room = Arc::new(Room::of(place.dir.path()));
     assert!(
-        RealDisk::open(place.dir.path(), "other", Arc::new(|| ()), Arc::new(|| ())).is_err(),
+        RealDisk::open(place.dir.path(), "other", Arc::new(|| ()), Arc::new(|| ()), &room).is_err(),
         "it is in use"
     );
     drop(log);

@@ -7,11 +7,13 @@
 use std::fs::{File, Metadata, OpenOptions};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use leveret_log::disk::{DiskError, Done, FileName, Op, Token, lens_like};
 
 use super::{Job, SYNCS, WRITES, Worker, failed, not_written, sync_dir};
+use crate::room::Room;
 
 /// A file that is kept for the next, while it has no name of the log's.
 pub(super) const SPARE: &str = "spare";
@@ -35,6 +37,7 @@ pub(super) struct Writer {
     spare: Option<Spare>,
     /// When the disk may be tried again, which was found full.
     full_until: Option<Instant>,
+    room: Arc<Room>,
 }
 
 /// A file that is written to.
@@ -74,13 +77,13 @@ impl Worker for Writer {
 
 impl Writer {
     /// One that makes each file anew.
-    pub(super) fn new(dir: &Path) -> Self {
-        Self { dir: dir.to_owned(), open: None, spare: None, full_until: None }
+    pub(super) fn new(dir: &Path, room: Arc<Room>) -> Self {
+        Self { dir: dir.to_owned(), open: None, spare: None, full_until: None, room }
     }
 
     /// One that makes files of those it removed.
-    pub(super) fn with_spare(dir: &Path) -> Self {
-        Self { spare: Some(Spare::No), ..Self::new(dir) }
+    pub(super) fn with_spare(dir: &Path, room: Arc<Room>) -> Self {
+        Self { spare: Some(Spare::No), ..Self::new(dir, room) }
     }
 
     fn close(&mut self, file: FileName) {
@@ -156,11 +159,19 @@ impl Writer {
                 if let Some(until) = self.full_until.take() {
                     std::thread::sleep(until.saturating_duration_since(Instant::now()));
                 }
+                // Before messages are refused for want of it.
+                if self.room.is_short() {
+                    self.drop_spare();
+                }
                 let mut result = self.write(file, position, [&head, &body], (sync, is_last));
                 if result == Err(DiskError::Full) && self.drop_spare() {
                     result = self.write(file, position, [&head, &body], (sync, is_last));
                 }
+                if result.is_ok() {
+                    self.room.wrote((head.len() + body.len()) as u64);
+                }
                 if result == Err(DiskError::Full) {
+                    self.room.refused();
                     self.full_until = Some(Instant::now() + FULL_PAUSE);
                 }
                 Done::Written { head, body, result }
@@ -224,7 +235,7 @@ mod tests {
         let [full, other] = [0, 1].map(|segment| FileName { segment, generation: 0 });
         std::os::unix::fs::symlink("/dev/full", dir.path().join(full.to_string())).expect("a link");
         std::fs::write(dir.path().join(other.to_string()), b"").expect("a file");
-        let mut writer = Writer::new(dir.path());
+        let mut writer = Writer::new(dir.path(), Arc::new(Room::of(dir.path())));
         let write = |writer: &mut Writer| {
             let (position, head, body) = (0, vec![1], Vec::new());
             let (sync, is_last, is_background) = (false, false, false);

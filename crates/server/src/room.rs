@@ -1,0 +1,193 @@
+//! Room on the file system of the data directory: what is known of it, and who is told when it gets short.
+//!
+//! A batch that was handed to the disk and finds no room is neither there nor not there: who waits for it can be
+//! told nothing until there is room. So logs refuse a record that may find none when it is appended
+//! ([`Disk::room`](leveret_log::disk::Disk::room)), and for that what is free has to be known: it is asked of the
+//! system after writes, more often the less there is, and by [`watch_disk`](crate::alarms::watch_disk), because
+//! others write there, too. In between, what was written is taken off.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+/// Room that no message gets: acks and the names of what is deleted need it, which give room.
+pub const KEPT_BYTES: u64 = 1 << 20;
+
+/// So many bytes are written before the system is asked again, where there is plenty.
+const LOOK_BYTES: u64 = 4 << 20;
+/// Plenty.
+const PLENTY_BYTES: u64 = 256 << 20;
+
+/// How fast a disk may fill, at least: RabbitMQ's figure, in bytes per ms.
+const FILL_RATE: u64 = 250_000;
+/// How often free space is asked for.
+const OFTEN: Duration = Duration::from_millis(20);
+const SELDOM: Duration = Duration::from_secs(10);
+/// The same while it is below the limit: until there is room again.
+const SHORT: Duration = Duration::from_millis(100);
+
+/// What is known of a file system.
+#[derive(Debug)]
+pub struct Room {
+    dir: PathBuf,
+    /// Free bytes, without what was written since they were told; `u64::MAX` before.
+    free: AtomicU64,
+    /// Bytes written since.
+    written: AtomicU64,
+    /// What is left for messages: looked at for each record, so it is worked out before.
+    left: AtomicU64,
+    /// The last write found none.
+    is_refused: AtomicBool,
+    /// Under so many free bytes somebody wants to be told.
+    limit: AtomicU64,
+    changed: Notify,
+}
+
+impl Room {
+    /// Of the file system that this directory is on.
+    pub fn of(dir: &Path) -> Self {
+        let room = Self {
+            dir: dir.to_owned(),
+            free: AtomicU64::new(u64::MAX),
+            written: AtomicU64::new(0),
+            left: AtomicU64::new(u64::MAX),
+            is_refused: AtomicBool::new(false),
+            limit: AtomicU64::new(0),
+            changed: Notify::new(),
+        };
+        // What the system does not tell is told by writes that fail.
+        let _ = room.look();
+        room
+    }
+
+    /// Works out what is left for messages.
+    fn settle(&self) {
+        self.left.store(self.free().saturating_sub(KEPT_BYTES), Ordering::Relaxed);
+    }
+
+    /// Asks the system.
+    pub fn look(&self) -> std::io::Result<u64> {
+        let free = free_bytes(&self.dir)?;
+        self.written.store(0, Ordering::Relaxed);
+        let before = self.free.swap(free, Ordering::Relaxed);
+        self.settle();
+        let limit = self.limit.load(Ordering::Relaxed);
+        if free < limit && before >= limit {
+            self.changed.notify_one();
+        }
+        Ok(free)
+    }
+
+    /// A write found room for all of its bytes.
+    pub(crate) fn wrote(&self, bytes: u64) {
+        self.is_refused.store(false, Ordering::Relaxed);
+        let written = self.written.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let free = self.free.load(Ordering::Relaxed);
+        if written >= LOOK_BYTES || free < PLENTY_BYTES {
+            // Without an answer the last one stands, and what was written since.
+            let _ = self.look();
+        } else {
+            self.settle();
+        }
+    }
+
+    /// A write found none.
+    pub(crate) fn refused(&self) {
+        self.is_refused.store(true, Ordering::Relaxed);
+        self.changed.notify_one();
+    }
+
+    /// Whether the last write found none.
+    pub fn is_refused(&self) -> bool {
+        self.is_refused.load(Ordering::Relaxed)
+    }
+
+    /// Free bytes, as far as that is known.
+    pub(crate) fn free(&self) -> u64 {
+        let written = self.written.load(Ordering::Relaxed);
+        self.free.load(Ordering::Relaxed).saturating_sub(written)
+    }
+
+    /// What a log may have waiting to be written. Each of several logs sees all of it: what is refused for want of
+    /// room is so little that the alarm has come before.
+    #[inline]
+    pub(crate) fn left(&self) -> u64 {
+        self.left.load(Ordering::Relaxed)
+    }
+
+    /// Whether nothing new is to be written.
+    pub(crate) fn is_short(&self) -> bool {
+        self.free() < 2 * KEPT_BYTES
+    }
+
+    /// Waits until the system is to be asked again, `limit` being what somebody cares for.
+    pub(crate) async fn pause(&self, limit: u64) {
+        self.limit.store(limit, Ordering::Relaxed);
+        let pause = pause(self.free(), limit);
+        // Not more often than that, whatever writes find.
+        tokio::time::sleep(OFTEN).await;
+        tokio::select! {
+            () = tokio::time::sleep(pause.saturating_sub(OFTEN)) => {}
+            () = self.changed.notified() => {}
+        }
+    }
+}
+
+/// Half the time in which the disk could fill up to its limit.
+fn pause(free: u64, limit: u64) -> Duration {
+    // What logs keep is a limit, too.
+    let limit = limit.max(2 * KEPT_BYTES);
+    if free < limit {
+        return SHORT;
+    }
+    Duration::from_millis((free - limit) / 2 / FILL_RATE).clamp(OFTEN, SELDOM)
+}
+
+/// Bytes that this user may still write to the file system of `dir`.
+pub fn free_bytes(dir: &Path) -> std::io::Result<u64> {
+    let stat = rustix::fs::statvfs(dir)?;
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[rustfmt::skip] // a table
+    fn how_often() {
+        #[track_caller]
+        fn check(free_mb: u64, limit_mb: u64, want_ms: u64) {
+            let got = pause(free_mb * 1_000_000, limit_mb * 1_000_000);
+            assert_eq!(got, Duration::from_millis(want_ms), "{free_mb} MB, limit {limit_mb} MB");
+        }
+        check(1_000_000, 50, 10_000);
+        check(5_050,     50, 10_000);
+        check(1_050,     50,  2_000);
+        check(80,        50,     60);
+        check(51,        50,     20);
+        check(49,        50,    100);
+        check(0,         50,    100);
+        check(1,          0,    100);
+    }
+
+    #[test]
+    fn what_is_written_is_taken_off() {
+        let room = Room::of(Path::new("/"));
+        assert!(room.free() > 0 && room.free() < u64::MAX);
+        room.free.store(PLENTY_BYTES + 100, Ordering::Relaxed);
+        room.wrote(100);
+        assert_eq!(room.free(), PLENTY_BYTES);
+        assert_eq!(room.left(), PLENTY_BYTES - KEPT_BYTES);
+        assert!(!room.is_short());
+        room.refused();
+        assert!(room.is_refused());
+        room.wrote(1);
+        assert!(!room.is_refused());
+        room.free.store(KEPT_BYTES / 2, Ordering::Relaxed);
+        room.settle();
+        assert_eq!((room.left(), room.is_short()), (0, true));
+    }
+}
