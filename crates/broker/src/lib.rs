@@ -13,7 +13,9 @@
 //! - [`return_undelivered`]: letters to connections that ended.
 //! - [`work`]: what does not fit one turn, in fair shares.
 //! - [`flow`]: what is bounded by what, and the memory alarm.
+//! - [`bodies`]: room for bodies that are being received.
 
+pub mod bodies;
 pub mod events;
 pub mod flow;
 pub mod login;

@@ -131,6 +131,13 @@ options! {
     max_message_size: ByteSize = ByteSize::mib(16), keys = ["max_message_size"],
         range = ByteSize(1)..=ByteSize::mib(512);
 
+    /// Time in which a body that is being received has to move by 1 KiB for each second of it.
+    ///
+    /// A connection with a body, or a frame, that stands still for as long is closed. While others wait for the
+    /// memory that the body takes it has to be 16 KiB a second.
+    unfinished_timeout: Millis = Millis::seconds(60), keys = ["unfinished_timeout"],
+        range = Millis(100)..=Millis::seconds(86_400);
+
     /// Time a consumer may keep a delivery unacknowledged before its channel is closed.
     consumer_timeout: Millis = Millis::seconds(1800), keys = ["consumer_timeout"],
         range = Millis(1)..=Millis(u64::MAX / 2);

@@ -135,11 +135,6 @@ impl Home {
 }
 
 impl Lent {
-    /// How many bytes it has.
-    pub(crate) fn room(&self) -> usize {
-        self.buffer.len()
-    }
-
     /// To write into.
     pub(crate) fn bytes(&mut self) -> &mut [u8] {
         &mut self.buffer

@@ -379,7 +379,7 @@ impl Connection {
                 Letter::Readable => *may_have_bytes = true,
                 Letter::PeerClosed => {
                     *may_have_bytes = true;
-                    session.peer_closed();
+                    session.peer_closed(&mut cx);
                 }
                 Letter::Timeout => session.timeout(&mut cx),
                 // The alarm as it is now, not as it was when the letter was written: letters about one
@@ -419,7 +419,7 @@ impl Connection {
                         whole.finish(session, &mut cx);
                         *read_bytes = BEHIND;
                     } else if body.is_some() {
-                        session.heard();
+                        session.heard(count);
                     }
                     session.input(input, &mut cx);
                     if is_block && !drained {
@@ -540,8 +540,8 @@ impl Connection {
         let now = match state.is_over {
             true => 0,
             false => {
-                let body = state.body.as_ref().map_or(0, Body::len);
-                let waiting = (state.input.len() + body + state.output.len()) as u64;
+                // The memory of a body that is being read is among what the session keeps.
+                let waiting = (state.input.len() + state.output.len()) as u64;
                 IDLE_BYTES + waiting + state.session.kept_bytes()
             }
         };

@@ -220,6 +220,7 @@ impl Node {
     /// Moves the memory watermark.
     pub fn set_memory_limit(&self, limit: u64) -> Option<AlarmChange> {
         self.alarms.set_memory_limit(limit);
+        self.settings.bodies.set_watermark(limit);
         let memory = Memory { limit, paging_ratio: self.paging_ratio };
         let spill_bytes = memory.spill_bytes(self.shards.len());
         for shard in &self.shards {

@@ -128,11 +128,6 @@ impl Body {
         Self { memory: bodies.lend(front + rest), front, at: front, end: front + rest }
     }
 
-    /// Bytes of memory.
-    pub(crate) fn len(&self) -> usize {
-        self.memory.room()
-    }
-
     pub(crate) fn is_whole(&self) -> bool {
         self.at == self.end
     }

@@ -251,6 +251,7 @@ fn settings(config: &Config, shards: usize) -> Settings {
         heartbeat_s: u16::try_from(connections.heartbeat.get()).unwrap_or(u16::MAX),
         handshake_timeout_ms: connections.handshake_timeout.get(),
         max_message_size: connections.max_message_size.get(),
+        unfinished_timeout_ms: connections.unfinished_timeout.get(),
         embed_bytes_below: config.resources.embed_msgs_below.get(),
         loopback_users: access.loopback_users.iter().map(str::to_owned).collect(),
         mechanisms: mechanisms.collect(),

@@ -5,6 +5,10 @@
 //! only consume go on, and it is told so if it can take the telling. Unlike there the publish has to be
 //! one that keeps the alarm up, which the shard that it goes to tells, unless all are to be stopped; see
 //! [`flow`](leveret_broker::flow). What a transaction publishes stays here, so that it is one always.
+//!
+//! A connection that is blocked in the middle of bodies is read from until they are whole: what it has of them
+//! would count for as long as the alarm. Another publish that it begins meanwhile, on a channel between the frames
+//! of the others, waits, and all that comes behind it.
 
 use leveret_amqp::method::connection;
 use leveret_broker::flow::Alarm;
@@ -12,6 +16,7 @@ use leveret_broker::flow::Alarm;
 use crate::channel::Mode;
 use crate::connection::Stage;
 use crate::core::{Context, Core};
+use crate::session::Session;
 
 impl Core {
     /// A publish was read, or a part of one.
@@ -40,9 +45,15 @@ impl Core {
         }
     }
 
+    /// Whether it is read from though it is blocked.
+    pub(crate) fn ends_bodies(&self) -> bool {
+        !self.holds_publish && (self.in_read != 0 || self.unfinished.is_some())
+    }
+
     /// An alarm begins, changes or ends.
     pub(crate) fn set_alarm(&mut self, alarm: Alarm, cx: &mut Context<'_>) {
         self.alarm = alarm;
+        self.holds_publish &= alarm.is_raised();
         if !alarm.is_raised() && std::mem::take(&mut self.is_blocked) {
             let is_told = self.capabilities.connection_blocked && self.stage == Stage::Running;
             if is_told {
@@ -59,5 +70,26 @@ impl Core {
             Stage::Running if self.pauses > 0 || self.is_slowed => "flow",
             stage => stage.name(),
         }
+    }
+}
+
+impl Session {
+    /// While an alarm is raised: whether a method is a publish that has to wait until it is over.
+    #[cold]
+    pub(crate) fn holds_publish(
+        &mut self,
+        number: u16,
+        payload: &[u8],
+        cx: &mut Context<'_>,
+    ) -> bool {
+        if !payload.starts_with(&[0, 60, 0, 40]) || self.core.stage != Stage::Running {
+            return false;
+        }
+        let Some(channel) = self.channels.get(number).filter(|channel| !channel.is_closing) else {
+            return false;
+        };
+        self.core.publish_received(&channel.mode, cx);
+        self.core.holds_publish = self.core.is_blocked;
+        self.core.is_blocked
     }
 }

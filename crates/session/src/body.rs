@@ -16,7 +16,7 @@ use leveret_amqp::content::RawProperties;
 use leveret_broker::record::{HEAD, Head, LARGE, stored_expiration_ms};
 use leveret_queue::Time;
 
-use crate::channel::content::Content;
+use crate::channel::content::{Content, Stake};
 use crate::core::Context;
 use crate::properties;
 use crate::session::Session;
@@ -49,7 +49,8 @@ impl Session {
     }
 
     /// Bytes of an awaited body came, not all of them.
-    pub fn heard(&mut self) {
+    pub fn heard(&mut self, bytes: usize) {
+        self.core.unfinished.heard += bytes as u64;
         self.core.timers.has_read = true;
         self.core.timers.listens = false;
     }
@@ -67,12 +68,13 @@ impl Session {
     /// Takes the front that [`write_front`](Self::write_front) wrote and the rest of the body behind it, whole.
     /// [`input`](Self::input) is to be called next, for what came with it or with nothing.
     pub fn input_body(&mut self, read: &Bytes, front: usize, cx: &mut Context<'_>) {
-        self.heard();
+        self.heard(0);
+        self.core.unfinished.heard = 0;
         self.refresh(cx);
         if let Some(content) = self.awaiting(front) {
-            let kept = content.kept();
+            let stake = content.stake();
             content.go_on_in(front);
-            self.core.count_kept(kept, 0);
+            self.core.unfinished.change(stake, Stake::default());
             self.core.in_read = self.core.decoder.body_rest().map_or(0, |(number, _)| number);
         }
         self.frame(read.get(front..).unwrap_or_default(), read, cx);

@@ -26,6 +26,7 @@ use crate::random::Random;
 use crate::settings::{Peer, Settings};
 use crate::totals::SessionTotals;
 use crate::unacked::Entry;
+use crate::unfinished::Unfinished;
 use crate::waiting::Waiting;
 
 /// What a session works with in one turn.
@@ -126,6 +127,8 @@ pub(crate) struct Core {
     pub(crate) alarm: Alarm,
     /// It published while there was an alarm: it is not read until the alarm is over.
     pub(crate) is_blocked: bool,
+    /// Its next publish waits for the end of the alarm, whatever else is unfinished.
+    pub(crate) holds_publish: bool,
     /// No alarm blocks it any more: it sends nothing after what it has sent.
     pub(crate) peer_closed: bool,
     /// Shards that it publishes to and that are far behind with their disk.
@@ -149,8 +152,9 @@ pub(crate) struct Core {
     pub(crate) closed: Vec<u16>,
     /// Input left by the last turn, in bytes.
     pub(crate) left_len: usize,
-    /// Bytes that channels keep: of contents that are not whole, of transactions that are not committed.
+    /// Bytes that transactions keep which are not committed.
     pub(crate) kept: u64,
+    pub(crate) unfinished: Unfinished,
     /// A channel's confirms are to be sent.
     pub(crate) confirms_dirty: bool,
     /// The highest sequence number of a channel that is closed.
@@ -204,7 +208,7 @@ impl Core {
         of_consumers.chain(self.settings.consumer_timeout_ms).min()
     }
 
-    /// A channel keeps `now` bytes after it kept `before`.
+    /// A transaction keeps `now` bytes after it kept `before`.
     #[inline]
     pub(crate) fn count_kept(&mut self, before: u64, now: u64) {
         self.kept = self.kept.saturating_add(now).saturating_sub(before);
@@ -213,6 +217,7 @@ impl Core {
     /// Sends what the turn gathered.
     pub(crate) fn finish(&mut self, cx: &mut Context<'_>) {
         self.batch.flush(self.id, cx.outbox);
+        self.give_room_back(cx);
         if std::mem::take(&mut self.resumes) {
             self.resume(cx);
         }

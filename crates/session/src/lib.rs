@@ -14,6 +14,7 @@
 //!
 //! - `session`: which frame goes where; `connection/`: handshake, login, heartbeats, closing;
 //! - `publish`, `route`, `cache`, `properties`, `direct`, `returned`: messages in;
+//! - `unfinished`, `body`: bodies that are not whole; `alarm`: who is stopped;
 //! - `deliver`, `consume`, `settle`, `unacked`: messages out; `confirm`, `tx`: what publishers are told;
 //! - `access`: what the user may do; `pace`: how fast;
 //! - `declare`, `bind`: the topology; `answer`, `waiting`: the command in flight;
@@ -56,6 +57,7 @@ mod totals;
 mod trace;
 mod tx;
 mod unacked;
+mod unfinished;
 mod waiting;
 
 pub use self::core::{Context, End};

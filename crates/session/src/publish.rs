@@ -4,21 +4,22 @@
 //! hash of the names; nothing by name but on a miss of the route cache.
 //!
 //! The checks and their order are RabbitMQ's: size, permission, exchange, reply-to, expiration, routing
-//! headers, topic permission, user-id. What is rare (a miss, `CC`, direct replies, transactions, returns)
+//! headers, topic permission, user-id. If the body does not come with its header they are made before it, as
+//! well as when it is whole: what is refused is not received. What is rare (a miss, `CC`, direct replies, transactions, returns)
 //! is in [`route`], [`properties`], [`direct`] and
 //! [`tx`](crate::tx).
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use leveret_amqp::content::{ContentHeader, RawProperties};
+use leveret_amqp::content::{ContentHeader, Peek, RawProperties};
 use leveret_amqp::whole::WholePublish;
 use leveret_broker::message::{Message, Publish, Shared, Targets};
 use leveret_broker::record::{self, are_names, split_names};
 use leveret_topology::{ExchangeId, QueueId};
 
 use crate::cache::{RouteCache, Routed};
-use crate::channel::content::Stage;
+use crate::channel::content::{Stage, Stake};
 use crate::channel::{Channel, Mode};
 use crate::core::{Context, Core};
 use crate::reply::{self, Fault};
@@ -98,7 +99,7 @@ pub(crate) fn header(
     }
     let max = core.settings.max_message_size;
     if header.body_size > max {
-        // RabbitMQ waits for the body first; it could be told by nobody.
+        // RabbitMQ waits for the body first.
         return Err(if header.body_size > reply::BODY_SIZE_LIMIT {
             reply::claims_too_much(header.body_size)
         } else {
@@ -106,13 +107,30 @@ pub(crate) fn header(
         });
     }
     core.publish_received(&channel.mode, cx);
-    let kept = channel.content.kept();
+    let stake = channel.content.stake();
     let is_whole = channel.content.header(read, header.properties.as_bytes(), header.body_size);
-    core.count_kept(kept, channel.content.kept());
+    core.unfinished.change(stake, channel.content.stake());
     if is_whole {
         return complete(core, channel, read, cx);
     }
-    Ok(())
+    check_early(core, channel, read, cx)
+}
+
+/// Makes the checks of a message whose body is to come.
+fn check_early(
+    core: &mut Core,
+    channel: &Channel,
+    read: &Bytes,
+    cx: &Context<'_>,
+) -> Result<(), Fault> {
+    let mut cache = core.cache.take().unwrap_or_default();
+    let result = looked_at(core, &mut cache, channel, read, cx);
+    let result = result.and_then(|looked| {
+        route::check_more_keys(core, &cache, &looked, cx)?;
+        check_claimed_user(core, &looked.peek, cx)
+    });
+    core.cache = Some(cache);
+    result
 }
 
 /// A piece of a content body frame.
@@ -130,9 +148,9 @@ pub(crate) fn body(
         Stage::Header => return Err(reply::expected_header()),
     }
     core.publish_received(&channel.mode, cx);
-    let kept = channel.content.kept();
+    let stake = channel.content.stake();
     let is_whole = channel.content.body(read, part, ends_frame);
-    core.count_kept(kept, channel.content.kept());
+    core.unfinished.change(stake, channel.content.stake());
     match is_whole {
         Some(true) => complete(core, channel, read, cx),
         Some(false) => Ok(()),
@@ -148,7 +166,7 @@ fn complete(
     cx: &mut Context<'_>,
 ) -> Result<(), Fault> {
     core.in_read = 0;
-    core.count_kept(channel.content.kept(), 0);
+    core.unfinished.change(channel.content.stake(), Stake::default());
     // Borrowed apart from the rest of the core.
     let mut cache = core.cache.take().unwrap_or_default();
     let result = checked(core, &mut cache, channel, read, cx);
@@ -165,7 +183,7 @@ fn keep(core: &mut Core, channel: &mut Channel, read: &Bytes) {
     if channel.content.is_in_read() {
         channel.content.stash(read);
     }
-    core.count_kept(0, channel.content.kept());
+    core.unfinished.change(Stake::default(), channel.content.stake());
 }
 
 /// The answer came for which a content waited.
@@ -174,7 +192,11 @@ pub(crate) fn again(
     channel: &mut Channel,
     cx: &mut Context<'_>,
 ) -> Result<(), Fault> {
-    complete(core, channel, &Bytes::new(), cx)
+    let none = Bytes::new();
+    match channel.content.is_whole() {
+        true => complete(core, channel, &none, cx),
+        false => check_early(core, channel, &none, cx),
+    }
 }
 
 /// What the broker needs to know of a message's properties.
@@ -205,14 +227,26 @@ impl Head {
     }
 }
 
-/// All checks, the route, and off. A refusal closes the channel, and the content goes with it.
-fn checked(
-    core: &mut Core,
+/// What a message's names and properties were found to be.
+pub(crate) struct Looked<'a> {
+    /// Of its names in the route cache.
+    pub(crate) place: usize,
+    names: &'a [u8],
+    raw: RawProperties<'a>,
+    pub(crate) peek: Peek<'a>,
+    head: Head,
+    is_rewritten: bool,
+}
+
+/// The checks that come before the route.
+#[inline]
+fn looked_at<'a>(
+    core: &Core,
     cache: &mut RouteCache,
-    channel: &mut Channel,
-    read: &Bytes,
-    cx: &mut Context<'_>,
-) -> Result<(), Fault> {
+    channel: &'a Channel,
+    read: &'a Bytes,
+    cx: &Context<'_>,
+) -> Result<Looked<'a>, Fault> {
     let (names, properties) = channel.content.parts(read);
     let place = match cache.find(names) {
         Some(place) => place,
@@ -233,16 +267,34 @@ fn checked(
         Some(2) => true,
         Some(mode) => return Err(reply::delivery_mode(mode)),
     };
-    let is_routed = route::find(core, cache, place, names, raw, &peek, cx)?;
-    if let Some(claimed) = peek.user_id {
-        properties::check_user(core, claimed, cx)?;
-    }
     let head = Head {
         channel: channel.number,
         persistent,
         priority: peek.priority.unwrap_or(0),
         expiration_ms,
     };
+    Ok(Looked { place, names, raw, peek, head, is_rewritten })
+}
+
+fn check_claimed_user(core: &Core, peek: &Peek<'_>, cx: &Context<'_>) -> Result<(), Fault> {
+    match peek.user_id {
+        Some(claimed) => properties::check_user(core, claimed, cx),
+        None => Ok(()),
+    }
+}
+
+/// All checks, the route, and off. A refusal closes the channel, and the content goes with it.
+fn checked(
+    core: &mut Core,
+    cache: &mut RouteCache,
+    channel: &mut Channel,
+    read: &Bytes,
+    cx: &mut Context<'_>,
+) -> Result<(), Fault> {
+    let Looked { place, names, raw, peek, head, is_rewritten } =
+        looked_at(core, cache, channel, read, cx)?;
+    let is_routed = route::find(core, cache, place, names, raw, &peek, cx)?;
+    check_claimed_user(core, &peek, cx)?;
     if !is_routed {
         cache.count_scratch(place);
     }

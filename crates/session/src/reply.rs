@@ -73,7 +73,7 @@ from_topology!(DeclareError, Locked, NotFound, DeleteError, BindError, AccessErr
 
 use ReplyCode::{
     AccessRefused, ChannelError, CommandInvalid, FrameError, NotAllowed, NotFound, NotImplemented,
-    PreconditionFailed, SyntaxError, UnexpectedFrame,
+    PreconditionFailed, ResourceError, SyntaxError, UnexpectedFrame,
 };
 
 fn fault(code: ReplyCode, text: impl Into<Cow<'static, str>>) -> Fault {
@@ -229,6 +229,35 @@ pub(crate) fn too_many_channels(count: usize, max: u16) -> Fault {
         ),
     )
     .without_method()
+}
+
+/// Bodies on several channels that are more than a connection may have at once.
+pub(crate) fn too_much_unfinished(bodies: u32, bytes: u64, limit: u64) -> Fault {
+    fault(
+        ResourceError,
+        format!(
+            "{bodies} bodies of {bytes} bytes are begun on channels of this connection, at most {limit} may be: end some \
+             before others begin"
+        ),
+    )
+}
+
+/// A body, or (on channel 0) a frame, that does not come forward.
+pub(crate) fn stands_still(
+    channel: u16,
+    received: u64,
+    size: u64,
+    least: u64,
+    timeout_ms: u64,
+) -> Fault {
+    let seconds = timeout_ms.div_ceil(1000);
+    let what = match channel {
+        0 => format!("a frame of which {received} bytes came"),
+        _ => format!("a body on channel {channel} of which {received} of {size} bytes came"),
+    };
+    let text =
+        format!("{what} stands still: fewer than {least} more in {seconds} s (unfinished_timeout)");
+    fault(ResourceError, text)
 }
 
 // Channels.

@@ -6,7 +6,8 @@ use leveret_broker::message::{Message, Targets, ToShard, shard_of};
 use leveret_broker::meta::history_shard;
 use leveret_broker::record::split_names;
 use leveret_topology::{
-    ExchangeKind, HashProperties, Permission, ROUTE_COST_MAX, ResourceKind, Routable, Route,
+    Exchange, ExchangeKind, HashProperties, Permission, ROUTE_COST_MAX, ResourceKind, Routable,
+    Route,
 };
 use smallvec::SmallVec;
 
@@ -14,7 +15,7 @@ use crate::cache::{RouteCache, Routed};
 use crate::core::{Context, Core};
 use crate::direct;
 use crate::properties::more_keys;
-use crate::publish::Head;
+use crate::publish::{Head, Looked};
 use crate::reply::{self, Fault};
 use crate::trace;
 
@@ -84,17 +85,12 @@ fn route(
     let Some(entry) = cache.get(place) else { return Ok(false) };
     let (id, is_topic) = (entry.exchange, entry.is_topic);
     let (name, key) = split_names(names).unwrap_or_default();
-    let more = match peek.headers {
-        Some(headers) if has_more_keys => more_keys(headers)?,
-        _ => SmallVec::new(),
-    };
     let identity = &core.identity;
     let exchange = cx.topology.exchange_by_id(id);
-    if let Some(exchange) = exchange.filter(|_| is_topic) {
-        for key in &more {
-            core.check_topic(Permission::Write, exchange, key, cx)?;
-        }
-    }
+    let more = match peek.headers {
+        Some(headers) if has_more_keys => checked_keys(core, exchange, is_topic, headers, cx)?,
+        _ => SmallVec::new(),
+    };
     // Only consistent-hash exchanges look at other properties than the headers.
     let owned = exchange
         .filter(|exchange| exchange.kind == ExchangeKind::ConsistentHash)
@@ -130,6 +126,40 @@ fn route(
         cache.set_routed(place);
     }
     Ok(is_cacheable)
+}
+
+/// The keys of `CC` and `BCC`, which the user may write with.
+fn checked_keys<'a>(
+    core: &Core,
+    exchange: Option<&Exchange>,
+    is_topic: bool,
+    headers: RawTable<'a>,
+    cx: &Context<'_>,
+) -> Result<SmallVec<[&'a str; 4]>, Fault> {
+    let more = more_keys(headers)?;
+    if let Some(exchange) = exchange.filter(|_| is_topic) {
+        for key in &more {
+            core.check_topic(Permission::Write, exchange, key, cx)?;
+        }
+    }
+    Ok(more)
+}
+
+/// The checks of a route, for a message that is not whole yet.
+pub(crate) fn check_more_keys(
+    core: &Core,
+    cache: &RouteCache,
+    looked: &Looked<'_>,
+    cx: &Context<'_>,
+) -> Result<(), Fault> {
+    let (Some(entry), Some(headers)) = (cache.get(looked.place), looked.peek.headers) else {
+        return Ok(());
+    };
+    if has_routing_headers(headers) {
+        let exchange = cx.topology.exchange_by_id(entry.exchange);
+        checked_keys(core, exchange, entry.is_topic, headers, cx)?;
+    }
+    Ok(())
 }
 
 fn fill(routed: &mut Routed, found: &Route, shards: usize, cx: &Context<'_>) {

@@ -12,6 +12,7 @@ use leveret_queue::{OutputGauge, Time};
 use leveret_topology::{ConnectionSlots, Vhost, VhostId};
 
 use crate::bind::{Bind, bind};
+use crate::channel::content::Stake;
 use crate::channel::{Channel, Channels, Mode};
 use crate::confirm::Confirms;
 use crate::connection::Stage;
@@ -73,6 +74,7 @@ impl Session {
             random: Random::new(seed),
             alarm: Alarm::default(),
             is_blocked: false,
+            holds_publish: false,
             peer_closed: false,
             pauses: 0,
             pace: None,
@@ -86,6 +88,7 @@ impl Session {
             closed: Vec::new(),
             left_len: 0,
             kept: 0,
+            unfinished: Default::default(),
             confirms_dirty: false,
             confirm_base: 0,
             totals: Box::default(),
@@ -136,7 +139,11 @@ impl Session {
         }
         self.core.left_len = input.len();
         self.core.timers.listens &= !is_heard;
-        self.core.timers.was_busy |= !self.wants_input();
+        self.take_room(cx);
+        let is_busy = !self.wants_input();
+        self.core.timers.was_busy |= is_busy;
+        self.core.unfinished.was_held |= is_busy;
+        self.watch_unfinished(cx);
         self.send_confirms(cx);
         self.core.finish(cx);
     }
@@ -172,6 +179,7 @@ impl Session {
         }
         self.core.closed.clear();
         self.end_read(&read);
+        self.core.unfinished.taken += at as u64;
         input.advance(at.min(input.len()));
     }
 
@@ -229,7 +237,7 @@ impl Session {
             && channel.content.is_in_read()
         {
             channel.content.stash(read);
-            self.core.count_kept(0, channel.content.kept());
+            self.core.unfinished.change(Stake::default(), channel.content.stake());
         }
     }
 
@@ -241,6 +249,10 @@ impl Session {
             Event::Body { channel, part, is_last, .. } => (channel, BODY, part, is_last),
             Event::Heartbeat => return true,
         };
+        if self.core.alarm.is_raised() && kind == METHOD && self.holds_publish(number, payload, cx)
+        {
+            return false;
+        }
         let result = if number == 0 {
             self.connection_frame(kind, payload, cx)
         } else {
@@ -580,6 +592,7 @@ impl Session {
             }
             ToSession::Alarm(alarm) => core.set_alarm(alarm, cx),
             ToSession::Stopped => core.stopped(cx),
+            ToSession::Room { is_granted } => self.room(is_granted, cx),
             ToSession::Close { code, text } => {
                 let text = Fault::new(code, text).reply_text();
                 let close = connection::Close {
@@ -634,7 +647,8 @@ impl Session {
             Stage::Opening => core.waiting.is_none(),
             Stage::Running => {
                 core.waiting.is_none()
-                    && !core.is_blocked
+                    && (!core.is_blocked || core.ends_bodies())
+                    && !core.unfinished.waits()
                     && core.pauses == 0
                     && !core.is_slowed
                     && (out_len as u64 <= core.settings.output_bytes_max.saturating_mul(2)
@@ -684,10 +698,10 @@ impl Session {
         self.core.finish(cx);
     }
 
-    /// Bytes that it keeps of messages on their way in: contents that are not whole, and transactions that
-    /// are not committed.
+    /// Bytes that it keeps of messages on their way in: contents that are not whole, with all that they may become,
+    /// and transactions that are not committed.
     pub fn kept_bytes(&self) -> u64 {
-        self.core.kept
+        self.core.kept + self.core.unfinished.held()
     }
 
     /// Whether what is read next may be a password.
@@ -695,17 +709,19 @@ impl Session {
         matches!(self.core.stage, Stage::Header | Stage::Starting)
     }
 
-    /// Whether the alarm, or its rate, keeps it from reading.
+    /// Whether the alarm, its rate, or want of room keeps it from reading.
     pub fn is_blocked(&self) -> bool {
-        self.core.is_blocked || self.core.is_slowed
+        self.core.is_blocked || self.core.is_slowed || self.core.unfinished.waits()
     }
 
     /// The client has closed its end while nobody read. The rest of what it sent is read in spite of an
     /// alarm, or of its rate: it is no more than lies in the socket, and when it is done the connection is, too.
-    pub fn peer_closed(&mut self) {
+    pub fn peer_closed(&mut self, cx: &mut Context<'_>) {
         self.core.peer_closed = true;
         self.core.is_blocked = false;
+        self.core.holds_publish = false;
         self.core.is_slowed = false;
+        self.core.leave_line(cx);
     }
 
     /// Whether, and how, the server is to close the socket.

@@ -3,6 +3,7 @@
 use core::net::SocketAddr;
 use std::sync::Arc;
 
+use leveret_broker::bodies::BodyRoom;
 use leveret_topology::Password;
 
 /// How a client may prove who it is, in `connection.start`.
@@ -57,6 +58,10 @@ pub struct Settings {
     pub handshake_timeout_ms: u64,
     /// Longest body taken, in bytes.
     pub max_message_size: u64,
+    /// How long a body, or a frame, may hardly move before its connection is closed, in ms.
+    pub unfinished_timeout_ms: u64,
+    /// Room for the bodies of all connections that are not whole.
+    pub bodies: Arc<BodyRoom>,
     /// A persistent message for queues of several shards is stored once if it has at least so many bytes of
     /// names, properties and body; a shorter one by each of them.
     pub embed_bytes_below: u64,
@@ -95,6 +100,8 @@ impl Default for Settings {
             heartbeat_s: 60,
             handshake_timeout_ms: 10_000,
             max_message_size: 134_217_728,
+            unfinished_timeout_ms: 60_000,
+            bodies: Arc::default(),
             embed_bytes_below: 4096,
             loopback_users: vec!["guest".to_owned()],
             mechanisms: vec![Mechanism::Plain, Mechanism::AmqPlain, Mechanism::Anonymous],

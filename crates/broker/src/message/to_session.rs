@@ -95,6 +95,11 @@ pub enum ToSession {
     Alarm(Alarm),
     /// While an alarm is raised: what the connection published into is full.
     Stopped,
+    /// The connection stood in line for room: it has it now, or cannot have it. See [`bodies`](crate::bodies).
+    Room {
+        /// It goes on; otherwise it ends.
+        is_granted: bool,
+    },
     /// Close the connection with this code and text (operator, shutdown).
     Close {
         /// Why.

@@ -4,6 +4,7 @@
 //! waits for a fixed time: tests wait for something with a name, and fail when it does not come.
 
 mod auth;
+mod bodies;
 mod broker;
 mod control;
 mod damage;

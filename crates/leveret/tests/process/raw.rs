@@ -33,8 +33,13 @@ impl Raw {
     }
 
     pub(crate) fn login_with(broker: &Broker, heartbeat: u16) -> Self {
+        Self::login_as(broker, heartbeat, "guest")
+    }
+
+    /// As a user whose password is its name.
+    pub(crate) fn login_as(broker: &Broker, heartbeat: u16, user: &str) -> Self {
         let mut raw = Self::connect(broker);
-        for step in hello(heartbeat) {
+        for step in hello_as(heartbeat, user) {
             raw.send(&step);
         }
         raw.expect("channel.open-ok");
@@ -149,9 +154,14 @@ impl Raw {
 
 /// Everything a client sends to log in as guest and open channel 1, frame by frame.
 pub(crate) fn hello(heartbeat: u16) -> Vec<Vec<u8>> {
+    hello_as(heartbeat, "guest")
+}
+
+fn hello_as(heartbeat: u16, user: &str) -> Vec<Vec<u8>> {
+    let response = format!("\0{user}\0{user}");
     let start = connection::StartOk {
         mechanism: "PLAIN",
-        response: b"\0guest\0guest",
+        response: response.as_bytes(),
         locale: "en_US",
         ..Default::default()
     };

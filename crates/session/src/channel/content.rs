@@ -49,6 +49,21 @@ pub(crate) struct Content {
     more: Vec<Bytes>,
     /// Small pieces, to become one of `more`.
     small: Vec<u8>,
+    /// Bytes of the blocks that pieces of `more` lie in.
+    pinned: u64,
+    /// Where the last of these blocks is.
+    pin: usize,
+    /// Bytes received when it was last looked whether the body moves.
+    mark: Option<u64>,
+}
+
+/// Memory that a content takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Stake {
+    /// Bytes it keeps beyond the read at hand.
+    pub(crate) kept: u64,
+    /// Bytes it will have kept when it is whole.
+    pub(crate) claimed: u64,
 }
 
 /// A buffer of small pieces becomes a piece at this length.
@@ -56,6 +71,9 @@ const SMALL_BYTES_MAX: usize = 64 * 1024;
 
 /// Shorter pieces are copied: what they were read into may be many times as long.
 const PIECE_MIN: usize = 16 * 1024;
+
+/// Bytes of the block that a read comes in, at least, however few were read.
+const BLOCK: u64 = 256 * 1024;
 
 impl Content {
     pub(crate) const fn new() -> Self {
@@ -72,6 +90,9 @@ impl Content {
             head: Vec::new(),
             more: Vec::new(),
             small: Vec::new(),
+            pinned: 0,
+            pin: 0,
+            mark: None,
         }
     }
 
@@ -93,6 +114,7 @@ impl Content {
     pub(crate) fn begin(&mut self, read: &Bytes, names: &[u8], mandatory: bool) {
         self.names = place(read, names);
         self.received = 0;
+        self.mark = None;
         self.mandatory = mandatory;
         self.is_stashed = false;
         self.stage = Stage::Header;
@@ -171,6 +193,7 @@ impl Content {
         self.head.clear();
         self.more.clear();
         self.small.clear();
+        (self.pinned, self.pin) = (0, 0);
     }
 
     /// Length of the body as its header says.
@@ -178,14 +201,37 @@ impl Content {
         self.size
     }
 
-    /// Bytes it keeps beyond the read at hand.
+    /// What it keeps and will keep; nothing while it lies in the read at hand.
     #[inline]
-    pub(crate) fn kept(&self) -> u64 {
+    pub(crate) fn stake(&self) -> Stake {
         if self.is_stashed && self.stage != Stage::Idle {
-            self.head.len() as u64 + self.received
+            let head = self.head.len() as u64;
+            let size = if self.stage == Stage::Body { self.size } else { 0 };
+            Stake { kept: head + self.received.max(self.pinned), claimed: head + size }
         } else {
-            0
+            Stake::default()
         }
+    }
+
+    /// Whether all of it is there, though it was not taken yet.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.stage == Stage::Body && self.received == self.size
+    }
+
+    /// Whether it is not whole and got fewer than `least` bytes since the last look, `more` of which it has not
+    /// seen yet. This is a look.
+    pub(crate) fn stands_still(&mut self, least: u64, more: u64) -> bool {
+        if self.stage == Stage::Idle {
+            return false;
+        }
+        let now = self.received + more;
+        let before = self.mark.replace(now);
+        before.is_some_and(|before| now.saturating_sub(before) < least)
+    }
+
+    /// Bytes received.
+    pub(crate) fn received(&self) -> u64 {
+        self.received
     }
 
     /// Whether it waits for more with spans into the read at hand.
@@ -216,15 +262,40 @@ impl Content {
     }
 
     fn piece(&mut self, read: &Bytes, part: &[u8]) {
-        if part.len() < read.len() / 4 || part.len() < PIECE_MIN {
-            self.small.extend_from_slice(part);
+        if part.len() >= PIECE_MIN && part.len() >= read.len() / 4 && self.pins(read, part) {
+            self.end_small();
+            self.more.push(read.slice_ref(part));
+            return;
+        }
+        let mut rest = part;
+        while !rest.is_empty() {
+            let room = SMALL_BYTES_MAX - self.small.len();
+            let (now, later) = rest.split_at(room.min(rest.len()));
+            if self.small.is_empty() {
+                let missing = self.size.saturating_sub(self.received);
+                self.small.reserve_exact(now.len().max(SMALL_BYTES_MAX.min(missing as usize)));
+            }
+            self.small.extend_from_slice(now);
             if self.small.len() >= SMALL_BYTES_MAX {
                 self.end_small();
             }
-        } else {
-            self.end_small();
-            self.more.push(read.slice_ref(part));
+            rest = later;
         }
+    }
+
+    /// Whether the block that a piece lies in may stay for it: blocks that come with little in them, as from a slow
+    /// network, would be many times what the body is.
+    fn pins(&mut self, read: &Bytes, part: &[u8]) -> bool {
+        let at = read.as_ptr() as usize;
+        if self.pin == at && !self.more.is_empty() {
+            return true;
+        }
+        let pinned = self.pinned + BLOCK.max(read.len() as u64);
+        if pinned > 2 * (self.received + part.len() as u64) + BLOCK {
+            return false;
+        }
+        (self.pinned, self.pin) = (pinned, at);
+        true
     }
 
     fn end_small(&mut self) {
@@ -244,6 +315,7 @@ impl Content {
     pub(crate) fn take(&mut self, read: &Bytes) -> Message {
         self.stage = Stage::Idle;
         if self.is_stashed {
+            (self.pinned, self.pin) = (0, 0);
             self.end_small();
             self.is_stashed = false;
             let wire = Bytes::from(std::mem::take(&mut self.head));

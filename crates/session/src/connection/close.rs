@@ -3,6 +3,7 @@
 use leveret_amqp::method::{channel, connection};
 use leveret_broker::message::{ConsumerSlot, Settle, ToMeta, ToShard};
 
+use crate::channel::content::Stake;
 use crate::channel::{Channel, Mode};
 use crate::connection::Stage;
 use crate::core::{Context, Core, End};
@@ -52,7 +53,7 @@ impl Core {
             self.in_read = 0;
         }
         let how = Settle::Requeue { counts: true };
-        self.count_kept(channel.content.kept(), 0);
+        self.unfinished.change(channel.content.stake(), Stake::default());
         if let Mode::Tx(tx) = &channel.mode {
             self.count_kept(tx.kept(), 0);
             for entry in tx.settled() {

@@ -47,6 +47,8 @@ pub(crate) struct Timers {
     expiry: Time,
     /// When it may be read or delivered to again.
     pace: Time,
+    /// When to look whether what is unfinished moves.
+    unfinished: Time,
 }
 
 impl Timers {
@@ -64,6 +66,7 @@ impl Timers {
             check: NEVER,
             expiry: NEVER,
             pace: NEVER,
+            unfinished: NEVER,
         }
     }
 
@@ -119,12 +122,21 @@ impl Timers {
         self.check = NEVER;
         self.expiry = NEVER;
         self.pace = NEVER;
+        self.unfinished = NEVER;
     }
 
     /// Rates are looked at again after so many ms, if any.
     pub(crate) fn pace(&mut self, wait_ms: u64, now: Time) {
         if wait_ms > 0 {
             self.pace = self.pace.min(now.after_ms(wait_ms));
+        }
+    }
+
+    /// From now on something has to move in each `timeout_ms`. Once it does not have to, the next look finds so.
+    #[inline]
+    pub(crate) fn watch_unfinished(&mut self, timeout_ms: u64, now: Time) {
+        if self.unfinished == NEVER {
+            self.unfinished = now.after_ms(timeout_ms);
         }
     }
 
@@ -140,6 +152,7 @@ impl Timers {
 
     pub(crate) fn next(&self) -> Option<Time> {
         let next = self.deadline.min(self.tick).min(self.check).min(self.expiry).min(self.pace);
+        let next = next.min(self.unfinished);
         (next != NEVER).then_some(next)
     }
 }
@@ -190,6 +203,10 @@ impl Session {
         if self.core.timers.pace <= cx.now {
             self.core.timers.pace = NEVER;
             self.core.pace_again(cx);
+        }
+        if self.core.timers.unfinished <= cx.now {
+            self.core.timers.unfinished = NEVER;
+            self.check_unfinished(cx);
         }
         if self.core.timers.expiry <= cx.now {
             self.core.timers.expiry = NEVER;

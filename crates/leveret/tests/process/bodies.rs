@@ -1,0 +1,113 @@
+//! Bodies that are half received at a low watermark: none of them stops the node.
+
+use std::sync::Barrier;
+use std::time::Duration;
+
+use leveret_client::amqp::method::{basic, confirm};
+
+use crate::broker::{Broker, PATIENCE, Publisher, wait_until};
+use crate::raw::{Raw, method_bytes};
+
+const MIB: u64 = 1 << 20;
+
+/// A publish of so many bytes to an exchange without queues, without the last byte of its last frame.
+fn publish(exchange: &str, size: usize) -> Vec<u8> {
+    let mut bytes = method_bytes(1, &basic::Publish { exchange, ..Default::default() });
+    bytes.extend_from_slice(b"\x02\0\x01\0\0\0\x0e\0\x3c\0\0");
+    bytes.extend_from_slice(&(size as u64).to_be_bytes());
+    bytes.extend_from_slice(b"\0\0\xce");
+    for part in vec![7; size].chunks(131_064) {
+        bytes.extend_from_slice(b"\x03\0\x01");
+        bytes.extend_from_slice(&(part.len() as u32).to_be_bytes());
+        bytes.extend_from_slice(part);
+        bytes.push(0xce);
+    }
+    bytes
+}
+
+fn alarms(broker: &Broker) -> String {
+    broker.json(&["status"])["alarms"].to_string()
+}
+
+/// Each has begun before any ends; all get through, and the node does not take what all of them are.
+#[test]
+fn thirty_publishers_of_large_bodies() {
+    let broker = Broker::with(&["vm_memory_high_watermark.absolute=200MB"]);
+    let before = broker.own_memory();
+    let bytes = publish("amq.fanout", 15 * MIB as usize);
+    let (first, rest) = bytes.split_at(200_000);
+    let have_begun = Barrier::new(30);
+    let most = std::thread::scope(|scope| {
+        let publishers: Vec<_> = (0..30)
+            .map(|_| {
+                let mut raw = Raw::login(&broker);
+                let have_begun = &have_begun;
+                scope.spawn(move || {
+                    raw.method(1, &confirm::Select { no_wait: false });
+                    raw.expect("confirm.select-ok");
+                    raw.send(first);
+                    have_begun.wait();
+                    raw.send(rest);
+                    raw.expect("basic.ack");
+                })
+            })
+            .collect();
+        let mut most = 0;
+        while publishers.iter().any(|publisher| !publisher.is_finished()) {
+            most = most.max(broker.own_memory());
+            assert_eq!(alarms(&broker), "[]");
+        }
+        most
+    });
+    let grown = most.saturating_sub(before);
+    assert!(grown < 200 * MIB, "{} MiB", grown / MIB);
+    Publisher::new(&broker, "q").publish(b"after", 10);
+}
+
+/// A user who may nothing is told so before the body, and holds nothing by it.
+#[test]
+fn bodies_of_a_user_without_permissions() {
+    let broker = Broker::with(&["vm_memory_high_watermark.absolute=200MB"]);
+    broker.told(&["add_user", "none", "none"]);
+    broker.told(&["set_permissions", "none", "^$", "^$", "^$"]);
+    let before = broker.own_memory();
+    let bytes = publish("amq.fanout", 15 * MIB as usize);
+    let mut raws: Vec<Raw> = (0..15).map(|_| Raw::login_as(&broker, 0, "none")).collect();
+    for raw in &mut raws {
+        raw.send(&bytes[..200_000]);
+        raw.expect("channel.close");
+        raw.send(&bytes[200_000..bytes.len() - 1]);
+    }
+    let mut publisher = Publisher::new(&broker, "q");
+    publisher.publish(&[7; 1000], 10_000);
+    assert_eq!(publisher.blocked, [""; 0]);
+    assert_eq!(alarms(&broker), "[]");
+    let grown = broker.own_memory().saturating_sub(before);
+    assert!(grown < 60 * MIB, "{} MiB", grown / MIB);
+}
+
+/// Fifteen bodies that stand still: their connections end, and others get through.
+#[test]
+fn bodies_that_stand_still() {
+    let broker =
+        Broker::with(&["vm_memory_high_watermark.absolute=200MB", "unfinished_timeout=1000"]);
+    let bytes = publish("amq.fanout", 15 * MIB as usize);
+    let mut still: Vec<Raw> = (0..15).map(|_| Raw::login(&broker)).collect();
+    for raw in &mut still {
+        raw.send(&bytes[..200_000]);
+    }
+    let mut raw = Raw::login(&broker);
+    raw.method(1, &confirm::Select { no_wait: false });
+    raw.expect("confirm.select-ok");
+    raw.send(&bytes);
+    raw.expect("basic.ack");
+    for mut raw in still {
+        let text = raw.close_text();
+        assert!(text.contains("stands still"), "{text}");
+    }
+    assert_eq!(alarms(&broker), "[]");
+    wait_until(PATIENCE + Duration::from_secs(30), "they are gone", || {
+        broker.json(&["status"])["totals"]["connection_count"] == 1
+    });
+    assert_eq!(broker.log.with("does not come forward").len(), 15);
+}

@@ -1,0 +1,270 @@
+//! Bodies that are being received: what they take, who waits, what is refused before it is received, alarms, and
+//! those that stand still.
+
+mod node;
+
+use leveret_amqp::content::Properties;
+use leveret_amqp::method::{channel, exchange, queue};
+use leveret_broker::flow::Alarm;
+use leveret_broker::message::ToSession;
+use leveret_topology::PasswordHash;
+use node::{Node, publish_bytes};
+
+const MIB: usize = 1 << 20;
+
+const RAISED: Alarm = Alarm { memory: true, disk: false, stops_all: true };
+
+/// A publish on a channel, cut after so many bytes of its body: what comes first, and the rest.
+fn cut(number: u16, exchange: &str, size: usize, after: usize) -> (Vec<u8>, Vec<u8>) {
+    let mut bytes =
+        publish_bytes(number, exchange, "q", &vec![7; size], &Properties::default(), false);
+    let overhead = bytes.len() - size.div_ceil(131_064) * 8 - size;
+    let frames = if after == 0 { 0 } else { after.div_ceil(131_064) * 8 - 1 };
+    let rest = bytes.split_off(overhead + after + frames);
+    (bytes, rest)
+}
+
+fn ready(node: &mut Node, link: usize) -> String {
+    node.say(link, 1, &queue::Declare { queue: "q", passive: true, ..Default::default() })
+}
+
+/// Thirty publishers of 15 MiB at a watermark of 200 MB, each of which has begun: all get through, a few at a time.
+#[test]
+fn thirty_large_bodies_that_are_begun_at_once() {
+    let mut node = Node::new();
+    node.settings.bodies.set_watermark(200 << 20);
+    let room = std::sync::Arc::clone(&node.settings.bodies);
+    let reader = node.client();
+    node.declare(reader, "q");
+    let (first, rest) = cut(1, "", 15 * MIB, 100_000);
+    let all: Vec<usize> = (0..30).map(|_| node.client()).collect();
+    for &link in &all {
+        assert_eq!(node.bytes(link, &first), "");
+    }
+    let held = |node: &Node| node.links.iter().map(|link| link.session.kept_bytes()).sum::<u64>();
+    assert_eq!((room.taken() / (15 * MIB) as u64, room.waiting()), (3, 27));
+    assert!(held(&node) < 55 << 20, "{}", held(&node));
+    for &link in &all {
+        node.bytes(link, &rest);
+        assert!(held(&node) < 55 << 20, "{}", held(&node));
+    }
+    assert_eq!((room.taken(), room.waiting()), (0, 0));
+    assert_eq!(ready(&mut node, reader), "1 queue.declare-ok q 30 0");
+    assert_eq!(held(&node), 0);
+}
+
+/// What may not be published is refused at its header, with the words that come after a body.
+#[test]
+fn a_body_that_is_refused_is_not_received() {
+    let mut node = Node::new();
+    node.topology.add_user("none", PasswordHash::new("none", [1, 2, 3, 4]), &[]).unwrap();
+    node.topology.set_permissions("none", "/", "^$", "^$", "^$").unwrap();
+    let client = node.client();
+    let inner = exchange::Declare {
+        exchange: "inner",
+        kind: "fanout",
+        internal: true,
+        ..Default::default()
+    };
+    node.say(client, 1, &inner);
+    let guest = |node: &mut Node| node.client();
+    let none = |node: &mut Node| {
+        let link = node.connect_with(&[], "\0none\0none", "/");
+        node.open(link, 1);
+        link
+    };
+    let refused = "1 channel.close 403 ACCESS_REFUSED - write access to exchange 'amq.direct' in vhost '/' \
+                   refused for user 'none' (60.40)";
+    let missing = "1 channel.close 404 NOT_FOUND - no exchange 'missing' in vhost '/' (60.40)";
+    let inner = "1 channel.close 403 ACCESS_REFUSED - cannot publish to internal exchange 'inner' in vhost '/' \
+                 (60.40)";
+    let rows: [(&dyn Fn(&mut Node) -> usize, &str, &str); 3] =
+        [(&none, "amq.direct", refused), (&guest, "missing", missing), (&guest, "inner", inner)];
+    for (who, exchange, want) in rows {
+        for after in [0, 1000] {
+            let link = who(&mut node);
+            let (first, rest) = cut(1, exchange, MIB, after);
+            assert_eq!(node.bytes(link, &first), want);
+            assert_eq!(node.links[link].session.kept_bytes(), 0);
+            // The client does not know yet.
+            assert_eq!(node.bytes(link, &rest), "");
+            node.say(link, 1, &channel::CloseOk);
+            node.open(link, 1);
+        }
+    }
+    assert_eq!(node.settings.bodies.taken(), 0);
+}
+
+/// Who is in the middle of a body when an alarm begins ends it, and is stopped at the next one.
+#[test]
+fn an_alarm_lets_a_body_end() {
+    let mut node = Node::new();
+    let reader = node.client();
+    node.declare(reader, "q");
+    let link = node.client();
+    let (first, rest) = cut(1, "", MIB, 300_000);
+    assert_eq!(node.bytes(link, &first), "");
+    node.letter(link, ToSession::Alarm(RAISED));
+    let (middle, end) = rest.split_at(200_000);
+    assert_eq!(node.bytes(link, middle), "0 connection.blocked low on memory");
+    assert!(node.links[link].session.wants_input());
+    assert_eq!(node.bytes(link, end), "");
+    assert!(!node.links[link].session.wants_input());
+    assert_eq!(ready(&mut node, reader), "1 queue.declare-ok q 1 0");
+    assert_eq!(node.links[link].session.kept_bytes(), 0);
+    assert_eq!(node.publish(link, "", "q", "next"), "");
+    assert_eq!(ready(&mut node, reader), "1 queue.declare-ok q 1 0");
+    node.letter(link, ToSession::Alarm(Alarm::default()));
+    assert_eq!(node.read(link), "0 connection.unblocked");
+    assert_eq!(ready(&mut node, reader), "1 queue.declare-ok q 2 0");
+}
+
+/// A body that is begun between the frames of another one is not the other one's excuse.
+#[test]
+fn an_alarm_stops_bodies_that_are_begun_between_frames_of_others() {
+    let mut node = Node::new();
+    let reader = node.client();
+    node.declare(reader, "q");
+    let link = node.client();
+    node.open(link, 2);
+    let (first, rest) = cut(1, "", MIB, 300_000);
+    let (_, in_frame) = (&first, rest.clone());
+    // To the end of the frame that was cut.
+    let to_frame = 131_064 * 3 - 300_000 + 1;
+    node.bytes(link, &first);
+    node.letter(link, ToSession::Alarm(RAISED));
+    node.bytes(link, &in_frame[..to_frame]);
+    let (other, other_rest) = cut(2, "", 20_000, 0);
+    node.bytes(link, &other);
+    assert!(!node.links[link].session.wants_input(), "the other one waits");
+    node.bytes(link, &in_frame[to_frame..]);
+    node.bytes(link, &other_rest);
+    assert_eq!(ready(&mut node, reader), "1 queue.declare-ok q 0 0");
+    node.letter(link, ToSession::Alarm(Alarm::default()));
+    assert_eq!(ready(&mut node, reader), "1 queue.declare-ok q 2 0");
+}
+
+/// Bodies on many channels at once: so many as fit, then the connection ends with a word.
+#[test]
+fn bodies_on_many_channels() {
+    let mut node = Node::new();
+    node.settings.bodies.set_watermark(200 << 20);
+    let link = node.client();
+    for number in 2..40 {
+        node.open(link, number);
+    }
+    let mut said = String::new();
+    for number in 1..40 {
+        said = node.bytes(link, &cut(number, "", MIB, 0).0);
+        if !said.is_empty() {
+            assert_eq!(number, 25);
+            break;
+        }
+    }
+    assert!(
+        said.starts_with("0 connection.close 506 RESOURCE_ERROR - 25 bodies of 2621"),
+        "{said}"
+    );
+    assert_eq!(node.settings.bodies.taken(), 0);
+    // All at once in one read.
+    let link = node.client();
+    for number in 2..100 {
+        node.open(link, number);
+    }
+    let all: Vec<u8> = (1..100).flat_map(|number| cut(number, "", MIB, 0).0).collect();
+    let said = node.bytes(link, &all);
+    assert!(
+        said.starts_with("0 connection.close 506 RESOURCE_ERROR - 99 bodies of 1038"),
+        "{said}"
+    );
+    assert_eq!(node.settings.bodies.taken(), 0);
+}
+
+/// A body that does not come forward ends its connection; a slow one lives, and so does one that waits for room.
+#[test]
+fn a_body_that_stands_still() {
+    let mut node = Node::new();
+    node.settings.unfinished_timeout_ms = 10_000;
+    let [still, slow, method] = [(); 3].map(|()| node.client());
+    let (first, rest) = cut(1, "", MIB, 100_000);
+    node.bytes(still, &first);
+    node.bytes(slow, &first);
+    node.bytes(method, &first[..10]);
+    let mut said = [const { String::new() }; 3];
+    // 20 KiB in ten seconds.
+    for part in rest.chunks(20 << 10) {
+        for _ in 0..10 {
+            node.later(1000);
+            // It lives, and says so: in the middle of a frame it has to end that first.
+            said[0].push_str(&node.read(still));
+            said[2].push_str(&node.read(method));
+        }
+        said[1].push_str(&node.bytes(slow, part));
+    }
+    let want = "0 connection.close 506 RESOURCE_ERROR - a body on channel 1 of which 100000 of 1048576 bytes came \
+                stands still: fewer than 10240 more in 10 s (unfinished_timeout) (60.40)";
+    assert_eq!(said[0].replace("heartbeat", "").trim(), want);
+    assert!(said[2].contains("a frame of which 10 bytes came stands still"), "{}", said[2]);
+    assert_eq!(said[1].replace("heartbeat", "").trim(), "");
+    let sizes = node.links[slow].session.facts();
+    assert_eq!(sizes.state, "running");
+    assert_eq!(node.settings.bodies.taken(), 0);
+}
+
+/// While others wait for its room a body has to be quicker; who waits is not to blame for being silent.
+#[test]
+fn a_body_that_others_wait_for() {
+    let mut node = Node::new();
+    node.settings.bodies.set_watermark(8 << 20);
+    node.settings.unfinished_timeout_ms = 10_000;
+    let [slow, waiting] = [(); 2].map(|()| node.client());
+    node.declare(slow, "q");
+    let (first, rest) = cut(1, "", 2 * MIB, 100_000);
+    node.bytes(slow, &first);
+    node.bytes(waiting, &first);
+    assert!(!node.links[waiting].session.wants_input());
+    let mut said = String::new();
+    for part in rest.chunks(20 << 10).take(10) {
+        for _ in 0..10 {
+            node.later(1000);
+            // It lives, and says so.
+            said.push_str(&node.bytes(slow, b""));
+            node.read(waiting);
+        }
+        said.push_str(&node.bytes(slow, part));
+        if said.contains("close") {
+            break;
+        }
+    }
+    assert!(said.contains("fewer than 163840 more in 10 s"), "{said}");
+    node.bytes(waiting, &rest);
+    let reader = node.client();
+    assert_eq!(ready(&mut node, reader), "1 queue.declare-ok q 1 0");
+}
+
+/// Who stands in line and goes leaves nothing behind, and neither does a channel that is closed.
+#[test]
+fn who_goes_gives_its_room_back() {
+    let mut node = Node::new();
+    node.settings.bodies.set_watermark(8 << 20);
+    let all = [(); 4].map(|()| node.client());
+    let (first, rest) = cut(1, "", 2 * MIB, 0);
+    for link in all {
+        node.bytes(link, &first);
+    }
+    assert_eq!(node.settings.bodies.waiting(), 3);
+    node.drop_link(all[1]);
+    assert_eq!(node.settings.bodies.waiting(), 2);
+    // A frame that is not to come now closes the connection.
+    let said = node.say(
+        all[0],
+        1,
+        &channel::Close { reply_code: 200, reply_text: "", class_id: 0, method_id: 0 },
+    );
+    assert!(said.contains("connection.close 505"), "{said}");
+    assert_eq!(node.settings.bodies.waiting(), 1);
+    node.bytes(all[2], &rest);
+    assert_eq!(node.settings.bodies.waiting(), 0);
+    node.drop_link(all[3]);
+    assert_eq!(node.settings.bodies.taken(), 0);
+}
