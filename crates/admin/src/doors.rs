@@ -19,6 +19,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio_rustls::TlsAcceptor;
 
+use crate::watched::{Places, Watched, no_place};
+
 /// How long a client may take for its handshake.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(5);
 /// Connections whose handshake is done and which nobody has taken yet.
@@ -61,36 +63,47 @@ pub(crate) fn tls(settings: TlsSettings, node: &Node) -> anyhow::Result<Arc<Tls>
 pub(crate) struct Door {
     listener: TcpListener,
     tls: Option<Arc<Tls>>,
+    places: Places,
+    /// A client was sent away, and nobody came in since.
+    is_full: bool,
     done: mpsc::Sender<(EncryptedStream, SocketAddr)>,
     ready: mpsc::Receiver<(EncryptedStream, SocketAddr)>,
 }
 
-type EncryptedStream = tokio_rustls::server::TlsStream<TcpStream>;
+type EncryptedStream = tokio_rustls::server::TlsStream<Watched<TcpStream>>;
 
 impl Door {
     /// On a socket that [`bind`] opened; in the runtime that accepts.
     pub(crate) fn new(listener: StdListener, tls: Option<Arc<Tls>>) -> std::io::Result<Self> {
         let (done, ready) = mpsc::channel(DONE_MAX);
-        Ok(Self { listener: TcpListener::from_std(listener)?, tls, done, ready })
+        let listener = TcpListener::from_std(listener)?;
+        Ok(Self { listener, tls, places: Places::default(), is_full: false, done, ready })
     }
 
     /// The next connection that is ready for HTTP.
     pub(crate) async fn accept(&mut self) -> (Stream, SocketAddr) {
         loop {
-            let Self { listener, tls, done, ready } = self;
+            let Self { listener, tls, places, is_full, done, ready } = self;
             tokio::select! {
                 Some((stream, peer)) = ready.recv() => return (Box::new(stream), peer),
                 accepted = listener.accept() => match (accepted, tls) {
                     (Ok((socket, peer)), _) if !descriptors::leave_room(&socket) => {
                         tracing::warn!(%peer, "HTTP connection refused: the limit of open files is reached");
                     }
-                    (Ok((socket, peer)), None) => {
+                    (Ok((socket, peer)), tls) => {
                         // Answers are written whole; a delay would only wait for more.
                         let _ = socket.set_nodelay(true);
-                        return (Box::new(socket), peer);
-                    }
-                    (Ok((socket, peer)), Some(tls)) => {
-                        let _ = socket.set_nodelay(true);
+                        let Some(place) = places.take() else {
+                            if !std::mem::replace(is_full, true) {
+                                tracing::warn!(%peer, "HTTP connections are refused: there are too many");
+                            }
+                            // In plain words, if anybody reads them.
+                            let _ = socket.try_write(no_place().as_bytes());
+                            continue;
+                        };
+                        *is_full = false;
+                        let socket = Watched::new(socket, place);
+                        let Some(tls) = tls else { return (Box::new(socket), peer) };
                         let acceptor = TlsAcceptor::from(tls.config());
                         tokio::spawn(handshake(acceptor, socket, peer, done.clone()));
                     }
@@ -121,7 +134,7 @@ impl axum::serve::Listener for Door {
 
 async fn handshake(
     acceptor: TlsAcceptor,
-    socket: TcpStream,
+    socket: Watched<TcpStream>,
     peer: SocketAddr,
     done: mpsc::Sender<(EncryptedStream, SocketAddr)>,
 ) {

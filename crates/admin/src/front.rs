@@ -113,13 +113,16 @@ fn open(
             match control::Door::new(control) {
                 Ok(door) => {
                     let (ops, options) = (Arc::clone(&ops), for_operator());
-                    let app = Arc::new(App { ops, options, signin: SignIn::by_password() });
+                    let requests = http::Requests::default();
+                    let app =
+                        Arc::new(App { ops, options, signin: SignIn::by_password(), requests });
                     running.spawn(http::serve(Entrance::Local(door), app, ended.clone()));
                 }
                 Err(error) => tracing::error!(%error, "the control socket cannot be served"),
             }
             if let Some((bound, options, signin)) = http {
-                let app = Arc::new(App { ops, options, signin });
+                let requests = http::Requests::default();
+                let app = Arc::new(App { ops, options, signin, requests });
                 for door in opened(bound, "the management API") {
                     let door = Entrance::Network(door);
                     running.spawn(http::serve(door, Arc::clone(&app), ended.clone()));

@@ -20,7 +20,9 @@ pub mod http;
 mod metrics;
 pub mod ops;
 mod page;
+mod room;
 mod signin;
 pub mod stats;
+mod watched;
 
 pub use front::front;

@@ -1,5 +1,8 @@
 //! What the API answers, and how it refuses.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use axum::response::IntoResponse;
@@ -8,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::ops::ask::Refusal;
 use crate::ops::direct::Closed;
+use crate::room::Held;
 
 /// A good answer.
 #[derive(Debug)]
@@ -16,6 +20,8 @@ pub(crate) enum Answer {
     Json(Value),
     /// 200 with a document that is written already.
     Text(Vec<u8>),
+    /// The same, with the room that it takes until the client has it.
+    Held(Vec<u8>, Arc<Held>),
     /// 201, made; where it is, if that is not where it was put.
     Created(Option<String>),
     /// 204, done.
@@ -121,6 +127,21 @@ impl Fault {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "bad_request", reason)
     }
 
+    /// 408.
+    pub(crate) fn too_slow(came: usize, least: u64, time: Duration) -> Self {
+        let reason = format!(
+            "the body stands still at {came} bytes: fewer than {least} more came in {} s \
+             (unfinished_timeout)",
+            time.as_secs_f32()
+        );
+        Self::new(StatusCode::REQUEST_TIMEOUT, "request_timeout", reason)
+    }
+
+    /// 429.
+    pub(crate) fn too_many(reason: impl Into<String>) -> Self {
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "too_many_requests", reason)
+    }
+
     /// 405 where a path and a method exist, but not for this object.
     pub(crate) fn not_allowed(reason: impl Into<String>) -> Self {
         Self::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", reason)
@@ -188,6 +209,11 @@ impl IntoResponse for Answer {
         match self {
             Self::Json(value) => response(StatusCode::OK, text(&value)),
             Self::Text(text) => response(StatusCode::OK, text),
+            Self::Held(text, held) => {
+                let mut response = response(StatusCode::OK, text);
+                response.extensions_mut().insert(held);
+                response
+            }
             Self::Unhealthy(value) => response(StatusCode::SERVICE_UNAVAILABLE, text(&value)),
             Self::Created(location) => {
                 let mut response = empty(StatusCode::CREATED);

@@ -8,13 +8,14 @@ use axum::body::Body;
 use axum::extract::{FromRequest, FromRequestParts as _, RawPathParams};
 use axum::http::{HeaderMap, Request};
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use leveret_server::node::Node;
 use serde_json::{Map, Value};
 
 use super::App;
 use super::answer::Fault;
+use super::body;
 use super::login::Login;
+use crate::room::Held;
 use crate::stats::Snapshot;
 use crate::stats::format::Ranges;
 
@@ -28,6 +29,8 @@ pub(crate) struct Call {
     params: Vec<(String, String)>,
     query: Vec<(String, String)>,
     pub(crate) body: Bytes,
+    /// Room of the body and of what is made of it.
+    _held: Held,
     /// Statistics as they were when the request came.
     pub(crate) stats: Arc<Snapshot>,
     /// The samples that the query asks for.
@@ -78,12 +81,9 @@ impl FromRequest<Arc<App>> for Call {
         let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
         let params = params.iter().map(owned).collect();
         let query = parse_query(parts.uri.query().unwrap_or_default());
-        let max = app.options.max_body_size.get();
-        let body = Limited::new(body, usize::try_from(max).unwrap_or(usize::MAX));
-        let body = match body.collect().await {
-            Ok(body) => body.to_bytes(),
-            Err(error) if error.is::<LengthLimitError>() => return Err(Fault::too_large(max)),
-            Err(error) => return Err(Fault::bad(format!("the body was cut off: {error}"))),
+        let (body, held) = {
+            let _one = app.requests.enter(&login.name)?;
+            body::read(app, &parts.headers, body).await?
         };
         let (app, headers) = (Arc::clone(app), parts.headers);
         let ranges = Ranges::of_query(query.iter().map(|(name, value)| (&**name, &**value)));
@@ -91,7 +91,7 @@ impl FromRequest<Arc<App>> for Call {
             app.ops.stats.look();
         }
         let stats = app.ops.stats.latest();
-        Ok(Self { app, login, peer, headers, params, query, body, stats, ranges })
+        Ok(Self { app, login, peer, headers, params, query, body, _held: held, stats, ranges })
     }
 }
 

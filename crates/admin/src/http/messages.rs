@@ -1,5 +1,6 @@
 //! Messages over HTTP: publish to an exchange, get from a queue.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -14,9 +15,13 @@ use super::answer::{Answer, Fault};
 use super::call::{Call, Fields as _};
 use super::exchanges::direct;
 use crate::ops::direct::{Direct, is};
+use crate::room::Held;
 
 /// How long a confirm may take before the client is told that nobody knows.
 const CONFIRM_PATIENCE: Duration = Duration::from_secs(15);
+
+/// Bytes of an answer after which no further message is taken.
+const GET_BYTES_MAX: usize = 16 << 20;
 
 /// Most messages taken by one request.
 const GET_MAX: u64 = 10_000;
@@ -198,17 +203,29 @@ pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
     let found = super::queues::find(&call, &vhost, |_| ());
     found.ok_or_else(|| Fault::missing("queue_not_found"))?;
     let wanted = Wanted::of(&call.object()?)?;
+    let _one = call.app.requests.get().await;
     let mut direct = direct(&call, &vhost).await?;
-    let mut rows = Vec::new();
+    let mut rows = vec![b'['];
     let mut tags = Vec::new();
+    let mut held = Held::nothing(call.node());
     // Held until all are there: one that is put back would come again at once.
     for _ in 0..wanted.count {
         let Some((tag, row)) = take(&mut direct, call.param("queue"), &wanted).await? else {
             break;
         };
-        rows.push(row);
+        if !tags.is_empty() {
+            rows.push(b',');
+        }
+        let before = rows.len();
+        serde_json::to_writer(&mut rows, &row).map_err(|error| Fault::bad(error.to_string()))?;
         tags.push(tag);
+        // What was taken is told, and nothing more is taken than there is room for.
+        let has_room = held.take_now((rows.len() - before) as u64);
+        if !has_room || rows.len() > GET_BYTES_MAX {
+            break;
+        }
     }
+    rows.push(b']');
     if !wanted.no_ack && !tags.is_empty() {
         for delivery_tag in tags {
             direct.say(&basic::Reject { delivery_tag, requeue: wanted.requeue });
@@ -217,7 +234,7 @@ pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
         let select = confirm::Select { no_wait: false };
         direct.call(&select, |it| is(it, |it| matches!(it, Method::ConfirmSelectOk(_)))).await?;
     }
-    Ok(Answer::Json(Value::Array(rows)))
+    Ok(Answer::Held(rows, Arc::new(held)))
 }
 
 /// One message and its tag.

@@ -9,6 +9,7 @@
 
 mod answer;
 mod bindings;
+mod body;
 mod browse;
 mod call;
 mod channels;
@@ -37,6 +38,7 @@ mod permissions;
 mod policies;
 mod queue_control;
 mod queues;
+mod requests;
 mod routes;
 mod serve;
 mod shell;
@@ -53,6 +55,7 @@ use crate::signin::SignIn;
 
 pub(crate) use call::Peer;
 pub(crate) use login::Login;
+pub(crate) use requests::Requests;
 pub(crate) use serve::{Entrance, serve};
 
 /// What handlers share.
@@ -61,4 +64,5 @@ pub(crate) struct App {
     pub(crate) ops: Arc<Ops>,
     pub(crate) options: ManagementOptions,
     pub(crate) signin: SignIn,
+    pub(crate) requests: Requests,
 }

@@ -18,6 +18,9 @@ use crate::front::Ended;
 /// How long a client may take to send the head of a request.
 const HEAD_PATIENCE: Duration = Duration::from_secs(60);
 
+/// Bytes of a head, which come before it is known who asks.
+const HEAD_BYTES_MAX: usize = 64 << 10;
+
 /// Where requests come in.
 pub(crate) enum Entrance {
     /// From the network, with a password.
@@ -66,6 +69,7 @@ async fn converse(socket: Stream, peer: Peer, app: Arc<App>, router: Router, mut
     });
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEAD_PATIENCE);
+    builder.max_buf_size(HEAD_BYTES_MAX);
     let connection = builder.serve_connection(TokioIo::new(socket), service);
     let mut connection = std::pin::pin!(connection);
     let outcome = tokio::select! {

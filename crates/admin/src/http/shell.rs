@@ -3,6 +3,7 @@
 
 use std::hash::{BuildHasher as _, Hasher as _};
 use std::io::Write as _;
+use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
@@ -23,6 +24,7 @@ use super::App;
 use super::answer::Fault;
 use super::call::{Peer, Who};
 use super::origin;
+use crate::room::Held;
 
 /// Shorter answers are not worth compressing: they fit one packet.
 const GZIP_MIN: usize = 1024;
@@ -174,6 +176,7 @@ fn dress(app: &App, headers: &mut HeaderMap) {
 async fn finish(response: Response<Body>, method: &Method, asked: &HeaderMap) -> Response<Body> {
     let is_read = method == Method::GET;
     let (mut head, body) = response.into_parts();
+    let held = head.extensions.remove::<Arc<Held>>();
     let Ok(body) = body.collect().await else { return Response::from_parts(head, Body::empty()) };
     let mut body = body.to_bytes();
     if is_read && !head.headers.contains_key(header::CACHE_CONTROL) {
@@ -201,7 +204,24 @@ async fn finish(response: Response<Body>, method: &Method, asked: &HeaderMap) ->
         body = small;
     }
     head.headers.remove(header::CONTENT_LENGTH);
+    let body = match held {
+        // What it takes is given back when the last of it is written.
+        Some(held) => Bytes::from_owner(HeldBytes { bytes: body, _held: held }),
+        None => body,
+    };
     Response::from_parts(head, Body::from(body))
+}
+
+/// An answer and the room that it takes.
+struct HeldBytes {
+    bytes: Bytes,
+    _held: Arc<Held>,
+}
+
+impl AsRef<[u8]> for HeldBytes {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 /// Weak: the same answer may be compressed or not.

@@ -1,0 +1,89 @@
+//! What requests and answers hold: it takes room where bodies of messages do, and so counts against the memory
+//! watermark and waits its turn.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leveret_broker::bodies::{FREE_BYTES, RoomAnswer};
+use leveret_broker::message::{ConnectionId, Outbox, ToSession};
+use leveret_server::node::{Node, Recipient};
+use leveret_server::runner::with_runner;
+use tokio::sync::mpsc;
+
+/// How long a request stands in line for room.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Room of one request. Given back when it is dropped, on the thread of the management.
+#[derive(Debug)]
+pub(crate) struct Held {
+    node: Arc<Node>,
+    id: ConnectionId,
+    granted: u64,
+    asked: u64,
+}
+
+impl Held {
+    /// None yet.
+    pub(crate) fn nothing(node: &Arc<Node>) -> Self {
+        Self { node: Arc::clone(node), id: node.new_id(), granted: 0, asked: 0 }
+    }
+
+    /// Takes room for so many bytes, in its turn; a little needs none. False if that takes too long. For a
+    /// request that holds nothing.
+    pub(crate) async fn take(&mut self, bytes: u64) -> bool {
+        if bytes <= FREE_BYTES {
+            return true;
+        }
+        let (sender, mut letters) = mpsc::unbounded_channel();
+        self.node.register(self.id, Recipient::Request(sender));
+        let mut outbox = Outbox::default();
+        let answer = self.node.settings.bodies.ask(self.id, self.granted, bytes, &mut outbox);
+        match answer {
+            RoomAnswer::Granted => self.granted += bytes,
+            RoomAnswer::Waits => self.asked = bytes,
+            RoomAnswer::Refused => return false,
+        }
+        with_runner(&self.node, |runner| runner.run_outbox(outbox));
+        if self.asked == 0 {
+            return true;
+        }
+        match tokio::time::timeout(PATIENCE, letters.recv()).await {
+            Ok(Some(ToSession::Room { is_granted })) => {
+                let asked = std::mem::take(&mut self.asked);
+                self.granted += if is_granted { asked } else { 0 };
+                is_granted
+            }
+            _ => false,
+        }
+    }
+
+    /// Takes so many bytes more if they are there at once.
+    pub(crate) fn take_now(&mut self, bytes: u64) -> bool {
+        let is_there = self.node.settings.bodies.take_now(bytes);
+        self.granted += if is_there { bytes } else { 0 };
+        is_there
+    }
+
+    /// Keeps no more than so many bytes.
+    pub(crate) fn keep(&mut self, bytes: u64) {
+        let more = self.granted.saturating_sub(bytes);
+        if more > 0 {
+            self.granted -= more;
+            let mut outbox = Outbox::default();
+            self.node.settings.bodies.give_back(more, &mut outbox);
+            with_runner(&self.node, |runner| runner.run_outbox(outbox));
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.node.forget(self.id);
+        if self.asked > 0 {
+            let mut outbox = Outbox::default();
+            self.node.settings.bodies.withdraw(self.id, self.asked, &mut outbox);
+            with_runner(&self.node, |runner| runner.run_outbox(outbox));
+        }
+        self.keep(0);
+    }
+}
