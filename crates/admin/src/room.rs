@@ -39,7 +39,7 @@ impl Held {
         let mut outbox = Outbox::default();
         let answer = self.node.settings.bodies.ask(self.id, self.granted, bytes, &mut outbox);
         match answer {
-            RoomAnswer::Granted => self.granted += bytes,
+            RoomAnswer::Granted => self.gets(bytes),
             RoomAnswer::Waits => self.asked = bytes,
             RoomAnswer::Refused => return false,
         }
@@ -50,17 +50,22 @@ impl Held {
         match tokio::time::timeout(PATIENCE, letters.recv()).await {
             Ok(Some(ToSession::Room { is_granted })) => {
                 let asked = std::mem::take(&mut self.asked);
-                self.granted += if is_granted { asked } else { 0 };
+                self.gets(if is_granted { asked } else { 0 });
                 is_granted
             }
             _ => false,
         }
     }
 
+    fn gets(&mut self, bytes: u64) {
+        self.node.count_held_by_requests(self.granted, self.granted + bytes);
+        self.granted += bytes;
+    }
+
     /// Takes so many bytes more if they are there at once.
     pub(crate) fn take_now(&mut self, bytes: u64) -> bool {
         let is_there = self.node.settings.bodies.take_now(bytes);
-        self.granted += if is_there { bytes } else { 0 };
+        self.gets(if is_there { bytes } else { 0 });
         is_there
     }
 
@@ -68,7 +73,8 @@ impl Held {
     pub(crate) fn keep(&mut self, bytes: u64) {
         let more = self.granted.saturating_sub(bytes);
         if more > 0 {
-            self.granted -= more;
+            self.node.count_held_by_requests(self.granted, bytes);
+            self.granted = bytes;
             let mut outbox = Outbox::default();
             self.node.settings.bodies.give_back(more, &mut outbox);
             with_runner(&self.node, |runner| runner.run_outbox(outbox));

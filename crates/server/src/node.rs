@@ -42,6 +42,10 @@ pub struct Node {
     next_connection: AtomicU64,
     /// Bytes that connections hold: input not taken yet, output not written yet.
     connection_bytes: AtomicU64,
+    /// Bytes that requests of the management API hold, and its answers.
+    request_bytes: AtomicU64,
+    /// [`Topology::weight`] after the last change.
+    names_bytes: AtomicU64,
     /// Totals of connections that are over.
     pub ended: Ended,
     /// What happened last.
@@ -103,6 +107,7 @@ impl Node {
             held_bytes: AtomicU64::new(shard.held_bytes() + shard.idle_bytes()),
             actor: Actor::new(Rank::Shard, shard),
         });
+        let names_bytes = AtomicU64::new(topology.weight());
         Self {
             shards: shards.collect(),
             meta: Actor::new(Rank::Meta, meta),
@@ -110,6 +115,8 @@ impl Node {
             recipients: RankedRw::new(Rank::Recipients, HashMap::default()),
             next_connection: AtomicU64::new(1),
             connection_bytes: AtomicU64::new(0),
+            request_bytes: AtomicU64::new(0),
+            names_bytes,
             ended: Ended::default(),
             events: Events::default(),
             alarms: Alarms::new(u64::MAX),
@@ -203,12 +210,33 @@ impl Node {
     /// Memory that messages, queues and connections take, in bytes.
     pub fn held_bytes(&self) -> u64 {
         let shards = self.shards.iter().map(|shard| shard.held_bytes.load(Ordering::Relaxed));
-        shards.sum::<u64>() + self.connection_bytes.load(Ordering::Relaxed)
+        shards.sum::<u64>() + self.connection_bytes() + self.request_bytes() + self.names_bytes()
     }
 
     /// Memory that connections hold: input not taken yet, output not written yet, in bytes.
     pub fn connection_bytes(&self) -> u64 {
         self.connection_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Memory that requests of the management API and their answers hold, in bytes.
+    pub fn request_bytes(&self) -> u64 {
+        self.request_bytes.load(Ordering::Relaxed)
+    }
+
+    /// A request holds `now` bytes after it held `before`.
+    pub fn count_held_by_requests(&self, before: u64, now: u64) {
+        // Wraps when it shrinks, and back.
+        self.request_bytes.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
+    }
+
+    /// Memory that names with their arguments, policies and parameters take, in bytes.
+    pub fn names_bytes(&self) -> u64 {
+        self.names_bytes.load(Ordering::Relaxed)
+    }
+
+    /// The names have changed.
+    pub(crate) fn count_names(&self, topology: &Topology) {
+        self.names_bytes.store(topology.weight(), Ordering::Relaxed);
     }
 
     /// A connection holds `now` bytes after it held `before`.

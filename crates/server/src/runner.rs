@@ -455,8 +455,10 @@ impl Runner {
             let mut state = node.meta.state();
             let mut topology = node.topology_mut();
             state.turn(&mut self.meta_letters, &mut topology, &mut self.outbox);
+            node.count_names(&topology);
         }
         self.post();
+        self.check_alarm();
         self.due.push_back(Due::Meta);
     }
 

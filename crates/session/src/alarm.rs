@@ -11,12 +11,18 @@
 //! of the others, waits, and all that comes behind it.
 
 use leveret_amqp::method::connection;
+use leveret_amqp::table::Table;
 use leveret_broker::flow::Alarm;
+use leveret_topology::weight;
 
 use crate::channel::Mode;
 use crate::connection::Stage;
 use crate::core::{Context, Core};
+use crate::reply::{self, Fault};
 use crate::session::Session;
+
+/// Bytes of arguments with which something is made whatever the memory.
+const ARGUMENTS_MAX: u64 = 4 << 10;
 
 impl Core {
     /// A publish was read, or a part of one.
@@ -48,6 +54,18 @@ impl Core {
     /// Whether it is read from though it is blocked.
     pub(crate) fn ends_bodies(&self) -> bool {
         !self.holds_publish && (self.in_read != 0 || self.unfinished.is_some())
+    }
+
+    /// Refuses to make something with large arguments while memory is so short that all are stopped who publish: who
+    /// declares is not stopped, and what is declared is not consumed. What has few arguments is made.
+    pub(crate) fn check_memory_for(&self, what: &str, arguments: &Table) -> Result<(), Fault> {
+        if self.alarm.memory && self.alarm.stops_all {
+            let bytes = weight::table(arguments);
+            if bytes > ARGUMENTS_MAX {
+                return Err(reply::no_memory_for(what, bytes));
+            }
+        }
+        Ok(())
     }
 
     /// An alarm begins, changes or ends.

@@ -53,7 +53,11 @@ pub(crate) fn bind(
     if let Some(exchange) = cx.topology.exchange(core.identity.vhost, &source) {
         core.check_topic(Permission::Read, exchange, key, cx)?;
     }
+    let arguments = to_table(bind.arguments)?;
     let unbinds = matches!(bind.what, Awaited::QueueUnbind | Awaited::ExchangeUnbind);
+    if !unbinds {
+        core.check_memory_for("a binding", &arguments)?;
+    }
     let binding = Box::new(Binding {
         user: core.identity.user.clone(),
         reply: core.reply_to(channel.number),
@@ -62,7 +66,7 @@ pub(crate) fn bind(
         destination: destination.into(),
         to_queue: bind.to_queue,
         key: key.into(),
-        arguments: to_table(bind.arguments)?,
+        arguments,
     });
     let letter = if unbinds { ToMeta::Unbind(binding) } else { ToMeta::Bind(binding) };
     core.send_to_meta(letter, cx);

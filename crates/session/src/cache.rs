@@ -47,6 +47,11 @@ impl Routed {
         self.remember.is_empty() && !self.is_traced
     }
 
+    /// Queues in its lists.
+    fn queues(&self) -> usize {
+        self.targets.iter().map(|(_, targets)| targets.len()).sum()
+    }
+
     /// Whether it goes nowhere.
     pub(crate) fn is_unroutable(&self) -> bool {
         self.targets.is_empty() && self.direct.is_none()
@@ -117,11 +122,16 @@ pub(crate) struct RouteCache {
     pub(crate) route: Route,
     /// What entries counted that are gone.
     passed: Passed,
+    /// Queues in the lists of all entries.
+    queues: usize,
 }
 
 const PLACES_MIN: usize = 4;
 const PLACES_MAX: usize = 256;
 const WRITABLE_MAX: usize = 16;
+
+/// Queues in the lists of all entries: a list for a fan-out may have all queues that there are.
+const QUEUES_MAX: usize = 32 << 10;
 
 fn hash(names: &[u8]) -> usize {
     use std::hash::{BuildHasher, Hasher};
@@ -181,6 +191,7 @@ impl RouteCache {
     pub(crate) fn end(&mut self) {
         self.forget();
         self.places = Vec::new();
+        self.queues = 0;
     }
 
     /// The place of what these names mean, if it is known.
@@ -221,15 +232,39 @@ impl RouteCache {
         entry.exchange = exchange;
         entry.is_topic = is_topic;
         entry.is_routed = false;
+        self.queues -= entry.routed.queues();
         entry.routed.clear();
         at
+    }
+
+    /// Bytes of lists that are remembered.
+    pub(crate) fn bytes(&self) -> u64 {
+        (self.queues * size_of::<QueueId>()) as u64
+    }
+
+    /// Forgets all lists but one.
+    #[cold]
+    fn forget_others(&mut self, kept: usize) {
+        for (at, place) in self.places.iter_mut().enumerate() {
+            if let Some(entry) = place.as_mut().filter(|_| at != kept) {
+                put_away(&mut self.passed, entry);
+                entry.names.clear();
+                self.queues -= entry.routed.queues();
+                entry.routed = Routed::default();
+            }
+        }
     }
 
     /// Sets what every message with the entry's names meets.
     pub(crate) fn set_routed(&mut self, at: usize) {
         if let Some(Some(entry)) = self.places.get_mut(at) {
             entry.is_routed = true;
+            let before = entry.routed.queues();
             std::mem::swap(&mut entry.routed, &mut self.scratch);
+            self.queues = self.queues + entry.routed.queues() - before;
+            if self.queues > QUEUES_MAX {
+                self.forget_others(at);
+            }
         }
     }
 
@@ -249,9 +284,12 @@ impl RouteCache {
         let mut places = Vec::new();
         places.resize_with(self.places.len() * 4, || None);
         for entry in self.places.drain(..).flatten() {
-            if !entry.names.is_empty() {
+            if entry.names.is_empty() {
+                self.queues -= entry.routed.queues();
+            } else {
                 let at = hash(&entry.names) & (places.len() - 1);
                 if let Some(other) = places[at].replace(entry) {
+                    self.queues -= other.routed.queues();
                     put_away(&mut self.passed, &other);
                 }
             }
@@ -264,6 +302,28 @@ impl RouteCache {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Lists of many queues are not remembered in any number.
+    #[test]
+    fn long_lists_have_a_bound() {
+        let mut cache = RouteCache::default();
+        let all: Vec<_> = (0..20_000).map(QueueId::new).collect();
+        for key in 0..100_u64 {
+            let names = key.to_le_bytes();
+            cache.scratch.clear();
+            let queues = if key % 2 == 0 { &all[..] } else { &all[..1] };
+            cache.scratch.targets.push((0, Targets::from_slice(queues)));
+            let at = cache.insert(&names, ExchangeId::new(1), false);
+            cache.set_routed(at);
+            assert_eq!(cache.find(&names), Some(at));
+            let places = cache.places.iter().flatten();
+            let queues = places.map(|entry| entry.routed.queues()).sum::<usize>();
+            assert_eq!(cache.queues, queues);
+            assert!(queues <= QUEUES_MAX, "{queues}");
+        }
+        cache.end();
+        assert_eq!(cache.bytes(), 0);
+    }
 
     /// Whatever becomes of the entries, each message is counted once for each of its queues.
     #[test]

@@ -4,7 +4,7 @@ use leveret_amqp::method::basic;
 use leveret_amqp::table::Table;
 use leveret_broker::message::{ConsumerSlot, ToShard};
 use leveret_queue::Gate;
-use leveret_topology::{Permission, Queue, QueueKind, ResourceKind};
+use leveret_topology::{Permission, Queue, QueueKind, ResourceKind, weight};
 
 use crate::channel::{Channel, Channels, DirectReply};
 use crate::consumers::Consumer;
@@ -17,6 +17,9 @@ use crate::waiting::{Awaited, Waiting};
 const CONSUME: (u16, u16) = (60, 20);
 const CANCEL: (u16, u16) = (60, 30);
 const GET: (u16, u16) = (60, 70);
+
+/// Bytes of a consumer without its arguments.
+const CONSUMER: u64 = 300;
 
 /// The queue, if it is there and not another connection's, after the user's permission to read from it.
 pub(crate) fn readable<'t>(core: &Core, name: &str, cx: &Context<'t>) -> Result<&'t Queue, Fault> {
@@ -67,6 +70,7 @@ pub(crate) fn consume(
     let name = queue_name(channel, method.queue)?;
     let queue = readable(core, &name, cx)?;
     let arguments = to_table(method.arguments)?;
+    core.check_memory_for("a consumer", &arguments)?;
     let (priority, timeout_ms) = options(core, &name, &arguments)?;
     if queue.kind == QueueKind::Quorum && channel.global_prefetch > 0 {
         return Err(reply::no_global_prefetch(&name, &core.identity.vhost_name));
@@ -87,6 +91,7 @@ pub(crate) fn consume(
         queue,
         timeout_ms,
         no_ack: method.no_ack,
+        weight: u32::try_from(CONSUMER + weight::table(&arguments)).unwrap_or(u32::MAX),
         delivered: 0,
         redelivered: 0,
     };

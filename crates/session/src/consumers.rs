@@ -28,6 +28,8 @@ pub(crate) struct Consumer {
     /// How long a delivery may stay unacked, in ms.
     pub(crate) timeout_ms: Option<u64>,
     pub(crate) no_ack: bool,
+    /// Bytes that it takes, here and with its queue.
+    pub(crate) weight: u32,
     /// Messages delivered, and how many of them had been before.
     pub(crate) delivered: u64,
     pub(crate) redelivered: u64,
@@ -59,6 +61,7 @@ pub(crate) struct Consumers {
     free: VecDeque<u32>,
     /// Where new places begin to count.
     first_generation: u32,
+    bytes: u64,
 }
 
 impl Consumers {
@@ -74,8 +77,14 @@ impl Consumers {
             }
         };
         let place = &mut self.places[at as usize];
+        self.bytes += u64::from(consumer.weight);
         place.consumer = Some(consumer);
         Some(ConsumerSlot(place.generation << PLACE_BITS | at))
+    }
+
+    /// Bytes of all of them.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     fn place(&self, slot: ConsumerSlot) -> Option<&Place> {
@@ -100,6 +109,7 @@ impl Consumers {
         let at = slot.0 & PLACE;
         let place = &mut self.places[at as usize];
         let consumer = place.consumer.take()?;
+        self.bytes -= u64::from(consumer.weight);
         place.generation = (place.generation + 1) % GENERATIONS;
         self.free.push_back(at);
         if self.free.len() == self.places.len() && self.places.len() > 64 {
@@ -127,8 +137,8 @@ mod tests {
 
     fn consumer(channel: u16) -> Consumer {
         let (tag, queue) = ("t".into(), QueueId::new(1));
-        let (no_ack, timeout_ms, delivered, redelivered) = (false, None, 0, 0);
-        Consumer { channel, tag, queue, timeout_ms, no_ack, delivered, redelivered }
+        let (no_ack, timeout_ms, weight, delivered, redelivered) = (false, None, 100, 0, 0);
+        Consumer { channel, tag, queue, timeout_ms, no_ack, weight, delivered, redelivered }
     }
 
     #[test]

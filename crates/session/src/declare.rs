@@ -128,6 +128,9 @@ fn declare_active(
     };
     core.check(Permission::Configure, ResourceKind::Queue, &name, cx)?;
     let exists = cx.topology.queue(core.identity.vhost, &name).is_some();
+    if !exists {
+        core.check_memory_for("a queue", &arguments)?;
+    }
     let forbidden = core.forbidden(ResourceKind::Queue, &name, &arguments, exists, cx)?;
     let declare = Declare {
         name,
@@ -311,6 +314,9 @@ pub(crate) fn declare_exchange(
     let exists = cx.topology.exchange(core.identity.vhost, &name).is_some();
     if !exists && name.starts_with("amq.") {
         return Err(reply::reserved_name("exchange", &name));
+    }
+    if !exists {
+        core.check_memory_for("an exchange", &arguments)?;
     }
     let forbidden = core.forbidden(ResourceKind::Exchange, &name, &arguments, exists, cx)?;
     let letter = ToMeta::DeclareExchange {

@@ -231,6 +231,16 @@ pub(crate) fn too_many_channels(count: usize, max: u16) -> Fault {
     .without_method()
 }
 
+/// Arguments that there is no memory for.
+pub(crate) fn no_memory_for(what: &str, bytes: u64) -> Fault {
+    fault(
+        PreconditionFailed,
+        format!(
+            "low on memory: {what} with arguments of {bytes} bytes is not made; try again when the memory alarm is over"
+        ),
+    )
+}
+
 /// Bodies on several channels that are more than a connection may have at once.
 pub(crate) fn too_much_unfinished(bodies: u32, bytes: u64, limit: u64) -> Fault {
     fault(

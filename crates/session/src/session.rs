@@ -699,9 +699,12 @@ impl Session {
     }
 
     /// Bytes that it keeps of messages on their way in: contents that are not whole, with all that they may become,
-    /// and transactions that are not committed.
+    /// transactions that are not committed,
+    /// and what it has beside: consumers with their arguments.
     pub fn kept_bytes(&self) -> u64 {
-        self.core.kept + self.core.unfinished.held()
+        let core = &self.core;
+        let routes = core.cache.as_ref().map_or(0, |cache| cache.bytes());
+        core.kept + core.unfinished.held() + core.consumers.bytes() + routes
     }
 
     /// Whether what is read next may be a password.

@@ -49,7 +49,9 @@ impl Tx {
     ) {
         // A transaction may stay open for long; what it was read with must not.
         let message = message.detached();
-        self.kept += size_of::<Publish>() as u64 + message.len();
+        let targets = routed.targets.iter().map(|(_, targets)| size_of_val(&targets[..]));
+        let lists = targets.sum::<usize>() + size_of::<Publish>() * routed.targets.len().max(1);
+        self.kept += lists as u64 + message.len();
         if !routed.remember.is_empty() && route::is_to_be_remembered(&message) {
             for &(exchange, limit) in &routed.remember {
                 let message = head.publish(0, &[], message.clone());

@@ -14,6 +14,7 @@ use leveret_amqp::table::Table;
 
 use crate::hash::Hasher64;
 use crate::id::{ExchangeId, QueueId};
+use crate::weight::Weigh as _;
 
 /// A place in the arena; used again once the binding is gone.
 pub(crate) type BindingIx = u32;
@@ -96,11 +97,17 @@ pub(crate) struct Bindings {
     entries: Vec<Option<Entry>>,
     free: Vec<BindingIx>,
     by_identity: HashTable<BindingIx>,
+    bytes: u64,
 }
 
 impl Bindings {
     pub(crate) fn len(&self) -> usize {
         self.by_identity.len()
+    }
+
+    /// Bytes of all of them.
+    pub(crate) fn weight(&self) -> u64 {
+        self.bytes
     }
 
     pub(crate) fn get(&self, ix: BindingIx) -> &Binding {
@@ -139,6 +146,7 @@ impl Bindings {
         durable: bool,
     ) -> BindingIx {
         let identity = identity(&binding);
+        self.bytes += binding.weight();
         let entry = Some(Entry { binding, identity, at_source, at_target, durable });
         let ix = match self.free.pop() {
             Some(ix) => {
@@ -164,6 +172,7 @@ impl Bindings {
             found.remove();
         }
         self.free.push(ix);
+        self.bytes -= entry.binding.weight();
         if self.by_identity.is_empty() {
             *self = Self::default();
         }

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use crate::binding::Target;
 use crate::policy::{self, Policies};
 use crate::topology::Topology;
+use crate::vhost::Vhost;
+use crate::weight::Weigh;
 
 impl Topology {
     /// Panics when an invariant is broken. The cost is that of looking at everything.
@@ -13,6 +15,17 @@ impl Topology {
         self.assert_names();
         self.assert_bindings();
         self.assert_policies();
+        self.assert_weight();
+    }
+
+    /// What is counted as names come and go is what they weigh.
+    fn assert_weight(&self) {
+        let queues = self.queues.values().map(Weigh::weight).sum::<u64>();
+        let exchanges = self.exchanges.values().map(Weigh::weight).sum::<u64>();
+        let bindings = self.bindings.iter().map(Weigh::weight).sum::<u64>();
+        let of_vhosts = self.vhosts().map(Vhost::settings_weight).sum::<u64>();
+        let global = self.global_parameters.values().map(Weigh::weight).sum::<u64>();
+        assert_eq!(self.weight(), queues + exchanges + bindings + of_vhosts + global);
     }
 
     /// What is found by name is found by id, and the other way round; names are kept once.

@@ -51,6 +51,7 @@ mod usage;
 mod user;
 mod value;
 mod vhost;
+pub mod weight;
 
 pub use access::Bootstrap;
 pub use arguments::permissions_needed;

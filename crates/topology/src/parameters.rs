@@ -11,6 +11,7 @@ use crate::journal::EntityKey;
 use crate::policy::{self, ApplyTo, Policies, Policy, PolicySpec};
 use crate::rate::Buckets;
 use crate::topology::Topology;
+use crate::weight::Weigh;
 
 /// Parameters of this component are operator policies.
 const OPERATOR_POLICY: &str = "operator_policy";
@@ -34,6 +35,7 @@ impl Topology {
         let (name, new) = (policy.name.clone(), Arc::new(policy));
         let vhost = self.vhost_mut(id);
         let old = vhost.and_then(|vhost| vhost.policies.insert(name, Arc::clone(&new)));
+        self.weigh_setting(old.as_deref(), Some(&*new));
         self.journal.note(EntityKey::Policy(id, new.name.clone()));
         let changed = self.match_policies(id, old.as_ref(), Some(&new));
         self.tell_policy_set(id, &new, &changed);
@@ -45,6 +47,7 @@ impl Topology {
         let id = self.vhost_of(vhost)?;
         let cleared = self.vhost_mut(id).and_then(|vhost| vhost.policies.remove(name));
         let old = cleared.ok_or_else(|| missing("policy", name, vhost))?;
+        self.weigh_setting(Some(&*old), None);
         self.journal.note(EntityKey::Policy(id, name.into()));
         let changed = self.match_policies(id, Some(&old), None);
         self.tell_policy_cleared("policy.cleared", id, name, &changed);
@@ -62,6 +65,7 @@ impl Topology {
         let (name, new) = (policy.name.clone(), Arc::new(policy));
         let vhost = self.vhost_mut(id);
         let old = vhost.and_then(|vhost| vhost.operator_policies.insert(name, Arc::clone(&new)));
+        self.weigh_setting(old.as_deref(), Some(&*new));
         self.journal.note(EntityKey::OperatorPolicy(id, new.name.clone()));
         let changed = self.match_policies(id, old.as_ref(), Some(&new));
         self.tell_policy_set(id, &new, &changed);
@@ -77,6 +81,7 @@ impl Topology {
         let id = self.vhost_of(vhost)?;
         let cleared = self.vhost_mut(id).and_then(|vhost| vhost.operator_policies.remove(name));
         let old = cleared.ok_or_else(|| missing("operator policy", name, vhost))?;
+        self.weigh_setting(Some(&*old), None);
         self.journal.note(EntityKey::OperatorPolicy(id, name.into()));
         let changed = self.match_policies(id, Some(&old), None);
         self.tell_policy_cleared("operator.policy.cleared", id, name, &changed);
@@ -102,8 +107,11 @@ impl Topology {
             }
             _ => {
                 self.tell_parameter(Some(id), component, name, Some(&value));
+                let weight = value.weight();
                 if let Some(vhost) = self.vhost_mut(id) {
-                    vhost.parameters.insert((component.into(), name.into()), value);
+                    let old = vhost.parameters.insert((component.into(), name.into()), value);
+                    self.settings_weight += weight;
+                    self.weigh_setting(old.as_ref(), None);
                 }
                 self.journal.note(EntityKey::parameter(id, component, name));
                 Ok(Vec::new())
@@ -130,7 +138,8 @@ impl Topology {
         }
         let Some(place) = self.vhost_mut(id) else { return Ok(Vec::new()) };
         let cleared = place.parameters.remove(&(component.into(), name.into()));
-        cleared.ok_or_else(|| missing(component, name, vhost))?;
+        let old = cleared.ok_or_else(|| missing(component, name, vhost))?;
+        self.weigh_setting(Some(&old), None);
         self.journal.note(EntityKey::parameter(id, component, name));
         self.tell_parameter(Some(id), component, name, None);
         Ok(Vec::new())
@@ -151,13 +160,27 @@ impl Topology {
     /// Sets a parameter of the whole cluster: `cluster_name`, ...
     pub fn set_global_parameter(&mut self, name: &str, value: Json) {
         self.tell_parameter(None, "global", name, Some(&value));
-        self.global_parameters.insert(name.into(), value);
+        self.put_global_parameter(name, value);
         self.journal.note(EntityKey::GlobalParameter(name.into()));
+    }
+
+    pub(crate) fn put_global_parameter(&mut self, name: &str, value: Json) {
+        self.settings_weight += value.weight();
+        let old = self.global_parameters.insert(name.into(), value);
+        self.weigh_setting(old.as_ref(), None);
+    }
+
+    /// One went, or another came, or both.
+    pub(crate) fn weigh_setting<T: Weigh>(&mut self, old: Option<&T>, new: Option<&T>) {
+        self.settings_weight += new.map_or(0, Weigh::weight);
+        self.settings_weight -= old.map_or(0, Weigh::weight);
     }
 
     /// Clears one; returns whether there was one.
     pub fn clear_global_parameter(&mut self, name: &str) -> bool {
-        let was_set = self.global_parameters.remove(name).is_some();
+        let old = self.global_parameters.remove(name);
+        self.weigh_setting(old.as_ref(), None);
+        let was_set = old.is_some();
         if was_set {
             self.journal.note(EntityKey::GlobalParameter(name.into()));
             self.tell_parameter(None, "global", name, None);

@@ -230,10 +230,12 @@ impl Topology {
         if kind != queue.kind {
             return Err(ArgumentsError::Kind { is: queue.kind });
         }
-        let before = std::mem::replace(&mut queue.arguments, spec.arguments);
-        let declared = queue.declared.take().map_or(before, |declared| *declared);
-        queue.declared = (declared != queue.arguments).then(|| Box::new(declared));
         let (id, is_durable) = (queue.id, queue.durable);
+        self.queues.change(&id, |queue| {
+            let before = std::mem::replace(&mut queue.arguments, spec.arguments);
+            let declared = queue.declared.take().map_or(before, |declared| *declared);
+            queue.declared = (declared != queue.arguments).then(|| Box::new(declared));
+        });
         if is_durable {
             self.journal.note(EntityKey::Queue(id));
         }

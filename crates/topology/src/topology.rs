@@ -19,19 +19,22 @@ use crate::queue::{Queue, QueueKind};
 use crate::usage::NodeChannels;
 use crate::user::User;
 use crate::vhost::{DeletedVhost, Vhost};
+use crate::weight::Weighed;
 
 /// Every name the broker knows. See the crate.
 #[derive(Debug, Default)]
 pub struct Topology {
     pub(crate) vhosts: BTreeMap<VhostId, Box<Vhost>>,
     pub(crate) vhost_names: HashMap<Arc<str>, VhostId, FixedState>,
-    pub(crate) exchanges: HashMap<ExchangeId, Box<Exchange>, FixedState>,
-    pub(crate) queues: HashMap<QueueId, Box<Queue>, FixedState>,
+    pub(crate) exchanges: Weighed<ExchangeId, Box<Exchange>>,
+    pub(crate) queues: Weighed<QueueId, Box<Queue>>,
     /// Exclusive queues by connection.
     pub(crate) owned: HashMap<u64, BTreeSet<QueueId>, FixedState>,
     pub(crate) bindings: Bindings,
     pub(crate) users: BTreeMap<Box<str>, User>,
     pub(crate) global_parameters: BTreeMap<Box<str>, Json>,
+    /// What policies and parameters weigh.
+    pub(crate) settings_weight: u64,
     pub(crate) next_vhost: u32,
     pub(crate) next_exchange: u64,
     pub(crate) next_queue: u64,
@@ -129,6 +132,12 @@ impl Topology {
         let mut all: Vec<_> = ids.filter_map(|&id| self.queue_by_id(id)).collect();
         all.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         all
+    }
+
+    /// Bytes of memory that names with their arguments, policies and parameters take, roughly.
+    pub fn weight(&self) -> u64 {
+        let names = self.queues.weight() + self.exchanges.weight() + self.bindings.weight();
+        names + self.settings_weight
     }
 
     /// How many queues there are in all vhosts.
@@ -272,6 +281,7 @@ impl Topology {
         let id = self.vhost_names.remove(name).ok_or_else(no_vhost)?;
         let vhost = self.vhosts.remove(&id).ok_or_else(no_vhost)?;
         self.note_vhost_gone(&vhost);
+        self.settings_weight -= vhost.settings_weight();
         self.traced -= usize::from(vhost.is_traced);
         let mut queues: Vec<_> = vhost.queues.into_values().collect();
         let mut exchanges: Vec<_> = vhost.exchanges.into_values().collect();

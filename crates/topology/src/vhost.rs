@@ -12,6 +12,7 @@ use crate::policy::Policy;
 use crate::queue::QueueKind;
 use crate::rate::Buckets;
 use crate::usage::Count;
+use crate::weight::Weigh;
 
 /// A virtual host.
 #[derive(Debug)]
@@ -44,6 +45,13 @@ pub struct Vhost {
 }
 
 impl Vhost {
+    /// Bytes of its policies and parameters.
+    pub(crate) fn settings_weight(&self) -> u64 {
+        let policies = self.policies.values().chain(self.operator_policies.values());
+        let parameters = self.parameters.values().map(Weigh::weight).sum::<u64>();
+        policies.map(|policy| policy.weight()).sum::<u64>() + parameters
+    }
+
     /// With nothing in it: the exchange named "" is still to be made.
     pub(crate) fn new(id: VhostId, name: Arc<str>) -> Self {
         Self {

@@ -22,6 +22,9 @@ const VALUE: usize = 96;
 /// Documents that are shorter may have any values.
 const PLAIN_BYTES: usize = 1 << 20;
 
+/// Bytes that a request may have while memory is so short that all are stopped who publish.
+const AT_ALARM_MAX: u64 = 16 << 10;
+
 /// Bytes a second that a body moves by, at least; and if others wait for its room.
 const LEAST_PER_S: [u64; 2] = [1 << 10, 16 << 10];
 
@@ -37,6 +40,12 @@ pub(super) async fn read(
     // One that does not say how long it is may be as long as any.
     let chunked = headers.contains_key(header::TRANSFER_ENCODING);
     let expected = length.unwrap_or(if chunked { max } else { 0 });
+    // What is deleted names itself in the path: an alarm never keeps an operator from that.
+    if expected > AT_ALARM_MAX && node.alarms.alarm().memory && node.alarms.alarm().stops_all {
+        return Err(Fault::unavailable(format!(
+            "low on memory: requests with more than {AT_ALARM_MAX} bytes are not taken until the memory alarm is over"
+        )));
+    }
     if expected > max {
         return Err(Fault::too_large(max));
     }

@@ -1,9 +1,8 @@
 //! How many requests are under way whose bodies are not whole, and how many read queues.
 
-use std::sync::{Mutex, PoisonError};
-
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
+use leveret_server::locks::{Rank, Ranked};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::answer::Fault;
@@ -17,13 +16,14 @@ const GETS_MAX: usize = 4;
 /// What all requests of an entrance share.
 #[derive(Debug)]
 pub(crate) struct Requests {
-    of_users: Mutex<HashMap<String, usize, FixedState>>,
+    of_users: Ranked<HashMap<String, usize, FixedState>>,
     gets: Semaphore,
 }
 
 impl Default for Requests {
     fn default() -> Self {
-        Self { of_users: Mutex::default(), gets: Semaphore::new(GETS_MAX) }
+        let of_users = Ranked::new(Rank::Above, HashMap::default());
+        Self { of_users, gets: Semaphore::new(GETS_MAX) }
     }
 }
 
@@ -37,7 +37,7 @@ pub(super) struct One<'a> {
 impl Requests {
     /// One more body of this user comes.
     pub(super) fn enter<'a>(&'a self, user: &'a str) -> Result<One<'a>, Fault> {
-        let mut of_users = self.of_users.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut of_users = self.of_users.lock();
         let count = of_users.entry_ref(user).or_default();
         if *count >= OF_USER_MAX {
             return Err(Fault::too_many(format!(
@@ -57,7 +57,7 @@ impl Requests {
 
 impl Drop for One<'_> {
     fn drop(&mut self) {
-        let mut of_users = self.all.of_users.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut of_users = self.all.of_users.lock();
         if let Some(count) = of_users.get_mut(self.user) {
             *count -= 1;
             if *count == 0 {
@@ -80,6 +80,6 @@ mod tests {
         some.pop();
         drop(all.enter("u").unwrap());
         drop(some);
-        assert!(all.of_users.lock().unwrap().is_empty());
+        assert!(all.of_users.lock().is_empty());
     }
 }

@@ -65,13 +65,18 @@ pub struct Memory {
     pub code: u64,
     /// Samples and rates.
     pub statistics: u64,
+    /// Names with their arguments, policies and parameters.
+    pub names: u64,
+    /// Requests of the API, and answers that are not sent yet.
+    pub requests: u64,
 }
 
 impl Memory {
     /// All that is accounted for.
     pub fn known(&self) -> u64 {
-        let Self { connections, queues, messages, unresolved, code, statistics, .. } = *self;
-        connections + queues + messages + unresolved + code + statistics
+        let Self { connections, queues, messages, unresolved, code, .. } = *self;
+        let of_management = self.statistics + self.names + self.requests;
+        connections + queues + messages + unresolved + code + of_management
     }
 
     /// RabbitMQ's names and what they mean here; what means nothing is 0.
@@ -80,7 +85,7 @@ impl Memory {
             ("connection_readers", self.connections),
             ("connection_writers", 0),
             ("connection_channels", 0),
-            ("connection_other", 0),
+            ("connection_other", self.requests),
             ("queue_procs", self.queues),
             ("queue_slave_procs", 0),
             ("quorum_queue_procs", 0),
@@ -93,7 +98,7 @@ impl Memory {
             ("other_proc", 0),
             ("metrics", 0),
             ("mgmt_db", self.statistics),
-            ("mnesia", 0),
+            ("mnesia", self.names),
             ("quorum_ets", 0),
             ("metadata_store_ets", 0),
             ("other_ets", 0),
@@ -149,6 +154,8 @@ impl NodeFacts {
             unresolved: sum(|shard| shard.unresolved_bytes),
             code: process.text_bytes,
             statistics,
+            names: node.names_bytes(),
+            requests: node.request_bytes(),
         };
         Self {
             memory,

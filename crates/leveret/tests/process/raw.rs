@@ -78,6 +78,29 @@ impl Raw {
         }
     }
 
+    /// Reads until one of two methods comes; whether it is the first.
+    #[track_caller]
+    pub(crate) fn either(&mut self, first: &str, second: &str) -> bool {
+        loop {
+            while let Some(event) = self.input.next_event().unwrap() {
+                let (Event::Method { method, .. } | Event::Content { method, .. }) = event;
+                if method.name() == first || method.name() == second {
+                    return method.name() == first;
+                }
+            }
+            let n = self.socket.read(self.input.room()).unwrap();
+            assert!(n > 0, "closed instead of {first}");
+            self.input.filled(n);
+        }
+    }
+
+    /// Channel 1 was closed: it is opened again.
+    pub(crate) fn open_again(&mut self) {
+        self.method(1, &channel::CloseOk);
+        self.method(1, &channel::Open::default());
+        self.expect("channel.open-ok");
+    }
+
     /// Reads until `connection.close` comes, and gives its text.
     #[track_caller]
     pub(crate) fn close_text(&mut self) -> String {

@@ -50,7 +50,7 @@ impl Topology {
             Kind::TopicPermission => self.restore_topic_permission(it),
             Kind::GlobalParameter => {
                 let (name, value) = (it.text()?, it.json()?);
-                self.global_parameters.insert(name.into(), value);
+                self.put_global_parameter(name, value);
                 Ok(Restored::There(EntityKey::GlobalParameter(name.into())))
             }
             Kind::Parameter => self.restore_parameter(it),
@@ -156,7 +156,8 @@ impl Topology {
         let Some(place) = self.vhost_mut(vhost) else {
             return Ok(Restored::Orphan(format!("{component} parameter '{name}'")));
         };
-        place.parameters.insert((component.into(), name.into()), value);
+        let old = place.parameters.insert((component.into(), name.into()), value.clone());
+        self.weigh_setting(old.as_ref(), Some(&value));
         Ok(Restored::There(EntityKey::parameter(vhost, component, name)))
     }
 
@@ -173,13 +174,14 @@ impl Topology {
         let Some(place) = self.vhost_mut(vhost) else {
             return Ok(Restored::Orphan(format!("{kind} '{name}'")));
         };
-        Ok(Restored::There(if kind == Kind::Policy {
-            place.policies.insert(name.into(), policy);
-            EntityKey::Policy(vhost, name.into())
+        let (policies, key) = if kind == Kind::Policy {
+            (&mut place.policies, EntityKey::Policy(vhost, name.into()))
         } else {
-            place.operator_policies.insert(name.into(), policy);
-            EntityKey::OperatorPolicy(vhost, name.into())
-        }))
+            (&mut place.operator_policies, EntityKey::OperatorPolicy(vhost, name.into()))
+        };
+        let old = policies.insert(name.into(), Arc::clone(&policy));
+        self.weigh_setting(old.as_deref(), Some(&*policy));
+        Ok(Restored::There(key))
     }
 
     fn restore_exchange(&mut self, body: &mut Reader<'_>) -> Result<Restored> {
@@ -231,10 +233,10 @@ impl Topology {
         };
         self.insert_queue(id, spec, kind);
         self.queue_declared_by(id, declared_by);
-        if let Some(queue) = self.queues.get_mut(&id) {
+        self.queues.change(&id, |queue| {
             queue.paused = flags & PAUSED != 0;
             queue.declared = declared;
-        }
+        });
         Ok(there(EntityKey::Queue(id), old.map(EntityKey::Queue)))
     }
 

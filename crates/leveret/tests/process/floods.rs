@@ -1,0 +1,204 @@
+//! What clients can make the node hold besides messages, at a watermark of 200 MB: the process stays within it, a tenth
+//! and a constant, and everything goes on afterwards.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+
+use leveret_client::amqp::method::{basic, exchange, queue};
+use leveret_client::amqp::table::{RawTable, Table, Value};
+
+use crate::broker::{Broker, PATIENCE, Publisher, wait_until};
+use crate::raw::Raw;
+
+const MIB: u64 = 1 << 20;
+
+/// What the process takes besides what it counts: the program, threads, buffers, what the allocator keeps.
+const BESIDE: u64 = 64 * MIB;
+
+const WATERMARK: &str = "vm_memory_high_watermark.absolute=200MB";
+
+#[track_caller]
+fn stays_within(broker: &Broker, before: u64) {
+    let grown = broker.own_memory().saturating_sub(before);
+    assert!(grown < 220_000_000 + BESIDE, "{} MiB", grown / MIB);
+}
+
+fn has_alarm(broker: &Broker) -> bool {
+    broker.json(&["status"])["alarms"].to_string().contains("memory")
+}
+
+/// Arguments of 110 KB in one text, and in very many small values.
+fn large_arguments() -> [Vec<u8>; 2] {
+    let mut text = Table::default();
+    text.set("x-note", Value::LongStr(vec![b'a'; 110_000]));
+    let mut many = Table::default();
+    many.set("x-list", Value::Array(vec![Value::Void; 100_000]));
+    [text.to_bytes(), many.to_bytes()]
+}
+
+/// Queues, exchanges, bindings and consumers with large arguments: refused when memory is short, and deleted all the
+/// same.
+#[test]
+fn names_with_large_arguments() {
+    for arguments in large_arguments() {
+        let broker = Broker::with(&[WATERMARK]);
+        let before = broker.own_memory();
+        let mut raw = Raw::login(&broker);
+        raw.method(1, &queue::Declare { queue: "plain", ..Default::default() });
+        raw.expect("queue.declare-ok");
+        let mut number = 0;
+        let mut refused = 0;
+        while refused < 4 {
+            let name = format!("name-{number}");
+            let arguments = RawTable::unchecked(&arguments);
+            let answer = match number % 4 {
+                0 => {
+                    let declare = queue::Declare { queue: &name, arguments, ..Default::default() };
+                    raw.method(1, &declare);
+                    raw.either("queue.declare-ok", "channel.close")
+                }
+                1 => {
+                    let declare = exchange::Declare {
+                        exchange: &name,
+                        kind: "headers",
+                        arguments,
+                        ..Default::default()
+                    };
+                    raw.method(1, &declare);
+                    raw.either("exchange.declare-ok", "channel.close")
+                }
+                2 => {
+                    let bind = queue::Bind {
+                        queue: "plain",
+                        exchange: "amq.direct",
+                        routing_key: &name,
+                        arguments,
+                        ..Default::default()
+                    };
+                    raw.method(1, &bind);
+                    raw.either("queue.bind-ok", "channel.close")
+                }
+                _ => {
+                    let consume = basic::Consume {
+                        queue: "plain",
+                        consumer_tag: &name,
+                        arguments,
+                        ..Default::default()
+                    };
+                    raw.method(1, &consume);
+                    raw.either("basic.consume-ok", "channel.close")
+                }
+            };
+            number += 1;
+            assert!(number < 6000, "never refused");
+            if !answer {
+                refused += 1;
+                raw.open_again();
+            }
+        }
+        assert!(has_alarm(&broker));
+        stays_within(&broker, before);
+        // What is small is made, and the operator is not kept out.
+        raw.method(1, &queue::Declare { queue: "small", ..Default::default() });
+        raw.expect("queue.declare-ok");
+        drop(raw);
+        broker.told(&["delete_queue", "plain"]);
+        let queues = broker.json(&["list_queues", "name"]);
+        for queue in queues.as_array().unwrap() {
+            broker.told(&["delete_queue", queue["name"].as_str().unwrap()]);
+        }
+        let mut raw = Raw::login(&broker);
+        for number in (0..number).filter(|number| number % 4 == 1) {
+            let exchange = format!("name-{number}");
+            raw.method(1, &exchange::Delete { exchange: &exchange, ..Default::default() });
+            raw.expect("exchange.delete-ok");
+        }
+        wait_until(PATIENCE, "the alarm is over", || !has_alarm(&broker));
+        Publisher::new(&broker, "q").publish(b"after", 10);
+    }
+}
+
+/// Bodies of requests that are not whole, and those that stand still.
+#[test]
+fn requests_that_are_not_whole() {
+    let broker = Broker::with(&[
+        WATERMARK,
+        "unfinished_timeout=1000",
+        "management.tcp.port=0",
+        "management.tcp.ip=127.0.0.1",
+    ]);
+    let address = broker.listens("http");
+    let before = broker.own_memory();
+    let head = "POST /api/definitions HTTP/1.1\r\nhost: x\r\nauthorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\n\
+                content-type: application/json\r\ncontent-length: 19000000\r\n\r\n";
+    let mut sockets: Vec<TcpStream> = (0..60)
+        .map(|_| {
+            let mut socket = TcpStream::connect(address).unwrap();
+            socket.set_read_timeout(Some(PATIENCE)).unwrap();
+            socket.write_all(head.as_bytes()).unwrap();
+            socket
+        })
+        .collect();
+    for socket in &mut sockets {
+        // It may be refused already.
+        let _ = socket.set_write_timeout(Some(PATIENCE));
+        let _ = socket.write_all(&vec![b' '; 100_000]);
+    }
+    stays_within(&broker, before);
+    let mut answers: Vec<String> = Vec::new();
+    for mut socket in sockets {
+        let mut answer = [0; 12];
+        match socket.read_exact(&mut answer) {
+            Ok(()) => answers.push(String::from_utf8_lossy(&answer[9..]).into_owned()),
+            Err(_) => answers.push("closed".to_owned()),
+        }
+    }
+    answers.sort();
+    answers.dedup();
+    assert!(answers.iter().all(|it| ["408", "429", "503", "closed"].contains(&&**it)), "{answers:?}");
+    assert!(answers.iter().any(|it| it == "408"), "{answers:?}");
+    Publisher::new(&broker, "q").publish(b"after", 10);
+}
+
+/// A queue of many megabytes is not read whole; what is not shown stays, in its order.
+#[test]
+fn messages_that_are_got() {
+    let broker = Broker::with(&[
+        "management.tcp.port=0",
+        "management.tcp.ip=127.0.0.1",
+        "vm_memory_high_watermark.absolute=2GB",
+    ]);
+    let mut publisher = Publisher::new(&broker, "q");
+    for number in 0..50_u8 {
+        publisher.publish(&vec![b'a' + number % 26; MIB as usize], 1);
+    }
+    let before = broker.own_memory();
+    let get = |mode: &str| {
+        let body = format!(r#"{{"count":50,"ackmode":"{mode}","encoding":"auto"}}"#);
+        let head = format!(
+            "POST /api/queues/%2F/q/get HTTP/1.1\r\nhost: x\r\nauthorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\n\
+             connection: close\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let mut socket = TcpStream::connect(broker.listens("http")).unwrap();
+        socket.write_all(head.as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        socket.read_to_end(&mut answer).unwrap();
+        let at = answer.windows(4).position(|it| it == b"\r\n\r\n").unwrap() + 4;
+        let rows: serde_json::Value = serde_json::from_slice(&answer[at..]).unwrap();
+        let rows = rows.as_array().unwrap().clone();
+        rows.iter().map(|row| row["payload"].as_str().unwrap().as_bytes()[0]).collect::<Vec<u8>>()
+    };
+    let ready = || broker.json(&["list_queues", "messages_ready"])[0]["messages_ready"].clone();
+    let want = |from: u8| (from..from + 16).map(|it| b'a' + it % 26).collect::<Vec<u8>>();
+    for _ in 0..3 {
+        assert_eq!(get("ack_requeue_true"), want(0));
+        assert_eq!(ready(), 50);
+    }
+    let grown = broker.own_memory().saturating_sub(before);
+    assert!(grown < BESIDE + 32 * MIB, "{} MiB", grown / MIB);
+    assert_eq!(get("ack_requeue_false"), want(0));
+    assert_eq!(ready(), 34);
+    assert_eq!(get("reject_requeue_false"), want(16));
+    assert_eq!(ready(), 18);
+}
