@@ -128,7 +128,11 @@ impl Session {
             return;
         }
         let unfinished = &mut core.unfinished;
-        let wants = unfinished.needs() - unfinished.granted;
+        let (needs, limit) = (unfinished.needs(), core.settings.bodies.connection_limit());
+        if unfinished.contents > 1 && needs > limit {
+            return self.no_room(cx);
+        }
+        let wants = needs - unfinished.granted;
         match core.settings.bodies.ask(core.id, unfinished.granted, wants, cx.outbox) {
             RoomAnswer::Granted => unfinished.granted += wants,
             RoomAnswer::Waits => unfinished.asked = wants,
