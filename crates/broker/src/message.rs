@@ -16,6 +16,7 @@
 
 mod outbox;
 mod reply;
+mod targets;
 mod to_meta;
 mod to_session;
 mod to_shard;
@@ -25,13 +26,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use leveret_queue::{Offset, UnackedId};
 use leveret_topology::{QueueId, connection_pid};
-use smallvec::SmallVec;
 
 use crate::record::{HEAD, Head};
 
 pub use leveret_log::Shared;
 pub use outbox::Outbox;
 pub use reply::{ConsumerFacts, Holding, Looked, Moved, Page, QueueFacts, Refusal, Reply};
+pub use targets::Targets;
 pub use to_meta::{AdminCommand, Binding, ToMeta};
 pub use to_session::{Delivery, ToSession};
 pub use to_shard::{DeadLetterFrom, MoveTo, Taken, ToShard};
@@ -196,9 +197,6 @@ impl Message {
         self.len() == 0
     }
 }
-
-/// Queues of one shard that a message goes to.
-pub type Targets = SmallVec<[QueueId; 2]>;
 
 /// One routed message. `targets` are queues of the shard it is sent to, without repetition.
 #[derive(Clone, Debug)]

@@ -395,7 +395,11 @@ impl Connection {
         let socket = self.socket.get_ref();
         let mut taken = 0;
         // Once, or as long as large bodies come one after the other: they go out together.
-        while *may_have_bytes && session.wants_input() && session.end().is_none() {
+        while *may_have_bytes
+            && session.wants_input()
+            && session.end().is_none()
+            && !session.leaves_some()
+        {
             if body.is_none() && input.is_empty() && tls.is_none() {
                 *body = session.awaited_body().map(|body| Body::new(body, work.bodies));
             }
@@ -521,7 +525,8 @@ impl Connection {
         }
         let wants_input = session.wants_input();
         // Output that was far behind stopped the session in the middle of what was read, and is written.
-        let may_go_on = wants_input && !wanted_input && !state.input.is_empty();
+        let goes_on = !wanted_input || session.leaves_some();
+        let may_go_on = wants_input && goes_on && !state.input.is_empty();
         let has_unread = state.may_have_bytes && !wants_input;
         let watches_end = has_unread && session.is_blocked();
         self.set_waits(remaining > 0, has_unread, watches_end, session.next_timeout());

@@ -155,6 +155,8 @@ pub(crate) struct Core {
     /// Bytes that transactions keep which are not committed.
     pub(crate) kept: u64,
     pub(crate) unfinished: Unfinished,
+    /// Queues that messages of this turn go to.
+    pub(crate) turn_queues: usize,
     /// A channel's confirms are to be sent.
     pub(crate) confirms_dirty: bool,
     /// The highest sequence number of a channel that is closed.

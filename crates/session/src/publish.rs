@@ -16,7 +16,7 @@ use leveret_amqp::content::{ContentHeader, Peek, RawProperties};
 use leveret_amqp::whole::WholePublish;
 use leveret_broker::message::{Message, Publish, Shared, Targets};
 use leveret_broker::record::{self, are_names, split_names};
-use leveret_topology::{ExchangeId, QueueId};
+use leveret_topology::ExchangeId;
 
 use crate::cache::{RouteCache, Routed};
 use crate::channel::content::{Stage, Stake};
@@ -211,9 +211,9 @@ pub(crate) struct Head {
 impl Head {
     /// A message for one shard.
     #[inline]
-    pub(crate) fn publish(self, confirm: u64, targets: &[QueueId], message: Message) -> Publish {
+    pub(crate) fn publish(self, confirm: u64, targets: &Targets, message: Message) -> Publish {
         let Self { channel, persistent, priority, expiration_ms } = self;
-        let targets = Targets::from_slice(targets);
+        let targets = targets.clone();
         Publish {
             channel,
             confirm,
@@ -313,6 +313,7 @@ fn checked(
             return send(core, channel, exchange, routed, head, is_rewritten, read, cx);
         }
         channel.published.count(exchange, targets.len() as u64);
+        core.turn_queues += targets.len();
         let confirm = match &mut channel.mode {
             Mode::Confirm(confirms) => confirms.publish(1, cx.now_us, &mut channel.published),
             Mode::Plain | Mode::Tx(_) => 0,
@@ -346,6 +347,7 @@ fn send(
     core.totals.sizes.count(message.body_len());
     let count = routed.targets.iter().map(|(_, targets)| targets.len() as u64).sum();
     let counted = channel.published.count(exchange, count);
+    core.turn_queues += count as usize;
     if routed.is_unroutable() {
         match mandatory {
             true => counted.return_unroutable += 1,
@@ -392,7 +394,7 @@ fn send(
 /// Each shard is given the same record, so that one of them may write it for all.
 #[cold]
 fn share(routed: &Routed, head: Head, message: &mut Message, cx: &Context<'_>) -> Arc<Shared> {
-    let whole = head.publish(0, &[], std::mem::take(message));
+    let whole = head.publish(0, &Targets::new(), std::mem::take(message));
     let record_head = record::Head::of(&whole, cx.wall.ms());
     *message = whole.message.into_record(&record_head);
     Shared::among(routed.targets.iter().map(|&(shard, _)| shard))

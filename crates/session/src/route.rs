@@ -201,7 +201,7 @@ pub(crate) fn remember(
     }
     for &(exchange, limit) in &routed.remember {
         let shard = history_shard(exchange, core.shards());
-        let message = head.publish(0, &[], message.clone());
+        let message = head.publish(0, &Targets::new(), message.clone());
         cx.outbox.shard(shard, ToShard::Remember { exchange, limit, message });
     }
 }

@@ -25,6 +25,9 @@ use crate::totals::ConfirmTimes;
 use crate::waiting::Awaited;
 use crate::{consume, declare, deliver, direct, publish, settle, tx};
 
+/// Queues that messages of one turn go to, about: the last message is taken whole.
+const TURN_QUEUES_MAX: usize = 32 << 10;
+
 /// Class and method of `basic.publish`.
 const PUBLISH: (u16, u16) = (60, 40);
 
@@ -89,6 +92,7 @@ impl Session {
             left_len: 0,
             kept: 0,
             unfinished: Default::default(),
+            turn_queues: 0,
             confirms_dirty: false,
             confirm_base: 0,
             totals: Box::default(),
@@ -167,7 +171,8 @@ impl Session {
         let is_paced = self.core.pace.is_some();
         let read = input.clone();
         let mut at = 0;
-        while at < read.len() && self.reads(cx.out.len()) {
+        self.core.turn_queues = 0;
+        while at < read.len() && self.reads(cx.out.len()) && !self.leaves_some() {
             let whole = self.whole_publish(&read[at..], &read, cx);
             let Some(consumed) = whole.or_else(|| self.frame(&read[at..], &read, cx)) else {
                 break;
@@ -178,6 +183,9 @@ impl Session {
             }
         }
         self.core.closed.clear();
+        if at >= read.len() {
+            self.core.turn_queues = 0;
+        }
         self.end_read(&read);
         self.core.unfinished.taken += at as u64;
         input.advance(at.min(input.len()));
@@ -631,6 +639,12 @@ impl Session {
                 put_confirms(channel.number, confirms, &mut self.core.totals.confirm, cx);
             }
         }
+    }
+
+    /// Whether the last input led to so much that the rest of it is for another turn, after what this one led to: a
+    /// block of small messages for very many queues is gigabytes in these.
+    pub fn leaves_some(&self) -> bool {
+        self.core.turn_queues >= TURN_QUEUES_MAX
     }
 
     /// Whether it reads on: not while a reply is awaited, publishers are blocked or a disk is far behind

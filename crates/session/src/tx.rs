@@ -6,7 +6,9 @@
 //! `tx.rollback`, which forgets the rest.
 
 use leveret_amqp::method::tx;
-use leveret_broker::message::{Message, Publish, Settle, Settlement, ToShard, shard_of};
+use leveret_broker::message::{
+    Message, Publish, Settle, Settlement, Targets, ToShard, shard_of,
+};
 use leveret_broker::meta::history_shard;
 use leveret_broker::transaction::TxId;
 use leveret_topology::ExchangeId;
@@ -36,6 +38,8 @@ pub(crate) struct Tx {
     settled: Vec<(Entry, Settle)>,
     /// Bytes of the messages.
     kept: u64,
+    /// Where the list of the last message's queues is.
+    list: usize,
 }
 
 impl Tx {
@@ -49,12 +53,16 @@ impl Tx {
     ) {
         // A transaction may stay open for long; what it was read with must not.
         let message = message.detached();
-        let targets = routed.targets.iter().map(|(_, targets)| size_of_val(&targets[..]));
-        let lists = targets.sum::<usize>() + size_of::<Publish>() * routed.targets.len().max(1);
+        let mut lists = size_of::<Publish>() * routed.targets.len().max(1);
+        // Messages that go the same way have one list, as long as it is remembered.
+        let first = routed.targets.first().map_or(0, |(_, targets)| targets.as_ptr() as usize);
+        if std::mem::replace(&mut self.list, first) != first {
+            lists += routed.targets.iter().map(|(_, targets)| targets.list_bytes()).sum::<usize>();
+        }
         self.kept += lists as u64 + message.len();
         if !routed.remember.is_empty() && route::is_to_be_remembered(&message) {
             for &(exchange, limit) in &routed.remember {
-                let message = head.publish(0, &[], message.clone());
+                let message = head.publish(0, &Targets::new(), message.clone());
                 self.remembered.push((exchange, limit, message));
             }
         }

@@ -268,3 +268,22 @@ fn who_goes_gives_its_room_back() {
     node.drop_link(all[3]);
     assert_eq!(node.settings.bodies.taken(), 0);
 }
+
+/// A block of small messages for many queues is not led to its end in one turn, and nothing of it is lost.
+#[test]
+fn a_block_of_messages_for_many_queues() {
+    let mut node = Node::new();
+    let link = node.client();
+    for number in 0..2000 {
+        let name = format!("q{number}");
+        node.declare(link, &name);
+        let bind = queue::Bind { queue: &name, exchange: "amq.fanout", ..Default::default() };
+        node.say(link, 1, &bind);
+    }
+    let one = publish_bytes(1, "amq.fanout", "", b"x", &Properties::default(), false);
+    node.bytes(link, &one.repeat(100));
+    let declare = queue::Declare { queue: "q7", passive: true, ..Default::default() };
+    assert_eq!(node.say(link, 1, &declare), "1 queue.declare-ok q7 100 0");
+    let most = node.links[link].most_queues;
+    assert!((32_768..36_000).contains(&most), "{most} queues in one turn");
+}

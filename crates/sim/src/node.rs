@@ -453,7 +453,9 @@ impl Connection {
             return !self.inbox.is_empty();
         }
         let wants = self.session.wants_input();
-        !self.inbox.is_empty()
+        let leaves_some = wants && self.session.leaves_some() && !self.input.is_empty();
+        leaves_some
+            || !self.inbox.is_empty()
             || self.socket.is_reset && (wants || !self.output.is_empty())
             || wants && !self.socket.to_server.is_empty()
             || !self.output.is_empty() && self.socket.to_client.len() < self.socket.room
@@ -482,7 +484,7 @@ impl Connection {
         if !input.is_empty() && session.wants_input() {
             session.input(input, &mut cx);
         }
-        if session.wants_input() && session.end().is_none() {
+        if session.wants_input() && session.end().is_none() && !session.leaves_some() {
             if !socket.to_server.is_empty() {
                 let awaited = if input.is_empty() { session.awaited_body() } else { None };
                 if let Some(AwaitedBody { front, rest }) = awaited {
@@ -493,7 +495,7 @@ impl Connection {
                     let missing = front + rest - body.len();
                     let count = part(missing.min(socket.to_server.len()));
                     socket.read(count, body);
-                    session.heard();
+                    session.heard(count);
                     if count == missing {
                         session.write_front(&mut body[..front], cx.wall);
                         session.input_body(&Bytes::from(std::mem::take(body)), front, &mut cx);

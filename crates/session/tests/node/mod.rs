@@ -29,6 +29,8 @@ pub(crate) struct Link {
     left: usize,
     /// How many bodies were read into memory of their own.
     pub(crate) bodies: usize,
+    /// Queues that the messages of one turn went to, at most.
+    pub(crate) most_queues: usize,
     /// Bytes for the client that it did not read, or that make no whole frame yet.
     pub(crate) partial: Vec<u8>,
     decoder: Decoder,
@@ -117,6 +119,7 @@ impl Node {
             input: Vec::new(),
             left: 0,
             bodies: 0,
+            most_queues: 0,
             partial: Vec::new(),
             decoder: Decoder::new(0),
             is_stuck: false,
@@ -326,8 +329,9 @@ impl Node {
                 session.receive(letter, &mut cx);
             }
             for link in links.iter_mut() {
-                let Link { session, out, input, left, bodies, partial, is_stuck, is_gone, .. } =
-                    link;
+                let Link { session, out, input, left, bodies, most_queues, .. } = link;
+                let (partial, is_stuck, is_gone) =
+                    (&mut link.partial, &link.is_stuck, &link.is_gone);
                 let mut cx = context(topology, *now, *us, out, &mut outbox);
                 if !*is_gone && !input.is_empty() && session.wants_input() {
                     if let Some(AwaitedBody { front, rest }) =
@@ -343,6 +347,13 @@ impl Node {
                     let given = input.len().min(*read_max + *left);
                     let mut bytes = Bytes::copy_from_slice(&input[..given]);
                     session.input(&mut bytes, &mut cx);
+                    let queues = cx.outbox.shards.iter().map(|(_, letter)| match letter {
+                        ToShard::Publish { messages, .. } => {
+                            messages.iter().map(|message| message.targets.len()).sum()
+                        }
+                        _ => 0,
+                    });
+                    *most_queues = (*most_queues).max(queues.sum());
                     let used = given - bytes.len();
                     input.drain(..used);
                     *left = given - used;
