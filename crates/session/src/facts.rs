@@ -155,9 +155,10 @@ impl Session {
     fn waits_for(&self) -> Option<&'static str> {
         let core = &self.core;
         match core.stage {
-            Stage::Running if core.is_blocked => Some("alarm"),
+            Stage::Running if core.is_blocked && !core.ends_bodies() => Some("alarm"),
             Stage::Running if core.pauses > 0 => Some("disk"),
             Stage::Running if core.is_slowed => Some("rate"),
+            Stage::Running if core.unfinished.waits() => Some("room"),
             Stage::Running if core.waiting.is_some() => Some("answer"),
             Stage::Running if !self.wants_input() => Some("output"),
             _ => None,

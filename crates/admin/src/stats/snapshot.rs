@@ -105,6 +105,8 @@ pub struct Waits {
     pub answer: u64,
     /// A rate that it is over.
     pub rate: u64,
+    /// Room for a body.
+    pub room: u64,
     /// A client that reads what it is sent.
     pub output: u64,
 }
@@ -116,18 +118,20 @@ impl Waits {
             Some("disk") => self.disk += 1,
             Some("answer") => self.answer += 1,
             Some("rate") => self.rate += 1,
+            Some("room") => self.room += 1,
             Some(_) => self.output += 1,
             None => {}
         }
     }
 
     /// With the words of [`ConnectionNumbers::waits_for`].
-    pub fn rows(&self) -> [(&'static str, u64); 5] {
+    pub fn rows(&self) -> [(&'static str, u64); 6] {
         [
             ("alarm", self.alarm),
             ("disk", self.disk),
             ("answer", self.answer),
             ("rate", self.rate),
+            ("room", self.room),
             ("output", self.output),
         ]
     }
