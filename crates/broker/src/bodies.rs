@@ -34,6 +34,8 @@ const fn excess(limit: u64) -> u64 {
 /// The room. Shared by all connections of a node.
 #[derive(Debug)]
 pub struct BodyRoom {
+    /// A connection with no more than this needs none.
+    free: u64,
     limit: AtomicU64,
     /// Mirror of [`Inner::taken`].
     taken: AtomicU64,
@@ -72,16 +74,27 @@ pub enum RoomAnswer {
 impl Default for BodyRoom {
     /// Without a limit.
     fn default() -> Self {
+        Self::new(FREE_BYTES)
+    }
+}
+
+impl BodyRoom {
+    /// Without a limit, for connections with more than `free` bytes of unfinished bodies.
+    pub fn new(free: u64) -> Self {
         Self {
+            free,
             limit: AtomicU64::new(u64::MAX),
             taken: AtomicU64::new(0),
             waiting: AtomicU64::new(0),
             inner: Mutex::default(),
         }
     }
-}
 
-impl BodyRoom {
+    /// Bytes of unfinished bodies for which a connection needs no room.
+    pub fn free(&self) -> u64 {
+        self.free
+    }
+
     /// Follows the memory watermark. Those who wait have more of it as soon as anything is given back.
     pub fn set_watermark(&self, bytes: u64) {
         self.limit.store(bytes / PART, Ordering::Relaxed);

@@ -8,7 +8,7 @@
 //! [`unfinished_timeout_ms`](crate::Settings::unfinished_timeout_ms), and the connection ends in which one came
 //! forward by less than [`LEAST_PER_S`] meanwhile; by less than [`LEAST_PER_S_IF_AWAITED`], if others wait for its room.
 
-use leveret_broker::bodies::{FREE_BYTES, RoomAnswer};
+use leveret_broker::bodies::{BodyRoom, RoomAnswer};
 
 use crate::channel::content::Stake;
 use crate::core::{Context, Core};
@@ -73,8 +73,8 @@ impl Unfinished {
     }
 
     /// Room that it should have.
-    fn needs(&self) -> u64 {
-        if self.stake.claimed > FREE_BYTES { self.stake.claimed } else { 0 }
+    fn needs(&self, room: &BodyRoom) -> u64 {
+        if self.stake.claimed > room.free() { self.stake.claimed } else { 0 }
     }
 }
 
@@ -82,7 +82,8 @@ impl Core {
     /// Gives back the room that is not needed any more.
     #[inline]
     pub(crate) fn give_room_back(&mut self, cx: &mut Context<'_>) {
-        if self.unfinished.granted + self.unfinished.asked > self.unfinished.needs() {
+        let unfinished = &self.unfinished;
+        if unfinished.granted + unfinished.asked > unfinished.needs(&self.settings.bodies) {
             self.give_back_now(cx);
         }
     }
@@ -99,7 +100,7 @@ impl Core {
     fn give_back_now(&mut self, cx: &mut Context<'_>) {
         let room = &self.settings.bodies;
         let unfinished = &mut self.unfinished;
-        let needs = unfinished.needs();
+        let needs = unfinished.needs(room);
         if unfinished.asked > 0 && unfinished.granted >= needs {
             room.withdraw(self.id, std::mem::take(&mut unfinished.asked), cx.outbox);
         }
@@ -115,7 +116,7 @@ impl Session {
     #[inline]
     pub(crate) fn take_room(&mut self, cx: &mut Context<'_>) {
         let unfinished = &self.core.unfinished;
-        if unfinished.needs() > unfinished.granted && unfinished.asked == 0 {
+        if unfinished.needs(&self.core.settings.bodies) > unfinished.granted && unfinished.asked == 0 {
             self.ask_for_room(cx);
         }
     }
@@ -128,7 +129,7 @@ impl Session {
             return;
         }
         let unfinished = &mut core.unfinished;
-        let (needs, limit) = (unfinished.needs(), core.settings.bodies.connection_limit());
+        let (needs, limit) = (unfinished.needs(&core.settings.bodies), core.settings.bodies.connection_limit());
         if unfinished.contents > 1 && needs > limit {
             return self.no_room(cx);
         }

@@ -1,9 +1,11 @@
 //! What must hold in the broker after every turn, and what its turns give out.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use leveret_amqp::content::RawProperties;
+use leveret_broker::bodies::BodyRoom;
 use leveret_broker::message::{ConnectionId, Delivery, Reply, ToSession};
 use leveret_broker::record::View;
 use leveret_log::Log as _;
@@ -30,6 +32,12 @@ const OUTPUT_SLACK: u64 = 128 << 10;
 /// given here.
 const DISK_BYTES_MAX: u64 = 192 << 10;
 
+/// The watermark that the room for bodies goes by: the largest one is about all of it.
+const BODIES_WATERMARK: u64 = 60 << 10;
+
+/// Bytes of bodies that need no room.
+const BODIES_FREE: u64 = 300;
+
 /// How long a client may keep a delivery.
 pub(crate) const ACK_TIMEOUT_MS: u64 = 20_000;
 
@@ -55,7 +63,11 @@ pub(crate) struct Watch {
 
 /// What sessions of simulations are told.
 pub(crate) fn settings() -> Settings {
+    // So little that large bodies wait for each other.
+    let bodies = Arc::new(BodyRoom::new(BODIES_FREE));
+    bodies.set_watermark(BODIES_WATERMARK);
     Settings {
+        bodies,
         output_bytes_max: OUTPUT_BYTES_MAX,
         consumer_timeout_ms: Some(ACK_TIMEOUT_MS),
         embed_bytes_below: 40,
