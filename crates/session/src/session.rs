@@ -681,6 +681,10 @@ impl Session {
     ) {
         let core = &mut self.core;
         core.timers.has_written |= wrote_anything;
+        core.unfinished.has_written |= wrote_anything;
+        if remaining_in_outbuf > 0 {
+            core.timers.watch_unfinished(core.settings.unfinished_timeout_ms, cx.now);
+        }
         core.out_len = remaining_in_outbuf;
         let kept = core.gauged.min(remaining_in_outbuf as u64);
         let released = core.gauged - kept;

@@ -7,6 +7,7 @@
 //! A body, and a frame that is needed whole, has to move: it is looked at once in each
 //! [`unfinished_timeout_ms`](crate::Settings::unfinished_timeout_ms), and the connection ends in which one came
 //! forward by less than [`LEAST_PER_S`] meanwhile; by less than [`LEAST_PER_S_IF_AWAITED`], if others wait for its room.
+//! So does one whose client took nothing of its output meanwhile, during a memory alarm: the alarm could not end for it.
 
 use leveret_broker::bodies::{BodyRoom, RoomAnswer};
 
@@ -40,6 +41,8 @@ pub(crate) struct Unfinished {
     pub(crate) taken: u64,
     /// Since the last look there was a time in which nothing was read.
     pub(crate) was_held: bool,
+    /// Since the last look the socket took something.
+    pub(crate) has_written: bool,
 }
 
 impl Unfinished {
@@ -169,7 +172,7 @@ impl Session {
     #[inline]
     pub(crate) fn watch_unfinished(&mut self, cx: &Context<'_>) {
         let core = &mut self.core;
-        if core.unfinished.is_some() || core.left_len > 0 {
+        if core.unfinished.is_some() || core.left_len > 0 || core.out_len > 0 {
             core.timers.watch_unfinished(core.settings.unfinished_timeout_ms, cx.now);
         }
     }
@@ -178,6 +181,15 @@ impl Session {
     pub(crate) fn check_unfinished(&mut self, cx: &mut Context<'_>) {
         let is_read = self.wants_input();
         let core = &mut self.core;
+        // Output waits for its client for as long as the client likes, but for memory.
+        let is_taken = std::mem::take(&mut core.unfinished.has_written);
+        if core.out_len > 0 && !is_taken && core.alarm.memory {
+            tracing::warn!(
+                peer = %core.peer.address, user = %core.identity.user, bytes = core.out_len,
+                "connection is closed: memory is low, and its client does not read"
+            );
+            return self.give_up(cx);
+        }
         let timeout_ms = core.settings.unfinished_timeout_ms;
         let is_awaited = core.settings.bodies.waiting() > 0 && core.unfinished.granted > 0;
         let per_s = if is_awaited { LEAST_PER_S_IF_AWAITED } else { LEAST_PER_S };

@@ -287,3 +287,24 @@ fn a_block_of_messages_for_many_queues() {
     let most = node.links[link].most_queues;
     assert!((32_768..36_000).contains(&most), "{most} queues in one turn");
 }
+
+/// Output that its client does not take keeps no alarm up for ever; without an alarm it waits.
+#[test]
+fn a_client_that_does_not_read() {
+    for is_short in [false, true] {
+        let mut node = Node::new();
+        let link = node.client();
+        node.links[link].is_stuck = true;
+        let declare = queue::Declare { queue: "q", ..Default::default() };
+        assert_eq!(node.say(link, 1, &declare), "");
+        if is_short {
+            node.letter(link, ToSession::Alarm(RAISED));
+        }
+        for _ in 0..30 {
+            node.later(10_000);
+            // It lives.
+            node.bytes(link, b"\x08\0\0\0\0\0\0\xce");
+        }
+        assert_eq!(node.ended(link).is_some(), is_short);
+    }
+}

@@ -227,7 +227,7 @@ impl Session {
     }
 
     /// The socket is closed without a word.
-    fn give_up(&mut self, cx: &mut Context<'_>) {
+    pub(crate) fn give_up(&mut self, cx: &mut Context<'_>) {
         self.let_go(false, cx);
         self.core.timers.stop();
         self.core.stage = Stage::Ended;
