@@ -146,7 +146,7 @@ impl Session {
         self.take_room(cx);
         let is_busy = !self.wants_input();
         self.core.timers.was_busy |= is_busy;
-        self.core.unfinished.was_held |= is_busy;
+        self.core.unfinished.reads(!is_busy, cx.now);
         self.watch_unfinished(cx);
         self.send_confirms(cx);
         self.core.finish(cx);
@@ -613,6 +613,8 @@ impl Session {
             }
         }
         self.core.finish(cx);
+        let is_read = self.wants_input();
+        self.core.unfinished.reads(is_read, cx.now);
     }
 
     /// The connection is closed by an operator or by the server's end.
@@ -694,12 +696,16 @@ impl Session {
             core.finish(cx);
             core.out_len = remaining_in_outbuf;
         }
+        let is_read = self.wants_input();
+        self.core.unfinished.reads(is_read, cx.now);
     }
 
     /// Does what is due at [`next_timeout`](Self::next_timeout).
     pub fn timeout(&mut self, cx: &mut Context<'_>) {
         self.on_timeout(cx);
         self.core.finish(cx);
+        let is_read = self.wants_input();
+        self.core.unfinished.reads(is_read, cx.now);
     }
 
     /// When [`timeout`](Self::timeout) is to be called. It may come late: all of it is coarse.

@@ -10,6 +10,7 @@
 //! So does one whose client took nothing of its output meanwhile, during a memory alarm: the alarm could not end for it.
 
 use leveret_broker::bodies::{BodyRoom, RoomAnswer};
+use leveret_queue::Time;
 
 use crate::channel::content::Stake;
 use crate::core::{Context, Core};
@@ -39,8 +40,10 @@ pub(crate) struct Unfinished {
     mark: Option<(usize, u64)>,
     /// Bytes taken of the input.
     pub(crate) taken: u64,
-    /// Since the last look there was a time in which nothing was read.
-    pub(crate) was_held: bool,
+    /// Since when nothing is read, if nothing is.
+    held_from: Option<Time>,
+    /// How long nothing was read since the last look, in ms.
+    held_ms: u64,
     /// Since the last look the socket took something.
     pub(crate) has_written: bool,
 }
@@ -73,6 +76,16 @@ impl Unfinished {
     /// Bytes that count as held: all that was granted, as it may come at any time.
     pub(crate) fn held(&self) -> u64 {
         self.stake.kept.max(self.granted)
+    }
+
+    /// Whether the session reads, now.
+    #[inline]
+    pub(crate) fn reads(&mut self, is_read: bool, now: Time) {
+        if is_read == self.held_from.is_some() {
+            let from = self.held_from.take();
+            self.held_ms += from.map_or(0, |from| now.ms().saturating_sub(from.ms()));
+            self.held_from = (!is_read).then_some(now);
+        }
     }
 
     /// Room that it should have.
@@ -195,7 +208,9 @@ impl Session {
         let per_s = if is_awaited { LEAST_PER_S_IF_AWAITED } else { LEAST_PER_S };
         let least = (per_s * timeout_ms / 1000).max(1);
         // Who is not read cannot show that it moves. It may keep its room from others for as long, and no longer.
-        let was_held = std::mem::take(&mut core.unfinished.was_held) || !is_read;
+        core.unfinished.reads(is_read, cx.now);
+        let held_ms = std::mem::take(&mut core.unfinished.held_ms);
+        let was_held = !is_read || held_ms >= timeout_ms / 2;
         let is_excused = was_held && !(core.is_blocked && is_awaited);
         let reads_into = core.decoder.body_rest().map_or(0, |(number, _)| number);
         let mut still = None;

@@ -308,3 +308,22 @@ fn a_client_that_does_not_read() {
         assert_eq!(node.ended(link).is_some(), is_short);
     }
 }
+
+/// A command on another channel, whose answer takes no time, is no excuse for a body that stands still.
+#[test]
+fn a_body_that_stands_still_beside_commands() {
+    let mut node = Node::new();
+    node.settings.unfinished_timeout_ms = 10_000;
+    let link = node.client();
+    node.open(link, 2);
+    let bytes = publish_bytes(1, "", "q", &vec![7; 200_000], &Properties::default(), false);
+    // To the end of the first of two frames.
+    let first = bytes.len() - (200_000 - 131_064) - 8;
+    node.bytes(link, &bytes[..first]);
+    let mut said = String::new();
+    for _ in 0..25 {
+        node.later(1000);
+        said.push_str(&node.say(link, 2, &queue::Declare { queue: "q", ..Default::default() }));
+    }
+    assert!(said.contains("131064 of 200000 bytes came stands still"), "{said}");
+}
