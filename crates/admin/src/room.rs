@@ -37,18 +37,17 @@ impl Held {
         let (sender, mut letters) = mpsc::unbounded_channel();
         self.node.register(self.id, Recipient::Request(sender));
         let mut outbox = Outbox::default();
-        let answer = self.node.settings.bodies.ask(self.id, self.granted, bytes, &mut outbox);
+        let answer = self.node.settings.bodies.ask((self.id, 0), self.granted, bytes, &mut outbox);
         match answer {
             RoomAnswer::Granted => self.gets(bytes),
             RoomAnswer::Waits => self.asked = bytes,
-            RoomAnswer::Refused => return false,
         }
         with_runner(&self.node, |runner| runner.run_outbox(outbox));
         if self.asked == 0 {
             return true;
         }
         match tokio::time::timeout(PATIENCE, letters.recv()).await {
-            Ok(Some(ToSession::Room { is_granted })) => {
+            Ok(Some(ToSession::Room { is_granted, .. })) => {
                 let asked = std::mem::take(&mut self.asked);
                 self.gets(if is_granted { asked } else { 0 });
                 is_granted

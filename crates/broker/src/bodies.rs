@@ -56,6 +56,7 @@ struct Inner {
 #[derive(Clone, Copy, Debug)]
 struct Waiter {
     connection: ConnectionId,
+    number: u64,
     wants: u64,
     holds: u64,
 }
@@ -67,8 +68,6 @@ pub enum RoomAnswer {
     Granted,
     /// It will be told by a letter.
     Waits,
-    /// It cannot be had beside what the connection holds.
-    Refused,
 }
 
 impl Default for BodyRoom {
@@ -120,24 +119,22 @@ impl BodyRoom {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// A connection that holds `holds` bytes asks for `wants` more. It must not ask again before it was answered.
+    /// A connection that holds `holds` bytes asks for `wants` more. It must not ask again before it was answered, or
+    /// withdrew. The answer has the number of the question, as one that was withdrawn may be answered late.
     pub fn ask(
         &self,
-        connection: ConnectionId,
+        (connection, number): (ConnectionId, u64),
         holds: u64,
         wants: u64,
         outbox: &mut Outbox,
     ) -> RoomAnswer {
-        if holds > 0 && holds.saturating_add(wants) > self.connection_limit() {
-            return RoomAnswer::Refused;
-        }
         let mut inner = self.lock();
         if inner.line.is_empty() && inner.fits(wants, self.limit()) {
             inner.taken += wants;
             self.show(&inner);
             return RoomAnswer::Granted;
         }
-        inner.line.push_back(Waiter { connection, wants, holds });
+        inner.line.push_back(Waiter { connection, number, wants, holds });
         inner.held_waiting += holds;
         self.serve(&mut inner, outbox);
         RoomAnswer::Waits
@@ -186,15 +183,15 @@ impl BodyRoom {
                 let Some(at) = inner.line.iter().rposition(|waiter| waiter.holds > 0) else {
                     break;
                 };
-                let connection = inner.line[at].connection;
+                let Waiter { connection, number, .. } = inner.line[at];
                 inner.leaves(at);
-                outbox.session(connection, ToSession::Room { is_granted: false });
+                outbox.session(connection, ToSession::Room { number, is_granted: false });
                 break;
             };
-            let Waiter { connection, wants, .. } = inner.line[at];
+            let Waiter { connection, number, wants, .. } = inner.line[at];
             inner.leaves(at);
             inner.taken += wants;
-            outbox.session(connection, ToSession::Room { is_granted: true });
+            outbox.session(connection, ToSession::Room { number, is_granted: true });
         }
         self.show(inner);
     }

@@ -85,7 +85,9 @@ impl Core {
         match self.stage {
             Stage::Running if self.is_blocked => "blocked",
             Stage::Running if self.alarm.is_raised() => "blocking",
-            Stage::Running if self.pauses > 0 || self.is_slowed || self.unfinished.waits() => "flow",
+            Stage::Running if self.pauses > 0 || self.is_slowed || self.unfinished.waits() => {
+                "flow"
+            }
             stage => stage.name(),
         }
     }

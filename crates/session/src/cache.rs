@@ -47,9 +47,10 @@ impl Routed {
         self.remember.is_empty() && !self.is_traced
     }
 
-    /// Queues in its lists.
+    /// Queues in its lists, but for short ones.
     fn queues(&self) -> usize {
-        self.targets.iter().map(|(_, targets)| targets.len()).sum()
+        let bytes = self.targets.iter().map(|(_, targets)| targets.list_bytes());
+        bytes.sum::<usize>() / size_of::<QueueId>()
     }
 
     /// Whether it goes nowhere.
@@ -372,7 +373,7 @@ mod tests {
             pass(&mut passed, ExchangeId::new(1), &routed, 1);
         }
         assert_eq!(passed.len(), PASSED_MAX);
-        routed.targets[0].1[0] = QueueId::new(3);
+        routed.targets[0].1 = Targets::from_slice(&[QueueId::new(3)]);
         pass(&mut passed, ExchangeId::new(1), &routed, 5);
         assert_eq!(passed[&(ExchangeId::new(1), QueueId::new(3))], 6);
     }

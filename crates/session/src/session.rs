@@ -600,7 +600,7 @@ impl Session {
             }
             ToSession::Alarm(alarm) => core.set_alarm(alarm, cx),
             ToSession::Stopped => core.stopped(cx),
-            ToSession::Room { is_granted } => self.room(is_granted, cx),
+            ToSession::Room { number, is_granted } => self.room(number, is_granted, cx),
             ToSession::Close { code, text } => {
                 let text = Fault::new(code, text).reply_text();
                 let close = connection::Close {

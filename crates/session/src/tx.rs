@@ -6,9 +6,7 @@
 //! `tx.rollback`, which forgets the rest.
 
 use leveret_amqp::method::tx;
-use leveret_broker::message::{
-    Message, Publish, Settle, Settlement, Targets, ToShard, shard_of,
-};
+use leveret_broker::message::{Message, Publish, Settle, Settlement, Targets, ToShard, shard_of};
 use leveret_broker::meta::history_shard;
 use leveret_broker::transaction::TxId;
 use leveret_topology::ExchangeId;

@@ -34,6 +34,8 @@ pub(crate) struct Unfinished {
     granted: u64,
     /// Room that it stands in line for, and is not read meanwhile.
     asked: u64,
+    /// How often it asked.
+    asks: u64,
     /// Bytes that were read of a body into memory of its own, and not taken yet.
     pub(crate) heard: u64,
     /// Bytes of a frame that were there when it was last looked whether it moves, and all bytes taken until then.
@@ -132,7 +134,9 @@ impl Session {
     #[inline]
     pub(crate) fn take_room(&mut self, cx: &mut Context<'_>) {
         let unfinished = &self.core.unfinished;
-        if unfinished.needs(&self.core.settings.bodies) > unfinished.granted && unfinished.asked == 0 {
+        if unfinished.needs(&self.core.settings.bodies) > unfinished.granted
+            && unfinished.asked == 0
+        {
             self.ask_for_room(cx);
         }
     }
@@ -145,22 +149,27 @@ impl Session {
             return;
         }
         let unfinished = &mut core.unfinished;
-        let (needs, limit) = (unfinished.needs(&core.settings.bodies), core.settings.bodies.connection_limit());
+        let (needs, limit) =
+            (unfinished.needs(&core.settings.bodies), core.settings.bodies.connection_limit());
         if unfinished.contents > 1 && needs > limit {
             return self.no_room(cx);
         }
         let wants = needs - unfinished.granted;
-        match core.settings.bodies.ask(core.id, unfinished.granted, wants, cx.outbox) {
+        unfinished.asks += 1;
+        let question = (core.id, unfinished.asks);
+        match core.settings.bodies.ask(question, unfinished.granted, wants, cx.outbox) {
             RoomAnswer::Granted => unfinished.granted += wants,
             RoomAnswer::Waits => unfinished.asked = wants,
-            RoomAnswer::Refused => self.no_room(cx),
         }
     }
 
     /// The answer to what was asked for.
     #[cold]
-    pub(crate) fn room(&mut self, is_granted: bool, cx: &mut Context<'_>) {
+    pub(crate) fn room(&mut self, number: u64, is_granted: bool, cx: &mut Context<'_>) {
         let unfinished = &mut self.core.unfinished;
+        if number != unfinished.asks {
+            return;
+        }
         let asked = std::mem::take(&mut unfinished.asked);
         match is_granted {
             true => unfinished.granted += asked,
@@ -211,7 +220,8 @@ impl Session {
         core.unfinished.reads(is_read, cx.now);
         let held_ms = std::mem::take(&mut core.unfinished.held_ms);
         let was_held = !is_read || held_ms >= timeout_ms / 2;
-        let is_excused = was_held && !(core.is_blocked && is_awaited);
+        let reads_nothing = core.out_len as u64 > core.settings.output_bytes_max;
+        let is_excused = was_held && !(is_awaited && (core.is_blocked || reads_nothing));
         let reads_into = core.decoder.body_rest().map_or(0, |(number, _)| number);
         let mut still = None;
         for channel in self.channels.iter_mut() {

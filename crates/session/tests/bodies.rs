@@ -327,3 +327,21 @@ fn a_body_that_stands_still_beside_commands() {
     }
     assert!(said.contains("131064 of 200000 bytes came stands still"), "{said}");
 }
+
+/// One body after the other is one at a time, however long they are.
+#[test]
+fn bodies_one_after_the_other() {
+    let mut node = Node::new();
+    node.settings.bodies.set_watermark(4 << 20);
+    let link = node.client();
+    node.declare(link, "q");
+    let all: Vec<u8> = (0..10)
+        .flat_map(|more| {
+            let body = vec![7; MIB + more * 1000];
+            publish_bytes(1, "", "q", &body, &Properties::default(), false)
+        })
+        .collect();
+    assert_eq!(node.bytes(link, &all), "");
+    assert_eq!(ready(&mut node, link), "1 queue.declare-ok q 10 0");
+    assert_eq!(node.settings.bodies.taken(), 0);
+}

@@ -97,6 +97,8 @@ pub enum ToSession {
     Stopped,
     /// The connection stood in line for room: it has it now, or cannot have it. See [`bodies`](crate::bodies).
     Room {
+        /// What the connection called its question.
+        number: u64,
         /// It goes on; otherwise it ends.
         is_granted: bool,
     },

@@ -155,7 +155,10 @@ fn requests_that_are_not_whole() {
     }
     answers.sort();
     answers.dedup();
-    assert!(answers.iter().all(|it| ["408", "429", "503", "closed"].contains(&&**it)), "{answers:?}");
+    assert!(
+        answers.iter().all(|it| ["408", "429", "503", "closed"].contains(&&**it)),
+        "{answers:?}"
+    );
     assert!(answers.iter().any(|it| it == "408"), "{answers:?}");
     Publisher::new(&broker, "q").publish(b"after", 10);
 }
