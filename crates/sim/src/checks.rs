@@ -32,8 +32,8 @@ const OUTPUT_SLACK: u64 = 128 << 10;
 /// given here.
 const DISK_BYTES_MAX: u64 = 192 << 10;
 
-/// The watermark that the room for bodies goes by: the largest one is about all of it.
-const BODIES_WATERMARK: u64 = 60 << 10;
+/// The watermark that the room for bodies goes by: half of it is enough for those of all channels of a client.
+const BODIES_WATERMARK: u64 = 8 * (56 << 10);
 
 /// Bytes of bodies that need no room.
 const BODIES_FREE: u64 = 300;
