@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::hint::black_box;
 use std::time::Instant;
 
-use leveret_log::disk::{Disk, DiskError, Done, FileName, Op, Token};
+use leveret_log::disk::{Disk, DiskError, Done, FileName, Listed, Op, Roster, Token};
 use leveret_log::file::Options;
 use leveret_log::{FileLog, Holder, Keep, Log, MemoryLog, Offset};
 
@@ -41,6 +41,14 @@ impl Disk for NoDisk {
     fn poll(&mut self) -> Option<(Token, Done)> {
         self.done.pop_front()
     }
+    fn roster(&mut self) -> Result<Roster, DiskError> {
+        Ok(Roster::None)
+    }
+
+    fn enlist(&mut self, _: &[Listed], _: bool) -> Result<(), DiskError> {
+        Ok(())
+    }
+
     fn list(&mut self) -> Result<Vec<(FileName, u64)>, DiskError> {
         Ok(Vec::new())
     }

@@ -33,6 +33,11 @@ impl FileName {
         format!("{self}.damaged")
     }
 
+    /// The name of an empty file that says that this one was missing.
+    pub fn absent(&self) -> String {
+        format!("{self}.missing")
+    }
+
     /// The name that prints like this, if there is one. Other files are not the log's.
     pub fn parse(text: &str) -> Option<Self> {
         let (segment, rest) = text.split_once('.')?;
@@ -86,6 +91,8 @@ pub enum Op {
         head: Vec<u8>,
         /// and the others.
         body: Vec<u8>,
+        /// How far the log is with these.
+        reached: Reached,
         /// Whether everything written to this file so far, and that the file is there at all,
         /// survives a power cut once this completes.
         sync: bool,
@@ -109,6 +116,61 @@ pub enum Op {
         /// Bytes that the next ones get, about. What is kept for them is as long as [`lens_like`] says.
         next_len: u64,
     },
+}
+
+/// How far a log is with a file: what it would go on with if there were nothing behind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reached {
+    /// The next offset.
+    pub end: u64,
+    /// The number of the next batch.
+    pub sequence: u64,
+}
+
+impl Reached {
+    /// The farther of both.
+    #[must_use]
+    pub fn max(self, other: Self) -> Self {
+        Self { end: self.end.max(other.end), sequence: self.sequence.max(other.sequence) }
+    }
+}
+
+/// Bytes at the beginning of a file by which it is known from another of its name: not its header's own checksum, with
+/// which the checksum of all is the same for each file.
+pub const BEGINNING: usize = 96;
+
+/// What a disk knows of a file that it wrote and that it did not remove.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Which.
+    pub file: FileName,
+    /// Bytes of it that were synced, at least.
+    pub len: u64,
+    /// CRC-32C of its first [`BEGINNING`] bytes.
+    pub beginning: u32,
+    /// How far the log was with those bytes.
+    pub reached: Reached,
+}
+
+/// What a disk knows of its files besides what is there: see [`Disk::roster`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Roster {
+    /// There is no list: an older version left the directory, or somebody took it away.
+    None,
+    /// There is one, and it is not whole. What can be read of it, and what is wrong.
+    Damaged(Vec<Listed>, String),
+    /// All that the disk knows.
+    Whole(Vec<Listed>),
+}
+
+impl Roster {
+    /// What can be read.
+    pub fn listed(&self) -> &[Listed] {
+        match self {
+            Self::None => &[],
+            Self::Damaged(listed, _) | Self::Whole(listed) => listed,
+        }
+    }
 }
 
 /// Lengths that a file may have which is kept for another of `next_len` bytes, about: a longer one is room that is
@@ -159,8 +221,18 @@ pub trait Disk {
         false
     }
 
-    /// The segment files there are, and their lengths. Only while a log is opened, as all that
-    /// follows: it waits.
+    /// The files that were written and synced and not removed, each at least as long as was synced: what is missing
+    /// of them is not a write that was interrupted. Kept beside the files, so that it tells more than they can.
+    ///
+    /// It may be behind, and never ahead: a file is in it after it was synced, and not any more when it is removed. Only
+    /// while a log is opened, as all that follows: it waits.
+    fn roster(&mut self) -> Result<Roster, DiskError>;
+
+    /// The log is open, and these are its files: from now on, and as all that is submitted changes them. `is_needed`:
+    /// some file says that there is a list.
+    fn enlist(&mut self, files: &[Listed], is_needed: bool) -> Result<(), DiskError>;
+
+    /// The segment files there are, and their lengths.
     fn list(&mut self) -> Result<Vec<(FileName, u64)>, DiskError>;
 
     /// Reads into `into`, all of it.
@@ -175,7 +247,8 @@ pub trait Disk {
     fn write_now(&mut self, file: FileName, position: u64, bytes: &[u8]) -> Result<(), DiskError>;
 
     /// Keeps a file as it is under another name, for people: it does not count any more as one of the log's
-    /// once it is removed, and stays. Gives that name. A second time does nothing.
+    /// once it is removed, and stays. Gives that name. A second time does nothing. Of a file that is not there word is
+    /// kept in the same way.
     fn keep_aside(&mut self, file: FileName) -> Result<String, DiskError>;
 
     /// Removes a file for good.

@@ -175,6 +175,8 @@ struct Sums {
 #[derive(Debug)]
 pub struct FileLog<D> {
     disk: D,
+    /// To be made before anything is written.
+    changes: recover::Changes,
     options: Options,
     hot: MemoryLog,
     store: Store,
@@ -188,6 +190,34 @@ pub struct FileLog<D> {
     next_token: u64,
 }
 
+/// A log whose files were read, and not changed.
+#[derive(Debug)]
+pub enum Inspected<D> {
+    /// All of it is there. It may be read, and is to be [settled](FileLog::settle) before it is written to.
+    Whole(Box<FileLog<D>>, Report),
+    /// Something is damaged or missing, and it is to be gone on without that.
+    Damaged(D, Options),
+}
+
+impl<D: Disk> Inspected<D> {
+    /// Opens it: damaged files are put aside, and what is built on is made safe.
+    pub fn open(
+        self,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<(FileLog<D>, Report), OpenError> {
+        let (mut log, report) = match self {
+            Self::Whole(log, report) => (*log, report),
+            Self::Damaged(mut disk, options) => {
+                let (store, found, changes) = recover::repair(&mut disk, progress)?;
+                let (log, report) = FileLog::of(disk, options, store, found);
+                (FileLog { changes, ..log }, report)
+            }
+        };
+        log.settle()?;
+        Ok((log, report))
+    }
+}
+
 impl<D: Disk> FileLog<D> {
     /// Opens the log in a disk, or begins one if the disk is empty. `progress` is told now and then
     /// how far reading is.
@@ -196,8 +226,27 @@ impl<D: Disk> FileLog<D> {
         options: Options,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<(Self, Report), OpenError> {
+        Self::inspect(disk, options, progress)?.open(progress)
+    }
+
+    /// Reads the log in a disk, and changes nothing: a start that is refused for another log leaves this one as it was.
+    pub fn inspect(
+        disk: D,
+        options: Options,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Inspected<D>, OpenError> {
         let mut disk = disk;
-        let (store, found) = recover::open(&mut disk, options.on_damage, progress)?;
+        match recover::inspect(&mut disk, options.on_damage, progress)? {
+            recover::Inspected::Whole(store, found, changes) => {
+                let (mut log, report) = Self::of(disk, options, *store, found);
+                log.changes = changes;
+                Ok(Inspected::Whole(Box::new(log), report))
+            }
+            recover::Inspected::Damaged => Ok(Inspected::Damaged(disk, options)),
+        }
+    }
+
+    fn of(disk: D, options: Options, store: Store, found: recover::Found) -> (Self, Report) {
         let end = Offset::new(found.end);
         let mut sums = Sums::default();
         for segment in &store.segments.all {
@@ -206,6 +255,7 @@ impl<D: Disk> FileLog<D> {
         }
         let log = Self {
             disk,
+            changes: recover::Changes::default(),
             hot: MemoryLog::starting_at(end),
             store,
             sums,
@@ -217,7 +267,18 @@ impl<D: Disk> FileLog<D> {
             next_token: 0,
             options,
         };
-        Ok((log, found.report))
+        (log, found.report)
+    }
+
+    /// Makes the changes that [`inspect`](Self::inspect) found to be needed. To be called before anything is written:
+    /// until then the log can be read only.
+    pub fn settle(&mut self) -> Result<(), OpenError> {
+        std::mem::take(&mut self.changes).make(&mut self.disk)
+    }
+
+    /// The number of the next batch.
+    pub fn next_batch(&self) -> u64 {
+        self.writer.sequence()
     }
 
     /// Changes from how many bytes on volatile records are written to save memory.

@@ -59,7 +59,7 @@ fn salvaged(disk: &SimDisk) -> (Vec<u64>, Damage) {
     let (mut log, report) = open(disk);
     let [damage] = &report.damaged[..] else { panic!("{report:?}") };
     let was = before.iter().find(|(name, _)| *name == damage.file).unwrap();
-    assert_eq!(disk.kept_aside(), [(damage.kept.clone(), was.1.clone())]);
+    assert_eq!(disk.kept_aside(), [(damage.kept.clone().unwrap(), was.1.clone())]);
     assert!(disk.bytes_of(damage.file).is_empty(), "it is not in the log any more");
     let found = recovered(&mut log);
     let mut unreadable = 0;
@@ -178,6 +178,62 @@ fn an_end_that_is_missing_is_counted() {
         let (lost, damage) = salvaged(&copy);
         assert_eq!(lost.len() as u64, damage.lost_records_max.unwrap(), "{len}");
         assert!(lost.is_empty() || !damage.are_all_holders);
+    }
+}
+
+/// What was synced is known beside the files: a file that is gone, an end that is cut off or zeroed, also of the last
+/// file, and one that is another.
+#[test]
+fn what_was_safe_is_missed() {
+    let disk = written();
+    let other = SimDisk::new(77);
+    let seed = Options { seed: 5, ..options() };
+    let mut log = FileLog::open(other.clone(), seed, &mut |_| {}).unwrap().0;
+    append(&mut log, 1, b"of another log");
+    drive(&mut log);
+    for name in [FIRST, LAST] {
+        let whole = disk.bytes_of(name);
+        let mut ways =
+            vec![None, Some(vec![]), Some(b"garbage".to_vec()), Some(other.bytes_of(FIRST))];
+        for at in (0..whole.len()).step_by(9) {
+            ways.push(Some(whole[..at].to_vec()));
+            // A body alone is looked at when it is read.
+            if at < whole.len() - 110 {
+                let mut zeroed = whole.clone();
+                zeroed[at..].fill(0);
+                ways.push(Some(zeroed));
+            }
+        }
+        for way in ways {
+            let copy = disk.copy_whole(0);
+            match &way {
+                Some(bytes) => copy.put(name, bytes.clone()),
+                None => copy.lose(name),
+            }
+            let refusing = Options { on_damage: OnDamage::Refuse, ..options() };
+            let before = copy.files();
+            let refused = FileLog::open(copy.clone(), refusing, &mut |_| {}).err();
+            assert!(
+                matches!(refused, Some(OpenError::Damaged { .. } | OpenError::Missing { .. })),
+                "{name} {way:?}: {refused:?}"
+            );
+            assert_eq!(copy.files(), before);
+            let (mut log, report) = open(&copy);
+            let [damage] = &report.damaged[..] else { panic!("{name} {way:?}: {report:?}") };
+            let found = recovered(&mut log);
+            let readable: Vec<_> = found.iter().filter(|&&at| read(&mut log, at).is_ok()).collect();
+            let lost = RECORDS - found.len() as u64;
+            assert!(lost <= damage.lost_records_max.unwrap_or(u64::MAX), "{lost} {damage:?}");
+            assert!(found.len() - readable.len() <= 1);
+            // What comes next is not taken for what was there, which may come back.
+            assert_eq!(log.end(), Offset::new(RECORDS));
+            append(&mut log, 1, b"next");
+            drive(&mut log);
+            drop(log);
+            copy.crash();
+            assert_eq!(open(&copy).1.damaged, [], "it is told once");
+        }
+        assert_eq!(open(&disk.copy_whole(0)).1.damaged, []);
     }
 }
 

@@ -9,6 +9,7 @@ use leveret_log::{FileLog, Holder, Keep, Log, Offset, Shared};
 
 const FORMAT_1: &[u8] = include_bytes!("golden/format-1.seg");
 const FORMAT_2: &[u8] = include_bytes!("golden/format-2.seg");
+const FORMAT_3: &[u8] = include_bytes!("golden/format-3.seg");
 const FIRST: FileName = FileName { segment: 0, generation: 0 };
 
 fn open(disk: &SimDisk) -> FileLog<SimDisk> {
@@ -52,8 +53,8 @@ fn write() -> Vec<u8> {
 }
 
 #[test]
-fn format_2_is_written_as_it_was() {
-    assert_eq!(write(), FORMAT_2);
+fn format_3_is_written_as_it_was() {
+    assert_eq!(write(), FORMAT_3);
 }
 
 #[test]
@@ -62,9 +63,11 @@ fn format_1_is_read() {
 }
 
 #[test]
-fn format_2_is_read() {
+fn formats_2_and_3_are_read() {
     let log_1 = Holder::of_log(1).get();
-    check(FORMAT_2, &[(6, b"head", &[1]), (7, b"head", &[1, 300, log_1])]);
+    for file in [FORMAT_2, FORMAT_3] {
+        check(file, &[(6, b"head", &[1]), (7, b"head", &[1, 300, log_1])]);
+    }
 }
 
 /// The file has what the first format can say, and `more`: offset, head and holders of each.

@@ -4,6 +4,7 @@
 //! Writes and removals are done one after another, as [`Disk`] demands; reads, and what is rewritten
 //! to give back space, do not make them wait. After each completion the owner is woken.
 
+mod roster;
 mod writer;
 
 use std::fs::{File, OpenOptions};
@@ -17,11 +18,15 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use leveret_log::disk::{Disk, DiskError, Done, FileName, Op, Piece, Token};
+use leveret_log::disk::{Disk, DiskError, Done, FileName, Listed, Op, Piece, Roster, Token};
 
 use crate::buffers::Buffers;
+use crate::locks::{Rank, Ranked};
 use crate::room::Room;
+use roster::List;
 use writer::Writer;
+
+pub(crate) use roster::{Names, NamesReached};
 
 /// Files that are kept open for reading.
 const READ_FILES: usize = 16;
@@ -121,6 +126,9 @@ pub struct RealDisk {
     room: Arc<Room>,
     /// It may use the room that messages do not get.
     uses_kept_room: bool,
+    list: Arc<Ranked<List>>,
+    /// Nothing was changed yet.
+    is_untouched: bool,
     /// Locked for as long as it is open.
     _lock: File,
 }
@@ -133,28 +141,28 @@ impl std::fmt::Debug for RealDisk {
 
 impl RealDisk {
     /// Opens a directory, which is made if it is not there. A file that is removed under load becomes the next one.
-    /// `room` is that of its file system.
-    pub fn open(
+    /// `room` is that of its file system. What is in it is not changed before that is asked for.
+    pub(crate) fn open(
         dir: &Path,
         name: &str,
+        names: Names,
         wake: Wake,
         rests: Wake,
         room: &Arc<Room>,
     ) -> std::io::Result<Self> {
         std::fs::create_dir_all(dir)?;
-        let lock = dir.join("LOCK");
-        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(lock)?;
+        // Not a file in it, which somebody may remove, so that the next process would lock another.
+        let lock = File::open(dir)?;
         lock.try_lock().map_err(|error| {
             let text = format!("{} is in use by another process: {error}", dir.display());
             std::io::Error::new(ErrorKind::ResourceBusy, text)
         })?;
-        writer::clear(dir)?;
-        sync_dir(dir)?;
+        let list = Arc::new(Ranked::new(Rank::FileList, List::new(dir, names)));
         let (done_in, done) = channel();
         let (writes, to_write) = channel();
         let (reads, to_read) = channel();
-        let writer = Writer::with_spare(dir, Arc::clone(room));
-        let background = Writer::new(dir, Arc::clone(room));
+        let writer = Writer::with_spare(dir, Arc::clone(room), Arc::clone(&list));
+        let background = Writer::new(dir, Arc::clone(room), Arc::clone(&list));
         let buffers = Buffers::of_all(BUFFERS_KEPT);
         let reader =
             Reader { dir: dir.to_owned(), open: Vec::new(), background, buffers: buffers.clone() };
@@ -165,12 +173,37 @@ impl RealDisk {
         ];
         let submit = Some([writes, reads]);
         let (dir, room) = (dir.to_owned(), Arc::clone(room));
-        Ok(Self { dir, submit, done, threads, buffers, room, uses_kept_room: false, _lock: lock })
+        Ok(Self {
+            dir,
+            submit,
+            done,
+            threads,
+            buffers,
+            room,
+            uses_kept_room: false,
+            list,
+            is_untouched: true,
+            _lock: lock,
+        })
     }
 
     /// Lets it use the room that messages do not get: what is deleted is noted there.
     pub fn use_kept_room(&mut self) {
         self.uses_kept_room = true;
+    }
+
+    /// How far the log of names was, as far as those know who wrote here.
+    pub(crate) fn names_reached(&self) -> std::io::Result<u64> {
+        Ok(List::read(&self.dir)?.names)
+    }
+
+    /// Before the first change: what a process that was killed had kept goes, and what there is stays after a power cut.
+    fn touch(&mut self) -> std::io::Result<()> {
+        if std::mem::take(&mut self.is_untouched) {
+            writer::clear(&self.dir)?;
+            sync_dir(&self.dir)?;
+        }
+        Ok(())
     }
 
     fn path(&self, file: FileName) -> PathBuf {
@@ -345,6 +378,15 @@ impl Disk for RealDisk {
         self.room.is_short()
     }
 
+    fn roster(&mut self) -> Result<Roster, DiskError> {
+        List::read(&self.dir).map(|found| found.roster).map_err(|error| failed(&error))
+    }
+
+    fn enlist(&mut self, files: &[Listed], is_needed: bool) -> Result<(), DiskError> {
+        let enlisted = self.touch().and_then(|()| self.list.lock().enlist(files, is_needed));
+        enlisted.map_err(|error| not_written(&error))
+    }
+
     fn list(&mut self) -> Result<Vec<(FileName, u64)>, DiskError> {
         let list = || {
             let mut found = Vec::new();
@@ -370,7 +412,8 @@ impl Disk for RealDisk {
     }
 
     fn truncate_now(&mut self, file: FileName, len: u64) -> Result<(), DiskError> {
-        let truncate = || {
+        let mut truncate = || {
+            self.touch()?;
             let file = OpenOptions::new().write(true).open(self.path(file))?;
             file.set_len(len)?;
             file.sync_all()?;
@@ -381,16 +424,26 @@ impl Disk for RealDisk {
 
     fn write_now(&mut self, file: FileName, position: u64, bytes: &[u8]) -> Result<(), DiskError> {
         let path = self.path(file);
-        let open = OpenOptions::new().create(true).truncate(false).write(true).open(path);
+        let open = self
+            .touch()
+            .and_then(|()| OpenOptions::new().create(true).truncate(false).write(true).open(path));
         let written = open.and_then(|file| file.write_all_at(bytes, position));
         written.map_err(|error| not_written(&error))
     }
 
     fn keep_aside(&mut self, file: FileName) -> Result<String, DiskError> {
-        let (from, to) = (self.path(file), self.dir.join(file.aside()));
-        let keep = || {
+        let from = self.path(file);
+        let is_there = from.exists();
+        let name = if is_there { file.aside() } else { file.absent() };
+        let to = self.dir.join(&name);
+        let mut keep = || {
+            self.touch()?;
             if to.exists() {
                 return Ok(());
+            }
+            if !is_there {
+                File::create(&to)?.sync_all()?;
+                return sync_dir(&self.dir);
             }
             // The same bytes under both names, where the file system can do that.
             if std::fs::hard_link(&from, &to).is_err() {
@@ -402,12 +455,16 @@ impl Disk for RealDisk {
             sync_dir(&self.dir)
         };
         keep().map_err(|error| not_written(&error))?;
-        Ok(file.aside())
+        Ok(name)
     }
 
     fn remove_now(&mut self, file: FileName) -> Result<(), DiskError> {
-        let removed = std::fs::remove_file(self.path(file)).and_then(|()| sync_dir(&self.dir));
-        removed.map_err(|error| failed(&error))
+        let mut remove = || {
+            self.touch()?;
+            std::fs::remove_file(self.path(file))?;
+            sync_dir(&self.dir)
+        };
+        remove().map_err(|error| failed(&error))
     }
 }
 

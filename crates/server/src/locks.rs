@@ -77,13 +77,15 @@ pub enum Rank {
     Above,
     /// Blocks to read into: given back wherever the last byte of one is let go.
     Buffers,
+    /// The list of a log's files.
+    FileList,
     /// The log file: a line may be written anywhere.
     LogFile,
 }
 
 #[cfg(debug_assertions)]
 impl Rank {
-    const ALL: [Self; 24] = [
+    const ALL: [Self; 25] = [
         Self::Statistics,
         Self::Connection,
         Self::Shard,
@@ -107,6 +109,7 @@ impl Rank {
         Self::Certificate,
         Self::Above,
         Self::Buffers,
+        Self::FileList,
         Self::LogFile,
     ];
 }

@@ -26,7 +26,8 @@ use crate::logging::Logs;
 use crate::login::{self, LoginThreads, Logins};
 use crate::node::Node;
 use crate::runner::{install_runner, keep_working, rest, with_runner};
-use crate::storage::{Left, NodeLog, Waker, forget_clean, leave_clean};
+use crate::storage::{DirectoryLock, Left, NodeLog, Waker};
+use crate::storage::{close_to_others, forget_clean, leave_clean};
 use crate::supervisor::Supervisor;
 use crate::threads::Threads;
 
@@ -34,7 +35,7 @@ use crate::threads::Threads;
 #[derive(Debug)]
 pub struct Options {
     /// Held while the process lives: the data directory is ours alone.
-    pub directory_lock: std::fs::File,
+    pub(crate) directory_lock: DirectoryLock,
     /// The logs of messages, open, by shard.
     pub shards: Vec<NodeLog>,
     /// By shard: records below may have been delivered, though no mark says so.
@@ -104,6 +105,7 @@ pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow
             })?;
             sockets.push((socket, preface));
         }
+        close_to_others(&options.about.data_dir);
         forget_clean(&options.about.data_dir)?;
         node.shards.iter().for_each(|shard| shard.actor.state().log_mut().reclaim());
         node.meta.state().log_mut().reclaim();
@@ -277,7 +279,10 @@ fn put_away(node: &Arc<Node>, waker: &Waker, data_dir: &Path) {
     let shards = shards.collect();
     let names = node.meta.state().log_mut().left().collect();
     let seen_below = node.shards.iter().map(|shard| shard.actor.state().seen_below()).collect();
-    if let Err(error) = leave_clean(data_dir, &Left { names, shards, seen_below }) {
+    let next_batch =
+        node.shards.iter().map(|shard| shard.actor.state().log_mut().next_batch()).collect();
+    let left = Left { names, shards, seen_below, next_batch };
+    if let Err(error) = leave_clean(data_dir, &left) {
         tracing::warn!(%error, "the next start will not know that this stop was in good order");
     }
 }

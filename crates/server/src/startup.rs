@@ -8,16 +8,16 @@ use anyhow::Context as _;
 use leveret_auth::Sources;
 use leveret_broker::Meta;
 use leveret_config::{Config, Listeners, Loaded, PasswordHashing, Product, files};
-use leveret_log::Log as _;
 use leveret_session::{Mechanism, Settings};
 use leveret_topology::{Hashing, Password, PasswordHash, Topology};
+use rustix::fs::Mode;
 
 use crate::front::{About, OpenFrontEnds};
 use crate::listener::{Preface, SocketOptions};
 use crate::logging::{self, Logs};
 use crate::login;
 use crate::serve::{AmqpListener, Options, run};
-use crate::storage::{Files, Memory, NodeLog, Storage, Waker, tell_damage};
+use crate::storage::{DirectoryLock, Files, Memory, NodeLog, Storage, Waker, tell_damage};
 use crate::tls::Tls;
 use crate::tls::certificate::LoginFrom;
 
@@ -33,6 +33,8 @@ pub const COMPATIBLE_VERSION: &str = "3.13.7";
 /// system.
 pub fn serve(loaded: &Loaded, open: OpenFrontEnds, give_back: fn()) -> anyhow::Result<()> {
     let started = Instant::now();
+    // Files are 0640 and directories 0750, whatever the umask was.
+    rustix::process::umask(Mode::WGRP | Mode::RWXO);
     let config = &loaded.config;
     let log_dir = log_dir(config);
     let logs = logging::install(&config.log, &log_dir)?;
@@ -85,10 +87,10 @@ pub fn options(config: &Config, started: Instant) -> anyhow::Result<Options> {
             data_dir.display()
         )
     })?;
-    let directory_lock = lock(&data_dir)?;
+    let directory_lock = DirectoryLock::take(&data_dir)?;
     let memory_limit = config.resources.memory_high_watermark.resolve(memory);
     let paging_ratio = config.resources.paging_ratio.0;
-    let Storage { shards, names, seen_below, damages, waker } = Storage::open(
+    let (names, checked) = Storage::check(
         &data_dir,
         shards,
         Memory { limit: memory_limit, paging_ratio },
@@ -97,8 +99,11 @@ pub fn options(config: &Config, started: Instant) -> anyhow::Result<Options> {
             segment_bytes_max: config.resources.segment_size.get(),
         },
     )?;
-    refuse_without_names(&data_dir, &names, &shards)?;
-    let (meta, topology) = recover_names(config, names, shards.len(), &waker)?;
+    let (mut meta, mut topology) = read_names(config, names, checked.shards(), checked.waker())?;
+    // Nothing of what is on the disk refuses the start any more.
+    meta.log_mut().settle().context("in the log of names")?;
+    let Storage { shards, seen_below, damages, waker } = checked.open()?;
+    add_names(config, &mut meta, &mut topology, &waker)?;
     tell_damage(&damages, &topology);
     Ok(Options {
         directory_lock,
@@ -184,39 +189,6 @@ fn amqp_listeners(config: &Config) -> anyhow::Result<Vec<AmqpListener>> {
     Ok(listeners)
 }
 
-/// Keeps a second node out of the data directory. The system lets go of the lock when the process ends,
-/// however it ends.
-fn lock(data_dir: &Path) -> anyhow::Result<std::fs::File> {
-    let path = data_dir.join(files::LOCK_NAME);
-    let file = std::fs::OpenOptions::new().create(true).append(true).open(&path);
-    let file = file.with_context(|| format!("cannot open {}", path.display()))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(std::fs::TryLockError::WouldBlock) => anyhow::bail!(
-            "a node is running with the data directory {} already; \
-             stop it, or choose another directory with --data-dir",
-            data_dir.display()
-        ),
-        Err(std::fs::TryLockError::Error(error)) => {
-            Err(error).with_context(|| format!("cannot lock {}", path.display()))
-        }
-    }
-}
-
-/// Messages know their queues by number: without the names nobody could find them, and they would be let go.
-fn refuse_without_names(dir: &Path, names: &NodeLog, shards: &[NodeLog]) -> anyhow::Result<()> {
-    let messages: u64 = shards.iter().map(|log| log.usage().records).sum();
-    anyhow::ensure!(
-        names.usage().records > 0 || messages == 0,
-        "{} is empty, but there are {messages} messages, whose queues are not known without it. Restore it \
-         from a copy; or, to go on without them, move {} and {} away too and start again",
-        dir.join("names").display(),
-        dir.join("shards").display(),
-        dir.join("layout").display()
-    );
-    Ok(())
-}
-
 /// How new passwords are hashed.
 fn hashing(config: &Config) -> Hashing {
     match config.access.password_hashing {
@@ -278,21 +250,33 @@ fn cluster_name(config: &Config) -> String {
     config.node.cluster_name.clone().unwrap_or_else(|| node_name(config))
 }
 
-/// The names a node knows before anybody connects: those it had, and the definitions; on a first start
-/// without definitions the default user and vhost.
-fn recover_names(
+/// The names that a node had, without a change.
+fn read_names(
     config: &Config,
     log: NodeLog,
     shards: usize,
     waker: &Waker,
 ) -> anyhow::Result<(Meta<NodeLog>, Topology)> {
+    let mut seen = 0;
+    let wait = &mut || seen = waker.wait(seen);
+    Meta::read(shards, log, wait).with_context(|| {
+        let names = files::data_dir(config).join("names");
+        format!("cannot read the names in {}, which is to be restored from a copy", names.display())
+    })
+}
+
+/// The names a node knows before anybody connects besides those it had: the definitions; on a first start
+/// without definitions the default user and vhost.
+fn add_names(
+    config: &Config,
+    meta: &mut Meta<NodeLog>,
+    topology: &mut Topology,
+    waker: &Waker,
+) -> anyhow::Result<()> {
     let access = &config.access;
     let mut seen = 0;
     let wait = &mut || seen = waker.wait(seen);
-    let (mut meta, mut topology) = Meta::recover(shards, log, wait).with_context(|| {
-        let names = files::data_dir(config).join("names");
-        format!("cannot read the names in {}, which is to be restored from a copy", names.display())
-    })?;
+    meta.promise(topology, wait).context("cannot store the names of this node")?;
     match &access.load_definitions {
         // At every start, as in RabbitMQ: what is there stays, but for what definitions replace.
         Some(path) => {
@@ -333,8 +317,7 @@ fn recover_names(
         );
     }
     topology.open_events(&node_name(config), events, config.management.enabled);
-    meta.save(&mut topology, wait).context("cannot store the names of this node")?;
-    Ok((meta, topology))
+    meta.save(topology, wait).context("cannot store the names of this node")
 }
 
 /// One file, or all `.json` files of a directory by name.

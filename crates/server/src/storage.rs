@@ -1,7 +1,7 @@
 //! The data directory: what is in it, how it is opened, and how it is left.
 //!
 //! ```text
-//!   leveret.lock      held by the process that uses the directory
+//!   leveret.lock      locked by the process that uses the directory, as the directory itself is
 //!   layout            format of the directory and number of shards, as text
 //!   clean             there when the last process left in good order: nothing was under way; which files it left
 //!   names/            log of vhosts, users, exchanges, queues, bindings, policies
@@ -13,20 +13,23 @@
 
 mod damage;
 mod left;
+mod private;
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use leveret_config::DamagedFiles;
+use leveret_log::disk::FileName;
 use leveret_log::file::{
-    Damage, OnDamage, OpenError, Options as LogOptions, Progress, Report, SEGMENT_GROWTH,
-    Unmatched, match_up,
+    Damage, Inspected, OnDamage, OpenError, Options as LogOptions, Progress, Report,
+    SEGMENT_GROWTH, Unmatched, match_up,
 };
 use leveret_log::{FileLog, LogNumber, Offset};
 
-use crate::disk::{RealDisk, Wake, sync_dir};
+use crate::disk::{Names, NamesReached, RealDisk, Wake, sync_dir};
 use crate::locks::{Rank, Ranked};
 use crate::node::Node;
 use crate::room::Room;
@@ -36,6 +39,8 @@ use leveret_broker::shard::home_of;
 
 pub(crate) use damage::tell_damage;
 pub(crate) use left::{Left, forget_clean, leave_clean};
+pub(crate) use private::DirectoryLock;
+pub(crate) use private::close_to_others;
 
 /// The log of a node's actors.
 pub(crate) type NodeLog = FileLog<RealDisk>;
@@ -48,8 +53,6 @@ const FORMAT: u32 = 1;
 pub(crate) struct Storage {
     /// By shard.
     pub shards: Vec<NodeLog>,
-    /// Of names.
-    pub names: NodeLog,
     /// By shard: records below may have been delivered, though no mark says so. All, unless the last process left
     /// in good order and all that it left is there.
     pub seen_below: Vec<Offset>,
@@ -175,53 +178,177 @@ impl Memory {
     }
 }
 
+/// A directory whose files were read and found to belong together. Nothing was changed yet.
+#[derive(Debug)]
+pub(crate) struct Checked {
+    dir: PathBuf,
+    shards: Vec<Inspected<RealDisk>>,
+    names: Report,
+    lost: Vec<left::Lost>,
+    waker: Arc<Waker>,
+    started: Instant,
+}
+
 impl Storage {
-    /// Opens the directory, or lays it out for `shards` shards if it is new.
-    pub(crate) fn open(
+    /// Reads the directory, or lays it out for `shards` shards if it is new. Gives the log of names, to be read, and
+    /// [settled](FileLog::settle) before it is written to.
+    ///
+    /// All that may refuse the start looks before anything is changed.
+    pub(crate) fn check(
         dir: &Path,
         shards: usize,
         memory: Memory,
         files: Files,
-    ) -> anyhow::Result<Self> {
+    ) -> anyhow::Result<(NodeLog, Checked)> {
+        let started = Instant::now();
         let count = layout(dir, shards)?;
         let lost = left::lost(dir)?;
         left::refuse(dir, &lost, files.damaged)?;
         let waker = Arc::new(Waker::new(Room::of(dir)));
+        let names_dir = dir.join("names");
+        if !names_dir.exists() && has_messages(dir, count)? {
+            return Err(without_names(dir, None));
+        }
+        let reached = NamesReached::default();
         // Without a part of the names, messages of queues nobody knows would be let go.
-        let owner = Owner::Names;
-        let (names, _) = open_log(&dir.join("names"), &waker, owner, memory.options(1), true)?;
+        let disk = disk_of(&names_dir, &waker, Owner::Names, &reached)?;
+        let names = inspect(&names_dir, disk, Owner::Names, memory.options(1))?;
+        let Inspected::Whole(mut names, report) = names else {
+            anyhow::bail!("the log {} was to be refused", names_dir.display())
+        };
+        reached.store(names.next_batch(), Ordering::Relaxed);
         let on_damage = match files.damaged {
             DamagedFiles::Aside => OnDamage::Aside,
             DamagedFiles::Refuse => OnDamage::Refuse,
         };
         let segment_bytes = files.segment_bytes_max / SEGMENT_GROWTH;
         let options = LogOptions { on_damage, segment_bytes, ..memory.options(count) };
-        let (mut shards, mut damages) = (Vec::new(), Vec::new());
+        let mut shards = Vec::new();
+        let (mut messages, mut is_damaged) = (0, false);
+        // How far the names were, as each shard knows.
+        let mut seen = Vec::new();
         for index in 0..count {
-            let dir = dir.join("shards").join(index.to_string());
-            let is_whole = lost.iter().all(|lost| !lost.path.starts_with(&dir));
+            let dir = shard_dir(dir, index);
             let owner = Owner::Shard(index);
             let number = LogNumber::try_from(index).context("so many shards")?;
             let options = LogOptions { number, ..options.clone() };
-            let (log, report) = open_log(&dir, &waker, owner, options, is_whole)?;
-            refuse_stranger(&dir, &log, (index, count))?;
+            let disk = disk_of(&dir, &waker, owner, &reached)?;
+            let reached = disk.names_reached();
+            seen.push(reached.with_context(|| format!("cannot read {}", dir.display()))?);
+            let log = inspect(&dir, disk, owner, options)?;
+            match &log {
+                Inspected::Whole(log, report) => {
+                    refuse_stranger(&dir, log, (index, count))
+                        .context("Nothing was changed in the data directory")?;
+                    messages += report.records;
+                }
+                Inspected::Damaged(..) => is_damaged = true,
+            }
+            shards.push(log);
+        }
+        // Messages know their queues by number: without the names nobody could find them, and they would be let go.
+        if report.records == 0 && (messages > 0 || is_damaged) {
+            return Err(without_names(dir, Some(messages)));
+        }
+        for (index, &seen) in seen.iter().enumerate() {
+            refuse_older_names(&names_dir, &shard_dir(dir, index), names.next_batch(), seen)?;
+        }
+        names.hold_files();
+        let dir = dir.to_owned();
+        Ok((*names, Checked { dir, shards, names: report, lost, waker, started }))
+    }
+}
+
+impl Checked {
+    /// Wakes actors when their disk has done something.
+    pub(crate) fn waker(&self) -> &Arc<Waker> {
+        &self.waker
+    }
+
+    /// How many shards there are.
+    pub(crate) fn shards(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// Opens the logs of messages: from here on the directory is changed.
+    pub(crate) fn open(self) -> anyhow::Result<Storage> {
+        let Self { dir, shards: inspected, names, lost, waker, started } = self;
+        let count = inspected.len();
+        tell_of(&dir.join("names"), &names, started, true);
+        let (mut shards, mut damages) = (Vec::new(), Vec::new());
+        for (index, log) in inspected.into_iter().enumerate() {
+            let dir = shard_dir(&dir, index);
+            let is_whole = lost.iter().all(|lost| !lost.path.starts_with(&dir));
+            let opened = log.open(&mut progress_of(&dir));
+            let (mut log, report) =
+                opened.with_context(|| format!("in the log {}", dir.display()))?;
+            // A start that fails later leaves the files that it found.
+            log.hold_files();
+            tell_of(&dir, &report, started, is_whole);
+            if !report.damaged.is_empty() {
+                refuse_stranger(&dir, &log, (index, count))?;
+            }
             shards.push(log);
             damages.extend(report.damaged.into_iter().map(|damage| (dir.clone(), damage)));
         }
         left::tell(&lost);
         let lost_before = shards.iter().enumerate().map(|(index, log)| {
-            let dir = dir.join("shards").join(index.to_string());
+            let dir = shard_dir(&dir, index);
             let is_short = lost.iter().any(|it| it.path.starts_with(&dir));
             if is_short { Offset::MAX } else { damage::lost_before(&dir, log) }
         });
         let lost_before: Vec<_> = lost_before.collect();
+        let batches: Vec<_> = shards.iter().map(FileLog::next_batch).collect();
         tell_unmatched(match_up(&mut shards, &lost_before));
         let seen_below = match damages.is_empty() && lost.is_empty() {
-            true => left::seen_below(dir, count),
+            true => left::seen_below(&dir, &batches),
             false => vec![Offset::MAX; count],
         };
-        Ok(Self { shards, names, seen_below, damages, waker })
+        Ok(Storage { shards, seen_below, damages, waker })
     }
+}
+
+fn shard_dir(dir: &Path, index: usize) -> PathBuf {
+    dir.join("shards").join(index.to_string())
+}
+
+/// Whether any of the shards has a file of messages.
+fn has_messages(dir: &Path, shards: usize) -> anyhow::Result<bool> {
+    for index in 0..shards {
+        let dir = shard_dir(dir, index);
+        let entries = std::fs::read_dir(&dir);
+        for entry in entries.with_context(|| format!("cannot read {}", dir.display()))? {
+            if entry?.file_name().to_str().and_then(FileName::parse).is_some() {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
+}
+
+fn without_names(dir: &Path, messages: Option<u64>) -> anyhow::Error {
+    let messages = messages.map_or_else(String::new, |messages| format!("{messages} "));
+    anyhow::anyhow!(
+        "{} is empty, but there are {messages}messages, whose queues are not known without it. Nothing was changed. \
+         Restore it from a copy; or, to go on without them, move {} and {} away too and start again",
+        dir.join("names").display(),
+        dir.join("shards").display(),
+        dir.join("layout").display()
+    )
+}
+
+/// Names of an earlier time do not have the queues that messages came to later, which would be let go.
+fn refuse_older_names(names: &Path, shard: &Path, batch: u64, seen: u64) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        batch >= seen,
+        "{names} is of an earlier time than {shard}: it ends before change {batch}, and {seen} were there when the \
+         last message was stored. Messages of queues that it does not name would be lost. Nothing was changed. Restore \
+         both from one copy; or, to go on with these names, and without such messages, make {list} empty and start again",
+        names = names.display(),
+        shard = shard.display(),
+        list = shard.join("files").display(),
+    );
+    Ok(())
 }
 
 /// Reads the layout of a directory, or writes it. Gives the number of shards.
@@ -351,28 +478,30 @@ fn parse_layout(text: &str) -> Option<(u32, usize)> {
 /// How long opening may take before it tells how far it is.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-fn open_log(
+fn disk_of(
     dir: &Path,
     waker: &Arc<Waker>,
     owner: Owner,
-    options: LogOptions,
-    is_whole: bool,
-) -> anyhow::Result<(NodeLog, Report)> {
-    let name = match owner {
-        Owner::Shard(index) => format!("shard-{index}"),
-        Owner::Names => "names".to_owned(),
+    names: &NamesReached,
+) -> anyhow::Result<RealDisk> {
+    let (name, names) = match owner {
+        Owner::Shard(index) => (format!("shard-{index}"), Names::Other(Arc::clone(names))),
+        Owner::Names => ("names".to_owned(), Names::Own(Arc::clone(names))),
     };
     let resting = Arc::clone(waker);
     let rests = Arc::new(move || resting.rests());
-    let mut disk = RealDisk::open(dir, &name, waker.for_owner(owner), rests, waker.room())
+    let mut disk = RealDisk::open(dir, &name, names, waker.for_owner(owner), rests, waker.room())
         .with_context(|| format!("cannot make {}", dir.display()))?;
     if matches!(owner, Owner::Names) {
         disk.use_kept_room();
     }
-    let options = LogOptions { seed: rand::random(), ..options };
-    let started = Instant::now();
-    let mut told = started;
-    let mut tell = |progress: Progress| {
+    Ok(disk)
+}
+
+/// Tells now and then how far reading a log is.
+fn progress_of(dir: &Path) -> impl FnMut(Progress) {
+    let mut told = Instant::now();
+    move |progress| {
         if told.elapsed() >= PATIENCE {
             told = Instant::now();
             let Progress { done, total } = progress;
@@ -383,18 +512,31 @@ fn open_log(
                 "reading the log"
             );
         }
-    };
-    let opened = FileLog::open(disk, options, &mut tell).map_err(|error| match (&error, owner) {
-        (OpenError::Damaged { .. }, Owner::Shard(_)) => anyhow::anyhow!(
-            "{error}. With storage.damaged_files = aside a start goes on with all that is whole"
-        ),
-        _ => error.into(),
+    }
+}
+
+/// Reads the log in a directory, and changes nothing.
+fn inspect(
+    dir: &Path,
+    disk: RealDisk,
+    owner: Owner,
+    options: LogOptions,
+) -> anyhow::Result<Inspected<RealDisk>> {
+    let options = LogOptions { seed: rand::random(), ..options };
+    let inspected = FileLog::inspect(disk, options, &mut progress_of(dir));
+    let inspected = inspected.map_err(|error| {
+        let is_damage = matches!(
+            error,
+            OpenError::Damaged { .. } | OpenError::Missing { .. } | OpenError::List { .. }
+        );
+        match owner {
+            Owner::Shard(_) if is_damage => anyhow::anyhow!(
+                "{error}. With storage.damaged_files = aside a start goes on with all that is whole"
+            ),
+            _ => error.into(),
+        }
     });
-    let (mut log, report) = opened.with_context(|| format!("in the log {}", dir.display()))?;
-    // A start that is refused later leaves the files that it found.
-    log.hold_files();
-    tell_of(dir, &report, started, is_whole);
-    Ok((log, report))
+    inspected.with_context(|| format!("in the log {}, in which nothing was changed", dir.display()))
 }
 
 /// Messages of another shard's queues are not those of queues that are gone, and are not to be let go as such.
@@ -411,7 +553,7 @@ fn refuse_stranger(
     let Some(stranger) = stranger else { return Ok(()) };
     anyhow::bail!(
         "{} has messages of queues of shard {stranger}, so it is not the directory that was written under this name: \
-         perhaps two were swapped, or one was copied over another. Nothing was changed. Give each its name back, or \
+         perhaps two were swapped, or one was copied over another. Give each its name back, or \
          restore all of them, and `layout`, from one copy",
         dir.display()
     )
@@ -461,6 +603,12 @@ fn tell_of(dir: &Path, report: &Report, started: Instant, is_whole: bool) {
             log = %dir.display(),
             bytes = report.foreign_bytes,
             "what was behind the last write was cut off: it was no write to this file, but what was left of a file that was used again"
+        );
+    }
+    if let Some(what) = &report.list {
+        tracing::warn!(
+            log = %dir.display(),
+            "the list of files, `files`, {what}: nobody can say whether a file is missing. It was written anew"
         );
     }
     damage::tell_of_earlier(dir, report);

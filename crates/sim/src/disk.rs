@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use leveret_log::disk::{Disk, DiskError, Done, FileName, Op, SimDisk, Token};
+use leveret_log::disk::{Disk, DiskError, Done, FileName, Listed, Op, Roster, SimDisk, Token};
 use leveret_log::file::Options as LogOptions;
 use leveret_log::{
     AppendError, Errand, FileLog, HoldError, Holder, Keep, Log, LogNumber, MemoryLog, Moment,
@@ -92,6 +92,14 @@ impl Disk for StepDisk {
 
     fn poll(&mut self) -> Option<(Token, Done)> {
         self.done.borrow_mut().pop_front()
+    }
+
+    fn roster(&mut self) -> Result<Roster, DiskError> {
+        self.disk.roster()
+    }
+
+    fn enlist(&mut self, files: &[Listed], is_needed: bool) -> Result<(), DiskError> {
+        self.disk.enlist(files, is_needed)
     }
 
     fn list(&mut self) -> Result<Vec<(FileName, u64)>, DiskError> {

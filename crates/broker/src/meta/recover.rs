@@ -61,11 +61,23 @@ pub enum RecoverError {
 }
 
 impl<L: Log> Meta<L> {
-    /// The topology that a log holds, in a log that was just opened, and who keeps it from now on.
+    /// The topology that a log holds, in a log that was just opened, and who keeps it from now on: [read](Self::read),
+    /// and with new ids [promised](Self::promise).
+    pub fn recover(
+        shards: usize,
+        log: L,
+        wait: &mut dyn FnMut(),
+    ) -> Result<(Self, Topology), RecoverError> {
+        let (mut meta, mut topology) = Self::read(shards, log, wait)?;
+        meta.promise(&mut topology, wait)?;
+        Ok((meta, topology))
+    }
+
+    /// The topology that a log holds, in a log that was just opened, of which nothing is changed.
     ///
     /// `wait` returns when the log's disk has finished something; it is called only while something is
     /// under way. On a log that was never used the topology is empty: see [`is_new`](Self::is_new).
-    pub fn recover(
+    pub fn read(
         shards: usize,
         log: L,
         wait: &mut dyn FnMut(),
@@ -78,24 +90,35 @@ impl<L: Log> Meta<L> {
         for some in records.chunks(READ_AHEAD) {
             for (at, &(kind, offset)) in some.iter().enumerate() {
                 let ahead = some[at..].iter().map(|&(_, offset)| offset);
-                let record = meta.read(offset, ahead, wait)?;
+                let record = meta.read_record(offset, ahead, wait)?;
                 let record =
                     record.map_err(|error| RecoverError::Read { at: offset, kind, error })?;
                 meta.restore(kind, offset, &record, &mut topology)?;
             }
         }
         topology.finish_restoring();
-        if !meta.is_new() {
-            // The ids that were promised are taken to be used: others have to be promised, and on disk,
-            // before anybody uses one.
-            meta.saved.reopen();
-            match meta.save(&mut topology, wait) {
-                // Who is to make room must be able to start.
-                Err(error @ SaveError::Append(AppendError::Full)) => tracing::warn!("{error}"),
-                saved => saved?,
-            }
-        }
         Ok((meta, topology))
+    }
+
+    /// Promises ids, on disk, before anybody uses one: those that were promised are taken to be used. Without effect in
+    /// a log that was never used. To be called once, after [`read`](Self::read).
+    pub fn promise(
+        &mut self,
+        topology: &mut Topology,
+        wait: &mut dyn FnMut(),
+    ) -> Result<(), SaveError> {
+        if self.is_new() {
+            return Ok(());
+        }
+        self.saved.reopen();
+        match self.save(topology, wait) {
+            // Who is to make room must be able to start.
+            Err(error @ SaveError::Append(AppendError::Full)) => {
+                tracing::warn!("{error}");
+                Ok(())
+            }
+            saved => saved,
+        }
     }
 
     /// Nothing was ever written to the log: a first start.
@@ -170,7 +193,7 @@ impl<L: Log> Meta<L> {
     ) -> Result<(), RecoverError> {
         for some in all.chunks(READ_AHEAD) {
             for (index, &at) in some.iter().enumerate() {
-                let record = self.read(at, some[index..].iter().copied(), wait)?;
+                let record = self.read_record(at, some[index..].iter().copied(), wait)?;
                 let bad = |reason| RecoverError::Decision { at, reason };
                 let record = record.map_err(|error| bad(error.to_string()))?;
                 let body = record.bytes.get(DECISION_HEAD.len()..).unwrap_or_default();
@@ -183,7 +206,7 @@ impl<L: Log> Meta<L> {
     }
 
     /// Reads the first of `ahead`, which is `at`, from disk if it must, and then the others too.
-    fn read(
+    fn read_record(
         &mut self,
         at: Offset,
         ahead: impl Iterator<Item = Offset>,

@@ -130,11 +130,8 @@ fn a_damaged_middle_is_named_with_its_place() {
             refuses(&down, &[log, &place, "Restore the file from a copy", "move it away"]);
             // With the remedy it goes on. Without names nobody would find the messages.
             std::fs::remove_file(&file).unwrap();
-            if stop {
-                let clean = down.dir.path().join("clean");
-                refuses(&down, &[name, "is missing", &format!("remove {}", clean.display())]);
-                std::fs::remove_file(clean).unwrap();
-            }
+            refuses(&down, &[log, name, "is missing", "make the file `files` beside it empty"]);
+            std::fs::write(file.with_file_name("files"), "").unwrap();
             if log == "names" {
                 refuses(&down, &["names is empty", "30 messages", "Restore it from a copy"]);
                 std::fs::remove_dir_all(down.dir.path().join("shards")).unwrap();
@@ -406,6 +403,8 @@ fn a_torn_tail_is_cut_off_with_a_warning() {
         let mut down = stored(false);
         let file = segment(down.dir.path(), "shards/0");
         change(&file, |bytes| bytes.truncate(bytes.len() - cut));
+        // What was not synced, its list does not know.
+        std::fs::write(file.with_file_name("files"), "").unwrap();
         for start in 0..2 {
             let broker = down.start_again();
             let warnings = broker.log.with(" WARN ");
@@ -417,43 +416,86 @@ fn a_torn_tail_is_cut_off_with_a_warning() {
     }
 }
 
-/// After a stop in good order no write was interrupted, and no file is missing that was not needed: the difference is
-/// told, not taken for the end of the log.
+/// What was confirmed was on the disk, and no file is missing that was not needed: what is not there, or not any more
+/// what it was, is told, after a stop and after a kill, and not taken for the end of the log.
 #[test]
-fn what_is_missing_after_a_stop_is_told() {
-    for log in ["shards/0", "names"] {
-        for left in [Some(1), Some(0), None] {
-            let mut down = stored(true);
-            let file = segment(down.dir.path(), log);
-            let whole = std::fs::read(&file).unwrap();
-            match left {
-                Some(part) => change(&file, |bytes| bytes.truncate(bytes.len() / 2 * part)),
-                None => std::fs::remove_file(&file).unwrap(),
+fn what_is_missing_is_told() {
+    type Change = fn(&mut Vec<u8>);
+    let changes: [(&str, Option<Change>); 5] = [
+        ("is damaged", Some(|bytes| bytes.truncate(bytes.len() / 2))),
+        ("is damaged", Some(|bytes| bytes.truncate(bytes.len() - 1))),
+        ("is damaged", Some(|bytes| bytes.iter_mut().rev().take(200).for_each(|byte| *byte = 0))),
+        ("is damaged", Some(Vec::clear)),
+        ("is missing, which had", None),
+    ];
+    for stop in [true, false] {
+        for log in ["shards/0", "names"] {
+            for (text, how) in changes {
+                let mut down = stored(stop);
+                let file = segment(down.dir.path(), log);
+                let whole = std::fs::read(&file).unwrap();
+                match how {
+                    Some(how) => change(&file, how),
+                    None => std::fs::remove_file(&file).unwrap(),
+                }
+                let name = file.file_name().unwrap().to_str().unwrap();
+                refuses(&down, &[log, name, text, "Restore the file from a copy"]);
+                down.set("storage.damaged_files=aside");
+                if log == "names" {
+                    refuses(&down, &[log, name, text]);
+                } else {
+                    let broker = down.start_again();
+                    let errors = broker.log.with(" ERROR ");
+                    assert_eq!(errors.len(), 1, "{errors:?}");
+                    for part in [name, "is lost", " messages\""] {
+                        assert!(errors[0].contains(part), "no {part:?} in {errors:?}");
+                    }
+                    assert_eq!(broker.log.with("was interrupted"), Vec::<String>::new());
+                    assert!(messages(&broker) < MESSAGES);
+                    // It is told once; then a warning says that it was.
+                    down = broker.stop();
+                    let broker = down.start_again();
+                    assert_eq!(broker.log.with(" ERROR "), Vec::<String>::new());
+                    assert_eq!(broker.log.with("by earlier starts").len(), 1);
+                    continue;
+                }
+                std::fs::write(&file, &whole).unwrap();
+                // That it was a stop in good order is no reason not to start.
+                std::fs::write(down.dir.path().join("clean"), [0xff, b' ', b'7', b'\n']).unwrap();
+                assert_eq!(messages(&down.start_again()), MESSAGES);
             }
-            let name = file.file_name().unwrap().to_str().unwrap();
-            let had = format!("{} bytes when the node stopped", whole.len());
-            refuses(&down, &[log, name, &had, "Restore it from a copy"]);
-            down.set("storage.damaged_files=aside");
-            if log == "names" {
-                refuses(&down, &[log, name, &had]);
-            } else {
-                let broker = down.start_again();
-                let errors = broker.log.with(" ERROR ");
-                assert_eq!(errors.len(), 1, "{errors:?}");
-                assert!(errors[0].contains(name) && errors[0].contains("is lost"), "{errors:?}");
-                assert_eq!(broker.log.with("was interrupted"), Vec::<String>::new());
-                assert!(messages(&broker) < MESSAGES);
-                // It is told once.
-                down = broker.stop();
-                assert_eq!(down.start_again().log.with(" ERROR "), Vec::<String>::new());
-                continue;
-            }
-            std::fs::write(&file, &whole).unwrap();
-            // The list is no reason not to start.
-            std::fs::write(down.dir.path().join("clean"), [0xff, b' ', b'7', b'\n']).unwrap();
-            assert_eq!(messages(&down.start_again()), MESSAGES);
         }
     }
+}
+
+/// Names without some of the queues that there were, and whole all the same: messages of the others are not let go.
+#[test]
+fn older_names_are_refused() {
+    let down = stored_with(true, &[], &["q"]);
+    let names = down.dir.path().join("names");
+    let older = files(&names);
+    let broker = down.start_again();
+    let (mut client, channel) = broker.channel();
+    let durable = QueueDeclare { durable: true, ..QueueDeclare::default() };
+    client.queue_declare(channel, "later", &durable).unwrap();
+    client.confirm_select(channel).unwrap();
+    let key = Key { publisher: 1, number: 100 };
+    client.publish(channel, "", "later", &key.properties(None), &key.body());
+    wait_for_ack(&mut client);
+    let down = broker.kill();
+    let newer = files(&names);
+    let put = |all: &BTreeMap<PathBuf, Vec<u8>>| {
+        std::fs::remove_dir_all(&names).unwrap();
+        std::fs::create_dir(&names).unwrap();
+        all.iter().for_each(|(path, bytes)| std::fs::write(path, bytes).unwrap());
+    };
+    put(&older);
+    refuses(&down, &["names is of an earlier time", "shards/0", "Restore both from one copy"]);
+    put(&newer);
+    let broker = down.start_again();
+    assert_eq!(messages(&broker), MESSAGES);
+    let (mut client, channel) = broker.channel();
+    assert_eq!(count(&mut client, channel, "later"), 1);
 }
 
 #[test]

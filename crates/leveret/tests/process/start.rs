@@ -99,10 +99,50 @@ fn one_node_per_data_directory() {
         let (_, errors) = run(command, first.dir.path(), 70);
         assert!(errors.contains("already"), "{errors}");
         assert!(errors.contains("--data-dir"), "{errors}");
+        // What is locked is what is open, whatever names there are.
+        let _ = std::fs::remove_file(first.dir.path().join("leveret.lock"));
     }
     // The first one did not suffer.
     first.told(&["ping"]);
     first.connect().close().unwrap();
+}
+
+/// Whatever the umask, and whatever was there.
+#[test]
+fn nobody_else_reads_the_data_directory() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let mode =
+        |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    for umask in ["000", "077"] {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("names")).unwrap();
+        for open in ["", "names"] {
+            let mode = std::fs::Permissions::from_mode(0o777);
+            std::fs::set_permissions(dir.path().join(open), mode).unwrap();
+        }
+        let program = env!("CARGO_BIN_EXE_leveret");
+        let mut command = std::process::Command::new("sh");
+        let script = format!("umask {umask}; exec {program} \"$@\"");
+        command.args(["-c", &script, "sh", "serve", "--listen", "127.0.0.1:0"]).env_clear();
+        let broker = Broker::spawn(command, dir);
+        let down = broker.stop();
+        assert_eq!(mode(down.dir.path()), 0o750, "{umask}");
+        let mut dirs = vec![down.dir.path().to_owned()];
+        let mut files = 0;
+        while let Some(dir) = dirs.pop() {
+            for entry in std::fs::read_dir(dir).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    assert_eq!(mode(&path), 0o750, "{umask} {}", path.display());
+                    dirs.push(path);
+                } else {
+                    assert_eq!(mode(&path), 0o640, "{umask} {}", path.display());
+                    files += 1;
+                }
+            }
+        }
+        assert!(files > 3, "{files}");
+    }
 }
 
 #[test]

@@ -7,7 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
-use super::{Disk, DiskError, Done, FileName, Op, Piece, Token, lens_like};
+use super::{
+    BEGINNING, Disk, DiskError, Done, FileName, Listed, Op, Piece, Reached, Roster, Token,
+    lens_like,
+};
 
 /// What a power cut keeps or loses as a whole.
 const SECTOR: usize = 512;
@@ -65,6 +68,9 @@ struct World {
     /// A file that was removed, for the next, if one is kept.
     spare: Option<Vec<u8>>,
     keeps_spare: bool,
+    /// What is known of files, and what of that survives a power cut.
+    roster: BTreeMap<FileName, Listed>,
+    safe_roster: BTreeMap<FileName, Listed>,
 }
 
 #[derive(Debug, Default)]
@@ -154,6 +160,34 @@ impl World {
         Ok(())
     }
 
+    /// So much of a file is safe.
+    fn synced(&mut self, file: FileName, (position, bytes): (u64, &[u8]), reached: Reached) {
+        let len = position + bytes.len() as u64;
+        if position == 0 {
+            let beginning = crc32c::crc32c(&bytes[..bytes.len().min(BEGINNING)]);
+            self.roster.insert(file, Listed { file, len, beginning, reached });
+        } else if let Some(known) = self.roster.get_mut(&file) {
+            known.len = known.len.max(len);
+            known.reached = known.reached.max(reached);
+        }
+    }
+
+    /// A file is about to go.
+    fn strike(&mut self, file: FileName) {
+        self.roster.remove(&file);
+        self.safe_roster = self.roster.clone();
+    }
+
+    /// Of what was not synced of the list, each line is there or not.
+    fn tear_roster(&mut self) {
+        let safe = std::mem::take(&mut self.safe_roster);
+        for (file, now) in std::mem::take(&mut self.roster) {
+            let kept = if self.below(2) == 0 { Some(now) } else { safe.get(&file).copied() };
+            self.roster.extend(kept.map(|kept| (file, kept)));
+        }
+        self.safe_roster = self.roster.clone();
+    }
+
     fn read(&mut self, name: FileName, position: u64, len: usize) -> Result<Vec<u8>, DiskError> {
         let end = position + len as u64;
         let is_bad = |(file, at): (FileName, u64)| file == name && (position..end).contains(&at);
@@ -203,6 +237,8 @@ impl SimDisk {
             work: Work::default(),
             spare: None,
             keeps_spare: false,
+            roster: BTreeMap::new(),
+            safe_roster: BTreeMap::new(),
         })))
     }
 
@@ -239,13 +275,17 @@ impl SimDisk {
         let next = world.writes.drain(..).next();
         let others = std::mem::take(&mut world.reads);
         for (_, op) in next.into_iter().chain(others) {
-            if let Op::Write { file, position, head, body, is_last, .. } = op
-                && world.below(3) > 0
-            {
-                let bytes = [&head[..], &body[..]].concat();
-                let _ = world.write(file, position, &bytes, (false, is_last));
+            match op {
+                Op::Write { file, position, head, body, is_last, .. } if world.below(3) > 0 => {
+                    let bytes = [&head[..], &body[..]].concat();
+                    let _ = world.write(file, position, &bytes, (false, is_last));
+                }
+                // Not in the list any more, and there still.
+                Op::Remove { file, .. } if world.below(2) == 0 => world.strike(file),
+                _ => {}
             }
         }
+        world.tear_roster();
         world.spare = None;
         let names: Vec<_> = world.files.keys().copied().collect();
         for name in names {
@@ -325,7 +365,21 @@ impl SimDisk {
         }
     }
 
-    /// Another disk with the same files.
+    /// Takes a file away, which is still known to have been there.
+    pub fn lose(&self, name: FileName) {
+        self.world().files.remove(&name);
+    }
+
+    /// Another disk with the same files, and that knows the same of them.
+    pub fn copy_whole(&self, seed: u64) -> Self {
+        let copy = self.copy(seed);
+        let roster = self.world().roster.clone();
+        copy.world().safe_roster = roster.clone();
+        copy.world().roster = roster;
+        copy
+    }
+
+    /// Another disk with the same files, and that knows nothing of them but what is there.
     pub fn copy(&self, seed: u64) -> Self {
         let copy = Self::new(seed);
         for (name, file) in &self.world().files {
@@ -360,9 +414,12 @@ impl Disk for SimDisk {
             world.writes.pop_front()?
         };
         let done = match op {
-            Op::Write { file, position, head, body, sync, is_last, .. } => {
+            Op::Write { file, position, head, body, reached, sync, is_last, .. } => {
                 let bytes = [&head[..], &body[..]].concat();
                 let result = world.write(file, position, &bytes, (sync, is_last));
+                if sync && result.is_ok() {
+                    world.synced(file, (position, &bytes), reached);
+                }
                 Done::Written { head, body, result }
             }
             Op::Read { file, pieces } => {
@@ -371,6 +428,7 @@ impl Disk for SimDisk {
                 Done::Read(pieces.map(|pieces| Bytes::from(pieces.concat())))
             }
             Op::Remove { file, next_len } => {
+                world.strike(file);
                 let removed = world.files.remove(&file);
                 let lens = lens_like(next_len);
                 world.spare.take_if(|spare| spare.len() as u64 > *lens.end());
@@ -382,6 +440,17 @@ impl Disk for SimDisk {
             }
         };
         Some((token, done))
+    }
+
+    fn roster(&mut self) -> Result<Roster, DiskError> {
+        Ok(Roster::Whole(self.world().roster.values().copied().collect()))
+    }
+
+    fn enlist(&mut self, files: &[Listed], _: bool) -> Result<(), DiskError> {
+        let mut world = self.world();
+        world.roster = files.iter().map(|it| (it.file, *it)).collect();
+        world.safe_roster = world.roster.clone();
+        Ok(())
     }
 
     fn list(&mut self) -> Result<Vec<(FileName, u64)>, DiskError> {
@@ -415,13 +484,15 @@ impl Disk for SimDisk {
     fn keep_aside(&mut self, file: FileName) -> Result<String, DiskError> {
         let mut world = self.world();
         let bytes = world.files.get(&file).map(|file| file.bytes.clone());
-        let bytes = bytes.ok_or_else(|| DiskError::Failed("no such file".into()))?;
-        world.aside.entry(file.aside()).or_insert(bytes);
-        Ok(file.aside())
+        let name = if bytes.is_some() { file.aside() } else { file.absent() };
+        world.aside.entry(name.clone()).or_insert(bytes.unwrap_or_default());
+        Ok(name)
     }
 
     fn remove_now(&mut self, file: FileName) -> Result<(), DiskError> {
-        self.world().files.remove(&file);
+        let mut world = self.world();
+        world.strike(file);
+        world.files.remove(&file);
         Ok(())
     }
 }

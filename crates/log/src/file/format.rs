@@ -46,7 +46,10 @@
 use crate::shared::Place;
 use crate::{HEAD_MAX, Holder, Offset};
 
-pub(super) const FORMAT: u32 = 2;
+/// Files of 3 are in the disk's list of files: nothing else is new.
+pub(super) const FORMAT: u32 = 3;
+/// The first format whose files are in a list.
+pub(super) const LISTED_SINCE: u32 = 3;
 pub(super) const FILE_HEADER: usize = 128;
 pub(super) const BATCH_HEADER: usize = 88;
 const MAGIC: &[u8; 8] = b"LVRTSEG\n";
@@ -66,6 +69,7 @@ const FLAG_ELSEWHERE: u8 = 4;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FileHeader {
+    pub(super) format: u32,
     pub(super) writer: String,
     pub(super) segment: u64,
     pub(super) through: u64,
@@ -118,7 +122,7 @@ impl FileHeader {
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
         let start = out.len();
         out.extend_from_slice(MAGIC);
-        out.extend_from_slice(&FORMAT.to_le_bytes());
+        out.extend_from_slice(&self.format.to_le_bytes());
         out.extend_from_slice(&[0; 4]);
         let mut writer = [0; 32];
         for (to, from) in writer.iter_mut().zip(self.writer.bytes()) {
@@ -160,6 +164,7 @@ impl FileHeader {
             return Err(HeaderError::Damaged);
         }
         Ok(Self {
+            format,
             writer,
             segment,
             through,

@@ -11,7 +11,9 @@
 //!    file: what was promised is damaged. Opening is refused, with the place and what can be done.
 //! 3. A later file of the same segments that was not finished is a rewriting that a crash
 //!    interrupted. It goes, the earlier one is still whole. The other way around the earlier goes.
-//! 4. The bytes of a record do not have their checksum. In the last file before a cut: as 1.
+//! 4. The disk's list of files has one that is not there, or says that more of one was synced than is whole, or that it
+//!    began with other bytes: as 2.
+//! 5. The bytes of a record do not have their checksum. In the last file before a cut: as 1.
 //!    Elsewhere it is found when the record is read.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::arithmetic_side_effects)]
@@ -21,13 +23,13 @@ use std::collections::{BTreeMap, VecDeque};
 use super::Store;
 use super::cold::Held;
 use super::format::{
-    BATCH_HEADER, BatchHeader, Entry, FILE_HEADER, FileHeader, HeaderError, NoteEntry, NoteKind,
-    RecordEntry,
+    BATCH_HEADER, BatchHeader, Entry, FILE_HEADER, FileHeader, HeaderError, LISTED_SINCE,
+    NoteEntry, NoteKind, RecordEntry,
 };
 use super::salvage::{Damage, salvage};
 use super::segments::Segment;
 use super::walk::{Batch, Step, Walk, is_begun, synced_before};
-use crate::disk::{Disk, DiskError, FileName};
+use crate::disk::{BEGINNING, Disk, DiskError, FileName, Listed, Reached, Roster};
 use crate::{Holder, Offset, Recovered};
 
 /// Bytes that are read at once when nothing asks for more.
@@ -58,8 +60,10 @@ pub struct Report {
     pub foreign_bytes: u64,
     /// Files that were removed: rewritings that were interrupted, or were finished.
     pub removed_files: u64,
-    /// Files that were damaged, and what became of them.
+    /// Files that were damaged or are missing, and what became of them.
     pub damaged: Vec<Damage>,
+    /// What is wrong with the list of files, if it could not tell whether one is missing.
+    pub list: Option<String>,
 }
 
 /// What to do about a file that is damaged where it was safe.
@@ -85,7 +89,7 @@ pub enum OpenError {
     },
     /// Written by a later version.
     #[error(
-        "{file} has format {format} and was written by {writer}; this version reads formats up to 2. \
+        "{file} has format {format} and was written by {writer}; this version reads formats up to 3. \
          Start that version or a later one"
     )]
     Newer {
@@ -99,8 +103,8 @@ pub enum OpenError {
     /// Records that were safe are not.
     #[error(
         "{file} is damaged at byte {position}: {what}. Records that were confirmed may be lost from \
-         there on. Restore the file from a copy; or, to go on without what it holds, move it away \
-         and start again"
+         there on. Restore the file from a copy; or, to go on without what it holds, move it away, \
+         make the file `files` beside it empty, and start again"
     )]
     Damaged {
         /// Which file.
@@ -109,6 +113,26 @@ pub enum OpenError {
         position: u64,
         /// What is wrong.
         what: &'static str,
+    },
+    /// A file was taken away.
+    #[error(
+        "{file} is missing, which had {len} bytes. Records that were confirmed may be lost. Restore the file from a \
+         copy; or, to go on without what it held, make the file `files` beside it empty, and start again"
+    )]
+    Missing {
+        /// Which file.
+        file: FileName,
+        /// Bytes that it had, at least.
+        len: u64,
+    },
+    /// What says which files there were is not whole.
+    #[error(
+        "the list of files, `files`, {what}: without it nobody can say whether a file is missing. Restore it from a \
+         copy; or, to go on with the files that are there, make it empty, and start again"
+    )]
+    List {
+        /// What is wrong with it.
+        what: String,
     },
 }
 
@@ -127,6 +151,10 @@ struct File {
     name: FileName,
     len: u64,
     header: FileHeader,
+    /// Of its header.
+    beginning: u32,
+    /// Bytes that were synced, at least.
+    safe: u64,
 }
 
 /// A piece of a file.
@@ -201,35 +229,176 @@ struct Recovery<'a> {
     passed: Progress,
 }
 
-/// Reads all files, and puts damaged ones aside if that is to be done with them.
-pub(super) fn open<D: Disk>(
+/// What reading all files of a log came to. Nothing was changed.
+pub(super) enum Inspected {
+    /// All of it.
+    Whole(Box<Store>, Found, Changes),
+    /// Something is damaged, and it is to be gone on without it.
+    Damaged,
+}
+
+/// What is to be done before the log is used: what it builds on is made safe, and what it does not need goes.
+#[derive(Debug, Default)]
+pub(super) struct Changes {
+    /// The ends of files.
+    ends: Vec<(FileName, u64)>,
+    obsolete: Vec<FileName>,
+    /// The files, once that is done.
+    files: Vec<Listed>,
+    is_list_needed: bool,
+}
+
+impl Changes {
+    pub(super) fn make<D: Disk>(self, disk: &mut D) -> Result<(), OpenError> {
+        let Self { ends, obsolete, files, is_list_needed } = self;
+        // First what is built on is made safe.
+        for (name, len) in ends {
+            on(name, disk.truncate_now(name, len))?;
+        }
+        // Then it may be said that it is, and before anything is missing what will be.
+        let listed = disk.enlist(&files, is_list_needed);
+        listed.map_err(|error| OpenError::Disk { file: "the list of files".into(), error })?;
+        for name in obsolete {
+            on(name, disk.remove_now(name))?;
+        }
+        Ok(())
+    }
+}
+
+/// What there is to know of a log's files before they are read.
+struct Known {
+    roster: Roster,
+    /// Of the files that are there.
+    listed: Vec<(FileName, u64)>,
+}
+
+impl Known {
+    fn of<D: Disk>(disk: &mut D) -> Result<Self, OpenError> {
+        let of = |file: &str, error| OpenError::Disk { file: file.into(), error };
+        let roster = disk.roster().map_err(|error| of("the list of files", error))?;
+        let listed = disk.list().map_err(|error| of("the log", error))?;
+        Ok(Self { roster, listed })
+    }
+
+    fn line(&self, name: FileName) -> Option<&Listed> {
+        self.roster.listed().iter().find(|it| it.file == name)
+    }
+
+    /// Files that were there, and are not; nor is another of the same segments, which somebody put in their place.
+    fn missing(&self) -> impl Iterator<Item = &Listed> {
+        let is_there =
+            |it: &&Listed| self.listed.iter().any(|(name, _)| name.segment == it.file.segment);
+        self.roster.listed().iter().filter(move |it| !is_there(it))
+    }
+
+    /// How far the log is known to have been.
+    fn reached(&self) -> Reached {
+        self.roster.listed().iter().fold(Reached::default(), |all, it| all.max(it.reached))
+    }
+
+    /// What is missing, as damage.
+    fn lost(&self) -> Vec<Damage> {
+        let before = |it: &Listed| {
+            let earlier = self.roster.listed().iter().filter(|other| other.file < it.file);
+            earlier.map(|other| other.reached.end).max().unwrap_or(0)
+        };
+        let lost = self.missing().map(|it| Damage {
+            file: it.file,
+            position: 0,
+            what: "the file is missing",
+            kept: None,
+            rest: None,
+            lost_bytes: it.len,
+            lost_records_max: Some(it.reached.end.saturating_sub(before(it))),
+            holders: Vec::new(),
+            are_all_holders: false,
+        });
+        lost.collect()
+    }
+}
+
+/// Reads all files, and changes nothing.
+pub(super) fn inspect<D: Disk>(
     disk: &mut D,
     on_damage: OnDamage,
     progress: &mut dyn FnMut(Progress),
-) -> Result<(Store, Found), OpenError> {
-    let mut damages: Vec<Damage> = Vec::new();
-    loop {
-        match read_all(disk, progress) {
-            Err(OpenError::Damaged { file, position, what }) if on_damage == OnDamage::Aside => {
-                // Each batch of it is whole, and it is not what a log writes all the same: nothing of it is used.
-                let is_rest = damages.iter().any(|it| it.rest == Some(file));
-                damages.push(salvage(disk, file, (position, what), is_rest)?);
-            }
-            result => {
-                let (store, mut found) = result?;
-                found.report.damaged = damages;
-                return Ok((store, found));
-            }
+) -> Result<Inspected, OpenError> {
+    let known = Known::of(disk)?;
+    refuse_newer(disk, &known)?;
+    let is_lost = known.missing().next().is_some();
+    if on_damage == OnDamage::Refuse {
+        if let Roster::Damaged(_, what) = &known.roster {
+            return Err(OpenError::List { what: what.clone() });
+        }
+        if let Some(lost) = known.missing().next() {
+            return Err(OpenError::Missing { file: lost.file, len: lost.len });
         }
     }
+    match read_all(disk, &known, progress) {
+        Err(OpenError::Damaged { .. }) if on_damage == OnDamage::Aside => Ok(Inspected::Damaged),
+        Ok((_, Found { report: Report { list: Some(what), .. }, .. }, _))
+            if on_damage == OnDamage::Refuse =>
+        {
+            Err(OpenError::List { what })
+        }
+        Ok(_) if is_lost => Ok(Inspected::Damaged),
+        Ok((store, found, changes)) => Ok(Inspected::Whole(Box::new(store), found, changes)),
+        Err(error) => Err(error),
+    }
+}
+
+/// Puts damaged files aside, and goes on with what is whole.
+pub(super) fn repair<D: Disk>(
+    disk: &mut D,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<(Store, Found, Changes), OpenError> {
+    let known = Known::of(disk)?;
+    let mut damages = known.lost();
+    for lost in &mut damages {
+        on(lost.file, disk.keep_aside(lost.file))?;
+    }
+    let mut listed = known.listed.clone();
+    loop {
+        let Known { roster, .. } = &known;
+        let now = Known { roster: roster.clone(), listed };
+        match read_all(disk, &now, progress) {
+            Err(OpenError::Damaged { file, position, what }) => {
+                // Each batch of it is whole, and it is not what a log writes all the same: nothing of it is used.
+                let is_rest = damages.iter().any(|it| it.rest == Some(file));
+                let is_useless = is_rest || what == ANOTHER;
+                let found = (position, what);
+                damages.push(salvage(disk, file, found, is_useless, known.line(file))?);
+            }
+            result => {
+                let (store, mut found, changes) = result?;
+                found.report.damaged = damages;
+                return Ok((store, found, changes));
+            }
+        }
+        listed = Known::of(disk)?.listed;
+    }
+}
+
+/// A file of a later version is not damaged, whatever else is.
+fn refuse_newer<D: Disk>(disk: &mut D, known: &Known) -> Result<(), OpenError> {
+    for &(name, len) in &known.listed {
+        let mut bytes = [0; FILE_HEADER];
+        if len >= FILE_HEADER as u64 {
+            on(name, disk.read_now(name, 0, &mut bytes))?;
+        }
+        if let Err(HeaderError::Newer { format, writer }) = FileHeader::decode(&bytes) {
+            return Err(OpenError::Newer { file: name, format, writer });
+        }
+    }
+    Ok(())
 }
 
 fn read_all<D: Disk>(
     disk: &mut D,
+    known: &Known,
     progress: &mut dyn FnMut(Progress),
-) -> Result<(Store, Found), OpenError> {
-    let listed = disk.list().map_err(|error| OpenError::Disk { file: "the log".into(), error })?;
-    let total = listed.iter().map(|(_, len)| *len).fold(0, u64::saturating_add);
+) -> Result<(Store, Found, Changes), OpenError> {
+    let total = known.listed.iter().map(|(_, len)| *len).fold(0, u64::saturating_add);
     let mut recovery = Recovery {
         store: Store::default(),
         lost: BTreeMap::new(),
@@ -237,32 +406,42 @@ fn read_all<D: Disk>(
         progress,
         passed: Progress { done: 0, total },
     };
-    let Choice { files, obsolete, unsafe_files } = choose(disk, listed)?;
+    let Choice { files, obsolete, unsafe_files } = choose(disk, known)?;
     for file in &obsolete {
         recovery.found.next_segment = recovery.found.next_segment.max(next(file.segment));
     }
     let count = files.len();
     let mut ends = unsafe_files;
+    let mut enlisted = Vec::with_capacity(count);
+    let is_list_needed = files.iter().any(|file| file.header.format >= LISTED_SINCE);
     for (index, file) in files.into_iter().enumerate() {
         let is_tail = next(index as u64) == count as u64 && file.name.generation == 0;
         ends.extend(recovery.file(disk, &file, is_tail)?);
+        let len = recovery.store.segments.all.back().map_or(0, |segment| segment.written);
+        let reached = Reached { end: recovery.found.end, sequence: recovery.found.next_sequence };
+        enlisted.push(Listed { file: file.name, len, beginning: file.beginning, reached });
     }
     let Recovery { mut store, mut found, .. } = recovery;
     let Store { segments, cold, .. } = &mut store;
     segments.stragglers.retain(|at, _| cold.get(*at).is_some());
-    // Only now that nothing was refused is anything changed. First what is built on is made safe.
-    for (name, len) in ends {
-        on(name, disk.truncate_now(name, len))?;
-    }
-    for name in obsolete {
-        on(name, disk.remove_now(name))?;
-        found.report.removed_files = next(found.report.removed_files);
-    }
+    // What is gone was told of, and may come back: nothing else gets its names.
+    let Reached { end, sequence } = known.reached();
+    found.end = found.end.max(end);
+    found.next_sequence = found.next_sequence.max(sequence);
+    let numbers = known.roster.listed().iter().map(|it| next(it.file.segment));
+    found.next_segment = numbers.fold(found.next_segment, u64::max);
+    found.report.removed_files = obsolete.len() as u64;
     let segments = &store.segments.all;
     found.report.files = segments.len() as u64;
     found.report.bytes = store.segments.disk_bytes();
     found.report.records = segments.iter().map(|it| it.live).fold(0, u64::saturating_add);
-    Ok((store, found))
+    found.report.list = match &known.roster {
+        Roster::None if is_list_needed => Some("is missing".to_owned()),
+        Roster::Damaged(_, what) => Some(what.clone()),
+        _ => None,
+    };
+    let changes = Changes { ends, obsolete, files: enlisted, is_list_needed };
+    Ok((store, found, changes))
 }
 
 fn next(number: u64) -> u64 {
@@ -272,6 +451,9 @@ fn next(number: u64) -> u64 {
 pub(super) fn on<T>(file: FileName, result: Result<T, DiskError>) -> Result<T, OpenError> {
     result.map_err(|error| OpenError::Disk { file: file.to_string(), error })
 }
+
+/// What is wrong with a file that has the name of one that was written, and not its beginning.
+const ANOTHER: &str = "this is another file than was written under its name";
 
 fn damaged(file: FileName, position: u64, what: &'static str) -> OpenError {
     OpenError::Damaged { file, position, what }
@@ -287,7 +469,8 @@ struct Choice {
 }
 
 /// Reads the headers, and finds which files count and which are to go.
-fn choose<D: Disk>(disk: &mut D, mut listed: Vec<(FileName, u64)>) -> Result<Choice, OpenError> {
+fn choose<D: Disk>(disk: &mut D, known: &Known) -> Result<Choice, OpenError> {
+    let mut listed = known.listed.clone();
     listed.sort_unstable();
     let Choice { mut files, mut obsolete, .. } = Choice::default();
     let mut headless = Vec::new();
@@ -307,6 +490,7 @@ fn choose<D: Disk>(disk: &mut D, mut listed: Vec<(FileName, u64)>) -> Result<Cho
             Err(HeaderError::Damaged)
                 if len <= FILE_HEADER as u64
                     && name.generation == 0
+                    && known.line(name).is_none()
                     && Some(name.segment) == last_segment =>
             {
                 obsolete.push(name);
@@ -323,7 +507,13 @@ fn choose<D: Disk>(disk: &mut D, mut listed: Vec<(FileName, u64)>) -> Result<Cho
         if (header.segment, header.generation) != (name.segment, name.generation) {
             return Err(damaged(name, 0, "the header is that of another file"));
         }
-        files.push_front(File { name, len, header });
+        let beginning = crc32c::crc32c(bytes.get(..BEGINNING).unwrap_or(&bytes));
+        let line = known.line(name);
+        if line.is_some_and(|line| line.beginning != beginning) {
+            return Err(damaged(name, 0, ANOTHER));
+        }
+        let safe = line.map_or(0, |line| line.len);
+        files.push_front(File { name, len, header, beginning, safe });
     }
     let unsafe_files = drop_superseded(disk, &mut files, &mut obsolete, headless)?;
     Ok(Choice { files, obsolete, unsafe_files })
@@ -395,7 +585,7 @@ impl Recovery<'_> {
         file: &File,
         is_tail: bool,
     ) -> Result<Option<(FileName, u64)>, OpenError> {
-        let File { name, len, header } = file;
+        let File { name, len, header, .. } = file;
         let (name, len) = (*name, *len);
         let last = self.store.segments.all.back();
         if header.first < self.found.end || last.is_some_and(|last| name.segment <= last.through) {
@@ -404,6 +594,7 @@ impl Recovery<'_> {
         let epoch = self.store.segments.new_epoch();
         let mut segment = Segment::new(name, header.mark, header.first, header.as_of, epoch);
         segment.through = header.through;
+        segment.is_old = header.format < LISTED_SINCE;
         segment.len = FILE_HEADER as u64;
         let is_first_generation = name.generation == 0;
         self.store.segments.push(segment);
@@ -597,8 +788,8 @@ fn distinct(mut names: Vec<Holder>) -> Vec<Holder> {
 /// How much of the last file is whole, and whether the rest was being written when a crash came. Else the
 /// rest is of the file that this one was made of.
 fn tail<D: Disk>(disk: &mut D, file: &File) -> Result<(u64, bool), OpenError> {
-    let File { name, len, header } = file;
-    let (name, len) = (*name, *len);
+    let File { name, len, header, safe, .. } = file;
+    let (name, len, safe) = (*name, *len, *safe);
     let mut window = Window::new(disk, name, len);
     let mut walk = Walk::new(FILE_HEADER as u64, len, header.mark);
     let (mut expected, mut need) = (header.as_of, 0);
@@ -615,9 +806,14 @@ fn tail<D: Disk>(disk: &mut D, file: &File) -> Result<(u64, bool), OpenError> {
                 let sequence = batch.header.sequence;
                 expected = if batch.header.is_sealed { sequence } else { next(sequence) };
                 let crcs = crcs(&batch);
-                if torn.is_none() && !on(name, have_crcs(&mut window, &crcs))? {
+                // What was safe is not torn: a record that is not whole is found when it is read.
+                let may_be_torn = torn.is_none() && batch.end() > safe;
+                if may_be_torn && !on(name, have_crcs(&mut window, &crcs))? {
                     torn = Some((position, sequence));
                 }
+            }
+            Step::End if len < safe => {
+                return Err(damaged(name, len, "the end of the file is missing, which was safe"));
             }
             Step::End => {
                 let whole = torn.map_or(len, |(position, _)| position);
@@ -627,7 +823,7 @@ fn tail<D: Disk>(disk: &mut D, file: &File) -> Result<(u64, bool), OpenError> {
                 let shown = on(name, window.show_most(position, BATCH_HEADER))?;
                 let is_begun = is_begun(shown, header.mark, expected);
                 let synced = on(name, window.synced_before(position, header.mark))?;
-                if synced > expected {
+                if synced > expected || position < safe {
                     return Err(damaged(name, position, "a batch that was safe is not whole"));
                 }
                 let torn = torn.filter(|(_, sequence)| synced <= *sequence);

@@ -20,14 +20,14 @@
 use bytes::Bytes;
 
 use super::format::{
-    BATCH_HEADER, BatchHeader, Entry, FILE_HEADER, FileHeader, IndexWriter, NoteKind, RecordEntry,
-    RecordFacts,
+    BATCH_HEADER, BatchHeader, Entry, FILE_HEADER, FORMAT, FileHeader, IndexWriter, NoteKind,
+    RecordEntry, RecordFacts,
 };
 use super::segments::{Epoch, Segment};
 use super::sets::SetId;
 use super::walk::{Batch, Step, Walk};
 use super::{FileLog, Store, Tag, submit};
-use crate::disk::{Disk, DiskError, FileName, Op, Piece, Token};
+use crate::disk::{Disk, DiskError, FileName, Op, Piece, Reached, Token};
 use crate::memory::MemoryLog;
 use crate::{Holder, Offset};
 
@@ -228,6 +228,7 @@ impl<D: Disk> FileLog<D> {
         target.end = last.end;
         let mut out = Vec::with_capacity(PIECE);
         let header = FileHeader {
+            format: FORMAT,
             writer: self.options.writer.clone(),
             segment: file.segment,
             through: target.through,
@@ -396,6 +397,8 @@ impl<D: Disk> FileLog<D> {
             position,
             head,
             body: Vec::new(),
+            // Its batches are those of others; the next one's number is not known to be used.
+            reached: Reached { end: work.target.end, sequence: 0 },
             // Each piece, so that no sync has to do all the work while others wait.
             sync: true,
             is_last: false,

@@ -19,11 +19,13 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use super::format::{BATCH_HEADER, BatchHeader, Entry, FILE_HEADER, FileHeader, IndexReader};
+use super::format::{
+    BATCH_HEADER, BatchHeader, Entry, FILE_HEADER, FileHeader, IndexReader, LISTED_SINCE,
+};
 use super::recover::{OpenError, Window, crcs, have_crcs, on};
 use super::walk::{Step, Walk};
 use crate::Holder;
-use crate::disk::{Disk, FileName};
+use crate::disk::{Disk, FileName, Listed};
 
 /// Bytes that are copied or searched at once.
 const PIECE: usize = 256 << 10;
@@ -37,8 +39,8 @@ pub struct Damage {
     pub position: u64,
     /// What was found there.
     pub what: &'static str,
-    /// The name under which the file is kept as it was.
-    pub kept: String,
+    /// The name under which the file is kept as it was. None if it is not there.
+    pub kept: Option<String>,
     /// The file that has what was whole. None if nothing was.
     pub rest: Option<FileName>,
     /// Bytes of the file that are not in the new one.
@@ -58,8 +60,10 @@ struct Known {
     len: u64,
     /// No later file: what is not whole at its end may be a write that was interrupted.
     is_tail: bool,
-    /// The first offset of the next file.
+    /// The first offset of the next file, or how far the log is known to have been.
     next_first: Option<u64>,
+    /// Bytes that were synced, at least.
+    safe: u64,
 }
 
 /// What was found in a damaged file.
@@ -78,11 +82,13 @@ pub(super) fn salvage<D: Disk>(
     name: FileName,
     (position, what): (u64, &'static str),
     is_useless: bool,
+    was: Option<&Listed>,
 ) -> Result<Damage, OpenError> {
     let listed = disk.list().map_err(|error| OpenError::Disk { file: "the log".into(), error })?;
     let len = listed.iter().find(|(it, _)| *it == name).map_or(0, |(_, len)| *len);
-    let known = if is_useless { None } else { known(disk, name, len, &listed)? };
-    let mut scan = Scan { are_all_holders: false, lost_bytes: len, ..Scan::default() };
+    let known = if is_useless { None } else { known(disk, name, len, &listed, was)? };
+    let safe = was.map_or(0, |was| was.len);
+    let mut scan = Scan { are_all_holders: false, lost_bytes: len.max(safe), ..Scan::default() };
     if let Some(known) = &known {
         scan = scanned(disk, name, known)?;
     }
@@ -102,7 +108,7 @@ pub(super) fn salvage<D: Disk>(
         file: name,
         position,
         what,
-        kept,
+        kept: Some(kept),
         rest,
         lost_bytes: scan.lost_bytes,
         lost_records_max: scan.lost_records_max,
@@ -117,6 +123,7 @@ fn known<D: Disk>(
     name: FileName,
     len: u64,
     listed: &[(FileName, u64)],
+    was: Option<&Listed>,
 ) -> Result<Option<Known>, OpenError> {
     if len < FILE_HEADER as u64 {
         return Ok(None);
@@ -131,15 +138,17 @@ fn known<D: Disk>(
         Err(_) => guessed(name, shown, listed),
     };
     let next = listed.iter().map(|(it, _)| *it).filter(|it| it.segment > name.segment).min();
-    let mut next_first = None;
+    let mut next_first = was.map(|was| was.reached.end);
     if let Some(next) = next {
         let mut bytes = [0; FILE_HEADER];
         if disk.read_now(next, 0, &mut bytes).is_ok() {
-            next_first = FileHeader::decode(&bytes).ok().map(|header| header.first);
+            let first = FileHeader::decode(&bytes).ok().map(|header| header.first);
+            next_first = first.or(next_first);
         }
     }
     let is_tail = next.is_none() && name.generation == 0;
-    Ok(header.map(|header| Known { header, len, is_tail, next_first }))
+    let safe = was.map_or(0, |was| was.len);
+    Ok(header.map(|header| Known { header, len, is_tail, next_first, safe }))
 }
 
 /// The header that a file must have had whose first batch is whole.
@@ -153,6 +162,8 @@ fn guessed(name: FileName, shown: &[u8], listed: &[(FileName, u64)]) -> Option<F
         _ => name.segment,
     };
     Some(FileHeader {
+        // So that the list is not missed if there is none.
+        format: LISTED_SINCE.saturating_sub(1),
         writer: String::new(),
         segment: name.segment,
         through,
@@ -166,7 +177,7 @@ fn guessed(name: FileName, shown: &[u8], listed: &[(FileName, u64)]) -> Option<F
 
 /// Finds every whole batch.
 fn scanned<D: Disk>(disk: &mut D, name: FileName, known: &Known) -> Result<Scan, OpenError> {
-    let Known { header, len, is_tail, next_first } = known;
+    let Known { header, len, is_tail, next_first, safe } = known;
     let mut window = Window::new(disk, name, *len);
     let mut scan = Scan { are_all_holders: true, ..Scan::default() };
     let (mut position, mut need) = (FILE_HEADER as u64, 0);
@@ -199,7 +210,8 @@ fn scanned<D: Disk>(disk: &mut D, name: FileName, known: &Known) -> Result<Scan,
                 let range = position..walk.position();
                 position = range.end;
                 let checksums = crcs(&batch);
-                if *is_tail && torn.is_none() && !on(name, have_crcs(&mut window, &checksums))? {
+                let may_be_torn = *is_tail && torn.is_none() && range.end > *safe;
+                if may_be_torn && !on(name, have_crcs(&mut window, &checksums))? {
                     torn = Some((scan.whole.len(), sequence.saturating_sub(1)));
                 }
                 scan.lose(&mut window, lost_from.take(), range.start, header.mark);
@@ -212,9 +224,15 @@ fn scanned<D: Disk>(disk: &mut D, name: FileName, known: &Known) -> Result<Scan,
         }
         need = 0;
     }
-    let is_lost = !is_tail || was_safe(&mut window, name, lost_from, (header.mark, sequence))?;
+    let is_short = *len < *safe;
+    let is_lost = !is_tail
+        || is_short
+        || lost_from.is_some_and(|from| from < *safe)
+        || was_safe(&mut window, name, lost_from, (header.mark, sequence))?;
     if is_lost {
         scan.lose(&mut window, lost_from, *len, header.mark);
+        scan.lost_bytes = scan.lost_bytes.saturating_add(safe.saturating_sub(*len));
+        scan.are_all_holders &= !is_short;
     }
     if is_lost && !has_end {
         let missing = next_first.map(|first| first.saturating_sub(end));

@@ -58,6 +58,8 @@ pub(super) struct Segment {
     pub(super) is_rewriting: bool,
     /// Its indexes could not be read: it cannot be rewritten.
     pub(super) is_damaged: bool,
+    /// In a format whose files are in no list: nothing is added to it.
+    pub(super) is_old: bool,
     /// Bytes of the file that are neither records nor notes, if that is known.
     overhead: u64,
     /// Notes in earlier batches on its records are in it already.
@@ -106,6 +108,7 @@ impl Segment {
             is_sealed: false,
             is_rewriting: false,
             is_damaged: false,
+            is_old: false,
             overhead: 256,
             as_of,
             live: 0,

@@ -7,12 +7,14 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use super::elsewhere::Elsewhere;
-use super::format::{BATCH_HEADER, BatchHeader, FILE_HEADER, FileHeader, IndexWriter, RecordFacts};
+use super::format::{
+    BATCH_HEADER, BatchHeader, FILE_HEADER, FORMAT, FileHeader, IndexWriter, RecordFacts,
+};
 use super::lend::Shares;
 use super::segments::{Segment, Segments};
 use super::sets::{SetId, Sets};
 use super::{FileLog, Marks, Store, Tag, submit};
-use crate::disk::{Disk, DiskError, FileName, Op, Token};
+use crate::disk::{Disk, DiskError, FileName, Op, Reached, Token};
 use crate::memory::MemoryLog;
 use crate::shared::{Place, Progress};
 use crate::{AppendError, HoldError, Holder, Log as _, Moment, Offset, SyncError};
@@ -54,6 +56,7 @@ enum NoteKind {
 struct Write {
     file: FileName,
     position: u64,
+    reached: Reached,
     sync: bool,
     is_last: bool,
     state: State,
@@ -612,22 +615,25 @@ impl<D: Disk> FileLog<D> {
         let segment_len = self.segment_len();
         let Self { store, writer, options, .. } = self;
         let mut writes = Vec::new();
-        let mut send = |file, position, (head, body), sync, is_last| {
+        let before = Reached { end: header.first, sequence: header.sequence };
+        let after = Reached { end: header.end, sequence: header.sequence + 1 };
+        let mut send = |file, position, (head, body), reached, sync, is_last| {
             let state = State::Waits(head, body);
-            writes.push(Write { file, position, sync, is_last, state });
+            writes.push(Write { file, position, reached, sync, is_last, state });
         };
         let segments = &mut store.segments;
-        let is_long = |&last: &usize| segments.all[last].len >= segment_len;
-        if let Some(last) = segments.active().filter(is_long) {
+        let is_full =
+            |&last: &usize| segments.all[last].len >= segment_len || segments.all[last].is_old;
+        if let Some(last) = segments.active().filter(is_full) {
             let footer = segments.change(last, |old| seal(old, &header)).unwrap_or_default();
             let old = &segments.all[last];
             let position = old.len - BATCH_HEADER as u64;
-            send(old.file, position, (footer, Vec::new()), true, true);
+            send(old.file, position, (footer, Vec::new()), before, true, true);
             self.space.look();
         }
         if segments.active().is_none() {
             let (file, first_bytes) = begin(segments, writer, options, &header);
-            send(file, 0, (first_bytes, Vec::new()), true, false);
+            send(file, 0, (first_bytes, Vec::new()), before, true, false);
         }
         let Some(active) = segments.active() else { return };
         let segment = &segments.all[active];
@@ -637,7 +643,7 @@ impl<D: Disk> FileLog<D> {
         let (bytes, position) = ((head.len() + body.len()) as u64, segment.len);
         let file = segment.file;
         segments.change(active, |it| it.add_batch(position, bytes, header.first, header.end));
-        send(file, position, (head, body), sync, false);
+        send(file, position, (head, body), after, sync, false);
         writer.flight = Some(Flight {
             writes,
             bytes,
@@ -662,8 +668,9 @@ impl<D: Disk> FileLog<D> {
         let Some(write) = flight.writes.iter_mut().find(|write| !is_done(write)) else { return };
         let State::Waits(head, body) = &mut write.state else { return };
         let (head, body) = (std::mem::take(head), std::mem::take(body));
-        let Write { file, position, sync, is_last, .. } = *write;
-        let op = Op::Write { file, position, head, body, sync, is_last, is_background: false };
+        let Write { file, position, reached, sync, is_last, .. } = *write;
+        let is_background = false;
+        let op = Op::Write { file, position, head, body, reached, sync, is_last, is_background };
         write.state = State::UnderWay(submit(disk, next_token, op));
     }
 
@@ -796,6 +803,7 @@ fn begin(
     segment.len = FILE_HEADER as u64;
     let mut bytes = Vec::with_capacity(FILE_HEADER);
     let file_header = FileHeader {
+        format: FORMAT,
         writer: options.writer.clone(),
         segment: file.segment,
         through: file.segment,

@@ -36,7 +36,8 @@ impl Place {
             bell.1.notify_one();
         };
         let room = Arc::new(Room::of(self.dir.path()));
-        RealDisk::open(self.dir.path(), "test", Arc::new(wake), Arc::new(|| ()), &room).unwrap()
+        let (names, rests) = (Names::Own(Arc::default()), Arc::new(|| ()));
+        RealDisk::open(self.dir.path(), "test", names, Arc::new(wake), rests, &room).unwrap()
     }
 
     fn wait(&self) {
@@ -69,7 +70,10 @@ fn what_was_synced_is_there_again() {
     log.sync().unwrap();
     let room = Arc::new(Room::of(place.dir.path()));
     assert!(
-        RealDisk::open(place.dir.path(), "other", Arc::new(|| ()), Arc::new(|| ()), &room).is_err(),
+        {
+            let (names, rings) = (Names::Own(Arc::default()), Arc::new(|| ()));
+            RealDisk::open(place.dir.path(), "other", names, rings.clone(), rings, &room).is_err()
+        },
         "it is in use"
     );
     drop(log);
@@ -110,6 +114,7 @@ fn a_file_is_used_again() {
         position,
         head: vec![7; 128],
         body: Vec::new(),
+        reached: Default::default(),
         sync: true,
         is_last,
         is_background: false,
@@ -125,6 +130,8 @@ fn a_file_is_used_again() {
     std::fs::write(dir.join(SPARE), "of a process that was killed").unwrap();
     let mut disk = place.disk();
     let has_spare = || dir.join(SPARE).exists();
+    assert!(has_spare(), "nothing is changed so far");
+    disk.enlist(&[], false).unwrap();
     assert!(!has_spare());
     let remove = |segment, next_len| Op::Remove { file: name(segment), next_len };
     // Not one that somebody else has, nor a short one or a long one; one is enough, unless the next are shorter.

@@ -10,9 +10,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use leveret_log::disk::{DiskError, Done, FileName, Op, Token, lens_like};
+use leveret_log::disk::{DiskError, Done, FileName, Op, Reached, Token, lens_like};
 
+use super::roster::List;
 use super::{Job, SYNCS, WRITES, Worker, failed, not_written, sync_dir};
+use crate::locks::Ranked;
 use crate::room::Room;
 
 /// A file that is kept for the next, while it has no name of the log's.
@@ -38,6 +40,7 @@ pub(super) struct Writer {
     /// When the disk may be tried again, which was found full.
     full_until: Option<Instant>,
     room: Arc<Room>,
+    list: Arc<Ranked<List>>,
 }
 
 /// A file that is written to.
@@ -69,7 +72,13 @@ impl Worker for Writer {
         }
     }
 
+    fn rest(&mut self) {
+        // What it does not know after a power cut it does not tell, no more.
+        let _ = self.list.lock().sync();
+    }
+
     fn sleep(&mut self) {
+        let _ = self.list.lock().sync();
         self.cut();
         self.drop_spare();
     }
@@ -77,13 +86,13 @@ impl Worker for Writer {
 
 impl Writer {
     /// One that makes each file anew.
-    pub(super) fn new(dir: &Path, room: Arc<Room>) -> Self {
-        Self { dir: dir.to_owned(), open: None, spare: None, full_until: None, room }
+    pub(super) fn new(dir: &Path, room: Arc<Room>, list: Arc<Ranked<List>>) -> Self {
+        Self { dir: dir.to_owned(), open: None, spare: None, full_until: None, room, list }
     }
 
     /// One that makes files of those it removed.
-    pub(super) fn with_spare(dir: &Path, room: Arc<Room>) -> Self {
-        Self { spare: Some(Spare::No), ..Self::new(dir, room) }
+    pub(super) fn with_spare(dir: &Path, room: Arc<Room>, list: Arc<Ranked<List>>) -> Self {
+        Self { spare: Some(Spare::No), ..Self::new(dir, room, list) }
     }
 
     fn close(&mut self, file: FileName) {
@@ -93,6 +102,7 @@ impl Writer {
     /// Removes a file, or keeps it for the next one, which gets `next_len` bytes, about.
     fn remove(&mut self, file: FileName, next_len: u64) -> std::io::Result<()> {
         self.close(file);
+        self.list.lock().strike(file)?;
         let (path, spare) = (self.dir.join(file.to_string()), self.dir.join(SPARE));
         let lens = lens_like(next_len);
         let is_long = |it: std::io::Result<Metadata>| it.is_ok_and(|it| it.len() > *lens.end());
@@ -155,7 +165,7 @@ impl Writer {
 
     fn perform(&mut self, op: Op) -> Done {
         match op {
-            Op::Write { file, position, head, body, sync, is_last, .. } => {
+            Op::Write { file, position, head, body, reached, sync, is_last, .. } => {
                 if let Some(until) = self.full_until.take() {
                     std::thread::sleep(until.saturating_duration_since(Instant::now()));
                 }
@@ -173,6 +183,10 @@ impl Writer {
                 if result == Err(DiskError::Full) {
                     self.room.refused();
                     self.full_until = Some(Instant::now() + FULL_PAUSE);
+                }
+                if sync && result.is_ok() {
+                    let len = (head.len() + body.len()) as u64;
+                    self.list.lock().synced(file, (position, &head, len), reached);
                 }
                 Done::Written { head, body, result }
             }
@@ -192,6 +206,9 @@ impl Writer {
         (sync, is_last): (bool, bool),
     ) -> Result<(), DiskError> {
         if self.open.as_ref().is_none_or(|open| open.name != name) {
+            if position == 0 {
+                self.list.lock().begin().map_err(|error| not_written(&error))?;
+            }
             let head = parts[0];
             let is_whole = position == 0 && sync && parts[1].is_empty();
             let open = self.open(name, is_whole.then_some(head));
@@ -228,6 +245,7 @@ impl Writer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::locks::Rank;
 
     #[test]
     fn a_full_disk_is_not_tried_all_the_time() {
@@ -235,12 +253,16 @@ mod tests {
         let [full, other] = [0, 1].map(|segment| FileName { segment, generation: 0 });
         std::os::unix::fs::symlink("/dev/full", dir.path().join(full.to_string())).expect("a link");
         std::fs::write(dir.path().join(other.to_string()), b"").expect("a file");
-        let mut writer = Writer::new(dir.path(), Arc::new(Room::of(dir.path())));
+        let names = super::super::Names::Own(Arc::default());
+        let list = Arc::new(Ranked::new(Rank::FileList, List::new(dir.path(), names)));
+        let mut writer = Writer::new(dir.path(), Arc::new(Room::of(dir.path())), list);
         let write = |writer: &mut Writer| {
             let (position, head, body) = (0, vec![1], Vec::new());
             let (sync, is_last, is_background) = (false, false, false);
             let file = full;
-            let op = Op::Write { file, position, head, body, sync, is_last, is_background };
+            let reached = Reached::default();
+            let op =
+                Op::Write { file, position, head, body, reached, sync, is_last, is_background };
             let begun = Instant::now();
             let done = writer.perform(op);
             assert!(matches!(done, Done::Written { result: Err(DiskError::Full), .. }), "{done:?}");

@@ -18,7 +18,7 @@ pub(crate) fn tell_damage(damages: &[(PathBuf, Damage)], topology: &Topology) {
                 file = %damage.file,
                 position = damage.position,
                 reason = damage.what,
-                kept = damage.kept,
+                kept = damage.kept.as_deref().unwrap_or_default(),
                 "a file was damaged, and all messages in it are there"
             );
             continue;
@@ -28,6 +28,18 @@ pub(crate) fn tell_damage(damages: &[(PathBuf, Damage)], topology: &Topology) {
             || "an unknown number of messages".to_owned(),
             |most| format!("at most {most} messages"),
         );
+        let Some(kept) = &damage.kept else {
+            tracing::error!(
+                log = %dir.display(),
+                %file,
+                lost_bytes,
+                lost = messages,
+                queues = of_queues(damage, topology),
+                "a file is missing: what was in it is lost, and acks in it are undone. To get it back, stop the broker \
+                 now, put the file or a good copy of it back, and start again"
+            );
+            continue;
+        };
         let again = match damage.rest {
             Some(rest) => format!("put a good copy of {file} in the place of {rest}"),
             None => format!("put a good copy of {file} back"),
@@ -40,7 +52,7 @@ pub(crate) fn tell_damage(damages: &[(PathBuf, Damage)], topology: &Topology) {
             lost_bytes,
             lost = messages,
             queues = of_queues(damage, topology),
-            kept = damage.kept,
+            kept,
             "a file was damaged: what was whole is there, the rest is lost, and acks in it are undone. To get \
              it back, stop the broker now, {again}, and start again"
         );
@@ -65,13 +77,16 @@ fn of_queues(damage: &Damage, topology: &Topology) -> String {
 
 /// Warns of files that earlier starts found damaged.
 pub(super) fn tell_of_earlier(dir: &Path, report: &Report) {
-    let is_new = |kept: &String| report.damaged.iter().any(|damage| damage.kept == *kept);
+    let is_new = |kept: &String| {
+        report.damaged.iter().any(|it| [it.file.aside(), it.file.absent()].contains(kept))
+    };
     let kept: Vec<_> = kept_aside(dir).into_iter().filter(|kept| !is_new(kept)).collect();
     if !kept.is_empty() {
         tracing::warn!(
             log = %dir.display(),
             files = kept.join(", "),
-            "files that were found damaged by earlier starts are kept here; remove them when nobody needs them"
+            "files that were found damaged by earlier starts are kept here, or word of those that were missing; remove them \
+             when nobody needs them"
         );
     }
 }
@@ -80,15 +95,22 @@ pub(super) fn tell_of_earlier(dir: &Path, report: &Report) {
 /// one, and of which nobody has said since that nobody needs them.
 pub(super) fn lost_before(dir: &Path, log: &NodeLog) -> Offset {
     let kept = kept_aside(dir);
-    let names = kept.iter().filter_map(|name| FileName::parse(name.strip_suffix(".damaged")?));
+    let names = kept.iter().filter_map(|name| FileName::parse(name.rsplit_once('.')?.0));
     names.map(|file| log.begun_after(file)).max().unwrap_or(Offset::ZERO)
 }
 
-/// Damaged files that are kept in the directory of a log.
+/// Ends of their names.
+const ENDS: [&str; 2] = [".seg.damaged", ".seg.missing"];
+
+/// Damaged files that are kept in the directory of a log, and word of those that were missing.
 fn kept_aside(dir: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-    let mut kept: Vec<_> = names.filter(|name| name.ends_with(".seg.damaged")).collect();
+    let mut kept: Vec<_> =
+        names.filter(|name| ENDS.iter().any(|end| name.ends_with(end))).collect();
     kept.sort();
     kept
 }
+
+#[cfg(test)]
+mod tests;

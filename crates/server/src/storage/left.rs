@@ -1,18 +1,21 @@
 //! What a process that ends in good order leaves word of, and what the next one finds of it.
 //!
 //! ```text
+//!   format 2
 //!   shards/0/0000000000000003.0.seg 1158442
+//!   shards/0 next-batch=5312
 //!   shards/0 seen-below=80000
 //!   names/0000000000000000.0.seg 1565
+//!   crc32c=5dcf09a1
 //! ```
 //!
-//! A log alone cannot tell a file that is gone from one that was not needed any more, nor one that was cut short
-//! by a bad copy from one whose last write was interrupted. After a crash nobody can; after a stop in good order
-//! nothing was interrupted, and the list says what there was. A list of an older version is empty.
+//! Which files there were each log's own list knows, also after a crash. Where there is none, as an older version left the
+//! directory, or somebody took it away, this one says it.
 //!
 //! Records below `seen-below` were there at a start after a crash: they may have been delivered, though no mark
-//! says so. A list that is damaged says so of all.
+//! says so. What is damaged, or of another stop than the last, so that a log goes on with another batch, says so of all.
 
+use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -26,7 +29,15 @@ use crate::disk::sync_dir;
 /// The file that says that the last process left in good order, and what.
 const CLEAN: &str = "clean";
 
+/// Its first line. Older versions had none.
+const FIRST: &str = "format 2";
+
+/// The list of files that a log has itself.
+const LIST: &str = "files";
+
 const SEEN_BELOW: &str = "seen-below=";
+const NEXT_BATCH: &str = "next-batch=";
+const CHECKSUM: &str = "crc32c=";
 
 /// The files of the logs, and how long each is at least.
 #[derive(Debug)]
@@ -36,6 +47,8 @@ pub(crate) struct Left {
     pub shards: Vec<Vec<(FileName, u64)>>,
     /// By shard: records below may have been delivered.
     pub seen_below: Vec<Offset>,
+    /// By shard: the number of the next batch.
+    pub next_batch: Vec<u64>,
 }
 
 /// A file that is not what it was left as.
@@ -51,20 +64,39 @@ pub(super) struct Lost {
 /// Everything is on disk: says so for the next start.
 pub(crate) fn leave_clean(dir: &Path, left: &Left) -> std::io::Result<()> {
     let new = dir.join("clean.new");
-    let mut file = std::fs::File::create(&new)?;
+    let mut text = format!("{FIRST}\n");
     let shards = left.shards.iter().enumerate();
     let logs = shards.map(|(index, files)| (format!("shards/{index}"), files));
     for (log, files) in logs.chain([("names".to_owned(), &left.names)]) {
         for (name, len) in files {
-            writeln!(file, "{log}/{name} {len}")?;
+            let _ = writeln!(text, "{log}/{name} {len}");
         }
     }
-    for (index, seen_below) in left.seen_below.iter().enumerate() {
-        writeln!(file, "shards/{index} {SEEN_BELOW}{seen_below}")?;
+    for (index, (seen_below, next_batch)) in
+        left.seen_below.iter().zip(&left.next_batch).enumerate()
+    {
+        let _ = writeln!(text, "shards/{index} {NEXT_BATCH}{next_batch}");
+        let _ = writeln!(text, "shards/{index} {SEEN_BELOW}{seen_below}");
     }
+    let crc = crc32c::crc32c(text.as_bytes());
+    let _ = writeln!(text, "{CHECKSUM}{crc:08x}");
+    let mut file = std::fs::File::create(&new)?;
+    file.write_all(text.as_bytes())?;
     file.sync_all()?;
     std::fs::rename(&new, dir.join(CLEAN))?;
     sync_dir(dir)
+}
+
+/// The lines of a list, but those about itself. None if it is not whole: one of an older version has nothing that says so.
+fn lines(text: &str) -> Option<std::str::Lines<'_>> {
+    let Some(rest) = text.strip_prefix(FIRST).and_then(|rest| rest.strip_prefix('\n')) else {
+        return Some(text.lines());
+    };
+    let (all, crc) = text.strip_suffix('\n')?.rsplit_once('\n')?;
+    let crc = u32::from_str_radix(crc.strip_prefix(CHECKSUM)?, 16).ok()?;
+    let covered = text.get(..=all.len())?;
+    let len = rest.len().checked_sub(text.len().checked_sub(covered.len())?)?;
+    (crc32c::crc32c(covered.as_bytes()) == crc).then_some(rest.get(..len)?.lines())
 }
 
 /// This process has not left in good order yet. To be called as late as can be, before anything is
@@ -79,29 +111,45 @@ pub(crate) fn forget_clean(dir: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// Below which records of each of so many shards may have been delivered, whatever their marks say: all of them, if
-/// the last process did not leave in good order.
-pub(super) fn seen_below(dir: &Path, shards: usize) -> Vec<Offset> {
-    let text = std::fs::read_to_string(dir.join(CLEAN));
-    text.ok()
-        .and_then(|text| parse_seen(&text, shards))
-        .unwrap_or_else(|| vec![Offset::MAX; shards])
+/// Below which records of each shard may have been delivered, whatever their marks say: all of them, if
+/// the last process did not leave in good order. `batches`: the number of the next batch of each.
+pub(super) fn seen_below(dir: &Path, batches: &[u64]) -> Vec<Offset> {
+    let text = match std::fs::read_to_string(dir.join(CLEAN)) {
+        Ok(text) => text,
+        Err(_) => return vec![Offset::MAX; batches.len()],
+    };
+    parse_seen(&text, batches).unwrap_or_else(|| {
+        tracing::warn!(
+            file = %dir.join(CLEAN).display(),
+            "the word of the last stop is damaged, or not of the last stop: messages come marked redelivered, as after a \
+             crash"
+        );
+        vec![Offset::MAX; batches.len()]
+    })
 }
 
-/// None if the list has a line that nobody wrote.
-fn parse_seen(text: &str, shards: usize) -> Option<Vec<Offset>> {
+/// None if the list has a line that nobody wrote, or is of another stop.
+fn parse_seen(text: &str, batches: &[u64]) -> Option<Vec<Offset>> {
     // As an older version had it: its marks tell all.
-    let mut all = vec![Offset::ZERO; shards];
-    for line in text.lines() {
+    let mut all = vec![Offset::ZERO; batches.len()];
+    for line in lines(text)? {
         let (name, what) = line.rsplit_once(' ')?;
-        let Some(number) = what.strip_prefix(SEEN_BELOW) else {
-            what.parse::<u64>().ok()?;
-            continue;
-        };
-        let index: usize = name.strip_prefix("shards/")?.parse().ok()?;
-        *all.get_mut(index)? = Offset::new(number.parse().ok()?);
+        if let Some(number) = what.strip_prefix(SEEN_BELOW) {
+            *all.get_mut(shard_of(name)?)? = Offset::new(number.parse().ok()?);
+        } else if let Some(number) = what.strip_prefix(NEXT_BATCH) {
+            let number: u64 = number.parse().ok()?;
+            if *batches.get(shard_of(name)?)? != number {
+                return None;
+            }
+        } else {
+            what.parse::<u64>().ok().filter(|_| name.contains('/'))?;
+        }
     }
     Some(all)
+}
+
+fn shard_of(name: &str) -> Option<usize> {
+    name.strip_prefix("shards/")?.parse().ok()
 }
 
 /// What is missing of the files that the last process left.
@@ -112,11 +160,17 @@ pub(super) fn lost(dir: &Path) -> anyhow::Result<Vec<Lost>> {
         other => other.with_context(|| format!("cannot read {}", clean.display()))?,
     };
     let mut lost = Vec::new();
-    for line in String::from_utf8_lossy(&bytes).lines() {
+    let text = String::from_utf8_lossy(&bytes);
+    for line in lines(&text).into_iter().flatten() {
         // What is no such line was not written by us, or is damaged, and says nothing of a file.
         let Some((name, len)) = line.rsplit_once(' ') else { continue };
         let Ok(had_bytes) = len.parse() else { continue };
         let path = dir.join(name);
+        // It knows more, and is asked when the log is read.
+        let has_list = |log: &Path| std::fs::metadata(log.join(LIST)).is_ok();
+        if path.parent().is_some_and(has_list) {
+            continue;
+        }
         let has_bytes = std::fs::metadata(&path).ok().map(|found| found.len());
         if has_bytes.is_some_and(|has| has >= had_bytes)
             || has_bytes.is_none() && is_in_other(&path)
@@ -178,16 +232,25 @@ mod tests {
     #[test]
     fn what_was_seen_is_told_to_the_next_start() {
         let dir = tempfile::tempdir().expect("a directory");
-        assert_eq!(seen_below(dir.path(), 2), [Offset::MAX; 2], "after a crash");
+        assert_eq!(seen_below(dir.path(), &[3, 4]), [Offset::MAX; 2], "after a crash");
         let name = FileName::parse("0000000000000003.0.seg").expect("a name");
         let seen = vec![Offset::new(7), Offset::ZERO];
         let shards = vec![vec![(name, 5)], vec![]];
-        let left = Left { names: vec![(name, 9)], shards, seen_below: seen.clone() };
+        let next_batch = vec![3, 4];
+        let left = Left { names: vec![(name, 9)], shards, seen_below: seen.clone(), next_batch };
         leave_clean(dir.path(), &left).expect("written");
-        assert_eq!(seen_below(dir.path(), 2), seen);
+        assert_eq!(seen_below(dir.path(), &[3, 4]), seen);
+        assert_eq!(seen_below(dir.path(), &[3, 5]), [Offset::MAX; 2], "of another stop");
         let text = std::fs::read_to_string(dir.path().join(CLEAN)).expect("read");
         let files = |text: &str| text.lines().filter(|line| line.contains(".seg ")).count();
         assert_eq!(files(&text), 2, "{text}");
+        for at in 0..text.len() {
+            assert_eq!(parse_seen(&text[..at], &[3, 4]).filter(|_| at > 0), None, "{at}");
+            let mut flipped = text.clone().into_bytes();
+            flipped[at] ^= 1;
+            let flipped = String::from_utf8(flipped).expect("text");
+            assert_eq!(parse_seen(&flipped, &[3, 4]), None, "{flipped}");
+        }
         for (text, want) in [
             ("", Some([0, 0])),
             ("names/0000000000000000.0.seg 1565\n", Some([0, 0])),
@@ -198,7 +261,7 @@ mod tests {
             ("\n", None),
         ] {
             assert_eq!(
-                parse_seen(text, 2),
+                parse_seen(text, &[0, 0]),
                 want.map(|all| all.map(Offset::new).to_vec()),
                 "{text}"
             );
