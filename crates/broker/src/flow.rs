@@ -43,7 +43,7 @@ pub const INBOX_LETTERS_MAX: usize = 64;
 
 /// Units of [`work`](crate::work) that may wait in a shard before those who brought more than others pause: about twenty
 /// milliseconds.
-pub const WAITING_UNITS_MAX: u64 = 20 * 8192;
+pub const WAITING_UNITS_MAX: u64 = 40 * 4096;
 
 /// Bytes of messages that may wait there so.
 pub const WAITING_BYTES_MAX: u64 = 16 << 20;

@@ -40,7 +40,7 @@ mod stuck;
 mod transactions;
 mod unresolved;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use foldhash::fast::FixedState;
 use hashbrown::{HashMap, HashSet};
@@ -56,7 +56,7 @@ use dead_letter::{Awaited, Origin};
 use disk::Disk;
 use history::Histories;
 use jobs::{Job, Line};
-use lifecycle::Asked;
+use lifecycle::{Asked, Dying};
 use moving::Moving;
 use numbers::{Sampling, Use};
 use ports::Ports;
@@ -98,10 +98,10 @@ pub struct Shard<L> {
     scratch: Vec<Left>,
     timers: BTreeSet<(Time, QueueId)>,
     /// Deleted here, but perhaps still named in the topology: not to be made again.
-    dying: Vec<QueueId>,
+    dying: Dying,
     histories: Histories,
     /// Dead letters that wait for their targets (at-least-once strategy).
-    awaited: Map<(QueueId, Offset), Awaited>,
+    awaited: BTreeMap<(QueueId, Offset), Awaited>,
     /// Those that found no target, or no room there, and are tried again.
     retries: Retries,
     /// Messages that an operator moves, by who waits for it.
@@ -238,9 +238,9 @@ impl<L: Log> Shard<L> {
             paused: HashSet::default(),
             scratch: Vec::new(),
             timers: BTreeSet::new(),
-            dying: Vec::new(),
+            dying: Dying::default(),
             histories: Histories::default(),
-            awaited: Map::default(),
+            awaited: BTreeMap::new(),
             retries: Retries::default(),
             moves: Map::default(),
             counters: Counters::default(),
@@ -374,9 +374,7 @@ impl<L: Log> Shard<L> {
         if !self.unreadable.is_empty() {
             self.tell_unreadable(topology);
         }
-        if !self.dying.is_empty() {
-            self.dying.retain(|&id| topology.queue_by_id(id).is_some());
-        }
+        self.dying.forget_dead(topology);
         self.relax_lists();
         self.resting.watch(&self.log, now);
         // What is due still, or again, had more to do than one turn may.

@@ -4,7 +4,7 @@
 //!
 //! A turn may cost a number of *units*, each a small piece of real work: a message put into a queue, a settlement, a
 //! record let go of, a row of a list. Units are counts and not time, so that the same letters bring the same
-//! turns wherever they run; a turn of [`Limits::turn`] units takes about a millisecond. What [`fits`](Work::fits)
+//! turns wherever they run; a turn of [`Limits::turn`] units takes a millisecond at most. What [`fits`](Work::fits)
 //! the turn is done at once. Anything else becomes a *job* in the line of its origin, and all later letters of that
 //! origin stand behind it: the order of what one connection sends is kept. Letters of others go on.
 //!

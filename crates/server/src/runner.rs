@@ -30,8 +30,9 @@ use crate::node::{Node, Recipient};
 /// Turns a thread runs before it looks at its sockets and timers, or at its disk, again.
 const TURNS_MAX: usize = 256;
 
-/// A shard's turn that leaves work for the next one is a long one, and counts as so many.
-const LONG_TURN: usize = TURNS_MAX / 4;
+/// A shard's turn that leaves work for the next one is a long one, and counts as so many: sockets are looked at before the
+/// next one.
+const LONG_TURN: usize = TURNS_MAX;
 
 /// Bytes to read into that a thread keeps for the next turns.
 const KEPT_INPUT: usize = 1 << 20;

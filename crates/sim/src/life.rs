@@ -58,7 +58,7 @@ fn limits(random: &mut Random) -> Limits {
     match random.below(3) {
         0 => Limits { turn: 1, share: 1 },
         1 => Limits { turn: 1 + random.below(40) as u64, share: 1 + random.below(12) as u64 },
-        _ => Limits { turn: 8192, share: 512 },
+        _ => Limits { turn: 4096, share: 512 },
     }
 }
 

@@ -45,8 +45,8 @@ pub(super) mod cost {
     pub(in super::super) const LETTER: u64 = 1;
 }
 
-/// About a millisecond, and a sixteenth of it for each who has something to do.
-pub(super) const LIMITS: Limits = Limits { turn: 8192, share: 512 };
+/// About half a millisecond, and an eighth of it for each who has something to do.
+pub(super) const LIMITS: Limits = Limits { turn: 4096, share: 512 };
 
 /// Jobs that are done one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

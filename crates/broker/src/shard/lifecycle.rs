@@ -1,8 +1,12 @@
 //! Queues are made, counted, purged, deleted and listed.
 
+use std::collections::VecDeque;
+
+use foldhash::fast::FixedState;
+use hashbrown::HashSet;
 use leveret_amqp::reply::ReplyCode;
 use leveret_log::Log;
-use leveret_queue::{Backlog, Queue, Time};
+use leveret_queue::{Backlog, Offset, Queue, Time};
 use leveret_topology::{ConfirmOn, ConfirmOptions, QueueId, Topology};
 
 use super::dead_letter::Origin;
@@ -16,6 +20,33 @@ use crate::message::{ConsumerFacts, Outbox, QueueFacts, Reply, ReplyTo, ToMeta};
 pub(super) struct Asked {
     pub(super) user: Box<str>,
     pub(super) reply: Option<ReplyTo>,
+}
+
+/// Queues that were deleted here and that the names may still have: these go in the order in which they were deleted.
+#[derive(Debug, Default)]
+pub(super) struct Dying {
+    all: HashSet<QueueId, FixedState>,
+    /// First the one that was deleted first.
+    order: VecDeque<QueueId>,
+}
+
+impl Dying {
+    pub(super) fn add(&mut self, id: QueueId) {
+        if self.all.insert(id) {
+            self.order.push_back(id);
+        }
+    }
+
+    pub(super) fn contains(&self, id: &QueueId) -> bool {
+        self.all.contains(id)
+    }
+
+    /// Forgets those whose names are gone, up to one whose name is there.
+    pub(super) fn forget_dead(&mut self, topology: &Topology) {
+        while let Some(id) = self.order.pop_front_if(|id| topology.queue_by_id(*id).is_none()) {
+            self.all.remove(&id);
+        }
+    }
 }
 
 /// Deleted queues that are remembered for messages routed to them a moment before.
@@ -204,7 +235,7 @@ impl<L: Log> Shard<L> {
         self.forget_awaited(id, out);
         let consumers = std::mem::take(&mut hosted.consumers);
         let consumers = self.consumers_gone(&consumers, topology, out);
-        self.dying.push(id);
+        self.dying.add(id);
         if waits_for_consumers(&hosted.confirm) {
             if self.gone_unacked.len() == GONE_MAX {
                 self.gone_unacked.pop_front();
@@ -219,23 +250,18 @@ impl<L: Log> Shard<L> {
     /// No answer to a dead letter of the queue matters any more.
     fn forget_awaited(&mut self, id: QueueId, out: &mut Outbox) {
         self.retries.forget(id);
-        let mut departed = Vec::new();
-        let Self { awaited, moves, .. } = self;
-        awaited.retain(|&(queue, offset), awaited| {
-            match awaited.origin {
-                _ if queue != id => return true,
-                Origin::Departed { .. } => departed.push(offset),
-                Origin::Moved { by, .. } => {
-                    if let Some(moving) = moves.remove(&by) {
+        let all = (id, Offset::new(0))..=(id, Offset::new(u64::MAX));
+        let offsets: Vec<Offset> = self.awaited.range(all).map(|(&(_, at), _)| at).collect();
+        for offset in offsets {
+            match self.awaited.remove(&(id, offset)).map(|awaited| awaited.origin) {
+                Some(Origin::Departed { .. }) => self.gone(offset, id, Way::DeadLettered),
+                Some(Origin::Moved { by, .. }) => {
+                    if let Some(moving) = self.moves.remove(&by) {
                         out.reply(moving.reply, Reply::Gone);
                     }
                 }
-                Origin::Held(_) => {}
+                Some(Origin::Held(_)) | None => {}
             }
-            false
-        });
-        for offset in departed {
-            self.gone(offset, id, Way::DeadLettered);
         }
     }
 

@@ -1,0 +1,234 @@
+//! Who causes work pays for it: what one connection brings is done in pieces, and others do not stand behind it.
+
+use leveret_amqp::content::Properties;
+use leveret_amqp::table::Table;
+use leveret_broker::message::*;
+use leveret_broker::record::join_names;
+use leveret_broker::work::Limits;
+use leveret_broker::{Meta, Shard};
+use leveret_log::MemoryLog;
+use leveret_queue::Time;
+use leveret_topology::{QueueId, Topology};
+
+const FAN: ConnectionId = ConnectionId::new(1);
+const PROBE: ConnectionId = ConnectionId::new(2);
+
+/// A shard with so many queues.
+struct Node {
+    topology: Topology,
+    shard: Shard<MemoryLog>,
+    queues: Vec<QueueId>,
+    /// What sessions got, in order.
+    got: Vec<(ConnectionId, ToSession)>,
+    /// Units that the most expensive turn cost.
+    most: u64,
+}
+
+impl Node {
+    fn new(queues: usize) -> Self {
+        let mut topology = Topology::new();
+        let vhost = topology.add_vhost("/").expect("a vhost");
+        let mut meta = Meta::new(1, MemoryLog::new());
+        let mut out = Outbox::default();
+        let names: Vec<String> = (0..queues).map(|number| format!("q{number}")).collect();
+        let declare = |name: &String| ToMeta::DeclareQueue {
+            user: Box::default(),
+            reply: reply(FAN),
+            vhost,
+            name: name.as_str().into(),
+            server_named: false,
+            durable: true,
+            exclusive: false,
+            auto_delete: false,
+            arguments: Table::default(),
+            forbidden: None,
+        };
+        meta.turn(&mut names.iter().map(declare).collect(), &mut topology, &mut out);
+        let id = |name: &String| topology.queue(vhost, name).expect("declared").id;
+        let queues = names.iter().map(id).collect();
+        let shard = Shard::new(0, 1, MemoryLog::new());
+        let mut node = Self { topology, shard, queues, got: Vec::new(), most: 0 };
+        let letters: Vec<ToShard> = out.shards.drain(..).map(|(_, letter)| letter).collect();
+        node.run(letters);
+        (node.got, node.most) = (Vec::new(), 0);
+        node
+    }
+
+    /// One turn. Whether there is more to do.
+    fn turn(&mut self, letters: impl IntoIterator<Item = ToShard>) -> bool {
+        let mut letters = letters.into_iter().collect();
+        let mut out = Outbox::default();
+        let more = self.shard.turn(&mut letters, &self.topology, Time::from_ms(1), &mut out);
+        self.got.append(&mut out.sessions);
+        self.most = self.most.max(self.shard.spent());
+        more
+    }
+
+    /// Turns until all is done. How many.
+    fn run(&mut self, letters: impl IntoIterator<Item = ToShard>) -> usize {
+        let mut turns = 1;
+        let mut more = self.turn(letters);
+        while more {
+            more = self.turn([]);
+            turns += 1;
+        }
+        turns
+    }
+
+    /// Messages for all queues.
+    fn fan_out(&self, messages: u64) -> ToShard {
+        let publish = |seq| publish(seq, &self.queues);
+        ToShard::Publish { from: FAN, messages: (1..=messages).map(publish).collect() }
+    }
+
+    /// What was told to a connection, in words.
+    fn told(&self, who: ConnectionId) -> Vec<String> {
+        let mine = self.got.iter().filter(|(to, _)| *to == who);
+        let word = |letter: &ToSession| match letter {
+            ToSession::Confirm { first, last, .. } => format!("{first}..{last}"),
+            ToSession::Paused(is) => format!("paused {is}"),
+            other => format!("{other:?}"),
+        };
+        mine.map(|(_, letter)| word(letter)).collect()
+    }
+
+    fn ready(&self) -> Vec<u64> {
+        let count =
+            |id| self.shard.queues().find(|(other, _)| *other == id).map(|(_, it)| it.counts());
+        self.queues.iter().map(|&id| count(id).map_or(0, |counts| counts.ready)).collect()
+    }
+}
+
+fn publish(confirm: u64, targets: &[QueueId]) -> Publish {
+    let mut properties = Vec::new();
+    Properties::default().encode(&mut properties);
+    Publish {
+        channel: 1,
+        confirm,
+        targets: targets.iter().copied().collect(),
+        persistent: false,
+        priority: 0,
+        expiration_ms: None,
+        message: Message::from_parts(&join_names("", "q"), &properties, b"x"),
+        shared: None,
+    }
+}
+
+fn reply(connection: ConnectionId) -> ReplyTo {
+    ReplyTo { connection, channel: 1 }
+}
+
+#[test]
+fn a_fan_out_does_not_keep_others_waiting() {
+    let mut node = Node::new(1_000);
+    let fan_out = node.fan_out(400);
+    assert!(node.turn([fan_out]), "400,000 messages into queues are more than a turn");
+    assert_eq!(node.told(FAN)[0], "paused true", "who brings so much is not read from");
+    let one = publish(1, &node.queues[..1]);
+    assert!(node.turn([ToShard::Publish { from: PROBE, messages: vec![one] }]));
+    assert_eq!(node.told(PROBE), ["1..1"], "in the next turn, and without a pause");
+    let count = ToShard::Count { reply: reply(PROBE), queue: node.queues[0] };
+    assert!(node.turn([count]));
+    assert_eq!(node.told(PROBE).len(), 2);
+    // Its own letters keep their order.
+    let count = ToShard::Count { reply: reply(FAN), queue: node.queues[0] };
+    node.run([count]);
+    let told = node.told(FAN);
+    let pauses: Vec<_> = told.iter().filter(|word| word.starts_with("paused")).collect();
+    assert_eq!(pauses, ["paused true", "paused false"]);
+    assert!(told.last().is_some_and(|last| last.contains("messages: 401")), "{told:?}");
+    assert!(node.most <= 2 * node.shard.limits().turn, "{} units in one turn", node.most);
+    assert_eq!(node.shard.counters().enqueued, 400_001);
+}
+
+/// The connection that was paused ends, the one way or the other: nothing is kept of it.
+#[test]
+fn no_pause_is_for_ever() {
+    let mut node = Node::new(1_000);
+    let fan_out = node.fan_out(400);
+    node.turn([fan_out]);
+    assert_eq!(node.told(FAN)[0], "paused true");
+    node.run([ToShard::Disconnected(FAN)]);
+    node.got.clear();
+    let fan_out = node.fan_out(400);
+    node.run([fan_out]);
+    let told = node.told(FAN);
+    assert_eq!(told.iter().filter(|word| *word == "paused true").count(), 1, "{told:?}");
+    assert_eq!(told.iter().filter(|word| *word == "paused false").count(), 1, "{told:?}");
+}
+
+/// A crowded inbox: who was told to pause goes on with the turn that takes it.
+#[test]
+fn a_crowd_goes_on_with_the_next_turn() {
+    let mut node = Node::new(1);
+    let one = publish(1, &node.queues);
+    node.turn([
+        ToShard::Publish { from: FAN, messages: vec![one] },
+        ToShard::Crowded { from: FAN },
+    ]);
+    assert!(node.told(FAN).contains(&"paused false".to_owned()));
+}
+
+/// Wherever the work is cut, the end is that of one uncut turn, and what connections are told is the same.
+#[test]
+fn the_end_is_the_same_wherever_it_is_cut() {
+    let run = |limits: Limits| {
+        let mut node = Node::new(30);
+        node.shard.set_limits(limits);
+        let few = |seq| publish(seq, &node.queues[..7]);
+        let letters = [
+            node.fan_out(20),
+            ToShard::Publish { from: PROBE, messages: (1..=9).map(few).collect() },
+            ToShard::Purge { reply: reply(FAN), queue: node.queues[9], max: 5 },
+            ToShard::Get { reply: reply(PROBE), queue: node.queues[2], no_ack: true },
+            ToShard::Count { reply: reply(FAN), queue: node.queues[9] },
+        ];
+        node.run(letters);
+        let told: Vec<_> = [FAN, PROBE]
+            .map(|who| {
+                let mut confirmed = Vec::new();
+                let mut others = Vec::new();
+                for (_, letter) in node.got.iter().filter(|(to, _)| *to == who) {
+                    match letter {
+                        ToSession::Confirm { first, last, ok: true, .. } => {
+                            confirmed.extend(*first..=*last)
+                        }
+                        ToSession::Reply { reply: Reply::Got { remaining, .. }, .. } => {
+                            // How many of the other connection's came before is open.
+                            others.push(format!("got, {}", *remaining >= 8));
+                        }
+                        other => others.push(format!("{other:?}")),
+                    }
+                }
+                (confirmed, others)
+            })
+            .into();
+        (node.ready(), node.shard.counters(), node.shard.usage().records, told)
+    };
+    let whole = run(Limits { turn: 1 << 40, share: 1 << 40 });
+    for turn in [1, 2, 3, 5, 8, 31, 40, 64, 100] {
+        for share in [1, 2, 7, 30] {
+            assert_eq!(run(Limits { turn, share }), whole, "turn {turn}, share {share}");
+        }
+    }
+}
+
+/// Very much that leaves at once is let go of in pieces, and a list of many queues is one answer.
+#[test]
+fn purges_and_lists_are_done_in_pieces() {
+    let mut node = Node::new(2_000);
+    let fan_out = node.fan_out(30);
+    node.run([fan_out]);
+    node.most = 0;
+    let purge = |&queue| ToShard::Purge { reply: reply(PROBE), queue, max: u64::MAX };
+    let purges: Vec<_> = node.queues.iter().map(purge).collect();
+    let list = ToShard::List { reply: reply(FAN), queue: None };
+    assert!(node.run(purges.into_iter().chain([list])) > 4);
+    assert!(node.most <= 2 * node.shard.limits().turn, "{} units in one turn", node.most);
+    assert_eq!(node.shard.usage().records, 0);
+    let lists = node.got.iter().filter_map(|(_, letter)| match letter {
+        ToSession::Reply { reply: Reply::Queues(facts), .. } => Some(facts.len()),
+        _ => None,
+    });
+    assert_eq!(lists.collect::<Vec<_>>(), [2_000]);
+}
