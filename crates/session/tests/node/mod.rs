@@ -316,7 +316,9 @@ impl Node {
                 }
                 if !letters.is_empty() {
                     moved = true;
-                    shard.turn(&mut letters, topology, *now, &mut outbox);
+                    if shard.turn(&mut letters, topology, *now, &mut outbox) {
+                        outbox.shard(index, ToShard::Continue);
+                    }
                 }
             }
             outbox.answer_logins(topology);
