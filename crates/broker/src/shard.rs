@@ -347,7 +347,7 @@ impl<L: Log> Shard<L> {
             ToShard::Lent { records } => self.lent(records, topology, now, out),
             // The rest of what it finished is taken in at the end of the turn.
             ToShard::LogWoke => self.warmed(topology, now, out),
-            ToShard::List { reply, queue } => self.list(reply, queue, now, out),
+            ToShard::List { reply, queues } => self.list(reply, &queues, now, out),
             ToShard::Sample { reply, begins } => self.sample(reply, begins, now, out),
         }
     }

@@ -222,7 +222,7 @@ fn purges_and_lists_are_done_in_pieces() {
     node.most = 0;
     let purge = |&queue| ToShard::Purge { reply: reply(PROBE), queue, max: u64::MAX };
     let purges: Vec<_> = node.queues.iter().map(purge).collect();
-    let list = ToShard::List { reply: reply(FAN), queue: None };
+    let list = ToShard::List { reply: reply(FAN), queues: node.queues.clone().into() };
     assert!(node.run(purges.into_iter().chain([list])) > 4);
     assert!(node.most <= 2 * node.shard.limits().turn, "{} units in one turn", node.most);
     assert_eq!(node.shard.usage().records, 0);

@@ -31,8 +31,6 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Rank {
-    /// Statistics as last sampled.
-    Statistics,
     /// A connection's session and socket.
     Connection,
     /// A shard.
@@ -41,6 +39,8 @@ pub enum Rank {
     Meta,
     /// The names.
     Names,
+    /// Statistics as last sampled.
+    Statistics,
     /// What connections counted that are over.
     Ended,
     /// The events that are kept.
@@ -85,12 +85,12 @@ pub enum Rank {
 
 #[cfg(debug_assertions)]
 impl Rank {
-    const ALL: [Self; 25] = [
-        Self::Statistics,
+    const ALL: &[Self] = &[
         Self::Connection,
         Self::Shard,
         Self::Meta,
         Self::Names,
+        Self::Statistics,
         Self::Ended,
         Self::Events,
         Self::Alarms,
@@ -282,7 +282,7 @@ mod checked {
         #[track_caller]
         pub(super) fn take(&self) -> Held {
             let (held, rank) = (HELD.get(), self.0);
-            let highest = Rank::ALL.into_iter().rev().find(|rank| held & bit(*rank) != 0);
+            let highest = Rank::ALL.iter().copied().rev().find(|rank| held & bit(*rank) != 0);
             if let Some(highest) = highest
                 && highest >= rank
                 // A thread that unwinds is lost already, and what it lets go may need any lock.
@@ -331,6 +331,13 @@ mod unchecked {
         }
     }
 }
+
+// As large as the standard library's where nothing is checked.
+#[cfg(not(debug_assertions))]
+const _: () = assert!(
+    size_of::<Ranked<u64>>() == size_of::<Mutex<u64>>()
+        && size_of::<Guard<'static, u64>>() == size_of::<MutexGuard<'static, u64>>()
+);
 
 #[cfg(all(test, debug_assertions))]
 mod tests {

@@ -185,6 +185,16 @@ impl Bindings {
         entry.durable.then_some(&entry.binding)
     }
 
+    /// One more than the last place in use.
+    pub(crate) fn places(&self) -> BindingIx {
+        u32::try_from(self.entries.len()).expect("fewer than 2^32 bindings")
+    }
+
+    /// The binding in this place, if there is one.
+    pub(crate) fn at(&self, ix: BindingIx) -> Option<&Binding> {
+        self.entries.get(ix as usize)?.as_ref().map(|entry| &entry.binding)
+    }
+
     pub(crate) fn entries(&self) -> impl Iterator<Item = (BindingIx, &Entry)> {
         let places = 0..u32::MAX;
         places.zip(&self.entries).filter_map(|(ix, entry)| Some((ix, entry.as_ref()?)))

@@ -136,6 +136,11 @@ impl Exchange {
         self.alternate.as_deref()
     }
 
+    /// How many bindings it is the source of.
+    pub fn binding_count(&self) -> usize {
+        self.outgoing.len()
+    }
+
     /// Whether it is the source of a binding.
     pub fn is_used(&self) -> bool {
         !self.outgoing.is_empty()

@@ -37,6 +37,7 @@ mod hash;
 mod id;
 mod invariants;
 mod journal;
+mod pages;
 mod parameters;
 mod pattern;
 mod policy;

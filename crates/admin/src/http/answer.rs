@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::{HeaderValue, Response, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use axum::response::IntoResponse;
 use leveret_amqp::reply::ReplyCode;
 use serde_json::{Value, json};
 
+use super::stream;
 use crate::ops::ask::Refusal;
 use crate::ops::direct::Closed;
 use crate::room::Held;
@@ -22,6 +23,8 @@ pub(crate) enum Answer {
     Text(Vec<u8>),
     /// The same, with the room that it takes until the client has it.
     Held(Vec<u8>, Arc<Held>),
+    /// 200 with a document that is long and sent while it is made; the name of its file, if it is one.
+    Stream(stream::Made, Option<String>),
     /// 201, made; where it is, if that is not where it was put.
     Created(Option<String>),
     /// 204, done.
@@ -204,6 +207,14 @@ fn empty(status: StatusCode) -> Response<Body> {
     response
 }
 
+/// What the client is to call the file.
+fn put_name(headers: &mut HeaderMap, name: Option<String>) {
+    let disposition = name.map(|name| format!("attachment; filename={name}"));
+    if let Some(value) = disposition.and_then(|it| HeaderValue::try_from(it).ok()) {
+        headers.insert(header::CONTENT_DISPOSITION, value);
+    }
+}
+
 impl IntoResponse for Answer {
     fn into_response(self) -> Response<Body> {
         match self {
@@ -227,10 +238,14 @@ impl IntoResponse for Answer {
                 let mut response = response(StatusCode::OK, text);
                 let headers = response.headers_mut();
                 headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
-                let disposition = name.map(|name| format!("attachment; filename={name}"));
-                if let Some(value) = disposition.and_then(|it| HeaderValue::try_from(it).ok()) {
-                    headers.insert(header::CONTENT_DISPOSITION, value);
-                }
+                put_name(headers, name);
+                response
+            }
+            Self::Stream(made, name) => {
+                // Its body is put in by `shell`, compressed or not.
+                let mut response = response(StatusCode::OK, Body::empty());
+                put_name(response.headers_mut(), name);
+                response.extensions_mut().insert(stream::Slot::of(made));
                 response
             }
         }

@@ -167,6 +167,6 @@ fn holder(call: &Call, looked: &Looked) -> Value {
         "consumer_tag": holder.tag,
         "channel": holder.channel,
         "connection_name": connection.as_ref().map(|it| it.name()),
-        "user": connection.map(|it| it.facts().user),
+        "user": connection.map(|it| it.user()),
     })
 }

@@ -8,6 +8,7 @@ use axum::body::Body;
 use axum::extract::{FromRequest, FromRequestParts as _, RawPathParams};
 use axum::http::{HeaderMap, Request};
 use bytes::Bytes;
+use leveret_server::locks::Guard;
 use leveret_server::node::Node;
 use serde_json::{Map, Value};
 
@@ -31,8 +32,6 @@ pub(crate) struct Call {
     pub(crate) body: Bytes,
     /// Room of the body and of what is made of it.
     _held: Held,
-    /// Statistics as they were when the request came.
-    pub(crate) stats: Arc<Snapshot>,
     /// The samples that the query asks for.
     pub(crate) ranges: Ranges,
 }
@@ -90,8 +89,7 @@ impl FromRequest<Arc<App>> for Call {
         if ranges.are_fine() {
             app.ops.stats.look();
         }
-        let stats = app.ops.stats.latest();
-        Ok(Self { app, login, peer, headers, params, query, body, _held: held, stats, ranges })
+        Ok(Self { app, login, peer, headers, params, query, body, _held: held, ranges })
     }
 }
 
@@ -113,6 +111,11 @@ pub(super) fn parse_query(query: &str) -> Vec<(String, String)> {
 impl Call {
     pub(crate) fn node(&self) -> &Arc<Node> {
         &self.app.ops.node
+    }
+
+    /// Statistics as they are now: for a row, not for a list. The guard is a lock.
+    pub(crate) fn stats(&self) -> Guard<'_, Snapshot> {
+        self.app.ops.stats.now()
     }
 
     /// What the path has in the place called `name`; empty if there is no such place.
@@ -158,29 +161,27 @@ impl Call {
     /// The vhost that the path names, or the header `x-vhost`: the user may be there, and it exists.
     pub(crate) fn vhost(&self) -> Result<String, Fault> {
         let vhost = self.named_vhost().unwrap_or_default().to_owned();
-        let topology = self.node().topology();
-        self.login.must_enter(&topology, &vhost)?;
-        topology.vhost(&vhost).ok_or_else(Fault::not_found)?;
+        self.login.must_enter(self.node(), &vhost)?;
+        self.node().topology().vhost(&vhost).ok_or_else(Fault::not_found)?;
         Ok(vhost)
     }
 
     /// As [`vhost`](Self::vhost), for what monitoring users may see everywhere.
     pub(crate) fn visible_vhost(&self) -> Result<String, Fault> {
         let vhost = self.named_vhost().unwrap_or_default().to_owned();
-        let topology = self.node().topology();
-        self.login.must_see(&topology, &vhost)?;
-        topology.vhost(&vhost).ok_or_else(Fault::not_found)?;
+        self.login.must_see(self.node(), &vhost)?;
+        self.node().topology().vhost(&vhost).ok_or_else(Fault::not_found)?;
         Ok(vhost)
     }
 
     /// The vhosts a list is about: the one that is named, or all that the user sees. By name.
     pub(crate) fn vhosts(&self) -> Result<Vec<String>, Fault> {
-        let topology = self.node().topology();
         if let Some(vhost) = self.named_vhost() {
-            self.login.must_see(&topology, vhost)?;
-            topology.vhost(vhost).ok_or_else(Fault::not_found)?;
+            self.login.must_see(self.node(), vhost)?;
+            self.node().topology().vhost(vhost).ok_or_else(Fault::not_found)?;
             return Ok(vec![vhost.to_owned()]);
         }
+        let topology = self.node().topology();
         let seen = topology.vhosts().filter(|vhost| self.login.lists(&topology, &vhost.name));
         let mut names: Vec<_> = seen.map(|vhost| vhost.name.to_string()).collect();
         names.sort_unstable();

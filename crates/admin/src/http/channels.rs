@@ -1,31 +1,69 @@
 //! Channels.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use leveret_broker::message::ConnectionId;
 use leveret_session::ChannelFacts;
+use leveret_topology::Topology;
 use serde_json::{Value, json};
 
 use super::answer::{Answer, Fault};
 use super::call::Call;
 use super::connections::{self, Seen};
-use super::{consumers, listing, stats};
+use super::listing::{Listed, Why};
+use super::{consumers, listing, queues, stats};
 use crate::ops::facts;
+use crate::ops::pages::{self, Slice};
 use crate::stats::pairs::With;
+
+/// A connection and one of its channels, by place.
+type Item = (Arc<Seen>, usize);
+
+/// A list of channels.
+struct Channels;
+
+impl Listed for Channels {
+    type Item = Item;
+
+    fn name<'a>(&self, (seen, at): &'a Item) -> Cow<'a, str> {
+        let channel = seen.1.channels.get(*at);
+        channel.map_or_else(String::new, |channel| channel_name(&seen.0.name(), channel)).into()
+    }
+
+    async fn rows(&self, call: &Call, items: &[Item], _: Why) -> Result<Vec<Value>, Fault> {
+        let mut rows = Vec::with_capacity(items.len());
+        let mut slice = Slice::begin();
+        for (seen, at) in items {
+            let channel = seen.1.channels.get(*at);
+            rows.push(channel.map_or(Value::Null, |channel| row(call, seen, channel)));
+            slice.share().await;
+        }
+        Ok(rows)
+    }
+}
 
 /// `GET /api/channels`.
 pub(super) async fn list(call: Call) -> Result<Answer, Fault> {
-    let rows = rows(&call, &connections::seen(&call));
-    listing::rows(&call, rows)
+    let seen = connections::seen(&call, |_| true).await;
+    listed(call, seen).await
 }
 
 /// `GET /api/vhosts/{vhost}/channels`.
 pub(super) async fn list_of_vhost(call: Call) -> Result<Answer, Fault> {
     let vhost = call.visible_vhost()?;
-    let mut seen = connections::seen(&call);
-    seen.retain(|(_, facts)| facts.vhost == vhost);
-    let rows = rows(&call, &seen);
-    listing::rows(&call, rows)
+    let seen = connections::seen(&call, |facts| facts.vhost == vhost).await;
+    listed(call, seen).await
+}
+
+/// A list of the channels of these connections.
+pub(super) async fn listed(call: Call, seen: Vec<Seen>) -> Result<Answer, Fault> {
+    let channels = |seen: Seen| {
+        let seen = Arc::new(seen);
+        (0..seen.1.channels.len()).map(move |at| (Arc::clone(&seen), at))
+    };
+    let items = seen.into_iter().flat_map(channels).collect();
+    listing::list(call, Channels, items).await
 }
 
 /// `GET /api/channels/{channel}`.
@@ -49,61 +87,57 @@ pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
     let channel = &seen.1.channels[at];
     let mut row = row(&call, &seen, channel);
     let channel = (seen.0.id(), channel.number);
-    (row["publishes"], row["deliveries"]) = by_partner(&call, channel);
-    row["consumer_details"] = consumers(&call, channel).await?;
+    (row["publishes"], row["deliveries"]) = by_partner(&call, channel).await;
+    row["consumer_details"] = consumers(&call, &seen.1.vhost, channel).await?;
     Ok(listing::one(&call, row))
 }
 
 /// What a channel published by exchange, and was given by queue.
-fn by_partner(call: &Call, (connection, number): (ConnectionId, u16)) -> (Value, Value) {
-    let topology = call.node().topology();
-    let vhost = |id| topology.vhost_by_id(id).map_or("", |vhost| &vhost.name);
+async fn by_partner(call: &Call, (connection, number): (ConnectionId, u16)) -> (Value, Value) {
+    let pairs: Vec<(With, Value)> = {
+        let stats = call.stats();
+        let found = stats.connections.get(&connection).into_iter();
+        let own = found.flat_map(|it| it.pairs.iter().filter(|pair| pair.channel == number));
+        own.map(|pair| (pair.with, stats::of_pair(pair))).collect()
+    };
+    let named = |topology: &Topology, (with, stats)| {
+        let (name, vhost) = match with {
+            With::Exchange(id) => topology.exchange_by_id(id).map(|it| (&it.name, it.vhost))?,
+            With::Queue(id) => topology.queue_by_id(id).map(|it| (&it.name, it.vhost))?,
+        };
+        let vhost = topology.vhost_by_id(vhost).map(|vhost| Arc::clone(&vhost.name));
+        Some((with, Arc::clone(name), vhost.unwrap_or_default(), stats))
+    };
     let (mut publishes, mut deliveries) = (Vec::new(), Vec::new());
-    let found = call.stats.connections.get(&connection).into_iter();
-    let pairs = found.flat_map(|entry| entry.pairs.iter().filter(|pair| pair.channel == number));
-    for pair in pairs {
-        let stats = stats::of_pair(pair);
-        match pair.with {
-            With::Exchange(id) => {
-                let Some(exchange) = topology.exchange_by_id(id) else { continue };
-                let names = json!({"name": &*exchange.name, "vhost": vhost(exchange.vhost)});
-                publishes.push(json!({"exchange": names, "stats": stats}));
-            }
-            With::Queue(id) => {
-                let Some(queue) = topology.queue_by_id(id) else { continue };
-                let names = json!({"name": &*queue.name, "vhost": vhost(queue.vhost)});
-                deliveries.push(json!({"queue": names, "stats": stats}));
-            }
+    for (with, name, vhost, stats) in pages::copied(call.node(), pairs, named).await {
+        let names = json!({"name": &*name, "vhost": &*vhost});
+        match with {
+            With::Exchange(_) => publishes.push(json!({"exchange": names, "stats": stats})),
+            With::Queue(_) => deliveries.push(json!({"queue": names, "stats": stats})),
         }
     }
     (publishes.into(), deliveries.into())
 }
 
-/// The consumers of a channel.
-async fn consumers(call: &Call, channel: (ConnectionId, u16)) -> Result<Value, Fault> {
-    let facts = facts::queues(call.node()).await?;
-    let mut found = Vec::new();
-    {
-        let topology = call.node().topology();
-        let own = facts.iter().flat_map(|(id, it)| it.consumers.iter().map(move |one| (id, one)));
-        for (id, consumer) in own.filter(|(_, one)| (one.connection, one.channel) == channel) {
-            let Some(queue) = topology.queue_by_id(*id) else { continue };
-            let vhost = topology.vhost_by_id(queue.vhost).map(|vhost| Arc::clone(&vhost.name));
-            found.push((vhost.unwrap_or_default(), Arc::clone(&queue.name), consumer));
+/// The consumers of a channel, which is in this vhost.
+async fn consumers(call: &Call, vhost: &str, channel: (ConnectionId, u16)) -> Result<Value, Fault> {
+    let queues = queues::all(call, &[vhost.to_owned()], |_| true).await;
+    let mut rows = Vec::new();
+    for some in queues.chunks(pages::ROWS) {
+        let ids: Vec<_> = some.iter().map(|queue| queue.id).collect();
+        let facts = facts::of(call.node(), &ids).await?;
+        for queue in some {
+            let own = facts.get(&queue.id).into_iter().flat_map(|it| &it.consumers);
+            let own = own.filter(|one| (one.connection, one.channel) == channel);
+            rows.extend(own.map(|one| consumers::row(call, vhost, &queue.name, one)));
         }
+        tokio::task::yield_now().await;
     }
-    let rows =
-        found.into_iter().map(|(vhost, queue, one)| consumers::row(call, &vhost, &queue, one));
-    Ok(rows.collect())
+    Ok(Value::Array(rows))
 }
 
 fn channel_name(connection: &str, channel: &ChannelFacts) -> String {
     format!("{connection} ({})", channel.number)
-}
-
-pub(super) fn rows(call: &Call, seen: &[Seen]) -> Vec<Value> {
-    let all = seen.iter().flat_map(|seen| seen.1.channels.iter().map(move |one| (seen, one)));
-    all.map(|(seen, channel)| row(call, seen, channel)).collect()
 }
 
 fn row(call: &Call, (connection, facts): &Seen, channel: &ChannelFacts) -> Value {
@@ -134,10 +168,12 @@ fn row(call: &Call, (connection, facts): &Seen, channel: &ChannelFacts) -> Value
     if let Some(stats) = stats::of_channel(&channel.totals) {
         row["message_stats"] = stats;
     }
-    let sampled = call.stats.connections.get(&connection.id());
+    let stats = call.stats();
+    let sampled = stats.connections.get(&connection.id());
     let sampled = sampled.and_then(|entry| entry.channel(channel.number));
     if let (Value::Object(row), Some(entry)) = (&mut row, sampled) {
         entry.put_rates(row, &call.ranges);
     }
+    drop(stats);
     row
 }

@@ -1,5 +1,6 @@
 //! Connections.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use leveret_server::connection::Connection;
@@ -9,48 +10,76 @@ use serde_json::{Value, json};
 
 use super::answer::{Answer, Fault};
 use super::call::Call;
+use super::listing::{Listed, Why};
 use super::{channels, listing};
 use crate::ops::close;
+use crate::ops::pages::Slice;
 
 /// A connection and what it tells of itself.
 pub(super) type Seen = (Arc<Connection>, ConnectionFacts);
 
-/// The connections whose user or vhost lets this user see them, oldest first.
-pub(super) fn seen(call: &Call) -> Vec<Seen> {
-    let all = call.node().connections().into_iter().map(|connection| {
+/// The connections whose user or vhost lets this user see them, and that are wanted, oldest first.
+pub(super) async fn seen(
+    call: &Call,
+    is_wanted: impl Fn(&ConnectionFacts) -> bool + Send + Sync,
+) -> Vec<Seen> {
+    let mut seen = Vec::new();
+    let mut slice = Slice::begin();
+    for connection in call.node().connections() {
         let facts = connection.facts();
-        (connection, facts)
-    });
-    all.filter(|(_, facts)| call.login.is_monitor() || facts.user == call.login.name).collect()
+        let may_see = call.login.is_monitor() || facts.user == call.login.name;
+        if may_see && is_wanted(&facts) {
+            seen.push((connection, facts));
+        }
+        slice.share().await;
+    }
+    seen
+}
+
+/// A list of connections.
+struct Connections;
+
+impl Listed for Connections {
+    type Item = Seen;
+
+    fn name<'a>(&self, (connection, _): &'a Seen) -> Cow<'a, str> {
+        connection.name().into()
+    }
+
+    async fn rows(&self, call: &Call, items: &[Seen], _: Why) -> Result<Vec<Value>, Fault> {
+        let mut rows = Vec::with_capacity(items.len());
+        let mut slice = Slice::begin();
+        for seen in items {
+            rows.push(row(call, seen));
+            slice.share().await;
+        }
+        Ok(rows)
+    }
 }
 
 /// `GET /api/connections`.
 pub(super) async fn list(call: Call) -> Result<Answer, Fault> {
-    let rows = seen(&call).iter().map(|seen| row(&call, seen)).collect();
-    listing::rows(&call, rows)
+    let seen = seen(&call, |_| true).await;
+    listing::list(call, Connections, seen).await
 }
 
 /// `GET /api/vhosts/{vhost}/connections`.
 pub(super) async fn list_of_vhost(call: Call) -> Result<Answer, Fault> {
     let vhost = call.visible_vhost()?;
-    let mut seen = seen(&call);
-    seen.retain(|(_, facts)| facts.vhost == vhost);
-    let rows = seen.iter().map(|seen| row(&call, seen)).collect();
-    listing::rows(&call, rows)
+    let seen = seen(&call, |facts| facts.vhost == vhost).await;
+    listing::list(call, Connections, seen).await
 }
 
 /// `GET /api/connections/username/{user}`.
 pub(super) async fn list_of_user(call: Call) -> Result<Answer, Fault> {
-    let mut seen = seen(&call);
-    seen.retain(|(_, facts)| facts.user == call.param("user"));
-    let rows = seen.iter().map(|seen| row(&call, seen)).collect();
-    listing::rows(&call, rows)
+    let seen = seen(&call, |facts| facts.user == call.param("user")).await;
+    listing::list(call, Connections, seen).await
 }
 
 /// `DELETE /api/connections/username/{user}`.
 pub(super) async fn close_of_user(call: Call) -> Result<Answer, Fault> {
     call.login.must_be(call.param("user"), true)?;
-    close::close_all(call.node(), &reason(&call), |facts| facts.user == call.param("user"));
+    close::close_all(call.node(), &reason(&call), |facts| facts.user == call.param("user")).await;
     Ok(Answer::Done)
 }
 
@@ -64,8 +93,7 @@ pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
 /// `GET /api/connections/{connection}/channels`.
 pub(super) async fn list_channels(call: Call) -> Result<Answer, Fault> {
     let seen = find(&call, false)?;
-    let rows = channels::rows(&call, &[seen]);
-    listing::rows(&call, rows)
+    channels::listed(call, vec![seen]).await
 }
 
 /// `GET /api/connections/{connection}/sessions`: AMQP 1.0 has them.
@@ -105,7 +133,7 @@ pub(super) fn details(connection: &Connection) -> Value {
     })
 }
 
-pub(super) fn row(call: &Call, (connection, facts): &Seen) -> Value {
+fn row(call: &Call, (connection, facts): &Seen) -> Value {
     let (peer, local) = (connection.peer(), connection.local());
     let properties = table_to_json(&facts.client_properties);
     let tls = facts.tls.as_deref();
@@ -158,11 +186,11 @@ pub(super) fn row(call: &Call, (connection, facts): &Seen) -> Value {
         row["send_pend"] = json!(io.send_pend);
         row["waits_for"] = json!(sampled.session.waits_for);
     }
-    if let (Value::Object(row), Some(entry)) =
-        (&mut row, call.stats.connections.get(&connection.id()))
-    {
+    let stats = call.stats();
+    if let (Value::Object(row), Some(entry)) = (&mut row, stats.connections.get(&connection.id())) {
         entry.put_rates(row, &call.ranges);
     }
+    drop(stats);
     if let Some(name) = properties.get("connection_name") {
         row["user_provided_name"] = name.clone();
     }

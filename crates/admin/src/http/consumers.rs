@@ -1,5 +1,6 @@
 //! Consumers.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use leveret_broker::message::ConsumerFacts;
@@ -10,33 +11,62 @@ use serde_json::{Value, json};
 
 use super::answer::{Answer, Fault};
 use super::call::Call;
-use super::listing;
+use super::listing::{self, Listed, Why};
+use super::queues;
 use crate::ops::facts;
+use crate::ops::pages::{self, Slice};
+
+/// A consumer and where it is.
+#[derive(Debug)]
+struct Consumer {
+    vhost: Arc<str>,
+    queue: Arc<str>,
+    facts: ConsumerFacts,
+}
+
+/// A list of consumers.
+struct Consumers;
+
+impl Listed for Consumers {
+    type Item = Consumer;
+
+    fn name<'a>(&self, _: &'a Consumer) -> Cow<'a, str> {
+        "".into()
+    }
+
+    async fn rows(&self, call: &Call, items: &[Consumer], _: Why) -> Result<Vec<Value>, Fault> {
+        let mut rows = Vec::with_capacity(items.len());
+        let mut slice = Slice::begin();
+        for Consumer { vhost, queue, facts } in items {
+            rows.push(row(call, vhost, queue, facts));
+            slice.share().await;
+        }
+        Ok(rows)
+    }
+}
 
 /// `GET /api/consumers` and `/{vhost}`; with `slow` those alone that have not acked for so many seconds.
 pub(super) async fn list(call: Call) -> Result<Answer, Fault> {
-    let vhosts = call.vhosts()?;
     let slow_ms = call.number("slow")?.map(|seconds| seconds.saturating_mul(1000));
-    let is_wanted = |consumer: &&ConsumerFacts| match slow_ms {
+    let is_wanted = |consumer: &ConsumerFacts| match slow_ms {
         None => true,
         Some(ms) => oldest_unacked_ms(&call, consumer).is_some_and(|oldest| oldest >= ms),
     };
-    let facts = facts::queues(call.node()).await?;
+    let queues = queues::all(&call, &call.vhosts()?, |_| true).await;
     let mut found = Vec::new();
-    {
-        let topology = call.node().topology();
-        for name in &vhosts {
-            let Some(vhost) = topology.vhost(name) else { continue };
-            for queue in topology.queues(vhost.id) {
-                let of_queue = facts.get(&queue.id).into_iter().flat_map(|it| &it.consumers);
-                found.extend(of_queue.map(|one| (name, Arc::clone(&queue.name), one)));
-            }
+    for some in queues.chunks(pages::ROWS) {
+        let ids: Vec<_> = some.iter().map(|queue| queue.id).collect();
+        let mut facts = facts::of(call.node(), &ids).await?;
+        for queue in some {
+            let own = facts.remove(&queue.id).into_iter().flat_map(|it| it.consumers);
+            found.extend(own.filter(is_wanted).map(|facts| {
+                let (vhost, queue) = (Arc::clone(&queue.vhost), Arc::clone(&queue.name));
+                Consumer { vhost, queue, facts }
+            }));
         }
+        tokio::task::yield_now().await;
     }
-    // A row asks the connection of its consumer, whose lock comes before that of the names.
-    found.retain(|(_, _, consumer)| is_wanted(consumer));
-    let rows = found.into_iter().map(|(vhost, queue, one)| row(&call, vhost, &queue, one));
-    listing::rows(&call, rows.collect())
+    listing::list(call, Consumers, found).await
 }
 
 pub(super) fn row(call: &Call, vhost: &str, queue: &str, consumer: &ConsumerFacts) -> Value {
@@ -86,7 +116,8 @@ pub(super) fn row(call: &Call, vhost: &str, queue: &str, consumer: &ConsumerFact
 /// How long the oldest delivery of a consumer's channel has waited for its ack, as of the last sample; none
 /// when the consumer has acked all.
 fn oldest_unacked_ms(call: &Call, consumer: &ConsumerFacts) -> Option<u64> {
-    let entry = call.stats.connections.get(&consumer.connection)?;
+    let stats = call.stats();
+    let entry = stats.connections.get(&consumer.connection)?;
     let mut channels = entry.numbers.channels.iter();
     let oldest = channels.find(|channel| channel.number == consumer.channel)?.oldest_unacked?;
     (consumer.unacked > 0).then(|| now().ms().saturating_sub(oldest.ms()))

@@ -1,13 +1,17 @@
 //! Definitions: everything that is declared, out and in, of the node or of one vhost.
 
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
 use leveret_broker::message::AdminCommand;
-use leveret_topology::for_rabbitmq;
+use leveret_topology::{Topology, Vhost, VhostId, for_rabbitmq};
 use serde_json::{Map, Value, json};
 
-use super::answer::{Answer, Fault};
+use super::answer::{Answer, Fault, text};
 use super::call::Call;
-use super::cluster;
+use super::{cluster, stream};
 use crate::ops::ask;
+use crate::ops::pages::{self, Slice};
 
 /// Lists of a document whose entries belong to a vhost.
 const OF_VHOST: [&str; 5] = ["parameters", "policies", "queues", "exchanges", "bindings"];
@@ -16,15 +20,16 @@ const OF_VHOST: [&str; 5] = ["parameters", "policies", "queues", "exchanges", "b
 pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
     call.login.must_admin()?;
     let vhost = call.optional("vhost");
-    let text = {
+    let (settings, vhosts) = {
         let topology = call.node().topology();
         if let Some(vhost) = vhost {
             topology.vhost(vhost).ok_or_else(|| Fault::bad("vhost_not_found"))?;
         }
-        topology.export_definitions()
+        let is_wanted = |it: &&Vhost| vhost.is_none_or(|name| *name == *it.name);
+        let vhosts: Vec<VhostId> = topology.vhosts().filter(is_wanted).map(|it| it.id).collect();
+        (topology.export_settings(), vhosts)
     };
-    let mut all: Value = serde_json::from_str(&text)
-        .map_err(|error| Fault::unavailable(format!("definitions cannot be written: {error}")))?;
+    let mut all = Value::Object(settings);
     all["original_cluster_name"] = json!(cluster::name(&call));
     if let Some(vhost) = vhost {
         all = only(vhost, &all);
@@ -37,11 +42,92 @@ pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
             return Err(Fault::bad(format!("'for' must be rabbitmq, not '{other}'")));
         }
     }
-    Ok(Answer::File {
-        kind: "application/json",
-        name: call.query("download").map(str::to_owned),
-        text: all.to_string(),
-    })
+    let mut written = Written::default();
+    for (key, value) in all.as_object().into_iter().flatten() {
+        written.0.insert(key.clone(), text(value).into());
+    }
+    names(&call, &vhosts, vhost.is_some(), &mut written).await;
+    let name = call.query("download").map(str::to_owned);
+    Ok(written.answer(name))
+}
+
+/// Queues, exchanges and bindings, of which there may be very many.
+async fn names(call: &Call, vhosts: &[VhostId], is_one: bool, written: &mut Written) {
+    let by_name = |a: &Value, b: &Value| a["name"].as_str().cmp(&b["name"].as_str());
+    let (mut queues, mut exchanges) = (Vec::new(), Vec::new());
+    for &vhost in vhosts {
+        let (queue_ids, exchange_ids) = {
+            let topology = call.node().topology();
+            (topology.queue_ids(vhost), topology.exchange_ids(vhost))
+        };
+        let mut own = pages::copied(call.node(), queue_ids, Topology::export_queue).await;
+        pages::sort(&mut own, by_name).await;
+        queues.append(&mut own);
+        let mut own = pages::copied(call.node(), exchange_ids, Topology::export_exchange).await;
+        pages::sort(&mut own, by_name).await;
+        exchanges.append(&mut own);
+    }
+    written.put("queues", queues, is_one).await;
+    written.put("exchanges", exchanges, is_one).await;
+    let places = call.node().topology().binding_places();
+    let binding = |topology: &Topology, place| {
+        let binding = topology.binding_at(place)?;
+        let source = topology.exchange_by_id(binding.source)?;
+        vhosts.contains(&source.vhost).then(|| topology.export_binding(binding)).flatten()
+    };
+    let bindings = pages::copied(call.node(), 0..places, binding).await;
+    written.put("bindings", bindings, is_one).await;
+}
+
+/// The entries of a document as they are sent, in the order of their names.
+#[derive(Debug, Default)]
+struct Written(BTreeMap<String, Bytes>);
+
+impl Written {
+    /// Adds a list; one of a single vhost does not name it.
+    async fn put(&mut self, key: &str, entries: Vec<Value>, is_one: bool) {
+        let mut out = vec![b'['];
+        let mut slice = Slice::begin();
+        for mut entry in entries {
+            if is_one {
+                entry.as_object_mut().map(|entry| entry.remove("vhost"));
+            }
+            if out.len() > 1 {
+                out.push(b',');
+            }
+            out.extend_from_slice(&text(&entry));
+            slice.share().await;
+        }
+        out.push(b']');
+        self.0.insert(key.to_owned(), out.into());
+    }
+
+    fn answer(self, name: Option<String>) -> Answer {
+        let mut parts = Vec::new();
+        for (key, value) in self.0 {
+            let begin = if parts.is_empty() { '{' } else { ',' };
+            parts.push(format!("{begin}{}:", Value::String(key)).into());
+            parts.push(value);
+        }
+        parts.push(Bytes::from_static(b"}"));
+        if parts.iter().map(Bytes::len).sum::<usize>() <= stream::CHUNK {
+            let text = String::from_utf8_lossy(&parts.concat()).into_owned();
+            return Answer::File { kind: "application/json", name, text };
+        }
+        let made = stream::made(|mut to| async move {
+            let mut chunk = Vec::new();
+            for mut part in parts {
+                while !part.is_empty() {
+                    chunk.extend_from_slice(&part.split_to(part.len().min(stream::CHUNK)));
+                    if chunk.len() >= stream::CHUNK {
+                        to.send(std::mem::take(&mut chunk)).await?;
+                    }
+                }
+            }
+            to.send(chunk).await
+        });
+        Answer::Stream(made, name)
+    }
 }
 
 /// What belongs to a vhost, without saying so.

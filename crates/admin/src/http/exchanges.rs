@@ -1,51 +1,117 @@
 //! Exchanges.
 
+use std::borrow::Cow;
+use std::sync::Arc;
+
 use leveret_amqp::method::{Method, exchange};
-use leveret_topology::{Exchange, table_from_json, table_to_json};
+use leveret_amqp::table::Table;
+use leveret_topology::{Exchange, ExchangeId, Topology, table_from_json, table_to_json};
 use serde_json::{Value, json};
 
 use super::answer::{Answer, Fault};
 use super::call::{Call, Fields as _};
+use super::listing::{Listed, Why};
 use super::{listing, stats};
 use crate::ops::direct::{Direct, is};
+use crate::ops::pages::{self, Slice};
 use crate::stats::pairs::With;
+
+/// An exchange by its names, before anything is made of it.
+#[derive(Clone, Debug)]
+struct Item {
+    vhost: Arc<str>,
+    name: Arc<str>,
+    id: ExchangeId,
+}
+
+/// What is copied of an exchange while the names are held.
+#[derive(Debug)]
+struct Named {
+    id: ExchangeId,
+    name: Arc<str>,
+    kind: &'static str,
+    durable: bool,
+    auto_delete: bool,
+    internal: bool,
+    arguments: Table,
+    policy: Option<Box<str>>,
+}
+
+impl Named {
+    fn of(exchange: &Exchange) -> Self {
+        Self {
+            id: exchange.id,
+            name: Arc::clone(&exchange.name),
+            kind: exchange.kind.name(),
+            durable: exchange.durable,
+            auto_delete: exchange.auto_delete,
+            internal: exchange.internal,
+            arguments: exchange.arguments.clone(),
+            policy: exchange.policy().map(Into::into),
+        }
+    }
+}
+
+/// A list of exchanges.
+struct Exchanges;
+
+impl Listed for Exchanges {
+    type Item = Item;
+
+    fn name<'a>(&self, item: &'a Item) -> Cow<'a, str> {
+        (&*item.name).into()
+    }
+
+    async fn rows(&self, call: &Call, items: &[Item], _: Why) -> Result<Vec<Value>, Fault> {
+        let ids: Vec<_> = items.iter().map(|item| item.id).collect();
+        let copy = |topology: &Topology, id| Some(topology.exchange_by_id(id).map(Named::of));
+        let named = pages::copied(call.node(), ids, copy).await;
+        let mut rows = Vec::with_capacity(items.len());
+        let mut slice = Slice::begin();
+        for (item, named) in items.iter().zip(named) {
+            rows.push(named.map_or(Value::Null, |named| row(call, &item.vhost, named)));
+            slice.share().await;
+        }
+        Ok(rows)
+    }
+}
 
 /// `GET /api/exchanges` and `/{vhost}`.
 pub(super) async fn list(call: Call) -> Result<Answer, Fault> {
-    let vhosts = call.vhosts()?;
-    let items = {
-        let topology = call.node().topology();
-        let mut items = Vec::new();
-        for name in &vhosts {
-            let Some(vhost) = topology.vhost(name) else { continue };
-            let of_vhost = topology.exchanges(vhost.id).into_iter();
-            items.extend(
-                of_vhost.map(|exchange| (exchange.name.to_string(), row(&call, name, exchange))),
-            );
-        }
-        items
-    };
-    listing::list(&call, items, |(name, _)| name, |(_, row)| row.clone())
+    let mut items = Vec::new();
+    for vhost in call.vhosts()? {
+        let (vhost, ids) = {
+            let topology = call.node().topology();
+            let Some(vhost) = topology.vhost(&vhost) else { continue };
+            (Arc::clone(&vhost.name), topology.exchange_ids(vhost.id))
+        };
+        let item = |topology: &Topology, id| {
+            let name = Arc::clone(&topology.exchange_by_id(id)?.name);
+            Some(Item { vhost: Arc::clone(&vhost), name, id })
+        };
+        let mut of_vhost = pages::copied(call.node(), ids, item).await;
+        pages::sort(&mut of_vhost, |a, b| a.name.cmp(&b.name)).await;
+        items.append(&mut of_vhost);
+    }
+    listing::list(call, Exchanges, items).await
 }
 
 /// `GET /api/exchanges/{vhost}/{exchange}`.
 pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
     let vhost = call.visible_vhost()?;
-    let row = find(&call, &vhost, |exchange| row(&call, &vhost, exchange));
-    let mut row = row.ok_or_else(Fault::not_found)?;
-    let id = find(&call, &vhost, |exchange| exchange.id).ok_or_else(Fault::not_found)?;
-    row["incoming"] = stats::by_channel(&call.stats, With::Exchange(id));
-    let topology = call.node().topology();
-    row["outgoing"] = stats::by_passage(
-        &call.stats,
-        "queue",
-        |(exchange, queue)| (exchange == id).then_some(queue),
-        |queue| {
-            let name = &topology.queue_by_id(queue)?.name;
-            Some(json!({"name": &**name, "vhost": vhost}))
-        },
-    );
-    drop(topology);
+    let named = find(&call, &vhost, Named::of).ok_or_else(Fault::not_found)?;
+    let id = named.id;
+    let mut row = row(&call, &vhost, named);
+    row["incoming"] = stats::by_channel(&call.stats(), With::Exchange(id));
+    let partner = |(exchange, queue)| (exchange == id).then_some(queue);
+    let passages = stats::passages(&call.stats(), partner);
+    let name = |topology: &Topology, (queue, stats)| {
+        Some((Arc::clone(&topology.queue_by_id(queue)?.name), stats))
+    };
+    let outgoing = pages::copied(call.node(), passages, name).await.into_iter();
+    let outgoing = outgoing
+        .map(|(name, stats)| json!({"queue": {"name": &*name, "vhost": vhost}, "stats": stats}));
+    row["outgoing"] = outgoing.collect();
     Ok(listing::one(&call, row))
 }
 
@@ -55,23 +121,25 @@ fn find<T>(call: &Call, vhost: &str, f: impl FnOnce(&Exchange) -> T) -> Option<T
     topology.exchange(vhost, call.exchange_param("exchange")).map(f)
 }
 
-fn row(call: &Call, vhost: &str, exchange: &Exchange) -> Value {
+fn row(call: &Call, vhost: &str, exchange: Named) -> Value {
     let mut row = json!({
         "name": &*exchange.name,
         "vhost": vhost,
-        "type": exchange.kind.name(),
+        "type": exchange.kind,
         "durable": exchange.durable,
         "auto_delete": exchange.auto_delete,
         "internal": exchange.internal,
         "arguments": table_to_json(&exchange.arguments),
         "user_who_performed_action": "",
     });
-    if let Some(policy) = exchange.policy() {
+    if let Some(policy) = exchange.policy {
         row["policy"] = json!(policy);
     }
-    if let (Value::Object(row), Some(entry)) = (&mut row, call.stats.exchanges.get(&exchange.id)) {
+    let stats = call.stats();
+    if let (Value::Object(row), Some(entry)) = (&mut row, stats.exchanges.get(&exchange.id)) {
         entry.put(row, &call.ranges);
     }
+    drop(stats);
     row
 }
 

@@ -2,11 +2,13 @@
 //!
 //! Everything that RabbitMQ guards by a flag is there or never will be; no flag can be turned.
 
+use leveret_topology::{QueueId, Topology};
 use serde_json::{Value, json};
 
 use super::answer::{Answer, Fault};
 use super::call::Call;
 use super::listing;
+use crate::ops::pages;
 
 /// Plugins whose work the broker does by itself.
 pub(super) const PLUGINS: [&str; 7] = [
@@ -69,7 +71,7 @@ pub(super) async fn flags(call: Call) -> Result<Answer, Fault> {
             "provided_by": "rabbit",
         })
     });
-    listing::rows(&call, rows.collect())
+    listing::rows(call, rows.collect()).await
 }
 
 /// `PUT /api/feature-flags/{name}/enable`.
@@ -94,7 +96,7 @@ const DEPRECATED: [(&str, &str); 5] = [
 /// `GET /api/deprecated-features`.
 pub(super) async fn deprecated(call: Call) -> Result<Answer, Fault> {
     call.login.must_monitor()?;
-    listing::rows(&call, DEPRECATED.iter().map(deprecated_row).collect())
+    listing::rows(call, DEPRECATED.iter().map(deprecated_row).collect()).await
 }
 
 fn deprecated_row((name, desc): &(&str, &str)) -> Value {
@@ -111,15 +113,19 @@ fn deprecated_row((name, desc): &(&str, &str)) -> Value {
 /// `GET /api/deprecated-features/used`: of these, transient queues can be seen.
 pub(super) async fn deprecated_used(call: Call) -> Result<Answer, Fault> {
     call.login.must_monitor()?;
-    let is_used = {
+    let ids: Vec<QueueId> = {
         let topology = call.node().topology();
-        let all = topology.vhosts().flat_map(|vhost| topology.queues(vhost.id));
-        all.into_iter().any(|queue| !queue.durable && queue.exclusive_owner.is_none())
+        topology.vhosts().flat_map(|vhost| topology.queue_ids(vhost.id)).collect()
     };
+    let transient = |topology: &Topology, id| {
+        let queue = topology.queue_by_id(id)?;
+        (!queue.durable && queue.exclusive_owner.is_none()).then_some(())
+    };
+    let is_used = !pages::copied(call.node(), ids, transient).await.is_empty();
     let rows: Vec<Value> = DEPRECATED
         .iter()
         .filter(|(name, _)| is_used && *name == "transient_nonexcl_queues")
         .map(deprecated_row)
         .collect();
-    listing::rows(&call, rows)
+    listing::rows(call, rows).await
 }

@@ -1,6 +1,7 @@
 //! Health checks: each looks at what it is about, and fails with 503 when that is not well.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use leveret_amqp::method::{Method, basic, confirm, queue};
@@ -8,7 +9,7 @@ use leveret_broker::message::{ReplyTo, ToSession, ToShard, shard_of};
 use leveret_client::Event;
 use leveret_server::clock::{now, wall};
 use leveret_server::front::Listener;
-use leveret_topology::QueueKind;
+use leveret_topology::{QueueId, QueueKind, Topology, Vhost};
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -16,9 +17,11 @@ use tokio::time::timeout;
 use super::answer::{Answer, Fault};
 use super::call::Call;
 use super::exchanges::direct;
+use super::pattern::Pattern;
 use crate::date::utc;
 use crate::ops::ask::Asker;
 use crate::ops::direct::is;
+use crate::ops::pages::{self, Slice};
 
 /// What a healthy part of a node does in far less.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -227,25 +230,38 @@ pub(super) async fn single_node(_: Call) -> Result<Answer, Fault> {
 pub(super) async fn led(call: Call) -> Result<Answer, Fault> {
     let vhost = call.optional("vhost").map(|_| call.visible_vhost()).transpose()?;
     let pattern = call.optional("pattern").unwrap_or_default();
-    let regex = fancy_regex::Regex::new(pattern);
-    let regex = regex
-        .map_err(|error| Fault::bad(format!("'{pattern}' is not a regular expression: {error}")))?;
+    let pattern = Pattern::of(pattern, false).map_err(Fault::bad)?;
     let silent = silent_shards(&call).await;
-    let (shards, topology) = (call.node().shards.len(), call.node().topology());
+    let shards = call.node().shards.len();
+    if silent.is_empty() {
+        return Ok(ok());
+    }
+    let vhosts: Vec<(Arc<str>, Vec<QueueId>)> = {
+        let topology = call.node().topology();
+        let of_vhost = |it: &&Vhost| vhost.as_ref().is_none_or(|wanted| **wanted == *it.name);
+        let vhosts = topology.vhosts().filter(of_vhost);
+        vhosts.map(|it| (Arc::clone(&it.name), topology.queue_ids(it.id))).collect()
+    };
     let mut queues = Vec::new();
-    let of_vhost = |name: &str| vhost.as_ref().is_none_or(|wanted| **wanted == *name);
-    for (id, name) in topology.vhosts().map(|it| (it.id, &*it.name)).filter(|it| of_vhost(it.1)) {
-        for queue in topology.queues(id) {
-            let is_meant = regex.is_match(&*queue.name).unwrap_or(false);
-            let is_silent = silent.contains(&shard_of(queue.id, shards));
-            if is_meant && is_silent && queue.kind == QueueKind::Quorum {
+    for (vhost, mut ids) in vhosts {
+        ids.retain(|id| silent.contains(&shard_of(*id, shards)));
+        let quorum = |topology: &Topology, id| {
+            let queue = topology.queue_by_id(id)?;
+            (queue.kind == QueueKind::Quorum).then(|| Arc::clone(&queue.name))
+        };
+        let mut names = pages::copied(call.node(), ids, quorum).await;
+        names.sort_unstable();
+        let mut slice = Slice::begin();
+        for name in names {
+            if pattern.is_in(&name).map_err(Fault::bad)? {
                 queues.push(json!({
-                    "readable_name": format!("queue '{}' in vhost '{name}'", queue.name),
-                    "name": &*queue.name,
-                    "virtual_host": name,
+                    "readable_name": format!("queue '{name}' in vhost '{vhost}'"),
+                    "name": &*name,
+                    "virtual_host": &*vhost,
                     "type": "rabbit_quorum_queue",
                 }));
             }
+            slice.share().await;
         }
     }
     if queues.is_empty() {

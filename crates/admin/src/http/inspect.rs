@@ -91,7 +91,8 @@ pub(super) async fn threads(call: Call) -> Result<Answer, Fault> {
 /// `GET /api/leveret/message-sizes`: how many messages of which size came since the start.
 pub(super) async fn message_sizes(call: Call) -> Result<Answer, Fault> {
     call.login.must_monitor()?;
-    let snapshot = call.app.ops.stats.fresh(FRESH).await;
+    call.app.ops.stats.refresh(FRESH).await;
+    let snapshot = call.stats();
     let sizes = &snapshot.overview.sums.session.sizes;
     // The last size has no bound.
     let bounds = SIZE_BOUNDS.into_iter().map(Some).chain([None]);
@@ -117,7 +118,8 @@ pub(super) async fn confirm_latency(call: Call) -> Result<Answer, Fault> {
         let text = format!("'incr' must be 1 or more, and 'age' at most {STEPS_MAX} times as much");
         return Err(Fault::bad(text));
     }
-    let snapshot = call.app.ops.stats.fresh(FRESH).await;
+    call.app.ops.stats.refresh(FRESH).await;
+    let snapshot = call.stats();
     let history = &snapshot.overview.confirms;
     let samples: Vec<_> = (0..ConfirmTimes::PLACES).map(|at| history.samples(at, range)).collect();
     // Newest first; what came in a step is what there is more than at its beginning.
@@ -141,7 +143,8 @@ fn in_ms(us: u64) -> Value {
 /// `GET /api/leveret/waits`: what holds messages up in the node as a whole.
 pub(super) async fn waits(call: Call) -> Result<Answer, Fault> {
     call.login.must_monitor()?;
-    let snapshot = call.app.ops.stats.fresh(FRESH).await;
+    call.app.ops.stats.refresh(FRESH).await;
+    let snapshot = call.stats();
     let overview = &snapshot.overview;
     let connections: Map<String, Value> = overview
         .now

@@ -42,7 +42,7 @@ pub(super) async fn list_of_vhosts(call: Call) -> Result<Answer, Fault> {
         let limited = found.filter(|vhost| !vhost.limits().is_empty());
         limited.map(|vhost| json!({"vhost": &*vhost.name, "value": vhost.limits()})).collect()
     };
-    listing::rows(&call, rows)
+    listing::rows(call, rows).await
 }
 
 /// `PUT /api/vhost-limits/{vhost}/{name}`.
@@ -83,7 +83,7 @@ pub(super) async fn list_of_users(call: Call) -> Result<Answer, Fault> {
             all.filter(|user| call.optional("user").is_none_or(|name| *user.name == *name));
         wanted.map(|user| json!({"user": user.name, "value": user.limits})).collect()
     };
-    listing::rows(&call, rows)
+    listing::rows(call, rows).await
 }
 
 fn user(call: &Call) -> Result<String, Fault> {

@@ -1,35 +1,70 @@
 //! Lists: sorting, paging, filtering by name, columns, all as RabbitMQ has them.
 //!
 //! A row costs more than its name. Only the rows of a page are made where it is in the order of names, or of what a
-//! cheaper row has, too. Rows are written one by one: a list of ten thousand is never in memory but as text.
+//! cheaper row has, too. Rows are made some at a time, when the names are not held, and the thread is shared in between.
+//! A list that is long is sent while it is made: it is never in memory as a whole.
+//!
+//! ```text
+//!   names, copied in pages -> filter, sort -> some rows -> text -> some rows -> text -> ...
+//! ```
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
+use std::future::Future;
 
-use fancy_regex::RegexBuilder;
 use serde_json::{Value, json};
 
 use super::answer::{Answer, Fault, text};
 use super::call::Call;
+use super::pattern::Pattern;
+use super::stream;
+use crate::ops::pages::{self, Slice};
 
 /// Rows on a page that does not say how many.
 const PAGE_SIZE: usize = 100;
 /// Most rows on a page.
 const PAGE_SIZE_MAX: usize = 500;
 
-/// What a request says about its list.
-#[derive(Clone, Debug, Default, PartialEq)]
-struct Wanted<'a> {
-    /// Number, from 1, and size.
-    page: Option<(usize, usize)>,
-    name: Option<&'a str>,
-    use_regex: bool,
-    sort: Option<&'a str>,
-    reverse: bool,
-    columns: Option<Vec<Vec<&'a str>>>,
+/// Things that are listed, in the order of vhost and name, and how their rows are made.
+pub(crate) trait Listed: Send + Sync + 'static {
+    /// One of them: its names.
+    type Item: Send + Sync + 'static;
+
+    /// What a list is filtered by and sorted by, where nothing else is asked for.
+    fn name<'a>(&self, item: &'a Self::Item) -> Cow<'a, str>;
+
+    /// A row for each of these; null for what is gone. At most [`pages::ROWS`] are asked for at once.
+    fn rows(
+        &self,
+        call: &Call,
+        items: &[Self::Item],
+        why: Why,
+    ) -> impl Future<Output = Result<Vec<Value>, Fault>> + Send;
 }
 
-impl<'a> Wanted<'a> {
-    fn of(call: &'a Call) -> Result<Self, Fault> {
+/// What rows are made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// To sort them: only what is sorted by counts.
+    Sort,
+    /// To show them.
+    Show,
+}
+
+/// What a request says about its list.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Wanted {
+    /// Number, from 1, and size.
+    page: Option<(usize, usize)>,
+    name: Option<String>,
+    use_regex: bool,
+    sort: Option<String>,
+    reverse: bool,
+    columns: Option<Vec<Vec<String>>>,
+}
+
+impl Wanted {
+    fn of(call: &Call) -> Result<Self, Fault> {
         let number = |name| match call.query(name) {
             None => Ok(None),
             Some(text) => text.parse::<usize>().map(Some).map_err(|_| {
@@ -50,9 +85,9 @@ impl<'a> Wanted<'a> {
         };
         Ok(Self {
             page,
-            name: call.query("name").filter(|name| !name.is_empty()),
+            name: call.query("name").filter(|name| !name.is_empty()).map(str::to_owned),
             use_regex: call.is_asked("use_regex"),
-            sort: sort_column(call),
+            sort: sort_column(call).map(str::to_owned),
             reverse: call.is_asked("sort_reverse"),
             columns: columns(call),
         })
@@ -60,20 +95,28 @@ impl<'a> Wanted<'a> {
 
     /// The rows' order is that of names, which they have already.
     fn is_by_name(&self) -> bool {
-        matches!(self.sort, None | Some("name"))
+        matches!(self.sort.as_deref(), None | Some("name"))
     }
 }
 
-fn columns(call: &Call) -> Option<Vec<Vec<&str>>> {
+fn columns(call: &Call) -> Option<Vec<Vec<String>>> {
     let text = call.query("columns")?;
-    let names = text.split(',').filter(|name| !name.is_empty());
-    Some(names.map(|name| name.split('.').filter(|part| !part.is_empty()).collect()).collect())
+    let names = text.split(',').filter(|name| !name.is_empty()).take(COLUMNS_MAX);
+    let parts = |name: &str| {
+        let parts = name.split('.').filter(|part| !part.is_empty()).take(DEPTH_MAX);
+        parts.map(str::to_owned).collect()
+    };
+    Some(names.map(parts).collect())
 }
+
+/// Columns that are looked for in each row, and how deep inside: no row has more.
+const COLUMNS_MAX: usize = 256;
+const DEPTH_MAX: usize = 16;
 
 /// Whether nothing is asked for but these columns, and the order of one of them.
 pub(crate) fn asks_only(call: &Call, known: &[&str]) -> bool {
-    let columns = columns(call)
-        .map(|all| all.iter().all(|it| matches!(it[..], [one] if known.contains(&one))));
+    let is_known = |it: &Vec<String>| matches!(&it[..], [one] if known.contains(&one.as_str()));
+    let columns = columns(call).map(|all| all.iter().all(is_known));
     columns == Some(true) && sorts_by(call, known)
 }
 
@@ -87,78 +130,25 @@ fn sort_column(call: &Call) -> Option<&str> {
 }
 
 /// Answers a list. `items` are in the order of vhost and name.
-pub(crate) fn list<T>(
-    call: &Call,
-    items: Vec<T>,
-    name: impl Fn(&T) -> &str,
-    row: impl Fn(&T) -> Value,
+pub(crate) async fn list<L: Listed>(
+    call: Call,
+    listed: L,
+    items: Vec<L::Item>,
 ) -> Result<Answer, Fault> {
-    list_by(call, items, name, &row, &row)
-}
-
-/// [`list`], where `sorted` makes a row of which only what is sorted by counts.
-pub(crate) fn list_by<T>(
-    call: &Call,
-    items: Vec<T>,
-    name: impl Fn(&T) -> &str,
-    sorted: impl Fn(&T) -> Value,
-    row: impl Fn(&T) -> Value,
-) -> Result<Answer, Fault> {
-    let wanted = Wanted::of(call)?;
-    listed(&wanted, items, name, sorted, row).map(Answer::Text)
-}
-
-/// Answers a list of rows that are made already.
-pub(crate) fn rows(call: &Call, rows: Vec<Value>) -> Result<Answer, Fault> {
-    let name = |row: &Value| row.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
-    let rows = rows.into_iter().map(|row| (name(&row), row)).collect();
-    list(call, rows, |(name, _)| name, |(_, row)| row.clone())
-}
-
-/// Answers one object: only its columns count.
-pub(crate) fn one(call: &Call, row: Value) -> Answer {
-    Answer::Json(match columns(call) {
-        Some(columns) => cut(row, &columns),
-        None => row,
-    })
-}
-
-fn listed<T>(
-    wanted: &Wanted<'_>,
-    mut items: Vec<T>,
-    name: impl Fn(&T) -> &str,
-    sorted: impl Fn(&T) -> Value,
-    row: impl Fn(&T) -> Value,
-) -> Result<Vec<u8>, Fault> {
+    let wanted = Wanted::of(&call)?;
     let total = items.len();
-    if wanted.page.is_some() {
-        keep_named(wanted, &mut items, &name)?;
-    }
+    let items = if wanted.page.is_some() { named(&wanted, &listed, items).await? } else { items };
     let filtered = items.len();
-    let range = range(wanted, filtered)?;
-    let mut rows = Rows { columns: wanted.columns.as_deref(), text: Vec::new(), count: 0 };
-    if wanted.is_by_name() {
-        // A sort by name alone mixes vhosts.
-        if wanted.sort.is_some() {
-            items.sort_by(|a, b| name(a).cmp(name(b)));
-        }
-        if wanted.reverse {
-            items.reverse();
-        }
-        items[range].iter().for_each(|item| rows.write(row(item)));
-    } else {
-        let mut order = sort(items.iter().map(sorted), wanted.sort.unwrap_or_default());
-        if wanted.reverse {
-            order.reverse();
-        }
-        order[range].iter().for_each(|&at| rows.write(row(&items[at])));
-    }
-    let count = rows.count;
-    let list = rows.end();
-    let Some((page, size)) = wanted.page else { return Ok(list) };
+    let range = range(&wanted, filtered)?;
+    let mut items = arranged(&call, &wanted, &listed, items).await?;
+    items.truncate(range.end);
+    items.drain(..range.start);
+    let mut writing = Writing::of(call, listed, items, wanted.columns);
+    let Some((page, size)) = wanted.page else { return writing.answer().await };
+    while writing.more().await? {}
     let about = json!({
         "total_count": total,
-        "item_count": count,
+        "item_count": writing.count,
         "filtered_count": filtered,
         "page": page,
         "page_size": size,
@@ -167,56 +157,168 @@ fn listed<T>(
     let mut page = text(&about);
     page.pop();
     page.extend_from_slice(b",\"items\":");
-    page.extend_from_slice(&list);
+    page.append(&mut writing.text);
     page.push(b'}');
-    Ok(page)
+    Ok(Answer::Text(page))
 }
 
-/// A list as it is written.
-struct Rows<'a> {
-    columns: Option<&'a [Vec<&'a str>]>,
+/// Rows that are made already.
+struct Made;
+
+impl Listed for Made {
+    type Item = (String, Value);
+
+    fn name<'a>(&self, item: &'a Self::Item) -> Cow<'a, str> {
+        (&*item.0).into()
+    }
+
+    async fn rows(&self, _: &Call, items: &[Self::Item], _: Why) -> Result<Vec<Value>, Fault> {
+        Ok(items.iter().map(|(_, row)| row.clone()).collect())
+    }
+}
+
+/// Answers a list of rows that are made already: there are few, or they are small.
+pub(crate) async fn rows(call: Call, rows: Vec<Value>) -> Result<Answer, Fault> {
+    let name = |row: &Value| row.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let rows = rows.into_iter().map(|row| (name(&row), row)).collect();
+    list(call, Made, rows).await
+}
+
+/// Answers one object: only its columns count.
+pub(crate) fn one(call: &Call, row: Value) -> Answer {
+    Answer::Json(match columns(call) {
+        Some(columns) => cut(row, &borrowed(&columns)),
+        None => row,
+    })
+}
+
+/// A list while it is written.
+struct Writing<L: Listed> {
+    call: Call,
+    listed: L,
+    items: Vec<L::Item>,
+    /// Items whose rows are written.
+    done: usize,
+    columns: Option<Vec<Vec<String>>>,
     text: Vec<u8>,
+    /// Rows so far.
     count: usize,
 }
 
-impl Rows<'_> {
-    fn write(&mut self, row: Value) {
-        self.text.push(if self.count == 0 { b'[' } else { b',' });
-        self.count += 1;
-        let row = match self.columns {
-            Some(columns) => cut(row, columns),
-            None => row,
-        };
-        self.text.extend_from_slice(&text(&row));
+impl<L: Listed> Writing<L> {
+    const fn of(
+        call: Call,
+        listed: L,
+        items: Vec<L::Item>,
+        columns: Option<Vec<Vec<String>>>,
+    ) -> Self {
+        Self { call, listed, items, done: 0, columns, text: Vec::new(), count: 0 }
     }
 
-    fn end(mut self) -> Vec<u8> {
-        self.text.extend_from_slice(if self.count == 0 { b"[]" } else { b"]" });
-        self.text
+    /// As a whole if it is short, else while it is made.
+    async fn answer(mut self) -> Result<Answer, Fault> {
+        while self.text.len() < stream::CHUNK {
+            if !self.more().await? {
+                return Ok(Answer::Text(self.text));
+            }
+        }
+        let made = stream::made(|mut to| async move {
+            loop {
+                to.send(std::mem::take(&mut self.text)).await?;
+                // The answer has begun: all that can be told of a fault is that it is not whole.
+                if !self.more().await.map_err(|_| stream::Cut)? {
+                    return to.send(self.text).await;
+                }
+            }
+        });
+        Ok(Answer::Stream(made, None))
+    }
+
+    /// Writes some rows. False when these were the last.
+    async fn more(&mut self) -> Result<bool, Fault> {
+        let Self { call, listed, items, done, columns, text: out, count } = self;
+        let end = items.len().min(*done + pages::ROWS);
+        let rows = listed.rows(call, &items[*done..end], Why::Show).await?;
+        let columns = columns.as_deref().map(borrowed);
+        let mut slice = Slice::begin();
+        for row in rows.into_iter().filter(|row| !row.is_null()) {
+            out.push(if *count == 0 { b'[' } else { b',' });
+            *count += 1;
+            let row = match &columns {
+                Some(columns) => cut(row, columns),
+                None => row,
+            };
+            out.extend_from_slice(&text(&row));
+            slice.share().await;
+        }
+        *done = end;
+        if end == items.len() {
+            out.extend_from_slice(if *count == 0 { b"[]" } else { b"]" });
+            return Ok(false);
+        }
+        Ok(true)
     }
 }
 
-fn keep_named<T>(
-    wanted: &Wanted<'_>,
-    items: &mut Vec<T>,
-    name: &impl Fn(&T) -> &str,
-) -> Result<(), Fault> {
-    let Some(part) = wanted.name else { return Ok(()) };
-    if !wanted.use_regex {
-        let part = part.to_lowercase();
-        items.retain(|item| name(item).to_lowercase().contains(&part));
-        return Ok(());
+/// Those whose name the request wants.
+async fn named<L: Listed>(
+    wanted: &Wanted,
+    listed: &L,
+    items: Vec<L::Item>,
+) -> Result<Vec<L::Item>, Fault> {
+    let Some(part) = &wanted.name else { return Ok(items) };
+    let pattern = match wanted.use_regex {
+        true => Some(Pattern::of(part, true).map_err(Fault::bad)?),
+        false => None,
+    };
+    let part = part.to_lowercase();
+    let mut kept = Vec::new();
+    let mut slice = Slice::begin();
+    for item in items {
+        let name = listed.name(&item);
+        let is_wanted = match &pattern {
+            Some(pattern) => pattern.is_in(&name).map_err(Fault::bad)?,
+            None => name.to_lowercase().contains(&part),
+        };
+        drop(name);
+        kept.extend(is_wanted.then_some(item));
+        slice.share().await;
     }
-    let regex = RegexBuilder::new(part).case_insensitive(true).build();
-    let regex = regex
-        .map_err(|error| Fault::bad(format!("'{part}' is not a regular expression: {error}")))?;
-    // One that takes too long for a name does not match it.
-    items.retain(|item| regex.is_match(name(item)).unwrap_or(false));
-    Ok(())
+    Ok(kept)
+}
+
+/// In the order that the request wants.
+async fn arranged<L: Listed>(
+    call: &Call,
+    wanted: &Wanted,
+    listed: &L,
+    mut items: Vec<L::Item>,
+) -> Result<Vec<L::Item>, Fault> {
+    if wanted.is_by_name() {
+        // A sort by name alone mixes vhosts.
+        if wanted.sort.is_some() {
+            pages::sort(&mut items, |a, b| listed.name(a).cmp(&listed.name(b))).await;
+        }
+    } else {
+        let path = wanted.sort.as_deref().unwrap_or_default();
+        let mut keyed = Vec::with_capacity(items.len());
+        for some in items.chunks(pages::ROWS) {
+            let rows = listed.rows(call, some, Why::Sort).await?;
+            keyed.extend(rows.into_iter().map(|row| sort_key(row, path)));
+            tokio::task::yield_now().await;
+        }
+        let mut keyed: Vec<(Value, L::Item)> = keyed.into_iter().zip(items).collect();
+        pages::sort(&mut keyed, |(a, _), (b, _)| order(a, b)).await;
+        items = keyed.into_iter().map(|(_, item)| item).collect();
+    }
+    if wanted.reverse {
+        items.reverse();
+    }
+    Ok(items)
 }
 
 /// The rows of the page. A page after the last one is an error, but for the first.
-fn range(wanted: &Wanted<'_>, count: usize) -> Result<std::ops::Range<usize>, Fault> {
+fn range(wanted: &Wanted, count: usize) -> Result<std::ops::Range<usize>, Fault> {
     let Some((page, size)) = wanted.page else { return Ok(0..count) };
     let start = (page - 1).saturating_mul(size);
     if start > count {
@@ -228,16 +330,11 @@ fn range(wanted: &Wanted<'_>, count: usize) -> Result<std::ops::Range<usize>, Fa
     Ok(start..count.min(start + size))
 }
 
-/// The order of rows by a value deep inside; those that have none come first, as if it were 0.
-fn sort(rows: impl Iterator<Item = Value>, path: &str) -> Vec<usize> {
-    let parts: Vec<&str> = path.split('.').filter(|part| !part.is_empty()).collect();
-    let key = |mut row: Value| {
-        let found = parts.iter().try_fold(&mut row, |value, part| value.get_mut(part));
-        found.map_or_else(|| json!(0), Value::take)
-    };
-    let mut keyed: Vec<(Value, usize)> = rows.map(key).zip(0..).collect();
-    keyed.sort_by(|(a, _), (b, _)| order(a, b));
-    keyed.into_iter().map(|(_, at)| at).collect()
+/// What a row is sorted by, which may be deep inside; one that has none comes first, as if it were 0.
+fn sort_key(mut row: Value, path: &str) -> Value {
+    let mut parts = path.split('.').filter(|part| !part.is_empty());
+    let found = parts.try_fold(&mut row, |value, part| value.get_mut(part));
+    found.map_or_else(|| json!(0), Value::take)
 }
 
 /// Erlang's order of terms: numbers, atoms, maps, lists, binaries.
@@ -259,6 +356,10 @@ fn order(a: &Value, b: &Value) -> Ordering {
         (Value::Array(a), Value::Array(b)) => a.len().cmp(&b.len()),
         _ => rank(a).cmp(&rank(b)),
     }
+}
+
+fn borrowed(columns: &[Vec<String>]) -> Vec<Vec<&str>> {
+    columns.iter().map(|parts| parts.iter().map(String::as_str).collect()).collect()
 }
 
 /// Keeps only some columns; `a.b` keeps `b` inside `a`.
@@ -285,45 +386,6 @@ fn cut(value: Value, columns: &[Vec<&str>]) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn wanted(page: Option<(usize, usize)>) -> Wanted<'static> {
-        Wanted { page, ..Wanted::default() }
-    }
-
-    fn names(wanted: &Wanted<'_>) -> Result<String, Fault> {
-        let items = vec![("a", 3), ("b", 1), ("c", 20), ("Bee", 4)];
-        let row = |item: &(&str, i32)| json!({"name": item.0, "n": item.1, "d": {"r": -item.1}});
-        let text = listed(wanted, items, |item| item.0, row, row)?;
-        let value: Value = serde_json::from_slice(&text).unwrap();
-        let rows = value.get("items").unwrap_or(&value).as_array().cloned().unwrap_or_default();
-        Ok(rows.iter().map(|row| row["name"].as_str().unwrap_or("?")).collect::<Vec<_>>().join(" "))
-    }
-
-    #[test]
-    #[rustfmt::skip] // a table
-    fn orders_and_pages() {
-        let check = |wanted: Wanted<'_>, want: &str| assert_eq!(names(&wanted).unwrap(), want);
-        check(wanted(None),                                                       "a b c Bee");
-        check(wanted(Some((1, 3))),                                               "a b c");
-        check(wanted(Some((2, 3))),                                               "Bee");
-        check(Wanted { reverse: true, ..wanted(Some((1, 2))) },                   "Bee c");
-        check(Wanted { sort: Some("n"), ..wanted(None) },                         "b a Bee c");
-        check(Wanted { sort: Some("d.r"), ..wanted(None) },                       "c Bee a b");
-        check(Wanted { sort: Some("n"), reverse: true, ..wanted(Some((1, 2))) },  "c Bee");
-        check(Wanted { name: Some("B"), ..wanted(Some((1, 9))) },                 "b Bee");
-        check(Wanted { name: Some("^b."), use_regex: true, ..wanted(Some((1, 9))) }, "Bee");
-        check(Wanted { name: Some("x"), ..wanted(Some((1, 9))) },                 "");
-        // Without a page names are not looked at, as in RabbitMQ.
-        check(Wanted { name: Some("b"), ..wanted(None) },                         "a b c Bee");
-    }
-
-    #[test]
-    fn bad_pages() {
-        let fault = |wanted: Wanted<'_>| names(&wanted).unwrap_err().error;
-        assert_eq!(fault(wanted(Some((3, 3)))), "page_out_of_range");
-        let bad = Wanted { name: Some("("), use_regex: true, ..wanted(Some((1, 1))) };
-        assert_eq!(fault(bad), "bad_request");
-    }
 
     #[test]
     fn columns_cut() {

@@ -165,20 +165,27 @@ impl Login {
     }
 
     /// Refuses who has no permissions in a vhost. One that does not exist is everybody's: 404 follows.
-    pub(crate) fn must_enter(&self, topology: &Topology, vhost: &str) -> Result<(), Fault> {
-        let may =
-            self.is_admin() || topology.vhost(vhost).is_none() || self.enters(topology, vhost);
+    ///
+    /// Like the others it tells the audit log when the names are not held: writing a line may take long.
+    pub(crate) fn must_enter(&self, node: &Node, vhost: &str) -> Result<(), Fault> {
+        let may = {
+            let topology = node.topology();
+            self.is_admin() || topology.vhost(vhost).is_none() || self.enters(&topology, vhost)
+        };
         self.must(may, "User not authorised to access virtual host")
     }
 
     /// As [`must_enter`](Self::must_enter), but monitoring users see every vhost.
-    pub(crate) fn must_see(&self, topology: &Topology, vhost: &str) -> Result<(), Fault> {
-        if self.is_monitor() { Ok(()) } else { self.must_enter(topology, vhost) }
+    pub(crate) fn must_see(&self, node: &Node, vhost: &str) -> Result<(), Fault> {
+        if self.is_monitor() { Ok(()) } else { self.must_enter(node, vhost) }
     }
 
     /// Refuses who may not change policies and parameters of a vhost.
-    pub(crate) fn must_set_policies(&self, topology: &Topology, vhost: &str) -> Result<(), Fault> {
-        let enters = topology.vhost(vhost).is_none() || self.enters(topology, vhost);
+    pub(crate) fn must_set_policies(&self, node: &Node, vhost: &str) -> Result<(), Fault> {
+        let enters = {
+            let topology = node.topology();
+            topology.vhost(vhost).is_none() || self.enters(&topology, vhost)
+        };
         let may = self.is_admin() || self.is_policymaker() && enters;
         self.must(may, "User not authorised to access object")
     }

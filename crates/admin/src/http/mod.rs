@@ -5,7 +5,10 @@
 //!   give back; `login`: who may what; `listing`: sorting, paging, columns.
 //! - One file for each kind of object.
 //!
-//! A handler holds the read lock of the topology to copy what it needs, and never while it waits.
+//! - `stream`: answers that are sent while they are made. `pattern`: regular expressions of requests.
+//!
+//! A handler holds the read lock of the topology to copy a page of what it needs (see [`crate::ops::pages`]), and never
+//! while it formats, sorts or waits. What takes long shares the thread.
 
 mod answer;
 mod bindings;
@@ -34,6 +37,7 @@ mod operate;
 mod origin;
 mod overview;
 mod parameters;
+pub(crate) mod pattern;
 mod permissions;
 mod policies;
 mod queue_control;
@@ -43,6 +47,7 @@ mod routes;
 mod serve;
 mod shell;
 mod stats;
+pub(crate) mod stream;
 mod users;
 mod vhosts;
 

@@ -10,26 +10,26 @@ use super::{features, listing, overview};
 use crate::ops::system;
 
 /// Has statistics that are not older than a second.
-async fn refresh(call: &mut Call) {
-    call.stats = call.app.ops.stats.fresh(Duration::from_secs(1)).await;
+async fn refresh(call: &Call) {
+    call.app.ops.stats.refresh(Duration::from_secs(1)).await;
 }
 
 /// `GET /api/nodes`.
-pub(super) async fn list(mut call: Call) -> Result<Answer, Fault> {
+pub(super) async fn list(call: Call) -> Result<Answer, Fault> {
     call.login.must_monitor()?;
-    refresh(&mut call).await;
+    refresh(&call).await;
     let rows = vec![row(&call)];
-    listing::rows(&call, rows)
+    listing::rows(call, rows).await
 }
 
 /// `GET /api/nodes/{node}`.
-pub(super) async fn get(mut call: Call) -> Result<Answer, Fault> {
+pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
     call.login.must_monitor()?;
     call.must_name_this_node()?;
-    refresh(&mut call).await;
+    refresh(&call).await;
     let mut row = row(&call);
     if call.is_asked("memory") {
-        row["memory"] = call.stats.overview.node.memory.json();
+        row["memory"] = call.stats().overview.node.memory.json();
     }
     Ok(listing::one(&call, row))
 }
@@ -122,9 +122,11 @@ fn row(call: &Call) -> Value {
     for name in ZEROS {
         row[name] = json!(0);
     }
-    if let (Value::Object(row), Some(_)) = (&mut row, call.stats.at) {
-        call.stats.overview.put_node(row, &call.ranges);
+    let stats = call.stats();
+    if let (Value::Object(row), Some(_)) = (&mut row, stats.at) {
+        stats.overview.put_node(row, &call.ranges);
     }
+    drop(stats);
     // As they are now, not as they were when the node was sampled.
     row["mem_alarm"] = json!(is_raised("memory"));
     row["disk_free_alarm"] = json!(is_raised("disk"));
@@ -132,19 +134,19 @@ fn row(call: &Call) -> Value {
 }
 
 /// `GET /api/nodes/{node}/memory`.
-pub(super) async fn memory(mut call: Call) -> Result<Answer, Fault> {
+pub(super) async fn memory(call: Call) -> Result<Answer, Fault> {
     call.login.must_monitor()?;
     call.must_name_this_node()?;
-    refresh(&mut call).await;
-    Ok(Answer::Json(json!({"memory": call.stats.overview.node.memory.json()})))
+    refresh(&call).await;
+    Ok(Answer::Json(json!({"memory": call.stats().overview.node.memory.json()})))
 }
 
 /// `GET /api/nodes/{node}/memory/relative`: in percent.
-pub(super) async fn memory_relative(mut call: Call) -> Result<Answer, Fault> {
+pub(super) async fn memory_relative(call: Call) -> Result<Answer, Fault> {
     call.login.must_monitor()?;
     call.must_name_this_node()?;
-    refresh(&mut call).await;
-    let row = call.stats.overview.node.memory.relative_json();
+    refresh(&call).await;
+    let row = call.stats().overview.node.memory.relative_json();
     Ok(Answer::Json(json!({"memory": row})))
 }
 

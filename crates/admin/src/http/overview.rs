@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use leveret_broker::message::QueueFacts;
 use leveret_server::COMPATIBLE_VERSION;
-use leveret_topology::ExchangeKind;
+use leveret_topology::{ExchangeKind, QueueId};
 use serde_json::{Value, json};
 
 use super::answer::{Answer, Fault};
 use super::call::Call;
-use super::{cluster, listing};
+use super::{cluster, connections, listing};
 use crate::ops::facts;
 use crate::stats::format::put_details;
 use crate::stats::{LENGTHS, Overview};
@@ -23,12 +24,39 @@ pub(crate) const NO_ERLANG: &str = "0";
 pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
     let node = call.node();
     let about = &call.app.ops.about;
-    let facts = facts::queues(node).await?;
-    // Of all vhosts: for those who may see them.
-    let all = call.app.ops.stats.fresh(FRESH).await;
-    let all = Some(&all.overview).filter(|_| call.login.is_monitor());
+    call.app.ops.stats.refresh(FRESH).await;
     // Who monitors sees what every vhost adds to the whole.
     let vhosts = if call.login.is_monitor() { every_vhost(&call) } else { call.vhosts()? };
+    let vhosts_seen: Vec<(usize, Vec<QueueId>)> = {
+        let topology = node.topology();
+        let ids = vhosts.iter().filter_map(|name| Some(topology.vhost(name)?.id));
+        ids.map(|id| (topology.exchange_ids(id).len(), topology.queue_ids(id))).collect()
+    };
+    let mut totals = facts::Totals::default();
+    let (mut queues, mut exchanges, mut consumers) = (0, 0, 0);
+    for (exchange_count, ids) in vhosts_seen {
+        exchanges += exchange_count;
+        queues += ids.len();
+        let count = |facts: QueueFacts| {
+            totals.add(&facts);
+            consumers += facts.consumers.len();
+        };
+        facts::each(node, &ids, count).await?;
+    }
+    let seen = |vhost: &str, user: &str| {
+        let is_mine = call.login.is_monitor() || user == call.login.name;
+        is_mine && (call.login.is_monitor() || vhosts.iter().any(|one| one == vhost))
+    };
+    let (mut connections, mut channels) = (0, 0);
+    let of_user = connections::seen(&call, |_| true).await;
+    for (_, facts) in of_user.iter().filter(|(_, facts)| seen(&facts.vhost, &facts.user)) {
+        connections += 1;
+        channels += facts.channels.len();
+    }
+    let cluster_name = cluster::name(&call);
+    // Of all vhosts: for those who may see them.
+    let stats = call.stats();
+    let all = Some(&stats.overview).filter(|_| call.login.is_monitor());
     let mut row = json!({
         "management_version": COMPATIBLE_VERSION,
         "rabbitmq_version": COMPATIBLE_VERSION,
@@ -41,7 +69,7 @@ pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
         "sample_retention_policies":
             {"global": [600, 3600, 28800, 86400], "basic": [600, 3600], "detailed": [600]},
         "exchange_types": exchange_types(),
-        "cluster_name": cluster::name(&call),
+        "cluster_name": cluster_name,
         "cluster_tags": {},
         "node_tags": {},
         "node": about.node_name,
@@ -54,38 +82,11 @@ pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
         "churn_rates": all.map_or_else(|| Overview::default().churn_rates(&call.ranges), |all| all.churn_rates(&call.ranges)),
         "queue_totals": {},
     });
-    let topology = node.topology();
-    let ids = vhosts.iter().filter_map(|name| topology.vhost(name).map(|vhost| vhost.id));
-    let ids: Vec<_> = ids.collect();
-    let mut totals = facts::Totals::default();
-    let (mut queues, mut exchanges, mut consumers) = (0, 0, 0);
-    for &id in &ids {
-        exchanges += topology.exchanges(id).len();
-        for queue in topology.queues(id) {
-            queues += 1;
-            if let Some(facts) = facts.get(&queue.id) {
-                totals.add(facts);
-                consumers += facts.consumers.len();
-            }
-        }
-    }
-    drop(topology);
-    let seen = |vhost: &str, user: &str| {
-        let is_mine = call.login.is_monitor() || user == call.login.name;
-        is_mine && (call.login.is_monitor() || vhosts.iter().any(|one| one == vhost))
-    };
-    let (mut connections, mut channels) = (0, 0);
-    for connection in node.connections() {
-        let facts = connection.facts();
-        if seen(&facts.vhost, &facts.user) {
-            connections += 1;
-            channels += facts.channels.len();
-        }
-    }
     let mut totals = totals.row();
     if let (Value::Object(totals), Some(all)) = (&mut totals, all) {
         put_details(totals, &LENGTHS, &all.lengths, call.ranges.lengths);
     }
+    drop(stats);
     row["queue_totals"] = totals;
     row["object_totals"] = json!({
         "connections": connections,

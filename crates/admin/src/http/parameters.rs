@@ -36,14 +36,14 @@ fn of_vhost(call: &Call, name: &str) -> Vec<Value> {
 pub(super) async fn list(call: Call) -> Result<Answer, Fault> {
     call.login.must_policymaker()?;
     if let Some(vhost) = call.named_vhost() {
-        call.login.must_set_policies(&call.node().topology(), vhost)?;
+        call.login.must_set_policies(call.node(), vhost)?;
     }
     let vhosts = call.vhosts()?;
     let mut rows: Vec<_> = vhosts.iter().flat_map(|vhost| of_vhost(&call, vhost)).collect();
     if let Some(component) = call.optional("component") {
         rows.retain(|row| row["component"] == component);
     }
-    listing::rows(&call, rows)
+    listing::rows(call, rows).await
 }
 
 fn one(call: &Call, vhost: &str) -> Option<Value> {
@@ -55,9 +55,8 @@ fn one(call: &Call, vhost: &str) -> Option<Value> {
 /// The vhost, for a policymaker.
 fn vhost(call: &Call) -> Result<String, Fault> {
     let vhost = call.param("vhost").to_owned();
-    let topology = call.node().topology();
-    call.login.must_set_policies(&topology, &vhost)?;
-    topology.vhost(&vhost).ok_or_else(|| Fault::missing("vhost_not_found"))?;
+    call.login.must_set_policies(call.node(), &vhost)?;
+    call.node().topology().vhost(&vhost).ok_or_else(|| Fault::missing("vhost_not_found"))?;
     Ok(vhost)
 }
 
@@ -128,7 +127,7 @@ fn globals(call: &Call) -> Vec<Value> {
 pub(super) async fn list_globals(call: Call) -> Result<Answer, Fault> {
     call.login.must_policymaker()?;
     let rows = globals(&call);
-    listing::rows(&call, rows)
+    listing::rows(call, rows).await
 }
 
 fn global(call: &Call) -> Option<Value> {

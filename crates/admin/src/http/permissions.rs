@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::answer::{Answer, Fault};
 use super::call::{Call, Fields as _};
 use super::listing;
-use crate::ops::ask;
+use crate::ops::{ask, pages};
 
 fn of_user(topology: &Topology, user: &User) -> Vec<Value> {
     let rows = user.permissions().map(|(vhost, given)| {
@@ -37,9 +37,11 @@ fn topics_of_user(topology: &Topology, user: &User) -> Vec<Value> {
 
 type Rows = fn(&Topology, &User) -> Vec<Value>;
 
-fn all(call: &Call, rows: Rows) -> Vec<Value> {
-    let topology = call.node().topology();
-    topology.users().flat_map(|user| rows(&topology, user)).collect()
+async fn all(call: &Call, rows: Rows) -> Vec<Value> {
+    let names: Vec<Box<str>> =
+        call.node().topology().users().map(|user| user.name.clone()).collect();
+    let rows = |topology: &Topology, name: Box<str>| Some(rows(topology, topology.user(&name)?));
+    pages::copied(call.node(), names, rows).await.into_iter().flatten().collect()
 }
 
 fn all_of_user(call: &Call, rows: Rows) -> Result<Vec<Value>, Fault> {
@@ -48,10 +50,10 @@ fn all_of_user(call: &Call, rows: Rows) -> Result<Vec<Value>, Fault> {
     Ok(rows(&topology, user))
 }
 
-fn all_in_vhost(call: &Call, rows: Rows) -> Result<Vec<Value>, Fault> {
+async fn all_in_vhost(call: &Call, rows: Rows) -> Result<Vec<Value>, Fault> {
     call.login.must_admin()?;
     let vhost = call.vhost()?;
-    let mut all = all(call, rows);
+    let mut all = all(call, rows).await;
     all.retain(|row| row["vhost"] == *vhost);
     Ok(all)
 }
@@ -67,20 +69,21 @@ fn of_both(call: &Call, rows: Rows) -> Result<Vec<Value>, Fault> {
 /// `GET /api/permissions`.
 pub(super) async fn list(call: Call) -> Result<Answer, Fault> {
     call.login.must_admin()?;
-    listing::rows(&call, all(&call, of_user))
+    let rows = all(&call, of_user).await;
+    listing::rows(call, rows).await
 }
 
 /// `GET /api/users/{user}/permissions`.
 pub(super) async fn list_of_user(call: Call) -> Result<Answer, Fault> {
     call.login.must_admin()?;
     let rows = all_of_user(&call, of_user)?;
-    listing::rows(&call, rows)
+    listing::rows(call, rows).await
 }
 
 /// `GET /api/vhosts/{vhost}/permissions`.
 pub(super) async fn list_of_vhost(call: Call) -> Result<Answer, Fault> {
-    let rows = all_in_vhost(&call, of_user)?;
-    listing::rows(&call, rows)
+    let rows = all_in_vhost(&call, of_user).await?;
+    listing::rows(call, rows).await
 }
 
 /// `GET /api/permissions/{vhost}/{user}`.
@@ -136,20 +139,21 @@ pub(super) async fn delete(call: Call) -> Result<Answer, Fault> {
 /// `GET /api/topic-permissions`.
 pub(super) async fn list_topics(call: Call) -> Result<Answer, Fault> {
     call.login.must_admin()?;
-    listing::rows(&call, all(&call, topics_of_user))
+    let rows = all(&call, topics_of_user).await;
+    listing::rows(call, rows).await
 }
 
 /// `GET /api/users/{user}/topic-permissions`.
 pub(super) async fn list_topics_of_user(call: Call) -> Result<Answer, Fault> {
     call.login.must_admin()?;
     let rows = all_of_user(&call, topics_of_user)?;
-    listing::rows(&call, rows)
+    listing::rows(call, rows).await
 }
 
 /// `GET /api/vhosts/{vhost}/topic-permissions`.
 pub(super) async fn list_topics_of_vhost(call: Call) -> Result<Answer, Fault> {
-    let rows = all_in_vhost(&call, topics_of_user)?;
-    listing::rows(&call, rows)
+    let rows = all_in_vhost(&call, topics_of_user).await?;
+    listing::rows(call, rows).await
 }
 
 /// `GET /api/topic-permissions/{vhost}/{user}`.
@@ -162,7 +166,7 @@ pub(super) async fn get_topics(call: Call) -> Result<Answer, Fault> {
     if rows.is_empty() {
         return Err(Fault::not_found());
     }
-    listing::rows(&call, rows)
+    listing::rows(call, rows).await
 }
 
 /// `PUT /api/topic-permissions/{vhost}/{user}`.

@@ -30,14 +30,14 @@ fn operators(vhost: &Vhost) -> Vec<Value> {
 
 type Rows = fn(&Vhost) -> Vec<Value>;
 
-fn listed(call: &Call, rows: Rows) -> Result<Answer, Fault> {
+async fn listed(call: Call, rows: Rows) -> Result<Answer, Fault> {
     let vhosts = call.vhosts()?;
     let found = {
         let topology = call.node().topology();
         let found = vhosts.iter().filter_map(|name| topology.vhost(name));
         found.flat_map(rows).collect()
     };
-    listing::rows(call, found)
+    listing::rows(call, found).await
 }
 
 fn one(call: &Call, vhost: &str, rows: Rows) -> Result<Value, Fault> {
@@ -68,7 +68,7 @@ fn described(
 
 /// `GET /api/policies` and `/{vhost}`.
 pub(super) async fn list(call: Call) -> Result<Answer, Fault> {
-    listed(&call, users)
+    listed(call, users).await
 }
 
 /// `GET /api/policies/{vhost}/{name}`.
@@ -80,9 +80,8 @@ pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
 /// The vhost of a change by a policymaker.
 fn vhost_to_change(call: &Call) -> Result<String, Fault> {
     let vhost = call.param("vhost").to_owned();
-    let topology = call.node().topology();
-    call.login.must_set_policies(&topology, &vhost)?;
-    topology.vhost(&vhost).ok_or_else(|| Fault::missing("vhost_not_found"))?;
+    call.login.must_set_policies(call.node(), &vhost)?;
+    call.node().topology().vhost(&vhost).ok_or_else(|| Fault::missing("vhost_not_found"))?;
     Ok(vhost)
 }
 
@@ -108,7 +107,7 @@ pub(super) async fn delete(call: Call) -> Result<Answer, Fault> {
 
 /// `GET /api/operator-policies` and `/{vhost}`.
 pub(super) async fn list_operators(call: Call) -> Result<Answer, Fault> {
-    listed(&call, operators)
+    listed(call, operators).await
 }
 
 /// `GET /api/operator-policies/{vhost}/{name}`.

@@ -1,25 +1,68 @@
 //! Queues.
 
+use std::borrow::Cow;
+use std::sync::Arc;
+
 use leveret_amqp::method::{Method, queue};
-use leveret_amqp::table::RawTable;
+use leveret_amqp::table::{RawTable, Table};
 use leveret_broker::message::{ConnectionId, QueueFacts, Reply, ToShard};
-use leveret_topology::{Permission, Queue, QueueId, QueueKind, table_from_json, table_to_json};
+use leveret_topology::{
+    Permission, Queue, QueueId, QueueKind, Topology, table_from_json, table_to_json,
+};
 use serde_json::{Map, Value, json};
 
 use super::answer::{Answer, Fault};
 use super::call::{Call, Fields as _};
 use super::exchanges::direct;
+use super::listing::{Listed, Why};
 use super::{consumers, listing, queue_control, stats};
 use crate::ops::direct::is;
+use crate::ops::pages::{self, Slice};
 use crate::ops::{ask, facts};
 use crate::stats::pairs::With;
 
 /// A queue by its names, before anything is made of it.
+#[derive(Clone, Debug)]
+pub(super) struct Item {
+    pub(super) vhost: Arc<str>,
+    pub(super) name: Arc<str>,
+    pub(super) id: QueueId,
+}
+
+/// What is copied of a queue while the names are held.
 #[derive(Debug)]
-struct Item {
-    vhost: usize,
-    name: String,
+struct Named {
     id: QueueId,
+    name: Arc<str>,
+    kind: QueueKind,
+    durable: bool,
+    auto_delete: bool,
+    exclusive_owner: Option<u64>,
+    paused: bool,
+    arguments: Table,
+    policy: Option<Box<str>>,
+    operator_policy: Option<Box<str>>,
+    effective_policy: Map<String, Value>,
+    delivery_limit: Option<u32>,
+}
+
+impl Named {
+    fn of(queue: &Queue) -> Self {
+        Self {
+            id: queue.id,
+            name: Arc::clone(&queue.name),
+            kind: queue.kind,
+            durable: queue.durable,
+            auto_delete: queue.auto_delete,
+            exclusive_owner: queue.exclusive_owner,
+            paused: queue.paused,
+            arguments: queue.arguments.clone(),
+            policy: queue.policy().map(Into::into),
+            operator_policy: queue.operator_policy().map(Into::into),
+            effective_policy: queue.effective_policy(),
+            delivery_limit: queue.delivery_limit(),
+        }
+    }
 }
 
 /// What a row has without its shard.
@@ -30,74 +73,118 @@ const TOTALS: [&str; 4] = ["state", "messages", "messages_ready", "messages_unac
 
 /// `GET /api/queues`, `/{vhost}` and `/detailed`.
 pub(super) async fn list(call: Call) -> Result<Answer, Fault> {
-    rows(&call, |_| true).await
+    let items = all(&call, &call.vhosts()?, |_| true).await;
+    let queues = Queues::of(&call);
+    listing::list(call, queues, items).await
 }
 
 /// `GET /api/users/{user}/queues`: those that the user declared.
 pub(super) async fn list_of_user(call: Call) -> Result<Answer, Fault> {
-    rows(&call, |queue| *queue.declared_by == *call.param("user")).await
+    let user = call.param("user").to_owned();
+    let items = all(&call, &call.vhosts()?, |queue| *queue.declared_by == *user).await;
+    let queues = Queues::of(&call);
+    listing::list(call, queues, items).await
 }
 
-async fn rows(call: &Call, is_wanted: impl Fn(&Queue) -> bool) -> Result<Answer, Fault> {
-    let vhosts = call.vhosts()?;
-    let cheap = [&PLAIN[..], &TOTALS].concat();
-    let is_plain = listing::asks_only(call, &cheap);
-    let has_stats = !call.is_asked("disable_stats") && !is_plain;
-    let has_totals = has_stats
-        || call.is_asked("enable_queue_totals")
-        || (!call.is_asked("disable_stats") && !listing::asks_only(call, &PLAIN));
-    let facts = if has_totals { facts::queues(call.node()).await? } else { Default::default() };
-    let topology = call.node().topology();
-    let mut items = Vec::new();
-    for (vhost, name) in vhosts.iter().enumerate() {
-        let Some(found) = topology.vhost(name) else { continue };
-        for queue in topology.queues(found.id).into_iter().filter(|queue| is_wanted(queue)) {
-            items.push(Item { vhost, name: queue.name.to_string(), id: queue.id });
-        }
+/// The queues of some vhosts that are wanted, by vhost and name.
+pub(super) async fn all(
+    call: &Call,
+    vhosts: &[String],
+    is_wanted: impl Fn(&Queue) -> bool + Send + Sync,
+) -> Vec<Item> {
+    let mut all = Vec::new();
+    for vhost in vhosts {
+        let (vhost, ids) = {
+            let topology = call.node().topology();
+            let Some(vhost) = topology.vhost(vhost) else { continue };
+            (Arc::clone(&vhost.name), topology.queue_ids(vhost.id))
+        };
+        let item = |topology: &Topology, id| {
+            let queue = topology.queue_by_id(id).filter(|queue| is_wanted(queue))?;
+            Some(Item { vhost: Arc::clone(&vhost), name: Arc::clone(&queue.name), id })
+        };
+        let mut of_vhost = pages::copied(call.node(), ids, item).await;
+        pages::sort(&mut of_vhost, |a, b| a.name.cmp(&b.name)).await;
+        all.append(&mut of_vhost);
     }
-    let row = |item: &Item, has_stats: bool| {
-        let Some(queue) = topology.queue_by_id(item.id) else { return Value::Null };
-        let facts = facts.get(&item.id).filter(|_| has_totals);
-        Value::Object(row(call, &vhosts[item.vhost], queue, facts, has_stats))
-    };
-    let needs_stats = has_stats && !listing::sorts_by(call, &cheap);
-    listing::list_by(
-        call,
-        items,
-        |item| &item.name,
-        |item| row(item, needs_stats),
-        |item| row(item, has_stats),
-    )
+    all
+}
+
+/// A list of queues: what it has to ask for.
+#[derive(Debug)]
+struct Queues {
+    has_totals: bool,
+    has_stats: bool,
+    /// Statistics are sorted by.
+    sorts_stats: bool,
+}
+
+impl Queues {
+    fn of(call: &Call) -> Self {
+        let cheap = [&PLAIN[..], &TOTALS].concat();
+        let has_stats = !call.is_asked("disable_stats") && !listing::asks_only(call, &cheap);
+        let has_totals = has_stats
+            || call.is_asked("enable_queue_totals")
+            || (!call.is_asked("disable_stats") && !listing::asks_only(call, &PLAIN));
+        let sorts_stats = has_stats && !listing::sorts_by(call, &cheap);
+        Self { has_totals, has_stats, sorts_stats }
+    }
+}
+
+impl Listed for Queues {
+    type Item = Item;
+
+    fn name<'a>(&self, item: &'a Item) -> Cow<'a, str> {
+        (&*item.name).into()
+    }
+
+    async fn rows(&self, call: &Call, items: &[Item], why: Why) -> Result<Vec<Value>, Fault> {
+        let has_stats = if why == Why::Sort { self.sorts_stats } else { self.has_stats };
+        let ids: Vec<_> = items.iter().map(|item| item.id).collect();
+        let facts = match self.has_totals {
+            true => facts::of(call.node(), &ids).await?,
+            false => facts::Queues::default(),
+        };
+        let copy = |topology: &Topology, id| Some(topology.queue_by_id(id).map(Named::of));
+        let named = pages::copied(call.node(), ids, copy).await;
+        let mut rows = Vec::with_capacity(items.len());
+        let mut slice = Slice::begin();
+        for (item, named) in items.iter().zip(named) {
+            rows.push(named.map_or(Value::Null, |named| {
+                row(call, &item.vhost, named, facts.get(&item.id), has_stats).into()
+            }));
+            slice.share().await;
+        }
+        Ok(rows)
+    }
 }
 
 /// `GET /api/queues/{vhost}/{queue}`.
 pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
     let vhost = call.visible_vhost()?;
-    let id = find(&call, &vhost, |queue| queue.id).ok_or_else(Fault::not_found)?;
+    let named = find(&call, &vhost, Named::of).ok_or_else(Fault::not_found)?;
+    let id = named.id;
     let facts = facts::queue(call.node(), id).await?;
     let facts = facts.as_ref();
-    let mut row = {
-        let topology = call.node().topology();
-        let queue = topology.queue_by_id(id).ok_or_else(Fault::not_found)?;
-        row(&call, &vhost, queue, facts, true)
+    let mut row = row(&call, &vhost, named, facts, true);
+    let mut consumers = Vec::new();
+    let mut slice = Slice::begin();
+    for consumer in facts.into_iter().flat_map(|facts| &facts.consumers) {
+        consumers.push(consumers::row(&call, &vhost, call.param("queue"), consumer));
+        slice.share().await;
+    }
+    row.insert("consumer_details".to_owned(), consumers.into());
+    row.insert("deliveries".to_owned(), stats::by_channel(&call.stats(), With::Queue(id)));
+    let partner = |(exchange, queue)| (queue == id).then_some(exchange);
+    let passages = stats::passages(&call.stats(), partner);
+    let name = |topology: &Topology, (exchange, stats)| {
+        let name = Arc::clone(&topology.exchange_by_id(exchange)?.name);
+        Some((name, stats))
     };
-    let all = facts.into_iter().flat_map(|facts| &facts.consumers);
-    let consumers =
-        all.map(|consumer| consumers::row(&call, &vhost, call.param("queue"), consumer));
-    row.insert("consumer_details".to_owned(), consumers.collect());
-    row.insert("deliveries".to_owned(), stats::by_channel(&call.stats, With::Queue(id)));
-    let topology = call.node().topology();
-    let incoming = stats::by_passage(
-        &call.stats,
-        "exchange",
-        |(exchange, queue)| (queue == id).then_some(exchange),
-        |exchange| {
-            let name = &topology.exchange_by_id(exchange)?.name;
-            Some(json!({"name": &**name, "vhost": vhost}))
-        },
-    );
-    drop(topology);
-    row.insert("incoming".to_owned(), incoming);
+    let incoming = pages::copied(call.node(), passages, name).await.into_iter();
+    let incoming = incoming
+        .map(|(name, stats)| json!({"exchange": {"name": &*name, "vhost": vhost}, "stats": stats}));
+    row.insert("incoming".to_owned(), incoming.collect());
     Ok(listing::one(&call, row.into()))
 }
 
@@ -111,7 +198,7 @@ pub(super) fn find<T>(call: &Call, vhost: &str, f: impl FnOnce(&Queue) -> T) -> 
 fn row(
     call: &Call,
     vhost: &str,
-    queue: &Queue,
+    queue: Named,
     facts: Option<&QueueFacts>,
     has_stats: bool,
 ) -> Map<String, Value> {
@@ -128,18 +215,15 @@ fn row(
     put("exclusive", json!(queue.exclusive_owner.is_some()));
     put("arguments", table_to_json(&queue.arguments));
     put("node", json!(node));
-    put("state", json!(facts::queue_state(queue, facts)));
-    put("policy", json!(queue.policy()));
-    put("operator_policy", json!(queue.operator_policy()));
-    put("effective_policy_definition", queue.effective_policy().into());
+    put("state", json!(facts::queue_state(queue.paused, facts)));
+    put("policy", json!(queue.policy));
+    put("operator_policy", json!(queue.operator_policy));
+    put("effective_policy_definition", queue.effective_policy.into());
     put("pid", json!(format!("<queue.{}>", queue.id.get())));
     put("leader", json!(node));
     put("members", json!([node]));
     if queue.kind == QueueKind::Quorum {
-        put(
-            "delivery_limit",
-            queue.delivery_limit().map_or_else(|| json!("unlimited"), Value::from),
-        );
+        put("delivery_limit", queue.delivery_limit.map_or_else(|| json!("unlimited"), Value::from));
         put("online", json!([node]));
     } else {
         put("storage_version", json!(2));
@@ -181,7 +265,8 @@ fn row(
     put("exclusive_consumer_tag", json!(exclusive.map(|consumer| &consumer.tag)));
     let of_exclusive = exclusive.map(|it| it.connection.channel_pid(it.channel));
     put("exclusive_consumer_pid", json!(of_exclusive));
-    let sampled = call.stats.queues.get(&queue.id);
+    let stats = call.stats();
+    let sampled = stats.queues.get(&queue.id);
     let capacity = sampled.map_or(0.0, |entry| entry.consumer_capacity);
     put("consumer_utilisation", json!(capacity));
     put("consumer_capacity", json!(capacity));

@@ -24,6 +24,7 @@ use super::App;
 use super::answer::Fault;
 use super::call::{Peer, Who};
 use super::origin;
+use super::stream;
 use crate::room::Held;
 
 /// Shorter answers are not worth compressing: they fit one packet.
@@ -176,6 +177,16 @@ fn dress(app: &App, headers: &mut HeaderMap) {
 async fn finish(response: Response<Body>, method: &Method, asked: &HeaderMap) -> Response<Body> {
     let is_read = method == Method::GET;
     let (mut head, body) = response.into_parts();
+    if let Some(made) = head.extensions.remove::<stream::Slot>().and_then(|slot| slot.take()) {
+        // It is not known yet, so it has no tag and no length; that of the empty body in its place goes.
+        head.headers.remove(header::CONTENT_LENGTH);
+        head.headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+        if !takes_gzip(asked) {
+            return Response::from_parts(head, Body::new(made));
+        }
+        head.headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        return Response::from_parts(head, Body::new(made.zipped()));
+    }
     let held = head.extensions.remove::<Arc<Held>>();
     let Ok(body) = body.collect().await else { return Response::from_parts(head, Body::empty()) };
     let mut body = body.to_bytes();

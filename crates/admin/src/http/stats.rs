@@ -67,22 +67,17 @@ pub(super) fn of_pair(pair: &Pair) -> Value {
     map.into()
 }
 
-/// What passed from an exchange to a queue, a row for each `partner` of the thing in hand: the exchange or the
-/// queue at the other end. `named` is how that is shown; none if it is gone.
-pub(super) fn by_passage<K>(
+/// What passed from an exchange to a queue, for each `partner` of the thing in hand: the exchange or the queue at the
+/// other end.
+pub(super) fn passages<K>(
     snapshot: &Snapshot,
-    key: &str,
     partner: impl Fn((ExchangeId, QueueId)) -> Option<K>,
-    named: impl Fn(K) -> Option<Value>,
-) -> Value {
-    let passages = snapshot.passages(|pair| partner(pair).is_some());
-    let row = |(pair, (count, rate))| {
-        let stats = json!({"publish": count, "publish_details": {"rate": rate}});
-        let mut row = Map::from_iter([("stats".to_owned(), stats)]);
-        row.insert(key.to_owned(), named(partner(pair)?)?);
-        Some(Value::Object(row))
+) -> Vec<(K, Value)> {
+    let passages = snapshot.passages(|pair| partner(pair).is_some()).into_iter();
+    let stats = |(pair, (count, rate))| {
+        Some((partner(pair)?, json!({"publish": count, "publish_details": {"rate": rate}})))
     };
-    passages.into_iter().filter_map(row).collect()
+    passages.filter_map(stats).collect()
 }
 
 /// What the channels of all connections have to do with something, a row a channel.

@@ -1,30 +1,26 @@
 //! Users.
 
 use leveret_broker::message::AdminCommand;
-use leveret_topology::{Hashing, PasswordHash, User};
+use leveret_topology::{Hashing, PasswordHash, Topology, User};
 use serde_json::{Map, Value, json};
 
 use super::answer::{Answer, Fault};
 use super::call::{Call, Fields as _};
 use super::{listing, vhosts};
-use crate::ops::{ask, close};
+use crate::ops::{ask, close, pages};
 
 /// `GET /api/users`.
 pub(super) async fn list(call: Call) -> Result<Answer, Fault> {
     call.login.must_admin()?;
-    let rows = call.node().topology().users().map(row).collect();
-    listing::rows(&call, rows)
+    let rows = all(&call, |_| true).await;
+    listing::rows(call, rows).await
 }
 
 /// `GET /api/users/without-permissions`.
 pub(super) async fn without_permissions(call: Call) -> Result<Answer, Fault> {
     call.login.must_admin()?;
-    let rows = {
-        let topology = call.node().topology();
-        let all = topology.users().filter(|user| user.permissions().next().is_none());
-        all.map(row).collect()
-    };
-    listing::rows(&call, rows)
+    let rows = all(&call, |user| user.permissions().next().is_none()).await;
+    listing::rows(call, rows).await
 }
 
 /// `GET /api/users/{user}`.
@@ -32,6 +28,16 @@ pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
     call.login.must_admin()?;
     let row = call.node().topology().user(call.param("user")).map(row);
     Ok(listing::one(&call, row.ok_or_else(Fault::not_found)?))
+}
+
+/// The users that are wanted, by name.
+async fn all(call: &Call, is_wanted: impl Fn(&User) -> bool + Send + Sync) -> Vec<Value> {
+    let names: Vec<Box<str>> =
+        call.node().topology().users().map(|user| user.name.clone()).collect();
+    let row = |topology: &Topology, name: Box<str>| {
+        topology.user(&name).filter(|user| is_wanted(user)).map(row)
+    };
+    pages::copied(call.node(), names, row).await
 }
 
 fn row(user: &User) -> Value {
@@ -134,6 +140,6 @@ async fn remove(call: &Call, name: String) -> Result<Answer, Fault> {
     ask::admin(call.node(), &call.login.name, AdminCommand::DeleteUser { name: name.clone() })
         .await?;
     let reason = format!("user '{name}' was deleted");
-    close::close_all(call.node(), &reason, |facts| facts.user == name);
+    close::close_all(call.node(), &reason, |facts| facts.user == name).await;
     Ok(Answer::Done)
 }

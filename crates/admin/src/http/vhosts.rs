@@ -1,7 +1,9 @@
 //! Virtual hosts.
 
+use std::sync::Arc;
+
 use leveret_broker::message::AdminCommand;
-use leveret_topology::{Topology, Vhost};
+use leveret_topology::Vhost;
 use serde_json::{Map, Value, json};
 
 use super::answer::{Answer, Fault};
@@ -11,37 +13,59 @@ use crate::ops::{ask, close, facts};
 
 /// `GET /api/vhosts`.
 pub(super) async fn list(call: Call) -> Result<Answer, Fault> {
-    let facts = facts::queues(call.node()).await?;
-    let rows = {
+    let names: Vec<Arc<str>> = {
         let topology = call.node().topology();
         let seen =
             |vhost: &&Vhost| call.login.is_monitor() || call.login.enters(&topology, &vhost.name);
-        let mut rows: Vec<_> = topology.vhosts().filter(seen).collect();
-        rows.sort_by(|a, b| a.name.cmp(&b.name));
-        rows.into_iter().map(|vhost| row(&call, &topology, vhost, &facts)).collect()
+        topology.vhosts().filter(seen).map(|vhost| Arc::clone(&vhost.name)).collect()
     };
-    listing::rows(&call, rows)
+    let mut rows = Vec::with_capacity(names.len());
+    for name in names {
+        match row(&call, &name).await {
+            Ok(row) => rows.push(row),
+            // It went meanwhile.
+            Err(fault) if fault == Fault::not_found() => {}
+            Err(fault) => return Err(fault),
+        }
+    }
+    rows.sort_by(|a, b| a["name"].as_str().cmp(&b["name"].as_str()));
+    listing::rows(call, rows).await
 }
 
 /// `GET /api/vhosts/{vhost}`.
 pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
     let name = call.visible_vhost()?;
-    let facts = facts::queues(call.node()).await?;
-    let row = {
-        let topology = call.node().topology();
-        let vhost = topology.vhost(&name).ok_or_else(Fault::not_found)?;
-        row(&call, &topology, vhost, &facts)
-    };
+    let row = row(&call, &name).await?;
     Ok(listing::one(&call, row))
 }
 
-fn row(call: &Call, topology: &Topology, vhost: &Vhost, facts: &facts::Queues) -> Value {
+async fn row(call: &Call, name: &str) -> Result<Value, Fault> {
+    let (id, queues, mut row) = {
+        let topology = call.node().topology();
+        let vhost = topology.vhost(name).ok_or_else(Fault::not_found)?;
+        (vhost.id, topology.queue_ids(vhost.id), named(call, vhost))
+    };
+    let mut totals = facts::Totals::default();
+    facts::each(call.node(), &queues, |facts| totals.add(&facts)).await?;
+    if let (Value::Object(row), Value::Object(totals)) = (&mut row, totals.row()) {
+        row.extend(totals);
+    }
+    let stats = call.stats();
+    if let (Value::Object(row), Some(entry)) = (&mut row, stats.vhosts.get(&id)) {
+        entry.put(row, &call.ranges);
+    }
+    drop(stats);
+    Ok(row)
+}
+
+/// What the names have of a vhost.
+fn named(call: &Call, vhost: &Vhost) -> Value {
     let kind = vhost.default_queue_type.map(|kind| kind.name());
     let mut metadata = json!({"description": vhost.description, "tags": vhost.tags});
     if let Some(kind) = kind {
         metadata["default_queue_type"] = json!(kind);
     }
-    let mut row = json!({
+    json!({
         "name": &*vhost.name,
         "description": vhost.description,
         "tags": vhost.tags,
@@ -50,18 +74,7 @@ fn row(call: &Call, topology: &Topology, vhost: &Vhost, facts: &facts::Queues) -
         "tracing": vhost.is_traced,
         "protected_from_deletion": vhost.is_protected,
         "cluster_state": {call.node_name(): "running"},
-    });
-    let mut totals = facts::Totals::default();
-    for queue in topology.queues(vhost.id) {
-        facts.get(&queue.id).into_iter().for_each(|facts| totals.add(facts));
-    }
-    if let (Value::Object(row), Value::Object(totals)) = (&mut row, totals.row()) {
-        row.extend(totals);
-    }
-    if let (Value::Object(row), Some(entry)) = (&mut row, call.stats.vhosts.get(&vhost.id)) {
-        entry.put(row, &call.ranges);
-    }
-    row
+    })
 }
 
 /// `PUT /api/vhosts/{vhost}`.
@@ -133,7 +146,7 @@ pub(super) async fn delete(call: Call) -> Result<Answer, Fault> {
         return Err(Fault::precondition(refusal.to_string()));
     }
     let reason = format!("vhost '{name}' is deleted");
-    close::close_all(call.node(), &reason, |facts| facts.vhost == name);
+    close::close_all(call.node(), &reason, |facts| facts.vhost == name).await;
     ask::admin(call.node(), &call.login.name, AdminCommand::DeleteVhost { name }).await?;
     Ok(Answer::Done)
 }

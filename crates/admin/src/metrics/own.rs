@@ -5,16 +5,21 @@ use leveret_queue::{Reason, Time};
 use leveret_session::{CONFIRM_BOUNDS_US, ChannelFacts, Times};
 
 use super::text::{Kind, Text, label, labels};
-use crate::stats::names::channel_pid;
-use crate::stats::{QueueEntry, Snapshot};
+use crate::stats::Snapshot;
 use Kind::{Counter, Gauge};
 
-pub(super) fn write<'a>(
-    snapshot: &'a Snapshot,
-    queues: Option<impl Iterator<Item = (&'a str, &'a QueueEntry)>>,
-    text: &mut Text,
-) {
-    waits(snapshot, queues, text);
+/// Age of what a queue gives out next.
+pub(super) const QUEUE_AGE: (&str, &str) =
+    ("leveret_queue_oldest_message_age_seconds", "Age of the message that a queue gives out next");
+/// Age of what a channel has not acked.
+pub(super) const CHANNEL_AGE: (&str, &str) = (
+    "leveret_channel_oldest_unacked_age_seconds",
+    "How long the oldest delivery of a channel has waited for its ack",
+);
+
+/// All but the two ages, which are told of each object or in sum.
+pub(super) fn write(snapshot: &Snapshot, text: &mut Text) {
+    waits(snapshot, text);
     messages(snapshot, text);
     log(snapshot, text);
     alarms(snapshot, text);
@@ -25,46 +30,26 @@ pub(super) fn write<'a>(
     text.one("process_start_time_seconds", Gauge, help, began_ms as f64 / 1e3);
 }
 
-fn waits<'a>(
-    snapshot: &'a Snapshot,
-    queues: Option<impl Iterator<Item = (&'a str, &'a QueueEntry)>>,
-    text: &mut Text,
-) {
-    let now = snapshot.at.unwrap_or(Time::from_ms(0));
-    let name = "leveret_queue_oldest_message_age_seconds";
-    text.family(name, Gauge, "Age of the message that a queue gives out next");
-    let each = queues.is_some();
-    match queues {
-        Some(queues) => {
-            for (labels, entry) in queues {
-                if let Some(ms) = entry.numbers.oldest_ms(now) {
-                    text.sample(name, labels, seconds(ms));
-                }
-            }
-        }
-        None => {
-            let oldest =
-                snapshot.queues.values().filter_map(|queue| queue.numbers.oldest_ms(now)).max();
-            text.sample(name, "", seconds(oldest.unwrap_or(0)));
-        }
-    }
-    let name = "leveret_channel_oldest_unacked_age_seconds";
-    text.family(name, Gauge, "How long the oldest delivery of a channel has waited for its ack");
-    let age = |it: &ChannelFacts| Some(now.ms().saturating_sub(it.oldest_unacked?.ms()));
-    let channels = snapshot
-        .connections
-        .iter()
-        .flat_map(|(&id, entry)| entry.numbers.channels.iter().map(move |facts| (id, facts)));
-    if each {
-        for (id, facts) in channels {
-            if let Some(ms) = age(facts) {
-                text.sample(name, &label("channel", &channel_pid(id, facts.number)), seconds(ms));
-            }
-        }
-    } else {
-        let oldest = channels.filter_map(|(_, facts)| age(facts)).max();
-        text.sample(name, "", seconds(oldest.unwrap_or(0)));
-    }
+/// The two ages of the node as a whole.
+pub(super) fn ages(snapshot: &Snapshot, text: &mut Text) {
+    let now = sampled(snapshot);
+    let oldest = snapshot.queues.values().filter_map(|queue| queue.numbers.oldest_ms(now)).max();
+    text.one(QUEUE_AGE.0, Gauge, QUEUE_AGE.1, seconds(oldest.unwrap_or(0)));
+    let channels = snapshot.connections.values().flat_map(|entry| &entry.numbers.channels);
+    let oldest = channels.filter_map(|facts| channel_age_ms(facts, now)).max();
+    text.one(CHANNEL_AGE.0, Gauge, CHANNEL_AGE.1, seconds(oldest.unwrap_or(0)));
+}
+
+/// When statistics were taken.
+pub(super) fn sampled(snapshot: &Snapshot) -> Time {
+    snapshot.at.unwrap_or(Time::from_ms(0))
+}
+
+pub(super) fn channel_age_ms(channel: &ChannelFacts, now: Time) -> Option<u64> {
+    Some(now.ms().saturating_sub(channel.oldest_unacked?.ms()))
+}
+
+fn waits(snapshot: &Snapshot, text: &mut Text) {
     let totals = &snapshot.overview.sums.session;
     let help = "How long delivered messages had been in the broker";
     // Place n is below 2^n ms.
@@ -81,7 +66,7 @@ fn waits<'a>(
     }
 }
 
-fn seconds(ms: u64) -> f64 {
+pub(super) fn seconds(ms: u64) -> f64 {
     ms as f64 / 1e3
 }
 

@@ -1,19 +1,23 @@
 //! The pages: which metrics, of which objects, under which prefix.
 
+use std::ops::Bound;
 use std::sync::Arc;
 
-use foldhash::fast::FixedState;
-use hashbrown::HashMap;
+use leveret_broker::message::ConnectionId;
 use leveret_queue::Totals as QueueTotals;
 use leveret_server::login::attempts::Counts;
+use leveret_session::ChannelFacts;
 use leveret_topology::{ExchangeId, QueueId, Topology};
 
 use super::families::{MEMORY, METRICS, Of};
 use super::text::{Kind, Number, Text, label, labels};
 use super::{global, own};
+use crate::http::pattern::Pattern;
+use crate::http::stream::{CHUNK, Chunks, Cut};
+use crate::ops::pages::{self, Slice};
 use crate::stats::names::channel_pid;
 use crate::stats::names::connection_pid;
-use crate::stats::{QueueEntry, Snapshot};
+use crate::stats::{Collector, ConnectionEntry, QueueEntry, Snapshot};
 
 /// Which page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,10 +52,15 @@ pub(crate) struct Filter {
     /// Only of these vhosts, if any are named.
     pub(crate) vhosts: Option<Vec<String>>,
     /// Only of queues whose name it is found in.
-    pub(crate) queue: Option<fancy_regex::Regex>,
+    pub(crate) queue: Option<Pattern>,
 }
 
 impl Filter {
+    /// How many groups and vhosts it names.
+    pub(crate) fn names(&self) -> usize {
+        self.families.len() + self.vhosts.as_ref().map_or(0, Vec::len)
+    }
+
     fn has(&self, family: &str) -> bool {
         self.families.iter().any(|wanted| wanted == family)
     }
@@ -60,135 +69,281 @@ impl Filter {
         self.vhosts.as_ref().is_none_or(|wanted| wanted.iter().any(|it| it == vhost))
     }
 
-    fn takes_queue(&self, vhost: &str, name: &str) -> bool {
-        let found = |regex: &fancy_regex::Regex| regex.is_match(name).unwrap_or(false);
-        self.takes_vhost(vhost) && self.queue.as_ref().is_none_or(found)
+    fn takes_queue(&self, vhost: &str, name: &str) -> Result<bool, String> {
+        match &self.queue {
+            Some(pattern) if self.takes_vhost(vhost) => pattern.is_in(name),
+            _ => Ok(self.takes_vhost(vhost)),
+        }
     }
 }
 
 /// What a page is made of.
-pub(crate) struct Source<'a> {
-    pub(crate) snapshot: &'a Arc<Snapshot>,
-    pub(crate) topology: &'a Topology,
-    pub(crate) node_name: &'a str,
-    pub(crate) cluster_name: &'a str,
-    pub(crate) cluster_id: &'a str,
-    pub(crate) product: (&'a str, &'a str),
+#[derive(Debug)]
+pub(crate) struct Source {
+    pub(crate) stats: Arc<Collector>,
+    pub(crate) cluster_name: Arc<str>,
     /// Logins by protocol.
     pub(crate) attempts: Vec<(&'static str, Counts)>,
 }
 
 /// A queue and its labels.
-struct Row<'a> {
-    entry: &'a QueueEntry,
-    vhost: &'a str,
-    name: &'a str,
+#[derive(Debug)]
+struct Row {
+    id: QueueId,
+    vhost: Arc<str>,
+    name: Arc<str>,
     labels: String,
 }
 
-/// Labels of exchanges, by id.
-type Exchanges = HashMap<ExchangeId, String, FixedState>;
-
-/// Writes pages.
-pub(crate) struct Pages<'a> {
-    source: Source<'a>,
-    queues: Vec<Row<'a>>,
-    exchanges: Exchanges,
+/// An exchange and its labels.
+#[derive(Debug)]
+struct Exchange {
+    id: ExchangeId,
+    name: Arc<str>,
+    labels: String,
 }
 
-impl<'a> Pages<'a> {
-    /// With the labels of everything that the filter lets through. None are needed for sums.
-    pub(crate) fn new(source: Source<'a>, endpoint: Endpoint, filter: &Filter) -> Self {
-        let mut pages = Self { queues: Vec::new(), exchanges: Exchanges::default(), source };
-        if matches!(endpoint, Endpoint::PerObject | Endpoint::Detailed) {
-            pages.find_names(filter);
+/// Writes pages, some rows at a time: in between it holds nothing, the thread is shared, and what is written goes out.
+pub(crate) struct Pages {
+    source: Source,
+    names: Names,
+    text: Text,
+    to: Chunks,
+    slice: Slice,
+    /// Sent so far.
+    bytes: usize,
+}
+
+/// The queues and exchanges that a page is about.
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    /// By id.
+    queues: Vec<Row>,
+    /// By id.
+    exchanges: Vec<Exchange>,
+}
+
+impl Names {
+    /// All that the filter lets through, with their labels; none where only sums are told. What is wrong with the
+    /// filter, in words, if it takes too long.
+    pub(crate) async fn of(
+        stats: &Collector,
+        endpoint: Endpoint,
+        filter: &Filter,
+    ) -> Result<Self, String> {
+        let mut found = Self::default();
+        if !matches!(endpoint, Endpoint::PerObject | Endpoint::Detailed) {
+            return Ok(found);
         }
-        pages
+        let (mut queues, mut exchanges): (Vec<QueueId>, Vec<ExchangeId>) = {
+            let stats = stats.now();
+            (stats.queues.keys().copied().collect(), stats.exchanges.keys().copied().collect())
+        };
+        queues.sort_unstable();
+        exchanges.sort_unstable();
+        let vhost_name =
+            |topology: &Topology, id| topology.vhost_by_id(id).map(|it| Arc::clone(&it.name));
+        let named = |topology: &Topology, id| {
+            let queue = topology.queue_by_id(id)?;
+            Some((id, vhost_name(topology, queue.vhost)?, Arc::clone(&queue.name)))
+        };
+        let mut slice = Slice::begin();
+        for (id, vhost, name) in pages::copied(stats.node(), queues, named).await {
+            if filter.takes_queue(&vhost, &name)? {
+                let labels = labels(&[("vhost", &vhost), ("queue", &name)]);
+                found.queues.push(Row { id, vhost, name, labels });
+            }
+            slice.share().await;
+        }
+        let named = |topology: &Topology, id| {
+            let exchange = topology.exchange_by_id(id)?;
+            Some((id, vhost_name(topology, exchange.vhost)?, Arc::clone(&exchange.name)))
+        };
+        for (id, vhost, name) in pages::copied(stats.node(), exchanges, named).await {
+            if filter.takes_vhost(&vhost) {
+                let labels = labels(&[("vhost", &vhost), ("exchange", &name)]);
+                found.exchanges.push(Exchange { id, name, labels });
+            }
+            slice.share().await;
+        }
+        Ok(found)
     }
 
-    fn find_names(&mut self, filter: &Filter) {
-        let topology = self.source.topology;
-        let vhost_name = |id| topology.vhost_by_id(id).map(|vhost| &*vhost.name);
-        for entry in self.source.snapshot.queues.values() {
-            let Some(named) = topology.queue_by_id(entry.numbers.queue) else { continue };
-            let Some(vhost) = vhost_name(named.vhost) else { continue };
-            if filter.takes_queue(vhost, &named.name) {
-                let labels = labels(&[("vhost", vhost), ("queue", &named.name)]);
-                self.queues.push(Row { entry, vhost, name: &named.name, labels });
-            }
+    fn queue(&self, id: QueueId) -> Option<&Row> {
+        let at = self.queues.binary_search_by_key(&id, |row| row.id).ok()?;
+        self.queues.get(at)
+    }
+
+    fn exchange(&self, id: ExchangeId) -> Option<&Exchange> {
+        let at = self.exchanges.binary_search_by_key(&id, |exchange| exchange.id).ok()?;
+        self.exchanges.get(at)
+    }
+}
+
+impl Pages {
+    /// Nothing yet.
+    pub(crate) fn new(source: Source, names: Names, to: Chunks) -> Self {
+        Self { source, names, text: Text::default(), to, slice: Slice::begin(), bytes: 0 }
+    }
+
+    /// Sends what is written, if it is much, and lets others have their turn on the thread.
+    async fn share(&mut self) -> Result<(), Cut> {
+        if self.text.len() >= CHUNK {
+            self.bytes += self.text.len();
+            self.to.send(self.text.take()).await?;
         }
-        self.queues.sort_by_key(|row| row.entry.numbers.queue);
-        for &id in self.source.snapshot.exchanges.keys() {
-            let Some(exchange) = topology.exchange_by_id(id) else { continue };
-            let Some(vhost) = vhost_name(exchange.vhost) else { continue };
-            if filter.takes_vhost(vhost) {
-                let labels = labels(&[("vhost", vhost), ("exchange", &exchange.name)]);
-                self.exchanges.insert(id, labels);
-            }
-        }
+        self.slice.share().await;
+        Ok(())
+    }
+
+    /// Sends the last of it, with `more` behind it. How much it was.
+    pub(crate) async fn finish(mut self, more: impl FnOnce(&mut Text)) -> Result<usize, Cut> {
+        more(&mut self.text);
+        let rest = self.text.finish();
+        let bytes = self.bytes + rest.len();
+        self.to.send(rest).await?;
+        Ok(bytes)
     }
 
     /// A page.
-    pub(crate) fn write(&self, endpoint: Endpoint, filter: &Filter, text: &mut Text) {
-        self.identity(endpoint, text);
+    pub(crate) async fn write(&mut self, endpoint: Endpoint, filter: &Filter) -> Result<(), Cut> {
+        self.identity(endpoint);
         match endpoint {
             Endpoint::Aggregated | Endpoint::PerObject => {
                 let each = endpoint == Endpoint::PerObject;
                 for (at, metric) in METRICS.iter().enumerate() {
                     // The same metric is in two groups.
                     if !METRICS[..at].iter().any(|before| before.1 == metric.1) {
-                        self.metric(metric, "rabbitmq_", each, text);
+                        self.metric(metric, "rabbitmq_", each).await?;
                     }
                 }
-                self.totals(text);
+                self.totals();
                 if each {
-                    self.queue_info("rabbitmq_", text);
+                    self.queue_info("rabbitmq_").await?;
                 }
-                global::write(&self.source.snapshot.overview, text);
-                let queues = each.then(|| self.queues.iter().map(|row| (&*row.labels, row.entry)));
-                own::write(self.source.snapshot, queues, text);
-            }
-            Endpoint::Detailed => self.detailed(filter, text),
-            Endpoint::MemoryBreakdown => {
-                let rows = self.source.snapshot.overview.node.memory.rows();
-                for (name, help, key) in MEMORY {
-                    let bytes = rows.iter().find(|(row, _)| row == key).map_or(0, |row| row.1);
-                    text.one(&format!("rabbitmq_{name}"), Kind::Gauge, help, bytes);
+                global::write(&self.source.stats.now().overview, &mut self.text);
+                if each {
+                    self.ages().await?;
+                } else {
+                    own::ages(&self.source.stats.now(), &mut self.text);
                 }
+                own::write(&self.source.stats.now(), &mut self.text);
             }
+            Endpoint::Detailed => self.detailed(filter).await?,
+            Endpoint::MemoryBreakdown => self.memory("rabbitmq_"),
+        }
+        self.share().await
+    }
+
+    fn memory(&mut self, prefix: &str) {
+        let rows = self.source.stats.now().overview.node.memory.rows();
+        for (name, help, key) in MEMORY {
+            let bytes = rows.iter().find(|(row, _)| row == key).map_or(0, |row| row.1);
+            self.text.one(&format!("{prefix}{name}"), Kind::Gauge, help, bytes);
         }
     }
 
-    fn detailed(&self, filter: &Filter, text: &mut Text) {
+    /// How old what waits is, of each queue and channel.
+    async fn ages(&mut self) -> Result<(), Cut> {
+        let (name, help) = own::QUEUE_AGE;
+        self.text.family(name, Kind::Gauge, help);
+        self.each_queue(|snapshot, row, entry, text| {
+            if let Some(ms) = entry.numbers.oldest_ms(own::sampled(snapshot)) {
+                text.sample(name, &row.labels, own::seconds(ms));
+            }
+        })
+        .await?;
+        let (name, help) = own::CHANNEL_AGE;
+        self.text.family(name, Kind::Gauge, help);
+        self.each_connection(|_, snapshot, id, entry, text| {
+            for facts in &entry.numbers.channels {
+                if let Some(ms) = own::channel_age_ms(facts, own::sampled(snapshot)) {
+                    let label = label("channel", &channel_pid(id, facts.number));
+                    text.sample(name, &label, own::seconds(ms));
+                }
+            }
+        })
+        .await
+    }
+
+    async fn detailed(&mut self, filter: &Filter) -> Result<(), Cut> {
         for metric in METRICS.iter().filter(|metric| filter.has(metric.0)) {
             // `queue_consumer_count` is a part of `queue_metrics`.
             if metric.0 != "queue_consumer_count" || !filter.has("queue_metrics") {
-                self.metric(metric, "rabbitmq_detailed_", true, text);
+                self.metric(metric, "rabbitmq_detailed_", true).await?;
             }
         }
         let of_queues = ["queue_coarse_metrics", "queue_consumer_count", "queue_metrics"];
         if of_queues.iter().any(|family| filter.has(family)) {
-            self.queue_info("rabbitmq_detailed_", text);
+            self.queue_info("rabbitmq_detailed_").await?;
         }
         if filter.has("node_memory") {
-            let rows = self.source.snapshot.overview.node.memory.rows();
-            for (name, help, key) in MEMORY {
-                let bytes = rows.iter().find(|(row, _)| row == key).map_or(0, |row| row.1);
-                text.one(&format!("rabbitmq_detailed_{name}"), Kind::Gauge, help, bytes);
-            }
+            self.memory("rabbitmq_detailed_");
         }
-        self.cluster(filter, text);
+        self.cluster(filter).await
+    }
+
+    /// Writes something of each queue that the filter lets through.
+    async fn each_queue(
+        &mut self,
+        mut write: impl FnMut(&Snapshot, &Row, &QueueEntry, &mut Text) + Send,
+    ) -> Result<(), Cut> {
+        let mut done = 0;
+        while done < self.names.queues.len() {
+            let end = self.names.queues.len().min(done + pages::ROWS);
+            {
+                let stats = self.source.stats.now();
+                for row in &self.names.queues[done..end] {
+                    if let Some(entry) = stats.queues.get(&row.id) {
+                        write(&stats, row, entry, &mut self.text);
+                    }
+                }
+            }
+            done = end;
+            self.share().await?;
+        }
+        Ok(())
+    }
+
+    /// Writes something of each connection, oldest first.
+    async fn each_connection(
+        &mut self,
+        mut write: impl FnMut(&Names, &Snapshot, ConnectionId, &ConnectionEntry, &mut Text) + Send,
+    ) -> Result<(), Cut> {
+        let mut from = Bound::Unbounded;
+        loop {
+            let before = from;
+            {
+                let stats = self.source.stats.now();
+                let began = self.text.len();
+                for (&id, entry) in stats.connections.range((from, Bound::Unbounded)) {
+                    write(&self.names, &stats, id, entry, &mut self.text);
+                    from = Bound::Excluded(id);
+                    // One may have two thousand channels.
+                    if self.text.len() - began > CHUNK {
+                        break;
+                    }
+                }
+            }
+            if before == from {
+                return Ok(());
+            }
+            self.share().await?;
+        }
     }
 
     /// Who is asked.
-    fn identity(&self, endpoint: Endpoint, text: &mut Text) {
-        let Source { node_name, cluster_name, cluster_id, product, .. } = self.source;
+    fn identity(&mut self, endpoint: Endpoint) {
+        let Self { source: Source { stats, cluster_name, .. }, text, .. } = self;
+        let about = stats.about();
+        let (node_name, product) =
+            (&*about.node_name, (&*about.product_name, &*about.product_version));
         let name = "rabbitmq_identity_info";
         text.family(name, Kind::Untyped, "RabbitMQ node & cluster identity info");
         let who = labels(&[
             ("rabbitmq_node", node_name),
             ("rabbitmq_cluster", cluster_name),
-            ("rabbitmq_cluster_permanent_id", cluster_id),
+            ("rabbitmq_cluster_permanent_id", node_name),
             ("rabbitmq_endpoint", endpoint.name()),
         ]);
         text.sample(name, &who, 1);
@@ -207,189 +362,163 @@ impl<'a> Pages<'a> {
     }
 
     /// One metric, of each object or in sum.
-    fn metric(&self, metric: &super::families::Metric, prefix: &str, each: bool, text: &mut Text) {
+    async fn metric(
+        &mut self,
+        metric: &super::families::Metric,
+        prefix: &str,
+        each: bool,
+    ) -> Result<(), Cut> {
         let (_, name, kind, help, of) = *metric;
         let name = &*format!("{prefix}{name}");
-        let overview = &self.source.snapshot.overview;
-        let all = &overview.sums.session.channels;
         if !each && matches!(of, Of::Head(_)) {
-            return;
+            return Ok(());
         }
-        text.family(name, kind, help);
+        self.text.family(name, kind, help);
         match of {
-            Of::Node(value) => text.sample(name, "", value(overview)),
             Of::Attempts(value) => {
                 for (protocol, counts) in &self.source.attempts {
-                    text.sample(name, &label("protocol", protocol), value(counts));
+                    self.text.sample(name, &label("protocol", protocol), value(counts));
                 }
             }
-            _ if each => self.each(name, of, text),
-            Of::Queue(value) => {
-                let queues = self.source.snapshot.queues.values();
-                text.sample(name, "", sum(queues.map(|queue| value(queue))));
+            of if each && !matches!(of, Of::Node(_)) => return self.each(name, of).await,
+            of => {
+                let value = in_sum(&self.source.stats.now(), kind, of);
+                self.text.sample(name, "", value);
             }
-            Of::Head(_) => {}
-            Of::Totals(value) => text.sample(name, "", sum_totals(overview, value)),
-            Of::Passed { .. } => text.sample(name, "", all.published.routed),
-            Of::Channel(value) => {
-                let connections = self.source.snapshot.connections.values();
-                let channels = connections.flat_map(|it| &it.numbers.channels);
-                text.sample(name, "", channels.map(value).sum::<u64>());
-            }
-            Of::Counted(value) => text.sample(name, "", value(all)),
-            Of::Published(value) => text.sample(name, "", value(&all.published)),
-            Of::Taken(value) => text.sample(name, "", value(&all.taken)),
-            Of::Connection(value) if kind == Kind::Counter => {
-                text.sample(name, "", value(&overview.sums.io, 0));
-            }
-            Of::Connection(value) => {
-                let connections = self.source.snapshot.connections.values();
-                let values = connections.map(|it| value(&it.io, it.numbers.channels.len() as u64));
-                text.sample(name, "", values.sum::<u64>());
-            }
-            Of::Exchange(value) => text.sample(name, "", value(&all.published)),
         }
+        self.share().await
     }
 
-    fn each(&self, name: &str, of: Of, text: &mut Text) {
+    async fn each(&mut self, name: &str, of: Of) -> Result<(), Cut> {
         match of {
-            Of::Node(_) | Of::Attempts(_) => {}
+            Of::Node(_) | Of::Attempts(_) => Ok(()),
             Of::Queue(value) => {
-                self.queues.iter().for_each(|row| text.sample(name, &row.labels, value(row.entry)));
+                self.each_queue(|_, row, entry, text| text.sample(name, &row.labels, value(entry)))
+                    .await
             }
             Of::Head(value) => {
-                for row in &self.queues {
-                    if let Some(value) = value(row.entry) {
+                self.each_queue(|_, row, entry, text| {
+                    if let Some(value) = value(entry) {
                         text.sample(name, &row.labels, value);
                     }
-                }
+                })
+                .await
             }
             Of::Totals(value) => {
-                for row in &self.queues {
-                    text.sample(name, &row.labels, value(&row.entry.numbers.totals));
-                }
+                self.each_queue(|_, row, entry, text| {
+                    text.sample(name, &row.labels, value(&entry.numbers.totals));
+                })
+                .await
             }
-            Of::Passed { by_connection } => self.passed(name, by_connection, text),
+            Of::Passed { by_connection: true } => self.passed_by_connection(name).await,
+            Of::Passed { by_connection: false } => self.passed(name).await,
             Of::Exchange(value) => {
-                for (id, entry) in &self.source.snapshot.exchanges {
-                    if let Some(labels) = self.exchanges.get(id) {
-                        text.sample(name, labels, value(&entry.totals));
+                {
+                    let stats = self.source.stats.now();
+                    for exchange in &self.names.exchanges {
+                        if let Some(entry) = stats.exchanges.get(&exchange.id) {
+                            self.text.sample(name, &exchange.labels, value(&entry.totals));
+                        }
                     }
                 }
+                self.share().await
             }
             Of::Connection(value) => {
-                for (&id, entry) in &self.source.snapshot.connections {
+                self.each_connection(|_, _, id, entry, text| {
                     let label = labels(&[("channel", &connection_pid(id))]);
                     let channels = entry.numbers.channels.len() as u64;
                     text.sample(name, &label, value(&entry.io, channels));
-                }
+                })
+                .await
             }
             Of::Channel(_) | Of::Counted(_) | Of::Published(..) | Of::Taken(..) => {
-                self.each_channel(name, of, text);
-            }
-        }
-    }
-
-    fn each_channel(&self, name: &str, of: Of, text: &mut Text) {
-        for (&id, entry) in &self.source.snapshot.connections {
-            for facts in &entry.numbers.channels {
-                let label = labels(&[("channel", &channel_pid(id, facts.number))]);
-                match of {
-                    Of::Channel(value) => text.sample(name, &label, value(facts)),
-                    Of::Counted(value) => text.sample(name, &label, value(&facts.totals)),
-                    Of::Published(value) => {
-                        for (exchange, totals) in &facts.exchanges {
-                            if let Some(exchange) = self.exchanges.get(exchange) {
-                                text.sample(name, &format!("{label},{exchange}"), value(totals));
-                            }
-                        }
+                self.each_connection(|names, _, id, entry, text| {
+                    for facts in &entry.numbers.channels {
+                        channel(name, of, names, (id, facts), text);
                     }
-                    Of::Taken(value) => {
-                        for (queue, totals) in &facts.taken {
-                            if let Some(row) = self.row(*queue) {
-                                text.sample(
-                                    name,
-                                    &format!("{label},{}", row.labels),
-                                    value(totals),
-                                );
-                            }
-                        }
-                    }
-                    _ => {}
-                }
+                })
+                .await
             }
         }
     }
 
-    /// Messages by queue and exchange, which are in the same vhost.
-    fn passed(&self, name: &str, by_connection: bool, text: &mut Text) {
-        let snapshot = self.source.snapshot;
-        let exchange_name = |id| Some(&*self.source.topology.exchange_by_id(id)?.name);
-        if by_connection {
-            for (&id, entry) in &snapshot.connections {
-                for passage in &entry.passages {
-                    let (exchange, queue) = passage.pair;
-                    let Some(row) = self.row(queue) else { continue };
-                    let Some(exchange) = exchange_name(exchange) else { continue };
-                    let labels = labels(&[
-                        ("channel", &connection_pid(id)),
-                        ("queue_vhost", row.vhost),
-                        ("queue", row.name),
-                        ("exchange_vhost", row.vhost),
-                        ("exchange", exchange),
-                    ]);
-                    text.sample(name, &labels, passage.count);
-                }
+    /// Messages by queue and exchange, which are in the same vhost, of each connection.
+    async fn passed_by_connection(&mut self, name: &str) -> Result<(), Cut> {
+        self.each_connection(|names, _, id, entry, text| {
+            for passage in &entry.passages {
+                let (exchange, queue) = passage.pair;
+                let Some(row) = names.queue(queue) else { continue };
+                let Some(exchange) = names.exchange(exchange) else { continue };
+                let labels = labels(&[
+                    ("channel", &connection_pid(id)),
+                    ("queue_vhost", &row.vhost),
+                    ("queue", &row.name),
+                    ("exchange_vhost", &row.vhost),
+                    ("exchange", &exchange.name),
+                ]);
+                text.sample(name, &labels, passage.count);
             }
-            return;
-        }
-        for ((exchange, queue), (count, _)) in snapshot.passages(|_| true) {
-            let Some(row) = self.row(queue) else { continue };
-            let Some(exchange) = exchange_name(exchange) else { continue };
-            let labels =
-                labels(&[("vhost", row.vhost), ("exchange", exchange), ("queue", row.name)]);
-            text.sample(name, &labels, count);
-        }
+        })
+        .await
     }
 
-    /// A queue that the filter lets through.
-    fn row(&self, queue: QueueId) -> Option<&Row<'a>> {
-        let at = self.queues.binary_search_by_key(&queue, |row| row.entry.numbers.queue).ok()?;
-        self.queues.get(at)
+    /// Messages by queue and exchange.
+    async fn passed(&mut self, name: &str) -> Result<(), Cut> {
+        let passages = self.source.stats.now().passages(|_| true);
+        for ((exchange, queue), (count, _)) in passages {
+            {
+                let names = &self.names;
+                let Some(row) = names.queue(queue) else { continue };
+                let Some(exchange) = names.exchange(exchange) else { continue };
+                let labels = labels(&[
+                    ("vhost", &row.vhost),
+                    ("exchange", &exchange.name),
+                    ("queue", &row.name),
+                ]);
+                self.text.sample(name, &labels, count);
+            }
+            self.share().await?;
+        }
+        Ok(())
     }
 
     /// How many objects there are.
-    fn totals(&self, text: &mut Text) {
-        let now = &self.source.snapshot.overview.now;
+    fn totals(&mut self) {
+        let now = self.source.stats.now().overview.now;
         for (name, help, count) in [
             ("connections", "Connections currently open", now.connections),
             ("channels", "Channels currently open", now.channels),
             ("consumers", "Consumers currently connected", now.consumers),
             ("queues", "Queues available", now.queues),
         ] {
-            text.one(&format!("rabbitmq_{name}"), Kind::Gauge, help, count);
+            self.text.one(&format!("rabbitmq_{name}"), Kind::Gauge, help, count);
         }
     }
 
-    fn queue_info(&self, prefix: &str, text: &mut Text) {
-        let name = &format!("{prefix}queue_info");
+    async fn queue_info(&mut self, prefix: &str) -> Result<(), Cut> {
+        let name = &*format!("{prefix}queue_info");
         let help = "A metric with a constant '1' value and labels that provide some queue details";
-        text.family(name, Kind::Gauge, help);
-        for row in &self.queues {
-            let kind = row.entry.numbers.kind.module();
+        self.text.family(name, Kind::Gauge, help);
+        self.each_queue(|_, row, entry, text| {
+            let kind = entry.numbers.kind.module();
             let more = labels(&[("queue_type", kind), ("membership", "leader")]);
             text.sample(name, &format!("{},{more}", row.labels), 1);
-        }
+        })
+        .await
     }
 
     /// What RabbitMQ counts once per cluster.
-    fn cluster(&self, filter: &Filter, text: &mut Text) {
-        let topology = self.source.topology;
+    async fn cluster(&mut self, filter: &Filter) -> Result<(), Cut> {
         if filter.has("vhost_status") {
             let name = "rabbitmq_cluster_vhost_status";
-            text.family(name, Kind::Gauge, "Whether a given vhost is running");
-            for vhost in topology.vhosts() {
-                text.sample(name, &labels(&[("vhost", &vhost.name)]), 1);
+            self.text.family(name, Kind::Gauge, "Whether a given vhost is running");
+            let vhosts: Vec<Arc<str>> = {
+                let topology = self.source.stats.node().topology();
+                topology.vhosts().map(|vhost| Arc::clone(&vhost.name)).collect()
+            };
+            for vhost in vhosts {
+                self.text.sample(name, &labels(&[("vhost", &vhost)]), 1);
+                self.share().await?;
             }
         }
         let bindings = "Number of bindings for an exchange. This value is cluster-wide.";
@@ -400,34 +529,97 @@ impl<'a> Pages<'a> {
             ("exchange_names", "rabbitmq_cluster_exchange_name", names),
         ] {
             if filter.has(family) {
-                text.family(metric, Kind::Gauge, help);
-                self.each_exchange(metric, family == "exchange_bindings", filter, text);
+                self.text.family(metric, Kind::Gauge, help);
+                self.each_exchange(metric, family == "exchange_bindings", filter).await?;
             }
         }
+        Ok(())
     }
 
-    fn each_exchange(&self, metric: &str, counts: bool, filter: &Filter, text: &mut Text) {
-        let topology = self.source.topology;
-        for vhost in topology.vhosts().filter(|vhost| filter.takes_vhost(&vhost.name)) {
-            let mut bindings: HashMap<ExchangeId, u64, FixedState> = HashMap::default();
-            if counts {
-                topology
-                    .bindings(vhost.id)
-                    .for_each(|it| *bindings.entry(it.source).or_default() += 1);
-            }
-            for exchange in topology.exchanges(vhost.id) {
-                if exchange.internal || exchange.name.is_empty() {
-                    continue;
-                }
-                let labels = labels(&[
-                    ("vhost", &vhost.name),
-                    ("exchange", &exchange.name),
-                    ("type", exchange.kind.name()),
-                ]);
-                let count = bindings.get(&exchange.id).copied().unwrap_or(0);
-                text.sample(metric, &labels, if counts { count } else { 1 });
+    async fn each_exchange(
+        &mut self,
+        metric: &str,
+        counts: bool,
+        filter: &Filter,
+    ) -> Result<(), Cut> {
+        let node = Arc::clone(self.source.stats.node());
+        let vhosts: Vec<(Arc<str>, Vec<ExchangeId>)> = {
+            let topology = node.topology();
+            let vhosts = topology.vhosts().filter(|vhost| filter.takes_vhost(&vhost.name));
+            vhosts.map(|it| (Arc::clone(&it.name), topology.exchange_ids(it.id))).collect()
+        };
+        for (vhost, ids) in vhosts {
+            let named = |topology: &Topology, id| {
+                let exchange = topology.exchange_by_id(id)?;
+                let is_shown = !exchange.internal && !exchange.name.is_empty();
+                let kind = exchange.kind.name();
+                let count = exchange.binding_count();
+                is_shown.then(|| (Arc::clone(&exchange.name), kind, count))
+            };
+            let mut exchanges = pages::copied(&node, ids, named).await;
+            exchanges.sort_unstable();
+            for (name, kind, count) in exchanges {
+                let labels = labels(&[("vhost", &vhost), ("exchange", &name), ("type", kind)]);
+                self.text.sample(metric, &labels, if counts { count as u64 } else { 1 });
+                self.share().await?;
             }
         }
+        Ok(())
+    }
+}
+
+/// A metric of one channel, or of the channel and each of its partners.
+fn channel(
+    name: &str,
+    of: Of,
+    names: &Names,
+    (connection, facts): (ConnectionId, &ChannelFacts),
+    text: &mut Text,
+) {
+    let label = labels(&[("channel", &channel_pid(connection, facts.number))]);
+    match of {
+        Of::Channel(value) => text.sample(name, &label, value(facts)),
+        Of::Counted(value) => text.sample(name, &label, value(&facts.totals)),
+        Of::Published(value) => {
+            for (exchange, totals) in &facts.exchanges {
+                if let Some(exchange) = names.exchange(*exchange) {
+                    text.sample(name, &format!("{label},{}", exchange.labels), value(totals));
+                }
+            }
+        }
+        Of::Taken(value) => {
+            for (queue, totals) in &facts.taken {
+                if let Some(row) = names.queue(*queue) {
+                    text.sample(name, &format!("{label},{}", row.labels), value(totals));
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// A metric of the node as a whole.
+fn in_sum(snapshot: &Snapshot, kind: Kind, of: Of) -> Number {
+    let overview = &snapshot.overview;
+    let all = &overview.sums.session.channels;
+    let channels = || snapshot.connections.values().flat_map(|it| &it.numbers.channels);
+    match of {
+        Of::Node(value) => value(overview),
+        Of::Queue(value) => sum(snapshot.queues.values().map(|queue| value(queue))),
+        Of::Totals(value) => sum_totals(overview, value).into(),
+        Of::Passed { .. } => all.published.routed.into(),
+        Of::Channel(value) => channels().map(value).sum::<u64>().into(),
+        Of::Counted(value) => value(all).into(),
+        Of::Published(value) | Of::Exchange(value) => value(&all.published).into(),
+        Of::Taken(value) => value(&all.taken).into(),
+        Of::Connection(value) if kind == Kind::Counter => value(&overview.sums.io, 0).into(),
+        Of::Connection(value) => {
+            let connections = snapshot.connections.values();
+            let values = connections.map(|it| value(&it.io, it.numbers.channels.len() as u64));
+            values.sum::<u64>().into()
+        }
+        // They have one of each object, or one of each protocol.
+        Of::Head(_) | Of::Attempts(_) => 0.into(),
     }
 }
 

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::connect_info::Connected;
 use axum::extract::{ConnectInfo, Request, State};
-use axum::http::{Method, StatusCode, header};
+use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::serve::IncomingStream;
 use leveret_config::options::PrometheusOptions;
@@ -18,9 +19,10 @@ use crate::front::Ended;
 use crate::http::{Login, Peer};
 use crate::stats::Collector;
 
-use super::page::{Endpoint, Filter, Pages, Source};
+use super::page::{Endpoint, Filter, Names, Pages, Source};
 use super::query::filter;
 use super::text::{Kind, Text, labels};
+use crate::http::stream::{self, Chunks, Cut};
 
 const CONTENT_TYPE: &str = "text/plain; version=0.0.4";
 
@@ -100,8 +102,16 @@ async fn answer(
         Ok(filter) => filter,
         Err(text) => return (StatusCode::BAD_REQUEST, text).into_response(),
     };
-    let page = metrics.page(endpoint, &filter).await;
-    ([(header::CONTENT_TYPE, CONTENT_TYPE)], page).into_response()
+    metrics.stats.refresh(FRESH).await;
+    let names = match Names::of(&metrics.stats, endpoint, &filter).await {
+        Ok(names) => names,
+        Err(text) => return (StatusCode::BAD_REQUEST, text).into_response(),
+    };
+    let page = stream::made(|to| metrics.page(endpoint, filter, names, to));
+    let mut response = Response::new(Body::new(page));
+    let kind = HeaderValue::from_static(CONTENT_TYPE);
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
 }
 
 impl Metrics {
@@ -119,28 +129,25 @@ impl Metrics {
         }
     }
 
-    async fn page(&self, endpoint: Endpoint, filter: &Filter) -> String {
-        let snapshot = self.stats.fresh(FRESH).await;
+    /// Writes a page and sends it while it does.
+    async fn page(
+        self: Arc<Self>,
+        endpoint: Endpoint,
+        filter: Filter,
+        names: Names,
+        to: Chunks,
+    ) -> Result<(), Cut> {
         let since = Instant::now();
-        let (node, about) = (self.stats.node(), self.stats.about());
-        let mut text = Text::default();
-        {
-            let topology = node.topology();
-            let source = Source {
-                snapshot: &snapshot,
-                topology: &topology,
-                node_name: &about.node_name,
-                cluster_name: &node.settings.cluster_name,
-                cluster_id: &about.node_name,
-                product: (&about.product_name, &about.product_version),
-                attempts: node.logins.attempts().by_protocol().to_vec(),
-            };
-            Pages::new(source, endpoint, filter).write(endpoint, filter, &mut text);
-        }
-        self.scrapes(endpoint, &mut text);
-        let page = text.finish();
-        self.count(endpoint, since.elapsed(), page.len());
-        page
+        let node = self.stats.node();
+        let attempts = node.logins.attempts().by_protocol().to_vec();
+        let (stats, cluster_name) =
+            (Arc::clone(&self.stats), (&*node.settings.cluster_name).into());
+        let source = Source { stats, cluster_name, attempts };
+        let mut pages = Pages::new(source, names, to);
+        pages.write(endpoint, &filter).await?;
+        let bytes = pages.finish(|text| self.scrapes(endpoint, text)).await?;
+        self.count(endpoint, since.elapsed(), bytes);
+        Ok(())
     }
 
     fn count(&self, endpoint: Endpoint, took: Duration, bytes: usize) {

@@ -98,7 +98,17 @@ impl Text {
         self.sample(&format!("{name}_sum"), labels, sum);
     }
 
-    /// The page.
+    /// How many bytes wait here.
+    pub(crate) fn len(&self) -> usize {
+        self.out.len()
+    }
+
+    /// Takes what is written so far.
+    pub(crate) fn take(&mut self) -> String {
+        std::mem::take(&mut self.out)
+    }
+
+    /// The rest of the page.
     pub(crate) fn finish(mut self) -> String {
         self.out.push('\n');
         self.out

@@ -4,25 +4,36 @@ use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
-use leveret_broker::message::{QueueFacts, Reply, ToShard};
+use leveret_broker::message::{QueueFacts, Reply, ToShard, shard_of};
 use leveret_server::node::Node;
-use leveret_topology::{Queue, QueueId};
+use leveret_topology::QueueId;
 use serde_json::{Value, json};
+use tokio::task::yield_now;
 
-use super::ask::{self, Asker, Refusal};
+use super::ask::{Asker, Refusal};
 
 /// By queue.
 pub type Queues = HashMap<QueueId, QueueFacts, FixedState>;
 
-/// Asks every shard for what it knows of its queues.
-pub async fn queues(node: &Arc<Node>) -> Result<Queues, Refusal> {
+/// Queues that are asked about at once: what a shard tells of them is made in one of its turns.
+const ASKED: usize = 256;
+
+/// Asks their shards for what they know of some queues: a page of a list.
+pub async fn of(node: &Arc<Node>, queues: &[QueueId]) -> Result<Queues, Refusal> {
+    let count = node.shards.len();
+    let mut by_shard = vec![Vec::new(); count];
+    for &queue in queues {
+        by_shard[shard_of(queue, count)].push(queue);
+    }
     let mut asker = Asker::new(node);
     let reply = asker.reply_to();
-    for index in 0..node.shards.len() {
-        asker.tell_shard(index, ToShard::List { reply, queue: None });
+    let mut asked = 0;
+    for (index, queues) in by_shard.into_iter().enumerate().filter(|(_, it)| !it.is_empty()) {
+        asker.tell_shard(index, ToShard::List { reply, queues: queues.into() });
+        asked += 1;
     }
     let mut facts = HashMap::default();
-    for _ in 0..node.shards.len() {
+    for _ in 0..asked {
         if let Reply::Queues(queues) = asker.answer().await? {
             facts.extend(queues.into_iter().map(|queue| (queue.queue, queue)));
         }
@@ -30,19 +41,28 @@ pub async fn queues(node: &Arc<Node>) -> Result<Queues, Refusal> {
     Ok(facts)
 }
 
+/// Calls `each` with what shards know of some queues, in pieces, between which the thread turns to other requests.
+pub async fn each(
+    node: &Arc<Node>,
+    queues: &[QueueId],
+    mut each: impl FnMut(QueueFacts),
+) -> Result<(), Refusal> {
+    for some in queues.chunks(ASKED) {
+        of(node, some).await?.into_values().for_each(&mut each);
+        yield_now().await;
+    }
+    Ok(())
+}
+
 /// Asks a queue's shard for what it knows of that queue.
 pub async fn queue(node: &Arc<Node>, queue: QueueId) -> Result<Option<QueueFacts>, Refusal> {
-    let letter = |reply| ToShard::List { reply, queue: Some(queue) };
-    match ask::shard(node, queue, letter).await? {
-        Reply::Queues(found) => Ok(found.into_iter().next()),
-        _ => Ok(None),
-    }
+    Ok(of(node, &[queue]).await?.remove(&queue))
 }
 
 /// RabbitMQ's word for how a queue is; `paused` is LavinMQ's. In `flow` those who publish into it pause:
 /// its shard's disk is far behind.
-pub fn queue_state(queue: &Queue, facts: Option<&QueueFacts>) -> &'static str {
-    if queue.paused {
+pub fn queue_state(is_paused: bool, facts: Option<&QueueFacts>) -> &'static str {
+    if is_paused {
         "paused"
     } else if facts.is_some_and(|facts| facts.numbers.is_in_flow) {
         "flow"

@@ -5,6 +5,7 @@ pub(crate) mod close;
 pub mod direct;
 pub mod facts;
 pub(crate) mod messages;
+pub mod pages;
 pub mod system;
 
 use std::sync::Arc;

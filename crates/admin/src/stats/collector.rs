@@ -1,28 +1,33 @@
 //! Who samples, and when: every interval, each second while somebody looks.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashSet;
-use leveret_broker::message::{Reply, ToShard};
+use leveret_broker::message::{ConnectionId, Reply, ToShard};
 use leveret_broker::numbers::{QueueNumbers, ShardRest};
-use leveret_queue::Time;
+use leveret_queue::{Time, Totals};
 use leveret_server::clock::now;
 use leveret_server::connection::{Connection, Sampled};
-use leveret_server::ended::{self, Sums};
+use leveret_server::ended::{self, Passages, Sums};
 use leveret_server::front::About;
-use leveret_server::locks::{Rank, Ranked};
+use leveret_server::locks::{Guard, Rank, Ranked};
 use leveret_server::node::Node;
+use leveret_topology::{QueueKind, Topology, VhostId};
 use tokio::sync::Notify;
+use tokio::task::yield_now;
 
 use super::history::{History, Kept};
 use super::names;
 use super::node::NodeFacts;
 use super::pairs::{pairs, passages};
-use super::snapshot::{ConnectionEntry, ExchangeEntry, Present, QueueEntry, Snapshot};
+use super::snapshot::{ConnectionEntry, ExchangeEntry, Present, QueueEntry, Snapshot, VhostEntry};
 use crate::ops::ask::{Asker, Refusal};
+use crate::ops::pages;
 
 /// How long one look makes samples come each second, in ms.
 const LOOK_MS: u64 = 10_000;
@@ -36,7 +41,8 @@ pub struct Collector {
     node: Arc<Node>,
     about: About,
     interval: Duration,
-    latest: Ranked<Arc<Snapshot>>,
+    /// Changed in pieces while a sample is taken in: what it tells of one object is of one moment.
+    latest: Ranked<Snapshot>,
     /// One sample at a time.
     sampling: tokio::sync::Mutex<()>,
     /// Somebody looks until then, in ms since the Unix epoch.
@@ -70,16 +76,16 @@ impl Collector {
             node,
             about,
             interval,
-            latest: Ranked::new(Rank::Statistics, Arc::default()),
+            latest: Ranked::new(Rank::Statistics, Snapshot::default()),
             sampling: tokio::sync::Mutex::default(),
             looked_at_until: AtomicU64::new(0),
             looks: Notify::new(),
         }
     }
 
-    /// What was sampled last.
-    pub fn latest(&self) -> Arc<Snapshot> {
-        Arc::clone(&self.latest.lock())
+    /// What was sampled last, as long as the guard lives: for a page of rows, and never while something is waited for.
+    pub fn now(&self) -> Guard<'_, Snapshot> {
+        self.latest.lock()
     }
 
     /// The node it samples.
@@ -116,14 +122,19 @@ impl Collector {
         }
     }
 
-    /// What is known, and not older than that.
-    pub async fn fresh(&self, within: Duration) -> Arc<Snapshot> {
+    /// Samples, if what is known is older than that.
+    pub async fn refresh(&self, within: Duration) {
         let oldest = now().ms().saturating_sub(within.as_millis() as u64);
-        if self.latest().at.is_none_or(|at| at.ms() < oldest) {
-            // A node that stops has nothing newer.
-            let _ = self.sample().await;
+        let is_old = || self.now().at.is_none_or(|at| at.ms() < oldest);
+        if is_old() {
+            let one = self.sampling.lock().await;
+            // Whoever was first has sampled for all who waited.
+            if is_old() {
+                // A node that stops has nothing newer.
+                let _ = self.sample_alone().await;
+            }
+            drop(one);
         }
-        self.latest()
     }
 
     /// Samples now.
@@ -133,6 +144,11 @@ impl Collector {
     /// When the node stops.
     pub async fn sample(&self) -> Result<(), Refusal> {
         let _one = self.sampling.lock().await;
+        self.sample_alone().await
+    }
+
+    /// Nobody else samples.
+    async fn sample_alone(&self) -> Result<(), Refusal> {
         let mut fresh = Fresh::default();
         self.node.ended.begin();
         self.ask_connections(&mut fresh).await;
@@ -140,9 +156,7 @@ impl Collector {
         fresh.ended = ended;
         fresh.connections.retain(|it| !late.contains(&it.connection.id()));
         self.ask_shards(&mut fresh).await?;
-        let mut latest = self.latest.lock();
-        // Copied only while somebody still holds the one before.
-        self.take_in(Arc::make_mut(&mut latest), fresh);
+        self.take_in(fresh).await;
         Ok(())
     }
 
@@ -166,7 +180,7 @@ impl Collector {
                 let connection = Arc::clone(connection);
                 fresh.connections.push(FreshConnection { connection, news });
             }
-            tokio::task::yield_now().await;
+            yield_now().await;
         }
     }
 
@@ -189,108 +203,129 @@ impl Collector {
         Ok(())
     }
 
-    /// Puts what was read anew in the place of what was known.
-    fn take_in(&self, snapshot: &mut Snapshot, fresh: Fresh) {
+    /// Puts what was read anew in the place of what was known: objects some at a time, sums at the end.
+    async fn take_in(&self, fresh: Fresh) {
         let at = now();
-        let before = snapshot.at.replace(at);
+        let before = self.latest.lock().at;
         let Fresh { queues, shards, connections, ended } = fresh;
-        snapshot.overview.now = Present::default();
-        snapshot.overview.sums = Sums::default();
-        for vhost in snapshot.vhosts.values_mut() {
-            vhost.now = Present::default();
-            vhost.sums = Sums::default();
-        }
+        let mut sums = Taken::default();
         let passed_ms = before.map_or(0, |before| at.ms().saturating_sub(before.ms()));
-        take_connections(snapshot, connections, at, passed_ms);
-        snapshot.ended = ended.passages;
-        for (vhost, sums) in ended.by_vhost {
-            let entry = snapshot.vhosts.entry(vhost).or_default();
-            entry.sums.add(&sums.session, sums.io);
+        self.take_connections(connections, at, passed_ms, &mut sums).await;
+        for (vhost, of_vhost) in ended.by_vhost {
+            sums.vhosts.entry(vhost).or_default().1.add(&of_vhost.session, of_vhost.io);
         }
-        self.take_queues(snapshot, queues, &shards, before, at);
-        self.sum_up(snapshot, shards, at);
-    }
-
-    fn take_queues(
-        &self,
-        snapshot: &mut Snapshot,
-        queues: Vec<Vec<QueueNumbers>>,
-        shards: &[ShardRest],
-        before: Option<Time>,
-        at: Time,
-    ) {
-        let Snapshot { overview, queues: known, vhosts, .. } = snapshot;
-        overview.queues.clear();
         for gone in shards.iter().flat_map(|shard| &shard.gone) {
             let kind = (gone.kind, gone.at_least_once);
-            *overview.queues.entry(kind).or_default() += gone.totals;
+            *sums.queues.entry(kind).or_default() += gone.totals;
         }
+        self.take_queues(queues, before, at, &mut sums).await;
+        self.sum_up(sums, shards, ended.passages, at);
+    }
+
+    /// Connections as they are, with the histories of those that were there before.
+    async fn take_connections(
+        &self,
+        fresh: Vec<FreshConnection>,
+        at: Time,
+        passed_ms: u64,
+        sums: &mut Taken,
+    ) {
+        let kept = Kept::of(fresh.len());
+        sums.connections = fresh.iter().map(|it| it.connection.id()).collect();
+        let mut fresh = fresh.into_iter().peekable();
+        while fresh.peek().is_some() {
+            {
+                let mut snapshot = self.latest.lock();
+                let some = fresh.by_ref().take(CONNECTIONS_PER_TURN);
+                some.for_each(|one| {
+                    take_connection(&mut snapshot, one, (at, passed_ms), kept, sums)
+                });
+            }
+            yield_now().await;
+        }
+    }
+
+    async fn take_queues(
+        &self,
+        queues: Vec<Vec<QueueNumbers>>,
+        before: Option<Time>,
+        at: Time,
+        sums: &mut Taken,
+    ) {
         let seen: HashSet<_, FixedState> = queues.iter().flatten().map(|it| it.queue).collect();
         let kept = Kept::of(seen.len());
-        known.retain(|id, _| seen.contains(id));
-        let topology = self.node.topology();
-        for numbers in queues.into_iter().flatten() {
-            let named = topology.queue_by_id(numbers.queue);
-            // As the shard says: the name may be gone before the queue is.
-            let kind = (numbers.kind, numbers.at_least_once);
-            *overview.queues.entry(kind).or_default() += numbers.totals;
-            let entry = known.entry(numbers.queue).or_insert_with(|| {
-                Box::new(QueueEntry {
-                    numbers,
-                    vhost: None,
-                    messages: History::default(),
-                    lengths: History::default(),
-                    consumer_capacity: 0.0,
-                })
-            });
-            entry.consumer_capacity = capacity(&entry.numbers, &numbers, before, at);
-            entry.numbers = numbers;
-            entry.vhost = named.map(|named| named.vhost);
-            let counts = &numbers.counts;
-            entry.messages.push(at.ms(), names::queue(&numbers), kept);
-            entry.lengths.push(at.ms(), names::lengths(counts.ready, counts.unacked), kept);
-            let mut all = vec![&mut overview.now];
-            if let Some(vhost) = entry.vhost {
-                all.push(&mut vhosts.entry(vhost).or_default().now);
-            }
-            for now in all {
-                now.queues += 1;
-                now.ready += counts.ready;
-                now.unacked += counts.unacked;
-                now.consumers += u64::from(counts.consumers);
+        self.latest.lock().queues.retain(|id, _| seen.contains(id));
+        drop(seen);
+        for piece in queues {
+            for some in piece.chunks(pages::ROWS) {
+                let ids: Vec<_> = some.iter().map(|numbers| numbers.queue).collect();
+                let vhost = |topology: &Topology, id| {
+                    Some(topology.queue_by_id(id).map(|queue| queue.vhost))
+                };
+                let vhosts = pages::copied(&self.node, ids, vhost).await;
+                {
+                    let mut snapshot = self.latest.lock();
+                    for (numbers, vhost) in some.iter().zip(vhosts) {
+                        take_queue(&mut snapshot, *numbers, vhost, (before, at), kept, sums);
+                    }
+                }
+                yield_now().await;
             }
         }
     }
 
     /// Totals of vhosts, exchanges and the node.
-    fn sum_up(&self, snapshot: &mut Snapshot, shards: Vec<ShardRest>, at: Time) {
-        let statistics = snapshot.memory_bytes();
-        let Snapshot { overview, vhosts, exchanges, .. } = snapshot;
-        let topology = self.node.topology();
-        for vhost in vhosts.values_mut() {
-            overview.sums.add(&vhost.sums.session, vhost.sums.io);
-            let (sums, now) = (&vhost.sums, &vhost.now);
-            vhost.messages.push(at.ms(), names::channel(&sums.session.channels), Kept::Global);
-            vhost.lengths.push(at.ms(), names::lengths(now.ready, now.unacked), Kept::Global);
-            vhost.data.push(at.ms(), names::data(&sums.io), Kept::Global);
+    fn sum_up(&self, sums: Taken, shards: Vec<ShardRest>, passages: Arc<Passages>, at: Time) {
+        let Taken { now, mut vhosts, queues, connections } = sums;
+        let mut all = Sums::default();
+        vhosts.values().for_each(|(_, sums)| all.add(&sums.session, sums.io));
+        let meta = self.node.meta.state().counters();
+        let mut published = std::mem::take(&mut all.session.exchanges);
+        {
+            let topology = self.node.topology();
+            self.node.ended.forget_gone(&topology);
+            published.retain(|&id, _| topology.exchange_by_id(id).is_some());
         }
-        self.node.ended.forget_gone(&topology);
-        exchanges.retain(|&id, _| topology.exchange_by_id(id).is_some());
-        let published = &overview.sums.session.exchanges;
-        let kept = Kept::of(published.len());
-        for (&id, &totals) in published {
-            if topology.exchange_by_id(id).is_some() {
-                let entry = exchanges.entry(id).or_insert_with(ExchangeEntry::default);
-                entry.totals = totals;
-                entry.messages.push(at.ms(), names::exchange(&totals), kept);
-            }
-        }
-        drop(topology);
-        overview.meta = self.node.meta.state().counters();
-        overview.node = NodeFacts::now(&self.node, &self.about, &shards, statistics);
-        overview.shards = shards;
-        let (sums, now) = (&overview.sums, &overview.now);
+        let statistics = self.latest.lock().memory_bytes();
+        let facts = NodeFacts::now(&self.node, &self.about, &shards, statistics);
+        let mut snapshot = self.latest.lock();
+        let Snapshot {
+            overview,
+            vhosts: known,
+            connections: known_connections,
+            exchanges,
+            ended,
+            at: sampled_at,
+            ..
+        } = &mut *snapshot;
         let ms = at.ms();
+        *sampled_at = Some(at);
+        // At once: what passed of one that ended is in one of the two.
+        known_connections.retain(|id, _| connections.contains(id));
+        *ended = passages;
+        for (id, vhost) in known.iter_mut() {
+            (vhost.now, vhost.sums) = vhosts.remove(id).unwrap_or_default();
+        }
+        for (id, (now, sums)) in vhosts {
+            known.insert(id, VhostEntry { now, sums, ..VhostEntry::default() });
+        }
+        for vhost in known.values_mut() {
+            let (sums, now) = (&vhost.sums, &vhost.now);
+            vhost.messages.push(ms, names::channel(&sums.session.channels), Kept::Global);
+            vhost.lengths.push(ms, names::lengths(now.ready, now.unacked), Kept::Global);
+            vhost.data.push(ms, names::data(&sums.io), Kept::Global);
+        }
+        exchanges.retain(|id, _| published.contains_key(id));
+        let kept = Kept::of(published.len());
+        for (&id, &totals) in &published {
+            let entry = exchanges.entry(id).or_insert_with(ExchangeEntry::default);
+            entry.totals = totals;
+            entry.messages.push(ms, names::exchange(&totals), kept);
+        }
+        all.session.exchanges = published;
+        (overview.sums, overview.now, overview.queues) = (all, now, queues);
+        (overview.meta, overview.node, overview.shards) = (meta, facts, shards);
+        let (sums, now) = (&overview.sums, &overview.now);
         overview.messages.push(ms, names::channel(&sums.session.channels), Kept::Global);
         overview.lengths.push(ms, names::lengths(now.ready, now.unacked), Kept::Global);
         overview.data.push(ms, names::data(&sums.io), Kept::Global);
@@ -301,25 +336,72 @@ impl Collector {
     }
 }
 
-/// Connections as they are, with the histories of those that were there before.
-fn take_connections(
+/// Sums over what was taken in so far. They take the place of those before when all is in: no total goes back.
+#[derive(Debug, Default)]
+struct Taken {
+    now: Present,
+    vhosts: BTreeMap<VhostId, (Present, Sums)>,
+    queues: BTreeMap<(QueueKind, bool), Totals>,
+    /// Those that there are.
+    connections: HashSet<ConnectionId, FixedState>,
+}
+
+/// A queue as it is now.
+fn take_queue(
     snapshot: &mut Snapshot,
-    fresh: Vec<FreshConnection>,
-    at: Time,
-    passed_ms: u64,
+    numbers: QueueNumbers,
+    vhost: Option<VhostId>,
+    (before, at): (Option<Time>, Time),
+    kept: Kept,
+    sums: &mut Taken,
 ) {
-    let kept = Kept::of(fresh.len());
+    // As the shard says: the name may be gone before the queue is.
+    let kind = (numbers.kind, numbers.at_least_once);
+    *sums.queues.entry(kind).or_default() += numbers.totals;
+    let entry = snapshot.queues.entry(numbers.queue).or_insert_with(|| {
+        Box::new(QueueEntry {
+            numbers,
+            vhost: None,
+            messages: History::default(),
+            lengths: History::default(),
+            consumer_capacity: 0.0,
+        })
+    });
+    entry.consumer_capacity = capacity(&entry.numbers, &numbers, before, at);
+    entry.numbers = numbers;
+    entry.vhost = vhost;
+    let counts = &numbers.counts;
+    entry.messages.push(at.ms(), names::queue(&numbers), kept);
+    entry.lengths.push(at.ms(), names::lengths(counts.ready, counts.unacked), kept);
+    let of_vhost = vhost.map(|vhost| &mut sums.vhosts.entry(vhost).or_default().0);
+    for now in of_vhost.into_iter().chain([&mut sums.now]) {
+        now.queues += 1;
+        now.ready += counts.ready;
+        now.unacked += counts.unacked;
+        now.consumers += u64::from(counts.consumers);
+    }
+}
+
+/// A connection as it is now.
+fn take_connection(
+    snapshot: &mut Snapshot,
+    FreshConnection { connection, news }: FreshConnection,
+    (at, passed_ms): (Time, u64),
+    kept: Kept,
+    sums: &mut Taken,
+) {
+    let id = connection.id();
     // There may be very many: those that stay keep their place in memory.
-    let mut before = std::mem::take(&mut snapshot.connections);
-    for FreshConnection { connection, news } in fresh {
-        let id = connection.id();
-        let mut entry = match (before.remove(&id), news.map(|news| *news)) {
-            (Some(known), None) => known,
-            (Some(mut known), Some(Sampled { turns, session, io })) => {
-                (known.turns, known.numbers, known.io) = (turns, session, io);
-                known
-            }
-            (None, Some(Sampled { turns, session, io })) => Box::new(ConnectionEntry {
+    let known = snapshot.connections.entry(id);
+    let entry = match (known, news.map(|news| *news)) {
+        (Entry::Occupied(known), None) => known.into_mut(),
+        (Entry::Occupied(known), Some(Sampled { turns, session, io })) => {
+            let known = known.into_mut();
+            (known.turns, known.numbers, known.io) = (turns, session, io);
+            known
+        }
+        (Entry::Vacant(place), Some(Sampled { turns, session, io })) => {
+            place.insert(Box::new(ConnectionEntry {
                 connection,
                 turns,
                 numbers: session,
@@ -328,27 +410,26 @@ fn take_connections(
                 channels: Vec::new(),
                 pairs: Vec::new(),
                 passages: Vec::new(),
-            }),
-            // Who is not known was asked.
-            (None, None) => continue,
-        };
-        entry.pairs = pairs(&entry.pairs, &entry.numbers, passed_ms);
-        entry.passages = passages(&entry.passages, &entry.numbers, passed_ms);
-        entry.data.push(at.ms(), names::data(&entry.io), kept);
-        take_channels(&mut entry, at, kept);
-        let numbers = &entry.numbers;
-        let vhost = snapshot.vhosts.entry(numbers.vhost).or_default();
-        vhost.sums.add(&numbers.totals, entry.io);
-        let both = [&mut snapshot.overview.now, &mut vhost.now];
-        for now in both.into_iter().filter(|_| numbers.is_open) {
-            let open = || numbers.channels.iter().filter(|channel| !channel.is_closing);
-            now.connections += 1;
-            now.channels += open().count() as u64;
-            let published = open().filter(|channel| channel.totals.published.publish > 0);
-            now.publishers += published.count() as u64;
-            now.waits.count(numbers.waits_for);
+            }))
         }
-        snapshot.connections.insert(id, entry);
+        // Who is not known was asked.
+        (Entry::Vacant(_), None) => return,
+    };
+    entry.pairs = pairs(&entry.pairs, &entry.numbers, passed_ms);
+    entry.passages = passages(&entry.passages, &entry.numbers, passed_ms);
+    entry.data.push(at.ms(), names::data(&entry.io), kept);
+    take_channels(entry, at, kept);
+    let numbers = &entry.numbers;
+    let vhost = sums.vhosts.entry(numbers.vhost).or_default();
+    vhost.1.add(&numbers.totals, entry.io);
+    let both = [&mut sums.now, &mut vhost.0];
+    for now in both.into_iter().filter(|_| numbers.is_open) {
+        let open = || numbers.channels.iter().filter(|channel| !channel.is_closing);
+        now.connections += 1;
+        now.channels += open().count() as u64;
+        let published = open().filter(|channel| channel.totals.published.publish > 0);
+        now.publishers += published.count() as u64;
+        now.waits.count(numbers.waits_for);
     }
 }
 

@@ -1,5 +1,6 @@
 //! Lists: pages, columns, order; and what ten thousand queues cost.
 
+use std::io::Read as _;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -46,6 +47,136 @@ fn pages_and_columns() {
     assert_eq!(one, json!({"name": "queue-00003", "messages": 0}));
     let overview = node.get("/api/overview?columns=object_totals.queues,node");
     assert_eq!(overview, json!({"object_totals": {"queues": 25}, "node": "rabbit@test"}));
+}
+
+#[test]
+#[rustfmt::skip] // a table
+fn orders_pages_and_names() {
+    let node = Node::start();
+    for (name, length) in [("a", 3), ("b", 1), ("c", 20), ("Bee", 4)] {
+        let body = json!({"arguments": {"x-max-length": length}}).to_string();
+        node.must("PUT", &format!("/api/queues/%2F/{name}"), &body, 201);
+    }
+    let check = |query: &str, want: &str| {
+        let got = node.get(&format!("/api/queues?{query}"));
+        let rows = got.get("items").unwrap_or(&got).as_array().unwrap().clone();
+        let names: Vec<_> = rows.iter().map(|row| row["name"].as_str().unwrap()).collect();
+        assert_eq!(names.join(" "), want, "{query}");
+    };
+    check("",                                                              "Bee a b c");
+    check("page=1&page_size=3",                                            "Bee a b");
+    check("page=2&page_size=3",                                            "c");
+    check("page=1&page_size=2&sort_reverse=true",                          "c b");
+    check("sort=arguments.x-max-length",                                   "b a Bee c");
+    check("sort=arguments.x-max-length&sort_reverse=true&page=1&page_size=2", "c Bee");
+    check("sort=nothing.of.the.kind",                                      "Bee a b c");
+    check("page=1&name=B",                                                 "Bee b");
+    check("page=1&name=%5Eb.&use_regex=true",                              "Bee");
+    check("page=1&name=x",                                                 "");
+    // Without a page names are not looked at, as in RabbitMQ.
+    check("name=b",                                                        "Bee a b c");
+    let fault = |query: &str| {
+        node.must("GET", &format!("/api/queues?{query}"), "", 400).json()["error"].clone()
+    };
+    assert_eq!(fault("page=3&page_size=3"), "page_out_of_range");
+    assert_eq!(fault("page=1&name=(&use_regex=true"), "bad_request");
+}
+
+/// What is longer than some chunks is not made as a whole; it is all there, in order, compressed or not.
+#[test]
+fn long_lists_are_sent_while_they_are_made() {
+    let node = with_queues(1000);
+    let got = node.ask("GET", "/api/queues", "");
+    assert_eq!((got.header("transfer-encoding"), got.header("etag")), ("chunked", ""));
+    let names = |rows: &Value| -> Vec<String> {
+        let rows = rows.as_array().unwrap().iter();
+        rows.map(|row| row["name"].as_str().unwrap().to_owned()).collect()
+    };
+    let all: Vec<String> = (0..1000).map(|n| format!("queue-{n:05}")).collect();
+    assert_eq!(names(&got.json()), all);
+    let reversed = node.get("/api/queues?sort=arguments.x-max-length&sort_reverse=true");
+    assert!(names(&reversed).iter().eq(all.iter().rev()));
+    let zipped = [("Accept-Encoding", "gzip")];
+    for path in ["/api/queues", "/api/definitions"] {
+        let got = node.ask_as(Some("guest:guest"), "GET", path, &zipped, b"");
+        assert_eq!(got.header("content-encoding"), "gzip", "{path}");
+        let mut text = Vec::new();
+        flate2::read::GzDecoder::new(&got.body[..]).read_to_end(&mut text).unwrap();
+        let value: Value = serde_json::from_slice(&text).unwrap();
+        assert_eq!(names(value.get("queues").unwrap_or(&value)), all, "{path}");
+    }
+    let short = node.ask("GET", "/api/queues?page=1&page_size=10", "");
+    assert!(!short.header("etag").is_empty() && !short.header("content-length").is_empty());
+    crate::node::wait_until("all queues are sampled", || {
+        let page = node.scrape("/metrics/per-object");
+        assert!(page.ends_with("\n\n"), "it is whole");
+        assert_eq!(page.matches("# TYPE rabbitmq_queue_info ").count(), 1);
+        page.matches("\nrabbitmq_queue_info{").count() == 1000
+    });
+}
+
+/// While others come and go, a list has each name once that was there all the time.
+#[test]
+fn a_list_of_no_one_moment_is_whole() {
+    const STAY: usize = 600;
+    let node = with_queues(STAY);
+    let (mut client, channel) = node.client();
+    let is_over = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let ends = std::sync::Arc::clone(&is_over);
+    let churn = std::thread::spawn(move || {
+        for n in 0_u64.. {
+            // Before, between and behind those that stay.
+            for prefix in ["a", "queue-00300-", "z"] {
+                client
+                    .queue_declare(channel, &format!("{prefix}{n}"), &Default::default())
+                    .unwrap();
+                let gone = format!("{prefix}{}", n.saturating_sub(40));
+                client.queue_delete(channel, &gone).unwrap();
+            }
+            if ends.load(std::sync::atomic::Ordering::Relaxed) {
+                return;
+            }
+        }
+    });
+    for path in ["/api/queues?columns=name", "/api/bindings", "/api/definitions"] {
+        for _ in 0..10 {
+            let got = node.get(path);
+            let rows = got.get("queues").unwrap_or(&got).as_array().unwrap();
+            let key = if path == "/api/bindings" { "destination" } else { "name" };
+            let names: Vec<&str> = rows.iter().map(|row| row[key].as_str().unwrap()).collect();
+            let stay =
+                |name: &&&str| name.len() == "queue-00000".len() && name.starts_with("queue");
+            let kept: Vec<_> = names.iter().filter(stay).collect();
+            assert!(kept.is_sorted() && kept.len() == STAY, "{path}: {} of {STAY}", kept.len());
+            let once: std::collections::HashSet<_> = names.iter().collect();
+            assert_eq!(once.len(), names.len(), "{path}");
+        }
+    }
+    is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+    churn.join().expect("the client failed");
+}
+
+/// Expressions that only going back can match are refused, and none takes long.
+#[test]
+fn regular_expressions_are_bounded() {
+    let node = with_queues(3);
+    let back = "%5E(.%7C.)%2B%5C1!%24"; // ^(.|.)+\1!$
+    for path in [
+        format!("/api/queues?page=1&name={back}&use_regex=true"),
+        format!("/api/queues?page=1&name=(%3F%3Da)&use_regex=true"),
+        format!(
+            "/api/health/checks/quorum-queues-without-elected-leaders/all-vhosts/pattern/{back}"
+        ),
+    ] {
+        let got = node.must("GET", &path, "", 400).json();
+        assert_eq!(got["error"], "bad_request");
+        assert!(got["reason"].as_str().unwrap().contains("not supported"), "{got}");
+    }
+    let path = format!("/metrics/detailed?family=queue_metrics&queue={back}");
+    let refused = node.scrape_as(None, &path);
+    assert_eq!(refused.status, 400);
+    let told = refused.text();
+    assert!(told.contains("backreferences are not supported"), "{told}");
 }
 
 /// How often a list is asked for before it counts as slow.

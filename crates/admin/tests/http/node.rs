@@ -194,7 +194,11 @@ impl Got {
         let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
         let headers = lines.filter_map(|line| line.split_once(": "));
         let headers = headers.map(|(name, value)| (name.to_lowercase(), value.to_owned()));
-        Self { status, headers: headers.collect(), body: bytes[end + 4..].to_vec() }
+        let mut got = Self { status, headers: headers.collect(), body: bytes[end + 4..].to_vec() };
+        if got.header("transfer-encoding") == "chunked" {
+            got.body = unchunked(&got.body);
+        }
+        got
     }
 
     pub(crate) fn header(&self, name: &str) -> &str {
@@ -210,6 +214,22 @@ impl Got {
     pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body)
             .unwrap_or_else(|error| panic!("{error}: {}", self.text()))
+    }
+}
+
+/// What was sent in chunks; all of it must have come.
+#[track_caller]
+fn unchunked(mut bytes: &[u8]) -> Vec<u8> {
+    let mut whole = Vec::new();
+    loop {
+        let end = bytes.windows(2).position(|it| it == b"\r\n").expect("a chunk's length");
+        let len = std::str::from_utf8(&bytes[..end]).unwrap();
+        let len = usize::from_str_radix(len, 16).unwrap();
+        if len == 0 {
+            return whole;
+        }
+        whole.extend_from_slice(&bytes[end + 2..end + 2 + len]);
+        bytes = &bytes[end + 4 + len..];
     }
 }
 

@@ -260,12 +260,12 @@ pub enum ToShard {
         /// As they are called here.
         records: Vec<(leveret_log::Offset, Result<Bytes, ReadError>)>,
     },
-    /// Facts about the queues here, for listings. Answered by `Reply::Queues`.
+    /// Facts about some queues that are here, for a page of a list. Answered by `Reply::Queues`.
     List {
         /// Who.
         reply: ReplyTo,
-        /// Of this one alone.
-        queue: Option<QueueId>,
+        /// Which. One that is not here any more is left out.
+        queues: Box<[QueueId]>,
     },
     /// Numbers of the shard, for statistics. Answered by `Reply::Sampled` with the first piece, or
     /// the next one.

@@ -174,9 +174,8 @@ impl<L: Log> Shard<L> {
             ToShard::Move { reply, offsets, .. } => {
                 (reply.connection, cost::DEAD_LETTER * offsets.len() as u64)
             }
-            ToShard::List { reply, queue: Some(_) } => (reply.connection, cost::LISTED),
-            ToShard::List { reply, queue: None } => {
-                (reply.connection, cost::LISTED * self.queues.len() as u64)
+            ToShard::List { reply, queues } => {
+                (reply.connection, cost::LISTED * queues.len() as u64)
             }
             ToShard::Sample { reply, .. } => (reply.connection, cost::LETTER),
             ToShard::Delete { reply: Some(reply), .. } => (reply.connection, cost::LETTER),
@@ -194,10 +193,9 @@ impl<L: Log> Shard<L> {
     #[cold]
     pub(super) fn wait_in(&mut self, line: Line, job: Job, units: u64, out: &mut Outbox) {
         let job = match job {
-            Job::Letter(letter) if matches!(*letter, ToShard::List { queue: None, .. }) => {
-                let ToShard::List { reply, .. } = *letter else { return };
-                let queues: Vec<QueueId> = self.queues.keys().copied().collect();
-                Job::List { reply, queues: queues.into_iter(), facts: Vec::new() }
+            Job::Letter(letter) if matches!(*letter, ToShard::List { .. }) => {
+                let ToShard::List { reply, queues } = *letter else { return };
+                Job::List { reply, queues: queues.into_vec().into_iter(), facts: Vec::new() }
             }
             job => job,
         };

@@ -279,14 +279,10 @@ impl<L: Log> Shard<L> {
         }
     }
 
-    /// Facts about every queue here.
-    pub(super) fn list(&self, reply: ReplyTo, only: Option<QueueId>, now: Time, out: &mut Outbox) {
-        let facts = match only {
-            Some(id) => {
-                self.queues.get(&id).and_then(|it| self.facts(id, it, now)).into_iter().collect()
-            }
-            None => self.queues.iter().filter_map(|(&id, it)| self.facts(id, it, now)).collect(),
-        };
+    /// Facts about some queues.
+    pub(super) fn list(&self, reply: ReplyTo, queues: &[QueueId], now: Time, out: &mut Outbox) {
+        let hosted = queues.iter().filter_map(|id| Some((*id, self.queues.get(id)?)));
+        let facts = hosted.filter_map(|(id, it)| self.facts(id, it, now)).collect();
         out.reply(reply, Reply::Queues(facts));
     }
 

@@ -610,8 +610,9 @@ fn publishers_pause_while_much_is_to_be_written() {
     node.word("p1:a");
     node.word("p2:a");
     assert_eq!(node.said, ["Paused(true)"]);
-    let list =
-        || ToShard::List { reply: ReplyTo { connection: PUBLISHER, channel: 1 }, queue: None };
+    let all: Box<[_]> = node.shard.queues().map(|(id, _)| id).collect();
+    let reply = ReplyTo { connection: PUBLISHER, channel: 1 };
+    let list = || ToShard::List { reply, queues: all.clone() };
     node.turn(list());
     assert_eq!(node.said.pop().as_deref(), Some("in flow"), "a, and not b");
     assert_eq!(node.said, ["Paused(true)"]);

@@ -1,8 +1,9 @@
 //! Writing definitions.
 
-use serde_json::{Value as Json, json};
+use serde_json::{Map, Value as Json, json};
 
-use crate::binding::Target;
+use crate::binding::{Binding, Target};
+use crate::id::{ExchangeId, QueueId};
 use crate::topology::Topology;
 use crate::value::table_to_json;
 
@@ -13,30 +14,41 @@ impl Topology {
     /// All definitions. Left out, as in RabbitMQ: predeclared and internal exchanges, exclusive queues and
     /// their bindings.
     pub fn export_definitions(&self) -> String {
-        let document = json!({
-            "rabbit_version": RABBITMQ_VERSION,
-            "rabbitmq_version": RABBITMQ_VERSION,
-            "product_name": "Leveret",
-            "product_version": env!("CARGO_PKG_VERSION"),
-            "rabbitmq_definition_format": "cluster",
-            "original_cluster_name": self.cluster_name(),
-            "explanation": "Definitions of cluster",
-            "users": self.export_users(),
-            "vhosts": self.vhosts().map(export_vhost).collect::<Json>(),
-            "permissions": self.export_permissions(),
-            "topic_permissions": self.export_topic_permissions(),
-            "parameters": self.export_parameters(),
-            "global_parameters": self
-                .global_parameters()
-                .filter(|(name, _)| !name.starts_with("internal"))
-                .map(|(name, value)| json!({ "name": name, "value": value }))
-                .collect::<Json>(),
-            "policies": self.export_policies(),
-            "queues": self.export_queues(),
-            "exchanges": self.export_exchanges(),
-            "bindings": self.export_bindings(),
-        });
-        document.to_string()
+        let mut all = self.export_settings();
+        let queues = self.vhosts().flat_map(|vhost| self.queues(vhost.id));
+        let queues = queues.filter_map(|queue| self.export_queue(queue.id));
+        all.insert("queues".to_owned(), queues.collect());
+        let exchanges = self.vhosts().flat_map(|vhost| self.exchanges(vhost.id));
+        let exchanges = exchanges.filter_map(|exchange| self.export_exchange(exchange.id));
+        all.insert("exchanges".to_owned(), exchanges.collect());
+        let bindings = self.bindings.iter().filter_map(|binding| self.export_binding(binding));
+        all.insert("bindings".to_owned(), bindings.collect());
+        Json::Object(all).to_string()
+    }
+
+    /// The definitions without queues, exchanges and bindings, of which there may be very many.
+    pub fn export_settings(&self) -> Map<String, Json> {
+        let globals = self.global_parameters().filter(|(name, _)| !name.starts_with("internal"));
+        let entries: [(&str, Json); 13] = [
+            ("rabbit_version", RABBITMQ_VERSION.into()),
+            ("rabbitmq_version", RABBITMQ_VERSION.into()),
+            ("product_name", "Leveret".into()),
+            ("product_version", env!("CARGO_PKG_VERSION").into()),
+            ("rabbitmq_definition_format", "cluster".into()),
+            ("original_cluster_name", self.cluster_name()),
+            ("explanation", "Definitions of cluster".into()),
+            ("users", self.export_users()),
+            ("vhosts", self.vhosts().map(export_vhost).collect()),
+            ("permissions", self.export_permissions()),
+            ("topic_permissions", self.export_topic_permissions()),
+            ("parameters", self.export_parameters()),
+            ("policies", self.export_policies()),
+        ];
+        let mut all: Map<_, _> =
+            entries.into_iter().map(|(key, it)| (key.to_owned(), it)).collect();
+        let globals = globals.map(|(name, value)| json!({ "name": name, "value": value }));
+        all.insert("global_parameters".to_owned(), globals.collect());
+        all
     }
 
     fn cluster_name(&self) -> Json {
@@ -135,66 +147,54 @@ impl Topology {
         all.collect()
     }
 
-    fn export_queues(&self) -> Json {
-        let all = self.vhosts().flat_map(|vhost| {
-            let kept = self.queues(vhost.id).into_iter().filter(|q| q.exclusive_owner.is_none());
-            kept.map(move |queue| {
-                json!({
-                    "vhost": &*vhost.name,
-                    "name": &*queue.name,
-                    "type": queue.kind.name(),
-                    "durable": queue.durable,
-                    "auto_delete": queue.auto_delete,
-                    "arguments": table_to_json(&queue.arguments),
-                })
-            })
-        });
-        all.collect()
+    /// One queue; none if it is gone or exclusive.
+    pub fn export_queue(&self, id: QueueId) -> Option<Json> {
+        let queue = self.queue_by_id(id).filter(|queue| queue.exclusive_owner.is_none())?;
+        Some(json!({
+            "vhost": self.vhost_name(queue.vhost),
+            "name": &*queue.name,
+            "type": queue.kind.name(),
+            "durable": queue.durable,
+            "auto_delete": queue.auto_delete,
+            "arguments": table_to_json(&queue.arguments),
+        }))
     }
 
-    fn export_exchanges(&self) -> Json {
-        let all = self.vhosts().flat_map(|vhost| {
-            let kept = self.exchanges(vhost.id).into_iter();
-            let kept = kept.filter(|x| !x.name.is_empty() && !x.name.starts_with("amq."));
-            kept.map(move |exchange| {
-                json!({
-                    "vhost": &*vhost.name,
-                    "name": &*exchange.name,
-                    "type": exchange.kind.name(),
-                    "durable": exchange.durable,
-                    "auto_delete": exchange.auto_delete,
-                    "internal": exchange.internal,
-                    "arguments": table_to_json(&exchange.arguments),
-                })
-            })
-        });
-        all.collect()
-    }
-
-    fn export_bindings(&self) -> Json {
-        let mut all = Vec::new();
-        for binding in self.bindings.iter() {
-            let Some(source) = self.exchange_by_id(binding.source) else { continue };
-            let (kind, name) = match binding.target {
-                Target::Queue(id) => match self.queue_by_id(id) {
-                    Some(queue) if queue.exclusive_owner.is_none() => ("queue", &queue.name),
-                    _ => continue,
-                },
-                Target::Exchange(id) => match self.exchange_by_id(id) {
-                    Some(exchange) => ("exchange", &exchange.name),
-                    None => continue,
-                },
-            };
-            all.push(json!({
-                "source": &*source.name,
-                "vhost": self.vhost_name(source.vhost),
-                "destination": &**name,
-                "destination_type": kind,
-                "routing_key": binding.key,
-                "arguments": table_to_json(&binding.arguments),
-            }));
+    /// One exchange; none if it is gone or made by the broker.
+    pub fn export_exchange(&self, id: ExchangeId) -> Option<Json> {
+        let exchange = self.exchange_by_id(id)?;
+        if exchange.name.is_empty() || exchange.name.starts_with("amq.") {
+            return None;
         }
-        Json::Array(all)
+        Some(json!({
+            "vhost": self.vhost_name(exchange.vhost),
+            "name": &*exchange.name,
+            "type": exchange.kind.name(),
+            "durable": exchange.durable,
+            "auto_delete": exchange.auto_delete,
+            "internal": exchange.internal,
+            "arguments": table_to_json(&exchange.arguments),
+        }))
+    }
+
+    /// One binding; none if an end of it is gone, or an exclusive queue.
+    pub fn export_binding(&self, binding: &Binding) -> Option<Json> {
+        let source = self.exchange_by_id(binding.source)?;
+        let (kind, name) = match binding.target {
+            Target::Queue(id) => {
+                let queue = self.queue_by_id(id).filter(|it| it.exclusive_owner.is_none())?;
+                ("queue", &queue.name)
+            }
+            Target::Exchange(id) => ("exchange", &self.exchange_by_id(id)?.name),
+        };
+        Some(json!({
+            "source": &*source.name,
+            "vhost": self.vhost_name(source.vhost),
+            "destination": &**name,
+            "destination_type": kind,
+            "routing_key": binding.key,
+            "arguments": table_to_json(&binding.arguments),
+        }))
     }
 }
 
