@@ -48,6 +48,16 @@ fn sim_program(words: &[String]) -> Command {
     command
 }
 
+/// A minute of all that clients and operators do, with a debug build: the order of locks is checked there. How long the probe
+/// waits is told and hardly judged, as machines that test are busy; everything else is.
+pub(crate) fn everything() -> anyhow::Result<Count> {
+    crate::steps::succeed(&mut cargo(&["build", "--quiet", "--package", "leveret"]))?;
+    let mut command = Command::new(root().join("target/debug/leveret"));
+    command.args(["perf", "experiment", "everything", "--duration", "60", "--seed", "19"]);
+    command.args(["--slowest", "10000", "--log"]).arg(root().join("target/everything.log"));
+    counted(&mut command)
+}
+
 /// Plays every conversation to a new node.
 pub(crate) fn conform(words: &[String]) -> anyhow::Result<ExitCode> {
     let node = node_for_scripts()?;

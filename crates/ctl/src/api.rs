@@ -12,7 +12,7 @@ use crate::target::{Address, Target};
 
 /// The management API of a node: one of ours or RabbitMQ's. Each request has a connection of its own, so there
 /// may be hours between two.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Api {
     target: Target,
     timeout: Duration,
@@ -58,6 +58,23 @@ impl Api {
     /// When the node is not reached, or refuses.
     pub fn post(&self, path: &str, document: &Value) -> Result<Value, Fault> {
         self.ask(Method::POST, path, document.to_string().into_bytes())
+    }
+
+    /// Sends any request, and gives its status and body, whatever they are.
+    ///
+    /// # Errors
+    ///
+    /// When the node is not reached, or does not answer in time.
+    pub fn request(
+        &self,
+        method: &str,
+        path: &str,
+        body: Vec<u8>,
+    ) -> Result<(u16, Vec<u8>), Fault> {
+        let method = Method::from_bytes(method.as_bytes())
+            .map_err(|_| Fault::usage(format!("{method} is no method of HTTP")))?;
+        let reply = Client::connect(&self.target, self.timeout)?.ask(method, path, &[], body)?;
+        Ok((reply.status.as_u16(), reply.body.to_vec()))
     }
 
     fn ask(&self, method: Method, path: &str, body: Vec<u8>) -> Result<Value, Fault> {

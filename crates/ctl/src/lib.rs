@@ -30,7 +30,7 @@ use target::{Address, Target};
 
 pub use api::Api;
 pub use args::CtlArgs;
-pub use commands::tool;
+pub use commands::{names, tool};
 pub use fault::{Code, Fault};
 
 /// The node of this machine's configuration, for a command line that names no other.

@@ -4,11 +4,13 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValue, TypedValueParser};
 use clap::error::ErrorKind;
-use clap::{ArgAction, Args};
+use clap::{ArgAction, Args, Subcommand};
 
 use crate::broker::Source;
 use crate::case::Length;
 use crate::catalogue::{ALL, Experiment, find};
+use crate::everything::EverythingArgs;
+use crate::isolation::IsolationArgs;
 use crate::text;
 
 /// Repeat experiments of the documents, on Leveret or beside another broker.
@@ -16,6 +18,7 @@ use crate::text;
 /// Without --uri a broker is started for it, on a free port with a directory of its own, and ended afterwards. The report is a page
 /// and a JSON file.
 #[derive(Clone, Debug, Args)]
+#[command(subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]
 #[command(after_help = "\
 Examples:
   leveret perf experiment --list
@@ -26,6 +29,8 @@ Examples:
 Ctrl-C ends it and writes what there is.
 Exit status: 0 measured, 1 a run failed, 64 bad arguments, 130 interrupted.")]
 pub struct ExperimentArgs {
+    #[command(subcommand)]
+    pub(crate) trial: Option<Trial>,
     /// Experiments, by name; --list has them
     #[arg(value_name = "NAME", value_parser = Names, required_unless_present_any = ["list", "all"])]
     pub(crate) names: Vec<&'static str>,
@@ -73,6 +78,15 @@ pub struct ExperimentArgs {
     // By hand: the load tool, of which this is a part, has another -h, and so none of clap's.
     #[arg(short = 'h', short_alias = '?', long, action = ArgAction::Help)]
     pub(crate) help: Option<bool>,
+}
+
+/// Experiments that are no document's, with arguments of their own.
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum Trial {
+    /// What an innocent client feels while somebody does one large thing
+    Isolation(IsolationArgs),
+    /// All that clients and operators do, at once and by chance
+    Everything(EverythingArgs),
 }
 
 impl ExperimentArgs {
@@ -134,6 +148,7 @@ pub(crate) fn list() -> String {
             );
         }
     }
+    text += "\nOf no document, with options of their own:\n  isolation   what an innocent client feels while somebody does one large thing\n  everything  all that clients and operators do, at once and by chance\n";
     text
 }
 

@@ -2,9 +2,9 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
@@ -61,6 +61,25 @@ impl Broker {
                 Ok(Self { uri, pid, own: Some(own) })
             }
         }
+    }
+
+    /// Its control socket, if it was started here.
+    pub(crate) fn socket(&self) -> Option<PathBuf> {
+        self.own.as_ref().map(|own| own.dir.path().join("data/leveret.sock"))
+    }
+
+    /// What it has logged at the levels WARN and ERROR, and when it panicked, since this was asked last.
+    pub(crate) fn complaints(&self) -> Vec<String> {
+        let Some(own) = &self.own else { return Vec::new() };
+        let is_one =
+            |line: &String| [" WARN ", "ERROR ", "panicked"].iter().any(|it| line.contains(it));
+        let lines = own.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.try_iter().filter(is_one).collect()
+    }
+
+    /// Whether its process lives, if it was started here.
+    pub(crate) fn has_ended(&mut self) -> Option<ExitStatus> {
+        self.own.as_mut()?.child.try_wait().ok().flatten()
     }
 
     /// Who it says it is.
@@ -120,7 +139,9 @@ const PREFIX: &str = "leveret-experiment-";
 #[derive(Debug)]
 struct Own {
     child: Child,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
+    /// What it says after its ready line.
+    lines: Mutex<mpsc::Receiver<String>>,
 }
 
 impl Own {
@@ -162,12 +183,17 @@ impl Own {
             let output = BufReader::new(output.context("its output is piped")?);
             // Reads to the end whether or not anybody listens: a full pipe would stop the broker.
             std::thread::spawn(move || {
-                output.lines().map_while(Result::ok).for_each(|line| drop(said.send(line)));
+                // Logins are told by the hundred, and nobody asks.
+                let lines = output.lines().map_while(Result::ok);
+                lines
+                    .filter(|line| !line.contains(" audit: "))
+                    .for_each(|line| drop(said.send(line)));
             });
         }
         drop(said);
-        let own = Self { child, _dir: dir };
+        let mut own = Self { child, dir, lines: Mutex::new(lines) };
         let mut told = String::new();
+        let lines = own.lines.get_mut().unwrap_or_else(PoisonError::into_inner);
         while let Ok(line) = lines.recv_timeout(START) {
             if let Some(address) = address(&line) {
                 return Ok((own, address));

@@ -21,19 +21,25 @@ mod args;
 mod broker;
 mod case;
 mod catalogue;
+mod everything;
 mod interrupt;
+mod isolation;
+mod loads;
 mod machine;
 mod outcome;
 mod progress;
 mod report;
 mod run;
+mod site;
 mod steady;
 mod table;
 mod text;
 
 pub use args::ExperimentArgs;
 
+use args::Trial;
 use interrupt::Interrupt;
+use isolation::End;
 use outcome::Session;
 use progress::Progress;
 use run::Runner;
@@ -51,10 +57,29 @@ pub fn main(args: &ExperimentArgs) -> ExitCode {
         let _ = std::io::stdout().write_all(args::list().as_bytes());
         return ExitCode::SUCCESS;
     }
+    if let Some(trial) = &args.trial {
+        return try_it(trial);
+    }
     match experiment(args) {
         Ok(session) if session.interrupted => ExitCode::from(INTERRUPTED),
         Ok(session) if session.has_failed() => ExitCode::FAILURE,
         Ok(_) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "leveret perf experiment: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn try_it(trial: &Trial) -> ExitCode {
+    let end = match trial {
+        Trial::Isolation(args) => isolation::run(args),
+        Trial::Everything(args) => everything::run(args),
+    };
+    match end {
+        Ok(End::Good) => ExitCode::SUCCESS,
+        Ok(End::Bad) => ExitCode::FAILURE,
+        Ok(End::Interrupted) => ExitCode::from(INTERRUPTED),
         Err(error) => {
             let _ = writeln!(std::io::stderr(), "leveret perf experiment: {error:#}");
             ExitCode::FAILURE

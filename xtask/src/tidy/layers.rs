@@ -25,7 +25,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("client",   &["amqp"]),
     ("load",     &["amqp", "client"]),
     ("migrate",  &["client", "ctl"]),
-    ("experiment", &["client", "load"]),
+    ("experiment", &["client", "load", "ctl"]),
     ("sim",      &["amqp", "log", "queue", "topology", "broker", "session", "client", "conform"]),
     ("conform",  &["amqp", "log", "queue", "topology", "broker", "session", "client"]),
     ("leveret",  &["config", "ctl", "server", "admin", "load", "experiment", "migrate", "client"]),

@@ -63,6 +63,14 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Entry> {
     tables.into_iter().flatten().chain(report::COMMANDS)
 }
 
+/// The commands of `leveret ctl`, by name, each with how many words it has to have: for those who try all of them.
+pub fn names() -> impl Iterator<Item = (&'static str, usize)> {
+    let has_to_be = |word: &&Word| matches!(word.kind, Kind::One);
+    all()
+        .filter(|entry| entry.tools.meets(Tools::ALL))
+        .map(move |entry| (entry.name, entry.words.iter().filter(has_to_be).count()))
+}
+
 /// RabbitMQ's tools.
 const TOOLS: [(&str, Tools); 6] = [
     ("rabbitmqctl", Tools::CTL),
