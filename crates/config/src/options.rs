@@ -43,6 +43,13 @@ options! {
     /// A queue belongs to one shard. More shards than threads bring nothing.
     shards: u32 = 0, keys = ["shards"], range = 0..=1024;
 
+    /// Seconds that a turn, a lock or a thread may take before the process ends itself (by SIGABRT), so that systemd
+    /// starts it again. 0 means that it never does.
+    ///
+    /// What takes longer than a second is told in the log and by `leveret_watchdog_stalls_total`.
+    watchdog_timeout: Seconds = Seconds(60), keys = ["watchdog.timeout"],
+        range = Seconds(0)..=Seconds(86_400);
+
     /// Name of the cluster, told to clients and tools. When it is not set, the node's name.
     cluster_name: Option<String> = None, keys = ["cluster_name"];
 }

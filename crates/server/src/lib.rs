@@ -34,5 +34,6 @@ mod supervisor;
 pub mod threads;
 pub mod tls;
 pub mod turn;
+pub mod watchdog;
 
 pub use startup::{COMPATIBLE_VERSION, node_name, options, resolve, serve};

@@ -65,6 +65,8 @@ pub enum Rank {
     Handover,
     /// Threads that rest.
     Rests,
+    /// What the watchdog looks at.
+    Watched,
     /// News from the disks.
     News,
     /// TLS settings by listener.
@@ -103,6 +105,7 @@ impl Rank {
         Self::Inbox,
         Self::Handover,
         Self::Rests,
+        Self::Watched,
         Self::News,
         Self::Certificates,
         Self::CertificateStamps,

@@ -23,6 +23,7 @@ use crate::runner::{Due, Rest};
 use crate::storage::{Memory, NodeLog};
 use crate::tls::Certificates;
 use crate::turn::Actor;
+use crate::watchdog::Watched;
 
 /// What the program takes when it is idle, in bytes, roughly: a watermark below is reached from the start,
 /// which is how users of RabbitMQ raise an alarm on purpose (`set_vm_memory_high_watermark 0.0001`).
@@ -62,6 +63,8 @@ pub struct Node {
     paging_ratio: f64,
     /// Turns that wait for a thread at work.
     pub(crate) handover: Handover<Due>,
+    /// What takes long, and who.
+    pub watched: Watched,
     /// Of each thread that runs turns.
     rests: Ranked<Vec<Arc<Rest>>>,
     /// Woken when a shard's next timeout comes earlier than it was.
@@ -125,6 +128,7 @@ impl Node {
             suspended: watch::Sender::new(false),
             paging_ratio,
             handover: Handover::default(),
+            watched: Watched::default(),
             rests: Ranked::new(Rank::Rests, Vec::new()),
             timers_changed: Notify::new(),
             failed: Notify::new(),

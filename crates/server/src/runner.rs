@@ -26,6 +26,7 @@ use crate::clock::{now, step_ms};
 use crate::connection::{Connection, Letter, Workplace};
 use crate::events;
 use crate::node::{Node, Recipient};
+use crate::watchdog::{Beat, Doing};
 
 /// Turns a thread runs before it looks at its sockets and timers, or at its disk, again.
 const TURNS_MAX: usize = 256;
@@ -59,6 +60,8 @@ pub(crate) enum Due {
 #[derive(Debug)]
 pub struct Runner {
     node: Arc<Node>,
+    /// What this thread is at, for the watchdog.
+    beat: Arc<Beat>,
     due: VecDeque<Due>,
     outbox: Outbox,
     out: OutBuf,
@@ -100,8 +103,10 @@ thread_local! {
 pub fn install_runner(node: Arc<Node>) -> (Arc<Notify>, Arc<Rest>) {
     let (more, worked) = (Arc::new(Notify::new()), Arc::new(Rest::default()));
     node.add_rest(Arc::clone(&worked));
+    let beat = node.watched.beat();
     let runner = Runner {
         node,
+        beat,
         due: VecDeque::new(),
         outbox: Outbox::default(),
         out: OutBuf::new(),
@@ -336,16 +341,23 @@ impl Runner {
 
     /// Runs a turn. Tells how many it counts as.
     fn run(&mut self, due: Due) -> usize {
+        self.beat.begins(match &due {
+            Due::Connection(connection) => Doing::Connection(connection.id().get()),
+            Due::Shard(index) => Doing::Shard(*index),
+            Due::Meta => Doing::Meta,
+        });
+        let mut counts = 1;
         match due {
             Due::Connection(connection) => self.connection_turn(connection),
             Due::Shard(index) => {
                 if self.shard_turn(index) {
-                    return LONG_TURN;
+                    counts = LONG_TURN;
                 }
             }
             Due::Meta => self.meta_turn(),
         }
-        1
+        self.beat.ends();
+        counts
     }
 
     fn connection_turn(&mut self, connection: Arc<Connection>) {

@@ -30,6 +30,7 @@ use crate::storage::{DirectoryLock, Left, NodeLog, Waker};
 use crate::storage::{close_to_others, forget_clean, leave_clean};
 use crate::supervisor::Supervisor;
 use crate::threads::Threads;
+use crate::watchdog::{self, Watchdog};
 
 /// What a node is started with: the configuration, made definite.
 #[derive(Debug)]
@@ -58,6 +59,8 @@ pub struct Options {
     pub paging_ratio: f64,
     /// For every socket.
     pub sockets: SocketOptions,
+    /// How long a turn, a lock or a thread may take before the process ends itself; zero is for ever.
+    pub watchdog_timeout: Duration,
     /// Whether the system may write memory to a core file.
     pub core_dumps: bool,
     /// What front ends tell.
@@ -157,12 +160,13 @@ pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow
         tokio::spawn(reload_when_asked(Arc::clone(&node), logs, signal(SignalKind::hangup())?));
         announce_ready(&listeners, started, files);
         let supervisor = Supervisor::of_environment().map(Arc::new);
+        let round = supervisor.as_ref().and_then(|it| it.round());
+        let round = round.map_or(watchdog::ROUND, |it| it.min(watchdog::ROUND));
+        let watchdog = Watchdog::start(&node, options.watchdog_timeout, round)?;
         let mut watched = None;
         if let Some(supervisor) = &supervisor {
             supervisor.is_ready();
-            let telling =
-                Arc::clone(supervisor).keep_telling(Arc::clone(&node), Arc::clone(&threads));
-            watched = Some(tokio::spawn(telling));
+            watched = Some(tokio::spawn(Arc::clone(supervisor).keep_telling(Arc::clone(&node))));
         }
         let mut has_failed = false;
         tokio::select! {
@@ -174,6 +178,8 @@ pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow
         if let Some(supervisor) = &supervisor {
             supervisor.is_stopping();
         }
+        // What a stop waits for may take long.
+        drop(watchdog);
         accepting.extend(watched);
         for task in accepting {
             task.abort();

@@ -123,6 +123,7 @@ pub fn options(config: &Config, started: Instant) -> anyhow::Result<Options> {
         meta,
         paging_ratio,
         core_dumps: config.access.core_dumps,
+        watchdog_timeout: std::time::Duration::from_secs(config.node.watchdog_timeout.get()),
         sockets: SocketOptions {
             backlog: config.listeners.backlog as i32,
             nodelay: config.listeners.nodelay,

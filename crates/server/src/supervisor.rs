@@ -2,7 +2,7 @@
 //!
 //! That is a datagram to the socket in `NOTIFY_SOCKET`, and nothing at all if nobody named one. With a
 //! watchdog (`WATCHDOG_USEC`) the manager hears from us twice in its time, each time after every thread and
-//! every actor showed that it still works; if one hangs, it hears nothing and starts the node anew.
+//! every actor showed [our own](crate::watchdog) that it still works; if one hangs, it hears nothing and starts the node anew.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt as _;
@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::node::Node;
-use crate::threads::Threads;
 
 /// A service manager that wants to know.
 #[derive(Debug)]
@@ -68,19 +67,23 @@ impl Supervisor {
     }
 
     /// Tells a watchdog that all is well, as long as it is.
-    pub(crate) async fn keep_telling(self: Arc<Self>, node: Arc<Node>, threads: Arc<Threads>) {
+    pub(crate) async fn keep_telling(self: Arc<Self>, node: Arc<Node>) {
         let Some(watchdog) = self.watchdog else { return };
         let mut due = tokio::time::interval(watchdog / 2);
         loop {
             due.tick().await;
-            threads.all_run().await;
-            // An actor whose turn never ends keeps its lock, and this thread with it: silence is what is wanted.
-            for shard in &node.shards {
-                drop(shard.actor.state());
+            // A round that began after this moment: the one after the one that is under way.
+            let seen = node.watched.rounds();
+            while node.watched.rounds() < seen + 2 {
+                tokio::time::sleep(watchdog / 32).await;
             }
-            drop(node.meta.state());
             self.tell("WATCHDOG=1");
         }
+    }
+
+    /// How often every thread and every actor is to be asked, so that there is something to tell.
+    pub(crate) fn round(&self) -> Option<Duration> {
+        self.watchdog.map(|it| it / 16)
     }
 }
 

@@ -38,6 +38,7 @@ impl Threads {
         for index in 0..count {
             let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
             threads.handles.push(runtime.handle().clone());
+            node.watched.ask_thread(runtime.handle().clone());
             let (stop, stopped) = oneshot::channel();
             threads.stop.push(stop);
             let node = Arc::clone(node);
@@ -64,15 +65,6 @@ impl Threads {
     pub fn next(&self) -> &Handle {
         let index = self.next.fetch_add(1, Ordering::Relaxed) % self.handles.len();
         &self.handles[index]
-    }
-
-    /// Waits until every thread has done something.
-    pub async fn all_run(&self) {
-        let done: Vec<_> = self.handles.iter().map(|thread| thread.spawn(async {})).collect();
-        for one in done {
-            // An error means that the thread ends.
-            let _ = one.await;
-        }
     }
 
     /// Ends all threads and waits for them.

@@ -4,6 +4,7 @@
 use std::hash::{BuildHasher as _, Hasher as _};
 use std::io::Write as _;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -18,10 +19,11 @@ use flate2::write::GzEncoder;
 use foldhash::fast::FixedState;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
+use serde_json::json;
 use tower::ServiceExt as _;
 
 use super::App;
-use super::answer::Fault;
+use super::answer::{Answer, Fault};
 use super::call::{Peer, Who};
 use super::origin;
 use super::stream;
@@ -29,6 +31,20 @@ use crate::room::Held;
 
 /// Shorter answers are not worth compressing: they fit one packet.
 const GZIP_MIN: usize = 1024;
+
+/// A node whose part takes so long already is not healthy.
+const STALL: Duration = Duration::from_secs(3);
+
+/// What a health check says of a node that stalls, whatever it is about. Before anything else is asked: the names, by which a
+/// login is decided, may be what it waits for.
+fn stalled(app: &App, path: &str) -> Option<Answer> {
+    let checks = ["/api/health/checks/", "/api/healthchecks/", "/api/aliveness-test/"];
+    let (age, what) = app.ops.node.watched.stall()?;
+    (age >= STALL && checks.iter().any(|it| path.starts_with(it))).then(|| {
+        let reason = format!("The node does not go on: {what} takes {} s up to now", age.as_secs());
+        Answer::Unhealthy(json!({"status": "failed", "reason": reason}))
+    })
+}
 
 /// Answers a request.
 pub(super) async fn answer(
@@ -47,7 +63,10 @@ pub(super) async fn answer(
             Ok(()) => {
                 request.extensions_mut().insert(peer);
                 request.extensions_mut().insert(who.clone());
-                router.oneshot(request).await.into_response()
+                match stalled(app, request.uri().path()) {
+                    Some(failed) => failed.into_response(),
+                    None => router.oneshot(request).await.into_response(),
+                }
             }
             Err(fault) => fault.into_response(),
         };

@@ -23,6 +23,7 @@ pub(super) fn write(snapshot: &Snapshot, text: &mut Text) {
     messages(snapshot, text);
     log(snapshot, text);
     alarms(snapshot, text);
+    stalls(snapshot, text);
     // As programs of all kinds have it.
     let began_ms =
         snapshot.at.map_or(0, |at| at.ms()).saturating_sub(snapshot.overview.node.uptime_ms);
@@ -47,6 +48,14 @@ pub(super) fn sampled(snapshot: &Snapshot) -> Time {
 
 pub(super) fn channel_age_ms(channel: &ChannelFacts, now: Time) -> Option<u64> {
     Some(now.ms().saturating_sub(channel.oldest_unacked?.ms()))
+}
+
+fn stalls(snapshot: &Snapshot, text: &mut Text) {
+    let (count, seconds) = snapshot.overview.stalls;
+    let help = "Turns, locks and threads that took longer than a second";
+    text.one("leveret_watchdog_stalls_total", Counter, help, count);
+    let help = "How long the longest of them has taken up to now; 0 if there is none";
+    text.one("leveret_watchdog_stall_seconds", Gauge, help, seconds);
 }
 
 fn waits(snapshot: &Snapshot, text: &mut Text) {

@@ -325,6 +325,9 @@ impl Collector {
         all.session.exchanges = published;
         (overview.sums, overview.now, overview.queues) = (all, now, queues);
         (overview.meta, overview.node, overview.shards) = (meta, facts, shards);
+        let watched = &self.node.watched;
+        let longest_s = watched.stall().map_or(0.0, |(longest, _)| longest.as_secs_f64());
+        overview.stalls = (watched.stalls(), longest_s);
         let (sums, now) = (&overview.sums, &overview.now);
         overview.messages.push(ms, names::channel(&sums.session.channels), Kept::Global);
         overview.lengths.push(ms, names::lengths(now.ready, now.unacked), Kept::Global);

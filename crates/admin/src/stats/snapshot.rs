@@ -50,6 +50,8 @@ pub struct Overview {
     pub queues: BTreeMap<(QueueKind, bool), Totals>,
     /// What happened to names.
     pub meta: MetaCounters,
+    /// What took longer than a second, and for how many seconds the longest does now.
+    pub stalls: (u64, f64),
     /// What shards tell besides queues.
     pub shards: Vec<ShardRest>,
     /// The process.

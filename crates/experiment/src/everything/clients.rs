@@ -80,7 +80,7 @@ fn visit(mut connection: Connection, chance: &mut Chance, journal: &Journal, sto
                     None => *channel.insert(connection.open_channel()?),
                 };
                 (deed.1)(&mut connection, number, chance)?;
-                settle_the_rest(&mut connection, number)
+                take_in(&mut connection)
             })();
             if done.is_err() {
                 channel = None;
@@ -103,18 +103,11 @@ fn visit(mut connection: Connection, chance: &mut Chance, journal: &Journal, sto
     journal.act("client", "closes", || sorted(connection.close()));
 }
 
-/// Answers what was delivered, as it comes: an ack, a reject, or nothing.
-fn settle_the_rest(connection: &mut Connection, channel: u16) -> Result<(), Error> {
+/// Takes in what came: returned messages, the end of a consumer whose queue is gone.
+fn take_in(connection: &mut Connection) -> Result<(), Error> {
     connection.flush()?;
     connection.poll()?;
-    let mut tags = Vec::new();
-    while let Some(event) = connection.next_event()? {
-        if let Event::Content { channel: of, method: Method::BasicDeliver(deliver), .. } = event
-            && of == channel
-        {
-            tags.push(deliver.delivery_tag);
-        }
-    }
+    while connection.next_event()?.is_some() {}
     Ok(())
 }
 

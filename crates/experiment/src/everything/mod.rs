@@ -305,11 +305,15 @@ fn tell(seed: u64, journal: &Journal, probed: &Probed, sums: &[Sum], memory: &[u
             "around the worst round, {} ms:",
             text::number(worst.took.as_secs_f64() * 1e3)
         );
-        worst.lines.iter().for_each(|line| drop(writeln!(text, "  {line}")));
+        for line in &worst.lines {
+            let _ = writeln!(text, "  {line}");
+        }
     }
     let (count, lines) = journal.findings();
     let _ = writeln!(text, "{count} findings");
-    lines.iter().take(50).for_each(|line| drop(writeln!(text, "  {line}")));
+    for line in lines.iter().take(50) {
+        let _ = writeln!(text, "  {line}");
+    }
     text
 }
 

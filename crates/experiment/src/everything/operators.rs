@@ -1,5 +1,6 @@
 //! Operators: every route of the API, every command of `ctl`, and closings, all over the clients.
 
+use std::io::Read as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,8 +33,8 @@ const NOT_ASKED: [(&str, &str); 8] = [
     ("/api/connections/username/{user}", "the probe's connections are the user's, too"),
 ];
 
-/// The same of commands.
-const NOT_RUN: [&str; 17] = [
+/// The same of commands; the last ask no node.
+const NOT_RUN: [&str; 21] = [
     "stop",
     "shutdown",
     "stop_app",
@@ -51,6 +52,10 @@ const NOT_RUN: [&str; 17] = [
     "consume_event_stream",
     "log_tail_stream",
     "await_online_nodes",
+    "encode",
+    "decode",
+    "encrypt_conf_value",
+    "decrypt_conf_value",
 ];
 
 /// Whether a connection ended because an operator closed it, or deleted its vhost.
@@ -318,7 +323,7 @@ pub(crate) fn run_commands(
         let words = words_of(name, count, &mut chance);
         let mut command = Command::new(program);
         command.args(["ctl", "--socket"]).arg(socket).arg(name).args(&words).current_dir(dir);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         journal.act("ctl", format!("{name} {}", words.join(" ")), || (run_one(&mut command), ()));
         pause(Duration::from_millis(100), stop);
     }
@@ -338,8 +343,15 @@ fn run_one(command: &mut Command) -> Outcome {
         match child.try_wait() {
             Ok(Some(status)) if status.success() => return Outcome::Done,
             Ok(Some(status)) => {
-                let is_explained = status.code().is_some_and(|code| EXPLAINED.contains(&code));
-                let said = status.to_string();
+                let mut said = String::new();
+                let told = child.stderr.take().map(|mut it| it.read_to_string(&mut said));
+                // A vhost that is protected is one more state that others make.
+                let is_explained = status.code().is_some_and(|code| EXPLAINED.contains(&code))
+                    || said.contains("protected from deletion");
+                let said = match told {
+                    Some(Ok(_)) => format!("{status}: {}", said.trim().replace('\n', " ")),
+                    _ => status.to_string(),
+                };
                 return if is_explained {
                     Outcome::Explained(said)
                 } else {
@@ -374,6 +386,7 @@ fn words_of(name: &str, count: usize, chance: &mut Chance) -> Vec<String> {
         "import_definitions" => &["exported.json"],
         "check_port_listener" | "check_port_connectivity" => &["5672"],
         "check_protocol_listener" => &["amqp"],
+        "resolve_hostname" => &["localhost"],
         _ => &[],
     };
     let mut words: Vec<String> = words.iter().map(|&it| it.to_owned()).collect();

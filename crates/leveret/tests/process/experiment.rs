@@ -190,3 +190,25 @@ fn names_that_are_not_there() {
         "{told}"
     );
 }
+
+/// Every case, a thousandth of its size and no more than its least: what is measured is told, whatever it is on a machine
+/// that tests.
+#[test]
+fn isolation_in_small() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = leveret(&["perf", "experiment", "isolation", "--scale", "0.0001"]);
+    command.args(["--seconds", "0.5", "--limit", "60", "--json", "out.json"]);
+    let output = command.env("TMPDIR", dir.path()).current_dir(dir.path()).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(told.contains("| large thing |"), "{told} {}", String::from_utf8_lossy(&output.stderr));
+    let json = std::fs::read_to_string(dir.path().join("out.json")).unwrap();
+    let json: Value = serde_json::from_str(&json).unwrap();
+    let played = json["played"].as_array().unwrap();
+    assert_eq!(played.len(), 26);
+    for it in played {
+        assert!(it["failure"].is_null(), "{it}");
+        assert!(it["probed"]["rounds"].as_u64() > Some(0), "{it}");
+        assert!(it["rate"].as_f64() > Some(0.0), "{it}");
+    }
+    assert_eq!(left_behind(dir.path()), 0);
+}

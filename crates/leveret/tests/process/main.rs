@@ -30,4 +30,5 @@ mod stop;
 mod stored;
 mod tls;
 mod tools;
+mod watchdog;
 mod wire;

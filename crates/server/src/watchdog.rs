@@ -1,0 +1,479 @@
+//! Sees from outside that a turn, a lock or a thread takes too long, says which, and in the end ends the process.
+//!
+//! Two threads, neither of which runs turns:
+//!
+//! ```text
+//!   each thread with a runner --stamps each turn--\
+//!                                                  >-- beats <--looks twice a second-- the watcher --> log, metric, abort
+//!   the asker: locks, threads --stamps each wait--/
+//! ```
+//!
+//! A thread stamps its [`Beat`] when a turn begins and ends: two counters, no clock. The asker does in rounds, once a second, what
+//! everybody else does: it takes the lock of each actor and of the names, and has each thread do something; it stamps its
+//! own beat for each. So whoever holds one of them for long is found, whatever it is.
+//!
+//! The watcher counts its own looks and not time: a process that was stopped, a machine that slept or was too busy to let the watcher run has
+//! made no turn any older. Disks' threads wait for their disks as long as those take: only their turns are watched.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Handle;
+
+use crate::locks::{Rank, Ranked};
+use crate::node::Node;
+
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(500);
+/// Between two rounds of the asker, unless a service manager wants to hear more often.
+pub(crate) const ROUND: Duration = Duration::from_secs(1);
+/// Looks after which something takes long: a second.
+const LONG: u64 = 2;
+/// What the log may take before the process ends without it: what hangs may be the log.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// What a thread is at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Doing {
+    /// A shard's turn.
+    Shard(usize),
+    /// The turn of the names' owner.
+    Meta,
+    /// A connection's turn.
+    Connection(u64),
+    /// Waits for a shard's lock.
+    ShardLock(usize),
+    /// Waits for the lock of the names' owner.
+    MetaLock,
+    /// Waits for the names.
+    Names,
+    /// Waits for a thread.
+    Thread(usize),
+}
+
+impl Doing {
+    /// In one number, so that a stamp is one store: the kind below, its number above.
+    fn packed(self) -> u64 {
+        let (kind, number) = match self {
+            Self::Shard(index) => (0, index as u64),
+            Self::Meta => (1, 0),
+            Self::Connection(id) => (2, id),
+            Self::ShardLock(index) => (3, index as u64),
+            Self::MetaLock => (4, 0),
+            Self::Names => (5, 0),
+            Self::Thread(index) => (6, index as u64),
+        };
+        kind | number << 3
+    }
+
+    fn unpacked(packed: u64) -> Self {
+        let number = packed >> 3;
+        match packed & 7 {
+            0 => Self::Shard(number as usize),
+            1 => Self::Meta,
+            2 => Self::Connection(number),
+            3 => Self::ShardLock(number as usize),
+            4 => Self::MetaLock,
+            5 => Self::Names,
+            _ => Self::Thread(number as usize),
+        }
+    }
+}
+
+impl fmt::Display for Doing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Shard(index) => write!(f, "a turn of shard {index}"),
+            Self::Meta => f.write_str("a turn of the owner of the names"),
+            Self::Connection(id) => write!(f, "a turn of connection {id}"),
+            Self::ShardLock(index) => {
+                write!(f, "the lock of shard {index}, held by another thread")
+            }
+            Self::MetaLock => {
+                f.write_str("the lock of the owner of the names, held by another thread")
+            }
+            Self::Names => f.write_str("the lock of the names, held by another thread"),
+            Self::Thread(index) => write!(f, "thread {index}, which does nothing it is asked to"),
+        }
+    }
+}
+
+/// What one thread is at, for the watcher to see. One writer.
+#[derive(Debug)]
+pub(crate) struct Beat {
+    thread: String,
+    /// Odd while something is under way.
+    count: AtomicU64,
+    doing: AtomicU64,
+}
+
+impl Beat {
+    /// That of this thread.
+    fn of_this_thread() -> Self {
+        let thread = std::thread::current().name().unwrap_or("without a name").to_owned();
+        Self { thread, count: AtomicU64::new(0), doing: AtomicU64::new(0) }
+    }
+
+    /// Something begins.
+    pub(crate) fn begins(&self, doing: Doing) {
+        self.doing.store(doing.packed(), Ordering::Relaxed);
+        self.count.store(self.count.load(Ordering::Relaxed) + 1, Ordering::Release);
+    }
+
+    /// It is over.
+    pub(crate) fn ends(&self) {
+        self.count.store(self.count.load(Ordering::Relaxed) + 1, Ordering::Release);
+    }
+}
+
+/// What is watched, and what was seen.
+#[derive(Debug)]
+pub struct Watched {
+    beats: Ranked<Vec<Arc<Beat>>>,
+    /// Threads that are to do something when they are asked.
+    threads: Ranked<Vec<Handle>>,
+    /// Rounds of the asker that are over.
+    rounds: AtomicU64,
+    /// Turns, locks and threads that took longer than a second.
+    stalls: AtomicU64,
+    /// How long the longest of them takes up to now, in ms; 0 for none.
+    longest_ms: AtomicU64,
+    /// What it is.
+    longest: AtomicU64,
+}
+
+impl Default for Watched {
+    fn default() -> Self {
+        Self {
+            beats: Ranked::new(Rank::Watched, Vec::new()),
+            threads: Ranked::new(Rank::Watched, Vec::new()),
+            rounds: AtomicU64::new(0),
+            stalls: AtomicU64::new(0),
+            longest_ms: AtomicU64::new(0),
+            longest: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Watched {
+    /// A beat for this thread, which is watched from now on.
+    pub(crate) fn beat(&self) -> Arc<Beat> {
+        let beat = Arc::new(Beat::of_this_thread());
+        self.beats.lock().push(Arc::clone(&beat));
+        beat
+    }
+
+    /// The thread of this runtime is asked from now on whether it does anything.
+    pub fn ask_thread(&self, handle: Handle) {
+        self.threads.lock().push(handle);
+    }
+
+    /// Turns, locks and threads that took longer than a second, up to now.
+    pub fn stalls(&self) -> u64 {
+        self.stalls.load(Ordering::Relaxed)
+    }
+
+    /// What takes longest now, and how long up to now, if that is more than a second. Takes no lock.
+    pub fn stall(&self) -> Option<(Duration, String)> {
+        let ms = self.longest_ms.load(Ordering::Acquire);
+        let doing = Doing::unpacked(self.longest.load(Ordering::Relaxed));
+        (ms > 0).then(|| (Duration::from_millis(ms), doing.to_string()))
+    }
+
+    /// Rounds of the asker: every actor and thread answered in each.
+    pub(crate) fn rounds(&self) -> u64 {
+        self.rounds.load(Ordering::Acquire)
+    }
+}
+
+/// What the watcher knows of one beat.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    count: u64,
+    /// Looks at which nothing had changed.
+    looks: u64,
+}
+
+/// What a look found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum News {
+    /// It takes so many looks already.
+    Long { thread: String, doing: Doing, looks: u64 },
+    /// It is over, after about so many.
+    Over { thread: String, looks: u64 },
+    /// It takes too long.
+    TooLong { thread: String, doing: Doing, looks: u64 },
+}
+
+/// Looks at beats. Knows no clock.
+#[derive(Debug)]
+struct Watcher {
+    seen: Vec<Seen>,
+    /// Looks after which the process is ended.
+    end: Option<u64>,
+}
+
+impl Watcher {
+    fn new(timeout: Duration) -> Self {
+        let looks = timeout.as_millis().div_ceil(LOOK.as_millis());
+        Self { seen: Vec::new(), end: (looks > 0).then_some((looks as u64).max(LONG)) }
+    }
+
+    /// One more look; what takes longest now, in looks.
+    fn look(&mut self, beats: &[Arc<Beat>], news: &mut Vec<News>) -> Option<(u64, Doing)> {
+        self.seen.resize(beats.len(), Seen::default());
+        let mut longest = None;
+        for (seen, beat) in self.seen.iter_mut().zip(beats) {
+            let count = beat.count.load(Ordering::Acquire);
+            let thread = || beat.thread.clone();
+            if count != seen.count || count.is_multiple_of(2) {
+                if seen.looks >= LONG {
+                    news.push(News::Over { thread: thread(), looks: seen.looks });
+                }
+                *seen = Seen { count, looks: 0 };
+                continue;
+            }
+            seen.looks += 1;
+            let (looks, doing) = (seen.looks, Doing::unpacked(beat.doing.load(Ordering::Relaxed)));
+            if looks >= LONG && longest.is_none_or(|(most, _)| looks > most) {
+                longest = Some((looks, doing));
+            }
+            if self.end.is_some_and(|end| looks >= end) {
+                news.push(News::TooLong { thread: thread(), doing, looks });
+            } else if looks >= LONG && looks.is_power_of_two() {
+                news.push(News::Long { thread: thread(), doing, looks });
+            }
+        }
+        longest
+    }
+}
+
+/// How long so many looks are.
+fn length(looks: u64) -> Duration {
+    LOOK * u32::try_from(looks).unwrap_or(u32::MAX)
+}
+
+/// Both threads. They end when this is dropped, or with the process.
+#[derive(Debug)]
+pub(crate) struct Watchdog {
+    stop: Arc<AtomicBool>,
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+    }
+}
+
+impl Watchdog {
+    /// Begins. A zero `timeout` never ends the process. The asker rests for `round` between two rounds.
+    pub(crate) fn start(
+        node: &Arc<Node>,
+        timeout: Duration,
+        round: Duration,
+    ) -> std::io::Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
+        let (tell, told) = channel();
+        let (telling, asking) = (Arc::clone(node), Arc::clone(node));
+        thread("watchdog-log").spawn(move || write_news(&telling, &told))?;
+        let stopped = Arc::clone(&stop);
+        thread("watchdog-ask").spawn(move || {
+            let beat = asking.watched.beat();
+            while !stopped.load(Ordering::Acquire) {
+                ask_all(&asking, &beat);
+                asking.watched.rounds.fetch_add(1, Ordering::AcqRel);
+                std::thread::sleep(round);
+            }
+        })?;
+        let (node, stopped) = (Arc::clone(node), Arc::clone(&stop));
+        thread("watchdog").spawn(move || watch(&node, timeout, &stopped, &tell))?;
+        Ok(Self { stop })
+    }
+}
+
+/// Takes each lock and asks each thread, one after the other.
+fn ask_all(node: &Node, beat: &Beat) {
+    let wait = |doing, for_it: &dyn Fn()| {
+        beat.begins(doing);
+        for_it();
+        beat.ends();
+    };
+    for (index, shard) in node.shards.iter().enumerate() {
+        wait(Doing::ShardLock(index), &|| drop(shard.actor.state()));
+    }
+    wait(Doing::MetaLock, &|| drop(node.meta.state()));
+    wait(Doing::Names, &|| drop(node.topology()));
+    let threads = node.watched.threads.lock().clone();
+    for (index, thread) in threads.iter().enumerate() {
+        let (done, is_done) = channel::<()>();
+        thread.spawn(async move { drop(done) });
+        // An error means that it was done, or that the thread ends.
+        wait(Doing::Thread(index), &|| {
+            let _ = is_done.recv();
+        });
+    }
+}
+
+fn watch(node: &Node, timeout: Duration, stop: &AtomicBool, tell: &Sender<(News, Sender<()>)>) {
+    let mut watcher = Watcher::new(timeout);
+    let watched = &node.watched;
+    while !stop.load(Ordering::Acquire) {
+        std::thread::sleep(LOOK);
+        let beats = watched.beats.lock().clone();
+        let mut news = Vec::new();
+        let longest = watcher.look(&beats, &mut news);
+        if let Some((_, doing)) = longest {
+            watched.longest.store(doing.packed(), Ordering::Relaxed);
+        }
+        let longest_ms = longest.map_or(0, |(looks, _)| length(looks).as_millis() as u64);
+        watched.longest_ms.store(longest_ms, Ordering::Release);
+        for one in news {
+            if matches!(one, News::Long { looks: LONG, .. }) {
+                watched.stalls.fetch_add(1, Ordering::Relaxed);
+            }
+            let last_words = match &one {
+                News::TooLong { thread, doing, looks } => Some(format!(
+                    "leveret: watchdog: {doing} takes {} s on thread {thread}: the process is ended (watchdog.timeout)",
+                    length(*looks).as_secs_f64()
+                )),
+                _ => None,
+            };
+            let (written, is_written) = channel();
+            let also_written = written.clone();
+            // A log that hangs must not keep us from going on.
+            let _ = tell.send((one, written));
+            let Some(last_words) = last_words else { continue };
+            if !stop.load(Ordering::Acquire) {
+                // On a thread of its own, as the one that writes the log may hang with it.
+                let last = std::thread::Builder::new().name("watchdog-last".to_owned());
+                let _ = last.spawn(move || {
+                    eprintln!("{last_words}");
+                    drop(also_written);
+                });
+                let _ = is_written.recv_timeout(LAST_WORDS);
+                std::process::abort();
+            }
+        }
+    }
+}
+
+/// Writes what was found into the log, on a thread of its own: the log may be what hangs.
+fn write_news(node: &Node, news: &Receiver<(News, Sender<()>)>) {
+    let at = Instant::now();
+    while let Ok((one, _written)) = news.recv() {
+        let up_s = at.elapsed().as_secs();
+        match one {
+            News::Long { thread, doing, looks } => {
+                let seconds = length(looks).as_secs_f64();
+                tracing::warn!(
+                    thread,
+                    seconds,
+                    client = client_of(node, doing),
+                    "watchdog: {doing} takes long"
+                );
+            }
+            News::Over { thread, looks } => {
+                tracing::info!(
+                    thread,
+                    seconds = length(looks).as_secs_f64(),
+                    "watchdog: what took long is over"
+                );
+            }
+            News::TooLong { thread, doing, looks } => {
+                let seconds = length(looks).as_secs_f64();
+                tracing::error!(
+                    thread,
+                    seconds,
+                    up_s,
+                    "watchdog: {doing} takes longer than watchdog.timeout: the process is ended, so that it is started again"
+                );
+            }
+        }
+    }
+}
+
+/// Who is at the other end of a connection that takes long.
+fn client_of(node: &Node, doing: Doing) -> Option<String> {
+    let Doing::Connection(id) = doing else { return None };
+    let connection = node.connections().into_iter().find(|it| it.id().get() == id)?;
+    Some(connection.peer().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn beat(name: &str) -> Arc<Beat> {
+        let (count, doing) = (AtomicU64::new(0), AtomicU64::new(0));
+        Arc::new(Beat { thread: name.to_owned(), count, doing })
+    }
+
+    /// What the next looks find.
+    fn looks(watcher: &mut Watcher, beats: &[Arc<Beat>], count: usize) -> Vec<News> {
+        let mut news = Vec::new();
+        for _ in 0..count {
+            watcher.look(beats, &mut news);
+        }
+        news
+    }
+
+    #[test]
+    fn everything_fits_into_a_stamp() {
+        for doing in [
+            Doing::Shard(1023),
+            Doing::Meta,
+            Doing::Connection(1 << 60),
+            Doing::ShardLock(2),
+            Doing::MetaLock,
+            Doing::Names,
+            Doing::Thread(3),
+        ] {
+            assert_eq!(Doing::unpacked(doing.packed()), doing);
+        }
+    }
+
+    #[test]
+    fn a_turn_that_does_not_end() {
+        let beats = [beat("a"), beat("b")];
+        let mut watcher = Watcher::new(Duration::from_secs(3));
+        assert_eq!(looks(&mut watcher, &beats, 20), [], "nothing is under way");
+        beats[1].begins(Doing::Shard(1));
+        // It began after the last look: that it is there is all that the first one sees.
+        assert_eq!(looks(&mut watcher, &beats, 2), []);
+        let (thread, doing) = ("b".to_owned(), Doing::Shard(1));
+        let long = |looks| News::Long { thread: thread.clone(), doing, looks };
+        assert_eq!(looks(&mut watcher, &beats, 1), [long(2)]);
+        assert_eq!(looks(&mut watcher, &beats, 3), [long(4)]);
+        let too_long = News::TooLong { thread: thread.clone(), doing, looks: 6 };
+        assert_eq!(looks(&mut watcher, &beats, 1), [too_long]);
+        beats[1].ends();
+        assert_eq!(looks(&mut watcher, &beats, 1), [News::Over { thread, looks: 6 }]);
+    }
+
+    /// A thread that makes many turns is never seen in the same one, however busy it is.
+    #[test]
+    fn a_busy_thread_is_not_stuck() {
+        let beats = [beat("a")];
+        let mut watcher = Watcher::new(Duration::from_secs(1));
+        for _ in 0..100 {
+            beats[0].begins(Doing::Meta);
+            assert_eq!(looks(&mut watcher, &beats, 1), []);
+            beats[0].ends();
+        }
+    }
+
+    #[test]
+    fn no_timeout_no_end() {
+        let beats = [beat("a")];
+        let mut watcher = Watcher::new(Duration::ZERO);
+        beats[0].begins(Doing::Names);
+        let news = looks(&mut watcher, &beats, 10_000);
+        assert!(news.iter().all(|it| matches!(it, News::Long { .. })));
+        // Told at 1, 2, 4, ... seconds: the log is not flooded.
+        assert!(news.len() < 15, "{}", news.len());
+    }
+}
