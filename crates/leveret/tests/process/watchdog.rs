@@ -3,12 +3,12 @@
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leveret_client::{Connection, Options, Uri};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::broker::{PATIENCE, leveret};
+use crate::broker::{PATIENCE, leveret, wait_until};
 
 /// A node that writes its log to a pipe which is not read any further: sooner or later each thread that logs something hangs.
 struct Hanging {
@@ -58,14 +58,12 @@ impl Drop for Hanging {
 fn a_node_that_hangs_ends_itself() {
     let mut node = Hanging::start(2);
     node.fill_the_log();
-    let end = Instant::now() + PATIENCE;
-    let status = loop {
-        if let Some(status) = node.child.try_wait().unwrap() {
-            break status;
-        }
-        assert!(Instant::now() < end, "it hangs, and goes on hanging");
-        std::thread::sleep(Duration::from_millis(20));
-    };
+    let mut ended = None;
+    wait_until(PATIENCE, "the node has ended", || {
+        ended = node.child.try_wait().unwrap();
+        ended.is_some()
+    });
+    let status = ended.unwrap();
     assert_eq!(status.signal(), Some(Signal::ABORT.as_raw()), "{status}");
     let mut told = String::new();
     node.child.stderr.take().unwrap().read_to_string(&mut told).unwrap();
@@ -78,8 +76,9 @@ fn a_node_that_was_stopped_goes_on() {
     let node = Hanging::start(1);
     let pid = Pid::from_child(&node.child);
     kill_process(pid, Signal::STOP).unwrap();
-    // The time that it loses is what this is about: nothing happens that could be waited for.
-    std::thread::sleep(Duration::from_millis(2500));
+    // As long as this login waits for an answer, and more than twice the timeout.
+    let options = Options { timeout: Duration::from_millis(2500), ..Options::default() };
+    Connection::open(&node.uri, &options).unwrap_err();
     kill_process(pid, Signal::CONT).unwrap();
     let connection = Connection::open(&node.uri, &Options::default()).unwrap();
     connection.close().unwrap();
