@@ -193,6 +193,11 @@ impl<L: Log> Node<L> {
         &self.topology
     }
 
+    /// Whether a shard has more to do than its last turn could.
+    pub(crate) fn has_more(&self, index: usize) -> bool {
+        self.shards.get(index).is_some_and(|actor| actor.has_more)
+    }
+
     /// The shards, by index.
     pub fn shards(&self) -> impl Iterator<Item = &Shard<L>> {
         self.shards.iter().map(|actor| &actor.shard)
