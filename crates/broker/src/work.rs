@@ -54,6 +54,8 @@ pub struct Work<O, J> {
     is_rounds_turn: bool,
     /// Of this turn.
     spent: u64,
+    /// This turn did a piece.
+    has_begun: bool,
     /// Of all jobs, as far as is known.
     units: u64,
     /// Empty lists of jobs, kept for the next lines.
@@ -101,6 +103,7 @@ impl<O: Copy + Eq + Hash, J> Work<O, J> {
             round: VecDeque::new(),
             is_rounds_turn: false,
             spent: 0,
+            has_begun: false,
             units: 0,
             spare: Vec::new(),
         }
@@ -119,6 +122,7 @@ impl<O: Copy + Eq + Hash, J> Work<O, J> {
     /// A turn begins.
     pub fn begin(&mut self) {
         self.spent = 0;
+        self.has_begun = false;
     }
 
     /// Units that this turn has cost so far.
@@ -165,9 +169,10 @@ impl<O: Copy + Eq + Hash, J> Work<O, J> {
     }
 
     /// The next piece, unless the turn has cost enough already or nothing is to be done. Each is to be followed by
-    /// [`done`](Self::done) or [`go_on`](Self::go_on).
+    /// [`done`](Self::done) or [`go_on`](Self::go_on). The first one comes whatever the turn has cost: letters that
+    /// led to more than was known before must not keep the lines from getting on.
     pub fn next(&mut self) -> Option<Piece<O, J>> {
-        while self.spent < self.limits.turn && !self.lines.is_empty() {
+        while (self.spent < self.limits.turn || !self.has_begun) && !self.lines.is_empty() {
             let is_fresh = match (self.fresh.is_empty(), self.round.is_empty()) {
                 (true, _) => false,
                 (false, true) => true,
@@ -201,7 +206,11 @@ impl<O: Copy + Eq + Hash, J> Work<O, J> {
                 self.fresh.pop_front();
                 self.round.push_front(origin);
             }
-            let left = self.limits.turn - self.spent;
+            self.has_begun = true;
+            let left = match self.limits.turn.saturating_sub(self.spent) {
+                0 => self.limits.share.min(self.limits.turn).max(1),
+                left => left,
+            };
             let allowed = left.min(line.credit.unsigned_abs());
             return Some(Piece { origin, job, allowed });
         }

@@ -155,6 +155,21 @@ fn each_turn_gets_on() {
     }
 }
 
+/// Letters may lead to more than was known when they were found to fit: those who wait get on all the same.
+#[test]
+fn letters_that_cost_too_much_do_not_keep_lines_from_their_turn() {
+    let mut work = work(10, 4);
+    push(&mut work, 1, "a", 10, 1);
+    let mut done = Done::default();
+    for _ in 0..3 {
+        work.begin();
+        assert!(work.fits(2, 1));
+        work.spend(1_000);
+        done.rest(&mut work);
+    }
+    assert_eq!(done.0, "a4 | a4 | a2 | ");
+}
+
 /// A small generator: the tests are the same every time.
 struct Random(u64);
 
