@@ -48,8 +48,9 @@ impl Held {
         }
         match tokio::time::timeout(PATIENCE, letters.recv()).await {
             Ok(Some(ToSession::Room { is_granted, .. })) => {
+                // With a refusal it is given back, as what is granted is.
                 let asked = std::mem::take(&mut self.asked);
-                self.gets(if is_granted { asked } else { 0 });
+                self.gets(asked);
                 is_granted
             }
             _ => false,

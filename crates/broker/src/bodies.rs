@@ -159,7 +159,7 @@ impl BodyRoom {
     }
 
     /// A connection that asked for `wants` bytes does not want them any more. They may have been granted
-    /// meanwhile, by a letter that comes too late.
+    /// or refused meanwhile, by a letter that comes too late. Who hears a refusal gives them back.
     pub fn withdraw(&self, connection: ConnectionId, wants: u64, outbox: &mut Outbox) {
         let mut inner = self.lock();
         match inner.line.iter().position(|waiter| waiter.connection == connection) {
@@ -183,8 +183,10 @@ impl BodyRoom {
                 let Some(at) = inner.line.iter().rposition(|waiter| waiter.holds > 0) else {
                     break;
                 };
-                let Waiter { connection, number, .. } = inner.line[at];
+                let Waiter { connection, number, wants, .. } = inner.line[at];
                 inner.leaves(at);
+                // It counts until the answer is heard, as a grant does: who withdraws meanwhile knows neither.
+                inner.taken = inner.taken.saturating_add(wants);
                 outbox.session(connection, ToSession::Room { number, is_granted: false });
                 break;
             };

@@ -173,7 +173,10 @@ impl Session {
         let asked = std::mem::take(&mut unfinished.asked);
         match is_granted {
             true => unfinished.granted += asked,
-            false if asked > 0 => self.no_room(cx),
+            false if asked > 0 => {
+                self.core.settings.bodies.give_back(asked, cx.outbox);
+                self.no_room(cx);
+            }
             false => {}
         }
         self.take_room(cx);

@@ -129,6 +129,23 @@ fn a_circle_that_no_excess_opens() {
     assert!((1..11).contains(&refused));
 }
 
+/// A connection that is refused may be gone before it hears so: room that others have is not counted as free.
+#[test]
+fn who_is_refused_and_gone_takes_nothing_from_others() {
+    let mut talk = Talk::new();
+    assert_eq!(talk.ask(1, 0, 50), RoomAnswer::Granted);
+    assert_eq!(talk.ask(2, 0, 50), RoomAnswer::Granted);
+    assert_eq!(talk.ask(1, 50, 90), RoomAnswer::Waits);
+    assert_eq!(talk.ask(2, 50, 90), RoomAnswer::Waits);
+    assert_eq!(talk.told(), [(2, false)]);
+    talk.withdraw(2, 90);
+    assert_eq!(talk.room.taken(), 100);
+    talk.give_back(50);
+    assert_eq!(talk.told(), [(1, true)]);
+    talk.give_back(140);
+    assert_eq!((talk.room.taken(), talk.room.waiting()), (0, 0));
+}
+
 /// Random connections with several bodies each: each ends what it begins or is refused, and what is taken
 /// stays below the bound.
 #[test]
@@ -169,8 +186,7 @@ fn nobody_waits_for_ever() {
                 if is_granted {
                     *holds += std::mem::take(asked);
                 } else {
-                    *asked = 0;
-                    talk.give_back(std::mem::take(holds));
+                    talk.give_back(std::mem::take(holds) + std::mem::take(asked));
                 }
                 told.extend(talk.told());
             }
