@@ -300,6 +300,11 @@ impl<L: Log> Shard<L> {
             + self.transactions.undecided()
     }
 
+    /// Whether more turns get on with what is under way, without waiting for anything.
+    pub fn has_work(&self) -> bool {
+        self.work.units() > 0
+    }
+
     /// The process stops: writes down of dead letters that are not where they go what the next one is to
     /// know of them, as they come back to their queues.
     pub(super) fn close_dead_letters(&mut self) {
