@@ -217,6 +217,9 @@ const DISPATCH_BUDGET: u32 = 4096;
 /// What a queue takes that holds nothing, with its name and its place in the names: measured.
 const QUEUE_BYTES: u64 = 1 << 10;
 
+/// Queues that are put in order without memory for it.
+const SORTED_IN_PLACE: usize = 20;
+
 /// Room that the lists of what left queues may keep.
 const KEPT_LEFT: usize = 64 * 1024;
 
@@ -403,7 +406,13 @@ impl<L: Log> Shard<L> {
     #[cold]
     fn order_touched(&mut self) {
         let served_in = |id: &QueueId| self.queues.get(id).map(|hosted| hosted.served_in);
-        self.touched.make_contiguous().sort_by_key(|id| (served_in(id), *id));
+        let touched = self.touched.make_contiguous();
+        if touched.len() <= SORTED_IN_PLACE {
+            touched.sort_by_key(|id| (served_in(id), *id));
+        } else {
+            // Each is looked up once: there may be as many as there are queues, turn after turn.
+            touched.sort_by_cached_key(|id| (served_in(id), *id));
+        }
     }
 
     /// A burst (a purge, an expiry of many) must not keep its memory for ever.
