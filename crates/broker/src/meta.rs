@@ -7,12 +7,14 @@
 //! What is durable is in a log of its own, one record per thing ([`saved`]), and a change of it is true
 //! when it is on disk. So what a letter that changed something durable wrote (answers, letters to
 //! shards) is held back until the log has it ([`waiting`]), and other letters pass it meanwhile. A
-//! session sends one command at a time, so the order of one connection's commands stands. The topology
+//! session sends one command at a time, so the order of one connection's commands stands. What does not fit one turn
+//! is done in pieces ([`long`]). The topology
 //! itself is changed at once: others may use what its maker was not told of yet, and lose it with a
 //! crash as he does.
 
 mod admin;
 mod decisions;
+mod long;
 mod recover;
 mod saved;
 mod waiting;
@@ -24,7 +26,7 @@ use hashbrown::HashMap;
 use leveret_amqp::reply::ReplyCode;
 use leveret_log::{AppendError, Log, SyncError};
 use leveret_topology::{
-    Destination, ExchangeId, ExchangeSpec, QueueId, QueueSpec, Removed, Target, Topology,
+    Destination, ExchangeId, ExchangeSpec, QueueId, QueueSpec, Removed, Target, Topology, VhostId,
 };
 
 use crate::message::{
@@ -32,7 +34,9 @@ use crate::message::{
     shard_of,
 };
 
+use crate::work::Work;
 use decisions::Decisions;
+use long::{Job, Lines, Long, Then, What};
 pub use recover::RecoverError;
 pub use saved::SaveError;
 use saved::Saved;
@@ -51,6 +55,10 @@ pub struct Meta<L> {
     leaving: HashMap<ConnectionId, Leaving, FixedState>,
     /// Those queues.
     left_with: HashMap<QueueId, ConnectionId, FixedState>,
+    /// Vhosts that are deleted and still have queues: who asked, and who waits.
+    vhosts: HashMap<VhostId, (Box<str>, Option<ReplyTo>), FixedState>,
+    /// What does not fit one turn.
+    work: Lines,
     counters: MetaCounters,
     decisions: Decisions,
 }
@@ -96,6 +104,8 @@ impl<L: Log> Meta<L> {
             waiting: VecDeque::new(),
             leaving: HashMap::default(),
             left_with: HashMap::default(),
+            vhosts: HashMap::default(),
+            work: Work::new(long::LIMITS),
             counters: MetaCounters::default(),
             decisions: Decisions::default(),
         }
@@ -121,36 +131,52 @@ impl<L: Log> Meta<L> {
         self.saved.failure()
     }
 
-    /// Applies all letters, in order; sees to it that what is durable gets to the disk, and sends what
-    /// waited for that.
+    /// Applies letters, those of one connection in order, as many as fit one turn; sees to it that what is durable gets to
+    /// the disk, and sends what waited for that. If something is left to do there is a letter to itself.
     pub fn turn(&mut self, letters: &mut Vec<ToMeta>, topology: &mut Topology, out: &mut Outbox) {
+        self.work.begin();
         for letter in letters.drain(..) {
-            let start = Place::end_of(out);
-            if self.failure().is_some() && self.refuse_change(&letter, out) {
-                continue;
-            }
-            if self.saved.log().is_short() && needs_room(&letter, topology) {
-                if let Some(reply) = asker(&letter) {
-                    let text = SaveError::Append(AppendError::Full).to_string();
-                    refuse(out, reply, ReplyCode::ResourceError, text);
-                }
-                continue;
-            }
-            let user = user_of(&letter);
-            let rests = self.letter(letter, topology, out);
-            let told = topology.take_events();
-            out.events.extend(told.into_iter().map(|event| event.by(&user)));
-            let written = match rests {
-                Rests::Written => Ok(()),
-                Rests::OnItself if !topology.has_changes() => continue,
-                Rests::OnItself | Rests::OnTheLog => self.saved.write(topology),
-            };
-            match written {
-                Ok(()) => self.held.push(start.to(Place::end_of(out))),
-                Err(error) => waiting::refuse(&[start.to(Place::end_of(out))], out, &error),
+            let (origin, cost) = long::cost(&letter, topology);
+            if cost == 0 || self.work.fits(origin, cost) {
+                self.take(letter, topology, out);
+            } else {
+                self.work.push(origin, Job::Letter(Box::new(letter)), cost);
             }
         }
+        self.work_off(topology, out);
         self.flush(topology, out);
+    }
+
+    /// Applies one letter.
+    fn take(&mut self, letter: ToMeta, topology: &mut Topology, out: &mut Outbox) {
+        let start = Place::end_of(out);
+        if self.failure().is_some() && self.refuse_change(&letter, out) {
+            return;
+        }
+        if self.saved.log().is_short() && needs_room(&letter, topology) {
+            if let Some(reply) = asker(&letter) {
+                let text = SaveError::Append(AppendError::Full).to_string();
+                refuse(out, reply, ReplyCode::ResourceError, text);
+            }
+            return;
+        }
+        let user = user_of(&letter);
+        let rests = self.letter(letter, topology, out);
+        self.tell_events(&user, topology, out);
+        let written = match rests {
+            Rests::Written => Ok(()),
+            Rests::OnItself if !topology.has_changes() => return,
+            Rests::OnItself | Rests::OnTheLog => self.saved.write(topology),
+        };
+        match written {
+            Ok(()) => self.held.push(start.to(Place::end_of(out))),
+            Err(error) => waiting::refuse(&[start.to(Place::end_of(out))], out, &error),
+        }
+    }
+
+    fn tell_events(&self, user: &str, topology: &mut Topology, out: &mut Outbox) {
+        let told = topology.take_events();
+        out.events.extend(told.into_iter().map(|event| event.by(user)));
     }
 
     /// The end of a turn: everything it changed is one batch of the log.
@@ -224,7 +250,19 @@ impl<L: Log> Meta<L> {
                 answer(out, reply, result.map_err(|error| (error.reply_code(), error.to_string())));
                 return rests;
             }
-            ToMeta::DeleteExchange { user: _, reply, vhost, name, if_unused } => {
+            ToMeta::DeleteExchange { user, reply, vhost, name, if_unused } => {
+                match topology.start_delete_exchange(vhost, &name, if_unused) {
+                    Ok(Some(sweep)) => {
+                        let what = What::Sweep(sweep, Then::Exchange);
+                        self.begin(Long::new(&user, Some(reply), what), topology, out);
+                        return Rests::OnItself;
+                    }
+                    Ok(None) => {}
+                    Err(error) => {
+                        refuse(out, reply, error.reply_code(), error.to_string());
+                        return Rests::OnItself;
+                    }
+                }
                 match topology.delete_exchange(vhost, &name, if_unused) {
                     Ok(removed) => {
                         self.removed(&removed, out);
@@ -309,9 +347,18 @@ impl<L: Log> Meta<L> {
                     Err(error) => refuse(out, *reply, error.reply_code(), error.to_string()),
                 }
             }
-            ToMeta::QueueGone { user: _, queue, reply, consumers } => {
-                let removed = topology.remove_queue(queue);
+            ToMeta::QueueGone { user, queue, reply, consumers } => {
                 self.counters.queues_deleted += 1;
+                let vhost = topology.going_vhost_of(queue);
+                if let Some(sweep) = topology.start_remove_queue(queue) {
+                    let (reply, messages) = reply.unzip();
+                    let messages = messages.unwrap_or_default();
+                    let what = What::Sweep(sweep, Then::Queue { queue, messages, consumers });
+                    self.begin(Long::new(&user, reply, what), topology, out);
+                    self.gone_from(vhost, topology, out);
+                    return Rests::OnItself;
+                }
+                let removed = topology.remove_queue(queue);
                 self.removed(&removed, out);
                 // In one piece with the answer: a client that is told the queue is gone may close its
                 // channel, and has its answer by then.
@@ -322,11 +369,17 @@ impl<L: Log> Meta<L> {
                     out.reply(reply, Reply::Deleted(messages));
                 }
                 self.left(queue, out);
+                self.gone_from(vhost, topology, out);
             }
             ToMeta::Disconnected { connection, reply } => {
                 self.disconnected(connection, reply, topology, out);
             }
-            ToMeta::Admin { user: _, reply, command } => self.admin(reply, *command, topology, out),
+            ToMeta::Admin { user, reply, command } => {
+                self.admin(&user, reply, *command, topology, out);
+            }
+            ToMeta::VhostGoes(vhost) => self.vhost_goes(vhost, "", None, topology, out),
+            // What is to go on is done after the letters.
+            ToMeta::Continue => {}
             ToMeta::Prepared { tx, shard, parts, vote } => {
                 return self.decisions.vote(tx, shard, parts, vote, &mut self.saved, out);
             }
@@ -369,28 +422,6 @@ impl<L: Log> Meta<L> {
         out.shard(history_shard(exchange, self.shards), ToShard::Forget { exchange });
     }
 
-    /// A connection ended: its exclusive queues go, each by its shard.
-    fn disconnected(
-        &mut self,
-        connection: ConnectionId,
-        reply: Option<ReplyTo>,
-        topology: &Topology,
-        out: &mut Outbox,
-    ) {
-        let queues = topology.queues_owned_by(connection.get());
-        if queues.is_empty() {
-            if let Some(reply) = reply {
-                out.reply(reply, Reply::Done);
-            }
-            return;
-        }
-        for &queue in &queues {
-            self.delete(queue, out);
-            self.left_with.insert(queue, connection);
-        }
-        self.leaving.insert(connection, Leaving { queues: queues.len(), reply });
-    }
-
     /// Has a queue deleted by its shard, whatever it holds.
     fn delete(&self, queue: QueueId, out: &mut Outbox) {
         let letter = ToShard::Delete {
@@ -405,7 +436,27 @@ impl<L: Log> Meta<L> {
 
     /// A queue is gone, perhaps one more exclusive one of a connection that ends.
     fn left(&mut self, queue: QueueId, out: &mut Outbox) {
-        let Some(connection) = self.left_with.remove(&queue) else { return };
+        if let Some(connection) = self.left_with.remove(&queue) {
+            self.one_left(connection, out);
+        }
+    }
+
+    /// A queue is gone that was perhaps the last one of a vhost that is deleted.
+    fn gone_from(
+        &mut self,
+        vhost: Option<(VhostId, usize)>,
+        topology: &mut Topology,
+        out: &mut Outbox,
+    ) {
+        if let Some((vhost, ..=1)) = vhost
+            && let Some((user, reply)) = self.vhosts.remove(&vhost)
+        {
+            self.rest_goes(vhost, &user, reply, topology, out);
+        }
+    }
+
+    /// One queue less of a connection that ends.
+    fn one_left(&mut self, connection: ConnectionId, out: &mut Outbox) {
         let Some(leaving) = self.leaving.get_mut(&connection) else { return };
         leaving.queues -= 1;
         if leaving.queues == 0
@@ -429,6 +480,8 @@ fn user_of(letter: &ToMeta) -> Box<str> {
         ToMeta::Disconnected { .. }
         | ToMeta::Prepared { .. }
         | ToMeta::Applied { .. }
+        | ToMeta::VhostGoes(_)
+        | ToMeta::Continue
         | ToMeta::LogWoke => Box::default(),
     }
 }
@@ -465,6 +518,8 @@ fn asker(letter: &ToMeta) -> Option<ReplyTo> {
         | ToMeta::Disconnected { .. }
         | ToMeta::Prepared { .. }
         | ToMeta::Applied { .. }
+        | ToMeta::VhostGoes(_)
+        | ToMeta::Continue
         | ToMeta::LogWoke => None,
     }
 }

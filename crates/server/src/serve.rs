@@ -128,6 +128,8 @@ pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow
         // What came back may expire: a first turn of each shard sets its timers.
         with_runner(&node, |runner| {
             (0..node.shards.len()).for_each(|index| runner.run_shard(index, ToShard::Continue));
+            // And what was being deleted goes on to go.
+            runner.run_meta(ToMeta::Continue);
         });
         // A watermark of 0 blocks publishers from the start.
         if let Some(change) = node.set_memory_limit(options.about.memory_limit) {

@@ -45,7 +45,9 @@ impl InProcess {
         node.tell_meta(ToMeta::Admin {
             user: Box::default(),
             reply: ReplyTo { connection: ConnectionId::new(0), channel: 0 },
-            command: Box::new(AdminCommand::ImportDefinitions { json: definitions.to_owned() }),
+            command: Box::new(AdminCommand::ImportDefinitions {
+                definitions: Box::new(leveret_topology::Import::read(definitions).expect("JSON")),
+            }),
         });
         node.run(now);
         Self(Rc::new(RefCell::new(World { node, now, connections: 0 })))

@@ -162,13 +162,16 @@ impl Topology {
     pub fn bindings(&self, vhost: VhostId) -> impl Iterator<Item = &Binding> {
         self.bindings.iter().filter(move |binding| {
             self.exchange_by_id(binding.source).is_some_and(|source| source.vhost == vhost)
+                && !(self.has_going() && self.is_gone(binding.target))
         })
     }
 
     /// The bindings that have this exchange as their source.
     pub fn bindings_from(&self, source: ExchangeId) -> impl Iterator<Item = &Binding> {
         let exchange = self.exchange_by_id(source);
-        exchange.into_iter().flat_map(|x| &x.outgoing).map(|&ix| self.bindings.get(ix))
+        let bindings =
+            exchange.into_iter().flat_map(|x| &x.outgoing).map(|&ix| self.bindings.get(ix));
+        bindings.filter(|it| !(self.has_going() && self.is_gone(it.target)))
     }
 
     /// The bindings that lead to a queue or an exchange, without that of the default exchange.
@@ -179,7 +182,8 @@ impl Topology {
                 self.exchange_by_id(id).map_or(&[], |exchange| &exchange.incoming)
             }
         };
-        incoming.iter().map(|&ix| self.bindings.get(ix))
+        let bindings = incoming.iter().map(|&ix| self.bindings.get(ix));
+        bindings.filter(|it| !(self.has_going() && self.is_gone(Target::Exchange(it.source))))
     }
 
     fn incoming(&mut self, target: Target) -> Option<&mut Vec<BindingIx>> {
@@ -193,8 +197,8 @@ impl Topology {
 
     pub(crate) fn target_name(&self, target: Target) -> std::sync::Arc<str> {
         let name = match target {
-            Target::Queue(id) => self.queue_by_id(id).map(|queue| &queue.name),
-            Target::Exchange(id) => self.exchange_by_id(id).map(|exchange| &exchange.name),
+            Target::Queue(id) => self.queues.get(&id).map(|queue| &queue.name),
+            Target::Exchange(id) => self.exchanges.get(&id).map(|exchange| &exchange.name),
         };
         name.cloned().unwrap_or_default()
     }
@@ -244,7 +248,7 @@ impl Topology {
     }
 
     /// Out of both lists, the router and the arena.
-    fn remove_binding(&mut self, ix: BindingIx, removed: &mut Removed) {
+    pub(crate) fn remove_binding(&mut self, ix: BindingIx, removed: &mut Removed) {
         let entry = self.bindings.entry(ix);
         let (target, at) = (entry.binding.target, entry.at_target as usize);
         let name = self.target_name(target);
@@ -352,7 +356,7 @@ impl Topology {
     }
 
     /// Auto-delete, and no longer the source of a binding. Asked only after one went away.
-    fn is_done(&self, id: ExchangeId) -> bool {
+    pub(crate) fn is_done(&self, id: ExchangeId) -> bool {
         self.exchange_by_id(id).is_some_and(|exchange| exchange.auto_delete && !exchange.is_used())
     }
 

@@ -19,7 +19,7 @@ impl Topology {
         for user in self.users.values() {
             describe_user(user, &mut lines);
         }
-        for vhost in self.vhosts.values() {
+        for vhost in self.vhosts() {
             describe_vhost(vhost, &mut lines);
         }
         for (name, value) in &self.global_parameters {

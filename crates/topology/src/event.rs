@@ -187,13 +187,13 @@ impl Topology {
         taken: Option<&str>,
     ) {
         self.tell(|all| {
-            let source = all.exchange_by_id(binding.source);
+            let source = all.exchanges.get(&binding.source);
             let (kind, target) = match binding.target {
                 Target::Queue(id) => {
-                    ("queue", all.queue_by_id(id).map(|queue| (&*queue.name, queue.vhost)))
+                    ("queue", all.queues.get(&id).map(|queue| (&*queue.name, queue.vhost)))
                 }
                 Target::Exchange(id) => {
-                    ("exchange", all.exchange_by_id(id).map(|it| (&*it.name, it.vhost)))
+                    ("exchange", all.exchanges.get(&id).map(|it| (&*it.name, it.vhost)))
                 }
             };
             let source = source.map(|exchange| (&*exchange.name, exchange.vhost));
@@ -230,6 +230,11 @@ impl Topology {
         });
     }
 
+    /// The vhost went, after all that was in it.
+    pub(crate) fn tell_vhost_gone(&mut self, name: &str) {
+        self.tell(|_| Event::new("vhost.deleted").with("name", name));
+    }
+
     /// The vhost is about to go, and all that is in it.
     pub(crate) fn tell_vhost_deleted(&mut self, name: &str) {
         let Some(vhost) = self.vhost(name).filter(|_| self.wants_events()) else { return };
@@ -242,28 +247,24 @@ impl Topology {
         self.events.noted.extend(events);
     }
 
-    /// `policy.set`, and what it means for queues.
-    pub(crate) fn tell_policy_set(&mut self, vhost: VhostId, policy: &Policy, queues: &[QueueId]) {
-        let about = |event: Event| {
-            event
-                .with("pattern", policy.pattern.text())
-                .with("definition", table_from_json(&policy.definition))
-                .with("priority", policy.priority)
-                .with("apply-to", policy.apply_to.name())
-        };
-        self.tell_of_queues("queue.policy.updated", queues, about);
-        self.tell(|all| about(named("policy.set", &policy.name, all.vhost_name(vhost))));
+    /// What a policy that was set, or cleared, means for queues.
+    pub(crate) fn tell_policy_of_queues(&mut self, set: Option<&Policy>, queues: &[QueueId]) {
+        match set {
+            Some(policy) => {
+                self.tell_of_queues("queue.policy.updated", queues, |it| about_policy(policy, it));
+            }
+            None => self.tell_of_queues("queue.policy.cleared", queues, |event| event),
+        }
     }
 
-    /// `policy.cleared` or `operator.policy.cleared`, and what it means for queues.
-    pub(crate) fn tell_policy_cleared(
-        &mut self,
-        event: &'static str,
-        vhost: VhostId,
-        name: &str,
-        queues: &[QueueId],
-    ) {
-        self.tell_of_queues("queue.policy.cleared", queues, |event| event);
+    /// `policy.set`.
+    pub(crate) fn tell_policy_set(&mut self, vhost: VhostId, policy: &Policy) {
+        let event = |all: &Self| named("policy.set", &policy.name, all.vhost_name(vhost));
+        self.tell(|all| about_policy(policy, event(all)));
+    }
+
+    /// `policy.cleared` or `operator.policy.cleared`.
+    pub(crate) fn tell_policy_cleared(&mut self, event: &'static str, vhost: VhostId, name: &str) {
         self.tell(|all| named(event, name, all.vhost_name(vhost)));
     }
 
@@ -333,6 +334,14 @@ impl Topology {
             limits.iter().fold(event, |event, (name, &limit)| event.with(name, limit))
         });
     }
+}
+
+fn about_policy(policy: &Policy, event: Event) -> Event {
+    event
+        .with("pattern", policy.pattern.text())
+        .with("definition", table_from_json(&policy.definition))
+        .with("priority", policy.priority)
+        .with("apply-to", policy.apply_to.name())
 }
 
 /// As listings show a connection.

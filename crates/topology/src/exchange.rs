@@ -107,6 +107,8 @@ pub struct Exchange {
     pub internal: bool,
     /// As declared.
     pub arguments: Table,
+    /// It is deleted, and its bindings go one after the other: only who takes them away sees it.
+    pub(crate) is_going: bool,
     pub(crate) policies: Policies,
     /// From the argument, else the policy. Kept here because routing asks for it.
     pub(crate) alternate: Option<Arc<str>>,

@@ -125,6 +125,7 @@ impl Topology {
             auto_delete: spec.auto_delete,
             internal: spec.internal,
             router: Router::new(kind, &spec.arguments),
+            is_going: false,
             arguments: spec.arguments,
             policies: Policies::default(),
             alternate: None,
@@ -155,21 +156,32 @@ impl Topology {
         name: &str,
         if_unused: bool,
     ) -> Result<Removed, DeleteError> {
-        let name = strip(name);
+        let mut removed = Removed::default();
+        if let Some(id) = self.check_delete_exchange(vhost, &strip(name), if_unused)? {
+            self.remove_exchange(id, &mut removed);
+        }
+        Ok(removed)
+    }
+
+    /// Whether an exchange may be deleted, and which one it is, if it is there.
+    pub(crate) fn check_delete_exchange(
+        &self,
+        vhost: VhostId,
+        name: &str,
+        if_unused: bool,
+    ) -> Result<Option<ExchangeId>, DeleteError> {
         if name.is_empty() {
             return Err(DeleteError::DefaultExchange);
         }
-        let resource = || ResourceRef::exchange(&name, self.vhost_name(vhost));
+        let resource = || ResourceRef::exchange(name, self.vhost_name(vhost));
         if name.starts_with("amq.") {
             return Err(DeleteError::System(resource()));
         }
-        let Some(exchange) = self.exchange(vhost, &name) else { return Ok(Removed::default()) };
-        if if_unused && exchange.is_used() {
-            return Err(DeleteError::InUse(resource()));
+        match self.exchange(vhost, name) {
+            Some(exchange) if if_unused && exchange.is_used() => {
+                Err(DeleteError::InUse(resource()))
+            }
+            found => Ok(found.map(|exchange| exchange.id)),
         }
-        let id = exchange.id;
-        let mut removed = Removed::default();
-        self.remove_exchange(id, &mut removed);
-        Ok(removed)
     }
 }

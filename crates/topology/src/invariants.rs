@@ -6,7 +6,6 @@ use std::sync::Arc;
 use crate::binding::Target;
 use crate::policy::{self, Policies};
 use crate::topology::Topology;
-use crate::vhost::Vhost;
 use crate::weight::Weigh;
 
 impl Topology {
@@ -23,7 +22,7 @@ impl Topology {
         let queues = self.queues.values().map(Weigh::weight).sum::<u64>();
         let exchanges = self.exchanges.values().map(Weigh::weight).sum::<u64>();
         let bindings = self.bindings.iter().map(Weigh::weight).sum::<u64>();
-        let of_vhosts = self.vhosts().map(Vhost::settings_weight).sum::<u64>();
+        let of_vhosts = self.vhosts.values().map(|it| it.settings_weight()).sum::<u64>();
         let global = self.global_parameters.values().map(Weigh::weight).sum::<u64>();
         assert_eq!(self.weight(), queues + exchanges + bindings + of_vhosts + global);
     }
@@ -49,8 +48,13 @@ impl Topology {
             queues += vhost.queues.len();
             exchanges += vhost.exchanges.len();
         }
-        assert_eq!(queues, self.queues.len(), "a queue has no name");
-        assert_eq!(exchanges, self.exchanges.len(), "an exchange has no name");
+        let is_there = |vhost| self.vhost_by_id(vhost).is_some();
+        let all = self.queues.values().filter(|it| !it.is_going && is_there(it.vhost)).count();
+        assert_eq!(queues, all, "a queue has no name");
+        let all = self.exchanges.values().filter(|it| !it.is_going && is_there(it.vhost)).count();
+        assert_eq!(exchanges, all, "an exchange has no name");
+        assert_eq!(self.going.queues, self.queues.values().filter(|it| it.is_going).count());
+        assert_eq!(self.going.exchanges, self.exchanges.values().filter(|it| it.is_going).count());
         let owned = self.queues.values().filter(|queue| queue.exclusive_owner.is_some()).count();
         assert_eq!(owned, self.owned.values().map(BTreeSet::len).sum::<usize>());
     }
@@ -61,12 +65,12 @@ impl Topology {
         for (ix, entry) in self.bindings.entries() {
             count += 1;
             let binding = &entry.binding;
-            let source = self.exchange_by_id(binding.source).expect("a binding's source exists");
+            let source = self.exchanges.get(&binding.source).expect("a binding's source exists");
             assert_eq!(source.outgoing.get(entry.at_source as usize), Some(&ix));
             let incoming = match binding.target {
-                Target::Queue(id) => &self.queue_by_id(id).expect("its queue exists").incoming,
+                Target::Queue(id) => &self.queues.get(&id).expect("its queue exists").incoming,
                 Target::Exchange(id) => {
-                    &self.exchange_by_id(id).expect("its exchange exists").incoming
+                    &self.exchanges.get(&id).expect("its exchange exists").incoming
                 }
             };
             assert_eq!(incoming.get(entry.at_target as usize), Some(&ix));
@@ -82,7 +86,7 @@ impl Topology {
     /// Everything has the policies that match it best now.
     fn assert_policies(&self) {
         for queue in self.queues.values() {
-            let vhost = self.vhost_by_id(queue.vhost).expect("a queue's vhost exists");
+            let vhost = self.vhost_even_going(queue.vhost).expect("a queue's vhost exists");
             let want = Policies {
                 user: policy::for_queue(vhost.policies.values(), &queue.name, queue.kind),
                 operator: policy::for_queue(
@@ -94,7 +98,7 @@ impl Topology {
             assert!(want.is(&queue.policies), "queue {}: {want:?}", queue.name);
         }
         for exchange in self.exchanges.values() {
-            let vhost = self.vhost_by_id(exchange.vhost).expect("an exchange's vhost exists");
+            let vhost = self.vhost_even_going(exchange.vhost).expect("an exchange's vhost exists");
             let want = Policies {
                 user: policy::for_exchange(vhost.policies.values(), exchange),
                 operator: policy::for_exchange(vhost.operator_policies.values(), exchange),

@@ -148,6 +148,13 @@ impl Topology {
         self.journal.changed.extend(keys);
     }
 
+    /// Permissions given in a vhost go.
+    pub(crate) fn note_permissions_gone(&mut self, vhost: VhostId) {
+        let users = self.users.values();
+        let keys = users.flat_map(|user| user_keys(user).filter(|key| key.is_in(vhost)));
+        self.journal.changed.extend(keys);
+    }
+
     /// A user goes, with what is stored beside it.
     pub(crate) fn note_user_gone(&mut self, user: &User) {
         let keys = user_keys(user).chain([EntityKey::User(user.name.clone())]);

@@ -33,6 +33,7 @@ pub mod error;
 mod event;
 mod exchange;
 mod exchanges;
+mod going;
 mod hash;
 mod id;
 mod invariants;
@@ -41,6 +42,7 @@ mod pages;
 mod parameters;
 mod pattern;
 mod policy;
+mod policy_change;
 mod queue;
 mod queues;
 mod rate;
@@ -58,17 +60,19 @@ pub use access::Bootstrap;
 pub use arguments::permissions_needed;
 pub use binding::{Binding, Bound, Destination, Removed, RemovedExchange, Target};
 pub use confirm::{ConfirmOn, ConfirmOptions};
-pub use definitions::{ImportError, ImportReason, Imported, for_rabbitmq};
+pub use definitions::{Import, ImportError, ImportReason, Imported, for_rabbitmq};
 pub use error::{
     AccessError, AdminError, AuthError, BindError, DeclareError, DeleteError, Locked, NotFound,
     PolicyError, ResourceKind, ResourceRef,
 };
 pub use event::{EVENT_EXCHANGE, Event, connection_pid};
 pub use exchange::{Exchange, ExchangeKind, ExchangeSpec};
+pub use going::{SWEPT_AT_ONCE, Sweep};
 pub use id::{ExchangeId, QueueId, VhostId};
 pub use journal::EntityKey;
 pub use pattern::Pattern;
 pub use policy::{ApplyTo, Policy, PolicySpec};
+pub use policy_change::PolicyChange;
 pub use queue::{Declared, Queue, QueueKind, QueueSpec};
 pub use queues::{ArgumentsChange, ArgumentsError, QueueAccessError};
 pub use rate::{RATE_LIMITS, Rates};

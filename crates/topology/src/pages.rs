@@ -41,6 +41,10 @@ impl Topology {
 
     /// The binding in a place, if there is one: not always that which was there a moment ago.
     pub fn binding_at(&self, place: BindingIx) -> Option<&Binding> {
-        self.bindings.at(place)
+        let is_gone = |it: &&Binding| {
+            self.has_going()
+                && (self.is_gone(it.target) || self.is_gone(Target::Exchange(it.source)))
+        };
+        self.bindings.at(place).filter(|it| !is_gone(it))
     }
 }

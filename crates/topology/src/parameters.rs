@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 use crate::error::PolicyError;
 use crate::id::{QueueId, VhostId};
 use crate::journal::EntityKey;
-use crate::policy::{self, ApplyTo, Policies, Policy, PolicySpec};
+use crate::policy::{ApplyTo, PolicySpec};
 use crate::rate::Buckets;
 use crate::topology::Topology;
 use crate::weight::Weigh;
@@ -30,28 +30,12 @@ impl Topology {
         vhost: &str,
         spec: PolicySpec<'_>,
     ) -> Result<Vec<QueueId>, PolicyError> {
-        let id = self.vhost_of(vhost)?;
-        let policy = Policy::new(spec, false)?;
-        let (name, new) = (policy.name.clone(), Arc::new(policy));
-        let vhost = self.vhost_mut(id);
-        let old = vhost.and_then(|vhost| vhost.policies.insert(name, Arc::clone(&new)));
-        self.weigh_setting(old.as_deref(), Some(&*new));
-        self.journal.note(EntityKey::Policy(id, new.name.clone()));
-        let changed = self.match_policies(id, old.as_ref(), Some(&new));
-        self.tell_policy_set(id, &new, &changed);
-        Ok(changed)
+        Ok(self.start_set_policy(vhost, spec, false)?.run(self))
     }
 
     /// Clears a policy; returns the queues that have another policy now.
     pub fn clear_policy(&mut self, vhost: &str, name: &str) -> Result<Vec<QueueId>, PolicyError> {
-        let id = self.vhost_of(vhost)?;
-        let cleared = self.vhost_mut(id).and_then(|vhost| vhost.policies.remove(name));
-        let old = cleared.ok_or_else(|| missing("policy", name, vhost))?;
-        self.weigh_setting(Some(&*old), None);
-        self.journal.note(EntityKey::Policy(id, name.into()));
-        let changed = self.match_policies(id, Some(&old), None);
-        self.tell_policy_cleared("policy.cleared", id, name, &changed);
-        Ok(changed)
+        Ok(self.start_clear_policy(vhost, name, false)?.run(self))
     }
 
     /// As [`set_policy`](Self::set_policy), for an operator policy: only limits, of which the stricter holds.
@@ -60,16 +44,7 @@ impl Topology {
         vhost: &str,
         spec: PolicySpec<'_>,
     ) -> Result<Vec<QueueId>, PolicyError> {
-        let id = self.vhost_of(vhost)?;
-        let policy = Policy::new(spec, true)?;
-        let (name, new) = (policy.name.clone(), Arc::new(policy));
-        let vhost = self.vhost_mut(id);
-        let old = vhost.and_then(|vhost| vhost.operator_policies.insert(name, Arc::clone(&new)));
-        self.weigh_setting(old.as_deref(), Some(&*new));
-        self.journal.note(EntityKey::OperatorPolicy(id, new.name.clone()));
-        let changed = self.match_policies(id, old.as_ref(), Some(&new));
-        self.tell_policy_set(id, &new, &changed);
-        Ok(changed)
+        Ok(self.start_set_policy(vhost, spec, true)?.run(self))
     }
 
     /// Clears an operator policy; returns the queues that have another one now.
@@ -78,14 +53,7 @@ impl Topology {
         vhost: &str,
         name: &str,
     ) -> Result<Vec<QueueId>, PolicyError> {
-        let id = self.vhost_of(vhost)?;
-        let cleared = self.vhost_mut(id).and_then(|vhost| vhost.operator_policies.remove(name));
-        let old = cleared.ok_or_else(|| missing("operator policy", name, vhost))?;
-        self.weigh_setting(Some(&*old), None);
-        self.journal.note(EntityKey::OperatorPolicy(id, name.into()));
-        let changed = self.match_policies(id, Some(&old), None);
-        self.tell_policy_cleared("operator.policy.cleared", id, name, &changed);
-        Ok(changed)
+        Ok(self.start_clear_policy(vhost, name, true)?.run(self))
     }
 
     /// Sets a parameter of a component: `federation-upstream`, `shovel`, ... The components `policy`,
@@ -193,61 +161,12 @@ impl Topology {
         self.global_parameters.iter().map(|(name, value)| (name.as_ref(), value))
     }
 
-    /// Finds the policies of the queues and exchanges of a vhost again, after `old` went and `new` came; the
-    /// queues whose changed. With many queues and policies most are not concerned, which is cheaper to find
-    /// out than to match them with every policy.
-    fn match_policies(
-        &mut self,
-        id: VhostId,
-        old: Option<&Arc<Policy>>,
-        new: Option<&Arc<Policy>>,
-    ) -> Vec<QueueId> {
-        let Some(vhost) = self.vhosts.get(&id) else { return Vec::new() };
-        let mut changed = Vec::new();
-        for queue in vhost.queues.values() {
-            let Some(queue) = self.queues.get_mut(queue) else { continue };
-            let loses = old.is_some_and(|old| queue.policies.contain(old));
-            let may_gain = new.is_some_and(|new| new.holds_for_queue(&queue.name, queue.kind));
-            if !loses && !may_gain {
-                continue;
-            }
-            let policies = Policies {
-                user: policy::for_queue(vhost.policies.values(), &queue.name, queue.kind),
-                operator: policy::for_queue(
-                    vhost.operator_policies.values(),
-                    &queue.name,
-                    queue.kind,
-                ),
-            };
-            if !policies.is(&queue.policies) {
-                queue.policies = policies;
-                changed.push(queue.id);
-            }
-        }
-        for exchange in vhost.exchanges.values() {
-            let Some(exchange) = self.exchanges.get_mut(exchange) else { continue };
-            let loses = old.is_some_and(|old| exchange.policies.contain(old));
-            if !loses && !new.is_some_and(|new| new.holds_for_exchange(&exchange.name)) {
-                continue;
-            }
-            exchange.policies = Policies {
-                user: policy::for_exchange(vhost.policies.values(), exchange),
-                operator: policy::for_exchange(vhost.operator_policies.values(), exchange),
-            };
-            if exchange.refresh_alternate() {
-                self.generation += 1;
-            }
-        }
-        changed.sort_unstable();
-        changed
-    }
-
-    fn vhost_of(&self, name: &str) -> Result<VhostId, PolicyError> {
+    pub(crate) fn vhost_of(&self, name: &str) -> Result<VhostId, PolicyError> {
         self.vhost_id(name).map_err(|_| PolicyError::NoVhost(name.to_owned()))
     }
 }
 
-fn missing(what: &str, name: &str, vhost: &str) -> PolicyError {
+pub(crate) fn missing(what: &str, name: &str, vhost: &str) -> PolicyError {
     PolicyError::NotFound { what: what.into(), name: name.into(), vhost: vhost.into() }
 }
 

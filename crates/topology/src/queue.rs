@@ -103,6 +103,8 @@ pub struct Queue {
     pub declared_by: Arc<str>,
     /// An operator wants nobody to be given anything.
     pub paused: bool,
+    /// It is deleted, and its bindings go one after the other: only who takes them away sees it.
+    pub(crate) is_going: bool,
     pub(crate) policies: Policies,
     /// Bindings whose destination this is. A binding knows its place here.
     pub(crate) incoming: Vec<BindingIx>,

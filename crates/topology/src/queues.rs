@@ -160,6 +160,7 @@ impl Topology {
             declared: None,
             declared_by: Arc::default(),
             paused: false,
+            is_going: false,
             policies,
             incoming: Vec::new(),
         };

@@ -13,6 +13,7 @@ use crate::binding::Bindings;
 use crate::error::AdminError;
 use crate::event::Events;
 use crate::exchange::{Exchange, ExchangeKind, ExchangeSpec};
+use crate::going::Going;
 use crate::id::{ExchangeId, QueueId, VhostId};
 use crate::journal::{EntityKey, Journal};
 use crate::queue::{Queue, QueueKind};
@@ -40,6 +41,8 @@ pub struct Topology {
     pub(crate) next_queue: u64,
     /// The name that the last queue's creator has in all of that user's queues.
     pub(crate) last_declared_by: Arc<str>,
+    /// Exchanges and queues that are deleted and still have bindings.
+    pub(crate) going: Going,
     pub(crate) generation: u64,
     pub(crate) access_generation: u64,
     pub(crate) journal: Journal,
@@ -84,12 +87,16 @@ impl Topology {
     /// The vhost with this id.
     #[inline]
     pub fn vhost_by_id(&self, id: VhostId) -> Option<&Vhost> {
+        self.vhost_even_going(id).filter(|vhost| !vhost.is_going)
+    }
+
+    pub(crate) fn vhost_even_going(&self, id: VhostId) -> Option<&Vhost> {
         self.vhosts.get(&id).map(AsRef::as_ref)
     }
 
     /// All vhosts, oldest first.
     pub fn vhosts(&self) -> impl Iterator<Item = &Vhost> {
-        self.vhosts.values().map(AsRef::as_ref)
+        self.vhosts.values().map(AsRef::as_ref).filter(|vhost| !vhost.is_going)
     }
 
     /// The exchange named "" of a vhost.
@@ -105,7 +112,7 @@ impl Topology {
     /// The exchange with this id.
     #[inline]
     pub fn exchange_by_id(&self, id: ExchangeId) -> Option<&Exchange> {
-        self.exchanges.get(&id).map(AsRef::as_ref)
+        self.exchanges.get(&id).map(AsRef::as_ref).filter(|exchange| !exchange.is_going)
     }
 
     /// The exchanges of a vhost, by name.
@@ -123,7 +130,7 @@ impl Topology {
 
     /// The queue with this id.
     pub fn queue_by_id(&self, id: QueueId) -> Option<&Queue> {
-        self.queues.get(&id).map(AsRef::as_ref)
+        self.queues.get(&id).map(AsRef::as_ref).filter(|queue| !queue.is_going)
     }
 
     /// The queues of a vhost, by name.
@@ -142,12 +149,13 @@ impl Topology {
 
     /// How many queues there are in all vhosts.
     pub fn queue_count(&self) -> usize {
-        self.queues.len()
+        let of_vhost = |id| self.vhost_even_going(id).map_or(0, Vhost::queue_count);
+        self.queues.len() - self.going.queues - self.going_vhosts().map(of_vhost).sum::<usize>()
     }
 
     /// How many exchanges there are in all vhosts.
     pub fn exchange_count(&self) -> usize {
-        self.exchanges.len()
+        self.exchanges.len() - self.going.exchanges
     }
 
     /// How many bindings there are, without those of the default exchanges.
@@ -322,7 +330,7 @@ impl Topology {
 
     /// The vhost's name, for texts.
     pub(crate) fn vhost_name(&self, id: VhostId) -> &str {
-        self.vhost_by_id(id).map_or("", |vhost| &vhost.name)
+        self.vhost_even_going(id).map_or("", |vhost| &vhost.name)
     }
 
     pub(crate) fn disown(&mut self, owner: Option<u64>, queue: QueueId) {

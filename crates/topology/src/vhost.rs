@@ -29,6 +29,8 @@ pub struct Vhost {
     pub default_queue_type: Option<QueueKind>,
     /// It is not deleted.
     pub is_protected: bool,
+    /// It is deleted, and what is in it goes one after the other: only who does that sees it.
+    pub(crate) is_going: bool,
     /// The exchange named "".
     pub default_exchange: ExchangeId,
     pub(crate) queues: HashMap<Arc<str>, QueueId, FixedState>,
@@ -61,6 +63,7 @@ impl Vhost {
             tags: Vec::new(),
             default_queue_type: None,
             is_protected: false,
+            is_going: false,
             default_exchange: ExchangeId::new(u64::MAX),
             queues: HashMap::default(),
             exchanges: HashMap::default(),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use leveret_broker::message::AdminCommand;
-use leveret_topology::{Topology, Vhost, VhostId, for_rabbitmq};
+use leveret_topology::{Import, Topology, Vhost, VhostId, for_rabbitmq};
 use serde_json::{Map, Value, json};
 
 use super::answer::{Answer, Fault, text};
@@ -184,8 +184,9 @@ pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
         }
         document = into_vhost(vhost, document)?;
     }
-    let json = Value::Object(document).to_string();
-    ask::admin(call.node(), &call.login.name, AdminCommand::ImportDefinitions { json }).await?;
+    let definitions = Box::new(Import::new(document));
+    let command = AdminCommand::ImportDefinitions { definitions };
+    ask::admin(call.node(), &call.login.name, command).await?;
     Ok(Answer::Done)
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use leveret_amqp::table::Table;
-use leveret_topology::{ArgumentsChange, PasswordHash, QueueId, VhostId};
+use leveret_topology::{ArgumentsChange, Import, PasswordHash, QueueId, VhostId};
 
 use super::{ConnectionId, ConsumerSlot, Refusal, ReplyTo};
 use crate::transaction::{TxId, Vote};
@@ -109,6 +109,10 @@ pub enum ToMeta {
         /// The transaction.
         tx: TxId,
     },
+    /// From the process before, which ended in the middle of it: this vhost is deleted, and is to go.
+    VhostGoes(VhostId),
+    /// From Meta: there is more to do than fits one turn.
+    Continue,
     /// From the node: the disk of Meta's log finished something. Who waits for it is answered.
     LogWoke,
     /// A change from the command line, applied to the topology; its result is given to `reply`.
@@ -148,7 +152,7 @@ pub struct Binding {
 #[expect(missing_docs, reason = "the fields carry the names of rabbitmqctl's arguments")]
 pub enum AdminCommand {
     ImportDefinitions {
-        json: String,
+        definitions: Box<Import>,
     },
     AddUser {
         name: String,

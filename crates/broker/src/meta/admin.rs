@@ -2,8 +2,11 @@
 
 use leveret_amqp::reply::ReplyCode;
 use leveret_log::Log;
-use leveret_topology::{AdminError, ApplyTo, ExchangeId, PolicySpec, QueueId, QueueKind, Topology};
+use leveret_topology::{
+    AdminError, ApplyTo, ExchangeId, PolicySpec, QueueId, QueueKind, Topology, VhostId,
+};
 
+use super::long::{Long, What};
 use super::{Meta, refuse};
 use crate::message::{AdminCommand, Outbox, Reply, ReplyTo, ToShard, shard_of};
 
@@ -11,17 +14,24 @@ impl<L: Log> Meta<L> {
     /// A change from an operator.
     pub(super) fn admin(
         &mut self,
+        user: &str,
         reply: ReplyTo,
         command: AdminCommand,
         topology: &mut Topology,
         out: &mut Outbox,
     ) {
+        let command = match start(command, topology) {
+            Ok(Started::Long(what)) => {
+                return self.begin(Long::new(user, Some(reply), what), topology, out);
+            }
+            Ok(Started::Vhost(vhost)) => {
+                return self.vhost_goes(vhost, user, Some(reply), topology, out);
+            }
+            Ok(Started::No(command)) => command,
+            Err((code, text)) => return refuse(out, reply, code, text),
+        };
         match apply(command, topology) {
             Ok(changes) => {
-                for queue in changes.made {
-                    let letter = ToShard::Create { reply: None, queue };
-                    out.shard(shard_of(queue, self.shards), letter);
-                }
                 for queue in changes.options_changed {
                     let letter = ToShard::OptionsChanged { queue };
                     out.shard(shard_of(queue, self.shards), letter);
@@ -32,11 +42,7 @@ impl<L: Log> Meta<L> {
                 for exchange in changes.forgotten {
                     self.forget(exchange, out);
                 }
-                match (changes.refused, changes.text) {
-                    (Some((code, text)), _) => refuse(out, reply, code, text),
-                    (None, Some(text)) => out.reply(reply, Reply::Told(text)),
-                    (None, None) => out.reply(reply, Reply::Done),
-                }
+                out.reply(reply, Reply::Done);
             }
             Err((code, text)) => refuse(out, reply, code, text),
         }
@@ -49,34 +55,72 @@ const VHOST_LIMITS: &str = "vhost-limits";
 /// What an admin command means for the shards.
 #[derive(Debug, Default)]
 struct Changes {
-    made: Vec<QueueId>,
     options_changed: Vec<QueueId>,
     to_delete: Vec<QueueId>,
     forgotten: Vec<ExchangeId>,
-    text: Option<String>,
-    /// Not all of it could be done; what could stays.
-    refused: Option<(ReplyCode, String)>,
+}
+
+/// What became of a command that may be long.
+enum Started {
+    /// It begins.
+    Long(What),
+    /// The vhost is deleted, and what is in it is to go.
+    Vhost(VhostId),
+    /// It is none of those.
+    No(AdminCommand),
+}
+
+/// Begins what may take longer than one turn.
+fn start(command: AdminCommand, topology: &mut Topology) -> Result<Started, (ReplyCode, String)> {
+    let is_operators = matches!(
+        command,
+        AdminCommand::SetOperatorPolicy { .. } | AdminCommand::ClearOperatorPolicy { .. }
+    );
+    let change = match command {
+        AdminCommand::ImportDefinitions { definitions } => {
+            return Ok(Started::Long(What::Import(definitions)));
+        }
+        AdminCommand::DeleteVhost { name } if topology.is_large_vhost(&name) => {
+            return topology.start_delete_vhost(&name).map(Started::Vhost).map_err(bad);
+        }
+        AdminCommand::ClearPolicy { vhost, name }
+        | AdminCommand::ClearOperatorPolicy { vhost, name } => {
+            topology.start_clear_policy(&vhost, &name, is_operators).map_err(bad)?
+        }
+        AdminCommand::SetPolicy { vhost, name, pattern, definition, priority, apply_to }
+        | AdminCommand::SetOperatorPolicy {
+            vhost,
+            name,
+            pattern,
+            definition,
+            priority,
+            apply_to,
+        } => {
+            let spec = PolicySpec {
+                name: &name,
+                pattern: &pattern,
+                apply_to: ApplyTo::parse(&apply_to).map_err(bad)?,
+                priority,
+                definition,
+            };
+            topology.start_set_policy(&vhost, spec, is_operators).map_err(bad)?
+        }
+        other => return Ok(Started::No(other)),
+    };
+    let total = change.left();
+    Ok(Started::Long(What::Policy(Box::new(change), total)))
 }
 
 /// Applies an admin command to the topology.
 fn apply(command: AdminCommand, topology: &mut Topology) -> Result<Changes, (ReplyCode, String)> {
     let mut changes = Changes::default();
-    let is_operators = matches!(command, AdminCommand::SetOperatorPolicy { .. });
     match command {
-        AdminCommand::ImportDefinitions { json } => {
-            let imported = match topology.import_definitions(&json) {
-                Ok(imported) => imported,
-                Err(error) => {
-                    changes.refused = Some(bad(&error));
-                    *error.applied
-                }
-            };
-            let counts = imported.counts.iter().map(|(kind, count)| format!("{kind}: {count}"));
-            let lines: Vec<String> = counts.chain(imported.skipped).collect();
-            changes.text = Some(lines.join("\n"));
-            changes.made = imported.queues;
-            changes.options_changed = imported.changed;
-        }
+        // Those that begin with `start`.
+        AdminCommand::ImportDefinitions { .. }
+        | AdminCommand::SetPolicy { .. }
+        | AdminCommand::ClearPolicy { .. }
+        | AdminCommand::SetOperatorPolicy { .. }
+        | AdminCommand::ClearOperatorPolicy { .. } => {}
         AdminCommand::AddUser { name, password, tags } => {
             let tags: Vec<&str> = tags.iter().map(String::as_str).collect();
             topology.add_user(&name, password, &tags).map_err(bad)?;
@@ -161,34 +205,6 @@ fn apply(command: AdminCommand, topology: &mut Topology) -> Result<Changes, (Rep
             let mut left = topology.user(&name).map(|user| user.limits.clone()).unwrap_or_default();
             left.retain(|name, _| limit.as_ref().is_some_and(|limit| limit != name));
             topology.set_user_limits(&name, left).map_err(bad)?;
-        }
-        AdminCommand::ClearPolicy { vhost, name } => {
-            changes.options_changed = topology.clear_policy(&vhost, &name).map_err(bad)?;
-        }
-        AdminCommand::SetPolicy { vhost, name, pattern, definition, priority, apply_to }
-        | AdminCommand::SetOperatorPolicy {
-            vhost,
-            name,
-            pattern,
-            definition,
-            priority,
-            apply_to,
-        } => {
-            let spec = PolicySpec {
-                name: &name,
-                pattern: &pattern,
-                apply_to: ApplyTo::parse(&apply_to).map_err(bad)?,
-                priority,
-                definition,
-            };
-            let set = match is_operators {
-                true => Topology::set_operator_policy,
-                false => Topology::set_policy,
-            };
-            changes.options_changed = set(topology, &vhost, spec).map_err(bad)?;
-        }
-        AdminCommand::ClearOperatorPolicy { vhost, name } => {
-            changes.options_changed = topology.clear_operator_policy(&vhost, &name).map_err(bad)?;
         }
         AdminCommand::PauseQueue { vhost, name, paused } => {
             let changed = topology.pause_queue(&vhost, &name, paused).map_err(bad)?;

@@ -97,6 +97,7 @@ impl<L: Log> Meta<L> {
             }
         }
         topology.finish_restoring();
+        meta.take_up(&topology);
         Ok((meta, topology))
     }
 

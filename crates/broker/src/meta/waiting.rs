@@ -11,7 +11,7 @@ use leveret_log::Offset;
 use super::saved::SaveError;
 use crate::message::{Outbox, Reply, ToSession, ToShard};
 
-/// A place between two letters of an outbox. Meta does not write to itself.
+/// A place between two letters of an outbox. What Meta writes to itself waits for nothing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     shards: usize,

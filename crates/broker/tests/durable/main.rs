@@ -2,6 +2,7 @@
 
 #[path = "../hand/log.rs"]
 mod log;
+mod pieces;
 mod random;
 mod recovery;
 
@@ -203,6 +204,11 @@ const VHOST_GONE: [&str; 13] = [
     "0 forget", "0 forget", "0 forget", "0 forget", "0 forget",
 ];
 
+pub(crate) fn import(json: &str) -> AdminCommand {
+    let definitions = Box::new(leveret_topology::Import::read(json).unwrap());
+    AdminCommand::ImportDefinitions { definitions }
+}
+
 /// What comes before the entry that is refused stays, and shards hear of it.
 const HALF: &str = r#"{"policies":[{"vhost":"/","name":"p","pattern":"^q","definition":{"max-length":1}}],
     "queues":[{"vhost":"/","name":"n"},{}]}"#;
@@ -237,9 +243,9 @@ fn who_waits() {
         ("user",                  |_, _| admin(1, AdminCommand::DeleteUser { name: "u".into() }), &["1 done"], true),
         ("no such user",          |_, _| admin(1, AdminCommand::DeleteUser { name: "w".into() }), &["1 refused 406"], false),
         ("vhost gone",            |_, _| admin(1, AdminCommand::DeleteVhost { name: "/".into() }), &VHOST_GONE, true),
-        ("definitions",           |_, _| admin(1, AdminCommand::ImportDefinitions { json: r#"{"queues":[{"vhost":"/","name":"n"}]}"#.into() }), &["1 told", "0 created"], true),
-        ("same definitions",      |_, _| admin(1, AdminCommand::ImportDefinitions { json: r#"{"queues":[{"vhost":"/","name":"q"}]}"#.into() }), &["1 told"], false),
-        ("refused halfway",       |_, _| admin(1, AdminCommand::ImportDefinitions { json: HALF.into() }), &["1 refused 406", "0 created", "0 options"], true),
+        ("definitions",           |_, _| admin(1, import(r#"{"queues":[{"vhost":"/","name":"n"}]}"#)), &["1 told", "0 created"], true),
+        ("same definitions",      |_, _| admin(1, import(r#"{"queues":[{"vhost":"/","name":"q"}]}"#)), &["1 told"], false),
+        ("refused halfway",       |_, _| admin(1, import(HALF)), &["1 refused 406", "0 created", "0 options"], true),
         ("connection gone",       |_, _| ToMeta::Disconnected { connection: ConnectionId::new(9), reply: Some(reply(9)) }, &["0 delete"], false),
     ];
     for (what, command, answers, waits) in rows {
@@ -365,10 +371,7 @@ fn batches_are_whole() {
     let empty = world.topology.describe_durable();
     let queues: Vec<_> = (0..500).map(|n| format!(r#"{{"vhost":"/","name":"q{n}"}}"#)).collect();
     let json = format!(r#"{{"queues":[{}]}}"#, queues.join(","));
-    world.turn([
-        admin(1, AdminCommand::ImportDefinitions { json }),
-        declare_exchange(v, 2, "x", true),
-    ]);
+    world.turn([admin(1, import(&json)), declare_exchange(v, 2, "x", true)]);
     assert_eq!(world.crash().topology.describe_durable(), empty);
     world.disk_finishes();
     assert_eq!(world.log.hand().batches, 2);

@@ -14,6 +14,7 @@ use crate::hash::Hasher64;
 use crate::id::{QueueId, VhostId};
 use crate::journal::EntityKey;
 use crate::parameters::policy_spec;
+use crate::policy_change::PolicyChange;
 use crate::queue::{QueueKind, QueueSpec};
 use crate::rate::Buckets;
 use crate::topology::Topology;
@@ -83,7 +84,7 @@ pub enum ImportReason {
 }
 
 type Entry = Map<String, Json>;
-type Step = fn(&mut Topology, &Entry, &mut Imported) -> Result<(), ImportReason>;
+type Step = fn(&mut Topology, &Entry, &mut Import) -> Result<(), ImportReason>;
 
 const STEPS: [(&str, Step); 10] = [
     ("users", import_user),
@@ -98,62 +99,148 @@ const STEPS: [(&str, Step); 10] = [
     ("bindings", import_binding),
 ];
 
+/// Definitions that are being imported, and what has been done of them.
+#[derive(Debug)]
+pub struct Import {
+    document: Map<String, Json>,
+    /// How many of [`STEPS`] have begun.
+    step: usize,
+    /// What is left of the last one of them.
+    entries: std::vec::IntoIter<Json>,
+    /// How many of its entries were taken.
+    at: usize,
+    total: usize,
+    done: usize,
+    imported: Imported,
+    /// The policy that was the last entry, while it is being applied.
+    policy: Option<PolicyChange>,
+}
+
+impl Import {
+    /// Reads a document. RabbitMQ accepts a byte-order mark, and nothing at all.
+    pub fn read(json: &str) -> Result<Self, ImportError> {
+        let json = json.trim_start_matches('\u{feff}').trim();
+        let document = if json.is_empty() { "{}" } else { json };
+        let reason = match serde_json::from_str(document) {
+            Ok(Json::Object(document)) => return Ok(Self::new(document)),
+            Ok(_) => ImportReason::Expected("an object"),
+            Err(error) => ImportReason::NotJson(error.to_string()),
+        };
+        let place = "definitions".to_owned();
+        Err(ImportError { place, reason: Box::new(reason), applied: Box::default() })
+    }
+
+    /// Of a document that was read.
+    pub fn new(document: Map<String, Json>) -> Self {
+        let entries = |category| document.get(category).and_then(Json::as_array);
+        let total = STEPS.iter().map(|&(it, _)| entries(it).map_or(0, Vec::len)).sum();
+        Self {
+            document,
+            step: 0,
+            entries: Vec::new().into_iter(),
+            at: 0,
+            total,
+            done: 0,
+            imported: Imported::default(),
+            policy: None,
+        }
+    }
+
+    /// How many entries are done, and how many there are.
+    pub fn progress(&self) -> (usize, usize) {
+        (self.done, self.total)
+    }
+
+    /// Nothing is left.
+    pub fn is_done(&self) -> bool {
+        self.step > STEPS.len()
+    }
+
+    /// Applies about `allowed` entries; gives how much it was. An entry is applied as a whole, but a policy, which is
+    /// looked at with all queues before the next entry comes.
+    pub fn advance(&mut self, topology: &mut Topology, allowed: u64) -> Result<u64, ImportError> {
+        let mut used = 0;
+        while used < allowed && !self.is_done() {
+            if let Some(mut policy) = self.policy.take() {
+                used += policy.advance(topology, allowed - used);
+                self.imported.changed.extend(policy.take_changed());
+                if policy.left() > 0 {
+                    self.policy = Some(policy);
+                } else {
+                    policy.end(topology);
+                }
+                continue;
+            }
+            let Some(entry) = self.entries.next() else {
+                self.next_category()?;
+                continue;
+            };
+            used += 1;
+            let (category, step) = STEPS[self.step - 1];
+            let result = match &entry {
+                Json::Object(entry) => step(topology, entry, self),
+                _ => Err(ImportReason::Expected("an object")),
+            };
+            if let Err(reason) = result {
+                return Err(self.fail(format!("{category}[{}]", self.at), reason));
+            }
+            self.at += 1;
+            self.done += 1;
+        }
+        Ok(used)
+    }
+
+    fn next_category(&mut self) -> Result<(), ImportError> {
+        self.step += 1;
+        self.at = 0;
+        let Some(&(category, _)) = STEPS.get(self.step - 1) else { return Ok(()) };
+        match self.document.get_mut(category).map(Json::take) {
+            None | Some(Json::Null) => Ok(()),
+            Some(Json::Array(entries)) => {
+                self.imported.counts.insert(category, entries.len());
+                self.entries = entries.into_iter();
+                Ok(())
+            }
+            Some(_) => Err(self.fail(category.to_owned(), ImportReason::Expected("an array"))),
+        }
+    }
+
+    /// What came before stays.
+    fn fail(&mut self, place: String, reason: ImportReason) -> ImportError {
+        if let Some(&(category, _)) = self.step.checked_sub(1).and_then(|at| STEPS.get(at)) {
+            self.imported.counts.remove(category);
+        }
+        let applied = Box::new(std::mem::take(&mut self.imported));
+        ImportError { place, reason: Box::new(reason), applied }
+    }
+
+    /// Queues that were made, and those that have another policy, since this was last asked.
+    pub fn take_queues(&mut self) -> (Vec<QueueId>, Vec<QueueId>) {
+        let made = std::mem::take(&mut self.imported.queues);
+        (made, std::mem::take(&mut self.imported.changed))
+    }
+
+    /// What it did.
+    pub fn end(self) -> Imported {
+        self.imported
+    }
+}
+
 impl Topology {
     /// Imports definitions as RabbitMQ exports them.
     pub fn import_definitions(&mut self, json: &str) -> Result<Imported, ImportError> {
-        let mut imported = Imported::default();
-        let fail = |place: String, reason, imported: Imported| ImportError {
-            place,
-            reason: Box::new(reason),
-            applied: Box::new(imported),
-        };
-        // RabbitMQ accepts a byte-order mark, and nothing at all.
-        let json = json.trim_start_matches('\u{feff}').trim();
-        let document = if json.is_empty() { "{}" } else { json };
-        let document: Json = match serde_json::from_str(document) {
-            Ok(document) => document,
-            Err(error) => {
-                let reason = ImportReason::NotJson(error.to_string());
-                return Err(fail("definitions".to_owned(), reason, imported));
-            }
-        };
-        let Json::Object(document) = document else {
-            let reason = ImportReason::Expected("an object");
-            return Err(fail("definitions".to_owned(), reason, imported));
-        };
-        for (category, step) in STEPS {
-            let entries = match document.get(category) {
-                None | Some(Json::Null) => continue,
-                Some(Json::Array(entries)) => entries,
-                Some(_) => {
-                    let reason = ImportReason::Expected("an array");
-                    return Err(fail(category.to_owned(), reason, imported));
-                }
-            };
-            for (at, entry) in entries.iter().enumerate() {
-                let result = match entry {
-                    Json::Object(entry) => step(self, entry, &mut imported),
-                    _ => Err(ImportReason::Expected("an object")),
-                };
-                if let Err(reason) = result {
-                    return Err(fail(format!("{category}[{at}]"), reason, imported));
-                }
-            }
-            imported.counts.insert(category, entries.len());
-        }
+        let mut import = Import::read(json)?;
+        import.advance(self, u64::MAX)?;
+        let mut imported = import.end();
         let created = &imported.queues;
-        imported.changed.retain(|queue| !created.contains(queue));
+        imported.changed.retain(|queue| created.binary_search(queue).is_err());
         imported.changed.sort_unstable();
         imported.changed.dedup();
         Ok(imported)
     }
 }
 
-fn import_user(
-    topology: &mut Topology,
-    entry: &Entry,
-    _: &mut Imported,
-) -> Result<(), ImportReason> {
+fn import_user(topology: &mut Topology, entry: &Entry, _: &mut Import) -> Result<(), ImportReason> {
     let name = text(entry, "name")?;
     let password =
         match (optional_text(entry, "password_hash")?, optional_text(entry, "password")?) {
@@ -196,7 +283,7 @@ fn salt(user: &str, password: &str) -> [u8; 4] {
 fn import_vhost(
     topology: &mut Topology,
     entry: &Entry,
-    _: &mut Imported,
+    _: &mut Import,
 ) -> Result<(), ImportReason> {
     let name = text(entry, "name")?;
     let empty = Map::new();
@@ -233,7 +320,7 @@ fn import_vhost(
 fn import_permission(
     topology: &mut Topology,
     entry: &Entry,
-    _: &mut Imported,
+    _: &mut Import,
 ) -> Result<(), ImportReason> {
     topology.set_permissions(
         text(entry, "user")?,
@@ -248,7 +335,7 @@ fn import_permission(
 fn import_topic_permission(
     topology: &mut Topology,
     entry: &Entry,
-    _: &mut Imported,
+    _: &mut Import,
 ) -> Result<(), ImportReason> {
     topology.set_topic_permissions(
         text(entry, "user")?,
@@ -263,11 +350,11 @@ fn import_topic_permission(
 fn import_exchange(
     topology: &mut Topology,
     entry: &Entry,
-    imported: &mut Imported,
+    import: &mut Import,
 ) -> Result<(), ImportReason> {
     let (vhost, name) = (vhost(topology, entry)?, text(entry, "name")?);
     if name.is_empty() || name.starts_with("amq.") {
-        imported.skipped.push(format!("exchange '{name}': its name is the broker's"));
+        import.imported.skipped.push(format!("exchange '{name}': its name is the broker's"));
         return Ok(());
     }
     if topology.exchange(vhost, name).is_some() {
@@ -288,11 +375,11 @@ fn import_exchange(
 fn import_queue(
     topology: &mut Topology,
     entry: &Entry,
-    imported: &mut Imported,
+    import: &mut Import,
 ) -> Result<(), ImportReason> {
     let (vhost, name) = (vhost(topology, entry)?, text(entry, "name")?);
     if name.starts_with("amq.") {
-        imported.skipped.push(format!("queue '{name}': its name is the broker's"));
+        import.imported.skipped.push(format!("queue '{name}': its name is the broker's"));
         return Ok(());
     }
     if topology.queue(vhost, name).is_some() {
@@ -307,19 +394,19 @@ fn import_queue(
         exclusive_owner: None,
         arguments: arguments(entry)?,
     })?;
-    imported.queues.push(declared.id);
+    import.imported.queues.push(declared.id);
     Ok(())
 }
 
 fn import_binding(
     topology: &mut Topology,
     entry: &Entry,
-    imported: &mut Imported,
+    import: &mut Import,
 ) -> Result<(), ImportReason> {
     let vhost = vhost(topology, entry)?;
     let (source, name) = (text(entry, "source")?, text(entry, "destination")?);
     if source.is_empty() {
-        imported.skipped.push(format!("binding of the default exchange to '{name}'"));
+        import.imported.skipped.push(format!("binding of the default exchange to '{name}'"));
         return Ok(());
     }
     let destination = match text(entry, "destination_type")? {
@@ -338,32 +425,40 @@ fn import_binding(
 fn import_policy(
     topology: &mut Topology,
     entry: &Entry,
-    imported: &mut Imported,
+    import: &mut Import,
 ) -> Result<(), ImportReason> {
     let value = Json::Object(entry.clone());
     let spec = policy_spec(text(entry, "name")?, &value)?;
-    let changed = topology.set_policy(text(entry, "vhost")?, spec)?;
-    imported.changed.extend(changed);
+    import.policy = Some(topology.start_set_policy(text(entry, "vhost")?, spec, false)?);
     Ok(())
 }
 
 fn import_parameter(
     topology: &mut Topology,
     entry: &Entry,
-    imported: &mut Imported,
+    import: &mut Import,
 ) -> Result<(), ImportReason> {
     let value = entry.get("value").cloned();
     let value = value.ok_or(ImportReason::Key { key: "value", expected: "given" })?;
     let (component, name) = (text(entry, "component")?, text(entry, "name")?);
-    let changed = topology.set_parameter(text(entry, "vhost")?, component, name, value)?;
-    imported.changed.extend(changed);
+    let vhost = text(entry, "vhost")?;
+    import.policy = match component {
+        "policy" => Some(topology.start_set_policy(vhost, policy_spec(name, &value)?, false)?),
+        "operator_policy" => {
+            Some(topology.start_set_policy(vhost, policy_spec(name, &value)?, true)?)
+        }
+        _ => {
+            topology.set_parameter(vhost, component, name, value)?;
+            None
+        }
+    };
     Ok(())
 }
 
 fn import_global_parameter(
     topology: &mut Topology,
     entry: &Entry,
-    _: &mut Imported,
+    _: &mut Import,
 ) -> Result<(), ImportReason> {
     let value = entry.get("value").cloned();
     let value = value.ok_or(ImportReason::Key { key: "value", expected: "given" })?;

@@ -4,5 +4,5 @@ mod export;
 mod import;
 mod rabbitmq;
 
-pub use import::{ImportError, ImportReason, Imported};
+pub use import::{Import, ImportError, ImportReason, Imported};
 pub use rabbitmq::for_rabbitmq;

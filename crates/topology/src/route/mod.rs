@@ -266,7 +266,7 @@ impl Topology {
             return;
         }
 
-        let mut out = Out::new(out);
+        let mut out = Out::new(out, self);
         out.exchange(exchange);
         let mut next = 0;
         while let Some(&id) = out.exchanges.get(next) {

@@ -8,10 +8,12 @@ use super::Route;
 use super::dests::Dests;
 use crate::binding::Target;
 use crate::id::{ExchangeId, QueueId};
+use crate::topology::Topology;
 
 /// What routers write to.
 pub(super) struct Out<'r> {
     pub(super) route: &'r mut Route,
+    topology: &'r Topology,
     /// Exchanges that were found as destinations, and those visited.
     pub(super) exchanges: SmallVec<[ExchangeId; 8]>,
     /// The same ones, when there are too many to search.
@@ -26,12 +28,15 @@ pub(super) struct Out<'r> {
 const SEARCHED_MAX: usize = 32;
 
 impl<'r> Out<'r> {
-    pub(super) fn new(route: &'r mut Route) -> Self {
-        Self { route, exchanges: SmallVec::new(), known: None, found: false, sets: 0 }
+    pub(super) fn new(route: &'r mut Route, topology: &'r Topology) -> Self {
+        Self { route, topology, exchanges: SmallVec::new(), known: None, found: false, sets: 0 }
     }
 
     #[inline]
     pub(super) fn target(&mut self, target: Target) {
+        if self.topology.has_going() && self.topology.is_gone(target) {
+            return;
+        }
         self.found = true;
         match target {
             Target::Queue(queue) => self.route.queues.push(queue),

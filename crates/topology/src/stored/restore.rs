@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use super::Kind;
 use super::read::{Reader, StoredError, split};
-use super::write::{AUTO_DELETE, BY_USER, INTERNAL, PAUSED, PROTECTED, TO_EXCHANGE, TO_QUEUE};
+use super::write::{
+    AUTO_DELETE, BY_USER, GOING, INTERNAL, PAUSED, PROTECTED, TO_EXCHANGE, TO_QUEUE,
+};
 use crate::binding::{Binding, Target};
 use crate::exchange::{ExchangeKind, ExchangeSpec};
 use crate::id::{ExchangeId, QueueId, VhostId};
@@ -65,7 +67,7 @@ impl Topology {
 
     /// After the last record: makes predeclared exchanges that are missing, which is a change.
     pub fn finish_restoring(&mut self) {
-        let vhosts: Vec<_> = self.vhosts.keys().copied().collect();
+        let vhosts: Vec<_> = self.vhosts().map(|vhost| vhost.id).collect();
         vhosts.into_iter().for_each(|vhost| self.predeclare(vhost));
         self.generation += 1;
         self.access_generation += 1;
@@ -91,12 +93,20 @@ impl Topology {
             name => Some(queue_kind(name)?),
         };
         vhost.limits = body.limits()?;
-        vhost.is_protected = !body.is_empty() && body.u8()? == PROTECTED;
+        let flags = if body.is_empty() { 0 } else { body.u8()? };
+        vhost.is_protected = flags & PROTECTED != 0;
+        vhost.is_going = flags & GOING != 0;
         self.next_vhost = self.next_vhost.max(id.get().checked_add(1).ok_or(StoredError::Id)?);
         if let Some(old) = self.vhosts.remove(&id) {
-            self.vhost_names.remove(&old.name);
+            if !old.is_going {
+                self.vhost_names.remove(&old.name);
+            }
         }
         let key = EntityKey::Vhost(id);
+        if vhost.is_going {
+            self.vhosts.insert(id, Box::new(vhost));
+            return Ok(Restored::There(key));
+        }
         let old = self.vhost_names.remove(&vhost.name);
         if let Some(old) = old {
             self.vhosts.remove(&old);
@@ -192,7 +202,7 @@ impl Topology {
         let arguments = body.table()?;
         let next = id.get().checked_add(1).ok_or(StoredError::Id)?;
         self.next_exchange = self.next_exchange.max(next);
-        let Some(place) = self.vhost_by_id(vhost) else {
+        let Some(place) = self.vhost_even_going(vhost) else {
             return Ok(Restored::Orphan(format!("exchange '{name}'")));
         };
         let old = place.exchange_id(name);
@@ -215,7 +225,7 @@ impl Topology {
         let declared_by = if flags & BY_USER == 0 { "" } else { body.text()? };
         let declared = if body.is_empty() { None } else { Some(Box::new(body.table()?)) };
         self.next_queue = self.next_queue.max(id.get().checked_add(1).ok_or(StoredError::Id)?);
-        let Some(place) = self.vhost_by_id(vhost) else {
+        let Some(place) = self.vhost_even_going(vhost) else {
             return Ok(Restored::Orphan(format!("queue '{name}'")));
         };
         let old = place.queue_id(name);

@@ -17,6 +17,8 @@ use crate::vhost::Vhost;
 
 /// Flag of a vhost that is not to be deleted.
 pub(super) const PROTECTED: u8 = 1;
+/// Flag of a vhost that is deleted, while there is something left in it.
+pub(super) const GOING: u8 = 2;
 /// `auto_delete`, in the flags of a queue or an exchange.
 pub(super) const AUTO_DELETE: u8 = 1;
 /// `internal`, in the flags of an exchange.
@@ -39,7 +41,7 @@ impl Topology {
     fn try_store(&self, key: &EntityKey, out: &mut Vec<u8>) -> Option<()> {
         match key {
             EntityKey::Ids => put_ids(&self.journal.promised, out),
-            EntityKey::Vhost(id) => put_vhost(self.vhost_by_id(*id)?, out),
+            EntityKey::Vhost(id) => put_vhost(self.vhost_even_going(*id)?, out),
             EntityKey::User(name) => put_user(self.users.get(name)?, out),
             EntityKey::Permission(vhost, user) => {
                 let permissions = self.users.get(user)?.permissions.get(vhost)?;
@@ -64,19 +66,19 @@ impl Topology {
                 put_json(out, value);
             }
             EntityKey::Parameter(vhost, names) => {
-                let value = self.vhost_by_id(*vhost)?.parameters.get(&**names)?;
+                let value = self.vhost_even_going(*vhost)?.parameters.get(&**names)?;
                 put_u32(out, vhost.get());
                 put_text(out, &names.0);
                 put_text(out, &names.1);
                 put_json(out, value);
             }
             EntityKey::Policy(vhost, name) => {
-                let policy = self.vhost_by_id(*vhost)?.policies.get(name)?;
+                let policy = self.vhost_even_going(*vhost)?.policies.get(name)?;
                 put_u32(out, vhost.get());
                 put_policy(policy, out);
             }
             EntityKey::OperatorPolicy(vhost, name) => {
-                let policy = self.vhost_by_id(*vhost)?.operator_policies.get(name)?;
+                let policy = self.vhost_even_going(*vhost)?.operator_policies.get(name)?;
                 put_u32(out, vhost.get());
                 put_policy(policy, out);
             }
@@ -101,8 +103,10 @@ fn put_vhost(vhost: &Vhost, out: &mut Vec<u8>) {
     put_texts(out, &vhost.tags);
     put_text(out, vhost.default_queue_type.map_or("", |kind| kind.name()));
     put_limits(out, &vhost.limits);
-    if vhost.is_protected {
-        out.push(PROTECTED);
+    let going = if vhost.is_going { GOING } else { 0 };
+    let flags = going | if vhost.is_protected { PROTECTED } else { 0 };
+    if flags != 0 {
+        out.push(flags);
     }
 }
 

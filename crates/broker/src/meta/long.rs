@@ -1,0 +1,415 @@
+//! What does not fit one turn: done in pieces, between the letters of others, and answered at its end.
+//!
+//! A piece is one batch of the log like a letter: what it says to shards waits for the disk with it. Whoever asked is
+//! answered by the last piece. If the process ends in the middle, what was done stays: an import is repeated by whoever wants it, a
+//! policy is matched with everything by the next start, a vhost goes on going then.
+//!
+//! ```text
+//!   command -- fits a piece ----------------------------> done and answered in its turn
+//!      |
+//!      +-- else: first piece, then a job in the line of whoever asked --> last piece, answer
+//! ```
+
+use std::vec::IntoIter;
+
+use leveret_amqp::reply::ReplyCode;
+use leveret_log::Log;
+use leveret_topology::{Import, PolicyChange, QueueId, Sweep, Topology, VhostId};
+
+use super::saved::SaveError;
+use super::waiting::{self, Place};
+use super::{Leaving, Meta, refuse};
+use crate::message::{
+    ConnectionId, ConsumerSlot, Outbox, Reply, ReplyTo, ToMeta, ToSession, ToShard, shard_of,
+};
+use crate::work::{Limits, Piece, Work};
+
+/// Names and bindings that are changed in one turn, and before another line has its turn: about a millisecond.
+pub(super) const LIMITS: Limits = Limits { turn: 1024, share: 512 };
+
+/// What is waiting to be done.
+#[derive(Debug)]
+pub(super) enum Job {
+    /// As it came.
+    Letter(Box<ToMeta>),
+    /// What is left of it.
+    Long(Box<Long>),
+}
+
+/// Lines of jobs by who asked: connections, and nobody for what the broker does by itself.
+pub(super) type Lines = Work<ConnectionId, Job>;
+
+/// Something that may take more than one piece.
+#[derive(Debug)]
+pub(super) struct Long {
+    /// Who asked, by name.
+    pub(super) user: Box<str>,
+    /// Who waits.
+    pub(super) reply: Option<ReplyTo>,
+    pub(super) what: What,
+    /// A piece could not be written.
+    failed: Option<SaveError>,
+    /// Tenths of it that the log was told of.
+    told: usize,
+}
+
+#[derive(Debug)]
+pub(super) enum What {
+    Import(Box<Import>),
+    Policy(Box<PolicyChange>, usize),
+    /// Exclusive queues of a connection that ended.
+    Disconnect(ConnectionId, IntoIter<QueueId>, usize),
+    /// Queues of a vhost that is deleted.
+    Vhost(IntoIter<QueueId>, usize),
+    Sweep(Sweep, Then),
+}
+
+/// What comes when everything was swept.
+#[derive(Debug)]
+pub(super) enum Then {
+    Exchange,
+    Vhost(VhostId),
+    Queue { queue: QueueId, messages: u64, consumers: Vec<(ConnectionId, ConsumerSlot)> },
+}
+
+impl What {
+    /// What it is, for people, and how far it came, where that is known.
+    fn progress(&self) -> (&'static str, usize, usize) {
+        match self {
+            Self::Import(import) => {
+                let (done, total) = import.progress();
+                ("import of definitions", done, total)
+            }
+            Self::Policy(change, total) => ("change of a policy", total - change.left(), *total),
+            Self::Disconnect(_, queues, total) => {
+                ("deletion of exclusive queues", total - queues.len(), *total)
+            }
+            Self::Vhost(queues, total) => ("deletion of a vhost", total - queues.len(), *total),
+            Self::Sweep(..) => ("deletion of bindings", 0, 0),
+        }
+    }
+
+    /// Units of work that are left, as far as is known.
+    fn units(&self) -> u64 {
+        let (_, done, total) = self.progress();
+        (total - done).max(1) as u64
+    }
+}
+
+impl Long {
+    pub(super) fn new(user: &str, reply: Option<ReplyTo>, what: What) -> Self {
+        Self { user: user.into(), reply, what, failed: None, told: 0 }
+    }
+
+    fn answer(&self, out: &mut Outbox, answer: Reply) {
+        let Some(reply) = self.reply else { return };
+        match &self.failed {
+            Some(error) => refuse(out, reply, ReplyCode::InternalError, error.to_string()),
+            None => out.reply(reply, answer),
+        }
+    }
+
+    /// A line in the log for each tenth.
+    fn tell(&mut self) {
+        let (what, done, total) = self.what.progress();
+        let tenths = (done * 10).checked_div(total).unwrap_or_default();
+        if tenths > self.told {
+            self.told = tenths;
+            tracing::info!(user = &*self.user, "{what}: {done} of {total}");
+        }
+    }
+}
+
+impl<L: Log> Meta<L> {
+    /// Does what waits, as much as one turn may.
+    pub(super) fn work_off(&mut self, topology: &mut Topology, out: &mut Outbox) {
+        while let Some(Piece { origin, job, allowed }) = self.work.next() {
+            match job {
+                Job::Letter(letter) => {
+                    let (_, cost) = cost(&letter, topology);
+                    self.take(*letter, topology, out);
+                    self.work.done(origin, cost);
+                }
+                Job::Long(long) => {
+                    let start = Place::end_of(out);
+                    let (used, rest) = self.advance(long, allowed, topology, out);
+                    match rest {
+                        Some(long) => {
+                            let (long, units) = self.keep(long, start, topology, out);
+                            self.work.go_on(origin, Job::Long(long), used, units);
+                        }
+                        None => self.work.done(origin, used),
+                    }
+                }
+            }
+        }
+        if !self.work.is_empty() {
+            out.meta.push(ToMeta::Continue);
+        }
+    }
+
+    /// The first piece, within what a letter writes; the rest goes into the line of who asked.
+    pub(super) fn begin(&mut self, long: Long, topology: &mut Topology, out: &mut Outbox) {
+        let origin = long.reply.map(|reply| reply.connection).unwrap_or_default();
+        let allowed = LIMITS.share;
+        let (used, rest) = self.advance_some(Box::new(long), allowed, topology, out);
+        self.work.spend(used);
+        if let Some(long) = rest {
+            let units = long.what.units();
+            self.work.push(origin, Job::Long(long), units);
+        }
+    }
+
+    /// One more piece, as a letter of its own.
+    fn advance(
+        &mut self,
+        long: Box<Long>,
+        allowed: u64,
+        topology: &mut Topology,
+        out: &mut Outbox,
+    ) -> (u64, Option<Box<Long>>) {
+        if let Some(failure) = self.failure() {
+            let text = SaveError::Sync(failure.clone()).to_string();
+            if let Some(reply) = long.reply {
+                refuse(out, reply, ReplyCode::InternalError, text);
+            }
+            return (1, None);
+        }
+        let (start, user) = (Place::end_of(out), long.user.clone());
+        let (used, rest) = self.advance_some(long, allowed, topology, out);
+        self.tell_events(&user, topology, out);
+        if rest.is_none() {
+            match self.saved.write(topology) {
+                Ok(()) => self.held.push(start.to(Place::end_of(out))),
+                Err(error) => waiting::refuse(&[start.to(Place::end_of(out))], out, &error),
+            }
+        }
+        (used, rest)
+    }
+
+    /// A piece that was not the last one is written.
+    fn keep(
+        &mut self,
+        mut long: Box<Long>,
+        start: Place,
+        topology: &mut Topology,
+        out: &mut Outbox,
+    ) -> (Box<Long>, u64) {
+        match self.saved.write(topology) {
+            Ok(()) => self.held.push(start.to(Place::end_of(out))),
+            Err(error) => {
+                waiting::refuse(&[start.to(Place::end_of(out))], out, &error);
+                long.failed = Some(error);
+            }
+        }
+        long.tell();
+        let units = long.what.units();
+        (long, units)
+    }
+
+    /// Does about `allowed` of it; gives how much it was, and what is left.
+    fn advance_some(
+        &mut self,
+        mut long: Box<Long>,
+        allowed: u64,
+        topology: &mut Topology,
+        out: &mut Outbox,
+    ) -> (u64, Option<Box<Long>>) {
+        match &mut long.what {
+            What::Import(import) => {
+                // What the disk has no room for is no use to go on with.
+                if long.failed.is_some() {
+                    long.answer(out, Reply::Done);
+                    return (1, None);
+                }
+                let advanced = import.advance(topology, allowed);
+                let (made, changed) = import.take_queues();
+                self.tell_shards(made, changed, out);
+                match advanced {
+                    Ok(used) if !import.is_done() => return (used, Some(long)),
+                    Ok(used) => {
+                        let imported =
+                            std::mem::replace(import, Box::new(Import::new(Default::default())))
+                                .end();
+                        let counts = imported.counts.iter();
+                        let counts = counts.map(|(kind, count)| format!("{kind}: {count}"));
+                        let lines: Vec<String> = counts.chain(imported.skipped).collect();
+                        long.answer(out, Reply::Told(lines.join("\n")));
+                        (used, None)
+                    }
+                    Err(error) => {
+                        let text = error.to_string();
+                        self.tell_shards(error.applied.queues, error.applied.changed, out);
+                        if let Some(reply) = long.reply {
+                            refuse(out, reply, ReplyCode::PreconditionFailed, text);
+                        }
+                        (1, None)
+                    }
+                }
+            }
+            What::Policy(change, _) => {
+                let used = change.advance(topology, allowed);
+                let changed = change.take_changed();
+                self.tell_shards(Vec::new(), changed, out);
+                if change.left() > 0 {
+                    return (used, Some(long));
+                }
+                long.answer(out, Reply::Done);
+                if let What::Policy(change, _) = long.what {
+                    change.end(topology);
+                }
+                (used, None)
+            }
+            What::Disconnect(connection, queues, _) => {
+                let mut used = 0;
+                for queue in queues.by_ref().take(allowed as usize) {
+                    used += 1;
+                    if topology.queue_by_id(queue).is_some() {
+                        self.left_with.insert(queue, *connection);
+                        self.delete(queue, out);
+                    } else {
+                        self.one_left(*connection, out);
+                    }
+                }
+                (used, (queues.len() > 0).then_some(long))
+            }
+            What::Vhost(queues, _) => {
+                let mut used = 0;
+                for queue in queues.by_ref().take(allowed as usize) {
+                    used += 1;
+                    self.delete(queue, out);
+                }
+                (used, (queues.len() > 0).then_some(long))
+            }
+            What::Sweep(sweep, _) => {
+                let used = topology.sweep(sweep, allowed);
+                for exchange in sweep.exchanges.drain(..) {
+                    out.shard(
+                        super::history_shard(exchange.id, self.shards),
+                        ToShard::Forget { exchange: exchange.id },
+                    );
+                }
+                if !sweep.is_done() {
+                    return (used, Some(long));
+                }
+                self.swept(*long, topology, out);
+                (used, None)
+            }
+        }
+    }
+
+    fn swept(&mut self, long: Long, topology: &mut Topology, out: &mut Outbox) {
+        let Long { what: What::Sweep(_, then), reply, user, failed, .. } = long else { return };
+        let mut done = Reply::Done;
+        match then {
+            Then::Exchange => {}
+            Then::Vhost(vhost) => topology.end_vhost(vhost),
+            Then::Queue { queue, messages, consumers } => {
+                for (connection, slot) in consumers {
+                    out.session(connection, ToSession::ConsumerGone { slot });
+                }
+                done = Reply::Deleted(messages);
+                self.left(queue, out);
+            }
+        }
+        let what = What::Sweep(Sweep::default(), Then::Exchange);
+        Long { user, reply, what, failed, told: 0 }.answer(out, done);
+    }
+
+    fn tell_shards(&self, made: Vec<QueueId>, changed: Vec<QueueId>, out: &mut Outbox) {
+        for queue in made {
+            out.shard(shard_of(queue, self.shards), ToShard::Create { reply: None, queue });
+        }
+        for queue in changed {
+            out.shard(shard_of(queue, self.shards), ToShard::OptionsChanged { queue });
+        }
+    }
+
+    /// A connection ended: its exclusive queues go, each by its shard.
+    pub(super) fn disconnected(
+        &mut self,
+        connection: ConnectionId,
+        reply: Option<ReplyTo>,
+        topology: &mut Topology,
+        out: &mut Outbox,
+    ) {
+        let queues = topology.queues_owned_by(connection.get());
+        if queues.is_empty() {
+            if let Some(reply) = reply {
+                out.reply(reply, Reply::Done);
+            }
+            return;
+        }
+        let total = queues.len();
+        self.leaving.insert(connection, Leaving { queues: total, reply });
+        let what = What::Disconnect(connection, queues.into_iter(), total);
+        self.begin(Long::new("", None, what), topology, out);
+    }
+
+    /// A vhost that is deleted, or was when the process ended before: its queues go, then the rest.
+    pub(super) fn vhost_goes(
+        &mut self,
+        vhost: VhostId,
+        user: &str,
+        reply: Option<ReplyTo>,
+        topology: &mut Topology,
+        out: &mut Outbox,
+    ) {
+        let queues = topology.queues_of_going(vhost);
+        if queues.is_empty() {
+            self.rest_goes(vhost, user, reply, topology, out);
+            return;
+        }
+        self.vhosts.insert(vhost, (user.into(), reply));
+        let total = queues.len();
+        let what = What::Vhost(queues.into_iter(), total);
+        self.begin(Long::new(user, None, what), topology, out);
+    }
+
+    /// The last queue of a vhost that is deleted is gone.
+    pub(super) fn rest_goes(
+        &mut self,
+        vhost: VhostId,
+        user: &str,
+        reply: Option<ReplyTo>,
+        topology: &mut Topology,
+        out: &mut Outbox,
+    ) {
+        let what = What::Sweep(topology.rest_of_vhost(vhost), Then::Vhost(vhost));
+        self.begin(Long::new(user, reply, what), topology, out);
+    }
+
+    /// Takes up what the process before did not finish, in the first turn.
+    pub(super) fn take_up(&mut self, topology: &Topology) {
+        for vhost in topology.going_vhosts() {
+            let letter = Job::Letter(Box::new(ToMeta::VhostGoes(vhost)));
+            self.work.push(ConnectionId::default(), letter, 1);
+        }
+    }
+
+    /// Something is to be done: it is to be given a turn, by a [`ToMeta::Continue`].
+    pub fn has_work(&self) -> bool {
+        !self.work.is_empty()
+    }
+}
+
+/// In whose line a letter stands if it has to wait, and what it costs. Nothing for what is not put off.
+pub(super) fn cost(letter: &ToMeta, topology: &Topology) -> (ConnectionId, u64) {
+    match letter {
+        ToMeta::DeclareExchange { reply, .. }
+        | ToMeta::DeleteExchange { reply, .. }
+        | ToMeta::DeclareQueue { reply, .. }
+        | ToMeta::Admin { reply, .. } => (reply.connection, 1),
+        ToMeta::Bind(binding) | ToMeta::Unbind(binding) => (binding.reply.connection, 1),
+        ToMeta::QueueGone { queue, consumers, .. } => {
+            let bindings = topology.bindings_of(leveret_topology::Target::Queue(*queue));
+            let bindings = bindings.min(leveret_topology::SWEPT_AT_ONCE);
+            (ConnectionId::default(), 1 + (bindings + consumers.len()) as u64 / 2)
+        }
+        ToMeta::Disconnected { connection, .. } => (*connection, 1),
+        ToMeta::VhostGoes(_) => (ConnectionId::default(), 1),
+        ToMeta::Prepared { .. } | ToMeta::Applied { .. } | ToMeta::LogWoke | ToMeta::Continue => {
+            (ConnectionId::default(), 0)
+        }
+    }
+}

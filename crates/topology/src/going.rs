@@ -1,0 +1,276 @@
+//! What is deleted and does not go in one go: exchanges and queues with very many bindings, vhosts with very much in
+//! them.
+//!
+//! Such a thing is gone for everybody at once: its name is free, no message reaches it, no list shows it. What is left of it is taken
+//! away in pieces, by a [`Sweep`], and until then only the tables by id have it.
+//!
+//! ```text
+//!   delete --> name taken away, `is_going` --> bindings, some at a time --> gone
+//! ```
+//!
+//! On disk an exchange and a queue are gone with the first piece; a restart leaves out bindings of which one end is gone. A vhost's
+//! record says that it is going until all that was in it is gone, so that queues are never without a name while their
+//! messages are there; a restart goes on with it.
+
+use std::collections::VecDeque;
+
+use crate::binding::{BindingIx, Removed, RemovedExchange, Target};
+use crate::error::{AdminError, DeleteError};
+use crate::id::{ExchangeId, QueueId, VhostId};
+use crate::journal::EntityKey;
+use crate::topology::{Topology, strip};
+use crate::vhost::Vhost;
+
+/// How many there are of those that are deleted and still have bindings.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Going {
+    pub(crate) exchanges: usize,
+    pub(crate) queues: usize,
+}
+
+/// Bindings that go together with one of their ends in one go, at most.
+pub const SWEPT_AT_ONCE: usize = 512;
+
+/// What is still to be taken away.
+#[derive(Debug, Default)]
+pub struct Sweep {
+    doomed: VecDeque<Target>,
+    /// Exchanges that are gone since this was last emptied.
+    pub exchanges: Vec<RemovedExchange>,
+}
+
+impl Sweep {
+    /// Nothing is left.
+    pub fn is_done(&self) -> bool {
+        self.doomed.is_empty()
+    }
+}
+
+impl Topology {
+    /// Whether an exchange or a queue has more bindings than go at once.
+    pub fn is_large(&self, target: Target) -> bool {
+        self.bindings_of(target) > SWEPT_AT_ONCE
+    }
+
+    /// How many bindings have this as one of their ends.
+    pub fn bindings_of(&self, target: Target) -> usize {
+        match target {
+            Target::Queue(id) => self.queues.get(&id).map_or(0, |queue| queue.incoming.len()),
+            Target::Exchange(id) => {
+                self.exchanges.get(&id).map_or(0, |it| it.incoming.len() + it.outgoing.len())
+            }
+        }
+    }
+
+    /// Whether a destination that routers still have is to be passed over.
+    #[inline]
+    pub(crate) fn has_going(&self) -> bool {
+        self.going.exchanges + self.going.queues > 0
+    }
+
+    #[cold]
+    pub(crate) fn is_gone(&self, target: Target) -> bool {
+        match target {
+            Target::Queue(id) => self.queue_by_id(id).is_none(),
+            Target::Exchange(id) => self.exchange_by_id(id).is_none(),
+        }
+    }
+
+    /// As [`delete_exchange`](Self::delete_exchange), for a large one: it is gone, and its bindings are to be swept. None if
+    /// it is not large.
+    pub fn start_delete_exchange(
+        &mut self,
+        vhost: VhostId,
+        name: &str,
+        if_unused: bool,
+    ) -> Result<Option<Sweep>, DeleteError> {
+        let name = strip(name);
+        let found = self.exchange(vhost, &name).map(|exchange| Target::Exchange(exchange.id));
+        let Some(target) = found.filter(|&target| self.is_large(target)) else { return Ok(None) };
+        self.check_delete_exchange(vhost, &name, if_unused)?;
+        Ok(Some(self.doom(target)))
+    }
+
+    /// As [`remove_queue`](Self::remove_queue), for a large one. None if it is not large.
+    pub fn start_remove_queue(&mut self, id: QueueId) -> Option<Sweep> {
+        let target = Target::Queue(id);
+        self.is_large(target).then(|| self.doom(target))
+    }
+
+    /// Takes the name of an exchange or a queue away; the rest is to be swept.
+    fn doom(&mut self, target: Target) -> Sweep {
+        match target {
+            Target::Exchange(id) => {
+                let Some(exchange) = self.exchanges.get_mut(&id) else { return Sweep::default() };
+                if !std::mem::replace(&mut exchange.is_going, true) {
+                    self.going.exchanges += 1;
+                }
+                let (vhost, name, durable) =
+                    (exchange.vhost, exchange.name.clone(), exchange.durable);
+                if let Some(vhost) = self.vhost_mut(vhost) {
+                    vhost.exchanges.remove(&name);
+                }
+                if durable {
+                    self.journal.note(EntityKey::Exchange(id));
+                }
+            }
+            Target::Queue(id) => {
+                let Some(queue) = self.queues.get_mut(&id) else { return Sweep::default() };
+                if !std::mem::replace(&mut queue.is_going, true) {
+                    self.going.queues += 1;
+                }
+                let (vhost, name, durable) = (queue.vhost, queue.name.clone(), queue.durable);
+                let owner = queue.exclusive_owner.take();
+                self.disown(owner, id);
+                if let Some(vhost) = self.vhost_mut(vhost) {
+                    vhost.queues.remove(&name);
+                }
+                if durable {
+                    self.journal.note(EntityKey::Queue(id));
+                }
+            }
+        }
+        self.generation += 1;
+        Sweep { doomed: [target].into(), exchanges: Vec::new() }
+    }
+
+    /// Takes away about `allowed` bindings and ends of what is doomed; how many it were.
+    pub fn sweep(&mut self, sweep: &mut Sweep, allowed: u64) -> u64 {
+        let mut used = 0;
+        while used < allowed
+            && let Some(&target) = sweep.doomed.front()
+        {
+            used += 1;
+            let Some(ix) = self.last_binding(target) else {
+                sweep.doomed.pop_front();
+                self.end(target, &mut sweep.exchanges);
+                continue;
+            };
+            let source = self.bindings.get(ix).source;
+            let mut removed = Removed::default();
+            self.remove_binding(ix, &mut removed);
+            if Target::Exchange(source) == target || !self.is_done(source) {
+                continue;
+            }
+            // It was the last binding of an auto-delete exchange.
+            if self.is_large(Target::Exchange(source)) {
+                sweep.doomed.append(&mut self.doom(Target::Exchange(source)).doomed);
+            } else {
+                self.remove_exchange(source, &mut removed);
+                used += removed.bindings.len() as u64;
+                sweep.exchanges.append(&mut removed.exchanges);
+            }
+        }
+        self.generation += u64::from(used > 0);
+        used
+    }
+
+    fn last_binding(&self, target: Target) -> Option<BindingIx> {
+        match target {
+            Target::Queue(id) => self.queues.get(&id)?.incoming.last().copied(),
+            Target::Exchange(id) => {
+                let exchange = self.exchanges.get(&id)?;
+                exchange.outgoing.last().or(exchange.incoming.last()).copied()
+            }
+        }
+    }
+
+    /// What has no bindings any more goes.
+    fn end(&mut self, target: Target, gone: &mut Vec<RemovedExchange>) {
+        match target {
+            Target::Queue(id) => {
+                let Some(queue) = self.queues.remove(&id) else { return };
+                self.going.queues -= usize::from(queue.is_going);
+                self.tell_queue_deleted(&queue);
+            }
+            Target::Exchange(id) => {
+                let Some(exchange) = self.exchanges.remove(&id) else { return };
+                self.going.exchanges -= usize::from(exchange.is_going);
+                if let Some(vhost) = self.vhost_mut(exchange.vhost)
+                    && vhost.exchanges.get(&exchange.name) == Some(&id)
+                {
+                    vhost.exchanges.remove(&exchange.name);
+                }
+                self.tell_exchange_deleted(&exchange);
+                if exchange.durable {
+                    self.journal.note(EntityKey::Exchange(id));
+                }
+                gone.push(RemovedExchange { id, name: exchange.name });
+            }
+        }
+    }
+
+    /// Whether a vhost has more in it than goes at once.
+    pub fn is_large_vhost(&self, name: &str) -> bool {
+        let Some(vhost) = self.vhost(name) else { return false };
+        let exchanges = vhost.exchanges.values().map(|&id| {
+            self.exchanges
+                .get(&id)
+                .map_or(1, |exchange| 1 + exchange.incoming.len() + exchange.outgoing.len())
+        });
+        vhost.queues.len() > SWEPT_AT_ONCE
+            || vhost.exchanges.len() > SWEPT_AT_ONCE
+            || exchanges.sum::<usize>() > SWEPT_AT_ONCE
+    }
+
+    /// As [`delete_vhost`](Self::delete_vhost), for a large one: it is gone, with the permissions given in it. Its queues are to
+    /// be deleted and [removed](Self::remove_queue), then [the rest](Self::rest_of_vhost) is to be swept, then it
+    /// [ends](Self::end_vhost).
+    pub fn start_delete_vhost(&mut self, name: &str) -> Result<VhostId, AdminError> {
+        self.check_delete_vhost(name)?;
+        let id = self.vhost_id(name)?;
+        self.vhost_names.remove(name);
+        if let Some(vhost) = self.vhosts.get_mut(&id) {
+            vhost.is_going = true;
+            self.traced -= usize::from(std::mem::take(&mut vhost.is_traced));
+        }
+        self.note_permissions_gone(id);
+        for user in self.users.values_mut() {
+            user.permissions.remove(&id);
+            user.topics.remove(&id);
+        }
+        self.journal.note(EntityKey::Vhost(id));
+        self.generation += 1;
+        self.access_generation += 1;
+        Ok(id)
+    }
+
+    /// The vhosts that are deleted and not gone yet.
+    pub fn going_vhosts(&self) -> impl Iterator<Item = VhostId> {
+        self.vhosts.values().filter(|vhost| vhost.is_going).map(|vhost| vhost.id)
+    }
+
+    /// The queues that are left in a vhost that is deleted, oldest first.
+    pub fn queues_of_going(&self, id: VhostId) -> Vec<QueueId> {
+        let vhost = self.vhost_even_going(id).filter(|vhost| vhost.is_going);
+        let mut queues: Vec<_> =
+            vhost.into_iter().flat_map(|it| it.queues.values().copied()).collect();
+        queues.sort_unstable();
+        queues
+    }
+
+    /// If a queue is in a vhost that is deleted: which, and how many queues are left in it.
+    pub fn going_vhost_of(&self, queue: QueueId) -> Option<(VhostId, usize)> {
+        let vhost = self.vhost_even_going(self.queues.get(&queue)?.vhost)?;
+        vhost.is_going.then(|| (vhost.id, vhost.queue_count()))
+    }
+
+    /// The exchanges of a vhost that is deleted and has no queues any more.
+    pub fn rest_of_vhost(&self, id: VhostId) -> Sweep {
+        let vhost = self.vhost_even_going(id);
+        let mut exchanges: Vec<ExchangeId> =
+            vhost.into_iter().flat_map(|it| it.exchanges.values().copied()).collect();
+        exchanges.sort_unstable();
+        let doomed = exchanges.into_iter().map(Target::Exchange).collect();
+        Sweep { doomed, exchanges: Vec::new() }
+    }
+
+    /// Nothing is left in it.
+    pub fn end_vhost(&mut self, id: VhostId) {
+        let Some(vhost) = self.vhosts.remove(&id) else { return };
+        self.settings_weight -= vhost.settings_weight();
+        let Vhost { name, .. } = &*vhost;
+        self.tell_vhost_gone(name);
+        self.note_vhost_gone(&vhost);
+    }
+}
