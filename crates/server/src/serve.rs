@@ -83,6 +83,8 @@ const STOP_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Runs a node with its front ends until a signal or [`Stop`] ends it.
 pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow::Result<()> {
+    // Held until everything is written and closed.
+    let _directory_lock = options.directory_lock;
     // One log for each shard, one for the names.
     let files = descriptors::raise_limit(options.shards.len() + 1);
     if !options.core_dumps {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use leveret_log::disk::{DiskError, Done, FileName, Op, Reached, Token, lens_like};
+use leveret_log::disk::{DiskError, Done, FileName, Op, Token, lens_like};
 
 use super::roster::List;
 use super::{Job, SYNCS, WRITES, Worker, failed, not_written, sync_dir};
@@ -244,6 +244,8 @@ impl Writer {
 
 #[cfg(test)]
 mod tests {
+    use leveret_log::disk::Reached;
+
     use super::*;
     use crate::locks::Rank;
 
