@@ -237,8 +237,9 @@ impl<D: Disk> FileLog<D> {
     ) -> Result<Inspected<D>, OpenError> {
         let mut disk = disk;
         match recover::inspect(&mut disk, options.on_damage, progress)? {
-            recover::Inspected::Whole(store, found, changes) => {
-                let (mut log, report) = Self::of(disk, options, *store, found);
+            recover::Inspected::Whole(whole) => {
+                let (store, found, changes) = *whole;
+                let (mut log, report) = Self::of(disk, options, store, found);
                 log.changes = changes;
                 Ok(Inspected::Whole(Box::new(log), report))
             }

@@ -83,8 +83,6 @@ const STOP_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Runs a node with its front ends until a signal or [`Stop`] ends it.
 pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow::Result<()> {
-    // Held until everything is written and closed.
-    let _directory_lock = options.directory_lock;
     // One log for each shard, one for the names.
     let files = descriptors::raise_limit(options.shards.len() + 1);
     if !options.core_dumps {
@@ -93,6 +91,8 @@ pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async move {
         let Options { shards, seen_below, waker, paging_ratio, .. } = options;
+        // Until everything is written and closed.
+        let _directory_lock = options.directory_lock;
         let shards = recover(shards, &options.topology, &mut options.meta, &seen_below);
         let settings = Arc::new(options.settings);
         let logins = Logins::new(options.logins, rand::random());

@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -92,11 +92,8 @@ fn probe(args: &ProbeArgs) -> Result<Probed> {
     let mut second = Second::default();
     for number in 1_u32.. {
         let tick = (began + Duration::from_secs(1) * number).min(end);
-        loop {
-            match told.recv_timeout(tick.saturating_duration_since(Instant::now())) {
-                Ok(round) => second.add(&round),
-                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
-            }
+        while let Ok(round) = told.recv_timeout(tick.saturating_duration_since(Instant::now())) {
+            second.add(&round);
         }
         if args.lines {
             say(&second.line(began.elapsed()));

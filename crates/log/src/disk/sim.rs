@@ -485,7 +485,7 @@ impl Disk for SimDisk {
         let mut world = self.world();
         let bytes = world.files.get(&file).map(|file| file.bytes.clone());
         let name = if bytes.is_some() { file.aside() } else { file.absent() };
-        world.aside.entry(name.clone()).or_insert(bytes.unwrap_or_default());
+        world.aside.entry(name.clone()).or_insert_with(|| bytes.unwrap_or_default());
         Ok(name)
     }
 

@@ -232,7 +232,7 @@ struct Recovery<'a> {
 /// What reading all files of a log came to. Nothing was changed.
 pub(super) enum Inspected {
     /// All of it.
-    Whole(Box<Store>, Found, Changes),
+    Whole(Box<(Store, Found, Changes)>),
     /// Something is damaged, and it is to be gone on without it.
     Damaged,
 }
@@ -342,7 +342,7 @@ pub(super) fn inspect<D: Disk>(
             Err(OpenError::List { what })
         }
         Ok(_) if is_lost => Ok(Inspected::Damaged),
-        Ok((store, found, changes)) => Ok(Inspected::Whole(Box::new(store), found, changes)),
+        Ok(whole) => Ok(Inspected::Whole(Box::new(whole))),
         Err(error) => Err(error),
     }
 }
