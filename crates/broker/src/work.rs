@@ -21,7 +21,7 @@
 //! was empty comes soon: every second piece is one of a new line, if there is one, so that a letter that only has to
 //! wait for a full turn does not stand behind a thousand long lines, and those still have half of the time.
 //!
-//! Whoever does the jobs asks for the [`next`](Work::next) piece, does about as much of it as it is
+//! Whoever does the jobs asks for the [`next_piece`](Work::next_piece), does about as much of it as it is
 //! [`allowed`](Piece::allowed), and gives back what remains with [`go_on`](Work::go_on), or says that it is
 //! [`done`](Work::done). So a job is any value that knows how far it came.
 
@@ -171,7 +171,7 @@ impl<O: Copy + Eq + Hash, J> Work<O, J> {
     /// The next piece, unless the turn has cost enough already or nothing is to be done. Each is to be followed by
     /// [`done`](Self::done) or [`go_on`](Self::go_on). The first one comes whatever the turn has cost: letters that
     /// led to more than was known before must not keep the lines from getting on.
-    pub fn next(&mut self) -> Option<Piece<O, J>> {
+    pub fn next_piece(&mut self) -> Option<Piece<O, J>> {
         while (self.spent < self.limits.turn || !self.has_begun) && !self.lines.is_empty() {
             let is_fresh = match (self.fresh.is_empty(), self.round.is_empty()) {
                 (true, _) => false,
@@ -239,7 +239,7 @@ impl<O: Copy + Eq + Hash, J> Work<O, J> {
         line.credit = line.credit.saturating_sub(i64::try_from(used.max(1)).unwrap_or(i64::MAX));
         let is_empty = line.jobs.is_empty();
         if is_empty && line.credit >= 0 {
-            // It is the first one of the round, from `next`.
+            // It is the first one of the round, from `next_piece`.
             if self.round.front() == Some(&origin) {
                 self.round.pop_front();
             }

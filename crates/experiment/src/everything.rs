@@ -156,7 +156,8 @@ pub(crate) fn run(args: &EverythingArgs) -> Result<End> {
     judge(args, &mut site, &journal, &probed, &sums, &memory);
     journal.flush();
     let told = tell(seed, &journal, &probed, &sums, &memory);
-    println!("{told}");
+    // A reader that has seen enough, such as `head`, is no failure.
+    let _ = std::io::Write::write_all(&mut std::io::stdout(), format!("{told}\n").as_bytes());
     if let Some(path) = &args.json {
         let (count, lines) = journal.findings();
         let all = json!({

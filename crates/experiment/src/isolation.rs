@@ -365,17 +365,18 @@ fn markdown(report: &Report) -> String {
         report.machine, report.scale
     );
     for it in &report.played {
-        let number = |value: Option<f64>| value.map_or("-".to_owned(), text::number);
-        let calm = it.calm.as_ref().map_or("-".to_owned(), |it| {
+        let none = || "-".to_owned();
+        let number = |value: Option<f64>| value.map_or_else(none, text::number);
+        let calm = it.calm.as_ref().map_or_else(none, |it| {
             [it.p50_ms, it.p99_ms, it.slowest_ms].map(text::number).join(", ")
         });
         let of = |figure: fn(&Probed) -> f64| number(it.probed.as_ref().map(figure));
-        let grew = it.grew_bytes.map_or("-".to_owned(), |grew| {
+        let grew = it.grew_bytes.map_or_else(none, |grew| {
             let mb = |bytes: u64| text::number(bytes as f64 / 1e6);
             format!("{} ({})", mb(grew), mb(it.message_bytes))
         });
         let rate =
-            it.rate.map_or("-".to_owned(), |rate| format!("{} {}/s", text::number(rate), it.unit));
+            it.rate.map_or_else(none, |rate| format!("{} {}/s", text::number(rate), it.unit));
         let goals = match (&it.failure, &it.verdict) {
             (Some(failure), _) => {
                 format!("not done: {}", failure.replace('|', "/").replace('\n', " "))

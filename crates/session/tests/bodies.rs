@@ -78,7 +78,8 @@ fn a_body_that_is_refused_is_not_received() {
     let missing = "1 channel.close 404 NOT_FOUND - no exchange 'missing' in vhost '/' (60.40)";
     let inner = "1 channel.close 403 ACCESS_REFUSED - cannot publish to internal exchange 'inner' in vhost '/' \
                  (60.40)";
-    let rows: [(&dyn Fn(&mut Node) -> usize, &str, &str); 3] =
+    type Who<'a> = &'a dyn Fn(&mut Node) -> usize;
+    let rows: [(Who<'_>, &str, &str); 3] =
         [(&none, "amq.direct", refused), (&guest, "missing", missing), (&guest, "inner", inner)];
     for (who, exchange, want) in rows {
         for after in [0, 1000] {
@@ -128,7 +129,7 @@ fn an_alarm_stops_bodies_that_are_begun_between_frames_of_others() {
     let link = node.client();
     node.open(link, 2);
     let (first, rest) = cut(1, "", MIB, 300_000);
-    let (_, in_frame) = (&first, rest.clone());
+    let in_frame = rest;
     // To the end of the frame that was cut.
     let to_frame = 131_064 * 3 - 300_000 + 1;
     node.bytes(link, &first);

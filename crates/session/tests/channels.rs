@@ -485,7 +485,7 @@ fn arguments_of_what_exists() {
     let all = [
         (Method::from(queue), "queue.declare-ok", Method::from(declare("c"))),
         (
-            exchange.clone().into(),
+            exchange.into(),
             "exchange.declare-ok",
             exchange::Declare { arguments: RawTable::default(), ..exchange }.into(),
         ),

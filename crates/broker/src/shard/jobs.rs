@@ -227,7 +227,7 @@ impl<L: Log> Shard<L> {
 
     /// Does jobs for as long as the turn lasts.
     pub(super) fn work_on(&mut self, topology: &Topology, now: Time, out: &mut Outbox) {
-        while let Some(Piece { origin, job, allowed }) = self.work.next() {
+        while let Some(Piece { origin, job, allowed }) = self.work.next_piece() {
             self.used = 0;
             let before = job.bytes();
             let rest = self.piece(job, allowed, topology, now, out);

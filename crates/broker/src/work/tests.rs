@@ -21,7 +21,7 @@ impl Done {
 
     /// The turn goes on.
     fn rest(&mut self, work: &mut Work<u32, Pieces>) -> u64 {
-        while let Some(Piece { origin, mut job, allowed }) = work.next() {
+        while let Some(Piece { origin, mut job, allowed }) = work.next_piece() {
             let mut used = 0;
             while used < allowed && job.left > 0 {
                 used += job.each;
@@ -213,7 +213,7 @@ fn whatever_comes_all_is_done_in_order() {
             let before = work.spent();
             assert!(before <= limits.turn / 2);
             let had_some = work.units() > 0;
-            while let Some(Piece { origin, job: (number, mut left), allowed }) = work.next() {
+            while let Some(Piece { origin, job: (number, mut left), allowed }) = work.next_piece() {
                 assert!(allowed > 0);
                 assert_eq!(number, done[origin as usize], "out of order");
                 let mut used = 0;

@@ -1,5 +1,6 @@
 //! What is done, by whom, for how long and with what result: so that the worst round of the probe can be explained.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
@@ -190,7 +191,7 @@ impl Journal {
             around.push((overlaps(*start, to), format!("{at_s:10.3} s  under way  {what}")));
         }
         around.retain(|(overlap, _)| !overlap.is_zero());
-        around.sort_by(|left, right| right.0.cmp(&left.0));
+        around.sort_by_key(|(overlap, _)| Reverse(*overlap));
         lines.extend(around.into_iter().take(AROUND).map(|(_, line)| line));
         *worst = Worst { took, lines };
     }

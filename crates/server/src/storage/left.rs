@@ -114,9 +114,8 @@ pub(crate) fn forget_clean(dir: &Path) -> anyhow::Result<()> {
 /// Below which records of each shard may have been delivered, whatever their marks say: all of them, if
 /// the last process did not leave in good order. `batches`: the number of the next batch of each.
 pub(super) fn seen_below(dir: &Path, batches: &[u64]) -> Vec<Offset> {
-    let text = match std::fs::read_to_string(dir.join(CLEAN)) {
-        Ok(text) => text,
-        Err(_) => return vec![Offset::MAX; batches.len()],
+    let Ok(text) = std::fs::read_to_string(dir.join(CLEAN)) else {
+        return vec![Offset::MAX; batches.len()];
     };
     parse_seen(&text, batches).unwrap_or_else(|| {
         tracing::warn!(

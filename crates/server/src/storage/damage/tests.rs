@@ -602,7 +602,6 @@ fn judge_case(
 #[track_caller]
 fn check(end: End, damaged: DamagedFiles, every: usize, least: usize) {
     let outcomes = all_cases(end, damaged, every);
-    println!("{outcomes:?}");
     assert!(outcomes.values().sum::<usize>() >= least, "{outcomes:?}");
     assert!(outcomes.len() > 1, "{outcomes:?}");
 }
