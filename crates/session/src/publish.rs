@@ -117,6 +117,7 @@ pub(crate) fn header(
 }
 
 /// Makes the checks of a message whose body is to come.
+#[cold]
 fn check_early(
     core: &mut Core,
     channel: &Channel,
@@ -239,7 +240,7 @@ pub(crate) struct Looked<'a> {
 }
 
 /// The checks that come before the route.
-#[inline]
+#[inline(always)]
 fn looked_at<'a>(
     core: &Core,
     cache: &mut RouteCache,

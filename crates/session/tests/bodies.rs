@@ -128,8 +128,7 @@ fn an_alarm_stops_bodies_that_are_begun_between_frames_of_others() {
     node.declare(reader, "q");
     let link = node.client();
     node.open(link, 2);
-    let (first, rest) = cut(1, "", MIB, 300_000);
-    let in_frame = rest;
+    let (first, in_frame) = cut(1, "", MIB, 300_000);
     // To the end of the frame that was cut.
     let to_frame = 131_064 * 3 - 300_000 + 1;
     node.bytes(link, &first);
