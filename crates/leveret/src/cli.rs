@@ -52,7 +52,7 @@ pub(crate) struct PerfWords {
 #[derive(Subcommand, Debug)]
 pub(crate) enum PerfPart {
     /// Repeat experiments of the documents, on Leveret or beside another broker
-    Experiment(leveret_experiment::ExperimentArgs),
+    Experiment(Box<leveret_experiment::ExperimentArgs>),
     /// Feel what an ordinary client feels while others load a broker
     Probe(leveret_load::probe::ProbeArgs),
 }

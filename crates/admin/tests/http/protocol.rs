@@ -153,8 +153,9 @@ fn pages_of_other_sites_change_nothing() {
     let bad = ("Origin", "https://bad.example");
     let good = ("Origin", "https://good.example");
     let (own, cross) = (("Sec-Fetch-Site", "same-origin"), ("Sec-Fetch-Site", "cross-site"));
+    type Headers<'a> = &'a [(&'a str, &'a str)];
     #[rustfmt::skip] // a table
-    let rows: &[(&str, &str, &[(&str, &str)], &str, u16)] = &[
+    let rows: &[(&str, &str, Headers<'_>, &str, u16)] = &[
         // Another site.
         ("POST",   "/api/definitions",          &[bad, ("Content-Type", multipart)],        upload, 403),
         ("POST",   "/api/definitions",          &[bad, ("Content-Type", "text/plain")],     "{}",   403),

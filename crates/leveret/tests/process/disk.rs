@@ -262,7 +262,7 @@ fn the_alarm_comes_in_time() {
         }
     });
     broker.log.wait_for("below disk_free_limit");
-    let stat = rustix::fs::statvfs(&disk.path("data")).unwrap();
+    let stat = rustix::fs::statvfs(disk.path("data")).unwrap();
     let free = stat.f_bavail * stat.f_frsize;
     assert!(free > 1 << 20, "{free} bytes are free");
     drop(broker);
