@@ -170,7 +170,7 @@ impl Topology {
             Target::Queue(id) => self.queues.get(&id)?.incoming.last().copied(),
             Target::Exchange(id) => {
                 let exchange = self.exchanges.get(&id)?;
-                exchange.outgoing.last().or(exchange.incoming.last()).copied()
+                exchange.outgoing.last().or_else(|| exchange.incoming.last()).copied()
             }
         }
     }

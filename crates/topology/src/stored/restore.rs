@@ -97,10 +97,10 @@ impl Topology {
         vhost.is_protected = flags & PROTECTED != 0;
         vhost.is_going = flags & GOING != 0;
         self.next_vhost = self.next_vhost.max(id.get().checked_add(1).ok_or(StoredError::Id)?);
-        if let Some(old) = self.vhosts.remove(&id) {
-            if !old.is_going {
-                self.vhost_names.remove(&old.name);
-            }
+        if let Some(old) = self.vhosts.remove(&id)
+            && !old.is_going
+        {
+            self.vhost_names.remove(&old.name);
         }
         let key = EntityKey::Vhost(id);
         if vhost.is_going {
