@@ -123,7 +123,7 @@ impl Long {
 impl<L: Log> Meta<L> {
     /// Does what waits, as much as one turn may.
     pub(super) fn work_off(&mut self, topology: &mut Topology, out: &mut Outbox) {
-        while let Some(Piece { origin, job, allowed }) = self.work.next() {
+        while let Some(Piece { origin, job, allowed }) = self.work.next_piece() {
             match job {
                 Job::Letter(letter) => {
                     let (_, cost) = cost(&letter, topology);
