@@ -226,7 +226,7 @@ impl<L: Log> Meta<L> {
                 let (made, changed) = import.take_queues();
                 self.tell_shards(made, changed, out);
                 match advanced {
-                    Ok(used) if !import.is_done() => return (used, Some(long)),
+                    Ok(used) if !import.is_done() => (used, Some(long)),
                     Ok(used) => {
                         let imported =
                             std::mem::replace(import, Box::new(Import::new(Default::default())))
