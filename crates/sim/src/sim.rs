@@ -509,7 +509,9 @@ impl Sim {
         let steady = self.shadow.queues.iter().filter(|kind| kind.is_steady).count();
         let (mut idle_times, mut drained_times) = (0, 0);
         for _ in 0..CALM_STEPS_MAX {
-            if self.mood == Mood::Leave && self.peers.is_empty() && self.silent.is_empty() {
+            let all_left = self.peers.is_empty() && self.silent.is_empty();
+            // A shard may still have in its lines what they wrote last, the ends of exclusive consumers among it.
+            if self.mood == Mood::Leave && all_left && self.node.is_idle() {
                 self.mood = Mood::Drain;
                 self.shadow.is_calm = true;
                 // Whoever asked for it or for its deletion has gone.
