@@ -30,12 +30,12 @@ impl Topology {
         vhost: &str,
         spec: PolicySpec<'_>,
     ) -> Result<Vec<QueueId>, PolicyError> {
-        Ok(self.start_set_policy(vhost, spec, false)?.run(self))
+        self.start_set_policy(vhost, spec, false)?.run(self)
     }
 
     /// Clears a policy; returns the queues that have another policy now.
     pub fn clear_policy(&mut self, vhost: &str, name: &str) -> Result<Vec<QueueId>, PolicyError> {
-        Ok(self.start_clear_policy(vhost, name, false)?.run(self))
+        self.start_clear_policy(vhost, name, false)?.run(self)
     }
 
     /// As [`set_policy`](Self::set_policy), for an operator policy: only limits, of which the stricter holds.
@@ -44,7 +44,7 @@ impl Topology {
         vhost: &str,
         spec: PolicySpec<'_>,
     ) -> Result<Vec<QueueId>, PolicyError> {
-        Ok(self.start_set_policy(vhost, spec, true)?.run(self))
+        self.start_set_policy(vhost, spec, true)?.run(self)
     }
 
     /// Clears an operator policy; returns the queues that have another one now.
@@ -53,7 +53,7 @@ impl Topology {
         vhost: &str,
         name: &str,
     ) -> Result<Vec<QueueId>, PolicyError> {
-        Ok(self.start_clear_policy(vhost, name, true)?.run(self))
+        self.start_clear_policy(vhost, name, true)?.run(self)
     }
 
     /// Sets a parameter of a component: `federation-upstream`, `shovel`, ... The components `policy`,

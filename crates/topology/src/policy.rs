@@ -128,13 +128,22 @@ impl Policy {
     }
 
     pub(crate) fn holds_for_queue(&self, name: &str, kind: QueueKind) -> bool {
+        self.may_hold_for_queue(kind) && self.pattern.matches(name)
+    }
+
+    /// Whether it is only a matter of the name.
+    pub(crate) fn may_hold_for_queue(&self, kind: QueueKind) -> bool {
         self.apply_to.includes(kind)
             && !self.definition.keys().any(|key| unsupported(kind).contains(&key.as_str()))
-            && self.pattern.matches(name)
     }
 
     pub(crate) fn holds_for_exchange(&self, name: &str) -> bool {
-        matches!(self.apply_to, ApplyTo::All | ApplyTo::Exchanges) && self.pattern.matches(name)
+        self.may_hold_for_exchange() && self.pattern.matches(name)
+    }
+
+    /// Whether it is only a matter of the name.
+    pub(crate) fn may_hold_for_exchange(&self) -> bool {
+        matches!(self.apply_to, ApplyTo::All | ApplyTo::Exchanges)
     }
 }
 
@@ -173,23 +182,31 @@ pub(crate) fn for_queue<'a>(
     name: &str,
     kind: QueueKind,
 ) -> Option<Arc<Policy>> {
-    best(policies, |policy| policy.holds_for_queue(name, kind))
+    best(policies, |policy, dear| {
+        policy.may_hold_for_queue(kind) && policy.pattern.matches_within(name, dear)
+    })
 }
 
 pub(crate) fn for_exchange<'a>(
     policies: impl Iterator<Item = &'a Arc<Policy>>,
     exchange: &Exchange,
 ) -> Option<Arc<Policy>> {
-    best(policies, |policy| policy.holds_for_exchange(&exchange.name))
+    best(policies, |policy, dear| {
+        policy.may_hold_for_exchange() && policy.pattern.matches_within(&exchange.name, dear)
+    })
 }
+
+/// Policies for which one name may take many steps back, when all are matched with it.
+const DEAR_PER_NAME: u32 = 4;
 
 fn best<'a>(
     policies: impl Iterator<Item = &'a Arc<Policy>>,
-    holds: impl Fn(&Policy) -> bool,
+    holds: impl Fn(&Policy, &mut u32) -> bool,
 ) -> Option<Arc<Policy>> {
     let mut best: Option<&Arc<Policy>> = None;
+    let mut dear = DEAR_PER_NAME;
     for policy in policies {
-        if best.is_none_or(|best| policy.priority > best.priority) && holds(policy) {
+        if best.is_none_or(|best| policy.priority > best.priority) && holds(policy, &mut dear) {
             best = Some(policy);
         }
     }

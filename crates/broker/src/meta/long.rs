@@ -248,7 +248,16 @@ impl<L: Log> Meta<L> {
                 }
             }
             What::Policy(change, _) => {
-                let used = change.advance(topology, allowed);
+                let used = match change.advance(topology, allowed) {
+                    Ok(used) => used,
+                    Err(error) => {
+                        if let Some(reply) = long.reply {
+                            let code = ReplyCode::PreconditionFailed;
+                            refuse(out, reply, code, error.to_string());
+                        }
+                        return (allowed, None);
+                    }
+                };
                 let changed = change.take_changed();
                 self.tell_shards(Vec::new(), changed, out);
                 if change.left() > 0 {

@@ -162,7 +162,11 @@ impl Import {
         let mut used = 0;
         while used < allowed && !self.is_done() {
             if let Some(mut policy) = self.policy.take() {
-                used += policy.advance(topology, allowed - used);
+                let advanced = policy.advance(topology, allowed - used);
+                used += advanced.map_err(|error| {
+                    let (category, _) = STEPS[self.step - 1];
+                    self.fail(format!("{category}[{}]", self.at - 1), error.into())
+                })?;
                 self.imported.changed.extend(policy.take_changed());
                 if policy.left() > 0 {
                     self.policy = Some(policy);

@@ -274,3 +274,52 @@ fn random_policies() {
         }
     }
 }
+
+/// A pattern that takes long for one name may take long for a few: for many it is refused, and nothing changes.
+#[test]
+fn patterns_that_take_long() {
+    let mut world = World::new();
+    for at in 0..300 {
+        world.queue(&format!("{at:0>60}"));
+    }
+    let spec = |pattern| spec("p", pattern, json!({ "expires": 100 }));
+    world.topology.set_policy("/", spec("^0")).unwrap();
+    let error = world.topology.set_policy("/", spec(r"^(.|.)+\1!$")).unwrap_err();
+    assert!(
+        error.to_string().contains("pattern backtracks too much: more than 100 names"),
+        "{error}"
+    );
+    assert_eq!(world.topology.vhost("/").unwrap().policies().next().unwrap().pattern.text(), "^0");
+    let definitions = json!({ "policies": [{
+        "vhost": "/", "name": "x", "pattern": r"^(.|.)+\1!$", "definition": { "expires": 1 },
+    }] });
+    let error = world.topology.import_definitions(&definitions.to_string()).unwrap_err();
+    assert!(error.to_string().contains("pattern backtracks"), "{error}");
+    // Where no name is long it is as good as others; so is one that looks around and takes no steps back.
+    world.topology.set_policy("/", spec("^(?!amq)")).unwrap();
+    world.topology.assert_invariants();
+    let mut world = World::new();
+    world.queue("short");
+    world.topology.set_policy("/", spec(r"^(.|.)+\1!$")).unwrap();
+}
+
+/// Each queue that is declared is matched with all of them.
+#[test]
+fn patterns_that_are_tried_are_few() {
+    let mut world = World::new();
+    let set = |world: &mut World, name: &str, pattern| {
+        world.topology.set_policy("/", spec(name, pattern, json!({ "expires": 100 })))
+    };
+    for at in 0..64 {
+        set(&mut world, &format!("p{at}"), "^(?!amq)").unwrap();
+    }
+    let error = set(&mut world, "one more", "^(?!amq)").unwrap_err().to_string();
+    assert!(
+        error.contains("a vhost may have 64 policies whose pattern needs backtracking"),
+        "{error}"
+    );
+    set(&mut world, "linear", "^amq").unwrap();
+    set(&mut world, "p7", "^(?!other)").unwrap();
+    set(&mut world, "p8", "^linear").unwrap();
+    set(&mut world, "one more", "^(?!amq)").unwrap();
+}
