@@ -1,6 +1,5 @@
 //! Bindings.
 
-use std::borrow::Cow;
 use std::hash::{BuildHasher as _, Hasher as _};
 use std::sync::Arc;
 
@@ -83,10 +82,6 @@ struct AllBound;
 
 impl Listed for AllBound {
     type Item = Bound;
-
-    fn name<'a>(&self, _: &'a Bound) -> Cow<'a, str> {
-        "".into()
-    }
 
     async fn rows(&self, _: &Call, items: &[Bound], _: Why) -> Result<Vec<Value>, Fault> {
         Ok(items.iter().map(Bound::row).collect())

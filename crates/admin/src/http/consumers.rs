@@ -1,6 +1,5 @@
 //! Consumers.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use leveret_broker::message::ConsumerFacts;
@@ -29,10 +28,6 @@ struct Consumers;
 
 impl Listed for Consumers {
     type Item = Consumer;
-
-    fn name<'a>(&self, _: &'a Consumer) -> Cow<'a, str> {
-        "".into()
-    }
 
     async fn rows(&self, call: &Call, items: &[Consumer], _: Why) -> Result<Vec<Value>, Fault> {
         let mut rows = Vec::with_capacity(items.len());

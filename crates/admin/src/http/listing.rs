@@ -30,8 +30,10 @@ pub(crate) trait Listed: Send + Sync + 'static {
     /// One of them: its names.
     type Item: Send + Sync + 'static;
 
-    /// What a list is filtered by and sorted by, where nothing else is asked for.
-    fn name<'a>(&self, item: &'a Self::Item) -> Cow<'a, str>;
+    /// What a list is filtered by and sorted by, where nothing else is asked for. Nothing, for what has no name of its own.
+    fn name<'a>(&self, _: &'a Self::Item) -> Cow<'a, str> {
+        "".into()
+    }
 
     /// A row for each of these; null for what is gone. At most [`pages::ROWS`] are asked for at once.
     fn rows(

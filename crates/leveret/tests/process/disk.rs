@@ -62,6 +62,13 @@ impl SmallDisk {
         let root = PathBuf::from(format!("/proc/{}/root", self.holder.id()));
         root.join(self.dir.path().strip_prefix("/").unwrap()).join(name)
     }
+
+    /// Takes half of it for a file that is somebody else's.
+    fn fill_half(&self) -> PathBuf {
+        let filler = self.path("filler");
+        std::fs::write(&filler, vec![0; (SIZE << 19) as usize]).unwrap();
+        filler
+    }
 }
 
 impl Drop for SmallDisk {
@@ -165,9 +172,7 @@ fn a_full_disk_is_told_and_has_room_again() {
         return;
     };
     let broker = disk.broker();
-    // Half of it is somebody else's.
-    let filler = disk.path("filler");
-    std::fs::write(&filler, vec![0; (SIZE << 19) as usize]).unwrap();
+    let filler = disk.fill_half();
     let (mut client, channel) = broker.channel();
     declare(&mut client, channel);
     client.confirm_select(channel).unwrap();
@@ -208,8 +213,7 @@ fn what_a_full_disk_refuses_is_not_there() {
         return;
     };
     let broker = disk.broker();
-    let filler = disk.path("filler");
-    std::fs::write(&filler, vec![0; (SIZE << 19) as usize]).unwrap();
+    let filler = disk.fill_half();
     let (mut client, channel) = broker.channel();
     declare(&mut client, channel);
     let durable = QueueDeclare { durable: true, ..QueueDeclare::default() };
