@@ -88,6 +88,13 @@ impl<T> Handover<T> {
         }
     }
 
+    /// Leaves all of `due`, as the caller ends and takes nothing any more.
+    pub(crate) fn bequeath(&self, due: &mut VecDeque<T>) {
+        if !due.is_empty() {
+            self.put(due.drain(..));
+        }
+    }
+
     fn put(&self, due: impl Iterator<Item = T>) {
         let mut left = self.left.lock();
         left.extend(due);
@@ -131,6 +138,18 @@ mod tests {
         assert!(mine.iter().copied().eq(0..TAKEN), "{mine:?}");
         assert!(theirs.iter().copied().eq(TAKEN..2 * TAKEN), "{theirs:?}");
         assert!(handover.has_some());
+    }
+
+    #[test]
+    fn who_ends_leaves_all_of_it() {
+        let handover = Handover::default();
+        let (mut mine, mut theirs) = (VecDeque::from([1, 2]), VecDeque::new());
+        handover.bequeath(&mut mine);
+        assert!(mine.is_empty());
+        handover.take(&mut theirs);
+        assert_eq!(theirs, [1, 2], "whether anybody was at work or not");
+        handover.bequeath(&mut mine);
+        assert!(!handover.has_some());
     }
 
     /// Workers come and go while others leave things: each is done once.

@@ -202,6 +202,14 @@ pub fn with_runner<T>(node: &Arc<Node>, f: impl FnOnce(&mut Runner) -> T) -> T {
     })
 }
 
+impl Drop for Runner {
+    /// A thread that ends may have duties on its list. A stop goes on to run turns on another thread, which takes them over:
+    /// an actor whose duty is lost would never run again, whatever waits in its inbox.
+    fn drop(&mut self) {
+        self.node.handover.bequeath(&mut self.due);
+    }
+}
+
 impl Runner {
     /// Keeps no memory for turns that may not come.
     fn relax(&mut self) {

@@ -247,13 +247,16 @@ fn put_away(node: &Arc<Node>, waker: &Waker, data_dir: &Path) {
     // A dead letter that is safe where it went is not to come back where it was.
     let departs = || node.shards.iter().any(|shard| shard.actor.state().under_way() > 0);
     let works = || node.shards.iter().any(|shard| shard.actor.state().has_work());
-    while departs() && std::time::Instant::now() <= deadline {
-        if !works() {
-            seen = waker.wait(seen);
-        }
-        // What did not fit one turn goes on in the next.
+    loop {
+        // What threads had on their lists when they ended is taken over, and what did not fit one turn goes on in the next.
         for index in 0..node.shards.len() {
             with_runner(node, |runner| runner.run_shard(index, ToShard::Continue));
+        }
+        if !departs() || std::time::Instant::now() > deadline {
+            break;
+        }
+        if !works() {
+            seen = waker.wait(seen);
         }
     }
     for shard in &node.shards {
