@@ -31,9 +31,9 @@ pub(crate) use roster::{Names, NamesReached};
 /// Files that are kept open for reading.
 const READ_FILES: usize = 16;
 
-/// Files that one disk has open at most: those, one that is read next, one that is written to by each thread, and
-/// the directory while it is synced by each.
-pub const FILES_MAX: usize = READ_FILES + 5;
+/// Files that one disk has open at most: those, one that is read next, one that is written to by each thread, the
+/// directory while it is synced by each, the list of files, and that again while it is written anew.
+pub const FILES_MAX: usize = READ_FILES + 8;
 
 /// Shorter reads have memory of their own.
 const POOLED_MIN: usize = 64 << 10;
@@ -114,7 +114,7 @@ enum Job {
     Close(FileName),
 }
 
-/// A directory of segment files. Nobody else can open it meanwhile.
+/// A directory of segment files. Who opens it has locked the data directory, so that it is in nobody else's use.
 pub struct RealDisk {
     dir: PathBuf,
     /// `None` once the threads are to end.
@@ -129,8 +129,6 @@ pub struct RealDisk {
     list: Arc<Ranked<List>>,
     /// Nothing was changed yet.
     is_untouched: bool,
-    /// Locked for as long as it is open.
-    _lock: File,
 }
 
 impl std::fmt::Debug for RealDisk {
@@ -151,12 +149,6 @@ impl RealDisk {
         room: &Arc<Room>,
     ) -> std::io::Result<Self> {
         std::fs::create_dir_all(dir)?;
-        // Not a file in it, which somebody may remove, so that the next process would lock another.
-        let lock = File::open(dir)?;
-        lock.try_lock().map_err(|error| {
-            let text = format!("{} is in use by another process: {error}", dir.display());
-            std::io::Error::new(ErrorKind::ResourceBusy, text)
-        })?;
         let list = Arc::new(Ranked::new(Rank::FileList, List::new(dir, names)));
         let (done_in, done) = channel();
         let (writes, to_write) = channel();
@@ -183,7 +175,6 @@ impl RealDisk {
             uses_kept_room: false,
             list,
             is_untouched: true,
-            _lock: lock,
         })
     }
 

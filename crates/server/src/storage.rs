@@ -201,13 +201,28 @@ impl Storage {
         files: Files,
     ) -> anyhow::Result<(NodeLog, Checked)> {
         let started = Instant::now();
-        let count = layout(dir, shards)?;
+        let names_dir = dir.join("names");
         let lost = left::lost(dir)?;
+        let (count, lost) = match layout(dir, shards)? {
+            Some(count) => (count, lost),
+            None => {
+                refuse_without_layout(dir)?;
+                left::tell_anew(&lost);
+                lay_out(dir, shards)?;
+                // What somebody moved away is not missed.
+                forget_clean(dir)?;
+                (shards, Vec::new())
+            }
+        };
         left::refuse(dir, &lost, files.damaged)?;
         let waker = Arc::new(Waker::new(Room::of(dir)));
-        let names_dir = dir.join("names");
-        if !names_dir.exists() && has_messages(dir, count)? {
-            return Err(without_names(dir, None));
+        if !names_dir.exists() {
+            if has_messages(dir, count)? {
+                return Err(without_names(dir, None));
+            }
+            std::fs::create_dir_all(&names_dir)
+                .and_then(|()| sync_dir(dir))
+                .with_context(|| format!("cannot make {}", names_dir.display()))?;
         }
         let reached = NamesReached::default();
         // Without a part of the names, messages of queues nobody knows would be let go.
@@ -315,12 +330,22 @@ fn shard_dir(dir: &Path, index: usize) -> PathBuf {
 /// Whether any of the shards has a file of messages.
 fn has_messages(dir: &Path, shards: usize) -> anyhow::Result<bool> {
     for index in 0..shards {
-        let dir = shard_dir(dir, index);
-        let entries = std::fs::read_dir(&dir);
-        for entry in entries.with_context(|| format!("cannot read {}", dir.display()))? {
-            if entry?.file_name().to_str().and_then(FileName::parse).is_some() {
-                return Ok(true);
-            }
+        if has_files(&shard_dir(dir, index))? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Whether a log has files. None has one of which there is no directory.
+fn has_files(dir: &Path) -> anyhow::Result<bool> {
+    let entries = match std::fs::read_dir(dir) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+        entries => entries.with_context(|| format!("cannot read {}", dir.display()))?,
+    };
+    for entry in entries {
+        if entry?.file_name().to_str().and_then(FileName::parse).is_some() {
+            return Ok(true);
         }
     }
     Ok(false)
@@ -351,8 +376,8 @@ fn refuse_older_names(names: &Path, shard: &Path, batch: u64, seen: u64) -> anyh
     Ok(())
 }
 
-/// Reads the layout of a directory, or writes it. Gives the number of shards.
-fn layout(dir: &Path, shards: usize) -> anyhow::Result<usize> {
+/// Reads the layout of a directory: its number of shards, which need not be the one that is wanted. None if it has none.
+fn layout(dir: &Path, shards: usize) -> anyhow::Result<Option<usize>> {
     let path = dir.join("layout");
     match std::fs::read_to_string(&path) {
         Ok(text) => {
@@ -375,14 +400,9 @@ fn layout(dir: &Path, shards: usize) -> anyhow::Result<usize> {
             if found != shards {
                 tracing::info!(shards = found, "the data directory keeps its number of shards");
             }
-            Ok(found)
+            Ok(Some(found))
         }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            lay_out(dir, &path, shards)?;
-            // What somebody moved away is not missed.
-            forget_clean(dir)?;
-            Ok(shards)
-        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
     }
 }
@@ -419,19 +439,41 @@ fn refuse_other_shards(dir: &Path, path: &Path, count: usize) -> anyhow::Result<
     }
 }
 
-/// Makes the directories of shards, then the file that says so: whole or not at all.
-fn lay_out(dir: &Path, path: &Path, shards: usize) -> anyhow::Result<()> {
-    // Left by a first start that was interrupted: without anything in them but locks.
+/// Refuses to lay out a directory anew that has something of an earlier one.
+fn refuse_without_layout(dir: &Path) -> anyhow::Result<()> {
+    let layout = dir.join("layout");
     for left in shard_dirs(dir)? {
         for entry in std::fs::read_dir(&left)? {
             anyhow::ensure!(
                 entry?.file_name() == "LOCK",
-                "{} is missing, and {} has messages: restore it from a copy, or choose another directory \
-                 with --data-dir",
-                path.display(),
+                "{} is missing, and {} has messages. Nothing was changed. Restore it from a copy, or choose another \
+                 directory with --data-dir",
+                layout.display(),
                 left.display()
             );
         }
+    }
+    let names = dir.join("names");
+    let is_of_use = |entry: std::io::Result<std::fs::DirEntry>| {
+        entry.map_or(true, |entry| entry.file_name() != "LOCK")
+    };
+    anyhow::ensure!(
+        !names.exists() || !std::fs::read_dir(&names)?.any(is_of_use),
+        "{layout} is missing, and {shards} has no messages, but {names} has the names of queues: their messages may have \
+         been there. Nothing was changed. Restore {layout} and {shards} from a copy; or, to begin anew, without names and \
+         messages, move {names} away too and start again",
+        layout = layout.display(),
+        shards = dir.join("shards").display(),
+        names = names.display(),
+    );
+    Ok(())
+}
+
+/// Makes the directories of the logs, then the file that says so: whole or not at all.
+fn lay_out(dir: &Path, shards: usize) -> anyhow::Result<()> {
+    let path = dir.join("layout");
+    // Left by a first start that was interrupted: without anything in them but locks.
+    for left in shard_dirs(dir)? {
         std::fs::remove_dir_all(&left)?;
     }
     let all = dir.join("shards");
@@ -441,10 +483,19 @@ fn lay_out(dir: &Path, path: &Path, shards: usize) -> anyhow::Result<()> {
         for index in 0..shards {
             std::fs::create_dir_all(all.join(index.to_string()))?;
         }
+        std::fs::create_dir_all(dir.join("names"))?;
         sync_dir(&all)?;
+        // The directory may be new itself.
+        if let Some(parent) = dir.canonicalize()?.parent() {
+            match sync_dir(parent) {
+                // Who may not read it has not made it.
+                Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {}
+                synced => synced?,
+            }
+        }
         std::fs::write(&new, text)?;
         std::fs::File::open(&new)?.sync_all()?;
-        std::fs::rename(&new, path)?;
+        std::fs::rename(&new, &path)?;
         sync_dir(dir)
     };
     write().with_context(|| format!("cannot write {}", path.display()))
@@ -638,8 +689,10 @@ mod tests {
     #[test]
     fn a_layout_stays() {
         let dir = tempfile::tempdir().expect("a directory");
-        assert_eq!(layout(dir.path(), 3).expect("new"), 3);
-        assert_eq!(layout(dir.path(), 8).expect("old"), 3);
+        assert_eq!(layout(dir.path(), 3).expect("new"), None);
+        lay_out(dir.path(), 3).expect("written");
+        assert_eq!(layout(dir.path(), 8).expect("old"), Some(3));
+        assert!(dir.path().join("names").is_dir(), "its name is as safe as the layout's");
         for bad in ["", "format 1", "format 1\nshards 0\n", "format one\nshards 2\n"] {
             std::fs::write(dir.path().join("layout"), bad).expect("write");
             let error = format!("{:#}", layout(dir.path(), 2).expect_err(bad));

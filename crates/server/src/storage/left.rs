@@ -210,6 +210,16 @@ pub(super) fn refuse(dir: &Path, lost: &[Lost], damaged: DamagedFiles) -> anyhow
     )
 }
 
+/// Says that a directory is begun anew, if the process before left something in it.
+pub(super) fn tell_anew(lost: &[Lost]) {
+    if !lost.is_empty() {
+        tracing::warn!(
+            files = lost.len(),
+            "the data directory is laid out anew: nothing is there any more of the files that the last process left"
+        );
+    }
+}
+
 /// Says what was lost, and what can be done.
 pub(super) fn tell(lost: &[Lost]) {
     for Lost { path, had_bytes, has_bytes, .. } in lost {

@@ -626,3 +626,5 @@ fn where_damage_is_to_be_refused() {
     check(End::Stop, DamagedFiles::Refuse, 10, 200);
     check(End::Kill, DamagedFiles::Refuse, 10, 200);
 }
+
+mod going_on;
