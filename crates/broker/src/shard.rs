@@ -122,6 +122,8 @@ pub struct Shard<L> {
     alarm: Alarm,
     /// Messages below came back from before a crash, and may have been delivered.
     seen_below: leveret_log::Offset,
+    /// Messages of queues that are not known are not let go.
+    keeps_orphans: bool,
     /// How far the system's clock is from what turns are told.
     clock_step_ms: i64,
     /// Queues that were deleted and had the rule `ack`: whoever routed to one of them is told no.
@@ -256,6 +258,7 @@ impl<L: Log> Shard<L> {
             disk: Disk::default(),
             transactions: Transactions::default(),
             seen_below: leveret_log::Offset::default(),
+            keeps_orphans: false,
             alarm: Alarm::default(),
             clock_step_ms: 0,
             gone_unacked: VecDeque::new(),

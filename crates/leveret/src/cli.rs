@@ -21,6 +21,8 @@ pub(crate) enum Part {
     Ctl(leveret_ctl::CtlArgs),
     /// Move the definitions and messages of a running broker, RabbitMQ or Leveret, to another
     Migrate(leveret_migrate::MigrateArgs),
+    /// Have the next start let go of messages whose queues are not known, as names were lost
+    DropOrphans(DropOrphansArgs),
     /// Load a broker and measure it, as PerfTest does; repeat the documents' experiments
     Perf(PerfWords),
     /// Print a manual page, in roff
@@ -80,6 +82,20 @@ pub(crate) struct ServeArgs {
     /// Stop when standard input ends, as it does when the program that holds its other end is gone
     #[arg(long)]
     pub(crate) until_eof: bool,
+
+    #[command(flatten)]
+    pub(crate) options: leveret_config::Flags,
+}
+
+/// Have the next start let go of messages whose queues are not known.
+///
+/// When a part of the names is lost, messages of the queues that it had are kept, in no queue, so that a copy of the names
+/// brings them back; each start tells of them with an ERROR. This ends that. The broker must not be running.
+#[derive(Args, Debug)]
+pub(crate) struct DropOrphansArgs {
+    /// Configuration file, in the form of rabbitmq.conf
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
 
     #[command(flatten)]
     pub(crate) options: leveret_config::Flags,
@@ -201,6 +217,7 @@ mod tests {
             "ctl",
             "ctl status",
             "migrate",
+            "drop-orphans",
             "perf experiment",
             "perf probe",
             "man",

@@ -13,7 +13,7 @@ use leveret_config::files;
 use leveret_ctl::{CtlArgs, Local};
 use rustix::process::{Signal, getpid, kill_process};
 
-use cli::{Cli, Part, PerfPart, PerfWords, ServeArgs};
+use cli::{Cli, DropOrphansArgs, Part, PerfPart, PerfWords, ServeArgs};
 
 /// `sysexits.h`: the command line, the program itself, the configuration.
 const USAGE: u8 = 64;
@@ -34,6 +34,7 @@ fn main() -> ExitCode {
         Ok(Part::Serve(args)) => serve(args),
         Ok(Part::Ctl(args)) => ctl(&args),
         Ok(Part::Migrate(args)) => leveret_migrate::main(&args, local().socket),
+        Ok(Part::DropOrphans(args)) => drop_orphans(args),
         Ok(Part::Perf(PerfWords { part: Some(PerfPart::Experiment(args)), .. })) => {
             leveret_experiment::main(&args)
         }
@@ -103,6 +104,25 @@ fn serve(args: ServeArgs) -> ExitCode {
             ExitCode::from(SOFTWARE)
         }
     }
+}
+
+fn drop_orphans(args: DropOrphansArgs) -> ExitCode {
+    let loaded = match files::load(args.config.as_deref(), args.options.settings) {
+        Ok(loaded) => loaded,
+        Err(errors) => {
+            eprintln!("{errors}");
+            return ExitCode::from(CONFIG);
+        }
+    };
+    let text = match leveret_server::drop_orphans(&loaded.config) {
+        Ok(true) => "the next start lets go of messages whose queues are not known\n",
+        Ok(false) => "no messages are kept whose queues are not known\n",
+        Err(error) => {
+            eprintln!("leveret: {error:#}");
+            return ExitCode::from(SOFTWARE);
+        }
+    };
+    print_or_refuse(Some(text.as_bytes().to_vec()), "such text")
 }
 
 /// Reads standard input to its end, and then stops this process as an operator would.

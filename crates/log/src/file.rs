@@ -59,7 +59,7 @@ use segments::Segments;
 use sets::{SetId, Sets};
 use write::Writer;
 
-pub use lend::{Unmatched, match_up};
+pub use lend::{Unmatched, match_up, match_up_at_rest};
 pub use recover::{OnDamage, OpenError, Progress, Report};
 pub use salvage::Damage;
 

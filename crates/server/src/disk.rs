@@ -183,9 +183,16 @@ impl RealDisk {
         self.uses_kept_room = true;
     }
 
-    /// How far the log of names was, as far as those know who wrote here.
-    pub(crate) fn names_reached(&self) -> std::io::Result<u64> {
-        Ok(List::read(&self.dir)?.names)
+    /// What its list of files says, besides the files.
+    pub(crate) fn list_says(&self) -> std::io::Result<Says> {
+        let found = List::read(&self.dir)?;
+        let state = match found.roster {
+            Roster::None => ListState::Missing,
+            Roster::Damaged(..) => ListState::Damaged,
+            Roster::Whole(_) if found.is_empty => ListState::Empty,
+            Roster::Whole(_) => ListState::Whole,
+        };
+        Ok(Says { names: found.names, state })
     }
 
     /// Before the first change: what a process that was killed had kept goes, and what there is stays after a power cut.
@@ -200,6 +207,25 @@ impl RealDisk {
     fn path(&self, file: FileName) -> PathBuf {
         self.dir.join(file.to_string())
     }
+}
+
+/// What a list of files says, besides the files.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Says {
+    /// How far the log of names was, as far as those know who wrote here.
+    pub(crate) names: u64,
+    /// Whether it can be asked.
+    pub(crate) state: ListState,
+}
+
+/// Whether there is a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ListState {
+    Missing,
+    Damaged,
+    /// An operator wants to go on with what is there.
+    Empty,
+    Whole,
 }
 
 /// Whom a thread tells of what it did.

@@ -37,3 +37,4 @@ pub mod turn;
 pub mod watchdog;
 
 pub use startup::{COMPATIBLE_VERSION, node_name, options, resolve, serve};
+pub use storage::drop_orphans;

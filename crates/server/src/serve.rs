@@ -26,7 +26,7 @@ use crate::logging::Logs;
 use crate::login::{self, LoginThreads, Logins};
 use crate::node::Node;
 use crate::runner::{install_runner, keep_working, rest, with_runner};
-use crate::storage::{DirectoryLock, Left, NodeLog, Waker};
+use crate::storage::{DirectoryLock, Left, NodeLog, Orphans, Waker};
 use crate::storage::{close_to_others, forget_clean, leave_clean};
 use crate::supervisor::Supervisor;
 use crate::threads::Threads;
@@ -41,6 +41,8 @@ pub struct Options {
     pub shards: Vec<NodeLog>,
     /// By shard: records below may have been delivered, though no mark says so.
     pub seen_below: Vec<Offset>,
+    /// What becomes of messages of queues that are not known.
+    pub(crate) orphans: Orphans,
     /// Brings news from the disks.
     pub waker: Arc<Waker>,
     /// AMQP listeners.
@@ -93,7 +95,8 @@ pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow
         let Options { shards, seen_below, waker, paging_ratio, .. } = options;
         // Until everything is written and closed.
         let _directory_lock = options.directory_lock;
-        let shards = recover(shards, &options.topology, &mut options.meta, &seen_below);
+        let (topology, meta) = (&options.topology, &mut options.meta);
+        let shards = recover(shards, topology, meta, &seen_below, &options.orphans);
         let settings = Arc::new(options.settings);
         let logins = Logins::new(options.logins, rand::random());
         let node =
@@ -209,6 +212,7 @@ fn recover(
     topology: &Topology,
     meta: &mut Meta<NodeLog>,
     seen_below: &[Offset],
+    orphans: &Orphans,
 ) -> Vec<Shard<NodeLog>> {
     let started = std::time::Instant::now();
     let count = logs.len();
@@ -216,13 +220,18 @@ fn recover(
     let mut shards = Vec::new();
     for (index, (log, &seen_below)) in logs.into_iter().zip(seen_below).enumerate() {
         let mut shard = Shard::new(index, count, log);
+        if orphans.are_kept() {
+            shard.keep_orphans();
+        }
         let restored = shard.recover(topology, meta.decided(), seen_below, now());
         all.messages += restored.messages;
         all.orphans += restored.orphans;
         all.undone += restored.undone;
         all.damaged += restored.damaged;
+        all.orphaned.extend(restored.orphaned);
         shards.push(shard);
     }
+    orphans.tell(&all);
     meta.forget_decisions(shards.iter_mut().flat_map(Shard::transactions_found));
     if all != Restored::default() {
         tracing::info!(

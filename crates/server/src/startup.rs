@@ -101,13 +101,20 @@ pub fn options(config: &Config, started: Instant) -> anyhow::Result<Options> {
     )?;
     let (mut meta, mut topology) = read_names(config, names, checked.shards(), checked.waker())?;
     // Nothing of what is on the disk refuses the start any more.
+    checked.note()?;
     meta.log_mut().settle().context("in the log of names")?;
-    let Storage { shards, seen_below, damages, waker } = checked.open()?;
-    add_names(config, &mut meta, &mut topology, &waker)?;
+    let Storage { shards, seen_below, damages, orphans, last_queue, waker } = checked.open()?;
+    // Whatever comes next: the files are put aside, and the next start does not find them damaged.
     tell_damage(&damages, &topology);
+    // Names that lost some may have lost which ids were used.
+    if let Some(last) = last_queue {
+        topology.go_on_behind_queue(last);
+    }
+    add_names(config, &mut meta, &mut topology, &waker)?;
     Ok(Options {
         directory_lock,
         seen_below,
+        orphans,
         waker,
         listeners,
         threads,

@@ -4,6 +4,7 @@
 //!   leveret.lock      locked by the process that uses the directory, as the directory itself is
 //!   layout            format of the directory and number of shards, as text
 //!   clean             there when the last process left in good order: nothing was under way; which files it left
+//!   orphans.kept      there while messages of queues that the names do not have are not let go: they may have lost some
 //!   names/            log of vhosts, users, exchanges, queues, bindings, policies
 //!   shards/0/ ...     log of the messages of each shard's queues
 //! ```
@@ -13,6 +14,7 @@
 
 mod damage;
 mod left;
+mod orphans;
 mod private;
 
 use std::path::{Path, PathBuf};
@@ -25,11 +27,12 @@ use leveret_config::DamagedFiles;
 use leveret_log::disk::FileName;
 use leveret_log::file::{
     Damage, Inspected, OnDamage, OpenError, Options as LogOptions, Progress, Report,
-    SEGMENT_GROWTH, Unmatched, match_up,
+    SEGMENT_GROWTH, Unmatched, match_up, match_up_at_rest,
 };
-use leveret_log::{FileLog, LogNumber, Offset};
+use leveret_log::{FileLog, Log as _, LogNumber, Offset};
+use leveret_topology::QueueId;
 
-use crate::disk::{Names, NamesReached, RealDisk, Wake, sync_dir};
+use crate::disk::{ListState, Names, NamesReached, RealDisk, Wake, sync_dir};
 use crate::locks::{Rank, Ranked};
 use crate::node::Node;
 use crate::room::Room;
@@ -39,6 +42,8 @@ use leveret_broker::shard::home_of;
 
 pub(crate) use damage::tell_damage;
 pub(crate) use left::{Left, forget_clean, leave_clean};
+pub(crate) use orphans::Orphans;
+pub use orphans::drop_orphans;
 pub(crate) use private::DirectoryLock;
 pub(crate) use private::close_to_others;
 
@@ -58,6 +63,10 @@ pub(crate) struct Storage {
     pub seen_below: Vec<Offset>,
     /// What was damaged: the directory of the log and its file.
     pub damages: Vec<(PathBuf, Damage)>,
+    /// What becomes of messages of queues that are not known.
+    pub orphans: Orphans,
+    /// The last queue that has a message.
+    pub last_queue: Option<QueueId>,
     /// Wakes actors when their disk has done something.
     pub waker: Arc<Waker>,
 }
@@ -185,6 +194,12 @@ pub(crate) struct Checked {
     shards: Vec<Inspected<RealDisk>>,
     names: Report,
     lost: Vec<left::Lost>,
+    /// What the last stop left word of.
+    word: left::Word,
+    /// By shard: something is missing of it that is not a file which is known to be.
+    is_short: Vec<bool>,
+    /// The names may have lost some.
+    are_names_short: bool,
     waker: Arc<Waker>,
     started: Instant,
 }
@@ -227,6 +242,9 @@ impl Storage {
         let reached = NamesReached::default();
         // Without a part of the names, messages of queues nobody knows would be let go.
         let disk = disk_of(&names_dir, &waker, Owner::Names, &reached)?;
+        let says = disk.list_says();
+        let says = says.with_context(|| format!("cannot read {}", names_dir.display()))?;
+        let mut are_names_short = says.state == ListState::Empty;
         let names = inspect(&names_dir, disk, Owner::Names, memory.options(1))?;
         let Inspected::Whole(mut names, report) = names else {
             anyhow::bail!("the log {} was to be refused", names_dir.display())
@@ -242,23 +260,43 @@ impl Storage {
         let (mut messages, mut is_damaged) = (0, false);
         // How far the names were, as each shard knows.
         let mut seen = Vec::new();
+        let word = left::word(dir, count);
+        let mut is_short = Vec::new();
         for index in 0..count {
             let dir = shard_dir(dir, index);
             let owner = Owner::Shard(index);
             let number = LogNumber::try_from(index).context("so many shards")?;
             let options = LogOptions { number, ..options.clone() };
             let disk = disk_of(&dir, &waker, owner, &reached)?;
-            let reached = disk.names_reached();
-            seen.push(reached.with_context(|| format!("cannot read {}", dir.display()))?);
+            let says = disk.list_says();
+            let says = says.with_context(|| format!("cannot read {}", dir.display()))?;
+            seen.push(says.names);
             let log = inspect(&dir, disk, owner, options)?;
+            let mut is_unlisted = match (says.state, &log) {
+                (ListState::Whole, _) => false,
+                (ListState::Empty | ListState::Damaged, _) => true,
+                // An older version had none.
+                (ListState::Missing, Inspected::Whole(_, report)) => report.list.is_some(),
+                (ListState::Missing, Inspected::Damaged(..)) => true,
+            };
+            // Nor does anybody know then how far the names were.
+            are_names_short |= is_unlisted;
+            if says.state == ListState::Empty {
+                tell_empty(&dir);
+            }
             match &log {
                 Inspected::Whole(log, report) => {
                     refuse_stranger(&dir, log, (index, count))
                         .context("Nothing was changed in the data directory")?;
                     messages += report.records;
+                    if let Some(left) = word.is_short(index, log.next_batch()) {
+                        left::refuse_short(&dir, log.next_batch(), left, files.damaged)?;
+                        is_unlisted = true;
+                    }
                 }
                 Inspected::Damaged(..) => is_damaged = true,
             }
+            is_short.push(is_unlisted || lost.iter().any(|it| it.path.starts_with(&dir)));
             shards.push(log);
         }
         // Messages know their queues by number: without the names nobody could find them, and they would be let go.
@@ -270,7 +308,19 @@ impl Storage {
         }
         names.hold_files();
         let dir = dir.to_owned();
-        Ok((*names, Checked { dir, shards, names: report, lost, waker, started }))
+        let names_report = report;
+        let checked = Checked {
+            dir,
+            shards,
+            names: names_report,
+            lost,
+            word,
+            is_short,
+            are_names_short,
+            waker,
+            started,
+        };
+        Ok((*names, checked))
     }
 }
 
@@ -285,9 +335,23 @@ impl Checked {
         self.shards.len()
     }
 
+    /// Before the first change: writes down what is not known any more after it.
+    pub(crate) fn note(&self) -> anyhow::Result<()> {
+        let note = || {
+            if self.are_names_short {
+                orphans::keep(&self.dir)?;
+            }
+            for (index, _) in self.is_short.iter().enumerate().filter(|(_, is_short)| **is_short) {
+                damage::note_short(&shard_dir(&self.dir, index), Offset::MAX)?;
+            }
+            Ok::<_, std::io::Error>(())
+        };
+        note().with_context(|| format!("cannot write to {}", self.dir.display()))
+    }
+
     /// Opens the logs of messages: from here on the directory is changed.
     pub(crate) fn open(self) -> anyhow::Result<Storage> {
-        let Self { dir, shards: inspected, names, lost, waker, started } = self;
+        let Self { dir, shards: inspected, names, lost, word, is_short, waker, started, .. } = self;
         let count = inspected.len();
         tell_of(&dir.join("names"), &names, started, true);
         let (mut shards, mut damages) = (Vec::new(), Vec::new());
@@ -307,21 +371,46 @@ impl Checked {
             damages.extend(report.damaged.into_iter().map(|damage| (dir.clone(), damage)));
         }
         left::tell(&lost);
-        let lost_before = shards.iter().enumerate().map(|(index, log)| {
-            let dir = shard_dir(&dir, index);
-            let is_short = lost.iter().any(|it| it.path.starts_with(&dir));
-            if is_short { Offset::MAX } else { damage::lost_before(&dir, log) }
-        });
+        let lost_before = shards.iter().enumerate();
+        let lost_before =
+            lost_before.map(|(index, log)| damage::lost_before(&shard_dir(&dir, index), log));
         let lost_before: Vec<_> = lost_before.collect();
         let batches: Vec<_> = shards.iter().map(FileLog::next_batch).collect();
-        tell_unmatched(match_up(&mut shards, &lost_before));
-        let seen_below = match damages.is_empty() && lost.is_empty() {
-            true => left::seen_below(&dir, &batches),
+        // The last stop left nothing on its way, unless its word is of an earlier one.
+        let is_at_rest = word.is_of_last(&batches);
+        let unmatched = match is_at_rest {
+            true => match_up_at_rest(&mut shards, &lost_before),
+            false => match_up(&mut shards, &lost_before),
+        };
+        for (index, log) in shards.iter().enumerate() {
+            // Known from now on: what comes later is not lost.
+            if is_short[index] || is_at_rest && unmatched.lost > 0 {
+                let dir = shard_dir(&dir, index);
+                damage::note_short(&dir, log.end())
+                    .with_context(|| format!("cannot write to {}", dir.display()))?;
+            }
+        }
+        tell_unmatched(unmatched);
+        let is_whole = damages.is_empty() && lost.is_empty() && !is_short.contains(&true);
+        let seen_below = match is_whole {
+            true => word.seen_below(&dir, &batches),
             false => vec![Offset::MAX; count],
         };
-        Ok(Storage { shards, seen_below, damages, waker })
+        let mut last_queue = None;
+        for log in &shards {
+            log.each_holder(|holder| {
+                let queue = home_of(holder, count).map(|_| QueueId::new(holder.get()));
+                last_queue = last_queue.max(queue);
+            });
+        }
+        let orphans = Orphans::of(&dir);
+        Ok(Storage { shards, seen_below, damages, orphans, last_queue, waker })
     }
 }
+
+/// What becomes of messages whose queue is not among the names that are gone on with.
+const KEPT: &str = "messages of queues that are not named any more are kept then, in no queue, until they are let go by \
+                    `leveret drop-orphans`";
 
 fn shard_dir(dir: &Path, index: usize) -> PathBuf {
     dir.join("shards").join(index.to_string())
@@ -367,8 +456,8 @@ fn refuse_older_names(names: &Path, shard: &Path, batch: u64, seen: u64) -> anyh
     anyhow::ensure!(
         batch >= seen,
         "{names} is of an earlier time than {shard}: it ends before change {batch}, and {seen} were there when the \
-         last message was stored. Messages of queues that it does not name would be lost. Nothing was changed. Restore \
-         both from one copy; or, to go on with these names, and without such messages, make {list} empty and start again",
+         last message was stored. Nothing was changed. Restore both from one copy; or, to go on with these names, make {list} \
+         empty and start again: {KEPT}",
         names = names.display(),
         shard = shard.display(),
         list = shard.join("files").display(),
@@ -584,6 +673,7 @@ fn inspect(
             Owner::Shard(_) if is_damage => anyhow::anyhow!(
                 "{error}. With storage.damaged_files = aside a start goes on with all that is whole"
             ),
+            Owner::Names if is_damage => anyhow::anyhow!("{error}: {KEPT}"),
             _ => error.into(),
         }
     });
@@ -610,6 +700,15 @@ fn refuse_stranger(
     )
 }
 
+/// An operator wants to go on with the files that are there.
+fn tell_empty(dir: &Path) {
+    tracing::warn!(
+        log = %dir.display(),
+        "the list of files, `files`, is empty: the files that are there are taken for all. What was in others is lost; messages \
+         of other shards whose bodies it had keep their places, in case it comes back"
+    );
+}
+
 /// What the logs of shards did not agree about.
 fn tell_unmatched(unmatched: Unmatched) {
     let Unmatched { dangling, lost, strange, unneeded } = unmatched;
@@ -624,9 +723,9 @@ fn tell_unmatched(unmatched: Unmatched) {
     if lost > 0 {
         tracing::error!(
             messages = lost,
-            "messages cannot be delivered whose bodies were in a file that is damaged or missing: a large message for \
-             queues of several shards is stored once. To get them back, stop the broker, restore the file from a \
-             copy, and start again"
+            "messages cannot be delivered whose bodies were in what is damaged, missing or of an earlier time of another \
+             shard: a large message for queues of several shards is stored once. They keep their places. To get them \
+             back, stop the broker, restore the file or the shard's directory from a copy, and start again"
         );
     }
     if dangling + unneeded > 0 {

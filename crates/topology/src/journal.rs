@@ -131,6 +131,15 @@ impl Topology {
         };
     }
 
+    /// Queues that are made from now on come behind this id, which somebody used.
+    pub fn go_on_behind_queue(&mut self, used: QueueId) {
+        let next = used.get().saturating_add(1);
+        if next > self.next_queue {
+            self.next_queue = next;
+            self.note_id_used();
+        }
+    }
+
     /// A transient queue or exchange took an id. With durable ones the promise is made again anyway.
     pub(crate) fn note_id_used(&mut self) {
         let Ids { queue, exchange, .. } = self.journal.promised;

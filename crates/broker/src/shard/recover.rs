@@ -8,6 +8,8 @@
 //! but never a message for the second time without it. At the next clean stop that is one offset, not a
 //! mark for each message of a backlog.
 
+use std::collections::BTreeSet;
+
 use leveret_log::{Holder, Log};
 use leveret_queue::{Incoming, Offset, Time};
 use leveret_topology::{QueueId, Topology};
@@ -19,14 +21,19 @@ use crate::transaction::{Decided, Note, TxId};
 
 const SEEN: u8 = 0x80;
 
+/// How many queues that are not known are told of by their ids.
+const ORPHANED_MAX: usize = 100;
+
 /// What came back, in numbers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Restored {
     /// Messages, once per queue.
     pub messages: u64,
-    /// Places in queues that are no more: let go.
+    /// Places in queues that are no more: let go, or [kept](Shard::keep_orphans).
     pub orphans: u64,
-    /// Messages of transactions that were not decided when the process ended: let go.
+    /// The queues that those were in, if they are kept: some of them, in the order of their ids.
+    pub orphaned: BTreeSet<QueueId>,
+    /// Messages of transactions that were not decided when the process ended: let go, or kept with the orphans.
     pub undone: u64,
     /// Records whose head cannot be read. They stay in the log and are in no queue.
     pub damaged: u64,
@@ -39,6 +46,12 @@ pub fn home_of(holder: Holder, shards: usize) -> Option<usize> {
 }
 
 impl<L: Log> Shard<L> {
+    /// What [`recover`](Self::recover) finds of queues that the topology does not have, and of transactions on which nothing
+    /// was decided, stays in the log, in no queue: it is not the whole topology.
+    pub fn keep_orphans(&mut self) {
+        self.keeps_orphans = true;
+    }
+
     /// Fills the queues with what the log kept. To be called once, before the first turn. `seen_below`: what
     /// is below may have been delivered, and of the rest the marks tell all; that is what
     /// [`seen_below`](Self::seen_below) said if the process before called [`close`](Self::close), and
@@ -52,6 +65,7 @@ impl<L: Log> Shard<L> {
         now: Time,
     ) -> Restored {
         self.seen_below = seen_below.min(self.log.end());
+        let keeps_orphans = self.keeps_orphans;
         let Self { log, queues, touched, index, shards, transactions, .. } = self;
         // Those without messages, too: they are counted, and what nobody uses may expire.
         for queue in topology.vhosts().flat_map(|vhost| topology.queues(vhost.id)) {
@@ -74,6 +88,10 @@ impl<L: Log> Shard<L> {
                     transactions.found.push(tx);
                     if !decided.transactions.contains(&tx) {
                         undone_until = record.at.get() + 1 + u64::from(messages);
+                        // With names that are lost what was decided may be.
+                        if keeps_orphans {
+                            return;
+                        }
                     }
                 }
                 finished.extend(all);
@@ -81,7 +99,9 @@ impl<L: Log> Shard<L> {
             }
             if record.at.get() < undone_until {
                 restored.undone += 1;
-                finished.extend(all);
+                if !keeps_orphans {
+                    finished.extend(all);
+                }
                 return;
             }
             let Some(head) = Head::decode(record.head) else {
@@ -98,7 +118,12 @@ impl<L: Log> Shard<L> {
                     continue;
                 }
                 let Some(hosted) = queues.get_mut(&id) else {
-                    orphans.push((record.at, holder));
+                    restored.orphans += 1;
+                    if !keeps_orphans {
+                        orphans.push((record.at, holder));
+                    } else if restored.orphaned.len() < ORPHANED_MAX {
+                        restored.orphaned.insert(id);
+                    }
                     continue;
                 };
                 let is_seen = record.at < seen_below;
@@ -107,7 +132,6 @@ impl<L: Log> Shard<L> {
                 restored.messages += 1;
             }
         });
-        restored.orphans = orphans.len() as u64;
         self.disk.opened(self.log.moment());
         for (at, holder) in orphans.into_iter().chain(finished) {
             if let Err(error) = self.log.release(at, holder) {

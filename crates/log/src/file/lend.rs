@@ -195,6 +195,16 @@ pub struct Unmatched {
 /// What a batch refers to is durable before the batch is, and is let go only after the last reference's release is
 /// durable. So of what was confirmed and not released nothing is let go here, unless a file is gone.
 pub fn match_up<D: Disk>(logs: &mut [FileLog<D>], lost_before: &[Offset]) -> Unmatched {
+    agree(logs, lost_before, false)
+}
+
+/// The same, of logs whose owner ended in good order: nothing was on its way, so that bytes that are not where they should
+/// be were lost, whatever is known of that.
+pub fn match_up_at_rest<D: Disk>(logs: &mut [FileLog<D>], lost_before: &[Offset]) -> Unmatched {
+    agree(logs, lost_before, true)
+}
+
+fn agree<D: Disk>(logs: &mut [FileLog<D>], lost_before: &[Offset], is_at_rest: bool) -> Unmatched {
     let mut unmatched = Unmatched::default();
     let lost_before = |log: usize| lost_before.get(log).copied().unwrap_or_default();
     let seen: Vec<_> = logs.iter_mut().map(|log| std::mem::take(&mut log.store.seen)).collect();
@@ -214,7 +224,7 @@ pub fn match_up<D: Disk>(logs: &mut [FileLog<D>], lost_before: &[Offset]) -> Unm
                 }
                 continue;
             }
-            if place.at < lost_before(home) {
+            if is_at_rest || place.at < lost_before(home) {
                 unmatched.lost += 1;
             } else {
                 logs[number].forget_dangling(at);

@@ -60,6 +60,8 @@ pub(super) struct Found {
     pub(super) roster: Roster,
     /// How far the log of names was when the list was written to last.
     pub(super) names: u64,
+    /// It is a file of no bytes.
+    pub(super) is_empty: bool,
 }
 
 impl List {
@@ -73,11 +75,11 @@ impl List {
     pub(super) fn read(dir: &Path) -> std::io::Result<Found> {
         let bytes = match std::fs::read(dir.join(NAME)) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                return Ok(Found { roster: Roster::None, names: 0 });
+                return Ok(Found { roster: Roster::None, names: 0, is_empty: false });
             }
             read => read?,
         };
-        Ok(parse(&bytes).found())
+        Ok(Found { is_empty: bytes.is_empty(), ..parse(&bytes).found() })
     }
 
     /// These are the files: the list says so if there is one, or if there has to be.
@@ -297,7 +299,7 @@ impl Parsed {
             Some(wrong) => Roster::Damaged(listed, wrong),
             None => Roster::Whole(listed),
         };
-        Found { roster, names: self.names }
+        Found { roster, names: self.names, is_empty: false }
     }
 }
 

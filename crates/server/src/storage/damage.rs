@@ -8,6 +8,7 @@ use leveret_log::file::{Damage, Report};
 use leveret_topology::{QueueId, Topology};
 
 use super::NodeLog;
+use crate::disk::sync_dir;
 
 /// Says of each damaged file what was lost, and what can be done.
 pub(crate) fn tell_damage(damages: &[(PathBuf, Damage)], topology: &Topology) {
@@ -28,13 +29,21 @@ pub(crate) fn tell_damage(damages: &[(PathBuf, Damage)], topology: &Topology) {
             || "an unknown number of messages".to_owned(),
             |most| format!("at most {most} messages"),
         );
+        let queues = of_queues(damage, topology);
+        let text = format!(
+            "{file}: {what}, at byte {position}. Lost: {lost_bytes} bytes, {messages}, of queues: {queues}\n"
+        );
+        let beside = damage.kept.clone().unwrap_or_else(|| file.absent());
+        if let Err(error) = std::fs::write(dir.join(format!("{beside}.txt")), text) {
+            tracing::warn!(log = %dir.display(), %error, "what was lost cannot be written beside what is kept");
+        }
         let Some(kept) = &damage.kept else {
             tracing::error!(
                 log = %dir.display(),
                 %file,
                 lost_bytes,
                 lost = messages,
-                queues = of_queues(damage, topology),
+                queues,
                 "a file is missing: what was in it is lost, and acks in it are undone. To get it back, stop the broker \
                  now, put the file or a good copy of it back, and start again"
             );
@@ -51,7 +60,7 @@ pub(crate) fn tell_damage(damages: &[(PathBuf, Damage)], topology: &Topology) {
             reason = what,
             lost_bytes,
             lost = messages,
-            queues = of_queues(damage, topology),
+            queues,
             kept,
             "a file was damaged: what was whole is there, the rest is lost, and acks in it are undone. To get \
              it back, stop the broker now, {again}, and start again"
@@ -85,22 +94,47 @@ pub(super) fn tell_of_earlier(dir: &Path, report: &Report) {
         tracing::warn!(
             log = %dir.display(),
             files = kept.join(", "),
-            "files that were found damaged by earlier starts are kept here, or word of those that were missing; remove them \
-             when nobody needs them"
+            "files that were found damaged are kept here, or word of those that are missing; remove them when nobody \
+             needs them"
         );
     }
 }
 
 /// The offset before which a log may have lost something with files that were found damaged, by this start or an earlier
-/// one, and of which nobody has said since that nobody needs them.
+/// one, or may have lost something that nobody knows of, and of which nobody has said since that nobody needs them.
 pub(super) fn lost_before(dir: &Path, log: &NodeLog) -> Offset {
     let kept = kept_aside(dir);
     let names = kept.iter().filter_map(|name| FileName::parse(name.rsplit_once('.')?.0));
-    names.map(|file| log.begun_after(file)).max().unwrap_or(Offset::ZERO)
+    let known = names.map(|file| log.begun_after(file)).max().unwrap_or(Offset::ZERO);
+    known.max(short_before(dir).unwrap_or(Offset::ZERO))
+}
+
+/// Beside the files of a log that may have lost some of which nobody knows: its list was empty, damaged or missing, or it is
+/// of an earlier time than it should be.
+const SHORT: &str = "files.missing";
+
+/// What it begins with, before the offset below which records may have been lost.
+const BEFORE: &str = "before ";
+
+/// Writes down that records before this offset may have been lost, other than by a file that is known.
+pub(super) fn note_short(dir: &Path, before: Offset) -> std::io::Result<()> {
+    let (path, new) = (dir.join(SHORT), dir.join("files.missing.new"));
+    std::fs::write(&new, format!("{BEFORE}{before}\n"))?;
+    std::fs::File::open(&new)?.sync_all()?;
+    std::fs::rename(new, path)?;
+    sync_dir(dir)
+}
+
+/// What [`note_short`] wrote. Anything else says it of all.
+fn short_before(dir: &Path) -> Option<Offset> {
+    let bytes = std::fs::read(dir.join(SHORT)).ok()?;
+    let text = String::from_utf8_lossy(&bytes);
+    let before = text.strip_prefix(BEFORE).and_then(|rest| rest.trim_end().parse().ok());
+    Some(before.map_or(Offset::MAX, Offset::new))
 }
 
 /// Ends of their names.
-const ENDS: [&str; 2] = [".seg.damaged", ".seg.missing"];
+const ENDS: [&str; 3] = [".seg.damaged", ".seg.missing", SHORT];
 
 /// Damaged files that are kept in the directory of a log, and word of those that were missing.
 fn kept_aside(dir: &Path) -> Vec<String> {

@@ -111,40 +111,110 @@ pub(crate) fn forget_clean(dir: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// Below which records of each shard may have been delivered, whatever their marks say: all of them, if
-/// the last process did not leave in good order. `batches`: the number of the next batch of each.
-pub(super) fn seen_below(dir: &Path, batches: &[u64]) -> Vec<Offset> {
-    let Ok(text) = std::fs::read_to_string(dir.join(CLEAN)) else {
-        return vec![Offset::MAX; batches.len()];
-    };
-    parse_seen(&text, batches).unwrap_or_else(|| {
-        tracing::warn!(
-            file = %dir.join(CLEAN).display(),
-            "the word of the last stop is damaged, or not of the last stop: messages come marked redelivered, as after a \
-             crash"
-        );
-        vec![Offset::MAX; batches.len()]
-    })
+/// What the last stop left word of.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Word {
+    /// Nothing: there was none in good order.
+    None,
+    /// It cannot be read.
+    Damaged,
+    Of {
+        /// By shard: records below may have been delivered, whatever their marks say.
+        seen_below: Vec<Offset>,
+        /// By shard: the number of the next batch. An older version did not say it.
+        next_batch: Vec<Option<u64>>,
+    },
 }
 
-/// None if the list has a line that nobody wrote, or is of another stop.
-fn parse_seen(text: &str, batches: &[u64]) -> Option<Vec<Offset>> {
+/// Reads it.
+pub(super) fn word(dir: &Path, shards: usize) -> Word {
+    match std::fs::read_to_string(dir.join(CLEAN)) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Word::None,
+        text => text.ok().and_then(|text| parse(&text, shards)).unwrap_or(Word::Damaged),
+    }
+}
+
+impl Word {
+    /// The next batch that a log had at the stop, if it has not come so far.
+    pub(super) fn is_short(&self, index: usize, next_batch: u64) -> Option<u64> {
+        let Self::Of { next_batch: left, .. } = self else { return None };
+        left.get(index).copied().flatten().filter(|&left| next_batch < left)
+    }
+
+    /// Whether no log is farther than it was at the stop.
+    pub(super) fn is_of_last(&self, batches: &[u64]) -> bool {
+        let Self::Of { next_batch: left, .. } = self else { return false };
+        left.iter().zip(batches).all(|(left, &batch)| left.is_some_and(|left| batch <= left))
+    }
+
+    /// Below which records of each shard may have been delivered, whatever their marks say: all of them, if the last
+    /// process did not leave in good order. `batches`: the number of the next batch of each.
+    pub(super) fn seen_below(self, dir: &Path, batches: &[u64]) -> Vec<Offset> {
+        let all = vec![Offset::MAX; batches.len()];
+        match self {
+            Self::None => all,
+            Self::Of { seen_below, next_batch }
+                if next_batch
+                    .iter()
+                    .zip(batches)
+                    .all(|(left, batch)| left.is_none_or(|left| left == *batch)) =>
+            {
+                seen_below
+            }
+            Self::Damaged | Self::Of { .. } => {
+                tracing::warn!(
+                    file = %dir.join(CLEAN).display(),
+                    "the word of the last stop is damaged, or not of the last stop: messages come marked redelivered, as \
+                     after a crash"
+                );
+                all
+            }
+        }
+    }
+}
+
+/// None if the list has a line that nobody wrote.
+fn parse(text: &str, shards: usize) -> Option<Word> {
     // As an older version had it: its marks tell all.
-    let mut all = vec![Offset::ZERO; batches.len()];
+    let mut seen_below = vec![Offset::ZERO; shards];
+    let mut next_batch = vec![None; shards];
     for line in lines(text)? {
         let (name, what) = line.rsplit_once(' ')?;
         if let Some(number) = what.strip_prefix(SEEN_BELOW) {
-            *all.get_mut(shard_of(name)?)? = Offset::new(number.parse().ok()?);
+            *seen_below.get_mut(shard_of(name)?)? = Offset::new(number.parse().ok()?);
         } else if let Some(number) = what.strip_prefix(NEXT_BATCH) {
-            let number: u64 = number.parse().ok()?;
-            if *batches.get(shard_of(name)?)? != number {
-                return None;
-            }
+            *next_batch.get_mut(shard_of(name)?)? = Some(number.parse().ok()?);
         } else {
             what.parse::<u64>().ok().filter(|_| name.contains('/'))?;
         }
     }
-    Some(all)
+    Some(Word::Of { seen_below, next_batch })
+}
+
+/// A log that ends before batch `found`, of which there were `left` at the stop, is of an earlier time.
+pub(super) fn refuse_short(
+    dir: &Path,
+    found: u64,
+    left: u64,
+    damaged: DamagedFiles,
+) -> anyhow::Result<()> {
+    let log = dir.display();
+    anyhow::ensure!(
+        damaged != DamagedFiles::Refuse,
+        "{log} is of an earlier time: it ends before batch {found}, and had {left} batches when the node stopped in good \
+         order. Nothing was changed. Restore it from a copy; or, to go on with what is there, set \
+         storage.damaged_files = aside, and start again"
+    );
+    tracing::error!(
+        %log,
+        batch = found,
+        batch_at_stop = left,
+        "the log of a shard is of an earlier time than the last stop, perhaps an older copy of its directory: the messages of \
+         its last {} batches are lost, and acks in them are undone. To get them back, stop the broker now, put the \
+         right directory in its place, and start again",
+        left - found
+    );
+    Ok(())
 }
 
 fn shard_of(name: &str) -> Option<usize> {
@@ -241,24 +311,32 @@ mod tests {
     #[test]
     fn what_was_seen_is_told_to_the_next_start() {
         let dir = tempfile::tempdir().expect("a directory");
-        assert_eq!(seen_below(dir.path(), &[3, 4]), [Offset::MAX; 2], "after a crash");
+        let seen_below = |batches: &[u64]| word(dir.path(), 2).seen_below(dir.path(), batches);
+        assert_eq!(seen_below(&[3, 4]), [Offset::MAX; 2], "after a crash");
         let name = FileName::parse("0000000000000003.0.seg").expect("a name");
         let seen = vec![Offset::new(7), Offset::ZERO];
         let shards = vec![vec![(name, 5)], vec![]];
         let next_batch = vec![3, 4];
         let left = Left { names: vec![(name, 9)], shards, seen_below: seen.clone(), next_batch };
         leave_clean(dir.path(), &left).expect("written");
-        assert_eq!(seen_below(dir.path(), &[3, 4]), seen);
-        assert_eq!(seen_below(dir.path(), &[3, 5]), [Offset::MAX; 2], "of another stop");
+        assert_eq!(seen_below(&[3, 4]), seen);
+        assert_eq!(seen_below(&[3, 5]), [Offset::MAX; 2], "of another stop");
+        let word = word(dir.path(), 2);
+        assert_eq!(
+            (word.is_short(0, 2), word.is_short(0, 3), word.is_short(1, 5)),
+            (Some(3), None, None)
+        );
+        let is_of_last = [[3, 4], [2, 4], [3, 5]].map(|batches| word.is_of_last(&batches));
+        assert_eq!(is_of_last, [true, true, false]);
         let text = std::fs::read_to_string(dir.path().join(CLEAN)).expect("read");
         let files = |text: &str| text.lines().filter(|line| line.contains(".seg ")).count();
         assert_eq!(files(&text), 2, "{text}");
         for at in 0..text.len() {
-            assert_eq!(parse_seen(&text[..at], &[3, 4]).filter(|_| at > 0), None, "{at}");
+            assert_eq!(parse(&text[..at], 2).filter(|_| at > 0), None, "{at}");
             let mut flipped = text.clone().into_bytes();
             flipped[at] ^= 1;
             let flipped = String::from_utf8(flipped).expect("text");
-            assert_eq!(parse_seen(&flipped, &[3, 4]), None, "{flipped}");
+            assert_eq!(parse(&flipped, 2), None, "{flipped}");
         }
         for (text, want) in [
             ("", Some([0, 0])),
@@ -269,11 +347,8 @@ mod tests {
             ("shards/1 seem-below=3\n", None),
             ("\n", None),
         ] {
-            assert_eq!(
-                parse_seen(text, &[0, 0]),
-                want.map(|all| all.map(Offset::new).to_vec()),
-                "{text}"
-            );
+            let seen = parse(text, 2).map(|word| word.seen_below(dir.path(), &[0, 0]));
+            assert_eq!(seen, want.map(|all| all.map(Offset::new).to_vec()), "{text}");
         }
     }
 }

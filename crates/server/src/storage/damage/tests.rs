@@ -16,6 +16,7 @@ use std::sync::Mutex;
 use bytes::Bytes;
 use leveret_broker::message::shard_of;
 use leveret_broker::record::{self, Head};
+use leveret_broker::shard::Restored;
 use leveret_broker::{Meta, Shard};
 use leveret_config::DamagedFiles;
 use leveret_log::{Errand, Holder, Keep, Log as _, ReadError, Shared};
@@ -41,6 +42,8 @@ struct Open {
     waker: Arc<Waker>,
     damages: Vec<(PathBuf, Damage)>,
     orphans: u64,
+    /// What was kept, if orphans are.
+    kept: Restored,
 }
 
 impl Open {
@@ -52,17 +55,31 @@ impl Open {
         let wait = &mut || seen = waker.wait(seen);
         let read = Meta::read(SHARDS, names, wait);
         let (mut meta, mut topology) = read.context("cannot read the names")?;
+        checked.note()?;
         meta.log_mut().settle()?;
-        let Storage { shards, seen_below, damages, waker } = checked.open()?;
+        let Storage { shards, seen_below, damages, orphans: kept, last_queue, waker } =
+            checked.open()?;
+        last_queue.into_iter().for_each(|last| topology.go_on_behind_queue(last));
         meta.promise(&mut topology, wait)?;
-        let (mut all, mut orphans) = (Vec::new(), 0);
+        let (mut all, mut orphans, mut told) = (Vec::new(), 0, Restored::default());
         for (index, (log, seen_below)) in shards.into_iter().zip(seen_below).enumerate() {
             let mut shard = Shard::new(index, SHARDS, log);
-            orphans += shard.recover(&topology, meta.decided(), seen_below, now()).orphans;
+            if kept.are_kept() {
+                shard.keep_orphans();
+            }
+            let restored = shard.recover(&topology, meta.decided(), seen_below, now());
+            if kept.are_kept() {
+                told.orphans += restored.orphans;
+                told.undone += restored.undone;
+                told.orphaned.extend(restored.orphaned);
+            } else {
+                orphans += restored.orphans;
+            }
             all.push(shard);
         }
+        kept.tell(&told);
         tell_damage(&damages, &topology);
-        Ok(Self { shards: all, meta, topology, waker, damages, orphans })
+        Ok(Self { shards: all, meta, topology, waker, damages, orphans, kept: told })
     }
 
     fn reclaim(&mut self) {

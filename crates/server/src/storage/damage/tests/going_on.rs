@@ -55,3 +55,180 @@ fn a_refusal_removes_no_directory() {
     refused(dir, &["layout is missing", "shards/1 has messages"]);
     assert!(dir.join("shards/0").is_dir(), "it is as it was");
 }
+
+/// As a node that is killed a while after its start: what it let go of is safe.
+fn run_and_kill(mut node: Open, dir: &Path) {
+    forget_clean(dir).unwrap();
+    node.reclaim();
+    node.sync();
+    drop(node);
+}
+
+/// Puts a directory of the copy in the place of what is there.
+fn restore(dir: &Path, copy: &BTreeMap<PathBuf, Vec<u8>>, part: &str) {
+    fs::remove_dir_all(dir.join(part)).unwrap();
+    for (name, bytes) in copy.iter().filter(|(name, _)| name.starts_with(part)) {
+        fs::create_dir_all(dir.join(name).parent().unwrap()).unwrap();
+        fs::write(dir.join(name), bytes).unwrap();
+    }
+}
+
+/// A part of shard 0 is lost in a way, which is told. Later it is put back: the messages of shard 1 whose bodies it had
+/// are all there, though the node ran in between.
+#[track_caller]
+fn places_are_kept(end: End, what: &str, lose: impl Fn(&Path, &Made)) {
+    let made = made(end);
+    let dir = made.dir.path();
+    let right = contents(dir);
+    lose(dir, &made);
+    for round in 0..2 {
+        let (told, started) = start(dir);
+        let mut node = started.unwrap();
+        let (there, unreadable) = found(&mut node).unwrap();
+        assert!(there.len() < made.confirmed.len(), "{what}: nothing was lost");
+        assert!(!unreadable.is_empty(), "{what}, {round}: places are kept: {told}");
+        assert!(told.contains("They keep their places"), "{what}, {round}: {told}");
+        run_and_kill(node, dir);
+    }
+    restore(dir, &right, "shards/0");
+    let (told, started) = start(dir);
+    let mut node = started.unwrap();
+    let (there, unreadable) = found(&mut node).unwrap();
+    assert!(unreadable.is_empty(), "{what}: {told}");
+    let vhost = node.topology.vhost("/").unwrap().id;
+    let queues = node.topology.queues(vhost);
+    let is_of_other =
+        |id: u64| queues.iter().any(|it| it.id.get() == id && shard_of(it.id, SHARDS) == 1);
+    let missing = made.confirmed.iter().filter(|it| is_of_other(it.0) && !there.contains(it));
+    assert_eq!(missing.count(), 0, "{what}: {told}");
+}
+
+fn segments(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).unwrap().map(|it| it.unwrap().path());
+    let mut all: Vec<_> =
+        entries.filter(|it| it.extension().is_some_and(|it| it == "seg")).collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn an_older_copy_of_a_shard_costs_others_nothing() {
+    places_are_kept(End::Stop, "an older copy", |dir, made| {
+        let older = contents(made.earlier.path());
+        restore(dir, &older, "shards/0");
+        let before = contents(dir);
+        let refused = Open::start(dir, DamagedFiles::Refuse).err().expect("it is refused");
+        assert!(format!("{refused:#}").contains("is of an earlier time"), "{refused:#}");
+        assert!(contents(dir) == before);
+        let (told, _) = start(dir);
+        assert!(
+            told.contains("ERROR the log of a shard is of an earlier time")
+                || told.contains("of an earlier time than the last stop"),
+            "{told}"
+        );
+    });
+}
+
+#[test]
+fn without_a_list_others_lose_nothing() {
+    let lists: [(&str, fn(&Path)); 3] = [
+        ("made empty", |list| fs::write(list, []).unwrap()),
+        ("removed", |list| fs::remove_file(list).unwrap()),
+        ("damaged", |list| fs::write(list, [7; 640]).unwrap()),
+    ];
+    for (what, change) in lists {
+        places_are_kept(End::Kill, what, |dir, _| {
+            let shard = dir.join("shards/0");
+            // Not the last: that says that there is a list.
+            let all = segments(&shard);
+            assert!(all.len() > 1, "{all:?}");
+            all.iter().rev().skip(1).for_each(|file| fs::remove_file(file).unwrap());
+            change(&shard.join("files"));
+        });
+    }
+}
+
+/// Takes a queue from the names, of which the shards are not told, and says which it was and how many messages it has.
+fn lose_a_queue(made: &Made) -> (u64, usize) {
+    let mut node = Open::start(made.dir.path(), DamagedFiles::Aside).unwrap();
+    let vhost = node.topology.vhost("/").unwrap().id;
+    let queue = node.topology.queues(vhost).last().unwrap().id;
+    let _ = node.topology.remove_queue(queue);
+    node.save();
+    run_and_kill(node, made.dir.path());
+    let messages = made.confirmed.iter().filter(|it| it.0 == queue.get());
+    (queue.get(), messages.count())
+}
+
+#[test]
+fn messages_of_names_that_are_lost_are_kept() {
+    let made = made(End::Kill);
+    let dir = made.dir.path();
+    let (queue, messages) = lose_a_queue(&made);
+    // As the refusal says when a file of names is gone.
+    fs::write(dir.join("names/files"), []).unwrap();
+    for round in 0..3 {
+        let (told, started) = start(dir);
+        let mut node = started.unwrap();
+        assert_eq!((node.orphans, node.kept.orphans), (0, messages as u64), "{round}: {told}");
+        let says =
+            [format!("messages={messages} "), format!("queues=\"{queue}\""), "drop-orphans".into()];
+        assert!(
+            says.iter().all(|it| told.contains(it)) && told.contains("ERROR"),
+            "{round}: {told}"
+        );
+        // No queue gets them that is declared now.
+        node.topology.import_definitions(&definitions(QUEUES)).unwrap();
+        node.save();
+        let vhost = node.topology.vhost("/").unwrap().id;
+        let again = node.topology.queues(vhost).iter().any(|it| it.id.get() == queue);
+        assert!(!again, "{round}");
+        run_and_kill(node, dir);
+    }
+    let mut config = leveret_config::Config::default();
+    config.node.data_dir = Some(dir.display().to_string());
+    assert!(drop_orphans(&config).unwrap());
+    assert!(!drop_orphans(&config).unwrap());
+    let (told, started) = start(dir);
+    assert_eq!(started.unwrap().orphans, messages as u64, "they are let go: {told}");
+}
+
+#[test]
+fn messages_of_queues_that_were_deleted_are_let_go() {
+    let made = made(End::Kill);
+    let (_, messages) = lose_a_queue(&made);
+    let (told, started) = start(made.dir.path());
+    assert_eq!(started.unwrap().orphans, messages as u64, "{told}");
+    assert!(!made.dir.path().join("orphans.kept").exists());
+}
+
+#[test]
+fn names_that_lost_nothing_keep_nothing() {
+    let made = made(End::Kill);
+    let dir = made.dir.path();
+    fs::write(dir.join("names/files"), []).unwrap();
+    let (told, started) = start(dir);
+    assert!(started.is_ok() && !told.contains("drop-orphans"), "{told}");
+    assert!(!dir.join("orphans.kept").exists(), "no longer");
+}
+
+#[test]
+fn older_names_cost_no_message() {
+    let made = made(End::Kill);
+    let dir = made.dir.path();
+    let right = contents(dir);
+    restore(dir, &contents(made.earlier.path()), "names");
+    refused(dir, &["is of an earlier time", "files empty", "drop-orphans"]);
+    for shard in 0..SHARDS {
+        fs::write(dir.join(format!("shards/{shard}/files")), []).unwrap();
+    }
+    let (told, started) = start(dir);
+    let node = started.unwrap();
+    assert!(node.kept.orphans > 0 && told.contains("drop-orphans"), "{told}");
+    run_and_kill(node, dir);
+    restore(dir, &right, "names");
+    let (told, started) = start(dir);
+    let (there, _) = found(&mut started.unwrap()).unwrap();
+    assert!(made.confirmed.is_subset(&there), "{told}");
+    assert!(!dir.join("orphans.kept").exists(), "there are none");
+}
