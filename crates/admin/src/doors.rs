@@ -19,7 +19,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio_rustls::TlsAcceptor;
 
-use crate::watched::{Places, Watched, no_place};
+use crate::places::{Place, Places, no_place};
+use crate::watched::{Pace, Watched};
 
 /// How long a client may take for its handshake.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(5);
@@ -64,28 +65,35 @@ pub(crate) struct Door {
     listener: TcpListener,
     tls: Option<Arc<Tls>>,
     places: Places,
+    pace: Pace,
     /// A client was sent away, and nobody came in since.
     is_full: bool,
-    done: mpsc::Sender<(EncryptedStream, SocketAddr)>,
-    ready: mpsc::Receiver<(EncryptedStream, SocketAddr)>,
+    done: mpsc::Sender<Encrypted>,
+    ready: mpsc::Receiver<Encrypted>,
 }
 
-type EncryptedStream = tokio_rustls::server::TlsStream<Watched<TcpStream>>;
+/// A connection whose handshake is done.
+type Encrypted = (tokio_rustls::server::TlsStream<Watched<TcpStream>>, SocketAddr, Arc<Place>);
 
 impl Door {
-    /// On a socket that [`bind`] opened; in the runtime that accepts.
-    pub(crate) fn new(listener: StdListener, tls: Option<Arc<Tls>>) -> std::io::Result<Self> {
+    /// On a socket that [`bind`] opened; in the runtime that accepts. Its clients take their answers at this pace.
+    pub(crate) fn new(
+        listener: StdListener,
+        tls: Option<Arc<Tls>>,
+        pace: Pace,
+    ) -> std::io::Result<Self> {
         let (done, ready) = mpsc::channel(DONE_MAX);
         let listener = TcpListener::from_std(listener)?;
-        Ok(Self { listener, tls, places: Places::default(), is_full: false, done, ready })
+        let places = Places::default();
+        Ok(Self { listener, tls, places, pace, is_full: false, done, ready })
     }
 
     /// The next connection that is ready for HTTP.
-    pub(crate) async fn accept(&mut self) -> (Stream, SocketAddr) {
+    pub(crate) async fn accept(&mut self) -> (Stream, SocketAddr, Arc<Place>) {
         loop {
-            let Self { listener, tls, places, is_full, done, ready } = self;
+            let Self { listener, tls, places, pace, is_full, done, ready } = self;
             tokio::select! {
-                Some((stream, peer)) = ready.recv() => return (Box::new(stream), peer),
+                Some((stream, peer, place)) = ready.recv() => return (Box::new(stream), peer, place),
                 accepted = listener.accept() => match (accepted, tls) {
                     (Ok((socket, peer)), _) if !descriptors::leave_room(&socket) => {
                         tracing::warn!(%peer, "HTTP connection refused: the limit of open files is reached");
@@ -93,7 +101,7 @@ impl Door {
                     (Ok((socket, peer)), tls) => {
                         // Answers are written whole; a delay would only wait for more.
                         let _ = socket.set_nodelay(true);
-                        let Some(place) = places.take() else {
+                        let Some(place) = places.take(peer.ip()) else {
                             if !std::mem::replace(is_full, true) {
                                 tracing::warn!(%peer, "HTTP connections are refused: there are too many");
                             }
@@ -102,10 +110,10 @@ impl Door {
                             continue;
                         };
                         *is_full = false;
-                        let socket = Watched::new(socket, place);
-                        let Some(tls) = tls else { return (Box::new(socket), peer) };
+                        let (socket, place) = (Watched::new(socket, *pace), Arc::new(place));
+                        let Some(tls) = tls else { return (Box::new(socket), peer, place) };
                         let acceptor = TlsAcceptor::from(tls.config());
-                        tokio::spawn(handshake(acceptor, socket, peer, done.clone()));
+                        tokio::spawn(handshake(acceptor, socket, (peer, place), done.clone()));
                     }
                     (Err(error), _) => {
                         // Out of file descriptors, mostly: those who wait are served when somebody leaves.
@@ -119,28 +127,19 @@ impl Door {
     }
 }
 
-impl axum::serve::Listener for Door {
-    type Io = Stream;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
-        Self::accept(self).await
-    }
-
-    fn local_addr(&self) -> std::io::Result<SocketAddr> {
-        self.listener.local_addr()
-    }
-}
-
 async fn handshake(
     acceptor: TlsAcceptor,
     socket: Watched<TcpStream>,
-    peer: SocketAddr,
-    done: mpsc::Sender<(EncryptedStream, SocketAddr)>,
+    (peer, place): (SocketAddr, Arc<Place>),
+    done: mpsc::Sender<Encrypted>,
 ) {
-    match tokio::time::timeout(HANDSHAKE_PATIENCE, acceptor.accept(socket)).await {
+    let shaken = tokio::select! {
+        shaken = tokio::time::timeout(HANDSHAKE_PATIENCE, acceptor.accept(socket)) => shaken,
+        () = place.is_lost() => return,
+    };
+    match shaken {
         // An error means that the door was closed.
-        Ok(Ok(stream)) => drop(done.send((stream, peer)).await),
+        Ok(Ok(stream)) => drop(done.send((stream, peer, place)).await),
         Ok(Err(error)) => tracing::info!(%peer, "TLS handshake of HTTP failed: {error}"),
         Err(_) => tracing::info!(%peer, "TLS handshake of HTTP took too long"),
     }

@@ -22,6 +22,7 @@ use crate::metrics;
 use crate::ops::Ops;
 use crate::signin::SignIn;
 use crate::stats::Collector;
+use crate::watched::Pace;
 
 /// Largest body on the control socket: definitions of some hundred thousand objects.
 const DEFINITIONS_BYTES_MAX: ByteSize = ByteSize::mib(256);
@@ -107,7 +108,7 @@ fn open(
             let mut running = tokio::task::JoinSet::new();
             if let Some((bound, options)) = scraped {
                 let stats = Arc::clone(&ops.stats);
-                let open = opened(bound, "metrics").collect();
+                let open = opened(bound, "metrics", Pace::METRICS).collect();
                 running.spawn(metrics::serve(open, options, stats, ended.clone()));
             }
             match control::Door::new(control) {
@@ -123,7 +124,7 @@ fn open(
             if let Some((bound, options, signin)) = http {
                 let requests = http::Requests::default();
                 let app = Arc::new(App { ops, options, signin, requests });
-                for door in opened(bound, "the management API") {
+                for door in opened(bound, "the management API", Pace::API) {
                     let door = Entrance::Network(door);
                     running.spawn(http::serve(door, Arc::clone(&app), ended.clone()));
                 }
@@ -160,9 +161,10 @@ struct Encrypted {
 fn opened(
     bound: Vec<(StdListener, Option<Arc<Tls>>)>,
     what: &'static str,
+    pace: Pace,
 ) -> impl Iterator<Item = Door> {
     bound.into_iter().filter_map(move |(socket, tls)| {
-        let door = Door::new(socket, tls);
+        let door = Door::new(socket, tls, pace);
         door.inspect_err(|error| tracing::error!(%error, "{what} cannot be served")).ok()
     })
 }

@@ -13,6 +13,7 @@
 //! `server`.
 
 pub mod control;
+mod conversation;
 mod date;
 mod doors;
 pub mod front;
@@ -20,6 +21,7 @@ pub mod http;
 mod metrics;
 pub mod ops;
 mod page;
+mod places;
 mod room;
 mod signin;
 pub mod stats;

@@ -1,82 +1,69 @@
-//! A socket of HTTP that is one of a bounded number, and whose client takes what is written to it.
+//! A socket of HTTP whose client takes what is written to it, at a least rate.
 
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 
-/// Connections of one door at a time.
-const MAX: usize = 1024;
-
-/// How long a client may take nothing of what waits for it.
-const STALL: Duration = Duration::from_secs(60);
-
-/// Counts the connections of a door.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Places(Arc<AtomicUsize>);
-
-/// One of them.
-#[derive(Debug)]
-pub(crate) struct Place(Arc<AtomicUsize>);
-
-impl Places {
-    /// One more, if there may be.
-    pub(crate) fn take(&self) -> Option<Place> {
-        let more = |count| (count < MAX).then_some(count + 1);
-        self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
-        Some(Place(Arc::clone(&self.0)))
-    }
+/// How slowly a client may take what waits for it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    /// How long it may take nothing.
+    pub(crate) pause: Duration,
+    /// Bytes a second, over any longer time: a client that takes a byte now and then keeps its answer, too.
+    pub(crate) least_per_s: u32,
 }
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
-    }
-}
+impl Pace {
+    /// Of clients that show a password.
+    pub(crate) const API: Self = Self { pause: Duration::from_secs(60), least_per_s: 16 << 10 };
+    /// Of those that need none, and are near.
+    pub(crate) const METRICS: Self =
+        Self { pause: Duration::from_secs(30), least_per_s: 256 << 10 };
 
-/// What a client reads for whom there is no place.
-pub(crate) fn no_place() -> String {
-    let body =
-        r#"{"error":"service_unavailable","reason":"too many connections; try again later"}"#;
-    format!(
-        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n\
-         connection: close\r\ncontent-length: {}\r\n\r\n{body}",
-        body.len()
-    )
+    fn time_for(self, bytes: usize) -> Duration {
+        Duration::from_secs_f64(bytes as f64 / f64::from(self.least_per_s))
+    }
 }
 
 /// The socket.
 pub(crate) struct Watched<S> {
     socket: S,
-    _place: Place,
-    patience: Duration,
-    /// Set while the socket is full.
-    stall: Option<Pin<Box<Sleep>>>,
+    pace: Pace,
+    /// How long it may still be full. Bytes that are taken bring it back, up to the pause.
+    credit: Duration,
+    /// Since when it is full, and what ends that.
+    full: Option<(Instant, Pin<Box<Sleep>>)>,
 }
 
 impl<S> Watched<S> {
-    pub(crate) fn new(socket: S, place: Place) -> Self {
-        Self { socket, _place: place, patience: STALL, stall: None }
+    pub(crate) fn new(socket: S, pace: Pace) -> Self {
+        Self { socket, pace, credit: pace.pause, full: None }
     }
 
-    /// A write that waits does so for a while, and no longer.
+    /// A write that waits does so for a while, and no longer. `taken` tells how many bytes went.
     fn watch<T>(
         &mut self,
         cx: &mut Context<'_>,
         outcome: Poll<io::Result<T>>,
+        taken: impl Fn(&T) -> usize,
     ) -> Poll<io::Result<T>> {
-        if outcome.is_ready() {
-            self.stall = None;
-            return outcome;
+        if let Poll::Ready(outcome) = outcome {
+            if let Some((since, _)) = self.full.take() {
+                self.credit = self.credit.saturating_sub(since.elapsed());
+            }
+            let earned =
+                outcome.as_ref().map_or(Duration::ZERO, |it| self.pace.time_for(taken(it)));
+            self.credit = (self.credit + earned).min(self.pace.pause);
+            return Poll::Ready(outcome);
         }
-        let patience = self.patience;
-        let until = || Box::pin(tokio::time::sleep(patience));
-        match Future::poll(self.stall.get_or_insert_with(until).as_mut(), cx) {
+        let credit = self.credit;
+        let begin = || (Instant::now(), Box::pin(tokio::time::sleep(credit)));
+        let (_, end) = self.full.get_or_insert_with(begin);
+        match Future::poll(end.as_mut(), cx) {
             Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
             Poll::Pending => Poll::Pending,
         }
@@ -100,7 +87,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let outcome = Pin::new(&mut self.socket).poll_write(cx, bytes);
-        self.watch(cx, outcome)
+        self.watch(cx, outcome, |&count| count)
     }
 
     fn poll_write_vectored(
@@ -109,7 +96,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         pieces: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let outcome = Pin::new(&mut self.socket).poll_write_vectored(cx, pieces);
-        self.watch(cx, outcome)
+        self.watch(cx, outcome, |&count| count)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -118,41 +105,77 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let outcome = Pin::new(&mut self.socket).poll_flush(cx);
-        self.watch(cx, outcome)
+        self.watch(cx, outcome, |()| 0)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let outcome = Pin::new(&mut self.socket).poll_shutdown(cx);
-        self.watch(cx, outcome)
+        self.watch(cx, outcome, |()| 0)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::AsyncWriteExt as _;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
 
-    #[test]
-    fn places_end() {
-        let places = Places::default();
-        let all: Vec<_> = std::iter::from_fn(|| places.take()).collect();
-        assert_eq!(all.len(), MAX);
-        drop(all);
-        assert!(places.take().is_some());
+    const PACE: Pace = Pace { pause: Duration::from_millis(100), least_per_s: 100_000 };
+
+    fn run<T>(test: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+        runtime.expect("a runtime").block_on(test)
     }
 
     /// A client that takes nothing is given up.
     #[test]
     fn a_client_that_takes_nothing() {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
-        runtime.expect("a runtime").block_on(async {
+        run(async {
             let (ours, _theirs) = tokio::io::duplex(1000);
-            let place = Places::default().take().expect("a place");
-            let mut socket =
-                Watched { patience: Duration::from_millis(20), ..Watched::new(ours, place) };
-            let outcome = socket.write_all(&[7; 10_000]).await;
+            let outcome = Watched::new(ours, PACE).write_all(&[7; 10_000]).await;
             assert_eq!(outcome.expect_err("nobody reads").kind(), io::ErrorKind::TimedOut);
+        });
+    }
+
+    /// So is one that takes a byte now and then, long before it has the whole.
+    #[test]
+    fn a_client_that_takes_a_byte_now_and_then() {
+        run(async {
+            let (ours, mut theirs) = tokio::io::duplex(1000);
+            let reader = async {
+                for _ in 0..1000 {
+                    theirs.read_u8().await?;
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+                io::Result::Ok(())
+            };
+            let mut socket = Watched::new(ours, PACE);
+            tokio::select! {
+                outcome = socket.write_all(&[7; 10_000]) => {
+                    assert_eq!(outcome.expect_err("it is too slow").kind(), io::ErrorKind::TimedOut);
+                }
+                outcome = reader => panic!("it kept its answer: {outcome:?}"),
+            }
+        });
+    }
+
+    /// One that keeps the pace has its answer, however long the whole takes.
+    #[test]
+    fn a_client_that_keeps_the_pace() {
+        run(async {
+            let (ours, mut theirs) = tokio::io::duplex(1000);
+            let pace = Pace { least_per_s: 1000, ..PACE };
+            let reader = async {
+                let mut some = [0; 1000];
+                for _ in 0..50 {
+                    theirs.read_exact(&mut some).await?;
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+                io::Result::Ok(())
+            };
+            let mut socket = Watched::new(ours, pace);
+            let (written, read) = tokio::join!(socket.write_all(&[7; 50_000]), reader);
+            assert!(written.is_ok() && read.is_ok(), "{written:?} {read:?}");
         });
     }
 }

@@ -16,6 +16,7 @@ use super::App;
 use super::answer::Fault;
 use super::body;
 use super::login::Login;
+use crate::places::Place;
 use crate::room::Held;
 use crate::stats::Snapshot;
 use crate::stats::format::Ranges;
@@ -73,6 +74,9 @@ impl FromRequest<Arc<App>> for Call {
         if let Some(Who(name)) = parts.extensions.get() {
             // Once per request.
             let _ = name.set(login.name.clone());
+        }
+        if let Some(place) = parts.extensions.get::<Arc<Place>>() {
+            place.knows();
         }
         let params = RawPathParams::from_request_parts(&mut parts, app)
             .await

@@ -27,6 +27,7 @@ use super::answer::{Answer, Fault};
 use super::call::{Peer, Who};
 use super::origin;
 use super::stream;
+use crate::places::Place;
 use crate::room::Held;
 
 /// Shorter answers are not worth compressing: they fit one packet.
@@ -51,6 +52,7 @@ pub(super) async fn answer(
     app: &App,
     router: Router,
     peer: Peer,
+    place: Option<Arc<Place>>,
     request: Request<Incoming>,
 ) -> Response<Body> {
     let mut request = request.map(Body::new);
@@ -63,6 +65,7 @@ pub(super) async fn answer(
             Ok(()) => {
                 request.extensions_mut().insert(peer);
                 request.extensions_mut().insert(who.clone());
+                place.map(|place| request.extensions_mut().insert(place));
                 match stalled(app, request.uri().path()) {
                     Some(failed) => failed.into_response(),
                     None => router.oneshot(request).await.into_response(),

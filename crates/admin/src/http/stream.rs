@@ -1,8 +1,9 @@
 //! Answers that are sent while they are made, a chunk at a time.
 //!
 //! What is made waits until what was made before is on its way, so a long answer takes the memory of a few chunks; who
-//! does not read it for a while gets no more of it.
+//! does not read it for a while gets no more of it, nor who reads it too slowly (see [`crate::watched`]).
 
+use std::fmt::Debug;
 use std::future::Future;
 use std::io::Write as _;
 use std::pin::Pin;
@@ -55,6 +56,8 @@ pub(crate) struct Made {
     chunks: mpsc::Receiver<Result<Bytes, Cut>>,
     zip: Option<GzEncoder<Vec<u8>>>,
     is_over: bool,
+    /// What it takes, until its reader has it.
+    _kept: Option<Box<dyn Debug + Send + Sync>>,
 }
 
 /// Has `make` send chunks. An answer of which the last one did not come ends in a way that its reader sees.
@@ -72,7 +75,7 @@ where
             let _ = sender.send(Ok(Bytes::new())).await;
         }
     });
-    Made { chunks, zip: None, is_over: false }
+    Made { chunks, zip: None, is_over: false, _kept: None }
 }
 
 /// An answer's body on its way through the layers that dress it, which take nothing but what can be cloned.
@@ -92,6 +95,11 @@ impl Slot {
 }
 
 impl Made {
+    /// Has something of which there are few, until the reader has all, or goes.
+    pub(crate) fn keeping(self, kept: impl Debug + Send + Sync + 'static) -> Self {
+        Self { _kept: Some(Box::new(kept)), ..self }
+    }
+
     /// Compressed.
     pub(crate) fn zipped(self) -> Self {
         Self { zip: Some(GzEncoder::new(Vec::new(), Compression::fast())), ..self }

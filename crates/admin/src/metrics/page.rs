@@ -6,8 +6,9 @@ use std::sync::Arc;
 use leveret_broker::message::ConnectionId;
 use leveret_queue::Totals as QueueTotals;
 use leveret_server::login::attempts::Counts;
+use leveret_server::node::Node;
 use leveret_session::ChannelFacts;
-use leveret_topology::{ExchangeId, QueueId, Topology};
+use leveret_topology::{ExchangeId, QueueId, Topology, VhostId};
 
 use super::families::{MEMORY, METRICS, Of};
 use super::text::{Kind, Number, Text, label, labels};
@@ -15,8 +16,8 @@ use super::{global, own};
 use crate::http::pattern::Pattern;
 use crate::http::stream::{CHUNK, Chunks, Cut};
 use crate::ops::pages::{self, Slice};
-use crate::stats::names::channel_pid;
-use crate::stats::names::connection_pid;
+use crate::room::Held;
+use crate::stats::names::{channel_pid, connection_pid};
 use crate::stats::{Collector, ConnectionEntry, QueueEntry, Snapshot};
 
 /// Which page.
@@ -33,6 +34,11 @@ pub(crate) enum Endpoint {
 }
 
 impl Endpoint {
+    /// Whether it tells of each object, and so may be long.
+    pub(crate) const fn is_of_each(self) -> bool {
+        matches!(self, Self::PerObject | Self::Detailed)
+    }
+
     /// As `rabbitmq_identity_info` names it.
     pub(crate) const fn name(self) -> &'static str {
         match self {
@@ -86,27 +92,63 @@ pub(crate) struct Source {
     pub(crate) attempts: Vec<(&'static str, Counts)>,
 }
 
-/// A queue and its labels.
+/// A queue or an exchange of this id with its names, while it is written.
 #[derive(Debug)]
-struct Row {
-    id: QueueId,
+struct Row<I> {
+    id: I,
     vhost: Arc<str>,
     name: Arc<str>,
     labels: String,
 }
 
-/// An exchange and its labels.
-#[derive(Debug)]
-struct Exchange {
-    id: ExchangeId,
-    name: Arc<str>,
-    labels: String,
+/// A sample of what passes between two things, before its names are looked up.
+#[derive(Clone, Copy, Debug)]
+struct Pair {
+    of: Passes,
+    exchange: Option<ExchangeId>,
+    queue: Option<QueueId>,
+    value: u64,
+}
+
+/// Whose messages a [`Pair`] counts.
+#[derive(Clone, Copy, Debug)]
+enum Passes {
+    /// A channel's.
+    Channel(ConnectionId, u16),
+    /// A connection's.
+    Connection(ConnectionId),
+    /// All.
+    All,
+}
+
+impl Pair {
+    /// With names: those of the vhost, the exchange and the queue.
+    fn labels(&self, vhost: &str, exchange: &str, queue: &str) -> String {
+        match (self.of, self.queue) {
+            (Passes::Channel(id, number), queue_id) => {
+                let other =
+                    if queue_id.is_some() { ("queue", queue) } else { ("exchange", exchange) };
+                labels(&[("channel", &channel_pid(id, number)), ("vhost", vhost), other])
+            }
+            (Passes::Connection(id), _) => labels(&[
+                ("channel", &connection_pid(id)),
+                ("queue_vhost", vhost),
+                ("queue", queue),
+                ("exchange_vhost", vhost),
+                ("exchange", exchange),
+            ]),
+            (Passes::All, _) => {
+                labels(&[("vhost", vhost), ("exchange", exchange), ("queue", queue)])
+            }
+        }
+    }
 }
 
 /// Writes pages, some rows at a time: in between it holds nothing, the thread is shared, and what is written goes out.
 pub(crate) struct Pages {
     source: Source,
-    names: Names,
+    shown: Shown,
+    held: Held,
     text: Text,
     to: Chunks,
     slice: Slice,
@@ -114,76 +156,99 @@ pub(crate) struct Pages {
     bytes: usize,
 }
 
-/// The queues and exchanges that a page is about.
+/// The queues and exchanges that a page is about, by id. Names are looked up for some rows at a time, whenever these are
+/// written: a page that its reader leaves lying takes no more than this.
 #[derive(Debug, Default)]
-pub(crate) struct Names {
-    /// By id.
-    queues: Vec<Row>,
-    /// By id.
-    exchanges: Vec<Exchange>,
+pub(crate) struct Shown {
+    queues: Vec<QueueId>,
+    exchanges: Vec<ExchangeId>,
 }
 
-impl Names {
-    /// All that the filter lets through, with their labels; none where only sums are told. What is wrong with the
-    /// filter, in words, if it takes too long.
+impl Shown {
+    /// About what it takes, of all.
+    pub(crate) fn bytes(stats: &Collector) -> u64 {
+        let stats = stats.now();
+        ((stats.queues.len() + stats.exchanges.len()) * size_of::<QueueId>()) as u64
+    }
+
+    /// All that the filter lets through; none where only sums are told. What is wrong with the filter, in words, if it
+    /// takes too long.
     pub(crate) async fn of(
         stats: &Collector,
         endpoint: Endpoint,
         filter: &Filter,
     ) -> Result<Self, String> {
-        let mut found = Self::default();
-        if !matches!(endpoint, Endpoint::PerObject | Endpoint::Detailed) {
-            return Ok(found);
+        if !endpoint.is_of_each() {
+            return Ok(Self::default());
         }
         let (mut queues, mut exchanges): (Vec<QueueId>, Vec<ExchangeId>) = {
             let stats = stats.now();
             (stats.queues.keys().copied().collect(), stats.exchanges.keys().copied().collect())
         };
-        queues.sort_unstable();
-        exchanges.sort_unstable();
-        let vhost_name =
-            |topology: &Topology, id| topology.vhost_by_id(id).map(|it| Arc::clone(&it.name));
-        let named = |topology: &Topology, id| {
-            let queue = topology.queue_by_id(id)?;
-            Some((id, vhost_name(topology, queue.vhost)?, Arc::clone(&queue.name)))
-        };
+        pages::sort(&mut queues, Ord::cmp).await;
+        pages::sort(&mut exchanges, Ord::cmp).await;
+        if filter.vhosts.is_none() && filter.queue.is_none() {
+            return Ok(Self { queues, exchanges });
+        }
+        let mut shown = Self::default();
         let mut slice = Slice::begin();
-        for (id, vhost, name) in pages::copied(stats.node(), queues, named).await {
-            if filter.takes_queue(&vhost, &name)? {
-                let labels = labels(&[("vhost", &vhost), ("queue", &name)]);
-                found.queues.push(Row { id, vhost, name, labels });
+        for some in queues.chunks(pages::ROWS) {
+            for row in queues_named(stats.node(), some).await {
+                if filter.takes_queue(&row.vhost, &row.name)? {
+                    shown.queues.push(row.id);
+                }
+                slice.share().await;
             }
+        }
+        for some in exchanges.chunks(pages::ROWS) {
+            let rows = exchanges_named(stats.node(), some).await.into_iter();
+            shown.exchanges.extend(rows.filter(|it| filter.takes_vhost(&it.vhost)).map(|it| it.id));
             slice.share().await;
         }
-        let named = |topology: &Topology, id| {
-            let exchange = topology.exchange_by_id(id)?;
-            Some((id, vhost_name(topology, exchange.vhost)?, Arc::clone(&exchange.name)))
-        };
-        for (id, vhost, name) in pages::copied(stats.node(), exchanges, named).await {
-            if filter.takes_vhost(&vhost) {
-                let labels = labels(&[("vhost", &vhost), ("exchange", &name)]);
-                found.exchanges.push(Exchange { id, name, labels });
-            }
-            slice.share().await;
-        }
-        Ok(found)
+        Ok(shown)
     }
 
-    fn queue(&self, id: QueueId) -> Option<&Row> {
-        let at = self.queues.binary_search_by_key(&id, |row| row.id).ok()?;
-        self.queues.get(at)
-    }
-
-    fn exchange(&self, id: ExchangeId) -> Option<&Exchange> {
-        let at = self.exchanges.binary_search_by_key(&id, |exchange| exchange.id).ok()?;
-        self.exchanges.get(at)
+    fn has(&self, pair: &Pair) -> bool {
+        let has_queue = |id| self.queues.binary_search(&id).is_ok();
+        let has_exchange = |id| self.exchanges.binary_search(&id).is_ok();
+        pair.queue.is_none_or(has_queue) && pair.exchange.is_none_or(has_exchange)
     }
 }
 
+fn vhost_name(topology: &Topology, id: VhostId) -> Option<Arc<str>> {
+    topology.vhost_by_id(id).map(|it| Arc::clone(&it.name))
+}
+
+/// These queues with their names, at most [`pages::ROWS`] of them.
+async fn queues_named(node: &Node, ids: &[QueueId]) -> Vec<Row<QueueId>> {
+    let named = |topology: &Topology, id| {
+        let queue = topology.queue_by_id(id)?;
+        Some((id, vhost_name(topology, queue.vhost)?, Arc::clone(&queue.name)))
+    };
+    let row = |(id, vhost, name): (_, Arc<str>, Arc<str>)| {
+        let labels = labels(&[("vhost", &vhost), ("queue", &name)]);
+        Row { id, vhost, name, labels }
+    };
+    pages::copied(node, ids.iter().copied(), named).await.into_iter().map(row).collect()
+}
+
+/// These exchanges with their names.
+async fn exchanges_named(node: &Node, ids: &[ExchangeId]) -> Vec<Row<ExchangeId>> {
+    let named = |topology: &Topology, id| {
+        let exchange = topology.exchange_by_id(id)?;
+        Some((id, vhost_name(topology, exchange.vhost)?, Arc::clone(&exchange.name)))
+    };
+    let row = |(id, vhost, name): (_, Arc<str>, Arc<str>)| {
+        let labels = labels(&[("vhost", &vhost), ("exchange", &name)]);
+        Row { id, vhost, name, labels }
+    };
+    pages::copied(node, ids.iter().copied(), named).await.into_iter().map(row).collect()
+}
+
 impl Pages {
-    /// Nothing yet.
-    pub(crate) fn new(source: Source, names: Names, to: Chunks) -> Self {
-        Self { source, names, text: Text::default(), to, slice: Slice::begin(), bytes: 0 }
+    /// Nothing yet. What is shown has taken its room.
+    pub(crate) fn new(source: Source, shown: Shown, held: Held, to: Chunks) -> Self {
+        Self { source, shown, held, text: Text::default(), to, slice: Slice::begin(), bytes: 0 }
     }
 
     /// Sends what is written, if it is much, and lets others have their turn on the thread.
@@ -255,7 +320,7 @@ impl Pages {
         .await?;
         let (name, help) = own::CHANNEL_AGE;
         self.text.family(name, Kind::Gauge, help);
-        self.each_connection(|_, snapshot, id, entry, text| {
+        self.each_connection(|snapshot, id, entry, text| {
             for facts in &entry.numbers.channels {
                 if let Some(ms) = own::channel_age_ms(facts, own::sampled(snapshot)) {
                     let label = label("channel", &channel_pid(id, facts.number));
@@ -286,14 +351,15 @@ impl Pages {
     /// Writes something of each queue that the filter lets through.
     async fn each_queue(
         &mut self,
-        mut write: impl FnMut(&Snapshot, &Row, &QueueEntry, &mut Text) + Send,
+        mut write: impl FnMut(&Snapshot, &Row<QueueId>, &QueueEntry, &mut Text) + Send,
     ) -> Result<(), Cut> {
         let mut done = 0;
-        while done < self.names.queues.len() {
-            let end = self.names.queues.len().min(done + pages::ROWS);
+        while done < self.shown.queues.len() {
+            let end = self.shown.queues.len().min(done + pages::ROWS);
+            let rows = queues_named(self.source.stats.node(), &self.shown.queues[done..end]).await;
             {
                 let stats = self.source.stats.now();
-                for row in &self.names.queues[done..end] {
+                for row in &rows {
                     if let Some(entry) = stats.queues.get(&row.id) {
                         write(&stats, row, entry, &mut self.text);
                     }
@@ -308,7 +374,7 @@ impl Pages {
     /// Writes something of each connection, oldest first.
     async fn each_connection(
         &mut self,
-        mut write: impl FnMut(&Names, &Snapshot, ConnectionId, &ConnectionEntry, &mut Text) + Send,
+        mut write: impl FnMut(&Snapshot, ConnectionId, &ConnectionEntry, &mut Text) + Send,
     ) -> Result<(), Cut> {
         let mut from = Bound::Unbounded;
         loop {
@@ -317,7 +383,7 @@ impl Pages {
                 let stats = self.source.stats.now();
                 let began = self.text.len();
                 for (&id, entry) in stats.connections.range((from, Bound::Unbounded)) {
-                    write(&self.names, &stats, id, entry, &mut self.text);
+                    write(&stats, id, entry, &mut self.text);
                     from = Bound::Excluded(id);
                     // One may have two thousand channels.
                     if self.text.len() - began > CHUNK {
@@ -413,28 +479,67 @@ impl Pages {
             Of::Passed { by_connection: true } => self.passed_by_connection(name).await,
             Of::Passed { by_connection: false } => self.passed(name).await,
             Of::Exchange(value) => {
-                {
-                    let stats = self.source.stats.now();
-                    for exchange in &self.names.exchanges {
-                        if let Some(entry) = stats.exchanges.get(&exchange.id) {
-                            self.text.sample(name, &exchange.labels, value(&entry.totals));
+                let mut done = 0;
+                while done < self.shown.exchanges.len() {
+                    let end = self.shown.exchanges.len().min(done + pages::ROWS);
+                    let some = &self.shown.exchanges[done..end];
+                    for row in exchanges_named(self.source.stats.node(), some).await {
+                        let stats = self.source.stats.now();
+                        if let Some(entry) = stats.exchanges.get(&row.id) {
+                            self.text.sample(name, &row.labels, value(&entry.totals));
                         }
                     }
+                    done = end;
+                    self.share().await?;
                 }
-                self.share().await
+                Ok(())
             }
             Of::Connection(value) => {
-                self.each_connection(|_, _, id, entry, text| {
+                self.each_connection(|_, id, entry, text| {
                     let label = labels(&[("channel", &connection_pid(id))]);
                     let channels = entry.numbers.channels.len() as u64;
                     text.sample(name, &label, value(&entry.io, channels));
                 })
                 .await
             }
-            Of::Channel(_) | Of::Counted(_) | Of::Published(..) | Of::Taken(..) => {
-                self.each_connection(|names, _, id, entry, text| {
+            Of::Channel(value) => {
+                self.each_channel(|id, facts, text| {
+                    let label = label("channel", &channel_pid(id, facts.number));
+                    text.sample(name, &label, value(facts));
+                })
+                .await
+            }
+            Of::Counted(value) => {
+                self.each_channel(|id, facts, text| {
+                    let label = label("channel", &channel_pid(id, facts.number));
+                    text.sample(name, &label, value(&facts.totals));
+                })
+                .await
+            }
+            Of::Published(value) => {
+                self.each_pair(name, |id, entry, pairs| {
                     for facts in &entry.numbers.channels {
-                        channel(name, of, names, (id, facts), text);
+                        let of = Passes::Channel(id, facts.number);
+                        pairs.extend(facts.exchanges.iter().map(|(exchange, totals)| Pair {
+                            of,
+                            exchange: Some(*exchange),
+                            queue: None,
+                            value: value(totals),
+                        }));
+                    }
+                })
+                .await
+            }
+            Of::Taken(value) => {
+                self.each_pair(name, |id, entry, pairs| {
+                    for facts in &entry.numbers.channels {
+                        let of = Passes::Channel(id, facts.number);
+                        pairs.extend(facts.taken.iter().map(|(queue, totals)| Pair {
+                            of,
+                            exchange: None,
+                            queue: Some(*queue),
+                            value: value(totals),
+                        }));
                     }
                 })
                 .await
@@ -442,22 +547,83 @@ impl Pages {
         }
     }
 
+    /// Writes something of each channel.
+    async fn each_channel(
+        &mut self,
+        mut write: impl FnMut(ConnectionId, &ChannelFacts, &mut Text) + Send,
+    ) -> Result<(), Cut> {
+        self.each_connection(|_, id, entry, text| {
+            entry.numbers.channels.iter().for_each(|facts| write(id, facts, text));
+        })
+        .await
+    }
+
+    /// Writes what each connection has to do with exchanges and queues: pairs first, then their names, since these are
+    /// not read while statistics are.
+    async fn each_pair(
+        &mut self,
+        name: &str,
+        mut find: impl FnMut(ConnectionId, &ConnectionEntry, &mut Vec<Pair>) + Send,
+    ) -> Result<(), Cut> {
+        let mut from = Bound::Unbounded;
+        loop {
+            let before = from;
+            let mut pairs = Vec::new();
+            {
+                let stats = self.source.stats.now();
+                for (&id, entry) in
+                    stats.connections.range((from, Bound::Unbounded)).take(pages::ROWS)
+                {
+                    find(id, entry, &mut pairs);
+                    from = Bound::Excluded(id);
+                    if pairs.len() > pages::ROWS {
+                        break;
+                    }
+                }
+            }
+            if before == from {
+                return Ok(());
+            }
+            self.pairs(name, &pairs).await?;
+        }
+    }
+
+    /// Writes pairs whose ends are shown.
+    async fn pairs(&mut self, name: &str, pairs: &[Pair]) -> Result<(), Cut> {
+        for some in pairs.chunks(pages::ROWS) {
+            let shown = some.iter().filter(|pair| self.shown.has(pair)).copied();
+            let named = |topology: &Topology, pair: Pair| {
+                let queue = pair.queue.map(|id| topology.queue_by_id(id));
+                let exchange = pair.exchange.map(|id| topology.exchange_by_id(id));
+                let (queue, exchange) = match (queue, exchange) {
+                    (Some(None), _) | (_, Some(None)) => return None,
+                    (queue, exchange) => (queue.flatten(), exchange.flatten()),
+                };
+                let vhost = queue.map(|it| it.vhost).or(exchange.map(|it| it.vhost))?;
+                let exchange = exchange.map(|it| Arc::clone(&it.name)).unwrap_or_default();
+                let queue = queue.map(|it| Arc::clone(&it.name)).unwrap_or_default();
+                Some((pair, vhost_name(topology, vhost)?, exchange, queue))
+            };
+            let shown: Vec<_> = shown.collect();
+            for (pair, vhost, exchange, queue) in
+                pages::copied(self.source.stats.node(), shown, named).await
+            {
+                self.text.sample(name, &pair.labels(&vhost, &exchange, &queue), pair.value);
+            }
+            self.share().await?;
+        }
+        Ok(())
+    }
+
     /// Messages by queue and exchange, which are in the same vhost, of each connection.
     async fn passed_by_connection(&mut self, name: &str) -> Result<(), Cut> {
-        self.each_connection(|names, _, id, entry, text| {
-            for passage in &entry.passages {
-                let (exchange, queue) = passage.pair;
-                let Some(row) = names.queue(queue) else { continue };
-                let Some(exchange) = names.exchange(exchange) else { continue };
-                let labels = labels(&[
-                    ("channel", &connection_pid(id)),
-                    ("queue_vhost", &row.vhost),
-                    ("queue", &row.name),
-                    ("exchange_vhost", &row.vhost),
-                    ("exchange", &exchange.name),
-                ]);
-                text.sample(name, &labels, passage.count);
-            }
+        self.each_pair(name, |id, entry, pairs| {
+            pairs.extend(entry.passages.iter().map(|passage| Pair {
+                of: Passes::Connection(id),
+                exchange: Some(passage.pair.0),
+                queue: Some(passage.pair.1),
+                value: passage.count,
+            }));
         })
         .await
     }
@@ -465,21 +631,17 @@ impl Pages {
     /// Messages by queue and exchange.
     async fn passed(&mut self, name: &str) -> Result<(), Cut> {
         let passages = self.source.stats.now().passages(|_| true);
-        for ((exchange, queue), (count, _)) in passages {
-            {
-                let names = &self.names;
-                let Some(row) = names.queue(queue) else { continue };
-                let Some(exchange) = names.exchange(exchange) else { continue };
-                let labels = labels(&[
-                    ("vhost", &row.vhost),
-                    ("exchange", &exchange.name),
-                    ("queue", &row.name),
-                ]);
-                self.text.sample(name, &labels, count);
-            }
-            self.share().await?;
+        let pair = |((exchange, queue), (value, _))| Pair {
+            of: Passes::All,
+            exchange: Some(exchange),
+            queue: Some(queue),
+            value,
+        };
+        let pairs: Vec<Pair> = passages.into_iter().map(pair).collect();
+        if !self.held.take(size_of_val(&*pairs) as u64).await {
+            return Err(Cut);
         }
-        Ok(())
+        self.pairs(name, &pairs).await
     }
 
     /// How many objects there are.
@@ -543,58 +705,30 @@ impl Pages {
         filter: &Filter,
     ) -> Result<(), Cut> {
         let node = Arc::clone(self.source.stats.node());
-        let vhosts: Vec<(Arc<str>, Vec<ExchangeId>)> = {
+        let vhosts: Vec<(Arc<str>, VhostId)> = {
             let topology = node.topology();
             let vhosts = topology.vhosts().filter(|vhost| filter.takes_vhost(&vhost.name));
-            vhosts.map(|it| (Arc::clone(&it.name), topology.exchange_ids(it.id))).collect()
+            vhosts.map(|it| (Arc::clone(&it.name), it.id)).collect()
         };
-        for (vhost, ids) in vhosts {
-            let named = |topology: &Topology, id| {
-                let exchange = topology.exchange_by_id(id)?;
-                let is_shown = !exchange.internal && !exchange.name.is_empty();
-                let kind = exchange.kind.name();
-                let count = exchange.binding_count();
-                is_shown.then(|| (Arc::clone(&exchange.name), kind, count))
-            };
-            let mut exchanges = pages::copied(&node, ids, named).await;
-            exchanges.sort_unstable();
-            for (name, kind, count) in exchanges {
-                let labels = labels(&[("vhost", &vhost), ("exchange", &name), ("type", kind)]);
-                self.text.sample(metric, &labels, if counts { count as u64 } else { 1 });
+        for (vhost, id) in vhosts {
+            let mut ids = node.topology().exchange_ids(id);
+            pages::sort(&mut ids, Ord::cmp).await;
+            for some in ids.chunks(pages::ROWS) {
+                let named = |topology: &Topology, id| {
+                    let exchange = topology.exchange_by_id(id)?;
+                    let is_shown = !exchange.internal && !exchange.name.is_empty();
+                    let kind = exchange.kind.name();
+                    let count = exchange.binding_count();
+                    is_shown.then(|| (Arc::clone(&exchange.name), kind, count))
+                };
+                for (name, kind, count) in pages::copied(&node, some.iter().copied(), named).await {
+                    let labels = labels(&[("vhost", &vhost), ("exchange", &name), ("type", kind)]);
+                    self.text.sample(metric, &labels, if counts { count as u64 } else { 1 });
+                }
                 self.share().await?;
             }
         }
         Ok(())
-    }
-}
-
-/// A metric of one channel, or of the channel and each of its partners.
-fn channel(
-    name: &str,
-    of: Of,
-    names: &Names,
-    (connection, facts): (ConnectionId, &ChannelFacts),
-    text: &mut Text,
-) {
-    let label = labels(&[("channel", &channel_pid(connection, facts.number))]);
-    match of {
-        Of::Channel(value) => text.sample(name, &label, value(facts)),
-        Of::Counted(value) => text.sample(name, &label, value(&facts.totals)),
-        Of::Published(value) => {
-            for (exchange, totals) in &facts.exchanges {
-                if let Some(exchange) = names.exchange(*exchange) {
-                    text.sample(name, &format!("{label},{}", exchange.labels), value(totals));
-                }
-            }
-        }
-        Of::Taken(value) => {
-            for (queue, totals) in &facts.taken {
-                if let Some(row) = names.queue(*queue) {
-                    text.sample(name, &format!("{label},{}", row.labels), value(totals));
-                }
-            }
-        }
-        _ => {}
     }
 }
 

@@ -4,22 +4,25 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::Router;
 use axum::body::Body;
-use axum::extract::connect_info::Connected;
-use axum::extract::{ConnectInfo, Request, State};
-use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderValue, Method, Request, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::serve::IncomingStream;
+use hyper::body::Incoming;
 use leveret_config::options::PrometheusOptions;
 use leveret_server::locks::{Rank, Ranked};
 
+use tokio::task::JoinSet;
+
+use crate::conversation::converse;
 use crate::doors::Door;
 use crate::front::Ended;
 use crate::http::{Login, Peer};
+use crate::places::Place;
+use crate::room::Held;
 use crate::stats::Collector;
 
-use super::page::{Endpoint, Filter, Names, Pages, Source};
+use super::line::Lines;
+use super::page::{Endpoint, Filter, Pages, Shown, Source};
 use super::query::filter;
 use super::text::{Kind, Text, labels};
 use crate::http::stream::{self, Chunks, Cut};
@@ -29,6 +32,12 @@ const CONTENT_TYPE: &str = "text/plain; version=0.0.4";
 /// Statistics that are older are taken anew.
 const FRESH: Duration = Duration::from_secs(1);
 
+/// Longest time that a page is written for: nothing that scrapes waits so long.
+const WHOLE: Duration = Duration::from_secs(120);
+
+/// When to try again who is told that there are too many pages, in seconds.
+const RETRY_S: u16 = 5;
+
 /// What pages are made with.
 #[derive(Debug)]
 struct Metrics {
@@ -36,6 +45,8 @@ struct Metrics {
     options: PrometheusOptions,
     /// Pages written so far.
     scrapes: Ranked<Vec<Scrapes>>,
+    /// Pages of each object that are being written.
+    lines: Lines,
 }
 
 /// Pages of one kind.
@@ -54,41 +65,47 @@ pub(crate) async fn serve(
     stats: Arc<Collector>,
     ended: Ended,
 ) {
-    let metrics =
-        Arc::new(Metrics { stats, options, scrapes: Ranked::new(Rank::Above, Vec::new()) });
-    let router = Router::new().fallback(answer).with_state(metrics);
-    let mut serving = tokio::task::JoinSet::new();
+    let scrapes = Ranked::new(Rank::Above, Vec::new());
+    let metrics = Arc::new(Metrics { stats, options, scrapes, lines: Lines::default() });
+    let mut serving = JoinSet::new();
     for door in doors {
-        let mut ended = ended.clone();
-        let router = router.clone().into_make_service_with_connect_info::<From>();
-        let served = axum::serve(door, router);
-        let served = served.with_graceful_shutdown(async move { ended.comes().await });
-        // It never fails: what fails is one connection.
-        serving.spawn(async move { drop(served.await) });
+        serving.spawn(serve_door(door, Arc::clone(&metrics), ended.clone()));
     }
     while serving.join_next().await.is_some() {}
 }
 
-/// Where a request comes from.
-#[derive(Clone, Copy, Debug)]
-struct From(SocketAddr);
-
-impl Connected<IncomingStream<'_, Door>> for From {
-    fn connect_info(stream: IncomingStream<'_, Door>) -> Self {
-        Self(*stream.remote_addr())
+async fn serve_door(mut door: Door, metrics: Arc<Metrics>, mut ended: Ended) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            () = ended.comes() => break,
+            Some(_) = connections.join_next() => {}
+            (socket, peer, place) = door.accept() => {
+                let (metrics, own) = (Arc::clone(&metrics), Arc::clone(&place));
+                let answer = move |request| {
+                    let (metrics, place) = (Arc::clone(&metrics), Arc::clone(&own));
+                    async move { answer(metrics, peer, &place, request).await }
+                };
+                connections.spawn(converse(socket, Some(place), peer, answer, ended.clone()));
+            }
+        }
     }
+    drop(door);
+    while connections.join_next().await.is_some() {}
 }
 
 async fn answer(
-    State(metrics): State<Arc<Metrics>>,
-    ConnectInfo(From(peer)): ConnectInfo<From>,
-    request: Request,
+    metrics: Arc<Metrics>,
+    peer: SocketAddr,
+    place: &Place,
+    request: Request<Incoming>,
 ) -> Response {
     if metrics.options.asks_password {
         let login = Login::of(request.headers(), metrics.stats.node(), Peer::Network(peer)).await;
         if let Err(refused) = login.and_then(|login| login.must_monitor()) {
             return refused.into_response();
         }
+        place.knows();
     }
     let endpoint = match metrics.endpoint(request.uri().path()) {
         Ok(endpoint) => endpoint,
@@ -102,16 +119,34 @@ async fn answer(
         Ok(filter) => filter,
         Err(text) => return (StatusCode::BAD_REQUEST, text).into_response(),
     };
+    let mut held = Held::nothing(metrics.stats.node());
+    let line = match endpoint.is_of_each() {
+        false => None,
+        true => match metrics.lines.enter(peer.ip()).await {
+            Some(line) if held.take(Shown::bytes(&metrics.stats)).await => Some(line),
+            _ => return busy(),
+        },
+    };
     metrics.stats.refresh(FRESH).await;
-    let names = match Names::of(&metrics.stats, endpoint, &filter).await {
-        Ok(names) => names,
+    let shown = match Shown::of(&metrics.stats, endpoint, &filter).await {
+        Ok(shown) => shown,
         Err(text) => return (StatusCode::BAD_REQUEST, text).into_response(),
     };
-    let page = stream::made(|to| metrics.page(endpoint, filter, names, to));
-    let mut response = Response::new(Body::new(page));
+    let page = stream::made(|to| async move {
+        let made = metrics.page(endpoint, filter, (shown, held), to);
+        tokio::time::timeout(WHOLE, made).await.map_err(|_| Cut)?
+    });
+    let mut response = Response::new(Body::new(page.keeping(line)));
     let kind = HeaderValue::from_static(CONTENT_TYPE);
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
     response
+}
+
+/// Too many pages of each object are under way.
+fn busy() -> Response {
+    let later = [(header::RETRY_AFTER, HeaderValue::from(RETRY_S))];
+    let text = "too many pages of each object are being read; try again later\n";
+    (StatusCode::SERVICE_UNAVAILABLE, later, text).into_response()
 }
 
 impl Metrics {
@@ -134,7 +169,7 @@ impl Metrics {
         self: Arc<Self>,
         endpoint: Endpoint,
         filter: Filter,
-        names: Names,
+        (shown, held): (Shown, Held),
         to: Chunks,
     ) -> Result<(), Cut> {
         let since = Instant::now();
@@ -143,7 +178,7 @@ impl Metrics {
         let (stats, cluster_name) =
             (Arc::clone(&self.stats), (&*node.settings.cluster_name).into());
         let source = Source { stats, cluster_name, attempts };
-        let mut pages = Pages::new(source, names, to);
+        let mut pages = Pages::new(source, shown, held, to);
         pages.write(endpoint, &filter).await?;
         let bytes = pages.finish(|text| self.scrapes(endpoint, text)).await?;
         self.count(endpoint, since.elapsed(), bytes);

@@ -117,25 +117,31 @@ impl Text {
 
 /// `name="value"`, with what must be escaped escaped.
 pub(crate) fn label(name: &str, value: &str) -> String {
-    let mut text = String::with_capacity(name.len() + value.len() + 3);
-    text.push_str(name);
-    text.push_str("=\"");
-    for c in value.chars() {
-        match c {
-            '\\' => text.push_str("\\\\"),
-            '"' => text.push_str("\\\""),
-            '\n' => text.push_str("\\n"),
-            c => text.push(c),
-        }
-    }
-    text.push('"');
-    text
+    labels(&[(name, value)])
 }
 
 /// Labels in their order.
 pub(crate) fn labels(all: &[(&str, &str)]) -> String {
-    let all: Vec<_> = all.iter().map(|(name, value)| label(name, value)).collect();
-    all.join(",")
+    let len: usize = all.iter().map(|(name, value)| name.len() + value.len() + 4).sum();
+    let mut text = String::with_capacity(len);
+    for (name, value) in all {
+        if !text.is_empty() {
+            text.push(',');
+        }
+        text.push_str(name);
+        text.push_str("=\"");
+        let mut rest = *value;
+        while let Some(at) = rest.find(['\\', '"', '\n']) {
+            let (plain, more) = rest.split_at(at);
+            text.push_str(plain);
+            text.push('\\');
+            text.push(if more.starts_with('\n') { 'n' } else { char::from(more.as_bytes()[0]) });
+            rest = &more[1..];
+        }
+        text.push_str(rest);
+        text.push('"');
+    }
+    text
 }
 
 #[cfg(test)]

@@ -56,17 +56,67 @@ fn page(node: &Node, mut one: impl FnMut(&Topology) -> Option<()>) -> bool {
 }
 
 /// Items that are sorted before others have their turn on the thread.
-const SORTED: usize = 4096;
+const RUN: usize = 512;
 
-/// Sorts, and shares the thread: the parts first, which makes the whole cheap.
-pub async fn sort<T: Send>(items: &mut [T], order: impl Fn(&T, &T) -> Ordering + Send + Sync) {
-    if items.len() > SORTED {
-        for some in items.chunks_mut(SORTED) {
-            some.sort_by(&order);
-            yield_now().await;
-        }
+/// Sorts, and shares the thread: runs first, then two and two are merged. What is equal stays in its order.
+pub async fn sort<T: Send>(items: &mut Vec<T>, order: impl Fn(&T, &T) -> Ordering + Send + Sync) {
+    if items.len() <= RUN {
+        items.sort_by(order);
+        return;
     }
-    items.sort_by(order);
+    let mut slice = Slice::begin();
+    let mut runs = Vec::with_capacity(items.len().div_ceil(RUN));
+    let mut rest = std::mem::take(items).into_iter();
+    while rest.len() > 0 {
+        let mut run: Vec<T> = rest.by_ref().take(RUN).collect();
+        run.sort_by(&order);
+        runs.push(run);
+        slice.share().await;
+    }
+    while runs.len() > 1 {
+        let mut longer = Vec::with_capacity(runs.len().div_ceil(2));
+        let mut shorter = runs.into_iter();
+        while let Some(first) = shorter.next() {
+            longer.push(match shorter.next() {
+                Some(second) => merge(first, second, &order, &mut slice).await,
+                None => first,
+            });
+        }
+        runs = longer;
+    }
+    *items = runs.pop().unwrap_or_default();
+}
+
+/// Two runs as one.
+async fn merge<T: Send>(
+    first: Vec<T>,
+    second: Vec<T>,
+    order: &(impl Fn(&T, &T) -> Ordering + Send + Sync),
+    slice: &mut Slice,
+) -> Vec<T> {
+    let mut merged = Vec::with_capacity(first.len() + second.len());
+    let (mut first, mut second) = (first.into_iter().peekable(), second.into_iter().peekable());
+    loop {
+        for _ in 0..RUN {
+            let next = match (first.peek(), second.peek()) {
+                (Some(a), Some(b)) if order(a, b).is_gt() => second.next(),
+                (Some(_), _) => first.next(),
+                (None, Some(_)) => second.next(),
+                (None, None) => return merged,
+            };
+            merged.extend(next);
+        }
+        slice.share().await;
+    }
+}
+
+/// Lets many items go, some at a time.
+pub async fn let_go<T: Send>(items: Vec<T>) {
+    let mut slice = Slice::begin();
+    let mut rest = items.into_iter();
+    while rest.by_ref().take(RUN).count() > 0 {
+        slice.share().await;
+    }
 }
 
 /// Shares the thread: for work that takes long and holds nothing.
@@ -85,5 +135,52 @@ impl Slice {
             yield_now().await;
             self.0 = Instant::now();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As the standard library sorts, for lengths about whole runs, and without keeping the thread.
+    #[test]
+    fn sorted_in_runs() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        for len in [0, 1, 2, RUN - 1, RUN, RUN + 1, 2 * RUN, 5 * RUN + 3, 8 * RUN] {
+            // Few keys, so that many are equal and their order tells.
+            let items: Vec<_> = (0..len).map(|at| (at * 7919 % 101, at)).collect();
+            let mut wanted = items.clone();
+            wanted.sort_by_key(|it| it.0);
+            let mut got = items;
+            runtime.block_on(sort(&mut got, |a, b| a.0.cmp(&b.0)));
+            assert_eq!(got, wanted, "{len}");
+        }
+    }
+
+    /// A sort of many items that are dear to compare never keeps the thread for long.
+    #[test]
+    fn a_sort_shares_the_thread() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        runtime.block_on(async {
+            let compared = std::sync::atomic::AtomicUsize::new(0);
+            let mut items: Vec<_> = (0..64 * RUN).map(|at| at * 7919 % 32_771).collect();
+            let mut work = std::pin::pin!(sort(&mut items, |a, b| {
+                compared.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                let since = Instant::now();
+                while since.elapsed() < Duration::from_micros(1) {
+                    std::hint::spin_loop();
+                }
+                a.cmp(b)
+            }));
+            let mut most = 0;
+            let taken = || compared.swap(0, std::sync::atomic::Ordering::Relaxed);
+            std::future::poll_fn(|cx| {
+                let outcome = work.as_mut().poll(cx);
+                most = most.max(taken());
+                outcome
+            })
+            .await;
+            assert!(most <= 16 * RUN, "{most} comparisons in one go");
+        });
     }
 }

@@ -154,3 +154,23 @@ fn metrics_may_ask_for_a_password() {
         }
     }
 }
+
+/// Pages of each object are long, and need no login: who leaves them unread keeps only a few, and the others are told.
+#[test]
+fn pages_that_are_left_unread_are_few() {
+    let node = Node::start();
+    let queues: Vec<_> = (0..3000)
+        .map(|n| json!({"name": format!("{n:05}{}", "q".repeat(200)), "vhost": "/", "durable": true}))
+        .collect();
+    node.must("POST", "/api/definitions", &json!({"queues": queues}).to_string(), 204);
+    wait_until("all queues are sampled", || {
+        node.scrape("/metrics").contains("\nrabbitmq_queues 3000\n")
+    });
+    let mut unread: Vec<_> = (0..4).map(|_| node.leave_unread("/metrics/per-object")).collect();
+    let refused = node.scrape_as(None, "/metrics/per-object");
+    assert_eq!((refused.status, refused.header("retry-after")), (503, "5"), "{}", refused.text());
+    assert_eq!(node.scrape_as(None, "/metrics").status, 200, "sums are short");
+    unread.pop();
+    let page = node.scrape("/metrics/per-object");
+    assert_eq!(page.matches("\nrabbitmq_queue_info{").count(), 3000);
+}

@@ -114,6 +114,18 @@ impl Node {
         Self::ask_at(self.prometheus, user, "GET", path, &[], b"")
     }
 
+    /// Asks for a page for Prometheus and reads no more than that it has begun.
+    #[track_caller]
+    pub(crate) fn leave_unread(&self, path: &str) -> TcpStream {
+        let mut socket = TcpStream::connect(self.prometheus).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).unwrap();
+        let mut begin = [0; 12];
+        socket.read_exact(&mut begin).unwrap();
+        assert_eq!(&begin, b"HTTP/1.1 200");
+        socket
+    }
+
     #[track_caller]
     fn ask_at(
         address: SocketAddr,
