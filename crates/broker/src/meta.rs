@@ -145,6 +145,7 @@ impl<L: Log> Meta<L> {
         }
         self.work_off(topology, out);
         self.flush(topology, out);
+        self.ask_for_more(out);
     }
 
     /// Applies one letter.

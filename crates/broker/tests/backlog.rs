@@ -56,7 +56,11 @@ impl Node {
             arguments: Table::default(),
             forbidden: None,
         };
-        meta.turn(&mut names.iter().map(declare).collect(), &mut topology, &mut out);
+        let mut letters: Vec<_> = names.iter().map(declare).collect();
+        while !letters.is_empty() {
+            meta.turn(&mut letters, &mut topology, &mut out);
+            letters.append(&mut out.meta);
+        }
         let id = |name: String| topology.queue(vhost, &name).expect("declared").id;
         let ids = names.drain(..).map(id).collect();
         let mut letters = out.shards.drain(..).map(|(_, letter)| letter).collect();

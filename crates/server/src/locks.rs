@@ -24,6 +24,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::{
     Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+    TryLockError,
 };
 use std::time::Duration;
 
@@ -179,6 +180,24 @@ impl<T> RankedRw<T> {
     pub fn read(&self) -> ReadGuard<'_, T> {
         let held = self.place.take();
         Locked { guard: self.inner.read().unwrap_or_else(PoisonError::into_inner), _held: held }
+    }
+
+    /// Takes it to read, if no thread is in the way.
+    ///
+    /// # Panics
+    ///
+    /// As [`read`](Self::read).
+    #[inline]
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub fn try_read(&self) -> Option<ReadGuard<'_, T>> {
+        let held = self.place.take();
+        match self.inner.try_read() {
+            Ok(guard) => Some(Locked { guard, _held: held }),
+            Err(TryLockError::Poisoned(guard)) => {
+                Some(Locked { guard: guard.into_inner(), _held: held })
+            }
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// Waits for it, to write.

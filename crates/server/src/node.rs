@@ -1,7 +1,7 @@
 //! A node: every actor of the process, and who is who.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
@@ -39,6 +39,8 @@ pub struct Node {
     /// The topology's owner.
     pub meta: Actor<Meta<NodeLog>, ToMeta>,
     topology: RankedRw<Topology>,
+    /// Threads that wait to read it.
+    readers_waiting: AtomicUsize,
     recipients: RankedRw<Recipients>,
     next_connection: AtomicU64,
     /// Bytes that connections hold: input not taken yet, output not written yet.
@@ -95,6 +97,9 @@ pub enum Recipient {
     Request(tokio::sync::mpsc::UnboundedSender<ToSession>),
 }
 
+/// How often a thread gives its processor away for others who wait to read the names.
+const YIELDS_MAX: usize = 1000;
+
 impl Node {
     /// A node of these shards. `meta` keeps `topology`.
     pub fn new(
@@ -115,6 +120,7 @@ impl Node {
             shards: shards.collect(),
             meta: Actor::new(Rank::Meta, meta),
             topology: RankedRw::new(Rank::Names, topology),
+            readers_waiting: AtomicUsize::new(0),
             recipients: RankedRw::new(Rank::Recipients, HashMap::default()),
             next_connection: AtomicU64::new(1),
             connection_bytes: AtomicU64::new(0),
@@ -162,7 +168,24 @@ impl Node {
     /// waited for, and never twice by one thread.
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn topology(&self) -> ReadGuard<'_, Topology> {
-        self.topology.read()
+        if let Some(topology) = self.topology.try_read() {
+            return topology;
+        }
+        self.readers_waiting.fetch_add(1, Ordering::Relaxed);
+        let topology = self.topology.read();
+        self.readers_waiting.fetch_sub(1, Ordering::Relaxed);
+        topology
+    }
+
+    /// Lets those read the names who wait for that. A thread that changes them in pieces would have the lock again before
+    /// others are awake: the standard library's lock goes to whoever comes first.
+    pub(crate) fn let_readers_in(&self) {
+        for _ in 0..YIELDS_MAX {
+            if self.readers_waiting.load(Ordering::Relaxed) == 0 {
+                return;
+            }
+            std::thread::yield_now();
+        }
     }
 
     /// The names, to change: for the turn of [`Meta`] alone.

@@ -31,7 +31,7 @@ use crate::watchdog::{Beat, Doing};
 /// Turns a thread runs before it looks at its sockets and timers, or at its disk, again.
 const TURNS_MAX: usize = 256;
 
-/// A shard's turn that leaves work for the next one is a long one, and counts as so many: sockets are looked at before the
+/// A turn of a shard, or of the names' owner, that leaves work for the next one is a long one, and counts as so many: sockets are looked at before the
 /// next one.
 const LONG_TURN: usize = TURNS_MAX;
 
@@ -362,7 +362,11 @@ impl Runner {
                     counts = LONG_TURN;
                 }
             }
-            Due::Meta => self.meta_turn(),
+            Due::Meta => {
+                if self.meta_turn() {
+                    counts = LONG_TURN;
+                }
+            }
         }
         self.beat.ends();
         counts
@@ -467,20 +471,26 @@ impl Runner {
         }
     }
 
-    fn meta_turn(&mut self) {
+    /// Whether there is more to do.
+    fn meta_turn(&mut self) -> bool {
         let node = Arc::clone(&self.node);
         if !node.meta.pick_up(&mut self.meta_letters) {
-            return;
+            return false;
         }
-        {
+        let has_more = {
             let mut state = node.meta.state();
             let mut topology = node.topology_mut();
             state.turn(&mut self.meta_letters, &mut topology, &mut self.outbox);
             node.count_names(&topology);
+            state.has_work()
+        };
+        if has_more {
+            node.let_readers_in();
         }
         self.post();
         self.check_alarm();
         self.due.push_back(Due::Meta);
+        has_more
     }
 
     /// Puts the letters of a turn into their inboxes, and actors whose duty that brings on the list.

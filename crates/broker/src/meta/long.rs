@@ -24,8 +24,12 @@ use crate::message::{
 };
 use crate::work::{Limits, Piece, Work};
 
-/// Names and bindings that are changed in one turn, and before another line has its turn: about a millisecond.
-pub(super) const LIMITS: Limits = Limits { turn: 1024, share: 512 };
+/// Names and bindings that are changed in one turn, and before another line has its turn: about a millisecond, in which all
+/// others wait for the names. What a client does takes the names some twenty times.
+pub(super) const LIMITS: Limits = Limits { turn: 256, share: 128 };
+
+/// Records that may wait for the disk while there is more to do: whoever asks for something small waits behind them.
+const UNSYNCED_MAX: u64 = 2048;
 
 /// What is waiting to be done.
 #[derive(Debug)]
@@ -123,7 +127,9 @@ impl Long {
 impl<L: Log> Meta<L> {
     /// Does what waits, as much as one turn may.
     pub(super) fn work_off(&mut self, topology: &mut Topology, out: &mut Outbox) {
-        while let Some(Piece { origin, job, allowed }) = self.work.next_piece() {
+        while self.may_go_on()
+            && let Some(Piece { origin, job, allowed }) = self.work.next_piece()
+        {
             match job {
                 Job::Letter(letter) => {
                     let (_, cost) = cost(&letter, topology);
@@ -143,9 +149,18 @@ impl<L: Log> Meta<L> {
                 }
             }
         }
-        if !self.work.is_empty() {
+    }
+
+    /// Asks for another turn, if something is left to do and the disk does not have enough to do already: it is heard of
+    /// when it has less.
+    pub(super) fn ask_for_more(&self, out: &mut Outbox) {
+        if !self.work.is_empty() && self.may_go_on() {
             out.meta.push(ToMeta::Continue);
         }
+    }
+
+    fn may_go_on(&self) -> bool {
+        self.failure().is_some() || self.saved.behind() <= UNSYNCED_MAX
     }
 
     /// The first piece, within what a letter writes; the rest goes into the line of who asked.

@@ -214,6 +214,11 @@ impl<L: Log> Saved<L> {
         self.marks.back().map_or(Offset::ZERO, |mark| mark.next())
     }
 
+    /// Records that are not durable, of what was sealed.
+    pub(super) fn behind(&self) -> u64 {
+        self.until().get().saturating_sub(self.durable().get())
+    }
+
     pub(super) fn durable(&self) -> Offset {
         self.log.durable()
     }

@@ -369,7 +369,7 @@ fn batches_are_whole() {
     let mut world = World::new();
     let v = world.vhost;
     let empty = world.topology.describe_durable();
-    let queues: Vec<_> = (0..500).map(|n| format!(r#"{{"vhost":"/","name":"q{n}"}}"#)).collect();
+    let queues: Vec<_> = (0..100).map(|n| format!(r#"{{"vhost":"/","name":"q{n}"}}"#)).collect();
     let json = format!(r#"{{"queues":[{}]}}"#, queues.join(","));
     world.turn([admin(1, import(&json)), declare_exchange(v, 2, "x", true)]);
     assert_eq!(world.crash().topology.describe_durable(), empty);
