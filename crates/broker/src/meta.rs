@@ -136,7 +136,7 @@ impl<L: Log> Meta<L> {
     pub fn turn(&mut self, letters: &mut Vec<ToMeta>, topology: &mut Topology, out: &mut Outbox) {
         self.work.begin();
         for letter in letters.drain(..) {
-            let (origin, cost) = long::cost(&letter, topology);
+            let (origin, cost) = self.cost(&letter, topology);
             if cost == 0 || self.work.fits(origin, cost) {
                 self.take(letter, topology, out);
             } else {

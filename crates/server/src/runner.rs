@@ -31,8 +31,8 @@ use crate::watchdog::{Beat, Doing};
 /// Turns a thread runs before it looks at its sockets and timers, or at its disk, again.
 const TURNS_MAX: usize = 256;
 
-/// A turn of a shard, or of the names' owner, that leaves work for the next one is a long one, and counts as so many: sockets are looked at before the
-/// next one.
+/// A turn of a shard, or of the owner of the names, that leaves work for the next one is a long one, and counts as so many:
+/// sockets are looked at before the next one.
 const LONG_TURN: usize = TURNS_MAX;
 
 /// Bytes to read into that a thread keeps for the next turns.
@@ -484,11 +484,11 @@ impl Runner {
             node.count_names(&topology);
             state.has_work()
         };
+        self.post();
+        self.check_alarm();
         if has_more {
             node.let_readers_in();
         }
-        self.post();
-        self.check_alarm();
         self.due.push_back(Due::Meta);
         has_more
     }

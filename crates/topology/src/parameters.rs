@@ -9,6 +9,7 @@ use crate::error::PolicyError;
 use crate::id::{QueueId, VhostId};
 use crate::journal::EntityKey;
 use crate::policy::{ApplyTo, PolicySpec};
+use crate::policy_change::PolicyChange;
 use crate::rate::Buckets;
 use crate::topology::Topology;
 use crate::weight::Weigh;
@@ -21,6 +22,15 @@ const POLICY: &str = "policy";
 const VHOST_LIMITS: &str = "vhost-limits";
 /// Told when they are set, and when there are none any more.
 const LIMITS_EVENTS: (&str, &str) = ("vhost.limits.set", "vhost.limits.cleared");
+
+/// Whether parameters of a component are operator policies, or policies. None for those that are neither.
+fn is_operators(component: &str) -> Option<bool> {
+    match component {
+        OPERATOR_POLICY => Some(true),
+        POLICY => Some(false),
+        _ => None,
+    }
+}
 
 impl Topology {
     /// Sets a policy; returns the queues that have another policy now: their
@@ -56,6 +66,32 @@ impl Topology {
         self.start_clear_policy(vhost, name, true)?.run(self)
     }
 
+    /// Begins to set a parameter that is a policy or an operator policy, as [`start_set_policy`](Self::start_set_policy)
+    /// does; nothing is done for any other.
+    pub fn start_set_parameter(
+        &mut self,
+        vhost: &str,
+        component: &str,
+        name: &str,
+        value: &Json,
+    ) -> Result<Option<PolicyChange>, PolicyError> {
+        let Some(operator) = is_operators(component) else { return Ok(None) };
+        // What is missing is told before what is wrong.
+        self.vhost_of(vhost)?;
+        self.start_set_policy(vhost, policy_spec(name, value)?, operator).map(Some)
+    }
+
+    /// Begins to clear a parameter, in the same way.
+    pub fn start_clear_parameter(
+        &mut self,
+        vhost: &str,
+        component: &str,
+        name: &str,
+    ) -> Result<Option<PolicyChange>, PolicyError> {
+        let Some(operator) = is_operators(component) else { return Ok(None) };
+        self.start_clear_policy(vhost, name, operator).map(Some)
+    }
+
     /// Sets a parameter of a component: `federation-upstream`, `shovel`, ... The components `policy`,
     /// `operator_policy` and `vhost-limits` take effect; returns the queues whose policy changed by it.
     pub fn set_parameter(
@@ -65,10 +101,11 @@ impl Topology {
         name: &str,
         value: Json,
     ) -> Result<Vec<QueueId>, PolicyError> {
+        if let Some(change) = self.start_set_parameter(vhost, component, name, &value)? {
+            return change.run(self);
+        }
         let id = self.vhost_of(vhost)?;
         match component {
-            OPERATOR_POLICY => self.set_operator_policy(vhost, policy_spec(name, &value)?),
-            POLICY => self.set_policy(vhost, policy_spec(name, &value)?),
             VHOST_LIMITS => {
                 self.set_vhost_limits(id, limits(&value)?);
                 Ok(Vec::new())
@@ -94,10 +131,8 @@ impl Topology {
         component: &str,
         name: &str,
     ) -> Result<Vec<QueueId>, PolicyError> {
-        match component {
-            OPERATOR_POLICY => return self.clear_operator_policy(vhost, name),
-            POLICY => return self.clear_policy(vhost, name),
-            _ => {}
+        if let Some(change) = self.start_clear_parameter(vhost, component, name)? {
+            return change.run(self);
         }
         let id = self.vhost_of(vhost)?;
         if component == VHOST_LIMITS {

@@ -105,6 +105,25 @@ fn start(command: AdminCommand, topology: &mut Topology) -> Result<Started, (Rep
             };
             topology.start_set_policy(&vhost, spec, is_operators).map_err(bad)?
         }
+        AdminCommand::SetParameter { vhost, component, name, value } => {
+            let change = topology.start_set_parameter(&vhost, &component, &name, &value);
+            match change.map_err(bad)? {
+                Some(change) => change,
+                None => {
+                    let command = AdminCommand::SetParameter { vhost, component, name, value };
+                    return Ok(Started::No(command));
+                }
+            }
+        }
+        AdminCommand::ClearParameter { vhost, component, name } => {
+            match topology.start_clear_parameter(&vhost, &component, &name).map_err(bad)? {
+                Some(change) => change,
+                None => {
+                    let command = AdminCommand::ClearParameter { vhost, component, name };
+                    return Ok(Started::No(command));
+                }
+            }
+        }
         other => return Ok(Started::No(other)),
     };
     let total = change.left();

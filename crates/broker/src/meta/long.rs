@@ -105,6 +105,15 @@ impl Long {
         Self { user: user.into(), reply, what, failed: None, told: 0 }
     }
 
+    /// In whose line it stands.
+    fn origin(&self) -> ConnectionId {
+        match (&self.what, self.reply) {
+            (What::Disconnect(connection, ..), _) => *connection,
+            (_, Some(reply)) => reply.connection,
+            (_, None) => ConnectionId::default(),
+        }
+    }
+
     fn answer(&self, out: &mut Outbox, answer: Reply) {
         let Some(reply) = self.reply else { return };
         match &self.failed {
@@ -132,7 +141,7 @@ impl<L: Log> Meta<L> {
         {
             match job {
                 Job::Letter(letter) => {
-                    let (_, cost) = cost(&letter, topology);
+                    let (_, cost) = self.cost(&letter, topology);
                     self.take(*letter, topology, out);
                     self.work.done(origin, cost);
                 }
@@ -165,7 +174,7 @@ impl<L: Log> Meta<L> {
 
     /// The first piece, within what a letter writes; the rest goes into the line of who asked.
     pub(super) fn begin(&mut self, long: Long, topology: &mut Topology, out: &mut Outbox) {
-        let origin = long.reply.map(|reply| reply.connection).unwrap_or_default();
+        let origin = long.origin();
         let allowed = LIMITS.share;
         let (used, rest) = self.advance_some(Box::new(long), allowed, topology, out);
         self.work.spend(used);
@@ -417,23 +426,29 @@ impl<L: Log> Meta<L> {
     }
 }
 
-/// In whose line a letter stands if it has to wait, and what it costs. Nothing for what is not put off.
-pub(super) fn cost(letter: &ToMeta, topology: &Topology) -> (ConnectionId, u64) {
-    match letter {
-        ToMeta::DeclareExchange { reply, .. }
-        | ToMeta::DeleteExchange { reply, .. }
-        | ToMeta::DeclareQueue { reply, .. }
-        | ToMeta::Admin { reply, .. } => (reply.connection, 1),
-        ToMeta::Bind(binding) | ToMeta::Unbind(binding) => (binding.reply.connection, 1),
-        ToMeta::QueueGone { queue, consumers, .. } => {
-            let bindings = topology.bindings_of(leveret_topology::Target::Queue(*queue));
-            let bindings = bindings.min(leveret_topology::SWEPT_AT_ONCE);
-            (ConnectionId::default(), 1 + (bindings + consumers.len()) as u64 / 2)
-        }
-        ToMeta::Disconnected { connection, .. } => (*connection, 1),
-        ToMeta::VhostGoes(_) => (ConnectionId::default(), 1),
-        ToMeta::Prepared { .. } | ToMeta::Applied { .. } | ToMeta::LogWoke | ToMeta::Continue => {
-            (ConnectionId::default(), 0)
+impl<L> Meta<L> {
+    /// In whose line a letter stands if it has to wait, and what it costs. Nothing for what is not put off.
+    pub(super) fn cost(&self, letter: &ToMeta, topology: &Topology) -> (ConnectionId, u64) {
+        match letter {
+            ToMeta::DeclareExchange { reply, .. }
+            | ToMeta::DeleteExchange { reply, .. }
+            | ToMeta::DeclareQueue { reply, .. }
+            | ToMeta::Admin { reply, .. } => (reply.connection, 1),
+            ToMeta::Bind(binding) | ToMeta::Unbind(binding) => (binding.reply.connection, 1),
+            ToMeta::QueueGone { queue, reply, consumers, .. } => {
+                // Whoever deletes one queue does not stand behind the queues of a vhost, or of a connection that ended.
+                let asked = reply.as_ref().map(|(reply, _)| reply.connection);
+                let origin = asked.or_else(|| self.left_with.get(queue).copied());
+                let bindings = topology.bindings_of(leveret_topology::Target::Queue(*queue));
+                let bindings = bindings.min(leveret_topology::SWEPT_AT_ONCE);
+                (origin.unwrap_or_default(), 1 + (bindings + consumers.len()) as u64 / 2)
+            }
+            ToMeta::Disconnected { connection, .. } => (*connection, 1),
+            ToMeta::VhostGoes(_) => (ConnectionId::default(), 1),
+            ToMeta::Prepared { .. }
+            | ToMeta::Applied { .. }
+            | ToMeta::LogWoke
+            | ToMeta::Continue => (ConnectionId::default(), 0),
         }
     }
 }

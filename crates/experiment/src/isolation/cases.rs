@@ -45,6 +45,7 @@ pub(crate) const ALL: &[Case] = &[
     Case { name: "policy",           title: "policy over {n} queues",                               size: 50_000,     least: 10, unit: "queues",   run: policy },
     Case { name: "delete-exchange",  title: "delete of an exchange with {n} bindings",              size: 100_000,    least: 10, unit: "bindings", run: delete_exchange },
     Case { name: "delete-vhost",     title: "delete of a vhost of {n} queues",                      size: 50_000,     least: 10, unit: "queues",   run: delete_vhost },
+    Case { name: "exclusive",        title: "end of a connection with {n} exclusive queues",        size: 50_000,     least: 10, unit: "queues",   run: exclusive },
     Case { name: "delete",           title: "delete of a queue of {n} messages",                    size: 3_000_000,  least: 100, unit: "messages", run: delete },
     Case { name: "purge",            title: "purge of {n} messages",                                size: 3_000_000,  least: 100, unit: "messages", run: purge },
     Case { name: "transaction",      title: "transaction of {n} messages",                          size: 150_000,    least: 10, unit: "messages", run: transaction },
@@ -310,6 +311,19 @@ fn delete_vhost(stage: &Stage<'_>) -> Result<u64> {
     make(stage, &[], &queues(stage.size), &[])?;
     stage.begin();
     stage.site.ask("DELETE", &format!("/api/vhosts/{}", encoded(stage.vhost)), &Value::Null)?;
+    Ok(stage.size)
+}
+
+fn exclusive(stage: &Stage<'_>) -> Result<u64> {
+    let mut connection = stage.site.connect(stage.vhost)?;
+    let channel = connection.open_channel()?;
+    let how = QueueDeclare { exclusive: true, ..QueueDeclare::default() };
+    for number in 0..stage.size {
+        connection.queue_declare(channel, &queue(number), &how)?;
+    }
+    stage.begin();
+    // It is answered when the last queue is gone.
+    connection.close()?;
     Ok(stage.size)
 }
 
