@@ -7,10 +7,14 @@
 //! turns itself: nobody has to be woken. But under load the threads of the sockets run turns all the time; one more
 //! that does pins what they read in inboxes and takes turns from one core to the other. So what nobody waits for, as
 //! when messages were written whose acks took long, it leaves to a thread that is at work already and looks here before
-//! it stops: that costs nobody a system call either.
+//! it stops: that costs nobody a system call either. What takes long it leaves to the others in any case, and wakes one of
+//! them for it if it has to: while it runs turns it writes nothing, and all who wait for its disk wait for them too.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use tokio::sync::Notify;
 
 use crate::locks::{Rank, Ranked};
 
@@ -28,12 +32,16 @@ pub(crate) struct Handover<T> {
     has_some: AtomicBool,
     /// Threads at work that look here before they stop.
     at_work: AtomicUsize,
+    /// How threads that have a runtime are told that something was left. The first one is next.
+    bells: Ranked<VecDeque<Arc<Notify>>>,
 }
 
 impl<T> Default for Handover<T> {
     fn default() -> Self {
         let (has_some, at_work) = (AtomicBool::new(false), AtomicUsize::new(0));
-        Self { left: Ranked::new(Rank::Handover, VecDeque::new()), has_some, at_work }
+        let left = Ranked::new(Rank::Handover, VecDeque::new());
+        let bells = Ranked::new(Rank::Handover, VecDeque::new());
+        Self { left, has_some, at_work, bells }
     }
 }
 
@@ -88,6 +96,33 @@ impl<T> Handover<T> {
         }
     }
 
+    /// Whoever rings this bell has the caller look here, until it [`leaves`](Self::leaves).
+    pub(crate) fn joins(&self, bell: Arc<Notify>) {
+        self.bells.lock().push_back(bell);
+    }
+
+    /// Nobody hears this bell any more.
+    pub(crate) fn leaves(&self, bell: &Arc<Notify>) {
+        self.bells.lock().retain(|it| !Arc::ptr_eq(it, bell));
+    }
+
+    /// Leaves all of `due` to a thread that is woken for it, if there is one.
+    pub(crate) fn leave_and_ring(&self, due: &mut VecDeque<T>) {
+        if due.is_empty() {
+            return;
+        }
+        let bell = {
+            let mut bells = self.bells.lock();
+            let next = bells.pop_front();
+            bells.extend(next.clone());
+            next
+        };
+        if let Some(bell) = bell {
+            self.put(due.drain(..));
+            bell.notify_one();
+        }
+    }
+
     /// Leaves all of `due`, as the caller ends and takes nothing any more.
     pub(crate) fn bequeath(&self, due: &mut VecDeque<T>) {
         if !due.is_empty() {
@@ -104,8 +139,6 @@ impl<T> Handover<T> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
 
     #[test]
@@ -123,6 +156,29 @@ mod tests {
         handover.take(&mut theirs);
         assert_eq!(theirs, [1, 2]);
         assert!(!handover.has_some());
+    }
+
+    #[test]
+    fn one_who_listens_is_woken() {
+        let handover = Handover::default();
+        let mut mine = VecDeque::from([1, 2]);
+        handover.leave_and_ring(&mut mine);
+        assert_eq!(mine.len(), 2, "nobody listens");
+        let bells = [Arc::new(Notify::new()), Arc::new(Notify::new())];
+        bells.iter().for_each(|bell| handover.joins(Arc::clone(bell)));
+        let rings = |bell: &Arc<Notify>| std::pin::pin!(bell.notified()).as_mut().enable();
+        handover.leave_and_ring(&mut mine);
+        assert!(mine.is_empty() && handover.has_some());
+        assert_eq!(bells.each_ref().map(rings), [true, false]);
+        mine.push_back(3);
+        handover.leave_and_ring(&mut mine);
+        assert_eq!(bells.each_ref().map(rings), [false, true], "in turns");
+        let mut theirs = VecDeque::new();
+        handover.take(&mut theirs);
+        assert_eq!(theirs, [1, 2, 3]);
+        bells.iter().for_each(|bell| handover.leaves(bell));
+        handover.leave_and_ring(&mut theirs);
+        assert_eq!(theirs.len(), 3, "nobody listens any more");
     }
 
     #[test]

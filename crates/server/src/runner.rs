@@ -168,6 +168,9 @@ pub async fn rest(node: Arc<Node>, own: Arc<Rest>, give_back: fn()) {
 
 /// Works the thread's list off whenever a burst left something on it.
 pub async fn keep_working(more: Arc<Notify>) {
+    RUNNER.with_borrow(|runner| {
+        runner.as_ref().map(|runner| runner.node.handover.joins(Arc::clone(&more)))
+    });
     loop {
         more.notified().await;
         RUNNER.with_borrow_mut(|runner| runner.as_mut().map(Runner::work));
@@ -206,6 +209,7 @@ impl Drop for Runner {
     /// A thread that ends may have duties on its list. A stop goes on to run turns on another thread, which takes them over:
     /// an actor whose duty is lost would never run again, whatever waits in its inbox.
     fn drop(&mut self) {
+        self.node.handover.leaves(&self.more);
         self.node.handover.bequeath(&mut self.due);
     }
 }
@@ -341,6 +345,9 @@ impl Runner {
         loop {
             if !self.is_awaited || turns >= TURNS_MAX {
                 node.handover.leave(&mut self.due);
+            }
+            if turns >= TURNS_MAX {
+                node.handover.leave_and_ring(&mut self.due);
             }
             let Some(due) = self.due.pop_front() else { return };
             turns += self.run(due);

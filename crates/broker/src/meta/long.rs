@@ -31,6 +31,9 @@ pub(super) const LIMITS: Limits = Limits { turn: 256, share: 128 };
 /// Records that may wait for the disk while there is more to do: whoever asks for something small waits behind them.
 const UNSYNCED_MAX: u64 = 2048;
 
+/// Turns whose letters and events may wait for the disk while there is more to do: all of them go out at once.
+const WAITING_MAX: usize = 8;
+
 /// What is waiting to be done.
 #[derive(Debug)]
 pub(super) enum Job {
@@ -169,7 +172,8 @@ impl<L: Log> Meta<L> {
     }
 
     fn may_go_on(&self) -> bool {
-        self.failure().is_some() || self.saved.behind() <= UNSYNCED_MAX
+        let is_little = || self.saved.behind() <= UNSYNCED_MAX && self.waiting.len() <= WAITING_MAX;
+        self.failure().is_some() || is_little()
     }
 
     /// The first piece, within what a letter writes; the rest goes into the line of who asked.
