@@ -12,7 +12,7 @@
 //! record says that it is going until all that was in it is gone, so that queues are never without a name while their
 //! messages are there; a restart goes on with it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use crate::binding::{BindingIx, Removed, RemovedExchange, Target};
 use crate::error::{AdminError, DeleteError};
@@ -21,11 +21,11 @@ use crate::journal::EntityKey;
 use crate::topology::{Topology, strip};
 use crate::vhost::Vhost;
 
-/// How many there are of those that are deleted and still have bindings.
-#[derive(Clone, Copy, Debug, Default)]
+/// Those that are deleted and still have bindings.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Going {
-    pub(crate) exchanges: usize,
-    pub(crate) queues: usize,
+    pub(crate) exchanges: BTreeSet<ExchangeId>,
+    pub(crate) queues: BTreeSet<QueueId>,
 }
 
 /// Bindings that go together with one of their ends in one go, at most.
@@ -65,7 +65,7 @@ impl Topology {
     /// Whether a destination that routers still have is to be passed over.
     #[inline]
     pub(crate) fn has_going(&self) -> bool {
-        self.going.exchanges + self.going.queues > 0
+        !(self.going.exchanges.is_empty() && self.going.queues.is_empty())
     }
 
     #[cold]
@@ -102,9 +102,8 @@ impl Topology {
         match target {
             Target::Exchange(id) => {
                 let Some(exchange) = self.exchanges.get_mut(&id) else { return Sweep::default() };
-                if !std::mem::replace(&mut exchange.is_going, true) {
-                    self.going.exchanges += 1;
-                }
+                exchange.is_going = true;
+                self.going.exchanges.insert(id);
                 let (vhost, name, durable) =
                     (exchange.vhost, exchange.name.clone(), exchange.durable);
                 if let Some(vhost) = self.vhost_mut(vhost) {
@@ -116,9 +115,8 @@ impl Topology {
             }
             Target::Queue(id) => {
                 let Some(queue) = self.queues.get_mut(&id) else { return Sweep::default() };
-                if !std::mem::replace(&mut queue.is_going, true) {
-                    self.going.queues += 1;
-                }
+                queue.is_going = true;
+                self.going.queues.insert(id);
                 let (vhost, name, durable) = (queue.vhost, queue.name.clone(), queue.durable);
                 let owner = queue.exclusive_owner.take();
                 self.disown(owner, id);
@@ -165,6 +163,13 @@ impl Topology {
         used
     }
 
+    /// Sweeps what of a vhost is going, to its end; the exchanges among them.
+    pub(crate) fn finish_going(&mut self, vhost: VhostId) -> Vec<ExchangeId> {
+        let mut sweep = Sweep { doomed: self.going_of(vhost), exchanges: Vec::new() };
+        self.sweep(&mut sweep, u64::MAX);
+        sweep.exchanges.into_iter().map(|exchange| exchange.id).collect()
+    }
+
     fn last_binding(&self, target: Target) -> Option<BindingIx> {
         match target {
             Target::Queue(id) => self.queues.get(&id)?.incoming.last().copied(),
@@ -180,12 +185,12 @@ impl Topology {
         match target {
             Target::Queue(id) => {
                 let Some(queue) = self.queues.remove(&id) else { return };
-                self.going.queues -= usize::from(queue.is_going);
+                self.going.queues.remove(&id);
                 self.tell_queue_deleted(&queue);
             }
             Target::Exchange(id) => {
                 let Some(exchange) = self.exchanges.remove(&id) else { return };
-                self.going.exchanges -= usize::from(exchange.is_going);
+                self.going.exchanges.remove(&id);
                 if let Some(vhost) = self.vhost_mut(exchange.vhost)
                     && vhost.exchanges.get(&exchange.name) == Some(&id)
                 {
@@ -200,7 +205,18 @@ impl Topology {
         }
     }
 
-    /// Whether a vhost has more in it than goes at once.
+    /// What of a vhost is deleted and still has bindings.
+    pub(crate) fn going_of(&self, vhost: VhostId) -> VecDeque<Target> {
+        let is_its = |it: &Target| match it {
+            Target::Exchange(id) => self.exchanges.get(id).is_some_and(|it| it.vhost == vhost),
+            Target::Queue(id) => self.queues.get(id).is_some_and(|it| it.vhost == vhost),
+        };
+        let exchanges = self.going.exchanges.iter().copied().map(Target::Exchange);
+        let queues = self.going.queues.iter().copied().map(Target::Queue);
+        exchanges.chain(queues).filter(is_its).collect()
+    }
+
+    /// Whether a vhost has more in it than goes at once. What of it is [going](Self::sweep) already has no name in it.
     pub fn is_large_vhost(&self, name: &str) -> bool {
         let Some(vhost) = self.vhost(name) else { return false };
         let exchanges = vhost.exchanges.values().map(|&id| {
@@ -211,6 +227,7 @@ impl Topology {
         vhost.queues.len() > SWEPT_AT_ONCE
             || vhost.exchanges.len() > SWEPT_AT_ONCE
             || exchanges.sum::<usize>() > SWEPT_AT_ONCE
+            || !self.going_of(vhost.id).is_empty()
     }
 
     /// As [`delete_vhost`](Self::delete_vhost), for a large one: it is gone, with the permissions given in it. Its queues are to
@@ -255,13 +272,15 @@ impl Topology {
         vhost.is_going.then(|| (vhost.id, vhost.queue_count()))
     }
 
-    /// The exchanges of a vhost that is deleted and has no queues any more.
+    /// The exchanges of a vhost that is deleted and has no queues any more, and what of it somebody else sweeps already: the
+    /// vhost's end is after theirs.
     pub fn rest_of_vhost(&self, id: VhostId) -> Sweep {
         let vhost = self.vhost_even_going(id);
         let mut exchanges: Vec<ExchangeId> =
             vhost.into_iter().flat_map(|it| it.exchanges.values().copied()).collect();
         exchanges.sort_unstable();
-        let doomed = exchanges.into_iter().map(Target::Exchange).collect();
+        let mut doomed = self.going_of(id);
+        doomed.extend(exchanges.into_iter().map(Target::Exchange));
         Sweep { doomed, exchanges: Vec::new() }
     }
 

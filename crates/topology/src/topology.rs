@@ -150,12 +150,14 @@ impl Topology {
     /// How many queues there are in all vhosts.
     pub fn queue_count(&self) -> usize {
         let of_vhost = |id| self.vhost_even_going(id).map_or(0, Vhost::queue_count);
-        self.queues.len() - self.going.queues - self.going_vhosts().map(of_vhost).sum::<usize>()
+        self.queues.len()
+            - self.going.queues.len()
+            - self.going_vhosts().map(of_vhost).sum::<usize>()
     }
 
     /// How many exchanges there are in all vhosts.
     pub fn exchange_count(&self) -> usize {
-        self.exchanges.len() - self.going.exchanges
+        self.exchanges.len() - self.going.exchanges.len()
     }
 
     /// How many bindings there are, without those of the default exchanges.
@@ -285,8 +287,10 @@ impl Topology {
     pub fn delete_vhost(&mut self, name: &str) -> Result<DeletedVhost, AdminError> {
         self.check_delete_vhost(name)?;
         let no_vhost = || AdminError::NoVhost(name.to_owned());
+        let id = self.vhost_id(name)?;
+        let mut gone = self.finish_going(id);
         self.tell_vhost_deleted(name);
-        let id = self.vhost_names.remove(name).ok_or_else(no_vhost)?;
+        self.vhost_names.remove(name);
         let vhost = self.vhosts.remove(&id).ok_or_else(no_vhost)?;
         self.note_vhost_gone(&vhost);
         self.settings_weight -= vhost.settings_weight();
@@ -294,6 +298,7 @@ impl Topology {
         let mut queues: Vec<_> = vhost.queues.into_values().collect();
         let mut exchanges: Vec<_> = vhost.exchanges.into_values().collect();
         queues.sort_unstable();
+        exchanges.append(&mut gone);
         exchanges.sort_unstable();
         for queue in &queues {
             let Some(queue) = self.queues.remove(queue) else { continue };

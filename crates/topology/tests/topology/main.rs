@@ -5,6 +5,7 @@ mod bounds;
 mod common;
 mod declare;
 mod definitions;
+mod going;
 mod policies;
 mod routing;
 mod scale;
