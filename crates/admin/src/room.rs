@@ -28,8 +28,7 @@ impl Held {
         Self { node: Arc::clone(node), id: node.new_id(), granted: 0, asked: 0 }
     }
 
-    /// Takes room for so many bytes, in its turn; a little needs none. False if that takes too long. For a
-    /// request that holds nothing.
+    /// Takes room for so many bytes more, in its turn; a little needs none. False if that takes too long.
     pub(crate) async fn take(&mut self, bytes: u64) -> bool {
         if bytes <= FREE_BYTES {
             return true;
@@ -60,6 +59,16 @@ impl Held {
     fn gets(&mut self, bytes: u64) {
         self.node.count_held_by_requests(self.granted, self.granted + bytes);
         self.granted += bytes;
+    }
+
+    /// Has room for so many bytes from now on, no more and no less: more of it comes in its turn. False if that takes too
+    /// long.
+    pub(crate) async fn grow(&mut self, bytes: u64) -> bool {
+        if bytes > self.granted {
+            return self.take(bytes - self.granted).await;
+        }
+        self.keep(bytes);
+        true
     }
 
     /// Takes so many bytes more if they are there at once.

@@ -130,6 +130,15 @@ impl Fault {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "bad_request", reason)
     }
 
+    /// 413: it would take too much when it is read.
+    pub(crate) fn too_much(length: usize, takes: u64, max: u64) -> Self {
+        let reason = format!(
+            "the document of {length} bytes takes about {takes} bytes of memory when it is read, and {max} may be \
+             taken, half of vm_memory_high_watermark; send it in several parts"
+        );
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "bad_request", reason)
+    }
+
     /// 408.
     pub(crate) fn too_slow(came: usize, least: u64, time: Duration) -> Self {
         let reason = format!(

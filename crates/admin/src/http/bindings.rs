@@ -9,7 +9,7 @@ use foldhash::fast::FixedState;
 use leveret_amqp::method::{Method, exchange, queue};
 use leveret_amqp::table::{RawTable, Table};
 use leveret_topology::{
-    Binding, ExchangeId, Queue, Target, Topology, VhostId, table_from_json, table_to_json,
+    Binding, ExchangeId, Queue, Target, Topology, VhostId, table_from_json, table_to_json, weight,
 };
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use serde_json::{Value, json};
@@ -20,31 +20,65 @@ use super::exchanges::direct;
 use super::listing::{self, Listed, Why};
 use super::queues;
 use crate::ops::direct::is;
-use crate::ops::pages;
+use crate::ops::pages::{self, Slice};
 
-/// One binding, with names.
-#[derive(Clone, Debug, PartialEq)]
-struct Bound {
+/// A binding by its names, before anything is made of it: of its arguments it has the place alone.
+#[derive(Clone, Debug)]
+struct Item {
     vhost: Arc<str>,
     source: Arc<str>,
-    to_queue: bool,
     destination: Arc<str>,
     key: Arc<str>,
-    arguments: Table,
+    /// Where it is; none of one of the default exchange, which every queue has.
+    at: Option<At>,
 }
 
-impl Bound {
-    fn row(&self) -> Value {
+/// A place in the arena of all bindings, and what is there as long as it is this binding.
+#[derive(Clone, Copy, Debug)]
+struct At {
+    place: u32,
+    source: ExchangeId,
+    target: Target,
+}
+
+/// About what the item of one takes, with its key, and a second time while it is sorted.
+const ITEM_BYTES: usize = 2 * size_of::<Item>() + 64;
+
+impl Item {
+    /// Its arguments; none if it went, and its place may be another one's.
+    fn arguments(&self, topology: &Topology) -> Option<Table> {
+        let Some(At { place, source, target }) = self.at else { return Some(Table::new()) };
+        let binding = topology.binding_at(place)?;
+        let is_it =
+            (binding.source, binding.target) == (source, target) && *binding.key == *self.key;
+        is_it.then(|| binding.arguments.clone())
+    }
+
+    fn to_queue(&self) -> bool {
+        self.at.is_none_or(|at| matches!(at.target, Target::Queue(_)))
+    }
+
+    fn row(&self, arguments: &Table) -> Value {
         json!({
             "source": &*self.source,
             "vhost": &*self.vhost,
             "destination": &*self.destination,
-            "destination_type": if self.to_queue { "queue" } else { "exchange" },
+            "destination_type": if self.to_queue() { "queue" } else { "exchange" },
             "routing_key": &*self.key,
-            "arguments": table_to_json(&self.arguments),
-            "properties_key": properties_key(&self.key, &self.arguments),
+            "arguments": table_to_json(arguments),
+            "properties_key": properties_key(&self.key, arguments),
         })
     }
+}
+
+/// The arguments of the first of these: of as many as do not take much together, at least one.
+async fn arguments(call: &Call, items: &[Item]) -> Vec<Option<Table>> {
+    let copy = |topology: &Topology, item: &Item| {
+        let arguments = item.arguments(topology);
+        let bytes = arguments.as_ref().map_or(0, weight::table);
+        (arguments, bytes)
+    };
+    pages::some(call.node(), items, copy).await
 }
 
 /// What names a binding among those of one source and one destination: its key, `~` for an empty one, and
@@ -81,37 +115,42 @@ fn segment(text: &str) -> String {
 struct AllBound;
 
 impl Listed for AllBound {
-    type Item = Bound;
+    type Item = Item;
 
-    async fn rows(&self, _: &Call, items: &[Bound], _: Why) -> Result<Vec<Value>, Fault> {
-        Ok(items.iter().map(Bound::row).collect())
+    async fn rows(&self, call: &Call, items: &[Item], _: Why) -> Result<Vec<Value>, Fault> {
+        let arguments = arguments(call, items).await;
+        let mut rows = Vec::with_capacity(arguments.len());
+        let mut slice = Slice::begin();
+        for (item, arguments) in items.iter().zip(arguments) {
+            rows.push(arguments.map_or(Value::Null, |arguments| item.row(&arguments)));
+            slice.share().await;
+        }
+        Ok(rows)
     }
 }
 
 /// With its names, if both ends are there and in one of these vhosts.
-fn bound(topology: &Topology, binding: &Binding, vhosts: &[VhostId]) -> Option<Bound> {
+fn item(topology: &Topology, place: u32, binding: &Binding, vhosts: &[VhostId]) -> Option<Item> {
     let source = topology.exchange_by_id(binding.source)?;
     if !vhosts.contains(&source.vhost) {
         return None;
     }
-    let (to_queue, destination) = match binding.target {
-        Target::Queue(id) => (true, &topology.queue_by_id(id)?.name),
-        Target::Exchange(id) => (false, &topology.exchange_by_id(id)?.name),
+    let destination = match binding.target {
+        Target::Queue(id) => &topology.queue_by_id(id)?.name,
+        Target::Exchange(id) => &topology.exchange_by_id(id)?.name,
     };
-    Some(Bound {
+    Some(Item {
         vhost: Arc::clone(&topology.vhost_by_id(source.vhost)?.name),
         source: Arc::clone(&source.name),
-        to_queue,
         destination: Arc::clone(destination),
         key: (&*binding.key).into(),
-        arguments: binding.arguments.clone(),
+        at: Some(At { place, source: binding.source, target: binding.target }),
     })
 }
 
 /// Every queue is bound to the default exchange under its name.
-fn implied(vhost: Arc<str>, queue: Arc<str>) -> Bound {
-    let (source, arguments) = (Arc::default(), Table::new());
-    Bound { vhost, source, to_queue: true, destination: Arc::clone(&queue), key: queue, arguments }
+fn implied(vhost: Arc<str>, queue: Arc<str>) -> Item {
+    Item { vhost, source: Arc::default(), destination: Arc::clone(&queue), key: queue, at: None }
 }
 
 /// A vhost by its name.
@@ -127,17 +166,17 @@ async fn made(
     places: impl IntoIterator<Item = u32, IntoIter: Send> + Send,
     vhosts: &[VhostId],
     is_wanted: impl Fn(&Binding) -> bool + Send + Sync,
-) -> Vec<Bound> {
+) -> Vec<Item> {
     let copy = |topology: &Topology, place| {
         let binding = topology.binding_at(place).filter(|it| is_wanted(it))?;
-        bound(topology, binding, vhosts)
+        item(topology, place, binding, vhosts)
     };
     pages::copied(call.node(), places, copy).await
 }
 
 /// Answers a list, in the order of names.
-async fn answer(call: Call, mut found: Vec<Bound>) -> Result<Answer, Fault> {
-    let order = |a: &Bound, b: &Bound| {
+async fn answer(mut call: Call, mut found: Vec<Item>) -> Result<Answer, Fault> {
+    let order = |a: &Item, b: &Item| {
         (&a.vhost, &a.source, &a.destination, &a.key).cmp(&(
             &b.vhost,
             &b.source,
@@ -146,56 +185,62 @@ async fn answer(call: Call, mut found: Vec<Bound>) -> Result<Answer, Fault> {
         ))
     };
     pages::sort(&mut found, order).await;
-    // One that was unbound and bound again meanwhile may have been seen in two places.
-    found.dedup();
+    call.keep(found.len() * ITEM_BYTES);
     listing::list(call, AllBound, found).await
 }
 
 /// `GET /api/bindings` and `/{vhost}`.
-pub(super) async fn list(call: Call) -> Result<Answer, Fault> {
-    let vhosts = call.vhosts()?;
-    let queues = queues::all(&call, &vhosts, |_| true).await.into_iter();
-    let mut found: Vec<_> = queues.map(|queue| implied(queue.vhost, queue.name)).collect();
+pub(super) async fn list(mut call: Call) -> Result<Answer, Fault> {
+    let names = call.vhosts()?;
     let (vhosts, places) = {
         let topology = call.node().topology();
-        let ids = vhosts.iter().filter_map(|name| Some(topology.vhost(name)?.id));
+        let ids = names.iter().filter_map(|name| Some(topology.vhost(name)?.id));
         (ids.collect::<Vec<_>>(), topology.binding_places())
     };
+    call.hold(places as usize * ITEM_BYTES).await?;
+    let queues = queues::all(&mut call, &names, |_| true).await?;
+    call.hold(queues.len() * ITEM_BYTES).await?;
+    let queues = queues.into_iter();
+    let mut found: Vec<_> = queues.map(|queue| implied(queue.vhost, queue.name)).collect();
     found.append(&mut made(&call, 0..places, &vhosts, |_| true).await);
     answer(call, found).await
 }
 
 /// `GET /api/queues/{vhost}/{queue}/bindings`.
-pub(super) async fn list_of_queue(call: Call) -> Result<Answer, Fault> {
+pub(super) async fn list_of_queue(mut call: Call) -> Result<Answer, Fault> {
     let vhost = call.visible_vhost()?;
     let find = |queue: &Queue| (queue.id, Arc::clone(&queue.name));
     let (id, name) = queues::find(&call, &vhost, find).ok_or_else(Fault::not_found)?;
     let (vhost_id, vhost) = seen_vhost(&call, &vhost)?;
     let target = Target::Queue(id);
     let places = call.node().topology().places_to(target);
+    call.hold(places.len() * ITEM_BYTES).await?;
     let mut found = made(&call, places, &[vhost_id], |it| it.target == target).await;
     found.push(implied(vhost, name));
     answer(call, found).await
 }
 
 /// `GET /api/exchanges/{vhost}/{exchange}/bindings/source`.
-pub(super) async fn list_from(call: Call) -> Result<Answer, Fault> {
+pub(super) async fn list_from(mut call: Call) -> Result<Answer, Fault> {
     let (vhost, vhost_id, id) = exchange_of(&call)?;
     let found = if call.exchange_param("exchange").is_empty() {
-        let queues = queues::all(&call, &[vhost], |_| true).await.into_iter();
+        let queues = queues::all(&mut call, &[vhost], |_| true).await?.into_iter();
+        call.hold(queues.len() * ITEM_BYTES).await?;
         queues.map(|queue| implied(queue.vhost, queue.name)).collect()
     } else {
         let places = call.node().topology().places_from(id);
+        call.hold(places.len() * ITEM_BYTES).await?;
         made(&call, places, &[vhost_id], |it| it.source == id).await
     };
     answer(call, found).await
 }
 
 /// `GET /api/exchanges/{vhost}/{exchange}/bindings/destination`.
-pub(super) async fn list_to(call: Call) -> Result<Answer, Fault> {
+pub(super) async fn list_to(mut call: Call) -> Result<Answer, Fault> {
     let (_, vhost, id) = exchange_of(&call)?;
     let target = Target::Exchange(id);
     let places = call.node().topology().places_to(target);
+    call.hold(places.len() * ITEM_BYTES).await?;
     let found = made(&call, places, &[vhost], |it| it.target == target).await;
     answer(call, found).await
 }
@@ -222,7 +267,7 @@ fn ends(call: &Call) -> Result<(String, bool, String), Fault> {
 }
 
 /// The bindings of one source and one destination; none if one of the two is not there.
-async fn between(call: &Call, vhost: &str) -> Result<Vec<Bound>, Fault> {
+async fn between(call: &mut Call, vhost: &str) -> Result<Vec<Item>, Fault> {
     let (source, to_queue, destination) = ends(call)?;
     let (vhost, vhost_name) = seen_vhost(call, vhost)?;
     let (from, target, places) = {
@@ -240,32 +285,49 @@ async fn between(call: &Call, vhost: &str) -> Result<Vec<Bound>, Fault> {
         let is_queue = to_queue.then(|| implied(vhost_name, destination.into()));
         return Ok(is_queue.into_iter().collect());
     }
+    call.hold(places.len() * ITEM_BYTES).await?;
     let is_wanted = |it: &Binding| it.source == from && it.target == target;
     Ok(made(call, places, &[vhost], is_wanted).await)
 }
 
 /// `GET /api/bindings/{vhost}/e/{source}/{q|e}/{destination}`.
-pub(super) async fn list_between(call: Call) -> Result<Answer, Fault> {
-    let found = between(&call, &call.visible_vhost()?).await?;
+pub(super) async fn list_between(mut call: Call) -> Result<Answer, Fault> {
+    let vhost = call.visible_vhost()?;
+    let found = between(&mut call, &vhost).await?;
     answer(call, found).await
 }
 
 /// `GET .../{props}`.
-pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
-    let found = named(&call, &call.visible_vhost()?).await?;
-    Ok(listing::one(&call, found.row()))
+pub(super) async fn get(mut call: Call) -> Result<Answer, Fault> {
+    let vhost = call.visible_vhost()?;
+    let (found, arguments) = named(&mut call, &vhost).await?;
+    Ok(listing::one(&call, found.row(&arguments)))
 }
 
-/// The binding whose properties' key is in the path.
-async fn named(call: &Call, vhost: &str) -> Result<Bound, Fault> {
+/// The binding whose properties' key is in the path, and its arguments.
+async fn named(call: &mut Call, vhost: &str) -> Result<(Item, Table), Fault> {
+    let all = between(call, vhost).await?;
     let props = call.param("props");
-    let is_it = |bound: &Bound| {
-        let key = properties_key(&bound.key, &bound.arguments);
+    let is_it = |item: &Item, arguments: &Table| {
+        let key = properties_key(&item.key, arguments);
         // A key may come quoted once more or less; some tools write it without quoting at all.
         let plain = percent_decode_str(&key).decode_utf8_lossy();
-        key == props || *plain == *props || bound.arguments.is_empty() && *bound.key == *props
+        key == props || *plain == *props || arguments.is_empty() && *item.key == *props
     };
-    between(call, vhost).await?.into_iter().find(is_it).ok_or_else(Fault::not_found)
+    let mut rest = &all[..];
+    let mut slice = Slice::begin();
+    while !rest.is_empty() {
+        let some = arguments(call, &rest[..rest.len().min(pages::ROWS)]).await;
+        let count = some.len();
+        for (item, arguments) in rest.iter().zip(some) {
+            if let Some(arguments) = arguments.filter(|arguments| is_it(item, arguments)) {
+                return Ok((item.clone(), arguments));
+            }
+            slice.share().await;
+        }
+        rest = &rest[count..];
+    }
+    Err(Fault::not_found())
 }
 
 /// `POST /api/bindings/{vhost}/e/{source}/{q|e}/{destination}`.
@@ -303,13 +365,13 @@ pub(super) async fn post(call: Call) -> Result<Answer, Fault> {
 }
 
 /// `DELETE /api/bindings/{vhost}/e/{source}/{q|e}/{destination}/{props}`.
-pub(super) async fn delete(call: Call) -> Result<Answer, Fault> {
+pub(super) async fn delete(mut call: Call) -> Result<Answer, Fault> {
     let vhost = call.vhost()?;
-    let found = named(&call, &vhost).await?;
-    let arguments = found.arguments.to_bytes();
+    let (found, arguments) = named(&mut call, &vhost).await?;
+    let arguments = arguments.to_bytes();
     let raw = RawTable::unchecked(&arguments);
     let mut direct = direct(&call, &vhost).await?;
-    if found.to_queue {
+    if found.to_queue() {
         let unbind = queue::Unbind {
             queue: &found.destination,
             exchange: &found.source,

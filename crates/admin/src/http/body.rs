@@ -13,18 +13,8 @@ use super::App;
 use super::answer::Fault;
 use crate::room::Held;
 
-/// What a document takes when it is read, by its length: definitions take five or six times theirs.
+/// What room is taken for before a document is there, by its length. What it really takes is known when it is.
 const READ: u64 = 8;
-
-/// Bytes of memory for each value of a document, with its name.
-const VALUE: usize = 96;
-
-/// What its values may come to, by its length: short entries of ordinary definitions are counted with 10 to 15 times theirs,
-/// a document of empty lists with 60.
-const VALUES_MAX: usize = 20;
-
-/// Documents that are shorter may have any values.
-const PLAIN_BYTES: usize = 1 << 20;
 
 /// Bytes that a request may have while memory is so short that all are stopped who publish.
 const AT_ALARM_MAX: u64 = 16 << 10;
@@ -55,13 +45,11 @@ pub(super) async fn read(
     }
     let mut held = Held::nothing(node);
     if !held.take(expected.saturating_mul(READ)).await {
-        return Err(Fault::unavailable(
-            "too many bytes of requests and messages are being received; try again later",
-        ));
+        return Err(Fault::unavailable(NO_ROOM));
     }
     let timeout = Duration::from_millis(node.settings.unfinished_timeout_ms);
     let mut read = BytesMut::with_capacity(usize::try_from(length.unwrap_or(0)).unwrap_or(0));
-    let mut body = pin!(body);
+    let (mut body, mut weight) = (pin!(body), Weight::default());
     let (mut before, mut until) = (0, Instant::now() + timeout);
     loop {
         match timeout_at(until, body.frame()).await {
@@ -71,6 +59,7 @@ pub(super) async fn read(
                 if (read.len() + data.len()) as u64 > max {
                     return Err(Fault::too_large(max));
                 }
+                weight.add(&data);
                 read.extend_from_slice(&data);
             }
             Ok(Some(Err(error))) => {
@@ -87,32 +76,73 @@ pub(super) async fn read(
             }
         }
     }
-    held.keep((read.len() as u64).saturating_mul(READ));
-    let read = read.freeze();
-    if read.len() > PLAIN_BYTES && has_too_many_values(&read) {
-        return Err(Fault::bad("the document has too many values for its length"));
+    let takes = read.len() as u64 + weight.bytes;
+    // Half of the memory that the node may use: room is a quarter of it, and one document alone may have more.
+    let most = node.settings.bodies.limit().saturating_mul(2);
+    if takes > most {
+        return Err(Fault::too_much(read.len(), takes, most));
     }
-    Ok((read, held))
+    if !held.grow(takes).await {
+        return Err(Fault::unavailable(NO_ROOM));
+    }
+    Ok((read.freeze(), held))
 }
 
-/// Whether a document is made of little else than values, which take far more than their length.
-fn has_too_many_values(document: &[u8]) -> bool {
-    memory(document) > document.len() * VALUES_MAX
+const NO_ROOM: &str = "too many bytes of requests and messages are being received; try again later";
+
+/// What a JSON document takes in memory beside its own length: counted while it comes, a few instructions for a byte.
+#[derive(Debug, Default)]
+struct Weight {
+    bytes: u64,
+    in_text: bool,
+    is_escaped: bool,
+    /// The bracket that was the last thing there: what is empty takes nothing.
+    opened: Option<u8>,
 }
 
-/// What a JSON document takes in memory, roughly.
-fn memory(document: &[u8]) -> usize {
-    let (mut values, mut in_text, mut is_escaped) = (0_usize, false, false);
-    for &byte in document {
-        match (in_text, byte) {
-            (true, _) if is_escaped => is_escaped = false,
-            (true, b'\\') => is_escaped = true,
-            (_, b'"') => in_text = !in_text,
-            (false, b',' | b'[' | b'{') => values += 1,
-            _ => {}
+impl Weight {
+    /// A text, with what the allocator adds.
+    const TEXT: u64 = 32;
+    /// A list's first elements.
+    const LIST: u64 = 128;
+    /// An object's first eleven members, as the standard library's map keeps them.
+    const OBJECT: u64 = 640;
+    /// One more of either: lists double.
+    const MORE: u64 = 64;
+    /// What a member takes above an element, in a map of many.
+    const MEMBER: u64 = 48;
+
+    fn add(&mut self, some: &[u8]) {
+        for &byte in some {
+            if self.in_text {
+                match byte {
+                    _ if self.is_escaped => self.is_escaped = false,
+                    b'\\' => self.is_escaped = true,
+                    b'"' => self.in_text = false,
+                    _ => {}
+                }
+                continue;
+            }
+            if byte.is_ascii_whitespace() {
+                continue;
+            }
+            self.bytes += match (self.opened.take(), byte) {
+                (Some(b'{'), b'}') | (Some(b'['), b']') | (None, _) => 0,
+                (Some(b'{'), _) => Self::OBJECT,
+                (Some(_), _) => Self::LIST,
+            };
+            match byte {
+                b'"' => {
+                    self.in_text = true;
+                    self.bytes += Self::TEXT;
+                }
+                b'{' | b'[' => self.opened = Some(byte),
+                b',' => self.bytes += Self::MORE,
+                b':' => self.bytes += Self::MEMBER,
+                _ => {}
+            }
         }
     }
-    document.len() + values * VALUE
 }
 
 #[cfg(test)]
@@ -122,23 +152,26 @@ mod tests {
     #[test]
     #[rustfmt::skip] // a table
     fn what_documents_take() {
-        let check = |text: &str, values| assert_eq!(memory(text.as_bytes()), text.len() + values * VALUE, "{text}");
-        check(r#"{"a":1,"b":[2,3]}"#,     4);
-        check(r#"{"a,[{":"\",[{"}"#,      1);
-        check(r#"[[],[],[]]"#,            6);
-        check("",                         0);
-    }
-
-    #[test]
-    #[rustfmt::skip] // a table
-    fn ordinary_definitions_are_taken() {
-        let check = |entry: &str, want| {
-            let document = [entry; 1000].join(",");
-            assert_eq!(has_too_many_values(document.as_bytes()), want, "{entry}");
+        const T: u64 = Weight::TEXT;
+        const L: u64 = Weight::LIST;
+        const O: u64 = Weight::OBJECT;
+        const C: u64 = Weight::MORE;
+        const M: u64 = Weight::MEMBER;
+        let check = |text: &str, want: u64| {
+            for at in 0..=text.len() {
+                let mut weight = Weight::default();
+                let (first, second) = text.as_bytes().split_at(at);
+                weight.add(first);
+                weight.add(second);
+                assert_eq!(weight.bytes, want, "{text}, cut at {at}");
+            }
         };
-        check(r#"{"name":"q-1","vhost":"/","durable":true,"auto_delete":false,"arguments":{}}"#, false);
-        check(r#"{"name":"q1","vhost":"/"}"#,                                                    false);
-        check(r#"{"a":1}"#,                                                                      true);
-        check("[]",                                                                              true);
+        check(r#"{"a":1,"b":[2,3]}"#,     O + 2 * T + 2 * M + C + L + C);
+        check(r#"{"a,[{":"\",[{"}"#,      O + 2 * T + M);
+        check(r#"[[],{},[ ]]"#,           L + 2 * C);
+        check(r#"[{}]"#,                  L);
+        check("\"a\\\\\"",                 T);
+        check("12",                       0);
+        check("",                         0);
     }
 }

@@ -33,6 +33,8 @@ pub(crate) struct Call {
     pub(crate) body: Bytes,
     /// Room of the body and of what is made of it.
     _held: Held,
+    /// Room of the answer while it is made and sent.
+    answer: Held,
     /// The samples that the query asks for.
     pub(crate) ranges: Ranges,
 }
@@ -89,11 +91,12 @@ impl FromRequest<Arc<App>> for Call {
             body::read(app, &parts.headers, body).await?
         };
         let (app, headers) = (Arc::clone(app), parts.headers);
+        let answer = Held::nothing(&app.ops.node);
         let ranges = Ranges::of_query(query.iter().map(|(name, value)| (&**name, &**value)));
         if ranges.are_fine() {
             app.ops.stats.look();
         }
-        Ok(Self { app, login, peer, headers, params, query, body, _held: held, ranges })
+        Ok(Self { app, login, peer, headers, params, query, body, _held: held, answer, ranges })
     }
 }
 
@@ -115,6 +118,21 @@ pub(super) fn parse_query(query: &str) -> Vec<(String, String)> {
 impl Call {
     pub(crate) fn node(&self) -> &Arc<Node> {
         &self.app.ops.node
+    }
+
+    /// Takes room for so many bytes of the answer, in its turn. Whoever is on the control socket needs none.
+    pub(crate) async fn hold(&mut self, bytes: usize) -> Result<(), Fault> {
+        if self.login.is_operator() || self.answer.take(bytes as u64).await {
+            return Ok(());
+        }
+        Err(Fault::unavailable(
+            "too many bytes of requests, answers and messages are under way; try again later",
+        ))
+    }
+
+    /// The answer so far takes no more than this.
+    pub(crate) fn keep(&mut self, bytes: usize) {
+        self.answer.keep(bytes as u64);
     }
 
     /// Statistics as they are now: for a row, not for a list. The guard is a lock.

@@ -67,8 +67,8 @@ pub(super) async fn listed(call: Call, seen: Vec<Seen>) -> Result<Answer, Fault>
 }
 
 /// `GET /api/channels/{channel}`.
-pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
-    let name = call.param("channel");
+pub(super) async fn get(mut call: Call) -> Result<Answer, Fault> {
+    let name = call.param("channel").to_owned();
     // Names of channels begin with their connection's.
     let all = call.node().connections().into_iter();
     let of_name = all.filter(|connection| name.starts_with(&connection.name()));
@@ -88,7 +88,7 @@ pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
     let mut row = row(&call, &seen, channel);
     let channel = (seen.0.id(), channel.number);
     (row["publishes"], row["deliveries"]) = by_partner(&call, channel).await;
-    row["consumer_details"] = consumers(&call, &seen.1.vhost, channel).await?;
+    row["consumer_details"] = consumers(&mut call, &seen.1.vhost, channel).await?;
     Ok(listing::one(&call, row))
 }
 
@@ -120,8 +120,12 @@ async fn by_partner(call: &Call, (connection, number): (ConnectionId, u16)) -> (
 }
 
 /// The consumers of a channel, which is in this vhost.
-async fn consumers(call: &Call, vhost: &str, channel: (ConnectionId, u16)) -> Result<Value, Fault> {
-    let queues = queues::all(call, &[vhost.to_owned()], |_| true).await;
+async fn consumers(
+    call: &mut Call,
+    vhost: &str,
+    channel: (ConnectionId, u16),
+) -> Result<Value, Fault> {
+    let queues = queues::all(call, &[vhost.to_owned()], |_| true).await?;
     let mut rows = Vec::new();
     for some in queues.chunks(pages::ROWS) {
         let ids: Vec<_> = some.iter().map(|queue| queue.id).collect();

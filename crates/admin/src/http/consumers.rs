@@ -5,7 +5,7 @@ use std::sync::Arc;
 use leveret_broker::message::ConsumerFacts;
 use leveret_server::clock::now;
 use leveret_server::node::Recipient;
-use leveret_topology::table_to_json;
+use leveret_topology::{table_to_json, weight};
 use serde_json::{Value, json};
 
 use super::answer::{Answer, Fault};
@@ -30,9 +30,10 @@ impl Listed for Consumers {
     type Item = Consumer;
 
     async fn rows(&self, call: &Call, items: &[Consumer], _: Why) -> Result<Vec<Value>, Fault> {
-        let mut rows = Vec::with_capacity(items.len());
+        let few = pages::first(items, |it| weight::table(&it.facts.arguments));
+        let mut rows = Vec::with_capacity(few);
         let mut slice = Slice::begin();
-        for Consumer { vhost, queue, facts } in items {
+        for Consumer { vhost, queue, facts } in &items[..few] {
             rows.push(row(call, vhost, queue, facts));
             slice.share().await;
         }
@@ -41,13 +42,16 @@ impl Listed for Consumers {
 }
 
 /// `GET /api/consumers` and `/{vhost}`; with `slow` those alone that have not acked for so many seconds.
-pub(super) async fn list(call: Call) -> Result<Answer, Fault> {
+pub(super) async fn list(mut call: Call) -> Result<Answer, Fault> {
     let slow_ms = call.number("slow")?.map(|seconds| seconds.saturating_mul(1000));
+    let vhosts = call.vhosts()?;
+    let queues = queues::all(&mut call, &vhosts, |_| true).await?;
+    let count = call.stats().overview.now.consumers as usize;
+    call.hold(count * 2 * size_of::<Consumer>()).await?;
     let is_wanted = |consumer: &ConsumerFacts| match slow_ms {
         None => true,
         Some(ms) => oldest_unacked_ms(&call, consumer).is_some_and(|oldest| oldest >= ms),
     };
-    let queues = queues::all(&call, &call.vhosts()?, |_| true).await;
     let mut found = Vec::new();
     for some in queues.chunks(pages::ROWS) {
         let ids: Vec<_> = some.iter().map(|queue| queue.id).collect();

@@ -1,15 +1,21 @@
 //! Definitions: everything that is declared, out and in, of the node or of one vhost.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+use std::vec;
 
-use bytes::Bytes;
 use leveret_broker::message::AdminCommand;
-use leveret_topology::{Import, Topology, Vhost, VhostId, for_rabbitmq};
+use leveret_server::node::Node;
+use leveret_topology::{
+    ExchangeId, Import, QueueId, Topology, Vhost, VhostId, for_rabbitmq, weight,
+};
 use serde_json::{Map, Value, json};
 
 use super::answer::{Answer, Fault, text};
 use super::call::Call;
-use super::{cluster, stream};
+use super::cluster;
+use super::stream::{self, Pieces, Written};
 use crate::ops::ask;
 use crate::ops::pages::{self, Slice};
 
@@ -17,9 +23,10 @@ use crate::ops::pages::{self, Slice};
 const OF_VHOST: [&str; 5] = ["parameters", "policies", "queues", "exchanges", "bindings"];
 
 /// `GET /api/definitions`, `/api/all-configuration` and `/api/definitions/{vhost}`.
-pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
+pub(super) async fn get(mut call: Call) -> Result<Answer, Fault> {
     call.login.must_admin()?;
-    let vhost = call.optional("vhost");
+    let vhost = call.optional("vhost").map(str::to_owned);
+    let vhost = vhost.as_deref();
     let (settings, vhosts) = {
         let topology = call.node().topology();
         if let Some(vhost) = vhost {
@@ -42,91 +49,197 @@ pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
             return Err(Fault::bad(format!("'for' must be rabbitmq, not '{other}'")));
         }
     }
-    let mut written = Written::default();
+    let mut parts = BTreeMap::new();
     for (key, value) in all.as_object().into_iter().flatten() {
-        written.0.insert(key.clone(), text(value).into());
+        parts.insert(key.clone(), Part::Text(text(value)));
     }
-    names(&call, &vhosts, vhost.is_some(), &mut written).await;
     let name = call.query("download").map(str::to_owned);
-    Ok(written.answer(name))
+    let is_one = vhost.is_some();
+    names(&mut call, &vhosts, &mut parts).await?;
+    let export = Export {
+        call,
+        vhosts,
+        is_one,
+        parts: parts.into_iter().collect(),
+        has_begun: false,
+        count: None,
+    };
+    Ok(match stream::written(export).await? {
+        Written::Whole(text) => {
+            let text = String::from_utf8_lossy(&text).into_owned();
+            Answer::File { kind: "application/json", name, text }
+        }
+        Written::Long(made) => Answer::Stream(made, name),
+    })
 }
 
-/// Queues, exchanges and bindings, of which there may be very many.
-async fn names(call: &Call, vhosts: &[VhostId], is_one: bool, written: &mut Written) {
-    let by_name = |a: &Value, b: &Value| a["name"].as_str().cmp(&b["name"].as_str());
+/// Finds queues and exchanges in the order of their names, and where bindings are: there may be very many.
+async fn names(
+    call: &mut Call,
+    vhosts: &[VhostId],
+    parts: &mut BTreeMap<String, Part>,
+) -> Result<(), Fault> {
+    let (count, places) = {
+        let topology = call.node().topology();
+        (topology.queue_count() + topology.exchange_count(), topology.binding_places())
+    };
+    // Names are there while ids are sorted by them.
+    call.hold(count * 2 * size_of::<(Arc<str>, QueueId)>()).await?;
     let (mut queues, mut exchanges) = (Vec::new(), Vec::new());
     for &vhost in vhosts {
         let (queue_ids, exchange_ids) = {
             let topology = call.node().topology();
             (topology.queue_ids(vhost), topology.exchange_ids(vhost))
         };
-        let mut own = pages::copied(call.node(), queue_ids, Topology::export_queue).await;
-        pages::sort(&mut own, by_name).await;
-        queues.append(&mut own);
-        let mut own = pages::copied(call.node(), exchange_ids, Topology::export_exchange).await;
-        pages::sort(&mut own, by_name).await;
-        exchanges.append(&mut own);
+        let name =
+            |it: &Topology, id| it.queue_by_id(id).map(|queue| (Arc::clone(&queue.name), id));
+        let own = pages::copied(call.node(), queue_ids, name).await;
+        queues.append(&mut in_order(own).await);
+        let name = |it: &Topology, id| {
+            it.exchange_by_id(id).map(|exchange| (Arc::clone(&exchange.name), id))
+        };
+        let own = pages::copied(call.node(), exchange_ids, name).await;
+        exchanges.append(&mut in_order(own).await);
     }
-    written.put("queues", queues, is_one).await;
-    written.put("exchanges", exchanges, is_one).await;
-    let places = call.node().topology().binding_places();
-    let binding = |topology: &Topology, place| {
-        let binding = topology.binding_at(place)?;
-        let source = topology.exchange_by_id(binding.source)?;
-        vhosts.contains(&source.vhost).then(|| topology.export_binding(binding)).flatten()
-    };
-    let bindings = pages::copied(call.node(), 0..places, binding).await;
-    written.put("bindings", bindings, is_one).await;
+    call.keep(count * size_of::<QueueId>());
+    parts.insert("queues".to_owned(), Part::Queues(queues.into_iter()));
+    parts.insert("exchanges".to_owned(), Part::Exchanges(exchanges.into_iter()));
+    parts.insert("bindings".to_owned(), Part::Bindings(0..places));
+    Ok(())
 }
 
-/// The entries of a document as they are sent, in the order of their names.
-#[derive(Debug, Default)]
-struct Written(BTreeMap<String, Bytes>);
+async fn in_order<I: Send>(mut named: Vec<(Arc<str>, I)>) -> Vec<I> {
+    pages::sort(&mut named, |a, b| a.0.cmp(&b.0)).await;
+    let mut ids = Vec::with_capacity(named.len());
+    let mut slice = Slice::begin();
+    for (name, id) in named {
+        drop(name);
+        ids.push(id);
+        slice.share().await;
+    }
+    ids
+}
 
-impl Written {
-    /// Adds a list; one of a single vhost does not name it.
-    async fn put(&mut self, key: &str, entries: Vec<Value>, is_one: bool) {
-        let mut out = vec![b'['];
+/// An entry of a document: what is not written of it.
+enum Part {
+    Text(Vec<u8>),
+    Queues(vec::IntoIter<QueueId>),
+    Exchanges(vec::IntoIter<ExchangeId>),
+    /// Places of the arena.
+    Bindings(Range<u32>),
+}
+
+impl Part {
+    /// What a few entries are made of, and whether there are more.
+    async fn some(&mut self, node: &Node, vhosts: &[VhostId]) -> Vec<Option<Value>> {
+        match self {
+            Self::Text(_) => Vec::new(),
+            Self::Queues(ids) => {
+                let some = ids.as_slice();
+                let some = &some[..some.len().min(pages::ROWS)];
+                let made = pages::some(node, some, |topology, &id| {
+                    let queue = topology.queue_by_id(id);
+                    let bytes = queue.map_or(0, |queue| weight::table(&queue.arguments));
+                    (topology.export_queue(id), bytes)
+                })
+                .await;
+                ids.by_ref().take(made.len()).for_each(drop);
+                made
+            }
+            Self::Exchanges(ids) => {
+                let some = ids.as_slice();
+                let some = &some[..some.len().min(pages::ROWS)];
+                let made = pages::some(node, some, |topology, &id| {
+                    let exchange = topology.exchange_by_id(id);
+                    let bytes = exchange.map_or(0, |it| weight::table(&it.arguments));
+                    (topology.export_exchange(id), bytes)
+                })
+                .await;
+                ids.by_ref().take(made.len()).for_each(drop);
+                made
+            }
+            Self::Bindings(places) => {
+                let some: Vec<u32> = places.clone().take(pages::ROWS).collect();
+                let made = pages::some(node, &some, |topology, &place| {
+                    let Some(binding) = topology.binding_at(place) else { return (None, 0) };
+                    let source = topology.exchange_by_id(binding.source);
+                    if !source.is_some_and(|source| vhosts.contains(&source.vhost)) {
+                        return (None, 0);
+                    }
+                    (topology.export_binding(binding), weight::table(&binding.arguments))
+                })
+                .await;
+                places.by_ref().take(made.len()).for_each(drop);
+                made
+            }
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        match self {
+            Self::Text(_) => true,
+            Self::Queues(ids) => ids.len() == 0,
+            Self::Exchanges(ids) => ids.len() == 0,
+            Self::Bindings(places) => places.is_empty(),
+        }
+    }
+}
+
+/// A document while it is written, its entries in the order of their names.
+struct Export {
+    call: Call,
+    vhosts: Vec<VhostId>,
+    /// Whether it is of one vhost alone, whose entries do not name it.
+    is_one: bool,
+    parts: VecDeque<(String, Part)>,
+    has_begun: bool,
+    /// Entries so far of the list that is being written; none between two lists.
+    count: Option<usize>,
+}
+
+impl Pieces for Export {
+    async fn more(&mut self, out: &mut Vec<u8>) -> Result<bool, Fault> {
+        let Self { call, vhosts, is_one, parts, has_begun, count } = self;
+        let Some((key, part)) = parts.front_mut() else {
+            out.push(b'}');
+            return Ok(false);
+        };
+        if count.is_none() {
+            out.push(if std::mem::replace(has_begun, true) { b',' } else { b'{' });
+            out.extend_from_slice(&text(&Value::String(std::mem::take(key))));
+            out.push(b':');
+        }
+        if let Part::Text(text) = part {
+            out.append(text);
+            parts.pop_front();
+            return Ok(true);
+        }
+        if count.is_none() {
+            out.push(b'[');
+        }
+        let count = count.get_or_insert(0);
         let mut slice = Slice::begin();
-        for mut entry in entries {
-            if is_one {
+        for mut entry in part.some(call.node(), vhosts).await.into_iter().flatten() {
+            if *is_one {
                 entry.as_object_mut().map(|entry| entry.remove("vhost"));
             }
-            if out.len() > 1 {
+            if *count > 0 {
                 out.push(b',');
             }
+            *count += 1;
             out.extend_from_slice(&text(&entry));
             slice.share().await;
         }
-        out.push(b']');
-        self.0.insert(key.to_owned(), out.into());
+        if part.is_over() {
+            out.push(b']');
+            parts.pop_front();
+            self.count = None;
+        }
+        Ok(true)
     }
 
-    fn answer(self, name: Option<String>) -> Answer {
-        let mut parts = Vec::new();
-        for (key, value) in self.0 {
-            let begin = if parts.is_empty() { '{' } else { ',' };
-            parts.push(format!("{begin}{}:", Value::String(key)).into());
-            parts.push(value);
-        }
-        parts.push(Bytes::from_static(b"}"));
-        if parts.iter().map(Bytes::len).sum::<usize>() <= stream::CHUNK {
-            let text = String::from_utf8_lossy(&parts.concat()).into_owned();
-            return Answer::File { kind: "application/json", name, text };
-        }
-        let made = stream::made(|mut to| async move {
-            let mut chunk = Vec::new();
-            for mut part in parts {
-                while !part.is_empty() {
-                    chunk.extend_from_slice(&part.split_to(part.len().min(stream::CHUNK)));
-                    if chunk.len() >= stream::CHUNK {
-                        to.send(std::mem::take(&mut chunk)).await?;
-                    }
-                }
-            }
-            to.send(chunk).await
-        });
-        Answer::Stream(made, name)
+    fn call(&mut self) -> &mut Call {
+        &mut self.call
     }
 }
 
@@ -169,10 +282,16 @@ pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
         })?,
         None => &call.body,
     };
-    let document = match bytes {
-        b"" => Value::Object(Map::new()),
-        bytes => serde_json::from_slice(bytes)
-            .map_err(|error| Fault::bad(format!("failed_to_parse_json: {error}")))?,
+    let bytes = call.body.slice_ref(bytes);
+    let read = move || match &*bytes {
+        b"" => Ok(Value::Object(Map::new())),
+        bytes => serde_json::from_slice(bytes),
+    };
+    // One of a hundred thousand objects takes longer to read than others may wait for this thread.
+    let document = match tokio::task::spawn_blocking(read).await {
+        Ok(Ok(document)) => document,
+        Ok(Err(error)) => return Err(Fault::bad(format!("failed_to_parse_json: {error}"))),
+        Err(_) => return Err(Fault::unavailable("the node stops")),
     };
     let Value::Object(mut document) = document else {
         return Err(Fault::bad("definitions must be a JSON object"));

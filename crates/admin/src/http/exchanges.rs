@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use leveret_amqp::method::{Method, exchange};
 use leveret_amqp::table::Table;
-use leveret_topology::{Exchange, ExchangeId, Topology, table_from_json, table_to_json};
+use leveret_topology::{Exchange, ExchangeId, Topology, table_from_json, table_to_json, weight};
 use serde_json::{Value, json};
 
 use super::answer::{Answer, Fault};
@@ -63,9 +63,12 @@ impl Listed for Exchanges {
     }
 
     async fn rows(&self, call: &Call, items: &[Item], _: Why) -> Result<Vec<Value>, Fault> {
-        let ids: Vec<_> = items.iter().map(|item| item.id).collect();
-        let copy = |topology: &Topology, id| Some(topology.exchange_by_id(id).map(Named::of));
-        let named = pages::copied(call.node(), ids, copy).await;
+        let copy = |topology: &Topology, item: &Item| {
+            let named = topology.exchange_by_id(item.id).map(Named::of);
+            let bytes = named.as_ref().map_or(0, |it| weight::table(&it.arguments));
+            (named, bytes)
+        };
+        let named = pages::some(call.node(), items, copy).await;
         let mut rows = Vec::with_capacity(items.len());
         let mut slice = Slice::begin();
         for (item, named) in items.iter().zip(named) {
@@ -77,9 +80,11 @@ impl Listed for Exchanges {
 }
 
 /// `GET /api/exchanges` and `/{vhost}`.
-pub(super) async fn list(call: Call) -> Result<Answer, Fault> {
-    let mut items = Vec::new();
-    for vhost in call.vhosts()? {
+pub(super) async fn list(mut call: Call) -> Result<Answer, Fault> {
+    let (vhosts, mut items) = (call.vhosts()?, Vec::new());
+    let count = call.node().topology().exchange_count();
+    call.hold(count * 2 * size_of::<Item>()).await?;
+    for vhost in vhosts {
         let (vhost, ids) = {
             let topology = call.node().topology();
             let Some(vhost) = topology.vhost(&vhost) else { continue };

@@ -13,11 +13,12 @@ use std::cmp::Ordering;
 use std::future::Future;
 
 use serde_json::{Value, json};
+use tokio::runtime::Handle;
 
 use super::answer::{Answer, Fault, text};
 use super::call::Call;
 use super::pattern::Pattern;
-use super::stream;
+use super::stream::{self, Pieces, Written};
 use crate::ops::pages::{self, Slice};
 
 /// Rows on a page that does not say how many.
@@ -35,7 +36,8 @@ pub(crate) trait Listed: Send + Sync + 'static {
         "".into()
     }
 
-    /// A row for each of these; null for what is gone. At most [`pages::ROWS`] are asked for at once.
+    /// A row for each of the first of these, at least one; null for what is gone. At most [`pages::ROWS`] are asked for at
+    /// once, and fewer are made where they are large.
     fn rows(
         &self,
         call: &Call,
@@ -133,7 +135,7 @@ fn sort_column(call: &Call) -> Option<&str> {
 
 /// Answers a list. `items` are in the order of vhost and name.
 pub(crate) async fn list<L: Listed>(
-    call: Call,
+    mut call: Call,
     listed: L,
     items: Vec<L::Item>,
 ) -> Result<Answer, Fault> {
@@ -142,26 +144,26 @@ pub(crate) async fn list<L: Listed>(
     let items = if wanted.page.is_some() { named(&wanted, &listed, items).await? } else { items };
     let filtered = items.len();
     let range = range(&wanted, filtered)?;
-    let mut items = arranged(&call, &wanted, &listed, items).await?;
-    items.truncate(range.end);
-    items.drain(..range.start);
-    let mut writing = Writing::of(call, listed, items, wanted.columns);
-    let Some((page, size)) = wanted.page else { return writing.answer().await };
-    while writing.more().await? {}
-    let about = json!({
-        "total_count": total,
-        "item_count": writing.count,
-        "filtered_count": filtered,
-        "page": page,
-        "page_size": size,
-        "page_count": filtered.div_ceil(size),
-    });
-    let mut page = text(&about);
-    page.pop();
-    page.extend_from_slice(b",\"items\":");
-    page.append(&mut writing.text);
-    page.push(b'}');
-    Ok(Answer::Text(page))
+    let mut items = arranged(&mut call, &wanted, &listed, items).await?;
+    if wanted.page.is_some() {
+        pages::let_go(items.split_off(range.end)).await;
+        let page = items.split_off(range.start);
+        pages::let_go(std::mem::replace(&mut items, page)).await;
+    }
+    let page = wanted.page.map(|(page, size)| Page { page, size, total, filtered });
+    let writing = Writing {
+        call,
+        listed,
+        items: items.into_iter(),
+        columns: wanted.columns,
+        page,
+        count: 0,
+        has_begun: false,
+    };
+    Ok(match stream::written(writing).await? {
+        Written::Whole(text) => Answer::Text(text),
+        Written::Long(made) => Answer::Stream(made, None),
+    })
 }
 
 /// Rows that are made already.
@@ -175,8 +177,23 @@ impl Listed for Made {
     }
 
     async fn rows(&self, _: &Call, items: &[Self::Item], _: Why) -> Result<Vec<Value>, Fault> {
-        Ok(items.iter().map(|(_, row)| row.clone()).collect())
+        let few = &items[..pages::first(items, |(_, row)| bytes(row))];
+        Ok(few.iter().map(|(_, row)| row.clone()).collect())
     }
+}
+
+/// About what a row takes: its texts, some levels deep.
+fn bytes(row: &Value) -> u64 {
+    fn within(value: &Value, depth: usize) -> usize {
+        match value {
+            _ if depth == 0 => 1000,
+            Value::String(text) => text.len(),
+            Value::Array(list) => list.iter().map(|it| 32 + within(it, depth - 1)).sum(),
+            Value::Object(map) => map.values().map(|it| 64 + within(it, depth - 1)).sum(),
+            _ => 0,
+        }
+    }
+    within(row, 4) as u64
 }
 
 /// Answers a list of rows that are made already: there are few, or they are small.
@@ -198,53 +215,59 @@ pub(crate) fn one(call: &Call, row: Value) -> Answer {
 struct Writing<L: Listed> {
     call: Call,
     listed: L,
-    items: Vec<L::Item>,
-    /// Items whose rows are written.
-    done: usize,
+    /// Those whose rows are not written.
+    items: std::vec::IntoIter<L::Item>,
     columns: Option<Vec<Vec<String>>>,
-    text: Vec<u8>,
+    page: Option<Page>,
     /// Rows so far.
     count: usize,
+    has_begun: bool,
 }
 
-impl<L: Listed> Writing<L> {
-    const fn of(
-        call: Call,
-        listed: L,
-        items: Vec<L::Item>,
-        columns: Option<Vec<Vec<String>>>,
-    ) -> Self {
-        Self { call, listed, items, done: 0, columns, text: Vec::new(), count: 0 }
-    }
+/// A page, and what is told of it.
+#[derive(Clone, Copy)]
+struct Page {
+    page: usize,
+    size: usize,
+    total: usize,
+    filtered: usize,
+}
 
-    /// As a whole if it is short, else while it is made.
-    async fn answer(mut self) -> Result<Answer, Fault> {
-        while self.text.len() < stream::CHUNK {
-            if !self.more().await? {
-                return Ok(Answer::Text(self.text));
-            }
+impl Page {
+    /// What stands behind the rows, of which there are `count`.
+    fn about(self, count: usize) -> Vec<u8> {
+        let mut about = text(&json!({
+            "total_count": self.total,
+            "item_count": count,
+            "filtered_count": self.filtered,
+            "page": self.page,
+            "page_size": self.size,
+            "page_count": self.filtered.div_ceil(self.size),
+        }));
+        if let Some(begin) = about.first_mut() {
+            *begin = b',';
         }
-        let made = stream::made(|mut to| async move {
-            loop {
-                to.send(std::mem::take(&mut self.text)).await?;
-                // The answer has begun: all that can be told of a fault is that it is not whole.
-                if !self.more().await.map_err(|_| stream::Cut)? {
-                    return to.send(self.text).await;
-                }
-            }
-        });
-        Ok(Answer::Stream(made, None))
+        about
     }
+}
 
-    /// Writes some rows. False when these were the last.
-    async fn more(&mut self) -> Result<bool, Fault> {
-        let Self { call, listed, items, done, columns, text: out, count } = self;
-        let end = items.len().min(*done + pages::ROWS);
-        let rows = listed.rows(call, &items[*done..end], Why::Show).await?;
+impl<L: Listed> Pieces for Writing<L> {
+    async fn more(&mut self, out: &mut Vec<u8>) -> Result<bool, Fault> {
+        let Self { call, listed, items, columns, page, count, has_begun } = self;
+        if !std::mem::replace(has_begun, true) {
+            out.extend_from_slice(if page.is_some() { b"{\"items\":[" } else { b"[" });
+        }
+        let some = items.as_slice();
+        let some = &some[..some.len().min(pages::ROWS)];
+        let rows = listed.rows(call, some, Why::Show).await?;
+        // None at all would go on for ever.
+        let done = rows.len().max(1);
         let columns = columns.as_deref().map(borrowed);
         let mut slice = Slice::begin();
         for row in rows.into_iter().filter(|row| !row.is_null()) {
-            out.push(if *count == 0 { b'[' } else { b',' });
+            if *count > 0 {
+                out.push(b',');
+            }
             *count += 1;
             let row = match &columns {
                 Some(columns) => cut(row, columns),
@@ -253,12 +276,27 @@ impl<L: Listed> Writing<L> {
             out.extend_from_slice(&text(&row));
             slice.share().await;
         }
-        *done = end;
-        if end == items.len() {
-            out.extend_from_slice(if *count == 0 { b"[]" } else { b"]" });
-            return Ok(false);
+        items.by_ref().take(done).for_each(drop);
+        if items.len() > 0 {
+            return Ok(true);
         }
-        Ok(true)
+        out.push(b']');
+        out.extend(page.into_iter().flat_map(|page| page.about(*count)));
+        Ok(false)
+    }
+
+    fn call(&mut self) -> &mut Call {
+        &mut self.call
+    }
+}
+
+impl<L: Listed> Drop for Writing<L> {
+    /// A reader that goes leaves many items: they go some at a time.
+    fn drop(&mut self) {
+        let rest: Vec<_> = std::mem::take(&mut self.items).collect();
+        if let (true, Ok(runtime)) = (rest.len() > pages::ROWS, Handle::try_current()) {
+            runtime.spawn(pages::let_go(rest));
+        }
     }
 }
 
@@ -291,7 +329,7 @@ async fn named<L: Listed>(
 
 /// In the order that the request wants.
 async fn arranged<L: Listed>(
-    call: &Call,
+    call: &mut Call,
     wanted: &Wanted,
     listed: &L,
     mut items: Vec<L::Item>,
@@ -303,14 +341,23 @@ async fn arranged<L: Listed>(
         }
     } else {
         let path = wanted.sort.as_deref().unwrap_or_default();
-        let mut keyed = Vec::with_capacity(items.len());
-        for some in items.chunks(pages::ROWS) {
-            let rows = listed.rows(call, some, Why::Sort).await?;
-            keyed.extend(rows.into_iter().map(|row| sort_key(row, path)));
+        call.hold(items.len() * (size_of::<Key>() + KEY_TEXT)).await?;
+        let mut keys = Vec::with_capacity(items.len());
+        while keys.len() < items.len() {
+            let some = &items[keys.len()..];
+            let rows = listed.rows(call, &some[..some.len().min(pages::ROWS)], Why::Sort).await?;
+            if rows.is_empty() {
+                keys.push(Key::Null);
+            }
+            let mut slice = Slice::begin();
+            for row in rows {
+                keys.push(Key::of(row, path));
+                slice.share().await;
+            }
             tokio::task::yield_now().await;
         }
-        let mut keyed: Vec<(Value, L::Item)> = keyed.into_iter().zip(items).collect();
-        pages::sort(&mut keyed, |(a, _), (b, _)| order(a, b)).await;
+        let mut keyed: Vec<(Key, L::Item)> = keys.into_iter().zip(items).collect();
+        pages::sort(&mut keyed, |(a, _), (b, _)| a.order(b)).await;
         items = keyed.into_iter().map(|(_, item)| item).collect();
     }
     if wanted.reverse {
@@ -332,31 +379,57 @@ fn range(wanted: &Wanted, count: usize) -> Result<std::ops::Range<usize>, Fault>
     Ok(start..count.min(start + size))
 }
 
-/// What a row is sorted by, which may be deep inside; one that has none comes first, as if it were 0.
-fn sort_key(mut row: Value, path: &str) -> Value {
-    let mut parts = path.split('.').filter(|part| !part.is_empty());
-    let found = parts.try_fold(&mut row, |value, part| value.get_mut(part));
-    found.map_or_else(|| json!(0), Value::take)
+/// What a row is sorted by. Nothing of the row is kept for it but this.
+#[derive(Debug)]
+enum Key {
+    Number(f64),
+    Null,
+    Bool(bool),
+    Map,
+    List(usize),
+    Text(Box<str>),
 }
 
-/// Erlang's order of terms: numbers, atoms, maps, lists, binaries.
-fn order(a: &Value, b: &Value) -> Ordering {
-    let rank = |value: &Value| match value {
-        Value::Number(_) => 0,
-        Value::Null | Value::Bool(_) => 1,
-        Value::Object(_) => 2,
-        Value::Array(_) => 3,
-        Value::String(_) => 4,
-    };
-    match (a, b) {
-        (Value::Number(a), Value::Number(b)) => {
-            let (a, b) = (a.as_f64().unwrap_or(0.0), b.as_f64().unwrap_or(0.0));
-            a.total_cmp(&b)
+/// Bytes of a text by which it is sorted: two that begin alike stay in the order of names.
+const KEY_TEXT_MAX: usize = 256;
+
+/// What texts take of a key, about.
+const KEY_TEXT: usize = 32;
+
+impl Key {
+    /// What is in the row at a path, which may be deep inside; a row that has nothing there comes first, as if it were 0.
+    fn of(row: Value, path: &str) -> Self {
+        let mut parts = path.split('.').filter(|part| !part.is_empty());
+        let found = parts.try_fold(&row, |value, part| value.get(part));
+        match found {
+            None => Self::Number(0.0),
+            Some(Value::Number(number)) => Self::Number(number.as_f64().unwrap_or(0.0)),
+            Some(Value::Null) => Self::Null,
+            Some(Value::Bool(is_true)) => Self::Bool(*is_true),
+            Some(Value::Object(_)) => Self::Map,
+            Some(Value::Array(list)) => Self::List(list.len()),
+            Some(Value::String(text)) => {
+                Self::Text(text[..text.floor_char_boundary(KEY_TEXT_MAX)].into())
+            }
         }
-        (Value::Bool(a), Value::Bool(b)) => a.cmp(b),
-        (Value::String(a), Value::String(b)) => a.cmp(b),
-        (Value::Array(a), Value::Array(b)) => a.len().cmp(&b.len()),
-        _ => rank(a).cmp(&rank(b)),
+    }
+
+    /// Erlang's order of terms: numbers, atoms, maps, lists, binaries.
+    fn order(&self, other: &Self) -> Ordering {
+        let rank = |key: &Self| match key {
+            Self::Number(_) => 0,
+            Self::Null | Self::Bool(_) => 1,
+            Self::Map => 2,
+            Self::List(_) => 3,
+            Self::Text(_) => 4,
+        };
+        match (self, other) {
+            (Self::Number(a), Self::Number(b)) => a.total_cmp(b),
+            (Self::Bool(a), Self::Bool(b)) => a.cmp(b),
+            (Self::Text(a), Self::Text(b)) => a.cmp(b),
+            (Self::List(a), Self::List(b)) => a.cmp(b),
+            _ => rank(self).cmp(&rank(other)),
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use leveret_amqp::method::{Method, queue};
 use leveret_amqp::table::{RawTable, Table};
 use leveret_broker::message::{ConnectionId, QueueFacts, Reply, ToShard};
 use leveret_topology::{
-    Permission, Queue, QueueId, QueueKind, Topology, table_from_json, table_to_json,
+    Permission, Queue, QueueId, QueueKind, Topology, table_from_json, table_to_json, weight,
 };
 use serde_json::{Map, Value, json};
 
@@ -63,6 +63,12 @@ impl Named {
             delivery_limit: queue.delivery_limit(),
         }
     }
+
+    /// About what arguments and policies take.
+    fn bytes(&self) -> u64 {
+        let texts = self.effective_policy.values().map(|it| it.as_str().map_or(0, str::len));
+        weight::table(&self.arguments) + texts.sum::<usize>() as u64
+    }
 }
 
 /// What a row has without its shard.
@@ -72,26 +78,32 @@ const PLAIN: [&str; 7] =
 const TOTALS: [&str; 4] = ["state", "messages", "messages_ready", "messages_unacknowledged"];
 
 /// `GET /api/queues`, `/{vhost}` and `/detailed`.
-pub(super) async fn list(call: Call) -> Result<Answer, Fault> {
-    let items = all(&call, &call.vhosts()?, |_| true).await;
+pub(super) async fn list(mut call: Call) -> Result<Answer, Fault> {
+    let vhosts = call.vhosts()?;
+    let items = all(&mut call, &vhosts, |_| true).await?;
     let queues = Queues::of(&call);
     listing::list(call, queues, items).await
 }
 
 /// `GET /api/users/{user}/queues`: those that the user declared.
-pub(super) async fn list_of_user(call: Call) -> Result<Answer, Fault> {
-    let user = call.param("user").to_owned();
-    let items = all(&call, &call.vhosts()?, |queue| *queue.declared_by == *user).await;
+pub(super) async fn list_of_user(mut call: Call) -> Result<Answer, Fault> {
+    let (user, vhosts) = (call.param("user").to_owned(), call.vhosts()?);
+    let items = all(&mut call, &vhosts, |queue| *queue.declared_by == *user).await?;
     let queues = Queues::of(&call);
     listing::list(call, queues, items).await
 }
 
 /// The queues of some vhosts that are wanted, by vhost and name.
 pub(super) async fn all(
-    call: &Call,
+    call: &mut Call,
     vhosts: &[String],
     is_wanted: impl Fn(&Queue) -> bool + Send + Sync,
-) -> Vec<Item> {
+) -> Result<Vec<Item>, Fault> {
+    let count: usize = {
+        let topology = call.node().topology();
+        vhosts.iter().filter_map(|name| Some(topology.vhost(name)?.queue_count())).sum()
+    };
+    call.hold(count * 2 * size_of::<Item>()).await?;
     let mut all = Vec::new();
     for vhost in vhosts {
         let (vhost, ids) = {
@@ -107,7 +119,7 @@ pub(super) async fn all(
         pages::sort(&mut of_vhost, |a, b| a.name.cmp(&b.name)).await;
         all.append(&mut of_vhost);
     }
-    all
+    Ok(all)
 }
 
 /// A list of queues: what it has to ask for.
@@ -140,13 +152,17 @@ impl Listed for Queues {
 
     async fn rows(&self, call: &Call, items: &[Item], why: Why) -> Result<Vec<Value>, Fault> {
         let has_stats = if why == Why::Sort { self.sorts_stats } else { self.has_stats };
-        let ids: Vec<_> = items.iter().map(|item| item.id).collect();
+        let copy = |topology: &Topology, item: &Item| {
+            let named = topology.queue_by_id(item.id).map(Named::of);
+            let bytes = named.as_ref().map_or(0, Named::bytes);
+            (named, bytes)
+        };
+        let named = pages::some(call.node(), items, copy).await;
+        let ids: Vec<_> = items.iter().take(named.len()).map(|item| item.id).collect();
         let facts = match self.has_totals {
             true => facts::of(call.node(), &ids).await?,
             false => facts::Queues::default(),
         };
-        let copy = |topology: &Topology, id| Some(topology.queue_by_id(id).map(Named::of));
-        let named = pages::copied(call.node(), ids, copy).await;
         let mut rows = Vec::with_capacity(items.len());
         let mut slice = Slice::begin();
         for (item, named) in items.iter().zip(named) {

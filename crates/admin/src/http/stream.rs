@@ -18,11 +18,17 @@ use hyper::body::{Body, Frame};
 use leveret_server::locks::{Rank, Ranked};
 use tokio::sync::mpsc;
 
+use super::answer::Fault;
+use super::call::Call;
+
 /// About as many bytes are sent at once. What is shorter is sent as a whole, with a length and an `ETag`.
 pub(crate) const CHUNK: usize = 64 << 10;
 
 /// Chunks that wait for the socket.
 const WAITING: usize = 2;
+
+/// What an answer takes while it is sent: chunks, what is made for the next, what waits for the socket.
+pub(crate) const BYTES: usize = 8 * CHUNK;
 
 /// How long a client may take for a chunk.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -48,6 +54,44 @@ impl Chunks {
             Ok(Err(_)) | Err(_) => Err(Cut),
         }
     }
+}
+
+/// An answer that is written piece by piece.
+pub(crate) trait Pieces: Send + 'static {
+    /// Writes some. False when these were the last.
+    fn more(&mut self, out: &mut Vec<u8>) -> impl Future<Output = Result<bool, Fault>> + Send;
+
+    /// Whose answer it is.
+    fn call(&mut self) -> &mut Call;
+}
+
+/// What became of an answer.
+pub(crate) enum Written {
+    /// It is short, and there as a whole.
+    Whole(Vec<u8>),
+    /// It is long, and sent while it is made.
+    Long(Made),
+}
+
+/// Writes an answer: as a whole if it is short.
+pub(crate) async fn written(mut pieces: impl Pieces) -> Result<Written, Fault> {
+    let mut text = Vec::new();
+    while text.len() < CHUNK {
+        if !pieces.more(&mut text).await? {
+            return Ok(Written::Whole(text));
+        }
+    }
+    pieces.call().hold(BYTES).await?;
+    let made = made(|mut to| async move {
+        loop {
+            to.send(std::mem::take(&mut text)).await?;
+            // The answer has begun: all that can be told of a fault is that it is not whole.
+            if !pieces.more(&mut text).await.map_err(|_| Cut)? {
+                return to.send(text).await;
+            }
+        }
+    });
+    Ok(Written::Long(made))
 }
 
 /// The body of an answer that is being made.

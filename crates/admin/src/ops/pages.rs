@@ -40,6 +40,43 @@ pub async fn copied<K: Send, T: Send>(
     }
 }
 
+/// About how many bytes of arguments are copied before rows are made of them.
+const BYTES: u64 = 256 << 10;
+
+/// What `copy` makes of the first of these keys, and about how many bytes that takes: of as many as do not take much
+/// together, at least one.
+pub async fn some<K: Sync, T: Send>(
+    node: &Node,
+    keys: &[K],
+    mut copy: impl FnMut(&Topology, &K) -> (T, u64) + Send,
+) -> Vec<T> {
+    let (mut found, mut bytes) = (Vec::with_capacity(keys.len()), 0);
+    loop {
+        let one = |topology: &Topology| {
+            let key = keys.get(found.len()).filter(|_| bytes <= BYTES)?;
+            let (made, more) = copy(topology, key);
+            bytes += more;
+            found.push(made);
+            Some(())
+        };
+        if page(node, one) {
+            return found;
+        }
+        yield_now().await;
+    }
+}
+
+/// How many of these are the first that do not take much together, at least one.
+pub fn first<T>(items: &[T], bytes: impl Fn(&T) -> u64) -> usize {
+    let mut sum = 0;
+    let is_within = |item: &&T| {
+        let is_within = sum <= BYTES;
+        sum += bytes(item);
+        is_within
+    };
+    items.iter().take_while(is_within).count()
+}
+
 /// Calls `one` with the names until the page is full. Whether `one` had no more.
 fn page(node: &Node, mut one: impl FnMut(&Topology) -> Option<()>) -> bool {
     let topology = node.topology();

@@ -115,6 +115,55 @@ fn long_lists_are_sent_while_they_are_made() {
     });
 }
 
+/// A page whose rows are large is sent in pieces as a list is, and whole; an answer that is being made takes room, and gives
+/// it back.
+#[test]
+fn large_rows_come_in_pieces() {
+    let node = Node::start();
+    let text = "a".repeat(100_000);
+    node.must("PUT", "/api/queues/%2F/q", "{}", 201);
+    for number in 0..20 {
+        let body = json!({"routing_key": format!("k-{number:02}"), "arguments": {"note": text}});
+        node.must("POST", "/api/bindings/%2F/e/amq.direct/q/q", &body.to_string(), 201);
+    }
+    let keys = |rows: &Value| -> Vec<String> {
+        let rows = rows.as_array().unwrap().iter();
+        rows.map(|row| row["routing_key"].as_str().unwrap().to_owned()).collect()
+    };
+    let all: Vec<_> = (0..20).map(|number| format!("k-{number:02}")).collect();
+    let page = node.ask("GET", "/api/bindings?page=1&page_size=500", "");
+    assert_eq!(page.header("transfer-encoding"), "chunked");
+    let page = page.json();
+    assert_eq!((&page["item_count"], &page["total_count"]), (&json!(21), &json!(21)));
+    assert_eq!(keys(&page["items"])[1..], all);
+    assert_eq!(page["items"][7]["arguments"]["note"], text);
+    let page = node.get("/api/bindings?page=2&page_size=9&sort=arguments.note&sort_reverse=true");
+    assert_eq!((&page["item_count"], &page["page_count"]), (&json!(9), &json!(3)));
+    assert_eq!(keys(&node.get("/api/definitions")["bindings"]), all);
+    // What names a binding is a hash of its arguments.
+    let row = node.get("/api/queues/%2F/q/bindings")[3].clone();
+    let props = row["properties_key"].as_str().unwrap().to_owned();
+    let path = format!("/api/bindings/%2F/e/amq.direct/q/q/{props}");
+    assert_eq!(node.get(&path), row);
+    node.must("DELETE", &path, "", 204);
+    node.must("GET", &path, "", 404);
+    assert_eq!(keys(&node.get("/api/bindings")).len(), 20);
+}
+
+/// What a document takes when it is read is known when it is there: more than half of the memory is refused.
+#[test]
+fn documents_of_nothing_but_values() {
+    let node = Node::with(&[("vm_memory_high_watermark.absolute", "100MB")]);
+    let long = format!("[{}{{}}]", r#"{"":0},"#.repeat(100_000));
+    let got = node.must("POST", "/api/definitions", &long, 413).json();
+    assert!(got["reason"].as_str().unwrap().contains("send it in several parts"), "{got}");
+    let short = format!(r#"{{"x": [{}0]}}"#, r#"{"":0},"#.repeat(20_000));
+    node.must("POST", "/api/definitions", &short, 204);
+    let plain = "a".repeat(1_400_000);
+    let text = json!({"properties": {}, "routing_key": "q", "payload": plain, "payload_encoding": "string"});
+    node.must("POST", "/api/exchanges/%2F/amq.default/publish", &text.to_string(), 200);
+}
+
 /// While others come and go, a list has each name once that was there all the time.
 #[test]
 fn a_list_of_no_one_moment_is_whole() {

@@ -1,5 +1,7 @@
 //! Answers to commands, and what they tell of queues.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use leveret_amqp::reply::ReplyCode;
 use leveret_amqp::table::Table;
@@ -150,7 +152,7 @@ pub struct ConsumerFacts {
     /// Since when its prefetch is reached: a message was there that it could not be given.
     pub prefetch_full_since: Option<Time>,
     /// Its arguments.
-    pub arguments: Table,
+    pub arguments: Arc<Table>,
 }
 
 /// Why something is not done, as a client is told.

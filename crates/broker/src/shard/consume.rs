@@ -2,8 +2,11 @@
 //!
 //! Hot path ([`Shard::dispatch`]): one read of the log and one push per delivery.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use leveret_amqp::reply::ReplyCode;
+use leveret_amqp::table::Table;
 use leveret_log::{Log, ReadError};
 use leveret_queue::{ConsumerSpec, Deliver, Offset, Record, Time};
 use leveret_topology::{Event, QueueId, Topology};
@@ -59,7 +62,7 @@ impl<L: Log> Shard<L> {
         match hosted.queue.add_consumer(spec, now) {
             Ok(consumer) => {
                 hosted.consumers.push(key);
-                let facts = Listed { tag, no_ack, prefetch, arguments };
+                let facts = Listed { tag, no_ack, prefetch, arguments: Arc::new(arguments) };
                 self.ports.add(reply.connection, reply.channel, slot, id, consumer, facts);
                 self.tell_consumer_created(key, exclusive, &user, topology, out);
                 out.reply(reply, Reply::Consuming);
@@ -394,7 +397,7 @@ impl<L: Log> Shard<L> {
                 .with("exclusive", exclusive)
                 .with("ack_required", !facts.no_ack)
                 .with("prefetch_count", i64::from(facts.prefetch))
-                .with("arguments", facts.arguments.clone())
+                .with("arguments", Table::clone(&facts.arguments))
                 .by(user),
         );
     }

@@ -1,6 +1,7 @@
 //! Queues are made, counted, purged, deleted and listed.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashSet;
@@ -301,7 +302,7 @@ impl<L: Log> Shard<L> {
                 unacked: view.unacked,
                 is_blocked: view.blocked,
                 prefetch_full_since: view.full_since,
-                arguments: consumer.facts.arguments.clone(),
+                arguments: Arc::clone(&consumer.facts.arguments),
             })
         });
         let consumers = consumers.collect();

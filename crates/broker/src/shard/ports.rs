@@ -2,6 +2,8 @@
 //!
 //! Hot path: a delivery is an index and a push.
 
+use std::sync::Arc;
+
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use leveret_amqp::table::Table;
@@ -28,7 +30,8 @@ pub(super) struct Listed {
     pub(super) tag: Box<str>,
     pub(super) no_ack: bool,
     pub(super) prefetch: u16,
-    pub(super) arguments: Table,
+    /// Shared with lists that are being made.
+    pub(super) arguments: Arc<Table>,
 }
 
 #[derive(Debug)]

@@ -163,6 +163,56 @@ fn requests_that_are_not_whole() {
     Publisher::new(&broker, "q").publish(b"after", 10);
 }
 
+/// Lists that are asked for and not read hold keys and a few chunks each, and never the arguments of what they list.
+#[test]
+fn lists_that_are_not_read() {
+    let broker = Broker::with(&["management.tcp.port=0", "management.tcp.ip=127.0.0.1"]);
+    let [arguments, _] = large_arguments();
+    let mut raw = Raw::login(&broker);
+    raw.method(1, &queue::Declare { queue: "q", ..Default::default() });
+    raw.expect("queue.declare-ok");
+    for number in 0..500 {
+        let (routing_key, arguments) = (&*format!("k-{number}"), RawTable::unchecked(&arguments));
+        let queue = "q";
+        let exchange = "amq.direct";
+        raw.method(
+            1,
+            &queue::Bind { queue, exchange, routing_key, arguments, ..Default::default() },
+        );
+        raw.expect("queue.bind-ok");
+        raw.method(
+            1,
+            &basic::Consume { queue, consumer_tag: routing_key, arguments, ..Default::default() },
+        );
+        raw.expect("basic.consume-ok");
+    }
+    let before = broker.own_memory();
+    let mut unread = Vec::new();
+    for path in [
+        "bindings",
+        "consumers",
+        "definitions",
+        "queues/%2F/q/bindings",
+        "bindings?page=1&page_size=500",
+    ] {
+        for _ in 0..4 {
+            let mut socket = TcpStream::connect(broker.listens("http")).unwrap();
+            socket.set_read_timeout(Some(PATIENCE)).unwrap();
+            let head = format!(
+                "GET /api/{path} HTTP/1.1\r\nhost: x\r\nauthorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\n\r\n"
+            );
+            socket.write_all(head.as_bytes()).unwrap();
+            let mut begin = [0; 12];
+            socket.read_exact(&mut begin).unwrap();
+            assert_eq!(&begin, b"HTTP/1.1 200", "{path}");
+            unread.push(socket);
+        }
+    }
+    let grown = broker.own_memory().saturating_sub(before);
+    // Each of them would be 55 MB.
+    assert!(grown < BESIDE, "{} MiB", grown / MIB);
+}
+
 /// A queue of many megabytes is not read whole; what is not shown stays, in its order.
 #[test]
 fn messages_that_are_got() {
