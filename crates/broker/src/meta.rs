@@ -30,8 +30,8 @@ use leveret_topology::{
 };
 
 use crate::message::{
-    AdminCommand, Binding, ConnectionId, Outbox, Reply, ReplyTo, ToMeta, ToSession, ToShard,
-    shard_of,
+    AdminCommand, Binding, ConnectionId, ConsumerSlot, Outbox, Reply, ReplyTo, ToMeta, ToSession,
+    ToShard, shard_of,
 };
 
 use crate::work::Work;
@@ -348,24 +348,21 @@ impl<L: Log> Meta<L> {
                     Err(error) => refuse(out, *reply, error.reply_code(), error.to_string()),
                 }
             }
-            ToMeta::QueueGone { user, queue, reply, consumers } => {
+            ToMeta::QueueGone { user, queue, reply, consumers, more } => {
                 self.counters.queues_deleted += 1;
                 let vhost = topology.going_vhost_of(queue);
                 if let Some(sweep) = topology.start_remove_queue(queue) {
                     let (reply, messages) = reply.unzip();
                     let messages = messages.unwrap_or_default();
-                    let what = What::Sweep(sweep, Then::Queue { queue, messages, consumers });
+                    let then = Then::Queue { queue, messages, consumers, more };
+                    let what = What::Sweep(sweep, then);
                     self.begin(Long::new(&user, reply, what), topology, out);
                     self.gone_from(vhost, topology, out);
                     return Rests::OnItself;
                 }
                 let removed = topology.remove_queue(queue);
                 self.removed(&removed, out);
-                // In one piece with the answer: a client that is told the queue is gone may close its
-                // channel, and has its answer by then.
-                for (connection, slot) in consumers {
-                    out.session(connection, ToSession::ConsumerGone { slot });
-                }
+                self.cancel(queue, consumers, more, out);
                 if let Some((reply, messages)) = reply {
                     out.reply(reply, Reply::Deleted(messages));
                 }
@@ -433,6 +430,23 @@ impl<L: Log> Meta<L> {
             if_empty: false,
         };
         out.shard(shard_of(queue, self.shards), letter);
+    }
+
+    /// The name of a queue is gone: its consumers are told, in one piece with the answer. A client that is told the queue is
+    /// gone may close its channel, and has its answer by then.
+    fn cancel(
+        &self,
+        queue: QueueId,
+        consumers: Vec<(ConnectionId, ConsumerSlot)>,
+        more: bool,
+        out: &mut Outbox,
+    ) {
+        for (connection, slot) in consumers {
+            out.session(connection, ToSession::ConsumerGone { slot });
+        }
+        if more {
+            out.shard(shard_of(queue, self.shards), ToShard::CancelRest { queue });
+        }
     }
 
     /// A queue is gone, perhaps one more exclusive one of a connection that ends.

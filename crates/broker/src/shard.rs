@@ -23,6 +23,7 @@ mod consume;
 mod dead_letter;
 mod deadlines;
 mod disk;
+mod ending;
 mod history;
 mod jobs;
 mod lending;
@@ -54,12 +55,13 @@ use crate::work::Work;
 use cold::{Ahead, Cold};
 use dead_letter::{Awaited, Origin};
 use disk::Disk;
+use ending::Ending;
 use history::Histories;
 use jobs::{Job, Line};
 use lifecycle::{Asked, Dying};
 use moving::Moving;
 use numbers::{Sampling, Use};
-use ports::Ports;
+use ports::{Chain, Ports};
 pub use recover::{Restored, home_of};
 use rest::{Rest, Resting};
 use runs::Runs;
@@ -99,6 +101,8 @@ pub struct Shard<L> {
     timers: BTreeSet<(Time, QueueId)>,
     /// Deleted here, but perhaps still named in the topology: not to be made again.
     dying: Dying,
+    /// Consumers of deleted queues that are not told yet.
+    ending: Ending,
     histories: Histories,
     /// Dead letters that wait for their targets (at-least-once strategy).
     awaited: BTreeMap<(QueueId, Offset), Awaited>,
@@ -139,8 +143,7 @@ struct Hosted {
     queue: Queue,
     /// When [`Shard::timers`] has it.
     timer: Option<Time>,
-    /// Keys in [`Ports`], oldest first.
-    consumers: Vec<u32>,
+    consumers: Chain,
     is_touched: bool,
     rest: Rest,
     ahead: Ahead,
@@ -171,7 +174,7 @@ impl Hosted {
         Self {
             queue: Queue::new(named.options(), now),
             timer: None,
-            consumers: Vec::new(),
+            consumers: Chain::default(),
             is_touched: false,
             rest: Rest::default(),
             ahead: Ahead::default(),
@@ -244,6 +247,7 @@ impl<L: Log> Shard<L> {
             scratch: Vec::new(),
             timers: BTreeSet::new(),
             dying: Dying::default(),
+            ending: Ending::default(),
             histories: Histories::default(),
             awaited: BTreeMap::new(),
             retries: Retries::default(),
@@ -324,6 +328,7 @@ impl<L: Log> Shard<L> {
                 let asked = Asked { user, reply };
                 self.delete(asked, queue, if_unused, if_empty, topology, now, out);
             }
+            ToShard::CancelRest { queue } => self.cancel_rest(queue, out),
             ToShard::Create { reply, queue } => self.create(reply, queue, topology, now, out),
             ToShard::OptionsChanged { queue } => self.options_changed(queue, topology, now),
             ToShard::DeadLetter { from, message } => {
@@ -338,7 +343,7 @@ impl<L: Log> Shard<L> {
             ToShard::Replay { exchange, queue } => self.replay(exchange, queue, topology, now, out),
             ToShard::Forget { exchange } => self.histories.forget(exchange),
             ToShard::Disconnected(connection) => {
-                for key in self.ports.take_keys_of(connection) {
+                while let Some(key) = self.ports.next_of_ended(connection) {
                     self.consumer_gone(connection, key, topology, now, out);
                 }
                 self.disconnected(connection, out);

@@ -7,7 +7,7 @@ use leveret_broker::record::join_names;
 use leveret_broker::work::Limits;
 use leveret_broker::{Meta, Shard};
 use leveret_log::MemoryLog;
-use leveret_queue::Time;
+use leveret_queue::{Gate, Time};
 use leveret_topology::{QueueId, Topology};
 
 const FAN: ConnectionId = ConnectionId::new(1);
@@ -16,6 +16,9 @@ const PROBE: ConnectionId = ConnectionId::new(2);
 /// A shard with so many queues.
 struct Node {
     topology: Topology,
+    meta: Meta<MemoryLog>,
+    /// What the owner of the names is to be told.
+    to_meta: Vec<ToMeta>,
     shard: Shard<MemoryLog>,
     queues: Vec<QueueId>,
     /// What sessions got, in order.
@@ -51,7 +54,8 @@ impl Node {
         let id = |name: &String| topology.queue(vhost, name).expect("declared").id;
         let queues = names.iter().map(id).collect();
         let shard = Shard::new(0, 1, MemoryLog::new());
-        let mut node = Self { topology, shard, queues, got: Vec::new(), most: 0 };
+        let (to_meta, got) = (Vec::new(), Vec::new());
+        let mut node = Self { topology, meta, to_meta, shard, queues, got, most: 0 };
         let letters: Vec<ToShard> = out.shards.drain(..).map(|(_, letter)| letter).collect();
         node.run(letters);
         (node.got, node.most) = (Vec::new(), 0);
@@ -64,6 +68,7 @@ impl Node {
         let mut out = Outbox::default();
         let more = self.shard.turn(&mut letters, &self.topology, Time::from_ms(1), &mut out);
         self.got.append(&mut out.sessions);
+        self.to_meta.append(&mut out.meta);
         self.most = self.most.max(self.shard.spent());
         more
     }
@@ -77,6 +82,32 @@ impl Node {
             turns += 1;
         }
         turns
+    }
+
+    /// A turn of the owner of the names. What the shard is told.
+    fn meta_turn(&mut self) -> Vec<ToShard> {
+        let mut out = Outbox::default();
+        self.meta.turn(&mut self.to_meta, &mut self.topology, &mut out);
+        self.got.append(&mut out.sessions);
+        out.shards.into_iter().map(|(_, letter)| letter).collect()
+    }
+
+    /// So many consumers of the first queue, in slots from 0.
+    fn consume(&mut self, count: u32) {
+        let queue = self.queues[0];
+        self.run((0..count).map(|slot| consume(queue, ConsumerSlot(slot))));
+        self.got.clear();
+        self.most = 0;
+    }
+
+    /// Slots of a connection's consumers that were told that they are gone.
+    fn gone(&self, who: ConnectionId) -> Vec<u32> {
+        let mine = self.got.iter().filter(|(to, _)| *to == who);
+        let slots = mine.filter_map(|(_, letter)| match letter {
+            ToSession::ConsumerGone { slot } => Some(slot.0),
+            _ => None,
+        });
+        slots.collect()
     }
 
     /// Messages for all queues.
@@ -115,6 +146,22 @@ fn publish(confirm: u64, targets: &[QueueId]) -> Publish {
         expiration_ms: None,
         message: Message::from_parts(&join_names("", "q"), &properties, b"x"),
         shared: None,
+    }
+}
+
+fn consume(queue: QueueId, slot: ConsumerSlot) -> ToShard {
+    ToShard::Consume {
+        user: Box::default(),
+        reply: reply(FAN),
+        queue,
+        slot,
+        tag: format!("t{}", slot.0).into(),
+        no_ack: false,
+        exclusive: false,
+        priority: 0,
+        prefetch: 1,
+        gate: Gate::open(),
+        arguments: Table::default(),
     }
 }
 
@@ -235,4 +282,74 @@ fn purges_and_lists_are_done_in_pieces() {
         _ => None,
     });
     assert_eq!(lists.collect::<Vec<_>>(), [2_000]);
+}
+
+/// So many that whoever looks at all of them for each does not come to an end.
+const MANY: u32 = 100_000;
+
+/// A queue with very many consumers is gone at once; those are told in pieces.
+#[test]
+fn consumers_of_a_deleted_queue_are_told_in_pieces() {
+    let mut node = Node::new(1);
+    node.consume(MANY);
+    let queue = node.queues[0];
+    let (if_unused, if_empty) = (false, false);
+    let delete = ToShard::Delete {
+        user: Box::default(),
+        reply: Some(reply(PROBE)),
+        queue,
+        if_unused,
+        if_empty,
+    };
+    node.run([delete]);
+    assert!(node.gone(FAN).is_empty(), "the name is there still");
+    let letters = node.meta_turn();
+    assert!(node.told(PROBE)[0].contains("Deleted(0)"), "{:?}", node.told(PROBE));
+    let first = node.gone(FAN);
+    assert!((1..=100).contains(&first.len()), "{} in one go", first.len());
+    // One is cancelled by its client, which does not know yet.
+    let (connection, slot) = (FAN, ConsumerSlot(MANY - 1));
+    node.turn([ToShard::Cancel { reply: Some(reply(FAN)), connection, queue, slot }]);
+    assert!(node.run(letters) > 100);
+    assert!(node.most <= 2 * node.shard.limits().turn, "{} units in one turn", node.most);
+    assert_eq!(node.gone(FAN), (0..MANY - 1).collect::<Vec<_>>(), "each once, oldest first");
+    let cancelled = node.told(FAN).iter().filter(|told| told.contains("Cancelled")).count();
+    assert_eq!(cancelled, 1);
+}
+
+/// The connection ends while its consumers are being told.
+#[test]
+fn consumers_of_a_deleted_queue_whose_connection_ends() {
+    let mut node = Node::new(1);
+    node.consume(2_000);
+    let (queue, if_unused, if_empty) = (node.queues[0], false, false);
+    node.run([ToShard::Delete { user: Box::default(), reply: None, queue, if_unused, if_empty }]);
+    let letters = node.meta_turn();
+    node.turn(letters);
+    node.run([ToShard::Disconnected(FAN)]);
+    let told = node.gone(FAN).len();
+    assert!((1..2_000).contains(&told), "{told}");
+    // What it had is free for others.
+    node.got.clear();
+    node.run([ToShard::Count { reply: reply(PROBE), queue }]);
+    assert!(node.told(PROBE)[0].contains("Gone"), "{:?}", node.told(PROBE));
+}
+
+/// A connection with very many consumers cancels some, and ends.
+#[test]
+fn many_consumers_of_one_connection_go_in_pieces() {
+    let mut node = Node::new(1);
+    node.consume(MANY);
+    let (queue, connection) = (node.queues[0], FAN);
+    let cancel = |slot| {
+        let slot = ConsumerSlot(slot);
+        ToShard::Cancel { reply: None, connection, queue, slot }
+    };
+    // From the middle outward: none is at an end of anything.
+    node.run((1..MANY / 4).flat_map(|at| [MANY / 2 - at, MANY / 2 + at]).map(cancel));
+    let count = |node: &Node| node.shard.queues().next().map(|(_, it)| it.counts().consumers);
+    assert_eq!(count(&node), Some(MANY - 2 * (MANY / 4 - 1)));
+    assert!(node.run([ToShard::Disconnected(FAN)]) > 50);
+    assert!(node.most <= 2 * node.shard.limits().turn, "{} units in one turn", node.most);
+    assert_eq!(count(&node), Some(0));
 }

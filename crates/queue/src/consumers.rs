@@ -6,12 +6,16 @@
 //!   blocked   c3                          could not take its last message; back when it may be able to
 //! ```
 //!
+//! A ring is a chain through its consumers, closed to a circle: whatever their number, coming, going and the next turn are a
+//! few links. A queue may have hundreds of thousands of consumers.
+//!
 //! With a single active consumer the rings only tell who is next in line, and nobody rotates.
 //!
 //! Invariants: a consumer is in the ring of its priority, or blocked, or gone; one that is gone keeps its
 //! place until its last message is settled, so that a new consumer never gets its settlements.
 
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 use crate::gate::Gate;
 use crate::message::Time;
@@ -95,6 +99,9 @@ pub(crate) struct Consumer {
     blocked_at: u64,
     /// That time.
     blocked_since: Time,
+    /// Who is after it in its ring, and before it. Mean nothing outside one.
+    next: u32,
+    previous: u32,
 }
 
 impl Consumer {
@@ -122,18 +129,35 @@ pub(crate) struct Turns {
     pub(crate) bytes: u64,
 }
 
-#[derive(Debug)]
+/// Those of one priority that may be able to take a message.
+#[derive(Clone, Copy, Debug, Default)]
 struct Ring {
     priority: i32,
-    in_turn: VecDeque<u32>,
+    /// Whose turn is next, unless there is none.
+    front: u32,
+    len: u32,
 }
+
+/// What queues have whose consumers come and go, or differ in priority.
+#[derive(Debug, Default)]
+struct More {
+    /// Slots that were given back; also some that are no more, as there are less now. New slots are made when none is left.
+    free: Vec<u32>,
+    /// The rings but the first, none of them empty.
+    lower: BTreeMap<Reverse<i32>, Ring>,
+}
+
+/// Room for as many is kept, whoever comes and goes.
+const KEPT: usize = 64;
 
 /// The consumers of a queue.
 #[derive(Debug, Default)]
 pub(crate) struct Consumers {
     slots: Vec<Option<Consumer>>,
-    /// Highest priority first.
-    rings: Vec<Ring>,
+    /// The ring of the highest priority that has any; empty when no ring has.
+    first: Ring,
+    /// Most queues never have any of it, and there may be many of those.
+    more: Option<Box<More>>,
     count: u32,
     in_rings: u32,
     next_blocked: u64,
@@ -170,7 +194,7 @@ impl Consumers {
         if self.exclusive.is_some() || shuts_out {
             return Err(ExclusiveInUse);
         }
-        let at = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
+        let at = self.free_slot();
         let id = u32::try_from(at).expect("fewer than 2^32 consumers");
         if spec.exclusive {
             self.exclusive = Some(id);
@@ -185,6 +209,8 @@ impl Consumers {
             state: State::InRing,
             blocked_at: 0,
             blocked_since: Time::from_ms(0),
+            next: id,
+            previous: id,
         };
         match self.slots.get_mut(at) {
             Some(slot) => *slot = Some(consumer),
@@ -195,16 +221,24 @@ impl Consumers {
         Ok(ConsumerId(id))
     }
 
+    /// A slot for one more: at the end, if no other is free.
+    fn free_slot(&mut self) -> usize {
+        let slots = self.slots.len();
+        let free = self.more.iter_mut().flat_map(|more| std::iter::from_fn(|| more.free.pop()));
+        free.map(|at| at as usize).find(|&at| at < slots).unwrap_or(slots)
+    }
+
     /// Removes a consumer; true when there was one. The next in line becomes the single active one.
     pub(crate) fn remove(&mut self, id: u32) -> bool {
         let Some(consumer) = self.present(id) else { return false };
-        let (state, priority) = (consumer.state, consumer.spec.priority);
-        consumer.state = State::Gone;
-        if consumer.unacked == 0 {
-            self.slots[id as usize] = None;
-        }
+        let (state, priority, unacked) = (consumer.state, consumer.spec.priority, consumer.unacked);
         if state == State::InRing {
             self.leave_ring(id, priority);
+        }
+        if unacked == 0 {
+            self.free(id);
+        } else if let Some(consumer) = self.present(id) {
+            consumer.state = State::Gone;
         }
         self.count -= 1;
         if self.exclusive == Some(id) {
@@ -216,15 +250,30 @@ impl Consumers {
         while matches!(self.slots.last(), Some(None)) {
             self.slots.pop();
         }
-        // Rings stay while consumers are blocked and come back; those of priorities that nobody has do not.
-        self.rings.retain(|ring| !ring.in_turn.is_empty());
-        if self.count == 0 {
-            self.rings = Vec::new();
-            if self.slots.is_empty() {
-                self.slots = Vec::new();
+        if self.slots.capacity() > KEPT.max(4 * self.slots.len()) {
+            // A burst's room is given back.
+            let kept = 2 * self.slots.len();
+            self.slots.shrink_to(kept);
+            if let Some(more) = &mut self.more {
+                more.free.retain(|&free| (free as usize) < self.slots.len());
+                more.free.shrink_to(kept);
             }
         }
+        if self.count == 0 && self.slots.is_empty() {
+            (self.slots, self.more) = (Vec::new(), None);
+        }
         true
+    }
+
+    fn more(&mut self) -> &mut More {
+        self.more.get_or_insert_default()
+    }
+
+    /// The slot may be given to another one.
+    #[cold]
+    fn free(&mut self, id: u32) {
+        self.slots[id as usize] = None;
+        self.more().free.push(id);
     }
 
     /// Sorts consumers, whose gates may have opened, by the time at which they were blocked.
@@ -258,7 +307,7 @@ impl Consumers {
                 let priority = consumer.spec.priority;
                 self.enter_ring(id, priority);
             }
-            State::Gone if consumer.unacked == 0 => self.slots[id as usize] = None,
+            State::Gone if consumer.unacked == 0 => self.free(id),
             State::Gone => {}
         }
     }
@@ -293,11 +342,10 @@ impl Consumers {
         let id = if self.single_active {
             self.candidate()?
         } else {
-            let ring = self.rings.iter().find(|ring| !ring.in_turn.is_empty())?;
-            if ring.in_turn.len() > 1 {
+            if self.first.len != 1 {
                 return None;
             }
-            *ring.in_turn.front()?
+            self.first.front
         };
         let consumer = self.slots[id as usize].as_ref()?;
         let ConsumerSpec { key, no_ack, prefetch, ref gate, .. } = consumer.spec;
@@ -336,33 +384,70 @@ impl Consumers {
     }
 
     fn first_in_turn(&self) -> Option<u32> {
-        self.rings.iter().find_map(|ring| ring.in_turn.front().copied())
+        (self.first.len > 0).then_some(self.first.front)
     }
 
+    #[inline]
     fn rotate(&mut self) {
-        if let Some(ring) = self.rings.iter_mut().find(|ring| !ring.in_turn.is_empty())
-            && ring.in_turn.len() > 1
-        {
-            ring.in_turn.rotate_left(1);
+        if let Some(Some(consumer)) = self.slots.get(self.first.front as usize) {
+            self.first.front = consumer.next;
         }
+    }
+
+    /// One that is in a ring.
+    fn linked(&mut self, id: u32) -> &mut Consumer {
+        self.slots[id as usize].as_mut().expect("in a ring")
     }
 
     fn enter_ring(&mut self, id: u32, priority: i32) {
         self.in_rings += 1;
-        let at = self.rings.partition_point(|ring| ring.priority > priority);
-        match self.rings.get_mut(at) {
-            Some(ring) if ring.priority == priority => ring.in_turn.push_back(id),
-            _ => self.rings.insert(at, Ring { priority, in_turn: VecDeque::from([id]) }),
+        if self.first.len == 0 {
+            self.first = Ring { priority, front: id, len: 0 };
+        } else if priority > self.first.priority {
+            let ring = Ring { priority, front: id, len: 0 };
+            let lower = std::mem::replace(&mut self.first, ring);
+            self.more().lower.insert(Reverse(lower.priority), lower);
         }
+        let ring = if priority == self.first.priority {
+            &mut self.first
+        } else {
+            let ring = Ring { priority, front: id, len: 0 };
+            self.more().lower.entry(Reverse(priority)).or_insert(ring)
+        };
+        ring.len += 1;
+        let (front, is_first) = (ring.front, ring.len == 1);
+        // The back is the place before the front.
+        let back =
+            if is_first { id } else { std::mem::replace(&mut self.linked(front).previous, id) };
+        self.linked(back).next = id;
+        let consumer = self.linked(id);
+        (consumer.next, consumer.previous) = (front, back);
     }
 
     fn leave_ring(&mut self, id: u32, priority: i32) {
         self.in_rings -= 1;
-        let at = self.rings.partition_point(|ring| ring.priority > priority);
-        let ring = &mut self.rings[at].in_turn;
-        // Nearly always the front.
-        if let Some(place) = ring.iter().position(|&other| other == id) {
-            ring.remove(place);
+        let consumer = self.linked(id);
+        let (next, previous) = (consumer.next, consumer.previous);
+        self.linked(previous).next = next;
+        self.linked(next).previous = previous;
+        let leave = |ring: &mut Ring| {
+            ring.len -= 1;
+            if ring.front == id {
+                ring.front = next;
+            }
+            ring.len == 0
+        };
+        let lower = self.more.as_mut().map(|more| &mut more.lower);
+        if priority == self.first.priority {
+            if leave(&mut self.first)
+                && let Some((_, ring)) = lower.and_then(BTreeMap::pop_first)
+            {
+                self.first = ring;
+            }
+        } else if let Some(lower) = lower
+            && lower.get_mut(&Reverse(priority)).is_some_and(leave)
+        {
+            lower.remove(&Reverse(priority));
         }
     }
 
@@ -381,8 +466,13 @@ impl Consumers {
             if single { self.first_in_turn().or_else(|| self.first_blocked()) } else { None };
     }
 
+    /// Who has been blocked for longest.
     fn first_blocked(&self) -> Option<u32> {
-        self.views().find(|consumer| consumer.blocked).map(|consumer| consumer.id.get())
+        let slots = self.slots.iter().zip(0..);
+        let present = slots.filter_map(|(slot, id)| Some((slot.as_ref()?, id)));
+        let blocked =
+            present.filter(|(consumer, _)| !matches!(consumer.state, State::InRing | State::Gone));
+        blocked.min_by_key(|(consumer, _)| consumer.blocked_at).map(|(_, id)| id)
     }
 
     /// The caller's name for the consumer `id`, unless it is gone.
@@ -397,50 +487,138 @@ impl Consumers {
         Some(consumer.spec.key)
     }
 
-    pub(crate) fn views(&self) -> impl Iterator<Item = ConsumerView> + '_ {
-        let present = |(id, slot): (usize, &'_ Option<Consumer>)| {
-            let consumer = slot.as_ref().filter(|consumer| consumer.state != State::Gone)?;
-            let id = ConsumerId(id as u32);
-            let spec = &consumer.spec;
-            Some(ConsumerView {
-                id,
-                key: spec.key,
-                no_ack: spec.no_ack,
-                exclusive: spec.exclusive,
-                priority: spec.priority,
-                prefetch: spec.prefetch,
-                unacked: consumer.unacked,
-                active: !self.single_active || self.active == Some(id.0),
-                blocked: consumer.state != State::InRing,
-                full_since: (consumer.state == State::PrefetchReached)
-                    .then_some(consumer.blocked_since),
-            })
-        };
-        self.slots.iter().enumerate().filter_map(present)
+    /// Slots there are, those that nobody has included.
+    pub(crate) fn slots(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
+    /// Those in slots from `from` to before `to`, ascending.
+    pub(crate) fn views(&self, from: u32, to: u32) -> impl Iterator<Item = ConsumerView> + '_ {
+        (from..to.min(self.slots())).filter_map(|id| self.view(id))
+    }
+
+    /// The one that excludes others.
+    pub(crate) fn exclusive(&self) -> Option<ConsumerView> {
+        self.view(self.exclusive?)
+    }
+
+    /// The one that alone is given messages, with a single active consumer.
+    pub(crate) fn single_active(&self) -> Option<ConsumerView> {
+        self.view(self.active?)
+    }
+
+    /// How many may be given messages.
+    pub(crate) fn active_count(&self) -> u32 {
+        if self.single_active { u32::from(self.active.is_some()) } else { self.count }
+    }
+
+    fn view(&self, id: u32) -> Option<ConsumerView> {
+        let consumer = self.slots.get(id as usize)?.as_ref()?;
+        let spec = &consumer.spec;
+        (consumer.state != State::Gone).then(|| ConsumerView {
+            id: ConsumerId(id),
+            key: spec.key,
+            no_ack: spec.no_ack,
+            exclusive: spec.exclusive,
+            priority: spec.priority,
+            prefetch: spec.prefetch,
+            unacked: consumer.unacked,
+            active: !self.single_active || self.active == Some(id),
+            blocked: consumer.state != State::InRing,
+            full_since: (consumer.state == State::PrefetchReached)
+                .then_some(consumer.blocked_since),
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+
     use super::*;
 
-    /// One stays while others come and go, each with a priority of its own.
-    #[test]
-    fn a_priority_that_nobody_has_takes_nothing() {
-        let spec = |priority| ConsumerSpec {
+    fn spec(priority: i32) -> ConsumerSpec {
+        ConsumerSpec {
             key: 0,
-            no_ack: false,
+            no_ack: true,
             exclusive: false,
             priority,
             prefetch: 0,
             gate: Gate::open(),
-        };
+        }
+    }
+
+    /// One stays while others come and go, each with a priority of its own.
+    #[test]
+    fn a_priority_that_nobody_has_takes_nothing() {
         let mut consumers = Consumers::new(false);
         consumers.add(spec(0)).expect("room");
         for priority in 1..1_000 {
             let id = consumers.add(spec(priority)).expect("room");
             assert!(consumers.remove(id.0));
         }
-        assert_eq!(consumers.rings.len(), 1);
+        let lower = consumers.more.as_ref().map(|more| more.lower.len());
+        assert_eq!((lower, consumers.slots.len()), (Some(0), 1));
+    }
+
+    /// Whoever comes, goes and is given something: the next one is whom a plain list of each priority names.
+    #[test]
+    fn rings_are_lists() {
+        let mut consumers = Consumers::new(false);
+        let mut lists: BTreeMap<Reverse<i32>, VecDeque<u32>> = BTreeMap::new();
+        let mut all = Vec::new();
+        let mut random = 1_u64;
+        for _ in 0..20_000 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let draw = (random >> 33) as usize;
+            match draw % 5 {
+                0 | 1 if all.len() < 200 => {
+                    let priority = (draw / 5 % 4) as i32;
+                    let id = consumers.add(spec(priority)).expect("room").0;
+                    lists.entry(Reverse(priority)).or_default().push_back(id);
+                    all.push((id, priority));
+                }
+                2 if !all.is_empty() => {
+                    let (id, priority) = all.swap_remove(draw / 5 % all.len());
+                    assert!(consumers.remove(id));
+                    lists.get_mut(&Reverse(priority)).expect("its list").retain(|&one| one != id);
+                }
+                _ => {
+                    let list = lists.values_mut().find(|list| !list.is_empty());
+                    let next = list.and_then(|list| {
+                        list.rotate_left(1);
+                        list.back().copied()
+                    });
+                    let taken = consumers.take_turn(1, Time::from_ms(0)).map(|(id, _)| id);
+                    assert_eq!(taken, next);
+                }
+            }
+            assert_eq!(consumers.in_rings as usize, all.len());
+        }
+    }
+
+    /// Hundreds of thousands on one queue, with priorities of their own or with one: each comes and goes without a look at the others.
+    #[test]
+    fn many_come_and_go() {
+        const MANY: i32 = 400_000;
+        for each in [0, 1] {
+            let mut consumers = Consumers::new(false);
+            let ids: Vec<_> =
+                (0..MANY).map(|at| consumers.add(spec(at * each)).expect("room").0).collect();
+            // The middle one is the next: nobody is at an end of anything.
+            for _ in 0..MANY / 2 {
+                assert!(consumers.take_turn(1, Time::from_ms(0)).is_some());
+            }
+            for (&old, &new) in ids.iter().zip(ids.iter().rev()).take(ids.len() / 2) {
+                assert!(consumers.remove(old));
+                assert!(consumers.remove(new));
+                if old > 0 {
+                    let again = consumers.add(spec(0)).expect("room").0;
+                    assert!(consumers.remove(again));
+                }
+            }
+            assert_eq!((consumers.count, consumers.in_rings), (0, 0));
+            assert!(consumers.slots.capacity() <= KEPT && consumers.more.is_none());
+        }
     }
 }

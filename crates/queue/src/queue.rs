@@ -525,7 +525,32 @@ impl Queue {
 
     /// The consumers, in no particular order.
     pub fn consumers(&self) -> impl Iterator<Item = ConsumerView> + '_ {
-        self.consumers.views()
+        self.consumers.views(0, u32::MAX)
+    }
+
+    /// How many numbers consumers have had: all ids are below. More than there are consumers, if some have left.
+    pub fn consumer_slots(&self) -> u32 {
+        self.consumers.slots()
+    }
+
+    /// The consumers whose ids are from `from` to before `to`: for lists that are made in pieces.
+    pub fn consumers_between(&self, from: u32, to: u32) -> impl Iterator<Item = ConsumerView> + '_ {
+        self.consumers.views(from, to)
+    }
+
+    /// The consumer that excludes others.
+    pub fn exclusive_consumer(&self) -> Option<ConsumerView> {
+        self.consumers.exclusive()
+    }
+
+    /// The consumer that alone is given messages, on a queue with a single active consumer.
+    pub fn single_active_consumer(&self) -> Option<ConsumerView> {
+        self.consumers.single_active()
+    }
+
+    /// How many consumers may be given messages.
+    pub fn active_consumers(&self) -> u32 {
+        self.consumers.active_count()
     }
 
     /// `queue.purge`: takes the first ready messages out, at most `max`. [`dispatch`](Self::dispatch) should

@@ -84,6 +84,8 @@ pub enum ToMeta {
         reply: Option<(ReplyTo, u64)>,
         /// Who consumed from it: told when it is true, just before the one who asked.
         consumers: Vec<(ConnectionId, ConsumerSlot)>,
+        /// There are more, whom the shard tells when it is true: `ToShard::CancelRest`.
+        more: bool,
     },
     /// A connection ended: its exclusive queues go. With `reply`, `Reply::Done` comes when the last one
     /// is gone, as RabbitMQ waits for it before `connection.close-ok`.

@@ -160,7 +160,12 @@ pub enum ToShard {
         /// Where to.
         to: MoveTo,
     },
-    /// `queue.delete`. The shard checks, lets the queue's messages go, tells its consumers, and has
+    /// From Meta: the name of a deleted queue is gone, so its consumers that are not told yet are.
+    CancelRest {
+        /// Which.
+        queue: QueueId,
+    },
+    /// `queue.delete`. The shard checks, lets the queue's messages go, names its consumers, and has
     /// `ToMeta::QueueGone` finish it, which answers `Reply::Deleted`; or `Reply::Refused` here.
     Delete {
         /// Who asks, by name; empty for the broker itself.

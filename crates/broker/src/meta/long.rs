@@ -20,7 +20,7 @@ use super::saved::SaveError;
 use super::waiting::{self, Place};
 use super::{Leaving, Meta, refuse};
 use crate::message::{
-    ConnectionId, ConsumerSlot, Outbox, Reply, ReplyTo, ToMeta, ToSession, ToShard, shard_of,
+    ConnectionId, ConsumerSlot, Outbox, Reply, ReplyTo, ToMeta, ToShard, shard_of,
 };
 use crate::work::{Limits, Piece, Work};
 
@@ -76,7 +76,12 @@ pub(super) enum What {
 pub(super) enum Then {
     Exchange,
     Vhost(VhostId),
-    Queue { queue: QueueId, messages: u64, consumers: Vec<(ConnectionId, ConsumerSlot)> },
+    Queue {
+        queue: QueueId,
+        messages: u64,
+        consumers: Vec<(ConnectionId, ConsumerSlot)>,
+        more: bool,
+    },
 }
 
 impl What {
@@ -341,10 +346,8 @@ impl<L: Log> Meta<L> {
         match then {
             Then::Exchange => {}
             Then::Vhost(vhost) => topology.end_vhost(vhost),
-            Then::Queue { queue, messages, consumers } => {
-                for (connection, slot) in consumers {
-                    out.session(connection, ToSession::ConsumerGone { slot });
-                }
+            Then::Queue { queue, messages, consumers, more } => {
+                self.cancel(queue, consumers, more, out);
                 done = Reply::Deleted(messages);
                 self.left(queue, out);
             }

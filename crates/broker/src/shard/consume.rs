@@ -61,9 +61,12 @@ impl<L: Log> Shard<L> {
         let spec = ConsumerSpec { key: key64, no_ack, exclusive, priority, prefetch, gate };
         match hosted.queue.add_consumer(spec, now) {
             Ok(consumer) => {
-                hosted.consumers.push(key);
                 let facts = Listed { tag, no_ack, prefetch, arguments: Arc::new(arguments) };
-                self.ports.add(reply.connection, reply.channel, slot, id, consumer, facts);
+                let ReplyTo { connection, channel } = reply;
+                if let Some(hosted) = self.queues.get_mut(&id) {
+                    let of_queue = &mut hosted.consumers;
+                    self.ports.add(connection, channel, slot, id, consumer, facts, of_queue);
+                }
                 self.tell_consumer_created(key, exclusive, &user, topology, out);
                 out.reply(reply, Reply::Consuming);
                 self.touch(id);
@@ -119,10 +122,15 @@ impl<L: Log> Shard<L> {
         if !is_closing || !consumer.facts.no_ack {
             self.dispatch(consumer.queue, now);
         }
-        let Some(consumer) = self.ports.remove(key) else { return false };
-        tell_consumer_deleted(&consumer, topology, out);
-        let Some(hosted) = self.queues.get_mut(&consumer.queue) else { return false };
-        hosted.consumers.retain(|&other| other != key);
+        let Some(queue) = self.ports.consumer(key).map(|consumer| consumer.queue) else {
+            return false;
+        };
+        let Some(hosted) = self.queues.get_mut(&queue) else {
+            self.remove_from_ending(key, queue, now, out);
+            return false;
+        };
+        let Some(consumer) = self.ports.remove(key, &mut hosted.consumers) else { return false };
+        tell_consumer_deleted(&consumer, names(queue, topology).as_ref(), out);
         let removed = hosted.queue.remove_consumer(consumer.id, now, &mut self.scratch);
         note_left(&mut self.scratch, consumer.queue, &mut self.left);
         self.touch(consumer.queue);
@@ -161,8 +169,7 @@ impl<L: Log> Shard<L> {
 
     /// A gate of the connection opened: its consumers may be given more.
     pub(super) fn resume(&mut self, connection: ConnectionId) {
-        let keys = self.ports.keys_of(connection).iter();
-        let consumers = keys.filter_map(|&key| self.ports.consumer(key));
+        let consumers = self.ports.consumers_of(connection);
         let mut by_queue: Vec<_> = consumers.map(|it| (it.queue, it.id)).collect();
         by_queue.sort_by_key(|&(queue, _)| queue);
         for run in by_queue.chunk_by(|(a, _), (b, _)| a == b) {
@@ -363,24 +370,6 @@ impl<L: Log> Shard<L> {
         dispatched.more
     }
 
-    /// Takes a queue's consumers out, what they were given before on its way, and names them.
-    pub(super) fn consumers_gone(
-        &mut self,
-        keys: &[u32],
-        topology: &Topology,
-        out: &mut Outbox,
-    ) -> Vec<(ConnectionId, ConsumerSlot)> {
-        let mut gone = Vec::new();
-        for &key in keys {
-            if let Some(consumer) = self.ports.remove(key) {
-                tell_consumer_deleted(&consumer, topology, out);
-                self.ports.flush(consumer.connection, out);
-                gone.push((consumer.connection, consumer.slot));
-            }
-        }
-        gone
-    }
-
     fn tell_consumer_created(
         &self,
         key: u32,
@@ -390,7 +379,8 @@ impl<L: Log> Shard<L> {
         out: &mut Outbox,
     ) {
         let Some(consumer) = self.ports.consumer(key) else { return };
-        let Some(event) = about_consumer("consumer.created", consumer, topology) else { return };
+        let Some(names) = names(consumer.queue, topology) else { return };
+        let event = about_consumer("consumer.created", consumer, &names);
         let facts = &consumer.facts;
         out.events.push(
             event
@@ -403,25 +393,34 @@ impl<L: Log> Shard<L> {
     }
 }
 
-fn tell_consumer_deleted(consumer: &Consumer, topology: &Topology, out: &mut Outbox) {
-    out.events.extend(about_consumer("consumer.deleted", consumer, topology));
-}
-
-/// None when nobody wants to know, or the queue went with its vhost.
-fn about_consumer(name: &'static str, consumer: &Consumer, topology: &Topology) -> Option<Event> {
+/// Those of a queue and its vhost, for events. None when nobody wants to know, or the queue went with its vhost.
+pub(super) fn names(queue: QueueId, topology: &Topology) -> Option<Names> {
     if !topology.wants_events() {
         return None;
     }
-    let queue = topology.queue_by_id(consumer.queue)?;
+    let queue = topology.queue_by_id(queue)?;
     let vhost = topology.vhost_by_id(queue.vhost)?;
+    Some(Names { queue: Arc::clone(&queue.name), vhost: Arc::clone(&vhost.name) })
+}
+
+/// What events call a queue.
+#[derive(Debug)]
+pub(super) struct Names {
+    queue: Arc<str>,
+    vhost: Arc<str>,
+}
+
+pub(super) fn tell_consumer_deleted(consumer: &Consumer, names: Option<&Names>, out: &mut Outbox) {
+    out.events.extend(names.map(|names| about_consumer("consumer.deleted", consumer, names)));
+}
+
+fn about_consumer(name: &'static str, consumer: &Consumer, names: &Names) -> Event {
     let channel = consumer.connection.channel_pid(consumer.channel);
-    Some(
-        Event::new(name)
-            .with("consumer_tag", &*consumer.facts.tag)
-            .with("channel", &*channel)
-            .with("queue", &*queue.name)
-            .with("vhost", &*vhost.name),
-    )
+    Event::new(name)
+        .with("consumer_tag", &*consumer.facts.tag)
+        .with("channel", &*channel)
+        .with("queue", &*names.queue)
+        .with("vhost", &*names.vhost)
 }
 
 /// Where a queue's deliveries go: each with its record, into the batch of its connection.

@@ -57,6 +57,8 @@ pub(super) enum Line {
     DeadLetters,
     /// Messages that left all at once.
     Leaving,
+    /// Consumers of deleted queues.
+    Cancelling,
 }
 
 /// What is done in pieces.
@@ -66,8 +68,10 @@ pub(super) enum Job {
     Publish { from: ConnectionId, messages: Vec<Publish>, done: usize, bytes: u64 },
     /// Settlements, of which the first ones are done.
     Settle { settlements: Vec<Settlement>, done: usize },
-    /// A connection that ended, and its consumers that are still here.
-    Disconnect { connection: ConnectionId, consumers: Option<std::vec::IntoIter<u32>> },
+    /// A connection that ended, whose consumers are still here.
+    Disconnect(ConnectionId),
+    /// A deleted queue, whose consumers are to be told.
+    CancelRest(QueueId),
     /// Messages of a queue that was purged or deleted.
     Leave(QueueId, Backlog),
     /// A list, as far as it is made.
@@ -86,7 +90,7 @@ impl Job {
                 Self::Publish { from, messages, done: 0, bytes }
             }
             ToShard::Settle { settlements, .. } => Self::Settle { settlements, done: 0 },
-            ToShard::Disconnected(connection) => Self::Disconnect { connection, consumers: None },
+            ToShard::Disconnected(connection) => Self::Disconnect(connection),
             other => Self::Letter(Box::new(other)),
         }
     }
@@ -107,7 +111,7 @@ impl Job {
                 ToShard::DeadLetter { message, .. } => message.message.len(),
                 _ => 0,
             },
-            Self::Disconnect { .. } => 0,
+            Self::Disconnect(_) | Self::CancelRest(_) => 0,
         }
     }
 }
@@ -158,7 +162,7 @@ impl<L: Log> Shard<L> {
             ToShard::Consume { reply, .. } => (reply.connection, cost::CONSUMER),
             ToShard::Cancel { connection, .. } => (*connection, cost::CONSUMER),
             ToShard::Disconnected(connection) => {
-                let consumers = self.ports.keys_of(*connection).len() as u64;
+                let consumers = self.ports.count_of(*connection);
                 (*connection, cost::LETTER + cost::CONSUMER * consumers)
             }
             ToShard::DeadLetter { message, .. } => {
@@ -269,23 +273,22 @@ impl<L: Log> Shard<L> {
                 let units = cost::SETTLE * (settlements.len() - done) as u64;
                 (units > 0).then_some((Job::Settle { settlements, done }, units))
             }
-            Job::Disconnect { connection, consumers } => {
-                let mut consumers =
-                    consumers.unwrap_or_else(|| self.ports.take_keys_of(connection).into_iter());
+            Job::Disconnect(connection) => {
                 while self.used < allowed
-                    && let Some(key) = consumers.next()
+                    && let Some(key) = self.ports.next_of_ended(connection)
                 {
                     self.consumer_gone(connection, key, topology, now, out);
                 }
-                let units = cost::CONSUMER * consumers.len() as u64;
+                let units = cost::CONSUMER * self.ports.count_of(connection);
                 if units > 0 {
-                    return Some((
-                        Job::Disconnect { connection, consumers: Some(consumers) },
-                        units,
-                    ));
+                    return Some((Job::Disconnect(connection), units));
                 }
                 self.disconnected(connection, out);
                 None
+            }
+            Job::CancelRest(id) => {
+                let units = self.cancel_some(id, allowed, now, out);
+                (units > 0).then_some((Job::CancelRest(id), units))
             }
             Job::Leave(id, mut backlog) => {
                 while self.used < allowed {

@@ -10,6 +10,7 @@ use leveret_log::Log;
 use leveret_queue::{Backlog, Offset, Queue, Time};
 use leveret_topology::{ConfirmOn, ConfirmOptions, QueueId, Topology};
 
+use super::consume::names;
 use super::dead_letter::Origin;
 use super::disk::Waiter;
 use super::unresolved::Way;
@@ -234,10 +235,12 @@ impl<L: Log> Shard<L> {
         self.keep_totals(&hosted);
         self.let_go(id, backlog, out);
         self.forget_awaited(id, out);
-        let consumers = std::mem::take(&mut hosted.consumers);
-        let consumers = self.consumers_gone(&consumers, topology, out);
+        let waits = waits_for_consumers(&hosted.confirm);
+        let names = names(id, topology);
+        let (consumers, more) =
+            self.end_consumers(id, hosted.queue, hosted.consumers, names, now, out);
         self.dying.add(id);
-        if waits_for_consumers(&hosted.confirm) {
+        if waits {
             if self.gone_unacked.len() == GONE_MAX {
                 self.gone_unacked.pop_front();
             }
@@ -245,7 +248,7 @@ impl<L: Log> Shard<L> {
         }
         let Asked { user, reply } = asked;
         let reply = reply.map(|reply| (reply, ready));
-        out.meta.push(ToMeta::QueueGone { user, queue: id, reply, consumers });
+        out.meta.push(ToMeta::QueueGone { user, queue: id, reply, consumers, more });
     }
 
     /// No answer to a dead letter of the queue matters any more.

@@ -1,6 +1,9 @@
 //! Connections as a shard sees them: their consumers here, and the deliveries they get this turn.
 //!
 //! Hot path: a delivery is an index and a push.
+//!
+//! A consumer is in two chains, that of its connection and that of its queue, and knows its place in both: it comes and goes
+//! at the same cost, however many others there are.
 
 use std::sync::Arc;
 
@@ -22,6 +25,82 @@ pub(super) struct Consumer {
     pub(super) id: ConsumerId,
     pub(super) facts: Box<Listed>,
     port: u32,
+    in_port: Links,
+    in_queue: Links,
+}
+
+/// The neighbours in a chain.
+#[derive(Clone, Copy, Debug)]
+struct Links {
+    before: u32,
+    after: u32,
+}
+
+/// No neighbour.
+const NONE: u32 = u32::MAX;
+
+/// Consumers one after the other, oldest first, by their keys.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Chain {
+    first: u32,
+    last: u32,
+    len: u32,
+}
+
+impl Default for Chain {
+    fn default() -> Self {
+        Self { first: NONE, last: NONE, len: 0 }
+    }
+}
+
+impl Chain {
+    pub(super) fn len(&self) -> u64 {
+        self.len.into()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The key of the oldest one.
+    pub(super) fn first(&self) -> Option<u32> {
+        (self.len > 0).then_some(self.first)
+    }
+
+    fn push(&mut self, all: &mut [Option<Consumer>], key: u32, of: Which) {
+        if let Some(links) = links(all, key, of) {
+            *links = Links { before: self.last, after: NONE };
+        }
+        match links(all, self.last, of) {
+            Some(last) => last.after = key,
+            None => self.first = key,
+        }
+        self.last = key;
+        self.len += 1;
+    }
+
+    /// Takes a consumer out that had these links.
+    fn remove(&mut self, all: &mut [Option<Consumer>], Links { before, after }: Links, of: Which) {
+        match links(all, before, of) {
+            Some(before) => before.after = after,
+            None => self.first = after,
+        }
+        match links(all, after, of) {
+            Some(after) => after.before = before,
+            None => self.last = before,
+        }
+        self.len -= 1;
+    }
+}
+
+/// Which of its chains is meant.
+type Which = fn(&mut Consumer) -> &mut Links;
+
+const OF_PORT: Which = |consumer| &mut consumer.in_port;
+const OF_QUEUE: Which = |consumer| &mut consumer.in_queue;
+
+fn links(all: &mut [Option<Consumer>], key: u32, of: Which) -> Option<&mut Links> {
+    all.get_mut(key as usize)?.as_mut().map(of)
 }
 
 /// What listings show of a consumer and nothing else needs.
@@ -37,7 +116,9 @@ pub(super) struct Listed {
 #[derive(Debug)]
 struct Port {
     connection: ConnectionId,
-    consumers: Vec<u32>,
+    consumers: Chain,
+    /// The connection is gone, and its consumers go one after the other.
+    is_ending: bool,
     deliveries: Vec<Delivery>,
     /// How many the last batch had: room for the next one is made at once.
     delivered: usize,
@@ -61,6 +142,8 @@ pub(super) struct Ports {
     ports: Vec<Option<Port>>,
     free_ports: Vec<u32>,
     by_connection: HashMap<ConnectionId, u32, FixedState>,
+    /// Keys by port and slot.
+    by_slot: HashMap<(u32, ConsumerSlot), u32, FixedState>,
     /// Ports with deliveries of this turn.
     touched: Vec<u32>,
 }
@@ -71,7 +154,8 @@ impl Ports {
         self.free_consumers.last().copied().unwrap_or(self.consumers.len() as u32)
     }
 
-    /// Adds a consumer under [`next_key`](Self::next_key).
+    /// Adds a consumer under [`next_key`](Self::next_key), and to those of its queue.
+    #[expect(clippy::too_many_arguments, reason = "what a consumer is")]
     pub(super) fn add(
         &mut self,
         connection: ConnectionId,
@@ -80,13 +164,15 @@ impl Ports {
         queue: QueueId,
         id: ConsumerId,
         facts: Listed,
+        of_queue: &mut Chain,
     ) -> u32 {
         let port = match self.by_connection.get(&connection) {
             Some(&port) => port,
             None => {
                 let made = Port {
                     connection,
-                    consumers: Vec::new(),
+                    consumers: Chain::default(),
+                    is_ending: false,
                     deliveries: Vec::new(),
                     delivered: 0,
                 };
@@ -96,11 +182,16 @@ impl Ports {
             }
         };
         let facts = Box::new(facts);
-        let consumer = Consumer { connection, channel, slot, queue, id, facts, port };
+        let unlinked = Links { before: NONE, after: NONE };
+        let (in_port, in_queue) = (unlinked, unlinked);
+        let consumer =
+            Consumer { connection, channel, slot, queue, id, facts, port, in_port, in_queue };
         let key = insert(&mut self.consumers, &mut self.free_consumers, consumer);
+        self.by_slot.insert((port, slot), key);
         if let Some(Some(port)) = self.ports.get_mut(port as usize) {
-            port.consumers.push(key);
+            port.consumers.push(&mut self.consumers, key, OF_PORT);
         }
+        of_queue.push(&mut self.consumers, key, OF_QUEUE);
         key
     }
 
@@ -110,33 +201,51 @@ impl Ports {
 
     /// The key of a session's consumer.
     pub(super) fn find(&self, connection: ConnectionId, slot: ConsumerSlot) -> Option<u32> {
-        self.keys_of(connection)
-            .iter()
-            .copied()
-            .find(|&key| self.consumer(key).is_some_and(|consumer| consumer.slot == slot))
+        let port = *self.by_connection.get(&connection)?;
+        self.by_slot.get(&(port, slot)).copied()
     }
 
-    /// The keys of a connection's consumers, oldest first.
-    pub(super) fn keys_of(&self, connection: ConnectionId) -> &[u32] {
-        let port =
-            self.by_connection.get(&connection).and_then(|&port| self.ports.get(port as usize));
-        port.and_then(Option::as_ref).map_or(&[], |port| &port.consumers)
+    fn port(&self, connection: ConnectionId) -> Option<&Port> {
+        let port = *self.by_connection.get(&connection)?;
+        self.ports.get(port as usize)?.as_ref()
     }
 
-    /// Takes the keys of a connection that ended, oldest first: the consumers are to be [removed](Self::remove).
-    pub(super) fn take_keys_of(&mut self, connection: ConnectionId) -> Vec<u32> {
-        let port = self.by_connection.get(&connection).copied();
-        let port = port.and_then(|port| self.ports.get_mut(port as usize)?.as_mut());
-        port.map(|port| std::mem::take(&mut port.consumers)).unwrap_or_default()
+    /// How many consumers a connection has.
+    pub(super) fn count_of(&self, connection: ConnectionId) -> u64 {
+        self.port(connection).map_or(0, |port| port.consumers.len())
     }
 
-    /// Takes a consumer out. Deliveries made to it before stay in the port's batch.
-    pub(super) fn remove(&mut self, key: u32) -> Option<Consumer> {
+    /// A connection's consumers, oldest first; none once it has ended.
+    pub(super) fn consumers_of(
+        &self,
+        connection: ConnectionId,
+    ) -> impl Iterator<Item = &Consumer> + '_ {
+        let port = self.port(connection).filter(|port| !port.is_ending);
+        let mut next = port.map_or(NONE, |port| port.consumers.first);
+        std::iter::from_fn(move || {
+            let consumer = self.consumer(next)?;
+            next = consumer.in_port.after;
+            Some(consumer)
+        })
+    }
+
+    /// The connection has ended: the key of the oldest consumer that it still has.
+    pub(super) fn next_of_ended(&mut self, connection: ConnectionId) -> Option<u32> {
+        let port = *self.by_connection.get(&connection)?;
+        let port = self.ports.get_mut(port as usize)?.as_mut()?;
+        port.is_ending = true;
+        port.consumers.first()
+    }
+
+    /// Takes a consumer out, and out of those of its queue. Deliveries made to it before stay in the port's batch.
+    pub(super) fn remove(&mut self, key: u32, of_queue: &mut Chain) -> Option<Consumer> {
         let consumer = self.consumers.get_mut(key as usize)?.take()?;
         self.free_consumers.push(key);
+        self.by_slot.remove(&(consumer.port, consumer.slot));
         if let Some(Some(port)) = self.ports.get_mut(consumer.port as usize) {
-            port.consumers.retain(|&other| other != key);
+            port.consumers.remove(&mut self.consumers, consumer.in_port, OF_PORT);
         }
+        of_queue.remove(&mut self.consumers, consumer.in_queue, OF_QUEUE);
         Some(consumer)
     }
 

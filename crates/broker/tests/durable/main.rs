@@ -114,6 +114,7 @@ impl World {
             queue,
             reply: Some((reply(me), 7)),
             consumers: Vec::new(),
+            more: false,
         }
     }
 }

@@ -70,7 +70,13 @@ impl World {
 }
 
 fn gone(queue: QueueId) -> ToMeta {
-    ToMeta::QueueGone { user: Box::default(), queue, reply: None, consumers: Vec::new() }
+    ToMeta::QueueGone {
+        user: Box::default(),
+        queue,
+        reply: None,
+        consumers: Vec::new(),
+        more: false,
+    }
 }
 
 fn definitions(queues: usize) -> String {

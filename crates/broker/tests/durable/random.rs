@@ -49,6 +49,7 @@ fn command(rng: &mut Rng, world: &World, me: u64) -> ToMeta {
                 queue,
                 reply: Some((reply(me), 0)),
                 consumers: Vec::new(),
+                more: false,
             },
             None => ToMeta::LogWoke,
         },
