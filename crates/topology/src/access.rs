@@ -174,6 +174,7 @@ impl Topology {
             permissions: BTreeMap::new(),
             topics: BTreeMap::new(),
         };
+        self.hash_kinds.add(&user.password);
         self.users.insert(name.into(), user);
         self.journal.note(EntityKey::User(name.into()));
         self.tell(|_| Event::new("user.created").with("name", name));
@@ -190,7 +191,10 @@ impl Topology {
         name: &str,
         password: PasswordHash,
     ) -> Result<(), AdminError> {
-        self.user_mut(name)?.password = password;
+        let user = self.user_mut(name)?;
+        let before = std::mem::replace(&mut user.password, password.clone());
+        self.hash_kinds.remove(&before);
+        self.hash_kinds.add(&password);
         self.journal.note(EntityKey::User(name.into()));
         self.tell(|_| Event::new("user.password.changed").with("name", name));
         Ok(())
@@ -224,6 +228,7 @@ impl Topology {
     pub fn delete_user(&mut self, name: &str) -> Result<(), AdminError> {
         let user = self.users.remove(name);
         let user = user.ok_or_else(|| AdminError::NoUser(name.to_owned()))?;
+        self.hash_kinds.remove(&user.password);
         self.note_user_gone(&user);
         self.tell(|_| Event::new("user.deleted").with("name", name));
         self.access_generation += 1;

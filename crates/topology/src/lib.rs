@@ -38,6 +38,7 @@ mod hash;
 mod id;
 mod invariants;
 mod journal;
+mod kinds;
 mod pages;
 mod parameters;
 mod pattern;

@@ -16,6 +16,7 @@ use crate::exchange::{Exchange, ExchangeKind, ExchangeSpec};
 use crate::going::Going;
 use crate::id::{ExchangeId, QueueId, VhostId};
 use crate::journal::{EntityKey, Journal};
+use crate::kinds::HashKinds;
 use crate::queue::{Queue, QueueKind};
 use crate::usage::NodeChannels;
 use crate::user::User;
@@ -33,6 +34,8 @@ pub struct Topology {
     pub(crate) owned: HashMap<u64, BTreeSet<QueueId>, FixedState>,
     pub(crate) bindings: Bindings,
     pub(crate) users: BTreeMap<Box<str>, User>,
+    /// Of their passwords.
+    pub(crate) hash_kinds: HashKinds,
     pub(crate) global_parameters: BTreeMap<Box<str>, Json>,
     /// What policies and parameters weigh.
     pub(crate) settings_weight: u64,

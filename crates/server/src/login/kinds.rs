@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use leveret_topology::{Hashing, PasswordHash, Topology};
 
-/// The kinds in use, found once for each change of users.
+/// The kinds in use, taken from the names once for each change of users. Those count them: no refusal looks at all users.
 #[derive(Debug, Default)]
 pub(super) struct Kinds {
     generation: Option<u64>,
@@ -23,11 +23,8 @@ impl Kinds {
         let generation = Some(topology.access_generation());
         if self.generation != generation {
             let mut all = vec![PasswordHash::dummy(hashing)];
-            for kind in topology.users().filter_map(|user| user.password_hash().alike()) {
-                if !all.contains(&kind) {
-                    all.push(kind);
-                }
-            }
+            let new_ones = all[0].clone();
+            all.extend(topology.hash_kinds().filter(|&kind| *kind != new_ones).cloned());
             (self.generation, self.all) = (generation, all.into());
         }
         Arc::clone(&self.all)

@@ -131,7 +131,10 @@ impl Topology {
             permissions: std::collections::BTreeMap::new(),
             topics: std::collections::BTreeMap::new(),
         };
-        self.users.insert(name.into(), user);
+        self.hash_kinds.add(&user.password);
+        if let Some(before) = self.users.insert(name.into(), user) {
+            self.hash_kinds.remove(&before.password);
+        }
         Ok(Restored::There(EntityKey::User(name.into())))
     }
 
