@@ -35,7 +35,7 @@ pub use reply::{ConsumerFacts, Holding, Looked, Moved, Page, QueueFacts, Refusal
 pub use targets::Targets;
 pub use to_meta::{AdminCommand, Binding, ToMeta};
 pub use to_session::{Delivery, ToSession};
-pub use to_shard::{DeadLetterFrom, MoveTo, Taken, ToShard};
+pub use to_shard::{DeadLetterFrom, MoveTo, Named, Taken, ToShard};
 
 /// Names a connection (or another client of the broker, such as the control socket) while the process lives.
 /// Never used twice.

@@ -28,6 +28,7 @@ mod history;
 mod jobs;
 mod lending;
 mod lifecycle;
+mod listing;
 mod look;
 mod moving;
 mod numbers;
@@ -59,6 +60,7 @@ use ending::Ending;
 use history::Histories;
 use jobs::{Job, Line};
 use lifecycle::{Asked, Dying};
+use listing::Listing;
 use moving::Moving;
 use numbers::{Sampling, Use};
 use ports::{Chain, Ports};
@@ -358,7 +360,9 @@ impl<L: Log> Shard<L> {
             ToShard::Lent { records } => self.lent(records, topology, now, out),
             // The rest of what it finished is taken in at the end of the turn.
             ToShard::LogWoke => self.warmed(topology, now, out),
-            ToShard::List { reply, queues } => self.list(reply, &queues, now, out),
+            ToShard::List { reply, queues, consumers } => {
+                self.list(Listing::new(reply, queues, consumers), u64::MAX, now, out);
+            }
             ToShard::Sample { reply, begins } => self.sample(reply, begins, now, out),
         }
     }

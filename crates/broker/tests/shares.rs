@@ -273,7 +273,11 @@ fn purges_and_lists_are_done_in_pieces() {
     node.most = 0;
     let purge = |&queue| ToShard::Purge { reply: reply(PROBE), queue, max: u64::MAX };
     let purges: Vec<_> = node.queues.iter().map(purge).collect();
-    let list = ToShard::List { reply: reply(FAN), queues: node.queues.clone().into() };
+    let list = ToShard::List {
+        reply: reply(FAN),
+        queues: node.queues.clone().into(),
+        consumers: Named::None,
+    };
     assert!(node.run(purges.into_iter().chain([list])) > 4);
     assert!(node.most <= 2 * node.shard.limits().turn, "{} units in one turn", node.most);
     assert_eq!(node.shard.usage().records, 0);
@@ -352,4 +356,46 @@ fn many_consumers_of_one_connection_go_in_pieces() {
     assert!(node.run([ToShard::Disconnected(FAN)]) > 50);
     assert!(node.most <= 2 * node.shard.limits().turn, "{} units in one turn", node.most);
     assert_eq!(count(&node), Some(0));
+}
+
+/// A list counts consumers at no cost; it names them in pieces, all of them or those of a channel.
+#[test]
+fn consumers_are_counted_or_named_in_pieces() {
+    let mut node = Node::new(1);
+    node.consume(MANY);
+    let list = |node: &mut Node, consumers| {
+        node.got.clear();
+        node.most = 0;
+        let queues = node.queues.clone().into();
+        let turns = node.run([ToShard::List { reply: reply(PROBE), queues, consumers }]);
+        let facts = node.got.iter().find_map(|(_, letter)| match letter {
+            ToSession::Reply { reply: Reply::Queues(facts), .. } => Some(facts[0].clone()),
+            _ => None,
+        });
+        (turns, node.most, facts.expect("a list"))
+    };
+    let (turns, units, facts) = list(&mut node, Named::None);
+    assert!(turns == 1 && units < 16, "as a queue without consumers: {units} units");
+    assert_eq!((facts.numbers.counts.consumers, facts.active_consumers), (MANY, MANY));
+    assert!(facts.consumers.is_empty() && facts.exclusive.is_none());
+
+    let (turns, units, facts) = list(&mut node, Named::All);
+    assert!(turns > 50 && units <= 2 * node.shard.limits().turn, "{turns} turns of {units}");
+    let tags: Vec<_> = facts.consumers.iter().map(|it| it.tag.to_string()).collect();
+    assert_eq!(tags, (0..MANY).map(|slot| format!("t{slot}")).collect::<Vec<_>>());
+
+    let (turns, units, facts) = list(&mut node, Named::OfChannel(FAN, 2));
+    assert!(turns > 1 && units <= 2 * node.shard.limits().turn, "{turns} turns of {units}");
+    assert!(facts.consumers.is_empty());
+
+    // One is left in the last place: who has gone costs little.
+    let (queue, connection) = (node.queues[0], FAN);
+    let cancel = |slot| {
+        let slot = ConsumerSlot(slot);
+        ToShard::Cancel { reply: None, connection, queue, slot }
+    };
+    node.run((0..MANY - 1).map(cancel));
+    let (_, units, facts) = list(&mut node, Named::All);
+    assert!(units <= 2 * node.shard.limits().turn, "{units}");
+    assert_eq!(facts.consumers.len(), 1);
 }

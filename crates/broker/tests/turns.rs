@@ -1001,7 +1001,10 @@ fn a_queue_tells_what_waits_and_how_long() {
     node.later(300);
     let mut out = Outbox::default();
     let reply = ReplyTo { connection: ME, channel: 0 };
-    out.shard(shard_of(queue, SHARDS), ToShard::List { reply, queues: [queue].into() });
+    out.shard(
+        shard_of(queue, SHARDS),
+        ToShard::List { reply, queues: [queue].into(), consumers: Named::None },
+    );
     node.run(out);
     let Reply::Queues(facts) = node.reply() else { panic!("not listed") };
     let numbers = &facts[0].numbers;

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use leveret_broker::message::ConnectionId;
+use leveret_broker::message::{ConnectionId, Named};
 use leveret_session::ChannelFacts;
 use leveret_topology::Topology;
 use serde_json::{Value, json};
@@ -129,10 +129,10 @@ async fn consumers(
     let mut rows = Vec::new();
     for some in queues.chunks(pages::ROWS) {
         let ids: Vec<_> = some.iter().map(|queue| queue.id).collect();
-        let facts = facts::of(call.node(), &ids).await?;
+        let of_channel = Named::OfChannel(channel.0, channel.1);
+        let facts = facts::with(call.node(), &ids, of_channel).await?;
         for queue in some {
             let own = facts.get(&queue.id).into_iter().flat_map(|it| &it.consumers);
-            let own = own.filter(|one| (one.connection, one.channel) == channel);
             rows.extend(own.map(|one| consumers::row(call, vhost, &queue.name, one)));
         }
         tokio::task::yield_now().await;

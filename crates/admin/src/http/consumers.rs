@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use leveret_broker::message::ConsumerFacts;
+use leveret_broker::message::{ConsumerFacts, Named};
 use leveret_server::clock::now;
 use leveret_server::node::Recipient;
 use leveret_topology::{table_to_json, weight};
@@ -55,7 +55,7 @@ pub(super) async fn list(mut call: Call) -> Result<Answer, Fault> {
     let mut found = Vec::new();
     for some in queues.chunks(pages::ROWS) {
         let ids: Vec<_> = some.iter().map(|queue| queue.id).collect();
-        let mut facts = facts::of(call.node(), &ids).await?;
+        let mut facts = facts::with(call.node(), &ids, Named::All).await?;
         for queue in some {
             let own = facts.remove(&queue.id).into_iter().flat_map(|it| it.consumers);
             found.extend(own.filter(is_wanted).map(|facts| {

@@ -39,7 +39,7 @@ pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
         queues += ids.len();
         let count = |facts: QueueFacts| {
             totals.add(&facts);
-            consumers += facts.consumers.len();
+            consumers += u64::from(facts.numbers.counts.consumers);
         };
         facts::each(node, &ids, count).await?;
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
-use leveret_broker::message::{QueueFacts, Reply, ToShard, shard_of};
+use leveret_broker::message::{Named, QueueFacts, Reply, ToShard, shard_of};
 use leveret_server::node::Node;
 use leveret_topology::QueueId;
 use serde_json::{Value, json};
@@ -18,8 +18,17 @@ pub type Queues = HashMap<QueueId, QueueFacts, FixedState>;
 /// Queues that are asked about at once: what a shard tells of them is made in one of its turns.
 const ASKED: usize = 256;
 
-/// Asks their shards for what they know of some queues: a page of a list.
+/// Asks their shards for what they know of some queues: a page of a list. Consumers are counted.
 pub async fn of(node: &Arc<Node>, queues: &[QueueId]) -> Result<Queues, Refusal> {
+    with(node, queues, Named::None).await
+}
+
+/// The same, with consumers.
+pub async fn with(
+    node: &Arc<Node>,
+    queues: &[QueueId],
+    consumers: Named,
+) -> Result<Queues, Refusal> {
     let count = node.shards.len();
     let mut by_shard = vec![Vec::new(); count];
     for &queue in queues {
@@ -29,7 +38,7 @@ pub async fn of(node: &Arc<Node>, queues: &[QueueId]) -> Result<Queues, Refusal>
     let reply = asker.reply_to();
     let mut asked = 0;
     for (index, queues) in by_shard.into_iter().enumerate().filter(|(_, it)| !it.is_empty()) {
-        asker.tell_shard(index, ToShard::List { reply, queues: queues.into() });
+        asker.tell_shard(index, ToShard::List { reply, queues: queues.into(), consumers });
         asked += 1;
     }
     let mut facts = HashMap::default();
@@ -54,9 +63,9 @@ pub async fn each(
     Ok(())
 }
 
-/// Asks a queue's shard for what it knows of that queue.
+/// Asks a queue's shard for what it knows of that queue and its consumers.
 pub async fn queue(node: &Arc<Node>, queue: QueueId) -> Result<Option<QueueFacts>, Refusal> {
-    Ok(of(node, &[queue]).await?.remove(&queue))
+    Ok(with(node, &[queue], Named::All).await?.remove(&queue))
 }
 
 /// RabbitMQ's word for how a queue is; `paused` is LavinMQ's. In `flow` those who publish into it pause:

@@ -103,7 +103,7 @@ pub struct Looked {
     pub record: Option<Bytes>,
 }
 
-/// A consumer that has a message.
+/// A consumer, by name.
 #[derive(Clone, Debug)]
 pub struct Holding {
     /// Its connection.
@@ -121,7 +121,13 @@ pub struct QueueFacts {
     pub queue: QueueId,
     /// How much is in it, and what happened to its messages.
     pub numbers: QueueNumbers,
-    /// Consumers.
+    /// How many consumers may be given messages.
+    pub active_consumers: u32,
+    /// The consumer that alone is given messages, on a queue with a single active consumer.
+    pub single_active: Option<Holding>,
+    /// The consumer that excludes others.
+    pub exclusive: Option<Holding>,
+    /// The consumers that were asked for.
     pub consumers: Vec<ConsumerFacts>,
 }
 

@@ -6,7 +6,7 @@ use leveret_log::ReadError;
 use leveret_queue::{Gate, Offset, Place};
 use leveret_topology::{ExchangeId, QueueId};
 
-use super::{ConnectionId, ConsumerSlot, Publish, ReplyTo, Settlement};
+use super::{ChannelId, ConnectionId, ConsumerSlot, Publish, ReplyTo, Settlement};
 use crate::transaction::TxId;
 
 /// Letters to a shard.
@@ -271,6 +271,8 @@ pub enum ToShard {
         reply: ReplyTo,
         /// Which. One that is not here any more is left out.
         queues: Box<[QueueId]>,
+        /// Which of their consumers are named, too.
+        consumers: Named,
     },
     /// Numbers of the shard, for statistics. Answered by `Reply::Sampled` with the first piece, or
     /// the next one.
@@ -318,4 +320,16 @@ pub enum MoveTo {
     },
     /// The front of their own queue, until a restart.
     Front,
+}
+
+/// Which consumers a list names: a queue may have hundreds of thousands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Named {
+    /// None: they are counted.
+    #[default]
+    None,
+    /// All.
+    All,
+    /// Those of a channel.
+    OfChannel(ConnectionId, ChannelId),
 }

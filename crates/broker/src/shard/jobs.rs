@@ -14,11 +14,10 @@ use leveret_queue::{Backlog, Time};
 use leveret_topology::{QueueId, Topology};
 
 use super::Shard;
+use super::listing::Listing;
 use super::unresolved::Way;
 use crate::flow::{WAITING_BYTES_MAX, WAITING_UNITS_MAX};
-use crate::message::{
-    ConnectionId, Outbox, Publish, QueueFacts, Reply, ReplyTo, Settlement, ToSession, ToShard,
-};
+use crate::message::{ConnectionId, Outbox, Publish, Settlement, ToSession, ToShard};
 use crate::work::{Limits, Piece};
 
 /// Units that things cost, measured.
@@ -41,6 +40,8 @@ pub(super) mod cost {
     pub(in super::super) const CONSUMER: u64 = 8;
     /// A queue that is listed, or sampled.
     pub(in super::super) const LISTED: u64 = 8;
+    /// A consumer that a list names.
+    pub(in super::super) const NAMED: u64 = 4;
     /// Any other letter.
     pub(in super::super) const LETTER: u64 = 1;
 }
@@ -75,7 +76,7 @@ pub(super) enum Job {
     /// Messages of a queue that was purged or deleted.
     Leave(QueueId, Backlog),
     /// A list, as far as it is made.
-    List { reply: ReplyTo, queues: std::vec::IntoIter<QueueId>, facts: Vec<QueueFacts> },
+    List(Box<Listing>),
     /// A letter that is done whole.
     Letter(Box<ToShard>),
 }
@@ -103,7 +104,7 @@ impl Job {
                 (settlements.capacity() * size_of::<Settlement>()) as u64
             }
             Self::Leave(_, backlog) => backlog.bytes(),
-            Self::List { facts, .. } => (facts.capacity() * size_of::<QueueFacts>()) as u64,
+            Self::List(list) => list.bytes(),
             Self::Letter(letter) => match &**letter {
                 ToShard::Commit { messages, .. } | ToShard::Prepare { messages, .. } => {
                     messages.iter().map(|it| it.message.len() + size_of::<Publish>() as u64).sum()
@@ -178,8 +179,8 @@ impl<L: Log> Shard<L> {
             ToShard::Move { reply, offsets, .. } => {
                 (reply.connection, cost::DEAD_LETTER * offsets.len() as u64)
             }
-            ToShard::List { reply, queues } => {
-                (reply.connection, cost::LISTED * queues.len() as u64)
+            ToShard::List { reply, queues, consumers } => {
+                (reply.connection, self.price_of_list(queues, *consumers))
             }
             ToShard::Sample { reply, .. } => (reply.connection, cost::LETTER),
             ToShard::Delete { reply: Some(reply), .. } => (reply.connection, cost::LETTER),
@@ -198,8 +199,8 @@ impl<L: Log> Shard<L> {
     pub(super) fn wait_in(&mut self, line: Line, job: Job, units: u64, out: &mut Outbox) {
         let job = match job {
             Job::Letter(letter) if matches!(*letter, ToShard::List { .. }) => {
-                let ToShard::List { reply, queues } = *letter else { return };
-                Job::List { reply, queues: queues.into_vec().into_iter(), facts: Vec::new() }
+                let ToShard::List { reply, queues, consumers } = *letter else { return };
+                Job::List(Box::new(Listing::new(reply, queues, consumers)))
             }
             job => job,
         };
@@ -298,19 +299,9 @@ impl<L: Log> Shard<L> {
                 let units = cost::LEFT * backlog.len();
                 (units > 0).then_some((Job::Leave(id, backlog), units))
             }
-            Job::List { reply, mut queues, mut facts } => {
-                while self.used < allowed
-                    && let Some(id) = queues.next()
-                {
-                    self.used += cost::LISTED;
-                    facts.extend(self.queues.get(&id).and_then(|it| self.facts(id, it, now)));
-                }
-                let units = cost::LISTED * queues.len() as u64;
-                if units > 0 {
-                    return Some((Job::List { reply, queues, facts }, units));
-                }
-                out.reply(reply, Reply::Queues(facts));
-                None
+            Job::List(list) => {
+                let (rest, units) = self.list(*list, allowed, now, out)?;
+                Some((Job::List(Box::new(rest)), units))
             }
             Job::Letter(letter) => {
                 self.do_now(*letter, topology, now, out);

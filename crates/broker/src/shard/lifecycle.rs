@@ -1,7 +1,6 @@
 //! Queues are made, counted, purged, deleted and listed.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashSet;
@@ -14,8 +13,8 @@ use super::consume::names;
 use super::dead_letter::Origin;
 use super::disk::Waiter;
 use super::unresolved::Way;
-use super::{Hosted, Shard, describe, log_offset};
-use crate::message::{ConsumerFacts, Outbox, QueueFacts, Reply, ReplyTo, ToMeta};
+use super::{Shard, describe, log_offset};
+use crate::message::{Outbox, Reply, ReplyTo, ToMeta};
 
 /// Who had a queue deleted: nobody in particular, if it is not given.
 #[derive(Debug, Default)]
@@ -281,35 +280,6 @@ impl<L: Log> Shard<L> {
         if hosted.queue.options().auto_delete {
             self.delete_for_good(id, Asked::default(), topology, now, out);
         }
-    }
-
-    /// Facts about some queues.
-    pub(super) fn list(&self, reply: ReplyTo, queues: &[QueueId], now: Time, out: &mut Outbox) {
-        let hosted = queues.iter().filter_map(|id| Some((*id, self.queues.get(id)?)));
-        let facts = hosted.filter_map(|(id, it)| self.facts(id, it, now)).collect();
-        out.reply(reply, Reply::Queues(facts));
-    }
-
-    pub(super) fn facts(&self, id: QueueId, hosted: &Hosted, now: Time) -> Option<QueueFacts> {
-        let consumers = hosted.queue.consumers().filter_map(|view| {
-            let consumer = self.ports.consumer(u32::try_from(view.key).ok()?)?;
-            Some(ConsumerFacts {
-                connection: consumer.connection,
-                channel: consumer.channel,
-                tag: consumer.facts.tag.clone(),
-                ack_required: !consumer.facts.no_ack,
-                prefetch: consumer.facts.prefetch,
-                active: view.active,
-                exclusive: view.exclusive,
-                priority: view.priority,
-                unacked: view.unacked,
-                is_blocked: view.blocked,
-                prefetch_full_since: view.full_since,
-                arguments: Arc::clone(&consumer.facts.arguments),
-            })
-        });
-        let consumers = consumers.collect();
-        Some(QueueFacts { queue: id, numbers: self.queue_numbers(id, now)?, consumers })
     }
 }
 

@@ -612,7 +612,7 @@ fn publishers_pause_while_much_is_to_be_written() {
     assert_eq!(node.said, ["Paused(true)"]);
     let all: Box<[_]> = node.shard.queues().map(|(id, _)| id).collect();
     let reply = ReplyTo { connection: PUBLISHER, channel: 1 };
-    let list = || ToShard::List { reply, queues: all.clone() };
+    let list = || ToShard::List { reply, queues: all.clone(), consumers: Named::None };
     node.turn(list());
     assert_eq!(node.said.pop().as_deref(), Some("in flow"), "a, and not b");
     assert_eq!(node.said, ["Paused(true)"]);
