@@ -34,6 +34,7 @@ mod moving;
 mod numbers;
 mod ports;
 mod publish;
+mod race;
 mod recover;
 mod rest;
 mod runs;
@@ -64,6 +65,7 @@ use listing::Listing;
 use moving::Moving;
 use numbers::{Sampling, Use};
 use ports::{Chain, Ports};
+use race::Odds;
 pub use recover::{Restored, home_of};
 use rest::{Rest, Resting};
 use runs::Runs;
@@ -132,6 +134,10 @@ pub struct Shard<L> {
     keeps_orphans: bool,
     /// How far the system's clock is from what turns are told.
     clock_step_ms: i64,
+    /// The time of a turn in microseconds, if that is told.
+    micros: u64,
+    /// Processors are short.
+    is_pressed: bool,
     /// Queues that were deleted and had the rule `ack`: whoever routed to one of them is told no.
     gone_unacked: VecDeque<QueueId>,
     /// Set aside in this turn, and not told yet.
@@ -163,8 +169,8 @@ struct Hosted {
     flow_in: u64,
     /// [`Disk::batch`] when it was last given a message whose publisher waits for disk or consumer.
     awaited_in: u64,
-    /// When one of its messages was last acked.
-    acked_at: Option<Time>,
+    /// Whether its consumers are quicker than the disk.
+    odds: Odds,
     kind: QueueKind,
     usage: Use,
     /// The last round of [`Sampling`] that looked at it.
@@ -187,7 +193,7 @@ impl Hosted {
             is_durable: named.durable,
             flow_in: u64::MAX,
             awaited_in: u64::MAX,
-            acked_at: None,
+            odds: Odds::default(),
             kind: named.kind,
             usage: Use::new(now),
             seen_in: 0,
@@ -267,6 +273,8 @@ impl<L: Log> Shard<L> {
             keeps_orphans: false,
             alarm: Alarm::default(),
             clock_step_ms: 0,
+            micros: 0,
+            is_pressed: false,
             gone_unacked: VecDeque::new(),
             unreadable: Vec::new(),
             sampling: Sampling::default(),
@@ -282,6 +290,7 @@ impl<L: Log> Shard<L> {
         now: Time,
         out: &mut Outbox,
     ) -> bool {
+        self.disk.race.begins(now, self.micros, self.is_pressed);
         self.work.begin();
         for letter in letters.drain(..) {
             self.letter(letter, topology, now, out);
@@ -538,6 +547,18 @@ impl<L: Log> Shard<L> {
     /// a turn. What is stamped for others, or for another process, is stamped by the system's clock.
     pub fn set_clock_step(&mut self, ms: i64) {
         self.clock_step_ms = ms;
+    }
+
+    /// The time of the next turn, in microseconds: to be said before it. What is over within a millisecond is measured by
+    /// it; without it times are whole milliseconds.
+    pub fn set_micros(&mut self, us: u64) {
+        self.micros = us;
+    }
+
+    /// Whether processors are short: to be said before a turn. Messages and acks are on their way for long then, and
+    /// what is written takes from all. Without it they are not.
+    pub fn set_pressed(&mut self, is_pressed: bool) {
+        self.is_pressed = is_pressed;
     }
 
     /// What the system's clock shows.

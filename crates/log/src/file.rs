@@ -706,6 +706,10 @@ impl<D: Disk> Log for FileLog<D> {
         Ok(())
     }
 
+    fn under_way(&self) -> Option<u64> {
+        self.writer.under_way()
+    }
+
     fn notes(&self) -> usize {
         self.writer.notes()
     }

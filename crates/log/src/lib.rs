@@ -453,6 +453,11 @@ pub trait Log {
         self.sync()
     }
 
+    /// How many bytes the batch has that the disk is writing, if there is one.
+    fn under_way(&self) -> Option<u64> {
+        None
+    }
+
     /// How many releases and marks of written records were not handed to the disk yet. Not 0 while what was handed
     /// to it found no room: somebody has to [`sync`](Self::sync) then, or nothing is tried again.
     fn notes(&self) -> usize {

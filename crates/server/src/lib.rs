@@ -22,6 +22,7 @@ pub mod logging;
 pub mod login;
 pub mod node;
 mod pacing;
+mod pressure;
 pub mod proxy;
 mod readiness;
 mod reading;

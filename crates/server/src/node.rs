@@ -19,6 +19,7 @@ use crate::events::Events;
 use crate::handover::Handover;
 use crate::locks::{Rank, Ranked, RankedRw, ReadGuard, WriteGuard};
 use crate::login::Logins;
+use crate::pressure::PressedUntil;
 use crate::runner::{Due, Rest};
 use crate::storage::{Memory, NodeLog};
 use crate::tls::Certificates;
@@ -65,6 +66,7 @@ pub struct Node {
     paging_ratio: f64,
     /// Turns that wait for a thread at work.
     pub(crate) handover: Handover<Due>,
+    pub(crate) pressed: PressedUntil,
     /// What takes long, and who.
     pub watched: Watched,
     /// Of each thread that runs turns.
@@ -134,6 +136,7 @@ impl Node {
             suspended: watch::Sender::new(false),
             paging_ratio,
             handover: Handover::default(),
+            pressed: PressedUntil::default(),
             watched: Watched::default(),
             rests: Ranked::new(Rank::Rests, Vec::new()),
             timers_changed: Notify::new(),

@@ -341,6 +341,10 @@ impl Log for Store {
         both!(self, log => log.sync_until(until))
     }
 
+    fn under_way(&self) -> Option<u64> {
+        both!(self, log => log.under_way())
+    }
+
     fn notes(&self) -> usize {
         both!(self, log => log.notes())
     }

@@ -355,7 +355,7 @@ impl<L: Log> Shard<L> {
         if hosted.awaited_in == disk.batch
             && hosted.queue.has_ready()
             && !dispatched.more
-            && !disk.is_worth_waiting(hosted.acked_at, now)
+            && (hosted.consumers.is_empty() || !hosted.odds.takes_soon())
         {
             // Its publisher waits, and no consumer has it, or soon will, that could ack it.
             disk.ask(log.end().get());

@@ -6,16 +6,19 @@
 //! ends where a turn began.
 //!
 //! ```text
-//!   somebody waits, and no consumer is about to ack it      now       ready messages, `enqueue`, tx.commit
-//!   a consumer has it, or those of its queue keep acking    5 ms      after the oldest one was appended,
-//!                                                                     or twice what acks take: [`Pace`];
-//!                                                                     without those much younger than it
+//!   somebody waits, and no consumer is about to ack it      now       `enqueue`, tx.commit; what is ready, or
+//!                                                                     consumers ack no sooner than a disk: [`race`]
+//!   somebody waits, and its consumers are quicker           the time  after the oldest one was appended;
+//!                                                           of a sync without those much younger than it
+//!   nobody waits                                            5 ms      or twice what acks take: [`Pace`]
 //!   it is on the disk and was released, or came back        200 ms    without what a consumer has
 //! ```
 //!
 //! A record that is released before its batch is handed over is never written, and the log's `durable`
 //! passes it. So the oldest record that the disk would have to write is the one at `durable`, and while
 //! consumers ack within the time they are given nothing is written at all.
+//!
+//! [`race`]: super::race
 //!
 //! A sync that fails is the end: see [`Shard::disk_failed`].
 
@@ -27,6 +30,7 @@ use leveret_queue::{Offset, Time};
 use leveret_topology::QueueId;
 
 use super::Shard;
+use super::race::Race;
 use crate::flow::DiskGauge;
 use crate::message::{
     ConnectionId, DeadLetterFrom, Outbox, Reply, ReplyTo, Taken, ToSession, ToShard,
@@ -50,21 +54,27 @@ const RELEASED_MAX: usize = 16 << 10;
 pub(super) struct Disk {
     /// Records below it are to be durable as soon as can be.
     asked: u64,
+    /// The end of the turn in which that was said.
+    asked_until: Moment,
     /// Records below it have waited long enough.
     aged: Moment,
     /// When this turn began.
     turn_from: Moment,
     /// How often that was said: a queue that is marked with it holds a record that waits.
     pub(super) batch: u64,
-    /// Where turns began that appended durable records, and when: the first one of each millisecond.
-    appended: VecDeque<(Moment, Time)>,
+    /// Where turns began that appended durable records, and when, in microseconds: the first one of each millisecond.
+    appended: VecDeque<(Moment, u64)>,
+    /// Those of them with records that a publisher waits for.
+    held: VecDeque<(Moment, u64)>,
     pace: Pace,
+    pub(super) race: Race,
     /// When the disk is to know of what was released or marked, unless other things speak against it.
     released_at: Option<Time>,
     /// The next batch is to go whatever the watermarks say.
     is_due: bool,
     /// Somebody waited when the disk was last looked at.
     is_awaited: bool,
+    joins: Joins,
     /// Ascending by the offset that has to be durable first.
     waiters: VecDeque<(u64, Waiter)>,
     pub(super) has_failed: bool,
@@ -75,6 +85,40 @@ pub(super) struct Disk {
     paused: Vec<ConnectionId>,
     /// How often publishers began to pause.
     pub(super) pauses: u64,
+}
+
+/// Makes one of windows that were split.
+///
+/// A queue that turns slow has a part of each window confirmed by its consumer and the rest by the disk. From then on the parts take
+/// turns with the disk, each waiting for the other's batch, at half the rate that they would have together. So for some batches
+/// the disk, though it is free, waits for those who were just told of a batch: until their next message comes, a quarter of
+/// a sync at most.
+#[derive(Debug, Default)]
+struct Joins {
+    /// For so many batches more.
+    left: u8,
+    /// How far the disk was when it was last looked at.
+    durable: u64,
+    /// The disk waits until then, in microseconds.
+    until_us: Option<u64>,
+}
+
+/// For so many batches windows are looked at after a queue turned slow.
+const JOINS: u8 = 16;
+
+impl Joins {
+    /// Whether the disk is to wait a moment more. Records below `asked` are wanted, some of them `is_new` in this turn.
+    fn waits(&mut self, durable: u64, asked: u64, is_new: bool, race: &Race) -> bool {
+        let finished = durable - std::mem::replace(&mut self.durable, durable);
+        let now_us = race.now_us();
+        if finished > 0 && self.left > 0 {
+            self.left -= 1;
+            let are_few = asked > durable && asked - durable <= finished;
+            self.until_us = race.moment_us().filter(|_| are_few).map(|us| now_us + us);
+        }
+        self.until_us = self.until_us.filter(|&us| !is_new && now_us < us);
+        self.until_us.is_some()
+    }
 }
 
 /// Who waits for the disk, apart from publishers.
@@ -147,8 +191,20 @@ impl Disk {
     #[inline]
     pub(super) fn appended(&mut self, at: u64, now: Time) {
         self.pace.appended(at, now);
-        if self.appended.back().is_none_or(|&(_, last)| last != now) {
-            self.appended.push_back((self.turn_from, now));
+        let (from, now_us) = (self.turn_from, self.race.now_us());
+        if self.appended.back().is_none_or(|&(_, last_us)| last_us / 1000 != now_us / 1000) {
+            self.appended.push_back((from, now_us));
+        }
+    }
+
+    /// A record was put into a queue whose publisher waits until the disk has it, or a consumer acks it.
+    #[inline]
+    pub(super) fn hold(&mut self, at: u64, queue: QueueId) {
+        self.race.watch(at, queue);
+        self.race.holds();
+        let (from, now_us) = (self.turn_from, self.race.now_us());
+        if self.held.back().is_none_or(|&(_, last_us)| last_us / 1000 != now_us / 1000) {
+            self.held.push_back((from, now_us));
         }
     }
 
@@ -166,8 +222,9 @@ impl Disk {
 
     /// A record was released.
     #[inline]
-    pub(super) fn released(&mut self, at: u64) {
+    pub(super) fn released(&mut self, at: u64, queue: QueueId) {
         self.pace.released(at);
+        self.race.released(at, queue);
     }
 
     /// Somebody is to be told when everything below `end` is durable.
@@ -191,33 +248,44 @@ impl Disk {
         self.paused.retain(|&other| other != connection);
     }
 
-    /// Whether consumers who acked something at `acked_at` are so quick that what they will be given next need
-    /// not be written before.
-    pub(super) fn is_worth_waiting(&self, acked_at: Option<Time>, now: Time) -> bool {
-        acked_at.is_some_and(|at| now <= at.after_ms(self.pace.lazy_ms))
-    }
-
     /// When the disk is to get something although nothing happens.
     pub(super) fn next_timeout(&self) -> Option<Time> {
-        let lazy = self.appended.front().map(|&(_, at)| at.after_ms(self.pace.lazy_ms));
-        lazy.into_iter().chain(self.released_at).min()
+        let at = |marks: &VecDeque<(Moment, u64)>, wait_us: u64| {
+            let &(_, since_us) = marks.front()?;
+            Some(Time::from_ms((since_us + wait_us).div_ceil(1000)))
+        };
+        let lazy = at(&self.appended, self.pace.lazy_ms * 1000);
+        let held = at(&self.held, self.race.hold_us());
+        let joins = self.joins.until_us.map(|us| Time::from_ms(us.div_ceil(1000)));
+        lazy.into_iter().chain(held).chain(joins).chain(self.released_at).min()
     }
 
     /// Forgets what is durable, and says what waited long enough.
-    fn look_at_age(&mut self, durable: u64, all: Moment, now: Time) {
-        let lazy_ms = self.pace.lazy_ms;
-        if self.appended.front().is_some_and(|&(_, at)| at.after_ms(lazy_ms) <= now) {
-            // What is nearly as old goes with it. Of what is younger most will be acked before its time.
-            let old_ms = lazy_ms - lazy_ms / 4;
-            let young = self.appended.iter().find(|(_, at)| at.after_ms(old_ms) > now);
-            self.aged = young.map_or(all, |&(from, _)| from);
+    fn look_at_age(&mut self, durable: u64, all: Moment) {
+        let now_us = self.race.now_us();
+        let waits = [
+            (self.appended.front(), self.pace.lazy_ms * 1000),
+            (self.held.front(), self.race.hold_us()),
+        ];
+        for (oldest, wait_us) in waits {
+            if oldest.is_some_and(|&(_, since_us)| since_us + wait_us <= now_us) {
+                // What is nearly as old goes with it. Of what is younger most will be acked before its time.
+                let old_us = wait_us - wait_us / 4;
+                let young = self.appended.iter().find(|(_, at_us)| at_us + old_us > now_us);
+                let until = young.map_or(all, |&(from, _)| from);
+                if until.end > self.aged.end {
+                    self.aged = until;
+                }
+            }
         }
         let passed = durable.max(self.asked).max(self.aged.end.get());
-        if passed == all.end.get() {
-            self.appended.clear();
-        }
-        while self.appended.get(1).is_some_and(|&(from, _)| from.end.get() <= passed) {
-            self.appended.pop_front();
+        for marks in [&mut self.appended, &mut self.held] {
+            if passed == all.end.get() {
+                marks.clear();
+            }
+            while marks.get(1).is_some_and(|&(from, _)| from.end.get() <= passed) {
+                marks.pop_front();
+            }
         }
     }
 }
@@ -256,12 +324,17 @@ impl<L: Log> Shard<L> {
     fn hand_to_disk(&mut self, now: Time) -> Result<(), SyncError> {
         self.disk.is_awaited = self.disk.asked > self.log.durable().get();
         self.log.collect()?;
+        self.disk.race.saw_disk(self.log.under_way());
         let (durable, all) = (self.log.durable().get(), self.log.moment());
         let end = all.end.get();
         let unwritten = self.log.unwritten_bytes();
         let disk = &mut self.disk;
         disk.pace.look(now);
-        disk.look_at_age(durable, all, now);
+        disk.race.look();
+        if disk.race.is_to_be_measured(unwritten) {
+            disk.ask(end);
+        }
+        disk.look_at_age(durable, all);
         // Nobody waits for a release or a mark; but it is to be there after a while, though nothing else happens.
         let notes = self.log.notes();
         if notes > 0 {
@@ -280,17 +353,39 @@ impl<L: Log> Shard<L> {
             None => disk.is_due |= releases_due,
         }
         disk.turn_from = all;
-        let aged = disk.aged.end.get();
-        if durable < disk.asked || disk.is_due || durable < end && aged == end {
+        let is_new = disk.asked > disk.asked_until.end.get();
+        if is_new {
+            disk.asked_until = all;
+        }
+        let waits = disk.joins.waits(durable, disk.asked, is_new, &disk.race);
+        // What came since may be acked soon.
+        let until = match disk.aged.end < disk.asked_until.end {
+            true => disk.asked_until,
+            false => disk.aged,
+        };
+        let wanted = until.end.get();
+        let is_wanted =
+            durable < wanted && !(waits && disk.aged.end.get() <= durable) || releases_due;
+        disk.race.set_unwritten(unwritten);
+        let Self { log, disk, queues, .. } = self;
+        disk.race.results(|queue, has_won, now_us, limit_us| {
+            if let Some(hosted) = queues.get_mut(&queue)
+                && hosted.odds.tell(has_won, now_us, limit_us)
+            {
+                disk.joins.left = JOINS;
+            }
+        });
+        if disk.is_due || is_wanted && wanted == end {
             disk.batch += 1;
             disk.is_due = false;
-            self.log.sync()?;
-        } else if durable < aged || releases_due {
+            log.sync()?;
+        } else if is_wanted {
             // Releases that were made by then go with it, the others with the next one.
-            self.log.sync_until(disk.aged)?;
+            log.sync_until(until)?;
         } else {
             return Ok(());
         }
+        disk.race.saw_disk(log.under_way());
         // Perhaps the disk is busy with an earlier batch, and took nothing yet.
         let again = now.after_ms(RELEASED_MS);
         self.disk.released_at = (self.log.notes() > 0).then_some(again);
@@ -340,6 +435,7 @@ impl<L: Log> Shard<L> {
         }
         self.end_pauses(out);
         self.disk.appended.clear();
+        self.disk.held.clear();
         self.disk.released_at = None;
         out.failed = Some(error.to_string());
     }

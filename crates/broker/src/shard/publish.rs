@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 
 use super::jobs::cost;
 use super::unresolved::{Mixed, Slot, Until, Wait};
-use super::{Shard, holder, note_left, queue_offset, touch};
+use super::{Hosted, Shard, holder, note_left, queue_offset, touch};
 use crate::flow::QUEUE_BYTES_MAX;
 use crate::message::{ConnectionId, Outbox, Publish, Taken, ToSession};
 use crate::record::{HEAD, Head};
@@ -40,6 +40,8 @@ pub(super) struct Wants {
     timeout_ms: Option<u32>,
     /// A queue that is gone was to tell of its ack.
     is_lost: bool,
+    /// A queue's consumers are not quicker than the disk, though they might be.
+    is_slow: bool,
 }
 
 impl<L: Log> Shard<L> {
@@ -133,10 +135,11 @@ impl<L: Log> Shard<L> {
         let mut own = None;
         let mut first = None;
         for &id in &publish.targets {
-            let (options, is_durable) = match self.queues.get(&id) {
-                Some(hosted) => (hosted.confirm, hosted.is_durable),
+            let facts = |it: &Hosted| (it.confirm, it.is_durable, it.odds.is_quick());
+            let (options, is_durable, is_quick) = match self.queues.get(&id) {
+                Some(hosted) => facts(hosted),
                 None => match self.hosted(id, topology, now) {
-                    Some(hosted) => (hosted.confirm, hosted.is_durable),
+                    Some(hosted) => facts(hosted),
                     None => {
                         wants.is_lost |= self.gone_unacked.contains(&id);
                         continue;
@@ -155,7 +158,11 @@ impl<L: Log> Shard<L> {
             }
             wants.timeout_ms = at_most(wants.timeout_ms, options.timeout_ms);
             wants.can_keep |= keeps;
+            wants.is_slow |= until == Until::First && !is_quick;
             wants.add(id, until, &mut first, &publish.targets);
+        }
+        if wants.is_slow {
+            wants.slot.waits_for_disk_alone();
         }
         wants
     }
@@ -243,13 +250,16 @@ impl<L: Log> Shard<L> {
             redelivered: false,
             delivery_count: 0,
         };
-        let Wants { mut slot, mixed, can_keep, defer_ms, timeout_ms, is_lost } = wants;
+        let Wants { mut slot, mixed, can_keep, defer_ms, timeout_ms, is_lost, is_slow } = wants;
         let wants_disk = slot.waits_for_disk();
         let is_safe = self.log.durable().get() > at.get();
         // The disk is asked for at once where a queue's rule waits for it alone; where a consumer may be
         // quicker, dispatch looks whether there is one.
         let is_told = from.is_some() && publish.confirm != 0;
         let is_awaited = is_told && !is_safe && slot.firsts > 0;
+        if is_told && is_slow && !is_safe {
+            publish.targets.iter().for_each(|&id| self.disk.race.watch(at.get(), id));
+        }
         let mut refused = 0;
         for &id in &publish.targets {
             refused += usize::from(!self.place_one(id, incoming, is_told, is_awaited, now));
@@ -318,6 +328,7 @@ impl<L: Log> Shard<L> {
         };
         if is_awaited {
             hosted.awaited_in = self.disk.batch;
+            self.disk.hold(incoming.offset.get(), id);
         }
         // What nobody waits for is never lent: nobody could be told that it was lost.
         let result = if is_told && hosted.confirm.on == ConfirmOn::AckLean {

@@ -28,9 +28,6 @@ impl<L: Log> Shard<L> {
                 Settle::Reject => leveret_queue::Settle::Reject,
                 Settle::Requeue { counts } => leveret_queue::Settle::Requeue { counts },
             };
-            if settlement.how == Settle::Ack {
-                hosted.acked_at = Some(now);
-            }
             let Settlement { unacked, offset, .. } = *settlement;
             let settled = hosted.queue.settle(unacked, offset, how, now, &mut self.scratch);
             if let Settled::Returned { delivery_count: Some(count) } = settled {
@@ -119,7 +116,7 @@ impl<L: Log> Shard<L> {
 
     /// The queue lets go of the record.
     pub(super) fn release(&mut self, offset: Offset, queue: QueueId) {
-        self.disk.released(offset.get());
+        self.disk.released(offset.get(), queue);
         if let Err(error) = self.log.release(log_offset(offset), holder(queue)) {
             // A message that leaves a queue twice is a bug of ours: loud in tests, survivable in use.
             debug_assert!(false, "{error}");

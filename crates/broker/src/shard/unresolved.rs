@@ -123,6 +123,12 @@ impl Slot {
         self.firsts > 0 || self.has(DISK)
     }
 
+    /// Those of its queues that wait for the disk or their consumer wait for the disk.
+    pub(super) fn waits_for_disk_alone(&mut self) {
+        self.firsts = 0;
+        self.bits |= DISK;
+    }
+
     /// No queue took it: there is nothing to write.
     pub(super) fn is_not_written(&mut self) {
         self.bits &= !DISK;

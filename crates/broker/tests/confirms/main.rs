@@ -4,6 +4,7 @@
 #[path = "../hand/log.rs"]
 mod log;
 mod node;
+mod quick;
 mod random;
 
 use leveret_broker::flow::Alarm;
@@ -349,27 +350,30 @@ fn what_is_acked_at_once_is_never_written() {
             }
         }
         let log = node.log();
-        assert_eq!((log.written_bytes, log.syncs), (0, 0), "{queue} {publish}");
+        // One is written to know what the disk takes: whether consumers are quick is a question of that.
+        let measured = u64::from((queue, publish) == ("a", "p"));
+        assert_eq!(log.syncs, measured, "{queue} {publish}");
+        assert!(log.written_bytes <= 300 * measured, "{queue} {publish}: {}", log.written_bytes);
     }
 }
 
-/// One message each ms, in the hands of a consumer for so long. Returns what of the second half is written, in
-/// percent.
+/// One message each ms, for whose confirm nobody waits, in the hands of a consumer for so long. Returns what of the second
+/// half is written, in percent.
 fn written_at_pace(ack_ms: usize, consumer: &str) -> u64 {
     let mut node = Node::new("a");
     node.word(consumer);
     let mut before = 0;
     let count = 4_000;
-    for seq in 1..=count {
-        node.word(&format!("p{seq}:a"));
+    for number in 1..=count {
+        node.word("n:a");
         node.word("+1");
-        if seq > ack_ms {
+        if number > ack_ms {
             node.word("ack:a");
         }
-        if seq % 3 == 0 {
+        if number % 3 == 0 {
             node.word("disk");
         }
-        if seq == count / 2 {
+        if number == count / 2 {
             before = node.log().written_bytes;
         }
     }
@@ -377,7 +381,8 @@ fn written_at_pace(ack_ms: usize, consumer: &str) -> u64 {
     (node.log().written_bytes - before) * 100 / (each * count as u64 / 2)
 }
 
-/// Under load an ack takes longer than from a consumer at rest: what is written meanwhile is written in vain.
+/// Under load an ack takes longer than from a consumer at rest: what is written meanwhile is written in vain. Where a
+/// publisher waits, see `quick`.
 #[test]
 fn acks_that_take_long_are_waited_for_if_they_come() {
     for ack_ms in [3, 10, 20, 40] {
@@ -397,7 +402,9 @@ fn acks_that_do_not_come_in_time_are_not_waited_for() {
         node.word(&format!("p{seq}:a"));
         node.word("+40");
         node.word("ack:a");
+        node.word("disk");
     }
+    node.word("disk");
     node.take_told();
     node.word("p101:a");
     node.word(&format!("+{}", leveret_broker::shard::LAZY_MAX_MS));

@@ -308,6 +308,11 @@ impl Log for HandLog {
         Ok(())
     }
 
+    fn under_way(&self) -> Option<u64> {
+        let bytes = |batch: &Batch| batch.written.values().map(|it| it.bytes.len() as u64).sum();
+        self.0.borrow().running.as_ref().map(bytes)
+    }
+
     fn notes(&self) -> usize {
         self.0.borrow().released.len()
     }

@@ -268,6 +268,11 @@ impl Writer {
         self.flight.as_ref().map_or(0, |flight| flight.bytes)
     }
 
+    /// Bytes of the batch that the disk is writing.
+    pub(super) fn under_way(&self) -> Option<u64> {
+        self.flight.as_ref().map(|flight| flight.bytes)
+    }
+
     pub(super) fn held_bytes(&self) -> usize {
         self.notes.capacity() * size_of::<Note>()
             + (self.persists.capacity() + self.late.capacity()) * size_of::<u64>()

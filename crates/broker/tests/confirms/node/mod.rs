@@ -226,7 +226,7 @@ impl Node {
     }
 
     pub(crate) fn consume(&mut self, queue: QueueId, no_ack: bool, prefetch: u16) {
-        let gate = Gate::new(Arc::new(OutputGauge::new(1 << 20)), Arc::new(ChannelLimit::new()));
+        let gate = Gate::new(Arc::new(OutputGauge::new(1 << 40)), Arc::new(ChannelLimit::new()));
         self.slots += 1;
         self.turn(ToShard::Consume {
             user: Box::default(),
@@ -258,6 +258,11 @@ impl Node {
             offset: delivery.offset,
             how,
         })
+    }
+
+    /// How many of the queue's messages wait for their ack.
+    pub(crate) fn unacked(&self, queue: QueueId) -> usize {
+        self.unacked.get(&queue).map_or(0, Vec::len)
     }
 
     pub(crate) fn settle(&mut self, queue: QueueId, how: Settle, last: bool) {
