@@ -99,6 +99,7 @@ fn open(
     let ended = Ended(ended);
     // After all that can fail: this is a runtime's thread, where another must not be dropped.
     let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
+    ops.node.watched.ask_management(runtime.handle().clone());
     let thread = std::thread::Builder::new().name("management".to_owned()).spawn(move || {
         let (more, worked) = install_runner(Arc::clone(&ops.node));
         runtime.block_on(async move {

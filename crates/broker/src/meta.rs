@@ -376,6 +376,10 @@ impl<L: Log> Meta<L> {
                 self.admin(&user, reply, *command, topology, out);
             }
             ToMeta::VhostGoes(vhost) => self.vhost_goes(vhost, "", None, topology, out),
+            ToMeta::IsWell { reply } => {
+                out.reply(reply, Reply::Done);
+                return Rests::OnTheLog;
+            }
             // What is to go on is done after the letters.
             ToMeta::Continue => {}
             ToMeta::Prepared { tx, shard, parts, vote } => {
@@ -496,6 +500,7 @@ fn user_of(letter: &ToMeta) -> Box<str> {
         | ToMeta::Prepared { .. }
         | ToMeta::Applied { .. }
         | ToMeta::VhostGoes(_)
+        | ToMeta::IsWell { .. }
         | ToMeta::Continue
         | ToMeta::LogWoke => Box::default(),
     }
@@ -527,6 +532,7 @@ fn asker(letter: &ToMeta) -> Option<ReplyTo> {
         ToMeta::DeclareExchange { reply, .. }
         | ToMeta::DeleteExchange { reply, .. }
         | ToMeta::DeclareQueue { reply, .. }
+        | ToMeta::IsWell { reply }
         | ToMeta::Admin { reply, .. } => Some(*reply),
         ToMeta::Bind(binding) | ToMeta::Unbind(binding) => Some(binding.reply),
         ToMeta::QueueGone { .. }

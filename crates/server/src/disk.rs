@@ -23,6 +23,7 @@ use leveret_log::disk::{Disk, DiskError, Done, FileName, Listed, Op, Piece, Rost
 use crate::buffers::Buffers;
 use crate::locks::{Rank, Ranked};
 use crate::room::Room;
+use crate::watchdog::DiskBeat;
 use roster::List;
 use writer::Writer;
 
@@ -255,16 +256,17 @@ fn spawn(
     mut worker: impl Worker,
 ) -> std::io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+        let beat = DiskBeat::of_this_thread();
         while let Ok(mut job) = jobs.recv() {
             loop {
-                if let Some(completion) = worker.run(job) {
+                if let Some(completion) = beat.during(|| worker.run(job)) {
                     // Nobody waits for it when the log is gone; it was done all the same.
                     let _ = told.done.send(completion);
                     (told.wake)();
                 }
                 let next = jobs.recv_timeout(REST).or_else(|error| {
                     if error == RecvTimeoutError::Timeout {
-                        worker.rest();
+                        beat.during(|| worker.rest());
                         (told.rests)();
                     }
                     jobs.recv_timeout(SLEEP)
@@ -272,7 +274,7 @@ fn spawn(
                 let Ok(next) = next else { break };
                 job = next;
             }
-            worker.sleep();
+            beat.during(|| worker.sleep());
         }
     })
 }

@@ -191,6 +191,11 @@ impl Node {
         }
     }
 
+    /// Whether the names can be read at this moment without a wait.
+    pub fn names_are_free(&self) -> bool {
+        self.topology.try_read().is_some()
+    }
+
     /// The names, to change: for the turn of [`Meta`] alone.
     pub(crate) fn topology_mut(&self) -> WriteGuard<'_, Topology> {
         self.topology.write()

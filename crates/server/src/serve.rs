@@ -30,7 +30,7 @@ use crate::storage::{DirectoryLock, Left, NodeLog, Orphans, Waker};
 use crate::storage::{close_to_others, forget_clean, leave_clean};
 use crate::supervisor::Supervisor;
 use crate::threads::Threads;
-use crate::watchdog::{self, Watchdog};
+use crate::watchdog::{self, Doing, Watchdog};
 
 /// What a node is started with: the configuration, made definite.
 #[derive(Debug)]
@@ -185,21 +185,29 @@ pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow
         if let Some(supervisor) = &supervisor {
             supervisor.is_stopping();
         }
-        // What a stop waits for may take long.
-        drop(watchdog);
+        // A node that hangs already is not one that can stop: it is watched until all have ended.
+        let step = node.watched.beat();
+        step.begins(Doing::Stop);
         accepting.extend(watched);
         for task in accepting {
             task.abort();
         }
         close_connections(&node).await;
+        step.goes_on(Doing::Stop);
         front.running.stop();
+        step.goes_on(Doing::Stop);
         logins.stop();
+        step.goes_on(Doing::Stop);
         if let Ok(threads) = Arc::try_unwrap(threads) {
             threads.stop();
         }
+        watchdog.ask_no_more();
+        step.goes_on(Doing::PutAway);
         if !has_failed {
             put_away(&node, &waker, &data_dir);
         }
+        step.ends();
+        drop(watchdog);
         tracing::info!("stopped");
         anyhow::ensure!(!has_failed, "stopped: messages could not be written to the disk");
         Ok(())

@@ -1,11 +1,14 @@
 //! Sees from outside that a turn, a lock or a thread takes too long, says which, and in the end ends the process.
 //!
-//! Two threads, neither of which runs turns:
+//! Some threads, none of which runs turns:
 //!
 //! ```text
 //!   each thread with a runner --stamps each turn--\
-//!                                                  >-- beats <--looks twice a second-- the watcher --> log, metric, abort
-//!   the asker: locks, threads --stamps each wait--/
+//!   the stop                  --stamps each step---\
+//!   the asker: locks, threads --stamps each wait----+-- beats <--looks twice a second-- the watcher --> log, metric, health, abort
+//!                                                   |
+//!   disks, logins             --stamps each job----/   told, and no reason for an abort
+//!   another asker: management --stamps each wait--/
 //! ```
 //!
 //! A thread stamps its [`Beat`] when a turn begins and ends: two counters, no clock. The asker does in rounds, once a second, what
@@ -13,7 +16,10 @@
 //! own beat for each. So whoever holds one of them for long is found, whatever it is.
 //!
 //! The watcher counts its own looks and not time: a process that was stopped, a machine that slept or was too busy to let the watcher run has
-//! made no turn any older. Disks' threads wait for their disks as long as those take: only their turns are watched.
+//! made no turn any older.
+//!
+//! A disk may take as long as it takes, a login waits for others, and messages flow without the management API: such a thread is told of, and
+//! health checks fail, but the process goes on. A stop is watched to its end. What it writes last may take longer, as the disk does.
 
 use std::fmt;
 use std::sync::Arc;
@@ -32,6 +38,8 @@ const LOOK: Duration = Duration::from_millis(500);
 pub(crate) const ROUND: Duration = Duration::from_secs(1);
 /// Looks after which something takes long: a second.
 const LONG: u64 = 2;
+/// How much longer than a turn what is written last may take.
+const PUT_AWAY: u64 = 5;
 /// What the log may take before the process ends without it: what hangs may be the log.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
@@ -52,6 +60,18 @@ pub(crate) enum Doing {
     Names,
     /// Waits for a thread.
     Thread(usize),
+    /// Waits for the thread of the management API.
+    Management,
+    /// Waits for the thread that asks sources of users.
+    Sources,
+    /// Checks a password.
+    Login,
+    /// Writes, syncs or reads.
+    Disk,
+    /// Ends clients and threads.
+    Stop,
+    /// Writes what is left when all have ended.
+    PutAway,
 }
 
 impl Doing {
@@ -65,20 +85,50 @@ impl Doing {
             Self::MetaLock => (4, 0),
             Self::Names => (5, 0),
             Self::Thread(index) => (6, index as u64),
+            Self::Management => (7, 0),
+            Self::Sources => (8, 0),
+            Self::Login => (9, 0),
+            Self::Disk => (10, 0),
+            Self::Stop => (11, 0),
+            Self::PutAway => (12, 0),
         };
-        kind | number << 3
+        kind | number << 4
     }
 
     fn unpacked(packed: u64) -> Self {
-        let number = packed >> 3;
-        match packed & 7 {
+        let number = packed >> 4;
+        match packed & 15 {
             0 => Self::Shard(number as usize),
             1 => Self::Meta,
             2 => Self::Connection(number),
             3 => Self::ShardLock(number as usize),
             4 => Self::MetaLock,
             5 => Self::Names,
-            _ => Self::Thread(number as usize),
+            6 => Self::Thread(number as usize),
+            7 => Self::Management,
+            8 => Self::Sources,
+            9 => Self::Login,
+            10 => Self::Disk,
+            11 => Self::Stop,
+            _ => Self::PutAway,
+        }
+    }
+
+    /// Looks after which it takes long.
+    fn long(self) -> u64 {
+        match self {
+            // Ten seconds: a slow disk or an expensive hash is no fault.
+            Self::Disk | Self::Login | Self::PutAway => 20,
+            _ => LONG,
+        }
+    }
+
+    /// Looks after which the process is ended. None if it goes on, however long it takes.
+    fn end(self, timeout: Option<u64>) -> Option<u64> {
+        match self {
+            Self::Management | Self::Sources | Self::Login | Self::Disk => None,
+            Self::PutAway => timeout.map(|looks| looks.saturating_mul(PUT_AWAY)),
+            _ => timeout,
         }
     }
 }
@@ -97,6 +147,16 @@ impl fmt::Display for Doing {
             }
             Self::Names => f.write_str("the lock of the names, held by another thread"),
             Self::Thread(index) => write!(f, "thread {index}, which does nothing it is asked to"),
+            Self::Management => {
+                f.write_str("the thread of the management API, which does nothing it is asked to")
+            }
+            Self::Sources => f.write_str(
+                "the thread that asks sources of users, which does nothing it is asked to",
+            ),
+            Self::Login => f.write_str("the check of a password"),
+            Self::Disk => f.write_str("a write, sync or read of the disk"),
+            Self::Stop => f.write_str("the end of clients and threads in a stop"),
+            Self::PutAway => f.write_str("what a stop writes last"),
         }
     }
 }
@@ -127,6 +187,42 @@ impl Beat {
     pub(crate) fn ends(&self) {
         self.count.store(self.count.load(Ordering::Relaxed) + 1, Ordering::Release);
     }
+
+    /// It is over, and the next thing begins.
+    pub(crate) fn goes_on(&self, doing: Doing) {
+        self.ends();
+        self.begins(doing);
+    }
+}
+
+/// Those of the disks' threads: a log is opened before there is a node.
+static DISKS: Ranked<Vec<Arc<Beat>>> = Ranked::new(Rank::Watched, Vec::new());
+
+/// The beat of a disk's thread, watched while it lives.
+#[derive(Debug)]
+pub(crate) struct DiskBeat(Arc<Beat>);
+
+impl DiskBeat {
+    /// That of this thread.
+    pub(crate) fn of_this_thread() -> Self {
+        let beat = Arc::new(Beat::of_this_thread());
+        DISKS.lock().push(Arc::clone(&beat));
+        Self(beat)
+    }
+
+    /// Does something with the disk.
+    pub(crate) fn during<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.0.begins(Doing::Disk);
+        let done = work();
+        self.0.ends();
+        done
+    }
+}
+
+impl Drop for DiskBeat {
+    fn drop(&mut self) {
+        DISKS.lock().retain(|beat| !Arc::ptr_eq(beat, &self.0));
+    }
 }
 
 /// What is watched, and what was seen.
@@ -135,6 +231,8 @@ pub struct Watched {
     beats: Ranked<Vec<Arc<Beat>>>,
     /// Threads that are to do something when they are asked.
     threads: Ranked<Vec<Handle>>,
+    /// Threads without which messages flow, too.
+    others: Ranked<Vec<(Handle, Doing)>>,
     /// Rounds of the asker that are over.
     rounds: AtomicU64,
     /// Turns, locks and threads that took longer than a second.
@@ -150,6 +248,7 @@ impl Default for Watched {
         Self {
             beats: Ranked::new(Rank::Watched, Vec::new()),
             threads: Ranked::new(Rank::Watched, Vec::new()),
+            others: Ranked::new(Rank::Watched, Vec::new()),
             rounds: AtomicU64::new(0),
             stalls: AtomicU64::new(0),
             longest_ms: AtomicU64::new(0),
@@ -169,6 +268,16 @@ impl Watched {
     /// The thread of this runtime is asked from now on whether it does anything.
     pub fn ask_thread(&self, handle: Handle) {
         self.threads.lock().push(handle);
+    }
+
+    /// So is the thread of the management API. If it hangs that is told, but is no reason to end the process.
+    pub fn ask_management(&self, handle: Handle) {
+        self.others.lock().push((handle, Doing::Management));
+    }
+
+    /// And so is the thread that asks sources of users.
+    pub(crate) fn ask_sources(&self, handle: Handle) {
+        self.others.lock().push((handle, Doing::Sources));
     }
 
     /// Turns, locks and threads that took longer than a second, up to now.
@@ -195,13 +304,15 @@ struct Seen {
     count: u64,
     /// Looks at which nothing had changed.
     looks: u64,
+    /// It takes long, and that was told.
+    is_told: bool,
 }
 
 /// What a look found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum News {
-    /// It takes so many looks already.
-    Long { thread: String, doing: Doing, looks: u64 },
+    /// It takes so many looks already; a new one if nothing was told of it before.
+    Long { thread: String, doing: Doing, looks: u64, is_new: bool },
     /// It is over, after about so many.
     Over { thread: String, looks: u64 },
     /// It takes too long.
@@ -230,21 +341,23 @@ impl Watcher {
             let count = beat.count.load(Ordering::Acquire);
             let thread = || beat.thread.clone();
             if count != seen.count || count.is_multiple_of(2) {
-                if seen.looks >= LONG {
+                if seen.is_told {
                     news.push(News::Over { thread: thread(), looks: seen.looks });
                 }
-                *seen = Seen { count, looks: 0 };
+                *seen = Seen { count, ..Seen::default() };
                 continue;
             }
             seen.looks += 1;
             let (looks, doing) = (seen.looks, Doing::unpacked(beat.doing.load(Ordering::Relaxed)));
-            if looks >= LONG && longest.is_none_or(|(most, _)| looks > most) {
+            let is_long = looks >= doing.long();
+            if is_long && longest.is_none_or(|(most, _)| looks > most) {
                 longest = Some((looks, doing));
             }
-            if self.end.is_some_and(|end| looks >= end) {
+            if doing.end(self.end).is_some_and(|end| looks >= end) {
                 news.push(News::TooLong { thread: thread(), doing, looks });
-            } else if looks >= LONG && looks.is_power_of_two() {
-                news.push(News::Long { thread: thread(), doing, looks });
+            } else if is_long && (!seen.is_told || looks.is_power_of_two()) {
+                let is_new = !std::mem::replace(&mut seen.is_told, true);
+                news.push(News::Long { thread: thread(), doing, looks, is_new });
             }
         }
         longest
@@ -256,42 +369,60 @@ fn length(looks: u64) -> Duration {
     LOOK * u32::try_from(looks).unwrap_or(u32::MAX)
 }
 
-/// Both threads. They end when this is dropped, or with the process.
+/// Its threads. They end when this is dropped, or with the process.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     stop: Arc<AtomicBool>,
+    /// Locks and threads are asked no more.
+    asked: Arc<AtomicBool>,
 }
 
 impl Drop for Watchdog {
     fn drop(&mut self) {
+        self.ask_no_more();
         self.stop.store(true, Ordering::Release);
     }
 }
 
 impl Watchdog {
+    /// From now on a lock may be held for as long as a disk takes.
+    pub(crate) fn ask_no_more(&self) {
+        self.asked.store(true, Ordering::Release);
+    }
+
     /// Begins. A zero `timeout` never ends the process. The asker rests for `round` between two rounds.
     pub(crate) fn start(
         node: &Arc<Node>,
         timeout: Duration,
         round: Duration,
     ) -> std::io::Result<Self> {
-        let stop = Arc::new(AtomicBool::new(false));
+        let (stop, asked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
         let (tell, told) = channel();
         let (telling, asking) = (Arc::clone(node), Arc::clone(node));
         thread("watchdog-log").spawn(move || write_news(&telling, &told))?;
-        let stopped = Arc::clone(&stop);
+        let over = Arc::clone(&asked);
         thread("watchdog-ask").spawn(move || {
             let beat = asking.watched.beat();
-            while !stopped.load(Ordering::Acquire) {
+            while !over.load(Ordering::Acquire) {
                 ask_all(&asking, &beat);
                 asking.watched.rounds.fetch_add(1, Ordering::AcqRel);
                 std::thread::sleep(round);
             }
         })?;
+        // By itself: what hangs there must not keep the other one from its rounds.
+        let (over, asking) = (Arc::clone(&asked), Arc::clone(node));
+        thread("watchdog-other").spawn(move || {
+            let beat = asking.watched.beat();
+            while !over.load(Ordering::Acquire) {
+                let others = asking.watched.others.lock().clone();
+                others.iter().for_each(|(thread, doing)| ask_thread(thread, *doing, &beat));
+                std::thread::sleep(ROUND);
+            }
+        })?;
         let (node, stopped) = (Arc::clone(node), Arc::clone(&stop));
         thread("watchdog").spawn(move || watch(&node, timeout, &stopped, &tell))?;
-        Ok(Self { stop })
+        Ok(Self { stop, asked })
     }
 }
 
@@ -309,13 +440,18 @@ fn ask_all(node: &Node, beat: &Beat) {
     wait(Doing::Names, &|| drop(node.topology()));
     let threads = node.watched.threads.lock().clone();
     for (index, thread) in threads.iter().enumerate() {
-        let (done, is_done) = channel::<()>();
-        thread.spawn(async move { drop(done) });
-        // An error means that it was done, or that the thread ends.
-        wait(Doing::Thread(index), &|| {
-            let _ = is_done.recv();
-        });
+        ask_thread(thread, Doing::Thread(index), beat);
     }
+}
+
+/// Has a thread do something, and waits for it.
+fn ask_thread(thread: &Handle, doing: Doing, beat: &Beat) {
+    let (done, is_done) = channel::<()>();
+    thread.spawn(async move { drop(done) });
+    beat.begins(doing);
+    // An error means that it was done, or that the thread ends.
+    let _ = is_done.recv();
+    beat.ends();
 }
 
 fn watch(node: &Node, timeout: Duration, stop: &AtomicBool, tell: &Sender<(News, Sender<()>)>) {
@@ -323,7 +459,8 @@ fn watch(node: &Node, timeout: Duration, stop: &AtomicBool, tell: &Sender<(News,
     let watched = &node.watched;
     while !stop.load(Ordering::Acquire) {
         std::thread::sleep(LOOK);
-        let beats = watched.beats.lock().clone();
+        let mut beats = watched.beats.lock().clone();
+        beats.extend(DISKS.lock().iter().cloned());
         let mut news = Vec::new();
         let longest = watcher.look(&beats, &mut news);
         if let Some((_, doing)) = longest {
@@ -332,7 +469,7 @@ fn watch(node: &Node, timeout: Duration, stop: &AtomicBool, tell: &Sender<(News,
         let longest_ms = longest.map_or(0, |(looks, _)| length(looks).as_millis() as u64);
         watched.longest_ms.store(longest_ms, Ordering::Release);
         for one in news {
-            if matches!(one, News::Long { looks: LONG, .. }) {
+            if matches!(one, News::Long { is_new: true, .. }) {
                 watched.stalls.fetch_add(1, Ordering::Relaxed);
             }
             let last_words = match &one {
@@ -367,7 +504,7 @@ fn write_news(node: &Node, news: &Receiver<(News, Sender<()>)>) {
     while let Ok((one, _written)) = news.recv() {
         let up_s = at.elapsed().as_secs();
         match one {
-            News::Long { thread, doing, looks } => {
+            News::Long { thread, doing, looks, .. } => {
                 let seconds = length(looks).as_secs_f64();
                 tracing::warn!(
                     thread,
@@ -426,11 +563,17 @@ mod tests {
         for doing in [
             Doing::Shard(1023),
             Doing::Meta,
-            Doing::Connection(1 << 60),
+            Doing::Connection(1 << 59),
             Doing::ShardLock(2),
             Doing::MetaLock,
             Doing::Names,
             Doing::Thread(3),
+            Doing::Management,
+            Doing::Sources,
+            Doing::Login,
+            Doing::Disk,
+            Doing::Stop,
+            Doing::PutAway,
         ] {
             assert_eq!(Doing::unpacked(doing.packed()), doing);
         }
@@ -445,9 +588,9 @@ mod tests {
         // It began after the last look: that it is there is all that the first one sees.
         assert_eq!(looks(&mut watcher, &beats, 2), []);
         let (thread, doing) = ("b".to_owned(), Doing::Shard(1));
-        let long = |looks| News::Long { thread: thread.clone(), doing, looks };
-        assert_eq!(looks(&mut watcher, &beats, 1), [long(2)]);
-        assert_eq!(looks(&mut watcher, &beats, 3), [long(4)]);
+        let long = |looks, is_new| News::Long { thread: thread.clone(), doing, looks, is_new };
+        assert_eq!(looks(&mut watcher, &beats, 1), [long(2, true)]);
+        assert_eq!(looks(&mut watcher, &beats, 3), [long(4, false)]);
         let too_long = News::TooLong { thread: thread.clone(), doing, looks: 6 };
         assert_eq!(looks(&mut watcher, &beats, 1), [too_long]);
         beats[1].ends();
@@ -475,5 +618,41 @@ mod tests {
         assert!(news.iter().all(|it| matches!(it, News::Long { .. })));
         // Told at 1, 2, 4, ... seconds: the log is not flooded.
         assert!(news.len() < 15, "{}", news.len());
+    }
+
+    /// A disk that never answers is told of, and makes health checks fail; the process goes on.
+    #[test]
+    fn a_disk_that_hangs() {
+        let disk = DiskBeat::of_this_thread();
+        let mut watcher = Watcher::new(Duration::from_secs(60));
+        disk.during(|| {
+            let beats = [Arc::clone(&disk.0)];
+            // The first one sees that it is there.
+            assert_eq!(looks(&mut watcher, &beats, 20), [], "ten seconds are no fault");
+            let told = looks(&mut watcher, &beats, 1_000);
+            assert!(matches!(told[0], News::Long { doing: Doing::Disk, is_new: true, .. }));
+            assert!(told.iter().all(|it| matches!(it, News::Long { .. })), "{told:?}");
+            assert_eq!(watcher.look(&beats, &mut Vec::new()), Some((1_020, Doing::Disk)));
+            assert!(DISKS.lock().iter().any(|beat| Arc::ptr_eq(beat, &disk.0)));
+        });
+        assert!(matches!(looks(&mut watcher, &[Arc::clone(&disk.0)], 1)[..], [News::Over { .. }]));
+        let beat = Arc::clone(&disk.0);
+        drop(disk);
+        assert!(!DISKS.lock().iter().any(|it| Arc::ptr_eq(it, &beat)));
+    }
+
+    /// The last writes of a stop have longer than anything else, but not for ever.
+    #[test]
+    fn a_stop_that_hangs() {
+        for (doing, end) in [(Doing::Stop, 120), (Doing::PutAway, 600)] {
+            let beats = [beat("main")];
+            let mut watcher = Watcher::new(Duration::from_secs(60));
+            beats[0].begins(Doing::Meta);
+            beats[0].goes_on(doing);
+            let told = looks(&mut watcher, &beats, end);
+            assert!(told.iter().all(|it| matches!(it, News::Long { .. })), "{told:?}");
+            let told = looks(&mut watcher, &beats, 1);
+            assert!(matches!(told[..], [News::TooLong { .. }]), "{told:?}");
+        }
     }
 }

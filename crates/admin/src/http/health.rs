@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leveret_amqp::method::{Method, basic, confirm, queue};
-use leveret_broker::message::{ReplyTo, ToSession, ToShard, shard_of};
+use leveret_broker::message::{Reply, ReplyTo, ToMeta, ToSession, ToShard, shard_of};
 use leveret_client::Event;
 use leveret_server::clock::{now, wall};
 use leveret_server::front::Listener;
@@ -156,6 +156,15 @@ async fn silent_shards(call: &Call) -> Vec<usize> {
     silent
 }
 
+/// Whether the owner of the names answers in time, and has stored what was changed before.
+async fn names_are_kept(call: &Call) -> bool {
+    let mut asker = Asker::new(call.node());
+    asker.tell_meta(ToMeta::IsWell { reply: asker.reply_to() });
+    matches!(timeout(PATIENCE, asker.answer()).await, Ok(Ok(Reply::Done)))
+}
+
+const NAMES_SILENT: &str = "the metadata store does not answer";
+
 /// What is spoken on the listeners of a group of TLS options.
 pub(super) fn protocol_of_options(prefix: &str) -> &'static str {
     match prefix.split('.').next() {
@@ -270,15 +279,20 @@ pub(super) async fn led(call: Call) -> Result<Answer, Fault> {
     Ok(failed("Detected quorum queues without an elected leader", json!({"queues": queues})))
 }
 
-/// `GET /api/health/checks/metadata-store/initialized`: the names are there before anybody is answered.
-pub(super) async fn names(_: Call) -> Result<Answer, Fault> {
+/// `GET /api/health/checks/metadata-store/initialized`: the names are there before anybody is answered, and what changes
+/// them is stored.
+pub(super) async fn names(call: Call) -> Result<Answer, Fault> {
+    if !names_are_kept(&call).await {
+        return Ok(failed(NAMES_SILENT, json!({})));
+    }
     Ok(ok())
 }
 
 /// `GET /api/health/checks/metadata-store/initialized/with-data`: there is a vhost.
 pub(super) async fn names_with_data(call: Call) -> Result<Answer, Fault> {
-    if call.node().topology().vhosts().next().is_some() {
-        return Ok(ok());
+    let has_some = call.node().topology().vhosts().next().is_some();
+    if has_some {
+        return names(call).await;
     }
     let reason = "Metadata store has not yet been initialized: it reports to have no virtual hosts";
     Ok(failed(reason, json!({})))
@@ -292,7 +306,7 @@ pub(super) async fn ready(call: Call) -> Result<Answer, Fault> {
     }
 }
 
-/// `GET /api/health/checks/is-in-service`: AMQP is spoken, every shard answers.
+/// `GET /api/health/checks/is-in-service`: AMQP is spoken, every shard answers, and so does who keeps the names.
 pub(super) async fn in_service(call: Call) -> Result<Answer, Fault> {
     let listeners = &call.app.ops.about.listeners;
     let mut speaks = false;
@@ -304,6 +318,9 @@ pub(super) async fn in_service(call: Call) -> Result<Answer, Fault> {
     }
     if !silent_shards(&call).await.is_empty() {
         return Ok(failed("a shard does not answer", json!({})));
+    }
+    if !names_are_kept(&call).await {
+        return Ok(failed(NAMES_SILENT, json!({})));
     }
     Ok(ok())
 }

@@ -20,11 +20,13 @@ use foldhash::fast::FixedState;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use serde_json::json;
+use tokio::time::timeout;
 use tower::ServiceExt as _;
 
 use super::App;
 use super::answer::{Answer, Fault};
 use super::call::{Peer, Who};
+use super::login::Login;
 use super::origin;
 use super::stream;
 use crate::places::Place;
@@ -36,15 +38,34 @@ const GZIP_MIN: usize = 1024;
 /// A node whose part takes so long already is not healthy.
 const STALL: Duration = Duration::from_secs(3);
 
+/// How long a login may take while the node stalls.
+const LOGIN_PATIENCE: Duration = Duration::from_secs(1);
+
 /// What a health check says of a node that stalls, whatever it is about. Before anything else is asked: the names, by which a
-/// login is decided, may be what it waits for.
-fn stalled(app: &App, path: &str) -> Option<Answer> {
+/// login is decided, may be what it waits for. So it fails for everybody, and what stalls is told to who is let in.
+async fn stalled(app: &App, peer: Peer, headers: &HeaderMap, path: &str) -> Option<Answer> {
     let checks = ["/api/health/checks/", "/api/healthchecks/", "/api/aliveness-test/"];
     let (age, what) = app.ops.node.watched.stall()?;
-    (age >= STALL && checks.iter().any(|it| path.starts_with(it))).then(|| {
-        let reason = format!("The node does not go on: {what} takes {} s up to now", age.as_secs());
-        Answer::Unhealthy(json!({"status": "failed", "reason": reason}))
-    })
+    if age < STALL || !checks.iter().any(|it| path.starts_with(it)) {
+        return None;
+    }
+    let mut failed = json!({"status": "failed"});
+    if may_be_told(app, peer, headers).await {
+        let seconds = age.as_secs();
+        failed["reason"] =
+            json!(format!("The node does not go on: {what} takes {seconds} s up to now"));
+    }
+    Some(Answer::Unhealthy(failed))
+}
+
+/// Whether the request shows a user, or is the operator's. Not when that could not be found out at once.
+async fn may_be_told(app: &App, peer: Peer, headers: &HeaderMap) -> bool {
+    let node = &app.ops.node;
+    if let Peer::Local { .. } = peer {
+        return true;
+    }
+    let login = async { Login::of(headers, node, peer).await.is_ok() };
+    node.names_are_free() && timeout(LOGIN_PATIENCE, login).await.unwrap_or(false)
 }
 
 /// Answers a request.
@@ -66,7 +87,8 @@ pub(super) async fn answer(
                 request.extensions_mut().insert(peer);
                 request.extensions_mut().insert(who.clone());
                 place.map(|place| request.extensions_mut().insert(place));
-                match stalled(app, request.uri().path()) {
+                let stripped = request.uri().path().to_owned();
+                match stalled(app, peer, &asked, &stripped).await {
                     Some(failed) => failed.into_response(),
                     None => router.oneshot(request).await.into_response(),
                 }

@@ -1,6 +1,6 @@
 //! Health checks: each passes on a node that is well, and fails for what it is there for.
 
-use leveret_broker::message::{ToShard, shard_of};
+use leveret_broker::message::{ToMeta, ToShard, shard_of};
 use leveret_server::runner::run_alone;
 use serde_json::{Value, json};
 
@@ -19,6 +19,17 @@ fn failed(node: &Node, check: &str) -> Value {
     let got = node.must("GET", &format!("{CHECKS}/{check}"), "", 503).json();
     assert_eq!(got["status"], "failed", "{got}");
     got
+}
+
+/// Does what the first shard was left to do while a test had the duty to run it.
+fn run_left_letters(node: &Node) {
+    let (mut letters, mut some) = (Vec::new(), Vec::new());
+    while node.inner.shards[0].actor.pick_up(&mut some) {
+        letters.append(&mut some);
+    }
+    run_alone(&node.inner, |runner| {
+        letters.into_iter().for_each(|letter| runner.run_shard(0, letter));
+    });
 }
 
 #[test]
@@ -203,12 +214,39 @@ fn a_shard_that_does_not_answer() {
         assert_eq!(named.collect::<Vec<_>>(), silent);
     }
 
+    run_left_letters(&node);
+    for path in paths {
+        assert_eq!(ask(&path).status, 200, "{path}");
+    }
+}
+
+/// Who keeps the names is silent: what lists and declares would wait for.
+#[test]
+fn an_owner_of_the_names_that_does_not_answer() {
+    let node = Node::start();
+    wait_until("it rests", || node.inner.meta.post_one(ToMeta::Continue));
+    let paths = [
+        "health/checks/is-in-service",
+        "health/checks/ready-to-serve-clients",
+        "health/checks/metadata-store/initialized",
+        "health/checks/metadata-store/initialized/with-data",
+        "healthchecks/node",
+        "health/checks/virtual-hosts",
+    ];
+    let ask = |path: &&str| node.ask("GET", &format!("/api/{path}"), "");
+    let got: Vec<_> = std::thread::scope(|scope| {
+        let asked: Vec<_> = paths.iter().map(|path| scope.spawn(|| ask(path))).collect();
+        asked.into_iter().map(|asked| asked.join().unwrap()).collect()
+    });
+    let statuses: Vec<_> = got.iter().map(|got| got.status).collect();
+    assert_eq!(statuses, [503, 503, 503, 503, 503, 200]);
+    assert_eq!(got[2].json()["reason"], "the metadata store does not answer");
     let (mut letters, mut some) = (Vec::new(), Vec::new());
-    while shard.actor.pick_up(&mut some) {
+    while node.inner.meta.pick_up(&mut some) {
         letters.append(&mut some);
     }
     run_alone(&node.inner, |runner| {
-        letters.into_iter().for_each(|letter| runner.run_shard(0, letter));
+        letters.into_iter().for_each(|letter| runner.run_meta(letter));
     });
     for path in paths {
         assert_eq!(ask(&path).status, 200, "{path}");

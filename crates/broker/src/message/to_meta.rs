@@ -113,6 +113,11 @@ pub enum ToMeta {
     },
     /// From the process before, which ended in the middle of it: this vhost is deleted, and is to go.
     VhostGoes(VhostId),
+    /// Whether it goes on: answered by `Reply::Done` when all that was changed before is stored.
+    IsWell {
+        /// Who wants to know.
+        reply: ReplyTo,
+    },
     /// From Meta: there is more to do than fits one turn.
     Continue,
     /// From the node: the disk of Meta's log finished something. Who waits for it is answered.

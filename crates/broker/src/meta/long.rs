@@ -440,6 +440,7 @@ impl<L> Meta<L> {
             ToMeta::DeclareExchange { reply, .. }
             | ToMeta::DeleteExchange { reply, .. }
             | ToMeta::DeclareQueue { reply, .. }
+            | ToMeta::IsWell { reply }
             | ToMeta::Admin { reply, .. } => (reply.connection, 1),
             ToMeta::Bind(binding) | ToMeta::Unbind(binding) => (binding.reply.connection, 1),
             ToMeta::QueueGone { queue, reply, consumers, .. } => {
