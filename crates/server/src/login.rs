@@ -19,6 +19,7 @@ mod cache;
 mod elsewhere;
 mod kinds;
 mod line;
+mod room;
 mod throttle;
 
 use std::collections::BinaryHeap;
@@ -37,15 +38,22 @@ use crate::clock::now;
 use crate::locks::{Guard, Rank, Ranked};
 use crate::node::{Node, Recipient};
 use crate::runner::{run_alone, with_runner};
+use crate::watchdog::Doing;
 use attempts::Attempts;
 use cache::Cache;
 use elsewhere::Elsewhere;
 use kinds::Kinds;
 use line::Line;
+use room::{Room, Source};
 use throttle::{Throttle, source};
 
-/// Logins that may wait; more are refused unseen.
-const WAITING_MAX: usize = 10_000;
+/// The longest name of a user, in bytes, unless the names have a longer one: that of AMQP's `user-id`. What is longer names
+/// nobody, and is not kept.
+const NAME_MAX: usize = 255;
+/// What a login that waits takes besides its name and password.
+const JOB_BYTES: usize = 512;
+/// How often it is looked who gave up waiting, when there is no room, in ms.
+const SWEEP_MS: u64 = 250;
 
 /// How logins are treated.
 #[derive(Clone, Debug)]
@@ -93,6 +101,10 @@ struct Jobs {
     due: Line<Job>,
     /// Those that have to wait first, the next one first.
     delayed: BinaryHeap<Job>,
+    /// What both take, and those that others than the names are asked about.
+    room: Room,
+    /// When it was last looked who gave up waiting.
+    swept_ms: u64,
     /// Of the next job; tells jobs of the same time apart.
     number: u64,
     is_closed: bool,
@@ -141,12 +153,36 @@ impl Jobs {
     fn next(&mut self, now_ms: u64) -> Result<Job, Option<u64>> {
         while let Some(job) = self.delayed.peek_mut().filter(|job| job.due_ms <= now_ms) {
             let job = PeekMut::pop(job);
-            let from = address(&job.login).map(source);
             let user = job.login.user.clone();
-            self.due.push(from, &user, job);
+            self.due.push(from(&job.login), &user, job);
         }
         let wait_ms = self.delayed.peek().map(|job| job.due_ms - now_ms);
-        self.due.pop().ok_or(wait_ms)
+        let job = self.due.pop().ok_or(wait_ms)?;
+        self.room.give_back(from(&job.login), bytes(&job.login));
+        Ok(job)
+    }
+
+    /// Whether one more may wait; who gave up waiting makes room for it.
+    fn take_room(&mut self, node: &Node, login: &Login, now_ms: u64) -> bool {
+        let (source, bytes) = (from(login), bytes(login));
+        if self.room.take(source, bytes) {
+            return true;
+        }
+        if now_ms < self.swept_ms + SWEEP_MS {
+            return false;
+        }
+        self.swept_ms = now_ms;
+        let Self { due, delayed, room, .. } = self;
+        let mut is_kept = |job: &Job| {
+            let is_kept = job.answer.is_wanted(node);
+            if !is_kept {
+                room.give_back(from(&job.login), self::bytes(&job.login));
+            }
+            is_kept
+        };
+        due.retain(&mut is_kept);
+        delayed.retain(is_kept);
+        room.take(source, bytes)
     }
 }
 
@@ -257,6 +293,11 @@ impl Logins {
         out: &mut Outbox,
     ) -> Option<(Option<Admitted>, Answer)> {
         let now_ms = now().ms();
+        if login.user.len() > NAME_MAX && node.topology().user(&login.user).is_none() {
+            let login = Login { user: shortened(&login.user).into(), ..login };
+            let verdict = Err(AuthError::InvalidCredentials(login.user.to_string()).to_string());
+            return Some((self.decided(node, &login, verdict, out), answer));
+        }
         let delay_ms =
             address(&login).map_or(0, |from| self.throttle.lock().delay_ms(from, now_ms));
         if delay_ms == 0
@@ -270,7 +311,7 @@ impl Logins {
             return Some((self.decided(node, &login, verdict, out), answer));
         }
         let mut jobs = self.jobs.lock();
-        if jobs.due.len() + jobs.delayed.len() >= WAITING_MAX || jobs.is_closed {
+        if jobs.is_closed || !jobs.take_room(node, &login, now_ms) {
             drop(jobs);
             let verdict = Err("too many logins wait for an answer".to_owned());
             return Some((self.decided(node, &login, verdict, out), answer));
@@ -383,12 +424,15 @@ impl Logins {
 
     /// Works jobs off until [`close`](Self::close): for a thread of its own.
     pub(crate) fn work(&self, node: &Arc<Node>) {
+        let beat = node.watched.beat();
         while let Some(job) = self.next() {
             // Who left while others were looked at costs nothing.
             if !job.answer.is_wanted(node) {
                 continue;
             }
+            beat.begins(Doing::Login);
             let verdict = self.thorough(node, &job.login);
+            beat.ends();
             let mut out = Outbox::default();
             let admitted = self.decided(node, &job.login, verdict, &mut out);
             job.answer.give(node, admitted, out);
@@ -436,7 +480,7 @@ impl LoginThreads {
             let thread = std::thread::Builder::new().name(format!("login-{index}"));
             joins.push(thread.spawn(move || node.logins.work(&node))?);
         }
-        let asking = node.logins.ask_elsewhere(&mut joins)?;
+        let asking = node.logins.ask_elsewhere(node, &mut joins)?;
         Ok(Self { node: Arc::clone(node), joins, asking })
     }
 
@@ -510,6 +554,26 @@ fn barred(login: &Login) -> Verdict {
         None => Ok(Admitted::known(&login.user)),
         Some(why) => Err(why.to_owned()),
     }
+}
+
+/// The beginning of a name that is too long.
+fn shortened(name: &str) -> &str {
+    &name[..name.floor_char_boundary(NAME_MAX)]
+}
+
+/// About how many bytes a login takes while it waits.
+fn bytes(login: &Login) -> usize {
+    let password = match &login.proof {
+        Proof::Password(password) => password.reveal().len(),
+        Proof::Certificate => 0,
+    };
+    // Its line has the name a second time.
+    2 * login.user.len() + password + login.peer.len() + JOB_BYTES
+}
+
+/// Whose share of the room a login has.
+fn from(login: &Login) -> Source {
+    address(login).map(source)
 }
 
 fn address(login: &Login) -> Option<IpAddr> {

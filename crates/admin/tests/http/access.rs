@@ -161,3 +161,16 @@ fn limits_are_no_parameters_of_policymakers() {
     assert_eq!(node.get("/api/vhost-limits/v")[0]["value"]["max-queues"], 3);
     node.must("DELETE", path, "", 204);
 }
+
+/// Whoever has shown nothing yet gives names that are kept: for the log, the audit, who waits.
+#[test]
+fn a_name_that_is_too_long_is_nobodys() {
+    let node = Node::start();
+    let long = "\u{e4}".repeat(20_000);
+    let got = node.ask_as(Some(&format!("{long}:guest")), "GET", "/api/whoami", &[], b"");
+    assert_eq!(got.status, 401);
+    let sources = node.get("/api/auth/attempts/rabbit@test/source");
+    let names = sources.as_array().unwrap().iter().map(|it| it["username"].as_str().unwrap());
+    let longest = names.map(str::len).max();
+    assert_eq!(longest, Some(254), "whole characters within 255 bytes");
+}

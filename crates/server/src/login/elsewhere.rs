@@ -3,7 +3,6 @@
 //! It is there if something else than the names is configured. A source that does not answer holds up
 //! nobody but those who asked it.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -14,7 +13,8 @@ use leveret_broker::message::{ConnectionId, Outbox, ToSession};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
-use super::{Answer, Logins, Verdict, WAITING_MAX, address, barred};
+use super::{Answer, Logins, Verdict, address, barred, bytes, from};
+use crate::clock::now;
 use crate::connection::Letter;
 use crate::node::{Node, Recipient};
 use crate::runner::run_alone;
@@ -24,14 +24,13 @@ use crate::runner::run_alone;
 pub(super) struct Elsewhere {
     /// Of the thread; none before it runs.
     runtime: OnceLock<Handle>,
-    /// Logins on their way.
-    waiting: AtomicUsize,
 }
 
 impl Logins {
     /// Starts the thread, if anybody is to be asked. It runs until what it gives is dropped.
     pub(super) fn ask_elsewhere(
         &self,
+        node: &Node,
         joins: &mut Vec<JoinHandle<()>>,
     ) -> std::io::Result<Option<oneshot::Sender<()>>> {
         if self.options.sources.are_internal() {
@@ -44,6 +43,7 @@ impl Logins {
             .max_blocking_threads(cores.div_ceil(2) + 1)
             .build()?;
         let _ = self.elsewhere.runtime.set(runtime.handle().clone());
+        node.watched.ask_sources(runtime.handle().clone());
         let (sender, stopped) = oneshot::channel::<()>();
         let thread = std::thread::Builder::new().name("asking".to_owned());
         joins.push(thread.spawn(move || {
@@ -63,8 +63,7 @@ impl Logins {
         delay_ms: u64,
     ) -> Option<(Login, Answer)> {
         let Some(runtime) = self.elsewhere.runtime.get() else { return Some((login, answer)) };
-        if self.elsewhere.waiting.fetch_add(1, Ordering::Relaxed) >= WAITING_MAX {
-            self.elsewhere.waiting.fetch_sub(1, Ordering::Relaxed);
+        if !self.jobs.lock().take_room(node, &login, now().ms()) {
             return Some((login, answer));
         }
         let node = Arc::clone(node);
@@ -74,8 +73,13 @@ impl Logins {
                 tokio::time::sleep(Duration::from_millis(delay_ms)).await;
             }
             let logins = &node.logins;
-            let verdict = logins.in_order(&node, &login).await;
-            logins.elsewhere.waiting.fetch_sub(1, Ordering::Relaxed);
+            // Who left meanwhile costs nobody a question.
+            let verdict = match answer.is_wanted(&node) {
+                true => Some(logins.in_order(&node, &login).await),
+                false => None,
+            };
+            logins.jobs.lock().room.give_back(from(&login), bytes(&login));
+            let Some(verdict) = verdict else { return };
             let mut out = Outbox::default();
             let admitted = logins.decided(&node, &login, verdict, &mut out);
             answer.give(&node, admitted, out);

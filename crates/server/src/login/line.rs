@@ -1,64 +1,73 @@
 //! Logins that wait for a thread, in fair shares: one of each address in turn, and of an address one of each
 //! user in turn. Who sends many waits behind its own.
+//!
+//! Nothing is kept of a user of whom none waits, nor of an address.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::IpAddr;
+use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
-/// Where a login comes from; none if that is not known.
-type Source = Option<IpAddr>;
+use super::room::Source;
 
 #[derive(Debug)]
 pub(super) struct Line<J> {
     of: HashMap<Source, Own<J>, RandomState>,
     /// The sources that have some, the next one first.
     round: VecDeque<Source>,
-    count: usize,
 }
 
 /// Those of one source.
 #[derive(Debug)]
 struct Own<J> {
     /// By turn, and within a turn in the order in which they came.
-    waiting: BTreeMap<(u64, u64), J>,
-    /// The next turn of each user. Forgotten when none waits.
-    turns: HashMap<Box<str>, u64, RandomState>,
+    waiting: BTreeMap<(u64, u64), (Arc<str>, J)>,
+    users: HashMap<Arc<str>, User, RandomState>,
     /// The turn that the last one taken had.
     turn: u64,
     number: u64,
 }
 
+/// Who has some that wait.
+#[derive(Debug, Default)]
+struct User {
+    /// Its next one's.
+    turn: u64,
+    waiting: u32,
+}
+
 impl<J> Default for Line<J> {
     fn default() -> Self {
-        Self { of: HashMap::default(), round: VecDeque::new(), count: 0 }
+        Self { of: HashMap::default(), round: VecDeque::new() }
     }
 }
 
 impl<J> Line<J> {
-    pub(super) fn len(&self) -> usize {
-        self.count
-    }
-
-    pub(super) fn push(&mut self, source: Source, user: &str, job: J) {
+    pub(super) fn push(&mut self, source: Source, name: &str, job: J) {
         let own = self.of.entry(source).or_insert_with(|| {
             self.round.push_back(source);
-            Own { waiting: BTreeMap::new(), turns: HashMap::default(), turn: 0, number: 0 }
+            let (waiting, users) = (BTreeMap::new(), HashMap::default());
+            Own { waiting, users, turn: 0, number: 0 }
         });
-        let turn = own.turns.get(user).map_or(own.turn, |&next| next.max(own.turn));
-        own.turns.insert(user.into(), turn + 1);
+        let name = match own.users.get_key_value(name) {
+            Some((name, _)) => Arc::clone(name),
+            None => name.into(),
+        };
+        let user = own.users.entry(Arc::clone(&name)).or_default();
+        let turn = user.turn.max(own.turn);
+        user.turn = turn + 1;
+        user.waiting += 1;
         own.number += 1;
-        own.waiting.insert((turn, own.number), job);
-        self.count += 1;
+        own.waiting.insert((turn, own.number), (name, job));
     }
 
     pub(super) fn pop(&mut self) -> Option<J> {
         let source = self.round.pop_front()?;
         let own = self.of.get_mut(&source)?;
-        let ((turn, _), job) = own.waiting.pop_first()?;
+        let ((turn, _), (name, job)) = own.waiting.pop_first()?;
         own.turn = turn;
-        self.count -= 1;
+        own.one_less(&name);
         if own.waiting.is_empty() {
             self.of.remove(&source);
         } else {
@@ -66,10 +75,33 @@ impl<J> Line<J> {
         }
         Some(job)
     }
+
+    /// Takes those out that are not to be kept.
+    pub(super) fn retain(&mut self, mut is_kept: impl FnMut(&J) -> bool) {
+        self.of.retain(|_, own| {
+            let gone: Vec<_> = own.waiting.extract_if(.., |_, (_, job)| !is_kept(job)).collect();
+            gone.iter().for_each(|(_, (name, _))| own.one_less(name));
+            !own.waiting.is_empty()
+        });
+        self.round.retain(|source| self.of.contains_key(source));
+    }
+}
+
+impl<J> Own<J> {
+    fn one_less(&mut self, name: &str) {
+        if let Some(user) = self.users.get_mut(name) {
+            user.waiting -= 1;
+            if user.waiting == 0 {
+                self.users.remove(name);
+            }
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
 
     /// Pushes words such as `1a`: address 1, user `a`; what comes out, in order.
@@ -81,7 +113,7 @@ mod tests {
             line.push(Some(IpAddr::from([10, 0, 0, address])), user, word);
         }
         let all: Vec<_> = std::iter::from_fn(|| line.pop()).collect();
-        assert_eq!((line.len(), line.of.len(), line.round.len()), (0, 0, 0));
+        assert_eq!((line.of.len(), line.round.len()), (0, 0));
         all.join(" ")
     }
 
@@ -108,6 +140,27 @@ mod tests {
         line.push(Some(IpAddr::from([10, 0, 0, 2])), "else", 6000);
         let next: Vec<_> = (0..4).filter_map(|_| line.pop()).collect();
         assert!(next.contains(&5000) && next.contains(&6000), "{next:?}");
-        assert_eq!(line.len(), 1498);
+        assert_eq!(std::iter::from_fn(|| line.pop()).count(), 1498);
+    }
+
+    /// An address that always has one waiting, each time under another name.
+    #[test]
+    fn names_are_kept_while_they_wait() {
+        let mut line = Line::default();
+        let source = Some(IpAddr::from([10, 0, 0, 1]));
+        for n in 0..1000 {
+            line.push(source, &format!("user {n}"), n);
+            if n > 0 {
+                assert!(line.pop().is_some());
+            }
+        }
+        assert_eq!(line.of[&source].users.len(), 1);
+        for n in 0..10 {
+            line.push(source, "again", n);
+        }
+        line.retain(|n| *n < 5);
+        assert_eq!((line.of[&source].users.len(), line.of[&source].waiting.len()), (1, 5));
+        line.retain(|_| false);
+        assert_eq!((line.of.len(), line.round.len(), line.pop()), (0, 0, None));
     }
 }
