@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::hint::black_box;
 use std::time::Instant;
 
-use leveret_log::disk::{Disk, DiskError, Done, FileName, Listed, Op, Roster, Token};
+use leveret_log::disk::{Disk, DiskError, Done, FileName, Lines, Op, Roster, Token};
 use leveret_log::file::Options;
 use leveret_log::{FileLog, Holder, Keep, Log, MemoryLog, Offset};
 
@@ -45,7 +45,7 @@ impl Disk for NoDisk {
         Ok(Roster::None)
     }
 
-    fn enlist(&mut self, _: &[Listed], _: bool) -> Result<(), DiskError> {
+    fn enlist(&mut self, _: &Lines, _: bool) -> Result<(), DiskError> {
         Ok(())
     }
 
@@ -63,6 +63,9 @@ impl Disk for NoDisk {
     }
     fn keep_aside(&mut self, file: FileName) -> Result<String, DiskError> {
         Ok(file.aside())
+    }
+    fn kept(&mut self) -> Result<Vec<FileName>, DiskError> {
+        Ok(Vec::new())
     }
     fn remove_now(&mut self, _: FileName) -> Result<(), DiskError> {
         Ok(())

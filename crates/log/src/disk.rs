@@ -38,6 +38,22 @@ impl FileName {
         format!("{self}.missing")
     }
 
+    /// The name under which it is kept if others of its name are: 2 is the second.
+    pub fn aside_again(&self, count: u64) -> String {
+        if count < 2 { self.aside() } else { format!("{self}.damaged.{count}") }
+    }
+
+    /// The file that is kept under this name, or of which it says that it was missing.
+    pub fn of_kept(text: &str) -> Option<Self> {
+        let (name, _) = text.split_once(".damaged").or_else(|| text.split_once(".missing"))?;
+        let name = Self::parse(name)?;
+        let is_again =
+            |count: &str| count.parse::<u64>().is_ok_and(|count| name.aside_again(count) == text);
+        let is_one = [name.aside(), name.absent()].iter().any(|it| it == text)
+            || text.rsplit_once('.').is_some_and(|(_, count)| is_again(count));
+        is_one.then_some(name)
+    }
+
     /// The name that prints like this, if there is one. Other files are not the log's.
     pub fn parse(text: &str) -> Option<Self> {
         let (segment, rest) = text.split_once('.')?;
@@ -150,6 +166,67 @@ pub struct Listed {
     pub beginning: u32,
     /// How far the log was with those bytes.
     pub reached: Reached,
+    /// None if an older version listed it.
+    pub heading: Option<Heading>,
+    /// What is to become of it.
+    pub stage: Stage,
+}
+
+/// What the header of a file says and its name does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heading {
+    /// The last segment that the file stands for.
+    pub through: u64,
+    /// Its first offset.
+    pub first: u64,
+    /// Notes of earlier batches on its records are in it already.
+    pub as_of: u64,
+    /// What its batches begin with.
+    pub mark: u64,
+}
+
+/// How far a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// More may come.
+    Growing,
+    /// Its end was synced. Of a file that was rewritten: it stands for those that it was made of, and the list has each of
+    /// those that is not gone.
+    Sealed,
+    /// Nothing of it is needed: it is being removed.
+    Going,
+}
+
+impl Listed {
+    /// A file that begins with `head`, of which so much was synced.
+    pub fn begun(file: FileName, head: &[u8], len: u64, reached: Reached) -> Self {
+        let beginning = crc32c::crc32c(head.get(..BEGINNING).unwrap_or(head));
+        let heading = crate::file::heading(head);
+        Self { file, len, beginning, reached, heading, stage: Stage::Growing }
+    }
+
+    /// The last segment that it stands for, as far as is known.
+    pub fn through(&self) -> u64 {
+        self.heading.map_or(self.file.segment, |heading| heading.through)
+    }
+}
+
+/// Below these numbers nothing new begins: they were used, perhaps in files that are gone and may come back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Floor {
+    /// Offsets and batches.
+    pub reached: Reached,
+    /// Segments.
+    pub segment: u64,
+}
+
+/// What a list of files says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lines {
+    /// The files, in no order.
+    pub files: Vec<Listed>,
+    /// How far the log was when it was opened last.
+    pub floor: Floor,
 }
 
 /// What a disk knows of its files besides what is there: see [`Disk::roster`].
@@ -158,9 +235,9 @@ pub enum Roster {
     /// There is no list: an older version left the directory, or somebody took it away.
     None,
     /// There is one, and it is not whole. What can be read of it, and what is wrong.
-    Damaged(Vec<Listed>, String),
+    Damaged(Lines, String),
     /// All that the disk knows.
-    Whole(Vec<Listed>),
+    Whole(Lines),
 }
 
 impl Roster {
@@ -168,7 +245,15 @@ impl Roster {
     pub fn listed(&self) -> &[Listed] {
         match self {
             Self::None => &[],
-            Self::Damaged(listed, _) | Self::Whole(listed) => listed,
+            Self::Damaged(lines, _) | Self::Whole(lines) => &lines.files,
+        }
+    }
+
+    /// How far the log was when it was opened last.
+    pub fn floor(&self) -> Floor {
+        match self {
+            Self::None => Floor::default(),
+            Self::Damaged(lines, _) | Self::Whole(lines) => lines.floor,
         }
     }
 }
@@ -230,7 +315,7 @@ pub trait Disk {
 
     /// The log is open, and these are its files: from now on, and as all that is submitted changes them. `is_needed`:
     /// some file says that there is a list.
-    fn enlist(&mut self, files: &[Listed], is_needed: bool) -> Result<(), DiskError>;
+    fn enlist(&mut self, lines: &Lines, is_needed: bool) -> Result<(), DiskError>;
 
     /// The segment files there are, and their lengths.
     fn list(&mut self) -> Result<Vec<(FileName, u64)>, DiskError>;
@@ -247,9 +332,13 @@ pub trait Disk {
     fn write_now(&mut self, file: FileName, position: u64, bytes: &[u8]) -> Result<(), DiskError>;
 
     /// Keeps a file as it is under another name, for people: it does not count any more as one of the log's
-    /// once it is removed, and stays. Gives that name. A second time does nothing. Of a file that is not there word is
-    /// kept in the same way.
+    /// once it is removed, and stays. Gives that name. A second time does nothing, unless it has other bytes: then both are
+    /// kept. Of a file that is not there word is kept in the same way.
     fn keep_aside(&mut self, file: FileName) -> Result<String, DiskError>;
+
+    /// The files that are kept aside, and those of which word is kept, for as long as people leave that there: they may
+    /// be put back.
+    fn kept(&mut self) -> Result<Vec<FileName>, DiskError>;
 
     /// Removes a file for good.
     fn remove_now(&mut self, file: FileName) -> Result<(), DiskError>;
@@ -271,6 +360,20 @@ mod tests {
         check("00000000000000ff.1.seg~",  None);
         check("00000000000000ff.1.seg.damaged", None);
         check("LOCK",                     None);
+    }
+
+    #[test]
+    #[rustfmt::skip] // a table
+    fn names_of_what_is_kept() {
+        let kept = |text| FileName::of_kept(text).map(|name| (name.segment, name.generation));
+        assert_eq!(kept("00000000000000ff.12.seg.damaged"),    Some((255, 12)));
+        assert_eq!(kept("00000000000000ff.12.seg.damaged.2"),  Some((255, 12)));
+        assert_eq!(kept("00000000000000ff.12.seg.missing"),    Some((255, 12)));
+        assert_eq!(kept("00000000000000ff.12.seg.missing.2"),  None);
+        assert_eq!(kept("00000000000000ff.12.seg.damaged.1"),  None);
+        assert_eq!(kept("00000000000000ff.12.seg.damaged.02"), None);
+        assert_eq!(kept("00000000000000ff.12.seg.damaged.new"), None);
+        assert_eq!(kept("00000000000000ff.12.seg"),            None);
     }
 
     #[track_caller]

@@ -59,8 +59,9 @@ use segments::Segments;
 use sets::{SetId, Sets};
 use write::Writer;
 
+pub(crate) use format::heading;
 pub use lend::{Unmatched, match_up, match_up_at_rest};
-pub use recover::{OnDamage, OpenError, Progress, Report};
+pub use recover::{OnDamage, OpenError, Progress, Report, TOO_LATE};
 pub use salvage::Damage;
 
 /// What a log in files may use.
@@ -262,7 +263,7 @@ impl<D: Disk> FileLog<D> {
             sums,
             writer: Writer::new(end, found.next_sequence, found.next_segment, options.seed),
             fetch: Fetch::new(options.warm_bytes),
-            space: space::Space::default(),
+            space: space::Space::awaiting(found.kept),
             lending: Lending::default(),
             evicted: end,
             next_token: 0,
@@ -359,8 +360,7 @@ impl<D: Disk> FileLog<D> {
                     let mut submit = |op| submit(disk, next_token, op);
                     fetch.input(token, result, store, &mut submit);
                 }
-                // A file that stays takes room, until the log is opened again.
-                Done::Removed(_) => {}
+                Done::Removed(result) => self.removed(token, &result),
             }
         }
         self.end_flight();

@@ -9,7 +9,7 @@ mod writer;
 
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use leveret_log::disk::{Disk, DiskError, Done, FileName, Listed, Op, Piece, Roster, Token};
+use leveret_log::disk::{Disk, DiskError, Done, FileName, Lines, Op, Piece, Roster, Token};
 
 use crate::buffers::Buffers;
 use crate::locks::{Rank, Ranked};
@@ -304,6 +304,31 @@ pub(crate) fn sync_dir(dir: &Path) -> std::io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
+/// Whether two files do not differ.
+fn have_same_bytes(one: &Path, other: &Path) -> std::io::Result<bool> {
+    let (one, other) = (File::open(one)?, File::open(other)?);
+    let [one_is, other_is] = [one.metadata()?, other.metadata()?];
+    if (one_is.dev(), one_is.ino()) == (other_is.dev(), other_is.ino()) {
+        return Ok(true);
+    }
+    if one_is.len() != other_is.len() {
+        return Ok(false);
+    }
+    let (mut left, mut bytes) = (one_is.len(), [vec![0; POOLED_MIN], vec![0; POOLED_MIN]]);
+    while left > 0 {
+        let len = usize::try_from(left).unwrap_or(POOLED_MIN).min(POOLED_MIN);
+        let at = one_is.len() - left;
+        for (file, bytes) in [&one, &other].into_iter().zip(&mut bytes) {
+            file.read_exact_at(&mut bytes[..len], at)?;
+        }
+        if bytes[0][..len] != bytes[1][..len] {
+            return Ok(false);
+        }
+        left -= len as u64;
+    }
+    Ok(true)
+}
+
 struct Reader {
     dir: PathBuf,
     /// The least recently used first.
@@ -401,8 +426,8 @@ impl Disk for RealDisk {
         List::read(&self.dir).map(|found| found.roster).map_err(|error| failed(&error))
     }
 
-    fn enlist(&mut self, files: &[Listed], is_needed: bool) -> Result<(), DiskError> {
-        let enlisted = self.touch().and_then(|()| self.list.lock().enlist(files, is_needed));
+    fn enlist(&mut self, lines: &Lines, is_needed: bool) -> Result<(), DiskError> {
+        let enlisted = self.touch().and_then(|()| self.list.lock().enlist(lines, is_needed));
         enlisted.map_err(|error| not_written(&error))
     }
 
@@ -452,36 +477,58 @@ impl Disk for RealDisk {
 
     fn keep_aside(&mut self, file: FileName) -> Result<String, DiskError> {
         let from = self.path(file);
-        let is_there = from.exists();
-        let name = if is_there { file.aside() } else { file.absent() };
-        let to = self.dir.join(&name);
         let mut keep = || {
             self.touch()?;
-            if to.exists() {
-                return Ok(());
+            if !from.exists() {
+                let name = file.absent();
+                File::create(self.dir.join(&name))?.sync_all()?;
+                sync_dir(&self.dir)?;
+                return Ok(name);
             }
-            if !is_there {
-                File::create(&to)?.sync_all()?;
-                return sync_dir(&self.dir);
-            }
+            let mut count = 1;
+            let (name, to) = loop {
+                let name = file.aside_again(count);
+                let to = self.dir.join(&name);
+                if !to.exists() {
+                    break (name, to);
+                }
+                if have_same_bytes(&from, &to)? {
+                    return Ok(name);
+                }
+                count += 1;
+            };
             // The same bytes under both names, where the file system can do that.
             if std::fs::hard_link(&from, &to).is_err() {
-                let new = to.with_extension("new");
+                let new = self.dir.join("kept.new");
                 std::fs::copy(&from, &new)?;
                 File::open(&new)?.sync_all()?;
                 std::fs::rename(&new, &to)?;
             }
-            sync_dir(&self.dir)
+            sync_dir(&self.dir)?;
+            Ok(name)
         };
-        keep().map_err(|error| not_written(&error))?;
-        Ok(name)
+        keep().map_err(|error| not_written(&error))
+    }
+
+    fn kept(&mut self) -> Result<Vec<FileName>, DiskError> {
+        let kept = || {
+            let mut found = Vec::new();
+            for entry in std::fs::read_dir(&self.dir)? {
+                found.extend(entry?.file_name().to_str().and_then(FileName::of_kept));
+            }
+            Ok(found)
+        };
+        kept().map_err(|error| failed(&error))
     }
 
     fn remove_now(&mut self, file: FileName) -> Result<(), DiskError> {
         let mut remove = || {
             self.touch()?;
+            self.list.lock().strike(file)?;
             std::fs::remove_file(self.path(file))?;
-            sync_dir(&self.dir)
+            sync_dir(&self.dir)?;
+            self.list.lock().gone(file);
+            Ok(())
         };
         remove().map_err(|error| failed(&error))
     }

@@ -354,6 +354,11 @@ impl Checked {
         let Self { dir, shards: inspected, names, lost, word, is_short, waker, started, .. } = self;
         let count = inspected.len();
         tell_of(&dir.join("names"), &names, started, true);
+        left::tell(&lost);
+        // A start that fails after this one was told of damage leaves it to the next to know that messages were seen.
+        if inspected.iter().any(|log| matches!(log, Inspected::Damaged(..))) {
+            forget_clean(&dir)?;
+        }
         let (mut shards, mut damages) = (Vec::new(), Vec::new());
         for (index, log) in inspected.into_iter().enumerate() {
             let dir = shard_dir(&dir, index);
@@ -370,7 +375,6 @@ impl Checked {
             shards.push(log);
             damages.extend(report.damaged.into_iter().map(|damage| (dir.clone(), damage)));
         }
-        left::tell(&lost);
         let lost_before = shards.iter().enumerate();
         let lost_before =
             lost_before.map(|(index, log)| damage::lost_before(&shard_dir(&dir, index), log));

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use leveret_log::disk::{Disk, DiskError, Done, FileName, Listed, Op, Roster, SimDisk, Token};
+use leveret_log::disk::{Disk, DiskError, Done, FileName, Lines, Op, Roster, SimDisk, Token};
 use leveret_log::file::Options as LogOptions;
 use leveret_log::{
     AppendError, Errand, FileLog, HoldError, Holder, Keep, Log, LogNumber, MemoryLog, Moment,
@@ -98,8 +98,8 @@ impl Disk for StepDisk {
         self.disk.roster()
     }
 
-    fn enlist(&mut self, files: &[Listed], is_needed: bool) -> Result<(), DiskError> {
-        self.disk.enlist(files, is_needed)
+    fn enlist(&mut self, lines: &Lines, is_needed: bool) -> Result<(), DiskError> {
+        self.disk.enlist(lines, is_needed)
     }
 
     fn list(&mut self) -> Result<Vec<(FileName, u64)>, DiskError> {
@@ -125,6 +125,10 @@ impl Disk for StepDisk {
 
     fn keep_aside(&mut self, file: FileName) -> Result<String, DiskError> {
         self.disk.keep_aside(file)
+    }
+
+    fn kept(&mut self) -> Result<Vec<FileName>, DiskError> {
+        self.disk.kept()
     }
 
     fn remove_now(&mut self, file: FileName) -> Result<(), DiskError> {

@@ -2,14 +2,14 @@
 //!
 //! It is a handle: its clones are the same disk, so that a test can crash it while a log has it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
 use super::{
-    BEGINNING, Disk, DiskError, Done, FileName, Listed, Op, Piece, Reached, Roster, Token,
-    lens_like,
+    Disk, DiskError, Done, FileName, Floor, Lines, Listed, Op, Piece, Reached, Roster, Stage,
+    Token, lens_like,
 };
 
 /// What a power cut keeps or loses as a whole.
@@ -28,6 +28,8 @@ pub struct Faults {
     pub fail_write: bool,
     /// The next read fails.
     pub fail_read: bool,
+    /// Removals fail.
+    pub fail_remove: bool,
     /// A byte of a file that cannot be read, nor what is read with it.
     pub unreadable: Option<(FileName, u64)>,
     /// A write takes long: those behind it wait, and removals. Reads do not, nor what is written in the background.
@@ -71,6 +73,17 @@ struct World {
     /// What is known of files, and what of that survives a power cut.
     roster: BTreeMap<FileName, Listed>,
     safe_roster: BTreeMap<FileName, Listed>,
+    floor: Floor,
+    list: List,
+}
+
+/// What became of what is known of files.
+#[derive(Clone, Copy, Debug, Default)]
+enum List {
+    #[default]
+    Whole,
+    Damaged,
+    Lost,
 }
 
 #[derive(Debug, Default)]
@@ -106,8 +119,8 @@ impl World {
     fn used(&self) -> u64 {
         let spare = self.spare.as_ref().map_or(0, Vec::len) as u64;
         // The same bytes have two names while the file is there.
-        let is_alone = |name: &str| self.files.keys().all(|file| file.aside() != name);
-        let aside = self.aside.iter().filter(|(name, _)| is_alone(name));
+        let is_same = |bytes: &Vec<u8>| self.files.values().any(|file| file.bytes == *bytes);
+        let aside = self.aside.iter().filter(|(_, bytes)| !is_same(bytes));
         let aside: u64 = aside.map(|(_, bytes)| bytes.len() as u64).sum();
         spare + aside + self.files.values().map(|file| file.bytes.len() as u64).sum::<u64>()
     }
@@ -161,28 +174,47 @@ impl World {
     }
 
     /// So much of a file is safe.
-    fn synced(&mut self, file: FileName, (position, bytes): (u64, &[u8]), reached: Reached) {
+    fn synced(
+        &mut self,
+        file: FileName,
+        (position, bytes): (u64, &[u8]),
+        reached: Reached,
+        is_last: bool,
+    ) {
         let len = position + bytes.len() as u64;
+        if is_last && file.generation > 0 {
+            self.safe_roster = self.roster.clone();
+        }
         if position == 0 {
-            let beginning = crc32c::crc32c(&bytes[..bytes.len().min(BEGINNING)]);
-            self.roster.insert(file, Listed { file, len, beginning, reached });
-        } else if let Some(known) = self.roster.get_mut(&file) {
+            self.roster.insert(file, Listed::begun(file, bytes, len, reached));
+        }
+        if let Some(known) = self.roster.get_mut(&file) {
             known.len = known.len.max(len);
             known.reached = known.reached.max(reached);
+            known.stage = if is_last { Stage::Sealed } else { known.stage };
         }
     }
 
     /// A file is about to go.
     fn strike(&mut self, file: FileName) {
-        self.roster.remove(&file);
+        if let Some(known) = self.roster.get_mut(&file) {
+            known.stage = Stage::Going;
+        }
         self.safe_roster = self.roster.clone();
+    }
+
+    /// It is gone.
+    fn gone(&mut self, file: FileName) {
+        self.roster.remove(&file);
     }
 
     /// Of what was not synced of the list, each line is there or not.
     fn tear_roster(&mut self) {
         let safe = std::mem::take(&mut self.safe_roster);
-        for (file, now) in std::mem::take(&mut self.roster) {
-            let kept = if self.below(2) == 0 { Some(now) } else { safe.get(&file).copied() };
+        let now = std::mem::take(&mut self.roster);
+        let files: BTreeSet<_> = now.keys().chain(safe.keys()).copied().collect();
+        for file in files {
+            let kept = if self.below(2) == 0 { &now } else { &safe }.get(&file).copied();
             self.roster.extend(kept.map(|kept| (file, kept)));
         }
         self.safe_roster = self.roster.clone();
@@ -239,6 +271,8 @@ impl SimDisk {
             keeps_spare: false,
             roster: BTreeMap::new(),
             safe_roster: BTreeMap::new(),
+            floor: Floor::default(),
+            list: List::default(),
         })))
     }
 
@@ -340,6 +374,28 @@ impl SimDisk {
         world.files.iter().map(|(name, file)| (*name, file.bytes.len() as u64)).collect()
     }
 
+    /// Takes the list of files away, until the log is open.
+    pub fn lose_list(&self) {
+        self.world().list = List::Lost;
+    }
+
+    /// Damages the list of files: each line can be read or not.
+    pub fn damage_list(&self) {
+        let mut world = self.world();
+        world.list = List::Damaged;
+        for (file, line) in std::mem::take(&mut world.roster) {
+            if world.below(2) == 0 {
+                world.roster.insert(file, line);
+            }
+        }
+        world.floor = Floor::default();
+    }
+
+    /// What is known of files.
+    pub fn listed(&self) -> Vec<Listed> {
+        self.world().roster.values().copied().collect()
+    }
+
     /// The bytes of a file.
     pub fn bytes_of(&self, name: FileName) -> Vec<u8> {
         self.world().files.get(&name).map(|file| file.bytes.clone()).unwrap_or_default()
@@ -349,6 +405,11 @@ impl SimDisk {
     pub fn kept_aside(&self) -> Vec<(String, Vec<u8>)> {
         let world = self.world();
         world.aside.iter().map(|(name, bytes)| (name.clone(), bytes.clone())).collect()
+    }
+
+    /// Removes what is kept aside: nobody needs it.
+    pub fn drop_kept(&self) {
+        self.world().aside.clear();
     }
 
     /// Puts a file there as it is.
@@ -373,9 +434,14 @@ impl SimDisk {
     /// Another disk with the same files, and that knows the same of them.
     pub fn copy_whole(&self, seed: u64) -> Self {
         let copy = self.copy(seed);
-        let roster = self.world().roster.clone();
-        copy.world().safe_roster = roster.clone();
-        copy.world().roster = roster;
+        let (roster, floor, aside) = {
+            let world = self.world();
+            (world.roster.clone(), world.floor, world.aside.clone())
+        };
+        let mut world = copy.world();
+        (world.safe_roster, world.roster) = (roster.clone(), roster);
+        (world.floor, world.aside) = (floor, aside);
+        drop(world);
         copy
     }
 
@@ -418,7 +484,7 @@ impl Disk for SimDisk {
                 let bytes = [&head[..], &body[..]].concat();
                 let result = world.write(file, position, &bytes, (sync, is_last));
                 if sync && result.is_ok() {
-                    world.synced(file, (position, &bytes), reached);
+                    world.synced(file, (position, &bytes), reached, is_last);
                 }
                 Done::Written { head, body, result }
             }
@@ -426,6 +492,9 @@ impl Disk for SimDisk {
                 let read = |it: &Piece| world.read(file, it.position, it.len);
                 let pieces: Result<Vec<_>, _> = pieces.iter().map(read).collect();
                 Done::Read(pieces.map(|pieces| Bytes::from(pieces.concat())))
+            }
+            Op::Remove { .. } if world.faults.fail_remove => {
+                Done::Removed(Err(DiskError::Failed("simulated removal error".into())))
             }
             Op::Remove { file, next_len } => {
                 world.strike(file);
@@ -436,6 +505,7 @@ impl Disk for SimDisk {
                     let removed = removed.map(|file| file.bytes);
                     world.spare = removed.filter(|bytes| lens.contains(&(bytes.len() as u64)));
                 }
+                world.gone(file);
                 Done::Removed(Ok(()))
             }
         };
@@ -443,12 +513,20 @@ impl Disk for SimDisk {
     }
 
     fn roster(&mut self) -> Result<Roster, DiskError> {
-        Ok(Roster::Whole(self.world().roster.values().copied().collect()))
+        let world = self.world();
+        let files = world.roster.values().copied().collect();
+        let lines = Lines { files, floor: world.floor };
+        Ok(match world.list {
+            List::Whole => Roster::Whole(lines),
+            List::Damaged => Roster::Damaged(lines, "is damaged by a test".to_owned()),
+            List::Lost => Roster::None,
+        })
     }
 
-    fn enlist(&mut self, files: &[Listed], _: bool) -> Result<(), DiskError> {
+    fn enlist(&mut self, lines: &Lines, _: bool) -> Result<(), DiskError> {
         let mut world = self.world();
-        world.roster = files.iter().map(|it| (it.file, *it)).collect();
+        (world.floor, world.list) = (lines.floor, List::Whole);
+        world.roster = lines.files.iter().map(|it| (it.file, *it)).collect();
         world.safe_roster = world.roster.clone();
         Ok(())
     }
@@ -484,15 +562,26 @@ impl Disk for SimDisk {
     fn keep_aside(&mut self, file: FileName) -> Result<String, DiskError> {
         let mut world = self.world();
         let bytes = world.files.get(&file).map(|file| file.bytes.clone());
-        let name = if bytes.is_some() { file.aside() } else { file.absent() };
-        world.aside.entry(name.clone()).or_insert_with(|| bytes.unwrap_or_default());
+        let Some(bytes) = bytes else {
+            world.aside.entry(file.absent()).or_default();
+            return Ok(file.absent());
+        };
+        let mut names = (1..).map(|count| file.aside_again(count));
+        let is_for_it = |name: &String| world.aside.get(name).is_none_or(|kept| *kept == bytes);
+        let name = names.find(is_for_it).unwrap_or_default();
+        world.aside.insert(name.clone(), bytes);
         Ok(name)
+    }
+
+    fn kept(&mut self) -> Result<Vec<FileName>, DiskError> {
+        Ok(self.world().aside.keys().filter_map(|name| FileName::of_kept(name)).collect())
     }
 
     fn remove_now(&mut self, file: FileName) -> Result<(), DiskError> {
         let mut world = self.world();
         world.strike(file);
         world.files.remove(&file);
+        world.gone(file);
         Ok(())
     }
 }

@@ -43,6 +43,7 @@
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::arithmetic_side_effects)]
 
+use crate::disk::Heading;
 use crate::shared::Place;
 use crate::{HEAD_MAX, Holder, Offset};
 
@@ -174,6 +175,12 @@ impl FileHeader {
             mark: word(88)?,
         })
     }
+}
+
+/// What the header of a file says, if these bytes begin with one.
+pub(crate) fn heading(bytes: &[u8]) -> Option<Heading> {
+    let FileHeader { through, first, as_of, mark, .. } = FileHeader::decode(bytes).ok()?;
+    Some(Heading { through, first, as_of, mark })
 }
 
 impl BatchHeader {

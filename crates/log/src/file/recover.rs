@@ -12,13 +12,14 @@
 //! 3. A later file of the same segments that was not finished is a rewriting that a crash
 //!    interrupted. It goes, the earlier one is still whole. The other way around the earlier goes.
 //! 4. The disk's list of files has one that is not there, or says that more of one was synced than is whole, or that it
-//!    began with other bytes: as 2.
-//! 5. The bytes of a record do not have their checksum. In the last file before a cut: as 1.
+//!    began with other bytes: as 2. A file that is to be removed according to it is not missed, and not read.
+//! 5. A file that the list does not have, and in whose place it has a newer one: somebody put it back too late. As 2.
+//! 6. The bytes of a record do not have their checksum. In the last file before a cut: as 1.
 //!    Elsewhere it is found when the record is read.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::arithmetic_side_effects)]
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::Store;
 use super::cold::Held;
@@ -29,7 +30,9 @@ use super::format::{
 use super::salvage::{Damage, salvage};
 use super::segments::Segment;
 use super::walk::{Batch, Step, Walk, is_begun, synced_before};
-use crate::disk::{BEGINNING, Disk, DiskError, FileName, Listed, Reached, Roster};
+use crate::disk::{
+    BEGINNING, Disk, DiskError, FileName, Floor, Heading, Lines, Listed, Reached, Roster, Stage,
+};
 use crate::{Holder, Offset, Recovered};
 
 /// Bytes that are read at once when nothing asks for more.
@@ -142,6 +145,8 @@ pub(super) struct Found {
     pub(super) end: u64,
     pub(super) next_sequence: u64,
     pub(super) next_segment: u64,
+    /// Segments of which files are kept aside, or word.
+    pub(super) kept: BTreeSet<u64>,
     pub(super) report: Report,
 }
 
@@ -243,20 +248,20 @@ pub(super) struct Changes {
     /// The ends of files.
     ends: Vec<(FileName, u64)>,
     obsolete: Vec<FileName>,
-    /// The files, once that is done.
-    files: Vec<Listed>,
+    /// What the list is to say, once that is done.
+    lines: Lines,
     is_list_needed: bool,
 }
 
 impl Changes {
     pub(super) fn make<D: Disk>(self, disk: &mut D) -> Result<(), OpenError> {
-        let Self { ends, obsolete, files, is_list_needed } = self;
+        let Self { ends, obsolete, lines, is_list_needed } = self;
         // First what is built on is made safe.
         for (name, len) in ends {
             on(name, disk.truncate_now(name, len))?;
         }
         // Then it may be said that it is, and before anything is missing what will be.
-        let listed = disk.enlist(&files, is_list_needed);
+        let listed = disk.enlist(&lines, is_list_needed);
         listed.map_err(|error| OpenError::Disk { file: "the list of files".into(), error })?;
         for name in obsolete {
             on(name, disk.remove_now(name))?;
@@ -265,42 +270,120 @@ impl Changes {
     }
 }
 
+/// A file that is there.
+#[derive(Clone, Debug)]
+struct There {
+    name: FileName,
+    len: u64,
+    /// What it begins with, if that is a header.
+    header: Option<FileHeader>,
+    /// The checksum of its first bytes.
+    beginning: u32,
+}
+
+impl There {
+    /// Whether it has the header that belongs to its name.
+    fn header(&self) -> Option<&FileHeader> {
+        let name = self.name;
+        let is_it =
+            |it: &&FileHeader| (it.segment, it.generation) == (name.segment, name.generation);
+        self.header.as_ref().filter(is_it)
+    }
+
+    /// The last segment that it stands for.
+    fn through(&self) -> u64 {
+        self.header().map_or(self.name.segment, |header| header.through)
+    }
+}
+
 /// What there is to know of a log's files before they are read.
 struct Known {
     roster: Roster,
-    /// Of the files that are there.
-    listed: Vec<(FileName, u64)>,
+    /// Ascending.
+    there: Vec<There>,
 }
 
 impl Known {
     fn of<D: Disk>(disk: &mut D) -> Result<Self, OpenError> {
-        let of = |file: &str, error| OpenError::Disk { file: file.into(), error };
-        let roster = disk.roster().map_err(|error| of("the list of files", error))?;
-        let listed = disk.list().map_err(|error| of("the log", error))?;
-        Ok(Self { roster, listed })
+        let roster = disk
+            .roster()
+            .map_err(|error| OpenError::Disk { file: "the list of files".into(), error })?;
+        Ok(Self { roster, there: there(disk)? })
     }
 
     fn line(&self, name: FileName) -> Option<&Listed> {
         self.roster.listed().iter().find(|it| it.file == name)
     }
 
-    /// Files that were there, and are not; nor is another of the same segments, which somebody put in their place.
+    /// Of the files that are needed.
+    fn needed(&self) -> impl Iterator<Item = &Listed> {
+        self.roster.listed().iter().filter(|it| it.stage != Stage::Going)
+    }
+
+    /// The line of a file that is to be removed.
+    fn going(&self, file: FileName) -> Listed {
+        let (beginning, reached) = (0, Reached::default());
+        let none = Listed { file, len: 0, beginning, reached, heading: None, stage: Stage::Going };
+        self.line(file).map_or(none, |line| Listed { stage: Stage::Going, ..*line })
+    }
+
+    /// Whether the list says that the end of this file was safe.
+    fn is_sealed(&self, name: FileName) -> bool {
+        self.line(name).is_some_and(|line| line.stage == Stage::Sealed)
+    }
+
+    /// Files that were there, and are not; nor is what they were made of or made to, which somebody put in their place.
     fn missing(&self) -> impl Iterator<Item = &Listed> {
-        let is_there =
-            |it: &&Listed| self.listed.iter().any(|(name, _)| name.segment == it.file.segment);
-        self.roster.listed().iter().filter(move |it| !is_there(it))
+        self.needed().filter(|line| !self.is_replaced(line))
+    }
+
+    /// Whether all segments of a file that is listed are there: in the file, in a later one, or in earlier ones.
+    fn is_replaced(&self, line: &Listed) -> bool {
+        let (first, last) = (line.file.segment, line.through());
+        let is_later = |it: &There| {
+            it.name == line.file
+                || it.name.generation > line.file.generation
+                    && it.name.segment <= first
+                    && last <= it.through()
+        };
+        // The next segment that is not found yet.
+        let mut wanted = first;
+        for it in &self.there {
+            if is_later(it) {
+                return true;
+            }
+            if it.name.segment <= wanted {
+                wanted = wanted.max(next(it.through()));
+            }
+        }
+        wanted > last
+    }
+
+    /// A generation that no file of this segment has or had, as far as is known.
+    fn unused_generation(&self, segment: u64) -> u64 {
+        let there = self.there.iter().map(|it| it.name);
+        let names = there.chain(self.roster.listed().iter().map(|it| it.file));
+        let used = names.filter(|it| it.segment == segment).map(|it| it.generation);
+        used.max().map_or(0, next)
     }
 
     /// How far the log is known to have been.
-    fn reached(&self) -> Reached {
-        self.roster.listed().iter().fold(Reached::default(), |all, it| all.max(it.reached))
+    fn floor(&self) -> Floor {
+        let Floor { reached, segment } = self.roster.floor();
+        let all = self.roster.listed();
+        Floor {
+            reached: all.iter().fold(reached, |most, it| most.max(it.reached)),
+            segment: all.iter().map(|it| next(it.through())).fold(segment, u64::max),
+        }
     }
 
     /// What is missing, as damage.
     fn lost(&self) -> Vec<Damage> {
-        let before = |it: &Listed| {
-            let earlier = self.roster.listed().iter().filter(|other| other.file < it.file);
-            earlier.map(|other| other.reached.end).max().unwrap_or(0)
+        let first = |it: &Listed| {
+            let earlier = self.roster.listed().iter();
+            let earlier = earlier.filter(|other| other.file.segment < it.file.segment);
+            let before = earlier.map(|other| other.reached.end).max().unwrap_or(0);
+            it.heading.map_or(before, |heading| heading.first)
         };
         let lost = self.missing().map(|it| Damage {
             file: it.file,
@@ -309,12 +392,46 @@ impl Known {
             kept: None,
             rest: None,
             lost_bytes: it.len,
-            lost_records_max: Some(it.reached.end.saturating_sub(before(it))),
+            lost_records_max: Some(it.reached.end.saturating_sub(first(it))),
             holders: Vec::new(),
             are_all_holders: false,
         });
         lost.collect()
     }
+
+    /// A file in whose place an earlier one was put that does not go as far.
+    fn cut_short(&self, enlisted: &[Listed], told: &[Damage]) -> Option<FileName> {
+        self.needed().find_map(|line| {
+            let range = line.file.segment..=line.through();
+            let is_told = told.iter().any(|it| range.contains(&it.file.segment));
+            let of_range = enlisted.iter().rfind(|it| range.contains(&it.file.segment))?;
+            let is_short = of_range.file.generation < line.file.generation
+                && of_range.reached.end < line.reached.end;
+            (is_short && !is_told).then_some(of_range.file)
+        })
+    }
+}
+
+/// The files that are there. One of a later version is not damaged, whatever else is.
+fn there<D: Disk>(disk: &mut D) -> Result<Vec<There>, OpenError> {
+    let listed = disk.list().map_err(|error| OpenError::Disk { file: "the log".into(), error })?;
+    let mut found = Vec::with_capacity(listed.len());
+    for (name, len) in listed {
+        let mut bytes = [0; FILE_HEADER];
+        if len >= FILE_HEADER as u64 {
+            on(name, disk.read_now(name, 0, &mut bytes))?;
+        }
+        let header = match FileHeader::decode(&bytes) {
+            Err(HeaderError::Newer { format, writer }) => {
+                return Err(OpenError::Newer { file: name, format, writer });
+            }
+            header => header.ok(),
+        };
+        let beginning = crc32c::crc32c(bytes.get(..BEGINNING).unwrap_or(&bytes));
+        found.push(There { name, len, header, beginning });
+    }
+    found.sort_unstable_by_key(|it| it.name);
+    Ok(found)
 }
 
 /// Reads all files, and changes nothing.
@@ -324,7 +441,6 @@ pub(super) fn inspect<D: Disk>(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Inspected, OpenError> {
     let known = Known::of(disk)?;
-    refuse_newer(disk, &known)?;
     let is_lost = known.missing().next().is_some();
     if on_damage == OnDamage::Refuse {
         if let Roster::Damaged(_, what) = &known.roster {
@@ -334,7 +450,7 @@ pub(super) fn inspect<D: Disk>(
             return Err(OpenError::Missing { file: lost.file, len: lost.len });
         }
     }
-    match read_all(disk, &known, progress) {
+    match read_all(disk, &known, &[], progress) {
         Err(OpenError::Damaged { .. }) if on_damage == OnDamage::Aside => Ok(Inspected::Damaged),
         Ok((_, Found { report: Report { list: Some(what), .. }, .. }, _))
             if on_damage == OnDamage::Refuse =>
@@ -352,22 +468,22 @@ pub(super) fn repair<D: Disk>(
     disk: &mut D,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(Store, Found, Changes), OpenError> {
-    let known = Known::of(disk)?;
+    let mut known = Known::of(disk)?;
     let mut damages = known.lost();
     for lost in &mut damages {
         on(lost.file, disk.keep_aside(lost.file))?;
     }
-    let mut listed = known.listed.clone();
     loop {
-        let Known { roster, .. } = &known;
-        let now = Known { roster: roster.clone(), listed };
-        match read_all(disk, &now, progress) {
+        match read_all(disk, &known, &damages, progress) {
             Err(OpenError::Damaged { file, position, what }) => {
                 // Each batch of it is whole, and it is not what a log writes all the same: nothing of it is used.
                 let is_rest = damages.iter().any(|it| it.rest == Some(file));
-                let is_useless = is_rest || what == ANOTHER;
+                let is_useless = is_rest || [ANOTHER, TOO_LATE].contains(&what);
                 let found = (position, what);
-                damages.push(salvage(disk, file, found, is_useless, known.line(file))?);
+                let unused = known.unused_generation(file.segment);
+                let was = known.line(file);
+                let damage = salvage(disk, (file, unused), found, is_useless, was)?;
+                damages.push(damage);
             }
             result => {
                 let (store, mut found, changes) = result?;
@@ -375,30 +491,17 @@ pub(super) fn repair<D: Disk>(
                 return Ok((store, found, changes));
             }
         }
-        listed = Known::of(disk)?.listed;
+        known.there = there(disk)?;
     }
-}
-
-/// A file of a later version is not damaged, whatever else is.
-fn refuse_newer<D: Disk>(disk: &mut D, known: &Known) -> Result<(), OpenError> {
-    for &(name, len) in &known.listed {
-        let mut bytes = [0; FILE_HEADER];
-        if len >= FILE_HEADER as u64 {
-            on(name, disk.read_now(name, 0, &mut bytes))?;
-        }
-        if let Err(HeaderError::Newer { format, writer }) = FileHeader::decode(&bytes) {
-            return Err(OpenError::Newer { file: name, format, writer });
-        }
-    }
-    Ok(())
 }
 
 fn read_all<D: Disk>(
     disk: &mut D,
     known: &Known,
+    told: &[Damage],
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(Store, Found, Changes), OpenError> {
-    let total = known.listed.iter().map(|(_, len)| *len).fold(0, u64::saturating_add);
+    let total = known.there.iter().map(|it| it.len).fold(0, u64::saturating_add);
     let mut recovery = Recovery {
         store: Store::default(),
         lost: BTreeMap::new(),
@@ -417,19 +520,33 @@ fn read_all<D: Disk>(
     for (index, file) in files.into_iter().enumerate() {
         let is_tail = next(index as u64) == count as u64 && file.name.generation == 0;
         ends.extend(recovery.file(disk, &file, is_tail)?);
-        let len = recovery.store.segments.all.back().map_or(0, |segment| segment.written);
-        let reached = Reached { end: recovery.found.end, sequence: recovery.found.next_sequence };
-        enlisted.push(Listed { file: file.name, len, beginning: file.beginning, reached });
+        let Some(segment) = recovery.store.segments.all.back() else { continue };
+        let FileHeader { through, first, as_of, mark, .. } = file.header;
+        enlisted.push(Listed {
+            file: file.name,
+            len: segment.written,
+            beginning: file.beginning,
+            reached: Reached { end: recovery.found.end, sequence: recovery.found.next_sequence },
+            heading: Some(Heading { through, first, as_of, mark }),
+            stage: if segment.is_sealed { Stage::Sealed } else { Stage::Growing },
+        });
+    }
+    if let Some(file) = known.cut_short(&enlisted, told) {
+        let len = known.there.iter().find(|it| it.name == file).map_or(0, |it| it.len);
+        return Err(damaged(file, len, "this is a copy of an earlier time, which ends too soon"));
     }
     let Recovery { mut store, mut found, .. } = recovery;
     let Store { segments, cold, .. } = &mut store;
     segments.stragglers.retain(|at, _| cold.get(*at).is_some());
     // What is gone was told of, and may come back: nothing else gets its names.
-    let Reached { end, sequence } = known.reached();
+    let Floor { reached: Reached { end, sequence }, segment } = known.floor();
     found.end = found.end.max(end);
     found.next_sequence = found.next_sequence.max(sequence);
-    let numbers = known.roster.listed().iter().map(|it| next(it.file.segment));
-    found.next_segment = numbers.fold(found.next_segment, u64::max);
+    found.next_segment = found.next_segment.max(segment);
+    let reached = Reached { end: found.end, sequence: found.next_sequence };
+    let floor = Floor { reached, segment: found.next_segment };
+    let kept = disk.kept().map_err(|error| OpenError::Disk { file: "the log".into(), error })?;
+    found.kept = kept.into_iter().map(|file| file.segment).collect();
     found.report.removed_files = obsolete.len() as u64;
     let segments = &store.segments.all;
     found.report.files = segments.len() as u64;
@@ -440,7 +557,10 @@ fn read_all<D: Disk>(
         Roster::Damaged(_, what) => Some(what.clone()),
         _ => None,
     };
-    let changes = Changes { ends, obsolete, files: enlisted, is_list_needed };
+    // They go after the list has said so.
+    enlisted.extend(obsolete.iter().map(|&file| known.going(file)));
+    let lines = Lines { files: enlisted, floor };
+    let changes = Changes { ends, obsolete, lines, is_list_needed };
     Ok((store, found, changes))
 }
 
@@ -455,6 +575,9 @@ pub(super) fn on<T>(file: FileName, result: Result<T, DiskError>) -> Result<T, O
 /// What is wrong with a file that has the name of one that was written, and not its beginning.
 const ANOTHER: &str = "this is another file than was written under its name";
 
+/// What is wrong with a file that somebody put back when another stood for its segment.
+pub const TOO_LATE: &str = "a later file has its place";
+
 fn damaged(file: FileName, position: u64, what: &'static str) -> OpenError {
     OpenError::Damaged { file, position, what }
 }
@@ -468,60 +591,78 @@ struct Choice {
     unsafe_files: Vec<(FileName, u64)>,
 }
 
-/// Reads the headers, and finds which files count and which are to go.
+/// Finds which files count and which are to go.
 fn choose<D: Disk>(disk: &mut D, known: &Known) -> Result<Choice, OpenError> {
-    let mut listed = known.listed.clone();
-    listed.sort_unstable();
     let Choice { mut files, mut obsolete, .. } = Choice::default();
     let mut headless = Vec::new();
-    let last_segment = listed.last().map(|(name, _)| name.segment);
+    let last_segment = known.there.last().map(|it| it.name.segment);
     // The newest first, so that a rewritten file is seen before those it stands for.
-    for (name, len) in listed.into_iter().rev() {
-        let mut bytes = [0; FILE_HEADER];
-        if len >= FILE_HEADER as u64 {
-            on(name, disk.read_now(name, 0, &mut bytes))?;
+    for it in known.there.iter().rev() {
+        let There { name, len, beginning, .. } = *it;
+        let line = known.line(name);
+        if line.is_some_and(|line| line.stage == Stage::Going) {
+            obsolete.push(name);
+            continue;
         }
-        let header = match FileHeader::decode(&bytes) {
-            Ok(header) => header,
-            Err(HeaderError::Newer { format, writer }) => {
-                return Err(OpenError::Newer { file: name, format, writer });
-            }
+        let Some(header) = &it.header else {
             // The header is synced before anything is written behind it.
-            Err(HeaderError::Damaged)
-                if len <= FILE_HEADER as u64
-                    && name.generation == 0
-                    && known.line(name).is_none()
-                    && Some(name.segment) == last_segment =>
-            {
+            let is_begun = len <= FILE_HEADER as u64
+                && name.generation == 0
+                && line.is_none()
+                && Some(name.segment) == last_segment;
+            if is_begun {
                 obsolete.push(name);
-                continue;
-            }
-            Err(HeaderError::Damaged) if name.generation > 0 => {
+            } else if name.generation > 0 {
                 headless.push(name);
-                continue;
-            }
-            Err(HeaderError::Damaged) => {
+            } else {
                 return Err(damaged(name, 0, "this is not the header of a segment"));
             }
+            continue;
         };
-        if (header.segment, header.generation) != (name.segment, name.generation) {
+        if it.header().is_none() {
             return Err(damaged(name, 0, "the header is that of another file"));
         }
-        let beginning = crc32c::crc32c(bytes.get(..BEGINNING).unwrap_or(&bytes));
-        let line = known.line(name);
         if line.is_some_and(|line| line.beginning != beginning) {
             return Err(damaged(name, 0, ANOTHER));
         }
         let safe = line.map_or(0, |line| line.len);
-        files.push_front(File { name, len, header, beginning, safe });
+        files.push_front(File { name, len, header: header.clone(), beginning, safe });
     }
-    let unsafe_files = drop_superseded(disk, &mut files, &mut obsolete, headless)?;
+    drop_rests(disk, &mut files, &mut obsolete)?;
+    let unsafe_files = drop_superseded(disk, known, &mut files, &mut obsolete, headless)?;
     Ok(Choice { files, obsolete, unsafe_files })
+}
+
+/// Of a damaged file that is there as it was before, the rest that was saved of it is not needed. Its batches have the
+/// file's mark: no rewritten file has that.
+fn drop_rests<D: Disk>(
+    disk: &mut D,
+    files: &mut VecDeque<File>,
+    obsolete: &mut Vec<FileName>,
+) -> Result<(), OpenError> {
+    let key = |file: &File| (file.name.segment, file.header.mark, file.name.generation);
+    let mut whole = BTreeSet::new();
+    for file in files.iter() {
+        // A rest that was not written to its end is that of nothing.
+        if file.name.generation == 0 || is_finished(disk, file)? {
+            whole.insert(key(file));
+        }
+    }
+    files.retain(|file| {
+        let (segment, mark, generation) = key(file);
+        let is_rest = whole.range((segment, mark, 0)..(segment, mark, generation)).next().is_some();
+        if is_rest {
+            obsolete.push(file.name);
+        }
+        !is_rest
+    });
+    Ok(())
 }
 
 /// Of a file and its rewritten form, only one counts. Gives the rewritten ones that do, with their lengths.
 fn drop_superseded<D: Disk>(
     disk: &mut D,
+    known: &Known,
     files: &mut VecDeque<File>,
     obsolete: &mut Vec<FileName>,
     headless: Vec<FileName>,
@@ -532,28 +673,37 @@ fn drop_superseded<D: Disk>(
             rewritten.push((file.name, file.header.through));
             count.push((file.name, file.len));
         } else {
-            unfinished.push((file.name, file.len));
+            unfinished.push((file.name, file.len, "the end of the segment is missing"));
         }
     }
-    let is_superseded = |name: FileName| {
-        rewritten.iter().any(|(newer, through)| {
+    let newer = |name: FileName| {
+        rewritten.iter().filter(move |(newer, through)| {
             (newer.segment..=*through).contains(&name.segment) && name.generation < newer.generation
         })
     };
-    for (name, len) in unfinished {
-        if !has_earlier(files, name) && !is_superseded(name) {
-            return Err(damaged(name, len, "the end of the segment is missing"));
+    let is_superseded = |name: FileName| newer(name).next().is_some();
+    let headless =
+        headless.into_iter().map(|name| (name, 0, "this is not the header of a segment"));
+    for (name, position, what) in unfinished.into_iter().chain(headless) {
+        // Rewriting was interrupted, if what it was made from is still there; unless its end was safe once: then
+        // notes on what it was made from may be gone.
+        let was_interrupted = has_earlier(files, name) && !known.is_sealed(name);
+        if !was_interrupted && !is_superseded(name) {
+            return Err(damaged(name, position, what));
         }
         obsolete.push(name);
     }
-    for name in headless {
-        // Rewriting had just begun, if what it was made from is still there.
-        if !has_earlier(files, name) && !is_superseded(name) {
-            return Err(damaged(name, 0, "this is not the header of a segment"));
+    for name in files.iter().map(|file| file.name).filter(|&name| is_superseded(name)) {
+        // A list that has the newer one to its end has each older one that the log has not removed.
+        let is_back =
+            known.line(name).is_none() && newer(name).any(|(newer, _)| known.is_sealed(*newer));
+        if is_back {
+            return Err(damaged(name, 0, TOO_LATE));
         }
-        obsolete.push(name);
+        if !obsolete.contains(&name) {
+            obsolete.push(name);
+        }
     }
-    obsolete.extend(files.iter().map(|file| file.name).filter(|&name| is_superseded(name)));
     files.retain(|file| !obsolete.contains(&file.name));
     // Where nothing was left behind, the last process got as far as to sync them.
     count.retain(|(name, _)| !obsolete.is_empty() && !obsolete.contains(name));

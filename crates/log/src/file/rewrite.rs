@@ -401,7 +401,7 @@ impl<D: Disk> FileLog<D> {
             reached: Reached { end: work.target.end, sequence: 0 },
             // Each piece, so that no sync has to do all the work while others wait.
             sync: true,
-            is_last: false,
+            is_last: work.phase == Phase::Finish,
             is_background: true,
         };
         work.io = Some(submit(&mut self.disk, &mut self.next_token, op));

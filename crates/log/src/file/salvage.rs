@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use super::format::{
-    BATCH_HEADER, BatchHeader, Entry, FILE_HEADER, FileHeader, IndexReader, LISTED_SINCE,
+    BATCH_HEADER, BatchHeader, Entry, FILE_HEADER, FORMAT, FileHeader, IndexReader, LISTED_SINCE,
 };
 use super::recover::{OpenError, Window, crcs, have_crcs, on};
 use super::walk::{Step, Walk};
@@ -76,10 +76,11 @@ struct Scan {
     are_all_holders: bool,
 }
 
-/// Puts the damaged file `name` aside, and what is whole of it into its place, unless nothing of it is to be used.
+/// Puts the damaged file `name` aside, and what is whole of it into its place, as generation `unused`; unless nothing of
+/// it is to be used.
 pub(super) fn salvage<D: Disk>(
     disk: &mut D,
-    name: FileName,
+    (name, unused): (FileName, u64),
     (position, what): (u64, &'static str),
     is_useless: bool,
     was: Option<&Listed>,
@@ -95,10 +96,13 @@ pub(super) fn salvage<D: Disk>(
     let kept = on(name, disk.keep_aside(name))?;
     let rest = match &known {
         Some(known) if !scan.whole.is_empty() => {
-            let last = listed.iter().filter(|(it, _)| it.segment == name.segment);
-            let last = last.map(|(it, _)| it.generation).max().unwrap_or(name.generation);
-            let new = FileName { segment: name.segment, generation: last.saturating_add(1) };
-            copy(disk, name, new, &known.header, &scan.whole)?;
+            let new = FileName { segment: name.segment, generation: unused };
+            let copied = copy(disk, name, new, &known.header, &scan.whole);
+            if copied.is_err() {
+                // A disk that was full is not to be fuller for the next try.
+                let _ = disk.remove_now(new);
+            }
+            copied?;
             Some(new)
         }
         _ => None,
@@ -135,7 +139,19 @@ fn known<D: Disk>(
             Some(header)
         }
         Ok(_) => None,
-        Err(_) => guessed(name, shown, listed),
+        Err(_) => match was.and_then(|was| was.heading) {
+            Some(heading) => Some(FileHeader {
+                format: FORMAT,
+                writer: String::new(),
+                segment: name.segment,
+                through: heading.through,
+                generation: name.generation,
+                first: heading.first,
+                as_of: heading.as_of,
+                mark: heading.mark,
+            }),
+            None => guessed(name, shown, listed),
+        },
     };
     let next = listed.iter().map(|(it, _)| *it).filter(|it| it.segment > name.segment).min();
     let mut next_first = was.map(|was| was.reached.end);
@@ -151,7 +167,8 @@ fn known<D: Disk>(
     Ok(header.map(|header| Known { header, len, is_tail, next_first, safe }))
 }
 
-/// The header that a file must have had whose first batch is whole.
+/// The header that a file must have had whose first batch is whole. Only what begins where the first batch does counts:
+/// a body may have anything in it that looks like one.
 fn guessed(name: FileName, shown: &[u8], listed: &[(FileName, u64)]) -> Option<FileHeader> {
     let first = shown.get(FILE_HEADER..)?;
     let mark = first.first_chunk().copied().map(u64::from_le_bytes)?;

@@ -160,6 +160,10 @@ impl Segment {
         !self.about.is_empty()
     }
 
+    pub(super) fn has_notes_on(&self, mut epochs: impl Iterator<Item = Epoch>) -> bool {
+        epochs.any(|epoch| self.about.contains_key(&epoch))
+    }
+
     /// Whether nothing of it is needed.
     pub(super) fn is_dead(&self) -> bool {
         self.is_sealed && self.live == 0 && !self.has_notes()

@@ -1,9 +1,11 @@
 //! Giving back space: removing files of which nothing is needed, and choosing what to rewrite.
 
+use std::collections::BTreeSet;
+
 use super::FileLog;
 use super::rewrite::Rewrite;
-use super::segments::Segment;
-use crate::disk::{Disk, FileName, Op};
+use super::segments::{Epoch, Segment};
+use crate::disk::{Disk, DiskError, FileName, Op, Token};
 
 /// What is under way, and whether there may be something to do.
 #[derive(Debug, Default)]
@@ -15,7 +17,14 @@ pub(super) struct Space {
     /// Bytes released since it was looked at whether a rewriting pays.
     freed: u64,
     /// Files that the log needs no more, whose reads are awaited.
-    doomed: Vec<FileName>,
+    doomed: Vec<Doomed>,
+    /// Those whose removal is under way.
+    leaving: Vec<(Token, Doomed)>,
+    /// Of those that could not be removed.
+    stuck: Vec<Epoch>,
+    /// Segments whose files may be put back by people: they were damaged or missing. What is there of them is not
+    /// rewritten, and nothing that is comes to stand for them.
+    awaited: BTreeSet<u64>,
     /// The files stay: see [`FileLog::hold_files`].
     is_held: bool,
     /// The highest generation of a rewriting that came to nothing: its file may go at any time.
@@ -23,7 +32,19 @@ pub(super) struct Space {
     pub(super) rewrite: Option<Box<Rewrite>>,
 }
 
+/// A file that is to be removed.
+#[derive(Debug)]
+struct Doomed {
+    file: FileName,
+    /// While it is there notes on its records are needed: without them those were held again after the next start.
+    epochs: Vec<Epoch>,
+}
+
 impl Space {
+    pub(super) fn awaiting(awaited: BTreeSet<u64>) -> Self {
+        Self { awaited, ..Self::default() }
+    }
+
     /// A segment may be dead, or what made it wait is over.
     pub(super) fn look(&mut self) {
         self.may_remove = true;
@@ -52,14 +73,22 @@ impl Space {
         self.waits_for_room = false;
     }
 
+    /// A file is not needed, and another stands for it.
     pub(super) fn doom(&mut self, file: FileName) {
-        self.doomed.push(file);
+        self.doomed.push(Doomed { file, epochs: Vec::new() });
     }
 
     /// A rewriting came to nothing, and has left this file.
     pub(super) fn give_up(&mut self, file: FileName) {
         self.given_up = self.given_up.max(file.generation);
         self.doom(file);
+    }
+
+    /// Files that are not in the log any more, and still there.
+    fn going(&self) -> impl Iterator<Item = Epoch> {
+        let leaving = self.leaving.iter().map(|(_, it)| it);
+        let doomed = self.doomed.iter().chain(leaving).flat_map(|it| &it.epochs);
+        doomed.chain(&self.stuck).copied()
     }
 
     pub(super) fn is_rewriting(&self) -> bool {
@@ -105,26 +134,50 @@ impl<D: Disk> FileLog<D> {
         if self.space.may_remove {
             self.remove_dead();
         }
-        if self.space.rewrite.is_none() && self.space.may_rewrite && !self.space.waits_for_room {
+        self.remove_doomed();
+        // What is being removed lets others be dead, which is cheaper.
+        let may_rewrite =
+            self.space.may_rewrite && !self.space.waits_for_room && self.space.leaving.is_empty();
+        if self.space.rewrite.is_none() && may_rewrite {
             self.space.may_rewrite = false;
             if let Some(range) = self.worth_rewriting() {
                 self.begin_rewrite(range);
             }
         }
         self.step_rewrite();
+        self.remove_doomed();
+    }
+
+    fn remove_doomed(&mut self) {
         if self.space.doomed.is_empty() {
             return;
         }
-        let mut doomed = std::mem::take(&mut self.space.doomed);
+        let doomed = std::mem::take(&mut self.space.doomed);
         let next_len = self.segment_len();
-        doomed.retain(|&file| {
+        for it in doomed {
+            let file = it.file;
             if self.fetch.reads(file) || !self.writer.leaves(file) {
-                return true;
+                self.space.doomed.push(it);
+                continue;
             }
-            super::submit(&mut self.disk, &mut self.next_token, Op::Remove { file, next_len });
-            false
-        });
-        self.space.doomed = doomed;
+            let op = Op::Remove { file, next_len };
+            let token = super::submit(&mut self.disk, &mut self.next_token, op);
+            self.space.leaving.push((token, it));
+        }
+    }
+
+    /// The removal of a file has completed. One that stays takes room until the log is opened again, and what it needs
+    /// stays with it.
+    pub(super) fn removed(&mut self, token: Token, result: &Result<(), DiskError>) {
+        let leaving = &mut self.space.leaving;
+        let Some(index) = leaving.iter().position(|(it, _)| *it == token) else { return };
+        let (_, Doomed { epochs, .. }) = leaving.swap_remove(index);
+        if result.is_ok() {
+            epochs.into_iter().for_each(|epoch| self.store.segments.retire(epoch));
+            self.space.look();
+        } else {
+            self.space.stuck.extend(epochs);
+        }
     }
 
     /// Removes each sealed segment that has no record and no note that is needed.
@@ -157,9 +210,8 @@ impl<D: Disk> FileLog<D> {
             // What waits is looked at again when the batch is safe.
             self.space.may_remove |= waits;
             let Some(segment) = dead.and_then(|index| segments.remove(index)) else { return };
-            segment.epochs.iter().for_each(|epoch| segments.retire(*epoch));
             fetch.file_gone(segment.file);
-            self.space.doomed.push(segment.file);
+            self.space.doomed.push(Doomed { file: segment.file, epochs: segment.epochs });
         }
     }
 
@@ -173,8 +225,15 @@ impl<D: Disk> FileLog<D> {
             return None;
         }
         // What is dead goes by itself as soon as that is safe.
-        let can =
-            |segment: &&Segment| segment.is_sealed && !segment.is_damaged && !segment.is_dead();
+        let is_awaited =
+            |first: u64, last: u64| self.space.awaited.range(first..=last).next().is_some();
+        let can = |it: &&Segment| {
+            let is_whole = it.is_sealed && !it.is_damaged && !it.is_dead();
+            // A rewriting has no notes on what is not in the log any more.
+            is_whole
+                && !is_awaited(it.file.segment, it.through)
+                && !it.has_notes_on(self.space.going())
+        };
         let share = |segment: &Segment| segment.useful_bytes() * 1000 / segment.len.max(1);
         let victim = (0..all.len()).filter(|&index| can(&&all[index]));
         let victim = victim.min_by_key(|&index| share(&all[index]))?;
@@ -192,10 +251,14 @@ impl<D: Disk> FileLog<D> {
             total += if joins { segment.useful_bytes() } else { 0 };
             joins
         };
-        while let Some(left) = first.checked_sub(1).filter(|&left| joins(&all[left])) {
+        // Nor over the place of one that may come back.
+        let is_free = |left: usize| !is_awaited(all[left].through, all[left + 1].file.segment);
+        while let Some(left) =
+            first.checked_sub(1).filter(|&left| is_free(left) && joins(&all[left]))
+        {
             first = left;
         }
-        while last + 1 < all.len() && joins(&all[last + 1]) {
+        while last + 1 < all.len() && is_free(last) && joins(&all[last + 1]) {
             last += 1;
         }
         Some(first..=last)

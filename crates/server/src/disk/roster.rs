@@ -2,8 +2,8 @@
 //! `docs/formats/segment.md` for its bytes.
 //!
 //! A line of a file is written over in place, so that nothing has to be made for it: after each sync of the file with how
-//! long it is now, which is a write of 64 bytes to memory of the system's and no sync; and before the file is removed, which
-//! is one. So after a kill the list knows each byte that was safe. After a power cut it knows what it knew when it was
+//! long it is now, which is a write of 128 bytes to memory of the system's and no sync; and before the file is removed, to
+//! say that it is going, which is one. So after a kill the list knows each byte that was safe. After a power cut it knows what it knew when it was
 //! synced last, a moment after the last write before a rest, or at the last removal; never more than was true.
 
 use std::fs::{File, OpenOptions};
@@ -15,19 +15,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
-use leveret_log::disk::{BEGINNING, FileName, Listed, Reached, Roster};
+use leveret_log::disk::{FileName, Floor, Heading, Lines, Listed, Reached, Roster, Stage};
 
 use super::sync_dir;
 
 /// Its name.
 const NAME: &str = "files";
 
-const LINE: usize = 64;
+const LINE: usize = 128;
 const MAGIC: &[u8; 8] = b"LVRTLIST";
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
+
+/// Bytes of a line in format 1, which had less of each file.
+const LINE_1: usize = 64;
 
 /// Lines that are made at once: a page, less the first line of the first one.
-const PAGE: usize = 64;
+const PAGE: usize = 32;
 
 /// How far the log of names is, for those whose messages are of queues that it names: its next batch.
 pub(crate) type NamesReached = Arc<AtomicU64>;
@@ -51,6 +54,7 @@ pub(super) struct List {
     /// By line, the first of the file not counted.
     lines: Vec<Option<Listed>>,
     by_name: HashMap<FileName, usize, FixedState>,
+    floor: Floor,
     is_dirty: bool,
 }
 
@@ -68,7 +72,8 @@ impl List {
     /// Nothing is known yet.
     pub(super) fn new(dir: &Path, names: Names) -> Self {
         let (lines, by_name) = (Vec::new(), HashMap::default());
-        Self { dir: dir.to_owned(), names, file: None, lines, by_name, is_dirty: false }
+        let (dir, floor) = (dir.to_owned(), Floor::default());
+        Self { dir, names, file: None, lines, by_name, floor, is_dirty: false }
     }
 
     /// Reads the list of a directory.
@@ -83,7 +88,9 @@ impl List {
     }
 
     /// These are the files: the list says so if there is one, or if there has to be.
-    pub(super) fn enlist(&mut self, files: &[Listed], is_needed: bool) -> std::io::Result<()> {
+    pub(super) fn enlist(&mut self, lines: &Lines, is_needed: bool) -> std::io::Result<()> {
+        let Lines { files, floor } = lines;
+        self.floor = *floor;
         let path = self.dir.join(NAME);
         let bytes = std::fs::read(&path).ok();
         let was = bytes.as_deref().map(parse).filter(|was| was.is_usable());
@@ -116,6 +123,7 @@ impl List {
             };
         };
         file.write_all_at(&self.all_lines(0), LINE as u64)?;
+        file.write_all_at(&self.first_line(), 0)?;
         file.sync_data()
     }
 
@@ -139,7 +147,7 @@ impl List {
         Ok(())
     }
 
-    /// So many bytes of a file are safe: `written` from `position` on are the last of them.
+    /// So many bytes of a file are safe: `written` from `position` on are the last of them, and of all if it `is_last`.
     ///
     /// What the list does not take makes it know less, and nothing else.
     pub(super) fn synced(
@@ -147,7 +155,12 @@ impl List {
         file: FileName,
         (position, head, len): (u64, &[u8], u64),
         reached: Reached,
+        is_last: bool,
     ) {
+        // A list that has a rewritten file to its end has what it was made of: see [`Stage::Sealed`].
+        if is_last && file.generation > 0 && self.sync().is_err() {
+            return;
+        }
         if let Names::Own(names) = &self.names {
             names.fetch_max(reached.sequence, Ordering::Relaxed);
         }
@@ -155,8 +168,7 @@ impl List {
         let index = match (position, self.by_name.get(&file)) {
             (0, known) => {
                 let known = known.copied();
-                let beginning = crc32c::crc32c(&head[..head.len().min(BEGINNING)]);
-                let listed = Listed { file, len: end, beginning, reached };
+                let listed = Listed::begun(file, head, end, reached);
                 let Some(index) = known.or_else(|| self.free_line()) else { return };
                 self.lines[index] = Some(listed);
                 self.by_name.insert(file, index);
@@ -170,13 +182,25 @@ impl List {
             }
             (_, None) => return,
         };
+        if let Some(line) = self.lines[index].as_mut().filter(|_| is_last) {
+            line.stage = Stage::Sealed;
+        }
+        let _ = self.write_line(index);
+    }
+
+    /// A file was removed, so that it does not come back after a power cut.
+    pub(super) fn gone(&mut self, file: FileName) {
+        let Some(index) = self.by_name.remove(&file) else { return };
+        self.lines[index] = None;
         let _ = self.write_line(index);
     }
 
     /// A file is going to be removed: the list does not miss it, not even after a power cut.
     pub(super) fn strike(&mut self, file: FileName) -> std::io::Result<()> {
-        let Some(index) = self.by_name.remove(&file) else { return Ok(()) };
-        self.lines[index] = None;
+        let Some(&index) = self.by_name.get(&file) else { return Ok(()) };
+        if let Some(line) = &mut self.lines[index] {
+            line.stage = Stage::Going;
+        }
         let struck = self.write_line(index).and_then(|()| self.sync());
         let (Err(_), Some(list)) = (&struck, &self.file) else { return struck };
         // A list that cannot be written to, on a disk that is full, say, may know nothing, but nothing that is wrong.
@@ -233,27 +257,45 @@ impl List {
         line[..8].copy_from_slice(MAGIC);
         line[8..12].copy_from_slice(&FORMAT.to_le_bytes());
         line[12..16].copy_from_slice(&(self.lines.len() as u32).to_le_bytes());
+        let Floor { reached, segment } = self.floor;
+        put(&mut line, 16, &[reached.end, reached.sequence, segment]);
         with_checksum(line)
     }
 
     fn line(&self, index: usize) -> [u8; LINE] {
         let mut line = [0; LINE];
-        line[56..60].copy_from_slice(&(index as u32).to_le_bytes());
+        line[LINE - 8..LINE - 4].copy_from_slice(&(index as u32).to_le_bytes());
         if let Some(listed) = &self.lines[index] {
-            let Listed { file, len, beginning, reached } = listed;
+            let Listed { file, len, beginning, reached, heading, stage } = listed;
             let names = match &self.names {
                 Names::Other(names) => names.load(Ordering::Relaxed),
                 Names::Own(_) => 0,
             };
-            let numbers =
-                [file.segment, file.generation, *len, reached.end, reached.sequence, names];
-            for (to, number) in line.chunks_exact_mut(8).zip(numbers) {
-                to.copy_from_slice(&number.to_le_bytes());
-            }
+            let Reached { end, sequence } = *reached;
+            put(&mut line, 0, &[file.segment, file.generation, *len, end, sequence, names]);
             line[48..52].copy_from_slice(&beginning.to_le_bytes());
-            line[52] = 1;
+            line[52] = match stage {
+                Stage::Growing => GROWING,
+                Stage::Sealed => SEALED,
+                Stage::Going => GOING,
+            };
+            if let Some(Heading { through, first, as_of, mark }) = *heading {
+                line[53] = 1;
+                put(&mut line, 56, &[through, first, as_of, mark]);
+            }
         }
         with_checksum(line)
+    }
+}
+
+/// What a line says of its file: 0 if it has none.
+const GROWING: u8 = 1;
+const SEALED: u8 = 2;
+const GOING: u8 = 3;
+
+fn put(line: &mut [u8; LINE], at: usize, numbers: &[u64]) {
+    for (to, number) in line[at..].chunks_exact_mut(8).zip(numbers) {
+        to.copy_from_slice(&number.to_le_bytes());
     }
 }
 
@@ -272,21 +314,24 @@ fn u64_at(line: &[u8], at: usize) -> u64 {
 }
 
 fn is_whole(line: &[u8]) -> bool {
-    let Some((covered, _)) = line.split_at_checked(LINE - 4) else { return false };
-    crc32c::crc32c(covered) == u32_at(line, LINE - 4)
+    let Some((covered, crc)) = line.split_last_chunk::<4>() else { return false };
+    crc32c::crc32c(covered) == u32::from_le_bytes(*crc)
 }
 
 /// The lines of a list.
 struct Parsed {
     lines: Vec<Option<Listed>>,
+    floor: Floor,
     names: u64,
+    /// An older version wrote it: what it says is true, and it is to be written anew.
+    is_old: bool,
     wrong: Option<String>,
 }
 
 impl Parsed {
     /// Whether it can be gone on with.
     fn is_usable(&self) -> bool {
-        self.wrong.is_none() && !self.lines.is_empty()
+        self.wrong.is_none() && !self.lines.is_empty() && !self.is_old
     }
 
     fn place_of(&self, file: FileName) -> Option<usize> {
@@ -294,23 +339,26 @@ impl Parsed {
     }
 
     fn found(self) -> Found {
-        let listed = self.lines.into_iter().flatten().collect();
+        let lines = Lines { files: self.lines.into_iter().flatten().collect(), floor: self.floor };
         let roster = match self.wrong {
-            Some(wrong) => Roster::Damaged(listed, wrong),
-            None => Roster::Whole(listed),
+            Some(wrong) => Roster::Damaged(lines, wrong),
+            None => Roster::Whole(lines),
         };
         Found { roster, names: self.names, is_empty: false }
     }
 }
 
 fn parse(bytes: &[u8]) -> Parsed {
-    let mut parsed = Parsed { lines: Vec::new(), names: 0, wrong: None };
+    let (lines, floor) = (Vec::new(), Floor::default());
+    let mut parsed = Parsed { lines, floor, names: 0, is_old: false, wrong: None };
     // Somebody who had the choice said so.
     if bytes.is_empty() {
         return parsed;
     }
-    let Parsed { lines: found, names, wrong } = &mut parsed;
-    let mut lines = bytes.chunks_exact(LINE);
+    let Parsed { lines: found, floor, names, is_old, wrong } = &mut parsed;
+    *is_old = bytes.get(..LINE_1).is_some_and(|it| is_whole(it) && u32_at(it, 8) == 1);
+    let len = if *is_old { LINE_1 } else { LINE };
+    let mut lines = bytes.chunks_exact(len);
     let first = lines.next().unwrap_or_default();
     let count = u32_at(first, 12) as usize;
     if !first.starts_with(MAGIC) || !is_whole(first) {
@@ -320,22 +368,39 @@ fn parse(bytes: &[u8]) -> Parsed {
     } else if lines.len() < count {
         *wrong = Some(format!("has {} lines, and should have {count}", lines.len()));
     }
+    if wrong.is_none() && !*is_old {
+        let reached = Reached { end: u64_at(first, 16), sequence: u64_at(first, 24) };
+        *floor = Floor { reached, segment: u64_at(first, 32) };
+    }
     let count = if wrong.is_some() { lines.len() } else { count };
     for (index, line) in lines.take(count).enumerate() {
-        let is_right = is_whole(line) && u32_at(line, 56) as usize == index;
+        let is_right = is_whole(line) && u32_at(line, len - 8) as usize == index;
         if !is_right {
             wrong.get_or_insert_with(|| format!("is damaged in line {}", index + 1));
         }
-        if !is_right || line[52] == 0 {
-            found.push(None);
-            continue;
-        }
+        let stage = match line.get(52) {
+            Some(&GROWING) if is_right => Stage::Growing,
+            Some(&SEALED) if is_right => Stage::Sealed,
+            Some(&GOING) if is_right => Stage::Going,
+            _ => {
+                found.push(None);
+                continue;
+            }
+        };
+        let heading = (!*is_old && line[53] == 1).then(|| Heading {
+            through: u64_at(line, 56),
+            first: u64_at(line, 64),
+            as_of: u64_at(line, 72),
+            mark: u64_at(line, 80),
+        });
         *names = (*names).max(u64_at(line, 40));
         found.push(Some(Listed {
             file: FileName { segment: u64_at(line, 0), generation: u64_at(line, 8) },
             len: u64_at(line, 16),
             beginning: u32_at(line, 48),
             reached: Reached { end: u64_at(line, 24), sequence: u64_at(line, 32) },
+            heading,
+            stage,
         }));
     }
     parsed
@@ -343,6 +408,8 @@ fn parse(bytes: &[u8]) -> Parsed {
 
 #[cfg(test)]
 mod tests {
+    use leveret_log::disk::BEGINNING;
+
     use super::*;
 
     fn list(dir: &Path) -> List {
@@ -360,9 +427,9 @@ mod tests {
     #[track_caller]
     fn whole(dir: &Path) -> Vec<(u64, u64, u64)> {
         let found = List::read(dir).unwrap();
-        let Roster::Whole(listed) = found.roster else { panic!("{found:?}") };
-        let mut all: Vec<_> =
-            listed.iter().map(|it| (it.file.segment, it.len, it.reached.end)).collect();
+        let Roster::Whole(lines) = found.roster else { panic!("{found:?}") };
+        let there = lines.files.iter().filter(|it| it.stage != Stage::Going);
+        let mut all: Vec<_> = there.map(|it| (it.file.segment, it.len, it.reached.end)).collect();
         all.sort_unstable();
         all
     }
@@ -371,36 +438,97 @@ mod tests {
     fn it_has_what_was_synced_and_not_what_is_to_go() {
         let dir = tempfile::tempdir().unwrap();
         let mut it = list(dir.path());
-        it.enlist(&[], false).unwrap();
+        it.enlist(&Lines::default(), false).unwrap();
         assert_eq!(List::read(dir.path()).unwrap().roster, Roster::None);
         it.begin().unwrap();
         assert_eq!(whole(dir.path()), []);
         for segment in 0..200 {
-            it.synced(file(segment), (0, &[1; 128], 128), reached(segment));
+            it.synced(file(segment), (0, &[1; 128], 128), reached(segment), false);
         }
-        it.synced(file(3), (128, &[], 72), reached(9));
+        it.synced(file(3), (128, &[], 72), reached(9), false);
         // Not one of which the beginning is not known.
-        it.synced(file(777), (128, &[], 72), reached(9));
+        it.synced(file(777), (128, &[], 72), reached(9), false);
         for segment in 5..200 {
             it.strike(file(segment)).unwrap();
         }
-        it.synced(file(300), (0, &[1; 500], 500), reached(1));
+        (5..100).for_each(|segment| it.gone(file(segment)));
+        it.synced(file(300), (0, &[1; 500], 500), reached(1), false);
         let want = [(0, 128, 0), (1, 128, 1), (2, 128, 2), (3, 200, 9), (4, 128, 4), (300, 500, 1)];
         assert_eq!(whole(dir.path()), want);
         assert_eq!(List::read(dir.path()).unwrap().names, 7);
-        let Roster::Whole(files) = List::read(dir.path()).unwrap().roster else { panic!() };
+        let Roster::Whole(Lines { files, .. }) = List::read(dir.path()).unwrap().roster else {
+            panic!()
+        };
+        assert_eq!(files.iter().filter(|it| it.stage == Stage::Going).count(), 100);
         assert!(files.iter().all(|it| it.beginning == crc32c::crc32c(&[1; BEGINNING])));
         let mut again = list(dir.path());
-        again.enlist(&files[..2], false).unwrap();
-        assert_eq!(whole(dir.path()).len(), 2);
+        let floor = Floor { reached: reached(70), segment: 9 };
+        let lines = Lines { files: files[..2].to_vec(), floor };
+        again.enlist(&lines, false).unwrap();
+        // What is written later does not forget it.
+        (500..600).for_each(|number| again.synced(file(number), (0, &[], 5), reached(1), false));
+        let found = List::read(dir.path()).unwrap().roster;
+        assert_eq!((found.floor(), found.listed().len()), (floor, 102));
+        let heading = Some(Heading { through: 8, first: 9, as_of: 10, mark: 11 });
+        let files = [Stage::Growing, Stage::Sealed, Stage::Going];
+        let line = |stage| Listed { heading, stage, ..files_of(stage as u64) };
+        let lines = Lines { files: files.map(line).to_vec(), floor };
+        again.enlist(&lines, false).unwrap();
+        assert_eq!(List::read(dir.path()).unwrap().roster, Roster::Whole(lines));
+    }
+
+    fn files_of(segment: u64) -> Listed {
+        Listed::begun(file(segment), &[1; 200], 200, reached(segment))
+    }
+
+    /// As version 1 wrote it: two files.
+    #[test]
+    fn an_older_list_is_read_and_written_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let of = |at: usize, numbers: &[u64], index: u32| {
+            let mut line = [0; LINE_1];
+            for (to, number) in line[at..].chunks_exact_mut(8).zip(numbers) {
+                to.copy_from_slice(&number.to_le_bytes());
+            }
+            line[56..60].copy_from_slice(&index.to_le_bytes());
+            let crc = crc32c::crc32c(&line[..60]);
+            line[60..].copy_from_slice(&crc.to_le_bytes());
+            line
+        };
+        let first = of(0, &[u64::from_le_bytes(*MAGIC), 1 | 3 << 32], 0);
+        let lines = [[4, 1, 500, 60, 70, 8], [5, 0, 600, 80, 90, 8]];
+        let mut bytes = first.to_vec();
+        for (index, numbers) in lines.iter().enumerate() {
+            let with_rest = [&numbers[..], &[7 | 1 << 32]].concat();
+            bytes.extend(of(0, &with_rest, index as u32));
+        }
+        bytes.extend(of(0, &[], 2));
+        std::fs::write(dir.path().join(NAME), &bytes).unwrap();
+        let found = List::read(dir.path()).unwrap();
+        let listed = |[segment, generation, len, end, sequence, _]: [u64; 6]| Listed {
+            file: FileName { segment, generation },
+            len,
+            beginning: 7,
+            reached: Reached { end, sequence },
+            heading: None,
+            stage: Stage::Growing,
+        };
+        let files = lines.map(listed).to_vec();
+        let lines = Lines { files, floor: Floor::default() };
+        assert_eq!((&found.roster, found.names), (&Roster::Whole(lines.clone()), 8));
+        list(dir.path()).enlist(&lines, false).unwrap();
+        let now = std::fs::read(dir.path().join(NAME)).unwrap();
+        assert_eq!((u32_at(&now, 8), parse(&now).found().roster), (FORMAT, Roster::Whole(lines)));
     }
 
     #[test]
     fn damage_is_seen() {
         let dir = tempfile::tempdir().unwrap();
         let mut it = list(dir.path());
-        it.enlist(&[], true).unwrap();
-        (0..5).for_each(|number| it.synced(file(number), (0, &[1; 128], 128), reached(number)));
+        it.enlist(&Lines::default(), true).unwrap();
+        (0..5).for_each(|number| {
+            it.synced(file(number), (0, &[1; 128], 128), reached(number), false)
+        });
         let bytes = std::fs::read(dir.path().join(NAME)).unwrap();
         for at in 0..bytes.len() {
             let mut bytes = bytes.clone();
@@ -410,7 +538,7 @@ mod tests {
         for len in 1..bytes.len() {
             assert!(matches!(parse(&bytes[..len]).found().roster, Roster::Damaged(..)), "{len}");
         }
-        assert_eq!(parse(&[]).found().roster, Roster::Whole(Vec::new()));
+        assert_eq!(parse(&[]).found().roster, Roster::Whole(Lines::default()));
         for junk in [&b"x"[..], &[0; 64], &[0; 4096], &[255; 640]] {
             assert!(matches!(parse(junk).found().roster, Roster::Damaged(..)));
         }

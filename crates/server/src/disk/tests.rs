@@ -126,7 +126,7 @@ fn a_file_is_used_again() {
     let mut disk = place.disk();
     let has_spare = || dir.join(SPARE).exists();
     assert!(has_spare(), "nothing is changed so far");
-    disk.enlist(&[], false).unwrap();
+    disk.enlist(&Lines::default(), false).unwrap();
     assert!(!has_spare());
     let remove = |segment, next_len| Op::Remove { file: name(segment), next_len };
     // Not one that somebody else has, nor a short one or a long one; one is enough, unless the next are shorter.

@@ -121,7 +121,9 @@ impl Writer {
         } else {
             std::fs::remove_file(path)?;
         }
-        sync_dir(&self.dir)
+        sync_dir(&self.dir)?;
+        self.list.lock().gone(file);
+        Ok(())
     }
 
     /// Gives back what the file that is written to has behind its last write.
@@ -186,13 +188,23 @@ impl Writer {
                 }
                 if sync && result.is_ok() {
                     let len = (head.len() + body.len()) as u64;
-                    self.list.lock().synced(file, (position, &head, len), reached);
+                    self.list.lock().synced(file, (position, &head, len), reached, is_last);
                 }
                 Done::Written { head, body, result }
             }
             Op::Remove { file, next_len } => {
                 self.full_until = None;
-                Done::Removed(self.remove(file, next_len).map_err(|error| failed(&error)))
+                let removed = self.remove(file, next_len);
+                if let Err(error) = &removed {
+                    tracing::error!(
+                        log = %self.dir.display(),
+                        %file,
+                        %error,
+                        "a file that nobody needs cannot be removed: it takes its room until the next start, and so do \
+                         files with acks of its messages"
+                    );
+                }
+                Done::Removed(removed.map_err(|error| failed(&error)))
             }
             Op::Read { .. } => Done::Read(Err(DiskError::Failed("not for this thread".into()))),
         }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use leveret_log::Offset;
 use leveret_log::disk::FileName;
-use leveret_log::file::{Damage, Report};
+use leveret_log::file::{Damage, Report, TOO_LATE};
 use leveret_topology::{QueueId, Topology};
 
 use super::NodeLog;
@@ -49,6 +49,17 @@ pub(crate) fn tell_damage(damages: &[(PathBuf, Damage)], topology: &Topology) {
             );
             continue;
         };
+        if *what == TOO_LATE {
+            tracing::error!(
+                log = %dir.display(),
+                %file,
+                lost = messages,
+                kept,
+                "a file was put back when another had its place already, so nothing of it is used. Messages that only this \
+                 one has are there again if all files of this log are restored from one copy"
+            );
+            continue;
+        }
         let again = match damage.rest {
             Some(rest) => format!("put a good copy of {file} in the place of {rest}"),
             None => format!("put a good copy of {file} back"),
@@ -87,7 +98,8 @@ fn of_queues(damage: &Damage, topology: &Topology) -> String {
 /// Warns of files that earlier starts found damaged.
 pub(super) fn tell_of_earlier(dir: &Path, report: &Report) {
     let is_new = |kept: &String| {
-        report.damaged.iter().any(|it| [it.file.aside(), it.file.absent()].contains(kept))
+        let is_it = |it: &Damage| it.kept.as_ref() == Some(kept) || it.file.absent() == *kept;
+        report.damaged.iter().any(is_it)
     };
     let kept: Vec<_> = kept_aside(dir).into_iter().filter(|kept| !is_new(kept)).collect();
     if !kept.is_empty() {
@@ -104,7 +116,7 @@ pub(super) fn tell_of_earlier(dir: &Path, report: &Report) {
 /// one, or may have lost something that nobody knows of, and of which nobody has said since that nobody needs them.
 pub(super) fn lost_before(dir: &Path, log: &NodeLog) -> Offset {
     let kept = kept_aside(dir);
-    let names = kept.iter().filter_map(|name| FileName::parse(name.rsplit_once('.')?.0));
+    let names = kept.iter().filter_map(|name| FileName::of_kept(name));
     let known = names.map(|file| log.begun_after(file)).max().unwrap_or(Offset::ZERO);
     known.max(short_before(dir).unwrap_or(Offset::ZERO))
 }
@@ -133,15 +145,12 @@ fn short_before(dir: &Path) -> Option<Offset> {
     Some(before.map_or(Offset::MAX, Offset::new))
 }
 
-/// Ends of their names.
-const ENDS: [&str; 3] = [".seg.damaged", ".seg.missing", SHORT];
-
 /// Damaged files that are kept in the directory of a log, and word of those that were missing.
 fn kept_aside(dir: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
     let mut kept: Vec<_> =
-        names.filter(|name| ENDS.iter().any(|end| name.ends_with(end))).collect();
+        names.filter(|name| name == SHORT || FileName::of_kept(name).is_some()).collect();
     kept.sort();
     kept
 }
