@@ -28,6 +28,7 @@ use crate::text;
 
 mod chance;
 mod clients;
+mod heap;
 mod journal;
 mod ledger;
 mod operators;
@@ -139,6 +140,12 @@ pub(crate) fn run(args: &EverythingArgs) -> Result<End> {
             scope.spawn(move || {
                 operators::ask_everything(&site.api, node, routes, chance(3), journal, stop)
             });
+            // Each knows nothing of the others.
+            for thread in 10..13 {
+                scope.spawn(move || {
+                    heap::come_and_go(&site.api, user, chance(thread), journal, stop);
+                });
+            }
             let (program, socket, dir) = (&program, &socket, dir.path());
             scope.spawn(move || {
                 operators::run_commands(program, socket, dir, chance(5), journal, stop)
@@ -250,7 +257,7 @@ fn judge(
     }
     for complaint in site.broker.complaints() {
         journal.note(&format!("the broker said: {complaint}"));
-        if complaint.contains("ERROR ") || complaint.contains("panicked") {
+        if is_finding(&complaint) {
             journal.find(&format!("the broker said: {complaint}"));
         }
     }
@@ -263,6 +270,11 @@ fn judge(
             text::number(after / 1e6)
         ));
     }
+}
+
+/// Whether a line of the broker's log says that something is wrong: what takes longer than a second is, whatever the machine.
+fn is_finding(line: &str) -> bool {
+    ["ERROR ", "panicked", "watchdog: "].iter().any(|it| line.contains(it))
 }
 
 /// What came out, for people.
@@ -321,6 +333,16 @@ fn tell(seed: u64, journal: &Journal, probed: &Probed, sums: &[Sum], memory: &[u
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[rustfmt::skip] // a table
+    fn lines_that_are_findings() {
+        let check = |line: &str, want| assert_eq!(is_finding(line), want, "{line}");
+        check("2026-01-01T00:00:00Z ERROR the disk failed",                           true);
+        check("thread 'shard-0' panicked at crates/topology/src/x.rs:1:1",            true);
+        check(" WARN watchdog: a shard's turn takes long thread=\"io-0\"",             true);
+        check(" WARN clients did not answer connection.close",                        false);
+    }
 
     #[test]
     fn growth_is_late_against_early() {

@@ -10,6 +10,7 @@ use leveret_client::{
 };
 
 use super::chance::Chance;
+use super::heap;
 use super::journal::{Journal, Outcome};
 use super::operators::{EXCHANGES, QUEUES, VHOSTS, explains_close};
 use crate::loads::PLAIN;
@@ -50,7 +51,11 @@ fn sorted(result: Result<(), Error>) -> (Outcome, bool) {
 pub(crate) fn come_and_go(uri: &Uri, mut chance: Chance, journal: &Journal, stop: &AtomicBool) {
     while !stop.load(Ordering::Acquire) {
         let mut uri = uri.clone();
-        uri.vhost = format!("chaos-{}", chance.below(VHOSTS));
+        // Some are where whole vhosts go with thousands of names.
+        uri.vhost = match chance.below(2 * VHOSTS + 1) {
+            0 => heap::VHOST.to_owned(),
+            number => format!("chaos-{}", number % VHOSTS),
+        };
         let what = format!("connects to {}", uri.vhost);
         let mut connection = None;
         journal.act("client", what, || {
