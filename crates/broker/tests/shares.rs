@@ -399,3 +399,28 @@ fn consumers_are_counted_or_named_in_pieces() {
     assert!(units <= 2 * node.shard.limits().turn, "{units}");
     assert_eq!(facts.consumers.len(), 1);
 }
+
+/// A stop while acks wait for their turn: they are kept, and what was only rejected comes back.
+#[test]
+fn acks_that_wait_are_kept_by_a_stop() {
+    let mut node = Node::new(1);
+    let queue = node.queues[0];
+    let few = (1..=20).map(|seq| publish(seq, &node.queues)).collect();
+    node.run([ToShard::Publish { from: PROBE, messages: few }]);
+    let get = |_| ToShard::Get { reply: reply(PROBE), queue, no_ack: false };
+    node.run((0..20).map(get));
+    let settlements = node.got.iter().filter_map(|(_, letter)| match letter {
+        ToSession::Reply { reply: Reply::Got { delivery, .. }, .. } => {
+            let how = if delivery.offset.get() == 19 { Settle::Reject } else { Settle::Ack };
+            Some(Settlement { queue, unacked: delivery.unacked?, offset: delivery.offset, how })
+        }
+        _ => None,
+    });
+    let settlements: Vec<_> = settlements.collect();
+    assert_eq!(settlements.len(), 20);
+    node.shard.set_limits(Limits { turn: 1, share: 1 });
+    assert!(node.turn([ToShard::Settle { from: PROBE, settlements }]), "more than a turn");
+    assert!(node.shard.usage().records > 1);
+    node.shard.close();
+    assert_eq!(node.shard.usage().records, 1, "the one that was rejected");
+}

@@ -20,6 +20,7 @@ use crate::alarms::{Resource, watch_disk};
 use crate::clock::now;
 use crate::connection::Letter;
 use crate::descriptors;
+use crate::disk::IoTotals;
 use crate::front::{About, Inside, Listener, OpenFrontEnds, Stop};
 use crate::listener::{Preface, SocketOptions, accept, bind};
 use crate::logging::Logs;
@@ -253,8 +254,35 @@ fn recover(
     shards
 }
 
-/// How long the disks have to take what is left when the broker stops.
+/// How long what is under way has when the broker stops, and then the disks when they take nothing.
 const PUT_AWAY_PATIENCE: Duration = Duration::from_secs(30);
+
+/// When to give up on disks that take nothing.
+struct Patience {
+    until: std::time::Instant,
+    /// What was moved when it was looked at last.
+    moved: u64,
+}
+
+impl Patience {
+    fn from(now: std::time::Instant) -> Self {
+        Self { until: now + PUT_AWAY_PATIENCE, moved: 0 }
+    }
+
+    /// Whether nothing was moved for so long.
+    fn is_over(&mut self, moved: u64, now: std::time::Instant) -> bool {
+        if moved != self.moved {
+            *self = Self { moved, ..Self::from(now) };
+        }
+        now > self.until
+    }
+}
+
+/// Grows with whatever disks do.
+fn moved() -> u64 {
+    let IoTotals { write_bytes, syncs, .. } = IoTotals::now();
+    write_bytes + syncs
+}
 
 /// Writes down what the next start has to know, and that nothing is missing. Nobody runs turns any
 /// more but the disks' threads, and those only to take in what they did.
@@ -269,7 +297,15 @@ fn put_away(node: &Arc<Node>, waker: &Waker, data_dir: &Path) {
         for index in 0..node.shards.len() {
             with_runner(node, |runner| runner.run_shard(index, ToShard::Continue));
         }
-        if !departs() || std::time::Instant::now() > deadline {
+        if !departs() {
+            break;
+        }
+        if std::time::Instant::now() > deadline {
+            let units: u64 = node.shards.iter().map(|it| it.actor.state().under_way()).sum();
+            tracing::warn!(
+                units,
+                "not all that was under way is done: dead letters stay in their old queues, and acks are kept"
+            );
             break;
         }
         if !works() {
@@ -279,6 +315,7 @@ fn put_away(node: &Arc<Node>, waker: &Waker, data_dir: &Path) {
     for shard in &node.shards {
         shard.actor.state().close();
     }
+    let mut patience = Patience::from(std::time::Instant::now());
     loop {
         let mut is_done = true;
         for shard in &node.shards {
@@ -300,9 +337,13 @@ fn put_away(node: &Arc<Node>, waker: &Waker, data_dir: &Path) {
         if is_done {
             break;
         }
-        if std::time::Instant::now() > deadline {
-            tracing::warn!(
-                "the disk is full, or too slow to take all; the next start will look at everything"
+        if patience.is_over(moved(), std::time::Instant::now()) {
+            let seconds = PUT_AWAY_PATIENCE.as_secs();
+            let room = waker.room();
+            let is_full = room.is_refused() || room.is_short();
+            let why = if is_full { "the disk is full" } else { "the disk took nothing" };
+            tracing::error!(
+                "{why} for {seconds} s: what was not confirmed is not stored, and the next start will look at everything"
             );
             return;
         }
@@ -392,5 +433,22 @@ fn forbid_core_dumps() {
     }
     if let Err(error) = std::fs::write("/proc/self/coredump_filter", "0") {
         tracing::warn!(%error, "memory cannot be kept out of core files");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_that_takes_something_is_waited_for() {
+        let start = std::time::Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        let mut patience = Patience::from(start);
+        assert!(!patience.is_over(0, after(30)));
+        assert!(!patience.is_over(1, after(31)), "it moved");
+        assert!(!patience.is_over(2, after(60)));
+        assert!(!patience.is_over(2, after(90)));
+        assert!(patience.is_over(2, after(91)), "it did not");
     }
 }

@@ -10,14 +10,14 @@
 //! Whoever has others wait pays for it: see [`flow`](crate::flow).
 
 use leveret_log::Log;
-use leveret_queue::{Backlog, Time};
+use leveret_queue::{Backlog, Left, Time};
 use leveret_topology::{QueueId, Topology};
 
 use super::Shard;
 use super::listing::Listing;
 use super::unresolved::Way;
 use crate::flow::{WAITING_BYTES_MAX, WAITING_UNITS_MAX};
-use crate::message::{ConnectionId, Outbox, Publish, Settlement, ToSession, ToShard};
+use crate::message::{ConnectionId, Outbox, Publish, Settle, Settlement, ToSession, ToShard};
 use crate::work::{Limits, Piece};
 
 /// Units that things cost, measured.
@@ -318,11 +318,31 @@ impl<L: Log> Shard<L> {
         }
     }
 
-    /// The process stops: releases what is to be released. What was not stored or settled yet never was, as in a crash.
+    /// The process stops: releases what is to be released, and what was acked. What was not stored yet never was, as in
+    /// a crash, and what was rejected may have to go somewhere: it comes back.
     pub(super) fn close_jobs(&mut self) {
         for (_, job) in self.work.drain() {
-            if let Job::Leave(id, backlog) = job {
-                backlog.for_each(|left| self.gone(left.offset(), id, Way::Lost));
+            match job {
+                Job::Leave(id, backlog) => {
+                    backlog.for_each(|left| self.gone(left.offset(), id, Way::Lost));
+                }
+                Job::Settle { mut settlements, done } => {
+                    settlements.drain(..done);
+                    settlements.retain(|it| it.how == Settle::Ack);
+                    // No consumer gets anything any more, so that the time of the last ack says nothing.
+                    self.settle(&settlements, Time::from_ms(0));
+                }
+                _ => {}
+            }
+        }
+        for (id, left) in std::mem::take(&mut self.left) {
+            match left {
+                Left::Acked(offset) => self.gone(offset, id, Way::Acked),
+                Left::Lent(offset) => self.release(offset, id),
+                Left::Returned { offset, acked: true } => {
+                    self.unresolved.left(offset.get(), id, Way::Acked, &mut self.runs);
+                }
+                _ => {}
             }
         }
     }
