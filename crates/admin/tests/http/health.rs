@@ -1,5 +1,7 @@
 //! Health checks: each passes on a node that is well, and fails for what it is there for.
 
+use std::time::Duration;
+
 use leveret_broker::message::{ToMeta, ToShard, shard_of};
 use leveret_server::runner::run_alone;
 use serde_json::{Value, json};
@@ -7,6 +9,9 @@ use serde_json::{Value, json};
 use crate::node::{Node, wait_until};
 
 const CHECKS: &str = "/api/health/checks";
+
+/// How long something has to hang before checks fail.
+const STALL: Duration = Duration::from_secs(3);
 
 /// The status of a check.
 fn status(node: &Node, check: &str) -> u16 {
@@ -251,4 +256,26 @@ fn an_owner_of_the_names_that_does_not_answer() {
     for path in paths {
         assert_eq!(ask(&path).status, 200, "{path}");
     }
+}
+
+/// What stalls is told to users of the broker; that something does, to everybody.
+#[test]
+fn what_stalls_is_told_to_who_is_let_in() {
+    let node = Node::start();
+    let shard = &node.inner.shards[0];
+    // Whoever has to run it does not get on; others leave it letters.
+    wait_until("the shard rests", || shard.actor.post_one(ToShard::Continue));
+    let stall = shard.actor.state();
+    let is_long = || node.inner.watched.stall().is_some_and(|(age, _)| age >= STALL);
+    wait_until("it is seen that a shard stalls", is_long);
+    let path = "/api/health/checks/local-alarms";
+    for user in [None, Some("guest:wrong"), Some("nobody:guest")] {
+        let got = node.ask_as(user, "GET", path, &[], b"");
+        assert_eq!((got.status, got.json()), (503, json!({"status": "failed"})), "{user:?}");
+    }
+    let got = node.must("GET", path, "", 503).json();
+    assert!(got["reason"].as_str().is_some_and(|why| why.contains("shard 0")), "{got}");
+    drop(stall);
+    run_left_letters(&node);
+    wait_until("that is over", || node.ask("GET", path, "").status == 200);
 }
