@@ -31,7 +31,7 @@ use crate::storage::{DirectoryLock, Left, NodeLog, Orphans, Waker};
 use crate::storage::{close_to_others, forget_clean, leave_clean};
 use crate::supervisor::Supervisor;
 use crate::threads::Threads;
-use crate::watchdog::{self, Doing, Watchdog};
+use crate::watchdog::{self, Beat, Doing, Watchdog};
 
 /// What a node is started with: the configuration, made definite.
 #[derive(Debug)]
@@ -205,7 +205,7 @@ pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow
         watchdog.ask_no_more();
         step.goes_on(Doing::PutAway);
         if !has_failed {
-            put_away(&node, &waker, &data_dir);
+            put_away(&node, &waker, &data_dir, &step);
         }
         step.ends();
         drop(watchdog);
@@ -286,7 +286,7 @@ fn moved() -> u64 {
 
 /// Writes down what the next start has to know, and that nothing is missing. Nobody runs turns any
 /// more but the disks' threads, and those only to take in what they did.
-fn put_away(node: &Arc<Node>, waker: &Waker, data_dir: &Path) {
+fn put_away(node: &Arc<Node>, waker: &Waker, data_dir: &Path, step: &Beat) {
     let deadline = std::time::Instant::now() + PUT_AWAY_PATIENCE;
     let mut seen = 0;
     // A dead letter that is safe where it went is not to come back where it was.
@@ -337,7 +337,12 @@ fn put_away(node: &Arc<Node>, waker: &Waker, data_dir: &Path) {
         if is_done {
             break;
         }
-        if patience.is_over(moved(), std::time::Instant::now()) {
+        let moved = moved();
+        if moved != patience.moved {
+            // However much there is: as long as the disk takes it, the watchdog waits.
+            step.goes_on(Doing::PutAway);
+        }
+        if patience.is_over(moved, std::time::Instant::now()) {
             let seconds = PUT_AWAY_PATIENCE.as_secs();
             let room = waker.room();
             let is_full = room.is_refused() || room.is_short();

@@ -40,6 +40,8 @@ pub(crate) const ROUND: Duration = Duration::from_secs(1);
 const LONG: u64 = 2;
 /// How much longer than a turn what is written last may take.
 const PUT_AWAY: u64 = 5;
+/// Looks that it may take at least: a minute, twice as long as a stop has patience with a disk that takes nothing.
+const PUT_AWAY_MIN: u64 = 120;
 /// What the log may take before the process ends without it: what hangs may be the log.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
@@ -127,7 +129,7 @@ impl Doing {
     fn end(self, timeout: Option<u64>) -> Option<u64> {
         match self {
             Self::Management | Self::Sources | Self::Login | Self::Disk => None,
-            Self::PutAway => timeout.map(|looks| looks.saturating_mul(PUT_AWAY)),
+            Self::PutAway => timeout.map(|looks| looks.saturating_mul(PUT_AWAY).max(PUT_AWAY_MIN)),
             _ => timeout,
         }
     }
