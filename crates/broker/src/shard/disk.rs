@@ -278,6 +278,11 @@ impl Disk {
                 }
             }
         }
+        // The last one may be followed by many records that nobody waits for: it does not go by how far the disk is.
+        let old_us = self.race.hold_us();
+        while self.held.front().is_some_and(|&(_, since_us)| since_us + old_us <= now_us) {
+            self.held.pop_front();
+        }
         let passed = durable.max(self.asked).max(self.aged.end.get());
         for marks in [&mut self.appended, &mut self.held] {
             if passed == all.end.get() {
@@ -436,6 +441,7 @@ impl<L: Log> Shard<L> {
         self.end_pauses(out);
         self.disk.appended.clear();
         self.disk.held.clear();
+        self.disk.joins = Joins::default();
         self.disk.released_at = None;
         out.failed = Some(error.to_string());
     }
