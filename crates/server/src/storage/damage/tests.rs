@@ -6,8 +6,11 @@
 //!
 //! - all names and messages are there;
 //! - the start is refused with a text that names the file, and no byte of the directory is changed;
-//! - all names are there; of messages that are not, or cannot be read, an ERROR tells, with a number, and the
-//!   damaged file is kept as it was.
+//! - all names are there; of messages that are not, an ERROR tells, with a number that is not too small, and the
+//!   damaged file is kept as it was; those that cannot be read are in their places.
+//!
+//! After the last a start that came to nothing, another one, on which a message is stored, and the good file put back, as the
+//! ERROR says: then all are there, and that one, too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -103,6 +106,16 @@ impl Open {
         }
     }
 
+    /// Stores a message of a queue, and is told that it is safe.
+    fn store(&mut self, queue: QueueId, number: u32) -> Offset {
+        let log = self.shards[shard_of(queue, SHARDS)].log_mut();
+        let holders = [Holder::new(queue.get())];
+        let record = record_of(number, 400);
+        let at = log.append_whole(&record, record::HEAD, &holders, Keep::Durable).unwrap();
+        self.sync();
+        at
+    }
+
     /// As a stop does.
     fn leave(mut self, dir: &Path) {
         self.sync();
@@ -124,6 +137,8 @@ impl Open {
 /// What was confirmed: the number of each message, and its queue.
 type Confirmed = BTreeSet<(u64, u32)>;
 
+type Places = BTreeMap<(usize, Offset), u32>;
+
 /// A data directory, and what is in it.
 struct Made {
     what: &'static str,
@@ -133,6 +148,8 @@ struct Made {
     confirmed: Confirmed,
     /// Confirmed after what the lists know.
     untold: Confirmed,
+    /// The number of the message at each place of each shard.
+    places: Places,
     names: String,
 }
 
@@ -200,7 +217,7 @@ fn made(end: End) -> Made {
     let (place, dir, earlier) = (directory(), directory(), directory());
     let path = place.path();
     let mut node = Open::start(path, DamagedFiles::Aside).unwrap();
-    let mut confirmed = Confirmed::new();
+    let (mut confirmed, mut places) = (Confirmed::new(), Places::new());
     let mut number = 0;
     for part in 0..2 {
         if part == 1 {
@@ -227,6 +244,7 @@ fn made(end: End) -> Made {
             let holders = [Holder::new(queue.get())];
             let log = node.shards[shard].log_mut();
             let at = log.append_whole(&record, record::HEAD, &holders, Keep::Durable).unwrap();
+            places.insert((shard, at), number);
             // Most go again, so that files are rewritten and removed; the others stay.
             if round % 3 == 0 || round > 130 {
                 confirmed.insert((queue.get(), number));
@@ -244,8 +262,9 @@ fn made(end: End) -> Made {
                         .map(|queue| Holder::new(queue.get()))
                         .collect();
                     let log = node.shards[shard].log_mut();
-                    log.append_shared(&record, record::HEAD, &holders, Keep::Durable, &both)
-                        .unwrap();
+                    let at =
+                        log.append_shared(&record, record::HEAD, &holders, Keep::Durable, &both);
+                    places.insert((shard, at.unwrap()), number);
                     confirmed.extend(holders.iter().map(|holder| (holder.get(), number)));
                 }
                 number += 1;
@@ -273,11 +292,8 @@ fn made(end: End) -> Made {
             let before = contents(dir.path());
             let vhost = node.topology.vhost("/").unwrap().id;
             let queue = node.topology.queues(vhost)[0].id;
-            let log = node.shards[shard_of(queue, SHARDS)].log_mut();
-            let record = record_of(number, 400);
-            let holders = [Holder::new(queue.get())];
-            log.append_whole(&record, record::HEAD, &holders, Keep::Durable).unwrap();
-            node.sync();
+            let at = node.store(queue, number);
+            places.insert((shard_of(queue, SHARDS), at), number);
             confirmed.insert((queue.get(), number));
             untold.insert((queue.get(), number));
             number += 1;
@@ -296,7 +312,7 @@ fn made(end: End) -> Made {
         End::Kill => "a kill",
         End::PowerCut => "a power cut",
     };
-    Made { what, dir, earlier, confirmed, untold, names }
+    Made { what, dir, earlier, confirmed, untold, places, names }
 }
 
 /// All files, by their paths in the directory.
@@ -446,40 +462,109 @@ fn judge(dir: &Path, made: &Made, name: &Path, damaged: DamagedFiles) -> Result<
     if node.orphans > 0 {
         return Err(format!("{} messages of queues that are not known were let go", node.orphans));
     }
-    let (found, unreadable) = found(&mut node)?;
+    let (there, unreadable) = found(&mut node, &made.places)?;
     // What is there besides was acked in a batch that is lost.
     let is_untold = |it: &&(u64, u32)| {
         made.untold.contains(*it) && name.extension().is_some_and(|end| end == "seg")
     };
-    let missing = made.confirmed.iter().filter(|it| !found.contains(it) && !is_untold(it));
-    let missing: Vec<_> = missing.collect();
-    if missing.is_empty() {
-        return Ok(Outcome::Whole);
-    }
-    // Those are set aside in their queues, and told of and counted when they are read.
-    if missing.len() <= unreadable.len() {
-        return Ok(Outcome::Told);
-    }
-    let has_count =
-        |line: &str| line.contains("messages") && line.contains(|it: char| it.is_ascii_digit());
-    let errors: Vec<_> = told.lines().filter(|line| line.contains("ERROR")).collect();
-    if !errors.iter().any(|line| has_count(line)) {
-        return Err(format!("{} messages are missing without a word: {told}", missing.len()));
+    // Those that cannot be read are set aside in their queues, and told of and counted when they are read.
+    let is_there = |it: &&(u64, u32)| there.contains(*it) || unreadable.contains(*it);
+    let missing = made.confirmed.iter().filter(|it| !is_there(it) && !is_untold(it));
+    let records = missing.map(|(queue, number)| (shard_of(QueueId::new(*queue), SHARDS), *number));
+    let missing = records.collect::<BTreeSet<_>>().len() as u64;
+    let most = told.lines().filter(|line| line.contains("ERROR")).filter_map(lost_at_most);
+    let most = most.fold(0, u64::saturating_add);
+    if missing > most {
+        return Err(format!("{missing} messages are missing, and {most} are told of: {told}"));
     }
     let after = contents(dir);
     for (log, damage) in &node.damages {
         let log = log.strip_prefix(dir).map_err(|error| error.to_string())?;
         let was = before.get(&log.join(damage.file.to_string()));
-        let kept = log.join(damage.file.aside());
+        let kept = log.join(damage.kept.clone().unwrap_or_default());
         if was.is_some() && after.get(&kept) != was {
             return Err(format!("{} was not kept", kept.display()));
         }
     }
-    Ok(Outcome::Told)
+    let is_damaged = !node.damages.is_empty();
+    if is_damaged {
+        go_on(node, dir, made, name, (&there, &unreadable))?;
+    }
+    let is_whole = missing == 0 && unreadable.is_empty();
+    Ok(if is_whole { Outcome::Whole } else { Outcome::Told })
 }
 
-/// The messages that are there, and how many cannot be read.
-fn found(node: &mut Open) -> Result<(Confirmed, Confirmed), String> {
+/// The number in an ERROR of how many messages are lost, at most.
+fn lost_at_most(line: &str) -> Option<u64> {
+    let (_, lost) = line.split_once("lost=\"")?;
+    if lost.starts_with("an unknown number of messages") {
+        return Some(u64::MAX);
+    }
+    lost.strip_prefix("at most ")?.split_once(' ')?.0.parse().ok()
+}
+
+/// What comes after a start that was told of damage and came to nothing, since its port was in use, say.
+fn go_on(
+    node: Open,
+    dir: &Path,
+    made: &Made,
+    name: &Path,
+    before: (&Confirmed, &Confirmed),
+) -> Result<(), String> {
+    const NEW: u32 = 1_000_000;
+    let damages = node.damages.clone();
+    drop(node);
+    let start = || {
+        let started = Open::start(dir, DamagedFiles::Aside);
+        started.map_err(|error| format!("a later start: {error:#}"))
+    };
+    let mut node = start()?;
+    if !node.damages.is_empty() {
+        return Err(format!("a second start found damage again: {:?}", node.damages));
+    }
+    let (there, unreadable) = found(&mut node, &made.places)?;
+    if (&there, &unreadable) != before {
+        return Err("a second start found other messages".into());
+    }
+    let of_file = damages.iter().find(|(log, damage)| {
+        log.join(damage.file.to_string()).strip_prefix(dir).is_ok_and(|it| it == name)
+    });
+    let Some((log, damage)) = of_file else { return Ok(()) };
+    // Numbers that no list knows may be used again.
+    if !made.untold.is_empty() {
+        return Ok(());
+    }
+    let vhost = node.topology.vhost("/").ok_or("no vhost")?.id;
+    let queues = node.topology.queues(vhost);
+    let queue =
+        queues.iter().map(|it| it.id).find(|it| log.ends_with(shard_of(*it, SHARDS).to_string()));
+    let queue = queue.ok_or("no queue of this shard")?;
+    node.reclaim();
+    node.store(queue, NEW);
+    drop(node);
+    if let Some(rest) = damage.rest {
+        // It is gone if nothing of it was needed.
+        let _ = fs::remove_file(log.join(rest.to_string()));
+    }
+    fs::copy(made.dir.path().join(name), dir.join(name)).map_err(|error| error.to_string())?;
+    let mut node = start()?;
+    // One that was written to last has no seal, and another is behind it now: all that it has is taken.
+    if node.damages.iter().any(|(_, it)| (it.lost_bytes, it.lost_records_max) != (0, Some(0))) {
+        return Err(format!("the file was put back, and is damage: {:?}", node.damages));
+    }
+    let (there, unreadable) = found(&mut node, &made.places)?;
+    let wanted = made.confirmed.iter().copied().chain([(queue.get(), NEW)]);
+    let missing: Vec<_> = wanted.filter(|it| !there.contains(it)).collect();
+    if !missing.is_empty() || !unreadable.is_empty() {
+        return Err(format!(
+            "the file was put back, and {missing:?} are missing, {unreadable:?} unread"
+        ));
+    }
+    Ok(())
+}
+
+/// The messages that are there, and those that cannot be read.
+fn found(node: &mut Open, places: &Places) -> Result<(Confirmed, Confirmed), String> {
     let (mut found, mut unreadable) = (Confirmed::new(), Confirmed::new());
     let mut seen = 0;
     for index in 0..SHARDS {
@@ -531,7 +616,10 @@ fn found(node: &mut Open) -> Result<(Confirmed, Confirmed), String> {
                         found.insert((holder.get(), number));
                     }
                     Err(_) => {
-                        unreadable.insert((holder.get(), u32::MAX - 1 - at.get() as u32));
+                        let number = places.get(&(index, at));
+                        let number =
+                            number.ok_or("a message that was never there cannot be read")?;
+                        unreadable.insert((holder.get(), *number));
                     }
                 }
             }

@@ -84,7 +84,7 @@ fn places_are_kept(end: End, what: &str, lose: impl Fn(&Path, &Made)) {
     for round in 0..2 {
         let (told, started) = start(dir);
         let mut node = started.unwrap();
-        let (there, unreadable) = found(&mut node).unwrap();
+        let (there, unreadable) = found(&mut node, &made.places).unwrap();
         assert!(there.len() < made.confirmed.len(), "{what}: nothing was lost");
         assert!(!unreadable.is_empty(), "{what}, {round}: places are kept: {told}");
         assert!(told.contains("They keep their places"), "{what}, {round}: {told}");
@@ -93,7 +93,7 @@ fn places_are_kept(end: End, what: &str, lose: impl Fn(&Path, &Made)) {
     restore(dir, &right, "shards/0");
     let (told, started) = start(dir);
     let mut node = started.unwrap();
-    let (there, unreadable) = found(&mut node).unwrap();
+    let (there, unreadable) = found(&mut node, &made.places).unwrap();
     assert!(unreadable.is_empty(), "{what}: {told}");
     let vhost = node.topology.vhost("/").unwrap().id;
     let queues = node.topology.queues(vhost);
@@ -228,7 +228,7 @@ fn older_names_cost_no_message() {
     run_and_kill(node, dir);
     restore(dir, &right, "names");
     let (told, started) = start(dir);
-    let (there, _) = found(&mut started.unwrap()).unwrap();
+    let (there, _) = found(&mut started.unwrap(), &made.places).unwrap();
     assert!(made.confirmed.is_subset(&there), "{told}");
     assert!(!dir.join("orphans.kept").exists(), "there are none");
 }
