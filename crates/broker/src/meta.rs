@@ -163,6 +163,7 @@ impl<L: Log> Meta<L> {
         }
         let user = user_of(&letter);
         let rests = self.letter(letter, topology, out);
+        self.work.spend(topology.take_matching());
         self.tell_events(&user, topology, out);
         let written = match rests {
             Rests::Written => Ok(()),
@@ -176,6 +177,13 @@ impl<L: Log> Meta<L> {
     }
 
     fn tell_events(&self, user: &str, topology: &mut Topology, out: &mut Outbox) {
+        if let Some(vhost) = topology.take_exhausted() {
+            tracing::warn!(
+                vhost = &*vhost,
+                "names of this vhost take patterns of its policies too long: from now on the patterns that need backtracking \
+                 match no more such names; write them without nested repeats, or without look-arounds and back-references"
+            );
+        }
         let told = topology.take_events();
         out.events.extend(told.into_iter().map(|event| event.by(user)));
     }
@@ -373,7 +381,7 @@ impl<L: Log> Meta<L> {
                 self.disconnected(connection, reply, topology, out);
             }
             ToMeta::Admin { user, reply, command } => {
-                self.admin(&user, reply, *command, topology, out);
+                return self.admin(&user, reply, *command, topology, out);
             }
             ToMeta::VhostGoes(vhost) => self.vhost_goes(vhost, "", None, topology, out),
             ToMeta::IsWell { reply } => {

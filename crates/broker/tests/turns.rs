@@ -13,7 +13,9 @@ use leveret_broker::record::{View, join_names};
 use leveret_broker::{Meta, Shard};
 use leveret_log::MemoryLog;
 use leveret_queue::{ChannelLimit, Gate, OutputGauge, Time, delivery_cost};
-use leveret_topology::{ExchangeId, ExchangeSpec, QueueId, Topology, VhostId};
+use leveret_topology::{
+    ApplyTo, ExchangeId, ExchangeSpec, Policy, PolicySpec, QueueId, Topology, VhostId,
+};
 
 const SHARDS: usize = 2;
 const ME: ConnectionId = ConnectionId::new(1);
@@ -821,14 +823,15 @@ fn a_backlog_is_dead_lettered_in_short_turns() {
         } else {
             let definition = serde_json::json!({ "max-length": 7 });
             let serde_json::Value::Object(definition) = definition else { unreachable!() };
-            let command = Box::new(AdminCommand::SetPolicy {
-                vhost: "/".to_owned(),
-                name: "short".to_owned(),
-                pattern: "^q$".to_owned(),
-                definition,
+            let spec = PolicySpec {
+                name: "short",
+                pattern: "^q$",
+                apply_to: ApplyTo::Queues,
                 priority: 0,
-                apply_to: "queues".to_owned(),
-            });
+                definition,
+            };
+            let policy = Box::new(Policy::new(spec, false).unwrap());
+            let command = Box::new(AdminCommand::SetPolicy { vhost: "/".to_owned(), policy });
             let meta = vec![ToMeta::Admin { user: Box::default(), reply, command }];
             node.run(Outbox { meta, ..Outbox::default() });
             assert!(matches!(node.reply(), Reply::Done));

@@ -2,7 +2,7 @@
 //! and knows what must be there after a restart.
 
 use leveret_broker::message::{AdminCommand, ConnectionId, ReplyTo, ToMeta};
-use leveret_topology::Topology;
+use leveret_topology::{ApplyTo, Policy, PolicySpec, Topology};
 use serde_json::{Map, Value};
 
 use crate::plan::{PAUSED, POLICIES};
@@ -47,14 +47,15 @@ impl Policies {
         let command = if clears {
             AdminCommand::ClearPolicy { vhost, name }
         } else {
-            AdminCommand::SetPolicy {
-                vhost,
-                name,
-                pattern: format!("^{queue}$"),
-                definition,
+            let spec = PolicySpec {
+                name: &name,
+                pattern: &format!("^{queue}$"),
+                apply_to: ApplyTo::Queues,
                 priority: 0,
-                apply_to: "queues".to_owned(),
-            }
+                definition,
+            };
+            let policy = Policy::new(spec, false).expect("the plan is well-formed");
+            AdminCommand::SetPolicy { vhost, policy: Box::new(policy) }
         };
         Some(told(command))
     }

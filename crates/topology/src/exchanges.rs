@@ -132,11 +132,10 @@ impl Topology {
             outgoing: Vec::new(),
             incoming: Vec::new(),
         };
-        if let Some(vhost) = self.vhost_mut(spec.vhost) {
-            exchange.policies = Policies {
-                user: policy::for_exchange(vhost.policies.values(), &exchange),
-                operator: policy::for_exchange(vhost.operator_policies.values(), &exchange),
-            };
+        if let Some(vhost) = self.vhosts.get_mut(&spec.vhost) {
+            let mut effort = vhost.effort();
+            exchange.policies = policy::of_exchange(vhost, &exchange, &mut effort);
+            self.matching.count(vhost, effort);
             if name.is_empty() {
                 vhost.default_exchange = id;
             }

@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 use crate::error::PolicyError;
 use crate::id::{QueueId, VhostId};
 use crate::journal::EntityKey;
-use crate::policy::{ApplyTo, PolicySpec};
+use crate::policy::{ApplyTo, Policy, PolicySpec};
 use crate::policy_change::PolicyChange;
 use crate::rate::Buckets;
 use crate::topology::Topology;
@@ -23,29 +23,32 @@ const VHOST_LIMITS: &str = "vhost-limits";
 /// Told when they are set, and when there are none any more.
 const LIMITS_EVENTS: (&str, &str) = ("vhost.limits.set", "vhost.limits.cleared");
 
-/// Whether parameters of a component are operator policies, or policies. None for those that are neither.
-fn is_operators(component: &str) -> Option<bool> {
+/// Whether parameters of a component are policies, and if so, whether they are those of operators.
+pub fn is_policy(component: &str) -> Option<bool> {
     match component {
-        OPERATOR_POLICY => Some(true),
         POLICY => Some(false),
+        OPERATOR_POLICY => Some(true),
         _ => None,
     }
 }
 
 impl Topology {
-    /// Sets a policy; returns the queues that have another policy now: their
-    /// [`options`](crate::Queue::options) have to be applied again.
+    /// Sets a policy in one go; returns the queues that have another policy now: their
+    /// [`options`](crate::Queue::options) have to be applied again. The broker does it
+    /// [in pieces](Self::start_set_policy).
     pub fn set_policy(
         &mut self,
         vhost: &str,
         spec: PolicySpec<'_>,
     ) -> Result<Vec<QueueId>, PolicyError> {
-        self.start_set_policy(vhost, spec, false)?.run(self)
+        let change = self.start_set_policy(vhost, Policy::new(spec, false)?, false)?;
+        self.whole(change)
     }
 
-    /// Clears a policy; returns the queues that have another policy now.
+    /// Clears a policy in one go; returns the queues that have another policy now.
     pub fn clear_policy(&mut self, vhost: &str, name: &str) -> Result<Vec<QueueId>, PolicyError> {
-        self.start_clear_policy(vhost, name, false)?.run(self)
+        let change = self.start_clear_policy(vhost, name, false)?;
+        self.whole(change)
     }
 
     /// As [`set_policy`](Self::set_policy), for an operator policy: only limits, of which the stricter holds.
@@ -54,62 +57,40 @@ impl Topology {
         vhost: &str,
         spec: PolicySpec<'_>,
     ) -> Result<Vec<QueueId>, PolicyError> {
-        self.start_set_policy(vhost, spec, true)?.run(self)
+        let change = self.start_set_policy(vhost, Policy::new(spec, true)?, true)?;
+        self.whole(change)
     }
 
-    /// Clears an operator policy; returns the queues that have another one now.
+    /// Clears an operator policy in one go; returns the queues that have another one now.
     pub fn clear_operator_policy(
         &mut self,
         vhost: &str,
         name: &str,
     ) -> Result<Vec<QueueId>, PolicyError> {
-        self.start_clear_policy(vhost, name, true)?.run(self)
+        let change = self.start_clear_policy(vhost, name, true)?;
+        self.whole(change)
     }
 
-    /// Begins to set a parameter that is a policy or an operator policy, as [`start_set_policy`](Self::start_set_policy)
-    /// does; nothing is done for any other.
-    pub fn start_set_parameter(
-        &mut self,
-        vhost: &str,
-        component: &str,
-        name: &str,
-        value: &Json,
-    ) -> Result<Option<PolicyChange>, PolicyError> {
-        let Some(operator) = is_operators(component) else { return Ok(None) };
-        // What is missing is told before what is wrong.
-        self.vhost_of(vhost)?;
-        self.start_set_policy(vhost, policy_spec(name, value)?, operator).map(Some)
+    fn whole(&mut self, mut change: PolicyChange) -> Result<Vec<QueueId>, PolicyError> {
+        change.advance(self, u64::MAX)?;
+        let changed = change.take_changed();
+        change.end(self);
+        Ok(changed)
     }
 
-    /// Begins to clear a parameter, in the same way.
-    pub fn start_clear_parameter(
-        &mut self,
-        vhost: &str,
-        component: &str,
-        name: &str,
-    ) -> Result<Option<PolicyChange>, PolicyError> {
-        let Some(operator) = is_operators(component) else { return Ok(None) };
-        self.start_clear_policy(vhost, name, operator).map(Some)
-    }
-
-    /// Sets a parameter of a component: `federation-upstream`, `shovel`, ... The components `policy`,
-    /// `operator_policy` and `vhost-limits` take effect; returns the queues whose policy changed by it.
+    /// Sets a parameter of a component: `federation-upstream`, `shovel`, ... Limits of the vhost take effect. Those of the
+    /// components `policy` and `operator_policy` [are policies](is_policy), and are set as such.
     pub fn set_parameter(
         &mut self,
         vhost: &str,
         component: &str,
         name: &str,
         value: Json,
-    ) -> Result<Vec<QueueId>, PolicyError> {
-        if let Some(change) = self.start_set_parameter(vhost, component, name, &value)? {
-            return change.run(self);
-        }
+    ) -> Result<(), PolicyError> {
         let id = self.vhost_of(vhost)?;
         match component {
-            VHOST_LIMITS => {
-                self.set_vhost_limits(id, limits(&value)?);
-                Ok(Vec::new())
-            }
+            VHOST_LIMITS => self.set_vhost_limits(id, limits(&value)?),
+            _ if is_policy(component).is_some() => return Err(missing(component, name, vhost)),
             _ => {
                 self.tell_parameter(Some(id), component, name, Some(&value));
                 let weight = value.weight();
@@ -119,33 +100,30 @@ impl Topology {
                     self.weigh_setting(old.as_ref(), None);
                 }
                 self.journal.note(EntityKey::parameter(id, component, name));
-                Ok(Vec::new())
             }
         }
+        Ok(())
     }
 
-    /// Clears a parameter; returns the queues whose policy changed by it.
+    /// Clears a parameter that is none of a policy.
     pub fn clear_parameter(
         &mut self,
         vhost: &str,
         component: &str,
         name: &str,
-    ) -> Result<Vec<QueueId>, PolicyError> {
-        if let Some(change) = self.start_clear_parameter(vhost, component, name)? {
-            return change.run(self);
-        }
+    ) -> Result<(), PolicyError> {
         let id = self.vhost_of(vhost)?;
         if component == VHOST_LIMITS {
             self.set_vhost_limits(id, BTreeMap::new());
-            return Ok(Vec::new());
+            return Ok(());
         }
-        let Some(place) = self.vhost_mut(id) else { return Ok(Vec::new()) };
+        let Some(place) = self.vhost_mut(id) else { return Ok(()) };
         let cleared = place.parameters.remove(&(component.into(), name.into()));
         let old = cleared.ok_or_else(|| missing(component, name, vhost))?;
         self.weigh_setting(Some(&old), None);
         self.journal.note(EntityKey::parameter(id, component, name));
         self.tell_parameter(Some(id), component, name, None);
-        Ok(Vec::new())
+        Ok(())
     }
 
     /// These limits hold from now on, and no others.
@@ -206,10 +184,7 @@ pub(crate) fn missing(what: &str, name: &str, vhost: &str) -> PolicyError {
 }
 
 /// A policy as the value of a parameter: pattern, definition, priority, apply-to.
-pub(crate) fn policy_spec<'a>(
-    name: &'a str,
-    value: &'a Json,
-) -> Result<PolicySpec<'a>, PolicyError> {
+fn policy_spec<'a>(name: &'a str, value: &'a Json) -> Result<PolicySpec<'a>, PolicyError> {
     let bad = |text: String| PolicyError::Validation(text);
     let pattern = value.get("pattern").ok_or_else(|| bad(key_missing("pattern", name)))?;
     let pattern = pattern.as_str().ok_or_else(|| {
@@ -232,6 +207,13 @@ pub(crate) fn policy_spec<'a>(
         None => ApplyTo::All,
     };
     Ok(PolicySpec { name, pattern, apply_to, priority, definition: definition.clone() })
+}
+
+impl Policy {
+    /// The one that a parameter describes.
+    pub fn of_parameter(name: &str, value: &Json, operator: bool) -> Result<Self, PolicyError> {
+        Self::new(policy_spec(name, value)?, operator)
+    }
 }
 
 fn key_missing(key: &str, name: &str) -> String {

@@ -2,12 +2,37 @@
 //!
 //! A pattern without look-arounds, back-references and the like is matched in time linear in the name, whatever it is. The
 //! others are matched by trying, and may take steps back without end: so many of them are taken for one name and no more. A
-//! name for which a few do not suffice is [dear](Pattern::is_dear), and whoever has many of them asks less: see
-//! [`PolicyChange`](crate::PolicyChange).
+//! name for which a few do not suffice is [dear](Pattern::is_dear); what matching it has cost, and may cost, is an [`Effort`].
+//!
+//! What is compiled stays in memory, and `\w{150}` is eight megabytes of it. So a pattern has a bound in length and in
+//! [size](Pattern::size), which counts as memory of whoever has it.
+
+use fancy_regex::{CompileError, Regex, RegexBuilder};
 
 use crate::error::AdminError;
 
-/// Steps back after which a match is given up, some milliseconds: the name does not match.
+/// Longest pattern, in bytes.
+const LEN_MAX: usize = 2_000;
+
+/// Bytes of a program that is matched in linear time. The first bound that it keeps is its size; what keeps none is
+/// refused.
+const LINEAR: [usize; 3] = [8 << 10, 64 << 10, 512 << 10];
+
+/// Instructions of a program that tries, and bytes of each part that it matches in linear time: the same, in the order of what they
+/// are together.
+const TRYING: [(usize, usize); 6] =
+    [(16, 1 << 10), (64, 1 << 10), (16, 16 << 10), (512, 1 << 10), (128, 4 << 10), (32, 16 << 10)];
+
+/// Bytes of what a program in linear time learns as it matches, for each of its directions.
+const LEARNED_MAX: usize = 64 << 10;
+
+/// The same for a part of a program that tries.
+const LEARNED_BY_PART: usize = 8 << 10;
+
+/// What a program counts that is larger than any bound: one that was set before there were bounds.
+const UNBOUNDED: usize = 8 << 20;
+
+/// Steps back after which a match is given up, a quarter of a millisecond: the name does not match.
 const BACKTRACK_MAX: usize = 10_000;
 
 /// Steps back that nearly every name does with, some microseconds.
@@ -16,11 +41,22 @@ const BACKTRACK_FEW: usize = 100;
 /// Instructions of a program that tries: none, for a pattern that is to be matched in linear time.
 const NO_PROGRAM: usize = 0;
 
+/// Patterns for which one name may take many steps back, when all of a vhost are matched with it.
+const DEAR_PER_NAME: u32 = 4;
+
+/// What a name costs with a pattern that is matched by trying, in units of about a microsecond.
+pub(crate) const TRIED: u64 = 4;
+
+/// What it costs beside that when a few steps back do not suffice.
+const DEAR: u64 = 256;
+
 /// A compiled pattern.
 #[derive(Clone, Debug)]
 pub struct Pattern {
     text: Box<str>,
     matcher: Matcher,
+    /// Bytes of what was compiled, roughly.
+    size: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -28,7 +64,7 @@ enum Matcher {
     /// `.*` and the like, which nearly every permission is.
     Everything,
     /// In linear time. Boxed: a regular expression is large and rare.
-    Linear(Box<fancy_regex::Regex>),
+    Linear(Box<Regex>),
     /// By trying.
     Trying(Box<Trying>),
 }
@@ -36,37 +72,69 @@ enum Matcher {
 #[derive(Clone, Debug)]
 struct Trying {
     /// Gives up after [`BACKTRACK_FEW`].
-    few: fancy_regex::Regex,
+    few: Regex,
     /// Gives up after [`BACKTRACK_MAX`].
-    all: fancy_regex::Regex,
+    all: Regex,
+}
+
+/// What it costs to match a name with patterns.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Effort {
+    /// Names of its kind may take many steps back.
+    may_try: bool,
+    /// Patterns for which this one still may.
+    left: u32,
+    /// What it was so far, in units of about a microsecond.
+    pub(crate) units: u64,
+    /// Patterns for which a few steps back did not suffice.
+    pub(crate) dear: u32,
+    /// There was one with which the name was not matched to the end: it does not match.
+    pub(crate) gave_up: bool,
+}
+
+impl Effort {
+    /// Before the first pattern.
+    pub(crate) fn new(may_try: bool) -> Self {
+        let left = if may_try { DEAR_PER_NAME } else { 0 };
+        Self { may_try, left, units: 0, dear: 0, gave_up: false }
+    }
+
+    /// Whether names may take many steps back at all.
+    pub(crate) fn may_try(&self) -> bool {
+        self.may_try
+    }
+
+    /// As much again for other patterns, those of operators.
+    pub(crate) fn again(&mut self) {
+        self.left = Self::new(self.may_try).left;
+    }
 }
 
 impl Pattern {
     /// Compiles it. A pattern that takes too long on some name (look-arounds, nested repeats) does not
     /// match that name.
     pub fn new(text: &str) -> Result<Self, AdminError> {
-        let matcher = match text {
-            "" | ".*" | "^.*" | "^.*$" | ".*$" | "^" => Matcher::Everything,
-            _ => {
-                let mut linear = fancy_regex::RegexBuilder::new(text);
-                match linear.max_prog_size(NO_PROGRAM).build() {
-                    Ok(regex) => Matcher::Linear(Box::new(regex)),
-                    Err(_) => {
-                        let build = |limit| {
-                            let mut builder = fancy_regex::RegexBuilder::new(text);
-                            let built = builder.backtrack_limit(limit).build();
-                            built.map_err(|error| AdminError::Pattern {
-                                pattern: text.to_owned(),
-                                reason: error.to_string(),
-                            })
-                        };
-                        let (few, all) = (build(BACKTRACK_FEW)?, build(BACKTRACK_MAX)?);
-                        Matcher::Trying(Box::new(Trying { few, all }))
-                    }
-                }
-            }
+        if text.len() > LEN_MAX {
+            let start = text.chars().take(100).collect::<String>() + "...";
+            let reason = format!("it has {} bytes, and a pattern may have {LEN_MAX}", text.len());
+            return Err(AdminError::Pattern { pattern: start, reason });
+        }
+        let Some((matcher, size)) = compile(text).map_err(|error| invalid(text, &error))? else {
+            let reason = "it is too large: repeat less, or match a part of the name".to_owned();
+            return Err(AdminError::Pattern { pattern: text.to_owned(), reason });
         };
-        Ok(Self { text: text.into(), matcher })
+        Ok(Self { text: text.into(), matcher, size })
+    }
+
+    /// Of one that was set: it is taken even if there was no bound then.
+    pub(crate) fn stored(text: &str) -> Result<Self, AdminError> {
+        Self::new(text).or_else(|_| {
+            let matcher = match linear(text, None) {
+                Ok(regex) => Matcher::Linear(Box::new(regex)),
+                Err(_) => trying(text, None).map_err(|error| invalid(text, &error))?,
+            };
+            Ok(Self { text: text.into(), matcher, size: UNBOUNDED })
+        })
     }
 
     /// As in permissions, where no pattern means no name (but the empty one).
@@ -96,15 +164,25 @@ impl Pattern {
         }
     }
 
-    /// As [`matches`](Self::matches), but for a name that is dear only while there is something left of `dear`, which are
-    /// that many patterns.
-    pub(crate) fn matches_within(&self, name: &str, dear: &mut u32) -> bool {
+    /// As [`matches`](Self::matches), within what the name may cost, which is counted.
+    pub(crate) fn matches_within(&self, name: &str, effort: &mut Effort) -> bool {
         let Matcher::Trying(it) = &self.matcher else { return self.matches(name) };
+        effort.units += TRIED;
         it.few.is_match(name).unwrap_or_else(|_| {
-            let may_try = *dear > 0;
-            *dear = dear.saturating_sub(1);
-            may_try && it.all.is_match(name).unwrap_or(false)
+            effort.dear += 1;
+            if effort.left == 0 {
+                effort.gave_up = true;
+                return false;
+            }
+            effort.left -= 1;
+            effort.units += DEAR;
+            it.all.is_match(name).unwrap_or(false)
         })
+    }
+
+    /// Bytes of memory that it takes, roughly.
+    pub(crate) fn size(&self) -> u64 {
+        self.size as u64
     }
 
     /// Whether it is matched by trying.
@@ -116,6 +194,75 @@ impl Pattern {
     pub(crate) fn is_dear(&self, name: &str) -> bool {
         matches!(&self.matcher, Matcher::Trying(it) if it.few.is_match(name).is_err())
     }
+}
+
+/// What matches, and its size. None if it is larger than any bound.
+fn compile(text: &str) -> Result<Option<(Matcher, usize)>, fancy_regex::Error> {
+    if matches!(text, "" | ".*" | "^.*" | "^.*$" | ".*$" | "^") {
+        return Ok(Some((Matcher::Everything, 0)));
+    }
+    let mut needs_trying = false;
+    for size in LINEAR {
+        match linear(text, Some(size)) {
+            // Both directions, and what they learn.
+            Ok(regex) => return Ok(Some((Matcher::Linear(Box::new(regex)), 2 * size))),
+            Err(error) if is_size(&error) => {}
+            Err(fancy_regex::Error::CompileError(_)) => {
+                needs_trying = true;
+                break;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    if !needs_trying {
+        return Ok(None);
+    }
+    for bounds in TRYING {
+        match trying(text, Some(bounds)) {
+            Ok(matcher) => return Ok(Some((matcher, 2 * bounds.0 * bounds.1))),
+            Err(error) if is_size(&error) || is_program(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
+}
+
+fn linear(text: &str, size: Option<usize>) -> Result<Regex, fancy_regex::Error> {
+    let mut builder = RegexBuilder::new(text);
+    builder.max_prog_size(NO_PROGRAM).delegate_dfa_size_limit(LEARNED_MAX);
+    if let Some(size) = size {
+        builder.delegate_size_limit(size);
+    }
+    builder.build()
+}
+
+fn trying(text: &str, bounds: Option<(usize, usize)>) -> Result<Matcher, fancy_regex::Error> {
+    let build = |steps| {
+        let mut builder = RegexBuilder::new(text);
+        builder.backtrack_limit(steps).delegate_dfa_size_limit(LEARNED_BY_PART);
+        if let Some((program, part)) = bounds {
+            builder.max_prog_size(program).delegate_size_limit(part);
+        }
+        builder.build()
+    };
+    let (few, all) = (build(BACKTRACK_FEW)?, build(BACKTRACK_MAX)?);
+    Ok(Matcher::Trying(Box::new(Trying { few, all })))
+}
+
+/// Whether a part in linear time was too large.
+fn is_size(error: &fancy_regex::Error) -> bool {
+    let fancy_regex::Error::CompileError(error) = error else { return false };
+    matches!(&**error, CompileError::InnerError(error) if error.size_limit().is_some())
+}
+
+/// Whether the program that tries was too large.
+fn is_program(error: &fancy_regex::Error) -> bool {
+    let fancy_regex::Error::CompileError(error) = error else { return false };
+    matches!(&**error, CompileError::PatternTooComplex)
+}
+
+fn invalid(text: &str, error: &fancy_regex::Error) -> AdminError {
+    AdminError::Pattern { pattern: text.to_owned(), reason: error.to_string() }
 }
 
 impl PartialEq for Pattern {
@@ -158,18 +305,49 @@ mod tests {
     fn check(pattern: &str, name: &str, trying: bool, dear: bool, matches: bool) {
         let it = Pattern::new(pattern).unwrap();
         assert_eq!((it.is_trying(), it.is_dear(name), it.matches(name)), (trying, dear, matches));
-        assert_eq!(it.matches_within(name, &mut 1), matches);
+        assert_eq!(it.matches_within(name, &mut Effort::new(true)), matches);
     }
 
-    /// Names that are dear to many patterns do not match the last of them.
+    /// A name is matched to the end with a few patterns for which it is dear, and with none where too many names were.
     #[test]
     fn what_is_dear_is_tried_for_few() {
-        let name = "x".repeat(12) + "!";
+        let name = "x".repeat(6) + "!";
         let pattern = Pattern::new("^(.|.)+(?<=x)!$").unwrap();
-        assert!(pattern.matches(&name));
-        let mut dear = 1;
-        let is_dear = pattern.is_dear(&name);
-        assert!(pattern.matches_within(&name, &mut dear));
-        assert_eq!(dear, u32::from(!is_dear));
+        assert!(pattern.is_dear(&name) && pattern.matches(&name));
+        let mut effort = Effort::new(true);
+        let matched: Vec<bool> =
+            (0..6).map(|_| pattern.matches_within(&name, &mut effort)).collect();
+        assert_eq!(matched, [true, true, true, true, false, false]);
+        assert_eq!((effort.dear, effort.gave_up), (6, true));
+        assert_eq!(effort.units, 6 * TRIED + 4 * DEAR);
+        effort.again();
+        assert!(pattern.matches_within(&name, &mut effort));
+        assert!(!pattern.matches_within(&name, &mut Effort::new(false)));
+    }
+
+    #[test]
+    #[rustfmt::skip] // a table
+    fn sizes() {
+        let check = |pattern: &str, want: Result<usize, &str>| {
+            match (Pattern::new(pattern), want) {
+                (Ok(it), Ok(size)) => assert_eq!(it.size, size, "{pattern}"),
+                (Err(error), Err(text)) => assert!(error.to_string().contains(text), "{pattern}: {error}"),
+                (got, want) => panic!("{pattern}: {got:?}, and not {want:?}"),
+            }
+        };
+        check(r"^q\.[0-9]+$",                Ok(16 << 10));
+        check(r"^[a-z]{1,40}\.(in|out)$",    Ok(16 << 10));
+        check(r"\w{3,20}",                   Ok(1 << 20));
+        check(r"\w{150}1",                   Err("too large: repeat less"));
+        check("(?:a{100}){100}{100}",          Err("too large"));
+        check(r"^(?!amq\.).*",               Ok(32 << 10));
+        check(r"(?=x)\w{150}",               Err("too large"));
+        check("(?:(?!a)b){1000}",              Err("too large"));
+        check(&"(?!a)".repeat(399),            Err("too large"));
+        check(&"q".repeat(2001),               Err("it has 2001 bytes, and a pattern may have 2000"));
+        // One from before there were bounds stays.
+        let it = Pattern::stored(r"\w{150}1").unwrap();
+        assert!(it.matches(&("x".repeat(150) + "1")) && it.size == UNBOUNDED);
+        assert!(Pattern::stored("(").is_err());
     }
 }

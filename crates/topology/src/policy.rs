@@ -8,9 +8,10 @@ use serde_json::{Map, Value as Json};
 use crate::confirm::WAIT_MS_MAX;
 use crate::error::PolicyError;
 use crate::exchange::Exchange;
-use crate::pattern::Pattern;
+use crate::pattern::{Effort, Pattern};
 use crate::queue::QueueKind;
 use crate::value::json_term;
+use crate::vhost::Vhost;
 
 /// What a policy applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -111,7 +112,7 @@ pub struct Policy {
 
 impl Policy {
     /// Checks every setting as RabbitMQ does, and compiles the pattern.
-    pub(crate) fn new(spec: PolicySpec<'_>, operator: bool) -> Result<Self, PolicyError> {
+    pub fn new(spec: PolicySpec<'_>, operator: bool) -> Result<Self, PolicyError> {
         validate(&spec.definition, operator).map_err(PolicyError::Validation)?;
         let pattern = Pattern::new(spec.pattern).map_err(|error| {
             PolicyError::Validation(format!(
@@ -127,18 +128,10 @@ impl Policy {
         })
     }
 
-    pub(crate) fn holds_for_queue(&self, name: &str, kind: QueueKind) -> bool {
-        self.may_hold_for_queue(kind) && self.pattern.matches(name)
-    }
-
     /// Whether it is only a matter of the name.
     pub(crate) fn may_hold_for_queue(&self, kind: QueueKind) -> bool {
         self.apply_to.includes(kind)
             && !self.definition.keys().any(|key| unsupported(kind).contains(&key.as_str()))
-    }
-
-    pub(crate) fn holds_for_exchange(&self, name: &str) -> bool {
-        self.may_hold_for_exchange() && self.pattern.matches(name)
     }
 
     /// Whether it is only a matter of the name.
@@ -177,39 +170,45 @@ fn unsupported(kind: QueueKind) -> &'static [&'static str] {
 }
 
 /// The one in force: the highest priority among those that match, by name among equals.
-pub(crate) fn for_queue<'a>(
+fn for_queue<'a>(
     policies: impl Iterator<Item = &'a Arc<Policy>>,
     name: &str,
     kind: QueueKind,
+    effort: &mut Effort,
 ) -> Option<Arc<Policy>> {
-    best(policies, |policy, dear| {
-        policy.may_hold_for_queue(kind) && policy.pattern.matches_within(name, dear)
+    best(policies, effort, |policy, effort| {
+        policy.may_hold_for_queue(kind) && policy.pattern.matches_within(name, effort)
     })
 }
 
-pub(crate) fn for_exchange<'a>(
+fn for_exchange<'a>(
     policies: impl Iterator<Item = &'a Arc<Policy>>,
     exchange: &Exchange,
+    effort: &mut Effort,
 ) -> Option<Arc<Policy>> {
-    best(policies, |policy, dear| {
-        policy.may_hold_for_exchange() && policy.pattern.matches_within(&exchange.name, dear)
+    best(policies, effort, |policy, effort| {
+        policy.may_hold_for_exchange() && policy.pattern.matches_within(&exchange.name, effort)
     })
 }
 
-/// Policies for which one name may take many steps back, when all are matched with it.
-const DEAR_PER_NAME: u32 = 4;
+/// Policies that a name is matched with at the cost of one unit.
+const MATCHED_AT_ONCE: u64 = 4;
 
 fn best<'a>(
     policies: impl Iterator<Item = &'a Arc<Policy>>,
-    holds: impl Fn(&Policy, &mut u32) -> bool,
+    effort: &mut Effort,
+    holds: impl Fn(&Policy, &mut Effort) -> bool,
 ) -> Option<Arc<Policy>> {
     let mut best: Option<&Arc<Policy>> = None;
-    let mut dear = DEAR_PER_NAME;
+    let mut matched = 0;
+    effort.again();
     for policy in policies {
-        if best.is_none_or(|best| policy.priority > best.priority) && holds(policy, &mut dear) {
+        matched += 1;
+        if best.is_none_or(|best| policy.priority > best.priority) && holds(policy, effort) {
             best = Some(policy);
         }
     }
+    effort.units += matched / MATCHED_AT_ONCE;
     best.cloned()
 }
 
@@ -259,6 +258,27 @@ impl Setting {
 
     fn key(self) -> &'static str {
         &self.argument()[2..]
+    }
+}
+
+/// Both for a queue.
+pub(crate) fn of_queue(
+    vhost: &Vhost,
+    name: &str,
+    kind: QueueKind,
+    effort: &mut Effort,
+) -> Policies {
+    Policies {
+        user: for_queue(vhost.policies.values(), name, kind, effort),
+        operator: for_queue(vhost.operator_policies.values(), name, kind, effort),
+    }
+}
+
+/// Both for an exchange.
+pub(crate) fn of_exchange(vhost: &Vhost, exchange: &Exchange, effort: &mut Effort) -> Policies {
+    Policies {
+        user: for_exchange(vhost.policies.values(), exchange, effort),
+        operator: for_exchange(vhost.operator_policies.values(), exchange, effort),
     }
 }
 

@@ -1,16 +1,21 @@
 //! A policy is set or cleared, and everything in its vhost is looked at again: some at a time.
 //!
 //! A pattern that is matched by trying is tried with all names before it is set. If it is dear for many of them the policy is
-//! refused, and nothing has changed: so there is one bound for all names together.
+//! refused, and nothing has changed. Names that come later count one by one, see [`Vhost`]: so there is one bound for all
+//! names together, whichever comes first.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::vec::IntoIter;
 
 use crate::error::PolicyError;
 use crate::id::{ExchangeId, QueueId, VhostId};
 use crate::journal::EntityKey;
 use crate::parameters::missing;
-use crate::policy::{self, Policies, Policy, PolicySpec};
+use crate::pattern::{Effort, TRIED};
+use crate::policy::{self, Policy};
 use crate::topology::Topology;
+use crate::vhost::Vhost;
 
 /// A policy that was set or cleared, and the queues and exchanges that were not looked at since.
 ///
@@ -20,14 +25,15 @@ use crate::topology::Topology;
 #[derive(Debug)]
 pub struct PolicyChange {
     vhost: VhostId,
+    vhost_name: Arc<str>,
     old: Option<Arc<Policy>>,
     new: Option<Arc<Policy>>,
     operator: bool,
     /// Not set yet: its pattern is being tried.
     trial: Option<Trial>,
-    /// As they were when it began. Those that came since have it already.
-    queues: std::vec::IntoIter<QueueId>,
-    exchanges: std::vec::IntoIter<ExchangeId>,
+    /// As they were when it was set. Those that came since have it already.
+    queues: IntoIter<QueueId>,
+    exchanges: IntoIter<ExchangeId>,
     /// Queues that have another policy now, since this was last taken.
     changed: Vec<QueueId>,
 }
@@ -35,20 +41,11 @@ pub struct PolicyChange {
 /// The pattern of a policy that is not set yet, and names with which it is to be tried.
 #[derive(Debug)]
 struct Trial {
-    queues: std::vec::IntoIter<QueueId>,
-    exchanges: std::vec::IntoIter<ExchangeId>,
+    queues: IntoIter<QueueId>,
+    exchanges: IntoIter<ExchangeId>,
     /// Names that took more than a few steps back.
     dear: usize,
 }
-
-/// Policies that a name is matched with at the cost of one more.
-const MATCHED_AT_ONCE: usize = 4;
-
-/// What one name costs with a pattern that is matched by trying.
-const TRIED: u64 = 16;
-
-/// What a name costs for which a few steps back do not suffice.
-const DEAR: u64 = 512;
 
 /// Names for which a policy's pattern may take more than a few steps back.
 const DEAR_MAX: usize = 100;
@@ -56,42 +53,35 @@ const DEAR_MAX: usize = 100;
 /// Policies of a vhost whose pattern may be matched by trying: each queue that is declared is matched with all.
 const TRYING_MAX: usize = 64;
 
+/// Policies of a vhost, those of operators among them.
+const POLICIES_MAX: usize = 2_048;
+
+/// Bytes of what the patterns of a vhost are when they are compiled. A restart compiles all of them.
+const PATTERNS_MAX: u64 = 64 << 20;
+
 impl Topology {
     /// Sets a policy or an operator policy: who is declared from now on has it, and the others get it by
     /// [`PolicyChange::advance`].
     pub fn start_set_policy(
         &mut self,
         vhost: &str,
-        spec: PolicySpec<'_>,
+        policy: Policy,
         operator: bool,
     ) -> Result<PolicyChange, PolicyError> {
         let id = self.vhost_of(vhost)?;
-        let new = Arc::new(Policy::new(spec, operator)?);
-        let is_trying = new.pattern.is_trying();
-        if is_trying && self.trying(id, &new.name, operator) >= TRYING_MAX {
-            return Err(PolicyError::Validation(format!(
-                "a vhost may have {TRYING_MAX} policies whose pattern needs backtracking (look-arounds, back-references), \
-                 and '{vhost}' has as many: write this pattern without"
-            )));
+        if let Some(vhost) = self.vhost_by_id(id) {
+            has_room(vhost, &policy, operator)?;
         }
-        let mut change = self.policy_change(id, None, Some(new), operator);
+        let is_trying = policy.pattern.is_trying();
+        let mut change = self.policy_change(id, None, Some(Arc::new(policy)), operator);
         if is_trying {
-            let (queues, exchanges) = (change.queues.clone(), change.exchanges.clone());
+            let queues = std::mem::take(&mut change.queues);
+            let exchanges = std::mem::take(&mut change.exchanges);
             change.trial = Some(Trial { queues, exchanges, dear: 0 });
         } else {
-            change.set(self);
+            change.set(self)?;
         }
         Ok(change)
-    }
-
-    /// How many policies of a vhost, apart from the one that is replaced, have a pattern that is matched by trying.
-    fn trying(&self, vhost: VhostId, but: &str, operator: bool) -> usize {
-        let Some(vhost) = self.vhost_by_id(vhost) else { return 0 };
-        let count = |policies: &std::collections::BTreeMap<Box<str>, Arc<Policy>>, is_its: bool| {
-            let others = policies.values().filter(|it| !(is_its && *it.name == *but));
-            others.filter(|it| it.pattern.is_trying()).count()
-        };
-        count(&vhost.policies, !operator) + count(&vhost.operator_policies, operator)
     }
 
     /// Clears a policy or an operator policy, as [`start_set_policy`](Self::start_set_policy) sets one.
@@ -109,8 +99,29 @@ impl Topology {
         let what = if operator { "operator policy" } else { "policy" };
         let old = cleared.ok_or_else(|| missing(what, name, vhost))?;
         self.weigh_setting(Some(&*old), None);
+        if old.pattern.is_trying() {
+            self.match_anew(id);
+        }
         self.journal.note(key(id, name.into(), operator));
         Ok(self.policy_change(id, Some(old), None, operator))
+    }
+
+    /// Queues and exchanges of a vhost, oldest first.
+    fn names_of(&self, vhost: VhostId) -> (IntoIter<QueueId>, IntoIter<ExchangeId>) {
+        let place = self.vhost_by_id(vhost);
+        let queues = place.into_iter().flat_map(|it| it.queues.values().copied());
+        let exchanges = place.into_iter().flat_map(|it| it.exchanges.values().copied());
+        let (mut queues, mut exchanges): (Vec<_>, Vec<_>) = (queues.collect(), exchanges.collect());
+        queues.sort_unstable();
+        exchanges.sort_unstable();
+        (queues.into_iter(), exchanges.into_iter())
+    }
+
+    /// Patterns that need backtracking are others now: names that come are counted from the beginning.
+    fn match_anew(&mut self, vhost: VhostId) {
+        if let Some(vhost) = self.vhosts.get_mut(&vhost) {
+            (vhost.dear_names, vhost.unmatched_names) = (0, 0);
+        }
     }
 
     fn policy_change(
@@ -120,16 +131,54 @@ impl Topology {
         new: Option<Arc<Policy>>,
         operator: bool,
     ) -> PolicyChange {
-        let place = self.vhost_by_id(vhost);
-        let mut queues: Vec<_> =
-            place.into_iter().flat_map(|it| it.queues.values().copied()).collect();
-        queues.sort_unstable();
-        let exchanges: Vec<_> =
-            place.into_iter().flat_map(|it| it.exchanges.values().copied()).collect();
-        let (queues, exchanges) = (queues.into_iter(), exchanges.into_iter());
+        let (queues, exchanges) = self.names_of(vhost);
+        let vhost_name = self.vhost_by_id(vhost).map(|it| Arc::clone(&it.name)).unwrap_or_default();
         let changed = Vec::new();
-        PolicyChange { vhost, old, new, operator, trial: None, queues, exchanges, changed }
+        PolicyChange {
+            vhost,
+            vhost_name,
+            old,
+            new,
+            operator,
+            trial: None,
+            queues,
+            exchanges,
+            changed,
+        }
     }
+}
+
+/// Refuses a policy that its vhost has no room for, apart from the one that it replaces.
+fn has_room(vhost: &Vhost, new: &Policy, operator: bool) -> Result<(), PolicyError> {
+    let of = |all: &BTreeMap<Box<str>, Arc<Policy>>, has_it: bool| -> Vec<Arc<Policy>> {
+        let others = all.values().filter(|it| !(has_it && it.name == new.name));
+        others.cloned().collect()
+    };
+    let mut others = of(&vhost.policies, !operator);
+    others.append(&mut of(&vhost.operator_policies, operator));
+    let name = &vhost.name;
+    let refuse = |text| Err(PolicyError::Validation(text));
+    if others.len() >= POLICIES_MAX {
+        return refuse(format!(
+            "a vhost may have {POLICIES_MAX} policies, and '{name}' has as many: let one pattern stand for more names"
+        ));
+    }
+    let size = |it: &Policy| it.pattern.size();
+    if others.iter().map(|it| size(it)).sum::<u64>() + size(new) > PATTERNS_MAX {
+        return refuse(format!(
+            "the patterns of a vhost's policies may take {} MiB when they are compiled, and those of '{name}' would take \
+             more with this one: repeat less in it",
+            PATTERNS_MAX >> 20
+        ));
+    }
+    let trying = others.iter().filter(|it| it.pattern.is_trying()).count();
+    if new.pattern.is_trying() && trying >= TRYING_MAX {
+        return refuse(format!(
+            "a vhost may have {TRYING_MAX} policies whose pattern needs backtracking (look-arounds, back-references), \
+             and '{name}' has as many: write this pattern without"
+        ));
+    }
+    Ok(())
 }
 
 fn key(vhost: VhostId, name: Box<str>, operator: bool) -> EntityKey {
@@ -143,17 +192,22 @@ impl PolicyChange {
         trial + self.queues.len() + self.exchanges.len()
     }
 
-    /// From now on it is there.
-    fn set(&mut self, topology: &mut Topology) {
-        let (Some(new), operator) = (&self.new, self.operator) else { return };
+    /// From now on it is there, unless others have come meanwhile and there is no room.
+    fn set(&mut self, topology: &mut Topology) -> Result<(), PolicyError> {
+        let (Some(new), operator) = (&self.new, self.operator) else { return Ok(()) };
         let name = new.name.clone();
         let Some(vhost) = topology.vhosts.get_mut(&self.vhost).filter(|it| !it.is_going) else {
-            return;
+            return Err(PolicyError::NoVhost(self.vhost_name.as_ref().to_owned()));
         };
+        has_room(vhost, new, operator)?;
         let all = if operator { &mut vhost.operator_policies } else { &mut vhost.policies };
         self.old = all.insert(name.clone(), Arc::clone(new));
         topology.weigh_setting(self.old.as_deref(), Some(&**new));
         topology.journal.note(key(self.vhost, name, operator));
+        if self.old.iter().chain([new]).any(|it| it.pattern.is_trying()) {
+            topology.match_anew(self.vhost);
+        }
+        Ok(())
     }
 
     /// Tries the pattern with some names; gives how much it was, and whether there are more.
@@ -202,7 +256,9 @@ impl PolicyChange {
                 return Ok(used);
             }
             self.trial = None;
-            self.set(topology);
+            self.set(topology)?;
+            // Those that came while it was tried do not have it.
+            (self.queues, self.exchanges) = topology.names_of(self.vhost);
         }
         let before = self.changed.len();
         while used < allowed {
@@ -218,54 +274,40 @@ impl PolicyChange {
         Ok(used)
     }
 
-    /// What it costs to match a name with the new policy's pattern.
-    fn cost_of(&self, name: &str) -> u64 {
-        match &self.new {
-            Some(new) if new.pattern.is_dear(name) => DEAR,
-            Some(new) if new.pattern.is_trying() => TRIED,
-            _ => 0,
-        }
-    }
-
     fn look_at_queue(&mut self, id: QueueId, topology: &mut Topology) -> u64 {
         let Some(queue) = topology.queues.get_mut(&id) else { return 0 };
         let Some(vhost) = topology.vhosts.get(&self.vhost) else { return 0 };
-        let cost = self.cost_of(&queue.name);
+        let mut effort = Effort::new(true);
         let loses = self.old.as_ref().is_some_and(|old| queue.policies.contain(old));
-        let gains = |new: &Arc<Policy>| new.holds_for_queue(&queue.name, queue.kind);
-        if !loses && !self.new.as_ref().is_some_and(gains) {
-            return cost;
-        }
-        let (all, operators) = (&vhost.policies, &vhost.operator_policies);
-        let policies = Policies {
-            user: policy::for_queue(all.values(), &queue.name, queue.kind),
-            operator: policy::for_queue(operators.values(), &queue.name, queue.kind),
+        let mut gains = |new: &Arc<Policy>| {
+            new.may_hold_for_queue(queue.kind)
+                && new.pattern.matches_within(&queue.name, &mut effort)
         };
-        if !policies.is(&queue.policies) {
-            queue.policies = policies;
-            self.changed.push(queue.id);
+        if loses || self.new.as_ref().is_some_and(&mut gains) {
+            let policies = policy::of_queue(vhost, &queue.name, queue.kind, &mut effort);
+            if !policies.is(&queue.policies) {
+                queue.policies = policies;
+                self.changed.push(queue.id);
+            }
         }
-        cost + ((all.len() + operators.len()) / MATCHED_AT_ONCE) as u64
+        effort.units
     }
 
     fn look_at_exchange(&mut self, id: ExchangeId, topology: &mut Topology) -> u64 {
         let Some(exchange) = topology.exchanges.get_mut(&id) else { return 0 };
         let Some(vhost) = topology.vhosts.get(&self.vhost) else { return 0 };
-        let cost = self.cost_of(&exchange.name);
+        let mut effort = Effort::new(true);
         let loses = self.old.as_ref().is_some_and(|old| exchange.policies.contain(old));
-        if !loses && !self.new.as_ref().is_some_and(|new| new.holds_for_exchange(&exchange.name)) {
-            return cost;
-        }
-        let (all, operators) = (&vhost.policies, &vhost.operator_policies);
-        exchange.policies = Policies {
-            user: policy::for_exchange(all.values(), exchange),
-            operator: policy::for_exchange(operators.values(), exchange),
+        let mut gains = |new: &Arc<Policy>| {
+            new.may_hold_for_exchange() && new.pattern.matches_within(&exchange.name, &mut effort)
         };
-        let cost = cost + ((all.len() + operators.len()) / MATCHED_AT_ONCE) as u64;
-        if exchange.refresh_alternate() {
-            topology.generation += 1;
+        if loses || self.new.as_ref().is_some_and(&mut gains) {
+            exchange.policies = policy::of_exchange(vhost, exchange, &mut effort);
+            if exchange.refresh_alternate() {
+                topology.generation += 1;
+            }
         }
-        cost
+        effort.units
     }
 
     /// The queues that have another policy since this was last asked.
@@ -275,6 +317,9 @@ impl PolicyChange {
 
     /// All were looked at: it is told.
     pub fn end(self, topology: &mut Topology) {
+        if topology.vhost_by_id(self.vhost).is_none() {
+            return;
+        }
         match (&self.new, &self.old) {
             (Some(new), _) => topology.tell_policy_set(self.vhost, new),
             (None, Some(old)) => {
@@ -284,12 +329,5 @@ impl PolicyChange {
             }
             (None, None) => {}
         }
-    }
-
-    pub(crate) fn run(mut self, topology: &mut Topology) -> Result<Vec<QueueId>, PolicyError> {
-        self.advance(topology, u64::MAX)?;
-        let changed = self.take_changed();
-        self.end(topology);
-        Ok(changed)
     }
 }

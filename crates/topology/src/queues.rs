@@ -140,10 +140,11 @@ impl Topology {
     pub(crate) fn insert_queue(&mut self, id: QueueId, spec: QueueSpec<'_>, kind: QueueKind) {
         let name: Arc<str> = spec.name.into();
         let mut policies = Policies::default();
-        if let Some(vhost) = self.vhost_mut(spec.vhost) {
-            policies.user = policy::for_queue(vhost.policies.values(), &name, kind);
-            policies.operator = policy::for_queue(vhost.operator_policies.values(), &name, kind);
+        if let Some(vhost) = self.vhosts.get_mut(&spec.vhost) {
+            let mut effort = vhost.effort();
+            policies = policy::of_queue(vhost, &name, kind, &mut effort);
             vhost.queues.insert(Arc::clone(&name), id);
+            self.matching.count(vhost, effort);
         }
         if let Some(owner) = spec.exclusive_owner {
             self.owned.entry(owner).or_default().insert(id);

@@ -20,7 +20,7 @@ use crate::kinds::HashKinds;
 use crate::queue::{Queue, QueueKind};
 use crate::usage::NodeChannels;
 use crate::user::User;
-use crate::vhost::{DeletedVhost, Vhost};
+use crate::vhost::{DeletedVhost, Matching, Vhost};
 use crate::weight::Weighed;
 
 /// Every name the broker knows. See the crate.
@@ -53,6 +53,7 @@ pub struct Topology {
     /// Vhosts that are traced.
     pub(crate) traced: usize,
     pub(crate) channels: NodeChannels,
+    pub(crate) matching: Matching,
 }
 
 /// Declared in every vhost, as RabbitMQ does.
@@ -148,6 +149,17 @@ impl Topology {
     pub fn weight(&self) -> u64 {
         let names = self.queues.weight() + self.exchanges.weight() + self.bindings.weight();
         names + self.settings_weight
+    }
+
+    /// What it has cost to match names that came with policies, since this was last asked: in units of about a microsecond.
+    pub fn take_matching(&mut self) -> u64 {
+        std::mem::take(&mut self.matching.units)
+    }
+
+    /// A vhost in which too many names have taken a policy's pattern long: others are not matched to the end with such
+    /// patterns from now on. Each is told once.
+    pub fn take_exhausted(&mut self) -> Option<Arc<str>> {
+        self.matching.exhausted.take()
     }
 
     /// How many queues there are in all vhosts.

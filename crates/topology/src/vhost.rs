@@ -8,6 +8,7 @@ use hashbrown::HashMap;
 use serde_json::Value as Json;
 
 use crate::id::{ExchangeId, QueueId, VhostId};
+use crate::pattern::Effort;
 use crate::policy::Policy;
 use crate::queue::QueueKind;
 use crate::rate::Buckets;
@@ -44,7 +45,14 @@ pub struct Vhost {
     pub is_traced: bool,
     pub(crate) connections: Count,
     pub(crate) rates: Buckets,
+    /// Names that came and took a policy's pattern long, since such a pattern was last set or cleared.
+    pub(crate) dear_names: u32,
+    /// Of those that came after too many, names that were not matched to the end.
+    pub(crate) unmatched_names: u32,
 }
+
+/// Names of a vhost, as they come, for which patterns may take many steps back. A restart matches all of them in one go.
+const DEAR_NAMES_MAX: u32 = 256;
 
 impl Vhost {
     /// Bytes of its policies and parameters.
@@ -74,7 +82,20 @@ impl Vhost {
             is_traced: false,
             connections: Count::default(),
             rates: Buckets::default(),
+            dear_names: 0,
+            unmatched_names: 0,
         }
+    }
+
+    /// What a name that comes may cost to match.
+    pub(crate) fn effort(&self) -> Effort {
+        Effort::new(self.dear_names < DEAR_NAMES_MAX)
+    }
+
+    /// How many names were not matched to the end with patterns that need backtracking, because too many before them had
+    /// taken such a pattern long.
+    pub fn unmatched_names(&self) -> u32 {
+        self.unmatched_names
     }
 
     /// The queue of this name. Hot: the default exchange.
@@ -127,6 +148,32 @@ impl Vhost {
         self.parameters
             .iter()
             .map(|((component, name), value)| (component.as_ref(), name.as_ref(), value))
+    }
+}
+
+/// What matching new names with policies has cost.
+#[derive(Debug, Default)]
+pub(crate) struct Matching {
+    /// In units of about a microsecond, since it was last asked.
+    pub(crate) units: u64,
+    /// A vhost in which too many names took too long, until somebody tells of it.
+    pub(crate) exhausted: Option<Arc<str>>,
+}
+
+impl Matching {
+    /// One name more was matched with all policies of a vhost.
+    pub(crate) fn count(&mut self, vhost: &mut Vhost, effort: Effort) {
+        self.units += effort.units;
+        if effort.dear == 0 {
+            return;
+        }
+        let could = vhost.effort().may_try();
+        vhost.dear_names = vhost.dear_names.saturating_add(1);
+        vhost.unmatched_names =
+            vhost.unmatched_names.saturating_add(u32::from(!could && effort.gave_up));
+        if could && !vhost.effort().may_try() {
+            self.exhausted = Some(Arc::clone(&vhost.name));
+        }
     }
 }
 

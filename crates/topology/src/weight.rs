@@ -50,7 +50,7 @@ impl Weigh for Binding {
 
 impl Weigh for Policy {
     fn weight(&self) -> u64 {
-        let pattern = self.pattern.text().len() as u64;
+        let pattern = self.pattern.text().len() as u64 + self.pattern.size();
         let entries = self.definition.iter().map(|(name, value)| entry(name, json(value)));
         SETTING + self.name.len() as u64 + pattern + entries.sum::<u64>()
     }

@@ -50,11 +50,7 @@ pub(super) async fn put_of_vhost(call: Call) -> Result<Answer, Fault> {
     call.login.must_admin()?;
     let vhost = call.vhost()?;
     let (name, value) = (known(&call, &OF_VHOST)?, value(&call)?);
-    let mut limits = {
-        let topology = call.node().topology();
-        topology.vhost(&vhost).map(|vhost| vhost.limits().clone()).unwrap_or_default()
-    };
-    limits.insert(name, value);
+    let limits = BTreeMap::from([(name, value)]);
     ask::admin(call.node(), &call.login.name, AdminCommand::SetVhostLimits { vhost, limits })
         .await?;
     Ok(Answer::Done)

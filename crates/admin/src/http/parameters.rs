@@ -8,7 +8,7 @@ use super::call::{Call, Fields as _};
 use super::{listing, policies};
 use crate::ops::ask;
 
-/// Parameters of a vhost: `(component, name, value)`, its limits among them.
+/// Parameters of a vhost: `(component, name, value)`, its limits and policies among them.
 fn of_vhost(call: &Call, name: &str) -> Vec<Value> {
     let topology = call.node().topology();
     let Some(vhost) = topology.vhost(name) else { return Vec::new() };
@@ -20,14 +20,10 @@ fn of_vhost(call: &Call, name: &str) -> Vec<Value> {
     if !vhost.limits().is_empty() {
         rows.push(row("vhost-limits", "limits", json!(vhost.limits())));
     }
-    for policy in vhost.operator_policies() {
-        let value = json!({
-            "pattern": policy.pattern.text(),
-            "apply-to": policy.apply_to.name(),
-            "definition": policy.definition,
-            "priority": policy.priority,
-        });
-        rows.push(row("operator_policy", &policy.name, value));
+    let users = vhost.policies().map(|policy| ("policy", policy));
+    let operators = vhost.operator_policies().map(|policy| ("operator_policy", policy));
+    for (component, policy) in users.chain(operators) {
+        rows.push(row(component, &policy.name, policies::value(policy)));
     }
     rows
 }
@@ -40,9 +36,11 @@ pub(super) async fn list(call: Call) -> Result<Answer, Fault> {
     }
     let vhosts = call.vhosts()?;
     let mut rows: Vec<_> = vhosts.iter().flat_map(|vhost| of_vhost(&call, vhost)).collect();
-    if let Some(component) = call.optional("component") {
-        rows.retain(|row| row["component"] == component);
-    }
+    // Policies have a list of their own, and are in this one only for who asks for them, as in RabbitMQ.
+    rows.retain(|row| match call.optional("component") {
+        Some(component) => row["component"] == component,
+        None => row["component"] != "policy",
+    });
     listing::rows(call, rows).await
 }
 

@@ -1,7 +1,7 @@
 //! Policies and operator policies.
 
 use leveret_broker::message::AdminCommand;
-use leveret_topology::{Policy, Vhost};
+use leveret_topology::{ApplyTo, Policy, PolicySpec, Vhost};
 use serde_json::{Map, Value, json};
 
 use super::answer::{Answer, Fault};
@@ -9,15 +9,21 @@ use super::call::{Call, Fields as _};
 use super::listing;
 use crate::ops::ask;
 
-fn row(vhost: &str, policy: &Policy) -> Value {
+/// A policy without its name, as parameters show it.
+pub(super) fn value(policy: &Policy) -> Value {
     json!({
-        "vhost": vhost,
-        "name": policy.name,
         "pattern": policy.pattern.text(),
         "apply-to": policy.apply_to.name(),
         "definition": policy.definition,
         "priority": policy.priority,
     })
+}
+
+fn row(vhost: &str, policy: &Policy) -> Value {
+    let mut row = value(policy);
+    row["vhost"] = json!(vhost);
+    row["name"] = json!(policy.name);
+    row
 }
 
 fn users(vhost: &Vhost) -> Vec<Value> {
@@ -48,9 +54,7 @@ fn one(call: &Call, vhost: &str, rows: Rows) -> Result<Value, Fault> {
 }
 
 /// A policy that a body describes: pattern, definition, priority, what it is for.
-fn described(
-    body: &Map<String, Value>,
-) -> Result<(String, Map<String, Value>, i64, String), Fault> {
+fn described(name: &str, body: &Map<String, Value>, operator: bool) -> Result<Box<Policy>, Fault> {
     body.must_have(&["pattern", "definition"])?;
     let definition = body.object("definition")?;
     if !matches!(body.get("definition"), Some(Value::Object(_))) {
@@ -63,7 +67,11 @@ fn described(
         Some(value) => value.as_i64().ok_or_else(|| bad(value))?,
     };
     let apply_to = body.optional_text("apply-to")?.unwrap_or_else(|| "all".to_owned());
-    Ok((body.text("pattern")?, definition, priority, apply_to))
+    let apply_to = ApplyTo::parse(&apply_to).map_err(|error| Fault::bad(error.to_string()))?;
+    let pattern = &*body.text("pattern")?;
+    let spec = PolicySpec { name, pattern, apply_to, priority, definition };
+    let policy = Policy::new(spec, operator).map_err(|error| Fault::bad(error.to_string()))?;
+    Ok(Box::new(policy))
 }
 
 /// `GET /api/policies` and `/{vhost}`.
@@ -89,9 +97,8 @@ fn vhost_to_change(call: &Call) -> Result<String, Fault> {
 pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
     let vhost = vhost_to_change(&call)?;
     let is_new = one(&call, &vhost, users).is_err();
-    let (pattern, definition, priority, apply_to) = described(&call.object()?)?;
-    let name = call.param("name").to_owned();
-    let command = AdminCommand::SetPolicy { vhost, name, pattern, definition, priority, apply_to };
+    let policy = described(call.param("name"), &call.object()?, false)?;
+    let command = AdminCommand::SetPolicy { vhost, policy };
     ask::admin(call.node(), &call.login.name, command).await?;
     Ok(Answer::put(is_new))
 }
@@ -138,10 +145,8 @@ fn vhost_to_operate(call: &Call) -> Result<String, Fault> {
 pub(super) async fn put_operator(call: Call) -> Result<Answer, Fault> {
     let vhost = vhost_to_operate(&call)?;
     let is_new = one(&call, &vhost, operators).is_err();
-    let (pattern, definition, priority, apply_to) = described(&call.object()?)?;
-    let name = call.param("name").to_owned();
-    let command =
-        AdminCommand::SetOperatorPolicy { vhost, name, pattern, definition, priority, apply_to };
+    let policy = described(call.param("name"), &call.object()?, true)?;
+    let command = AdminCommand::SetOperatorPolicy { vhost, policy };
     ask::admin(call.node(), &call.login.name, command).await?;
     Ok(Answer::put(is_new))
 }

@@ -58,11 +58,10 @@ pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
     let body = call.object()?;
     let is_new = call.node().topology().user(&name).is_none();
     let password = password(&call, &name, &body)?;
-    let tags = match vhosts::tags(&body)? {
-        Some(tags) => tags,
-        None if is_new => return Err(Fault::bad("the key 'tags' is missing")),
-        None => call.node().topology().user(&name).map(|it| it.tags.clone()).unwrap_or_default(),
-    };
+    let tags = vhosts::tags(&body)?;
+    if is_new && tags.is_none() {
+        return Err(Fault::bad("the key 'tags' is missing"));
+    }
     if name.is_empty() {
         return Err(Fault::bad("a user's name must not be empty"));
     }

@@ -65,7 +65,7 @@ fn named(call: &Call, vhost: &Vhost) -> Value {
     if let Some(kind) = kind {
         metadata["default_queue_type"] = json!(kind);
     }
-    json!({
+    let mut row = json!({
         "name": &*vhost.name,
         "description": vhost.description,
         "tags": vhost.tags,
@@ -74,7 +74,11 @@ fn named(call: &Call, vhost: &Vhost) -> Value {
         "tracing": vhost.is_traced,
         "protected_from_deletion": vhost.is_protected,
         "cluster_state": {call.node_name(): "running"},
-    })
+    });
+    if vhost.unmatched_names() > 0 {
+        row["names_not_matched_by_policies"] = json!(vhost.unmatched_names());
+    }
+    row
 }
 
 /// `PUT /api/vhosts/{vhost}`.

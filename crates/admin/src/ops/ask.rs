@@ -101,6 +101,10 @@ pub async fn admin(
     user: &str,
     command: AdminCommand,
 ) -> Result<Option<String>, Refusal> {
+    let command = command.prepared().map_err(|error| Refusal::Refused {
+        code: ReplyCode::PreconditionFailed,
+        text: error.to_string(),
+    })?;
     let user = user.into();
     let letter = |reply| ToMeta::Admin { user, reply, command: Box::new(command) };
     match meta(node, letter).await? {

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use leveret_amqp::table::Table;
-use leveret_topology::{ArgumentsChange, Import, PasswordHash, QueueId, VhostId};
+use leveret_topology::{
+    ArgumentsChange, Import, PasswordHash, Policy, PolicyError, QueueId, VhostId, is_policy,
+};
 
 use super::{ConnectionId, ConsumerSlot, Refusal, ReplyTo};
 use crate::transaction::{TxId, Vote};
@@ -200,7 +202,8 @@ pub enum AdminCommand {
         name: String,
         /// It stays without.
         password: Option<PasswordHash>,
-        tags: Vec<String>,
+        /// They stay without.
+        tags: Option<Vec<String>>,
     },
     /// All of the vhost without `exchange`.
     ClearTopicPermissions {
@@ -231,6 +234,7 @@ pub enum AdminCommand {
         name: String,
         is_protected: bool,
     },
+    /// Limits that are not named stay.
     SetVhostLimits {
         vhost: String,
         limits: BTreeMap<String, i64>,
@@ -252,11 +256,7 @@ pub enum AdminCommand {
     },
     SetPolicy {
         vhost: String,
-        name: String,
-        pattern: String,
-        definition: serde_json::Map<String, serde_json::Value>,
-        priority: i64,
-        apply_to: String,
+        policy: Box<Policy>,
     },
     ClearPolicy {
         vhost: String,
@@ -264,11 +264,7 @@ pub enum AdminCommand {
     },
     SetOperatorPolicy {
         vhost: String,
-        name: String,
-        pattern: String,
-        definition: serde_json::Map<String, serde_json::Value>,
-        priority: i64,
-        apply_to: String,
+        policy: Box<Policy>,
     },
     ClearOperatorPolicy {
         vhost: String,
@@ -303,4 +299,29 @@ pub enum AdminCommand {
     ClearGlobalParameter {
         name: String,
     },
+}
+
+impl AdminCommand {
+    /// As it is carried out: parameters that are policies set and clear policies. Whoever sends a command does this
+    /// first, since it takes a while to compile a pattern, and names wait for whoever changes them.
+    pub fn prepared(self) -> Result<Self, PolicyError> {
+        Ok(match self {
+            Self::SetParameter { vhost, component, name, value } => match is_policy(&component) {
+                None => Self::SetParameter { vhost, component, name, value },
+                Some(operator) => {
+                    let policy = Box::new(Policy::of_parameter(&name, &value, operator)?);
+                    match operator {
+                        true => Self::SetOperatorPolicy { vhost, policy },
+                        false => Self::SetPolicy { vhost, policy },
+                    }
+                }
+            },
+            Self::ClearParameter { vhost, component, name } => match is_policy(&component) {
+                None => Self::ClearParameter { vhost, component, name },
+                Some(true) => Self::ClearOperatorPolicy { vhost, name },
+                Some(false) => Self::ClearPolicy { vhost, name },
+            },
+            other => other,
+        })
+    }
 }

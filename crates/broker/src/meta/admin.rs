@@ -2,12 +2,10 @@
 
 use leveret_amqp::reply::ReplyCode;
 use leveret_log::Log;
-use leveret_topology::{
-    AdminError, ApplyTo, ExchangeId, PolicySpec, QueueId, QueueKind, Topology, VhostId,
-};
+use leveret_topology::{AdminError, ExchangeId, QueueId, QueueKind, Topology, VhostId};
 
 use super::long::{Long, What};
-use super::{Meta, refuse};
+use super::{Meta, Rests, refuse};
 use crate::message::{AdminCommand, Outbox, Reply, ReplyTo, ToShard, shard_of};
 
 impl<L: Log> Meta<L> {
@@ -19,16 +17,21 @@ impl<L: Log> Meta<L> {
         command: AdminCommand,
         topology: &mut Topology,
         out: &mut Outbox,
-    ) {
+    ) -> Rests {
         let command = match start(command, topology) {
             Ok(Started::Long(what)) => {
-                return self.begin(Long::new(user, Some(reply), what), topology, out);
+                self.begin(Long::new(user, Some(reply), what), topology, out);
+                return Rests::OnTheLog;
             }
             Ok(Started::Vhost(vhost)) => {
-                return self.vhost_goes(vhost, user, Some(reply), topology, out);
+                self.vhost_goes(vhost, user, Some(reply), topology, out);
+                return Rests::OnTheLog;
             }
             Ok(Started::No(command)) => command,
-            Err((code, text)) => return refuse(out, reply, code, text),
+            Err((code, text)) => {
+                refuse(out, reply, code, text);
+                return Rests::OnItself;
+            }
         };
         match apply(command, topology) {
             Ok(changes) => {
@@ -44,8 +47,13 @@ impl<L: Log> Meta<L> {
                 }
                 out.reply(reply, Reply::Done);
             }
-            Err((code, text)) => refuse(out, reply, code, text),
+            Err((code, text)) => {
+                refuse(out, reply, code, text);
+                return Rests::OnItself;
+            }
         }
+        // It is as asked, perhaps because another one has just made it so.
+        Rests::OnTheLog
     }
 }
 
@@ -72,6 +80,7 @@ enum Started {
 
 /// Begins what may take longer than one turn.
 fn start(command: AdminCommand, topology: &mut Topology) -> Result<Started, (ReplyCode, String)> {
+    let command = command.prepared().map_err(bad)?;
     let is_operators = matches!(
         command,
         AdminCommand::SetOperatorPolicy { .. } | AdminCommand::ClearOperatorPolicy { .. }
@@ -87,42 +96,9 @@ fn start(command: AdminCommand, topology: &mut Topology) -> Result<Started, (Rep
         | AdminCommand::ClearOperatorPolicy { vhost, name } => {
             topology.start_clear_policy(&vhost, &name, is_operators).map_err(bad)?
         }
-        AdminCommand::SetPolicy { vhost, name, pattern, definition, priority, apply_to }
-        | AdminCommand::SetOperatorPolicy {
-            vhost,
-            name,
-            pattern,
-            definition,
-            priority,
-            apply_to,
-        } => {
-            let spec = PolicySpec {
-                name: &name,
-                pattern: &pattern,
-                apply_to: ApplyTo::parse(&apply_to).map_err(bad)?,
-                priority,
-                definition,
-            };
-            topology.start_set_policy(&vhost, spec, is_operators).map_err(bad)?
-        }
-        AdminCommand::SetParameter { vhost, component, name, value } => {
-            let change = topology.start_set_parameter(&vhost, &component, &name, &value);
-            match change.map_err(bad)? {
-                Some(change) => change,
-                None => {
-                    let command = AdminCommand::SetParameter { vhost, component, name, value };
-                    return Ok(Started::No(command));
-                }
-            }
-        }
-        AdminCommand::ClearParameter { vhost, component, name } => {
-            match topology.start_clear_parameter(&vhost, &component, &name).map_err(bad)? {
-                Some(change) => change,
-                None => {
-                    let command = AdminCommand::ClearParameter { vhost, component, name };
-                    return Ok(Started::No(command));
-                }
-            }
+        AdminCommand::SetPolicy { vhost, policy }
+        | AdminCommand::SetOperatorPolicy { vhost, policy } => {
+            topology.start_set_policy(&vhost, *policy, is_operators).map_err(bad)?
         }
         other => return Ok(Started::No(other)),
     };
@@ -162,15 +138,19 @@ fn apply(command: AdminCommand, topology: &mut Topology) -> Result<Changes, (Rep
             topology.set_topic_permissions(&user, &vhost, &exchange, &write, &read).map_err(bad)?;
         }
         AdminCommand::PutUser { name, password, tags } => {
-            let tags: Vec<&str> = tags.iter().map(String::as_str).collect();
+            let given = tags.as_deref().unwrap_or_default();
+            let given: Vec<&str> = given.iter().map(String::as_str).collect();
             match (topology.user(&name).is_some(), password) {
-                (true, None) => topology.set_tags(&name, &tags).map_err(bad)?,
-                (true, Some(password)) => {
-                    topology.set_tags(&name, &tags).map_err(bad)?;
-                    topology.change_password(&name, password).map_err(bad)?;
+                (true, password) => {
+                    if tags.is_some() {
+                        topology.set_tags(&name, &given).map_err(bad)?;
+                    }
+                    if let Some(password) = password {
+                        topology.change_password(&name, password).map_err(bad)?;
+                    }
                 }
                 (false, Some(password)) => {
-                    topology.add_user(&name, password, &tags).map_err(bad)?;
+                    topology.add_user(&name, password, &given).map_err(bad)?;
                 }
                 (false, None) => return Err(bad("a new user needs a password or password_hash")),
             }
@@ -205,7 +185,10 @@ fn apply(command: AdminCommand, topology: &mut Topology) -> Result<Changes, (Rep
             changes.forgotten = deleted.exchanges;
         }
         AdminCommand::SetVhostLimits { vhost, limits } => {
-            let limits = serde_json::json!(limits);
+            let mut all =
+                topology.vhost(&vhost).map(|vhost| vhost.limits().clone()).unwrap_or_default();
+            all.extend(limits);
+            let limits = serde_json::json!(all);
             topology.set_parameter(&vhost, VHOST_LIMITS, "limits", limits).map_err(bad)?;
         }
         AdminCommand::ClearVhostLimits { vhost, limit } => {
@@ -234,12 +217,10 @@ fn apply(command: AdminCommand, topology: &mut Topology) -> Result<Changes, (Rep
             changes.options_changed.push(queue);
         }
         AdminCommand::SetParameter { vhost, component, name, value } => {
-            changes.options_changed =
-                topology.set_parameter(&vhost, &component, &name, value).map_err(bad)?;
+            topology.set_parameter(&vhost, &component, &name, value).map_err(bad)?;
         }
         AdminCommand::ClearParameter { vhost, component, name } => {
-            changes.options_changed =
-                topology.clear_parameter(&vhost, &component, &name).map_err(bad)?;
+            topology.clear_parameter(&vhost, &component, &name).map_err(bad)?;
         }
         AdminCommand::SetGlobalParameter { name, value } => {
             topology.set_global_parameter(&name, value);

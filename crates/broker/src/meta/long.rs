@@ -92,7 +92,10 @@ impl What {
                 let (done, total) = import.progress();
                 ("import of definitions", done, total)
             }
-            Self::Policy(change, total) => ("change of a policy", total - change.left(), *total),
+            Self::Policy(change, total) => {
+                // Names may come while its pattern is tried.
+                ("change of a policy", total.saturating_sub(change.left()), *total)
+            }
             Self::Disconnect(_, queues, total) => {
                 ("deletion of exclusive queues", total - queues.len(), *total)
             }

@@ -2,6 +2,7 @@
 
 #[path = "../hand/log.rs"]
 mod log;
+mod mixed;
 mod pieces;
 mod random;
 mod recovery;
@@ -13,7 +14,7 @@ use leveret_broker::message::*;
 use leveret_broker::transaction::{TxId, Vote};
 use leveret_log::Log as _;
 use leveret_queue::Offset;
-use leveret_topology::{PasswordHash, QueueId, Topology, VhostId};
+use leveret_topology::{ApplyTo, PasswordHash, Policy, PolicySpec, QueueId, Topology, VhostId};
 
 use crate::log::HandLog;
 
@@ -186,17 +187,10 @@ pub(crate) fn policy(me: u64, name: &str, length: u64) -> ToMeta {
     let serde_json::Value::Object(definition) = serde_json::json!({ "max-length": length }) else {
         unreachable!()
     };
-    admin(
-        me,
-        AdminCommand::SetPolicy {
-            vhost: "/".into(),
-            name: name.into(),
-            pattern: "^q".into(),
-            definition,
-            priority: 0,
-            apply_to: "queues".into(),
-        },
-    )
+    let spec =
+        PolicySpec { name, pattern: "^q", apply_to: ApplyTo::Queues, priority: 0, definition };
+    let policy = Box::new(Policy::new(spec, false).unwrap());
+    admin(me, AdminCommand::SetPolicy { vhost: "/".into(), policy })
 }
 
 /// With its three queues, its own two exchanges and the seven that every vhost has.
@@ -295,6 +289,57 @@ fn answers_come_with_their_batch() {
     assert_eq!(world.answers(), ["3 created", "5 created"]);
     world.turn([ToMeta::LogWoke]);
     assert_eq!(world.answers(), [""; 0]);
+}
+
+/// The same for operators: what another one has just done is done when it is on disk.
+#[test]
+fn what_operators_did_is_waited_for() {
+    let commands: [fn() -> AdminCommand; 4] = [
+        || AdminCommand::AddVhost { name: "v".into() },
+        || AdminCommand::PutVhost {
+            name: "v".into(),
+            description: None,
+            tags: None,
+            default_queue_type: None,
+            tracing: None,
+        },
+        || AdminCommand::DeleteVhost { name: "/".into() },
+        || AdminCommand::PutUser { name: "u".into(), password: None, tags: Some(Vec::new()) },
+    ];
+    for (at, command) in commands.into_iter().enumerate() {
+        let mut world = World::new();
+        world.turn([admin(1, command())]);
+        world.turn([admin(2, command())]);
+        let given = world.answers();
+        // Gone is refused, and that may be told.
+        assert!(given.iter().all(|it| it.contains("refused")), "{at}: {given:?}");
+        world.disk_finishes();
+        while world.log.hand().finish() {
+            world.turn([ToMeta::LogWoke]);
+        }
+        assert!(world.answers().contains(&"1 done".to_owned()), "{at}");
+    }
+}
+
+/// Two operators who set limits at once do not undo each other; nor do tags that are not given.
+#[test]
+fn changes_are_merged() {
+    let mut world = World::new();
+    let limits = |name: &str, limit| AdminCommand::SetVhostLimits {
+        vhost: "/".into(),
+        limits: [(name.to_owned(), limit)].into(),
+    };
+    world.turn([admin(1, limits("max-queues", 3)), admin(2, limits("max-connections", 4))]);
+    let vhost = world.topology.vhost("/").unwrap();
+    assert_eq!((vhost.max_queues(), vhost.max_connections()), (Some(3), Some(4)));
+    let user = |tags: Option<&[&str]>, password: Option<&str>| AdminCommand::PutUser {
+        name: "u".into(),
+        password: password.map(|it| PasswordHash::new(it, [1; 4])),
+        tags: tags.map(|tags| tags.iter().map(|&it| it.to_owned()).collect()),
+    };
+    world.turn([admin(1, user(Some(&["monitoring"]), None)), admin(2, user(None, Some("new")))]);
+    let user = world.topology.user("u").unwrap();
+    assert_eq!(user.tags, ["monitoring"]);
 }
 
 /// To find something there, or gone, is no answer as long as its maker has none.

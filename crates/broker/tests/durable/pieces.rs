@@ -283,6 +283,32 @@ fn policies_in_pieces() {
     }
 }
 
+/// A policy that is set as a parameter is one like others.
+#[test]
+fn parameters_in_pieces() {
+    let mut world = World::with_queues(3_000);
+    let has = |world: &World| {
+        let queues = world.topology.queues(world.vhost);
+        queues.iter().filter(|queue| queue.policy() == Some("a")).count()
+    };
+    for is_set in [true, false] {
+        let (vhost, component, name) = ("/".into(), "policy".into(), "a".into());
+        let value = serde_json::json!({
+            "pattern": "^q", "definition": { "max-length": 3 }, "priority": 7,
+        });
+        let command = match is_set {
+            true => AdminCommand::SetParameter { vhost, component, name, value },
+            false => AdminCommand::ClearParameter { vhost, component, name },
+        };
+        let before = has(&world);
+        world.turn([admin(3, command)]);
+        assert!((1..=TURN).contains(&has(&world).abs_diff(before)), "{}", has(&world));
+        world.go_on_to_the_end();
+        assert_eq!(has(&world), if is_set { 3_000 } else { 0 });
+        assert!(world.answers().contains(&"3 done".to_owned()));
+    }
+}
+
 /// Exclusive queues go in pieces, and whoever waits for the last one is answered once.
 #[test]
 fn a_connection_goes_in_pieces() {

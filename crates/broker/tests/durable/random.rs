@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// `SplitMix64`.
-struct Rng(u64);
+pub(crate) struct Rng(pub(crate) u64);
 
 impl Rng {
     fn next(&mut self) -> u64 {
@@ -23,6 +23,11 @@ impl Rng {
 
     fn below(&mut self, count: u64) -> u64 {
         self.next() % count
+    }
+
+    /// A place in a list of so many.
+    pub(crate) fn at(&mut self, count: usize) -> usize {
+        self.below(count as u64) as usize
     }
 
     fn pick<'a>(&mut self, of: &[&'a str]) -> &'a str {

@@ -2,7 +2,7 @@
 //! global parameters, policies, parameters, queues, bindings. What exists already stays as it is, but
 //! for users, permissions, policies and parameters, which are replaced.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use leveret_amqp::table::Table;
 use serde_json::{Map, Value as Json};
@@ -13,13 +13,15 @@ use crate::exchange::ExchangeSpec;
 use crate::hash::Hasher64;
 use crate::id::{QueueId, VhostId};
 use crate::journal::EntityKey;
-use crate::parameters::policy_spec;
+use crate::parameters::is_policy;
+use crate::policy::Policy;
 use crate::policy_change::PolicyChange;
 use crate::queue::{QueueKind, QueueSpec};
 use crate::rate::Buckets;
 use crate::topology::Topology;
 use crate::user::{Hashing, PasswordHash};
 use crate::value::{survives_encoding, table_from_json};
+use crate::weight::Weigh as _;
 
 /// What an import did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -114,7 +116,16 @@ pub struct Import {
     imported: Imported,
     /// The policy that was the last entry, while it is being applied.
     policy: Option<PolicyChange>,
+    /// Policies that were read with the document, by what describes them: to compile a pattern takes a while, and names
+    /// wait for the import.
+    read: HashMap<(bool, Box<str>), Policy>,
 }
+
+/// Bytes of the policies that are read with a document.
+const READ_MAX: u64 = 128 << 20;
+
+/// What it costs to compile a pattern while names wait.
+const COMPILED: u64 = 256;
 
 impl Import {
     /// Reads a document. RabbitMQ accepts a byte-order mark, and nothing at all.
@@ -143,6 +154,45 @@ impl Import {
             done: 0,
             imported: Imported::default(),
             policy: None,
+            read: HashMap::new(),
+        }
+        .with_policies()
+    }
+
+    /// Reads policies ahead, as far as they are not very many.
+    fn with_policies(mut self) -> Self {
+        let of = |category| self.document.get(category).and_then(Json::as_array);
+        let policies = of("policies").into_iter().flatten();
+        let policies = policies.map(|entry| (false, entry.get("name"), Some(entry)));
+        let parameters = of("parameters").into_iter().flatten().filter_map(|entry| {
+            let component = entry.get("component").and_then(Json::as_str)?;
+            Some((is_policy(component)?, entry.get("name"), entry.get("value")))
+        });
+        let mut weight = 0;
+        let mut read = HashMap::new();
+        for (operator, name, value) in policies.chain(parameters) {
+            let (Some(name), Some(value)) = (name.and_then(Json::as_str), value) else { continue };
+            let Ok(policy) = Policy::of_parameter(name, value, operator) else { break };
+            weight += policy.weight();
+            if weight > READ_MAX {
+                break;
+            }
+            read.insert((operator, value.to_string().into()), policy);
+        }
+        self.read = read;
+        self
+    }
+
+    /// A policy that was read ahead, or is read now, which costs.
+    fn take_policy(
+        &mut self,
+        name: &str,
+        value: &Json,
+        operator: bool,
+    ) -> Result<(Policy, u64), PolicyError> {
+        match self.read.remove(&(operator, value.to_string().into())) {
+            Some(policy) if *policy.name == *name => Ok((policy, 0)),
+            _ => Ok((Policy::of_parameter(name, value, operator)?, COMPILED)),
         }
     }
 
@@ -188,6 +238,7 @@ impl Import {
             if let Err(reason) = result {
                 return Err(self.fail(format!("{category}[{}]", self.at), reason));
             }
+            used += topology.take_matching();
             self.at += 1;
             self.done += 1;
         }
@@ -432,8 +483,20 @@ fn import_policy(
     import: &mut Import,
 ) -> Result<(), ImportReason> {
     let value = Json::Object(entry.clone());
-    let spec = policy_spec(text(entry, "name")?, &value)?;
-    import.policy = Some(topology.start_set_policy(text(entry, "vhost")?, spec, false)?);
+    start_policy(topology, import, text(entry, "vhost")?, text(entry, "name")?, &value, false)
+}
+
+fn start_policy(
+    topology: &mut Topology,
+    import: &mut Import,
+    vhost: &str,
+    name: &str,
+    value: &Json,
+    operator: bool,
+) -> Result<(), ImportReason> {
+    let (policy, cost) = import.take_policy(name, value, operator)?;
+    topology.matching.units += cost;
+    import.policy = Some(topology.start_set_policy(vhost, policy, operator)?);
     Ok(())
 }
 
@@ -446,16 +509,10 @@ fn import_parameter(
     let value = value.ok_or(ImportReason::Key { key: "value", expected: "given" })?;
     let (component, name) = (text(entry, "component")?, text(entry, "name")?);
     let vhost = text(entry, "vhost")?;
-    import.policy = match component {
-        "policy" => Some(topology.start_set_policy(vhost, policy_spec(name, &value)?, false)?),
-        "operator_policy" => {
-            Some(topology.start_set_policy(vhost, policy_spec(name, &value)?, true)?)
-        }
-        _ => {
-            topology.set_parameter(vhost, component, name, value)?;
-            None
-        }
-    };
+    if let Some(operator) = is_policy(component) {
+        return start_policy(topology, import, vhost, name, &value, operator);
+    }
+    topology.set_parameter(vhost, component, name, value)?;
     Ok(())
 }
 

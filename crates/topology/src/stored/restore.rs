@@ -71,6 +71,7 @@ impl Topology {
         vhosts.into_iter().for_each(|vhost| self.predeclare(vhost));
         self.generation += 1;
         self.access_generation += 1;
+        self.take_matching();
     }
 
     fn restore_ids(&mut self, body: &mut Reader<'_>) -> Result<Restored> {
@@ -179,7 +180,7 @@ impl Topology {
         let name = body.text()?;
         let policy = Arc::new(Policy {
             name: name.into(),
-            pattern: Pattern::new(body.text()?)?,
+            pattern: Pattern::stored(body.text()?)?,
             apply_to: ApplyTo::parse(body.text()?)?,
             priority: body.i64()?,
             definition: body.json_map()?,

@@ -2,8 +2,8 @@
 
 use leveret_amqp::table::Table;
 use leveret_topology::{
-    ApplyTo, Destination, ExchangeSpec, Import, PolicyChange, PolicySpec, QueueId, QueueSpec,
-    Sweep, Topology, VhostId,
+    ApplyTo, Destination, ExchangeSpec, Import, Policy, PolicyChange, PolicySpec, QueueId,
+    QueueSpec, Sweep, Topology, VhostId,
 };
 use serde_json::json;
 
@@ -74,7 +74,8 @@ fn start(kind: Kind, topology: &mut Topology) -> Option<Job> {
                 priority: 1,
                 definition,
             };
-            Some(Job::Policy(topology.start_set_policy("/", spec, false).ok()?))
+            let policy = Policy::new(spec, false).unwrap();
+            Some(Job::Policy(topology.start_set_policy("/", policy, false).ok()?))
         }
         Kind::ClearPolicy => {
             Some(Job::Policy(topology.start_clear_policy("/", "first", false).ok()?))

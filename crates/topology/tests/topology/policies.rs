@@ -2,7 +2,7 @@
 
 use leveret_amqp::table::Value;
 use leveret_queue::Overflow;
-use leveret_topology::{ApplyTo, PolicyError, PolicySpec, QueueId, QueueSpec};
+use leveret_topology::{ApplyTo, Import, Policy, PolicyError, PolicySpec, QueueId, QueueSpec};
 use serde_json::{Value as Json, json};
 
 use crate::common::{Rng, World, table, text};
@@ -322,4 +322,154 @@ fn patterns_that_are_tried_are_few() {
     set(&mut world, "p7", "^(?!other)").unwrap();
     set(&mut world, "p8", "^linear").unwrap();
     set(&mut world, "one more", "^(?!amq)").unwrap();
+}
+
+/// Changes that are under way at once look for room again when their policy is set.
+#[test]
+fn changes_at_once_are_few_too() {
+    let mut world = World::new();
+    let policy =
+        |name: &str| Policy::new(spec(name, "^(?!amq)", json!({ "expires": 100 })), false).unwrap();
+    let topology = &mut world.topology;
+    let mut changes: Vec<_> = (0..70)
+        .map(|at| topology.start_set_policy("/", policy(&at.to_string()), false).unwrap())
+        .collect();
+    let set = changes.iter_mut().map(|it| it.advance(topology, u64::MAX).is_ok());
+    let set = set.filter(|&is_set| is_set).count();
+    assert_eq!((set, topology.vhost("/").unwrap().policies().count()), (64, 64));
+}
+
+/// What is compiled counts as memory, and a vhost has so much of it.
+#[test]
+fn patterns_take_memory() {
+    let mut world = World::new();
+    let topology = &mut world.topology;
+    let definition = || json!({ "expires": 100 });
+    let large = Policy::new(spec("", r"\w{3,20}", definition()), false).unwrap();
+    let set = |topology: &mut leveret_topology::Topology, policy: &Policy, name: &str| {
+        let policy = Policy { name: name.into(), ..policy.clone() };
+        let mut change = topology.start_set_policy("/", policy, false)?;
+        change.advance(topology, u64::MAX)
+    };
+    let before = topology.weight();
+    let many = (0..100).map_while(|at| set(topology, &large, &at.to_string()).ok()).count();
+    assert_eq!(many, 64);
+    assert!(topology.weight() - before > 64 << 20, "{}", topology.weight() - before);
+    let error = set(topology, &large, "more").unwrap_err().to_string();
+    assert!(error.contains("may take 64 MiB when they are compiled"), "{error}");
+    // In the place of another there is room; and so there is again when some are cleared.
+    set(topology, &large, "7").unwrap();
+    for at in 0..64 {
+        topology.clear_policy("/", &at.to_string()).unwrap();
+    }
+    assert_eq!(topology.weight(), before);
+    let small = Policy::new(spec("", "^q", definition()), false).unwrap();
+    let many = (0..3_000).map_while(|at| set(topology, &small, &at.to_string()).ok()).count();
+    assert_eq!(many, 2_048);
+    let error = set(topology, &small, "more").unwrap_err().to_string();
+    assert!(error.contains("a vhost may have 2048 policies"), "{error}");
+    topology.assert_invariants();
+    let error = Policy::new(spec("p", r"\w{150}", definition()), false).unwrap_err().to_string();
+    assert!(error.contains("invalid regular expression '\\w{150}': it is too large"), "{error}");
+    let definitions = json!({ "policies": [
+        { "vhost": "/", "name": "p", "pattern": r"\w{150}", "definition": definition() },
+    ] });
+    let error = topology.import_definitions(&definitions.to_string()).unwrap_err().to_string();
+    assert!(error.contains("policies[0]: ") && error.contains("too large"), "{error}");
+}
+
+/// Names that take a pattern long are few, also when they come after it; what they cost is counted.
+#[test]
+fn long_names_after_the_pattern() {
+    let mut world = World::new();
+    for at in 0..4 {
+        let pattern = format!(r"^(?:.|.)+(.)\1[{at}]!$");
+        world.set(spec(&at.to_string(), &pattern, json!({ "expires": 100 })));
+    }
+    let dear = |at: usize| format!("{}{at}", "x".repeat(60));
+    world.topology.take_matching();
+    world.queue("y1");
+    assert!(world.topology.take_matching() < 20);
+    for at in 0..300 {
+        world.queue(&dear(at));
+        let cost = world.topology.take_matching();
+        let is_tried = at < 256;
+        assert_eq!(cost > 1_000, is_tried, "{at}: {cost}");
+        assert_eq!(world.topology.take_exhausted().is_some(), at == 255, "{at}");
+    }
+    let unmatched = |world: &World| world.topology.vhost("/").unwrap().unmatched_names();
+    assert_eq!(unmatched(&world), 44);
+    // Names that are not dear are matched as before.
+    world.queue("bb0!");
+    assert_eq!(world.policy_of("bb0!"), "0");
+    world.topology.assert_invariants();
+    // A policy that has nothing to do with them looks at a few names in each piece.
+    let plain = Policy::new(spec("plain", "^x", json!({ "max-length": 1 })), false).unwrap();
+    let mut change = world.topology.start_set_policy("/", plain, false).unwrap();
+    let mut pieces = 0;
+    while change.left() > 0 {
+        let left = change.left();
+        change.advance(&mut world.topology, 128).unwrap();
+        assert!(left - change.left() <= 64, "{} names in one piece", left - change.left());
+        pieces += 1;
+    }
+    assert!(pieces > 290, "{pieces}");
+    change.end(&mut world.topology);
+    // Without one of these patterns they are counted from the beginning.
+    world.topology.clear_policy("/", "3").unwrap();
+    assert_eq!(unmatched(&world), 0);
+    world.queue(&dear(1_000));
+    assert!(world.topology.take_matching() > 500);
+}
+
+/// An import counts what its names cost; and patterns that it has are compiled before names wait for it.
+#[test]
+fn an_import_counts() {
+    let mut world = World::new();
+    world.set(spec("dear", r"^(?:.|.)+(.)\1!$", json!({ "expires": 100 })));
+    let queues =
+        (0..40).map(|at| json!({ "vhost": "/", "name": format!("{}{at}", "x".repeat(60)) }));
+    let definitions = json!({ "queues": queues.collect::<Vec<_>>() }).to_string();
+    let mut import = Import::read(&definitions).unwrap();
+    let mut pieces = 0;
+    while !import.is_done() {
+        let before = world.topology.queue_count();
+        import.advance(&mut world.topology, 128).unwrap();
+        assert!(world.topology.queue_count() - before <= 1);
+        pieces += 1;
+    }
+    assert!(pieces >= 40, "{pieces}");
+    let policies = (0..40).map(|at| {
+        json!({ "vhost": "/", "name": format!("p{at}"), "pattern": format!("^p{at}"), "definition": { "expires": 1 } })
+    });
+    let definitions = json!({ "policies": policies.collect::<Vec<_>>() }).to_string();
+    let mut import = Import::read(&definitions).unwrap();
+    let used = import.advance(&mut world.topology, u64::MAX).unwrap();
+    assert!(used < 40 * 256, "{used}");
+    assert_eq!(world.topology.vhost("/").unwrap().policies().count(), 41);
+}
+
+/// A name that comes while the pattern is tried is matched with it; and where the vhost goes meanwhile there is no policy.
+#[test]
+fn names_that_come_while_a_pattern_is_tried() {
+    let mut world = World::new();
+    for at in 0..10 {
+        world.queue(&at.to_string());
+    }
+    let policy = || Policy::new(spec("p", "^(?!amq)", json!({ "expires": 100 })), false).unwrap();
+    let mut change = world.topology.start_set_policy("/", policy(), false).unwrap();
+    change.advance(&mut world.topology, 1).unwrap();
+    assert_eq!(world.policy_of("1"), "none");
+    world.queue("new");
+    while change.left() > 0 {
+        change.advance(&mut world.topology, 1).unwrap();
+    }
+    assert_eq!((world.policy_of("1"), world.policy_of("new")), ("p", "p"));
+    world.topology.assert_invariants();
+
+    let mut change = world.topology.start_set_policy("/", policy(), true).unwrap();
+    change.advance(&mut world.topology, 1).unwrap();
+    world.topology.delete_vhost("/").unwrap();
+    let error = change.advance(&mut world.topology, u64::MAX).unwrap_err();
+    assert_eq!(error, PolicyError::NoVhost("/".to_owned()));
 }
