@@ -29,6 +29,8 @@ pub struct PolicyChange {
     old: Option<Arc<Policy>>,
     new: Option<Arc<Policy>>,
     operator: bool,
+    /// Names that were not matched to the end are among them: each is matched again.
+    all: bool,
     /// Not set yet: its pattern is being tried.
     trial: Option<Trial>,
     /// As they were when it was set. Those that came since have it already.
@@ -99,11 +101,9 @@ impl Topology {
         let what = if operator { "operator policy" } else { "policy" };
         let old = cleared.ok_or_else(|| missing(what, name, vhost))?;
         self.weigh_setting(Some(&*old), None);
-        if old.pattern.is_trying() {
-            self.match_anew(id);
-        }
+        let all = old.pattern.is_trying() && self.match_anew(id);
         self.journal.note(key(id, name.into(), operator));
-        Ok(self.policy_change(id, Some(old), None, operator))
+        Ok(PolicyChange { all, ..self.policy_change(id, Some(old), None, operator) })
     }
 
     /// Queues and exchanges of a vhost, oldest first.
@@ -117,11 +117,12 @@ impl Topology {
         (queues.into_iter(), exchanges.into_iter())
     }
 
-    /// Patterns that need backtracking are others now: names that come are counted from the beginning.
-    fn match_anew(&mut self, vhost: VhostId) {
-        if let Some(vhost) = self.vhosts.get_mut(&vhost) {
-            (vhost.dear_names, vhost.unmatched_names) = (0, 0);
-        }
+    /// Patterns that need backtracking are others now: names that come are counted from the beginning. Whether there were
+    /// some that were not matched to the end.
+    fn match_anew(&mut self, vhost: VhostId) -> bool {
+        let Some(vhost) = self.vhosts.get_mut(&vhost) else { return false };
+        vhost.dear_names = 0;
+        std::mem::take(&mut vhost.unmatched_names) > 0
     }
 
     fn policy_change(
@@ -140,6 +141,7 @@ impl Topology {
             old,
             new,
             operator,
+            all: false,
             trial: None,
             queues,
             exchanges,
@@ -205,7 +207,7 @@ impl PolicyChange {
         topology.weigh_setting(self.old.as_deref(), Some(&**new));
         topology.journal.note(key(self.vhost, name, operator));
         if self.old.iter().chain([new]).any(|it| it.pattern.is_trying()) {
-            topology.match_anew(self.vhost);
+            self.all = topology.match_anew(self.vhost);
         }
         Ok(())
     }
@@ -283,7 +285,7 @@ impl PolicyChange {
             new.may_hold_for_queue(queue.kind)
                 && new.pattern.matches_within(&queue.name, &mut effort)
         };
-        if loses || self.new.as_ref().is_some_and(&mut gains) {
+        if self.all || loses || self.new.as_ref().is_some_and(&mut gains) {
             let policies = policy::of_queue(vhost, &queue.name, queue.kind, &mut effort);
             if !policies.is(&queue.policies) {
                 queue.policies = policies;
@@ -301,7 +303,7 @@ impl PolicyChange {
         let mut gains = |new: &Arc<Policy>| {
             new.may_hold_for_exchange() && new.pattern.matches_within(&exchange.name, &mut effort)
         };
-        if loses || self.new.as_ref().is_some_and(&mut gains) {
+        if self.all || loses || self.new.as_ref().is_some_and(&mut gains) {
             exchange.policies = policy::of_exchange(vhost, exchange, &mut effort);
             if exchange.refresh_alternate() {
                 topology.generation += 1;

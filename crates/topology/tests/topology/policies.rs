@@ -353,13 +353,13 @@ fn patterns_take_memory() {
     };
     let before = topology.weight();
     let many = (0..100).map_while(|at| set(topology, &large, &at.to_string()).ok()).count();
-    assert_eq!(many, 64);
+    assert_eq!(many, 32);
     assert!(topology.weight() - before > 64 << 20, "{}", topology.weight() - before);
     let error = set(topology, &large, "more").unwrap_err().to_string();
     assert!(error.contains("may take 64 MiB when they are compiled"), "{error}");
     // In the place of another there is room; and so there is again when some are cleared.
     set(topology, &large, "7").unwrap();
-    for at in 0..64 {
+    for at in 0..32 {
         topology.clear_policy("/", &at.to_string()).unwrap();
     }
     assert_eq!(topology.weight(), before);
@@ -400,8 +400,8 @@ fn long_names_after_the_pattern() {
     let unmatched = |world: &World| world.topology.vhost("/").unwrap().unmatched_names();
     assert_eq!(unmatched(&world), 44);
     // Names that are not dear are matched as before.
-    world.queue("bb0!");
-    assert_eq!(world.policy_of("bb0!"), "0");
+    world.queue("abb0!");
+    assert_eq!(world.policy_of("abb0!"), "0");
     world.topology.assert_invariants();
     // A policy that has nothing to do with them looks at a few names in each piece.
     let plain = Policy::new(spec("plain", "^x", json!({ "max-length": 1 })), false).unwrap();
