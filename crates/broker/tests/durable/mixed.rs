@@ -85,6 +85,7 @@ impl Node {
                 queue,
                 reply: who.map(|who| (reply(who), 0)),
                 consumers: Vec::new(),
+                more: false,
             });
         }
     }
