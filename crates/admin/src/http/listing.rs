@@ -281,7 +281,7 @@ impl<L: Listed> Pieces for Writing<L> {
             return Ok(true);
         }
         out.push(b']');
-        out.extend(page.into_iter().flat_map(|page| page.about(*count)));
+        out.extend(page.iter_mut().flat_map(|page| page.about(*count)));
         Ok(false)
     }
 

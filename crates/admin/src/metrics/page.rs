@@ -599,7 +599,7 @@ impl Pages {
                     (Some(None), _) | (_, Some(None)) => return None,
                     (queue, exchange) => (queue.flatten(), exchange.flatten()),
                 };
-                let vhost = queue.map(|it| it.vhost).or(exchange.map(|it| it.vhost))?;
+                let vhost = queue.map(|it| it.vhost).or_else(|| exchange.map(|it| it.vhost))?;
                 let exchange = exchange.map(|it| Arc::clone(&it.name)).unwrap_or_default();
                 let queue = queue.map(|it| Arc::clone(&it.name)).unwrap_or_default();
                 Some((pair, vhost_name(topology, vhost)?, exchange, queue))

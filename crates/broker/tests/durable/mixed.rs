@@ -128,12 +128,9 @@ impl Node {
 
     /// Something that somebody asks for.
     fn letter(&mut self, rng: &mut Rng) -> Option<ToMeta> {
-        let (vhost_name, vhost) = match self.vhost(rng) {
-            Some(it) => it,
-            None => {
-                let name = ["/", "v"][rng.at(2)].into();
-                return Some(admin(self.ask_anew(), AdminCommand::AddVhost { name }));
-            }
+        let Some((vhost_name, vhost)) = self.vhost(rng) else {
+            let name = ["/", "v"][rng.at(2)].into();
+            return Some(admin(self.ask_anew(), AdminCommand::AddVhost { name }));
         };
         let exchange = ["x", "y", "auto"][rng.at(3)];
         let queue = ["q", "q1", "r"][rng.at(3)];

@@ -2,7 +2,7 @@
 //! global parameters, policies, parameters, queues, bindings. What exists already stays as it is, but
 //! for users, permissions, policies and parameters, which are replaced.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use leveret_amqp::table::Table;
 use serde_json::{Map, Value as Json};
@@ -118,7 +118,7 @@ pub struct Import {
     policy: Option<PolicyChange>,
     /// Policies that were read with the document, by what describes them: to compile a pattern takes a while, and names
     /// wait for the import.
-    read: HashMap<(bool, Box<str>), Policy>,
+    read: BTreeMap<(bool, Box<str>), Policy>,
 }
 
 /// Bytes of the policies that are read with a document.
@@ -154,7 +154,7 @@ impl Import {
             done: 0,
             imported: Imported::default(),
             policy: None,
-            read: HashMap::new(),
+            read: BTreeMap::new(),
         }
         .with_policies()
     }
@@ -169,7 +169,7 @@ impl Import {
             Some((is_policy(component)?, entry.get("name"), entry.get("value")))
         });
         let mut weight = 0;
-        let mut read = HashMap::new();
+        let mut read = BTreeMap::new();
         for (operator, name, value) in policies.chain(parameters) {
             let (Some(name), Some(value)) = (name.and_then(Json::as_str), value) else { continue };
             let Ok(policy) = Policy::of_parameter(name, value, operator) else { break };

@@ -131,7 +131,8 @@ fn an_older_copy_of_a_shard_costs_others_nothing() {
 
 #[test]
 fn without_a_list_others_lose_nothing() {
-    let lists: [(&str, fn(&Path)); 3] = [
+    type Change = fn(&Path);
+    let lists: [(&str, Change); 3] = [
         ("made empty", |list| fs::write(list, []).unwrap()),
         ("removed", |list| fs::remove_file(list).unwrap()),
         ("damaged", |list| fs::write(list, [7; 640]).unwrap()),
