@@ -3,8 +3,6 @@
 //! Linux counts for each thread how long it was ready and did not run (`schedstat`). A broker at full load beside its
 //! clients waits for a good part of the time; one whose clients wait for it, or think, hardly at all.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How often a thread looks, in us, while it is at work.
@@ -22,8 +20,6 @@ pub(crate) type PressedUntil = AtomicU64;
 /// What a thread saw of its own waiting.
 #[derive(Debug, Default)]
 pub(crate) struct Pressure {
-    stat: Option<File>,
-    is_unknown: bool,
     looked_at_us: u64,
     waited_ns: u64,
     mean: u64,
@@ -42,7 +38,7 @@ impl Pressure {
     #[cold]
     fn look_again(&mut self, until: &PressedUntil, now_us: u64) {
         let passed_us = now_us - std::mem::replace(&mut self.looked_at_us, now_us);
-        let Some(waited_ns) = self.read() else { return };
+        let Some(waited_ns) = Self::read() else { return };
         let waited_us = (waited_ns - self.waited_ns.min(waited_ns)) / 1000;
         let is_first = std::mem::replace(&mut self.waited_ns, waited_ns) == 0;
         let part = (waited_us * 1000 / passed_us.max(1)).min(1000);
@@ -56,15 +52,10 @@ impl Pressure {
         }
     }
 
-    /// Nanoseconds that this thread waited for a processor since it began.
-    fn read(&mut self) -> Option<u64> {
-        if self.stat.is_none() && !self.is_unknown {
-            self.stat = File::open("/proc/thread-self/schedstat").ok();
-            self.is_unknown = self.stat.is_none();
-        }
-        let mut text = [0; 64];
-        let read = self.stat.as_ref()?.read_at(&mut text, 0).ok()?;
-        let text = std::str::from_utf8(text.get(..read)?).ok()?;
+    /// Nanoseconds that this thread waited for a processor since it began. The file is not kept open: each thread would
+    /// have one.
+    fn read() -> Option<u64> {
+        let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
         text.split_ascii_whitespace().nth(1)?.parse().ok()
     }
 }

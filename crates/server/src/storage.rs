@@ -290,7 +290,10 @@ impl Storage {
                         .context("Nothing was changed in the data directory")?;
                     messages += report.records;
                     if let Some(left) = word.is_short(index, log.next_batch()) {
-                        left::refuse_short(&dir, log.next_batch(), left, files.damaged)?;
+                        // An empty list is the owner's word that the log goes on with what is there.
+                        let is_said = says.state == ListState::Empty;
+                        let damaged = if is_said { DamagedFiles::Aside } else { files.damaged };
+                        left::refuse_short(&dir, log.next_batch(), left, damaged)?;
                         is_unlisted = true;
                     }
                 }

@@ -76,6 +76,10 @@ pub(super) async fn read(
             }
         }
     }
+    // With what operators type an alarm is ended: it is taken whatever the limit.
+    if read.len() as u64 <= AT_ALARM_MAX {
+        return Ok((read.freeze(), held));
+    }
     let takes = read.len() as u64 + weight.bytes;
     // Half of the memory that the node may use: room is a quarter of it, and one document alone may have more.
     let most = node.settings.bodies.limit().saturating_mul(2);
