@@ -156,6 +156,8 @@ const REFUSED: &[(&str, &str, &str)] = &[
     ("PUT",    "/api/definitions/{vhost}",                           "queue limit in vhost"),
     ("POST",   "/api/definitions/{vhost}",                           "queue limit in vhost"),
     // Deleted between one piece of the import and the next.
+    // Its vhost was deleted while it was under way.
+    ("POST",   "/api/definitions/{vhost}",                           "prior to importing definitions"),
     ("POST",   "/api/definitions/{vhost}",                           "no exchange 'heap-x' in vhost"),
     ("POST",   "/api/definitions/{vhost}",                           "no queue 'heap-"),
 ];
