@@ -191,10 +191,7 @@ impl Disk {
     #[inline]
     pub(super) fn appended(&mut self, at: u64, now: Time) {
         self.pace.appended(at, now);
-        let (from, now_us) = (self.turn_from, self.race.now_us());
-        if self.appended.back().is_none_or(|&(_, last_us)| last_us / 1000 != now_us / 1000) {
-            self.appended.push_back((from, now_us));
-        }
+        mark(&mut self.appended, self.turn_from, self.race.now_us());
     }
 
     /// A record was put into a queue whose publisher waits until the disk has it, or a consumer acks it.
@@ -202,10 +199,7 @@ impl Disk {
     pub(super) fn hold(&mut self, at: u64, queue: QueueId) {
         self.race.watch(at, queue);
         self.race.holds();
-        let (from, now_us) = (self.turn_from, self.race.now_us());
-        if self.held.back().is_none_or(|&(_, last_us)| last_us / 1000 != now_us / 1000) {
-            self.held.push_back((from, now_us));
-        }
+        mark(&mut self.held, self.turn_from, self.race.now_us());
     }
 
     /// What is below `end` is wanted now.
@@ -279,8 +273,8 @@ impl Disk {
             }
         }
         // The last one may be followed by many records that nobody waits for: it does not go by how far the disk is.
-        let old_us = self.race.hold_us();
-        while self.held.front().is_some_and(|&(_, since_us)| since_us + old_us <= now_us) {
+        let hold_us = self.race.hold_us();
+        while self.held.front().is_some_and(|&(_, since_us)| since_us + hold_us <= now_us) {
             self.held.pop_front();
         }
         let passed = durable.max(self.asked).max(self.aged.end.get());
@@ -292,6 +286,14 @@ impl Disk {
                 marks.pop_front();
             }
         }
+    }
+}
+
+/// Notes where the turn began, once for each millisecond.
+#[inline]
+fn mark(marks: &mut VecDeque<(Moment, u64)>, from: Moment, now_us: u64) {
+    if marks.back().is_none_or(|&(_, last_us)| last_us / 1000 != now_us / 1000) {
+        marks.push_back((from, now_us));
     }
 }
 

@@ -266,21 +266,19 @@ impl Race {
         (self.measured_us, self.is_in_doubt) = (self.now_us, false);
         let of_bytes_us = per_mib(bytes, self.mib_us);
         self.measured = self.measured.saturating_add(1);
-        match self.sync_us {
-            None => self.sync_us = Some(took_us.saturating_sub(of_bytes_us)),
-            // One that took very long (a new file, a busy neighbour) does not say what the next one takes; a quick one
-            // says what the disk can do.
-            Some(_) if self.measured == 2 => {
-                self.sync_us = Some(took_us.saturating_sub(of_bytes_us))
-            }
-            Some(sync_us) if took_us < sync_us => self.sync_us = Some(sync_us.midpoint(took_us)),
-            Some(sync_us) if bytes < LITTLE => {
-                self.sync_us = Some(mean(sync_us, took_us.min(4 * sync_us + 1000)));
-            }
-            Some(sync_us) => {
-                let mib_us = (took_us.saturating_sub(sync_us) << 20) / bytes;
-                self.mib_us = mean(self.mib_us, mib_us.min(4 * self.mib_us + 1000));
-            }
+        let Some(sync_us) = self.sync_us.filter(|_| self.measured > MEASURED_MIN) else {
+            self.sync_us = Some(took_us.saturating_sub(of_bytes_us));
+            return;
+        };
+        // One that took very long (a new file, a busy neighbour) does not say what the next one takes; a quick one
+        // says what the disk can do.
+        if took_us < sync_us {
+            self.sync_us = Some(sync_us.midpoint(took_us));
+        } else if bytes < LITTLE {
+            self.sync_us = Some(mean(sync_us, took_us.min(4 * sync_us + 1000)));
+        } else {
+            let mib_us = (took_us.saturating_sub(sync_us) << 20) / bytes;
+            self.mib_us = mean(self.mib_us, mib_us.min(4 * self.mib_us + 1000));
         }
     }
 

@@ -417,9 +417,8 @@ enum Outcome {
     Told,
 }
 
-/// Starts in a directory, and judges. Gives what is wrong otherwise.
-fn judge(dir: &Path, made: &Made, name: &Path, damaged: DamagedFiles) -> Result<Outcome, String> {
-    let before = contents(dir);
+/// What is logged by a start, and how it went.
+fn start_as(dir: &Path, damaged: DamagedFiles) -> (String, anyhow::Result<Open>) {
     let lines = Lines::default();
     let writer = lines.clone();
     let subscriber = tracing_subscriber::fmt()
@@ -429,6 +428,13 @@ fn judge(dir: &Path, made: &Made, name: &Path, damaged: DamagedFiles) -> Result<
         .finish();
     let started = tracing::subscriber::with_default(subscriber, || Open::start(dir, damaged));
     let told = String::from_utf8_lossy(&lines.0.lock().unwrap()).into_owned();
+    (told, started)
+}
+
+/// Starts in a directory, and judges. Gives what is wrong otherwise.
+fn judge(dir: &Path, made: &Made, name: &Path, damaged: DamagedFiles) -> Result<Outcome, String> {
+    let before = contents(dir);
+    let (told, started) = start_as(dir, damaged);
     let mut node = match started {
         Ok(node) => node,
         Err(error) => {

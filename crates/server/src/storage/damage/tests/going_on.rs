@@ -4,17 +4,7 @@ use super::*;
 
 /// What is logged meanwhile, and how the start went.
 fn start(dir: &Path) -> (String, anyhow::Result<Open>) {
-    let lines = Lines::default();
-    let writer = lines.clone();
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::INFO)
-        .with_ansi(false)
-        .with_writer(move || writer.clone())
-        .finish();
-    let started =
-        tracing::subscriber::with_default(subscriber, || Open::start(dir, DamagedFiles::Aside));
-    let told = String::from_utf8_lossy(&lines.0.lock().unwrap()).into_owned();
-    (told, started)
+    start_as(dir, DamagedFiles::Aside)
 }
 
 /// Refused, with all of these in the text, and with no byte changed.
