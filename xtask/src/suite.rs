@@ -39,10 +39,11 @@ pub(crate) fn test() -> Vec<Step> {
         Step { name: "packages", run: package::check },
         Step { name: "conversations", run: programs::conform_counted },
         Step { name: "simulation", run: programs::sim_counted },
-        Step { name: "everything", run: programs::everything },
         Step { name: "clients", run: clients::counted },
         Step { name: "page build", run: || page::build(false) },
         Step { name: "page", run: || page::browse(&[]) },
+        // Last: what it finds is to be read, and a long log is often shown from its end.
+        Step { name: "everything", run: programs::everything },
     ]);
     steps
 }
