@@ -146,15 +146,13 @@ const REFUSED: &[(&str, &str, &str)] = &[
     ("PUT",    "/api/exchanges/{vhost}/{exchange}",                  "PRECONDITION_FAILED - inequivalent arg"),
     ("POST",   "/api/queues/{vhost}/{queue}/move",                   "no queue 'q-"),
     ("GET",    "/api/queues/quorum/{vhost}/{queue}/status",          "not a quorum queue"),
+    ("GET",    "/api/aliveness-test/{vhost}",                        "queue limit in vhost"),
     ("DELETE", "/api/queues/quorum/{vhost}/{queue}/replicas/delete", "this node is the only one"),
     ("DELETE", "/api/queues/quorum/replicas/on/{node}/shrink",       "this node is the only one"),
     ("PUT",    "/api/feature-flags/{name}/enable",                   "there is no feature flag"),
     ("POST",   "/api/leveret/authenticate",                          "invalid credentials"),
     ("PUT",    "/api/permissions/{vhost}/{user}",                    "vhost_or_user_not_found"),
     ("PUT",    "/api/topic-permissions/{vhost}/{user}",              "vhost_or_user_not_found"),
-    // The vhost was there when the request was looked at.
-    ("PUT",    "/api/permissions/{vhost}/{user}",                    "virtual host '"),
-    ("PUT",    "/api/topic-permissions/{vhost}/{user}",              "virtual host '"),
     // A queue of the rule `ack` confirms when somebody consumes; it was deleted or purged before, or nobody does.
     ("POST",   "/api/exchanges/{vhost}/{exchange}/publish",          "rejected Unable to publish message"),
     ("POST",   "/api/exchanges/{vhost}/{exchange}/publish",          "the message was not confirmed within"),
@@ -169,8 +167,11 @@ const REFUSED: &[(&str, &str, &str)] = &[
 
 /// What an answer means: names come and go, so much is refused; a health check may say that something is not well.
 fn judge(method: &str, route: &str, status: u16, said: &str) -> Outcome {
-    let may_be_bad =
+    // The vhost was there when the request was looked at, and not when its turn came.
+    let is_gone = || route.contains("{vhost}") && said.contains("virtual host '");
+    let is_known =
         || REFUSED.iter().any(|row| (row.0, row.1) == (method, route) && said.contains(row.2));
+    let may_be_bad = || is_gone() || is_known();
     match status {
         200..300 => Outcome::Done,
         400 | 503 if may_be_bad() => Outcome::Explained(String::new()),
@@ -412,9 +413,10 @@ fn run_one(command: &mut Command) -> Outcome {
             Ok(Some(status)) => {
                 let mut said = String::new();
                 let told = child.stderr.take().map(|mut it| it.read_to_string(&mut said));
-                // A vhost that is protected is one more state that others make.
+                // What others made or protected meanwhile is one more state.
                 let is_explained = status.code().is_some_and(|code| EXPLAINED.contains(&code))
-                    || said.contains("protected from deletion");
+                    || said.contains("protected from deletion")
+                    || said.contains("already exists");
                 let said = match told {
                     Some(Ok(_)) => format!("{status}: {}", said.trim().replace('\n', " ")),
                     _ => status.to_string(),
@@ -486,6 +488,8 @@ mod tests {
         check("GET", "/api/queues",        503, "",                          "unexplained");
         check("GET", "/api/health/checks", 503, "",                          "explained");
         check("GET", "/api/queues",        500, "",                          "unexplained");
+        check("DELETE", "/api/vhosts/{vhost}", 400, "virtual host 'heap' does not exist", "explained");
+        check("PUT", "/api/users/{user}",  400, "virtual host 'heap' does not exist", "unexplained");
         check("POST", "/api/exchanges/{vhost}/{exchange}/publish", 503, "the message was not confirmed within 5 s", "explained");
         check("POST", "/api/exchanges/{vhost}/{exchange}/publish", 503, "publishers are blocked: memory", "unexplained");
         check("GET", "/api/queues",        400, "the key 'x' is missing",    "unexplained");
