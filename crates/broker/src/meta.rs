@@ -24,7 +24,7 @@ use std::collections::VecDeque;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use leveret_amqp::reply::ReplyCode;
-use leveret_log::{AppendError, Log, SyncError};
+use leveret_log::{AppendError, Log, Offset, SyncError};
 use leveret_topology::{
     Destination, ExchangeId, ExchangeSpec, QueueId, QueueSpec, Removed, Target, Topology, VhostId,
 };
@@ -59,6 +59,8 @@ pub struct Meta<L> {
     vhosts: HashMap<VhostId, (Box<str>, Option<ReplyTo>), FixedState>,
     /// What does not fit one turn.
     work: Lines,
+    /// How far the disk was when some of that was done last.
+    went_on_at: Offset,
     counters: MetaCounters,
     decisions: Decisions,
 }
@@ -106,6 +108,7 @@ impl<L: Log> Meta<L> {
             left_with: HashMap::default(),
             vhosts: HashMap::default(),
             work: Work::new(long::LIMITS),
+            went_on_at: Offset::ZERO,
             counters: MetaCounters::default(),
             decisions: Decisions::default(),
         }

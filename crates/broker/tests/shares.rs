@@ -6,9 +6,11 @@ use leveret_broker::message::*;
 use leveret_broker::record::join_names;
 use leveret_broker::work::Limits;
 use leveret_broker::{Meta, Shard};
-use leveret_log::MemoryLog;
+use leveret_log::disk::{Faults, SimDisk};
+use leveret_log::file::Options;
+use leveret_log::{FileLog, MemoryLog};
 use leveret_queue::{Gate, Time};
-use leveret_topology::{QueueId, Topology};
+use leveret_topology::{Import, QueueId, Topology, VhostId};
 
 const FAN: ConnectionId = ConnectionId::new(1);
 const PROBE: ConnectionId = ConnectionId::new(2);
@@ -34,19 +36,8 @@ impl Node {
         let mut meta = Meta::new(1, MemoryLog::new());
         let mut out = Outbox::default();
         let names: Vec<String> = (0..queues).map(|number| format!("q{number}")).collect();
-        let declare = |name: &String| ToMeta::DeclareQueue {
-            user: Box::default(),
-            reply: reply(FAN),
-            vhost,
-            name: name.as_str().into(),
-            server_named: false,
-            durable: true,
-            exclusive: false,
-            auto_delete: false,
-            arguments: Table::default(),
-            forbidden: None,
-        };
-        let mut letters: Vec<_> = names.iter().map(declare).collect();
+        let mut letters: Vec<_> =
+            names.iter().map(|name| declare(vhost, name, reply(FAN))).collect();
         while !letters.is_empty() {
             meta.turn(&mut letters, &mut topology, &mut out);
             letters.append(&mut out.meta);
@@ -146,6 +137,21 @@ fn publish(confirm: u64, targets: &[QueueId]) -> Publish {
         expiration_ms: None,
         message: Message::from_parts(&join_names("", "q"), &properties, b"x"),
         shared: None,
+    }
+}
+
+fn declare(vhost: VhostId, name: &str, reply: ReplyTo) -> ToMeta {
+    ToMeta::DeclareQueue {
+        user: Box::default(),
+        reply,
+        vhost,
+        name: name.into(),
+        server_named: false,
+        durable: true,
+        exclusive: false,
+        auto_delete: false,
+        arguments: Table::default(),
+        forbidden: None,
     }
 }
 
@@ -423,4 +429,38 @@ fn acks_that_wait_are_kept_by_a_stop() {
     assert!(node.shard.usage().records > 1);
     node.shard.close();
     assert_eq!(node.shard.usage().records, 1, "the one that was rejected");
+}
+
+/// The disk always has something of many who ask for little, one after the other: a long command goes on beside them.
+#[test]
+fn a_long_command_goes_on_beside_many_short_ones() {
+    const CLIENTS: u64 = 20;
+    let disk = SimDisk::new(7);
+    let log = FileLog::open(disk.clone(), Options::default(), &mut |_| {}).expect("an empty disk");
+    let mut meta = Meta::new(1, log.0);
+    let mut topology = Topology::new();
+    let vhost = topology.add_vhost("/").expect("a vhost");
+    let mut out = Outbox::default();
+    let queue = |at| serde_json::json!({"name": format!("long {at}"), "vhost": "/", "durable": true});
+    let queues: Vec<_> = (0..20_000).map(queue).collect();
+    let document = serde_json::json!({ "queues": queues });
+    let serde_json::Value::Object(document) = document else { unreachable!() };
+    let command = AdminCommand::ImportDefinitions { definitions: Box::new(Import::new(document)) };
+    out.meta.push(ToMeta::Admin { user: Box::default(), reply: reply(FAN), command: command.into() });
+    for round in 0..200 {
+        disk.set_faults(Faults { stall: true, ..Faults::default() });
+        for client in 0..CLIENTS {
+            let mut letters = std::mem::take(&mut out.meta);
+            let from = reply(ConnectionId::new(100 + client));
+            letters.push(declare(vhost, &format!("short {round} {client}"), from));
+            meta.turn(&mut letters, &mut topology, &mut out);
+        }
+        disk.set_faults(Faults::default());
+        out.meta.push(ToMeta::LogWoke);
+        meta.turn(&mut std::mem::take(&mut out.meta), &mut topology, &mut out);
+        if out.sessions.iter().any(|(to, _)| *to == FAN) {
+            return;
+        }
+    }
+    panic!("it is not done");
 }

@@ -147,9 +147,11 @@ impl Long {
 impl<L: Log> Meta<L> {
     /// Does what waits, as much as one turn may.
     pub(super) fn work_off(&mut self, topology: &mut Topology, out: &mut Outbox) {
-        while self.may_go_on()
-            && let Some(Piece { origin, job, allowed }) = self.work.next_piece()
-        {
+        if self.work.is_empty() || !self.may_go_on() {
+            return;
+        }
+        self.went_on_at = self.saved.durable();
+        while let Some(Piece { origin, job, allowed }) = self.work.next_piece() {
             match job {
                 Job::Letter(letter) => {
                     let (_, cost) = self.cost(&letter, topology);
@@ -179,9 +181,11 @@ impl<L: Log> Meta<L> {
         }
     }
 
+    /// Whether the disk has little to do, or has done something since: those who ask for little, one after the other, may
+    /// have it busy for ever.
     fn may_go_on(&self) -> bool {
         let is_little = || self.saved.behind() <= UNSYNCED_MAX && self.waiting.len() <= WAITING_MAX;
-        self.failure().is_some() || is_little()
+        self.failure().is_some() || self.saved.durable() > self.went_on_at || is_little()
     }
 
     /// The first piece, within what a letter writes; the rest goes into the line of who asked.
