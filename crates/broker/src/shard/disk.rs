@@ -375,9 +375,9 @@ impl<L: Log> Shard<L> {
             durable < wanted && !(waits && disk.aged.end.get() <= durable) || releases_due;
         disk.race.set_unwritten(unwritten);
         let Self { log, disk, queues, .. } = self;
-        disk.race.results(|queue, has_won, now_us, limit_us| {
+        disk.race.results(|queue, of_new, told| {
             if let Some(hosted) = queues.get_mut(&queue)
-                && hosted.odds.tell(has_won, now_us, limit_us)
+                && hosted.odds.tell(of_new, told)
             {
                 disk.joins.left = JOINS;
             }

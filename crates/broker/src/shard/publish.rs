@@ -134,8 +134,9 @@ impl<L: Log> Shard<L> {
         let mut wants = Wants::default();
         let mut own = None;
         let mut first = None;
+        let are_new_quick = self.disk.race.are_new_quick();
+        let facts = |it: &Hosted| (it.confirm, it.is_durable, it.odds.is_quick(are_new_quick));
         for &id in &publish.targets {
-            let facts = |it: &Hosted| (it.confirm, it.is_durable, it.odds.is_quick());
             let (options, is_durable, is_quick) = match self.queues.get(&id) {
                 Some(hosted) => facts(hosted),
                 None => match self.hosted(id, topology, now) {

@@ -15,6 +15,8 @@
 //!   other queue go to the disk at once, and are confirmed by it alone: a message that its consumer acked a little earlier
 //!   would be followed by one that has to wait for the batch under way, and a publisher's window, which was one batch, would be
 //!   two that take turns, at half the rate. There, too, it is measured who would have won.
+//! * A queue of which nothing is known is taken for what the first messages of others before it made of those: a publisher that
+//!   goes over thousands of queues does not wait for each of them to be known.
 //! * A batch takes as long as a sync of little, and its bytes. Where much waits (many publishers with large windows) the limit is
 //!   longer, as then the disk is: at full load it is the bytes that consumers save.
 //!
@@ -64,6 +66,8 @@ const VOTE_MAX_US: u64 = 20_000;
 /// have one vote together.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Odds {
+    /// Nothing came of a message yet.
+    is_new: bool,
     is_quick: bool,
     has_won: bool,
     /// Votes for its being quick, less those against it.
@@ -81,14 +85,14 @@ impl Default for Odds {
     /// The best, until it is known better: to find out that it is wrong costs the first publisher few messages' time.
     fn default() -> Self {
         let (score, since_us) = (SCORE_MAX, 0);
-        Self { is_quick: true, has_won: false, score, since_us, won: 0, lost: 0 }
+        Self { is_new: true, is_quick: true, has_won: false, score, since_us, won: 0, lost: 0 }
     }
 }
 
 impl Odds {
-    /// Whether its consumers are quicker than the disk.
-    pub(super) fn is_quick(self) -> bool {
-        self.is_quick
+    /// Whether its consumers are quicker than the disk. Of a new queue it is believed what is said `of_new` ones.
+    pub(super) fn is_quick(self, of_new: bool) -> bool {
+        if self.is_new { of_new } else { self.is_quick }
     }
 
     /// Whether consumers will take soon what is ready.
@@ -96,8 +100,19 @@ impl Odds {
         self.is_quick && self.has_won
     }
 
-    /// A message of the queue won, or lost. Says whether the queue is quick no more.
-    pub(super) fn tell(&mut self, has_won: bool, now_us: u64, limit_us: u64) -> bool {
+    /// A message of the queue won, or lost. Says whether the queue is quick no more. A new one has been taken for what `of_new`
+    /// says, and begins with that.
+    pub(super) fn tell(&mut self, of_new: &mut Self, told: Told) -> bool {
+        if self.is_new {
+            of_new.count(told);
+            let (is_new, is_quick) = (false, of_new.is_quick);
+            let score = if is_quick { SCORE_MAX } else { 0 };
+            *self = Self { is_new, is_quick, score, ..Self::default() };
+        }
+        self.count(told)
+    }
+
+    fn count(&mut self, Told { has_won, now_us, limit_us }: Told) -> bool {
         self.has_won |= has_won;
         self.won = self.won.saturating_add(u16::from(has_won));
         self.lost = self.lost.saturating_add(u16::from(!has_won));
@@ -113,6 +128,14 @@ impl Odds {
         self.is_quick = self.score > 0 && (was_quick || self.score == SCORE_MAX);
         was_quick && !self.is_quick
     }
+}
+
+/// What came of a message.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Told {
+    has_won: bool,
+    now_us: u64,
+    limit_us: u64,
 }
 
 /// A message that is watched.
@@ -154,6 +177,8 @@ pub(super) struct Race {
     has_new: bool,
     /// What came of some, still to be told their queues.
     results: Vec<(QueueId, bool)>,
+    /// What came of the first messages of queues.
+    of_new: Odds,
 }
 
 impl Default for Race {
@@ -173,6 +198,7 @@ impl Default for Race {
             look_at_us: u64::MAX,
             has_new: false,
             results: Vec::new(),
+            of_new: Odds::default(),
         }
     }
 }
@@ -243,11 +269,19 @@ impl Race {
         }
     }
 
-    /// Tells what came of messages since the last call: the queue, whether one of its messages has won, now, and the limit.
+    /// Whether consumers of queues of which nothing is known are taken to be quick.
     #[inline]
-    pub(super) fn results(&mut self, mut each: impl FnMut(QueueId, bool, u64, u64)) {
-        let (now_us, limit_us) = (self.now_us, self.limit_us);
-        self.results.drain(..).for_each(|(queue, won)| each(queue, won, now_us, limit_us));
+    pub(super) fn are_new_quick(&self) -> bool {
+        self.of_new.is_quick
+    }
+
+    /// Tells what came of messages since the last call: the queue, and what its odds are to be [told](Odds::tell).
+    #[inline]
+    pub(super) fn results(&mut self, mut each: impl FnMut(QueueId, &mut Odds, Told)) {
+        let Self { now_us, limit_us, ref mut results, ref mut of_new, .. } = *self;
+        for (queue, has_won) in results.drain(..) {
+            each(queue, of_new, Told { has_won, now_us, limit_us });
+        }
     }
 
     /// The disk has such a batch, of so many bytes, or none.

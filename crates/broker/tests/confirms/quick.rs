@@ -2,7 +2,7 @@
 //! takes its own. Whatever they are, `first` is not slower; and where consumers are quick, next to nothing is written.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 
 use leveret_broker::message::*;
 use leveret_queue::Time;
@@ -286,5 +286,61 @@ fn slow_and_quick_queues_do_not_pay_for_each_other() {
                 assert!(first[0].written < 30.0, "{sync_us} {lines:?} {first:?}");
             }
         }
+    }
+}
+
+/// A publisher with a window of one goes over so many queues twice, of which nothing is known. How long that takes.
+fn over_new_queues(rule: &str, sync_us: u64, consumer_us: u64, queues: usize) -> u64 {
+    let names: Vec<char> = ('\u{4e00}'..).take(queues).collect();
+    let words: Vec<String> = names.iter().map(|name| format!("{name}:{rule}")).collect();
+    let mut node = Node::new(&words.join(" "));
+    names.iter().for_each(|&name| node.consume(node.queue(name), false, 100));
+    let began_us = 1_000_000_000;
+    let (mut now_us, mut syncs) = (began_us, 0);
+    let (mut acks, mut disk_at) = (VecDeque::new(), None);
+    let rounds = names.iter().chain(&names).zip(1..);
+    for (&name, seq) in rounds {
+        let queue = node.queue(name);
+        let messages = vec![node.message(seq, &name.to_string(), true, None)];
+        let mut letter = Some(ToShard::Publish { from: PUBLISHER, messages });
+        while node.told.is_empty() {
+            let timer = node.shard.next_timeout().map(|at| at.ms() * 1000);
+            let ack_at = acks.front().map(|&(at, _)| at);
+            if letter.is_none() {
+                let next = [disk_at, ack_at, timer].into_iter().flatten().min();
+                now_us = now_us.max(next.expect("something happens"));
+            }
+            node.now = Time::from_ms(now_us / 1000);
+            node.shard.set_micros(now_us);
+            if let Some(letter) = letter.take() {
+                node.turn(letter);
+                acks.push_back((now_us + WAY_US + consumer_us + WAY_US, queue));
+            } else if disk_at.take_if(|at| *at <= now_us).is_some() {
+                node.disk();
+            } else if let Some((_, queue)) = acks.pop_front_if(|(at, _)| *at <= now_us) {
+                let settlements = node.settlement(queue, Settle::Ack, false);
+                let settlements = settlements.into_iter().collect();
+                node.turn(ToShard::Settle { from: PUBLISHER, settlements });
+            } else {
+                node.turn(ToShard::Continue);
+            }
+            if node.log().syncs > syncs {
+                syncs = node.log().syncs;
+                disk_at = Some(now_us + sync_us);
+            }
+        }
+        node.told.clear();
+        now_us += 2 * WAY_US;
+    }
+    now_us - began_us
+}
+
+/// What is known of queues holds for new ones, too: not each of them is tried before its messages go to the disk.
+#[test]
+fn new_queues_are_taken_for_what_others_were() {
+    for sync_us in [300, 1_000, 5_000] {
+        let [enqueue, first] =
+            ["enqueue", "first"].map(|rule| over_new_queues(rule, sync_us, 20_000, 500));
+        assert!(5 * enqueue >= 4 * first, "a sync of {sync_us} us: {enqueue} us, and {first} us");
     }
 }
