@@ -1,4 +1,4 @@
-//! What requests and answers hold: it takes room where bodies of messages do, and so counts against the memory
+//! What requests and answers hold: it takes room as bodies of messages do, though not theirs, and so counts against the memory
 //! watermark and waits its turn.
 
 use std::sync::Arc;
@@ -36,7 +36,7 @@ impl Held {
         let (sender, mut letters) = mpsc::unbounded_channel();
         self.node.register(self.id, Recipient::Request(sender));
         let mut outbox = Outbox::default();
-        let answer = self.node.settings.bodies.ask((self.id, 0), self.granted, bytes, &mut outbox);
+        let answer = self.node.requests.ask((self.id, 0), self.granted, bytes, &mut outbox);
         match answer {
             RoomAnswer::Granted => self.gets(bytes),
             RoomAnswer::Waits => self.asked = bytes,
@@ -73,7 +73,7 @@ impl Held {
 
     /// Takes so many bytes more if they are there at once.
     pub(crate) fn take_now(&mut self, bytes: u64) -> bool {
-        let is_there = self.node.settings.bodies.take_now(bytes);
+        let is_there = self.node.requests.take_now(bytes);
         self.gets(if is_there { bytes } else { 0 });
         is_there
     }
@@ -85,7 +85,7 @@ impl Held {
             self.node.count_held_by_requests(self.granted, bytes);
             self.granted = bytes;
             let mut outbox = Outbox::default();
-            self.node.settings.bodies.give_back(more, &mut outbox);
+            self.node.requests.give_back(more, &mut outbox);
             with_runner(&self.node, |runner| runner.run_outbox(outbox));
         }
     }
@@ -96,7 +96,7 @@ impl Drop for Held {
         self.node.forget(self.id);
         if self.asked > 0 {
             let mut outbox = Outbox::default();
-            self.node.settings.bodies.withdraw(self.id, self.asked, &mut outbox);
+            self.node.requests.withdraw(self.id, self.asked, &mut outbox);
             with_runner(&self.node, |runner| runner.run_outbox(outbox));
         }
         self.keep(0);

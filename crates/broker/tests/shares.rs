@@ -441,12 +441,17 @@ fn a_long_command_goes_on_beside_many_short_ones() {
     let mut topology = Topology::new();
     let vhost = topology.add_vhost("/").expect("a vhost");
     let mut out = Outbox::default();
-    let queue = |at| serde_json::json!({"name": format!("long {at}"), "vhost": "/", "durable": true});
+    let queue =
+        |at| serde_json::json!({"name": format!("long {at}"), "vhost": "/", "durable": true});
     let queues: Vec<_> = (0..20_000).map(queue).collect();
     let document = serde_json::json!({ "queues": queues });
     let serde_json::Value::Object(document) = document else { unreachable!() };
     let command = AdminCommand::ImportDefinitions { definitions: Box::new(Import::new(document)) };
-    out.meta.push(ToMeta::Admin { user: Box::default(), reply: reply(FAN), command: command.into() });
+    out.meta.push(ToMeta::Admin {
+        user: Box::default(),
+        reply: reply(FAN),
+        command: command.into(),
+    });
     for round in 0..200 {
         disk.set_faults(Faults { stall: true, ..Faults::default() });
         for client in 0..CLIENTS {

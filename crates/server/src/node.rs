@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
+use leveret_broker::bodies::BodyRoom;
 use leveret_broker::flow::AlarmChange;
 use leveret_broker::message::{ConnectionId, ToMeta, ToSession, ToShard};
 use leveret_broker::{Meta, Shard};
@@ -44,6 +45,8 @@ pub struct Node {
     readers_waiting: AtomicUsize,
     recipients: RankedRw<Recipients>,
     next_connection: AtomicU64,
+    /// Room of requests and answers of the HTTP API. Not that of bodies: who reads slowly lets no publisher wait.
+    pub requests: BodyRoom,
     /// Bytes that connections hold: input not taken yet, output not written yet.
     connection_bytes: AtomicU64,
     /// Bytes that requests of the management API hold, and its answers.
@@ -125,6 +128,7 @@ impl Node {
             readers_waiting: AtomicUsize::new(0),
             recipients: RankedRw::new(Rank::Recipients, HashMap::default()),
             next_connection: AtomicU64::new(1),
+            requests: BodyRoom::default(),
             connection_bytes: AtomicU64::new(0),
             request_bytes: AtomicU64::new(0),
             names_bytes,
@@ -284,6 +288,8 @@ impl Node {
     pub fn set_memory_limit(&self, limit: u64) -> Option<AlarmChange> {
         self.alarms.set_memory_limit(limit);
         self.settings.bodies.set_watermark(limit);
+        // Half of what bodies have.
+        self.requests.set_watermark(limit / 2);
         let memory = Memory { limit, paging_ratio: self.paging_ratio };
         let spill_bytes = memory.spill_bytes(self.shards.len());
         for shard in &self.shards {

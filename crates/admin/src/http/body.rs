@@ -66,7 +66,7 @@ pub(super) async fn read(
                 return Err(Fault::bad(format!("the body was cut off: {error}")));
             }
             Err(_) => {
-                let is_awaited = node.settings.bodies.waiting() > 0;
+                let is_awaited = node.requests.waiting() > 0;
                 let least =
                     LEAST_PER_S[usize::from(is_awaited)] * timeout.as_millis() as u64 / 1000;
                 if ((read.len() - before) as u64) < least {

@@ -3,6 +3,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::time::Instant;
 
 use leveret_client::amqp::method::{basic, exchange, queue};
 use leveret_client::amqp::table::{RawTable, Table, Value};
@@ -145,6 +146,10 @@ fn requests_that_are_not_whole() {
         let _ = socket.write_all(&vec![b' '; 100_000]);
     }
     stays_within(&broker, before);
+    // Publishers do not stand in one line with them.
+    let since = Instant::now();
+    Publisher::new(&broker, "q").publish(&[b'a'; 100_000], 10);
+    assert!(since.elapsed() < PATIENCE / 3, "{:?}", since.elapsed());
     let mut answers: Vec<String> = Vec::new();
     for mut socket in sockets {
         let mut answer = [0; 12];
