@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::answer::{Answer, Fault};
 use super::call::Call;
 use super::connections::{self, Seen};
+use super::consumers::{Consumer, Consumers};
 use super::listing::{Listed, Why};
 use super::{consumers, listing, queues, stats};
 use crate::ops::facts;
@@ -88,8 +89,9 @@ pub(super) async fn get(mut call: Call) -> Result<Answer, Fault> {
     let mut row = row(&call, &seen, channel);
     let channel = (seen.0.id(), channel.number);
     (row["publishes"], row["deliveries"]) = by_partner(&call, channel).await;
-    row["consumer_details"] = consumers(&mut call, &seen.1.vhost, channel).await?;
-    Ok(listing::one(&call, row))
+    call.hold(consumers::bytes(seen.1.channels[at].consumers)).await?;
+    let consumers = consumers(&mut call, &seen.1.vhost, channel).await?;
+    listing::one_with(call, row, "consumer_details", Consumers, consumers).await
 }
 
 /// What a channel published by exchange, and was given by queue.
@@ -124,20 +126,23 @@ async fn consumers(
     call: &mut Call,
     vhost: &str,
     channel: (ConnectionId, u16),
-) -> Result<Value, Fault> {
+) -> Result<Vec<Consumer>, Fault> {
     let queues = queues::all(call, &[vhost.to_owned()], |_| true).await?;
-    let mut rows = Vec::new();
+    let mut found = Vec::new();
     for some in queues.chunks(pages::ROWS) {
         let ids: Vec<_> = some.iter().map(|queue| queue.id).collect();
         let of_channel = Named::OfChannel(channel.0, channel.1);
-        let facts = facts::with(call.node(), &ids, of_channel).await?;
+        let mut facts = facts::with(call.node(), &ids, of_channel).await?;
         for queue in some {
-            let own = facts.get(&queue.id).into_iter().flat_map(|it| &it.consumers);
-            rows.extend(own.map(|one| consumers::row(call, vhost, &queue.name, one)));
+            let own = facts.remove(&queue.id).into_iter().flat_map(|it| it.consumers);
+            found.extend(own.map(|facts| {
+                let (vhost, queue) = (Arc::clone(&queue.vhost), Arc::clone(&queue.name));
+                Consumer { vhost, queue, facts }
+            }));
         }
         tokio::task::yield_now().await;
     }
-    Ok(Value::Array(rows))
+    Ok(found)
 }
 
 fn channel_name(connection: &str, channel: &ChannelFacts) -> String {

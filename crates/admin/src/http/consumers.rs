@@ -17,14 +17,19 @@ use crate::ops::pages::{self, Slice};
 
 /// A consumer and where it is.
 #[derive(Debug)]
-struct Consumer {
-    vhost: Arc<str>,
-    queue: Arc<str>,
-    facts: ConsumerFacts,
+pub(super) struct Consumer {
+    pub(super) vhost: Arc<str>,
+    pub(super) queue: Arc<str>,
+    pub(super) facts: ConsumerFacts,
+}
+
+/// What so many of them take while they are listed.
+pub(super) fn bytes(count: usize) -> usize {
+    count * 2 * size_of::<Consumer>()
 }
 
 /// A list of consumers.
-struct Consumers;
+pub(super) struct Consumers;
 
 impl Listed for Consumers {
     type Item = Consumer;
@@ -47,7 +52,7 @@ pub(super) async fn list(mut call: Call) -> Result<Answer, Fault> {
     let vhosts = call.vhosts()?;
     let queues = queues::all(&mut call, &vhosts, |_| true).await?;
     let count = call.stats().overview.now.consumers as usize;
-    call.hold(count * 2 * size_of::<Consumer>()).await?;
+    call.hold(bytes(count)).await?;
     let is_wanted = |consumer: &ConsumerFacts| match slow_ms {
         None => true,
         Some(ms) => oldest_unacked_ms(&call, consumer).is_some_and(|oldest| oldest >= ms),
@@ -68,7 +73,7 @@ pub(super) async fn list(mut call: Call) -> Result<Answer, Fault> {
     listing::list(call, Consumers, found).await
 }
 
-pub(super) fn row(call: &Call, vhost: &str, queue: &str, consumer: &ConsumerFacts) -> Value {
+fn row(call: &Call, vhost: &str, queue: &str, consumer: &ConsumerFacts) -> Value {
     let channel = match call.node().recipient(consumer.connection) {
         Some(Recipient::Connection(connection)) => {
             let name = connection.name();

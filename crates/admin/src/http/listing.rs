@@ -150,20 +150,19 @@ pub(crate) async fn list<L: Listed>(
         let page = items.split_off(range.start);
         pages::let_go(std::mem::replace(&mut items, page)).await;
     }
-    let page = wanted.page.map(|(page, size)| Page { page, size, total, filtered });
-    let writing = Writing {
+    let around = wanted
+        .page
+        .map_or(Around::Nothing, |(page, size)| Around::Page(Page { page, size, total, filtered }));
+    send(Writing {
         call,
         listed,
         items: items.into_iter(),
         columns: wanted.columns,
-        page,
+        around,
         count: 0,
         has_begun: false,
-    };
-    Ok(match stream::written(writing).await? {
-        Written::Whole(text) => Answer::Text(text),
-        Written::Long(made) => Answer::Stream(made, None),
     })
+    .await
 }
 
 /// Rows that are made already.
@@ -211,6 +210,54 @@ pub(crate) fn one(call: &Call, row: Value) -> Answer {
     })
 }
 
+/// Answers one object with a list in it, which may be long: `items`, as `name`. Its rows are made while it is sent.
+pub(crate) async fn one_with<L: Listed>(
+    call: Call,
+    row: Value,
+    name: &str,
+    listed: L,
+    mut items: Vec<L::Item>,
+) -> Result<Answer, Fault> {
+    let mut own = columns(&call);
+    if let Some(columns) = &mut own {
+        columns.retain_mut(|it| it.first().is_some_and(|first| first == name));
+        columns.iter_mut().for_each(|it| drop(it.remove(0)));
+        if columns.is_empty() {
+            pages::let_go(std::mem::take(&mut items)).await;
+            return Ok(one(&call, row));
+        }
+    }
+    // Whoever asks for the list asks for all of its rows.
+    let own = own.filter(|columns| columns.iter().all(|it| !it.is_empty()));
+    let mut head = match columns(&call) {
+        Some(columns) => text(&cut(row, &borrowed(&columns))),
+        None => text(&row),
+    };
+    head.pop();
+    if head.len() > 1 {
+        head.push(b',');
+    }
+    head.extend_from_slice(&text(&json!(name)));
+    head.extend_from_slice(b":[");
+    send(Writing {
+        call,
+        listed,
+        items: items.into_iter(),
+        columns: own,
+        around: Around::Object(head),
+        count: 0,
+        has_begun: false,
+    })
+    .await
+}
+
+async fn send<L: Listed>(writing: Writing<L>) -> Result<Answer, Fault> {
+    Ok(match stream::written(writing).await? {
+        Written::Whole(text) => Answer::Text(text),
+        Written::Long(made) => Answer::Stream(made, None),
+    })
+}
+
 /// A list while it is written.
 struct Writing<L: Listed> {
     call: Call,
@@ -218,10 +265,18 @@ struct Writing<L: Listed> {
     /// Those whose rows are not written.
     items: std::vec::IntoIter<L::Item>,
     columns: Option<Vec<Vec<String>>>,
-    page: Option<Page>,
+    around: Around,
     /// Rows so far.
     count: usize,
     has_begun: bool,
+}
+
+/// What a list is in.
+enum Around {
+    Nothing,
+    Page(Page),
+    /// An object, of which this is the beginning, up to the first row.
+    Object(Vec<u8>),
 }
 
 /// A page, and what is told of it.
@@ -253,9 +308,13 @@ impl Page {
 
 impl<L: Listed> Pieces for Writing<L> {
     async fn more(&mut self, out: &mut Vec<u8>) -> Result<bool, Fault> {
-        let Self { call, listed, items, columns, page, count, has_begun } = self;
+        let Self { call, listed, items, columns, around, count, has_begun } = self;
         if !std::mem::replace(has_begun, true) {
-            out.extend_from_slice(if page.is_some() { b"{\"items\":[" } else { b"[" });
+            match around {
+                Around::Nothing => out.push(b'['),
+                Around::Page(_) => out.extend_from_slice(b"{\"items\":["),
+                Around::Object(head) => out.append(head),
+            }
         }
         let some = items.as_slice();
         let some = &some[..some.len().min(pages::ROWS)];
@@ -281,7 +340,11 @@ impl<L: Listed> Pieces for Writing<L> {
             return Ok(true);
         }
         out.push(b']');
-        out.extend(page.iter_mut().flat_map(|page| page.about(*count)));
+        match around {
+            Around::Nothing => {}
+            Around::Page(page) => out.append(&mut page.about(*count)),
+            Around::Object(_) => out.push(b'}'),
+        }
         Ok(false)
     }
 

@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 
 use super::answer::{Answer, Fault};
 use super::call::{Call, Fields as _};
+use super::consumers::{Consumer, Consumers};
 use super::exchanges::direct;
 use super::listing::{Listed, Why};
 use super::{consumers, listing, queue_control, stats};
@@ -176,20 +177,22 @@ impl Listed for Queues {
 }
 
 /// `GET /api/queues/{vhost}/{queue}`.
-pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
+pub(super) async fn get(mut call: Call) -> Result<Answer, Fault> {
     let vhost = call.visible_vhost()?;
     let named = find(&call, &vhost, Named::of).ok_or_else(Fault::not_found)?;
-    let id = named.id;
-    let facts = facts::queue(call.node(), id).await?;
-    let facts = facts.as_ref();
-    let mut row = row(&call, &vhost, named, facts, true);
-    let mut consumers = Vec::new();
-    let mut slice = Slice::begin();
-    for consumer in facts.into_iter().flat_map(|facts| &facts.consumers) {
-        consumers.push(consumers::row(&call, &vhost, call.param("queue"), consumer));
-        slice.share().await;
-    }
-    row.insert("consumer_details".to_owned(), consumers.into());
+    let (id, queue) = (named.id, Arc::clone(&named.name));
+    let counted = facts::of(call.node(), &[id]).await?.remove(&id);
+    let count = counted.map_or(0, |facts| facts.numbers.counts.consumers as usize);
+    call.hold(consumers::bytes(count)).await?;
+    let mut facts = facts::queue(call.node(), id).await?;
+    let mut row = row(&call, &vhost, named, facts.as_ref(), true);
+    let place: Arc<str> = vhost.as_str().into();
+    let consumers = facts.iter_mut().flat_map(|facts| std::mem::take(&mut facts.consumers));
+    let consumers = consumers.map(|facts| {
+        let (vhost, queue) = (Arc::clone(&place), Arc::clone(&queue));
+        Consumer { vhost, queue, facts }
+    });
+    let consumers = consumers.collect();
     row.insert("deliveries".to_owned(), stats::by_channel(&call.stats(), With::Queue(id)));
     let partner = |(exchange, queue)| (queue == id).then_some(exchange);
     let passages = stats::passages(&call.stats(), partner);
@@ -201,7 +204,7 @@ pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
     let incoming = incoming
         .map(|(name, stats)| json!({"exchange": {"name": &*name, "vhost": vhost}, "stats": stats}));
     row.insert("incoming".to_owned(), incoming.collect());
-    Ok(listing::one(&call, row.into()))
+    listing::one_with(call, row.into(), "consumer_details", Consumers, consumers).await
 }
 
 /// What a queue of this name is; none if there is none.

@@ -150,6 +150,43 @@ fn large_rows_come_in_pieces() {
     assert_eq!(keys(&node.get("/api/bindings")).len(), 20);
 }
 
+/// The page of a queue or a channel has its consumers, who may be very many: they are sent in pieces, as a list of them is.
+#[test]
+fn pages_with_many_consumers_come_in_pieces() {
+    const MANY: usize = 500;
+    let node = Node::start();
+    let (mut client, channel) = node.client();
+    client.queue_declare(channel, "q", &Default::default()).unwrap();
+    for _ in 0..MANY {
+        client.consume(channel, "q", &Default::default()).unwrap();
+    }
+    let name = client_name(&node);
+    let channel = format!("/api/channels/{}", name.replace(' ', "%20").replace('>', "%3E"));
+    for path in ["/api/queues/%2F/q", &channel] {
+        let got = node.ask("GET", path, "");
+        assert_eq!(got.header("transfer-encoding"), "chunked", "{path}");
+        let page = got.json();
+        let rows = page["consumer_details"].as_array().unwrap();
+        assert_eq!(rows.len(), MANY, "{path}");
+        assert!(
+            rows.iter()
+                .all(|row| row["queue"]["name"] == "q" && row["channel_details"]["number"] == 1)
+        );
+        assert_eq!(page["vhost"], "/");
+        let part = node.get(&format!("{path}?columns=vhost,consumer_details.queue.name"));
+        let rows = vec![json!({"queue": {"name": "q"}}); MANY];
+        assert_eq!(part, json!({"vhost": "/", "consumer_details": rows}), "{path}");
+        assert_eq!(node.get(&format!("{path}?columns=vhost")), json!({"vhost": "/"}), "{path}");
+        let all = node.get(&format!("{path}?columns=consumer_details"));
+        assert_eq!(all["consumer_details"].as_array().unwrap().len(), MANY, "{path}");
+    }
+}
+
+/// The name of the one channel there is.
+fn client_name(node: &Node) -> String {
+    node.get("/api/channels")[0]["name"].as_str().unwrap().to_owned()
+}
+
 /// What a document takes when it is read is known when it is there: more than half of the memory is refused.
 #[test]
 fn documents_of_nothing_but_values() {
