@@ -309,8 +309,9 @@ pub trait Disk {
     /// The files that were written and synced and not removed, each at least as long as was synced: what is missing
     /// of them is not a write that was interrupted. Kept beside the files, so that it tells more than they can.
     ///
-    /// It may be behind, and never ahead: a file is in it after it was synced, and not any more when it is removed. Only
-    /// while a log is opened, as all that follows: it waits.
+    /// It may be behind, and never ahead: a file is in it after it was synced, and not any more when it is removed. After a
+    /// power cut it has each file that anything was synced to behind its beginning, and of what was synced all but the last
+    /// seconds. Only while a log is opened, as all that follows: it waits.
     fn roster(&mut self) -> Result<Roster, DiskError>;
 
     /// The log is open, and these are its files: from now on, and as all that is submitted changes them. `is_needed`:

@@ -350,3 +350,27 @@ fn a_list_that_is_lost_or_damaged_costs_nothing_and_is_told() {
         assert_eq!(open(&disk).1.damaged.len(), 1, "it is missed from then on");
     }
 }
+
+/// Of a log that never rests and removes nothing, too: each file that something was stored in is missed.
+#[test]
+fn a_file_is_missed_after_a_power_cut() {
+    for seed in 0..20 {
+        let disk = SimDisk::new(seed);
+        let mut log = open(&disk).0;
+        for n in 0..100 {
+            append(&mut log, n);
+            drive(&mut log);
+        }
+        drop(log);
+        disk.crash();
+        let names: Vec<_> = disk.files().into_iter().map(|(name, _)| name).collect();
+        assert!(names.len() > 3, "{names:?}");
+        for lost in names {
+            let copy = disk.copy_whole(seed);
+            copy.lose(lost);
+            let report = open(&copy).1;
+            let told: Vec<_> = report.damaged.iter().map(|it| it.file).collect();
+            assert_eq!(told, [lost], "seed {seed}");
+        }
+    }
+}

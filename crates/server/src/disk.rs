@@ -241,6 +241,9 @@ struct Told {
 trait Worker: Send + 'static {
     fn run(&mut self, job: Job) -> Option<(Token, Done)>;
 
+    /// Whoever waits for what was done has been told.
+    fn settle(&mut self) {}
+
     /// Nothing came for a while.
     fn rest(&mut self) {}
 
@@ -264,6 +267,7 @@ fn spawn(
                     let _ = told.done.send(completion);
                     (told.wake)();
                 }
+                beat.during(|| worker.settle());
                 let next = jobs.recv_timeout(REST).or_else(|error| {
                     if error == RecvTimeoutError::Timeout {
                         beat.during(|| worker.rest());
@@ -352,8 +356,13 @@ impl Worker for Reader {
         }
     }
 
+    fn settle(&mut self) {
+        self.background.settle();
+    }
+
     fn rest(&mut self) {
         self.buffers.close();
+        self.background.rest();
     }
 }
 

@@ -188,6 +188,10 @@ impl World {
         if position == 0 {
             self.roster.insert(file, Listed::begun(file, bytes, len, reached));
         }
+        // Before anything is written behind its beginning.
+        if position == 0 {
+            self.safe_roster = self.roster.clone();
+        }
         if let Some(known) = self.roster.get_mut(&file) {
             known.len = known.len.max(len);
             known.reached = known.reached.max(reached);

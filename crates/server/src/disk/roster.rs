@@ -4,7 +4,7 @@
 //! A line of a file is written over in place, so that nothing has to be made for it: after each sync of the file with how
 //! long it is now, which is a write of 128 bytes to memory of the system's and no sync; and before the file is removed, to
 //! say that it is going, which is one. So after a kill the list knows each byte that was safe. After a power cut it knows what it knew when it was
-//! synced last, a moment after the last write before a rest, or at the last removal; never more than was true.
+//! synced last: when a file was begun or removed, and a second after it was written to; never more than was true.
 
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
@@ -12,6 +12,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
@@ -28,6 +29,9 @@ const FORMAT: u32 = 2;
 
 /// Bytes of a line in format 1, which had less of each file.
 const LINE_1: usize = 64;
+
+/// How long it is not synced after it was written to, while its log goes on writing.
+const BEHIND: Duration = Duration::from_secs(1);
 
 /// Lines that are made at once: a page, less the first line of the first one.
 const PAGE: usize = 32;
@@ -55,7 +59,10 @@ pub(super) struct List {
     lines: Vec<Option<Listed>>,
     by_name: HashMap<FileName, usize, FixedState>,
     floor: Floor,
-    is_dirty: bool,
+    /// Since when something in it may not survive a power cut.
+    dirty_since: Option<Instant>,
+    /// A file was begun that may be missed after a power cut only once the list is synced.
+    has_begun: bool,
 }
 
 /// What stands in a list.
@@ -73,7 +80,8 @@ impl List {
     pub(super) fn new(dir: &Path, names: Names) -> Self {
         let (lines, by_name) = (Vec::new(), HashMap::default());
         let (dir, floor) = (dir.to_owned(), Floor::default());
-        Self { dir, names, file: None, lines, by_name, floor, is_dirty: false }
+        let (dirty_since, has_begun) = (None, false);
+        Self { dir, names, file: None, lines, by_name, floor, dirty_since, has_begun }
     }
 
     /// Reads the list of a directory.
@@ -124,7 +132,9 @@ impl List {
         };
         file.write_all_at(&self.all_lines(0), LINE as u64)?;
         file.write_all_at(&self.first_line(), 0)?;
-        file.sync_data()
+        file.sync_data()?;
+        self.is_safe();
+        Ok(())
     }
 
     /// A file is going to be begun. Before it is there, there is a list, since it says that there is one.
@@ -143,8 +153,13 @@ impl List {
         file.sync_all()?;
         std::fs::rename(new, path)?;
         sync_dir(&self.dir)?;
-        (self.file, self.is_dirty) = (Some(file), false);
+        self.file = Some(file);
+        self.is_safe();
         Ok(())
+    }
+
+    fn is_safe(&mut self) {
+        (self.dirty_since, self.has_begun) = (None, false);
     }
 
     /// So many bytes of a file are safe: `written` from `position` on are the last of them, and of all if it `is_last`.
@@ -172,6 +187,7 @@ impl List {
                 let Some(index) = known.or_else(|| self.free_line()) else { return };
                 self.lines[index] = Some(listed);
                 self.by_name.insert(file, index);
+                self.has_begun = true;
                 index
             }
             (_, Some(&index)) => {
@@ -210,19 +226,28 @@ impl List {
         Ok(())
     }
 
+    /// Between two operations of a log that goes on: syncs it if that is due. Whoever waits for the first of them has been
+    /// told by then, and nothing is written to a file before it is here that it was begun.
+    pub(super) fn settle(&mut self, now: Instant) -> std::io::Result<()> {
+        let is_late = |since| now.saturating_duration_since(since) >= BEHIND;
+        if self.has_begun || self.dirty_since.is_some_and(is_late) { self.sync() } else { Ok(()) }
+    }
+
     /// What was written to it survives a power cut.
     pub(super) fn sync(&mut self) -> std::io::Result<()> {
         match &self.file {
-            Some(file) if std::mem::take(&mut self.is_dirty) => file.sync_data(),
-            _ => Ok(()),
+            Some(file) if self.dirty_since.is_some() => file.sync_data()?,
+            _ => {}
         }
+        self.is_safe();
+        Ok(())
     }
 
     fn write_line(&mut self, index: usize) -> std::io::Result<()> {
         let Some(file) = &self.file else { return Ok(()) };
         let line = self.line(index);
         file.write_all_at(&line, (LINE * (index + 1)) as u64)?;
-        self.is_dirty = true;
+        self.dirty_since.get_or_insert_with(Instant::now);
         Ok(())
     }
 
@@ -475,6 +500,23 @@ mod tests {
         let lines = Lines { files: files.map(line).to_vec(), floor };
         again.enlist(&lines, false).unwrap();
         assert_eq!(List::read(dir.path()).unwrap().roster, Roster::Whole(lines));
+    }
+
+    /// On a log that goes on and removes nothing, too.
+    #[test]
+    fn it_is_synced_when_a_file_is_begun_and_each_second() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut it = list(dir.path());
+        it.begin().unwrap();
+        let settle = |it: &mut List, ms| it.settle(Instant::now() + Duration::from_millis(ms));
+        it.synced(file(1), (0, &[1; 128], 128), reached(1), false);
+        settle(&mut it, 0).unwrap();
+        assert_eq!(it.dirty_since, None, "a file was begun");
+        for (ms, is_safe) in [(0, false), (500, false), (1001, true)] {
+            it.synced(file(1), (128, &[], 72), reached(9), false);
+            settle(&mut it, ms).unwrap();
+            assert_eq!(it.dirty_since.is_none(), is_safe, "{ms}");
+        }
     }
 
     fn files_of(segment: u64) -> Listed {

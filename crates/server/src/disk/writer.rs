@@ -41,6 +41,8 @@ pub(super) struct Writer {
     full_until: Option<Instant>,
     room: Arc<Room>,
     list: Arc<Ranked<List>>,
+    /// Something was written to the list since it was looked at.
+    has_listed: bool,
 }
 
 /// A file that is written to.
@@ -72,6 +74,12 @@ impl Worker for Writer {
         }
     }
 
+    fn settle(&mut self) {
+        if std::mem::take(&mut self.has_listed) {
+            let _ = self.list.lock().settle(Instant::now());
+        }
+    }
+
     fn rest(&mut self) {
         // What it does not know after a power cut it does not tell, no more.
         let _ = self.list.lock().sync();
@@ -87,7 +95,8 @@ impl Worker for Writer {
 impl Writer {
     /// One that makes each file anew.
     pub(super) fn new(dir: &Path, room: Arc<Room>, list: Arc<Ranked<List>>) -> Self {
-        Self { dir: dir.to_owned(), open: None, spare: None, full_until: None, room, list }
+        let (dir, has_listed) = (dir.to_owned(), false);
+        Self { dir, open: None, spare: None, full_until: None, room, list, has_listed }
     }
 
     /// One that makes files of those it removed.
@@ -189,6 +198,7 @@ impl Writer {
                 if sync && result.is_ok() {
                     let len = (head.len() + body.len()) as u64;
                     self.list.lock().synced(file, (position, &head, len), reached, is_last);
+                    self.has_listed = true;
                 }
                 Done::Written { head, body, result }
             }
