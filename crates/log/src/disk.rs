@@ -280,6 +280,9 @@ pub enum Done {
     Read(Result<Bytes, DiskError>),
     /// A removal.
     Removed(Result<(), DiskError>),
+    /// What the disk keeps besides files failed, with this operation or on its own: nobody knows any more what it has, and
+    /// nothing more is to be done.
+    Failed(DiskError),
 }
 
 /// A directory for the segments of one log.
@@ -311,7 +314,8 @@ pub trait Disk {
     ///
     /// It may be behind, and never ahead: a file is in it after it was synced, and not any more when it is removed. After a
     /// power cut it has each file that anything was synced to behind its beginning, and of what was synced all but the last
-    /// seconds. Only while a log is opened, as all that follows: it waits.
+    /// seconds. If it cannot be written, that is [`Done::Failed`]; unless there is no room for it: then it says of itself that
+    /// it is not whole, until there is. Only while a log is opened, as all that follows: it waits.
     fn roster(&mut self) -> Result<Roster, DiskError>;
 
     /// The log is open, and these are its files: from now on, and as all that is submitted changes them. `is_needed`:

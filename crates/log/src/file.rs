@@ -361,6 +361,7 @@ impl<D: Disk> FileLog<D> {
                     fetch.input(token, result, store, &mut submit);
                 }
                 Done::Removed(result) => self.removed(token, &result),
+                Done::Failed(error) => self.writer.fail(error.to_string()),
             }
         }
         self.end_flight();

@@ -212,6 +212,80 @@ fn a_failed_sync_is_final() {
     }
 }
 
+/// The list of files that cannot be written is as a file that cannot.
+#[test]
+fn a_failed_write_of_the_list_is_final() {
+    let disk = SimDisk::new(1);
+    let mut log = open(&disk);
+    let safe = append(&mut log, b"safe").unwrap();
+    drive(&mut log);
+    disk.set_faults(Faults { fail_list: true, ..Faults::default() });
+    append(&mut log, b"not").unwrap();
+    let error = loop {
+        if let Err(error) = log.sync() {
+            break error;
+        }
+    };
+    assert!(error.reason.contains("list"), "{error}");
+    assert_eq!(log.durable().get(), safe.get() + 1);
+    assert!(append(&mut log, b"no more").is_err() && log.sync().is_err());
+    drop(log);
+    assert!(recovered(&mut open(&disk)).contains(&safe.get()));
+}
+
+/// A file stays whose removal the list does not have.
+#[test]
+fn a_removal_that_cannot_be_listed_is_final() {
+    let mut removals = 0;
+    for steps in 0..8 {
+        let disk = SimDisk::new(1);
+        let mut log = open(&disk);
+        while disk.files().len() < 3 {
+            append(&mut log, &[1; 500]).unwrap();
+            drive(&mut log);
+        }
+        let files = disk.files();
+        (0..log.end().get() - 1).for_each(|at| log.release(Offset::new(at), ONE[0]).unwrap());
+        (0..steps).for_each(|_| log.sync().unwrap());
+        let (syncs, before) = (disk.work().syncs, disk.files());
+        disk.set_faults(Faults { fail_list: true, ..Faults::default() });
+        if before == files && (0..50).any(|_| log.sync().is_err()) && disk.work().syncs == syncs {
+            assert_eq!(disk.files(), files);
+            removals += 1;
+        }
+    }
+    assert!(removals > 0);
+}
+
+/// A list for which there is no room says so until there is some.
+#[test]
+fn a_list_without_room_is_told() {
+    let disk = SimDisk::new(1);
+    let mut log = open(&disk);
+    while disk.files().len() < 3 {
+        append(&mut log, &[1; 500]).unwrap();
+        drive(&mut log);
+    }
+    disk.set_faults(Faults { full_list: true, ..Faults::default() });
+    let at = append(&mut log, b"safe").unwrap();
+    drive(&mut log);
+    assert!(log.durable() > at, "messages have room");
+    let copy = disk.copy_whole(2);
+    let refused = try_open(&copy).err();
+    assert!(matches!(refused, Some(OpenError::List { .. })), "{refused:?}");
+    let aside = Options { on_damage: OnDamage::Aside, ..options() };
+    let (mut again, report) = FileLog::open(copy, aside, &mut |_| {}).unwrap();
+    assert!(report.list.is_some_and(|what| what.contains("given up")));
+    assert!(recovered(&mut again).contains(&at.get()));
+    disk.set_faults(Faults::default());
+    append(&mut log, b"more").unwrap();
+    drive(&mut log);
+    drop(log);
+    disk.crash();
+    disk.lose(disk.files()[1].0);
+    assert!(matches!(try_open(&disk).err(), Some(OpenError::Missing { .. })));
+}
+
 #[test]
 fn a_failed_read_tells_of_its_record_only() {
     let disk = written(20);

@@ -108,6 +108,9 @@ impl Totals {
 /// Called by a thread of the disk: after each completion, or when it has nothing to do after it had.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
 
+/// The name of what nobody submitted.
+const NOBODYS: Token = Token(u64::MAX);
+
 /// What a thread is told.
 enum Job {
     Do(Token, Op),
@@ -242,13 +245,13 @@ trait Worker: Send + 'static {
     fn run(&mut self, job: Job) -> Option<(Token, Done)>;
 
     /// Whoever waits for what was done has been told.
-    fn settle(&mut self) {}
+    fn settle(&mut self) -> Result<(), DiskError>;
 
     /// Nothing came for a while.
-    fn rest(&mut self) {}
+    fn rest(&mut self) -> Result<(), DiskError>;
 
     /// Nothing came for long, or comes ever.
-    fn sleep(&mut self) {}
+    fn sleep(&mut self) -> Result<(), DiskError>;
 }
 
 /// A thread that does what comes, until nothing can come any more.
@@ -260,17 +263,27 @@ fn spawn(
 ) -> std::io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name(name.to_owned()).spawn(move || {
         let beat = DiskBeat::of_this_thread();
+        // Nobody waits for it when the log is gone; it was done all the same.
+        let tell = |completion| {
+            let _ = told.done.send(completion);
+            (told.wake)();
+        };
+        // What nobody asked for fails for all.
+        let check = |result: Result<(), DiskError>| {
+            if let Err(error) = result {
+                tracing::error!(%error, "what is kept of a log cannot be written");
+                tell((NOBODYS, Done::Failed(error)));
+            }
+        };
         while let Ok(mut job) = jobs.recv() {
             loop {
                 if let Some(completion) = beat.during(|| worker.run(job)) {
-                    // Nobody waits for it when the log is gone; it was done all the same.
-                    let _ = told.done.send(completion);
-                    (told.wake)();
+                    tell(completion);
                 }
-                beat.during(|| worker.settle());
+                check(beat.during(|| worker.settle()));
                 let next = jobs.recv_timeout(REST).or_else(|error| {
                     if error == RecvTimeoutError::Timeout {
-                        beat.during(|| worker.rest());
+                        check(beat.during(|| worker.rest()));
                         (told.rests)();
                     }
                     jobs.recv_timeout(SLEEP)
@@ -278,7 +291,7 @@ fn spawn(
                 let Ok(next) = next else { break };
                 job = next;
             }
-            beat.during(|| worker.sleep());
+            check(beat.during(|| worker.sleep()));
         }
     })
 }
@@ -356,13 +369,17 @@ impl Worker for Reader {
         }
     }
 
-    fn settle(&mut self) {
-        self.background.settle();
+    fn settle(&mut self) -> Result<(), DiskError> {
+        self.background.settle()
     }
 
-    fn rest(&mut self) {
+    fn rest(&mut self) -> Result<(), DiskError> {
         self.buffers.close();
-        self.background.rest();
+        self.background.rest()
+    }
+
+    fn sleep(&mut self) -> Result<(), DiskError> {
+        self.background.rest()
     }
 }
 
@@ -531,15 +548,11 @@ impl Disk for RealDisk {
     }
 
     fn remove_now(&mut self, file: FileName) -> Result<(), DiskError> {
-        let mut remove = || {
-            self.touch()?;
-            self.list.lock().strike(file)?;
-            std::fs::remove_file(self.path(file))?;
-            sync_dir(&self.dir)?;
-            self.list.lock().gone(file);
-            Ok(())
-        };
-        remove().map_err(|error| failed(&error))
+        self.touch().map_err(|error| failed(&error))?;
+        self.list.lock().strike(file)?;
+        let removed = std::fs::remove_file(self.path(file)).and_then(|()| sync_dir(&self.dir));
+        removed.map_err(|error| failed(&error))?;
+        self.list.lock().gone(file)
     }
 }
 

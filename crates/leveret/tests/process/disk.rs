@@ -294,10 +294,10 @@ fn a_failed_write_ends_the_process_and_loses_nothing() {
 }
 
 /// One error of a write or a sync, of a disk or of a file system that the system made read-only, is the end of trust:
-/// nothing is confirmed after it, though all later calls would succeed.
+/// nothing is confirmed after it, though all later calls would succeed. Of the list of files, too.
 #[test]
 fn a_disk_that_fails_once() {
-    for fault in ["fdatasync=5", "pwrite64=5", "pwrite64=30"] {
+    for fault in ["fdatasync=5", "pwrite64=5", "pwrite64=30", "list=5"] {
         let shim = Shim::new();
         let mut broker = shim.broker(tempfile::tempdir().unwrap());
         let (mut client, channel) = broker.channel();

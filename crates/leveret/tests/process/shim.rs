@@ -10,11 +10,12 @@ use std::sync::LazyLock;
 use crate::broker::{Broker, leveret};
 
 /// Names and numbers: `fdatasync=5` makes every such call fail with error 5, `sync_ms=100` makes it last
-/// longer, `read_ms=100` a read, `clock=-60` sets the system's clock back by a minute.
+/// longer, `read_ms=100` a read, `list=5` makes writes and syncs of lists of files fail, `clock=-60` sets the system's clock back by a minute.
 const SOURCE: &str = r#"
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -40,6 +41,14 @@ static int fails(const char *name) {
     return error != 0;
 }
 
+static int list_fails(int fd) {
+    char link[64], path[4096];
+    if (!fault("list=")) return 0;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t len = readlink(link, path, sizeof path);
+    return len > 6 && !memcmp(path + len - 6, "/files", 6) && fails("list=");
+}
+
 int clock_gettime(clockid_t id, struct timespec *at) {
     int result = syscall(SYS_clock_gettime, id, at);
     if (result == 0 && id == CLOCK_REALTIME) at->tv_sec += fault("clock=");
@@ -54,11 +63,11 @@ static void last(long ms) {
 
 int fdatasync(int fd) {
     last(fault("sync_ms="));
-    return fails("fdatasync=") ? -1 : syscall(SYS_fdatasync, fd);
+    return fails("fdatasync=") || list_fails(fd) ? -1 : syscall(SYS_fdatasync, fd);
 }
 
 ssize_t pwrite64(int fd, const void *bytes, size_t len, off64_t at) {
-    return fails("pwrite64=") ? -1 : syscall(SYS_pwrite64, fd, bytes, len, at);
+    return fails("pwrite64=") || list_fails(fd) ? -1 : syscall(SYS_pwrite64, fd, bytes, len, at);
 }
 
 ssize_t pread64(int fd, void *bytes, size_t len, off64_t at) {

@@ -30,6 +30,10 @@ pub struct Faults {
     pub fail_read: bool,
     /// Removals fail.
     pub fail_remove: bool,
+    /// The next write to the list of files fails, and tells it.
+    pub fail_list: bool,
+    /// There is no room for the list of files.
+    pub full_list: bool,
     /// A byte of a file that cannot be read, nor what is read with it.
     pub unreadable: Option<(FileName, u64)>,
     /// A write takes long: those behind it wait, and removals. Reads do not, nor what is written in the background.
@@ -84,6 +88,10 @@ enum List {
     Whole,
     Damaged,
     Lost,
+    /// There was no room for it.
+    GivenUp,
+    /// Nobody knows what is in it.
+    Failed,
 }
 
 #[derive(Debug, Default)]
@@ -173,6 +181,25 @@ impl World {
         Ok(())
     }
 
+    /// Whether what is to be written to the list is.
+    fn write_list(&mut self) -> Result<(), DiskError> {
+        let has_failed = matches!(self.list, List::Failed);
+        if has_failed || std::mem::take(&mut self.faults.fail_list) {
+            self.list = List::Failed;
+            return Err(DiskError::Failed("simulated error of the list".into()));
+        }
+        self.list = match self.list {
+            _ if self.faults.full_list => List::GivenUp,
+            // What is written anew is safe.
+            List::GivenUp => {
+                self.safe_roster = self.roster.clone();
+                List::Whole
+            }
+            list => list,
+        };
+        Ok(())
+    }
+
     /// So much of a file is safe.
     fn synced(
         &mut self,
@@ -180,7 +207,8 @@ impl World {
         (position, bytes): (u64, &[u8]),
         reached: Reached,
         is_last: bool,
-    ) {
+    ) -> Result<(), DiskError> {
+        self.write_list()?;
         let len = position + bytes.len() as u64;
         if is_last && file.generation > 0 {
             self.safe_roster = self.roster.clone();
@@ -197,14 +225,24 @@ impl World {
             known.reached = known.reached.max(reached);
             known.stage = if is_last { Stage::Sealed } else { known.stage };
         }
+        Ok(())
     }
 
     /// A file is about to go.
-    fn strike(&mut self, file: FileName) {
+    fn strike(&mut self, file: FileName) -> Result<(), DiskError> {
+        self.write_list()?;
         if let Some(known) = self.roster.get_mut(&file) {
             known.stage = Stage::Going;
         }
         self.safe_roster = self.roster.clone();
+        Ok(())
+    }
+
+    fn check_removal(&self) -> Result<(), DiskError> {
+        match self.faults.fail_remove {
+            true => Err(DiskError::Failed("simulated removal error".into())),
+            false => Ok(()),
+        }
     }
 
     /// It is gone.
@@ -319,7 +357,9 @@ impl SimDisk {
                     let _ = world.write(file, position, &bytes, (false, is_last));
                 }
                 // Not in the list any more, and there still.
-                Op::Remove { file, .. } if world.below(2) == 0 => world.strike(file),
+                Op::Remove { file, .. } if world.below(2) == 0 => {
+                    let _ = world.strike(file);
+                }
                 _ => {}
             }
         }
@@ -438,13 +478,13 @@ impl SimDisk {
     /// Another disk with the same files, and that knows the same of them.
     pub fn copy_whole(&self, seed: u64) -> Self {
         let copy = self.copy(seed);
-        let (roster, floor, aside) = {
+        let (roster, floor, list, aside) = {
             let world = self.world();
-            (world.roster.clone(), world.floor, world.aside.clone())
+            (world.roster.clone(), world.floor, world.list, world.aside.clone())
         };
         let mut world = copy.world();
         (world.safe_roster, world.roster) = (roster.clone(), roster);
-        (world.floor, world.aside) = (floor, aside);
+        (world.floor, world.list, world.aside) = (floor, list, aside);
         drop(world);
         copy
     }
@@ -487,21 +527,27 @@ impl Disk for SimDisk {
             Op::Write { file, position, head, body, reached, sync, is_last, .. } => {
                 let bytes = [&head[..], &body[..]].concat();
                 let result = world.write(file, position, &bytes, (sync, is_last));
-                if sync && result.is_ok() {
-                    world.synced(file, (position, &bytes), reached, is_last);
+                let listed = match &result {
+                    Ok(()) if sync => world.synced(file, (position, &bytes), reached, is_last),
+                    _ => Ok(()),
+                };
+                match listed {
+                    Ok(()) => Done::Written { head, body, result },
+                    Err(error) => Done::Failed(error),
                 }
-                Done::Written { head, body, result }
             }
             Op::Read { file, pieces } => {
                 let read = |it: &Piece| world.read(file, it.position, it.len);
                 let pieces: Result<Vec<_>, _> = pieces.iter().map(read).collect();
                 Done::Read(pieces.map(|pieces| Bytes::from(pieces.concat())))
             }
-            Op::Remove { .. } if world.faults.fail_remove => {
-                Done::Removed(Err(DiskError::Failed("simulated removal error".into())))
-            }
             Op::Remove { file, next_len } => {
-                world.strike(file);
+                if let Err(error) = world.strike(file) {
+                    return Some((token, Done::Failed(error)));
+                }
+                if let Err(error) = world.check_removal() {
+                    return Some((token, Done::Removed(Err(error))));
+                }
                 let removed = world.files.remove(&file);
                 let lens = lens_like(next_len);
                 world.spare.take_if(|spare| spare.len() as u64 > *lens.end());
@@ -521,7 +567,8 @@ impl Disk for SimDisk {
         let files = world.roster.values().copied().collect();
         let lines = Lines { files, floor: world.floor };
         Ok(match world.list {
-            List::Whole => Roster::Whole(lines),
+            List::Whole | List::Failed => Roster::Whole(lines),
+            List::GivenUp => Roster::Damaged(Lines::default(), "was given up".to_owned()),
             List::Damaged => Roster::Damaged(lines, "is damaged by a test".to_owned()),
             List::Lost => Roster::None,
         })
@@ -583,7 +630,8 @@ impl Disk for SimDisk {
 
     fn remove_now(&mut self, file: FileName) -> Result<(), DiskError> {
         let mut world = self.world();
-        world.strike(file);
+        world.strike(file)?;
+        world.check_removal()?;
         world.files.remove(&file);
         world.gone(file);
         Ok(())

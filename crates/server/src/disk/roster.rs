@@ -16,12 +16,17 @@ use std::time::{Duration, Instant};
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
-use leveret_log::disk::{FileName, Floor, Heading, Lines, Listed, Reached, Roster, Stage};
+use leveret_log::disk::{
+    DiskError, FileName, Floor, Heading, Lines, Listed, Reached, Roster, Stage,
+};
 
-use super::sync_dir;
+use super::{not_written, sync_dir};
 
 /// Its name.
 const NAME: &str = "files";
+
+/// The name of one that was given up.
+const LOST: &str = "files.lost";
 
 const LINE: usize = 128;
 const MAGIC: &[u8; 8] = b"LVRTLIST";
@@ -63,7 +68,14 @@ pub(super) struct List {
     dirty_since: Option<Instant>,
     /// A file was begun that may be missed after a power cut only once the list is synced.
     has_begun: bool,
+    /// There was no room for it, so there is none until there is.
+    is_given_up: bool,
+    /// Why nobody knows any more what is in it.
+    failed: Option<DiskError>,
 }
+
+/// What is wrong with a list that was given up.
+const GIVEN_UP: &str = "found no room on the disk, and was given up";
 
 /// What stands in a list.
 #[derive(Debug)]
@@ -80,15 +92,29 @@ impl List {
     pub(super) fn new(dir: &Path, names: Names) -> Self {
         let (lines, by_name) = (Vec::new(), HashMap::default());
         let (dir, floor) = (dir.to_owned(), Floor::default());
-        let (dirty_since, has_begun) = (None, false);
-        Self { dir, names, file: None, lines, by_name, floor, dirty_since, has_begun }
+        Self {
+            dir,
+            names,
+            file: None,
+            lines,
+            by_name,
+            floor,
+            dirty_since: None,
+            has_begun: false,
+            is_given_up: false,
+            failed: None,
+        }
     }
 
     /// Reads the list of a directory.
     pub(super) fn read(dir: &Path) -> std::io::Result<Found> {
         let bytes = match std::fs::read(dir.join(NAME)) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                return Ok(Found { roster: Roster::None, names: 0, is_empty: false });
+                let roster = match dir.join(LOST).try_exists()? {
+                    true => Roster::Damaged(Lines::default(), GIVEN_UP.to_owned()),
+                    false => Roster::None,
+                };
+                return Ok(Found { roster, names: 0, is_empty: false });
             }
             read => read?,
         };
@@ -104,6 +130,7 @@ impl List {
         let was = bytes.as_deref().map(parse).filter(|was| was.is_usable());
         self.lines = was.iter().flat_map(|was| &was.lines).map(|_| None).collect();
         self.by_name.clear();
+        let had = self.lines.len();
         for listed in files {
             let place = was.as_ref().and_then(|was| was.place_of(listed.file));
             let place = place.unwrap_or(usize::MAX);
@@ -117,33 +144,47 @@ impl List {
             self.file = Some(OpenOptions::new().write(true).open(&path)?);
         }
         for listed in files {
-            if !self.by_name.contains_key(&listed.file)
-                && let Some(place) = self.free_line()
-            {
+            if !self.by_name.contains_key(&listed.file) {
+                let place = self.free_line();
                 self.lines[place] = Some(*listed);
                 self.by_name.insert(listed.file, place);
             }
         }
         let Some(file) = &self.file else {
-            return match is_needed || bytes.is_some() {
+            let is_there = bytes.is_some() || self.dir.join(LOST).try_exists()?;
+            return match is_needed || is_there {
                 true => self.write_anew(),
                 false => Ok(()),
             };
         };
         file.write_all_at(&self.all_lines(0), LINE as u64)?;
+        if self.lines.len() > had {
+            // More are there before the first line says so.
+            file.sync_data()?;
+        }
         file.write_all_at(&self.first_line(), 0)?;
         file.sync_data()?;
         self.is_safe();
         Ok(())
     }
 
-    /// A file is going to be begun. Before it is there, there is a list, since it says that there is one.
-    pub(super) fn begin(&mut self) -> std::io::Result<()> {
-        if self.file.is_some() { Ok(()) } else { self.write_anew() }
+    /// A file is going to be begun. Before it is there, there is a list, since it says that there is one, and a line for
+    /// it. Without room for that there is none for the file either: that can be tried again.
+    pub(super) fn begin(&mut self) -> Result<(), DiskError> {
+        self.check()?;
+        let begun = match &self.file {
+            None => self.write_anew(),
+            Some(_) => self.make_lines(),
+        };
+        begun.map_err(|error| match not_written(&error) {
+            DiskError::Full => DiskError::Full,
+            _ => self.fail(&error),
+        })
     }
 
     fn write_anew(&mut self) -> std::io::Result<()> {
-        let used = self.lines.len() + 1;
+        // And two for files to come: see `make_lines`.
+        let used = self.lines.len() + 3;
         self.lines.resize(used.next_multiple_of(PAGE) - 1, None);
         let bytes = [&self.first_line()[..], &self.all_lines(0)].concat();
         let (path, new) = (self.dir.join(NAME), self.dir.join("files.new"));
@@ -155,26 +196,62 @@ impl List {
         sync_dir(&self.dir)?;
         self.file = Some(file);
         self.is_safe();
+        self.is_given_up = false;
+        // There is one again, and that is asked.
+        let _ = std::fs::remove_file(self.dir.join(LOST));
         Ok(())
+    }
+
+    /// Nothing that is written to it from now on can be trusted.
+    fn fail(&mut self, error: &std::io::Error) -> DiskError {
+        let what = format!("the list of files, {}: {error}", self.dir.join(NAME).display());
+        self.failed.get_or_insert(DiskError::Failed(what)).clone()
+    }
+
+    fn check(&self) -> Result<(), DiskError> {
+        self.failed.clone().map_or(Ok(()), Err)
+    }
+
+    /// What the log waits for was to be written. A list for which there is no room, on a disk that copies what is written over, say, is
+    /// given up, and says so: it may know nothing, but nothing that is wrong. All else is the end.
+    fn written(&mut self, result: std::io::Result<()>) -> Result<(), DiskError> {
+        let Err(error) = result else { return Ok(()) };
+        if not_written(&error) != DiskError::Full {
+            return Err(self.fail(&error));
+        }
+        self.file = None;
+        self.dirty_since = Some(Instant::now());
+        if !std::mem::replace(&mut self.is_given_up, true) {
+            tracing::error!(
+                log = %self.dir.display(),
+                "the list of files, `files`, finds no room on the disk and is given up until there is some: if the node ends \
+                 before that, the next start cannot say whether a file is missing"
+            );
+        }
+        let moved = std::fs::rename(self.dir.join(NAME), self.dir.join(LOST));
+        moved.and_then(|()| sync_dir(&self.dir)).map_err(|error| self.fail(&error))
+    }
+
+    /// Whether there is none for want of room.
+    pub(super) fn is_given_up(&self) -> bool {
+        self.is_given_up
     }
 
     fn is_safe(&mut self) {
         (self.dirty_since, self.has_begun) = (None, false);
     }
 
-    /// So many bytes of a file are safe: `written` from `position` on are the last of them, and of all if it `is_last`.
-    ///
-    /// What the list does not take makes it know less, and nothing else.
+    /// So many bytes of a file are safe: `len` from `position` on are the last of them, and of all if it `is_last`.
     pub(super) fn synced(
         &mut self,
         file: FileName,
         (position, head, len): (u64, &[u8], u64),
         reached: Reached,
         is_last: bool,
-    ) {
+    ) -> Result<(), DiskError> {
         // A list that has a rewritten file to its end has what it was made of: see [`Stage::Sealed`].
-        if is_last && file.generation > 0 && self.sync().is_err() {
-            return;
+        if is_last && file.generation > 0 {
+            self.sync()?;
         }
         if let Names::Own(names) = &self.names {
             names.fetch_max(reached.sequence, Ordering::Relaxed);
@@ -184,81 +261,101 @@ impl List {
             (0, known) => {
                 let known = known.copied();
                 let listed = Listed::begun(file, head, end, reached);
-                let Some(index) = known.or_else(|| self.free_line()) else { return };
+                let index = known.unwrap_or_else(|| self.free_line());
                 self.lines[index] = Some(listed);
                 self.by_name.insert(file, index);
                 self.has_begun = true;
                 index
             }
             (_, Some(&index)) => {
-                let Some(known) = &mut self.lines[index] else { return };
+                let Some(known) = &mut self.lines[index] else { return Ok(()) };
                 known.len = known.len.max(end);
                 known.reached = known.reached.max(reached);
                 index
             }
-            (_, None) => return,
+            (_, None) => return Ok(()),
         };
         if let Some(line) = self.lines[index].as_mut().filter(|_| is_last) {
             line.stage = Stage::Sealed;
         }
-        let _ = self.write_line(index);
+        self.write_line(index)
     }
 
     /// A file was removed, so that it does not come back after a power cut.
-    pub(super) fn gone(&mut self, file: FileName) {
-        let Some(index) = self.by_name.remove(&file) else { return };
+    pub(super) fn gone(&mut self, file: FileName) -> Result<(), DiskError> {
+        let Some(index) = self.by_name.remove(&file) else { return Ok(()) };
         self.lines[index] = None;
-        let _ = self.write_line(index);
+        self.write_line(index)
     }
 
     /// A file is going to be removed: the list does not miss it, not even after a power cut.
-    pub(super) fn strike(&mut self, file: FileName) -> std::io::Result<()> {
+    pub(super) fn strike(&mut self, file: FileName) -> Result<(), DiskError> {
         let Some(&index) = self.by_name.get(&file) else { return Ok(()) };
         if let Some(line) = &mut self.lines[index] {
             line.stage = Stage::Going;
         }
-        let struck = self.write_line(index).and_then(|()| self.sync());
-        let (Err(_), Some(list)) = (&struck, &self.file) else { return struck };
-        // A list that cannot be written to, on a disk that is full, say, may know nothing, but nothing that is wrong.
-        list.set_len(0)?;
-        list.sync_all()?;
-        self.file = None;
-        Ok(())
+        self.write_line(index)?;
+        self.sync()
     }
 
     /// Between two operations of a log that goes on: syncs it if that is due. Whoever waits for the first of them has been
     /// told by then, and nothing is written to a file before it is here that it was begun.
-    pub(super) fn settle(&mut self, now: Instant) -> std::io::Result<()> {
+    pub(super) fn settle(&mut self, now: Instant) -> Result<(), DiskError> {
         let is_late = |since| now.saturating_duration_since(since) >= BEHIND;
-        if self.has_begun || self.dirty_since.is_some_and(is_late) { self.sync() } else { Ok(()) }
+        match self.dirty_since.is_some_and(is_late) {
+            true if self.is_given_up => self.restore(),
+            false if !self.has_begun => Ok(()),
+            _ => self.sync(),
+        }
     }
 
     /// What was written to it survives a power cut.
-    pub(super) fn sync(&mut self) -> std::io::Result<()> {
-        match &self.file {
-            Some(file) if self.dirty_since.is_some() => file.sync_data()?,
-            _ => {}
-        }
+    pub(super) fn sync(&mut self) -> Result<(), DiskError> {
+        self.check()?;
+        let (Some(file), Some(_)) = (&self.file, self.dirty_since) else { return Ok(()) };
+        let synced = file.sync_data();
         self.is_safe();
-        Ok(())
+        self.written(synced)
     }
 
-    fn write_line(&mut self, index: usize) -> std::io::Result<()> {
+    /// Writes one that was given up anew, if there is room by now.
+    pub(super) fn restore(&mut self) -> Result<(), DiskError> {
+        if !self.is_given_up {
+            return Ok(());
+        }
+        self.dirty_since = Some(Instant::now());
+        match self.begin() {
+            Err(DiskError::Full) => Ok(()),
+            begun => begun,
+        }
+    }
+
+    fn write_line(&mut self, index: usize) -> Result<(), DiskError> {
+        self.check()?;
         let Some(file) = &self.file else { return Ok(()) };
-        let line = self.line(index);
-        file.write_all_at(&line, (LINE * (index + 1)) as u64)?;
+        let written = file.write_all_at(&self.line(index), (LINE * (index + 1)) as u64);
         self.dirty_since.get_or_insert_with(Instant::now);
-        Ok(())
+        self.written(written)
     }
 
-    /// A line for another file. None if the disk has no room for it.
-    fn free_line(&mut self) -> Option<usize> {
-        if let Some(free) = self.lines.iter().position(Option::is_none) {
-            return Some(free);
+    /// A line for another file.
+    fn free_line(&mut self) -> usize {
+        let free = self.lines.iter().position(Option::is_none);
+        free.unwrap_or_else(|| {
+            // Where no list is written, nothing has to be made first.
+            self.lines.push(None);
+            self.lines.len() - 1
+        })
+    }
+
+    /// Makes lines, unless each of the two threads that write has one for its next file.
+    fn make_lines(&mut self) -> std::io::Result<()> {
+        let Some(file) = &self.file else { return Ok(()) };
+        if self.lines.iter().filter(|line| line.is_none()).nth(1).is_some() {
+            return Ok(());
         }
         let first = self.lines.len();
         self.lines.resize(first + PAGE, None);
-        let Some(file) = &self.file else { return Some(first) };
         let grow = || {
             file.write_all_at(&self.all_lines(first), (LINE * (first + 1)) as u64)?;
             // They are there before the first line says so.
@@ -268,9 +365,8 @@ impl List {
         let grown: std::io::Result<()> = grow();
         if grown.is_err() {
             self.lines.truncate(first);
-            return None;
         }
-        Some(first)
+        grown
     }
 
     fn all_lines(&self, first: usize) -> Vec<u8> {
@@ -468,16 +564,17 @@ mod tests {
         it.begin().unwrap();
         assert_eq!(whole(dir.path()), []);
         for segment in 0..200 {
-            it.synced(file(segment), (0, &[1; 128], 128), reached(segment), false);
+            it.begin().unwrap();
+            it.synced(file(segment), (0, &[1; 128], 128), reached(segment), false).unwrap();
         }
-        it.synced(file(3), (128, &[], 72), reached(9), false);
+        it.synced(file(3), (128, &[], 72), reached(9), false).unwrap();
         // Not one of which the beginning is not known.
-        it.synced(file(777), (128, &[], 72), reached(9), false);
+        it.synced(file(777), (128, &[], 72), reached(9), false).unwrap();
         for segment in 5..200 {
             it.strike(file(segment)).unwrap();
         }
-        (5..100).for_each(|segment| it.gone(file(segment)));
-        it.synced(file(300), (0, &[1; 500], 500), reached(1), false);
+        (5..100).for_each(|segment| it.gone(file(segment)).unwrap());
+        it.synced(file(300), (0, &[1; 500], 500), reached(1), false).unwrap();
         let want = [(0, 128, 0), (1, 128, 1), (2, 128, 2), (3, 200, 9), (4, 128, 4), (300, 500, 1)];
         assert_eq!(whole(dir.path()), want);
         assert_eq!(List::read(dir.path()).unwrap().names, 7);
@@ -491,7 +588,10 @@ mod tests {
         let lines = Lines { files: files[..2].to_vec(), floor };
         again.enlist(&lines, false).unwrap();
         // What is written later does not forget it.
-        (500..600).for_each(|number| again.synced(file(number), (0, &[], 5), reached(1), false));
+        for number in 500..600 {
+            again.begin().unwrap();
+            again.synced(file(number), (0, &[], 5), reached(1), false).unwrap();
+        }
         let found = List::read(dir.path()).unwrap().roster;
         assert_eq!((found.floor(), found.listed().len()), (floor, 102));
         let heading = Some(Heading { through: 8, first: 9, as_of: 10, mark: 11 });
@@ -509,14 +609,57 @@ mod tests {
         let mut it = list(dir.path());
         it.begin().unwrap();
         let settle = |it: &mut List, ms| it.settle(Instant::now() + Duration::from_millis(ms));
-        it.synced(file(1), (0, &[1; 128], 128), reached(1), false);
+        it.synced(file(1), (0, &[1; 128], 128), reached(1), false).unwrap();
         settle(&mut it, 0).unwrap();
         assert_eq!(it.dirty_since, None, "a file was begun");
         for (ms, is_safe) in [(0, false), (500, false), (1001, true)] {
-            it.synced(file(1), (128, &[], 72), reached(9), false);
+            it.synced(file(1), (128, &[], 72), reached(9), false).unwrap();
             settle(&mut it, ms).unwrap();
             assert_eq!(it.dirty_since.is_none(), is_safe, "{ms}");
         }
+    }
+
+    /// What it cannot write is the end of it, but for want of room: then it says so, and is written anew.
+    #[test]
+    fn what_cannot_be_written_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut it = list(dir.path());
+        let open = |path: &str| Some(OpenOptions::new().read(true).write(true).open(path).unwrap());
+        let stored = |it: &mut List, number| {
+            it.begin()?;
+            it.synced(file(number), (0, &[1; 128], 128), reached(number), false)
+        };
+        (0..40).for_each(|number| stored(&mut it, number).unwrap());
+        it.file = open("/dev/full");
+        it.strike(file(1)).unwrap();
+        it.gone(file(1)).unwrap();
+        assert!(it.is_given_up());
+        let Roster::Damaged(lines, what) = List::read(dir.path()).unwrap().roster else { panic!() };
+        assert_eq!((lines, &what[..]), (Lines::default(), GIVEN_UP));
+        it.settle(Instant::now()).unwrap();
+        assert!(it.is_given_up(), "not at once again");
+        it.synced(file(2), (128, &[], 72), reached(9), false).unwrap();
+        it.settle(Instant::now() + BEHIND).unwrap();
+        assert!(!it.is_given_up() && !dir.path().join(LOST).exists());
+        let all = whole(dir.path());
+        assert_eq!((all.len(), all[1]), (39, (2, 200, 9)));
+        // There is no room for more of it: none for what it was to have either.
+        let mut count = 40;
+        while it.lines.iter().filter(|line| line.is_none()).count() > 1 {
+            stored(&mut it, count).unwrap();
+            count += 1;
+        }
+        let list = std::mem::replace(&mut it.file, open("/dev/full"));
+        assert_eq!(it.begin(), Err(DiskError::Full));
+        it.file = list;
+        stored(&mut it, count).unwrap();
+        assert_eq!(whole(dir.path()).len() as u64, count);
+        // It cannot be synced.
+        it.file = open("/dev/zero");
+        let failed = it.strike(file(3)).unwrap_err();
+        assert!(failed.to_string().contains("the list of files, "), "{failed}");
+        assert_eq!(it.strike(file(4)), Err(failed.clone()), "nobody knows what was written");
+        assert_eq!((stored(&mut it, 200), it.sync()), (Err(failed.clone()), Err(failed)));
     }
 
     fn files_of(segment: u64) -> Listed {
@@ -569,7 +712,7 @@ mod tests {
         let mut it = list(dir.path());
         it.enlist(&Lines::default(), true).unwrap();
         (0..5).for_each(|number| {
-            it.synced(file(number), (0, &[1; 128], 128), reached(number), false)
+            it.synced(file(number), (0, &[1; 128], 128), reached(number), false).unwrap()
         });
         let bytes = std::fs::read(dir.path().join(NAME)).unwrap();
         for at in 0..bytes.len() {

@@ -74,21 +74,30 @@ impl Worker for Writer {
         }
     }
 
-    fn settle(&mut self) {
-        if std::mem::take(&mut self.has_listed) {
-            let _ = self.list.lock().settle(Instant::now());
+    fn settle(&mut self) -> Result<(), DiskError> {
+        if !std::mem::take(&mut self.has_listed) {
+            return Ok(());
         }
+        let mut list = self.list.lock();
+        list.settle(Instant::now())?;
+        // Publishers wait until all that is to be written has room.
+        if list.is_given_up() {
+            self.room.refused();
+        }
+        Ok(())
     }
 
-    fn rest(&mut self) {
-        // What it does not know after a power cut it does not tell, no more.
-        let _ = self.list.lock().sync();
+    fn rest(&mut self) -> Result<(), DiskError> {
+        let mut list = self.list.lock();
+        list.restore()?;
+        list.sync()
     }
 
-    fn sleep(&mut self) {
-        let _ = self.list.lock().sync();
+    fn sleep(&mut self) -> Result<(), DiskError> {
+        let rested = self.rest();
         self.cut();
         self.drop_spare();
+        rested
     }
 }
 
@@ -111,7 +120,6 @@ impl Writer {
     /// Removes a file, or keeps it for the next one, which gets `next_len` bytes, about.
     fn remove(&mut self, file: FileName, next_len: u64) -> std::io::Result<()> {
         self.close(file);
-        self.list.lock().strike(file)?;
         let (path, spare) = (self.dir.join(file.to_string()), self.dir.join(SPARE));
         let lens = lens_like(next_len);
         let is_long = |it: std::io::Result<Metadata>| it.is_ok_and(|it| it.len() > *lens.end());
@@ -130,9 +138,7 @@ impl Writer {
         } else {
             std::fs::remove_file(path)?;
         }
-        sync_dir(&self.dir)?;
-        self.list.lock().gone(file);
-        Ok(())
+        sync_dir(&self.dir)
     }
 
     /// Gives back what the file that is written to has behind its last write.
@@ -197,14 +203,27 @@ impl Writer {
                 }
                 if sync && result.is_ok() {
                     let len = (head.len() + body.len()) as u64;
-                    self.list.lock().synced(file, (position, &head, len), reached, is_last);
                     self.has_listed = true;
+                    let part = (position, &head[..], len);
+                    if let Err(error) = self.list.lock().synced(file, part, reached, is_last) {
+                        return Done::Failed(error);
+                    }
                 }
                 Done::Written { head, body, result }
             }
             Op::Remove { file, next_len } => {
                 self.full_until = None;
-                let removed = self.remove(file, next_len);
+                self.has_listed = true;
+                let struck = self.list.lock().strike(file);
+                let removed = match struck {
+                    Ok(()) => self.remove(file, next_len),
+                    Err(error) => return Done::Failed(error),
+                };
+                if removed.is_ok()
+                    && let Err(error) = self.list.lock().gone(file)
+                {
+                    return Done::Failed(error);
+                }
                 if let Err(error) = &removed {
                     tracing::error!(
                         log = %self.dir.display(),
@@ -229,7 +248,7 @@ impl Writer {
     ) -> Result<(), DiskError> {
         if self.open.as_ref().is_none_or(|open| open.name != name) {
             if position == 0 {
-                self.list.lock().begin().map_err(|error| not_written(&error))?;
+                self.list.lock().begin()?;
             }
             let head = parts[0];
             let is_whole = position == 0 && sync && parts[1].is_empty();
