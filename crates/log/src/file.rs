@@ -275,7 +275,10 @@ impl<D: Disk> FileLog<D> {
     /// Makes the changes that [`inspect`](Self::inspect) found to be needed. To be called before anything is written:
     /// until then the log can be read only.
     pub fn settle(&mut self) -> Result<(), OpenError> {
-        std::mem::take(&mut self.changes).make(&mut self.disk)
+        let stuck = std::mem::take(&mut self.changes).make(&mut self.disk)?;
+        // Its name is not used again.
+        self.space.given_up = self.space.given_up.max(stuck);
+        Ok(())
     }
 
     /// The number of the next batch.

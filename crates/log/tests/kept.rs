@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use leveret_log::disk::{FileName, SimDisk, Stage};
+use leveret_log::disk::{Faults, FileName, SimDisk, Stage};
 use leveret_log::file::{OnDamage, OpenError, Options, Report};
 use leveret_log::suite::{drive, read_cold};
 use leveret_log::{FileLog, Holder, Keep, Log, Offset};
@@ -371,6 +371,44 @@ fn a_file_is_missed_after_a_power_cut() {
             let report = open(&copy).1;
             let told: Vec<_> = report.damaged.iter().map(|it| it.file).collect();
             assert_eq!(told, [lost], "seed {seed}");
+        }
+    }
+}
+
+/// What was released does not come back because its file stays; and a start that cannot remove it either goes on.
+#[test]
+fn a_file_that_cannot_be_removed_is_removed_by_a_later_start() {
+    for is_power_cut in [false, true] {
+        let disk = written(200);
+        let mut log = open(&disk).0;
+        disk.set_faults(Faults { fail_remove: true, ..Faults::default() });
+        // Some are rewritten, and some of those need nothing any more later.
+        thin_out(&mut log);
+        let most: Vec<_> = recovered(&mut log).into_iter().filter(|at| at % 27 > 0).collect();
+        most.iter().for_each(|at| release(&mut log, *at));
+        drive(&mut log);
+        let held = recovered(&mut log);
+        let going =
+            |disk: &SimDisk| disk.listed().iter().filter(|it| it.stage == Stage::Going).count();
+        assert!(going(&disk) > 3, "{:?}", disk.listed());
+        for fails in [true, true, false] {
+            drop(log);
+            if is_power_cut {
+                disk.crash()
+            } else {
+                disk.kill()
+            };
+            disk.set_faults(Faults { fail_remove: fails, ..Faults::default() });
+            let opened = open(&disk);
+            log = opened.0;
+            assert_eq!((recovered(&mut log), opened.1.damaged), (held.clone(), vec![]));
+            assert_eq!(going(&disk) > 0, fails);
+            let at = append(&mut log, 1);
+            drive(&mut log);
+            release(&mut log, at.get());
+            log.reclaim();
+            drive(&mut log);
+            assert_eq!(recovered(&mut log), held);
         }
     }
 }

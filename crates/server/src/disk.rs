@@ -317,6 +317,16 @@ fn not_written(error: &std::io::Error) -> DiskError {
     }
 }
 
+fn tell_stuck(dir: &Path, file: FileName, error: &std::io::Error) {
+    tracing::error!(
+        log = %dir.display(),
+        %file,
+        %error,
+        "a file that nobody needs cannot be removed: it takes its room until the next start, which tries again, and so do \
+         files with acks of its messages"
+    );
+}
+
 pub(crate) fn sync_dir(dir: &Path) -> std::io::Result<()> {
     File::open(dir)?.sync_all()
 }
@@ -551,7 +561,10 @@ impl Disk for RealDisk {
         self.touch().map_err(|error| failed(&error))?;
         self.list.lock().strike(file)?;
         let removed = std::fs::remove_file(self.path(file)).and_then(|()| sync_dir(&self.dir));
-        removed.map_err(|error| failed(&error))?;
+        removed.map_err(|error| {
+            tell_stuck(&self.dir, file, &error);
+            failed(&error)
+        })?;
         self.list.lock().gone(file)
     }
 }

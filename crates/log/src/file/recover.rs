@@ -251,11 +251,14 @@ pub(super) struct Changes {
     /// What the list is to say, once that is done.
     lines: Lines,
     is_list_needed: bool,
+    /// There is one, or will be.
+    has_list: bool,
 }
 
 impl Changes {
-    pub(super) fn make<D: Disk>(self, disk: &mut D) -> Result<(), OpenError> {
-        let Self { ends, obsolete, lines, is_list_needed } = self;
+    /// Gives the highest generation of a file that could not be removed.
+    pub(super) fn make<D: Disk>(self, disk: &mut D) -> Result<u64, OpenError> {
+        let Self { ends, obsolete, lines, is_list_needed, has_list } = self;
         // First what is built on is made safe.
         for (name, len) in ends {
             on(name, disk.truncate_now(name, len))?;
@@ -263,10 +266,15 @@ impl Changes {
         // Then it may be said that it is, and before anything is missing what will be.
         let listed = disk.enlist(&lines, is_list_needed);
         listed.map_err(|error| OpenError::Disk { file: "the list of files".into(), error })?;
+        let mut stuck = 0;
         for name in obsolete {
-            on(name, disk.remove_now(name))?;
+            match disk.remove_now(name) {
+                // The list says that nothing of it is needed: no start reads it, and the next one tries again.
+                Err(_) if has_list => stuck = name.generation.max(stuck),
+                removed => on(name, removed)?,
+            }
         }
-        Ok(())
+        Ok(stuck)
     }
 }
 
@@ -560,7 +568,8 @@ fn read_all<D: Disk>(
     // They go after the list has said so.
     enlisted.extend(obsolete.iter().map(|&file| known.going(file)));
     let lines = Lines { files: enlisted, floor };
-    let changes = Changes { ends, obsolete, lines, is_list_needed };
+    let has_list = is_list_needed || known.roster != Roster::None;
+    let changes = Changes { ends, obsolete, lines, is_list_needed, has_list };
     Ok((store, found, changes))
 }
 

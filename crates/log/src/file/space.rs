@@ -27,7 +27,8 @@ pub(super) struct Space {
     awaited: BTreeSet<u64>,
     /// The files stay: see [`FileLog::hold_files`].
     is_held: bool,
-    /// The highest generation of a rewriting that came to nothing: its file may go at any time.
+    /// The highest generation of a rewriting that came to nothing, or of a file that a start could not remove: it may go
+    /// at any time.
     pub(super) given_up: u64,
     pub(super) rewrite: Option<Box<Rewrite>>,
 }

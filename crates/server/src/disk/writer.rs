@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use leveret_log::disk::{DiskError, Done, FileName, Op, Token, lens_like};
 
 use super::roster::List;
-use super::{Job, SYNCS, WRITES, Worker, failed, not_written, sync_dir};
+use super::{Job, SYNCS, WRITES, Worker, failed, not_written, sync_dir, tell_stuck};
 use crate::locks::Ranked;
 use crate::room::Room;
 
@@ -225,13 +225,7 @@ impl Writer {
                     return Done::Failed(error);
                 }
                 if let Err(error) = &removed {
-                    tracing::error!(
-                        log = %self.dir.display(),
-                        %file,
-                        %error,
-                        "a file that nobody needs cannot be removed: it takes its room until the next start, and so do \
-                         files with acks of its messages"
-                    );
+                    tell_stuck(&self.dir, file, error);
                 }
                 Done::Removed(removed.map_err(|error| failed(&error)))
             }
