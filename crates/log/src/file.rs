@@ -201,6 +201,17 @@ pub enum Inspected<D> {
 }
 
 impl<D: Disk> Inspected<D> {
+    /// Who holds its records; where something is damaged, also who did before. Nothing is changed.
+    pub fn each_holder(&mut self, mut each: impl FnMut(Holder)) -> Result<(), OpenError> {
+        match self {
+            Self::Whole(log, _) => {
+                log.each_holder(each);
+                Ok(())
+            }
+            Self::Damaged(disk, _) => recover::each_named(disk, &mut each),
+        }
+    }
+
     /// Opens it: damaged files are put aside, and what is built on is made safe.
     pub fn open(
         self,

@@ -29,7 +29,7 @@ use leveret_log::file::{
     Damage, Inspected, OnDamage, OpenError, Options as LogOptions, Progress, Report,
     SEGMENT_GROWTH, Unmatched, match_up, match_up_at_rest,
 };
-use leveret_log::{FileLog, Log as _, LogNumber, Offset};
+use leveret_log::{FileLog, Holder, Log as _, LogNumber, Offset};
 use leveret_topology::QueueId;
 
 use crate::disk::{ListState, Names, NamesReached, RealDisk, Wake, sync_dir};
@@ -271,7 +271,9 @@ impl Storage {
             let says = disk.list_says();
             let says = says.with_context(|| format!("cannot read {}", dir.display()))?;
             seen.push(says.names);
-            let log = inspect(&dir, disk, owner, options)?;
+            let mut log = inspect(&dir, disk, owner, options)?;
+            refuse_stranger(&dir, |each| log.each_holder(each), (index, count))
+                .context("Nothing was changed in the data directory")?;
             let mut is_unlisted = match (says.state, &log) {
                 (ListState::Whole, _) => false,
                 (ListState::Empty | ListState::Damaged, _) => true,
@@ -286,8 +288,6 @@ impl Storage {
             }
             match &log {
                 Inspected::Whole(log, report) => {
-                    refuse_stranger(&dir, log, (index, count))
-                        .context("Nothing was changed in the data directory")?;
                     messages += report.records;
                     if let Some(left) = word.is_short(index, log.next_batch()) {
                         // An empty list is the owner's word that the log goes on with what is there.
@@ -372,9 +372,6 @@ impl Checked {
             // A start that fails later leaves the files that it found.
             log.hold_files();
             tell_of(&dir, &report, started, is_whole);
-            if !report.damaged.is_empty() {
-                refuse_stranger(&dir, &log, (index, count))?;
-            }
             shards.push(log);
             damages.extend(report.damaged.into_iter().map(|damage| (dir.clone(), damage)));
         }
@@ -690,14 +687,15 @@ fn inspect(
 /// Messages of another shard's queues are not those of queues that are gone, and are not to be let go as such.
 fn refuse_stranger(
     dir: &Path,
-    log: &NodeLog,
+    holders: impl FnOnce(&mut dyn FnMut(Holder)) -> Result<(), OpenError>,
     (index, count): (usize, usize),
 ) -> anyhow::Result<()> {
     let mut stranger = None;
-    log.each_holder(|holder| {
+    let named = holders(&mut |holder| {
         let home = home_of(holder, count).filter(|&home| home != index);
         stranger = stranger.or(home);
     });
+    named.with_context(|| format!("in the log {}", dir.display()))?;
     let Some(stranger) = stranger else { return Ok(()) };
     anyhow::bail!(
         "{} has messages of queues of shard {stranger}, so it is not the directory that was written under this name: \

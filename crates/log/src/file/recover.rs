@@ -27,7 +27,7 @@ use super::format::{
     BATCH_HEADER, BatchHeader, Entry, FILE_HEADER, FileHeader, HeaderError, LISTED_SINCE,
     NoteEntry, NoteKind, RecordEntry,
 };
-use super::salvage::{Damage, salvage};
+use super::salvage::{self, Damage, salvage};
 use super::segments::Segment;
 use super::walk::{Batch, Step, Walk, is_begun, synced_before};
 use crate::disk::{
@@ -469,6 +469,28 @@ pub(super) fn inspect<D: Disk>(
         Ok(whole) => Ok(Inspected::Whole(Box::new(whole))),
         Err(error) => Err(error),
     }
+}
+
+/// Who held records of the files that [`repair`] would go on with, now or once. Nothing is changed.
+pub(super) fn each_named<D: Disk>(
+    disk: &mut D,
+    each: &mut dyn FnMut(Holder),
+) -> Result<(), OpenError> {
+    let known = Known::of(disk)?;
+    for it in &known.there {
+        let line = known.line(it.name);
+        let is_other = line.is_some_and(|line| {
+            line.stage == Stage::Going || line.beginning != it.beginning && it.header.is_some()
+        });
+        let is_replaced = known.there.iter().any(|later| {
+            let range = later.name.segment..=later.through();
+            later.name.generation > it.name.generation && range.contains(&it.name.segment)
+        });
+        if !is_other && !is_replaced {
+            salvage::each_named(disk, it.name, line, each)?;
+        }
+    }
+    Ok(())
 }
 
 /// Puts damaged files aside, and goes on with what is whole.

@@ -121,6 +121,38 @@ pub(super) fn salvage<D: Disk>(
     })
 }
 
+/// Who held the records of a file, of what can be read of it, now or once. Nothing is changed.
+pub(super) fn each_named<D: Disk>(
+    disk: &mut D,
+    name: FileName,
+    was: Option<&Listed>,
+    each: &mut dyn FnMut(Holder),
+) -> Result<(), OpenError> {
+    let listed = disk.list().map_err(|error| OpenError::Disk { file: "the log".into(), error })?;
+    let len = listed.iter().find(|(it, _)| *it == name).map_or(0, |(_, len)| *len);
+    let Some(known) = known(disk, name, len, &listed, was)? else { return Ok(()) };
+    let whole = scanned(disk, name, &known)?.whole;
+    let mut window = Window::new(disk, name, len);
+    for Range { start, end } in whole {
+        let mut walk = Walk::new(start, end, known.header.mark);
+        let mut need = 0;
+        while walk.position() < end {
+            match walk.step(on(name, window.show(walk.position(), need))?) {
+                Step::Need(bytes) => need = bytes,
+                Step::Batch(batch) => {
+                    need = 0;
+                    // What is malformed is found by whoever takes the records.
+                    let _ = batch.records(&mut |record, _| {
+                        record.holders().for_each(|(holder, _)| each(holder));
+                    });
+                }
+                Step::End | Step::Bad => break,
+            }
+        }
+    }
+    Ok(())
+}
+
 /// The header of a damaged file, or what it must have been. None if the file is not to be used at all.
 fn known<D: Disk>(
     disk: &mut D,

@@ -738,4 +738,38 @@ fn where_damage_is_to_be_refused() {
     check(End::Kill, DamagedFiles::Refuse, 10, 200);
 }
 
+/// Also where it is damaged itself, so that it would have to be mended before all of it can be read.
+#[test]
+fn a_directory_of_another_shard_is_refused_and_nothing_is_changed() {
+    let made = made(End::Kill);
+    let dir = made.dir.path();
+    let all = contents(dir);
+    let [own, other] = [0, 1].map(|index| PathBuf::from(format!("shards/{index}")));
+    let of_other: Vec<_> = all.iter().filter(|(name, _)| name.starts_with(&other)).collect();
+    let is_file = |name: &Path| name.extension().is_some_and(|it| it == "seg");
+    for (damaged, _) in of_other.iter().filter(|(name, _)| is_file(name)) {
+        for is_missing in [false, true] {
+            let copy = directory();
+            let mut files = all.clone();
+            files.retain(|name, _| !name.starts_with(&own));
+            for (name, bytes) in &of_other {
+                let mut bytes = (*bytes).clone();
+                if name == damaged {
+                    bytes[200] ^= 1;
+                    if is_missing {
+                        continue;
+                    }
+                }
+                files.insert(own.join(name.strip_prefix(&other).unwrap()), bytes);
+            }
+            write_all(copy.path(), &files);
+            let before = contents(copy.path());
+            let refused = start_as(copy.path(), DamagedFiles::Aside).1.err();
+            let text = format!("{:#}", refused.expect("refused"));
+            assert!(text.contains("has messages of queues of shard 1"), "{text}");
+            assert!(contents(copy.path()) == before, "{} {is_missing}", damaged.display());
+        }
+    }
+}
+
 mod going_on;
