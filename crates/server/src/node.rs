@@ -102,6 +102,9 @@ pub enum Recipient {
     Request(tokio::sync::mpsc::UnboundedSender<ToSession>),
 }
 
+/// Bytes that names may take however low the memory watermark is: it can be put down to stop publishers, and nobody's queues.
+const NAMES_LEAST: u64 = 128 << 20;
+
 /// How often a thread gives its processor away for others who wait to read the names.
 const YIELDS_MAX: usize = 1000;
 
@@ -290,6 +293,7 @@ impl Node {
         self.settings.bodies.set_watermark(limit);
         // Half of what bodies have.
         self.requests.set_watermark(limit / 2);
+        self.topology_mut().set_weight_max(limit.max(NAMES_LEAST));
         let memory = Memory { limit, paging_ratio: self.paging_ratio };
         let spill_bytes = memory.spill_bytes(self.shards.len());
         for shard in &self.shards {

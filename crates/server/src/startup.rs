@@ -32,6 +32,8 @@ pub const COMPATIBLE_VERSION: &str = "3.13.7";
 /// called on a thread that worked and then had nothing to do for a while: it may return memory to the
 /// system.
 pub fn serve(loaded: &Loaded, open: OpenFrontEnds, give_back: fn()) -> anyhow::Result<()> {
+    // Before anything is named: clients choose names.
+    leveret_topology::hash::set_key(rand::random());
     let started = Instant::now();
     // Files are 0640 and directories 0750, whatever the umask was.
     rustix::process::umask(Mode::WGRP | Mode::RWXO);

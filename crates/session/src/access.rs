@@ -8,10 +8,10 @@
 
 use std::sync::Arc;
 
-use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use leveret_broker::login::{Asked, Decision, Question, Rights};
 use leveret_queue::Time;
+use leveret_topology::hash::Keyed;
 use leveret_topology::{Exchange, ExchangeKind, Permission, ResourceKind, VhostId};
 
 use crate::channel::Channel;
@@ -30,7 +30,7 @@ const KEPT_MAX: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct Elsewhere {
     rights: Arc<dyn Rights>,
-    answers: HashMap<Question, Decision, FixedState>,
+    answers: HashMap<Question, Decision, Keyed>,
     /// When the answers are forgotten.
     until: Time,
     /// The answers hold a refusal, which is forgotten with the fault it makes.

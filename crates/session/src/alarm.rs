@@ -21,7 +21,7 @@ use crate::core::{Context, Core};
 use crate::reply::{self, Fault};
 use crate::session::Session;
 
-/// Bytes of arguments with which something is made whatever the memory.
+/// Bytes that something may take with which it is made whatever the memory.
 const ARGUMENTS_MAX: u64 = 4 << 10;
 
 impl Core {
@@ -59,8 +59,17 @@ impl Core {
     /// Refuses to make something with large arguments while memory is so short that all are stopped who publish: who
     /// declares is not stopped, and what is declared is not consumed. What has few arguments is made.
     pub(crate) fn check_memory_for(&self, what: &str, arguments: &Table) -> Result<(), Fault> {
+        self.check_memory(what, || weight::table(arguments))
+    }
+
+    /// The same for a binding, of which the key may be what takes the most.
+    pub(crate) fn check_memory_to_bind(&self, key: &str, arguments: &Table) -> Result<(), Fault> {
+        self.check_memory("a binding", || weight::binding(key, arguments))
+    }
+
+    fn check_memory(&self, what: &str, bytes: impl FnOnce() -> u64) -> Result<(), Fault> {
         if self.alarm.memory && self.alarm.stops_all {
-            let bytes = weight::table(arguments);
+            let bytes = bytes();
             if bytes > ARGUMENTS_MAX {
                 return Err(reply::no_memory_for(what, bytes));
             }

@@ -56,7 +56,7 @@ pub(crate) fn bind(
     let arguments = to_table(bind.arguments)?;
     let unbinds = matches!(bind.what, Awaited::QueueUnbind | Awaited::ExchangeUnbind);
     if !unbinds {
-        core.check_memory_for("a binding", &arguments)?;
+        core.check_memory_to_bind(key, &arguments)?;
     }
     let binding = Box::new(Binding {
         user: core.identity.user.clone(),

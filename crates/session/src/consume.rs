@@ -178,7 +178,7 @@ fn find(core: &Core, channel: &Channel, tag: &str) -> Option<ConsumerSlot> {
 
 fn hash(tag: &str) -> u64 {
     use std::hash::BuildHasher;
-    foldhash::fast::FixedState::with_seed(0).hash_one(tag)
+    leveret_topology::hash::Keyed::default().hash_one(tag)
 }
 
 /// Forgets the channel's consumer with that slot and tag.

@@ -231,12 +231,12 @@ pub(crate) fn too_many_channels(count: usize, max: u16) -> Fault {
     .without_method()
 }
 
-/// Arguments that there is no memory for.
+/// Something that there is no memory for.
 pub(crate) fn no_memory_for(what: &str, bytes: u64) -> Fault {
     fault(
         PreconditionFailed,
         format!(
-            "low on memory: {what} with arguments of {bytes} bytes is not made; try again when the memory alarm is over"
+            "low on memory: {what} that takes {bytes} bytes is not made; try again when the memory alarm is over"
         ),
     )
 }

@@ -9,9 +9,9 @@
 //! A binding knows its place in the two lists, so that removing one costs the same however many
 //! there are.
 
-use hashbrown::HashTable;
 use leveret_amqp::table::Table;
 
+use crate::arena::{Arena, SplitTable};
 use crate::hash::Hasher64;
 use crate::id::{ExchangeId, QueueId};
 use crate::weight::Weigh as _;
@@ -94,9 +94,9 @@ pub(crate) struct Entry {
 /// All bindings of all vhosts.
 #[derive(Debug, Default)]
 pub(crate) struct Bindings {
-    entries: Vec<Option<Entry>>,
+    entries: Arena<Option<Entry>>,
     free: Vec<BindingIx>,
-    by_identity: HashTable<BindingIx>,
+    by_identity: SplitTable,
     bytes: u64,
 }
 
@@ -115,27 +115,25 @@ impl Bindings {
     }
 
     pub(crate) fn entry(&self, ix: BindingIx) -> &Entry {
-        self.entries[ix as usize].as_ref().expect("a listed binding exists")
+        self.entries[ix].as_ref().expect("a listed binding exists")
     }
 
     pub(crate) fn entry_mut(&mut self, ix: BindingIx) -> &mut Entry {
-        self.entries[ix as usize].as_mut().expect("a listed binding exists")
+        self.entries[ix].as_mut().expect("a listed binding exists")
     }
 
     /// Whether there still is one in this place that leads to this exchange.
     pub(crate) fn contains(&self, ix: BindingIx, target: ExchangeId) -> bool {
-        let entry = self.entries.get(ix as usize).and_then(Option::as_ref);
+        let entry = self.entries.get(ix).and_then(Option::as_ref);
         entry.is_some_and(|entry| entry.binding.target == Target::Exchange(target))
     }
 
     pub(crate) fn find(&self, binding: &Binding) -> Option<BindingIx> {
         let identity = identity(binding);
-        self.by_identity
-            .find(identity, |&ix| {
-                let entry = self.entry(ix);
-                entry.identity == identity && same(&entry.binding, binding)
-            })
-            .copied()
+        self.by_identity.find(identity, |&ix| {
+            let entry = self.entry(ix);
+            entry.identity == identity && same(&entry.binding, binding)
+        })
     }
 
     /// The caller has made sure that it is not there, and puts it into both lists.
@@ -150,27 +148,22 @@ impl Bindings {
         let entry = Some(Entry { binding, identity, at_source, at_target, durable });
         let ix = match self.free.pop() {
             Some(ix) => {
-                self.entries[ix as usize] = entry;
+                self.entries[ix] = entry;
                 ix
             }
-            None => {
-                self.entries.push(entry);
-                u32::try_from(self.entries.len() - 1).expect("fewer than 2^32 bindings")
-            }
+            None => self.entries.push(entry),
         };
         let entries = &self.entries;
-        self.by_identity.insert_unique(identity, ix, |&ix| {
-            entries[ix as usize].as_ref().expect("a listed binding exists").identity
+        self.by_identity.insert(identity, ix, |&ix| {
+            entries[ix].as_ref().expect("a listed binding exists").identity
         });
         ix
     }
 
     /// The caller has taken it out of both lists.
     pub(crate) fn remove(&mut self, ix: BindingIx) -> Binding {
-        let entry = self.entries[ix as usize].take().expect("a listed binding exists");
-        if let Ok(found) = self.by_identity.find_entry(entry.identity, |&other| other == ix) {
-            found.remove();
-        }
+        let entry = self.entries[ix].take().expect("a listed binding exists");
+        self.by_identity.remove(entry.identity, ix);
         self.free.push(ix);
         self.bytes -= entry.binding.weight();
         if self.by_identity.is_empty() {
@@ -181,7 +174,7 @@ impl Bindings {
 
     /// The binding in this place, if there is one and it survives a restart.
     pub(crate) fn durable(&self, ix: BindingIx) -> Option<&Binding> {
-        let entry = self.entries.get(ix as usize)?.as_ref()?;
+        let entry = self.entries.get(ix)?.as_ref()?;
         entry.durable.then_some(&entry.binding)
     }
 
@@ -192,12 +185,12 @@ impl Bindings {
 
     /// The binding in this place, if there is one.
     pub(crate) fn at(&self, ix: BindingIx) -> Option<&Binding> {
-        self.entries.get(ix as usize)?.as_ref().map(|entry| &entry.binding)
+        self.entries.get(ix)?.as_ref().map(|entry| &entry.binding)
     }
 
     pub(crate) fn entries(&self) -> impl Iterator<Item = (BindingIx, &Entry)> {
         let places = 0..u32::MAX;
-        places.zip(&self.entries).filter_map(|(ix, entry)| Some((ix, entry.as_ref()?)))
+        places.zip(self.entries.iter()).filter_map(|(ix, entry)| Some((ix, entry.as_ref()?)))
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Binding> {
@@ -216,7 +209,7 @@ pub(crate) fn sorted(arguments: Table) -> Table {
 }
 
 fn identity(binding: &Binding) -> u64 {
-    let mut hasher = Hasher64::new();
+    let mut hasher = Hasher64::keyed();
     hasher.number(binding.source.get());
     match binding.target {
         Target::Queue(id) => hasher.number(id.get() << 1),

@@ -12,6 +12,7 @@ use crate::journal::EntityKey;
 use crate::queue::QueueKind;
 use crate::route::check_binding_key;
 use crate::topology::{Topology, strip};
+use crate::weight;
 
 /// The event of a binding that went.
 const GONE: &str = "binding.deleted";
@@ -42,6 +43,7 @@ impl Topology {
             let exchange = ResourceRef::exchange(&source.name, self.vhost_name(vhost));
             return Err(BindError::TooCostly { exchange, kind: source.kind, cost, max });
         }
+        self.check_room(weight::binding(&binding.key, &binding.arguments))?;
         let recent_history = recent.then_some(binding.source);
         self.tell_binding("binding.created", &binding, None);
         self.insert_binding(binding);

@@ -64,6 +64,21 @@ impl fmt::Display for ResourceKind {
     }
 }
 
+/// Names take as much memory as they may. What is there stays, and can be deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "no memory for another name of {bytes} bytes: queues, exchanges and bindings take {held} bytes, and {max} are allowed; \
+     delete some, or raise vm_memory_high_watermark"
+)]
+pub struct NamesFull {
+    /// What it would take.
+    pub bytes: u64,
+    /// What all take.
+    pub held: u64,
+    /// What they may, for one of this size.
+    pub max: u64,
+}
+
 /// Why a queue or an exchange was not declared.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeclareError {
@@ -179,6 +194,9 @@ pub enum DeclareError {
     /// The vhost went away.
     #[error("vhost '{0}' not found")]
     NoVhost(String),
+    /// There is no room for more.
+    #[error(transparent)]
+    NamesFull(#[from] NamesFull),
 }
 
 impl DeclareError {
@@ -305,6 +323,9 @@ pub enum BindError {
         /// What it may.
         max: u64,
     },
+    /// There is no room for more.
+    #[error(transparent)]
+    NamesFull(#[from] NamesFull),
 }
 
 impl BindError {

@@ -12,6 +12,7 @@ use crate::policy::{self, Policies};
 use crate::route::Router;
 use crate::topology::{Topology, strip};
 use crate::value;
+use crate::weight;
 
 impl Topology {
     /// `exchange.declare`: creates it, or checks that it is the same.
@@ -34,6 +35,7 @@ impl Topology {
             return Err(DeclareError::ReservedName { kind, name });
         }
         exchange_arguments(kind, &name, self.vhost_name(spec.vhost), &spec.arguments)?;
+        self.check_room(weight::named(spec.name, &spec.arguments))?;
         Ok(self.create_exchange(spec, kind))
     }
 

@@ -1,8 +1,46 @@
-//! A hash that gives the same on every machine, in every version: the order of a simulation depends on it.
+//! Hashes of what clients name, and of what is compared with it: with a key of the process, so that nobody can look for names
+//! that all fall on one place, and have everybody pay for the search.
 //!
-//! Eight bytes at a time: xor, multiply, fold; finished by the mixer of SplitMix64. Not for hostile keys.
+//! The key is given once, by whoever starts a node. Without one it is 0, and all is the same on every machine, in every version: the
+//! order of a simulation depends on it.
 
-/// See the module.
+use std::hash::BuildHasher;
+use std::sync::OnceLock;
+
+use foldhash::fast::{FixedState, FoldHasher};
+
+static KEY: OnceLock<u64> = OnceLock::new();
+
+/// Gives the process its key: a random number. The first one holds, since what was hashed with it stays.
+pub fn set_key(key: u64) {
+    let _ = KEY.set(key);
+}
+
+#[inline]
+fn key() -> u64 {
+    *KEY.get_or_init(|| 0)
+}
+
+/// The hash of maps whose keys clients choose.
+#[derive(Clone, Debug)]
+pub struct Keyed(FixedState);
+
+impl Default for Keyed {
+    fn default() -> Self {
+        Self(FixedState::with_seed(key()))
+    }
+}
+
+impl BuildHasher for Keyed {
+    type Hasher = FoldHasher<'static>;
+
+    #[inline]
+    fn build_hasher(&self) -> FoldHasher<'static> {
+        self.0.build_hasher()
+    }
+}
+
+/// Eight bytes at a time: xor, multiply, fold; finished by the mixer of SplitMix64.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hasher64(u64);
 
@@ -10,7 +48,13 @@ const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const PRIME: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Hasher64 {
-    pub(crate) const fn new() -> Self {
+    #[inline]
+    pub(crate) fn keyed() -> Self {
+        Self(OFFSET ^ key())
+    }
+
+    /// The same in every process.
+    pub(crate) const fn fixed() -> Self {
         Self(OFFSET)
     }
 
@@ -47,7 +91,7 @@ impl Hasher64 {
 /// The hash of some bytes.
 #[inline]
 pub(crate) fn hash(bytes: &[u8]) -> u64 {
-    let mut hasher = Hasher64::new();
+    let mut hasher = Hasher64::keyed();
     hasher.bytes(bytes);
     hasher.finish()
 }

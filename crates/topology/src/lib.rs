@@ -23,6 +23,7 @@
 //! RabbitMQ's texts in [`error`].
 
 mod access;
+mod arena;
 mod arguments;
 mod binding;
 mod bindings;
@@ -34,7 +35,7 @@ mod event;
 mod exchange;
 mod exchanges;
 mod going;
-mod hash;
+pub mod hash;
 mod id;
 mod invariants;
 mod journal;
@@ -63,8 +64,8 @@ pub use binding::{Binding, Bound, Destination, Removed, RemovedExchange, Target}
 pub use confirm::{ConfirmOn, ConfirmOptions};
 pub use definitions::{Import, ImportError, ImportReason, Imported, for_rabbitmq};
 pub use error::{
-    AccessError, AdminError, AuthError, BindError, DeclareError, DeleteError, Locked, NotFound,
-    PolicyError, ResourceKind, ResourceRef,
+    AccessError, AdminError, AuthError, BindError, DeclareError, DeleteError, Locked, NamesFull,
+    NotFound, PolicyError, ResourceKind, ResourceRef,
 };
 pub use event::{EVENT_EXCHANGE, Event, connection_pid};
 pub use exchange::{Exchange, ExchangeKind, ExchangeSpec};

@@ -14,6 +14,7 @@ use crate::policy::{self, Policies};
 use crate::queue::{Declared, Queue, QueueKind, QueueSpec};
 use crate::topology::{Topology, strip};
 use crate::value;
+use crate::weight;
 
 /// What a name made by the server begins with, unless `x-name-prefix` says otherwise.
 const NAME_PREFIX: &str = "amq.gen";
@@ -69,6 +70,7 @@ impl Topology {
             let vhost = vhost.name.as_ref().to_owned();
             return Err(DeclareError::QueueLimit { name: name.into_owned(), vhost, limit });
         }
+        self.check_room(weight::named(spec.name, &spec.arguments))?;
         Ok(Declared { id: self.create_queue(spec, kind), created: true })
     }
 

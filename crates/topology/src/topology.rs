@@ -10,10 +10,11 @@ use leveret_amqp::table::Table;
 use serde_json::Value as Json;
 
 use crate::binding::Bindings;
-use crate::error::AdminError;
+use crate::error::{AdminError, NamesFull};
 use crate::event::Events;
 use crate::exchange::{Exchange, ExchangeKind, ExchangeSpec};
 use crate::going::Going;
+use crate::hash::Keyed;
 use crate::id::{ExchangeId, QueueId, VhostId};
 use crate::journal::{EntityKey, Journal};
 use crate::kinds::HashKinds;
@@ -21,13 +22,13 @@ use crate::queue::{Queue, QueueKind};
 use crate::usage::NodeChannels;
 use crate::user::User;
 use crate::vhost::{DeletedVhost, Matching, Vhost};
-use crate::weight::Weighed;
+use crate::weight::{self, Weighed};
 
 /// Every name the broker knows. See the crate.
 #[derive(Debug, Default)]
 pub struct Topology {
     pub(crate) vhosts: BTreeMap<VhostId, Box<Vhost>>,
-    pub(crate) vhost_names: HashMap<Arc<str>, VhostId, FixedState>,
+    pub(crate) vhost_names: HashMap<Arc<str>, VhostId, Keyed>,
     pub(crate) exchanges: Weighed<ExchangeId, Box<Exchange>>,
     pub(crate) queues: Weighed<QueueId, Box<Queue>>,
     /// Exclusive queues by connection.
@@ -39,6 +40,8 @@ pub struct Topology {
     pub(crate) global_parameters: BTreeMap<Box<str>, Json>,
     /// What policies and parameters weigh.
     pub(crate) settings_weight: u64,
+    /// What all may weigh together, if that has a bound.
+    pub(crate) weight_max: Option<u64>,
     pub(crate) next_vhost: u32,
     pub(crate) next_exchange: u64,
     pub(crate) next_queue: u64,
@@ -149,6 +152,19 @@ impl Topology {
     pub fn weight(&self) -> u64 {
         let names = self.queues.weight() + self.exchanges.weight() + self.bindings.weight();
         names + self.settings_weight
+    }
+
+    /// From now on names weigh so many bytes at most, and what is not small is made only while they weigh less than half of that, so
+    /// that whoever makes large ones leaves room for the others. What is read from the disk comes in any case.
+    pub fn set_weight_max(&mut self, bytes: u64) {
+        self.weight_max = Some(bytes);
+    }
+
+    /// Refuses what is new and takes so many bytes while there is no room for it.
+    pub(crate) fn check_room(&self, bytes: u64) -> Result<(), NamesFull> {
+        let Some(all) = self.weight_max else { return Ok(()) };
+        let (held, max) = (self.weight(), if bytes > weight::SMALL_NAME { all / 2 } else { all });
+        if held > max { Err(NamesFull { bytes, held, max }) } else { Ok(()) }
     }
 
     /// What it has cost to match names that came with policies, since this was last asked: in units of about a microsecond.

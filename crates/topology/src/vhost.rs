@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use serde_json::Value as Json;
 
+use crate::hash::Keyed;
 use crate::id::{ExchangeId, QueueId, VhostId};
 use crate::pattern::Effort;
 use crate::policy::Policy;
@@ -34,8 +34,8 @@ pub struct Vhost {
     pub(crate) is_going: bool,
     /// The exchange named "".
     pub default_exchange: ExchangeId,
-    pub(crate) queues: HashMap<Arc<str>, QueueId, FixedState>,
-    pub(crate) exchanges: HashMap<Arc<str>, ExchangeId, FixedState>,
+    pub(crate) queues: HashMap<Arc<str>, QueueId, Keyed>,
+    pub(crate) exchanges: HashMap<Arc<str>, ExchangeId, Keyed>,
     pub(crate) policies: BTreeMap<Box<str>, Arc<Policy>>,
     pub(crate) operator_policies: BTreeMap<Box<str>, Arc<Policy>>,
     /// By component and name.

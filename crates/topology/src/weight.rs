@@ -28,6 +28,11 @@ const EXCHANGE: u64 = 600;
 const BINDING: u64 = 250;
 const SETTING: u64 = 250;
 
+/// Words of a binding key that [`BINDING`] counts, and what each one more takes: a topic exchange has a node for each that no
+/// other binding shares.
+const WORDS: u64 = 3;
+const WORD: u64 = 72;
+
 impl Weigh for Queue {
     fn weight(&self) -> u64 {
         let declared = self.declared.as_deref().map_or(0, table);
@@ -43,8 +48,7 @@ impl Weigh for Exchange {
 
 impl Weigh for Binding {
     fn weight(&self) -> u64 {
-        // A router has key and arguments in its own form.
-        BINDING + 2 * (self.key.len() as u64 + table(&self.arguments))
+        binding(&self.key, &self.arguments)
     }
 }
 
@@ -77,6 +81,21 @@ fn heap(len: usize) -> u64 {
 
 fn entry(name: &str, value: u64) -> u64 {
     size_of::<String>() as u64 + heap(name.len()) + value
+}
+
+/// Bytes of a queue, a binding and so on that is small: no arguments to speak of, a key of a few words.
+pub(crate) const SMALL_NAME: u64 = 1 << 10;
+
+/// Bytes of a queue or an exchange.
+pub(crate) fn named(name: &str, arguments: &Table) -> u64 {
+    QUEUE + name.len() as u64 + table(arguments)
+}
+
+/// Bytes of a binding.
+pub fn binding(key: &str, arguments: &Table) -> u64 {
+    let words = key.bytes().filter(|&byte| byte == b'.').count() as u64 + 1;
+    // A router has key and arguments in its own form.
+    BINDING + WORD * words.saturating_sub(WORDS) + 2 * (key.len() as u64 + table(arguments))
 }
 
 /// Bytes of a field table, all that is in it included.

@@ -328,7 +328,7 @@ fn import_user(topology: &mut Topology, entry: &Entry, _: &mut Import) -> Result
 /// Differs from user to user and from password to password, which is what salt is for; nothing here
 /// is random.
 fn salt(user: &str, password: &str) -> [u8; 4] {
-    let mut hasher = Hasher64::new();
+    let mut hasher = Hasher64::fixed();
     hasher.bytes(user.as_bytes());
     hasher.bytes(password.as_bytes());
     let [a, b, c, d, ..] = hasher.finish().to_le_bytes();

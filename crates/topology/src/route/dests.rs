@@ -5,6 +5,7 @@ use hashbrown::HashMap;
 
 use super::Out;
 use crate::binding::Target;
+use crate::hash::Keyed;
 use crate::id::{ExchangeId, QueueId};
 
 /// From here on places are indexed.
@@ -170,7 +171,7 @@ fn place(at: usize) -> u32 {
 
 /// Destinations by key: direct exchanges.
 #[derive(Debug, Default)]
-pub(crate) struct KeyMap(HashMap<Box<str>, Dests, FixedState>);
+pub(crate) struct KeyMap(HashMap<Box<str>, Dests, Keyed>);
 
 impl KeyMap {
     pub(crate) fn bind(&mut self, key: &str, target: Target) {

@@ -24,7 +24,7 @@ use smallvec::SmallVec;
 use super::Out;
 use super::dests::Dests;
 use crate::binding::{Binding, BindingIx, Target};
-use crate::hash::Hasher64;
+use crate::hash::{Hasher64, Keyed};
 
 /// Comparisons that one message can need, at most: about a millisecond. What is compared with a long value counts more.
 const COST_MAX: u64 = 1 << 17;
@@ -82,7 +82,7 @@ pub(crate) struct Headers {
     free: Vec<RuleIx>,
     places: HashMap<BindingIx, RuleIx, FixedState>,
     /// The names that rules ask for.
-    known: HashMap<Box<[u8]>, NameIx, FixedState>,
+    known: HashMap<Box<[u8]>, NameIx, Keyed>,
     names: Vec<Name>,
     free_names: Vec<NameIx>,
     /// Those that match every message.
@@ -420,7 +420,7 @@ impl Headers {
 
 /// The place of a name, made if it has none, for one more test.
 fn name_ix(
-    known: &mut HashMap<Box<[u8]>, NameIx, FixedState>,
+    known: &mut HashMap<Box<[u8]>, NameIx, Keyed>,
     names: &mut Vec<Name>,
     free: &mut Vec<NameIx>,
     text: &str,
@@ -483,14 +483,14 @@ const TABLE: u64 = 7;
 const VOID: u64 = 8;
 
 fn hash_number(kind: u64, number: u64) -> u64 {
-    let mut hasher = Hasher64::new();
+    let mut hasher = Hasher64::keyed();
     hasher.number(kind);
     hasher.number(number);
     hasher.finish()
 }
 
 fn hash_bytes(kind: u64, bytes: &[u8]) -> u64 {
-    let mut hasher = Hasher64::new();
+    let mut hasher = Hasher64::keyed();
     hasher.number(kind);
     hasher.bytes(bytes);
     hasher.finish()

@@ -16,16 +16,17 @@
 //! How many nodes one key can reach is bounded, too, when a pattern is bound: see [`shapes`].
 //!
 //! Nodes are places in an arena. Edges with a word are in one table for the whole trie, found by parent and
-//! word; an edge that never had siblings is followed without it.
+//! word; an edge that never had siblings is followed without it. Both grow piece by piece.
 
 mod shapes;
 
 use foldhash::fast::FixedState;
-use hashbrown::{HashSet, HashTable};
+use hashbrown::HashSet;
 use smallvec::SmallVec;
 
 use super::Out;
 use super::dests::Dests;
+use crate::arena::{Arena, SplitTable};
 use crate::binding::Target;
 use crate::hash::hash;
 use shapes::{ShapeIx, Shapes, Step};
@@ -37,10 +38,10 @@ const NONE: NodeIx = 0;
 
 #[derive(Debug)]
 pub(crate) struct Topics {
-    nodes: Vec<Node>,
+    nodes: Arena<Node>,
     free: Vec<NodeIx>,
     /// Children reached by a word, but for those that never had siblings.
-    edges: HashTable<NodeIx>,
+    edges: SplitTable,
     shapes: Shapes,
 }
 
@@ -66,8 +67,9 @@ struct Node {
 
 impl Default for Topics {
     fn default() -> Self {
-        let (nodes, edges) = (vec![Node::default()], HashTable::new());
-        Self { nodes, free: Vec::new(), edges, shapes: Shapes::default() }
+        let mut nodes = Arena::default();
+        nodes.push(Node::default());
+        Self { nodes, free: Vec::new(), edges: SplitTable::default(), shapes: Shapes::default() }
     }
 }
 
@@ -111,7 +113,7 @@ impl Topics {
                 child => child,
             };
         }
-        self.nodes[node as usize].dests.add(target);
+        self.nodes[node].dests.add(target);
     }
 
     pub(super) fn unbind(&mut self, key: &str, target: Target) {
@@ -122,12 +124,12 @@ impl Topics {
                 return;
             }
         }
-        self.nodes[node as usize].dests.remove(target);
+        self.nodes[node].dests.remove(target);
         // From the leaf up: what leads nowhere goes.
-        while node != ROOT && self.nodes[node as usize].is_useless() {
+        while node != ROOT && self.nodes[node].is_useless() {
             node = self.remove_child(node);
         }
-        if self.nodes[ROOT as usize].is_useless() {
+        if self.nodes[ROOT].is_useless() {
             *self = Self::default();
         }
     }
@@ -178,7 +180,7 @@ impl Topics {
             level = end;
             for at in nodes {
                 let node = if at < end { reached[at] } else { hashes.list[at - end] };
-                let node_ref = &self.nodes[node as usize];
+                let node_ref = &self.nodes[node];
                 looked += 1;
                 let child = self.word_child(node, node_ref, &mut word);
                 if child != NONE {
@@ -191,7 +193,7 @@ impl Topics {
             }
         }
         for &node in reached[level..].iter().chain(&hashes.list) {
-            found(&self.nodes[node as usize].dests);
+            found(&self.nodes[node].dests);
         }
         looked
     }
@@ -201,14 +203,14 @@ impl Topics {
     fn reach(&self, node: NodeIx, to: &mut SmallVec<[NodeIx; 24]>, hashes: &mut HashNodes) {
         // Reached by one way only: its parent is reached once for each word.
         to.push(node);
-        let mut hash = self.nodes[node as usize].hash;
+        let mut hash = self.nodes[node].hash;
         while hash != NONE && hashes.insert(hash) {
-            hash = self.nodes[hash as usize].hash;
+            hash = self.nodes[hash].hash;
         }
     }
 
     fn child(&self, node: NodeIx, word: &[u8]) -> NodeIx {
-        let node_ref = &self.nodes[node as usize];
+        let node_ref = &self.nodes[node];
         match word {
             b"*" => node_ref.star,
             b"#" => node_ref.hash,
@@ -219,33 +221,30 @@ impl Topics {
     #[inline]
     fn word_child(&self, node: NodeIx, node_ref: &Node, word: &mut Word<'_>) -> NodeIx {
         if node_ref.only != NONE {
-            let is_it = self.nodes[node_ref.only as usize].word.as_slice() == word.text;
+            let is_it = self.nodes[node_ref.only].word.as_slice() == word.text;
             return if is_it { node_ref.only } else { NONE };
         }
         if node_ref.words == 0 {
             return NONE;
         }
         let found = self.edges.find(edge_hash(node, word.hash()), |&child| {
-            let child = &self.nodes[child as usize];
+            let child = &self.nodes[child];
             child.parent == node && child.word.as_slice() == word.text
         });
-        found.copied().unwrap_or(NONE)
+        found.unwrap_or(NONE)
     }
 
     fn add_child(&mut self, parent: NodeIx, word: &[u8]) -> NodeIx {
-        let shape = self.shapes.add(self.nodes[parent as usize].shape, Step::of(word));
+        let shape = self.shapes.add(self.nodes[parent].shape, Step::of(word));
         let node = Node { parent, shape, word: SmallVec::from_slice(word), ..Node::default() };
         let child = match self.free.pop() {
             Some(ix) => {
-                self.nodes[ix as usize] = node;
+                self.nodes[ix] = node;
                 ix
             }
-            None => {
-                self.nodes.push(node);
-                u32::try_from(self.nodes.len() - 1).expect("fewer than 2^32 words")
-            }
+            None => self.nodes.push(node),
         };
-        let parent_ref = &mut self.nodes[parent as usize];
+        let parent_ref = &mut self.nodes[parent];
         match word {
             b"*" => parent_ref.star = child,
             b"#" => parent_ref.hash = child,
@@ -268,9 +267,9 @@ impl Topics {
 
     /// Returns the parent.
     fn remove_child(&mut self, child: NodeIx) -> NodeIx {
-        let Node { parent, shape, word, .. } = core::mem::take(&mut self.nodes[child as usize]);
+        let Node { parent, shape, word, .. } = core::mem::take(&mut self.nodes[child]);
         self.shapes.remove(shape);
-        let parent_ref = &mut self.nodes[parent as usize];
+        let parent_ref = &mut self.nodes[parent];
         match word.as_slice() {
             b"*" => parent_ref.star = NONE,
             b"#" => parent_ref.hash = NONE,
@@ -279,10 +278,7 @@ impl Topics {
                 if parent_ref.only == child {
                     parent_ref.only = NONE;
                 } else {
-                    let hash = edge_hash(parent, hash(word));
-                    if let Ok(edge) = self.edges.find_entry(hash, |&other| other == child) {
-                        edge.remove();
-                    }
+                    self.edges.remove(edge_hash(parent, hash(word)), child);
                 }
             }
         }
@@ -293,10 +289,10 @@ impl Topics {
     fn insert_edge(&mut self, child: NodeIx) {
         let nodes = &self.nodes;
         let hash_of = |&child: &NodeIx| {
-            let node = &nodes[child as usize];
+            let node = &nodes[child];
             edge_hash(node.parent, hash(&node.word))
         };
-        self.edges.insert_unique(hash_of(&child), child, hash_of);
+        self.edges.insert(hash_of(&child), child, hash_of);
     }
 }
 

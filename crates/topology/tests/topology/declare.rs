@@ -505,3 +505,40 @@ fn declarations_after_arguments_were_changed() {
     world.queue_with("q", limited(11)).unwrap();
     refused(&mut world, limited(5));
 }
+
+/// What is small is made for longer than what is large, and everything can be deleted.
+#[test]
+fn names_have_room() {
+    let mut world = World::new();
+    let note = |bytes| {
+        let mut arguments = Table::new();
+        arguments.set("x-note", Value::LongStr(vec![b'a'; bytes]));
+        arguments
+    };
+    let before = world.topology.weight();
+    world.topology.set_weight_max(before + 100_000);
+    let full = |error| matches!(error, DeclareError::NamesFull(_));
+    let mut large = 0;
+    while world.queue_with(&format!("large-{large}"), note(2000)).is_ok() {
+        large += 1;
+    }
+    assert!(world.topology.weight() > (before + 100_000) / 2);
+    assert!(full(world.queue_with("large", note(2000)).unwrap_err()));
+    // One that is there is declared again, and small ones are made until they take all.
+    world.queue_with("large-0", note(2000)).unwrap();
+    let error = (0..1000).find_map(|it| world.queue_with(&format!("s-{it}"), Table::new()).err());
+    assert!(full(error.unwrap()));
+    let vhost = world.vhost;
+    let bound = world.topology.bind(
+        vhost,
+        "amq.topic",
+        Destination::Queue("large-0"),
+        "a.b",
+        Table::new(),
+        None,
+    );
+    assert!(matches!(bound.unwrap_err(), BindError::NamesFull(_)));
+    world.topology.set_weight_max(2 * before + 1_000_000);
+    world.queue("another");
+    world.topology.assert_invariants();
+}
