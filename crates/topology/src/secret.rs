@@ -95,6 +95,7 @@ mod tests {
         check("amqp://u:p@ss/w?rd@h",                  "amqp://***@h");
         check("amqp://u:p@h1 amqp://u:q@h2\n",         "amqp://***@h1 amqp://***@h2\n");
         check("amqp://u:p@h1,amqp://u:q@h2",           "amqp://***@h2");
+        check("amqp://u:p%20@q@h/v?password=x",        "amqp://***@h/v?password=***");
         check("amqps://h?password=x&cacertfile=/c",    "amqps://h?password=***&cacertfile=/c");
         check("amqps://h?a=b&keyfile_password=x y",    "amqps://h?a=b&keyfile_password=*** y");
     }
