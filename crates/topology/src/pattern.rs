@@ -1,6 +1,7 @@
 //! The patterns of permissions and policies: Perl-compatible, unanchored, compiled once.
 //!
-//! A pattern without look-arounds, back-references and the like is matched in time linear in the name, whatever it is. The
+//! A pattern without look-arounds, back-references and the like is matched in time linear in the name, whatever it is; a large
+//! one may take a step for each of its instructions and each byte of the name, and is counted as if it did. The
 //! others are matched by trying, and may take steps back without end: so many of them are taken for one name and no more. A
 //! name for which a few do not suffice is [dear](Pattern::is_dear); what matching it has cost, and may cost, is an [`Effort`].
 //!
@@ -16,7 +17,13 @@ const LEN_MAX: usize = 2_000;
 
 /// Bytes of a program that is matched in linear time. The first bound that it keeps is its size; what keeps none is
 /// refused.
-const LINEAR: [usize; 4] = [8 << 10, 64 << 10, 256 << 10, 1 << 20];
+const LINEAR: [usize; 5] = [LITTLE, 8 << 10, 64 << 10, 256 << 10, 1 << 20];
+
+/// A program that costs hardly anything with any name.
+const LITTLE: usize = 2 << 10;
+
+/// Bytes of a program, times bytes of a name, that may take a microsecond, when what it learns does not help.
+const PER_UNIT: u64 = 5_000;
 
 /// Instructions of a program that tries, and bytes of each part that it matches in linear time: the same, in the order of what they
 /// are together.
@@ -63,8 +70,8 @@ pub struct Pattern {
 enum Matcher {
     /// `.*` and the like, which nearly every permission is.
     Everything,
-    /// In linear time. Boxed: a regular expression is large and rare.
-    Linear(Box<Regex>),
+    /// In linear time, and about how many bytes the program has. Boxed: a regular expression is large and rare.
+    Linear(Box<Regex>, usize),
     /// By trying.
     Trying(Box<Trying>),
 }
@@ -130,7 +137,7 @@ impl Pattern {
     pub(crate) fn stored(text: &str) -> Result<Self, AdminError> {
         Self::new(text).or_else(|_| {
             let matcher = match linear(text, None) {
-                Ok(regex) => Matcher::Linear(Box::new(regex)),
+                Ok(regex) => Matcher::Linear(Box::new(regex), UNBOUNDED / 2),
                 Err(_) => trying(text, None).map_err(|error| invalid(text, &error))?,
             };
             Ok(Self { text: text.into(), matcher, size: UNBOUNDED })
@@ -157,7 +164,7 @@ impl Pattern {
     pub fn matches(&self, name: &str) -> bool {
         match &self.matcher {
             Matcher::Everything => true,
-            Matcher::Linear(regex) => regex.is_match(name).unwrap_or(false),
+            Matcher::Linear(regex, _) => regex.is_match(name).unwrap_or(false),
             Matcher::Trying(it) => {
                 it.few.is_match(name).or_else(|_| it.all.is_match(name)).unwrap_or(false)
             }
@@ -166,7 +173,10 @@ impl Pattern {
 
     /// As [`matches`](Self::matches), within what the name may cost, which is counted.
     pub(crate) fn matches_within(&self, name: &str, effort: &mut Effort) -> bool {
-        let Matcher::Trying(it) = &self.matcher else { return self.matches(name) };
+        let Matcher::Trying(it) = &self.matcher else {
+            effort.units += self.large() * name.len() as u64 / PER_UNIT;
+            return self.matches(name);
+        };
         effort.units += TRIED;
         it.few.is_match(name).unwrap_or_else(|_| {
             effort.dear += 1;
@@ -183,6 +193,14 @@ impl Pattern {
     /// Bytes of memory that it takes, roughly.
     pub(crate) fn size(&self) -> u64 {
         self.size as u64
+    }
+
+    /// Bytes of a program that is matched in linear time and is not a little one; else 0.
+    pub(crate) fn large(&self) -> u64 {
+        match &self.matcher {
+            Matcher::Linear(_, program) if *program > LITTLE => *program as u64,
+            _ => 0,
+        }
     }
 
     /// Whether it is matched by trying.
@@ -205,7 +223,7 @@ fn compile(text: &str) -> Result<Option<(Matcher, usize)>, fancy_regex::Error> {
     for size in LINEAR {
         match linear(text, Some(size)) {
             // Both directions, and what they learn.
-            Ok(regex) => return Ok(Some((Matcher::Linear(Box::new(regex)), 2 * size))),
+            Ok(regex) => return Ok(Some((Matcher::Linear(Box::new(regex), size), 2 * size))),
             Err(error) if is_size(&error) => {}
             Err(fancy_regex::Error::CompileError(_)) => {
                 needs_trying = true;
@@ -306,6 +324,24 @@ mod tests {
         let it = Pattern::new(pattern).unwrap();
         assert_eq!((it.is_trying(), it.is_dear(name), it.matches(name)), (trying, dear, matches));
         assert_eq!(it.matches_within(name, &mut Effort::new(true)), matches);
+    }
+
+    /// What is usual costs nothing beside the name, and what may take milliseconds is counted in microseconds.
+    #[test]
+    #[rustfmt::skip] // a table
+    fn large_patterns_cost_by_the_name() {
+        let check = |pattern: &str, name: &str, least, most| {
+            let mut effort = Effort::new(true);
+            Pattern::new(pattern).unwrap().matches_within(name, &mut effort);
+            assert!((least..=most).contains(&effort.units), "{pattern}: {}", effort.units);
+        };
+        let long = "a".repeat(250);
+        check("^orders",                  &long, 0,     0);
+        check(r"^orders\.(in|out)$",      &long, 0,     0);
+        check("^q[0-9]+$",                "q17", 0,     0);
+        check(r"^\w+\.events$",           "q17", 1,     1_000);
+        check("(?:a|aa|aaa){1,255}b",     &long, 1_000, 20_000);
+        check(r"^(a|b)*a(a|b){200}$",     &long, 300,   20_000);
     }
 
     /// A name is matched to the end with a few patterns for which it is dear, and with none where too many names were.

@@ -61,6 +61,10 @@ const POLICIES_MAX: usize = 2_048;
 /// Bytes of what the patterns of a vhost are when they are compiled. A restart compiles all of them.
 const PATTERNS_MAX: u64 = 64 << 20;
 
+/// Bytes of those among them that are matched in linear time and are not little ones: each name that is declared is matched
+/// with all, for a fifth of a second at the worst.
+const LARGE_MAX: u64 = 4 << 20;
+
 impl Topology {
     /// Sets a policy or an operator policy: who is declared from now on has it, and the others get it by
     /// [`PolicyChange::advance`].
@@ -171,6 +175,13 @@ fn has_room(vhost: &Vhost, new: &Policy, operator: bool) -> Result<(), PolicyErr
             "the patterns of a vhost's policies may take {} MiB when they are compiled, and those of '{name}' would take \
              more with this one: repeat less in it",
             PATTERNS_MAX >> 20
+        ));
+    }
+    if others.iter().map(|it| it.pattern.large()).sum::<u64>() + new.pattern.large() > LARGE_MAX {
+        return refuse(format!(
+            "the large patterns of a vhost's policies may take {} MiB together, and those of '{name}' would take more with \
+             this one: repeat less in it, or name the letters that \\w and \\d stand for ([a-z], [0-9])",
+            LARGE_MAX >> 20
         ));
     }
     let trying = others.iter().filter(|it| it.pattern.is_trying()).count();

@@ -5,7 +5,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Instant;
 
-use leveret_client::amqp::method::{basic, exchange, queue};
+use leveret_client::amqp::method::{basic, channel, exchange, queue};
 use leveret_client::amqp::table::{RawTable, Table, Value};
 
 use crate::broker::{Broker, PATIENCE, Publisher, wait_until};
@@ -47,9 +47,17 @@ fn names_with_large_arguments() {
         let mut raw = Raw::login(&broker);
         raw.method(1, &queue::Declare { queue: "plain", ..Default::default() });
         raw.expect("queue.declare-ok");
+        // Of its own: a refusal closes the other one, and its consumers would go.
+        raw.method(2, &channel::Open::default());
+        raw.expect("channel.open-ok");
         let mut number = 0;
         let mut refused = [false; 4];
         while refused != [true; 4] {
+            if number % 4 == 3 && refused[3] {
+                // Its channel is closed.
+                number += 1;
+                continue;
+            }
             let name = format!("name-{number}");
             let arguments = RawTable::unchecked(&arguments);
             let answer = match number % 4 {
@@ -86,13 +94,15 @@ fn names_with_large_arguments() {
                         arguments,
                         ..Default::default()
                     };
-                    raw.method(1, &consume);
+                    raw.method(2, &consume);
                     raw.either("basic.consume-ok", "channel.close")
                 }
             };
             if !answer {
                 refused[number % 4] = true;
-                raw.open_again();
+                if number % 4 < 3 {
+                    raw.open_again();
+                }
             }
             number += 1;
             assert!(number < 6000, "never refused");
