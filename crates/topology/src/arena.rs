@@ -195,7 +195,8 @@ mod tests {
     #[test]
     fn what_was_inserted_is_found_until_it_is_removed() {
         let spread = |number: u32| u64::from(number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let kinds: [(fn(u64) -> u64, u32); 3] = [
+        type Kind = fn(u64) -> u64;
+        let kinds: [(Kind, u32); 3] = [
             (|hash| hash, 200_000),
             (|hash| hash & 0xff | (hash & 3) << 48, 2 * FULL as u32),
             (|_| 17, FULL as u32 + 100),
