@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leveret_broker::bodies::{FREE_BYTES, RoomAnswer};
+use leveret_broker::bodies::{FREE_BYTES, Kind, Question, RoomAnswer};
 use leveret_broker::message::{ConnectionId, Outbox, ToSession};
 use leveret_server::node::{Node, Recipient};
 use leveret_server::runner::with_runner;
@@ -36,7 +36,8 @@ impl Held {
         let (sender, mut letters) = mpsc::unbounded_channel();
         self.node.register(self.id, Recipient::Request(sender));
         let mut outbox = Outbox::default();
-        let answer = self.node.requests.ask((self.id, 0), self.granted, bytes, &mut outbox);
+        let question = Question { connection: self.id, number: 0, user: "", holds: self.granted };
+        let answer = self.node.requests.ask(question, Kind::Body, bytes, &mut outbox);
         match answer {
             RoomAnswer::Granted => self.gets(bytes),
             RoomAnswer::Waits => self.asked = bytes,
@@ -85,7 +86,7 @@ impl Held {
             self.node.count_held_by_requests(self.granted, bytes);
             self.granted = bytes;
             let mut outbox = Outbox::default();
-            self.node.requests.give_back(more, &mut outbox);
+            self.node.requests.give_back(Kind::Body, more, &mut outbox);
             with_runner(&self.node, |runner| runner.run_outbox(outbox));
         }
     }
@@ -96,7 +97,7 @@ impl Drop for Held {
         self.node.forget(self.id);
         if self.asked > 0 {
             let mut outbox = Outbox::default();
-            self.node.requests.withdraw(self.id, self.asked, &mut outbox);
+            self.node.requests.withdraw(self.id, Kind::Body, self.asked, &mut outbox);
             with_runner(&self.node, |runner| runner.run_outbox(outbox));
         }
         self.keep(0);

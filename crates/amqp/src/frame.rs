@@ -110,6 +110,8 @@ pub struct Decoder {
     /// Largest payload of a body frame.
     body_max: u32,
     frame_max: u32,
+    /// Frames of channels are not needed whole.
+    skims: bool,
     body: Option<BodyFrame>,
 }
 
@@ -126,7 +128,7 @@ impl Decoder {
     /// A decoder at the start of a frame. See [`Decoder::set_frame_max`].
     #[must_use]
     pub fn new(frame_max: u32) -> Self {
-        let mut new = Self { head_max: 0, body_max: 0, frame_max: 0, body: None };
+        let mut new = Self { head_max: 0, body_max: 0, frame_max: 0, skims: false, body: None };
         new.set_frame_max(frame_max);
         new
     }
@@ -139,6 +141,13 @@ impl Decoder {
         self.frame_max = frame_max;
         (self.head_max, self.body_max) =
             if frame_max == 0 { (UNLIMITED_HEAD, u32::MAX) } else { (frame_max, frame_max) };
+    }
+
+    /// From now on only methods on channel 0 count, short ones: any frame of a channel comes in pieces, as
+    /// [`Event::Body`], so that none is waited for.
+    pub fn skim(&mut self) {
+        self.head_max = self.head_max.min(FRAME_MIN_SIZE);
+        self.skims = true;
     }
 
     /// The next event and how many bytes to drop from the front of the input; `None` when more bytes
@@ -157,11 +166,12 @@ impl Decoder {
         };
         let channel = u16::from_be_bytes([c0, c1]);
         let size = u32::from_be_bytes([s0, s1, s2, s3]);
-        if size > if kind == BODY { self.body_max } else { self.head_max } {
+        let is_in_pieces = kind == BODY || (self.skims && channel != 0);
+        if size > if is_in_pieces { self.body_max } else { self.head_max } {
             let max = if self.frame_max == 0 { UNLIMITED_HEAD } else { self.frame_max };
             return Err(FrameError::TooLarge { kind, size, max: max.saturating_sub(OVERHEAD_U32) });
         }
-        if kind == BODY {
+        if is_in_pieces {
             return self.next_part(BodyFrame { channel, len: size, rest: size }, rest, 7);
         }
         let Some((payload, after)) = rest.split_at_checked(size as usize) else {
@@ -187,6 +197,16 @@ impl Decoder {
     #[must_use]
     pub fn body_rest(&self) -> Option<(u16, u32)> {
         self.body.map(|body| (body.channel, body.rest))
+    }
+
+    /// The length of the frame that the input begins with, if it is needed whole and is not.
+    #[must_use]
+    pub fn unfinished_len(&self, input: &[u8]) -> Option<usize> {
+        let (&[kind, _, _, s0, s1, s2, s3], _) = input.split_first_chunk::<7>()?;
+        let size = u32::from_be_bytes([s0, s1, s2, s3]);
+        let is_frame = self.is_between_frames() && kind != BODY && size <= self.head_max;
+        let len = (size as usize).saturating_add(OVERHEAD);
+        (is_frame && input.len() < len).then_some(len)
     }
 
     /// Whether the next byte of the input begins a frame.

@@ -11,6 +11,10 @@
 //! that can go on. Then one of them gets what it asks in excess of the room ([`excess`]); if that is too
 //! much, the last that came is refused, and its connection ends.
 //!
+//! A large frame that is needed whole and is not, a table of arguments or of headers, takes its length as well, before
+//! anything is known of what its sender may. So all frames have a part of the room ([`FRAMES`]), bodies never wait
+//! for frames that wait, and of frames those of each user come in turn: a crowd of one user keeps no other one waiting.
+//!
 //! Letters ([`ToSession::Room`]) tell those who waited. The room is a lock of its own that is held for some
 //! instructions and in which nothing else is locked.
 
@@ -23,7 +27,10 @@ use crate::message::{ConnectionId, Outbox, ToSession};
 /// What bodies may take of the memory watermark: one part of so many.
 const PART: u64 = 4;
 
-/// A connection with less than this in unfinished bodies needs no room: 16 KiB, twice what it takes anyway.
+/// What frames may take of the room: one part of so many.
+const FRAMES: u64 = 4;
+
+/// A connection with less than this in unfinished bodies, or in an unfinished frame, needs no room: 16 KiB, twice what it takes anyway.
 pub const FREE_BYTES: u64 = 16 << 10;
 
 /// What may be granted for the sake of those who hold room and wait, so that one of them can go on.
@@ -39,8 +46,10 @@ pub struct BodyRoom {
     limit: AtomicU64,
     /// Mirror of [`Inner::taken`].
     taken: AtomicU64,
-    /// Mirror of the line's length.
+    /// Mirror of [`Inner::bodies`].
     waiting: AtomicU64,
+    /// Mirror of the length of the rest of the line.
+    frames_waiting: AtomicU64,
     inner: Mutex<Inner>,
 }
 
@@ -50,15 +59,46 @@ struct Inner {
     taken: u64,
     /// Of these, bytes of connections that wait for more.
     held_waiting: u64,
+    /// Of those that are taken, bytes of frames.
+    frames: u64,
+    /// How many in front of the line want room for a body; those behind them for a frame.
+    bodies: usize,
     line: VecDeque<Waiter>,
 }
 
+/// What room is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kind {
+    /// A body; a request or an answer, in the room of these.
+    #[default]
+    Body,
+    /// A frame that is needed whole.
+    Frame,
+}
+
+/// Who asks, and with what.
 #[derive(Clone, Copy, Debug)]
+pub struct Question<'a> {
+    /// Who is told.
+    pub connection: ConnectionId,
+    /// The answer has it, as one that was withdrawn may be answered late.
+    pub number: u64,
+    /// The user of the connection, with whose others its frames take turns.
+    pub user: &'a str,
+    /// Bytes of room that it has, of both kinds.
+    pub holds: u64,
+}
+
+#[derive(Debug)]
 struct Waiter {
     connection: ConnectionId,
     number: u64,
+    kind: Kind,
     wants: u64,
     holds: u64,
+    user: Box<str>,
+    /// Frames of the user that waited when this one came.
+    turn: usize,
 }
 
 /// What became of a request for room.
@@ -85,11 +125,12 @@ impl BodyRoom {
             limit: AtomicU64::new(u64::MAX),
             taken: AtomicU64::new(0),
             waiting: AtomicU64::new(0),
+            frames_waiting: AtomicU64::new(0),
             inner: Mutex::default(),
         }
     }
 
-    /// Bytes of unfinished bodies for which a connection needs no room.
+    /// Bytes of unfinished bodies, and of an unfinished frame, for which a connection needs no room.
     pub fn free(&self) -> u64 {
         self.free
     }
@@ -114,57 +155,63 @@ impl BodyRoom {
         self.taken.load(Ordering::Relaxed)
     }
 
-    /// Connections in the line.
+    /// Connections in the line for bodies.
     pub fn waiting(&self) -> u64 {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// A connection that holds `holds` bytes asks for `wants` more. It must not ask again before it was answered, or
-    /// withdrew. The answer has the number of the question, as one that was withdrawn may be answered late.
+    /// Connections in the line for frames.
+    pub fn frames_waiting(&self) -> u64 {
+        self.frames_waiting.load(Ordering::Relaxed)
+    }
+
+    /// A connection asks for `wants` bytes more than it holds. It must not ask again before it was answered, or
+    /// withdrew.
     pub fn ask(
         &self,
-        (connection, number): (ConnectionId, u64),
-        holds: u64,
+        question: Question<'_>,
+        kind: Kind,
         wants: u64,
         outbox: &mut Outbox,
     ) -> RoomAnswer {
+        let Question { connection, number, user, holds } = question;
         let mut inner = self.lock();
-        if inner.line.is_empty() && inner.fits(wants, self.limit()) {
-            inner.taken += wants;
+        if inner.is_next(kind) && inner.fits(kind, wants, self.limit()) {
+            inner.take(kind, wants);
             self.show(&inner);
             return RoomAnswer::Granted;
         }
-        inner.line.push_back(Waiter { connection, number, wants, holds });
-        inner.held_waiting += holds;
+        let user = if kind == Kind::Frame { user.into() } else { Box::default() };
+        inner.line_up(Waiter { connection, number, kind, wants, holds, user, turn: 0 });
         self.serve(&mut inner, outbox);
         RoomAnswer::Waits
     }
 
-    /// Takes so many bytes if there are, and no one waits.
+    /// Takes so many bytes if there are, and no body waits.
     pub fn take_now(&self, bytes: u64) -> bool {
         let mut inner = self.lock();
-        let is_there = inner.line.is_empty() && inner.fits(bytes, self.limit());
+        let is_there = inner.is_next(Kind::Body) && inner.fits(Kind::Body, bytes, self.limit());
         if is_there {
-            inner.taken += bytes;
+            inner.take(Kind::Body, bytes);
             self.show(&inner);
         }
         is_there
     }
 
     /// A connection that waits for nothing gives back so many bytes.
-    pub fn give_back(&self, bytes: u64, outbox: &mut Outbox) {
+    pub fn give_back(&self, kind: Kind, bytes: u64, outbox: &mut Outbox) {
         let mut inner = self.lock();
-        inner.taken = inner.taken.saturating_sub(bytes);
+        inner.free(kind, bytes);
         self.serve(&mut inner, outbox);
     }
 
     /// A connection that asked for `wants` bytes does not want them any more. They may have been granted
     /// or refused meanwhile, by a letter that comes too late. Who hears a refusal gives them back.
-    pub fn withdraw(&self, connection: ConnectionId, wants: u64, outbox: &mut Outbox) {
+    pub fn withdraw(&self, connection: ConnectionId, kind: Kind, wants: u64, outbox: &mut Outbox) {
         let mut inner = self.lock();
         match inner.line.iter().position(|waiter| waiter.connection == connection) {
-            Some(at) => inner.leaves(at),
-            None => inner.taken = inner.taken.saturating_sub(wants),
+            Some(at) => drop(inner.leaves(at)),
+            None => inner.free(kind, wants),
         }
         self.serve(&mut inner, outbox);
     }
@@ -172,35 +219,34 @@ impl BodyRoom {
     fn serve(&self, inner: &mut Inner, outbox: &mut Outbox) {
         let limit = self.limit();
         while let Some(first) = inner.line.front() {
-            let at = if inner.fits(first.wants, limit) {
-                0
+            let (at, is_granted) = if inner.fits_waiter(first, limit) {
+                (0, true)
             } else if inner.taken > inner.held_waiting {
                 // A connection holds room and goes on: what it gives back will do.
                 break;
             } else if let Some(at) = inner.first_within(limit.saturating_add(excess(limit))) {
-                at
+                (at, true)
+            } else if let Some(at) = inner.line.iter().rposition(|waiter| waiter.holds > 0) {
+                (at, false)
             } else {
-                let Some(at) = inner.line.iter().rposition(|waiter| waiter.holds > 0) else {
-                    break;
-                };
-                let Waiter { connection, number, wants, .. } = inner.line[at];
-                inner.leaves(at);
-                // It counts until the answer is heard, as a grant does: who withdraws meanwhile knows neither.
-                inner.taken = inner.taken.saturating_add(wants);
-                outbox.session(connection, ToSession::Room { number, is_granted: false });
                 break;
             };
-            let Waiter { connection, number, wants, .. } = inner.line[at];
-            inner.leaves(at);
-            inner.taken += wants;
-            outbox.session(connection, ToSession::Room { number, is_granted: true });
+            let Some(waiter) = inner.leaves(at) else { break };
+            // What is refused counts until the answer is heard, as a grant does: who withdraws meanwhile knows neither.
+            inner.take(waiter.kind, waiter.wants);
+            let number = waiter.number;
+            outbox.session(waiter.connection, ToSession::Room { number, is_granted });
+            if !is_granted {
+                break;
+            }
         }
         self.show(inner);
     }
 
     fn show(&self, inner: &Inner) {
         self.taken.store(inner.taken, Ordering::Relaxed);
-        self.waiting.store(inner.line.len() as u64, Ordering::Relaxed);
+        self.waiting.store(inner.bodies as u64, Ordering::Relaxed);
+        self.frames_waiting.store((inner.line.len() - inner.bodies) as u64, Ordering::Relaxed);
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -209,19 +255,73 @@ impl BodyRoom {
 }
 
 impl Inner {
-    /// Whether there is room for so many bytes; in an empty room there is for any.
-    fn fits(&self, wants: u64, limit: u64) -> bool {
-        self.taken == 0 || self.taken.saturating_add(wants) <= limit
+    /// Whether nobody waits who would be served before.
+    fn is_next(&self, kind: Kind) -> bool {
+        match kind {
+            Kind::Body => self.bodies == 0,
+            Kind::Frame => self.line.is_empty(),
+        }
+    }
+
+    /// Whether there is room for so many bytes. Where there is no body there is for any: those that hold room for the
+    /// frame that their header came in wait for that for their body.
+    fn fits(&self, kind: Kind, wants: u64, limit: u64) -> bool {
+        let (others, has_part) = match kind {
+            Kind::Body => (self.taken - self.frames, true),
+            Kind::Frame => {
+                let frames = self.frames.saturating_add(wants);
+                (self.taken, self.frames == 0 || frames <= limit / FRAMES)
+            }
+        };
+        has_part && (others == 0 || self.taken.saturating_add(wants) <= limit)
+    }
+
+    fn fits_waiter(&self, waiter: &Waiter, limit: u64) -> bool {
+        self.fits(waiter.kind, waiter.wants, limit)
     }
 
     fn first_within(&self, limit: u64) -> Option<usize> {
-        self.line.iter().position(|waiter| self.fits(waiter.wants, limit))
+        self.line.iter().position(|waiter| self.fits_waiter(waiter, limit))
     }
 
-    fn leaves(&mut self, at: usize) {
-        if let Some(waiter) = self.line.remove(at) {
-            self.held_waiting -= waiter.holds;
+    fn take(&mut self, kind: Kind, bytes: u64) {
+        self.taken = self.taken.saturating_add(bytes);
+        if kind == Kind::Frame {
+            self.frames = self.frames.saturating_add(bytes);
         }
+    }
+
+    fn free(&mut self, kind: Kind, bytes: u64) {
+        self.taken = self.taken.saturating_sub(bytes);
+        if kind == Kind::Frame {
+            self.frames = self.frames.saturating_sub(bytes);
+        }
+        self.frames = self.frames.min(self.taken);
+    }
+
+    /// Bodies stand before frames, and frames before those whose users had more waiting when they came.
+    fn line_up(&mut self, mut waiter: Waiter) {
+        self.held_waiting += waiter.holds;
+        let at = match waiter.kind {
+            Kind::Body => {
+                self.bodies += 1;
+                self.bodies - 1
+            }
+            Kind::Frame => {
+                let frames = || self.line.range(self.bodies..);
+                waiter.turn = frames().filter(|other| other.user == waiter.user).count();
+                let later = frames().position(|other| other.turn > waiter.turn);
+                later.map_or(self.line.len(), |at| self.bodies + at)
+            }
+        };
+        self.line.insert(at, waiter);
+    }
+
+    fn leaves(&mut self, at: usize) -> Option<Waiter> {
+        let waiter = self.line.remove(at)?;
+        self.held_waiting -= waiter.holds;
+        self.bodies -= usize::from(waiter.kind == Kind::Body);
+        Some(waiter)
     }
 }
 

@@ -406,7 +406,8 @@ impl Connection {
             let read = match (tls.as_deref_mut(), body.as_mut()) {
                 (None, None) => {
                     let is_secret = session.is_logging_in();
-                    read_block(socket, input, *read_bytes, is_secret, work.buffers)
+                    let bytes = session.read_max().min(*read_bytes);
+                    read_block(socket, input, bytes, is_secret, work.buffers)
                 }
                 (None, Some(body)) => body.read(socket, work.buffers),
                 (Some(tls), _) => read_encrypted(tls, socket, input, work.cipher),

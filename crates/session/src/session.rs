@@ -141,7 +141,7 @@ impl Session {
         if matches!(self.core.stage, Stage::Deaf | Stage::Ended) {
             input.clear();
         }
-        self.core.left_len = input.len();
+        self.ends_in(input);
         self.core.timers.listens &= !is_heard;
         self.take_room(cx);
         let is_busy = !self.wants_input();
@@ -150,6 +150,19 @@ impl Session {
         self.watch_unfinished(cx);
         self.send_confirms(cx);
         self.core.finish(cx);
+    }
+
+    /// What is left of the input begins with a part of a frame, or with what waits until it is read again.
+    #[inline]
+    fn ends_in(&mut self, input: &[u8]) {
+        let core = &mut self.core;
+        core.left_len = input.len();
+        // Before it is open frames are short, and once it is closed, or about to be, there is a deadline.
+        let is_running = !input.is_empty() && core.stage == Stage::Running;
+        match core.decoder.unfinished_len(input).filter(|_| is_running) {
+            Some(len) => core.unfinished.ends_in_frame(len, input.len()),
+            None => core.unfinished.ends_in_frame(0, 0),
+        }
     }
 
     /// Looks again at what may have changed since the last read.
@@ -729,6 +742,17 @@ impl Session {
         let core = &self.core;
         let routes = core.cache.as_ref().map_or(0, |cache| cache.bytes());
         core.kept + core.unfinished.held() + core.consumers.bytes() + routes
+    }
+
+    /// Most bytes to be read at once: no more than it may have without room, while that or memory is short. What it
+    /// is given beyond that it would keep all the while that it waits.
+    pub fn read_max(&self) -> usize {
+        let (core, room) = (&self.core, &self.core.settings.bodies);
+        let is_short = core.alarm.memory || room.waiting() + room.frames_waiting() > 0;
+        match is_short && core.unfinished.is_without_room() {
+            true => room.free().max(1) as usize,
+            false => usize::MAX,
+        }
     }
 
     /// Whether what is read next may be a password.

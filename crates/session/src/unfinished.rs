@@ -1,15 +1,19 @@
-//! Bodies that the connection has begun and not ended: what they take, whether they move.
+//! Bodies and a frame that the connection has begun and not ended: what they take, whether they move.
 //!
 //! A body claims its whole length once its header came and its read has gone; more than a little of it needs room
 //! ([`BodyRoom`](leveret_broker::bodies::BodyRoom)). While that is waited for, nothing is read. Whoever has it is
 //! read from, alarm or not, until no body is unfinished.
+//!
+//! A frame that is needed whole claims its length, too, once its header came and not all of it: anybody may send one
+//! who may log in. If it was the header of a body it has that room until the body has its own, so that those who wait
+//! for that keep little without.
 //!
 //! A body, and a frame that is needed whole, has to move: it is looked at once in each
 //! [`unfinished_timeout_ms`](crate::Settings::unfinished_timeout_ms), and the connection ends in which one came
 //! forward by less than [`LEAST_PER_S`] meanwhile; by less than [`LEAST_PER_S_IF_AWAITED`], if others wait for its room.
 //! So does one whose client took nothing of its output meanwhile, during a memory alarm: the alarm could not end for it.
 
-use leveret_broker::bodies::{BodyRoom, RoomAnswer};
+use leveret_broker::bodies::{BodyRoom, Kind, Question, RoomAnswer};
 use leveret_queue::Time;
 
 use crate::channel::content::Stake;
@@ -23,6 +27,9 @@ const LEAST_PER_S: u64 = 1 << 10;
 /// The same while others wait for the room that it takes.
 const LEAST_PER_S_IF_AWAITED: u64 = 16 << 10;
 
+/// What room is needed for, in the order in which it is asked for.
+const KINDS: [Kind; 2] = [Kind::Body, Kind::Frame];
+
 /// What belongs to the connection of all this.
 #[derive(Debug, Default)]
 pub(crate) struct Unfinished {
@@ -30,10 +37,15 @@ pub(crate) struct Unfinished {
     contents: u32,
     /// What they keep and will keep.
     stake: Stake,
-    /// Room that the connection has.
-    granted: u64,
+    /// The length of the frame of which a part was left, if it is needed whole.
+    frame: u64,
+    /// Bytes of that part.
+    frame_part: u64,
+    /// Room that the connection has, by [`Kind`].
+    granted: [u64; 2],
     /// Room that it stands in line for, and is not read meanwhile.
     asked: u64,
+    asked_for: Kind,
     /// How often it asked.
     asks: u64,
     /// Bytes that were read of a body into memory of its own, and not taken yet.
@@ -75,9 +87,25 @@ impl Unfinished {
         self.asked > 0
     }
 
-    /// Bytes that count as held: all that was granted, as it may come at any time.
+    /// The frame that the last input ended in: its length and how much of it there is, nothing if it ended with one.
+    #[inline]
+    pub(crate) fn ends_in_frame(&mut self, len: usize, part: usize) {
+        (self.frame, self.frame_part) = (len as u64, part as u64);
+    }
+
+    /// Bytes that count as held, but for input that was left: all that was granted, as it may come at any time.
     pub(crate) fn held(&self) -> u64 {
-        self.stake.kept.max(self.granted)
+        (self.stake.kept + self.frame_part).max(self.has_room()) - self.frame_part
+    }
+
+    /// Room that the connection has.
+    fn has_room(&self) -> u64 {
+        self.granted.iter().sum()
+    }
+
+    /// Whether it has no room, and may want some: it is read from a little at a time while there is none.
+    pub(crate) fn is_without_room(&self) -> bool {
+        self.has_room() == 0
     }
 
     /// Whether the session reads, now.
@@ -91,8 +119,24 @@ impl Unfinished {
     }
 
     /// Room that it should have.
-    fn needs(&self, room: &BodyRoom) -> u64 {
-        if self.stake.claimed > room.free() { self.stake.claimed } else { 0 }
+    fn needs(&self, kind: Kind, room: &BodyRoom) -> u64 {
+        let claimed = match kind {
+            Kind::Body => self.stake.claimed,
+            Kind::Frame => self.frame,
+        };
+        if claimed > room.free() { claimed } else { 0 }
+    }
+
+    /// Room that it should have and has not.
+    fn lacks(&self, kind: Kind, room: &BodyRoom) -> u64 {
+        self.needs(kind, room).saturating_sub(self.granted[kind as usize])
+    }
+
+    /// Whether others wait for what it has.
+    fn is_awaited(&self, room: &BodyRoom) -> bool {
+        let [body, frame] = self.granted;
+        let bodies_wait = room.waiting() > 0;
+        (body > 0 && bodies_wait) || (frame > 0 && (bodies_wait || room.frames_waiting() > 0))
     }
 }
 
@@ -100,8 +144,9 @@ impl Core {
     /// Gives back the room that is not needed any more.
     #[inline]
     pub(crate) fn give_room_back(&mut self, cx: &mut Context<'_>) {
-        let unfinished = &self.unfinished;
-        if unfinished.granted + unfinished.asked > unfinished.needs(&self.settings.bodies) {
+        let (unfinished, room) = (&self.unfinished, &self.settings.bodies);
+        let needs = KINDS.map(|kind| unfinished.needs(kind, room)).iter().sum();
+        if unfinished.has_room() + unfinished.asked > needs {
             self.give_back_now(cx);
         }
     }
@@ -110,21 +155,27 @@ impl Core {
     pub(crate) fn leave_line(&mut self, cx: &mut Context<'_>) {
         let asked = std::mem::take(&mut self.unfinished.asked);
         if asked > 0 {
-            self.settings.bodies.withdraw(self.id, asked, cx.outbox);
+            let kind = self.unfinished.asked_for;
+            self.settings.bodies.withdraw(self.id, kind, asked, cx.outbox);
         }
     }
 
     #[cold]
     fn give_back_now(&mut self, cx: &mut Context<'_>) {
-        let room = &self.settings.bodies;
-        let unfinished = &mut self.unfinished;
-        let needs = unfinished.needs(room);
-        if unfinished.asked > 0 && unfinished.granted >= needs {
-            room.withdraw(self.id, std::mem::take(&mut unfinished.asked), cx.outbox);
+        if self.unfinished.lacks(self.unfinished.asked_for, &self.settings.bodies) == 0 {
+            self.leave_line(cx);
         }
-        if unfinished.asked == 0 && unfinished.granted > needs {
-            room.give_back(unfinished.granted - needs, cx.outbox);
-            unfinished.granted = needs;
+        let (unfinished, room) = (&mut self.unfinished, &self.settings.bodies);
+        if unfinished.asked > 0 {
+            return;
+        }
+        for kind in KINDS {
+            let needs = unfinished.needs(kind, room);
+            let granted = &mut unfinished.granted[kind as usize];
+            if *granted > needs {
+                room.give_back(kind, *granted - needs, cx.outbox);
+                *granted = needs;
+            }
         }
     }
 }
@@ -133,33 +184,39 @@ impl Session {
     /// Asks for room if more is needed than there is.
     #[inline]
     pub(crate) fn take_room(&mut self, cx: &mut Context<'_>) {
-        let unfinished = &self.core.unfinished;
-        if unfinished.needs(&self.core.settings.bodies) > unfinished.granted
-            && unfinished.asked == 0
+        let (unfinished, room) = (&self.core.unfinished, &self.core.settings.bodies);
+        if unfinished.asked == 0
+            && let Some(kind) = KINDS.into_iter().find(|&kind| unfinished.lacks(kind, room) > 0)
         {
-            self.ask_for_room(cx);
+            self.ask_for_room(kind, cx);
         }
     }
 
     #[cold]
-    fn ask_for_room(&mut self, cx: &mut Context<'_>) {
+    fn ask_for_room(&mut self, kind: Kind, cx: &mut Context<'_>) {
         let core = &mut self.core;
         if core.peer_closed {
             // What is read is no more than lies in the socket.
             return;
         }
-        let unfinished = &mut core.unfinished;
-        let (needs, limit) =
-            (unfinished.needs(&core.settings.bodies), core.settings.bodies.connection_limit());
-        if unfinished.contents > 1 && needs > limit {
+        let (unfinished, room) = (&mut core.unfinished, &core.settings.bodies);
+        if unfinished.contents > 1 && unfinished.needs(Kind::Body, room) > room.connection_limit() {
             return self.no_room(cx);
         }
-        let wants = needs - unfinished.granted;
+        let wants = unfinished.lacks(kind, room);
         unfinished.asks += 1;
-        let question = (core.id, unfinished.asks);
-        match core.settings.bodies.ask(question, unfinished.granted, wants, cx.outbox) {
-            RoomAnswer::Granted => unfinished.granted += wants,
-            RoomAnswer::Waits => unfinished.asked = wants,
+        let question = Question {
+            connection: core.id,
+            number: unfinished.asks,
+            user: &core.identity.user,
+            holds: unfinished.has_room(),
+        };
+        match room.ask(question, kind, wants, cx.outbox) {
+            RoomAnswer::Granted => {
+                unfinished.granted[kind as usize] += wants;
+                self.take_room(cx);
+            }
+            RoomAnswer::Waits => (unfinished.asked, unfinished.asked_for) = (wants, kind),
         }
     }
 
@@ -170,11 +227,11 @@ impl Session {
         if number != unfinished.asks {
             return;
         }
-        let asked = std::mem::take(&mut unfinished.asked);
+        let (asked, kind) = (std::mem::take(&mut unfinished.asked), unfinished.asked_for);
         match is_granted {
-            true => unfinished.granted += asked,
+            true => unfinished.granted[kind as usize] += asked,
             false if asked > 0 => {
-                self.core.settings.bodies.give_back(asked, cx.outbox);
+                self.core.settings.bodies.give_back(kind, asked, cx.outbox);
                 self.no_room(cx);
             }
             false => {}
@@ -216,7 +273,7 @@ impl Session {
             return self.give_up(cx);
         }
         let timeout_ms = core.settings.unfinished_timeout_ms;
-        let is_awaited = core.settings.bodies.waiting() > 0 && core.unfinished.granted > 0;
+        let is_awaited = core.unfinished.is_awaited(&core.settings.bodies);
         let per_s = if is_awaited { LEAST_PER_S_IF_AWAITED } else { LEAST_PER_S };
         let least = (per_s * timeout_ms / 1000).max(1);
         // Who is not read cannot show that it moves. It may keep its room from others for as long, and no longer.

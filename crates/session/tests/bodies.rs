@@ -4,7 +4,9 @@
 mod node;
 
 use leveret_amqp::content::Properties;
-use leveret_amqp::method::{channel, exchange, queue};
+use leveret_amqp::method::{channel, connection, exchange, queue};
+use leveret_amqp::reply::ReplyCode;
+use leveret_amqp::table::{RawTable, Table, Value};
 use leveret_broker::flow::Alarm;
 use leveret_broker::message::ToSession;
 use leveret_topology::PasswordHash;
@@ -24,6 +26,23 @@ fn cut(number: u16, exchange: &str, size: usize, after: usize) -> (Vec<u8>, Vec<
     (bytes, rest)
 }
 
+/// A user without any permission.
+fn add_none(node: &mut Node) {
+    node.topology.add_user("none", PasswordHash::new("none", [1, 2, 3, 4]), &[]).unwrap();
+    node.topology.set_permissions("none", "/", "^$", "^$", "^$").unwrap();
+}
+
+fn connect_none(node: &mut Node) -> usize {
+    let link = node.connect_with(&[], "\0none\0none", "/");
+    node.open(link, 1);
+    link
+}
+
+/// All that the sessions keep, input that they were given and did not take among it.
+fn held(node: &Node) -> usize {
+    node.links.iter().map(|link| link.session.kept_bytes() as usize + link.left).sum()
+}
+
 fn ready(node: &mut Node, link: usize) -> String {
     node.say(link, 1, &queue::Declare { queue: "q", passive: true, ..Default::default() })
 }
@@ -41,12 +60,11 @@ fn thirty_large_bodies_that_are_begun_at_once() {
     for &link in &all {
         assert_eq!(node.bytes(link, &first), "");
     }
-    let held = |node: &Node| node.links.iter().map(|link| link.session.kept_bytes()).sum::<u64>();
     assert_eq!((room.taken() / (15 * MIB) as u64, room.waiting()), (3, 27));
-    assert!(held(&node) < 55 << 20, "{}", held(&node));
+    assert!(held(&node) < 55 * MIB, "{}", held(&node));
     for &link in &all {
         node.bytes(link, &rest);
-        assert!(held(&node) < 55 << 20, "{}", held(&node));
+        assert!(held(&node) < 55 * MIB, "{}", held(&node));
     }
     assert_eq!((room.taken(), room.waiting()), (0, 0));
     assert_eq!(ready(&mut node, reader), "1 queue.declare-ok q 30 0");
@@ -57,8 +75,7 @@ fn thirty_large_bodies_that_are_begun_at_once() {
 #[test]
 fn a_body_that_is_refused_is_not_received() {
     let mut node = Node::new();
-    node.topology.add_user("none", PasswordHash::new("none", [1, 2, 3, 4]), &[]).unwrap();
-    node.topology.set_permissions("none", "/", "^$", "^$", "^$").unwrap();
+    add_none(&mut node);
     let client = node.client();
     let inner = exchange::Declare {
         exchange: "inner",
@@ -68,11 +85,7 @@ fn a_body_that_is_refused_is_not_received() {
     };
     node.say(client, 1, &inner);
     let guest = |node: &mut Node| node.client();
-    let none = |node: &mut Node| {
-        let link = node.connect_with(&[], "\0none\0none", "/");
-        node.open(link, 1);
-        link
-    };
+    let none = connect_none;
     let refused = "1 channel.close 403 ACCESS_REFUSED - write access to exchange 'amq.direct' in vhost '/' \
                    refused for user 'none' (60.40)";
     let missing = "1 channel.close 404 NOT_FOUND - no exchange 'missing' in vhost '/' (60.40)";
@@ -344,4 +357,134 @@ fn bodies_one_after_the_other() {
     assert_eq!(node.bytes(link, &all), "");
     assert_eq!(ready(&mut node, link), "1 queue.declare-ok q 10 0");
     assert_eq!(node.settings.bodies.taken(), 0);
+}
+
+/// A publish whose headers are so long.
+fn with_headers(headers: usize, size: usize) -> Vec<u8> {
+    let mut table = Table::default();
+    table.push("long", Value::LongStr(vec![7; headers]));
+    let properties = Properties { headers: Some(table), ..Default::default() };
+    publish_bytes(1, "", "q", &vec![7; size], &properties, false)
+}
+
+/// Frames that are nearly whole, of a crowd that may nothing: they take a bounded part of the memory for bodies, keep
+/// no body waiting, and let those of other users come between.
+#[test]
+fn frames_that_are_not_whole() {
+    let mut node = Node::new();
+    add_none(&mut node);
+    node.settings.bodies.set_watermark(16 << 20);
+    node.settings.unfinished_timeout_ms = 10_000;
+    let room = std::sync::Arc::clone(&node.settings.bodies);
+    let (honest, other) = (node.client(), node.client());
+    node.declare(honest, "q");
+    let frame = [&b"\x01\0\x01\0\x01\xff\xf8\0\x32\0\x0a"[..], &[0; 131_000]].concat();
+    let crowd: Vec<usize> = (0..200).map(|_| connect_none(&mut node)).collect();
+    for &link in &crowd {
+        assert_eq!(node.bytes(link, &frame), "");
+    }
+    assert_eq!((room.taken(), room.waiting(), room.frames_waiting()), (MIB as u64, 0, 192));
+    assert!(held(&node) < MIB + 192 * (17 << 10) + (64 << 10), "{}", held(&node));
+    let (body, rest) = cut(1, "", 2 * MIB, MIB);
+    assert_eq!(node.bytes(other, &[body, rest].concat()), "", "a body goes through");
+    assert_eq!(ready(&mut node, honest), "1 queue.declare-ok q 1 0");
+    let long = with_headers(100_000, 10);
+    node.bytes(honest, &long);
+    assert_eq!(node.links[honest].session.facts().state, "flow", "a long frame waits");
+    node.drop_link(crowd[0]);
+    assert_eq!(room.frames_waiting(), 192, "and one of the crowd before it");
+    node.drop_link(crowd[1]);
+    assert_eq!(ready(&mut node, other), "1 queue.declare-ok q 2 0");
+    let mut ended = 0;
+    for _ in 0..60 {
+        node.later(1000);
+        node.bytes(other, b"\x08\0\0\0\0\0\0\xce");
+        ended = crowd.iter().filter(|&&link| node.read(link).contains("stands still")).count();
+        if ended > 0 {
+            break;
+        }
+    }
+    assert_eq!(ended, 8, "who has room and does not go on ends");
+    for link in crowd {
+        node.drop_link(link);
+    }
+    assert_eq!((room.taken(), room.frames_waiting()), (0, 0));
+}
+
+/// Headers of a message that are longer than what needs no room, cut anywhere, and then a body: nobody waits for
+/// what it holds itself.
+#[test]
+fn long_headers_before_large_bodies() {
+    let mut node = Node::new();
+    node.settings.bodies.set_watermark(4 << 20);
+    let link = node.client();
+    node.declare(link, "q");
+    let bytes = with_headers(100_000, 3 * MIB);
+    for (count, at) in [30, 20_000, 50_000, 100_060, 100_080, 200_000].into_iter().enumerate() {
+        for part in [&bytes[..at], &bytes[at..]] {
+            assert_eq!(node.bytes(link, part), "");
+        }
+        let want = format!("1 queue.declare-ok q {} 0", count + 1);
+        assert_eq!(ready(&mut node, link), want, "{at}");
+    }
+    assert_eq!((node.settings.bodies.taken(), held(&node)), (0, 0));
+    // Many at once: those that wait for their bodies have room for their headers, and others none.
+    let all: Vec<usize> = (0..20).map(|_| node.client()).collect();
+    for &link in &all {
+        node.bytes(link, &bytes[..200_000]);
+    }
+    assert!(held(&node) < 4 * MIB, "{}", held(&node));
+    for &link in &all {
+        node.bytes(link, &bytes[200_000..]);
+    }
+    assert_eq!(ready(&mut node, link), "1 queue.declare-ok q 26 0");
+    assert_eq!((node.settings.bodies.taken(), held(&node)), (0, 0));
+}
+
+/// Whoever has not opened its vhost is in no line, and has no long frames.
+#[test]
+fn frames_before_open_are_short() {
+    let mut node = Node::new();
+    let link = node.accept(true);
+    node.bytes(link, b"AMQP\x00\x00\x09\x01");
+    let start_ok = connection::StartOk {
+        client_properties: RawTable::unchecked(&[]),
+        mechanism: "PLAIN",
+        response: b"\0guest\0guest",
+        locale: "en_US",
+    };
+    node.say(link, 0, &start_ok);
+    let tune = connection::TuneOk { channel_max: 2047, frame_max: 131_072, heartbeat: 60 };
+    assert_eq!(node.say(link, 0, &tune), "");
+    let said = node.bytes(link, b"\x01\0\0\0\0\x20\x01");
+    assert!(said.contains("501 FRAME_ERROR"), "{said}");
+}
+
+/// A connection that was closed, and whose client is waited for, keeps nothing of what still comes.
+#[test]
+fn frames_to_a_connection_that_is_closed() {
+    let mut node = Node::new();
+    let link = node.client();
+    let frame = [&b"\x01\0\x01\0\x01\xff\xf8\0\x32\0\x0a"[..], &[0; 131_000]].concat();
+    node.bytes(link, &frame);
+    let close = ToSession::Close { code: ReplyCode::ConnectionForced, text: "go".into() };
+    node.letter(link, close);
+    node.bytes(link, &[0; 60]);
+    assert_eq!((node.links[link].left, node.settings.bodies.taken()), (1, 0));
+    node.bytes(link, &[b"\xce", &frame[..]].concat());
+    assert_eq!(node.links[link].left, 0);
+    node.bytes(link, &[&[0; 60][..], b"\xce", b"\x01\0\0\0\0\0\x04\0\x0a\0\x33\xce"].concat());
+    assert!(node.ended(link).is_some());
+}
+
+/// What an alarm stops has read little that it keeps all the while.
+#[test]
+fn little_is_read_during_an_alarm() {
+    let mut node = Node::new();
+    let link = node.client();
+    node.letter(link, ToSession::Alarm(RAISED));
+    let one = publish_bytes(1, "", "q", b"x", &Properties::default(), false);
+    node.bytes(link, &one.repeat(10_000));
+    assert!(!node.links[link].session.wants_input());
+    assert!(node.links[link].left <= 16 << 10, "{}", node.links[link].left);
 }

@@ -16,15 +16,21 @@ impl Talk {
     }
 
     fn ask(&mut self, who: u64, holds: u64, wants: u64) -> RoomAnswer {
-        self.room.ask((ConnectionId::new(who), 0), holds, wants, &mut self.outbox)
+        let question = Question { connection: ConnectionId::new(who), number: 0, user: "", holds };
+        self.room.ask(question, Kind::Body, wants, &mut self.outbox)
+    }
+
+    fn ask_for_frame(&mut self, (who, user): (u64, &str), wants: u64) -> RoomAnswer {
+        let question = Question { connection: ConnectionId::new(who), number: 0, user, holds: 0 };
+        self.room.ask(question, Kind::Frame, wants, &mut self.outbox)
     }
 
     fn give_back(&mut self, bytes: u64) {
-        self.room.give_back(bytes, &mut self.outbox);
+        self.room.give_back(Kind::Body, bytes, &mut self.outbox);
     }
 
     fn withdraw(&mut self, who: u64, wants: u64) {
-        self.room.withdraw(ConnectionId::new(who), wants, &mut self.outbox);
+        self.room.withdraw(ConnectionId::new(who), Kind::Body, wants, &mut self.outbox);
     }
 
     /// Who was told what since the last time.
@@ -144,6 +150,57 @@ fn who_is_refused_and_gone_takes_nothing_from_others() {
     assert_eq!(talk.told(), [(1, true)]);
     talk.give_back(140);
     assert_eq!((talk.room.taken(), talk.room.waiting()), (0, 0));
+}
+
+/// Frames have a quarter of the room, whoever waits, and bodies do not wait for them.
+#[test]
+fn frames_have_a_part() {
+    let mut talk = Talk::new();
+    assert_eq!(talk.ask_for_frame((1, "a"), 20), RoomAnswer::Granted);
+    assert_eq!(talk.ask_for_frame((2, "a"), 20), RoomAnswer::Waits);
+    assert_eq!((talk.room.waiting(), talk.room.frames_waiting()), (0, 1));
+    assert_eq!(talk.ask(3, 0, 80), RoomAnswer::Granted);
+    assert_eq!(talk.ask(4, 0, 10), RoomAnswer::Waits);
+    assert_eq!((talk.room.waiting(), talk.room.frames_waiting()), (1, 1));
+    talk.give_back(80);
+    assert_eq!(talk.told(), [(4, true)]);
+    talk.room.give_back(Kind::Frame, 20, &mut talk.outbox);
+    assert_eq!(talk.told(), [(2, true)]);
+    assert_eq!(talk.ask_for_frame((5, "b"), 1000), RoomAnswer::Waits);
+    talk.room.give_back(Kind::Frame, 20, &mut talk.outbox);
+    talk.give_back(10);
+    assert_eq!(talk.told(), [(5, true)], "alone");
+    talk.room.give_back(Kind::Frame, 1000, &mut talk.outbox);
+    assert_eq!((talk.room.taken(), talk.room.frames_waiting()), (0, 0));
+}
+
+/// However many frames of one user wait, those of others come between.
+#[test]
+fn frames_of_users_take_turns() {
+    let mut talk = Talk::new();
+    assert_eq!(talk.ask_for_frame((1, "a"), 20), RoomAnswer::Granted);
+    for (who, user) in [(2, "a"), (3, "a"), (4, "a"), (5, "b"), (6, "c"), (7, "b")] {
+        assert_eq!(talk.ask_for_frame((who, user), 20), RoomAnswer::Waits);
+    }
+    talk.room.withdraw(ConnectionId::new(4), Kind::Frame, 20, &mut talk.outbox);
+    for next in [2, 5, 6, 3, 7] {
+        talk.room.give_back(Kind::Frame, 20, &mut talk.outbox);
+        assert_eq!(talk.told(), [(next, true)]);
+    }
+    talk.room.give_back(Kind::Frame, 20, &mut talk.outbox);
+    assert_eq!((talk.room.taken(), talk.room.frames_waiting()), (0, 0));
+}
+
+/// Room for the frame that a body's header came in is not in the way of a long body.
+#[test]
+fn frames_do_not_make_the_room_full() {
+    let mut talk = Talk::new();
+    assert_eq!(talk.ask_for_frame((1, "a"), 10), RoomAnswer::Granted);
+    assert_eq!(talk.ask_for_frame((2, "a"), 10), RoomAnswer::Granted);
+    assert_eq!(talk.ask(1, 10, 1000), RoomAnswer::Granted);
+    assert_eq!(talk.ask(2, 10, 1000), RoomAnswer::Waits);
+    talk.give_back(1000);
+    assert_eq!(talk.told(), [(2, true)]);
 }
 
 /// Random connections with several bodies each: each ends what it begins or is refused, and what is taken

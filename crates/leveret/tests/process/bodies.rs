@@ -111,3 +111,26 @@ fn bodies_that_stand_still() {
     });
     assert_eq!(broker.log.with("does not come forward").len(), 15);
 }
+
+/// A crowd that may nothing and sends frames but for their last bytes raises no alarm, and keeps no body waiting.
+#[test]
+fn frames_of_a_crowd_that_are_not_whole() {
+    let broker = Broker::with(&["vm_memory_high_watermark.absolute=40MB"]);
+    broker.told(&["add_user", "none", "none"]);
+    broker.told(&["set_permissions", "none", "^$", "^$", "^$"]);
+    let frame = [&b"\x01\0\x01\0\x01\xff\xf8\0\x32\0\x0a"[..], &[7; 131_000]].concat();
+    let crowd: Vec<Raw> = (0..300)
+        .map(|_| {
+            let mut raw = Raw::login_as(&broker, 0, "none");
+            raw.send(&frame);
+            raw
+        })
+        .collect();
+    let mut raw = Raw::login(&broker);
+    raw.method(1, &confirm::Select { no_wait: false });
+    raw.expect("confirm.select-ok");
+    raw.send(&publish("amq.fanout", MIB as usize));
+    raw.expect("basic.ack");
+    assert_eq!(alarms(&broker), "[]");
+    drop(crowd);
+}

@@ -129,6 +129,7 @@ impl Session {
         self.let_go(false, cx);
         cx.out.put_method(0, method);
         self.core.stage = Stage::Closed;
+        self.core.decoder.skim();
         if was_running {
             self.core.timers.await_close_ok(cx.now);
         } else {
@@ -170,6 +171,7 @@ impl Session {
             core.give_back(channel);
         }
         self.channels = Default::default();
+        core.unfinished.ends_in_frame(0, 0);
         if let Some(cache) = &mut core.cache {
             cache.end();
         }

@@ -144,7 +144,6 @@ impl Session {
         negotiated("channel_max", method.channel_max.into(), 1, settings.channel_max.into())?;
         core.frame_max = method.frame_max;
         core.channel_max = method.channel_max;
-        core.decoder.set_frame_max(method.frame_max);
         core.timers.start_heartbeat(method.heartbeat, cx.now);
         core.stage = Stage::Opening;
         Ok(())
@@ -166,6 +165,8 @@ impl Session {
         core.identity.vhost_name = name.into();
         core.slots = slots;
         core.stage = Stage::Running;
+        // Not with `tune-ok`: until then nothing bounds how many there are, and no method is long.
+        core.decoder.set_frame_max(core.frame_max);
         core.totals.connections_opened = 1;
         core.timers.end_handshake();
         core.tell_opened(cx);

@@ -26,7 +26,7 @@ pub(crate) struct Link {
     /// Bytes the session left or was not given yet.
     input: Vec<u8>,
     /// Bytes the session left in its last turn.
-    left: usize,
+    pub(crate) left: usize,
     /// How many bodies were read into memory of their own.
     pub(crate) bodies: usize,
     /// Queues that the messages of one turn went to, at most.
@@ -346,7 +346,7 @@ impl Node {
                         *bodies += 1;
                     }
                     // As a socket does: at most one read, and what the last one left.
-                    let given = input.len().min(*read_max + *left);
+                    let given = input.len().min(session.read_max().min(*read_max) + *left);
                     let mut bytes = Bytes::copy_from_slice(&input[..given]);
                     session.input(&mut bytes, &mut cx);
                     let queues = cx.outbox.shards.iter().map(|(_, letter)| match letter {
