@@ -46,9 +46,11 @@ impl<T> Default for Handover<T> {
 }
 
 impl<T> Handover<T> {
-    /// The caller is at work until [`ends`](Self::ends).
-    pub(crate) fn begins(&self) {
+    /// The caller is at work until [`ends`](Self::ends). Some of what was left comes behind what it has to do: a list that has
+    /// something on it whenever it is looked at, as while the names change, would never come to it.
+    pub(crate) fn begins(&self, due: &mut VecDeque<T>) {
         self.at_work.fetch_add(1, Ordering::SeqCst);
+        self.take(due);
     }
 
     /// The caller is not at work any more. Afterwards it has to look whether there [`is something`](Self::has_some):
@@ -148,7 +150,7 @@ mod tests {
         handover.leave(&mut mine);
         handover.take(&mut theirs);
         assert_eq!((mine.len(), theirs.len()), (2, 0), "nobody works");
-        handover.begins();
+        handover.begins(&mut theirs);
         handover.leave(&mut mine);
         assert!(mine.is_empty());
         handover.ends();
@@ -156,6 +158,24 @@ mod tests {
         handover.take(&mut theirs);
         assert_eq!(theirs, [1, 2]);
         assert!(!handover.has_some());
+    }
+
+    /// Its own list is never empty: what was left has its turn all the same.
+    #[test]
+    fn one_who_always_has_something_takes_what_was_left() {
+        let handover = Handover::default();
+        handover.bequeath(&mut VecDeque::from([2, 3]));
+        let mut due = VecDeque::from([1]);
+        let mut done = Vec::new();
+        for _ in 0..3 {
+            handover.begins(&mut due);
+            let turn = due.pop_front().unwrap();
+            done.push(turn);
+            due.extend(Some(turn).filter(|&turn| turn == 1));
+            handover.ends();
+        }
+        assert_eq!(done, [1, 2, 3]);
+        assert_eq!(due, [1]);
     }
 
     #[test]
@@ -217,8 +237,7 @@ mod tests {
             let mut done = VecDeque::new();
             for _ in 0..EACH {
                 loop {
-                    handover.begins();
-                    handover.take(&mut done);
+                    handover.begins(&mut done);
                     handover.ends();
                     if !handover.has_some() {
                         break;

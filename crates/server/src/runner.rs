@@ -330,7 +330,7 @@ impl Runner {
         }
         let node = Arc::clone(&self.node);
         let mut turns = 0;
-        node.handover.begins();
+        node.handover.begins(&mut self.due);
         while turns < TURNS_MAX {
             if self.due.is_empty() {
                 node.handover.take(&mut self.due);
