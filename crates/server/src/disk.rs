@@ -196,7 +196,12 @@ impl RealDisk {
             Roster::Whole(_) if found.is_empty => ListState::Empty,
             Roster::Whole(_) => ListState::Whole,
         };
-        Ok(Says { names: found.names, state })
+        Ok(Says { names: found.names, start: found.start, state })
+    }
+
+    /// What its list of files says of the last start of the node.
+    pub(crate) fn start_of(&self) -> Start {
+        Start(Arc::clone(&self.list))
     }
 
     /// Before the first change: what a process that was killed had kept goes, and what there is stays after a power cut.
@@ -218,8 +223,31 @@ impl RealDisk {
 pub(crate) struct Says {
     /// How far the log of names was, as far as those know who wrote here.
     pub(crate) names: u64,
+    /// The number of the last start of the node. 0 if it does not know.
+    pub(crate) start: u64,
     /// Whether it can be asked.
     pub(crate) state: ListState,
+}
+
+/// What a list of files says of the last start of the node, for as long as that goes on.
+#[derive(Clone, Debug)]
+pub(crate) struct Start(Arc<Ranked<List>>);
+
+impl Start {
+    /// Says it as soon as there is a list, or it is written when the log is opened.
+    pub(crate) fn set(&self, start: u64) {
+        self.0.lock().set_start(start);
+    }
+
+    /// Whether there is a list: an open log's says what was set before.
+    pub(crate) fn is_written(&self) -> bool {
+        self.0.lock().is_there()
+    }
+
+    /// Says it in the list of an open log, and is safe.
+    pub(crate) fn write(&self, start: u64) -> std::io::Result<()> {
+        self.0.lock().write_start(start)
+    }
 }
 
 /// Whether there is a list.

@@ -32,7 +32,7 @@ use leveret_log::file::{
 use leveret_log::{FileLog, Holder, Log as _, LogNumber, Offset};
 use leveret_topology::QueueId;
 
-use crate::disk::{ListState, Names, NamesReached, RealDisk, Wake, sync_dir};
+use crate::disk::{ListState, Names, NamesReached, RealDisk, Start, Wake, sync_dir};
 use crate::locks::{Rank, Ranked};
 use crate::node::Node;
 use crate::room::Room;
@@ -200,6 +200,12 @@ pub(crate) struct Checked {
     is_short: Vec<bool>,
     /// The names may have lost some.
     are_names_short: bool,
+    /// By shard: what its list says of the last start.
+    starts: Vec<Start>,
+    /// The same of the names. It is written last, so no shard that was there says less.
+    names_start: Start,
+    /// The number of this start.
+    start: u64,
     waker: Arc<Waker>,
     started: Instant,
 }
@@ -244,6 +250,7 @@ impl Storage {
         let disk = disk_of(&names_dir, &waker, Owner::Names, &reached)?;
         let says = disk.list_says();
         let says = says.with_context(|| format!("cannot read {}", names_dir.display()))?;
+        let (names_start, last_start) = (disk.start_of(), says.start);
         let mut are_names_short = says.state == ListState::Empty;
         let names = inspect(&names_dir, disk, Owner::Names, memory.options(1))?;
         let Inspected::Whole(mut names, report) = names else {
@@ -261,7 +268,7 @@ impl Storage {
         // How far the names were, as each shard knows.
         let mut seen = Vec::new();
         let word = left::word(dir, count);
-        let mut is_short = Vec::new();
+        let (mut is_short, mut starts, mut start) = (Vec::new(), Vec::new(), last_start);
         for index in 0..count {
             let dir = shard_dir(dir, index);
             let owner = Owner::Shard(index);
@@ -271,6 +278,11 @@ impl Storage {
             let says = disk.list_says();
             let says = says.with_context(|| format!("cannot read {}", dir.display()))?;
             seen.push(says.names);
+            start = start.max(says.start);
+            starts.push(disk.start_of());
+            if says.state == ListState::Missing && last_start > 0 && !has_files(&dir)? {
+                return Err(emptied(&dir));
+            }
             let mut log = inspect(&dir, disk, owner, options)?;
             refuse_stranger(&dir, |each| log.each_holder(each), (index, count))
                 .context("Nothing was changed in the data directory")?;
@@ -286,9 +298,12 @@ impl Storage {
             if says.state == ListState::Empty {
                 tell_empty(&dir);
             }
+            let mut is_older = !is_unlisted && says.start < last_start;
             match &log {
                 Inspected::Whole(log, report) => {
                     messages += report.records;
+                    // After a stop in good order its word is asked, which knows whether anything was stored since.
+                    is_older &= !word.knows(index);
                     if let Some(left) = word.is_short(index, log.next_batch()) {
                         // An empty list is the owner's word that the log goes on with what is there.
                         let is_said = says.state == ListState::Empty;
@@ -298,6 +313,10 @@ impl Storage {
                     }
                 }
                 Inspected::Damaged(..) => is_damaged = true,
+            }
+            if is_older {
+                left::refuse_older(&dir, says.start, last_start, files.damaged)?;
+                is_unlisted = true;
             }
             is_short.push(is_unlisted || lost.iter().any(|it| it.path.starts_with(&dir)));
             shards.push(log);
@@ -320,6 +339,9 @@ impl Storage {
             word,
             is_short,
             are_names_short,
+            starts,
+            names_start,
+            start: start.saturating_add(1),
             waker,
             started,
         };
@@ -355,6 +377,8 @@ impl Checked {
     /// Opens the logs of messages: from here on the directory is changed.
     pub(crate) fn open(self) -> anyhow::Result<Storage> {
         let Self { dir, shards: inspected, names, lost, word, is_short, waker, started, .. } = self;
+        let (starts, start) = (self.starts, self.start);
+        starts.iter().for_each(|it| it.set(start));
         let count = inspected.len();
         tell_of(&dir.join("names"), &names, started, true);
         left::tell(&lost);
@@ -374,6 +398,11 @@ impl Checked {
             tell_of(&dir, &report, started, is_whole);
             shards.push(log);
             damages.extend(report.damaged.into_iter().map(|damage| (dir.clone(), damage)));
+        }
+        // Where one had no room to say so, or an older version left it without a list, nobody is asked for it yet.
+        if starts.iter().all(Start::is_written) {
+            let written = self.names_start.write(start);
+            written.with_context(|| format!("cannot write to {}", dir.join("names").display()))?;
         }
         let lost_before = shards.iter().enumerate();
         let lost_before =
@@ -452,6 +481,17 @@ fn without_names(dir: &Path, messages: Option<u64>) -> anyhow::Error {
         dir.join("names").display(),
         dir.join("shards").display(),
         dir.join("layout").display()
+    )
+}
+
+/// A shard has a list from its first start on, also without messages.
+fn emptied(shard: &Path) -> anyhow::Error {
+    anyhow::anyhow!(
+        "{shard} is empty, and had a list of files at least when the node started last: perhaps it is a mount point, and \
+         nothing is mounted. Nothing was changed. Restore it from a copy; or, to go on without the messages of its queues, \
+         make an empty file {list} and start again",
+        shard = shard.display(),
+        list = shard.join("files").display(),
     )
 }
 

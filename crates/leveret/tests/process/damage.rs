@@ -474,6 +474,70 @@ fn what_is_missing_is_told() {
     }
 }
 
+/// Also what a mount point looks like on which nothing is mounted.
+#[test]
+fn an_emptied_directory_of_a_shard_is_refused() {
+    for stop in [false, true] {
+        let down = stored_with(stop, &["shards=2"], &["q", "other"]);
+        let shard = down.dir.path().join("shards/0");
+        let away = down.dir.path().join("away");
+        std::fs::rename(&shard, &away).unwrap();
+        std::fs::create_dir(&shard).unwrap();
+        refuses(
+            &down,
+            &["shards/0 is empty", "Nothing was changed", "shards/0/files and start again"],
+        );
+        std::fs::remove_dir(&shard).unwrap();
+        std::fs::rename(&away, &shard).unwrap();
+        let broker = down.start_again();
+        let (mut client, channel) = broker.channel();
+        for queue in ["q", "other"] {
+            assert_eq!(count(&mut client, channel, queue), MESSAGES / 2);
+        }
+        assert_eq!(broker.log.with(" ERROR "), Vec::<String>::new());
+        client.close().unwrap();
+        // Its owner goes on without it.
+        let down = broker.kill();
+        std::fs::remove_dir_all(&shard).unwrap();
+        std::fs::create_dir(&shard).unwrap();
+        std::fs::write(shard.join("files"), []).unwrap();
+        let broker = down.start_again();
+        assert_eq!(broker.log.with("`files`, is empty").len(), 1);
+        let (mut client, channel) = broker.channel();
+        let there = ["q", "other"].map(|queue| count(&mut client, channel, queue));
+        assert_eq!(there.iter().sum::<u32>(), MESSAGES / 2);
+    }
+}
+
+/// An older copy of a shard's directory, list and all, and whole: after a kill, too, it is told.
+#[test]
+fn an_older_copy_of_a_shard_is_told() {
+    let down = stored_with(false, &["shards=1"], &["q"]);
+    let shard = down.dir.path().join("shards/0");
+    let older = files(&shard);
+    let broker = down.start_again();
+    let (mut client, channel) = broker.channel();
+    client.confirm_select(channel).unwrap();
+    let key = Key { publisher: 1, number: 100 };
+    client.publish(channel, "", "q", &key.properties(None), &key.body());
+    wait_for_ack(&mut client);
+    let mut down = broker.kill();
+    std::fs::remove_dir_all(&shard).unwrap();
+    std::fs::create_dir(&shard).unwrap();
+    older.iter().for_each(|(path, bytes)| std::fs::write(path, bytes).unwrap());
+    down.set("storage.damaged_files=refuse");
+    refuses(&down, &["shards/0 is of an earlier time", "storage.damaged_files = aside"]);
+    down.set("storage.damaged_files=aside");
+    let broker = down.start_again();
+    let errors = broker.log.with(" ERROR ");
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    assert!(errors[0].contains("is of an earlier time than the last start"), "{errors:?}");
+    assert_eq!(messages(&broker), MESSAGES);
+    // It is told once.
+    let broker = broker.kill().start_again();
+    assert_eq!(broker.log.with(" ERROR "), Vec::<String>::new());
+}
+
 /// Names without some of the queues that there were, and whole all the same: messages of the others are not let go.
 #[test]
 fn older_names_are_refused() {

@@ -64,6 +64,8 @@ pub(super) struct List {
     lines: Vec<Option<Listed>>,
     by_name: HashMap<FileName, usize, FixedState>,
     floor: Floor,
+    /// The number of the last start of the node, as far as this list was told. 0: none.
+    start: u64,
     /// Since when something in it may not survive a power cut.
     dirty_since: Option<Instant>,
     /// A file was begun that may be missed after a power cut only once the list is synced.
@@ -83,6 +85,8 @@ pub(super) struct Found {
     pub(super) roster: Roster,
     /// How far the log of names was when the list was written to last.
     pub(super) names: u64,
+    /// The number of the last start that wrote it. 0: an older version did, or nobody.
+    pub(super) start: u64,
     /// It is a file of no bytes.
     pub(super) is_empty: bool,
 }
@@ -99,6 +103,7 @@ impl List {
             lines,
             by_name,
             floor,
+            start: 0,
             dirty_since: None,
             has_begun: false,
             is_given_up: false,
@@ -114,7 +119,7 @@ impl List {
                     true => Roster::Damaged(Lines::default(), GIVEN_UP.to_owned()),
                     false => Roster::None,
                 };
-                return Ok(Found { roster, names: 0, is_empty: false });
+                return Ok(Found { roster, names: 0, start: 0, is_empty: false });
             }
             read => read?,
         };
@@ -128,6 +133,7 @@ impl List {
         let path = self.dir.join(NAME);
         let bytes = std::fs::read(&path).ok();
         let was = bytes.as_deref().map(parse).filter(|was| was.is_usable());
+        self.start = was.as_ref().map_or(0, |was| was.start).max(self.start);
         self.lines = was.iter().flat_map(|was| &was.lines).map(|_| None).collect();
         self.by_name.clear();
         let had = self.lines.len();
@@ -152,8 +158,13 @@ impl List {
         }
         let Some(file) = &self.file else {
             let is_there = bytes.is_some() || self.dir.join(LOST).try_exists()?;
-            return match is_needed || is_there {
-                true => self.write_anew(),
+            if is_needed || is_there {
+                return self.write_anew();
+            }
+            // So that a directory without files is not one that was emptied. Where an older version left files, the list
+            // begins with the first write.
+            return match files.is_empty() && self.start > 0 {
+                true => unless_full(self.write_anew()),
                 false => Ok(()),
             };
         };
@@ -180,6 +191,24 @@ impl List {
             DiskError::Full => DiskError::Full,
             _ => self.fail(&error),
         })
+    }
+
+    /// What the list says from now on of the last start, if there is one or when there is.
+    pub(super) fn set_start(&mut self, start: u64) {
+        self.start = start;
+    }
+
+    /// Whether there is a list, which says what it was told of the last start.
+    pub(super) fn is_there(&self) -> bool {
+        self.file.is_some()
+    }
+
+    /// Writes down the number of the last start. Without room for that it stays what it was.
+    pub(super) fn write_start(&mut self, start: u64) -> std::io::Result<()> {
+        self.set_start(start);
+        let Some(file) = &self.file else { return Ok(()) };
+        let written = file.write_all_at(&self.first_line(), 0);
+        unless_full(written.and_then(|()| file.sync_data()))
     }
 
     fn write_anew(&mut self) -> std::io::Result<()> {
@@ -379,7 +408,7 @@ impl List {
         line[8..12].copy_from_slice(&FORMAT.to_le_bytes());
         line[12..16].copy_from_slice(&(self.lines.len() as u32).to_le_bytes());
         let Floor { reached, segment } = self.floor;
-        put(&mut line, 16, &[reached.end, reached.sequence, segment]);
+        put(&mut line, 16, &[reached.end, reached.sequence, segment, self.start]);
         with_checksum(line)
     }
 
@@ -414,6 +443,14 @@ const GROWING: u8 = 1;
 const SEALED: u8 = 2;
 const GOING: u8 = 3;
 
+/// It does without what finds no room.
+fn unless_full(result: std::io::Result<()>) -> std::io::Result<()> {
+    result.or_else(|error| match not_written(&error) {
+        DiskError::Full => Ok(()),
+        _ => Err(error),
+    })
+}
+
 fn put(line: &mut [u8; LINE], at: usize, numbers: &[u64]) {
     for (to, number) in line[at..].chunks_exact_mut(8).zip(numbers) {
         to.copy_from_slice(&number.to_le_bytes());
@@ -444,6 +481,7 @@ struct Parsed {
     lines: Vec<Option<Listed>>,
     floor: Floor,
     names: u64,
+    start: u64,
     /// An older version wrote it: what it says is true, and it is to be written anew.
     is_old: bool,
     wrong: Option<String>,
@@ -465,18 +503,18 @@ impl Parsed {
             Some(wrong) => Roster::Damaged(lines, wrong),
             None => Roster::Whole(lines),
         };
-        Found { roster, names: self.names, is_empty: false }
+        Found { roster, names: self.names, start: self.start, is_empty: false }
     }
 }
 
 fn parse(bytes: &[u8]) -> Parsed {
     let (lines, floor) = (Vec::new(), Floor::default());
-    let mut parsed = Parsed { lines, floor, names: 0, is_old: false, wrong: None };
+    let mut parsed = Parsed { lines, floor, names: 0, start: 0, is_old: false, wrong: None };
     // Somebody who had the choice said so.
     if bytes.is_empty() {
         return parsed;
     }
-    let Parsed { lines: found, floor, names, is_old, wrong } = &mut parsed;
+    let Parsed { lines: found, floor, names, start, is_old, wrong } = &mut parsed;
     *is_old = bytes.get(..LINE_1).is_some_and(|it| is_whole(it) && u32_at(it, 8) == 1);
     let len = if *is_old { LINE_1 } else { LINE };
     let mut lines = bytes.chunks_exact(len);
@@ -492,6 +530,7 @@ fn parse(bytes: &[u8]) -> Parsed {
     if wrong.is_none() && !*is_old {
         let reached = Reached { end: u64_at(first, 16), sequence: u64_at(first, 24) };
         *floor = Floor { reached, segment: u64_at(first, 32) };
+        *start = u64_at(first, 40);
     }
     let count = if wrong.is_some() { lines.len() } else { count };
     for (index, line) in lines.take(count).enumerate() {
@@ -704,6 +743,40 @@ mod tests {
         list(dir.path()).enlist(&lines, false).unwrap();
         let now = std::fs::read(dir.path().join(NAME)).unwrap();
         assert_eq!((u32_at(&now, 8), parse(&now).found().roster), (FORMAT, Roster::Whole(lines)));
+    }
+
+    /// It is written with the list, and stays until there is another.
+    #[test]
+    fn the_number_of_the_start() {
+        let dir = tempfile::tempdir().unwrap();
+        let start = || List::read(dir.path()).unwrap().start;
+        let files = Lines { files: vec![files_of(1)], floor: Floor::default() };
+        let mut it = list(dir.path());
+        it.set_start(3);
+        it.enlist(&files, false).unwrap();
+        assert!(!it.is_there(), "an older version left files and no list");
+        it.begin().unwrap();
+        assert_eq!((it.is_there(), start()), (true, 3));
+        let mut again = list(dir.path());
+        again.enlist(&files, false).unwrap();
+        assert_eq!(start(), 3, "nobody told it of another");
+        again.write_start(4).unwrap();
+        assert_eq!(start(), 4);
+        let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let room = again.file.replace(full);
+        again.write_start(5).unwrap();
+        again.file = room;
+        assert_eq!((start(), again.is_given_up()), (4, false), "there was no room");
+        for number in 2..60 {
+            again.begin().unwrap();
+            again.synced(file(number), (0, &[], 5), reached(1), false).unwrap();
+        }
+        assert_eq!(start(), 5, "more lines are made");
+        let mut empty = list(dir.path());
+        std::fs::remove_file(dir.path().join(NAME)).unwrap();
+        empty.set_start(6);
+        empty.enlist(&Lines::default(), false).unwrap();
+        assert_eq!((empty.is_there(), start()), (true, 6), "it is not one that was emptied");
     }
 
     #[test]

@@ -135,10 +135,20 @@ pub(super) fn word(dir: &Path, shards: usize) -> Word {
 }
 
 impl Word {
+    /// The next batch that a log had at the stop.
+    fn left(&self, index: usize) -> Option<u64> {
+        let Self::Of { next_batch: left, .. } = self else { return None };
+        left.get(index).copied().flatten()
+    }
+
+    /// Whether it says how far a log was.
+    pub(super) fn knows(&self, index: usize) -> bool {
+        self.left(index).is_some()
+    }
+
     /// The next batch that a log had at the stop, if it has not come so far.
     pub(super) fn is_short(&self, index: usize, next_batch: u64) -> Option<u64> {
-        let Self::Of { next_batch: left, .. } = self else { return None };
-        left.get(index).copied().flatten().filter(|&left| next_batch < left)
+        self.left(index).filter(|&left| next_batch < left)
     }
 
     /// Whether no log is farther than it was at the stop.
@@ -213,6 +223,32 @@ pub(super) fn refuse_short(
          its last {} batches are lost, and acks in them are undone. To get them back, stop the broker now, put the \
          right directory in its place, and start again",
         left - found
+    );
+    Ok(())
+}
+
+/// A log whose list knows of start `found`, while that of the names knows of start `last`, is of an earlier time.
+pub(super) fn refuse_older(
+    dir: &Path,
+    found: u64,
+    last: u64,
+    damaged: DamagedFiles,
+) -> anyhow::Result<()> {
+    let log = dir.display();
+    anyhow::ensure!(
+        damaged != DamagedFiles::Refuse,
+        "{log} is of an earlier time: it was in use last in start {found} of the node, and the names in start {last}. \
+         Nothing was changed. Restore it from a copy; or, to go on with what is there, set \
+         storage.damaged_files = aside, and start again"
+    );
+    tracing::error!(
+        %log,
+        start = found,
+        last_start = last,
+        lost = "an unknown number of messages",
+        "the log of a shard is of an earlier time than the last start, perhaps an older copy of its directory: what was stored in \
+         it since is lost, and acks since are undone. To get it back, stop the broker now, put the right directory in its \
+         place, and start again"
     );
     Ok(())
 }

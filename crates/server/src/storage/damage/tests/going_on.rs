@@ -103,20 +103,149 @@ fn segments(dir: &Path) -> Vec<PathBuf> {
 
 #[test]
 fn an_older_copy_of_a_shard_costs_others_nothing() {
-    places_are_kept(End::Stop, "an older copy", |dir, made| {
-        let older = contents(made.earlier.path());
-        restore(dir, &older, "shards/0");
+    for end in [End::Stop, End::Kill] {
+        places_are_kept(end, "an older copy", |dir, made| {
+            let older = contents(made.earlier.path());
+            restore(dir, &older, "shards/0");
+            let before = contents(dir);
+            let refused = Open::start(dir, DamagedFiles::Refuse).err().expect("it is refused");
+            assert!(format!("{refused:#}").contains("is of an earlier time"), "{refused:#}");
+            assert!(contents(dir) == before);
+            let (told, started) = start(dir);
+            assert!(started.is_ok() && told.contains(OLDER), "{told}");
+        });
+    }
+}
+
+/// How the ERROR of an older copy of a shard's directory begins.
+const OLDER: &str = "the log of a shard is of an earlier time than the last st";
+
+/// Empties the directory of a shard, as it is also found where it is a mount point and nothing is mounted.
+fn empty(dir: &Path, shard: usize) {
+    let shard = shard_dir(dir, shard);
+    fs::remove_dir_all(&shard).unwrap();
+    fs::create_dir(shard).unwrap();
+}
+
+#[test]
+fn an_emptied_shard_is_refused() {
+    for end in [End::Stop, End::Kill, End::PowerCut] {
+        let made = made(end);
+        let dir = made.dir.path();
+        let right = contents(dir);
+        for shard in 0..SHARDS {
+            empty(dir, shard);
+            let name = format!("shards/{shard} is empty");
+            let list = format!("shards/{shard}/files and start again");
+            refused(dir, &[&name, "Nothing was changed", "mount", &list]);
+            let again = Open::start(dir, DamagedFiles::Refuse).err().expect("it is refused");
+            let again = format!("{again:#}");
+            // After a stop it may be told by its first file, too.
+            assert!(again.contains(&format!("shards/{shard}")), "{again}");
+            assert!(shard_dir(dir, shard).is_dir());
+            restore(dir, &right, &format!("shards/{shard}"));
+        }
+        let mut node = start(dir).1.unwrap();
+        let (there, _) = found(&mut node, &made.places).unwrap();
+        assert!(made.confirmed.is_subset(&there), "all is back");
+    }
+}
+
+/// Its owner says so by an empty list.
+#[test]
+fn an_emptied_shard_that_is_gone_on_without_costs_others_nothing() {
+    for end in [End::Stop, End::Kill] {
+        places_are_kept(end, "an empty list", |dir, _| {
+            empty(dir, 0);
+            fs::write(dir.join("shards/0/files"), []).unwrap();
+        });
+    }
+}
+
+/// Also one that never had a message.
+#[test]
+fn a_shard_without_messages_is_missed() {
+    let place = directory();
+    let dir = place.path();
+    run_and_kill(Open::start(dir, DamagedFiles::Aside).unwrap(), dir);
+    let node = Open::start(dir, DamagedFiles::Aside).unwrap();
+    assert!(node.meta.is_new());
+    run_and_kill(node, dir);
+    assert_eq!(segments(&dir.join("shards/1")), [] as [PathBuf; 0]);
+    // No list says yet that there was one.
+    empty(dir, 1);
+    let mut node = Open::start(dir, DamagedFiles::Aside).unwrap();
+    node.topology.import_definitions(&definitions(QUEUES)).unwrap();
+    node.save();
+    run_and_kill(node, dir);
+    empty(dir, 1);
+    refused(dir, &["shards/1 is empty"]);
+}
+
+/// A kill between any two of the writes of a start, the first one and a later one, hurts nobody.
+#[test]
+fn a_start_may_be_killed_between_its_lists() {
+    let place = directory();
+    let dir = place.path();
+    lay_out(dir, SHARDS).unwrap();
+    let laid_out = contents(dir);
+    let mut node = Open::start(dir, DamagedFiles::Aside).unwrap();
+    let mut starts = vec![(laid_out, contents(dir))];
+    node.topology.import_definitions(&definitions(QUEUES)).unwrap();
+    node.save();
+    let vhost = node.topology.vhost("/").unwrap().id;
+    let queues: Vec<_> = node.topology.queues(vhost).iter().map(|queue| queue.id).collect();
+    run_and_kill(node, dir);
+    for queue in queues {
         let before = contents(dir);
-        let refused = Open::start(dir, DamagedFiles::Refuse).err().expect("it is refused");
-        assert!(format!("{refused:#}").contains("is of an earlier time"), "{refused:#}");
-        assert!(contents(dir) == before);
-        let (told, _) = start(dir);
-        assert!(
-            told.contains("ERROR the log of a shard is of an earlier time")
-                || told.contains("of an earlier time than the last stop"),
-            "{told}"
-        );
-    });
+        let mut node = Open::start(dir, DamagedFiles::Aside).unwrap();
+        starts.push((before, contents(dir)));
+        node.store(queue, 1);
+        run_and_kill(node, dir);
+    }
+    for (before, after) in starts {
+        for done in 0..1 << SHARDS {
+            let mut files = before.clone();
+            for shard in (0..SHARDS).filter(|shard| done & 1 << shard != 0) {
+                let list = PathBuf::from(format!("shards/{shard}/files"));
+                files.insert(list.clone(), after[&list].clone());
+            }
+            write_all(dir, &files);
+            (0..SHARDS).for_each(|shard| fs::create_dir_all(shard_dir(dir, shard)).unwrap());
+            for round in 0..2 {
+                let (told, started) = start_as(dir, DamagedFiles::Refuse);
+                let node = started.unwrap_or_else(|error| panic!("{done}, {round}: {error:#}"));
+                assert!(!told.contains("ERROR") && !told.contains("WARN"), "{told}");
+                run_and_kill(node, dir);
+            }
+        }
+    }
+}
+
+/// A list that finds no room fails no start, and nothing is missed that is not there.
+#[test]
+fn a_list_of_a_shard_without_room() {
+    let place = directory();
+    let dir = place.path();
+    lay_out(dir, SHARDS).unwrap();
+    let full = dir.join("shards/1/files.new");
+    std::os::unix::fs::symlink("/dev/full", &full).unwrap();
+    let mut node = Open::start(dir, DamagedFiles::Refuse).unwrap();
+    node.topology.import_definitions(&definitions(QUEUES)).unwrap();
+    node.save();
+    run_and_kill(node, dir);
+    let lists = [0, 1].map(|shard| dir.join(format!("shards/{shard}/files")).exists());
+    assert_eq!(lists, [true, false]);
+    for _ in 0..2 {
+        let (told, started) = start_as(dir, DamagedFiles::Refuse);
+        assert!(started.is_ok(), "{:#}", started.err().unwrap());
+        assert!(!told.contains("ERROR") && !told.contains("WARN"), "{told}");
+        run_and_kill(started.unwrap(), dir);
+    }
+    fs::remove_file(full).unwrap();
+    run_and_kill(start(dir).1.unwrap(), dir);
+    empty(dir, 1);
+    refused(dir, &["shards/1 is empty"]);
 }
 
 #[test]
