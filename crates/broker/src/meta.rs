@@ -10,12 +10,14 @@
 //! session sends one command at a time, so the order of one connection's commands stands. What does not fit one turn
 //! is done in pieces ([`long`]). The topology
 //! itself is changed at once: others may use what its maker was not told of yet, and lose it with a
-//! crash as he does.
+//! crash as he does. So what the log has no room for is refused before it is begun ([`room`]), and what was begun
+//! is written: if others took the room in just that moment, it waits until there is some.
 
 mod admin;
 mod decisions;
 mod long;
 mod recover;
+mod room;
 mod saved;
 mod waiting;
 
@@ -24,20 +26,22 @@ use std::collections::VecDeque;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use leveret_amqp::reply::ReplyCode;
-use leveret_log::{AppendError, Log, Offset, SyncError};
+use leveret_log::{Log, Offset, SyncError};
 use leveret_topology::{
     Destination, ExchangeId, ExchangeSpec, QueueId, QueueSpec, Removed, Target, Topology, VhostId,
 };
 
 use crate::message::{
-    AdminCommand, Binding, ConnectionId, ConsumerSlot, Outbox, Reply, ReplyTo, ToMeta, ToSession,
-    ToShard, shard_of,
+    Binding, ConnectionId, ConsumerSlot, Outbox, Reply, ReplyTo, ToMeta, ToSession, ToShard,
+    shard_of,
 };
 
 use crate::work::Work;
 use decisions::Decisions;
 use long::{Job, Lines, Long, Then, What};
 pub use recover::RecoverError;
+pub(crate) use room::no_room;
+pub use room::{CHANGE_ROOM, DELETION_ROOM};
 pub use saved::SaveError;
 use saved::Saved;
 use waiting::{Place, Span, Waiting};
@@ -157,11 +161,10 @@ impl<L: Log> Meta<L> {
         if self.failure().is_some() && self.refuse_change(&letter, out) {
             return;
         }
-        if self.saved.log().is_short() && needs_room(&letter, topology) {
-            if let Some(reply) = asker(&letter) {
-                let text = SaveError::Append(AppendError::Full).to_string();
-                refuse(out, reply, ReplyCode::ResourceError, text);
-            }
+        if let Some(reply) = asker(&letter)
+            && !room::needed(&letter, topology).is_in(self.saved.log())
+        {
+            out.reply(reply, no_room());
             return;
         }
         let user = user_of(&letter);
@@ -194,11 +197,8 @@ impl<L: Log> Meta<L> {
     /// The end of a turn: everything it changed is one batch of the log.
     fn flush(&mut self, topology: &mut Topology, out: &mut Outbox) {
         let sealed = self.saved.seal(topology);
-        if sealed.is_err() {
-            self.decisions.take_back(&mut self.saved);
-        }
-        self.decisions.handed_over();
-        if let Err(error) = self.saved.sync() {
+        // Only a log that failed cannot be sealed.
+        if let Err(error) = self.saved.sync().and(sealed) {
             out.failed.get_or_insert_with(|| error.to_string());
             waiting::refuse(&self.held, out, &error);
             self.held.clear();
@@ -208,13 +208,9 @@ impl<L: Log> Meta<L> {
             return;
         }
         let until = self.saved.until();
-        match sealed {
-            Err(error) => waiting::refuse(&self.held, out, &error),
-            Ok(()) if !self.held.is_empty() && self.saved.durable() < until => {
-                let out = waiting::take_out(&self.held, out);
-                self.waiting.push_back(Waiting { until, out });
-            }
-            Ok(()) => {}
+        if !self.held.is_empty() && self.saved.durable() < until {
+            let out = waiting::take_out(&self.held, out);
+            self.waiting.push_back(Waiting { until, out });
         }
         self.held.clear();
         let durable = self.saved.durable();
@@ -553,35 +549,6 @@ fn asker(letter: &ToMeta) -> Option<ReplyTo> {
         | ToMeta::VhostGoes(_)
         | ToMeta::Continue
         | ToMeta::LogWoke => None,
-    }
-}
-
-/// Whether a letter makes something durable that is not there. While room is short that is refused before
-/// anything is changed: what was written to a full disk is neither there nor not there. What is deleted, and
-/// what an operator sets to get room, has some that is kept for it.
-fn needs_room(letter: &ToMeta, topology: &Topology) -> bool {
-    match letter {
-        ToMeta::DeclareQueue { vhost, name, durable, exclusive, .. } => {
-            *durable && !*exclusive && topology.queue(*vhost, name).is_none()
-        }
-        ToMeta::DeclareExchange { vhost, name, durable, .. } => {
-            *durable && topology.exchange(*vhost, name).is_none()
-        }
-        ToMeta::Bind(binding) => {
-            let Binding { vhost, ref source, ref key, ref arguments, .. } = **binding;
-            !topology.is_bound(vhost, source, destination(binding), key, arguments.clone())
-        }
-        ToMeta::Admin { command, .. } => matches!(
-            **command,
-            AdminCommand::ImportDefinitions { .. }
-                | AdminCommand::AddUser { .. }
-                | AdminCommand::AddVhost { .. }
-                | AdminCommand::PutUser { .. }
-                | AdminCommand::PutVhost { .. }
-                | AdminCommand::SetParameter { .. }
-                | AdminCommand::SetGlobalParameter { .. }
-        ),
-        _ => false,
     }
 }
 

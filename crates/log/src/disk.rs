@@ -309,6 +309,11 @@ pub trait Disk {
         false
     }
 
+    /// The same as [`room`](Self::room) for those who may use the last of it.
+    fn last_room(&self) -> u64 {
+        self.room()
+    }
+
     /// The files that were written and synced and not removed, each at least as long as was synced: what is missing
     /// of them is not a write that was interrupted. Kept beside the files, so that it tells more than they can.
     ///

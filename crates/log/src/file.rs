@@ -759,7 +759,15 @@ impl<D: Disk> Log for FileLog<D> {
     }
 
     fn is_short(&self) -> bool {
-        self.writer.is_full() || self.disk.is_short()
+        let is_behind = self.sums.unwritten > self.options.unwritten_bytes_max;
+        self.writer.is_full() || self.disk.is_short() || is_behind
+    }
+
+    fn last_room(&self) -> u64 {
+        if self.writer.is_full() {
+            return 0;
+        }
+        self.disk.last_room().saturating_sub(self.sums.unwritten + self.writer.flying_bytes())
     }
 
     fn unwritten_bytes(&self) -> u64 {

@@ -481,6 +481,12 @@ pub trait Log {
         false
     }
 
+    /// Bytes that can be written by those who may use the last of the room, as far as that is known: to be looked at
+    /// before something is begun that has to be written in the end.
+    fn last_room(&self) -> u64 {
+        u64::MAX
+    }
+
     /// [`Usage::unwritten_bytes`] alone, which flow control looks at in every turn.
     fn unwritten_bytes(&self) -> u64 {
         self.usage().unwritten_bytes

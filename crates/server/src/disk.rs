@@ -486,6 +486,10 @@ impl Disk for RealDisk {
         self.room.is_short()
     }
 
+    fn last_room(&self) -> u64 {
+        self.room.free()
+    }
+
     fn roster(&mut self) -> Result<Roster, DiskError> {
         List::read(&self.dir).map(|found| found.roster).map_err(|error| failed(&error))
     }

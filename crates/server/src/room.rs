@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-/// Room that no message gets: acks and the names of what is deleted need it, which give room.
+/// Room that no message gets: acks and the names of what is deleted need it, which give room. Of it, changes of names leave
+/// some to deletions ([`leveret_broker::CHANGE_ROOM`]).
 pub const KEPT_BYTES: u64 = 1 << 20;
 
 /// So many bytes are written before the system is asked again, where there is plenty.

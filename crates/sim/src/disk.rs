@@ -285,6 +285,14 @@ impl Log for Store {
         both!(self, log => log.persist(at))
     }
 
+    fn is_short(&self) -> bool {
+        both!(self, log => log.is_short())
+    }
+
+    fn last_room(&self) -> u64 {
+        both!(self, log => log.last_room())
+    }
+
     fn readable(&self) -> Offset {
         both!(self, log => log.readable())
     }

@@ -16,8 +16,6 @@ pub(super) struct Decisions {
     open: HashMap<TxId, Tally, FixedState>,
     /// Written down, and not known to be applied everywhere.
     made: HashMap<TxId, Made, FixedState>,
-    /// Written down in this turn.
-    fresh: Vec<TxId>,
     /// Applied everywhere: their records go with the next decision, as a batch of its own would cost a
     /// sync.
     done: Vec<Offset>,
@@ -78,7 +76,6 @@ impl Decisions {
             match saved.append_decision(&encode_decision(tx, &tally.acked)) {
                 Ok(at) => {
                     self.made.insert(tx, Made { at, left: tally.kept });
-                    self.fresh.push(tx);
                     rests = Rests::Written;
                 }
                 Err(error) => {
@@ -102,20 +99,6 @@ impl Decisions {
         {
             self.done.push(made.at);
         }
-    }
-
-    /// The turn's decisions cannot get to the disk: they are taken back before it hears of them.
-    pub(super) fn take_back<L: Log>(&mut self, saved: &mut Saved<L>) {
-        for tx in self.fresh.drain(..) {
-            if let Some(made) = self.made.remove(&tx) {
-                saved.release(made.at);
-            }
-        }
-    }
-
-    /// The turn's decisions are on their way to the disk.
-    pub(super) fn handed_over(&mut self) {
-        self.fresh.clear();
     }
 
     /// A decision of an earlier process is in the log. False when it is not readable as one.

@@ -16,6 +16,7 @@ use leveret_amqp::reply::ReplyCode;
 use leveret_log::Log;
 use leveret_topology::{Import, PolicyChange, QueueId, Sweep, Topology, VhostId};
 
+use super::room::{Needed, no_room};
 use super::saved::SaveError;
 use super::waiting::{self, Place};
 use super::{Leaving, Meta, refuse};
@@ -257,7 +258,13 @@ impl<L: Log> Meta<L> {
     ) -> (u64, Option<Box<Long>>) {
         match &mut long.what {
             What::Import(import) => {
-                // What the disk has no room for is no use to go on with.
+                // What was done stays.
+                if let Some(reply) = long.reply
+                    && !Needed::ForNew(0).is_in(self.saved.log())
+                {
+                    out.reply(reply, no_room());
+                    return (1, None);
+                }
                 if long.failed.is_some() {
                     long.answer(out, Reply::Done);
                     return (1, None);

@@ -112,14 +112,7 @@ impl<L: Log> Meta<L> {
             return Ok(());
         }
         self.saved.reopen();
-        match self.save(topology, wait) {
-            // Who is to make room must be able to start.
-            Err(error @ SaveError::Append(AppendError::Full)) => {
-                tracing::warn!("{error}");
-                Ok(())
-            }
-            saved => saved,
-        }
+        self.save(topology, wait)
     }
 
     /// Nothing was ever written to the log: a first start.
@@ -139,16 +132,26 @@ impl<L: Log> Meta<L> {
     }
 
     /// Writes what changed in the topology outside of turns (definitions loaded at a start) and waits
-    /// for it. One batch.
+    /// for it. One batch. Without room it is written later, but for that of a first start: who is to make room must be able
+    /// to start.
     pub fn save(
         &mut self,
         topology: &mut Topology,
         wait: &mut dyn FnMut(),
     ) -> Result<(), SaveError> {
+        let is_new = self.is_new();
         self.saved.write(topology)?;
         self.saved.seal(topology)?;
         self.saved.sync()?;
         while self.saved.durable() < self.saved.until() {
+            if self.saved.log().last_room() == 0 {
+                let full = SaveError::Append(AppendError::Full);
+                if is_new {
+                    return Err(full);
+                }
+                tracing::warn!("{full}: what this start changed is written when there is room");
+                return Ok(());
+            }
             wait();
             self.saved.sync()?;
         }

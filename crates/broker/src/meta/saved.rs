@@ -27,7 +27,7 @@ use crate::transaction::DECISION_HEAD;
 /// The one holder of every record.
 pub(super) const META: Holder = Holder::new(0);
 
-/// Why a change is not on disk. It is in the topology all the same; nobody is told that it is true.
+/// Why a change is not on disk.
 ///
 /// The text has the cause in it, so there is no source: who prints both would say it twice.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -57,12 +57,12 @@ pub(super) struct Saved<L> {
     log: L,
     /// Where the record of each thing is.
     places: HashMap<EntityKey, Offset, FixedState>,
-    /// Changed, and the log had no room for it: tried again with the next change.
-    unwritten: Vec<EntityKey>,
     /// The marks that are not released, oldest first. All but the first of them may not be durable.
     marks: VecDeque<Offset>,
     /// Something changed since the last mark.
     is_open: bool,
+    /// How far the log has to be durable for what it had no room for when it was appended.
+    late: Offset,
     body: Vec<u8>,
     failure: Option<SyncError>,
 }
@@ -72,9 +72,9 @@ impl<L: Log> Saved<L> {
         Self {
             log,
             places: HashMap::default(),
-            unwritten: Vec::new(),
             marks: VecDeque::new(),
             is_open: false,
+            late: Offset::ZERO,
             body: Vec::new(),
             failure: None,
         }
@@ -108,20 +108,15 @@ impl<L: Log> Saved<L> {
 
     /// Appends and releases records until the log says what the topology does.
     pub(super) fn write(&mut self, topology: &mut Topology) -> Result<(), SaveError> {
-        if self.unwritten.is_empty() && !topology.has_changes() {
+        if !topology.has_changes() {
             return Ok(());
         }
         self.is_open = true;
-        let mut keys = std::mem::take(&mut self.unwritten);
-        keys.append(&mut topology.take_changes());
         let mut result = Ok(());
-        for key in keys {
-            let Err(error) = self.write_one(&key, topology) else { continue };
-            // What is too large will be so the next time; a log that failed takes nothing any more.
-            if error == AppendError::Full {
-                self.unwritten.push(key);
+        for key in topology.take_changes() {
+            if let Err(error) = self.write_one(&key, topology) {
+                result = Err(error);
             }
-            result = Err(error);
         }
         result.map_err(|error| self.save_error(error))
     }
@@ -141,7 +136,7 @@ impl<L: Log> Saved<L> {
         Ok(())
     }
 
-    /// None when the thing is gone.
+    /// None when the thing is gone. Without room it is written once there is some: what is done cannot be refused.
     fn append(
         &mut self,
         key: &EntityKey,
@@ -152,7 +147,15 @@ impl<L: Log> Saved<L> {
             return Ok(None);
         }
         let head = key.kind().head();
-        self.log.append(&head, &[&self.body], &[META], Keep::Durable).map(Some)
+        match self.log.append(&head, &[&self.body], &[META], Keep::Durable) {
+            Err(AppendError::Full) => {}
+            appended => return appended.map(Some),
+        }
+        let at = self.log.append(&head, &[&self.body], &[META], Keep::Volatile)?;
+        if let Ok(safe) = self.log.persist(at) {
+            self.late = self.late.max(safe);
+        }
+        Ok(Some(at))
     }
 
     pub(super) fn release(&mut self, at: Offset) {
@@ -211,7 +214,7 @@ impl<L: Log> Saved<L> {
 
     /// How far the log has to be durable for all that was sealed to be on disk.
     pub(super) fn until(&self) -> Offset {
-        self.marks.back().map_or(Offset::ZERO, |mark| mark.next())
+        self.marks.back().map_or(Offset::ZERO, |mark| mark.next().max(self.late))
     }
 
     /// Records that are not durable, of what was sealed.

@@ -15,6 +15,7 @@ use super::disk::Waiter;
 use super::unresolved::Way;
 use super::{Shard, describe, log_offset};
 use crate::message::{Outbox, Reply, ReplyTo, ToMeta};
+use crate::meta::{DELETION_ROOM, no_room};
 
 /// Who had a queue deleted: nobody in particular, if it is not given.
 #[derive(Debug, Default)]
@@ -193,6 +194,14 @@ impl<L: Log> Shard<L> {
             return;
         };
         let counts = hosted.queue.counts();
+        // That its name is gone could not be written.
+        if let Some(reply) = asked.reply
+            && self.log.last_room() < DELETION_ROOM
+            && topology.queue_by_id(id).is_some_and(|it| it.durable && it.exclusive_owner.is_none())
+        {
+            out.reply(reply, no_room());
+            return;
+        }
         let refused = if if_unused && counts.consumers > 0 {
             Some("in use")
         } else if if_empty && counts.ready > 0 {

@@ -7,12 +7,13 @@ mod pieces;
 mod random;
 mod recovery;
 
+use std::collections::BTreeMap;
+
 use leveret_amqp::reply::ReplyCode;
 use leveret_amqp::table::Table;
 use leveret_broker::Meta;
 use leveret_broker::message::*;
 use leveret_broker::transaction::{TxId, Vote};
-use leveret_log::Log as _;
 use leveret_queue::Offset;
 use leveret_topology::{ApplyTo, PasswordHash, Policy, PolicySpec, QueueId, Topology, VhostId};
 
@@ -184,13 +185,17 @@ pub(crate) fn admin(me: u64, command: AdminCommand) -> ToMeta {
 }
 
 pub(crate) fn policy(me: u64, name: &str, length: u64) -> ToMeta {
+    let policy = policy_of(name, length);
+    admin(me, AdminCommand::SetPolicy { vhost: "/".into(), policy })
+}
+
+fn policy_of(name: &str, length: u64) -> Box<Policy> {
     let serde_json::Value::Object(definition) = serde_json::json!({ "max-length": length }) else {
         unreachable!()
     };
     let spec =
         PolicySpec { name, pattern: "^q", apply_to: ApplyTo::Queues, priority: 0, definition };
-    let policy = Box::new(Policy::new(spec, false).unwrap());
-    admin(me, AdminCommand::SetPolicy { vhost: "/".into(), policy })
+    Box::new(Policy::new(spec, false).unwrap())
 }
 
 /// With its three queues, its own two exchanges and the seven that every vhost has.
@@ -474,38 +479,128 @@ fn why_it_was_refused() {
     assert!(text.starts_with("the change could not be written to disk: "), "{text}");
 }
 
-/// A change that is refused is there until a restart: the shards go by it too, as others do.
-#[test]
-fn a_full_disk_and_the_shards() {
-    let mut world = World::new();
-    let v = world.vhost;
-    world.turn([declare_queue(v, 1, "q", false, false)]);
-    world.out.shards.clear();
-    world.log.hand().is_full = true;
-    world.turn([policy(1, "p", 1)]);
-    assert_eq!(world.answers(), ["1 refused 541", "0 options"]);
-}
-
-/// A disk that is full refuses changes, and what they left in memory is written once there is room.
+/// A disk that is full refuses changes of every kind before they are made, deletions too: nothing of them is there, then or
+/// once there is room.
 #[test]
 fn a_full_disk() {
     let mut world = World::new();
     let v = world.vhost;
-    world.log.hand().is_full = true;
-    world.turn([world.declare(1, "q"), declare_queue(v, 2, "t", false, false)]);
-    assert_eq!(world.answers(), ["1 refused 541", "2 created"].map(String::from));
-    // It is there, but that is not to be relied on.
-    world.turn([world.declare(1, "q"), declare_queue(v, 2, "t", false, false)]);
-    assert_eq!(world.answers(), ["1 refused 541", "2 counted"]);
-    assert!(world.crash().queue("q").is_none());
-    world.log.hand().is_full = false;
-    world.turn([world.declare(1, "q")]);
-    assert_eq!(world.answers(), [""; 0]);
+    let name = String::from;
+    world.turn([
+        world.declare(1, "q"),
+        declare_queue(v, 1, "t", false, false),
+        declare_exchange(v, 1, "x", true),
+        declare_exchange(v, 1, "y", false),
+        policy(1, "there", 1),
+    ]);
     world.disk_finishes();
-    assert_eq!(world.answers(), ["1 counted"]);
+    world.turn([ToMeta::Bind(binding(v, 1, "x", "q"))]);
+    world.disk_finishes();
+    world.answers();
+    let before = world.topology.describe_durable();
+    let records = world.log.hand().held.len();
+    world.log.hand().is_full = true;
+    let limits = || BTreeMap::from([(name("max-queues"), 1)]);
+    let user_limits = || BTreeMap::from([(name("max-channels"), 1)]);
+    let operators = policy_of("op", 1);
+    let commands = [
+        AdminCommand::SetOperatorPolicy { vhost: name("/"), policy: operators },
+        AdminCommand::ClearPolicy { vhost: name("/"), name: name("there") },
+        AdminCommand::SetVhostLimits { vhost: name("/"), limits: limits() },
+        AdminCommand::SetUserLimits { name: name("u"), limits: user_limits() },
+        AdminCommand::DeleteUser { name: name("u") },
+        AdminCommand::DeleteVhost { name: name("/") },
+        AdminCommand::AddVhost { name: name("new") },
+        AdminCommand::SetUserTags { name: name("u"), tags: vec![name("administrator")] },
+        AdminCommand::SetGlobalParameter { name: name("g"), value: 1.into() },
+        import(r#"{"queues":[{"vhost":"/","name":"new"}]}"#),
+    ];
+    let delete = |me, exchange: &str| ToMeta::DeleteExchange {
+        user: Box::default(),
+        reply: reply(me),
+        vhost: v,
+        name: exchange.into(),
+        if_unused: false,
+    };
+    let letters = [
+        world.declare(2, "new"),
+        declare_exchange(v, 2, "new", true),
+        policy(2, "p", 1),
+        ToMeta::Bind(binding(v, 2, "amq.direct", "q")),
+        ToMeta::Unbind(binding(v, 2, "x", "q")),
+        delete(2, "x"),
+    ];
+    let all = letters.into_iter().chain(commands.into_iter().map(|command| admin(2, command)));
+    let all: Vec<_> = all.collect();
+    let refused = vec![name("2 refused 506"); all.len()];
+    world.turn(all);
+    assert_eq!(world.answers(), refused);
+    assert_eq!(world.topology.describe_durable(), before);
+    assert_eq!(world.log.hand().held.len(), records);
+    // What is there is found, and what is not to be written goes on.
+    world.turn([
+        world.declare(3, "q"),
+        declare_exchange(v, 4, "x", true),
+        declare_queue(v, 5, "t2", false, false),
+        delete(6, "y"),
+        world.gone(7, "t"),
+        ToMeta::IsWell { reply: reply(8) },
+    ]);
+    while world.log.hand().finish() {
+        world.turn([ToMeta::LogWoke]);
+    }
+    let mut answers = world.answers();
+    answers.sort();
+    let want = ["3 counted", "4 done", "5 created", "6 done", "7 deleted 7", "8 done"];
+    answers.retain(|it| !it.ends_with("forget"));
+    assert_eq!(answers, want);
+    world.log.hand().is_full = false;
+    world.turn([world.declare(9, "later")]);
+    world.disk_finishes();
+    assert_eq!(world.answers(), ["9 created"]);
+    let later = world.queue("later").is_some();
+    let after = world.crash();
+    assert!(later && after.queue("later").is_some() && after.queue("new").is_none());
+    assert_eq!(after.topology.describe_durable(), world.topology.describe_durable());
+}
+
+/// What can be refused by nobody any more waits for room: a queue is gone when the last of it was taken by others.
+#[test]
+fn what_is_done_on_a_full_disk_waits() {
+    let mut world = World::new();
+    world.turn([world.declare(1, "q")]);
+    world.disk_finishes();
+    world.answers();
+    world.log.hand().is_full = true;
+    world.turn([world.gone(2, "q"), policy(3, "p", 1)]);
+    assert_eq!(world.answers(), ["3 refused 506"]);
     assert!(world.crash().queue("q").is_some());
-    let log = world.meta.log();
-    assert_eq!(log.durable(), log.end());
+    world.log.hand().is_full = false;
+    world.disk_finishes();
+    assert_eq!(world.answers(), ["2 deleted 7"]);
+    assert!(world.crash().queue("q").is_none());
+}
+
+/// Operators' changes leave some of the last room to deletions.
+#[test]
+fn deletions_have_the_last_room() {
+    let mut world = World::new();
+    world.turn([policy(1, "p", 1)]);
+    world.disk_finishes();
+    world.answers();
+    world.log.hand().len_max = Some(leveret_broker::meta::DELETION_ROOM as usize);
+    let clear = AdminCommand::ClearPolicy { vhost: "/".into(), name: "p".into() };
+    world.turn([policy(2, "p2", 1), admin(3, clear)]);
+    world.disk_finishes();
+    assert_eq!(world.answers(), ["2 refused 506", "3 done"]);
+    assert_eq!(world.log.hand().len_max.take(), Some(leveret_broker::meta::DELETION_ROOM as usize));
+    let long = serde_json::json!("long".repeat(1 << 20));
+    world.log.hand().len_max = Some(2 << 20);
+    let set = AdminCommand::SetGlobalParameter { name: "g".into(), value: long };
+    world.turn([admin(4, set), policy(5, "p3", 1)]);
+    world.disk_finishes();
+    let answers = world.answers();
+    assert!(answers[0] == "4 refused 506" && answers[1] == "5 done", "{answers:?}");
 }
 
 /// While room is short nothing is made that would have to be written, and nothing of it is left; what is there is
@@ -560,7 +655,7 @@ fn a_decision_while_others_find_no_room() {
     let mut world = World::new();
     world.log.hand().len_max = Some(200);
     world.turn([world.declare(1, &"long".repeat(60))]);
-    assert_eq!(world.answers(), ["1 refused 541"]);
+    assert_eq!(world.answers(), ["1 refused 506"]);
     let (tx, acked) = (TxId::new(7), vec![(QueueId::new(3), Offset::new(9))]);
     let vote = Vote::Yes { is_kept: true, acked };
     let votes = (0..SHARDS).map(|shard| ToMeta::Prepared {

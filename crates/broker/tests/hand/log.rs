@@ -37,6 +37,7 @@ pub(crate) struct State {
     failure: Option<SyncError>,
     /// What is to be written from now on is not, and nothing after it.
     pub(crate) fails: bool,
+    /// It has no room for what is to be durable.
     pub(crate) is_full: bool,
     /// Nothing should be appended but what gives room.
     pub(crate) is_short: bool,
@@ -180,7 +181,8 @@ impl Log for HandLog {
             return Err(AppendError::Failed);
         }
         let len = head.len() + parts.iter().map(|part| part.len()).sum::<usize>();
-        if state.is_full || state.len_max.is_some_and(|max| len > max) {
+        let is_too_long = state.len_max.is_some_and(|max| len > max);
+        if keep == Keep::Durable && (state.is_full || is_too_long) {
             return Err(AppendError::Full);
         }
         let at = state.end;
@@ -198,7 +200,13 @@ impl Log for HandLog {
     }
 
     fn is_short(&self) -> bool {
-        self.hand().is_short
+        let state = self.hand();
+        state.is_short || state.is_full
+    }
+
+    fn last_room(&self) -> u64 {
+        let state = self.hand();
+        if state.is_full { 0 } else { state.len_max.map_or(u64::MAX, |max| max as u64) }
     }
 
     fn persist(&mut self, at: Offset) -> Result<Offset, HoldError> {

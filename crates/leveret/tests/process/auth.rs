@@ -39,7 +39,8 @@ pub(crate) fn api(broker: &Broker, path: &str, authorization: &str) -> (u16, Str
     request(broker, "GET", path, authorization, "")
 }
 
-fn request(
+/// The same of any request.
+pub(crate) fn request(
     broker: &Broker,
     method: &str,
     path: &str,

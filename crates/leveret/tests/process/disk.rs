@@ -1,15 +1,17 @@
 //! Disks that take no more: full ones, which may have room again, and ones that fail.
 
 use std::collections::BTreeSet;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use leveret_client::amqp::content::Properties;
 use leveret_client::amqp::method::Method;
-use leveret_client::{Connection, Consume, Error, Event, QueueDeclare};
+use leveret_client::amqp::table::Table;
+use leveret_client::{Connection, Consume, Error, Event, ExchangeDeclare, QueueDeclare};
 
+use crate::auth::request;
 use crate::broker::{Broker, PATIENCE};
 use crate::shim::Shim;
 
@@ -18,6 +20,8 @@ const FAILED: i32 = 70;
 /// Of the small disk, in MiB.
 const SIZE: u64 = 24;
 const IN_FLIGHT: u64 = 50;
+/// `guest:guest`.
+const GUEST: &str = "Basic Z3Vlc3Q6Z3Vlc3Q=";
 
 /// A file system of its own, seen by those who enter its namespace.
 struct SmallDisk {
@@ -61,6 +65,16 @@ impl SmallDisk {
     fn path(&self, name: &str) -> PathBuf {
         let root = PathBuf::from(format!("/proc/{}/root", self.holder.id()));
         root.join(self.dir.path().strip_prefix("/").unwrap()).join(name)
+    }
+
+    /// Takes all that is left for a file that is somebody else's, to the last byte.
+    fn fill(&self) -> PathBuf {
+        let path = self.path("filler");
+        let mut filler = std::fs::File::create(&path).unwrap();
+        for len in [64 << 10, 512] {
+            while filler.write_all(&vec![0; len]).is_ok() {}
+        }
+        path
     }
 
     /// Takes half of it for a file that is somebody else's.
@@ -243,6 +257,80 @@ fn what_a_full_disk_refuses_is_not_there() {
         client.queue_declare(channel, name, &passive).unwrap_err();
     }
     told.check(&broker);
+}
+
+/// Others took it to the last byte: no change of names is made that cannot be written, deletions too, and a node that was
+/// killed starts all the same and gives out what it has.
+#[test]
+fn names_on_a_disk_without_a_byte() {
+    let Some(disk) = SmallDisk::mount() else {
+        eprintln!("skipped: this system lets nobody mount");
+        return;
+    };
+    let broker = disk.broker();
+    let (mut client, channel) = broker.channel();
+    declare(&mut client, channel);
+    let durable = QueueDeclare { durable: true, ..QueueDeclare::default() };
+    let exchange = ExchangeDeclare { durable: true, ..ExchangeDeclare::default() };
+    client.queue_declare(channel, "other", &durable).unwrap();
+    client.exchange_declare(channel, "x", "topic", &exchange).unwrap();
+    client.queue_bind(channel, "other", "x", "k", &Table::new()).unwrap();
+    client.confirm_select(channel).unwrap();
+    let mut told = Told::default();
+    told.publish(&mut client, channel, |told| told.acked.len() >= 20).unwrap();
+    let put = |broker: &Broker, (path, body): (&str, &str)| {
+        request(broker, "PUT", &format!("/api/{path}"), GUEST, body).0
+    };
+    const POLICY: (&str, &str) =
+        ("policies/%2F/p", r#"{"pattern":"q","definition":{"max-length":1}}"#);
+    let there = [
+        ("vhosts/v", ""),
+        ("users/u", r#"{"password":"u","tags":""}"#),
+        ("policies/%2F/there", r#"{"pattern":"zz","definition":{"max-length":1}}"#),
+    ];
+    assert_eq!(there.map(|it| put(&broker, it)), [201; 3]);
+    let definitions = |broker: &Broker| request(broker, "GET", "/api/definitions", GUEST, "").1;
+    let before = definitions(&broker);
+    let filler = disk.fill();
+    broker.log.wait_for("below disk_free_limit");
+    let puts = [
+        POLICY,
+        ("operator-policies/%2F/op", r#"{"pattern":"q","definition":{"message-ttl":0}}"#),
+        ("vhost-limits/%2F/max-queues", r#"{"value":1}"#),
+        ("user-limits/guest/max-channels", r#"{"value":1}"#),
+        ("permissions/%2F/u", r#"{"configure":"","write":"","read":""}"#),
+        ("users/u", r#"{"password":"other","tags":"administrator"}"#),
+        ("global-parameters/g", r#"{"value":1}"#),
+    ];
+    for it in puts {
+        assert_eq!(put(&broker, it), 503, "{it:?}");
+    }
+    for path in ["queues/%2F/other", "exchanges/%2F/x", "policies/%2F/there", "users/u", "vhosts/v"]
+    {
+        let (status, body) = request(&broker, "DELETE", &format!("/api/{path}"), GUEST, "");
+        assert!(status == 503 && body.contains("is full"), "{path}: {status} {body}");
+    }
+    let (mut deletes, on) = broker.channel();
+    let refused = deletes.queue_delete(on, "other").unwrap_err().to_string();
+    assert!(refused.contains("506") && refused.contains("is full"), "{refused}");
+    assert_eq!(definitions(&broker), before);
+    drop((client, deletes, broker));
+    let broker = disk.broker();
+    broker.log.wait_for("written when there is room");
+    broker.log.wait_for("below disk_free_limit");
+    assert_eq!(definitions(&broker), before);
+    told.check(&broker);
+    std::fs::remove_file(&filler).unwrap();
+    // As soon as that is known.
+    let deadline = Instant::now() + PATIENCE;
+    while put(&broker, POLICY) != 201 {
+        assert!(Instant::now() < deadline, "there is room");
+    }
+    let (mut client, channel) = broker.channel();
+    client.queue_delete(channel, "other").unwrap();
+    let then = definitions(&broker);
+    drop((client, broker));
+    assert_eq!(definitions(&disk.broker()), then);
 }
 
 /// The disk fills within a second, and the alarm comes before it is full.
