@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 /// Room that no message gets: acks and the names of what is deleted need it, which give room. Of it, changes of names leave
-/// some to deletions ([`leveret_broker::CHANGE_ROOM`]).
+/// some to deletions.
 pub const KEPT_BYTES: u64 = 1 << 20;
 
 /// So many bytes are written before the system is asked again, where there is plenty.

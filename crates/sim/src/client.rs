@@ -19,7 +19,7 @@ use leveret_queue::Time;
 use crate::checks::ACK_TIMEOUT_MS;
 use crate::plan::{EXPIRES_MS, QueueIndex};
 use crate::random::Random;
-use crate::shadow::{Check, Shadow};
+use crate::shadow::{Check, Kept, Shadow};
 use channel::Awaited;
 pub(crate) use channel::Channel;
 pub(crate) use work::Mood;
@@ -29,6 +29,9 @@ const FRAME_MAX: u32 = 4096;
 
 /// What clients ask for, in turn.
 const HEARTBEATS_S: [u16; 3] = [0, 2, 4];
+
+/// Class and method of `queue.delete`.
+const QUEUE_DELETE: (u16, u16) = (50, 40);
 
 /// How far a connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -280,6 +283,9 @@ impl Client {
                 if close.reply_code == 320
                     || matches!(close.reply_code, 506 | 541) && shadow.has_trouble =>
             {
+                if close.reply_code == 506 {
+                    self.deletion_refused((close.class_id, close.method_id), shadow);
+                }
                 self.output.clear();
                 self.channels.clear();
                 self.put_method(0, connection::CloseOk {});
@@ -303,6 +309,15 @@ impl Client {
             other => return Err(format!("client {}: {} on channel 0", self.name, other.name())),
         }
         Ok(())
+    }
+
+    /// A queue that was not to be deleted for want of room is there, if it is known which one.
+    fn deletion_refused(&self, method: (u16, u16), shadow: &mut Shadow) {
+        let asked: Vec<QueueIndex> =
+            self.channels.values().filter_map(Channel::next_deletion).collect();
+        if let (QUEUE_DELETE, &[queue]) = (method, &asked[..]) {
+            shadow.keep(queue, Kept::Going, Kept::There);
+        }
     }
 
     fn set_blocked(&mut self, blocked: bool) -> Check {

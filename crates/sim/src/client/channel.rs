@@ -198,6 +198,14 @@ impl Channel {
         self.awaited.iter().any(|(awaited, _)| awaited == what)
     }
 
+    /// The queue that the next answer says is deleted.
+    pub(crate) fn next_deletion(&self) -> Option<QueueIndex> {
+        match self.awaited.front() {
+            Some(&(Awaited::Delete { kept }, _)) => kept,
+            _ => None,
+        }
+    }
+
     /// The next answer may be a refusal because of somebody who has the queue for himself.
     pub(crate) fn may_be_refused(&self) -> bool {
         let next = self.awaited.front().map(|(awaited, _)| awaited);
