@@ -174,11 +174,17 @@ pub async fn rest(node: Arc<Node>, own: Arc<Rest>, give_back: fn()) {
     }
 }
 
-/// Works the thread's list off whenever a burst left something on it.
-pub async fn keep_working(more: Arc<Notify>) {
+/// As [`keep_working`], and works off what threads without a runtime leave.
+pub async fn keep_working_for_others(more: Arc<Notify>) {
     RUNNER.with_borrow(|runner| {
         runner.as_ref().map(|runner| runner.node.handover.joins(Arc::clone(&more)))
     });
+    keep_working(more).await;
+}
+
+/// Works the thread's list off whenever a burst left something on it. What a disk's thread leaves is for a thread of the
+/// sockets: this is for one that may be busy with something else, a request of the management API.
+pub async fn keep_working(more: Arc<Notify>) {
     loop {
         more.notified().await;
         RUNNER.with_borrow_mut(|runner| runner.as_mut().map(Runner::work));

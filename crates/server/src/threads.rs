@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 
 use crate::clock::now;
 use crate::node::Node;
-use crate::runner::{install_runner, keep_working, rest, with_runner};
+use crate::runner::{install_runner, keep_working_for_others, rest, with_runner};
 use leveret_broker::message::ToShard;
 
 /// Handles of the threads, to give them connections.
@@ -46,7 +46,7 @@ impl Threads {
                 std::thread::Builder::new().name(format!("leveret-{index}")).spawn(move || {
                     let (more, worked) = install_runner(Arc::clone(&node));
                     runtime.block_on(async move {
-                        tokio::spawn(keep_working(more));
+                        tokio::spawn(keep_working_for_others(more));
                         tokio::spawn(rest(Arc::clone(&node), worked, give_back));
                         if index == 0 {
                             tokio::spawn(keep_time(node));
