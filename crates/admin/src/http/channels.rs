@@ -45,15 +45,15 @@ impl Listed for Channels {
 }
 
 /// `GET /api/channels`.
-pub(super) async fn list(call: Call) -> Result<Answer, Fault> {
-    let seen = connections::seen(&call, |_| true).await;
+pub(super) async fn list(mut call: Call) -> Result<Answer, Fault> {
+    let seen = connections::seen(&mut call, |_| true).await?;
     listed(call, seen).await
 }
 
 /// `GET /api/vhosts/{vhost}/channels`.
-pub(super) async fn list_of_vhost(call: Call) -> Result<Answer, Fault> {
-    let vhost = call.visible_vhost()?;
-    let seen = connections::seen(&call, |facts| facts.vhost == vhost).await;
+pub(super) async fn list_of_vhost(mut call: Call) -> Result<Answer, Fault> {
+    let vhost = call.visible_vhost()?.to_owned();
+    let seen = connections::seen(&mut call, |facts| facts.vhost == vhost).await?;
     listed(call, seen).await
 }
 

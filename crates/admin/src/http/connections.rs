@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use leveret_server::connection::Connection;
-use leveret_session::ConnectionFacts;
-use leveret_topology::table_to_json;
+use leveret_session::{ChannelFacts, ConnectionFacts};
+use leveret_topology::{table_to_json, weight};
 use serde_json::{Value, json};
 
 use super::answer::{Answer, Fault};
@@ -18,22 +18,59 @@ use crate::ops::pages::Slice;
 /// A connection and what it tells of itself.
 pub(super) type Seen = (Arc<Connection>, ConnectionFacts);
 
-/// The connections whose user or vhost lets this user see them, and that are wanted, oldest first.
+/// Bytes of what was seen for which room is taken at once.
+const STEP: usize = 1 << 20;
+
+/// The connections whose user or vhost lets this user see them, and that are wanted, oldest first. They take room until the
+/// answer is sent.
 pub(super) async fn seen(
-    call: &Call,
+    call: &mut Call,
     is_wanted: impl Fn(&ConnectionFacts) -> bool + Send + Sync,
-) -> Vec<Seen> {
+) -> Result<Vec<Seen>, Fault> {
     let mut seen = Vec::new();
+    let mut bytes = 0;
     let mut slice = Slice::begin();
     for connection in call.node().connections() {
         let facts = connection.facts();
         let may_see = call.login.is_monitor() || facts.user == call.login.name;
         if may_see && is_wanted(&facts) {
+            bytes += weight_of(&facts);
             seen.push((connection, facts));
+        }
+        if bytes >= STEP {
+            call.hold(std::mem::take(&mut bytes)).await?;
         }
         slice.share().await;
     }
-    seen
+    call.hold(bytes).await?;
+    Ok(seen)
+}
+
+/// Bytes that it takes, about.
+fn weight_of(facts: &ConnectionFacts) -> usize {
+    let of_channel = |channel: &ChannelFacts| {
+        size_of::<ChannelFacts>() + size_of_val(&*channel.exchanges) + size_of_val(&*channel.taken)
+    };
+    let properties = usize::try_from(weight::table(&facts.client_properties)).unwrap_or(usize::MAX);
+    size_of::<Seen>() + properties + facts.channels.iter().map(of_channel).sum::<usize>()
+}
+
+/// How many connections this user may see, and how many channels they have.
+pub(super) async fn counts(
+    call: &Call,
+    is_wanted: impl Fn(&ConnectionFacts) -> bool + Send + Sync,
+) -> (usize, usize) {
+    let (mut connections, mut channels) = (0, 0);
+    let mut slice = Slice::begin();
+    for connection in call.node().connections() {
+        let facts = connection.facts();
+        if is_wanted(&facts) {
+            connections += 1;
+            channels += facts.channels.len();
+        }
+        slice.share().await;
+    }
+    (connections, channels)
 }
 
 /// A list of connections.
@@ -58,21 +95,22 @@ impl Listed for Connections {
 }
 
 /// `GET /api/connections`.
-pub(super) async fn list(call: Call) -> Result<Answer, Fault> {
-    let seen = seen(&call, |_| true).await;
+pub(super) async fn list(mut call: Call) -> Result<Answer, Fault> {
+    let seen = seen(&mut call, |_| true).await?;
     listing::list(call, Connections, seen).await
 }
 
 /// `GET /api/vhosts/{vhost}/connections`.
-pub(super) async fn list_of_vhost(call: Call) -> Result<Answer, Fault> {
-    let vhost = call.visible_vhost()?;
-    let seen = seen(&call, |facts| facts.vhost == vhost).await;
+pub(super) async fn list_of_vhost(mut call: Call) -> Result<Answer, Fault> {
+    let vhost = call.visible_vhost()?.to_owned();
+    let seen = seen(&mut call, |facts| facts.vhost == vhost).await?;
     listing::list(call, Connections, seen).await
 }
 
 /// `GET /api/connections/username/{user}`.
-pub(super) async fn list_of_user(call: Call) -> Result<Answer, Fault> {
-    let seen = seen(&call, |facts| facts.user == call.param("user")).await;
+pub(super) async fn list_of_user(mut call: Call) -> Result<Answer, Fault> {
+    let user = call.param("user").to_owned();
+    let seen = seen(&mut call, |facts| facts.user == user).await?;
     listing::list(call, Connections, seen).await
 }
 

@@ -47,12 +47,8 @@ pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
         let is_mine = call.login.is_monitor() || user == call.login.name;
         is_mine && (call.login.is_monitor() || vhosts.iter().any(|one| one == vhost))
     };
-    let (mut connections, mut channels) = (0, 0);
-    let of_user = connections::seen(&call, |_| true).await;
-    for (_, facts) in of_user.iter().filter(|(_, facts)| seen(&facts.vhost, &facts.user)) {
-        connections += 1;
-        channels += facts.channels.len();
-    }
+    let (connections, channels) =
+        connections::counts(&call, |facts| seen(&facts.vhost, &facts.user)).await;
     let cluster_name = cluster::name(&call);
     // Of all vhosts: for those who may see them.
     let stats = call.stats();
