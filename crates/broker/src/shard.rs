@@ -353,11 +353,11 @@ impl<L: Log> Shard<L> {
             }
             ToShard::Replay { exchange, queue } => self.replay(exchange, queue, topology, now, out),
             ToShard::Forget { exchange } => self.histories.forget(exchange),
-            ToShard::Disconnected(connection) => {
+            ToShard::Disconnected { connection, reply } => {
                 while let Some(key) = self.ports.next_of_ended(connection) {
                     self.consumer_gone(connection, key, topology, now, out);
                 }
-                self.disconnected(connection, out);
+                self.disconnected(connection, reply, out);
             }
             // Its letters are in lines now, or done.
             ToShard::Crowded { from } => out.session(from, ToSession::Paused(false)),

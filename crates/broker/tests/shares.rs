@@ -205,7 +205,7 @@ fn no_pause_is_for_ever() {
     let fan_out = node.fan_out(400);
     node.turn([fan_out]);
     assert_eq!(node.told(FAN)[0], "paused true");
-    node.run([ToShard::Disconnected(FAN)]);
+    node.run([ToShard::Disconnected { connection: FAN, reply: None }]);
     node.got.clear();
     let fan_out = node.fan_out(400);
     node.run([fan_out]);
@@ -336,7 +336,7 @@ fn consumers_of_a_deleted_queue_whose_connection_ends() {
     node.run([ToShard::Delete { user: Box::default(), reply: None, queue, if_unused, if_empty }]);
     let letters = node.meta_turn();
     node.turn(letters);
-    node.run([ToShard::Disconnected(FAN)]);
+    node.run([ToShard::Disconnected { connection: FAN, reply: None }]);
     let told = node.gone(FAN).len();
     assert!((1..2_000).contains(&told), "{told}");
     // What it had is free for others.
@@ -359,9 +359,19 @@ fn many_consumers_of_one_connection_go_in_pieces() {
     node.run((1..MANY / 4).flat_map(|at| [MANY / 2 - at, MANY / 2 + at]).map(cancel));
     let count = |node: &Node| node.shard.queues().next().map(|(_, it)| it.counts().consumers);
     assert_eq!(count(&node), Some(MANY - 2 * (MANY / 4 - 1)));
-    assert!(node.run([ToShard::Disconnected(FAN)]) > 50);
+    // Who is told of the end is told when all have gone.
+    let mut more =
+        node.turn([ToShard::Disconnected { connection: FAN, reply: Some(reply(PROBE)) }]);
+    let mut turns = 1;
+    while more {
+        assert_eq!(node.told(PROBE), [""; 0]);
+        more = node.turn([]);
+        turns += 1;
+    }
+    assert!(turns > 50, "{turns}");
     assert!(node.most <= 2 * node.shard.limits().turn, "{} units in one turn", node.most);
     assert_eq!(count(&node), Some(0));
+    assert_eq!(node.told(PROBE).len(), 1);
 }
 
 /// A list counts consumers at no cost; it names them in pieces, all of them or those of a channel.

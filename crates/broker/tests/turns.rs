@@ -519,7 +519,7 @@ fn what_was_given_to_a_connection_that_ended_is_not_lost() {
     let queue = node.declare("q", Table::default());
     node.consume(queue, 0, false);
     let publish = ToShard::Publish { from: ME, messages: vec![message(queue, "q", "a", 0)] };
-    node.one_turn(queue, [publish, ToShard::Disconnected(ME)]);
+    node.one_turn(queue, [publish, ToShard::Disconnected { connection: ME, reply: None }]);
     let [delivery] = &node.delivered()[..] else { panic!("one message was given out") };
     node.settle(delivery, Settle::Requeue { counts: false });
     node.consume(queue, 1, false);

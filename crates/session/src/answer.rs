@@ -24,7 +24,7 @@ impl Session {
                     self.core.waiting = Some(waiting);
                     return;
                 };
-                if matches!(waiting.what, Awaited::Close) {
+                if matches!(waiting.what, Awaited::Close { .. }) {
                     cx.out.put_method(0, &connection::CloseOk);
                     self.core.end_after_peer();
                     return;

@@ -19,7 +19,14 @@ impl Waiting {
     /// An answer came. It is given back if it is the last one to come before the command is answered; one
     /// that was a refusal goes before it.
     pub(crate) fn is_last(&mut self, reply: Reply) -> Option<Reply> {
-        let Awaited::Commit { left, refused } = &mut self.what else { return Some(reply) };
+        let (left, refused) = match &mut self.what {
+            Awaited::Close { left } => {
+                *left = left.saturating_sub(1);
+                return (*left == 0).then_some(reply);
+            }
+            Awaited::Commit { left, refused } => (left, refused),
+            _ => return Some(reply),
+        };
         *left = left.saturating_sub(1);
         let (reply, refusal) = match reply {
             refusal @ Reply::Refused { .. } => (None, Some(refusal)),
@@ -84,8 +91,11 @@ pub(crate) enum Awaited {
         /// What one of them had against it.
         refused: Option<Reply>,
     },
-    /// `connection.close`: exclusive queues go first.
-    Close,
+    /// `connection.close`: exclusive queues go first, and all that was written before is done.
+    Close {
+        /// Shards that have not answered, and Meta.
+        left: usize,
+    },
     /// Whether the user may, before the frame is acted upon.
     Decision {
         /// It ended a content, which is whole; else it is a method that was put back.

@@ -33,6 +33,29 @@ fn publish_consume_ack() {
     assert!(node.ended(me).is_some());
 }
 
+/// `connection.close-ok` comes when shards that are behind have let the connection go, too: whoever reads it may consume
+/// exclusively.
+#[test]
+fn a_close_waits_for_shards_that_are_behind() {
+    let mut node = Node::new();
+    let (me, other) = (node.client(), node.client());
+    node.declare(me, "a");
+    node.declare(me, "b");
+    let consume = |queue| basic::Consume { queue, exclusive: true, ..Default::default() };
+    for queue in ["a", "b"] {
+        assert!(node.say(me, 1, &consume(queue)).starts_with("1 basic.consume-ok"));
+    }
+    (0..node::SHARDS).for_each(|shard| node.hold(shard));
+    assert_eq!(node.say(me, 0, &connection::Close::default()), "");
+    node.release(0);
+    assert_eq!(node.read(me), "", "the other shard has not answered");
+    node.release(1);
+    assert_eq!(node.read(me), "0 connection.close-ok");
+    for queue in ["a", "b"] {
+        assert!(node.say(other, 1, &consume(queue)).starts_with("1 basic.consume-ok"));
+    }
+}
+
 #[test]
 fn get_and_confirm() {
     let mut node = Node::new();

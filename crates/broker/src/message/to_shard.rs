@@ -229,8 +229,14 @@ pub enum ToShard {
         /// The exchange.
         exchange: ExchangeId,
     },
-    /// The connection ended; everything it settled was sent before. Its port is forgotten.
-    Disconnected(ConnectionId),
+    /// The connection ended; everything it settled was sent before. Its port is forgotten. With `reply`,
+    /// `Reply::Done` comes when that is so, and all that it wrote before is done.
+    Disconnected {
+        /// Which.
+        connection: ConnectionId,
+        /// Who waits.
+        reply: Option<ReplyTo>,
+    },
     /// From the driver: letters came faster than turns take them, and this connection, whose was among them, was told to
     /// pause: the turn that finds this has taken them.
     Crowded {

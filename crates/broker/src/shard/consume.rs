@@ -158,13 +158,21 @@ impl<L: Log> Shard<L> {
     }
 
     /// The connection ended, and its consumers are gone.
-    pub(super) fn disconnected(&mut self, connection: ConnectionId, out: &mut Outbox) {
+    pub(super) fn disconnected(
+        &mut self,
+        connection: ConnectionId,
+        reply: Option<ReplyTo>,
+        out: &mut Outbox,
+    ) {
         // What this turn gave to its consumers before the news came: sent all the same, so that whoever
         // finds the connection gone returns it.
         self.ports.flush(connection, out);
         self.ports.forget(connection);
         self.disk.forget(connection);
         self.forget_pause(connection);
+        if let Some(reply) = reply {
+            out.reply(reply, Reply::Done);
+        }
     }
 
     /// A gate of the connection opened: its consumers may be given more.

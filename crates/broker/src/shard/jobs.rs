@@ -17,7 +17,9 @@ use super::Shard;
 use super::listing::Listing;
 use super::unresolved::Way;
 use crate::flow::{WAITING_BYTES_MAX, WAITING_UNITS_MAX};
-use crate::message::{ConnectionId, Outbox, Publish, Settle, Settlement, ToSession, ToShard};
+use crate::message::{
+    ConnectionId, Outbox, Publish, ReplyTo, Settle, Settlement, ToSession, ToShard,
+};
 use crate::work::{Limits, Piece};
 
 /// Units that things cost, measured.
@@ -70,7 +72,7 @@ pub(super) enum Job {
     /// Settlements, of which the first ones are done.
     Settle { settlements: Vec<Settlement>, done: usize },
     /// A connection that ended, whose consumers are still here.
-    Disconnect(ConnectionId),
+    Disconnect { connection: ConnectionId, reply: Option<ReplyTo> },
     /// A deleted queue, whose consumers are to be told.
     CancelRest(QueueId),
     /// Messages of a queue that was purged or deleted.
@@ -91,7 +93,7 @@ impl Job {
                 Self::Publish { from, messages, done: 0, bytes }
             }
             ToShard::Settle { settlements, .. } => Self::Settle { settlements, done: 0 },
-            ToShard::Disconnected(connection) => Self::Disconnect(connection),
+            ToShard::Disconnected { connection, reply } => Self::Disconnect { connection, reply },
             other => Self::Letter(Box::new(other)),
         }
     }
@@ -112,7 +114,7 @@ impl Job {
                 ToShard::DeadLetter { message, .. } => message.message.len(),
                 _ => 0,
             },
-            Self::Disconnect(_) | Self::CancelRest(_) => 0,
+            Self::Disconnect { .. } | Self::CancelRest(_) => 0,
         }
     }
 }
@@ -162,7 +164,7 @@ impl<L: Log> Shard<L> {
             }
             ToShard::Consume { reply, .. } => (reply.connection, cost::CONSUMER),
             ToShard::Cancel { connection, .. } => (*connection, cost::CONSUMER),
-            ToShard::Disconnected(connection) => {
+            ToShard::Disconnected { connection, .. } => {
                 let consumers = self.ports.count_of(*connection);
                 (*connection, cost::LETTER + cost::CONSUMER * consumers)
             }
@@ -274,7 +276,7 @@ impl<L: Log> Shard<L> {
                 let units = cost::SETTLE * (settlements.len() - done) as u64;
                 (units > 0).then_some((Job::Settle { settlements, done }, units))
             }
-            Job::Disconnect(connection) => {
+            Job::Disconnect { connection, reply } => {
                 while self.used < allowed
                     && let Some(key) = self.ports.next_of_ended(connection)
                 {
@@ -282,9 +284,9 @@ impl<L: Log> Shard<L> {
                 }
                 let units = cost::CONSUMER * self.ports.count_of(connection);
                 if units > 0 {
-                    return Some((Job::Disconnect(connection), units));
+                    return Some((Job::Disconnect { connection, reply }, units));
                 }
-                self.disconnected(connection, out);
+                self.disconnected(connection, reply, out);
                 None
             }
             Job::CancelRest(id) => {

@@ -149,10 +149,10 @@ impl Session {
             return;
         }
         self.let_go(true, cx);
+        let what = Awaited::Close { left: 1 + self.core.batch.used().count() };
         self.core.stage = Stage::Closing;
         self.core.timers.await_close_ok(cx.now);
-        self.core.waiting =
-            Some(Waiting { channel: 0, method: (10, 50), no_wait: false, what: Awaited::Close });
+        self.core.waiting = Some(Waiting { channel: 0, method: (10, 50), no_wait: false, what });
     }
 
     /// Gives back everything, and tells everybody that the connection is gone. Once.
@@ -177,13 +177,13 @@ impl Session {
         }
         core.slots = Default::default();
         core.batch.flush(core.id, cx.outbox);
+        let (connection, reply) = (core.id, with_reply.then(|| core.reply_to(0)));
         for shard in core.batch.used() {
-            cx.outbox.shard(shard, ToShard::Disconnected(core.id));
+            cx.outbox.shard(shard, ToShard::Disconnected { connection, reply });
         }
         core.tell_closed(cx);
         if core.stage == Stage::Running {
-            let reply = with_reply.then(|| core.reply_to(0));
-            cx.outbox.meta.push(ToMeta::Disconnected { connection: core.id, reply });
+            cx.outbox.meta.push(ToMeta::Disconnected { connection, reply });
         }
     }
 }
