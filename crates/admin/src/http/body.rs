@@ -22,11 +22,13 @@ const AT_ALARM_MAX: u64 = 16 << 10;
 /// Bytes a second that a body moves by, at least; and if others wait for its room.
 const LEAST_PER_S: [u64; 2] = [1 << 10, 16 << 10];
 
-/// Reads a body of at most `max` bytes. What is given with it is to be kept for as long as what was made of it.
+/// Reads a body of at most `max` bytes. What is given with it is `held`, with the room that it takes: to be kept for as long
+/// as what was made of it.
 pub(super) async fn read(
     app: &App,
     headers: &HeaderMap,
     body: Body,
+    mut held: Held,
 ) -> Result<(Bytes, Held), Fault> {
     let node = &app.ops.node;
     let max = app.options.max_body_size.get();
@@ -43,7 +45,6 @@ pub(super) async fn read(
     if expected > max {
         return Err(Fault::too_large(max));
     }
-    let mut held = Held::nothing(node);
     if !held.take(expected.saturating_mul(READ)).await {
         return Err(Fault::unavailable(NO_ROOM));
     }

@@ -86,12 +86,14 @@ impl FromRequest<Arc<App>> for Call {
         let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
         let params = params.iter().map(owned).collect();
         let query = parse_query(parts.uri.query().unwrap_or_default());
+        let share = app.requests.share(&login.name, &app.ops.node);
         let (body, held) = {
             let _one = app.requests.enter(&login.name)?;
-            body::read(app, &parts.headers, body).await?
+            let held = Held::nothing(&app.ops.node, Some(Arc::clone(&share)));
+            body::read(app, &parts.headers, body, held).await?
         };
         let (app, headers) = (Arc::clone(app), parts.headers);
-        let answer = Held::nothing(&app.ops.node);
+        let answer = Held::nothing(&app.ops.node, Some(share));
         let ranges = Ranges::of_query(query.iter().map(|(name, value)| (&**name, &**value)));
         if ranges.are_fine() {
             app.ops.stats.look();

@@ -8,6 +8,7 @@ use std::time::Instant;
 use leveret_client::amqp::method::{basic, channel, exchange, queue};
 use leveret_client::amqp::table::{RawTable, Table, Value};
 
+use crate::auth::api;
 use crate::broker::{Broker, PATIENCE, Publisher, wait_until};
 use crate::raw::Raw;
 
@@ -175,6 +176,41 @@ fn requests_that_are_not_whole() {
     );
     assert!(answers.iter().any(|it| it == "408"), "{answers:?}");
     Publisher::new(&broker, "q").publish(b"after", 10);
+}
+
+/// One user's requests that stand still leave room for those of others.
+#[test]
+fn requests_of_one_user() {
+    let broker = Broker::with(&[WATERMARK, "management.tcp.port=0", "management.tcp.ip=127.0.0.1"]);
+    broker.ctl(&["add_user", "other", "other"]);
+    broker.ctl(&["set_user_tags", "other", "administrator"]);
+    let ask = |authorization: &str, sent: usize| {
+        let mut socket = TcpStream::connect(broker.listens("http")).unwrap();
+        socket.set_read_timeout(Some(PATIENCE / 3)).unwrap();
+        let head = format!(
+            "PUT /api/global-parameters/x HTTP/1.1\r\nhost: x\r\nauthorization: Basic {authorization}\r\n\
+             content-type: application/json\r\ncontent-length: 500000\r\n\r\n"
+        );
+        let body = format!("{{\"value\":\"{}\"}}", "x".repeat(499_988));
+        socket.write_all(head.as_bytes()).unwrap();
+        socket.write_all(&body.as_bytes()[..sent]).unwrap();
+        socket
+    };
+    // Each takes 4 MB of 25.
+    let still: Vec<TcpStream> = (0..12).map(|_| ask("b3RoZXI6b3RoZXI=", 1)).collect();
+    let guest = "Basic Z3Vlc3Q6Z3Vlc3Q=";
+    let (_, nodes) = api(&broker, "/api/nodes", guest);
+    let nodes: serde_json::Value = serde_json::from_str(&nodes).unwrap();
+    let path = format!("/api/nodes/{}/memory", nodes[0]["name"].as_str().unwrap());
+    wait_until(PATIENCE, "they have all that they may", || {
+        let memory: serde_json::Value =
+            serde_json::from_str(&api(&broker, &path, guest).1).unwrap();
+        memory["memory"]["connection_other"].as_u64().unwrap() >= 16_000_000
+    });
+    let mut answer = [0; 12];
+    ask("Z3Vlc3Q6Z3Vlc3Q=", 500_000).read_exact(&mut answer).unwrap();
+    assert_eq!(&answer[9..], b"201");
+    drop(still);
 }
 
 /// Lists that are asked for and not read hold keys and a few chunks each, and never the arguments of what they list.
