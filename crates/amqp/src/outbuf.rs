@@ -54,6 +54,8 @@ pub struct OutBuf {
     borrowed_len: usize,
     /// So many of `borrowed`, from the front, have been through [`OutBuf::detach`].
     detached: usize,
+    /// Bytes of those of them that were not copied.
+    shared_len: usize,
 }
 
 #[derive(Debug)]
@@ -61,6 +63,8 @@ struct Borrowed {
     /// The body comes before the byte at this place of the heads.
     cut: usize,
     body: Bytes,
+    /// It has been through [`OutBuf::detach`] and was not copied.
+    is_shared: bool,
 }
 
 impl OutBuf {
@@ -75,6 +79,12 @@ impl OutBuf {
     #[inline]
     pub fn len(&self) -> usize {
         self.full_len + self.heads.len() - self.read + self.borrowed_len
+    }
+
+    /// Of [`len`](OutBuf::len), bytes that [`OutBuf::detach`] had counted by others.
+    #[must_use]
+    pub fn shared_len(&self) -> usize {
+        self.shared_len
     }
 
     /// True when there is nothing to write.
@@ -183,7 +193,7 @@ impl OutBuf {
         } else {
             self.borrowed_len += part.len();
             let cut = self.end();
-            self.borrowed.push_back(Borrowed { cut, body: part.clone() });
+            self.borrowed.push_back(Borrowed { cut, body: part.clone(), is_shared: false });
         }
         self.heads.push(FRAME_END);
     }
@@ -275,7 +285,7 @@ impl OutBuf {
         let mut borrowed = self.borrowed.iter().peekable();
         let (mut start, mut at) = (self.base, self.read);
         for chunk in self.full.iter().chain([&self.heads]) {
-            while let Some(Borrowed { cut, body }) =
+            while let Some(Borrowed { cut, body, .. }) =
                 borrowed.next_if(|borrowed| borrowed.cut <= start + chunk.len())
             {
                 if !put(chunk.get(at..cut - start).unwrap_or_default()) || !put(body) {
@@ -303,6 +313,9 @@ impl OutBuf {
             let body = front.body.len().min(left);
             front.body.advance(body);
             self.borrowed_len -= body;
+            if front.is_shared {
+                self.shared_len -= body;
+            }
             left -= body;
             if front.body.is_empty() {
                 self.borrowed.pop_front();
@@ -330,12 +343,16 @@ impl OutBuf {
     }
 
     /// Copies borrowed bodies of less than `len` bytes: for output that will stay for a while, so that it
-    /// does not pin the larger pieces of memory they are parts of. Each is copied once. Gives emptied chunks
-    /// back, too.
-    pub fn detach(&mut self, len: usize) {
-        for Borrowed { body, .. } in self.borrowed.iter_mut().skip(self.detached) {
+    /// does not pin the larger pieces of memory they are parts of. Of longer ones `share` makes what counts them.
+    /// Each is copied, or counted, once. Gives emptied chunks back, too.
+    pub fn detach(&mut self, len: usize, share: impl Fn(Bytes) -> Bytes) {
+        for Borrowed { body, is_shared, .. } in self.borrowed.iter_mut().skip(self.detached) {
             if body.len() < len {
                 *body = Bytes::copy_from_slice(body);
+            } else {
+                *body = share(std::mem::take(body));
+                *is_shared = true;
+                self.shared_len += body.len();
             }
         }
         self.detached = self.borrowed.len();
@@ -361,7 +378,7 @@ impl OutBuf {
         self.heads.clear();
         self.borrowed.clear();
         (self.full_len, self.read, self.base) = (0, 0, 0);
-        (self.borrowed_len, self.detached) = (0, 0);
+        (self.borrowed_len, self.detached, self.shared_len) = (0, 0, 0);
     }
 }
 

@@ -37,6 +37,7 @@ use crate::reading::{
 use crate::runner::with_runner;
 use crate::tls::TlsStream;
 use crate::turn::Actor;
+use crate::unread::Unread;
 
 /// Less than this of a read is copied rather than pinning the read.
 const PIN_MIN: usize = READ_MAX / 4;
@@ -170,6 +171,8 @@ pub struct Workplace<'a> {
     pub bodies: &'a Buffers,
     /// A block for encrypted bytes.
     pub cipher: &'a mut Vec<u8>,
+    /// Counts bodies in output that waits.
+    pub unread: &'a Unread,
     /// The names.
     pub topology: &'a Topology,
     /// How many shards there are.
@@ -532,7 +535,7 @@ impl Connection {
         let watches_end = has_unread && session.is_blocked();
         self.set_waits(remaining > 0, has_unread, watches_end, session.next_timeout());
         if !work.out.is_empty() {
-            work.out.detach(LARGE);
+            work.out.detach(LARGE, |body| work.unread.hold(body));
             std::mem::swap(work.out, &mut state.output);
         } else if state.output.capacity() > 0 {
             state.output = OutBuf::new();
@@ -546,8 +549,10 @@ impl Connection {
         let now = match state.is_over {
             true => 0,
             false => {
-                // The memory of a body that is being read is among what the session keeps.
-                let waiting = (state.input.len() + state.output.len()) as u64;
+                // The memory of a body that is being read is among what the session keeps, and that of bodies in the
+                // output, which others may hold as well, is counted once for all of them.
+                let output = state.output.len() - state.output.shared_len();
+                let waiting = (state.input.len() + output) as u64;
                 IDLE_BYTES + waiting + state.session.kept_bytes()
             }
         };

@@ -35,6 +35,7 @@ mod supervisor;
 pub mod threads;
 pub mod tls;
 pub mod turn;
+pub mod unread;
 pub mod watchdog;
 
 pub use startup::{COMPATIBLE_VERSION, node_name, options, resolve, serve};

@@ -78,6 +78,8 @@ pub enum Rank {
     Certificate,
     /// What a crate above the server keeps.
     Above,
+    /// Who holds which memory of output that waits.
+    Unread,
     /// Blocks to read into: given back wherever the last byte of one is let go.
     Buffers,
     /// The list of a log's files.
@@ -112,6 +114,7 @@ impl Rank {
         Self::CertificateStamps,
         Self::Certificate,
         Self::Above,
+        Self::Unread,
         Self::Buffers,
         Self::FileList,
         Self::LogFile,

@@ -25,6 +25,7 @@ use crate::runner::{Due, Rest};
 use crate::storage::{Memory, NodeLog};
 use crate::tls::Certificates;
 use crate::turn::Actor;
+use crate::unread::Unread;
 use crate::watchdog::Watched;
 
 /// What the program takes when it is idle, in bytes, roughly: a watermark below is reached from the start,
@@ -49,6 +50,8 @@ pub struct Node {
     pub requests: BodyRoom,
     /// Bytes that connections hold: input not taken yet, output not written yet.
     connection_bytes: AtomicU64,
+    /// Bodies in that output, which many may hold together.
+    pub(crate) unread: Unread,
     /// Bytes that requests of the management API hold, and its answers.
     request_bytes: AtomicU64,
     /// [`Topology::weight`] after the last change.
@@ -133,6 +136,7 @@ impl Node {
             next_connection: AtomicU64::new(1),
             requests: BodyRoom::default(),
             connection_bytes: AtomicU64::new(0),
+            unread: Unread::default(),
             request_bytes: AtomicU64::new(0),
             names_bytes,
             ended: Ended::default(),
@@ -257,7 +261,7 @@ impl Node {
 
     /// Memory that connections hold: input not taken yet, output not written yet, in bytes.
     pub fn connection_bytes(&self) -> u64 {
-        self.connection_bytes.load(Ordering::Relaxed)
+        self.connection_bytes.load(Ordering::Relaxed) + self.unread.bytes()
     }
 
     /// Memory that requests of the management API and their answers hold, in bytes.

@@ -45,16 +45,22 @@ fn detached_bodies_pin_nothing() {
     let before = joined(&out);
     let is_part =
         |out: &OutBuf, at: usize| block.as_ptr_range().contains(&out.borrowed[at].body.as_ptr());
-    out.detach(32 << 10);
+    out.detach(32 << 10, |body| body);
     assert_eq!(joined(&out), before);
+    assert_eq!(out.shared_len(), 55_000);
     assert_eq!([0, 1, 2].map(|at| is_part(&out, at)), [false, true, false]);
     let copies = [0, 2].map(|at| out.borrowed[at].body.as_ptr());
     out.advance(5100);
     deliver(&mut out, &small, 131_072);
-    out.detach(32 << 10);
+    out.detach(32 << 10, |_| panic!("nothing long is new"));
     assert_eq!(out.borrowed[1].body.as_ptr(), copies[1], "not copied again");
     assert!(!is_part(&out, 2));
     assert!(joined(&out).starts_with(&before[5100..]));
+    assert_eq!(out.shared_len(), 55_000);
+    out.advance(10_000);
+    assert!((45_000..46_000).contains(&out.shared_len()));
+    out.advance(60_000);
+    assert_eq!(out.shared_len(), 0);
 }
 
 #[test]

@@ -251,3 +251,30 @@ fn what_messages_take_is_counted_honestly() {
     }
     assert!(check("unacked") > ready);
 }
+
+/// A few large messages that many clients do not take are a few large messages, and stop nobody.
+#[test]
+fn a_fan_out_to_clients_that_do_not_read_counts_once() {
+    let broker = Broker::with(&["vm_memory_high_watermark.absolute=80MB"]);
+    let (mut client, channel) = broker.channel();
+    let mut publisher = Publisher::new(&broker, "other");
+    let mut deaf = Vec::new();
+    for number in 0..60 {
+        let queue = format!("q{number}");
+        declare(&mut client, channel, &queue);
+        client.queue_bind(channel, &queue, "amq.fanout", "", &Table::default()).unwrap();
+        let mut raw = Raw::login(&broker);
+        raw.method(1, &basic::Consume { queue: &queue, no_ack: true, ..Default::default() });
+        raw.expect("basic.consume-ok");
+        deaf.push(raw);
+    }
+    client.confirm_select(channel).unwrap();
+    for _ in 0..12 {
+        client.publish(channel, "amq.fanout", "", &[0, 0], &vec![7; MIB as usize]);
+        client.flush().unwrap();
+        declare(&mut client, channel, "other");
+        publisher.publish(b"other", 10);
+    }
+    assert_eq!(broker.json(&["status"])["alarms"].to_string(), "[]");
+    assert_eq!(publisher.blocked, [""; 0]);
+}
