@@ -69,6 +69,7 @@ use race::Odds;
 pub use recover::{Restored, home_of};
 use rest::{Rest, Resting};
 use runs::Runs;
+use settle::Pays;
 use stuck::Retries;
 use transactions::Transactions;
 use unresolved::Unresolved;
@@ -92,6 +93,8 @@ pub struct Shard<L> {
     resumed: Vec<(ConnectionId, Vec<usize>)>,
     /// What left queues in this turn and is not worked off yet.
     left: Vec<(QueueId, Left)>,
+    /// Sum of [`Hosted::letters`].
+    letters_waiting: u64,
     /// What does not fit a turn.
     work: Work<Line, Job>,
     /// Units of work that were done since somebody began to count: see [`jobs`].
@@ -175,6 +178,8 @@ struct Hosted {
     usage: Use,
     /// The last round of [`Sampling`] that looked at it.
     seen_in: u32,
+    /// Dead letters that wait for a turn with room for them.
+    letters: VecDeque<Left>,
 }
 
 impl Hosted {
@@ -197,6 +202,7 @@ impl Hosted {
             kind: named.kind,
             usage: Use::new(now),
             seen_in: 0,
+            letters: VecDeque::new(),
         }
     }
 }
@@ -248,6 +254,7 @@ impl<L: Log> Shard<L> {
             touched: VecDeque::new(),
             resumed: Vec::new(),
             left: Vec::new(),
+            letters_waiting: 0,
             work: Work::new(jobs::LIMITS),
             used: 0,
             waiting_bytes: 0,
@@ -304,7 +311,12 @@ impl<L: Log> Shard<L> {
         self.used += jobs::cost::LETTER;
         match letter {
             ToShard::Publish { from, messages } => {
-                self.publish(from, &messages, u64::MAX, topology, now, out);
+                // What it makes leave full queues may cost much more than was known.
+                let allowed = self.work.limits().turn;
+                let done = self.publish(from, &messages, allowed, topology, now, out);
+                if done < messages.len() {
+                    self.publish_rest(from, messages, done, out);
+                }
             }
             ToShard::Settle { settlements, .. } => self.settle(&settlements, now),
             ToShard::Commit { reply, messages, settlements } => {
@@ -379,7 +391,8 @@ impl<L: Log> Shard<L> {
     /// Ends a turn: works off what left, dispatches, until neither brings more; then hands out what
     /// connections get.
     fn finish(&mut self, topology: &Topology, now: Time, out: &mut Outbox) -> bool {
-        self.work_off_left(topology, now, out);
+        self.used = 0;
+        self.work_off_left(Pays::Nobody, topology, now, out);
         self.work_on(topology, now, out);
         if !self.resumed.is_empty() {
             self.order_touched();
@@ -402,7 +415,8 @@ impl<L: Log> Shard<L> {
         self.relax_lists();
         self.resting.watch(&self.log, now);
         // What is due still, or again, had more to do than one turn may.
-        let is_due = self.timers.first().is_some_and(|&(at, _)| at <= now);
+        let is_due =
+            self.timers.first().is_some_and(|&(at, _)| at <= now) || self.retries.is_due(now);
         has_letters || is_due || !self.touched.is_empty() || !self.work.is_empty()
     }
 
@@ -417,7 +431,7 @@ impl<L: Log> Shard<L> {
             if self.dispatch_some(id, left, now) {
                 self.touch(id);
             }
-            self.work_off_left(topology, now, out);
+            self.work_off_left(Pays::Nobody, topology, now, out);
             left = left.saturating_sub(self.used);
             self.work.spend(self.used);
         }
@@ -494,6 +508,10 @@ impl<L: Log> Shard<L> {
                 continue;
             }
             self.used += jobs::cost::DISPATCH;
+            if !hosted.letters.is_empty() {
+                // First these: more would only wait. It is looked at again after the last one.
+                continue;
+            }
             if hosted.queue.expire(now, &mut self.scratch) {
                 // There are more: it is still due.
                 self.timers.insert((at, id));
@@ -501,7 +519,7 @@ impl<L: Log> Shard<L> {
             }
             self.note_left(id);
             self.touch(id);
-            self.work_off_left(topology, now, out);
+            self.work_off_left(Pays::Nobody, topology, now, out);
         }
         self.work.spend(self.used);
         self.retry_dead_letters(topology, now, out);
@@ -592,6 +610,7 @@ impl<L: Log> Shard<L> {
         self.log.usage().held_bytes
             + self.queue_bytes
             + self.waiting_bytes
+            + self.letters_waiting * size_of::<Left>() as u64
             + self.cold.bytes()
             + self.histories.bytes()
             + self.unresolved.bytes()

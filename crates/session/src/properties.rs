@@ -40,8 +40,9 @@ pub(crate) fn rewrite(core: &Core, channel: &Channel, message: &Message) -> Resu
     }
     let direct = channel.direct_reply.as_ref().filter(|_| peek.reply_to == Some(direct::NAME));
     let name = direct.map(|consumer| direct::name(core.id, channel.number, consumer.token));
-    let change =
-        Rewrite { headers: headers.as_ref(), reply_to: name.as_deref(), ..Rewrite::default() };
+    let headers = headers.map(|headers| headers.to_bytes());
+    let headers = headers.as_deref().map(RawTable::unchecked);
+    let change = Rewrite { headers, reply_to: name.as_deref(), ..Rewrite::default() };
     let mut bytes = Vec::new();
     raw.rewrite(change, &mut bytes).map_err(|error| reply::bad_content(&error))?;
     Ok(with_properties(message, &bytes))
@@ -71,7 +72,8 @@ pub(crate) fn with_delivery_count(properties: &[u8], count: u32) -> Option<Vec<u
     let mut headers = raw.peek().ok()?.headers.unwrap_or_default().to_table().ok()?;
     headers.set("x-delivery-count", Value::I64(i64::from(count)));
     let mut bytes = Vec::new();
-    let change = Rewrite { headers: Some(&headers), ..Rewrite::default() };
+    let headers = headers.to_bytes();
+    let change = Rewrite { headers: Some(RawTable::unchecked(&headers)), ..Rewrite::default() };
     raw.rewrite(change, &mut bytes).ok()?;
     Some(bytes)
 }

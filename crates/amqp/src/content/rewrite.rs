@@ -1,14 +1,14 @@
 //! Properties of a message that the broker changes: all but what it changes stays as it is, also what it cannot read.
 
 use super::*;
-use crate::table::Table;
+use crate::table::RawTable;
 use crate::wire::Writer as _;
 
 /// What becomes different in a message.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rewrite<'a> {
     /// The headers in place of the old ones; `None` for no headers.
-    pub headers: Option<&'a Table>,
+    pub headers: Option<RawTable<'a>>,
     /// In place of the old name, if there is one.
     pub reply_to: Option<&'a str>,
     /// The message expired, or the next queue must not expire it by the same property again.
@@ -37,7 +37,7 @@ impl RawProperties<'_> {
             r.get_longstr()?;
         }
         if let Some(headers) = change.headers {
-            headers.encode(out);
+            out.put_table(headers);
         }
         copy(&mut r, out, |r| {
             for _ in 0..(old & (DELIVERY_MODE | PRIORITY)).count_ones() {

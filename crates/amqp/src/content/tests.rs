@@ -93,9 +93,10 @@ fn text_that_is_not_utf8() {
 fn other_headers() {
     let mut headers = Table::new();
     headers.set("x", true);
+    let headers = headers.to_bytes();
     let rewrite = |bytes, keep: bool| {
         let mut out = Vec::new();
-        let headers = Some(&headers);
+        let headers = Some(RawTable::unchecked(&headers));
         RawProperties::new(bytes)
             .rewrite(Rewrite { headers, drop_expiration: !keep, ..Rewrite::default() }, &mut out)
             .map(|()| out)

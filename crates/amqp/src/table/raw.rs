@@ -162,6 +162,14 @@ impl<'a> IntoIterator for RawArray<'a> {
 #[derive(Clone, Debug)]
 pub struct RawTableIter<'a>(Reader<'a>);
 
+impl<'a> RawTableIter<'a> {
+    /// The bytes of the entries that are still to come.
+    #[must_use]
+    pub fn rest(&self) -> &'a [u8] {
+        self.0.rest()
+    }
+}
+
 impl<'a> Iterator for RawTableIter<'a> {
     type Item = Result<(&'a [u8], RawValue<'a>), TableError>;
 
@@ -180,6 +188,14 @@ impl<'a> Iterator for RawTableIter<'a> {
 /// Values of a [`RawArray`].
 #[derive(Clone, Debug)]
 pub struct RawArrayIter<'a>(Reader<'a>);
+
+impl<'a> RawArrayIter<'a> {
+    /// The bytes of the values that are still to come.
+    #[must_use]
+    pub fn rest(&self) -> &'a [u8] {
+        self.0.rest()
+    }
+}
 
 impl<'a> Iterator for RawArrayIter<'a> {
     type Item = Result<RawValue<'a>, TableError>;

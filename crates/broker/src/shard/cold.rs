@@ -17,7 +17,7 @@ use leveret_log::{Log, ReadError};
 use leveret_queue::{Left, Offset, Queue, Time};
 use leveret_topology::{QueueId, Topology};
 
-use super::recover::mark_of;
+use super::recover::mark_of_left;
 use super::runs::Runs;
 use super::stuck::Stuck;
 use super::unresolved::{Unresolved, Way};
@@ -96,12 +96,7 @@ impl Cold {
     /// Messages that left their queues and wait here, with what the log is to know of each. Their queues
     /// tell of those that they hold.
     pub(super) fn marks(&self) -> impl Iterator<Item = (QueueId, Offset, u8)> {
-        self.left.iter().filter_map(|&(id, left)| match left {
-            Left::DeadLetter { offset, delivery_count, seen, held: false, .. } => {
-                Some((id, offset, mark_of(seen, delivery_count)))
-            }
-            _ => None,
-        })
+        self.left.iter().filter_map(|&(id, left)| mark_of_left(id, left))
     }
 }
 
@@ -196,7 +191,11 @@ impl<L: Log> Shard<L> {
         now: Time,
         out: &mut Outbox,
     ) -> bool {
+        self.used = 0;
         for _ in self.awaited.len()..LETTERS_UNDER_WAY {
+            if self.used >= self.work.limits().share {
+                return true;
+            }
             let Some(&(id, left)) = self.cold.left.front() else { return false };
             let at = left.offset();
             if self.is_cold(at) {
@@ -222,7 +221,7 @@ impl<L: Log> Shard<L> {
     /// Messages that left their queue and are to be dead-lettered, but have to be read from the disk first, or
     /// wait for a turn with room for them.
     pub fn parked(&self) -> u64 {
-        self.cold.left.len() as u64 + self.leaving()
+        self.cold.left.len() as u64 + self.letters_waiting + self.leaving()
     }
 
     /// The disk brought something: lets all that waits try again.

@@ -11,7 +11,7 @@
 
 use bytes::Bytes;
 use leveret_amqp::content::{RawProperties, Rewrite};
-use leveret_amqp::table::{Table, Value};
+use leveret_amqp::table::{RawArray, RawTable, RawValue, Table, Value};
 use leveret_log::{Log, ReadError};
 use leveret_queue::{Offset, Reason, Time, UnackedId};
 use leveret_topology::{Exchange, HashProperties, QueueId, Routable, Route, Topology};
@@ -19,7 +19,8 @@ use smallvec::SmallVec;
 
 use super::cold::Parked;
 use super::disk::Waiter;
-use super::recover::marked;
+use super::jobs::cost;
+use super::recover::{mark_of_left, marked};
 use super::stuck::Stuck;
 use super::unresolved::Way;
 use super::{Shard, holder, log_offset};
@@ -85,13 +86,15 @@ impl<L: Log> Shard<L> {
         let Dead { id, offset, reason, held, .. } = dead;
         if held {
             let letter = Stuck { offset, reason, taken: Vec::new() };
-            self.try_dead_letter(id, letter, topology, now, out);
+            // It may have waited.
+            self.try_again(id, letter, topology, now, out);
             return;
         }
         let record = match self.log.read(log_offset(offset)) {
             Ok(record) => record.bytes,
             Err(error) => return self.set_dead_letter_aside(dead, error),
         };
+        self.used += cost::rewrite(&record);
         let mut way = Way::Lost;
         if let Some((letter, targets)) = make_dead_letter(dead, &record, topology, self.wall(now)) {
             if self.survives_crash(&letter, id) && !targets.is_empty() {
@@ -135,6 +138,7 @@ impl<L: Log> Shard<L> {
             Ok(record) => record.bytes,
             Err(error) => return self.set_dead_letter_aside(dead, error),
         };
+        self.used += cost::rewrite(&record);
         let made = make_dead_letter(dead, &record, topology, self.wall(now));
         let Some((letter, mut targets)) = made.filter(|(_, targets)| !targets.is_empty()) else {
             if self.gives_up(id) {
@@ -215,6 +219,7 @@ impl<L: Log> Shard<L> {
         out: &mut Outbox,
     ) {
         let must_keep = from.is_some();
+        self.used += cost::carried(message);
         let put = self.enqueue(message, None, must_keep, topology, now);
         let (Some(from), Some(&target)) = (from, message.targets.first()) else { return };
         match put.until {
@@ -312,7 +317,10 @@ impl<L: Log> Shard<L> {
             let Origin::Departed { mark, .. } = awaited.origin else { return None };
             Some((queue, offset, mark))
         });
-        let back: Vec<_> = sent.chain(self.cold.marks()).collect();
+        let waiting = self.queues.iter().flat_map(|(&id, hosted)| {
+            hosted.letters.iter().filter_map(move |&left| mark_of_left(id, left))
+        });
+        let back: Vec<_> = sent.chain(waiting).chain(self.cold.marks()).collect();
         for (queue, offset, mark) in back {
             self.mark_left(queue, offset, mark);
         }
@@ -348,7 +356,7 @@ fn make_dead_letter(
     // Whatever the application wrote there goes on as it is, to the byte: only headers and expiration change.
     let properties = RawProperties::new(view.properties);
     let peek = properties.peek().ok()?;
-    let mut headers = peek.headers.unwrap_or_default().to_table_within_depth();
+    let headers = peek.headers.unwrap_or_default();
 
     let death = Death {
         reason: reason.name(),
@@ -358,23 +366,25 @@ fn make_dead_letter(
         expiration: peek.expiration,
         time: wall,
     };
-    let cc = stamp(&mut headers, &death);
+    let cc = match headers.get("CC") {
+        Ok(Some(RawValue::Array(cc))) => raw_strings(cc),
+        _ => Vec::new(),
+    };
+    let headers = stamp(headers, &death, &cc, new_key.is_none());
+    let headers = RawTable::unchecked(&headers);
+    // A key of the queue's own replaces all keys the message had.
     let (key, more_keys) = match new_key {
-        // A key of the queue's own replaces all keys the message had.
-        Some(key) => {
-            headers.remove("CC");
-            (key, Vec::new())
-        }
+        Some(key) => (key, Vec::new()),
         None => (old_key, cc),
     };
 
-    let mut encoded = Vec::new();
-    let change = Rewrite { headers: Some(&headers), drop_expiration: true, reply_to: None };
+    let mut encoded = Vec::with_capacity(view.properties.len() + NEW_ENTRIES);
+    let change = Rewrite { headers: Some(headers), drop_expiration: true, reply_to: None };
     properties.rewrite(change, &mut encoded).ok()?;
     let keys = (key, &more_keys[..]);
     let mut targets = targets(topology, exchange, keys, RawProperties::new(&encoded), offset);
     if reason != Reason::Rejected {
-        targets.retain(|&target| !is_cycle(topology, target, &headers));
+        targets.retain(|&target| !is_cycle(topology, target, headers));
     }
     let publish = Publish {
         channel: 0,
@@ -398,8 +408,10 @@ pub(super) fn targets(
     offset: Offset,
 ) -> Vec<QueueId> {
     let headers = properties.peek().ok().and_then(|peek| peek.headers);
-    // Those that cannot be owned mean nothing to an exchange that hashes one of them.
-    let properties = properties.to_owned().unwrap_or_default();
+    // What an exchange may hash of them; the headers, which may be long, are not copied.
+    let mut bare = Vec::new();
+    let owned = properties.rewrite(Rewrite::default(), &mut bare);
+    let properties = owned.and_then(|()| RawProperties::new(&bare).to_owned()).unwrap_or_default();
     let more_keys: SmallVec<[&str; 4]> = more_keys.iter().map(String::as_str).collect();
     let message = Routable {
         key,
@@ -433,64 +445,132 @@ struct Death<'a> {
     time: Time,
 }
 
-/// Writes the event into the headers. Returns the message's CC keys.
+/// About what the entries of an event take that is the first one.
+const NEW_ENTRIES: usize = 512;
+
+/// The headers with the event in them, and without `CC` unless it is kept.
 ///
 /// `x-death` has one entry per queue and reason, the newest first, with a count; `x-first-death-*`
-/// stay as they are once written, `x-last-death-*` follow (RabbitMQ 3.13 and later).
-fn stamp(headers: &mut Table, death: &Death<'_>) -> Vec<String> {
-    let cc = string_list(headers.get("CC"));
+/// stay as they are once written, `x-last-death-*` follow (RabbitMQ 3.13 and later). All that stays is copied, not
+/// read: a message that went through a hundred queues has a hundred entries, and each queue on its way writes them
+/// again.
+fn stamp(old: RawTable<'_>, death: &Death<'_>, cc: &[String], keeps_cc: bool) -> Vec<u8> {
+    // What is not there yet, in the order in which it is added, and whether it changes with each event.
+    let mut missing: SmallVec<[Told<'_>; 7]> = SmallVec::from_buf([
+        ("x-death", "", true),
+        ("x-first-death-reason", death.reason, false),
+        ("x-last-death-reason", death.reason, true),
+        ("x-first-death-queue", death.queue, false),
+        ("x-last-death-queue", death.queue, true),
+        ("x-first-death-exchange", death.exchange, false),
+        ("x-last-death-exchange", death.exchange, true),
+    ]);
 
-    let mut keys = vec![death.key.to_owned()];
-    keys.extend(cc.iter().cloned());
-    let mut entry = Table::default();
-    entry.set("count", Value::I64(1));
-    entry.set("reason", long(death.reason));
-    entry.set("queue", long(death.queue));
-    entry.set("time", Value::Timestamp(death.time.ms() / 1000));
-    entry.set("exchange", long(death.exchange));
-    entry.set("routing-keys", Value::Array(keys.iter().map(|key| long(key)).collect()));
-    if let Some(expiration) = death.expiration {
-        entry.set("original-expiration", long(expiration));
-    }
-
-    let mut deaths = match headers.get("x-death") {
-        Some(Value::Array(entries)) => entries.clone(),
-        _ => Vec::new(),
-    };
-    let is_same = |value: &Value| match value {
-        Value::Table(table) => {
-            table.get("queue").is_some_and(|queue| *queue == long(death.queue))
-                && table.get("reason").is_some_and(|reason| *reason == long(death.reason))
+    let mut out = Vec::with_capacity(old.as_bytes().len() + NEW_ENTRIES);
+    let mut entries = old.iter();
+    loop {
+        let before = entries.rest();
+        let Some(Ok((key, value))) = entries.next() else { break };
+        if key == b"CC" && !keeps_cc {
+            continue;
         }
-        _ => false,
-    };
-    if let Some(at) = deaths.iter().position(is_same)
-        && let Value::Table(mut known) = deaths.remove(at)
-    {
-        let count = match known.get("count") {
-            Some(Value::I64(count)) => count.saturating_add(1),
-            _ => 2,
+        let known = missing.iter().position(|(name, ..)| name.as_bytes() == key);
+        match known.map(|at| missing.remove(at)) {
+            Some(entry) if entry.2 => put_entry(&mut out, &entry, Some(value), death, cc),
+            _ => out.extend_from_slice(passed(before, entries.rest())),
+        }
+    }
+    for entry in &missing {
+        put_entry(&mut out, entry, None, death, cc);
+    }
+    out
+}
+
+/// A header that tells of an event: its name, its value unless that is made of more, whether it changes.
+type Told<'a> = (&'static str, &'a str, bool);
+
+/// Writes one of the entries that tell of an event.
+fn put_entry(
+    out: &mut Vec<u8>,
+    &(name, value, _): &Told<'_>,
+    old: Option<RawValue<'_>>,
+    death: &Death<'_>,
+    cc: &[String],
+) {
+    out.push(name.len() as u8);
+    out.extend_from_slice(name.as_bytes());
+    if name == "x-death" {
+        let deaths = match old {
+            Some(RawValue::Array(deaths)) => deaths,
+            _ => RawArray::default(),
         };
-        known.set("count", Value::I64(count));
-        entry = known;
+        let deaths = deaths_with(deaths, death, cc);
+        out.push(b'A');
+        out.extend_from_slice(&(deaths.len() as u32).to_be_bytes());
+        out.extend_from_slice(&deaths);
+    } else {
+        long(value).encode(out);
     }
-    deaths.insert(0, Value::Table(entry));
-    headers.set("x-death", Value::Array(deaths));
+}
 
-    for (name, value) in
-        [("reason", death.reason), ("queue", death.queue), ("exchange", death.exchange)]
-    {
-        let first = format!("x-first-death-{name}");
-        if headers.get(&first).is_none() {
-            headers.set(&first, long(value));
+/// The entries of `x-death` with the event as the first one.
+fn deaths_with(old: RawArray<'_>, death: &Death<'_>, cc: &[String]) -> Vec<u8> {
+    let all = old.as_bytes();
+    let mut out = Vec::with_capacity(all.len() + NEW_ENTRIES);
+    let mut deaths = old.iter();
+    loop {
+        let before = deaths.rest();
+        let Some(Ok(value)) = deaths.next() else { break };
+        let RawValue::Table(known) = value else { continue };
+        if is_text(known, "queue", death.queue) && is_text(known, "reason", death.reason) {
+            let mut known = known.to_table_within_depth();
+            let count = match known.get("count") {
+                Some(Value::I64(count)) => count.saturating_add(1),
+                _ => 2,
+            };
+            known.set("count", Value::I64(count));
+            Value::Table(known).encode(&mut out);
+            out.extend_from_slice(passed(all, before));
+            out.extend_from_slice(deaths.rest());
+            return out;
         }
-        headers.set(&format!("x-last-death-{name}"), long(value));
     }
-    cc
+    let keys = std::iter::once(death.key).chain(cc.iter().map(String::as_str));
+    let mut entry = Table::default();
+    entry.push("count", Value::I64(1));
+    entry.push("reason", long(death.reason));
+    entry.push("queue", long(death.queue));
+    entry.push("time", Value::Timestamp(death.time.ms() / 1000));
+    entry.push("exchange", long(death.exchange));
+    entry.push("routing-keys", Value::Array(keys.map(long).collect()));
+    if let Some(expiration) = death.expiration {
+        entry.push("original-expiration", long(expiration));
+    }
+    Value::Table(entry).encode(&mut out);
+    out.extend_from_slice(all);
+    out
+}
+
+/// What was read of `before`, when `rest` of it is still to be read.
+fn passed<'a>(before: &'a [u8], rest: &[u8]) -> &'a [u8] {
+    before.get(..before.len().saturating_sub(rest.len())).unwrap_or_default()
+}
+
+fn is_text(table: RawTable<'_>, key: &str, text: &str) -> bool {
+    table.get(key) == Ok(Some(RawValue::LongStr(text.as_bytes())))
 }
 
 fn long(text: &str) -> Value {
     Value::LongStr(text.as_bytes().to_vec())
+}
+
+/// The strings of an array.
+fn raw_strings(values: RawArray<'_>) -> Vec<String> {
+    let strings = values.iter().filter_map(|value| match value {
+        Ok(RawValue::LongStr(bytes)) => std::str::from_utf8(bytes).ok().map(str::to_owned),
+        _ => None,
+    });
+    strings.collect()
 }
 
 /// The strings of an array header, such as `CC`.
@@ -505,15 +585,15 @@ pub(super) fn string_list(value: Option<&Value>) -> Vec<String> {
 
 /// Whether the message was in the target before and came round with no consumer's reject since: it
 /// would go round for ever. The rule of RabbitMQ: such a target is left out.
-fn is_cycle(topology: &Topology, target: QueueId, headers: &Table) -> bool {
+fn is_cycle(topology: &Topology, target: QueueId, headers: RawTable<'_>) -> bool {
     let Some(queue) = topology.queue_by_id(target) else { return false };
-    let Some(Value::Array(deaths)) = headers.get("x-death") else { return false };
+    let Ok(Some(RawValue::Array(deaths))) = headers.get("x-death") else { return false };
     for death in deaths {
-        let Value::Table(death) = death else { continue };
-        if death.get("reason") == Some(&long("rejected")) {
+        let Ok(RawValue::Table(death)) = death else { continue };
+        if is_text(death, "reason", "rejected") {
             return false;
         }
-        if death.get("queue") == Some(&long(&queue.name)) {
+        if is_text(death, "queue", &queue.name) {
             return true;
         }
     }
@@ -531,10 +611,11 @@ mod tests {
 
     #[test]
     fn the_same_death_counts_up_and_moves_to_the_front() {
-        let mut headers = Table::default();
-        stamp(&mut headers, &death("expired", "a"));
-        stamp(&mut headers, &death("rejected", "b"));
-        stamp(&mut headers, &death("expired", "a"));
+        let mut headers = Vec::new();
+        for death in [death("expired", "a"), death("rejected", "b"), death("expired", "a")] {
+            headers = stamp(RawTable::new(&headers).expect("a table"), &death, &[], true);
+        }
+        let headers = RawTable::new(&headers).and_then(RawTable::to_table).expect("a table");
         let Some(Value::Array(deaths)) = headers.get("x-death") else { panic!("x-death") };
         let summary: Vec<_> = deaths
             .iter()

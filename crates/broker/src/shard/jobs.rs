@@ -15,6 +15,7 @@ use leveret_topology::{QueueId, Topology};
 
 use super::Shard;
 use super::listing::Listing;
+use super::settle::Pays;
 use super::unresolved::Way;
 use crate::flow::{WAITING_BYTES_MAX, WAITING_UNITS_MAX};
 use crate::message::{
@@ -24,6 +25,11 @@ use crate::work::{Limits, Piece};
 
 /// Units that things cost, measured.
 pub(super) mod cost {
+    use bytes::Bytes;
+
+    use crate::message::Publish;
+    use crate::record::View;
+
     /// A message that is stored, without its queues.
     pub(in super::super) const APPEND: u64 = 1;
     /// A message that is put into one queue.
@@ -32,8 +38,21 @@ pub(super) mod cost {
     pub(in super::super) const SETTLE: u64 = 1;
     /// A message that left its queue and is let go of.
     pub(in super::super) const LEFT: u64 = 1;
-    /// One that goes to a dead-letter exchange.
+    /// One that goes to a dead-letter exchange, without what its headers cost.
     pub(in super::super) const DEAD_LETTER: u64 = 16;
+
+    /// A dead letter whose headers are written anew: its history grows with each queue that it went through. What is
+    /// only copied, its body, costs little.
+    pub(in super::super) fn rewrite(record: &Bytes) -> u64 {
+        let headers = View::of(record).map_or(0, |view| view.properties.len());
+        headers as u64 / 64 + record.len() as u64 / 1024
+    }
+
+    /// A dead letter that is stored.
+    pub(in super::super) fn carried(letter: &Publish) -> u64 {
+        letter.message.len() / 1024
+    }
+
     /// A delivery.
     pub(in super::super) const DELIVER: u64 = 1;
     /// A look at a queue that was touched.
@@ -77,6 +96,8 @@ pub(super) enum Job {
     CancelRest(QueueId),
     /// Messages of a queue that was purged or deleted.
     Leave(QueueId, Backlog),
+    /// Dead letters of a queue that found no room in a turn.
+    DeadLetters(QueueId),
     /// A list, as far as it is made.
     List(Box<Listing>),
     /// A letter that is done whole.
@@ -114,7 +135,7 @@ impl Job {
                 ToShard::DeadLetter { message, .. } => message.message.len(),
                 _ => 0,
             },
-            Self::Disconnect { .. } | Self::CancelRest(_) => 0,
+            Self::Disconnect { .. } | Self::CancelRest(_) | Self::DeadLetters(_) => 0,
         }
     }
 }
@@ -170,7 +191,8 @@ impl<L: Log> Shard<L> {
             }
             ToShard::DeadLetter { message, .. } => {
                 let targets = message.targets.len() as u64;
-                return Some((Line::DeadLetters, cost::APPEND + cost::PLACE * targets));
+                let units = cost::APPEND + cost::PLACE * targets + cost::carried(message);
+                return Some((Line::DeadLetters, units));
             }
             ToShard::Create { reply: Some(reply), .. }
             | ToShard::Get { reply, .. }
@@ -221,6 +243,23 @@ impl<L: Log> Shard<L> {
         }
     }
 
+    /// Messages of which the first ones were all that a turn has room for.
+    #[cold]
+    pub(super) fn publish_rest(
+        &mut self,
+        from: ConnectionId,
+        messages: Vec<Publish>,
+        count: usize,
+        out: &mut Outbox,
+    ) {
+        let units = price_of(messages.get(count..).unwrap_or_default());
+        let mut job = Job::of(ToShard::Publish { from, messages });
+        if let Job::Publish { done, .. } = &mut job {
+            *done = count;
+        }
+        self.wait_in(Line::Connection(from), job, units, out);
+    }
+
     /// A line got shorter: its connection may go on if it is not the one that others wait for.
     fn resume_if_short(&mut self, line: Line, out: &mut Outbox) {
         if let Line::Connection(who) = line
@@ -238,7 +277,7 @@ impl<L: Log> Shard<L> {
             self.used = 0;
             let before = job.bytes();
             let rest = self.piece(job, allowed, topology, now, out);
-            self.work_off_left(topology, now, out);
+            self.work_off_left(Pays::Nobody, topology, now, out);
             let after = rest.as_ref().map_or(0, |(job, _)| job.bytes());
             self.waiting_bytes = (self.waiting_bytes + after).saturating_sub(before);
             match rest {
@@ -300,6 +339,14 @@ impl<L: Log> Shard<L> {
                 }
                 let units = cost::LEFT * backlog.len();
                 (units > 0).then_some((Job::Leave(id, backlog), units))
+            }
+            Job::DeadLetters(id) => {
+                while self.used < allowed {
+                    let left = self.next_letter(id)?;
+                    self.work_off(id, left, topology, now, out);
+                }
+                let waiting = self.queues.get(&id).map_or(0, |hosted| hosted.letters.len() as u64);
+                Some((Job::DeadLetters(id), (cost::DEAD_LETTER * waiting).max(1)))
             }
             Job::List(list) => {
                 let (rest, units) = self.list(*list, allowed, now, out)?;

@@ -12,6 +12,7 @@ use leveret_topology::{ConfirmOn, ConfirmOptions, QueueId, Topology};
 use super::consume::names;
 use super::dead_letter::Origin;
 use super::disk::Waiter;
+use super::settle::Pays;
 use super::unresolved::Way;
 use super::{Shard, describe, log_offset};
 use crate::message::{Outbox, Reply, ReplyTo, ToMeta};
@@ -232,7 +233,10 @@ impl<L: Log> Shard<L> {
         out: &mut Outbox,
     ) {
         // Its dead letters find it and its exchange now, not later.
-        self.work_off_left(topology, now, out);
+        self.work_off_left(Pays::Cause, topology, now, out);
+        while let Some(left) = self.next_letter(id) {
+            self.work_off(id, left, topology, now, out);
+        }
         let Some(mut hosted) = self.queues.remove(&id) else { return };
         self.queue_bytes -= hosted.counted_bytes;
         if let Some(at) = hosted.timer {

@@ -14,6 +14,7 @@ use leveret_topology::{ConfirmOn, ConfirmOptions, QueueId, Topology};
 use smallvec::SmallVec;
 
 use super::jobs::cost;
+use super::settle::Pays;
 use super::unresolved::{Mixed, Slot, Until, Wait};
 use super::{Hosted, Shard, holder, note_left, queue_offset, touch};
 use crate::flow::QUEUE_BYTES_MAX;
@@ -64,7 +65,7 @@ impl<L: Log> Shard<L> {
             count += 1;
             self.enqueue(message, Some(from), false, topology, now);
             if !self.left.is_empty() {
-                self.work_off_left(topology, now, out);
+                self.work_off_left(Pays::Cause, topology, now, out);
             }
         }
         let messages = messages.get(..count).unwrap_or_default();

@@ -11,7 +11,7 @@
 use std::collections::BTreeSet;
 
 use leveret_log::{Holder, Log};
-use leveret_queue::{Incoming, Offset, Time};
+use leveret_queue::{Incoming, Left, Offset, Time};
 use leveret_topology::{QueueId, Topology};
 
 use super::{Hosted, Shard, holder, log_offset, queue_offset, touch};
@@ -197,6 +197,16 @@ pub(super) fn mark(delivery_count: u32) -> u8 {
 /// The mark of a message that came back so often and may have been delivered; 0 says nothing.
 pub(super) fn mark_of(seen: bool, delivery_count: u32) -> u8 {
     if seen { mark(delivery_count) } else { mark(delivery_count) & !SEEN }
+}
+
+/// What the log is to know of a dead letter that waits; its queue tells of those that it holds.
+pub(super) fn mark_of_left(id: QueueId, left: Left) -> Option<(QueueId, Offset, u8)> {
+    match left {
+        Left::DeadLetter { offset, delivery_count, seen, held: false, .. } => {
+            Some((id, offset, mark_of(seen, delivery_count)))
+        }
+        _ => None,
+    }
 }
 
 /// Whether a message with this mark may have been delivered, and how often it came back.

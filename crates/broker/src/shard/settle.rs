@@ -2,16 +2,27 @@
 //!
 //! Hot path: an index into the queue's unacked messages and one release; no allocation.
 
+use std::collections::VecDeque;
+
 use leveret_log::Log;
 use leveret_queue::{Left, Offset, Settled, Time};
 use leveret_topology::{QueueId, Topology};
 
 use super::dead_letter::Dead;
-use super::jobs::cost;
+use super::jobs::{Job, Line, cost};
 use super::recover::{mark, mark_of};
 use super::unresolved::Way;
 use super::{Shard, holder, log_offset, note_left, touch};
 use crate::message::{Outbox, Settle, Settlement};
+
+/// Who has the work that a message is which left its queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pays {
+    /// Whoever had it leave, at once: a publisher who brings more than a queue may hold would bring ever more otherwise.
+    Cause,
+    /// All who have dead letters, in their line, if there is no room in this turn: its time was over, or it was rejected.
+    Nobody,
+}
 
 impl<L: Log> Shard<L> {
     /// Applies a connection's settlements. Those of queues deleted meanwhile mean nothing any more.
@@ -50,12 +61,23 @@ impl<L: Log> Shard<L> {
     }
 
     /// Releases, drops or dead-letters all that left queues, and what that makes leave in turn.
-    pub(super) fn work_off_left(&mut self, topology: &Topology, now: Time, out: &mut Outbox) {
+    pub(super) fn work_off_left(
+        &mut self,
+        pays: Pays,
+        topology: &Topology,
+        now: Time,
+        out: &mut Outbox,
+    ) {
         // A dead letter may push another message out of a full queue: until nothing is left.
         while !self.left.is_empty() {
             let mut batch = std::mem::take(&mut self.left);
             for (id, left) in batch.drain(..) {
-                self.work_off(id, left, topology, now, out);
+                let is_letter = matches!(left, Left::DeadLetter { .. });
+                let now_due =
+                    if is_letter { self.in_line(id, left, pays, out) } else { Some(left) };
+                if let Some(left) = now_due {
+                    self.work_off(id, left, topology, now, out);
+                }
             }
             // Keep the room, unless something was pushed meanwhile.
             if self.left.is_empty() {
@@ -63,6 +85,38 @@ impl<L: Log> Shard<L> {
                 break;
             }
         }
+    }
+
+    /// A dead letter waits for its turn behind others of its queue, or because half of this turn is used up. Which
+    /// one is to go now: that of who pays for it goes, or the one that waits longest in its place.
+    fn in_line(&mut self, id: QueueId, left: Left, pays: Pays, out: &mut Outbox) -> Option<Left> {
+        let is_full = self.work.spent() + self.used >= self.work.limits().turn / 2;
+        let Some(hosted) = self.queues.get_mut(&id) else { return Some(left) };
+        let is_first = hosted.letters.is_empty();
+        if is_first && (pays == Pays::Cause || !is_full) {
+            return Some(left);
+        }
+        hosted.letters.push_back(left);
+        if pays == Pays::Cause {
+            return hosted.letters.pop_front();
+        }
+        self.letters_waiting += 1;
+        if is_first {
+            self.wait_in(Line::DeadLetters, Job::DeadLetters(id), cost::DEAD_LETTER, out);
+        }
+        None
+    }
+
+    /// The next dead letter of a queue that waits for a turn with room. With the last one the queue's time goes on.
+    pub(super) fn next_letter(&mut self, id: QueueId) -> Option<Left> {
+        let hosted = self.queues.get_mut(&id)?;
+        let Some(left) = hosted.letters.pop_front() else {
+            hosted.letters = VecDeque::new();
+            self.touch(id);
+            return None;
+        };
+        self.letters_waiting -= 1;
+        Some(left)
     }
 
     /// Releases, drops or dead-letters one message that left.

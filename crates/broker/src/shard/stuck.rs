@@ -11,6 +11,7 @@ use leveret_log::Log;
 use leveret_queue::{Offset, Reason, Time};
 use leveret_topology::{QueueId, Topology};
 
+use super::jobs::cost;
 use super::{Map, Shard};
 use crate::message::Outbox;
 
@@ -19,9 +20,6 @@ const RETRY_MS: u64 = 1_000;
 
 /// Dead letters of one queue that are tried after a pause: as many as RabbitMQ has under way.
 const TRIES: usize = 32;
-
-/// Dead letters that are tried in one turn, unless as many just went.
-const TRIES_PER_TURN: usize = 1024;
 
 /// One of them.
 #[derive(Clone, Debug)]
@@ -79,15 +77,17 @@ impl Retries {
         self.due.first().map(|&(at, _)| at)
     }
 
-    /// Those that are to be tried now.
+    /// Whether some are to be tried now.
+    pub(super) fn is_due(&self, now: Time) -> bool {
+        !self.went.is_empty() || self.next_timeout().is_some_and(|at| at <= now)
+    }
+
+    /// Those of one queue that are to be tried now.
     fn take(&mut self, now: Time) -> Vec<(QueueId, Stuck)> {
         let mut taken = Vec::new();
-        for queue in std::mem::take(&mut self.went) {
+        if let Some(queue) = self.went.pop() {
             self.take_of(queue, 1, &mut taken);
-        }
-        while taken.len() < TRIES_PER_TURN
-            && let Some(&(_, queue)) = self.due.first().filter(|(at, _)| *at <= now)
-        {
+        } else if let Some(&(_, queue)) = self.due.first().filter(|(at, _)| *at <= now) {
             self.put_off(queue, now.after_ms(RETRY_MS));
             self.take_of(queue, TRIES, &mut taken);
         }
@@ -112,11 +112,16 @@ impl Retries {
 }
 
 impl<L: Log> Shard<L> {
-    /// Tries dead letters again whose pause is over, or whose target has room again.
+    /// Tries dead letters again whose pause is over, or whose target has room again: for half of a turn at most.
     pub(super) fn retry_dead_letters(&mut self, topology: &Topology, now: Time, out: &mut Outbox) {
-        for (queue, letter) in self.retries.take(now) {
-            self.try_again(queue, letter, topology, now, out);
+        self.used = 0;
+        while self.retries.is_due(now) && self.used < (self.work.limits().turn / 2).max(1) {
+            for (queue, letter) in self.retries.take(now) {
+                self.used += cost::DEAD_LETTER;
+                self.try_again(queue, letter, topology, now, out);
+            }
         }
+        self.work.spend(self.used);
     }
 
     /// Tries a dead letter again, if its queue holds it still.
