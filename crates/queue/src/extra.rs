@@ -56,6 +56,13 @@ impl Extras {
         // Half a thousand million messages with extras: one more does without.
     }
 
+    /// Takes over what others had of the message.
+    pub(crate) fn adopt(&mut self, entry: &mut Entry, others: &Self) {
+        if let Some(&extra) = entry.extra().and_then(|at| others.slab.get(at)) {
+            entry.set_extra(self.slab.insert(extra));
+        }
+    }
+
     /// The message leaves: its extra goes, and its count is told.
     #[inline]
     pub(crate) fn forget(&mut self, entry: Entry) -> u32 {

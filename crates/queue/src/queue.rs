@@ -571,11 +571,28 @@ impl Queue {
     }
 
     fn purged(&mut self, ready: Ready) -> Backlog {
-        for entry in ready.entries() {
-            self.forget(entry);
+        let only_unacked_stay = self.ready.is_empty() && self.early.is_empty();
+        if only_unacked_stay && self.unacked.len() < ready.len() {
+            self.count_unacked();
+        } else {
+            for entry in ready.entries() {
+                self.forget(entry);
+            }
         }
         self.totals.purged += ready.len();
         Backlog::new(ready, Vec::new())
+    }
+
+    /// What is kept of messages besides their entries becomes what those need that are unacked. That is less to look at
+    /// than millions that were purged.
+    fn count_unacked(&mut self) {
+        let before = std::mem::take(&mut self.extras);
+        (self.persistent, self.persistent_bytes) = (0, 0);
+        for entry in self.unacked.entries_mut() {
+            self.extras.adopt(entry, &before);
+            self.persistent += u64::from(entry.persistent());
+            self.persistent_bytes += persistent_bytes(*entry);
+        }
     }
 
     /// Has those of these messages that are ready go out before all others. The offsets ascend. Tells how

@@ -165,6 +165,13 @@ impl<T> Slab<T> {
         })
     }
 
+    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.chunks.iter_mut().flat_map(|chunk| &mut chunk.slots).filter_map(|slot| match slot {
+            Slot::Full(value) => Some(value),
+            Slot::Vacant { .. } => None,
+        })
+    }
+
     /// Gives back memory that is kept for speed.
     pub(crate) fn relax(&mut self) {
         self.spare = Vec::new();

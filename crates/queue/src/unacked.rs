@@ -84,6 +84,10 @@ impl Unacked {
         self.outs().map(|out| out.entry)
     }
 
+    pub(crate) fn entries_mut(&mut self) -> impl Iterator<Item = &mut Entry> {
+        self.out.values_mut().map(|out| &mut out.entry)
+    }
+
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }

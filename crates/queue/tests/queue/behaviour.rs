@@ -493,5 +493,11 @@ fn purge_takes_ready_messages_only() {
         ("publish; publish; publish",      ""),
         ("purge max=2",                    "purged:4 purged:5"),
         ("consume a",                      "a:6"),
+        // What is unacked keeps its time to live.
+        ("publish ttl=50; publish; cancel a; requeue 6; get", "a:7 a:8 got:6*"),
+        ("requeue 8; requeue 7; get",      "got:7*"),
+        ("publish ttl=20; publish; purge", "purged:8 purged:9 purged:10"),
+        ("requeue 7; pass 49",             ""),
+        ("pass 1",                         "expired:7"),
     ]);
 }
