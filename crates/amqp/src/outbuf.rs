@@ -17,8 +17,9 @@
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
+use std::ops::Range;
 
-use bytes::{Buf as _, Bytes};
+use bytes::Bytes;
 
 use crate::frame::{BODY, FRAME_END, HEADER, HEARTBEAT, METHOD, OVERHEAD};
 use crate::method::Encode;
@@ -50,7 +51,7 @@ pub struct OutBuf {
     base: usize,
     spare: Vec<Vec<u8>>,
     borrowed: VecDeque<Borrowed>,
-    /// Bytes of the bodies in `borrowed`.
+    /// Bytes of the parts in `borrowed`.
     borrowed_len: usize,
     /// So many of `borrowed`, from the front, have been through [`OutBuf::detach`].
     detached: usize,
@@ -62,9 +63,18 @@ pub struct OutBuf {
 struct Borrowed {
     /// The body comes before the byte at this place of the heads.
     cut: usize,
+    /// All of it: any part keeps all of it in memory.
     body: Bytes,
+    /// What of it this frame has and is not written.
+    part: Range<usize>,
     /// It has been through [`OutBuf::detach`] and was not copied.
     is_shared: bool,
+}
+
+impl Borrowed {
+    fn part(&self) -> &[u8] {
+        self.body.get(self.part.clone()).unwrap_or_default()
+    }
 }
 
 impl OutBuf {
@@ -171,29 +181,24 @@ impl OutBuf {
     /// Appends a body in as many frames as `frame_max` asks for: none if it is empty.
     pub fn put_body(&mut self, channel: u16, body: &Bytes, frame_max: u32) {
         let part_max = payload_max(frame_max);
-        if body.len() <= part_max {
-            if !body.is_empty() {
-                self.put_body_frame(channel, body);
-            }
-            return;
-        }
-        let mut rest = body.clone();
-        while !rest.is_empty() {
-            let part = rest.split_to(part_max.min(rest.len()));
-            self.put_body_frame(channel, &part);
+        let mut at = 0;
+        while at < body.len() {
+            let end = body.len().min(at + part_max);
+            self.put_body_frame(channel, body, at..end);
+            at = end;
         }
     }
 
-    fn put_body_frame(&mut self, channel: u16, part: &Bytes) {
+    fn put_body_frame(&mut self, channel: u16, body: &Bytes, part: Range<usize>) {
         let is_small = part.len() < BORROW_MIN;
         self.room(if is_small { part.len() + OVERHEAD } else { OVERHEAD });
         self.heads.extend_from_slice(&frame_head(BODY, channel, part.len()));
         if is_small {
-            self.heads.extend_from_slice(part);
+            self.heads.extend_from_slice(body.get(part).unwrap_or_default());
         } else {
             self.borrowed_len += part.len();
             let cut = self.end();
-            self.borrowed.push_back(Borrowed { cut, body: part.clone(), is_shared: false });
+            self.borrowed.push_back(Borrowed { cut, body: body.clone(), part, is_shared: false });
         }
         self.heads.push(FRAME_END);
     }
@@ -285,13 +290,13 @@ impl OutBuf {
         let mut borrowed = self.borrowed.iter().peekable();
         let (mut start, mut at) = (self.base, self.read);
         for chunk in self.full.iter().chain([&self.heads]) {
-            while let Some(Borrowed { cut, body, .. }) =
-                borrowed.next_if(|borrowed| borrowed.cut <= start + chunk.len())
+            while let Some(next) = borrowed.next_if(|borrowed| borrowed.cut <= start + chunk.len())
             {
-                if !put(chunk.get(at..cut - start).unwrap_or_default()) || !put(body) {
+                let cut = next.cut - start;
+                if !put(chunk.get(at..cut).unwrap_or_default()) || !put(next.part()) {
                     return;
                 }
-                at = cut - start;
+                at = cut;
             }
             if !put(chunk.get(at..).unwrap_or_default()) {
                 return;
@@ -310,14 +315,14 @@ impl OutBuf {
             };
             let heads = (front.cut - self.base - self.read).min(left);
             left -= heads;
-            let body = front.body.len().min(left);
-            front.body.advance(body);
+            let body = front.part.len().min(left);
+            front.part.start += body;
             self.borrowed_len -= body;
             if front.is_shared {
                 self.shared_len -= body;
             }
             left -= body;
-            if front.body.is_empty() {
+            if front.part.is_empty() {
                 self.borrowed.pop_front();
                 self.detached = self.detached.saturating_sub(1);
             }
@@ -343,17 +348,23 @@ impl OutBuf {
     }
 
     /// Copies borrowed bodies of less than `len` bytes: for output that will stay for a while, so that it
-    /// does not pin the larger pieces of memory they are parts of. Of longer ones `share` makes what counts them.
-    /// Each is copied, or counted, once. Gives emptied chunks back, too.
+    /// does not pin the larger pieces of memory they are parts of. Of longer ones, whole even if some is written,
+    /// `share` makes what counts them. Each is copied, or counted, once. Gives emptied chunks back, too.
     pub fn detach(&mut self, len: usize, share: impl Fn(Bytes) -> Bytes) {
-        for Borrowed { body, is_shared, .. } in self.borrowed.iter_mut().skip(self.detached) {
-            if body.len() < len {
-                *body = Bytes::copy_from_slice(body);
-            } else {
-                *body = share(std::mem::take(body));
-                *is_shared = true;
-                self.shared_len += body.len();
+        let mut shared = Bytes::new();
+        for one in self.borrowed.iter_mut().skip(self.detached) {
+            if one.body.len() < len {
+                one.body = Bytes::copy_from_slice(one.part());
+                one.part = 0..one.body.len();
+                continue;
             }
+            // The next frame of the same body?
+            if !std::ptr::eq::<[u8]>(&*shared, &*one.body) {
+                shared = share(std::mem::take(&mut one.body));
+            }
+            one.body = shared.clone();
+            one.is_shared = true;
+            self.shared_len += one.part.len();
         }
         self.detached = self.borrowed.len();
         self.spare = Vec::new();

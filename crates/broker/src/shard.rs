@@ -393,6 +393,7 @@ impl<L: Log> Shard<L> {
     fn finish(&mut self, topology: &Topology, now: Time, out: &mut Outbox) -> bool {
         self.used = 0;
         self.work_off_left(Pays::Nobody, topology, now, out);
+        self.work.spend(self.used);
         self.work_on(topology, now, out);
         if !self.resumed.is_empty() {
             self.order_touched();

@@ -499,7 +499,7 @@ fn a_long_command_goes_on_beside_many_short_ones() {
 /// them cost: what somebody else asks is answered soon.
 #[test]
 fn a_ring_of_dead_letters_does_not_keep_others_waiting() {
-    let names: Vec<String> = (0..40).map(|number| format!("l{number}")).collect();
+    let names: Vec<String> = (0..30).map(|number| format!("l{number}")).collect();
     let ring = |number: usize| {
         let next = &names[(number + 1) % names.len()];
         let mut arguments = Table::new();
@@ -512,7 +512,7 @@ fn a_ring_of_dead_letters_does_not_keep_others_waiting() {
     declared.push(("probe".to_owned(), Table::new()));
     let mut node = Node::with(&declared);
     let (first, probe) = (node.queues[0], node.queues[names.len()]);
-    let messages = (0..1000).map(|_| publish(0, &[first])).collect();
+    let messages = (0..500).map(|_| publish(0, &[first])).collect();
     node.turn([ToShard::Publish { from: FAN, messages }]);
     let mut more = true;
     let (mut turns, mut asked) = (1, 0);
@@ -525,9 +525,65 @@ fn a_ring_of_dead_letters_does_not_keep_others_waiting() {
         let answers = node.told(PROBE).len();
         assert!(asked - answers <= 8, "turn {turns}: {} wait for their answer", asked - answers);
     }
-    // A publish, then 40 times a dead letter that is written and stored.
+    // A publish, then 30 times a dead letter that is written and stored.
     assert!(turns > 100, "{turns} turns");
     assert!(node.most <= 2 * turn, "{} units in one turn", node.most);
-    assert_eq!(node.shard.counters().dead_lettered, 40_000, "once round, and no more");
+    assert_eq!(node.shard.counters().dead_lettered, 15_000, "once round, and no more");
     assert_eq!(node.shard.usage().records, 0);
+}
+
+/// What others reject is not a publisher's to pay for: dead letters that wait stay in order, and go in pieces.
+#[test]
+fn a_publish_does_not_pay_for_what_others_reject() {
+    const MANY: usize = 2_000;
+    let mut arguments = Table::new();
+    arguments.set("x-dead-letter-exchange", "");
+    arguments.set("x-dead-letter-routing-key", "dead");
+    let mut node =
+        Node::with(&[("q".to_owned(), arguments), ("dead".to_owned(), Table::default())]);
+    let (queue, dead) = (node.queues[0], node.queues[1]);
+    let ToShard::Consume { reply, slot, tag, gate, arguments, .. } =
+        consume(queue, ConsumerSlot(0))
+    else {
+        panic!("a consumer")
+    };
+    let (user, no_ack, exclusive, priority, prefetch) = (Box::default(), false, false, 0, 0);
+    node.run([ToShard::Consume {
+        user,
+        reply,
+        queue,
+        slot,
+        tag,
+        no_ack,
+        exclusive,
+        priority,
+        prefetch,
+        gate,
+        arguments,
+    }]);
+    let messages = (0..MANY).map(|_| publish(0, &[queue])).collect();
+    node.run([ToShard::Publish { from: FAN, messages }]);
+    let given = node.got.drain(..).filter_map(|(_, letter)| match letter {
+        ToSession::Deliver(deliveries) => Some(deliveries),
+        _ => None,
+    });
+    let settle = |it: Delivery| {
+        let (unacked, offset, how) = (it.unacked.expect("to be acked"), it.offset, Settle::Reject);
+        Settlement { queue, unacked, offset, how }
+    };
+    let settlements: Vec<_> = given.flatten().map(settle).collect();
+    assert_eq!(settlements.len(), MANY);
+    node.most = 0;
+    let one = ToShard::Publish { from: PROBE, messages: vec![publish(1, &[dead])] };
+    let mut more = node.turn([ToShard::Settle { from: FAN, settlements }, one]);
+    assert_eq!(node.told(PROBE), ["1..1"]);
+    assert!(node.shard.parked() > 0, "{} units were enough for all", node.most);
+    while more || !node.to_shard.is_empty() {
+        let letters = std::mem::take(&mut node.to_shard);
+        more = node.turn(letters);
+    }
+    let turn = node.shard.limits().turn;
+    assert!(node.most <= 2 * turn, "{} units in one turn", node.most);
+    assert_eq!(node.shard.counters().dead_lettered, MANY as u64);
+    assert_eq!(node.ready(), [0, 1 + MANY as u64]);
 }

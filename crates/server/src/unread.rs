@@ -2,8 +2,8 @@
 //!
 //! A message for a thousand queues is one body in memory, and the outputs of a thousand consumers borrow it. Counted
 //! for each of them a few messages of a megabyte to some hundred clients that pause would be over the watermark, and
-//! stop everybody. So the memory is counted, whoever holds it: in grains of addresses, since outputs cut a body into
-//! frames of different lengths.
+//! stop everybody. So the memory is counted, whoever holds it, and all of a body while any of it waits: its last frame
+//! keeps what was written of it in memory, too.
 //!
 //! Cold: only what waits for its socket comes here, and only bodies that are not copied then.
 
@@ -13,11 +13,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
+use hashbrown::hash_map::Entry;
 
 use crate::locks::{Rank, Ranked};
-
-/// Bytes of a grain. A body has no more than one of them too many at each end.
-const GRAIN: usize = 32 << 10;
 
 /// What waits. Its clones are the same.
 #[derive(Clone, Debug)]
@@ -27,12 +25,12 @@ pub struct Unread {
 
 #[derive(Debug)]
 struct Inner {
-    /// How many hold each grain.
-    holders: Ranked<HashMap<usize, u32, FixedState>>,
+    /// How many hold each body, by its address and length.
+    holders: Ranked<HashMap<(usize, usize), u32, FixedState>>,
     bytes: AtomicU64,
 }
 
-/// Counts while the last part of it is there.
+/// A body that counts until it is dropped.
 struct Held {
     body: Bytes,
     unread: Unread,
@@ -54,30 +52,24 @@ impl Unread {
     /// The same bytes, which count from now on until they are dropped.
     pub(crate) fn hold(&self, body: Bytes) -> Bytes {
         let mut holders = self.inner.holders.lock();
-        let mut new = 0;
-        for grain in grains(&body) {
-            let count = holders.entry(grain).or_default();
-            new += usize::from(*count == 0) * GRAIN;
-            *count += 1;
+        let count = holders.entry(place(&body)).or_default();
+        if *count == 0 {
+            self.inner.bytes.fetch_add(body.len() as u64, Ordering::Relaxed);
         }
-        self.inner.bytes.fetch_add(new as u64, Ordering::Relaxed);
+        *count += 1;
         drop(holders);
         Bytes::from_owner(Held { body, unread: self.clone() })
     }
 
     fn let_go(&self, body: &[u8]) {
         let mut holders = self.inner.holders.lock();
-        let mut gone = 0;
-        for grain in grains(body) {
-            if let Some(count) = holders.get_mut(&grain) {
-                *count -= 1;
-                if *count == 0 {
-                    holders.remove(&grain);
-                    gone += GRAIN;
-                }
+        if let Entry::Occupied(mut count) = holders.entry(place(body)) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+                self.inner.bytes.fetch_sub(body.len() as u64, Ordering::Relaxed);
             }
         }
-        self.inner.bytes.fetch_sub(gone as u64, Ordering::Relaxed);
     }
 }
 
@@ -93,32 +85,44 @@ impl Drop for Held {
     }
 }
 
-fn grains(body: &[u8]) -> std::ops::Range<usize> {
-    let start = body.as_ptr() as usize;
-    start / GRAIN..(start + body.len()).div_ceil(GRAIN)
+fn place(body: &[u8]) -> (usize, usize) {
+    (body.as_ptr() as usize, body.len())
 }
 
 #[cfg(test)]
 mod tests {
+    use leveret_amqp::outbuf::OutBuf;
+
     use super::*;
 
-    /// However many hold a body, and in whatever pieces, it counts once and until the last one lets it go.
+    /// However many hold a body, and however much of it they have written, it counts once and until the last lets it go.
     #[test]
     fn what_many_hold_counts_once() {
+        const LEN: usize = 1 << 20;
         let unread = Unread::default();
-        let body = Bytes::from(vec![7; 1 << 20]);
-        let cut = |len: usize| -> Vec<Bytes> {
-            let starts = (0..body.len()).step_by(len);
-            starts.map(|at| unread.hold(body.slice(at..body.len().min(at + len)))).collect()
-        };
-        let bound = (1 << 20)..=(1 << 20) + 2 * GRAIN as u64;
-        let mut all: Vec<Vec<Bytes>> = [131_064, 65_528, 100_000].map(cut).into();
-        while let Some(mut held) = all.pop() {
-            assert!(bound.contains(&unread.bytes()), "{}", unread.bytes());
-            assert!(held.iter().all(|part| part.iter().all(|&byte| byte == 7)));
-            let _ = held[0].split_to(1000);
-            assert!(bound.contains(&unread.bytes()), "{}", unread.bytes());
+        let body = Bytes::from(vec![7; LEN]);
+        let mut outputs: Vec<OutBuf> = [131_072, 65_536, 4096, 0]
+            .map(|frame_max| {
+                let mut out = OutBuf::new();
+                out.put_body(1, &body, frame_max);
+                out.advance(LEN / 2);
+                out.detach(1000, |body| unread.hold(body));
+                out
+            })
+            .into();
+        let last = outputs.remove(0);
+        assert_eq!(unread.bytes(), LEN as u64);
+        for out in &mut outputs {
+            out.advance(LEN / 4);
         }
+        assert_eq!(unread.bytes(), LEN as u64);
+        outputs.clear();
+        assert_eq!(unread.bytes(), LEN as u64);
+        let other = unread.hold(Bytes::from(vec![8; 1000]));
+        assert_eq!(unread.bytes(), LEN as u64 + 1000);
+        drop(last);
+        assert_eq!((&*other, unread.bytes()), (&[8; 1000][..], 1000));
+        drop(other);
         assert_eq!(unread.bytes(), 0);
         assert!(unread.inner.holders.lock().is_empty());
     }

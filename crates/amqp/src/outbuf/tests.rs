@@ -1,3 +1,5 @@
+use std::cell::RefCell;
+
 use super::*;
 use crate::method::basic;
 
@@ -61,6 +63,31 @@ fn detached_bodies_pin_nothing() {
     assert!((45_000..46_000).contains(&out.shared_len()));
     out.advance(60_000);
     assert_eq!(out.shared_len(), 0);
+}
+
+/// Whatever its frames, a long body is counted once, and all of it until its last byte is written.
+#[test]
+fn long_bodies_are_shared_whole() {
+    let long = body(100_000);
+    for frame_max in [0, 30_000, 40_000] {
+        let (mut out, shared) = (OutBuf::new(), RefCell::new(Vec::new()));
+        let share = |body: Bytes| {
+            shared.borrow_mut().push(body.len());
+            // At the same place, as what counts it is.
+            Bytes::from_owner(body)
+        };
+        deliver(&mut out, &long, frame_max);
+        out.advance(60_000);
+        let before = joined(&out);
+        out.detach(32 << 10, share);
+        out.detach(32 << 10, share);
+        assert!(joined(&out) == before, "in frames of {frame_max}");
+        assert_eq!(*shared.borrow(), [100_000], "in frames of {frame_max}");
+        out.advance(before.len() - 2);
+        assert_eq!((out.shared_len(), long.is_unique()), (1, false));
+        out.advance(1);
+        assert_eq!((out.shared_len(), long.is_unique()), (0, true));
+    }
 }
 
 #[test]

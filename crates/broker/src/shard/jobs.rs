@@ -346,7 +346,8 @@ impl<L: Log> Shard<L> {
                     self.work_off(id, left, topology, now, out);
                 }
                 let waiting = self.queues.get(&id).map_or(0, |hosted| hosted.letters.len() as u64);
-                Some((Job::DeadLetters(id), (cost::DEAD_LETTER * waiting).max(1)))
+                let units = cost::DEAD_LETTER * waiting;
+                (units > 0).then_some((Job::DeadLetters(id), units))
             }
             Job::List(list) => {
                 let (rest, units) = self.list(*list, allowed, now, out)?;

@@ -233,7 +233,7 @@ impl<L: Log> Shard<L> {
         out: &mut Outbox,
     ) {
         // Its dead letters find it and its exchange now, not later.
-        self.work_off_left(Pays::Cause, topology, now, out);
+        self.work_off_left(Pays::Nobody, topology, now, out);
         while let Some(left) = self.next_letter(id) {
             self.work_off(id, left, topology, now, out);
         }

@@ -57,9 +57,11 @@ impl<L: Log> Shard<L> {
         now: Time,
         out: &mut Outbox,
     ) -> usize {
+        // Not its own: what others rejected.
+        self.work_off_left(Pays::Nobody, topology, now, out);
         let mut count = 0;
         for message in messages {
-            if self.used >= allowed {
+            if count > 0 && self.used >= allowed {
                 break;
             }
             count += 1;

@@ -110,12 +110,12 @@ impl<L: Log> Shard<L> {
     /// The next dead letter of a queue that waits for a turn with room. With the last one the queue's time goes on.
     pub(super) fn next_letter(&mut self, id: QueueId) -> Option<Left> {
         let hosted = self.queues.get_mut(&id)?;
-        let Some(left) = hosted.letters.pop_front() else {
+        let left = hosted.letters.pop_front()?;
+        self.letters_waiting -= 1;
+        if hosted.letters.is_empty() {
             hosted.letters = VecDeque::new();
             self.touch(id);
-            return None;
-        };
-        self.letters_waiting -= 1;
+        }
         Some(left)
     }
 
