@@ -232,7 +232,11 @@ pub(crate) fn run(args: &IsolationArgs) -> Result<End> {
 }
 
 /// Settings of a broker that is started for a case.
-const SETTINGS: &[&str] = &["password_hashing_module=leveret_password_hashing_argon2id"];
+const SETTINGS: &[&str] = &[
+    "password_hashing_module=leveret_password_hashing_argon2id",
+    // For `large-body`.
+    "max_message_size=512MiB",
+];
 
 fn play(
     case: &'static Case,

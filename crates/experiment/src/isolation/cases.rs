@@ -214,7 +214,10 @@ fn headers(stage: &Stage<'_>) -> Result<u64> {
     let message = Message { exchange: "x", key: "", properties: &properties, body: &[7; 16] };
     stage.begin();
     let until = Until::Moment(Instant::now() + stage.seconds);
-    publishers(stage.site, stage.vhost, PUBLISHERS, &message, WINDOW, until)
+    let count = publishers(stage.site, stage.vhost, PUBLISHERS, &message, WINDOW, until)?;
+    // All are in the one queue that they match, with their headers.
+    stage.takes(count * (64 + properties.len() as u64));
+    Ok(count)
 }
 
 /// Asks again and again, and gives how often.
