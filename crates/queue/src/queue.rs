@@ -588,11 +588,12 @@ impl Queue {
     fn count_unacked(&mut self) {
         let before = std::mem::take(&mut self.extras);
         (self.persistent, self.persistent_bytes) = (0, 0);
-        for entry in self.unacked.entries_mut() {
+        let mut unacked = std::mem::take(&mut self.unacked);
+        for entry in unacked.entries_mut() {
             self.extras.adopt(entry, &before);
-            self.persistent += u64::from(entry.persistent());
-            self.persistent_bytes += persistent_bytes(*entry);
+            self.count_persistent(*entry);
         }
+        self.unacked = unacked;
     }
 
     /// Has those of these messages that are ready go out before all others. The offsets ascend. Tells how

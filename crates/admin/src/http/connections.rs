@@ -55,7 +55,7 @@ fn weight_of(facts: &ConnectionFacts) -> usize {
     size_of::<Seen>() + properties + facts.channels.iter().map(of_channel).sum::<usize>()
 }
 
-/// How many connections this user may see, and how many channels they have.
+/// How many connections are wanted, whoever may see them, and how many channels they have.
 pub(super) async fn counts(
     call: &Call,
     is_wanted: impl Fn(&ConnectionFacts) -> bool + Send + Sync,
