@@ -153,7 +153,7 @@ impl<'a> RawProperties<'a> {
     /// # Errors
     ///
     /// When the bytes are not exactly a property list.
-    #[inline]
+    #[inline(always)]
     pub fn peek(self) -> Result<Peek<'a>, ContentError> {
         let mut r = Reader::new(self.0);
         let flags = r.get_u16()?;

@@ -125,13 +125,24 @@ fn check_early(
     cx: &Context<'_>,
 ) -> Result<(), Fault> {
     let mut cache = core.cache.take().unwrap_or_default();
-    let result = looked_at(core, &mut cache, channel, read, cx);
-    let result = result.and_then(|looked| {
-        route::check_more_keys(core, &cache, &looked, cx)?;
-        check_claimed_user(core, &looked.peek, cx)
-    });
+    let result = checked_early(core, &mut cache, channel, read, cx);
     core.cache = Some(cache);
     result
+}
+
+fn checked_early(
+    core: &Core,
+    cache: &mut RouteCache,
+    channel: &Channel,
+    read: &Bytes,
+    cx: &Context<'_>,
+) -> Result<(), Fault> {
+    let (names, properties) = channel.content.parts(read);
+    let place = place_of(core, cache, names, cx)?;
+    let peek = RawProperties::new(properties).peek().map_err(|error| reply::bad_content(&error))?;
+    head_of(channel, &peek)?;
+    route::check_more_keys(core, cache, place, &peek, cx)?;
+    check_claimed_user(core, &peek, cx)
 }
 
 /// A piece of a content body frame.
@@ -228,36 +239,26 @@ impl Head {
     }
 }
 
-/// What a message's names and properties were found to be.
-pub(crate) struct Looked<'a> {
-    /// Of its names in the route cache.
-    pub(crate) place: usize,
-    names: &'a [u8],
-    raw: RawProperties<'a>,
-    pub(crate) peek: Peek<'a>,
-    head: Head,
-    is_rewritten: bool,
-}
-
-/// The checks that come before the route.
+/// Where a message's names are in the route cache.
 #[inline(always)]
-fn looked_at<'a>(
+fn place_of(
     core: &Core,
     cache: &mut RouteCache,
-    channel: &'a Channel,
-    read: &'a Bytes,
+    names: &[u8],
     cx: &Context<'_>,
-) -> Result<Looked<'a>, Fault> {
-    let (names, properties) = channel.content.parts(read);
-    let place = match cache.find(names) {
-        Some(place) => place,
-        None => route::resolve(core, cache, names, cx)?,
-    };
-    let raw = RawProperties::new(properties);
-    let peek = raw.peek().map_err(|error| reply::bad_content(&error))?;
-    let is_rewritten = properties::needs_rewrite(&peek);
+) -> Result<usize, Fault> {
+    match cache.find(names) {
+        Some(place) => Ok(place),
+        None => route::resolve(core, cache, names, cx),
+    }
+}
+
+/// The checks of the properties that come before the route, and whether they have to be written anew.
+#[inline(always)]
+fn head_of(channel: &Channel, peek: &Peek<'_>) -> Result<(Head, bool), Fault> {
+    let is_rewritten = properties::needs_rewrite(peek);
     if is_rewritten {
-        properties::check_rewrite(channel, &peek)?;
+        properties::check_rewrite(channel, peek)?;
     }
     let expiration_ms = match peek.expiration {
         Some(text) => Some(properties::expiration(text)?),
@@ -268,13 +269,8 @@ fn looked_at<'a>(
         Some(2) => true,
         Some(mode) => return Err(reply::delivery_mode(mode)),
     };
-    let head = Head {
-        channel: channel.number,
-        persistent,
-        priority: peek.priority.unwrap_or(0),
-        expiration_ms,
-    };
-    Ok(Looked { place, names, raw, peek, head, is_rewritten })
+    let priority = peek.priority.unwrap_or(0);
+    Ok((Head { channel: channel.number, persistent, priority, expiration_ms }, is_rewritten))
 }
 
 fn check_claimed_user(core: &Core, peek: &Peek<'_>, cx: &Context<'_>) -> Result<(), Fault> {
@@ -292,8 +288,11 @@ fn checked(
     read: &Bytes,
     cx: &mut Context<'_>,
 ) -> Result<(), Fault> {
-    let Looked { place, names, raw, peek, head, is_rewritten } =
-        looked_at(core, cache, channel, read, cx)?;
+    let (names, properties) = channel.content.parts(read);
+    let place = place_of(core, cache, names, cx)?;
+    let raw = RawProperties::new(properties);
+    let peek = raw.peek().map_err(|error| reply::bad_content(&error))?;
+    let (head, is_rewritten) = head_of(channel, &peek)?;
     let is_routed = route::find(core, cache, place, names, raw, &peek, cx)?;
     check_claimed_user(core, &peek, cx)?;
     if !is_routed {

@@ -15,7 +15,7 @@ use crate::cache::{RouteCache, Routed};
 use crate::core::{Context, Core};
 use crate::direct;
 use crate::properties::more_keys;
-use crate::publish::{Head, Looked};
+use crate::publish::Head;
 use crate::reply::{self, Fault};
 use crate::trace;
 
@@ -149,10 +149,11 @@ fn checked_keys<'a>(
 pub(crate) fn check_more_keys(
     core: &Core,
     cache: &RouteCache,
-    looked: &Looked<'_>,
+    place: usize,
+    peek: &Peek<'_>,
     cx: &Context<'_>,
 ) -> Result<(), Fault> {
-    let (Some(entry), Some(headers)) = (cache.get(looked.place), looked.peek.headers) else {
+    let (Some(entry), Some(headers)) = (cache.get(place), peek.headers) else {
         return Ok(());
     };
     if has_routing_headers(headers) {

@@ -89,6 +89,7 @@ impl<'a> IntoIterator for &'a Targets {
     type Item = &'a QueueId;
     type IntoIter = std::slice::Iter<'a, QueueId>;
 
+    #[inline]
     fn into_iter(self) -> Self::IntoIter {
         self.iter()
     }

@@ -139,7 +139,8 @@ impl<L: Log> Shard<L> {
         let mut first = None;
         let are_new_quick = self.disk.race.are_new_quick();
         let facts = |it: &Hosted| (it.confirm, it.is_durable, it.odds.is_quick(are_new_quick));
-        for &id in &publish.targets {
+        let targets = &publish.targets[..];
+        for &id in targets {
             let (options, is_durable, is_quick) = match self.queues.get(&id) {
                 Some(hosted) => facts(hosted),
                 None => match self.hosted(id, topology, now) {
@@ -163,7 +164,7 @@ impl<L: Log> Shard<L> {
             wants.timeout_ms = at_most(wants.timeout_ms, options.timeout_ms);
             wants.can_keep |= keeps;
             wants.is_slow |= until == Until::First && !is_quick;
-            wants.add(id, until, &mut first, &publish.targets);
+            wants.add(id, until, &mut first, targets);
         }
         if wants.is_slow {
             wants.slot.waits_for_disk_alone();
@@ -261,18 +262,19 @@ impl<L: Log> Shard<L> {
         // quicker, dispatch looks whether there is one.
         let is_told = from.is_some() && publish.confirm != 0;
         let is_awaited = is_told && !is_safe && slot.firsts > 0;
+        let targets = &publish.targets[..];
         if is_told && is_slow && !is_safe {
-            publish.targets.iter().for_each(|&id| self.disk.race.watch(at.get(), id));
+            targets.iter().for_each(|&id| self.disk.race.watch(at.get(), id));
         }
         let mut refused = 0;
-        for &id in &publish.targets {
+        for &id in targets {
             refused += usize::from(!self.place_one(id, incoming, is_told, is_awaited, now));
         }
         let taken = if refused == 0 { Taken::Yes } else { Taken::Refused };
         if refused > 0 || is_lost {
             slot.fail();
         }
-        if refused == publish.targets.len() {
+        if refused == targets.len() {
             slot.is_not_written();
         }
         if is_safe {

@@ -91,6 +91,7 @@ impl Default for Odds {
 
 impl Odds {
     /// Whether its consumers are quicker than the disk. Of a new queue it is believed what is said `of_new` ones.
+    #[inline]
     pub(super) fn is_quick(self, of_new: bool) -> bool {
         if self.is_new { of_new } else { self.is_quick }
     }
@@ -171,7 +172,7 @@ pub(super) struct Race {
     crowded_until_us: u64,
     /// By offset and queue: each has one place where it may be.
     watched: [Option<Watched>; WATCHED],
-    /// None of them is to be given up before.
+    /// None of them is to be given up before; the end of time when there are none.
     look_at_us: u64,
     /// A message began to be held in this turn.
     has_new: bool,
@@ -244,6 +245,9 @@ impl Race {
     /// A queue let go of a message.
     #[inline]
     pub(super) fn released(&mut self, at: u64, queue: QueueId) {
+        if self.look_at_us == u64::MAX {
+            return; // Nothing is watched.
+        }
         let place = &mut self.watched[place(at, queue)];
         if let Some(watched) = place.take_if(|it| it.at == at && it.queue == queue) {
             let age_us = self.now_us - watched.since_us;

@@ -72,11 +72,10 @@ impl<L: Log> Shard<L> {
         while !self.left.is_empty() {
             let mut batch = std::mem::take(&mut self.left);
             for (id, left) in batch.drain(..) {
-                let is_letter = matches!(left, Left::DeadLetter { .. });
-                let now_due =
-                    if is_letter { self.in_line(id, left, pays, out) } else { Some(left) };
-                if let Some(left) = now_due {
+                if !matches!(left, Left::DeadLetter { .. }) {
                     self.work_off(id, left, topology, now, out);
+                } else if let Some(letter) = self.in_line(id, left, pays, out) {
+                    self.work_off(id, letter, topology, now, out);
                 }
             }
             // Keep the room, unless something was pushed meanwhile.
@@ -169,6 +168,7 @@ impl<L: Log> Shard<L> {
     }
 
     /// The queue lets go of the record.
+    #[inline]
     pub(super) fn release(&mut self, offset: Offset, queue: QueueId) {
         self.disk.released(offset.get(), queue);
         if let Err(error) = self.log.release(log_offset(offset), holder(queue)) {

@@ -66,6 +66,8 @@ const PUBLISHERS: usize = 4;
 const WINDOW: usize = 100;
 /// Time of a call that waits for a state.
 const LOOK: Duration = Duration::from_millis(20);
+/// How long the first copy of a firehose may take, on a machine that does much else.
+const FIRST_COPY: Duration = Duration::from_secs(10);
 
 fn queue(number: u64) -> String {
     format!("q-{number}")
@@ -546,6 +548,11 @@ fn firehose(stage: &Stage<'_>) -> Result<u64> {
         stage.begin();
         let until = Until::Count(stage.size / PUBLISHERS as u64);
         let sent = publishers(stage.site, stage.vhost, PUBLISHERS, &message, WINDOW, until);
+        // A few messages are confirmed before the first copy is read. None at all is a fault.
+        let given = Instant::now() + FIRST_COPY;
+        while sent.is_ok() && copies.load(Ordering::Relaxed) == 0 && Instant::now() < given {
+            std::thread::sleep(LOOK);
+        }
         stop.store(true, Ordering::Release);
         for thread in [tapping, consuming] {
             if thread.join().map_err(|_| anyhow::anyhow!("a consumer panicked"))?.is_err()
