@@ -42,10 +42,24 @@ pub fn publish(
         timestamp: Some(at.ms() / 1000),
         ..Properties::default()
     };
-    publish_to(exchange, event.name, (&properties, b""), at.ms(), shards, topology, out);
+    publish_to(
+        exchange,
+        event.name,
+        (&properties, b""),
+        at.ms(),
+        shards,
+        topology,
+        |shard, publish| {
+            // Nobody's connection: nobody is told to pause.
+            let letter =
+                ToShard::Publish { from: ConnectionId::default(), messages: vec![publish] };
+            out.shard(shard, letter);
+        },
+    );
 }
 
-/// Publishes a message of the node's own to an exchange. `seed` is for exchanges that route at random.
+/// Publishes a message of the node's own to an exchange: `put` is given what goes to each shard. `seed` is for exchanges that
+/// route at random.
 pub fn publish_to(
     exchange: &Exchange,
     key: &str,
@@ -53,7 +67,7 @@ pub fn publish_to(
     seed: u64,
     shards: usize,
     topology: &Topology,
-    out: &mut Outbox,
+    mut put: impl FnMut(usize, Publish),
 ) {
     let encoded = properties.to_bytes();
     // What is nested too deeply for the wire nobody could read.
@@ -84,8 +98,6 @@ pub fn publish_to(
             message: message.clone(),
             shared: None,
         };
-        // Nobody's connection: nobody is told to pause.
-        let letter = ToShard::Publish { from: ConnectionId::default(), messages: vec![publish] };
-        out.shard(shard, letter);
+        put(shard, publish);
     }
 }

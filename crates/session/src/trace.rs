@@ -1,6 +1,8 @@
 //! The firehose: in a vhost that is traced, a copy of each message that is published and of each that is
 //! delivered goes to `amq.rabbitmq.trace`, under RabbitMQ's keys and with its headers.
 //!
+//! Copies go with what the connection itself sends: whoever is copied pays for it, as [`flow`](leveret_broker::flow) has it.
+//!
 //! Cold: a vhost that is not traced is told apart by a flag of the route on publishing, and by one look a
 //! batch on delivering.
 
@@ -30,7 +32,7 @@ fn is_traced(core: &Core, cx: &Context<'_>) -> bool {
 /// Copies a message that was published and routed.
 #[cold]
 pub(crate) fn published(
-    core: &Core,
+    core: &mut Core,
     channel: u16,
     routed: &Routed,
     message: &Message,
@@ -50,7 +52,7 @@ pub(crate) fn published(
 /// Copies a message that is being delivered.
 #[cold]
 pub(crate) fn delivered(
-    core: &Core,
+    core: &mut Core,
     channel: u16,
     delivery: &Delivery,
     view: &View<'_>,
@@ -71,7 +73,7 @@ struct Copied<'a> {
 }
 
 fn tap(
-    core: &Core,
+    core: &mut Core,
     channel: u16,
     key: &str,
     of: &Copied<'_>,
@@ -97,7 +99,10 @@ fn tap(
     headers.push(name, value);
     let properties = Properties { headers: Some(headers), ..Properties::default() };
     let (shards, seed) = (core.shards(), cx.now.ms());
-    publish_to(trace, key, (&properties, of.body), seed, shards, cx.topology, cx.outbox);
+    publish_to(trace, key, (&properties, of.body), seed, shards, cx.topology, |shard, copy| {
+        core.turn_queues += copy.targets.len();
+        core.batch.publish(shard, shards, copy);
+    });
 }
 
 /// The routing key, and those of the header `CC`.

@@ -6,7 +6,7 @@ use leveret_amqp::content::Properties;
 use leveret_amqp::method::*;
 use leveret_amqp::reply::ReplyCode;
 use leveret_amqp::table::{RawTable, Table, Value};
-use leveret_broker::message::ToSession;
+use leveret_broker::message::{ConnectionId, ToSession, ToShard};
 use node::{Node, publish_bytes};
 
 fn declare(name: &str) -> queue::Declare<'_> {
@@ -907,6 +907,50 @@ fn recent_history() {
     node.declare(link, "q");
     node.say(link, 1, &queue::Bind { queue: "q", exchange: "h", ..Default::default() });
     assert_eq!(ready(&mut node, link, "q"), "2 0");
+}
+
+/// Copies of the firehose are in one letter with what is copied, and of the same connection: whoever is copied stands in line and
+/// pauses for them.
+#[test]
+fn the_firehose_is_paid_by_who_is_copied() {
+    let mut node = Node::new();
+    let (link, taker) = (node.client(), node.client());
+    node.declare(link, "q");
+    node.declare(link, "tap");
+    let bind = queue::Bind {
+        queue: "tap",
+        exchange: "amq.rabbitmq.trace",
+        routing_key: "#",
+        ..Default::default()
+    };
+    assert_eq!(node.say(link, 1, &bind), "1 queue.bind-ok");
+    node.topology.set_tracing("/", true).unwrap();
+    let one = publish_bytes(1, "", "q", b"x", &Properties::default(), false);
+    (0..node::SHARDS).for_each(|shard| node.hold(shard));
+    node.bytes(link, &one.repeat(3));
+    assert_eq!(published(&node, link), 6);
+    (0..node::SHARDS).for_each(|shard| node.release(shard));
+
+    // Those who are given messages are copied, too.
+    node.say(taker, 1, &consume("q"));
+    assert_eq!(ready(&mut node, link, "tap"), "6 0");
+}
+
+/// Messages that shards are sent which are held back, by this connection alone, in a letter each.
+fn published(node: &Node, link: usize) -> usize {
+    let of_letter = |letter: &ToShard| match letter {
+        ToShard::Publish { from, messages } => {
+            assert_eq!(*from, ConnectionId::new(link as u64));
+            messages.len()
+        }
+        other => panic!("{other:?}"),
+    };
+    let of_shard = |shard| {
+        let letters = node.held(shard);
+        assert!(letters.len() <= 1, "{letters:?}");
+        letters.iter().map(of_letter).sum::<usize>()
+    };
+    (0..node::SHARDS).map(of_shard).sum()
 }
 
 /// A session that is told of a consumer or a reply it does not know does nothing.

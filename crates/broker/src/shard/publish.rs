@@ -104,7 +104,9 @@ impl<L: Log> Shard<L> {
             (self.alarm.disk && is_written)
                 || bodies + hosted.queue.message_bytes() > QUEUE_BYTES_MAX
         };
-        messages.iter().any(|message| message.targets.iter().any(|id| is_full(message, id)))
+        // A copy for the firehose is not what a client publishes: one that only consumes is not to be stopped for it.
+        let mut own = messages.iter().filter(|message| message.channel != 0);
+        own.any(|message| message.targets.iter().any(|id| is_full(message, id)))
     }
 
     /// Appends the message and puts it into its queues; its publisher, if it is given, is told now or

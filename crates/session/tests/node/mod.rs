@@ -95,6 +95,11 @@ impl Node {
         self.held[shard] = Some(Vec::new());
     }
 
+    /// What waits for a shard that is held back.
+    pub(crate) fn held(&self, shard: usize) -> &[ToShard] {
+        self.held[shard].as_deref().unwrap_or_default()
+    }
+
     /// A shard that was held back gets its letters.
     pub(crate) fn release(&mut self, shard: usize) {
         let mut outbox = Outbox::default();
