@@ -296,7 +296,14 @@ impl Connection {
                 // The end of the client's bytes stays ready for ever: waiting for it while the session
                 // does not read would be a busy loop.
                 ready = self.socket.readable(), if !self.has_unread.load(Ordering::Acquire) => match ready {
-                    Ok(mut guard) => { guard.clear_ready(); Letter::Readable }
+                    Ok(mut guard) => {
+                        if guard.ready().is_read_closed() {
+                            // That stays, so that the turn has to be waited for, if another thread has its duty.
+                            self.has_unread.store(true, Ordering::Release);
+                        }
+                        guard.clear_ready();
+                        Letter::Readable
+                    }
                     Err(_) => break,
                 },
                 ready = self.socket.writable(), if self.waits_for_room.load(Ordering::Acquire) => match ready {

@@ -20,6 +20,7 @@ pub mod listener;
 pub mod locks;
 pub mod logging;
 pub mod login;
+mod names;
 pub mod node;
 mod pacing;
 mod pressure;

@@ -1,7 +1,7 @@
 //! A node: every actor of the process, and who is who.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
@@ -20,6 +20,7 @@ use crate::events::Events;
 use crate::handover::Handover;
 use crate::locks::{Rank, Ranked, RankedRw, ReadGuard, WriteGuard};
 use crate::login::Logins;
+use crate::names::Names;
 use crate::pressure::PressedUntil;
 use crate::runner::{Due, Rest};
 use crate::storage::{Memory, NodeLog};
@@ -41,9 +42,7 @@ pub struct Node {
     pub shards: Vec<ShardActor>,
     /// The topology's owner.
     pub meta: Actor<Meta<NodeLog>, ToMeta>,
-    topology: RankedRw<Topology>,
-    /// Threads that wait to read it.
-    readers_waiting: AtomicUsize,
+    names: Names<Topology>,
     recipients: RankedRw<Recipients>,
     next_connection: AtomicU64,
     /// Room of requests and answers of the HTTP API. Not that of bodies: who reads slowly lets no publisher wait.
@@ -108,9 +107,6 @@ pub enum Recipient {
 /// Bytes that names may take however low the memory watermark is: it can be put down to stop publishers, and nobody's queues.
 const NAMES_LEAST: u64 = 128 << 20;
 
-/// How often a thread gives its processor away for others who wait to read the names.
-const YIELDS_MAX: usize = 1000;
-
 impl Node {
     /// A node of these shards. `meta` keeps `topology`.
     pub fn new(
@@ -130,8 +126,7 @@ impl Node {
         Self {
             shards: shards.collect(),
             meta: Actor::new(Rank::Meta, meta),
-            topology: RankedRw::new(Rank::Names, topology),
-            readers_waiting: AtomicUsize::new(0),
+            names: Names::new(topology),
             recipients: RankedRw::new(Rank::Recipients, HashMap::default()),
             next_connection: AtomicU64::new(1),
             requests: BodyRoom::default(),
@@ -182,34 +177,23 @@ impl Node {
     /// waited for, and never twice by one thread.
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn topology(&self) -> ReadGuard<'_, Topology> {
-        if let Some(topology) = self.topology.try_read() {
-            return topology;
-        }
-        self.readers_waiting.fetch_add(1, Ordering::Relaxed);
-        let topology = self.topology.read();
-        self.readers_waiting.fetch_sub(1, Ordering::Relaxed);
-        topology
+        self.names.read()
     }
 
-    /// Lets those read the names who wait for that. A thread that changes them in pieces would have the lock again before
-    /// others are awake: the standard library's lock goes to whoever comes first.
-    pub(crate) fn let_readers_in(&self) {
-        for _ in 0..YIELDS_MAX {
-            if self.readers_waiting.load(Ordering::Relaxed) == 0 {
-                return;
-            }
-            std::thread::yield_now();
-        }
+    /// Between two turns: lets those read or change the names who wait for that.
+    #[inline]
+    pub(crate) fn let_others_in(&self) {
+        self.names.let_others_in();
     }
 
     /// Whether the names can be read at this moment without a wait.
     pub fn names_are_free(&self) -> bool {
-        self.topology.try_read().is_some()
+        self.names.is_free()
     }
 
     /// The names, to change: for the turn of [`Meta`] alone.
     pub(crate) fn topology_mut(&self) -> WriteGuard<'_, Topology> {
-        self.topology.write()
+        self.names.write()
     }
 
     /// A number no other connection of this process has or had.

@@ -5,7 +5,7 @@
 //! Whoever got an actor's duty (see [`turn`](crate::turn)) puts it on its own thread's list and works
 //! the list off at once: the bytes of a publisher become letters to a shard, the shard's turn becomes
 //! letters to consumers' connections, and their turns write to sockets, all before the thread waits
-//! again. After [`TURNS_MAX`] the thread looks at its sockets and timers before it goes on.
+//! again. After [`TURNS_MAX`] turns, or [`LOOK_US`], the thread looks at its sockets and timers before it goes on.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -32,12 +32,12 @@ use crate::watchdog::{Beat, Doing};
 /// Turns a thread runs before it looks at its sockets and timers, or at its disk, again.
 const TURNS_MAX: usize = 256;
 
-/// What a shard's turn counts as that leaves work for the next one: sockets are looked at after eight of them. Looked at after each,
-/// they bring more messages before the acks that wait are seen, and more is written to the disk than has to be: a tenth more CPU
-/// time with 30 queues at full load.
-const LONG_TURN: usize = TURNS_MAX / 8;
+/// How long a thread runs turns before it looks at its sockets, in us: about eight turns of a shard that has more to do than fits
+/// one. Looked at after each, they bring more messages before the acks that wait are seen, and more is written to the disk than
+/// has to be: a tenth more CPU time with 30 queues at full load.
+const LOOK_US: u64 = 4000;
 
-/// What such a turn of the owner of the names counts as: sockets are looked at before the next one.
+/// What a turn of the owner of the names counts as that leaves work for the next one: sockets are looked at before that.
 const LONG_META_TURN: usize = TURNS_MAX;
 
 /// Bytes to read into that a thread keeps for the next turns.
@@ -246,10 +246,14 @@ impl Runner {
         }
     }
 
-    /// Leaves a letter with a connection and works off all that follows from it.
+    /// Leaves a letter with a connection and works off all that follows from it. If there is something on the list already,
+    /// it stopped to look at its sockets, and goes on when all that are ready have said so.
     pub fn run_connection(&mut self, connection: &Arc<Connection>, letter: Letter) {
+        let goes_on = !self.due.is_empty();
         self.post_connection(connection, letter);
-        self.work();
+        if !goes_on {
+            self.work();
+        }
     }
 
     /// Leaves a letter with a shard and works off all that follows from it.
@@ -336,6 +340,7 @@ impl Runner {
         }
         let node = Arc::clone(&self.node);
         let mut turns = 0;
+        let until_us = now_with_us().1 + LOOK_US;
         node.handover.begins(&mut self.due);
         while turns < TURNS_MAX {
             if self.due.is_empty() {
@@ -344,6 +349,9 @@ impl Runner {
             let Some(due) = self.due.pop_front() else { break };
             turns += self.run(due);
             node.handover.share(&mut self.due);
+            if now_with_us().1 >= until_us {
+                break;
+            }
         }
         node.handover.ends();
         if !self.due.is_empty() || node.handover.has_some() {
@@ -356,11 +364,13 @@ impl Runner {
     fn work_alone(&mut self) {
         let node = Arc::clone(&self.node);
         let mut turns = 0;
+        let until_us = now_with_us().1 + LOOK_US;
         loop {
-            if !self.is_awaited || turns >= TURNS_MAX {
+            let is_long = turns >= TURNS_MAX || now_with_us().1 >= until_us;
+            if !self.is_awaited || is_long {
                 node.handover.leave(&mut self.due);
             }
-            if turns >= TURNS_MAX {
+            if is_long {
                 node.handover.leave_and_ring(&mut self.due);
             }
             let Some(due) = self.due.pop_front() else { return };
@@ -378,11 +388,7 @@ impl Runner {
         let mut counts = 1;
         match due {
             Due::Connection(connection) => self.connection_turn(connection),
-            Due::Shard(index) => {
-                if self.shard_turn(index) {
-                    counts = LONG_TURN;
-                }
-            }
+            Due::Shard(index) => self.shard_turn(index),
             Due::Meta => {
                 if self.meta_turn() {
                     counts = LONG_META_TURN;
@@ -390,6 +396,7 @@ impl Runner {
             }
         }
         self.beat.ends();
+        self.node.let_others_in();
         counts
     }
 
@@ -457,12 +464,11 @@ impl Runner {
         self.due.push_back(Due::Connection(connection));
     }
 
-    /// Whether it has more to do than fitted one turn.
-    fn shard_turn(&mut self, index: usize) -> bool {
+    fn shard_turn(&mut self, index: usize) {
         let node = Arc::clone(&self.node);
-        let Some(shard) = node.shards.get(index) else { return false };
+        let Some(shard) = node.shards.get(index) else { return };
         if !shard.actor.pick_up(&mut self.shard_letters) {
-            return false;
+            return;
         }
         let mut state = shard.actor.state();
         state.set_alarm(node.alarms.alarm());
@@ -488,7 +494,6 @@ impl Runner {
         self.post();
         self.check_alarm();
         self.due.push_back(Due::Shard(index));
-        has_more
     }
 
     fn check_alarm(&mut self) {
@@ -512,9 +517,6 @@ impl Runner {
         };
         self.post();
         self.check_alarm();
-        if has_more {
-            node.let_readers_in();
-        }
         self.due.push_back(Due::Meta);
         has_more
     }

@@ -1,0 +1,93 @@
+//! The lock of the names, which lets those have it who wait for it.
+//!
+//! The standard library's lock goes to whoever comes first: a thread that runs one turn after the other would have it again
+//! before one that waits is awake, and that one would wait for as long as there are turns. So waiting is counted, and a thread
+//! looks between two turns whether somebody does.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::locks::{Rank, RankedRw, ReadGuard, WriteGuard};
+
+/// What is read by each turn, and changed by those of one actor.
+#[derive(Debug)]
+pub(crate) struct Names<T> {
+    lock: RankedRw<T>,
+    /// Threads that wait for it.
+    awaited: AtomicUsize,
+}
+
+/// How often a thread gives its processor away for others who wait.
+const YIELDS_MAX: usize = 1000;
+
+impl<T> Names<T> {
+    pub(crate) const fn new(names: T) -> Self {
+        Self { lock: RankedRw::new(Rank::Names, names), awaited: AtomicUsize::new(0) }
+    }
+
+    /// Waits for it, to read.
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn read(&self) -> ReadGuard<'_, T> {
+        if let Some(names) = self.lock.try_read() {
+            return names;
+        }
+        self.awaited.fetch_add(1, Ordering::Relaxed);
+        let names = self.lock.read();
+        self.awaited.fetch_sub(1, Ordering::Relaxed);
+        names
+    }
+
+    /// Whether it can be read at this moment without a wait.
+    pub(crate) fn is_free(&self) -> bool {
+        self.lock.try_read().is_some()
+    }
+
+    /// Waits for it, to change.
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn write(&self) -> WriteGuard<'_, T> {
+        self.awaited.fetch_add(1, Ordering::Relaxed);
+        let names = self.lock.write();
+        self.awaited.fetch_sub(1, Ordering::Relaxed);
+        names
+    }
+
+    /// Between two turns: lets those have it who wait for it.
+    #[inline]
+    pub(crate) fn let_others_in(&self) {
+        for _ in 0..YIELDS_MAX {
+            if self.awaited.load(Ordering::Relaxed) == 0 {
+                return;
+            }
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who gives the lock back while another thread waits does not go on before that one has it.
+    #[track_caller]
+    fn lets_in<T>(held: T, names: &Names<()>, wait: impl FnOnce() + Send) {
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(wait);
+            while names.awaited.load(Ordering::Relaxed) == 0 {
+                assert!(!waiting.is_finished(), "it did not wait, or was not counted");
+                std::thread::yield_now();
+            }
+            drop(held);
+            // Once is enough but on a machine that is very busy.
+            while names.awaited.load(Ordering::Relaxed) > 0 {
+                names.let_others_in();
+            }
+        });
+        assert!(names.is_free());
+    }
+
+    #[test]
+    fn who_waits_is_let_in() {
+        let names = Names::new(());
+        lets_in(names.read(), &names, || drop(names.write()));
+        lets_in(names.write(), &names, || drop(names.read()));
+    }
+}
