@@ -2,6 +2,8 @@
 
 #![allow(unsafe_code, reason = "calls into the allocator and the system, see there")]
 
+use std::alloc::{GlobalAlloc, Layout};
+use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_void};
 use std::fs;
 use std::ptr;
@@ -9,9 +11,65 @@ use std::sync::Once;
 
 use rustix::mm::{Advice, madvise};
 use tikv_jemalloc_sys::mallctl;
+use tikv_jemallocator::Jemalloc;
 
 #[global_allocator]
-static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+static ALLOCATOR: Allocator = Allocator;
+
+/// jemalloc, which is told when much was freed in large pieces. By itself it looks at what is to go back once in a thousand calls:
+/// blocks of a backlog are fifty megabytes then, and would all go back in one go while a shard's turn waits.
+struct Allocator;
+
+/// What a piece is at least that is counted.
+const LARGE: usize = 32 << 10;
+
+/// What a thread frees in such pieces before what is due goes back: less than a millisecond's work.
+const FREED_MAX: usize = 2 << 20;
+
+thread_local! {
+    /// What this thread has freed in large pieces, in bytes.
+    static FREED: Cell<usize> = const { Cell::new(0) };
+}
+
+// SAFETY: each call is passed on as it is, to an allocator.
+unsafe impl GlobalAlloc for Allocator {
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's.
+        unsafe { Jemalloc.alloc(layout) }
+    }
+
+    #[inline]
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's.
+        unsafe { Jemalloc.alloc_zeroed(layout) }
+    }
+
+    #[inline]
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: the caller's.
+        unsafe { Jemalloc.realloc(at, layout, size) }
+    }
+
+    #[inline]
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: the caller's.
+        unsafe { Jemalloc.dealloc(at, layout) };
+        if layout.size() >= LARGE {
+            count_freed(layout.size());
+        }
+    }
+}
+
+#[cold]
+fn count_freed(bytes: usize) {
+    let freed = FREED.get() + bytes;
+    FREED.set(freed % FREED_MAX);
+    if freed >= FREED_MAX {
+        // 4096 is MALLCTL_ARENAS_ALL.
+        tell(c"arena.4096.decay");
+    }
+}
 
 /// What the allocator is told (jemalloc(3), "tuning"), by the name it looks for when it starts.
 ///
@@ -34,7 +92,6 @@ pub(crate) fn give_back() {
     static STARTED: Once = Once::new();
     STARTED.call_once(unmap_code);
     tell(c"thread.tcache.flush");
-    // 4096 is MALLCTL_ARENAS_ALL.
     tell(c"arena.4096.purge");
 }
 

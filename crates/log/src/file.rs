@@ -704,7 +704,9 @@ impl<D: Disk> Log for FileLog<D> {
     }
 
     fn collect(&mut self) -> Result<(), SyncError> {
-        self.take_completions()
+        self.take_completions()?;
+        self.pass_many();
+        Ok(())
     }
 
     fn sync(&mut self) -> Result<(), SyncError> {

@@ -69,4 +69,34 @@ fn sums_agree_with_the_files() {
     }
 }
 
+/// What need not be written is passed though nothing is handed over, or the next record that has to be would have all of it looked at.
+#[test]
+fn many_that_need_not_be_written_are_passed() {
+    let mut log = open(&SimDisk::new(0), Options::default());
+    let holder = Holder::new(1);
+    let first = log.append(b"", &[b"volatile"], &[holder], Keep::Volatile).unwrap();
+    log.collect().unwrap();
+    assert_eq!(log.durable(), first, "not for one of them");
+    while log.durable() == first {
+        for _ in 0..4096 {
+            log.append(b"", &[b"volatile"], &[holder], Keep::Volatile).unwrap();
+        }
+        log.collect().unwrap();
+        assert!(log.end().get() < 100_000);
+    }
+    assert_eq!(log.durable(), log.end());
+    // One of those is to be durable after all.
+    let until = log.persist(first).unwrap();
+    assert!(log.durable() < until);
+    drive(&mut log);
+    assert!(log.durable() >= until);
+    // Nothing is passed that waits.
+    let durable = log.append(b"", &[b"durable"], &[holder], Keep::Durable).unwrap();
+    for _ in 0..100_000 {
+        log.append(b"", &[b"volatile"], &[holder], Keep::Volatile).unwrap();
+    }
+    log.collect().unwrap();
+    assert_eq!(log.durable(), durable);
+}
+
 mod crafted;

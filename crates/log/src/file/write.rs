@@ -31,6 +31,9 @@ const INDEX_LINE: usize = 40;
 /// Late records that are not worth a look at which of them are still there.
 const LATE_MAX: usize = 256;
 
+/// Records that need not be written are passed when there are so many.
+const PASSED_MIN: u64 = 64 << 10;
+
 /// Something to be known of a record that was written before.
 #[derive(Clone, Copy, Debug)]
 struct Note {
@@ -457,16 +460,31 @@ impl<D: Disk> FileLog<D> {
             return;
         }
         if self.sums.waiting == 0 && self.writer.notes.is_empty() {
-            let end = self.hot.end();
-            self.writer.persists.clear();
-            (self.writer.gathered, self.writer.durable) = (end, end);
-            let freed = self.writer.take_freed();
-            self.lending.free(freed);
+            self.pass_all();
             return;
         }
         // What is rewritten counts on the next batch for all that it saw.
         let all = self.now();
         self.gather(if self.space.is_rewriting() || until.end > all.end { all } else { until });
+    }
+
+    /// Nothing waits: what is there need not be written.
+    fn pass_all(&mut self) {
+        let end = self.hot.end();
+        self.writer.persists.clear();
+        (self.writer.gathered, self.writer.durable) = (end, end);
+        let freed = self.writer.take_freed();
+        self.lending.free(freed);
+    }
+
+    /// Passes what need not be written when it has become much, though nothing is handed over: whatever came next that has
+    /// to be would have all of it looked at in one go.
+    pub(super) fn pass_many(&mut self) {
+        let Writer { flight, notes, gathered, .. } = &self.writer;
+        let are_many = self.hot.end().get() - gathered.get() > PASSED_MIN;
+        if are_many && self.sums.waiting == 0 && notes.is_empty() && flight.is_none() {
+            self.pass_all();
+        }
     }
 
     fn gather(&mut self, until: Moment) {
