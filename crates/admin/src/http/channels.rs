@@ -171,7 +171,7 @@ fn row(call: &Call, (connection, facts): &Seen, channel: &ChannelFacts) -> Value
         "pending_raft_commands": 0,
         "prefetch_count": channel.prefetch,
         "global_prefetch_count": channel.global_prefetch,
-        "garbage_collection": {"minor_gcs": 0, "fullsweep_after": 0},
+        "garbage_collection": stats::garbage_collection(),
         "reductions": 0,
     });
     if let Some(stats) = stats::of_channel(&channel.totals) {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::answer::{Answer, Fault};
 use super::call::Call;
 use super::listing::{Listed, Why};
-use super::{channels, listing};
+use super::{channels, listing, stats};
 use crate::ops::close;
 use crate::ops::pages::Slice;
 
@@ -205,7 +205,7 @@ fn row(call: &Call, (connection, facts): &Seen) -> Value {
         "channels": facts.channels.len(),
         "connected_at": facts.connected.ms(),
         "client_properties": properties,
-        "garbage_collection": {"minor_gcs": 0, "fullsweep_after": 0},
+        "garbage_collection": stats::garbage_collection(),
         "reductions": 0,
         "timeout": facts.heartbeat_s,
     });

@@ -290,7 +290,7 @@ fn row(
     put("head_message_timestamp", json!(head));
     let oldest_ms = facts.numbers.oldest_ms(leveret_server::clock::now());
     put("oldest_ready_ms", json!(oldest_ms.filter(|_| counts.ready > 0)));
-    put("garbage_collection", json!({"minor_gcs": 0, "fullsweep_after": 0}));
+    put("garbage_collection", stats::garbage_collection());
     if let Some(owner) = queue.exclusive_owner {
         put("owner_pid_details", owner_details(call, owner));
     }

@@ -8,6 +8,17 @@ use serde_json::{Map, Value, json};
 use crate::stats::Snapshot;
 use crate::stats::pairs::{Pair, With};
 
+/// What Erlang tells of a process's memory. Nothing here has such a one, but clients are built on these being numbers.
+pub(super) fn garbage_collection() -> Value {
+    json!({
+        "minor_gcs": 0,
+        "fullsweep_after": 0,
+        "min_heap_size": 0,
+        "min_bin_vheap_size": 0,
+        "max_heap_size": 0,
+    })
+}
+
 /// Some counts with their names, and with rates of 0 until they are sampled. None when nothing was counted,
 /// as RabbitMQ leaves out what has no events.
 fn counted<const N: usize>(counts: [(&str, u64); N]) -> Option<Value> {

@@ -30,7 +30,9 @@ const FIELDS: &[(&str, &str)] = &[
         message_bytes_ready message_bytes_unacknowledged message_bytes_persistent message_bytes_ram messages_dlx \
         message_bytes_dlx consumers \
         consumer_utilisation consumer_capacity memory head_message_timestamp exclusive_consumer_tag \
-        single_active_consumer_tag leader members garbage_collection storage_version active_consumers \
+        single_active_consumer_tag leader members storage_version active_consumers garbage_collection.minor_gcs \
+        garbage_collection.fullsweep_after garbage_collection.max_heap_size garbage_collection.min_heap_size \
+        garbage_collection.min_bin_vheap_size \
         message_stats.publish message_stats.deliver message_stats.deliver_get message_stats.deliver_no_ack message_stats.get \
         message_stats.get_no_ack message_stats.get_empty message_stats.ack message_stats.redeliver \
         message_stats.publish_details.rate message_stats.deliver_get_details.rate consumer_details deliveries incoming"),
@@ -46,11 +48,15 @@ const FIELDS: &[(&str, &str)] = &[
     ("permissions", "user vhost configure write read"),
     ("connections", "name node state user vhost protocol host port peer_host peer_port ssl ssl_protocol ssl_cipher \
         peer_cert_subject peer_cert_issuer peer_cert_validity auth_mechanism frame_max channel_max channels timeout \
-        connected_at client_properties recv_oct recv_cnt send_oct send_cnt send_pend reductions garbage_collection \
-        recv_oct_details.rate"),
+        connected_at client_properties recv_oct recv_cnt send_oct send_cnt send_pend reductions \
+        recv_oct_details.rate garbage_collection.minor_gcs \
+        garbage_collection.fullsweep_after garbage_collection.max_heap_size garbage_collection.min_heap_size \
+        garbage_collection.min_bin_vheap_size"),
     ("channels", "number name connection_details.name connection_details.peer_host connection_details.peer_port confirm \
         transactional prefetch_count global_prefetch_count messages_unacknowledged messages_unconfirmed messages_uncommitted \
-        acks_uncommitted consumer_count state vhost user node"),
+        acks_uncommitted consumer_count state vhost user node garbage_collection.minor_gcs \
+        garbage_collection.fullsweep_after garbage_collection.max_heap_size garbage_collection.min_heap_size \
+        garbage_collection.min_bin_vheap_size"),
     ("consumers", "consumer_tag active activity_status ack_required prefetch_count exclusive arguments consumer_timeout \
         queue.name queue.vhost channel_details.name"),
     ("feature-flags", "name state desc doc_url stability provided_by"),
