@@ -9,7 +9,7 @@ use foldhash::fast::FixedState;
 use leveret_amqp::method::{Method, exchange, queue};
 use leveret_amqp::table::{RawTable, Table};
 use leveret_topology::{
-    Binding, ExchangeId, Queue, Target, Topology, VhostId, table_from_json, table_to_json, weight,
+    Binding, ExchangeId, Target, Topology, VhostId, table_from_json, table_to_json, weight,
 };
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use serde_json::{Value, json};
@@ -206,23 +206,24 @@ pub(super) async fn list(mut call: Call) -> Result<Answer, Fault> {
     answer(call, found).await
 }
 
-/// `GET /api/queues/{vhost}/{queue}/bindings`.
+/// `GET /api/queues/{vhost}/{queue}/bindings`. A queue that is not there is bound to the default exchange, as in RabbitMQ.
 pub(super) async fn list_of_queue(mut call: Call) -> Result<Answer, Fault> {
     let vhost = call.visible_vhost()?;
-    let find = |queue: &Queue| (queue.id, Arc::clone(&queue.name));
-    let (id, name) = queues::find(&call, &vhost, find).ok_or_else(Fault::not_found)?;
+    let queue = queues::find(&call, &vhost, |queue| queue.id);
     let (vhost_id, vhost) = seen_vhost(&call, &vhost)?;
-    let target = Target::Queue(id);
-    let places = call.node().topology().places_to(target);
+    let target = queue.map(Target::Queue);
+    let places = target.map_or_else(Vec::new, |it| call.node().topology().places_to(it));
     call.hold(places.len() * ITEM_BYTES).await?;
-    let mut found = made(&call, places, &[vhost_id], |it| it.target == target).await;
-    found.push(implied(vhost, name));
+    let is_wanted = |it: &Binding| Some(it.target) == target;
+    let mut found = made(&call, places, &[vhost_id], is_wanted).await;
+    found.push(implied(vhost, call.param("queue").into()));
     answer(call, found).await
 }
 
 /// `GET /api/exchanges/{vhost}/{exchange}/bindings/source`.
 pub(super) async fn list_from(mut call: Call) -> Result<Answer, Fault> {
     let (vhost, vhost_id, id) = exchange_of(&call)?;
+    let Some(id) = id else { return answer(call, Vec::new()).await };
     let found = if call.exchange_param("exchange").is_empty() {
         let queues = queues::all(&mut call, &[vhost], |_| true).await?.into_iter();
         call.hold(queues.len() * ITEM_BYTES).await?;
@@ -238,6 +239,7 @@ pub(super) async fn list_from(mut call: Call) -> Result<Answer, Fault> {
 /// `GET /api/exchanges/{vhost}/{exchange}/bindings/destination`.
 pub(super) async fn list_to(mut call: Call) -> Result<Answer, Fault> {
     let (_, vhost, id) = exchange_of(&call)?;
+    let Some(id) = id else { return answer(call, Vec::new()).await };
     let target = Target::Exchange(id);
     let places = call.node().topology().places_to(target);
     call.hold(places.len() * ITEM_BYTES).await?;
@@ -245,13 +247,13 @@ pub(super) async fn list_to(mut call: Call) -> Result<Answer, Fault> {
     answer(call, found).await
 }
 
-fn exchange_of(call: &Call) -> Result<(String, VhostId, ExchangeId), Fault> {
+/// The vhost and the exchange of a path. One that is not there has no bindings, and is no mistake, as in RabbitMQ.
+fn exchange_of(call: &Call) -> Result<(String, VhostId, Option<ExchangeId>), Fault> {
     let vhost = call.visible_vhost()?;
     let topology = call.node().topology();
     let id = topology.vhost(&vhost).ok_or_else(Fault::not_found)?.id;
     let exchange = topology.exchange(id, call.exchange_param("exchange"));
-    let exchange = exchange.ok_or_else(Fault::not_found)?.id;
-    Ok((vhost, id, exchange))
+    Ok((vhost, id, exchange.map(|exchange| exchange.id)))
 }
 
 /// Source, whether the destination is a queue, destination.
@@ -293,7 +295,13 @@ async fn between(call: &mut Call, vhost: &str) -> Result<Vec<Item>, Fault> {
 /// `GET /api/bindings/{vhost}/e/{source}/{q|e}/{destination}`.
 pub(super) async fn list_between(mut call: Call) -> Result<Answer, Fault> {
     let vhost = call.visible_vhost()?;
-    let found = between(&mut call, &vhost).await?;
+    let (source, to_queue, destination) = ends(&call)?;
+    let found = if source.is_empty() && to_queue {
+        // As in RabbitMQ it is not asked whether the queue is there.
+        vec![implied(seen_vhost(&call, &vhost)?.1, destination.into())]
+    } else {
+        between(&mut call, &vhost).await?
+    };
     answer(call, found).await
 }
 
