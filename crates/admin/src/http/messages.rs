@@ -249,13 +249,18 @@ async fn take(
             Event::Method { method: Method::BasicGetEmpty(_), .. } => Some(None),
             Event::Content { method: Method::BasicGetOk(ok), properties, body, .. } => {
                 let (payload, encoding) = show_payload(body, wanted.payload);
+                let mut shown = show_properties(*properties);
+                if shown.as_object().is_some_and(Map::is_empty) {
+                    // As RabbitMQ writes a list of Erlang without entries.
+                    shown = json!([]);
+                }
                 let row = json!({
                     "payload_bytes": body.len(),
                     "redelivered": ok.redelivered,
                     "exchange": ok.exchange,
                     "routing_key": ok.routing_key,
                     "message_count": ok.message_count,
-                    "properties": show_properties(*properties),
+                    "properties": shown,
                     "payload": payload,
                     "payload_encoding": encoding,
                 });

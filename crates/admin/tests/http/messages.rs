@@ -48,6 +48,7 @@ fn messages_go_in_and_out() {
     assert_eq!(got[0]["routing_key"], "q");
     assert_eq!(got[1]["payload"], "/wA=");
     assert_eq!(got[1]["payload_encoding"], "base64");
+    assert_eq!(got[1]["properties"], json!([]), "as an empty list of Erlang is written");
     assert_eq!(got.as_array().unwrap().len(), 2);
     // They are back, in their order.
     let got = get(&node, 1, "reject_requeue_true");
