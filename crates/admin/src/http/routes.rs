@@ -192,8 +192,11 @@ routes! {
     "/api/federation-links" => GET cluster::nothing;
     "/api/federation-links/{vhost}" => GET cluster::nothing;
     "/api/stream/connections" => GET cluster::nothing;
+    "/api/stream/connections/{vhost}" => GET cluster::nothing;
     "/api/stream/publishers" => GET cluster::nothing;
+    "/api/stream/publishers/{vhost}" => GET cluster::nothing;
     "/api/stream/consumers" => GET cluster::nothing;
+    "/api/stream/consumers/{vhost}" => GET cluster::nothing;
 }
 
 #[cfg(test)]
