@@ -228,6 +228,12 @@ impl Node {
         connections
     }
 
+    /// How many AMQP connections there are.
+    pub fn connection_count(&self) -> usize {
+        let is_client = |it: &&Recipient| matches!(it, Recipient::Connection(_));
+        self.recipients.read().values().filter(is_client).count()
+    }
+
     fn recipients_mut(&self) -> WriteGuard<'_, Recipients> {
         self.recipients.write()
     }

@@ -419,7 +419,7 @@ async fn close_connections(node: &Arc<Node>) {
     while !node.connections().is_empty() && tokio::time::Instant::now() < deadline {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let left = node.connections().len();
+    let left = node.connection_count();
     if left > 0 {
         tracing::warn!(left, "clients did not answer connection.close; their sockets are closed");
     }

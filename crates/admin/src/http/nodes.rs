@@ -113,7 +113,7 @@ fn row(call: &Call) -> Value {
         "disk_free_alarm": is_raised("disk"),
         "fd_used": files,
         "fd_total": files_max,
-        "sockets_used": node.connections().len(),
+        "sockets_used": node.connection_count(),
         "sockets_total": files_max,
         "proc_used": about.threads,
         "proc_total": 1_048_576,

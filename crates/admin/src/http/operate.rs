@@ -47,7 +47,7 @@ pub(super) async fn status(call: Call) -> Result<Answer, Fault> {
         "shards": node.shards.len(),
         "processors": std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
         "totals": {
-            "connection_count": node.connections().len(),
+            "connection_count": node.connection_count(),
             "queue_count": queues,
             "virtual_host_count": vhosts,
         },

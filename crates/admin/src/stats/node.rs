@@ -170,7 +170,7 @@ impl NodeFacts {
             disk_free_alarm: raised.contains(&Resource::Disk),
             fd_used,
             fd_total,
-            sockets_used: (node.connections().len() + about.listeners.len()) as u64,
+            sockets_used: (node.connection_count() + about.listeners.len()) as u64,
             threads: process.threads,
             context_switches: process.context_switches,
             uptime_ms: about.started.elapsed().as_millis() as u64,
