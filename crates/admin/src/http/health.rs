@@ -2,18 +2,22 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use axum::extract::State;
 use leveret_amqp::method::{Method, basic, confirm, queue};
 use leveret_broker::message::{Reply, ReplyTo, ToMeta, ToSession, ToShard, shard_of};
 use leveret_client::Event;
 use leveret_server::clock::{now, wall};
 use leveret_server::front::Listener;
+use leveret_server::node::Node;
 use leveret_topology::{QueueId, QueueKind, Topology, Vhost};
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use super::App;
 use super::answer::{Answer, Fault};
 use super::call::Call;
 use super::exchanges::direct;
@@ -123,7 +127,7 @@ pub(super) async fn protocol(call: Call) -> Result<Answer, Fault> {
 
 /// `GET /api/health/checks/virtual-hosts`: every shard answers, so every vhost works.
 pub(super) async fn virtual_hosts(call: Call) -> Result<Answer, Fault> {
-    if silent_shards(&call).await.is_empty() {
+    if silent_shards(call.node()).await.is_empty() {
         return Ok(ok());
     }
     let topology = call.node().topology();
@@ -132,9 +136,9 @@ pub(super) async fn virtual_hosts(call: Call) -> Result<Answer, Fault> {
 }
 
 /// Shards that do not answer in time.
-async fn silent_shards(call: &Call) -> Vec<usize> {
-    let mut asker = Asker::new(call.node());
-    let mut silent: Vec<usize> = (0..call.node().shards.len()).collect();
+async fn silent_shards(node: &Arc<Node>) -> Vec<usize> {
+    let mut asker = Asker::new(node);
+    let mut silent: Vec<usize> = (0..node.shards.len()).collect();
     for &index in &silent {
         // The channel is the shard's number, to know who answers.
         let reply = ReplyTo { connection: asker.id(), channel: index as u16 };
@@ -157,8 +161,8 @@ async fn silent_shards(call: &Call) -> Vec<usize> {
 }
 
 /// Whether the owner of the names answers in time, and has stored what was changed before.
-async fn names_are_kept(call: &Call) -> bool {
-    let mut asker = Asker::new(call.node());
+async fn names_are_kept(node: &Arc<Node>) -> bool {
+    let mut asker = Asker::new(node);
     asker.tell_meta(ToMeta::IsWell { reply: asker.reply_to() });
     matches!(timeout(PATIENCE, asker.answer()).await, Ok(Ok(Reply::Done)))
 }
@@ -240,7 +244,7 @@ pub(super) async fn led(call: Call) -> Result<Answer, Fault> {
     let vhost = call.optional("vhost").map(|_| call.visible_vhost()).transpose()?;
     let pattern = call.optional("pattern").unwrap_or_default();
     let pattern = Pattern::of(pattern, false).map_err(Fault::bad)?;
-    let silent = silent_shards(&call).await;
+    let silent = silent_shards(call.node()).await;
     let shards = call.node().shards.len();
     if silent.is_empty() {
         return Ok(ok());
@@ -282,7 +286,7 @@ pub(super) async fn led(call: Call) -> Result<Answer, Fault> {
 /// `GET /api/health/checks/metadata-store/initialized`: the names are there before anybody is answered, and what changes
 /// them is stored.
 pub(super) async fn names(call: Call) -> Result<Answer, Fault> {
-    if !names_are_kept(&call).await {
+    if !names_are_kept(call.node()).await {
         return Ok(failed(NAMES_SILENT, json!({})));
     }
     Ok(ok())
@@ -298,51 +302,79 @@ pub(super) async fn names_with_data(call: Call) -> Result<Answer, Fault> {
     Ok(failed(reason, json!({})))
 }
 
+/// `GET /api/health/checks/reached-target-cluster-size`: one node is all there is to come. For everybody, as the
+/// three below and as in RabbitMQ: load balancers ask, and have no login.
+pub(super) async fn cluster_size() -> Answer {
+    ok()
+}
+
 /// `GET /api/health/checks/ready-to-serve-clients`: it is in service, and takes one connection more.
-pub(super) async fn ready(call: Call) -> Result<Answer, Fault> {
-    match connections(&call) {
-        (open, Some(limit)) if open >= limit => Ok(limit_is_reached(open, limit)),
-        _ => in_service(call).await,
+pub(super) async fn ready(State(app): State<Arc<App>>) -> Answer {
+    match all_connections(&app) {
+        Some(open) => failed(LIMIT_IS_REACHED, json!({"connections": open})),
+        None => app.requests.service.check(out_of_service(&app)).await,
     }
 }
 
 /// `GET /api/health/checks/is-in-service`: AMQP is spoken, every shard answers, and so does who keeps the names.
-pub(super) async fn in_service(call: Call) -> Result<Answer, Fault> {
-    let listeners = &call.app.ops.about.listeners;
+pub(super) async fn in_service(State(app): State<Arc<App>>) -> Answer {
+    app.requests.service.check(out_of_service(&app)).await
+}
+
+/// Looks whether the node is in service. Who asks needs no login: however many do, one look is under way at a time.
+#[derive(Debug, Default)]
+pub(super) struct Service {
+    /// Looks that have begun.
+    begun: AtomicU64,
+    /// The number of the last look that has ended, and what stood against it.
+    last: tokio::sync::Mutex<(u64, Option<&'static str>)>,
+}
+
+impl Service {
+    /// By a look that begins now or later: one's own, or that of another who asked meanwhile.
+    async fn check(&self, look: impl Future<Output = Option<&'static str>>) -> Answer {
+        let before = self.begun.load(Ordering::SeqCst);
+        let mut last = self.last.lock().await;
+        if last.0 <= before {
+            let number = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
+            *last = (number, look.await);
+        }
+        last.1.map_or_else(ok, |why| failed(why, json!({})))
+    }
+}
+
+/// Why the node is not in service.
+async fn out_of_service(app: &App) -> Option<&'static str> {
+    let listeners = &app.ops.about.listeners;
     let mut speaks = false;
     for listener in listeners.iter().filter(|it| matches!(it.protocol, "amqp" | "amqp/ssl")) {
         speaks |= answers(listener).await;
     }
     if !speaks {
-        return Ok(failed("no AMQP listener takes connections", json!({})));
+        return Some("no AMQP listener takes connections");
     }
-    if !silent_shards(&call).await.is_empty() {
-        return Ok(failed("a shard does not answer", json!({})));
+    if !silent_shards(&app.ops.node).await.is_empty() {
+        return Some("a shard does not answer");
     }
-    if !names_are_kept(&call).await {
-        return Ok(failed(NAMES_SILENT, json!({})));
-    }
-    Ok(ok())
+    (!names_are_kept(&app.ops.node).await).then_some(NAMES_SILENT)
 }
 
-/// Open connections, and how many there may be.
-fn connections(call: &Call) -> (usize, Option<usize>) {
-    let about = &call.app.ops.about;
-    let limit = about.environment.iter().find(|(key, _)| *key == "connection_max");
-    let limit = limit.and_then(|(_, value)| value.parse::<usize>().ok());
-    (call.node().connections().len(), limit)
-}
+const LIMIT_IS_REACHED: &str = "node connection limit is reached";
 
-fn limit_is_reached(open: usize, limit: usize) -> Answer {
-    failed("node connection limit is reached", json!({"limit": limit, "connections": open}))
+/// Open connections, if there are as many as there may be.
+fn all_connections(app: &App) -> Option<usize> {
+    let limit = app.ops.about.environment.iter().find(|(key, _)| *key == "connection_max");
+    let limit = limit.and_then(|(_, value)| value.parse::<usize>().ok())?;
+    let open = app.ops.node.connection_count();
+    (open >= limit).then_some(open)
 }
 
 /// `GET /api/health/checks/below-node-connection-limit`.
-pub(super) async fn connection_limit(call: Call) -> Result<Answer, Fault> {
-    Ok(match connections(&call) {
-        (open, Some(limit)) if open >= limit => limit_is_reached(open, limit),
-        (open, limit) => Answer::Json(json!({"status": "ok", "limit": limit, "connections": open})),
-    })
+pub(super) async fn connection_limit(State(app): State<Arc<App>>) -> Answer {
+    match all_connections(&app) {
+        Some(_) => failed(LIMIT_IS_REACHED, json!({})),
+        None => ok(),
+    }
 }
 
 /// `GET /api/healthchecks/node[/{node}]`: all of it at once, for old scripts.
@@ -353,7 +385,7 @@ pub(super) async fn node(call: Call) -> Result<Answer, Fault> {
     if call.node().alarms.any() {
         return Ok(alarms_of(&call, "resource alarm(s) in effect"));
     }
-    in_service(call).await
+    Ok(call.app.requests.service.check(out_of_service(&call.app)).await)
 }
 
 /// The queue of the test.
@@ -395,7 +427,31 @@ async fn alive(call: &Call, vhost: &str) -> Result<bool, Fault> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
+    use tokio::task::yield_now;
+
     use super::*;
+
+    #[test]
+    fn one_look_for_all_who_ask() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        runtime.unwrap().block_on(async {
+            let (service, looks) = (Service::default(), Cell::new(0));
+            let check = || {
+                service.check(async {
+                    looks.set(looks.get() + 1);
+                    yield_now().await;
+                    None
+                })
+            };
+            // The first look has begun when the others ask: what it finds may be from before.
+            tokio::join!(check(), check(), check(), check());
+            assert_eq!(looks.get(), 2);
+            check().await;
+            assert_eq!(looks.get(), 3, "nobody else asks");
+        });
+    }
 
     #[test]
     #[rustfmt::skip] // a table

@@ -9,6 +9,7 @@ use leveret_server::node::Node;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::answer::Fault;
+use super::health::Service;
 use crate::room::Share;
 
 /// Bodies of one user that are being received at a time.
@@ -24,13 +25,14 @@ pub(crate) struct Requests {
     /// Of users who have requests under way, and of some who had.
     shares: Ranked<HashMap<String, Weak<Share>, FixedState>>,
     gets: Semaphore,
+    pub(super) service: Service,
 }
 
 impl Default for Requests {
     fn default() -> Self {
         let of_users = Ranked::new(Rank::Above, HashMap::default());
         let shares = Ranked::new(Rank::Above, HashMap::default());
-        Self { of_users, shares, gets: Semaphore::new(GETS_MAX) }
+        Self { of_users, shares, gets: Semaphore::new(GETS_MAX), service: Service::default() }
     }
 }
 

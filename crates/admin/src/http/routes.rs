@@ -147,7 +147,7 @@ routes! {
     "/api/health/checks/virtual-hosts" => GET health::virtual_hosts;
     "/api/health/checks/node-is-mirror-sync-critical" => GET health::single_node;
     "/api/health/checks/node-is-quorum-critical" => GET health::single_node;
-    "/api/health/checks/reached-target-cluster-size" => GET health::single_node;
+    "/api/health/checks/reached-target-cluster-size" => GET health::cluster_size;
     "/api/health/checks/quorum-queues-without-elected-leaders/all-vhosts" => GET health::led;
     "/api/health/checks/quorum-queues-without-elected-leaders/vhost/{vhost}" => GET health::led;
     "/api/health/checks/quorum-queues-without-elected-leaders/all-vhosts/pattern/{pattern}" => GET health::led;

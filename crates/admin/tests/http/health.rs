@@ -157,12 +157,36 @@ fn as_many_connections_as_may_be() {
     for check in checks {
         let got = failed(&node, check);
         assert_eq!(got["reason"], "node connection limit is reached");
-        assert_eq!((&got["connections"], &got["limit"]), (&json!(2), &json!(2)));
+        assert_eq!(got.get("limit"), None, "it is nothing for who has no login");
     }
+    assert_eq!(failed(&node, checks[1])["connections"], 2);
     assert_eq!(status(&node, "is-in-service"), 200);
     drop(second);
     wait_until("one is gone", || checks.iter().all(|check| status(&node, check) == 200));
     drop(first);
+}
+
+/// A load balancer has no login, or one that is wrong by now.
+#[test]
+fn balancers_need_no_login() {
+    let node = Node::start();
+    let ask = |check: &str| {
+        for user in [None, Some("nobody:guest"), Some("guest:wrong")] {
+            let got = node.ask_as(user, "GET", &format!("{CHECKS}/{check}"), &[], b"");
+            assert_eq!(
+                (got.status, got.json()),
+                (200, json!({"status": "ok"})),
+                "{check} {user:?}"
+            );
+        }
+    };
+    ask("is-in-service");
+    ask("ready-to-serve-clients");
+    ask("below-node-connection-limit");
+    ask("reached-target-cluster-size");
+    node.must("POST", "/api/leveret/listeners/suspend", "", 204);
+    let got = node.ask_as(None, "GET", &format!("{CHECKS}/ready-to-serve-clients"), &[], b"");
+    assert_eq!((got.status, &got.json()["status"]), (503, &json!("failed")));
 }
 
 #[test]
