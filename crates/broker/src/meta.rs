@@ -369,10 +369,11 @@ impl<L: Log> Meta<L> {
                 }
                 let removed = topology.remove_queue(queue);
                 self.removed(&removed, out);
-                self.cancel(queue, consumers, more, out);
+                // As in RabbitMQ, whose channel hears of its consumers after its own method.
                 if let Some((reply, messages)) = reply {
                     out.reply(reply, Reply::Deleted(messages));
                 }
+                self.cancel(queue, consumers, more, out);
                 self.left(queue, out);
                 self.gone_from(vhost, topology, out);
             }

@@ -356,18 +356,20 @@ impl<L: Log> Meta<L> {
 
     fn swept(&mut self, long: Long, topology: &mut Topology, out: &mut Outbox) {
         let Long { what: What::Sweep(_, then), reply, user, failed, .. } = long else { return };
-        let mut done = Reply::Done;
+        let what = What::Sweep(Sweep::default(), Then::Exchange);
+        let long = Long { user, reply, what, failed, told: 0 };
         match then {
-            Then::Exchange => {}
-            Then::Vhost(vhost) => topology.end_vhost(vhost),
+            Then::Exchange => long.answer(out, Reply::Done),
+            Then::Vhost(vhost) => {
+                topology.end_vhost(vhost);
+                long.answer(out, Reply::Done);
+            }
             Then::Queue { queue, messages, consumers, more } => {
+                long.answer(out, Reply::Deleted(messages));
                 self.cancel(queue, consumers, more, out);
-                done = Reply::Deleted(messages);
                 self.left(queue, out);
             }
         }
-        let what = What::Sweep(Sweep::default(), Then::Exchange);
-        Long { user, reply, what, failed, told: 0 }.answer(out, done);
     }
 
     fn tell_shards(&self, made: Vec<QueueId>, changed: Vec<QueueId>, out: &mut Outbox) {
