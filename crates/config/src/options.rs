@@ -135,7 +135,9 @@ options! {
     consumer_max_per_channel: Limit = Limit::INFINITY, keys = ["consumer_max_per_channel"];
 
     /// Largest body of a message; a larger one closes the publisher's channel.
-    max_message_size: ByteSize = ByteSize::mib(16), keys = ["max_message_size"],
+    ///
+    /// The default is that of the version of RabbitMQ that is claimed; from 4.0 on it is 16 MiB there.
+    max_message_size: ByteSize = ByteSize::mib(128), keys = ["max_message_size"],
         range = ByteSize(1)..=ByteSize::mib(512);
 
     /// Time in which a body that is being received has to move by 1 KiB for each second of it.
