@@ -13,6 +13,7 @@ use leveret_config::tls::TlsSettings;
 use leveret_server::descriptors;
 use leveret_server::listener::SocketOptions;
 use leveret_server::node::Node;
+use leveret_server::proxy::plain;
 use leveret_server::tls::Tls;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -94,7 +95,7 @@ impl Door {
             let Self { listener, tls, places, pace, is_full, done, ready } = self;
             tokio::select! {
                 Some((stream, peer, place)) = ready.recv() => return (Box::new(stream), peer, place),
-                accepted = listener.accept() => match (accepted, tls) {
+                accepted = listener.accept() => match (accepted.map(|(socket, peer)| (socket, plain(peer))), tls) {
                     (Ok((socket, peer)), _) if !descriptors::leave_room(&socket) => {
                         tracing::warn!(%peer, "HTTP connection refused: the limit of open files is reached");
                     }

@@ -22,7 +22,7 @@ use crate::connection::{Connection, Letter};
 use crate::descriptors;
 use crate::node::{Node, Recipient};
 use crate::pacing::Pacing;
-use crate::proxy::{self, Ends};
+use crate::proxy::{self, Ends, plain};
 use crate::runner::with_runner;
 use crate::threads::Threads;
 use crate::tls::certificate::LoginFrom;
@@ -108,7 +108,7 @@ impl Gate {
         loop {
             if let Some(socket) = &self.socket {
                 tokio::select! {
-                    accepted = socket.accept() => return accepted,
+                    accepted = socket.accept() => return accepted.map(|(socket, peer)| (socket, plain(peer))),
                     // An error means that the node is gone, and this task with it.
                     _ = self.suspended.wait_for(|it| *it) => self.socket = None,
                 }
@@ -214,7 +214,7 @@ async fn begin(
     peer: SocketAddr,
     preface: &Preface,
 ) -> io::Result<Option<Begun>> {
-    let mut ends = Ends { source: peer, destination: socket.local_addr()? };
+    let mut ends = Ends::new(peer, socket.local_addr()?);
     if !preface.proxy && preface.tls.is_none() {
         return Ok(Some(Begun { socket, ends, tls: None }));
     }

@@ -30,6 +30,18 @@ pub struct Ends {
     pub destination: SocketAddr,
 }
 
+impl Ends {
+    /// Both by the names that RabbitMQ has for them, see [`plain`].
+    pub fn new(source: SocketAddr, destination: SocketAddr) -> Self {
+        Self { source: plain(source), destination: plain(destination) }
+    }
+}
+
+/// An address of IPv4 as such, also if it came by a socket of IPv6: `127.0.0.1:5`, not `[::ffff:127.0.0.1]:5`.
+pub fn plain(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
 /// A header, and how long it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
@@ -97,10 +109,7 @@ fn version_1(line: &str) -> Result<Option<Ends>, Malformed> {
     if words.next().is_some() {
         return Err(Malformed::Bad("there is more in the line"));
     }
-    let ends = Ends {
-        source: SocketAddr::new(source, ports.0),
-        destination: SocketAddr::new(destination, ports.1),
-    };
+    let ends = Ends::new(SocketAddr::new(source, ports.0), SocketAddr::new(destination, ports.1));
     Ok(Some(ends))
 }
 
@@ -121,10 +130,10 @@ fn version_2(bytes: &[u8]) -> Result<Option<Header>, Malformed> {
             let [a, b, c, d, e, f, g, h, p, q, r, s, ..] = *rest else {
                 return Err(Malformed::Bad("its addresses are cut off"));
             };
-            Some(Ends {
-                source: (Ipv4Addr::new(a, b, c, d), u16::from_be_bytes([p, q])).into(),
-                destination: (Ipv4Addr::new(e, f, g, h), u16::from_be_bytes([r, s])).into(),
-            })
+            Some(Ends::new(
+                (Ipv4Addr::new(a, b, c, d), u16::from_be_bytes([p, q])).into(),
+                (Ipv4Addr::new(e, f, g, h), u16::from_be_bytes([r, s])).into(),
+            ))
         }
         (1, 0x21) => {
             let address = |at: usize| -> Option<Ipv6Addr> {
@@ -135,10 +144,10 @@ fn version_2(bytes: &[u8]) -> Result<Option<Header>, Malformed> {
             let addresses = address(0).zip(address(16));
             let (source, destination) =
                 addresses.ok_or(Malformed::Bad("its addresses are cut off"))?;
-            Some(Ends {
-                source: (source, u16::from_be_bytes([ports[0], ports[1]])).into(),
-                destination: (destination, u16::from_be_bytes([ports[2], ports[3]])).into(),
-            })
+            Some(Ends::new(
+                (source, u16::from_be_bytes([ports[0], ports[1]])).into(),
+                (destination, u16::from_be_bytes([ports[2], ports[3]])).into(),
+            ))
         }
         // Datagrams, Unix sockets, what nobody knows: the socket's own addresses count.
         (1, _) => None,

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use leveret_client::QueueDeclare;
+use leveret_client::{QueueDeclare, Uri};
 use rustix::process::Signal;
 use serde_json::json;
 
@@ -292,4 +292,23 @@ fn the_service_manager_hears_of_the_start_of_every_moment_and_of_the_end() {
     broker.signal(Signal::TERM);
     wait_until(PATIENCE, "the manager hears of the end", || next().starts_with("STOPPING=1"));
     assert!(broker.ended(PATIENCE).success());
+}
+
+/// One socket serves both kinds of addresses; a client of IPv4 is named as such.
+#[test]
+fn connections_are_named_as_in_rabbitmq() {
+    let serve = leveret(&["serve", "--listen", "[::]:0"]);
+    let broker = Broker::spawn(serve, tempfile::tempdir().unwrap());
+    let uri = Uri { host: "127.0.0.1".into(), ..broker.uri() };
+    let mut client = broker.connect_as(&uri);
+    let connections = broker.json(&["list_connections", "name", "peer_host", "host"]);
+    let name = connections[0]["name"].as_str().unwrap();
+    let (peer, ours) = name.split_once(" -> ").unwrap();
+    assert_eq!(peer.rsplit_once(':').unwrap().0, "127.0.0.1");
+    assert_eq!(ours, format!("127.0.0.1:{}", broker.address.port()));
+    assert_eq!(connections[0]["peer_host"], "127.0.0.1");
+    assert_eq!(connections[0]["host"], "127.0.0.1");
+    broker.log.wait_for(&format!("peer=\"{peer}\""));
+    broker.ctl(&["close_all_connections", "the end"]);
+    assert!(client.open_channel().is_err());
 }
