@@ -6,9 +6,11 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use leveret_client::amqp::content::RawProperties;
 use leveret_client::amqp::method::{Method, basic};
 use leveret_client::{Connection, Consume, Error, Event, QueueDeclare};
 
+use crate::queues::Queue;
 use crate::vhost::{Failure, Side};
 
 /// Publishes are written when they are so many bytes: what is held of messages here.
@@ -50,7 +52,7 @@ pub(crate) struct Flow<'a> {
     how: Source,
     target: &'a mut Connection,
     to: u16,
-    queue: &'a str,
+    queue: &'a Queue,
     exchange: &'a str,
     prefetch: u16,
     /// Numbers of the messages that the new broker has not confirmed.
@@ -73,7 +75,7 @@ impl<'a> Flow<'a> {
     pub(crate) fn new(
         (source, how): (&'a mut Connection, Source),
         (target, to): (&'a mut Connection, u16),
-        queue: &'a str,
+        queue: &'a Queue,
         exchange: &'a str,
         prefetch: u16,
     ) -> Self {
@@ -112,7 +114,7 @@ impl<'a> Flow<'a> {
         if let Source::Consumed(channel) = self.how {
             self.source.qos(channel, self.prefetch, false).map_err(Side::Old.failure())?;
             self.source
-                .consume(channel, self.queue, &Consume::default())
+                .consume(channel, &self.queue.name, &Consume::default())
                 .map_err(Side::Old.failure())?;
         }
         let (mut told, mut last_came) = (Instant::now(), Instant::now());
@@ -152,7 +154,7 @@ impl<'a> Flow<'a> {
         let Source::Got(channel) = self.how else { return Ok(()) };
         let most = GETS.min(usize::from(self.prefetch));
         while !self.is_empty && self.why.is_none() && self.gets + self.unconfirmed.len() < most {
-            let get = basic::Get { queue: self.queue, no_ack: false, ..Default::default() };
+            let get = basic::Get { queue: &self.queue.name, no_ack: false, ..Default::default() };
             self.source.output().put_method(channel, &get);
             self.gets += 1;
         }
@@ -164,13 +166,13 @@ impl<'a> Flow<'a> {
         let before = self.sent;
         while !self.target.is_blocked() {
             let Some(event) = self.source.next_event().map_err(Side::Old.failure())? else { break };
-            let (key, properties, body) = match event {
+            let (key, is_again, properties, body) = match event {
                 Event::Content { method: Method::BasicDeliver(it), properties, body, .. } => {
-                    (it.routing_key, properties, body)
+                    (it.routing_key, it.redelivered, properties, body)
                 }
                 Event::Content { method: Method::BasicGetOk(it), properties, body, .. } => {
                     self.gets = self.gets.saturating_sub(1);
-                    (it.routing_key, properties, body)
+                    (it.routing_key, it.redelivered, properties, body)
                 }
                 Event::Method { method: Method::BasicGetEmpty(_), .. } => {
                     self.gets = self.gets.saturating_sub(1);
@@ -195,7 +197,10 @@ impl<'a> Flow<'a> {
                 mandatory: true,
                 ..Default::default()
             };
-            self.target.output().put_publish(self.to, &publish, properties.as_bytes(), body);
+            let own = (is_again && self.queue.kind == "quorum").then(|| without_counts(properties));
+            let own = own.flatten();
+            let properties = own.as_deref().unwrap_or(properties.as_bytes());
+            self.target.output().put_publish(self.to, &publish, properties, body);
             if self.target.output().bytes().len() >= WRITE_BYTES {
                 self.target.flush().map_err(Side::New.failure())?;
             }
@@ -253,7 +258,7 @@ impl<'a> Flow<'a> {
         let how = QueueDeclare { passive: true, ..QueueDeclare::default() };
         let declared = self
             .source
-            .queue_declare(self.how.channel(), self.queue, &how)
+            .queue_declare(self.how.channel(), &self.queue.name, &how)
             .map_err(Side::Old.failure())?;
         // Deliveries that left before the answer came before it.
         if self.take()? > 0 {
@@ -277,4 +282,18 @@ fn confirmed(unconfirmed: &mut BTreeSet<u64>, tag: u64, multiple: bool) -> Vec<u
         return std::mem::replace(unconfirmed, later).into_iter().collect();
     }
     unconfirmed.take(&tag).into_iter().collect()
+}
+
+/// The properties of a message without what a quorum queue adds to them when it delivers it again: published, that would be the
+/// message's own for good. None where there is nothing of it.
+fn without_counts(properties: RawProperties<'_>) -> Option<Vec<u8>> {
+    let mut properties = properties.to_owned().ok()?;
+    let headers = properties.headers.as_mut()?;
+    let counts = ["x-delivery-count", "x-acquired-count"].map(|name| headers.remove(name));
+    if counts.iter().all(Option::is_none) {
+        return None;
+    }
+    // It had no headers of its own, or an empty table, which says as much.
+    properties.headers = properties.headers.filter(|headers| !headers.is_empty());
+    Some(properties.to_bytes())
 }

@@ -243,6 +243,40 @@ fn numbered(old: &Broker, new: &Broker, count: u32) -> ((Connection, u16), (Conn
     (ours, theirs)
 }
 
+/// What a quorum queue adds to a message that it delivers again does not become the message's own.
+#[test]
+fn delivery_counts_stay_behind() {
+    let (old, new) = (Broker::start(), Broker::start());
+    let (mut client, channel) = old.channel();
+    let quorum = durable(&[("x-queue-type", text("quorum"))]);
+    client.queue_declare(channel, "q", &quorum).unwrap();
+    let headed = |name: &str, value: i64| {
+        let mut headers = Table::default();
+        headers.push(name, Value::I64(value));
+        Properties { headers: Some(headers), ..persistent() }
+    };
+    for properties in [persistent(), headed("mine", 7), headed("x-delivery-count", 5)] {
+        client.publish(channel, "", "q", &properties.to_bytes(), b"");
+    }
+    client.flush().unwrap();
+    wait_until(PATIENCE, "all are there", || ready(&mut client, channel, "q") == 3);
+    let got = [(); 2].map(|()| client.get(channel, "q", false).unwrap().unwrap());
+    got.iter().for_each(|got| client.nack(channel, got.delivery_tag, false, true));
+    client.flush().unwrap();
+    wait_until(PATIENCE, "they came back", || ready(&mut client, channel, "q") == 3);
+
+    migrate(&old, &new, &[], 0);
+    let (mut client, channel) = new.channel();
+    let moved = emptied(&mut client, channel, "q");
+    let mut found: Vec<_> = moved.into_iter().map(|(_, properties, _)| properties).collect();
+    // The third was never delivered before: what it has is its publisher's.
+    let mut expected =
+        [persistent(), headed("mine", 7), headed("x-delivery-count", 5)].map(|it| it.to_bytes());
+    found.sort();
+    expected.sort();
+    assert_eq!(found, expected);
+}
+
 /// Killed in the middle, and run again: everything is there, at most a window of it twice, and in order.
 #[test]
 fn a_kill_loses_nothing() {
