@@ -146,8 +146,7 @@ impl Pair {
         let how = if queue.is_auto_delete { Source::Got(from) } else { Source::Consumed(from) };
         let exchange = exchange_of(queue);
         let (source, target) = (&mut self.source, &mut self.target);
-        let mut flow =
-            Flow::new((source, how), (target, to), queue, &exchange, self.prefetch);
+        let mut flow = Flow::new((source, how), (target, to), queue, &exchange, self.prefetch);
         let found = outcome.found;
         let ended = flow.run(|moved, word| report.at(queue, moved, found, word));
         outcome.moved = flow.moved();
