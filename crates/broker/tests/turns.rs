@@ -370,11 +370,11 @@ fn deleting_a_queue_tells_its_consumers_and_lets_its_messages_go() {
         queue,
         ToShard::Delete { user: Box::default(), reply, queue, if_unused: false, if_empty: false },
     );
+    assert!(matches!(node.reply(), Reply::Deleted(0)), "both were unacked, none ready");
     assert!(matches!(
         node.got.pop_front(),
         Some(ToSession::ConsumerGone { slot: ConsumerSlot(3) })
     ));
-    assert!(matches!(node.reply(), Reply::Deleted(0)), "both were unacked, none ready");
     assert_eq!(node.records(), 0);
     assert!(node.topology.queue_by_id(queue).is_none());
 }
