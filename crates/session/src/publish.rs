@@ -359,7 +359,7 @@ fn send(
     }
     if let Mode::Tx(tx) = &mut channel.mode {
         let kept = tx.kept();
-        tx.publish(routed, head, message, mandatory);
+        tx.publish(exchange, routed, head, message, mandatory);
         core.count_kept(kept, tx.kept());
         return Ok(());
     }

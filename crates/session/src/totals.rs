@@ -279,6 +279,12 @@ impl Published {
         totals
     }
 
+    /// A message that was routed found all its queues gone at the commit, and was returned.
+    #[cold]
+    pub(crate) fn count_returned(&mut self, exchange: ExchangeId) {
+        self.0.of(exchange).return_unroutable += 1;
+    }
+
     /// What [`confirmed`](Self::confirmed) takes for the message counted last. Behind the 65,535th exchange
     /// of a channel they share one.
     #[inline]

@@ -1,9 +1,11 @@
 //! Transactions: publishes and settlements are kept until `tx.commit`, which hands each shard its part
 //! in one letter. Parts of several shards are decided on together.
 //!
-//! A message is routed when it is published, as in RabbitMQ; if it is mandatory and went nowhere it is
-//! returned at the commit. Settled messages leave the channel's unacked ones at once and come back by
+//! A message is routed when it is published, as in RabbitMQ; if it is mandatory and went nowhere, or all its queues
+//! are gone by then, it is returned at the commit. Settled messages leave the channel's unacked ones at once and come back by
 //! `tx.rollback`, which forgets the rest.
+
+use std::ops::Range;
 
 use leveret_amqp::method::tx;
 use leveret_broker::message::{Message, Publish, Settle, Settlement, Targets, ToShard, shard_of};
@@ -29,8 +31,8 @@ const COMMIT: (u16, u16) = (90, 20);
 pub(crate) struct Tx {
     /// By shard.
     publishes: Vec<(u32, Publish)>,
-    /// Direct replies, and mandatory messages without a queue (`None`).
-    others: Vec<(Option<direct::Address>, Message)>,
+    /// In the order of publishing.
+    others: Vec<Other>,
     /// For recent-history exchanges.
     remembered: Vec<(ExchangeId, u32, Publish)>,
     settled: Vec<(Entry, Settle)>,
@@ -40,10 +42,21 @@ pub(crate) struct Tx {
     list: usize,
 }
 
+/// What has to be done for one message, but for its queues.
+#[derive(Debug)]
+enum Other {
+    Direct(direct::Address, Message),
+    /// Mandatory, without a queue.
+    Return(Message),
+    /// Mandatory: its places in `publishes`, and where it was published to.
+    Mandatory(Range<usize>, ExchangeId),
+}
+
 impl Tx {
     /// Keeps a routed message.
     pub(crate) fn publish(
         &mut self,
+        exchange: ExchangeId,
         routed: &Routed,
         head: Head,
         message: Message,
@@ -64,11 +77,19 @@ impl Tx {
                 self.remembered.push((exchange, limit, message));
             }
         }
+        let first = self.publishes.len();
         for (shard, targets) in &routed.targets {
             self.publishes.push((*shard, head.publish(0, targets, message.clone())));
         }
-        if routed.direct.is_some() || (routed.is_unroutable() && mandatory) {
-            self.others.push((routed.direct, message));
+        match routed.direct {
+            Some(to) => self.others.push(Other::Direct(to, message)),
+            None if !mandatory => {}
+            None if routed.targets.is_empty() => self.others.push(Other::Return(message)),
+            None => {
+                let places = first..self.publishes.len();
+                self.others.push(Other::Mandatory(places, exchange));
+                self.kept += size_of::<Other>() as u64;
+            }
         }
     }
 
@@ -104,7 +125,9 @@ impl Tx {
 
     /// Messages and settlements that wait.
     pub(crate) fn uncommitted(&self) -> (usize, usize) {
-        (self.publishes.len() + self.others.len(), self.settled.len())
+        let is_no_queues = |other: &&Other| !matches!(other, Other::Mandatory(..));
+        let others = self.others.iter().filter(is_no_queues).count();
+        (self.publishes.len() + others, self.settled.len())
     }
 }
 
@@ -126,12 +149,24 @@ pub(crate) fn commit(
     cx: &mut Context<'_>,
 ) -> Result<(), Fault> {
     let Mode::Tx(open) = &mut channel.mode else { return Err(reply::not_transactional()) };
-    let kept = std::mem::take(&mut **open);
+    let mut kept = std::mem::take(&mut **open);
     core.count_kept(kept.kept, 0);
-    for (to, message) in kept.others {
-        match to {
-            Some(to) => direct::send(to, message, cx),
-            None => returned::no_route(channel.number, core.frame_max, &message, cx),
+    for other in kept.others {
+        match other {
+            Other::Direct(to, message) => direct::send(to, message, cx),
+            Other::Return(message) => {
+                returned::no_route(channel.number, core.frame_max, &message, cx);
+            }
+            Other::Mandatory(places, exchange) => {
+                let publishes = &mut kept.publishes[places];
+                let mut targets = publishes.iter().flat_map(|(_, publish)| &publish.targets);
+                if targets.any(|&id| cx.topology.queue_by_id(id).is_some()) {
+                    continue;
+                }
+                returned::no_route(channel.number, core.frame_max, &publishes[0].1.message, cx);
+                channel.published.count_returned(exchange);
+                publishes.iter_mut().for_each(|(_, publish)| publish.targets = Targets::new());
+            }
         }
     }
 
@@ -142,7 +177,8 @@ pub(crate) fn commit(
     }
     let mut parts: Vec<(Vec<Publish>, Vec<Settlement>)> = Vec::new();
     parts.resize_with(shards, Default::default);
-    for (shard, publish) in kept.publishes {
+    let is_left = |(_, publish): &(u32, Publish)| !publish.targets.is_empty();
+    for (shard, publish) in kept.publishes.into_iter().filter(is_left) {
         parts[shard as usize].0.push(publish);
     }
     let mut consumed = 0;

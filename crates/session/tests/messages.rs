@@ -639,6 +639,44 @@ fn transactions() {
     assert_eq!(node.say(link, 1, &confirm::Select { no_wait: false }), want);
 }
 
+/// As in RabbitMQ 3.10.
+#[test]
+fn mandatory_messages_whose_queues_are_gone_at_the_commit_are_returned() {
+    let mut node = Node::new();
+    let (link, other) = (node.client(), node.client());
+    ["a", "b", "stays"].iter().for_each(|queue| node.declare(other, queue));
+    for queue in ["a", "b", "stays"] {
+        let exchange = if queue == "stays" { "amq.fanout" } else { "amq.topic" };
+        node.say(other, 1, &queue::Bind { queue, exchange, routing_key: "k", ..Default::default() });
+    }
+    node.say(other, 1, &queue::Bind { queue: "a", exchange: "amq.fanout", ..Default::default() });
+    node.say(link, 1, &tx::Select);
+    for (exchange, key, body, mandatory) in [
+        ("", "a", "1", true),
+        ("", "a", "2", false),
+        ("", "nowhere", "3", true),
+        // The queues may be in several shards.
+        ("amq.topic", "k", "4", true),
+        ("amq.fanout", "k", "5", true),
+    ] {
+        node.publish_with(link, exchange, key, body, &Properties::default(), mandatory);
+    }
+    assert_eq!(node.links[link].session.facts().channels[0].uncommitted, 6);
+    for queue in ["a", "b"] {
+        node.say(other, 1, &queue::Delete { queue, ..Default::default() });
+    }
+    assert_eq!(
+        node.say(link, 1, &tx::Commit),
+        "1 basic.return 312 NO_ROUTE '' a =1\n\
+         1 basic.return 312 NO_ROUTE '' nowhere =3\n\
+         1 basic.return 312 NO_ROUTE 'amq.topic' k =4\n\
+         1 tx.commit-ok"
+    );
+    assert_eq!(ready(&mut node, other, "stays"), "1 0");
+    let published = node.links[link].session.numbers().totals.channels.published;
+    assert_eq!((published.publish, published.return_unroutable), (5, 3));
+}
+
 /// What many channels keep of unfinished messages is told, and no more once they are finished or gone.
 #[test]
 fn unfinished_messages_are_counted() {
