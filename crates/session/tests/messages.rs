@@ -647,7 +647,11 @@ fn mandatory_messages_whose_queues_are_gone_at_the_commit_are_returned() {
     ["a", "b", "stays"].iter().for_each(|queue| node.declare(other, queue));
     for queue in ["a", "b", "stays"] {
         let exchange = if queue == "stays" { "amq.fanout" } else { "amq.topic" };
-        node.say(other, 1, &queue::Bind { queue, exchange, routing_key: "k", ..Default::default() });
+        node.say(
+            other,
+            1,
+            &queue::Bind { queue, exchange, routing_key: "k", ..Default::default() },
+        );
     }
     node.say(other, 1, &queue::Bind { queue: "a", exchange: "amq.fanout", ..Default::default() });
     node.say(link, 1, &tx::Select);

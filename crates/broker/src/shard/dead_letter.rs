@@ -513,27 +513,36 @@ fn put_entry(
     }
 }
 
-/// The entries of `x-death` with the event as the first one.
+/// The entries of `x-death` with the event as the first one. Of those that a client wrote for the same queue and reason
+/// the first counts, as in RabbitMQ: it has one for each.
 fn deaths_with(old: RawArray<'_>, death: &Death<'_>, cc: &[String]) -> Vec<u8> {
     let all = old.as_bytes();
     let mut out = Vec::with_capacity(all.len() + NEW_ENTRIES);
+    let mut others: SmallVec<[&[u8]; 2]> = SmallVec::new();
+    let mut first: Option<RawTable<'_>> = None;
+    let mut same = 0;
     let mut deaths = old.iter();
+    let mut from = all;
     loop {
         let before = deaths.rest();
         let Some(Ok(value)) = deaths.next() else { break };
         let RawValue::Table(known) = value else { continue };
         if is_text(known, "queue", death.queue) && is_text(known, "reason", death.reason) {
-            let mut known = known.to_table_within_depth();
-            let count = match known.get("count") {
-                Some(Value::I64(count)) => count.saturating_add(1),
-                _ => 2,
-            };
-            known.set("count", Value::I64(count));
-            Value::Table(known).encode(&mut out);
-            out.extend_from_slice(passed(all, before));
-            out.extend_from_slice(deaths.rest());
-            return out;
+            others.push(passed(from, before));
+            from = deaths.rest();
+            first.get_or_insert(known);
+            same += 1;
         }
+    }
+    if let Some(known) = first {
+        let mut known = known.to_table_within_depth();
+        // One without a count has as many as there are of it.
+        let count = known.get("count").and_then(Value::as_i64).unwrap_or(same);
+        known.set("count", Value::I64(count.saturating_add(1)));
+        Value::Table(known).encode(&mut out);
+        others.iter().for_each(|others| out.extend_from_slice(others));
+        out.extend_from_slice(from);
+        return out;
     }
     let keys = std::iter::once(death.key).chain(cc.iter().map(String::as_str));
     let mut entry = Table::default();
@@ -631,5 +640,41 @@ mod tests {
         assert_eq!(headers.get("x-first-death-queue"), Some(&long("a")));
         assert_eq!(headers.get("x-last-death-queue"), Some(&long("a")));
         assert_eq!(headers.get("x-first-death-reason"), Some(&long("expired")));
+    }
+
+    #[test]
+    fn entries_of_a_client_for_one_queue_and_reason_become_one() {
+        let entry = |queue, reason, count: Option<Value>, is_first: bool| {
+            let mut entry = Table::default();
+            entry.push("queue", long(queue));
+            entry.push("reason", long(reason));
+            count.into_iter().for_each(|count| entry.push("count", count));
+            entry.push("first", Value::Bool(is_first));
+            Value::Table(entry)
+        };
+        let other = entry("b", "rejected", Some(Value::I64(7)), true);
+        let check = |entries: &[Value], count: i64, others: &[Value]| {
+            let mut headers = Table::default();
+            headers.push("x-death", Value::Array(entries.to_vec()));
+            let raw = headers.to_bytes();
+            let headers = RawTable::new(&raw).expect("a table");
+            let stamped = stamp(headers, &death("rejected", "a"), &[], true);
+            let stamped = RawTable::new(&stamped).and_then(RawTable::to_table).expect("a table");
+            let Some(Value::Array(deaths)) = stamped.get("x-death") else { panic!("x-death") };
+            let Some(Value::Table(first)) = deaths.first() else { panic!("{deaths:?}") };
+            assert_eq!(first.get("count"), Some(&Value::I64(count)));
+            assert_eq!(first.get("first"), Some(&Value::Bool(true)));
+            assert_eq!(&deaths[1..], others);
+        };
+        let a = |count, is_first| entry("a", "rejected", count, is_first);
+        let (first, again) = (a(Some(Value::I64(3)), true), a(Some(Value::I64(5)), false));
+        check(&[first.clone(), again.clone()], 4, &[]);
+        check(
+            &[other.clone(), first, long("text"), again.clone(), other.clone()],
+            4,
+            &[other.clone(), long("text"), other.clone()],
+        );
+        check(&[a(Some(Value::I32(3)), true), other.clone()], 4, std::slice::from_ref(&other));
+        check(&[a(None, true), other.clone(), again], 3, &[other]);
     }
 }
