@@ -695,7 +695,7 @@ impl Session {
         cx: &mut Context<'_>,
     ) {
         let core = &mut self.core;
-        core.timers.has_written |= wrote_anything;
+        core.timers.writes = core.timers.writes.wrapping_add(u32::from(wrote_anything));
         core.unfinished.has_written |= wrote_anything;
         if remaining_in_outbuf > 0 {
             core.timers.watch_unfinished(core.settings.unfinished_timeout_ms, cx.now);

@@ -220,10 +220,20 @@ fn heartbeats() {
     let mut node = Node::new();
     let link = node.client();
     // Two per interval of 60 s, when nothing else is written.
+    let beat = b"\x08\0\0\0\0\0\0\xce";
     node.later(30_000);
+    assert_eq!(node.read(link), "", "the handshake was written");
+    for _ in 0..3 {
+        node.later(30_000);
+        assert_eq!(node.read(link), "heartbeat");
+        node.bytes(link, beat);
+    }
+    node.declare(link, "q");
+    node.later(30_000);
+    assert_eq!(node.read(link), "", "a reply was written");
     node.later(30_000);
     assert_eq!(node.read(link), "heartbeat");
-    node.bytes(link, b"\x08\0\0\0\0\0\0\xce");
+    node.bytes(link, beat);
     node.later(119_999);
     assert_eq!(node.ended(link), None);
     node.later(30_001);

@@ -1,8 +1,8 @@
 //! Times a connection looks at: the handshake's and the close's end, heartbeats, unacked deliveries.
 //!
-//! The heartbeat ticks twice per interval, whatever happens in between, so that traffic costs two flags
-//! and no timer. A tick in which nothing was written since the last one writes a heartbeat; four ticks
-//! in a row in which nothing was read end the connection, as RabbitMQ ends it after two intervals; one in which
+//! The heartbeat ticks twice per interval, whatever happens in between, so that traffic costs a flag, a count
+//! and no timer. A tick writes a heartbeat if nothing but the last one's was written since then, so that an idle connection
+//! has two per interval, as from RabbitMQ; four ticks in a row in which nothing was read end the connection, as RabbitMQ ends it after two intervals; one in which
 //! it was the broker that did not read, as a command waited for its answer, is none of them. While
 //! the output is so far behind that nothing is read, each tick has one read made: a client that neither
 //! takes nor says anything is found out, and one that is slow but beats is not.
@@ -40,7 +40,10 @@ pub(crate) struct Timers {
     pub(crate) was_busy: bool,
     /// One read is made though the output is far behind: whether the client lives is not known otherwise.
     pub(crate) listens: bool,
-    pub(crate) has_written: bool,
+    /// How often something was written since the last tick.
+    pub(crate) writes: u32,
+    /// The last tick put a heartbeat: one write is its own.
+    has_beaten: bool,
     /// When to look at unacked deliveries.
     check: Time,
     /// When what the client has shown is no longer good.
@@ -62,7 +65,8 @@ impl Timers {
             has_read: false,
             was_busy: false,
             listens: false,
-            has_written: false,
+            writes: 0,
+            has_beaten: false,
             check: NEVER,
             expiry: NEVER,
             pace: NEVER,
@@ -162,8 +166,10 @@ impl Core {
     fn tick(&mut self, is_read: bool, cx: &mut Context<'_>) -> bool {
         let timers = &mut self.timers;
         timers.tick = cx.now.after_ms(timers.tick_ms);
+        let is_idle = std::mem::take(&mut timers.writes) <= u32::from(timers.has_beaten);
         // What waits in the buffer will be written as soon as the socket takes it.
-        if !std::mem::take(&mut timers.has_written) && cx.out.is_empty() {
+        timers.has_beaten = is_idle && cx.out.is_empty();
+        if timers.has_beaten {
             cx.out.put_heartbeat();
         }
         if std::mem::take(&mut timers.has_read) || !is_read {
