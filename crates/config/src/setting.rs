@@ -446,6 +446,13 @@ impl Setting for Threshold {
         let is_relative = match key.pattern.rsplit('.').next() {
             Some("relative") => true,
             Some("absolute") => false,
+            // RabbitMQ has no such key: 60 was meant as a percentage, and sixty bytes block everybody.
+            _ if text.parse::<u64>().is_ok() => {
+                let key = key.pattern;
+                return Err(format!(
+                    "say {key}.absolute for a number of bytes, {key}.relative for a part of the memory"
+                ));
+            }
             // `vm_memory_high_watermark = 0.5`, the oldest form.
             _ => text.contains('.') || text.ends_with('%'),
         };

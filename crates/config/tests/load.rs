@@ -49,6 +49,8 @@ fn settings() {
     check("default_pass = s3cret",                       "default_pass",                 "(hidden)");
     check("vm_memory_high_watermark.absolute = 2GB",     "vm_memory_high_watermark.relative", "2GB");
     check("vm_memory_high_watermark.relative = 0.3",     "vm_memory_high_watermark.relative", "0.3");
+    check("vm_memory_high_watermark = 0.3",              "vm_memory_high_watermark.relative", "0.3");
+    check("disk_free_limit = 2GB",                       "disk_free_limit.absolute",     "2GB");
     check("disk_free_limit.relative = 1.5",              "disk_free_limit.absolute",     "1.5");
     check("disk_free_limit.absolute = 1GiB",             "disk_free_limit.absolute",     "1GiB");
     check("log.connection.level = debug\nlog.default.level = warning",
@@ -110,6 +112,8 @@ fn faults() {
     // More memory than there is: publishers would never be blocked.
     fault("vm_memory_high_watermark.relative = 60", "f.conf:1: vm_memory_high_watermark.relative = 60: expected a fraction from 0.0 to 1.0");
     fault("vm_memory_high_watermark = 1.5", "f.conf:1: vm_memory_high_watermark = 1.5: expected a fraction from 0.0 to 1.0");
+    fault("vm_memory_high_watermark = 60", "f.conf:1: vm_memory_high_watermark = 60: say vm_memory_high_watermark.absolute for a number of bytes, vm_memory_high_watermark.relative for a part of the memory");
+    fault("disk_free_limit = 2",      "f.conf:1: disk_free_limit = 2: say disk_free_limit.absolute for a number of bytes, disk_free_limit.relative for a part of the memory");
     fault("heartbeat = soon",         "f.conf:1: heartbeat = soon: expected a duration such as 30000, 250ms, 30s, 5m or 1h");
     // An empty path would be the directory in which the broker is started.
     fault("data_dir = ''",            "f.conf:1: data_dir = : expected a path; without the key the default counts");
