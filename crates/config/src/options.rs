@@ -283,7 +283,7 @@ options! {
     /// RabbitMQ logs to a file unless told otherwise; Leveret to the console.
     console: bool = true, keys = ["log.console"];
 
-    /// Least level logged to the console. Not set: as the categories say.
+    /// Least level logged to the console, whatever a category says. Not set: as the categories say.
     console_level: Option<Level> = None, keys = ["log.console.level"];
 
     /// Shape of entries on the console.
@@ -295,7 +295,7 @@ options! {
     /// File to log to, relative to `log.dir`; `false` for none.
     file: LogFile = LogFile(None), keys = ["log.file"], env = ["RABBITMQ_LOGS" => "log.file"];
 
-    /// Least level logged to the file. Not set: as the categories say.
+    /// Least level logged to the file, whatever a category says. Not set: as the categories say.
     file_level: Option<Level> = None, keys = ["log.file.level"];
 
     /// Shape of entries in the file.

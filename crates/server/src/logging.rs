@@ -1,7 +1,7 @@
 //! Logs: to the console, to a file, in RabbitMQ's levels and by category.
 //!
-//! Never on the path of a message. Categories are targets of events: `connection`, `channel`, `queue`,
-//! `user`, and everything else.
+//! Never on the path of a message. An event belongs to a category by its target: one that is named after it, or the
+//! module that it comes from ([`CATEGORIES`]). Everything else is `default`.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use leveret_config::options::LogOptions;
-use leveret_config::{Level, LogFormat, Stream};
+use leveret_config::{LOG_CATEGORIES, Level, LogFormat, Stream};
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::Layer as _;
 use tracing_subscriber::filter::Targets;
@@ -97,13 +97,37 @@ where
     if is_json { layer.json().boxed() } else { layer.with_target(false).boxed() }
 }
 
-/// What passes: the level of the output if it has one, else that of each category.
+/// Modules whose events belong to a category, where no target says so. The longest name that fits counts.
+const CATEGORIES: [(&str, &str); 10] = [
+    ("connection", "leveret_session::alarm"),
+    ("connection", "leveret_session::connection"),
+    ("connection", "leveret_session::unfinished"),
+    ("connection", "leveret_server::connection"),
+    ("connection", "leveret_server::listener"),
+    ("channel", "leveret_session"),
+    ("queue", "leveret_broker::shard"),
+    ("queue", "leveret_queue"),
+    ("user", "leveret_auth"),
+    ("user", "leveret_server::login"),
+];
+
+/// What passes: the level of the output if it has one, else that of `default`. A category with a level of its own has
+/// that one, unless the output wants less.
 fn filter(options: &LogOptions, output: Option<Level>) -> Targets {
     let default = output.unwrap_or_else(|| options.levels.get("default"));
     let mut targets = Targets::new().with_default(level(default));
-    for (category, of_category) in options.levels.iter() {
-        if category != "default" && output.is_none() {
-            targets = targets.with_target(category, level(of_category));
+    let floor = output.map_or(LevelFilter::TRACE, level);
+    let has_level = |category: &str| options.levels.iter().any(|(name, _)| name == category);
+    let modules = CATEGORIES.iter().copied();
+    let named = LOG_CATEGORIES.iter().map(|name| (*name, *name));
+    for (category, target) in modules.chain(named) {
+        if category != "default" {
+            let least = if has_level(category) {
+                level(options.levels.get(category)).min(floor)
+            } else {
+                level(default)
+            };
+            targets = targets.with_target(target, least);
         }
     }
     targets
@@ -221,6 +245,55 @@ fn open_to_append(path: &Path) -> io::Result<File> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[rustfmt::skip] // a table
+    fn levels_of_categories() {
+        let one = |key: &str| {
+            let line = key.split_once('=').map(|(key, value)| (key.trim(), value.trim()));
+            line.map(|(key, value)| format!("{key} = {value}\n")).expect("a setting")
+        };
+        let check = |settings: &[&str], target: &str, at: tracing::Level, want: bool| {
+            let text = settings.iter().copied().map(one).collect();
+            let files = vec![leveret_config::File { name: "f".to_owned(), text }];
+            let sources = leveret_config::Sources { files, ..leveret_config::Sources::default() };
+            let log = leveret_config::Config::load(&sources).expect("settings").config.log;
+            let got = filter(&log, log.console_level).would_enable(target, &at);
+            assert_eq!(got, want, "{settings:?}: {target} at {at}");
+        };
+        use tracing::Level as At;
+        let ended = "leveret_session::connection::handshake";
+        check(&[],                                                   ended, At::DEBUG, false);
+        check(&["log.connection.level=debug"],                       ended, At::DEBUG, true);
+        check(&["log.connection.level=debug"],        "leveret_session::consume", At::DEBUG, false);
+        check(&["log.connection.level=none"],   "leveret_server::listener", At::ERROR, false);
+        check(&["log.connection.level=none"],      "leveret_server::serve", At::INFO,  true);
+        check(&["log.connection.level=error"],                "connection", At::WARN,  false);
+        check(&["log.channel.level=error"],                         ended, At::WARN,  true);
+        check(&["log.channel.level=debug"], "leveret_session::consume", At::DEBUG, true);
+        check(&["log.queue.level=error"], "leveret_broker::shard::publish", At::WARN, false);
+        check(&["log.default.level=error"],                         ended, At::WARN,  false);
+        check(&["log.default.level=error", "log.connection.level=info"], ended, At::WARN, true);
+        // An output's own level is the least of it.
+        check(&["log.console.level=error", "log.connection.level=debug"], ended, At::WARN, false);
+        check(&["log.console.level=debug", "log.connection.level=error"], ended, At::WARN, false);
+        check(&["log.console.level=debug"],                         ended, At::DEBUG, true);
+    }
+
+    /// A module that was renamed would take its lines out of their category without a word.
+    #[test]
+    fn categories_are_of_modules_that_are_there() {
+        let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        for (_, target) in CATEGORIES {
+            let (package, module) = target.split_once("::").unwrap_or((target, "lib"));
+            let package = package.replace("leveret_", "");
+            let path = format!("{package}/src/{}", module.replace("::", "/"));
+            let is_there = [format!("{path}.rs"), format!("{path}/mod.rs")]
+                .iter()
+                .any(|file| crates.join(file).exists());
+            assert!(is_there, "{target}: no {path}");
+        }
+    }
 
     #[test]
     fn a_long_file_makes_way() {
