@@ -25,6 +25,7 @@ mod option;
 pub mod options;
 pub mod page;
 mod parse;
+pub mod plugins;
 mod setting;
 pub mod signin;
 pub mod tls;

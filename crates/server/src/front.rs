@@ -72,6 +72,8 @@ pub struct About {
     pub log_files: Vec<String>,
     /// The logs at work.
     pub logs: Logs,
+    /// RabbitMQ's plugins whose work is done here.
+    pub plugins: Vec<&'static str>,
     /// Options and values as shown; secrets are hidden.
     pub environment: Vec<(&'static str, String)>,
     /// Where AMQP is listened for.

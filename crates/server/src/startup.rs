@@ -157,6 +157,7 @@ pub fn options(config: &Config, started: Instant) -> anyhow::Result<Options> {
             config_files: Vec::new(),
             log_files: log_files(config),
             logs: Logs::default(),
+            plugins: leveret_config::plugins::running(config),
             environment: config.shown(),
             listeners: Vec::new(),
             threads,

@@ -10,17 +10,6 @@ use super::call::Call;
 use super::listing;
 use crate::ops::pages;
 
-/// Plugins whose work the broker does by itself.
-pub(super) const PLUGINS: [&str; 7] = [
-    "rabbitmq_consistent_hash_exchange",
-    "rabbitmq_management",
-    "rabbitmq_management_agent",
-    "rabbitmq_random_exchange",
-    "rabbitmq_recent_history_exchange",
-    "rabbitmq_sharding",
-    "rabbitmq_web_dispatch",
-];
-
 /// Names of RabbitMQ's stable flags up to 4.3.
 const FLAGS: [&str; 33] = [
     "classic_mirrored_queue_version",

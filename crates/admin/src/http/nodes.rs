@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::answer::{Answer, Fault};
 use super::call::Call;
-use super::{features, listing, overview};
+use super::{listing, overview};
 use crate::ops::system;
 
 /// Has statistics that are not older than a second.
@@ -89,7 +89,7 @@ fn row(call: &Call) -> Value {
             "connection_closed": 0, "channel_closed": 0, "consumer_deleted": 0, "exchange_deleted": 0,
             "queue_deleted": 0, "vhost_deleted": 0, "node_node_deleted": 0, "channel_consumer_deleted": 0,
         },
-        "enabled_plugins": features::PLUGINS,
+        "enabled_plugins": about.plugins,
         "applications": [{
             "name": "rabbit",
             "description": about.product_name,

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::answer::{Answer, Fault};
 use super::call::{Call, Fields as _};
-use super::{features, health};
+use super::health;
 use crate::ops::system;
 
 /// `GET /api/leveret/status`: the node at a glance, under the names of `rabbitmqctl status`.
@@ -32,7 +32,7 @@ pub(super) async fn status(call: Call) -> Result<Answer, Fault> {
         "os": system::os(),
         "uptime": about.started.elapsed().as_secs(),
         "is_under_maintenance": node.is_suspended(),
-        "active_plugins": features::PLUGINS,
+        "active_plugins": about.plugins,
         "data_directory": about.data_dir.display().to_string(),
         "config_files": about.config_files,
         "log_files": about.log_files,

@@ -1,10 +1,10 @@
 //! Plugins: what RabbitMQ's do is in the program or not there at all; nothing can be switched.
 
+use leveret_config::plugins::BUILT_IN;
 use serde_json::{Value, json};
 
 use super::{Entry, Tools, flag, ignored, many, maybe, one};
 use crate::call::{Answer, Call};
-use crate::columns;
 use crate::fault::Fault;
 use crate::format::cell;
 
@@ -55,75 +55,108 @@ const KNOWN: [&str; 43] = [
     "rabbitmq_web_stomp",
 ];
 
-/// Names of the plugins whose work the node does, as it tells.
+/// Names of the plugins whose work the node does, as it tells; or, without asking it, of those it can do.
 fn there(it: &mut Call<'_>) -> Result<Vec<String>, Fault> {
+    if it.flag("offline") {
+        it.say()?;
+        return Ok(BUILT_IN.map(str::to_owned).to_vec());
+    }
     let nodes = it.get("/api/nodes?columns=enabled_plugins")?;
     Ok(nodes[0]["enabled_plugins"].as_array().into_iter().flatten().map(cell).collect())
 }
 
-/// Takes every name that RabbitMQ knows. What is not there is named.
+/// Those that were asked for and are not there.
+fn absent(it: &Call<'_>, there: &[String]) -> Vec<String> {
+    it.words("plugins").iter().filter(|name| !there.contains(name)).cloned().collect()
+}
+
+/// Takes what is there; nothing has to be done for it. What is not there cannot be enabled.
 fn accept(it: &mut Call<'_>) -> Result<Answer, Fault> {
-    let asked = it.words("plugins").to_vec();
-    let unknown: Vec<_> = asked.iter().filter(|name| !KNOWN.contains(&name.as_str())).collect();
-    if !unknown.is_empty() {
-        let names: Vec<_> = unknown.into_iter().cloned().collect();
-        return Err(Fault::data(format!(
-            "there are no plugins of these names: {}",
+    let there = there(it)?;
+    let absent = absent(it, &there);
+    if !absent.is_empty() {
+        let names = absent.join(", ");
+        return Err(Fault::data(format!("The following plugins were not found: {names}")));
+    }
+    let names: String = there.iter().map(|name| format!("  {name}\n")).collect();
+    Ok(Answer::Message(it.fill(&format!(
+        "The following plugins have been configured:\n{names}Applying plugin configuration to \
+         {{node}}...\nPlugin configuration unchanged."
+    ))))
+}
+
+/// What is not there is off already; nothing else can be turned off here.
+fn refuse_to_disable(it: &mut Call<'_>) -> Result<Answer, Fault> {
+    let there = there(it)?;
+    let asked = it.words("plugins").iter();
+    let built_in: Vec<_> = asked.filter(|name| there.contains(name)).cloned().collect();
+    if !built_in.is_empty() || it.flag("all") {
+        let names = if it.flag("all") { there } else { built_in };
+        return Err(Fault::unavailable(format!(
+            "built in, not switched here: {}; management.enabled = false and prometheus.enabled = false \
+             in the configuration turn these two off",
             names.join(", ")
         )));
     }
-    let there = match it.flag("offline") {
-        true => {
-            return Ok(Answer::Message(
-                "Nothing changed: plugins are not switched here".to_owned(),
-            ));
-        }
-        false => there(it)?,
-    };
-    let absent: Vec<_> = asked.into_iter().filter(|name| !there.contains(name)).collect();
-    Ok(Answer::Message(match absent.is_empty() {
-        true => "Nothing changed: what they do is always there".to_owned(),
-        false => format!("Nothing changed. Not there: {}", absent.join(", ")),
-    }))
-}
-
-fn refuse_to_disable(it: &mut Call<'_>) -> Result<Answer, Fault> {
-    it.say()?;
-    Ok(Answer::Message("Nothing changed: plugins are not switched here".to_owned()))
+    Ok(Answer::Message("Plugin configuration unchanged.".to_owned()))
 }
 
 fn list(it: &mut Call<'_>) -> Result<Answer, Fault> {
+    let pattern = fancy_regex::Regex::new(it.word("pattern"))
+        .map_err(|error| Fault::data(format!("the pattern is no regular expression: {error}")))?;
     let there = there(it)?;
-    let pattern = it.word("pattern").to_owned();
+    let is_there = |name: &&str| there.iter().any(|it| it == name);
     let only_enabled = it.flag("enabled") || it.flag("implicitly-enabled");
     let names: Vec<&str> = KNOWN
         .into_iter()
-        .filter(|name| name.contains(&*pattern))
-        .filter(|name| !only_enabled || there.iter().any(|it| it == name))
+        .filter(|name| pattern.is_match(name).unwrap_or(false))
+        .filter(|name| !only_enabled || is_there(name))
         .collect();
     if it.flag("minimal") {
         let text = names.iter().map(|name| format!("{name}\n")).collect();
         return Ok(Answer::Document(json!({"plugins": names}), text));
     }
-    let rows: Value = names
-        .into_iter()
-        .map(|name| {
-            let is_there = there.iter().any(|it| it == name);
-            json!({"name": name, "state": if is_there { "always there" } else { "not there" }})
+    let version = it.rabbitmq_version;
+    let rows: Vec<Value> = names
+        .iter()
+        .map(|name| match is_there(name) {
+            true => json!({"name": name, "version": version, "running_version": version,
+                "enabled": "enabled", "running": true}),
+            false => {
+                json!({"name": name, "version": "", "enabled": "not_enabled", "running": false})
+            }
         })
         .collect();
-    Ok(Call::rows_of(&rows, columns::all(&["name", "state"])))
+    let document = json!({"status": "running", "format": "normal", "plugins": rows});
+    let width = names.iter().map(|name| name.len()).max().unwrap_or(0);
+    let mut text = it.fill(
+        " Configured: E = explicitly enabled; e = implicitly enabled\n | Status: * = running on {node}\n |/\n",
+    );
+    for name in &names {
+        text += &match is_there(name) {
+            true => format!("[E*] {name:width$} {version}\n"),
+            false => format!("[  ] {name}\n"),
+        };
+    }
+    Ok(Answer::Document(document, text))
 }
 
 fn is_enabled(it: &mut Call<'_>) -> Result<Answer, Fault> {
     let there = there(it)?;
-    let absent: Vec<_> =
-        it.words("plugins").iter().filter(|name| !there.contains(name)).cloned().collect();
+    let absent = absent(it, &there);
+    let (noun, verb) =
+        if it.words("plugins").len() == 1 { ("Plugin", "is") } else { ("Plugins", "are") };
+    let where_ = if it.flag("offline") { String::new() } else { it.fill(" on node {node}") };
     if !absent.is_empty() {
-        let text = it.fill(" not there on node {node}");
-        return Err(Fault::unavailable(format!("{}{text}", absent.join(", "))));
+        let (noun, verb) = if absent.len() == 1 { ("Plugin", "is") } else { ("Plugins", "are") };
+        return Err(Fault::unavailable(format!(
+            "{noun} {} {verb} not enabled{where_}. Enabled plugins and dependencies: {}",
+            absent.join(", "),
+            there.join(", ")
+        )));
     }
-    Ok(Answer::Message(it.fill("Plugin(s) {plugins} there on node {node}")))
+    let asked = it.words("plugins").join(", ");
+    Ok(Answer::Message(format!("{noun} {asked} {verb} enabled{where_}")))
 }
 
 const PLUGINS: super::Word = many("plugins", "Names of plugins");
@@ -140,25 +173,46 @@ pub(super) const COMMANDS: &[Entry] = &[
         flag("minimal", "Names alone").short('m'),
         flag("enabled", "Only those whose work is done here").short('e'),
         flag("implicitly-enabled", "Only those whose work is done here").short('E'),
-        maybe("pattern", "Only names with this in them"),
+        flag("offline", "Without the node"),
+        maybe("pattern", "Only names that this matches"),
     ])
     .says("Listing plugins with pattern \"{pattern}\" ..."),
-    Entry::new("enable", Tools::PLUGINS, "Accepted: says what of it is there", accept)
-        .takes(&[flag("offline", "Without the node"), ignored("online"), ignored("all"), PLUGINS])
-        .says("Enabling plugins on node {node}: {plugins}"),
-    Entry::new("set", Tools::PLUGINS, "Accepted: says what of it is there", accept)
-        .takes(&[flag("offline", "Without the node"), ignored("online"), PLUGINS])
-        .says("Enabling plugins on node {node}: {plugins}"),
-    Entry::new("disable", Tools::PLUGINS, "Accepted, and changes nothing", refuse_to_disable)
-        .takes(&[ignored("offline"), ignored("online"), ignored("all"), PLUGINS])
-        .says("Disabling plugins on node {node}: {plugins}"),
+    Entry::new(
+        "enable",
+        Tools::PLUGINS,
+        "Accepted for what is there, refused for what is not",
+        accept,
+    )
+    .takes(&[flag("offline", "Without the node"), ignored("online"), ignored("all"), PLUGINS])
+    .says("Enabling plugins on node {node}: {plugins}"),
+    Entry::new(
+        "set",
+        Tools::PLUGINS,
+        "Accepted for what is there, refused for what is not",
+        accept,
+    )
+    .takes(&[flag("offline", "Without the node"), ignored("online"), PLUGINS])
+    .says("Enabling plugins on node {node}: {plugins}"),
+    Entry::new(
+        "disable",
+        Tools::PLUGINS,
+        "Accepted for what is not there, refused for what is built in",
+        refuse_to_disable,
+    )
+    .takes(&[
+        flag("offline", "Without the node"),
+        ignored("online"),
+        flag("all", "All of them"),
+        PLUGINS,
+    ])
+    .says("Disabling plugins on node {node}: {plugins}"),
     Entry::new(
         "is_enabled",
         Tools::PLUGINS,
         "Check that the work of plugins is done here",
         is_enabled,
     )
-    .takes(&[ignored("offline"), ignored("online"), PLUGINS])
+    .takes(&[flag("offline", "Without the node"), ignored("online"), PLUGINS])
     .says("Asking node {node} if plugins {plugins} are enabled ..."),
     Entry::new("directories", Tools::PLUGINS, "Not there: plugins are no files", |_| {
         Err(Fault::unavailable("plugins are no files: what they do is in the program"))

@@ -48,6 +48,24 @@ fn links_are_the_tools() {
     assert_eq!(run("rabbitmq-diagnostics check_port_listener 1").0, 69);
     assert_eq!(run("rabbitmq-plugins -q is_enabled rabbitmq_management").0, 0);
     assert_eq!(run("rabbitmq-plugins is_enabled rabbitmq_stomp").0, 69);
+    // What is not there is not enabled in silence, with and without the node.
+    for offline in ["", " --offline"] {
+        let is_there = "rabbitmq_prometheus rabbitmq_auth_backend_ldap";
+        assert_eq!(run(&format!("rabbitmq-plugins enable{offline} {is_there}")).0, 0);
+        assert_eq!(run(&format!("rabbitmq-plugins is_enabled{offline} {is_there}")).0, 0);
+        let (status, told) =
+            run(&format!("rabbitmq-plugins enable{offline} rabbitmq_shovel rabbitmq_top"));
+        assert_eq!(status, 65, "{told}");
+        assert!(told.contains("were not found: rabbitmq_shovel, rabbitmq_top"), "{told}");
+    }
+    assert_eq!(run("rabbitmq-plugins disable rabbitmq_prometheus").0, 69);
+    assert_eq!(run("rabbitmq-plugins disable rabbitmq_shovel").0, 0);
+    assert_eq!(
+        run("rabbitmq-plugins -q list -m -E ^rabbitmq_p"),
+        (0, "rabbitmq_prometheus\n".into())
+    );
+    let (_, told) = run("rabbitmq-plugins -q list rabbitmq_(stomp|management)$");
+    assert!(told.contains("[E*] rabbitmq_management 3.13.7\n[  ] rabbitmq_stomp\n"), "{told}");
     assert_eq!(run("rabbitmqctl enable_feature_flag all").0, 0);
     assert_eq!(run("rabbitmqctl fly").0, 64);
     // Without a link the tool is the first word.
