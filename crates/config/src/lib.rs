@@ -41,5 +41,5 @@ pub use setting::{
 };
 pub use value::{
     ByteSize, DamagedFiles, Fraction, Level, Limit, LogFormat, Millis, PasswordHashing, Product,
-    Seconds, Secret, Stream, Value,
+    QueueType, Seconds, Secret, Stream, Value,
 };

@@ -8,7 +8,7 @@ use crate::option::options;
 use crate::setting::{CategoryLevels, Listeners, LogFile, Mechanisms, NameSet, Texts, Threshold};
 use crate::value::{
     ByteSize, DamagedFiles, Fraction, Level, Limit, LogFormat, Millis, PasswordHashing, Product,
-    Seconds, Secret, Stream,
+    QueueType, Seconds, Secret, Stream,
 };
 
 options! {
@@ -155,6 +155,12 @@ options! {
 options! {
     /// Who may log in, and what exists on the first start.
     AccessOptions, "Users and definitions";
+
+    /// Type of queues that are declared without one, in vhosts that are made from now on without a type of their own:
+    /// `classic` or `quorum`. Not set: `classic`.
+    ///
+    /// As with RabbitMQ, a vhost keeps the type that it was made with. Queues that cannot be of it are classic.
+    default_queue_type: Option<QueueType> = None, keys = ["default_queue_type"];
 
     /// User made on the first start.
     default_user: String = "guest".to_owned(), keys = ["default_user"],

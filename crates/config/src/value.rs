@@ -374,6 +374,35 @@ words! {
     }
 }
 
+/// A type of queue, as RabbitMQ's names and modules have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueueType {
+    /// `classic`.
+    Classic,
+    /// `quorum`.
+    Quorum,
+}
+
+impl Value for QueueType {
+    const FORM: &'static str = "classic|quorum";
+
+    fn read(text: &str) -> Result<Self, String> {
+        match text {
+            "classic" | "rabbit_classic_queue" => Ok(Self::Classic),
+            "quorum" | "rabbit_quorum_queue" => Ok(Self::Quorum),
+            "stream" | "rabbit_stream_queue" => Err("there are no streams".to_owned()),
+            _ => Err("expected one of classic|quorum".to_owned()),
+        }
+    }
+
+    fn show(&self) -> String {
+        match self {
+            Self::Classic => "classic".to_owned(),
+            Self::Quorum => "quorum".to_owned(),
+        }
+    }
+}
+
 words! {
     /// The shape of a log entry.
     LogFormat {

@@ -38,6 +38,8 @@ fn settings() {
     check("auth_oauth2.resource_servers.a.id = x\nauth_oauth2.resource_servers.b.scope_aliases.q = r",
                                                          "auth_oauth2.resource_servers.$name.id", "a, b");
     check("auth_http.ssl_options.password = s3cret",     "auth_http.ssl_options.password", "(hidden)");
+    check("default_queue_type = quorum",                 "default_queue_type",           "quorum");
+    check("default_queue_type = rabbit_classic_queue",   "default_queue_type",           "classic");
     check("default_user_tags.monitoring = true",         "default_user_tags.$tag",       "monitoring");
     check("listeners.ssl.default = 5671",                "listeners.ssl.$name",          "default = 5671");
     check("listeners.ssl = none",                        "listeners.ssl.$name",          "none");
@@ -114,6 +116,7 @@ fn faults() {
     fault("vm_memory_high_watermark = 1.5", "f.conf:1: vm_memory_high_watermark = 1.5: expected a fraction from 0.0 to 1.0");
     fault("vm_memory_high_watermark = 60", "f.conf:1: vm_memory_high_watermark = 60: say vm_memory_high_watermark.absolute for a number of bytes, vm_memory_high_watermark.relative for a part of the memory");
     fault("disk_free_limit = 2",      "f.conf:1: disk_free_limit = 2: say disk_free_limit.absolute for a number of bytes, disk_free_limit.relative for a part of the memory");
+    fault("default_queue_type = stream", "f.conf:1: default_queue_type = stream: there are no streams");
     fault("heartbeat = soon",         "f.conf:1: heartbeat = soon: expected a duration such as 30000, 250ms, 30s, 5m or 1h");
     // An empty path would be the directory in which the broker is started.
     fault("data_dir = ''",            "f.conf:1: data_dir = : expected a path; without the key the default counts");

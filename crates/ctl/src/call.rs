@@ -291,6 +291,9 @@ impl<'a> Call<'a> {
         body: Option<&Value>,
     ) -> Result<Value, Fault> {
         let reply = self.send(method, template, headers, body)?;
+        if let Some(text) = &reply.warning {
+            eprintln!("Warning: {text}");
+        }
         if reply.status.is_success() {
             return reply.document();
         }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
 use hyper::client::conn::http1::{SendRequest, handshake};
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, WARNING};
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use leveret_config::files::LOCK_NAME;
@@ -43,6 +43,8 @@ pub(crate) struct Client {
 pub(crate) struct Reply {
     pub(crate) status: StatusCode,
     pub(crate) body: Bytes,
+    /// What is to be said about it that is no fault.
+    pub(crate) warning: Option<String>,
 }
 
 impl Reply {
@@ -127,8 +129,10 @@ impl Client {
             sender.ready().await.map_err(lost)?;
             let response = sender.send_request(request).await.map_err(lost)?;
             let status = response.status();
+            let warning = response.headers().get(WARNING).and_then(|it| it.to_str().ok());
+            let warning = warning.and_then(|it| it.split('"').nth(1)).map(str::to_owned);
             let body = response.into_body().collect().await.map_err(lost)?.to_bytes();
-            Ok(Reply { status, body })
+            Ok(Reply { status, body, warning })
         }))
     }
 }

@@ -72,7 +72,7 @@ pub use exchange::{Exchange, ExchangeKind, ExchangeSpec};
 pub use going::{SWEPT_AT_ONCE, Sweep};
 pub use id::{ExchangeId, QueueId, VhostId};
 pub use journal::EntityKey;
-pub use parameters::is_policy;
+pub use parameters::{is_policy, must_be_component};
 pub use pattern::Pattern;
 pub use policy::{ApplyTo, Policy, PolicySpec};
 pub use policy_change::PolicyChange;

@@ -32,6 +32,16 @@ pub fn is_policy(component: &str) -> Option<bool> {
     }
 }
 
+/// Refuses what RabbitMQ refuses without a plugin: parameters of shovels, federation, and of whatever is not there.
+///
+/// Those that a node has from before are kept.
+pub fn must_be_component(name: &str) -> Result<(), PolicyError> {
+    if name == VHOST_LIMITS || is_policy(name).is_some() {
+        return Ok(());
+    }
+    Err(PolicyError::Validation(format!("component {name} not found")))
+}
+
 impl Topology {
     /// Sets a policy in one go; returns the queues that have another policy now: their
     /// [`options`](crate::Queue::options) have to be applied again. The broker does it
@@ -78,7 +88,7 @@ impl Topology {
         Ok(changed)
     }
 
-    /// Sets a parameter of a component: `federation-upstream`, `shovel`, ... Limits of the vhost take effect. Those of the
+    /// Sets a parameter of a component that [may be](must_be_component). Limits of the vhost take effect. Those of the
     /// components `policy` and `operator_policy` [are policies](is_policy), and are set as such.
     pub fn set_parameter(
         &mut self,

@@ -128,6 +128,15 @@ impl Policy {
         })
     }
 
+    /// What of it does nothing here, in words; `None` if all of it does something.
+    pub fn without_effect(&self) -> Option<String> {
+        let keys = self.definition.keys().map(String::as_str);
+        let keys: Vec<&str> = keys.filter(|key| NO_EFFECT.contains(key)).collect();
+        let verb = if keys.len() == 1 { "has" } else { "have" };
+        let text = || format!("policy '{}': {} {verb} no effect here", self.name, keys.join(", "));
+        (!keys.is_empty()).then(text)
+    }
+
     /// Whether it is only a matter of the name.
     pub(crate) fn may_hold_for_queue(&self, kind: QueueKind) -> bool {
         self.apply_to.includes(kind)
@@ -366,7 +375,7 @@ enum Check {
     Bool,
     /// Milliseconds that a publisher can be made to wait.
     Wait,
-    /// RabbitMQ took it up to 3.13, or a plugin takes it; kept and shown, without effect here.
+    /// RabbitMQ took it up to 3.13; kept and shown, [without effect](NO_EFFECT) here.
     Anything,
 }
 
@@ -400,20 +409,46 @@ const SETTINGS: &[(&str, Check, &str, bool)] = &[
     ("stream-filter-size-bytes",      Check::AtLeast(16), "filter size. Valid range is 16-255", false),
     ("stream-max-segment-size-bytes", Check::AtLeast(0), "segment size", false),
     ("target-group-size",             Check::AtLeast(0), "target group size", true),
-    ("federation-upstream",           Check::Anything,   "", false),
-    ("federation-upstream-pattern",   Check::Anything,   "", false),
-    ("federation-upstream-set",       Check::Anything,   "", false),
     ("ha-mode",                       Check::Anything,   "", true),
     ("ha-params",                     Check::Anything,   "", true),
     ("ha-promote-on-failure",         Check::Anything,   "", false),
     ("ha-promote-on-shutdown",        Check::Anything,   "", false),
     ("ha-sync-batch-size",            Check::Anything,   "", false),
     ("ha-sync-mode",                  Check::Anything,   "", true),
-    ("max-priority",                  Check::Anything,   "", false),
     ("queue-master-locator",          Check::Anything,   "", false),
-    ("routing-key",                   Check::Anything,   "", false),
-    ("shards-per-node",               Check::Anything,   "", false),
 ];
+
+/// Settings about mirrors, members and streams, of which there are none on one node. They are kept, and whoever sets them
+/// is told.
+const NO_EFFECT: [&str; 13] = [
+    "ha-mode",
+    "ha-params",
+    "ha-promote-on-failure",
+    "ha-promote-on-shutdown",
+    "ha-sync-batch-size",
+    "ha-sync-mode",
+    "initial-cluster-size",
+    "max-age",
+    "queue-leader-locator",
+    "queue-master-locator",
+    "stream-filter-size-bytes",
+    "stream-max-segment-size-bytes",
+    "target-group-size",
+];
+
+/// Settings that plugins of RabbitMQ take, which are not there.
+const OF_PLUGINS: [&str; 5] = [
+    "federation-upstream",
+    "federation-upstream-pattern",
+    "federation-upstream-set",
+    "routing-key",
+    "shards-per-node",
+];
+
+/// Whether a setting is one that RabbitMQ takes only with a plugin that is not there.
+pub(crate) fn is_of_plugin(key: &str) -> bool {
+    OF_PLUGINS.contains(&key)
+}
 
 /// Whether a setting is one that RabbitMQ does not know.
 pub(crate) fn is_ours(key: &str) -> bool {

@@ -56,6 +56,8 @@ pub struct Topology {
     /// Vhosts that are traced.
     pub(crate) traced: usize,
     pub(crate) channels: NodeChannels,
+    /// What new vhosts have as their type of queues, unless they are given another one.
+    pub(crate) default_queue_type: Option<QueueKind>,
     pub(crate) matching: Matching,
 }
 
@@ -206,7 +208,9 @@ impl Topology {
         }
         let id = VhostId::new(self.next_vhost);
         self.next_vhost = self.next_vhost.checked_add(1).expect("fewer than 2^32 vhosts");
-        self.insert_vhost(Vhost::new(id, name.into()));
+        let mut vhost = Vhost::new(id, name.into());
+        vhost.default_queue_type = self.default_queue_type;
+        self.insert_vhost(vhost);
         self.journal.note(EntityKey::Vhost(id));
         self.predeclare(id);
         self.tell_vhost("vhost.created", id);
@@ -237,6 +241,17 @@ impl Topology {
             };
             self.create_exchange(spec, kind);
         }
+    }
+
+    /// What vhosts that are made from now on have as their [`default_queue_type`](Vhost::default_queue_type), unless they are
+    /// given one. It is kept with them, so that another choice does not change what their clients declare.
+    pub fn choose_default_queue_type(&mut self, kind: Option<QueueKind>) {
+        self.default_queue_type = kind;
+    }
+
+    /// What new vhosts have.
+    pub fn default_queue_type(&self) -> Option<QueueKind> {
+        self.default_queue_type
     }
 
     /// What a queue declared in a vhost without `x-queue-type` is from now on, where it can be.

@@ -38,6 +38,8 @@ pub(crate) enum Answer {
         /// Its text.
         text: String,
     },
+    /// Another one, and something about it that is no fault, in the header `Warning`.
+    Warned(Box<Self>, String),
     /// 503 with a document: a health check that fails.
     Unhealthy(Value),
 }
@@ -46,6 +48,14 @@ impl Answer {
     /// 201 for what is new, 204 for what was there.
     pub(crate) fn put(is_new: bool) -> Self {
         if is_new { Self::Created(None) } else { Self::Done }
+    }
+
+    /// With something about it that is no fault.
+    pub(crate) fn with_warning(self, text: Option<String>) -> Self {
+        match text {
+            Some(text) => Self::Warned(Box::new(self), text),
+            None => self,
+        }
     }
 }
 
@@ -243,6 +253,14 @@ impl IntoResponse for Answer {
                 response
             }
             Self::Done => empty(StatusCode::NO_CONTENT),
+            Self::Warned(answer, text) => {
+                let mut response = answer.into_response();
+                let text = text.replace(['\\', '"'], "'");
+                if let Ok(value) = HeaderValue::try_from(format!("299 - \"{text}\"")) {
+                    response.headers_mut().insert(header::WARNING, value);
+                }
+                response
+            }
             Self::File { kind, name, text } => {
                 let mut response = response(StatusCode::OK, text);
                 let headers = response.headers_mut();

@@ -50,6 +50,8 @@ pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
     let (connections, channels) =
         connections::counts(&call, |facts| seen(&facts.vhost, &facts.user)).await;
     let cluster_name = cluster::name(&call);
+    let default_queue_type = call.node().topology().default_queue_type();
+    let default_queue_type = default_queue_type.map_or("classic", |kind| kind.name());
     // Of all vhosts: for those who may see them.
     let stats = call.stats();
     let all = Some(&stats.overview).filter(|_| call.login.is_monitor());
@@ -69,7 +71,7 @@ pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
         "cluster_tags": {},
         "node_tags": {},
         "node": about.node_name,
-        "default_queue_type": "classic",
+        "default_queue_type": default_queue_type,
         "disable_stats": false,
         "enable_queue_totals": true,
         "is_op_policy_updating_enabled": !call.app.options.no_operator_policy_changes,

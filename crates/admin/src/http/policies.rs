@@ -98,9 +98,10 @@ pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
     let vhost = vhost_to_change(&call)?;
     let is_new = one(&call, &vhost, users).is_err();
     let policy = described(call.param("name"), &call.object()?, false)?;
+    let told = policy.without_effect();
     let command = AdminCommand::SetPolicy { vhost, policy };
     ask::admin(call.node(), &call.login.name, command).await?;
-    Ok(Answer::put(is_new))
+    Ok(Answer::put(is_new).with_warning(told))
 }
 
 /// `DELETE /api/policies/{vhost}/{name}`.
@@ -146,9 +147,10 @@ pub(super) async fn put_operator(call: Call) -> Result<Answer, Fault> {
     let vhost = vhost_to_operate(&call)?;
     let is_new = one(&call, &vhost, operators).is_err();
     let policy = described(call.param("name"), &call.object()?, true)?;
+    let told = policy.without_effect();
     let command = AdminCommand::SetOperatorPolicy { vhost, policy };
     ask::admin(call.node(), &call.login.name, command).await?;
-    Ok(Answer::put(is_new))
+    Ok(Answer::put(is_new).with_warning(told))
 }
 
 /// `DELETE /api/operator-policies/{vhost}/{name}`.

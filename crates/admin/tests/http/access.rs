@@ -32,6 +32,7 @@ fn tags() {
     let policy = r#"{"pattern": "x", "definition": {"max-length": 1}}"#;
     let limit = r#"{"value": 1}"#;
     let parameter = r#"{"value": {}}"#;
+    let of_policy = r#"{"value": {"pattern": "x", "definition": {"max-length": 1}}}"#;
     //                                                             monitor policy manage
     check(&node, "GET",    "/api/overview",                   "",        [200, 200, 200]);
     check(&node, "GET",    "/api/whoami",                     "",        [200, 200, 200]);
@@ -55,7 +56,7 @@ fn tags() {
     check(&node, "PUT",    "/api/policies/%2F/p",             policy,    [401, 401, 401]);
     check(&node, "GET",    "/api/policies/v/p",               "",        [200, 200, 200]);
     check(&node, "PUT",    "/api/operator-policies/v/p",      policy,    [401, 401, 401]);
-    check(&node, "PUT",    "/api/parameters/c/v/p",           parameter, [401, 201, 401]);
+    check(&node, "PUT",    "/api/parameters/policy/v/q",      of_policy, [401, 201, 401]);
     check(&node, "GET",    "/api/parameters",                 "",        [401, 200, 401]);
     check(&node, "PUT",    "/api/global-parameters/g",        parameter, [401, 201, 401]);
     check(&node, "PUT",    "/api/vhost-limits/v/max-queues",  limit,     [401, 401, 401]);
@@ -139,11 +140,12 @@ fn parameters_of_other_vhosts() {
     let node = node();
     let body = r#"{"password": "p", "tags": "policymaker,monitoring"}"#;
     node.must("PUT", "/api/users/both", body, 201);
-    node.must("PUT", "/api/parameters/shovel/%2F/s", r#"{"value": {"src-uri": "x"}}"#, 201);
+    let value = r#"{"value": {"pattern": "x", "definition": {"max-length": 1}}}"#;
+    node.must("PUT", "/api/parameters/policy/%2F/s", value, 201);
     let ask = |path: &str| node.ask_as(Some("both:p"), "GET", path, &[], b"");
     assert_eq!(ask("/api/parameters").json(), serde_json::json!([]));
-    assert_eq!(ask("/api/parameters/shovel/%2F").status, 401);
-    assert_eq!(ask("/api/parameters/shovel/%2F/s").status, 401);
+    assert_eq!(ask("/api/parameters/policy/%2F").status, 401);
+    assert_eq!(ask("/api/parameters/policy/%2F/s").status, 401);
     let got = node.ask_as(Some("both:p"), "GET", "/api/parameters", &[("x-vhost", "/")], b"");
     assert_eq!(got.status, 401, "{}", got.text());
 }

@@ -66,8 +66,7 @@ impl World {
             put(&format!("/api/policies/{vhost}/{}", name("p")), policy.clone());
             put(&format!("/api/operator-policies/{vhost}/{}", name("p")), policy);
             put(&format!("/api/vhost-limits/{vhost}/max-queues"), json!({"value": 1000}));
-            let value = json!({"value": {"src-uri": name("u")}});
-            put(&format!("/api/parameters/shovel/{vhost}/{}", name("s")), value);
+            put(&format!("/api/parameters/policy/{vhost}/{}", name("s")), parameter());
             let path = format!("/api/bindings/{vhost}/e/{}/q/{}", name("x"), name("q"));
             self.node.must("POST", &path, r#"{"routing_key": "k"}"#, 201);
         }
@@ -108,7 +107,7 @@ fn path(route: &str, vhost: &str, port: u16) -> String {
         "name" if route.starts_with("/api/feature-flags") => "quorum_queue".to_owned(),
         "name" => "g".to_owned(),
         "node" => "rabbit@test".to_owned(),
-        "component" => "shovel".to_owned(),
+        "component" => "policy".to_owned(),
         "user" => "subject".to_owned(),
         "dtype" => "q".to_owned(),
         "props" => "k".to_owned(),
@@ -132,6 +131,11 @@ fn path(route: &str, vhost: &str, port: u16) -> String {
     made + rest
 }
 
+/// A parameter that a component takes.
+fn parameter() -> serde_json::Value {
+    json!({"value": {"pattern": "^none$", "definition": {"max-length": 1}}})
+}
+
 /// What a request of this kind has to say, if anything.
 fn body(method: &str, route: &str, vhost: &str) -> String {
     let name = |name: &str| in_vhost(vhost, name);
@@ -142,6 +146,7 @@ fn body(method: &str, route: &str, vhost: &str) -> String {
         (_, it) if it.starts_with("/api/policies") || it.starts_with("/api/operator-policies") => {
             policy()
         }
+        (_, it) if it.starts_with("/api/parameters/") => parameter(),
         (_, it) if it.contains("parameters/") || it.contains("-limits/") => json!({"value": 5}),
         (_, it) if it.ends_with("/publish") => {
             json!({"routing_key": "k", "properties": {}, "payload": "x", "payload_encoding": "string"})

@@ -2,7 +2,9 @@
 
 use leveret_amqp::reply::ReplyCode;
 use leveret_log::Log;
-use leveret_topology::{AdminError, ExchangeId, QueueId, QueueKind, Topology, VhostId};
+use leveret_topology::{
+    AdminError, ExchangeId, QueueId, QueueKind, Topology, VhostId, must_be_component,
+};
 
 use super::long::{Long, What};
 use super::{Meta, Rests, refuse};
@@ -98,7 +100,12 @@ fn start(command: AdminCommand, topology: &mut Topology) -> Result<Started, (Rep
         }
         AdminCommand::SetPolicy { vhost, policy }
         | AdminCommand::SetOperatorPolicy { vhost, policy } => {
-            topology.start_set_policy(&vhost, *policy, is_operators).map_err(bad)?
+            let told = policy.without_effect();
+            let change = topology.start_set_policy(&vhost, *policy, is_operators).map_err(bad)?;
+            if let Some(text) = told {
+                tracing::warn!(vhost, "{text}");
+            }
+            change
         }
         other => return Ok(Started::No(other)),
     };
@@ -217,6 +224,7 @@ fn apply(command: AdminCommand, topology: &mut Topology) -> Result<Changes, (Rep
             changes.options_changed.push(queue);
         }
         AdminCommand::SetParameter { vhost, component, name, value } => {
+            must_be_component(&component).map_err(bad)?;
             topology.set_parameter(&vhost, &component, &name, value).map_err(bad)?;
         }
         AdminCommand::ClearParameter { vhost, component, name } => {

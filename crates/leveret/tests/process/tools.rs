@@ -68,10 +68,27 @@ fn links_are_the_tools() {
     assert!(told.contains("[E*] rabbitmq_management 3.13.7\n[  ] rabbitmq_stomp\n"), "{told}");
     assert_eq!(run("rabbitmqctl enable_feature_flag all").0, 0);
     assert_eq!(run("rabbitmqctl fly").0, 64);
+    // What does nothing here is told, and what is not there is refused.
+    let (status, told) = run("rabbitmqctl -q set_policy m .* {\"ha-mode\":\"all\"}");
+    assert_eq!((status, &*told), (0, "Warning: policy 'm': ha-mode has no effect here\n"));
+    broker.log.wait_for("policy 'm': ha-mode has no effect here");
+    let (status, told) = run("rabbitmqctl set_parameter shovel s {}");
+    assert!(status != 0 && told.contains("component shovel not found"), "{status}: {told}");
     // Without a link the tool is the first word.
     let mut plain = leveret(&["rabbitmqctl", "-q", "list_vhosts"]);
     plain.env("LEVERET_DATA_DIR", broker.dir.path());
     assert_eq!(self::run(&mut plain), (0, "name\n/\n".into()));
+}
+
+#[test]
+fn new_vhosts_have_the_default_queue_type() {
+    let broker = Broker::with(&["default_queue_type=quorum"]);
+    broker.told(&["add_vhost", "v"]);
+    broker.told(&["add_vhost", "c", "--default-queue-type", "classic"]);
+    let told = broker.told(&["-q", "list_vhosts", "name", "default_queue_type"]);
+    for row in ["/\tquorum", "v\tquorum", "c\tclassic"] {
+        assert!(told.contains(row), "{told}");
+    }
 }
 
 #[test]

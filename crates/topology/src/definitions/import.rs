@@ -13,8 +13,8 @@ use crate::exchange::ExchangeSpec;
 use crate::hash::Hasher64;
 use crate::id::{QueueId, VhostId};
 use crate::journal::EntityKey;
-use crate::parameters::is_policy;
-use crate::policy::Policy;
+use crate::parameters::{is_policy, must_be_component};
+use crate::policy::{Policy, is_of_plugin};
 use crate::policy_change::PolicyChange;
 use crate::queue::{QueueKind, QueueSpec};
 use crate::rate::Buckets;
@@ -32,7 +32,8 @@ pub struct Imported {
     pub queues: Vec<QueueId>,
     /// Queues that existed and have another policy now.
     pub changed: Vec<QueueId>,
-    /// Entries that were left out, and why: names that begin with `amq.`, for example.
+    /// Entries that were left out, and why: names that begin with `amq.`, what belongs to a plugin that is not there.
+    /// Policies that are there and have no effect are told, too.
     pub skipped: Vec<String>,
 }
 
@@ -354,6 +355,7 @@ fn import_vhost(
         Some(limits) => crate::parameters::limits(limits)?,
         None => BTreeMap::new(),
     };
+    let is_new = topology.vhost(name).is_none();
     let id = topology.add_vhost(name)?;
     let description = optional_text(metadata, "description")?;
     let description = description.or(optional_text(entry, "description")?).map(str::to_owned);
@@ -363,7 +365,8 @@ fn import_vhost(
         vhost.is_protected = is_protected.unwrap_or(vhost.is_protected);
         vhost.description = description.unwrap_or_default();
         vhost.tags = tags;
-        vhost.default_queue_type = kind;
+        // A new vhost has that of the node already.
+        vhost.default_queue_type = if is_new { kind.or(vhost.default_queue_type) } else { kind };
         vhost.limits.extend(limits);
         vhost.rates = Buckets::default();
     }
@@ -494,7 +497,15 @@ fn start_policy(
     value: &Json,
     operator: bool,
 ) -> Result<(), ImportReason> {
+    let mut settings = value.get("definition").and_then(Json::as_object).into_iter().flatten();
+    if let Some((key, _)) = settings.find(|(key, _)| is_of_plugin(key)) {
+        let text =
+            format!("policy '{name}' of vhost '{vhost}': {key} is of a plugin that is not there");
+        import.imported.skipped.push(text);
+        return Ok(());
+    }
     let (policy, cost) = import.take_policy(name, value, operator)?;
+    import.imported.skipped.extend(policy.without_effect());
     topology.matching.units += cost;
     import.policy = Some(topology.start_set_policy(vhost, policy, operator)?);
     Ok(())
@@ -511,6 +522,12 @@ fn import_parameter(
     let vhost = text(entry, "vhost")?;
     if let Some(operator) = is_policy(component) {
         return start_policy(topology, import, vhost, name, &value, operator);
+    }
+    if must_be_component(component).is_err() {
+        let text =
+            format!("parameter '{name}' of vhost '{vhost}': component {component} not found");
+        import.imported.skipped.push(text);
+        return Ok(());
     }
     topology.set_parameter(vhost, component, name, value)?;
     Ok(())

@@ -2,7 +2,10 @@
 
 use leveret_amqp::table::Value;
 use leveret_queue::Overflow;
-use leveret_topology::{ApplyTo, Import, Policy, PolicyError, PolicySpec, QueueId, QueueSpec};
+use leveret_topology::{
+    ApplyTo, Import, Policy, PolicyError, PolicySpec, QueueId, QueueKind, QueueSpec,
+    must_be_component,
+};
 use serde_json::{Value as Json, json};
 
 use crate::common::{Rng, World, table, text};
@@ -202,6 +205,10 @@ fn bad_definitions() {
     refuse(false, json!({ "queue-mode": "eager" }), "<<\"eager\">> is not a valid queue-mode value");
     refuse(false, json!({ "max-age": "1w" }), "<<\"1w\">> is not a valid max age");
     refuse(false, json!({ "foo": 1 }), "[{<<\"foo\">>,1}] are not recognised policy settings");
+    refuse(false, json!({ "federation-upstream-set": "all" }),
+        "[{<<\"federation-upstream-set\">>,<<\"all\">>}] are not recognised policy settings");
+    refuse(false, json!({ "shards-per-node": 2 }), "[{<<\"shards-per-node\">>,2}] are not recognised policy settings");
+    refuse(false, json!({ "max-priority": 2 }), "[{<<\"max-priority\">>,2}] are not recognised policy settings");
     refuse(true, json!({ "dead-letter-exchange": "x" }),
         "[{<<\"dead-letter-exchange\">>,<<\"x\">>}] are not recognised policy settings");
     let mut topology = World::new().topology;
@@ -210,6 +217,69 @@ fn bad_definitions() {
     assert!(error.to_string().contains("pattern should be regular expression but is invalid"));
     let error = topology.set_policy("none", spec("p", "", json!({ "expires": 1 }))).unwrap_err();
     assert_eq!(error, PolicyError::NoVhost("none".to_owned()));
+}
+
+/// A vhost keeps the type of queues that the node had when it was made.
+#[test]
+fn default_queue_type_of_new_vhosts() {
+    let mut topology = World::new().topology;
+    topology.choose_default_queue_type(Some(QueueKind::Quorum));
+    topology.add_vhost("new").unwrap();
+    topology
+        .import_definitions(
+            r#"{"vhosts": [{"name": "/"}, {"name": "a"}, {"name": "b", "metadata": {"default_queue_type": "classic"}}]}"#,
+        )
+        .unwrap();
+    topology.choose_default_queue_type(None);
+    topology.add_vhost("later").unwrap();
+    let kind = |vhost| topology.vhost(vhost).unwrap().default_queue_type;
+    assert_eq!(["/", "later"].map(kind), [None, None]);
+    assert_eq!(["new", "a"].map(kind), [Some(QueueKind::Quorum); 2]);
+    assert_eq!(kind("b"), Some(QueueKind::Classic));
+}
+
+/// What is kept and does nothing is told.
+#[test]
+fn settings_without_effect() {
+    let told = |definition| Policy::new(spec("p", "", definition), false).unwrap().without_effect();
+    assert_eq!(
+        told(json!({ "ha-mode": "exactly", "ha-params": 2, "max-length": 1 })).as_deref(),
+        Some("policy 'p': ha-mode, ha-params have no effect here")
+    );
+    assert_eq!(
+        told(json!({ "queue-leader-locator": "balanced" })).as_deref(),
+        Some("policy 'p': queue-leader-locator has no effect here")
+    );
+    assert_eq!(told(json!({ "max-length": 1, "queue-mode": "lazy" })), None);
+}
+
+/// What belongs to a plugin that is not there is left out of an import, and told.
+#[test]
+fn definitions_of_plugins() {
+    let mut topology = World::new().topology;
+    let document = json!({
+        "parameters": [{"component": "shovel", "name": "s", "value": {"src-queue": "q"}, "vhost": "/"}],
+        "policies": [
+            {"name": "f", "vhost": "/", "pattern": "", "definition": {"federation-upstream-set": "all"}},
+            {"name": "m", "vhost": "/", "pattern": "", "definition": {"ha-mode": "all"}},
+        ],
+    });
+    let imported = topology.import_definitions(&document.to_string()).unwrap();
+    assert_eq!(
+        imported.skipped,
+        [
+            "policy 'f' of vhost '/': federation-upstream-set is of a plugin that is not there",
+            "policy 'm': ha-mode has no effect here",
+            "parameter 's' of vhost '/': component shovel not found",
+        ]
+    );
+    let vhost = topology.vhost("/").unwrap();
+    assert_eq!(vhost.parameters().count(), 0);
+    let policies: Vec<_> = vhost.policies().map(|it| it.name.to_string()).collect();
+    assert_eq!(policies, ["m"]);
+    let refused = must_be_component("shovel").unwrap_err().to_string();
+    assert_eq!(refused, "Validation failed\n\ncomponent shovel not found\n");
+    assert_eq!(must_be_component("vhost-limits"), Ok(()));
 }
 
 #[test]
