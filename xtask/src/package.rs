@@ -392,7 +392,10 @@ fn unit_is_sound(unpacked: &Path) -> anyhow::Result<()> {
 fn program_works(unpacked: &Path) -> anyhow::Result<()> {
     let config = unpacked.join("etc/leveret/leveret.conf");
     let mut check = Command::new(unpacked.join("usr/bin/leveret"));
-    succeed(check.args(["serve", "--check", "--config"]).arg(config))?;
+    // As whoever builds it, who may not write where a service does.
+    let data_dir = unpacked.join("data");
+    check.args(["serve", "--check", "--config"]).arg(config).arg("--data-dir").arg(data_dir);
+    succeed(&mut check)?;
     for tool in TOOLS {
         let told = output(Command::new(unpacked.join("usr/sbin").join(tool)).arg("help"))?;
         let told = String::from_utf8(told)?;

@@ -75,7 +75,7 @@ pub(crate) struct ServeArgs {
     #[arg(short, long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 
-    /// Check the configuration and end
+    /// Check the configuration and the files that it names, tell all that a start would refuse, and end
     #[arg(long)]
     pub(crate) check: bool,
 

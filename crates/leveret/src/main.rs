@@ -9,8 +9,9 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{FromArgMatches as _, Parser as _};
-use leveret_config::files;
+use leveret_config::{Loaded, files};
 use leveret_ctl::{CtlArgs, Local};
+use leveret_server::check::Checked;
 use rustix::process::{Signal, getpid, kill_process};
 
 use cli::{Cli, DropOrphansArgs, Part, PerfPart, PerfWords, ServeArgs};
@@ -90,8 +91,7 @@ fn serve(args: ServeArgs) -> ExitCode {
         }
     };
     if args.check {
-        loaded.notices.iter().for_each(|notice| eprintln!("{}", notice.text));
-        return ExitCode::SUCCESS;
+        return check(&loaded);
     }
     if args.until_eof {
         std::thread::spawn(stop_at_eof);
@@ -104,6 +104,19 @@ fn serve(args: ServeArgs) -> ExitCode {
             ExitCode::from(SOFTWARE)
         }
     }
+}
+
+/// Tells all that a start would refuse, and what was looked at.
+fn check(loaded: &Loaded) -> ExitCode {
+    for notice in &loaded.notices {
+        eprintln!("{}: {}", if notice.is_warning { "warning" } else { "info" }, notice.text);
+    }
+    let Checked { looked_at, faults } = leveret_server::check::check(loaded);
+    let looked_at: String = looked_at.iter().map(|what| format!("checked: {what}\n")).collect();
+    let text = format!("{looked_at}not checked: ports in use, stored messages and names\n");
+    let printed = print_or_refuse(Some(text.into_bytes()), "such text");
+    faults.iter().for_each(|fault| eprintln!("error: {fault}"));
+    if faults.is_empty() { printed } else { ExitCode::from(CONFIG) }
 }
 
 fn drop_orphans(args: DropOrphansArgs) -> ExitCode {

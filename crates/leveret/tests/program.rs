@@ -51,6 +51,43 @@ fn statuses() {
     assert!(!told.contains("secret"), "{told}");
 }
 
+/// A check finds all that a start would refuse, at once, and changes nothing.
+#[test]
+fn a_check_is_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str| dir.path().join(name).display().to_string();
+    let (conf, definitions, data) = (file("l.conf"), file("d.json"), dir.path().join("data"));
+    let text = format!(
+        "listeners.ssl.default = 5671\nssl_options.certfile = {0}/no.pem\nssl_options.keyfile = {0}/no.pem\n\
+         management.ssl.port = 15671\nmanagement.ssl.certfile = {0}/none.pem\n\
+         management.ssl.keyfile = {0}/none.pem\nlisteners.tcp.bad = 300.1.1.1:5672\n\
+         load_definitions = {definitions}\n",
+        dir.path().display()
+    );
+    std::fs::write(&conf, text).unwrap();
+    std::fs::write(&definitions, r#"{"queues": [{"name": "q", "vhost": "nowhere"}]}"#).unwrap();
+    let told = check(&data, &["serve", "--check", "--config", &conf], 78);
+    for fault in ["no.pem", "none.pem", "listeners.tcp.bad = 300.1.1.1:5672", "\"nowhere\""] {
+        assert!(told.contains(fault), "{fault} in {told}");
+    }
+    assert!(!data.exists());
+
+    std::fs::write(&conf, format!("load_definitions = {definitions}\n")).unwrap();
+    std::fs::write(&definitions, r#"{"vhosts": [{"name": "/"}]}"#).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_leveret"))
+        .args(["serve", "--check", "--config", &conf])
+        .env_clear()
+        .env("LEVERET_DATA_DIR", &data)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let told = String::from_utf8(output.stdout).unwrap();
+    for what in [&*conf, &*definitions, "listeners.tcp.default", "not checked: ports"] {
+        assert!(told.contains(what), "{what} in {told}");
+    }
+    assert!(!data.exists());
+}
+
 /// A broker that is not there is told once, with its address.
 #[test]
 fn perf_without_a_broker() {

@@ -4,10 +4,11 @@
 //! - [`turn`]: actors and who runs them. [`runner`]: a thread's list of turns. [`threads`]. [`locks`]: their order.
 //! - [`connection`]: socket and session. [`listener`]. [`descriptors`]: how many sockets there may be.
 //! - [`events`]: what happened, told and kept.
-//! - [`node`]: all actors. [`clock`]: what time it is. [`mod@serve`]: start and stop. [`front`]: what crates above are given.
+//! - [`check`]: what a start would refuse. [`node`]: all actors. [`clock`]: what time it is. [`mod@serve`]: start and stop. [`front`]: what crates above are given.
 
 pub mod alarms;
 pub mod buffers;
+pub mod check;
 pub mod clock;
 pub mod connection;
 pub mod descriptors;

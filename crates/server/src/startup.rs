@@ -7,9 +7,9 @@ use std::time::Instant;
 use anyhow::Context as _;
 use leveret_auth::Sources;
 use leveret_broker::Meta;
-use leveret_config::{Config, Listeners, Loaded, PasswordHashing, Product, files};
+use leveret_config::{Config, Listeners, Loaded, PasswordHashing, Product, QueueType, files};
 use leveret_session::{Mechanism, Settings};
-use leveret_topology::{Hashing, Password, PasswordHash, Topology};
+use leveret_topology::{Hashing, Password, PasswordHash, QueueKind, Topology};
 use rustix::fs::Mode;
 
 use crate::front::{About, OpenFrontEnds};
@@ -60,7 +60,7 @@ fn log_dir(config: &Config) -> PathBuf {
 }
 
 /// Files and streams that are logged to, as tools show them.
-fn log_files(config: &Config) -> Vec<String> {
+pub(crate) fn log_files(config: &Config) -> Vec<String> {
     let console = config.log.console.then(|| match config.log.console_stream {
         leveret_config::Stream::Stdout => "<stdout>".to_owned(),
         leveret_config::Stream::Stderr => "<stderr>".to_owned(),
@@ -184,11 +184,8 @@ fn amqp_listeners(config: &Config) -> anyhow::Result<Vec<AmqpListener>> {
     };
     let mut listeners = Vec::new();
     let mut add = |of: &Listeners, kind: &str, preface: &Preface| -> anyhow::Result<()> {
-        for (name, address) in of.iter() {
-            let key = format!("listeners.{kind}.{name}");
-            let found = resolve(address.host.as_deref(), address.port)
-                .with_context(|| format!("{key} = {address}"))?;
-            listeners.push(AmqpListener { key, address: found, preface: preface.clone() });
+        for (key, address) in addresses(of, kind) {
+            listeners.push(AmqpListener { key, address: address?, preface: preface.clone() });
         }
         Ok(())
     };
@@ -198,6 +195,19 @@ fn amqp_listeners(config: &Config) -> anyhow::Result<Vec<AmqpListener>> {
         add(&with.ssl, "ssl", &preface)?;
     }
     Ok(listeners)
+}
+
+/// The key of each of these listeners, and its address.
+pub(crate) fn addresses<'a>(
+    of: &'a Listeners,
+    kind: &'a str,
+) -> impl Iterator<Item = (String, anyhow::Result<SocketAddr>)> + 'a {
+    of.iter().map(move |(name, address)| {
+        let key = format!("listeners.{kind}.{name}");
+        let found = resolve(address.host.as_deref(), address.port)
+            .with_context(|| format!("{key} = {address}"));
+        (key, found)
+    })
 }
 
 /// How new passwords are hashed.
@@ -288,35 +298,13 @@ fn add_names(
     let mut seen = 0;
     let wait = &mut || seen = waker.wait(seen);
     meta.promise(topology, wait).context("cannot store the names of this node")?;
+    choose_queue_type(config, topology);
     match &access.load_definitions {
         // At every start, as in RabbitMQ: what is there stays, but for what definitions replace.
         Some(path) => {
-            for file in definition_files(Path::new(path))? {
-                let json = std::fs::read_to_string(&file)
-                    .with_context(|| format!("cannot read the definitions {}", file.display()))?;
-                topology
-                    .import_definitions(&json)
-                    .with_context(|| format!("in the definitions {}", file.display()))?;
-            }
+            import_files(Path::new(path), topology)?;
         }
-        None if meta.is_new() => {
-            let tags: Vec<&str> = access.default_user_tags.iter().collect();
-            topology.bootstrap(&leveret_topology::Bootstrap {
-                user: &access.default_user,
-                password: PasswordHash::with(
-                    hashing(config),
-                    access.default_pass.reveal(),
-                    rand::random(),
-                ),
-                tags: &tags,
-                vhost: &access.default_vhost,
-                permissions: [
-                    &access.default_configure,
-                    &access.default_write,
-                    &access.default_read,
-                ],
-            })?;
-        }
+        None if meta.is_new() => bootstrap(config, topology)?,
         None => {}
     }
     topology.limit_channels(&node_name(config), config.connections.channel_max_per_node.0);
@@ -329,6 +317,44 @@ fn add_names(
     }
     topology.open_events(&node_name(config), events, config.management.enabled);
     meta.save(topology, wait).context("cannot store the names of this node")
+}
+
+/// What the first start makes.
+pub(crate) fn bootstrap(config: &Config, topology: &mut Topology) -> anyhow::Result<()> {
+    let access = &config.access;
+    let tags: Vec<&str> = access.default_user_tags.iter().collect();
+    topology.bootstrap(&leveret_topology::Bootstrap {
+        user: &access.default_user,
+        password: PasswordHash::with(hashing(config), access.default_pass.reveal(), rand::random()),
+        tags: &tags,
+        vhost: &access.default_vhost,
+        permissions: [&access.default_configure, &access.default_write, &access.default_read],
+    })?;
+    Ok(())
+}
+
+/// The type of queues of vhosts that are made.
+pub(crate) fn choose_queue_type(config: &Config, topology: &mut Topology) {
+    topology.choose_default_queue_type(config.access.default_queue_type.map(|kind| match kind {
+        QueueType::Classic => QueueKind::Classic,
+        QueueType::Quorum => QueueKind::Quorum,
+    }));
+}
+
+/// Imports definitions; what is left out is logged.
+pub(crate) fn import_files(path: &Path, topology: &mut Topology) -> anyhow::Result<()> {
+    let files = definition_files(path);
+    for file in files.with_context(|| format!("load_definitions = {}", path.display()))? {
+        let json = std::fs::read_to_string(&file)
+            .with_context(|| format!("cannot read the definitions {}", file.display()))?;
+        let imported = topology
+            .import_definitions(&json)
+            .with_context(|| format!("in the definitions {}", file.display()))?;
+        for text in &imported.skipped {
+            tracing::warn!("definitions {}: {text}", file.display());
+        }
+    }
+    Ok(())
 }
 
 /// One file, or all `.json` files of a directory by name.

@@ -509,6 +509,11 @@ fn refuse_older_names(names: &Path, shard: &Path, batch: u64, seen: u64) -> anyh
     Ok(())
 }
 
+/// Whether a start would take the layout of a directory, if there is one.
+pub(crate) fn check_layout(dir: &Path) -> anyhow::Result<()> {
+    layout(dir, 0).map(drop)
+}
+
 /// Reads the layout of a directory: its number of shards, which need not be the one that is wanted. None if it has none.
 fn layout(dir: &Path, shards: usize) -> anyhow::Result<Option<usize>> {
     let path = dir.join("layout");

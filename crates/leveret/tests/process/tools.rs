@@ -85,7 +85,7 @@ fn new_vhosts_have_the_default_queue_type() {
     let broker = Broker::with(&["default_queue_type=quorum"]);
     broker.told(&["add_vhost", "v"]);
     broker.told(&["add_vhost", "c", "--default-queue-type", "classic"]);
-    let told = broker.told(&["-q", "list_vhosts", "name", "default_queue_type"]);
+    let told = broker.told(&["list_vhosts", "name", "default_queue_type"]);
     for row in ["/\tquorum", "v\tquorum", "c\tclassic"] {
         assert!(told.contains(row), "{told}");
     }
