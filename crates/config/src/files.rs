@@ -3,7 +3,8 @@
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::load::{Config, File, FlagSetting, Loaded, Sources};
+use crate::classic;
+use crate::load::{Config, File, FlagSetting, Loaded, Notice, Sources};
 use crate::{ConfigError, ConfigErrors, Place, Problem};
 
 /// Read when no file is named, if it exists.
@@ -36,7 +37,29 @@ pub fn load(file: Option<&Path>, flags: Vec<FlagSetting>) -> Result<Loaded, Conf
             }
         }
     }
-    Config::load(&sources)
+    let mut loaded = Config::load(&sources)?;
+    loaded.notices.extend(advanced(&sources));
+    Ok(loaded)
+}
+
+/// Warnings about the terms of `advanced.config`, which RabbitMQ reads besides: the one that the environment names, or the
+/// one beside the configuration file.
+fn advanced(sources: &Sources<'_>) -> Vec<Notice> {
+    let named = sources.env.iter().find(|(name, _)| name == "RABBITMQ_ADVANCED_CONFIG_FILE");
+    let path = match (named, sources.files.first()) {
+        (Some((_, path)), _) if !path.is_empty() => PathBuf::from(path),
+        (_, Some(file)) => Path::new(&file.name).with_file_name("advanced.config"),
+        _ => return Vec::new(),
+    };
+    // RabbitMQ lets the name be given without its ending.
+    let with_ending = PathBuf::from(format!("{}.config", path.display()));
+    let file = read(&path).or_else(|_| read(&with_ending));
+    let Ok(File { name, text }) = file else { return Vec::new() };
+    let warning = |(line, what): (u32, String)| Notice {
+        is_warning: true,
+        text: format!("{name}:{line}: the file is not read: {what}"),
+    };
+    classic::terms(&text).into_iter().map(warning).collect()
 }
 
 /// The directory of everything the node remembers.

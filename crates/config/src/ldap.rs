@@ -1,7 +1,7 @@
 //! The source `ldap`: how a directory is reached, and how users and their rights are found in it.
 
 mod query;
-mod term;
+pub(crate) mod term;
 
 pub use query::{Query, Tags, Text, Values};
 

@@ -12,6 +12,7 @@
 //! Invariant: [`Config::load`] is pure; only [`files`] touches the disk.
 
 pub mod auth;
+mod classic;
 pub mod encrypted;
 mod error;
 pub mod files;

@@ -470,8 +470,7 @@ const ENCRYPTED: &str = "encrypted:";
 const OTHER_ENVIRONMENT: [&str; 1] = ["LEVERET_CONFIG_FILE"];
 
 /// RabbitMQ's variables that users set and that change nothing here.
-const MEANINGLESS_ENVIRONMENT: [&str; 15] = [
-    "RABBITMQ_ADVANCED_CONFIG_FILE",
+const MEANINGLESS_ENVIRONMENT: [&str; 14] = [
     "RABBITMQ_CONF_ENV_FILE",
     "RABBITMQ_CTL_ERL_ARGS",
     "RABBITMQ_DIST_PORT",

@@ -15,6 +15,7 @@
 //!
 //! Knows nothing of which keys exist. Every fault of a file is reported, not only the first.
 
+use crate::classic;
 use crate::error::{ConfigError, Place, Problem};
 
 /// One setting as it stands in a file.
@@ -45,9 +46,8 @@ pub(crate) enum Item {
 /// Reads the text of the file called `name`. Faulty lines are left out of the items.
 pub(crate) fn parse(name: &str, text: &str) -> (Vec<Item>, Vec<ConfigError>) {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    if is_classic(text) {
-        let place = Place::File { name: name.to_owned(), line: 1 };
-        return (Vec::new(), vec![ConfigError { place, problem: Problem::Syntax(CLASSIC.into()) }]);
+    if classic::is_classic(text) {
+        return (Vec::new(), classic::faults(name, text));
     }
     let mut reader = Reader { name, rest: text, line: 1 };
     let mut items = Vec::new();
@@ -64,17 +64,6 @@ pub(crate) fn parse(name: &str, text: &str) -> (Vec<Item>, Vec<ConfigError>) {
         }
     }
     (items, errors)
-}
-
-const CLASSIC: &str = "this is RabbitMQ's classic format of Erlang terms (rabbitmq.config, \
-    advanced.config), which is not read. Write a file in the format of rabbitmq.conf and name that one: \
-    {heartbeat, 60} there is the line `heartbeat = 60`; `leveret serve --help` lists the keys";
-
-/// Whether the first thing in the text, after comments, is a list of Erlang terms.
-fn is_classic(text: &str) -> bool {
-    let mut lines = text.lines().map(str::trim_start);
-    let first = lines.find(|line| !line.is_empty() && !line.starts_with('%'));
-    first.is_some_and(|line| line.starts_with('['))
 }
 
 /// Splits a key into its words, or says what is wrong with it.
@@ -199,6 +188,7 @@ const BLANKS: [char; 2] = [' ', '\t'];
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::classic::CLASSIC;
 
     #[test]
     #[rustfmt::skip] // a table
@@ -234,7 +224,7 @@ mod tests {
         check("a = 'x",        "!1 the quote that begins here is never closed");
         check("a = 'x' y",     "!1 unexpected text after the closing quote");
         check("include",       "!1 a path is missing after 'include'");
-        check("\n[{rabbit, []}].", &format!("!1 {CLASSIC}"));
+        check("\n[{rabbit, [{heartbeat, 60}]}].", &format!("!1 {CLASSIC} !2 write `heartbeat = 60`"));
         check("\u{feff}%% -*- mode: erlang -*-\n\n  % mine\n[\n {rabbit, []}\n].", &format!("!1 {CLASSIC}"));
         check("% 1\na = 1", "a=1@2 !1 expected 'key = value'");
         check("a\nb = 1\nc",   "b=1@2 !1 expected 'key = value' !3 expected 'key = value'");

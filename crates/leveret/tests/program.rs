@@ -31,8 +31,25 @@ fn statuses() {
     std::fs::write(&classic, "%% mine\n[{rabbit, [{heartbeat, 60}]}].\n").unwrap();
     let told = check(dir.path(), &["serve", "--check", "--config", &classic], 78);
     assert!(told.starts_with(&format!("{classic}:1: ")), "{told}");
-    assert!(told.contains("`heartbeat = 60`") && told.contains("serve --help"), "{told}");
-    assert_eq!(told.lines().count(), 1, "{told}");
+    assert!(told.contains("serve --help"), "{told}");
+    assert!(told.contains(&format!("{classic}:2: write `heartbeat = 60`\n")), "{told}");
+    assert_eq!(told.lines().count(), 2, "{told}");
+
+    // What RabbitMQ would read beside the file.
+    let beside = dir.path().join("advanced.config").display().to_string();
+    std::fs::write(
+        &beside,
+        "[{rabbit, [{consumer_timeout, 60000},\n {default_pass, \"s3cret\"}]}].\n",
+    )
+    .unwrap();
+    let told = check(dir.path(), &["serve", "--check", "--config", &good], 0);
+    for line in [
+        "1: the file is not read: write `consumer_timeout = 60000`",
+        "2: the file is not read: write `default_pass",
+    ] {
+        assert!(told.contains(&format!("warning: {beside}:{line}")), "{told}");
+    }
+    assert!(!told.contains("s3cret"), "{told}");
 
     check(dir.path(), &["--version"], 0);
     check(dir.path(), &["man"], 0);

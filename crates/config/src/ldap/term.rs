@@ -4,9 +4,11 @@
 const DEPTH_MAX: u32 = 32;
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Term {
+pub(crate) enum Term {
     /// `word`, or `'word'`.
     Atom(String),
+    /// `60`, `0.4`, `-1`.
+    Number(String),
     /// `"text"`, or `<<"text">>`.
     Text(String),
     /// `{a, b}`
@@ -29,7 +31,7 @@ impl Term {
     }
 
     /// The text of an atom or a text.
-    pub(super) fn word(&self) -> Option<&str> {
+    pub(crate) fn word(&self) -> Option<&str> {
         match self {
             Self::Atom(word) | Self::Text(word) => Some(word),
             _ => None,
@@ -37,12 +39,14 @@ impl Term {
     }
 }
 
-struct Reader<'a> {
-    rest: &'a str,
+/// Reads terms one after another.
+pub(crate) struct Reader<'a> {
+    /// What is left.
+    pub(crate) rest: &'a str,
 }
 
 impl Reader<'_> {
-    fn skip(&mut self) {
+    pub(crate) fn skip(&mut self) {
         self.rest = self.rest.trim_start();
         while let Some(comment) = self.rest.strip_prefix('%') {
             let (_, after) = comment.split_once('\n').unwrap_or((comment, ""));
@@ -50,14 +54,14 @@ impl Reader<'_> {
         }
     }
 
-    fn take(&mut self, mark: &str) -> bool {
+    pub(crate) fn take(&mut self, mark: &str) -> bool {
         self.skip();
         let after = self.rest.strip_prefix(mark);
         self.rest = after.unwrap_or(self.rest);
         after.is_some()
     }
 
-    fn term(&mut self, depth: u32) -> Result<Term, String> {
+    pub(crate) fn term(&mut self, depth: u32) -> Result<Term, String> {
         if depth > DEPTH_MAX {
             return Err(format!("more than {DEPTH_MAX} brackets in each other"));
         }
@@ -80,6 +84,11 @@ impl Reader<'_> {
         let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '@';
         let end = self.rest.find(|c| !is_word(c)).unwrap_or(self.rest.len());
         let (word, after) = self.rest.split_at(end);
+        if let Some(end) = number(self.rest) {
+            let (number, after) = self.rest.split_at(end);
+            self.rest = after;
+            return Ok(Term::Number(number.to_owned()));
+        }
         if !word.starts_with(|c: char| c.is_ascii_lowercase()) {
             return Err(match beginning(self.rest).as_str() {
                 "" => "it ends too early".to_owned(),
@@ -131,6 +140,18 @@ impl Reader<'_> {
 
 fn beginning(text: &str) -> String {
     text.chars().take(20).collect()
+}
+
+/// Where the number ends that a text begins with, if it does.
+fn number(text: &str) -> Option<usize> {
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    let is_end = |(at, c): &(usize, char)| {
+        let is_point = *c == '.' && digits[at + 1..].starts_with(|c: char| c.is_ascii_digit());
+        !c.is_ascii_digit() && !is_point
+    };
+    let end = digits.char_indices().find(is_end).map_or(digits.len(), |(at, _)| at);
+    (end > 0 && digits.starts_with(|c: char| c.is_ascii_digit()))
+        .then_some(text.len() - digits.len() + end)
 }
 
 #[cfg(test)]
