@@ -15,8 +15,8 @@ use crate::PATIENCE;
 /// again. What was sent and not yet confirmed, at most --prefetch messages, is then there twice.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
-Exit status: 0 everything was moved, 64 wrong usage, 65 bad definitions, 68 no such host, 69 a broker is not there,
-75 something is left on the old broker (the table tells what, and why), 77 not allowed.
+Exit status: 0 everything was moved (streams and exclusive queues stay), 64 wrong usage, 65 bad definitions,
+68 no such host, 69 a broker is not there, 75 something is left on the old broker (the table tells what, and why), 77 not allowed.
 
 Example:
   leveret migrate --from-api http://admin:secret@old:15672 --from amqp://admin:secret@old")]

@@ -1,6 +1,6 @@
 //! The definitions that are taken along, and those that are not.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use leveret_ctl::{Code, Fault};
 use serde_json::Value;
@@ -26,6 +26,10 @@ const LISTS: [&str; 9] = [
     "bindings",
 ];
 
+/// Of so many queues and exchanges each is told that their bindings are left out: a broker may have very many exclusive
+/// ones.
+const LINES_MAX: usize = 20;
+
 impl Chosen {
     /// How many of everything.
     pub(crate) fn counts(&self) -> String {
@@ -39,6 +43,30 @@ impl Chosen {
 /// RabbitMQ would refuse; RabbitMQ does not look at the query.
 pub(crate) fn query(new: &Value) -> &'static str {
     if is_leveret(new) { "/api/definitions" } else { "/api/definitions?for=rabbitmq" }
+}
+
+/// Where the old broker has all its exchanges. RabbitMQ's definitions are without internal ones, but with their bindings.
+pub(crate) const EXCHANGES: &str =
+    "/api/exchanges?columns=vhost,name,type,durable,auto_delete,internal,arguments";
+
+/// Adds the internal ones of `exchanges` that are not in the definitions.
+pub(crate) fn add_internal(all: &mut Value, exchanges: Value) {
+    let known: BTreeSet<_> =
+        entries(all, "exchanges").map(|it| id("exchange", it, "name")).collect();
+    let Value::Array(exchanges) = exchanges else { return };
+    let missing = exchanges.into_iter().filter(|exchange| {
+        exchange["internal"] == true
+            && !is_predeclared(exchange["name"].as_str().unwrap_or_default())
+            && !known.contains(&id("exchange", exchange, "name"))
+    });
+    if let Some(list) = all.get_mut("exchanges").and_then(Value::as_array_mut) {
+        list.extend(missing);
+    }
+}
+
+/// Every vhost has it.
+fn is_predeclared(exchange: &str) -> bool {
+    exchange.is_empty() || exchange.starts_with("amq.")
 }
 
 fn is_leveret(overview: &Value) -> bool {
@@ -107,7 +135,36 @@ pub(crate) fn chosen(
         !gone.contains(&id(to, binding, "destination"))
             && !gone.contains(&id("exchange", binding, "source"))
     });
+    leave_out_loose(&mut all, &mut left_out);
     Ok(Chosen { document: all, left_out })
+}
+
+/// Leaves out bindings of what is not in the document: RabbitMQ has those of exclusive queues in it without the queues,
+/// and an import ends at the first of them.
+fn leave_out_loose(all: &mut Value, left_out: &mut Vec<String>) {
+    let mut there: BTreeSet<_> = entries(all, "queues").map(|it| id("queue", it, "name")).collect();
+    there.extend(entries(all, "exchanges").map(|it| id("exchange", it, "name")));
+    let mut loose: BTreeMap<[String; 3], usize> = BTreeMap::new();
+    keep(all, "bindings", |binding| {
+        let to = binding["destination_type"].as_str().unwrap_or("queue");
+        let ends = [id("exchange", binding, "source"), id(to, binding, "destination")];
+        let is_there = |end: &[String; 3]| {
+            there.contains(end) || end[0] == "exchange" && is_predeclared(&end[2])
+        };
+        let missing = ends.into_iter().find(|end| !is_there(end));
+        let is_kept = missing.is_none();
+        missing.into_iter().for_each(|end| *loose.entry(end).or_default() += 1);
+        is_kept
+    });
+    let lines = loose.iter().take(LINES_MAX).map(|([kind, vhost, name], count)| {
+        format!("{count} bindings of {kind} '{name}' in vhost '{vhost}', which is not in the definitions")
+    });
+    left_out.extend(lines);
+    if let Some(more) = loose.len().checked_sub(LINES_MAX).filter(|&more| more > 0) {
+        left_out.push(format!(
+            "bindings of {more} more queues and exchanges that are not in the definitions"
+        ));
+    }
 }
 
 fn entries<'a>(document: &'a Value, list: &str) -> impl Iterator<Item = &'a Value> {
@@ -178,6 +235,54 @@ mod tests {
         assert_eq!(chosen.document["bindings"], kept);
         assert!(chosen.counts().contains("1 users, 2 vhosts"), "{}", chosen.counts());
         assert!(chosen.counts().contains("1 exchanges, 2 queues"), "{}", chosen.counts());
+    }
+
+    #[test]
+    fn internal_exchanges_come_with_their_bindings() {
+        let mut all = definitions();
+        all["bindings"] = json!([
+            {"vhost": "v", "source": "x", "destination": "inner", "destination_type": "exchange"},
+            {"vhost": "v", "source": "inner", "destination": "q", "destination_type": "queue"},
+            {"vhost": "v", "source": "link", "destination": "q", "destination_type": "queue"},
+            {"vhost": "v", "source": "amq.direct", "destination": "q", "destination_type": "queue"},
+        ]);
+        let inner = json!({"vhost": "v", "name": "inner", "type": "topic", "internal": true});
+        let exchanges = json!([
+            {"vhost": "v", "name": "", "type": "direct", "internal": false},
+            {"vhost": "v", "name": "amq.rabbitmq.trace", "type": "topic", "internal": true},
+            {"vhost": "v", "name": "x", "type": "topic", "internal": true},
+            {"vhost": "v", "name": "gone", "type": "topic", "internal": false},
+            inner,
+            {"vhost": "v", "name": "link", "type": "x-federation-upstream", "internal": true},
+        ]);
+        add_internal(&mut all, exchanges);
+        let chosen = chosen(all, &BTreeSet::from(["v".to_owned()]), &leveret()).unwrap();
+        assert_eq!(chosen.document["exchanges"], json!([definitions()["exchanges"][1], inner]));
+        let bindings = chosen.document["bindings"].as_array().unwrap();
+        assert_eq!(bindings.len(), 3, "all but the link's");
+        assert_eq!(chosen.left_out.len(), 2, "{:?}", chosen.left_out);
+        assert!(chosen.left_out[1].contains("x-federation-upstream"), "{:?}", chosen.left_out);
+    }
+
+    #[test]
+    fn bindings_of_what_is_not_there_are_left_out_and_told() {
+        let mut all = definitions();
+        let bindings = (0..30).flat_map(|at| {
+            let binding = json!({
+                "vhost": "v", "source": "amq.topic", "destination": format!("amq.gen-{at:02}"),
+                "destination_type": "queue"
+            });
+            [binding.clone(), binding]
+        });
+        all["bindings"] = bindings.collect();
+        let chosen = chosen(all, &BTreeSet::from(["v".to_owned()]), &leveret()).unwrap();
+        assert_eq!(chosen.document["bindings"], json!([]));
+        assert_eq!(chosen.left_out.len(), 1 + LINES_MAX + 1);
+        assert_eq!(
+            chosen.left_out[1],
+            "2 bindings of queue 'amq.gen-00' in vhost 'v', which is not in the definitions"
+        );
+        assert!(chosen.left_out[LINES_MAX + 1].starts_with("bindings of 10 more"));
     }
 
     #[test]

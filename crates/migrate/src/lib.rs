@@ -65,7 +65,12 @@ fn run(args: &MigrateArgs, socket: PathBuf) -> Result<(), Fault> {
     };
     if !args.messages_only {
         let query = definitions::query(&overview);
-        let all = old.get(query).map_err(|fault| of("old", "--from-api", fault))?;
+        let mut all = old.get(query).map_err(|fault| of("old", "--from-api", fault))?;
+        let exchanges = old.get(definitions::EXCHANGES);
+        definitions::add_internal(
+            &mut all,
+            exchanges.map_err(|fault| of("old", "--from-api", fault))?,
+        );
         let chosen = definitions::chosen(all, &vhosts, &overview)?;
         chosen.left_out.iter().for_each(|text| report.note(text));
         report.say(&format!("definitions: {}", chosen.counts()))?;
@@ -83,6 +88,12 @@ fn run(args: &MigrateArgs, socket: PathBuf) -> Result<(), Fault> {
     };
     let chosen =
         queues::chosen(&old, &vhosts, &patterns).map_err(|fault| of("old", "--from-api", fault))?;
+    for queue in chosen.iter().filter(|queue| queue.is_stream() && queue.ready > 0) {
+        report.note(&format!(
+            "messages of queue '{}' in vhost '{}': a stream",
+            queue.name, queue.vhost
+        ));
+    }
     let rows = if args.dry_run {
         chosen.iter().map(Row::not_yet).collect()
     } else {

@@ -56,7 +56,11 @@ impl Queue {
         if self.is_exclusive {
             return Some("it belongs to one connection and goes with it");
         }
-        (self.kind == "stream").then_some("a stream, whose messages cannot be taken out")
+        self.is_stream().then_some("a stream, whose messages cannot be taken out")
+    }
+
+    pub(crate) fn is_stream(&self) -> bool {
+        self.kind == "stream"
     }
 }
 

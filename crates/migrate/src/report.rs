@@ -39,14 +39,15 @@ pub(crate) struct Row {
     pub(crate) outcome: Outcome,
     /// Messages that others have and have not acked.
     pub(crate) unacked: u64,
-    /// It goes with its connection: there is nothing to be done about what is in it.
-    is_exclusive: bool,
+    /// It goes with its connection, or is a stream: there is nothing to be done about what is in it.
+    stays: bool,
 }
 
 impl Row {
     pub(crate) fn new(queue: &Queue, outcome: Outcome) -> Self {
         let (vhost, name) = (queue.vhost.clone(), queue.name.clone());
-        Self { vhost, queue: name, outcome, unacked: 0, is_exclusive: queue.is_exclusive }
+        let stays = queue.is_exclusive || queue.is_stream();
+        Self { vhost, queue: name, outcome, unacked: 0, stays }
     }
 
     /// Of a queue that is only looked at.
@@ -59,7 +60,7 @@ impl Row {
     /// Whether the old broker still has something that could come along one day.
     fn is_left(&self) -> bool {
         let Outcome { left, why, .. } = &self.outcome;
-        !self.is_exclusive && (*left > 0 || why.is_some() || self.unacked > 0)
+        !self.stays && (*left > 0 || why.is_some() || self.unacked > 0)
     }
 
     /// Whether there is anything to tell.
