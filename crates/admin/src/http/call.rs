@@ -8,6 +8,7 @@ use axum::body::Body;
 use axum::extract::{FromRequest, FromRequestParts as _, RawPathParams};
 use axum::http::{HeaderMap, Request};
 use bytes::Bytes;
+use leveret_server::clock::{now, wall};
 use leveret_server::locks::Guard;
 use leveret_server::node::Node;
 use serde_json::{Map, Value};
@@ -94,7 +95,8 @@ impl FromRequest<Arc<App>> for Call {
         };
         let (app, headers) = (Arc::clone(app), parts.headers);
         let answer = Held::nothing(&app.ops.node, Some(share));
-        let ranges = Ranges::of_query(query.iter().map(|(name, value)| (&**name, &**value)));
+        let pairs = query.iter().map(|(name, value)| (&**name, &**value));
+        let ranges = Ranges::of_query(pairs, wall(now()).ms());
         if ranges.are_fine() {
             app.ops.stats.look();
         }

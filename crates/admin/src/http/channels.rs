@@ -17,6 +17,7 @@ use super::{consumers, listing, queues, stats};
 use crate::ops::facts;
 use crate::ops::pages::{self, Slice};
 use crate::stats::pairs::With;
+use crate::stats::snapshot::ChannelEntry;
 
 /// A connection and one of its channels, by place.
 type Item = (Arc<Seen>, usize);
@@ -180,8 +181,8 @@ fn row(call: &Call, (connection, facts): &Seen, channel: &ChannelFacts) -> Value
     let stats = call.stats();
     let sampled = stats.connections.get(&connection.id());
     let sampled = sampled.and_then(|entry| entry.channel(channel.number));
-    if let (Value::Object(row), Some(entry)) = (&mut row, sampled) {
-        entry.put_rates(row, &call.ranges);
+    if let Value::Object(row) = &mut row {
+        ChannelEntry::put_rates(sampled, row, &call.ranges);
     }
     drop(stats);
     row

@@ -14,6 +14,7 @@ use super::listing::{Listed, Why};
 use super::{channels, listing, stats};
 use crate::ops::close;
 use crate::ops::pages::Slice;
+use crate::stats::snapshot::ConnectionEntry;
 
 /// A connection and what it tells of itself.
 pub(super) type Seen = (Arc<Connection>, ConnectionFacts);
@@ -225,8 +226,9 @@ fn row(call: &Call, (connection, facts): &Seen) -> Value {
         row["waits_for"] = json!(sampled.session.waits_for);
     }
     let stats = call.stats();
-    if let (Value::Object(row), Some(entry)) = (&mut row, stats.connections.get(&connection.id())) {
-        entry.put_rates(row, &call.ranges);
+    if let Value::Object(row) = &mut row {
+        let entry = stats.connections.get(&connection.id()).map(AsRef::as_ref);
+        ConnectionEntry::put_rates(entry, row, &call.ranges);
     }
     drop(stats);
     if let Some(name) = properties.get("connection_name") {

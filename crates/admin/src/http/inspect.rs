@@ -103,25 +103,25 @@ pub(super) async fn message_sizes(call: Call) -> Result<Answer, Fault> {
 }
 
 /// How far back confirms are shown, and in which steps, in seconds, unless the query says.
-const CONFIRMS: Range = Range { age_s: 300, incr_s: 2 };
+const CONFIRMS_S: (u64, u64) = (300, 2);
 /// Steps of one answer.
 const STEPS_MAX: u64 = 2000;
 
 /// `GET /api/leveret/confirm-latency`: how long confirms took, step by step.
 pub(super) async fn confirm_latency(call: Call) -> Result<Answer, Fault> {
     call.login.must_monitor()?;
-    let range = Range {
-        age_s: call.number("age")?.unwrap_or(CONFIRMS.age_s),
-        incr_s: call.number("incr")?.unwrap_or(CONFIRMS.incr_s),
-    };
-    if range.incr_s == 0 || range.age_s / range.incr_s > STEPS_MAX {
+    let age_s = call.number("age")?.unwrap_or(CONFIRMS_S.0);
+    let incr_s = call.number("incr")?.unwrap_or(CONFIRMS_S.1);
+    if incr_s == 0 || age_s / incr_s > STEPS_MAX {
         let text = format!("'incr' must be 1 or more, and 'age' at most {STEPS_MAX} times as much");
         return Err(Fault::bad(text));
     }
     call.app.ops.stats.refresh(FRESH).await;
     let snapshot = call.stats();
     let history = &snapshot.overview.confirms;
-    let samples: Vec<_> = (0..ConfirmTimes::PLACES).map(|at| history.samples(at, range)).collect();
+    let range = Range { age_s, incr_s, until: history.looked_at().unwrap_or(0) };
+    let samples = (0..ConfirmTimes::PLACES).map(|at| history.known_samples(at, range, STEPS_MAX));
+    let samples: Vec<_> = samples.collect();
     // Newest first; what came in a step is what there is more than at its beginning.
     let steps = samples.first().map_or(0, |samples| samples.len().saturating_sub(1));
     let step = |at: usize| {

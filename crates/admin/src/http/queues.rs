@@ -21,6 +21,7 @@ use crate::ops::direct::is;
 use crate::ops::pages::{self, Slice};
 use crate::ops::{ask, facts};
 use crate::stats::pairs::With;
+use crate::stats::snapshot::QueueEntry;
 
 /// A queue by its names, before anything is made of it.
 #[derive(Clone, Debug)]
@@ -294,9 +295,7 @@ fn row(
     if let Some(owner) = queue.exclusive_owner {
         put("owner_pid_details", owner_details(call, owner));
     }
-    if let Some(entry) = sampled {
-        entry.put_rates(&mut row, &call.ranges);
-    }
+    QueueEntry::put_rates(sampled.map(AsRef::as_ref), &mut row, &call.ranges);
     row
 }
 

@@ -27,8 +27,8 @@ pub struct Ranges {
 const SECONDS_MAX: u64 = 100 * 365 * 86_400;
 
 impl Ranges {
-    /// From a request's query. Half a range, or one that is no number, is none, as in RabbitMQ.
-    pub fn of_query<'a>(query: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
+    /// From the query of a request that came at `until`. Half a range, or one that is no number, is none, as in RabbitMQ.
+    pub fn of_query<'a>(query: impl Iterator<Item = (&'a str, &'a str)>, until: Ms) -> Self {
         let mut found: Map<String, Value> = Map::new();
         for (name, value) in query {
             if let Ok(seconds) = value.parse::<u64>() {
@@ -39,7 +39,7 @@ impl Ranges {
             let age_s = found.get(&format!("{kind}_age"))?.as_u64()?;
             let incr_s = found.get(&format!("{kind}_incr"))?.as_u64()?;
             let is_sane = incr_s > 0 && age_s.max(incr_s) <= SECONDS_MAX;
-            is_sane.then_some(Range { age_s, incr_s })
+            is_sane.then_some(Range { age_s, incr_s, until })
         };
         Self {
             lengths: range("lengths"),
@@ -151,26 +151,36 @@ fn put_disk(stats: &mut Value) {
 }
 
 impl QueueEntry {
-    /// Rates and samples of a row that has the counts.
-    pub fn put_rates(&self, row: &mut Map<String, Value>, ranges: &Ranges) {
-        put_details(row, &LENGTHS, &self.lengths, ranges.lengths);
-        put_message_details(row, &QUEUE, &self.messages, ranges.msg_rates);
-        put_idle_since(row, self.idle_since());
+    /// Rates and samples of a row that has the counts; of one that was not sampled yet there is no entry.
+    pub fn put_rates(entry: Option<&Self>, row: &mut Map<String, Value>, ranges: &Ranges) {
+        let (no_lengths, no_messages) = Default::default();
+        let lengths = entry.map_or(&no_lengths, |entry| &entry.lengths);
+        let messages = entry.map_or(&no_messages, |entry| &entry.messages);
+        put_details(row, &LENGTHS, lengths, ranges.lengths);
+        put_message_details(row, &QUEUE, messages, ranges.msg_rates);
+        if let Some(entry) = entry {
+            put_idle_since(row, entry.idle_since());
+        }
     }
 }
 
 impl ChannelEntry {
     /// Rates and samples of a row that has the counts.
-    pub fn put_rates(&self, row: &mut Map<String, Value>, ranges: &Ranges) {
-        put_message_details(row, &CHANNEL, &self.messages, ranges.msg_rates);
-        put_idle_since(row, self.messages.idle_since());
+    pub fn put_rates(entry: Option<&Self>, row: &mut Map<String, Value>, ranges: &Ranges) {
+        let none = History::default();
+        let messages = entry.map_or(&none, |entry| &entry.messages);
+        put_message_details(row, &CHANNEL, messages, ranges.msg_rates);
+        if entry.is_some() {
+            put_idle_since(row, messages.idle_since());
+        }
     }
 }
 
 impl ConnectionEntry {
     /// Rates and samples of a row that has the counts.
-    pub fn put_rates(&self, row: &mut Map<String, Value>, ranges: &Ranges) {
-        put_details(row, &DATA, &self.data, ranges.data_rates);
+    pub fn put_rates(entry: Option<&Self>, row: &mut Map<String, Value>, ranges: &Ranges) {
+        let none = History::default();
+        put_details(row, &DATA, entry.map_or(&none, |entry| &entry.data), ranges.data_rates);
     }
 }
 
@@ -278,8 +288,10 @@ mod tests {
         for s in (0..=20).step_by(5) {
             history.push(s * 1000, [s * 2, 0, 0], Kept::Global);
         }
-        let ranges =
-            Ranges { msg_rates: Some(Range { age_s: 10, incr_s: 5 }), ..Ranges::default() };
+        let ranges = Ranges {
+            msg_rates: Some(Range { age_s: 10, incr_s: 5, until: 20_000 }),
+            ..Ranges::default()
+        };
         let stats = message_stats(&EXCHANGE, &history, ranges.msg_rates).expect("some");
         assert_eq!(stats["publish_in"], 40);
         let details = &stats["publish_in_details"];
@@ -294,9 +306,10 @@ mod tests {
 
     #[test]
     fn ranges_are_whole_or_nothing() {
-        let of = |query: &[(&'static str, &'static str)]| Ranges::of_query(query.iter().copied());
+        let of =
+            |query: &[(&'static str, &'static str)]| Ranges::of_query(query.iter().copied(), 7);
         let all = of(&[("lengths_age", "60"), ("lengths_incr", "1")]);
-        assert_eq!(all.lengths, Some(Range { age_s: 60, incr_s: 1 }));
+        assert_eq!(all.lengths, Some(Range { age_s: 60, incr_s: 1, until: 7 }));
         assert!(all.are_fine());
         for half in [&[("lengths_age", "60")][..], &[("lengths_age", "x"), ("lengths_incr", "5")]] {
             assert_eq!(of(half), Ranges::default());

@@ -27,6 +27,9 @@ pub const CROWD_MIN: usize = 2_000;
 /// A moment as samples know it: ms since the Unix epoch.
 pub type Ms = u64;
 
+/// Samples of one answer, but for the first: RabbitMQ refuses to give more.
+const SAMPLES_MAX: u64 = 500;
+
 /// Which samples are wanted: RabbitMQ's `_age` and `_incr`, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
@@ -34,6 +37,18 @@ pub struct Range {
     pub age_s: u64,
     /// How far apart.
     pub incr_s: u64,
+    /// When it was asked: none is newer.
+    pub until: Ms,
+}
+
+impl Range {
+    /// Whole multiples of the step, the newest first.
+    fn moments(self, count_max: u64) -> impl Iterator<Item = Ms> {
+        let step = self.incr_s.max(1) * 1000;
+        let newest = self.until / step * step;
+        let count = (self.age_s / self.incr_s.max(1)).min(count_max);
+        (0..=count).map_while(move |n| newest.checked_sub(n * step))
+    }
 }
 
 /// Samples of `N` counters. Takes next to nothing while all of them are zero, as they are of most things that
@@ -142,15 +157,21 @@ impl<const N: usize> History<N> {
         kept.or_else(|| self.zero_from.filter(|&from| from <= ms).map(|_| [0; N]))
     }
 
-    /// Samples of one counter, the newest first, at whole multiples of the step.
+    /// When it was looked at last.
+    pub fn looked_at(&self) -> Option<Ms> {
+        self.counted.as_ref().map(|counted| counted.last.0).or(self.zero_at)
+    }
+
+    /// Samples of one counter, the newest first, at whole multiples of the step. As many as asked for, as from RabbitMQ:
+    /// clients count on it. 0 where nothing is known.
     pub fn samples(&self, at: usize, range: Range) -> Vec<(Ms, u64)> {
-        let last = self.counted.as_ref().map(|counted| counted.last.0).or(self.zero_at);
-        let Some(now) = last else { return Vec::new() };
-        let step = range.incr_s.max(1) * 1000;
-        let newest = now / step * step;
-        let count = (range.age_s / range.incr_s.max(1)).min(2_000);
-        let moments = (0..=count).map_while(|n| newest.checked_sub(n * step));
-        moments.map_while(|ms| Some((ms, self.at(ms)?[at]))).collect()
+        let sample = |ms| (ms, self.at(ms).map_or(0, |values| values[at]));
+        range.moments(SAMPLES_MAX).map(sample).collect()
+    }
+
+    /// The same, but at most `count_max` and one more, and as far back as is known.
+    pub fn known_samples(&self, at: usize, range: Range, count_max: u64) -> Vec<(Ms, u64)> {
+        range.moments(count_max).map_while(|ms| Some((ms, self.at(ms)?[at]))).collect()
     }
 }
 
@@ -236,14 +257,32 @@ mod tests {
         let history = counted((0..=120).step_by(5), Kept::Object);
         assert_eq!(history.values(), [1200]);
         assert_eq!(history.rate(0), 10.0);
-        let samples = history.samples(0, Range { age_s: 20, incr_s: 5 });
+        let samples = history.samples(0, Range { age_s: 20, incr_s: 5, until: 123_000 });
         let want = [(120, 1200), (115, 1150), (110, 1100), (105, 1050), (100, 1000)];
         assert_eq!(samples, want.map(|(s, value)| (s * 1000, value)));
         assert_eq!(averages(&samples), Some((10.0, 1100.0)));
-        // Longer ago, and finer, than is known.
-        let all = history.samples(0, Range { age_s: 600, incr_s: 1 });
+        // Finer than is known.
+        let range = Range { age_s: 600, incr_s: 1, until: 120_999 };
+        let all = history.known_samples(0, range, 2_000);
         assert_eq!(all.len(), 121);
         assert_eq!(all[1], (119_000, 1150), "the last one before it");
+    }
+
+    #[test]
+    fn there_are_as_many_samples_as_were_asked_for() {
+        let until = 1_000_000;
+        let range = Range { age_s: 60, incr_s: 5, until };
+        let never = History::<1>::default();
+        let zeros: Vec<_> = (0..=12).map(|n| (until - n * 5_000, 0)).collect();
+        assert_eq!(never.samples(0, range), zeros);
+        assert_eq!(never.known_samples(0, range, 500), []);
+        let mut young = never;
+        young.push(991_000, [7], Kept::Object);
+        let samples = young.samples(0, range);
+        assert_eq!(samples.len(), 13);
+        assert_eq!(samples[..3], [(1_000_000, 7), (995_000, 7), (990_000, 0)]);
+        let many = Range { age_s: 3_600, incr_s: 1, until: 10_000_000 };
+        assert_eq!(young.samples(0, many).len() as u64, SAMPLES_MAX + 1);
     }
 
     #[test]
@@ -252,7 +291,7 @@ mod tests {
         let count = kept(&history);
         assert!(count < 450, "{count}");
         for (age_s, incr_s) in [(60, 1), (600, 5), (3_600, 60), (28_800, 600), (86_400, 1_800)] {
-            let samples = history.samples(0, Range { age_s, incr_s });
+            let samples = history.samples(0, Range { age_s, incr_s, until: 100_000_000 });
             assert_eq!(samples.len() as u64, age_s / incr_s + 1, "{age_s}");
             for &(ms, value) in &samples {
                 let off = (ms / 100).saturating_sub(value);
@@ -269,13 +308,13 @@ mod tests {
         }
         assert_eq!(kept(&history), 1);
         assert_eq!(history.rate(0), 0.0);
-        let samples = history.samples(0, Range { age_s: 60, incr_s: 5 });
+        let samples = history.samples(0, Range { age_s: 60, incr_s: 5, until: 9_999_000 });
         assert_eq!(samples.len(), 13);
         assert!(samples.iter().all(|&(_, value)| value == 7));
         // A burst after a long rest.
         history.push(10_000_000, [1007], Kept::Object);
         assert_eq!(history.rate(0), 1000.0);
-        assert_eq!(history.samples(0, Range { age_s: 10, incr_s: 5 }).len(), 3);
+        assert_eq!(history.samples(0, Range { age_s: 10, incr_s: 5, until: 10_000_000 }).len(), 3);
     }
 
     #[test]
@@ -283,6 +322,6 @@ mod tests {
         let history = counted(0..=3_000, Kept::Crowd);
         let count = kept(&history);
         assert!(count < 100, "{count}");
-        assert_eq!(history.samples(0, Range { age_s: 60, incr_s: 5 }).len(), 13);
+        assert_eq!(history.samples(0, Range { age_s: 60, incr_s: 5, until: 3_000_000 }).len(), 13);
     }
 }

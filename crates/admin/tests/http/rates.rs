@@ -54,6 +54,24 @@ fn confirms_are_timed() {
     }
 }
 
+/// RabbitMQ's Go client takes the first of them without a look.
+#[test]
+fn a_queue_that_was_not_sampled_yet_has_as_many_samples_as_were_asked_for() {
+    let node = Node::with(&[("collect_statistics_interval", "3600000")]);
+    let (mut client, channel) = node.client();
+    client.queue_declare(channel, "q", &Default::default()).unwrap();
+    let queue = node.get("/api/queues/%2F/q?lengths_age=60&lengths_incr=5");
+    for details in ["messages_details", "messages_ready_details"] {
+        let samples = queue[details]["samples"].as_array().expect(details);
+        assert_eq!(samples.len(), 13, "{samples:?}");
+        assert!(samples.iter().all(|sample| sample["sample"] == 0), "{samples:?}");
+        assert_eq!(number(&samples[0]["timestamp"]) % 5000.0, 0.0);
+    }
+    let totals = node.get("/api/overview?lengths_age=600&lengths_incr=5");
+    let samples = totals["queue_totals"]["messages_details"]["samples"].as_array();
+    assert_eq!(samples.map(Vec::len), Some(121));
+}
+
 #[test]
 fn totals_rates_and_samples() {
     let node = Node::with(&[("collect_statistics_interval", "100")]);
