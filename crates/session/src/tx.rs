@@ -5,13 +5,12 @@
 //! are gone by then, it is returned at the commit. Settled messages leave the channel's unacked ones at once and come back by
 //! `tx.rollback`, which forgets the rest.
 
-use std::ops::Range;
-
 use leveret_amqp::method::tx;
 use leveret_broker::message::{Message, Publish, Settle, Settlement, Targets, ToShard, shard_of};
 use leveret_broker::meta::history_shard;
 use leveret_broker::transaction::TxId;
 use leveret_topology::ExchangeId;
+use smallvec::SmallVec;
 
 use crate::cache::Routed;
 use crate::channel::{Channel, Mode};
@@ -29,8 +28,8 @@ const COMMIT: (u16, u16) = (90, 20);
 /// What waits for the commit.
 #[derive(Debug, Default)]
 pub(crate) struct Tx {
-    /// By shard.
-    publishes: Vec<(u32, Publish)>,
+    /// By shard, as they will be handed over: a list of many is long to copy.
+    publishes: Vec<Vec<Publish>>,
     /// In the order of publishing.
     others: Vec<Other>,
     /// For recent-history exchanges.
@@ -48,8 +47,8 @@ enum Other {
     Direct(direct::Address, Message),
     /// Mandatory, without a queue.
     Return(Message),
-    /// Mandatory: its places in `publishes`, and where it was published to.
-    Mandatory(Range<usize>, ExchangeId),
+    /// Mandatory: its shards and its places in their lists, and where it was published to.
+    Mandatory(SmallVec<[(u32, u32); 1]>, ExchangeId),
 }
 
 impl Tx {
@@ -77,16 +76,20 @@ impl Tx {
                 self.remembered.push((exchange, limit, message));
             }
         }
-        let first = self.publishes.len();
         for (shard, targets) in &routed.targets {
-            self.publishes.push((*shard, head.publish(0, targets, message.clone())));
+            let shard = *shard as usize;
+            if self.publishes.len() <= shard {
+                self.publishes.resize_with(shard + 1, Vec::new);
+            }
+            self.publishes[shard].push(head.publish(0, targets, message.clone()));
         }
         match routed.direct {
             Some(to) => self.others.push(Other::Direct(to, message)),
             None if !mandatory => {}
             None if routed.targets.is_empty() => self.others.push(Other::Return(message)),
             None => {
-                let places = first..self.publishes.len();
+                let place = |&(shard, _)| (shard, self.publishes[shard as usize].len() as u32 - 1);
+                let places = routed.targets.iter().map(place).collect();
                 self.others.push(Other::Mandatory(places, exchange));
                 self.kept += size_of::<Other>() as u64;
             }
@@ -127,7 +130,8 @@ impl Tx {
     pub(crate) fn uncommitted(&self) -> (usize, usize) {
         let is_no_queues = |other: &&Other| !matches!(other, Other::Mandatory(..));
         let others = self.others.iter().filter(is_no_queues).count();
-        (self.publishes.len() + others, self.settled.len())
+        let publishes = self.publishes.iter().map(Vec::len).sum::<usize>();
+        (publishes + others, self.settled.len())
     }
 }
 
@@ -151,6 +155,7 @@ pub(crate) fn commit(
     let Mode::Tx(open) = &mut channel.mode else { return Err(reply::not_transactional()) };
     let mut kept = std::mem::take(&mut **open);
     core.count_kept(kept.kept, 0);
+    let mut some_returned = false;
     for other in kept.others {
         match other {
             Other::Direct(to, message) => direct::send(to, message, cx),
@@ -158,16 +163,25 @@ pub(crate) fn commit(
                 returned::no_route(channel.number, core.frame_max, &message, cx);
             }
             Other::Mandatory(places, exchange) => {
-                let publishes = &mut kept.publishes[places];
-                let mut targets = publishes.iter().flat_map(|(_, publish)| &publish.targets);
+                let lists = &mut kept.publishes;
+                let at = |&(shard, at): &(u32, u32)| &lists[shard as usize][at as usize];
+                let mut targets = places.iter().flat_map(|place| &at(place).targets);
                 if targets.any(|&id| cx.topology.queue_by_id(id).is_some()) {
                     continue;
                 }
-                returned::no_route(channel.number, core.frame_max, &publishes[0].1.message, cx);
+                let message = &at(&places[0]).message;
+                returned::no_route(channel.number, core.frame_max, message, cx);
                 channel.published.count_returned(exchange);
-                publishes.iter_mut().for_each(|(_, publish)| publish.targets = Targets::new());
+                for (shard, at) in places {
+                    lists[shard as usize][at as usize].targets = Targets::new();
+                }
+                some_returned = true;
             }
         }
+    }
+    if some_returned {
+        let lists = kept.publishes.iter_mut();
+        lists.for_each(|list| list.retain(|publish| !publish.targets.is_empty()));
     }
 
     let shards = core.shards();
@@ -175,12 +189,10 @@ pub(crate) fn commit(
         let letter = ToShard::Remember { exchange, limit, message };
         cx.outbox.shard(history_shard(exchange, shards), letter);
     }
-    let mut parts: Vec<(Vec<Publish>, Vec<Settlement>)> = Vec::new();
-    parts.resize_with(shards, Default::default);
-    let is_left = |(_, publish): &(u32, Publish)| !publish.targets.is_empty();
-    for (shard, publish) in kept.publishes.into_iter().filter(is_left) {
-        parts[shard as usize].0.push(publish);
-    }
+    let mut publishes = kept.publishes;
+    publishes.resize_with(shards, Vec::new);
+    let mut parts: Vec<(Vec<Publish>, Vec<Settlement>)> =
+        publishes.into_iter().map(|messages| (messages, Vec::new())).collect();
     let mut consumed = 0;
     for (entry, how) in kept.settled {
         consumed += u32::from(entry_is_consumed(&entry));

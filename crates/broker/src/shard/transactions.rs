@@ -37,7 +37,9 @@ struct Prepared {
     parts: u32,
     messages: Vec<Publish>,
     /// One for each message.
-    appended: Vec<(Offset, Wants)>,
+    offsets: Vec<Offset>,
+    /// Likewise.
+    wants: Vec<Wants>,
     settlements: Vec<Settlement>,
     /// The record that says what the messages are, if anything here outlives the process.
     part: Option<Offset>,
@@ -72,9 +74,10 @@ impl<L: Log> Shard<L> {
         now: Time,
         out: &mut Outbox,
     ) {
-        let wants = messages.iter().map(|message| self.wants(message, topology, now)).collect();
-        let appended = match self.append_all(messages, wants, now) {
-            Ok(appended) => appended,
+        let mut wants: Vec<Wants> =
+            messages.iter().map(|message| self.wants(message, topology, now)).collect();
+        let offsets = match self.append_all(messages, &mut wants, now) {
+            Ok(offsets) => offsets,
             Err(error) => {
                 self.give_back(settlements, now);
                 refuse(reply, &error.to_string(), out);
@@ -82,7 +85,7 @@ impl<L: Log> Shard<L> {
             }
         };
         let mut until = None;
-        for ((at, wants), message) in appended.into_iter().zip(messages) {
+        for ((at, wants), message) in offsets.into_iter().zip(wants).zip(messages) {
             until = self.place(at, message, None, wants, now).until.or(until);
         }
         self.settle(settlements, now);
@@ -105,20 +108,20 @@ impl<L: Log> Shard<L> {
         now: Time,
         out: &mut Outbox,
     ) {
-        let wants: Vec<Wants> =
+        let mut wants: Vec<Wants> =
             messages.iter().map(|message| self.wants(message, topology, now)).collect();
         let is_kept = !settlements.is_empty() || wants.iter().any(|wants| wants.can_keep);
         // Before the messages: whoever recovers them has to know.
         let note = Note::Part { tx, messages: messages.len() as u32 };
         let part = if is_kept { self.append_note(note, now).map(Some) } else { Ok(None) };
-        let stored = part.and_then(|part| match self.append_all(&messages, wants, now) {
-            Ok(appended) => Ok((part, appended)),
+        let stored = part.and_then(|part| match self.append_all(&messages, &mut wants, now) {
+            Ok(offsets) => Ok((part, offsets)),
             Err(error) => {
                 self.release_note(part);
                 Err(error)
             }
         });
-        let (part, appended) = match stored {
+        let (part, offsets) = match stored {
             Ok(stored) => stored,
             Err(error) => {
                 self.give_back(&settlements, now);
@@ -130,7 +133,8 @@ impl<L: Log> Shard<L> {
         let bytes = messages.iter().map(|message| message.message.len()).sum::<u64>()
             + (messages.len() * size_of::<(Publish, Offset, Wants)>()) as u64;
         self.transactions.bytes += bytes;
-        let prepared = Prepared { reply, parts, messages, appended, settlements, part, bytes };
+        let prepared =
+            Prepared { reply, parts, messages, offsets, wants, settlements, part, bytes };
         self.transactions.prepared.insert(tx, prepared);
         if is_kept {
             // With the part everything before it is on the disk: the messages that are acked, too.
@@ -164,18 +168,16 @@ impl<L: Log> Shard<L> {
     /// It is decided on a part.
     pub(super) fn decide(&mut self, tx: TxId, commit: bool, now: Time, out: &mut Outbox) {
         let Some(prepared) = self.transactions.prepared.remove(&tx) else { return };
-        let Prepared { reply, messages, appended, settlements, part, bytes, .. } = prepared;
+        let Prepared { reply, messages, offsets, wants, settlements, part, bytes, .. } = prepared;
         self.transactions.bytes -= bytes;
         self.release_note(part);
         if !commit {
-            for ((at, _), message) in appended.iter().zip(&messages) {
-                message.targets.iter().for_each(|&id| self.release(*at, id));
-            }
+            self.release_all(&offsets, &messages);
             self.give_back(&settlements, now);
             refuse(reply, "another part of it was not", out);
             return;
         }
-        for ((at, wants), message) in appended.into_iter().zip(&messages) {
+        for ((at, wants), message) in offsets.into_iter().zip(wants).zip(&messages) {
             self.place(at, message, None, wants, now);
         }
         self.settle(&settlements, now);
@@ -200,23 +202,28 @@ impl<L: Log> Shard<L> {
     fn append_all(
         &mut self,
         messages: &[Publish],
-        wants: Vec<Wants>,
+        wants: &mut [Wants],
         now: Time,
-    ) -> Result<Vec<(Offset, Wants)>, AppendError> {
-        let mut appended = Vec::with_capacity(messages.len());
-        for (message, mut wants) in messages.iter().zip(wants) {
-            match self.append(message, &mut wants, true, now) {
-                Ok(at) => appended.push((at, wants)),
+    ) -> Result<Vec<Offset>, AppendError> {
+        let mut offsets = Vec::with_capacity(messages.len());
+        for (message, wants) in messages.iter().zip(wants) {
+            match self.append(message, wants, true, now) {
+                Ok(at) => offsets.push(at),
                 Err(error) => {
                     self.append_failed(error, now);
-                    for ((at, _), message) in appended.iter().zip(messages) {
-                        message.targets.iter().for_each(|&id| self.release(*at, id));
-                    }
+                    self.release_all(&offsets, messages);
                     return Err(error);
                 }
             }
         }
-        Ok(appended)
+        Ok(offsets)
+    }
+
+    /// Lets messages go that were appended and are in no queue.
+    fn release_all(&mut self, offsets: &[Offset], messages: &[Publish]) {
+        for (&at, message) in offsets.iter().zip(messages) {
+            message.targets.iter().for_each(|&id| self.release(at, id));
+        }
     }
 
     /// What a transaction that is not to be was to settle: the session has forgotten it, and its client
