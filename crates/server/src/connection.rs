@@ -36,7 +36,7 @@ use crate::reading::{
 };
 use crate::runner::with_runner;
 use crate::tls::TlsStream;
-use crate::turn::Actor;
+use crate::turn::{Actor, Told};
 use crate::unread::Unread;
 
 /// Less than this of a read is copied rather than pinning the read.
@@ -81,8 +81,10 @@ pub struct Connection {
     socket: AsyncFd<TcpStream>,
     /// State and inbox.
     pub actor: Actor<State, Letter>,
-    /// Tells the connection's own task to look at the three below again.
+    /// Tells the connection's own task to look at those below again.
     wake: Notify,
+    /// What the own task told is heard once for each turn.
+    told: Told,
     waits_for_room: AtomicBool,
     /// Bytes, or their end, wait in the socket, and the session does not want them now.
     has_unread: AtomicBool,
@@ -214,6 +216,7 @@ impl Connection {
             socket: register(socket)?,
             actor: Actor::new(Rank::Connection, state),
             wake: Notify::new(),
+            told: Told::default(),
             waits_for_room: AtomicBool::new(false),
             has_unread: AtomicBool::new(false),
             watches_end: AtomicBool::new(false),
@@ -289,21 +292,19 @@ impl Connection {
 
     /// Waits for the socket and the clock until the connection is over.
     pub async fn drive(self: Arc<Self>, node: Arc<Node>) {
+        self.told.tell();
         with_runner(&node, |runner| runner.run_connection(&self, Letter::Timeout));
         while !self.is_done.load(Ordering::Acquire) {
+            if !self.told.is_heard() {
+                self.wake.notified().await;
+                continue;
+            }
             let letter = tokio::select! {
                 biased;
                 // The end of the client's bytes stays ready for ever: waiting for it while the session
                 // does not read would be a busy loop.
                 ready = self.socket.readable(), if !self.has_unread.load(Ordering::Acquire) => match ready {
-                    Ok(mut guard) => {
-                        if guard.ready().is_read_closed() {
-                            // That stays, so that the turn has to be waited for, if another thread has its duty.
-                            self.has_unread.store(true, Ordering::Release);
-                        }
-                        guard.clear_ready();
-                        Letter::Readable
-                    }
+                    Ok(mut guard) => { guard.clear_ready(); Letter::Readable }
                     Err(_) => break,
                 },
                 ready = self.socket.writable(), if self.waits_for_room.load(Ordering::Acquire) => match ready {
@@ -327,6 +328,7 @@ impl Connection {
                     Letter::Timeout
                 }
             };
+            self.told.tell();
             with_runner(&node, |runner| runner.run_connection(&self, letter));
         }
         if self.lingers.load(Ordering::Acquire) {
@@ -455,8 +457,16 @@ impl Connection {
         }
     }
 
-    /// Writes what the turn left. Returns whether the connection wants another turn at once.
+    /// Writes what the turn left, which ends it. Returns whether the connection wants another turn at once.
     pub(crate) fn write(&self, state: &mut State, work: &mut Workplace<'_>) -> bool {
+        let wants_more = self.write_out(state, work);
+        if self.told.hear() {
+            self.wake.notify_one();
+        }
+        wants_more
+    }
+
+    fn write_out(&self, state: &mut State, work: &mut Workplace<'_>) -> bool {
         if state.is_over {
             work.out.clear();
             if !self.is_done() {
@@ -539,7 +549,7 @@ impl Connection {
         let goes_on = !wanted_input || session.leaves_some();
         let may_go_on = wants_input && goes_on && !state.input.is_empty();
         let has_unread = state.may_have_bytes && !wants_input;
-        let watches_end = has_unread && session.is_blocked();
+        let watches_end = has_unread && session.watches_end();
         self.set_waits(remaining > 0, has_unread, watches_end, session.next_timeout());
         if !work.out.is_empty() {
             work.out.detach(LARGE, |body| work.unread.hold(body));

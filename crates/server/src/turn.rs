@@ -16,6 +16,8 @@
 //!
 //! Invariant: letters in an inbox imply that somebody has the duty.
 
+use std::sync::atomic::{AtomicU8, Ordering};
+
 use crate::locks::{Guard, Rank, Ranked};
 
 /// A state with an inbox. See the module's page.
@@ -87,6 +89,40 @@ impl<S, L> Actor<S, L> {
 /// Room for letters that an idle inbox may keep.
 const KEPT_LETTERS: usize = 32;
 
+/// Whether a turn has heard what an actor's own task told it. The task waits for things that stay as they are until the
+/// turn (a socket that is at its end, a time that is over): if it told them again and again while others keep the turn from
+/// its place on a list, the inbox would grow for as long as that is.
+#[derive(Debug, Default)]
+pub struct Told(AtomicU8);
+
+/// A letter is on its way.
+const TOLD: u8 = 1;
+
+/// A letter is on its way, and the task waits for the end of the turn that hears it.
+const AWAITED: u8 = 2;
+
+impl Told {
+    /// For the task, before it posts a letter.
+    pub fn tell(&self) {
+        self.0.store(TOLD, Ordering::Release);
+    }
+
+    /// For the task, before it looks for more to tell. False: not before it was woken.
+    pub fn is_heard(&self) -> bool {
+        let awaited = self.0.compare_exchange(TOLD, AWAITED, Ordering::AcqRel, Ordering::Acquire);
+        awaited == Err(0)
+    }
+
+    /// For the turn, at its end. True when the task is to be woken.
+    ///
+    /// A letter that comes while the turn runs is taken for heard, too: one more may follow it, and no third.
+    #[must_use = "true is the duty to wake the task"]
+    pub fn hear(&self) -> bool {
+        // The inbox's lock lies between the letter and the turn that hears it.
+        self.0.load(Ordering::Relaxed) != 0 && self.0.swap(0, Ordering::AcqRel) == AWAITED
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -106,6 +142,21 @@ mod tests {
         batch.clear();
         assert!(!actor.pick_up(&mut batch));
         assert!(actor.post_one(5), "the duty was given back");
+    }
+
+    #[test]
+    fn what_is_told_waits_for_the_turn() {
+        let told = Told::default();
+        assert!(told.is_heard(), "nothing was told");
+        assert!(!told.hear(), "nobody waits");
+        told.tell();
+        assert!(!told.hear(), "the turn was quicker than the task");
+        assert!(told.is_heard());
+        told.tell();
+        assert!(!told.is_heard());
+        assert!(!told.is_heard(), "woken by something else");
+        assert!(told.hear(), "the task waits");
+        assert!(told.is_heard());
     }
 
     /// Many threads post and run: every letter is handled once, in the order of its sender.

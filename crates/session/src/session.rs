@@ -760,9 +760,11 @@ impl Session {
         matches!(self.core.stage, Stage::Header | Stage::Starting)
     }
 
-    /// Whether the alarm, its rate, or want of room keeps it from reading.
-    pub fn is_blocked(&self) -> bool {
-        self.core.is_blocked || self.core.is_slowed || self.core.unfinished.waits()
+    /// Whether [`peer_closed`](Self::peer_closed) is to be told: the alarm, its rate, or want of room keeps it from reading,
+    /// for who knows how long.
+    pub fn watches_end(&self) -> bool {
+        let core = &self.core;
+        !core.peer_closed && (core.is_blocked || core.is_slowed || core.unfinished.waits())
     }
 
     /// The client has closed its end while nobody read. The rest of what it sent is read in spite of an

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
-use axum::body::Body;
+use axum::body::{Body, HttpBody as _};
 use axum::extract::{FromRequest, FromRequestParts as _, RawPathParams};
 use axum::http::{HeaderMap, Request};
 use bytes::Bytes;
@@ -89,7 +89,9 @@ impl FromRequest<Arc<App>> for Call {
         let query = parse_query(parts.uri.query().unwrap_or_default());
         let share = app.requests.share(&login.name, &app.ops.node);
         let (body, held) = {
-            let _one = app.requests.enter(&login.name)?;
+            // What has no body is answered whatever else its user sends.
+            let has_body = !body.is_end_stream();
+            let _one = has_body.then(|| app.requests.enter(&login.name)).transpose()?;
             let held = Held::nothing(&app.ops.node, Some(Arc::clone(&share)));
             body::read(app, &parts.headers, body, held).await?
         };

@@ -3,27 +3,12 @@
 use std::sync::Barrier;
 use std::time::Duration;
 
-use leveret_client::amqp::method::{basic, confirm};
+use leveret_client::amqp::method::confirm;
 
 use crate::broker::{Broker, PATIENCE, Publisher, wait_until};
-use crate::raw::{Raw, method_bytes};
+use crate::raw::{Raw, publish_bytes};
 
 const MIB: u64 = 1 << 20;
-
-/// A publish of so many bytes to an exchange without queues, without the last byte of its last frame.
-fn publish(exchange: &str, size: usize) -> Vec<u8> {
-    let mut bytes = method_bytes(1, &basic::Publish { exchange, ..Default::default() });
-    bytes.extend_from_slice(b"\x02\0\x01\0\0\0\x0e\0\x3c\0\0");
-    bytes.extend_from_slice(&(size as u64).to_be_bytes());
-    bytes.extend_from_slice(b"\0\0\xce");
-    for part in vec![7; size].chunks(131_064) {
-        bytes.extend_from_slice(b"\x03\0\x01");
-        bytes.extend_from_slice(&(part.len() as u32).to_be_bytes());
-        bytes.extend_from_slice(part);
-        bytes.push(0xce);
-    }
-    bytes
-}
 
 fn alarms(broker: &Broker) -> String {
     broker.json(&["status"])["alarms"].to_string()
@@ -34,7 +19,7 @@ fn alarms(broker: &Broker) -> String {
 fn thirty_publishers_of_large_bodies() {
     let broker = Broker::with(&["vm_memory_high_watermark.absolute=200MB"]);
     let before = broker.own_memory();
-    let bytes = publish("amq.fanout", 15 * MIB as usize);
+    let bytes = publish_bytes("amq.fanout", "", 15 * MIB as usize);
     let (first, rest) = bytes.split_at(200_000);
     let have_begun = Barrier::new(30);
     let most = std::thread::scope(|scope| {
@@ -71,7 +56,7 @@ fn bodies_of_a_user_without_permissions() {
     broker.told(&["add_user", "none", "none"]);
     broker.told(&["set_permissions", "none", "^$", "^$", "^$"]);
     let before = broker.own_memory();
-    let bytes = publish("amq.fanout", 15 * MIB as usize);
+    let bytes = publish_bytes("amq.fanout", "", 15 * MIB as usize);
     let mut raws: Vec<Raw> = (0..15).map(|_| Raw::login_as(&broker, 0, "none")).collect();
     for raw in &mut raws {
         raw.send(&bytes[..200_000]);
@@ -91,7 +76,7 @@ fn bodies_of_a_user_without_permissions() {
 fn bodies_that_stand_still() {
     let broker =
         Broker::with(&["vm_memory_high_watermark.absolute=200MB", "unfinished_timeout=1000"]);
-    let bytes = publish("amq.fanout", 15 * MIB as usize);
+    let bytes = publish_bytes("amq.fanout", "", 15 * MIB as usize);
     let mut still: Vec<Raw> = (0..15).map(|_| Raw::login(&broker)).collect();
     for raw in &mut still {
         raw.send(&bytes[..200_000]);
@@ -129,7 +114,7 @@ fn frames_of_a_crowd_that_are_not_whole() {
     let mut raw = Raw::login(&broker);
     raw.method(1, &confirm::Select { no_wait: false });
     raw.expect("confirm.select-ok");
-    raw.send(&publish("amq.fanout", MIB as usize));
+    raw.send(&publish_bytes("amq.fanout", "", MIB as usize));
     raw.expect("basic.ack");
     assert_eq!(alarms(&broker), "[]");
     drop(crowd);

@@ -2,15 +2,16 @@
 //! and a constant, and everything goes on afterwards.
 
 use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
-use std::time::Instant;
+use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use leveret_client::amqp::method::{basic, channel, exchange, queue};
 use leveret_client::amqp::table::{RawTable, Table, Value};
 
 use crate::auth::api;
 use crate::broker::{Broker, PATIENCE, Publisher, wait_until};
-use crate::raw::Raw;
+use crate::raw::{Raw, publish_bytes};
 
 const MIB: u64 = 1 << 20;
 
@@ -213,6 +214,31 @@ fn requests_of_one_user() {
     drop(still);
 }
 
+/// Who has as many bodies under way as a user may is still answered what needs none.
+#[test]
+fn requests_without_a_body() {
+    let broker = Broker::with(&["management.tcp.port=0", "management.tcp.ip=127.0.0.1"]);
+    let guest = "Basic Z3Vlc3Q6Z3Vlc3Q=";
+    let begin = || {
+        let mut socket = TcpStream::connect(broker.listens("http")).unwrap();
+        let head = format!(
+            "PUT /api/global-parameters/x HTTP/1.1\r\nhost: x\r\nauthorization: {guest}\r\n\
+             content-type: application/json\r\ncontent-length: 9\r\n\r\n{{"
+        );
+        socket.write_all(head.as_bytes()).unwrap();
+        socket
+    };
+    let bodies: Vec<TcpStream> = (0..33).map(|_| begin()).collect();
+    // One is too many, whichever comes last.
+    wait_until(PATIENCE, "one is refused", || {
+        bodies.iter().any(|socket| {
+            socket.set_nonblocking(true).unwrap();
+            socket.peek(&mut [0]).is_ok()
+        })
+    });
+    assert_eq!(api(&broker, "/api/health/checks/alarms", guest).0, 200);
+}
+
 /// Lists that are asked for and not read hold keys and a few chunks each, and never the arguments of what they list.
 #[test]
 fn lists_that_are_not_read() {
@@ -339,4 +365,53 @@ fn bindings_of_many_words() {
     raw.method(1, &queue::Declare { queue: "mine", ..Default::default() });
     raw.expect("queue.declare-ok");
     assert!(bind(&mut raw, &".".repeat(255)));
+}
+
+/// Publishers that close their end while the node does not read from them, many at once, while an alarm comes and goes: the
+/// end of each is told to it once, not again and again until its turn comes.
+#[test]
+fn a_crowd_that_closes_its_end_while_it_is_blocked() {
+    const CLIENTS: usize = 300;
+    let broker = Broker::with(&["vm_memory_high_watermark.absolute=100MB"]);
+    let mut large = Raw::login(&broker);
+    large.method(1, &queue::Declare { queue: "large", ..Default::default() });
+    large.expect("queue.declare-ok");
+    large.socket.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
+    // Until nobody reads it any more.
+    let filler = publish_bytes("", "large", 1 << 20);
+    for _ in 0..400 {
+        if large.socket.write_all(&filler).is_err() {
+            break;
+        }
+    }
+    let messages = publish_bytes("", "large", 1000).repeat(800);
+    let before = broker.own_memory();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|_| {
+                scope.spawn(|| {
+                    let raw = Raw::login(&broker);
+                    raw.socket.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
+                    // It takes as much as socket and node take.
+                    let _ = (&raw.socket).write_all(&messages);
+                    let _ = raw.socket.shutdown(Shutdown::Write);
+                    raw
+                })
+            })
+            .collect();
+        let watch = scope.spawn(|| {
+            while !done.load(Ordering::Acquire) {
+                let grown = broker.own_memory().saturating_sub(before);
+                assert!(grown < 400 * MIB, "{} MiB", grown / MIB);
+                std::thread::yield_now();
+            }
+        });
+        let clients: Vec<Raw> = clients.into_iter().map(|client| client.join().unwrap()).collect();
+        wait_until(PATIENCE, "all were noticed", || {
+            watch.is_finished() || broker.json(&["status"])["totals"]["connection_count"] == 1
+        });
+        done.store(true, Ordering::Release);
+        drop(clients);
+    });
 }

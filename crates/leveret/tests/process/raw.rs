@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use leveret_client::amqp::frame::ProtocolHeader;
-use leveret_client::amqp::method::{Encode, Method, channel, connection};
+use leveret_client::amqp::method::{Encode, Method, basic, channel, connection};
 use leveret_client::amqp::table::Table;
 use leveret_client::{Event, Input, Output};
 
@@ -203,4 +203,20 @@ pub(crate) fn method_bytes(channel: u16, method: &impl Encode) -> Vec<u8> {
     let mut output = Output::new(131_072);
     output.put_method(channel, method);
     output.bytes().to_vec()
+}
+
+/// A transient message of so many bytes, on channel 1.
+pub(crate) fn publish_bytes(exchange: &str, routing_key: &str, size: usize) -> Vec<u8> {
+    let publish = basic::Publish { exchange, routing_key, ..Default::default() };
+    let mut bytes = method_bytes(1, &publish);
+    bytes.extend_from_slice(b"\x02\0\x01\0\0\0\x0e\0\x3c\0\0");
+    bytes.extend_from_slice(&(size as u64).to_be_bytes());
+    bytes.extend_from_slice(b"\0\0\xce");
+    for part in vec![7; size].chunks(131_064) {
+        bytes.extend_from_slice(b"\x03\0\x01");
+        bytes.extend_from_slice(&(part.len() as u32).to_be_bytes());
+        bytes.extend_from_slice(part);
+        bytes.push(0xce);
+    }
+    bytes
 }
