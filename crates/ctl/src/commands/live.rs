@@ -22,8 +22,7 @@ fn follow(
     it: &mut Call<'_>,
     mut more: impl FnMut(&mut Call<'_>) -> Result<String, Fault>,
 ) -> Result<Answer, Fault> {
-    let duration = it.optional_number("duration")?.map(Duration::from_secs);
-    let end = duration.and_then(|duration| Instant::now().checked_add(duration));
+    let end = end(it)?;
     it.say_nothing();
     loop {
         let text = more(it)?;
@@ -73,10 +72,17 @@ fn log(it: &mut Call<'_>) -> Result<Answer, Fault> {
     })
 }
 
+/// When it is to end, if it is.
+fn end(it: &Call<'_>) -> Result<Option<Instant>, Fault> {
+    let duration = it.optional_number("duration")?.map(Duration::from_secs);
+    Ok(duration.and_then(|duration| Instant::now().checked_add(duration)))
+}
+
 /// The node at a glance, drawn again and again.
 fn observe(it: &mut Call<'_>) -> Result<Answer, Fault> {
     let pause = Duration::from_secs(it.number("interval")?.max(1));
     let rounds = it.optional_number("rounds")?;
+    let end = end(it)?;
     // From the top, and what is left of the last picture goes.
     let redraw = if std::io::stdout().is_terminal() { "\x1b[H\x1b[J" } else { "" };
     it.say_nothing();
@@ -84,10 +90,12 @@ fn observe(it: &mut Call<'_>) -> Result<Answer, Fault> {
     loop {
         let text = picture(it)?;
         drawn += 1;
-        if !it.stream(&format!("{redraw}{text}"))? || rounds.is_some_and(|rounds| drawn >= rounds) {
+        let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+        let is_last = left.is_some_and(|left| left.is_zero()) || rounds == Some(drawn);
+        if !it.stream(&format!("{redraw}{text}"))? || is_last {
             return Ok(Answer::Nothing);
         }
-        std::thread::sleep(pause);
+        std::thread::sleep(left.map_or(pause, |left| left.min(pause)));
     }
 }
 
@@ -224,7 +232,8 @@ pub(super) const COMMANDS: &[Entry] = &[
         observe,
     )
     .takes(&[
-        value("interval", "5", "Seconds between two looks"),
+        value("interval", "5", "Seconds between two looks").short('i'),
+        DURATION,
         value("rounds", "", "Looks after which it ends [default: never]"),
     ]),
 ];

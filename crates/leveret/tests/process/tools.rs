@@ -171,6 +171,11 @@ fn a_look_at_the_node_and_at_what_happens() {
     client.publish(channel, "", "longest", &[0, 0], b"the fourth");
     client.flush().unwrap();
     wait_until(PATIENCE, "they are there", || broker.json(&["list_queues"])[0]["messages"] == 4);
+    // It ends when it is told to, however long its interval is.
+    let begun = std::time::Instant::now();
+    let pictures = broker.told(&["observer", "-i", "1000", "--duration", "1"]);
+    assert_eq!(pictures.matches("messages 4 ready").count(), 2, "{pictures}");
+    assert!(begun.elapsed() < PATIENCE);
     let picture = broker.told(&["observer", "--rounds", "1"]);
     assert!(picture.contains("messages 4 ready, 0 unacked"), "{picture}");
     assert!(picture.lines().any(|it| it.starts_with("longest ")), "{picture}");
