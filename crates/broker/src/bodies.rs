@@ -4,7 +4,8 @@
 //! A body takes its whole length when its header comes, before its bytes do. A connection whose body does
 //! not fit stands in line and is not read any further, until others have ended theirs; the first in the line
 //! is served first, however long its body is. A body that is longer than all of the room gets it when it is
-//! empty. So whoever has begun can end, and whoever waits comes to the turn.
+//! empty. So whoever has begun can end, and whoever waits comes to the turn. Users take turns: a crowd of one, or its bodies
+//! that stand still, keep another one waiting for what has begun, not for all that wait.
 //!
 //! A connection may have bodies on several channels at once. If it waits for another one it holds those it
 //! has, and two that do so could wait for each other. This is seen at once: no room is held by a connection
@@ -13,7 +14,7 @@
 //!
 //! A large frame that is needed whole and is not, a table of arguments or of headers, takes its length as well, before
 //! anything is known of what its sender may. So all frames have a part of the room ([`FRAMES`]), bodies never wait
-//! for frames that wait, and of frames those of each user come in turn: a crowd of one user keeps no other one waiting.
+//! for frames that wait.
 //!
 //! Letters ([`ToSession::Room`]) tell those who waited. The room is a lock of its own that is held for some
 //! instructions and in which nothing else is locked.
@@ -64,6 +65,8 @@ struct Inner {
     /// How many in front of the line want room for a body; those behind them for a frame.
     bodies: usize,
     line: VecDeque<Waiter>,
+    /// The turn of the last that was first in the line of bodies, and in that of frames.
+    rounds: [u64; 2],
 }
 
 /// What room is for.
@@ -83,7 +86,7 @@ pub struct Question<'a> {
     pub connection: ConnectionId,
     /// The answer has it, as one that was withdrawn may be answered late.
     pub number: u64,
-    /// The user of the connection, with whose others its frames take turns.
+    /// The user of the connection: users take turns.
     pub user: &'a str,
     /// Bytes of room that it has, of both kinds.
     pub holds: u64,
@@ -97,8 +100,8 @@ struct Waiter {
     wants: u64,
     holds: u64,
     user: Box<str>,
-    /// Frames of the user that waited when this one came.
-    turn: usize,
+    /// In each turn one of each user is served: of those who waited when it began, and of those who came meanwhile.
+    turn: u64,
 }
 
 /// What became of a request for room.
@@ -181,7 +184,7 @@ impl BodyRoom {
             self.show(&inner);
             return RoomAnswer::Granted;
         }
-        let user = if kind == Kind::Frame { user.into() } else { Box::default() };
+        let user = user.into();
         inner.line_up(Waiter { connection, number, kind, wants, holds, user, turn: 0 });
         self.serve(&mut inner, outbox);
         RoomAnswer::Waits
@@ -232,6 +235,9 @@ impl BodyRoom {
                 break;
             };
             let Some(waiter) = inner.leaves(at) else { break };
+            if at == 0 {
+                inner.rounds[waiter.kind as usize] = waiter.turn;
+            }
             // What is refused counts until the answer is heard, as a grant does: who withdraws meanwhile knows neither.
             inner.take(waiter.kind, waiter.wants);
             let number = waiter.number;
@@ -299,22 +305,19 @@ impl Inner {
         self.frames = self.frames.min(self.taken);
     }
 
-    /// Bodies stand before frames, and frames before those whose users had more waiting when they came.
+    /// Bodies stand before frames, and both by their turn.
     fn line_up(&mut self, mut waiter: Waiter) {
         self.held_waiting += waiter.holds;
-        let at = match waiter.kind {
-            Kind::Body => {
-                self.bodies += 1;
-                self.bodies - 1
-            }
-            Kind::Frame => {
-                let frames = || self.line.range(self.bodies..);
-                waiter.turn = frames().filter(|other| other.user == waiter.user).count();
-                let later = frames().position(|other| other.turn > waiter.turn);
-                later.map_or(self.line.len(), |at| self.bodies + at)
-            }
+        let (begin, end) = match waiter.kind {
+            Kind::Body => (0, self.bodies),
+            Kind::Frame => (self.bodies, self.line.len()),
         };
-        self.line.insert(at, waiter);
+        let round = self.rounds[waiter.kind as usize];
+        let last = self.line.range(begin..end).rfind(|other| other.user == waiter.user);
+        waiter.turn = last.map_or(round, |last| round.max(last.turn + 1));
+        let before = self.line.range(begin..end).rposition(|other| other.turn <= waiter.turn);
+        self.bodies += usize::from(waiter.kind == Kind::Body);
+        self.line.insert(before.map_or(begin, |before| begin + before + 1), waiter);
     }
 
     fn leaves(&mut self, at: usize) -> Option<Waiter> {

@@ -16,7 +16,11 @@ impl Talk {
     }
 
     fn ask(&mut self, who: u64, holds: u64, wants: u64) -> RoomAnswer {
-        let question = Question { connection: ConnectionId::new(who), number: 0, user: "", holds };
+        self.ask_as((who, ""), holds, wants)
+    }
+
+    fn ask_as(&mut self, (who, user): (u64, &str), holds: u64, wants: u64) -> RoomAnswer {
+        let question = Question { connection: ConnectionId::new(who), number: 0, user, holds };
         self.room.ask(question, Kind::Body, wants, &mut self.outbox)
     }
 
@@ -192,6 +196,41 @@ fn frames_of_users_take_turns() {
 }
 
 /// Room for the frame that a body's header came in is not in the way of a long body.
+#[test]
+fn bodies_of_users_take_turns() {
+    let mut talk = Talk::new();
+    assert_eq!(talk.ask_as((1, "many"), 0, 90), RoomAnswer::Granted);
+    for who in 2..6 {
+        assert_eq!(talk.ask_as((who, "many"), 0, 90), RoomAnswer::Waits);
+    }
+    assert_eq!(talk.ask_as((10, "few"), 0, 90), RoomAnswer::Waits);
+    assert_eq!(talk.ask_as((11, "few"), 0, 90), RoomAnswer::Waits);
+    let mut order = Vec::new();
+    for came in 12..18 {
+        talk.give_back(90);
+        order.extend(talk.told().into_iter().map(|(who, _)| who));
+        // One who comes again and again does not pass those who wait for ever.
+        assert_eq!(talk.ask_as((came, "new"), 0, 90), RoomAnswer::Waits);
+    }
+    assert_eq!(order, [2, 10, 12, 3, 11, 13]);
+}
+
+/// Whoever waits much and leaves again has not put others back.
+#[test]
+fn turns_that_were_not_served_do_not_count() {
+    let mut talk = Talk::new();
+    assert_eq!(talk.ask_as((1, "many"), 0, 90), RoomAnswer::Granted);
+    for who in 2..100 {
+        assert_eq!(talk.ask_as((who, "many"), 0, 90), RoomAnswer::Waits);
+    }
+    talk.withdraw(99, 90);
+    talk.give_back(90);
+    assert_eq!(talk.told(), [(2, true)]);
+    assert_eq!(talk.ask_as((100, "few"), 0, 90), RoomAnswer::Waits);
+    talk.give_back(90);
+    assert_eq!(talk.told(), [(100, true)]);
+}
+
 #[test]
 fn frames_do_not_make_the_room_full() {
     let mut talk = Talk::new();
