@@ -32,6 +32,8 @@ pub(crate) struct Tx {
     publishes: Vec<Vec<Publish>>,
     /// In the order of publishing.
     others: Vec<Other>,
+    /// Of these, those that are among `publishes`.
+    mandatory: usize,
     /// For recent-history exchanges.
     remembered: Vec<(ExchangeId, u32, Publish)>,
     settled: Vec<(Entry, Settle)>,
@@ -91,6 +93,7 @@ impl Tx {
                 let place = |&(shard, _)| (shard, self.publishes[shard as usize].len() as u32 - 1);
                 let places = routed.targets.iter().map(place).collect();
                 self.others.push(Other::Mandatory(places, exchange));
+                self.mandatory += 1;
                 self.kept += size_of::<Other>() as u64;
             }
         }
@@ -128,8 +131,7 @@ impl Tx {
 
     /// Messages and settlements that wait.
     pub(crate) fn uncommitted(&self) -> (usize, usize) {
-        let is_no_queues = |other: &&Other| !matches!(other, Other::Mandatory(..));
-        let others = self.others.iter().filter(is_no_queues).count();
+        let others = self.others.len() - self.mandatory;
         let publishes = self.publishes.iter().map(Vec::len).sum::<usize>();
         (publishes + others, self.settled.len())
     }
