@@ -1,7 +1,7 @@
 //! `leveret serve`: from options to a running node, and to its end.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
@@ -97,7 +97,7 @@ pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow
         // Until everything is written and closed.
         let _directory_lock = options.directory_lock;
         let (topology, meta) = (&options.topology, &mut options.meta);
-        let shards = recover(shards, topology, meta, &seen_below, &options.orphans);
+        let (shards, recovered) = recover(shards, topology, meta, &seen_below, &options.orphans);
         let settings = Arc::new(options.settings);
         let logins = Logins::new(options.logins, rand::random());
         let node =
@@ -146,7 +146,15 @@ pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow
         let threads = Arc::new(Threads::start(&node, options.threads, give_back)?);
         let logins = LoginThreads::start(&node)?;
         let (stop, mut stops) = Stop::new();
-        let started = options.about.started;
+        let ready = Ready {
+            started: options.about.started,
+            files,
+            data_dir: options.about.data_dir.clone(),
+            config: options.about.config_files.join(", "),
+            memory_limit: options.about.memory_limit,
+            disk_free_limit: options.about.disk_free_limit,
+            recovered,
+        };
         let data_dir = options.about.data_dir.clone();
         let logs = options.about.logs.clone();
         let mut listeners = options.about.listeners.clone();
@@ -166,7 +174,7 @@ pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         tokio::spawn(reload_when_asked(Arc::clone(&node), logs, signal(SignalKind::hangup())?));
-        announce_ready(&listeners, started, files);
+        announce_ready(&listeners, &ready, &node);
         let supervisor = Supervisor::of_environment().map(Arc::new);
         let round = supervisor.as_ref().and_then(|it| it.round());
         let round = round.map_or(watchdog::ROUND, |it| it.min(watchdog::ROUND));
@@ -215,14 +223,14 @@ pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow
     })
 }
 
-/// Fills the queues with what the logs kept.
+/// Fills the queues with what the logs kept. Tells how many messages that is.
 fn recover(
     logs: Vec<NodeLog>,
     topology: &Topology,
     meta: &mut Meta<NodeLog>,
     seen_below: &[Offset],
     orphans: &Orphans,
-) -> Vec<Shard<NodeLog>> {
+) -> (Vec<Shard<NodeLog>>, u64) {
     let started = std::time::Instant::now();
     let count = logs.len();
     let mut all = Restored::default();
@@ -251,7 +259,7 @@ fn recover(
             "messages are back in their queues"
         );
     }
-    shards
+    (shards, all.messages)
 }
 
 /// How long what is under way has when the broker stops, and then the disks when they take nothing.
@@ -385,12 +393,39 @@ async fn reload_when_asked(node: Arc<Node>, logs: Logs, mut hangup: Signal) {
     }
 }
 
+/// What the ready line says besides where it listens.
+struct Ready {
+    started: std::time::Instant,
+    /// The limit of open files, if there is one.
+    files: Option<u64>,
+    data_dir: PathBuf,
+    config: String,
+    memory_limit: u64,
+    disk_free_limit: u64,
+    /// Messages that were there.
+    recovered: u64,
+}
+
+/// With fewer files connections are soon refused: what many systems give a shell.
+const FILES_FEW: u64 = 1024;
+
 /// The one line that says the broker is ready.
-fn announce_ready(listeners: &[Listener], started: std::time::Instant, files: Option<u64>) {
+fn announce_ready(listeners: &[Listener], ready: &Ready, node: &Node) {
     let of = |protocol: &str| {
         let all = listeners.iter().filter(|it| it.protocol == protocol);
         let all: Vec<String> = all.map(|it| it.address.to_string()).collect();
         (!all.is_empty()).then(|| all.join(", "))
+    };
+    if let Some(files) = ready.files.filter(|&files| files <= FILES_FEW) {
+        tracing::warn!(
+            open_files_max = files,
+            "the limit of open files is low, and each connection is one: raise it, by LimitNOFILE= in systemd's unit or \
+             by ulimit -n"
+        );
+    }
+    let (vhosts, queues) = {
+        let topology = node.topology();
+        (topology.vhosts().count(), topology.queue_count())
     };
     tracing::info!(
         amqp = of("amqp"),
@@ -399,8 +434,15 @@ fn announce_ready(listeners: &[Listener], started: std::time::Instant, files: Op
         https = of("https"),
         metrics = of("http/prometheus"),
         metrics_tls = of("https/prometheus"),
-        started_in_ms = started.elapsed().as_millis() as u64,
-        open_files_max = files.unwrap_or(0),
+        started_in_ms = ready.started.elapsed().as_millis() as u64,
+        open_files_max = ready.files.unwrap_or(0),
+        data_dir = %ready.data_dir.display(),
+        config = if ready.config.is_empty() { "defaults" } else { &ready.config },
+        memory_limit_bytes = ready.memory_limit,
+        disk_free_limit_bytes = ready.disk_free_limit,
+        vhosts,
+        queues,
+        messages = ready.recovered,
         "Leveret {} is ready",
         env!("CARGO_PKG_VERSION"),
     );

@@ -123,8 +123,11 @@ fn row(call: &Call) -> Value {
         row[name] = json!(0);
     }
     let stats = call.stats();
-    if let (Value::Object(row), Some(_)) = (&mut row, stats.at) {
-        stats.overview.put_node(row, &call.ranges);
+    if let Value::Object(row) = &mut row {
+        stats.overview.put_churn(row, &call.ranges);
+        if stats.at.is_some() {
+            stats.overview.put_node(row, &call.ranges);
+        }
     }
     drop(stats);
     // As they are now, not as they were when the node was sampled.

@@ -224,8 +224,13 @@ impl Overview {
     /// `churn_rates`.
     pub fn churn_rates(&self, ranges: &Ranges) -> Value {
         let mut rates = Map::new();
-        put_all(&mut rates, &CHURN, &self.churn, ranges.msg_rates);
+        self.put_churn(&mut rates, ranges);
         Value::Object(rates)
+    }
+
+    /// The same in the row of a node.
+    pub fn put_churn(&self, row: &mut Map<String, Value>, ranges: &Ranges) {
+        put_all(row, &CHURN, &self.churn, ranges.msg_rates);
     }
 
     /// `object_totals`. Exchanges are the topology's to count.

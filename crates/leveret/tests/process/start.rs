@@ -16,6 +16,11 @@ fn says_once_that_it_is_ready() {
     let ready = broker.log.with(" is ready");
     assert_eq!(ready.len(), 1, "{ready:?}");
     assert!(ready[0].contains(&broker.address.to_string()), "{ready:?}");
+    let data_dir = format!("data_dir={}", broker.dir.path().display());
+    let told = [&data_dir, "config=\"defaults\"", "memory_limit_bytes=", "disk_free_limit_bytes="];
+    for part in told.into_iter().chain(["vhosts=1 queues=0 messages=0"]) {
+        assert!(ready[0].contains(part), "{part} in {ready:?}");
+    }
     assert_eq!(broker.errors.with(""), Vec::<String>::new());
     broker.assert_quiet();
 }
@@ -32,6 +37,16 @@ fn raises_its_limit_of_open_files() {
     let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
     let words: Vec<&str> = line.split_whitespace().collect();
     assert_eq!(words[3], words[4], "soft and hard limit: {line}");
+}
+
+#[test]
+fn a_low_limit_of_open_files_is_told() {
+    let mut command = std::process::Command::new("sh");
+    let script = "ulimit -n 256; exec \"$0\" serve --listen 127.0.0.1:0 \"$@\"";
+    command.args(["-c", script, env!("CARGO_BIN_EXE_leveret")]);
+    let broker = Broker::spawn(command, tempfile::tempdir().unwrap());
+    let told = broker.log.with("the limit of open files is low");
+    assert!(told.len() == 1 && told[0].contains("open_files_max=256"), "{told:?}");
 }
 
 #[test]

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use leveret_client::amqp::method::queue;
 use leveret_client::amqp::table::Value;
-use leveret_client::{Connection, Options};
+use leveret_client::{Connection, Consume, Options};
 
-use crate::broker::{Broker, PATIENCE};
+use crate::broker::{Broker, PATIENCE, declare};
 use crate::raw::{Raw, hello, method_bytes};
 
 #[test]
@@ -135,7 +135,7 @@ fn half_open_connections_are_nobody_elses_trouble() {
         })
         .collect();
     let (mut client, channel) = broker.channel();
-    crate::broker::declare(&mut client, channel, "q");
+    declare(&mut client, channel, "q");
     for n in 0..100_u8 {
         client.publish(channel, "", "q", &[0, 0], &[n]);
         let got = client.get(channel, "q", true).unwrap().expect("just published");
@@ -147,4 +147,27 @@ fn half_open_connections_are_nobody_elses_trouble() {
         broker.json(&["status"])["totals"]["connection_count"] == 1
     });
     broker.assert_quiet();
+}
+
+/// Whoever looks for a stuck consumer finds it in the log: which, of which queue, and what it holds.
+#[test]
+fn a_consumer_that_does_not_ack_is_told() {
+    let broker = Broker::with(&["consumer_timeout=1000"]);
+    let (mut client, channel) = broker.channel();
+    declare(&mut client, channel, "work");
+    client
+        .consume(channel, "work", &Consume { consumer_tag: "idler", ..Default::default() })
+        .unwrap();
+    client.publish(channel, "", "work", &[0, 0], b"x");
+    client.flush().unwrap();
+    let said = broker.log.wait_for("has not acked a delivery in time");
+    for part in [
+        "consumer_tag=\"idler\"",
+        "queue=\"work\"",
+        "vhost=\"/\"",
+        "delivery_tag=1",
+        "timeout_ms=1000",
+    ] {
+        assert!(said.contains(part), "{part} in {said}");
+    }
 }

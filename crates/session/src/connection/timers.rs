@@ -7,12 +7,14 @@
 //! the output is so far behind that nothing is read, each tick has one read made: a client that neither
 //! takes nor says anything is found out, and one that is slow but beats is not.
 
+use leveret_broker::message::ConsumerSlot;
 use leveret_queue::Time;
 
 use crate::connection::Stage;
 use crate::core::{Context, Core, End};
 use crate::reply;
 use crate::session::Session;
+use crate::unacked::Entry;
 
 const NEVER: Time = Time::from_ms(u64::MAX);
 /// How long a client that is not let in, or out of step, is left in silence, in ms.
@@ -246,7 +248,7 @@ impl Session {
         self.core.timers.check = NEVER;
         let now_s = crate::deliver::seconds(&self.core, cx.now);
         let Some(shortest_ms) = self.core.shortest_timeout() else { return };
-        let mut late: Vec<(u16, u64)> = Vec::new();
+        let mut late: Vec<(u16, u64, Entry)> = Vec::new();
         for channel in self.channels.iter() {
             if channel.unacked.len() > 0 {
                 self.core.timers.watch_unacked(shortest_ms, cx.now);
@@ -259,12 +261,24 @@ impl Session {
                 }
                 let timeout_ms = self.core.timeout_of(entry.slot);
                 if let Some(timeout_ms) = timeout_ms.filter(|&timeout_ms| waited_ms > timeout_ms) {
-                    late.push((channel.number, timeout_ms));
+                    late.push((channel.number, timeout_ms, *entry));
                     break;
                 }
             }
         }
-        for (number, timeout_ms) in late {
+        for (number, timeout_ms, entry) in late {
+            let queue = cx.topology.queue_by_id(entry.queue);
+            let consumer = self.core.consumers.get(ConsumerSlot(entry.slot));
+            tracing::warn!(
+                connection = self.core.id.get(),
+                channel = number,
+                consumer_tag = consumer.map_or("(basic.get)", |consumer| &consumer.tag),
+                queue = queue.map(|queue| &*queue.name),
+                vhost = &*self.core.identity.vhost_name,
+                delivery_tag = entry.tag,
+                timeout_ms,
+                "a consumer has not acked a delivery in time: its channel is closed"
+            );
             self.fail(number, (0, 0), &reply::ack_timed_out(number, timeout_ms), cx);
         }
     }
