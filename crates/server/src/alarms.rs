@@ -195,10 +195,7 @@ pub async fn watch_disk(node: Arc<Node>, room: Arc<Room>) {
 /// Compares free space with its limit, and tells publishers when that changes something.
 pub fn look(node: &Arc<Node>, free: u64) {
     if let Some(change) = node.alarms.update_disk(free) {
-        with_runner(node, |runner| {
-            runner.announce(Resource::Disk, change);
-            runner.work();
-        });
+        with_runner(node, |runner| runner.announce(Resource::Disk, change));
     }
 }
 

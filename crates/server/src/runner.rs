@@ -277,8 +277,13 @@ impl Runner {
         self.work();
     }
 
-    /// Tells every connection that publishers are blocked, or no longer.
+    /// Tells every connection that publishers are blocked, or no longer, and works off all that follows from it.
     pub fn announce(&mut self, resource: Resource, change: AlarmChange) {
+        self.tell_alarm(resource, change);
+        self.work();
+    }
+
+    fn tell_alarm(&mut self, resource: Resource, change: AlarmChange) {
         let alarms = &self.node.alarms;
         match (resource, change) {
             (Resource::Memory, AlarmChange::Raised) => tracing::warn!(
@@ -498,7 +503,7 @@ impl Runner {
 
     fn check_alarm(&mut self) {
         if let Some(change) = self.node.check_memory() {
-            self.announce(Resource::Memory, change);
+            self.tell_alarm(Resource::Memory, change);
         }
     }
 

@@ -121,10 +121,7 @@ pub(super) async fn delete_memory_watermark(call: Call) -> Result<Answer, Fault>
 fn set_memory_watermark(call: &Call, limit: u64) -> Answer {
     let node = call.node();
     if let Some(change) = node.set_memory_limit(limit) {
-        with_runner(node, |runner| {
-            runner.announce(Resource::Memory, change);
-            runner.work();
-        });
+        with_runner(node, |runner| runner.announce(Resource::Memory, change));
     }
     Answer::Done
 }

@@ -41,6 +41,21 @@ fn alarms_and_the_tools_are_told() {
     assert!(client.get(channel, "ev", true).unwrap().is_none());
 }
 
+/// A watermark that is reached from the start on is told before anybody connects, and the queue that it is told to goes on.
+#[test]
+fn an_alarm_of_the_start_is_told() {
+    let broker = Broker::start();
+    let (mut client, channel) = broker.channel();
+    let durable = QueueDeclare { durable: true, ..QueueDeclare::default() };
+    client.queue_declare(channel, "ev", &durable).unwrap();
+    client.queue_bind(channel, "ev", "amq.rabbitmq.event", "alarm.*", &Table::new()).unwrap();
+    let mut down = broker.stop();
+    down.set("vm_memory_high_watermark.absolute=1");
+    let broker = down.start_again();
+    let (mut client, channel) = broker.channel();
+    assert_eq!(next(&mut client, channel, "source"), ("alarm.set".into(), "memory".into()));
+}
+
 #[test]
 fn bindings_to_it_survive_a_restart_and_nobody_has_to_look() {
     let broker = Broker::with(&["management.enabled=false", "event_exchange.vhost=/"]);
