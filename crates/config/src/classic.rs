@@ -162,11 +162,8 @@ fn flatten(key: &str, value: &Term, lines: &mut Vec<(String, Option<String>)>) {
         {
             put(key.to_owned(), "none");
         }
-        ("loopback_users", Term::List(users)) => {
-            users.iter().filter_map(Term::word).for_each(|it| put(format!("{key}.{it}"), "true"));
-        }
-        ("default_user_tags", Term::List(tags)) => {
-            tags.iter().filter_map(Term::word).for_each(|it| put(format!("{key}.{it}"), "true"));
+        ("loopback_users" | "default_user_tags", Term::List(names)) => {
+            names.iter().filter_map(Term::word).for_each(|it| put(format!("{key}.{it}"), "true"));
         }
         ("default_permissions", Term::List(three)) if three.len() == 3 => {
             let kinds = ["configure", "write", "read"].iter();

@@ -292,8 +292,7 @@ impl Connection {
 
     /// Waits for the socket and the clock until the connection is over.
     pub async fn drive(self: Arc<Self>, node: Arc<Node>) {
-        self.told.tell();
-        with_runner(&node, |runner| runner.run_connection(&self, Letter::Timeout));
+        self.tell(&node, Letter::Timeout);
         while !self.is_done.load(Ordering::Acquire) {
             if !self.told.is_heard() {
                 self.wake.notified().await;
@@ -328,13 +327,18 @@ impl Connection {
                     Letter::Timeout
                 }
             };
-            self.told.tell();
-            with_runner(&node, |runner| runner.run_connection(&self, letter));
+            self.tell(&node, letter);
         }
         if self.lingers.load(Ordering::Acquire) {
             // Whatever comes of it, the connection is over.
             let _ = tokio::time::timeout(LINGER, self.linger()).await;
         }
+    }
+
+    /// A letter of the own task, which tells nothing more before a turn has heard it.
+    fn tell(self: &Arc<Self>, node: &Arc<Node>, letter: Letter) {
+        self.told.tell();
+        with_runner(node, |runner| runner.run_connection(self, letter));
     }
 
     /// Reads and throws away what the client still sends, until it closes its end too.

@@ -155,7 +155,6 @@ pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow
             disk_free_limit: options.about.disk_free_limit,
             recovered,
         };
-        let data_dir = options.about.data_dir.clone();
         let logs = options.about.logs.clone();
         let mut listeners = options.about.listeners.clone();
         let inside =
@@ -213,7 +212,7 @@ pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow
         watchdog.ask_no_more();
         step.goes_on(Doing::PutAway);
         if !has_failed {
-            put_away(&node, &waker, &data_dir, &step);
+            put_away(&node, &waker, &ready.data_dir, &step);
         }
         step.ends();
         drop(watchdog);

@@ -24,6 +24,16 @@ impl Talk {
         self.room.ask(question, Kind::Body, wants, &mut self.outbox)
     }
 
+    /// A room that one of the user `many` has, from 1 on, and in whose line the others of it are.
+    fn crowded(last: u64) -> Self {
+        let mut talk = Self::new();
+        assert_eq!(talk.ask_as((1, "many"), 0, 90), RoomAnswer::Granted);
+        for who in 2..=last {
+            assert_eq!(talk.ask_as((who, "many"), 0, 90), RoomAnswer::Waits);
+        }
+        talk
+    }
+
     fn ask_for_frame(&mut self, (who, user): (u64, &str), wants: u64) -> RoomAnswer {
         let question = Question { connection: ConnectionId::new(who), number: 0, user, holds: 0 };
         self.room.ask(question, Kind::Frame, wants, &mut self.outbox)
@@ -195,14 +205,9 @@ fn frames_of_users_take_turns() {
     assert_eq!((talk.room.taken(), talk.room.frames_waiting()), (0, 0));
 }
 
-/// Room for the frame that a body's header came in is not in the way of a long body.
 #[test]
 fn bodies_of_users_take_turns() {
-    let mut talk = Talk::new();
-    assert_eq!(talk.ask_as((1, "many"), 0, 90), RoomAnswer::Granted);
-    for who in 2..6 {
-        assert_eq!(talk.ask_as((who, "many"), 0, 90), RoomAnswer::Waits);
-    }
+    let mut talk = Talk::crowded(5);
     assert_eq!(talk.ask_as((10, "few"), 0, 90), RoomAnswer::Waits);
     assert_eq!(talk.ask_as((11, "few"), 0, 90), RoomAnswer::Waits);
     let mut order = Vec::new();
@@ -218,11 +223,7 @@ fn bodies_of_users_take_turns() {
 /// Whoever waits much and leaves again has not put others back.
 #[test]
 fn turns_that_were_not_served_do_not_count() {
-    let mut talk = Talk::new();
-    assert_eq!(talk.ask_as((1, "many"), 0, 90), RoomAnswer::Granted);
-    for who in 2..100 {
-        assert_eq!(talk.ask_as((who, "many"), 0, 90), RoomAnswer::Waits);
-    }
+    let mut talk = Talk::crowded(99);
     talk.withdraw(99, 90);
     talk.give_back(90);
     assert_eq!(talk.told(), [(2, true)]);
@@ -231,6 +232,7 @@ fn turns_that_were_not_served_do_not_count() {
     assert_eq!(talk.told(), [(100, true)]);
 }
 
+/// Room for the frame that a body's header came in is not in the way of a long body.
 #[test]
 fn frames_do_not_make_the_room_full() {
     let mut talk = Talk::new();
