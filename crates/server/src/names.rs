@@ -16,6 +16,22 @@ pub(crate) struct Names<T> {
     awaited: AtomicUsize,
 }
 
+/// A thread waits for it: counted until it has it, or ends in its place.
+struct Waits<'a>(&'a AtomicUsize);
+
+impl<'a> Waits<'a> {
+    fn begin(awaited: &'a AtomicUsize) -> Self {
+        awaited.fetch_add(1, Ordering::Relaxed);
+        Self(awaited)
+    }
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// How often a thread gives its processor away for others who wait.
 const YIELDS_MAX: usize = 1000;
 
@@ -30,10 +46,8 @@ impl<T> Names<T> {
         if let Some(names) = self.lock.try_read() {
             return names;
         }
-        self.awaited.fetch_add(1, Ordering::Relaxed);
-        let names = self.lock.read();
-        self.awaited.fetch_sub(1, Ordering::Relaxed);
-        names
+        let _waits = Waits::begin(&self.awaited);
+        self.lock.read()
     }
 
     /// Whether it can be read at this moment without a wait.
@@ -44,10 +58,8 @@ impl<T> Names<T> {
     /// Waits for it, to change.
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn write(&self) -> WriteGuard<'_, T> {
-        self.awaited.fetch_add(1, Ordering::Relaxed);
-        let names = self.lock.write();
-        self.awaited.fetch_sub(1, Ordering::Relaxed);
-        names
+        let _waits = Waits::begin(&self.awaited);
+        self.lock.write()
     }
 
     /// Between two turns: lets those have it who wait for it.
@@ -86,6 +98,18 @@ mod tests {
             assert!(turns <= 100, "{turns} turns came before");
         });
         assert!(names.is_free());
+    }
+
+    /// A debug build's thread that takes it out of order panics in the place of waiting.
+    #[cfg(debug_assertions)]
+    #[test]
+    fn who_panics_waits_no_more() {
+        use std::panic::{AssertUnwindSafe, catch_unwind};
+        let names = Names::new(());
+        let held = names.write();
+        assert!(catch_unwind(AssertUnwindSafe(|| drop(names.write()))).is_err());
+        drop(held);
+        assert_eq!(names.awaited.load(Ordering::Relaxed), 0);
     }
 
     #[test]
