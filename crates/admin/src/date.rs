@@ -16,6 +16,12 @@ pub(crate) fn utc(seconds: i64) -> String {
     format!("{year:04}-{month:02}-{of_month:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
+/// The same as RabbitMQ's health check of certificates writes it.
+pub(crate) fn plain(seconds: i64) -> String {
+    let text = utc(seconds).replace("T0", " ").replace('T', " ");
+    text.trim_end_matches('Z').to_owned()
+}
+
 /// Milliseconds since the Unix epoch, in RabbitMQ's form.
 pub(crate) fn utc_ms(ms: u64) -> String {
     let seconds = utc(i64::try_from(ms / 1000).unwrap_or(i64::MAX));
@@ -32,6 +38,8 @@ mod tests {
         assert_eq!(utc(951_826_496), "2000-02-29T12:14:56Z");
         assert_eq!(utc(4_102_444_799), "2099-12-31T23:59:59Z");
         assert_eq!(utc(-1), "1969-12-31T23:59:59Z");
+        assert_eq!(plain(4_102_444_799), "2099-12-31 23:59:59");
+        assert_eq!(plain(0), "1970-01-01 0:00:00");
         assert_eq!(utc_ms(1_700_000_000_007), "2023-11-14T22:13:20.007+00:00");
     }
 }

@@ -1,7 +1,7 @@
 //! A node: every actor of the process, and who is who.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
@@ -44,6 +44,8 @@ pub struct Node {
     pub meta: Actor<Meta<NodeLog>, ToMeta>,
     names: Names<Topology>,
     recipients: RankedRw<Recipients>,
+    /// AMQP connections among them.
+    connection_count: AtomicUsize,
     next_connection: AtomicU64,
     /// Room of requests and answers of the HTTP API. Not that of bodies: who reads slowly lets no publisher wait.
     pub requests: BodyRoom,
@@ -128,6 +130,7 @@ impl Node {
             meta: Actor::new(Rank::Meta, meta),
             names: Names::new(topology),
             recipients: RankedRw::new(Rank::Recipients, HashMap::default()),
+            connection_count: AtomicUsize::new(0),
             next_connection: AtomicU64::new(1),
             requests: BodyRoom::default(),
             connection_bytes: AtomicU64::new(0),
@@ -203,12 +206,18 @@ impl Node {
 
     /// Makes letters to `id` reach `recipient`.
     pub fn register(&self, id: ConnectionId, recipient: Recipient) {
-        self.recipients_mut().insert(id, recipient);
+        let mut recipients = self.recipients.write();
+        let is_connection = matches!(recipient, Recipient::Connection(_));
+        let before = recipients.insert(id, recipient);
+        debug_assert!(before.is_none(), "{id:?} is another one's");
+        self.connection_count.fetch_add(usize::from(is_connection), Ordering::Relaxed);
     }
 
     /// Letters to `id` go nowhere from now on.
     pub fn forget(&self, id: ConnectionId) {
-        self.recipients_mut().remove(&id);
+        let mut recipients = self.recipients.write();
+        let is_connection = matches!(recipients.remove(&id), Some(Recipient::Connection(_)));
+        self.connection_count.fetch_sub(usize::from(is_connection), Ordering::Relaxed);
     }
 
     /// Who gets letters to `id`.
@@ -230,12 +239,7 @@ impl Node {
 
     /// How many AMQP connections there are.
     pub fn connection_count(&self) -> usize {
-        let is_client = |it: &&Recipient| matches!(it, Recipient::Connection(_));
-        self.recipients.read().values().filter(is_client).count()
-    }
-
-    fn recipients_mut(&self) -> WriteGuard<'_, Recipients> {
-        self.recipients.write()
+        self.connection_count.load(Ordering::Relaxed)
     }
 
     /// Memory in use, in bytes: what the watermark is compared with.

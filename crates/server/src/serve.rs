@@ -457,7 +457,7 @@ async fn close_connections(node: &Arc<Node>) {
         with_runner(node, |runner| runner.run_connection(&connection, Letter::Session(close)));
     }
     let deadline = tokio::time::Instant::now() + STOP_PATIENCE;
-    while !node.connections().is_empty() && tokio::time::Instant::now() < deadline {
+    while node.connection_count() > 0 && tokio::time::Instant::now() < deadline {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let left = node.connection_count();

@@ -9,6 +9,7 @@ use axum::extract::State;
 use leveret_amqp::method::{Method, basic, confirm, queue};
 use leveret_broker::message::{Reply, ReplyTo, ToMeta, ToSession, ToShard, shard_of};
 use leveret_client::Event;
+use leveret_server::alarms::Resource;
 use leveret_server::clock::{now, wall};
 use leveret_server::front::Listener;
 use leveret_server::node::Node;
@@ -22,7 +23,7 @@ use super::answer::{Answer, Fault};
 use super::call::Call;
 use super::exchanges::direct;
 use super::pattern::Pattern;
-use crate::date::utc;
+use crate::date::plain;
 use crate::ops::ask::Asker;
 use crate::ops::direct::is;
 use crate::ops::pages::{self, Slice};
@@ -55,9 +56,12 @@ fn alarms_of(call: &Call, reason: &str) -> Answer {
     if raised.is_empty() {
         return ok();
     }
-    let rows = raised.iter().map(|alarm| {
-        json!({"type": "resource_limit", "resource": alarm.name(), "node": call.node_name()})
-    });
+    let name = |alarm: &Resource| match alarm {
+        Resource::Memory => "memory",
+        Resource::Disk => "disk space",
+    };
+    let rows =
+        raised.iter().map(|alarm| json!({"resource": name(alarm), "node": call.node_name()}));
     failed(reason, json!({"alarms": rows.collect::<Value>()}))
 }
 
@@ -167,6 +171,8 @@ async fn names_are_kept(node: &Arc<Node>) -> bool {
     matches!(timeout(PATIENCE, asker.answer()).await, Ok(Ok(Reply::Done)))
 }
 
+const NOT_INITIALIZED: &str = "Metadata store has not yet reported as initialized";
+
 const NAMES_SILENT: &str = "the metadata store does not answer";
 
 /// What is spoken on the listeners of a group of TLS options.
@@ -186,23 +192,24 @@ pub(super) async fn certificates(call: Call) -> Result<Answer, Fault> {
         .parse::<u32>()
         .map_err(|_| Fault::bad("Invalid expiration value."))?
         .into();
-    let days = match &*call.param("unit").to_lowercase() {
-        "days" => 1,
-        "weeks" => 7,
-        "months" => 30,
-        "years" => 365,
+    let hours = match &*call.param("unit").to_lowercase() {
+        "days" => 24,
+        "weeks" => 7 * 24,
+        // A twelfth of a year.
+        "months" => 730,
+        "years" => 365 * 24,
         _ => {
             return Err(Fault::bad(
                 "Time unit not recognised. Supported units: days, weeks, months, years.",
             ));
         }
     };
-    let by = wall(now()).ms() as i64 / 1000 + within * days * 86_400;
+    let by = wall(now()).ms() as i64 / 1000 + within * hours * 3_600;
     let mut expired = Vec::new();
     for tls in call.node().certificates.all() {
         let settings = tls.settings();
         let soon = |ends: Vec<i64>| -> Vec<String> {
-            ends.into_iter().filter(|end| *end < by).map(utc).collect()
+            ends.into_iter().filter(|end| *end < by).map(plain).collect()
         };
         let protocol = protocol_of_options(settings.prefix);
         let row = match tls.ends() {
@@ -287,7 +294,7 @@ pub(super) async fn led(call: Call) -> Result<Answer, Fault> {
 /// them is stored.
 pub(super) async fn names(call: Call) -> Result<Answer, Fault> {
     if !names_are_kept(call.node()).await {
-        return Ok(failed(NAMES_SILENT, json!({})));
+        return Ok(failed(NOT_INITIALIZED, json!({"cause": NAMES_SILENT})));
     }
     Ok(ok())
 }
@@ -312,14 +319,18 @@ pub(super) async fn cluster_size() -> Answer {
 pub(super) async fn ready(State(app): State<Arc<App>>) -> Answer {
     match all_connections(&app) {
         Some(open) => failed(LIMIT_IS_REACHED, json!({"connections": open})),
-        None => app.requests.service.check(out_of_service(&app)).await,
+        None => app.requests.service.check(NOT_READY, out_of_service(&app)).await,
     }
 }
 
 /// `GET /api/health/checks/is-in-service`: AMQP is spoken, every shard answers, and so does who keeps the names.
 pub(super) async fn in_service(State(app): State<Arc<App>>) -> Answer {
-    app.requests.service.check(out_of_service(&app)).await
+    app.requests.service.check(NOT_IN_SERVICE, out_of_service(&app)).await
 }
+
+// RabbitMQ's words.
+const NOT_READY: &str = "the rabbit node is not currently available to serve";
+const NOT_IN_SERVICE: &str = "this rabbit node is not currently available to serve";
 
 /// Looks whether the node is in service. Who asks needs no login: however many do, one look is under way at a time.
 #[derive(Debug, Default)]
@@ -331,15 +342,19 @@ pub(super) struct Service {
 }
 
 impl Service {
-    /// By a look that begins now or later: one's own, or that of another who asked meanwhile.
-    async fn check(&self, look: impl Future<Output = Option<&'static str>>) -> Answer {
+    /// By a look that begins now or later: one's own, or that of another who asked meanwhile. `reason` is told if it is not.
+    async fn check(
+        &self,
+        reason: &str,
+        look: impl Future<Output = Option<&'static str>>,
+    ) -> Answer {
         let before = self.begun.load(Ordering::SeqCst);
         let mut last = self.last.lock().await;
         if last.0 <= before {
             let number = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
             *last = (number, look.await);
         }
-        last.1.map_or_else(ok, |why| failed(why, json!({})))
+        last.1.map_or_else(ok, |cause| failed(reason, json!({"cause": cause})))
     }
 }
 
@@ -385,7 +400,7 @@ pub(super) async fn node(call: Call) -> Result<Answer, Fault> {
     if call.node().alarms.any() {
         return Ok(alarms_of(&call, "resource alarm(s) in effect"));
     }
-    Ok(call.app.requests.service.check(out_of_service(&call.app)).await)
+    Ok(call.app.requests.service.check(NOT_IN_SERVICE, out_of_service(&call.app)).await)
 }
 
 /// The queue of the test.
@@ -439,7 +454,7 @@ mod tests {
         runtime.unwrap().block_on(async {
             let (service, looks) = (Service::default(), Cell::new(0));
             let check = || {
-                service.check(async {
+                service.check("", async {
                     looks.set(looks.get() + 1);
                     yield_now().await;
                     None

@@ -13,8 +13,11 @@ use crate::format::cell;
 fn alarms_of(it: &Call<'_>, told: &Value) -> String {
     let rows = told["alarms"].as_array().into_iter().flatten();
     let lines = rows.map(|row| {
-        let (resource, node) = (cell(&row["resource"]), cell(&row["node"]));
-        format!("{resource} alarm on node {node}")
+        let what = match &*cell(&row["resource"]) {
+            "memory" => "Memory".to_owned(),
+            other => format!("Free {other}"),
+        };
+        format!("{what} alarm on node {}", cell(&row["node"]))
     });
     let lines: Vec<_> = lines.collect();
     format!("{}\n\n{}", it.fill("Node {node} reported alarms:"), lines.join("\n"))
