@@ -1,7 +1,7 @@
-//! What is handed to the disk: gathering a batch, and what became of it.
+//! Batches: how records and notes are gathered for the disk, and what happens when the disk has answered.
 //!
-//! At most one batch is under way. What comes meanwhile is gathered into the next, so the slower the
-//! disk the larger the batches.
+//! At most one batch is under way, the *flight*. Records and notes that come meanwhile go into the next batch, so the
+//! slower the disk the larger the batches.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -28,18 +28,19 @@ const KEPT_IDLE: usize = 32 << 10;
 /// Bytes that a line of the index takes, about.
 const INDEX_LINE: usize = 40;
 
-/// Late records that are not worth a look at which of them are still there.
+/// So few late records are kept without a look whether they still have a holder.
 const LATE_MAX: usize = 256;
 
-/// Records that need not be written are passed when there are so many.
+/// When so many records need no write, `gathered` passes them.
 const PASSED_MIN: u64 = 64 << 10;
 
-/// Something to be known of a record that was written before.
+/// A change of a record that is in a batch already.
 #[derive(Clone, Copy, Debug)]
 struct Note {
     at: u64,
-    /// Where the record is, and whether that does not follow from its offset.
+    /// The segment that has the record.
     segment: u64,
+    /// The segment does not follow from the offset: the index has to name it.
     is_straggler: bool,
     holder: Holder,
     kind: NoteKind,
@@ -49,12 +50,12 @@ struct Note {
 enum NoteKind {
     Release,
     Mark(u8),
-    /// With the holders and marks it has when the note is gathered.
+    /// A volatile record becomes durable, with the holders and marks that it has when the note is gathered.
     Persist,
 }
 
-/// A write of a batch. They go to the disk one after the other: what comes behind one that fails is not
-/// begun, or a later file would say that this one had been whole.
+/// One write of a batch. The writes of a batch go to the disk one after the other. After a failed write the next one is
+/// not begun: a later file would say that the file of the failed write had been whole.
 #[derive(Debug)]
 struct Write {
     file: FileName,
@@ -67,7 +68,7 @@ struct Write {
 
 #[derive(Debug)]
 enum State {
-    /// Its bytes.
+    /// Not submitted: the bytes of the write.
     Waits(Vec<u8>, Vec<u8>),
     UnderWay(Token),
     Done,
@@ -79,46 +80,50 @@ struct Flight {
     writes: Vec<Write>,
     bytes: u64,
     sequence: u64,
-    /// Whether it has records, and so is synced.
+    /// The batch is synced: it has durable records or notes.
     is_synced: bool,
-    /// Records in it that are older than what was gathered before, ascending; the others are of this range.
+    /// The batch's records below `range`, ascending: volatile ones that were persisted.
     late: Vec<u64>,
+    /// The offsets of all other records of the batch.
     range: Range<u64>,
-    /// Its records that are still held.
+    /// Records of the batch that still have a holder.
     live: u64,
     shares: Shares,
-    /// Every write is done.
+    /// Every write of the batch is done.
     is_written: bool,
-    /// Written to here in the end.
+    /// The file with the batch, and its length behind the batch.
     file: FileName,
     len: u64,
 }
 
-/// What waits to be written, and what is being written.
+/// The notes and persists that wait for a batch, and the batch that is being written.
 #[derive(Debug)]
 pub(super) struct Writer {
+    /// Notes that no batch has yet.
     notes: Vec<Note>,
-    /// Records of other logs that this one needs no more once so many notes are safe, in that order.
+    /// Records of other logs that this log needs until a number of notes is safe. In the order of these numbers.
     freed: VecDeque<(u64, Place)>,
-    /// How many were made before those.
+    /// How many notes were put into batches so far.
     notes_before: u64,
-    /// Volatile records, not written, that were gathered without and are to become durable.
+    /// Records below `gathered` that were volatile and not written when a batch passed them. The next batch takes them.
     persists: Vec<u64>,
-    /// Written records that eviction had passed before they were. Some are released meanwhile.
+    /// Records that were written after eviction had passed their offsets. Some may have been released since.
     late: VecDeque<u64>,
-    /// How many there may be before the released ones are taken out.
+    /// The length of `late` at which the released records are taken out of it.
     late_max: usize,
     flight: Option<Flight>,
-    /// Everything before was put in a batch, or need not be.
+    /// Each record below is in a batch, or needs no write.
     gathered: Offset,
     durable: Offset,
+    /// The number of the next batch.
     sequence: u64,
     /// The first batch that is not known to be synced.
     synced: u64,
     next_segment: u64,
     seed: u64,
+    /// The disk had no room for the flight.
     is_full: bool,
-    /// It was at the last sync: since then nothing durable was appended that a release could belong to.
+    /// The disk was full at the last sync. So no durable record was appended since, and each later note is on an older one.
     has_only_releases: bool,
     failed: Option<String>,
     spare: (Vec<u8>, Vec<u8>),
@@ -151,7 +156,7 @@ impl Writer {
         self.durable
     }
 
-    /// Nothing was gathered yet, and what will be has this offset or a higher one.
+    /// Sets the offset of the first batch's first record: the log was opened and has gathered nothing.
     pub(super) fn go_on_at(&mut self, next: Offset) {
         (self.gathered, self.durable) = (next, next);
     }
@@ -175,29 +180,29 @@ impl Writer {
         }
     }
 
-    /// Records before it are not being written: neither what was gathered last, nor what is written late.
+    /// No record below this offset is being written, be it in the range of the flight or late.
     pub(super) fn settled(&self) -> Offset {
         let Some(flight) = &self.flight else { return self.gathered };
         let settled = self.durable.min(self.gathered);
         flight.late.first().map_or(settled, |&at| settled.min(Offset::new(at)))
     }
 
-    /// How many notes wait for a batch; one for those in a batch that found no room.
+    /// How many notes wait for a batch. All notes in a batch that found no room count as one.
     pub(super) fn notes(&self) -> usize {
         self.notes.len() + usize::from(self.is_full)
     }
 
-    /// Volatile records that were gathered without and are to become durable.
+    /// Records that were volatile when a batch passed them, and are to become durable.
     pub(super) fn persists(&self) -> &[u64] {
         &self.persists
     }
 
-    /// A written record that eviction would not come by.
+    /// The next written record that eviction has passed already.
     pub(super) fn next_late(&mut self) -> Option<u64> {
         self.late.pop_front()
     }
 
-    /// Late records have been written, and eviction has passed those before `evicted`.
+    /// Adds late records of a batch that is written now. Eviction has passed those below `evicted`.
     fn add_late(&mut self, late: Vec<u64>, evicted: Offset, hot: &MemoryLog) {
         self.late.extend(late.into_iter().filter(|&at| at < evicted.get()));
         if self.late.len() > self.late_max {
@@ -215,11 +220,11 @@ impl Writer {
         self.failed.is_some()
     }
 
-    /// The first batch that has records, or will have, and is not safe here: what is noted in it or later
-    /// may come to nothing, and then its records do too.
+    /// The first batch with durable records that is not on this disk yet. A crash may lose this batch, and every note in
+    /// it or in a later one.
     ///
-    /// Where nothing is wanted of one that finds the disk full, nor of what comes behind it, none can be lost: what was
-    /// released in it may give the room that it waits for.
+    /// A flight that finds the disk full does not count if all its records are released and no record waits behind it: there
+    /// is nothing to lose. So a release in it may already free the room that the flight waits for.
     pub(super) fn unsafe_from(&self, unwritten: u64) -> u64 {
         let is_waiting = unwritten > 0 || !self.persists.is_empty();
         let may_lose = |flight: &Flight| is_waiting || !self.is_full || flight.live > 0;
@@ -232,7 +237,7 @@ impl Writer {
         }
     }
 
-    /// A record that was gathered is held no more.
+    /// The last holder has released a record that was gathered.
     pub(super) fn forget(&mut self, at: u64) {
         if let Some(flight) = &mut self.flight {
             let is_in = flight.range.contains(&at) || flight.late.binary_search(&at).is_ok();
@@ -250,14 +255,14 @@ impl Writer {
         self.is_full
     }
 
-    /// Whether nothing is being written to a file.
+    /// Whether no write to this file is under way.
     pub(super) fn may_leave(&self, file: FileName) -> bool {
         let mut writes = self.flight.iter().flat_map(|flight| &flight.writes);
         !writes.any(|write| write.file == file && matches!(write.state, State::UnderWay(_)))
     }
 
-    /// A file is to be removed: its end, if there was no room for it, is not written any more, or it would be all
-    /// that there is of a file of this name. False while it is being written.
+    /// Drops the writes to a file that is to be removed. A write that waits for room would otherwise make a new file of
+    /// this name, with nothing before that write. False while a write to the file is under way: nothing is dropped.
     pub(super) fn leaves(&mut self, file: FileName) -> bool {
         let may_leave = self.may_leave(file);
         if let Some(flight) = self.flight.as_mut().filter(|_| may_leave) {
@@ -297,21 +302,21 @@ impl Writer {
         let later = self.notes.split_off(count);
         for note in &later {
             if let Some(index) = segments.by_number(note.segment) {
-                // Not in the batch that is gathered now, but in the one after it.
+                // This note goes into the batch after the one that is gathered now.
                 segments.all[index].last_noted = self.sequence + 1;
             }
         }
         std::mem::replace(&mut self.notes, later)
     }
 
-    /// What this log refers to no more once the notes are safe that were taken so far.
+    /// Records of other logs that this log needs no more once all notes taken so far are safe.
     pub(super) fn take_freed(&mut self) -> Vec<Place> {
         let count = self.freed.partition_point(|&(notes, _)| notes <= self.notes_before);
         self.freed.drain(..count).map(|(_, place)| place).collect()
     }
 
-    /// This log refers to a record of another one no more, as is noted last. Gives it back if nothing that is to be
-    /// safe depends on it.
+    /// This log no longer refers to a record of another log; the last note says so. Returns the record's place if it may
+    /// be freed at once, because no record or note that is to become safe depends on it.
     pub(super) fn free(&mut self, place: Place) -> Option<Place> {
         if self.has_only_releases {
             return Some(place);
@@ -320,7 +325,7 @@ impl Writer {
         None
     }
 
-    /// A number for the batches of a file to begin with. As hard to guess as the seed.
+    /// The number that begins each batch of a file. As hard to guess as the seed.
     pub(super) fn new_mark(&self, file: FileName) -> u64 {
         let numbers = [file.segment, file.generation, self.sequence];
         numbers.iter().fold(mix(self.seed), |mark, number| mix(mark ^ mix(*number)))
@@ -393,7 +398,7 @@ impl<D: Disk> FileLog<D> {
         let at = at.get();
         if let Some(index) = self.store.segments.of(at) {
             let about = &mut self.store.segments.all[index];
-            // On a full disk the file may go before the note is written: nothing else waits for it.
+            // On a full disk the file may be removed before the note is written: only the note still needs it.
             if !self.writer.has_only_releases {
                 about.last_noted = self.writer.sequence;
             }
@@ -411,7 +416,7 @@ impl<D: Disk> FileLog<D> {
                 let facts = self.hot.facts(place);
                 let tag = Tag(facts.tag);
                 if !tag.is(Tag::VOLATILE) {
-                    // It may have become durable just now, and not be in a batch yet.
+                    // Another call may have made it durable before a batch took it.
                     return Ok(if at >= writer.gathered { at.next() } else { self.barrier() });
                 }
                 self.hot.set_tag(place, tag.0 & !(Tag::VOLATILE | Tag::SPILL));
@@ -447,12 +452,12 @@ impl<D: Disk> FileLog<D> {
         }
     }
 
-    /// An offset that `durable` reaches with the next batch, not before: a hole is made for it.
+    /// Appends a hole and returns the offset behind it: `durable` gets there with the next batch and not before.
     fn barrier(&mut self) -> Offset {
         self.hot.append_hole().next()
     }
 
-    /// Gathers what waits since before `until` and submits it, if no batch is under way.
+    /// Gathers the records and notes from before `until` into a batch and submits it, unless a batch is under way.
     pub(super) fn hand_over(&mut self, until: Moment) {
         self.writer.has_only_releases = self.writer.is_full;
         if self.writer.flight.is_some() {
@@ -463,12 +468,12 @@ impl<D: Disk> FileLog<D> {
             self.pass_all();
             return;
         }
-        // What is rewritten counts on the next batch for all that it saw.
+        // A rewrite relies on the next batch to have all notes that the rewrite saw.
         let all = self.now();
         self.gather(if self.space.is_rewriting() || until.end > all.end { all } else { until });
     }
 
-    /// Nothing waits: what is there need not be written.
+    /// Nothing waits for the disk: `gathered` and `durable` pass all records.
     fn pass_all(&mut self) {
         let end = self.hot.end();
         self.writer.persists.clear();
@@ -477,8 +482,8 @@ impl<D: Disk> FileLog<D> {
         self.lending.free(freed);
     }
 
-    /// Passes what need not be written when it has become much, though nothing is handed over: whatever came next that has
-    /// to be would have all of it looked at in one go.
+    /// Passes records that need no write when there are many of them, even without a hand-over. Otherwise the next batch
+    /// would look at all of them in one go.
     pub(super) fn pass_many(&mut self) {
         let Writer { flight, notes, gathered, .. } = &self.writer;
         let are_many = self.hot.end().get() - gathered.get() > PASSED_MIN;
@@ -496,7 +501,7 @@ impl<D: Disk> FileLog<D> {
         shares.freed = writer.take_freed();
         let Store { segments, sets, marks, cold, elsewhere, .. } = store;
         let (mut head, mut bodies) = std::mem::take(&mut writer.spare);
-        // Of a part of what waits, about.
+        // The share of the records below `end` in what waits, roughly.
         let (part, whole) = (end.get() - first.get(), (hot.end().get() - first.get()).max(1));
         let of_part = |sum: u64| (u128::from(sum) * u128::from(part) / u128::from(whole)) as usize;
         fit(&mut bodies, of_part(sums.unwritten + sums.spilled));
@@ -552,8 +557,7 @@ impl<D: Disk> FileLog<D> {
             return;
         }
         let mut about = Vec::with_capacity(notes.len());
-        // Nobody waits for them, but they are few batches that have nothing else, and a stop in good order
-        // counts on them.
+        // No publisher waits for notes. But batches of notes alone are few, and a stop in good order relies on their sync.
         wants_sync |= !notes.is_empty();
         for Note { at, segment: number, is_straggler, holder, kind } in notes.drain(..) {
             let segment = segments.by_number(number);
@@ -588,7 +592,7 @@ impl<D: Disk> FileLog<D> {
                                 index.mark(at, *holder, *mark);
                             }
                         }
-                        // Released meanwhile: as good as never asked for.
+                        // The record was released meanwhile, and needs no note.
                         None => drop(about.pop()),
                     }
                 }
@@ -627,7 +631,7 @@ impl<D: Disk> FileLog<D> {
         }
     }
 
-    /// Completes the header of a gathered batch and submits it, in a new segment if it is time.
+    /// Completes the header of a gathered batch and submits the batch, in a new segment if the last one is full.
     fn submit_batch(
         &mut self,
         mut header: BatchHeader,
@@ -683,7 +687,7 @@ impl<D: Disk> FileLog<D> {
         self.submit_next();
     }
 
-    /// Submits the first write of the batch under way that is not done, if it is not under way.
+    /// Submits the flight's next write, unless one is under way.
     fn submit_next(&mut self) {
         let Self { writer, disk, next_token, .. } = self;
         let Some(flight) = &mut writer.flight else { return };
@@ -697,7 +701,7 @@ impl<D: Disk> FileLog<D> {
         write.state = State::UnderWay(submit(disk, next_token, op));
     }
 
-    /// A write of the batch under way has completed.
+    /// A write of the flight has completed.
     pub(super) fn written(
         &mut self,
         token: Token,
@@ -735,7 +739,7 @@ impl<D: Disk> FileLog<D> {
             body.clear();
             writer.spare = (head, body);
         }
-        // Others may wait for this while this batch waits for others; for room, too, that its releases give.
+        // Other logs may wait for this batch, or for the room that its releases free, while this batch waits for them.
         self.lending.tell(&flight.shares.here, Progress::Safe);
         flight.shares.here.clear();
         self.lending.free(std::mem::take(&mut flight.shares.freed));
@@ -744,18 +748,18 @@ impl<D: Disk> FileLog<D> {
         self.end_flight();
     }
 
-    /// Ends the batch under way if all of it is on the disk, here and elsewhere.
+    /// Ends the flight if all of it is on disk, in this log and in others.
     pub(super) fn end_flight(&mut self) {
         let writer = &mut self.writer;
         let Some(flight) = writer.flight.as_mut().filter(|flight| flight.is_written) else {
             return;
         };
         flight.shares.there.retain(|shared| shared.progress() != Progress::Safe);
-        // What this disk has room for helps nobody while another one has none.
+        // Room on this disk does not help as long as another log that has a part of this batch finds none.
         writer.is_full = flight.shares.there.iter().any(|it| it.progress() == Progress::Stuck);
         let is_safe = flight.shares.there.is_empty();
         if !writer.is_full && std::mem::take(&mut writer.has_only_releases) {
-            // Now something may be appended that they belong to.
+            // From now on durable records may be appended, and these notes may belong to them.
             for note in &writer.notes {
                 if let Some(index) = self.store.segments.by_number(note.segment) {
                     self.store.segments.all[index].last_noted = writer.sequence;
@@ -775,7 +779,7 @@ impl<D: Disk> FileLog<D> {
         self.space.look();
     }
 
-    /// Tries a batch again that found the disk full.
+    /// Tries the flight again if it found the disk full.
     fn retry(&mut self) {
         if self.writer.is_full {
             self.submit_next();
@@ -783,7 +787,7 @@ impl<D: Disk> FileLog<D> {
     }
 }
 
-/// Gives an empty buffer room for what is expected, and memory back that is far too much for it.
+/// Gives an empty buffer room for the expected bytes. A far too large buffer gives back its memory first.
 fn fit(buffer: &mut Vec<u8>, expected: usize) {
     if buffer.capacity() > KEPT_IDLE && buffer.capacity() / 16 > expected {
         *buffer = Vec::new();
@@ -791,14 +795,14 @@ fn fit(buffer: &mut Vec<u8>, expected: usize) {
     buffer.reserve(expected);
 }
 
-/// The footer of a segment that is full.
+/// Seals a full segment and returns its footer.
 fn seal(segment: &mut Segment, next: &BatchHeader) -> Vec<u8> {
     let footer = BatchHeader {
         is_sealed: true,
         index_len: 0,
         bodies_len: 0,
-        // Everything before is synced or rides with this sync; its own number is that of the next
-        // batch, which is in another file.
+        // Everything before the footer is synced already or by the footer's own sync. The footer has the number of the
+        // next batch, which is in another file.
         first: next.first,
         end: next.first,
         records: 0,
@@ -811,7 +815,7 @@ fn seal(segment: &mut Segment, next: &BatchHeader) -> Vec<u8> {
     footer.encode(segment.mark).to_vec()
 }
 
-/// The next segment, and the bytes its file begins with.
+/// Adds the next segment and returns the first bytes of its file.
 fn begin(
     segments: &mut Segments,
     writer: &mut Writer,
