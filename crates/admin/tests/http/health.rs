@@ -231,7 +231,8 @@ fn a_shard_that_does_not_answer() {
     let statuses: Vec<_> = got.iter().map(|got| got.status).collect();
     assert_eq!(statuses, [503, 503, 503, 503, 503, 200, 200, 503]);
     assert_eq!(got[0].json()["virtual-hosts"], json!(["/"]));
-    let not = |reason| json!({"status": "failed", "reason": reason, "cause": "a shard does not answer"});
+    let not =
+        |reason| json!({"status": "failed", "reason": reason, "cause": "a shard does not answer"});
     assert_eq!(got[1].json(), not("this rabbit node is not currently available to serve"));
     assert_eq!(got[2].json(), not("the rabbit node is not currently available to serve"));
     let silent: Vec<Value> = {
