@@ -1,22 +1,22 @@
-//! Room for bodies that are being received: what all connections together may have announced and not sent
+//! Room for bodies that are being received: the bytes that all connections together may have announced and not sent
 //! yet.
 //!
 //! A body takes its whole length when its header comes, before its bytes do. A connection whose body does
-//! not fit stands in line and is not read any further, until others have ended theirs; the first in the line
-//! is served first, however long its body is. A body that is longer than all of the room gets it when it is
-//! empty. So whoever has begun can end, and whoever waits comes to the turn. Users take turns: a crowd of one, or its bodies
-//! that stand still, keep another one waiting for what has begun, not for all that wait.
+//! not fit stands in line and is not read any further until others have finished theirs. The first in the line
+//! is served first, however long its body is. A body that is longer than all of the room gets the room when it is
+//! empty. So a body that has begun can end, and a body that waits has its turn. Users take turns: a user with many
+//! bodies, or with bodies that stand still, makes another user wait for those that have begun, not for those that wait.
 //!
-//! A connection may have bodies on several channels at once. If it waits for another one it holds those it
-//! has, and two that do so could wait for each other. This is seen at once: no room is held by a connection
-//! that can go on. Then one of them gets what it asks in excess of the room ([`excess`]); if that is too
-//! much, the last that came is refused, and its connection ends.
+//! A connection may have bodies on several channels at once. While it waits for room for one it keeps those it
+//! has, and two such connections could wait for each other. The room sees this at once: then every connection that holds room
+//! waits. One of them gets the room that it asks for in excess of the limit ([`excess`]). If that is too
+//! much, the last one that asked is refused, and its connection ends.
 //!
-//! A large frame that is needed whole and is not, a table of arguments or of headers, takes its length as well, before
-//! anything is known of what its sender may. So all frames have a part of the room ([`FRAMES`]), bodies never wait
+//! A large frame that is needed whole (a table of arguments or of headers) takes its length as well, before
+//! the broker knows what its sender may do. So all frames have a part of the room ([`FRAMES`]), and bodies never wait
 //! for frames that wait.
 //!
-//! Letters ([`ToSession::Room`]) tell those who waited. The room is a lock of its own that is held for some
+//! Letters ([`ToSession::Room`]) tell the connections that waited. The room is a lock of its own that is held for some
 //! instructions and in which nothing else is locked.
 
 use std::collections::VecDeque;

@@ -1,17 +1,18 @@
-//! The owner of the topology: applies every change to names, in the order they came.
+//! The owner of the topology: applies every change of names, in the order in which the changes came.
 //!
-//! One per node. Sessions and shards read the topology; only a turn of [`Meta`] changes it. What a
-//! change means for messages (a queue is made, deleted, has another limit) goes to the shards by
-//! letter; the one who asked is answered when the change is true.
+//! One per node. Sessions and shards read the topology; only a turn of [`Meta`] changes it. The consequences of a
+//! change for messages (a queue is made, deleted, has another limit) go to the shards by letter. The client is
+//! answered when the change is true.
 //!
-//! What is durable is in a log of its own, one record per thing ([`saved`]), and a change of it is true
-//! when it is on disk. So what a letter that changed something durable wrote (answers, letters to
-//! shards) is held back until the log has it ([`waiting`]), and other letters pass it meanwhile. A
-//! session sends one command at a time, so the order of one connection's commands stands. What does not fit one turn
-//! is done in pieces ([`long`]). The topology
-//! itself is changed at once: others may use what its maker was not told of yet, and lose it with a
-//! crash as he does. So what the log has no room for is refused before it is begun ([`room`]), and what was begun
-//! is written: if others took the room in just that moment, it waits until there is some.
+//! Durable names are in a log of their own, one record per name ([`saved`]). A change of a durable name is true when it is
+//! on disk. So the answer and the letters to shards that belong to such a change are held back until the log has it
+//! ([`waiting`]). Other letters pass them meanwhile. A session sends one command at a time, so the commands of one
+//! connection keep their order. A change that does not fit one turn is done in pieces ([`long`]).
+//!
+//! The topology itself is changed at once. So another client may use a name before the client that made it has its answer; a
+//! crash in between loses the name for both. A change that the log has no room for is refused before it begins
+//! ([`room`]). A change that has begun is written: if other programs took the room in that moment, it waits until there
+//! is room again.
 
 mod admin;
 mod decisions;
@@ -51,19 +52,19 @@ use waiting::{Place, Span, Waiting};
 pub struct Meta<L> {
     shards: usize,
     saved: Saved<L>,
-    /// What was written in this turn and depends on the log.
+    /// The parts of this turn's outbox that depend on the log.
     held: Vec<Span>,
-    /// What earlier turns wrote, by how far the log has to be durable.
+    /// The parts of earlier outboxes that wait for the log, by the offset up to which it has to be durable.
     waiting: VecDeque<Waiting>,
-    /// Connections that end, and have exclusive queues.
+    /// Connections that have ended and whose exclusive queues are being deleted.
     leaving: HashMap<ConnectionId, Leaving, FixedState>,
-    /// Those queues.
+    /// The exclusive queues of these connections.
     left_with: HashMap<QueueId, ConnectionId, FixedState>,
-    /// Vhosts that are deleted and still have queues: who asked, and who waits.
+    /// Vhosts that are being deleted and still have queues: the user who asked, and the address of the answer.
     vhosts: HashMap<VhostId, (Box<str>, Option<ReplyTo>), FixedState>,
-    /// What does not fit one turn.
+    /// Changes that do not fit one turn.
     work: Lines,
-    /// How far the disk was when some of that was done last.
+    /// How far the log was durable when a piece of `work` was done last.
     went_on_at: Offset,
     counters: MetaCounters,
     decisions: Decisions,
@@ -72,7 +73,7 @@ pub struct Meta<L> {
 /// What happened to queues since the process began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MetaCounters {
-    /// Declarations that were not refused, of queues that were there too.
+    /// Declarations that were not refused, those of existing queues included.
     pub queues_declared: u64,
     /// Queues made.
     pub queues_created: u64,
@@ -82,26 +83,26 @@ pub struct MetaCounters {
 
 #[derive(Debug)]
 struct Leaving {
-    /// How many of its exclusive queues are still to go.
+    /// Exclusive queues of the connection that are not deleted yet.
     queues: usize,
-    /// Who waits for that.
+    /// The address of the answer, if one is awaited.
     reply: Option<ReplyTo>,
 }
 
-/// Whether what a letter wrote is true only once the log is durable, even if it changed nothing.
+/// Whether the answer to a letter is true only once the log is durable, even if the letter changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rests {
-    /// It found, or found missing, what somebody else may have just changed.
+    /// The answer says that a name is there or is not, and another letter may have changed that just now.
     OnTheLog,
-    /// It wrote a record itself. Whether the log has room for what others changed does not matter.
+    /// The letter wrote a record itself. Room in the log for other changes does not matter to it.
     Written,
-    /// On nothing but the changes it made.
+    /// The answer depends on the letter's own changes alone.
     OnItself,
 }
 
 impl<L: Log> Meta<L> {
-    /// For a node of that many shards, with an empty log. What the topology has is written with the first
-    /// change; see [`adopt`](Self::adopt) to have it written before.
+    /// The owner for a node of that many shards, with an empty log. Names that the topology has already are written with the
+    /// first change; [`adopt`](Self::adopt) writes them earlier.
     pub fn new(shards: usize, log: L) -> Self {
         Self {
             shards,

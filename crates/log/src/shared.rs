@@ -1,4 +1,4 @@
-//! A record that several logs of one process are given, whose bytes one of them writes: the others refer to it.
+//! Shared records: several logs of one process get a record, one of them writes its bytes, the others refer to it.
 //!
 //! ```text
 //!   log 0                                log 1
@@ -11,10 +11,10 @@
 //!   log 1 is no holder any more   <----  its last holder left, and that is durable (Errand::Freed)
 //! ```
 //!
-//! Who writes is decided as late as can be, when a batch is gathered: what is released before never touches the
-//! disk and costs no word between the logs.
+//! The log that writes is chosen as late as possible: the first one that gathers a batch with the record. A record that is released
+//! before never touches the disk, and the logs exchange nothing about it.
 //!
-//! After a crash either side may know more than the other; [`match_up`](crate::file::match_up) says what follows.
+//! After a crash either log may know more than the other; [`match_up`](crate::file::match_up) says what follows.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

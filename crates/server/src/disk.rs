@@ -1,8 +1,8 @@
-//! The directory of a shard's log: a thread that writes and syncs, and one that does what nobody's
-//! confirm waits for.
+//! The directory of a shard's log: one thread writes and syncs, another one does the work that no confirm
+//! waits for.
 //!
-//! Writes and removals are done one after another, as [`Disk`] demands; reads, and what is rewritten
-//! to give back space, do not make them wait. After each completion the owner is woken.
+//! Writes and removals are done one after another, as [`Disk`] demands. Reads, and writes that give back
+//! space, do not make them wait. After each completion the owner is woken.
 
 mod roster;
 mod writer;

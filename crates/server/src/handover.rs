@@ -1,14 +1,19 @@
-//! Turns that a thread leaves to others.
+//! Turns that a thread leaves to other threads.
 //!
-//! One whose list got long leaves what comes last to whoever has nothing to do first: all look here before they stop.
-//! Nobody is woken for it. Without that, one thread may have every duty while another only reads for it.
+//! A thread with a long list leaves the end of the list here. Each thread looks here before it stops, so the next idle one
+//! takes these turns. No thread is woken for them. Without the handover one thread may have every duty while another one
+//! only reads for it.
 //!
-//! A disk's thread whose write is done finds that a shard, and then connections, have something to do. It runs these
-//! turns itself: nobody has to be woken. But under load the threads of the sockets run turns all the time; one more
-//! that does pins what they read in inboxes and takes turns from one core to the other. So what nobody waits for, as
-//! when messages were written whose acks took long, it leaves to a thread that is at work already and looks here before
-//! it stops: that costs nobody a system call either. What takes long it leaves to the others in any case, and wakes one of
-//! them for it if it has to: while it runs turns it writes nothing, and all who wait for its disk wait for them too.
+//! A disk's thread is a special case. When its write is done, a shard has something to do, and then connections have. The disk's
+//! thread runs these turns itself, so that no thread has to be woken. But under load the threads of the sockets run turns
+//! all the time. One more thread that does pins the input that the others read in inboxes, and takes turns from one core to
+//! the other. So there are three cases:
+//!
+//! * Turns that a client waits for run on the disk's thread.
+//! * Turns that no client waits for, as after a write of messages with slow acks, are left to a thread that is at work
+//!   already and looks here before it stops. This costs no system call.
+//! * Long work is left to the other threads in any case, and one of them is woken if all are idle. While the disk's thread
+//!   runs turns it writes nothing, and each client that waits for its disk waits for these turns too.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

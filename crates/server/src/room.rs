@@ -1,10 +1,10 @@
-//! Room on the file system of the data directory: what is known of it, and who is told when it gets short.
+//! Free space on the file system of the data directory: what the node knows of it, and who learns that it is short.
 //!
-//! A batch that was handed to the disk and finds no room is neither there nor not there: who waits for it can be
-//! told nothing until there is room. So logs refuse a record that may find none when it is appended
-//! ([`Disk::room`](leveret_log::disk::Disk::room)), and for that what is free has to be known: it is asked of the
+//! A batch that was handed to the disk and finds no room is neither stored nor not stored, and its clients get no answer
+//! until there is room. So a log refuses a record when it is appended, if it may find no room
+//! ([`Disk::room`](leveret_log::disk::Disk::room)). For that the node has to know the free space. It asks the
 //! system after writes, more often the less there is, and by [`watch_disk`](crate::alarms::watch_disk), because
-//! others write there, too. In between, what was written is taken off.
+//! other programs write there, too. In between, the bytes that were written are subtracted.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -32,15 +32,15 @@ use crate::watchdog::{Beat, Doing};
 /// Turns a thread runs before it looks at its sockets and timers, or at its disk, again.
 const TURNS_MAX: usize = 256;
 
-/// How long a thread runs turns before it looks at its sockets, in us: about eight turns of a shard that has more to do than fits
-/// one. Looked at after each, they bring more messages before the acks that wait are seen, and more is written to the disk than
-/// has to be: a tenth more CPU time with 30 queues at full load.
+/// How long a thread runs turns before it looks at its sockets, in us: about eight full turns of a shard. A look after
+/// each turn would bring more messages before the waiting acks are seen, and the disk would get more than it has to: a
+/// tenth more CPU time with 30 queues at full load.
 const LOOK_US: u64 = 4000;
 
-/// What a turn of the owner of the names counts as that leaves work for the next one: sockets are looked at before that.
+/// What a turn of Meta counts as if it leaves work for the next one: the thread looks at its sockets in between.
 const LONG_META_TURN: usize = TURNS_MAX;
 
-/// Bytes to read into that a thread keeps for the next turns.
+/// Bytes of read buffers that a thread keeps for the next turns.
 const KEPT_INPUT: usize = 1 << 20;
 
 /// Bytes of large bodies that a thread keeps for the next ones: a hundred of 64 KiB, which may be in flight at one moment
@@ -135,7 +135,7 @@ pub fn install_runner(node: Arc<Node>) -> (Arc<Notify>, Arc<Rest>) {
     (more, worked)
 }
 
-/// The connection that a letter brings messages of, or settlements.
+/// The connection whose messages or settlements a letter brings.
 fn who_publishes(letter: &ToShard) -> Option<ConnectionId> {
     match letter {
         ToShard::Publish { from, .. } | ToShard::Settle { from, .. } => {
@@ -174,7 +174,7 @@ pub async fn rest(node: Arc<Node>, own: Arc<Rest>, give_back: fn()) {
     }
 }
 
-/// As [`keep_working`], and works off what threads without a runtime leave.
+/// As [`keep_working`], and also runs the turns that threads without a runtime leave.
 pub async fn keep_working_for_others(more: Arc<Notify>) {
     RUNNER.with_borrow(|runner| {
         runner.as_ref().map(|runner| runner.node.handover.joins(Arc::clone(&more)))
@@ -182,8 +182,8 @@ pub async fn keep_working_for_others(more: Arc<Notify>) {
     keep_working(more).await;
 }
 
-/// Works the thread's list off whenever a burst left something on it. What a disk's thread leaves is for a thread of the
-/// sockets: this is for one that may be busy with something else, a request of the management API.
+/// Works the thread's list off whenever a burst left turns on it. For a thread that may be busy with something else, such as
+/// a request of the management API: the turns that a disk's thread leaves are for the threads of the sockets.
 pub async fn keep_working(more: Arc<Notify>) {
     loop {
         more.notified().await;
@@ -192,16 +192,16 @@ pub async fn keep_working(more: Arc<Notify>) {
     }
 }
 
-/// A thread that has no runtime rests: its runner, if it has one, keeps little.
+/// A thread without a runtime is idle: its runner, if it has one, gives memory back.
 pub fn relax_alone() {
     RUNNER.with_borrow_mut(|runner| runner.as_mut().map(Runner::relax));
 }
 
-/// Runs `f` with a runner on a thread that has no runtime, such as a disk's. All that follows is worked off here, or,
-/// if nobody waits for it, left to threads that are at work: see [`Handover`](crate::handover::Handover).
+/// Runs `f` with a runner on a thread that has no runtime, such as a disk's. The turns that follow from it run here. If no
+/// client waits for them, they are left to threads that are at work: see [`Handover`](crate::handover::Handover).
 pub fn run_alone(node: &Arc<Node>, f: impl FnOnce(&mut Runner)) {
     if RUNNER.with_borrow(Option::is_none) {
-        // Nobody listens on what is returned: nothing stays on the list, and such a thread keeps little.
+        // The two results are not needed: no turn stays on the list of such a thread, and it gives its memory back itself.
         let _ = install_runner(Arc::clone(node));
         with_runner(node, |runner| runner.is_alone = true);
     }
@@ -220,8 +220,8 @@ pub fn with_runner<T>(node: &Arc<Node>, f: impl FnOnce(&mut Runner) -> T) -> T {
 }
 
 impl Drop for Runner {
-    /// A thread that ends may have duties on its list. A stop goes on to run turns on another thread, which takes them over:
-    /// an actor whose duty is lost would never run again, whatever waits in its inbox.
+    /// Leaves the duties on the list of a thread that ends to another thread, which runs turns until the stop is over. An
+    /// actor whose duty is lost would never run again, whatever waits in its inbox.
     fn drop(&mut self) {
         self.node.handover.leaves(&self.more);
         self.node.handover.bequeath(&mut self.due);
@@ -229,7 +229,7 @@ impl Drop for Runner {
 }
 
 impl Runner {
-    /// Keeps no memory for turns that may not come.
+    /// Gives back the memory that is kept for later turns.
     fn relax(&mut self) {
         self.buffers.close();
         self.bodies.close();
@@ -237,7 +237,7 @@ impl Runner {
         self.out = OutBuf::new();
     }
 
-    /// What waits for the next large bodies counts as held by connections.
+    /// Counts the buffers that are kept for large bodies as held by connections.
     fn count_idle(&mut self) {
         let idle_bytes = self.bodies.idle_bytes() as u64;
         if idle_bytes != self.idle_bytes {
@@ -246,8 +246,8 @@ impl Runner {
         }
     }
 
-    /// Leaves a letter with a connection and works off all that follows from it. If there is something on the list already,
-    /// it stopped to look at its sockets, and goes on when all that are ready have said so.
+    /// Leaves a letter with a connection and runs the turns that follow from it. If the list has turns already, the thread has
+    /// only stopped to look at its sockets: it goes on when each ready socket has left its letter.
     pub fn run_connection(&mut self, connection: &Arc<Connection>, letter: Letter) {
         let goes_on = !self.due.is_empty();
         self.post_connection(connection, letter);
@@ -364,8 +364,8 @@ impl Runner {
         }
     }
 
-    /// Works the whole list off, as far as nobody else does. What somebody waits for it does itself, but not for ever:
-    /// while others bring more, this thread's disk writes nothing, and what is waited for next may be just that.
+    /// Works the whole list off, except for turns that other threads take. This thread runs the turns that a client waits
+    /// for, but not for long: meanwhile its disk writes nothing, and the next client may wait for a write.
     fn work_alone(&mut self) {
         let node = Arc::clone(&self.node);
         let mut turns = 0;
@@ -383,7 +383,7 @@ impl Runner {
         }
     }
 
-    /// Runs a turn. Tells how many it counts as.
+    /// Runs a turn. Returns how many turns it counts as.
     fn run(&mut self, due: Due) -> usize {
         self.beat.begins(match &due {
             Due::Connection(connection) => Doing::Connection(connection.id().get()),
@@ -428,7 +428,7 @@ impl Runner {
             };
             connection.turn(&mut state, &mut self.connection_letters, &mut work);
         }
-        // Letters first, bytes second: who reads our answer finds what it is about done or queued.
+        // Letters first, bytes second: a client that reads an answer finds its effect done or queued.
         self.post();
         let wants_more = {
             let topology = node.topology();
@@ -463,7 +463,7 @@ impl Runner {
         if connection.is_done() {
             node.forget(connection.id());
         } else if wants_more {
-            // We have the duty: the letter only keeps it.
+            // This thread has the duty: the letter only keeps it.
             let _ = connection.actor.post_one(Letter::More);
         }
         self.due.push_back(Due::Connection(connection));
@@ -488,7 +488,7 @@ impl Runner {
         shard.held_bytes.store(state.held_bytes() + state.idle_bytes(), Ordering::Relaxed);
         self.is_awaited &= state.is_awaited();
         let due = state.next_timeout().map_or(u64::MAX, |at| at.ms());
-        // Of a later time nobody is told: the one that is waited for comes in vain and finds it.
+        // The timers hear of an earlier time only. With a later one the timer fires in vain and reads the new time.
         if due < shard.due_ms.fetch_min(due, Ordering::AcqRel) {
             node.timers_changed.notify_one();
         }
@@ -549,7 +549,7 @@ impl Runner {
             if waiting > INBOX_LETTERS_MAX
                 && let Some(from) = from
             {
-                // Another thread runs it and does not keep up: this connection brings no more before it has.
+                // Another thread runs the shard and does not keep up: this connection pauses until a turn has taken them.
                 outbox.sessions.push((from, ToSession::Paused(true)));
                 crowded.push((index, ToShard::Crowded { from }));
             }
@@ -568,7 +568,7 @@ impl Runner {
         while let Some((id, letter)) = letters.next() {
             match node.recipient(id) {
                 Some(Recipient::Connection(connection)) => {
-                    // Most turns write to few connections: one lock for a run of letters to the same.
+                    // Most turns write to few connections: letters in a row for one connection take its lock once.
                     let rest = std::iter::from_fn(|| {
                         letters.next_if(|(other, _)| *other == id).map(|(_, letter)| letter)
                     });
@@ -578,7 +578,7 @@ impl Runner {
                     }
                 }
                 Some(Recipient::Request(sender)) => {
-                    // A request that gave up waiting does not want its answer.
+                    // The request may have given up: then nothing receives the answer.
                     let _ = sender.send(letter);
                 }
                 None => return_undelivered(letter, node.shards.len(), &mut returned),
@@ -588,7 +588,7 @@ impl Runner {
         if outbox.sessions.capacity() > KEPT_LETTERS {
             outbox.sessions = Vec::new();
         }
-        // After the connection was told to pause: the shard tells it to go on.
+        // Only now, after the letter that pauses the connection: the shard answers with the letter that ends the pause.
         for (index, letter) in returned.into_iter().chain(crowded) {
             let Some(shard) = node.shards.get(index) else { continue };
             if shard.actor.post_one(letter) {

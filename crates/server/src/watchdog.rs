@@ -1,6 +1,6 @@
-//! Sees from outside that a turn, a lock or a thread takes too long, says which, and in the end ends the process.
+//! Watches turns, locks and threads from outside: reports one that takes too long, and in the end ends the process.
 //!
-//! Some threads, none of which runs turns:
+//! The watchdog has some threads, none of which runs turns:
 //!
 //! ```text
 //!   each thread with a runner --stamps each turn--\
@@ -11,15 +11,16 @@
 //!   another asker: management --stamps each wait--/
 //! ```
 //!
-//! A thread stamps its [`Beat`] when a turn begins and ends: two counters, no clock. The asker does in rounds, once a second, what
-//! everybody else does: it takes the lock of each actor and of the names, and has each thread do something; it stamps its
-//! own beat for each. So whoever holds one of them for long is found, whatever it is.
+//! A thread stamps its [`Beat`] when a turn begins and ends: two counters, no clock. The asker goes through everything that
+//! others need, once a second: it takes the lock of each actor and of the names, and has each thread do something. It stamps
+//! its own beat for each. So the watchdog finds a lock that is held for long, whatever holds it.
 //!
-//! The watcher counts its own looks and not time: a process that was stopped, a machine that slept or was too busy to let the watcher run has
-//! made no turn any older.
+//! The watcher counts its own looks and not time. A turn does not become older in a process that was stopped, on a machine that
+//! slept, or on one that was too busy to let the watcher run.
 //!
-//! A disk may take as long as it takes, a login waits for others, and messages flow without the management API: such a thread is told of, and
-//! health checks fail, but the process goes on. A stop is watched to its end. What it writes last may take longer, as the disk does.
+//! A slow disk is no fault, a login may wait for other systems, and messages flow without the management API. Such a thread is
+//! reported, and health checks fail, but the process goes on. A stop is watched to its end. Its last writes may take longer, as a
+//! disk may.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,17 +1,17 @@
-//! Bodies and a frame that the connection has begun and not ended: what they take, whether they move.
+//! Bodies and frames that the connection has begun and not finished: the room that they take, and whether they move.
 //!
-//! A body claims its whole length once its header came and its read has gone; more than a little of it needs room
-//! ([`BodyRoom`](leveret_broker::bodies::BodyRoom)). While that is waited for, nothing is read. Whoever has it is
-//! read from, alarm or not, until no body is unfinished.
+//! A body claims its whole length once its header has come and its first read is over. A claim above a small size needs
+//! room ([`BodyRoom`](leveret_broker::bodies::BodyRoom)). A connection that waits for room is not read. A connection that has
+//! room is read, alarm or not, until no body is unfinished.
 //!
-//! A frame that is needed whole claims its length, too, once its header came and not all of it: anybody may send one
-//! who may log in. If it was the header of a body it has that room until the body has its own, so that those who wait
-//! for that keep little without.
+//! A frame that is needed whole claims its length, too, once its header has come without all of the rest: every client that
+//! may log in may send one. If the frame was the header of a body, it keeps its room until the body has its own. So the
+//! connections that wait for a body's room hold little without room.
 //!
-//! A body, and a frame that is needed whole, has to move: it is looked at once in each
-//! [`unfinished_timeout_ms`](crate::Settings::unfinished_timeout_ms), and the connection ends in which one came
-//! forward by less than [`LEAST_PER_S`] meanwhile; by less than [`LEAST_PER_S_IF_AWAITED`], if others wait for its room.
-//! So does one whose client took nothing of its output meanwhile, during a memory alarm: the alarm could not end for it.
+//! A body, and a frame that is needed whole, has to move. The session looks at it once in each
+//! [`unfinished_timeout_ms`](crate::Settings::unfinished_timeout_ms). The connection ends if one of them has grown by less than
+//! [`LEAST_PER_S`] meanwhile, or by less than [`LEAST_PER_S_IF_AWAITED`] if other connections wait for its room. During a
+//! memory alarm a connection also ends if its client took nothing of its output meanwhile: the alarm could not end because of it.
 
 use leveret_broker::bodies::{BodyRoom, Kind, Question, RoomAnswer};
 use leveret_queue::Time;

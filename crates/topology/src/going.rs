@@ -1,16 +1,16 @@
-//! What is deleted and does not go in one go: exchanges and queues with very many bindings, vhosts with very much in
+//! Deletes that do not fit one turn: of exchanges and queues with very many bindings, and of vhosts with very much in
 //! them.
 //!
-//! Such a thing is gone for everybody at once: its name is free, no message reaches it, no list shows it. What is left of it is taken
-//! away in pieces, by a [`Sweep`], and until then only the tables by id have it.
+//! Such a name is gone for every client at once: it can be used again, no message reaches the thing behind it, no list shows it.
+//! The rest of the thing is removed in pieces, by a [`Sweep`]. Until then only the tables by id have it.
 //!
 //! ```text
 //!   delete --> name taken away, `is_going` --> bindings, some at a time --> gone
 //! ```
 //!
-//! On disk an exchange and a queue are gone with the first piece; a restart leaves out bindings of which one end is gone. A vhost's
-//! record says that it is going until all that was in it is gone, so that queues are never without a name while their
-//! messages are there; a restart goes on with it.
+//! On disk an exchange or a queue is gone with the first piece; a restart leaves out bindings that have lost one of their ends. A
+//! vhost's record says that the vhost is going until everything in it is gone. So queues are never without a vhost while
+//! their messages are there, and a restart goes on with the delete.
 
 use std::collections::{BTreeSet, VecDeque};
 

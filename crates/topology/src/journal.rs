@@ -1,14 +1,14 @@
-//! Which durable things changed, for the one who keeps them on disk.
+//! The keys of durable things that changed, for the owner of the log of names.
 //!
-//! Every change of something that survives a restart notes the key of it here; whoever stores the
-//! topology takes the keys, and looks with [`Topology::store`] what each is now, or that it is gone.
-//! So a thing that changed twice is stored once, as it is. Transient and exclusive things are never
-//! noted, and routing comes nowhere near.
+//! Every change of something that survives a restart notes its key here. The owner of the log
+//! takes the keys, and asks [`Topology::store`] for the present state of each, or that it is gone.
+//! So a thing that changed twice is stored once, in its last state. Transient and exclusive things are never
+//! noted, and routing does not come near.
 //!
-//! Ids must not be used again after a restart, those of transient queues neither: a message may
-//! outlive its queue. So what is stored is not the next id but a *promise*, an id far ahead below
-//! which all may have been used. A queue is used by others before whoever declared it has his answer,
-//! and so before anything is on disk: the promise is therefore made again long before it is reached.
+//! No id may be used again after a restart, not even that of a transient queue: a message may
+//! outlive its queue. So the log does not have the next id but a *promise*, an id far ahead below
+//! which all ids may have been used. Other clients use a queue before its client has the answer,
+//! and so before anything is on disk. So the next promise is made long before the present one is reached.
 
 use crate::binding::BindingIx;
 use crate::id::{ExchangeId, QueueId, VhostId};

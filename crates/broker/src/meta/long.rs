@@ -1,8 +1,8 @@
-//! What does not fit one turn: done in pieces, between the letters of others, and answered at its end.
+//! Changes of names that do not fit one turn: done in pieces, between the letters of others, and answered at the end.
 //!
-//! A piece is one batch of the log like a letter: what it says to shards waits for the disk with it. Whoever asked is
-//! answered by the last piece. If the process ends in the middle, what was done stays: an import is repeated by whoever wants it, a
-//! policy is matched with everything by the next start, a vhost goes on going then.
+//! A piece is one batch of the log, like a letter: its letters to shards wait for the disk with it. The last piece
+//! answers. If the process ends in the middle, the pieces that were done stay. The client repeats an import, the next
+//! start matches a policy with everything, and a vhost goes on going then.
 //!
 //! ```text
 //!   command -- fits a piece ----------------------------> done and answered in its turn

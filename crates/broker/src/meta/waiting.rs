@@ -1,7 +1,7 @@
-//! What waits for the log: parts of an outbox, taken out of it and put back later.
+//! Answers and letters that wait for the log: parts of an outbox, taken out of it and put back later.
 //!
 //! A turn writes everything into the one outbox, in order, and notes which parts depend on the log.
-//! With a log that is durable at once nothing is moved at all.
+//! With a log that is durable at once, nothing is moved at all.
 
 use std::ops::Range;
 

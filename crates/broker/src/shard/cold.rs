@@ -1,15 +1,15 @@
-//! Records that are on disk and not in memory: asked for ahead, and what waits for them.
+//! Records that are on disk and not in memory: what is read ahead, and what waits for a record.
 //!
-//! A turn never waits for a disk. A queue whose next message is cold stops there, in order; a
-//! `basic.get` that needs a cold record is parked. When the log's disk has brought something, all of them go on.
-//! Dead letters wait in a line of their own, as there may be millions: only the first ones are asked for, and no
-//! more are on their way to their targets than a turn or two take.
+//! A turn never waits for a disk. A queue whose next message is cold stops at this message, so its order stands. A
+//! `basic.get` that needs a cold record is parked. When the log's disk has brought records, all of them go on.
+//! Dead letters wait in a line of their own, as there may be millions: only the first ones are read, and only as many are
+//! on their way to their targets as a turn or two take.
 //!
-//! A queue that ran into the cold reads ahead: while consumers take what was fetched, the next piece is
-//! on its way. [`Ahead`] counts how much of the queue's front was asked for already.
+//! A queue that has met a cold record reads ahead: while consumers take the records that were fetched, the next piece is
+//! on its way. [`Ahead`] counts how far from its front the queue has asked for records.
 //!
-//! What the disk does not give back is *set aside*: its queue keeps it where nobody gets it, and the log keeps
-//! its record, so that a start with a whole file has it again.
+//! A message whose record cannot be read is *set aside*: its queue keeps it and delivers it to nobody, and the log keeps
+//! its record. So a start with a whole file has the message again.
 
 use std::collections::{BTreeSet, VecDeque};
 

@@ -1,13 +1,15 @@
-//! Dead-lettering: a message that left its queue the wrong way is published again, to the queue's
+//! Dead-lettering: a message that left its queue by a reject, expiry or a limit is published again, to the queue's
 //! dead-letter exchange, with its history in the headers.
 //!
-//! Two strategies, as in RabbitMQ: *at most once* takes the message out of its queue as it routes it;
-//! *at least once* keeps it there until every target has taken it, and tries again when there is none: see
+//! There are two strategies, as in RabbitMQ. *At most once* takes the message out of its queue as it routes it.
+//! *At least once* keeps it there until every target has taken it, and tries again when there is no target: see
 //! [`stuck`](super::stuck).
-//! Under both, what the disk has of the message stays until the targets have it on theirs: after a crash
-//! it is in one of them, perhaps in two. One that the disk does not give back stays in its queue, set aside;
-//! and one that the disk has no room for where it goes is held in its queue from then on, under both.
-//! What an operator [moves](super::moving) goes the same way.
+//!
+//! Under both strategies the message's record stays on disk until the targets have the dead letter on theirs: after a crash
+//! the message is in one of them, perhaps in two. A message whose record cannot be read stays in its queue, set aside. A
+//! message that finds no room on the disk of a target is held in its queue from then on, under both strategies.
+//!
+//! A message that an operator [moves](super::moving) goes the same way.
 
 use bytes::Bytes;
 use leveret_amqp::content::{RawProperties, Rewrite};

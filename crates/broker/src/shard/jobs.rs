@@ -1,13 +1,13 @@
-//! What a shard has to do: who caused it, what it costs, and how it is done in pieces. See [`work`](crate::work).
+//! A shard's work: its origins, its costs, and how it is done in pieces. See [`work`](crate::work).
 //!
 //! Hot path: a letter that fits the turn costs a look at its length, and is done at once.
 //!
-//! What everything costs is in [`cost`], in units of about a tenth of a microsecond: what is done counts itself in
-//! [`Shard::used`] as it is done, whoever asked for it. Pieces end between two messages, two settlements, two
-//! consumers; never within one, nor within a transaction's part: the batch of the log that a crash takes or leaves whole
-//! ends where a turn ends. So the largest thing that is done in one go is a message with all its queues here.
+//! All costs are in [`cost`], in units of about a tenth of a microsecond. Work is counted in
+//! [`Shard::used`] as it is done, whatever its origin. A piece ends between two messages, two settlements or two
+//! consumers. It never ends within one of them, nor within a transaction's part: the batch of the log that a crash takes or leaves
+//! whole ends where a turn ends. So the largest work that is done in one go is one message with all its queues here.
 //!
-//! Whoever has others wait pays for it: see [`flow`](crate::flow).
+//! A connection pays for the work that it makes others wait for: see [`flow`](crate::flow).
 
 use leveret_log::Log;
 use leveret_queue::{Backlog, Left, Time};

@@ -1,9 +1,9 @@
-//! Hot path. Whether acks come sooner than the disk would: what `first` holds back, and for how long.
+//! Hot path. Whether acks come sooner than the disk: which messages `first` holds back, and for how long.
 //!
-//! A message that is acked before the disk would have had it costs the disk nothing if it is held back for so long, and
-//! its publisher nothing either. One that is not, costs its publisher all the time that it was held back. So what can be
-//! known is measured: how long the disk takes for what waits, and how many of each queue's messages are acked within
-//! that time.
+//! Some messages are acked before the disk would have them. Holding such a message back costs nothing: no write, and no time of
+//! its publisher. Any other message costs its publisher the whole time for which it is held back. So the shard measures
+//! what it can: how long the disk takes for the records that wait, and how many of each queue's messages are acked
+//! within that time.
 //!
 //! ```text
 //!   published              limit: the disk would have had it by now
@@ -11,16 +11,16 @@
 //!      |----------------------|-- acked    lost: had it been written at once, its confirm would have been there
 //! ```
 //!
-//! * A queue most of whose messages win is *quick*: they are held back until they are as old as the limit. Those of any
-//!   other queue go to the disk at once, and are confirmed by it alone: a message that its consumer acked a little earlier
-//!   would be followed by one that has to wait for the batch under way, and a publisher's window, which was one batch, would be
-//!   two that take turns, at half the rate. There, too, it is measured who would have won.
-//! * A queue of which nothing is known is taken for what the first messages of others before it made of those: a publisher that
-//!   goes over thousands of queues does not wait for each of them to be known.
-//! * A batch takes as long as a sync of little, and its bytes. Where much waits (many publishers with large windows) the limit is
-//!   longer, as then the disk is: at full load it is the bytes that consumers save.
+//! * A queue is *quick* if most of its messages win. Its messages are held back until they are as old as the limit. The messages of
+//!   any other queue go to the disk at once, and the disk alone confirms them. If an ack confirmed one of them a little
+//!   earlier, the next message would wait for the batch under way. The publisher's window, which was one batch, would
+//!   become two batches that take turns, at half the rate. The race goes on for these messages, too.
+//! * A new queue is taken to be what the first messages of earlier new queues made of those. So a publisher that
+//!   goes over thousands of queues does not wait for the measurement of each.
+//! * A batch takes as long as a sync of little, plus its bytes. Where much waits (many publishers with large windows) the
+//!   disk takes longer, and so the limit is longer: at full load consumers save bytes.
 //!
-//! Budget: two comparisons per message, no hash but for messages that are watched, of which there are 64 at most at a time.
+//! Budget: two comparisons per message, and no hash except for watched messages, of which there are 64 at most at a time.
 
 use leveret_queue::Time;
 use leveret_topology::QueueId;

@@ -1,8 +1,8 @@
-//! What queues take: counted while they are used, given back when they rest. What their log keeps for records to
-//! come, too.
+//! Memory of queues: counted while a queue is used, given back when the queue rests. The same for the memory that the log
+//! keeps for later records.
 //!
-//! A queue keeps some memory for speed when its messages are gone. A queue that is dispatched and empty
-//! is put on a list; one that was not used for a while after that gives the memory back. The work is a
+//! A queue keeps some memory for speed when its messages are gone. A queue that was dispatched and is empty
+//! is put on a list. If it is not used for a while after that, it gives the memory back. The work is a
 //! look at two fields per queue and turn, and one pass over the list every [`REST_MS`].
 
 use leveret_log::Log;

@@ -1,9 +1,9 @@
-//! Dead letters that are held in their queue and found no target, or not all of them: tried again, few at a time.
-//! There may be millions that go nowhere, and each try costs as much as a publish.
+//! Held dead letters that found no target, or not all of their targets: they are tried again, few at a time.
+//! There may be millions of them, and each try costs as much as a publish.
 //!
-//! After each pause the [`TRIES`] of a queue that wait longest are tried; and one more for each dead letter of
-//! that queue that got where it was to go. So they cost nearly nothing while their target is away or full, and
-//! go as quickly as it takes them when it is back.
+//! After each pause the [`TRIES`] dead letters of a queue that wait longest are tried. One more is tried for each dead letter of
+//! that queue that reached all of its targets. So they cost nearly nothing while their target is away or full, and
+//! move as quickly as the target takes them when it is back.
 
 use std::collections::{BTreeSet, VecDeque};
 

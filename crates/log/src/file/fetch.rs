@@ -1,14 +1,14 @@
-//! Reading cold records: from an offset to its place, and from there to its bytes.
+//! Reading cold records: from an offset to a place in a file, and from there to the bytes.
 //!
-//! Nothing is kept in memory of where a cold record is but the *stretch* of the file, of a quarter of
-//! a megabyte or one batch. So a read takes two steps: the indexes of the stretch, which are kept for
-//! a while, then the bodies, those that lie together in one piece. A stretch of which most is asked for is read
+//! Memory does not have the place of a cold record. It has only the *stretch* of the file, a quarter of
+//! a megabyte or one batch. So a read takes two steps: first the indexes of the stretch, which are kept for
+//! a while, then the bodies, those that lie together in one piece. If most of a stretch is asked for, the stretch is read
 //! whole, and its bodies are taken from it at once.
 //!
-//! What was read stays until it is taken or released, or until there is too much of it; then it is asked for
-//! again. Somebody waits for what is *wanted*: it is read in any case, and the oldest of what was read before goes
-//! for it. What is only asked for *ahead* is read while there is room, so that it is not read in vain. Both are read in ascending order: those who
-//! are behind come first, and many who read the same stretches go through them together.
+//! Bytes that were read stay until they are taken or released, or until there are too many; then they are asked for
+//! again. A *wanted* record, for which a consumer waits, is read in any case, and displaces the oldest bytes that were read.
+//! A record that is asked for *ahead* is read only while there is room, so that it is not read in vain. Both are read in
+//! ascending order: queues that are behind come first, and queues that read the same stretches go through them together.
 
 mod index;
 mod kept;

@@ -1,6 +1,6 @@
-//! Records that several logs were given: which of them writes the bytes, and what they tell each other of it.
+//! Shared records in a log in files: which log writes the bytes, and what the logs tell each other.
 //!
-//! See [`crate::shared`] for the whole. Cold path but for a look whether there is any such record.
+//! See [`crate::shared`] for the whole. Cold path, except for a look whether there is any such record.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

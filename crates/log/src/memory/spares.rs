@@ -1,12 +1,12 @@
-//! Memory of large records that were forgotten, for the next ones.
+//! Memory of large records that are gone, kept for the next ones.
 //!
 //! Hot path: one or two looks for a large record, no fresh page while they come and go.
 //!
-//! Left to the allocator, free memory goes back to the system soon, for the sake of backlogs, and comes back page by
-//! page: a fault for each 4 KiB, which costs a third of what copying them does.
+//! The allocator gives free memory back to the system soon, for the sake of backlogs. It then comes back page by
+//! page: a fault for each 4 KiB, which costs a third of the copying.
 //!
-//! What nobody holds may still be read by those who write it to a socket. So the newest, which the cache has, is used if
-//! nobody does, otherwise the oldest, and if that is still being read, fresh memory.
+//! A record without a holder may still be read by a connection that writes it to a socket. So the newest memory, which is in the
+//! cache, is used if no connection reads it, otherwise the oldest; if that is still being read, fresh memory.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! What is read next of what is asked for, in as few bytes and operations as can be.
+//! The next read: which of the records that are asked for, in as few bytes and operations as possible.
 
 use std::collections::BTreeSet;
 
