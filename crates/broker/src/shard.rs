@@ -158,7 +158,7 @@ struct Hosted {
     is_touched: bool,
     rest: Rest,
     ahead: Ahead,
-    /// The cold record that it stopped at, by which [`Cold`] has it.
+    /// The record that is to come before it goes on, by which [`Cold`] has it.
     waits_for: Option<leveret_log::Offset>,
     /// [`Shard::served`] when it last delivered something.
     served_in: u64,

@@ -226,7 +226,15 @@ pub enum AppendError {
 /// Why a record could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    /// Not below `readable`: never appended, or not yet agreed upon.
+    /// Never appended: a mistake of the caller.
+    #[error("record {at} does not exist, {end} is next")]
+    NotAppended {
+        /// What was asked for.
+        at: Offset,
+        /// The end of the log.
+        end: Offset,
+    },
+    /// Appended, and not agreed upon yet: [`Log::fetch`] it, and read again when woken.
     #[error("record {at} is not readable yet, {readable} is next")]
     NotReadable {
         /// What was asked for.
@@ -266,6 +274,13 @@ pub enum ReadError {
         /// The file that should have them, if the record is there still.
         file: Option<disk::FileName>,
     },
+}
+
+impl ReadError {
+    /// Whether the record comes later: it is to be [fetched](Log::fetch), and to be read again when it is there.
+    pub const fn is_to_come(&self) -> bool {
+        matches!(self, Self::Cold { .. } | Self::NotReadable { .. })
+    }
 }
 
 fn cannot_give(file: Option<disk::FileName>) -> String {
@@ -379,8 +394,9 @@ pub trait Log {
     /// The bytes of a record that is readable and has a holder.
     fn read(&self, at: Offset) -> Result<Record, ReadError>;
 
-    /// Says which records somebody waits for, best in ascending order. Without effect on a log that has
-    /// all its records in memory. Once for each [`ReadError::Cold`] at least, or the record never comes.
+    /// Says which records somebody waits for, best in ascending order. Without effect on a log all records of
+    /// which can be read. Once for each error that [is to come](ReadError::is_to_come) at least, or nobody is told
+    /// that the record came.
     fn fetch(&mut self, soon: &[Offset]) {
         let _ = soon;
     }
@@ -393,14 +409,15 @@ pub trait Log {
     }
 
     /// Whether a record was asked for by [`fetch`](Self::fetch) or [`fetch_ahead`](Self::fetch_ahead) and is still
-    /// to come. What came and was dropped again for want of room is.
+    /// to come. What came and was dropped again for want of room is, and so is what is not
+    /// [`readable`](Self::readable) yet: asking does not make it come.
     fn is_asked(&self, at: Offset) -> bool {
         let _ = at;
         false
     }
 
-    /// Tells of each record that was asked for and came since the last call, or turned out not to come: those who
-    /// wait for it are to try again. Of others, too, perhaps.
+    /// Tells of each record that was asked for and came (from the disk, or by agreement) since the last call, or turned
+    /// out not to come: those who wait for it are to try again. Of others, too, perhaps.
     fn each_fetched(&mut self, each: &mut dyn FnMut(Offset)) {
         let _ = each;
     }

@@ -391,9 +391,7 @@ impl Log for MemoryLog {
     fn read(&self, at: Offset) -> Result<Record, ReadError> {
         match self.locate(at) {
             Ok((slot, entry)) => Ok(Record { bytes: self.blocks[slot].block.read(entry) }),
-            Err(HoldError::NotAppended { .. }) => {
-                Err(ReadError::NotReadable { at, readable: self.end })
-            }
+            Err(HoldError::NotAppended { .. }) => Err(ReadError::NotAppended { at, end: self.end }),
             Err(_) => Err(ReadError::Released { at }),
         }
     }

@@ -282,7 +282,7 @@ pub fn mistakes_change_nothing<L: Log>(open: &mut dyn FnMut() -> L, drive: &mut 
         let holder = Holder::new(0);
         assert_eq!(log.release(far, holder), Err(HoldError::NotAppended { at: far, end }));
         assert_eq!(log.persist(far), Err(HoldError::NotAppended { at: far, end }));
-        assert_eq!(log.read(far), Err(ReadError::NotReadable { at: far, readable: end }));
+        assert_eq!(log.read(far), Err(ReadError::NotAppended { at: far, end }));
     }
     release(&mut log, at);
     assert_eq!(log.read(at), Err(ReadError::Released { at }));
@@ -520,8 +520,11 @@ impl<L: Log> Model<L> {
     fn read(&mut self, rng: &mut Rng) {
         let at = self.pick(rng);
         let got = self.log.read(at);
-        if at >= self.log.readable() {
-            assert_eq!(got, Err(ReadError::NotReadable { at, readable: self.log.readable() }));
+        let (readable, end) = (self.log.readable(), self.log.end());
+        if at >= end {
+            assert_eq!(got, Err(ReadError::NotAppended { at, end }));
+        } else if at >= readable {
+            assert_eq!(got, Err(ReadError::NotReadable { at, readable }));
         } else if let Some((bytes, _)) = self.records.get(&at) {
             match got {
                 Err(ReadError::Cold { .. }) => self.log.fetch(&[at]),

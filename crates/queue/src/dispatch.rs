@@ -30,8 +30,8 @@ enum Step {
     Expired,
     /// Nothing is ready, or nobody takes it.
     Idle,
-    /// Somebody would take it, but it is not at hand.
-    Cold,
+    /// Somebody would take it, but it cannot be read yet.
+    ToCome,
     /// Its record is damaged.
     SetAside,
 }
@@ -41,8 +41,9 @@ enum Step {
 pub enum Record {
     /// Now.
     AtHand,
-    /// Not yet: the queue waits with it and with all behind it, so that order is kept.
-    Cold,
+    /// Later: it is on its way from the disk, or not agreed upon yet. The queue waits with it and with all behind
+    /// it, so that order is kept.
+    ToCome,
     /// Never: the queue sets the message aside, among the unacked ones but nobody's, and goes on.
     Damaged,
 }
@@ -91,7 +92,7 @@ impl Queue {
         if !self.early.is_empty() {
             delivered = self.hand_over_early(deliver, out);
             if !self.early.is_empty() {
-                return Dispatched { delivered, more: false, cold: true };
+                return Dispatched { delivered, more: false, waits: true };
             }
         }
         let mut left = budget;
@@ -118,12 +119,12 @@ impl Queue {
                     if self.consumers.count() == 0 {
                         self.ready.settle();
                     }
-                    return Dispatched { delivered, more: false, cold: false };
+                    return Dispatched { delivered, more: false, waits: false };
                 }
-                Step::Cold => return Dispatched { delivered, more: false, cold: true },
+                Step::ToCome => return Dispatched { delivered, more: false, waits: true },
             }
         }
-        Dispatched { delivered, more: self.wants_dispatch(), cold: false }
+        Dispatched { delivered, more: self.wants_dispatch(), waits: false }
     }
 
     /// Hands out what was assigned early, in order, up to one that is not at hand.
@@ -134,7 +135,7 @@ impl Queue {
         while let Some(&assigned) = early.get(handed) {
             match deliver.look(Offset::new(assigned.entry.offset)) {
                 Record::AtHand => self.hand_over(assigned, deliver, out),
-                Record::Cold => break,
+                Record::ToCome => break,
                 Record::Damaged => {
                     // Whoever it was meant for has room again when its gate is next looked at.
                     if assigned.unacked.is_none_or(UnackedId::is_lent) {
@@ -166,7 +167,7 @@ impl Queue {
             let expired = self.is_expired(head, now);
             let record =
                 if expired { Record::AtHand } else { deliver.look(Offset::new(head.offset)) };
-            if record == Record::Cold {
+            if record == Record::ToCome {
                 break;
             }
             let Some((priority, entry)) = self.ready.pop() else { break };
@@ -213,7 +214,7 @@ impl Queue {
         }
         match deliver.look(Offset::new(head.offset)) {
             Record::AtHand => {}
-            Record::Cold => return Step::Cold,
+            Record::ToCome => return Step::ToCome,
             Record::Damaged => {
                 if let Some((priority, entry)) = self.ready.pop() {
                     self.set_aside(priority, entry);
@@ -302,7 +303,7 @@ impl Queue {
             match self.assign_next(now, newest, &mut any, out) {
                 Step::Assigned(assigned) => self.early.push(assigned),
                 Step::Expired | Step::SetAside => {}
-                Step::Idle | Step::Cold => return,
+                Step::Idle | Step::ToCome => return,
             }
         }
     }

@@ -51,8 +51,9 @@ pub struct Dispatched {
     pub delivered: u32,
     /// The budget ended first: call again in the next turn.
     pub more: bool,
-    /// The next message was not at hand: call again when it is. [`Queue::upcoming`] tells what to fetch.
-    pub cold: bool,
+    /// The next message is [to come](crate::Record::ToCome): call again when it is there. [`Queue::upcoming`] tells what
+    /// to fetch.
+    pub waits: bool,
 }
 
 /// What became of a message that a consumer settled.

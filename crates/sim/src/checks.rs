@@ -107,6 +107,7 @@ pub(crate) fn turn(
             watch.mover_told.push(Told::of(reply)?);
         }
         given_out(node, &mut watch.names, shadow)?;
+        only_what_is_agreed_upon(node, index)?;
     }
     if node.longest_output() as u64 > OUTPUT_BYTES_MAX + OUTPUT_SLACK {
         let longest = node.longest_output();
@@ -190,6 +191,25 @@ fn given_out(node: &Node<Store>, names: &mut Names, shadow: &mut Shadow) -> Chec
         shadow.given(connection.get(), message, index, redelivered, unacked.is_none())?;
     }
     shadow.turn_is_over()
+}
+
+/// Nobody, and no operator either, gets what may be lost with the node that appended it.
+fn only_what_is_agreed_upon(node: &Node<Store>, index: usize) -> Check {
+    let Some(readable) = node.shards().nth(index).map(|shard| shard.log().readable()) else {
+        return Ok(());
+    };
+    let looked_at = node.outbox().sessions.iter().flat_map(|(_, letter)| match letter {
+        ToSession::Reply { reply: Reply::Looked(page), .. } => &page.messages[..],
+        _ => &[],
+    });
+    let looked_at = looked_at.filter(|one| one.record.is_some()).map(|one| one.look.offset);
+    let given = deliveries(node).map(|(_, delivery)| delivery.offset);
+    match given.chain(looked_at).find(|at| at.get() >= readable.get()) {
+        Some(at) => {
+            Err(format!("shard {index} gives out {at:?}, agreed upon is what is below {readable}"))
+        }
+        None => Ok(()),
+    }
 }
 
 /// A queue that was paused before a shard's turn and is after it gave nothing out in it.

@@ -5,7 +5,7 @@
 //! can come between what a log submitted, what the disk did and what the log knows of it.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -221,20 +221,82 @@ impl Disks {
     }
 }
 
-/// The log of an actor: in memory, or in a simulated disk.
+/// Where the records of a log are: in memory, or in a simulated disk.
 #[derive(Debug)]
-pub(crate) enum Store {
+enum Records {
     Memory(MemoryLog),
     File(Box<FileLog<StepDisk>>),
 }
 
+/// The log of an actor.
+#[derive(Debug)]
+pub(crate) struct Store {
+    records: Records,
+    agreement: Option<Agreement>,
+}
+
+/// How far a log is agreed upon, as a replicated one is by its members: what is appended is readable, and durable,
+/// some time after it is on the disk here.
+#[derive(Debug)]
+pub(crate) struct Agreement {
+    readable: Offset,
+    /// What was asked for before it was readable.
+    asked: BTreeSet<Offset>,
+    /// Reads what is not readable: a mistake that simulations must find.
+    reads_early: bool,
+}
+
+impl Agreement {
+    /// Whether so far is not readable yet.
+    fn withholds(&self, at: Offset) -> bool {
+        at >= self.readable
+    }
+}
+
 macro_rules! both {
     ($store:expr, $log:ident => $call:expr) => {
-        match $store {
-            Store::Memory($log) => $call,
-            Store::File($log) => $call,
+        match $store.records {
+            Records::Memory(ref $log) => $call,
+            Records::File(ref $log) => $call,
         }
     };
+    (mut $store:expr, $log:ident => $call:expr) => {
+        match $store.records {
+            Records::Memory(ref mut $log) => $call,
+            Records::File(ref mut $log) => $call,
+        }
+    };
+}
+
+impl Store {
+    /// Without a disk.
+    pub(crate) fn in_memory() -> Self {
+        Self { records: Records::Memory(MemoryLog::new()), agreement: None }
+    }
+
+    /// Over what a disk has.
+    pub(crate) fn on_disk(log: FileLog<StepDisk>) -> Self {
+        Self { records: Records::File(Box::new(log)), agreement: None }
+    }
+
+    /// From now on what is appended is readable when [`agree`](Self::agree) says so; what is there is.
+    pub(crate) fn agree_later(&mut self, reads_early: bool) {
+        let readable = self.end();
+        self.agreement = Some(Agreement { readable, asked: BTreeSet::new(), reads_early });
+    }
+
+    /// The offsets that are on the disk here, and may be agreed upon next.
+    pub(crate) fn proposed(&self) -> std::ops::Range<u64> {
+        let durable = both!(self, log => log.durable()).get();
+        self.agreement.as_ref().map_or(durable, |it| it.readable.get())..durable
+    }
+
+    /// Everything below is agreed upon. The log's owner is to be woken.
+    pub(crate) fn agree(&mut self, readable: Offset) {
+        if let Some(agreement) = &mut self.agreement {
+            agreement.readable = agreement.readable.max(readable);
+        }
+    }
 }
 
 impl Log for Store {
@@ -245,7 +307,7 @@ impl Log for Store {
         holders: &[Holder],
         keep: Keep,
     ) -> Result<Offset, AppendError> {
-        both!(self, log => log.append(head, parts, holders, keep))
+        both!(mut self, log => log.append(head, parts, holders, keep))
     }
 
     fn append_whole(
@@ -255,7 +317,7 @@ impl Log for Store {
         holders: &[Holder],
         keep: Keep,
     ) -> Result<Offset, AppendError> {
-        both!(self, log => log.append_whole(record, head_len, holders, keep))
+        both!(mut self, log => log.append_whole(record, head_len, holders, keep))
     }
 
     fn append_shared(
@@ -266,23 +328,24 @@ impl Log for Store {
         keep: Keep,
         shared: &Arc<Shared>,
     ) -> Result<Offset, AppendError> {
-        both!(self, log => log.append_shared(record, head_len, holders, keep, shared))
+        both!(mut self, log => log.append_shared(record, head_len, holders, keep, shared))
     }
 
     fn errands(&mut self, each: &mut dyn FnMut(Errand)) {
-        both!(self, log => log.errands(each));
+        both!(mut self, log => log.errands(each));
     }
 
     fn lent(&mut self, at: Offset, bytes: Result<Bytes, ReadError>) {
-        both!(self, log => log.lent(at, bytes));
+        both!(mut self, log => log.lent(at, bytes));
     }
 
     fn is_asked(&self, at: Offset) -> bool {
-        both!(self, log => log.is_asked(at))
+        let is_withheld = self.agreement.as_ref().is_some_and(|it| it.withholds(at));
+        is_withheld || both!(self, log => log.is_asked(at))
     }
 
     fn persist(&mut self, at: Offset) -> Result<Offset, HoldError> {
-        both!(self, log => log.persist(at))
+        both!(mut self, log => log.persist(at))
     }
 
     fn is_short(&self) -> bool {
@@ -294,11 +357,14 @@ impl Log for Store {
     }
 
     fn readable(&self) -> Offset {
-        both!(self, log => log.readable())
+        match &self.agreement {
+            Some(agreement) => agreement.readable,
+            None => both!(self, log => log.readable()),
+        }
     }
 
     fn durable(&self) -> Offset {
-        both!(self, log => log.durable())
+        both!(self, log => log.durable()).min(self.readable())
     }
 
     fn end(&self) -> Offset {
@@ -306,43 +372,58 @@ impl Log for Store {
     }
 
     fn read(&self, at: Offset) -> Result<Record, ReadError> {
+        let readable = self.readable();
+        let reads_early = self.agreement.as_ref().is_none_or(|it| it.reads_early);
+        if (readable..self.end()).contains(&at) && !reads_early {
+            return Err(ReadError::NotReadable { at, readable });
+        }
         both!(self, log => log.read(at))
     }
 
     fn fetch(&mut self, soon: &[Offset]) {
-        both!(self, log => log.fetch(soon));
+        let Some(agreement) = &mut self.agreement else {
+            return both!(mut self, log => log.fetch(soon));
+        };
+        let (withheld, soon): (Vec<_>, Vec<_>) =
+            soon.iter().partition(|&&at| agreement.withholds(at));
+        agreement.asked.extend(withheld);
+        both!(mut self, log => log.fetch(&soon));
     }
 
     fn fetch_ahead(&mut self, soon: &[Offset]) {
-        both!(self, log => log.fetch_ahead(soon));
+        both!(mut self, log => log.fetch_ahead(soon));
     }
 
     fn each_fetched(&mut self, each: &mut dyn FnMut(Offset)) {
-        both!(self, log => log.each_fetched(each));
+        if let Some(Agreement { readable, asked, .. }) = &mut self.agreement {
+            let later = asked.split_off(readable);
+            std::mem::replace(asked, later).into_iter().for_each(&mut *each);
+        }
+        both!(mut self, log => log.each_fetched(each));
     }
 
     fn taken(&mut self, at: Offset) {
-        both!(self, log => log.taken(at));
+        both!(mut self, log => log.taken(at));
     }
 
     fn release(&mut self, at: Offset, holder: Holder) -> Result<(), HoldError> {
-        both!(self, log => log.release(at, holder))
+        both!(mut self, log => log.release(at, holder))
     }
 
     fn mark(&mut self, at: Offset, holder: Holder, mark: u8) -> Result<(), HoldError> {
-        both!(self, log => log.mark(at, holder, mark))
+        both!(mut self, log => log.mark(at, holder, mark))
     }
 
     fn recover(&mut self, each: &mut dyn FnMut(Recovered<'_>)) {
-        both!(self, log => log.recover(each));
+        both!(mut self, log => log.recover(each));
     }
 
     fn collect(&mut self) -> Result<(), SyncError> {
-        both!(self, log => log.collect())
+        both!(mut self, log => log.collect())
     }
 
     fn sync(&mut self) -> Result<(), SyncError> {
-        both!(self, log => log.sync())
+        both!(mut self, log => log.sync())
     }
 
     fn moment(&self) -> Moment {
@@ -350,7 +431,7 @@ impl Log for Store {
     }
 
     fn sync_until(&mut self, until: Moment) -> Result<(), SyncError> {
-        both!(self, log => log.sync_until(until))
+        both!(mut self, log => log.sync_until(until))
     }
 
     fn under_way(&self) -> Option<u64> {
@@ -366,7 +447,7 @@ impl Log for Store {
     }
 
     fn relax(&mut self) {
-        both!(self, log => log.relax());
+        both!(mut self, log => log.relax());
     }
 
     fn usage(&self) -> Usage {

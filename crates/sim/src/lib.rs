@@ -29,6 +29,8 @@
 //! - an exclusive consumer is alone, and refuses nobody once it is gone;
 //! - queues keep to their lengths, and end up with the options that arguments and policies say;
 //! - a log's watermarks are in order and never go back;
+//! - nothing is given out before its record is readable, which in a third of the seeds is some time after it was
+//!   written, as with members that have to agree ([`Agreed`]);
 //! - once faults end, every queue drains, and then neither memory nor disk is held.
 //!
 //! Where: [`Sim`] draws what happens; [`Node`] runs the broker's actors, and serves other tests that want
@@ -57,7 +59,7 @@ pub use node::{Actor, Node, Socket};
 pub use random::Seed;
 pub use scenario::{SCENARIOS, Scenario};
 pub use shadow::Totals;
-pub use sim::{Failure, Faults, Options, Outcome, Sim};
+pub use sim::{Agreed, Failure, Faults, Options, Outcome, Sim};
 
 /// Events that the report of a failure shows.
 const LINES: usize = 200;

@@ -4,7 +4,7 @@ use leveret_broker::shard::Restored;
 use leveret_broker::work::Limits;
 use leveret_broker::{Meta, Shard};
 use leveret_log::file::match_up;
-use leveret_log::{Log as _, MemoryLog, Offset};
+use leveret_log::{Log as _, Offset};
 use leveret_queue::Time;
 use leveret_session::Settings;
 
@@ -13,6 +13,7 @@ use crate::disk::{Disks, StepDisk, Store};
 use crate::node::{Node, bootstrap};
 use crate::random::Random;
 use crate::shadow::Check;
+use crate::sim::{Agreed, Options};
 
 /// Operations of the disks within which a node must be able to write what it has to.
 const STEPS_MAX: u32 = 100_000;
@@ -21,7 +22,7 @@ const STEPS_MAX: u32 = 100_000;
 ///
 /// `seen_below`: what the process before left word of, by shard, if it left in good order.
 pub(crate) fn start(
-    shards: usize,
+    Options { shards, agreed, .. }: Options,
     disks: Option<&Disks>,
     seen_below: Option<&[Offset]>,
     random: &mut Random,
@@ -40,7 +41,10 @@ pub(crate) fn start(
     }
     topology.assert_invariants();
     let (mut actors, mut restored) = (Vec::new(), Vec::new());
-    for (index, store) in stores.enumerate() {
+    for (index, mut store) in stores.enumerate() {
+        if agreed != Agreed::AtOnce {
+            store.agree_later(agreed == Agreed::LaterButReadBefore);
+        }
         let mut shard = Shard::new(index, shards, store);
         shard.set_limits(limits(random));
         let seen = seen_below.map_or(Some(Offset::MAX), |all| all.get(index).copied());
@@ -65,13 +69,13 @@ fn limits(random: &mut Random) -> Limits {
 /// The logs of all shards, and of names.
 fn open(shards: usize, disks: Option<&Disks>, random: &mut Random) -> Check<Vec<Store>> {
     let Some(disks) = disks else {
-        return Ok((0..=shards).map(|_| Store::Memory(MemoryLog::new())).collect());
+        return Ok((0..=shards).map(|_| Store::in_memory()).collect());
     };
     let names = disks.open(shards, random)?;
     let logs: Result<Vec<_>, _> = (0..shards).map(|index| disks.open(index, random)).collect();
     let mut logs = logs?;
     match_up(&mut logs, &[]);
-    Ok(logs.into_iter().chain([names]).map(|log| Store::File(Box::new(log))).collect())
+    Ok(logs.into_iter().chain([names]).map(Store::on_disk).collect())
 }
 
 /// Writes down what the next start has to know, as the server does at the end of a stop.
@@ -81,6 +85,7 @@ pub(crate) fn put_away(node: &mut Node<Store>, disks: &Disks) -> Check {
     for _ in 0..STEPS_MAX {
         let mut is_done = true;
         for index in 0..shards {
+            node.agree(index, u64::MAX);
             let Some(shard) = node.shard_mut(index) else { continue };
             shard.sync().map_err(|error| error.to_string())?;
             is_done &= shard.is_durable();

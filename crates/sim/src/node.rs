@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::IoSlice;
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -14,10 +15,12 @@ use leveret_amqp::outbuf::OutBuf;
 use leveret_broker::flow::Alarm;
 use leveret_broker::message::{ConnectionId, Outbox, ToMeta, ToSession, ToShard};
 use leveret_broker::{Meta, Shard, return_undelivered};
-use leveret_log::{Log, MemoryLog};
+use leveret_log::{Log, MemoryLog, Offset};
 use leveret_queue::Time;
 use leveret_session::{AwaitedBody, Context, End, Peer, Session, Settings};
 use leveret_topology::{Bootstrap, PasswordHash, Topology};
+
+use crate::disk::Store;
 
 /// Bytes asked of a socket at once, as the server does.
 const READ_BYTES: usize = 64 * 1024;
@@ -567,6 +570,23 @@ impl Connection {
             socket.is_closed = true;
         }
         before
+    }
+}
+
+impl Node<Store> {
+    /// The offsets of a shard's log that may be agreed upon next.
+    pub(crate) fn proposed(&self, index: usize) -> Range<u64> {
+        self.shards.get(index).map_or(0..0, |actor| actor.shard.log().proposed())
+    }
+
+    /// What was proposed below an offset is agreed upon, and the shard is woken.
+    pub(crate) fn agree(&mut self, index: usize, below: u64) {
+        let proposed = self.proposed(index);
+        let Some(actor) = self.shards.get_mut(index).filter(|_| !proposed.is_empty()) else {
+            return;
+        };
+        actor.shard.log_mut().agree(Offset::new(below.min(proposed.end)));
+        actor.inbox.push_back(ToShard::LogWoke);
     }
 }
 

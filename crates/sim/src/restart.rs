@@ -106,6 +106,7 @@ impl Sim {
                 break;
             }
             self.step_disks();
+            (0..self.options.shards).for_each(|index| self.node.agree(index, u64::MAX));
         }
         let Some(disks) = &self.disks else { return Ok(()) };
         life::put_away(&mut self.node, disks)?;
@@ -250,7 +251,7 @@ impl Sim {
             is_clean.then(|| self.node.shards().map(|shard| shard.seen_below()).collect());
         let seen_below = seen_below.as_deref();
         let (mut node, restored) =
-            life::start(shards, Some(disks), seen_below, &mut self.storage, self.now)?;
+            life::start(self.options, Some(disks), seen_below, &mut self.storage, self.now)?;
         node.go_on_after(&self.node);
         self.node = node;
         self.shadow.restarted(is_clean);

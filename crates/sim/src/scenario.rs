@@ -1,7 +1,7 @@
 //! Runs with a name: the corners that must be visited every time, and failures that were found.
 
 use crate::random::Seed;
-use crate::sim::{Failure, Faults, Options, Outcome};
+use crate::sim::{Agreed, Failure, Faults, Options, Outcome};
 
 /// A run with a name.
 #[derive(Clone, Copy, Debug)]
@@ -44,12 +44,20 @@ const NO_FAULTS: Faults = Faults {
     fail: 0,
     rest: 0,
 };
-const QUIET: Options =
-    Options { shards: 1, clients: 1, has_disks: false, faults: NO_FAULTS, lines: 0 };
+const QUIET: Options = Options {
+    shards: 1,
+    clients: 1,
+    has_disks: false,
+    agreed: Agreed::AtOnce,
+    faults: NO_FAULTS,
+    lines: 0,
+};
 
 const MANY: Options = Options { clients: 6, shards: 3, ..QUIET };
 
 const DISKS: Options = Options { has_disks: true, ..MANY };
+
+const AGREED: Options = Options { agreed: Agreed::Later, ..DISKS };
 
 impl Options {
     const fn with(self, faults: Faults) -> Self {
@@ -78,5 +86,8 @@ pub const SCENARIOS: &[Scenario] = &[
     scenario("stopped and started",             14, DISKS.with(Faults { stop: 500, slow: 50, reset: 300, ..NO_FAULTS }), 8_000),
     scenario("disks get full",                  15, DISKS.with(Faults { full: 400, rest: 500, power: 1_500, ..NO_FAULTS }), 8_000),
     scenario("disks fail",                      16, DISKS.with(Faults { fail: 400, slow: 50, ..NO_FAULTS }), 8_000),
+    scenario("agreed upon later",               18, Options { agreed: Agreed::Later, ..MANY }, 8_000),
+    scenario("agreed upon later, on disks",     19, AGREED.with(Faults { slow: 50, close: 200, policy: 50, ..NO_FAULTS }), 8_000),
+    scenario("agreed upon later, and killed",   20, AGREED.with(Faults { kill: 300, power: 300, stop: 500, ..NO_FAULTS }), 8_000),
     scenario("policies and power cuts",         17, DISKS.with(Faults { policy: 30, power: 400, ..NO_FAULTS }), 8_000),
 ];

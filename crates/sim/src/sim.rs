@@ -85,6 +85,17 @@ pub struct Faults {
     pub rest: usize,
 }
 
+/// When a record of a shard's log is agreed upon, and so readable and durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Agreed {
+    /// When it is written, as on one node.
+    AtOnce,
+    /// Some time after it is on the disk, as with members that have to answer.
+    Later,
+    /// The same, but the log gives it to whoever reads it before: a mistake that must be found.
+    LaterButReadBefore,
+}
+
 /// How big a simulation is.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -94,6 +105,8 @@ pub struct Options {
     pub clients: usize,
     /// Logs are in files on simulated disks, so that a restart finds them.
     pub has_disks: bool,
+    /// When what is appended may be given out.
+    pub agreed: Agreed,
     /// What goes wrong.
     pub faults: Faults,
     /// How many of the last events to keep as text.
@@ -131,6 +144,7 @@ impl Options {
                 rest: often(&mut random, 200),
                 pause: often(&mut random, 300),
             },
+            agreed: if random.one_in(3) { Agreed::Later } else { Agreed::AtOnce },
             lines: 0,
         }
     }
@@ -229,6 +243,8 @@ enum Event {
     Act(usize),
     /// A disk does something.
     Disk(usize),
+    /// Of a shard's log some more is agreed upon.
+    Agree(usize),
 }
 
 impl Sim {
@@ -238,7 +254,7 @@ impl Sim {
         let mut storage = Random::new(seed, 6);
         let disks = options.has_disks.then(|| Disks::new(seed, options.shards));
         let start = Time::from_ms(START_MS);
-        let node = life::start(options.shards, disks.as_ref(), None, &mut storage, start);
+        let node = life::start(options, disks.as_ref(), None, &mut storage, start);
         let (node, _) = node.expect("empty disks open");
         Self {
             seed,
@@ -602,6 +618,11 @@ impl Sim {
         match event {
             Event::Turn(actor) => self.turn(actor)?,
             Event::Disk(index) => self.step_disk(index),
+            Event::Agree(index) => {
+                let proposed = self.node.proposed(index);
+                let count = 1 + self.schedule.below((proposed.end - proposed.start) as usize);
+                self.node.agree(index, proposed.start + count as u64);
+            }
             Event::Send(index) => {
                 let Peer { client, connection, .. } = &mut self.peers[index];
                 if let Some(socket) = self.node.socket(*connection) {
@@ -646,6 +667,11 @@ impl Sim {
         node.ready(self.now, actors);
         ready.extend(actors.drain(..).map(Event::Turn));
         ready.extend(disks.iter().flat_map(|disks| disks.ready(self.now)).map(Event::Disk));
+        if self.options.agreed != Agreed::AtOnce {
+            let shards = 0..self.options.shards;
+            let disputed = shards.filter(|&index| !node.proposed(index).is_empty());
+            ready.extend(disputed.map(Event::Agree));
+        }
         for (index, Peer { client, connection, stalled_until, is_forced }) in
             peers.iter_mut().enumerate()
         {
@@ -741,6 +767,7 @@ impl Event {
             Self::Read(index) => [14, index as u64, 0],
             Self::Act(index) => [15, index as u64, 0],
             Self::Disk(index) => [16, index as u64, 0],
+            Self::Agree(index) => [17, index as u64, 0],
         }
     }
 }

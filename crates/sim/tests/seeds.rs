@@ -1,6 +1,6 @@
 //! Many seeds, and every scenario.
 
-use leveret_sim::{SCENARIOS, run_seeds};
+use leveret_sim::{Agreed, Options, SCENARIOS, Seed, run_seed, run_seeds};
 
 #[test]
 fn seeds() {
@@ -20,4 +20,16 @@ fn scenarios() {
             panic!("{}: {failure}", scenario.name);
         }
     }
+}
+
+#[test]
+fn giving_out_what_is_not_agreed_upon_is_found() {
+    let found = (0..10).filter_map(|seed| {
+        let seed = Seed(seed);
+        let options = Options { agreed: Agreed::LaterButReadBefore, ..Options::of(seed) };
+        run_seed(seed, options, 3_000).err()
+    });
+    let found: Vec<_> = found.map(|failure| failure.what).collect();
+    assert_eq!(found.len(), 10, "{found:?}");
+    assert!(found.iter().all(|what| what.contains("agreed upon")), "{found:?}");
 }

@@ -1,7 +1,8 @@
-//! Records that are on disk and not in memory: what is read ahead, and what waits for a record.
+//! Records that cannot be read yet, and what waits for a record: those that are on disk and not in memory, which are
+//! read ahead, and those of a replicated log that are not agreed upon.
 //!
-//! A turn never waits for a disk. A queue whose next message is cold stops at this message, so its order stands. A
-//! `basic.get` that needs a cold record is parked. When the log's disk has brought records, all of them go on.
+//! A turn never waits for a disk or for another node. A queue whose next record is to come stops at this message, so its
+//! order stands. A `basic.get` that needs such a record is parked. When the log has new records, all of them go on.
 //! Dead letters wait in a line of their own, as there may be millions: only the first ones are read, and only as many are
 //! on their way to their targets as a turn or two take.
 //!
@@ -56,7 +57,7 @@ impl Ahead {
     }
 }
 
-/// What cannot go on before a record is there.
+/// What cannot go on before a record can be read.
 #[derive(Debug)]
 pub(super) enum Parked {
     /// Of somebody who asked for it.
@@ -65,12 +66,12 @@ pub(super) enum Parked {
     Stuck(QueueId, Stuck),
 }
 
-/// All that waits for the disk.
+/// All that waits for records.
 #[derive(Debug, Default)]
 pub(super) struct Cold {
     /// Each by the record that it stopped at.
     queues: BTreeSet<(leveret_log::Offset, QueueId)>,
-    /// How many queues waited when the disk brought something last.
+    /// How many queues waited when records came last.
     crowd: usize,
     parked: Vec<Parked>,
     /// Messages that left their queues and wait here to be dead-lettered, in order.
@@ -145,8 +146,8 @@ impl<L: Log> Shard<L> {
         }
     }
 
-    /// A queue ran into a cold record: asks for it and, unless that was on its way, for what follows.
-    pub(super) fn wait_for_disk(&mut self, id: QueueId) {
+    /// A queue's next record is to come: asks for it and, unless that was on its way, for what follows.
+    pub(super) fn wait_for_next(&mut self, id: QueueId) {
         let Some(hosted) = self.queues.get_mut(&id) else { return };
         let Some(at) = next(&hosted.queue).map(log_offset) else { return };
         if let Some(before) = hosted.waits_for.replace(at).filter(|&before| before != at) {
@@ -172,18 +173,18 @@ impl<L: Log> Shard<L> {
         self.log.fetch_ahead(&soon);
     }
 
-    /// Parks what needs the cold record `at`.
+    /// Parks what needs the record `at`, which is to come.
     pub(super) fn park(&mut self, at: Offset, what: Parked) {
         self.log.fetch(&[log_offset(at)]);
         self.cold.parked.push(what);
     }
 
-    /// A dead letter that needs a cold record waits for those before it.
+    /// A dead letter whose record is to come waits for those before it.
     pub(super) fn park_dead_letter(&mut self, id: QueueId, left: Left) {
         self.cold.left.push_back((id, left));
     }
 
-    /// Lets dead letters go on, in order, up to one that is cold, which is asked for together with some behind it.
+    /// Lets dead letters go on, in order, up to one that is to come, which is asked for together with some behind it.
     /// True when there are more than one turn takes.
     pub(super) fn dead_letter_parked(
         &mut self,
@@ -198,7 +199,7 @@ impl<L: Log> Shard<L> {
             }
             let Some(&(id, left)) = self.cold.left.front() else { return false };
             let at = left.offset();
-            if self.is_cold(at) {
+            if self.is_to_come(at) {
                 let is_asked = self.log.is_asked(log_offset(at));
                 let count = if is_asked { 1 } else { LETTERS_ASKED };
                 let first = self.cold.left.iter().take(count);
@@ -213,9 +214,9 @@ impl<L: Log> Shard<L> {
         !self.cold.left.is_empty() && self.awaited.len() < LETTERS_UNDER_WAY
     }
 
-    /// Whether the record is on disk only. One that is damaged or gone is not: reading it says so.
-    pub(super) fn is_cold(&self, at: Offset) -> bool {
-        is_cold(&self.log, log_offset(at))
+    /// Whether the record cannot be read now, and will be. One that is damaged or gone will not: reading it says so.
+    pub(super) fn is_to_come(&self, at: Offset) -> bool {
+        self.log.read(log_offset(at)).is_err_and(|error| error.is_to_come())
     }
 
     /// Messages that left their queue and are to be dead-lettered, but have to be read from the disk first, or
@@ -224,7 +225,7 @@ impl<L: Log> Shard<L> {
         self.cold.left.len() as u64 + self.letters_waiting + self.leaving()
     }
 
-    /// The disk brought something: lets all that waits try again.
+    /// Records came, from the disk or by agreement: lets all that waits try again.
     pub(super) fn warmed(&mut self, topology: &Topology, now: Time, out: &mut Outbox) {
         // A failure is final, and comes again at the end of the turn.
         let _ = self.log.collect();
@@ -248,10 +249,6 @@ impl<L: Log> Shard<L> {
             }
         }
     }
-}
-
-fn is_cold(log: &impl Log, at: leveret_log::Offset) -> bool {
-    matches!(log.read(at), Err(ReadError::Cold { .. }))
 }
 
 /// The message that a queue waits for.

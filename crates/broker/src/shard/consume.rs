@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use leveret_amqp::reply::ReplyCode;
 use leveret_amqp::table::Table;
-use leveret_log::{Log, ReadError};
+use leveret_log::Log;
 use leveret_queue::{ConsumerSpec, Deliver, Offset, Record, Time};
 use leveret_topology::{Event, QueueId, Topology};
 
@@ -21,8 +21,8 @@ use crate::message::{ConnectionId, ConsumerSlot, Delivery, Outbox, Reply, ReplyT
 enum Found {
     Record(Bytes),
     Nothing,
-    /// It has to come from the disk first.
-    Cold(Offset),
+    /// It has to come first: from the disk, or by agreement.
+    ToCome(Offset),
     /// It was set aside: the next one may do.
     Damaged,
 }
@@ -235,7 +235,7 @@ impl<L: Log> Shard<L> {
                     self.take_out(reply, id, no_ack, Some(record), now, out);
                     return;
                 }
-                Found::Cold(at) => {
+                Found::ToCome(at) => {
                     self.park(at, Parked::Letter(ToShard::Get { reply, queue: id, no_ack }));
                     return;
                 }
@@ -259,16 +259,16 @@ impl<L: Log> Shard<L> {
     fn next_at_hand(&mut self, id: QueueId, now: Time) -> Found {
         let Some(hosted) = self.queues.get_mut(&id) else { return Found::Nothing };
         let next = hosted.queue.next_to_get(now, &mut self.scratch);
-        // What consumers were given and is not read from the disk yet goes out before it, too.
+        // What consumers were given and cannot be read yet goes out before it, too.
         let first = hosted.queue.next_early();
         self.note_left(id);
         let Some(next) = next else { return Found::Nothing };
-        if let Some(first) = first.filter(|&first| self.is_cold(first)) {
-            return Found::Cold(first);
+        if let Some(first) = first.filter(|&first| self.is_to_come(first)) {
+            return Found::ToCome(first);
         }
         match self.log.read(log_offset(next)) {
             Ok(record) => Found::Record(record.bytes),
-            Err(ReadError::Cold { .. }) => Found::Cold(next),
+            Err(error) if error.is_to_come() => Found::ToCome(next),
             Err(error) => {
                 self.aside().note(id, next, error);
                 if let Some(hosted) = self.queues.get_mut(&id) {
@@ -353,8 +353,8 @@ impl<L: Log> Shard<L> {
         *used += cost::DISPATCH + cost::DELIVER * u64::from(dispatched.delivered);
         note_left(scratch, id, left);
         super::rest::used(hosted, id, now, queue_bytes, resting);
-        let waits = hosted.queue.has_ready() && !dispatched.more && !dispatched.cold;
-        hosted.usage.dispatched(waits, now);
+        let is_left = hosted.queue.has_ready() && !dispatched.more && !dispatched.waits;
+        hosted.usage.dispatched(is_left, now);
         if dispatched.delivered > 0 {
             *served += 1;
             hosted.served_in = *served;
@@ -371,8 +371,8 @@ impl<L: Log> Shard<L> {
         if wants_ahead {
             self.read_ahead(id, false);
         }
-        if dispatched.cold {
-            self.wait_for_disk(id);
+        if dispatched.waits {
+            self.wait_for_next(id);
         }
         self.set_timer(id);
         dispatched.more
@@ -449,7 +449,7 @@ impl<L: Log> Deliver for Out<'_, L> {
                 self.record = record.bytes;
                 Record::AtHand
             }
-            Err(ReadError::Cold { .. }) => Record::Cold,
+            Err(error) if error.is_to_come() => Record::ToCome,
             Err(error) => {
                 self.aside.note(self.queue, offset, error);
                 Record::Damaged

@@ -129,7 +129,7 @@ impl<L: Log> Shard<L> {
         now: Time,
         out: &mut Outbox,
     ) {
-        if self.is_cold(letter.offset) {
+        if self.is_to_come(letter.offset) {
             self.park(letter.offset, Parked::Stuck(id, letter));
             return;
         }

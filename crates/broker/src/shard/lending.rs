@@ -69,7 +69,7 @@ impl<L: Log> Shard<L> {
         let (mut lent, mut cold) = (Vec::new(), Vec::new());
         for (of, at) in records {
             match self.log.read(of) {
-                Err(ReadError::Cold { .. }) => cold.push((of, at)),
+                Err(error) if error.is_to_come() => cold.push((of, at)),
                 result => {
                     self.log.taken(of);
                     lent.push((at, result.map(|record| record.bytes)));

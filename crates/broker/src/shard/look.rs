@@ -4,7 +4,7 @@
 //! Nothing is acquired and nothing is marked; records that are on the disk are fetched as for a consumer,
 //! and the letter waits for them as a `basic.get` does.
 
-use leveret_log::{Log, ReadError};
+use leveret_log::Log;
 use leveret_queue::{Look, Offset, Time};
 use leveret_topology::Topology;
 
@@ -44,13 +44,13 @@ impl<L: Log> Shard<L> {
         for look in &found {
             let record = match self.log.read(log_offset(look.offset)) {
                 Ok(record) => Some(record.bytes),
-                Err(ReadError::Cold { .. }) if messages.is_empty() => {
+                Err(error) if error.is_to_come() && messages.is_empty() => {
                     let soon: Vec<_> = found.iter().map(|look| log_offset(look.offset)).collect();
                     self.log.fetch(&soon);
                     self.park(look.offset, Parked::Letter(letter));
                     return;
                 }
-                Err(ReadError::Cold { .. }) => {
+                Err(error) if error.is_to_come() => {
                     next = Some(look.offset);
                     break;
                 }

@@ -52,7 +52,8 @@ impl<L: Log> Shard<L> {
             self.bring_forward(reply, id, offsets, out);
             return;
         }
-        let (cold, mut warm): (Vec<_>, Vec<_>) = offsets.iter().partition(|at| self.is_cold(**at));
+        let (cold, mut warm): (Vec<_>, Vec<_>) =
+            offsets.iter().partition(|at| self.is_to_come(**at));
         if let Some(&first) = cold.first() {
             self.log.fetch(&cold.iter().map(|at| log_offset(*at)).collect::<Vec<_>>());
             if warm.is_empty() {

@@ -147,7 +147,7 @@ impl<L: Log> Shard<L> {
                 *count += 1;
                 self.unresolved.left(offset.get(), id, way, &mut self.runs);
             }
-            Left::DeadLetter { offset, .. } if self.is_cold(offset) => {
+            Left::DeadLetter { offset, .. } if self.is_to_come(offset) => {
                 self.park_dead_letter(id, left);
             }
             Left::DeadLetter { offset, reason, held, delivery_count, seen } => {

@@ -17,7 +17,7 @@ struct Disk {
 
 impl Deliver for Disk {
     fn look(&mut self, offset: Offset) -> Record {
-        if self.cold.contains(&offset) { Record::Cold } else { Record::AtHand }
+        if self.cold.contains(&offset) { Record::ToCome } else { Record::AtHand }
     }
 
     fn deliver(&mut self, delivery: Delivery) {
@@ -49,12 +49,12 @@ fn assigned_early_and_not_at_hand() {
     };
     queue.add_consumer(spec, NOW).unwrap();
     let mut disk = Disk { cold: [Offset::new(1)].into(), ..Disk::default() };
-    assert!(queue.dispatch(NOW, &mut disk, &mut out, 10).cold);
+    assert!(queue.dispatch(NOW, &mut disk, &mut out, 10).waits);
     assert_eq!(queue.next_early(), None);
     assert_eq!(queue.next_to_get(NOW, &mut out), Some(Offset::new(2)));
     assert_eq!(queue.next_early(), Some(Offset::new(1)), "it goes out before the other");
     assert_eq!(upcoming(&queue), [1, 2, 3], "and is asked for first");
-    assert!(queue.dispatch(NOW, &mut disk, &mut out, 10).cold);
+    assert!(queue.dispatch(NOW, &mut disk, &mut out, 10).waits);
     disk.cold.clear();
     queue.dispatch(NOW, &mut disk, &mut out, 10);
     assert_eq!((disk.delivered, queue.next_early()), (vec![1], None));
