@@ -470,8 +470,8 @@ fn a_long_command_goes_on_beside_many_short_ones() {
         |at| serde_json::json!({"name": format!("long {at}"), "vhost": "/", "durable": true});
     let queues: Vec<_> = (0..20_000).map(queue).collect();
     let document = serde_json::json!({ "queues": queues });
-    let serde_json::Value::Object(document) = document else { unreachable!() };
-    let command = AdminCommand::ImportDefinitions { definitions: Box::new(Import::new(document)) };
+    let definitions = Box::new(Import::read(&document.to_string()).unwrap());
+    let command = AdminCommand::ImportDefinitions { definitions };
     out.meta.push(ToMeta::Admin {
         user: Box::default(),
         reply: reply(FAN),

@@ -8,7 +8,8 @@ use std::vec;
 use leveret_broker::message::AdminCommand;
 use leveret_server::node::Node;
 use leveret_topology::{
-    ExchangeId, Import, QueueId, Topology, Vhost, VhostId, for_rabbitmq, weight,
+    ExchangeId, Import, ImportError, ImportReason, QueueId, Topology, Vhost, VhostId, for_rabbitmq,
+    weight,
 };
 use serde_json::{Map, Value, json};
 
@@ -283,51 +284,35 @@ pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
         None => &call.body,
     };
     let bytes = call.body.slice_ref(bytes);
-    let read = move || match &*bytes {
-        b"" => Ok(Value::Object(Map::new())),
-        bytes => serde_json::from_slice(bytes),
-    };
-    // One of a hundred thousand objects takes longer to read than others may wait for this thread.
-    let document = match tokio::task::spawn_blocking(read).await {
-        Ok(Ok(document)) => document,
-        Ok(Err(error)) => return Err(Fault::bad(format!("failed_to_parse_json: {error}"))),
-        Err(_) => return Err(Fault::unavailable("the node stops")),
-    };
-    let Value::Object(mut document) = document else {
-        return Err(Fault::bad("definitions must be a JSON object"));
-    };
-    if let Some(vhost) = call.optional("vhost") {
+    let vhost = call.optional("vhost").map(str::to_owned);
+    if let Some(vhost) = &vhost {
         let known = call.node().topology().vhost(vhost).is_some();
         if !known {
             return Err(Fault::missing("vhost_not_found"));
         }
-        document = into_vhost(vhost, document)?;
     }
-    let definitions = Box::new(Import::new(document));
+    let read = move || match vhost {
+        Some(vhost) => Import::into_vhost(&vhost, bytes),
+        None => Import::of(bytes),
+    };
+    // One of a hundred thousand objects takes longer to read than others may wait for this thread.
+    let definitions = match tokio::task::spawn_blocking(read).await {
+        Ok(Ok(definitions)) => Box::new(definitions),
+        Ok(Err(error)) => return Err(unread(error)),
+        Err(_) => return Err(Fault::unavailable("the node stops")),
+    };
     let command = AdminCommand::ImportDefinitions { definitions };
     ask::admin(call.node(), &call.login.name, command).await?;
     Ok(Answer::Done)
 }
 
-/// A document of one vhost, with its name in every entry. What concerns the whole node is left out.
-fn into_vhost(vhost: &str, document: Map<String, Value>) -> Result<Map<String, Value>, Fault> {
-    let mut own = Map::new();
-    for (key, value) in document {
-        if !OF_VHOST.contains(&key.as_str()) {
-            continue;
-        }
-        let Value::Array(mut entries) = value else {
-            return Err(Fault::bad(format!("'{key}' must be a list")));
-        };
-        for entry in &mut entries {
-            let Value::Object(entry) = entry else {
-                return Err(Fault::bad(format!("'{key}' must be a list of objects")));
-            };
-            entry.insert("vhost".to_owned(), json!(vhost));
-        }
-        own.insert(key, Value::Array(entries));
-    }
-    Ok(own)
+/// Why a document could not be read.
+fn unread(error: ImportError) -> Fault {
+    Fault::bad(match *error.reason {
+        ImportReason::NotJson(why) => format!("failed_to_parse_json: {why}"),
+        ImportReason::Expected("an object") => "definitions must be a JSON object".to_owned(),
+        _ => error.to_string(),
+    })
 }
 
 /// What divides the parts of a form.
@@ -395,9 +380,5 @@ mod tests {
         let own = only("v", &all);
         assert_eq!(own["queues"], json!([{"name": "b"}]));
         assert_eq!(own.get("users"), None);
-        let back = into_vhost("w", own.as_object().unwrap().clone()).unwrap();
-        assert_eq!(Value::from(back), json!({"queues": [{"name": "b", "vhost": "w"}]}));
-        let bad = into_vhost("w", json!({"queues": 1}).as_object().unwrap().clone());
-        assert!(bad.is_err());
     }
 }

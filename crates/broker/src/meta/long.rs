@@ -278,9 +278,7 @@ impl<L: Log> Meta<L> {
                 match advanced {
                     Ok(used) if !import.is_done() => (used, Some(long)),
                     Ok(used) => {
-                        let imported =
-                            std::mem::replace(import, Box::new(Import::new(Default::default())))
-                                .end();
+                        let imported = std::mem::take(import).end();
                         imported
                             .skipped
                             .iter()

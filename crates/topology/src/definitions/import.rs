@@ -3,8 +3,12 @@
 //! for users, permissions, policies and parameters, which are replaced.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
+use bytes::Bytes;
 use leveret_amqp::table::Table;
+use serde_json::error::Category;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value as Json};
 
 use crate::binding::Destination;
@@ -103,14 +107,18 @@ const STEPS: [(&str, Step); 10] = [
 ];
 
 /// Definitions that are being imported, and what has been done of them.
-#[derive(Debug)]
+///
+/// Entries stay text until they are applied: read, that of a queue takes ten times as much, and there may be very many.
+#[derive(Debug, Default)]
 pub struct Import {
-    document: Map<String, Json>,
+    text: Bytes,
+    /// Where in it each of [`STEPS`] has its entries; none if that is no list.
+    entries: [Option<Vec<Range<usize>>>; STEPS.len()],
+    /// The vhost of all of them, if they do not say.
+    vhost: Option<Box<str>>,
     /// How many of [`STEPS`] have begun.
     step: usize,
-    /// What is left of the last one of them.
-    entries: std::vec::IntoIter<Json>,
-    /// How many of its entries were taken.
+    /// How many entries of the last one of them were taken.
     at: usize,
     total: usize,
     done: usize,
@@ -122,6 +130,12 @@ pub struct Import {
     read: BTreeMap<(bool, Box<str>), Policy>,
 }
 
+/// Lists of a document whose entries belong to a vhost.
+const OF_VHOST: [&str; 5] = ["parameters", "policies", "queues", "exchanges", "bindings"];
+
+/// Bytes of an entry that cost as much as one more entry.
+const COSTLY: usize = 1 << 10;
+
 /// Bytes of the policies that are read with a document.
 const READ_MAX: u64 = 128 << 20;
 
@@ -131,54 +145,91 @@ const COMPILED: u64 = 256;
 impl Import {
     /// Reads a document. RabbitMQ accepts a byte-order mark, and nothing at all.
     pub fn read(json: &str) -> Result<Self, ImportError> {
-        let json = json.trim_start_matches('\u{feff}').trim();
-        let document = if json.is_empty() { "{}" } else { json };
-        let reason = match serde_json::from_str(document) {
-            Ok(Json::Object(document)) => return Ok(Self::new(document)),
-            Ok(_) => ImportReason::Expected("an object"),
-            Err(error) => ImportReason::NotJson(error.to_string()),
-        };
-        let place = "definitions".to_owned();
-        Err(ImportError { place, reason: Box::new(reason), applied: Box::default() })
+        Self::of(Bytes::copy_from_slice(json.as_bytes()))
     }
 
-    /// Of a document that was read.
-    pub fn new(document: Map<String, Json>) -> Self {
-        let entries = |category| document.get(category).and_then(Json::as_array);
-        let total = STEPS.iter().map(|&(it, _)| entries(it).map_or(0, Vec::len)).sum();
-        Self {
-            document,
-            step: 0,
-            entries: Vec::new().into_iter(),
-            at: 0,
-            total,
-            done: 0,
-            imported: Imported::default(),
-            policy: None,
-            read: BTreeMap::new(),
+    /// As [`read`](Self::read), without a copy of it.
+    pub fn of(json: Bytes) -> Result<Self, ImportError> {
+        Self::scan(json, None).map(Self::with_policies)
+    }
+
+    /// Of one vhost, which its entries do not name. What concerns the whole node is left out.
+    pub fn into_vhost(vhost: &str, json: Bytes) -> Result<Self, ImportError> {
+        let import = Self::scan(json, Some(vhost.into()))?;
+        let mut lists = STEPS.iter().zip(&import.entries);
+        match lists.find(|(_, entries)| entries.is_none()) {
+            Some((&(category, _), _)) => {
+                Err(not_begun(category, ImportReason::Expected("an array")))
+            }
+            None => Ok(import.with_policies()),
         }
-        .with_policies()
+    }
+
+    /// Finds the entries.
+    fn scan(json: Bytes, vhost: Option<Box<str>>) -> Result<Self, ImportError> {
+        let document = |reason| not_begun("definitions", reason);
+        let whole = str::from_utf8(&json)
+            .map_err(|error| document(ImportReason::NotJson(error.to_string())))?;
+        let text = whole.trim_start_matches('\u{feff}').trim();
+        let lists: BTreeMap<String, &RawValue> = match text {
+            "" => BTreeMap::new(),
+            text => serde_json::from_str(text).map_err(|error| {
+                document(match error.classify() {
+                    Category::Data => ImportReason::Expected("an object"),
+                    _ => ImportReason::NotJson(error.to_string()),
+                })
+            })?,
+        };
+        let mut entries = <[_; STEPS.len()]>::default();
+        for ((category, _), entries) in STEPS.iter().zip(&mut entries) {
+            let is_wanted = vhost.is_none() || OF_VHOST.contains(category);
+            let list = lists.get(*category).filter(|_| is_wanted);
+            *entries = match list.map(|list| list.get()) {
+                None | Some("null") => Some(Vec::new()),
+                Some(list) => serde_json::from_str::<Vec<&RawValue>>(list)
+                    .ok()
+                    .map(|list| list.iter().map(|entry| place(whole, entry.get())).collect()),
+            };
+        }
+        let total = entries.iter().flatten().map(Vec::len).sum();
+        Ok(Self { text: json, entries, vhost, total, ..Self::default() })
+    }
+
+    /// Reads an entry.
+    fn entry(&self, place: &Range<usize>) -> Result<Entry, ImportReason> {
+        let text = self.text.get(place.clone()).unwrap_or_default();
+        match serde_json::from_slice(text) {
+            Ok(Json::Object(mut entry)) => {
+                if let Some(vhost) = &self.vhost {
+                    entry.insert("vhost".to_owned(), Json::from(&**vhost));
+                }
+                Ok(entry)
+            }
+            Ok(_) => Err(ImportReason::Expected("an object")),
+            Err(error) => Err(ImportReason::NotJson(error.to_string())),
+        }
     }
 
     /// Reads policies ahead, as far as they are not very many.
     fn with_policies(mut self) -> Self {
-        let of = |category| self.document.get(category).and_then(Json::as_array);
-        let policies = of("policies").into_iter().flatten();
-        let policies = policies.map(|entry| (false, entry.get("name"), Some(entry)));
-        let parameters = of("parameters").into_iter().flatten().filter_map(|entry| {
-            let component = entry.get("component").and_then(Json::as_str)?;
-            Some((is_policy(component)?, entry.get("name"), entry.get("value")))
-        });
         let mut weight = 0;
         let mut read = BTreeMap::new();
-        for (operator, name, value) in policies.chain(parameters) {
-            let (Some(name), Some(value)) = (name.and_then(Json::as_str), value) else { continue };
-            let Ok(policy) = Policy::of_parameter(name, value, operator) else { break };
-            weight += policy.weight();
-            if weight > READ_MAX {
-                break;
+        let categories = STEPS.iter().zip(&self.entries);
+        for ((category, _), places) in categories {
+            for place in places.iter().flatten() {
+                let policy = match *category {
+                    "policies" => self.entry(place).ok().and_then(policy_of),
+                    "parameters" => self.entry(place).ok().and_then(policy_of_parameter),
+                    _ => break,
+                };
+                let Some((operator, name, value)) = policy else { continue };
+                let Ok(policy) = Policy::of_parameter(&name, &value, operator) else { break };
+                weight += policy.weight();
+                if weight > READ_MAX {
+                    break;
+                }
+                read.insert((operator, value.to_string().into()), policy);
             }
-            read.insert((operator, value.to_string().into()), policy);
         }
         self.read = read;
         self
@@ -226,16 +277,13 @@ impl Import {
                 }
                 continue;
             }
-            let Some(entry) = self.entries.next() else {
+            let Some(place) = self.next_place() else {
                 self.next_category()?;
                 continue;
             };
-            used += 1;
+            used += 1 + (place.len() / COSTLY) as u64;
             let (category, step) = STEPS[self.step - 1];
-            let result = match &entry {
-                Json::Object(entry) => step(topology, entry, self),
-                _ => Err(ImportReason::Expected("an object")),
-            };
+            let result = self.entry(&place).and_then(|entry| step(topology, &entry, self));
             if let Err(reason) = result {
                 return Err(self.fail(format!("{category}[{}]", self.at), reason));
             }
@@ -246,18 +294,23 @@ impl Import {
         Ok(used)
     }
 
+    /// Where the next entry of the category is.
+    fn next_place(&self) -> Option<Range<usize>> {
+        self.entries.get(self.step.checked_sub(1)?)?.as_ref()?.get(self.at).cloned()
+    }
+
     fn next_category(&mut self) -> Result<(), ImportError> {
         self.step += 1;
         self.at = 0;
         let Some(&(category, _)) = STEPS.get(self.step - 1) else { return Ok(()) };
-        match self.document.get_mut(category).map(Json::take) {
-            None | Some(Json::Null) => Ok(()),
-            Some(Json::Array(entries)) => {
-                self.imported.counts.insert(category, entries.len());
-                self.entries = entries.into_iter();
+        match &self.entries[self.step - 1] {
+            Some(entries) => {
+                if !entries.is_empty() {
+                    self.imported.counts.insert(category, entries.len());
+                }
                 Ok(())
             }
-            Some(_) => Err(self.fail(category.to_owned(), ImportReason::Expected("an array"))),
+            None => Err(self.fail(category.to_owned(), ImportReason::Expected("an array"))),
         }
     }
 
@@ -280,6 +333,29 @@ impl Import {
     pub fn end(self) -> Imported {
         self.imported
     }
+}
+
+/// Nothing was applied.
+fn not_begun(place: &str, reason: ImportReason) -> ImportError {
+    ImportError { place: place.to_owned(), reason: Box::new(reason), applied: Box::default() }
+}
+
+/// Where `part`, a part of `whole`, lies in it.
+fn place(whole: &str, part: &str) -> Range<usize> {
+    let start = (part.as_ptr() as usize).wrapping_sub(whole.as_ptr() as usize);
+    start..start + part.len()
+}
+
+/// What describes a policy: whether it is an operator's, its name, what it says.
+fn policy_of(entry: Entry) -> Option<(bool, String, Json)> {
+    let name = entry.get("name")?.as_str()?.to_owned();
+    Some((false, name, Json::Object(entry)))
+}
+
+fn policy_of_parameter(mut entry: Entry) -> Option<(bool, String, Json)> {
+    let operator = is_policy(entry.get("component")?.as_str()?)?;
+    let name = entry.get("name")?.as_str()?.to_owned();
+    Some((operator, name, entry.remove("value")?))
 }
 
 impl Topology {

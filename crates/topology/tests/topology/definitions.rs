@@ -1,6 +1,7 @@
 //! Definitions as RabbitMQ writes them, there and back.
 
-use leveret_topology::{Destination, Permission, QueueKind, Routable, Topology};
+use leveret_counting::live_bytes;
+use leveret_topology::{Destination, Import, Permission, QueueKind, Routable, Topology};
 use serde_json::{Value as Json, json};
 
 use crate::common::{World, table, text};
@@ -297,6 +298,7 @@ fn bad_definitions() {
     refuse("[]", "definitions: expected an object");
     refuse(r#"{"queues": {}}"#, "queues: expected an array");
     refuse(r#"{"queues": [1]}"#, "queues[0]: expected an object");
+    refuse(r#"{"queues": [{"name": 1e999}]}"#, "queues[0]: not JSON: number out of range");
     refuse(r#"{"queues": [{"vhost": "/", "name": "q"}, {"vhost": "/"}]}"#,
         "queues[1]: key 'name' must be given, as a string");
     refuse(r#"{"queues": [{"vhost": "none", "name": "q"}]}"#,
@@ -315,6 +317,43 @@ fn bad_definitions() {
         "permissions[0]: user 'none' does not exist");
     refuse(r#"{"policies": [{"vhost": "/", "name": "p", "pattern": "", "definition": {"x": 1}}]}"#,
         "policies[0]: Validation failed");
+}
+
+/// Entries of one vhost do not name it. What concerns the whole node is left out.
+#[test]
+fn definitions_of_one_vhost() {
+    let mut world = World::new();
+    let document = r#"{
+        "users": [{"name": "u", "password": "p", "tags": ""}],
+        "queues": [{"name": "q"}, {"name": "r", "vhost": "another"}],
+        "policies": [{"name": "p", "pattern": "", "definition": {"max-length": 1}}]
+    }"#;
+    let mut import = Import::into_vhost("/", document.into()).unwrap();
+    import.advance(&mut world.topology, u64::MAX).unwrap();
+    assert!(import.is_done());
+    assert_eq!(import.end().counts, [("policies", 1), ("queues", 2)].into());
+    for name in ["q", "r"] {
+        assert!(world.topology.queue(world.vhost, name).is_some(), "{name}");
+    }
+    assert!(world.topology.user("u").is_none());
+    assert_eq!(world.topology.vhost("/").unwrap().policies().count(), 1);
+    let bad = Import::into_vhost("/", r#"{"users": 1, "queues": 1}"#.into()).unwrap_err();
+    assert_eq!(bad.to_string(), "queues: expected an array");
+}
+
+/// Entries are read when their turn comes: until then an import takes little more than its text.
+#[test]
+fn an_import_takes_what_its_text_takes() {
+    let entry = r#"{"vhost":"/","name":"q","durable":true,"auto_delete":false,"arguments":{}},"#;
+    let mut text = "{\"queues\":[".to_owned();
+    (0..10_000).for_each(|_| text.push_str(entry));
+    text.pop();
+    text.push_str("]}");
+    let before = live_bytes();
+    let import = Import::read(&text).unwrap();
+    let (held, len) = (live_bytes() - before, text.len() as i64);
+    assert!(held < len * 3 / 2, "{held} for {len}");
+    assert_eq!(import.progress(), (0, 10_000));
 }
 
 /// What came before the entry has been applied, and is told.
