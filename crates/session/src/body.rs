@@ -92,7 +92,7 @@ impl Session {
 
 impl Content {
     /// The head of the record that it becomes; none if its properties are malformed.
-    fn record_head(&self, wall: Time) -> Option<Head> {
+    pub(crate) fn record_head(&self, wall: Time) -> Option<Head> {
         let none = Bytes::new();
         let (names, raw) = self.parts(&none);
         let peek = RawProperties::new(raw).peek().ok()?;

@@ -318,7 +318,7 @@ fn checked(
             Mode::Confirm(confirms) => confirms.publish(1, cx.now_us, &mut channel.published),
             Mode::Plain | Mode::Tx(_) => 0,
         };
-        let publish = head.publish(confirm, targets, channel.content.take(read));
+        let publish = head.publish(confirm, targets, channel.content.take(read, cx.wall));
         core.totals.sizes.count(publish.message.body_len());
         let shards = core.shards();
         core.batch.publish(*shard as usize, shards, publish);
@@ -340,7 +340,7 @@ fn send(
     cx: &mut Context<'_>,
 ) -> Result<(), Fault> {
     let mandatory = channel.content.mandatory;
-    let mut message = channel.content.take(read);
+    let mut message = channel.content.take(read, cx.wall);
     if is_rewritten {
         message = properties::rewrite(core, channel, &message)?;
     }

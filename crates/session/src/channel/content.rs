@@ -13,12 +13,14 @@
 //! pieces kept in `more`: small ones copied, so that none pins a read of many times its size while more is
 //! waited for. Of a large body the rest is read into memory that has room for all of the record that the
 //! message becomes; what was kept goes there before it is looked at (see [`body`](crate::body)), and then
-//! the spans point into that.
+//! the spans point into that. The pieces of a very large one are copied to where they are in that record as they come:
+//! joined at its end, a hundred megabytes would keep all others waiting for as long as that takes, and be there twice.
 
 use bytes::Bytes;
 use leveret_amqp::whole::WholePublish;
 use leveret_broker::message::{Message, Span};
 use leveret_broker::record::HEAD;
+use leveret_queue::Time;
 
 /// How far the content is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +39,8 @@ pub(crate) struct Content {
     pub(crate) mandatory: bool,
     /// The spans are into `head` and not into the read at hand.
     is_stashed: bool,
+    /// The record of a very large message, as far as it came, in the place of `more`.
+    record: Vec<u8>,
     /// Bytes in front of the names that belong to the message too: [`HEAD`] if the read at hand is a record.
     front: u32,
     names: (u32, u32),
@@ -72,6 +76,9 @@ const SMALL_BYTES_MAX: usize = 64 * 1024;
 /// Shorter pieces are copied: what they were read into may be many times as long.
 const PIECE_MIN: usize = 16 * 1024;
 
+/// Longer bodies are joined as they come.
+const JOINED_MIN: u64 = 1 << 20;
+
 /// Bytes of the block that a read comes in, at least, however few were read.
 const BLOCK: u64 = 256 * 1024;
 
@@ -81,6 +88,7 @@ impl Content {
             stage: Stage::Idle,
             mandatory: false,
             is_stashed: false,
+            record: Vec::new(),
             front: 0,
             names: (0, 0),
             properties: (0, 0),
@@ -126,6 +134,8 @@ impl Content {
             let start = self.head.len() as u32;
             self.head.extend_from_slice(properties);
             self.properties = (start, self.head.len() as u32);
+            self.size = size;
+            self.join();
         } else {
             self.properties = place(read, properties);
             self.body = (self.properties.1, self.properties.1);
@@ -143,7 +153,9 @@ impl Content {
             return None;
         }
         if !part.is_empty() {
-            if self.is_stashed && (received < self.size || part.len() < PIECE_MIN) {
+            if self.is_joined() {
+                self.record.extend_from_slice(part);
+            } else if self.is_stashed && (received < self.size || part.len() < PIECE_MIN) {
                 self.piece(read, part);
             } else if self.received == 0 && !self.is_stashed {
                 self.body = place(read, part);
@@ -253,12 +265,47 @@ impl Content {
         (self.is_stashed, self.front) = (true, 0);
         if self.stage == Stage::Body && self.received > 0 {
             let later = std::mem::take(&mut self.more);
-            self.piece(read, at(read, self.body));
-            for part in later {
-                self.piece(read, &part);
+            self.join();
+            for part in [at(read, self.body)].into_iter().chain(later.iter().map(|it| &it[..])) {
+                if self.is_joined() {
+                    self.record.extend_from_slice(part);
+                } else {
+                    self.piece(read, part);
+                }
             }
+        } else if self.stage == Stage::Body {
+            self.join();
         }
         self.body = (0, 0);
+    }
+
+    /// Has the body of a very large message joined as it comes. The system gives the memory as it is written to, so that
+    /// who announces a body and does not send it takes none.
+    fn join(&mut self) {
+        let len = HEAD as u64 + self.head.len() as u64 + self.size;
+        let Ok(len) = usize::try_from(len) else { return };
+        if self.size >= JOINED_MIN && self.record.try_reserve_exact(len).is_ok() {
+            self.record.resize(HEAD, 0);
+            self.record.extend_from_slice(&self.head);
+        }
+    }
+
+    fn is_joined(&self) -> bool {
+        !self.record.is_empty()
+    }
+
+    /// Gives the message that was joined. Its record is whole with the `record_head`.
+    #[cold]
+    fn take_joined(&mut self, record_head: [u8; HEAD]) -> Message {
+        let mut record = std::mem::take(&mut self.record);
+        if let Some(room) = record.first_chunk_mut::<HEAD>() {
+            *room = record_head;
+        }
+        let behind =
+            |(start, end): (u32, u32)| Span::new(HEAD + start as usize, HEAD + end as usize);
+        let body = Span::new(HEAD + self.head.len(), record.len());
+        self.head.clear();
+        Message::new(record.into(), behind(self.names), behind(self.properties), body, Vec::new())
     }
 
     fn piece(&mut self, read: &Bytes, part: &[u8]) {
@@ -311,10 +358,15 @@ impl Content {
         (at(bytes, self.names), at(bytes, self.properties))
     }
 
-    /// Gives the message and is idle again. `read` is the read at hand.
-    pub(crate) fn take(&mut self, read: &Bytes) -> Message {
+    /// Gives the message and is idle again. `read` is the read at hand, `wall` the time that its record gets.
+    pub(crate) fn take(&mut self, read: &Bytes, wall: Time) -> Message {
         self.stage = Stage::Idle;
         if self.is_stashed {
+            if self.is_joined() {
+                let head = self.record_head(wall);
+                self.is_stashed = false;
+                return self.take_joined(head.map(|head| head.encode()).unwrap_or_default());
+            }
             (self.pinned, self.pin) = (0, 0);
             self.end_small();
             self.is_stashed = false;
@@ -364,6 +416,8 @@ fn span((start, end): (u32, u32), base: u32) -> Span {
 
 #[cfg(test)]
 mod tests {
+    use leveret_broker::record::View;
+
     use super::*;
 
     fn join(message: &Message) -> Vec<u8> {
@@ -380,7 +434,7 @@ mod tests {
         assert!(!content.header(&read, &read[8..10], 12));
         assert_eq!(content.body(&read, &read[12..20], true), Some(false));
         assert_eq!(content.body(&read, &read[22..], true), Some(true));
-        let message = content.take(&read);
+        let message = content.take(&read, Time::default());
         assert_eq!(message.names(), b"\x01x\x01k");
         assert_eq!(message.properties(), b"PP");
         assert_eq!(join(&message), b"body-andmore");
@@ -428,7 +482,7 @@ mod tests {
                 }
                 assert_eq!(done, Some(true));
                 let read = next(&mut content, b"", false);
-                let message = content.take(&read);
+                let message = content.take(&read, Time::default());
                 assert_eq!(message.names(), b"\x01x\x01k");
                 assert_eq!(message.properties(), b"PP");
                 assert_eq!(join(&message), body);
@@ -456,10 +510,46 @@ mod tests {
         content.stash(&first);
         let read = Bytes::from(vec![7; 20 * PIECE_MIN]);
         assert_eq!(content.body(&read, &read[..PIECE_MIN], true), Some(true));
-        let message = content.take(&read);
+        let message = content.take(&read, Time::default());
         assert_eq!(message.body_len(), 5 + PIECE_MIN as u64);
         assert_eq!(message.more().last().map(|part| part.as_ptr()), Some(read.as_ptr()));
         assert!(join(&message).starts_with(b"begin\x07"));
+    }
+
+    /// A very large message is its record when it is whole, wherever it was cut.
+    #[test]
+    fn very_large_ones_are_joined_as_they_come() {
+        let body: Vec<u8> = (0..JOINED_MIN + 5).map(|at| at as u8).collect();
+        for first in 0..3 {
+            let head = Bytes::from([b"\x01x\x01k\0\0", &body[..100]].concat());
+            let mut content = Content::new();
+            content.begin(&head, &head[..4], false);
+            if first == 0 {
+                content.stash(&head);
+            }
+            assert!(!content.header(&head, &head[4..6], body.len() as u64));
+            if first == 1 {
+                content.stash(&head);
+            }
+            content.body(&head, &head[6..], true);
+            if first == 2 {
+                content.stash(&head);
+            }
+            let mut done = Some(false);
+            for piece in body[100..].chunks(100_001) {
+                let read = Bytes::copy_from_slice(piece);
+                done = content.body(&read, &read, true);
+                assert_eq!(content.stake().kept, 6 + content.received());
+            }
+            assert_eq!(done, Some(true));
+            let message = content.take(&Bytes::new(), Time::from_ms(7));
+            assert!(message.body() == body);
+            let view = View::of(message.record().unwrap()).unwrap();
+            assert_eq!((view.names, view.properties), (&b"\x01x\x01k"[..], &b"\0\0"[..]));
+            assert_eq!(view.head.published_ms, 7);
+            assert!(view.body_bytes() == body);
+            assert_eq!(content.stake(), Stake::default());
+        }
     }
 
     /// One octet per frame does not make one piece per octet.
@@ -473,7 +563,7 @@ mod tests {
         for at in 0..500_000 {
             content.body(&read, &read[at % 999..at % 999 + 1], true);
         }
-        let message = content.take(&read);
+        let message = content.take(&read, Time::default());
         assert!(message.more().len() < 10);
         assert_eq!(message.body_len(), 500_000);
     }
