@@ -80,6 +80,8 @@ pub(super) struct Disk {
     pub(super) has_failed: bool,
     /// When the log was last said to take no messages.
     pub(super) complained_at: Option<Time>,
+    /// When it was last said that copies for the firehose are left out.
+    pub(super) left_out_at: Option<Time>,
     gauge: DiskGauge,
     /// Publishers that were told to pause.
     paused: Vec<ConnectionId>,

@@ -18,8 +18,13 @@ use super::settle::Pays;
 use super::unresolved::{Mixed, Slot, Until, Wait};
 use super::{Hosted, Shard, holder, note_left, queue_offset, touch};
 use crate::flow::QUEUE_BYTES_MAX;
-use crate::message::{ConnectionId, Outbox, Publish, Taken, ToSession};
+use crate::message::{ConnectionId, Outbox, Publish, Taken, Targets, ToSession};
 use crate::record::{HEAD, Head};
+
+/// Whether it is for the firehose: on no channel of its connection. Events are nobody's.
+fn is_copy(from: ConnectionId, message: &Publish) -> bool {
+    message.channel == 0 && from != ConnectionId::default()
+}
 
 /// What became of a message.
 #[derive(Clone, Copy, Debug)]
@@ -60,12 +65,17 @@ impl<L: Log> Shard<L> {
         // Not its own: what others rejected.
         self.work_off_left(Pays::Nobody, topology, now, out);
         let mut count = 0;
+        let is_short = self.alarm.is_raised();
         for message in messages {
             if count > 0 && self.used >= allowed {
                 break;
             }
             count += 1;
-            self.enqueue(message, Some(from), false, topology, now);
+            if is_short && is_copy(from, message) {
+                self.enqueue_copy(message, from, topology, now);
+            } else {
+                self.enqueue(message, Some(from), false, topology, now);
+            }
             if !self.left.is_empty() {
                 self.work_off_left(Pays::Cause, topology, now, out);
             }
@@ -94,19 +104,41 @@ impl<L: Log> Shard<L> {
     /// Whether one of these messages went where it keeps an alarm up.
     #[cold]
     fn is_into_full(&self, messages: &[Publish]) -> bool {
-        let is_full = |message: &Publish, id: &QueueId| {
-            let Some(hosted) = self.queues.get(id) else { return false };
-            let on = hosted.confirm;
-            let waits = matches!(on.on, ConfirmOn::Ack | ConfirmOn::AckLean) && !on.by_header;
-            let is_written = message.persistent && hosted.is_durable && !waits;
-            let counts = hosted.queue.counts();
-            let bodies = counts.ready_bytes + counts.unacked_bytes;
-            (self.alarm.disk && is_written)
-                || bodies + hosted.queue.message_bytes() > QUEUE_BYTES_MAX
-        };
         // A copy for the firehose is not what a client publishes: one that only consumes is not to be stopped for it.
         let mut own = messages.iter().filter(|message| message.channel != 0);
-        own.any(|message| message.targets.iter().any(|id| is_full(message, id)))
+        own.any(|message| message.targets.iter().any(|id| self.keeps_alarm(message, *id)))
+    }
+
+    /// Whether a message in this queue keeps the alarm up.
+    fn keeps_alarm(&self, message: &Publish, id: QueueId) -> bool {
+        let Some(hosted) = self.queues.get(&id) else { return false };
+        let on = hosted.confirm;
+        let waits = matches!(on.on, ConfirmOn::Ack | ConfirmOn::AckLean) && !on.by_header;
+        let is_written = message.persistent && hosted.is_durable && !waits;
+        let counts = hosted.queue.counts();
+        let bodies = counts.ready_bytes + counts.unacked_bytes;
+        (self.alarm.disk && is_written) || bodies + hosted.queue.message_bytes() > QUEUE_BYTES_MAX
+    }
+
+    /// While an alarm is on, a copy for the firehose stays out of queues that hold much. Nobody can be stopped for it: those
+    /// who consume again and again what they return would fill memory and disk with copies that nobody reads.
+    #[cold]
+    fn enqueue_copy(&mut self, copy: &Publish, from: ConnectionId, topology: &Topology, now: Time) {
+        let targets = copy.targets.iter().copied();
+        let targets: Targets = targets.filter(|id| !self.keeps_alarm(copy, *id)).collect();
+        if targets.len() < copy.targets.len() {
+            self.used += cost::APPEND;
+            if self.disk.left_out_at.is_none_or(|at| at.after_ms(1_000) <= now) {
+                self.disk.left_out_at = Some(now);
+                tracing::warn!(
+                    "copies of messages for amq.rabbitmq.trace are left out of queues that hold much, as an alarm is on"
+                );
+            }
+        }
+        if !targets.is_empty() {
+            let copy = Publish { targets, ..copy.clone() };
+            self.enqueue(&copy, Some(from), false, topology, now);
+        }
     }
 
     /// Appends the message and puts it into its queues; its publisher, if it is given, is told now or

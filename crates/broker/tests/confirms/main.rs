@@ -670,6 +670,33 @@ fn an_alarm_stops_those_who_publish_into_what_is_full() {
     }
 }
 
+/// Copies for the firehose stop nobody. While an alarm is on they stay out of what holds much; events do not.
+#[test]
+fn copies_stay_out_of_what_is_full_while_an_alarm_is_on() {
+    let mut node = Node::new("a f");
+    let messages = (0..12_000).map(|_| node.message(0, "f", false, None)).collect();
+    node.turn(ToShard::Publish { from: PUBLISHER, messages });
+    let ready = |node: &Node, name| {
+        let queue = node.queue(name);
+        node.shard.queues().find(|(id, _)| *id == queue).expect("there").1.counts().ready
+    };
+    let mut check = |alarm: Alarm, from, [a, f]: [u64; 2]| {
+        let before = ['a', 'f'].map(|name| u64::from(ready(&node, name)));
+        node.shard.set_alarm(alarm);
+        let copy = Publish { channel: 0, ..node.message(0, "af", false, None) };
+        node.turn(ToShard::Publish { from, messages: vec![copy] });
+        let after = ['a', 'f'].map(|name| u64::from(ready(&node, name)));
+        assert_eq!(after, [before[0] + a, before[1] + f], "{alarm:?} {from:?}");
+        assert_eq!(node.said, [""; 0]);
+    };
+    let short = Alarm { disk: true, ..Alarm::default() };
+    let nobody = ConnectionId::default();
+    check(Alarm::default(), PUBLISHER, [1, 1]);
+    check(short, PUBLISHER, [1, 0]);
+    check(Alarm { memory: true, stops_all: true, ..short }, PUBLISHER, [1, 0]);
+    check(short, nobody, [1, 1]);
+}
+
 #[test]
 fn what_confirmed_is_counted() {
     let mut node = Node::new("a b:ack");
