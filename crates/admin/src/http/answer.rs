@@ -198,6 +198,9 @@ impl From<Closed> for Fault {
             Closed::Told { code: 403 | 530, text } => Self::forbidden(text),
             Closed::Told { code, text } if is_nodes(code) => Self::unavailable(text),
             Closed::Told { code, text } => Self::bad(format!("{code} {text}")),
+            Closed::TooLarge { .. } => {
+                Self::new(StatusCode::PAYLOAD_TOO_LARGE, "bad_request", closed.to_string())
+            }
             Closed::NoVhost => Self::not_found(),
             Closed::Stopping => Self::unavailable(closed.to_string()),
         }

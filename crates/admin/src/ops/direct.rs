@@ -30,6 +30,16 @@ pub enum Closed {
         /// With the code's name in front.
         text: String,
     },
+    /// What was to be said takes a frame of so many bytes, and none may be longer than that.
+    #[error(
+        "arguments or properties are too large: a frame of {bytes} bytes, and {max} are the most (frame_max)"
+    )]
+    TooLarge {
+        /// Of the frame.
+        bytes: usize,
+        /// What is negotiated by those who do not ask for less.
+        max: usize,
+    },
     /// There is no such vhost.
     #[error("no such vhost")]
     NoVhost,
@@ -44,6 +54,9 @@ const CHANNEL: u16 = 1;
 /// There is no socket, and so no end of ours.
 const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
+/// Bytes of a header frame without the properties.
+const HEADER_FRAME: usize = 20;
+
 /// Bytes of input taken at once.
 const ROOM: usize = 16 << 10;
 
@@ -57,6 +70,8 @@ pub struct Direct {
     /// What we say, as far as the session has not read it.
     said: Bytes,
     output: Output,
+    /// What the longest frame takes that holds anything but a body.
+    longest: usize,
     /// What it says.
     out: OutBuf,
     input: Input,
@@ -88,6 +103,7 @@ impl Direct {
             letters,
             said: Bytes::new(),
             output: Output::new(frame_max),
+            longest: 0,
             out: OutBuf::new(),
             input: Input::new(ROOM, frame_max),
         };
@@ -98,12 +114,15 @@ impl Direct {
 
     /// Says something that needs no answer.
     pub fn say(&mut self, method: &impl Encode) {
+        let before = self.output.bytes().len();
         self.output.put_method(CHANNEL, method);
+        self.longest = self.longest.max(self.output.bytes().len() - before);
     }
 
     /// Publishes a message.
     pub fn publish(&mut self, publish: &basic::Publish<'_>, properties: &[u8], body: &[u8]) {
         self.output.put_publish(CHANNEL, publish, properties, body);
+        self.longest = self.longest.max(HEADER_FRAME + properties.len());
     }
 
     /// Says something and waits for its answer.
@@ -121,6 +140,10 @@ impl Direct {
         &mut self,
         mut answer: impl FnMut(&Event<'_>) -> Option<T>,
     ) -> Result<T, Closed> {
+        let max = self.node.settings.frame_max as usize;
+        if max > 0 && self.longest > max {
+            return Err(Closed::TooLarge { bytes: self.longest, max });
+        }
         let mut letter = None;
         loop {
             self.turn(letter.take());

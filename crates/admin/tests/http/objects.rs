@@ -376,3 +376,31 @@ fn definitions() {
     let empty: Value = other.must("POST", "/api/definitions", "", 204).text().into();
     assert_eq!(empty, "");
 }
+
+/// What does not fit a frame is refused in words that say which limit it is.
+#[test]
+fn arguments_that_fit_no_frame() {
+    let node = Node::start();
+    node.must("PUT", "/api/queues/%2F/q", "", 201);
+    let long = "a".repeat(140_000);
+    let arguments = format!(r#"{{"arguments": {{"x": "{long}"}}}}"#);
+    let exchange = format!(r#"{{"type": "direct", "arguments": {{"x": "{long}"}}}}"#);
+    let message = format!(
+        r#"{{"properties": {{"headers": {{"x": "{long}"}}}}, "routing_key": "q", "payload": "", "payload_encoding": "string"}}"#
+    );
+    for (method, path, body) in [
+        ("PUT", "queues/%2F/large", &arguments),
+        ("PUT", "exchanges/%2F/large", &exchange),
+        ("POST", "bindings/%2F/e/amq.direct/q/q", &arguments),
+        ("POST", "exchanges/%2F/amq.default/publish", &message),
+    ] {
+        let got = node.must(method, &format!("/api/{path}"), body, 413).json();
+        assert_eq!(got["error"], "bad_request", "{path}");
+        let reason = got["reason"].as_str().unwrap();
+        assert!(
+            reason.starts_with("arguments or properties are too large: a frame of 140")
+                && reason.ends_with("bytes, and 131072 are the most (frame_max)"),
+            "{path}: {reason}"
+        );
+    }
+}
