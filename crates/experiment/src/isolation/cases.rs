@@ -31,6 +31,7 @@ pub(crate) struct Case {
 
 #[rustfmt::skip] // a table
 pub(crate) const ALL: &[Case] = &[
+    Case { name: CONTROL,            title: "control: {n} threads compute, the broker has nothing else to do", size: 4, least: 4, unit: "threads", run: control },
     Case { name: "fanout",           title: "4 publishers to {n} queues at once",                   size: 1_000,      least: 10, unit: "placements", run: fanout },
     Case { name: "fanout-blind",     title: "the same without confirms",                            size: 1_000,      least: 10, unit: "placements", run: fanout_blind },
     Case { name: "fanout-consumers", title: "the same with confirms and {n} consumers",             size: 1_000,      least: 10, unit: "deliveries", run: fanout_consumers },
@@ -60,6 +61,9 @@ pub(crate) const ALL: &[Case] = &[
     Case { name: "ten-move",         title: "{n} messages are moved to another queue",              size: 10_000_000, least: 100, unit: "messages", run: move_all },
 ];
 
+/// What others feel of the machine alone. It has no goals.
+pub(crate) const CONTROL: &str = "control";
+
 /// Publishers of a case.
 const PUBLISHERS: usize = 4;
 /// Messages that each of them has under way.
@@ -68,6 +72,21 @@ const WINDOW: usize = 100;
 const LOOK: Duration = Duration::from_millis(20);
 /// How long the first copy of a firehose may take, on a machine that does much else.
 const FIRST_COPY: Duration = Duration::from_secs(10);
+
+/// As many threads as others have publishers do nothing but compute: how long the probe waits for a processor.
+fn control(stage: &Stage<'_>) -> Result<u64> {
+    stage.begin();
+    let end = Instant::now() + stage.seconds;
+    at_once(stage.size as usize, |_| {
+        let mut number = 0_u64;
+        while Instant::now() < end {
+            for _ in 0..1 << 20 {
+                number = std::hint::black_box(number.wrapping_mul(31) + 1);
+            }
+        }
+        Ok(1)
+    })
+}
 
 fn queue(number: u64) -> String {
     format!("q-{number}")

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::Played;
+use super::cases::CONTROL;
 
 /// The slowest round, in ms.
 const SLOWEST_MS: f64 = 100.0;
@@ -72,10 +73,10 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Compares what was measured with the goals. `None` if nothing was measured.
+/// Compares what was measured with the goals. `None` if nothing was measured, or that has none.
 pub(crate) fn judge(played: &Played) -> Option<Verdict> {
     let (calm, probed) = (played.calm.as_ref()?, played.probed.as_ref()?);
-    if played.failure.is_some() {
+    if played.failure.is_some() || played.case == CONTROL {
         return None;
     }
     let time = |figure: f64, goal: f64, busy: f64| match figure {
@@ -137,6 +138,8 @@ mod tests {
             verdict: None,
         };
         assert_eq!(judge(&played).unwrap().to_string(), want);
+        let control = Played { case: CONTROL, ..played.clone() };
+        assert_eq!(judge(&control), None);
         let failed = Played { failure: Some("no".to_owned()), ..played };
         assert_eq!(judge(&failed), None);
     }
