@@ -403,3 +403,16 @@ fn machine_memory() -> u64 {
     // RabbitMQ assumes 1 GiB where it cannot tell.
     known.unwrap_or(1 << 30)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A default that is not the same in all versions of RabbitMQ is that of the version that is claimed.
+    #[test]
+    fn bodies_may_be_as_large_as_in_the_version_that_is_claimed() {
+        let (major, _) = COMPATIBLE_VERSION.split_once('.').expect("a version");
+        let mib = if major == "3" { 128 } else { 16 };
+        assert_eq!(settings(&Config::default(), 1).max_message_size, mib << 20);
+    }
+}
