@@ -207,10 +207,11 @@ impl Node {
     /// Makes letters to `id` reach `recipient`.
     pub fn register(&self, id: ConnectionId, recipient: Recipient) {
         let mut recipients = self.recipients.write();
-        let is_connection = matches!(recipient, Recipient::Connection(_));
-        let before = recipients.insert(id, recipient);
-        debug_assert!(before.is_none(), "{id:?} is another one's");
-        self.connection_count.fetch_add(usize::from(is_connection), Ordering::Relaxed);
+        let is_connection = |it: &Recipient| matches!(it, Recipient::Connection(_));
+        let is_new = is_connection(&recipient);
+        let was = recipients.insert(id, recipient).is_some_and(|before| is_connection(&before));
+        self.connection_count.fetch_add(usize::from(is_new), Ordering::Relaxed);
+        self.connection_count.fetch_sub(usize::from(was), Ordering::Relaxed);
     }
 
     /// Letters to `id` go nowhere from now on.
