@@ -169,6 +169,7 @@ impl<L: Log> Meta<L> {
             return;
         }
         let user = user_of(&letter);
+        topology.act_as(&user);
         let rests = self.letter(letter, topology, out);
         self.work.spend(topology.take_matching());
         self.tell_events(&user, topology, out);
@@ -233,7 +234,7 @@ impl<L: Log> Meta<L> {
     fn letter(&mut self, letter: ToMeta, topology: &mut Topology, out: &mut Outbox) -> Rests {
         match letter {
             ToMeta::DeclareExchange {
-                user: _,
+                user: _, // who acts: it is noted with what is made
                 reply,
                 vhost,
                 name,

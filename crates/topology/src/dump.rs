@@ -27,13 +27,14 @@ impl Topology {
         }
         for x in self.exchanges.values().filter(|exchange| exchange.durable) {
             lines.push(format!(
-                "exchange {:?} = {} in {}: {} auto_delete={} internal={} {} alternate={:?} {:?}/{:?}",
+                "exchange {:?} = {} in {}: {} auto_delete={} internal={} by {:?} {} alternate={:?} {:?}/{:?}",
                 x.name,
                 x.id,
                 x.vhost,
                 x.kind,
                 x.auto_delete,
                 x.internal,
+                x.declared_by,
                 hex(&x.arguments),
                 x.alternate(),
                 x.policy(),

@@ -47,7 +47,7 @@ impl Event {
     /// Done by this user; by the broker itself when the name is empty.
     #[must_use]
     pub fn by(self, user: &str) -> Self {
-        self.with("user_who_performed_action", if user.is_empty() { INTERNAL_USER } else { user })
+        self.with("user_who_performed_action", acting_user(user))
     }
 
     fn with_all(mut self, facts: &Map<String, Json>) -> Self {
@@ -342,6 +342,11 @@ fn about_policy(policy: &Policy, event: Event) -> Event {
         .with("definition", table_from_json(&policy.definition))
         .with("priority", policy.priority)
         .with("apply-to", policy.apply_to.name())
+}
+
+/// A user as those are named who do something: the broker itself has an empty name.
+pub(crate) fn acting_user(user: &str) -> &str {
+    if user.is_empty() { INTERNAL_USER } else { user }
 }
 
 /// As listings show a connection.

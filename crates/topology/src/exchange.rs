@@ -6,6 +6,7 @@ use std::sync::Arc;
 use leveret_amqp::table::{Table, Value};
 
 use crate::binding::BindingIx;
+use crate::event::acting_user;
 use crate::id::{ExchangeId, VhostId};
 use crate::policy::{Policies, Setting};
 use crate::route::Router;
@@ -107,6 +108,8 @@ pub struct Exchange {
     pub internal: bool,
     /// As declared.
     pub arguments: Table,
+    /// The user who declared it, or made its vhost; "" is the broker itself. None: a version that did not note it.
+    pub declared_by: Option<Arc<str>>,
     /// It is deleted, and its bindings go one after the other: only who takes them away sees it.
     pub(crate) is_going: bool,
     pub(crate) policies: Policies,
@@ -118,6 +121,9 @@ pub struct Exchange {
     /// Bindings whose destination this is. A binding knows its place here.
     pub(crate) incoming: Vec<BindingIx>,
 }
+
+/// Who declared an exchange of which that is not known.
+const UNKNOWN_USER: &str = "unknown";
 
 /// How many messages a recent-history exchange keeps by default.
 const HISTORY_LENGTH: u64 = 20;
@@ -131,6 +137,11 @@ impl Exchange {
     /// The operator policy in force, by name.
     pub fn operator_policy(&self) -> Option<&str> {
         self.policies.operator.as_deref().map(|policy| policy.name.as_ref())
+    }
+
+    /// Who declared it, as RabbitMQ tells it.
+    pub fn user_who_performed_action(&self) -> &str {
+        self.declared_by.as_deref().map_or(UNKNOWN_USER, acting_user)
     }
 
     /// Where messages go that this exchange routes nowhere: argument, else policy. It may not exist.

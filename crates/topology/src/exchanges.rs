@@ -106,6 +106,8 @@ impl Topology {
             self.note_id_used();
         }
         self.insert_exchange(id, spec, kind);
+        let user = Arc::clone(&self.acting);
+        self.exchange_declared_by(id, Some(user));
         self.tell_exchange_created(id);
         id
     }
@@ -129,6 +131,7 @@ impl Topology {
             router: Router::new(kind, &spec.arguments),
             is_going: false,
             arguments: spec.arguments,
+            declared_by: None,
             policies: Policies::default(),
             alternate: None,
             outgoing: Vec::new(),
@@ -147,6 +150,12 @@ impl Topology {
         self.exchanges.insert(id, Box::new(exchange));
         // An alternate exchange of this name may have been missing until now.
         self.generation += 1;
+    }
+
+    pub(crate) fn exchange_declared_by(&mut self, id: ExchangeId, user: Option<Arc<str>>) {
+        if let Some(exchange) = self.exchanges.get_mut(&id) {
+            exchange.declared_by = user;
+        }
     }
 
     /// `exchange.delete`. With `if_unused`, refused while it is the source of a binding. Deleting one that

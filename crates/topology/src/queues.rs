@@ -174,14 +174,18 @@ impl Topology {
 
     /// Notes who declared a queue, before anything else is made of it.
     pub fn queue_declared_by(&mut self, id: QueueId, user: &str) {
-        // One user declares most queues, one after the other: they share the name.
-        if *self.last_declared_by != *user {
-            self.last_declared_by = user.into();
-        }
-        let user = Arc::clone(&self.last_declared_by);
+        let user = self.shared_user(user);
         if let Some(queue) = self.queues.get_mut(&id) {
             queue.declared_by = user;
         }
+    }
+
+    /// A user's name to keep. One user declares most queues, one after the other: they share it.
+    pub(crate) fn shared_user(&mut self, user: &str) -> Arc<str> {
+        if *self.last_declared_by != *user {
+            self.last_declared_by = user.into();
+        }
+        Arc::clone(&self.last_declared_by)
     }
 
     /// Has a queue give nobody anything, or go on. The queue, if that is a change.

@@ -47,6 +47,8 @@ pub struct Topology {
     pub(crate) next_queue: u64,
     /// The name that the last queue's creator has in all of that user's queues.
     pub(crate) last_declared_by: Arc<str>,
+    /// Whose changes are made now; "" is the broker itself.
+    pub(crate) acting: Arc<str>,
     /// Exchanges and queues that are deleted and still have bindings.
     pub(crate) going: Going,
     pub(crate) generation: u64,
@@ -76,6 +78,14 @@ impl Topology {
     /// Nothing at all: no vhost, no user.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// From now on changes are this user's; the broker's own with an empty name.
+    pub fn act_as(&mut self, user: &str) {
+        // Most changes in a row are of one user, whose name is shared by what they make.
+        if *self.acting != *user {
+            self.acting = user.into();
+        }
     }
 
     /// Changes whenever a route could: a route found at one generation is right as long as it stands.

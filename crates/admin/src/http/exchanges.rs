@@ -35,6 +35,7 @@ struct Named {
     internal: bool,
     arguments: Table,
     policy: Option<Box<str>>,
+    by: Box<str>,
 }
 
 impl Named {
@@ -48,6 +49,7 @@ impl Named {
             internal: exchange.internal,
             arguments: exchange.arguments.clone(),
             policy: exchange.policy().map(Into::into),
+            by: exchange.user_who_performed_action().into(),
         }
     }
 }
@@ -135,7 +137,7 @@ fn row(call: &Call, vhost: &str, exchange: Named) -> Value {
         "auto_delete": exchange.auto_delete,
         "internal": exchange.internal,
         "arguments": table_to_json(&exchange.arguments),
-        "user_who_performed_action": "",
+        "user_who_performed_action": exchange.by,
     });
     if let Some(policy) = exchange.policy {
         row["policy"] = json!(policy);

@@ -1,6 +1,6 @@
 //! Fields that tools read: each is there, also while nothing has happened to what has it.
 
-use leveret_client::{Consume, Event, QueueDeclare};
+use leveret_client::{Consume, Event, ExchangeDeclare, QueueDeclare};
 use serde_json::{Value, json};
 
 use crate::node::{Node, wait_until};
@@ -110,4 +110,29 @@ fn tools_find_what_they_read() {
             assert!(nulls.is_empty(), "{path}: {nulls:?}");
         }
     }
+}
+
+/// Who made an exchange: a client, who made its vhost, the broker itself; an import and a transient one tell it, too.
+#[test]
+fn exchanges_tell_who_made_them() {
+    let node = Node::start();
+    let (mut client, channel) = node.client();
+    let transient = ExchangeDeclare::default();
+    client.exchange_declare(channel, "by-client", "direct", &transient).unwrap();
+    node.must("PUT", "/api/exchanges/%2F/by-api", r#"{"type": "fanout"}"#, 201);
+    node.must("PUT", "/api/vhosts/v", "", 201);
+    let imported = r#"{"exchanges": [{"name": "imported", "type": "topic", "vhost": "v"}]}"#;
+    node.must("POST", "/api/definitions", imported, 204);
+    let all = node.get("/api/exchanges");
+    let by = |vhost: &str, name: &str| {
+        let all = all.as_array().unwrap().iter();
+        let found = all.filter(|it| it["vhost"] == vhost && it["name"] == name);
+        found.map(|it| it["user_who_performed_action"].as_str().unwrap()).collect::<Vec<_>>()
+    };
+    for (vhost, name) in
+        [("/", "by-client"), ("/", "by-api"), ("v", "imported"), ("v", "amq.topic"), ("v", "")]
+    {
+        assert_eq!(by(vhost, name), ["guest"], "{vhost} {name}");
+    }
+    assert_eq!(by("/", "amq.topic"), ["rmq-internal"]);
 }

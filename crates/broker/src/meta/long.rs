@@ -220,6 +220,7 @@ impl<L: Log> Meta<L> {
             return (1, None);
         }
         let (start, user) = (Place::end_of(out), long.user.clone());
+        topology.act_as(&user);
         let (used, rest) = self.advance_some(long, allowed, topology, out);
         self.tell_events(&user, topology, out);
         if rest.is_none() {

@@ -14,8 +14,8 @@ use crate::journal::EntityKey;
 pub use read::StoredError;
 pub use restore::Restored;
 
-/// Today's layout.
-pub const VERSION: u8 = 1;
+/// The latest layout of any kind.
+const LATEST: u8 = 2;
 
 /// What a record is of. The order is that in which records can be restored: nothing comes before
 /// what it needs.
@@ -83,24 +83,39 @@ impl Kind {
         }
     }
 
+    /// Today's layout of a record of this kind. Those of all lower numbers are read.
+    pub const fn version(self) -> u8 {
+        match self {
+            Self::Exchange => 2,
+            _ => 1,
+        }
+    }
+
     /// The head of a record of this kind.
     pub const fn head(self) -> [u8; HEAD] {
-        [VERSION, self as u8]
+        [self.version(), self as u8]
     }
 
     /// Reads the head of a record.
     pub fn of_head(head: &[u8]) -> Result<Self, StoredError> {
-        let &[version, kind] = head else { return Err(StoredError::Head(head.len())) };
-        if version != VERSION {
-            return Err(StoredError::Version(version));
-        }
-        let found = Self::ALL.into_iter().find(|known| *known as u8 == kind);
-        found.ok_or(StoredError::Kind(kind))
+        read_head(head).map(|(kind, _)| kind)
     }
 }
 
 /// Bytes of a record before its body.
 pub const HEAD: usize = 2;
+
+/// Kind and version of a record.
+fn read_head(head: &[u8]) -> Result<(Kind, u8), StoredError> {
+    let &[version, number] = head else { return Err(StoredError::Head(head.len())) };
+    let kind = Kind::ALL.into_iter().find(|known| *known as u8 == number);
+    match kind {
+        _ if version == 0 || version > LATEST => Err(StoredError::Version(version)),
+        None => Err(StoredError::Kind(number)),
+        Some(kind) if version > kind.version() => Err(StoredError::Version(version)),
+        Some(kind) => Ok((kind, version)),
+    }
+}
 
 impl core::fmt::Display for Kind {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {

@@ -140,9 +140,10 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The kind and the body of a record.
-pub(super) fn split(record: &[u8]) -> Result<(Kind, &[u8]), StoredError> {
+/// The kind of a record, its version, and its body.
+pub(super) fn split(record: &[u8]) -> Result<(Kind, u8, &[u8]), StoredError> {
     let (head, body) =
         record.split_at_checked(super::HEAD).ok_or(StoredError::Head(record.len()))?;
-    Ok((Kind::of_head(head)?, body))
+    let (kind, version) = super::read_head(head)?;
+    Ok((kind, version, body))
 }

@@ -41,7 +41,7 @@ type Result<T> = std::result::Result<T, StoredError>;
 impl Topology {
     /// Takes in a whole record, head and body. The order is that of [`Kind`].
     pub fn restore(&mut self, record: &[u8]) -> Result<Restored> {
-        let (kind, body) = split(record)?;
+        let (kind, version, body) = split(record)?;
         let mut body = Reader::new(body);
         let it = &mut body;
         let restored = match kind {
@@ -57,7 +57,7 @@ impl Topology {
             }
             Kind::Parameter => self.restore_parameter(it),
             Kind::Policy | Kind::OperatorPolicy => self.restore_policy(kind, it),
-            Kind::Exchange => self.restore_exchange(it),
+            Kind::Exchange => self.restore_exchange(version, it),
             Kind::Queue => self.restore_queue(it),
             Kind::Binding => self.restore_binding(it),
         }?;
@@ -198,12 +198,14 @@ impl Topology {
         Ok(Restored::There(key))
     }
 
-    fn restore_exchange(&mut self, body: &mut Reader<'_>) -> Result<Restored> {
+    fn restore_exchange(&mut self, version: u8, body: &mut Reader<'_>) -> Result<Restored> {
         let (id, vhost) = (ExchangeId::new(body.u64()?), VhostId::new(body.u32()?));
         let name = body.text()?;
         let kind = ExchangeKind::parse(body.text()?)?;
         let flags = body.u8()?;
         let arguments = body.table()?;
+        let is_noted = version > 1 && flags & BY_USER != 0;
+        let declared_by = if is_noted { Some(self.shared_user(body.text()?)) } else { None };
         let next = id.get().checked_add(1).ok_or(StoredError::Id)?;
         self.next_exchange = self.next_exchange.max(next);
         let Some(place) = self.vhost_even_going(vhost) else {
@@ -217,6 +219,7 @@ impl Topology {
         let spec =
             ExchangeSpec { vhost, name, kind: "", durable: true, auto_delete, internal, arguments };
         self.insert_exchange(id, spec, kind);
+        self.exchange_declared_by(id, declared_by);
         Ok(there(EntityKey::Exchange(id), old.map(EntityKey::Exchange)))
     }
 

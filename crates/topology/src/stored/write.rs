@@ -25,7 +25,7 @@ pub(super) const AUTO_DELETE: u8 = 1;
 pub(super) const INTERNAL: u8 = 2;
 /// It is paused, in the flags of a queue.
 pub(super) const PAUSED: u8 = 2;
-/// Flag of a queue: who declared it is told.
+/// Flag of a queue or an exchange: who declared it is told.
 pub(super) const BY_USER: u8 = 4;
 
 /// The kinds of a binding's destination.
@@ -132,8 +132,12 @@ fn put_exchange(exchange: &Exchange, out: &mut Vec<u8>) {
     put_text(out, &exchange.name);
     put_text(out, exchange.kind.name());
     let internal = if exchange.internal { INTERNAL } else { 0 };
-    out.push(internal | if exchange.auto_delete { AUTO_DELETE } else { 0 });
+    let by_user = if exchange.declared_by.is_some() { BY_USER } else { 0 };
+    out.push(internal | by_user | if exchange.auto_delete { AUTO_DELETE } else { 0 });
     put_table(out, &exchange.arguments);
+    if let Some(user) = &exchange.declared_by {
+        put_text(out, user);
+    }
 }
 
 fn put_queue(queue: &Queue, out: &mut Vec<u8>) {

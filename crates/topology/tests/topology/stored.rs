@@ -167,6 +167,7 @@ const ROWS: &[Row] = &[
     ("queue",                1, |t, v| { t.declare_queue(QueueSpec { arguments: every_type(), auto_delete: true, ..queue(v, "q1") }).unwrap(); }),
     ("paused queue",         1, |t, v| { t.declare_queue(queue(v, "q1")).unwrap(); t.pause_queue("v", "q1", true).unwrap(); }),
     ("other arguments",      1, |t, v| { t.declare_queue(queue(v, "q1")).unwrap(); t.set_queue_arguments("v", "q1", ArgumentsChange { keeps: false, set: table([("x-max-length", Value::I32(7))]), remove: vec![] }).unwrap(); }),
+    ("a user's exchange",    1, |t, v| { t.act_as("u"); t.declare_exchange(exchange(v, "x9", "direct")).unwrap(); t.act_as(""); }),
     ("a user's queue",       1, |t, v| { let id = t.declare_queue(queue(v, "q1")).unwrap().id; t.queue_declared_by(id, "u"); }),
     ("quorum queue",         1, |t, v| { t.declare_queue(QueueSpec { arguments: table([("x-queue-type", text("quorum"))]), ..queue(v, "q1") }).unwrap(); }),
     ("server-named queue",   1, |t, v| { t.declare_queue(QueueSpec { server_named: true, ..queue(v, "amq.gen-1") }).unwrap(); }),
@@ -489,18 +490,27 @@ fn damaged_records() {
     let mut refused = |record: &[u8]| topology.restore(record).unwrap_err();
     assert!(matches!(refused(&[]), StoredError::Head(0)));
     assert!(matches!(refused(&[2, 11]), StoredError::Version(2)));
+    assert!(matches!(refused(&[3, 10]), StoredError::Version(3)));
+    assert!(matches!(refused(&[0, 10]), StoredError::Version(0)));
     assert!(matches!(refused(&[1, 13]), StoredError::Kind(13)));
     assert!(matches!(refused(&[1, 11, 0]), StoredError::Truncated));
 }
 
-/// The golden file of layout 1: a line per record, `kind bytes`.
-const GOLDEN: &str = include_str!("golden/stored-1.txt");
+/// The golden file of today's layouts: a line per record, `kind bytes`.
+const GOLDEN: &str = include_str!("golden/stored-2.txt");
+
+/// The same things in the first layout of each kind.
+const GOLDEN_1: &str = include_str!("golden/stored-1.txt");
 
 fn golden() -> Vec<Vec<u8>> {
+    read_golden(GOLDEN)
+}
+
+fn read_golden(file: &str) -> Vec<Vec<u8>> {
     let bytes = |hex: &str| {
         (0..hex.len() / 2).map(|at| u8::from_str_radix(&hex[at * 2..][..2], 16).unwrap()).collect()
     };
-    GOLDEN.lines().map(|line| bytes(line.rsplit_once(' ').unwrap().1)).collect()
+    file.lines().map(|line| bytes(line.rsplit_once(' ').unwrap().1)).collect()
 }
 
 /// What the golden file holds.
@@ -522,6 +532,7 @@ fn golden_topology() -> Topology {
     topology.set_policy("v", policy("p", false)).unwrap();
     topology.set_operator_policy("v", policy("o", true)).unwrap();
     let spec = exchange(v, "x", "topic");
+    topology.act_as("u");
     topology
         .declare_exchange(ExchangeSpec { arguments: every_type(), internal: true, ..spec })
         .unwrap();
@@ -534,7 +545,7 @@ fn golden_topology() -> Topology {
     topology
 }
 
-/// Layout 1 is written as it was, and read. A change of it is a new version with a file of its own.
+/// Today's layouts are written as they were, and read. A change of one is a new version with a file of its own.
 #[test]
 fn golden_file() {
     let mut topology = golden_topology();
@@ -547,6 +558,31 @@ fn golden_file() {
     let lines: Vec<_> = lines.collect();
     assert_eq!(lines.join("\n"), GOLDEN.trim_end(), "what is written now");
     assert_eq!(restore(&golden()).describe_durable(), topology.describe_durable());
+}
+
+/// Exchanges of the first layout come back without who declared them, and stay so when they are written again.
+#[test]
+fn exchanges_without_a_user() {
+    let old = restore(&read_golden(GOLDEN_1));
+    let new = golden_topology();
+    let vhost = new.vhost("v").unwrap().id;
+    let by = |topology: &Topology, name| {
+        let exchange = topology.exchange(vhost, name).unwrap();
+        exchange.user_who_performed_action().to_owned()
+    };
+    assert_eq!((by(&old, "x"), by(&old, "amq.topic")), ("unknown".into(), "unknown".into()));
+    assert_eq!((by(&new, "x"), by(&new, "amq.topic")), ("u".into(), "rmq-internal".into()));
+    let without_user = |topology: &Topology| {
+        let text = topology.describe_durable();
+        text.replace("by None", "by -")
+            .replace("by Some(\"\")", "by -")
+            .replace("by Some(\"u\")", "by -")
+    };
+    assert_eq!(without_user(&old), without_user(&new));
+    for mut topology in [old, new] {
+        topology.note_all();
+        check(&mut topology, &mut Shelf::default());
+    }
 }
 
 /// A vhost that is protected stays it, and one that is not is written as before there was protection.
