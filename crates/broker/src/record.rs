@@ -107,6 +107,11 @@ impl Head {
     }
 }
 
+/// What a record counts among those that are on the disk only: the length of its body.
+pub fn weigh(record: &[u8]) -> u64 {
+    Head::decode(record).map_or(0, |head| head.body_len.into())
+}
+
 /// An expiration as a record keeps it: exact below 50 days, from then on in whole seconds.
 pub fn stored_expiration_ms(ms: u64) -> u64 {
     if u32::try_from(ms).is_ok() { ms } else { ms.div_ceil(1000) * 1000 }

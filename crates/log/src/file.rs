@@ -14,7 +14,7 @@
 //! | the bytes of a file | [`format`], and how they are walked: [`walk`] |
 //! | what is handed to the disk, and what it answers | [`write`] |
 //! | which file has what | [`segments`] |
-//! | who holds what | [`sets`], of cold records [`cold`] |
+//! | who holds what | [`sets`], of cold records [`cold`], in sums [`paged`] |
 //! | what several logs were given, and one writes | [`crate::shared`], [`lend`], [`elsewhere`] |
 //! | reading what is cold | [`fetch`] |
 //! | opening | [`recover`], of damaged files [`salvage`] |
@@ -28,6 +28,7 @@ mod elsewhere;
 mod fetch;
 mod format;
 mod lend;
+mod paged;
 mod recover;
 mod rewrite;
 mod salvage;
@@ -48,13 +49,14 @@ use crate::disk::{Disk, Done};
 use crate::memory::{MemoryLog, Source};
 use crate::shared::{Errand, LogNumber, Shared};
 use crate::{
-    AppendError, HEAD_MAX, HoldError, Holder, Keep, Log, Moment, Offset, ReadError, Record,
-    Recovered, SyncError, Usage,
+    AppendError, HEAD_MAX, HoldError, Holder, Keep, Log, Moment, Offset, PagedOut, ReadError,
+    Record, Recovered, SyncError, Usage,
 };
 use cold::{Cold, Held};
 use elsewhere::Elsewhere;
 use fetch::{Fetch, Warm};
 use lend::{Lending, Seen};
+use paged::{Leaving, Paged};
 use segments::Segments;
 use sets::{SetId, Sets};
 use write::Writer;
@@ -87,6 +89,8 @@ pub struct Options {
     pub warm_bytes: u64,
     /// What to do about a damaged file when the log is opened.
     pub on_damage: OnDamage,
+    /// How much a record counts in [`PagedOut::bytes`], of its head or of all its bytes.
+    pub weigh: fn(&[u8]) -> u64,
 }
 
 /// How much longer files are with a long backlog than with none: what is held for a while besides what is live is
@@ -108,6 +112,7 @@ impl Default for Options {
             unwritten_bytes_max: 1 << 30,
             warm_bytes: 8 << 20,
             on_damage: OnDamage::default(),
+            weigh: |record| record.len() as u64,
         }
     }
 }
@@ -146,6 +151,7 @@ struct Store {
     segments: Segments,
     sets: Sets,
     cold: Cold,
+    paged: Paged,
     /// Of records that are held.
     marks: Marks,
     /// Written records that are held, and whose bytes are in another log.
@@ -409,23 +415,34 @@ impl<D: Disk> FileLog<D> {
     /// Drops written records from memory, oldest first, until the cache is within its limit.
     fn evict(&mut self) {
         let safe = self.writer.settled();
+        let mut leaving = Leaving::default();
         while self.sums.cached > self.cache_bytes() {
             if let Some(at) = self.writer.next_late() {
-                self.evict_one(Offset::new(at));
+                self.evict_between(Offset::new(at), Offset::new(at).next(), &mut leaving);
             } else if self.evicted < safe {
                 let end = self.hot.block_end(self.evicted).min(safe);
-                let mut written = Vec::new();
-                self.hot.walk(self.evicted, end, &mut |at, tag, _, _| {
-                    if Tag(*tag).is(Tag::WRITTEN) {
-                        written.push(Offset::new(at));
-                    }
-                });
-                written.into_iter().for_each(|at| self.evict_one(at));
+                self.evict_between(self.evicted, end, &mut leaving);
                 self.evicted = end;
             } else {
-                return;
+                break;
             }
         }
+        self.store.paged.left(leaving, &self.store.sets);
+    }
+
+    fn evict_between(&mut self, from: Offset, end: Offset, leaving: &mut Leaving) {
+        let mut written = Vec::new();
+        let weigh = self.options.weigh;
+        self.hot.walk(from, end, &mut |at, tag, held, bytes| {
+            let tag = Tag(*tag);
+            if tag.is(Tag::WRITTEN) {
+                written.push(Offset::new(at));
+                let (records, sum) = leaving.entry((held, tag.is(Tag::VOLATILE))).or_default();
+                *records += 1;
+                *sum += weigh(bytes);
+            }
+        });
+        written.into_iter().for_each(|at| self.evict_one(at));
     }
 
     fn evict_one(&mut self, at: Offset) {
@@ -508,6 +525,8 @@ impl<D: Disk> FileLog<D> {
         let store = &mut self.store;
         let Held { set, is_volatile } = store.cold.get(at.get()).ok_or(released)?;
         let rest = store.sets.without(set, holder).map_err(|()| released)?;
+        let bytes = self.fetch.bytes(at).map(|bytes| (self.options.weigh)(bytes));
+        store.paged.released(holder, is_volatile, bytes);
         match rest {
             Some(rest) if rest == set => {}
             Some(rest) => store.cold.insert(at.get(), Held { set: rest, is_volatile }),
@@ -697,7 +716,15 @@ impl<D: Disk> Log for FileLog<D> {
     }
 
     fn recover(&mut self, each: &mut dyn FnMut(Recovered<'_>)) {
-        match recover::tell(&mut self.disk, &mut self.store, each) {
+        let (mut paged, weigh) = (std::mem::take(&mut self.store.paged), self.options.weigh);
+        let told = recover::tell(&mut self.disk, &mut self.store, &mut |record| {
+            let bytes = weigh(record.head);
+            record.holders.iter().for_each(|&(holder, _)| paged.found(holder, bytes));
+            each(record);
+        });
+        paged.found_all();
+        self.store.paged = paged;
+        match told {
             Ok(live_bytes) => self.sums.live_bytes = live_bytes,
             Err(error) => self.writer.fail(error.to_string()),
         }
@@ -744,6 +771,7 @@ impl<D: Disk> Log for FileLog<D> {
         let store = self.store.segments.held_bytes()
             + self.store.sets.held_bytes()
             + self.store.cold.held_bytes()
+            + self.store.paged.held_bytes()
             + self.store.marks.allocation_size()
             + self.store.elsewhere.held_bytes()
             + self.lending.held_bytes();
@@ -758,6 +786,10 @@ impl<D: Disk> Log for FileLog<D> {
             disk_bytes: self.store.segments.disk_bytes() + self.space.disk_bytes(),
             lent: self.sums.lent,
         }
+    }
+
+    fn paged_out(&self, holder: Holder) -> PagedOut {
+        self.store.paged.get(holder)
     }
 
     fn is_short(&self) -> bool {

@@ -147,6 +147,19 @@ pub struct Usage {
     pub lent: u64,
 }
 
+/// What one holder has on the disk only. See [`Log::paged_out`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PagedOut {
+    /// Records.
+    pub records: u64,
+    /// What they weigh together, about: see `Options::weigh` of a log in files.
+    pub bytes: u64,
+    /// Those of them that are not to survive the process.
+    pub volatile: u64,
+    /// What they weigh together, about.
+    pub volatile_bytes: u64,
+}
+
 /// The name of one who holds a record: a queue, in the broker. The log keeps it and gives it back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Holder(u64);
@@ -492,6 +505,12 @@ pub trait Log {
 
     /// What the log holds now: a few sums. Not for each message all the same.
     fn usage(&self) -> Usage;
+
+    /// What a holder has that is not in memory: sums that are kept, nothing is looked through.
+    fn paged_out(&self, holder: Holder) -> PagedOut {
+        let _ = holder;
+        PagedOut::default()
+    }
 
     /// Whether room is so short that nothing should be appended but what gives some.
     fn is_short(&self) -> bool {

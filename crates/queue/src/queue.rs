@@ -85,6 +85,8 @@ pub struct Counts {
     pub persistent: u64,
     /// Bytes of their bodies.
     pub persistent_bytes: u64,
+    /// Ready messages that are kept packed.
+    pub packed: u64,
     /// Dead letters that wait for [`Queue::dead_lettered`].
     pub held: u64,
     /// Bytes of their bodies.
@@ -696,6 +698,7 @@ impl Queue {
             unacked_bytes: self.unacked.bytes(),
             persistent: self.persistent,
             persistent_bytes: self.persistent_bytes,
+            packed: self.ready.packed(),
             held,
             held_bytes,
             early: self.early.iter().filter(|it| it.unacked.is_none_or(UnackedId::is_lent)).count()

@@ -505,6 +505,11 @@ impl Ready {
         open.max(self.base.fresh.open_bytes()) + bytes
     }
 
+    /// How many are kept packed.
+    pub(crate) fn packed(&self) -> u64 {
+        self.base.fresh.packed().1
+    }
+
     /// All of them in about the order they will be popped: what came back is in no order of its own.
     pub(crate) fn entries(&self) -> impl Iterator<Item = Entry> {
         let higher = self.higher.iter().flat_map(|higher| higher.levels.iter().rev());

@@ -182,6 +182,7 @@ impl Memory {
             cache_bytes,
             warm_bytes: cache_bytes / 4,
             spill_bytes: self.spill_bytes(shards),
+            weigh: leveret_broker::record::weigh,
             ..LogOptions::default()
         }
     }

@@ -174,6 +174,7 @@ fn row(call: &Call, (connection, facts): &Seen, channel: &ChannelFacts) -> Value
         "global_prefetch_count": channel.global_prefetch,
         "garbage_collection": stats::garbage_collection(),
         "reductions": 0,
+        "reductions_details": {"rate": 0.0},
     });
     if let Some(stats) = stats::of_channel(&channel.totals) {
         row["message_stats"] = stats;

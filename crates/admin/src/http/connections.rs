@@ -208,6 +208,7 @@ fn row(call: &Call, (connection, facts): &Seen) -> Value {
         "client_properties": properties,
         "garbage_collection": stats::garbage_collection(),
         "reductions": 0,
+        "reductions_details": {"rate": 0.0},
         "timeout": facts.heartbeat_s,
     });
     if let Some(sampled) = connection.sample() {

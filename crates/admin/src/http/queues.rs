@@ -6,6 +6,7 @@ use std::sync::Arc;
 use leveret_amqp::method::{Method, queue};
 use leveret_amqp::table::{RawTable, Table};
 use leveret_broker::message::{ConnectionId, QueueFacts, Reply, ToShard};
+use leveret_broker::numbers::{QueueNumbers, States};
 use leveret_topology::{
     Permission, Queue, QueueId, QueueKind, Topology, table_from_json, table_to_json, weight,
 };
@@ -245,6 +246,7 @@ fn row(
     if queue.kind == QueueKind::Quorum {
         put("delivery_limit", queue.delivery_limit.map_or_else(|| json!("unlimited"), Value::from));
         put("online", json!([node]));
+        put("open_files", json!({node: 0}));
     } else {
         put("storage_version", json!(2));
     }
@@ -264,14 +266,20 @@ fn row(
     }
     let bytes = counts.ready_bytes + counts.unacked_bytes;
     put("messages_persistent", json!(counts.persistent));
-    put("messages_ram", json!(counts.ready + counts.unacked));
-    put("messages_ready_ram", json!(counts.ready));
-    put("messages_unacknowledged_ram", json!(counts.unacked));
+    let states = facts.numbers.states();
+    put("messages_ram", json!(states.ready_ram + states.unacked_ram));
+    put("messages_ready_ram", json!(states.ready_ram));
+    put("messages_unacknowledged_ram", json!(states.unacked_ram));
+    put("messages_paged_out", json!(states.transient_paged));
     put("message_bytes", json!(bytes));
     put("message_bytes_ready", json!(counts.ready_bytes));
     put("message_bytes_unacknowledged", json!(counts.unacked_bytes));
     put("message_bytes_persistent", json!(counts.persistent_bytes));
-    put("message_bytes_ram", json!(bytes));
+    put("message_bytes_ram", json!(states.ram_bytes));
+    put("message_bytes_paged_out", json!(states.transient_paged_bytes));
+    if queue.kind == QueueKind::Classic {
+        put("backing_queue_status", backing_queue_status(&facts.numbers, &states));
+    }
     put("messages_dlx", json!(counts.held));
     put("message_bytes_dlx", json!(counts.held_bytes));
     put("memory", json!(facts.numbers.memory_bytes));
@@ -292,11 +300,30 @@ fn row(
     let oldest_ms = facts.numbers.oldest_ms(leveret_server::clock::now());
     put("oldest_ready_ms", json!(oldest_ms.filter(|_| counts.ready > 0)));
     put("garbage_collection", stats::garbage_collection());
+    put("reductions", json!(0));
+    put("reductions_details", json!({"rate": 0.0}));
     if let Some(owner) = queue.exclusive_owner {
         put("owner_pid_details", owner_details(call, owner));
     }
     QueueEntry::put_rates(sampled.map(AsRef::as_ref), &mut row, &call.ranges);
     row
+}
+
+/// RabbitMQ's four states of a message, in its words: `q4` has what is in memory, `q3` what is on the disk only and is known
+/// in memory one by one, `delta` what is known in rows only.
+fn backing_queue_status(numbers: &QueueNumbers, states: &States) -> Value {
+    json!({
+        "mode": "default",
+        "version": 2,
+        "q1": 0,
+        "q2": 0,
+        "delta": ["delta", "undefined", states.ready_packed, states.transient_paged, "undefined"],
+        "q3": states.ready_indexed,
+        "q4": states.ready_ram,
+        "len": numbers.counts.ready,
+        "num_pending_acks": numbers.counts.unacked,
+        "target_ram_count": "infinity",
+    })
 }
 
 fn owner_details(call: &Call, owner: u64) -> Value {

@@ -30,6 +30,9 @@ const FIELDS: &[(&str, &str)] = &[
         effective_policy_definition messages messages_ready messages_unacknowledged messages_details.rate \
         messages_ready_details.rate messages_unacknowledged_details.rate messages_persistent messages_ram message_bytes \
         message_bytes_ready message_bytes_unacknowledged message_bytes_persistent message_bytes_ram messages_dlx \
+        messages_paged_out message_bytes_paged_out messages_ready_ram messages_unacknowledged_ram reductions \
+        reductions_details.rate backing_queue_status.q3 backing_queue_status.q4 backing_queue_status.delta \
+        backing_queue_status.len \
         message_bytes_dlx consumers \
         consumer_utilisation consumer_capacity memory head_message_timestamp exclusive_consumer_tag \
         single_active_consumer_tag leader members storage_version active_consumers garbage_collection.minor_gcs \
@@ -39,7 +42,7 @@ const FIELDS: &[(&str, &str)] = &[
         message_stats.get_no_ack message_stats.get_empty message_stats.ack message_stats.redeliver \
         message_stats.publish_details.rate message_stats.deliver_get_details.rate consumer_details deliveries incoming"),
     ("queues/%2F/idle", "idle_since messages message_bytes consumers memory state effective_policy_definition"),
-    ("queues/%2F/quorum", "delivery_limit online leader members"),
+    ("queues/%2F/quorum", "delivery_limit online leader members open_files"),
     ("queues/%2F/mine", "owner_pid_details.name owner_pid_details.peer_host owner_pid_details.peer_port"),
     ("exchanges/%2F/amq.default", "name vhost type durable auto_delete internal arguments message_stats.publish_in \
         message_stats.publish_in_details.rate message_stats.publish_out message_stats.confirm"),
@@ -51,12 +54,13 @@ const FIELDS: &[(&str, &str)] = &[
     ("connections", "name node state user vhost protocol host port peer_host peer_port ssl ssl_protocol ssl_cipher \
         peer_cert_subject peer_cert_issuer peer_cert_validity auth_mechanism frame_max channel_max channels timeout \
         connected_at client_properties recv_oct recv_cnt send_oct send_cnt send_pend reductions \
+        reductions_details.rate \
         recv_oct_details.rate garbage_collection.minor_gcs \
         garbage_collection.fullsweep_after garbage_collection.max_heap_size garbage_collection.min_heap_size \
         garbage_collection.min_bin_vheap_size"),
     ("channels", "number name connection_details.name connection_details.peer_host connection_details.peer_port confirm \
         transactional prefetch_count global_prefetch_count messages_unacknowledged messages_unconfirmed messages_uncommitted \
-        acks_uncommitted consumer_count state vhost user node garbage_collection.minor_gcs \
+        acks_uncommitted consumer_count state vhost user node reductions reductions_details.rate garbage_collection.minor_gcs \
         garbage_collection.fullsweep_after garbage_collection.max_heap_size garbage_collection.min_heap_size \
         garbage_collection.min_bin_vheap_size"),
     ("consumers", "consumer_tag active activity_status ack_required prefetch_count exclusive arguments consumer_timeout \

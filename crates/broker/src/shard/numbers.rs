@@ -11,7 +11,7 @@ use leveret_log::Log;
 use leveret_queue::{Time, Totals};
 use leveret_topology::{QueueId, QueueKind};
 
-use super::{Hosted, Shard, log_offset};
+use super::{Hosted, Shard, holder, log_offset};
 use crate::message::{ConnectionId, Outbox, Reply, ReplyTo};
 use crate::numbers::{GoneQueues, HeadFacts, QueueNumbers, ShardNumbers, ShardRest};
 use crate::record::View;
@@ -99,6 +99,7 @@ impl<L: Log> Shard<L> {
             kind: hosted.kind,
             at_least_once: hosted.queue.options().at_least_once,
             counts: hosted.queue.counts(),
+            paged_out: self.log.paged_out(holder(id)),
             totals: *hosted.queue.totals(),
             head: self.head(hosted),
             used: hosted.usage.used,

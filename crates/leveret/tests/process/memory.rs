@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use leveret_client::Consume;
 
-use crate::broker::{Broker, Publisher, declare, wait_until};
+use crate::broker::{Broker, PATIENCE, Publisher, declare, wait_until};
+use crate::restart::{durable, persistent};
 
 const MIB: u64 = 1 << 20;
 
@@ -77,4 +78,62 @@ fn a_burst_leaves_no_memory_behind() {
     wait_until(REST, "the memory is back after a purge", || {
         broker.own_memory() < before + 16 * MIB
     });
+}
+
+/// What is on the disk only is counted apart; a restart has a backlog there, and what is consumed or purged counts nowhere.
+#[test]
+fn what_is_paged_out_is_told() {
+    const COUNT: u64 = 400;
+    const BODY: usize = 64 << 10;
+    let settings = [
+        "shards=1",
+        "vm_memory_high_watermark.absolute=64MB",
+        "vm_memory_high_watermark_paging_ratio=0.1",
+    ];
+    let broker = Broker::with(&settings);
+    let (mut client, channel) = broker.channel();
+    let queues = [("kept", persistent().to_bytes()), ("transient", vec![0, 0])];
+    for (queue, properties) in &queues {
+        client.queue_declare(channel, queue, &durable(&[])).unwrap();
+        client.confirm_select(channel).unwrap();
+        for _ in 0..COUNT {
+            client.publish(channel, "", queue, properties, &vec![7; BODY]);
+            client.flush().unwrap();
+            crate::broker::wait_for_ack(&mut client);
+        }
+    }
+    let told = |broker: &Broker, queue: &str| -> Vec<u64> {
+        let columns = ["messages", "messages_ram", "message_bytes_ram", "messages_paged_out"];
+        let more = ["message_bytes_paged_out", "messages_ready_ram", "messages_unacknowledged_ram"];
+        let words = [&["list_queues", "name"], &columns[..], &more].concat();
+        let all = broker.json(&words);
+        let row = all.as_array().unwrap().iter().find(|row| row["name"] == queue).unwrap();
+        columns.iter().chain(&more).map(|name| row[name].as_u64().unwrap()).collect()
+    };
+    let bytes = |count: u64| count * BODY as u64;
+    wait_until(PATIENCE, "most of it has left memory", || told(&broker, "kept")[1] < COUNT / 2);
+    wait_until(PATIENCE, "some transient ones have, too", || told(&broker, "transient")[3] > 0);
+    let [kept, transient] = ["kept", "transient"].map(|queue| told(&broker, queue));
+    assert_eq!(kept, [COUNT, kept[1], bytes(kept[1]), 0, 0, kept[1], 0]);
+    let paged = transient[3];
+    let ram = COUNT - paged;
+    assert_eq!(transient, [COUNT, ram, bytes(ram), paged, bytes(paged), ram, 0]);
+    drop(client);
+
+    let broker = broker.stop().start_again();
+    assert_eq!(told(&broker, "kept"), [COUNT, 0, 0, 0, 0, 0, 0]);
+    let (mut client, channel) = broker.channel();
+    let tags: Vec<_> = (0..10)
+        .map(|_| client.get(channel, "kept", false).unwrap().unwrap().delivery_tag)
+        .collect();
+    client.ack(channel, tags[8], true);
+    client.flush().unwrap();
+    wait_until(PATIENCE, "nine are acked", || told(&broker, "kept")[0] == COUNT - 9);
+    assert_eq!(told(&broker, "kept")[1..3], [0, 0]);
+    broker.told(&["purge_queue", "kept"]);
+    client.ack(channel, tags[9], true);
+    client.publish(channel, "", "kept", &queues[0].1, b"small");
+    client.flush().unwrap();
+    wait_until(PATIENCE, "one is there", || told(&broker, "kept")[0] == 1);
+    assert_eq!(told(&broker, "kept"), [1, 1, 5, 0, 0, 1, 0]);
 }

@@ -135,6 +135,11 @@ impl Fetch {
         }
     }
 
+    /// The bytes of a cold record, if they are here.
+    pub(super) fn bytes(&self, at: Offset) -> Option<&Bytes> {
+        self.kept.get(at.get())
+    }
+
     fn is_known(&self, at: u64) -> bool {
         self.kept.get(at).is_some()
             || self.under_way.contains(&at)

@@ -25,6 +25,7 @@ fn sums_agree_with_the_files() {
             segment_bytes: 1 << (10 + below(3)),
             cache_bytes: below(3) * 1000,
             spill_bytes: below(2) * 1000,
+            weigh: |_| 1,
             ..Options::default()
         };
         let mut log = open(&disk, options.clone());
@@ -61,11 +62,30 @@ fn sums_agree_with_the_files() {
             }
             log.store.segments.assert_sums();
             log.fetch.assert_sums();
+            assert_paged_out(&log, &held);
         }
         held.into_iter().for_each(|(at, holder)| log.release(at, holder).unwrap());
         drive(&mut log);
         log.store.segments.assert_sums();
         assert_eq!(log.usage().disk_bytes, disk.files().iter().map(|&(_, len)| len).sum::<u64>());
+    }
+}
+
+/// What each holder has on the disk only is what looking for each record finds.
+fn assert_paged_out(log: &FileLog<SimDisk>, held: &[(Offset, Holder)]) {
+    let mut found = std::collections::BTreeMap::<Holder, PagedOut>::new();
+    for &(at, holder) in held {
+        let Some(cold) = log.store.cold.get(at.get()) else { continue };
+        assert_eq!(log.read(at), Err(ReadError::Cold { at }), "nobody asked for it");
+        let paged = found.entry(holder).or_default();
+        (paged.records, paged.bytes) = (paged.records + 1, paged.bytes + 1);
+        if cold.is_volatile {
+            paged.volatile += 1;
+            paged.volatile_bytes += 1;
+        }
+    }
+    for holder in (0..4).map(Holder::new) {
+        assert_eq!(log.paged_out(holder), found.remove(&holder).unwrap_or_default(), "{holder:?}");
     }
 }
 

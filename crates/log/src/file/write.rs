@@ -445,6 +445,7 @@ impl<D: Disk> FileLog<D> {
                 }
                 held.is_volatile = false;
                 self.store.cold.insert(at.get(), held);
+                self.store.paged.persisted(held.set, &self.store.sets);
                 self.note(at, Holder::default(), NoteKind::Persist);
                 Ok(self.barrier())
             }

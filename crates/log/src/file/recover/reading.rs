@@ -144,7 +144,7 @@ impl Recovery<'_> {
 
     /// False for a straggler that is there already.
     fn record(&mut self, index: usize, batch: &Batch<'_>, record: RecordEntry<'_>) -> bool {
-        let Store { segments, sets, cold, marks, elsewhere, seen } = &mut self.store;
+        let Store { segments, sets, cold, marks, elsewhere, seen, paged: _ } = &mut self.store;
         let Some(segment) = segments.all.get(index) else { return false };
         if cold.get(record.at).is_some() || self.lost.contains_key(&record.at) {
             return false;
