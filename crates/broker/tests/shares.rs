@@ -334,7 +334,13 @@ fn consumers_of_a_deleted_queue_are_told_in_pieces() {
     assert!((1..=100).contains(&first.len()), "{} in one go", first.len());
     // One is cancelled by its client, which does not know yet.
     let (connection, slot) = (FAN, ConsumerSlot(MANY - 1));
-    node.turn([ToShard::Cancel { reply: Some(reply(FAN)), connection, queue, slot }]);
+    node.turn([ToShard::Cancel {
+        user: Box::default(),
+        reply: Some(reply(FAN)),
+        connection,
+        queue,
+        slot,
+    }]);
     assert!(node.run(letters) > 100);
     assert!(node.most <= 2 * node.shard.limits().turn, "{} units in one turn", node.most);
     assert_eq!(node.gone(FAN), (0..MANY - 1).collect::<Vec<_>>(), "each once, oldest first");
@@ -368,7 +374,7 @@ fn many_consumers_of_one_connection_go_in_pieces() {
     let (queue, connection) = (node.queues[0], FAN);
     let cancel = |slot| {
         let slot = ConsumerSlot(slot);
-        ToShard::Cancel { reply: None, connection, queue, slot }
+        ToShard::Cancel { user: Box::default(), reply: None, connection, queue, slot }
     };
     // From the middle outward: none is at an end of anything.
     node.run((1..MANY / 4).flat_map(|at| [MANY / 2 - at, MANY / 2 + at]).map(cancel));
@@ -423,7 +429,7 @@ fn consumers_are_counted_or_named_in_pieces() {
     let (queue, connection) = (node.queues[0], FAN);
     let cancel = |slot| {
         let slot = ConsumerSlot(slot);
-        ToShard::Cancel { reply: None, connection, queue, slot }
+        ToShard::Cancel { user: Box::default(), reply: None, connection, queue, slot }
     };
     node.run((0..MANY - 1).map(cancel));
     let (_, units, facts) = list(&mut node, Named::All);

@@ -535,7 +535,13 @@ fn nothing_is_given_to_a_no_ack_consumer_of_a_closing_channel() {
     let queue = node.declare("q", Table::default());
     node.consume(queue, 0, true);
     let publish = ToShard::Publish { from: ME, messages: vec![message(queue, "q", "a", 0)] };
-    let cancel = ToShard::Cancel { reply: None, connection: ME, queue, slot: ConsumerSlot(0) };
+    let cancel = ToShard::Cancel {
+        user: Box::default(),
+        reply: None,
+        connection: ME,
+        queue,
+        slot: ConsumerSlot(0),
+    };
     node.one_turn(queue, [publish, cancel]);
     assert_eq!((node.got.len(), node.records()), (0, 1));
     node.consume(queue, 1, true);

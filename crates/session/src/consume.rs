@@ -202,7 +202,8 @@ pub(crate) fn cancel(
         && let Some(queue) = core.consumers.get(slot).map(|consumer| consumer.queue)
     {
         let reply = Some(core.reply_to(channel.number));
-        let letter = ToShard::Cancel { reply, connection: core.id, queue, slot };
+        let user = core.identity.user.clone();
+        let letter = ToShard::Cancel { user, reply, connection: core.id, queue, slot };
         core.send_to_queue(queue, letter, cx);
         core.waiting = Some(Waiting {
             channel: channel.number,
@@ -252,7 +253,8 @@ pub(crate) fn recheck(core: &mut Core, channels: &mut Channels, cx: &mut Context
         .collect();
     for (slot, number, queue, why) in lost {
         tracing::warn!(user = &*core.identity.user, %why, "a consumer is cancelled: its secret was updated");
-        let letter = ToShard::Cancel { reply: None, connection: core.id, queue, slot };
+        let letter =
+            ToShard::Cancel { user: Box::default(), reply: None, connection: core.id, queue, slot };
         core.send_to_queue(queue, letter, cx);
         gone(core, channels.get(number), slot, cx);
     }

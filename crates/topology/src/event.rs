@@ -220,10 +220,14 @@ impl Topology {
             let kind = vhost.default_queue_type.map_or("classic", |kind| kind.name());
             let mut state = Table::new();
             state.push(all.event_node(), "running");
+            let mut metadata = Table::new();
+            metadata.push("description", &*vhost.description);
+            metadata.push("tags", texts(&vhost.tags));
             Event::new(name)
                 .with("name", &*vhost.name)
                 .with("description", &*vhost.description)
                 .with("tags", texts(&vhost.tags))
+                .with("metadata", metadata)
                 .with("default_queue_type", kind)
                 .with("cluster_state", state)
                 .with("tracing", vhost.is_traced)

@@ -39,6 +39,8 @@ pub(crate) struct Login {
     pub(crate) admitted: Admitted,
     /// The vhosts that the user may open, if the names do not know.
     vhosts: Option<Vec<Box<str>>>,
+    /// From where, for the audit log.
+    peer: Peer,
 }
 
 impl Login {
@@ -53,7 +55,7 @@ impl Login {
             Peer::Local { .. } => {
                 let admitted = Admitted::operator(OPERATOR);
                 let (name, tags) = (admitted.user.to_string(), admitted.tags.clone());
-                Ok(Self { name, tags, admitted, vhosts: None })
+                Ok(Self { name, tags, admitted, vhosts: None, peer })
             }
         }
     }
@@ -87,7 +89,7 @@ impl Login {
             let known = node.topology().user(&name).map(|user| user.tags.clone());
             tags.extend(known.ok_or_else(Fault::wrong_password)?);
         }
-        let mut login = Self { name, tags, admitted, vhosts: None };
+        let mut login = Self { name, tags, admitted, vhosts: None, peer: Peer::Network(peer) };
         let is_loopback =
             peer.ip().to_canonical().is_loopback() && !origin::may_be_rebound(headers);
         let is_barred = !is_loopback && node.settings.loopback_users.contains(&login.name);
@@ -159,8 +161,8 @@ impl Login {
         if may {
             return Ok(());
         }
-        let user = self.name.as_str();
-        tracing::warn!(target: "audit", user, why = reason, "audit: HTTP access denied");
+        let (user, peer) = (self.name.as_str(), self.peer.to_string());
+        tracing::warn!(target: "audit", user, peer, why = reason, "audit: HTTP access denied");
         Err(Fault::forbidden(reason))
     }
 

@@ -114,6 +114,10 @@ fn events_have_the_headers_of_rabbitmq() {
         (&json!("rabbit_classic_queue"), &json!(["rabbit@test"]))
     );
     assert_eq!(queue["user_who_performed_action"], "guest");
+    assert_eq!(of("consumer.deleted")["user_who_performed_action"], "guest");
+    let metadata = json!({"description": "d", "tags": ["a", "b"]});
+    assert!(all.iter().any(|(key, it)| key.starts_with("vhost.")
+        && it["properties"]["headers"]["metadata"] == metadata));
     assert_eq!(of("connection.created")["user_provided_name"], "me");
     assert_eq!(of("connection.created")["pid"], of("channel.created")["connection"]);
     assert_eq!(of("binding.deleted")["destination_name"], "q1");

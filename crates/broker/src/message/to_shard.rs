@@ -83,6 +83,8 @@ pub enum ToShard {
     },
     /// `basic.cancel`, or a channel that closes. Answered by `Reply::Cancelled` when `reply` is given.
     Cancel {
+        /// Who asks, by name; empty for the broker itself.
+        user: Box<str>,
         /// Who wants to know.
         reply: Option<ReplyTo>,
         /// The consumer's connection.

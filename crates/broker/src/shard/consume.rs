@@ -85,6 +85,7 @@ impl<L: Log> Shard<L> {
     #[expect(clippy::too_many_arguments, reason = "the letter's fields and the turn's")]
     pub(super) fn cancel(
         &mut self,
+        user: &str,
         reply: Option<ReplyTo>,
         connection: ConnectionId,
         queue: QueueId,
@@ -94,7 +95,7 @@ impl<L: Log> Shard<L> {
         out: &mut Outbox,
     ) {
         let was_last = match self.ports.find(connection, slot) {
-            Some(key) => self.remove_consumer(key, reply.is_none(), topology, now, out),
+            Some(key) => self.remove_consumer(key, user, reply.is_none(), topology, now, out),
             None => false,
         };
         if let Some(reply) = reply {
@@ -110,6 +111,7 @@ impl<L: Log> Shard<L> {
     fn remove_consumer(
         &mut self,
         key: u32,
+        user: &str,
         is_closing: bool,
         topology: &Topology,
         now: Time,
@@ -130,7 +132,7 @@ impl<L: Log> Shard<L> {
             return false;
         };
         let Some(consumer) = self.ports.remove(key, &mut hosted.consumers) else { return false };
-        tell_consumer_deleted(&consumer, names(queue, topology).as_ref(), out);
+        tell_consumer_deleted(&consumer, user, names(queue, topology).as_ref(), out);
         let removed = hosted.queue.remove_consumer(consumer.id, now, &mut self.scratch);
         note_left(&mut self.scratch, consumer.queue, &mut self.left);
         self.touch(consumer.queue);
@@ -152,7 +154,7 @@ impl<L: Log> Shard<L> {
         // Its queue may have been deleted meanwhile, and the key may be another consumer's now.
         let consumer = self.ports.consumer(key).filter(|it| it.connection == connection);
         let Some(queue) = consumer.map(|consumer| consumer.queue) else { return };
-        if self.remove_consumer(key, true, topology, now, out) {
+        if self.remove_consumer(key, "", true, topology, now, out) {
             self.auto_delete(queue, topology, now, out);
         }
     }
@@ -418,8 +420,15 @@ pub(super) struct Names {
     vhost: Arc<str>,
 }
 
-pub(super) fn tell_consumer_deleted(consumer: &Consumer, names: Option<&Names>, out: &mut Outbox) {
-    out.events.extend(names.map(|names| about_consumer("consumer.deleted", consumer, names)));
+/// `user` ended it; the broker itself with an empty name, as when its channel closes.
+pub(super) fn tell_consumer_deleted(
+    consumer: &Consumer,
+    user: &str,
+    names: Option<&Names>,
+    out: &mut Outbox,
+) {
+    let event = names.map(|names| about_consumer("consumer.deleted", consumer, names).by(user));
+    out.events.extend(event);
 }
 
 fn about_consumer(name: &'static str, consumer: &Consumer, names: &Names) -> Event {

@@ -35,6 +35,8 @@ struct Ended {
     queue: Queue,
     consumers: Chain,
     names: Option<Names>,
+    /// Who deleted it.
+    user: Box<str>,
 }
 
 impl<L: Log> Shard<L> {
@@ -45,14 +47,14 @@ impl<L: Log> Shard<L> {
         id: QueueId,
         queue: Queue,
         consumers: Chain,
-        names: Option<Names>,
+        (names, user): (Option<Names>, &str),
         now: Time,
         out: &mut Outbox,
     ) -> (Vec<(ConnectionId, ConsumerSlot)>, bool) {
         if consumers.is_empty() {
             return (Vec::new(), false);
         }
-        self.ending.0.insert(id, Ended { queue, consumers, names });
+        self.ending.0.insert(id, Ended { queue, consumers, names, user: user.into() });
         let mut first = Vec::new();
         while first.len() < AT_ONCE
             && let Some(gone) = self.next_ending(id, now, out)
@@ -113,7 +115,7 @@ impl<L: Log> Shard<L> {
         let consumer = self.ports.remove(key, &mut ended.consumers)?;
         // It holds nothing any more, so nothing leaves.
         ended.queue.remove_consumer(consumer.id, now, &mut Vec::new());
-        tell_consumer_deleted(&consumer, ended.names.as_ref(), out);
+        tell_consumer_deleted(&consumer, &ended.user, ended.names.as_ref(), out);
         if ended.consumers.is_empty() {
             self.ending.0.remove(&id);
         }

@@ -248,9 +248,9 @@ impl<L: Log> Shard<L> {
         self.let_go(id, backlog, out);
         self.forget_awaited(id, out);
         let waits = waits_for_consumers(&hosted.confirm);
-        let names = names(id, topology);
+        let by = (names(id, topology), &*asked.user);
         let (consumers, more) =
-            self.end_consumers(id, hosted.queue, hosted.consumers, names, now, out);
+            self.end_consumers(id, hosted.queue, hosted.consumers, by, now, out);
         self.dying.add(id);
         if waits {
             if self.gone_unacked.len() == GONE_MAX {

@@ -90,6 +90,7 @@ fn refused_requests_count_as_logins() {
     assert_eq!(whoami("plain:s3cret-plain"), 401, "it has no tag");
     let told = broker.log.wait_for("audit: HTTP access denied");
     assert!(told.contains("user=\"plain\"") && told.contains("Not management user"), "{told}");
+    assert!(told.contains("peer=\"127.0.0.1:"), "{told}");
     for _ in 0..4 {
         assert_eq!(whoami("guest:s3cret-wrong"), 401);
     }

@@ -41,7 +41,7 @@ impl Core {
                 let (connection, queue) = (self.id, consumer.queue);
                 self.send_to_queue(
                     queue,
-                    ToShard::Cancel { reply: None, connection, queue, slot },
+                    ToShard::Cancel { user: Box::default(), reply: None, connection, queue, slot },
                     cx,
                 );
             }
