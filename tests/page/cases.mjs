@@ -391,6 +391,25 @@ const clients = [
     load.stop();
     await api.del("queues/%2F/page.confirmed");
   }],
+  ["top: what is busiest comes first, by what the reader chooses", async ({ page, base, api, load }) => {
+    await api.put("queues/%2F/page.idle", { durable: true });
+    load.start("-u", "page.busy", "-x", "1", "-y", "1", "-r", "200");
+    await api.until("queues/%2F/page.busy", (queue) => (queue?.message_stats?.publish ?? 0) > 100);
+    await go(page, base, "top");
+    await page.getByRole("table", { name: "Threads" }).locator("tbody tr").first().waitFor();
+    const queues = page.getByRole("table", { name: "Queues" });
+    await queues.locator("tbody tr").first().getByRole("link", { name: "page.busy" }).waitFor();
+    await queues.locator("tbody tr").first().getByText("running").waitFor();
+    await page.getByRole("table", { name: "Channels" }).getByText("running").first().waitFor();
+    await queues.getByRole("button", { name: "Memory" }).click();
+    await page.waitForFunction(() => location.hash.includes("by-queue=memory"));
+    await queues.locator('th[aria-sort="descending"]').getByText("Memory").waitFor();
+    await queues.getByRole("link", { name: "page.busy" }).click();
+    await page.getByRole("heading", { name: "page.busy" }).waitFor();
+    load.stop();
+    await api.until("queues/%2F/page.busy", (queue) => !queue || queue.consumers === 0);
+    for (const name of ["page.busy", "page.idle"]) await api.del(`queues/%2F/${name}`);
+  }],
   ["waits: a queue that nobody consumes is named", async ({ page, base, api }) => {
     await api.put("queues/%2F/page.waits", { durable: true });
     await api.post("exchanges/%2F/amq.default/publish", { routing_key: "page.waits", payload: "x", payload_encoding: "string", properties: {} });

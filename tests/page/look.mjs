@@ -8,7 +8,7 @@ import { open, signIn } from "./browser.mjs";
 
 const [base, directory, ...only] = process.argv.slice(2);
 const ROUTES = [
-  "", "waits", "queues", "queues/%2F/mail.slow", "exchanges", "exchanges/%2F/orders", "connections", "channels", "consumers",
+  "", "waits", "top", "queues", "queues/%2F/mail.slow", "exchanges", "exchanges/%2F/orders", "connections", "channels", "consumers",
   "events", "policies", "vhosts", "vhosts/%2F", "users", "users/guest", "limits", "parameters", "definitions", "nodes", "feature-flags",
 ];
 

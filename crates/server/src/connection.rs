@@ -150,6 +150,10 @@ pub struct Sampled {
     pub session: ConnectionNumbers,
     /// What its socket did.
     pub io: Io,
+    /// What it holds, in bytes.
+    pub held_bytes: u64,
+    /// Letters that wait for its turn.
+    pub letters: u64,
 }
 
 /// What a connection leaves to the node.
@@ -265,13 +269,15 @@ impl Connection {
     /// For statistics. Waits for the turn that runs. None once the connection is over and the node has
     /// its totals.
     pub fn sample(&self) -> Option<Sampled> {
+        let letters = self.actor.letters() as u64;
         let state = self.actor.state();
         if state.is_counted {
             return None;
         }
         let send_pend = state.output.len() as u64;
         let io = Io { send_pend, ..state.io };
-        Some(Sampled { turns: self.turns(), session: state.session.numbers(), io })
+        let (session, held_bytes) = (state.session.numbers(), state.held_bytes);
+        Some(Sampled { turns: self.turns(), session, io, held_bytes, letters })
     }
 
     /// How many turns it had: nothing of it changes but in a turn.

@@ -62,6 +62,11 @@ impl<S, L> Actor<S, L> {
         self.post([letter])
     }
 
+    /// How many letters wait.
+    pub fn letters(&self) -> usize {
+        self.inbox.lock().letters.len()
+    }
+
     /// With the duty: exchanges all that waits for the empty `batch`. False when nothing waits, and
     /// then the duty is given back.
     pub fn pick_up(&self, batch: &mut Vec<L>) -> bool {

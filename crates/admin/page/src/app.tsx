@@ -25,6 +25,7 @@ import { PoliciesPage } from "./pages/policies";
 import { QueuePage } from "./pages/queue";
 import { QueuesPage } from "./pages/queues";
 import { Logo, SignIn } from "./pages/signin";
+import { TopPage } from "./pages/top";
 import { UserPage, UsersPage } from "./pages/users";
 import { VhostPage, VhostsPage } from "./pages/vhosts";
 import { useVhosts } from "./pages/vhost-choice";
@@ -48,6 +49,7 @@ const GROUPS: [string, Entry[]][] = [
     [
       ["Overview", [], null],
       ["Where does it wait", ["waits"], null],
+      ["Busiest", ["top"], "administrator"],
       ["Events", ["events"], "administrator"],
     ],
   ],
@@ -155,6 +157,8 @@ function Body({ of: { parts } }: { of: Route }): ComponentChildren {
       return <OverviewPage />;
     case "waits":
       return <WaitsPage />;
+    case "top":
+      return <TopPage node={one} />;
     case "events":
       return <EventsPage />;
     case "queues":

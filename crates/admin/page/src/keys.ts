@@ -17,6 +17,7 @@ export const PLACES: [string, string[], string][] = [
   ["h", ["channels"], "Channels"],
   ["s", ["consumers"], "Consumers"],
   ["w", ["waits"], "Where does it wait"],
+  ["b", ["top"], "Busiest"],
   ["t", ["events"], "Events"],
   ["u", ["users"], "Users"],
   ["v", ["vhosts"], "Vhosts"],

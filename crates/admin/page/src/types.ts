@@ -105,6 +105,21 @@ export interface Consumer {
   channel_details: { name?: string; number?: number; connection_name?: string; peer_host?: string; user?: string };
 }
 
+/** What is busiest, as RabbitMQ's top plugin tells of processes. */
+export interface Top {
+  processes: TopRow[];
+}
+
+export interface TopRow {
+  pid: string;
+  /** Of a queue, connection or channel what it is called; of a thread or shard `name`. */
+  name: { name?: string; queue_name?: string; vhost?: string; connection_name?: string; channel_number?: number };
+  memory: number;
+  reduction_delta: number;
+  message_queue_len: number;
+  status: string;
+}
+
 /** How many confirms took how long: `counts[n]` of a step are those below `below_ms[n]`. */
 export interface ConfirmLatency {
   below_ms: (number | null)[];

@@ -48,6 +48,7 @@ mod serve;
 mod shell;
 mod stats;
 pub(crate) mod stream;
+mod top;
 mod users;
 mod vhosts;
 

@@ -13,7 +13,7 @@ use super::answer::Fault;
 use super::{
     App, bindings, browse, channels, cluster, connections, consumers, definitions, events,
     exchanges, features, health, inspect, limits, logs, messages, moving, nodes, openapi, operate,
-    overview, parameters, permissions, policies, queue_control, queues, users, vhosts,
+    overview, parameters, permissions, policies, queue_control, queues, top, users, vhosts,
 };
 
 macro_rules! routes {
@@ -182,6 +182,8 @@ routes! {
     "/api/leveret/log/rotate" => POST logs::rotate;
     "/api/leveret/log/level" => PUT logs::put_level;
     "/api/leveret/tls" => GET inspect::tls;
+    "/api/top/{node}" => GET top::processes;
+    "/api/top/ets/{node}" => GET top::tables;
     "/api/leveret/threads" => GET inspect::threads;
     "/api/leveret/message-sizes" => GET inspect::message_sizes;
     "/api/leveret/confirm-latency" => GET inspect::confirm_latency;

@@ -27,7 +27,7 @@ use super::node::NodeFacts;
 use super::pairs::{pairs, passages};
 use super::snapshot::{ConnectionEntry, ExchangeEntry, Present, QueueEntry, Snapshot, VhostEntry};
 use crate::ops::ask::{Asker, Refusal};
-use crate::ops::pages;
+use crate::ops::{pages, system};
 
 /// How long one look makes samples come each second, in ms.
 const LOOK_MS: u64 = 10_000;
@@ -288,6 +288,7 @@ impl Collector {
         }
         let statistics = self.latest.lock().memory_bytes();
         let facts = NodeFacts::now(&self.node, &self.about, &shards, statistics);
+        let threads = system::threads();
         let mut snapshot = self.latest.lock();
         let Snapshot {
             overview,
@@ -324,6 +325,7 @@ impl Collector {
         }
         all.session.exchanges = published;
         (overview.sums, overview.now, overview.queues) = (all, now, queues);
+        overview.busy = overview.busy.next(ms, threads, &shards);
         (overview.meta, overview.node, overview.shards) = (meta, facts, shards);
         let watched = &self.node.watched;
         let longest_s = watched.stall().map_or(0.0, |(longest, _)| longest.as_secs_f64());
@@ -398,23 +400,25 @@ fn take_connection(
     let known = snapshot.connections.entry(id);
     let entry = match (known, news.map(|news| *news)) {
         (Entry::Occupied(known), None) => known.into_mut(),
-        (Entry::Occupied(known), Some(Sampled { turns, session, io })) => {
+        (Entry::Occupied(known), Some(Sampled { turns, session, io, held_bytes, letters })) => {
             let known = known.into_mut();
             (known.turns, known.numbers, known.io) = (turns, session, io);
+            (known.held_bytes, known.letters) = (held_bytes, letters);
             known
         }
-        (Entry::Vacant(place), Some(Sampled { turns, session, io })) => {
-            place.insert(Box::new(ConnectionEntry {
+        (Entry::Vacant(place), Some(Sampled { turns, session, io, held_bytes, letters })) => place
+            .insert(Box::new(ConnectionEntry {
                 connection,
                 turns,
                 numbers: session,
                 io,
+                held_bytes,
+                letters,
                 data: History::default(),
                 channels: Vec::new(),
                 pairs: Vec::new(),
                 passages: Vec::new(),
-            }))
-        }
+            })),
         // Who is not known was asked.
         (Entry::Vacant(_), None) => return,
     };

@@ -9,6 +9,7 @@
 //!
 //! - [`collector`]: who samples, and when. [`snapshot`]: what is known.
 //! - [`history`]: samples and rates of some counters. [`names`]: which counters, under RabbitMQ's names.
+//! - [`busy`]: what threads and shards did.
 //! - [`pairs`]: what passes between a channel and an exchange or queue.
 //! - [`mod@format`]: `message_stats` and `x_details` as the API has them. [`node`]: facts of the process.
 //!
@@ -16,6 +17,7 @@
 //! a few letters and short locks every [five seconds](collector::Collector::new), each second while
 //! somebody [looks](collector::Collector::look).
 
+pub mod busy;
 pub mod collector;
 pub mod format;
 pub mod history;

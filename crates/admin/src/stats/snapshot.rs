@@ -14,6 +14,7 @@ use leveret_server::ended::{Passages, Sums};
 use leveret_session::{ConfirmTimes, ConnectionNumbers, ExchangeTotals, Passed};
 use leveret_topology::{ExchangeId, QueueId, QueueKind, VhostId};
 
+use super::busy::Busy;
 use super::history::{History, Ms};
 use super::names::{CHANNEL, CHURN, DATA, DISK, EXCHANGE, LENGTHS, NODE, QUEUE};
 use super::node::NodeFacts;
@@ -54,6 +55,8 @@ pub struct Overview {
     pub stalls: (u64, f64),
     /// What shards tell besides queues.
     pub shards: Vec<ShardRest>,
+    /// Threads and shards.
+    pub busy: Busy,
     /// The process.
     pub node: NodeFacts,
     /// Messages and consumers there are.
@@ -173,6 +176,10 @@ pub struct ConnectionEntry {
     pub numbers: ConnectionNumbers,
     /// What went through its socket.
     pub io: Io,
+    /// What it holds, in bytes.
+    pub held_bytes: u64,
+    /// Letters that waited for its turn.
+    pub letters: u64,
     /// Under [`DATA`].
     pub data: History<{ DATA.len() }>,
     /// Its channels, by number.

@@ -1,6 +1,6 @@
 //! What only an operator asks for: paths below `/api/leveret`.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::node::{Node, wait_until};
 
@@ -68,6 +68,68 @@ fn what_tools_look_at() {
         assert_eq!(sizes["sizes"][at], json!({"at_most": at_most, "count": count}));
     }
     assert_eq!(sizes["sizes"][8], json!({"at_most": null, "count": 0}));
+}
+
+/// Each sort of what the node consists of, the busiest first, in the form of RabbitMQ's top plugin.
+#[test]
+fn what_is_busiest() {
+    let node = Node::with(&[("collect_statistics_interval", "100")]);
+    let path = format!("/api/top/{}", node.get("/api/overview")["node"].as_str().unwrap());
+    let mut clients = Vec::new();
+    for (body, name) in [(100_000, "large"), (10, "small")] {
+        node.must("PUT", &format!("/api/queues/%2F/{name}"), "{}", 201);
+        let (mut client, channel) = node.client();
+        for _ in 0..if name == "small" { 300 } else { 1 } {
+            client.publish(channel, "", name, &[0, 0], &vec![0; body]);
+        }
+        client.flush().unwrap();
+        clients.push(client);
+    }
+    let rows = |query: &str| {
+        let top = node.get(&format!("{path}?{query}"));
+        top["processes"].as_array().unwrap().clone()
+    };
+    let queue = |row: &Value| row["name"]["queue_name"].as_str().unwrap_or_default().to_owned();
+    wait_until("all was counted", || {
+        let rows = rows("type=queue&sort=reductions");
+        rows.iter().map(|row| row["reductions"].as_u64().unwrap()).eq([300, 1])
+    });
+    assert_eq!(
+        rows("type=queue&sort=reductions").iter().map(queue).collect::<Vec<_>>(),
+        ["small", "large"]
+    );
+    let upwards = rows("type=queue&sort=reductions&sort_reverse=true&row_count=1");
+    assert_eq!(upwards.iter().map(queue).collect::<Vec<_>>(), ["large"]);
+    let bytes = rows("type=connection&sort=reductions");
+    assert!(bytes[0]["reductions"].as_u64() > Some(100_000) && bytes.len() == 2, "{bytes:?}");
+    assert!(bytes.iter().all(|row| row["memory"].as_u64() > Some(0)), "{bytes:?}");
+    let channels = rows("type=channel&sort=reductions");
+    assert_eq!((channels.len(), &channels[0]["reductions"]), (2, &json!(300)));
+    assert_eq!(
+        channels[0]["name"]["connection_name"],
+        rows("type=connection")[0]["name"]["connection_name"]
+    );
+    assert!(rows("type=thread").iter().any(|row| row["name"]["name"].is_string()));
+    let shards = rows("type=shard&sort=memory");
+    assert!(shards[0]["memory"].as_u64() > Some(100_000), "{shards:?}");
+    // All together, and what RabbitMQ's page reads of each.
+    let all = rows("row_count=500");
+    for field in [
+        "pid",
+        "name",
+        "memory",
+        "reductions",
+        "reduction_delta",
+        "message_queue_len",
+        "buffer_len",
+        "status",
+    ] {
+        assert!(all.iter().all(|row| !row[field].is_null()), "{field}");
+    }
+    assert!(rows("row_count=3").len() == 3 && rows("").len() <= 20);
+    let ets = node.get(&path.replace("/top/", "/top/ets/"));
+    assert_eq!(ets["ets_tables"], json!([]));
+    node.must("GET", "/api/top/rabbit@other", "", 404);
 }
 
 /// Who may see everything may change nothing.

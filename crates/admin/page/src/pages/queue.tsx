@@ -154,6 +154,9 @@ function About({ of }: { of: Queue }) {
   );
 }
 
+/** What is there without a part of it. */
+const less = (all: number | undefined, part: number | undefined) => (all === undefined || part === undefined ? undefined : all - part);
+
 function Holds({ of }: { of: Queue }) {
   const rows: [string, unknown, unknown][] = [
     ["Ready", of.messages_ready, of.message_bytes_ready],
@@ -161,7 +164,8 @@ function Holds({ of }: { of: Queue }) {
     ["Total", of.messages, of.message_bytes],
     ["In memory", of.messages_ram, of.message_bytes_ram],
     ["Persistent", of.messages_persistent, of.message_bytes_persistent],
-    ["Not in memory", of.messages_paged_out, of.message_bytes_paged_out],
+    ["On the disk only", less(of.messages, of.messages_ram), less(of.message_bytes, of.message_bytes_ram)],
+    ["Transient, on the disk only", of.messages_paged_out, of.message_bytes_paged_out],
   ];
   if (of.messages_dlx) {
     rows.push(["Dead letters on their way", of.messages_dlx, of.message_bytes_dlx]);
