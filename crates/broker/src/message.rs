@@ -16,6 +16,7 @@
 
 mod outbox;
 mod reply;
+mod step;
 mod targets;
 mod to_meta;
 mod to_session;
@@ -32,6 +33,7 @@ use crate::record::{HEAD, Head};
 pub use leveret_log::Shared;
 pub use outbox::Outbox;
 pub use reply::{ConsumerFacts, Holding, Looked, Moved, Page, QueueFacts, Refusal, Reply};
+pub use step::{STEP_QUEUES_MAX, Step, What};
 pub use targets::Targets;
 pub use to_meta::{AdminCommand, Binding, ToMeta};
 pub use to_session::{Delivery, ToSession};

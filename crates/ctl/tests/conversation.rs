@@ -80,6 +80,12 @@ fn changes() {
         "Pausing queue 'q' in vhost '/' ...\n");
     check("-p v resume_queue q", &[("PUT /api/queues/v/q/resume null", 204, "")],
         "Resuming queue 'q' in vhost 'v' ...\n");
+    check("-q trace_path -p v",
+        &[("GET /api/leveret/path/v", 200, r#"{"tracing": true, "steps": [
+            {"step": "published", "at_us": 5000, "after_us": 0, "number": 2, "exchange": "e", "routing_key": "k", "queues": ["a", "b"], "connection": "c", "channel": 1},
+            {"step": "acked", "at_us": 6500, "after_us": 1500, "delivery_tag": 7, "multiple": false, "connection": "d", "channel": 3}]}"#)],
+        "at\tafter\tstep\twhat\tchannel\n5.000\t0.000\tpublished\tnumber 2, exchange 'e', key 'k', for a, b\tc (1)\n\
+         6.500\t1.500\tacked\ttag 7\td (3)\n");
     check("trace_on", &[("GET /api/vhosts/%2F", 200, "{}"), (r#"PUT /api/vhosts/%2F {"tracing":true}"#, 204, "")],
         "Starting tracing for vhost \"/\" ...\n");
     check("enable_vhost_deletion_protection v", &[("POST /api/vhosts/v/deletion/protection {}", 204, "")],

@@ -24,6 +24,7 @@ pub mod login;
 mod names;
 pub mod node;
 mod pacing;
+pub mod paths;
 mod pressure;
 pub mod proxy;
 mod readiness;

@@ -46,6 +46,8 @@ pub enum Rank {
     Ended,
     /// The events that are kept.
     Events,
+    /// Steps of traced messages.
+    Paths,
     /// The memory alarm.
     Alarms,
     /// Addresses that failed to log in.

@@ -21,6 +21,7 @@ use crate::handover::Handover;
 use crate::locks::{Rank, Ranked, RankedRw, ReadGuard, WriteGuard};
 use crate::login::Logins;
 use crate::names::Names;
+use crate::paths::Paths;
 use crate::pressure::PressedUntil;
 use crate::runner::{Due, Rest};
 use crate::storage::{Memory, NodeLog};
@@ -61,6 +62,8 @@ pub struct Node {
     pub ended: Ended,
     /// What happened last.
     pub events: Events,
+    /// Where traced messages came.
+    pub paths: Paths,
     /// What blocks publishers.
     pub alarms: Alarms,
     /// Decides who may come in.
@@ -139,6 +142,7 @@ impl Node {
             names_bytes,
             ended: Ended::default(),
             events: Events::default(),
+            paths: Paths::default(),
             alarms: Alarms::new(u64::MAX),
             logins,
             certificates: Certificates::default(),

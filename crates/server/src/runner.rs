@@ -535,6 +535,9 @@ impl Runner {
         if !outbox.events.is_empty() {
             events::tell(node, outbox);
         }
+        if !outbox.steps.is_empty() {
+            node.paths.keep(&mut outbox.steps);
+        }
         if outbox.failed.take().is_some() {
             node.failed.notify_one();
         }

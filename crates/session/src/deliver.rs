@@ -63,7 +63,7 @@ pub(crate) fn deliver(
             core.frame_max,
         );
         if is_traced {
-            trace::delivered(core, channel.number, delivery, &view, cx);
+            trace::delivered(core, (channel.number, tag), delivery, &view, cx);
         }
         if let Some(unacked) = delivery.unacked {
             channel.unacked.push(Entry {
@@ -142,7 +142,7 @@ pub(crate) fn got(
     cx.out.put_header(channel.number, 60, view.head.body_len.into(), properties);
     cx.out.put_body(channel.number, &view.body(), core.frame_max);
     if trace::is_on(core, cx) {
-        trace::delivered(core, channel.number, delivery, &view, cx);
+        trace::delivered(core, (channel.number, delivery_tag), delivery, &view, cx);
     }
     if let Some(unacked) = delivery.unacked {
         channel.unacked.push(Entry {

@@ -374,6 +374,9 @@ fn send(
         confirm = confirms.publish(routed.targets.len(), cx.now_us, &mut channel.published);
         core.confirms_dirty |= routed.targets.is_empty();
     }
+    if routed.is_traced && confirm != 0 {
+        trace::note_published(core, channel.number, confirm, routed, &message, cx);
+    }
     if let Some(to) = routed.direct {
         direct::send(to, message, cx);
         return Ok(());

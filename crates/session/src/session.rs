@@ -7,7 +7,7 @@ use leveret_amqp::frame::{BODY, Decoder, Event, HEADER, METHOD};
 use leveret_amqp::method::{Method, access, basic, channel, confirm, connection};
 use leveret_broker::flow::Alarm;
 use leveret_broker::login::Admitted;
-use leveret_broker::message::{ConnectionId, Settle, ToSession};
+use leveret_broker::message::{ConnectionId, Settle, Step, ToSession, What};
 use leveret_queue::{OutputGauge, Time};
 use leveret_topology::{ConnectionSlots, Vhost, VhostId};
 
@@ -23,7 +23,7 @@ use crate::reply::{self, Fault};
 use crate::settings::{Peer, Settings};
 use crate::totals::ConfirmTimes;
 use crate::waiting::Awaited;
-use crate::{consume, declare, deliver, direct, publish, settle, tx};
+use crate::{consume, declare, deliver, direct, publish, settle, trace, tx};
 
 /// Queues that messages of one turn go to, about: the last message is taken whole.
 const TURN_QUEUES_MAX: usize = 32 << 10;
@@ -432,7 +432,7 @@ impl Session {
             [0, 60, 0, 40, ..] if publish::begin(core, channel, payload, read)? => return Ok(()),
             [0, 60, 0, 80, tag @ .., bits] if tag.len() == 8 => {
                 let tag = u64::from_be_bytes(tag.try_into().unwrap_or_default());
-                return settle::settle(core, channel, tag, bits & 1 != 0, Settle::Ack);
+                return settle::traced(core, channel, tag, bits & 1 != 0, Settle::Ack, cx);
             }
             _ => {}
         }
@@ -440,10 +440,11 @@ impl Session {
         match method {
             Method::BasicNack(m) => {
                 let how = settle::refusal(m.requeue);
-                settle::settle(core, channel, m.delivery_tag, m.multiple, how)
+                settle::traced(core, channel, m.delivery_tag, m.multiple, how, cx)
             }
             Method::BasicReject(m) => {
-                settle::settle(core, channel, m.delivery_tag, false, settle::refusal(m.requeue))
+                let how = settle::refusal(m.requeue);
+                settle::traced(core, channel, m.delivery_tag, false, how, cx)
             }
             method => self.rare_method(number, method, cx),
         }
@@ -577,7 +578,8 @@ impl Session {
                     && let Mode::Confirm(confirms) = &mut channel.mode
                 {
                     confirms.resolve(first, last, ok, &mut channel.published);
-                    put_confirms(channel.number, confirms, &mut core.totals.confirm, cx);
+                    let traced = trace::traced(core, cx);
+                    put_confirms(channel.number, confirms, &mut core.totals.confirm, traced, cx);
                 }
             }
             ToSession::ConfirmTimeout { channel, first, last } => {
@@ -585,7 +587,8 @@ impl Session {
                     && let Mode::Confirm(confirms) = &mut channel.mode
                 {
                     confirms.give_up(first, last);
-                    put_confirms(channel.number, confirms, &mut core.totals.confirm, cx);
+                    let traced = trace::traced(core, cx);
+                    put_confirms(channel.number, confirms, &mut core.totals.confirm, traced, cx);
                 }
             }
             ToSession::Paused(true) => core.pauses += 1,
@@ -647,11 +650,12 @@ impl Session {
         if !std::mem::take(&mut self.core.confirms_dirty) {
             return;
         }
+        let traced = trace::traced(&self.core, cx);
         for channel in self.channels.iter_mut() {
             if let Mode::Confirm(confirms) = &mut channel.mode
                 && confirms.is_dirty()
             {
-                put_confirms(channel.number, confirms, &mut self.core.totals.confirm, cx);
+                put_confirms(channel.number, confirms, &mut self.core.totals.confirm, traced, cx);
             }
         }
     }
@@ -788,6 +792,7 @@ fn put_confirms(
     number: u16,
     confirms: &mut Confirms,
     times: &mut ConfirmTimes,
+    traced: Option<ConnectionId>,
     cx: &mut Context<'_>,
 ) {
     if let Some(since_us) = confirms.take_probe() {
@@ -795,6 +800,10 @@ fn put_confirms(
     }
     confirms.take(|c| {
         let (delivery_tag, multiple) = (c.tag, c.multiple);
+        if let Some(connection) = traced {
+            let what = What::Confirmed { number: c.tag, multiple, ok: c.ok };
+            cx.outbox.steps.push(Step { connection, channel: number, what });
+        }
         if c.ok {
             cx.out.put_method(number, &basic::Ack { delivery_tag, multiple });
         } else {

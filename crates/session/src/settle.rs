@@ -8,7 +8,24 @@ use leveret_broker::message::Settle;
 use crate::channel::{Channel, Mode};
 use crate::core::{Context, Core};
 use crate::reply::{self, Fault};
+use crate::trace;
 use crate::unacked::{Entry, GOT};
+
+/// [`settle`]s, and notes it where messages are traced.
+#[inline]
+pub(crate) fn traced(
+    core: &mut Core,
+    channel: &mut Channel,
+    tag: u64,
+    multiple: bool,
+    how: Settle,
+    cx: &mut Context<'_>,
+) -> Result<(), Fault> {
+    if trace::is_on(core, cx) {
+        trace::note_settled(core, channel.number, (tag, multiple, how), cx);
+    }
+    settle(core, channel, tag, multiple, how)
+}
 
 /// Settles one message, or all up to it. Tag 0 with `multiple` means all there are.
 pub(crate) fn settle(

@@ -9,7 +9,9 @@
 use leveret_amqp::content::{Properties, RawProperties};
 use leveret_amqp::table::{RawValue, Table, Value};
 use leveret_broker::events::publish_to;
-use leveret_broker::message::{Delivery, Message};
+use leveret_broker::message::{
+    ConnectionId, Delivery, Message, STEP_QUEUES_MAX, Settle, Step, What,
+};
 use leveret_broker::record::{View, split_names};
 
 use crate::cache::Routed;
@@ -22,6 +24,12 @@ const TRACE_EXCHANGE: &str = "amq.rabbitmq.trace";
 #[inline]
 pub(crate) fn is_on(core: &Core, cx: &Context<'_>) -> bool {
     cx.topology.traces_any() && is_traced(core, cx)
+}
+
+/// The connection, if messages of its vhost are copied.
+#[inline]
+pub(crate) fn traced(core: &Core, cx: &Context<'_>) -> Option<ConnectionId> {
+    is_on(core, cx).then_some(core.id)
 }
 
 #[cold]
@@ -53,16 +61,59 @@ pub(crate) fn published(
 #[cold]
 pub(crate) fn delivered(
     core: &mut Core,
-    channel: u16,
+    (channel, tag): (u16, u64),
     delivery: &Delivery,
     view: &View<'_>,
     cx: &mut Context<'_>,
 ) {
+    let (offset, redelivered) = (delivery.offset, delivery.redelivered);
+    note(core, channel, What::Delivered { tag, queue: delivery.queue, offset, redelivered }, cx);
     let Some(queue) = cx.topology.queue_by_id(delivery.queue) else { return };
     let key = format!("deliver.{}", queue.name);
     let copy = Copied { names: view.names, properties: view.properties, body: view.body_bytes() };
     let redelivered = Value::I32(i32::from(delivery.redelivered));
     tap(core, channel, &key, &copy, ("redelivered", redelivered), cx);
+}
+
+/// Notes where a message has come.
+pub(crate) fn note(core: &Core, channel: u16, what: What, cx: &mut Context<'_>) {
+    cx.outbox.steps.push(Step { connection: core.id, channel, what });
+}
+
+/// Notes a message that has a number to be confirmed by, before it goes to its shards.
+#[cold]
+pub(crate) fn note_published(
+    core: &Core,
+    channel: u16,
+    number: u64,
+    routed: &Routed,
+    message: &Message,
+    cx: &mut Context<'_>,
+) {
+    let (exchange, key) = split_names(message.names()).unwrap_or_default();
+    if exchange == TRACE_EXCHANGE {
+        return;
+    }
+    let queues = routed.targets.iter().flat_map(|(_, targets)| targets);
+    let queues = queues.copied().take(STEP_QUEUES_MAX).collect();
+    let (vhost, exchange, key) = (core.identity.vhost, exchange.into(), key.into());
+    note(core, channel, What::Published { vhost, number, exchange, key, queues }, cx);
+}
+
+/// Notes what a consumer did with its deliveries.
+#[cold]
+pub(crate) fn note_settled(
+    core: &Core,
+    channel: u16,
+    (tag, multiple, how): (u64, bool, Settle),
+    cx: &mut Context<'_>,
+) {
+    let how = match how {
+        Settle::Ack => "acked",
+        Settle::Reject => "rejected",
+        Settle::Requeue { .. } => "requeued",
+    };
+    note(core, channel, What::Settled { tag, multiple, how }, cx);
 }
 
 /// What is copied.

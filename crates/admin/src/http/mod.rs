@@ -37,6 +37,7 @@ mod operate;
 mod origin;
 mod overview;
 mod parameters;
+mod path;
 pub(crate) mod pattern;
 mod permissions;
 mod policies;

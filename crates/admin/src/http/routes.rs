@@ -13,7 +13,7 @@ use super::answer::Fault;
 use super::{
     App, bindings, browse, channels, cluster, connections, consumers, definitions, events,
     exchanges, features, health, inspect, limits, logs, messages, moving, nodes, openapi, operate,
-    overview, parameters, permissions, policies, queue_control, queues, top, users, vhosts,
+    overview, parameters, path, permissions, policies, queue_control, queues, top, users, vhosts,
 };
 
 macro_rules! routes {
@@ -184,6 +184,7 @@ routes! {
     "/api/leveret/tls" => GET inspect::tls;
     "/api/top/{node}" => GET top::processes;
     "/api/top/ets/{node}" => GET top::tables;
+    "/api/leveret/path/{vhost}" => GET path::get;
     "/api/leveret/threads" => GET inspect::threads;
     "/api/leveret/message-sizes" => GET inspect::message_sizes;
     "/api/leveret/confirm-latency" => GET inspect::confirm_latency;

@@ -60,14 +60,14 @@ impl Busy {
         let threads = threads.into_iter().map(|thread| {
             let before = self.threads.binary_search_by_key(&thread.id, |it| it.id);
             let before = before.ok().and_then(|at| self.threads.get(at));
-            let before = before.map_or(Did::default(), |it| it.cpu_ms);
+            let before = before.map_or_else(Did::default, |it| it.cpu_ms);
             let cpu_ms = before.after(thread.user_ms + thread.system_ms, passed_ms);
             BusyThread { id: thread.id, name: thread.name, cpu_ms }
         });
         let shards = shards.iter().enumerate().map(|(index, shard)| {
             let it = &shard.counters;
             let done = it.enqueued + it.delivered + it.acked + it.dead_lettered + it.dropped;
-            let before = self.shards.get(index).map_or(Did::default(), |it| it.messages);
+            let before = self.shards.get(index).map_or_else(Did::default, |it| it.messages);
             BusyShard { held_bytes: shard.held_bytes, messages: before.after(done, passed_ms) }
         });
         Self { at: Some(at), threads: threads.collect(), shards: shards.collect() }

@@ -1,5 +1,6 @@
 //! What only an operator asks for: paths below `/api/leveret`.
 
+use leveret_client::{Consume, Event};
 use serde_json::{Value, json};
 
 use crate::node::{Node, wait_until};
@@ -130,6 +131,39 @@ fn what_is_busiest() {
     let ets = node.get(&path.replace("/top/", "/top/ets/"));
     assert_eq!(ets["ets_tables"], json!([]));
     node.must("GET", "/api/top/rabbit@other", "", 404);
+}
+
+/// In a traced vhost the last confirmed message's way is told, from its publish to its confirm.
+#[test]
+fn the_way_of_a_message() {
+    let node = Node::start();
+    let path = "/api/leveret/path/%2F";
+    assert_eq!(node.get(path)["steps"], json!([]));
+    node.must("PUT", "/api/vhosts/%2F", r#"{"tracing": true}"#, 204);
+    let ((mut publisher, from), (mut consumer, to)) = (node.client(), node.client());
+    node.must("PUT", "/api/queues/%2F/q", r#"{"arguments": {"x-confirm-on": "ack"}}"#, 201);
+    consumer.consume(to, "q", &Consume { consumer_tag: "t", ..Consume::default() }).unwrap();
+    publisher.confirm_select(from).unwrap();
+    publisher.publish(from, "", "q", &[0, 0], b"seen");
+    publisher.flush().unwrap();
+    while !matches!(consumer.next_event().unwrap(), Some(Event::Content { .. })) {
+        consumer.wait(crate::node::PATIENCE).unwrap();
+    }
+    consumer.ack(to, 1, false);
+    consumer.flush().unwrap();
+    let steps = || -> Vec<Value> { node.get(path)["steps"].as_array().unwrap().clone() };
+    wait_until("it is confirmed", || steps().len() == 5);
+    let steps = steps();
+    let names: Vec<_> = steps.iter().map(|step| step["step"].as_str().unwrap()).collect();
+    assert_eq!(names, ["published", "stored", "delivered", "acked", "confirmed"]);
+    let times: Vec<_> = steps.iter().map(|step| step["at_us"].as_u64().unwrap()).collect();
+    assert!(times.is_sorted(), "{times:?}");
+    assert_eq!(steps[0]["routing_key"], "q");
+    assert_eq!(steps[1]["record"], steps[2]["record"]);
+    assert_eq!(steps[2]["queues"], json!(["q"]));
+    assert_eq!(steps[3]["connection"], steps[2]["connection"]);
+    assert_eq!(steps[4]["connection"], steps[0]["connection"]);
+    node.must("GET", "/api/leveret/path/none", "", 404);
 }
 
 /// Who may see everything may change nothing.

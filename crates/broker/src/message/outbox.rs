@@ -2,7 +2,7 @@
 
 use leveret_topology::{Event, Topology};
 
-use super::{ConnectionId, Reply, ReplyTo, ToMeta, ToSession, ToShard};
+use super::{ConnectionId, Reply, ReplyTo, Step, ToMeta, ToSession, ToShard};
 use crate::login::{Asked, Login};
 
 /// What a turn wants sent. The driver hands each letter to its actor's inbox, in order.
@@ -18,6 +18,8 @@ pub struct Outbox {
     pub logins: Vec<Login>,
     /// What happened, for those who want to know.
     pub events: Vec<Event>,
+    /// Steps of messages in traced vhosts.
+    pub steps: Vec<Step>,
     /// What others have to decide who keep users.
     pub asked: Vec<Asked>,
     /// A log failed, in words: the process has to stop, as nothing may be confirmed any more.
@@ -32,6 +34,7 @@ impl Outbox {
             && self.sessions.is_empty()
             && self.logins.is_empty()
             && self.events.is_empty()
+            && self.steps.is_empty()
             && self.asked.is_empty()
             && self.failed.is_none()
     }
@@ -43,6 +46,7 @@ impl Outbox {
         other.sessions.append(&mut self.sessions);
         other.logins.append(&mut self.logins);
         other.events.append(&mut self.events);
+        other.steps.append(&mut self.steps);
         other.asked.append(&mut self.asked);
         other.failed = other.failed.take().or(self.failed);
     }

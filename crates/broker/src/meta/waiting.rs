@@ -57,6 +57,7 @@ pub(super) fn take_out(spans: &[Span], out: &mut Outbox) -> Outbox {
         events: take_ranges(&mut out.events, spans.iter().map(|span| span.events.clone())),
         meta: Vec::new(),
         logins: Vec::new(),
+        steps: Vec::new(),
         asked: Vec::new(),
         failed: None,
     }

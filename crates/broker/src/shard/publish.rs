@@ -18,7 +18,9 @@ use super::settle::Pays;
 use super::unresolved::{Mixed, Slot, Until, Wait};
 use super::{Hosted, Shard, holder, note_left, queue_offset, touch};
 use crate::flow::QUEUE_BYTES_MAX;
-use crate::message::{ConnectionId, Outbox, Publish, Taken, Targets, ToSession};
+use crate::message::{
+    ConnectionId, Outbox, Publish, STEP_QUEUES_MAX, Step, Taken, Targets, ToSession, What,
+};
 use crate::record::{HEAD, Head};
 
 /// Whether it is for the firehose: on no channel of its connection. Events are nobody's.
@@ -64,7 +66,7 @@ impl<L: Log> Shard<L> {
     ) -> usize {
         // Not its own: what others rejected.
         self.work_off_left(Pays::Nobody, topology, now, out);
-        let mut count = 0;
+        let (mut count, is_traced) = (0, topology.traces_any());
         let is_short = self.alarm.is_raised();
         for message in messages {
             if count > 0 && self.used >= allowed {
@@ -74,7 +76,10 @@ impl<L: Log> Shard<L> {
             if is_short && is_copy(from, message) {
                 self.enqueue_copy(message, from, topology, now);
             } else {
-                self.enqueue(message, Some(from), false, topology, now);
+                let put = self.enqueue(message, Some(from), false, topology, now);
+                if is_traced && message.confirm != 0 && put.taken != Taken::NotStored {
+                    self.note_stored(message, from, out);
+                }
             }
             if !self.left.is_empty() {
                 self.work_off_left(Pays::Cause, topology, now, out);
@@ -89,6 +94,15 @@ impl<L: Log> Shard<L> {
             out.session(from, ToSession::Stopped);
         }
         count
+    }
+
+    /// Somewhere messages are traced: tells where this one is, which was appended last.
+    #[cold]
+    fn note_stored(&self, message: &Publish, from: ConnectionId, out: &mut Outbox) {
+        let queues = message.targets.iter().copied().take(STEP_QUEUES_MAX).collect();
+        let offset = Offset::new(self.log.end().get().saturating_sub(1));
+        let what = What::Stored { number: message.confirm, queues, offset };
+        out.steps.push(Step { connection: from, channel: message.channel, what });
     }
 
     /// The queues of these messages are in RabbitMQ's state `flow` for as long as their publisher pauses.

@@ -4,7 +4,9 @@ use serde_json::{Map, Value, json};
 
 use super::{Entry, Tools, Word, many, one, value};
 use crate::call::{Answer, Call};
+use crate::columns;
 use crate::fault::{Code, Fault};
+use crate::format::cell;
 
 const NAME: Word = one("name", "Its name");
 const METADATA: [Word; 3] = [
@@ -114,9 +116,52 @@ pub(super) const COMMANDS: &[Entry] = &[
         |it| trace(it, true),
     )
     .says("Starting tracing for vhost \"{vhost}\" ..."),
+    Entry::new(
+        "trace_path",
+        Tools::CTL,
+        "Show the way of the last confirmed message of a traced virtual host, step by step",
+        trace_path,
+    )
+    .says("Steps of a message in vhost \"{vhost}\" ..."),
     Entry::new("trace_off", Tools::CTL, "Copy them no longer", |it| trace(it, false))
         .says("Stopping tracing for vhost \"{vhost}\" ..."),
 ];
+
+fn trace_path(it: &mut Call<'_>) -> Result<Answer, Fault> {
+    let told = it.get("/api/leveret/path/{vhost}")?;
+    let row = |step: &Value| {
+        let list = |key: &str| {
+            let all = step[key].as_array().into_iter().flatten();
+            all.map(cell).collect::<Vec<_>>().join(", ")
+        };
+        let about = match step["step"].as_str().unwrap_or_default() {
+            "published" => {
+                let (exchange, key) = (cell(&step["exchange"]), cell(&step["routing_key"]));
+                let (number, queues) = (&step["number"], list("queues"));
+                format!("number {number}, exchange '{exchange}', key '{key}', for {queues}")
+            }
+            "stored" => format!("record {} in {}", step["record"], list("queues")),
+            "delivered" => format!("tag {} from {}", step["delivery_tag"], list("queues")),
+            "confirmed" | "nacked" => format!("number {}", step["number"]),
+            _ => format!("tag {}", step["delivery_tag"]),
+        };
+        let ms = |us: &Value| format!("{:.3}", us.as_f64().unwrap_or_default() / 1000.0);
+        let (connection, channel) = (cell(&step["connection"]), cell(&step["channel"]));
+        json!({
+            "at": ms(&step["at_us"]), "after": ms(&step["after_us"]), "step": step["step"],
+            "what": about, "channel": format!("{connection} ({channel})"),
+        })
+    };
+    let rows: Value = told["steps"].as_array().into_iter().flatten().map(row).collect();
+    if rows.as_array().is_none_or(Vec::is_empty) {
+        let text = match told["tracing"] == true {
+            true => "no message with a publisher confirm was seen since tracing began",
+            false => "the virtual host is not traced: run trace_on first",
+        };
+        return Err(Fault::new(Code::Unavailable, text));
+    }
+    Ok(Call::rows_of(&rows, columns::all(&["at", "after", "step", "what", "channel"])))
+}
 
 fn trace(it: &mut Call<'_>, is_on: bool) -> Result<Answer, Fault> {
     // A PUT would make the vhost.
