@@ -88,10 +88,10 @@ fn node_for_scripts() -> anyhow::Result<Node> {
     Node::start(&["--load-definitions", &definitions.to_string_lossy()])
 }
 
-/// A new node for the suites of real clients; some of them look for RabbitMQ's name.
+/// A new node for the suites of real clients.
 pub(crate) fn node_for_clients() -> anyhow::Result<Node> {
     node::build()?;
-    Node::start(&["--set", "server_properties.product=RabbitMQ"])
+    Node::start(&[])
 }
 
 fn player(address: &str) -> Command {

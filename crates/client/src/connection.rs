@@ -263,6 +263,11 @@ impl Connection {
         &self.server_properties
     }
 
+    /// Leveret's version, if the broker is one: it may call itself RabbitMQ.
+    pub fn leveret_version(&self) -> Option<&str> {
+        self.server_properties.get("leveret_version").and_then(Value::as_str)
+    }
+
     /// Whether `connection.blocked` holds: publishing waits until the broker has memory again.
     pub fn is_blocked(&self) -> bool {
         self.blocked

@@ -334,14 +334,17 @@ options! {
     /// What clients and tools are told about the product.
     IdentityOptions, "Identity";
 
-    /// Product in the server's properties: `Leveret`, or `RabbitMQ` for clients that ask.
-    product: Product = Product::Leveret, keys = ["server_properties.product"];
+    /// Who the broker says it is, to clients (`product`), in the API and in metrics (`product_name`): `RabbitMQ`, by which
+    /// many of them decide, or `Leveret`.
+    ///
+    /// Clients are told the same version of RabbitMQ in both cases. Leveret's own is always beside it, as `leveret_version`.
+    product: Product = Product::RabbitMq, keys = ["server_properties.product"];
 
-    /// Product name in tools and logs, in place of our own.
+    /// Product name in the API and in metrics, in place of that.
     product_name: Option<String> = None, keys = ["product.name"],
         env = ["RABBITMQ_PRODUCT_NAME" => "product.name"];
 
-    /// Product version in tools and logs, in place of our own.
+    /// Product version in the API and in metrics, in place of its own.
     product_version: Option<String> = None, keys = ["product.version"],
         env = ["RABBITMQ_PRODUCT_VERSION" => "product.version"];
 }

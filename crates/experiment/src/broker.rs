@@ -91,13 +91,13 @@ impl Broker {
             _ => String::new(),
         };
         let (product, version) = (told("product"), told("version"));
-        let is_leveret = product == "Leveret";
-        // Leveret tells clients which RabbitMQ they may take it for, not which of its own versions it is.
-        let name = match (is_leveret, &self.own) {
-            (true, Some(_)) => format!("Leveret {}", env!("CARGO_PKG_VERSION")),
-            (true, None) => "Leveret".to_owned(),
-            (false, _) => format!("{product} {version}"),
+        // Leveret also tells clients which RabbitMQ they may take it for.
+        let leveret = connection.leveret_version();
+        let name = match leveret {
+            Some(version) => format!("Leveret {version}"),
+            None => format!("{product} {version}"),
         };
+        let is_leveret = leveret.is_some();
         let facts = Facts {
             name: name.trim().to_owned(),
             told: [product, version, told("platform")].join(" ").trim().to_owned(),

@@ -11,7 +11,8 @@ use tempfile::TempDir;
 fn a_node_starts_answers_and_stops() {
     let node = Node::start();
     let status = node.ctl(&["status"]);
-    assert!(status.contains("Product name: Leveret"), "{status}");
+    assert!(status.contains("Product name: RabbitMQ\n"), "{status}");
+    assert!(status.contains("Leveret version: "), "{status}");
 
     // A peer that does not speak AMQP 0-9-1 gets our header, and the end.
     let mut socket = TcpStream::connect(node.address).unwrap();

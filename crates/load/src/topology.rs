@@ -195,7 +195,7 @@ fn takes_durable_only(connection: &Connection) -> bool {
     let text = |key| properties.get(key).and_then(Value::as_str).unwrap_or_default();
     let mut version = text("version").split('.').map(|part| part.parse::<u32>().unwrap_or(0));
     let version = (version.next().unwrap_or(0), version.next().unwrap_or(0));
-    text("product") == "RabbitMQ" && version >= (4, 3)
+    text("product") == "RabbitMQ" && connection.leveret_version().is_none() && version >= (4, 3)
 }
 
 fn queues(options: &Options, consumers: usize, run: &str) -> Result<(Vec<String>, Sharing)> {

@@ -70,9 +70,9 @@ fn is_predeclared(exchange: &str) -> bool {
 }
 
 fn is_leveret(overview: &Value) -> bool {
-    // It may be told to call itself RabbitMQ, but not to have Erlang.
+    // It calls itself RabbitMQ, but does not have Erlang: 0.1.0 did not tell its version.
     let erlang = overview["erlang_full_version"].as_str().unwrap_or_default();
-    overview["product_name"] == "Leveret" || erlang.starts_with("none")
+    overview["leveret_version"].is_string() || erlang.starts_with("none")
 }
 
 /// What of `all` belongs to `vhosts`, or everything if there are none, and can be had by the broker that tells `new`
@@ -218,7 +218,7 @@ mod tests {
     }
 
     fn leveret() -> Value {
-        json!({"product_name": "Leveret", "exchange_types": [{"name": "topic"}, {"name": "direct"}]})
+        json!({"leveret_version": "0.2.0", "exchange_types": [{"name": "topic"}, {"name": "direct"}]})
     }
 
     #[test]

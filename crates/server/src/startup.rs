@@ -113,6 +113,7 @@ pub fn options(config: &Config, started: Instant) -> anyhow::Result<Options> {
         topology.go_on_behind_queue(last);
     }
     add_names(config, &mut meta, &mut topology, &waker)?;
+    let ((product, version), identity) = (product_of(config), &config.identity);
     Ok(Options {
         directory_lock,
         seen_below,
@@ -143,16 +144,8 @@ pub fn options(config: &Config, started: Instant) -> anyhow::Result<Options> {
         },
         about: About {
             node_name: node_name(config),
-            product_name: config
-                .identity
-                .product_name
-                .clone()
-                .unwrap_or_else(|| "Leveret".to_owned()),
-            product_version: config
-                .identity
-                .product_version
-                .clone()
-                .unwrap_or_else(|| env!("CARGO_PKG_VERSION").to_owned()),
+            product_name: identity.product_name.clone().unwrap_or_else(|| product.to_owned()),
+            product_version: identity.product_version.clone().unwrap_or_else(|| version.to_owned()),
             data_dir,
             config_files: Vec::new(),
             log_files: log_files(config),
@@ -219,13 +212,18 @@ fn hashing(config: &Config) -> Hashing {
     }
 }
 
+/// The product and its version, as they are told. Clients are told RabbitMQ's version in both cases.
+fn product_of(config: &Config) -> (&'static str, &'static str) {
+    match config.identity.product {
+        Product::Leveret => ("Leveret", env!("CARGO_PKG_VERSION")),
+        Product::RabbitMq => ("RabbitMQ", COMPATIBLE_VERSION),
+    }
+}
+
 fn settings(config: &Config, shards: usize) -> Settings {
     let connections = &config.connections;
     let access = &config.access;
-    let product = match config.identity.product {
-        Product::Leveret => "Leveret",
-        Product::RabbitMq => "RabbitMQ",
-    };
+    let (product, _) = product_of(config);
     let known = [Mechanism::Plain, Mechanism::AmqPlain, Mechanism::Anonymous, Mechanism::External];
     let asked = access.auth_mechanisms.iter();
     let mechanisms = asked.filter_map(|name| known.into_iter().find(|it| it.name() == name));

@@ -88,7 +88,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            product: "Leveret".to_owned(),
+            product: "RabbitMQ".to_owned(),
             version: "3.13.7".to_owned(),
             platform: "Rust".to_owned(),
             copyright: "Copyright (c) the Leveret authors".to_owned(),

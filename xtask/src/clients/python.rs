@@ -98,7 +98,7 @@ pub(super) fn celery(place: &Place) -> anyhow::Result<Counts> {
     let python = clients(place)?;
     let results = place.dir.join("results");
     std::fs::create_dir_all(&results)?;
-    let own_name = Node::start(&[])?;
+    let own_name = Node::start(&["--set", "server_properties.product=Leveret"])?;
     let file = format!("file://{}", results.display());
     let mut all = Counts::default();
     for (name, port, backend) in [

@@ -10,6 +10,7 @@ export type Stats = Record<string, number | Details | undefined>;
 
 export interface Overview {
   rabbitmq_version?: string;
+  leveret_version?: string;
   product_name?: string;
   product_version?: string;
   management_version?: string;

@@ -63,6 +63,7 @@ pub(super) async fn version(call: Call) -> Result<Answer, Fault> {
     Ok(Answer::Json(json!({
         "product_name": about.product_name,
         "product_version": about.product_version,
+        "leveret_version": env!("CARGO_PKG_VERSION"),
         "rabbitmq_version": leveret_server::COMPATIBLE_VERSION,
     })))
 }

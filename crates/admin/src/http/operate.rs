@@ -27,6 +27,7 @@ pub(super) async fn status(call: Call) -> Result<Answer, Fault> {
         "node": about.node_name,
         "product_name": about.product_name,
         "product_version": about.product_version,
+        "leveret_version": env!("CARGO_PKG_VERSION"),
         "rabbitmq_version": COMPATIBLE_VERSION,
         "pid": std::process::id(),
         "os": system::os(),

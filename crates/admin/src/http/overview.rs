@@ -61,7 +61,8 @@ pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
         "product_name": about.product_name,
         "product_version": about.product_version,
         "erlang_version": NO_ERLANG,
-        "erlang_full_version": format!("none: {} is not written in Erlang", about.product_name),
+        "leveret_version": env!("CARGO_PKG_VERSION"),
+        "erlang_full_version": "none: Leveret is not written in Erlang",
         "release_series_support_status": "supported",
         "rates_mode": "basic",
         "sample_retention_policies":

@@ -419,6 +419,7 @@ impl Pages {
         let what = labels(&[
             ("product_name", product.0),
             ("product_version", product.1),
+            ("leveret_version", ours),
             ("rabbitmq_version", leveret_server::COMPATIBLE_VERSION),
             ("prometheus_plugin_version", ours),
             ("prometheus_client_version", ours),

@@ -66,6 +66,7 @@ fn text(status: &Value, unit: Unit) -> String {
                 line("Product name", "product_name"),
                 line("Product version", "product_version"),
                 line("RabbitMQ version", "rabbitmq_version"),
+                line("Leveret version", "leveret_version"),
                 line("Node name", "node"),
                 line("Threads", "threads"),
                 line("Shards", "shards"),
@@ -168,10 +169,10 @@ fn cluster_status(it: &mut Call<'_>) -> Result<Answer, Fault> {
         (
             "Versions",
             vec![format!(
-                "{node}: {} {}, as RabbitMQ {}",
+                "{node}: {} {} on Leveret {}",
                 cell(&status["product_name"]),
                 cell(&status["product_version"]),
-                cell(&status["rabbitmq_version"])
+                cell(&status["leveret_version"])
             )],
         ),
         ("CPU Cores", vec![format!("Node: {node}, available CPU cores: {processors}")]),

@@ -12,7 +12,7 @@ use crate::raw::{Raw, hello, method_bytes};
 #[test]
 fn tells_the_product_that_is_asked_for() {
     for (settings, want) in [
-        (&[][..], "Leveret"),
+        (&[][..], "RabbitMQ"),
         (&["server_properties.product=Leveret"], "Leveret"),
         (&["server_properties.product=RabbitMQ"], "RabbitMQ"),
     ] {
@@ -24,6 +24,12 @@ fn tells_the_product_that_is_asked_for() {
         };
         assert_eq!(text("product"), want, "{settings:?}");
         assert_eq!(text("version"), "3.13.7", "clients branch on RabbitMQ's version");
+        assert_eq!(text("leveret_version"), env!("CARGO_PKG_VERSION"));
+        let told = broker.json(&["product_info"]);
+        assert_eq!(told["product_name"], want);
+        let version = if want == "RabbitMQ" { "3.13.7" } else { env!("CARGO_PKG_VERSION") };
+        assert_eq!(told["product_version"], version);
+        assert_eq!(told["leveret_version"], env!("CARGO_PKG_VERSION"));
         assert!(matches!(properties.get("capabilities"), Some(Value::Table(_))));
     }
 }

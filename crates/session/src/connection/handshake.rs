@@ -24,6 +24,9 @@ const CAPABILITIES: [&str; 9] = [
     "direct_reply_to",
 ];
 
+/// By this a client knows Leveret, whatever product it is told.
+const LEVERET_VERSION: &str = "leveret_version";
+
 fn server_properties(settings: &Settings) -> Table {
     let mut capabilities = Table::default();
     for name in CAPABILITIES {
@@ -35,6 +38,7 @@ fn server_properties(settings: &Settings) -> Table {
         ("cluster_name", &settings.cluster_name),
         ("copyright", &settings.copyright),
         ("information", &settings.information),
+        (LEVERET_VERSION, &env!("CARGO_PKG_VERSION").to_owned()),
         ("platform", &settings.platform),
         ("product", &settings.product),
         ("version", &settings.version),

@@ -147,7 +147,7 @@ function About({ of }: { of: Overview }) {
     <Panel title="Broker">
       <Facts
         rows={[
-          ["Product", `${of.product_name ?? "RabbitMQ"} ${of.product_version ?? ""}`],
+          ["Product", of.leveret_version ? `Leveret ${of.leveret_version}` : `${of.product_name ?? "RabbitMQ"} ${of.product_version ?? ""}`],
           ["API of", `RabbitMQ ${of.rabbitmq_version ?? of.management_version ?? ""}`],
           ["Cluster", of.cluster_name],
           ["Answering node", of.node],
