@@ -113,6 +113,7 @@ fn move_all(
     report: &mut Report,
 ) -> Result<Vec<Row>, Fault> {
     let mut rows: Vec<Row> = Vec::new();
+    report.begin(chosen);
     for of_vhost in chosen.chunk_by(|a, b| a.vhost == b.vhost) {
         let mut pair = match Pair::open(from, to, &of_vhost[0].vhost, args.prefetch) {
             // What was moved before is to be told.

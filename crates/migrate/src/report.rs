@@ -85,11 +85,25 @@ impl Row {
 pub(crate) struct Report {
     is_terminal: bool,
     last_line: Instant,
+    /// When the messages began to move.
+    began: Instant,
+    /// Those of queues that are done with.
+    moved: u64,
+    /// Those that were ready in queues that are not.
+    waiting: u64,
 }
 
 impl Report {
     pub(crate) fn new() -> Self {
-        Self { is_terminal: std::io::stderr().is_terminal(), last_line: Instant::now() }
+        let now = Instant::now();
+        let is_terminal = std::io::stderr().is_terminal();
+        Self { is_terminal, last_line: now, began: now, moved: 0, waiting: 0 }
+    }
+
+    /// The messages of these begin to move.
+    pub(crate) fn begin(&mut self, queues: &[Queue]) {
+        let all = queues.iter().filter(|queue| queue.why_not().is_none());
+        (self.began, self.waiting) = (Instant::now(), all.map(|queue| queue.ready).sum());
     }
 
     /// A line of the result.
@@ -104,14 +118,18 @@ impl Report {
         self.line(&format!("left out: {text}"));
     }
 
-    /// How far a queue is, about once a second.
+    /// How far a queue is and all of them are, about once a second.
     pub(crate) fn at(&mut self, queue: &Queue, moved: u64, found: u64, word: &str) {
         if !self.is_terminal && self.last_line.elapsed() < LINE {
             return;
         }
         self.last_line = Instant::now();
         let word = if word.is_empty() { String::new() } else { format!("; {word}") };
-        let text = format!("{} {}: {moved} of {found}{word}", queue.vhost, queue.name);
+        let behind = self.waiting.saturating_sub(queue.ready);
+        let left = behind + found.saturating_sub(moved);
+        let time = time_left(self.began.elapsed(), self.moved + moved, left);
+        let (vhost, name) = (&queue.vhost, &queue.name);
+        let text = format!("{vhost} {name}: {moved} of {found}; {left} to go{time}{word}");
         match self.is_terminal {
             // In the place of the line before; without an end it is overwritten.
             true => eprint!("\r\x1b[K{text}"),
@@ -122,6 +140,10 @@ impl Report {
     /// A queue is done with.
     pub(crate) fn done(&mut self, queue: &Queue, outcome: &Outcome) {
         self.last_line = Instant::now();
+        self.moved += outcome.moved;
+        if queue.why_not().is_none() {
+            self.waiting = self.waiting.saturating_sub(queue.ready);
+        }
         if outcome.moved == 0 && outcome.why.is_none() {
             return;
         }
@@ -166,6 +188,19 @@ impl Report {
     }
 }
 
+/// How long it will be until so many more are moved, if they go as those before them: nothing as long as none is.
+fn time_left(since: Duration, moved: u64, left: u64) -> String {
+    if moved == 0 || left == 0 {
+        return String::new();
+    }
+    let seconds = since.as_secs_f64() * left as f64 / moved as f64;
+    match seconds.ceil() as u64 {
+        seconds @ ..100 => format!(", about {seconds} s"),
+        seconds @ ..6_000 => format!(", about {} min", seconds.div_ceil(60)),
+        seconds => format!(", about {} h", seconds.div_ceil(3_600)),
+    }
+}
+
 /// In columns; the last one is as long as it likes.
 fn aligned(lines: &[[String; 6]]) -> String {
     let width = |column: usize| {
@@ -182,4 +217,23 @@ fn aligned(lines: &[[String; 6]]) -> String {
         format!("{row}  {}", line[5]).trim_end().to_owned()
     });
     rows.collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[rustfmt::skip] // a table
+    fn time_that_is_left() {
+        let check = |seconds, moved, left, want: &str| {
+            assert_eq!(time_left(Duration::from_secs(seconds), moved, left), want);
+        };
+        check(3,   0,       300_000,     "");
+        check(3,   300_000, 0,           "");
+        check(10,  100_000, 200_001,     ", about 21 s");
+        check(10,  100_000, 999_999,     ", about 2 min");
+        check(600, 1,       10,          ", about 2 h");
+        check(1,   1,       u64::MAX,    ", about 5124095576030432 h");
+    }
 }
