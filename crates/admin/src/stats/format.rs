@@ -264,7 +264,6 @@ impl Overview {
             "processors": node.processors,
             "uptime": node.uptime_ms,
             "os_pid": std::process::id().to_string(),
-            "metrics_gc_queue_length": {},
         });
         if let Value::Object(facts) = facts {
             row.extend(facts);

@@ -23,7 +23,7 @@ const FIELDS: &[(&str, &str)] = &[
         mem_limit mem_alarm mem_calculation_strategy disk_free disk_free_limit disk_free_alarm fd_used fd_total sockets_used \
         sockets_total proc_used proc_total io_read_count io_write_bytes io_sync_avg_time msg_store_read_count \
         msg_store_write_count queue_index_read_count queue_index_write_count mnesia_ram_tx_count mnesia_disk_tx_count gc_num \
-        gc_bytes_reclaimed context_switches metrics_gc_queue_length mem_used_details.rate fd_used_details.rate \
+        gc_bytes_reclaimed context_switches metrics_gc_queue_length.connection_closed mem_used_details.rate fd_used_details.rate \
         connection_created connection_closed channel_created channel_closed queue_declared queue_created queue_deleted \
         connection_created_details.rate"),
     ("queues/%2F/used", "name vhost type durable auto_delete exclusive arguments node state policy operator_policy \

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use leveret_client::Consume;
 
-use crate::broker::{Broker, PATIENCE, Publisher, declare, wait_until};
+use crate::broker::{Broker, PATIENCE, Publisher, declare, wait_for_ack, wait_until};
 use crate::restart::{durable, persistent};
 
 const MIB: u64 = 1 << 20;
@@ -63,7 +63,7 @@ fn a_burst_leaves_no_memory_behind() {
     client.consume(channel, "q", &Consume::default()).unwrap();
     let mut last = 0;
     while last < 300_000 {
-        assert!(client.wait(crate::broker::PATIENCE).unwrap());
+        assert!(client.wait(PATIENCE).unwrap());
         while let Some(event) = client.next_event().unwrap() {
             last += u64::from(matches!(event, leveret_client::Event::Content { .. }));
         }
@@ -99,7 +99,7 @@ fn what_is_paged_out_is_told() {
         for _ in 0..COUNT {
             client.publish(channel, "", queue, properties, &vec![7; BODY]);
             client.flush().unwrap();
-            crate::broker::wait_for_ack(&mut client);
+            wait_for_ack(&mut client);
         }
     }
     let told = |broker: &Broker, queue: &str| -> Vec<u64> {
