@@ -316,12 +316,14 @@ impl<'a> Loader<'a> {
 
     fn finish(mut self, include: &Include<'_>) -> Result<Loaded, ConfigErrors> {
         let mut config = Config::default();
+        let lines = std::mem::take(&mut self.lines);
+        let lines = self.tell_repeated(lines);
         // What decrypts has to be known before what is encrypted.
-        let is_decoder = |line: &Line| line.key.first().is_some_and(|word| word == DECODER);
-        let (first, others): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.lines).into_iter().partition(is_decoder);
-        for line in first.into_iter().chain(others) {
-            self.apply(&mut config, line, include);
+        let is_decoder =
+            |(line, _): &(Line, _)| line.key.first().is_some_and(|word| word == DECODER);
+        let (first, others): (Vec<_>, Vec<_>) = lines.into_iter().partition(is_decoder);
+        for (line, places) in first.into_iter().chain(others) {
+            self.apply(&mut config, line, &places, include);
         }
         self.check(&config);
         if self.errors.is_empty() {
@@ -331,7 +333,61 @@ impl<'a> Loader<'a> {
         }
     }
 
-    fn apply(&mut self, config: &mut Config, line: Line, include: &Include<'_>) {
+    /// Tells of keys that files set more than once. Each line comes back with its places, but for those of keys that are no
+    /// options: of these only the last does, with the places of all.
+    fn tell_repeated(&mut self, lines: Vec<Line>) -> Vec<(Line, String)> {
+        let mut of_key: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+        for (index, line) in lines.iter().enumerate() {
+            of_key.entry(self.meant(&line.key)).or_default().push(index);
+        }
+        let is_in_file = |line: &Line| matches!(line.place, Place::File { .. });
+        let mut places: Vec<Option<String>> =
+            lines.iter().map(|line| Some(line.place.to_string())).collect();
+        let mut told: Vec<(usize, Notice)> = Vec::new();
+        for all in of_key.into_values() {
+            let of_files = all.iter().filter(|&&index| is_in_file(&lines[index])).count();
+            let Some((&last, earlier)) = all.split_last().filter(|_| of_files > 1) else { continue };
+            match self.find(&lines[last].key) {
+                Some((_, spec)) => {
+                    let of_key = |index: usize| &lines[index];
+                    let notice =
+                        repeated(spec, of_key(last), earlier.iter().copied().map(of_key));
+                    told.push((last, notice));
+                }
+                None if self.is_dropped(&lines[last]) => {
+                    let all = all.iter().map(|&index| lines[index].place.to_string());
+                    places[last] = Some(all.collect::<Vec<_>>().join(", "));
+                    earlier.iter().for_each(|&index| places[index] = None);
+                }
+                None => {}
+            }
+        }
+        told.sort_by_key(|(last, _)| *last);
+        self.notices.extend(told.into_iter().map(|(_, notice)| notice));
+        lines.into_iter().zip(places).filter_map(|(line, places)| Some((line, places?))).collect()
+    }
+
+    /// Whether the key is one of RabbitMQ's that nothing comes of, with this value.
+    fn is_dropped(&self, line: &Line) -> bool {
+        let known = self.known().iter().find(|it| known::matches(&it.pattern, &line.key).is_some());
+        known.is_some_and(|known| known.fate != Fate::Refused || is_off(&line.value))
+    }
+
+    /// What two lines have in common that set the same: the key, or the first of the keys that mean the same.
+    fn meant(&self, key: &[String]) -> String {
+        match self.find(key) {
+            Some((_, Spec { keys: [only], .. })) if !only.contains('$') => (*only).to_owned(),
+            _ => key.join("\n"),
+        }
+    }
+
+    fn apply(
+        &mut self,
+        config: &mut Config,
+        line: Line,
+        places: &str,
+        include: &Include<'_>,
+    ) {
         let written = line.key.join(".");
         let Some(found) = self.find(&line.key) else {
             if let Some(known) =
@@ -343,7 +399,7 @@ impl<'a> Loader<'a> {
                 if written.starts_with("auth_backends.") && is_internal {
                     return;
                 }
-                let is_off = matches!(line.value.as_str(), "none" | "false");
+                let is_off = is_off(&line.value);
                 if known.fate == Fate::Refused && !is_off {
                     let (key, why) = (written, known.reason);
                     self.error(line.place, Problem::Refused { key, why });
@@ -354,7 +410,7 @@ impl<'a> Loader<'a> {
                     Fate::Later | Fate::Refused => (true, "is ignored"),
                     Fate::Accepted => (false, "has no meaning here"),
                 };
-                let text = format!("{}: {written} {what}: {}", line.place, known.reason);
+                let text = format!("{places}: {written} {what}: {}", known.reason);
                 self.notices.push(Notice { is_warning, text });
             } else {
                 let nearest = self.nearest(&written);
@@ -362,7 +418,7 @@ impl<'a> Loader<'a> {
             }
             return;
         };
-        let (key, is_secret) = found;
+        let (key, is_secret) = (found.0, found.1.is_secret());
         let encrypted = line.value.strip_prefix(ENCRYPTED).filter(|_| is_secret);
         let value = match encrypted {
             // Whatever was encrypted is taken as it stands.
@@ -379,19 +435,19 @@ impl<'a> Loader<'a> {
     }
 
     /// The option that a key belongs to. A pattern without `$` is preferred.
-    fn find<'k>(&self, key: &'k [String]) -> Option<(KeyMatch<'k>, bool)> {
+    fn find<'k>(&self, key: &'k [String]) -> Option<(KeyMatch<'k>, &Spec)> {
         let mut found = None;
         for spec in &self.specs {
             for pattern in spec.keys.iter().chain(spec.aliases) {
                 if let Some((group, name)) = known::matches(pattern, key) {
                     let key = KeyMatch { pattern, name, group };
                     if !pattern.contains('$') {
-                        return Some((key, spec.is_secret()));
+                        return Some((key, spec));
                     }
                     // `log.$category.level` must not catch `log.syslog.level`.
                     let is_category = crate::setting::LOG_CATEGORIES.contains(&name);
                     if *pattern != "log.$category.level" || is_category {
-                        found = Some((key, spec.is_secret()));
+                        found = Some((key, spec));
                     }
                 }
             }
@@ -441,6 +497,33 @@ impl<'a> Loader<'a> {
     fn error(&mut self, place: Place, problem: Problem) {
         self.errors.push(ConfigError { place, problem });
     }
+}
+
+/// Whether a value says that something is not to be.
+fn is_off(value: &str) -> bool {
+    matches!(value, "none" | "false")
+}
+
+/// That a key is set more than once, which line counts and which do not.
+fn repeated<'l>(spec: &Spec, last: &Line, earlier: impl Iterator<Item = &'l Line>) -> Notice {
+    let value = |line: &Line| match spec.is_secret() {
+        true => line.place.to_string(),
+        // It may have several lines.
+        false => {
+            let words: Vec<&str> = line.value.split_whitespace().collect();
+            format!("{} ({})", line.place, words.join(" "))
+        }
+    };
+    let earlier: Vec<&Line> = earlier.collect();
+    let others: Vec<String> = earlier.iter().map(|line| value(line)).collect();
+    let verb = if others.len() == 1 { "does" } else { "do" };
+    let text = format!(
+        "{} is set more than once: {} counts, {} {verb} not",
+        last.key.join("."),
+        value(last),
+        others.join(", ")
+    );
+    Notice { is_warning: earlier.iter().any(|line| line.value != last.value), text }
 }
 
 /// The text of the file that a path in the file of `place` stands for.

@@ -1,6 +1,6 @@
 //! Whole configurations, from text to values.
 
-use leveret_config::{ByteSize, Config, File, FlagSetting, Level, Loaded, Sources};
+use leveret_config::{ByteSize, Config, File, FlagSetting, Level, Loaded, Notice, Sources};
 
 #[test]
 #[rustfmt::skip] // a table
@@ -181,13 +181,55 @@ fn notices() {
 
 #[track_caller]
 fn notice(text: &str, want: &str) {
-    let loaded = load(text, Vec::new(), &[]).unwrap();
-    let got: Vec<_> = loaded
-        .notices
-        .iter()
-        .map(|it| format!("{}{}", if it.is_warning { "W " } else { "" }, it.text))
-        .collect();
-    assert_eq!(got.join("\n"), want);
+    assert_eq!(told(&load(text, Vec::new(), &[]).unwrap()), want);
+}
+
+/// The notices, those with a W that are warnings.
+fn told(loaded: &Loaded) -> String {
+    let line = |it: &Notice| format!("{}{}", if it.is_warning { "W " } else { "" }, it.text);
+    loaded.notices.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// A key that is set more than once is told once: where, and which line counts.
+#[test]
+#[rustfmt::skip] // a table
+fn repeated_keys() {
+    repeated("heartbeat = 1\n", "heartbeat = 2\n", &[], "W heartbeat is set more than once: b.conf:1 (2) counts, a.conf:1 (1) does not");
+    repeated("heartbeat = 1\n", "# x\nheartbeat = 1\n", &[], "heartbeat is set more than once: b.conf:2 (1) counts, a.conf:1 (1) does not");
+    repeated("heartbeat = 1\nheartbeat = 2\nheartbeat = 3\n", "", &[], "W heartbeat is set more than once: a.conf:3 (3) counts, a.conf:1 (1), a.conf:2 (2) do not");
+    // What flags set counts more than any file, which is no news.
+    repeated("heartbeat = 1\n", "", &[("heartbeat", "3")], "");
+    repeated("heartbeat = 1\n", "heartbeat = 2\n", &[("heartbeat", "3")], "W heartbeat is set more than once: flag --heartbeat (3) counts, a.conf:1 (1), b.conf:1 (2) do not");
+    // Another name of the same.
+    repeated("max_connections = 1\n", "connection_max = 2\n", &[], "W connection_max is set more than once: b.conf:1 (2) counts, a.conf:1 (1) does not");
+    // Those of a list are different keys; the same word of it is not.
+    repeated("listeners.tcp.a = 1\n", "listeners.tcp.b = 2\n", &[], "");
+    repeated("listeners.tcp.a = 1\n", "listeners.tcp.a = 2\n", &[], "W listeners.tcp.a is set more than once: b.conf:1 (2) counts, a.conf:1 (1) does not");
+    repeated("default_pass = x1\n", "default_pass = x2\n", &[], "W default_pass is set more than once: b.conf:1 counts, a.conf:1 does not");
+    // What has no effect is told once.
+    repeated("num_acceptors.tcp = 10\n", "num_acceptors.tcp = 20\n", &[], "a.conf:1, b.conf:1: num_acceptors.tcp has no meaning here: accepting connections is not a pool of processes");
+}
+
+/// Each place of a key that keeps the broker from starting is told.
+#[test]
+fn repeated_faults() {
+    let twice = |line: &str| format!("{line}\n{line}\n");
+    let unknown = "f.conf:1: unknown key 'x'\nf.conf:2: unknown key 'x'";
+    fault(&twice("x = 1"), unknown);
+    let why = "ssl_options.crl_check cannot be kept: lists of revoked certificates are not looked at";
+    fault(&twice("ssl_options.crl_check = peer"), &format!("f.conf:1: {why}\nf.conf:2: {why}"));
+    notice(
+        "ssl_options.crl_check = peer\nssl_options.crl_check = false",
+        "f.conf:1, f.conf:2: ssl_options.crl_check changes nothing: lists of revoked certificates are not looked at",
+    );
+}
+
+#[track_caller]
+fn repeated(a: &str, b: &str, flags: &[(&str, &str)], want: &str) {
+    let file = |name: &str, text: &str| File { name: name.to_owned(), text: text.to_owned() };
+    let files = vec![file("a.conf", a), file("b.conf", b)];
+    let sources = Sources { files, flags: settings(flags), ..Sources::default() };
+    assert_eq!(told(&Config::load(&sources).unwrap()), want);
 }
 
 /// What an operator of RabbitMQ on Kubernetes typically has; it must start a node.
@@ -317,12 +359,16 @@ fn page_is_fresh() {
 }
 
 fn load(text: &str, env: Vec<(String, String)>, flags: &[(&str, &str)]) -> Result<Loaded, String> {
+    let files = vec![File { name: "f.conf".to_owned(), text: text.to_owned() }];
+    Config::load(&Sources { files, env, flags: settings(flags), ..Sources::default() })
+        .map_err(|errors| errors.to_string())
+}
+
+fn settings(flags: &[(&str, &str)]) -> Vec<FlagSetting> {
     let flags = flags.iter().map(|(key, value)| FlagSetting {
         flag: format!("--{key}"),
         key: (*key).to_owned(),
         value: (*value).to_owned(),
     });
-    let files = vec![File { name: "f.conf".to_owned(), text: text.to_owned() }];
-    Config::load(&Sources { files, env, flags: flags.collect(), ..Sources::default() })
-        .map_err(|errors| errors.to_string())
+    flags.collect()
 }
