@@ -32,6 +32,7 @@ pub use handshake::{HandshakeError, handshake};
 pub use stream::{Read, TlsStream};
 
 use self::certificate::LoginFrom;
+use self::settings::Made;
 use crate::clock::now;
 use crate::locks::{Rank, Ranked, RankedRw};
 
@@ -65,11 +66,15 @@ impl Stamp {
 }
 
 impl Tls {
-    /// Reads the files. The error says which option or file is bad, and how.
+    /// Reads the files. The error says which option or file is bad, and how. A certificate that is out of date is told and
+    /// taken, as by RabbitMQ: there is no better one, and messages go on by other ports.
     pub fn load(settings: TlsSettings) -> anyhow::Result<Arc<Self>> {
         let seen = stamps(&settings);
-        let config = settings::server_config(&settings)
+        let Made { config, out_of_date } = settings::server_config(&settings)
             .with_context(|| format!("TLS cannot be set up by the options {}", settings.prefix))?;
+        if let Some(why) = out_of_date {
+            tracing::error!("{why}; clients of {} will not take it", listeners(&settings));
+        }
         Ok(Arc::new(Self {
             settings,
             current: RankedRw::new(Rank::Certificate, Arc::new(config)),
@@ -102,22 +107,26 @@ impl Tls {
         }
     }
 
-    /// Reads the files again. If they are bad, what was there stays.
+    /// Reads the files again. If they are bad, or a certificate is out of date, what was there stays.
     pub fn reload(&self) -> anyhow::Result<()> {
         // Before they are read: a file that changes meanwhile is looked at again.
         *self.seen.lock() = stamps(&self.settings);
-        let prefix = self.settings.prefix;
-        match settings::server_config(&self.settings) {
+        let listeners = listeners(&self.settings);
+        let made = settings::server_config(&self.settings).and_then(|made| match made.out_of_date {
+            None => Ok(made.config),
+            Some(why) => Err(anyhow::anyhow!(why)),
+        });
+        match made {
             Ok(config) => {
                 *self.current.write() = Arc::new(config);
-                tracing::info!("{prefix}: certificate and key were read again");
+                tracing::info!("{listeners}: certificate and key were read again");
                 Ok(())
             }
             Err(error) => {
                 tracing::error!(
-                    "{prefix}: new certificate files are refused, the old ones stay: {error:#}"
+                    "{listeners}: new certificate files are refused, the old ones stay: {error:#}"
                 );
-                Err(error.context(format!("{prefix}: the old certificate stays")))
+                Err(error.context(format!("{listeners}: the old certificate stays")))
             }
         }
     }
@@ -150,6 +159,15 @@ impl Tls {
     /// The options it was made by.
     pub fn settings(&self) -> &TlsSettings {
         &self.settings
+    }
+}
+
+/// The key of the listeners that speak it.
+fn listeners(settings: &TlsSettings) -> &'static str {
+    match settings.prefix {
+        "ssl_options" => "listeners.ssl",
+        // `management.ssl`, `prometheus.ssl`: the port is one of the options.
+        prefix => prefix,
     }
 }
 

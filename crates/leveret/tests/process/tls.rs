@@ -215,6 +215,60 @@ fn certificates_are_exchanged_while_it_runs() {
 }
 
 #[test]
+fn a_certificate_that_is_out_of_date_is_no_exchange() {
+    let certificates = Certificates::new();
+    let broker = broker(&certificates, &[]);
+    let uri = uri(&broker, certificates.trust());
+    let (file, key_file) = certificates.server();
+    let refused = |why: &str| {
+        let told = broker.ctl(&["reload_certificates"]);
+        let errors = String::from_utf8_lossy(&told.stderr).into_owned();
+        assert_eq!(told.status.code(), Some(65), "{errors}");
+        let want = format!("listeners.ssl: the old certificate stays: {why}");
+        assert!(errors.contains(&want), "{want}: {errors}");
+        open(&uri).unwrap().close().unwrap();
+    };
+    let expired = certificates.server_of(2001, 2002);
+    let whose = "CN=rcgen self signed cert";
+    certificates.write_server(&expired.0, &expired.1);
+    refused(&format!(
+        "ssl_options.certfile = {file}: the certificate '{whose}' has expired: it was valid until 2002-01-01T00:00:00Z"
+    ));
+    // By a signal there is nobody to tell, but who reads the log.
+    let lines = broker.log.with("new certificate files are refused").len();
+    broker.signal(Signal::HUP);
+    wait_until(PATIENCE, "it is logged again", || {
+        broker.log.with("new certificate files are refused").len() > lines
+    });
+    open(&uri).unwrap().close().unwrap();
+    let early = certificates.server_of(2901, 2902);
+    certificates.write_server(&early.0, &early.1);
+    refused(&format!(
+        "ssl_options.certfile = {file}: the certificate '{whose}' is not valid yet: it will be from 2901-01-01T00:00:00Z on"
+    ));
+    std::fs::remove_file(&key_file).unwrap();
+    refused(&format!("ssl_options.keyfile = {key_file}: No such file"));
+}
+
+/// There is no better one, as in RabbitMQ; but it is told, also by `--check`.
+#[test]
+fn a_start_with_a_certificate_that_is_out_of_date() {
+    let certificates = Certificates::new();
+    let (certificate, key) = certificates.server_of(2001, 2002);
+    certificates.write_server(&certificate, &key);
+    let why = "has expired: it was valid until 2002-01-01T00:00:00Z; clients of listeners.ssl will not take it";
+    let broker = broker(&certificates, &[]);
+    broker.log.wait_for(why);
+    let mut check = leveret(&["serve", "--check", "--listen", "127.0.0.1:0"]);
+    for setting in certificates.settings() {
+        check.args(["--set", &setting]);
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (_, errors) = run(check, dir.path(), 0);
+    assert!(errors.contains(why), "{errors}");
+}
+
+#[test]
 #[rustfmt::skip] // a table
 fn what_cannot_be_kept_stops_the_start() {
     let certificates = Certificates::new();

@@ -62,6 +62,21 @@ pub fn validity_s(der: &[u8]) -> Option<(i64, i64)> {
     Some((validity.not_before.timestamp(), validity.not_after.timestamp()))
 }
 
+/// Why nobody would take a certificate at this time, in seconds since the Unix epoch.
+pub(super) fn out_of_date(der: &[u8], now_s: i64) -> Option<String> {
+    let Some(certificate) = parse(der) else {
+        return Some("the dates of a certificate cannot be read".to_owned());
+    };
+    let validity = certificate.validity();
+    let (since, until) = (validity.not_before, validity.not_after);
+    let whose = name(certificate.subject());
+    if until.timestamp() < now_s {
+        return Some(format!("the certificate '{whose}' has expired: it was valid until {}", time(until)));
+    }
+    let is_early = since.timestamp() > now_s;
+    is_early.then(|| format!("the certificate '{whose}' is not valid yet: it will be from {} on", time(since)))
+}
+
 /// Whether a certificate names itself as its issuer.
 pub(super) fn is_self_issued(der: &[u8]) -> bool {
     parse(der).is_some_and(|it| it.subject().as_raw() == it.issuer().as_raw())

@@ -20,8 +20,16 @@ use rustls::{
 use super::{certificate, keys, suites};
 use crate::clock::{now, wall};
 
+/// What the files and options of TLS make.
+pub(super) struct Made {
+    /// What rustls is given.
+    pub(super) config: ServerConfig,
+    /// Why no client would take one of its certificates now: a reason not to exchange a good one for it.
+    pub(super) out_of_date: Option<String>,
+}
+
 /// Reads the files and makes of all options a configuration.
-pub(super) fn server_config(settings: &TlsSettings) -> anyhow::Result<ServerConfig> {
+pub(super) fn server_config(settings: &TlsSettings) -> anyhow::Result<Made> {
     let prefix = settings.prefix;
     let (Some(certfile), Some(keyfile)) = (&settings.certfile, &settings.keyfile) else {
         bail!("{prefix}.certfile and {prefix}.keyfile are needed for TLS");
@@ -29,11 +37,11 @@ pub(super) fn server_config(settings: &TlsSettings) -> anyhow::Result<ServerConf
     let (versions, provider) = spoken(settings)?;
     let provider = Arc::new(provider);
     let chain = keys::certificates(&format!("{prefix}.certfile"), certfile)?;
+    let now_s = i64::try_from(wall(now()).ms() / 1000).unwrap_or(i64::MAX);
+    let out_of_date = chain.iter().find_map(|der| certificate::out_of_date(der, now_s));
+    let out_of_date = out_of_date.map(|why| format!("{prefix}.certfile = {certfile}: {why}"));
     let password = settings.password.as_ref().map(|password| password.reveal());
     let key = keys::private_key(&format!("{prefix}.keyfile"), keyfile, password)?;
-    if let Some(own) = chain.first() {
-        tell_validity(prefix, own);
-    }
     let verifier = verifier(settings, &provider)?;
     let builder = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&versions)
@@ -51,7 +59,7 @@ pub(super) fn server_config(settings: &TlsSettings) -> anyhow::Result<ServerConf
         error => anyhow::anyhow!("{certfile} and {keyfile} cannot be used: {error}"),
     })?;
     config.ignore_client_order = settings.honor_cipher_order;
-    Ok(config)
+    Ok(Made { config, out_of_date })
 }
 
 /// Versions and cipher suites that were asked for and are there.
@@ -133,21 +141,6 @@ fn verifier(
     }
     let inner = builder.build().with_context(|| format!("{option} = {cacertfile}"))?;
     Ok(Some(Arc::new(WithDepth { inner, depth: settings.depth as usize })))
-}
-
-/// A certificate that has expired is no reason not to start; but somebody should know.
-fn tell_validity(prefix: &str, own: &CertificateDer<'_>) {
-    let now_s = wall(now()).ms() / 1000;
-    match certificate::validity_s(own) {
-        None => tracing::warn!("{prefix}.certfile: its dates cannot be read"),
-        Some((_, until)) if until < now_s as i64 => {
-            tracing::error!("{prefix}.certfile: the certificate has expired");
-        }
-        Some((since, _)) if since > now_s as i64 => {
-            tracing::warn!("{prefix}.certfile: the certificate is not valid yet");
-        }
-        Some(_) => {}
-    }
 }
 
 /// The verifier of rustls, and a limit for the length of the chain, which it does not have.

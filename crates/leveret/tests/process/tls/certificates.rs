@@ -127,6 +127,15 @@ impl Certificates {
         self.write_server(&certificate, &key);
     }
 
+    /// A certificate for the server that is valid in these years only, and its key.
+    pub(super) fn server_of(&self, first: i32, last: i32) -> (String, String) {
+        let mut params = server_params();
+        params.not_before = rcgen::date_time_ymd(first, 1, 1);
+        params.not_after = rcgen::date_time_ymd(last, 1, 1);
+        let key = KeyPair::generate().unwrap();
+        (params.signed_by(&key, &self.ca).unwrap().pem(), key.serialize_pem())
+    }
+
     /// The setting that names the server's key in an encrypted file.
     pub(super) fn encrypted_key(&self, password: &str) -> String {
         let mut command = std::process::Command::new("openssl");
@@ -148,8 +157,11 @@ fn authority(name: &str) -> Authority {
 
 /// A certificate and its key for the server on this machine.
 fn server(by: &Authority) -> (String, String) {
-    let names = ["127.0.0.1".to_owned(), "localhost".to_owned()];
-    let params = CertificateParams::new(names).unwrap();
-    let key = KeyPair::generate().unwrap();
+    let (params, key) = (server_params(), KeyPair::generate().unwrap());
     (params.signed_by(&key, by).unwrap().pem(), key.serialize_pem())
+}
+
+fn server_params() -> CertificateParams {
+    let names = ["127.0.0.1".to_owned(), "localhost".to_owned()];
+    CertificateParams::new(names).unwrap()
 }
