@@ -38,6 +38,8 @@ pub(crate) struct Call<'a> {
     pub(crate) common: &'a Common,
     words: Words,
     target: Target,
+    /// What is to be said when nobody is there.
+    doubt: Option<String>,
     /// The version of RabbitMQ that the tools stand for.
     pub(crate) rabbitmq_version: &'static str,
     /// Name of the node for messages.
@@ -52,6 +54,7 @@ impl<'a> Call<'a> {
     pub(crate) fn new(
         args: &'a CtlArgs,
         target: Target,
+        doubt: Option<String>,
         node: String,
         rabbitmq_version: &'static str,
         out: &'a mut dyn Write,
@@ -63,6 +66,7 @@ impl<'a> Call<'a> {
             common,
             words,
             target,
+            doubt,
             rabbitmq_version,
             node,
             vhost,
@@ -259,8 +263,14 @@ impl<'a> Call<'a> {
         self.say()?;
         match &mut self.client {
             Some(client) => Ok(client),
-            none => Ok(none
-                .insert(Client::connect(&self.target, Duration::from_secs(self.common.timeout))?)),
+            none => {
+                let timeout = Duration::from_secs(self.common.timeout);
+                let client = Client::connect(&self.target, timeout);
+                Ok(none.insert(client.map_err(|fault| match &self.doubt {
+                    Some(doubt) => Fault::new(fault.code, format!("{}\n{doubt}", fault.text)),
+                    None => fault,
+                })?))
+            }
         }
     }
 

@@ -94,7 +94,8 @@ impl Client {
             tokio::spawn(async move { drop(connection.await) });
             Ok((sender, process))
         };
-        let (sender, process) = runtime.block_on(within(timeout, begin))?;
+        let begun = runtime.block_on(within(timeout, begin));
+        let (sender, process) = begun.map_err(|fault| unreached(target, fault))?;
         Ok(Self { runtime, sender, target: target.clone(), timeout, process })
     }
 
@@ -125,7 +126,7 @@ impl Client {
             .body(Full::new(Bytes::from(body)))
             .map_err(|error| Fault::data(format!("this cannot be asked of the node: {error}")))?;
         let sender = &mut self.sender;
-        self.runtime.block_on(within(self.timeout, async {
+        let answered = self.runtime.block_on(within(self.timeout, async {
             sender.ready().await.map_err(lost)?;
             let response = sender.send_request(request).await.map_err(lost)?;
             let status = response.status();
@@ -133,7 +134,17 @@ impl Client {
             let warning = warning.and_then(|it| it.split('"').nth(1)).map(str::to_owned);
             let body = response.into_body().collect().await.map_err(lost)?.to_bytes();
             Ok(Reply { status, body, warning })
-        }))
+        }));
+        answered.map_err(|fault| unreached(&self.target, fault))
+    }
+}
+
+/// Whatever went wrong on the way, the socket or the address that was tried is named, in one form.
+fn unreached(target: &Target, fault: Fault) -> Fault {
+    let is_about_the_way = !matches!(fault.code, Code::Usage | Code::Data);
+    match is_about_the_way {
+        true => Fault::new(fault.code, format!("cannot reach the node by {target}: {}", fault.text)),
+        false => fault,
     }
 }
 
@@ -144,18 +155,17 @@ async fn within<T>(
     if timeout.is_zero() {
         return work.await;
     }
-    let late = |_| Fault::new(Code::TempFail, "the node did not answer in time");
+    let late = |_| Fault::new(Code::TempFail, "there was no answer in time");
     tokio::time::timeout(timeout, work).await.map_err(late)?
 }
 
 async fn open_socket(path: &Path) -> Result<Opened, Fault> {
-    let shown = path.display();
     let stream = UnixStream::connect(path).await.map_err(|error| match error.kind() {
         ErrorKind::NotFound | ErrorKind::ConnectionRefused => nobody(path),
-        ErrorKind::PermissionDenied => Fault::unavailable(format!(
-            "no permission to use {shown}: run as the user that runs the node"
-        )),
-        _ => Fault::unavailable(format!("cannot connect to {shown}: {error}")),
+        ErrorKind::PermissionDenied => {
+            Fault::unavailable("no permission to use it: run as the user that runs the node")
+        }
+        _ => Fault::unavailable(error.to_string()),
     })?;
     let process = stream.peer_cred().ok().and_then(|of_peer| Pid::from_raw(of_peer.pid()?));
     Ok((Box::new(stream), process))
@@ -163,25 +173,24 @@ async fn open_socket(path: &Path) -> Result<Opened, Fault> {
 
 /// Why nobody listens at this socket.
 fn nobody(socket: &Path) -> Fault {
-    let shown = socket.display();
     let lock = socket.with_file_name(LOCK_NAME);
     if let Some(process) = holder(&lock) {
         return Fault::new(
             Code::NotReady,
             format!(
                 "the node is starting or stopping: process {process} has its data directory, and nobody listens \
-                 at {shown} now\n\
+                 there now\n\
                  With much in its queues that takes a while, and its log says how far it is. 'leveret ctl \
                  await_startup' waits for the end of a start."
             ),
         );
     }
-    Fault::unavailable(format!(
-        "no node is running: nobody listens at {shown}\n\
+    Fault::unavailable(
+        "no node is running: nobody listens there\n\
          Start one with 'leveret serve', or name its socket with --socket PATH \
          (or its data directory with LEVERET_DATA_DIR), or a node elsewhere with --uri. \
-         The socket of a service is root's and its user's to see."
-    ))
+         The socket of a service is root's and its user's to see.",
+    )
 }
 
 /// The process that holds the lock on this file, after the system's table: whoever tries the lock has it for a moment, in
@@ -206,14 +215,12 @@ async fn open_network(address: &Address) -> Result<Box<dyn Io>, Fault> {
     let (host, port) = (&*address.host, address.port);
     let mut found = tokio::net::lookup_host((host, port))
         .await
-        .map_err(|error| Fault::new(Code::NoHost, format!("cannot find host {host}: {error}")))?;
+        .map_err(|error| Fault::new(Code::NoHost, format!("no such host: {error}")))?;
     let mut failure = None;
     let stream = loop {
         let Some(one) = found.next() else {
             let why = failure.map_or_else(|| "it has no address".to_owned(), |it| format!("{it}"));
-            return Err(Fault::unavailable(format!(
-                "cannot connect to the management API at {host}:{port}: {why}"
-            )));
+            return Err(Fault::unavailable(why));
         };
         match TcpStream::connect(one).await {
             Ok(stream) => break stream,
@@ -231,7 +238,7 @@ async fn open_network(address: &Address) -> Result<Box<dyn Io>, Fault> {
     let stream = connector
         .connect(name, stream)
         .await
-        .map_err(|error| Fault::unavailable(format!("no TLS with {host}:{port}: {error}")))?;
+        .map_err(|error| Fault::unavailable(format!("no TLS: {error}")))?;
     Ok(Box::new(stream))
 }
 
@@ -255,5 +262,5 @@ fn tls(address: &Address) -> Result<ClientConfig, Fault> {
 }
 
 fn lost(error: hyper::Error) -> Fault {
-    Fault::unavailable(format!("the connection to the node is lost: {error}"))
+    Fault::unavailable(format!("the connection is lost: {error}"))
 }

@@ -38,6 +38,8 @@ pub use fault::{Code, Fault};
 pub struct Local {
     /// Where it listens.
     pub socket: PathBuf,
+    /// Why it may listen elsewhere: the configuration that says so cannot be read.
+    pub doubt: Option<String>,
     /// Its name, for messages.
     pub node: String,
     /// The version of RabbitMQ that the tools stand for: scripts look at it to know what they can ask.
@@ -76,7 +78,8 @@ pub fn run(args: &CtlArgs, local: Local, out: &mut dyn Write) -> Result<(), Faul
         Target::Network(address) => format!("rabbit@{}", address.host),
         Target::Socket(_) => local.node,
     });
-    let mut call = Call::new(args, target, node, local.rabbitmq_version, out);
+    let doubt = local.doubt.filter(|_| common.uri.is_none() && common.socket.is_none());
+    let mut call = Call::new(args, target, doubt, node, local.rabbitmq_version, out);
     let answer = (args.entry.run)(&mut call)?;
     call.say()?;
     let text = format::answer(&answer, common);

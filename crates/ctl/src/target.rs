@@ -1,5 +1,6 @@
 //! Where the node is: behind a Unix socket of this machine, or anywhere behind the management API.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use base64::Engine as _;
@@ -17,6 +18,17 @@ pub(crate) enum Target {
     Network(Address),
 }
 
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Socket(path) => write!(f, "the control socket {}", path.display()),
+            Self::Network(Address { host, port, .. }) => {
+                write!(f, "the management API at {host}:{port}")
+            }
+        }
+    }
+}
+
 /// The management API of a node.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Address {
@@ -31,8 +43,8 @@ pub(crate) struct Address {
     pub(crate) cacertfile: Option<PathBuf>,
 }
 
-impl std::fmt::Debug for Address {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Address({}:{}{}, ...)", self.host, self.port, self.prefix)
     }
 }

@@ -249,6 +249,40 @@ fn nobody_is_there() {
     assert_eq!(run(&nobody, "--uri amqp://a:b@here ping").unwrap_err().code, Code::Usage);
 }
 
+/// However a node is not reached, the socket that was tried is named, and in one form.
+#[test]
+fn every_failure_names_the_socket() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("node.sock");
+    let check = |words: &str, status: u8, why: &str| {
+        let fault = run(&path, words).unwrap_err();
+        assert_eq!(fault.code.exit_status(), status, "{fault}");
+        let socket = path.display();
+        let want = format!("cannot reach the node by the control socket {socket}: {why}");
+        assert!(fault.text.starts_with(&want), "no {want:?} in {fault}");
+    };
+    check("ping", 69, "no node is running: nobody listens there\n");
+    std::fs::write(&path, "no socket").unwrap();
+    check("list_queues", 69, "no node is running: nobody listens there\n");
+    std::fs::remove_file(&path).unwrap();
+    let listener = UnixListener::bind(&path).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| drop(listener.accept()));
+        check("list_queues", 69, "the connection is lost: ");
+    });
+    // It is accepted by the system, and nobody answers.
+    check("-t 1 list_queues", 75, "there was no answer in time");
+    drop(listener);
+    let below = dir.path().join("node.sock/below");
+    let fault = run(&below, "ping").unwrap_err();
+    assert!(fault.text.contains(&format!("control socket {}: ", below.display())), "{fault}");
+    // What a node answers is no failure of the way.
+    refused("delete_user x", &[("DELETE /api/users/x", 404, NONE)], Code::NoUser, "User");
+    let fault = run(&path, "--uri http://a:b@127.0.0.1:1 ping").unwrap_err();
+    let want = "cannot reach the node by the management API at 127.0.0.1:1: ";
+    assert!(fault.text.starts_with(want), "{fault}");
+}
+
 /// A node reads its logs before it listens, and writes the last of them when it does so no more: it holds its directory
 /// all the while.
 #[test]
@@ -385,6 +419,7 @@ fn run(socket: &Path, words: &str) -> Result<String, Fault> {
     let tool = Tool::try_parse_from(words).unwrap();
     let local = Local {
         socket: socket.to_owned(),
+        doubt: None,
         node: "rabbit@here".to_owned(),
         rabbitmq_version: "3.13.7",
     };

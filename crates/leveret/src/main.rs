@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{FromArgMatches as _, Parser as _};
-use leveret_config::{Loaded, files};
+use leveret_config::{Config, Loaded, files};
 use leveret_ctl::{CtlArgs, Local};
 use leveret_server::check::Checked;
 use rustix::process::{Signal, getpid, kill_process};
@@ -76,10 +76,16 @@ fn ctl(args: &CtlArgs) -> ExitCode {
 /// The node of this machine.
 fn local() -> Local {
     // A broken configuration must not keep anybody from stopping a node.
-    let config = files::load(None, Vec::new()).map(|it| it.config).unwrap_or_default();
+    let (config, doubt) = match files::load(None, Vec::new()) {
+        Ok(loaded) => (loaded.config, None),
+        Err(errors) => {
+            let doubt = format!("The configuration may name another one, but cannot be read:\n{errors}");
+            (Config::default(), Some(doubt))
+        }
+    };
     let (socket, node) = (files::ctl_socket(&config), leveret_server::node_name(&config));
     let rabbitmq_version = leveret_server::COMPATIBLE_VERSION;
-    Local { socket, node, rabbitmq_version }
+    Local { socket, doubt, node, rabbitmq_version }
 }
 
 fn serve(args: ServeArgs) -> ExitCode {

@@ -61,6 +61,18 @@ fn statuses() {
     let socket = dir.path().join("leveret.sock").display().to_string();
     assert!(told.contains(&socket) && told.contains("leveret serve"), "{told}");
 
+    // The configuration that names its socket cannot be read.
+    let output = Command::new(env!("CARGO_BIN_EXE_leveret"))
+        .args(["ctl", "ping"])
+        .env_clear()
+        .env("HOME", dir.path())
+        .env("LEVERET_CONFIG_FILE", dir.path().join("none.conf"))
+        .output()
+        .unwrap();
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(told.contains("control socket /"), "{told}");
+    assert!(told.contains("may name another one, but cannot be read:\n") && told.contains("none.conf"), "{told}");
+
     // Two nodes, and no way to tell which is meant.
     let two = &["ctl", "--socket", "s", "ping", "--uri", "http://u:secret@h"];
     let told = check(dir.path(), two, 64);

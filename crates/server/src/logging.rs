@@ -40,7 +40,11 @@ impl Logs {
     /// Has the log file make way for a new one. Whether there is a log file.
     pub fn rotate(&self) -> io::Result<bool> {
         let Some(file) = &self.file else { return Ok(false) };
-        file.lock().rotate().map(|()| true)
+        let mut file = file.lock();
+        let rotated = file.rotate().map(|()| true);
+        rotated.map_err(|error| {
+            io::Error::new(error.kind(), format!("{}: {error}", file.path.display()))
+        })
     }
 
     /// From now on every category has this level, in every output, until the next start.

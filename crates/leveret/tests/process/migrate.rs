@@ -423,7 +423,7 @@ fn what_keeps_it_from_beginning_is_told() {
         "guest:guest",
         &["--to-api", "http://127.0.0.1:1"],
         69,
-        "the new broker (--to-api): cannot connect",
+        "the new broker (--to-api): cannot reach the node by the management API at 127.0.0.1:1: ",
     );
     let nobody = ["--messages-only", "--to", "amqp://127.0.0.1:1"];
     check("guest:guest", &nobody, 69, "the new broker (--to): connecting to 127.0.0.1:1");

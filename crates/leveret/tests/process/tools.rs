@@ -287,6 +287,27 @@ fn a_node_that_is_drained_takes_no_clients_until_it_is_revived() {
 }
 
 #[test]
+fn a_log_file_that_cannot_make_way_is_told() {
+    let broker = Broker::with(&["log.file=x.log"]);
+    let dir = broker.dir.path().join("log");
+    std::fs::rename(&dir, broker.dir.path().join("elsewhere")).unwrap();
+    std::fs::write(&dir, "no directory").unwrap();
+    let Output { status, stdout, stderr } = broker.ctl(&["rotate_logs"]);
+    let (told, errors) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+    assert_eq!(status.code(), Some(69), "{told}{errors}");
+    let file = dir.join("x.log");
+    let want = format!("Error:\nthe log file stays: {}: Not a directory", file.display());
+    assert!(errors.starts_with(&want) && !told.contains("stays"), "{told}{errors}");
+    std::fs::remove_file(&dir).unwrap();
+    std::fs::rename(broker.dir.path().join("elsewhere"), &dir).unwrap();
+    broker.told(&["rotate_logs"]);
+    assert!(dir.join("x.log.0").exists());
+    // Without a log file there is none to make way.
+    let none = Broker::start();
+    assert!(none.refused(&["rotate_logs"], 69).contains("the node logs to no file"));
+}
+
+#[test]
 fn the_report_has_everything_but_secrets() {
     let broker = Broker::with(&["log.file=leveret.log", "default_pass=very-secret"]);
     broker.told(&["add_user", "u", "also-secret"]);
