@@ -228,7 +228,7 @@ fn repeated_faults() {
 fn repeated(a: &str, b: &str, flags: &[(&str, &str)], want: &str) {
     let file = |name: &str, text: &str| File { name: name.to_owned(), text: text.to_owned() };
     let files = vec![file("a.conf", a), file("b.conf", b)];
-    let sources = Sources { files, flags: settings(flags), ..Sources::default() };
+    let sources = Sources { files, flags: flags_of(flags), ..Sources::default() };
     assert_eq!(told(&Config::load(&sources).unwrap()), want);
 }
 
@@ -308,6 +308,12 @@ fn rabbitmq_environment() {
     let warnings: Vec<_> = notices.iter().filter(|it| it.is_warning).map(|it| &it.text).collect();
     assert_eq!(warnings, ["environment variable LEVERET_HEARTBAET names no option; ignored"]);
 
+    // What RabbitMQ would heed is told.
+    for name in ["RABBITMQ_LOG", "RABBITMQ_ENABLED_PLUGINS", "RABBITMQ_QUORUM_DIR"] {
+        let loaded = load("", vec![(name.to_owned(), "x".to_owned())], &[]).unwrap();
+        assert_eq!(told(&loaded), format!("environment variable {name} has no meaning here"));
+    }
+
     let errors = load("", vec![("LEVERET_HEARTBEAT".to_owned(), "x".to_owned())], &[]).unwrap_err();
     assert!(
         errors.starts_with("environment variable LEVERET_HEARTBEAT: heartbeat = x:"),
@@ -360,11 +366,11 @@ fn page_is_fresh() {
 
 fn load(text: &str, env: Vec<(String, String)>, flags: &[(&str, &str)]) -> Result<Loaded, String> {
     let files = vec![File { name: "f.conf".to_owned(), text: text.to_owned() }];
-    Config::load(&Sources { files, env, flags: settings(flags), ..Sources::default() })
+    Config::load(&Sources { files, env, flags: flags_of(flags), ..Sources::default() })
         .map_err(|errors| errors.to_string())
 }
 
-fn settings(flags: &[(&str, &str)]) -> Vec<FlagSetting> {
+fn flags_of(flags: &[(&str, &str)]) -> Vec<FlagSetting> {
     let flags = flags.iter().map(|(key, value)| FlagSetting {
         flag: format!("--{key}"),
         key: (*key).to_owned(),
