@@ -27,6 +27,7 @@ pub mod options;
 pub mod page;
 mod parse;
 pub mod plugins;
+pub mod seeds;
 mod setting;
 pub mod signin;
 pub mod tls;

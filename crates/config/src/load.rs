@@ -19,6 +19,7 @@ use crate::options::{
     ManagementOptions, NodeOptions, PrometheusOptions, ResourceOptions,
 };
 use crate::parse::{self, Item, Line};
+use crate::seeds::{SeedOptions, Validator};
 use crate::setting::{KeyMatch, MECHANISMS_LATER};
 use crate::signin::SignInOptions;
 use crate::tls::{CertificateOptions, ManagementTlsOptions, PrometheusTlsOptions, TlsOptions};
@@ -124,6 +125,8 @@ config! {
     connections: ConnectionOptions,
     /// Users and definitions.
     access: AccessOptions,
+    /// New virtual hosts and new passwords.
+    seeds: SeedOptions,
     /// Who is asked about users.
     auth: AuthOptions,
     /// A web service that keeps users.
@@ -346,12 +349,13 @@ impl<'a> Loader<'a> {
         let mut told: Vec<(usize, Notice)> = Vec::new();
         for all in of_key.into_values() {
             let of_files = all.iter().filter(|&&index| is_in_file(&lines[index])).count();
-            let Some((&last, earlier)) = all.split_last().filter(|_| of_files > 1) else { continue };
+            let Some((&last, earlier)) = all.split_last().filter(|_| of_files > 1) else {
+                continue;
+            };
             match self.find(&lines[last].key) {
                 Some((_, spec)) => {
                     let of_key = |index: usize| &lines[index];
-                    let notice =
-                        repeated(spec, of_key(last), earlier.iter().copied().map(of_key));
+                    let notice = repeated(spec, of_key(last), earlier.iter().copied().map(of_key));
                     told.push((last, notice));
                 }
                 None if self.is_dropped(&lines[last]) => {
@@ -381,13 +385,7 @@ impl<'a> Loader<'a> {
         }
     }
 
-    fn apply(
-        &mut self,
-        config: &mut Config,
-        line: Line,
-        places: &str,
-        include: &Include<'_>,
-    ) {
+    fn apply(&mut self, config: &mut Config, line: Line, places: &str, include: &Include<'_>) {
         let written = line.key.join(".");
         let Some(found) = self.find(&line.key) else {
             if let Some(known) =
@@ -484,6 +482,12 @@ impl<'a> Loader<'a> {
         }
         if mechanisms.iter().next().is_none() {
             self.warn("auth_mechanisms: none is offered; no client can log in".to_owned());
+        }
+        let (validator, needed) = (config.seeds.validator, &config.seeds.regexp);
+        if validator != Validator::PasswordRegexp && needed.is_some() {
+            self.warn(
+                "credential_validator.regexp is not looked at by this validation_backend".into(),
+            );
         }
         if config.listeners.tcp.is_empty() && config.listeners.ssl.is_empty() {
             self.warn("listeners.tcp = none: no client can connect".to_owned());

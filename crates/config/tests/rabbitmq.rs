@@ -74,8 +74,7 @@ fn options_take_what_rabbitmq_takes() {
         })
         .collect();
     let duration = "expected a duration such as 30000, 250ms, 30s, 5m or 1h";
-    let level =
-        "expected one of debug|info|notice|warning|error|critical|alert|emergency|none";
+    let level = "expected one of debug|info|notice|warning|error|critical|alert|emergency|none";
     let want = [
         // Nobody is waited for without an end.
         format!("auth_ldap.idle_timeout = infinity: {duration}"),

@@ -63,6 +63,8 @@ impl Reply {
         let told: Value = serde_json::from_slice(&self.body).unwrap_or_default();
         let reason = told.get("reason").and_then(Value::as_str);
         let reason = reason.map_or_else(|| self.status.to_string(), str::to_owned);
+        // What RabbitMQ's API says; its tools say why.
+        let reason = reason.strip_prefix("credential_validation_failed: ").unwrap_or(&reason);
         let code = match self.status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Code::NoPermission,
             StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND => Code::Data,
@@ -143,7 +145,9 @@ impl Client {
 fn unreached(target: &Target, fault: Fault) -> Fault {
     let is_about_the_way = !matches!(fault.code, Code::Usage | Code::Data);
     match is_about_the_way {
-        true => Fault::new(fault.code, format!("cannot reach the node by {target}: {}", fault.text)),
+        true => {
+            Fault::new(fault.code, format!("cannot reach the node by {target}: {}", fault.text))
+        }
         false => fault,
     }
 }

@@ -212,6 +212,10 @@ fn refusals() {
     refused("consume_event_stream --pattern (", &[("GET /api/events?since=18446744073709551615", 200, "{}")], Code::Usage, "the pattern");
     refused("delete_user x", &[("DELETE /api/users/x", 404, NONE)], Code::NoUser, "User \"x\" does not exist");
     refused("add_user bob x", &[("GET /api/users/bob", 200, USER)], Code::Software, "User \"bob\" already exists");
+    refused("add_user bob x",
+        &[("GET /api/users/bob", 404, NONE),
+          (r#"PUT /api/users/bob {"password":"x","tags":""}"#, 400, r#"{"error":"bad_request","reason":"credential_validation_failed: minimum required password length is 5"}"#)],
+        Code::Data, "minimum required password length is 5");
     refused("set_permissions nobody a b c", &[("GET /api/users/nobody", 404, NONE)], Code::NoUser, "User nobody does not exist");
     refused("list_queues -p no", &[("GET /api/queues/no?columns=name,messages", 404, NONE)], Code::Data, "Virtual host 'no' does not exist");
     refused("purge_queue q", &[("DELETE /api/queues/%2F/q/contents", 404, NONE)], Code::Data, "Queue 'q' in vhost '/' does not exist");

@@ -117,6 +117,30 @@ fn a_check_is_whole() {
     assert!(!data.exists());
 }
 
+/// What new vhosts and passwords have to be like is looked at before the start.
+#[test]
+#[rustfmt::skip] // a table
+fn a_check_looks_at_what_new_vhosts_have() {
+    let dir = tempfile::tempdir().unwrap();
+    let fault = |settings: &[&str], want: &str| {
+        let sets = settings.iter().flat_map(|it| ["--set", it]);
+        let words: Vec<&str> = ["serve", "--check"].into_iter().chain(sets).collect();
+        let told = check(&dir.path().join("data"), &words, 78);
+        assert!(told.contains(want), "{want} in {told}");
+    };
+    let backend = |kind: &str| format!("credential_validator.validation_backend=rabbit_credential_validator_{kind}");
+    let (length, regexp) = (backend("min_password_length"), backend("password_regexp"));
+    fault(&[&length, "credential_validator.min_length=6"], "default_pass: credential_validation_failed: minimum required password length is 6");
+    fault(&[&regexp],                                      "password_regexp needs credential_validator.regexp");
+    fault(&[&regexp, "credential_validator.regexp=("],     "credential_validator.regexp: invalid regular expression '('");
+    fault(&[&length, "default_users.u.password=four"],     "default_users.u.password: credential_validation_failed: minimum required password length is 5");
+    fault(&["default_users.u.configure=["],                "default_users.u: invalid regular expression '['");
+    fault(&["default_limits.vhosts.a.pattern=["],          "default_limits.vhosts.a.pattern: invalid regular expression '['");
+    fault(&["default_policies.operator.p.queue_pattern=[", "default_policies.operator.p.max_length=1"], "default_policies.operator.p: pattern should be regular expression but is invalid");
+    fault(&["default_policies.operator.p.apply_to=x"],     "default_policies.operator.p.apply_to: apply-to 'x' unrecognised");
+    fault(&["default_policies.operator.p.queue_pattern=x"], "default_policies.operator.p: no policy provided");
+}
+
 /// A broker that is not there is told once, with its address.
 #[test]
 fn perf_without_a_broker() {

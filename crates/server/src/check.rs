@@ -12,7 +12,7 @@ use leveret_config::{Config, Loaded, files};
 use leveret_topology::Topology;
 use rustix::fs::{Access, access};
 
-use crate::startup::{addresses, bootstrap, choose_queue_type, import_files, log_files, resolve};
+use crate::startup::{addresses, bootstrap, choose_defaults, import_files, log_files, resolve};
 use crate::storage::check_layout;
 use crate::tls::Tls;
 
@@ -78,11 +78,26 @@ fn look(loaded: &Loaded) -> Checked {
         let dir = file.parent().unwrap_or_else(|| Path::new("/"));
         checked.look(format!("log file {}", file.display()), writable(dir));
     }
-    if let Some(path) = &config.access.load_definitions {
-        let found = definitions(config, &data_dir, Path::new(path), &mut checked);
-        checked.look(format!("definitions {path}"), found);
+    match &config.access.load_definitions {
+        Some(path) => {
+            let found = definitions(config, &data_dir, Path::new(path), &mut checked);
+            checked.look(format!("definitions {path}"), found);
+        }
+        None => {
+            checked.look("default users, policies and limits", first(config, &data_dir));
+        }
     }
     checked
+}
+
+/// Makes what the first start would.
+fn first(config: &Config, data_dir: &Path) -> anyhow::Result<()> {
+    let mut topology = Topology::new();
+    choose_defaults(config, &mut topology)?;
+    match data_dir.join("names").exists() {
+        true => Ok(()),
+        false => bootstrap(config, &mut topology),
+    }
 }
 
 /// Imports the definitions as the first start would. A node that has names may have the vhosts that are missed.
@@ -93,7 +108,7 @@ fn definitions(
     checked: &mut Checked,
 ) -> anyhow::Result<()> {
     let mut topology = Topology::new();
-    choose_queue_type(config, &mut topology);
+    choose_defaults(config, &mut topology)?;
     if data_dir.join("names").exists() {
         bootstrap(config, &mut topology)?;
         checked

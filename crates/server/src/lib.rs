@@ -31,6 +31,7 @@ mod readiness;
 mod reading;
 pub mod room;
 pub mod runner;
+mod seeds;
 pub mod serve;
 mod startup;
 mod storage;

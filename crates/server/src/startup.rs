@@ -16,6 +16,7 @@ use crate::front::{About, OpenFrontEnds};
 use crate::listener::{Preface, SocketOptions};
 use crate::logging::{self, Logs};
 use crate::login;
+use crate::seeds;
 use crate::serve::{AmqpListener, Options, run};
 use crate::storage::{DirectoryLock, Files, Memory, NodeLog, Storage, Waker, tell_damage};
 use crate::tls::Tls;
@@ -296,7 +297,7 @@ fn add_names(
     let mut seen = 0;
     let wait = &mut || seen = waker.wait(seen);
     meta.promise(topology, wait).context("cannot store the names of this node")?;
-    choose_queue_type(config, topology);
+    choose_defaults(config, topology)?;
     match &access.load_definitions {
         // At every start, as in RabbitMQ: what is there stays, but for what definitions replace.
         Some(path) => {
@@ -321,6 +322,7 @@ fn add_names(
 pub(crate) fn bootstrap(config: &Config, topology: &mut Topology) -> anyhow::Result<()> {
     let access = &config.access;
     let tags: Vec<&str> = access.default_user_tags.iter().collect();
+    topology.defaults().passwords.check(access.default_pass.reveal()).context("default_pass")?;
     topology.bootstrap(&leveret_topology::Bootstrap {
         user: &access.default_user,
         password: PasswordHash::with(hashing(config), access.default_pass.reveal(), rand::random()),
@@ -331,12 +333,14 @@ pub(crate) fn bootstrap(config: &Config, topology: &mut Topology) -> anyhow::Res
     Ok(())
 }
 
-/// The type of queues of vhosts that are made.
-pub(crate) fn choose_queue_type(config: &Config, topology: &mut Topology) {
+/// What vhosts have that are made, and what passwords have to be like.
+pub(crate) fn choose_defaults(config: &Config, topology: &mut Topology) -> anyhow::Result<()> {
+    topology.choose_defaults(seeds::defaults(&config.seeds, hashing(config))?);
     topology.choose_default_queue_type(config.access.default_queue_type.map(|kind| match kind {
         QueueType::Classic => QueueKind::Classic,
         QueueType::Quorum => QueueKind::Quorum,
     }));
+    Ok(())
 }
 
 /// Imports definitions; what is left out is logged.

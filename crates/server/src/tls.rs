@@ -112,10 +112,11 @@ impl Tls {
         // Before they are read: a file that changes meanwhile is looked at again.
         *self.seen.lock() = stamps(&self.settings);
         let listeners = listeners(&self.settings);
-        let made = settings::server_config(&self.settings).and_then(|made| match made.out_of_date {
-            None => Ok(made.config),
-            Some(why) => Err(anyhow::anyhow!(why)),
-        });
+        let made =
+            settings::server_config(&self.settings).and_then(|made| match made.out_of_date {
+                None => Ok(made.config),
+                Some(why) => Err(anyhow::anyhow!(why)),
+            });
         match made {
             Ok(config) => {
                 *self.current.write() = Arc::new(config);

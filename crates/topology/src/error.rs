@@ -480,6 +480,17 @@ pub enum AdminError {
     /// A vhost that is not to be deleted.
     #[error("Refusing to delete virtual host '{0}' because it is protected from deletion")]
     ProtectedVhost(String),
+    /// A password that is not what new ones have to be like. RabbitMQ says the first word alone.
+    #[error("credential_validation_failed: {0}")]
+    Credential(String),
+    /// What the configuration has for new vhosts.
+    #[error("the defaults of virtual host '{vhost}' cannot be applied: {reason}")]
+    Defaults {
+        /// The vhost.
+        vhost: String,
+        /// What does not go.
+        reason: String,
+    },
     /// A vhost without a name.
     #[error("virtual host name must not be empty")]
     EmptyVhostName,

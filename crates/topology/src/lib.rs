@@ -28,6 +28,7 @@ mod arguments;
 mod binding;
 mod bindings;
 mod confirm;
+mod defaults;
 mod definitions;
 mod dump;
 pub mod error;
@@ -62,6 +63,7 @@ pub use access::Bootstrap;
 pub use arguments::permissions_needed;
 pub use binding::{Binding, Bound, Destination, Removed, RemovedExchange, Target};
 pub use confirm::{ConfirmOn, ConfirmOptions};
+pub use defaults::{DefaultLimits, DefaultPolicy, DefaultUser, Defaults, PasswordRule};
 pub use definitions::{Import, ImportError, ImportReason, Imported, for_rabbitmq};
 pub use error::{
     AccessError, AdminError, AuthError, BindError, DeclareError, DeleteError, Locked, NamesFull,

@@ -81,7 +81,7 @@ impl Topology {
         self.whole(change)
     }
 
-    fn whole(&mut self, mut change: PolicyChange) -> Result<Vec<QueueId>, PolicyError> {
+    pub(crate) fn whole(&mut self, mut change: PolicyChange) -> Result<Vec<QueueId>, PolicyError> {
         change.advance(self, u64::MAX)?;
         let changed = change.take_changed();
         change.end(self);
@@ -137,7 +137,7 @@ impl Topology {
     }
 
     /// These limits hold from now on, and no others.
-    fn set_vhost_limits(&mut self, id: VhostId, limits: BTreeMap<String, i64>) {
+    pub(crate) fn set_vhost_limits(&mut self, id: VhostId, limits: BTreeMap<String, i64>) {
         let Some(vhost) = self.vhosts.get_mut(&id) else { return };
         vhost.limits.clone_from(&limits);
         vhost.rates = Buckets::default();

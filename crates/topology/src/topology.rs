@@ -10,6 +10,7 @@ use leveret_amqp::table::Table;
 use serde_json::Value as Json;
 
 use crate::binding::Bindings;
+use crate::defaults::Defaults;
 use crate::error::{AdminError, NamesFull};
 use crate::event::Events;
 use crate::exchange::{Exchange, ExchangeKind, ExchangeSpec};
@@ -60,6 +61,8 @@ pub struct Topology {
     pub(crate) channels: NodeChannels,
     /// What new vhosts have as their type of queues, unless they are given another one.
     pub(crate) default_queue_type: Option<QueueKind>,
+    /// What else they have, and what new passwords have to be like.
+    pub(crate) defaults: Arc<Defaults>,
     pub(crate) matching: Matching,
 }
 
@@ -208,7 +211,7 @@ impl Topology {
         self.bindings.len()
     }
 
-    /// Adds a vhost with its predeclared exchanges. Adding one that exists changes nothing.
+    /// Adds a vhost with its predeclared exchanges and [defaults](Self::choose_defaults). Adding one that exists changes nothing.
     pub fn add_vhost(&mut self, name: &str) -> Result<VhostId, AdminError> {
         if name.is_empty() {
             return Err(AdminError::EmptyVhostName);
@@ -225,6 +228,7 @@ impl Topology {
         self.predeclare(id);
         self.tell_vhost("vhost.created", id);
         self.access_generation += 1;
+        self.apply_defaults(id, name)?;
         Ok(id)
     }
 

@@ -86,7 +86,12 @@ fn password(
         (Some(word), None) if word.is_empty() => {
             Err(Fault::bad("Invalid password: it must not be empty"))
         }
-        (Some(word), None) => Ok(Some(call.node().logins.hash(&word))),
+        (Some(word), None) => {
+            // Names are not held meanwhile.
+            let defaults = call.node().topology().defaults();
+            defaults.passwords.check(&word).map_err(|error| Fault::bad(error.to_string()))?;
+            Ok(Some(call.node().logins.hash(&word)))
+        }
         (None, Some(hash)) => {
             let hashing = match body.optional_text("hashing_algorithm")? {
                 None => Hashing::default(),

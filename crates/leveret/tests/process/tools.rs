@@ -80,6 +80,43 @@ fn links_are_the_tools() {
     assert_eq!(self::run(&mut plain), (0, "name\n/\n".into()));
 }
 
+/// `default_users`, `default_policies`, `default_limits` and a credential validator, at the first start and later.
+#[test]
+fn new_vhosts_have_what_the_configuration_says() {
+    let broker = Broker::with(&[
+        "default_users.shop.vhost_pattern=^shop",
+        "default_users.shop.password=long enough",
+        "default_users.shop.tags=monitoring,management",
+        "default_users.shop.write=^out",
+        "default_policies.operator.short.vhost_pattern=^(shop|/)",
+        "default_policies.operator.short.queue_pattern=^q",
+        "default_policies.operator.short.max_length=5",
+        "default_policies.operator.short.message_ttl=10s",
+        "default_limits.vhosts.all.max_queues=7",
+        "default_pass=guest-guest",
+        "credential_validator.validation_backend=rabbit_credential_validator_min_password_length",
+        "credential_validator.min_length=8",
+    ]);
+    broker.told(&["add_vhost", "shop-1"]);
+    broker.told(&["add_vhost", "other"]);
+    let limits = json!({"max-queues": 7}).to_string();
+    for vhost in ["/", "shop-1", "other"] {
+        let told = broker.told(&["-p", vhost, "list_vhost_limits"]);
+        assert!(told.contains(&limits), "{vhost}: {told}");
+        let told = broker.told(&["-p", vhost, "list_operator_policies"]);
+        let policy = format!("{vhost}\tshort\t^q\tall\t{{\"max-length\":5,\"message-ttl\":10000}}\t0");
+        assert_eq!(told.contains(&policy), vhost != "other", "{told}");
+        let told = broker.told(&["-p", vhost, "list_permissions"]);
+        assert_eq!(told.contains("shop\t.*\t^out\t.*"), vhost == "shop-1", "{told}");
+    }
+    broker.told(&["authenticate_user", "shop", "long enough"]);
+    assert!(broker.told(&["list_users"]).contains("shop\t[monitoring, management]"));
+    let why = "minimum required password length is 8";
+    assert!(broker.refused(&["add_user", "u", "seven77"], 65).contains(why));
+    broker.told(&["add_user", "u", "eight888"]);
+    assert!(broker.refused(&["change_password", "u", "seven77"], 65).contains(why));
+}
+
 #[test]
 fn new_vhosts_have_the_default_queue_type() {
     let broker = Broker::with(&["default_queue_type=quorum"]);

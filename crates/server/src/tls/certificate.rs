@@ -71,10 +71,15 @@ pub(super) fn out_of_date(der: &[u8], now_s: i64) -> Option<String> {
     let (since, until) = (validity.not_before, validity.not_after);
     let whose = name(certificate.subject());
     if until.timestamp() < now_s {
-        return Some(format!("the certificate '{whose}' has expired: it was valid until {}", time(until)));
+        return Some(format!(
+            "the certificate '{whose}' has expired: it was valid until {}",
+            time(until)
+        ));
     }
     let is_early = since.timestamp() > now_s;
-    is_early.then(|| format!("the certificate '{whose}' is not valid yet: it will be from {} on", time(since)))
+    is_early.then(|| {
+        format!("the certificate '{whose}' is not valid yet: it will be from {} on", time(since))
+    })
 }
 
 /// Whether a certificate names itself as its issuer.

@@ -385,7 +385,10 @@ fn import_user(topology: &mut Topology, entry: &Entry, _: &mut Import) -> Result
                 };
                 PasswordHash::from_base64(name, hash, hashing)?
             }
-            (None, Some(password)) => PasswordHash::new(password, salt(name, password)),
+            (None, Some(password)) => {
+                topology.defaults().passwords.check(password)?;
+                PasswordHash::new(password, salt(name, password))
+            }
             (None, None) => PasswordHash::from_base64(name, "", Hashing::Sha256)?,
         };
     let tags = tags(entry)?;

@@ -3,8 +3,9 @@
 use leveret_amqp::table::Value;
 use leveret_queue::Overflow;
 use leveret_topology::{
-    ApplyTo, Import, Policy, PolicyError, PolicySpec, QueueId, QueueKind, QueueSpec,
-    must_be_component,
+    ApplyTo, DefaultLimits, DefaultPolicy, DefaultUser, Defaults, Import, PasswordHash,
+    PasswordRule, Pattern, Policy, PolicyError, PolicySpec, QueueId, QueueKind, QueueSpec,
+    Topology, must_be_component,
 };
 use serde_json::{Value as Json, json};
 
@@ -220,6 +221,88 @@ fn bad_definitions() {
 }
 
 /// A vhost keeps the type of queues that the node had when it was made.
+/// The first limits that match, each operator policy and each user that do; what was there stays as it is.
+#[test]
+fn defaults_of_new_vhosts() {
+    let mut topology = Topology::new();
+    topology.add_vhost("old").unwrap();
+    let hash = |password: &str| PasswordHash::new(password, [1; 4]);
+    topology.add_user("there", hash("kept"), &[]).unwrap();
+    let limits = |vhosts: &str, max: i64| DefaultLimits {
+        vhosts: Pattern::new(vhosts).unwrap(),
+        limits: [("max-queues".to_owned(), max)].into(),
+    };
+    let user = |name: &str, vhosts: &str| DefaultUser {
+        vhosts: Pattern::new(vhosts).unwrap(),
+        name: name.to_owned(),
+        password: hash("given"),
+        tags: vec!["monitoring".to_owned()],
+        permissions: ["a", "b", "c"].map(str::to_owned),
+    };
+    let short = spec("short", "^q", json!({"max-length": 5}));
+    topology.choose_defaults(Defaults {
+        limits: vec![limits("^a", 1), limits(".*", 2)],
+        policies: vec![DefaultPolicy {
+            vhosts: Pattern::new("^a").unwrap(),
+            policy: Policy::new(short, true).unwrap(),
+        }],
+        users: vec![user("there", ".*"), user("made", "^b"), user("never", "^x")],
+        passwords: PasswordRule::Anything,
+    });
+    // An import adds vhosts, too, and says more of them.
+    topology
+        .import_definitions(
+            r#"{"vhosts": [{"name": "a1"}, {"name": "b", "limits": {"max-queues": 7}}]}"#,
+        )
+        .unwrap();
+    topology.add_vhost("a1").unwrap();
+    let max = |vhost: &str| topology.vhost(vhost).unwrap().max_queues();
+    assert_eq!((max("old"), max("a1"), max("b")), (None, Some(1), Some(7)));
+    let policies = |vhost: &str| {
+        let vhost = topology.vhost(vhost).unwrap();
+        vhost.operator_policies().map(|it| it.name.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        (policies("old"), policies("a1"), policies("b")),
+        (vec![], vec!["short".into()], vec![])
+    );
+    assert!(topology.authenticate("there", "kept").is_ok());
+    assert!(topology.authenticate("made", "given").unwrap().has_tag("monitoring"));
+    assert!(topology.user("never").is_none());
+    let may = |user: &str, vhost: &str| topology.check_vhost_access(user, vhost).is_ok();
+    assert!(may("there", "a1") && may("there", "b") && may("made", "b"));
+    assert!(!may("there", "old") && !may("made", "a1"));
+}
+
+/// Passwords are looked at, hashes are not.
+#[test]
+fn new_passwords_are_looked_at() {
+    let mut topology = Topology::new();
+    let check = |topology: &Topology, password: &str| topology.defaults().passwords.check(password);
+    let passwords = PasswordRule::MinLength(5);
+    topology.choose_defaults(Defaults { passwords, ..Defaults::default() });
+    let why = "credential_validation_failed: minimum required password length is 5";
+    assert_eq!(check(&topology, "four").unwrap_err().to_string(), why);
+    check(&topology, "fives").unwrap();
+    let import = |topology: &mut Topology, user: &str| {
+        let told = topology.import_definitions(&format!(r#"{{"users": [{user}]}}"#));
+        told.map(drop).map_err(|error| error.to_string())
+    };
+    let refused = import(&mut topology, r#"{"name": "u", "password": "four", "tags": ""}"#);
+    assert!(refused.unwrap_err().contains(why));
+    import(&mut topology, r#"{"name": "u", "password_hash": "", "tags": ""}"#).unwrap();
+    topology.choose_defaults(Defaults {
+        passwords: PasswordRule::Matches(Pattern::new("^[a-z]+[0-9]$").unwrap()),
+        ..Defaults::default()
+    });
+    check(&topology, "abc1").unwrap();
+    let told = check(&topology, "abc").unwrap_err().to_string();
+    assert!(told.ends_with("provided password does not match the validator regular expression"));
+    // What a long one would take is not for who sets it to say.
+    check(&topology, &format!("{}1", "a".repeat(4095))).unwrap();
+    check(&topology, &format!("{}1", "a".repeat(4096))).unwrap_err();
+}
+
 #[test]
 fn default_queue_type_of_new_vhosts() {
     let mut topology = World::new().topology;
@@ -416,7 +499,7 @@ fn patterns_take_memory() {
     let topology = &mut world.topology;
     let definition = || json!({ "expires": 100 });
     let large = Policy::new(spec("", r"\w{3,20}", definition()), false).unwrap();
-    let set = |topology: &mut leveret_topology::Topology, policy: &Policy, name: &str| {
+    let set = |topology: &mut Topology, policy: &Policy, name: &str| {
         let policy = Policy { name: name.into(), ..policy.clone() };
         let mut change = topology.start_set_policy("/", policy, false)?;
         change.advance(topology, u64::MAX)
