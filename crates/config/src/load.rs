@@ -295,6 +295,9 @@ impl<'a> Loader<'a> {
                 if !is_ours && !is_link {
                     self.warn(format!("environment variable {name} names no option; ignored"));
                 }
+            } else if UNREAD_ENVIRONMENT.contains(&name.as_str()) {
+                let why = "it is not read, as by RabbitMQ's image: say it in a configuration file, or by RABBITMQ_DEFAULT_USER and RABBITMQ_DEFAULT_PASS";
+                self.error(Place::Environment(name.clone()), Problem::Syntax(why.to_owned()));
             } else if MEANINGLESS_ENVIRONMENT.contains(&name.as_str()) {
                 let text = format!("environment variable {name} has no meaning here");
                 self.notices.push(Notice { is_warning: false, text });
@@ -555,6 +558,25 @@ const ENCRYPTED: &str = "encrypted:";
 
 /// Names of ours that choose files and are no options.
 const OTHER_ENVIRONMENT: [&str; 1] = ["LEVERET_CONFIG_FILE"];
+
+/// Variables of RabbitMQ's container image up to 3.8. The later ones refuse to start with them, and so do we: a node would be
+/// less safe than it was told to be.
+const UNREAD_ENVIRONMENT: [&str; 14] = [
+    "RABBITMQ_DEFAULT_PASS_FILE",
+    "RABBITMQ_DEFAULT_USER_FILE",
+    "RABBITMQ_MANAGEMENT_SSL_CACERTFILE",
+    "RABBITMQ_MANAGEMENT_SSL_CERTFILE",
+    "RABBITMQ_MANAGEMENT_SSL_DEPTH",
+    "RABBITMQ_MANAGEMENT_SSL_FAIL_IF_NO_PEER_CERT",
+    "RABBITMQ_MANAGEMENT_SSL_KEYFILE",
+    "RABBITMQ_MANAGEMENT_SSL_VERIFY",
+    "RABBITMQ_SSL_CACERTFILE",
+    "RABBITMQ_SSL_CERTFILE",
+    "RABBITMQ_SSL_DEPTH",
+    "RABBITMQ_SSL_FAIL_IF_NO_PEER_CERT",
+    "RABBITMQ_SSL_KEYFILE",
+    "RABBITMQ_SSL_VERIFY",
+];
 
 /// RabbitMQ's variables that users set and that change nothing here.
 const MEANINGLESS_ENVIRONMENT: [&str; 32] = [

@@ -322,6 +322,12 @@ fn rabbitmq_environment() {
         assert_eq!(told(&loaded), format!("environment variable {name} has no meaning here"));
     }
 
+    // What would make the node less safe than it was told to be is refused.
+    for name in ["RABBITMQ_DEFAULT_PASS_FILE", "RABBITMQ_SSL_CERTFILE"] {
+        let errors = load("", vec![(name.to_owned(), "x".to_owned())], &[]).unwrap_err();
+        assert!(errors.starts_with(&format!("environment variable {name}: it is not read")), "{errors}");
+    }
+
     let errors = load("", vec![("LEVERET_HEARTBEAT".to_owned(), "x".to_owned())], &[]).unwrap_err();
     assert!(
         errors.starts_with("environment variable LEVERET_HEARTBEAT: heartbeat = x:"),

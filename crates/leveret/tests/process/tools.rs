@@ -117,6 +117,27 @@ fn new_vhosts_have_what_the_configuration_says() {
     assert!(broker.refused(&["change_password", "u", "seven77"], 65).contains(why));
 }
 
+/// As a container is started: the user comes from outside, and `guest` is not there.
+#[test]
+fn the_environment_names_the_first_user() {
+    let dir = tempfile::tempdir().unwrap();
+    let start = |dir| {
+        let mut command = leveret(&["serve", "--listen", "0.0.0.0:0"]);
+        command.env("RABBITMQ_DEFAULT_USER", "shop").env("RABBITMQ_DEFAULT_PASS", "s3cret");
+        command.env("RABBITMQ_DEFAULT_VHOST", "orders");
+        Broker::spawn(command, dir)
+    };
+    let broker = start(dir);
+    assert_eq!(broker.told(&["list_users"]), "user\ttags\nshop\t[administrator]\n");
+    assert_eq!(broker.told(&["list_vhosts"]), "name\norders\n");
+    assert!(broker.told(&["-p", "orders", "list_permissions"]).contains("shop\t.*\t.*\t.*"));
+    broker.told(&["authenticate_user", "shop", "s3cret"]);
+    // Only `guest` is bound to the machine itself.
+    let environment = broker.told(&["environment"]);
+    assert!(environment.contains("loopback_users.$user = guest"), "{environment}");
+    assert!(!environment.contains("s3cret"), "{environment}");
+}
+
 #[test]
 fn new_vhosts_have_the_default_queue_type() {
     let broker = Broker::with(&["default_queue_type=quorum"]);
