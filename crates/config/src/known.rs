@@ -9,6 +9,8 @@ pub(crate) enum Fate {
     Accepted,
     /// Belongs to a feature that is not there yet; the user should know.
     Later,
+    /// Turns off what cannot be turned off: the user should know if it does.
+    AlwaysOn,
     /// To ignore it would make the broker less safe than it was told to be.
     Refused,
 }
@@ -38,6 +40,7 @@ pub(crate) fn table() -> Vec<Known> {
                 let (fate, reason) = rest.split_once(' ').unwrap_or((rest, ""));
                 let fate = match fate {
                     "later" => Fate::Later,
+                    "on" => Fate::AlwaysOn,
                     "refused" => Fate::Refused,
                     _ => Fate::Accepted,
                 };

@@ -408,7 +408,8 @@ impl<'a> Loader<'a> {
                 }
                 let (is_warning, what) = match known.fate {
                     Fate::Later | Fate::Refused if is_off => (false, "changes nothing"),
-                    Fate::Later | Fate::Refused => (true, "is ignored"),
+                    Fate::AlwaysOn if !is_off => (false, "changes nothing"),
+                    Fate::Later | Fate::Refused | Fate::AlwaysOn => (true, "is ignored"),
                     Fate::Accepted => (false, "has no meaning here"),
                 };
                 let text = format!("{places}: {written} {what}: {}", known.reason);

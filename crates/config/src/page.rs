@@ -25,6 +25,10 @@ pub fn markdown() -> String {
             Fate::Refused,
             "Refused, unless the value is `none` or `false`: to ignore them would be unsafe.",
         ),
+        (
+            Fate::AlwaysOn,
+            "Of what is always there: the broker warns about each that says `false` when it starts.",
+        ),
         (Fate::Later, "Not there yet: the broker warns about each when it starts."),
     ] {
         let _ = writeln!(page, "\n{about}\n\n| Keys beginning with | Why |\n|---|---|");

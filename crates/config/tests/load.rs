@@ -181,6 +181,11 @@ fn notices() {
     notice("listeners.tcp = none\nlisteners.ssl.default = 5671", "");
     notice("default_policies.operator.a.classic_queues.ha_mode = all", "W f.conf:1: default_policies.operator.a.classic_queues.ha_mode is ignored: there are no mirrors: such a policy has no effect on one node");
     notice("credential_validator.regexp = x", "W credential_validator.regexp is not looked at by this validation_backend");
+    notice("deprecated_features.permit.transient_nonexcl_queues = true", "f.conf:1: deprecated_features.permit.transient_nonexcl_queues changes nothing: it may be used here, whatever this says");
+    notice("deprecated_features.permit.global_qos = false", "W f.conf:1: deprecated_features.permit.global_qos is ignored: it may be used here, whatever this says");
+    notice("deprecated_features.permit.classic_queue_mirroring = true", "W f.conf:1: deprecated_features.permit.classic_queue_mirroring is ignored: there are no mirrors, and policies with ha-mode have no effect");
+    notice("deprecated_features.permit.classic_queue_mirroring = false", "f.conf:1: deprecated_features.permit.classic_queue_mirroring changes nothing: there are no mirrors, and policies with ha-mode have no effect");
+    notice("deprecated_features.permit.ram_node_type = true", "f.conf:1: deprecated_features.permit.ram_node_type has no meaning here: what it is about is not there");
     notice("listeners.tcp = none",            "W listeners.tcp = none: no client can connect");
     notice("vm_memory_high_watermark.relative = 0.4\nvm_memory_high_watermark.absolute = 1GB",
         "W vm_memory_high_watermark.absolute and vm_memory_high_watermark.relative are both set; absolute counts");
@@ -325,7 +330,10 @@ fn rabbitmq_environment() {
     // What would make the node less safe than it was told to be is refused.
     for name in ["RABBITMQ_DEFAULT_PASS_FILE", "RABBITMQ_SSL_CERTFILE"] {
         let errors = load("", vec![(name.to_owned(), "x".to_owned())], &[]).unwrap_err();
-        assert!(errors.starts_with(&format!("environment variable {name}: it is not read")), "{errors}");
+        assert!(
+            errors.starts_with(&format!("environment variable {name}: it is not read")),
+            "{errors}"
+        );
     }
 
     let errors = load("", vec![("LEVERET_HEARTBEAT".to_owned(), "x".to_owned())], &[]).unwrap_err();

@@ -79,7 +79,8 @@ fn local() -> Local {
     let (config, doubt) = match files::load(None, Vec::new()) {
         Ok(loaded) => (loaded.config, None),
         Err(errors) => {
-            let doubt = format!("The configuration may name another one, but cannot be read:\n{errors}");
+            let doubt =
+                format!("The configuration may name another one, but cannot be read:\n{errors}");
             (Config::default(), Some(doubt))
         }
     };

@@ -71,7 +71,10 @@ fn statuses() {
         .unwrap();
     let told = String::from_utf8(output.stderr).unwrap();
     assert!(told.contains("control socket /"), "{told}");
-    assert!(told.contains("may name another one, but cannot be read:\n") && told.contains("none.conf"), "{told}");
+    assert!(
+        told.contains("may name another one, but cannot be read:\n") && told.contains("none.conf"),
+        "{told}"
+    );
 
     // Two nodes, and no way to tell which is meant.
     let two = &["ctl", "--socket", "s", "ping", "--uri", "http://u:secret@h"];

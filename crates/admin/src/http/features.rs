@@ -73,13 +73,34 @@ pub(super) async fn enable(call: Call) -> Result<Answer, Fault> {
     Err(Fault::bad(format!("there is no feature flag '{name}'")))
 }
 
-/// Features that RabbitMQ takes away one day; all may be used here.
-const DEPRECATED: [(&str, &str); 5] = [
-    ("classic_queue_mirroring", "Classic mirrored queues: policies with ha-mode have no effect"),
-    ("global_qos", "basic.qos with global set"),
-    ("management_metrics_collection", "Statistics of the management API"),
-    ("ram_node_type", "Nodes without a disk"),
-    ("transient_nonexcl_queues", "Transient queues that are not exclusive"),
+/// A feature that RabbitMQ takes away one day.
+struct Deprecated {
+    name: &'static str,
+    /// What it is here.
+    desc: &'static str,
+    /// Where RabbitMQ says more, after [`ANNOUNCED`].
+    doc: &'static str,
+    provided_by: &'static str,
+    /// Whether it may be used here.
+    is_permitted: bool,
+}
+
+/// Where RabbitMQ has announced it.
+const ANNOUNCED: &str = "https://blog.rabbitmq.com/posts/2021/08/4.0-deprecation-announcements/";
+
+/// Those of RabbitMQ 3.13.
+#[rustfmt::skip] // a table
+const DEPRECATED: [Deprecated; 5] = [
+    Deprecated { name: "classic_queue_mirroring", desc: "Policies with ha-mode are kept and have no effect: there are no mirrors",
+        doc: "#removal-of-classic-queue-mirroring", provided_by: "rabbit", is_permitted: false },
+    Deprecated { name: "global_qos", desc: "basic.qos with global set holds for the channel",
+        doc: "#removal-of-global-qos", provided_by: "rabbit", is_permitted: true },
+    Deprecated { name: "management_metrics_collection", desc: "The management API has rates and samples",
+        doc: "#disable-metrics-delivery-via-the-management-api--ui", provided_by: "rabbitmq_management_agent", is_permitted: true },
+    Deprecated { name: "ram_node_type", desc: "There are no nodes without a disk",
+        doc: "#removal-of-ram-nodes", provided_by: "rabbit", is_permitted: false },
+    Deprecated { name: "transient_nonexcl_queues", desc: "Queues that are neither durable nor exclusive are there until the next start",
+        doc: "#removal-of-transient-non-exclusive-queues", provided_by: "rabbit", is_permitted: true },
 ];
 
 /// `GET /api/deprecated-features`.
@@ -88,33 +109,37 @@ pub(super) async fn deprecated(call: Call) -> Result<Answer, Fault> {
     listing::rows(call, DEPRECATED.iter().map(deprecated_row).collect()).await
 }
 
-fn deprecated_row((name, desc): &(&str, &str)) -> Value {
+fn deprecated_row(it: &Deprecated) -> Value {
     json!({
-        "name": name,
-        "desc": desc,
-        "doc_url": "",
+        "name": it.name,
+        "desc": it.desc,
+        "doc_url": format!("{ANNOUNCED}{}", it.doc),
         "deprecation_phase": "permitted_by_default",
-        "provided_by": "rabbit",
-        "state": "permitted",
+        "provided_by": it.provided_by,
+        "state": if it.is_permitted { "permitted" } else { "denied" },
     })
 }
 
-/// `GET /api/deprecated-features/used`: of these, transient queues can be seen.
+/// `GET /api/deprecated-features/used`: of these, transient queues can be seen, and policies that ask for mirrors.
 pub(super) async fn deprecated_used(call: Call) -> Result<Answer, Fault> {
     call.login.must_monitor()?;
-    let ids: Vec<QueueId> = {
+    let (ids, asks_for_mirrors): (Vec<QueueId>, bool) = {
         let topology = call.node().topology();
-        topology.vhosts().flat_map(|vhost| topology.queue_ids(vhost.id)).collect()
+        let ids = topology.vhosts().flat_map(|vhost| topology.queue_ids(vhost.id)).collect();
+        let mut policies =
+            topology.vhosts().flat_map(|it| it.policies().chain(it.operator_policies()));
+        (ids, policies.any(|policy| policy.definition.contains_key("ha-mode")))
     };
     let transient = |topology: &Topology, id| {
         let queue = topology.queue_by_id(id)?;
         (!queue.durable && queue.exclusive_owner.is_none()).then_some(())
     };
-    let is_used = !pages::copied(call.node(), ids, transient).await.is_empty();
-    let rows: Vec<Value> = DEPRECATED
-        .iter()
-        .filter(|(name, _)| is_used && *name == "transient_nonexcl_queues")
-        .map(deprecated_row)
-        .collect();
+    let has_transient = !pages::copied(call.node(), ids, transient).await.is_empty();
+    let is_used = |it: &&Deprecated| match it.name {
+        "classic_queue_mirroring" => asks_for_mirrors,
+        "transient_nonexcl_queues" => has_transient,
+        _ => false,
+    };
+    let rows: Vec<Value> = DEPRECATED.iter().filter(is_used).map(deprecated_row).collect();
     listing::rows(call, rows).await
 }

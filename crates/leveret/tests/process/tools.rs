@@ -104,7 +104,8 @@ fn new_vhosts_have_what_the_configuration_says() {
         let told = broker.told(&["-p", vhost, "list_vhost_limits"]);
         assert!(told.contains(&limits), "{vhost}: {told}");
         let told = broker.told(&["-p", vhost, "list_operator_policies"]);
-        let policy = format!("{vhost}\tshort\t^q\tall\t{{\"max-length\":5,\"message-ttl\":10000}}\t0");
+        let policy =
+            format!("{vhost}\tshort\t^q\tall\t{{\"max-length\":5,\"message-ttl\":10000}}\t0");
         assert_eq!(told.contains(&policy), vhost != "other", "{told}");
         let told = broker.told(&["-p", vhost, "list_permissions"]);
         assert_eq!(told.contains("shop\t.*\t^out\t.*"), vhost == "shop-1", "{told}");
