@@ -312,9 +312,15 @@ impl Value for Secret {
     }
 }
 
-/// Declares an enumeration whose variants are written as fixed words.
+/// Declares an enumeration whose variants are written as fixed words. Other words may mean the same, and some may be refused
+/// with a text of their own.
 macro_rules! words {
-    ($(#[$meta:meta])* $name:ident { $($(#[$of:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
+    (
+        $(#[$meta:meta])* $name:ident {
+            $($(#[$of:meta])* $variant:ident = $word:literal $(| $other:literal)*),+ $(,)?
+        }
+        $(refuses { $($bad:literal)|+ => $why:literal })?
+    ) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub enum $name { $($(#[$of])* $variant),+ }
@@ -324,7 +330,8 @@ macro_rules! words {
 
             fn read(text: &str) -> Result<Self, String> {
                 match text {
-                    $($word => Ok(Self::$variant),)+
+                    $($word $(| $other)* => Ok(Self::$variant),)+
+                    $($($bad)|+ => Err($why.to_owned()),)?
                     _ => Err(concat!("expected one of ", $crate::value::words!(@join $($word),+)).to_owned()),
                 }
             }
@@ -374,33 +381,15 @@ words! {
     }
 }
 
-/// A type of queue, as RabbitMQ's names and modules have it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum QueueType {
-    /// `classic`.
-    Classic,
-    /// `quorum`.
-    Quorum,
-}
-
-impl Value for QueueType {
-    const FORM: &'static str = "classic|quorum";
-
-    fn read(text: &str) -> Result<Self, String> {
-        match text {
-            "classic" | "rabbit_classic_queue" => Ok(Self::Classic),
-            "quorum" | "rabbit_quorum_queue" => Ok(Self::Quorum),
-            "stream" | "rabbit_stream_queue" => Err("there are no streams".to_owned()),
-            _ => Err("expected one of classic|quorum".to_owned()),
-        }
+words! {
+    /// A type of queue, as RabbitMQ's names and modules have it.
+    QueueType {
+        /// `classic`.
+        Classic = "classic" | "rabbit_classic_queue",
+        /// `quorum`.
+        Quorum = "quorum" | "rabbit_quorum_queue",
     }
-
-    fn show(&self) -> String {
-        match self {
-            Self::Classic => "classic".to_owned(),
-            Self::Quorum => "quorum".to_owned(),
-        }
-    }
+    refuses { "stream" | "rabbit_stream_queue" => "there are no streams" }
 }
 
 words! {

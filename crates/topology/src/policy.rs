@@ -131,7 +131,7 @@ impl Policy {
     /// What of it does nothing here, in words; `None` if all of it does something.
     pub fn without_effect(&self) -> Option<String> {
         let keys = self.definition.keys().map(String::as_str);
-        let keys: Vec<&str> = keys.filter(|key| NO_EFFECT.contains(key)).collect();
+        let keys: Vec<&str> = keys.filter(|key| here(key) == Some(Here::NoEffect)).collect();
         let verb = if keys.len() == 1 { "has" } else { "have" };
         let text = || format!("policy '{}': {} {verb} no effect here", self.name, keys.join(", "));
         (!keys.is_empty()).then(text)
@@ -375,79 +375,74 @@ enum Check {
     Bool,
     /// Milliseconds that a publisher can be made to wait.
     Wait,
-    /// RabbitMQ took it up to 3.13; kept and shown, [without effect](NO_EFFECT) here.
+    /// RabbitMQ took it up to 3.13; kept and shown, [without effect](Here::NoEffect) here.
     Anything,
 }
 
-/// Setting, check, what RabbitMQ's text calls it, allowed in operator policies.
+/// What comes of a setting here.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Here {
+    /// What it says.
+    Works,
+    /// Nothing: it is about mirrors, members and streams, of which there are none on one node. It is kept, and whoever sets it
+    /// is told.
+    NoEffect,
+    /// It is refused: RabbitMQ takes it with a plugin that is not there.
+    OfPlugin,
+}
+
+/// Setting, check, what RabbitMQ's text calls it, allowed in operator policies, what comes of it.
 #[rustfmt::skip]
-const SETTINGS: &[(&str, Check, &str, bool)] = &[
-    ("alternate-exchange",            Check::Text,       "alternate exchange name", false),
-    ("confirm-defer",                 Check::Wait,       "confirm defer. Valid range is 0 to 864000000 ms", false),
-    ("confirm-on",                    Check::OneOf(&["first", "enqueue", "ack", "ack-lean"]), "confirm-on value. Valid are first, enqueue, ack, ack-lean", false),
-    ("confirm-on-dead-letter",        Check::OneOf(&["nack", "ack"]), "confirm-on-dead-letter value. Valid are nack, ack", false),
-    ("confirm-on-header",             Check::Bool,       "confirm-on-header value. Valid are true, false", false),
-    ("confirm-timeout",               Check::Wait,       "confirm timeout. Valid range is 0 to 864000000 ms", false),
-    ("consumer-disconnected-timeout", Check::AtLeast(0), "consumer disconnected timeout", false),
-    ("consumer-timeout",              Check::AtLeast(0), "consumer timeout", false),
-    ("dead-letter-exchange",          Check::Text,       "dead letter exchange name", false),
-    ("dead-letter-routing-key",       Check::Text,       "dead letter routing key", false),
-    ("dead-letter-strategy",          Check::OneOf(&["at-most-once", "at-least-once"]), "dead letter strategy", false),
-    ("delivery-limit",                Check::Number,     "delivery limit", true),
-    ("expires",                       Check::AtLeast(1), "queue expiry", true),
-    ("initial-cluster-size",          Check::AtLeast(0), "cluster size", false),
-    ("max-age",                       Check::MaxAge,     "max age", false),
-    ("max-in-memory-bytes",           Check::AtLeast(0), "maximum memory in bytes", true),
-    ("max-in-memory-length",          Check::AtLeast(0), "maximum memory in bytes", true),
-    ("max-length",                    Check::AtLeast(0), "maximum length", true),
-    ("max-length-bytes",              Check::AtLeast(0), "maximum length in bytes", true),
-    ("message-ttl",                   Check::AtLeast(0), "message TTL", true),
-    ("overflow",                      Check::OneOf(&["drop-head", "reject-publish", "reject-publish-dlx"]), "overflow value", true),
-    ("queue-leader-locator",          Check::OneOf(&["client-local", "balanced", "random", "least-leaders"]), "queue leader locator value", false),
-    ("queue-mode",                    Check::OneOf(&["default", "lazy"]), "queue-mode value", false),
-    ("queue-version",                 Check::Version,    "queue-version value", true),
-    ("stream-filter-size-bytes",      Check::AtLeast(16), "filter size. Valid range is 16-255", false),
-    ("stream-max-segment-size-bytes", Check::AtLeast(0), "segment size", false),
-    ("target-group-size",             Check::AtLeast(0), "target group size", true),
-    ("ha-mode",                       Check::Anything,   "", true),
-    ("ha-params",                     Check::Anything,   "", true),
-    ("ha-promote-on-failure",         Check::Anything,   "", false),
-    ("ha-promote-on-shutdown",        Check::Anything,   "", false),
-    ("ha-sync-batch-size",            Check::Anything,   "", false),
-    ("ha-sync-mode",                  Check::Anything,   "", true),
-    ("queue-master-locator",          Check::Anything,   "", false),
+const SETTINGS: &[(&str, Check, &str, bool, Here)] = &[
+    ("alternate-exchange",            Check::Text,       "alternate exchange name", false, Here::Works),
+    ("confirm-defer",                 Check::Wait,       "confirm defer. Valid range is 0 to 864000000 ms", false, Here::Works),
+    ("confirm-on",                    Check::OneOf(&["first", "enqueue", "ack", "ack-lean"]), "confirm-on value. Valid are first, enqueue, ack, ack-lean", false, Here::Works),
+    ("confirm-on-dead-letter",        Check::OneOf(&["nack", "ack"]), "confirm-on-dead-letter value. Valid are nack, ack", false, Here::Works),
+    ("confirm-on-header",             Check::Bool,       "confirm-on-header value. Valid are true, false", false, Here::Works),
+    ("confirm-timeout",               Check::Wait,       "confirm timeout. Valid range is 0 to 864000000 ms", false, Here::Works),
+    ("consumer-disconnected-timeout", Check::AtLeast(0), "consumer disconnected timeout", false, Here::NoEffect),
+    ("consumer-timeout",              Check::AtLeast(0), "consumer timeout", false, Here::Works),
+    ("dead-letter-exchange",          Check::Text,       "dead letter exchange name", false, Here::Works),
+    ("dead-letter-routing-key",       Check::Text,       "dead letter routing key", false, Here::Works),
+    ("dead-letter-strategy",          Check::OneOf(&["at-most-once", "at-least-once"]), "dead letter strategy", false, Here::Works),
+    ("delivery-limit",                Check::Number,     "delivery limit", true, Here::Works),
+    ("expires",                       Check::AtLeast(1), "queue expiry", true, Here::Works),
+    ("initial-cluster-size",          Check::AtLeast(0), "cluster size", false, Here::NoEffect),
+    ("max-age",                       Check::MaxAge,     "max age", false, Here::NoEffect),
+    ("max-in-memory-bytes",           Check::AtLeast(0), "maximum memory in bytes", true, Here::Works),
+    ("max-in-memory-length",          Check::AtLeast(0), "maximum memory in bytes", true, Here::Works),
+    ("max-length",                    Check::AtLeast(0), "maximum length", true, Here::Works),
+    ("max-length-bytes",              Check::AtLeast(0), "maximum length in bytes", true, Here::Works),
+    ("message-ttl",                   Check::AtLeast(0), "message TTL", true, Here::Works),
+    ("overflow",                      Check::OneOf(&["drop-head", "reject-publish", "reject-publish-dlx"]), "overflow value", true, Here::Works),
+    ("queue-leader-locator",          Check::OneOf(&["client-local", "balanced", "random", "least-leaders"]), "queue leader locator value", false, Here::NoEffect),
+    ("queue-mode",                    Check::OneOf(&["default", "lazy"]), "queue-mode value", false, Here::Works),
+    ("queue-version",                 Check::Version,    "queue-version value", true, Here::Works),
+    ("stream-filter-size-bytes",      Check::AtLeast(16), "filter size. Valid range is 16-255", false, Here::NoEffect),
+    ("stream-max-segment-size-bytes", Check::AtLeast(0), "segment size", false, Here::NoEffect),
+    ("target-group-size",             Check::AtLeast(0), "target group size", true, Here::NoEffect),
+    ("ha-mode",                       Check::Anything,   "", true, Here::NoEffect),
+    ("ha-params",                     Check::Anything,   "", true, Here::NoEffect),
+    ("ha-promote-on-failure",         Check::Anything,   "", false, Here::NoEffect),
+    ("ha-promote-on-shutdown",        Check::Anything,   "", false, Here::NoEffect),
+    ("ha-sync-batch-size",            Check::Anything,   "", false, Here::NoEffect),
+    ("ha-sync-mode",                  Check::Anything,   "", true, Here::NoEffect),
+    ("queue-master-locator",          Check::Anything,   "", false, Here::NoEffect),
+    ("federation-upstream",           Check::Anything,   "", false, Here::OfPlugin),
+    ("federation-upstream-pattern",   Check::Anything,   "", false, Here::OfPlugin),
+    ("federation-upstream-set",       Check::Anything,   "", false, Here::OfPlugin),
+    ("routing-key",                   Check::Anything,   "", false, Here::OfPlugin),
+    ("shards-per-node",               Check::Anything,   "", false, Here::OfPlugin),
 ];
 
-/// Settings about mirrors, members and streams, of which there are none on one node. They are kept, and whoever sets them
-/// is told.
-const NO_EFFECT: [&str; 13] = [
-    "ha-mode",
-    "ha-params",
-    "ha-promote-on-failure",
-    "ha-promote-on-shutdown",
-    "ha-sync-batch-size",
-    "ha-sync-mode",
-    "initial-cluster-size",
-    "max-age",
-    "queue-leader-locator",
-    "queue-master-locator",
-    "stream-filter-size-bytes",
-    "stream-max-segment-size-bytes",
-    "target-group-size",
-];
-
-/// Settings that plugins of RabbitMQ take, which are not there.
-const OF_PLUGINS: [&str; 5] = [
-    "federation-upstream",
-    "federation-upstream-pattern",
-    "federation-upstream-set",
-    "routing-key",
-    "shards-per-node",
-];
+/// What comes of a setting, if there is one of this name.
+fn here(key: &str) -> Option<Here> {
+    SETTINGS.iter().find(|(name, ..)| *name == key).map(|(.., here)| *here)
+}
 
 /// Whether a setting is one that RabbitMQ takes only with a plugin that is not there.
 pub(crate) fn is_of_plugin(key: &str) -> bool {
-    OF_PLUGINS.contains(&key)
+    here(key) == Some(Here::OfPlugin)
 }
 
 /// Whether a setting is one that RabbitMQ does not know.
@@ -462,11 +457,14 @@ fn validate(definition: &Map<String, Json>, operator: bool) -> Result<(), String
     let mut unknown = Map::new();
     for (key, value) in definition {
         let known = SETTINGS.iter().find(|(name, ..)| name == key);
-        match known.filter(|(.., in_operator)| !operator || *in_operator) {
+        let is_taken = |(_, _, _, in_operator, here): &&(_, _, _, bool, Here)| {
+            *here != Here::OfPlugin && (!operator || *in_operator)
+        };
+        match known.filter(is_taken) {
             None => {
                 unknown.insert(key.clone(), value.clone());
             }
-            Some((_, check, what, _)) if !check.accepts(value) => {
+            Some((_, check, what, ..)) if !check.accepts(value) => {
                 return Err(format!("{} is not a valid {what}", json_term(value)));
             }
             Some(_) => {}
