@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{FromRequest as _, State};
+use axum::extract::FromRequest as _;
 use axum::http::header::{AUTHORIZATION, CONTENT_TYPE};
 use axum::http::{HeaderValue, Request};
 use http_body_util::{BodyExt as _, Limited};
@@ -75,16 +75,13 @@ pub(super) async fn extensions(_: Call) -> Result<Answer, Fault> {
 
 /// `GET /api/auth`: how the page lets people log in.
 /// Asked by who has not logged in yet.
-pub(super) async fn auth(State(app): State<Arc<App>>) -> Answer {
+pub(super) async fn auth(app: Arc<App>) -> Answer {
     Answer::Json(app.signin.answer.clone())
 }
 
 /// `POST /api/login`: whether name and password are right. With a form that has an `access_token` a provider sends
 /// somebody to the page, who is signed in there by it.
-pub(super) async fn login(
-    State(app): State<Arc<App>>,
-    request: Request<Body>,
-) -> Result<Answer, Fault> {
+pub(super) async fn login(app: Arc<App>, request: Request<Body>) -> Result<Answer, Fault> {
     let kind = request.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     let is_form = kind.is_some_and(|kind| kind.starts_with("application/x-www-form-urlencoded"));
     if !is_form || !app.signin.takes_tokens {

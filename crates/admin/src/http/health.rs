@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use axum::extract::State;
 use leveret_amqp::method::{Method, basic, confirm, queue};
 use leveret_broker::message::{Reply, ReplyTo, ToMeta, ToSession, ToShard, shard_of};
 use leveret_client::Event;
@@ -311,12 +310,12 @@ pub(super) async fn names_with_data(call: Call) -> Result<Answer, Fault> {
 
 /// `GET /api/health/checks/reached-target-cluster-size`: one node is all there is to come. For everybody, as the
 /// three below and as in RabbitMQ: load balancers ask, and have no login.
-pub(super) async fn cluster_size() -> Answer {
+pub(super) async fn cluster_size(_: Arc<App>) -> Answer {
     ok()
 }
 
 /// `GET /api/health/checks/ready-to-serve-clients`: it is in service, and takes one connection more.
-pub(super) async fn ready(State(app): State<Arc<App>>) -> Answer {
+pub(super) async fn ready(app: Arc<App>) -> Answer {
     match all_connections(&app) {
         Some(open) => failed(LIMIT_IS_REACHED, json!({"connections": open})),
         None => app.requests.service.check(NOT_READY, out_of_service(&app)).await,
@@ -324,7 +323,7 @@ pub(super) async fn ready(State(app): State<Arc<App>>) -> Answer {
 }
 
 /// `GET /api/health/checks/is-in-service`: AMQP is spoken, every shard answers, and so does who keeps the names.
-pub(super) async fn in_service(State(app): State<Arc<App>>) -> Answer {
+pub(super) async fn in_service(app: Arc<App>) -> Answer {
     app.requests.service.check(NOT_IN_SERVICE, out_of_service(&app)).await
 }
 
@@ -385,7 +384,7 @@ fn all_connections(app: &App) -> Option<usize> {
 }
 
 /// `GET /api/health/checks/below-node-connection-limit`.
-pub(super) async fn connection_limit(State(app): State<Arc<App>>) -> Answer {
+pub(super) async fn connection_limit(app: Arc<App>) -> Answer {
     match all_connections(&app) {
         Some(_) => failed(LIMIT_IS_REACHED, json!({})),
         None => ok(),

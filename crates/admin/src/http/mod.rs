@@ -23,6 +23,7 @@ mod definitions;
 mod events;
 mod exchanges;
 mod features;
+mod handle;
 mod health;
 mod inspect;
 mod limits;

@@ -10,6 +10,7 @@ use axum::response::IntoResponse as _;
 use axum::routing::{MethodFilter, MethodRouter};
 
 use super::answer::Fault;
+use super::handle::Handles as _;
 use super::{
     App, bindings, browse, channels, cluster, connections, consumers, definitions, events,
     exchanges, features, health, inspect, limits, logs, messages, moving, nodes, openapi, operate,
@@ -25,7 +26,7 @@ macro_rules! routes {
         /// What answers them.
         pub(super) fn router(app: Arc<App>) -> Router {
             Router::new()
-                $(.route($path, MethodRouter::new()$(.on(MethodFilter::$method, $handler))+))*
+                $(.route($path, MethodRouter::new()$(.on(MethodFilter::$method, $handler.handle()))+))*
                 .fallback(page)
                 .with_state(app)
         }
