@@ -10,6 +10,8 @@ use std::ops::RangeInclusive;
 
 use bytes::Bytes;
 
+use crate::file::Undigested;
+
 pub use sim::{Faults, SimDisk};
 
 /// The name of a segment file: the number of the segment, and how often it was rewritten.
@@ -41,6 +43,16 @@ impl FileName {
     /// The name under which it is kept if others of its name are: 2 is the second.
     pub fn aside_again(&self, count: u64) -> String {
         if count < 2 { self.aside() } else { format!("{self}.damaged.{count}") }
+    }
+
+    /// The name of its digest.
+    pub fn digest(&self) -> String {
+        format!("{self}.digest")
+    }
+
+    /// The file whose digest has this name.
+    pub fn of_digest(text: &str) -> Option<Self> {
+        text.strip_suffix(".digest").and_then(Self::parse)
     }
 
     /// The file that is kept under this name, or of which it says that it was missing.
@@ -131,6 +143,15 @@ pub enum Op {
         file: FileName,
         /// Bytes that the next ones get, about. What is kept for them is as long as [`lens_like`] says.
         next_len: u64,
+    },
+    /// Makes the digest of a file that nothing is written to any more, and keeps it beside it: see
+    /// [`Digester`](crate::file::Digester). It replaces one that is there, which goes if the file is damaged. Nobody waits
+    /// for it, and it should take little from those who work.
+    Digest {
+        /// Of which.
+        file: FileName,
+        /// Its bytes.
+        len: u64,
     },
 }
 
@@ -280,6 +301,8 @@ pub enum Done {
     Read(Result<Bytes, DiskError>),
     /// A removal.
     Removed(Result<(), DiskError>),
+    /// A digest was made, or cannot be made.
+    Digested(Result<(), Undigested>),
     /// What the disk keeps besides files failed, with this operation or on its own: nobody knows any more what it has, and
     /// nothing more is to be done.
     Failed(DiskError),
@@ -350,6 +373,17 @@ pub trait Disk {
     /// be put back.
     fn kept(&mut self) -> Result<Vec<FileName>, DiskError>;
 
+    /// The digest that was kept of a file, as it is; nothing if there is none.
+    fn digest(&mut self, file: FileName) -> Result<Vec<u8>, DiskError> {
+        let _ = file;
+        Ok(Vec::new())
+    }
+
+    /// No digests are of use but those of these files: the others may go.
+    fn keep_digests(&mut self, of: &[FileName]) {
+        let _ = of;
+    }
+
     /// Removes a file for good.
     fn remove_now(&mut self, file: FileName) -> Result<(), DiskError>;
 }
@@ -369,7 +403,11 @@ mod tests {
         check("00000000000000ff.seg",     None);
         check("00000000000000ff.1.seg~",  None);
         check("00000000000000ff.1.seg.damaged", None);
+        check("00000000000000ff.1.seg.digest", None);
         check("LOCK",                     None);
+        let name = FileName { segment: 255, generation: 1 };
+        assert_eq!(FileName::of_digest(&name.digest()), Some(name));
+        assert_eq!(FileName::of_digest("00000000000000ff.1.seg.digest.new"), None);
     }
 
     #[test]

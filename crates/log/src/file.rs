@@ -17,13 +17,14 @@
 //! | who holds what | [`sets`], of cold records [`cold`], in sums [`paged`] |
 //! | what several logs were given, and one writes | [`crate::shared`], [`lend`], [`elsewhere`] |
 //! | reading what is cold | [`fetch`] |
-//! | opening | [`recover`], of damaged files [`salvage`] |
+//! | opening | [`recover`], of damaged files [`salvage`], without reading all of them [`digest`] |
 //! | giving back space | [`space`], [`rewrite`] |
 //!
 //! Batches are numbered. A batch with durable records or with notes is synced before the next one is
 //! begun, so there is at most one whose fate is open, and spilled records that came after the last sync.
 
 mod cold;
+mod digest;
 mod elsewhere;
 mod fetch;
 mod format;
@@ -61,6 +62,7 @@ use segments::Segments;
 use sets::{SetId, Sets};
 use write::Writer;
 
+pub use digest::{Digester, Undigested};
 pub(crate) use format::heading;
 pub use lend::{Unmatched, match_up, match_up_at_rest};
 pub use recover::{OnDamage, OpenError, Progress, Report, TOO_LATE};
@@ -91,6 +93,9 @@ pub struct Options {
     pub on_damage: OnDamage,
     /// How much a record counts in [`PagedOut::bytes`], of its head or of all its bytes.
     pub weigh: fn(&[u8]) -> u64,
+    /// Whether sealed segments get digests, which a start reads instead of them, unless damage is to be refused: that in
+    /// the middle of a segment is found when its records are read.
+    pub digests: bool,
 }
 
 /// How much longer files are with a long backlog than with none: what is held for a while besides what is live is
@@ -113,6 +118,7 @@ impl Default for Options {
             warm_bytes: 8 << 20,
             on_damage: OnDamage::default(),
             weigh: |record| record.len() as u64,
+            digests: false,
         }
     }
 }
@@ -254,7 +260,7 @@ impl<D: Disk> FileLog<D> {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Inspected<D>, OpenError> {
         let mut disk = disk;
-        match recover::inspect(&mut disk, options.on_damage, progress)? {
+        match recover::inspect(&mut disk, &options, progress)? {
             recover::Inspected::Whole(whole) => {
                 let (store, found, changes) = *whole;
                 let (mut log, report) = Self::of(disk, options, store, found);
@@ -381,6 +387,7 @@ impl<D: Disk> FileLog<D> {
                     fetch.input(token, result, store, &mut submit);
                 }
                 Done::Removed(result) => self.removed(token, &result),
+                Done::Digested(result) => self.digested(token, &result),
                 Done::Failed(error) => self.writer.fail(error.to_string()),
             }
         }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use leveret_log::disk::{Faults, SimDisk};
-use leveret_log::file::{OpenError, Options, Report};
+use leveret_log::file::{OnDamage, OpenError, Options, Report};
 use leveret_log::{AppendError, FileLog, Holder, Keep, Log, Moment, Offset, ReadError};
 
 #[test]
@@ -212,6 +212,26 @@ fn open(disk: &SimDisk, options: &Options) -> Result<(FileLog<SimDisk>, Report),
     FileLog::open(disk.clone(), options.clone(), &mut |_| {})
 }
 
+/// Head, and holders with their marks, by offset.
+type Found = BTreeMap<u64, (Vec<u8>, BTreeMap<u64, u8>)>;
+
+fn recovered(log: &mut FileLog<SimDisk>, seed: u64) -> Found {
+    let (mut found, mut last) = (Found::new(), None);
+    log.recover(&mut |it| {
+        assert!(last < Some(it.at), "seed {seed}: {} comes after {last:?}", it.at);
+        last = Some(it.at);
+        let holders = it.holders.iter().map(|(name, mark)| (name.get(), *mark)).collect();
+        found.insert(it.at.get(), (it.head.to_vec(), holders));
+    });
+    found
+}
+
+/// What else two logs that were just opened and told of their records have to agree about.
+fn facts(log: &FileLog<SimDisk>) -> (Offset, u64, u64, u64, u64) {
+    let usage = log.usage();
+    (log.end(), log.next_batch(), usage.records, usage.live_bytes, usage.disk_bytes)
+}
+
 fn run(seed: u64, crash: Crash) {
     run_on(seed, crash, (false, false));
 }
@@ -230,6 +250,8 @@ fn run_on(seed: u64, crash: Crash, (gets_full, keeps_spare): (bool, bool)) {
         cache_bytes: rng.below(3) * 1500,
         spill_bytes: [0, 1000, 1 << 20][rng.below(3) as usize],
         warm_bytes: 4096,
+        digests: rng.below(3) > 0,
+        on_damage: OnDamage::Aside,
         ..Options::default()
     };
     let (log, _) = open(&disk, &options).unwrap();
@@ -477,19 +499,23 @@ impl Test {
             Crash::PowerCut => self.disk.crash(),
             Crash::Kill => self.disk.kill(),
         }
-        let (log, _) = open(&self.disk, &self.options).unwrap_or_else(|error| {
-            panic!("seed {seed}: {error}");
-        });
+        // What the files say, whatever their digests do.
+        let files = self.disk.copy_whole(seed);
+        let options = Options { digests: false, ..self.options.clone() };
+        let opened = |disk: &SimDisk, options: &Options| {
+            let (log, report) =
+                open(disk, options).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+            assert_eq!(report.damaged, [], "seed {seed}");
+            (log, Report { digests: 0, ..report })
+        };
+        let (mut plain, plain_report) = opened(&files, &options);
+        let (log, report) = opened(&self.disk, &self.options);
+        assert_eq!(report, plain_report, "seed {seed}");
         self.log = log;
         self.moment = Moment::default();
-        let mut found = BTreeMap::<u64, (Vec<u8>, BTreeMap<u64, u8>)>::new();
-        let mut last = None;
-        self.log.recover(&mut |it| {
-            assert!(last < Some(it.at), "seed {seed}: {} comes after {last:?}", it.at);
-            last = Some(it.at);
-            let holders = it.holders.iter().map(|(name, mark)| (name.get(), *mark)).collect();
-            found.insert(it.at.get(), (it.head.to_vec(), holders));
-        });
+        let found = recovered(&mut self.log, seed);
+        assert_eq!(found, recovered(&mut plain, seed), "seed {seed}");
+        assert_eq!(facts(&self.log), facts(&plain), "seed {seed}");
         self.log.collect().unwrap();
         assert_eq!(self.log.usage().records, found.len() as u64, "seed {seed}");
         for (at, known) in &self.known {

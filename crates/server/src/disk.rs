@@ -2,8 +2,9 @@
 //! waits for.
 //!
 //! Writes and removals are done one after another, as [`Disk`] demands. Reads, and writes that give back
-//! space, do not make them wait. After each completion the owner is woken.
+//! space, do not make them wait. A third thread makes [`digests`]. After each completion the owner is woken.
 
+mod digests;
 mod roster;
 mod writer;
 
@@ -24,6 +25,7 @@ use crate::buffers::Buffers;
 use crate::locks::{Rank, Ranked};
 use crate::room::Room;
 use crate::watchdog::DiskBeat;
+use digests::Digests;
 use roster::List;
 use writer::Writer;
 
@@ -33,8 +35,9 @@ pub(crate) use roster::{Names, NamesReached};
 const READ_FILES: usize = 16;
 
 /// Files that one disk has open at most: those, one that is read next, one that is written to by each thread, the
-/// directory while it is synced by each, the list of files, and that again while it is written anew.
-pub const FILES_MAX: usize = READ_FILES + 8;
+/// directory while it is synced by each, the list of files, and that again while it is written anew; a segment and its
+/// digest while that is made.
+pub const FILES_MAX: usize = READ_FILES + 10;
 
 /// Shorter reads have memory of their own.
 const POOLED_MIN: usize = 64 << 10;
@@ -125,6 +128,7 @@ pub struct RealDisk {
     submit: Option<[Sender<Job>; 2]>,
     done: Receiver<(Token, Done)>,
     threads: Vec<JoinHandle<()>>,
+    digests: Digests,
     /// What is read comes in them.
     buffers: Buffers,
     room: Arc<Room>,
@@ -163,6 +167,7 @@ impl RealDisk {
         let reader =
             Reader { dir: dir.to_owned(), open: Vec::new(), background, buffers: buffers.clone() };
         let told = Told { done: done_in, wake, rests };
+        let digests = Digests::new(dir, name, told.clone());
         let threads = vec![
             spawn(&format!("{name}-write"), to_write, told.clone(), writer)?,
             spawn(&format!("{name}-read"), to_read, told, reader)?,
@@ -174,6 +179,7 @@ impl RealDisk {
             submit,
             done,
             threads,
+            digests,
             buffers,
             room,
             uses_kept_room: false,
@@ -462,6 +468,7 @@ impl Disk for RealDisk {
         let to = match op {
             Op::Read { .. } | Op::Write { is_background: true, .. } => reads,
             Op::Write { .. } | Op::Remove { .. } => writes,
+            Op::Digest { file, len } => return self.digests.make(token, file, len),
         };
         // A thread ends only after the sender is dropped, or in a panic, which ends the process.
         if let Op::Remove { file, .. } = op {
@@ -587,6 +594,14 @@ impl Disk for RealDisk {
             Ok(found)
         };
         kept().map_err(|error| failed(&error))
+    }
+
+    fn digest(&mut self, file: FileName) -> Result<Vec<u8>, DiskError> {
+        std::fs::read(self.dir.join(file.digest())).map_err(|error| failed(&error))
+    }
+
+    fn keep_digests(&mut self, of: &[FileName]) {
+        digests::keep(&self.dir, of);
     }
 
     fn remove_now(&mut self, file: FileName) -> Result<(), DiskError> {

@@ -28,7 +28,7 @@ use crate::login::{self, LoginThreads, Logins};
 use crate::node::Node;
 use crate::runner::{install_runner, keep_working, rest, with_runner};
 use crate::storage::{DirectoryLock, Left, NodeLog, Orphans, Waker};
-use crate::storage::{close_to_others, forget_clean, leave_clean};
+use crate::storage::{all_at_once, close_to_others, forget_clean, leave_clean};
 use crate::supervisor::Supervisor;
 use crate::threads::Threads;
 use crate::watchdog::{self, Beat, Doing, Watchdog};
@@ -234,12 +234,19 @@ fn recover(
     let count = logs.len();
     let mut all = Restored::default();
     let mut shards = Vec::new();
-    for (index, (log, &seen_below)) in logs.into_iter().zip(seen_below).enumerate() {
+    let (decided, now) = (meta.decided(), now());
+    let work = logs.into_iter().zip(seen_below).enumerate().map(|(index, (log, &seen_below))| {
         let mut shard = Shard::new(index, count, log);
         if orphans.are_kept() {
             shard.keep_orphans();
         }
-        let restored = shard.recover(topology, meta.decided(), seen_below, now());
+        let recover = move || {
+            let restored = shard.recover(topology, decided, seen_below, now);
+            (shard, restored)
+        };
+        ((), recover)
+    });
+    for ((), (shard, restored)) in all_at_once(work.collect()) {
         all.messages += restored.messages;
         all.orphans += restored.orphans;
         all.undone += restored.undone;

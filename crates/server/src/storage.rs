@@ -263,13 +263,16 @@ impl Storage {
             DamagedFiles::Refuse => OnDamage::Refuse,
         };
         let segment_bytes = files.segment_bytes_max / SEGMENT_GROWTH;
-        let options = LogOptions { on_damage, segment_bytes, ..memory.options(count) };
+        // Where damage is to be refused all of each file is read.
+        let digests = on_damage == OnDamage::Aside;
+        let options = LogOptions { on_damage, segment_bytes, digests, ..memory.options(count) };
         let mut shards = Vec::new();
         let (mut messages, mut is_damaged) = (0, false);
         // How far the names were, as each shard knows.
         let mut seen = Vec::new();
         let word = left::word(dir, count);
         let (mut is_short, mut starts, mut start) = (Vec::new(), Vec::new(), last_start);
+        let mut disks = Vec::new();
         for index in 0..count {
             let dir = shard_dir(dir, index);
             let owner = Owner::Shard(index);
@@ -284,7 +287,11 @@ impl Storage {
             if says.state == ListState::Missing && last_start > 0 && !has_files(&dir)? {
                 return Err(emptied(&dir));
             }
-            let mut log = inspect(&dir, disk, owner, options)?;
+            disks.push((says, move || inspect(&dir, disk, owner, options)));
+        }
+        for (index, (says, log)) in all_at_once(disks).into_iter().enumerate() {
+            let dir = shard_dir(dir, index);
+            let mut log = log?;
             refuse_stranger(&dir, |each| log.each_holder(each), (index, count))
                 .context("Nothing was changed in the data directory")?;
             let mut is_unlisted = match (says.state, &log) {
@@ -688,6 +695,19 @@ fn disk_of(
     Ok(disk)
 }
 
+/// Does what is to be done for each of some, all at the same time, and gives what became of each in their order.
+pub(crate) fn all_at_once<A, T: Send>(all: Vec<(A, impl FnOnce() -> T + Send)>) -> Vec<(A, T)> {
+    std::thread::scope(|scope| {
+        let begun: Vec<_> =
+            all.into_iter().map(|(about, work)| (about, scope.spawn(work))).collect();
+        let end = |work: std::thread::ScopedJoinHandle<'_, T>| match work.join() {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        };
+        begun.into_iter().map(|(about, work)| (about, end(work))).collect()
+    })
+}
+
 /// Tells now and then how far reading a log is.
 fn progress_of(dir: &Path) -> impl FnMut(Progress) {
     let mut told = Instant::now();
@@ -818,6 +838,7 @@ fn tell_of(dir: &Path, report: &Report, started: Instant, is_whole: bool) {
             log = %dir.display(),
             records = report.records,
             files = report.files,
+            digests = report.digests,
             megabytes = report.bytes >> 20,
             ms = started.elapsed().as_millis() as u64,
             "log opened"

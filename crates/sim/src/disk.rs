@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use leveret_log::disk::{Disk, DiskError, Done, FileName, Lines, Op, Roster, SimDisk, Token};
-use leveret_log::file::Options as LogOptions;
+use leveret_log::file::{OnDamage, Options as LogOptions, Report};
 use leveret_log::{
     AppendError, Errand, FileLog, HoldError, Holder, Keep, Log, LogNumber, MemoryLog, Moment,
     Offset, ReadError, Record, Recovered, Shared, SyncError, Usage,
@@ -131,6 +131,14 @@ impl Disk for StepDisk {
         self.disk.kept()
     }
 
+    fn digest(&mut self, file: FileName) -> Result<Vec<u8>, DiskError> {
+        self.disk.digest(file)
+    }
+
+    fn keep_digests(&mut self, of: &[FileName]) {
+        self.disk.keep_digests(of);
+    }
+
     fn remove_now(&mut self, file: FileName) -> Result<(), DiskError> {
         self.disk.remove_now(file)
     }
@@ -205,8 +213,11 @@ impl Disks {
         random: &mut Random,
     ) -> Result<FileLog<StepDisk>, String> {
         let kib = |random: &mut Random, most: usize| (1 + random.below(most) as u64) << 10;
+        let seed = random.next();
         let options = LogOptions {
-            seed: random.next(),
+            seed,
+            digests: seed.is_multiple_of(2),
+            on_damage: OnDamage::Aside,
             number: index as LogNumber,
             segment_bytes: kib(random, 64),
             cache_bytes: random.below(3) as u64 * kib(random, 16),
@@ -214,10 +225,33 @@ impl Disks {
             warm_bytes: kib(random, 32),
             ..LogOptions::default()
         };
+        if options.digests {
+            agree(self.disk(index).sim(), &options)?;
+        }
         let disk = self.disk(index).clone();
         let opened = FileLog::open(disk, options, &mut |_| ());
-        let (log, _) = opened.map_err(|error| format!("log {index} does not open: {error}"))?;
-        Ok(log)
+        let (log, report) =
+            opened.map_err(|error| format!("log {index} does not open: {error}"))?;
+        if report.damaged.is_empty() { Ok(log) } else { Err(format!("log {index}: {report:?}")) }
+    }
+}
+
+/// A start that reads digests finds what is in the files.
+fn agree(disk: &SimDisk, options: &LogOptions) -> Result<(), String> {
+    let found = |digests| {
+        let options = LogOptions { digests, ..options.clone() };
+        let (mut log, report) = FileLog::open(disk.copy_whole(options.seed), options, &mut |_| ())
+            .map_err(|error| error.to_string())?;
+        let mut all = Vec::new();
+        log.recover(&mut |it| all.push((it.at, it.head.to_vec(), it.holders.to_vec())));
+        let usage = log.usage();
+        let facts = (log.end(), log.next_batch(), usage.live_bytes, usage.disk_bytes);
+        Ok::<_, String>((all, facts, Report { digests: 0, ..report }))
+    };
+    if found(true)? == found(false)? {
+        Ok(())
+    } else {
+        Err("a digest says other than its file".to_owned())
     }
 }
 

@@ -11,6 +11,7 @@ use super::{
     Disk, DiskError, Done, FileName, Floor, Lines, Listed, Op, Piece, Reached, Roster, Stage,
     Token, lens_like,
 };
+use crate::file::{Digester, Undigested};
 
 /// What a power cut keeps or loses as a whole.
 const SECTOR: usize = 512;
@@ -55,6 +56,8 @@ pub struct Work {
     pub read_bytes: u64,
     /// Files that were made of removed ones.
     pub reused: u64,
+    /// Digests that were made.
+    pub digests: u64,
 }
 
 /// A disk in memory.
@@ -65,6 +68,8 @@ pub struct SimDisk(Arc<Mutex<World>>);
 struct World {
     state: u64,
     files: BTreeMap<FileName, File>,
+    /// Never synced.
+    digests: BTreeMap<FileName, Vec<u8>>,
     /// What is kept aside.
     aside: BTreeMap<String, Vec<u8>>,
     writes: VecDeque<(Token, Op)>,
@@ -130,7 +135,11 @@ impl World {
         let is_same = |bytes: &Vec<u8>| self.files.values().any(|file| file.bytes == *bytes);
         let aside = self.aside.iter().filter(|(_, bytes)| !is_same(bytes));
         let aside: u64 = aside.map(|(_, bytes)| bytes.len() as u64).sum();
-        spare + aside + self.files.values().map(|file| file.bytes.len() as u64).sum::<u64>()
+        let digests: u64 = self.digests.values().map(|bytes| bytes.len() as u64).sum();
+        spare
+            + aside
+            + digests
+            + self.files.values().map(|file| file.bytes.len() as u64).sum::<u64>()
     }
 
     fn write(
@@ -277,6 +286,46 @@ impl World {
         bytes.map(<[u8]>::to_vec).ok_or_else(|| DiskError::Failed("end of file".into()))
     }
 
+    /// Makes the digest of a file.
+    fn digest(&mut self, name: FileName, len: u64) -> Result<(), Undigested> {
+        let mut digester = Digester::new(name, len);
+        let bytes = loop {
+            let read = &mut |position, into: &mut [u8]| {
+                into.copy_from_slice(&self.read(name, position, into.len())?);
+                Ok(())
+            };
+            if let Some(bytes) = digester.step(read)? {
+                break bytes;
+            }
+        };
+        let len = bytes.len() as u64;
+        if self.faults.capacity.is_some_and(|most| self.used() + len > most) {
+            return Err(Undigested::Disk(DiskError::Full));
+        }
+        self.work.digests += 1;
+        self.digests.insert(name, bytes);
+        Ok(())
+    }
+
+    /// Of digests a power cut leaves whatever it likes.
+    fn tear_digests(&mut self) {
+        for (name, mut bytes) in std::mem::take(&mut self.digests) {
+            match self.below(6) {
+                0 => continue,
+                1 => bytes.truncate(self.below(bytes.len() as u64 + 1) as usize),
+                2 => {
+                    for sector in bytes.chunks_mut(SECTOR) {
+                        if self.below(2) == 0 {
+                            sector.fill(0);
+                        }
+                    }
+                }
+                _ => {}
+            }
+            self.digests.insert(name, bytes);
+        }
+    }
+
     /// Whether the disk takes its time.
     fn waits(&mut self) -> bool {
         let delay = u64::from(self.faults.delay);
@@ -304,6 +353,7 @@ impl SimDisk {
         Self(Arc::new(Mutex::new(World {
             state: seed,
             files: BTreeMap::new(),
+            digests: BTreeMap::new(),
             aside: BTreeMap::new(),
             writes: VecDeque::new(),
             reads: Vec::new(),
@@ -360,10 +410,14 @@ impl SimDisk {
                 Op::Remove { file, .. } if world.below(2) == 0 => {
                     let _ = world.strike(file);
                 }
+                Op::Digest { file, len } if world.below(2) == 0 => {
+                    let _ = world.digest(file, len);
+                }
                 _ => {}
             }
         }
         world.tear_roster();
+        world.tear_digests();
         world.spare = None;
         let names: Vec<_> = world.files.keys().copied().collect();
         for name in names {
@@ -461,6 +515,17 @@ impl SimDisk {
         self.world().files.insert(name, File { bytes, ..File::default() });
     }
 
+    /// The digests there are, with their bytes.
+    pub fn digests(&self) -> Vec<(FileName, Vec<u8>)> {
+        let world = self.world();
+        world.digests.iter().map(|(name, bytes)| (*name, bytes.clone())).collect()
+    }
+
+    /// Puts a digest there as it is.
+    pub fn put_digest(&self, of: FileName, bytes: Vec<u8>) {
+        self.world().digests.insert(of, bytes);
+    }
+
     /// Turns one bit of a file around.
     pub fn flip(&self, name: FileName, position: u64, bit: u8) {
         if let Some(file) = self.world().files.get_mut(&name)
@@ -478,13 +543,15 @@ impl SimDisk {
     /// Another disk with the same files, and that knows the same of them.
     pub fn copy_whole(&self, seed: u64) -> Self {
         let copy = self.copy(seed);
-        let (roster, floor, list, aside) = {
+        let (roster, floor, list, aside, digests) = {
             let world = self.world();
-            (world.roster.clone(), world.floor, world.list, world.aside.clone())
+            let (aside, digests) = (world.aside.clone(), world.digests.clone());
+            (world.roster.clone(), world.floor, world.list, aside, digests)
         };
         let mut world = copy.world();
         (world.safe_roster, world.roster) = (roster.clone(), roster);
         (world.floor, world.list, world.aside) = (floor, list, aside);
+        world.digests = digests;
         drop(world);
         copy
     }
@@ -503,7 +570,7 @@ impl Disk for SimDisk {
     fn submit(&mut self, token: Token, op: Op) {
         let mut world = self.world();
         match op {
-            Op::Read { .. } | Op::Write { is_background: true, .. } => {
+            Op::Read { .. } | Op::Digest { .. } | Op::Write { is_background: true, .. } => {
                 world.reads.push((token, op))
             }
             op => world.writes.push_back((token, op)),
@@ -541,7 +608,15 @@ impl Disk for SimDisk {
                 let pieces: Result<Vec<_>, _> = pieces.iter().map(read).collect();
                 Done::Read(pieces.map(|pieces| Bytes::from(pieces.concat())))
             }
+            Op::Digest { file, len } => {
+                let result = world.digest(file, len);
+                if matches!(result, Err(Undigested::Damaged(_))) {
+                    world.digests.remove(&file);
+                }
+                Done::Digested(result)
+            }
             Op::Remove { file, next_len } => {
+                world.digests.remove(&file);
                 if let Err(error) = world.strike(file) {
                     return Some((token, Done::Failed(error)));
                 }
@@ -626,6 +701,14 @@ impl Disk for SimDisk {
 
     fn kept(&mut self) -> Result<Vec<FileName>, DiskError> {
         Ok(self.world().aside.keys().filter_map(|name| FileName::of_kept(name)).collect())
+    }
+
+    fn digest(&mut self, file: FileName) -> Result<Vec<u8>, DiskError> {
+        Ok(self.world().digests.get(&file).cloned().unwrap_or_default())
+    }
+
+    fn keep_digests(&mut self, of: &[FileName]) {
+        self.world().digests.retain(|file, _| of.contains(file));
     }
 
     fn remove_now(&mut self, file: FileName) -> Result<(), DiskError> {

@@ -35,6 +35,35 @@ pub(super) struct Cold {
     capacity: usize,
 }
 
+/// Looks records up whose offsets ascend: each costs a step, not a search.
+#[derive(Debug)]
+pub(super) struct Ascending<'a> {
+    cold: &'a Cold,
+    chunk: u64,
+    /// Of this chunk, without those that end before the last that was asked for.
+    runs: &'a [Run],
+    before: u64,
+}
+
+impl Ascending<'_> {
+    pub(super) fn get(&mut self, at: u64) -> Option<Held> {
+        let chunk = at / CHUNK;
+        if chunk != self.chunk || at < self.before {
+            self.chunk = chunk;
+            self.runs = self.cold.chunks.get(&chunk).map_or(&[], Vec::as_slice);
+        }
+        self.before = at;
+        let at = (at % CHUNK) as u16;
+        while let [run, rest @ ..] = self.runs
+            && run.end() <= at
+        {
+            self.runs = rest;
+        }
+        let run = self.runs.first().filter(|run| run.start <= at)?;
+        Held::unpack(run.held)
+    }
+}
+
 impl Held {
     fn pack(self) -> u32 {
         self.set.get() | if self.is_volatile { VOLATILE } else { 0 }
@@ -109,6 +138,11 @@ impl Cold {
             self.capacity += runs.capacity();
         }
         held
+    }
+
+    /// For those who ask for one record after the other.
+    pub(super) fn ascending(&self) -> Ascending<'_> {
+        Ascending { cold: self, chunk: u64::MAX, runs: &[], before: 0 }
     }
 
     /// Tells of all records: the first of a run of neighbours that the same set holds, and how many those are.
@@ -195,6 +229,10 @@ mod tests {
                 }
                 let other = 4000 + rng(span);
                 assert_eq!(cold.get(other), map.get(&other).copied());
+            }
+            let mut ascending = cold.ascending();
+            for at in (3990..4010 + span).chain(4000..4000 + span) {
+                assert_eq!(ascending.get(at), map.get(&at).copied());
             }
             for at in 4000..4000 + span {
                 assert_eq!(cold.get(at), map.get(&at).copied());

@@ -111,11 +111,11 @@ fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..)?.first_chunk().copied()
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+pub(super) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     array(bytes, at).map(u32::from_le_bytes)
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+pub(super) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     array(bytes, at).map(u64::from_le_bytes)
 }
 
@@ -336,6 +336,16 @@ impl<'a> IndexReader<'a> {
         Self { rest: index, before: header.first, records, notes }
     }
 
+    /// Notes alone, behind a record at `before`.
+    pub(super) fn of_notes(notes: &'a [u8], before: u64, count: u32) -> Self {
+        Self { rest: notes, before, records: 0, notes: count }
+    }
+
+    /// What was not read yet.
+    pub(super) fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
     pub(super) fn next(&mut self) -> Result<Option<Entry<'a>>, Malformed> {
         if let Some(left) = self.records.checked_sub(1) {
             self.records = left;
@@ -428,7 +438,7 @@ impl<'a> IndexReader<'a> {
     }
 }
 
-fn take_u8(bytes: &mut &[u8]) -> Option<u8> {
+pub(super) fn take_u8(bytes: &mut &[u8]) -> Option<u8> {
     let (first, rest) = bytes.split_first()?;
     *bytes = rest;
     Some(*first)

@@ -17,6 +17,9 @@ use crate::memory::MemoryLog;
 use crate::shared::{Errand, LogNumber, Place, Progress, Shared, Taken};
 use crate::{Holder, Log as _, Offset};
 
+/// Sets of holders that are remembered while all records are passed.
+const SETS_TOLD: usize = 4096;
+
 /// What is shared and not written, and what others are to be told.
 #[derive(Debug, Default)]
 pub(super) struct Lending {
@@ -286,7 +289,14 @@ impl<D: Disk> FileLog<D> {
 
     /// Tells of everybody who holds a cold record, of some more than once.
     pub fn each_holder(&self, mut each: impl FnMut(Holder)) {
-        self.store.cold.each_run(|_, _, Held { set, .. }| self.store.sets.each(set, &mut each));
+        // Neighbours have few sets among them: each is told of when it comes, and not again for a while.
+        let mut told = vec![None; SETS_TOLD];
+        self.store.cold.each_run(|_, _, Held { set, .. }| {
+            let place = &mut told[set.get() as usize % SETS_TOLD];
+            if place.replace(set) != Some(set) {
+                self.store.sets.each(set, &mut each);
+            }
+        });
     }
 
     /// The next record comes behind this offset. Nothing has been appended since the log was opened.

@@ -35,14 +35,15 @@ mod window;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Store;
+use super::digest::Digest;
 use super::format::{FileHeader, LISTED_SINCE};
 use super::salvage::{self, Damage, salvage};
+use super::{Options, Store};
 use crate::Holder;
 use crate::disk::{
     Disk, DiskError, FileName, Floor, Heading, Lines, Listed, Reached, Roster, Stage,
 };
-use choose::{Choice, choose};
+use choose::{Choice, File, choose, is_finished};
 use known::{Known, there};
 use reading::Recovery;
 
@@ -67,6 +68,8 @@ pub struct Report {
     pub bytes: u64,
     /// Records that somebody holds.
     pub records: u64,
+    /// Files of which only the digest was read.
+    pub digests: u64,
     /// Bytes that were cut off the last file: a write that was interrupted.
     pub cut_bytes: u64,
     /// Bytes that were cut off the last file, and are of no write to it: of a file that this one was made of, or
@@ -180,12 +183,17 @@ pub(super) struct Changes {
     is_list_needed: bool,
     /// There is one, or will be.
     has_list: bool,
+    /// The files whose digests are of use, if there are digests.
+    digested: Option<Vec<FileName>>,
 }
 
 impl Changes {
     /// Gives the highest generation of a file that could not be removed.
     pub(super) fn make<D: Disk>(self, disk: &mut D) -> Result<u64, OpenError> {
-        let Self { ends, obsolete, lines, is_list_needed, has_list } = self;
+        let Self { ends, obsolete, lines, is_list_needed, has_list, digested } = self;
+        if let Some(digested) = digested {
+            disk.keep_digests(&digested);
+        }
         // First what is built on is made safe.
         for (name, len) in ends {
             on(name, disk.truncate_now(name, len))?;
@@ -208,9 +216,10 @@ impl Changes {
 /// Reads all files, and changes nothing.
 pub(super) fn inspect<D: Disk>(
     disk: &mut D,
-    on_damage: OnDamage,
+    options: &Options,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Inspected, OpenError> {
+    let on_damage = options.on_damage;
     let known = Known::of(disk)?;
     let is_lost = known.missing().next().is_some();
     if on_damage == OnDamage::Refuse {
@@ -221,7 +230,15 @@ pub(super) fn inspect<D: Disk>(
             return Err(OpenError::Missing { file: lost.file, len: lost.len });
         }
     }
-    match read_all(disk, &known, &[], progress) {
+    let uses_digests = options.digests && on_damage == OnDamage::Aside;
+    let read = match read_all(disk, &known, &[], uses_digests, progress) {
+        // The files themselves are asked: a digest may be what is wrong.
+        Err(OpenError::Damaged { .. }) if uses_digests => {
+            read_all(disk, &known, &[], false, progress)
+        }
+        read => read,
+    };
+    match read {
         Err(OpenError::Damaged { .. }) if on_damage == OnDamage::Aside => Ok(Inspected::Damaged),
         Ok((_, Found { report: Report { list: Some(what), .. }, .. }, _))
             if on_damage == OnDamage::Refuse =>
@@ -229,7 +246,10 @@ pub(super) fn inspect<D: Disk>(
             Err(OpenError::List { what })
         }
         Ok(_) if is_lost => Ok(Inspected::Damaged),
-        Ok(whole) => Ok(Inspected::Whole(Box::new(whole))),
+        Ok((store, found, mut changes)) => {
+            changes.digested = options.digests.then(|| store.segments.digested());
+            Ok(Inspected::Whole(Box::new((store, found, changes))))
+        }
         Err(error) => Err(error),
     }
 }
@@ -267,7 +287,7 @@ pub(super) fn repair<D: Disk>(
         on(lost.file, disk.keep_aside(lost.file))?;
     }
     loop {
-        match read_all(disk, &known, &damages, progress) {
+        match read_all(disk, &known, &damages, false, progress) {
             Err(OpenError::Damaged { file, position, what }) => {
                 // Each batch of it is whole, and it is not what a log writes all the same: nothing of it is used.
                 let is_rest = damages.iter().any(|it| it.rest == Some(file));
@@ -292,6 +312,7 @@ fn read_all<D: Disk>(
     disk: &mut D,
     known: &Known,
     told: &[Damage],
+    uses_digests: bool,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(Store, Found, Changes), OpenError> {
     let total = known.there.iter().map(|it| it.len).fold(0, u64::saturating_add);
@@ -312,7 +333,13 @@ fn read_all<D: Disk>(
     let is_list_needed = files.iter().any(|file| file.header.format >= LISTED_SINCE);
     for (index, file) in files.into_iter().enumerate() {
         let is_tail = next(index as u64) == count as u64 && file.name.generation == 0;
-        ends.extend(recovery.file(disk, &file, is_tail)?);
+        match digest_of(disk, &file, uses_digests && !is_tail)? {
+            Some(digest) => {
+                recovery.digested(&file, digest)?;
+                recovery.found.report.digests = recovery.found.report.digests.saturating_add(1);
+            }
+            None => ends.extend(recovery.file(disk, &file, is_tail)?),
+        }
         let Some(segment) = recovery.store.segments.all.back() else { continue };
         let FileHeader { through, first, as_of, mark, .. } = file.header;
         enlisted.push(Listed {
@@ -354,8 +381,21 @@ fn read_all<D: Disk>(
     enlisted.extend(obsolete.iter().map(|&file| known.going(file)));
     let lines = Lines { files: enlisted, floor };
     let has_list = is_list_needed || known.roster != Roster::None;
-    let changes = Changes { ends, obsolete, lines, is_list_needed, has_list };
+    let changes = Changes { ends, obsolete, lines, is_list_needed, has_list, digested: None };
     Ok((store, found, changes))
+}
+
+/// The digest that counts instead of a file.
+fn digest_of<D: Disk>(
+    disk: &mut D,
+    file: &File,
+    is_wanted: bool,
+) -> Result<Option<Digest>, OpenError> {
+    if !is_wanted || !is_finished(disk, file)? {
+        return Ok(None);
+    }
+    let bytes = disk.digest(file.name).unwrap_or_default();
+    Ok(Digest::read(&bytes, &file.header, file.len))
 }
 
 fn next(number: u64) -> u64 {

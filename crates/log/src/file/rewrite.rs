@@ -513,6 +513,7 @@ impl<D: Disk> FileLog<D> {
         segments.insert(first, target);
         retired.into_iter().for_each(|epoch| segments.retire(epoch));
         self.space.look();
+        self.space.sealed();
         self.space.check();
     }
 }

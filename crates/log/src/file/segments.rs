@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
+use super::digest::Digest;
 use crate::disk::FileName;
 
 /// Bytes of a file between two places of which it is remembered which offset is where.
@@ -74,6 +75,21 @@ pub(super) struct Segment {
     /// How many notes it has on which segments.
     about: HashMap<Epoch, u32, FixedState>,
     waypoints: Vec<Waypoint>,
+    /// What is known of its digest.
+    pub(super) digest: Digested,
+}
+
+/// How far a segment is with its digest.
+#[derive(Debug)]
+pub(super) enum Digested {
+    /// There is none.
+    Not,
+    /// There is one, which was read when the log was opened; its records were not told of yet.
+    Read(Box<Digest>),
+    /// It was read instead of the segment, which may be damaged.
+    Unchecked,
+    /// One was made by this process, or none can be made.
+    Done,
 }
 
 /// Of all segments: bytes of their files, and of memory.
@@ -117,6 +133,7 @@ impl Segment {
             epochs: vec![epoch],
             about: HashMap::default(),
             waypoints: Vec::new(),
+            digest: Digested::Not,
         }
     }
 
@@ -302,6 +319,22 @@ impl Segments {
         for segment in &mut self.all {
             segment.about.remove(&epoch);
         }
+    }
+
+    /// The files whose digests were read.
+    pub(super) fn digested(&self) -> Vec<FileName> {
+        let is_read = |it: &&Segment| matches!(it.digest, Digested::Read(_));
+        self.all.iter().filter(is_read).map(|it| it.file).collect()
+    }
+
+    /// The oldest segment that is to have a digest, or else whose digest was taken for the segment so far: also if that was
+    /// found damaged since.
+    pub(super) fn undigested(&self) -> Option<&Segment> {
+        let can = |it: &&Segment| it.is_sealed && !it.is_rewriting && it.live > 0;
+        let lacks_one = |it: &&Segment| matches!(it.digest, Digested::Not) && !it.is_damaged;
+        let is_unchecked = |it: &&Segment| matches!(it.digest, Digested::Unchecked);
+        let mut all = self.all.iter().filter(can);
+        all.clone().find(lacks_one).or_else(|| all.find(is_unchecked))
     }
 
     /// Bytes of all files.

@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 
 use super::FileLog;
+use super::digest::Undigested;
 use super::rewrite::Rewrite;
-use super::segments::{Epoch, Segment};
+use super::segments::{Digested, Epoch, Segment};
 use crate::disk::{Disk, DiskError, FileName, Op, Token};
 
 /// What is under way, and whether there may be something to do.
@@ -31,6 +32,10 @@ pub(super) struct Space {
     /// at any time.
     pub(super) given_up: u64,
     pub(super) rewrite: Option<Box<Rewrite>>,
+    /// A segment may have been sealed that is to have a digest.
+    may_digest: bool,
+    /// The digest that is being made.
+    digesting: Option<(Token, FileName)>,
 }
 
 /// A file that is to be removed.
@@ -49,6 +54,11 @@ impl Space {
     /// A segment may be dead, or what made it wait is over.
     pub(super) fn look(&mut self) {
         self.may_remove = true;
+    }
+
+    /// A segment was sealed.
+    pub(super) fn sealed(&mut self) {
+        self.may_digest = true;
     }
 
     /// A rewriting may pay.
@@ -116,6 +126,7 @@ impl<D: Disk> FileLog<D> {
     pub fn reclaim(&mut self) {
         self.space.is_held = false;
         self.space.look();
+        self.space.sealed();
         self.space.check();
         self.space_step();
     }
@@ -147,6 +158,36 @@ impl<D: Disk> FileLog<D> {
         }
         self.step_rewrite();
         self.remove_doomed();
+        self.digest_next();
+    }
+
+    /// Has the digest of a segment made, one at a time: not while its end is being written.
+    fn digest_next(&mut self) {
+        let may = self.options.digests && self.space.digesting.is_none();
+        if !may || !std::mem::take(&mut self.space.may_digest) {
+            return;
+        }
+        let Some(segment) = self.store.segments.undigested() else { return };
+        let (file, len) = (segment.file, segment.len);
+        if self.writer.is_written(file) {
+            let token =
+                super::submit(&mut self.disk, &mut self.next_token, Op::Digest { file, len });
+            self.space.digesting = Some((token, file));
+        } else {
+            self.space.may_digest = true;
+        }
+    }
+
+    /// The digest of a segment was made. One that cannot be made is not tried again: the next start reads the segment.
+    pub(super) fn digested(&mut self, token: Token, result: &Result<(), Undigested>) {
+        let Some((_, file)) = self.space.digesting.take_if(|(it, _)| *it == token) else { return };
+        self.space.may_digest = true;
+        let mut all = self.store.segments.all.iter_mut();
+        if let Some(segment) = all.find(|segment| segment.file == file) {
+            segment.digest = Digested::Done;
+            // Whoever reads its records is told where it is damaged; so is the next start.
+            segment.is_damaged |= matches!(result, Err(Undigested::Damaged(_)));
+        }
     }
 
     fn remove_doomed(&mut self) {

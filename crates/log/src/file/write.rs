@@ -261,6 +261,12 @@ impl Writer {
         !writes.any(|write| write.file == file && matches!(write.state, State::UnderWay(_)))
     }
 
+    /// Whether all that was to be written to a file was.
+    pub(super) fn is_written(&self, file: FileName) -> bool {
+        let mut writes = self.flight.iter().flat_map(|flight| &flight.writes);
+        !writes.any(|write| write.file == file && !matches!(write.state, State::Done))
+    }
+
     /// Drops the writes to a file that is to be removed. A write that waits for room would otherwise make a new file of
     /// this name, with nothing before that write. False while a write to the file is under way: nothing is dropped.
     pub(super) fn leaves(&mut self, file: FileName) -> bool {
@@ -658,6 +664,7 @@ impl<D: Disk> FileLog<D> {
             let position = old.len - BATCH_HEADER as u64;
             send(old.file, position, (footer, Vec::new()), before, true, true);
             self.space.look();
+            self.space.sealed();
         }
         if segments.active().is_none() {
             let (file, first_bytes) = begin(segments, writer, options, &header);

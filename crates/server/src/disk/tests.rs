@@ -1,6 +1,6 @@
 use std::sync::{Condvar, Mutex};
 
-use leveret_log::file::Options;
+use leveret_log::file::{OnDamage, Options, Undigested};
 use leveret_log::{FileLog, Holder, Keep, Log, Moment};
 
 use super::writer::SPARE;
@@ -273,4 +273,75 @@ fn pieces_of_a_file_come_joined() {
         assert_eq!(read(pieces).unwrap(), want.concat());
     }
     assert!(read(&[(0, 10), (199_999, 2)]).is_err(), "one of them is not there");
+}
+
+/// The digests of what is sealed are made beside, and go with it; one of a damaged file is none.
+#[test]
+fn digests_are_made_and_go() {
+    let place = Place::new();
+    let options =
+        Options { segment_bytes: 64 << 10, digests: true, on_damage: OnDamage::Aside, ..options() };
+    let holders = [Holder::new(1)];
+    let mut log = place.open(options.clone());
+    for _ in 0..200 {
+        log.append(b"head", &[&[7; 1000]], &holders, Keep::Durable).unwrap();
+        while log.durable() < log.end() {
+            log.sync().unwrap();
+            place.wait();
+            log.collect().unwrap();
+        }
+    }
+    let names = || {
+        let entries = std::fs::read_dir(place.dir.path()).unwrap();
+        let names = entries.map(|it| it.unwrap().file_name().into_string().unwrap());
+        let (mut digests, mut files) = (Vec::new(), Vec::new());
+        for name in names {
+            digests.extend(FileName::of_digest(&name));
+            files.extend(FileName::parse(&name));
+        }
+        digests.sort_unstable();
+        files.sort_unstable();
+        (digests, files)
+    };
+    log.reclaim();
+    while names().0.len() + 1 < names().1.len() {
+        place.wait();
+        log.collect().unwrap();
+    }
+    let (digests, files) = names();
+    assert!(files.len() > 3, "{files:?}");
+    assert_eq!(digests, files[..files.len() - 1]);
+    drop(log);
+
+    std::fs::write(place.dir.path().join("0000000000000099.0.seg.digest"), "of nothing").unwrap();
+    std::fs::write(place.dir.path().join("0000000000000000.0.seg.digest.new"), "half").unwrap();
+    let (mut log, report) = FileLog::open(place.disk(), options, &mut |_| {}).unwrap();
+    assert_eq!((report.digests, report.records), (digests.len() as u64, 200));
+    assert_eq!(names(), (digests, files.clone()), "what is of no use went");
+    let mut found = Vec::new();
+    log.recover(&mut |it| found.push(it.at));
+    assert_eq!(found.len(), 200);
+    let in_first = found.iter().take(100);
+    in_first.for_each(|&at| log.release(at, holders[0]).unwrap());
+    log.reclaim();
+    while names().1.contains(&files[0]) {
+        log.sync().unwrap();
+        place.wait();
+        log.collect().unwrap();
+    }
+    assert!(!names().0.contains(&files[0]));
+    drop(log);
+
+    let mut disk = place.disk();
+    let path = place.dir.path().join(files[1].to_string());
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[140] ^= 1;
+    std::fs::write(&path, &bytes).unwrap();
+    let op = Op::Digest { file: files[1], len: bytes.len() as u64 };
+    let result = done(&mut disk, &place, op);
+    assert!(matches!(result, Done::Digested(Err(Undigested::Damaged(128)))), "{result:?}");
+    assert!(!names().0.contains(&files[1]));
+    let op = Op::Digest { file: FileName { segment: 77, generation: 0 }, len: 1000 };
+    let result = done(&mut disk, &place, op);
+    assert!(matches!(result, Done::Digested(Err(Undigested::Disk(_)))), "{result:?}");
 }

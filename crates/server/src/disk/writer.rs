@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use leveret_log::disk::{DiskError, Done, FileName, Op, Token, lens_like};
+use leveret_log::file::Undigested;
 
 use super::roster::List;
 use super::{Job, SYNCS, WRITES, Worker, failed, not_written, sync_dir, tell_stuck};
@@ -121,6 +122,8 @@ impl Writer {
     fn remove(&mut self, file: FileName, next_len: u64) -> std::io::Result<()> {
         self.close(file);
         let (path, spare) = (self.dir.join(file.to_string()), self.dir.join(SPARE));
+        // Without its file it is of no use; the next start looks for what is left.
+        let _ = std::fs::remove_file(self.dir.join(file.digest()));
         let lens = lens_like(next_len);
         let is_long = |it: std::io::Result<Metadata>| it.is_ok_and(|it| it.len() > *lens.end());
         // Files were longer until now: what was kept for one or has become one goes, too.
@@ -229,7 +232,8 @@ impl Writer {
                 }
                 Done::Removed(removed.map_err(|error| failed(&error)))
             }
-            Op::Read { .. } => Done::Read(Err(DiskError::Failed("not for this thread".into()))),
+            Op::Read { .. } => Done::Read(Err(not_for_this_thread())),
+            Op::Digest { .. } => Done::Digested(Err(Undigested::Disk(not_for_this_thread()))),
         }
     }
 
@@ -275,6 +279,10 @@ impl Writer {
         }
         Ok(())
     }
+}
+
+fn not_for_this_thread() -> DiskError {
+    DiskError::Failed("not for this thread".into())
 }
 
 #[cfg(test)]

@@ -155,7 +155,7 @@ fn has_earlier(files: &VecDeque<File>, name: FileName) -> bool {
 }
 
 /// Whether a rewritten file was written to its end.
-fn is_finished<D: Disk>(disk: &mut D, file: &File) -> Result<bool, OpenError> {
+pub(super) fn is_finished<D: Disk>(disk: &mut D, file: &File) -> Result<bool, OpenError> {
     let mut footer = [0; BATCH_HEADER];
     let Some(position) = file.len.checked_sub(BATCH_HEADER as u64) else { return Ok(false) };
     on(file.name, disk.read_now(file.name, position, &mut footer))?;

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use smallvec::SmallVec;
+
 use super::choose::File;
 use super::window::{Window, crcs, have_crcs};
 use super::{Found, OpenError, Progress, damaged, next, on};
@@ -9,16 +11,61 @@ use crate::Holder;
 use crate::disk::{Disk, FileName};
 use crate::file::Store;
 use crate::file::cold::Held;
+use crate::file::digest::Digest;
 use crate::file::format::{
-    BATCH_HEADER, Entry, FILE_HEADER, LISTED_SINCE, Malformed, NoteEntry, NoteKind, RecordEntry,
+    BATCH_HEADER, BatchHeader, Entry, FILE_HEADER, LISTED_SINCE, Malformed, NoteEntry, NoteKind,
+    RecordEntry,
 };
-use crate::file::segments::Segment;
+use crate::file::segments::{Digested, Segment};
 use crate::file::walk::{Batch, Step, Walk, is_begun};
+use crate::shared::Place;
 
 /// A volatile record on disk: lost, unless a note says otherwise.
 pub(super) struct Lost {
     segment: u64,
     len: u32,
+}
+
+/// What there is to know of a record besides who holds it.
+#[derive(Clone, Copy)]
+struct Fact {
+    at: u64,
+    len: u32,
+    /// Needed of those that other logs have to do with.
+    crc: Option<u32>,
+    is_volatile: bool,
+    elsewhere: Option<Place>,
+}
+
+/// The batch that a record is in.
+#[derive(Clone, Copy)]
+struct BatchAt {
+    /// Of its segment.
+    index: usize,
+    position: u64,
+    first: u64,
+}
+
+/// Records in order ascend within the offsets of their batch.
+struct Order {
+    first: u64,
+    next: u64,
+    end: u64,
+}
+
+impl Order {
+    fn of(header: &BatchHeader) -> Self {
+        Self { first: header.first, next: header.first, end: header.end }
+    }
+
+    fn check(&mut self, at: u64) -> Result<(), Malformed> {
+        if at < self.first {
+            return Ok(());
+        }
+        let is_in_order = (self.next..self.end).contains(&at);
+        self.next = next(at);
+        if is_in_order { Ok(()) } else { Err(Malformed) }
+    }
 }
 
 pub(super) struct Recovery<'a> {
@@ -40,21 +87,8 @@ impl Recovery<'_> {
     ) -> Result<Option<(FileName, u64)>, OpenError> {
         let File { name, len, header, .. } = file;
         let (name, len) = (*name, *len);
-        let last = self.store.segments.all.back();
-        if header.first < self.found.end || last.is_some_and(|last| name.segment <= last.through) {
-            return Err(damaged(name, 0, "the header is at odds with that of the file before"));
-        }
-        let epoch = self.store.segments.new_epoch();
-        let mut segment = Segment::new(name, header.mark, header.first, header.as_of, epoch);
-        segment.through = header.through;
-        segment.is_old = header.format < LISTED_SINCE;
-        segment.len = FILE_HEADER as u64;
+        self.begin(file)?;
         let is_first_generation = name.generation == 0;
-        self.store.segments.push(segment);
-        self.found.end = header.first;
-        self.found.next_sequence = self.found.next_sequence.max(header.as_of);
-        self.found.next_segment = self.found.next_segment.max(next(header.through));
-
         let (len, is_interrupted) = if is_tail { tail(disk, file)? } else { (len, false) };
         let mut window = Window::new(disk, name, len);
         let mut walk = Walk::new(FILE_HEADER as u64, len, header.mark);
@@ -104,6 +138,72 @@ impl Recovery<'_> {
         }
     }
 
+    fn begin(&mut self, file: &File) -> Result<(), OpenError> {
+        let File { name, header, .. } = file;
+        let name = *name;
+        let last = self.store.segments.all.back();
+        if header.first < self.found.end || last.is_some_and(|last| name.segment <= last.through) {
+            return Err(damaged(name, 0, "the header is at odds with that of the file before"));
+        }
+        let epoch = self.store.segments.new_epoch();
+        let mut segment = Segment::new(name, header.mark, header.first, header.as_of, epoch);
+        segment.through = header.through;
+        segment.is_old = header.format < LISTED_SINCE;
+        segment.len = FILE_HEADER as u64;
+        self.store.segments.push(segment);
+        self.found.end = header.first;
+        self.found.next_sequence = self.found.next_sequence.max(header.as_of);
+        self.found.next_segment = self.found.next_segment.max(next(header.through));
+        Ok(())
+    }
+
+    /// Takes in what the digest of a file says, instead of the file.
+    pub(super) fn digested(&mut self, file: &File, digest: Digest) -> Result<(), OpenError> {
+        self.begin(file)?;
+        let index = self.store.segments.all.len().saturating_sub(1);
+        let end = self.take_digest(index, &digest);
+        if end.ok().and_then(|end| end.checked_add(BATCH_HEADER as u64)) != Some(file.len) {
+            return Err(damaged(file.name, 0, "its digest is not readable"));
+        }
+        self.found.end = self.found.end.max(digest.end);
+        self.passed.done = self.passed.done.saturating_add(file.len);
+        self.end_segment(file.len, true);
+        let keep = |segment: &mut Segment| segment.digest = Digested::Read(Box::new(digest));
+        self.store.segments.change(index, keep);
+        Ok(())
+    }
+
+    /// Tells where the last batch ends in the file.
+    fn take_digest(&mut self, index: usize, digest: &Digest) -> Result<u64, Malformed> {
+        let mut rows = digest.rows();
+        let mut position = FILE_HEADER as u64;
+        while let Some((header, len)) = rows.batch()? {
+            let at = BatchAt { index, position, first: header.first };
+            self.begin_batch(index, position, len, &header)?;
+            let mut order = Order::of(&header);
+            while let Some(row) = rows.row()? {
+                order.check(row.at)?;
+                let names = digest.sets.get(row.set).ok_or(Malformed)?;
+                let fact = Fact {
+                    at: row.at,
+                    len: row.len,
+                    crc: row.crc,
+                    is_volatile: row.is_volatile,
+                    elsewhere: row.elsewhere,
+                };
+                self.record(at, fact, names, row.marks)?;
+            }
+            let mut notes = rows.notes()?;
+            while let Some(entry) = notes.next()? {
+                if let Entry::Note(note) = entry {
+                    self.note(index, header.sequence, note);
+                }
+            }
+            position = position.checked_add(len).ok_or(Malformed)?;
+        }
+        Ok(position)
+    }
+
     fn end_segment(&mut self, len: u64, is_sealed: bool) {
         let last = self.store.segments.all.len().saturating_sub(1);
         self.store.segments.change(last, |segment| {
@@ -115,71 +215,103 @@ impl Recovery<'_> {
         (self.progress)(self.passed);
     }
 
-    fn batch(&mut self, batch: &Batch<'_>) -> Result<(), Malformed> {
-        let header = &batch.header;
-        batch.check(self.found.end)?;
-        let len = batch.end().saturating_sub(batch.position);
-        let Some(index) = self.store.segments.all.len().checked_sub(1) else { return Ok(()) };
+    fn begin_batch(
+        &mut self,
+        index: usize,
+        position: u64,
+        len: u64,
+        header: &BatchHeader,
+    ) -> Result<(), Malformed> {
+        if header.first < self.found.end {
+            return Err(Malformed);
+        }
         self.store.segments.change(index, |segment| {
-            segment.add_batch(batch.position, len, header.first, header.end);
+            segment.add_batch(position, len, header.first, header.end);
         });
         self.found.end = header.end;
         self.found.next_sequence = self.found.next_sequence.max(next(header.sequence));
-        let mut result = Ok(());
-        batch.records(&mut |record, _| {
-            if !self.record(index, batch, record) {
-                result = Err(Malformed);
-            }
-        })?;
+        Ok(())
+    }
+
+    fn batch(&mut self, batch: &Batch<'_>) -> Result<(), Malformed> {
+        let header = &batch.header;
+        let len = batch.end().saturating_sub(batch.position);
+        let Some(index) = self.store.segments.all.len().checked_sub(1) else { return Ok(()) };
+        self.begin_batch(index, batch.position, len, header)?;
+        let at = BatchAt { index, position: batch.position, first: header.first };
+        let mut order = Order::of(header);
+        let mut bodies = header.bodies_len;
+        let mut names: SmallVec<[Holder; 4]> = SmallVec::new();
+        let mut marks: SmallVec<[(Holder, u8); 4]> = SmallVec::new();
         let mut entries = batch.entries();
         while let Some(entry) = entries.next()? {
-            if let Entry::Note(note) = entry {
-                self.note(index, header.sequence, note);
+            let record = match entry {
+                Entry::Record(record) => record,
+                Entry::Note(note) => {
+                    self.note(index, header.sequence, note);
+                    continue;
+                }
+            };
+            order.check(record.at)?;
+            bodies = bodies.checked_sub(u64::from(record.stored_len())).ok_or(Malformed)?;
+            (names.clear(), marks.clear());
+            for (name, mark) in record.holders() {
+                names.push(name);
+                if mark > 0 {
+                    marks.push((name, mark));
+                }
             }
+            if names.len() > 1 {
+                names.sort_unstable();
+                names.dedup();
+            }
+            let RecordEntry { at: offset, len, crc, is_volatile, elsewhere, .. } = record;
+            let fact = Fact { at: offset, len, crc: Some(crc), is_volatile, elsewhere };
+            self.record(at, fact, &names, &marks)?;
         }
         self.passed.done = self.passed.done.saturating_add(len);
         (self.progress)(self.passed);
-        result
+        Ok(())
     }
 
-    /// False for a straggler that is there already.
-    fn record(&mut self, index: usize, batch: &Batch<'_>, record: RecordEntry<'_>) -> bool {
+    /// Takes in a record, whose holders are `names`, none of them twice.
+    fn record(
+        &mut self,
+        batch: BatchAt,
+        fact: Fact,
+        names: &[Holder],
+        list: &[(Holder, u8)],
+    ) -> Result<(), Malformed> {
         let Store { segments, sets, cold, marks, elsewhere, seen, paged: _ } = &mut self.store;
-        let Some(segment) = segments.all.get(index) else { return false };
-        if cold.get(record.at).is_some() || self.lost.contains_key(&record.at) {
-            return false;
-        }
+        let Fact { at, len, .. } = fact;
+        let segment = segments.all.get_mut(batch.index).ok_or(Malformed)?;
         let number = segment.file.segment;
-        let (mut names, mut list) = (Vec::new(), smallvec::SmallVec::new());
-        let mut is_shared = record.elsewhere.is_some();
-        for (name, mark) in record.holders() {
-            names.push(name);
-            is_shared |= name.as_log().is_some();
-            if mark > 0 {
-                list.push((name, mark));
+        let is_straggler = at < batch.first;
+        if is_straggler {
+            // One that is there already.
+            if cold.get(at).is_some() || self.lost.contains_key(&at) {
+                return Err(Malformed);
             }
+            segments.stragglers.insert(at, (number, batch.position));
         }
-        if record.at < batch.header.first {
-            segments.stragglers.insert(record.at, (number, batch.position));
+        if fact.is_volatile {
+            self.lost.insert(at, Lost { segment: number, len });
+            return Ok(());
         }
-        if record.is_volatile {
-            self.lost.insert(record.at, Lost { segment: number, len: record.len });
-            return true;
+        segment.add_record(if fact.elsewhere.is_some() { 0 } else { len });
+        cold.insert(at, Held { set: sets.get(names), is_volatile: false });
+        if let Some(crc) = fact.crc
+            && (fact.elsewhere.is_some() || names.iter().any(|name| name.as_log().is_some()))
+        {
+            seen.add(at, (len, crc));
         }
-        if let Some(segment) = segments.all.get_mut(index) {
-            segment.add_record(record.stored_len());
-        }
-        cold.insert(record.at, Held { set: sets.get(&distinct(names)), is_volatile: false });
-        if is_shared {
-            seen.add(record.at, (record.len, record.crc));
-        }
-        if let Some(place) = record.elsewhere {
-            elsewhere.insert(record.at, place, record.len);
+        if let Some(place) = fact.elsewhere {
+            elsewhere.insert(at, place, len);
         }
         if !list.is_empty() {
-            marks.insert(record.at, list);
+            marks.insert(at, SmallVec::from_slice(list));
         }
-        true
+        Ok(())
     }
 
     fn note(&mut self, index: usize, sequence: u64, note: NoteEntry<'_>) {

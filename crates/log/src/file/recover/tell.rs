@@ -6,8 +6,10 @@ use super::window::Window;
 use super::{OpenError, damaged, on};
 use crate::disk::Disk;
 use crate::file::Store;
-use crate::file::format::FILE_HEADER;
-use crate::file::segments::Segment;
+use crate::file::cold::Held;
+use crate::file::digest::Digest;
+use crate::file::format::{FILE_HEADER, Malformed};
+use crate::file::segments::{Digested, Segment};
 use crate::file::walk::{Batch, Step, Walk};
 use crate::{Offset, Recovered};
 
@@ -20,9 +22,8 @@ pub(in crate::file) fn tell<D: Disk>(
     let Store { segments, sets, cold, marks, .. } = store;
     let mut live_bytes = 0_u64;
     let mut holders = Vec::new();
-    let mut tell_one = |at: u64, head: &[u8]| {
-        let Some(held) = cold.get(at) else { return };
-        let marks = marks.get(&at);
+    let mut tell_one = |at: u64, held: Held, head: &[u8]| {
+        let marks = if marks.is_empty() { None } else { marks.get(&at) };
         holders.clear();
         sets.each(held.set, |name| {
             let found = marks.into_iter().flatten().find(|(it, _)| *it == name);
@@ -32,63 +33,97 @@ pub(in crate::file) fn tell<D: Disk>(
     };
     // Stragglers are few; their heads wait until it is their turn.
     let mut heads = BTreeMap::<u64, Vec<u8>>::new();
-    for pass in [Pass::Stragglers, Pass::InOrder] {
-        for segment in &mut segments.all {
-            if pass == Pass::Stragglers
-                && !segments
-                    .stragglers
-                    .values()
-                    .any(|(number, _)| (segment.file.segment..=segment.through).contains(number))
-            {
-                continue;
-            }
-            let mut bytes = 0_u64;
-            let mut failed = None;
-            walk_all(disk, segment, &mut |batch| {
-                let told = batch.records(&mut |record, _| {
-                    let is_here = cold.get(record.at).is_some();
-                    let is_straggler = record.at < batch.header.first;
-                    if is_here {
-                        bytes = bytes.saturating_add(u64::from(record.stored_len()));
-                    }
-                    match pass {
-                        Pass::Stragglers if is_straggler && is_here => {
-                            heads.insert(record.at, record.head.to_vec());
-                        }
-                        Pass::InOrder if !is_straggler => {
-                            while let Some(first) = heads.first_entry()
-                                && *first.key() < record.at
-                            {
-                                let (at, head) = first.remove_entry();
-                                tell_one(at, &head);
-                            }
-                            tell_one(record.at, record.head);
-                        }
-                        _ => {}
-                    }
-                });
-                if told.is_err() {
-                    failed = Some(batch.position);
+    for segment in &segments.all {
+        let range = segment.file.segment..=segment.through;
+        if segments.stragglers.values().any(|(number, _)| range.contains(number)) {
+            each_record(disk, segment, &mut |it| {
+                if it.is_straggler && cold.get(it.at).is_some() {
+                    heads.insert(it.at, it.head.to_vec());
                 }
             })?;
-            if let Some(position) = failed {
-                let what = "the index of a batch is not readable";
-                return Err(damaged(segment.file, position, what));
-            }
-            if pass == Pass::InOrder {
-                segment.live_bytes = bytes;
-                live_bytes = live_bytes.saturating_add(bytes);
-            }
         }
     }
-    heads.into_iter().for_each(|(at, head)| tell_one(at, &head));
+    let mut held_by = cold.ascending();
+    for segment in &mut segments.all {
+        let mut bytes = 0_u64;
+        each_record(disk, segment, &mut |it| {
+            if it.is_straggler {
+                let is_here = cold.get(it.at).is_some();
+                bytes = bytes.saturating_add(if is_here { it.stored_len } else { 0 });
+                return;
+            }
+            while let Some(first) = heads.first_entry()
+                && *first.key() < it.at
+            {
+                let (at, head) = first.remove_entry();
+                if let Some(held) = cold.get(at) {
+                    tell_one(at, held, &head);
+                }
+            }
+            if let Some(held) = held_by.get(it.at) {
+                bytes = bytes.saturating_add(it.stored_len);
+                tell_one(it.at, held, it.head);
+            }
+        })?;
+        segment.live_bytes = bytes;
+        live_bytes = live_bytes.saturating_add(bytes);
+        if matches!(segment.digest, Digested::Read(_)) {
+            segment.digest = Digested::Unchecked;
+        }
+    }
+    for (at, head) in heads {
+        if let Some(held) = cold.get(at) {
+            tell_one(at, held, &head);
+        }
+    }
     Ok(live_bytes)
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Pass {
-    Stragglers,
-    InOrder,
+/// A record of a segment, whoever holds it.
+struct Told<'a> {
+    at: u64,
+    is_straggler: bool,
+    /// Bytes of it in the segment.
+    stored_len: u64,
+    head: &'a [u8],
+}
+
+/// Calls `each` for every record of a segment that was opened: by its digest, if that was read.
+fn each_record<D: Disk>(
+    disk: &mut D,
+    segment: &Segment,
+    each: &mut dyn FnMut(Told<'_>),
+) -> Result<(), OpenError> {
+    if let Digested::Read(digest) = &segment.digest {
+        let told = each_row(digest, each);
+        return told.map_err(|Malformed| damaged(segment.file, 0, "its digest is not readable"));
+    }
+    let mut failed = None;
+    walk_all(disk, segment, &mut |batch| {
+        let first = batch.header.first;
+        let told = batch.records(&mut |record, _| {
+            let stored_len = record.stored_len().into();
+            let is_straggler = record.at < first;
+            each(Told { at: record.at, is_straggler, stored_len, head: record.head });
+        });
+        if told.is_err() {
+            failed = Some(batch.position);
+        }
+    })?;
+    let what = "the index of a batch is not readable";
+    failed.map_or(Ok(()), |position| Err(damaged(segment.file, position, what)))
+}
+
+fn each_row(digest: &Digest, each: &mut dyn FnMut(Told<'_>)) -> Result<(), Malformed> {
+    let mut rows = digest.rows();
+    while let Some((header, _)) = rows.batch()? {
+        while let Some(row) = rows.row()? {
+            let (stored_len, is_straggler) = (row.stored_len().into(), row.at < header.first);
+            each(Told { at: row.at, is_straggler, stored_len, head: row.head });
+        }
+        rows.notes()?;
+    }
+    Ok(())
 }
 
 /// Calls `each` for every batch of a segment that was opened.
