@@ -681,11 +681,11 @@ fn copies_stay_out_of_what_is_full_while_an_alarm_is_on() {
         node.shard.queues().find(|(id, _)| *id == queue).expect("there").1.counts().ready
     };
     let mut check = |alarm: Alarm, from, [a, f]: [u64; 2]| {
-        let before = ['a', 'f'].map(|name| u64::from(ready(&node, name)));
+        let before = ['a', 'f'].map(|name| ready(&node, name));
         node.shard.set_alarm(alarm);
         let copy = Publish { channel: 0, ..node.message(0, "af", false, None) };
         node.turn(ToShard::Publish { from, messages: vec![copy] });
-        let after = ['a', 'f'].map(|name| u64::from(ready(&node, name)));
+        let after = ['a', 'f'].map(|name| ready(&node, name));
         assert_eq!(after, [before[0] + a, before[1] + f], "{alarm:?} {from:?}");
         assert_eq!(node.said, [""; 0]);
     };
