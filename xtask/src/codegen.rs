@@ -324,7 +324,17 @@ fn all_file(spec: &Spec) -> anyhow::Result<String> {
     for (class, method, variant, _) in &all {
         writeln!(out, "Self::{variant}(_) => \"{}.{}\",", class.name, method.name)?;
     }
-    out.push_str("} }\n\n/// Class id and method id.\n#[must_use]\npub fn id(&self) -> (u16, u16) { match self {\n");
+    out.push_str(
+        "} }\n\n/// The name of the method with these ids, if there is one.\n#[must_use]\n\
+         pub fn name_of(class: u16, method: u16) -> Option<&'static str> { Some(match (class, method) {\n",
+    );
+    for (class, method, ..) in &all {
+        writeln!(out, "({}, {}) => \"{}.{}\",", class.id, method.id, class.name, method.name)?;
+    }
+    out.push_str(
+        "_ => return None, }) }\n\n/// Class id and method id.\n#[must_use]\n\
+         pub fn id(&self) -> (u16, u16) { match self {\n",
+    );
     for (class, method, variant, _) in &all {
         writeln!(out, "Self::{variant}(_) => ({}, {}),", class.id, method.id)?;
     }

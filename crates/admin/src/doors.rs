@@ -104,7 +104,7 @@ impl Door {
                         let _ = socket.set_nodelay(true);
                         let Some(place) = places.take(peer.ip()) else {
                             if !std::mem::replace(is_full, true) {
-                                tracing::warn!(%peer, "HTTP connections are refused: there are too many");
+                                tracing::warn!(from = "HTTP", %peer, "HTTP connections are refused: there are too many");
                             }
                             // In plain words, if anybody reads them.
                             let _ = socket.try_write(no_place().as_bytes());
@@ -141,7 +141,9 @@ async fn handshake(
     match shaken {
         // An error means that the door was closed.
         Ok(Ok(stream)) => drop(done.send((stream, peer, place)).await),
-        Ok(Err(error)) => tracing::info!(%peer, "TLS handshake of HTTP failed: {error}"),
-        Err(_) => tracing::info!(%peer, "TLS handshake of HTTP took too long"),
+        Ok(Err(error)) => {
+            tracing::info!(from = %peer.ip(), %peer, "TLS handshake of HTTP failed: {error}")
+        }
+        Err(_) => tracing::info!(from = %peer.ip(), %peer, "TLS handshake of HTTP took too long"),
     }
 }

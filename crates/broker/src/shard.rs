@@ -32,6 +32,7 @@ mod listing;
 mod look;
 mod moving;
 mod numbers;
+mod poison;
 mod ports;
 mod publish;
 mod race;

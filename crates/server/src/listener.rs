@@ -151,7 +151,7 @@ pub async fn accept(
         let is_full =
             options.connections_max.is_some_and(|max| open.load(Ordering::Relaxed) >= max);
         if is_full {
-            tracing::warn!(%peer, "connection refused: connection_max is reached");
+            tracing::warn!(from = "connection_max", %peer, "connection refused: connection_max is reached");
             continue;
         }
         if !descriptors::leave_room(&socket) {
@@ -173,11 +173,11 @@ pub async fn accept(
             match Box::pin(begin(socket, peer, &preface)).await {
                 Ok(Some(begun)) => {
                     if let Err(error) = serve(node, begun, preface.login).await {
-                        tracing::warn!(%peer, %error, "a connection could not be served");
+                        tracing::warn!(from = %peer.ip(), %peer, %error, "a connection could not be served");
                     }
                 }
                 Ok(None) => {}
-                Err(error) => tracing::warn!(%peer, %error, "a connection could not be served"),
+                Err(error) => tracing::warn!(from = %peer.ip(), %peer, %error, "a connection could not be served"),
             }
             open.fetch_sub(1, Ordering::Relaxed);
         });
@@ -223,7 +223,7 @@ async fn begin(
         match tokio::time::timeout(preface.timeout, proxy::take_header(&socket)).await {
             Ok(Ok(told)) => ends = told.unwrap_or(ends),
             Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
-                tracing::warn!(%peer, "connection closed: {error}");
+                tracing::warn!(from = %peer.ip(), %peer, "connection closed: {error}");
                 return Ok(None);
             }
             Ok(Err(error)) => {
@@ -231,7 +231,7 @@ async fn begin(
                 return Ok(None);
             }
             Err(_) => {
-                tracing::warn!(%peer, "connection closed: no PROXY header came in time");
+                tracing::warn!(from = %peer.ip(), %peer, "connection closed: no PROXY header came in time");
                 return Ok(None);
             }
         }
@@ -247,11 +247,11 @@ async fn begin(
                 return Ok(None);
             }
             Ok(Err(error)) => {
-                tracing::warn!(%peer, "TLS handshake failed: {error}");
+                tracing::warn!(from = %peer.ip(), %peer, "TLS handshake failed: {error}");
                 return Ok(None);
             }
             Err(_) => {
-                tracing::warn!(%peer, "TLS handshake took too long");
+                tracing::warn!(from = %peer.ip(), %peer, "TLS handshake took too long");
                 return Ok(None);
             }
         }

@@ -86,7 +86,9 @@ pub enum Rank {
     Buffers,
     /// The list of a log's files.
     FileList,
-    /// The log file: a line may be written anywhere.
+    /// What clients may write to the log: a line may be written anywhere.
+    LogLimits,
+    /// The log file.
     LogFile,
 }
 
@@ -119,6 +121,7 @@ impl Rank {
         Self::Unread,
         Self::Buffers,
         Self::FileList,
+        Self::LogLimits,
         Self::LogFile,
     ];
 }

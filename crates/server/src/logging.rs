@@ -1,7 +1,11 @@
 //! Logs: to the console, to a file, in RabbitMQ's levels and by category.
 //!
 //! Never on the path of a message. An event belongs to a category by its target: one that is named after it, or the
-//! module that it comes from ([`CATEGORIES`]). Everything else is `default`.
+//! module that it comes from ([`CATEGORIES`]). Everything else is `default`. What clients cause is limited
+//! ([`limits`]), and one event is one line ([`text`]).
+
+mod limits;
+mod text;
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -13,13 +17,17 @@ use leveret_config::options::LogOptions;
 use leveret_config::{LOG_CATEGORIES, Level, LogFormat, Stream};
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::Layer as _;
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::filter::{FilterExt as _, Targets};
 use tracing_subscriber::fmt::MakeWriter;
-use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::layer::{Filter, SubscriberExt as _};
 use tracing_subscriber::registry::Registry;
 use tracing_subscriber::reload;
 
+use self::limits::Limits;
+use self::text::OneLine;
 use crate::locks::{Guard, Rank, Ranked};
+
+pub(crate) use self::limits::PERIOD;
 
 type BoxedLayer = Box<dyn tracing_subscriber::Layer<Registry> + Send + Sync>;
 
@@ -29,6 +37,8 @@ pub struct Logs {
     file: Option<LogFile>,
     /// What passes, by output.
     filters: Vec<reload::Handle<Targets, Registry>>,
+    /// What clients may write, by output.
+    limits: Vec<Limits>,
 }
 
 impl Logs {
@@ -56,11 +66,18 @@ impl Logs {
         }
     }
 
-    /// A filter that [`set_level`](Self::set_level) can change.
-    fn filter(&mut self, targets: Targets) -> reload::Layer<Targets, Registry> {
+    /// Tells how many lines were left out since it was told last.
+    pub(crate) fn tell_more(&self) {
+        self.limits.iter().for_each(Limits::tell);
+    }
+
+    /// A filter that [`set_level`](Self::set_level) can change, and that limits what clients may write.
+    fn filter(&mut self, targets: Targets) -> impl Filter<Registry> + use<> {
         let (filter, handle) = reload::Layer::new(targets);
         self.filters.push(handle);
-        filter
+        let limits = Limits::new(self.limits.len());
+        self.limits.push(limits.clone());
+        filter.and(limits)
     }
 }
 
@@ -98,7 +115,10 @@ where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
     let layer = tracing_subscriber::fmt::layer().with_writer(writer).with_ansi(false);
-    if is_json { layer.json().boxed() } else { layer.with_target(false).boxed() }
+    match is_json {
+        true => layer.json().boxed(),
+        false => layer.with_target(false).fmt_fields(OneLine).boxed(),
+    }
 }
 
 /// Modules whose events belong to a category, where no target says so. The longest name that fits counts.
@@ -114,6 +134,18 @@ const CATEGORIES: [(&str, &str); 10] = [
     ("user", "leveret_auth"),
     ("user", "leveret_server::login"),
 ];
+
+/// The category of lines with this target.
+fn category(target: &str) -> &'static str {
+    if let Some(named) = LOG_CATEGORIES.iter().find(|it| **it == target) {
+        return named;
+    }
+    let is_in = |module: &str| {
+        target.strip_prefix(module).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
+    };
+    let found = CATEGORIES.iter().filter(|(_, module)| is_in(module));
+    found.max_by_key(|(_, module)| module.len()).map_or("default", |(category, _)| *category)
+}
 
 /// What passes: the level of the output if it has one, else that of `default`. A category with a level of its own has
 /// that one, unless the output wants less.
@@ -318,7 +350,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("x.log");
         let mut log = LogFile::open(path.clone(), 0, 2).expect("a file");
-        let logs = Logs { file: Some(log.clone()), filters: Vec::new() };
+        let logs = Logs { file: Some(log.clone()), ..Logs::default() };
         let read = |name: &str| std::fs::read_to_string(dir.path().join(name)).ok();
         // As logrotate does it.
         log.write_all(b"1\n").expect("written");

@@ -23,7 +23,7 @@ use crate::descriptors;
 use crate::disk::IoTotals;
 use crate::front::{About, Inside, Listener, OpenFrontEnds, Stop};
 use crate::listener::{Preface, SocketOptions, accept, bind};
-use crate::logging::Logs;
+use crate::logging::{Logs, PERIOD};
 use crate::login::{self, LoginThreads, Logins};
 use crate::node::Node;
 use crate::runner::{install_runner, keep_working, rest, with_runner};
@@ -172,8 +172,10 @@ pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow
         // Before the ready line: who reads it may send a signal at once.
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
-        tokio::spawn(reload_when_asked(Arc::clone(&node), logs, signal(SignalKind::hangup())?));
+        let signals = signal(SignalKind::hangup())?;
+        tokio::spawn(reload_when_asked(Arc::clone(&node), logs.clone(), signals));
         announce_ready(&listeners, &ready, &node);
+        let telling = tokio::spawn(tell_more(logs.clone()));
         let supervisor = Supervisor::of_environment().map(Arc::new);
         let round = supervisor.as_ref().and_then(|it| it.round());
         let round = round.map_or(watchdog::ROUND, |it| it.min(watchdog::ROUND));
@@ -216,10 +218,20 @@ pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow
         }
         step.ends();
         drop(watchdog);
+        telling.abort();
+        logs.tell_more();
         tracing::info!("stopped");
         anyhow::ensure!(!has_failed, "stopped: messages could not be written to the disk");
         Ok(())
     })
+}
+
+/// Tells what clients would have written to the log, but for its limits.
+async fn tell_more(logs: Logs) {
+    loop {
+        tokio::time::sleep(PERIOD).await;
+        logs.tell_more();
+    }
 }
 
 /// Fills the queues with what the logs kept. Tells how many messages that is.

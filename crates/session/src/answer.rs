@@ -114,9 +114,12 @@ impl Session {
             (Awaited::QueuePurge { .. }, Reply::Purged(messages)) if says => {
                 cx.out.put_method(number, &queue::PurgeOk { message_count: count(messages) });
             }
-            (Awaited::QueueDelete, reply) if says => {
+            (Awaited::QueueDelete { name }, reply) => {
                 let messages = if let Reply::Deleted(messages) = reply { messages } else { 0 };
-                cx.out.put_method(number, &queue::DeleteOk { message_count: count(messages) });
+                core.say_queue_deleted(&name, messages);
+                if says {
+                    cx.out.put_method(number, &queue::DeleteOk { message_count: count(messages) });
+                }
             }
             (Awaited::Get { .. }, Reply::Got { delivery, remaining }) => {
                 deliver::got(core, channel, &delivery, remaining, cx);

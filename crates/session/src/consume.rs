@@ -252,7 +252,7 @@ pub(crate) fn recheck(core: &mut Core, channels: &mut Channels, cx: &mut Context
         })
         .collect();
     for (slot, number, queue, why) in lost {
-        tracing::warn!(user = &*core.identity.user, %why, "a consumer is cancelled: its secret was updated");
+        tracing::warn!(from = &*core.identity.user, user = &*core.identity.user, %why, "a consumer is cancelled: its secret was updated");
         let letter =
             ToShard::Cancel { user: Box::default(), reply: None, connection: core.id, queue, slot };
         core.send_to_queue(queue, letter, cx);

@@ -143,6 +143,8 @@ pub(crate) struct Core {
     /// Bytes in the output buffer when they were last looked at.
     pub(crate) out_len: usize,
     pub(crate) end: Option<End>,
+    /// The log has its end.
+    pub(crate) is_end_said: bool,
     /// The topology and the shards know that the connection is gone.
     pub(crate) is_told: bool,
     /// The channel whose content lies in the read at hand; 0 when none does.

@@ -266,7 +266,7 @@ pub(crate) fn delete_queue(
         if_empty: method.if_empty,
     };
     core.send_to_queue(queue, letter, cx);
-    core.wait(channel.number, (50, 40), method.no_wait, Awaited::QueueDelete);
+    core.wait(channel.number, (50, 40), method.no_wait, Awaited::QueueDelete { name: name.into() });
     Ok(())
 }
 

@@ -18,7 +18,7 @@
 //! - `deliver`, `consume`, `settle`, `unacked`: messages out; `confirm`, `tx`: what publishers are told;
 //! - `access`: what the user may do; `pace`: how fast;
 //! - `declare`, `bind`: the topology; `answer`, `waiting`: the command in flight;
-//! - `reply`: every text that closes a channel or a connection;
+//! - `reply`: every text that closes a channel or a connection; `lines`: what the log says;
 //! - `totals`, `facts`: what is counted, and what listings and statistics are told.
 //!
 //! Invariants: at most one command waits for its answer, and meanwhile nothing is read; every delivery
@@ -43,6 +43,7 @@ mod deliver;
 mod direct;
 mod events;
 mod facts;
+mod lines;
 mod pace;
 mod properties;
 mod publish;

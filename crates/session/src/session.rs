@@ -86,6 +86,7 @@ impl Session {
             timers: Timers::new(now, settings.handshake_timeout_ms),
             out_len: 0,
             end: None,
+            is_end_said: false,
             is_told: false,
             in_read: 0,
             closed: Vec::new(),
@@ -636,7 +637,10 @@ impl Session {
     /// The connection is closed by an operator or by the server's end.
     fn forced(&mut self, close: &connection::Close<'_>, cx: &mut Context<'_>) {
         match self.core.stage {
-            Stage::Running => self.close(close, cx),
+            Stage::Running => {
+                self.core.say_forced(close.reply_text);
+                self.close(close, cx);
+            }
             Stage::Closing | Stage::Closed | Stage::Ended => {}
             _ => {
                 self.core.stage = Stage::Ended;
@@ -733,6 +737,7 @@ impl Session {
     /// The socket is gone. Letters that are still on their way are to be given to
     /// [`receive`](Self::receive) all the same: it sends deliveries back.
     pub fn disconnected(&mut self, cx: &mut Context<'_>) {
+        self.core.say_disconnected(cx.now);
         self.let_go(false, cx);
         self.core.stage = Stage::Ended;
         self.core.end = Some(End::Now);

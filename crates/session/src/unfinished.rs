@@ -244,7 +244,12 @@ impl Session {
         let (contents, claimed) = (core.unfinished.contents, core.unfinished.stake.claimed);
         let limit = core.settings.bodies.connection_limit();
         tracing::warn!(
-            peer = %core.peer.address, user = %core.identity.user, bodies = contents, bytes = claimed, limit,
+            from = &*core.identity.user,
+            peer = core.peer.address,
+            user = &*core.identity.user,
+            bodies = contents,
+            bytes = claimed,
+            limit,
             "connection is closed: it has begun too many bodies at once"
         );
         self.fail(0, (60, 40), &reply::too_much_unfinished(contents, claimed, limit), cx);
@@ -266,10 +271,9 @@ impl Session {
         // Output waits for its client for as long as the client likes, but for memory.
         let is_taken = std::mem::take(&mut core.unfinished.has_written);
         if core.out_len > 0 && !is_taken && core.alarm.memory {
-            tracing::warn!(
-                peer = %core.peer.address, user = %core.identity.user, bytes = core.out_len,
-                "connection is closed: memory is low, and its client does not read"
-            );
+            let bytes = core.out_len;
+            let why = format_args!("memory is low, and the client does not read {bytes} bytes");
+            core.say_lost(why, cx.now);
             return self.give_up(cx);
         }
         let timeout_ms = core.settings.unfinished_timeout_ms;
@@ -304,8 +308,16 @@ impl Session {
         match still.filter(|_| !is_excused) {
             Some((number, received, size)) => {
                 tracing::warn!(
-                    peer = %core.peer.address, user = %core.identity.user, channel = number, received, size,
-                    least, timeout_ms, is_awaited, "connection is closed: a body or a frame does not come forward"
+                    from = &*core.identity.user,
+                    peer = core.peer.address,
+                    user = &*core.identity.user,
+                    channel = number,
+                    received,
+                    size,
+                    least,
+                    timeout_ms,
+                    is_awaited,
+                    "connection is closed: a body or a frame does not come forward"
                 );
                 let fault = reply::stands_still(number, received, size, least, timeout_ms);
                 self.fail(0, (60, 40), &fault, cx);

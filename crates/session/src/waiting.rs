@@ -73,7 +73,9 @@ pub(crate) enum Awaited {
     QueuePurge {
         name: Box<str>,
     },
-    QueueDelete,
+    QueueDelete {
+        name: Box<str>,
+    },
     Consume {
         slot: ConsumerSlot,
         queue: Box<str>,

@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 
 use leveret_log::Log;
-use leveret_queue::{Left, Offset, Settled, Time};
+use leveret_queue::{Left, Offset, Reason, Settled, Time};
 use leveret_topology::{QueueId, Topology};
 
 use super::dead_letter::Dead;
@@ -135,6 +135,9 @@ impl<L: Log> Shard<L> {
                 self.gone(offset, id, Way::Acked);
             }
             Left::Purged(offset) | Left::Dropped { offset, .. } => {
+                if matches!(left, Left::Dropped { reason: Reason::DeliveryLimit, .. }) {
+                    self.say_poison(id, offset, topology);
+                }
                 self.counters.dropped += 1;
                 self.gone(offset, id, Way::Lost);
             }
@@ -153,6 +156,9 @@ impl<L: Log> Shard<L> {
             Left::DeadLetter { offset, reason, held, delivery_count, seen } => {
                 self.used += cost::DEAD_LETTER;
                 self.counters.dead_lettered += 1;
+                if reason == Reason::DeliveryLimit {
+                    self.say_poison(id, offset, topology);
+                }
                 let mark = mark_of(seen, delivery_count);
                 let dead = Dead { id, offset, reason, held, mark };
                 self.dead_letter(dead, topology, now, out);

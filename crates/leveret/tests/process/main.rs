@@ -15,6 +15,7 @@ mod faults;
 mod floods;
 mod flow;
 mod kill;
+mod lines;
 mod logins;
 mod memory;
 mod messages;

@@ -100,22 +100,20 @@ impl Session {
         if !core.stage.is_open() {
             return;
         }
-        tracing::debug!(
-            peer = %core.peer.address, user = %core.identity.user, vhost = %core.identity.vhost_name,
-            channel = number, "{text}"
-        );
         let reply_code = fault.code.code();
         match self.channels.get(number) {
             Some(channel) if number != 0 && !fault.code.is_hard() => {
                 if channel.is_closing {
                     return;
                 }
+                core.say_channel_error(number, (class_id, method_id), fault);
                 core.release(channel, cx);
                 channel.is_closing = true;
                 let close = channel::Close { reply_code, reply_text: &text, class_id, method_id };
                 cx.out.put_method(number, &close);
             }
             _ => {
+                core.say_connection_error(number, (class_id, method_id), fault);
                 let close =
                     connection::Close { reply_code, reply_text: &text, class_id, method_id };
                 self.close(&close, cx);

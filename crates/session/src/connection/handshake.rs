@@ -83,7 +83,7 @@ impl Core {
                 true
             }
             HeaderMatch::Mismatch => {
-                tracing::debug!(peer = %self.peer.address, "the client speaks another protocol");
+                self.say_no_amqp(input, cx.now);
                 cx.out.put_bytes(&ProtocolHeader::BYTES);
                 self.end_after_flush();
                 false
@@ -175,9 +175,7 @@ impl Session {
         core.timers.end_handshake();
         core.tell_opened(cx);
         cx.out.put_method(0, &connection::OpenOk { known_hosts: "" });
-        tracing::debug!(
-            peer = %core.peer.address, user = %core.identity.user, vhost = name, "connection open"
-        );
+        core.say_opened();
         Ok(())
     }
 }

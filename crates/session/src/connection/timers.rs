@@ -200,7 +200,9 @@ impl Session {
             // Has an effect only where it is the output that stops the reading.
             self.core.timers.listens = true;
             if !self.core.tick(is_read, cx) {
-                tracing::info!(peer = %self.core.peer.address, "missed heartbeats from client");
+                let timeout_s = self.core.timers.heartbeat_s();
+                let why = format_args!("missed heartbeats from client, timeout: {timeout_s}s");
+                self.core.say_lost(why, cx.now);
                 self.give_up(cx);
                 return;
             }
@@ -224,13 +226,12 @@ impl Session {
 
     /// What the client has shown is no longer good, and it showed nothing newer.
     fn expired(&mut self, cx: &mut Context<'_>) {
-        let core = &self.core;
-        tracing::warn!(
-            peer = %core.peer.address, user = %core.identity.user, "the credential has expired"
-        );
-        match core.stage {
+        match self.core.stage {
             Stage::Running => self.fail(0, (0, 0), &reply::credential_expired(), cx),
-            _ => self.give_up(cx),
+            _ => {
+                self.core.say_lost("credential expired", cx.now);
+                self.give_up(cx);
+            }
         }
     }
 
@@ -270,6 +271,7 @@ impl Session {
             let queue = cx.topology.queue_by_id(entry.queue);
             let consumer = self.core.consumers.get(ConsumerSlot(entry.slot));
             tracing::warn!(
+                from = &*self.core.identity.user,
                 connection = self.core.id.get(),
                 channel = number,
                 consumer_tag = consumer.map_or("(basic.get)", |consumer| &consumer.tag),

@@ -1,0 +1,166 @@
+//! The log as operators search it: who did what, in RabbitMQ's words, and never more than a disk can take.
+
+use leveret_client::amqp::method::queue;
+use leveret_client::amqp::table::{Table, Value};
+use leveret_client::{Connection, Options, QueueDeclare};
+
+use crate::auth::request;
+use crate::broker::{Broker, close_reason, declare};
+use crate::raw::Raw;
+
+/// A client with a name of its own, and RabbitMQ's name for its connection.
+fn named(broker: &Broker, name: &str) -> (Connection, u16) {
+    let name = Some(name.to_owned());
+    let options = Options { name, heartbeat_s: Some(0), ..Options::default() };
+    let mut client = Connection::open(&broker.uri(), &options).unwrap();
+    let channel = client.open_channel().unwrap();
+    (client, channel)
+}
+
+#[track_caller]
+fn has_all(line: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(line.contains(part), "no {part:?} in {line}");
+    }
+}
+
+#[test]
+fn what_clients_do_is_told_in_rabbitmqs_words() {
+    let broker = Broker::start();
+    let to = format!(" -> {}", broker.address);
+    let (mut client, channel) = named(&broker, "app\nERROR forged");
+    let told = broker.log.wait_for("authenticated and granted access");
+    let end = ": user 'guest' authenticated and granted access to vhost '/'";
+    has_all(&told, &["INFO connection 127.0.0.1:", &to, " - app\\nERROR forged", end]);
+
+    let missing = QueueDeclare { passive: true, ..QueueDeclare::default() };
+    client.queue_declare(channel, "gone", &missing).unwrap_err();
+    let told = broker.log.wait_for("caused a channel exception");
+    let who = "app\\nERROR forged, vhost: '/', user: 'guest'), channel 1: operation queue.declare";
+    let what = "caused a channel exception not_found: no queue 'gone' in vhost '/'";
+    has_all(&told, &["ERROR Channel error on connection <connection.", &to, who, what]);
+
+    let channel = client.open_channel().unwrap();
+    declare(&mut client, channel, "work");
+    client.publish(channel, "", "work", &[0, 0], b"x");
+    assert_eq!(client.queue_delete(channel, "work").unwrap(), 1);
+    let told = broker.log.wait_for("queue 'work' in vhost '/' deleted");
+    has_all(&told, &["INFO", "by user 'guest' from connection 127.0.0.1:", &to, "messages=1"]);
+    client.close().unwrap();
+    let told = broker.log.wait_for("INFO closing AMQP connection (127.0.0.1:");
+    has_all(&told, &[&to, "vhost: '/', user: 'guest', duration: '"]);
+
+    let (mut client, _) = named(&broker, "unopened");
+    client.output().put_method(7, &queue::Purge { queue: "q", ..Default::default() });
+    client.flush().unwrap();
+    close_reason(&mut client);
+    let told = broker.log.wait_for("caused a connection exception");
+    let who =
+        "unopened, vhost: '/', user: 'guest', state: running), channel 0: operation queue.purge";
+    let what = "caused a connection exception channel_error: \"expected 'channel.open'\"";
+    has_all(&told, &["ERROR Error on AMQP connection <connection.", &to, who, what]);
+
+    drop(named(&broker, "hasty"));
+    let told = broker.log.wait_for("client unexpectedly closed TCP connection");
+    has_all(&told, &["WARN closing AMQP connection <connection.", "hasty, vhost: '/'", "duration"]);
+
+    let silent = Raw::login_with(&broker, 1);
+    let told = broker.log.wait_for("missed heartbeats from client, timeout: 1s");
+    let peer = silent.socket.local_addr().unwrap().to_string();
+    has_all(&told, &["WARN closing AMQP connection <connection.", &peer, "user: 'guest'"]);
+
+    let mut lost = Raw::connect(&broker);
+    lost.send(b"GET / HTTP/1.1\r\n\r\n");
+    has_all(&broker.log.wait_for("HTTP GET request detected on AMQP port"), &["WARN", "GET / HT"]);
+
+    let (mut client, _) = named(&broker, "old");
+    let pid = &broker.json(&["list_connections", "pid", "client_properties"]);
+    let of_old = |it: &&serde_json::Value| it["client_properties"].to_string().contains("\"old\"");
+    let pid = pid.as_array().unwrap().iter().find(of_old).unwrap()["pid"].as_str().unwrap();
+    broker.told(&["close_connection", pid, "for tests"]);
+    close_reason(&mut client);
+    let told = broker.log.wait_for("WARN Closing AMQP connection");
+    has_all(&told, &[pid, " - old, vhost: '/', user: 'guest')", "for tests"]);
+    assert!(broker.log.with("ERROR forged").iter().all(|line| line.contains("\\nERROR forged")));
+}
+
+/// Who deletes over HTTP, or with `leveret ctl`, is told with where it comes from; a request that is refused is an answer
+/// and no line of an exception.
+#[test]
+fn a_queue_that_was_deleted_over_http_is_told_with_its_peer() {
+    let broker = Broker::start();
+    let (mut client, channel) = broker.channel();
+    declare(&mut client, channel, "one");
+    declare(&mut client, channel, "two");
+    let delete = |queue: &str| {
+        let path = format!("/api/queues/%2F/{queue}");
+        request(&broker, "DELETE", &path, "Basic Z3Vlc3Q6Z3Vlc3Q=", "")
+    };
+    assert_eq!(delete("one").0, 204);
+    let told = broker.log.wait_for("queue 'one' in vhost '/' deleted");
+    has_all(&told, &["by user 'guest' from 127.0.0.1:"]);
+    broker.told(&["delete_queue", "two"]);
+    let told = broker.log.wait_for("queue 'two' in vhost '/' deleted");
+    has_all(&told, &["by user 'rmq-cli' from control socket"]);
+    assert_eq!(delete("one").0, 404);
+    broker.assert_quiet();
+}
+
+#[test]
+fn a_message_that_came_back_too_often_is_told() {
+    let broker = Broker::start();
+    let (mut client, channel) = broker.channel();
+    let mut arguments = Table::new();
+    arguments.push("x-queue-type", "quorum");
+    arguments.push("x-delivery-limit", Value::I32(1));
+    let durable = QueueDeclare { durable: true, arguments, ..QueueDeclare::default() };
+    client.queue_declare(channel, "q", &durable).unwrap();
+    client.publish(channel, "", "q", b"\x00\x80\x04id-7", b"poison");
+    client.flush().unwrap();
+    for _ in 0..2 {
+        let mut got = None;
+        while got.is_none() {
+            got = client.get(channel, "q", false).unwrap();
+        }
+        client.nack(channel, got.unwrap().delivery_tag, false, true);
+    }
+    client.flush().unwrap();
+    let told = broker.log.wait_for("dropped at its delivery limit of 1");
+    let published = "published to exchange '' with routing key 'q', message_id 'id-7'";
+    has_all(&told, &["WARN queue 'q' in vhost '/': message ", published]);
+}
+
+#[test]
+fn a_client_in_a_loop_is_told_in_few_lines() {
+    const LOOPS: usize = 300;
+    let broker = Broker::start();
+    let mut client = broker.connect();
+    for n in 0..LOOPS {
+        let channel = client.open_channel().unwrap();
+        let missing = QueueDeclare { passive: true, ..QueueDeclare::default() };
+        client.queue_declare(channel, &format!("q{n}"), &missing).unwrap_err();
+        // Each of these says hello and goodbye.
+        broker.connect().close().unwrap();
+    }
+    client.close().unwrap();
+    let log = broker.stop_with_log();
+    let more_of = |part: &str| -> (usize, u64) {
+        let about = log.iter().filter(|line| line.contains(part));
+        let (told, written): (Vec<_>, Vec<_>) = about.partition(|it| it.contains("more like it"));
+        let counts = told.iter().map(|line| {
+            let (before, _) = line.split_once(" more like it from guest@127.0.0.1").unwrap();
+            before.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()
+        });
+        (written.len(), counts.sum())
+    };
+    for (part, all) in [
+        ("Channel error on connection", LOOPS),
+        ("authenticated and granted access", LOOPS + 1),
+        ("closing AMQP connection (", LOOPS + 1),
+    ] {
+        let (written, more) = more_of(part);
+        assert_eq!(written as u64 + more, all as u64, "{part}: {written} lines, {more} more");
+        // As many periods as a slow machine may need.
+        assert!(written < all / 2, "{part}: {written} lines");
+    }
+}
