@@ -6,9 +6,9 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener as StdListener;
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::Context as _;
+use leveret_server::descriptors;
 use tokio::net::{UnixListener, UnixStream};
 
 use crate::doors::Stream;
@@ -51,9 +51,7 @@ impl Door {
                     return (Box::new(socket), peer);
                 }
                 Err(error) => {
-                    // Out of file descriptors, mostly: trying again at once would only fill the log.
-                    tracing::warn!(%error, "a control connection could not be accepted");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    descriptors::not_accepted(&error, "a control connection").await;
                 }
             }
         }

@@ -96,9 +96,7 @@ impl Door {
             tokio::select! {
                 Some((stream, peer, place)) = ready.recv() => return (Box::new(stream), peer, place),
                 accepted = listener.accept() => match (accepted.map(|(socket, peer)| (socket, plain(peer))), tls) {
-                    (Ok((socket, peer)), _) if !descriptors::leave_room(&socket) => {
-                        tracing::warn!(%peer, "HTTP connection refused: the limit of open files is reached");
-                    }
+                    (Ok((socket, _)), _) if !descriptors::leave_room(&socket) => {}
                     (Ok((socket, peer)), tls) => {
                         // Answers are written whole; a delay would only wait for more.
                         let _ = socket.set_nodelay(true);
@@ -117,9 +115,7 @@ impl Door {
                         tokio::spawn(handshake(acceptor, socket, (peer, place), done.clone()));
                     }
                     (Err(error), _) => {
-                        // Out of file descriptors, mostly: those who wait are served when somebody leaves.
-                        tracing::warn!(%error, "an HTTP connection could not be accepted");
-                        tokio::time::sleep(Duration::from_millis(100)).await;
+                        descriptors::not_accepted(&error, "an HTTP connection").await;
                     }
                 },
                 else => pending().await,

@@ -36,6 +36,8 @@
 //! No cycle can block: input waits only for room that turns free (1, 2) or for a disk (3), which waits
 //! for nobody; turns never wait for a socket, for the disk or for each other, and room in a consumer's output is freed by that consumer alone, which nothing else waits for.
 
+use leveret_queue::Time;
+
 /// Letters a shard's inbox may hold before those who bring more are not read from until the turn that runs has ended. A
 /// letter holds what one read of a socket brought, a quarter of a megabyte at most, so this is 16 MB, and one letter of
 /// each connection above it.
@@ -143,17 +145,37 @@ impl AlarmChange {
     }
 }
 
-/// The memory watermark: rises above the limit, falls a little below it so that it does not flutter.
+/// How long an alarm lasts, in ms, unless what was short is plenty before: RabbitMQ looks at memory so often.
+pub const ALARM_MS: u64 = 2_500;
+
+/// If memory in use has not fallen for so long, in ms, there is nothing that a longer alarm would drain.
+const DRY_MS: u64 = 50;
+
+/// The memory watermark. It rises at once above the limit; how it falls is a balance: each end of an alarm lets all
+/// publishers in, who are told so, and a queue that is dry before the end leaves its consumers without work.
+///
+/// ```text
+///   110 % of the limit  -----  above it all who publish are stopped
+///   100 %               -----  above it the alarm is raised
+///    95 %               -----  below it the alarm ends, if it has lasted or if memory in use does not fall any more
+///    60 %               -----  below it the alarm ends
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct MemoryAlarm {
     limit_bytes: u64,
     level: Level,
+    /// When it was raised.
+    since: Time,
+    /// The least memory that was in use since then, and when it came to that.
+    least_bytes: u64,
+    fell: Time,
 }
 
 impl MemoryAlarm {
     /// Not raised. `limit_bytes` is what the watermark allows; 0 blocks all publishing, as in RabbitMQ.
     pub fn new(limit_bytes: u64) -> Self {
-        Self { limit_bytes, level: Level::Enough }
+        let never = Time::from_ms(0);
+        Self { limit_bytes, level: Level::Enough, since: never, least_bytes: 0, fell: never }
     }
 
     /// Another watermark, effective at the next [`update`](Self::update).
@@ -172,22 +194,33 @@ impl MemoryAlarm {
     }
 
     /// Takes a new measure of the memory in use, and says whether the alarm changed.
-    pub fn update(&mut self, used_bytes: u64) -> Option<AlarmChange> {
+    pub fn update(&mut self, used_bytes: u64, now: Time) -> Option<AlarmChange> {
         let limit = self.limit_bytes;
-        // From, and once it is there down to.
-        let (short, out) = (limit, limit.saturating_add(limit / 10));
-        let low = match self.level {
-            Level::Enough => (short, out),
-            Level::Short => (limit - limit / 20, out),
-            Level::Out => (limit - limit / 20, short),
+        let (before, is_above) = (self.level, used_bytes > limit);
+        let level = match before {
+            _ if limit == 0 || used_bytes > limit.saturating_add(limit / 10) => Level::Out,
+            Level::Out if is_above => Level::Out,
+            Level::Enough if is_above => Level::Short,
+            Level::Enough => Level::Enough,
+            Level::Short | Level::Out if self.is_over(used_bytes, now) => Level::Enough,
+            Level::Short | Level::Out => Level::Short,
         };
-        let level = match used_bytes {
-            _ if limit == 0 => Level::Out,
-            used if used > low.1 => Level::Out,
-            used if used > low.0 => Level::Short,
-            _ => Level::Enough,
-        };
-        AlarmChange::between(std::mem::replace(&mut self.level, level), level)
+        self.level = level;
+        let change = AlarmChange::between(before, level);
+        if change == Some(AlarmChange::Raised) {
+            (self.since, self.least_bytes, self.fell) = (now, used_bytes, now);
+        }
+        change
+    }
+
+    fn is_over(&mut self, used_bytes: u64, now: Time) -> bool {
+        let limit = self.limit_bytes;
+        if used_bytes.saturating_add(limit / 1000) < self.least_bytes {
+            (self.least_bytes, self.fell) = (used_bytes, now);
+        }
+        let is_plenty = used_bytes <= limit - limit / 5 * 2;
+        let has_lasted = now >= self.since.after_ms(ALARM_MS) || now >= self.fell.after_ms(DRY_MS);
+        is_plenty || used_bytes <= limit - limit / 20 && has_lasted
     }
 }
 
@@ -195,34 +228,55 @@ impl MemoryAlarm {
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_alarm_rises_once_and_falls_once() {
-        let mut alarm = MemoryAlarm::new(1000);
-        #[rustfmt::skip] // a table
-        let rows = [
-            (1000, None),
-            (1001, Some(AlarmChange::Raised)),
-            (1100, None),
-            (1101, Some(AlarmChange::Moved)), // all are stopped
-            (1001, None),
-            (1000, Some(AlarmChange::Moved)), // those into what is full
-            ( 960, None), // just below the limit is not low enough
-            ( 950, Some(AlarmChange::Cleared)),
-            ( 990, None),
-            (5000, Some(AlarmChange::Raised)),
-            ( 949, Some(AlarmChange::Cleared)),
-        ];
-        for (used, want) in rows {
-            assert_eq!(alarm.update(used), want, "{used}");
+    #[track_caller]
+    fn check(alarm: &mut MemoryAlarm, rows: &[(u64, u64, Option<AlarmChange>)]) {
+        for &(ms, used, want) in rows {
+            assert_eq!(alarm.update(used, Time::from_ms(ms)), want, "{used} after {ms} ms");
         }
+    }
+
+    #[test]
+    #[rustfmt::skip] // a table
+    fn the_alarm_rises_once_and_falls_once() {
+        check(&mut MemoryAlarm::new(10_000), &[
+            (   0, 10_000, None),
+            (   1, 10_001, Some(AlarmChange::Raised)),
+            (   1, 11_000, None),
+            (   1, 11_001, Some(AlarmChange::Moved)), // all are stopped
+            (   2, 10_001, None),
+            (   2, 10_000, Some(AlarmChange::Moved)), // those into what is full
+            (  10,  9_500, None), // consumers are at work: they go on
+            (  40,  7_000, None),
+            (  80,  6_001, None),
+            (  90,  6_000, Some(AlarmChange::Cleared)),
+            (  90,  9_900, None),
+            (  91, 50_000, Some(AlarmChange::Raised)),
+            (  92,  5_000, Some(AlarmChange::Cleared)),
+        ]);
+    }
+
+    #[test]
+    #[rustfmt::skip] // a table
+    fn an_alarm_lasts_no_longer_than_there_is_something_to_drain() {
+        check(&mut MemoryAlarm::new(10_000), &[
+            (   0, 10_001, Some(AlarmChange::Raised)),
+            (  40,  9_400, None),
+            (  60,  9_395, None),
+            (  89,  9_400, None),
+            (  90,  9_400, Some(AlarmChange::Cleared)), // nothing moves
+            ( 100, 10_001, Some(AlarmChange::Raised)),
+            (1000,  9_501, None),   // just below the limit is not low enough
+            (2000,  9_480, None),
+            (2040,  9_460, None),
+            (2600,  9_400, Some(AlarmChange::Cleared)), // slow consumers
+        ]);
     }
 
     #[test]
     fn a_watermark_of_zero_blocks_all_publishing() {
         let mut alarm = MemoryAlarm::new(0);
-        assert_eq!(alarm.update(0), Some(AlarmChange::Raised));
-        assert_eq!(alarm.update(0), None);
+        check(&mut alarm, &[(0, 0, Some(AlarmChange::Raised)), (9000, 0, None)]);
         alarm.set_limit(100);
-        assert_eq!(alarm.update(10), Some(AlarmChange::Cleared));
+        check(&mut alarm, &[(9001, 10, Some(AlarmChange::Cleared))]);
     }
 }

@@ -4,24 +4,37 @@
 //! is said in [`leveret_broker::flow`]. Memory is
 //! compared with its watermark after every turn that changed it; free disk space is asked of the
 //! system as often as it may have changed ([`watch_disk`]), and a write that finds no room raises the alarm at
-//! once.
+//! once. An alarm ends at RabbitMQ's pace, or earlier when there is plenty: see [`MemoryAlarm`].
+
+mod words;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::time::Duration;
 
-use leveret_broker::flow::{Alarm, AlarmChange, Level, MemoryAlarm};
+use leveret_broker::flow::{ALARM_MS, Alarm, AlarmChange, Level, MemoryAlarm};
+use leveret_queue::Time;
+use tokio::sync::Notify;
 
+use self::words::History;
+use crate::clock::now;
 use crate::locks::{Rank, Ranked};
 use crate::node::Node;
 use crate::room::Room;
 use crate::runner::with_runner;
 
+pub(crate) use self::words::{say, say_flaps};
 pub use crate::room::free_bytes;
 
 /// Two bits each, a [`Level`].
 const MEMORY: u8 = 0;
 const DISK: u8 = 2;
 const LEVEL: u8 = 3;
+
+/// How often memory is looked at while it is short.
+const LOOK: Duration = Duration::from_millis(25);
+/// The same when it has been short for long.
+const SELDOM: Duration = Duration::from_millis(250);
 
 /// Which of the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +68,12 @@ pub struct Alarms {
     disk_free: AtomicU64,
     /// The last write found no room, whatever the system says is free.
     disk_refused: AtomicBool,
+    /// When the alarm of the disk was raised, in ms.
+    disk_since_ms: AtomicU64,
+    /// The memory alarm was raised.
+    memory_raised: Notify,
+    /// What is told, of memory and of the disk.
+    histories: [History; 2],
 }
 
 impl Alarms {
@@ -66,6 +85,9 @@ impl Alarms {
             disk_limit: AtomicU64::new(0),
             disk_free: AtomicU64::new(u64::MAX),
             disk_refused: AtomicBool::new(false),
+            disk_since_ms: AtomicU64::new(0),
+            memory_raised: Notify::new(),
+            histories: Default::default(),
         }
     }
 
@@ -92,6 +114,28 @@ impl Alarms {
         all.into_iter().filter(|(is_raised, _)| *is_raised).map(|(_, alarm)| alarm).collect()
     }
 
+    /// How often an alarm was raised since the start.
+    pub fn raised_count(&self, resource: Resource) -> u64 {
+        self.history(resource).raised()
+    }
+
+    fn history(&self, resource: Resource) -> &History {
+        let [memory, disk] = &self.histories;
+        match resource {
+            Resource::Memory => memory,
+            Resource::Disk => disk,
+        }
+    }
+
+    /// How short something is.
+    fn level(&self, resource: Resource) -> Level {
+        let at = match resource {
+            Resource::Memory => MEMORY,
+            Resource::Disk => DISK,
+        };
+        level(self.levels.load(Ordering::Relaxed), at)
+    }
+
     /// The memory watermark in bytes.
     pub fn memory_limit(&self) -> u64 {
         self.memory_limit.load(Ordering::Relaxed)
@@ -115,19 +159,22 @@ impl Alarms {
     /// Cheap when nothing changes. `held` measures the memory in use.
     pub(crate) fn check_memory(&self, held: impl Fn() -> u64) -> Option<AlarmChange> {
         let over = held() > self.memory_limit();
-        // While it is raised the exact rule (it falls a little below the limit) decides.
-        let is_raised = level(self.levels.load(Ordering::Relaxed), MEMORY) > Level::Enough;
-        if over || is_raised { self.update_memory(held) } else { None }
+        // While it is raised the exact rule decides.
+        let is_raised = self.level(Resource::Memory) > Level::Enough;
+        if over || is_raised { self.update_memory(held, now()) } else { None }
     }
 
-    pub(crate) fn update_memory(&self, held: impl Fn() -> u64) -> Option<AlarmChange> {
+    pub(crate) fn update_memory(&self, held: impl Fn() -> u64, now: Time) -> Option<AlarmChange> {
         let mut alarm = self.memory.lock();
         let before = alarm.level();
         // Measured once more after the flag is seen by all: who freed memory in between looked at the old
         // flag and left it to us.
         for _ in 0..2 {
-            alarm.update(held());
+            alarm.update(held(), now);
             self.set(MEMORY, alarm.level());
+        }
+        if alarm.level() > before {
+            self.memory_raised.notify_one();
         }
         AlarmChange::between(before, alarm.level())
     }
@@ -138,16 +185,24 @@ impl Alarms {
     }
 
     /// So much is free now.
-    pub(crate) fn update_disk(&self, free: u64) -> Option<AlarmChange> {
+    pub(crate) fn update_disk(&self, free: u64, now: Time) -> Option<AlarmChange> {
         self.disk_free.store(free, Ordering::Relaxed);
         let limit = self.disk_limit();
-        let now = match free {
+        let before = self.level(Resource::Disk);
+        let lasts_ms = now.ms().saturating_sub(self.disk_since_ms.load(Ordering::Relaxed));
+        let is_over = free >= limit.saturating_add(limit / 10) || lasts_ms >= ALARM_MS;
+        let level = match free {
             _ if self.disk_refused.load(Ordering::Relaxed) => Level::Out,
             free if free < limit / 2 => Level::Out,
             free if free < limit => Level::Short,
+            _ if before > Level::Enough && !is_over => Level::Short,
             _ => Level::Enough,
         };
-        AlarmChange::between(self.set(DISK, now), now)
+        let change = AlarmChange::between(self.set(DISK, level), level);
+        if change == Some(AlarmChange::Raised) {
+            self.disk_since_ms.store(now.ms(), Ordering::Relaxed);
+        }
+        change
     }
 
     /// Sets a level and tells what it was.
@@ -163,6 +218,23 @@ fn level(levels: u8, at: u8) -> Level {
         0 => Level::Enough,
         1 => Level::Short,
         _ => Level::Out,
+    }
+}
+
+/// Looks at memory for as long as an alarm of it lasts: who frees none any more has no turn that would look.
+pub(crate) async fn watch_memory(node: Arc<Node>) {
+    loop {
+        node.alarms.memory_raised.notified().await;
+        let mut looks = 0_u32;
+        while node.alarms.level(Resource::Memory) > Level::Enough {
+            // A long one is over at RabbitMQ's pace.
+            let is_long = u64::from(looks) * LOOK.as_millis() as u64 > ALARM_MS;
+            tokio::time::sleep(if is_long { SELDOM } else { LOOK }).await;
+            looks = looks.saturating_add(1);
+            if let Some(change) = node.check_memory() {
+                with_runner(&node, |runner| runner.announce(Resource::Memory, change));
+            }
+        }
     }
 }
 
@@ -194,7 +266,7 @@ pub async fn watch_disk(node: Arc<Node>, room: Arc<Room>) {
 
 /// Compares free space with its limit, and tells publishers when that changes something.
 pub fn look(node: &Arc<Node>, free: u64) {
-    if let Some(change) = node.alarms.update_disk(free) {
+    if let Some(change) = node.alarms.update_disk(free, now()) {
         with_runner(node, |runner| runner.announce(Resource::Disk, change));
     }
 }
@@ -205,28 +277,41 @@ mod tests {
 
     #[test]
     fn the_reason_names_what_is_short() {
+        let at = Time::from_ms;
         let alarms = Alarms::new(1000);
         alarms.set_disk_limit(50);
         assert_eq!(alarms.alarm().reason(), None);
-        assert_eq!(alarms.update_disk(49), Some(AlarmChange::Raised));
+        assert_eq!(alarms.update_disk(49, at(0)), Some(AlarmChange::Raised));
         assert!(!alarms.alarm().stops_all);
-        assert_eq!(alarms.update_disk(10), Some(AlarmChange::Moved));
+        assert_eq!(alarms.update_disk(10, at(1)), Some(AlarmChange::Moved));
         assert!(alarms.alarm().stops_all);
-        assert_eq!(alarms.update_disk(26), Some(AlarmChange::Moved));
+        assert_eq!(alarms.update_disk(26, at(2)), Some(AlarmChange::Moved));
         assert_eq!(alarms.alarm().reason(), Some("low on disk"));
-        assert_eq!(alarms.check_memory(|| 1001), Some(AlarmChange::Raised));
+        assert_eq!(alarms.update_memory(|| 1001, at(2)), Some(AlarmChange::Raised));
         assert_eq!(alarms.alarm().reason(), Some("low on memory & disk"));
         assert_eq!(alarms.raised(), [Resource::Memory, Resource::Disk]);
-        assert_eq!(alarms.update_disk(50), Some(AlarmChange::Cleared));
+        assert_eq!(alarms.update_disk(55, at(3)), Some(AlarmChange::Cleared));
         assert_eq!(alarms.alarm().reason(), Some("low on memory"));
-        assert_eq!(alarms.check_memory(|| 0), Some(AlarmChange::Cleared));
+        assert_eq!(alarms.update_memory(|| 0, at(3)), Some(AlarmChange::Cleared));
         assert!(!alarms.any());
         // A write found no room, though there is enough by the system's count.
         alarms.disk_refused.store(true, Ordering::Relaxed);
-        assert_eq!(alarms.update_disk(1000), Some(AlarmChange::Raised));
+        assert_eq!(alarms.update_disk(1000, at(4)), Some(AlarmChange::Raised));
         assert!(alarms.alarm().stops_all);
         alarms.disk_refused.store(false, Ordering::Relaxed);
-        assert_eq!(alarms.update_disk(1000), Some(AlarmChange::Cleared));
+        assert_eq!(alarms.update_disk(1000, at(5)), Some(AlarmChange::Cleared));
+    }
+
+    /// Files come and go while the disk is at its limit: publishers are not stopped and let in each time.
+    #[test]
+    fn an_alarm_of_the_disk_lasts() {
+        let alarms = Alarms::new(1000);
+        alarms.set_disk_limit(100);
+        let changes = (0..100).filter(|&n| {
+            let free = if n % 2 == 0 { 99 } else { 101 };
+            alarms.update_disk(free, Time::from_ms(n * 100)).is_some()
+        });
+        assert!(changes.count() <= 8, "four alarms in ten seconds");
     }
 
     #[test]

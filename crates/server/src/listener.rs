@@ -142,9 +142,7 @@ pub async fn accept(
         let (socket, peer) = match gate.accept(&options).await {
             Ok(accepted) => accepted,
             Err(error) => {
-                // Out of file descriptors, mostly: those who wait are served when somebody leaves.
-                tracing::warn!(%error, "a connection could not be accepted");
-                tokio::time::sleep(Duration::from_millis(100)).await;
+                descriptors::not_accepted(&error, "a connection").await;
                 continue;
             }
         };
@@ -155,7 +153,6 @@ pub async fn accept(
             continue;
         }
         if !descriptors::leave_room(&socket) {
-            tracing::warn!(%peer, "connection refused: the limit of open files is reached");
             continue;
         }
         let socket = match prepare(socket, &options, &gate.pacing) {

@@ -14,6 +14,7 @@ use leveret_topology::Topology;
 use tokio::sync::{Notify, watch};
 
 use crate::alarms::Alarms;
+use crate::clock::now;
 use crate::connection::Connection;
 use crate::ended::Ended;
 use crate::events::Events;
@@ -302,7 +303,7 @@ impl Node {
         for shard in &self.shards {
             shard.actor.state().log_mut().set_spill_bytes(spill_bytes);
         }
-        self.alarms.update_memory(|| self.used_bytes())
+        self.alarms.update_memory(|| self.used_bytes(), now())
     }
 
     /// Compares the memory in use with the watermark; cheap when nothing changes.

@@ -20,7 +20,7 @@ use leveret_broker::return_undelivered;
 use leveret_topology::Event;
 use tokio::sync::Notify;
 
-use crate::alarms::Resource;
+use crate::alarms::{Resource, say};
 use crate::buffers::Buffers;
 use crate::clock::{now_with_us, step_ms};
 use crate::connection::{Connection, Letter, Workplace};
@@ -284,32 +284,7 @@ impl Runner {
     }
 
     fn tell_alarm(&mut self, resource: Resource, change: AlarmChange) {
-        let alarms = &self.node.alarms;
-        match (resource, change) {
-            (Resource::Memory, AlarmChange::Raised) => tracing::warn!(
-                used_bytes = self.node.used_bytes(),
-                limit_bytes = alarms.memory_limit(),
-                "memory watermark is reached: those who publish into full queues are blocked until consumers \
-                 catch up"
-            ),
-            (resource, AlarmChange::Moved) => tracing::warn!(
-                alarm = resource.name(),
-                stops_all = alarms.alarm().stops_all,
-                "the alarm stops other publishers than before"
-            ),
-            (Resource::Memory, AlarmChange::Cleared) => {
-                tracing::info!("memory is below its watermark again");
-            }
-            (Resource::Disk, AlarmChange::Raised) => tracing::warn!(
-                free_bytes = alarms.disk_free(),
-                limit_bytes = alarms.disk_limit(),
-                "free disk space is below disk_free_limit: those who publish what is to be written are blocked; \
-                 free some space, or let consumers catch up"
-            ),
-            (Resource::Disk, AlarmChange::Cleared) => {
-                tracing::info!("there is enough free disk space again");
-            }
-        }
+        say(&self.node, resource, change);
         for connection in self.node.connections() {
             self.post_connection(&connection, Letter::Alarm);
         }

@@ -16,7 +16,7 @@ use leveret_session::Settings;
 use leveret_topology::Topology;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::alarms::{Resource, watch_disk};
+use crate::alarms::{Resource, say_flaps, watch_disk, watch_memory};
 use crate::clock::now;
 use crate::connection::Letter;
 use crate::descriptors;
@@ -142,6 +142,7 @@ pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow
             with_runner(&node, |runner| runner.announce(Resource::Memory, change));
         }
         node.alarms.set_disk_limit(options.about.disk_free_limit);
+        tokio::spawn(watch_memory(Arc::clone(&node)));
         tokio::spawn(watch_disk(Arc::clone(&node), Arc::clone(waker.room())));
         let threads = Arc::new(Threads::start(&node, options.threads, give_back)?);
         let logins = LoginThreads::start(&node)?;
@@ -175,7 +176,7 @@ pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow
         let signals = signal(SignalKind::hangup())?;
         tokio::spawn(reload_when_asked(Arc::clone(&node), logs.clone(), signals));
         announce_ready(&listeners, &ready, &node);
-        let telling = tokio::spawn(tell_more(logs.clone()));
+        let telling = tokio::spawn(tell_more(Arc::clone(&node), logs.clone()));
         let supervisor = Supervisor::of_environment().map(Arc::new);
         let round = supervisor.as_ref().and_then(|it| it.round());
         let round = round.map_or(watchdog::ROUND, |it| it.min(watchdog::ROUND));
@@ -227,9 +228,10 @@ pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow
 }
 
 /// Tells what clients would have written to the log, but for its limits.
-async fn tell_more(logs: Logs) {
+async fn tell_more(node: Arc<Node>, logs: Logs) {
     loop {
         tokio::time::sleep(PERIOD).await;
+        say_flaps(&node);
         logs.tell_more();
     }
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use leveret_server::alarms::Resource;
+use leveret_server::descriptors;
 use serde_json::{Value, json};
 
 use super::answer::{Answer, Fault};
@@ -107,12 +109,15 @@ fn row(call: &Call) -> Value {
         "mem_used": system::resident_bytes(),
         "mem_limit": node.alarms.memory_limit(),
         "mem_alarm": is_raised("memory"),
+        "mem_alarm_count": node.alarms.raised_count(Resource::Memory),
         "mem_calculation_strategy": "rss",
         "disk_free": system::free_bytes(&about.data_dir),
         "disk_free_limit": node.alarms.disk_limit(),
         "disk_free_alarm": is_raised("disk"),
+        "disk_free_alarm_count": node.alarms.raised_count(Resource::Disk),
         "fd_used": files,
         "fd_total": files_max,
+        "fd_refused": descriptors::refused(),
         "sockets_used": node.connection_count(),
         "sockets_total": files_max,
         "proc_used": about.threads,

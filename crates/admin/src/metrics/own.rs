@@ -172,6 +172,12 @@ fn alarms(snapshot: &Snapshot, text: &mut Text) {
     text.family(name, Gauge, "Whether publishers are blocked, by the resource that is short");
     text.sample(name, &label("resource", "memory"), u64::from(node.mem_alarm));
     text.sample(name, &label("resource", "disk"), u64::from(node.disk_free_alarm));
+    let name = "leveret_alarms_raised_total";
+    text.family(name, Counter, "How often publishers were blocked, by the resource that was short");
+    text.sample(name, &label("resource", "memory"), node.mem_alarms);
+    text.sample(name, &label("resource", "disk"), node.disk_free_alarms);
+    let help = "Connections that were not let in, as the limit of open files was reached";
+    text.one("leveret_connections_refused_total", Counter, help, node.fd_refused);
     let help = "Memory that messages take, which is compared with the watermark";
     text.one("leveret_memory_held_bytes", Gauge, help, node.mem_held);
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use leveret_broker::numbers::ShardRest;
 use leveret_server::alarms::Resource;
+use leveret_server::descriptors;
 use leveret_server::disk::IoTotals;
 use leveret_server::front::About;
 use leveret_server::node::Node;
@@ -22,16 +23,22 @@ pub struct NodeFacts {
     pub mem_held: u64,
     /// Publishers are blocked for it.
     pub mem_alarm: bool,
+    /// How often they were.
+    pub mem_alarms: u64,
     /// Free space of the disk, in bytes.
     pub disk_free: u64,
     /// Its low watermark, in bytes.
     pub disk_free_limit: u64,
     /// Publishers are blocked for it.
     pub disk_free_alarm: bool,
+    /// How often they were.
+    pub disk_free_alarms: u64,
     /// Open file descriptors.
     pub fd_used: u64,
     /// Their limit.
     pub fd_total: u64,
+    /// Connections that were not let in for want of one.
+    pub fd_refused: u64,
     /// Connections and listeners.
     pub sockets_used: u64,
     /// Threads: what comes nearest to Erlang's processes.
@@ -162,14 +169,17 @@ impl NodeFacts {
             mem_limit: node.alarms.memory_limit(),
             mem_held: node.held_bytes(),
             mem_alarm: raised.contains(&Resource::Memory),
+            mem_alarms: node.alarms.raised_count(Resource::Memory),
             disk_free: node
                 .alarms
                 .disk_free()
                 .unwrap_or_else(|| system::free_bytes(&about.data_dir)),
             disk_free_limit: node.alarms.disk_limit(),
             disk_free_alarm: raised.contains(&Resource::Disk),
+            disk_free_alarms: node.alarms.raised_count(Resource::Disk),
             fd_used,
             fd_total,
+            fd_refused: descriptors::refused(),
             sockets_used: (node.connection_count() + about.listeners.len()) as u64,
             threads: process.threads,
             context_switches: process.context_switches,

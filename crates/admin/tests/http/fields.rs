@@ -20,7 +20,7 @@ const FIELDS: &[(&str, &str)] = &[
     ("overview:exchange_types", "name description enabled"),
     ("nodes", "name type running uptime os_pid processors run_queue rates_mode being_drained enabled_plugins applications \
         exchange_types auth_mechanisms contexts config_files log_files db_dir net_ticktime partitions cluster_links mem_used \
-        mem_limit mem_alarm mem_calculation_strategy disk_free disk_free_limit disk_free_alarm fd_used fd_total sockets_used \
+        mem_limit mem_alarm mem_calculation_strategy disk_free disk_free_limit disk_free_alarm mem_alarm_count disk_free_alarm_count fd_used fd_total fd_refused sockets_used \
         sockets_total proc_used proc_total io_read_count io_write_bytes io_sync_avg_time msg_store_read_count \
         msg_store_write_count queue_index_read_count queue_index_write_count mnesia_ram_tx_count mnesia_disk_tx_count gc_num \
         gc_bytes_reclaimed context_switches metrics_gc_queue_length.connection_closed mem_used_details.rate fd_used_details.rate \

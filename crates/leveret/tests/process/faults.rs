@@ -11,6 +11,7 @@ use leveret_client::amqp::table::Value;
 use leveret_client::{Connection, Consume, Event, Options, QueueDeclare};
 use rustix::process::{Pid, Signal};
 
+use crate::auth::api;
 use crate::broker::{Broker, PATIENCE, declare, wait_until};
 use crate::messages::{Key, Random};
 use crate::raw::Raw;
@@ -141,7 +142,8 @@ fn clients_take_all_files() {
     client.confirm_select(channel).unwrap();
     let before = open_files(&broker);
     let mut crowd: Vec<Raw> = (0..200).map(|_| Raw::connect(&broker)).collect();
-    broker.log.wait_for("the limit of open files is reached");
+    let told = broker.log.wait_for("file descriptor limit alarm set");
+    assert!(told.contains("WARN") && told.contains("open_files_max=160"), "{told}");
     // More than one file has room for.
     let body = vec![7; 1 << 20];
     let messages = 150;
@@ -155,8 +157,14 @@ fn clients_take_all_files() {
     assert_eq!(broker.log.with("ERROR"), Vec::<String>::new());
     let refused = crowd.pop().unwrap();
     assert_eq!(refused.until_closed().0, Vec::<&str>::new());
+    // One line for all of them, and a count.
+    assert_eq!(broker.log.with("open files is reached").len(), 1);
     drop(crowd);
     wait_until(PATIENCE, "their files are given back", || open_files(&broker) <= before + 4);
+    let (_, node) = api(&broker, "/api/nodes", "Basic Z3Vlc3Q6Z3Vlc3Q=");
+    let (_, refused) = node.split_once("\"fd_refused\":").unwrap();
+    let count: u64 = refused.split_once(',').unwrap().0.parse().unwrap();
+    assert!(count > 50, "{node}");
     broker.channel().0.close().unwrap();
 }
 

@@ -6,6 +6,7 @@ use leveret_client::amqp::method::basic;
 use leveret_client::amqp::table::{Table, Value};
 use leveret_client::{Connection, Consume, Event, QueueDeclare};
 
+use crate::auth::api;
 use crate::broker::{Broker, PATIENCE, Publisher, declare, wait_until};
 use crate::raw::Raw;
 
@@ -121,7 +122,15 @@ fn the_alarm_blocks_those_who_cause_it_and_nothing_is_lost() {
     let all: Vec<u64> = (0..publisher.sent).collect();
     assert_eq!(seen, all);
     assert_eq!(broker.json(&["status"])["alarms"], serde_json::json!([]));
-    assert_eq!(broker.log.with("memory watermark is reached").len(), 1);
+    let told = broker.log.with("memory resource limit alarm set on node leveret@");
+    assert_eq!(told.len(), 1);
+    for part in ["are in use, vm_memory_high_watermark is 21.0 MB;", "are blocked until it clears"]
+    {
+        assert!(told[0].contains(part), "{told:?}");
+    }
+    broker.log.wait_for("memory resource limit alarm cleared on node leveret@");
+    let (_, node) = api(&broker, "/api/nodes", "Basic Z3Vlc3Q6Z3Vlc3Q=");
+    assert!(node.contains("\"mem_alarm_count\":1,"), "{node}");
 }
 
 /// Nobody reads from a blocked connection, and without heartbeats nothing is due; its end is seen all
