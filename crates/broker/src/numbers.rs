@@ -8,7 +8,7 @@ use leveret_log::{PagedOut, Usage};
 use leveret_queue::{Counts, Time, Totals};
 use leveret_topology::{QueueId, QueueKind};
 
-use crate::shard::{Confirmed, Counters};
+use crate::shard::{Confirmed, Counters, Nacked};
 
 /// Numbers of one queue.
 #[derive(Clone, Copy, Debug)]
@@ -128,6 +128,8 @@ pub struct ShardRest {
     pub counters: Counters,
     /// What publishers were told.
     pub confirmed: Confirmed,
+    /// Those of them that were told no, by reason.
+    pub nacked: Nacked,
     /// Its log.
     pub log: Usage,
     /// Memory that queues take for their messages, in bytes.

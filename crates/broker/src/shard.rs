@@ -31,6 +31,7 @@ mod lifecycle;
 mod listing;
 mod look;
 mod moving;
+mod nacks;
 mod numbers;
 mod poison;
 mod ports;
@@ -76,6 +77,7 @@ use transactions::Transactions;
 use unresolved::Unresolved;
 
 pub use disk::{LAZY_MAX_MS, LAZY_MS};
+pub use nacks::{NackReason, Nacked};
 pub use unresolved::Confirmed;
 
 type Map<K, V> = HashMap<K, V, FixedState>;
@@ -413,6 +415,7 @@ impl<L: Log> Shard<L> {
         if !self.unreadable.is_empty() {
             self.tell_unreadable(topology);
         }
+        self.say_nacks(topology, now);
         self.dying.forget_dead(topology);
         self.relax_lists();
         self.resting.watch(&self.log, now);
@@ -627,6 +630,11 @@ impl<L: Log> Shard<L> {
     /// What publishers were told since the start.
     pub fn confirmed(&self) -> Confirmed {
         self.unresolved.confirmed
+    }
+
+    /// Messages that were nacked since the start, by reason.
+    pub fn nacked(&self) -> Nacked {
+        self.unresolved.nacks.counts()
     }
 
     /// Dead letters that left their queue and whose record stays until their targets are safe.

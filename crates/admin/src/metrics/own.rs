@@ -1,6 +1,7 @@
 //! Metrics that RabbitMQ does not have: how long things wait, where, and what the log takes.
 
 use leveret_broker::numbers::ShardRest;
+use leveret_broker::shard::NackReason;
 use leveret_queue::{Reason, Time};
 use leveret_session::{CONFIRM_BOUNDS_US, ChannelFacts, Times};
 
@@ -106,6 +107,12 @@ fn messages(snapshot: &Snapshot, text: &mut Text) {
     text.sample(name, &label("by", "consumer"), sum(|it| it.acked));
     let nacked = overview.sums.session.channels.nack;
     text.one("leveret_messages_nacked_total", Counter, "Messages nacked to publishers", nacked);
+    let name = "leveret_nacks_total";
+    text.family(name, Counter, "Messages nacked to publishers, by reason");
+    for reason in NackReason::ALL {
+        let count = overview.shards.iter().map(|shard| shard.nacked.of(reason)).sum::<u64>();
+        text.sample(name, &label("reason", reason.name()), count);
+    }
     let name = "leveret_messages_refused_total";
     text.family(name, Counter, "Messages that a full queue refused");
     let by_type = |of: fn(&leveret_queue::Totals) -> u64| {

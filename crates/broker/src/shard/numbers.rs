@@ -132,6 +132,7 @@ impl<L: Log> Shard<L> {
             gone: gone.collect(),
             counters: self.counters,
             confirmed: self.unresolved.confirmed,
+            nacked: self.unresolved.nacks.counts(),
             log: self.log.usage(),
             queue_bytes: self.queue_bytes,
             unresolved_bytes: self.unresolved.bytes(),

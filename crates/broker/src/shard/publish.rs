@@ -14,6 +14,7 @@ use leveret_topology::{ConfirmOn, ConfirmOptions, QueueId, Topology};
 use smallvec::SmallVec;
 
 use super::jobs::cost;
+use super::nacks::NackReason;
 use super::settle::Pays;
 use super::unresolved::{Mixed, Slot, Until, Wait};
 use super::{Hosted, Shard, holder, note_left, queue_offset, touch};
@@ -171,6 +172,11 @@ impl<L: Log> Shard<L> {
             Ok(at) => self.place(at, publish, from, wants, now),
             Err(error) => {
                 self.append_failed(error, now);
+                if from.is_some() && publish.confirm != 0 {
+                    self.unresolved
+                        .nacks
+                        .add(publish.targets.first().copied(), NackReason::NotStored);
+                }
                 let mut slot = wants.slot;
                 slot.fail();
                 self.tell_now(publish, from, slot, false);
@@ -314,13 +320,20 @@ impl<L: Log> Shard<L> {
         if is_told && is_slow && !is_safe {
             targets.iter().for_each(|&id| self.disk.race.watch(at.get(), id));
         }
-        let mut refused = 0;
+        let (mut refused, mut full) = (0, None);
         for &id in targets {
-            refused += usize::from(!self.place_one(id, incoming, is_told, is_awaited, now));
+            if !self.place_one(id, incoming, is_told, is_awaited, now) {
+                refused += 1;
+                full = Some(id);
+            }
         }
         let taken = if refused == 0 { Taken::Yes } else { Taken::Refused };
         if refused > 0 || is_lost {
             slot.fail();
+            if is_told {
+                let reason = if refused > 0 { NackReason::Full } else { NackReason::Lost };
+                self.unresolved.nacks.add(full, reason);
+            }
         }
         if refused == targets.len() {
             slot.is_not_written();

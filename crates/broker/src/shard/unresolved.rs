@@ -26,6 +26,7 @@ use leveret_topology::QueueId;
 use smallvec::SmallVec;
 
 use super::deadlines::Deadlines;
+use super::nacks::{NackReason, Nacks};
 use super::runs::{Runs, Verdict};
 use crate::message::{ChannelId, ConnectionId};
 
@@ -230,6 +231,7 @@ pub(super) struct Unresolved {
     durable: u64,
     deadlines: Deadlines,
     pub(super) confirmed: Confirmed,
+    pub(super) nacks: Nacks,
 }
 
 /// Slots below which those that stay behind are not worth a look.
@@ -360,11 +362,15 @@ impl Unresolved {
         let Some(&slot) = self.find(at).as_deref() else { return };
         let until = if slot.has(MIXED) { self.mixed_rule(at, queue, slot) } else { slot.until() };
         let Some(slot) = self.find(at) else { return };
+        let was_failed = slot.has(FAILED);
         slot.left(until, way);
+        let slot = *slot;
+        if slot.has(FAILED) && !was_failed && slot.seq != 0 {
+            self.nacks.add(Some(queue), NackReason::Lost);
+        }
         if !slot.is_resolved() {
             return;
         }
-        let slot = *slot;
         self.remove(at);
         self.tell(slot, runs, |all| &mut all.acked);
     }
@@ -523,6 +529,7 @@ impl Unresolved {
         }
         if let Some((to, channel, seq)) = timed_out.filter(|&(.., seq)| seq != 0) {
             self.confirmed.count(Verdict::TimedOut, |all| &mut all.nacked);
+            self.nacks.add(None, NackReason::TimedOut);
             runs.add(to, channel, seq, Verdict::TimedOut);
         }
     }

@@ -1,11 +1,12 @@
 //! The log as operators search it: who did what, in RabbitMQ's words, and never more than a disk can take.
 
-use leveret_client::amqp::method::queue;
+use leveret_client::amqp::method::{Method, queue};
 use leveret_client::amqp::table::{Table, Value};
-use leveret_client::{Connection, Options, QueueDeclare};
+use leveret_client::{Connection, Event, Options, QueueDeclare};
 
 use crate::auth::request;
-use crate::broker::{Broker, close_reason, declare};
+use crate::broker::{Broker, PATIENCE, close_reason, declare, wait_until};
+use crate::metrics::fetch;
 use crate::raw::Raw;
 
 /// A client with a name of its own, and RabbitMQ's name for its connection.
@@ -128,6 +129,38 @@ fn a_message_that_came_back_too_often_is_told() {
     let told = broker.log.wait_for("dropped at its delivery limit of 1");
     let published = "published to exchange '' with routing key 'q', message_id 'id-7'";
     has_all(&told, &["WARN queue 'q' in vhost '/': message ", published]);
+}
+
+/// `basic.nack` has no reason; the log and the metrics do.
+#[test]
+fn why_a_publisher_is_nacked_is_told() {
+    let broker = Broker::start();
+    let (mut client, channel) = broker.channel();
+    client.confirm_select(channel).unwrap();
+    let mut arguments = Table::new();
+    arguments.push("x-max-length", Value::I32(1));
+    arguments.push("x-overflow", "reject-publish");
+    let full = QueueDeclare { arguments, ..QueueDeclare::default() };
+    client.queue_declare(channel, "full", &full).unwrap();
+    for _ in 0..5 {
+        client.publish(channel, "", "full", &[0, 0], b"x");
+    }
+    client.flush().unwrap();
+    let told = broker.log.wait_for("publishers are nacked");
+    has_all(&told, &["WARN queue 'full' in vhost '/': ", "it is full", "reason=\"full\""]);
+    let mut nacked = 0;
+    while nacked < 4 {
+        match client.next_event().unwrap() {
+            Some(Event::Method { method: Method::BasicNack(_), .. }) => nacked += 1,
+            Some(_) => {}
+            None => assert!(client.wait(PATIENCE).unwrap(), "no nack comes"),
+        }
+    }
+    assert_eq!(broker.log.with("publishers are nacked").len(), 1);
+    wait_until(PATIENCE, "the metrics count them", || {
+        let page = fetch(broker.listens("metrics"), "/metrics").1;
+        page.contains("leveret_nacks_total{reason=\"full\"} 4")
+    });
 }
 
 #[test]

@@ -100,7 +100,7 @@ fn metrics_address(broker: &Broker) -> SocketAddr {
 }
 
 /// Status and body.
-fn fetch(address: SocketAddr, path: &str) -> (u16, String) {
+pub(crate) fn fetch(address: SocketAddr, path: &str) -> (u16, String) {
     let mut socket = TcpStream::connect(address).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     // Version 1.0 has no chunks: a long page ends with its connection.
