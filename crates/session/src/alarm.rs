@@ -6,9 +6,9 @@
 //! one that keeps the alarm up, which the shard that it goes to tells, unless all are to be stopped; see
 //! [`flow`](leveret_broker::flow). What a transaction publishes stays here, so that it is one always.
 //!
-//! A connection that is blocked in the middle of bodies is read from until they are whole: what it has of them
-//! would count for as long as the alarm. Another publish that it begins meanwhile, on a channel between the frames
-//! of the others, waits, and all that comes behind it.
+//! A connection that is blocked is read from up to its next publish, which waits, and all that comes behind it. So bodies
+//! that it is in the middle of get whole, which would count for as long as the alarm; and a client that stops when it is
+//! told goes on acking, which is what ends the alarm. (RabbitMQ reads nothing of it.)
 
 use leveret_amqp::method::connection;
 use leveret_amqp::table::Table;

@@ -670,8 +670,8 @@ impl Session {
         self.core.turn_queues >= TURN_QUEUES_MAX
     }
 
-    /// Whether it reads on: not while a reply is awaited, publishers are blocked or a disk is far behind
-    /// and it is one of them, the output is far behind, or it is over.
+    /// Whether it reads on: not while a reply is awaited, publishers are blocked and its next frame is a publish, a disk is
+    /// far behind and it publishes to it, the output is far behind, or it is over.
     pub fn wants_input(&self) -> bool {
         self.reads(self.core.out_len)
     }
@@ -684,7 +684,7 @@ impl Session {
             Stage::Opening => core.waiting.is_none(),
             Stage::Running => {
                 core.waiting.is_none()
-                    && (!core.is_blocked || core.ends_bodies())
+                    && !(core.is_blocked && core.holds_publish)
                     && !core.unfinished.waits()
                     && core.pauses == 0
                     && !core.is_slowed

@@ -123,10 +123,10 @@ fn an_alarm_lets_a_body_end() {
     assert_eq!(node.bytes(link, middle), "0 connection.blocked low on memory");
     assert!(node.links[link].session.wants_input());
     assert_eq!(node.bytes(link, end), "");
-    assert!(!node.links[link].session.wants_input());
     assert_eq!(ready(&mut node, reader), "1 queue.declare-ok q 1 0");
     assert_eq!(node.links[link].session.kept_bytes(), 0);
     assert_eq!(node.publish(link, "", "q", "next"), "");
+    assert!(!node.links[link].session.wants_input());
     assert_eq!(ready(&mut node, reader), "1 queue.declare-ok q 1 0");
     node.letter(link, ToSession::Alarm(Alarm::default()));
     assert_eq!(node.read(link), "0 connection.unblocked");

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use leveret_client::amqp::method::basic;
+use leveret_client::amqp::method::{Method, basic};
 use leveret_client::amqp::table::{Table, Value};
 use leveret_client::{Connection, Consume, Event, QueueDeclare};
 
@@ -50,9 +50,7 @@ fn consume(client: &mut Connection, channel: u16, seen: &mut Vec<u64>, enough: u
         let mut last = 0;
         while let Some(event) = client.next_event().unwrap() {
             let Event::Content { method, body, .. } = event else { continue };
-            let leveret_client::amqp::method::Method::BasicDeliver(deliver) = method else {
-                continue;
-            };
+            let Method::BasicDeliver(deliver) = method else { continue };
             last = deliver.delivery_tag;
             seen.push(u64::from_be_bytes(body[..8].try_into().unwrap()));
         }
@@ -131,6 +129,47 @@ fn the_alarm_blocks_those_who_cause_it_and_nothing_is_lost() {
     broker.log.wait_for("memory resource limit alarm cleared on node leveret@");
     let (_, node) = api(&broker, "/api/nodes", "Basic Z3Vlc3Q6Z3Vlc3Q=");
     assert!(node.contains("\"mem_alarm_count\":1,"), "{node}");
+}
+
+/// A client that publishes and consumes over one connection, and stops publishing when it is told, takes what it published
+/// itself: its acks end the alarm.
+#[test]
+fn a_blocked_connection_goes_on_consuming() {
+    let broker = Broker::with(&["vm_memory_high_watermark.absolute=20MiB"]);
+    let (mut client, channel) = broker.channel();
+    declare(&mut client, channel, "q");
+    let mut sent = 0;
+    let deadline = Instant::now() + PATIENCE;
+    while !client.is_blocked() {
+        assert!(Instant::now() < deadline, "never blocked, after {sent} messages");
+        client.publish(channel, "", "q", &[0, 0], &numbered(sent));
+        sent += 1;
+        if sent % 16 == 0 {
+            // Its answer comes behind what the messages before it led to: none is on its way when the client is told.
+            let passive = QueueDeclare { passive: true, ..QueueDeclare::default() };
+            client.queue_declare(channel, "q", &passive).unwrap();
+        }
+    }
+    let consuming = client.open_channel().unwrap();
+    client.qos(consuming, 100, false).unwrap();
+    client.consume(consuming, "q", &Consume::default()).unwrap();
+    let mut seen = Vec::new();
+    wait_until(PATIENCE, "its acks end the alarm", || {
+        client.wait(Duration::from_millis(10)).unwrap();
+        let mut last = 0;
+        while let Some(event) = client.next_event().unwrap() {
+            if let Event::Content { method: Method::BasicDeliver(deliver), body, .. } = event {
+                last = deliver.delivery_tag;
+                seen.push(u64::from_be_bytes(body[..8].try_into().unwrap()));
+            }
+        }
+        if last > 0 {
+            client.ack(consuming, last, true);
+            client.flush().unwrap();
+        }
+        !client.is_blocked() && seen.len() as u64 == sent
+    });
+    assert!(seen.iter().copied().eq(0..sent));
 }
 
 /// Nobody reads from a blocked connection, and without heartbeats nothing is due; its end is seen all
