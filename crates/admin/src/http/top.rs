@@ -4,6 +4,7 @@
 //! came to a shard or a queue, or left it, or passed a channel, bytes of a connection. So only rows of one sort compare.
 
 use std::cmp::Reverse;
+use std::time::Duration;
 
 use leveret_broker::message::ConnectionId;
 use leveret_topology::{QueueId, Topology};
@@ -19,6 +20,9 @@ use crate::stats::{ChannelEntry, History};
 /// Rows unless the query says, and at most.
 const ROWS: u64 = 20;
 const ROWS_MAX: u64 = 500;
+
+/// Samples that are older are taken anew.
+const FRESH: Duration = Duration::from_secs(1);
 
 /// What a row is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -114,6 +118,7 @@ pub(super) async fn processes(mut call: Call) -> Result<Answer, Fault> {
     let wants = |kind: &str| wanted.as_deref().is_none_or(|wanted| wanted == kind);
     let (by, is_up) = (By::of(&call), call.is_asked("sort_reverse"));
     call.app.ops.stats.look();
+    call.app.ops.stats.refresh(FRESH).await;
     let mut first = First { rows: Vec::new(), count: count as usize, by, is_up };
     if wants("thread") {
         put_threads(&call, &mut first);
