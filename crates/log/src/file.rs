@@ -62,7 +62,7 @@ use segments::Segments;
 use sets::{SetId, Sets};
 use write::Writer;
 
-pub use digest::{Digester, Undigested};
+pub use digest::{Digester, ReadAt, Undigested};
 pub(crate) use format::heading;
 pub use lend::{Unmatched, match_up, match_up_at_rest};
 pub use recover::{OnDamage, OpenError, Progress, Report, TOO_LATE};

@@ -43,7 +43,7 @@ use super::format::{
 use crate::shared::Place;
 use crate::{HEAD_MAX, Holder, Offset};
 
-pub use make::{Digester, Undigested};
+pub use make::{Digester, ReadAt, Undigested};
 
 const MAGIC: &[u8; 8] = b"LVRTDGST";
 const FORMAT: u32 = 1;

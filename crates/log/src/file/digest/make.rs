@@ -17,6 +17,9 @@ use crate::{HEAD_MAX, Holder};
 /// Bytes that are read at once when nothing asks for more: of large records, most would be their bodies.
 const READ: usize = 32 << 10;
 
+/// Fills a buffer from a place of the file.
+pub type ReadAt<'a> = dyn FnMut(u64, &mut [u8]) -> Result<(), DiskError> + 'a;
+
 /// Why there is no digest of a segment.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Undigested {
@@ -85,12 +88,8 @@ impl Digester {
         }
     }
 
-    /// Reads the next batch. Gives the bytes of the digest when all were read. `read` fills a buffer from a place of the
-    /// file.
-    pub fn step(
-        &mut self,
-        read: &mut dyn FnMut(u64, &mut [u8]) -> Result<(), DiskError>,
-    ) -> Result<Option<Vec<u8>>, Undigested> {
+    /// Reads the next batch. Gives the bytes of the digest when all were read.
+    pub fn step(&mut self, read: &mut ReadAt<'_>) -> Result<Option<Vec<u8>>, Undigested> {
         if self.header.is_none() {
             return self.begin(read).map(|()| None);
         }
@@ -123,10 +122,7 @@ impl Digester {
         Ok(None)
     }
 
-    fn begin(
-        &mut self,
-        read: &mut dyn FnMut(u64, &mut [u8]) -> Result<(), DiskError>,
-    ) -> Result<(), Undigested> {
+    fn begin(&mut self, read: &mut ReadAt<'_>) -> Result<(), Undigested> {
         let mut bytes = [0; FILE_HEADER];
         read(0, &mut bytes).map_err(Undigested::Disk)?;
         let header = FileHeader::decode(&bytes).map_err(|_| Undigested::Damaged(0))?;
@@ -144,7 +140,7 @@ impl Digester {
         &mut self,
         position: u64,
         need: usize,
-        read: &mut dyn FnMut(u64, &mut [u8]) -> Result<(), DiskError>,
+        read: &mut ReadAt<'_>,
     ) -> Result<(), Undigested> {
         let skip = position.checked_sub(self.window_start).and_then(|it| usize::try_from(it).ok());
         let has = skip.and_then(|skip| self.window.len().checked_sub(skip)).unwrap_or(0);

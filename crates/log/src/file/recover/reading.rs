@@ -254,7 +254,8 @@ impl Recovery<'_> {
             };
             order.check(record.at)?;
             bodies = bodies.checked_sub(u64::from(record.stored_len())).ok_or(Malformed)?;
-            (names.clear(), marks.clear());
+            names.clear();
+            marks.clear();
             for (name, mark) in record.holders() {
                 names.push(name);
                 if mark > 0 {
