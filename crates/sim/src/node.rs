@@ -381,6 +381,7 @@ impl<L: Log> Node<L> {
             outbox.answer_logins(topology);
             // Nobody opened them here.
             outbox.events.clear();
+            outbox.steps.clear();
             std::mem::swap(posted, &mut outbox.sessions);
             for (id, letter) in posted.drain(..) {
                 match self.connections.get_mut(&id).filter(|connection| !connection.is_over) {

@@ -101,8 +101,14 @@ fn messages_are_counted_by_channel_queue_and_exchange() {
         sample.rsplit(' ').next()?.parse().ok()
     };
     let of_queue = |queue: &str| format!("vhost=\"/\",queue=\"{queue}\"}}");
-    wait_until("the ack is counted", || {
-        value(&samples(), "channel_messages_acked_total", &of_queue("a")) == Some(1)
+    let of_exchange = |exchange: &str, queue: &str| {
+        format!("queue_vhost=\"/\",queue=\"{queue}\",exchange_vhost=\"/\",exchange=\"{exchange}\"")
+    };
+    // The numbers of a session and those of a shard come in samples of their own.
+    wait_until("the ack and the last publish are counted", || {
+        let page = samples();
+        value(&page, "channel_messages_acked_total", &of_queue("a")) == Some(1)
+            && value(&page, "queue_messages_published_total", &of_exchange("", "a")) == Some(1)
     });
     let page = samples();
     let of_channel = |metric: &str, queue: &str| value(&page, metric, &of_queue(queue)).unwrap();
@@ -113,9 +119,7 @@ fn messages_are_counted_by_channel_queue_and_exchange() {
     assert_eq!(of_channel("channel_messages_acked_total", "b"), 0);
     let passed = [("amq.fanout", "a", 1), ("amq.fanout", "b", 1), ("", "a", 1)];
     for (exchange, queue, count) in passed {
-        let labels = format!(
-            "queue_vhost=\"/\",queue=\"{queue}\",exchange_vhost=\"/\",exchange=\"{exchange}\""
-        );
+        let labels = of_exchange(exchange, queue);
         assert_eq!(value(&page, "queue_messages_published_total", &labels), Some(count));
     }
     let deliveries = node.get("/api/queues/%2F/a")["deliveries"][0]["stats"].clone();

@@ -338,7 +338,9 @@ impl Broker {
     pub(crate) fn assert_quiet(&self) {
         for level in [" WARN ", "ERROR "] {
             let mut lines = self.log.with(level);
-            lines.retain(|line| !line.contains("client unexpectedly closed TCP connection"));
+            let expected =
+                ["client unexpectedly closed TCP connection", "closure with reason 'shutdown'"];
+            lines.retain(|line| !expected.iter().any(|it| line.contains(it)));
             assert!(lines.is_empty(), "{lines:#?}");
         }
     }

@@ -292,7 +292,7 @@ fn names_on_a_disk_without_a_byte() {
     let definitions = |broker: &Broker| request(broker, "GET", "/api/definitions", GUEST, "").1;
     let before = definitions(&broker);
     let filler = disk.fill();
-    broker.log.wait_for("below disk_free_limit");
+    broker.log.wait_for("disk resource limit alarm set on node");
     let puts = [
         POLICY,
         ("operator-policies/%2F/op", r#"{"pattern":"q","definition":{"message-ttl":0}}"#),
@@ -317,7 +317,7 @@ fn names_on_a_disk_without_a_byte() {
     drop((client, deletes, broker));
     let broker = disk.broker();
     broker.log.wait_for("written when there is room");
-    broker.log.wait_for("below disk_free_limit");
+    broker.log.wait_for("disk resource limit alarm set on node");
     assert_eq!(definitions(&broker), before);
     told.check(&broker);
     std::fs::remove_file(&filler).unwrap();
@@ -353,7 +353,7 @@ fn the_alarm_comes_in_time() {
             }
         }
     });
-    broker.log.wait_for("below disk_free_limit");
+    broker.log.wait_for("disk resource limit alarm set on node");
     let stat = rustix::fs::statvfs(disk.path("data")).unwrap();
     let free = stat.f_bavail * stat.f_frsize;
     assert!(free > 1 << 20, "{free} bytes are free");

@@ -204,7 +204,7 @@ fn isolation_in_small() {
     let json = std::fs::read_to_string(dir.path().join("out.json")).unwrap();
     let json: Value = serde_json::from_str(&json).unwrap();
     let played = json["played"].as_array().unwrap();
-    assert_eq!(played.len(), 27);
+    assert_eq!(played.len(), 28);
     for it in played {
         assert!(it["failure"].is_null(), "{it}");
         assert!(it["probed"]["rounds"].as_u64() > Some(0), "{it}");

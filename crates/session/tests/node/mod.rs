@@ -306,6 +306,8 @@ impl Node {
     pub(crate) fn run(&mut self, mut outbox: Outbox) {
         loop {
             let mut moved = false;
+            // Nobody asks for the ways of messages here.
+            outbox.steps.clear();
             let Self { topology, now, us, links, meta, shards, read_max, held, .. } = self;
             let mut meta_letters = std::mem::take(&mut outbox.meta);
             moved |= !meta_letters.is_empty();
