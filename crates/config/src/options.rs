@@ -226,6 +226,12 @@ options! {
     /// virtual host and permissions are not made.
     load_definitions: Option<String> = None, keys = ["load_definitions"],
         aliases = ["management.load_definitions", "definitions.local.path"];
+
+    /// Whether what cannot be here is left out of these definitions, with a warning for each: streams, what belongs to plugins that
+    /// are not there, and what needs something that is neither here nor in the file.
+    ///
+    /// Without it such a file keeps the broker from starting, as it does RabbitMQ.
+    skip_unsupported_definitions: bool = false, keys = ["definitions.skip_unsupported"];
 }
 
 options! {

@@ -97,15 +97,18 @@ fn a_check_is_whole() {
         dir.path().display()
     );
     std::fs::write(&conf, text).unwrap();
-    std::fs::write(&definitions, r#"{"queues": [{"name": "q", "vhost": "nowhere"}]}"#).unwrap();
+    let text = r#"{"vhosts": [{"name": "/"}], "queues": [{"name": "q", "vhost": "nowhere"},
+        {"name": "s", "vhost": "/", "type": "stream"}]}"#;
+    std::fs::write(&definitions, text).unwrap();
     let told = check(&data, &["serve", "--check", "--config", &conf], 78);
-    for fault in ["no.pem", "none.pem", "listeners.tcp.bad = 300.1.1.1:5672", "\"nowhere\""] {
+    let faults = ["no.pem", "none.pem", "listeners.tcp.bad = 300.1.1.1:5672"];
+    for fault in faults.iter().chain(&["\"nowhere\"", "queue type 'stream' of queue 's'"]) {
         assert!(told.contains(fault), "{fault} in {told}");
     }
     assert!(!data.exists());
 
-    std::fs::write(&conf, format!("load_definitions = {definitions}\n")).unwrap();
-    std::fs::write(&definitions, r#"{"vhosts": [{"name": "/"}]}"#).unwrap();
+    let text = format!("load_definitions = {definitions}\ndefinitions.skip_unsupported = true\n");
+    std::fs::write(&conf, text).unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_leveret"))
         .args(["serve", "--check", "--config", &conf])
         .env_clear()

@@ -30,6 +30,18 @@ const LISTS: [&str; 9] = [
 /// ones.
 const LINES_MAX: usize = 20;
 
+/// Components that parameters of Leveret may have.
+const COMPONENTS: [&str; 3] = ["vhost-limits", "policy", "operator_policy"];
+
+/// Settings of policies that RabbitMQ takes with a plugin that Leveret has not.
+const OF_PLUGINS: [&str; 5] = [
+    "federation-upstream",
+    "federation-upstream-pattern",
+    "federation-upstream-set",
+    "routing-key",
+    "shards-per-node",
+];
+
 impl Chosen {
     /// How many of everything.
     pub(crate) fn counts(&self) -> String {
@@ -48,6 +60,11 @@ pub(crate) fn query(new: &Value) -> &'static str {
 /// Where the old broker has all its exchanges. RabbitMQ's definitions are without internal ones, but with their bindings.
 pub(crate) const EXCHANGES: &str =
     "/api/exchanges?columns=vhost,name,type,durable,auto_delete,internal,arguments";
+
+/// What an answer tells that is not there.
+pub(crate) fn left_out(answer: &Value) -> impl Iterator<Item = &str> {
+    answer["left_out"].as_array().into_iter().flatten().filter_map(Value::as_str)
+}
 
 /// Adds the internal ones of `exchanges` that are not in the definitions.
 pub(crate) fn add_internal(all: &mut Value, exchanges: Value) {
@@ -86,11 +103,8 @@ pub(crate) fn chosen(
     vhosts: &BTreeSet<String>,
     new: &Value,
 ) -> Result<Chosen, Fault> {
-    let mut left_out: Vec<String> = Vec::new();
-    if let Some(told) = all.as_object_mut().and_then(|all| all.remove("left_out")) {
-        let told = told.as_array().into_iter().flatten();
-        left_out.extend(told.filter_map(|text| text.as_str().map(str::to_owned)));
-    }
+    let mut left_out: Vec<String> = left_out(&all).map(str::to_owned).collect();
+    all.as_object_mut().map(|all| all.remove("left_out"));
     let there: BTreeSet<&str> =
         entries(&all, "vhosts").filter_map(|it| it["name"].as_str()).collect();
     if let Some(missing) = vhosts.iter().find(|name| !there.contains(name.as_str())) {
@@ -115,6 +129,7 @@ pub(crate) fn chosen(
             }
             !is_stream
         });
+        leave_out_plugins(&mut all, &mut left_out);
     }
     let kinds: BTreeSet<&str> =
         entries(new, "exchange_types").filter_map(|kind| kind["name"].as_str()).collect();
@@ -137,6 +152,28 @@ pub(crate) fn chosen(
     });
     leave_out_loose(&mut all, &mut left_out);
     Ok(Chosen { document: all, left_out })
+}
+
+/// Leaves out what belongs to plugins of RabbitMQ that Leveret has not. What else it does not know, it tells itself.
+fn leave_out_plugins(all: &mut Value, left_out: &mut Vec<String>) {
+    keep(all, "parameters", |parameter| {
+        let component = parameter["component"].as_str().unwrap_or_default();
+        let is_there = COMPONENTS.contains(&component);
+        if !is_there {
+            left_out
+                .push(format!("parameter {}: component {component} not found", shown(parameter)));
+        }
+        is_there
+    });
+    keep(all, "policies", |policy| {
+        let mut settings = policy["definition"].as_object().into_iter().flat_map(|it| it.keys());
+        let of_plugin = settings.find(|key| OF_PLUGINS.contains(&key.as_str()));
+        if let Some(key) = of_plugin {
+            let policy = shown(policy);
+            left_out.push(format!("policy {policy}: {key} is of a plugin that is not there"));
+        }
+        of_plugin.is_none()
+    });
 }
 
 /// Leaves out bindings of what is not in the document: RabbitMQ has those of exclusive queues in it without the queues,

@@ -75,10 +75,13 @@ fn run(args: &MigrateArgs, socket: PathBuf) -> Result<(), Fault> {
         chosen.left_out.iter().for_each(|text| report.note(text));
         report.say(&format!("definitions: {}", chosen.counts()))?;
         if !args.dry_run {
-            new.post("/api/definitions", &chosen.document).map_err(|fault| {
+            // RabbitMQ does not look at the query.
+            let path = "/api/definitions?skip_unsupported=true";
+            let answer = new.post(path, &chosen.document).map_err(|fault| {
                 let text = format!("the new broker does not take the definitions: {}", fault.text);
                 Fault::new(fault.code, text)
             })?;
+            definitions::left_out(&answer).for_each(|text| report.note(text));
         }
     }
     let Some(from) = from else { return Ok(()) };

@@ -115,7 +115,7 @@ fn definitions(
             .looked_at
             .push("definitions as if the node had the default user and vhost alone".to_owned());
     }
-    import_files(path, &mut topology)
+    import_files(path, config.access.skip_unsupported_definitions, &mut topology)
 }
 
 /// Whether a directory can be written to, or made.

@@ -9,7 +9,7 @@ use leveret_auth::Sources;
 use leveret_broker::Meta;
 use leveret_config::{Config, Listeners, Loaded, PasswordHashing, Product, QueueType, files};
 use leveret_session::{Mechanism, Settings};
-use leveret_topology::{Hashing, Password, PasswordHash, QueueKind, Topology};
+use leveret_topology::{Hashing, Import, Password, PasswordHash, QueueKind, Topology};
 use rustix::fs::Mode;
 
 use crate::front::{About, OpenFrontEnds};
@@ -301,7 +301,7 @@ fn add_names(
     match &access.load_definitions {
         // At every start, as in RabbitMQ: what is there stays, but for what definitions replace.
         Some(path) => {
-            import_files(Path::new(path), topology)?;
+            import_files(Path::new(path), access.skip_unsupported_definitions, topology)?;
         }
         None if meta.is_new() => bootstrap(config, topology)?,
         None => {}
@@ -343,16 +343,20 @@ pub(crate) fn choose_defaults(config: &Config, topology: &mut Topology) -> anyho
     Ok(())
 }
 
-/// Imports definitions; what is left out is logged.
-pub(crate) fn import_files(path: &Path, topology: &mut Topology) -> anyhow::Result<()> {
+/// Imports definitions; what is left out is logged, if it may be.
+pub(crate) fn import_files(
+    path: &Path,
+    skips: bool,
+    topology: &mut Topology,
+) -> anyhow::Result<()> {
     let files = definition_files(path);
     for file in files.with_context(|| format!("load_definitions = {}", path.display()))? {
         let json = std::fs::read_to_string(&file)
             .with_context(|| format!("cannot read the definitions {}", file.display()))?;
-        let imported = topology
-            .import_definitions(&json)
+        let imported = Import::read(&json)
+            .and_then(|import| topology.import(import.skip_unsupported(skips)))
             .with_context(|| format!("in the definitions {}", file.display()))?;
-        for text in &imported.skipped {
+        for text in imported.skipped.iter().chain(&imported.without_effect) {
             tracing::warn!("definitions {}: {text}", file.display());
         }
     }

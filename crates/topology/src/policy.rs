@@ -440,11 +440,6 @@ fn here(key: &str) -> Option<Here> {
     SETTINGS.iter().find(|(name, ..)| *name == key).map(|(.., here)| *here)
 }
 
-/// Whether a setting is one that RabbitMQ takes only with a plugin that is not there.
-pub(crate) fn is_of_plugin(key: &str) -> bool {
-    here(key) == Some(Here::OfPlugin)
-}
-
 /// Whether a setting is one that RabbitMQ does not know.
 pub(crate) fn is_ours(key: &str) -> bool {
     key.starts_with("confirm-")
@@ -454,26 +449,30 @@ fn validate(definition: &Map<String, Json>, operator: bool) -> Result<(), String
     if definition.is_empty() {
         return Err("no policy provided".to_owned());
     }
-    let mut unknown = Map::new();
     for (key, value) in definition {
-        let known = SETTINGS.iter().find(|(name, ..)| name == key);
-        let is_taken = |(_, _, _, in_operator, here): &&(_, _, _, bool, Here)| {
-            *here != Here::OfPlugin && (!operator || *in_operator)
-        };
-        match known.filter(is_taken) {
-            None => {
-                unknown.insert(key.clone(), value.clone());
-            }
-            Some((_, check, what, ..)) if !check.accepts(value) => {
-                return Err(format!("{} is not a valid {what}", json_term(value)));
-            }
-            Some(_) => {}
+        if let Some((check, what)) = known_setting(key, operator)
+            && !check.accepts(value)
+        {
+            return Err(format!("{} is not a valid {what}", json_term(value)));
         }
     }
+    unknown_settings(definition, operator).map_or(Ok(()), Err)
+}
+
+fn known_setting(key: &str, operator: bool) -> Option<(Check, &'static str)> {
+    let (_, check, what, in_operator, here) = SETTINGS.iter().find(|(name, ..)| *name == key)?;
+    let is_taken = *here != Here::OfPlugin && (!operator || *in_operator);
+    is_taken.then_some((*check, *what))
+}
+
+/// What RabbitMQ says of settings that are not there: those of plugins, among others.
+pub(crate) fn unknown_settings(definition: &Map<String, Json>, operator: bool) -> Option<String> {
+    let unknown = definition.iter().filter(|(key, _)| known_setting(key, operator).is_none());
+    let unknown: Map<_, _> = unknown.map(|(key, value)| (key.clone(), value.clone())).collect();
     if unknown.is_empty() {
-        return Ok(());
+        return None;
     }
-    Err(format!("{} are not recognised policy settings", json_term(&Json::Object(unknown))))
+    Some(format!("{} are not recognised policy settings", json_term(&Json::Object(unknown))))
 }
 
 impl Check {

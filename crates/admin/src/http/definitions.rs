@@ -291,19 +291,33 @@ pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
             return Err(Fault::missing("vhost_not_found"));
         }
     }
+    let skips = match call.query("skip_unsupported") {
+        None | Some("false") => false,
+        Some("true") => true,
+        Some(other) => {
+            let text = format!("'skip_unsupported' must be true or false, not '{other}'");
+            return Err(Fault::bad(text));
+        }
+    };
     let read = move || match vhost {
         Some(vhost) => Import::into_vhost(&vhost, bytes),
         None => Import::of(bytes),
     };
     // One of a hundred thousand objects takes longer to read than others may wait for this thread.
     let definitions = match tokio::task::spawn_blocking(read).await {
-        Ok(Ok(definitions)) => Box::new(definitions),
+        Ok(Ok(definitions)) => Box::new(definitions.skip_unsupported(skips)),
         Ok(Err(error)) => return Err(unread(error)),
         Err(_) => return Err(Fault::unavailable("the node stops")),
     };
     let command = AdminCommand::ImportDefinitions { definitions };
-    ask::admin(call.node(), &call.login.name, command).await?;
-    Ok(Answer::Done)
+    let imported = ask::admin(call.node(), &call.login.name, command).await?;
+    // RabbitMQ's answer is empty.
+    let answer = match imported.skipped {
+        told if skips && !told.is_empty() => Answer::Json(json!({ "left_out": told })),
+        _ => Answer::Done,
+    };
+    let without_effect = imported.without_effect.join("; ");
+    Ok(answer.with_warning((!without_effect.is_empty()).then_some(without_effect)))
 }
 
 /// Why a document could not be read.

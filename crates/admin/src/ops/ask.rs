@@ -8,7 +8,7 @@ use leveret_broker::message::{
 };
 use leveret_server::node::{Node, Recipient};
 use leveret_server::runner::with_runner;
-use leveret_topology::QueueId;
+use leveret_topology::{Imported, QueueId};
 use tokio::sync::mpsc;
 
 /// Why a command was not done.
@@ -94,13 +94,13 @@ impl Drop for Asker<'_> {
     }
 }
 
-/// Has the topology's owner make a change that `user` asks for, and waits until it is true. What it has to
-/// tell, if anything.
+/// Has the topology's owner make a change that `user` asks for, and waits until it is true. What an import has to
+/// tell.
 pub async fn admin(
     node: &Arc<Node>,
     user: &str,
     command: AdminCommand,
-) -> Result<Option<String>, Refusal> {
+) -> Result<Imported, Refusal> {
     let command = command.prepared().map_err(|error| Refusal::Refused {
         code: ReplyCode::PreconditionFailed,
         text: error.to_string(),
@@ -108,8 +108,8 @@ pub async fn admin(
     let user = user.into();
     let letter = |reply| ToMeta::Admin { user, reply, command: Box::new(command) };
     match meta(node, letter).await? {
-        Reply::Told(text) => Ok(Some(text)),
-        _ => Ok(None),
+        Reply::Imported(imported) => Ok(*imported),
+        _ => Ok(Imported::default()),
     }
 }
 

@@ -374,6 +374,32 @@ fn definitions() {
     assert_eq!(post("nonsense").status, 400);
     let got = other.must("POST", "/api/definitions", r#"{"queues": [{"name": 7}]}"#, 400);
     assert!(got.text().contains("queues[0]"), "{}", got.text());
+    // What cannot be is told at once, refused whole, and left out by who asks for it.
+    let much = json!({
+        "vhosts": [{"name": "half"}],
+        "parameters": [{"vhost": "/", "component": "shovel", "name": "s", "value": {}}],
+        "policies": [{"vhost": "half", "name": "p", "pattern": "", "definition": {"ha-mode": "all"}}],
+        "queues": [
+            {"vhost": "half", "name": "log", "arguments": {"x-queue-type": "stream"}},
+            {"vhost": "half", "name": "q"},
+        ],
+    })
+    .to_string();
+    let got = other.must("POST", "/api/definitions", &much, 400);
+    assert_eq!(got.json()["error"], "bad_request");
+    let reason = got.json()["reason"].as_str().unwrap().to_owned();
+    let lines = [
+        "parameters[0]: parameter 's' in vhost '/': component shovel not found",
+        "queues[0]: queue type 'stream' of queue 'log' in vhost 'half' is not supported",
+    ];
+    assert!(reason.starts_with(&format!("{}\nNothing was imported", lines.join("\n"))), "{reason}");
+    other.must("GET", "/api/vhosts/half", "", 404);
+    let got = other.must("POST", "/api/definitions?skip_unsupported=true", &much, 200);
+    assert_eq!(got.json(), json!({ "left_out": lines }));
+    assert!(got.header("warning").contains("policy 'p': ha-mode has no effect here"));
+    assert_eq!(other.get("/api/queues/half").as_array().unwrap().len(), 1);
+    other.must("POST", "/api/definitions?skip_unsupported=true", &all.to_string(), 204);
+    other.must("POST", "/api/definitions?skip_unsupported=yes", "{}", 400);
     other.must("POST", "/api/definitions", "{", 400);
     other.must("POST", "/api/definitions", "7", 400);
     other.must("POST", "/api/definitions/no", "{}", 404);

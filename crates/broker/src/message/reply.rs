@@ -6,7 +6,7 @@ use bytes::Bytes;
 use leveret_amqp::reply::ReplyCode;
 use leveret_amqp::table::Table;
 use leveret_queue::{Look, Offset, Time};
-use leveret_topology::QueueId;
+use leveret_topology::{Imported, QueueId};
 
 use super::{ChannelId, ConnectionId, ConsumerSlot, Delivery};
 use crate::numbers::{QueueNumbers, ShardNumbers};
@@ -16,8 +16,8 @@ use crate::numbers::{QueueNumbers, ShardNumbers};
 pub enum Reply {
     /// Bind, unbind, exchange declare and delete, admin commands.
     Done,
-    /// Done, with a text for the operator.
-    Told(String),
+    /// Definitions imported, but for what this tells.
+    Imported(Box<Imported>),
     /// Queue declared (or counted).
     Declared {
         /// Its id.

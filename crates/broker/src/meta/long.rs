@@ -25,9 +25,6 @@ use crate::message::{
 };
 use crate::work::{Limits, Piece, Work};
 
-/// Entries of one import that are told in the log when they are left out.
-const SKIPPED_TOLD: usize = 100;
-
 /// Names and bindings that are changed in one turn, and before another line has its turn: about a millisecond, in which all
 /// others wait for the names. What a client does takes the names some twenty times.
 pub(super) const LIMITS: Limits = Limits { turn: 256, share: 128 };
@@ -280,15 +277,9 @@ impl<L: Log> Meta<L> {
                     Ok(used) if !import.is_done() => (used, Some(long)),
                     Ok(used) => {
                         let imported = std::mem::take(import).end();
-                        imported
-                            .skipped
-                            .iter()
-                            .take(SKIPPED_TOLD)
-                            .for_each(|it| tracing::warn!("definitions: {it}"));
-                        let counts = imported.counts.iter();
-                        let counts = counts.map(|(kind, count)| format!("{kind}: {count}"));
-                        let lines: Vec<String> = counts.chain(imported.skipped).collect();
-                        long.answer(out, Reply::Told(lines.join("\n")));
+                        let told = imported.skipped.iter().chain(&imported.without_effect);
+                        told.for_each(|it| tracing::warn!("definitions: {it}"));
+                        long.answer(out, Reply::Imported(Box::new(imported)));
                         (used, None)
                     }
                     Err(error) => {

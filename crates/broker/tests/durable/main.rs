@@ -79,7 +79,7 @@ impl World {
             let ToSession::Reply { reply, .. } = letter else { panic!("{letter:?}") };
             let text = match reply {
                 Reply::Done => "done".to_owned(),
-                Reply::Told(_) => "told".to_owned(),
+                Reply::Imported(_) => "told".to_owned(),
                 Reply::Deleted(messages) => format!("deleted {messages}"),
                 Reply::Refused { code, .. } => format!("refused {}", code as u16),
                 other => panic!("{other:?}"),
@@ -211,7 +211,7 @@ pub(crate) fn import(json: &str) -> AdminCommand {
 
 /// What comes before the entry that is refused stays, and shards hear of it.
 const HALF: &str = r#"{"policies":[{"vhost":"/","name":"p","pattern":"^q","definition":{"max-length":1}}],
-    "queues":[{"vhost":"/","name":"n"},{}]}"#;
+    "queues":[{"vhost":"/","name":"n"},{"vhost":"/","name":"m","arguments":{"x-expires":0}}]}"#;
 
 /// What a command is answered, and whether the answer waits for the disk. There are: durable queue q and
 /// exchange x, a binding between them, transient queue t and exchange y, one's own exclusive queue e.

@@ -39,8 +39,18 @@ fn import(it: &mut Call<'_>) -> Result<Answer, Fault> {
     let definitions: Value = serde_json::from_slice(&text).map_err(|error| {
         Fault::data(format!("Failed to deserialise input (format: JSON) (error: {error})"))
     })?;
-    it.post("/api/definitions", &definitions)?;
+    let skips = it.flag("skip-unsupported");
+    let path = if skips { "/api/definitions?skip_unsupported=true" } else { "/api/definitions" };
+    tell_left_out(&mut it.post(path, &definitions)?);
     Ok(Answer::Message("Successfully imported definitions.".to_owned()))
+}
+
+/// Takes out what an answer tells that is not there, and tells it.
+fn tell_left_out(answer: &mut Value) {
+    let left_out = answer.as_object_mut().and_then(|all| all.remove("left_out"));
+    for told in left_out.iter().flat_map(|told| told.as_array().into_iter().flatten()) {
+        eprintln!("left out: {}", told.as_str().unwrap_or_default());
+    }
 }
 
 fn export(it: &mut Call<'_>) -> Result<Answer, Fault> {
@@ -59,10 +69,7 @@ fn export(it: &mut Call<'_>) -> Result<Answer, Fault> {
         }
     };
     let mut definitions = it.get(path)?;
-    let left_out = definitions.as_object_mut().and_then(|all| all.remove("left_out"));
-    for told in left_out.iter().flat_map(|told| told.as_array().into_iter().flatten()) {
-        eprintln!("left out: {}", told.as_str().unwrap_or_default());
-    }
+    tell_left_out(&mut definitions);
     let text = format!("{definitions:#}\n");
     if is_stdout {
         return Ok(Answer::Document(definitions, text));
@@ -77,6 +84,10 @@ pub(super) const COMMANDS: &[Entry] = &[
         .takes(&[
             value("format", "json", "json"),
             flag("skip-if-unchanged", "Accepted: importing the same again changes nothing"),
+            flag(
+                "skip-unsupported",
+                "Leave out what cannot be here (streams, what belongs to plugins), and tell it",
+            ),
             maybe("file", "A JSON file, or - for standard input [default: -]"),
         ]),
     Entry::new(

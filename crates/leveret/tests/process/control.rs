@@ -155,6 +155,36 @@ fn definitions_go_out_and_in() {
     other.refused(&["import_definitions", &bad.display().to_string()], 65);
 }
 
+/// All that cannot be is told, by the tool and in the log; the flag leaves it out.
+#[test]
+fn definitions_that_cannot_be() {
+    let broker = Broker::start();
+    let file = broker.dir.path().join("much.json");
+    let stream = r#"{"name": "log", "vhost": "/", "arguments": {"x-queue-type": "stream"}}"#;
+    let shovel = r#"{"vhost": "/", "component": "shovel", "name": "s", "value": {}}"#;
+    let text = format!(
+        r#"{{"queues": [{stream}, {{"name": "q", "vhost": "/"}}], "parameters": [{shovel}]}}"#
+    );
+    std::fs::write(&file, text).unwrap();
+    let file = file.display().to_string();
+    let lines = [
+        "parameters[0]: parameter 's' in vhost '/': component shovel not found",
+        "queues[0]: queue type 'stream' of queue 'log' in vhost '/' is not supported",
+    ];
+    let told = broker.refused(&["import_definitions", &file], 65);
+    assert!(lines.iter().all(|line| told.contains(line)), "{told}");
+    assert_eq!(broker.json(&["list_queues", "name"]), serde_json::json!([]));
+
+    let output = broker.ctl(&["import_definitions", "--skip-unsupported", &file]);
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{told}");
+    for line in lines {
+        assert!(told.contains(&format!("left out: {line}\n")), "{told}");
+        broker.log.wait_for(&format!("definitions: {line}"));
+    }
+    assert_eq!(broker.json(&["list_queues", "name"])[0]["name"], "q");
+}
+
 #[test]
 fn users_come_and_go() {
     let broker = Broker::start();

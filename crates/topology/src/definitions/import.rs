@@ -1,16 +1,19 @@
 //! Reading definitions, in RabbitMQ's order: users, vhosts, permissions, exchanges, topic permissions,
 //! global parameters, policies, parameters, queues, bindings. What exists already stays as it is, but
-//! for users, permissions, policies and parameters, which are replaced.
+//! for users, permissions, policies and parameters, which are replaced. What cannot be [is found](super::check) before that.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use bytes::Bytes;
+use foldhash::fast::FixedState;
+use hashbrown::HashSet;
 use leveret_amqp::table::Table;
 use serde_json::error::Category;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value as Json};
 
+use super::check::{At, Check, Lines, at};
 use crate::binding::Destination;
 use crate::error::{AdminError, BindError, DeclareError, PolicyError};
 use crate::exchange::ExchangeSpec;
@@ -18,7 +21,7 @@ use crate::hash::Hasher64;
 use crate::id::{QueueId, VhostId};
 use crate::journal::EntityKey;
 use crate::parameters::{is_policy, must_be_component};
-use crate::policy::{Policy, is_of_plugin};
+use crate::policy::Policy;
 use crate::policy_change::PolicyChange;
 use crate::queue::{QueueKind, QueueSpec};
 use crate::rate::Buckets;
@@ -36,16 +39,18 @@ pub struct Imported {
     pub queues: Vec<QueueId>,
     /// Queues that existed and have another policy now.
     pub changed: Vec<QueueId>,
-    /// Entries that were left out, and why: names that begin with `amq.`, what belongs to a plugin that is not there.
-    /// Policies that are there and have no effect are told, too.
+    /// Entries that were left out, and why: names that begin with `amq.`, and what cannot be here if that
+    /// [is left out](Import::skip_unsupported).
     pub skipped: Vec<String>,
+    /// Policies that are there and have no effect.
+    pub without_effect: Vec<String>,
 }
 
 /// Why an import ended. What came before the entry has been applied, as in RabbitMQ.
 #[derive(Debug, thiserror::Error)]
-#[error("{place}: {reason}")]
+#[error("{}{reason}", prefix(.place))]
 pub struct ImportError {
-    /// The entry: `queues[3]`.
+    /// The entry: `queues[3]`. Empty if nothing was begun because of what the reason names.
     pub place: String,
     /// What is wrong with it.
     pub reason: Box<ImportReason>,
@@ -53,9 +58,12 @@ pub struct ImportError {
     pub applied: Box<Imported>,
 }
 
-/// What is wrong with an entry of definitions.
+/// What is wrong with an entry of definitions, or with all of them.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportReason {
+    /// Nothing has been applied. A line for each thing that cannot be.
+    #[error("{0}")]
+    Refused(String),
     /// The document.
     #[error("not JSON: {0}")]
     NotJson(String),
@@ -90,10 +98,10 @@ pub enum ImportReason {
     Policy(#[from] PolicyError),
 }
 
-type Entry = Map<String, Json>;
+pub(super) type Entry = Map<String, Json>;
 type Step = fn(&mut Topology, &Entry, &mut Import) -> Result<(), ImportReason>;
 
-const STEPS: [(&str, Step); 10] = [
+pub(super) const STEPS: [(&str, Step); 10] = [
     ("users", import_user),
     ("vhosts", import_vhost),
     ("permissions", import_permission),
@@ -123,6 +131,14 @@ pub struct Import {
     total: usize,
     done: usize,
     imported: Imported,
+    skipped: Lines,
+    without_effect: Lines,
+    /// What is looked for before the first entry is applied.
+    check: Option<Check>,
+    /// Whether what cannot be here is left out.
+    skips: bool,
+    /// Entries to leave out.
+    left_out: HashSet<At, FixedState>,
     /// The policy that was the last entry, while it is being applied.
     policy: Option<PolicyChange>,
     /// Policies that were read with the document, by what describes them: to compile a pattern takes a while, and names
@@ -192,11 +208,26 @@ impl Import {
             };
         }
         let total = entries.iter().flatten().map(Vec::len).sum();
-        Ok(Self { text: json, entries, vhost, total, ..Self::default() })
+        let mut import = Self { text: json, entries, vhost, total, ..Self::default() };
+        import.check = Some(Check::new(&import));
+        Ok(import)
+    }
+
+    /// Leaves out what cannot be here, or is of something that is not there, and tells it. Without that such a document is
+    /// refused, as RabbitMQ refuses it.
+    #[must_use]
+    pub fn skip_unsupported(mut self, skips: bool) -> Self {
+        self.skips = skips;
+        self
+    }
+
+    /// Where the entries of a category are, by its place in [`STEPS`]; none if it is no list.
+    pub(super) fn places(&self, step: usize) -> Option<&[Range<usize>]> {
+        self.entries.get(step)?.as_deref()
     }
 
     /// Reads an entry.
-    fn entry(&self, place: &Range<usize>) -> Result<Entry, ImportReason> {
+    pub(super) fn entry(&self, place: &Range<usize>) -> Result<Entry, ImportReason> {
         let text = self.text.get(place.clone()).unwrap_or_default();
         match serde_json::from_slice(text) {
             Ok(Json::Object(mut entry)) => {
@@ -261,7 +292,7 @@ impl Import {
     /// Applies about `allowed` entries; gives how much it was. An entry is applied as a whole, but a policy, which is
     /// looked at with all queues before the next entry comes.
     pub fn advance(&mut self, topology: &mut Topology, allowed: u64) -> Result<u64, ImportError> {
-        let mut used = 0;
+        let mut used = self.look_through(topology, allowed)?;
         while used < allowed && !self.is_done() {
             if let Some(mut policy) = self.policy.take() {
                 let advanced = policy.advance(topology, allowed - used);
@@ -282,6 +313,11 @@ impl Import {
                 continue;
             };
             used += 1 + (place.len() / COSTLY) as u64;
+            if self.left_out.contains(&at(self.step - 1, self.at)) {
+                self.at += 1;
+                self.done += 1;
+                continue;
+            }
             let (category, step) = STEPS[self.step - 1];
             let result = self.entry(&place).and_then(|entry| step(topology, &entry, self));
             if let Err(reason) = result {
@@ -291,6 +327,23 @@ impl Import {
             self.at += 1;
             self.done += 1;
         }
+        Ok(used)
+    }
+
+    /// Looks for what cannot be; the first entry is applied when all were looked at.
+    fn look_through(&mut self, topology: &Topology, allowed: u64) -> Result<u64, ImportError> {
+        let Some(mut check) = self.check.take() else { return Ok(0) };
+        let used = check.advance(self, topology, allowed);
+        if !check.is_done() {
+            self.check = Some(check);
+            return Ok(used);
+        }
+        let mut found = check.found;
+        if !found.allows(self.skips) {
+            return Err(not_begun("", ImportReason::Refused(found.refusal())));
+        }
+        self.left_out = std::mem::take(&mut found.left_out);
+        self.skipped = found.into_lines();
         Ok(used)
     }
 
@@ -330,9 +383,15 @@ impl Import {
     }
 
     /// What it did.
-    pub fn end(self) -> Imported {
+    pub fn end(mut self) -> Imported {
+        self.imported.skipped = self.skipped.finish();
+        self.imported.without_effect = self.without_effect.finish();
         self.imported
     }
+}
+
+fn prefix(place: &str) -> String {
+    if place.is_empty() { String::new() } else { format!("{place}: ") }
 }
 
 /// Nothing was applied.
@@ -361,7 +420,11 @@ fn policy_of_parameter(mut entry: Entry) -> Option<(bool, String, Json)> {
 impl Topology {
     /// Imports definitions as RabbitMQ exports them.
     pub fn import_definitions(&mut self, json: &str) -> Result<Imported, ImportError> {
-        let mut import = Import::read(json)?;
+        self.import(Import::read(json)?)
+    }
+
+    /// Imports definitions that were read.
+    pub fn import(&mut self, mut import: Import) -> Result<Imported, ImportError> {
         import.advance(self, u64::MAX)?;
         let mut imported = import.end();
         let created = &imported.queues;
@@ -418,7 +481,7 @@ fn salt(user: &str, password: &str) -> [u8; 4] {
 fn import_vhost(
     topology: &mut Topology,
     entry: &Entry,
-    _: &mut Import,
+    import: &mut Import,
 ) -> Result<(), ImportReason> {
     let name = text(entry, "name")?;
     let empty = Map::new();
@@ -428,7 +491,10 @@ fn import_vhost(
         None | Some("undefined" | "") => None,
         Some("classic") => Some(QueueKind::Classic),
         Some("quorum") => Some(QueueKind::Quorum),
-        Some(other) => return Err(AdminError::QueueType(other.to_owned()).into()),
+        Some(other) if !import.skips => {
+            return Err(AdminError::QueueType(other.to_owned()).into());
+        }
+        Some(_) => None,
     };
     let limits = match entry.get("limits").filter(|limits| limits.is_object()) {
         Some(limits) => crate::parameters::limits(limits)?,
@@ -491,7 +557,7 @@ fn import_exchange(
 ) -> Result<(), ImportReason> {
     let (vhost, name) = (vhost(topology, entry)?, text(entry, "name")?);
     if name.is_empty() || name.starts_with("amq.") {
-        import.imported.skipped.push(format!("exchange '{name}': its name is the broker's"));
+        import.skipped.push(format!("exchange '{name}': its name is the broker's"));
         return Ok(());
     }
     if topology.exchange(vhost, name).is_some() {
@@ -516,7 +582,7 @@ fn import_queue(
 ) -> Result<(), ImportReason> {
     let (vhost, name) = (vhost(topology, entry)?, text(entry, "name")?);
     if name.starts_with("amq.") {
-        import.imported.skipped.push(format!("queue '{name}': its name is the broker's"));
+        import.skipped.push(format!("queue '{name}': its name is the broker's"));
         return Ok(());
     }
     if topology.queue(vhost, name).is_some() {
@@ -543,7 +609,7 @@ fn import_binding(
     let vhost = vhost(topology, entry)?;
     let (source, name) = (text(entry, "source")?, text(entry, "destination")?);
     if source.is_empty() {
-        import.imported.skipped.push(format!("binding of the default exchange to '{name}'"));
+        import.skipped.push(format!("binding of the default exchange to '{name}'"));
         return Ok(());
     }
     let destination = match text(entry, "destination_type")? {
@@ -576,15 +642,8 @@ fn start_policy(
     value: &Json,
     operator: bool,
 ) -> Result<(), ImportReason> {
-    let mut settings = value.get("definition").and_then(Json::as_object).into_iter().flatten();
-    if let Some((key, _)) = settings.find(|(key, _)| is_of_plugin(key)) {
-        let text =
-            format!("policy '{name}' of vhost '{vhost}': {key} is of a plugin that is not there");
-        import.imported.skipped.push(text);
-        return Ok(());
-    }
     let (policy, cost) = import.take_policy(name, value, operator)?;
-    import.imported.skipped.extend(policy.without_effect());
+    policy.without_effect().into_iter().for_each(|text| import.without_effect.push(text));
     topology.matching.units += cost;
     import.policy = Some(topology.start_set_policy(vhost, policy, operator)?);
     Ok(())
@@ -602,12 +661,7 @@ fn import_parameter(
     if let Some(operator) = is_policy(component) {
         return start_policy(topology, import, vhost, name, &value, operator);
     }
-    if must_be_component(component).is_err() {
-        let text =
-            format!("parameter '{name}' of vhost '{vhost}': component {component} not found");
-        import.imported.skipped.push(text);
-        return Ok(());
-    }
+    must_be_component(component)?;
     topology.set_parameter(vhost, component, name, value)?;
     Ok(())
 }
@@ -628,14 +682,14 @@ fn vhost(topology: &Topology, entry: &Entry) -> Result<VhostId, ImportReason> {
     topology.vhost_id(name).map_err(|_| ImportReason::NoVhost(name.to_owned()))
 }
 
-fn text<'a>(entry: &'a Entry, key: &'static str) -> Result<&'a str, ImportReason> {
+pub(super) fn text<'a>(entry: &'a Entry, key: &'static str) -> Result<&'a str, ImportReason> {
     entry
         .get(key)
         .and_then(Json::as_str)
         .ok_or(ImportReason::Key { key, expected: "given, as a string" })
 }
 
-fn optional_text<'a>(entry: &'a Entry, key: &'static str) -> Result<Option<&'a str>, ImportReason> {
+pub(super) fn optional_text<'a>(entry: &'a Entry, key: &'static str) -> Result<Option<&'a str>, ImportReason> {
     match entry.get(key) {
         None | Some(Json::Null) => Ok(None),
         Some(Json::String(text)) => Ok(Some(text)),

@@ -1,5 +1,6 @@
 //! Definitions: everything but messages as JSON, in RabbitMQ's format.
 
+mod check;
 mod export;
 mod import;
 mod rabbitmq;

@@ -1,7 +1,7 @@
 //! Definitions as RabbitMQ writes them, there and back.
 
 use leveret_counting::live_bytes;
-use leveret_topology::{Destination, Import, Permission, QueueKind, Routable, Topology};
+use leveret_topology::{Destination, Import, Imported, Permission, QueueKind, Routable, Topology};
 use serde_json::{Value as Json, json};
 
 use crate::common::{World, table, text};
@@ -59,6 +59,11 @@ const EXPORTED: &str = r##"{
   ]
 }"##;
 
+/// Imports what can be here.
+fn import_rest(topology: &mut Topology, document: &str) -> Imported {
+    topology.import(Import::read(document).unwrap().skip_unsupported(true)).unwrap()
+}
+
 fn export(topology: &Topology) -> Json {
     serde_json::from_str(&topology.export_definitions()).unwrap()
 }
@@ -66,16 +71,14 @@ fn export(topology: &Topology) -> Json {
 #[test]
 fn import() {
     let mut topology = Topology::new();
-    let imported = topology.import_definitions(EXPORTED).unwrap();
+    let imported = import_rest(&mut topology, EXPORTED);
     topology.assert_invariants();
     assert_eq!(imported.queues.len(), 2);
     assert!(imported.changed.is_empty());
+    assert_eq!(imported.without_effect, ["policy 'dlx': ha-mode has no effect here"]);
     assert_eq!(
         imported.skipped,
-        [
-            "policy 'dlx': ha-mode has no effect here",
-            "parameter 's' of vhost 'shop': component shovel not found",
-        ]
+        ["parameters[2]: parameter 's' in vhost 'shop': component shovel not found"]
     );
     assert_eq!((imported.counts["bindings"], imported.counts["parameters"]), (3, 3));
 
@@ -108,7 +111,7 @@ fn import() {
 #[test]
 fn there_and_back() {
     let mut first = Topology::new();
-    first.import_definitions(EXPORTED).unwrap();
+    import_rest(&mut first, EXPORTED);
     let document = export(&first);
     let mut second = Topology::new();
     let imported = second.import_definitions(&document.to_string()).unwrap();
@@ -223,10 +226,17 @@ fn what_is_not_exported() {
     let own = world.queue_spec("own");
     let own = leveret_topology::QueueSpec { exclusive_owner: Some(1), ..own };
     world.topology.declare_queue(own).unwrap();
+    // An import passes over names of the broker's, and ends at their bindings.
+    let unnamed = world.queue_spec("amq.gen-1");
+    let unnamed = leveret_topology::QueueSpec { server_named: true, ..unnamed };
+    world.topology.declare_queue(unnamed).unwrap();
     world.bind("amq.direct", "q", "k");
-    let to = Destination::Queue("own");
-    world.try_bind("amq.direct", to, "k", table([("a", text("b"))])).unwrap();
+    for name in ["own", "amq.gen-1"] {
+        let to = Destination::Queue(name);
+        world.try_bind("amq.direct", to, "k", table([("a", text("b"))])).unwrap();
+    }
     let document = export(&world.topology);
+    assert_eq!(import_rest(&mut World::new().topology, &document.to_string()).skipped, [""; 0]);
     assert_eq!(document["exchanges"], json!([]));
     assert_eq!(document["queues"].as_array().unwrap().len(), 1);
     assert_eq!(document["bindings"].as_array().unwrap().len(), 1);
@@ -312,11 +322,139 @@ fn bad_definitions() {
     refuse(r#"{"bindings": [{"vhost": "/", "source": "amq.direct", "destination": "q", "destination_type": "topic"}]}"#,
         "bindings[0]: key 'destination_type' must be 'queue' or 'exchange'");
     refuse(r#"{"users": [{"name": "u", "password_hash": "AQIDBAU=", "hashing_algorithm": "sha1"}]}"#,
-        "users[0]: unknown hashing algorithm 'sha1'");
+        "users[0]: unknown hashing algorithm 'sha1' of user 'u'");
     refuse(r#"{"permissions": [{"user": "none", "vhost": "/", "configure": "", "write": "", "read": ""}]}"#,
         "permissions[0]: user 'none' does not exist");
     refuse(r#"{"policies": [{"vhost": "/", "name": "p", "pattern": "", "definition": {"x": 1}}]}"#,
-        "policies[0]: Validation failed");
+        "policies[0]: policy 'p' in vhost '/': [{<<\"x\">>,1}] are not recognised policy settings");
+}
+
+/// A document of which much cannot be here.
+fn impossible() -> Json {
+    let queue =
+        |name: &str, arguments: Json| json!({"vhost": "/", "name": name, "arguments": arguments});
+    let binding = |source: &str, kind: &str, name: &str| json!({"vhost": "/", "source": source, "destination": name, "destination_type": kind});
+    json!({
+        "users": [
+            {"name": "u", "password_hash": ""},
+            {"name": "w", "password_hash": "", "hashing_algorithm": "whirlpool"},
+        ],
+        "vhosts": [{"name": "/"}, {"name": "s", "metadata": {"default_queue_type": "stream"}}],
+        "permissions": [
+            {"user": "u", "vhost": "/", "configure": "", "write": "", "read": ""},
+            {"user": "w", "vhost": "/", "configure": "", "write": "", "read": ""},
+            {"user": "u", "vhost": "gone", "configure": "", "write": "", "read": ""},
+        ],
+        "exchanges": [
+            {"vhost": "/", "name": "x", "type": "topic"},
+            {"vhost": "/", "name": "late", "type": "x-delayed-message"},
+            {"vhost": "gone", "name": "x", "type": "topic"},
+        ],
+        "parameters": [
+            {"vhost": "/", "component": "shovel", "name": "s", "value": {}},
+            {"vhost": "/", "component": "operator_policy", "name": "o",
+             "value": {"pattern": "", "definition": {"federation-upstream": "a"}}},
+        ],
+        "policies": [
+            {"vhost": "/", "name": "f", "pattern": "", "definition": {"federation-upstream-set": "all"}},
+            {"vhost": "/", "name": "m", "pattern": "", "definition": {"max-length": 1}},
+        ],
+        "queues": [
+            queue("q", json!({})),
+            queue("log", json!({"x-queue-type": "stream"})),
+            {"vhost": "/", "name": "log2", "type": "stream"},
+        ],
+        "bindings": [
+            binding("x", "queue", "q"),
+            binding("x", "queue", "log"),
+            binding("x", "queue", "amq.gen-1"),
+            binding("amq.topic", "queue", "amq.gen-1"),
+            binding("late", "queue", "q"),
+            binding("inner", "exchange", "x"),
+            binding("amq.direct", "queue", "here"),
+            {"vhost": "gone", "source": "x", "destination": "q", "destination_type": "queue"},
+        ],
+    })
+}
+
+const IMPOSSIBLE: [&str; 13] = [
+    "users[1]: unknown hashing algorithm 'whirlpool' of user 'w'",
+    "vhosts[1]: default queue type 'stream' of vhost 's' is not supported",
+    "permissions[1]: user 'w' does not exist",
+    "permissions[2] and 2 more: Please create virtual host \"gone\" prior to importing definitions.",
+    "exchanges[1]: unknown exchange type 'x-delayed-message' of exchange 'late' in vhost '/'",
+    "policies[0]: policy 'f' in vhost '/': [{<<\"federation-upstream-set\">>,<<\"all\">>}] are not recognised policy settings",
+    "parameters[0]: parameter 's' in vhost '/': component shovel not found",
+    "parameters[1]: parameter 'o' in vhost '/': [{<<\"federation-upstream\">>,<<\"a\">>}] are not recognised policy settings",
+    "queues[1]: queue type 'stream' of queue 'log' in vhost '/' is not supported",
+    "queues[2]: queue type 'stream' of queue 'log2' in vhost '/' is not supported",
+    "bindings[1]: no queue 'log' in vhost '/'",
+    "bindings[2] and 1 more: no queue 'amq.gen-1' in vhost '/'",
+    "bindings[4]: no exchange 'late' in vhost '/'",
+];
+
+/// All of it is told at once, and nothing is applied.
+#[test]
+fn what_cannot_be_is_refused_whole() {
+    let mut world = World::new();
+    world.queue("here");
+    let before = export(&world.topology);
+    let told = world.topology.import_definitions(&impossible().to_string()).unwrap_err();
+    let told = told.to_string();
+    let lines: Vec<_> = told.lines().collect();
+    let inner = "bindings[5]: no exchange 'inner' in vhost '/'";
+    let last = "Nothing was imported; skip_unsupported leaves this out, and imports the rest";
+    assert_eq!(lines, [&IMPOSSIBLE[..], &[inner, last]].concat());
+    assert_eq!(export(&world.topology), before);
+    // What is no entry is told with the rest, and cannot be left out.
+    let mut document = impossible();
+    document["queues"][0] = json!({"vhost": "/"});
+    let import = Import::read(&document.to_string()).unwrap().skip_unsupported(true);
+    let told = world.topology.import(import).unwrap_err().to_string();
+    assert!(told.contains("queues[0]: key 'name' must be given, as a string\n"), "{told}");
+    assert!(
+        told.contains("component shovel not found") && told.ends_with("was imported"),
+        "{told}"
+    );
+    assert_eq!(export(&world.topology), before);
+}
+
+/// What can be here is, when it may be.
+#[test]
+fn what_cannot_be_is_left_out_if_it_may_be() {
+    let mut world = World::new();
+    world.queue("here");
+    let imported = import_rest(&mut world.topology, &impossible().to_string());
+    assert_eq!(imported.skipped.len(), IMPOSSIBLE.len() + 1);
+    assert_eq!(imported.skipped[..IMPOSSIBLE.len()], IMPOSSIBLE);
+    world.topology.assert_invariants();
+    let document = export(&world.topology);
+    let names = |list: &str, key: &str| {
+        let all = document[list].as_array().unwrap();
+        all.iter().map(|it| it[key].as_str().unwrap().to_owned()).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(names("vhosts", "name"), "/ s");
+    assert_eq!(names("queues", "name"), "here q");
+    assert_eq!(names("exchanges", "name"), "x");
+    assert_eq!(names("policies", "name"), "m");
+    assert_eq!(names("permissions", "user"), "u");
+    assert_eq!(names("bindings", "source"), "x amq.direct");
+    assert_eq!(document["parameters"], json!([]));
+}
+
+/// However much cannot be, and however long its names are, what is told of it is not long.
+#[test]
+fn what_is_told_is_bounded() {
+    let bindings = (0..5_000).map(|at| {
+        let name = format!("{at}{}", "\n".repeat(2_000));
+        json!({"vhost": "/", "source": "amq.topic", "destination": name, "destination_type": "queue"})
+    });
+    let document = json!({ "bindings": bindings.collect::<Json>() }).to_string();
+    let told = World::new().topology.import_definitions(&document).unwrap_err().to_string();
+    assert_eq!(told.lines().count(), 102);
+    assert!(told.len() < 60_000 && told.contains("\nand 4900 more\nNothing was imported"));
+    let skipped = import_rest(&mut World::new().topology, &document).skipped;
+    assert_eq!((skipped.len(), skipped[100].as_str()), (101, "and 4900 more"));
 }
 
 /// Entries of one vhost do not name it. What concerns the whole node is left out.
@@ -360,7 +498,9 @@ fn an_import_takes_what_its_text_takes() {
 #[test]
 fn what_was_applied_before_an_error() {
     let mut world = World::new();
-    let document = r#"{"queues": [{"vhost": "/", "name": "q"}, {"vhost": "/", "name": 1}]}"#;
+    let document = r#"{"queues": [
+        {"vhost": "/", "name": "q"}, {"vhost": "/", "name": "r", "arguments": {"x-expires": 0}}
+    ]}"#;
     let error = world.topology.import_definitions(document).unwrap_err();
     assert_eq!(error.applied.queues.len(), 1);
     assert!(world.topology.queue(world.vhost, "q").is_some());

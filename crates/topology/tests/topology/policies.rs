@@ -336,30 +336,9 @@ fn settings_without_effect() {
     assert_eq!(told(json!({ "max-length": 1, "queue-mode": "lazy" })), None);
 }
 
-/// What belongs to a plugin that is not there is left out of an import, and told.
+/// Parameters of plugins that are not there are refused.
 #[test]
-fn definitions_of_plugins() {
-    let mut topology = World::new().topology;
-    let document = json!({
-        "parameters": [{"component": "shovel", "name": "s", "value": {"src-queue": "q"}, "vhost": "/"}],
-        "policies": [
-            {"name": "f", "vhost": "/", "pattern": "", "definition": {"federation-upstream-set": "all"}},
-            {"name": "m", "vhost": "/", "pattern": "", "definition": {"ha-mode": "all"}},
-        ],
-    });
-    let imported = topology.import_definitions(&document.to_string()).unwrap();
-    assert_eq!(
-        imported.skipped,
-        [
-            "policy 'f' of vhost '/': federation-upstream-set is of a plugin that is not there",
-            "policy 'm': ha-mode has no effect here",
-            "parameter 's' of vhost '/': component shovel not found",
-        ]
-    );
-    let vhost = topology.vhost("/").unwrap();
-    assert_eq!(vhost.parameters().count(), 0);
-    let policies: Vec<_> = vhost.policies().map(|it| it.name.to_string()).collect();
-    assert_eq!(policies, ["m"]);
+fn components() {
     let refused = must_be_component("shovel").unwrap_err().to_string();
     assert_eq!(refused, "Validation failed\n\ncomponent shovel not found\n");
     assert_eq!(must_be_component("vhost-limits"), Ok(()));
