@@ -8,7 +8,7 @@ use std::vec;
 use leveret_broker::message::AdminCommand;
 use leveret_server::node::Node;
 use leveret_topology::{
-    ExchangeId, Import, ImportError, ImportReason, QueueId, Topology, Vhost, VhostId, for_rabbitmq,
+    ExchangeId, Import, ImportError, ImportReason, QueueId, ResourceRef, Topology, Vhost, VhostId, for_rabbitmq,
     weight,
 };
 use serde_json::{Map, Value, json};
@@ -42,25 +42,34 @@ pub(super) async fn get(mut call: Call) -> Result<Answer, Fault> {
     if let Some(vhost) = vhost {
         all = only(vhost, &all);
     }
-    match call.query("for") {
-        None => {}
-        // RabbitMQ takes no notice of a key that it does not know.
-        Some("rabbitmq") => all["left_out"] = json!(for_rabbitmq(&mut all)),
+    let is_for_rabbitmq = match call.query("for") {
+        None => false,
+        Some("rabbitmq") => true,
         Some(other) => {
             return Err(Fault::bad(format!("'for' must be rabbitmq, not '{other}'")));
         }
-    }
+    };
     let mut parts = BTreeMap::new();
+    let unnamed = names(&mut call, &vhosts, &mut parts).await?;
+    if is_for_rabbitmq {
+        let mut told = for_rabbitmq(&mut all);
+        let topology = call.node().topology();
+        told.extend(topology.without_loose_topics(&mut all));
+        told.extend(vhosts.iter().filter_map(|&vhost| topology.left_out_for_rabbitmq(vhost)));
+        told.extend(unnamed);
+        // RabbitMQ takes no notice of a key that it does not know.
+        all["left_out"] = json!(told);
+    }
     for (key, value) in all.as_object().into_iter().flatten() {
         parts.insert(key.clone(), Part::Text(text(value)));
     }
     let name = call.query("download").map(str::to_owned);
     let is_one = vhost.is_some();
-    names(&mut call, &vhosts, &mut parts).await?;
     let export = Export {
         call,
         vhosts,
         is_one,
+        is_for_rabbitmq,
         parts: parts.into_iter().collect(),
         has_begun: false,
         count: None,
@@ -74,12 +83,16 @@ pub(super) async fn get(mut call: Call) -> Result<Answer, Fault> {
     })
 }
 
-/// Finds queues and exchanges in the order of their names, and where bindings are: there may be very many.
+/// Queues that are told to be left out, at most.
+const LINES_MAX: usize = 100;
+
+/// Finds queues and exchanges in the order of their names, and where bindings are: there may be very many. A sentence for each
+/// queue that the broker gave a name, which no broker takes.
 async fn names(
     call: &mut Call,
     vhosts: &[VhostId],
     parts: &mut BTreeMap<String, Part>,
-) -> Result<(), Fault> {
+) -> Result<Vec<String>, Fault> {
     let (count, places) = {
         let topology = call.node().topology();
         (topology.queue_count() + topology.exchange_count(), topology.binding_places())
@@ -87,13 +100,25 @@ async fn names(
     // Names are there while ids are sorted by them.
     call.hold(count * 2 * size_of::<(Arc<str>, QueueId)>()).await?;
     let (mut queues, mut exchanges) = (Vec::new(), Vec::new());
+    let (mut told, mut more) = (Vec::new(), 0);
     for &vhost in vhosts {
         let (queue_ids, exchange_ids) = {
             let topology = call.node().topology();
             (topology.queue_ids(vhost), topology.exchange_ids(vhost))
         };
-        let name =
-            |it: &Topology, id| it.queue_by_id(id).map(|queue| (Arc::clone(&queue.name), id));
+        let name = |it: &Topology, id| {
+            let queue = it.queue_by_id(id).filter(|queue| queue.exclusive_owner.is_none())?;
+            if !queue.name.starts_with("amq.") {
+                return Some((Arc::clone(&queue.name), id));
+            }
+            if told.len() < LINES_MAX {
+                let queue = ResourceRef::queue(&queue.name, &it.vhost_by_id(queue.vhost)?.name);
+                told.push(format!("{queue}: its name is the broker's"));
+            } else {
+                more += 1;
+            }
+            None
+        };
         let own = pages::copied(call.node(), queue_ids, name).await;
         queues.append(&mut in_order(own).await);
         let name = |it: &Topology, id| {
@@ -106,7 +131,10 @@ async fn names(
     parts.insert("queues".to_owned(), Part::Queues(queues.into_iter()));
     parts.insert("exchanges".to_owned(), Part::Exchanges(exchanges.into_iter()));
     parts.insert("bindings".to_owned(), Part::Bindings(0..places));
-    Ok(())
+    if more > 0 {
+        told.push(format!("{more} more queues whose names are the broker's"));
+    }
+    Ok(told)
 }
 
 async fn in_order<I: Send>(mut named: Vec<(Arc<str>, I)>) -> Vec<I> {
@@ -132,7 +160,12 @@ enum Part {
 
 impl Part {
     /// What a few entries are made of, and whether there are more.
-    async fn some(&mut self, node: &Node, vhosts: &[VhostId]) -> Vec<Option<Value>> {
+    async fn some(
+        &mut self,
+        node: &Node,
+        vhosts: &[VhostId],
+        is_for_rabbitmq: bool,
+    ) -> Vec<Option<Value>> {
         match self {
             Self::Text(_) => Vec::new(),
             Self::Queues(ids) => {
@@ -167,7 +200,11 @@ impl Part {
                     if !source.is_some_and(|source| vhosts.contains(&source.vhost)) {
                         return (None, 0);
                     }
-                    (topology.export_binding(binding), weight::table(&binding.arguments))
+                    let made = match is_for_rabbitmq {
+                        true => topology.export_binding_for_rabbitmq(binding),
+                        false => topology.export_binding(binding),
+                    };
+                    (made, weight::table(&binding.arguments))
                 })
                 .await;
                 places.by_ref().take(made.len()).for_each(drop);
@@ -192,6 +229,8 @@ struct Export {
     vhosts: Vec<VhostId>,
     /// Whether it is of one vhost alone, whose entries do not name it.
     is_one: bool,
+    /// Whether what RabbitMQ refuses is left out.
+    is_for_rabbitmq: bool,
     parts: VecDeque<(String, Part)>,
     has_begun: bool,
     /// Entries so far of the list that is being written; none between two lists.
@@ -200,7 +239,7 @@ struct Export {
 
 impl Pieces for Export {
     async fn more(&mut self, out: &mut Vec<u8>) -> Result<bool, Fault> {
-        let Self { call, vhosts, is_one, parts, has_begun, count } = self;
+        let Self { call, vhosts, is_one, is_for_rabbitmq, parts, has_begun, count } = self;
         let Some((key, part)) = parts.front_mut() else {
             out.push(b'}');
             return Ok(false);
@@ -220,7 +259,9 @@ impl Pieces for Export {
         }
         let count = count.get_or_insert(0);
         let mut slice = Slice::begin();
-        for mut entry in part.some(call.node(), vhosts).await.into_iter().flatten() {
+        for mut entry in
+            part.some(call.node(), vhosts, *is_for_rabbitmq).await.into_iter().flatten()
+        {
             if *is_one {
                 entry.as_object_mut().map(|entry| entry.remove("vhost"));
             }

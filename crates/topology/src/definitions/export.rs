@@ -4,6 +4,7 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::binding::{Binding, Target};
 use crate::id::{ExchangeId, QueueId};
+use crate::queue::Queue;
 use crate::topology::Topology;
 use crate::value::table_to_json;
 
@@ -11,8 +12,8 @@ use crate::value::table_to_json;
 const RABBITMQ_VERSION: &str = "4.3.0";
 
 impl Topology {
-    /// All definitions. Left out, as in RabbitMQ: predeclared and internal exchanges, exclusive queues and
-    /// their bindings.
+    /// All definitions. Left out: predeclared exchanges, exclusive queues, those that the broker gave a name, and bindings of both;
+    /// an import passes over such queues, and ends at their bindings.
     pub fn export_definitions(&self) -> String {
         let mut all = self.export_settings();
         let queues = self.vhosts().flat_map(|vhost| self.queues(vhost.id));
@@ -147,9 +148,9 @@ impl Topology {
         all.collect()
     }
 
-    /// One queue; none if it is gone or exclusive.
+    /// One queue; none if it is gone, exclusive, or named by the broker.
     pub fn export_queue(&self, id: QueueId) -> Option<Json> {
-        let queue = self.queue_by_id(id).filter(|queue| queue.exclusive_owner.is_none())?;
+        let queue = self.queue_by_id(id).filter(|queue| can_be_imported(queue))?;
         Some(json!({
             "vhost": self.vhost_name(queue.vhost),
             "name": &*queue.name,
@@ -177,12 +178,12 @@ impl Topology {
         }))
     }
 
-    /// One binding; none if an end of it is gone, or an exclusive queue.
+    /// One binding; none if an end of it is gone, or a queue that is not exported.
     pub fn export_binding(&self, binding: &Binding) -> Option<Json> {
         let source = self.exchange_by_id(binding.source)?;
         let (kind, name) = match binding.target {
             Target::Queue(id) => {
-                let queue = self.queue_by_id(id).filter(|it| it.exclusive_owner.is_none())?;
+                let queue = self.queue_by_id(id).filter(|queue| can_be_imported(queue))?;
                 ("queue", &queue.name)
             }
             Target::Exchange(id) => ("exchange", &self.exchange_by_id(id)?.name),
@@ -196,6 +197,10 @@ impl Topology {
             "arguments": table_to_json(&binding.arguments),
         }))
     }
+}
+
+fn can_be_imported(queue: &Queue) -> bool {
+    queue.exclusive_owner.is_none() && !queue.name.starts_with("amq.")
 }
 
 fn export_vhost(vhost: &crate::vhost::Vhost) -> Json {

@@ -2,9 +2,50 @@
 
 use serde_json::{Map, Value as Json};
 
+use crate::binding::{Binding, Target};
+use crate::event::EVENT_EXCHANGE;
+use crate::id::VhostId;
 use crate::policy::is_ours;
 use crate::rate::RATE_LIMITS;
+use crate::topology::Topology;
 use crate::user::Hashing;
+
+impl Topology {
+    /// One binding, unless RabbitMQ would refuse it: it has the exchange of events only with a plugin.
+    pub fn export_binding_for_rabbitmq(&self, binding: &Binding) -> Option<Json> {
+        let of_events = |id| self.exchange_by_id(id).is_some_and(|it| &*it.name == EVENT_EXCHANGE);
+        let leads_there = matches!(binding.target, Target::Exchange(id) if of_events(id));
+        let is_kept = !of_events(binding.source) && !leads_there;
+        is_kept.then(|| self.export_binding(binding)).flatten()
+    }
+
+    /// Takes out topic permissions of exchanges that are not there, which RabbitMQ refuses from 4.x on. A sentence for each.
+    pub fn without_loose_topics(&self, definitions: &mut Json) -> Vec<String> {
+        let mut told = Vec::new();
+        retain(definitions, "topic_permissions", |entry| {
+            let [user, vhost, name] = ["user", "vhost", "exchange"].map(|key| text(entry, key));
+            let vhost_id = self.vhost_id(vhost).ok().filter(|_| name != EVENT_EXCHANGE);
+            let is_there = vhost_id.is_some_and(|id| self.exchange(id, name).is_some());
+            if !is_there {
+                told.push(format!(
+                    "topic permissions of user '{user}' in vhost '{vhost}': there is no exchange '{name}'"
+                ));
+            }
+            is_there
+        });
+        told
+    }
+
+    /// A sentence about these bindings of a vhost, if there are any.
+    pub fn left_out_for_rabbitmq(&self, vhost: VhostId) -> Option<String> {
+        let exchange =
+            self.exchange(vhost, EVENT_EXCHANGE).filter(|exchange| exchange.is_used())?;
+        let vhost = self.vhost_name(exchange.vhost);
+        Some(format!(
+            "bindings of exchange '{EVENT_EXCHANGE}' in vhost '{vhost}': RabbitMQ has it with the plugin rabbitmq_event_exchange"
+        ))
+    }
+}
 
 /// Takes out of exported definitions what only Leveret knows. A sentence for each thing that is gone or changed.
 pub fn for_rabbitmq(definitions: &mut Json) -> Vec<String> {
