@@ -28,7 +28,7 @@ use tools::{Counts, Place};
 type Suite = fn(&Place) -> anyhow::Result<Counts>;
 
 /// All suites: name, what it is, and how it is run.
-const SUITES: [(&str, &str, Suite); 14] = [
+const SUITES: [(&str, &str, Suite); 15] = [
     ("amqp091-go", "the Go client's own unit and integration tests", go::amqp091),
     ("rabbitmqadmin", "rabbitmqadmin v1, its whole set of commands", admin::rabbitmqadmin),
     ("pika", "pika's own acceptance tests", python::pika),
@@ -45,6 +45,11 @@ const SUITES: [(&str, &str, Suite); 14] = [
         "migrate",
         "a RabbitMQ of Debian's package, moved here by `leveret migrate`, and back",
         migrate::there_and_back,
+    ),
+    (
+        "migrate-4",
+        "a RabbitMQ 4.3 of Debian's next release with 300,000 messages, likewise",
+        migrate::there_and_back_from_4,
     ),
     ("celery", "a Celery worker: results, retry, ETA, chain, group, chord", python::celery),
     ("tutorials", "the patterns of RabbitMQ's seven tutorials", python::tutorials),

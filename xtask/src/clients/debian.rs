@@ -57,7 +57,7 @@ pub(super) fn fetch(place: &Place, file: &File, to: &Path) -> anyhow::Result<()>
 }
 
 /// Roots of the archives that apt fetches packages from: one for each `URIs:` in its sources.
-fn mirrors(place: &Place) -> anyhow::Result<Vec<String>> {
+pub(super) fn mirrors(place: &Place) -> anyhow::Result<Vec<String>> {
     let mut targets = Command::new("apt-get");
     targets.args(["indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"]);
     let output = place

@@ -8,8 +8,8 @@ use std::vec;
 use leveret_broker::message::AdminCommand;
 use leveret_server::node::Node;
 use leveret_topology::{
-    ExchangeId, Import, ImportError, ImportReason, QueueId, ResourceRef, Topology, Vhost, VhostId, for_rabbitmq,
-    weight,
+    ExchangeId, Import, ImportError, ImportReason, QueueId, ResourceRef, Topology, Vhost, VhostId,
+    for_rabbitmq, weight,
 };
 use serde_json::{Map, Value, json};
 

@@ -689,7 +689,10 @@ pub(super) fn text<'a>(entry: &'a Entry, key: &'static str) -> Result<&'a str, I
         .ok_or(ImportReason::Key { key, expected: "given, as a string" })
 }
 
-pub(super) fn optional_text<'a>(entry: &'a Entry, key: &'static str) -> Result<Option<&'a str>, ImportReason> {
+pub(super) fn optional_text<'a>(
+    entry: &'a Entry,
+    key: &'static str,
+) -> Result<Option<&'a str>, ImportReason> {
     match entry.get(key) {
         None | Some(Json::Null) => Ok(None),
         Some(Json::String(text)) => Ok(Some(text)),
