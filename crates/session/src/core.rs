@@ -216,6 +216,7 @@ impl Core {
     #[inline]
     pub(crate) fn count_kept(&mut self, before: u64, now: u64) {
         self.kept = self.kept.saturating_add(now).saturating_sub(before);
+        self.unfinished.tx_ended += u64::from(now < before);
     }
 
     /// Sends what the turn gathered.

@@ -252,6 +252,15 @@ pub(crate) fn too_much_unfinished(bodies: u32, bytes: u64, limit: u64) -> Fault 
     )
 }
 
+/// A transaction that keeps memory while that is low.
+pub(crate) fn not_committed(bytes: u64, timeout_ms: u64) -> Fault {
+    let seconds = timeout_ms.div_ceil(1000);
+    let text = format!(
+        "low on memory: a transaction of {bytes} bytes was not committed within {seconds} s (unfinished_timeout)"
+    );
+    fault(ResourceError, text)
+}
+
 /// A body, or (on channel 0) a frame, that does not come forward.
 pub(crate) fn stands_still(
     channel: u16,

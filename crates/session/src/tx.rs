@@ -63,6 +63,10 @@ impl Tx {
         message: Message,
         mandatory: bool,
     ) {
+        let is_lost = routed.is_unroutable() && !mandatory && routed.remember.is_empty();
+        if is_lost {
+            return;
+        }
         // A transaction may stay open for long; what it was read with must not.
         let message = message.detached();
         let mut lists = size_of::<Publish>() * routed.targets.len().max(1);

@@ -12,13 +12,15 @@
 //! [`unfinished_timeout_ms`](crate::Settings::unfinished_timeout_ms). The connection ends if one of them has grown by less than
 //! [`LEAST_PER_S`] meanwhile, or by less than [`LEAST_PER_S_IF_AWAITED`] if other connections wait for its room. During a
 //! memory alarm a connection also ends if its client took nothing of its output meanwhile: the alarm could not end because of it.
+//! So does a connection whose transaction is open at two looks in a row, with the alarm: what it publishes waits for the end of the
+//! alarm, so it cannot be committed, and what it keeps may be what keeps the alarm up.
 
 use leveret_broker::bodies::{BodyRoom, Kind, Question, RoomAnswer};
 use leveret_queue::Time;
 
 use crate::channel::content::Stake;
 use crate::core::{Context, Core};
-use crate::reply;
+use crate::reply::{self, Fault};
 use crate::session::Session;
 
 /// Bytes a second that a body moves by, at least.
@@ -58,6 +60,10 @@ pub(crate) struct Unfinished {
     held_from: Option<Time>,
     /// How long nothing was read since the last look, in ms.
     held_ms: u64,
+    /// Transactions with messages that were committed, rolled back or given up.
+    pub(crate) tx_ended: u64,
+    /// That number as the last look found an open one during a memory alarm, if it did.
+    tx_open: Option<u64>,
     /// Since the last look the socket took something.
     pub(crate) has_written: bool,
 }
@@ -149,6 +155,22 @@ impl Core {
         if unfinished.has_room() + unfinished.asked > needs {
             self.give_back_now(cx);
         }
+    }
+
+    /// A look at the transactions: the fault of a connection that has to end because of one.
+    fn ends_transaction(&mut self) -> Option<Fault> {
+        let is_open = self.alarm.memory && self.kept > self.settings.bodies.free();
+        let open = is_open.then_some(self.unfinished.tx_ended);
+        let before = std::mem::replace(&mut self.unfinished.tx_open, open);
+        if open.is_none() || open != before {
+            return None;
+        }
+        let timeout_ms = self.settings.unfinished_timeout_ms;
+        tracing::warn!(
+            peer = %self.peer.address, user = %self.identity.user, bytes = self.kept, timeout_ms,
+            "connection is closed: memory is low, and its transaction is not committed"
+        );
+        Some(reply::not_committed(self.kept, timeout_ms))
     }
 
     /// Room is not waited for any more, though it is needed.
@@ -259,7 +281,7 @@ impl Session {
     #[inline]
     pub(crate) fn watch_unfinished(&mut self, cx: &Context<'_>) {
         let core = &mut self.core;
-        if core.unfinished.is_some() || core.left_len > 0 || core.out_len > 0 {
+        if core.unfinished.is_some() || core.left_len > 0 || core.out_len > 0 || core.kept > 0 {
             core.timers.watch_unfinished(core.settings.unfinished_timeout_ms, cx.now);
         }
     }
@@ -277,6 +299,9 @@ impl Session {
             return self.give_up(cx);
         }
         let timeout_ms = core.settings.unfinished_timeout_ms;
+        if let Some(fault) = core.ends_transaction() {
+            return self.fail(0, (60, 40), &fault, cx);
+        }
         let is_awaited = core.unfinished.is_awaited(&core.settings.bodies);
         let per_s = if is_awaited { LEAST_PER_S_IF_AWAITED } else { LEAST_PER_S };
         let least = (per_s * timeout_ms / 1000).max(1);

@@ -4,7 +4,7 @@
 mod node;
 
 use leveret_amqp::content::Properties;
-use leveret_amqp::method::{channel, connection, exchange, queue};
+use leveret_amqp::method::{channel, connection, exchange, queue, tx};
 use leveret_amqp::reply::ReplyCode;
 use leveret_amqp::table::{RawTable, Table, Value};
 use leveret_broker::flow::Alarm;
@@ -487,4 +487,71 @@ fn little_is_read_during_an_alarm() {
     node.bytes(link, &one.repeat(10_000));
     assert!(!node.links[link].session.wants_input());
     assert!(node.links[link].left <= 16 << 10, "{}", node.links[link].left);
+}
+
+/// A transaction that an alarm stops cannot be committed, and its memory may be what keeps the alarm up: it ends, if the
+/// alarm stays. One that is committed or rolled back, or an alarm that goes, does no harm.
+#[test]
+fn a_transaction_that_an_alarm_stops() {
+    let mut node = Node::new();
+    // Clients that say nothing for so long miss no heartbeat.
+    node.settings.unfinished_timeout_ms = 10_000;
+    let clients: [usize; 4] = std::array::from_fn(|_| node.client());
+    let [stopped, idle, done, small] = clients;
+    node.declare(stopped, "q");
+    for link in clients {
+        assert_eq!(node.say(link, 1, &tx::Select {}), "1 tx.select-ok");
+        let size = if link == small { 1000 } else { MIB };
+        node.bytes(link, &publish_bytes(1, "", "q", &vec![7; size], &Properties::default(), false));
+    }
+    let timeout_ms = node.settings.unfinished_timeout_ms;
+    let tell = |node: &mut Node, alarm| {
+        clients.into_iter().for_each(|link| node.letter(link, ToSession::Alarm(alarm)));
+    };
+    tell(&mut node, RAISED);
+    let more = publish_bytes(1, "", "q", &vec![7; MIB], &Properties::default(), false);
+    assert_eq!(node.bytes(stopped, &more), "0 connection.blocked low on memory");
+    node.later(timeout_ms);
+    assert!(node.say(done, 1, &tx::Commit {}).ends_with("1 tx.commit-ok"));
+    node.later(timeout_ms - 2);
+    assert!(clients.into_iter().all(|link| node.ended(link).is_none()));
+    let kept = |node: &Node, link: usize| node.links[link].session.kept_bytes();
+    assert!(kept(&node, stopped) > MIB as u64);
+    node.later(3);
+    for link in [stopped, idle] {
+        let said = node.read(link);
+        let why = "RESOURCE_ERROR - low on memory: a transaction of ";
+        assert!(said.contains("0 connection.close 506") && said.contains(why), "{said}");
+        assert!(kept(&node, link) < 1000);
+    }
+    node.later(3 * timeout_ms);
+    assert!([done, small].into_iter().all(|link| node.ended(link).is_none()));
+
+    // The alarm was over in between.
+    let publish = publish_bytes(1, "", "q", &vec![7; MIB], &Properties::default(), false);
+    tell(&mut node, Alarm::default());
+    node.bytes(done, &publish);
+    for _ in 0..4 {
+        tell(&mut node, RAISED);
+        node.later(timeout_ms);
+        tell(&mut node, Alarm::default());
+        node.later(timeout_ms);
+    }
+    assert!(node.say(done, 1, &tx::Commit {}).ends_with("1 tx.commit-ok"));
+}
+
+/// What goes nowhere and is not to be returned is not kept for the commit, nor counted.
+#[test]
+fn a_transaction_keeps_nothing_of_what_goes_nowhere() {
+    let mut node = Node::new();
+    let link = node.client();
+    node.say(link, 1, &tx::Select {});
+    let before = node.links[link].session.kept_bytes();
+    for _ in 0..3 {
+        node.bytes(link, &publish_bytes(1, "", "no", &[7; 100_000], &Properties::default(), false));
+    }
+    assert!(node.links[link].session.kept_bytes() < before + 1000);
+    node.bytes(link, &publish_bytes(1, "", "no", &[7; 100_000], &Properties::default(), true));
+    assert!(node.links[link].session.kept_bytes() > before + 100_000);
+    assert!(node.say(link, 1, &tx::Commit {}).contains("basic.return 312"));
 }
