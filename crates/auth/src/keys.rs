@@ -9,6 +9,7 @@ use hashbrown::HashMap;
 use hyper::{StatusCode, Uri};
 use jsonwebtoken::DecodingKey;
 use jsonwebtoken::jwk::Jwk;
+use leveret_config::files;
 use leveret_config::oauth2::OAuth2Options;
 use rustls::ClientConfig;
 use serde_json::Value;
@@ -47,7 +48,8 @@ impl Keys {
         let mut fixed = Named::default();
         for (name, path) in options.signing_keys.iter() {
             let option = format!("signing_keys.{name} = {path}");
-            let pem = std::fs::read(path).with_context(|| option.clone())?;
+            let pem = files::read_bytes(path.as_ref(), files::BYTES_MAX)
+                .with_context(|| option.clone())?;
             let key =
                 from_pem(&pem).with_context(|| format!("{option}: there is no public key"))?;
             fixed.insert(name.to_owned(), Arc::new(key));

@@ -1,7 +1,7 @@
 //! RabbitMQ's classic format of Erlang terms (`rabbitmq.config`, `advanced.config`): not read, but each term is told as the
 //! line of `rabbitmq.conf` that says the same.
 
-use crate::error::{ConfigError, Place, Problem};
+use crate::error::{ConfigError, FAULTS_MAX, Place, Problem, short};
 use crate::known;
 use crate::ldap::term::{Reader, Term};
 use crate::load::Config;
@@ -54,7 +54,7 @@ pub(crate) fn faults(name: &str, text: &str) -> Vec<ConfigError> {
     all
 }
 
-/// What is to be written for each term, or that nothing can be, with its line.
+/// What is to be written for each term, or that nothing can be, with its line; for very many the first.
 pub(crate) fn terms(text: &str) -> Vec<(u32, String)> {
     let mut reader = Reader { rest: text.trim_start_matches('\u{feff}') };
     let mut told = Vec::new();
@@ -62,16 +62,23 @@ pub(crate) fn terms(text: &str) -> Vec<(u32, String)> {
         let before = &text[..text.len() - rest.len()];
         u32::try_from(before.matches('\n').count()).unwrap_or(u32::MAX).saturating_add(1)
     };
-    if let Err(why) = applications(&mut reader, &mut |rest, what| told.push((line_of(rest), what)))
-    {
-        told.push((line_of(reader.rest), format!("what follows is not understood: {why}")));
+    let mut tell = |rest, what: String| {
+        told.push((line_of(rest), short(&what).into_owned()));
+        if told.len() < FAULTS_MAX { Ok(()) } else { Err("there are very many terms".to_owned()) }
+    };
+    if let Err(why) = applications(&mut reader, &mut tell) {
+        let what = format!(
+            "what follows is not {}: {why}",
+            if told.len() < FAULTS_MAX { "understood" } else { "told" }
+        );
+        told.push((line_of(reader.rest), what));
     }
     told
 }
 
 fn applications<'a>(
     reader: &mut Reader<'a>,
-    tell: &mut dyn FnMut(&'a str, String),
+    tell: &mut dyn FnMut(&'a str, String) -> Result<(), String>,
 ) -> Result<(), String> {
     each(reader, &mut |reader| {
         expect(reader, "{")?;
@@ -82,7 +89,7 @@ fn applications<'a>(
             let at = reader.rest;
             let term = reader.term(0)?;
             for what in told(application.word().unwrap_or_default(), &term) {
-                tell(at, what);
+                tell(at, what)?;
             }
             Ok(())
         })?;
@@ -134,7 +141,8 @@ fn told(application: &str, term: &Term) -> Vec<String> {
         Some(value) if is_known(&key) => format!("write `{key} = {value}`"),
         _ => format!("{key}: there is no key of rabbitmq.conf for it here"),
     };
-    lines.into_iter().map(told).collect()
+    // Whether a key is known is looked up in a table that is made for it.
+    lines.into_iter().take(FAULTS_MAX).map(told).collect()
 }
 
 /// Keys and values of a term and those in it.
@@ -253,5 +261,19 @@ mod tests {
             )]
         );
         assert_eq!(terms("[]."), []);
+    }
+
+    #[test]
+    fn of_very_many_terms_the_first_are_told() {
+        let entries = "{heartbeat,\n60}, ".repeat(100_000);
+        let told = terms(&format!("[{{rabbit, [{entries}]}}]."));
+        assert_eq!(told.len(), FAULTS_MAX + 1);
+        assert_eq!(told[99], (100, "write `heartbeat = 60`".to_owned()));
+        let last = "what follows is not told: there are very many terms";
+        assert_eq!(told[100], (101, last.to_owned()));
+        let told = terms(&format!("[{{rabbit, [{{a, [{}1]}}]}}].", "1, ".repeat(100_000)));
+        assert_eq!(told.len(), FAULTS_MAX + 1);
+        let told = terms(&format!("[{{rabbit, [{{heartbeat, {}}}]}}].", "9".repeat(100_000)));
+        assert!(told[0].1.len() < 1100);
     }
 }

@@ -30,7 +30,7 @@ impl fmt::Display for Place {
 
 /// One fault, with its place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{place}: {problem}")]
+#[error("{place}: {}", short(&.problem.to_string()))]
 pub struct ConfigError {
     /// Where.
     pub place: Place,
@@ -93,11 +93,25 @@ pub enum Problem {
     },
 }
 
+/// Most letters of a text of a fault: it may hold what the user wrote, whatever that is.
+const LETTERS_MAX: usize = 1000;
+
+/// The text, and of a very long one its beginning.
+pub(crate) fn short(text: &str) -> std::borrow::Cow<'_, str> {
+    match text.char_indices().nth(LETTERS_MAX) {
+        Some((end, _)) => format!("{}...", &text[..end]).into(),
+        None => text.into(),
+    }
+}
+
 fn hint(nearest: Option<&str>) -> String {
     nearest.map_or_else(String::new, |key| format!("; did you mean '{key}'?"))
 }
 
-/// Every fault of a configuration, in the order of files, environment, flags. Never empty.
+/// Faults that are told at most: with so many the file is something else, and what follows from each would take long.
+pub(crate) const FAULTS_MAX: usize = 100;
+
+/// The faults of a configuration, in the order of files, environment, flags. Never empty; of very many the first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigErrors(pub Vec<ConfigError>);
 
@@ -106,6 +120,9 @@ impl fmt::Display for ConfigErrors {
         for (at, error) in self.0.iter().enumerate() {
             let newline = if at == 0 { "" } else { "\n" };
             write!(f, "{newline}{error}")?;
+        }
+        if self.0.len() >= FAULTS_MAX {
+            write!(f, "\nthere may be more: the first {FAULTS_MAX} are told")?;
         }
         Ok(())
     }

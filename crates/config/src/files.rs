@@ -1,6 +1,8 @@
 //! Finding and reading configuration files, and the paths that follow from a configuration.
 
-use std::os::unix::fs::MetadataExt as _;
+use std::fs::File as OpenFile;
+use std::io::{Error, ErrorKind, Read as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use crate::classic;
@@ -15,6 +17,9 @@ pub const SOCKET_NAME: &str = "leveret.sock";
 
 /// Name of the file in the data directory that the process which uses it holds a lock on.
 pub const LOCK_NAME: &str = "leveret.lock";
+
+/// The longest file of a configuration, of certificates or of a key that is read, in bytes.
+pub const BYTES_MAX: u64 = 16 << 20;
 
 /// Loads the configuration of this process: the file of `--config`, else of the environment, else
 /// [`DEFAULT_FILE`]; then the environment; then `flags`.
@@ -53,8 +58,17 @@ fn advanced(sources: &Sources<'_>) -> Vec<Notice> {
     };
     // RabbitMQ lets the name be given without its ending.
     let with_ending = PathBuf::from(format!("{}.config", path.display()));
-    let file = read(&path).or_else(|_| read(&with_ending));
-    let Ok(File { name, text }) = file else { return Vec::new() };
+    let path = if !path.exists() && with_ending.exists() { with_ending } else { path };
+    if !path.exists() {
+        return Vec::new();
+    }
+    let File { name, text } = match read(&path) {
+        Ok(file) => file,
+        Err(why) => {
+            let text = format!("{}: the file is not read: {why}", path.display());
+            return vec![Notice { is_warning: true, text }];
+        }
+    };
     let warning = |(line, what): (u32, String)| Notice {
         is_warning: true,
         text: format!("{name}:{line}: the file is not read: {what}"),
@@ -126,9 +140,45 @@ fn include(from: &str, path: &str) -> Result<Vec<File>, String> {
     paths.iter().map(|path| read(path)).collect()
 }
 
+/// The bytes of a file, which are at most so many. A named pipe is refused: whoever reads it may wait for ever. Only what a
+/// shell hands over (`<(...)`) is read, and of that, as of a device, no more than [`BYTES_MAX`].
+///
+/// # Errors
+///
+/// When it is not there, cannot be read, or is longer.
+pub fn read_bytes(path: &Path, most: u64) -> std::io::Result<Vec<u8>> {
+    let is_handed_over = ["/dev", "/proc"].iter().any(|dir| path.starts_with(dir));
+    if std::fs::metadata(path)?.file_type().is_fifo() && !is_handed_over {
+        return Err(Error::new(ErrorKind::InvalidInput, "it is a named pipe, and no file"));
+    }
+    let file = OpenFile::open(path)?;
+    let told = file.metadata()?;
+    let most = if told.is_file() { most } else { most.min(BYTES_MAX) };
+    let mut bytes = Vec::new();
+    if told.len() <= most {
+        // Room for all of it at once, and for the look at its end: a key leaves no copies behind.
+        bytes.reserve(told.len() as usize + 32);
+        file.take(most + 1).read_to_end(&mut bytes)?;
+    }
+    if told.len().max(bytes.len() as u64) > most {
+        let text = format!("it is longer than {} MiB", most >> 20);
+        return Err(Error::new(ErrorKind::FileTooLarge, text));
+    }
+    Ok(bytes)
+}
+
+/// As [`read_bytes`], of a file that is UTF-8.
+///
+/// # Errors
+///
+/// Those, and when it is not.
+pub fn read_text(path: &Path, most: u64) -> std::io::Result<String> {
+    let not_utf8 = |_| Error::new(ErrorKind::InvalidData, "the file is not UTF-8");
+    String::from_utf8(read_bytes(path, most)?).map_err(not_utf8)
+}
+
 fn read(path: &Path) -> Result<File, String> {
-    let text = std::fs::read(path).map_err(|error| error.to_string())?;
-    let text = String::from_utf8(text).map_err(|_| "the file is not UTF-8".to_owned())?;
+    let text = read_text(path, BYTES_MAX).map_err(|error| error.to_string())?;
     Ok(File { name: path.display().to_string(), text })
 }
 
@@ -200,10 +250,36 @@ mod tests {
         assert_eq!(loaded.config.connections.heartbeat.get(), 3);
         assert_eq!(loaded.config.connections.channel_max, 5);
 
-        put("main.conf", "include main.conf\n");
+        put("main.conf", "include main.conf\ninclude main.conf\n");
         let errors = load(Some(&dir.path().join("main.conf")), Vec::new()).unwrap_err();
         assert!(errors.to_string().contains("circle"), "{errors}");
+        assert_eq!(errors.0.len(), 2, "{errors}");
         let errors = load(Some(&dir.path().join("none.conf")), Vec::new()).unwrap_err();
         assert!(errors.to_string().starts_with("flag --config: cannot read"), "{errors}");
+    }
+    #[test]
+    fn what_is_no_file_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        assert!(std::process::Command::new("mkfifo").arg(at("pipe")).status().unwrap().success());
+        OpenFile::create(at("long")).unwrap().set_len(BYTES_MAX + 1).unwrap();
+        OpenFile::create(at("advanced.config")).unwrap().set_len(BYTES_MAX + 1).unwrap();
+        let why = |path: &Path| load(Some(path), Vec::new()).unwrap_err().to_string();
+        for (path, want) in [
+            (at("pipe"), "it is a named pipe, and no file"),
+            (at("long"), "it is longer than 16 MiB"),
+            ("/dev/zero".into(), "it is longer than 16 MiB"),
+            (dir.path().to_owned(), "Is a directory (os error 21)"),
+        ] {
+            let want = format!("flag --config: cannot read '{}': {want}", path.display());
+            assert_eq!(why(&path), want);
+        }
+        std::fs::write(at("includes.conf"), "heartbeat = 1\ninclude pipe\n").unwrap();
+        let want = "includes.conf:2: cannot include 'pipe': it is a named pipe, and no file";
+        assert!(why(&at("includes.conf")).ends_with(want));
+        std::fs::write(at("good.conf"), "heartbeat = 1\n").unwrap();
+        let loaded = load(Some(&at("good.conf")), Vec::new()).unwrap();
+        assert!(loaded.notices[0].text.ends_with("the file is not read: it is longer than 16 MiB"));
+        assert!(load(Some(Path::new("/dev/null")), Vec::new()).is_ok());
     }
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use crate::auth::{AuthOptions, HttpAuthOptions, HttpAuthTlsOptions, LdapTlsOptions};
 use crate::encrypted::DecoderOptions;
-use crate::error::{ConfigError, ConfigErrors, Place, Problem};
+use crate::error::{ConfigError, ConfigErrors, FAULTS_MAX, Place, Problem};
 use crate::known::{self, Fate, Known};
 use crate::ldap::LdapOptions;
 use crate::oauth2::OAuth2Options;
@@ -166,7 +166,7 @@ impl Config {
     pub fn load(sources: &Sources<'_>) -> Result<Loaded, ConfigErrors> {
         let mut loader = Loader::new(&sources.env);
         for file in &sources.files {
-            loader.file(file, sources.include, 0);
+            loader.file(file, sources.include, &mut Vec::new());
         }
         loader.references();
         loader.environment();
@@ -176,7 +176,13 @@ impl Config {
 }
 
 /// Include directives within include directives; more is taken for a circle.
-const INCLUDE_DEPTH_MAX: u32 = 16;
+const INCLUDE_DEPTH_MAX: usize = 16;
+
+/// Files of a configuration: few may include each other so often that it takes for ever.
+const FILES_MAX: usize = 1000;
+
+/// Bytes of all values in which `$(NAME)` stands, once it is exchanged.
+const EXPANDED_MAX: usize = 16 << 20;
 
 struct Loader<'a> {
     env: &'a [(String, String)],
@@ -203,28 +209,41 @@ impl<'a> Loader<'a> {
         }
     }
 
-    fn file(&mut self, file: &File, include: &Include<'_>, depth: u32) {
+    /// `within` are the files that include it.
+    fn file(&mut self, file: &File, include: &Include<'_>, within: &mut Vec<String>) {
         let (items, errors) = parse::parse(&file.name, &file.text);
         self.files.push(file.name.clone());
         self.errors.extend(errors);
+        within.push(file.name.clone());
         for item in items {
             match item {
                 Item::Setting(line) => self.lines.push(line),
-                Item::Include { path, place } => {
-                    let found = if depth < INCLUDE_DEPTH_MAX {
-                        include(&file.name, &path)
-                    } else {
-                        Err("files include each other in a circle".to_owned())
-                    };
-                    match found {
-                        Ok(files) => {
-                            files.iter().for_each(|it| self.file(it, include, depth + 1));
+                Item::Include { .. } if self.is_hopeless() => break,
+                Item::Include { path, place } => match include(&file.name, &path) {
+                    Ok(files) => {
+                        for file in files {
+                            match self.why_not(&file, within) {
+                                None => self.file(&file, include, within),
+                                Some(why) => {
+                                    let (place, path) = (place.clone(), path.clone());
+                                    self.error(place, Problem::Include { path, why });
+                                }
+                            }
                         }
-                        Err(why) => self.error(place, Problem::Include { path, why }),
                     }
-                }
+                    Err(why) => self.error(place, Problem::Include { path, why }),
+                },
             }
         }
+        within.pop();
+    }
+
+    /// Why a file is not to be read here.
+    fn why_not(&self, file: &File, within: &[String]) -> Option<String> {
+        if within.contains(&file.name) || within.len() > INCLUDE_DEPTH_MAX {
+            return Some("files include each other in a circle".to_owned());
+        }
+        (self.files.len() >= FILES_MAX).then(|| format!("there are more than {FILES_MAX} files"))
     }
 
     /// Puts values in the place of `$(NAME)`: a key of the files, else an environment variable.
@@ -232,14 +251,26 @@ impl<'a> Loader<'a> {
         let of_files: BTreeMap<String, String> =
             self.lines.iter().map(|it| (it.key.join("."), it.value.clone())).collect();
         let mut lines = std::mem::take(&mut self.lines);
+        let mut left = EXPANDED_MAX;
         for line in &mut lines {
+            if self.is_hopeless() {
+                break;
+            }
             let mut done = String::new();
             let mut rest = line.value.as_str();
             while let Some((before, name, after)) = reference(rest) {
                 done.push_str(before);
                 let own = |(known, _): &&(String, String)| known == name;
                 match of_files.get(name).or_else(|| self.env.iter().find(own).map(|(_, it)| it)) {
-                    Some(value) => done.push_str(value),
+                    Some(value) if value.len() > left => {
+                        let (key, why) = (line.key.join("."), format!("$({name}) is too long"));
+                        self.error(line.place.clone(), Problem::Syntax(format!("{key}: {why}")));
+                        break;
+                    }
+                    Some(value) => {
+                        left -= value.len();
+                        done.push_str(value);
+                    }
                     None => {
                         let (key, name) = (line.key.join("."), name.to_owned());
                         self.error(line.place.clone(), Problem::UnknownReference { key, name });
@@ -329,9 +360,13 @@ impl<'a> Loader<'a> {
             |(line, _): &(Line, _)| line.key.first().is_some_and(|word| word == DECODER);
         let (first, others): (Vec<_>, Vec<_>) = lines.into_iter().partition(is_decoder);
         for (line, places) in first.into_iter().chain(others) {
+            if self.is_hopeless() {
+                break;
+            }
             self.apply(&mut config, line, &places, include);
         }
         self.check(&config);
+        self.errors.truncate(FAULTS_MAX);
         if self.errors.is_empty() {
             Ok(Loaded { config, notices: self.notices, files: self.files })
         } else {
@@ -500,6 +535,11 @@ impl<'a> Loader<'a> {
 
     fn warn(&mut self, text: String) {
         self.notices.push(Notice { is_warning: true, text });
+    }
+
+    /// There are so many faults that more are not told.
+    fn is_hopeless(&self) -> bool {
+        self.errors.len() >= FAULTS_MAX
     }
 
     fn error(&mut self, place: Place, problem: Problem) {

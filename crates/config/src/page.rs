@@ -67,7 +67,7 @@ include conf.d/*.conf
 
 The last setting of a key wins; of one that files set more than once the broker tells which line counts and
 which do not. A key that neither Leveret nor RabbitMQ knows, or a value that cannot be read, keeps the
-broker from starting; it tells all such places at once, with file and line.
+broker from starting; it tells all such places at once (of very many the first hundred), with file and line.
 Values: BYTES such as `131072`, `512MiB` (1024) or `2GB` (1000); MILLISECONDS and SECONDS also as `250ms`,
 `30s`, `5m`, `1h30m`; FRACTION such as `0.6` or `60%`.
 ";

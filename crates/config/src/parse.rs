@@ -13,10 +13,10 @@
 //! include  = "include" path-or-glob
 //! ```
 //!
-//! Knows nothing of which keys exist. Every fault of a file is reported, not only the first.
+//! Knows nothing of which keys exist. Every fault of a file is reported, not only the first; of very many the first hundred.
 
 use crate::classic;
-use crate::error::{ConfigError, Place, Problem};
+use crate::error::{ConfigError, FAULTS_MAX, Place, Problem};
 
 /// One setting as it stands in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ pub(crate) fn parse(name: &str, text: &str) -> (Vec<Item>, Vec<ConfigError>) {
     let mut reader = Reader { name, rest: text, line: 1 };
     let mut items = Vec::new();
     let mut errors = Vec::new();
-    while !reader.rest.is_empty() {
+    while !reader.rest.is_empty() && errors.len() < FAULTS_MAX {
         let place = Place::File { name: name.to_owned(), line: reader.line };
         match reader.line() {
             Ok(Some(item)) => items.push(item),
@@ -66,8 +66,14 @@ pub(crate) fn parse(name: &str, text: &str) -> (Vec<Item>, Vec<ConfigError>) {
     (items, errors)
 }
 
+/// The longest key, in bytes. The longest of RabbitMQ's has 63, but for the names in it.
+const KEY_MAX: usize = 1024;
+
 /// Splits a key into its words, or says what is wrong with it.
 pub(crate) fn split_key(key: &str) -> Result<Vec<String>, &'static str> {
+    if key.len() > KEY_MAX {
+        return Err("a key has at most 1024 letters");
+    }
     let mut words = vec![String::new()];
     let mut letters = key.chars();
     while let Some(letter) = letters.next() {
@@ -227,6 +233,8 @@ mod tests {
         check("\n[{rabbit, [{heartbeat, 60}]}].", &format!("!1 {CLASSIC} !2 write `heartbeat = 60`"));
         check("\u{feff}%% -*- mode: erlang -*-\n\n  % mine\n[\n {rabbit, []}\n].", &format!("!1 {CLASSIC}"));
         check("% 1\na = 1", "a=1@2 !1 expected 'key = value'");
+        check(&format!("{} = 1", "a".repeat(1025)), "!1 a key has at most 1024 letters");
+        check(&"a\n".repeat(200), &(1..=100).map(|n| format!("!{n} expected 'key = value'")).collect::<Vec<_>>().join(" "));
         check("a\nb = 1\nc",   "b=1@2 !1 expected 'key = value' !3 expected 'key = value'");
     }
 

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Full};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Body;
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, WARNING};
 use hyper::{Method, Request, StatusCode};
@@ -27,6 +28,9 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use crate::fault::{Code, Fault};
 use crate::target::{Address, Target};
+
+/// The longest answer, in bytes: definitions with several million queues.
+const ANSWER_MAX: usize = 1 << 30;
 
 /// A connection to a node.
 pub(crate) struct Client {
@@ -134,7 +138,7 @@ impl Client {
             let status = response.status();
             let warning = response.headers().get(WARNING).and_then(|it| it.to_str().ok());
             let warning = warning.and_then(|it| it.split('"').nth(1)).map(str::to_owned);
-            let body = response.into_body().collect().await.map_err(lost)?.to_bytes();
+            let body = whole(response.into_body(), ANSWER_MAX).await?;
             Ok(Reply { status, body, warning })
         }));
         answered.map_err(|fault| unreached(&self.target, fault))
@@ -265,6 +269,36 @@ fn tls(address: &Address) -> Result<ClientConfig, Fault> {
     Ok(ClientConfig::builder().with_root_certificates(roots).with_no_client_auth())
 }
 
+/// All of an answer, of which the node may send as much as it likes.
+async fn whole<B>(body: B, most: usize) -> Result<Bytes, Fault>
+where
+    B: Body,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let all = Limited::new(body, most).collect().await;
+    all.map(|all| all.to_bytes()).map_err(|error| match error.downcast::<hyper::Error>() {
+        Ok(error) => lost(*error),
+        Err(_) => Fault::software(format!("the node's answer is longer than {} MiB", most >> 20)),
+    })
+}
+
 fn lost(error: hyper::Error) -> Fault {
     Fault::unavailable(format!("the connection is lost: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_not_endless() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let read = |bytes: usize| {
+            let body = Full::new(Bytes::from(vec![b' '; bytes]));
+            runtime.block_on(whole(body, 1 << 20)).map(|all| all.len()).map_err(|it| it.text)
+        };
+        assert_eq!(read(1 << 20), Ok(1 << 20));
+        let why = "the node's answer is longer than 1 MiB".to_owned();
+        assert_eq!(read((1 << 20) + 1), Err(why));
+    }
 }

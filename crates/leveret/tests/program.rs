@@ -76,6 +76,10 @@ fn statuses() {
         "{told}"
     );
 
+    // It takes no words.
+    let told = check(dir.path(), &["rabbitmq-plugins", "directories"], 69);
+    assert!(!told.contains("Usage"), "{told}");
+
     // Two nodes, and no way to tell which is meant.
     let two = &["ctl", "--socket", "s", "ping", "--uri", "http://u:secret@h"];
     let told = check(dir.path(), two, 64);
@@ -92,7 +96,7 @@ fn a_check_is_whole() {
     let text = format!(
         "listeners.ssl.default = 5671\nssl_options.certfile = {0}/no.pem\nssl_options.keyfile = {0}/no.pem\n\
          management.ssl.port = 15671\nmanagement.ssl.certfile = {0}/none.pem\n\
-         management.ssl.keyfile = {0}/none.pem\nlisteners.tcp.bad = 300.1.1.1:5672\n\
+         management.ssl.keyfile = {0}/none.pem\nmanagement.tcp.ip = 300.1.1.2\nlisteners.tcp.bad = 300.1.1.1:5672\n\
          load_definitions = {definitions}\n",
         dir.path().display()
     );
@@ -101,7 +105,8 @@ fn a_check_is_whole() {
         {"name": "s", "vhost": "/", "type": "stream"}]}"#;
     std::fs::write(&definitions, text).unwrap();
     let told = check(&data, &["serve", "--check", "--config", &conf], 78);
-    let faults = ["no.pem", "none.pem", "listeners.tcp.bad = 300.1.1.1:5672"];
+    let addresses = ["listeners.tcp.bad = 300.1.1.1:5672", "management.tcp.ip = 300.1.1.2"];
+    let faults = ["no.pem", "none.pem", addresses[0], addresses[1]];
     for fault in faults.iter().chain(&["\"nowhere\"", "queue type 'stream' of queue 's'"]) {
         assert!(told.contains(fault), "{fault} in {told}");
     }
@@ -145,6 +150,26 @@ fn a_check_looks_at_what_new_vhosts_have() {
     fault(&["default_policies.operator.p.queue_pattern=[", "default_policies.operator.p.max_length=1"], "default_policies.operator.p: pattern should be regular expression but is invalid");
     fault(&["default_policies.operator.p.apply_to=x"],     "default_policies.operator.p.apply_to: apply-to 'x' unrecognised");
     fault(&["default_policies.operator.p.queue_pattern=x"], "default_policies.operator.p: no policy provided");
+}
+
+/// A named pipe in the place of a file is refused: whoever reads it may wait for ever.
+#[test]
+fn pipes_are_no_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    for pipe in ["layout", "leveret.lock", "pipe"] {
+        assert!(Command::new("mkfifo").arg(at(pipe)).status().unwrap().success());
+    }
+    let told = check(dir.path(), &["serve", "--check"], 78);
+    assert!(told.contains("layout: it is a named pipe, and no file"), "{told}");
+    let told = check(dir.path(), &["serve"], 70);
+    assert!(told.contains("cannot open") && told.contains("leveret.lock"), "{told}");
+    let key = format!("ssl_options.keyfile={}", at("pipe"));
+    let certificate = format!("ssl_options.certfile={}", at("pipe"));
+    let words =
+        ["serve", "--check", "--set", "listeners.ssl.a=1", "--set", &certificate, "--set", &key];
+    let told = check(&dir.path().join("data"), &words, 78);
+    assert!(told.contains("pipe: it is a named pipe, and no file"), "{told}");
 }
 
 /// A broker that is not there is told once, with its address.

@@ -31,6 +31,12 @@ impl Checked {
         found.map_err(|error| self.faults.push(format!("{error:#}"))).ok()
     }
 
+    fn address(&mut self, key: &str, ip: Option<&str>, port: u16) {
+        let shown = ip.unwrap_or_default();
+        let found = resolve(ip, port).with_context(|| format!("{key}.ip = {shown}"));
+        self.look(key, found);
+    }
+
     fn tls(&mut self, what: &str, settings: TlsSettings) {
         self.look(format!("TLS of {what}"), Tls::load(settings));
     }
@@ -54,10 +60,10 @@ fn look(loaded: &Loaded) -> Checked {
     }
     let (http, metrics) = (&config.management, &config.prometheus);
     if http.enabled {
-        checked.look("management.tcp", resolve(http.ip.as_deref(), http.port));
+        checked.address("management.tcp", http.ip.as_deref(), http.port);
     }
     if metrics.enabled {
-        checked.look("prometheus.tcp", resolve(metrics.ip.as_deref(), metrics.port));
+        checked.address("prometheus.tcp", metrics.ip.as_deref(), metrics.port);
     }
     if !config.listeners.ssl.is_empty() {
         checked.tls("listeners.ssl", config.tls.settings());

@@ -10,7 +10,7 @@ mod writer;
 
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
-use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -512,7 +512,13 @@ impl Disk for RealDisk {
             for entry in std::fs::read_dir(&self.dir)? {
                 let entry = entry?;
                 if let Some(name) = entry.file_name().to_str().and_then(FileName::parse) {
-                    found.push((name, entry.metadata()?.len()));
+                    let told = entry.metadata()?;
+                    if told.file_type().is_fifo() {
+                        // Whoever opens it may wait for ever.
+                        let why = format!("{name} is a named pipe, and no file");
+                        return Err(std::io::Error::new(ErrorKind::InvalidInput, why));
+                    }
+                    found.push((name, told.len()));
                 }
             }
             Ok(found)

@@ -9,12 +9,13 @@ mod text;
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use leveret_config::options::LogOptions;
 use leveret_config::{LOG_CATEGORIES, Level, LogFormat, Stream};
+use rustix::fs::OFlags;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::Layer as _;
 use tracing_subscriber::filter::{FilterExt as _, Targets};
@@ -274,8 +275,10 @@ impl<'a> MakeWriter<'a> for LogFile {
     }
 }
 
+/// A named pipe that nobody reads is refused, and none is waited for: the broker would.
 fn open_to_append(path: &Path) -> io::Result<File> {
-    OpenOptions::new().create(true).append(true).open(path)
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    OpenOptions::new().create(true).append(true).custom_flags(flags).open(path)
 }
 
 #[cfg(test)]
@@ -345,6 +348,16 @@ mod tests {
         assert_eq!(read("x.log.1").as_deref(), Some("second\n"));
         assert_eq!(read("x.log.2"), None, "only two are kept");
     }
+
+    #[test]
+    fn a_pipe_that_nobody_reads_is_refused() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("x.log");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, 0o600.into()).expect("a pipe");
+        let why = LogFile::open(path.clone(), 0, 2).expect_err("nobody reads").to_string();
+        assert!(why.starts_with(&format!("cannot log to {}: ", path.display())), "{why}");
+    }
+
     #[test]
     fn a_file_that_was_moved_away_gets_no_more() {
         let dir = tempfile::tempdir().expect("a directory");

@@ -343,6 +343,9 @@ pub(crate) fn choose_defaults(config: &Config, topology: &mut Topology) -> anyho
     Ok(())
 }
 
+/// The longest file of definitions, in bytes: several million queues.
+const DEFINITIONS_MAX: u64 = 1 << 30;
+
 /// Imports definitions; what is left out is logged, if it may be.
 pub(crate) fn import_files(
     path: &Path,
@@ -351,7 +354,7 @@ pub(crate) fn import_files(
 ) -> anyhow::Result<()> {
     let files = definition_files(path);
     for file in files.with_context(|| format!("load_definitions = {}", path.display()))? {
-        let json = std::fs::read_to_string(&file)
+        let json = files::read_text(&file, DEFINITIONS_MAX)
             .with_context(|| format!("cannot read the definitions {}", file.display()))?;
         let imported = Import::read(&json)
             .and_then(|import| topology.import(import.skip_unsupported(skips)))

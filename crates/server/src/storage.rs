@@ -23,7 +23,7 @@ use std::sync::{Arc, Condvar, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use leveret_config::DamagedFiles;
+use leveret_config::{DamagedFiles, files};
 use leveret_log::disk::FileName;
 use leveret_log::file::{
     Damage, Inspected, OnDamage, OpenError, Options as LogOptions, Progress, Report,
@@ -525,7 +525,7 @@ pub(crate) fn check_layout(dir: &Path) -> anyhow::Result<()> {
 /// Reads the layout of a directory: its number of shards, which need not be the one that is wanted. None if it has none.
 fn layout(dir: &Path, shards: usize) -> anyhow::Result<Option<usize>> {
     let path = dir.join("layout");
-    match std::fs::read_to_string(&path) {
+    match files::read_text(&path, files::BYTES_MAX) {
         Ok(text) => {
             let found = parse_layout(&text).with_context(|| {
                 format!(
@@ -604,7 +604,7 @@ fn refuse_without_layout(dir: &Path) -> anyhow::Result<()> {
         entry.map_or(true, |entry| entry.file_name() != "LOCK")
     };
     anyhow::ensure!(
-        !names.exists() || !std::fs::read_dir(&names)?.any(is_of_use),
+        !names.exists() || !list(&names)?.any(is_of_use),
         "{layout} is missing, and {shards} has no messages, but {names} has the names of queues: their messages may have \
          been there. Nothing was changed. Restore {layout} and {shards} from a copy; or, to begin anew, without names and \
          messages, move {names} away too and start again",
@@ -613,6 +613,11 @@ fn refuse_without_layout(dir: &Path) -> anyhow::Result<()> {
         names = names.display(),
     );
     Ok(())
+}
+
+/// What is in a directory.
+fn list(dir: &Path) -> anyhow::Result<std::fs::ReadDir> {
+    std::fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))
 }
 
 /// Makes the directories of the logs, then the file that says so: whole or not at all.

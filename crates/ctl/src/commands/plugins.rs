@@ -3,7 +3,7 @@
 use leveret_config::plugins::BUILT_IN;
 use serde_json::{Value, json};
 
-use super::{Entry, Tools, flag, ignored, many, maybe, one};
+use super::{Entry, Tools, flag, ignored, many, maybe};
 use crate::call::{Answer, Call};
 use crate::fault::Fault;
 use crate::format::cell;
@@ -217,5 +217,5 @@ pub(super) const COMMANDS: &[Entry] = &[
     Entry::new("directories", Tools::PLUGINS, "Not there: plugins are no files", |_| {
         Err(Fault::unavailable("plugins are no files: what they do is in the program"))
     })
-    .takes(&[ignored("offline"), ignored("online"), one("unused", "Nothing")]),
+    .takes(&[ignored("offline"), ignored("online"), maybe("unused", "Nothing")]),
 ];

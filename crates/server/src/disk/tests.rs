@@ -54,6 +54,17 @@ fn options() -> Options {
 }
 
 #[test]
+fn a_pipe_in_the_place_of_a_file_is_refused() {
+    let place = Place::new();
+    drop(place.open(options()));
+    let name = FileName { segment: 7, generation: 0 }.to_string();
+    let path = place.dir.path().join(&name);
+    rustix::fs::mkfifoat(rustix::fs::CWD, &path, 0o600.into()).unwrap();
+    let why = FileLog::open(place.disk(), options(), &mut |_| {}).unwrap_err().to_string();
+    assert!(why.contains(&format!("{name} is a named pipe, and no file")), "{why}");
+}
+
+#[test]
 fn what_was_synced_is_there_again() {
     let place = Place::new();
     // The data directory's lock is what keeps others out: not each file system locks any directory.

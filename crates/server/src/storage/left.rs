@@ -20,7 +20,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use leveret_config::DamagedFiles;
+use leveret_config::{DamagedFiles, files};
 use leveret_log::Offset;
 use leveret_log::disk::FileName;
 
@@ -28,6 +28,9 @@ use crate::disk::sync_dir;
 
 /// The file that says that the last process left in good order, and what.
 const CLEAN: &str = "clean";
+
+/// Its bytes at most: a line for each file.
+const CLEAN_MAX: u64 = 256 << 20;
 
 /// Its first line. Older versions had none.
 const FIRST: &str = "format 2";
@@ -128,7 +131,7 @@ pub(super) enum Word {
 
 /// Reads it.
 pub(super) fn word(dir: &Path, shards: usize) -> Word {
-    match std::fs::read_to_string(dir.join(CLEAN)) {
+    match files::read_text(&dir.join(CLEAN), CLEAN_MAX) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Word::None,
         text => text.ok().and_then(|text| parse(&text, shards)).unwrap_or(Word::Damaged),
     }
@@ -260,7 +263,7 @@ fn shard_of(name: &str) -> Option<usize> {
 /// What is missing of the files that the last process left.
 pub(super) fn lost(dir: &Path) -> anyhow::Result<Vec<Lost>> {
     let clean = dir.join(CLEAN);
-    let bytes = match std::fs::read(&clean) {
+    let bytes = match files::read_bytes(&clean, CLEAN_MAX) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         other => other.with_context(|| format!("cannot read {}", clean.display()))?,
     };

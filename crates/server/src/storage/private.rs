@@ -1,11 +1,12 @@
 //! The data directory is this process's alone: no other one uses it, no other user reads it.
 
 use std::fs::{File, OpenOptions, TryLockError};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 
 use anyhow::Context as _;
 use leveret_config::files::LOCK_NAME;
+use rustix::fs::OFlags;
 
 /// What neither the group may do nor others: nobody else writes, and only the group reads.
 const NOT_ALLOWED: u32 = 0o027;
@@ -32,7 +33,9 @@ impl DirectoryLock {
             // Not each file system locks directories; the file is locked all the same.
             Ok(()) | Err(TryLockError::Error(_)) => {}
         }
-        let file = OpenOptions::new().create(true).append(true).open(&path);
+        // A named pipe in its place is not waited for.
+        let flags = OFlags::NONBLOCK.bits().cast_signed();
+        let file = OpenOptions::new().create(true).append(true).custom_flags(flags).open(&path);
         let file = file.with_context(|| format!("cannot open {}", path.display()))?;
         match file.try_lock() {
             Ok(()) => Ok(Self { _directory: directory, _file: file }),

@@ -1,6 +1,7 @@
 //! Certificates and keys from PEM files.
 
 use anyhow::{Context as _, bail};
+use leveret_config::files;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use zeroize::Zeroizing;
@@ -44,7 +45,8 @@ pub(super) fn private_key(
 }
 
 fn read(option: &str, path: &str) -> anyhow::Result<Zeroizing<Vec<u8>>> {
-    let text = std::fs::read(path).with_context(|| format!("{option} = {path}"))?;
+    let text = files::read_bytes(path.as_ref(), files::BYTES_MAX)
+        .with_context(|| format!("{option} = {path}"))?;
     Ok(Zeroizing::new(text))
 }
 
