@@ -19,6 +19,7 @@ use super::call::Call;
 
 type Later<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 type Made = Result<Answer, Fault>;
+type OfRequest = dyn Fn(Arc<App>, Request<Body>) -> Later<Made> + Send + Sync;
 
 /// A handler.
 #[derive(Clone)]
@@ -28,7 +29,7 @@ pub(super) enum Handle {
     /// For everybody: it does not see the request.
     App(Arc<dyn Fn(Arc<App>) -> Later<Answer> + Send + Sync>),
     /// For everybody, with the request as it came.
-    Request(Arc<dyn Fn(Arc<App>, Request<Body>) -> Later<Made> + Send + Sync>),
+    Request(Arc<OfRequest>),
 }
 
 /// A function that can be a handler. `Of` is its argument.
