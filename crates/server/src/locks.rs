@@ -28,10 +28,24 @@ use std::sync::{
 };
 use std::time::Duration;
 
-/// What a lock guards. A thread takes them from the first to the last, never back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum Rank {
+/// Names each rank once: a list that is kept beside the type would miss the next one.
+macro_rules! ranks {
+    ($($(#[$doc:meta])+ $name:ident,)+) => {
+        /// What a lock guards. A thread takes them from the first to the last, never back.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum Rank {
+            $($(#[$doc])+ $name,)+
+        }
+
+        #[cfg(debug_assertions)]
+        impl Rank {
+            const ALL: &[Self] = &[$(Self::$name),+];
+        }
+    };
+}
+
+ranks! {
     /// A connection's session and socket.
     Connection,
     /// A shard.
@@ -90,40 +104,6 @@ pub enum Rank {
     LogLimits,
     /// The log file.
     LogFile,
-}
-
-#[cfg(debug_assertions)]
-impl Rank {
-    const ALL: &[Self] = &[
-        Self::Connection,
-        Self::Shard,
-        Self::Meta,
-        Self::Names,
-        Self::Statistics,
-        Self::Ended,
-        Self::Events,
-        Self::Alarms,
-        Self::Throttle,
-        Self::LoginCache,
-        Self::LoginKinds,
-        Self::Attempts,
-        Self::LoginJobs,
-        Self::Recipients,
-        Self::Inbox,
-        Self::Handover,
-        Self::Rests,
-        Self::Watched,
-        Self::News,
-        Self::Certificates,
-        Self::CertificateStamps,
-        Self::Certificate,
-        Self::Above,
-        Self::Unread,
-        Self::Buffers,
-        Self::FileList,
-        Self::LogLimits,
-        Self::LogFile,
-    ];
 }
 
 /// A mutex that knows its place in the order.
@@ -383,12 +363,6 @@ mod tests {
         }));
         let text = caught.err().and_then(|payload| payload.downcast::<String>().ok());
         text.map_or_else(String::new, |text| *text)
-    }
-
-    #[test]
-    fn all_ranks_are_in_order() {
-        assert!(Rank::ALL.iter().enumerate().all(|(at, rank)| *rank as usize == at));
-        assert_eq!(*Rank::ALL.last().expect("ranks"), Rank::LogFile);
     }
 
     #[test]
