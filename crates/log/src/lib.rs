@@ -409,7 +409,7 @@ pub trait Log {
 
     /// Says which records somebody waits for, best in ascending order. Without effect on a log all records of
     /// which can be read. Once for each error that [is to come](ReadError::is_to_come) at least, or nobody is told
-    /// that the record came.
+    /// that the record came. A log whose records have to be agreed upon has that done for those that need no disk, too.
     fn fetch(&mut self, soon: &[Offset]) {
         let _ = soon;
     }

@@ -325,6 +325,15 @@ impl Store {
         self.agreement.as_ref().map_or(durable, |it| it.readable.get())..durable
     }
 
+    /// Hands over what somebody waits for: a record that needs no disk is otherwise passed when the next one that does
+    /// is handed over. A failure is final, and the log's owner is told of it by the end of its turn.
+    fn propose_what_is_asked(&mut self) {
+        let last = self.agreement.as_ref().and_then(|it| it.asked.last());
+        if last.is_some_and(|&at| at >= both!(self, log => log.durable())) {
+            let _ = both!(mut self, log => log.sync());
+        }
+    }
+
     /// Everything below is agreed upon. The log's owner is to be woken.
     pub(crate) fn agree(&mut self, readable: Offset) {
         if let Some(agreement) = &mut self.agreement {
@@ -422,6 +431,7 @@ impl Log for Store {
             soon.iter().partition(|&&at| agreement.withholds(at));
         agreement.asked.extend(withheld);
         both!(mut self, log => log.fetch(&soon));
+        self.propose_what_is_asked();
     }
 
     fn fetch_ahead(&mut self, soon: &[Offset]) {
@@ -453,7 +463,10 @@ impl Log for Store {
     }
 
     fn collect(&mut self) -> Result<(), SyncError> {
-        both!(mut self, log => log.collect())
+        let collected = both!(mut self, log => log.collect());
+        // The disk may have been busy when it was asked for.
+        self.propose_what_is_asked();
+        collected
     }
 
     fn sync(&mut self) -> Result<(), SyncError> {
