@@ -272,9 +272,15 @@ fn judge(
     }
 }
 
-/// Whether a line of the broker's log says that something is wrong: what takes longer than a second is, whatever the machine.
+/// Whether a line of the broker's log says that something is wrong with the broker: what takes longer than a second is,
+/// whatever the machine.
+///
+/// An exception that closes a client's channel or connection is logged as an error, as RabbitMQ does. The client's own
+/// part of the run judges whether it should have come; an internal error never should.
 fn is_finding(line: &str) -> bool {
-    ["ERROR ", "panicked", "watchdog: "].iter().any(|it| line.contains(it))
+    let is_exception = line.contains(" exception ") && !line.contains(" exception internal_error");
+    let is_error = line.contains("ERROR ") && !is_exception;
+    is_error || ["panicked", "watchdog: "].iter().any(|it| line.contains(it))
 }
 
 /// What came out, for people.
@@ -339,6 +345,9 @@ mod tests {
     fn lines_that_are_findings() {
         let check = |line: &str, want| assert_eq!(is_finding(line), want, "{line}");
         check("2026-01-01T00:00:00Z ERROR the disk failed",                           true);
+        check("ERROR Channel error on connection <connection.1>, channel 1: operation basic.get caused a channel exception not_found: no queue 'q'", false);
+        check("ERROR 5 more like it from guest, the first: Error on AMQP connection <connection.2>, channel 0: operation connection.open caused a connection exception not_allowed: no", false);
+        check("ERROR Error on AMQP connection <connection.2>, channel 0: operation tx.commit caused a connection exception internal_error: the disk", true);
         check("thread 'shard-0' panicked at crates/topology/src/x.rs:1:1",            true);
         check(" WARN watchdog: a shard's turn takes long thread=\"io-0\"",             true);
         check(" WARN clients did not answer connection.close",                        false);
