@@ -91,11 +91,16 @@ impl Nacks {
         }
     }
 
+    /// Whether there is a queue to be named, or the time is over for those that were.
+    fn is_due(&self, now: Time) -> bool {
+        !self.noted.is_empty() || self.until.is_some_and(|until| until <= now)
+    }
+
     /// Those to be named now.
     fn take(&mut self, now: Time) -> Vec<(Option<QueueId>, NackReason)> {
         let noted = std::mem::take(&mut self.noted);
         if self.until.is_none_or(|until| until <= now) {
-            self.until = Some(now.after_ms(TELL_MS));
+            self.until = (!noted.is_empty()).then(|| now.after_ms(TELL_MS));
             // What is named now is not named again before that.
             self.named = noted.iter().copied().collect();
         }
@@ -107,7 +112,7 @@ impl<L: Log> Shard<L> {
     /// Names the queues of this turn for which publishers were told no.
     #[inline]
     pub(super) fn say_nacks(&mut self, topology: &Topology, now: Time) {
-        if !self.unresolved.nacks.noted.is_empty() {
+        if self.unresolved.nacks.is_due(now) {
             self.say_each_nack(topology, now);
         }
     }
@@ -137,7 +142,8 @@ mod tests {
         let (one, two) = (Some(QueueId::new(1)), Some(QueueId::new(2)));
         let mut named = |queue, reason, ms| {
             nacks.add(queue, reason);
-            nacks.take(at(ms)).len()
+            // As at the end of a turn.
+            if nacks.is_due(at(ms)) { nacks.take(at(ms)).len() } else { 0 }
         };
         assert_eq!(named(one, NackReason::Full, 0), 1);
         assert_eq!(named(one, NackReason::Full, 1), 0);
@@ -146,7 +152,9 @@ mod tests {
         // The time is over with the first that comes later.
         assert_eq!(named(two, NackReason::Full, TELL_MS), 0);
         assert_eq!(named(two, NackReason::Full, TELL_MS + 1), 1);
-        assert_eq!(nacks.counts().of(NackReason::Full), 5);
+        assert_eq!(named(two, NackReason::Full, 5 * TELL_MS), 0);
+        assert_eq!(named(two, NackReason::Full, 5 * TELL_MS + 1), 1);
+        assert_eq!(nacks.counts().of(NackReason::Full), 7);
         for n in 0..10_000 {
             nacks.add(Some(QueueId::new(n)), NackReason::Lost);
         }
