@@ -28,6 +28,8 @@ struct Node {
     now: Time,
     /// What sessions got, in order.
     got: VecDeque<ToSession>,
+    /// Steps of traced messages, in order.
+    steps: Vec<Step>,
     vhost: VhostId,
     /// Letters to shards that a turn wrote, or records that it released: the most there were.
     most: usize,
@@ -44,6 +46,7 @@ impl Node {
             shards: shards.collect(),
             now: Time::from_ms(1_000_000),
             got: VecDeque::new(),
+            steps: Vec::new(),
             vhost,
             most: 0,
         }
@@ -53,6 +56,7 @@ impl Node {
     fn run(&mut self, mut out: Outbox) {
         loop {
             self.got.extend(out.sessions.drain(..).map(|(_, letter)| letter));
+            self.steps.append(&mut out.steps);
             let mut meta = std::mem::take(&mut out.meta);
             let mut shards: Vec<Vec<ToShard>> = (0..SHARDS).map(|_| Vec::new()).collect();
             for (index, letter) in out.shards.drain(..) {
@@ -1096,4 +1100,25 @@ fn a_connection_with_very_many_exclusive_queues_ends() {
     assert_eq!(node.topology.queue_count(), 0);
     assert!(matches!(node.reply(), Reply::Done));
     assert!(node.got.is_empty());
+}
+
+/// A vhost that is traced makes no steps of messages in others.
+#[test]
+fn only_messages_of_traced_vhosts_make_steps() {
+    let mut node = Node::new();
+    let plain = node.declare("q", Table::default());
+    node.vhost = node.topology.add_vhost("traced").expect("a vhost");
+    let traced = node.declare("q", Table::default());
+    node.topology.set_tracing("traced", true).expect("a vhost");
+    for (number, queue) in [(1, plain), (2, traced), (3, plain)] {
+        node.publish(queue, "q", "a", number);
+    }
+    let steps = node.steps.iter().map(|step| &step.what);
+    let stored: Vec<_> = steps
+        .map(|what| match what {
+            What::Stored { number, queues, .. } => (*number, &queues[..]),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(stored, [(2, &[traced][..])]);
 }

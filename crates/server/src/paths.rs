@@ -4,6 +4,8 @@
 
 use std::collections::VecDeque;
 
+use foldhash::fast::FixedState;
+use hashbrown::{HashMap, HashSet};
 use leveret_broker::message::{Step, What};
 use leveret_topology::VhostId;
 
@@ -47,23 +49,40 @@ impl Paths {
     /// that it was published. Empty if no message with a confirm was seen.
     pub fn last(&self, vhost: VhostId) -> Vec<Taken> {
         let kept = self.0.lock();
-        let mut found = Vec::new();
-        for (at, first) in kept.iter().enumerate().rev() {
-            let What::Published { vhost: own, .. } = &first.step.what else { continue };
-            if *own != vhost {
-                continue;
-            }
-            let path = path(first, kept.iter().skip(at + 1));
-            let is_whole = path.iter().any(|it| matches!(it.step.what, What::Confirmed { .. }));
-            if is_whole {
-                return path;
-            }
-            if found.is_empty() {
-                found = path;
+        let at = last_confirmed(&kept, vhost)
+            .or_else(|| kept.iter().rposition(|taken| published_in(&taken.step, vhost).is_some()));
+        let first = at.and_then(|at| Some((kept.get(at)?, kept.iter().skip(at + 1))));
+        first.map_or_else(Vec::new, |(first, later)| path(first, later))
+    }
+}
+
+/// The number of the message that a step published in a vhost.
+fn published_in(step: &Step, vhost: VhostId) -> Option<u64> {
+    match step.what {
+        What::Published { vhost: own, number, .. } if own == vhost => Some(number),
+        _ => None,
+    }
+}
+
+/// Where the last message of a vhost was published that was confirmed later: each step is looked at once.
+fn last_confirmed(kept: &VecDeque<Taken>, vhost: VhostId) -> Option<usize> {
+    // By channel: all up to this number, and these.
+    let mut told: HashMap<_, (u64, HashSet<u64, FixedState>), FixedState> = HashMap::default();
+    kept.iter().rposition(|Taken { step, .. }| {
+        let channel = (step.connection, step.channel);
+        if let What::Confirmed { number, multiple, .. } = step.what {
+            let (all, some) = told.entry(channel).or_default();
+            if multiple {
+                *all = number.max(*all);
+            } else {
+                some.insert(number);
             }
         }
-        found
-    }
+        let number = published_in(step, vhost);
+        let is_told =
+            |(all, some): &(u64, HashSet<_, _>), number| number <= *all || some.contains(&number);
+        number.is_some_and(|number| told.get(&channel).is_some_and(|it| is_told(it, number)))
+    })
 }
 
 /// What became of a message that was published, of what followed.
@@ -172,5 +191,26 @@ mod tests {
         let want = [2, 5, 10].map(|at: usize| all[at].clone());
         assert_eq!(last[..3], want);
         assert_eq!(last.len(), 4, "it is confirmed once, and older steps are forgotten");
+    }
+
+    /// Confirms of other channels, and of one message alone, confirm no other one; without any it is the last message.
+    #[test]
+    fn a_path_is_that_of_a_confirmed_message() {
+        let confirmed = |number, multiple| What::Confirmed { number, multiple, ok: true };
+        let check = |steps: &[Step], want: u64| {
+            let paths = Paths::default();
+            paths.keep(&mut steps.to_vec());
+            let first = paths.last(VhostId::new(0)).into_iter().next().expect("a path").step.what;
+            assert!(matches!(first, What::Published { number, .. } if number == want), "{first:?}");
+        };
+        let three = [1, 2, 3].map(|number| step(1, published(number)));
+        check(&three, 3);
+        check(&[&three[..], &[step(2, confirmed(3, true))]].concat(), 3);
+        check(&[&three[..], &[step(1, confirmed(2, false))]].concat(), 2);
+        check(
+            &[&three[..], &[step(1, confirmed(2, true)), step(1, confirmed(1, false))]].concat(),
+            2,
+        );
+        check(&[&[step(1, confirmed(3, true))], &three[..]].concat(), 3);
     }
 }

@@ -79,7 +79,7 @@ impl<L: Log> Shard<L> {
             } else {
                 let put = self.enqueue(message, Some(from), false, topology, now);
                 if is_traced && message.confirm != 0 && put.taken != Taken::NotStored {
-                    self.note_stored(message, from, out);
+                    self.note_stored(message, from, topology, out);
                 }
             }
             if !self.left.is_empty() {
@@ -97,9 +97,20 @@ impl<L: Log> Shard<L> {
         count
     }
 
-    /// Somewhere messages are traced: tells where this one is, which was appended last.
+    /// Some vhost is traced: if it is that of this message, which was appended last, tells where the message is.
     #[cold]
-    fn note_stored(&self, message: &Publish, from: ConnectionId, out: &mut Outbox) {
+    fn note_stored(
+        &self,
+        message: &Publish,
+        from: ConnectionId,
+        topology: &Topology,
+        out: &mut Outbox,
+    ) {
+        let queue = message.targets.iter().find_map(|&id| topology.queue_by_id(id));
+        let vhost = queue.and_then(|queue| topology.vhost_by_id(queue.vhost));
+        if !vhost.is_some_and(|vhost| vhost.is_traced) {
+            return;
+        }
         let queues = message.targets.iter().copied().take(STEP_QUEUES_MAX).collect();
         let offset = Offset::new(self.log.end().get().saturating_sub(1));
         let what = What::Stored { number: message.confirm, queues, offset };
