@@ -94,7 +94,7 @@ struct Leaving {
 enum Rests {
     /// The answer says that a name is there or is not, and another letter may have changed that just now.
     OnTheLog,
-    /// The letter wrote a record itself. Room in the log for other changes does not matter to it.
+    /// The letter wrote a record itself, or is about one that was. Room in the log for other changes does not matter to it.
     Written,
     /// The answer depends on the letter's own changes alone.
     OnItself,
@@ -395,7 +395,7 @@ impl<L: Log> Meta<L> {
             ToMeta::Prepared { tx, shard, parts, vote } => {
                 return self.decisions.vote(tx, shard, parts, vote, &mut self.saved, out);
             }
-            ToMeta::Applied { tx } => self.decisions.applied(tx),
+            ToMeta::Applied { tx, shard } => self.decisions.applied(tx, shard),
             // The turn's end takes in what the disk did.
             ToMeta::LogWoke => {}
         }

@@ -7,7 +7,7 @@
 //! What is simulated, and what goes wrong: turns in any order among actors and over any part of an
 //! inbox; input split anywhere; readers that stall and sockets that fill; connections that are reset with
 //! bytes under way in both directions; channels closed for a mistake; queues that vanish; policies that
-//! come and go; a process that stands still while its clients go on. In three seeds of four logs are in files, on disks that are slow, get full or fail; the
+//! come and go; a process that stands still while its clients go on; letters about transactions that come twice. In three seeds of four logs are in files, on disks that are slow, get full or fail; the
 //! process is killed, the power is cut, or the broker is stopped in good order, and all of it comes back
 //! from what the disks kept.
 //!

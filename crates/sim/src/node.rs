@@ -168,6 +168,23 @@ impl<L: Log> Node<L> {
         self.failed.as_deref()
     }
 
+    /// How many letters wait for the topology's owner.
+    pub(crate) fn letters_to_meta(&self) -> usize {
+        self.meta_inbox.len()
+    }
+
+    /// What shards say of transactions, among the letters after so many.
+    pub(crate) fn votes(&self, skipped: usize) -> Vec<ToMeta> {
+        let votes = self.meta_inbox.iter().skip(skipped).filter_map(|letter| match *letter {
+            ToMeta::Prepared { tx, shard, parts, ref vote } => {
+                Some(ToMeta::Prepared { tx, shard, parts, vote: vote.clone() })
+            }
+            ToMeta::Applied { tx, shard } => Some(ToMeta::Applied { tx, shard }),
+            _ => None,
+        });
+        votes.collect()
+    }
+
     /// Who keeps the names.
     pub fn meta(&self) -> &Meta<L> {
         &self.meta

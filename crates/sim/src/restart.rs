@@ -244,6 +244,7 @@ impl Sim {
         disks.end(how);
         self.peers.clear();
         self.silent.clear();
+        self.again.clear();
         self.is_alarmed = false;
         let is_clean = matches!(how, Ending::Clean | Ending::SwitchedOff);
         let shards = self.options.shards;

@@ -43,6 +43,7 @@ const NO_FAULTS: Faults = Faults {
     full: 0,
     fail: 0,
     rest: 0,
+    twice: 0,
 };
 const QUIET: Options = Options {
     shards: 1,

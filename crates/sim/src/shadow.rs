@@ -160,6 +160,8 @@ pub struct Totals {
     pub failed: u64,
     /// Times that all was on the disks.
     pub rests: u64,
+    /// Letters that came twice.
+    pub said_again: u64,
 }
 
 impl Totals {
@@ -186,6 +188,7 @@ impl Totals {
         self.full += other.full;
         self.failed += other.failed;
         self.rests += other.rests;
+        self.said_again += other.said_again;
     }
 }
 

@@ -13,7 +13,7 @@
 
 use leveret_amqp::reply::ReplyCode;
 use leveret_broker::flow::Alarm;
-use leveret_broker::message::{ConnectionId, ToSession};
+use leveret_broker::message::{ConnectionId, ToMeta, ToSession};
 use leveret_queue::Time;
 
 use crate::checks::{self, ACK_TIMEOUT_MS, Watch};
@@ -46,6 +46,9 @@ const IDLE_TIMES: u32 = 20;
 
 /// How often it is to be idle with nothing left in any queue.
 const DRAINED_TIMES: u32 = 4;
+
+/// Steps until a letter comes again.
+const AGAIN_STEPS: usize = 20;
 
 /// Bytes a client has on the way to the server before it waits.
 const SENDING_MAX: usize = 64 << 10;
@@ -83,6 +86,8 @@ pub struct Faults {
     pub fail: usize,
     /// Clients do nothing until all that they did is on the disks.
     pub rest: usize,
+    /// What a shard says of a transaction comes twice. One in so many such letters.
+    pub twice: usize,
 }
 
 /// When a record of a shard's log is agreed upon, and so readable and durable.
@@ -143,6 +148,7 @@ impl Options {
                 fail: if_disks(often(&mut random, 1000)),
                 rest: often(&mut random, 200),
                 pause: often(&mut random, 300),
+                twice: 1 + (seed.0 % 5) as usize,
             },
             agreed: if random.one_in(3) { Agreed::Later } else { Agreed::AtOnce },
             lines: 0,
@@ -216,6 +222,8 @@ pub struct Sim {
     pub(crate) mover: Mover,
     /// Connections whose client says nothing more.
     pub(crate) silent: Vec<ConnectionId>,
+    /// Letters that came and are to come again.
+    pub(crate) again: Vec<ToMeta>,
     next_publisher: u32,
     next_client: usize,
     /// What happens next.
@@ -275,6 +283,7 @@ impl Sim {
             policies: Policies::default(),
             mover: Mover::default(),
             silent: Vec::new(),
+            again: Vec::new(),
             next_publisher: 0,
             next_client: 0,
             schedule,
@@ -360,6 +369,10 @@ impl Sim {
     fn fault(&mut self) -> Check {
         let Faults { reset, stall, close, alarm, policy, silence, night, pause, .. } =
             self.options.faults;
+        if !self.again.is_empty() && self.faults.one_in(AGAIN_STEPS) {
+            let index = self.faults.below(self.again.len());
+            self.say_again(index);
+        }
         if reset > 0 && self.faults.one_in(reset) {
             let victim = self.faults.below(self.peers.len());
             self.reset(victim);
@@ -516,6 +529,9 @@ impl Sim {
     fn calm(&mut self) -> Check {
         self.mood = Mood::Leave;
         self.heal()?;
+        while !self.again.is_empty() {
+            self.say_again(0);
+        }
         if self.is_alarmed {
             self.set_alarm(false);
         }
@@ -644,8 +660,13 @@ impl Sim {
     }
 
     pub(crate) fn turn(&mut self, actor: Actor) -> Check {
-        let Self { node, now, schedule, watch, shadow, policies, .. } = self;
+        let Self { node, now, schedule, watch, shadow, .. } = self;
+        let before = node.letters_to_meta();
         checks::turn(node, actor, *now, schedule, watch, shadow)?;
+        if matches!(actor, Actor::Shard(_)) {
+            self.note_votes(before);
+        }
+        let Self { node, watch, shadow, policies, .. } = self;
         for is_done in watch.operator_told.drain(..) {
             policies.answered(is_done, node.topology());
         }
@@ -657,6 +678,27 @@ impl Sim {
             shadow.totals.moved = self.mover.done;
         }
         Ok(())
+    }
+
+    /// What a shard just said of a transaction may come again, at any time. So many letters were there before.
+    fn note_votes(&mut self, before: usize) {
+        let twice = self.options.faults.twice;
+        if twice == 0 || self.mood != Mood::Storm {
+            return;
+        }
+        for vote in self.node.votes(before) {
+            if self.faults.one_in(twice) {
+                self.again.push(vote);
+            }
+        }
+    }
+
+    /// A letter comes for the second time.
+    fn say_again(&mut self, index: usize) {
+        let letter = self.again.swap_remove(index);
+        self.trace.event([10, index as u64, 0], || format!("again: {letter:?}"));
+        self.shadow.totals.said_again += 1;
+        self.node.tell_meta(letter);
     }
 
     fn find_ready(&mut self, acts: bool) -> Check {

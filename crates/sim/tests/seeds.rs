@@ -10,6 +10,7 @@ fn seeds() {
     assert!(totals.acked > 3_000 && totals.nacked > 30 && totals.returned > 50, "{report:?}");
     assert!(totals.received > 7_000 && totals.resets > 20 && totals.committed > 100, "{report:?}");
     assert!(totals.crashes > 20 && totals.stops > 5 && totals.recovered > 300, "{report:?}");
+    assert!(totals.said_again > 10, "{report:?}");
     assert!(totals.full > 3 && totals.rests > 10 && totals.moved > 30, "{report:?}");
 }
 

@@ -97,7 +97,7 @@ pub enum ToMeta {
         /// Who waits.
         reply: Option<ReplyTo>,
     },
-    /// From a shard: its part of a transaction can be, or cannot.
+    /// From a shard: its part of a transaction can be, or cannot. It may come twice.
     Prepared {
         /// The transaction.
         tx: TxId,
@@ -108,10 +108,12 @@ pub enum ToMeta {
         /// What it says.
         vote: Vote,
     },
-    /// From a shard: what the transaction did there is on the disk.
+    /// From a shard: what the transaction did there is on the disk. It may come twice.
     Applied {
         /// The transaction.
         tx: TxId,
+        /// The shard.
+        shard: usize,
     },
     /// From the process before, which ended in the middle of it: this vhost is deleted, and is to go.
     VhostGoes(VhostId),

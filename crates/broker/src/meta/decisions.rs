@@ -1,4 +1,9 @@
 //! Which transactions over several shards are to be: see [`transaction`](crate::transaction).
+//!
+//! A letter about a transaction may come twice. A vote and an end of a part are members of a set of shards, so that the
+//! second one changes nothing. A shard that votes after the decision is told the decision again.
+
+use std::collections::VecDeque;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
@@ -19,27 +24,72 @@ pub(super) struct Decisions {
     /// Applied everywhere: their records go with the next decision, as a batch of its own would cost a
     /// sync.
     done: Vec<Offset>,
+    /// The last decisions, for shards that vote again.
+    outcomes: HashMap<TxId, bool, FixedState>,
+    /// In the order in which they were made.
+    remembered: VecDeque<TxId>,
     /// Of earlier processes: for the shards, when they fill their queues.
     pub(super) earlier: Decided,
 }
 
+/// How many decisions are remembered for shards that vote again.
+const REMEMBERED_MAX: usize = 1024;
+
 /// What shards have said so far.
 #[derive(Debug, Default)]
 struct Tally {
-    votes: u32,
-    is_refused: bool,
-    is_kept: bool,
-    /// Those that have a part, and how many of them a restart would find.
-    shards: Vec<usize>,
-    kept: u32,
+    /// One for each shard.
+    votes: Vec<(usize, Said)>,
     acked: Vec<(QueueId, leveret_queue::Offset)>,
+}
+
+/// What one shard has said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Said {
+    No,
+    /// Yes, and a restart would not find its part.
+    Yes,
+    /// Yes, and a restart would find its part.
+    Kept,
 }
 
 #[derive(Debug)]
 struct Made {
     at: Offset,
-    /// Shards that have not said that they are done with their parts.
-    left: u32,
+    /// Shards that have not said that they are done with their parts. None for a decision of an earlier process, which
+    /// stays until the next start.
+    left: Option<Vec<usize>>,
+}
+
+impl Tally {
+    fn add(&mut self, shard: usize, vote: Vote) {
+        if self.votes.iter().any(|&(other, _)| other == shard) {
+            return;
+        }
+        let said = match vote {
+            Vote::No => Said::No,
+            Vote::Yes { is_kept, mut acked } => {
+                self.acked.append(&mut acked);
+                if is_kept { Said::Kept } else { Said::Yes }
+            }
+        };
+        self.votes.push((shard, said));
+    }
+
+    fn is_refused(&self) -> bool {
+        self.votes.iter().any(|&(_, said)| said == Said::No)
+    }
+
+    /// Shards whose parts a restart would find.
+    fn kept(&self) -> Vec<usize> {
+        let kept = self.votes.iter().filter(|&&(_, said)| said == Said::Kept);
+        kept.map(|&(shard, _)| shard).collect()
+    }
+
+    /// Shards that have a part.
+    fn parts(&self) -> impl Iterator<Item = usize> {
+        self.votes.iter().filter(|&&(_, said)| said != Said::No).map(|&(shard, _)| shard)
+    }
 }
 
 impl Decisions {
@@ -53,29 +103,28 @@ impl Decisions {
         saved: &mut Saved<L>,
         out: &mut Outbox,
     ) -> Rests {
-        let tally = self.open.entry(tx).or_default();
-        tally.votes += 1;
-        match vote {
-            Vote::No => tally.is_refused = true,
-            Vote::Yes { is_kept, mut acked } => {
-                tally.is_kept |= is_kept;
-                tally.kept += u32::from(is_kept);
-                tally.shards.push(shard);
-                tally.acked.append(&mut acked);
+        if let Some(commit) = self.outcome(tx) {
+            if vote != Vote::No {
+                out.shard(shard, ToShard::Decide { tx, commit });
             }
+            // Perhaps the decision is not on the disk yet.
+            return if self.made.contains_key(&tx) { Rests::Written } else { Rests::OnItself };
         }
-        if tally.votes < parts {
+        let tally = self.open.entry(tx).or_default();
+        tally.add(shard, vote);
+        if tally.votes.len() < parts as usize {
             return Rests::OnItself;
         }
         let Some(tally) = self.open.remove(&tx) else { return Rests::OnItself };
-        let (mut commit, mut rests) = (!tally.is_refused, Rests::OnItself);
-        if commit && tally.is_kept {
+        let (mut commit, mut rests) = (!tally.is_refused(), Rests::OnItself);
+        let kept = tally.kept();
+        if commit && !kept.is_empty() {
             for at in self.done.drain(..) {
                 saved.release(at);
             }
             match saved.append_decision(&encode_decision(tx, &tally.acked)) {
                 Ok(at) => {
-                    self.made.insert(tx, Made { at, left: tally.kept });
+                    self.made.insert(tx, Made { at, left: Some(kept) });
                     rests = Rests::Written;
                 }
                 Err(error) => {
@@ -84,27 +133,42 @@ impl Decisions {
                 }
             }
         }
-        for shard in tally.shards {
+        self.remember(tx, commit);
+        for shard in tally.parts() {
             out.shard(shard, ToShard::Decide { tx, commit });
         }
         rests
     }
 
-    /// A shard is done with its part, on disk.
-    pub(super) fn applied(&mut self, tx: TxId) {
-        let Some(made) = self.made.get_mut(&tx) else { return };
-        made.left -= 1;
-        if made.left == 0
-            && let Some(made) = self.made.remove(&tx)
+    /// What was decided, if that is known.
+    fn outcome(&self, tx: TxId) -> Option<bool> {
+        self.outcomes.get(&tx).copied().or(self.made.contains_key(&tx).then_some(true))
+    }
+
+    fn remember(&mut self, tx: TxId, commit: bool) {
+        if self.remembered.len() == REMEMBERED_MAX
+            && let Some(oldest) = self.remembered.pop_front()
         {
-            self.done.push(made.at);
+            self.outcomes.remove(&oldest);
+        }
+        self.remembered.push_back(tx);
+        self.outcomes.insert(tx, commit);
+    }
+
+    /// A shard is done with its part, on disk.
+    pub(super) fn applied(&mut self, tx: TxId, shard: usize) {
+        let Some(Made { at, left: Some(left) }) = self.made.get_mut(&tx) else { return };
+        left.retain(|&other| other != shard);
+        if left.is_empty() {
+            self.done.push(*at);
+            self.made.remove(&tx);
         }
     }
 
     /// A decision of an earlier process is in the log. False when it is not readable as one.
     pub(super) fn found(&mut self, at: Offset, body: &[u8]) -> bool {
         let Some(tx) = self.earlier.add(body) else { return false };
-        self.made.insert(tx, Made { at, left: u32::MAX });
+        self.made.insert(tx, Made { at, left: None });
         true
     }
 
@@ -115,5 +179,81 @@ impl Decisions {
         let found: hashbrown::HashSet<TxId, FixedState> = parts.collect();
         let gone = self.made.extract_if(|tx, _| !found.contains(tx));
         self.done.extend(gone.map(|(_, made)| made.at));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leveret_log::MemoryLog;
+
+    use super::*;
+
+    const TX: TxId = TxId::new(7);
+
+    /// `1+` is yes of shard 1, kept; `1~` yes of what no restart finds; `1-` no; `1*` that it has applied its part. What
+    /// shards are told is `1+` or `1-`; `kept` and `gone` say whether a record of the decision is needed.
+    #[track_caller]
+    fn check(letters: &str, parts: u32, want: &str) {
+        let (mut decisions, mut saved) = (Decisions::default(), Saved::new(MemoryLog::new()));
+        let mut out = Outbox::default();
+        for word in letters.split_whitespace() {
+            let (shard, what) = word.split_at(1);
+            let shard = shard.parse().unwrap();
+            let acked = vec![(QueueId::new(shard as u64), leveret_queue::Offset::new(1))];
+            let vote = match what {
+                "*" => {
+                    decisions.applied(TX, shard);
+                    continue;
+                }
+                "-" => Vote::No,
+                what => Vote::Yes { is_kept: what == "+", acked },
+            };
+            decisions.vote(TX, shard, parts, vote, &mut saved, &mut out);
+        }
+        let mut told: Vec<String> = Vec::new();
+        for (shard, letter) in out.shards {
+            let ToShard::Decide { commit, .. } = letter else { panic!("{letter:?}") };
+            told.push(format!("{shard}{}", if commit { '+' } else { '-' }));
+        }
+        told.extend((!decisions.made.is_empty()).then(|| "kept".to_owned()));
+        told.extend((!decisions.done.is_empty()).then(|| "gone".to_owned()));
+        told.extend((!decisions.open.is_empty()).then(|| "open".to_owned()));
+        assert_eq!(told.join(" "), want, "{letters}");
+    }
+
+    #[test]
+    #[rustfmt::skip] // a table
+    fn a_letter_that_comes_twice_counts_once() {
+        check("1+ 2+",             2, "1+ 2+ kept");
+        check("1+ 1+",             2, "open");            // the other one has not said a word
+        check("1+ 1+ 2+",          2, "1+ 2+ kept");
+        check("1+ 1+ 2-",          2, "1-");
+        check("1- 1-",             2, "open");
+        check("1+ 2-",             2, "1-");
+        check("1~ 1~ 2+",          2, "1+ 2+ kept");
+        check("1~ 2~",             2, "1+ 2+");
+        // Applied.
+        check("1+ 2+ 1*",          2, "1+ 2+ kept");
+        check("1+ 2+ 1* 1*",       2, "1+ 2+ kept");      // the other one may need the decision still
+        check("1+ 2+ 1* 1* 2*",    2, "1+ 2+ gone");
+        check("1+ 2+ 1* 2* 2*",    2, "1+ 2+ gone");
+        check("1+ 2~ 1*",          2, "1+ 2+ gone");
+        // After the decision: the shard is told again.
+        check("1+ 2+ 1+",          2, "1+ 2+ 1+ kept");
+        check("1+ 2- 1+",          2, "1- 1-");
+        check("1~ 2~ 2~",          2, "1+ 2+ 2+");
+        check("1+ 2+ 1* 2* 1+ 2+", 2, "1+ 2+ 1+ 2+ gone");
+        check("1- 2- 1-",          2, "");
+    }
+
+    /// What is known of earlier transactions has a bound.
+    #[test]
+    fn few_are_remembered() {
+        let (mut decisions, mut saved) = (Decisions::default(), Saved::new(MemoryLog::new()));
+        let mut out = Outbox::default();
+        for tx in 0..3 * REMEMBERED_MAX as u64 {
+            decisions.vote(TxId::new(tx), 1, 1, Vote::No, &mut saved, &mut out);
+        }
+        assert_eq!(decisions.outcomes.len(), REMEMBERED_MAX);
     }
 }

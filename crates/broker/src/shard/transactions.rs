@@ -195,7 +195,7 @@ impl<L: Log> Shard<L> {
     /// What the transaction did here is on the disk.
     pub(super) fn applied(&mut self, tx: TxId, note: Offset, out: &mut Outbox) {
         self.release_note(Some(note));
-        out.meta.push(ToMeta::Applied { tx });
+        out.meta.push(ToMeta::Applied { tx, shard: self.index });
     }
 
     /// All messages, or none.
