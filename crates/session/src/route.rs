@@ -50,6 +50,7 @@ pub(crate) fn resolve(
 
 /// Finds where the message goes: into the entry at `place` when that holds for all with its names (true),
 /// else into the cache's scratch.
+#[inline]
 pub(crate) fn find(
     core: &mut Core,
     cache: &mut RouteCache,

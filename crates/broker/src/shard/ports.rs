@@ -250,6 +250,7 @@ impl Ports {
     }
 
     /// Adds a delivery to the batch of the consumer's connection.
+    #[inline]
     pub(super) fn deliver(&mut self, key: u64, make: impl FnOnce(ConsumerSlot) -> Delivery) {
         let Some(Some(consumer)) = self.consumers.get(key as usize) else {
             debug_assert!(false, "a delivery to a consumer that is gone");
