@@ -216,7 +216,7 @@ impl Core {
     #[inline]
     pub(crate) fn count_kept(&mut self, before: u64, now: u64) {
         self.kept = self.kept.saturating_add(now).saturating_sub(before);
-        self.unfinished.tx_ended += u64::from(now < before);
+        self.unfinished.tx_ended += before.saturating_sub(now);
     }
 
     /// Sends what the turn gathered.

@@ -12,8 +12,9 @@
 //! [`unfinished_timeout_ms`](crate::Settings::unfinished_timeout_ms). The connection ends if one of them has grown by less than
 //! [`LEAST_PER_S`] meanwhile, or by less than [`LEAST_PER_S_IF_AWAITED`] if other connections wait for its room. During a
 //! memory alarm a connection also ends if its client took nothing of its output meanwhile: the alarm could not end because of it.
-//! So does a connection whose transaction is open at two looks in a row, with the alarm: what it publishes waits for the end of the
-//! alarm, so it cannot be committed, and what it keeps may be what keeps the alarm up.
+//! So does a connection whose transactions are open at two looks in a row, with the alarm, if less than half of what they kept
+//! has ended meanwhile: what it publishes waits for the end of the alarm, so it cannot be committed, and what it keeps may be
+//! what keeps the alarm up.
 
 use leveret_broker::bodies::{BodyRoom, Kind, Question, RoomAnswer};
 use leveret_queue::Time;
@@ -60,10 +61,10 @@ pub(crate) struct Unfinished {
     held_from: Option<Time>,
     /// How long nothing was read since the last look, in ms.
     held_ms: u64,
-    /// Transactions with messages that were committed, rolled back or given up.
+    /// Bytes of transactions that were committed, rolled back or given up.
     pub(crate) tx_ended: u64,
-    /// That number as the last look found an open one during a memory alarm, if it did.
-    tx_open: Option<u64>,
+    /// The same at the last look, and what open ones kept then, if it found some during a memory alarm.
+    tx_open: Option<(u64, u64)>,
     /// Since the last look the socket took something.
     pub(crate) has_written: bool,
 }
@@ -160,14 +161,21 @@ impl Core {
     /// A look at the transactions: the fault of a connection that has to end because of one.
     fn ends_transaction(&mut self) -> Option<Fault> {
         let is_open = self.alarm.memory && self.kept > self.settings.bodies.free();
-        let open = is_open.then_some(self.unfinished.tx_ended);
-        let before = std::mem::replace(&mut self.unfinished.tx_open, open);
-        if open.is_none() || open != before {
+        let ended = self.unfinished.tx_ended;
+        let open = is_open.then_some((ended, self.kept));
+        let (ended_before, kept_before) = std::mem::replace(&mut self.unfinished.tx_open, open)?;
+        // Small ones that end do not excuse a large one that stays.
+        let is_moving = ended.saturating_sub(ended_before) >= kept_before / 2;
+        if !is_open || is_moving {
             return None;
         }
         let timeout_ms = self.settings.unfinished_timeout_ms;
         tracing::warn!(
-            peer = %self.peer.address, user = %self.identity.user, bytes = self.kept, timeout_ms,
+            from = &*self.identity.user,
+            peer = self.peer.address,
+            user = &*self.identity.user,
+            bytes = self.kept,
+            timeout_ms,
             "connection is closed: memory is low, and its transaction is not committed"
         );
         Some(reply::not_committed(self.kept, timeout_ms))

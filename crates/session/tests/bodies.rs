@@ -540,6 +540,27 @@ fn a_transaction_that_an_alarm_stops() {
     assert!(node.say(done, 1, &tx::Commit {}).ends_with("1 tx.commit-ok"));
 }
 
+/// The end of small transactions does not excuse a large one that stays.
+#[test]
+fn a_transaction_beside_small_ones() {
+    let mut node = Node::new();
+    node.settings.unfinished_timeout_ms = 10_000;
+    let link = node.client();
+    node.declare(link, "q");
+    (2..=9).for_each(|number| node.open(link, number));
+    for number in 1..=9 {
+        node.say(link, number, &tx::Select {});
+        let body = vec![7; if number == 1 { MIB } else { 1000 }];
+        node.bytes(link, &publish_bytes(number, "", "q", &body, &Properties::default(), false));
+    }
+    node.letter(link, ToSession::Alarm(RAISED));
+    for number in 2..=3 {
+        assert!(node.say(link, number, &tx::Rollback {}).contains("tx.rollback-ok"), "{number}");
+        node.later(node.settings.unfinished_timeout_ms);
+    }
+    assert!(node.read(link).contains("506 RESOURCE_ERROR - low on memory: a transaction of "));
+}
+
 /// What goes nowhere and is not to be returned is not kept for the commit, nor counted.
 #[test]
 fn a_transaction_keeps_nothing_of_what_goes_nowhere() {
