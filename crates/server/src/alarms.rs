@@ -68,11 +68,9 @@ pub struct Alarms {
     disk_free: AtomicU64,
     /// The last write found no room, whatever the system says is free.
     disk_refused: AtomicBool,
-    /// When the alarm of the disk was raised, in ms.
-    disk_since_ms: AtomicU64,
     /// The memory alarm was raised.
     memory_raised: Notify,
-    /// What is told, of memory and of the disk.
+    /// What happened to the alarm of memory and to that of the disk.
     histories: [History; 2],
 }
 
@@ -85,7 +83,6 @@ impl Alarms {
             disk_limit: AtomicU64::new(0),
             disk_free: AtomicU64::new(u64::MAX),
             disk_refused: AtomicBool::new(false),
-            disk_since_ms: AtomicU64::new(0),
             memory_raised: Notify::new(),
             histories: Default::default(),
         }
@@ -176,7 +173,8 @@ impl Alarms {
         if alarm.level() > before {
             self.memory_raised.notify_one();
         }
-        AlarmChange::between(before, alarm.level())
+        let change = AlarmChange::between(before, alarm.level());
+        self.history(Resource::Memory).note(change, now)
     }
 
     /// Another limit, effective at the next look.
@@ -189,8 +187,8 @@ impl Alarms {
         self.disk_free.store(free, Ordering::Relaxed);
         let limit = self.disk_limit();
         let before = self.level(Resource::Disk);
-        let lasts_ms = now.ms().saturating_sub(self.disk_since_ms.load(Ordering::Relaxed));
-        let is_over = free >= limit.saturating_add(limit / 10) || lasts_ms >= ALARM_MS;
+        let history = self.history(Resource::Disk);
+        let is_over = free >= limit.saturating_add(limit / 10) || history.lasts_ms(now) >= ALARM_MS;
         let level = match free {
             _ if self.disk_refused.load(Ordering::Relaxed) => Level::Out,
             free if free < limit / 2 => Level::Out,
@@ -198,11 +196,7 @@ impl Alarms {
             _ if before > Level::Enough && !is_over => Level::Short,
             _ => Level::Enough,
         };
-        let change = AlarmChange::between(self.set(DISK, level), level);
-        if change == Some(AlarmChange::Raised) {
-            self.disk_since_ms.store(now.ms(), Ordering::Relaxed);
-        }
-        change
+        history.note(AlarmChange::between(self.set(DISK, level), level), now)
     }
 
     /// Sets a level and tells what it was.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use leveret_broker::flow::{AlarmChange, Level};
+use leveret_queue::Time;
 
 use super::Resource;
 use crate::clock::now;
@@ -32,17 +33,23 @@ impl History {
         self.raised.load(Ordering::Relaxed)
     }
 
-    /// Whether the change is told by itself.
-    fn add(&self, change: AlarmChange) -> bool {
-        if change == AlarmChange::Raised {
+    /// Notes a change of its level. The change, if it is one.
+    pub(super) fn note(&self, change: Option<AlarmChange>, now: Time) -> Option<AlarmChange> {
+        if change == Some(AlarmChange::Raised) {
             self.raised.fetch_add(1, Ordering::Relaxed);
-            self.since_ms.store(now().ms(), Ordering::Relaxed);
+            self.since_ms.store(now.ms(), Ordering::Relaxed);
         }
-        self.changes.fetch_add(1, Ordering::Relaxed) < LINES
+        change
     }
 
-    fn lasts_s(&self) -> f64 {
-        now().ms().saturating_sub(self.since_ms.load(Ordering::Relaxed)) as f64 / 1e3
+    /// How long ago it was raised last.
+    pub(super) fn lasts_ms(&self, now: Time) -> u64 {
+        now.ms().saturating_sub(self.since_ms.load(Ordering::Relaxed))
+    }
+
+    /// Whether a change is told by itself.
+    fn may_tell(&self) -> bool {
+        self.changes.fetch_add(1, Ordering::Relaxed) < LINES
     }
 
     /// The period is over: changes that were not told.
@@ -116,7 +123,7 @@ const fn help(resource: Resource) -> &'static str {
 /// Tells a change of an alarm.
 pub(crate) fn say(node: &Arc<Node>, resource: Resource, change: AlarmChange) {
     let history = node.alarms.history(resource);
-    if !history.add(change) {
+    if !history.may_tell() {
         return;
     }
     let (name, amount) = (resource.name(), Amount(node, resource));
@@ -133,7 +140,7 @@ pub(crate) fn say(node: &Arc<Node>, resource: Resource, change: AlarmChange) {
             tracing::warn!("{name} resource limit alarm changed on node {on}: {amount}; {whom}");
         }
         AlarmChange::Cleared => {
-            let lasted = history.lasts_s();
+            let lasted = history.lasts_ms(now()) as f64 / 1e3;
             tracing::warn!(
                 "{name} resource limit alarm cleared on node {on} after {lasted:.1} s: {amount}"
             );
@@ -170,12 +177,14 @@ mod tests {
 
     #[test]
     fn an_alarm_that_flaps_is_told_a_few_times_and_counted() {
-        let history = History::default();
+        let (history, now) = (History::default(), Time::from_ms(1_000));
         let changes = [AlarmChange::Raised, AlarmChange::Cleared].into_iter().cycle();
-        let told = changes.take(100).filter(|change| history.add(*change)).count();
+        let changes = changes.take(100).filter(|change| history.note(Some(*change), now).is_some());
+        let told = changes.filter(|_| history.may_tell()).count();
+        assert_eq!(history.lasts_ms(now.after_ms(7)), 7);
         assert_eq!((told as u64, history.raised()), (LINES, 50));
         assert_eq!(history.end(), 100 - LINES);
         assert_eq!(history.end(), 0);
-        assert!(history.add(AlarmChange::Raised));
+        assert!(history.may_tell());
     }
 }
