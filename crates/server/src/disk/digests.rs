@@ -134,7 +134,8 @@ impl Worker {
         if !path.exists() {
             let _ = std::fs::remove_file(self.dir.join(file.digest()));
         }
-        written.map_err(|error| Undigested::Disk(not_written(&error)))
+        let written = written.map_err(|error| Undigested::Disk(not_written(&error)));
+        written.inspect_err(|error| tell(&self.dir, file, error))
     }
 
     /// Whole or not at all, but for a power cut.
@@ -174,6 +175,7 @@ fn tell(dir: &Path, file: FileName, error: &Undigested) {
              whole and says what is lost. To get it back, stop the broker, restore the file from a copy, and start again"
         ),
         Undigested::Disk(error) => tracing::warn!(
+            from = %dir.display(),
             log = %dir.display(),
             %file,
             %error,
