@@ -235,6 +235,7 @@ fn a_certificate_that_is_out_of_date_is_no_exchange() {
         "ssl_options.certfile = {file}: the certificate '{whose}' has expired: it was valid until 2002-01-01T00:00:00Z"
     ));
     // By a signal there is nobody to tell, but who reads the log.
+    broker.log.wait_for("new certificate files are refused");
     let lines = broker.log.with("new certificate files are refused").len();
     broker.signal(Signal::HUP);
     wait_until(PATIENCE, "it is logged again", || {
@@ -377,5 +378,7 @@ fn http_over_tls() {
     let told = broker.refused(&["--uri", &uri, "list_vhosts"], 69);
     assert!(told.contains("no TLS: "), "{told}");
     broker.told(&["reload_certificates"]);
-    assert_eq!(broker.log.with("certificate and key were read again").len(), 2);
+    wait_until(PATIENCE, "both listeners have read theirs", || {
+        broker.log.with("certificate and key were read again").len() == 2
+    });
 }
