@@ -1122,3 +1122,18 @@ fn only_messages_of_traced_vhosts_make_steps() {
         .collect();
     assert_eq!(stored, [(2, &[traced][..])]);
 }
+
+/// A message that its queue refuses is stored nowhere.
+#[test]
+fn a_refused_message_makes_no_step() {
+    let mut node = Node::new();
+    let mut arguments = Table::new();
+    arguments.push("x-max-length", Value::I32(1));
+    arguments.push("x-overflow", "reject-publish");
+    let queue = node.declare("q", arguments);
+    node.topology.set_tracing("/", true).expect("a vhost");
+    node.publish(queue, "q", "a", 1);
+    node.publish(queue, "q", "a", 2);
+    let [step] = &node.steps[..] else { panic!("{:?}", node.steps) };
+    assert!(matches!(step.what, What::Stored { number: 1, .. }), "{step:?}");
+}

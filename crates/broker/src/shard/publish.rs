@@ -78,7 +78,7 @@ impl<L: Log> Shard<L> {
                 self.enqueue_copy(message, from, topology, now);
             } else {
                 let put = self.enqueue(message, Some(from), false, topology, now);
-                if is_traced && message.confirm != 0 && put.taken != Taken::NotStored {
+                if is_traced && message.confirm != 0 && put.taken == Taken::Yes {
                     self.note_stored(message, from, topology, out);
                 }
             }

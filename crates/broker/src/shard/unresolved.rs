@@ -520,16 +520,20 @@ impl Unresolved {
         let mut timed_out = None;
         if slot.has(TIMES_OUT) && is_due(slot.timeout_at, now) {
             slot.bits &= !TIMES_OUT;
-            timed_out = Some((slot.to, slot.channel, std::mem::take(&mut slot.seq)));
+            let seq = std::mem::take(&mut slot.seq);
+            timed_out = Some((slot.to, slot.channel, seq, slot.has(FAILED)));
         }
         // Nobody waits for it, and nothing is to be done with it any more.
         let is_done = slot.seq == 0 && !slot.has(DEFERS);
         if is_done {
             self.remove(at);
         }
-        if let Some((to, channel, seq)) = timed_out.filter(|&(.., seq)| seq != 0) {
+        if let Some((to, channel, seq, has_failed)) = timed_out.filter(|&(_, _, seq, _)| seq != 0) {
             self.confirmed.count(Verdict::TimedOut, |all| &mut all.nacked);
-            self.nacks.add(None, NackReason::TimedOut);
+            // One that has failed has its reason.
+            if !has_failed {
+                self.nacks.add(None, NackReason::TimedOut);
+            }
             runs.add(to, channel, seq, Verdict::TimedOut);
         }
     }

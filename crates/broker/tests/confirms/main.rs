@@ -9,6 +9,7 @@ mod random;
 
 use leveret_broker::flow::Alarm;
 use leveret_broker::message::*;
+use leveret_broker::shard::NackReason;
 use node::{Node, PUBLISHER};
 
 /// Words: `p1:ab` message 1, persistent, to queues a and b; `t1:ab` transient; `n:a` persistent, without a
@@ -710,6 +711,19 @@ fn what_confirmed_is_counted() {
         "{}",
         node.take_told()
     );
+}
+
+/// Each nack has one reason, also of a message that is refused first and times out then.
+#[test]
+fn a_nack_has_one_reason() {
+    let mut node = Node::new("a:ack,timeout50 b:ack,reject1");
+    for word in ["t9:b", "p1:ab", "p2:a", "+50"] {
+        node.word(word);
+    }
+    assert_eq!(node.take_told(), "!1 !2");
+    let by_reason = NackReason::ALL.map(|reason| node.shard.nacked().of(reason));
+    assert_eq!(by_reason, [1, 0, 0, 1]);
+    assert_eq!(by_reason.iter().sum::<u64>(), node.shard.confirmed().nacked);
 }
 
 /// A message that cannot be read is set aside, as by a consumer: `basic.get` goes on to the next one.
