@@ -119,7 +119,7 @@ impl Held {
 
     /// Takes so many bytes more if they are there at once.
     pub(crate) fn take_now(&mut self, bytes: u64) -> bool {
-        let is_there = self.node.requests.take_now(bytes);
+        let is_there = self.node.requests.take_now("", bytes);
         self.gets(if is_there { bytes } else { 0 });
         is_there
     }
@@ -131,7 +131,7 @@ impl Held {
             self.node.count_held_by_requests(self.granted, bytes);
             self.granted = bytes;
             let mut outbox = Outbox::default();
-            self.node.requests.give_back(Kind::Body, more, &mut outbox);
+            self.node.requests.give_back("", Kind::Body, more, &mut outbox);
             with_runner(&self.node, |runner| runner.run_outbox(outbox));
         }
         if let Some(share) = &self.share {
@@ -147,7 +147,7 @@ impl Drop for Held {
         self.node.forget(self.id);
         if self.asked > 0 {
             let mut outbox = Outbox::default();
-            self.node.requests.withdraw(self.id, Kind::Body, self.asked, &mut outbox);
+            self.node.requests.withdraw(self.id, "", Kind::Body, self.asked, &mut outbox);
             with_runner(&self.node, |runner| runner.run_outbox(outbox));
         }
         self.keep(0);

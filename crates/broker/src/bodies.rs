@@ -2,30 +2,33 @@
 //! yet.
 //!
 //! A body takes its whole length when its header comes, before its bytes do. A connection whose body does
-//! not fit stands in line and is not read any further until others have finished theirs. The first in the line
-//! is served first, however long its body is. A body that is longer than all of the room gets the room when it is
-//! empty. So a body that has begun can end, and a body that waits has its turn. Users take turns: a user with many
-//! bodies, or with bodies that stand still, makes another user wait for those that have begun, not for those that wait.
+//! not fit stands in line and is not read any further until others have finished theirs. A body that is longer than all of the
+//! room gets the room when it is empty. So a body that has begun can end, and a body that waits has its turn.
+//!
+//! Users have shares. A user who holds room gets more of it while that makes no more than [`SHARE`] times what is left for others. So
+//! a user alone has two thirds of all, which is the limit, and who holds nothing finds a third of what others left, whether those who
+//! have it go on or stand still. Who holds nothing is served in turn, however long the body is: nobody passes him. Who waits for its own
+//! share keeps nobody waiting but those of the same user, so that the user comes to hold nothing and has a turn.
 //!
 //! A connection may have bodies on several channels at once. While it waits for room for one it keeps those it
-//! has, and two such connections could wait for each other. The room sees this at once: then every connection that holds room
-//! waits. One of them gets the room that it asks for in excess of the limit ([`excess`]). If that is too
-//! much, the last one that asked is refused, and its connection ends.
+//! has, and two such connections could wait for each other. The room sees this at once: then every connection of the user that holds
+//! room waits. One of them gets more than the share ([`SHARE_IF_ALL_WAIT`]). If that is too much, and all connections that hold
+//! room wait, the last one that asked is refused, and its connection ends.
 //!
 //! A large frame that is needed whole (a table of arguments or of headers) takes its length as well, before
-//! the broker knows what its sender may do. So all frames have a part of the room ([`FRAMES`]), and bodies never wait
-//! for frames that wait.
+//! the broker knows what its sender may do. So all frames have a part of the room ([`FRAMES`]) with shares of its own, and bodies
+//! never wait for frames that wait.
 //!
 //! Letters ([`ToSession::Room`]) tell the connections that waited. The room is a lock of its own that is held for some
 //! instructions and in which nothing else is locked.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::message::{ConnectionId, Outbox, ToSession};
 
-/// What bodies may take of the memory watermark: one part of so many.
+/// What bodies of one user may take of the memory watermark: one part of so many.
 const PART: u64 = 4;
 
 /// What frames may take of the room: one part of so many.
@@ -34,7 +37,16 @@ const FRAMES: u64 = 4;
 /// A connection with less than this in unfinished bodies, or in an unfinished frame, needs no room: 16 KiB, twice what it takes anyway.
 pub const FREE_BYTES: u64 = 16 << 10;
 
-/// What may be granted for the sake of those who hold room and wait, so that one of them can go on.
+/// A user may hold so many times what it leaves to others. Two thirds of all room are the limit for one user.
+const SHARE: u64 = 2;
+
+/// The same for a user none of whose connections with room can go on.
+const SHARE_IF_ALL_WAIT: u64 = 8;
+
+/// Users of whom something is kept while they have and want nothing: who sends one body after the other is not forgotten between.
+const IDLE_USERS: usize = 64;
+
+/// What there is beside the limit: for other users, and for those who hold room and wait, so that one of them can go on.
 const fn excess(limit: u64) -> u64 {
     limit / 2
 }
@@ -44,12 +56,13 @@ const fn excess(limit: u64) -> u64 {
 pub struct BodyRoom {
     /// A connection with no more than this needs none.
     free: u64,
+    has_shares: bool,
     limit: AtomicU64,
     /// Mirror of [`Inner::taken`].
     taken: AtomicU64,
-    /// Mirror of [`Inner::bodies`].
+    /// Bodies that wait.
     waiting: AtomicU64,
-    /// Mirror of the length of the rest of the line.
+    /// Frames that wait.
     frames_waiting: AtomicU64,
     inner: Mutex<Inner>,
 }
@@ -62,11 +75,46 @@ struct Inner {
     held_waiting: u64,
     /// Of those that are taken, bytes of frames.
     frames: u64,
-    /// How many in front of the line want room for a body; those behind them for a frame.
-    bodies: usize,
-    line: VecDeque<Waiter>,
-    /// The turn of the last that was first in the line of bodies, and in that of frames.
+    users: BTreeMap<Arc<str>, User>,
+    /// The users that wait, each at the place of the first of its connections, by [`Kind`].
+    lines: [BTreeMap<Place, Arc<str>>; 2],
+    /// How many connections wait.
+    waiting: [u64; 2],
+    /// The last turn that was served.
     rounds: [u64; 2],
+    /// How many came to wait.
+    came: u64,
+}
+
+/// What one user has and wants, by [`Kind`].
+#[derive(Debug, Default)]
+struct User {
+    /// Bytes granted and not given back.
+    held: [u64; 2],
+    /// Of these, bytes of connections that wait for more.
+    held_waiting: u64,
+    waiting: [VecDeque<Waiter>; 2],
+}
+
+/// A turn, and who came when. In each turn one of each user is served: of those who waited when it began, and of those who came
+/// meanwhile.
+type Place = (u64, u64);
+
+/// What may be taken.
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
+    all: u64,
+    has_shares: bool,
+}
+
+/// What becomes of one that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Fits,
+    /// It waits for others of the same user.
+    OverShare,
+    /// Others wait behind it.
+    NoRoom,
 }
 
 /// What room is for.
@@ -79,6 +127,8 @@ pub enum Kind {
     Frame,
 }
 
+const KINDS: [Kind; 2] = [Kind::Body, Kind::Frame];
+
 /// Who asks, and with what.
 #[derive(Clone, Copy, Debug)]
 pub struct Question<'a> {
@@ -86,7 +136,7 @@ pub struct Question<'a> {
     pub connection: ConnectionId,
     /// The answer has it, as one that was withdrawn may be answered late.
     pub number: u64,
-    /// The user of the connection: users take turns.
+    /// The user of the connection: users take turns, and have shares.
     pub user: &'a str,
     /// Bytes of room that it has, of both kinds.
     pub holds: u64,
@@ -96,12 +146,9 @@ pub struct Question<'a> {
 struct Waiter {
     connection: ConnectionId,
     number: u64,
-    kind: Kind,
     wants: u64,
     holds: u64,
-    user: Box<str>,
-    /// In each turn one of each user is served: of those who waited when it began, and of those who came meanwhile.
-    turn: u64,
+    place: Place,
 }
 
 /// What became of a request for room.
@@ -125,12 +172,18 @@ impl BodyRoom {
     pub fn new(free: u64) -> Self {
         Self {
             free,
+            has_shares: true,
             limit: AtomicU64::new(u64::MAX),
             taken: AtomicU64::new(0),
             waiting: AtomicU64::new(0),
             frames_waiting: AtomicU64::new(0),
             inner: Mutex::default(),
         }
+    }
+
+    /// Without a limit, and without shares: who asks has one elsewhere.
+    pub fn without_shares() -> Self {
+        Self { has_shares: false, ..Self::default() }
     }
 
     /// Bytes of unfinished bodies, and of an unfinished frame, for which a connection needs no room.
@@ -143,7 +196,7 @@ impl BodyRoom {
         self.limit.store(bytes / PART, Ordering::Relaxed);
     }
 
-    /// Bytes for all bodies together.
+    /// Bytes for all bodies of one user; half as many more are for others.
     pub fn limit(&self) -> u64 {
         self.limit.load(Ordering::Relaxed)
     }
@@ -168,6 +221,17 @@ impl BodyRoom {
         self.frames_waiting.load(Ordering::Relaxed)
     }
 
+    /// Whether a connection of this user, with room of both kinds or one, keeps others waiting: of the same user, or who have nothing.
+    pub fn is_awaited(&self, user: &str, granted: [u64; 2]) -> bool {
+        let [body, frame] = granted.map(|bytes| bytes > 0);
+        let [bodies, frames] = [self.waiting(), self.frames_waiting()].map(|waiting| waiting > 0);
+        if !((body || frame) && (bodies || frames)) {
+            return false;
+        }
+        let inner = self.lock();
+        inner.awaits(Kind::Body, user) || (frame && inner.awaits(Kind::Frame, user))
+    }
+
     /// A connection asks for `wants` bytes more than it holds. It must not ask again before it was answered, or
     /// withdrew.
     pub fn ask(
@@ -179,67 +243,69 @@ impl BodyRoom {
     ) -> RoomAnswer {
         let Question { connection, number, user, holds } = question;
         let mut inner = self.lock();
-        if inner.is_next(kind) && inner.fits(kind, wants, self.limit()) {
-            inner.take(kind, wants);
+        let name = inner.name_of(user);
+        if inner.is_next(kind) && inner.judge(&name, kind, wants, self.bounds()) == Verdict::Fits {
+            inner.take(&name, kind, wants);
             self.show(&inner);
             return RoomAnswer::Granted;
         }
-        let user = user.into();
-        inner.line_up(Waiter { connection, number, kind, wants, holds, user, turn: 0 });
+        inner.line_up(&name, kind, Waiter { connection, number, wants, holds, place: (0, 0) });
         self.serve(&mut inner, outbox);
         RoomAnswer::Waits
     }
 
-    /// Takes so many bytes if there are, and no body waits.
-    pub fn take_now(&self, bytes: u64) -> bool {
+    /// Takes so many bytes for this user if there are, and no body waits.
+    pub fn take_now(&self, user: &str, bytes: u64) -> bool {
         let mut inner = self.lock();
-        let is_there = inner.is_next(Kind::Body) && inner.fits(Kind::Body, bytes, self.limit());
+        let name = inner.name_of(user);
+        let is_there = inner.is_next(Kind::Body)
+            && inner.judge(&name, Kind::Body, bytes, self.bounds()) == Verdict::Fits;
         if is_there {
-            inner.take(Kind::Body, bytes);
+            inner.take(&name, Kind::Body, bytes);
             self.show(&inner);
+        } else {
+            inner.forget_idle(&name);
         }
         is_there
     }
 
-    /// A connection that waits for nothing gives back so many bytes.
-    pub fn give_back(&self, kind: Kind, bytes: u64, outbox: &mut Outbox) {
+    /// A connection of this user that waits for nothing gives back so many bytes.
+    pub fn give_back(&self, user: &str, kind: Kind, bytes: u64, outbox: &mut Outbox) {
         let mut inner = self.lock();
-        inner.free(kind, bytes);
+        inner.free(user, kind, bytes);
         self.serve(&mut inner, outbox);
     }
 
-    /// A connection that asked for `wants` bytes does not want them any more. They may have been granted
+    /// A connection of this user that asked for `wants` bytes does not want them any more. They may have been granted
     /// or refused meanwhile, by a letter that comes too late. Who hears a refusal gives them back.
-    pub fn withdraw(&self, connection: ConnectionId, kind: Kind, wants: u64, outbox: &mut Outbox) {
+    pub fn withdraw(
+        &self,
+        connection: ConnectionId,
+        user: &str,
+        kind: Kind,
+        wants: u64,
+        outbox: &mut Outbox,
+    ) {
         let mut inner = self.lock();
-        match inner.line.iter().position(|waiter| waiter.connection == connection) {
-            Some(at) => drop(inner.leaves(at)),
-            None => inner.free(kind, wants),
+        match inner.place_of(connection, user, kind) {
+            Some(at) => drop(inner.leaves(user, kind, at)),
+            None => inner.free(user, kind, wants),
         }
+        inner.forget_idle(user);
         self.serve(&mut inner, outbox);
+    }
+
+    fn bounds(&self) -> Bounds {
+        let limit = self.limit();
+        let all = if self.has_shares { limit.saturating_add(excess(limit)) } else { limit };
+        Bounds { all, has_shares: self.has_shares }
     }
 
     fn serve(&self, inner: &mut Inner, outbox: &mut Outbox) {
-        let limit = self.limit();
-        while let Some(first) = inner.line.front() {
-            let (at, is_granted) = if inner.fits_waiter(first, limit) {
-                (0, true)
-            } else if inner.taken > inner.held_waiting {
-                // A connection holds room and goes on: what it gives back will do.
-                break;
-            } else if let Some(at) = inner.first_within(limit.saturating_add(excess(limit))) {
-                (at, true)
-            } else if let Some(at) = inner.line.iter().rposition(|waiter| waiter.holds > 0) {
-                (at, false)
-            } else {
-                break;
-            };
-            let Some(waiter) = inner.leaves(at) else { break };
-            if at == 0 {
-                inner.rounds[waiter.kind as usize] = waiter.turn;
-            }
+        while let Some((name, kind, at, is_granted)) = self.next(inner) {
+            let Some(waiter) = inner.leaves(&name, kind, at) else { break };
             // What is refused counts until the answer is heard, as a grant does: who withdraws meanwhile knows neither.
-            inner.take(waiter.kind, waiter.wants);
+            inner.take(&name, kind, waiter.wants);
             let number = waiter.number;
             outbox.session(waiter.connection, ToSession::Room { number, is_granted });
             if !is_granted {
@@ -249,10 +315,32 @@ impl BodyRoom {
         self.show(inner);
     }
 
+    /// Who is answered next: the user, the connection's place among those of the user, and whether it gets room.
+    fn next(&self, inner: &mut Inner) -> Option<(Arc<str>, Kind, usize, bool)> {
+        let mut bounds = self.bounds();
+        if let Some((place, name, kind)) = inner.first(bounds, false) {
+            let round = &mut inner.rounds[kind as usize];
+            *round = place.0.max(*round);
+            return Some((name, kind, 0, true));
+        }
+        if inner.taken > inner.held_waiting {
+            // A connection holds room and goes on: what it gives back will do.
+            return None;
+        }
+        let limit = self.limit();
+        bounds.all = limit.saturating_add(excess(limit));
+        if let Some((_, name, kind)) = inner.first(bounds, true) {
+            return Some((name, kind, 0, true));
+        }
+        let (name, kind, at) = inner.last_with_room()?;
+        Some((name, kind, at, false))
+    }
+
     fn show(&self, inner: &Inner) {
+        let [bodies, frames] = inner.waiting;
         self.taken.store(inner.taken, Ordering::Relaxed);
-        self.waiting.store(inner.bodies as u64, Ordering::Relaxed);
-        self.frames_waiting.store((inner.line.len() - inner.bodies) as u64, Ordering::Relaxed);
+        self.waiting.store(bodies, Ordering::Relaxed);
+        self.frames_waiting.store(frames, Ordering::Relaxed);
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -261,70 +349,165 @@ impl BodyRoom {
 }
 
 impl Inner {
-    /// Whether nobody waits who would be served before.
-    fn is_next(&self, kind: Kind) -> bool {
-        match kind {
-            Kind::Body => self.bodies == 0,
-            Kind::Frame => self.line.is_empty(),
+    /// The name as a key. The user has an entry from now on.
+    fn name_of(&mut self, user: &str) -> Arc<str> {
+        if let Some((name, _)) = self.users.get_key_value(user) {
+            return Arc::clone(name);
         }
+        let name: Arc<str> = user.into();
+        self.users.insert(Arc::clone(&name), User::default());
+        name
+    }
+
+    fn forget_idle(&mut self, user: &str) {
+        if self.users.len() > IDLE_USERS && self.users.get(user).is_some_and(User::is_idle) {
+            self.users.remove(user);
+        }
+    }
+
+    /// Whether nobody waits who may be served before.
+    fn is_next(&self, kind: Kind) -> bool {
+        let [bodies, frames] = self.waiting;
+        bodies == 0 && (kind == Kind::Body || frames == 0)
+    }
+
+    /// Whether some wait who would be helped by room of this user.
+    fn awaits(&self, kind: Kind, user: &str) -> bool {
+        self.lines[kind as usize].values().any(|name| {
+            **name == *user || self.users.get(name).is_some_and(|it| it.held[kind as usize] == 0)
+        })
     }
 
     /// Whether there is room for so many bytes. Where there is no body there is for any: those that hold room for the
     /// frame that their header came in wait for that for their body.
-    fn fits(&self, kind: Kind, wants: u64, limit: u64) -> bool {
-        let (others, has_part) = match kind {
-            Kind::Body => (self.taken - self.frames, true),
+    fn judge(&self, name: &str, kind: Kind, wants: u64, bounds: Bounds) -> Verdict {
+        let taken = self.taken.saturating_add(wants);
+        let (all, of_kind, is_alone) = match kind {
+            Kind::Body => (bounds.all, taken, self.taken == self.frames),
             Kind::Frame => {
-                let frames = self.frames.saturating_add(wants);
-                (self.taken, self.frames == 0 || frames <= limit / FRAMES)
+                if self.taken > 0 && taken > bounds.all {
+                    return Verdict::NoRoom;
+                }
+                (bounds.all / FRAMES, self.frames.saturating_add(wants), self.frames == 0)
             }
         };
-        has_part && (others == 0 || self.taken.saturating_add(wants) <= limit)
+        if is_alone {
+            return Verdict::Fits;
+        }
+        let left = all.checked_sub(of_kind);
+        match self.users.get(name).filter(|user| bounds.has_shares && user.held[kind as usize] > 0)
+        {
+            Some(user) => {
+                let share = if user.all_wait() { SHARE_IF_ALL_WAIT } else { SHARE };
+                let would_have = user.held[kind as usize].saturating_add(wants);
+                let is_within = left.is_some_and(|left| would_have <= left.saturating_mul(share));
+                if is_within { Verdict::Fits } else { Verdict::OverShare }
+            }
+            None if left.is_some() => Verdict::Fits,
+            None => Verdict::NoRoom,
+        }
     }
 
-    fn fits_waiter(&self, waiter: &Waiter, limit: u64) -> bool {
-        self.fits(waiter.kind, waiter.wants, limit)
+    /// The first that gets room. Nobody passes one for whom there is none, unless nobody goes on.
+    fn first(&self, bounds: Bounds, nobody_goes_on: bool) -> Option<(Place, Arc<str>, Kind)> {
+        for kind in KINDS {
+            for (&place, name) in &self.lines[kind as usize] {
+                let first =
+                    self.users.get(name).and_then(|user| user.waiting[kind as usize].front());
+                let Some(waiter) = first else { continue };
+                match self.judge(name, kind, waiter.wants, bounds) {
+                    Verdict::Fits => return Some((place, Arc::clone(name), kind)),
+                    Verdict::NoRoom if !nobody_goes_on => return None,
+                    Verdict::NoRoom | Verdict::OverShare => {}
+                }
+            }
+        }
+        None
     }
 
-    fn first_within(&self, limit: u64) -> Option<usize> {
-        self.line.iter().position(|waiter| self.fits_waiter(waiter, limit))
+    /// Who came last of those that hold room and wait; for frames rather than for bodies.
+    fn last_with_room(&self) -> Option<(Arc<str>, Kind, usize)> {
+        KINDS.into_iter().rev().find_map(|kind| {
+            let users = self.lines[kind as usize].values();
+            let last = users.filter_map(|name| {
+                let waiting = &self.users.get(name)?.waiting[kind as usize];
+                let at = waiting.iter().rposition(|waiter| waiter.holds > 0)?;
+                Some((waiting.get(at)?.place, name, at))
+            });
+            last.max_by_key(|(place, ..)| *place).map(|(_, name, at)| (Arc::clone(name), kind, at))
+        })
     }
 
-    fn take(&mut self, kind: Kind, bytes: u64) {
+    fn take(&mut self, name: &Arc<str>, kind: Kind, bytes: u64) {
         self.taken = self.taken.saturating_add(bytes);
         if kind == Kind::Frame {
             self.frames = self.frames.saturating_add(bytes);
         }
+        let user = self.users.entry(Arc::clone(name)).or_default();
+        let held = &mut user.held[kind as usize];
+        *held = held.saturating_add(bytes);
     }
 
-    fn free(&mut self, kind: Kind, bytes: u64) {
+    fn free(&mut self, name: &str, kind: Kind, bytes: u64) {
         self.taken = self.taken.saturating_sub(bytes);
         if kind == Kind::Frame {
             self.frames = self.frames.saturating_sub(bytes);
         }
         self.frames = self.frames.min(self.taken);
+        if let Some(user) = self.users.get_mut(name) {
+            let held = &mut user.held[kind as usize];
+            *held = held.saturating_sub(bytes);
+        }
+        self.forget_idle(name);
     }
 
-    /// Bodies stand before frames, and both by their turn.
-    fn line_up(&mut self, mut waiter: Waiter) {
+    fn line_up(&mut self, name: &Arc<str>, kind: Kind, mut waiter: Waiter) {
+        let kind = kind as usize;
         self.held_waiting += waiter.holds;
-        let (begin, end) = match waiter.kind {
-            Kind::Body => (0, self.bodies),
-            Kind::Frame => (self.bodies, self.line.len()),
-        };
-        let round = self.rounds[waiter.kind as usize];
-        let last = self.line.range(begin..end).rfind(|other| other.user == waiter.user);
-        waiter.turn = last.map_or(round, |last| round.max(last.turn + 1));
-        let before = self.line.range(begin..end).rposition(|other| other.turn <= waiter.turn);
-        self.bodies += usize::from(waiter.kind == Kind::Body);
-        self.line.insert(before.map_or(begin, |before| begin + before + 1), waiter);
+        self.waiting[kind] += 1;
+        self.came += 1;
+        let user = self.users.entry(Arc::clone(name)).or_default();
+        user.held_waiting += waiter.holds;
+        let round = self.rounds[kind];
+        let turn = user.waiting[kind].back().map_or(round, |last| round.max(last.place.0 + 1));
+        waiter.place = (turn, self.came);
+        if user.waiting[kind].is_empty() {
+            self.lines[kind].insert(waiter.place, Arc::clone(name));
+        }
+        user.waiting[kind].push_back(waiter);
     }
 
-    fn leaves(&mut self, at: usize) -> Option<Waiter> {
-        let waiter = self.line.remove(at)?;
+    fn place_of(&self, connection: ConnectionId, user: &str, kind: Kind) -> Option<usize> {
+        let waiting = &self.users.get(user)?.waiting[kind as usize];
+        waiting.iter().position(|waiter| waiter.connection == connection)
+    }
+
+    fn leaves(&mut self, name: &str, kind: Kind, at: usize) -> Option<Waiter> {
+        let kind = kind as usize;
+        let user = self.users.get_mut(name)?;
+        let waiter = user.waiting[kind].remove(at)?;
         self.held_waiting -= waiter.holds;
-        self.bodies -= usize::from(waiter.kind == Kind::Body);
+        user.held_waiting -= waiter.holds;
+        self.waiting[kind] -= 1;
+        if at == 0
+            && let Some(key) = self.lines[kind].remove(&waiter.place)
+            && let Some(next) = user.waiting[kind].front()
+        {
+            self.lines[kind].insert(next.place, key);
+        }
         Some(waiter)
+    }
+}
+
+impl User {
+    /// Whether none of its connections with room goes on.
+    fn all_wait(&self) -> bool {
+        let held: u64 = self.held.iter().sum();
+        held <= self.held_waiting
+    }
+
+    fn is_idle(&self) -> bool {
+        self.held == [0; 2] && self.waiting.iter().all(VecDeque::is_empty)
     }
 }
 

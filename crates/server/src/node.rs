@@ -136,7 +136,7 @@ impl Node {
             recipients: RankedRw::new(Rank::Recipients, HashMap::default()),
             connection_count: AtomicUsize::new(0),
             next_connection: AtomicU64::new(1),
-            requests: BodyRoom::default(),
+            requests: BodyRoom::without_shares(),
             connection_bytes: AtomicU64::new(0),
             unread: Unread::default(),
             request_bytes: AtomicU64::new(0),

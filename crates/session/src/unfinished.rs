@@ -138,13 +138,6 @@ impl Unfinished {
     fn lacks(&self, kind: Kind, room: &BodyRoom) -> u64 {
         self.needs(kind, room).saturating_sub(self.granted[kind as usize])
     }
-
-    /// Whether others wait for what it has.
-    fn is_awaited(&self, room: &BodyRoom) -> bool {
-        let [body, frame] = self.granted;
-        let bodies_wait = room.waiting() > 0;
-        (body > 0 && bodies_wait) || (frame > 0 && (bodies_wait || room.frames_waiting() > 0))
-    }
 }
 
 impl Core {
@@ -186,7 +179,8 @@ impl Core {
         let asked = std::mem::take(&mut self.unfinished.asked);
         if asked > 0 {
             let kind = self.unfinished.asked_for;
-            self.settings.bodies.withdraw(self.id, kind, asked, cx.outbox);
+            let user = &self.identity.user;
+            self.settings.bodies.withdraw(self.id, user, kind, asked, cx.outbox);
         }
     }
 
@@ -203,7 +197,7 @@ impl Core {
             let needs = unfinished.needs(kind, room);
             let granted = &mut unfinished.granted[kind as usize];
             if *granted > needs {
-                room.give_back(kind, *granted - needs, cx.outbox);
+                room.give_back(&self.identity.user, kind, *granted - needs, cx.outbox);
                 *granted = needs;
             }
         }
@@ -261,7 +255,8 @@ impl Session {
         match is_granted {
             true => unfinished.granted[kind as usize] += asked,
             false if asked > 0 => {
-                self.core.settings.bodies.give_back(kind, asked, cx.outbox);
+                let core = &self.core;
+                core.settings.bodies.give_back(&core.identity.user, kind, asked, cx.outbox);
                 self.no_room(cx);
             }
             false => {}
@@ -310,7 +305,8 @@ impl Session {
         if let Some(fault) = core.ends_transaction() {
             return self.fail(0, (60, 40), &fault, cx);
         }
-        let is_awaited = core.unfinished.is_awaited(&core.settings.bodies);
+        let (room, granted) = (&core.settings.bodies, core.unfinished.granted);
+        let is_awaited = room.is_awaited(&core.identity.user, granted);
         let per_s = if is_awaited { LEAST_PER_S_IF_AWAITED } else { LEAST_PER_S };
         let least = (per_s * timeout_ms / 1000).max(1);
         // Who is not read cannot show that it moves. It may keep its room from others for as long, and no longer.

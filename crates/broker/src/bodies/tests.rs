@@ -1,25 +1,31 @@
 //! Conversations with the room, and random ones in which nobody waits for ever.
 
+use std::collections::BTreeMap;
+
 use super::*;
 
-/// A room of 100 bytes and those who talk with it.
+/// A room of 100 bytes, 67 of them for one user, and those who talk with it.
 struct Talk {
     room: BodyRoom,
     outbox: Outbox,
+    /// Who is whose.
+    users: BTreeMap<u64, String>,
 }
 
 impl Talk {
     fn new() -> Self {
-        let talk = Self { room: BodyRoom::default(), outbox: Outbox::default() };
-        talk.room.set_watermark(400);
-        talk
+        let (room, outbox) = (BodyRoom::default(), Outbox::default());
+        room.set_watermark(268);
+        Self { room, outbox, users: BTreeMap::new() }
     }
 
+    /// Each is a user of its own, but for those that another test names.
     fn ask(&mut self, who: u64, holds: u64, wants: u64) -> RoomAnswer {
-        self.ask_as((who, ""), holds, wants)
+        self.ask_as((who, &who.to_string()), holds, wants)
     }
 
     fn ask_as(&mut self, (who, user): (u64, &str), holds: u64, wants: u64) -> RoomAnswer {
+        self.users.insert(who, user.into());
         let question = Question { connection: ConnectionId::new(who), number: 0, user, holds };
         self.room.ask(question, Kind::Body, wants, &mut self.outbox)
     }
@@ -35,16 +41,22 @@ impl Talk {
     }
 
     fn ask_for_frame(&mut self, (who, user): (u64, &str), wants: u64) -> RoomAnswer {
+        self.users.insert(who, user.into());
         let question = Question { connection: ConnectionId::new(who), number: 0, user, holds: 0 };
         self.room.ask(question, Kind::Frame, wants, &mut self.outbox)
     }
 
-    fn give_back(&mut self, bytes: u64) {
-        self.room.give_back(Kind::Body, bytes, &mut self.outbox);
+    fn give_back(&mut self, who: u64, bytes: u64) {
+        self.room.give_back(&self.users[&who], Kind::Body, bytes, &mut self.outbox);
+    }
+
+    fn give_back_frame(&mut self, who: u64, bytes: u64) {
+        self.room.give_back(&self.users[&who], Kind::Frame, bytes, &mut self.outbox);
     }
 
     fn withdraw(&mut self, who: u64, wants: u64) {
-        self.room.withdraw(ConnectionId::new(who), Kind::Body, wants, &mut self.outbox);
+        let (id, user) = (ConnectionId::new(who), &self.users[&who]);
+        self.room.withdraw(id, user, Kind::Body, wants, &mut self.outbox);
     }
 
     /// Who was told what since the last time.
@@ -59,6 +71,80 @@ impl Talk {
     }
 }
 
+/// Whoever has stalled, and however many wait: another user finds a third of what is left, and one after the other of them is served.
+#[test]
+fn users_have_shares() {
+    let mut talk = Talk::new();
+    let (mut stalled, mut of_one) = (0, 0);
+    for who in 0..60 {
+        if talk.ask_as((who, "still"), 0, 2) == RoomAnswer::Granted {
+            stalled += 2;
+        }
+    }
+    assert_eq!((stalled, talk.room.waiting()), (66, 27), "a user alone has all of the limit");
+    assert!(talk.room.is_awaited("still", [2, 0]), "by its own");
+    for who in 100..200 {
+        if talk.ask_as((who, "other"), 0, 2) == RoomAnswer::Granted || talk.told() == [(who, true)]
+        {
+            of_one += 2;
+        }
+    }
+    assert_eq!(of_one, 22);
+    assert_eq!(talk.ask_as((300, "third"), 0, 12), RoomAnswer::Waits);
+    assert_eq!(talk.told(), [(300, true)], "it passes those who wait for their own");
+    assert!(!talk.room.is_awaited("third", [12, 0]), "nobody waits but for its own share");
+    talk.give_back(300, 12);
+    assert_eq!(talk.told(), []);
+    for next in 111..115 {
+        talk.give_back(100, 2);
+        let told = talk.told();
+        assert_eq!(told.len(), 1, "{next}: {told:?}");
+        assert_eq!(talk.users[&told[0].0], "other");
+    }
+    assert_eq!(talk.ask_as((400, "fourth"), 0, 34), RoomAnswer::Waits);
+    assert!(talk.room.is_awaited("still", [2, 0]));
+    for _ in 0..33 {
+        talk.give_back(0, 2);
+    }
+    assert!(talk.told().contains(&(400, true)));
+}
+
+/// What is larger than the share has its turn: nobody of the same user passes it, and nobody else once the user has nothing.
+#[test]
+fn what_is_larger_than_the_share_comes_through() {
+    let mut talk = Talk::new();
+    for who in 0..6 {
+        assert_eq!(talk.ask_as((who, "a"), 0, 10), RoomAnswer::Granted);
+    }
+    assert_eq!(talk.ask_as((10, "a"), 0, 80), RoomAnswer::Waits);
+    assert_eq!(talk.ask_as((11, "a"), 0, 1), RoomAnswer::Waits, "it does not pass");
+    for who in 0..5 {
+        talk.give_back(who, 10);
+        assert_eq!(talk.ask_as((20 + who, "b"), 0, 1), RoomAnswer::Waits);
+        assert_eq!(talk.told(), [(20 + who, true)]);
+        talk.give_back(20 + who, 1);
+    }
+    talk.give_back(5, 10);
+    assert_eq!(talk.told(), [(10, true)], "alone");
+    talk.give_back(10, 80);
+    assert_eq!(talk.told(), [(11, true)]);
+}
+
+/// A user is remembered while it has something or waits, and a bounded number of others are.
+#[test]
+fn users_are_forgotten() {
+    let mut talk = Talk::new();
+    for who in 0..10_000 {
+        assert_eq!(talk.ask(who, 0, 90), RoomAnswer::Granted);
+        assert_eq!(talk.ask(who + 10_000, 0, 90), RoomAnswer::Waits);
+        talk.withdraw(who + 10_000, 90);
+        talk.give_back(who, 90);
+        assert!(!talk.room.take_now("", 200) || talk.room.taken() == 200);
+        talk.room.give_back("", Kind::Body, talk.room.taken(), &mut talk.outbox);
+    }
+    assert!(talk.room.lock().users.len() <= IDLE_USERS + 1);
+}
+
 #[test]
 fn first_come_first_served() {
     let mut talk = Talk::new();
@@ -67,13 +153,14 @@ fn first_come_first_served() {
     // It would fit, but another one came before.
     assert_eq!(talk.ask(3, 0, 10), RoomAnswer::Waits);
     assert_eq!((talk.room.taken(), talk.room.waiting()), (60, 2));
-    talk.give_back(10);
+    talk.give_back(1, 10);
     assert_eq!(talk.told(), []);
-    talk.give_back(10);
+    talk.give_back(1, 10);
     assert_eq!(talk.told(), [(2, true)]);
-    talk.give_back(40);
+    talk.give_back(1, 40);
     assert_eq!(talk.told(), [(3, true)]);
-    talk.give_back(70);
+    talk.give_back(2, 60);
+    talk.give_back(3, 10);
     assert_eq!((talk.room.taken(), talk.room.waiting()), (0, 0));
 }
 
@@ -83,9 +170,9 @@ fn what_is_longer_than_all_of_the_room_gets_it_alone() {
     assert_eq!(talk.ask(1, 0, 10), RoomAnswer::Granted);
     assert_eq!(talk.ask(2, 0, 1000), RoomAnswer::Waits);
     assert_eq!(talk.ask(3, 0, 10), RoomAnswer::Waits);
-    talk.give_back(10);
+    talk.give_back(1, 10);
     assert_eq!(talk.told(), [(2, true)]);
-    talk.give_back(1000);
+    talk.give_back(2, 1000);
     assert_eq!(talk.told(), [(3, true)]);
 }
 
@@ -98,7 +185,7 @@ fn who_leaves_the_line_leaves_its_room() {
     }
     talk.withdraw(2, 50);
     assert_eq!(talk.told(), []);
-    talk.give_back(60);
+    talk.give_back(1, 60);
     assert_eq!(talk.told(), [(3, true), (4, true)]);
     // The letter is on its way, and the connection is gone.
     talk.withdraw(3, 50);
@@ -106,47 +193,42 @@ fn who_leaves_the_line_leaves_its_room() {
 }
 
 #[test]
-fn two_that_wait_for_each_other() {
+fn connections_that_wait_for_each_other() {
     let mut talk = Talk::new();
-    assert_eq!(talk.ask(1, 0, 30), RoomAnswer::Granted);
-    assert_eq!(talk.ask(2, 0, 30), RoomAnswer::Granted);
-    assert_eq!(talk.ask(3, 0, 30), RoomAnswer::Granted);
+    for who in 1..4 {
+        assert_eq!(talk.ask_as((who, "a"), 0, 20), RoomAnswer::Granted);
+    }
     for who in 1..3 {
-        assert_eq!(talk.ask(who, 30, 20), RoomAnswer::Waits);
+        assert_eq!(talk.ask_as((who, "a"), 20, 10), RoomAnswer::Waits);
     }
     assert_eq!(talk.told(), [], "the third can go on");
-    assert_eq!(talk.ask(3, 30, 20), RoomAnswer::Waits);
-    assert_eq!(talk.told(), [(1, true)], "in excess of the room");
+    // That another user goes on is no help.
+    assert_eq!(talk.ask_as((9, "b"), 0, 1), RoomAnswer::Waits);
+    assert_eq!(talk.told(), [(9, true)]);
+    assert_eq!(talk.ask_as((3, "a"), 20, 10), RoomAnswer::Waits);
+    assert_eq!(talk.told(), [(1, true)], "in excess of the share");
     // The first wants no more: all goes its way.
-    talk.give_back(50);
+    talk.give_back(1, 30);
     assert_eq!(talk.told(), [(2, true), (3, true)]);
-    talk.give_back(100);
-    assert_eq!(talk.room.taken(), 0);
+    talk.give_back(2, 30);
+    talk.give_back(3, 30);
+    assert_eq!(talk.room.taken(), 1);
 }
 
 #[test]
 fn a_circle_that_no_excess_opens() {
     let mut talk = Talk::new();
-    for who in 1..11 {
-        assert_eq!(talk.ask(who, 0, 10), RoomAnswer::Granted);
+    for who in 1..7 {
+        assert_eq!(talk.ask_as((who, "a"), 0, 10), RoomAnswer::Granted);
     }
-    for who in 1..10 {
-        assert_eq!(talk.ask(who, 10, 40), RoomAnswer::Waits);
+    for who in 1..7 {
+        assert_eq!(talk.told(), []);
+        assert_eq!(talk.ask_as((who, "a"), 10, 30), RoomAnswer::Waits);
     }
-    assert_eq!(talk.ask(10, 10, 40), RoomAnswer::Waits);
+    assert_eq!(talk.told(), [(6, false)]);
+    talk.withdraw(6, 30);
+    talk.give_back(6, 10);
     assert_eq!(talk.told(), [(1, true)]);
-    // 140 of 150 are taken. The first asks again, and nobody can go on.
-    assert_eq!(talk.ask(1, 50, 0), RoomAnswer::Waits);
-    assert_eq!(talk.told(), [(1, true)]);
-    let refused = loop {
-        // Whoever goes on waits with all that it has.
-        let asked = talk.ask(1, 30, 20);
-        assert_eq!(asked, RoomAnswer::Waits);
-        if let Some(refused) = talk.told().iter().find(|(_, is_granted)| !is_granted) {
-            break refused.0;
-        }
-    };
-    assert!((1..11).contains(&refused));
 }
 
 /// A connection that is refused may be gone before it hears so: room that others have is not counted as free.
@@ -155,14 +237,14 @@ fn who_is_refused_and_gone_takes_nothing_from_others() {
     let mut talk = Talk::new();
     assert_eq!(talk.ask(1, 0, 50), RoomAnswer::Granted);
     assert_eq!(talk.ask(2, 0, 50), RoomAnswer::Granted);
-    assert_eq!(talk.ask(1, 50, 90), RoomAnswer::Waits);
+    assert_eq!(talk.ask(1, 50, 30), RoomAnswer::Waits);
     assert_eq!(talk.ask(2, 50, 90), RoomAnswer::Waits);
     assert_eq!(talk.told(), [(2, false)]);
     talk.withdraw(2, 90);
     assert_eq!(talk.room.taken(), 100);
-    talk.give_back(50);
+    talk.give_back(2, 50);
     assert_eq!(talk.told(), [(1, true)]);
-    talk.give_back(140);
+    talk.give_back(1, 80);
     assert_eq!((talk.room.taken(), talk.room.waiting()), (0, 0));
 }
 
@@ -176,16 +258,30 @@ fn frames_have_a_part() {
     assert_eq!(talk.ask(3, 0, 80), RoomAnswer::Granted);
     assert_eq!(talk.ask(4, 0, 10), RoomAnswer::Waits);
     assert_eq!((talk.room.waiting(), talk.room.frames_waiting()), (1, 1));
-    talk.give_back(80);
+    talk.give_back(3, 80);
     assert_eq!(talk.told(), [(4, true)]);
-    talk.room.give_back(Kind::Frame, 20, &mut talk.outbox);
+    talk.give_back_frame(1, 20);
     assert_eq!(talk.told(), [(2, true)]);
     assert_eq!(talk.ask_for_frame((5, "b"), 1000), RoomAnswer::Waits);
-    talk.room.give_back(Kind::Frame, 20, &mut talk.outbox);
-    talk.give_back(10);
+    talk.give_back_frame(2, 20);
+    talk.give_back(4, 10);
     assert_eq!(talk.told(), [(5, true)], "alone");
-    talk.room.give_back(Kind::Frame, 1000, &mut talk.outbox);
+    talk.give_back_frame(5, 1000);
     assert_eq!((talk.room.taken(), talk.room.frames_waiting()), (0, 0));
+}
+
+/// A user's frames that stand still leave a third of the part to those of others.
+#[test]
+fn frames_have_shares() {
+    let mut talk = Talk::new();
+    for who in 0..100 {
+        talk.ask_for_frame((who, "still"), 1);
+    }
+    assert_eq!((talk.room.taken(), talk.room.frames_waiting()), (16, 84));
+    for who in 100..106 {
+        assert_eq!(talk.ask_for_frame((who, "other"), 1), RoomAnswer::Waits);
+        assert_eq!(talk.told(), [(who, true)]);
+    }
 }
 
 /// However many frames of one user wait, those of others come between.
@@ -196,12 +292,14 @@ fn frames_of_users_take_turns() {
     for (who, user) in [(2, "a"), (3, "a"), (4, "a"), (5, "b"), (6, "c"), (7, "b")] {
         assert_eq!(talk.ask_for_frame((who, user), 20), RoomAnswer::Waits);
     }
-    talk.room.withdraw(ConnectionId::new(4), Kind::Frame, 20, &mut talk.outbox);
+    talk.room.withdraw(ConnectionId::new(4), "a", Kind::Frame, 20, &mut talk.outbox);
+    let mut holder = 1;
     for next in [2, 5, 6, 3, 7] {
-        talk.room.give_back(Kind::Frame, 20, &mut talk.outbox);
+        talk.give_back_frame(holder, 20);
         assert_eq!(talk.told(), [(next, true)]);
+        holder = next;
     }
-    talk.room.give_back(Kind::Frame, 20, &mut talk.outbox);
+    talk.give_back_frame(holder, 20);
     assert_eq!((talk.room.taken(), talk.room.frames_waiting()), (0, 0));
 }
 
@@ -210,14 +308,14 @@ fn bodies_of_users_take_turns() {
     let mut talk = Talk::crowded(5);
     assert_eq!(talk.ask_as((10, "few"), 0, 90), RoomAnswer::Waits);
     assert_eq!(talk.ask_as((11, "few"), 0, 90), RoomAnswer::Waits);
-    let mut order = Vec::new();
+    let mut order = vec![1];
     for came in 12..18 {
-        talk.give_back(90);
+        talk.give_back(order[order.len() - 1], 90);
         order.extend(talk.told().into_iter().map(|(who, _)| who));
         // One who comes again and again does not pass those who wait for ever.
         assert_eq!(talk.ask_as((came, "new"), 0, 90), RoomAnswer::Waits);
     }
-    assert_eq!(order, [2, 10, 12, 3, 11, 13]);
+    assert_eq!(order, [1, 2, 10, 12, 3, 11, 13]);
 }
 
 /// Whoever waits much and leaves again has not put others back.
@@ -225,10 +323,10 @@ fn bodies_of_users_take_turns() {
 fn turns_that_were_not_served_do_not_count() {
     let mut talk = Talk::crowded(99);
     talk.withdraw(99, 90);
-    talk.give_back(90);
+    talk.give_back(1, 90);
     assert_eq!(talk.told(), [(2, true)]);
     assert_eq!(talk.ask_as((100, "few"), 0, 90), RoomAnswer::Waits);
-    talk.give_back(90);
+    talk.give_back(2, 90);
     assert_eq!(talk.told(), [(100, true)]);
 }
 
@@ -236,16 +334,16 @@ fn turns_that_were_not_served_do_not_count() {
 #[test]
 fn frames_do_not_make_the_room_full() {
     let mut talk = Talk::new();
-    assert_eq!(talk.ask_for_frame((1, "a"), 10), RoomAnswer::Granted);
-    assert_eq!(talk.ask_for_frame((2, "a"), 10), RoomAnswer::Granted);
-    assert_eq!(talk.ask(1, 10, 1000), RoomAnswer::Granted);
-    assert_eq!(talk.ask(2, 10, 1000), RoomAnswer::Waits);
-    talk.give_back(1000);
+    assert_eq!(talk.ask_for_frame((1, "a"), 5), RoomAnswer::Granted);
+    assert_eq!(talk.ask_for_frame((2, "a"), 5), RoomAnswer::Granted);
+    assert_eq!(talk.ask_as((1, "a"), 5, 1000), RoomAnswer::Granted);
+    assert_eq!(talk.ask_as((2, "a"), 5, 1000), RoomAnswer::Waits);
+    talk.give_back(1, 1000);
     assert_eq!(talk.told(), [(2, true)]);
 }
 
-/// Random connections with several bodies each: each ends what it begins or is refused, and what is taken
-/// stays below the bound.
+/// Random connections of three users, with several bodies each: each ends what it begins or is refused, and what is taken
+/// stays below the bounds, for all and for each user.
 #[test]
 fn nobody_waits_for_ever() {
     for seed in 0..300_u64 {
@@ -258,24 +356,26 @@ fn nobody_waits_for_ever() {
         };
         let mut talk = Talk::new();
         // Held, asked for, bodies to begin.
-        let mut all = vec![(0_u64, 0_u64, 20_u64); 8];
-        for _ in 0..20_000 {
-            let who = random(8) as usize;
-            let (holds, asked, left) = all[who];
+        let mut all = vec![(0_u64, 0_u64, 20_u64); 12];
+        let users = 1 + seed % 3;
+        for _ in 0..40_000 {
+            let who = random(12);
+            let (holds, asked, left) = all[who as usize];
             if asked > 0 {
                 continue;
             }
             if left > 0 && random(2) == 0 {
-                let wants = (1 + random(45)).min(50 - holds.min(49));
-                all[who].2 -= 1;
-                match talk.ask(who as u64, holds, wants) {
-                    RoomAnswer::Granted => all[who].0 += wants,
-                    RoomAnswer::Waits => all[who].1 = wants,
+                let wants = (1 + random(30)).min(33 - holds.min(32));
+                all[who as usize].2 -= 1;
+                let user = (who % users).to_string();
+                match talk.ask_as((who, &user), holds, wants) {
+                    RoomAnswer::Granted => all[who as usize].0 += wants,
+                    RoomAnswer::Waits => all[who as usize].1 = wants,
                 }
             } else if holds > 0 {
                 let bytes = if random(2) == 0 { holds } else { 1 + random(holds) };
-                all[who].0 -= bytes;
-                talk.give_back(bytes);
+                all[who as usize].0 -= bytes;
+                talk.give_back(who, bytes);
             }
             let mut told = talk.told();
             while let Some((who, is_granted)) = told.pop() {
@@ -284,13 +384,21 @@ fn nobody_waits_for_ever() {
                 if is_granted {
                     *holds += std::mem::take(asked);
                 } else {
-                    talk.give_back(std::mem::take(holds) + std::mem::take(asked));
+                    let bytes = std::mem::take(holds) + std::mem::take(asked);
+                    talk.give_back(who, bytes);
                 }
                 told.extend(talk.told());
             }
-            assert!(talk.room.taken() <= 150, "{}", talk.room.taken());
+            assert!(talk.room.taken() <= 100, "{}", talk.room.taken());
             let taken: u64 = all.iter().map(|(holds, ..)| holds).sum();
             assert_eq!(taken, talk.room.taken(), "seed {seed}");
+            for user in 0..users {
+                let held = |(who, one): (usize, &(u64, u64, u64))| {
+                    if who as u64 % users == user { one.0 } else { 0 }
+                };
+                let held: u64 = all.iter().enumerate().map(held).sum();
+                assert!(held <= 89, "seed {seed}: {held}");
+            }
             if all.iter().all(|&(holds, asked, left)| holds + asked + left == 0) {
                 break;
             }

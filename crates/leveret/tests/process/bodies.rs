@@ -1,7 +1,7 @@
 //! Bodies that are half received at a low watermark: none of them stops the node.
 
 use std::sync::Barrier;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use leveret_client::amqp::method::confirm;
 
@@ -118,4 +118,34 @@ fn frames_of_a_crowd_that_are_not_whole() {
     raw.expect("basic.ack");
     assert_eq!(alarms(&broker), "[]");
     drop(crowd);
+}
+
+/// Half bodies and long frames of one user that stand still, twice as many as there is room for: another user has bodies
+/// and frames under way at once, and not after the time-outs.
+#[test]
+fn what_one_user_stalls_keeps_no_other_waiting() {
+    let broker = Broker::with(&["vm_memory_high_watermark.absolute=40MB"]);
+    broker.told(&["add_user", "still", "still"]);
+    broker.told(&["set_permissions", "still", ".*", ".*", ".*"]);
+    let bytes = publish_bytes("amq.fanout", "", MIB as usize);
+    let frame = [&b"\x01\0\x01\0\x01\xff\xf8\0\x32\0\x0a"[..], &[7; 131_000]].concat();
+    let still: Vec<Raw> = (0..60)
+        .map(|number| {
+            let mut raw = Raw::login_as(&broker, 0, "still");
+            raw.send(if number < 25 { &bytes[..bytes.len() / 2] } else { &frame });
+            raw
+        })
+        .collect();
+    let from = Instant::now();
+    let mut raw = Raw::login(&broker);
+    raw.method(1, &confirm::Select { no_wait: false });
+    raw.expect("confirm.select-ok");
+    for _ in 0..20 {
+        raw.send(&bytes);
+        raw.expect("basic.ack");
+    }
+    let took = from.elapsed();
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    assert_eq!(broker.json(&["status"])["totals"]["connection_count"], 61);
+    drop(still);
 }
