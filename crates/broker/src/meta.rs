@@ -29,7 +29,8 @@ use hashbrown::HashMap;
 use leveret_amqp::reply::ReplyCode;
 use leveret_log::{Log, Offset, SyncError};
 use leveret_topology::{
-    Destination, ExchangeId, ExchangeSpec, QueueId, QueueSpec, Removed, Target, Topology, VhostId,
+    Change, Destination, ExchangeId, ExchangeSpec, QueueId, QueueSpec, Removed, Target, Topology,
+    VhostId,
 };
 
 use crate::message::{
@@ -129,6 +130,16 @@ impl<L: Log> Meta<L> {
         self.saved.log_mut()
     }
 
+    /// From now on [changes](Self::take_changes) are kept for a topology that follows this one.
+    pub fn follow(&mut self) {
+        self.saved.follow();
+    }
+
+    /// All that changed since this was last asked, in batches: each is to be [applied](Topology::apply) as a whole, and in order.
+    pub fn take_changes(&mut self) -> Vec<Vec<Change>> {
+        self.saved.take_followed()
+    }
+
     /// What happened to queues since the process began.
     pub fn counters(&self) -> MetaCounters {
         self.counters
@@ -198,7 +209,8 @@ impl<L: Log> Meta<L> {
 
     /// The end of a turn: everything it changed is one batch of the log.
     fn flush(&mut self, topology: &mut Topology, out: &mut Outbox) {
-        let sealed = self.saved.seal(topology);
+        let passed = self.saved.pass(topology);
+        let sealed = passed.and_then(|()| self.saved.seal(topology));
         // Only a log that failed cannot be sealed.
         if let Err(error) = self.saved.sync().and(sealed) {
             out.failed.get_or_insert_with(|| error.to_string());

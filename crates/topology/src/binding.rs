@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   identity (source, destination, key, arguments) -> slot      is it there already?
+//!   id -> slot                                                  a change of it
 //!   exchange.outgoing: [slot ...]                               delete exchange, list
 //!   queue.incoming / exchange.incoming: [slot ...]              delete destination, list
 //! ```
@@ -13,7 +14,7 @@ use leveret_amqp::table::Table;
 
 use crate::arena::{Arena, SplitTable};
 use crate::hash::Hasher64;
-use crate::id::{ExchangeId, QueueId};
+use crate::id::{BindingId, ExchangeId, QueueId};
 use crate::weight::Weigh as _;
 
 /// A place in the arena; used again once the binding is gone.
@@ -87,6 +88,35 @@ pub(crate) struct Entry {
     pub(crate) at_source: u32,
     /// Where the entry is in its destination's `incoming`.
     pub(crate) at_target: u32,
+    /// The id, and in the lowest bit whether both ends survive a restart: no byte more than an id.
+    id_and_durable: u64,
+}
+
+impl Entry {
+    pub(crate) fn id(&self) -> BindingId {
+        BindingId::new(self.id_and_durable >> 1)
+    }
+
+    /// Both ends survive a restart.
+    pub(crate) fn durable(&self) -> bool {
+        self.id_and_durable & 1 != 0
+    }
+
+    fn hash_of_id(&self) -> u64 {
+        hash_of_id(self.id())
+    }
+}
+
+/// No id is as high: there is a bit to spare.
+pub(crate) const BINDING_IDS: u64 = 1 << 62;
+
+/// Whether and where a binding is in lists.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Listed {
+    /// Its place in its source's `outgoing`.
+    pub(crate) at_source: u32,
+    /// Its place in its destination's `incoming`.
+    pub(crate) at_target: u32,
     /// Both ends survive a restart.
     pub(crate) durable: bool,
 }
@@ -97,6 +127,9 @@ pub(crate) struct Bindings {
     entries: Arena<Option<Entry>>,
     free: Vec<BindingIx>,
     by_identity: SplitTable,
+    by_id: SplitTable,
+    /// The first id that is not used.
+    next: u64,
     bytes: u64,
 }
 
@@ -136,16 +169,29 @@ impl Bindings {
         })
     }
 
-    /// The caller has made sure that it is not there, and puts it into both lists.
-    pub(crate) fn insert(
-        &mut self,
-        binding: Binding,
-        (at_source, at_target): (u32, u32),
-        durable: bool,
-    ) -> BindingIx {
+    /// Where the binding with this id is.
+    pub(crate) fn find_id(&self, id: BindingId) -> Option<BindingIx> {
+        self.by_id.find(hash_of_id(id), |&ix| self.entry(ix).id() == id)
+    }
+
+    /// The id of the next binding.
+    pub(crate) fn next_id(&self) -> BindingId {
+        BindingId::new(self.next)
+    }
+
+    /// An id that is not given again.
+    pub(crate) fn used(&mut self, id: BindingId) {
+        self.next = self.next.max(id.get() + 1);
+    }
+
+    /// The caller has made sure that it is not there and the id is free, and puts it into both lists.
+    pub(crate) fn insert(&mut self, id: BindingId, binding: Binding, listed: Listed) -> BindingIx {
         let identity = identity(&binding);
         self.bytes += binding.weight();
-        let entry = Some(Entry { binding, identity, at_source, at_target, durable });
+        self.used(id);
+        let Listed { at_source, at_target, durable } = listed;
+        let id_and_durable = id.get() << 1 | u64::from(durable);
+        let entry = Some(Entry { binding, identity, at_source, at_target, id_and_durable });
         let ix = match self.free.pop() {
             Some(ix) => {
                 self.entries[ix] = entry;
@@ -154,9 +200,9 @@ impl Bindings {
             None => self.entries.push(entry),
         };
         let entries = &self.entries;
-        self.by_identity.insert(identity, ix, |&ix| {
-            entries[ix].as_ref().expect("a listed binding exists").identity
-        });
+        let at = |&ix: &BindingIx| entries[ix].as_ref().expect("a listed binding exists");
+        self.by_identity.insert(identity, ix, |ix| at(ix).identity);
+        self.by_id.insert(hash_of_id(id), ix, |ix| at(ix).hash_of_id());
         ix
     }
 
@@ -164,18 +210,13 @@ impl Bindings {
     pub(crate) fn remove(&mut self, ix: BindingIx) -> Binding {
         let entry = self.entries[ix].take().expect("a listed binding exists");
         self.by_identity.remove(entry.identity, ix);
+        self.by_id.remove(entry.hash_of_id(), ix);
         self.free.push(ix);
         self.bytes -= entry.binding.weight();
         if self.by_identity.is_empty() {
-            *self = Self::default();
+            *self = Self { next: self.next, ..Self::default() };
         }
         entry.binding
-    }
-
-    /// The binding in this place, if there is one and it survives a restart.
-    pub(crate) fn durable(&self, ix: BindingIx) -> Option<&Binding> {
-        let entry = self.entries.get(ix)?.as_ref()?;
-        entry.durable.then_some(&entry.binding)
     }
 
     /// One more than the last place in use.
@@ -206,6 +247,12 @@ pub(crate) fn sorted(arguments: Table) -> Table {
     let mut pairs: Vec<_> = arguments.into_iter().collect();
     pairs.sort_by(|a, b| a.0.cmp(&b.0));
     pairs.into_iter().collect()
+}
+
+fn hash_of_id(id: BindingId) -> u64 {
+    let mut hasher = Hasher64::keyed();
+    hasher.number(id.get());
+    hasher.finish()
 }
 
 fn identity(binding: &Binding) -> u64 {

@@ -3,11 +3,11 @@
 use leveret_amqp::table::Table;
 
 use crate::binding::{
-    Binding, BindingIx, Bound, Destination, Removed, RemovedExchange, Target, sorted,
+    Binding, BindingIx, Bound, Destination, Listed, Removed, RemovedExchange, Target, sorted,
 };
 use crate::error::{BindError, Locked, NotFound, ResourceRef};
 use crate::exchange::{Exchange, ExchangeKind};
-use crate::id::{ExchangeId, VhostId};
+use crate::id::{BindingId, ExchangeId, VhostId};
 use crate::journal::EntityKey;
 use crate::queue::QueueKind;
 use crate::route::check_binding_key;
@@ -206,10 +206,13 @@ impl Topology {
     }
 
     fn insert_binding(&mut self, binding: Binding) {
-        let ix = self.put_binding(binding);
-        if self.bindings.entry(ix).durable {
-            self.journal.note(EntityKey::Binding(ix));
-        }
+        let ix = self.put_binding(self.bindings.next_id(), binding);
+        self.note_binding(ix);
+    }
+
+    fn note_binding(&mut self, ix: BindingIx) {
+        let entry = self.bindings.entry(ix);
+        self.journal.note_as(EntityKey::Binding(entry.id()), entry.durable());
     }
 
     /// Both ends survive a restart, and so does the binding.
@@ -224,21 +227,19 @@ impl Topology {
 
     /// Out of the arena, once it is out of the lists.
     pub(crate) fn take_binding(&mut self, ix: BindingIx) -> Binding {
-        if self.bindings.entry(ix).durable {
-            self.journal.note(EntityKey::Binding(ix));
-        }
+        self.note_binding(ix);
         self.bindings.remove(ix)
     }
 
-    /// Into the arena, both lists and the router. The ends exist, the binding does not.
-    pub(crate) fn put_binding(&mut self, binding: Binding) -> BindingIx {
+    /// Into the arena, both lists and the router. The ends exist, the binding does not, and the id is free.
+    pub(crate) fn put_binding(&mut self, id: BindingId, binding: Binding) -> BindingIx {
         let durable = self.is_durable_binding(&binding);
         let name = self.target_name(binding.target);
         let (source, target) = (binding.source, binding.target);
         let at_source = self.exchanges.get(&source).map_or(0, |x| x.outgoing.len());
         let at_target = self.incoming(target).map_or(0, |incoming| incoming.len());
-        let places = (place(at_source), place(at_target));
-        let ix = self.bindings.insert(binding, places, durable);
+        let (at_source, at_target) = (place(at_source), place(at_target));
+        let ix = self.bindings.insert(id, binding, Listed { at_source, at_target, durable });
         if let Some(incoming) = self.incoming(target) {
             incoming.push(ix);
         }
@@ -332,9 +333,7 @@ impl Topology {
                 vhost.exchanges.remove(&exchange.name);
             }
             self.tell_exchange_deleted(&exchange);
-            if exchange.durable {
-                self.journal.note(EntityKey::Exchange(id));
-            }
+            self.journal.note_as(EntityKey::Exchange(id), exchange.durable);
             removed.exchanges.push(RemovedExchange { id, name: exchange.name });
         }
         self.generation += 1;

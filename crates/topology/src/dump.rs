@@ -1,4 +1,4 @@
-//! Everything that survives a restart as text, for tests and the simulator: two topologies with the same
+//! Everything that survives a restart, or everything, as text, for tests and the simulator: two topologies with the same
 //! text are the same to everybody who uses them.
 //!
 //! Written from the things themselves, not from their stored form: what that form forgets shows here.
@@ -7,7 +7,9 @@ use std::fmt::Write as _;
 
 use leveret_amqp::table::Table;
 
-use crate::binding::Target;
+use crate::binding::{Binding, Target};
+use crate::exchange::Exchange;
+use crate::queue::Queue;
 use crate::topology::Topology;
 use crate::user::User;
 use crate::vhost::Vhost;
@@ -25,52 +27,45 @@ impl Topology {
         for (name, value) in &self.global_parameters {
             lines.push(format!("global parameter {name:?} = {value:?}"));
         }
-        for x in self.exchanges.values().filter(|exchange| exchange.durable) {
-            lines.push(format!(
-                "exchange {:?} = {} in {}: {} auto_delete={} internal={} by {:?} {} alternate={:?} {:?}/{:?}",
-                x.name,
-                x.id,
-                x.vhost,
-                x.kind,
-                x.auto_delete,
-                x.internal,
-                x.declared_by,
-                hex(&x.arguments),
-                x.alternate(),
-                x.policy(),
-                x.operator_policy(),
-            ));
+        let exchanges = self.exchanges.values().filter(|exchange| exchange.durable);
+        lines.extend(exchanges.map(|exchange| describe_exchange(exchange)));
+        let queues = self.queues.values().filter(|queue| queue.durable);
+        lines.extend(queues.map(|queue| describe_queue(queue)));
+        let bindings = self.bindings.entries().filter(|(_, entry)| entry.durable());
+        lines.extend(bindings.map(|(_, entry)| describe_binding(&entry.binding)));
+        lines.sort_unstable();
+        lines.join("\n")
+    }
+
+    /// Everything, a line each, sorted: what is transient too, and the ids of bindings, which say in which order they were
+    /// made. What is going is not there any more.
+    pub fn describe(&self) -> String {
+        let mut lines = Vec::new();
+        for user in self.users.values() {
+            describe_user(user, &mut lines);
         }
-        for q in self.queues.values().filter(|queue| queue.durable) {
-            lines.push(format!(
-                "queue {:?} = {} in {}: {} auto_delete={} owner={:?} by {:?} {} {:?} {:?}/{:?} {:?}",
-                q.name,
-                q.id,
-                q.vhost,
-                q.kind,
-                q.auto_delete,
-                q.exclusive_owner,
-                q.declared_by,
-                hex(&q.arguments),
-                q.declared.as_deref().map(hex),
-                q.policy(),
-                q.operator_policy(),
-                q.options(),
-            ));
+        for vhost in self.vhosts() {
+            describe_vhost(vhost, &mut lines);
+            lines.push(format!("vhost {} is traced: {}", vhost.id, vhost.is_traced));
         }
-        for (_, entry) in self.bindings.entries().filter(|(_, entry)| entry.durable) {
-            let binding = &entry.binding;
-            let target = match binding.target {
-                Target::Queue(id) => format!("queue {id}"),
-                Target::Exchange(id) => format!("exchange {id}"),
-            };
-            lines.push(format!(
-                "binding {} -> {target} by {:?} {}",
-                binding.source,
-                binding.key,
-                hex(&binding.arguments)
-            ));
+        lines.extend(self.going_vhosts().map(|id| format!("vhost {id} is going")));
+        for (name, value) in &self.global_parameters {
+            lines.push(format!("global parameter {name:?} = {value:?}"));
         }
+        let exchanges = self.exchanges.values().filter(|exchange| !exchange.is_going);
+        lines.extend(
+            exchanges.map(|it| format!("{} durable={}", describe_exchange(it), it.durable)),
+        );
+        let queues = self.queues.values().filter(|queue| !queue.is_going);
+        lines.extend(queues.map(|it| {
+            format!("{} durable={} paused={}", describe_queue(it), it.durable, it.paused)
+        }));
+        let is_there =
+            |it: &Binding| !self.is_gone(it.target) && !self.is_gone(Target::Exchange(it.source));
+        let bindings = self.bindings.entries().filter(|(_, entry)| is_there(&entry.binding));
+        lines.extend(bindings.map(|(_, it)| {
+            format!("{} = {} durable={}", describe_binding(&it.binding), it.id(), it.durable())
+        }));
         lines.sort_unstable();
         lines.join("\n")
     }
@@ -79,6 +74,50 @@ impl Topology {
     pub fn next_ids(&self) -> (u32, u64, u64) {
         (self.next_vhost, self.next_exchange, self.next_queue)
     }
+}
+
+fn describe_exchange(x: &Exchange) -> String {
+    format!(
+        "exchange {:?} = {} in {}: {} auto_delete={} internal={} by {:?} {} alternate={:?} {:?}/{:?}",
+        x.name,
+        x.id,
+        x.vhost,
+        x.kind,
+        x.auto_delete,
+        x.internal,
+        x.declared_by,
+        hex(&x.arguments),
+        x.alternate(),
+        x.policy(),
+        x.operator_policy(),
+    )
+}
+
+fn describe_queue(q: &Queue) -> String {
+    format!(
+        "queue {:?} = {} in {}: {} auto_delete={} owner={:?} by {:?} {} {:?} {:?}/{:?} {:?}",
+        q.name,
+        q.id,
+        q.vhost,
+        q.kind,
+        q.auto_delete,
+        q.exclusive_owner,
+        q.declared_by,
+        hex(&q.arguments),
+        q.declared.as_deref().map(hex),
+        q.policy(),
+        q.operator_policy(),
+        q.options(),
+    )
+}
+
+fn describe_binding(binding: &Binding) -> String {
+    let target = match binding.target {
+        Target::Queue(id) => format!("queue {id}"),
+        Target::Exchange(id) => format!("exchange {id}"),
+    };
+    let (source, key, arguments) = (binding.source, &binding.key, hex(&binding.arguments));
+    format!("binding {source} -> {target} by {key:?} {arguments}")
 }
 
 fn describe_user(user: &User, lines: &mut Vec<String>) {

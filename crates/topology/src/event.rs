@@ -321,7 +321,7 @@ impl Topology {
         });
     }
 
-    pub(crate) fn tell_tags(&mut self, user: &str, tags: &[&str]) {
+    pub(crate) fn tell_tags(&mut self, user: &str, tags: &[impl AsRef<str>]) {
         self.tell(|_| Event::new("user.tags.set").with("name", user).with("tags", texts(tags)));
     }
 

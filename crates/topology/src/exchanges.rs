@@ -100,9 +100,8 @@ impl Topology {
     ) -> ExchangeId {
         let id = ExchangeId::new(self.next_exchange);
         self.next_exchange += 1;
-        if spec.durable {
-            self.journal.note(EntityKey::Exchange(id));
-        } else {
+        self.journal.note_as(EntityKey::Exchange(id), spec.durable);
+        if !spec.durable {
             self.note_id_used();
         }
         self.insert_exchange(id, spec, kind);

@@ -98,7 +98,7 @@ impl Topology {
     }
 
     /// Takes the name of an exchange or a queue away; the rest is to be swept.
-    fn doom(&mut self, target: Target) -> Sweep {
+    pub(crate) fn doom(&mut self, target: Target) -> Sweep {
         match target {
             Target::Exchange(id) => {
                 let Some(exchange) = self.exchanges.get_mut(&id) else { return Sweep::default() };
@@ -109,9 +109,7 @@ impl Topology {
                 if let Some(vhost) = self.vhost_mut(vhost) {
                     vhost.exchanges.remove(&name);
                 }
-                if durable {
-                    self.journal.note(EntityKey::Exchange(id));
-                }
+                self.journal.note_as(EntityKey::Exchange(id), durable);
             }
             Target::Queue(id) => {
                 let Some(queue) = self.queues.get_mut(&id) else { return Sweep::default() };
@@ -123,9 +121,7 @@ impl Topology {
                 if let Some(vhost) = self.vhost_mut(vhost) {
                     vhost.queues.remove(&name);
                 }
-                if durable {
-                    self.journal.note(EntityKey::Queue(id));
-                }
+                self.journal.note_as(EntityKey::Queue(id), durable);
             }
         }
         self.generation += 1;
@@ -170,7 +166,7 @@ impl Topology {
         sweep.exchanges.into_iter().map(|exchange| exchange.id).collect()
     }
 
-    fn last_binding(&self, target: Target) -> Option<BindingIx> {
+    pub(crate) fn last_binding(&self, target: Target) -> Option<BindingIx> {
         match target {
             Target::Queue(id) => self.queues.get(&id)?.incoming.last().copied(),
             Target::Exchange(id) => {
@@ -181,7 +177,7 @@ impl Topology {
     }
 
     /// What has no bindings any more goes.
-    fn end(&mut self, target: Target, gone: &mut Vec<RemovedExchange>) {
+    pub(crate) fn end(&mut self, target: Target, gone: &mut Vec<RemovedExchange>) {
         match target {
             Target::Queue(id) => {
                 let Some(queue) = self.queues.remove(&id) else { return };
@@ -197,9 +193,7 @@ impl Topology {
                     vhost.exchanges.remove(&exchange.name);
                 }
                 self.tell_exchange_deleted(&exchange);
-                if exchange.durable {
-                    self.journal.note(EntityKey::Exchange(id));
-                }
+                self.journal.note_as(EntityKey::Exchange(id), exchange.durable);
                 gone.push(RemovedExchange { id, name: exchange.name });
             }
         }
@@ -241,6 +235,7 @@ impl Topology {
             vhost.is_going = true;
             self.traced -= usize::from(std::mem::take(&mut vhost.is_traced));
         }
+        self.journal.note_as(EntityKey::Tracing(id), false);
         self.note_permissions_gone(id);
         for user in self.users.values_mut() {
             user.permissions.remove(&id);

@@ -35,6 +35,10 @@ id! {
     ExchangeId(u64)
 }
 id! {
+    /// A binding. One that is bound again has a new id, and so has each after a restart: it is not stored.
+    BindingId(u64)
+}
+id! {
     /// A queue. Ids are consecutive, so that they spread evenly over shards by remainder.
     QueueId(u64)
 }

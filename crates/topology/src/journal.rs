@@ -1,25 +1,24 @@
-//! The keys of durable things that changed, for the owner of the log of names.
+//! The keys of all that changed, for the owner of the log of names and for other topologies.
 //!
-//! Every change of something that survives a restart notes its key here. The owner of the log
-//! takes the keys, and asks [`Topology::store`] for the present state of each, or that it is gone.
-//! So a thing that changed twice is stored once, in its last state. Transient and exclusive things are never
-//! noted, and routing does not come near.
+//! Every change of a name is noted here, with whether the thing survives a restart. The owner of the log
+//! takes the keys, and asks [`Topology::store`] for the present state of each that is to be stored, or that it is gone.
+//! So a thing that changed twice is stored once, in its last state. [`Topology::change`] makes a value of a key, that
+//! [another topology applies](Topology::apply). Routing does not come near.
 //!
 //! No id may be used again after a restart, not even that of a transient queue: a message may
 //! outlive its queue. So the log does not have the next id but a *promise*, an id far ahead below
 //! which all ids may have been used. Other clients use a queue before its client has the answer,
 //! and so before anything is on disk. So the next promise is made long before the present one is reached.
 
-use crate::binding::BindingIx;
-use crate::id::{ExchangeId, QueueId, VhostId};
+use crate::id::{BindingId, ExchangeId, QueueId, VhostId};
+use crate::stored::Kind;
 use crate::topology::Topology;
 use crate::user::User;
 use crate::vhost::Vhost;
 
-/// Names one durable thing, as it is stored: one record each.
+/// Names one thing: one record each.
 ///
-/// A name is all that it says: the thing may have changed or gone since, and a binding's number may
-/// name another one.
+/// A name is all that it says: the thing may have changed or gone since.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum EntityKey {
     /// Below which ids have been used.
@@ -40,12 +39,34 @@ pub enum EntityKey {
     Policy(VhostId, Box<str>),
     /// By name.
     OperatorPolicy(VhostId, Box<str>),
-    /// A durable exchange, the predeclared ones too.
+    /// An exchange, the predeclared ones too.
     Exchange(ExchangeId),
-    /// A durable queue.
+    /// A queue.
     Queue(QueueId),
-    /// A binding with two durable ends, by its place.
-    Binding(u32),
+    /// A binding.
+    Binding(BindingId),
+    /// A vhost is traced. Never stored.
+    Tracing(VhostId),
+}
+
+/// A thing changed, or came, or went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Noted {
+    /// Which.
+    pub key: EntityKey,
+    /// It survives a restart, or did.
+    pub is_stored: bool,
+}
+
+/// What became of a thing: a value that any topology [applies](Topology::apply).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Which.
+    pub key: EntityKey,
+    /// It survives a restart, or did.
+    pub is_stored: bool,
+    /// The thing as it is now, [head and body](crate::stored). None: it is gone.
+    pub record: Option<Box<[u8]>>,
 }
 
 impl EntityKey {
@@ -72,34 +93,71 @@ pub(crate) struct Ids {
 
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
-    changed: Vec<EntityKey>,
+    changed: Vec<Noted>,
+    /// How many of them are to be stored.
+    stored: usize,
+    /// What is applied came from another journal, and is not noted.
+    pub(crate) is_closed: bool,
     /// What was stored last of the ids.
     pub(crate) promised: Ids,
 }
 
 impl Journal {
+    /// A thing that survives a restart.
     pub(crate) fn note(&mut self, key: EntityKey) {
+        self.note_as(key, true);
+    }
+
+    pub(crate) fn note_as(&mut self, key: EntityKey, is_stored: bool) {
+        let noted = Noted { key, is_stored };
         // Definitions change one thing several times in a row.
-        if self.changed.last() != Some(&key) {
-            self.changed.push(key);
+        if !self.is_closed && self.changed.last() != Some(&noted) {
+            self.stored += usize::from(is_stored);
+            self.changed.push(noted);
         }
+    }
+
+    fn note_all(&mut self, keys: impl Iterator<Item = EntityKey>) {
+        keys.for_each(|key| self.note(key));
     }
 }
 
 impl Topology {
-    /// The keys of all that changed and is durable, or was, since they were last taken; in the order
-    /// of the changes, some perhaps twice.
-    pub fn take_changes(&mut self) -> Vec<EntityKey> {
+    /// The keys of all that changed since they were last taken; in the order of the changes, some perhaps twice.
+    pub fn take_changes(&mut self) -> Vec<Noted> {
+        self.journal.stored = 0;
         std::mem::take(&mut self.journal.changed)
     }
 
-    /// Whether [`take_changes`](Self::take_changes) would give any.
+    /// Whether [`take_changes`](Self::take_changes) would give any that is to be stored.
     pub fn has_changes(&self) -> bool {
-        !self.journal.changed.is_empty()
+        self.journal.stored > 0
     }
 
-    /// Notes everything durable as changed, in an order in which nothing comes before what it needs.
+    /// Whether [`take_changes`](Self::take_changes) would give any, and none that is to be stored.
+    pub fn has_only_transient_changes(&self) -> bool {
+        self.journal.stored == 0 && !self.journal.changed.is_empty()
+    }
+
+    /// What became of a thing, as it is now.
+    pub fn change(&self, noted: Noted) -> Change {
+        let mut record = noted.key.kind().head().to_vec();
+        let record = self.store(&noted.key, &mut record).then(|| record.into());
+        Change { key: noted.key, is_stored: noted.is_stored, record }
+    }
+
+    /// Notes everything as changed, in an order in which nothing comes before what it needs. What was noted is forgotten.
     pub fn note_all(&mut self) {
+        self.journal.changed = self.everything();
+        self.journal.stored = self.journal.changed.iter().filter(|it| it.is_stored).count();
+    }
+
+    /// Changes that make a topology with nothing in it the same as this one.
+    pub fn snapshot(&self) -> Vec<Change> {
+        self.everything().into_iter().map(|noted| self.change(noted)).collect()
+    }
+
+    fn everything(&self) -> Vec<Noted> {
         let mut keys = vec![EntityKey::Ids];
         for user in self.users.values() {
             keys.push(EntityKey::User(user.name.clone()));
@@ -110,15 +168,20 @@ impl Topology {
             keys.extend(vhost_keys(vhost));
         }
         keys.extend(self.global_parameters.keys().cloned().map(EntityKey::GlobalParameter));
-        let exchanges = self.exchanges.values().filter(|exchange| exchange.durable);
-        keys.extend(exchanges.map(|exchange| EntityKey::Exchange(exchange.id)));
-        let queues = self.queues.values().filter(|queue| queue.durable);
-        keys.extend(queues.map(|queue| EntityKey::Queue(queue.id)));
-        let bindings = self.bindings.entries().filter(|(_, entry)| entry.durable);
-        keys.extend(bindings.map(|(ix, _): (BindingIx, _)| EntityKey::Binding(ix)));
+        let durable = |key| Noted { key, is_stored: true };
+        let mut noted: Vec<_> = keys.into_iter().map(durable).collect();
+        let traced = self.vhosts.values().filter(|vhost| vhost.is_traced);
+        let traced = traced.map(|vhost| (EntityKey::Tracing(vhost.id), false));
+        let exchanges = self.exchanges.values();
+        let exchanges = exchanges.map(|it| (EntityKey::Exchange(it.id), it.durable));
+        let queues = self.queues.values().map(|it| (EntityKey::Queue(it.id), it.durable));
+        let bindings = self.bindings.entries();
+        let bindings = bindings.map(|(_, it)| (EntityKey::Binding(it.id()), it.durable()));
+        let all = exchanges.chain(queues).chain(bindings).chain(traced);
+        noted.extend(all.map(|(key, is_stored)| Noted { key, is_stored }));
         // Of one sort in the order of ids: what is stored together is read together.
-        keys.sort_unstable();
-        self.journal.changed = keys;
+        noted.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        noted
     }
 
     /// Promises ids anew: [`EntityKey::Ids`] has to be stored next.
@@ -154,24 +217,46 @@ impl Topology {
         let users = self.users.values();
         let of_users = users.flat_map(|user| user_keys(user).filter(|key| key.is_in(vhost.id)));
         let keys = of_users.chain(vhost_keys(vhost)).chain([EntityKey::Vhost(vhost.id)]);
-        self.journal.changed.extend(keys);
+        self.journal.note_all(keys);
+        if vhost.is_traced {
+            self.journal.note_as(EntityKey::Tracing(vhost.id), false);
+        }
     }
 
     /// Permissions given in a vhost go.
     pub(crate) fn note_permissions_gone(&mut self, vhost: VhostId) {
         let users = self.users.values();
         let keys = users.flat_map(|user| user_keys(user).filter(|key| key.is_in(vhost)));
-        self.journal.changed.extend(keys);
+        self.journal.note_all(keys);
     }
 
     /// A user goes, with what is stored beside it.
     pub(crate) fn note_user_gone(&mut self, user: &User) {
         let keys = user_keys(user).chain([EntityKey::User(user.name.clone())]);
-        self.journal.changed.extend(keys);
+        self.journal.note_all(keys);
     }
 }
 
 impl EntityKey {
+    /// What the record is of.
+    pub const fn kind(&self) -> Kind {
+        match self {
+            Self::Ids => Kind::Ids,
+            Self::Vhost(..) => Kind::Vhost,
+            Self::User(..) => Kind::User,
+            Self::Permission(..) => Kind::Permission,
+            Self::TopicPermission(..) => Kind::TopicPermission,
+            Self::GlobalParameter(..) => Kind::GlobalParameter,
+            Self::Parameter(..) => Kind::Parameter,
+            Self::Policy(..) => Kind::Policy,
+            Self::OperatorPolicy(..) => Kind::OperatorPolicy,
+            Self::Exchange(..) => Kind::Exchange,
+            Self::Queue(..) => Kind::Queue,
+            Self::Binding(..) => Kind::Binding,
+            Self::Tracing(..) => Kind::Tracing,
+        }
+    }
+
     /// Whether it is a permission in this vhost.
     fn is_in(&self, vhost: VhostId) -> bool {
         matches!(self, Self::Permission(id, _) | Self::TopicPermission(id, _) if *id == vhost)

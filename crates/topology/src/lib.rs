@@ -16,13 +16,14 @@
 //!
 //! What happens is noted as [`Event`]s, for those who want to know.
 //!
-//! What survives a restart tells [`Topology::take_changes`] that it changed, and becomes bytes and comes back
-//! in [`stored`].
+//! All that changes tells [`Topology::take_changes`]. It becomes bytes, comes back in [`stored`], and is
+//! [applied](Topology::apply) to other topologies.
 //!
 //! Where: [`Topology::route`] and the matchers are in `route`; the rules of `queue.declare` in `arguments`;
 //! RabbitMQ's texts in [`error`].
 
 mod access;
+mod apply;
 mod arena;
 mod arguments;
 mod binding;
@@ -60,6 +61,7 @@ mod vhost;
 pub mod weight;
 
 pub use access::Bootstrap;
+pub use apply::Applied;
 pub use arguments::permissions_needed;
 pub use binding::{Binding, Bound, Destination, Removed, RemovedExchange, Target};
 pub use confirm::{ConfirmOn, ConfirmOptions};
@@ -72,8 +74,8 @@ pub use error::{
 pub use event::{EVENT_EXCHANGE, Event, connection_pid};
 pub use exchange::{Exchange, ExchangeKind, ExchangeSpec};
 pub use going::{SWEPT_AT_ONCE, Sweep};
-pub use id::{ExchangeId, QueueId, VhostId};
-pub use journal::EntityKey;
+pub use id::{BindingId, ExchangeId, QueueId, VhostId};
+pub use journal::{Change, EntityKey, Noted};
 pub use parameters::{is_policy, must_be_component};
 pub use pattern::Pattern;
 pub use policy::{ApplyTo, Policy, PolicySpec};

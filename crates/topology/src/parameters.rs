@@ -21,7 +21,7 @@ const POLICY: &str = "policy";
 /// Parameters of this component are the vhost's limits.
 const VHOST_LIMITS: &str = "vhost-limits";
 /// Told when they are set, and when there are none any more.
-const LIMITS_EVENTS: (&str, &str) = ("vhost.limits.set", "vhost.limits.cleared");
+pub(crate) const LIMITS_EVENTS: (&str, &str) = ("vhost.limits.set", "vhost.limits.cleared");
 
 /// Whether parameters of a component are policies, and if so, whether they are those of operators.
 pub fn is_policy(component: &str) -> Option<bool> {

@@ -98,16 +98,53 @@ impl Topology {
         operator: bool,
     ) -> Result<PolicyChange, PolicyError> {
         let id = self.vhost_of(vhost)?;
-        let cleared = self.vhost_mut(id).and_then(|vhost| {
-            let all = if operator { &mut vhost.operator_policies } else { &mut vhost.policies };
-            all.remove(name)
-        });
         let what = if operator { "operator policy" } else { "policy" };
-        let old = cleared.ok_or_else(|| missing(what, name, vhost))?;
+        let change = self.drop_policy(id, name, operator);
+        let change = change.ok_or_else(|| missing(what, name, vhost))?;
+        self.journal.note(key(id, name.into(), operator));
+        Ok(change)
+    }
+
+    /// Takes a policy away, if it is there.
+    pub(crate) fn drop_policy(
+        &mut self,
+        id: VhostId,
+        name: &str,
+        operator: bool,
+    ) -> Option<PolicyChange> {
+        let vhost = self.vhost_mut(id)?;
+        let all = if operator { &mut vhost.operator_policies } else { &mut vhost.policies };
+        let old = all.remove(name)?;
         self.weigh_setting(Some(&*old), None);
         let all = old.pattern.is_trying() && self.match_anew(id);
-        self.journal.note(key(id, name.into(), operator));
-        Ok(PolicyChange { all, ..self.policy_change(id, Some(old), None, operator) })
+        Some(PolicyChange { all, ..self.policy_change(id, Some(old), None, operator) })
+    }
+
+    /// Sets a policy that was checked elsewhere, if its vhost is there.
+    pub(crate) fn put_policy(
+        &mut self,
+        id: VhostId,
+        policy: Policy,
+        operator: bool,
+    ) -> Option<PolicyChange> {
+        let new = Arc::new(policy);
+        let (old, all) = self.insert_policy(id, &new, operator)?;
+        Some(PolicyChange { all, old, ..self.policy_change(id, None, Some(new), operator) })
+    }
+
+    /// The policy that it replaces, and whether each name is to be matched again. None: there is no such vhost.
+    fn insert_policy(
+        &mut self,
+        id: VhostId,
+        new: &Arc<Policy>,
+        operator: bool,
+    ) -> Option<(Option<Arc<Policy>>, bool)> {
+        let vhost = self.vhost_mut(id)?;
+        let all = if operator { &mut vhost.operator_policies } else { &mut vhost.policies };
+        let old = all.insert(new.name.clone(), Arc::clone(new));
+        self.weigh_setting(old.as_deref(), Some(&**new));
+        let is_trying = old.iter().chain([new]).any(|it| it.pattern.is_trying());
+        Some((old, is_trying && self.match_anew(id)))
     }
 
     /// Queues and exchanges of a vhost, oldest first.
@@ -208,18 +245,11 @@ impl PolicyChange {
     /// From now on it is there, unless others have come meanwhile and there is no room.
     fn set(&mut self, topology: &mut Topology) -> Result<(), PolicyError> {
         let (Some(new), operator) = (&self.new, self.operator) else { return Ok(()) };
-        let name = new.name.clone();
-        let Some(vhost) = topology.vhosts.get_mut(&self.vhost).filter(|it| !it.is_going) else {
-            return Err(PolicyError::NoVhost(self.vhost_name.as_ref().to_owned()));
-        };
-        has_room(vhost, new, operator)?;
-        let all = if operator { &mut vhost.operator_policies } else { &mut vhost.policies };
-        self.old = all.insert(name.clone(), Arc::clone(new));
-        topology.weigh_setting(self.old.as_deref(), Some(&**new));
-        topology.journal.note(key(self.vhost, name, operator));
-        if self.old.iter().chain([new]).any(|it| it.pattern.is_trying()) {
-            self.all = topology.match_anew(self.vhost);
-        }
+        let no_vhost = || PolicyError::NoVhost(self.vhost_name.as_ref().to_owned());
+        has_room(topology.vhost_by_id(self.vhost).ok_or_else(no_vhost)?, new, operator)?;
+        let set = topology.insert_policy(self.vhost, new, operator);
+        topology.journal.note(key(self.vhost, new.name.clone(), operator));
+        (self.old, self.all) = set.ok_or_else(no_vhost)?;
         Ok(())
     }
 

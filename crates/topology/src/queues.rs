@@ -128,9 +128,8 @@ impl Topology {
     fn create_queue(&mut self, spec: QueueSpec<'_>, kind: QueueKind) -> QueueId {
         let id = QueueId::new(self.next_queue);
         self.next_queue += 1;
-        if spec.durable {
-            self.journal.note(EntityKey::Queue(id));
-        } else {
+        self.journal.note_as(EntityKey::Queue(id), spec.durable);
+        if !spec.durable {
             self.note_id_used();
         }
         self.insert_queue(id, spec, kind);
@@ -177,6 +176,8 @@ impl Topology {
         let user = self.shared_user(user);
         if let Some(queue) = self.queues.get_mut(&id) {
             queue.declared_by = user;
+            let is_durable = queue.durable;
+            self.journal.note_as(EntityKey::Queue(id), is_durable);
         }
     }
 
@@ -200,9 +201,7 @@ impl Topology {
         if std::mem::replace(&mut queue.paused, paused) == paused {
             return Ok(None);
         }
-        if is_durable {
-            self.journal.note(EntityKey::Queue(id));
-        }
+        self.journal.note_as(EntityKey::Queue(id), is_durable);
         Ok(Some(id))
     }
 
@@ -244,9 +243,7 @@ impl Topology {
             let declared = queue.declared.take().map_or(before, |declared| *declared);
             queue.declared = (declared != queue.arguments).then(|| Box::new(declared));
         });
-        if is_durable {
-            self.journal.note(EntityKey::Queue(id));
-        }
+        self.journal.note_as(EntityKey::Queue(id), is_durable);
         Ok(id)
     }
 
@@ -269,9 +266,7 @@ impl Topology {
         }
         self.disown(queue.exclusive_owner, id);
         self.tell_queue_deleted(&queue);
-        if queue.durable {
-            self.journal.note(EntityKey::Queue(id));
-        }
+        self.journal.note_as(EntityKey::Queue(id), queue.durable);
         self.generation += 1;
         removed
     }

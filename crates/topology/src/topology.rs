@@ -319,6 +319,7 @@ impl Topology {
         if std::mem::replace(&mut vhost.is_traced, is_on) != is_on {
             self.traced = self.vhosts.values().filter(|vhost| vhost.is_traced).count();
             self.generation += 1;
+            self.journal.note_as(EntityKey::Tracing(id), false);
             self.tell_vhost("vhost.updated", id);
         }
         Ok(())
@@ -365,9 +366,7 @@ impl Topology {
             for ix in queue.incoming {
                 self.take_binding(ix);
             }
-            if queue.durable {
-                self.journal.note(EntityKey::Queue(queue.id));
-            }
+            self.journal.note_as(EntityKey::Queue(queue.id), queue.durable);
             self.disown(queue.exclusive_owner, queue.id);
         }
         for exchange in &exchanges {
@@ -376,9 +375,7 @@ impl Topology {
             for ix in exchange.incoming {
                 self.take_binding(ix);
             }
-            if exchange.durable {
-                self.journal.note(EntityKey::Exchange(exchange.id));
-            }
+            self.journal.note_as(EntityKey::Exchange(exchange.id), exchange.durable);
         }
         for user in self.users.values_mut() {
             user.permissions.remove(&id);

@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use leveret_log::{AppendError, Holder, Keep, Log, Offset, SyncError};
-use leveret_topology::{EntityKey, Topology};
+use leveret_topology::{Change, EntityKey, Topology};
 
 use crate::transaction::DECISION_HEAD;
 
@@ -63,6 +63,8 @@ pub(super) struct Saved<L> {
     is_open: bool,
     /// How far the log has to be durable for what it had no room for when it was appended.
     late: Offset,
+    /// All that changed since it was last taken, if somebody follows: in batches.
+    followed: Option<Vec<Vec<Change>>>,
     body: Vec<u8>,
     failure: Option<SyncError>,
 }
@@ -75,6 +77,7 @@ impl<L: Log> Saved<L> {
             marks: VecDeque::new(),
             is_open: false,
             late: Offset::ZERO,
+            followed: None,
             body: Vec::new(),
             failure: None,
         }
@@ -108,17 +111,39 @@ impl<L: Log> Saved<L> {
 
     /// Appends and releases records until the log says what the topology does.
     pub(super) fn write(&mut self, topology: &mut Topology) -> Result<(), SaveError> {
-        if !topology.has_changes() {
-            return Ok(());
-        }
-        self.is_open = true;
+        self.is_open |= topology.has_changes();
         let mut result = Ok(());
-        for key in topology.take_changes() {
-            if let Err(error) = self.write_one(&key, topology) {
+        let mut batch = Vec::new();
+        for noted in topology.take_changes() {
+            if noted.is_stored
+                && let Err(error) = self.write_one(&noted.key, topology)
+            {
                 result = Err(error);
             }
+            if self.followed.is_some() {
+                batch.push(topology.change(noted));
+            }
+        }
+        if let Some(followed) = &mut self.followed
+            && !batch.is_empty()
+        {
+            followed.push(batch);
         }
         result.map_err(|error| self.save_error(error))
+    }
+
+    /// Takes in changes of which none is to be stored.
+    pub(super) fn pass(&mut self, topology: &mut Topology) -> Result<(), SaveError> {
+        if topology.has_only_transient_changes() { self.write(topology) } else { Ok(()) }
+    }
+
+    /// From now on changes are kept until they are taken.
+    pub(super) fn follow(&mut self) {
+        self.followed.get_or_insert_default();
+    }
+
+    pub(super) fn take_followed(&mut self) -> Vec<Vec<Change>> {
+        self.followed.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     fn write_one(&mut self, key: &EntityKey, topology: &Topology) -> Result<(), AppendError> {

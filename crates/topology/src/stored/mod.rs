@@ -1,4 +1,4 @@
-//! Durable things as bytes: what a record of the topology's log says of one of them.
+//! Things as bytes: what a record of the topology's log says of one of them, and a [change](crate::Change).
 //!
 //! A record is a head of two bytes, version and [`Kind`], and a body; `docs/formats/topology.md` has
 //! the tables, and a test reads the golden file of each version. Numbers are little-endian, a text is
@@ -9,10 +9,9 @@ mod read;
 mod restore;
 mod write;
 
-use crate::journal::EntityKey;
-
 pub use read::StoredError;
 pub use restore::Restored;
+pub(crate) use restore::Upsert;
 
 /// The latest layout of any kind.
 const LATEST: u8 = 2;
@@ -46,11 +45,13 @@ pub enum Kind {
     Queue = 11,
     /// A binding.
     Binding = 12,
+    /// A vhost is traced. Never stored: only between topologies.
+    Tracing = 13,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Ids,
         Self::Vhost,
         Self::User,
@@ -63,6 +64,7 @@ impl Kind {
         Self::Exchange,
         Self::Queue,
         Self::Binding,
+        Self::Tracing,
     ];
 
     /// For people.
@@ -80,6 +82,7 @@ impl Kind {
             Self::Exchange => "exchange",
             Self::Queue => "queue",
             Self::Binding => "binding",
+            Self::Tracing => "tracing",
         }
     }
 
@@ -96,9 +99,12 @@ impl Kind {
         [self.version(), self as u8]
     }
 
-    /// Reads the head of a record.
+    /// Reads the head of a record that was stored.
     pub fn of_head(head: &[u8]) -> Result<Self, StoredError> {
-        read_head(head).map(|(kind, _)| kind)
+        match read_head(head)?.0 {
+            Self::Tracing => Err(StoredError::Kind(Self::Tracing as u8)),
+            kind => Ok(kind),
+        }
     }
 }
 
@@ -120,25 +126,5 @@ fn read_head(head: &[u8]) -> Result<(Kind, u8), StoredError> {
 impl core::fmt::Display for Kind {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(self.name())
-    }
-}
-
-impl EntityKey {
-    /// What the record is of.
-    pub const fn kind(&self) -> Kind {
-        match self {
-            Self::Ids => Kind::Ids,
-            Self::Vhost(..) => Kind::Vhost,
-            Self::User(..) => Kind::User,
-            Self::Permission(..) => Kind::Permission,
-            Self::TopicPermission(..) => Kind::TopicPermission,
-            Self::GlobalParameter(..) => Kind::GlobalParameter,
-            Self::Parameter(..) => Kind::Parameter,
-            Self::Policy(..) => Kind::Policy,
-            Self::OperatorPolicy(..) => Kind::OperatorPolicy,
-            Self::Exchange(..) => Kind::Exchange,
-            Self::Queue(..) => Kind::Queue,
-            Self::Binding(..) => Kind::Binding,
-        }
     }
 }

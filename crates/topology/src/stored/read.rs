@@ -6,6 +6,7 @@ use leveret_amqp::table::{RawTable, Table, TableError};
 use serde_json::{Map, Value as Json};
 
 use crate::error::{AdminError, DeclareError, PolicyError};
+use crate::journal::EntityKey;
 
 use super::Kind;
 
@@ -44,6 +45,15 @@ pub enum StoredError {
         /// What it says.
         name: String,
     },
+    /// A transient thing where only durable ones are, or the other way round.
+    #[error("a thing that is {}stored", if *(.is_stored) { "" } else { "not " })]
+    Transient {
+        /// It is of those that survive a restart.
+        is_stored: bool,
+    },
+    /// A change of one thing has the record of another one.
+    #[error("the record of {0:?}")]
+    Other(EntityKey),
     /// An id above which there is none.
     #[error("an id that cannot be")]
     Id,

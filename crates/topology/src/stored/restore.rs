@@ -1,23 +1,26 @@
 //! From bytes to things in a topology.
 //!
-//! Records are restored in the order of [`Kind`], and those of one kind oldest first; the later of two
-//! that are of the same thing replaces the other. What belongs to something that is not there is left
-//! out. Nothing is checked that was checked when the thing was made: a rule that came later must not
-//! keep a broker from starting.
+//! What is of the same thing as an earlier record replaces it. What belongs to something that is not there is left
+//! out: so records are restored in the order of [`Kind`], and those of one kind oldest first. Nothing is checked that was
+//! checked when the thing was made: a rule that came later must not keep a broker from starting.
 
 use std::sync::Arc;
 
 use super::Kind;
 use super::read::{Reader, StoredError, split};
 use super::write::{
-    AUTO_DELETE, BY_USER, GOING, INTERNAL, PAUSED, PROTECTED, TO_EXCHANGE, TO_QUEUE,
+    AUTO_DELETE, BY_USER, EXCLUSIVE, GOING, INTERNAL, PAUSED, PROTECTED, TO_EXCHANGE, TO_QUEUE,
+    TRANSIENT,
 };
-use crate::binding::{Binding, Target};
+use crate::binding::{BINDING_IDS, Binding, Removed, Target};
+use crate::event::{Event, about_permission};
 use crate::exchange::{ExchangeKind, ExchangeSpec};
-use crate::id::{ExchangeId, QueueId, VhostId};
+use crate::id::{BindingId, ExchangeId, QueueId, VhostId};
 use crate::journal::{EntityKey, Ids};
+use crate::parameters::LIMITS_EVENTS;
 use crate::pattern::Pattern;
 use crate::policy::{ApplyTo, Policy};
+use crate::policy_change::PolicyChange;
 use crate::queue::{QueueKind, QueueSpec};
 use crate::rate::Buckets;
 use crate::topology::Topology;
@@ -36,33 +39,36 @@ pub enum Restored {
     Orphan(String),
 }
 
+/// What a record does not say itself.
+#[derive(Debug, Default)]
+pub(crate) struct Upsert {
+    /// It is of those that survive a restart.
+    pub(crate) is_stored: bool,
+    /// Of a binding; none if a new one is to be given.
+    pub(crate) id: Option<BindingId>,
+    /// Policies that were set: names in their vhosts are to be looked at.
+    pub(crate) policies: Vec<PolicyChange>,
+}
+
 type Result<T> = std::result::Result<T, StoredError>;
 
 impl Topology {
-    /// Takes in a whole record, head and body. The order is that of [`Kind`].
+    /// Takes in a whole record that was stored, head and body.
     pub fn restore(&mut self, record: &[u8]) -> Result<Restored> {
-        let (kind, version, body) = split(record)?;
-        let mut body = Reader::new(body);
-        let it = &mut body;
-        let restored = match kind {
-            Kind::Ids => self.restore_ids(it),
-            Kind::Vhost => self.restore_vhost(it),
-            Kind::User => self.restore_user(it),
-            Kind::Permission => self.restore_permission(it),
-            Kind::TopicPermission => self.restore_topic_permission(it),
-            Kind::GlobalParameter => {
-                let (name, value) = (it.text()?, it.json()?);
-                self.put_global_parameter(name, value);
-                Ok(Restored::There(EntityKey::GlobalParameter(name.into())))
-            }
-            Kind::Parameter => self.restore_parameter(it),
-            Kind::Policy | Kind::OperatorPolicy => self.restore_policy(kind, it),
-            Kind::Exchange => self.restore_exchange(version, it),
-            Kind::Queue => self.restore_queue(it),
-            Kind::Binding => self.restore_binding(it),
-        }?;
-        body.end()?;
-        Ok(restored)
+        if let Some(head) = record.get(..super::HEAD) {
+            Kind::of_head(head)?;
+        }
+        let mut with = Upsert { is_stored: true, ..Upsert::default() };
+        self.journal.is_closed = true;
+        let restored = self.upsert(record, &mut with);
+        with.policies.into_iter().for_each(|change| drop(self.whole(change)));
+        self.journal.is_closed = false;
+        // The ids that were promised may have been used.
+        let Ids { vhost, exchange, queue } = self.journal.promised;
+        self.next_vhost = self.next_vhost.max(vhost);
+        self.next_exchange = self.next_exchange.max(exchange);
+        self.next_queue = self.next_queue.max(queue);
+        restored
     }
 
     /// After the last record: makes predeclared exchanges that are missing, which is a change.
@@ -74,17 +80,42 @@ impl Topology {
         self.take_matching();
     }
 
-    fn restore_ids(&mut self, body: &mut Reader<'_>) -> Result<Restored> {
-        let ids = Ids { vhost: body.u32()?, exchange: body.u64()?, queue: body.u64()? };
-        self.next_vhost = self.next_vhost.max(ids.vhost);
-        self.next_exchange = self.next_exchange.max(ids.exchange);
-        self.next_queue = self.next_queue.max(ids.queue);
+    /// Makes a thing what its record says, whether it is there or not. The journal is closed.
+    pub(crate) fn upsert(&mut self, record: &[u8], with: &mut Upsert) -> Result<Restored> {
+        let (kind, version, body) = split(record)?;
+        let mut body = Reader::new(body);
+        let it = &mut body;
+        let restored = match kind {
+            Kind::Ids => self.upsert_ids(it),
+            Kind::Vhost => self.upsert_vhost(it),
+            Kind::User => self.upsert_user(it),
+            Kind::Permission => self.upsert_permission(it),
+            Kind::TopicPermission => self.upsert_topic_permission(it),
+            Kind::GlobalParameter => {
+                let (name, value) = (it.text()?, it.json()?);
+                self.tell_parameter(None, "global", name, Some(&value));
+                self.put_global_parameter(name, value);
+                Ok(Restored::There(EntityKey::GlobalParameter(name.into())))
+            }
+            Kind::Parameter => self.upsert_parameter(it),
+            Kind::Policy | Kind::OperatorPolicy => self.upsert_policy(kind, it, with),
+            Kind::Exchange => self.upsert_exchange(version, it, with.is_stored),
+            Kind::Queue => self.upsert_queue(it, with.is_stored),
+            Kind::Binding => self.upsert_binding(it, with.id),
+            Kind::Tracing => self.upsert_tracing(it),
+        }?;
+        body.end()?;
+        Ok(restored)
+    }
+
+    fn upsert_ids(&mut self, body: &mut Reader<'_>) -> Result<Restored> {
         // Whatever is used next has to be promised again.
-        self.journal.promised = ids;
+        self.journal.promised =
+            Ids { vhost: body.u32()?, exchange: body.u64()?, queue: body.u64()? };
         Ok(Restored::There(EntityKey::Ids))
     }
 
-    fn restore_vhost(&mut self, body: &mut Reader<'_>) -> Result<Restored> {
+    fn upsert_vhost(&mut self, body: &mut Reader<'_>) -> Result<Restored> {
         let id = VhostId::new(body.u32()?);
         let mut vhost = Vhost::new(id, Arc::from(body.text()?));
         vhost.description = body.text()?.to_owned();
@@ -98,25 +129,56 @@ impl Topology {
         vhost.is_protected = flags & PROTECTED != 0;
         vhost.is_going = flags & GOING != 0;
         self.next_vhost = self.next_vhost.max(id.get().checked_add(1).ok_or(StoredError::Id)?);
-        if let Some(old) = self.vhosts.remove(&id)
-            && !old.is_going
-        {
-            self.vhost_names.remove(&old.name);
+        let (name, is_going) = (Arc::clone(&vhost.name), vhost.is_going);
+        let named = self.vhost_names.get(&name).copied();
+        let old = named.filter(|&old| old != id && !is_going);
+        old.into_iter().for_each(|old| self.drop_vhost(old));
+        if let Some(before) = self.vhosts.get(&id).filter(|before| !before.is_going) {
+            self.vhost_names.remove(&before.name);
         }
-        let key = EntityKey::Vhost(id);
-        if vhost.is_going {
-            self.vhosts.insert(id, Box::new(vhost));
-            return Ok(Restored::There(key));
+        if !is_going {
+            self.vhost_names.insert(name, id);
         }
-        let old = self.vhost_names.remove(&vhost.name);
-        if let Some(old) = old {
-            self.vhosts.remove(&old);
-        }
-        self.insert_vhost(vhost);
-        Ok(there(key, old.map(EntityKey::Vhost)))
+        self.put_vhost(vhost);
+        Ok(there(EntityKey::Vhost(id), old.map(EntityKey::Vhost)))
     }
 
-    fn restore_user(&mut self, body: &mut Reader<'_>) -> Result<Restored> {
+    /// What is in it stays.
+    fn put_vhost(&mut self, vhost: Vhost) {
+        let (id, is_going, name) = (vhost.id, vhost.is_going, Arc::clone(&vhost.name));
+        let (mut new_limits, mut event) = (None, Some("vhost.created"));
+        if let Some(it) = self.vhosts.get_mut(&id) {
+            if it.limits != vhost.limits {
+                it.rates = Buckets::default();
+                new_limits = Some(vhost.limits.clone());
+            }
+            let is_described = it.description == vhost.description
+                && it.tags == vhost.tags
+                && it.default_queue_type == vhost.default_queue_type;
+            event = (!is_described).then_some("vhost.updated");
+            it.name = vhost.name;
+            it.description = vhost.description;
+            it.tags = vhost.tags;
+            it.default_queue_type = vhost.default_queue_type;
+            it.limits = vhost.limits;
+            it.is_protected = vhost.is_protected;
+            it.is_going = is_going;
+            self.traced -= usize::from(is_going && std::mem::take(&mut it.is_traced));
+        } else {
+            self.vhosts.insert(id, Box::new(vhost));
+        }
+        if is_going {
+            return;
+        }
+        if let Some(event) = event {
+            self.tell_vhost(event, id);
+        }
+        if let Some(limits) = new_limits {
+            self.tell_limits(LIMITS_EVENTS, ("vhost", &name), &limits);
+        }
+    }
+
+    fn upsert_user(&mut self, body: &mut Reader<'_>) -> Result<Restored> {
         let name = body.text()?;
         let hashing = body.text()?;
         let hashing = Hashing::parse(hashing).ok_or_else(|| unknown("hashing", hashing))?;
@@ -132,25 +194,63 @@ impl Topology {
             permissions: std::collections::BTreeMap::new(),
             topics: std::collections::BTreeMap::new(),
         };
-        self.hash_kinds.add(&user.password);
-        if let Some(before) = self.users.insert(name.into(), user) {
-            self.hash_kinds.remove(&before.password);
-        }
+        self.put_user(user);
         Ok(Restored::There(EntityKey::User(name.into())))
     }
 
-    fn restore_permission(&mut self, body: &mut Reader<'_>) -> Result<Restored> {
+    /// Permissions and what is counted stay.
+    fn put_user(&mut self, user: User) {
+        let name = user.name.clone();
+        self.hash_kinds.add(&user.password);
+        let Some(it) = self.users.get_mut(&name) else {
+            let tags = user.tags.clone();
+            self.users.insert(name.clone(), user);
+            self.tell(|_| Event::new("user.created").with("name", &*name));
+            if !tags.is_empty() {
+                self.tell_tags(&name, &tags);
+            }
+            return;
+        };
+        self.hash_kinds.remove(&it.password);
+        let (new_password, new_tags) = (it.password != user.password, it.tags != user.tags);
+        let new_limits = it.limits != user.limits;
+        if new_limits {
+            it.rates = Buckets::default();
+        }
+        let User { password, tags, limits, .. } = user;
+        it.password = password;
+        it.tags.clone_from(&tags);
+        it.limits.clone_from(&limits);
+        if new_password {
+            self.tell(|_| Event::new("user.password.changed").with("name", &*name));
+        }
+        if new_tags {
+            self.tell_tags(&name, &tags);
+        }
+        if new_limits {
+            self.tell_limits(USER_LIMITS_EVENTS, ("username", &name), &limits);
+        }
+    }
+
+    fn upsert_permission(&mut self, body: &mut Reader<'_>) -> Result<Restored> {
         let (vhost, name) = (VhostId::new(body.u32()?), body.text()?);
-        let permissions = Permissions::new(body.text()?, body.text()?, body.text()?)?;
+        let (configure, write, read) = (body.text()?, body.text()?, body.text()?);
+        let permissions = Permissions::new(configure, write, read)?;
         let found = self.users.get_mut(name).filter(|_| self.vhosts.contains_key(&vhost));
         let Some(user) = found else {
             return Ok(Restored::Orphan(format!("permissions of user '{name}' in vhost {vhost}")));
         };
         user.permissions.insert(vhost, permissions);
+        self.tell(|all| {
+            about_permission("permission.created", name, all.vhost_name(vhost))
+                .with("configure", configure)
+                .with("write", write)
+                .with("read", read)
+        });
         Ok(Restored::There(EntityKey::Permission(vhost, name.into())))
     }
 
-    fn restore_topic_permission(&mut self, body: &mut Reader<'_>) -> Result<Restored> {
+    fn upsert_topic_permission(&mut self, body: &mut Reader<'_>) -> Result<Restored> {
         let vhost = VhostId::new(body.u32()?);
         let (name, exchange) = (body.text()?, body.text()?);
         let (write, read) = (body.text()?, body.text()?);
@@ -161,10 +261,16 @@ impl Topology {
         };
         let topics = TopicPermissions::expanded(name, &place.name, write, read)?;
         user.topics.entry(vhost).or_default().insert(exchange.into(), topics);
+        self.tell(|all| {
+            about_permission("topic.permission.created", name, all.vhost_name(vhost))
+                .with("exchange", exchange)
+                .with("write", write)
+                .with("read", read)
+        });
         Ok(Restored::There(EntityKey::topic_permission(vhost, name, exchange)))
     }
 
-    fn restore_parameter(&mut self, body: &mut Reader<'_>) -> Result<Restored> {
+    fn upsert_parameter(&mut self, body: &mut Reader<'_>) -> Result<Restored> {
         let vhost = VhostId::new(body.u32()?);
         let (component, name, value) = (body.text()?, body.text()?, body.json()?);
         let Some(place) = self.vhost_mut(vhost) else {
@@ -172,33 +278,43 @@ impl Topology {
         };
         let old = place.parameters.insert((component.into(), name.into()), value.clone());
         self.weigh_setting(old.as_ref(), Some(&value));
+        self.tell_parameter(Some(vhost), component, name, Some(&value));
         Ok(Restored::There(EntityKey::parameter(vhost, component, name)))
     }
 
-    fn restore_policy(&mut self, kind: Kind, body: &mut Reader<'_>) -> Result<Restored> {
+    fn upsert_policy(
+        &mut self,
+        kind: Kind,
+        body: &mut Reader<'_>,
+        with: &mut Upsert,
+    ) -> Result<Restored> {
         let vhost = VhostId::new(body.u32()?);
         let name = body.text()?;
-        let policy = Arc::new(Policy {
+        let policy = Policy {
             name: name.into(),
             pattern: Pattern::stored(body.text()?)?,
             apply_to: ApplyTo::parse(body.text()?)?,
             priority: body.i64()?,
             definition: body.json_map()?,
-        });
-        let Some(place) = self.vhost_mut(vhost) else {
+        };
+        let operator = kind == Kind::OperatorPolicy;
+        let Some(change) = self.put_policy(vhost, policy, operator) else {
             return Ok(Restored::Orphan(format!("{kind} '{name}'")));
         };
-        let (policies, key) = if kind == Kind::Policy {
-            (&mut place.policies, EntityKey::Policy(vhost, name.into()))
+        with.policies.push(change);
+        Ok(Restored::There(if operator {
+            EntityKey::OperatorPolicy(vhost, name.into())
         } else {
-            (&mut place.operator_policies, EntityKey::OperatorPolicy(vhost, name.into()))
-        };
-        let old = policies.insert(name.into(), Arc::clone(&policy));
-        self.weigh_setting(old.as_deref(), Some(&*policy));
-        Ok(Restored::There(key))
+            EntityKey::Policy(vhost, name.into())
+        }))
     }
 
-    fn restore_exchange(&mut self, version: u8, body: &mut Reader<'_>) -> Result<Restored> {
+    fn upsert_exchange(
+        &mut self,
+        version: u8,
+        body: &mut Reader<'_>,
+        durable: bool,
+    ) -> Result<Restored> {
         let (id, vhost) = (ExchangeId::new(body.u64()?), VhostId::new(body.u32()?));
         let name = body.text()?;
         let kind = ExchangeKind::parse(body.text()?)?;
@@ -206,58 +322,80 @@ impl Topology {
         let arguments = body.table()?;
         let is_noted = version > 1 && flags & BY_USER != 0;
         let declared_by = if is_noted { Some(self.shared_user(body.text()?)) } else { None };
-        let next = id.get().checked_add(1).ok_or(StoredError::Id)?;
-        self.next_exchange = self.next_exchange.max(next);
+        check_stored(flags, durable)?;
+        self.used_exchange(id)?;
         let Some(place) = self.vhost_even_going(vhost) else {
             return Ok(Restored::Orphan(format!("exchange '{name}'")));
         };
-        let old = place.exchange_id(name);
-        for old in old.into_iter().chain([id]) {
-            self.forget_exchange(old);
-        }
+        let old = place.exchange_id(name).filter(|&old| old != id);
         let (auto_delete, internal) = (flags & AUTO_DELETE != 0, flags & INTERNAL != 0);
-        let spec =
-            ExchangeSpec { vhost, name, kind: "", durable: true, auto_delete, internal, arguments };
-        self.insert_exchange(id, spec, kind);
+        let is_it = self.exchanges.get(&id).is_some_and(|it| {
+            (it.vhost, &*it.name, it.kind) == (vhost, name, kind)
+                && (it.durable, it.auto_delete, it.internal) == (durable, auto_delete, internal)
+                && it.arguments.to_bytes() == arguments.to_bytes()
+        });
+        if !is_it {
+            // It never changes: so this is another one.
+            old.into_iter().chain([id]).for_each(|old| self.drop_whole(Target::Exchange(old)));
+            let spec =
+                ExchangeSpec { vhost, name, kind: "", durable, auto_delete, internal, arguments };
+            self.insert_exchange(id, spec, kind);
+            self.tell_exchange_created(id);
+        }
         self.exchange_declared_by(id, declared_by);
         Ok(there(EntityKey::Exchange(id), old.map(EntityKey::Exchange)))
     }
 
-    fn restore_queue(&mut self, body: &mut Reader<'_>) -> Result<Restored> {
+    fn upsert_queue(&mut self, body: &mut Reader<'_>, durable: bool) -> Result<Restored> {
         let (id, vhost) = (QueueId::new(body.u64()?), VhostId::new(body.u32()?));
         let name = body.text()?;
         let kind = queue_kind(body.text()?)?;
         let flags = body.u8()?;
         let arguments = body.table()?;
         let declared_by = if flags & BY_USER == 0 { "" } else { body.text()? };
+        let exclusive_owner = if flags & EXCLUSIVE == 0 { None } else { Some(body.u64()?) };
         let declared = if body.is_empty() { None } else { Some(Box::new(body.table()?)) };
-        self.next_queue = self.next_queue.max(id.get().checked_add(1).ok_or(StoredError::Id)?);
+        check_stored(flags, durable)?;
+        self.used_queue(id)?;
         let Some(place) = self.vhost_even_going(vhost) else {
             return Ok(Restored::Orphan(format!("queue '{name}'")));
         };
-        let old = place.queue_id(name);
-        for old in old.into_iter().chain([id]) {
-            self.forget_queue(old);
-        }
-        let spec = QueueSpec {
-            vhost,
-            name,
-            server_named: false,
-            durable: true,
-            auto_delete: flags & AUTO_DELETE != 0,
-            exclusive_owner: None,
-            arguments,
+        let old = place.queue_id(name).filter(|&old| old != id);
+        let auto_delete = flags & AUTO_DELETE != 0;
+        let is_it = self.queues.get(&id).is_some_and(|it| {
+            (it.vhost, &*it.name, it.kind) == (vhost, name, kind)
+                && (it.durable, it.auto_delete) == (durable, auto_delete)
+                && it.exclusive_owner == exclusive_owner
+        });
+        let arguments = if is_it {
+            Some(arguments)
+        } else {
+            old.into_iter().chain([id]).for_each(|old| self.drop_whole(Target::Queue(old)));
+            let spec = QueueSpec {
+                vhost,
+                name,
+                server_named: false,
+                durable,
+                auto_delete,
+                exclusive_owner,
+                arguments,
+            };
+            self.insert_queue(id, spec, kind);
+            self.tell_queue_created(id);
+            None
         };
-        self.insert_queue(id, spec, kind);
         self.queue_declared_by(id, declared_by);
         self.queues.change(&id, |queue| {
+            if let Some(arguments) = arguments {
+                queue.arguments = arguments;
+            }
             queue.paused = flags & PAUSED != 0;
             queue.declared = declared;
         });
         Ok(there(EntityKey::Queue(id), old.map(EntityKey::Queue)))
     }
 
-    fn restore_binding(&mut self, body: &mut Reader<'_>) -> Result<Restored> {
+    fn upsert_binding(&mut self, body: &mut Reader<'_>, id: Option<BindingId>) -> Result<Restored> {
         let source = ExchangeId::new(body.u64()?);
         let target = match (body.u8()?, body.u64()?) {
             (TO_QUEUE, id) => Target::Queue(QueueId::new(id)),
@@ -265,6 +403,9 @@ impl Topology {
             (other, _) => return Err(unknown("destination", &other.to_string())),
         };
         let (key, arguments) = (body.text()?, body.table()?);
+        if let Some(id) = id {
+            self.used_binding(id)?;
+        }
         let has_target = match target {
             Target::Queue(id) => self.queues.contains_key(&id),
             Target::Exchange(id) => self.exchanges.contains_key(&id),
@@ -274,30 +415,62 @@ impl Topology {
             return Ok(Restored::Orphan(text));
         }
         let binding = Binding { source, target, key: key.into(), arguments };
-        let ix = match self.bindings.find(&binding) {
-            Some(ix) => ix,
-            None => self.put_binding(binding),
+        if let Some(ix) = self.bindings.find(&binding) {
+            let found = self.bindings.entry(ix).id();
+            if id.is_none_or(|id| id == found) {
+                return Ok(Restored::There(EntityKey::Binding(found)));
+            }
+            self.remove_binding(ix, &mut Removed::default());
+        }
+        let id = id.unwrap_or_else(|| self.bindings.next_id());
+        if let Some(ix) = self.bindings.find_id(id) {
+            self.remove_binding(ix, &mut Removed::default());
+        }
+        self.tell_binding("binding.created", &binding, None);
+        self.put_binding(id, binding);
+        Ok(Restored::There(EntityKey::Binding(id)))
+    }
+
+    fn upsert_tracing(&mut self, body: &mut Reader<'_>) -> Result<Restored> {
+        let id = VhostId::new(body.u32()?);
+        let Some(vhost) = self.vhosts.get_mut(&id).filter(|vhost| !vhost.is_going) else {
+            return Ok(Restored::Orphan(format!("tracing of vhost {id}")));
         };
-        Ok(Restored::There(EntityKey::Binding(ix)))
+        self.traced += usize::from(!std::mem::replace(&mut vhost.is_traced, true));
+        self.tell_vhost("vhost.updated", id);
+        Ok(Restored::There(EntityKey::Tracing(id)))
     }
 
-    /// Before there are bindings.
-    fn forget_exchange(&mut self, id: ExchangeId) {
-        if let Some(exchange) = self.exchanges.remove(&id)
-            && let Some(vhost) = self.vhost_mut(exchange.vhost)
-        {
-            vhost.exchanges.remove(&exchange.name);
-        }
+    /// No exchange that comes later has an id that was used.
+    pub(crate) fn used_exchange(&mut self, id: ExchangeId) -> Result<()> {
+        let next = id.get().checked_add(1).ok_or(StoredError::Id)?;
+        self.next_exchange = self.next_exchange.max(next);
+        Ok(())
     }
 
-    /// Before there are bindings.
-    fn forget_queue(&mut self, id: QueueId) {
-        if let Some(queue) = self.queues.remove(&id)
-            && let Some(vhost) = self.vhost_mut(queue.vhost)
-        {
-            vhost.queues.remove(&queue.name);
-        }
+    /// No queue that comes later has an id that was used.
+    pub(crate) fn used_queue(&mut self, id: QueueId) -> Result<()> {
+        self.next_queue = self.next_queue.max(id.get().checked_add(1).ok_or(StoredError::Id)?);
+        Ok(())
     }
+
+    /// No binding that comes later has an id that was used.
+    pub(crate) fn used_binding(&mut self, id: BindingId) -> Result<()> {
+        if id.get() >= BINDING_IDS {
+            return Err(StoredError::Id);
+        }
+        self.bindings.used(id);
+        Ok(())
+    }
+}
+
+/// Told when a user's limits are set, and when there are none any more.
+const USER_LIMITS_EVENTS: (&str, &str) = ("user.limits.set", "user.limits.cleared");
+
+/// Refuses a transient thing among those that survive a restart, and the other way round.
+fn check_stored(flags: u8, durable: bool) -> Result<()> {
+    let is_stored = flags & (TRANSIENT | EXCLUSIVE) == 0;
+    if is_stored == durable { Ok(()) } else { Err(StoredError::Transient { is_stored }) }
 }
 
 fn there(key: EntityKey, old: Option<EntityKey>) -> Restored {

@@ -27,6 +27,10 @@ pub(super) const INTERNAL: u8 = 2;
 pub(super) const PAUSED: u8 = 2;
 /// Flag of a queue or an exchange: who declared it is told.
 pub(super) const BY_USER: u8 = 4;
+/// Flag of a queue or an exchange that does not survive a restart: it is never stored.
+pub(super) const TRANSIENT: u8 = 8;
+/// Flag of a queue: whose it is alone is told. It is never stored.
+pub(super) const EXCLUSIVE: u8 = 16;
 
 /// The kinds of a binding's destination.
 pub(super) const TO_QUEUE: u8 = 0;
@@ -84,7 +88,13 @@ impl Topology {
             }
             EntityKey::Exchange(id) => put_exchange(self.exchange_by_id(*id)?, out),
             EntityKey::Queue(id) => put_queue(self.queue_by_id(*id)?, out),
-            EntityKey::Binding(ix) => put_binding(self.bindings.durable(*ix)?, out),
+            EntityKey::Binding(id) => {
+                put_binding(self.bindings.get(self.bindings.find_id(*id)?), out);
+            }
+            EntityKey::Tracing(id) => {
+                self.vhost_by_id(*id).filter(|vhost| vhost.is_traced)?;
+                put_u32(out, id.get());
+            }
         }
         Some(())
     }
@@ -133,7 +143,8 @@ fn put_exchange(exchange: &Exchange, out: &mut Vec<u8>) {
     put_text(out, exchange.kind.name());
     let internal = if exchange.internal { INTERNAL } else { 0 };
     let by_user = if exchange.declared_by.is_some() { BY_USER } else { 0 };
-    out.push(internal | by_user | if exchange.auto_delete { AUTO_DELETE } else { 0 });
+    let transient = if exchange.durable { 0 } else { TRANSIENT };
+    out.push(internal | by_user | transient | if exchange.auto_delete { AUTO_DELETE } else { 0 });
     put_table(out, &exchange.arguments);
     if let Some(user) = &exchange.declared_by {
         put_text(out, user);
@@ -147,10 +158,16 @@ fn put_queue(queue: &Queue, out: &mut Vec<u8>) {
     put_text(out, queue.kind.name());
     let paused = if queue.paused { PAUSED } else { 0 };
     let by_user = if queue.declared_by.is_empty() { 0 } else { BY_USER };
-    out.push(paused | by_user | if queue.auto_delete { AUTO_DELETE } else { 0 });
+    let transient = if queue.durable { 0 } else { TRANSIENT };
+    let exclusive = if queue.exclusive_owner.is_some() { EXCLUSIVE } else { 0 };
+    let auto_delete = if queue.auto_delete { AUTO_DELETE } else { 0 };
+    out.push(paused | by_user | transient | exclusive | auto_delete);
     put_table(out, &queue.arguments);
     if by_user != 0 {
         put_text(out, &queue.declared_by);
+    }
+    if let Some(owner) = queue.exclusive_owner {
+        put_u64(out, owner);
     }
     if let Some(declared) = &queue.declared {
         put_table(out, declared);

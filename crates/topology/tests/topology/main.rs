@@ -2,6 +2,7 @@
 
 mod access;
 mod bounds;
+mod changes;
 mod common;
 mod declare;
 mod definitions;

@@ -14,7 +14,7 @@ use crate::common::{Rng, table, text};
 
 /// Stored things as a log keeps them: one record by key, in the order in which they were written.
 #[derive(Debug, Default)]
-struct Shelf {
+pub(crate) struct Shelf {
     records: BTreeMap<EntityKey, (u64, Vec<u8>)>,
     written: u64,
 }
@@ -22,7 +22,12 @@ struct Shelf {
 impl Shelf {
     /// Takes in what changed; tells how many records that were.
     fn keep(&mut self, topology: &mut Topology) -> usize {
-        let changes = topology.take_changes();
+        let changes = take_stored(topology);
+        self.keep_all(&changes, topology);
+        changes.len()
+    }
+
+    pub(crate) fn keep_all(&mut self, changes: &[EntityKey], topology: &mut Topology) {
         if !changes.is_empty() {
             topology.promise_ids();
         }
@@ -35,17 +40,22 @@ impl Shelf {
                 self.records.remove(key);
             }
         }
-        changes.len()
     }
 
-    fn records(&self) -> Vec<Vec<u8>> {
+    pub(crate) fn records(&self) -> Vec<Vec<u8>> {
         let mut all: Vec<_> = self.records.iter().map(|(key, it)| (key.kind(), it)).collect();
         all.sort_by_key(|(kind, (at, _))| (*kind, *at));
         all.into_iter().map(|(_, (_, record))| record.clone()).collect()
     }
 }
 
-fn restore(records: &[Vec<u8>]) -> Topology {
+/// What changed and survives a restart.
+fn take_stored(topology: &mut Topology) -> Vec<EntityKey> {
+    let noted = topology.take_changes().into_iter();
+    noted.filter(|noted| noted.is_stored).map(|noted| noted.key).collect()
+}
+
+pub(crate) fn restore(records: &[Vec<u8>]) -> Topology {
     let mut topology = Topology::new();
     for record in records {
         let restored = topology.restore(record).unwrap();
@@ -80,7 +90,7 @@ fn check(topology: &mut Topology, shelf: &mut Shelf) {
 }
 
 /// One value of each of AMQP's types.
-fn every_type() -> Table {
+pub(crate) fn every_type() -> Table {
     table([
         ("bool", Value::Bool(true)),
         ("i8", Value::I8(-8)),
@@ -102,7 +112,7 @@ fn every_type() -> Table {
     ])
 }
 
-fn queue<'a>(vhost: VhostId, name: &'a str) -> QueueSpec<'a> {
+pub(crate) fn queue<'a>(vhost: VhostId, name: &'a str) -> QueueSpec<'a> {
     QueueSpec {
         vhost,
         name,
@@ -114,7 +124,7 @@ fn queue<'a>(vhost: VhostId, name: &'a str) -> QueueSpec<'a> {
     }
 }
 
-fn exchange<'a>(vhost: VhostId, name: &'a str, kind: &'a str) -> ExchangeSpec<'a> {
+pub(crate) fn exchange<'a>(vhost: VhostId, name: &'a str, kind: &'a str) -> ExchangeSpec<'a> {
     ExchangeSpec {
         vhost,
         name,
@@ -126,7 +136,7 @@ fn exchange<'a>(vhost: VhostId, name: &'a str, kind: &'a str) -> ExchangeSpec<'a
     }
 }
 
-fn policy(name: &str, operator: bool) -> PolicySpec<'_> {
+pub(crate) fn policy(name: &str, operator: bool) -> PolicySpec<'_> {
     let definition = if operator {
         json!({ "max-length": 7 })
     } else {
@@ -136,7 +146,7 @@ fn policy(name: &str, operator: bool) -> PolicySpec<'_> {
     PolicySpec { name, pattern: "^q.*[0-9]$", apply_to: ApplyTo::All, priority: -3, definition }
 }
 
-const PASSWORD: [u8; 4] = [1, 2, 3, 4];
+pub(crate) const PASSWORD: [u8; 4] = [1, 2, 3, 4];
 
 /// Each row: what happens in vhost "v" with its user "u", and how many records it changes.
 type Row = (&'static str, usize, fn(&mut Topology, VhostId));
@@ -186,7 +196,7 @@ fn every_kind() {
         topology.add_user("u", PasswordHash::new("p", PASSWORD), &[]).unwrap();
         shelf.keep(&mut topology);
         change(&mut topology, vhost);
-        assert_eq!(topology.take_changes().len(), *records, "{what}");
+        assert_eq!(take_stored(&mut topology).len(), *records, "{what}");
 
         // Once more, kept this time.
         let mut topology = Topology::new();
@@ -307,7 +317,7 @@ fn ids_are_promised() {
     topology.take_changes();
     let transient = |topology: &mut Topology, name| {
         topology.declare_queue(QueueSpec { durable: false, ..queue(v, name) }).unwrap();
-        topology.take_changes()
+        take_stored(topology)
     };
     assert_eq!(transient(&mut topology, "a"), [EntityKey::Ids], "nothing was ever promised");
     topology.promise_ids();
@@ -352,7 +362,7 @@ fn at_random() {
 }
 
 /// One change, perhaps refused.
-fn change(rng: &mut Rng, topology: &mut Topology) {
+pub(crate) fn change(rng: &mut Rng, topology: &mut Topology) {
     let vhost_name = rng.pick(&["a", "b", "c"]);
     let user = rng.pick(&["u", "v"]);
     let name = rng.pick(&["q1", "q2", "x1", "x2", "q3"]);
