@@ -131,6 +131,7 @@ fn operator_is_obeyed(node: &Node<Store>, watch: &mut Watch, shadow: &Shadow) ->
 
 /// Everything is empty: nothing may be left in logs, nor memory be held for it.
 pub(crate) fn is_drained(node: &Node<Store>, watch: &Watch, queues: usize) -> Check {
+    node.is_followed()?;
     let left = node.topology().queue_count();
     if left != queues {
         return Err(format!("{left} queues are left, {queues} stand"));

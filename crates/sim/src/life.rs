@@ -54,7 +54,10 @@ pub(crate) fn start(
     }
     meta.forget_decisions(actors.iter_mut().flat_map(Shard::transactions_found));
     let settings = Settings { shards, ..checks::settings() };
-    Ok((Node::with(settings, topology, meta, actors), restored))
+    let mut node = Node::with(settings, topology, meta, actors);
+    node.begin_to_follow().map_err(|error| format!("names by changes alone: {error}"))?;
+    node.is_followed()?;
+    Ok((node, restored))
 }
 
 /// What a turn may cost: the usual, or so little that everything is cut, wherever it can be.

@@ -18,9 +18,11 @@ use leveret_broker::{Meta, Shard, return_undelivered};
 use leveret_log::{Log, MemoryLog, Offset};
 use leveret_queue::Time;
 use leveret_session::{AwaitedBody, Context, End, Peer, Session, Settings};
-use leveret_topology::{Bootstrap, PasswordHash, Topology};
+use leveret_topology::stored::StoredError;
+use leveret_topology::{Bootstrap, Change, PasswordHash, Topology};
 
 use crate::disk::Store;
+use crate::shadow::Check;
 
 /// Bytes asked of a socket at once, as the server does.
 const READ_BYTES: usize = 64 * 1024;
@@ -86,6 +88,8 @@ struct ShardActor<L> {
 pub struct Node<L = MemoryLog> {
     settings: Arc<Settings>,
     topology: Topology,
+    /// What another node would have of the names, if one is looked at: [`is_followed`](Self::is_followed).
+    follower: Option<Topology>,
     shards: Vec<ShardActor<L>>,
     meta: Meta<L>,
     meta_inbox: VecDeque<ToMeta>,
@@ -120,6 +124,17 @@ impl Node {
     }
 }
 
+/// Applies changes as whoever follows does, all at once.
+fn apply(batch: &[Change], follower: &mut Topology) -> Result<(), StoredError> {
+    for mut change in follower.apply(batch)?.policies {
+        // The pattern was tried where the policy was set.
+        let advanced = change.advance(follower, u64::MAX);
+        debug_assert!(advanced.is_ok(), "{advanced:?}");
+        change.end(follower);
+    }
+    Ok(())
+}
+
 /// What a node has at its first start.
 pub(crate) fn bootstrap(topology: &mut Topology) {
     let bootstrap = Bootstrap {
@@ -145,6 +160,7 @@ impl<L: Log> Node<L> {
         Self {
             settings: Arc::new(settings),
             topology,
+            follower: None,
             shards: shards.into_iter().map(actor).collect(),
             meta,
             meta_inbox: VecDeque::new(),
@@ -161,6 +177,26 @@ impl<L: Log> Node<L> {
     /// Names connections as if the last one of an earlier process was the one before.
     pub(crate) fn go_on_after(&mut self, earlier: &Self) {
         self.next_connection = earlier.next_connection;
+    }
+
+    /// From now on a second topology begins with what is there, and has nothing but the changes that are told.
+    pub(crate) fn begin_to_follow(&mut self) -> Result<(), StoredError> {
+        self.meta.follow();
+        let mut follower = Topology::new();
+        apply(&self.topology.snapshot(), &mut follower)?;
+        self.follower = Some(follower);
+        Ok(())
+    }
+
+    /// While no change of names is under way the topology that follows is the same.
+    pub(crate) fn is_followed(&self) -> Check {
+        let Some(follower) = &self.follower else { return Ok(()) };
+        follower.assert_invariants();
+        let (own, other) = (self.topology.describe(), follower.describe());
+        if own == other && self.topology.queue_count() == follower.queue_count() {
+            return Ok(());
+        }
+        Err(format!("names:\n{own}\nand by changes alone:\n{other}"))
     }
 
     /// Why a log failed, if one did.
@@ -357,6 +393,11 @@ impl<L: Log> Node<L> {
                 let count = part(self.meta_inbox.len()).min(self.meta_inbox.len());
                 scratch.to_meta.extend(self.meta_inbox.drain(..count));
                 self.meta.turn(&mut scratch.to_meta, topology, outbox);
+                if let Some(follower) = &mut self.follower {
+                    for batch in self.meta.take_changes() {
+                        apply(&batch, follower).expect("a change of this process is whole");
+                    }
+                }
             }
             Actor::Shard(index) => {
                 let Some(actor) = self.shards.get_mut(index) else { return };

@@ -110,6 +110,7 @@ impl Sim {
         }
         let Some(disks) = &self.disks else { return Ok(()) };
         life::put_away(&mut self.node, disks)?;
+        self.node.is_followed()?;
         let before = self.node.topology().describe_durable();
         let is_off = self.faults.one_in(2);
         self.start_again(if is_off { Ending::SwitchedOff } else { Ending::Clean })?;
@@ -199,6 +200,7 @@ impl Sim {
                 self.mend_disks();
                 self.shadow.set_trouble(false);
             }
+            self.node.is_followed()?;
             self.shadow.totals.rests += 1;
         }
         Ok(())
