@@ -298,6 +298,8 @@ fn add_names(
     let wait = &mut || seen = waker.wait(seen);
     meta.promise(topology, wait).context("cannot store the names of this node")?;
     choose_defaults(config, topology)?;
+    let events = config.events.vhost.as_deref().unwrap_or(&access.default_vhost);
+    topology.open_events(&node_name(config), events);
     match &access.load_definitions {
         // At every start, as in RabbitMQ: what is there stays, but for what definitions replace.
         Some(path) => {
@@ -307,14 +309,12 @@ fn add_names(
         None => {}
     }
     topology.limit_channels(&node_name(config), config.connections.channel_max_per_node.0);
-    let events = config.events.vhost.as_deref().unwrap_or(&access.default_vhost);
     if config.events.vhost.is_some() && topology.vhost(events).is_none() {
-        tracing::warn!(
-            vhost = events,
-            "event_exchange.vhost names no vhost: nothing is told until it is there and the broker was started again"
-        );
+        tracing::warn!(vhost = events, "event_exchange.vhost names no vhost: nothing is told until it is there");
     }
-    topology.open_events(&node_name(config), events, config.management.enabled);
+    if config.management.enabled {
+        topology.keep_events();
+    }
     meta.save(topology, wait).context("cannot store the names of this node")
 }
 

@@ -61,6 +61,8 @@ impl Event {
 /// Who wants events, and those that no turn has taken yet.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
+    /// The name of the exchange's vhost, which need not be there.
+    vhost: Box<str>,
     exchange: Option<ExchangeId>,
     /// Somebody keeps them all.
     are_kept: bool,
@@ -69,15 +71,31 @@ pub(crate) struct Events {
 }
 
 impl Topology {
-    /// From now on events are told: to whoever binds to the event exchange of `vhost`, which is made if it
-    /// is not there, and to whoever keeps them. `node` is the node's name.
-    pub fn open_events(&mut self, node: &str, vhost: &str, are_kept: bool) {
-        self.events.node = node.into();
-        if let Some(vhost) = self.vhost(vhost).map(|vhost| vhost.id) {
+    /// From now on events are told to whoever binds to the event exchange of `vhost`. It is made if it is not there: now, or
+    /// with its vhost, as definitions may bind to it. `node` is the node's name.
+    pub fn open_events(&mut self, node: &str, vhost: &str) {
+        (self.events.node, self.events.vhost) = (node.into(), vhost.into());
+        if let Some(id) = self.vhost(vhost).map(|vhost| vhost.id) {
+            self.event_exchange_for(id, vhost);
+        }
+    }
+
+    /// Events go to an exchange in this vhost, if it is the one for them.
+    pub(crate) fn event_exchange_for(&mut self, vhost: VhostId, name: &str) {
+        if *self.events.vhost == *name {
             let found = self.exchange(vhost, EVENT_EXCHANGE).map(|exchange| exchange.id);
             self.events.exchange = Some(found.unwrap_or_else(|| self.create_event_exchange(vhost)));
         }
-        self.events.are_kept = are_kept;
+    }
+
+    /// Whether this is the name of the event exchange, which its vhost has from the beginning.
+    pub(crate) fn is_event_exchange(&self, vhost: &str, name: &str) -> bool {
+        *self.events.vhost == *vhost && name == EVENT_EXCHANGE
+    }
+
+    /// Somebody keeps all events from now on.
+    pub fn keep_events(&mut self) {
+        self.events.are_kept = true;
     }
 
     fn create_event_exchange(&mut self, vhost: VhostId) -> ExchangeId {

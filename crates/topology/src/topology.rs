@@ -228,7 +228,12 @@ impl Topology {
         self.predeclare(id);
         self.tell_vhost("vhost.created", id);
         self.access_generation += 1;
-        self.apply_defaults(id, name)?;
+        self.event_exchange_for(id, name);
+        if let Err(error) = self.apply_defaults(id, name) {
+            // Whole or not at all: without its limits it would be open to more than the operator allows.
+            self.delete_vhost(name)?;
+            return Err(error);
+        }
         Ok(id)
     }
 

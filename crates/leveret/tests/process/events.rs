@@ -56,6 +56,25 @@ fn an_alarm_of_the_start_is_told() {
     assert_eq!(next(&mut client, channel, "source"), ("alarm.set".into(), "memory".into()));
 }
 
+/// Definitions of the first start may bind to the exchange before the broker has told anything.
+#[test]
+fn definitions_of_the_first_start_bind_to_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("definitions.json");
+    let definitions = r#"{
+        "vhosts": [{"name": "/"}],
+        "users": [{"name": "guest", "password": "guest", "tags": "administrator"}],
+        "permissions": [{"user": "guest", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"}],
+        "queues": [{"vhost": "/", "name": "ev", "durable": true, "auto_delete": false, "arguments": {}}],
+        "bindings": [{"vhost": "/", "source": "amq.rabbitmq.event", "destination": "ev", "destination_type": "queue",
+                      "routing_key": "user.created", "arguments": {}}]}"#;
+    std::fs::write(&file, definitions).unwrap();
+    let broker = Broker::with(&[&format!("load_definitions={}", file.display())]);
+    let (mut client, channel) = broker.channel();
+    broker.told(&["add_user", "eve", "secret"]);
+    assert_eq!(next(&mut client, channel, "name"), ("user.created".into(), "eve".into()));
+}
+
 #[test]
 fn bindings_to_it_survive_a_restart_and_nobody_has_to_look() {
     let broker = Broker::with(&["management.enabled=false", "event_exchange.vhost=/"]);

@@ -200,7 +200,15 @@ impl Check {
 
     fn missing(&self, category: &str, entry: &Entry, topology: &Topology) -> Option<String> {
         let names = names(category, entry).ok()?;
-        let is_missing = |name: &Name<'_>| !self.brings(name) && !is_here(name, topology);
+        // A vhost that is made has the event exchange, too, if it is the one for it.
+        let has_events = |name: &Name<'_>| match *name {
+            Name::Exchange { vhost, name } => {
+                topology.is_event_exchange(vhost, name) && self.brings(&Name::Vhost(vhost))
+            }
+            _ => false,
+        };
+        let is_missing =
+            |name: &Name<'_>| !self.brings(name) && !is_here(name, topology) && !has_events(name);
         names.needs.into_iter().flatten().find(is_missing).map(Name::is_missing)
     }
 

@@ -274,6 +274,25 @@ fn defaults_of_new_vhosts() {
     assert!(!may("there", "old") && !may("made", "a1"));
 }
 
+/// Half of what the operator wants a vhost to have would leave it open.
+#[test]
+fn a_vhost_that_cannot_have_its_defaults_is_not_made() {
+    let mut topology = World::new().topology;
+    // One more than a vhost may have.
+    let policies = (0..=2048).map(|number| {
+        let name = format!("p-{number}");
+        let policy = Policy::new(spec(&name, "^a", json!({"max-length": 5})), true).unwrap();
+        DefaultPolicy { vhosts: Pattern::new(".*").unwrap(), policy }
+    });
+    topology.choose_defaults(Defaults { policies: policies.collect(), ..Defaults::default() });
+    let generation = topology.access_generation();
+    let told = topology.add_vhost("new").unwrap_err().to_string();
+    assert!(told.contains("may have 2048 policies"), "{told}");
+    assert!(topology.vhost("new").is_none() && topology.access_generation() > generation);
+    topology.choose_defaults(Defaults::default());
+    topology.add_vhost("new").unwrap();
+}
+
 /// Passwords are looked at, hashes are not.
 #[test]
 fn new_passwords_are_looked_at() {
