@@ -268,7 +268,8 @@ fn events() {
     let v = pair.leader.add_vhost("v").unwrap();
     pair.follow(&mut rng);
     for topology in [&mut pair.leader, &mut pair.follower] {
-        topology.open_events("rabbit@here", "v", true);
+        topology.open_events("rabbit@here", "v");
+        topology.keep_events();
     }
     pair.leader.take_changes();
     pair.follower.take_changes();
