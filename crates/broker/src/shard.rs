@@ -509,6 +509,7 @@ impl<L: Log> Shard<L> {
             let Some(hosted) = self.queues.get_mut(&id) else { continue };
             hosted.timer = None;
             if hosted.queue.is_expired_unused(now) {
+                self.say_expired(id, topology);
                 self.delete_for_good(id, Asked::default(), topology, now, out);
                 continue;
             }

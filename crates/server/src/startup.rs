@@ -310,7 +310,10 @@ fn add_names(
     }
     topology.limit_channels(&node_name(config), config.connections.channel_max_per_node.0);
     if config.events.vhost.is_some() && topology.vhost(events).is_none() {
-        tracing::warn!(vhost = events, "event_exchange.vhost names no vhost: nothing is told until it is there");
+        tracing::warn!(
+            vhost = events,
+            "event_exchange.vhost names no vhost: nothing is told until it is there"
+        );
     }
     if config.management.enabled {
         topology.keep_events();

@@ -80,6 +80,11 @@ enum Started {
     No(AdminCommand),
 }
 
+/// Who did it is in the audit log; a queue of it has no line of its own.
+fn say_vhost_deleted(name: &str, queues: usize) {
+    tracing::info!("vhost '{name}' deleted, and {queues} queues with it");
+}
+
 /// Begins what may take longer than one turn.
 fn start(command: AdminCommand, topology: &mut Topology) -> Result<Started, (ReplyCode, String)> {
     let command = command.prepared().map_err(bad)?;
@@ -92,7 +97,9 @@ fn start(command: AdminCommand, topology: &mut Topology) -> Result<Started, (Rep
             return Ok(Started::Long(What::Import(definitions)));
         }
         AdminCommand::DeleteVhost { name } if topology.is_large_vhost(&name) => {
-            return topology.start_delete_vhost(&name).map(Started::Vhost).map_err(bad);
+            let vhost = topology.start_delete_vhost(&name).map_err(bad)?;
+            say_vhost_deleted(&name, topology.queues_of_going(vhost).len());
+            return Ok(Started::Vhost(vhost));
         }
         AdminCommand::ClearPolicy { vhost, name }
         | AdminCommand::ClearOperatorPolicy { vhost, name } => {
@@ -188,6 +195,7 @@ fn apply(command: AdminCommand, topology: &mut Topology) -> Result<Changes, (Rep
         }
         AdminCommand::DeleteVhost { name } => {
             let deleted = topology.delete_vhost(&name).map_err(bad)?;
+            say_vhost_deleted(&name, deleted.queues.len());
             changes.to_delete = deleted.queues;
             changes.forgotten = deleted.exchanges;
         }

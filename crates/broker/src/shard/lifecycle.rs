@@ -291,8 +291,23 @@ impl<L: Log> Shard<L> {
     ) {
         let Some(hosted) = self.queues.get(&id) else { return };
         if hosted.queue.options().auto_delete {
+            if let Some(queue) = topology.queue_by_id(id) {
+                // As usual as the end of the connection that had it.
+                let name = describe(queue, topology);
+                tracing::debug!("{name} deleted with its last consumer, as it is auto-delete");
+            }
             self.delete_for_good(id, Asked::default(), topology, now, out);
         }
+    }
+
+    /// The queue goes as nobody has used it for as long as it may be unused.
+    pub(super) fn say_expired(&self, id: QueueId, topology: &Topology) {
+        let (Some(queue), Some(hosted)) = (topology.queue_by_id(id), self.queues.get(&id)) else {
+            return;
+        };
+        let vhost = topology.vhost_by_id(queue.vhost).map_or("", |vhost| &vhost.name);
+        let (name, messages) = (describe(queue, topology), hosted.queue.counts().ready);
+        tracing::info!(from = vhost, messages, "{name} expired: nothing used it for its x-expires");
     }
 }
 

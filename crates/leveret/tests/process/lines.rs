@@ -107,6 +107,28 @@ fn a_queue_that_was_deleted_over_http_is_told_with_its_peer() {
     broker.assert_quiet();
 }
 
+/// Queues that go by themselves, or with others.
+#[test]
+fn queues_that_nobody_deletes_are_told() {
+    let broker = Broker::start();
+    let (mut client, channel) = broker.channel();
+    let mut arguments = Table::new();
+    arguments.push("x-expires", Value::I32(1));
+    let expires = QueueDeclare { arguments, ..QueueDeclare::default() };
+    client.queue_declare(channel, "unused", &expires).unwrap();
+    let told = broker.log.wait_for("queue 'unused' in vhost '/' expired");
+    has_all(&told, &["INFO ", "x-expires", "messages=0"]);
+    broker.told(&["add_vhost", "v"]);
+    broker.told(&["set_permissions", "-p", "v", "guest", ".*", ".*", ".*"]);
+    for queue in ["a", "b"] {
+        let path = format!("/api/queues/v/{queue}");
+        assert_eq!(request(&broker, "PUT", &path, "Basic Z3Vlc3Q6Z3Vlc3Q=", "{}").0, 201);
+    }
+    broker.told(&["delete_vhost", "v"]);
+    broker.log.wait_for("vhost 'v' deleted, and 2 queues with it");
+    broker.assert_quiet();
+}
+
 #[test]
 fn a_message_that_came_back_too_often_is_told() {
     let broker = Broker::start();
