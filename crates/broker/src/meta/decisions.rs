@@ -142,7 +142,7 @@ impl Decisions {
 
     /// What was decided, if that is known.
     fn outcome(&self, tx: TxId) -> Option<bool> {
-        self.outcomes.get(&tx).copied().or(self.made.contains_key(&tx).then_some(true))
+        self.outcomes.get(&tx).copied().or_else(|| self.made.contains_key(&tx).then_some(true))
     }
 
     fn remember(&mut self, tx: TxId, commit: bool) {
