@@ -335,6 +335,17 @@ const administration = [
     await page.getByText("The definitions are imported").waitFor();
     assert.ok(await api.get("queues/%2F/page.defined"));
     await api.del("queues/%2F/page.defined");
+    // A stream cannot be here: nothing is imported, or all but the stream.
+    const stream = { ...only.queues[0], name: "page.stream", arguments: { "x-queue-type": "stream" } };
+    const mixed = JSON.stringify({ queues: [...only.queues, stream] });
+    await page.getByLabel("File").setInputFiles({ name: "mixed.json", mimeType: "application/json", buffer: Buffer.from(mixed) });
+    await press(page, "Import");
+    await page.getByText("Nothing was imported").waitFor();
+    await page.getByLabel("Leave out what cannot be here").check();
+    await press(page, "Import");
+    await page.getByText("Left out:").waitFor();
+    await page.getByRole("listitem").filter({ hasText: "page.stream" }).waitFor();
+    await api.del("queues/%2F/page.defined");
   }],
 ];
 

@@ -6,7 +6,7 @@ import { get, path, post } from "../api";
 import { count } from "../format";
 import { useAction } from "../poll";
 import { Facts, Notice, Panel } from "../ui/basics";
-import { Choice, Field, Form } from "../ui/form";
+import { Check, Choice, Field, Form } from "../ui/form";
 import { useVhosts } from "./vhost-choice";
 
 type Definitions = Record<string, unknown>;
@@ -76,9 +76,10 @@ function Import() {
   const [vhost, setVhost, options] = useScope();
   const [definitions, setDefinitions] = useState<Definitions>();
   const [problem, setProblem] = useState("");
-  const [done, setDone] = useState(false);
+  const [skips, setSkips] = useState(false);
+  const [leftOut, setLeftOut] = useState<string[]>();
   const read = async (file: File | undefined) => {
-    setDone(false);
+    setLeftOut(undefined);
     setProblem("");
     setDefinitions(undefined);
     if (!file) return;
@@ -89,8 +90,9 @@ function Import() {
     }
   };
   const send = async () => {
-    await post(addressOf(vhost), definitions);
-    setDone(true);
+    setLeftOut(undefined);
+    const answer = await post<{ left_out?: string[] } | undefined>(`${addressOf(vhost)}${skips ? "?skip_unsupported=true" : ""}`, definitions);
+    setLeftOut(answer?.left_out ?? []);
   };
   return (
     <Panel title="Import">
@@ -99,6 +101,12 @@ function Import() {
         <Field label="File" help="What is there already stays; users, policies and parameters of the same name are replaced.">
           {(id, about) => <input id={id} type="file" accept=".json,application/json" aria-describedby={about} onChange={(event) => void read(event.currentTarget.files?.[0])} />}
         </Field>
+        <Check
+          label="Leave out what cannot be here"
+          value={skips}
+          set={setSkips}
+          help="Streams, what belongs to plugins, and what needs something that is not there. Without this the file is refused and nothing of it imported."
+        />
         {problem && <Notice tone="bad" title={problem} />}
         {definitions && (
           <Facts
@@ -108,7 +116,20 @@ function Import() {
             })}
           />
         )}
-        {done && <Notice tone="good" title="The definitions are imported." />}
+        {leftOut && (
+          <Notice tone={leftOut.length === 0 ? "good" : "warn"} title="The definitions are imported.">
+            {leftOut.length > 0 && (
+              <>
+                <p>Left out:</p>
+                <ul>
+                  {leftOut.map((what) => (
+                    <li key={what}>{what}</li>
+                  ))}
+                </ul>
+              </>
+            )}
+          </Notice>
+        )}
       </Form>
     </Panel>
   );
