@@ -102,7 +102,7 @@ ranks! {
     FileList,
     /// What clients may write to the log: a line may be written anywhere.
     LogLimits,
-    /// The log file.
+    /// The log file, or the console.
     LogFile,
 }
 

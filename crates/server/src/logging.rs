@@ -4,6 +4,7 @@
 //! module that it comes from ([`CATEGORIES`]). Everything else is `default`. What clients cause is limited
 //! ([`limits`]), and one event is one line ([`text`]).
 
+mod console;
 mod limits;
 mod text;
 
@@ -24,6 +25,7 @@ use tracing_subscriber::layer::{Filter, SubscriberExt as _};
 use tracing_subscriber::registry::Registry;
 use tracing_subscriber::reload;
 
+use self::console::Console;
 use self::limits::Limits;
 use self::text::OneLine;
 use crate::locks::{Guard, Rank, Ranked};
@@ -36,6 +38,7 @@ type BoxedLayer = Box<dyn tracing_subscriber::Layer<Registry> + Send + Sync>;
 #[derive(Clone, Debug, Default)]
 pub struct Logs {
     file: Option<LogFile>,
+    console: Option<Console>,
     /// What passes, by output.
     filters: Vec<reload::Handle<Targets, Registry>>,
     /// What clients may write, by output.
@@ -67,9 +70,10 @@ impl Logs {
         }
     }
 
-    /// Tells how many lines were left out since it was told last.
+    /// Tells how many lines were left out since it was told last, and how many were lost.
     pub(crate) fn tell_more(&self) {
         self.limits.iter().for_each(Limits::tell);
+        self.console.iter().for_each(Console::tell_lost);
     }
 
     /// A filter that [`set_level`](Self::set_level) can change, and that limits what clients may write.
@@ -89,10 +93,12 @@ pub(crate) fn install(options: &LogOptions, dir: &Path) -> io::Result<Logs> {
     if options.console {
         let filter = logs.filter(filter(options, options.console_level));
         let is_json = options.console_format == LogFormat::Json;
-        layers.push(match options.console_stream {
-            Stream::Stdout => layer(is_json, io::stdout).with_filter(filter).boxed(),
-            Stream::Stderr => layer(is_json, io::stderr).with_filter(filter).boxed(),
-        });
+        let console = match options.console_stream {
+            Stream::Stdout => Console::new(io::stdout()),
+            Stream::Stderr => Console::new(io::stderr()),
+        }?;
+        layers.push(layer(is_json, console.clone()).with_filter(filter).boxed());
+        logs.console = Some(console);
     }
     if let Some(name) = &options.file.0 {
         let path = dir.join(name);

@@ -28,7 +28,7 @@ pub(crate) fn leveret(words: &[&str]) -> Command {
 
 /// What a process wrote so far, line by line.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Lines(Arc<(Mutex<Written>, Condvar)>);
+pub(crate) struct Lines(Arc<(Mutex<Written>, Condvar)>, Arc<Mutex<()>>);
 
 /// The lines, and whether there will be no more.
 type Written = (Vec<String>, bool);
@@ -39,6 +39,7 @@ impl Lines {
         let ours = lines.clone();
         std::thread::spawn(move || {
             for line in BufReader::new(source).lines().map_while(Result::ok) {
+                drop(ours.1.lock());
                 ours.0.0.lock().unwrap().0.push(line);
                 ours.0.1.notify_all();
             }
@@ -52,6 +53,11 @@ impl Lines {
     pub(crate) fn with(&self, part: &str) -> Vec<String> {
         let lines = self.0.0.lock().unwrap();
         lines.0.iter().filter(|line| line.contains(part)).cloned().collect()
+    }
+
+    /// Nothing more is read of them while this is held.
+    pub(crate) fn hold(&self) -> impl Sized {
+        self.1.lock().unwrap()
     }
 
     /// The first line that has `part` in it, as soon as it comes.

@@ -222,3 +222,29 @@ fn a_client_in_a_loop_is_told_in_few_lines() {
         assert!(written < all / 2, "{part}: {written} lines");
     }
 }
+
+/// A pipe that nobody reads takes no more after a while. Then lines are lost, and nothing else is.
+#[test]
+fn a_log_that_nobody_reads_stops_nobody() {
+    let broker = Broker::start();
+    let put = |vhost: &str| {
+        let path = format!("/api/vhosts/{vhost}");
+        request(&broker, "PUT", &path, "Basic Z3Vlc3Q6Z3Vlc3Q=", "{}").0
+    };
+    let held = broker.log.hold();
+    for n in 0..700 {
+        // Each is a line of the audit log.
+        let status = put(&format!("v{}", n % 10));
+        assert!(matches!(status, 201 | 204), "{status}");
+    }
+    let (mut client, channel) = broker.channel();
+    declare(&mut client, channel, "q");
+    client.close().unwrap();
+    drop(held);
+    wait_until(PATIENCE, "it is read again", || {
+        put("last");
+        !broker.log.with("/api/vhosts/last").is_empty()
+    });
+    let told = broker.log.wait_for("lines of the log were not written to the console");
+    assert!(told.contains("WARN") && told.contains("lost="), "{told}");
+}
