@@ -18,10 +18,11 @@
 pub mod bodies;
 pub mod events;
 pub mod flow;
+mod held;
 pub mod login;
 pub mod message;
 pub mod meta;
-pub mod numbers;
+mod numbers;
 pub mod record;
 pub mod shard;
 pub mod transaction;

@@ -6,7 +6,7 @@
 //!
 //! Durable names are in a log of their own, one record per name ([`saved`]). A change of a durable name is true when it is
 //! on disk. So the answer and the letters to shards that belong to such a change are held back until the log has it
-//! ([`waiting`]). Other letters pass them meanwhile. A session sends one command at a time, so the commands of one
+//! ([`held`](crate::held)). Other letters pass them meanwhile. A session sends one command at a time, so the commands of one
 //! connection keep their order. A change that does not fit one turn is done in pieces ([`long`]).
 //!
 //! The topology itself is changed at once. So another client may use a name before the client that made it has its answer; a
@@ -22,8 +22,6 @@ mod room;
 mod saved;
 mod waiting;
 
-use std::collections::VecDeque;
-
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use leveret_amqp::reply::ReplyCode;
@@ -38,6 +36,7 @@ use crate::message::{
     shard_of,
 };
 
+use crate::held::{Held, Place, Span, take_out};
 use crate::work::Work;
 use decisions::Decisions;
 use long::{Job, Lines, Long, Then, What};
@@ -46,7 +45,6 @@ pub(crate) use room::no_room;
 pub use room::{CHANGE_ROOM, DELETION_ROOM};
 pub use saved::SaveError;
 use saved::Saved;
-use waiting::{Place, Span, Waiting};
 
 /// State of the topology's owner beside the topology itself.
 #[derive(Debug)]
@@ -56,7 +54,7 @@ pub struct Meta<L> {
     /// The parts of this turn's outbox that depend on the log.
     held: Vec<Span>,
     /// The parts of earlier outboxes that wait for the log, by the offset up to which it has to be durable.
-    waiting: VecDeque<Waiting>,
+    waiting: Held<Offset>,
     /// Connections that have ended and whose exclusive queues are being deleted.
     leaving: HashMap<ConnectionId, Leaving, FixedState>,
     /// The exclusive queues of these connections.
@@ -109,7 +107,7 @@ impl<L: Log> Meta<L> {
             shards,
             saved: Saved::new(log),
             held: Vec::new(),
-            waiting: VecDeque::new(),
+            waiting: Held::default(),
             leaving: HashMap::default(),
             left_with: HashMap::default(),
             vhosts: HashMap::default(),
@@ -216,21 +214,18 @@ impl<L: Log> Meta<L> {
             out.failed.get_or_insert_with(|| error.to_string());
             waiting::refuse(&self.held, out, &error);
             self.held.clear();
-            for waiting in self.waiting.drain(..) {
-                waiting::refuse_all(waiting.out, out, &error);
+            for part in self.waiting.take() {
+                waiting::refuse_all(part, out, &error);
             }
             return;
         }
         let until = self.saved.until();
         if !self.held.is_empty() && self.saved.durable() < until {
-            let out = waiting::take_out(&self.held, out);
-            self.waiting.push_back(Waiting { until, out });
+            self.waiting.hold(until, take_out(&self.held, out));
         }
         self.held.clear();
         let durable = self.saved.durable();
-        while let Some(waiting) = self.waiting.pop_front_if(|it| it.until <= durable) {
-            waiting.out.append_to(out);
-        }
+        self.waiting.free(out, |&until| until <= durable);
     }
 
     /// After a failure of the log: refuses a command, and says so; other letters are not commands.

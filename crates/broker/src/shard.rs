@@ -18,6 +18,7 @@
 //! Where to go next: [`publish`], [`settle`], [`consume`],
 //! [`dead_letter`], [`lifecycle`], [`unresolved`], [`disk`].
 
+mod agreement;
 mod cold;
 mod consume;
 mod dead_letter;
@@ -49,11 +50,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use foldhash::fast::FixedState;
 use hashbrown::{HashMap, HashSet};
-use leveret_log::{HoldError, Holder, Log, ReadError, Usage};
+use leveret_log::{HoldError, Holder, Log, Moment, ReadError, Usage};
 use leveret_queue::{Left, Offset, Queue, Time};
 use leveret_topology::{ConfirmOptions, QueueId, QueueKind, Topology};
 
 use crate::flow::Alarm;
+use crate::held::{Held, Place};
 use crate::message::{ConnectionId, Outbox, Reply, ToSession, ToShard, shard_of};
 use crate::work::Work;
 use cold::{Ahead, Cold};
@@ -132,6 +134,8 @@ pub struct Shard<L> {
     /// What publishers are told next.
     runs: Runs,
     disk: Disk,
+    /// What turns told of their doings, until the log is agreed upon so far.
+    held: Held<Moment>,
     transactions: Transactions,
     alarm: Alarm,
     /// Messages below came back from before a crash, and may have been delivered.
@@ -278,6 +282,7 @@ impl<L: Log> Shard<L> {
             unresolved: Unresolved::default(),
             runs: Runs::default(),
             disk: Disk::default(),
+            held: Held::default(),
             transactions: Transactions::default(),
             seen_below: leveret_log::Offset::default(),
             keeps_orphans: false,
@@ -300,13 +305,14 @@ impl<L: Log> Shard<L> {
         now: Time,
         out: &mut Outbox,
     ) -> bool {
+        let start = Place::end_of(out);
         self.disk.race.begins(now, self.micros, self.is_pressed);
         self.work.begin();
         for letter in letters.drain(..) {
             self.letter(letter, topology, now, out);
         }
         self.fire_timers(topology, now, out);
-        self.finish(topology, now, out)
+        self.finish(start, topology, now, out)
     }
 
     /// Does what a letter wants, whatever it costs.
@@ -393,7 +399,7 @@ impl<L: Log> Shard<L> {
 
     /// Ends a turn: works off what left, dispatches, until neither brings more; then hands out what
     /// connections get.
-    fn finish(&mut self, topology: &Topology, now: Time, out: &mut Outbox) -> bool {
+    fn finish(&mut self, start: Place, topology: &Topology, now: Time, out: &mut Outbox) -> bool {
         self.used = 0;
         self.work_off_left(Pays::Nobody, topology, now, out);
         self.work.spend(self.used);
@@ -410,7 +416,9 @@ impl<L: Log> Shard<L> {
         let has_letters = self.dead_letter_parked(topology, now, out);
         self.ports.hand_out(out);
         self.runs.flush(out);
+        self.hold_answers(start, out);
         self.settle_with_disk(now, out);
+        self.free_answers(out);
         self.send_errands(out);
         if !self.unreadable.is_empty() {
             self.tell_unreadable(topology);

@@ -116,6 +116,13 @@ pub struct Moment {
     pub notes: u64,
 }
 
+impl Moment {
+    /// Whether all that was done until another moment of the log was done by this one.
+    pub fn reaches(self, other: Self) -> bool {
+        self.end >= other.end && self.notes >= other.notes
+    }
+}
+
 /// The bytes of one record, shared with the log: a clone copies no byte.
 ///
 /// A record stays valid for as long as somebody has it, released or not; it keeps the memory of
@@ -474,6 +481,12 @@ pub trait Log {
     /// What was done so far.
     fn moment(&self) -> Moment {
         Moment { end: self.end(), notes: 0 }
+    }
+
+    /// Until when what was done is agreed upon by others who have a copy of the log, so that it stays though this process
+    /// loses the log's end. None if there are no others. It never goes back.
+    fn agreed(&self) -> Option<Moment> {
+        None
     }
 
     /// [`sync`](Self::sync)s only what was done until a [`moment`](Self::moment) of this log: what came after it may still

@@ -18,8 +18,9 @@ use leveret_topology::{Import, PolicyChange, QueueId, Sweep, Topology, VhostId};
 
 use super::room::{Needed, no_room};
 use super::saved::SaveError;
-use super::waiting::{self, Place};
+use super::waiting;
 use super::{Leaving, Meta, refuse};
+use crate::held::Place;
 use crate::message::{
     ConnectionId, ConsumerSlot, Outbox, Reply, ReplyTo, ToMeta, ToShard, shard_of,
 };

@@ -297,14 +297,15 @@ impl<L: Log> Shard<L> {
 
     /// What a process that stops waits for a while: dead letters that are on their way to their targets,
     /// or will be when the disk has brought them, what has to wait for later turns (those that it leaves behind
-    /// come back to their queues, though a target may have them already), and transactions that are not
-    /// decided.
+    /// come back to their queues, though a target may have them already), transactions that are not
+    /// decided, and turns whose answers are held.
     pub fn under_way(&self) -> u64 {
         let sent = self.awaited.len() as u64;
         sent + self.parked()
             + self.work.units()
             + self.cold.retries()
             + self.transactions.undecided()
+            + self.held_turns() as u64
     }
 
     /// Whether more turns get on with what is under way, without waiting for anything.

@@ -216,6 +216,11 @@ impl Disk {
         self.is_due = true;
     }
 
+    /// All that was done is to go to the disk in this turn.
+    pub(super) fn hand_over_all(&mut self) {
+        self.is_due = true;
+    }
+
     /// A record was released.
     #[inline]
     pub(super) fn released(&mut self, at: u64, queue: QueueId) {

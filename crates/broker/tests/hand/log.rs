@@ -26,6 +26,10 @@ pub(crate) struct State {
     /// Not handed to the disk: records, those too that are not to be, and releases of others.
     open: BTreeSet<u64>,
     released: Vec<(u64, Holder)>,
+    /// How many releases of others there were.
+    noted: u64,
+    /// What others have of it, if there are others.
+    pub(crate) agreed: Option<Moment>,
     /// At the disk.
     running: Option<Batch>,
     /// What a crash leaves.
@@ -270,6 +274,7 @@ impl Log for HandLog {
         }
         if !state.open.contains(&number) {
             state.released.push((number, holder));
+            state.noted += 1;
         } else if is_last {
             state.open.remove(&number);
             state.unsafe_yet.remove(&number);
@@ -314,6 +319,14 @@ impl Log for HandLog {
         state.syncs += 1;
         state.running = Some(Batch { written, released: std::mem::take(&mut state.released) });
         Ok(())
+    }
+
+    fn moment(&self) -> Moment {
+        Moment { end: self.end(), notes: self.0.borrow().noted }
+    }
+
+    fn agreed(&self) -> Option<Moment> {
+        self.0.borrow().agreed
     }
 
     fn under_way(&self) -> Option<u64> {

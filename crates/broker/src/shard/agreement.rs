@@ -1,0 +1,46 @@
+//! Answers of a shard whose log is agreed upon by others later than it is written.
+//!
+//! The shard applies what it is told at once. If it loses its log's end, it has done nothing of what stood there. So
+//! what a turn tells of its doings is held until the log is agreed upon as far as that turn. A purge, a deletion, an ack in
+//! a transaction, a dead letter: none is seen outside and then undone. Deliveries pass, as records are given out only when
+//! they are agreed upon. What the end of a turn says of the log's progress (confirms, commits) is agreed upon by then.
+//!
+//! A log without others says so: nothing is held, and nothing is looked at.
+
+use leveret_log::Log;
+
+use super::Shard;
+use crate::held::{Place, take_since};
+use crate::message::Outbox;
+
+impl<L: Log> Shard<L> {
+    /// Holds what this turn wrote since `start`, if it is not agreed upon.
+    #[inline]
+    pub(super) fn hold_answers(&mut self, start: Place, out: &mut Outbox) {
+        let Some(agreed) = self.log.agreed() else { return };
+        let until = self.log.moment();
+        if agreed.reaches(until) && self.held.is_empty() {
+            return;
+        }
+        let part = take_since(start, out);
+        if !part.is_empty() {
+            self.held.hold(until, part);
+        }
+        // Somebody waits for whatever there is, releases too. The disk may have been busy when it was asked last.
+        if !self.held.is_empty() {
+            self.disk.hand_over_all();
+        }
+    }
+
+    /// Sends what was held and is agreed upon now.
+    #[inline]
+    pub(super) fn free_answers(&mut self, out: &mut Outbox) {
+        let Some(agreed) = self.log.agreed() else { return };
+        self.held.free(out, |&until| agreed.reaches(until));
+    }
+
+    /// Turns whose answers are held.
+    pub fn held_turns(&self) -> usize {
+        self.held.len()
+    }
+}

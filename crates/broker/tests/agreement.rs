@@ -1,0 +1,126 @@
+//! A shard over a log that others have to agree upon: what it answers waits for them.
+
+#[path = "hand/log.rs"]
+mod log;
+
+use leveret_amqp::content::Properties;
+use leveret_amqp::table::Table;
+use leveret_broker::Shard;
+use leveret_broker::message::*;
+use leveret_broker::record::join_names;
+use leveret_log::{Log as _, Moment};
+use leveret_queue::Time;
+use leveret_topology::{QueueId, QueueSpec, Topology};
+use log::HandLog;
+
+const ME: ReplyTo = ReplyTo { connection: ConnectionId::new(1), channel: 1 };
+
+struct World {
+    log: HandLog,
+    shard: Shard<HandLog>,
+    topology: Topology,
+    queue: QueueId,
+    now: Time,
+}
+
+impl World {
+    /// With one message in the queue, on the disk.
+    fn new(agreed: Option<Moment>) -> Self {
+        let mut topology = Topology::new();
+        topology.add_vhost("/").expect("a vhost");
+        let spec = QueueSpec {
+            vhost: topology.vhost("/").expect("there").id,
+            name: "q",
+            server_named: false,
+            durable: true,
+            auto_delete: false,
+            exclusive_owner: None,
+            arguments: Table::default(),
+        };
+        let queue = topology.declare_queue(spec).expect("declared").id;
+        let log = HandLog::default();
+        log.hand().agreed = agreed;
+        let shard = Shard::new(0, 1, log.clone());
+        let mut world = Self { log, shard, topology, queue, now: Time::from_ms(1000) };
+        let mut properties = Vec::new();
+        Properties::default().encode(&mut properties);
+        let message = Publish {
+            channel: 1,
+            confirm: 1,
+            targets: [queue].into_iter().collect(),
+            persistent: true,
+            priority: 0,
+            expiration_ms: None,
+            message: Message::from_parts(&join_names("", "q"), &properties, b"body"),
+            shared: None,
+        };
+        world.turn(ToShard::Publish { from: ME.connection, messages: vec![message] });
+        world.write();
+        world
+    }
+
+    /// The replies of a turn.
+    fn turn(&mut self, letter: ToShard) -> Vec<Reply> {
+        let mut out = Outbox::default();
+        self.now = self.now.after_ms(1);
+        self.shard.turn(&mut vec![letter], &self.topology, self.now, &mut out);
+        let replies = out.sessions.into_iter().filter_map(|(_, letter)| match letter {
+            ToSession::Reply { reply, .. } => Some(reply),
+            _ => None,
+        });
+        replies.collect()
+    }
+
+    /// The disk does all that it was given. What is told then.
+    fn write(&mut self) -> Vec<Reply> {
+        let mut told = Vec::new();
+        while self.log.hand().finish() {
+            told.append(&mut self.turn(ToShard::LogWoke));
+        }
+        told
+    }
+
+    /// Others have all that there is.
+    fn agree(&mut self) -> Vec<Reply> {
+        let moment = self.log.moment();
+        self.log.hand().agreed = Some(moment);
+        self.turn(ToShard::LogWoke)
+    }
+
+    fn purge(&mut self) -> Vec<Reply> {
+        self.turn(ToShard::Purge { reply: ME, queue: self.queue, max: u64::MAX })
+    }
+}
+
+#[test]
+fn a_purge_is_answered_when_it_cannot_be_undone() {
+    let mut world = World::new(Some(Moment::default()));
+    world.agree();
+    assert!(world.purge().is_empty(), "nobody else knows of it");
+    // Though nobody asks for it the disk gets it at once.
+    assert!(world.log.under_way().is_some());
+    assert!(world.write().is_empty(), "it is on one disk");
+    assert_eq!(world.shard.held_turns(), 1);
+    let told = world.agree();
+    assert!(matches!(told[..], [Reply::Purged(1)]), "{told:?}");
+    assert_eq!(world.shard.held_turns(), 0);
+    // What changes nothing is answered at once.
+    assert!(matches!(world.purge()[..], [Reply::Purged(0)]));
+}
+
+#[test]
+fn answers_keep_their_order() {
+    let mut world = World::new(Some(Moment::default()));
+    world.agree();
+    assert!(world.purge().is_empty());
+    assert!(world.purge().is_empty(), "it finds nothing, because of the one before");
+    world.write();
+    let told = world.agree();
+    assert!(matches!(told[..], [Reply::Purged(1), Reply::Purged(0)]), "{told:?}");
+}
+
+#[test]
+fn a_log_without_others_is_answered_for_at_once() {
+    let mut world = World::new(None);
+    assert!(matches!(world.purge()[..], [Reply::Purged(1)]));
+}
