@@ -15,6 +15,7 @@ pub mod descriptors;
 pub mod disk;
 pub mod ended;
 pub mod events;
+mod filling;
 pub mod front;
 mod handover;
 pub mod listener;

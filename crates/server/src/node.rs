@@ -1,7 +1,7 @@
 //! A node: every actor of the process, and who is who.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
@@ -71,6 +71,8 @@ pub struct Node {
     pub logins: Logins,
     /// Certificates in use, to be read again.
     pub certificates: Certificates,
+    /// Whether all queues have the messages that the logs kept: shards have turns from then on.
+    filled: AtomicBool,
     /// Whether clients may not come in: their listeners are closed.
     suspended: watch::Sender<bool>,
     /// Part of the memory watermark that transient messages may take before they are written to disk.
@@ -114,7 +116,9 @@ pub enum Recipient {
 const NAMES_LEAST: u64 = 128 << 20;
 
 impl Node {
-    /// A node of these shards. `meta` keeps `topology`.
+    /// A node of these shards, whose queues are not filled yet. `meta` keeps `topology`.
+    ///
+    /// Letters to the shards wait until [`Runner::begin_shards`](crate::runner::Runner::begin_shards): their duties are taken.
     pub fn new(
         settings: Arc<Settings>,
         meta: Meta<NodeLog>,
@@ -123,10 +127,16 @@ impl Node {
         paging_ratio: f64,
         logins: Logins,
     ) -> Self {
-        let shards = shards.into_iter().map(|shard| ShardActor {
-            due_ms: AtomicU64::new(shard.next_timeout().map_or(u64::MAX, |at| at.ms())),
-            held_bytes: AtomicU64::new(shard.held_bytes() + shard.idle_bytes()),
-            actor: Actor::new(Rank::Shard, shard),
+        let shards = shards.into_iter().map(|shard| {
+            let shard = ShardActor {
+                due_ms: AtomicU64::new(u64::MAX),
+                held_bytes: AtomicU64::new(shard.held_bytes() + shard.idle_bytes()),
+                actor: Actor::new(Rank::Shard, shard),
+            };
+            // What came back may expire: the first turn sets its timers.
+            let is_taken = shard.actor.post_one(ToShard::Continue);
+            debug_assert!(is_taken, "nobody else knows the shard");
+            shard
         });
         let names_bytes = AtomicU64::new(topology.weight());
         Self {
@@ -147,6 +157,7 @@ impl Node {
             alarms: Alarms::new(u64::MAX),
             logins,
             certificates: Certificates::default(),
+            filled: AtomicBool::new(false),
             suspended: watch::Sender::new(false),
             paging_ratio,
             handover: Handover::default(),
@@ -157,6 +168,18 @@ impl Node {
             failed: Notify::new(),
             settings,
         }
+    }
+
+    /// Whether all queues are filled. Until then no shard answers, and their locks are held.
+    pub fn is_filled(&self) -> bool {
+        self.filled.load(Ordering::SeqCst)
+    }
+
+    /// All queues are filled.
+    pub(crate) fn is_filled_now(&self) {
+        self.filled.store(true, Ordering::SeqCst);
+        // A limit that was moved meanwhile, too.
+        self.limit_spills();
     }
 
     /// Closes the listeners for clients, or opens them again. Connections stay.
@@ -298,12 +321,19 @@ impl Node {
         // Half of what bodies have.
         self.requests.set_watermark(limit / 2);
         self.topology_mut().set_weight_max(limit.max(NAMES_LEAST));
-        let memory = Memory { limit, paging_ratio: self.paging_ratio };
+        if self.is_filled() {
+            self.limit_spills();
+        }
+        self.alarms.update_memory(|| self.used_bytes(), now())
+    }
+
+    /// Tells the shards how much memory transient messages may take.
+    fn limit_spills(&self) {
+        let memory = Memory { limit: self.alarms.memory_limit(), paging_ratio: self.paging_ratio };
         let spill_bytes = memory.spill_bytes(self.shards.len());
         for shard in &self.shards {
             shard.actor.state().log_mut().set_spill_bytes(spill_bytes);
         }
-        self.alarms.update_memory(|| self.used_bytes(), now())
     }
 
     /// Compares the memory in use with the watermark; cheap when nothing changes.

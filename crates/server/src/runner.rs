@@ -263,6 +263,13 @@ impl Runner {
         self.work();
     }
 
+    /// Gives the shards of a new node their first turns: their queues are filled.
+    pub(crate) fn begin_shards(&mut self) {
+        // `Node::new` took their duties.
+        self.due.extend((0..self.node.shards.len()).map(Due::Shard));
+        self.work();
+    }
+
     /// Leaves a letter with the topology's owner and works off all that follows from it.
     pub fn run_meta(&mut self, letter: ToMeta) {
         self.outbox.meta.push(letter);

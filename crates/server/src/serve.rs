@@ -15,12 +15,14 @@ use leveret_log::{Log as _, Offset};
 use leveret_session::Settings;
 use leveret_topology::Topology;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::alarms::{Resource, say_flaps, watch_disk, watch_memory};
 use crate::clock::now;
 use crate::connection::Letter;
 use crate::descriptors;
 use crate::disk::IoTotals;
+use crate::filling::{Filling, Sources};
 use crate::front::{About, Inside, Listener, OpenFrontEnds, Stop};
 use crate::listener::{Preface, SocketOptions, accept, bind};
 use crate::logging::{Logs, PERIOD};
@@ -28,7 +30,7 @@ use crate::login::{self, LoginThreads, Logins};
 use crate::node::Node;
 use crate::runner::{install_runner, keep_working, rest, with_runner};
 use crate::storage::{DirectoryLock, Left, NodeLog, Orphans, Waker};
-use crate::storage::{all_at_once, close_to_others, forget_clean, leave_clean};
+use crate::storage::{close_to_others, forget_clean, leave_clean};
 use crate::supervisor::Supervisor;
 use crate::threads::Threads;
 use crate::watchdog::{self, Beat, Doing, Watchdog};
@@ -96,8 +98,8 @@ pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow
         let Options { shards, seen_below, waker, paging_ratio, .. } = options;
         // Until everything is written and closed.
         let _directory_lock = options.directory_lock;
-        let (topology, meta) = (&options.topology, &mut options.meta);
-        let (shards, recovered) = recover(shards, topology, meta, &seen_below, &options.orphans);
+        let (shards, waiting) = host(shards, &options.topology, &options.orphans);
+        let sources = Sources::new(&options.meta, seen_below, options.orphans);
         let settings = Arc::new(options.settings);
         let logins = Logins::new(options.logins, rand::random());
         let node =
@@ -116,7 +118,6 @@ pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow
         }
         close_to_others(&options.about.data_dir);
         forget_clean(&options.about.data_dir)?;
-        node.shards.iter().for_each(|shard| shard.actor.state().log_mut().reclaim());
         node.meta.state().log_mut().reclaim();
         // Port 0 means that the system chose one; from here on it is the one that counts.
         options.about.listeners.clear();
@@ -131,12 +132,8 @@ pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow
         let (more, worked) = install_runner(Arc::clone(&node));
         tokio::spawn(keep_working(more));
         tokio::spawn(rest(Arc::clone(&node), worked, give_back));
-        // What came back may expire: a first turn of each shard sets its timers.
-        with_runner(&node, |runner| {
-            (0..node.shards.len()).for_each(|index| runner.run_shard(index, ToShard::Continue));
-            // And what was being deleted goes on to go.
-            runner.run_meta(ToMeta::Continue);
-        });
+        // What was being deleted goes on to go.
+        with_runner(&node, |runner| runner.run_meta(ToMeta::Continue));
         // A watermark of 0 blocks publishers from the start.
         if let Some(change) = node.set_memory_limit(options.about.memory_limit) {
             with_runner(&node, |runner| runner.announce(Resource::Memory, change));
@@ -146,15 +143,15 @@ pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow
         tokio::spawn(watch_disk(Arc::clone(&node), Arc::clone(waker.room())));
         let threads = Arc::new(Threads::start(&node, options.threads, give_back)?);
         let logins = LoginThreads::start(&node)?;
-        let (stop, mut stops) = Stop::new();
-        let ready = Ready {
+        let (stop, stops) = Stop::new();
+        let mut ready = Ready {
             started: options.about.started,
             files,
             data_dir: options.about.data_dir.clone(),
             config: options.about.config_files.join(", "),
             memory_limit: options.about.memory_limit,
             disk_free_limit: options.about.disk_free_limit,
-            recovered,
+            recovered: 0,
         };
         let logs = options.about.logs.clone();
         let mut listeners = options.about.listeners.clone();
@@ -171,28 +168,33 @@ pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow
             accepting.push(tokio::spawn(accept(listener, node, threads, sockets, preface, open)));
         }
         // Before the ready line: who reads it may send a signal at once.
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut stops = Stops {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            asked: stops,
+        };
         let signals = signal(SignalKind::hangup())?;
         tokio::spawn(reload_when_asked(Arc::clone(&node), logs.clone(), signals));
-        announce_ready(&listeners, &ready, &node);
+        if waiting > 0 {
+            ready.announce_doors(&listeners, waiting);
+        }
+        let mut filling = Some(Filling::begin(&node, sources)?);
         let telling = tokio::spawn(tell_more(Arc::clone(&node), logs.clone()));
         let supervisor = Supervisor::of_environment().map(Arc::new);
         let round = supervisor.as_ref().and_then(|it| it.round());
         let round = round.map_or(watchdog::ROUND, |it| it.min(watchdog::ROUND));
         let watchdog = Watchdog::start(&node, options.watchdog_timeout, round)?;
         let mut watched = None;
-        if let Some(supervisor) = &supervisor {
-            supervisor.is_ready();
-            watched = Some(tokio::spawn(Arc::clone(supervisor).keep_telling(Arc::clone(&node))));
-        }
-        let mut has_failed = false;
-        tokio::select! {
-            () = node.failed.notified() => has_failed = true,
-            _ = terminate.recv() => tracing::info!("stopping: SIGTERM"),
-            _ = interrupt.recv() => tracing::info!("stopping: SIGINT"),
-            Some(by) = stops.recv() => tracing::info!("stopping: asked to by {by}"),
-        }
+        let is_ready = |recovered| {
+            ready.recovered = recovered;
+            announce_ready(&listeners, &ready, &node);
+            if let Some(supervisor) = &supervisor {
+                supervisor.is_ready();
+                watched =
+                    Some(tokio::spawn(Arc::clone(supervisor).keep_telling(Arc::clone(&node))));
+            }
+        };
+        let mut end = serve_until_the_end(&node, &mut filling, &mut stops, is_ready).await;
         if let Some(supervisor) = &supervisor {
             supervisor.is_stopping();
         }
@@ -203,6 +205,11 @@ pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow
         for task in accepting {
             task.abort();
         }
+        if let Ends::Asked = end {
+            end = fill_before_the_stop(&node, filling, &step).await;
+        }
+        let has_failed = matches!(end, Ends::Failed);
+        step.goes_on(Doing::Stop);
         close_connections(&node).await;
         step.goes_on(Doing::Stop);
         front.running.stop();
@@ -236,50 +243,81 @@ async fn tell_more(node: Arc<Node>, logs: Logs) {
     }
 }
 
-/// Fills the queues with what the logs kept. Tells how many messages that is.
-fn recover(
-    logs: Vec<NodeLog>,
-    topology: &Topology,
-    meta: &mut Meta<NodeLog>,
-    seen_below: &[Offset],
-    orphans: &Orphans,
-) -> (Vec<Shard<NodeLog>>, u64) {
-    let started = std::time::Instant::now();
-    let count = logs.len();
-    let mut all = Restored::default();
-    let mut shards = Vec::new();
-    let (decided, now) = (meta.decided(), now());
-    let work = logs.into_iter().zip(seen_below).enumerate().map(|(index, (log, &seen_below))| {
+/// Shards of these logs, with their queues, which are not filled yet; and how many records wait for that.
+fn host(logs: Vec<NodeLog>, topology: &Topology, orphans: &Orphans) -> (Vec<Shard<NodeLog>>, u64) {
+    let (count, now) = (logs.len(), now());
+    let mut waiting = 0;
+    let hosted = logs.into_iter().enumerate().map(|(index, log)| {
         let mut shard = Shard::new(index, count, log);
         if orphans.are_kept() {
             shard.keep_orphans();
         }
-        let recover = move || {
-            let restored = shard.recover(topology, decided, seen_below, now);
-            (shard, restored)
-        };
-        ((), recover)
+        shard.host(topology, now);
+        waiting += shard.usage().records;
+        shard
     });
-    for ((), (shard, restored)) in all_at_once(work.collect()) {
-        all.messages += restored.messages;
-        all.orphans += restored.orphans;
-        all.undone += restored.undone;
-        all.damaged += restored.damaged;
-        all.orphaned.extend(restored.orphaned);
-        shards.push(shard);
+    (hosted.collect(), waiting)
+}
+
+/// What ends a node.
+enum Ends {
+    /// It was asked to stop.
+    Asked,
+    /// Something failed, and nothing may be confirmed any more.
+    Failed,
+}
+
+/// Serves until something ends the node. Tells when the queues are filled.
+async fn serve_until_the_end(
+    node: &Arc<Node>,
+    filling: &mut Option<Filling>,
+    stops: &mut Stops,
+    mut is_ready: impl FnMut(u64),
+) -> Ends {
+    loop {
+        tokio::select! {
+            () = node.failed.notified() => return Ends::Failed,
+            _ = stops.terminate.recv() => tracing::info!("stopping: SIGTERM"),
+            _ = stops.interrupt.recv() => tracing::info!("stopping: SIGINT"),
+            Some(by) = stops.asked.recv() => tracing::info!("stopping: asked to by {by}"),
+            restored = filled(filling) => {
+                let (Some(filling), Some(restored)) = (filling.take(), restored) else { return Ends::Failed };
+                is_ready(filling.finish(node, &restored));
+                continue;
+            }
+        }
+        return Ends::Asked;
     }
-    orphans.tell(&all);
-    meta.forget_decisions(shards.iter_mut().flat_map(Shard::transactions_found));
-    if all != Restored::default() {
-        tracing::info!(
-            messages = all.messages,
-            of_deleted_queues = all.orphans,
-            of_unfinished_transactions = all.undone,
-            ms = started.elapsed().as_millis() as u64,
-            "messages are back in their queues"
-        );
+}
+
+/// Waits until the queues are filled; for ever if they are.
+async fn filled(filling: &mut Option<Filling>) -> Option<Restored> {
+    match filling {
+        Some(filling) => filling.wait().await,
+        None => std::future::pending().await,
     }
-    (shards, all.messages)
+}
+
+/// Waits until the queues are filled, if they are not: what may have been delivered is written down for all.
+async fn fill_before_the_stop(node: &Arc<Node>, filling: Option<Filling>, step: &Beat) -> Ends {
+    let Some(mut filling) = filling else { return Ends::Asked };
+    tracing::info!("the stop waits until the queues are filled");
+    let mut read = 0;
+    loop {
+        tokio::select! {
+            () = node.failed.notified() => return Ends::Failed,
+            restored = filling.wait() => {
+                let Some(restored) = restored else { return Ends::Failed };
+                filling.finish(node, &restored);
+                return Ends::Asked;
+            }
+            () = tokio::time::sleep(Duration::from_secs(1)) => {}
+        }
+        if filling.read() != read {
+            read = filling.read();
+            step.goes_on(Doing::Stop);
+        }
+    }
 }
 
 /// How long what is under way has when the broker stops, and then the disks when they take nothing.
@@ -413,6 +451,13 @@ async fn reload_when_asked(node: Arc<Node>, logs: Logs, mut hangup: Signal) {
     }
 }
 
+/// What asks a node to stop.
+struct Stops {
+    terminate: Signal,
+    interrupt: Signal,
+    asked: UnboundedReceiver<String>,
+}
+
 /// What the ready line says besides where it listens.
 struct Ready {
     started: std::time::Instant,
@@ -429,13 +474,29 @@ struct Ready {
 /// With fewer files connections are soon refused: what many systems give a shell.
 const FILES_FEW: u64 = 1024;
 
+/// Where a protocol is spoken.
+fn addresses(listeners: &[Listener], protocol: &str) -> Option<String> {
+    let all = listeners.iter().filter(|it| it.protocol == protocol);
+    let all: Vec<String> = all.map(|it| it.address.to_string()).collect();
+    (!all.is_empty()).then(|| all.join(", "))
+}
+
+impl Ready {
+    /// Clients may come in, and their queues are not filled yet.
+    fn announce_doors(&self, listeners: &[Listener], messages: u64) {
+        tracing::info!(
+            amqp = addresses(listeners, "amqp"),
+            amqps = addresses(listeners, "amqp/ssl"),
+            after_ms = self.started.elapsed().as_millis() as u64,
+            messages,
+            "clients may come in; the queues are being filled, and what is asked of them waits"
+        );
+    }
+}
+
 /// The one line that says the broker is ready.
 fn announce_ready(listeners: &[Listener], ready: &Ready, node: &Node) {
-    let of = |protocol: &str| {
-        let all = listeners.iter().filter(|it| it.protocol == protocol);
-        let all: Vec<String> = all.map(|it| it.address.to_string()).collect();
-        (!all.is_empty()).then(|| all.join(", "))
-    };
+    let of = |protocol| addresses(listeners, protocol);
     if let Some(files) = ready.files.filter(|&files| files <= FILES_FEW) {
         tracing::warn!(
             open_files_max = files,

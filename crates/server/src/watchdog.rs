@@ -436,7 +436,9 @@ fn ask_all(node: &Node, beat: &Beat) {
         for_it();
         beat.ends();
     };
-    for (index, shard) in node.shards.iter().enumerate() {
+    // While a shard's queues are filled its lock is held for as long as that takes.
+    let shards = node.is_filled().then_some(&node.shards);
+    for (index, shard) in shards.into_iter().flatten().enumerate() {
         wait(Doing::ShardLock(index), &|| drop(shard.actor.state()));
     }
     wait(Doing::MetaLock, &|| drop(node.meta.state()));

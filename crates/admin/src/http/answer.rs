@@ -185,7 +185,7 @@ impl From<Refusal> for Fault {
         match refusal {
             Refusal::Refused { code, text } if is_nodes(code as u16) => Self::unavailable(text),
             Refusal::Refused { text, .. } => Self::bad(text),
-            Refusal::Stopping => Self::unavailable(refusal.to_string()),
+            Refusal::Stopping | Refusal::Starting => Self::unavailable(refusal.to_string()),
         }
     }
 }

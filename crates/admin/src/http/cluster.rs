@@ -57,7 +57,7 @@ pub(super) async fn whoami(call: Call) -> Result<Answer, Fault> {
     })))
 }
 
-/// `GET /api/version`.
+/// `GET /api/version`. Probes ask it, and it asks nobody.
 pub(super) async fn version(call: Call) -> Result<Answer, Fault> {
     let about = &call.app.ops.about;
     Ok(Answer::Json(json!({
@@ -65,6 +65,7 @@ pub(super) async fn version(call: Call) -> Result<Answer, Fault> {
         "product_version": about.product_version,
         "leveret_version": env!("CARGO_PKG_VERSION"),
         "rabbitmq_version": leveret_server::COMPATIBLE_VERSION,
+        "is_booted": call.node().is_filled(),
     })))
 }
 

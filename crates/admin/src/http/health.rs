@@ -142,6 +142,10 @@ pub(super) async fn virtual_hosts(call: Call) -> Result<Answer, Fault> {
 async fn silent_shards(node: &Arc<Node>) -> Vec<usize> {
     let mut asker = Asker::new(node);
     let mut silent: Vec<usize> = (0..node.shards.len()).collect();
+    // None answers before all queues are filled.
+    if !node.is_filled() {
+        return silent;
+    }
     for &index in &silent {
         // The channel is the shard's number, to know who answers.
         let reply = ReplyTo { connection: asker.id(), channel: index as u16 };
@@ -366,6 +370,9 @@ async fn out_of_service(app: &App) -> Option<&'static str> {
     }
     if !speaks {
         return Some("no AMQP listener takes connections");
+    }
+    if !app.ops.node.is_filled() {
+        return Some("the queues are being filled");
     }
     if !silent_shards(&app.ops.node).await.is_empty() {
         return Some("a shard does not answer");

@@ -236,7 +236,7 @@ fn row(
     put("exclusive", json!(queue.exclusive_owner.is_some()));
     put("arguments", table_to_json(&queue.arguments));
     put("node", json!(node));
-    put("state", json!(facts::queue_state(queue.paused, facts)));
+    put("state", json!(facts::queue_state(call.node().is_filled(), queue.paused, facts)));
     put("policy", json!(queue.policy));
     put("operator_policy", json!(queue.operator_policy));
     put("effective_policy_definition", queue.effective_policy.into());

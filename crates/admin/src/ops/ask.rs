@@ -25,6 +25,9 @@ pub enum Refusal {
     /// Nobody answers any more.
     #[error("the node is stopping")]
     Stopping,
+    /// No shard answers yet.
+    #[error("the node is starting: its queues are being filled")]
+    Starting,
 }
 
 /// Somebody who sends commands to actors and waits for their answers.
@@ -123,12 +126,15 @@ pub async fn meta(
     asker.answer().await
 }
 
-/// Asks the shard of a queue.
+/// Asks the shard of a queue. It is not waited for while the queues are being filled.
 pub async fn shard(
     node: &Arc<Node>,
     queue: QueueId,
     letter: impl FnOnce(ReplyTo) -> ToShard,
 ) -> Result<Reply, Refusal> {
+    if !node.is_filled() {
+        return Err(Refusal::Starting);
+    }
     let mut asker = Asker::new(node);
     asker.tell_shard_of(queue, letter(asker.reply_to()));
     asker.answer().await

@@ -23,12 +23,15 @@ pub async fn of(node: &Arc<Node>, queues: &[QueueId]) -> Result<Queues, Refusal>
     with(node, queues, Named::None).await
 }
 
-/// The same, with consumers.
+/// The same, with consumers. Nothing is known while the queues are being filled.
 pub async fn with(
     node: &Arc<Node>,
     queues: &[QueueId],
     consumers: Named,
 ) -> Result<Queues, Refusal> {
+    if !node.is_filled() {
+        return Ok(Queues::default());
+    }
     let count = node.shards.len();
     let mut by_shard = vec![Vec::new(); count];
     for &queue in queues {
@@ -69,9 +72,11 @@ pub async fn queue(node: &Arc<Node>, queue: QueueId) -> Result<Option<QueueFacts
 }
 
 /// RabbitMQ's word for how a queue is; `paused` is LavinMQ's. In `flow` those who publish into it pause:
-/// its shard's disk is far behind.
-pub fn queue_state(is_paused: bool, facts: Option<&QueueFacts>) -> &'static str {
-    if is_paused {
+/// its shard's disk is far behind. `starting`: the queues are being filled.
+pub fn queue_state(is_filled: bool, is_paused: bool, facts: Option<&QueueFacts>) -> &'static str {
+    if !is_filled && facts.is_none() {
+        "starting"
+    } else if is_paused {
         "paused"
     } else if facts.is_some_and(|facts| facts.numbers.is_in_flow) {
         "flow"

@@ -184,7 +184,11 @@ impl Collector {
         }
     }
 
+    /// Shards tell nothing while their queues are being filled.
     async fn ask_shards(&self, fresh: &mut Fresh) -> Result<(), Refusal> {
+        if !self.node.is_filled() {
+            return Ok(());
+        }
         let mut asker = Asker::new(&self.node);
         let reply = asker.reply_to();
         for index in 0..self.node.shards.len() {

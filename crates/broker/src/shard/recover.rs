@@ -24,6 +24,9 @@ const SEEN: u8 = 0x80;
 /// How many queues that are not known are told of by their ids.
 const ORPHANED_MAX: usize = 100;
 
+/// Records between two words on how far it is.
+const TELLS_EVERY: u64 = 4096;
+
 /// What came back, in numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Restored {
@@ -39,6 +42,17 @@ pub struct Restored {
     pub damaged: u64,
 }
 
+impl Restored {
+    /// What came back in another shard, too.
+    pub fn add(&mut self, other: Self) {
+        self.messages += other.messages;
+        self.orphans += other.orphans;
+        self.undone += other.undone;
+        self.damaged += other.damaged;
+        self.orphaned.extend(other.orphaned);
+    }
+}
+
 /// The shard in whose log a holder has its messages. None if it is no queue.
 pub fn home_of(holder: Holder, shards: usize) -> Option<usize> {
     let is_queue = holder.as_log().is_none() && holder != Note::holder();
@@ -52,11 +66,7 @@ impl<L: Log> Shard<L> {
         self.keeps_orphans = true;
     }
 
-    /// Fills the queues with what the log kept. To be called once, before the first turn. `seen_below`: what
-    /// is below may have been delivered, and of the rest the marks tell all; that is what
-    /// [`seen_below`](Self::seen_below) said if the process before called [`close`](Self::close), and
-    /// [`Offset::MAX`](leveret_log::Offset::MAX) if it did not. `decided`: what
-    /// [`Meta::decided`](crate::Meta::decided) says of transactions.
+    /// [Hosts](Self::host) the queues and [fills](Self::fill) them.
     pub fn recover(
         &mut self,
         topology: &Topology,
@@ -64,9 +74,14 @@ impl<L: Log> Shard<L> {
         seen_below: leveret_log::Offset,
         now: Time,
     ) -> Restored {
-        self.seen_below = seen_below.min(self.log.end());
-        let keeps_orphans = self.keeps_orphans;
-        let Self { log, queues, touched, index, shards, transactions, .. } = self;
+        self.host(topology, now);
+        self.fill(decided, seen_below, &mut |_| {})
+    }
+
+    /// Makes the queues of this shard that the topology has, without messages. To be called once, before letters come: later
+    /// changes of the topology are letters.
+    pub fn host(&mut self, topology: &Topology, now: Time) {
+        let Self { queues, touched, index, shards, .. } = self;
         // Those without messages, too: they are counted, and what nobody uses may expire.
         for queue in topology.vhosts().flat_map(|vhost| topology.queues(vhost.id)) {
             if shard_of(queue.id, *shards) == *index {
@@ -75,6 +90,24 @@ impl<L: Log> Shard<L> {
                 queues.insert(queue.id, hosted);
             }
         }
+    }
+
+    /// Fills the queues with what the log kept. To be called once, after [`host`](Self::host) and before the first turn.
+    /// `seen_below`: what is below may have been delivered, and of the rest the marks tell all; that is what
+    /// [`seen_below`](Self::seen_below) said if the process before called [`close`](Self::close), and
+    /// [`Offset::MAX`](leveret_log::Offset::MAX) if it did not. `decided`: what
+    /// [`Meta::decided`](crate::Meta::decided) says of transactions. `progress` is told now and then how many records were
+    /// read since the last time.
+    pub fn fill(
+        &mut self,
+        decided: &Decided,
+        seen_below: leveret_log::Offset,
+        progress: &mut dyn FnMut(u64),
+    ) -> Restored {
+        self.seen_below = seen_below.min(self.log.end());
+        let keeps_orphans = self.keeps_orphans;
+        let Self { log, queues, transactions, .. } = self;
+        let mut read = 0;
         let mut restored = Restored::default();
         let mut orphans: Vec<(leveret_log::Offset, Holder)> = Vec::new();
         // What transactions leave behind.
@@ -82,6 +115,10 @@ impl<L: Log> Shard<L> {
         // Records of a transaction that never was, up to here.
         let mut undone_until = 0;
         log.recover(&mut |record| {
+            read += 1;
+            if read % TELLS_EVERY == 0 {
+                progress(TELLS_EVERY);
+            }
             let all = record.holders.iter().map(|&(holder, _)| (record.at, holder));
             if let Some(note) = Note::decode(record.head) {
                 if let Note::Part { tx, messages } = note {

@@ -82,21 +82,38 @@ fn alarms(it: &mut Call<'_>) -> Result<Answer, Fault> {
 const ONE_NODE: &str =
     "Node {node} seems to be the only one in a single node cluster, the check does not apply";
 
+/// Why a node that answers is not ready.
+pub(super) const FILLING: &str = "the node is starting: its queues are being filled";
+
+/// Whether a node that said this has filled its queues. One of an older version answers only then.
+pub(super) fn is_booted(version: &Value) -> bool {
+    version["is_booted"] != json!(false)
+}
+
+/// Answered by the node without asking anybody, so that probes cost next to nothing.
+fn is_running(it: &mut Call<'_>) -> Result<Answer, Fault> {
+    if is_booted(&it.get("/api/version")?) {
+        return Ok(Answer::Message(it.fill("RabbitMQ on node {node} is fully booted and running")));
+    }
+    let text = "RabbitMQ on node {node} is not running or has not fully booted yet (check with is_booting)";
+    Err(Fault::unavailable(it.fill(text)))
+}
+
+fn is_booting(it: &mut Call<'_>) -> Result<Answer, Fault> {
+    let text = match is_booted(&it.get("/api/version")?) {
+        true => "RabbitMQ on node {node} is fully booted (check with is_running)",
+        false => "RabbitMQ on node {node} is booting",
+    };
+    Ok(Answer::Message(it.fill(text)))
+}
+
 pub(super) const COMMANDS: &[Entry] = &[
-    // Answered by the node without asking anybody, so that probes cost next to nothing.
-    Entry::new("check_running", Tools::DIAGNOSTICS, "Check that the node is up", |it| {
-        it.check("/api/version", "RabbitMQ on node {node} is fully booted and running")
-    })
-    .says("Checking if RabbitMQ is running on node {node} ..."),
-    Entry::new("is_running", Tools::DIAGNOSTICS, "Check that the node is up", |it| {
-        it.check("/api/version", "RabbitMQ on node {node} is fully booted and running")
-    })
-    .says("Asking node {node} for its status ..."),
-    Entry::new("is_booting", Tools::DIAGNOSTICS, "Check whether the node is starting", |it| {
-        // A node that answers has started.
-        it.check("/api/version", "RabbitMQ on node {node} is fully booted (check with is_running)")
-    })
-    .says("Asking node {node} for its boot status ..."),
+    Entry::new("check_running", Tools::DIAGNOSTICS, "Check that the node is up", is_running)
+        .says("Checking if RabbitMQ is running on node {node} ..."),
+    Entry::new("is_running", Tools::DIAGNOSTICS, "Check that the node is up", is_running)
+        .says("Asking node {node} for its status ..."),
+    Entry::new("is_booting", Tools::DIAGNOSTICS, "Check whether the node is starting", is_booting)
+        .says("Asking node {node} for its boot status ..."),
     Entry::new("alarms", Tools::DIAGNOSTICS, "Show alarms that are on", alarms)
         .says("Asking node {node} to report any known resource alarms ..."),
     Entry::new("check_alarms", Tools::DIAGNOSTICS, "Check that no alarm is on", |it| {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::{Value, json};
 
-use super::{Entry, Tools, answers, flag, ignored, many, maybe, one, value};
+use super::{Entry, Tools, answers, checks, flag, ignored, many, maybe, one, value};
 use crate::call::{Answer, Call};
 use crate::fault::{Code, Fault};
 
@@ -14,7 +14,9 @@ fn wait_until_it_runs(it: &mut Call<'_>) -> Result<Answer, Fault> {
     let deadline = Instant::now() + it.timeout();
     loop {
         match it.get("/api/version") {
-            Ok(_) => return Ok(Answer::Done),
+            Ok(told) if checks::is_booted(&told) => return Ok(Answer::Done),
+            Ok(_) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(50)),
+            Ok(_) => return Err(Fault::new(Code::TempFail, checks::FILLING)),
             Err(fault) if !matches!(fault.code, Code::Unavailable | Code::NotReady) => {
                 return Err(fault);
             }
@@ -166,11 +168,11 @@ pub(super) const COMMANDS: &[Entry] = &[
         Ok(Answer::Message("Ping succeeded".to_owned()))
     })
     .says("Will ping {node}. Timeout: {timeout} s."),
-    Entry::new("await_startup", Tools::CTL, "Wait until the node answers", wait_until_it_runs),
+    Entry::new("await_startup", Tools::CTL, "Wait until the node is ready", wait_until_it_runs),
     Entry::new(
         "wait",
         Tools::CTL_AND_DIAGNOSTICS,
-        "Wait until the node answers",
+        "Wait until the node is ready",
         wait_until_it_runs,
     )
     .takes(&[

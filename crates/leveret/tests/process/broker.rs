@@ -146,13 +146,19 @@ impl Broker {
 
     /// The same for a command that names its data directory by itself.
     #[track_caller]
-    pub(crate) fn spawn_as_is(mut command: Command, dir: tempfile::TempDir) -> Self {
+    pub(crate) fn spawn_as_is(command: Command, dir: tempfile::TempDir) -> Self {
+        Self::spawn_until(" is ready", command, dir)
+    }
+
+    /// The same until a line with this and its addresses was logged.
+    #[track_caller]
+    pub(crate) fn spawn_until(line: &str, mut command: Command, dir: tempfile::TempDir) -> Self {
         command.env(MANAGEMENT_PORT, "0").env(METRICS_PORT, "0");
         let spawned = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         let mut child = spawned.unwrap();
         let log = Lines::follow(child.stdout.take().unwrap());
         let errors = Lines::follow(child.stderr.take().unwrap());
-        let ready = log.wait_for(" is ready");
+        let ready = log.wait_for(line);
         let (_, rest) = ready.split_once("amqp=\"").expect("the ready line has addresses");
         let (address, _) = rest.split_once('"').unwrap();
         Self { child, log, errors, address: address.parse().unwrap(), dir, settings: Vec::new() }

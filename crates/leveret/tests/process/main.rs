@@ -12,6 +12,7 @@ mod disk;
 mod events;
 mod experiment;
 mod faults;
+mod filling;
 mod floods;
 mod flow;
 mod kill;

@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 use crate::broker::{Broker, leveret};
 
 /// Names and numbers: `fdatasync=5` makes every such call fail with error 5, `sync_ms=100` makes it last
-/// longer, `read_ms=100` a read, `list=5` makes writes and syncs of lists of files fail, `clock=-60` sets the system's clock back by a minute.
+/// longer, `read_ms=100` a read, `hold_fill=1` holds the reads that fill queues until it is gone, `list=5` makes writes and syncs of lists of files fail, `clock=-60` sets the system's clock back by a minute.
 const SOURCE: &str = r#"
 #define _GNU_SOURCE
 #include <errno.h>
@@ -18,6 +18,7 @@ const SOURCE: &str = r#"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -70,7 +71,14 @@ ssize_t pwrite64(int fd, const void *bytes, size_t len, off64_t at) {
     return fails("pwrite64=") || list_fails(fd) ? -1 : syscall(SYS_pwrite64, fd, bytes, len, at);
 }
 
+static void hold_fill(void) {
+    char name[16];
+    if (prctl(PR_GET_NAME, name) || memcmp(name, "fill-", 5)) return;
+    while (fault("hold_fill=")) last(5);
+}
+
 ssize_t pread64(int fd, void *bytes, size_t len, off64_t at) {
+    hold_fill();
     last(fault("read_ms="));
     return fails("pread64=") ? -1 : syscall(SYS_pread64, fd, bytes, len, at);
 }
@@ -111,8 +119,21 @@ impl Shim {
     /// A broker with them, on this directory.
     #[track_caller]
     pub(crate) fn broker(&self, dir: tempfile::TempDir) -> Broker {
+        Broker::spawn(self.command(), dir)
+    }
+
+    fn command(&self) -> Command {
         let mut command = leveret(&["serve", "--listen", "127.0.0.1:0"]);
         command.env("LD_PRELOAD", &LIBRARY.1).env("FAULTS", self.file());
-        Broker::spawn(command, dir)
+        command
+    }
+
+    /// A broker on this directory that lets clients in and does not fill its queues before there are other faults.
+    #[track_caller]
+    pub(crate) fn filling(&self, dir: tempfile::TempDir) -> Broker {
+        self.set("hold_fill=1");
+        let mut command = self.command();
+        command.arg("--data-dir").arg(dir.path());
+        Broker::spawn_until("clients may come in", command, dir)
     }
 }

@@ -1,0 +1,145 @@
+//! The last step of a start: the queues get the messages that the logs kept, while clients come in.
+//!
+//! Each shard is filled by a thread of its own, which holds the shard's lock. No shard has a turn before all are filled, so
+//! letters wait in their inboxes: see `docs/decisions/0043-logins-before-queues.md`.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use leveret_broker::shard::Restored;
+use leveret_broker::transaction::Decided;
+use leveret_broker::{Meta, Shard};
+use leveret_log::Offset;
+use tokio::sync::oneshot;
+
+use crate::node::Node;
+use crate::runner::with_runner;
+use crate::storage::{NodeLog, Orphans};
+
+/// Between two words on how far it is.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Queues that are being filled.
+#[derive(Debug)]
+pub(crate) struct Filling {
+    begun: Instant,
+    orphans: Orphans,
+    /// Records that were read.
+    read: Arc<AtomicU64>,
+    ended: oneshot::Receiver<Restored>,
+}
+
+/// What a shard is filled by, besides its log.
+#[derive(Debug)]
+pub(crate) struct Sources {
+    /// What became of transactions.
+    pub decided: Decided,
+    /// By shard: records below may have been delivered.
+    pub seen_below: Vec<Offset>,
+    /// What becomes of messages of queues that are not known.
+    pub orphans: Orphans,
+}
+
+impl Sources {
+    /// For shards of which `meta` keeps the names.
+    pub(crate) fn new(meta: &Meta<NodeLog>, seen_below: Vec<Offset>, orphans: Orphans) -> Self {
+        Self { decided: meta.decided().clone(), seen_below, orphans }
+    }
+}
+
+impl Filling {
+    /// Begins. Nothing else takes the lock of a shard until [`Filling::finish`].
+    pub(crate) fn begin(node: &Arc<Node>, sources: Sources) -> io::Result<Self> {
+        let (tell, ended) = oneshot::channel();
+        let (read, node) = (Arc::new(AtomicU64::new(0)), Arc::clone(node));
+        let filling = Self { begun: Instant::now(), orphans: sources.orphans.clone(), read, ended };
+        let read = Arc::clone(&filling.read);
+        std::thread::Builder::new().name("fill".to_owned()).spawn(move || {
+            match fill_all(&node, &sources, &read) {
+                // Nobody hears of it in a process that ends already.
+                Ok(restored) => drop(tell.send(restored)),
+                Err(error) => tracing::error!(%error, "the queues cannot be filled"),
+            }
+        })?;
+        Ok(filling)
+    }
+
+    /// Waits until all are filled; may be called again if it was dropped before. None if they cannot be.
+    pub(crate) async fn wait(&mut self) -> Option<Restored> {
+        (&mut self.ended).await.ok()
+    }
+
+    /// How many records were read.
+    pub(crate) fn read(&self) -> u64 {
+        self.read.load(Ordering::Relaxed)
+    }
+
+    /// All are filled: tells what was found, and gives the shards their first turns. How many messages there are.
+    pub(crate) fn finish(self, node: &Arc<Node>, all: &Restored) -> u64 {
+        self.orphans.tell(all);
+        let mut found = Vec::new();
+        for shard in &node.shards {
+            let mut shard = shard.actor.state();
+            found.extend(shard.transactions_found());
+            shard.log_mut().reclaim();
+        }
+        node.meta.state().forget_decisions(found.into_iter());
+        if *all != Restored::default() {
+            tracing::info!(
+                messages = all.messages,
+                of_deleted_queues = all.orphans,
+                of_unfinished_transactions = all.undone,
+                ms = self.begun.elapsed().as_millis() as u64,
+                "messages are back in their queues"
+            );
+        }
+        node.is_filled_now();
+        with_runner(node, |runner| runner.begin_shards());
+        all.messages
+    }
+}
+
+/// Fills all shards at the same time.
+fn fill_all(node: &Node, sources: &Sources, read: &AtomicU64) -> io::Result<Restored> {
+    let mut all = Restored::default();
+    std::thread::scope(|scope| {
+        let mut threads = Vec::new();
+        for (index, shard) in node.shards.iter().enumerate() {
+            let seen_below = sources.seen_below.get(index).copied().unwrap_or(Offset::MAX);
+            let thread = std::thread::Builder::new().name(format!("fill-{index}"));
+            let fill = move || fill(&mut shard.actor.state(), index, seen_below, sources, read);
+            threads.push(thread.spawn_scoped(scope, fill)?);
+        }
+        for thread in threads {
+            match thread.join() {
+                Ok(restored) => all.add(restored),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        Ok(())
+    })
+    .map(|()| all)
+}
+
+/// Fills one, and tells now and then how far it is.
+fn fill(
+    shard: &mut Shard<NodeLog>,
+    index: usize,
+    seen_below: Offset,
+    sources: &Sources,
+    read: &AtomicU64,
+) -> Restored {
+    let total = shard.usage().records;
+    let (mut done, mut told) = (0, Instant::now());
+    shard.fill(&sources.decided, seen_below, &mut |more| {
+        done += more;
+        read.fetch_add(more, Ordering::Relaxed);
+        if told.elapsed() >= PATIENCE {
+            told = Instant::now();
+            let percent = done * 100 / total.max(1);
+            tracing::info!(shard = index, percent, messages = total, "filling the queues");
+        }
+    })
+}
