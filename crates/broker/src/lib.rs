@@ -22,7 +22,7 @@ mod held;
 pub mod login;
 pub mod message;
 pub mod meta;
-mod numbers;
+pub mod numbers;
 pub mod record;
 pub mod shard;
 pub mod transaction;
