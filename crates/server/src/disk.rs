@@ -284,6 +284,9 @@ trait Worker: Send + 'static {
     /// Nothing came for a while.
     fn rest(&mut self) -> Result<(), DiskError>;
 
+    /// Nothing came since: is the disk short of what is kept for later?
+    fn make_room(&mut self);
+
     /// Nothing came for long, or comes ever.
     fn sleep(&mut self) -> Result<(), DiskError>;
 }
@@ -320,7 +323,7 @@ fn spawn(
                         check(beat.during(|| worker.rest()));
                         (told.rests)();
                     }
-                    jobs.recv_timeout(SLEEP)
+                    wait(&jobs, || beat.during(|| worker.make_room()))
                 });
                 let Ok(next) = next else { break };
                 job = next;
@@ -328,6 +331,18 @@ fn spawn(
             check(beat.during(|| worker.sleep()));
         }
     })
+}
+
+/// The next job, if there is one before it is time to sleep. Calls `look` about once a second meanwhile.
+fn wait(jobs: &Receiver<Job>, mut look: impl FnMut()) -> Result<Job, RecvTimeoutError> {
+    let until = Instant::now() + SLEEP;
+    loop {
+        look();
+        match jobs.recv_timeout(REST) {
+            Err(RecvTimeoutError::Timeout) if Instant::now() < until => {}
+            next => return next,
+        }
+    }
 }
 
 impl Drop for RealDisk {
@@ -421,6 +436,8 @@ impl Worker for Reader {
         self.buffers.close();
         self.background.rest()
     }
+
+    fn make_room(&mut self) {}
 
     fn sleep(&mut self) -> Result<(), DiskError> {
         self.background.rest()

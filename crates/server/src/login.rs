@@ -407,9 +407,13 @@ impl Logins {
         }
         match &verdict {
             Ok(_) if login.is_repeated => {}
-            Ok(_) => tracing::info!(
-                target: "audit", peer, user, mechanism, protocol, "audit: login accepted"
-            ),
+            Ok(_) => {
+                let from = from.map_or_else(|| peer.to_owned(), |address| address.to_string());
+                let from = format!("{user}@{from}");
+                tracing::info!(
+                    target: "audit", from, peer, user, mechanism, protocol, "audit: login accepted"
+                );
+            }
             Err(why) => {
                 if let Some(from) = from {
                     self.throttle.lock().failed(from, now().ms());

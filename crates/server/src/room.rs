@@ -124,10 +124,20 @@ impl Room {
         self.free() < 2 * KEPT_BYTES
     }
 
+    /// Whether room that is kept for later is wanted now: nothing new is to be written, or somebody is told that there is little.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.free() < self.limit.load(Ordering::Relaxed).max(2 * KEPT_BYTES)
+    }
+
+    /// Under so many free bytes somebody wants to be told.
+    pub(crate) fn set_limit(&self, limit: u64) {
+        self.limit.store(limit, Ordering::Relaxed);
+    }
+
     /// Waits until the system is to be asked again, `limit` being what somebody cares for. A write that goes below it, or the
     /// first that finds no room, ends the wait at once: a quick disk takes megabytes in a few milliseconds.
     pub(crate) async fn pause(&self, limit: u64) {
-        self.limit.store(limit, Ordering::Relaxed);
+        self.set_limit(limit);
         // An end of the time without news is as good as news.
         let _ = tokio::time::timeout(pause(self.free(), limit), self.changed.notified()).await;
     }

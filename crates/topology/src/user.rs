@@ -128,6 +128,9 @@ const SALT_BYTES: usize = 4;
 /// What one check of a hash that somebody imported may cost: memory in KiB, rounds, lanes.
 const ARGON2_MAX: (u32, u32, u32) = (256 << 10, 64, 16);
 
+/// What memory times rounds may be: four rounds over all of the memory, which is about a second of a processor.
+const ARGON2_WORK_MAX: u64 = 1 << 20;
+
 /// The PHC string of a password, `$argon2id$v=19$m=19456,t=2,p=1$salt$hash`.
 fn argon2id(password: &str, salt: &[u8]) -> Option<String> {
     let hasher = argon2::Argon2::default();
@@ -144,6 +147,9 @@ fn check_argon2id(text: &str) -> Result<(), &'static str> {
     let (memory, rounds, lanes) = ARGON2_MAX;
     if params.m_cost() > memory || params.t_cost() > rounds || params.p_cost() > lanes {
         return Err("too costly: at most m=262144, t=64, p=16");
+    }
+    if u64::from(params.m_cost()) * u64::from(params.t_cost()) > ARGON2_WORK_MAX {
+        return Err("too costly: a check would take seconds; m times t may be 1048576 at most");
     }
     Ok(())
 }
@@ -378,5 +384,37 @@ impl User {
         self.topics.iter().flat_map(|(&vhost, topics)| {
             topics.iter().map(move |(exchange, topics)| (vhost, exchange.as_ref(), topics))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A hash that somebody imports cannot make each login cost seconds.
+    #[test]
+    #[rustfmt::skip] // a table
+    fn costly_hashes_are_refused() {
+        #[track_caller]
+        fn check(parameters: &str, want: Option<&str>) {
+            let hash = DUMMY_ARGON2ID.replace("m=19456,t=2,p=1", parameters);
+            let got = PasswordHash::from_base64("u", &hash, Hashing::Argon2id).err();
+            let got = got.map(|error| error.to_string());
+            let is_right = match (&got, want) {
+                (None, None) => true,
+                (Some(got), Some(want)) => got.contains(want),
+                _ => false,
+            };
+            assert!(is_right, "{parameters}: {got:?}");
+        }
+        check("m=19456,t=2,p=1",   None);
+        check("m=262144,t=4,p=16", None);
+        check("m=16384,t=64,p=1",  None);
+        check("m=262144,t=5,p=1",  Some("m times t may be 1048576 at most"));
+        check("m=262144,t=64,p=1", Some("too costly"));
+        check("m=16385,t=64,p=1",  Some("too costly"));
+        check("m=262145,t=1,p=1",  Some("at most m=262144"));
+        check("m=8,t=65,p=1",      Some("at most m=262144, t=64"));
+        check("m=4294967295,t=4294967295,p=1", Some("too costly"));
     }
 }

@@ -171,8 +171,26 @@ fn a_file_is_used_again() {
     done(&mut disk, &place, write(8, 0, false));
     done(&mut disk, &place, remove(7, LEN));
     assert_eq!((len(8), has_spare()), (LEN, true));
+    // While the disk is below the limit of the alarm nothing is kept.
+    disk.room.set_limit(u64::MAX);
+    let until = Instant::now() + Duration::from_secs(20);
+    while has_spare() {
+        assert!(Instant::now() < until, "though nobody writes");
+        std::thread::yield_now();
+    }
+    assert_eq!(len(8), 128);
+    make(14, LEN);
+    done(&mut disk, &place, remove(14, LEN));
+    assert!(!has_spare());
+    disk.room.set_limit(0);
+    make(6, LEN);
+    make(7, LEN);
+    done(&mut disk, &place, remove(6, LEN));
+    done(&mut disk, &place, write(15, 0, false));
+    done(&mut disk, &place, remove(7, LEN));
+    assert_eq!((len(15), has_spare()), (LEN, true));
     drop(disk);
-    assert_eq!((len(8), has_spare()), (128, false));
+    assert_eq!((len(15), has_spare()), (128, false));
     // And what is behind the last write goes when the next will be shorter.
     let mut disk = place.disk();
     [11, 12].into_iter().for_each(|segment| make(segment, LEN));

@@ -94,6 +94,13 @@ impl Worker for Writer {
         list.sync()
     }
 
+    fn make_room(&mut self) {
+        if self.room.is_wanted() {
+            self.cut();
+            self.drop_spare();
+        }
+    }
+
     fn sleep(&mut self) -> Result<(), DiskError> {
         let rested = self.rest();
         self.cut();
@@ -135,7 +142,8 @@ impl Writer {
         }
         // With a second name it is a copy that somebody made.
         let is_like = |it: Metadata| lens.contains(&it.len()) && it.nlink() == 1;
-        if self.spare == Some(Spare::No) && path.metadata().is_ok_and(is_like) {
+        let is_kept = self.spare == Some(Spare::No) && !self.room.is_wanted();
+        if is_kept && path.metadata().is_ok_and(is_like) {
             std::fs::rename(path, spare)?;
             self.spare = Some(Spare::Yes);
         } else {
@@ -189,8 +197,8 @@ impl Writer {
                 if let Some(until) = self.full_until.take() {
                     std::thread::sleep(until.saturating_duration_since(Instant::now()));
                 }
-                // Before messages are refused for want of it.
-                if self.room.is_short() {
+                // Before publishers are blocked for want of it.
+                if self.room.is_wanted() {
                     self.drop_spare();
                 }
                 let mut result = self.write(file, position, [&head, &body], (sync, is_last));

@@ -3,6 +3,9 @@
 //! A line that says in its field `from` who caused it is one of few: in each [`PERIOD`] every kind of line takes
 //! [`CAUSE_LINES`] of one cause and [`KIND_LINES`] of all. What is more is counted, and told at the end of the period, with
 //! what the first of them said. A kind of line is its place in the source. Lines without the field are all written.
+//!
+//! Lines of the audit log are limited by their cause alone: who did something is not lost because others did much. More causes than
+//! [`AUDIT_CAUSES_MAX`] are not counted, and their lines are all written.
 
 use std::cell::Cell;
 use std::fmt::Debug;
@@ -33,6 +36,8 @@ const CAUSE_LINES: u32 = 20;
 const KIND_LINES: u32 = 100;
 /// Causes that are told apart in a period, by kind; all others count as one.
 const CAUSES_MAX: usize = 64;
+/// The same in the audit log, where others are not counted as one.
+const AUDIT_CAUSES_MAX: usize = 10_000;
 /// The longest name of a cause that is kept, in bytes.
 const NAME_MAX: usize = 256;
 
@@ -89,15 +94,29 @@ impl Kind {
         Self { about, lines: 0, causes: HashMap::default(), others: Count::default() }
     }
 
+    fn is_audit(&self) -> bool {
+        category(self.about.target()) == "audit"
+    }
+
+    /// Whether a cause is one of too many that came before it.
+    fn is_other(&self, from: &str, most: usize) -> bool {
+        self.causes.len() >= most && !self.causes.contains_key(from)
+    }
+
     fn of(&mut self, from: &str) -> &mut Count {
-        if self.causes.len() >= CAUSES_MAX && !self.causes.contains_key(from) {
+        let most = if self.is_audit() { AUDIT_CAUSES_MAX } else { CAUSES_MAX };
+        if self.is_other(from, most) {
             return &mut self.others;
         }
         self.causes.entry_ref(from).or_default()
     }
 
     fn take(&mut self, from: &str) -> Fate {
-        let has_room = self.lines < KIND_LINES;
+        let is_audit = self.is_audit();
+        if is_audit && self.is_other(from, AUDIT_CAUSES_MAX) {
+            return Fate::Written;
+        }
+        let has_room = is_audit || self.lines < KIND_LINES;
         let count = self.of(from);
         if has_room && count.lines < CAUSE_LINES {
             count.lines += 1;
@@ -173,6 +192,7 @@ impl More {
             "channel" => tell!("channel"),
             "queue" => tell!("queue"),
             "user" => tell!("user"),
+            "audit" => tell!("audit"),
             _ => tell!("default"),
         }
     }
@@ -321,6 +341,28 @@ mod tests {
             })
             .sum();
         assert_eq!(more, 10_000 - u64::from(KIND_LINES));
+    }
+
+    /// Logins of one user in a loop are counted, and nobody who logs in beside them is left out.
+    #[test]
+    fn the_audit_log_names_everybody() {
+        let accepted = |from: &str| tracing::info!(target: "audit", from, "accepted {from}");
+        let [lines] = logged([LevelFilter::INFO], |limits| {
+            (0..1000).for_each(|_| accepted("a@1.2.3.4"));
+            (0..5000).for_each(|n| accepted(&format!("user {n}")));
+            limits[0].tell();
+        });
+        assert_eq!(lines.len(), 20 + 5000 + 1);
+        assert_eq!(lines[20], "INFO accepted user 0");
+        assert_eq!(
+            lines[5020],
+            "INFO 980 more like it from a@1.2.3.4, the first: accepted a@1.2.3.4"
+        );
+        let [lines] = logged([LevelFilter::INFO], |limits| {
+            (0..20_000).for_each(|n| accepted(&format!("user {n}")));
+            limits[0].tell();
+        });
+        assert_eq!(lines.len(), 20_000);
     }
 
     #[test]
