@@ -37,6 +37,9 @@ pub struct Options {
     pub read_bytes: usize,
     /// How long connecting and each call may take.
     pub timeout: Duration,
+    /// How long the broker may take nothing of what is written to it; any time if none. A broker that is short of memory or disk
+    /// reads nothing for as long as that lasts.
+    pub write_timeout: Option<Duration>,
     /// Send buffer of the socket, if not the system's.
     pub send_buffer: Option<usize>,
     /// Receive buffer of the socket, if not the system's.
@@ -54,6 +57,7 @@ impl Default for Options {
             heartbeat_s: None,
             read_bytes: 256 * 1024,
             timeout: Duration::from_secs(30),
+            write_timeout: None,
             send_buffer: None,
             receive_buffer: None,
             no_delay: true,
@@ -311,6 +315,7 @@ impl Connection {
                 self.last_sent = Instant::now();
                 Ok(())
             }
+            Err(error) if is_timeout(&error) => Err(Error::NotTaken),
             Err(error) => Err(self.last_words(error)),
         }
     }
@@ -588,6 +593,7 @@ fn open(address: SocketAddr, options: &Options) -> io::Result<TcpStream> {
     }
     socket.connect_timeout(&address.into(), options.timeout)?;
     socket.set_tcp_nodelay(options.no_delay)?;
+    socket.set_write_timeout(options.write_timeout)?;
     Ok(socket.into())
 }
 
@@ -631,3 +637,6 @@ fn client_properties(options: &Options) -> Table {
     table.set("capabilities", Value::Table(capabilities));
     table
 }
+
+#[cfg(test)]
+mod tests;

@@ -81,6 +81,9 @@ pub enum Error {
     /// A call had no answer in time.
     #[error("no answer to {0} in time")]
     TimedOut(&'static str),
+    /// The broker reads nothing, for longer than the options allow.
+    #[error("the broker has taken nothing of what is sent to it for too long")]
+    NotTaken,
     /// `channel_max` channels are open.
     #[error("all {0} channels of the connection are in use")]
     NoChannelLeft(u16),

@@ -22,6 +22,9 @@ const QUIET: Duration = Duration::from_millis(100);
 /// For how long a queue may have ready messages and deliver none.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// For how long the new broker may confirm nothing of what it has, unless it says that it is blocked.
+const CONFIRM_PATIENCE: Duration = Duration::from_secs(120);
+
 /// How often whoever watches is told.
 const TELL: Duration = Duration::from_secs(1);
 
@@ -118,6 +121,7 @@ impl<'a> Flow<'a> {
                 .map_err(Side::Old.failure())?;
         }
         let (mut told, mut last_came) = (Instant::now(), Instant::now());
+        let mut last_confirmed = (Instant::now(), self.moved);
         while self.why.is_none() || !(self.unconfirmed.is_empty() || self.is_doubtful) {
             if told.elapsed() >= TELL {
                 let blocked = "the new broker is out of memory or disk and takes nothing";
@@ -143,6 +147,13 @@ impl<'a> Flow<'a> {
                 self.target.keep_alive().map_err(Side::New.failure())?;
             }
             self.settle()?;
+            let waits = !self.unconfirmed.is_empty() && !self.target.is_blocked();
+            if !waits || self.moved > last_confirmed.1 {
+                last_confirmed = (Instant::now(), self.moved);
+            } else if last_confirmed.0.elapsed() > CONFIRM_PATIENCE {
+                let what = "what was published: it is not confirmed";
+                return Err(Side::New.failure()(Error::TimedOut(what)));
+            }
             self.source.flush().map_err(Side::Old.failure())?;
             self.source.keep_alive().map_err(Side::Old.failure())?;
         }

@@ -1,5 +1,7 @@
 //! A vhost on both brokers: a connection to each, and its queues, one after the other.
 
+use std::time::Duration;
+
 use leveret_client::amqp::table::Table;
 use leveret_client::{
     Connection, Error, ExchangeDeclare, Options, QueueDeclare, QueueDeclared, Uri,
@@ -238,9 +240,16 @@ fn hint(side: Side, code: u16) -> &'static str {
     }
 }
 
+/// For how long a broker may read nothing of what is sent to it, as one does that is short of memory or disk.
+const WRITE_PATIENCE: Duration = Duration::from_secs(300);
+
 /// Connects to one. The inner error is one of the vhost alone.
 fn connect(side: Side, uri: &Uri) -> Result<Result<Connection, String>, Fault> {
-    let options = Options { name: Some("leveret migrate".to_owned()), ..Options::default() };
+    let options = Options {
+        name: Some("leveret migrate".to_owned()),
+        write_timeout: Some(WRITE_PATIENCE),
+        ..Options::default()
+    };
     match Connection::open(uri, &options) {
         Ok(connection) => Ok(Ok(connection)),
         // There is no such vhost, or not for this user, or it has its limits.
