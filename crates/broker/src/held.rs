@@ -4,8 +4,8 @@
 //! log has what the turn did: the owner of the names holds answers until its log is durable, a shard until its log is
 //! [agreed](leveret_log::Log::agreed) upon. With a log that is durable at once, nothing is moved at all.
 //!
-//! Some letters of a shard pass those that are held. Deliveries were agreed upon before they were made, and flow control
-//! and statistics stand on nothing. A letter that passes makes nothing untrue in those that come later: a consumer's place in
+//! Some letters of a shard pass those that are held. Deliveries were agreed upon before they were made; flow control,
+//! statistics and the end of a connection stand on nothing. A letter that passes makes nothing untrue in those that come later: a consumer's place in
 //! its session is free for another one only after a letter that does not pass.
 
 use std::collections::VecDeque;
@@ -119,7 +119,11 @@ fn is_answer(letter: &ToSession) -> bool {
             | ToSession::Paused(_)
             | ToSession::Stopped
             | ToSession::Reply {
-                reply: Reply::Got { .. } | Reply::Consuming | Reply::Queues(_) | Reply::Sampled(_),
+                reply: Reply::Got { .. }
+                    | Reply::Consuming
+                    | Reply::Done
+                    | Reply::Queues(_)
+                    | Reply::Sampled(_),
                 ..
             }
     )

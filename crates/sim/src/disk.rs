@@ -206,6 +206,13 @@ impl Disks {
         self.slow_until.fill(Time::from_ms(0));
     }
 
+    /// What a shard's log has that was not agreed upon is lost.
+    pub(crate) fn cut(&mut self, index: usize, agreed: SimDisk) {
+        if let Some(disk) = self.shards.get_mut(index) {
+            *disk = StepDisk { disk: agreed, done: Rc::default() };
+        }
+    }
+
     /// Opens one log, with options that make small runs visit what large ones do.
     pub(crate) fn open(
         &self,
@@ -270,20 +277,53 @@ pub(crate) struct Store {
 }
 
 /// How far a log is agreed upon, as a replicated one is by its members: what is appended is readable, and durable,
-/// some time after it is on the disk here.
+/// some time after it is on the disk here. The unit is a batch, as it is one entry.
 #[derive(Debug)]
 pub(crate) struct Agreement {
-    readable: Offset,
+    agreed: Stage,
+    /// Later ones that are on the disk here, the oldest first.
+    proposed: VecDeque<Stage>,
+    /// As far as the batch goes that the disk is writing.
+    flight: Option<Moment>,
+    /// Releases and marks of a log in memory, which does not count them.
+    notes: u64,
     /// What was asked for before it was readable.
     asked: BTreeSet<Offset>,
-    /// Reads what is not readable: a mistake that simulations must find.
-    reads_early: bool,
+    mistake: Mistake,
+    /// A crash loses what is not agreed upon.
+    is_cut: bool,
 }
 
+/// A mistake that simulations must find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mistake {
+    None,
+    /// What is not readable is read.
+    ReadsEarly,
+    /// Nobody waits for what is not agreed upon.
+    AnswersEarly,
+}
+
+/// How far a log was when it had a batch on the disk.
+#[derive(Clone, Debug)]
+struct Stage {
+    moment: Moment,
+    durable: Offset,
+    /// What the disk had.
+    image: Option<SimDisk>,
+}
+
+/// How many stages are proposed at most: then the last ones are one.
+const STAGES_MAX: usize = 6;
+
 impl Agreement {
+    fn readable(&self) -> Offset {
+        self.agreed.durable
+    }
+
     /// Whether so far is not readable yet.
     fn withholds(&self, at: Offset) -> bool {
-        at >= self.readable
+        at >= self.readable()
     }
 }
 
@@ -314,15 +354,101 @@ impl Store {
     }
 
     /// From now on what is appended is readable when [`agree`](Self::agree) says so; what is there is.
-    pub(crate) fn agree_later(&mut self, reads_early: bool) {
-        let readable = self.end();
-        self.agreement = Some(Agreement { readable, asked: BTreeSet::new(), reads_early });
+    pub(crate) fn agree_later(&mut self, mistake: Mistake, is_cut: bool) {
+        let agreed = self.stage(both!(self, log => log.moment()), is_cut);
+        self.agreement = Some(Agreement {
+            agreed,
+            proposed: VecDeque::new(),
+            flight: None,
+            notes: 0,
+            asked: BTreeSet::new(),
+            mistake,
+            is_cut,
+        });
     }
 
-    /// The offsets that are on the disk here, and may be agreed upon next.
-    pub(crate) fn proposed(&self) -> std::ops::Range<u64> {
-        let durable = both!(self, log => log.durable()).get();
-        self.agreement.as_ref().map_or(durable, |it| it.readable.get())..durable
+    /// How many stages are on the disk here, and may be agreed upon next.
+    pub(crate) fn proposed(&self) -> usize {
+        self.agreement.as_ref().map_or(0, |it| it.proposed.len())
+    }
+
+    /// The first of the stages that are proposed are agreed upon. The log's owner is to be woken.
+    pub(crate) fn agree(&mut self, count: usize) {
+        if let Some(agreement) = &mut self.agreement
+            && let Some(last) = agreement.proposed.drain(..count).next_back()
+        {
+            agreement.agreed = last;
+        }
+    }
+
+    /// What a disk has of all that is agreed upon, if the rest is lost in a crash.
+    pub(crate) fn agreed_image(&self) -> Option<SimDisk> {
+        self.agreement.as_ref()?.agreed.image.clone()
+    }
+
+    fn stage(&mut self, moment: Moment, has_image: bool) -> Stage {
+        let durable = both!(self, log => log.durable());
+        let image = match &mut self.records {
+            Records::File(log) if has_image => Some(log.disk().sim().copy_whole(durable.get())),
+            _ => None,
+        };
+        Stage { moment, durable, image }
+    }
+
+    /// What was done until a moment is on the disk.
+    fn propose(&mut self, moment: Moment) {
+        let Some(agreement) = &self.agreement else { return };
+        let last = agreement.proposed.back().unwrap_or(&agreement.agreed);
+        let durable = both!(self, log => log.durable());
+        if last.moment.reaches(moment) && last.durable == durable {
+            return;
+        }
+        let stage = self.stage(moment, agreement.is_cut);
+        if let Some(Agreement { proposed, .. }) = &mut self.agreement {
+            proposed.truncate(STAGES_MAX - 1);
+            proposed.push_back(stage);
+        }
+    }
+
+    /// Takes in what the disk did.
+    fn look(&mut self) {
+        let now = self.moment();
+        let is_writing = matches!(&self.records, Records::File(log) if log.is_writing());
+        let Some(agreement) = self.agreement.as_mut().filter(|_| !is_writing) else { return };
+        if let Some(done) = agreement.flight.take() {
+            self.propose(done);
+        }
+        if both!(self, log => log.notes() == 0 && log.durable() == log.end()) {
+            self.propose(now);
+        }
+    }
+
+    /// Hands a batch to the disk, and notes how far it goes.
+    fn hand_over(
+        &mut self,
+        until: Moment,
+        hand_over: impl FnOnce(&mut Self) -> Result<(), SyncError>,
+    ) -> Result<(), SyncError> {
+        both!(mut self, log => log.collect())?;
+        self.look();
+        let is_writing =
+            |store: &Self| matches!(&store.records, Records::File(log) if log.is_writing());
+        let was_writing = is_writing(self);
+        hand_over(self)?;
+        if !was_writing
+            && is_writing(self)
+            && let Some(agreement) = &mut self.agreement
+        {
+            agreement.flight = Some(until);
+        }
+        self.look();
+        Ok(())
+    }
+
+    fn note(&mut self) {
+        if let (Some(agreement), Records::Memory(_)) = (&mut self.agreement, &self.records) {
+            agreement.notes += 1;
+        }
     }
 
     /// Hands over what somebody waits for: a record that needs no disk is otherwise passed when the next one that does
@@ -330,14 +456,7 @@ impl Store {
     fn propose_what_is_asked(&mut self) {
         let last = self.agreement.as_ref().and_then(|it| it.asked.last());
         if last.is_some_and(|&at| at >= both!(self, log => log.durable())) {
-            let _ = both!(mut self, log => log.sync());
-        }
-    }
-
-    /// Everything below is agreed upon. The log's owner is to be woken.
-    pub(crate) fn agree(&mut self, readable: Offset) {
-        if let Some(agreement) = &mut self.agreement {
-            agreement.readable = agreement.readable.max(readable);
+            let _ = self.sync();
         }
     }
 }
@@ -371,6 +490,10 @@ impl Log for Store {
         keep: Keep,
         shared: &Arc<Shared>,
     ) -> Result<Offset, AppendError> {
+        // Others may not have the end of their logs after a crash.
+        if self.agreement.as_ref().is_some_and(|it| it.is_cut) {
+            return self.append_whole(record, head_len, holders, keep);
+        }
         both!(mut self, log => log.append_shared(record, head_len, holders, keep, shared))
     }
 
@@ -401,7 +524,7 @@ impl Log for Store {
 
     fn readable(&self) -> Offset {
         match &self.agreement {
-            Some(agreement) => agreement.readable,
+            Some(agreement) => agreement.readable(),
             None => both!(self, log => log.readable()),
         }
     }
@@ -416,7 +539,8 @@ impl Log for Store {
 
     fn read(&self, at: Offset) -> Result<Record, ReadError> {
         let readable = self.readable();
-        let reads_early = self.agreement.as_ref().is_none_or(|it| it.reads_early);
+        let reads_early =
+            self.agreement.as_ref().is_none_or(|it| it.mistake == Mistake::ReadsEarly);
         if (readable..self.end()).contains(&at) && !reads_early {
             return Err(ReadError::NotReadable { at, readable });
         }
@@ -439,9 +563,9 @@ impl Log for Store {
     }
 
     fn each_fetched(&mut self, each: &mut dyn FnMut(Offset)) {
-        if let Some(Agreement { readable, asked, .. }) = &mut self.agreement {
-            let later = asked.split_off(readable);
-            std::mem::replace(asked, later).into_iter().for_each(&mut *each);
+        if let Some(agreement) = &mut self.agreement {
+            let later = agreement.asked.split_off(&agreement.readable());
+            std::mem::replace(&mut agreement.asked, later).into_iter().for_each(&mut *each);
         }
         both!(mut self, log => log.each_fetched(each));
     }
@@ -451,10 +575,12 @@ impl Log for Store {
     }
 
     fn release(&mut self, at: Offset, holder: Holder) -> Result<(), HoldError> {
+        self.note();
         both!(mut self, log => log.release(at, holder))
     }
 
     fn mark(&mut self, at: Offset, holder: Holder, mark: u8) -> Result<(), HoldError> {
+        self.note();
         both!(mut self, log => log.mark(at, holder, mark))
     }
 
@@ -464,21 +590,29 @@ impl Log for Store {
 
     fn collect(&mut self) -> Result<(), SyncError> {
         let collected = both!(mut self, log => log.collect());
+        self.look();
         // The disk may have been busy when it was asked for.
         self.propose_what_is_asked();
         collected
     }
 
     fn sync(&mut self) -> Result<(), SyncError> {
-        both!(mut self, log => log.sync())
+        let until = self.moment();
+        self.hand_over(until, |it| both!(mut it, log => log.sync()))
     }
 
     fn moment(&self) -> Moment {
-        both!(self, log => log.moment())
+        let Moment { end, notes } = both!(self, log => log.moment());
+        Moment { end, notes: notes + self.agreement.as_ref().map_or(0, |it| it.notes) }
+    }
+
+    fn agreed(&self) -> Option<Moment> {
+        let agreement = self.agreement.as_ref()?;
+        (agreement.mistake != Mistake::AnswersEarly).then_some(agreement.agreed.moment)
     }
 
     fn sync_until(&mut self, until: Moment) -> Result<(), SyncError> {
-        both!(mut self, log => log.sync_until(until))
+        self.hand_over(until, |it| both!(mut it, log => log.sync_until(until)))
     }
 
     fn under_way(&self) -> Option<u64> {

@@ -9,7 +9,7 @@ use leveret_queue::Time;
 use leveret_session::Settings;
 
 use crate::checks;
-use crate::disk::{Disks, StepDisk, Store};
+use crate::disk::{Disks, Mistake, StepDisk, Store};
 use crate::node::{Node, bootstrap};
 use crate::random::Random;
 use crate::shadow::Check;
@@ -43,7 +43,12 @@ pub(crate) fn start(
     let (mut actors, mut restored) = (Vec::new(), Vec::new());
     for (index, mut store) in stores.enumerate() {
         if agreed != Agreed::AtOnce {
-            store.agree_later(agreed == Agreed::LaterButReadBefore);
+            let mistake = match agreed {
+                Agreed::LaterButReadBefore => Mistake::ReadsEarly,
+                Agreed::CutButAnsweredBefore => Mistake::AnswersEarly,
+                Agreed::AtOnce | Agreed::Later | Agreed::Cut => Mistake::None,
+            };
+            store.agree_later(mistake, agreed.is_cut());
         }
         let mut shard = Shard::new(index, shards, store);
         shard.set_limits(limits(random));
@@ -88,7 +93,7 @@ pub(crate) fn put_away(node: &mut Node<Store>, disks: &Disks) -> Check {
     for _ in 0..STEPS_MAX {
         let mut is_done = true;
         for index in 0..shards {
-            node.agree(index, u64::MAX);
+            node.agree(index, usize::MAX);
             let Some(shard) = node.shard_mut(index) else { continue };
             shard.sync().map_err(|error| error.to_string())?;
             is_done &= shard.is_durable();

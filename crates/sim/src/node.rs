@@ -7,7 +7,6 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::IoSlice;
-use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -15,7 +14,7 @@ use leveret_amqp::outbuf::OutBuf;
 use leveret_broker::flow::Alarm;
 use leveret_broker::message::{ConnectionId, Outbox, ToMeta, ToSession, ToShard};
 use leveret_broker::{Meta, Shard, return_undelivered};
-use leveret_log::{Log, MemoryLog, Offset};
+use leveret_log::{Log, MemoryLog};
 use leveret_queue::Time;
 use leveret_session::{AwaitedBody, Context, End, Peer, Session, Settings};
 use leveret_topology::stored::StoredError;
@@ -633,18 +632,16 @@ impl Connection {
 }
 
 impl Node<Store> {
-    /// The offsets of a shard's log that may be agreed upon next.
-    pub(crate) fn proposed(&self, index: usize) -> Range<u64> {
-        self.shards.get(index).map_or(0..0, |actor| actor.shard.log().proposed())
+    /// How many stages of a shard's log may be agreed upon next.
+    pub(crate) fn proposed(&self, index: usize) -> usize {
+        self.shards.get(index).map_or(0, |actor| actor.shard.log().proposed())
     }
 
-    /// What was proposed below an offset is agreed upon, and the shard is woken.
-    pub(crate) fn agree(&mut self, index: usize, below: u64) {
-        let proposed = self.proposed(index);
-        let Some(actor) = self.shards.get_mut(index).filter(|_| !proposed.is_empty()) else {
-            return;
-        };
-        actor.shard.log_mut().agree(Offset::new(below.min(proposed.end)));
+    /// The first stages of a shard's log are agreed upon, and the shard is woken.
+    pub(crate) fn agree(&mut self, index: usize, count: usize) {
+        let count = count.min(self.proposed(index));
+        let Some(actor) = self.shards.get_mut(index).filter(|_| count > 0) else { return };
+        actor.shard.log_mut().agree(count);
         actor.inbox.push_back(ToShard::LogWoke);
     }
 }

@@ -106,7 +106,7 @@ impl Sim {
                 break;
             }
             self.step_disks();
-            (0..self.options.shards).for_each(|index| self.node.agree(index, u64::MAX));
+            (0..self.options.shards).for_each(|index| self.node.agree(index, usize::MAX));
         }
         let Some(disks) = &self.disks else { return Ok(()) };
         life::put_away(&mut self.node, disks)?;
@@ -244,11 +244,22 @@ impl Sim {
         self.mend_disks();
         let Some(disks) = &mut self.disks else { return Ok(()) };
         disks.end(how);
+        let is_clean = matches!(how, Ending::Clean | Ending::SwitchedOff);
+        if !is_clean {
+            let images = self.node.shards().map(|shard| shard.log().agreed_image());
+            let images: Vec<_> = images.enumerate().collect();
+            if self.options.agreed.is_cut() {
+                let proposed = (0..self.options.shards).map(|index| self.node.proposed(index));
+                self.shadow.totals.cuts += u64::from(proposed.sum::<usize>() > 0);
+            }
+            for (index, image) in images {
+                image.into_iter().for_each(|image| disks.cut(index, image));
+            }
+        }
         self.peers.clear();
         self.silent.clear();
         self.again.clear();
         self.is_alarmed = false;
-        let is_clean = matches!(how, Ending::Clean | Ending::SwitchedOff);
         let shards = self.options.shards;
         let seen_below: Option<Vec<_>> =
             is_clean.then(|| self.node.shards().map(|shard| shard.seen_below()).collect());

@@ -90,5 +90,6 @@ pub const SCENARIOS: &[Scenario] = &[
     scenario("agreed upon later",               18, Options { agreed: Agreed::Later, ..MANY }, 8_000),
     scenario("agreed upon later, on disks",     19, AGREED.with(Faults { slow: 50, close: 200, policy: 50, ..NO_FAULTS }), 8_000),
     scenario("agreed upon later, and killed",   20, AGREED.with(Faults { kill: 300, power: 300, stop: 500, ..NO_FAULTS }), 8_000),
+    scenario("what is not agreed upon is lost",   0, Options { agreed: Agreed::Cut, ..DISKS }.with(Faults { kill: 200, power: 300, stop: 1_000, twice: 2, ..NO_FAULTS }), 8_000),
     scenario("policies and power cuts",         17, DISKS.with(Faults { policy: 30, power: 400, ..NO_FAULTS }), 8_000),
 ];

@@ -160,6 +160,10 @@ pub struct Totals {
     pub failed: u64,
     /// Times that all was on the disks.
     pub rests: u64,
+    /// Acks in transactions whose commit was answered when others had them.
+    pub acks_stored: u64,
+    /// Crashes that lost the end of a log.
+    pub cuts: u64,
     /// Letters that came twice.
     pub said_again: u64,
 }
@@ -189,6 +193,8 @@ impl Totals {
         self.failed += other.failed;
         self.rests += other.rests;
         self.said_again += other.said_again;
+        self.acks_stored += other.acks_stored;
+        self.cuts += other.cuts;
     }
 }
 
@@ -213,6 +219,8 @@ pub(crate) struct Shadow {
     pub(crate) is_calm: bool,
     /// What is not read for a while is on disk only.
     has_disks: bool,
+    /// What is committed was agreed upon, acks too.
+    pub(crate) is_agreed: bool,
     /// A disk is full or has failed.
     pub(crate) has_trouble: bool,
     /// Starts of the broker after the first one.
@@ -241,6 +249,7 @@ impl Shadow {
             kept: BTreeMap::new(),
             is_calm: false,
             has_disks,
+            is_agreed: false,
             has_trouble: false,
             life: 0,
             last_crash: 0,
@@ -608,6 +617,18 @@ impl Shadow {
             && place.end != End::None
         {
             place.is_certain = true;
+        }
+    }
+
+    /// `tx.commit-ok` came for this ack: what was agreed upon is not undone.
+    pub(crate) fn ack_stored(&mut self, connection: u64, message: MessageIndex, queue: QueueIndex) {
+        if let Some(place) = self.places.get_mut(&(message, queue))
+            && self.is_agreed
+            && place.holder == connection
+            && place.end == End::Acked
+        {
+            place.is_final = true;
+            self.totals.acks_stored += 1;
         }
     }
 

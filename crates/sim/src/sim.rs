@@ -47,6 +47,9 @@ const IDLE_TIMES: u32 = 20;
 /// How often it is to be idle with nothing left in any queue.
 const DRAINED_TIMES: u32 = 4;
 
+/// Steps for which others are slow to agree, and then quick.
+const SLOW_STEPS: u64 = 100;
+
 /// Steps until a letter comes again.
 const AGAIN_STEPS: usize = 20;
 
@@ -99,6 +102,16 @@ pub enum Agreed {
     Later,
     /// The same, but the log gives it to whoever reads it before: a mistake that must be found.
     LaterButReadBefore,
+    /// Some time after it is on the disk, and a crash loses what is not: others go on without it.
+    Cut,
+    /// The same, but answers do not wait for it: a mistake that must be found.
+    CutButAnsweredBefore,
+}
+
+impl Agreed {
+    pub(crate) const fn is_cut(self) -> bool {
+        matches!(self, Self::Cut | Self::CutButAnsweredBefore)
+    }
 }
 
 /// How big a simulation is.
@@ -150,7 +163,11 @@ impl Options {
                 pause: often(&mut random, 300),
                 twice: 1 + (seed.0 % 5) as usize,
             },
-            agreed: if random.one_in(3) { Agreed::Later } else { Agreed::AtOnce },
+            agreed: match random.one_in(3) {
+                true if has_disks && seed.0.is_multiple_of(2) => Agreed::Cut,
+                true => Agreed::Later,
+                false => Agreed::AtOnce,
+            },
             lines: 0,
         }
     }
@@ -273,7 +290,11 @@ impl Sim {
             full_until: None,
             storage,
             peers: Vec::new(),
-            shadow: Shadow::new(plan::queues(), options.has_disks),
+            shadow: {
+                let mut shadow = Shadow::new(plan::queues(), options.has_disks);
+                shadow.is_agreed = options.agreed != Agreed::AtOnce;
+                shadow
+            },
             trace: Trace::new(options.lines),
             now: Time::from_ms(START_MS + schedule.below(1000) as u64),
             step: 0,
@@ -635,9 +656,8 @@ impl Sim {
             Event::Turn(actor) => self.turn(actor)?,
             Event::Disk(index) => self.step_disk(index),
             Event::Agree(index) => {
-                let proposed = self.node.proposed(index);
-                let count = 1 + self.schedule.below((proposed.end - proposed.start) as usize);
-                self.node.agree(index, proposed.start + count as u64);
+                let count = 1 + self.schedule.below(self.node.proposed(index));
+                self.node.agree(index, count);
             }
             Event::Send(index) => {
                 let Peer { client, connection, .. } = &mut self.peers[index];
@@ -709,11 +729,6 @@ impl Sim {
         node.ready(self.now, actors);
         ready.extend(actors.drain(..).map(Event::Turn));
         ready.extend(disks.iter().flat_map(|disks| disks.ready(self.now)).map(Event::Disk));
-        if self.options.agreed != Agreed::AtOnce {
-            let shards = 0..self.options.shards;
-            let disputed = shards.filter(|&index| !node.proposed(index).is_empty());
-            ready.extend(disputed.map(Event::Agree));
-        }
         for (index, Peer { client, connection, stalled_until, is_forced }) in
             peers.iter_mut().enumerate()
         {
@@ -721,7 +736,10 @@ impl Sim {
             if socket.is_closed && socket.to_client.is_empty() {
                 // One that was told to go may be too slow with its answer.
                 if !*is_forced && client.state != State::Answering {
-                    return Err(format!("the broker hung up on client {}", client.name));
+                    return Err(format!(
+                        "the broker hung up on client {}: {client:?}",
+                        client.name
+                    ));
                 }
                 client.state = State::Closed;
                 continue;
@@ -737,7 +755,19 @@ impl Sim {
                 ready.push(Event::Act(index));
             }
         }
+        self.find_disputed();
         Ok(())
+    }
+
+    /// Logs of which some more may be agreed upon. Others are slow with that now and then.
+    fn find_disputed(&mut self) {
+        let is_slow = self.options.agreed.is_cut() && (self.step / SLOW_STEPS).is_multiple_of(2);
+        if self.options.agreed == Agreed::AtOnce || is_slow && !self.ready.is_empty() {
+            return;
+        }
+        let shards = 0..self.options.shards;
+        let disputed = shards.filter(|&index| self.node.proposed(index) > 0);
+        self.ready.extend(disputed.map(Event::Agree));
     }
 
     pub(crate) fn read(&mut self, index: usize) -> Check {

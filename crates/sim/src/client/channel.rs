@@ -89,6 +89,11 @@ impl Tx {
     pub(crate) fn is_empty(&self) -> bool {
         self.published.is_empty() && self.settled.is_empty()
     }
+
+    pub(crate) fn has_acks_alone(&self) -> bool {
+        let is_ack = |(_, _, how): &(u64, Unacked, Settled)| *how == Settled::Ack;
+        self.published.is_empty() && self.settled.iter().any(is_ack)
+    }
 }
 
 /// Content that is coming in.
@@ -358,8 +363,11 @@ impl Channel {
         were_read(self.connection, &before, world.shadow);
         if matches!(answer, Method::TxCommitOk(_)) {
             for sent in before {
-                if let Sent::Publish(message) = sent {
-                    world.shadow.stored(message);
+                match sent {
+                    Sent::Publish(message) => world.shadow.stored(message),
+                    Sent::Settlement(message, queue) => {
+                        world.shadow.ack_stored(self.connection, message, queue);
+                    }
                 }
             }
         }

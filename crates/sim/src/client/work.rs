@@ -108,7 +108,10 @@ impl Client {
         let has_unacked = !channel.unacked.is_empty();
         match world.random.below(40) {
             0..=15 => self.publish(number, world),
-            16..=26 if has_unacked && !recovers => self.settle(number, world),
+            16..=26 if has_unacked && !recovers => {
+                self.settle(number, world);
+                self.commit_acks(number, may_ask, world);
+            }
             27..=38 if may_ask => self.ask(number, world),
             39 if may_ask && world.random.one_in(12) => self.close_channel(number),
             _ => {}
@@ -315,6 +318,16 @@ impl Client {
             }
             (_, true) => self.put_method(number, basic::Reject { delivery_tag: tag, requeue }),
             _ => self.put_method(number, basic::Nack { delivery_tag: tag, multiple, requeue }),
+        }
+    }
+
+    /// Commits acks alone now and then: these have their answer before all others, if it does not wait for agreement.
+    fn commit_acks(&mut self, number: u16, may_ask: bool, world: &mut World<'_>) {
+        let channel = self.channels.get(&number);
+        let has_acks_alone =
+            channel.is_some_and(|channel| channel.tx.as_ref().is_some_and(Tx::has_acks_alone));
+        if world.shadow.is_agreed && may_ask && has_acks_alone && world.random.one_in(2) {
+            self.end_tx(number, world);
         }
     }
 
