@@ -1,6 +1,7 @@
 //! How a node comes to life from its disks, and how it leaves in good order.
 
 use leveret_broker::shard::Restored;
+use leveret_broker::transaction::Decided;
 use leveret_broker::work::Limits;
 use leveret_broker::{Meta, Shard};
 use leveret_log::file::match_up;
@@ -18,7 +19,15 @@ use crate::sim::{Agreed, Options};
 /// Operations of the disks within which a node must be able to write what it has to.
 const STEPS_MAX: u32 = 100_000;
 
-/// Starts a node: with what its disks have, or with nothing.
+/// What fills the queues of a node that was started.
+#[derive(Debug)]
+pub(crate) struct Filling {
+    decided: Decided,
+    /// By shard.
+    seen_below: Vec<Offset>,
+}
+
+/// Starts a node: with what its disks have, or with nothing. Clients may come in, and its queues are not filled.
 ///
 /// `seen_below`: what the process before left word of, by shard, if it left in good order.
 pub(crate) fn start(
@@ -27,7 +36,7 @@ pub(crate) fn start(
     seen_below: Option<&[Offset]>,
     random: &mut Random,
     now: Time,
-) -> Check<(Node<Store>, Vec<Restored>)> {
+) -> Check<(Node<Store>, Filling)> {
     let stores = open(shards, disks, random)?;
     let mut stores = stores.into_iter();
     let names = disks.map(|disks| disks.disk(shards).clone());
@@ -40,7 +49,8 @@ pub(crate) fn start(
         meta.save(&mut topology, &mut wait).map_err(|error| format!("names: {error}"))?;
     }
     topology.assert_invariants();
-    let (mut actors, mut restored) = (Vec::new(), Vec::new());
+    let (mut actors, mut filling) =
+        (Vec::new(), Filling { decided: meta.decided().clone(), seen_below: Vec::new() });
     for (index, mut store) in stores.enumerate() {
         if agreed != Agreed::AtOnce {
             let mistake = match agreed {
@@ -54,15 +64,28 @@ pub(crate) fn start(
         shard.set_limits(limits(random));
         let seen = seen_below.map_or(Some(Offset::MAX), |all| all.get(index).copied());
         let seen = seen.ok_or("a shard that nothing is known of")?;
-        restored.push(shard.recover(&topology, meta.decided(), seen, now));
+        filling.seen_below.push(seen);
+        shard.host(&topology, now);
         actors.push(shard);
     }
-    meta.forget_decisions(actors.iter_mut().flat_map(Shard::transactions_found));
     let settings = Settings { shards, ..checks::settings() };
     let mut node = Node::with(settings, topology, meta, actors);
     node.begin_to_follow().map_err(|error| format!("names by changes alone: {error}"))?;
     node.is_followed()?;
-    Ok((node, restored))
+    node.hold_shards();
+    Ok((node, filling))
+}
+
+/// Fills the queues of a node: its shards have turns from now on. What came back, by shard.
+pub(crate) fn fill(node: &mut Node<Store>, filling: &Filling) -> Vec<Restored> {
+    let (mut restored, mut found) = (Vec::new(), Vec::new());
+    for (index, &seen_below) in filling.seen_below.iter().enumerate() {
+        let Some(shard) = node.shard_mut(index) else { continue };
+        restored.push(shard.fill(&filling.decided, seen_below, &mut |_| {}));
+        found.extend(shard.transactions_found());
+    }
+    node.begin_shards(found);
+    restored
 }
 
 /// What a turn may cost: the usual, or so little that everything is cut, wherever it can be.

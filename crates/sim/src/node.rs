@@ -13,6 +13,7 @@ use bytes::Bytes;
 use leveret_amqp::outbuf::OutBuf;
 use leveret_broker::flow::Alarm;
 use leveret_broker::message::{ConnectionId, Outbox, ToMeta, ToSession, ToShard};
+use leveret_broker::transaction::TxId;
 use leveret_broker::{Meta, Shard, return_undelivered};
 use leveret_log::{Log, MemoryLog};
 use leveret_queue::Time;
@@ -90,6 +91,8 @@ pub struct Node<L = MemoryLog> {
     /// What another node would have of the names, if one is looked at: [`is_followed`](Self::is_followed).
     follower: Option<Topology>,
     shards: Vec<ShardActor<L>>,
+    /// Their queues are not filled: they have no turns.
+    are_shards_held: bool,
     meta: Meta<L>,
     meta_inbox: VecDeque<ToMeta>,
     connections: BTreeMap<ConnectionId, Connection>,
@@ -161,6 +164,7 @@ impl<L: Log> Node<L> {
             topology,
             follower: None,
             shards: shards.into_iter().map(actor).collect(),
+            are_shards_held: false,
             meta,
             meta_inbox: VecDeque::new(),
             connections: BTreeMap::new(),
@@ -196,6 +200,22 @@ impl<L: Log> Node<L> {
             return Ok(());
         }
         Err(format!("names:\n{own}\nand by changes alone:\n{other}"))
+    }
+
+    /// Letters to shards wait: their queues are not filled.
+    pub(crate) fn hold_shards(&mut self) {
+        self.are_shards_held = true;
+    }
+
+    /// All queues are filled, and parts of these transactions were found.
+    pub(crate) fn begin_shards(&mut self, found: Vec<TxId>) {
+        self.meta.forget_decisions(found.into_iter());
+        self.are_shards_held = false;
+    }
+
+    /// Whether the queues are filled.
+    pub(crate) fn is_filled(&self) -> bool {
+        !self.are_shards_held
     }
 
     /// Why a log failed, if one did.
@@ -328,7 +348,7 @@ impl<L: Log> Node<L> {
     pub fn ready(&self, now: Time, ready: &mut Vec<Actor>) {
         for (index, ShardActor { shard, inbox, has_more }) in self.shards.iter().enumerate() {
             let is_due = shard.next_timeout().is_some_and(|at| at <= now);
-            if !inbox.is_empty() || *has_more || is_due {
+            if self.is_filled() && (!inbox.is_empty() || *has_more || is_due) {
                 ready.push(Actor::Shard(index));
             }
         }

@@ -16,6 +16,9 @@ const REST_STEPS: u32 = 2_000;
 /// How often it is quiet then, with a while between.
 const REST_TIMES: u32 = 5;
 
+/// Steps that it takes to fill the queues, about.
+const FILL_STEPS: usize = 50;
+
 /// Steps that clients have to answer when the broker stops.
 const PATIENCE_STEPS: usize = 300;
 
@@ -23,6 +26,9 @@ impl Sim {
     /// What may befall disks and the process.
     pub(crate) fn disk_fault(&mut self) -> Check {
         let Faults { kill, power, stop, slow, full, fail, rest, .. } = self.options.faults;
+        if !self.node.is_filled() && self.starts.one_in(FILL_STEPS) {
+            self.fill()?;
+        }
         if self.full_until.is_some_and(|until| until <= self.now) {
             self.mend_disks();
         }
@@ -77,6 +83,8 @@ impl Sim {
     /// down that all is.
     fn stop(&mut self) -> Check {
         self.trace.event([22, 0, 0], || "the broker stops".to_owned());
+        // What may have been delivered is written down for all.
+        self.fill()?;
         for peer in &mut self.peers {
             peer.is_forced = true;
             self.node.tell(peer.connection, forced("shutdown"));
@@ -156,6 +164,7 @@ impl Sim {
 
     /// No more faults. A broker that has given up is started again.
     pub(crate) fn heal(&mut self) -> Check {
+        self.fill()?;
         self.mend_disks();
         // What failed on a disk is known only once its owner has looked.
         self.work_off(&[])?;
@@ -171,6 +180,7 @@ impl Sim {
     /// Clients do nothing until nobody has anything to do, and then for long enough that all of it is on
     /// the disks: from then on no crash undoes a settlement.
     fn rest(&mut self) -> Check {
+        self.fill()?;
         let mut is_still = false;
         for _ in 0..REST_TIMES {
             let writes = self.writes();
@@ -264,13 +274,28 @@ impl Sim {
         let seen_below: Option<Vec<_>> =
             is_clean.then(|| self.node.shards().map(|shard| shard.seen_below()).collect());
         let seen_below = seen_below.as_deref();
-        let (mut node, restored) =
+        let (mut node, filling) =
             life::start(self.options, Some(disks), seen_below, &mut self.storage, self.now)?;
         node.go_on_after(&self.node);
         self.node = node;
         self.shadow.restarted(is_clean);
         self.shadow.totals.power_cuts += u64::from(how == Ending::PowerCut);
         self.watch.marks = vec![[0; 3]; shards];
+        self.watch.restored = Vec::new();
+        self.filling = Some(filling);
+        // Clients come in before the queues are filled, or not.
+        if self.starts.one_in(2) {
+            self.fill()?;
+        }
+        self.policies.restarted(self.node.topology())?;
+        self.mover.restarted();
+        self.names_are_back()
+    }
+
+    /// Fills the queues, if they are not: the shards have turns from now on.
+    pub(crate) fn fill(&mut self) -> Check {
+        let Some(filling) = self.filling.take() else { return Ok(()) };
+        let restored = life::fill(&mut self.node, &filling);
         self.watch.restored = restored.iter().map(|one| one.messages).collect();
         for one in &restored {
             self.shadow.totals.restored += one.messages;
@@ -279,9 +304,7 @@ impl Sim {
             }
         }
         self.trace.event([23, self.shadow.totals.restored, 0], || format!("{restored:?}"));
-        self.policies.restarted(self.node.topology())?;
-        self.mover.restarted();
-        self.names_are_back()
+        Ok(())
     }
 
     /// What was declared is there; what was to go with its connection or with the process is not.

@@ -252,6 +252,10 @@ pub struct Sim {
     pub(crate) full_until: Option<Time>,
     /// How logs are opened.
     pub(crate) storage: Random,
+    /// When queues are filled.
+    pub(crate) starts: Random,
+    /// What the queues are to be filled with, if they are not.
+    pub(crate) filling: Option<life::Filling>,
     ready: Vec<Event>,
     actors: Vec<Actor>,
 }
@@ -280,7 +284,8 @@ impl Sim {
         let disks = options.has_disks.then(|| Disks::new(seed, options.shards));
         let start = Time::from_ms(START_MS);
         let node = life::start(options, disks.as_ref(), None, &mut storage, start);
-        let (node, _) = node.expect("empty disks open");
+        let (mut node, filling) = node.expect("empty disks open");
+        life::fill(&mut node, &filling);
         Self {
             seed,
             options,
@@ -289,6 +294,8 @@ impl Sim {
             watch: Watch { marks: vec![[0; 3]; options.shards], ..Watch::default() },
             full_until: None,
             storage,
+            starts: Random::new(seed, 7),
+            filling: None,
             peers: Vec::new(),
             shadow: {
                 let mut shadow = Shadow::new(plan::queues(), options.has_disks);
@@ -630,6 +637,7 @@ impl Sim {
         self.find_ready(acts)?;
         // Time passes now and then, and when there is nothing else to do.
         let Some(&event) = self.schedule.pick(&self.ready) else {
+            self.fill()?;
             self.pass_time(true);
             return Ok(false);
         };
