@@ -1,7 +1,7 @@
 //! The last step of a start: the queues get the messages that the logs kept, while clients come in.
 //!
 //! Each shard is filled by a thread of its own, which holds the shard's lock. No shard has a turn before all are filled, so
-//! letters wait in their inboxes: see `docs/decisions/0043-logins-before-queues.md`.
+//! letters wait in their inboxes: see `docs/decisions/0045-logins-before-queues.md`.
 
 use std::io;
 use std::sync::Arc;
