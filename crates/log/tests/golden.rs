@@ -157,14 +157,3 @@ fn check(file: &[u8], more: &[(u64, &[u8], &[u64])]) {
     }
     assert_eq!(log.read(at).unwrap().bytes, b"headbody"[..]);
 }
-
-/// Writes the files of the digest anew: for a new format alone.
-#[test]
-#[ignore = "writes into the sources"]
-fn write_the_files_of_the_digest() {
-    let [file, after, digest] = seal();
-    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/");
-    std::fs::write(format!("{dir}digest-1.seg"), file).unwrap();
-    std::fs::write(format!("{dir}digest-1.after.seg"), after).unwrap();
-    std::fs::write(format!("{dir}digest-1.digest"), digest).unwrap();
-}

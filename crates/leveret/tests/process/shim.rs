@@ -10,7 +10,8 @@ use std::sync::LazyLock;
 use crate::broker::{Broker, leveret};
 
 /// Names and numbers: `fdatasync=5` makes every such call fail with error 5, `sync_ms=100` makes it last
-/// longer, `read_ms=100` a read, `hold_fill=1` holds the reads that fill queues until it is gone, `list=5` makes writes and syncs of lists of files fail, `clock=-60` sets the system's clock back by a minute.
+/// longer, `read_ms=100` a read, `hold_fill=1` holds the reads that fill queues until it is gone,
+/// `hold_turns=1` the threads that run turns as soon as they look at a clock, `list=5` makes writes and syncs of lists of files fail, `clock=-60` sets the system's clock back by a minute.
 const SOURCE: &str = r#"
 #define _GNU_SOURCE
 #include <errno.h>
@@ -50,16 +51,23 @@ static int list_fails(int fd) {
     return len > 6 && !memcmp(path + len - 6, "/files", 6) && fails("list=");
 }
 
-int clock_gettime(clockid_t id, struct timespec *at) {
-    int result = syscall(SYS_clock_gettime, id, at);
-    if (result == 0 && id == CLOCK_REALTIME) at->tv_sec += fault("clock=");
-    return result;
-}
-
 static void last(long ms) {
     struct timespec left = {ms / 1000, ms % 1000 * 1000000};
     while (ms && nanosleep(&left, &left) == -1 && errno == EINTR) {
     }
+}
+
+/// Threads whose names begin with `threads` stand still.
+static void hold(const char *name, const char *threads) {
+    char thread[16];
+    while (fault(name) && !prctl(PR_GET_NAME, thread) && !memcmp(thread, threads, strlen(threads))) last(5);
+}
+
+int clock_gettime(clockid_t id, struct timespec *at) {
+    hold("hold_turns=", "leveret-");
+    int result = syscall(SYS_clock_gettime, id, at);
+    if (result == 0 && id == CLOCK_REALTIME) at->tv_sec += fault("clock=");
+    return result;
 }
 
 int fdatasync(int fd) {
@@ -71,14 +79,8 @@ ssize_t pwrite64(int fd, const void *bytes, size_t len, off64_t at) {
     return fails("pwrite64=") || list_fails(fd) ? -1 : syscall(SYS_pwrite64, fd, bytes, len, at);
 }
 
-static void hold_fill(void) {
-    char name[16];
-    if (prctl(PR_GET_NAME, name) || memcmp(name, "fill-", 5)) return;
-    while (fault("hold_fill=")) last(5);
-}
-
 ssize_t pread64(int fd, void *bytes, size_t len, off64_t at) {
-    hold_fill();
+    hold("hold_fill=", "fill-");
     last(fault("read_ms="));
     return fails("pread64=") ? -1 : syscall(SYS_pread64, fd, bytes, len, at);
 }
@@ -120,6 +122,14 @@ impl Shim {
     #[track_caller]
     pub(crate) fn broker(&self, dir: tempfile::TempDir) -> Broker {
         Broker::spawn(self.command(), dir)
+    }
+
+    /// A broker with them and with these settings.
+    #[track_caller]
+    pub(crate) fn with(&self, settings: &[&str]) -> Broker {
+        let mut command = self.command();
+        command.args(settings.iter().flat_map(|setting| ["--set", setting]));
+        Broker::spawn(command, tempfile::tempdir().unwrap())
     }
 
     fn command(&self) -> Command {
