@@ -857,6 +857,22 @@ fn a_backlog_is_dead_lettered_in_short_turns() {
     }
 }
 
+/// A declaration that finds the queue, a passive one too, begins its `x-expires` anew.
+#[test]
+fn a_declaration_keeps_a_queue_that_expires() {
+    let mut node = Node::new();
+    let queue = node.declare("q", table(&[("x-expires", Value::I32(1000))]));
+    let reply = ReplyTo { connection: ME, channel: 1 };
+    for _ in 0..3 {
+        node.later(600);
+        node.shard(queue, ToShard::Count { reply, queue });
+        assert!(matches!(node.reply(), Reply::Declared { .. }));
+    }
+    node.later(1000);
+    node.shard(queue, ToShard::Count { reply, queue });
+    assert!(matches!(node.reply(), Reply::Gone));
+}
+
 /// At least once, and the target is full: very many wait, and cost next to nothing; when it takes some, they go.
 #[test]
 fn dead_letters_that_go_nowhere_are_tried_few_at_a_time() {
