@@ -48,7 +48,7 @@ const IDLE_TIMES: u32 = 20;
 const DRAINED_TIMES: u32 = 4;
 
 /// Steps for which others are slow to agree, and then quick.
-const SLOW_STEPS: u64 = 100;
+const SLOW_STEPS: u64 = 300;
 
 /// Steps until a letter comes again.
 const AGAIN_STEPS: usize = 20;

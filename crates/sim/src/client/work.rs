@@ -106,9 +106,17 @@ impl Client {
         // Mostly one command at a time, sometimes several.
         let may_ask = !channel.is_asking() || channel.may_ask() && world.random.one_in(4);
         let has_unacked = !channel.unacked.is_empty();
+        // Acks that are committed alone are answered first of all, if they do not wait for agreement.
+        let acks_alone = world.shadow.is_agreed
+            && channel.tx.as_ref().is_some_and(|tx| tx.published.is_empty())
+            && has_unacked;
         match world.random.below(40) {
-            0..=15 => self.publish(number, world),
+            0..=15 if !acks_alone => self.publish(number, world),
             16..=26 if has_unacked && !recovers => {
+                let may_select = channel.tx.is_none() && channel.publisher % 3 == 0 && may_ask;
+                if world.shadow.is_agreed && may_select {
+                    self.select_tx(number);
+                }
                 self.settle(number, world);
                 self.commit_acks(number, may_ask, world);
             }
@@ -199,6 +207,14 @@ impl Client {
         }
     }
 
+    fn select_tx(&mut self, number: u16) {
+        self.put_method(number, tx::Select {});
+        self.await_answer(number, Awaited::TxSelect);
+        if let Some(channel) = self.channels.get_mut(&number) {
+            channel.tx = Some(Tx::default());
+        }
+    }
+
     fn publish(&mut self, number: u16, world: &mut World<'_>) {
         let Some(channel) = self.channels.get(&number) else { return };
         if self.is_blocked || channel.unconfirmed.len() >= UNCONFIRMED_MAX {
@@ -212,13 +228,11 @@ impl Client {
                 channel.is_confirming = true;
             }
         }
-        // Of the others, one in three has transactions.
-        if channel_tx(self.channels.get(&number)) == Some(false) {
-            self.put_method(number, tx::Select {});
-            self.await_answer(number, Awaited::TxSelect);
-            if let Some(channel) = self.channels.get_mut(&number) {
-                channel.tx = Some(Tx::default());
-            }
+        // Of the others, one in three has transactions, or all where what they commit is agreed upon.
+        let has_none = |it: &Channel| it.tx.is_none() && !it.is_confirming;
+        let is_agreed = world.shadow.is_agreed && self.channels.get(&number).is_some_and(has_none);
+        if is_agreed || channel_tx(self.channels.get(&number)) == Some(false) {
+            self.select_tx(number);
         }
         for _ in 0..=world.random.below(4) {
             self.publish_one(number, world);
@@ -326,7 +340,7 @@ impl Client {
         let channel = self.channels.get(&number);
         let has_acks_alone =
             channel.is_some_and(|channel| channel.tx.as_ref().is_some_and(Tx::has_acks_alone));
-        if world.shadow.is_agreed && may_ask && has_acks_alone && world.random.one_in(2) {
+        if world.shadow.is_agreed && may_ask && has_acks_alone {
             self.end_tx(number, world);
         }
     }
