@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 
 use crate::node::Node;
 use crate::runner::with_runner;
-use crate::storage::{NodeLog, Orphans};
+use crate::storage::{NodeLog, Orphans, all_at_once};
 
 /// Between two words on how far it is.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -103,24 +103,15 @@ impl Filling {
 
 /// Fills all shards at the same time.
 fn fill_all(node: &Node, sources: &Sources, read: &AtomicU64) -> io::Result<Restored> {
+    let work = node.shards.iter().enumerate().map(|(index, shard)| {
+        let seen_below = sources.seen_below.get(index).copied().unwrap_or(Offset::MAX);
+        ((), move || fill(&mut shard.actor.state(), index, seen_below, sources, read))
+    });
     let mut all = Restored::default();
-    std::thread::scope(|scope| {
-        let mut threads = Vec::new();
-        for (index, shard) in node.shards.iter().enumerate() {
-            let seen_below = sources.seen_below.get(index).copied().unwrap_or(Offset::MAX);
-            let thread = std::thread::Builder::new().name(format!("fill-{index}"));
-            let fill = move || fill(&mut shard.actor.state(), index, seen_below, sources, read);
-            threads.push(thread.spawn_scoped(scope, fill)?);
-        }
-        for thread in threads {
-            match thread.join() {
-                Ok(restored) => all.add(restored),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
-        }
-        Ok(())
-    })
-    .map(|()| all)
+    for ((), restored) in all_at_once("fill", work.collect())? {
+        all.add(restored);
+    }
+    Ok(all)
 }
 
 /// Fills one, and tells now and then how far it is.

@@ -17,6 +17,7 @@ mod left;
 mod orphans;
 mod private;
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, OnceLock, Weak};
@@ -289,7 +290,7 @@ impl Storage {
             }
             disks.push((says, move || inspect(&dir, disk, owner, options)));
         }
-        for (index, (says, log)) in all_at_once(disks).into_iter().enumerate() {
+        for (index, (says, log)) in all_at_once("open", disks)?.into_iter().enumerate() {
             let dir = shard_dir(dir, index);
             let mut log = log?;
             refuse_stranger(&dir, |each| log.each_holder(each), (index, count))
@@ -377,7 +378,7 @@ impl Checked {
             for (index, _) in self.is_short.iter().enumerate().filter(|(_, is_short)| **is_short) {
                 damage::note_short(&shard_dir(&self.dir, index), Offset::MAX)?;
             }
-            Ok::<_, std::io::Error>(())
+            Ok::<_, io::Error>(())
         };
         note().with_context(|| format!("cannot write to {}", self.dir.display()))
     }
@@ -470,7 +471,7 @@ fn has_messages(dir: &Path, shards: usize) -> anyhow::Result<bool> {
 /// Whether a log has files. None has one of which there is no directory.
 fn has_files(dir: &Path) -> anyhow::Result<bool> {
     let entries = match std::fs::read_dir(dir) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         entries => entries.with_context(|| format!("cannot read {}", dir.display()))?,
     };
     for entry in entries {
@@ -548,7 +549,7 @@ fn layout(dir: &Path, shards: usize) -> anyhow::Result<Option<usize>> {
             }
             Ok(Some(found))
         }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
     }
 }
@@ -600,7 +601,7 @@ fn refuse_without_layout(dir: &Path) -> anyhow::Result<()> {
         }
     }
     let names = dir.join("names");
-    let is_of_use = |entry: std::io::Result<std::fs::DirEntry>| {
+    let is_of_use = |entry: io::Result<std::fs::DirEntry>| {
         entry.map_or(true, |entry| entry.file_name() != "LOCK")
     };
     anyhow::ensure!(
@@ -640,7 +641,7 @@ fn lay_out(dir: &Path, shards: usize) -> anyhow::Result<()> {
         if let Some(parent) = dir.canonicalize()?.parent() {
             match sync_dir(parent) {
                 // Who may not read it has not made it.
-                Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {}
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
                 synced => synced?,
             }
         }
@@ -700,16 +701,23 @@ fn disk_of(
     Ok(disk)
 }
 
-/// Does what is to be done for each of some, all at the same time, and gives what became of each in their order.
-pub(crate) fn all_at_once<A, T: Send>(all: Vec<(A, impl FnOnce() -> T + Send)>) -> Vec<(A, T)> {
+/// Does what is to be done for each of some, all at the same time, in threads of this name and their number. What became of
+/// each, in their order.
+pub(crate) fn all_at_once<A, T: Send>(
+    name: &str,
+    all: Vec<(A, impl FnOnce() -> T + Send)>,
+) -> io::Result<Vec<(A, T)>> {
     std::thread::scope(|scope| {
-        let begun: Vec<_> =
-            all.into_iter().map(|(about, work)| (about, scope.spawn(work))).collect();
+        let mut begun = Vec::new();
+        for (index, (about, work)) in all.into_iter().enumerate() {
+            let thread = std::thread::Builder::new().name(format!("{name}-{index}"));
+            begun.push((about, thread.spawn_scoped(scope, work)?));
+        }
         let end = |work: std::thread::ScopedJoinHandle<'_, T>| match work.join() {
             Ok(result) => result,
             Err(panic) => std::panic::resume_unwind(panic),
         };
-        begun.into_iter().map(|(about, work)| (about, end(work))).collect()
+        Ok(begun.into_iter().map(|(about, work)| (about, end(work))).collect())
     })
 }
 

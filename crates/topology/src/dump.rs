@@ -17,16 +17,7 @@ use crate::vhost::Vhost;
 impl Topology {
     /// Every durable thing, a line each, sorted. Ids are told as they are.
     pub fn describe_durable(&self) -> String {
-        let mut lines = Vec::new();
-        for user in self.users.values() {
-            describe_user(user, &mut lines);
-        }
-        for vhost in self.vhosts() {
-            describe_vhost(vhost, &mut lines);
-        }
-        for (name, value) in &self.global_parameters {
-            lines.push(format!("global parameter {name:?} = {value:?}"));
-        }
+        let mut lines = self.describe_settings();
         let exchanges = self.exchanges.values().filter(|exchange| exchange.durable);
         lines.extend(exchanges.map(|exchange| describe_exchange(exchange)));
         let queues = self.queues.values().filter(|queue| queue.durable);
@@ -40,18 +31,10 @@ impl Topology {
     /// Everything, a line each, sorted: what is transient too, and the ids of bindings, which say in which order they were
     /// made. What is going is not there any more.
     pub fn describe(&self) -> String {
-        let mut lines = Vec::new();
-        for user in self.users.values() {
-            describe_user(user, &mut lines);
-        }
-        for vhost in self.vhosts() {
-            describe_vhost(vhost, &mut lines);
-            lines.push(format!("vhost {} is traced: {}", vhost.id, vhost.is_traced));
-        }
+        let mut lines = self.describe_settings();
+        let traced = |it: &Vhost| format!("vhost {} is traced: {}", it.id, it.is_traced);
+        lines.extend(self.vhosts().map(traced));
         lines.extend(self.going_vhosts().map(|id| format!("vhost {id} is going")));
-        for (name, value) in &self.global_parameters {
-            lines.push(format!("global parameter {name:?} = {value:?}"));
-        }
         let exchanges = self.exchanges.values().filter(|exchange| !exchange.is_going);
         lines.extend(
             exchanges.map(|it| format!("{} durable={}", describe_exchange(it), it.durable)),
@@ -68,6 +51,22 @@ impl Topology {
         }));
         lines.sort_unstable();
         lines.join("\n")
+    }
+
+    /// Users, vhosts and parameters, which are durable all.
+    fn describe_settings(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for user in self.users.values() {
+            describe_user(user, &mut lines);
+        }
+        for vhost in self.vhosts() {
+            describe_vhost(vhost, &mut lines);
+        }
+        let parameters = self.global_parameters.iter();
+        lines.extend(
+            parameters.map(|(name, value)| format!("global parameter {name:?} = {value:?}")),
+        );
+        lines
     }
 
     /// The next id of a vhost, an exchange and a queue.

@@ -213,7 +213,7 @@ impl Disk {
     /// A deferred record is to be durable, which is told by `end`.
     pub(super) fn persist(&mut self, end: u64) {
         self.ask(end);
-        self.is_due = true;
+        self.hand_over_all();
     }
 
     /// All that was done is to go to the disk in this turn.
