@@ -27,8 +27,8 @@ use hashbrown::HashMap;
 use leveret_amqp::reply::ReplyCode;
 use leveret_log::{Log, Offset, SyncError};
 use leveret_topology::{
-    Change, Destination, ExchangeId, ExchangeSpec, QueueId, QueueSpec, Removed, Target, Topology,
-    VhostId,
+    By, Change, Destination, ExchangeId, ExchangeSpec, QueueId, QueueSpec, Removed, Target,
+    Topology, VhostId,
 };
 
 use crate::message::{
@@ -59,8 +59,8 @@ pub struct Meta<L> {
     leaving: HashMap<ConnectionId, Leaving, FixedState>,
     /// The exclusive queues of these connections.
     left_with: HashMap<QueueId, ConnectionId, FixedState>,
-    /// Vhosts that are being deleted and still have queues: the user who asked, and the address of the answer.
-    vhosts: HashMap<VhostId, (Box<str>, Option<ReplyTo>), FixedState>,
+    /// Vhosts that are being deleted and still have queues: who asked, and the address of the answer.
+    vhosts: HashMap<VhostId, (Box<By>, Option<ReplyTo>), FixedState>,
     /// Changes that do not fit one turn.
     work: Lines,
     /// How far the log was durable when a piece of `work` was done last.
@@ -177,11 +177,11 @@ impl<L: Log> Meta<L> {
             out.reply(reply, no_room());
             return;
         }
-        let user = user_of(&letter);
-        topology.act_as(&user);
+        let by = by_whom(&letter);
+        topology.act_as(&by.user);
         let rests = self.letter(letter, topology, out);
         self.work.spend(topology.take_matching());
-        self.tell_events(&user, topology, out);
+        self.tell_events(&by, topology, out);
         let written = match rests {
             Rests::Written => Ok(()),
             Rests::OnItself if !topology.has_changes() => return,
@@ -193,7 +193,7 @@ impl<L: Log> Meta<L> {
         }
     }
 
-    fn tell_events(&self, user: &str, topology: &mut Topology, out: &mut Outbox) {
+    fn tell_events(&self, by: &By, topology: &mut Topology, out: &mut Outbox) {
         if let Some(vhost) = topology.take_exhausted() {
             tracing::warn!(
                 vhost = &*vhost,
@@ -202,7 +202,7 @@ impl<L: Log> Meta<L> {
             );
         }
         let told = topology.take_events();
-        out.events.extend(told.into_iter().map(|event| event.by(user)));
+        out.events.extend(told.into_iter().map(|event| by.did(event)));
     }
 
     /// The end of a turn: everything it changed is one batch of the log.
@@ -241,7 +241,7 @@ impl<L: Log> Meta<L> {
     fn letter(&mut self, letter: ToMeta, topology: &mut Topology, out: &mut Outbox) -> Rests {
         match letter {
             ToMeta::DeclareExchange {
-                user: _, // who acts: it is noted with what is made
+                by: _, // who acts: it is noted with what is made
                 reply,
                 vhost,
                 name,
@@ -267,11 +267,11 @@ impl<L: Log> Meta<L> {
                 answer(out, reply, result.map_err(|error| (error.reply_code(), error.to_string())));
                 return rests;
             }
-            ToMeta::DeleteExchange { user, reply, vhost, name, if_unused } => {
+            ToMeta::DeleteExchange { by, reply, vhost, name, if_unused } => {
                 match topology.start_delete_exchange(vhost, &name, if_unused) {
                     Ok(Some(sweep)) => {
                         let what = What::Sweep(sweep, Then::Exchange);
-                        self.begin(Long::new(&user, Some(reply), what), topology, out);
+                        self.begin(Long::new(by, Some(reply), what), topology, out);
                         return Rests::OnItself;
                     }
                     Ok(None) => {}
@@ -292,7 +292,7 @@ impl<L: Log> Meta<L> {
                 }
             }
             ToMeta::DeclareQueue {
-                user,
+                by,
                 reply,
                 vhost,
                 name,
@@ -324,7 +324,7 @@ impl<L: Log> Meta<L> {
                         let shard = shard_of(declared.id, self.shards);
                         let queue = declared.id;
                         if declared.created {
-                            topology.queue_declared_by(queue, &user);
+                            topology.queue_declared_by(queue, &by.user);
                         }
                         self.counters.queues_declared += 1;
                         self.counters.queues_created += u64::from(declared.created);
@@ -364,7 +364,7 @@ impl<L: Log> Meta<L> {
                     Err(error) => refuse(out, *reply, error.reply_code(), error.to_string()),
                 }
             }
-            ToMeta::QueueGone { user, queue, reply, consumers, more } => {
+            ToMeta::QueueGone { by, queue, reply, consumers, more } => {
                 self.counters.queues_deleted += 1;
                 let vhost = topology.going_vhost_of(queue);
                 if let Some(sweep) = topology.start_remove_queue(queue) {
@@ -372,7 +372,7 @@ impl<L: Log> Meta<L> {
                     let messages = messages.unwrap_or_default();
                     let then = Then::Queue { queue, messages, consumers, more };
                     let what = What::Sweep(sweep, then);
-                    self.begin(Long::new(&user, reply, what), topology, out);
+                    self.begin(Long::new(by, reply, what), topology, out);
                     self.gone_from(vhost, topology, out);
                     return Rests::OnItself;
                 }
@@ -389,10 +389,10 @@ impl<L: Log> Meta<L> {
             ToMeta::Disconnected { connection, reply } => {
                 self.disconnected(connection, reply, topology, out);
             }
-            ToMeta::Admin { user, reply, command } => {
-                return self.admin(&user, reply, *command, topology, out);
+            ToMeta::Admin { by, reply, command } => {
+                return self.admin(by, reply, *command, topology, out);
             }
-            ToMeta::VhostGoes(vhost) => self.vhost_goes(vhost, "", None, topology, out),
+            ToMeta::VhostGoes(vhost) => self.vhost_goes(vhost, Box::default(), None, topology, out),
             ToMeta::IsWell { reply } => {
                 out.reply(reply, Reply::Done);
                 return Rests::OnTheLog;
@@ -444,7 +444,7 @@ impl<L: Log> Meta<L> {
     /// Has a queue deleted by its shard, whatever it holds.
     fn delete(&self, queue: QueueId, out: &mut Outbox) {
         let letter = ToShard::Delete {
-            user: Box::default(),
+            by: Box::default(),
             reply: None,
             queue,
             if_unused: false,
@@ -485,9 +485,9 @@ impl<L: Log> Meta<L> {
         out: &mut Outbox,
     ) {
         if let Some((vhost, ..=1)) = vhost
-            && let Some((user, reply)) = self.vhosts.remove(&vhost)
+            && let Some((by, reply)) = self.vhosts.remove(&vhost)
         {
-            self.rest_goes(vhost, &user, reply, topology, out);
+            self.rest_goes(vhost, by, reply, topology, out);
         }
     }
 
@@ -504,15 +504,15 @@ impl<L: Log> Meta<L> {
     }
 }
 
-/// Who sent a letter, if it was a user.
-fn user_of(letter: &ToMeta) -> Box<str> {
+/// Who had a letter sent.
+fn by_whom(letter: &ToMeta) -> Box<By> {
     match letter {
-        ToMeta::DeclareExchange { user, .. }
-        | ToMeta::DeleteExchange { user, .. }
-        | ToMeta::DeclareQueue { user, .. }
-        | ToMeta::QueueGone { user, .. }
-        | ToMeta::Admin { user, .. } => user.clone(),
-        ToMeta::Bind(binding) | ToMeta::Unbind(binding) => binding.user.clone(),
+        ToMeta::DeclareExchange { by, .. }
+        | ToMeta::DeleteExchange { by, .. }
+        | ToMeta::DeclareQueue { by, .. }
+        | ToMeta::QueueGone { by, .. }
+        | ToMeta::Admin { by, .. } => by.clone(),
+        ToMeta::Bind(binding) | ToMeta::Unbind(binding) => binding.by.clone(),
         ToMeta::Disconnected { .. }
         | ToMeta::Prepared { .. }
         | ToMeta::Applied { .. }

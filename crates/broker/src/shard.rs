@@ -356,8 +356,8 @@ impl<L: Log> Shard<L> {
                 offsets.sort_unstable();
                 self.purge(reply, queue, |it| it.discard(&offsets), topology, now, out);
             }
-            ToShard::Delete { user, reply, queue, if_unused, if_empty } => {
-                let asked = Asked { user, reply };
+            ToShard::Delete { by, reply, queue, if_unused, if_empty } => {
+                let asked = Asked { by, reply };
                 self.delete(asked, queue, if_unused, if_empty, topology, now, out);
             }
             ToShard::CancelRest { queue } => self.cancel_rest(queue, out),

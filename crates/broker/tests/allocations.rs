@@ -44,7 +44,7 @@ fn per_batch(rule: &str, wants_confirm: bool) -> f64 {
     arguments.set("x-confirm-on", Value::LongStr(rule.as_bytes().to_vec()));
     let reply = ReplyTo { connection: ME, channel: 1 };
     let declare = ToMeta::DeclareQueue {
-        user: Box::default(),
+        by: Box::default(),
         reply,
         vhost,
         name: "q".into(),

@@ -45,7 +45,7 @@ impl Node {
         let mut out = Outbox::default();
         let mut names: Vec<String> = (0..queues).map(|number| format!("q{number}")).collect();
         let declare = |name: &String| ToMeta::DeclareQueue {
-            user: Box::default(),
+            by: Box::default(),
             reply: reply(),
             vhost,
             name: name.as_str().into(),

@@ -157,7 +157,7 @@ fn publish(confirm: u64, targets: &[QueueId]) -> Publish {
 
 fn declare(vhost: VhostId, name: &str, reply: ReplyTo) -> ToMeta {
     ToMeta::DeclareQueue {
-        user: Box::default(),
+        by: Box::default(),
         reply,
         vhost,
         name: name.into(),
@@ -320,7 +320,7 @@ fn consumers_of_a_deleted_queue_are_told_in_pieces() {
     let queue = node.queues[0];
     let (if_unused, if_empty) = (false, false);
     let delete = ToShard::Delete {
-        user: Box::default(),
+        by: Box::default(),
         reply: Some(reply(PROBE)),
         queue,
         if_unused,
@@ -354,7 +354,7 @@ fn consumers_of_a_deleted_queue_whose_connection_ends() {
     let mut node = Node::new(1);
     node.consume(2_000);
     let (queue, if_unused, if_empty) = (node.queues[0], false, false);
-    node.run([ToShard::Delete { user: Box::default(), reply: None, queue, if_unused, if_empty }]);
+    node.run([ToShard::Delete { by: Box::default(), reply: None, queue, if_unused, if_empty }]);
     let letters = node.meta_turn();
     node.turn(letters);
     node.run([ToShard::Disconnected { connection: FAN, reply: None }]);
@@ -478,11 +478,7 @@ fn a_long_command_goes_on_beside_many_short_ones() {
     let document = serde_json::json!({ "queues": queues });
     let definitions = Box::new(Import::read(&document.to_string()).unwrap());
     let command = AdminCommand::ImportDefinitions { definitions };
-    out.meta.push(ToMeta::Admin {
-        user: Box::default(),
-        reply: reply(FAN),
-        command: command.into(),
-    });
+    out.meta.push(ToMeta::Admin { by: Box::default(), reply: reply(FAN), command: command.into() });
     for round in 0..200 {
         disk.set_faults(Faults { stall: true, ..Faults::default() });
         for client in 0..CLIENTS {

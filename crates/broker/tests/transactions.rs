@@ -101,7 +101,7 @@ impl Node {
 
     fn declare(&mut self, name: &str) {
         self.letters.meta.push(ToMeta::DeclareQueue {
-            user: Box::default(),
+            by: Box::default(),
             reply: ME,
             vhost: self.vhost(),
             name: name.into(),

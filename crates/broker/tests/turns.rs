@@ -99,7 +99,7 @@ impl Node {
 
     fn declare(&mut self, name: &str, arguments: Table) -> QueueId {
         let letter = ToMeta::DeclareQueue {
-            user: Box::default(),
+            by: Box::default(),
             reply: ReplyTo { connection: ME, channel: 1 },
             vhost: self.vhost,
             name: name.into(),
@@ -372,7 +372,7 @@ fn deleting_a_queue_tells_its_consumers_and_lets_its_messages_go() {
     let reply = Some(ReplyTo { connection: ME, channel: 1 });
     node.shard(
         queue,
-        ToShard::Delete { user: Box::default(), reply, queue, if_unused: false, if_empty: false },
+        ToShard::Delete { by: Box::default(), reply, queue, if_unused: false, if_empty: false },
     );
     assert!(matches!(node.reply(), Reply::Deleted(0)), "both were unacked, none ready");
     assert!(matches!(
@@ -408,7 +408,7 @@ fn the_last_exclusive_queue_of_a_connection_answers_its_end() {
     let mut node = Node::new();
     for name in ["one", "two"] {
         let letter = ToMeta::DeclareQueue {
-            user: Box::default(),
+            by: Box::default(),
             reply: ReplyTo { connection: ME, channel: 1 },
             vhost: node.vhost,
             name: name.into(),
@@ -440,7 +440,7 @@ fn commands_do_not_count_what_consumers_take_in_the_same_turn() {
         (|reply, queue| ToShard::Purge { reply, queue, max: u64::MAX }, "Purged(0)"),
         (
             |reply, queue| ToShard::Delete {
-                user: Box::default(),
+                by: Box::default(),
                 reply: Some(reply),
                 queue,
                 if_unused: false,
@@ -674,7 +674,7 @@ fn a_recent_history_ends_with_its_exchange() {
     let me = ReplyTo { connection: ME, channel: 1 };
     let ends: [fn(ReplyTo, VhostId) -> ToMeta; 2] = [
         |reply, vhost| ToMeta::DeleteExchange {
-            user: Box::default(),
+            by: Box::default(),
             reply,
             vhost,
             name: "h".into(),
@@ -682,7 +682,7 @@ fn a_recent_history_ends_with_its_exchange() {
         },
         |reply, _| {
             let command = Box::new(AdminCommand::DeleteVhost { name: "/".to_owned() });
-            ToMeta::Admin { user: Box::default(), reply, command }
+            ToMeta::Admin { by: Box::default(), reply, command }
         },
     ];
     for end in ends {
@@ -704,7 +704,7 @@ fn a_connections_end_is_answered_though_its_vhost_is_deleted_meanwhile() {
     let mut node = Node::new();
     let me = ReplyTo { connection: ME, channel: 1 };
     let declare = ToMeta::DeclareQueue {
-        user: Box::default(),
+        by: Box::default(),
         reply: me,
         vhost: node.vhost,
         name: "mine".into(),
@@ -720,7 +720,7 @@ fn a_connections_end_is_answered_though_its_vhost_is_deleted_meanwhile() {
     let reply = Some(ReplyTo { connection: ME, channel: 0 });
     let ended = ToMeta::Disconnected { connection: ME, reply };
     let command = Box::new(AdminCommand::DeleteVhost { name: "/".to_owned() });
-    let delete = ToMeta::Admin { user: Box::default(), reply: me, command };
+    let delete = ToMeta::Admin { by: Box::default(), reply: me, command };
     node.run(Outbox { meta: vec![ended, delete], ..Outbox::default() });
     assert!(matches!(node.reply(), Reply::Done), "the vhost is deleted");
     assert!(matches!(node.reply(), Reply::Done), "and the connection's queue is gone");
@@ -786,7 +786,7 @@ fn a_backlog_is_purged_and_deleted_in_short_turns() {
         let (queue, many) = backlog(&mut node, &[]);
         let letter = match delete {
             true => ToShard::Delete {
-                user: Box::default(),
+                by: Box::default(),
                 reply: Some(reply),
                 queue,
                 if_unused: false,
@@ -843,7 +843,7 @@ fn a_backlog_is_dead_lettered_in_short_turns() {
             };
             let policy = Box::new(Policy::new(spec, false).unwrap());
             let command = Box::new(AdminCommand::SetPolicy { vhost: "/".to_owned(), policy });
-            let meta = vec![ToMeta::Admin { user: Box::default(), reply, command }];
+            let meta = vec![ToMeta::Admin { by: Box::default(), reply, command }];
             node.run(Outbox { meta, ..Outbox::default() });
             assert!(matches!(node.reply(), Reply::Done));
         }
@@ -936,7 +936,7 @@ fn a_crowd_is_settled_in_short_turns() {
         if deletes {
             let (if_unused, if_empty) = (false, false);
             letters.push(ToShard::Delete {
-                user: Box::default(),
+                by: Box::default(),
                 reply: Some(reply),
                 queue,
                 if_unused,
@@ -1001,7 +1001,7 @@ fn samples_come_in_pieces_and_totals_never_go_back() {
         pieces += 1;
         for queue in left.by_ref().take(1000) {
             let letter = ToShard::Delete {
-                user: Box::default(),
+                by: Box::default(),
                 reply: None,
                 queue,
                 if_unused: false,
@@ -1052,7 +1052,7 @@ fn what_is_gone_is_not_made_by_who_may_not() {
     let refusal = Refusal { code: ReplyCode::AccessRefused, text: "no".to_owned() };
     let reply = ReplyTo { connection: ME, channel: 1 };
     let queue = |node: &Node| ToMeta::DeclareQueue {
-        user: Box::default(),
+        by: Box::default(),
         reply,
         vhost: node.vhost,
         name: "q".into(),
@@ -1064,7 +1064,7 @@ fn what_is_gone_is_not_made_by_who_may_not() {
         forbidden: Some(Box::new(refusal.clone())),
     };
     let exchange = |node: &Node| ToMeta::DeclareExchange {
-        user: Box::default(),
+        by: Box::default(),
         reply,
         vhost: node.vhost,
         name: "x".into(),
@@ -1096,7 +1096,7 @@ fn a_connection_with_very_many_exclusive_queues_ends() {
     let mut node = Node::new();
     let reply = ReplyTo { connection: ME, channel: 1 };
     let declare = |number: u32| ToMeta::DeclareQueue {
-        user: Box::default(),
+        by: Box::default(),
         reply,
         vhost: node.vhost,
         name: number.to_string().into(),

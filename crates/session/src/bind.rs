@@ -59,7 +59,7 @@ pub(crate) fn bind(
         core.check_memory_to_bind(key, &arguments)?;
     }
     let binding = Box::new(Binding {
-        user: core.identity.user.clone(),
+        by: core.by(cx),
         reply: core.reply_to(channel.number),
         vhost: core.identity.vhost,
         source: source.into(),

@@ -157,7 +157,7 @@ pub(crate) fn send_declare(
     let again = Some(Box::new(declare.clone()));
     let what = Awaited::QueueDeclare { name: declare.name.clone(), again };
     let letter = ToMeta::DeclareQueue {
-        user: core.identity.user.clone(),
+        by: core.by(cx),
         reply: core.reply_to(number),
         vhost: core.identity.vhost,
         name: declare.name,
@@ -259,7 +259,7 @@ pub(crate) fn delete_queue(
     }
     let queue = queue.id;
     let letter = ToShard::Delete {
-        user: core.identity.user.clone(),
+        by: core.by(cx),
         reply: Some(core.reply_to(channel.number)),
         queue,
         if_unused: method.if_unused,
@@ -320,7 +320,7 @@ pub(crate) fn declare_exchange(
     }
     let forbidden = core.forbidden(ResourceKind::Exchange, &name, &arguments, exists, cx)?;
     let letter = ToMeta::DeclareExchange {
-        user: core.identity.user.clone(),
+        by: core.by(cx),
         reply: core.reply_to(channel.number),
         vhost: core.identity.vhost,
         name: name.into(),
@@ -352,7 +352,7 @@ pub(crate) fn delete_exchange(
     }
     core.check(Permission::Configure, ResourceKind::Exchange, &name, cx)?;
     let letter = ToMeta::DeleteExchange {
-        user: core.identity.user.clone(),
+        by: core.by(cx),
         reply: core.reply_to(channel.number),
         vhost: core.identity.vhost,
         name: name.into(),

@@ -6,7 +6,7 @@
 use core::net::SocketAddr;
 
 use leveret_amqp::table::{RawTable, Table, Value};
-use leveret_topology::Event;
+use leveret_topology::{By, Event, Link, Origin};
 
 use crate::channel::Channel;
 use crate::core::{Context, Core};
@@ -18,6 +18,19 @@ impl Core {
     /// Connections of the node's own are nobody's business.
     fn tells(&self, cx: &Context<'_>) -> bool {
         self.totals.connections_opened > 0 && cx.topology.wants_events()
+    }
+
+    /// Who changes names here. From where is put together only for those who are told.
+    pub(crate) fn by(&self, cx: &Context<'_>) -> Box<By> {
+        let mut by = By::user(&self.identity.user);
+        if cx.topology.wants_events() {
+            let is_clients = self.totals.connections_opened > 0;
+            let connection = is_clients.then(|| Link { id: self.id.get(), local: self.peer.local });
+            // An operator on the node's own machine has no address.
+            let peer: Option<SocketAddr> = self.peer.address.parse().ok();
+            by.origin = peer.map(|peer| Origin { peer, connection });
+        }
+        by.into()
     }
 
     /// The connection is open.

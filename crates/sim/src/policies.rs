@@ -106,7 +106,7 @@ impl Policies {
 
 fn told(command: AdminCommand) -> ToMeta {
     let reply = ReplyTo { connection: OPERATOR, channel: 0 };
-    ToMeta::Admin { user: Box::default(), reply, command: Box::new(command) }
+    ToMeta::Admin { by: Box::default(), reply, command: Box::new(command) }
 }
 
 fn found(at: usize, topology: &Topology) -> Definition {

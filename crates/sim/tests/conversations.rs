@@ -43,7 +43,7 @@ impl InProcess {
         let mut node = Node::new(settings);
         let now = Time::from_ms(1_700_000_000_000);
         node.tell_meta(ToMeta::Admin {
-            user: Box::default(),
+            by: Box::default(),
             reply: ReplyTo { connection: ConnectionId::new(0), channel: 0 },
             command: Box::new(AdminCommand::ImportDefinitions {
                 definitions: Box::new(leveret_topology::Import::read(definitions).expect("JSON")),

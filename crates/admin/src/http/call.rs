@@ -11,6 +11,7 @@ use bytes::Bytes;
 use leveret_server::clock::{now, wall};
 use leveret_server::locks::Guard;
 use leveret_server::node::Node;
+use leveret_topology::{By, Origin};
 use serde_json::{Map, Value};
 
 use super::App;
@@ -122,6 +123,15 @@ pub(super) fn parse_query(query: &str) -> Vec<(String, String)> {
 }
 
 impl Call {
+    /// Who changes names by it, and from where.
+    pub(crate) fn by(&self) -> Box<By> {
+        let origin = match self.peer {
+            Peer::Network(peer) => Some(Origin { peer, connection: None }),
+            Peer::Local { .. } => None,
+        };
+        Box::new(By { user: self.login.name.as_str().into(), origin })
+    }
+
     pub(crate) fn node(&self) -> &Arc<Node> {
         &self.app.ops.node
     }

@@ -39,12 +39,8 @@ pub(super) async fn put_name(call: Call) -> Result<Answer, Fault> {
         return Err(Fault::bad("a cluster's name must not be empty"));
     }
     let (key, value) = (CLUSTER_NAME.to_owned(), Value::String(name));
-    ask::admin(
-        call.node(),
-        &call.login.name,
-        AdminCommand::SetGlobalParameter { name: key, value },
-    )
-    .await?;
+    ask::admin(call.node(), call.by(), AdminCommand::SetGlobalParameter { name: key, value })
+        .await?;
     Ok(Answer::Done)
 }
 

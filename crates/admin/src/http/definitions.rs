@@ -351,7 +351,7 @@ pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
         Err(_) => return Err(Fault::unavailable("the node stops")),
     };
     let command = AdminCommand::ImportDefinitions { definitions };
-    let imported = ask::admin(call.node(), &call.login.name, command).await?;
+    let imported = ask::admin(call.node(), call.by(), command).await?;
     // RabbitMQ's answer is empty.
     let answer = match imported.skipped {
         told if skips && !told.is_empty() => Answer::Json(json!({ "left_out": told })),

@@ -51,8 +51,7 @@ pub(super) async fn put_of_vhost(call: Call) -> Result<Answer, Fault> {
     let vhost = call.vhost()?;
     let (name, value) = (known(&call, &OF_VHOST)?, value(&call)?);
     let limits = BTreeMap::from([(name, value)]);
-    ask::admin(call.node(), &call.login.name, AdminCommand::SetVhostLimits { vhost, limits })
-        .await?;
+    ask::admin(call.node(), call.by(), AdminCommand::SetVhostLimits { vhost, limits }).await?;
     Ok(Answer::Done)
 }
 
@@ -61,8 +60,7 @@ pub(super) async fn delete_of_vhost(call: Call) -> Result<Answer, Fault> {
     call.login.must_admin()?;
     let vhost = call.vhost()?;
     let limit = Some(known(&call, &OF_VHOST)?);
-    ask::admin(call.node(), &call.login.name, AdminCommand::ClearVhostLimits { vhost, limit })
-        .await?;
+    ask::admin(call.node(), call.by(), AdminCommand::ClearVhostLimits { vhost, limit }).await?;
     Ok(Answer::Done)
 }
 
@@ -93,7 +91,7 @@ fn user(call: &Call) -> Result<String, Fault> {
 pub(super) async fn put_of_user(call: Call) -> Result<Answer, Fault> {
     let name = user(&call)?;
     let limits = BTreeMap::from([(known(&call, &OF_USER)?, value(&call)?)]);
-    ask::admin(call.node(), &call.login.name, AdminCommand::SetUserLimits { name, limits }).await?;
+    ask::admin(call.node(), call.by(), AdminCommand::SetUserLimits { name, limits }).await?;
     Ok(Answer::Done)
 }
 
@@ -101,7 +99,6 @@ pub(super) async fn put_of_user(call: Call) -> Result<Answer, Fault> {
 pub(super) async fn delete_of_user(call: Call) -> Result<Answer, Fault> {
     let name = user(&call)?;
     let limit = Some(known(&call, &OF_USER)?);
-    ask::admin(call.node(), &call.login.name, AdminCommand::ClearUserLimits { name, limit })
-        .await?;
+    ask::admin(call.node(), call.by(), AdminCommand::ClearUserLimits { name, limit }).await?;
     Ok(Answer::Done)
 }

@@ -87,7 +87,7 @@ pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
     let name = call.param("name").to_owned();
     ask::admin(
         call.node(),
-        &call.login.name,
+        call.by(),
         AdminCommand::SetParameter { vhost, component, name, value },
     )
     .await?;
@@ -100,12 +100,8 @@ pub(super) async fn delete(call: Call) -> Result<Answer, Fault> {
     let component = component_to_change(&call)?;
     one(&call, &vhost).ok_or_else(Fault::not_found)?;
     let name = call.param("name").to_owned();
-    ask::admin(
-        call.node(),
-        &call.login.name,
-        AdminCommand::ClearParameter { vhost, component, name },
-    )
-    .await?;
+    ask::admin(call.node(), call.by(), AdminCommand::ClearParameter { vhost, component, name })
+        .await?;
     Ok(Answer::Done)
 }
 
@@ -146,8 +142,7 @@ pub(super) async fn put_global(call: Call) -> Result<Answer, Fault> {
     let value = body.remove("value").unwrap_or_default();
     let is_new = global(&call).is_none();
     let name = call.param("name").to_owned();
-    ask::admin(call.node(), &call.login.name, AdminCommand::SetGlobalParameter { name, value })
-        .await?;
+    ask::admin(call.node(), call.by(), AdminCommand::SetGlobalParameter { name, value }).await?;
     Ok(Answer::put(is_new))
 }
 
@@ -156,6 +151,6 @@ pub(super) async fn delete_global(call: Call) -> Result<Answer, Fault> {
     call.login.must_policymaker()?;
     global(&call).ok_or_else(Fault::not_found)?;
     let name = call.param("name").to_owned();
-    ask::admin(call.node(), &call.login.name, AdminCommand::ClearGlobalParameter { name }).await?;
+    ask::admin(call.node(), call.by(), AdminCommand::ClearGlobalParameter { name }).await?;
     Ok(Answer::Done)
 }

@@ -120,7 +120,7 @@ pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
         write: body.text("write")?,
         read: body.text("read")?,
     };
-    ask::admin(call.node(), &call.login.name, command).await?;
+    ask::admin(call.node(), call.by(), command).await?;
     Ok(Answer::put(is_new))
 }
 
@@ -131,8 +131,7 @@ pub(super) async fn delete(call: Call) -> Result<Answer, Fault> {
         return Err(Fault::not_found());
     }
     let (vhost, user) = names(&call)?;
-    ask::admin(call.node(), &call.login.name, AdminCommand::ClearPermissions { user, vhost })
-        .await?;
+    ask::admin(call.node(), call.by(), AdminCommand::ClearPermissions { user, vhost }).await?;
     Ok(Answer::Done)
 }
 
@@ -179,7 +178,7 @@ pub(super) async fn put_topics(call: Call) -> Result<Answer, Fault> {
     let is_new = of_both(&call, topics_of_user)?.is_empty();
     let (write, read) = (body.text("write")?, body.text("read")?);
     let command = AdminCommand::SetTopicPermissions { user, vhost, exchange, write, read };
-    ask::admin(call.node(), &call.login.name, command).await?;
+    ask::admin(call.node(), call.by(), command).await?;
     Ok(Answer::put(is_new))
 }
 
@@ -193,7 +192,7 @@ pub(super) async fn delete_topics(call: Call) -> Result<Answer, Fault> {
     let exchange = call.optional("exchange").map(str::to_owned);
     ask::admin(
         call.node(),
-        &call.login.name,
+        call.by(),
         AdminCommand::ClearTopicPermissions { user, vhost, exchange },
     )
     .await?;

@@ -100,7 +100,7 @@ pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
     let policy = described(call.param("name"), &call.object()?, false)?;
     let told = policy.without_effect();
     let command = AdminCommand::SetPolicy { vhost, policy };
-    ask::admin(call.node(), &call.login.name, command).await?;
+    ask::admin(call.node(), call.by(), command).await?;
     Ok(Answer::put(is_new).with_warning(told))
 }
 
@@ -109,7 +109,7 @@ pub(super) async fn delete(call: Call) -> Result<Answer, Fault> {
     let vhost = vhost_to_change(&call)?;
     one(&call, &vhost, users)?;
     let name = call.param("name").to_owned();
-    ask::admin(call.node(), &call.login.name, AdminCommand::ClearPolicy { vhost, name }).await?;
+    ask::admin(call.node(), call.by(), AdminCommand::ClearPolicy { vhost, name }).await?;
     Ok(Answer::Done)
 }
 
@@ -149,7 +149,7 @@ pub(super) async fn put_operator(call: Call) -> Result<Answer, Fault> {
     let policy = described(call.param("name"), &call.object()?, true)?;
     let told = policy.without_effect();
     let command = AdminCommand::SetOperatorPolicy { vhost, policy };
-    ask::admin(call.node(), &call.login.name, command).await?;
+    ask::admin(call.node(), call.by(), command).await?;
     Ok(Answer::put(is_new).with_warning(told))
 }
 
@@ -158,7 +158,6 @@ pub(super) async fn delete_operator(call: Call) -> Result<Answer, Fault> {
     let vhost = vhost_to_operate(&call)?;
     one(&call, &vhost, operators)?;
     let name = call.param("name").to_owned();
-    ask::admin(call.node(), &call.login.name, AdminCommand::ClearOperatorPolicy { vhost, name })
-        .await?;
+    ask::admin(call.node(), call.by(), AdminCommand::ClearOperatorPolicy { vhost, name }).await?;
     Ok(Answer::Done)
 }

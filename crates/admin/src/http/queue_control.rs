@@ -43,8 +43,7 @@ pub(super) async fn resume(call: Call) -> Result<Answer, Fault> {
 async fn set_paused(call: Call, paused: bool) -> Result<Answer, Fault> {
     let (vhost, _) = queue(&call, Permission::Configure).await?;
     let name = call.param("queue").to_owned();
-    ask::admin(call.node(), &call.login.name, AdminCommand::PauseQueue { vhost, name, paused })
-        .await?;
+    ask::admin(call.node(), call.by(), AdminCommand::PauseQueue { vhost, name, paused }).await?;
     Ok(Answer::Done)
 }
 
@@ -70,12 +69,8 @@ async fn set_arguments(call: Call, keeps: bool) -> Result<Answer, Fault> {
     for (permission, kind, name) in needed.into_iter().flatten() {
         call.login.must_have(call.node(), &vhost, permission, kind, name).await?;
     }
-    ask::admin(
-        call.node(),
-        &call.login.name,
-        AdminCommand::SetQueueArguments { vhost, name, change },
-    )
-    .await?;
+    ask::admin(call.node(), call.by(), AdminCommand::SetQueueArguments { vhost, name, change })
+        .await?;
     Ok(Answer::Done)
 }
 

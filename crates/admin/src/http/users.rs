@@ -65,8 +65,7 @@ pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
     if name.is_empty() {
         return Err(Fault::bad("a user's name must not be empty"));
     }
-    ask::admin(call.node(), &call.login.name, AdminCommand::PutUser { name, password, tags })
-        .await?;
+    ask::admin(call.node(), call.by(), AdminCommand::PutUser { name, password, tags }).await?;
     Ok(Answer::put(is_new))
 }
 
@@ -141,8 +140,7 @@ pub(super) async fn bulk_delete(call: Call) -> Result<Answer, Fault> {
 
 /// Deletes a user and closes its connections.
 async fn remove(call: &Call, name: String) -> Result<Answer, Fault> {
-    ask::admin(call.node(), &call.login.name, AdminCommand::DeleteUser { name: name.clone() })
-        .await?;
+    ask::admin(call.node(), call.by(), AdminCommand::DeleteUser { name: name.clone() }).await?;
     let reason = format!("user '{name}' was deleted");
     close::close_all(call.node(), &reason, |facts| facts.user == name).await;
     Ok(Answer::Done)

@@ -102,10 +102,10 @@ pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
         default_queue_type,
         tracing: body.contains_key("tracing").then(|| body.flag("tracing", false)).transpose()?,
     };
-    ask::admin(call.node(), &call.login.name, command).await?;
+    ask::admin(call.node(), call.by(), command).await?;
     if let Some(is_protected) = is_protected {
         let command = AdminCommand::ProtectVhost { name: name.clone(), is_protected };
-        ask::admin(call.node(), &call.login.name, command).await?;
+        ask::admin(call.node(), call.by(), command).await?;
     }
     if is_new && !call.login.is_operator() {
         let (user, all) = (call.login.name.clone(), ".*".to_owned());
@@ -117,7 +117,7 @@ pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
             write: all.clone(),
             read: all,
         };
-        ask::admin(call.node(), &call.login.name, command).await?;
+        ask::admin(call.node(), call.by(), command).await?;
     }
     Ok(Answer::put(is_new))
 }
@@ -151,7 +151,7 @@ pub(super) async fn delete(call: Call) -> Result<Answer, Fault> {
     }
     let reason = format!("vhost '{name}' is deleted");
     close::close_all(call.node(), &reason, |facts| facts.vhost == name).await;
-    ask::admin(call.node(), &call.login.name, AdminCommand::DeleteVhost { name }).await?;
+    ask::admin(call.node(), call.by(), AdminCommand::DeleteVhost { name }).await?;
     Ok(Answer::Done)
 }
 
@@ -176,7 +176,7 @@ async fn set_protection(call: &Call, is_protected: bool) -> Result<Answer, Fault
     call.login.must_admin()?;
     let name = call.vhost()?;
     let command = AdminCommand::ProtectVhost { name, is_protected };
-    ask::admin(call.node(), &call.login.name, command).await?;
+    ask::admin(call.node(), call.by(), command).await?;
     Ok(Answer::Done)
 }
 

@@ -8,7 +8,7 @@ use leveret_broker::message::{
 };
 use leveret_server::node::{Node, Recipient};
 use leveret_server::runner::with_runner;
-use leveret_topology::{Imported, QueueId};
+use leveret_topology::{By, Imported, QueueId};
 use tokio::sync::mpsc;
 
 /// Why a command was not done.
@@ -97,19 +97,18 @@ impl Drop for Asker<'_> {
     }
 }
 
-/// Has the topology's owner make a change that `user` asks for, and waits until it is true. What an import has to
+/// Has the topology's owner make a change that somebody asks for, and waits until it is true. What an import has to
 /// tell.
 pub async fn admin(
     node: &Arc<Node>,
-    user: &str,
+    by: Box<By>,
     command: AdminCommand,
 ) -> Result<Imported, Refusal> {
     let command = command.prepared().map_err(|error| Refusal::Refused {
         code: ReplyCode::PreconditionFailed,
         text: error.to_string(),
     })?;
-    let user = user.into();
-    let letter = |reply| ToMeta::Admin { user, reply, command: Box::new(command) };
+    let letter = |reply| ToMeta::Admin { by, reply, command: Box::new(command) };
     match meta(node, letter).await? {
         Reply::Imported(imported) => Ok(*imported),
         _ => Ok(Imported::default()),

@@ -106,6 +106,31 @@ fn events_have_the_headers_of_rabbitmq() {
         assert_eq!(ms / 1000, seconds);
         serde_json::from_value(message["properties"]["headers"].clone()).unwrap()
     };
+    for event in ["exchange.created", "exchange.deleted", "binding.created", "binding.deleted"] {
+        // The binding that tells of all this, and the vhost, went over HTTP.
+        let headers = |it: &Value| it["properties"]["headers"].clone();
+        let mut all = all.iter().filter(|(key, _)| key == event).map(|(_, it)| headers(it));
+        let facts = all.find(|it| it["vhost"] == "/" && it["destination_name"] != "ev").unwrap();
+        assert_eq!(facts["connection_name"], of("connection.created")["name"], "{event}");
+        assert_eq!(facts["connection"], of("connection.created")["pid"], "{event}");
+        assert_eq!(facts["peer_host"], "127.0.0.1", "{event}");
+        assert_eq!(facts["peer_port"], of("connection.created")["peer_port"], "{event}");
+    }
+    // The exclusive one is the client's; the other one came over HTTP.
+    let created = |name: &str| {
+        let mut all = all.iter().filter(|(key, _)| key == "queue.created");
+        all.find(|(_, it)| it["properties"]["headers"]["name"] == name).unwrap().1.clone()
+    };
+    let (q1, q2) = (created("q1"), created("q2"));
+    let connection = |it: &Value| it["properties"]["headers"]["connection"].clone();
+    assert_eq!(connection(&q2), of("connection.created")["pid"]);
+    assert_eq!(connection(&q1), Value::Null);
+    for event in ["queue.created", "queue.deleted", "policy.set", "parameter.set", "user.created"] {
+        let facts = of(event);
+        assert_eq!(facts["peer_host"], "127.0.0.1", "{event}");
+        assert!(facts["peer_port"].as_u64().unwrap() > 1024, "{event}");
+        assert!(!facts.contains_key("connection_name"), "{event}");
+    }
     let queue = of("queue.created");
     assert_eq!((&queue["name"], &queue["vhost"]), (&json!("q1"), &json!("/")));
     assert_eq!(queue["arguments"]["x-max-length"], 10);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use leveret_amqp::table::Table;
 use leveret_topology::{
-    ArgumentsChange, Import, PasswordHash, Policy, PolicyError, QueueId, VhostId, is_policy,
+    ArgumentsChange, By, Import, PasswordHash, Policy, PolicyError, QueueId, VhostId, is_policy,
 };
 
 use super::{ConnectionId, ConsumerSlot, Refusal, ReplyTo};
@@ -15,8 +15,8 @@ use crate::transaction::{TxId, Vote};
 pub enum ToMeta {
     /// `exchange.declare`, not passive. Answered by `Reply::Done` or `Reply::Refused`.
     DeclareExchange {
-        /// Who asks, by name; empty for the broker itself.
-        user: Box<str>,
+        /// Who asks, and from where.
+        by: Box<By>,
         /// Who.
         reply: ReplyTo,
         /// Where.
@@ -38,8 +38,8 @@ pub enum ToMeta {
     },
     /// `exchange.delete`. Answered by `Reply::Done` or `Reply::Refused`.
     DeleteExchange {
-        /// Who asks, by name; empty for the broker itself.
-        user: Box<str>,
+        /// Who asks, and from where.
+        by: Box<By>,
         /// Who.
         reply: ReplyTo,
         /// Where.
@@ -51,8 +51,8 @@ pub enum ToMeta {
     },
     /// `queue.declare`, not passive. Answered by `Reply::Declared` or `Reply::Refused`.
     DeclareQueue {
-        /// Who asks, by name; empty for the broker itself.
-        user: Box<str>,
+        /// Who asks, and from where.
+        by: Box<By>,
         /// Who.
         reply: ReplyTo,
         /// Where.
@@ -78,8 +78,8 @@ pub enum ToMeta {
     Unbind(Box<Binding>),
     /// From a shard: the queue is empty and has no consumers any more; take its name away.
     QueueGone {
-        /// Who asks, by name; empty for the broker itself.
-        user: Box<str>,
+        /// Who asks, and from where.
+        by: Box<By>,
         /// Which.
         queue: QueueId,
         /// Who deleted it, and how many ready messages it had.
@@ -128,8 +128,8 @@ pub enum ToMeta {
     LogWoke,
     /// A change from the command line, applied to the topology; its result is given to `reply`.
     Admin {
-        /// Who asks, by name; empty for the broker itself.
-        user: Box<str>,
+        /// Who asks, and from where.
+        by: Box<By>,
         /// Who.
         reply: ReplyTo,
         /// What.
@@ -140,8 +140,8 @@ pub enum ToMeta {
 /// A binding to make or to undo.
 #[derive(Debug)]
 pub struct Binding {
-    /// Who asks, by name.
-    pub user: Box<str>,
+    /// Who asks, and from where.
+    pub by: Box<By>,
     /// Who.
     pub reply: ReplyTo,
     /// Where.

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use leveret_amqp::table::Table;
 use leveret_log::ReadError;
 use leveret_queue::{Gate, Offset, Place};
-use leveret_topology::{ExchangeId, QueueId};
+use leveret_topology::{By, ExchangeId, QueueId};
 
 use super::{ChannelId, ConnectionId, ConsumerSlot, Publish, ReplyTo, Settlement};
 use crate::transaction::TxId;
@@ -170,8 +170,8 @@ pub enum ToShard {
     /// `queue.delete`. The shard checks, lets the queue's messages go, names its consumers, and has
     /// `ToMeta::QueueGone` finish it, which answers `Reply::Deleted`; or `Reply::Refused` here.
     Delete {
-        /// Who asks, by name; empty for the broker itself.
-        user: Box<str>,
+        /// Who asks, and from where.
+        by: Box<By>,
         /// Who wants to know; none when an exclusive queue's connection ended.
         reply: Option<ReplyTo>,
         /// Which.

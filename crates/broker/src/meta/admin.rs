@@ -3,7 +3,7 @@
 use leveret_amqp::reply::ReplyCode;
 use leveret_log::Log;
 use leveret_topology::{
-    AdminError, ExchangeId, QueueId, QueueKind, Topology, VhostId, must_be_component,
+    AdminError, By, ExchangeId, QueueId, QueueKind, Topology, VhostId, must_be_component,
 };
 
 use super::long::{Long, What};
@@ -14,7 +14,7 @@ impl<L: Log> Meta<L> {
     /// A change from an operator.
     pub(super) fn admin(
         &mut self,
-        user: &str,
+        by: Box<By>,
         reply: ReplyTo,
         command: AdminCommand,
         topology: &mut Topology,
@@ -22,11 +22,11 @@ impl<L: Log> Meta<L> {
     ) -> Rests {
         let command = match start(command, topology) {
             Ok(Started::Long(what)) => {
-                self.begin(Long::new(user, Some(reply), what), topology, out);
+                self.begin(Long::new(by, Some(reply), what), topology, out);
                 return Rests::OnTheLog;
             }
             Ok(Started::Vhost(vhost)) => {
-                self.vhost_goes(vhost, user, Some(reply), topology, out);
+                self.vhost_goes(vhost, by, Some(reply), topology, out);
                 return Rests::OnTheLog;
             }
             Ok(Started::No(command)) => command,

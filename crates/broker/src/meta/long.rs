@@ -14,7 +14,7 @@ use std::vec::IntoIter;
 
 use leveret_amqp::reply::ReplyCode;
 use leveret_log::Log;
-use leveret_topology::{Import, PolicyChange, QueueId, Sweep, Topology, VhostId};
+use leveret_topology::{By, Import, PolicyChange, QueueId, Sweep, Topology, VhostId};
 
 use super::room::{Needed, no_room};
 use super::saved::SaveError;
@@ -51,8 +51,8 @@ pub(super) type Lines = Work<ConnectionId, Job>;
 /// Something that may take more than one piece.
 #[derive(Debug)]
 pub(super) struct Long {
-    /// Who asked, by name.
-    pub(super) user: Box<str>,
+    /// Who asked, and from where.
+    pub(super) by: Box<By>,
     /// Who waits.
     pub(super) reply: Option<ReplyTo>,
     pub(super) what: What,
@@ -114,8 +114,8 @@ impl What {
 }
 
 impl Long {
-    pub(super) fn new(user: &str, reply: Option<ReplyTo>, what: What) -> Self {
-        Self { user: user.into(), reply, what, failed: None, told: 0 }
+    pub(super) fn new(by: Box<By>, reply: Option<ReplyTo>, what: What) -> Self {
+        Self { by, reply, what, failed: None, told: 0 }
     }
 
     /// In whose line it stands.
@@ -141,7 +141,7 @@ impl Long {
         let tenths = (done * 10).checked_div(total).unwrap_or_default();
         if tenths > self.told {
             self.told = tenths;
-            tracing::info!(user = &*self.user, "{what}: {done} of {total}");
+            tracing::info!(user = &*self.by.user, "{what}: {done} of {total}");
         }
     }
 }
@@ -217,10 +217,10 @@ impl<L: Log> Meta<L> {
             }
             return (1, None);
         }
-        let (start, user) = (Place::end_of(out), long.user.clone());
-        topology.act_as(&user);
+        let (start, by) = (Place::end_of(out), long.by.clone());
+        topology.act_as(&by.user);
         let (used, rest) = self.advance_some(long, allowed, topology, out);
-        self.tell_events(&user, topology, out);
+        self.tell_events(&by, topology, out);
         if rest.is_none() {
             match self.saved.write(topology) {
                 Ok(()) => self.held.push(start.to(Place::end_of(out))),
@@ -354,9 +354,9 @@ impl<L: Log> Meta<L> {
     }
 
     fn swept(&mut self, long: Long, topology: &mut Topology, out: &mut Outbox) {
-        let Long { what: What::Sweep(_, then), reply, user, failed, .. } = long else { return };
+        let Long { what: What::Sweep(_, then), reply, by, failed, .. } = long else { return };
         let what = What::Sweep(Sweep::default(), Then::Exchange);
-        let long = Long { user, reply, what, failed, told: 0 };
+        let long = Long { by, reply, what, failed, told: 0 };
         match then {
             Then::Exchange => long.answer(out, Reply::Done),
             Then::Vhost(vhost) => {
@@ -398,40 +398,40 @@ impl<L: Log> Meta<L> {
         let total = queues.len();
         self.leaving.insert(connection, Leaving { queues: total, reply });
         let what = What::Disconnect(connection, queues.into_iter(), total);
-        self.begin(Long::new("", None, what), topology, out);
+        self.begin(Long::new(Box::default(), None, what), topology, out);
     }
 
     /// A vhost that is deleted, or was when the process ended before: its queues go, then the rest.
     pub(super) fn vhost_goes(
         &mut self,
         vhost: VhostId,
-        user: &str,
+        by: Box<By>,
         reply: Option<ReplyTo>,
         topology: &mut Topology,
         out: &mut Outbox,
     ) {
         let queues = topology.queues_of_going(vhost);
         if queues.is_empty() {
-            self.rest_goes(vhost, user, reply, topology, out);
+            self.rest_goes(vhost, by, reply, topology, out);
             return;
         }
-        self.vhosts.insert(vhost, (user.into(), reply));
+        self.vhosts.insert(vhost, (by.clone(), reply));
         let total = queues.len();
         let what = What::Vhost(queues.into_iter(), total);
-        self.begin(Long::new(user, None, what), topology, out);
+        self.begin(Long::new(by, None, what), topology, out);
     }
 
     /// The last queue of a vhost that is deleted is gone.
     pub(super) fn rest_goes(
         &mut self,
         vhost: VhostId,
-        user: &str,
+        by: Box<By>,
         reply: Option<ReplyTo>,
         topology: &mut Topology,
         out: &mut Outbox,
     ) {
         let what = What::Sweep(topology.rest_of_vhost(vhost), Then::Vhost(vhost));
-        self.begin(Long::new(user, reply, what), topology, out);
+        self.begin(Long::new(by, reply, what), topology, out);
     }
 
     /// Takes up what the process before did not finish, in the first turn.

@@ -7,7 +7,7 @@ use hashbrown::HashSet;
 use leveret_amqp::reply::ReplyCode;
 use leveret_log::Log;
 use leveret_queue::{Backlog, Offset, Queue, Time};
-use leveret_topology::{ConfirmOn, ConfirmOptions, QueueId, Topology};
+use leveret_topology::{By, ConfirmOn, ConfirmOptions, QueueId, Topology};
 
 use super::consume::names;
 use super::dead_letter::Origin;
@@ -21,7 +21,7 @@ use crate::meta::{DELETION_ROOM, no_room};
 /// Who had a queue deleted: nobody in particular, if it is not given.
 #[derive(Debug, Default)]
 pub(super) struct Asked {
-    pub(super) user: Box<str>,
+    pub(super) by: Box<By>,
     pub(super) reply: Option<ReplyTo>,
 }
 
@@ -248,7 +248,7 @@ impl<L: Log> Shard<L> {
         self.let_go(id, backlog, out);
         self.forget_awaited(id, out);
         let waits = waits_for_consumers(&hosted.confirm);
-        let by = (names(id, topology), &*asked.user);
+        let by = (names(id, topology), &*asked.by.user);
         let (consumers, more) =
             self.end_consumers(id, hosted.queue, hosted.consumers, by, now, out);
         self.dying.add(id);
@@ -258,9 +258,9 @@ impl<L: Log> Shard<L> {
             }
             self.gone_unacked.push_back(id);
         }
-        let Asked { user, reply } = asked;
+        let Asked { by, reply } = asked;
         let reply = reply.map(|reply| (reply, ready));
-        out.meta.push(ToMeta::QueueGone { user, queue: id, reply, consumers, more });
+        out.meta.push(ToMeta::QueueGone { by, queue: id, reply, consumers, more });
     }
 
     /// No answer to a dead letter of the queue matters any more.

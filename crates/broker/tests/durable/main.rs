@@ -112,7 +112,7 @@ impl World {
     pub(crate) fn gone(&self, me: u64, name: &str) -> ToMeta {
         let queue = self.queue(name).unwrap();
         ToMeta::QueueGone {
-            user: Box::default(),
+            by: Box::default(),
             queue,
             reply: Some((reply(me), 7)),
             consumers: Vec::new(),
@@ -129,7 +129,7 @@ pub(crate) fn declare_queue(
     exclusive: bool,
 ) -> ToMeta {
     ToMeta::DeclareQueue {
-        user: Box::default(),
+        by: Box::default(),
         reply: reply(me),
         vhost,
         name: name.into(),
@@ -144,7 +144,7 @@ pub(crate) fn declare_queue(
 
 pub(crate) fn declare_exchange(vhost: VhostId, me: u64, name: &str, durable: bool) -> ToMeta {
     ToMeta::DeclareExchange {
-        user: Box::default(),
+        by: Box::default(),
         reply: reply(me),
         vhost,
         name: name.into(),
@@ -159,7 +159,7 @@ pub(crate) fn declare_exchange(vhost: VhostId, me: u64, name: &str, durable: boo
 
 pub(crate) fn delete_exchange(vhost: VhostId, me: u64, name: &str) -> ToMeta {
     ToMeta::DeleteExchange {
-        user: Box::default(),
+        by: Box::default(),
         reply: reply(me),
         vhost,
         name: name.into(),
@@ -169,7 +169,7 @@ pub(crate) fn delete_exchange(vhost: VhostId, me: u64, name: &str) -> ToMeta {
 
 pub(crate) fn binding(vhost: VhostId, me: u64, source: &str, queue: &str) -> Box<Binding> {
     Box::new(Binding {
-        user: Box::default(),
+        by: Box::default(),
         reply: reply(me),
         vhost,
         source: source.into(),
@@ -181,7 +181,7 @@ pub(crate) fn binding(vhost: VhostId, me: u64, source: &str, queue: &str) -> Box
 }
 
 pub(crate) fn admin(me: u64, command: AdminCommand) -> ToMeta {
-    ToMeta::Admin { user: Box::default(), reply: reply(me), command: Box::new(command) }
+    ToMeta::Admin { by: Box::default(), reply: reply(me), command: Box::new(command) }
 }
 
 pub(crate) fn policy(me: u64, name: &str, length: u64) -> ToMeta {
@@ -516,7 +516,7 @@ fn a_full_disk() {
         import(r#"{"queues":[{"vhost":"/","name":"new"}]}"#),
     ];
     let delete = |me, exchange: &str| ToMeta::DeleteExchange {
-        user: Box::default(),
+        by: Box::default(),
         reply: reply(me),
         vhost: v,
         name: exchange.into(),

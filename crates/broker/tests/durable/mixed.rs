@@ -81,7 +81,7 @@ impl Node {
     fn delete(&mut self, queue: QueueId, who: Option<u64>) {
         if self.there.remove(&queue) {
             self.gone.push(ToMeta::QueueGone {
-                user: Box::default(),
+                by: Box::default(),
                 queue,
                 reply: who.map(|who| (reply(who), 0)),
                 consumers: Vec::new(),
@@ -175,7 +175,7 @@ impl Node {
             }
             10 => declare_queue(vhost, self.ask_anew(), queue, true, false),
             11 => ToMeta::DeclareExchange {
-                user: Box::default(),
+                by: Box::default(),
                 reply: reply(self.ask_anew()),
                 vhost,
                 name: exchange.into(),
@@ -188,7 +188,7 @@ impl Node {
             },
             _ => {
                 let binding = Binding {
-                    user: Box::default(),
+                    by: Box::default(),
                     reply: reply(self.ask_anew()),
                     vhost,
                     source: exchange.into(),

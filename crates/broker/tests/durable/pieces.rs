@@ -70,13 +70,7 @@ impl World {
 }
 
 fn gone(queue: QueueId) -> ToMeta {
-    ToMeta::QueueGone {
-        user: Box::default(),
-        queue,
-        reply: None,
-        consumers: Vec::new(),
-        more: false,
-    }
+    ToMeta::QueueGone { by: Box::default(), queue, reply: None, consumers: Vec::new(), more: false }
 }
 
 fn definitions(queues: usize) -> String {
@@ -327,7 +321,7 @@ fn a_connection_goes_in_pieces() {
 
 fn exclusive(world: &World, name: &str) -> ToMeta {
     ToMeta::DeclareQueue {
-        user: Box::default(),
+        by: Box::default(),
         reply: reply(9),
         vhost: world.vhost,
         name: name.into(),

@@ -50,7 +50,7 @@ fn command(rng: &mut Rng, world: &World, me: u64) -> ToMeta {
         7 => ToMeta::Unbind(binding(v, me, exchange, queue)),
         8 | 9 => match world.queue(queue) {
             Some(queue) => ToMeta::QueueGone {
-                user: Box::default(),
+                by: Box::default(),
                 queue,
                 reply: Some((reply(me), 0)),
                 consumers: Vec::new(),

@@ -95,7 +95,7 @@ impl Node {
             }
         }
         let letter = ToMeta::DeclareQueue {
-            user: Box::default(),
+            by: Box::default(),
             reply: ReplyTo { connection: PUBLISHER, channel: 1 },
             vhost: self.vhost,
             name: name.into(),
@@ -337,7 +337,7 @@ impl Node {
             ("del", Some(queue)) => {
                 let (if_unused, if_empty) = (false, false);
                 self.turn(ToShard::Delete {
-                    user: Box::default(),
+                    by: Box::default(),
                     reply: Some(reply),
                     queue,
                     if_unused,
