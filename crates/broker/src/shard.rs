@@ -16,13 +16,13 @@
 //! once, and each touched connection gets one letter; then it is decided what the disk gets.
 //!
 //! Where to go next: [`publish`], [`settle`], [`consume`],
-//! [`dead_letter`], [`lifecycle`], [`unresolved`], [`disk`].
+//! [`dead_letter`], [`lifecycle`], [`confirms`], [`disk`].
 
 mod agreement;
 mod cold;
+mod confirms;
 mod consume;
 mod dead_letter;
-mod deadlines;
 mod disk;
 mod ending;
 mod history;
@@ -32,7 +32,6 @@ mod lifecycle;
 mod listing;
 mod look;
 mod moving;
-mod nacks;
 mod numbers;
 mod poison;
 mod ports;
@@ -40,11 +39,9 @@ mod publish;
 mod race;
 mod recover;
 mod rest;
-mod runs;
 mod settle;
 mod stuck;
 mod transactions;
-mod unresolved;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -59,6 +56,7 @@ use crate::held::{Held, Place};
 use crate::message::{ConnectionId, Outbox, Reply, ToSession, ToShard, shard_of};
 use crate::work::Work;
 use cold::{Ahead, Cold};
+use confirms::Confirms;
 use dead_letter::{Awaited, Origin};
 use disk::Disk;
 use ending::Ending;
@@ -72,15 +70,12 @@ use ports::{Chain, Ports};
 use race::Odds;
 pub use recover::{Restored, home_of};
 use rest::{Rest, Resting};
-use runs::Runs;
 use settle::Pays;
 use stuck::Retries;
 use transactions::Transactions;
-use unresolved::Unresolved;
 
+pub use confirms::{Confirmed, NackReason, Nacked};
 pub use disk::{LAZY_MAX_MS, LAZY_MS};
-pub use nacks::{NackReason, Nacked};
-pub use unresolved::Confirmed;
 
 type Map<K, V> = HashMap<K, V, FixedState>;
 
@@ -129,10 +124,7 @@ pub struct Shard<L> {
     served: u64,
     /// What the queues take for their messages, in bytes; sum of [`Hosted::counted_bytes`].
     queue_bytes: u64,
-    /// Messages whose publishers are not told yet.
-    unresolved: Unresolved,
-    /// What publishers are told next.
-    runs: Runs,
+    confirms: Confirms,
     disk: Disk,
     /// What turns told of their doings, until the log is agreed upon so far.
     held: Held<Moment>,
@@ -148,8 +140,6 @@ pub struct Shard<L> {
     micros: u64,
     /// Processors are short.
     is_pressed: bool,
-    /// Queues that were deleted and had the rule `ack`: whoever routed to one of them is told no.
-    gone_unacked: VecDeque<QueueId>,
     /// Set aside in this turn, and not told yet.
     unreadable: Vec<(QueueId, ReadError)>,
     sampling: Sampling,
@@ -279,8 +269,7 @@ impl<L: Log> Shard<L> {
             cold: Cold::default(),
             served: 0,
             queue_bytes: 0,
-            unresolved: Unresolved::default(),
-            runs: Runs::default(),
+            confirms: Confirms::default(),
             disk: Disk::default(),
             held: Held::default(),
             transactions: Transactions::default(),
@@ -290,7 +279,6 @@ impl<L: Log> Shard<L> {
             clock_step_ms: 0,
             micros: 0,
             is_pressed: false,
-            gone_unacked: VecDeque::new(),
             unreadable: Vec::new(),
             sampling: Sampling::default(),
         }
@@ -415,7 +403,7 @@ impl<L: Log> Shard<L> {
         }
         let has_letters = self.dead_letter_parked(topology, now, out);
         self.ports.hand_out(out);
-        self.runs.flush(out);
+        self.confirms.flush(out);
         self.hold_answers(start, out);
         self.settle_with_disk(now, out);
         self.free_answers(out);
@@ -423,7 +411,7 @@ impl<L: Log> Shard<L> {
         if !self.unreadable.is_empty() {
             self.tell_unreadable(topology);
         }
-        self.say_nacks(topology, now);
+        self.confirms.say_nacks(topology, now);
         self.dying.forget_dead(topology);
         self.relax_lists();
         self.resting.watch(&self.log, now);
@@ -502,7 +490,7 @@ impl<L: Log> Shard<L> {
     pub fn next_timeout(&self) -> Option<Time> {
         let queue = self.timers.first().map(|&(at, _)| at);
         let stuck = self.retries.next_timeout();
-        let waiting = [self.resting.at(), self.unresolved.next_timeout(), self.disk.next_timeout()];
+        let waiting = [self.resting.at(), self.confirms.next_timeout(), self.disk.next_timeout()];
         queue.into_iter().chain(stuck).chain(waiting.into_iter().flatten()).min()
     }
 
@@ -543,8 +531,8 @@ impl<L: Log> Shard<L> {
 
     /// Tells publishers that waited long enough, and has deferred messages made durable.
     fn fire_confirms(&mut self, now: Time) {
-        let Self { unresolved, runs, log, disk, .. } = self;
-        unresolved.fire(now, runs, |at| match log.persist(leveret_log::Offset::new(at)) {
+        let Self { confirms, log, disk, .. } = self;
+        confirms.fire(now, |at| match log.persist(leveret_log::Offset::new(at)) {
             Ok(until) => disk.persist(until.get()),
             // Lent: its publisher waits, its record is not needed any more.
             Err(HoldError::Released { .. }) => {}
@@ -627,7 +615,7 @@ impl<L: Log> Shard<L> {
             + self.letters_waiting * size_of::<Left>() as u64
             + self.cold.bytes()
             + self.histories.bytes()
-            + self.unresolved.bytes()
+            + self.confirms.bytes()
             + self.transactions.bytes()
     }
 
@@ -638,12 +626,12 @@ impl<L: Log> Shard<L> {
 
     /// What publishers were told since the start.
     pub fn confirmed(&self) -> Confirmed {
-        self.unresolved.confirmed
+        self.confirms.confirmed()
     }
 
     /// Messages that were nacked since the start, by reason.
     pub fn nacked(&self) -> Nacked {
-        self.unresolved.nacks.counts()
+        self.confirms.nacks()
     }
 
     /// Dead letters that left their queue and whose record stays until their targets are safe.

@@ -18,10 +18,9 @@ use leveret_log::{Log, ReadError};
 use leveret_queue::{Left, Offset, Queue, Time};
 use leveret_topology::{QueueId, Topology};
 
+use super::confirms::{Confirms, Way};
 use super::recover::mark_of_left;
-use super::runs::Runs;
 use super::stuck::Stuck;
-use super::unresolved::{Unresolved, Way};
 use super::{Counters, Shard, describe, log_offset};
 use crate::message::{Outbox, ToShard};
 
@@ -106,8 +105,7 @@ impl Cold {
 pub(super) struct Aside<'a> {
     pub(super) unreadable: &'a mut Vec<(QueueId, ReadError)>,
     pub(super) counters: &'a mut Counters,
-    pub(super) unresolved: &'a mut Unresolved,
-    pub(super) runs: &'a mut Runs,
+    pub(super) confirms: &'a mut Confirms,
 }
 
 impl Aside<'_> {
@@ -115,7 +113,7 @@ impl Aside<'_> {
     #[cold]
     pub(super) fn note(&mut self, queue: QueueId, at: Offset, error: ReadError) {
         self.counters.unreadable += 1;
-        self.unresolved.left(at.get(), queue, Way::Lost, self.runs);
+        self.confirms.left(at.get(), queue, Way::Lost);
         self.unreadable.push((queue, error));
     }
 }
@@ -123,8 +121,8 @@ impl Aside<'_> {
 impl<L: Log> Shard<L> {
     /// See [`Aside`].
     pub(super) fn aside(&mut self) -> Aside<'_> {
-        let Self { unreadable, counters, unresolved, runs, .. } = self;
-        Aside { unreadable, counters, unresolved, runs }
+        let Self { unreadable, counters, confirms, .. } = self;
+        Aside { unreadable, counters, confirms }
     }
 
     /// Tells the operator what was set aside in this turn: a line for each queue.

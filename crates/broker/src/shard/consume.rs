@@ -335,8 +335,7 @@ impl<L: Log> Shard<L> {
             resting,
             queue_bytes,
             disk,
-            unresolved,
-            runs,
+            confirms,
             unreadable,
             served,
             used,
@@ -344,7 +343,7 @@ impl<L: Log> Shard<L> {
         } = self;
         let Some(hosted) = queues.get_mut(&id) else { return false };
         hosted.is_touched = false;
-        let aside = Aside { unreadable, counters, unresolved, runs };
+        let aside = Aside { unreadable, counters, confirms };
         let mut out = Out { queue: id, log, ports, aside, record: Bytes::new() };
         let mut budget = u64::from(DISPATCH_BUDGET).min(allowed).max(1) as u32;
         if hosted.queue.options().dead_letter {

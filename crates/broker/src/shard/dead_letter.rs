@@ -20,11 +20,11 @@ use leveret_topology::{Exchange, HashProperties, QueueId, Routable, Route, Topol
 use smallvec::SmallVec;
 
 use super::cold::Parked;
+use super::confirms::Way;
 use super::disk::Waiter;
 use super::jobs::cost;
 use super::recover::{mark_of_left, marked};
 use super::stuck::Stuck;
-use super::unresolved::Way;
 use super::{Shard, holder, log_offset};
 use crate::message::{
     ConnectionId, DeadLetterFrom, Message, Outbox, Publish, Taken, Targets, ToShard, shard_of,

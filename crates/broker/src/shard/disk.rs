@@ -315,7 +315,7 @@ impl<L: Log> Shard<L> {
             return;
         }
         let durable = self.log.durable().get();
-        self.unresolved.durable(durable, &mut self.runs);
+        self.confirms.durable(durable);
         while self.disk.waiters.front().is_some_and(|&(end, _)| end <= durable)
             && let Some((_, waiter)) = self.disk.waiters.pop_front()
         {
@@ -326,7 +326,7 @@ impl<L: Log> Shard<L> {
                 other => other.tell_safe(out),
             }
         }
-        self.runs.flush(out);
+        self.confirms.flush(out);
         let unwritten = self.log.unwritten_bytes();
         if self.disk.gauge.is_low(unwritten) {
             for connection in self.disk.paused.drain(..) {
@@ -439,8 +439,8 @@ impl<L: Log> Shard<L> {
              log?) first. What was confirmed is safe; publishers send the rest again"
         );
         self.disk.has_failed = true;
-        self.unresolved.fail_all(&mut self.runs);
-        self.runs.flush(out);
+        self.confirms.fail_all();
+        self.confirms.flush(out);
         for (_, waiter) in self.disk.waiters.drain(..) {
             waiter.tell_lost(out);
         }

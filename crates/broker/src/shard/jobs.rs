@@ -14,9 +14,9 @@ use leveret_queue::{Backlog, Left, Time};
 use leveret_topology::{QueueId, Topology};
 
 use super::Shard;
+use super::confirms::Way;
 use super::listing::Listing;
 use super::settle::Pays;
-use super::unresolved::Way;
 use crate::flow::{WAITING_BYTES_MAX, WAITING_UNITS_MAX};
 use crate::message::{
     ConnectionId, Outbox, Publish, ReplyTo, Settle, Settlement, ToSession, ToShard,
@@ -390,7 +390,7 @@ impl<L: Log> Shard<L> {
                 Left::Acked(offset) => self.gone(offset, id, Way::Acked),
                 Left::Lent(offset) => self.release(offset, id),
                 Left::Returned { offset, acked: true } => {
-                    self.unresolved.left(offset.get(), id, Way::Acked, &mut self.runs);
+                    self.confirms.left(offset.get(), id, Way::Acked);
                 }
                 _ => {}
             }

@@ -9,11 +9,11 @@ use leveret_log::Log;
 use leveret_queue::{Backlog, Offset, Queue, Time};
 use leveret_topology::{By, ConfirmOn, ConfirmOptions, QueueId, Topology};
 
+use super::confirms::Way;
 use super::consume::names;
 use super::dead_letter::Origin;
 use super::disk::Waiter;
 use super::settle::Pays;
-use super::unresolved::Way;
 use super::{Shard, describe, log_offset};
 use crate::message::{Outbox, Reply, ReplyTo, ToMeta};
 use crate::meta::{DELETION_ROOM, no_room};
@@ -51,9 +51,6 @@ impl Dying {
         }
     }
 }
-
-/// Deleted queues that are remembered for messages routed to them a moment before.
-const GONE_MAX: usize = 1024;
 
 impl<L: Log> Shard<L> {
     /// From Meta: the queue was declared.
@@ -121,15 +118,15 @@ impl<L: Log> Shard<L> {
     /// at once if it is never to be there. What is forgotten when it is handed out waits for its ack.
     #[cold]
     fn free_waiting(&mut self, id: QueueId) {
-        let Self { queues, unresolved, log, disk, runs, .. } = self;
-        let Some(hosted) = queues.get(&id).filter(|_| !unresolved.is_empty()) else { return };
+        let Self { queues, confirms, log, disk, .. } = self;
+        let Some(hosted) = queues.get(&id).filter(|_| !confirms.is_empty()) else { return };
         let (mut kept, mut end) = (Vec::new(), 0);
         hosted.queue.each_kept(|at, persistent| {
-            if !unresolved.begin_to_free(at.get(), id) {
+            if !confirms.begin_to_free(at.get(), id) {
                 return;
             }
             if !(persistent && hosted.is_durable) {
-                unresolved.freed(at.get(), id, false, runs);
+                confirms.freed(at.get(), id, false);
                 return;
             }
             // One that cannot be made durable waits as before.
@@ -147,7 +144,7 @@ impl<L: Log> Shard<L> {
     /// These are on the disk, and their queue waits for nothing else.
     pub(super) fn free(&mut self, id: QueueId, messages: &[u64]) {
         for &at in messages {
-            self.unresolved.freed(at, id, true, &mut self.runs);
+            self.confirms.freed(at, id, true);
         }
     }
 
@@ -253,10 +250,7 @@ impl<L: Log> Shard<L> {
             self.end_consumers(id, hosted.queue, hosted.consumers, by, now, out);
         self.dying.add(id);
         if waits {
-            if self.gone_unacked.len() == GONE_MAX {
-                self.gone_unacked.pop_front();
-            }
-            self.gone_unacked.push_back(id);
+            self.confirms.queue_gone(id);
         }
         let Asked { by, reply } = asked;
         let reply = reply.map(|reply| (reply, ready));

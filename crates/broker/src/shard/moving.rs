@@ -15,8 +15,8 @@ use leveret_queue::{Offset, Time, UnackedId};
 use leveret_topology::{QueueId, Topology};
 
 use super::cold::Parked;
+use super::confirms::Way;
 use super::dead_letter::{Origin, string_list, targets};
-use super::unresolved::Way;
 use super::{Shard, log_offset, note_left};
 use crate::message::{
     ConnectionId, Message, MoveTo, Moved, Outbox, Publish, Reply, ReplyTo, Targets, ToShard,

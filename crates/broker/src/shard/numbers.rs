@@ -131,11 +131,11 @@ impl<L: Log> Shard<L> {
         ShardRest {
             gone: gone.collect(),
             counters: self.counters,
-            confirmed: self.unresolved.confirmed,
-            nacked: self.unresolved.nacks.counts(),
+            confirmed: self.confirms.confirmed(),
+            nacked: self.confirms.nacks(),
             log: self.log.usage(),
             queue_bytes: self.queue_bytes,
-            unresolved_bytes: self.unresolved.bytes(),
+            unresolved_bytes: self.confirms.bytes(),
             held_bytes: self.held_bytes(),
         }
     }

@@ -4,7 +4,7 @@
 //!
 //! Before a message is appended its queues are asked what they want of it (their rules may want it on
 //! disk, or not); then it is appended once, put into each, and either its publisher is told at once or
-//! what is missing is noted in [`unresolved`](super::unresolved).
+//! what is missing is noted in [`confirms`](super::confirms).
 
 use leveret_amqp::content::RawProperties;
 use leveret_amqp::table::RawValue;
@@ -13,10 +13,9 @@ use leveret_queue::{Incoming, Offset, Time};
 use leveret_topology::{ConfirmOn, ConfirmOptions, QueueId, Topology};
 use smallvec::SmallVec;
 
+use super::confirms::{Mixed, NackReason, Slot, Until, Wait};
 use super::jobs::cost;
-use super::nacks::NackReason;
 use super::settle::Pays;
-use super::unresolved::{Mixed, Slot, Until, Wait};
 use super::{Hosted, Shard, holder, note_left, queue_offset, touch};
 use crate::flow::QUEUE_BYTES_MAX;
 use crate::message::{
@@ -87,7 +86,7 @@ impl<L: Log> Shard<L> {
             }
         }
         let messages = messages.get(..count).unwrap_or_default();
-        self.runs.flush(out);
+        self.confirms.flush(out);
         if self.pause_if_far_behind(from, out) {
             self.note_flow(messages);
         }
@@ -184,9 +183,8 @@ impl<L: Log> Shard<L> {
             Err(error) => {
                 self.append_failed(error, now);
                 if from.is_some() && publish.confirm != 0 {
-                    self.unresolved
-                        .nacks
-                        .add(publish.targets.first().copied(), NackReason::NotStored);
+                    let first = publish.targets.first().copied();
+                    self.confirms.nacked(first, NackReason::NotStored);
                 }
                 let mut slot = wants.slot;
                 slot.fail();
@@ -211,7 +209,7 @@ impl<L: Log> Shard<L> {
                 None => match self.hosted(id, topology, now) {
                     Some(hosted) => facts(hosted),
                     None => {
-                        wants.is_lost |= self.gone_unacked.contains(&id);
+                        wants.is_lost |= self.confirms.is_gone(id);
                         continue;
                     }
                 },
@@ -326,7 +324,7 @@ impl<L: Log> Shard<L> {
         // The disk is asked for at once where a queue's rule waits for it alone; where a consumer may be
         // quicker, dispatch looks whether there is one.
         let is_told = from.is_some() && publish.confirm != 0;
-        let is_awaited = is_told && !is_safe && slot.firsts > 0;
+        let is_awaited = is_told && !is_safe && slot.may_be_acked_first();
         let targets = &publish.targets[..];
         if is_told && is_slow && !is_safe {
             targets.iter().for_each(|&id| self.disk.race.watch(at.get(), id));
@@ -343,7 +341,7 @@ impl<L: Log> Shard<L> {
             slot.fail();
             if is_told {
                 let reason = if refused > 0 { NackReason::Full } else { NackReason::Lost };
-                self.unresolved.nacks.add(full, reason);
+                self.confirms.nacked(full, reason);
             }
         }
         if refused == targets.len() {
@@ -361,14 +359,12 @@ impl<L: Log> Shard<L> {
         if confirm == 0 && defer_ms.is_none() {
             return Put { taken, until };
         }
-        if confirm != 0 && slot.waits_for_disk() && slot.firsts == 0 {
+        if confirm != 0 && slot.waits_for_disk() && !slot.may_be_acked_first() {
             self.disk.ask(at.get() + 1);
         }
-        slot.to = from.unwrap_or_default();
-        slot.channel = publish.channel;
-        slot.seq = confirm;
+        slot.is_of(from.unwrap_or_default(), publish.channel, confirm);
         let timeout_ms = timeout_ms.filter(|_| confirm != 0);
-        self.unresolved.add(at.get(), slot, mixed, Wait { now, defer_ms, timeout_ms });
+        self.confirms.add(at.get(), slot, mixed, Wait { now, defer_ms, timeout_ms });
         Put { taken, until }
     }
 
@@ -378,15 +374,14 @@ impl<L: Log> Shard<L> {
         &mut self,
         publish: &Publish,
         from: Option<ConnectionId>,
-        slot: Slot,
+        mut slot: Slot,
         by_disk: bool,
     ) {
         if let Some(from) = from
             && publish.confirm != 0
         {
-            let verdict = slot.verdict();
-            self.unresolved.confirmed.when_it_came(verdict, by_disk);
-            self.runs.add(from, publish.channel, publish.confirm, verdict);
+            slot.is_of(from, publish.channel, publish.confirm);
+            self.confirms.tell_at_once(slot, by_disk);
         }
     }
 

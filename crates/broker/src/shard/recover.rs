@@ -189,8 +189,8 @@ impl<L: Log> Shard<L> {
     pub fn close(&mut self) {
         self.close_jobs();
         self.close_dead_letters();
-        let Self { log, queues, unresolved, seen_below, .. } = self;
-        for at in unresolved.deferred() {
+        let Self { log, queues, confirms, seen_below, .. } = self;
+        for at in confirms.deferred() {
             let _ = log.persist(leveret_log::Offset::new(at));
         }
         for (&id, hosted) in queues.iter() {

@@ -8,10 +8,10 @@ use leveret_log::Log;
 use leveret_queue::{Left, Offset, Reason, Settled, Time};
 use leveret_topology::{QueueId, Topology};
 
+use super::confirms::Way;
 use super::dead_letter::Dead;
 use super::jobs::{Job, Line, cost};
 use super::recover::{mark, mark_of};
-use super::unresolved::Way;
 use super::{Shard, holder, log_offset, note_left, touch};
 use crate::message::{Outbox, Settle, Settlement};
 
@@ -56,7 +56,7 @@ impl<L: Log> Shard<L> {
         if settlement.unacked.is_lent() {
             let way = if settlement.how == Settle::Ack { Way::Acked } else { Way::Lost };
             let offset = settlement.offset.get();
-            self.unresolved.left(offset, settlement.queue, way, &mut self.runs);
+            self.confirms.left(offset, settlement.queue, way);
         }
     }
 
@@ -148,7 +148,7 @@ impl<L: Log> Shard<L> {
                     false => (Way::Lost, &mut self.counters.dropped),
                 };
                 *count += 1;
-                self.unresolved.left(offset.get(), id, way, &mut self.runs);
+                self.confirms.left(offset.get(), id, way);
             }
             Left::DeadLetter { offset, .. } if self.is_to_come(offset) => {
                 self.park_dead_letter(id, left);
@@ -169,7 +169,7 @@ impl<L: Log> Shard<L> {
     /// The queue lets go of the record, and whoever waits for it is told.
     #[inline]
     pub(super) fn gone(&mut self, offset: Offset, queue: QueueId, way: Way) {
-        self.unresolved.left(offset.get(), queue, way, &mut self.runs);
+        self.confirms.left(offset.get(), queue, way);
         self.release(offset, queue);
     }
 

@@ -1,4 +1,7 @@
-//! Hot path. Messages whose publisher is not told yet, by their offset in the log.
+//! Hot path. What publishers are told, and the messages whose publisher is not told yet, by their offset in the log.
+//!
+//! Others say what became of a message in a queue, or how far the disk is. What follows from that for its publisher is
+//! decided here alone, and leaves with [`flush`](Confirms::flush).
 //!
 //! Budget: no allocation per message once warm, no hash and no tree; 32 bytes per message between the
 //! oldest one that is unresolved and the newest. An offset is its own index:
@@ -17,210 +20,31 @@
 //! Invariants: an offset is in `slots` or in `old`, never both; the first slot is taken; below `durable`
 //! no slot waits for the disk.
 
+mod deadlines;
+mod nacks;
+mod runs;
+mod slot;
+
 use std::collections::{BTreeMap, VecDeque};
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use leveret_queue::Time;
-use leveret_topology::QueueId;
+use leveret_topology::{QueueId, Topology};
 use smallvec::SmallVec;
 
-use super::deadlines::Deadlines;
-use super::nacks::{NackReason, Nacks};
-use super::runs::{Runs, Verdict};
-use crate::message::{ChannelId, ConnectionId};
+use crate::message::Outbox;
+use deadlines::Deadlines;
+use nacks::Nacks;
+use runs::{Runs, Verdict};
+use slot::{CHANGED, DEFERS, FAILED, MIXED, TAKEN, TIMES_OUT};
 
-/// When one queue has resolved one message: its rule, applied to what the message is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Until {
-    /// At once: nothing of it is to be on disk.
-    Now,
-    /// Durable, or gone from the queue.
-    First,
-    /// Durable.
-    Durable,
-    /// Acked by a consumer.
-    Acked {
-        /// A dead letter counts as acked.
-        dead_letter_acks: bool,
-    },
-}
-
-/// How a message left a queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
-    /// A consumer acked it, or never acks and was given it.
-    Acked,
-    /// It is in another queue now.
-    DeadLettered,
-    /// Any other way.
-    Lost,
-}
-
-/// The rules of a message's queues, if they differ, or of some if one was changed. Rare: it should not make every
-/// message's notes longer.
-pub(super) type Mixed = Vec<(QueueId, Until)>;
-
-/// One message.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Slot {
-    pub(super) to: ConnectionId,
-    /// 0: its publisher wants no confirm, or was told.
-    pub(super) seq: u64,
-    pub(super) channel: ChannelId,
-    /// Queues that wait for the disk or for their consumer.
-    pub(super) firsts: u16,
-    /// Queues that wait for their consumer.
-    pub(super) acks: u16,
-    bits: u16,
-    /// Low bits of the time when it is made durable, if it [`DEFERS`].
-    defer_at: u32,
-    /// Low bits of the time when its publisher is told that it waited long enough, if it [`TIMES_OUT`].
-    timeout_at: u32,
-}
-
-const TAKEN: u16 = 1;
-/// A queue waits for the disk alone.
-const DISK: u16 = 2;
-const FAILED: u16 = 4;
-const MIXED: u16 = 8;
-const DEAD_LETTER_ACKS: u16 = 16;
-const DEFERS: u16 = 32;
-const TIMES_OUT: u16 = 64;
-/// A queue's rule was changed: queues that are not in `mixed` have the one that all had.
-const CHANGED: u16 = 128;
-
-impl Slot {
-    /// What a message takes.
-    pub(super) const BYTES: u64 = size_of::<Self>() as u64;
-
-    /// Counts one of the message's queues.
-    pub(super) fn count(&mut self, until: Until) {
-        match until {
-            Until::Now => {}
-            Until::First => match self.firsts.checked_add(1) {
-                Some(firsts) => self.firsts = firsts,
-                // More than can be counted: the disk has it for all of them.
-                None => self.bits |= DISK,
-            },
-            Until::Durable => self.bits |= DISK,
-            Until::Acked { dead_letter_acks } => {
-                match self.acks.checked_add(1) {
-                    Some(acks) => self.acks = acks,
-                    // More than can be counted cannot be said to have acked.
-                    None => self.fail(),
-                }
-                self.set(DEAD_LETTER_ACKS, dead_letter_acks);
-            }
-        }
-    }
-
-    /// One of the queues did not do what its rule wants.
-    pub(super) fn fail(&mut self) {
-        self.bits |= FAILED;
-    }
-
-    pub(super) fn waits_for_disk(self) -> bool {
-        self.firsts > 0 || self.has(DISK)
-    }
-
-    /// Those of its queues that wait for the disk or their consumer wait for the disk.
-    pub(super) fn waits_for_disk_alone(&mut self) {
-        self.firsts = 0;
-        self.bits |= DISK;
-    }
-
-    /// No queue took it: there is nothing to write.
-    pub(super) fn is_not_written(&mut self) {
-        self.bits &= !DISK;
-    }
-
-    /// The record is durable.
-    pub(super) fn is_durable(&mut self) {
-        self.firsts = 0;
-        self.bits &= !DISK;
-    }
-
-    pub(super) fn is_resolved(self) -> bool {
-        self.acks == 0 && !self.waits_for_disk()
-    }
-
-    pub(super) fn verdict(self) -> Verdict {
-        if self.has(FAILED) { Verdict::Failed } else { Verdict::Ok }
-    }
-
-    fn has(self, bit: u16) -> bool {
-        self.bits & bit != 0
-    }
-
-    fn set(&mut self, bit: u16, to: bool) {
-        if to {
-            self.bits |= bit;
-        }
-    }
-
-    /// One of its queues let it go.
-    fn left(&mut self, until: Until, way: Way) {
-        match until {
-            // Under `Durable` the disk decides: what was released before it was written passes as durable.
-            Until::Now | Until::Durable => {}
-            Until::First => self.firsts = self.firsts.saturating_sub(1),
-            Until::Acked { dead_letter_acks } => {
-                self.acks = self.acks.saturating_sub(1);
-                let holds = match way {
-                    Way::Acked => true,
-                    Way::DeadLettered => dead_letter_acks,
-                    Way::Lost => false,
-                };
-                if !holds {
-                    self.fail();
-                }
-            }
-        }
-    }
-
-    /// The rule of all its queues, if it is not [`MIXED`].
-    fn until(self) -> Until {
-        if self.acks > 0 {
-            Until::Acked { dead_letter_acks: self.has(DEAD_LETTER_ACKS) }
-        } else if self.firsts > 0 {
-            Until::First
-        } else {
-            Until::Now
-        }
-    }
-}
-
-/// How many messages were confirmed, by what, and how many were not.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Confirmed {
-    /// As soon as they were in their queues: nothing of them was to be on disk.
-    pub at_once: u64,
-    /// By the disk.
-    pub durable: u64,
-    /// By a consumer.
-    pub acked: u64,
-    /// Nacked, for whatever reason.
-    pub nacked: u64,
-}
-
-impl Confirmed {
-    fn count(&mut self, verdict: Verdict, by: impl FnOnce(&mut Self) -> &mut u64) {
-        match verdict {
-            Verdict::Ok => *by(self) += 1,
-            Verdict::Failed | Verdict::TimedOut => self.nacked += 1,
-        }
-    }
-
-    /// A message was resolved when it came.
-    pub(super) fn when_it_came(&mut self, verdict: Verdict, by_disk: bool) {
-        self.count(verdict, |all| if by_disk { &mut all.durable } else { &mut all.at_once });
-    }
-}
+pub use nacks::{NackReason, Nacked};
+pub(super) use slot::{Mixed, Slot, Until, Way};
 
 /// All of a shard.
 #[derive(Debug, Default)]
-pub(super) struct Unresolved {
+pub(super) struct Confirms {
     base: u64,
     slots: VecDeque<Slot>,
     /// Slots that are taken.
@@ -230,8 +54,12 @@ pub(super) struct Unresolved {
     /// How far the disk was when it was last looked at.
     durable: u64,
     deadlines: Deadlines,
-    pub(super) confirmed: Confirmed,
-    pub(super) nacks: Nacks,
+    confirmed: Confirmed,
+    nacks: Nacks,
+    /// What publishers are told next.
+    runs: Runs,
+    /// Queues that were deleted and had the rule `ack`: whoever routed to one of them is told no.
+    gone: VecDeque<QueueId>,
 }
 
 /// Slots below which those that stay behind are not worth a look.
@@ -240,7 +68,10 @@ const CROWDED: usize = 1024;
 /// Room for slots that is kept when there are none.
 const KEPT_SLOTS: usize = 16 * 1024;
 
-impl Unresolved {
+/// Deleted queues that are remembered for messages routed to them a moment before.
+const GONE_MAX: usize = 1024;
+
+impl Confirms {
     /// Whether nobody waits for anything.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
@@ -355,7 +186,7 @@ impl Unresolved {
 
     /// A queue let go of a message.
     #[inline]
-    pub(super) fn left(&mut self, at: u64, queue: QueueId, way: Way, runs: &mut Runs) {
+    pub(super) fn left(&mut self, at: u64, queue: QueueId, way: Way) {
         if self.is_empty() {
             return;
         }
@@ -372,7 +203,7 @@ impl Unresolved {
             return;
         }
         self.remove(at);
-        self.tell(slot, runs, |all| &mut all.acked);
+        self.tell(slot, |all| &mut all.acked);
     }
 
     /// The rule of one queue for a message, which it has done with.
@@ -418,7 +249,7 @@ impl Unresolved {
 
     /// A message is as safe as the queue wants it to be now, if it has not left the queue.
     #[cold]
-    pub(super) fn freed(&mut self, at: u64, queue: QueueId, by_disk: bool, runs: &mut Runs) {
+    pub(super) fn freed(&mut self, at: u64, queue: QueueId, by_disk: bool) {
         let Some(&slot) = self.find(at).as_deref() else { return };
         if slot.has(MIXED) {
             match self.own_rule(at, queue) {
@@ -431,26 +262,26 @@ impl Unresolved {
         if slot.is_resolved() {
             let slot = *slot;
             self.remove(at);
-            self.tell(slot, runs, |all| if by_disk { &mut all.durable } else { &mut all.at_once });
+            self.tell(slot, |all| if by_disk { &mut all.durable } else { &mut all.at_once });
         }
     }
 
-    fn tell(&mut self, slot: Slot, runs: &mut Runs, by: impl FnOnce(&mut Confirmed) -> &mut u64) {
+    fn tell(&mut self, slot: Slot, by: impl FnOnce(&mut Confirmed) -> &mut u64) {
         if slot.seq != 0 {
             let verdict = slot.verdict();
             self.confirmed.count(verdict, by);
-            runs.add(slot.to, slot.channel, slot.seq, verdict);
+            self.runs.add(slot.to, slot.channel, slot.seq, verdict);
         }
     }
 
     /// The disk has everything below `to`.
-    pub(super) fn durable(&mut self, to: u64, runs: &mut Runs) {
+    pub(super) fn durable(&mut self, to: u64) {
         let from = std::mem::replace(&mut self.durable, to);
         if from >= to || self.is_empty() {
             return;
         }
         if !self.old.is_empty() {
-            self.old_durable(from, to, runs);
+            self.old_durable(from, to);
         }
         let end = to.min(self.base + self.slots.len() as u64);
         for at in from.max(self.base)..end {
@@ -465,14 +296,14 @@ impl Unresolved {
                 if told.has(MIXED) {
                     self.mixed.remove(&at);
                 }
-                self.tell(told, runs, |all| &mut all.durable);
+                self.tell(told, |all| &mut all.durable);
             }
         }
         self.trim();
     }
 
     #[cold]
-    fn old_durable(&mut self, from: u64, to: u64, runs: &mut Runs) {
+    fn old_durable(&mut self, from: u64, to: u64) {
         let mut resolved: Vec<u64> = Vec::new();
         for (&at, slot) in self.old.range_mut(from..to) {
             if slot.waits_for_disk() {
@@ -485,7 +316,7 @@ impl Unresolved {
         for at in resolved {
             if let Some(slot) = self.old.remove(&at) {
                 self.mixed.remove(&at);
-                self.tell(slot, runs, |all| &mut all.durable);
+                self.tell(slot, |all| &mut all.durable);
             }
         }
     }
@@ -496,14 +327,14 @@ impl Unresolved {
     }
 
     /// Publishers that waited long enough are told; `persist` is called with what is to be made durable.
-    pub(super) fn fire(&mut self, now: Time, runs: &mut Runs, mut persist: impl FnMut(u64)) {
+    pub(super) fn fire(&mut self, now: Time, mut persist: impl FnMut(u64)) {
         while let Some((first, last)) = self.deadlines.pop(now) {
             let slots =
                 if self.slots.is_empty() { self.base } else { self.base + self.slots.len() as u64 };
             let old: SmallVec<[u64; 8]> = self.old.range(first..=last).map(|(&at, _)| at).collect();
             let ring = first.max(self.base)..slots.min(last.saturating_add(1));
             for at in old.into_iter().chain(ring) {
-                self.fire_one(at, now, runs, &mut persist);
+                self.fire_one(at, now, &mut persist);
             }
         }
         if self.is_empty() {
@@ -511,7 +342,7 @@ impl Unresolved {
         }
     }
 
-    fn fire_one(&mut self, at: u64, now: Time, runs: &mut Runs, persist: &mut impl FnMut(u64)) {
+    fn fire_one(&mut self, at: u64, now: Time, persist: &mut impl FnMut(u64)) {
         let Some(slot) = self.find(at) else { return };
         if slot.has(DEFERS) && is_due(slot.defer_at, now) {
             slot.bits &= !DEFERS;
@@ -534,7 +365,7 @@ impl Unresolved {
             if !has_failed {
                 self.nacks.add(None, NackReason::TimedOut);
             }
-            runs.add(to, channel, seq, Verdict::TimedOut);
+            self.runs.add(to, channel, seq, Verdict::TimedOut);
         }
     }
 
@@ -545,18 +376,85 @@ impl Unresolved {
         all.filter(|(_, slot)| slot.has(TAKEN) && slot.has(DEFERS)).map(|(at, _)| at)
     }
 
+    /// A message is resolved as it comes: its publisher is told.
+    #[inline]
+    pub(super) fn tell_at_once(&mut self, slot: Slot, by_disk: bool) {
+        self.tell(slot, |all| if by_disk { &mut all.durable } else { &mut all.at_once });
+    }
+
+    /// A message is nacked because of this queue, if it is one that is known.
+    pub(super) fn nacked(&mut self, queue: Option<QueueId>, reason: NackReason) {
+        self.nacks.add(queue, reason);
+    }
+
+    /// Names the queues of this turn for which publishers were told no.
+    #[inline]
+    pub(super) fn say_nacks(&mut self, topology: &Topology, now: Time) {
+        self.nacks.say(topology, now);
+    }
+
+    /// The queue is deleted, whose consumers were to ack its messages.
+    pub(super) fn queue_gone(&mut self, id: QueueId) {
+        if self.gone.len() == GONE_MAX {
+            self.gone.pop_front();
+        }
+        self.gone.push_back(id);
+    }
+
+    /// Whether it is such a queue.
+    pub(super) fn is_gone(&self, id: QueueId) -> bool {
+        self.gone.contains(&id)
+    }
+
+    /// Sends what publishers are told.
+    pub(super) fn flush(&mut self, out: &mut Outbox) {
+        self.runs.flush(out);
+    }
+
+    /// What publishers were told since the start.
+    pub(super) fn confirmed(&self) -> Confirmed {
+        self.confirmed
+    }
+
+    /// Messages that were nacked since the start, by reason.
+    pub(super) fn nacks(&self) -> Nacked {
+        self.nacks.counts()
+    }
+
     /// Nothing may be confirmed any more: everybody is told so.
     #[cold]
-    pub(super) fn fail_all(&mut self, runs: &mut Runs) {
+    pub(super) fn fail_all(&mut self) {
         let slots = std::mem::take(&mut self.slots);
         let old = std::mem::take(&mut self.old);
         self.taken = 0;
         self.mixed.clear();
         for mut slot in old.into_values().chain(slots).filter(|slot| slot.has(TAKEN)) {
             slot.fail();
-            self.tell(slot, runs, |all| &mut all.nacked);
+            self.tell(slot, |all| &mut all.nacked);
         }
         self.deadlines.forget();
+    }
+}
+
+/// How many messages were confirmed, by what, and how many were not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Confirmed {
+    /// As soon as they were in their queues: nothing of them was to be on disk.
+    pub at_once: u64,
+    /// By the disk.
+    pub durable: u64,
+    /// By a consumer.
+    pub acked: u64,
+    /// Nacked, for whatever reason.
+    pub nacked: u64,
+}
+
+impl Confirmed {
+    fn count(&mut self, verdict: Verdict, by: impl FnOnce(&mut Self) -> &mut u64) {
+        match verdict {
+            Verdict::Ok => *by(self) += 1,
+            Verdict::Failed | Verdict::TimedOut => self.nacked += 1,
+        }
     }
 }
 

@@ -1,5 +1,5 @@
 use super::*;
-use crate::message::{Outbox, ToSession};
+use crate::message::{ConnectionId, ToSession};
 
 /// A plain random source: the state is the seed.
 fn next(state: &mut u64) -> u64 {
@@ -44,9 +44,9 @@ impl Plain {
     }
 }
 
-fn told(runs: &mut Runs) -> Vec<(u64, bool)> {
+fn told(confirms: &mut Confirms) -> Vec<(u64, bool)> {
     let mut out = Outbox::default();
-    runs.flush(&mut out);
+    confirms.flush(&mut out);
     let mut told: Vec<(u64, bool)> = out
         .sessions
         .iter()
@@ -59,7 +59,7 @@ fn told(runs: &mut Runs) -> Vec<(u64, bool)> {
     told
 }
 
-fn add(unresolved: &mut Unresolved, plain: &Plain, wait: Wait) {
+fn add(confirms: &mut Confirms, plain: &Plain, wait: Wait) {
     let mut slot =
         Slot { to: ConnectionId::new(1), seq: plain.at + 1, channel: 1, ..Slot::default() };
     plain.queues.iter().for_each(|&(_, until, _)| slot.count(until));
@@ -68,7 +68,7 @@ fn add(unresolved: &mut Unresolved, plain: &Plain, wait: Wait) {
     if slot.is_resolved() {
         return;
     }
-    unresolved.add(plain.at, slot, mixed, wait);
+    confirms.add(plain.at, slot, mixed, wait);
 }
 
 /// Random messages, acks and disks: each is told once, at the moment that the rules say, never before.
@@ -79,8 +79,7 @@ fn agrees_with_the_rules_said_plainly() {
         // From those that hardly leave anything behind to those that leave nearly all.
         let slowness = [2, 20, 2_000][seed as usize % 3];
         let (mut end, mut durable) = (0_u64, 0_u64);
-        let mut unresolved = Unresolved::default();
-        let mut runs = Runs::default();
+        let mut confirms = Confirms::default();
         let mut plain: Vec<Plain> = Vec::new();
         // A queue's rule was changed, and the disk has not got there yet.
         let mut to_be_freed: Vec<(u64, QueueId)> = Vec::new();
@@ -105,20 +104,20 @@ fn agrees_with_the_rules_said_plainly() {
                         .collect();
                     let message = Plain { at, queues };
                     if !message.is_resolved(durable) {
-                        add(&mut unresolved, &message, NO_WAIT);
+                        add(&mut confirms, &message, NO_WAIT);
                         plain.push(message);
                     }
                 }
                 4 => {
                     durable += next(&mut state) % (end - durable + 1);
-                    unresolved.durable(durable, &mut runs);
+                    confirms.durable(durable);
                 }
                 5 if !plain.is_empty() => {
                     let message = &plain[next(&mut state) as usize % plain.len()];
                     let at = next(&mut state) as usize % message.queues.len();
                     let (id, until, way) = message.queues[at];
                     if way.is_none() {
-                        let waits = unresolved.begin_to_free(message.at, id);
+                        let waits = confirms.begin_to_free(message.at, id);
                         assert_eq!(waits, matches!(until, Until::Acked { .. }), "seed {seed}");
                         to_be_freed.extend(waits.then_some((message.at, id)));
                     }
@@ -126,7 +125,7 @@ fn agrees_with_the_rules_said_plainly() {
                 6 if !to_be_freed.is_empty() => {
                     let some = next(&mut state) as usize % to_be_freed.len();
                     let (at, id) = to_be_freed.swap_remove(some);
-                    unresolved.freed(at, id, true, &mut runs);
+                    confirms.freed(at, id, true);
                     let of_it = plain.iter_mut().filter(|message| message.at == at);
                     let mut queues = of_it.flat_map(|message| &mut message.queues);
                     if let Some(queue) =
@@ -151,17 +150,17 @@ fn agrees_with_the_rules_said_plainly() {
                         };
                         message.queues[queue].2 = Some(way);
                         let (id, at) = (message.queues[queue].0, message.at);
-                        unresolved.left(at, id, way, &mut runs);
+                        confirms.left(at, id, way);
                     }
                 }
                 _ => {}
             }
             let resolved = plain.iter().filter(|message| message.is_resolved(durable));
             let want: Vec<_> = resolved.map(|it| (it.at + 1, it.is_ok())).collect();
-            assert_eq!(told(&mut runs), want, "seed {seed}");
+            assert_eq!(told(&mut confirms), want, "seed {seed}");
             plain.retain(|message| !message.is_resolved(durable));
-            assert_eq!(unresolved.len(), plain.len(), "seed {seed}");
-            assert_eq!(unresolved.is_empty(), plain.is_empty());
+            assert_eq!(confirms.len(), plain.len(), "seed {seed}");
+            assert_eq!(confirms.is_empty(), plain.is_empty());
         }
     }
 }
@@ -169,38 +168,36 @@ fn agrees_with_the_rules_said_plainly() {
 /// A consumer that never acks does not make all that follows take memory.
 #[test]
 fn what_stays_behind_does_not_pin_the_rest() {
-    let mut unresolved = Unresolved::default();
-    let mut runs = Runs::default();
+    let mut confirms = Confirms::default();
     let queue = QueueId::new(1);
     for at in 0..200_000 {
         let until = if at % 1000 == 0 { UNTIL[3] } else { Until::First };
-        add(&mut unresolved, &Plain { at, queues: vec![(queue, until, None)] }, NO_WAIT);
+        add(&mut confirms, &Plain { at, queues: vec![(queue, until, None)] }, NO_WAIT);
         if at > 10 {
-            unresolved.durable(at - 10, &mut runs);
+            confirms.durable(at - 10);
         }
     }
-    assert!(unresolved.bytes() < 2 * CROWDED as u64 * Slot::BYTES, "{}", unresolved.bytes());
-    assert_eq!(unresolved.old.len() + unresolved.taken, 200 + 11);
-    unresolved.left(5_000, queue, Way::Acked, &mut runs);
-    assert!(told(&mut runs).contains(&(5_001, true)));
+    assert!(confirms.bytes() < 2 * CROWDED as u64 * Slot::BYTES, "{}", confirms.bytes());
+    assert_eq!(confirms.old.len() + confirms.taken, 200 + 11);
+    confirms.left(5_000, queue, Way::Acked);
+    assert!(told(&mut confirms).contains(&(5_001, true)));
 }
 
 #[test]
 fn deadlines_find_what_stayed_behind() {
-    let mut unresolved = Unresolved::default();
-    let mut runs = Runs::default();
+    let mut confirms = Confirms::default();
     let queues = || vec![(QueueId::new(1), UNTIL[3], None)];
     let wait = Wait { now: NOW, defer_ms: Some(100), timeout_ms: Some(300) };
-    add(&mut unresolved, &Plain { at: 0, queues: queues() }, wait);
-    add(&mut unresolved, &Plain { at: 5_000, queues: queues() }, NO_WAIT);
-    assert_eq!(unresolved.old.len(), 1);
+    add(&mut confirms, &Plain { at: 0, queues: queues() }, wait);
+    add(&mut confirms, &Plain { at: 5_000, queues: queues() }, NO_WAIT);
+    assert_eq!(confirms.old.len(), 1);
     let mut persisted = Vec::new();
-    assert_eq!(unresolved.next_timeout(), Some(NOW.after_ms(100)));
-    unresolved.fire(NOW.after_ms(100), &mut runs, |at| persisted.push(at));
+    assert_eq!(confirms.next_timeout(), Some(NOW.after_ms(100)));
+    confirms.fire(NOW.after_ms(100), |at| persisted.push(at));
     assert_eq!(persisted, [0]);
-    assert_eq!(unresolved.next_timeout(), Some(NOW.after_ms(300)));
-    unresolved.fire(NOW.after_ms(300), &mut runs, |at| persisted.push(at));
-    assert_eq!((persisted.len(), unresolved.len(), unresolved.confirmed.nacked), (1, 1, 1));
+    assert_eq!(confirms.next_timeout(), Some(NOW.after_ms(300)));
+    confirms.fire(NOW.after_ms(300), |at| persisted.push(at));
+    assert_eq!((persisted.len(), confirms.len(), confirms.confirmed.nacked), (1, 1, 1));
 }
 
 #[test]
@@ -214,18 +211,18 @@ fn a_fan_out_that_cannot_be_counted() {
     let many = usize::from(u16::MAX) + 2;
     let rules = [Until::First, Until::Acked { dead_letter_acks: false }];
     for (rule, want) in rules.into_iter().zip([true, false]) {
-        let (mut unresolved, mut runs) = (Unresolved::default(), Runs::default());
+        let mut confirms = Confirms::default();
         let mut slot = Slot { seq: 1, ..Slot::default() };
         (0..many).for_each(|_| slot.count(rule));
         assert!(!slot.is_resolved() && (rule != Until::First || slot.waits_for_disk()));
-        unresolved.add(0, slot, None, NO_WAIT);
+        confirms.add(0, slot, None, NO_WAIT);
         for id in 0..many as u64 - 1 {
-            unresolved.left(0, QueueId::new(id), Way::Acked, &mut runs);
+            confirms.left(0, QueueId::new(id), Way::Acked);
         }
         let too_early: &[_] = if want { &[] } else { &[(1, false)] };
-        assert_eq!(told(&mut runs), too_early, "{rule:?}");
-        unresolved.durable(1, &mut runs);
-        assert_eq!(told(&mut runs).len(), usize::from(want), "{rule:?}");
-        assert!(unresolved.is_empty());
+        assert_eq!(told(&mut confirms), too_early, "{rule:?}");
+        confirms.durable(1);
+        assert_eq!(told(&mut confirms).len(), usize::from(want), "{rule:?}");
+        assert!(confirms.is_empty());
     }
 }

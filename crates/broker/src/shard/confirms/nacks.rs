@@ -4,11 +4,10 @@
 
 use foldhash::fast::FixedState;
 use hashbrown::HashSet;
-use leveret_log::Log;
 use leveret_queue::Time;
 use leveret_topology::{QueueId, Topology};
 
-use super::{Shard, describe};
+use super::super::describe;
 
 /// How long a queue that was named is not named again for the same reason.
 const TELL_MS: u64 = 10_000;
@@ -106,23 +105,21 @@ impl Nacks {
         }
         noted
     }
-}
 
-impl<L: Log> Shard<L> {
-    /// Names the queues of this turn for which publishers were told no.
+    /// Names those that are to be named now.
     #[inline]
-    pub(super) fn say_nacks(&mut self, topology: &Topology, now: Time) {
-        if self.unresolved.nacks.is_due(now) {
-            self.say_each_nack(topology, now);
+    pub(super) fn say(&mut self, topology: &Topology, now: Time) {
+        if self.is_due(now) {
+            self.say_each(topology, now);
         }
     }
 
     #[cold]
-    fn say_each_nack(&mut self, topology: &Topology, now: Time) {
-        for (queue, reason) in self.unresolved.nacks.take(now) {
+    fn say_each(&mut self, topology: &Topology, now: Time) {
+        for (queue, reason) in self.take(now) {
             let queue = queue.and_then(|id| topology.queue_by_id(id));
             let name = queue.map_or_else(|| "a queue".to_owned(), |it| describe(it, topology));
-            let (why, nacked) = (reason.words(), self.unresolved.nacks.counts.of(reason));
+            let (why, nacked) = (reason.words(), self.counts.of(reason));
             tracing::warn!(
                 target: "queue", from = name, reason = reason.name(), nacked,
                 "{name}: publishers are nacked: {why}"
