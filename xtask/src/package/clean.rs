@@ -3,6 +3,10 @@
 //! The system is Debian's smallest, of this machine's release, made by debootstrap in `target/package/base` and copied
 //! for each run. systemd does not run in it: what the unit says is done by hand, with the service's user and a socket for
 //! its notifications, in a network of its own. Needs root.
+//!
+//! [`container`]: the same for the last stage of the container's build.
+
+mod container;
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -31,11 +35,16 @@ pub(super) fn check(built: &[PathBuf]) -> anyhow::Result<Count> {
         println!("a clean system: skipped, {why}");
         return Ok(Count::default());
     }
-    let passed = life_of(built);
-    if let Err(error) = &passed {
-        println!("a clean system: {error:#}");
+    let mut count = Count::default();
+    for (what, passed) in
+        [("a clean system", life_of(built)), ("the container's last stage", container::life(built))]
+    {
+        if let Err(error) = &passed {
+            println!("{what}: {error:#}");
+        }
+        count += Count::of(passed.is_ok());
     }
-    Ok(Count::of(passed.is_ok()))
+    Ok(count)
 }
 
 fn reason_to_skip() -> anyhow::Result<Option<&'static str>> {
@@ -48,7 +57,7 @@ fn reason_to_skip() -> anyhow::Result<Option<&'static str>> {
 
 /// What an operator does with the packages, one thing after the other.
 fn life_of(built: &[PathBuf]) -> anyhow::Result<()> {
-    let system = System::make(built)?;
+    let system = System::make("system", built)?;
     system.install(built).context("installing")?;
     system.is_installed()?;
     let service = system.start().context("starting")?;
@@ -90,7 +99,7 @@ struct System(PathBuf);
 
 impl System {
     /// A fresh copy of the base, with what the packages depend on.
-    fn make(built: &[PathBuf]) -> anyhow::Result<Self> {
+    fn make(name: &str, built: &[PathBuf]) -> anyhow::Result<Self> {
         let dir = root().join("target/package");
         let base = dir.join("base");
         let depends = depends(built)?;
@@ -99,7 +108,7 @@ impl System {
             debootstrap(&base, &depends)?;
             fs::write(made_for, &depends)?;
         }
-        let system = dir.join("system");
+        let system = dir.join(name);
         if system.exists() {
             fs::remove_dir_all(&system)?;
         }
@@ -184,13 +193,17 @@ impl System {
         };
         let user = format!("{}:{}", of_unit("User")?, of_unit("Group")?);
         let words: Vec<&str> = of_unit("ExecStart")?.split(' ').collect();
+        self.serve(self.command(&user, &words))
+    }
+
+    /// Starts a node, and waits until it says that it is ready.
+    fn serve(&self, mut command: Command) -> anyhow::Result<Service> {
         let socket = self.path("run/notify");
         let _ = fs::remove_file(&socket);
         let notified = UnixDatagram::bind(&socket)?;
         fs::set_permissions(&socket, fs::Permissions::from_mode(0o777))?;
         notified.set_read_timeout(Some(PATIENCE))?;
         let log = fs::File::create(self.path("run/output"))?;
-        let mut command = self.command(&user, &words);
         command.env("NOTIFY_SOCKET", "/run/notify").stdout(log.try_clone()?).stderr(log);
         let service = Service(command.spawn()?);
         let mut told = [0; 1024];
