@@ -4,6 +4,7 @@
 //! set holds. So an untouched backlog costs next to nothing a record, and one full of holes 8 bytes.
 
 use std::collections::BTreeMap;
+use std::mem;
 
 use super::sets::SetId;
 
@@ -30,7 +31,10 @@ struct Run {
 /// The holders of cold records, by offset.
 #[derive(Debug, Default)]
 pub(super) struct Cold {
+    /// The chunks before the last.
     chunks: BTreeMap<u64, Vec<Run>>,
+    /// The last chunk that ever had a record, and its number. Most records come in order: they are spared the search.
+    last: (u64, Vec<Run>),
     /// Runs that the chunks have room for.
     capacity: usize,
 }
@@ -50,7 +54,7 @@ impl Ascending<'_> {
         let chunk = at / CHUNK;
         if chunk != self.chunk || at < self.before {
             self.chunk = chunk;
-            self.runs = self.cold.chunks.get(&chunk).map_or(&[], Vec::as_slice);
+            self.runs = self.cold.runs(chunk);
         }
         self.before = at;
         let at = (at % CHUNK) as u16;
@@ -91,15 +95,37 @@ fn find(runs: &[Run], at: u16) -> Result<usize, usize> {
 }
 
 impl Cold {
+    fn runs(&self, chunk: u64) -> &[Run] {
+        match &self.last {
+            (number, runs) if *number == chunk => runs,
+            _ => self.chunks.get(&chunk).map_or(&[], Vec::as_slice),
+        }
+    }
+
+    /// Goes on to a chunk behind the last.
+    fn begin_chunk(&mut self, chunk: u64) {
+        let (number, runs) = mem::replace(&mut self.last, (chunk, Vec::new()));
+        if !runs.is_empty() {
+            self.chunks.insert(number, runs);
+        }
+    }
+
     pub(super) fn get(&self, at: u64) -> Option<Held> {
-        let runs = self.chunks.get(&(at / CHUNK))?;
+        let runs = self.runs(at / CHUNK);
         let index = find(runs, (at % CHUNK) as u16).ok()?;
         Held::unpack(runs[index].held)
     }
 
     /// Adds a record, or changes who holds it.
     pub(super) fn insert(&mut self, at: u64, held: Held) {
-        let runs = self.chunks.entry(at / CHUNK).or_default();
+        let chunk = at / CHUNK;
+        if chunk > self.last.0 {
+            self.begin_chunk(chunk);
+        }
+        let runs = match &mut self.last {
+            (number, runs) if *number == chunk => runs,
+            _ => self.chunks.entry(chunk).or_default(),
+        };
         self.capacity -= runs.capacity();
         let (at, held) = ((at % CHUNK) as u16, held.pack());
         match runs.last_mut() {
@@ -123,13 +149,16 @@ impl Cold {
     /// Takes a record out.
     pub(super) fn remove(&mut self, at: u64) -> Option<Held> {
         let chunk = at / CHUNK;
-        let runs = self.chunks.get_mut(&chunk)?;
+        let is_last = self.last.0 == chunk;
+        let runs = if is_last { &mut self.last.1 } else { self.chunks.get_mut(&chunk)? };
         let at = (at % CHUNK) as u16;
         let index = find(runs, at).ok()?;
         let held = Held::unpack(runs[index].held);
         self.capacity -= runs.capacity();
         cut(runs, index, at);
-        if runs.is_empty() {
+        if runs.is_empty() && is_last {
+            *runs = Vec::new();
+        } else if runs.is_empty() {
             self.chunks.remove(&chunk);
         } else {
             if runs.len() < runs.capacity() / 4 {
@@ -147,7 +176,8 @@ impl Cold {
 
     /// Tells of all records: the first of a run of neighbours that the same set holds, and how many those are.
     pub(super) fn each_run(&self, mut each: impl FnMut(u64, u64, Held)) {
-        for (chunk, runs) in &self.chunks {
+        let (last, runs) = &self.last;
+        for (chunk, runs) in self.chunks.iter().chain([(last, runs)]) {
             for run in runs {
                 if let Some(held) = Held::unpack(run.held) {
                     each(chunk * CHUNK + u64::from(run.start), u64::from(run.len), held);
