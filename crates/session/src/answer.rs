@@ -115,8 +115,13 @@ impl Session {
                 cx.out.put_method(number, &queue::PurgeOk { message_count: count(messages) });
             }
             (Awaited::QueueDelete { name }, reply) => {
-                let messages = if let Reply::Deleted(messages) = reply { messages } else { 0 };
-                core.say_queue_deleted(&name, messages);
+                // Somebody else may have been quicker, who is told, and says so.
+                let messages = if let Reply::Deleted(messages) = reply {
+                    core.say_queue_deleted(&name, messages);
+                    messages
+                } else {
+                    0
+                };
                 if says {
                     cx.out.put_method(number, &queue::DeleteOk { message_count: count(messages) });
                 }

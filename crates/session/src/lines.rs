@@ -194,6 +194,7 @@ impl Core {
         }
     }
 
+    /// The connection deleted it, and nobody else.
     pub(crate) fn say_queue_deleted(&self, queue: &str, messages: u64) {
         let (user, vhost) = (&self.identity.user, &self.identity.vhost_name);
         let on = if self.was_open() { "connection " } else { "" };

@@ -51,7 +51,7 @@ pub enum Reply {
     Moved(Moved),
     /// Messages as they are in a queue.
     Looked(Box<Page>),
-    /// Queue deleted with that many ready messages.
+    /// Queue deleted, by whom this is told, with that many ready messages.
     Deleted(u64),
     /// This shard's part of the transaction is done.
     Committed,

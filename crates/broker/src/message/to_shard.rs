@@ -168,7 +168,8 @@ pub enum ToShard {
         queue: QueueId,
     },
     /// `queue.delete`. The shard checks, lets the queue's messages go, names its consumers, and has
-    /// `ToMeta::QueueGone` finish it, which answers `Reply::Deleted`; or `Reply::Refused` here.
+    /// `ToMeta::QueueGone` finish it, which answers `Reply::Deleted`; or `Reply::Refused` here, or
+    /// `Reply::Gone` when it was deleted a moment before.
     Delete {
         /// Who asks, and from where.
         by: Box<By>,

@@ -187,7 +187,7 @@ impl<L: Log> Shard<L> {
         let Some(hosted) = self.hosted(id, topology, now) else {
             // Deleted by somebody else a moment ago; the topology may still have the name.
             if let Some(reply) = asked.reply {
-                out.reply(reply, Reply::Deleted(0));
+                out.reply(reply, Reply::Gone);
             }
             return;
         };
