@@ -324,8 +324,8 @@ impl<L: Log> Shard<L> {
             }
             ToShard::Decide { tx, commit } => self.decide(tx, commit, now, out),
             ToShard::Consume { .. } => self.consume(letter, topology, now, out),
-            ToShard::Cancel { user, reply, connection, queue, slot } => {
-                self.cancel(&user, reply, connection, queue, slot, topology, now, out);
+            ToShard::Cancel { user, reply, connection, slot, queue: _ } => {
+                self.cancel(&user, reply, connection, slot, topology, now, out);
             }
             ToShard::Get { reply, queue, no_ack } => {
                 self.get(reply, queue, no_ack, topology, now, out);

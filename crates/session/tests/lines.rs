@@ -81,3 +81,39 @@ fn a_deletion_is_logged_once() {
         assert!(said[0].starts_with("INFO queue 'q' in vhost '/' deleted by user 'guest' from"));
     });
 }
+
+/// At debug level, as RabbitMQ has it: queues that come and go with clients are nobody's deed.
+#[test]
+fn queues_that_go_by_themselves_are_told_in_rabbitmqs_words() {
+    logged(|lines| {
+        let mut node = Node::new();
+        let link = node.client();
+        let auto_delete = queue::Declare { queue: "q", auto_delete: true, ..Default::default() };
+        let consume = basic::Consume { queue: "q", consumer_tag: "t", ..Default::default() };
+        node.say(link, 1, &auto_delete);
+        node.say(link, 1, &consume);
+        node.say(link, 1, &basic::Cancel { consumer_tag: "t", no_wait: false });
+        let prefix = "DEBUG Deleting auto-delete queue 'q' in vhost '/' because";
+        let want = format!("{prefix} its last consumer with tag 't' was cancelled");
+        assert_eq!(lines.take(), [want]);
+
+        node.say(link, 1, &auto_delete);
+        node.say(link, 1, &consume);
+        node.say(link, 1, &channel::Close { reply_code: 200, ..Default::default() });
+        let want = format!("{prefix} all of its consumers were on a channel that was closed");
+        assert_eq!(lines.take(), std::slice::from_ref(&want));
+
+        let other = node.client();
+        node.say(other, 1, &auto_delete);
+        node.say(other, 1, &consume);
+        node.say(other, 1, &queue::Declare { queue: "mine", exclusive: true, ..auto_delete });
+        node.drop_link(other);
+        let owner = format!(
+            "DEBUG Deleting exclusive queue 'mine' in vhost '/' because its declaring connection \
+             <connection.{other}> was closed"
+        );
+        let mut said = lines.take();
+        said.sort();
+        assert_eq!(said, [want, owner]);
+    });
+}

@@ -88,26 +88,25 @@ impl<L: Log> Shard<L> {
         user: &str,
         reply: Option<ReplyTo>,
         connection: ConnectionId,
-        queue: QueueId,
         slot: ConsumerSlot,
         topology: &Topology,
         now: Time,
         out: &mut Outbox,
     ) {
-        let was_last = match self.ports.find(connection, slot) {
-            Some(key) => self.remove_consumer(key, user, reply.is_none(), topology, now, out),
-            None => false,
-        };
+        let is_closing = reply.is_none();
+        let key = self.ports.find(connection, slot);
+        let last =
+            key.and_then(|key| self.remove_consumer(key, user, is_closing, topology, now, out));
         if let Some(reply) = reply {
             self.ports.flush(connection, out);
             out.reply(reply, Reply::Cancelled { slot });
         }
-        if was_last {
-            self.auto_delete(queue, topology, now, out);
+        if let Some(last) = last {
+            self.auto_delete(&last, is_closing, topology, now, out);
         }
     }
 
-    /// Takes a consumer out of its queue. True when the queue has none left now.
+    /// Takes a consumer out of its queue. It is given back when the queue has none left now.
     fn remove_consumer(
         &mut self,
         key: u32,
@@ -116,22 +115,20 @@ impl<L: Log> Shard<L> {
         topology: &Topology,
         now: Time,
         out: &mut Outbox,
-    ) -> bool {
+    ) -> Option<Consumer> {
         self.used += cost::CONSUMER;
-        let Some(consumer) = self.ports.consumer(key) else { return false };
+        let consumer = self.ports.consumer(key)?;
         // What the queue meant for it already is handed out, not taken back. But what is handed out to a
         // channel that closes only comes back if it is to be acked: otherwise nobody would ever see it.
         if !is_closing || !consumer.facts.no_ack {
             self.dispatch(consumer.queue, now);
         }
-        let Some(queue) = self.ports.consumer(key).map(|consumer| consumer.queue) else {
-            return false;
-        };
+        let queue = self.ports.consumer(key)?.queue;
         let Some(hosted) = self.queues.get_mut(&queue) else {
             self.remove_from_ending(key, queue, now, out);
-            return false;
+            return None;
         };
-        let Some(consumer) = self.ports.remove(key, &mut hosted.consumers) else { return false };
+        let consumer = self.ports.remove(key, &mut hosted.consumers)?;
         tell_consumer_deleted(&consumer, user, names(queue, topology).as_ref(), out);
         let removed = hosted.queue.remove_consumer(consumer.id, now, &mut self.scratch);
         note_left(&mut self.scratch, consumer.queue, &mut self.left);
@@ -139,7 +136,10 @@ impl<L: Log> Shard<L> {
         if removed.is_some_and(|removed| removed.resume) {
             self.resume(consumer.connection);
         }
-        self.queues.get(&consumer.queue).is_some_and(|hosted| hosted.consumers.is_empty())
+        self.queues
+            .get(&queue)
+            .is_some_and(|hosted| hosted.consumers.is_empty())
+            .then_some(consumer)
     }
 
     /// A consumer of a connection that ended goes, and with it perhaps an auto-delete queue.
@@ -153,9 +153,10 @@ impl<L: Log> Shard<L> {
     ) {
         // Its queue may have been deleted meanwhile, and the key may be another consumer's now.
         let consumer = self.ports.consumer(key).filter(|it| it.connection == connection);
-        let Some(queue) = consumer.map(|consumer| consumer.queue) else { return };
-        if self.remove_consumer(key, "", true, topology, now, out) {
-            self.auto_delete(queue, topology, now, out);
+        if consumer.is_some()
+            && let Some(last) = self.remove_consumer(key, "", true, topology, now, out)
+        {
+            self.auto_delete(&last, true, topology, now, out);
         }
     }
 

@@ -7,12 +7,15 @@ use hashbrown::HashSet;
 use leveret_amqp::reply::ReplyCode;
 use leveret_log::Log;
 use leveret_queue::{Backlog, Offset, Queue, Time};
-use leveret_topology::{By, ConfirmOn, ConfirmOptions, QueueId, Topology};
+use leveret_topology::{
+    By, ConfirmOn, ConfirmOptions, Queue as NamedQueue, QueueId, Topology, connection_pid,
+};
 
 use super::confirms::Way;
 use super::consume::names;
 use super::dead_letter::Origin;
 use super::disk::Waiter;
+use super::ports::Consumer;
 use super::settle::Pays;
 use super::{Shard, describe, log_offset};
 use crate::message::{Outbox, Reply, ReplyTo, ToMeta};
@@ -208,7 +211,12 @@ impl<L: Log> Shard<L> {
             None
         };
         match (refused, asked.reply) {
-            (None, _) => self.delete_for_good(id, asked, topology, now, out),
+            (None, _) => {
+                if asked.reply.is_none() {
+                    say_owner_gone(id, topology);
+                }
+                self.delete_for_good(id, asked, topology, now, out);
+            }
             (Some(why), Some(reply)) => {
                 let name = topology
                     .queue_by_id(id)
@@ -275,22 +283,19 @@ impl<L: Log> Shard<L> {
         }
     }
 
-    /// The queue lost its last consumer: an auto-delete queue goes.
+    /// The queue lost its last consumer, which was cancelled or whose channel is closing: an auto-delete queue goes.
     pub(super) fn auto_delete(
         &mut self,
-        id: QueueId,
+        last: &Consumer,
+        is_closing: bool,
         topology: &Topology,
         now: Time,
         out: &mut Outbox,
     ) {
-        let Some(hosted) = self.queues.get(&id) else { return };
+        let Some(hosted) = self.queues.get(&last.queue) else { return };
         if hosted.queue.options().auto_delete {
-            if let Some(queue) = topology.queue_by_id(id) {
-                // As usual as the end of the connection that had it.
-                let name = describe(queue, topology);
-                tracing::debug!("{name} deleted with its last consumer, as it is auto-delete");
-            }
-            self.delete_for_good(id, Asked::default(), topology, now, out);
+            say_auto_deleted(last, is_closing, topology);
+            self.delete_for_good(last.queue, Asked::default(), topology, now, out);
         }
     }
 
@@ -303,6 +308,39 @@ impl<L: Log> Shard<L> {
         let (name, messages) = (describe(queue, topology), hosted.queue.counts().ready);
         tracing::info!(from = vhost, messages, "{name} expired: nothing used it for its x-expires");
     }
+}
+
+/// A queue and its vhost, for the log's lines in RabbitMQ's words.
+fn named(queue: QueueId, topology: &Topology) -> Option<(&NamedQueue, &str)> {
+    let queue = topology.queue_by_id(queue)?;
+    Some((queue, &topology.vhost_by_id(queue.vhost)?.name))
+}
+
+/// An auto-delete queue goes: as usual as the end of the connection that had it.
+fn say_auto_deleted(last: &Consumer, is_closing: bool, topology: &Topology) {
+    let Some((queue, vhost)) = named(last.queue, topology) else { return };
+    let (queue, tag) = (&queue.name, &last.facts.tag);
+    if is_closing {
+        tracing::debug!(
+            target: "queue",
+            "Deleting auto-delete queue '{queue}' in vhost '{vhost}' because all of its consumers were on a channel that was closed"
+        );
+    } else {
+        tracing::debug!(
+            target: "queue",
+            "Deleting auto-delete queue '{queue}' in vhost '{vhost}' because its last consumer with tag '{tag}' was cancelled"
+        );
+    }
+}
+
+/// Nobody asked for the deletion of an exclusive queue: its connection is closed.
+fn say_owner_gone(id: QueueId, topology: &Topology) {
+    let Some((queue, vhost)) = named(id, topology) else { return };
+    let Some(owner) = queue.exclusive_owner.map(connection_pid) else { return };
+    tracing::debug!(
+        target: "queue",
+        "Deleting exclusive queue '{}' in vhost '{vhost}' because its declaring connection {owner} was closed", queue.name
+    );
 }
 
 fn waits_for_consumers(confirm: &ConfirmOptions) -> bool {
