@@ -5,7 +5,7 @@
 use leveret_amqp::content::{Properties, RawProperties};
 use leveret_amqp::table::Table;
 use leveret_queue::Time;
-use leveret_topology::{Event, Exchange, HashProperties, Routable, Route, Topology};
+use leveret_topology::{Event, Exchange, GroupId, HashProperties, Routable, Route, Topology};
 
 use crate::message::{ConnectionId, Message, Outbox, Publish, Targets, ToShard, shard_of};
 use crate::record::join_names;
@@ -67,7 +67,7 @@ pub fn publish_to(
     seed: u64,
     shards: usize,
     topology: &Topology,
-    mut put: impl FnMut(usize, Publish),
+    mut put: impl FnMut(GroupId, Publish),
 ) {
     let encoded = properties.to_bytes();
     // What is nested too deeply for the wire nobody could read.
@@ -82,7 +82,7 @@ pub fn publish_to(
     let mut route = Route::default();
     topology.route(exchange.vhost, exchange.id, &routable, &mut route);
     let message = Message::from_parts(&join_names(&exchange.name, key), &encoded, body);
-    for shard in 0..shards {
+    for shard in (0..shards).map(GroupId::at) {
         let here = route.queues.iter().copied().filter(|&id| shard_of(id, shards) == shard);
         let targets: Targets = here.collect();
         if targets.is_empty() {

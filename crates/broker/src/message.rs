@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use leveret_queue::{Offset, UnackedId};
-use leveret_topology::{QueueId, connection_pid};
+use leveret_topology::{GroupId, QueueId, connection_pid};
 
 use crate::record::{HEAD, Head};
 
@@ -260,7 +260,7 @@ pub struct ReplyTo {
     pub channel: ChannelId,
 }
 
-/// The shard a queue lives in.
-pub fn shard_of(queue: QueueId, shards: usize) -> usize {
-    (queue.get() % shards as u64) as usize
+/// The group a queue lives in.
+pub fn shard_of(queue: QueueId, shards: usize) -> GroupId {
+    GroupId::at((queue.get() % shards as u64) as usize)
 }

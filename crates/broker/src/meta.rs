@@ -27,8 +27,8 @@ use hashbrown::HashMap;
 use leveret_amqp::reply::ReplyCode;
 use leveret_log::{Log, Offset, SyncError};
 use leveret_topology::{
-    By, Change, Destination, ExchangeId, ExchangeSpec, QueueId, QueueSpec, Removed, Target,
-    Topology, VhostId,
+    By, Change, Destination, ExchangeId, ExchangeSpec, GroupId, QueueId, QueueSpec, Removed,
+    Target, Topology, VhostId,
 };
 
 use crate::message::{
@@ -399,10 +399,10 @@ impl<L: Log> Meta<L> {
             }
             // What is to go on is done after the letters.
             ToMeta::Continue => {}
-            ToMeta::Prepared { tx, shard, parts, vote } => {
-                return self.decisions.vote(tx, shard, parts, vote, &mut self.saved, out);
+            ToMeta::Prepared { tx, group, parts, vote } => {
+                return self.decisions.vote(tx, group, parts, vote, &mut self.saved, out);
             }
-            ToMeta::Applied { tx, shard } => self.decisions.applied(tx, shard),
+            ToMeta::Applied { tx, group } => self.decisions.applied(tx, group),
             // The turn's end takes in what the disk did.
             ToMeta::LogWoke => {}
         }
@@ -531,9 +531,9 @@ fn destination(binding: &Binding) -> Destination<'_> {
     }
 }
 
-/// The shard that keeps what a recent-history exchange remembers.
-pub fn history_shard(exchange: ExchangeId, shards: usize) -> usize {
-    (exchange.get() % shards as u64) as usize
+/// The group whose shard keeps what a recent-history exchange remembers.
+pub fn history_shard(exchange: ExchangeId, shards: usize) -> GroupId {
+    GroupId::at((exchange.get() % shards as u64) as usize)
 }
 
 fn answer<T>(out: &mut Outbox, reply: ReplyTo, result: Result<T, (ReplyCode, String)>) {

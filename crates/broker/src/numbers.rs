@@ -6,6 +6,7 @@
 
 use leveret_log::{PagedOut, Usage};
 use leveret_queue::{Counts, Time, Totals};
+use leveret_topology::GroupId;
 use leveret_topology::{QueueId, QueueKind};
 
 use crate::shard::{Confirmed, Counters, Nacked};
@@ -111,8 +112,8 @@ pub struct GoneQueues {
 /// One piece of what a shard tells.
 #[derive(Clone, Debug)]
 pub struct ShardNumbers {
-    /// Which shard.
-    pub index: usize,
+    /// The shard's group.
+    pub group: GroupId,
     /// Some of its queues, each in one piece of a round.
     pub queues: Vec<QueueNumbers>,
     /// The round is over: what follows holds.

@@ -49,7 +49,7 @@ use foldhash::fast::FixedState;
 use hashbrown::{HashMap, HashSet};
 use leveret_log::{HoldError, Holder, Log, Moment, ReadError, Usage};
 use leveret_queue::{Left, Offset, Queue, Time};
-use leveret_topology::{ConfirmOptions, QueueId, QueueKind, Topology};
+use leveret_topology::{ConfirmOptions, GroupId, QueueId, QueueKind, Topology};
 
 use crate::flow::Alarm;
 use crate::held::{Held, Place};
@@ -82,7 +82,7 @@ type Map<K, V> = HashMap<K, V, FixedState>;
 /// Queues, their log, and what a turn needs. Generic over the log so that no call to it is dynamic.
 #[derive(Debug)]
 pub struct Shard<L> {
-    index: usize,
+    group: GroupId,
     shards: usize,
     log: L,
     queues: Map<QueueId, Box<Hosted>>,
@@ -90,7 +90,7 @@ pub struct Shard<L> {
     /// Queues to dispatch at the end of the turn.
     touched: VecDeque<QueueId>,
     /// Connections whose gates opened, and shards that are told when this one has dispatched.
-    resumed: Vec<(ConnectionId, Vec<usize>)>,
+    resumed: Vec<(ConnectionId, Vec<GroupId>)>,
     /// What left queues in this turn and is not worked off yet.
     left: Vec<(QueueId, Left)>,
     /// Sum of [`Hosted::letters`].
@@ -240,10 +240,10 @@ const SORTED_IN_PLACE: usize = 20;
 const KEPT_LEFT: usize = 64 * 1024;
 
 impl<L: Log> Shard<L> {
-    /// Shard number `index` of `shards`.
-    pub fn new(index: usize, shards: usize, log: L) -> Self {
+    /// The shard of a group, on a node of so many shards.
+    pub fn new(group: GroupId, shards: usize, log: L) -> Self {
         Self {
-            index,
+            group,
             shards,
             log,
             queues: Map::default(),
@@ -464,7 +464,7 @@ impl<L: Log> Shard<L> {
     /// The queue, made now if the topology knows it and its `Create` has not come yet.
     fn hosted(&mut self, id: QueueId, topology: &Topology, now: Time) -> Option<&mut Hosted> {
         if !self.queues.contains_key(&id) {
-            if shard_of(id, self.shards) != self.index || self.dying.contains(&id) {
+            if shard_of(id, self.shards) != self.group || self.dying.contains(&id) {
                 return None;
             }
             let hosted = Hosted::new(topology.queue_by_id(id)?, now);

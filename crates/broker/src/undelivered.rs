@@ -1,18 +1,20 @@
 //! Letters to connections that ended.
 
+use leveret_topology::GroupId;
+
 use crate::message::{ConnectionId, Reply, Settle, Settlement, ToSession, ToShard, shard_of};
 
-/// What becomes of a letter whose connection is gone: letters to shards, by index.
+/// What becomes of a letter whose connection is gone: letters to shards.
 ///
 /// Messages in it were given out and never reached anybody: they go back to their queues. A question is
 /// answered for the one that is gone. The rest means nothing any more.
-pub fn return_undelivered(letter: ToSession, shards: usize, out: &mut Vec<(usize, ToShard)>) {
+pub fn return_undelivered(letter: ToSession, shards: usize, out: &mut Vec<(GroupId, ToShard)>) {
     let deliveries = match letter {
         ToSession::Deliver(deliveries) => deliveries,
         ToSession::Reply { reply: Reply::Got { delivery, .. }, .. } => vec![delivery],
         ToSession::DirectReplyAsked { reply, .. } => {
             // Only a turn can write letters to sessions, and every shard has turns.
-            out.push((0, ToShard::Nobody { reply }));
+            out.push((GroupId::new(0), ToShard::Nobody { reply }));
             return;
         }
         _ => return,
@@ -26,14 +28,14 @@ pub fn return_undelivered(letter: ToSession, shards: usize, out: &mut Vec<(usize
             offset: delivery.offset,
             how: Settle::Requeue { counts: false },
         };
-        if let Some(list) = by_shard.get_mut(shard_of(delivery.queue, shards)) {
+        if let Some(list) = by_shard.get_mut(shard_of(delivery.queue, shards).index()) {
             list.push(settlement);
         }
     }
     for (index, settlements) in by_shard.into_iter().enumerate() {
         if !settlements.is_empty() {
             let from = ConnectionId::default();
-            out.push((index, ToShard::Settle { from, settlements }));
+            out.push((GroupId::at(index), ToShard::Settle { from, settlements }));
         }
     }
 }

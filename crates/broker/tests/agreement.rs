@@ -10,7 +10,7 @@ use leveret_broker::message::*;
 use leveret_broker::record::join_names;
 use leveret_log::{Log as _, Moment};
 use leveret_queue::Time;
-use leveret_topology::{QueueId, QueueSpec, Topology};
+use leveret_topology::{GroupId, QueueId, QueueSpec, Topology};
 use log::HandLog;
 
 const ME: ReplyTo = ReplyTo { connection: ConnectionId::new(1), channel: 1 };
@@ -40,7 +40,7 @@ impl World {
         let queue = topology.declare_queue(spec).expect("declared").id;
         let log = HandLog::default();
         log.hand().agreed = agreed;
-        let shard = Shard::new(0, 1, log.clone());
+        let shard = Shard::new(GroupId::new(0), 1, log.clone());
         let mut world = Self { log, shard, topology, queue, now: Time::from_ms(1000) };
         let mut properties = Vec::new();
         Properties::default().encode(&mut properties);

@@ -10,7 +10,7 @@ use leveret_broker::{Meta, Shard};
 use leveret_counting::allocations;
 use leveret_log::MemoryLog;
 use leveret_queue::{ChannelLimit, Gate, OutputGauge, Time};
-use leveret_topology::Topology;
+use leveret_topology::{GroupId, Topology};
 
 const BATCH: u64 = 500;
 const ROUNDS: u64 = 40;
@@ -38,7 +38,7 @@ fn a_confirm_allocates_nothing() {
 fn per_batch(rule: &str, wants_confirm: bool) -> f64 {
     let mut topology = Topology::new();
     let vhost = topology.add_vhost("/").expect("a vhost");
-    let mut shard = Shard::new(0, 1, MemoryLog::default());
+    let mut shard = Shard::new(GroupId::new(0), 1, MemoryLog::default());
     let mut out = Outbox::default();
     let mut arguments = Table::default();
     arguments.set("x-confirm-on", Value::LongStr(rule.as_bytes().to_vec()));

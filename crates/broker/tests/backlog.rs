@@ -12,7 +12,7 @@ use leveret_log::disk::{Faults, SimDisk};
 use leveret_log::file::Options;
 use leveret_log::{FileLog, MemoryLog};
 use leveret_queue::{ChannelLimit, Gate, OutputGauge, Time, delivery_cost};
-use leveret_topology::{QueueId, Topology};
+use leveret_topology::{GroupId, QueueId, Topology};
 
 const ME: ConnectionId = ConnectionId::new(1);
 const BODY: usize = 1000;
@@ -66,7 +66,7 @@ impl Node {
         let mut letters = out.shards.drain(..).map(|(_, letter)| letter).collect();
         let mut node = Self {
             topology,
-            shard: Shard::new(0, 1, log),
+            shard: Shard::new(GroupId::new(0), 1, log),
             disk,
             out,
             now: Time::from_ms(0),

@@ -10,7 +10,7 @@ use leveret_log::disk::{Faults, SimDisk};
 use leveret_log::file::Options;
 use leveret_log::{FileLog, MemoryLog};
 use leveret_queue::{Gate, Time};
-use leveret_topology::{Import, QueueId, Topology, VhostId};
+use leveret_topology::{GroupId, Import, QueueId, Topology, VhostId};
 
 const FAN: ConnectionId = ConnectionId::new(1);
 const PROBE: ConnectionId = ConnectionId::new(2);
@@ -58,7 +58,7 @@ impl Node {
         }
         let id = |(name, _): &(String, Table)| topology.queue(vhost, name).expect("declared").id;
         let queues = queues.iter().map(id).collect();
-        let shard = Shard::new(0, 1, MemoryLog::new());
+        let shard = Shard::new(GroupId::new(0), 1, MemoryLog::new());
         let (to_meta, to_shard, got) = (Vec::new(), Vec::new(), Vec::new());
         let mut node = Self { topology, meta, to_meta, to_shard, shard, queues, got, most: 0 };
         let letters: Vec<ToShard> = out.shards.drain(..).map(|(_, letter)| letter).collect();

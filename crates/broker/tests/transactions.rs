@@ -14,7 +14,7 @@ use leveret_log::disk::{Faults, SimDisk};
 use leveret_log::file::Options;
 use leveret_log::{FileLog, Offset as LogOffset};
 use leveret_queue::{ChannelLimit, Gate, OutputGauge, Time};
-use leveret_topology::{QueueId, Topology, VhostId};
+use leveret_topology::{GroupId, QueueId, Topology, VhostId};
 
 const SHARDS: usize = 3;
 const ME: ReplyTo = ReplyTo { connection: ConnectionId::new(1), channel: 1 };
@@ -48,7 +48,7 @@ impl Node {
         }
         let mut shards = Vec::new();
         for (index, disk) in disks[..SHARDS].iter().enumerate() {
-            let mut shard = Shard::new(index, SHARDS, open(disk));
+            let mut shard = Shard::new(GroupId::at(index), SHARDS, open(disk));
             shard.recover(&topology, meta.decided(), LogOffset::MAX, now);
             shards.push(shard);
         }
@@ -80,8 +80,8 @@ impl Node {
         let mut to_meta = std::mem::take(&mut out.meta);
         let mut to_shards: Vec<Vec<ToShard>> =
             (0..SHARDS).map(|_| vec![ToShard::LogWoke]).collect();
-        for (index, letter) in out.shards.drain(..) {
-            to_shards[index].push(letter);
+        for (group, letter) in out.shards.drain(..) {
+            to_shards[group.index()].push(letter);
         }
         to_meta.push(ToMeta::LogWoke);
         self.meta.turn(&mut to_meta, &mut self.topology, out);
@@ -116,8 +116,8 @@ impl Node {
     }
 
     fn tell(&mut self, queue: &str, letter: ToShard) {
-        let index = shard_of(self.queue(queue), SHARDS);
-        self.letters.shard(index, letter);
+        let group = shard_of(self.queue(queue), SHARDS);
+        self.letters.shard(group, letter);
     }
 
     fn message(&self, queue: &str, body: &str) -> Publish {
@@ -157,7 +157,7 @@ impl Node {
 
     fn count(&self, name: &str) -> u64 {
         let id = self.queue(name);
-        let shard = &self.shards[shard_of(id, SHARDS)];
+        let shard = &self.shards[shard_of(id, SHARDS).index()];
         let found = shard.queues().find(|(other, _)| *other == id);
         found.map_or(0, |(_, queue)| queue.counts().ready + queue.counts().unacked)
     }
@@ -287,7 +287,7 @@ fn a_part_that_cannot_be_stored() {
         node.commit(7);
         let index = match full {
             "names" => SHARDS,
-            name => shard_of(node.queue(name), SHARDS),
+            name => shard_of(node.queue(name), SHARDS).index(),
         };
         let used: u64 = node.disks[index].files().iter().map(|&(_, len)| len).sum();
         // The log says no when a write of it has found no room.

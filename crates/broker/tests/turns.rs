@@ -14,7 +14,7 @@ use leveret_broker::{Meta, Shard};
 use leveret_log::MemoryLog;
 use leveret_queue::{ChannelLimit, Gate, OutputGauge, Time, delivery_cost};
 use leveret_topology::{
-    ApplyTo, ExchangeId, ExchangeSpec, Policy, PolicySpec, QueueId, Topology, VhostId,
+    ApplyTo, ExchangeId, ExchangeSpec, GroupId, Policy, PolicySpec, QueueId, Topology, VhostId,
 };
 
 const SHARDS: usize = 2;
@@ -39,7 +39,8 @@ impl Node {
     fn new() -> Self {
         let mut topology = Topology::new();
         let vhost = topology.add_vhost("/").expect("a vhost");
-        let shards = (0..SHARDS).map(|index| Shard::new(index, SHARDS, MemoryLog::default()));
+        let shards =
+            (0..SHARDS).map(|index| Shard::new(GroupId::at(index), SHARDS, MemoryLog::default()));
         Self {
             topology,
             meta: Meta::new(SHARDS, MemoryLog::new()),
@@ -59,8 +60,8 @@ impl Node {
             self.steps.append(&mut out.steps);
             let mut meta = std::mem::take(&mut out.meta);
             let mut shards: Vec<Vec<ToShard>> = (0..SHARDS).map(|_| Vec::new()).collect();
-            for (index, letter) in out.shards.drain(..) {
-                shards[index].push(letter);
+            for (group, letter) in out.shards.drain(..) {
+                shards[group.index()].push(letter);
             }
             if meta.is_empty() && shards.iter().all(Vec::is_empty) {
                 return;
@@ -72,7 +73,7 @@ impl Node {
                     let records = shard.usage().records;
                     let written = out.shards.len();
                     if shard.turn(&mut letters, &self.topology, self.now, &mut out) {
-                        out.shard(index, ToShard::Continue);
+                        out.shard(GroupId::at(index), ToShard::Continue);
                     }
                     let written = out.shards.len() - written;
                     let released = records.saturating_sub(shard.usage().records);
@@ -92,7 +93,7 @@ impl Node {
         self.now = self.now.after_ms(ms);
         let mut out = Outbox::default();
         for index in 0..SHARDS {
-            out.shard(index, ToShard::Continue);
+            out.shard(GroupId::at(index), ToShard::Continue);
         }
         self.run(out);
     }
@@ -559,7 +560,7 @@ fn nothing_is_given_to_a_no_ack_consumer_of_a_closing_channel() {
 fn the_queue_that_waited_longest_is_served_first() {
     let mut node = Node::new();
     let queues: Vec<_> = (0..8).map(|n| node.declare(&format!("q{n}"), Table::default())).collect();
-    let queues = queues.into_iter().filter(|&queue| shard_of(queue, SHARDS) == 0);
+    let queues = queues.into_iter().filter(|&queue| shard_of(queue, SHARDS).index() == 0);
     let queues: Vec<_> = queues.take(3).collect();
     let output = Arc::new(OutputGauge::new(1));
     let mut served = Vec::new();
@@ -967,7 +968,7 @@ fn sampled(node: &mut Node, mut between: impl FnMut(&mut Node)) -> (usize, u64) 
         loop {
             let reply = ReplyTo { connection: ME, channel: 0 };
             let mut out = Outbox::default();
-            out.shard(index, ToShard::Sample { reply, begins });
+            out.shard(GroupId::at(index), ToShard::Sample { reply, begins });
             node.run(out);
             begins = false;
             let Reply::Sampled(piece) = node.reply() else { panic!("not sampled") };

@@ -17,7 +17,7 @@ use leveret_amqp::outbuf::OutBuf;
 use leveret_broker::flow::{AlarmChange, INBOX_LETTERS_MAX};
 use leveret_broker::message::{ConnectionId, Outbox, ToMeta, ToSession, ToShard};
 use leveret_broker::return_undelivered;
-use leveret_topology::Event;
+use leveret_topology::{Event, GroupId};
 use tokio::sync::Notify;
 
 use crate::alarms::{Resource, say};
@@ -257,8 +257,8 @@ impl Runner {
     }
 
     /// Leaves a letter with a shard and works off all that follows from it.
-    pub fn run_shard(&mut self, index: usize, letter: ToShard) {
-        self.outbox.shard(index, letter);
+    pub fn run_shard(&mut self, group: GroupId, letter: ToShard) {
+        self.outbox.shard(group, letter);
         self.post();
         self.work();
     }
@@ -524,19 +524,19 @@ impl Runner {
             node.failed.notify_one();
         }
         let mut crowded = Vec::new();
-        for (index, letter) in outbox.shards.drain(..) {
-            let Some(shard) = node.shards.get(index) else { continue };
+        for (group, letter) in outbox.shards.drain(..) {
+            let Some(shard) = node.shards.get(group.index()) else { continue };
             let from = who_publishes(&letter);
             let (is_ours, waiting) = shard.actor.post_counted(letter);
             if is_ours {
-                due.push_back(Due::Shard(index));
+                due.push_back(Due::Shard(group.index()));
             }
             if waiting > INBOX_LETTERS_MAX
                 && let Some(from) = from
             {
                 // Another thread runs the shard and does not keep up: this connection pauses until a turn has taken them.
                 outbox.sessions.push((from, ToSession::Paused(true)));
-                crowded.push((index, ToShard::Crowded { from }));
+                crowded.push((group, ToShard::Crowded { from }));
             }
         }
         if outbox.shards.capacity() > KEPT_LETTERS {
@@ -574,10 +574,10 @@ impl Runner {
             outbox.sessions = Vec::new();
         }
         // Only now, after the letter that pauses the connection: the shard answers with the letter that ends the pause.
-        for (index, letter) in returned.into_iter().chain(crowded) {
-            let Some(shard) = node.shards.get(index) else { continue };
+        for (group, letter) in returned.into_iter().chain(crowded) {
+            let Some(shard) = node.shards.get(group.index()) else { continue };
             if shard.actor.post_one(letter) {
-                due.push_back(Due::Shard(index));
+                due.push_back(Due::Shard(group.index()));
             }
         }
     }

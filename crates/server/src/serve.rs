@@ -13,7 +13,7 @@ use leveret_broker::shard::Restored;
 use leveret_broker::{Meta, Shard};
 use leveret_log::{Log as _, Offset};
 use leveret_session::Settings;
-use leveret_topology::Topology;
+use leveret_topology::{GroupId, Topology};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::UnboundedReceiver;
 
@@ -248,7 +248,7 @@ fn host(logs: Vec<NodeLog>, topology: &Topology, orphans: &Orphans) -> (Vec<Shar
     let (count, now) = (logs.len(), now());
     let mut waiting = 0;
     let hosted = logs.into_iter().enumerate().map(|(index, log)| {
-        let mut shard = Shard::new(index, count, log);
+        let mut shard = Shard::new(GroupId::at(index), count, log);
         if orphans.are_kept() {
             shard.keep_orphans();
         }
@@ -361,7 +361,7 @@ fn put_away(node: &Arc<Node>, waker: &Waker, data_dir: &Path, step: &Beat) {
     loop {
         // What threads had on their lists when they ended is taken over, and what did not fit one turn goes on in the next.
         for index in 0..node.shards.len() {
-            with_runner(node, |runner| runner.run_shard(index, ToShard::Continue));
+            with_runner(node, |runner| runner.run_shard(GroupId::at(index), ToShard::Continue));
         }
         if !departs() {
             break;

@@ -31,7 +31,7 @@ use leveret_log::file::{
     SEGMENT_GROWTH, Unmatched, match_up, match_up_at_rest,
 };
 use leveret_log::{FileLog, Holder, Log as _, LogNumber, Offset};
-use leveret_topology::QueueId;
+use leveret_topology::{GroupId, QueueId};
 
 use crate::disk::{ListState, Names, NamesReached, RealDisk, Start, Wake, sync_dir};
 use crate::locks::{Rank, Ranked};
@@ -130,7 +130,7 @@ impl Waker {
         self.changed.notify_all();
         let Some(node) = self.node.get().and_then(Weak::upgrade) else { return };
         run_alone(&node, |runner| match owner {
-            Owner::Shard(index) => runner.run_shard(index, ToShard::LogWoke),
+            Owner::Shard(index) => runner.run_shard(GroupId::at(index), ToShard::LogWoke),
             Owner::Names => runner.run_meta(ToMeta::LogWoke),
         });
     }
@@ -771,7 +771,7 @@ fn refuse_stranger(
 ) -> anyhow::Result<()> {
     let mut stranger = None;
     let named = holders(&mut |holder| {
-        let home = home_of(holder, count).filter(|&home| home != index);
+        let home = home_of(holder, count).filter(|home| home.index() != index);
         stranger = stranger.or(home);
     });
     named.with_context(|| format!("in the log {}", dir.display()))?;

@@ -16,6 +16,7 @@ use crate::clock::now;
 use crate::node::Node;
 use crate::runner::{install_runner, keep_working_for_others, rest, with_runner};
 use leveret_broker::message::ToShard;
+use leveret_topology::GroupId;
 
 /// Handles of the threads, to give them connections.
 #[derive(Debug)]
@@ -98,7 +99,9 @@ async fn keep_time(node: Arc<Node>) {
             if shard.due_ms.load(Ordering::Acquire) <= now_ms {
                 // Until the turn tells the next time, so that this one is not seen again.
                 shard.due_ms.store(u64::MAX, Ordering::Release);
-                with_runner(&node, |runner| runner.run_shard(index, ToShard::Continue));
+                with_runner(&node, |runner| {
+                    runner.run_shard(GroupId::at(index), ToShard::Continue)
+                });
             }
         }
     }

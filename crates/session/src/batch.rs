@@ -6,14 +6,15 @@
 //! to the same shard, which must not overtake them. Settlements leave before publishes.
 
 use leveret_broker::message::{ConnectionId, Outbox, Publish, Settlement, ToShard, shard_of};
+use leveret_topology::GroupId;
 
 /// Gathered letters.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
-    /// By shard; empty until something was gathered.
-    shards: Vec<Gathered>,
-    /// Shards with something gathered, in the order of the first.
-    dirty: Vec<u32>,
+    /// By group; none until something was gathered for it, or for one behind it.
+    groups: Vec<Gathered>,
+    /// Groups with something gathered, in the order of the first.
+    dirty: Vec<GroupId>,
 }
 
 #[derive(Debug, Default)]
@@ -32,21 +33,26 @@ struct Gathered {
 const ROOM_MAX: usize = 512;
 
 impl Batch {
-    fn shard(&mut self, shard: usize, shards: usize) -> &mut Gathered {
-        if self.shards.is_empty() {
-            self.shards.resize_with(shards.max(1), Gathered::default);
+    #[inline]
+    fn of(&mut self, group: GroupId) -> &mut Gathered {
+        if self.groups.len() <= group.index() {
+            self.groups.resize_with(group.index() + 1, Gathered::default);
         }
-        let gathered = &mut self.shards[shard];
-        if !gathered.is_dirty {
-            gathered.is_dirty = true;
-            gathered.is_used = true;
-            self.dirty.push(shard as u32);
+        &mut self.groups[group.index()]
+    }
+
+    #[inline]
+    fn more(&mut self, group: GroupId) -> &mut Gathered {
+        if !std::mem::replace(&mut self.of(group).is_dirty, true) {
+            self.dirty.push(group);
         }
+        let gathered = &mut self.groups[group.index()];
+        gathered.is_used = true;
         gathered
     }
 
-    pub(crate) fn publish(&mut self, shard: usize, shards: usize, publish: Publish) {
-        let gathered = self.shard(shard, shards);
+    pub(crate) fn publish(&mut self, group: GroupId, publish: Publish) {
+        let gathered = self.more(group);
         if gathered.publishes.capacity() == 0 {
             gathered.publishes.reserve(gathered.published.min(ROOM_MAX));
         }
@@ -54,60 +60,57 @@ impl Batch {
     }
 
     pub(crate) fn settle(&mut self, shards: usize, settlement: Settlement) {
-        let gathered = self.shard(shard_of(settlement.queue, shards), shards);
+        let gathered = self.more(shard_of(settlement.queue, shards));
         if gathered.settlements.capacity() == 0 {
             gathered.settlements.reserve(gathered.settled.min(ROOM_MAX));
         }
         gathered.settlements.push(settlement);
     }
 
-    /// Sends a letter to a shard, after what was gathered for it.
+    /// Sends a letter to a group, after what was gathered for it.
     pub(crate) fn letter(
         &mut self,
-        shard: usize,
-        shards: usize,
+        group: GroupId,
         from: ConnectionId,
         letter: ToShard,
         outbox: &mut Outbox,
     ) {
-        if self.shards.is_empty() {
-            self.shards.resize_with(shards.max(1), Gathered::default);
-        }
-        let gathered = &mut self.shards[shard];
+        let gathered = self.of(group);
         gathered.is_used = true;
         if gathered.is_dirty {
-            gathered.send(shard, from, outbox);
-            self.dirty.retain(|&dirty| dirty != shard as u32);
+            gathered.send(group, from, outbox);
+            self.dirty.retain(|&dirty| dirty != group);
         }
-        outbox.shard(shard, letter);
+        outbox.shard(group, letter);
     }
 
     /// Sends what was gathered.
     pub(crate) fn flush(&mut self, from: ConnectionId, outbox: &mut Outbox) {
-        for &shard in &self.dirty {
-            self.shards[shard as usize].send(shard as usize, from, outbox);
+        for &group in &self.dirty {
+            self.groups[group.index()].send(group, from, outbox);
         }
         self.dirty.clear();
     }
 
-    /// Shards that a letter went to.
-    pub(crate) fn used(&self) -> impl Iterator<Item = usize> {
-        self.shards.iter().enumerate().filter(|(_, g)| g.is_used).map(|(shard, _)| shard)
+    /// Groups whose shards a letter went to.
+    pub(crate) fn used(&self) -> impl Iterator<Item = GroupId> {
+        let all = self.groups.iter().enumerate();
+        all.filter(|(_, gathered)| gathered.is_used).map(|(index, _)| GroupId::at(index))
     }
 }
 
 impl Gathered {
-    fn send(&mut self, shard: usize, from: ConnectionId, outbox: &mut Outbox) {
+    fn send(&mut self, group: GroupId, from: ConnectionId, outbox: &mut Outbox) {
         self.is_dirty = false;
         if !self.settlements.is_empty() {
             self.settled = self.settlements.len();
             let settlements = std::mem::take(&mut self.settlements);
-            outbox.shard(shard, ToShard::Settle { from, settlements });
+            outbox.shard(group, ToShard::Settle { from, settlements });
         }
         if !self.publishes.is_empty() {
             self.published = self.publishes.len();
             let messages = std::mem::take(&mut self.publishes);
-            outbox.shard(shard, ToShard::Publish { from, messages });
+            outbox.shard(group, ToShard::Publish { from, messages });
         }
     }
 }

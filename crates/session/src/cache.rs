@@ -16,7 +16,7 @@ use std::cell::Cell;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use leveret_broker::message::Targets;
-use leveret_topology::{ExchangeId, QueueId, Route, Topology};
+use leveret_topology::{ExchangeId, GroupId, QueueId, Route, Topology};
 use smallvec::SmallVec;
 
 use crate::direct::Address;
@@ -24,8 +24,8 @@ use crate::direct::Address;
 /// What a message meets.
 #[derive(Debug, Default)]
 pub(crate) struct Routed {
-    /// Queues by shard.
-    pub(crate) targets: SmallVec<[(u32, Targets); 1]>,
+    /// Queues by the group they live in.
+    pub(crate) targets: SmallVec<[(GroupId, Targets); 1]>,
     /// Recent-history exchanges it passes, and how much each keeps.
     pub(crate) remember: SmallVec<[(ExchangeId, u32); 1]>,
     /// A direct reply instead of queues.
@@ -313,7 +313,7 @@ mod tests {
             let names = key.to_le_bytes();
             cache.scratch.clear();
             let queues = if key % 2 == 0 { &all[..] } else { &all[..1] };
-            cache.scratch.targets.push((0, Targets::from_slice(queues)));
+            cache.scratch.targets.push((GroupId::new(0), Targets::from_slice(queues)));
             let at = cache.insert(&names, ExchangeId::new(1), false);
             cache.set_routed(at);
             assert_eq!(cache.find(&names), Some(at));
@@ -338,7 +338,10 @@ mod tests {
             let (names, exchange) = (key.to_le_bytes(), ExchangeId::new(key % 3));
             let at = cache.find(&names).unwrap_or_else(|| {
                 cache.scratch.clear();
-                cache.scratch.targets.push((0, Targets::from_slice(&[queue(key), queue(99)])));
+                cache
+                    .scratch
+                    .targets
+                    .push((GroupId::new(0), Targets::from_slice(&[queue(key), queue(99)])));
                 let at = cache.insert(&names, exchange, false);
                 cache.set_routed(at);
                 at
@@ -346,7 +349,7 @@ mod tests {
             let queues = if key.is_multiple_of(7) {
                 // Its route is its own.
                 cache.scratch.clear();
-                cache.scratch.targets.push((1, Targets::from_slice(&[queue(77)])));
+                cache.scratch.targets.push((GroupId::new(1), Targets::from_slice(&[queue(77)])));
                 cache.count_scratch(at);
                 vec![queue(77)]
             } else {
@@ -369,7 +372,7 @@ mod tests {
         let mut routed = Routed::default();
         for queue in 0..PASSED_MAX as u64 + 10 {
             routed.clear();
-            routed.targets.push((0, Targets::from_slice(&[QueueId::new(queue)])));
+            routed.targets.push((GroupId::new(0), Targets::from_slice(&[QueueId::new(queue)])));
             pass(&mut passed, ExchangeId::new(1), &routed, 1);
         }
         assert_eq!(passed.len(), PASSED_MAX);

@@ -13,7 +13,7 @@ use leveret_broker::message::{
     ConnectionId, ConsumerSlot, Outbox, ReplyTo, Settle, Settlement, ToMeta, ToShard, shard_of,
 };
 use leveret_queue::{OutputGauge, Time};
-use leveret_topology::{ConnectionSlots, QueueId, Topology, VhostId};
+use leveret_topology::{ConnectionSlots, GroupId, QueueId, Topology, VhostId};
 
 use crate::access::Elsewhere;
 use crate::batch::Batch;
@@ -179,7 +179,7 @@ impl Core {
     /// Sends a letter to a queue's shard, after what was gathered for it.
     pub(crate) fn send_to_queue(&mut self, queue: QueueId, letter: ToShard, cx: &mut Context<'_>) {
         let shards = self.shards();
-        self.batch.letter(shard_of(queue, shards), shards, self.id, letter, cx.outbox);
+        self.batch.letter(shard_of(queue, shards), self.id, letter, cx.outbox);
     }
 
     /// Sends a letter to the topology's owner, after everything gathered: what it changes must not be
@@ -235,17 +235,18 @@ impl Core {
         let shards = self.shards();
         let mut has_some = vec![false; shards];
         for (_, consumer) in self.consumers.iter() {
-            has_some[shard_of(consumer.queue, shards)] = true;
+            has_some[shard_of(consumer.queue, shards).index()] = true;
         }
-        let mut others: Vec<usize> = (0..shards).filter(|&shard| has_some[shard]).collect();
+        let groups = (0..shards).filter(|&index| has_some[index]);
+        let mut others: Vec<GroupId> = groups.map(GroupId::at).collect();
         if others.is_empty() {
             return;
         }
         self.resumes_made = self.resumes_made.wrapping_add(1);
         let first = self.resumes_made % others.len();
         others.rotate_left(first);
-        if let Some(shard) = others.pop() {
-            cx.outbox.shard(shard, ToShard::Resume { connection: self.id, others });
+        if let Some(first) = others.pop() {
+            cx.outbox.shard(first, ToShard::Resume { connection: self.id, others });
         }
     }
 }

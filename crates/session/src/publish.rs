@@ -308,7 +308,7 @@ fn checked(
     };
 
     let is_plain = !is_rewritten && routed.is_plain();
-    if let ([(shard, targets)], true) = (&routed.targets[..], is_plain) {
+    if let ([(group, targets)], true) = (&routed.targets[..], is_plain) {
         if let Mode::Tx(_) = channel.mode {
             return send(core, channel, exchange, routed, head, is_rewritten, read, cx);
         }
@@ -320,8 +320,7 @@ fn checked(
         };
         let publish = head.publish(confirm, targets, channel.content.take(read, cx.wall));
         core.totals.sizes.count(publish.message.body_len());
-        let shards = core.shards();
-        core.batch.publish(*shard as usize, shards, publish);
+        core.batch.publish(*group, publish);
         return Ok(());
     }
     send(core, channel, exchange, routed, head, is_rewritten, read, cx)
@@ -381,15 +380,14 @@ fn send(
         direct::send(to, message, cx);
         return Ok(());
     }
-    let shards = core.shards();
     let is_worth_sharing = head.persistent
         && routed.targets.len() > 1
         && message.len() >= core.settings.embed_bytes_below;
     let shared = if is_worth_sharing { Some(share(routed, head, &mut message, cx)) } else { None };
-    for (shard, targets) in &routed.targets {
+    for (group, targets) in &routed.targets {
         let mut publish = head.publish(confirm, targets, message.clone());
         publish.shared.clone_from(&shared);
-        core.batch.publish(*shard as usize, shards, publish);
+        core.batch.publish(*group, publish);
     }
     Ok(())
 }
@@ -400,7 +398,7 @@ fn share(routed: &Routed, head: Head, message: &mut Message, cx: &Context<'_>) -
     let whole = head.publish(0, &Targets::new(), std::mem::take(message));
     let record_head = record::Head::of(&whole, cx.wall.ms());
     *message = whole.message.into_record(&record_head);
-    Shared::among(routed.targets.iter().map(|&(shard, _)| shard))
+    Shared::among(routed.targets.iter().map(|(group, _)| group.get()))
 }
 
 /// Exchange and routing key of a message from the wire.

@@ -167,7 +167,7 @@ pub(crate) fn check_more_keys(
 fn fill(routed: &mut Routed, found: &Route, shards: usize, cx: &Context<'_>) {
     routed.clear();
     for &queue in &found.queues {
-        let shard = shard_of(queue, shards) as u32;
+        let shard = shard_of(queue, shards);
         match routed.targets.iter_mut().find(|(at, _)| *at == shard) {
             Some((_, targets)) => targets.push(queue),
             None => routed.targets.push((shard, Targets::from_slice(&[queue]))),

@@ -150,9 +150,9 @@ fn tap(
     headers.push(name, value);
     let properties = Properties { headers: Some(headers), ..Properties::default() };
     let (shards, seed) = (core.shards(), cx.now.ms());
-    publish_to(trace, key, (&properties, of.body), seed, shards, cx.topology, |shard, copy| {
+    publish_to(trace, key, (&properties, of.body), seed, shards, cx.topology, |group, copy| {
         core.turn_queues += copy.targets.len();
-        core.batch.publish(shard, shards, copy);
+        core.batch.publish(group, copy);
     });
 }
 

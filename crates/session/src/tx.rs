@@ -9,7 +9,7 @@ use leveret_amqp::method::tx;
 use leveret_broker::message::{Message, Publish, Settle, Settlement, Targets, ToShard, shard_of};
 use leveret_broker::meta::history_shard;
 use leveret_broker::transaction::TxId;
-use leveret_topology::ExchangeId;
+use leveret_topology::{ExchangeId, GroupId};
 use smallvec::SmallVec;
 
 use crate::cache::Routed;
@@ -28,7 +28,7 @@ const COMMIT: (u16, u16) = (90, 20);
 /// What waits for the commit.
 #[derive(Debug, Default)]
 pub(crate) struct Tx {
-    /// By shard, as they will be handed over: a list of many is long to copy.
+    /// By group, as they will be handed over: a list of many is long to copy.
     publishes: Vec<Vec<Publish>>,
     /// In the order of publishing.
     others: Vec<Other>,
@@ -49,8 +49,8 @@ enum Other {
     Direct(direct::Address, Message),
     /// Mandatory, without a queue.
     Return(Message),
-    /// Mandatory: its shards and its places in their lists, and where it was published to.
-    Mandatory(SmallVec<[(u32, u32); 1]>, ExchangeId),
+    /// Mandatory: its groups and its places in their lists, and where it was published to.
+    Mandatory(SmallVec<[(GroupId, u32); 1]>, ExchangeId),
 }
 
 impl Tx {
@@ -82,20 +82,21 @@ impl Tx {
                 self.remembered.push((exchange, limit, message));
             }
         }
-        for (shard, targets) in &routed.targets {
-            let shard = *shard as usize;
-            if self.publishes.len() <= shard {
-                self.publishes.resize_with(shard + 1, Vec::new);
+        for (group, targets) in &routed.targets {
+            let index = group.index();
+            if self.publishes.len() <= index {
+                self.publishes.resize_with(index + 1, Vec::new);
             }
-            self.publishes[shard].push(head.publish(0, targets, message.clone()));
+            self.publishes[index].push(head.publish(0, targets, message.clone()));
         }
         match routed.direct {
             Some(to) => self.others.push(Other::Direct(to, message)),
             None if !mandatory => {}
             None if routed.targets.is_empty() => self.others.push(Other::Return(message)),
             None => {
-                let place = |&(shard, _)| (shard, self.publishes[shard as usize].len() as u32 - 1);
-                let places = routed.targets.iter().map(place).collect();
+                let last = |group: GroupId| self.publishes[group.index()].len() as u32 - 1;
+                let groups = routed.targets.iter().map(|&(group, _)| group);
+                let places = groups.map(|group| (group, last(group))).collect();
                 self.others.push(Other::Mandatory(places, exchange));
                 self.mandatory += 1;
                 self.kept += size_of::<Other>() as u64;
@@ -170,7 +171,7 @@ pub(crate) fn commit(
             }
             Other::Mandatory(places, exchange) => {
                 let lists = &mut kept.publishes;
-                let at = |&(shard, at): &(u32, u32)| &lists[shard as usize][at as usize];
+                let at = |&(group, at): &(GroupId, u32)| &lists[group.index()][at as usize];
                 let mut targets = places.iter().flat_map(|place| &at(place).targets);
                 if targets.any(|&id| cx.topology.queue_by_id(id).is_some()) {
                     continue;
@@ -178,8 +179,8 @@ pub(crate) fn commit(
                 let message = &at(&places[0]).message;
                 returned::no_route(channel.number, core.frame_max, message, cx);
                 channel.published.count_returned(exchange);
-                for (shard, at) in places {
-                    lists[shard as usize][at as usize].targets = Targets::new();
+                for (group, at) in places {
+                    lists[group.index()][at as usize].targets = Targets::new();
                 }
                 some_returned = true;
             }
@@ -209,7 +210,7 @@ pub(crate) fn commit(
             Settle::Reject | Settle::Requeue { .. } => channel.totals.reject += 1,
         }
         let Entry { queue, unacked, offset, .. } = entry;
-        parts[shard_of(queue, shards)].1.push(Settlement { queue, unacked, offset, how });
+        parts[shard_of(queue, shards).index()].1.push(Settlement { queue, unacked, offset, how });
     }
     if consumed > 0 && channel.limit.settled(consumed) {
         core.resumes = true;
@@ -219,13 +220,13 @@ pub(crate) fn commit(
     let is_empty = |part: &(Vec<Publish>, Vec<Settlement>)| part.0.is_empty() && part.1.is_empty();
     let left = parts.iter().filter(|part| !is_empty(part)).count();
     let tx = TxId::new(core.random.next());
-    for (shard, part) in parts.into_iter().enumerate().filter(|(_, part)| !is_empty(part)) {
+    for (index, part) in parts.into_iter().enumerate().filter(|(_, part)| !is_empty(part)) {
         let (messages, settlements) = part;
         let letter = match left {
             1 => ToShard::Commit { reply, messages, settlements },
             _ => ToShard::Prepare { reply, tx, parts: left as u32, messages, settlements },
         };
-        core.batch.letter(shard, shards, core.id, letter, cx.outbox);
+        core.batch.letter(GroupId::at(index), core.id, letter, cx.outbox);
     }
     if left == 0 {
         cx.out.put_method(channel.number, &tx::CommitOk);

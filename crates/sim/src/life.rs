@@ -8,6 +8,7 @@ use leveret_log::file::match_up;
 use leveret_log::{Log as _, Offset};
 use leveret_queue::Time;
 use leveret_session::Settings;
+use leveret_topology::GroupId;
 
 use crate::checks;
 use crate::disk::{Disks, Mistake, StepDisk, Store};
@@ -60,7 +61,7 @@ pub(crate) fn start(
             };
             store.agree_later(mistake, agreed.is_cut());
         }
-        let mut shard = Shard::new(index, shards, store);
+        let mut shard = Shard::new(GroupId::at(index), shards, store);
         shard.set_limits(limits(random));
         let seen = seen_below.map_or(Some(Offset::MAX), |all| all.get(index).copied());
         let seen = seen.ok_or("a shard that nothing is known of")?;

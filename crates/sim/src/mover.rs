@@ -5,7 +5,7 @@
 use leveret_broker::message::{ConnectionId, Looked, MoveTo, Reply, ReplyTo, ToShard, shard_of};
 use leveret_broker::record::View;
 use leveret_queue::{Offset, Place};
-use leveret_topology::{QueueId, Topology};
+use leveret_topology::{GroupId, QueueId, Topology};
 
 use crate::plan::{LOOKED_INTO, MOVED_TO};
 use crate::random::Random;
@@ -33,7 +33,7 @@ impl Mover {
         topology: &Topology,
         shards: usize,
         random: &mut Random,
-    ) -> Option<(usize, ToShard)> {
+    ) -> Option<(GroupId, ToShard)> {
         let name = LOOKED_INTO[random.below(LOOKED_INTO.len())];
         if self.queue.is_some() {
             return None;
@@ -52,7 +52,7 @@ impl Mover {
         answer: &Told,
         topology: &Topology,
         shards: usize,
-    ) -> Check<Option<(usize, ToShard)>> {
+    ) -> Check<Option<(GroupId, ToShard)>> {
         let queue = self.queue.take().ok_or_else(|| format!("nobody asked for {answer:?}"))?;
         let offsets = match answer {
             Told::Page(offsets) if offsets.is_sorted() => offsets.clone(),

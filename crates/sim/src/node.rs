@@ -19,7 +19,7 @@ use leveret_log::{Log, MemoryLog};
 use leveret_queue::Time;
 use leveret_session::{AwaitedBody, Context, End, Peer, Session, Settings};
 use leveret_topology::stored::StoredError;
-use leveret_topology::{Bootstrap, Change, PasswordHash, Topology};
+use leveret_topology::{Bootstrap, Change, GroupId, PasswordHash, Topology};
 
 use crate::disk::Store;
 use crate::shadow::Check;
@@ -121,7 +121,9 @@ impl Node {
         let mut topology = Topology::new();
         bootstrap(&mut topology);
         let count = settings.shards;
-        let shards = (0..count).map(|index| Shard::new(index, count, MemoryLog::new())).collect();
+        let shards = (0..count)
+            .map(|index| Shard::new(GroupId::at(index), count, MemoryLog::new()))
+            .collect();
         Self::with(settings, topology, Meta::new(count, MemoryLog::new()), shards)
     }
 }
@@ -231,10 +233,10 @@ impl<L: Log> Node<L> {
     /// What shards say of transactions, among the letters after so many.
     pub(crate) fn votes(&self, skipped: usize) -> Vec<ToMeta> {
         let votes = self.meta_inbox.iter().skip(skipped).filter_map(|letter| match *letter {
-            ToMeta::Prepared { tx, shard, parts, ref vote } => {
-                Some(ToMeta::Prepared { tx, shard, parts, vote: vote.clone() })
+            ToMeta::Prepared { tx, group, parts, ref vote } => {
+                Some(ToMeta::Prepared { tx, group, parts, vote: vote.clone() })
             }
-            ToMeta::Applied { tx, shard } => Some(ToMeta::Applied { tx, shard }),
+            ToMeta::Applied { tx, group } => Some(ToMeta::Applied { tx, group }),
             _ => None,
         });
         votes.collect()
@@ -449,8 +451,8 @@ impl<L: Log> Node<L> {
             self.failed.get_or_insert(failed);
         }
         while !outbox.is_empty() {
-            for (index, letter) in outbox.shards.drain(..) {
-                if let Some(actor) = self.shards.get_mut(index) {
+            for (group, letter) in outbox.shards.drain(..) {
+                if let Some(actor) = self.shards.get_mut(group.index()) {
                     actor.inbox.push_back(letter);
                 }
             }

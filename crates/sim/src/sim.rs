@@ -436,11 +436,11 @@ impl Sim {
         }
         if policy > 0
             && self.faults.one_in(policy)
-            && let Some((index, letter)) =
+            && let Some((group, letter)) =
                 self.mover.look(self.node.topology(), self.options.shards, &mut self.faults)
         {
-            self.trace.event([9, index as u64, 0], || format!("{letter:?}"));
-            self.node.tell_shard(index, letter);
+            self.trace.event([9, group.get().into(), 0], || format!("{letter:?}"));
+            self.node.tell_shard(group.index(), letter);
         }
         if silence > 0 && self.faults.one_in(silence) {
             self.silence();
@@ -700,8 +700,8 @@ impl Sim {
         }
         for told in watch.mover_told.drain(..) {
             let shards = self.options.shards;
-            if let Some((index, letter)) = self.mover.answered(&told, node.topology(), shards)? {
-                node.tell_shard(index, letter);
+            if let Some((group, letter)) = self.mover.answered(&told, node.topology(), shards)? {
+                node.tell_shard(group.index(), letter);
             }
             shadow.totals.moved = self.mover.done;
         }

@@ -42,3 +42,22 @@ id! {
     /// A queue. Ids are consecutive, so that they spread evenly over shards by remainder.
     QueueId(u64)
 }
+id! {
+    /// A group of members that keep one replicated log. On a single node each core's shard is a group of one member.
+    ///
+    /// Numbers begin with 0 and have few gaps, so that a list may have a place for each.
+    GroupId(u32)
+}
+
+impl GroupId {
+    /// The group whose place in a list is `index`.
+    pub fn at(index: usize) -> Self {
+        Self(u32::try_from(index).expect("fewer than 2^32 groups"))
+    }
+
+    /// The place of the group in a list that has one for each: of a process's shards, for example.
+    #[inline]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}

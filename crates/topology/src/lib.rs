@@ -76,7 +76,7 @@ pub use error::{
 pub use event::{EVENT_EXCHANGE, Event, connection_pid};
 pub use exchange::{Exchange, ExchangeKind, ExchangeSpec};
 pub use going::{SWEPT_AT_ONCE, Sweep};
-pub use id::{BindingId, ExchangeId, QueueId, VhostId};
+pub use id::{BindingId, ExchangeId, GroupId, QueueId, VhostId};
 pub use journal::{Change, EntityKey, Noted};
 pub use parameters::{is_policy, must_be_component};
 pub use pattern::Pattern;

@@ -12,7 +12,7 @@ use leveret_server::alarms::Resource;
 use leveret_server::clock::{now, wall};
 use leveret_server::front::Listener;
 use leveret_server::node::Node;
-use leveret_topology::{QueueId, QueueKind, Topology, Vhost};
+use leveret_topology::{GroupId, QueueId, QueueKind, Topology, Vhost};
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -139,23 +139,23 @@ pub(super) async fn virtual_hosts(call: Call) -> Result<Answer, Fault> {
 }
 
 /// Shards that do not answer in time.
-async fn silent_shards(node: &Arc<Node>) -> Vec<usize> {
+async fn silent_shards(node: &Arc<Node>) -> Vec<GroupId> {
     let mut asker = Asker::new(node);
-    let mut silent: Vec<usize> = (0..node.shards.len()).collect();
+    let mut silent: Vec<GroupId> = (0..node.shards.len()).map(GroupId::at).collect();
     // None answers before all queues are filled.
     if !node.is_filled() {
         return silent;
     }
-    for &index in &silent {
-        // The channel is the shard's number, to know who answers.
-        let reply = ReplyTo { connection: asker.id(), channel: index as u16 };
-        asker.tell_shard(index, ToShard::Nobody { reply });
+    for &group in &silent {
+        // The channel is the group's number, to know who answers.
+        let reply = ReplyTo { connection: asker.id(), channel: group.get() as u16 };
+        asker.tell_shard(group, ToShard::Nobody { reply });
     }
     let all_answers = async {
         while !silent.is_empty() {
             match asker.letter().await {
                 Ok(ToSession::Reply { channel, .. }) => {
-                    silent.retain(|index| *index != usize::from(channel));
+                    silent.retain(|group| group.get() != u32::from(channel));
                 }
                 Ok(_) => {}
                 Err(_) => break,

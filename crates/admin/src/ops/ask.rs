@@ -8,7 +8,7 @@ use leveret_broker::message::{
 };
 use leveret_server::node::{Node, Recipient};
 use leveret_server::runner::with_runner;
-use leveret_topology::{By, Imported, QueueId};
+use leveret_topology::{By, GroupId, Imported, QueueId};
 use tokio::sync::mpsc;
 
 /// Why a command was not done.
@@ -63,8 +63,8 @@ impl<'a> Asker<'a> {
     }
 
     /// Sends a letter to a shard, and works off what follows.
-    pub fn tell_shard(&self, index: usize, letter: ToShard) {
-        with_runner(self.node, |runner| runner.run_shard(index, letter));
+    pub fn tell_shard(&self, group: GroupId, letter: ToShard) {
+        with_runner(self.node, |runner| runner.run_shard(group, letter));
     }
 
     /// Sends a letter to the topology's owner, and works off what follows.

@@ -6,7 +6,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use leveret_broker::message::{Named, QueueFacts, Reply, ToShard, shard_of};
 use leveret_server::node::Node;
-use leveret_topology::QueueId;
+use leveret_topology::{GroupId, QueueId};
 use serde_json::{Value, json};
 use tokio::task::yield_now;
 
@@ -35,13 +35,16 @@ pub async fn with(
     let count = node.shards.len();
     let mut by_shard = vec![Vec::new(); count];
     for &queue in queues {
-        by_shard[shard_of(queue, count)].push(queue);
+        by_shard[shard_of(queue, count).index()].push(queue);
     }
     let mut asker = Asker::new(node);
     let reply = asker.reply_to();
     let mut asked = 0;
     for (index, queues) in by_shard.into_iter().enumerate().filter(|(_, it)| !it.is_empty()) {
-        asker.tell_shard(index, ToShard::List { reply, queues: queues.into(), consumers });
+        asker.tell_shard(
+            GroupId::at(index),
+            ToShard::List { reply, queues: queues.into(), consumers },
+        );
         asked += 1;
     }
     let mut facts = HashMap::default();

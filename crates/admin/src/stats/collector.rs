@@ -17,7 +17,7 @@ use leveret_server::ended::{self, Passages, Sums};
 use leveret_server::front::About;
 use leveret_server::locks::{Guard, Rank, Ranked};
 use leveret_server::node::Node;
-use leveret_topology::{QueueKind, Topology, VhostId};
+use leveret_topology::{GroupId, QueueKind, Topology, VhostId};
 use tokio::sync::Notify;
 use tokio::task::yield_now;
 
@@ -194,7 +194,7 @@ impl Collector {
         for index in 0..self.node.shards.len() {
             let mut begins = true;
             loop {
-                asker.tell_shard(index, ToShard::Sample { reply, begins });
+                asker.tell_shard(GroupId::at(index), ToShard::Sample { reply, begins });
                 begins = false;
                 let Reply::Sampled(piece) = asker.answer().await? else { continue };
                 fresh.queues.push(piece.queues);

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use leveret_broker::message::{ToMeta, ToShard, shard_of};
 use leveret_server::runner::run_alone;
+use leveret_topology::GroupId;
 use serde_json::{Value, json};
 
 use crate::node::{Node, wait_until};
@@ -33,7 +34,7 @@ fn run_left_letters(node: &Node) {
         letters.append(&mut some);
     }
     run_alone(&node.inner, |runner| {
-        letters.into_iter().for_each(|letter| runner.run_shard(0, letter));
+        letters.into_iter().for_each(|letter| runner.run_shard(GroupId::new(0), letter));
     });
 }
 
@@ -239,7 +240,7 @@ fn a_shard_that_does_not_answer() {
         let topology = node.inner.topology();
         let queues = topology.queues(topology.vhost("/").unwrap().id).into_iter();
         let queues = queues.filter(|it| it.name.starts_with("quorum"));
-        let silent = queues.filter(|it| shard_of(it.id, node.inner.shards.len()) == 0);
+        let silent = queues.filter(|it| shard_of(it.id, node.inner.shards.len()).index() == 0);
         silent.map(|it| json!(&*it.name)).collect()
     };
     assert!(!silent.is_empty());

@@ -1,6 +1,6 @@
 //! What a turn wants sent.
 
-use leveret_topology::{Event, Topology};
+use leveret_topology::{Event, GroupId, Topology};
 
 use super::{ConnectionId, Reply, ReplyTo, Step, ToMeta, ToSession, ToShard};
 use crate::login::{Asked, Login};
@@ -8,8 +8,8 @@ use crate::login::{Asked, Login};
 /// What a turn wants sent. The driver hands each letter to its actor's inbox, in order.
 #[derive(Debug, Default)]
 pub struct Outbox {
-    /// To shards, by index.
-    pub shards: Vec<(usize, ToShard)>,
+    /// To the shards of groups.
+    pub shards: Vec<(GroupId, ToShard)>,
     /// To the topology's owner.
     pub meta: Vec<ToMeta>,
     /// To sessions.
@@ -60,9 +60,9 @@ impl Outbox {
         }
     }
 
-    /// Sends `letter` to the shard with that index.
-    pub fn shard(&mut self, index: usize, letter: ToShard) {
-        self.shards.push((index, letter));
+    /// Sends `letter` to the shard of that group.
+    pub fn shard(&mut self, group: GroupId, letter: ToShard) {
+        self.shards.push((group, letter));
     }
 
     /// Sends `letter` to a session.

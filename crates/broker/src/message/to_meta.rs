@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use leveret_amqp::table::Table;
 use leveret_topology::{
-    ArgumentsChange, By, Import, PasswordHash, Policy, PolicyError, QueueId, VhostId, is_policy,
+    ArgumentsChange, By, GroupId, Import, PasswordHash, Policy, PolicyError, QueueId, VhostId,
+    is_policy,
 };
 
 use super::{ConnectionId, ConsumerSlot, Refusal, ReplyTo};
@@ -101,8 +102,8 @@ pub enum ToMeta {
     Prepared {
         /// The transaction.
         tx: TxId,
-        /// The shard.
-        shard: usize,
+        /// The shard's group.
+        group: GroupId,
         /// How many shards have a part.
         parts: u32,
         /// What it says.
@@ -112,8 +113,8 @@ pub enum ToMeta {
     Applied {
         /// The transaction.
         tx: TxId,
-        /// The shard.
-        shard: usize,
+        /// The shard's group.
+        group: GroupId,
     },
     /// From the process before, which ended in the middle of it: this vhost is deleted, and is to go.
     VhostGoes(VhostId),

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use leveret_amqp::table::Table;
 use leveret_log::ReadError;
 use leveret_queue::{Gate, Offset, Place};
-use leveret_topology::{By, ExchangeId, QueueId};
+use leveret_topology::{By, ExchangeId, GroupId, QueueId};
 
 use super::{ChannelId, ConnectionId, ConsumerSlot, Publish, ReplyTo, Settlement};
 use crate::transaction::TxId;
@@ -109,8 +109,8 @@ pub enum ToShard {
     Resume {
         /// Whose.
         connection: ConnectionId,
-        /// Shards that are told next, the next one last.
-        others: Vec<usize>,
+        /// Groups whose shards are told next, the next one last.
+        others: Vec<GroupId>,
     },
     /// Counts for `queue.declare`. Answered by `Reply::Declared` or `Reply::Gone`.
     Count {
@@ -257,15 +257,15 @@ pub enum ToShard {
     LogWoke,
     /// From another shard, which refers to records here no more: see `leveret_log::shared`.
     Freed {
-        /// Which shard.
-        by: usize,
+        /// Whose shard.
+        by: GroupId,
         /// The records.
         records: Vec<leveret_log::Offset>,
     },
     /// From another shard, which wants bytes that are here. Answered by [`ToShard::Lent`].
     Lend {
-        /// Which shard.
-        to: usize,
+        /// Whose shard.
+        to: GroupId,
         /// Each record as it is called here, and there.
         records: Vec<(leveret_log::Offset, leveret_log::Offset)>,
     },
@@ -307,8 +307,8 @@ pub enum Taken {
 /// A dead letter's origin under the at-least-once strategy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeadLetterFrom {
-    /// Its shard.
-    pub shard: usize,
+    /// Its shard's group.
+    pub group: GroupId,
     /// Its queue.
     pub queue: QueueId,
     /// Its record there.

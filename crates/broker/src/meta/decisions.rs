@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use leveret_log::{Log, Offset};
-use leveret_topology::QueueId;
+use leveret_topology::{GroupId, QueueId};
 
 use super::Rests;
 use super::saved::Saved;
@@ -39,7 +39,7 @@ const REMEMBERED_MAX: usize = 1024;
 #[derive(Debug, Default)]
 struct Tally {
     /// One for each shard.
-    votes: Vec<(usize, Said)>,
+    votes: Vec<(GroupId, Said)>,
     acked: Vec<(QueueId, leveret_queue::Offset)>,
 }
 
@@ -58,12 +58,12 @@ struct Made {
     at: Offset,
     /// Shards that have not said that they are done with their parts. None for a decision of an earlier process, which
     /// stays until the next start.
-    left: Option<Vec<usize>>,
+    left: Option<Vec<GroupId>>,
 }
 
 impl Tally {
-    fn add(&mut self, shard: usize, vote: Vote) {
-        if self.votes.iter().any(|&(other, _)| other == shard) {
+    fn add(&mut self, group: GroupId, vote: Vote) {
+        if self.votes.iter().any(|&(other, _)| other == group) {
             return;
         }
         let said = match vote {
@@ -73,7 +73,7 @@ impl Tally {
                 if is_kept { Said::Kept } else { Said::Yes }
             }
         };
-        self.votes.push((shard, said));
+        self.votes.push((group, said));
     }
 
     fn is_refused(&self) -> bool {
@@ -81,14 +81,14 @@ impl Tally {
     }
 
     /// Shards whose parts a restart would find.
-    fn kept(&self) -> Vec<usize> {
+    fn kept(&self) -> Vec<GroupId> {
         let kept = self.votes.iter().filter(|&&(_, said)| said == Said::Kept);
-        kept.map(|&(shard, _)| shard).collect()
+        kept.map(|&(group, _)| group).collect()
     }
 
     /// Shards that have a part.
-    fn parts(&self) -> impl Iterator<Item = usize> {
-        self.votes.iter().filter(|&&(_, said)| said != Said::No).map(|&(shard, _)| shard)
+    fn parts(&self) -> impl Iterator<Item = GroupId> {
+        self.votes.iter().filter(|&&(_, said)| said != Said::No).map(|&(group, _)| group)
     }
 }
 
@@ -97,7 +97,7 @@ impl Decisions {
     pub(super) fn vote<L: Log>(
         &mut self,
         tx: TxId,
-        shard: usize,
+        group: GroupId,
         parts: u32,
         vote: Vote,
         saved: &mut Saved<L>,
@@ -105,13 +105,13 @@ impl Decisions {
     ) -> Rests {
         if let Some(commit) = self.outcome(tx) {
             if vote != Vote::No {
-                out.shard(shard, ToShard::Decide { tx, commit });
+                out.shard(group, ToShard::Decide { tx, commit });
             }
             // Perhaps the decision is not on the disk yet.
             return if self.made.contains_key(&tx) { Rests::Written } else { Rests::OnItself };
         }
         let tally = self.open.entry(tx).or_default();
-        tally.add(shard, vote);
+        tally.add(group, vote);
         if tally.votes.len() < parts as usize {
             return Rests::OnItself;
         }
@@ -134,8 +134,8 @@ impl Decisions {
             }
         }
         self.remember(tx, commit);
-        for shard in tally.parts() {
-            out.shard(shard, ToShard::Decide { tx, commit });
+        for group in tally.parts() {
+            out.shard(group, ToShard::Decide { tx, commit });
         }
         rests
     }
@@ -156,9 +156,9 @@ impl Decisions {
     }
 
     /// A shard is done with its part, on disk.
-    pub(super) fn applied(&mut self, tx: TxId, shard: usize) {
+    pub(super) fn applied(&mut self, tx: TxId, group: GroupId) {
         let Some(Made { at, left: Some(left) }) = self.made.get_mut(&tx) else { return };
-        left.retain(|&other| other != shard);
+        left.retain(|&other| other != group);
         if left.is_empty() {
             self.done.push(*at);
             self.made.remove(&tx);
@@ -198,22 +198,22 @@ mod tests {
         let mut out = Outbox::default();
         for word in letters.split_whitespace() {
             let (shard, what) = word.split_at(1);
-            let shard = shard.parse().unwrap();
-            let acked = vec![(QueueId::new(shard as u64), leveret_queue::Offset::new(1))];
+            let group = GroupId::new(shard.parse().unwrap());
+            let acked = vec![(QueueId::new(group.get().into()), leveret_queue::Offset::new(1))];
             let vote = match what {
                 "*" => {
-                    decisions.applied(TX, shard);
+                    decisions.applied(TX, group);
                     continue;
                 }
                 "-" => Vote::No,
                 what => Vote::Yes { is_kept: what == "+", acked },
             };
-            decisions.vote(TX, shard, parts, vote, &mut saved, &mut out);
+            decisions.vote(TX, group, parts, vote, &mut saved, &mut out);
         }
         let mut told: Vec<String> = Vec::new();
-        for (shard, letter) in out.shards {
+        for (group, letter) in out.shards {
             let ToShard::Decide { commit, .. } = letter else { panic!("{letter:?}") };
-            told.push(format!("{shard}{}", if commit { '+' } else { '-' }));
+            told.push(format!("{group}{}", if commit { '+' } else { '-' }));
         }
         told.extend((!decisions.made.is_empty()).then(|| "kept".to_owned()));
         told.extend((!decisions.done.is_empty()).then(|| "gone".to_owned()));
@@ -252,7 +252,7 @@ mod tests {
         let (mut decisions, mut saved) = (Decisions::default(), Saved::new(MemoryLog::new()));
         let mut out = Outbox::default();
         for tx in 0..3 * REMEMBERED_MAX as u64 {
-            decisions.vote(TxId::new(tx), 1, 1, Vote::No, &mut saved, &mut out);
+            decisions.vote(TxId::new(tx), GroupId::new(1), 1, Vote::No, &mut saved, &mut out);
         }
         assert_eq!(decisions.outcomes.len(), REMEMBERED_MAX);
     }

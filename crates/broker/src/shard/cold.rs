@@ -135,7 +135,7 @@ impl<L: Log> Shard<L> {
             let queue = topology.queue_by_id(id).map(|queue| describe(queue, topology));
             tracing::error!(
                 queue = queue.unwrap_or_else(|| id.to_string()),
-                shard = self.index,
+                shard = self.group.get(),
                 messages = run.len(),
                 first = %error,
                 "messages cannot be read and are set aside. To get them back, stop the broker, restore the file \

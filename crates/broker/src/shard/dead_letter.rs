@@ -16,7 +16,7 @@ use leveret_amqp::content::{RawProperties, Rewrite};
 use leveret_amqp::table::{RawArray, RawTable, RawValue, Table, Value};
 use leveret_log::{Log, ReadError};
 use leveret_queue::{Offset, Reason, Time, UnackedId};
-use leveret_topology::{Exchange, HashProperties, QueueId, Routable, Route, Topology};
+use leveret_topology::{Exchange, GroupId, HashProperties, QueueId, Routable, Route, Topology};
 use smallvec::SmallVec;
 
 use super::cold::Parked;
@@ -106,7 +106,7 @@ impl<L: Log> Shard<L> {
             if !targets.is_empty() {
                 way = Way::DeadLettered;
             }
-            for shard in 0..self.shards {
+            for shard in (0..self.shards).map(GroupId::at) {
                 let is_here = |id: &QueueId| shard_of(*id, self.shards) == shard;
                 let here: Targets = targets.iter().copied().filter(is_here).collect();
                 if !here.is_empty() {
@@ -203,7 +203,7 @@ impl<L: Log> Shard<L> {
     ) {
         let answers = targets.len() as u32;
         for target in targets {
-            let from = Some(DeadLetterFrom { shard: self.index, queue, offset });
+            let from = Some(DeadLetterFrom { group: self.group, queue, offset });
             let message = Publish { targets: Targets::from_slice(&[target]), ..letter.clone() };
             out.shard(shard_of(target, self.shards), ToShard::DeadLetter { from, message });
         }
@@ -229,7 +229,7 @@ impl<L: Log> Shard<L> {
             Some(until) if put.taken == Taken::Yes => {
                 self.disk.wait(until, Waiter::DeadLetter(from, target))
             }
-            _ => out.shard(from.shard, ToShard::DeadLettered { from, target, taken: put.taken }),
+            _ => out.shard(from.group, ToShard::DeadLettered { from, target, taken: put.taken }),
         }
     }
 

@@ -433,7 +433,7 @@ impl<L: Log> Shard<L> {
     #[cold]
     fn disk_failed(&mut self, error: &SyncError, out: &mut Outbox) {
         tracing::error!(
-            %error, shard = self.index,
+            %error, shard = self.group.get(),
             "messages could not be written to the disk: nothing is confirmed any more and the broker \
              has to be started again. Look at the disk (is it full, are there errors in the system's \
              log?) first. What was confirmed is safe; publishers send the rest again"
@@ -461,7 +461,7 @@ impl Waiter {
         match self {
             Self::Commit(reply) => out.reply(reply, Reply::Committed),
             Self::DeadLetter(from, target) => {
-                out.shard(from.shard, ToShard::DeadLettered { from, target, taken: Taken::Yes });
+                out.shard(from.group, ToShard::DeadLettered { from, target, taken: Taken::Yes });
             }
             Self::Prepared(..) | Self::Applied(..) | Self::Freed(..) => {}
         }

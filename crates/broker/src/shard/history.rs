@@ -84,7 +84,7 @@ impl<L: Log> Shard<L> {
             .collect();
         let home = shard_of(queue, self.shards);
         for message in publishes {
-            if home == self.index {
+            if home == self.group {
                 self.enqueue(&message, None, false, topology, now);
             } else {
                 out.shard(home, ToShard::DeadLetter { from: None, message });

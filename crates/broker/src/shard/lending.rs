@@ -5,7 +5,7 @@
 
 use leveret_log::{Errand, HoldError, Holder, Log, LogNumber, Offset, ReadError};
 use leveret_queue::Time;
-use leveret_topology::Topology;
+use leveret_topology::{GroupId, Topology};
 
 use super::Shard;
 use super::cold::Parked;
@@ -36,22 +36,22 @@ impl<L: Log> Shard<L> {
             Errand::Lend { of, at } => mail_to(of.log, &mut |mail| mail.wanted.push((of.at, at))),
         });
         for (log, Mail { wakes, freed, wanted }) in mail {
-            let to = log as usize;
+            let to = GroupId::new(log);
             if wakes {
                 out.shard(to, ToShard::LogWoke);
             }
             if !freed.is_empty() {
-                out.shard(to, ToShard::Freed { by: self.index, records: freed });
+                out.shard(to, ToShard::Freed { by: self.group, records: freed });
             }
             if !wanted.is_empty() {
-                out.shard(to, ToShard::Lend { to: self.index, records: wanted });
+                out.shard(to, ToShard::Lend { to: self.group, records: wanted });
             }
         }
     }
 
     /// Another shard refers to these no more.
-    pub(super) fn freed(&mut self, by: usize, records: &[Offset]) {
-        let holder = Holder::of_log(by as LogNumber);
+    pub(super) fn freed(&mut self, by: GroupId, records: &[Offset]) {
+        let holder = Holder::of_log(by.get());
         for &at in records {
             match self.log.release(at, holder) {
                 // It was lost with a file before this process began.
@@ -65,7 +65,7 @@ impl<L: Log> Shard<L> {
     }
 
     /// Another shard wants the bytes of these. What has to be read first is given when it is there.
-    pub(super) fn lend(&mut self, to: usize, records: Vec<(Offset, Offset)>, out: &mut Outbox) {
+    pub(super) fn lend(&mut self, to: GroupId, records: Vec<(Offset, Offset)>, out: &mut Outbox) {
         let (mut lent, mut cold) = (Vec::new(), Vec::new());
         for (of, at) in records {
             match self.log.read(of) {

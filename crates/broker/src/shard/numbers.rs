@@ -87,7 +87,7 @@ impl<L: Log> Shard<L> {
             queues.extend(self.queue_numbers(id, now));
         }
         let rest = self.sampling.queues.is_empty().then(|| self.rest_numbers());
-        let numbers = ShardNumbers { index: self.index, queues, rest };
+        let numbers = ShardNumbers { group: self.group, queues, rest };
         out.reply(reply, Reply::Sampled(Box::new(numbers)));
     }
 

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 
 use leveret_log::{Holder, Log};
 use leveret_queue::{Incoming, Left, Offset, Time};
-use leveret_topology::{QueueId, Topology};
+use leveret_topology::{GroupId, QueueId, Topology};
 
 use super::{Hosted, Shard, holder, log_offset, queue_offset, touch};
 use crate::message::shard_of;
@@ -54,7 +54,7 @@ impl Restored {
 }
 
 /// The shard in whose log a holder has its messages. None if it is no queue.
-pub fn home_of(holder: Holder, shards: usize) -> Option<usize> {
+pub fn home_of(holder: Holder, shards: usize) -> Option<GroupId> {
     let is_queue = holder.as_log().is_none() && holder != Note::holder();
     is_queue.then(|| shard_of(QueueId::new(holder.get()), shards))
 }
@@ -81,10 +81,10 @@ impl<L: Log> Shard<L> {
     /// Makes the queues of this shard that the topology has, without messages. To be called once, before letters come: later
     /// changes of the topology are letters.
     pub fn host(&mut self, topology: &Topology, now: Time) {
-        let Self { queues, touched, index, shards, .. } = self;
+        let Self { queues, touched, group, shards, .. } = self;
         // Those without messages, too: they are counted, and what nobody uses may expire.
         for queue in topology.vhosts().flat_map(|vhost| topology.queues(vhost.id)) {
-            if shard_of(queue.id, *shards) == *index {
+            if shard_of(queue.id, *shards) == *group {
                 let mut hosted = Box::new(Hosted::new(queue, now));
                 touch(&mut hosted, queue.id, touched);
                 queues.insert(queue.id, hosted);

@@ -126,7 +126,7 @@ impl<L: Log> Shard<L> {
             Err(error) => {
                 self.give_back(&settlements, now);
                 refuse(reply, &error.to_string(), out);
-                out.meta.push(ToMeta::Prepared { tx, shard: self.index, parts, vote: Vote::No });
+                out.meta.push(ToMeta::Prepared { tx, group: self.group, parts, vote: Vote::No });
                 return;
             }
         };
@@ -162,7 +162,7 @@ impl<L: Log> Shard<L> {
         let acked = acked.map(|one| (one.queue, one.offset)).collect();
         let vote = Vote::Yes { is_kept: prepared.part.is_some(), acked };
         let parts = prepared.parts;
-        out.meta.push(ToMeta::Prepared { tx, shard: self.index, parts, vote });
+        out.meta.push(ToMeta::Prepared { tx, group: self.group, parts, vote });
     }
 
     /// It is decided on a part.
@@ -195,7 +195,7 @@ impl<L: Log> Shard<L> {
     /// What the transaction did here is on the disk.
     pub(super) fn applied(&mut self, tx: TxId, note: Offset, out: &mut Outbox) {
         self.release_note(Some(note));
-        out.meta.push(ToMeta::Applied { tx, shard: self.index });
+        out.meta.push(ToMeta::Applied { tx, group: self.group });
     }
 
     /// All messages, or none.

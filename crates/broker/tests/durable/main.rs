@@ -15,7 +15,9 @@ use leveret_broker::Meta;
 use leveret_broker::message::*;
 use leveret_broker::transaction::{TxId, Vote};
 use leveret_queue::Offset;
-use leveret_topology::{ApplyTo, PasswordHash, Policy, PolicySpec, QueueId, Topology, VhostId};
+use leveret_topology::{
+    ApplyTo, GroupId, PasswordHash, Policy, PolicySpec, QueueId, Topology, VhostId,
+};
 
 use crate::log::HandLog;
 
@@ -658,9 +660,9 @@ fn a_decision_while_others_find_no_room() {
     assert_eq!(world.answers(), ["1 refused 506"]);
     let (tx, acked) = (TxId::new(7), vec![(QueueId::new(3), Offset::new(9))]);
     let vote = Vote::Yes { is_kept: true, acked };
-    let votes = (0..SHARDS).map(|shard| ToMeta::Prepared {
+    let votes = (0..SHARDS).map(GroupId::at).map(|group| ToMeta::Prepared {
         tx,
-        shard,
+        group,
         parts: SHARDS as u32,
         vote: vote.clone(),
     });

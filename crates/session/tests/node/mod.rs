@@ -15,7 +15,7 @@ use leveret_broker::{Meta, Shard};
 use leveret_log::MemoryLog;
 use leveret_queue::Time;
 use leveret_session::{AwaitedBody, Context, End, Peer, Session, Settings};
-use leveret_topology::{Bootstrap, PasswordHash, Topology};
+use leveret_topology::{Bootstrap, GroupId, PasswordHash, Topology};
 
 pub(crate) const SHARDS: usize = 2;
 
@@ -76,7 +76,8 @@ impl Node {
                 permissions: [".*"; 3],
             })
             .expect("a fresh topology");
-        let shards = (0..SHARDS).map(|index| Shard::new(index, SHARDS, MemoryLog::default()));
+        let shards =
+            (0..SHARDS).map(|index| Shard::new(GroupId::at(index), SHARDS, MemoryLog::default()));
         Self {
             topology,
             meta: Meta::new(SHARDS, MemoryLog::new()),
@@ -104,7 +105,7 @@ impl Node {
     pub(crate) fn release(&mut self, shard: usize) {
         let mut outbox = Outbox::default();
         let letters = self.held[shard].take().unwrap_or_default();
-        letters.into_iter().for_each(|letter| outbox.shard(shard, letter));
+        letters.into_iter().for_each(|letter| outbox.shard(GroupId::at(shard), letter));
         self.run(outbox);
     }
 
@@ -297,7 +298,7 @@ impl Node {
         self.now = end;
         let mut outbox = Outbox::default();
         for index in 0..SHARDS {
-            outbox.shard(index, ToShard::Continue);
+            outbox.shard(GroupId::at(index), ToShard::Continue);
         }
         self.run(outbox);
     }
@@ -315,7 +316,7 @@ impl Node {
             for (index, shard) in shards.iter_mut().enumerate() {
                 let (mine, others) = std::mem::take(&mut outbox.shards)
                     .into_iter()
-                    .partition::<Vec<_>, _>(|(to, _)| *to == index);
+                    .partition::<Vec<_>, _>(|(to, _)| to.index() == index);
                 outbox.shards = others;
                 let mut letters: Vec<ToShard> = mine.into_iter().map(|(_, l)| l).collect();
                 if let Some(held) = &mut held[index] {
@@ -324,7 +325,7 @@ impl Node {
                 if !letters.is_empty() {
                     moved = true;
                     if shard.turn(&mut letters, topology, *now, &mut outbox) {
-                        outbox.shard(index, ToShard::Continue);
+                        outbox.shard(GroupId::at(index), ToShard::Continue);
                     }
                 }
             }

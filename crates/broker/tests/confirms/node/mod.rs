@@ -11,7 +11,7 @@ use leveret_broker::record::join_names;
 use leveret_broker::{Meta, Shard};
 use leveret_log::MemoryLog;
 use leveret_queue::{ChannelLimit, Gate, Offset, OutputGauge, Place, Time};
-use leveret_topology::{PolicySpec, QueueId, Topology, VhostId};
+use leveret_topology::{GroupId, PolicySpec, QueueId, Topology, VhostId};
 
 use crate::log::{HandLog, State};
 
@@ -45,7 +45,7 @@ impl Node {
         let mut node = Self {
             topology,
             meta: Meta::new(1, MemoryLog::new()),
-            shard: Shard::new(0, 1, HandLog::default()),
+            shard: Shard::new(GroupId::new(0), 1, HandLog::default()),
             now: Time::from_ms(1_000_000),
             vhost,
             queues: BTreeMap::new(),
@@ -132,7 +132,7 @@ impl Node {
             if !letters.is_empty()
                 && self.shard.turn(&mut letters, &self.topology, self.now, &mut out)
             {
-                out.shard(0, ToShard::Continue);
+                out.shard(GroupId::new(0), ToShard::Continue);
             }
         }
     }
@@ -179,7 +179,7 @@ impl Node {
     /// Letters that one turn finds.
     pub(crate) fn turns(&mut self, letters: impl IntoIterator<Item = ToShard>) {
         let mut out = Outbox::default();
-        letters.into_iter().for_each(|letter| out.shard(0, letter));
+        letters.into_iter().for_each(|letter| out.shard(GroupId::new(0), letter));
         self.run(out);
     }
 

@@ -24,7 +24,7 @@ use leveret_broker::{Meta, Shard};
 use leveret_config::DamagedFiles;
 use leveret_log::file::Digester;
 use leveret_log::{Errand, Holder, Keep, Log as _, ReadError, Shared};
-use leveret_topology::Topology;
+use leveret_topology::{GroupId, Topology};
 
 use super::super::*;
 use crate::clock::now;
@@ -70,7 +70,7 @@ impl Open {
         meta.promise(&mut topology, wait)?;
         let (mut all, mut orphans, mut told) = (Vec::new(), 0, Restored::default());
         for (index, (log, seen_below)) in shards.into_iter().zip(seen_below).enumerate() {
-            let mut shard = Shard::new(index, SHARDS, log);
+            let mut shard = Shard::new(GroupId::at(index), SHARDS, log);
             if kept.are_kept() {
                 shard.keep_orphans();
             }
@@ -112,7 +112,7 @@ impl Open {
 
     /// Stores a message of a queue, and is told that it is safe.
     fn store(&mut self, queue: QueueId, number: u32) -> Offset {
-        let log = self.shards[shard_of(queue, SHARDS)].log_mut();
+        let log = self.shards[shard_of(queue, SHARDS).index()].log_mut();
         let holders = [Holder::new(queue.get())];
         let record = record_of(number, 400);
         let at = log.append_whole(&record, record::HEAD, &holders, Keep::Durable).unwrap();
@@ -243,7 +243,7 @@ fn made(end: End) -> Made {
         let mut released = Vec::new();
         for round in 0..150 {
             let queue = queues[round % queues.len()];
-            let shard = shard_of(queue, SHARDS);
+            let shard = shard_of(queue, SHARDS).index();
             let record = record_of(number, 300 + round % 7 * 90);
             let holders = [Holder::new(queue.get())];
             let log = node.shards[shard].log_mut();
@@ -262,7 +262,7 @@ fn made(end: End) -> Made {
                 for shard in 0..SHARDS {
                     let holders: Vec<_> = queues
                         .iter()
-                        .filter(|&&queue| shard_of(queue, SHARDS) == shard)
+                        .filter(|&&queue| shard_of(queue, SHARDS).index() == shard)
                         .map(|queue| Holder::new(queue.get()))
                         .collect();
                     let log = node.shards[shard].log_mut();
@@ -297,7 +297,7 @@ fn made(end: End) -> Made {
             let vhost = node.topology.vhost("/").unwrap().id;
             let queue = node.topology.queues(vhost)[0].id;
             let at = node.store(queue, number);
-            places.insert((shard_of(queue, SHARDS), at), number);
+            places.insert((shard_of(queue, SHARDS).index(), at), number);
             confirmed.insert((queue.get(), number));
             untold.insert((queue.get(), number));
             number += 1;
@@ -509,7 +509,8 @@ fn judge(dir: &Path, made: &Made, name: &Path, damaged: DamagedFiles) -> Result<
     // Those that cannot be read are set aside in their queues, and told of and counted when they are read.
     let is_there = |it: &&(u64, u32)| there.contains(*it) || unreadable.contains(*it);
     let missing = made.confirmed.iter().filter(|it| !is_there(it) && !is_untold(it));
-    let records = missing.map(|(queue, number)| (shard_of(QueueId::new(*queue), SHARDS), *number));
+    let records =
+        missing.map(|(queue, number)| (shard_of(QueueId::new(*queue), SHARDS).index(), *number));
     let missing = records.collect::<BTreeSet<_>>().len() as u64;
     let most = told.lines().filter(|line| line.contains("ERROR")).filter_map(lost_at_most);
     let most = most.fold(0, u64::saturating_add);
