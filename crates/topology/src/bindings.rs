@@ -245,7 +245,7 @@ impl Topology {
         }
         if let Some(exchange) = self.exchanges.get_mut(&source) {
             exchange.outgoing.push(ix);
-            exchange.router.bind(ix, self.bindings.get(ix), &name);
+            exchange.router.bind(ix, id, self.bindings.get(ix), &name);
         }
         ix
     }
@@ -274,7 +274,7 @@ impl Topology {
         let entry = self.bindings.entry(ix);
         let at = entry.at_source as usize;
         let Some(exchange) = self.exchanges.get_mut(&entry.binding.source) else { return };
-        exchange.router.unbind(ix, &entry.binding, target_name);
+        exchange.router.unbind(ix, entry.id(), &entry.binding, target_name);
         exchange.outgoing.swap_remove(at);
         if let Some(&moved) = exchange.outgoing.get(at) {
             self.bindings.entry_mut(moved).at_source = place(at);

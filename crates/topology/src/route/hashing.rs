@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 use super::erlang::{Exs1024, phash, phash_bool, phash_list, phash_undefined};
 use super::{Out, Routable};
 use crate::binding::{Binding, Target};
+use crate::id::BindingId;
 
 /// What a consistent-hash exchange hashes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +41,7 @@ impl HashOn {
     }
 }
 
-/// Destinations with weights, in the order they were bound, laid out as buckets in a row:
+/// Destinations with weights, in the order of their first bindings that are left, laid out as buckets in a row:
 ///
 /// ```text
 ///   destination     A A A B C C          (weights 3, 1, 2)
@@ -50,10 +51,11 @@ impl HashOn {
 /// A hash falls on a bucket by jump consistent hashing (Lamping and Veach, 2014): when buckets are added
 /// at the end, only the share of messages moves that the new ones get. The row is kept as sums of weights in
 /// a tree (Fenwick, 1994), so that finding, adding and removing a destination cost the logarithm of how many there are.
+/// The row is a function of the bindings that are left, however they came: a restart or another node has the same.
 #[derive(Debug)]
 pub(crate) struct ConsistentHash {
     on: HashOn,
-    /// In the order they were bound. One that went stays, with weight 0, until half of all went.
+    /// In the order of their first bindings. One that went stays, with weight 0, until half of all went.
     segments: Vec<Segment>,
     /// `sums[n]` is the weight of the segments up to `n`, as many of them as the lowest bit of `n + 1` says.
     sums: Vec<u64>,
@@ -65,10 +67,20 @@ pub(crate) struct ConsistentHash {
 
 #[derive(Debug)]
 struct Segment {
-    weight: u64,
     target: Target,
-    /// As in RabbitMQ only a destination's first binding counts; it stays until all are gone.
-    bindings: u32,
+    /// Ids and weights, in the order of the ids. As in RabbitMQ only a destination's first binding counts; where that goes
+    /// the next one does, while there a destination has no more messages that still has bindings.
+    bindings: SmallVec<[(BindingId, u64); 1]>,
+}
+
+impl Segment {
+    fn first(&self) -> Option<BindingId> {
+        self.bindings.first().map(|&(id, _)| id)
+    }
+
+    fn weight(&self) -> u64 {
+        self.bindings.first().map_or(0, |&(_, weight)| weight)
+    }
 }
 
 impl ConsistentHash {
@@ -77,49 +89,87 @@ impl ConsistentHash {
         Self { on, segments, sums, places: HashMap::default(), weight: 0 }
     }
 
-    pub(super) fn bind(&mut self, binding: &Binding) {
-        if let Some(&at) = self.places.get(&binding.target) {
-            self.segments[at as usize].bindings += 1;
-            return;
-        }
+    pub(super) fn bind(&mut self, id: BindingId, binding: &Binding) {
         // The key was checked.
         let weight = binding.key.parse().unwrap_or(1);
-        self.push(Segment { weight, target: binding.target, bindings: 1 });
+        let bindings = match self.places.get(&binding.target) {
+            None => SmallVec::from_buf([(id, weight)]),
+            Some(&at) => {
+                let bindings = &mut self.segments[at as usize].bindings;
+                let place = bindings.partition_point(|&(own, _)| own < id);
+                if place > 0 {
+                    bindings.insert(place, (id, weight));
+                    return;
+                }
+                let mut bindings = self.take(binding.target);
+                bindings.insert(0, (id, weight));
+                bindings
+            }
+        };
+        self.put(Segment { target: binding.target, bindings });
     }
 
-    pub(super) fn unbind(&mut self, target: Target) {
+    pub(super) fn unbind(&mut self, id: BindingId, target: Target) {
         let Some(&at) = self.places.get(&target) else { return };
         let segment = &mut self.segments[at as usize];
-        segment.bindings -= 1;
-        if segment.bindings > 0 {
+        if segment.first() != Some(id) {
+            segment.bindings.retain(|(own, _)| *own != id);
             return;
         }
-        self.places.remove(&target);
-        let weight = core::mem::take(&mut segment.weight);
+        let mut bindings = self.take(target);
+        bindings.remove(0);
+        if !bindings.is_empty() {
+            self.put(Segment { target, bindings });
+        } else if self.places.len() * 2 < self.segments.len() {
+            self.lay_out();
+        }
+    }
+
+    /// Takes a destination out of the row: its bindings.
+    fn take(&mut self, target: Target) -> SmallVec<[(BindingId, u64); 1]> {
+        let Some(at) = self.places.remove(&target) else { return SmallVec::new() };
+        let segment = &mut self.segments[at as usize];
+        let weight = segment.weight();
+        let bindings = core::mem::take(&mut segment.bindings);
         self.weight -= weight;
         let mut at = at as usize;
         while let Some(sum) = self.sums.get_mut(at) {
             *sum -= weight;
             at |= at + 1;
         }
-        if self.places.len() * 2 < self.segments.len() {
-            let left = core::mem::take(&mut self.segments);
-            *self = Self::new(self.on.clone());
-            left.into_iter().filter(|it| it.bindings > 0).for_each(|it| self.push(it));
+        bindings
+    }
+
+    /// Puts a destination where its first binding belongs: nearly always that is the end.
+    fn put(&mut self, segment: Segment) {
+        let last = self.segments.iter().rev().find_map(Segment::first);
+        let is_last = segment.first() > last;
+        self.push(segment);
+        if !is_last {
+            self.lay_out();
         }
+    }
+
+    /// Makes the row anew, of those that have bindings.
+    fn lay_out(&mut self) {
+        let mut left = core::mem::take(&mut self.segments);
+        left.retain(|it| !it.bindings.is_empty());
+        left.sort_by_key(Segment::first);
+        *self = Self::new(self.on.clone());
+        left.into_iter().for_each(|it| self.push(it));
     }
 
     fn push(&mut self, segment: Segment) {
         let at = self.segments.len();
         // The new sum is that of the sums just before it which it takes in.
-        let (mut sum, mut below) = (segment.weight, at);
+        let (mut sum, mut below) = (segment.weight(), at);
         let first = at & (at + 1);
         while below > first {
             sum += self.sums[below - 1];
             below &= below - 1;
         }
         self.sums.push(sum);
-        self.weight += segment.weight;
+        self.weight += segment.weight();
         self.places.insert(segment.target, u32::try_from(at).expect("fewer than 2^32 bindings"));
         self.segments.push(segment);
     }
@@ -353,36 +403,61 @@ mod tests {
     fn like_a_plain_row() {
         let mut ring = ConsistentHash::new(HashOn::RoutingKey);
         let mut parts = ModulusHash::default();
-        let (mut row, mut list) = (Vec::<(u64, u64)>::new(), Vec::<(String, u64)>::new());
+        // Binding, destination, weight.
+        let (mut all, mut list) = (Vec::<(u64, u64, u64)>::new(), Vec::<(String, u64)>::new());
         let mut random = Exs1024::new(7);
         let mut below = |end: u64| (random.uniform() * end as f64) as u64 % end;
-        for step in 0..6_000 {
+        let target = |id| Target::Queue(crate::id::QueueId::new(id));
+        let binding = |id, weight: u64| Binding {
+            source: crate::id::ExchangeId::new(0),
+            target: target(id),
+            key: weight.to_string().into(),
+            arguments: Table::new(),
+        };
+        for step in 0..9_000 {
             let (id, weight) = (below(1_500), below(5) + 1);
-            let target = Target::Queue(crate::id::QueueId::new(id));
             let name = format!("q{}", id * 7_919 % 1_500);
-            let is_there = row.iter().any(|&(own, _)| own == id);
+            let of_it: Vec<u64> =
+                all.iter().filter(|(_, own, _)| *own == id).map(|(it, ..)| *it).collect();
             // Grows first, then shrinks to nothing.
-            let grows = below(10) < if step < 3_000 { 8 } else { 1 };
-            if grows && !is_there {
-                let key = weight.to_string().into();
-                let source = crate::id::ExchangeId::new(0);
-                ring.bind(&Binding { source, target, key, arguments: Table::new() });
-                parts.bind(&name, target);
-                row.push((id, weight));
-                list.push((name, id));
-                list.sort();
-            } else if !grows && is_there {
-                ring.unbind(target);
-                parts.unbind(&name, target);
-                row.retain(|&(own, _)| own != id);
-                list.retain(|(_, own)| *own != id);
+            let grows = below(10) < if step < 4_000 { 8 } else { 1 };
+            if grows && of_it.len() < 3 {
+                ring.bind(BindingId::new(step), &binding(id, weight));
+                all.push((step, id, weight));
+                if of_it.is_empty() {
+                    parts.bind(&name, target(id));
+                    list.push((name, id));
+                    list.sort();
+                }
+            } else if !grows && !of_it.is_empty() {
+                let gone = of_it[below(of_it.len() as u64) as usize];
+                ring.unbind(BindingId::new(gone), target(id));
+                all.retain(|&(it, ..)| it != gone);
+                if of_it.len() == 1 {
+                    parts.unbind(&name, target(id));
+                    list.retain(|(_, own)| *own != id);
+                }
             }
-            if step % 100 == 0 {
+            if step % 500 == 0 {
+                let mut row = Vec::<(u64, u64)>::new();
+                for &(_, id, weight) in &all {
+                    if row.iter().all(|&(own, _)| own != id) {
+                        row.push((id, weight));
+                    }
+                }
+                // The same bindings in another order, as they may come to somebody else.
+                let mut other = ConsistentHash::new(HashOn::RoutingKey);
+                let (from, mut mixed) = (below(all.len() as u64 + 1) as usize, all.clone());
+                mixed.rotate_left(from);
+                for (it, id, weight) in mixed {
+                    other.bind(BindingId::new(it), &binding(id, weight));
+                }
                 assert_eq!(ring.weight, row.iter().map(|&(_, weight)| weight).sum::<u64>());
                 let each = row.iter().flat_map(|&(id, weight)| (0..weight).map(move |_| id));
                 for (bucket, id) in (0..).zip(each) {
-                    let target = Target::Queue(crate::id::QueueId::new(id));
-                    assert_eq!(ring.find(bucket), Some(target), "step {step}, bucket {bucket}");
+                    let found = (ring.find(bucket), other.find(bucket));
+                    let wanted = (Some(target(id)), Some(target(id)));
+                    assert_eq!(found, wanted, "step {step}, bucket {bucket}");
                 }
                 let names: Vec<&str> = parts.parts().map(|part| part.name.as_ref()).collect();
                 let want: Vec<&str> = list.iter().map(|(name, _)| name.as_str()).collect();

@@ -27,7 +27,7 @@ use smallvec::SmallVec;
 use crate::binding::{Binding, BindingIx, Target};
 use crate::error::BindError;
 use crate::exchange::{Exchange, ExchangeKind};
-use crate::id::{ExchangeId, QueueId, VhostId};
+use crate::id::{BindingId, ExchangeId, QueueId, VhostId};
 use crate::topology::Topology;
 use crate::value;
 
@@ -160,7 +160,7 @@ impl Router {
     }
 
     /// `name` is the destination's.
-    pub(crate) fn bind(&mut self, ix: BindingIx, binding: &Binding, name: &str) {
+    pub(crate) fn bind(&mut self, ix: BindingIx, id: BindingId, binding: &Binding, name: &str) {
         match self {
             Self::Direct(keys) => keys.bind(&binding.key, binding.target),
             Self::Fanout(dests) | Self::Random(dests) | Self::RecentHistory(dests) => {
@@ -168,12 +168,12 @@ impl Router {
             }
             Self::Topic(topics) => topics.bind(&binding.key, binding.target),
             Self::Headers(headers) => headers.bind(ix, binding),
-            Self::ConsistentHash(ring) => ring.bind(binding),
+            Self::ConsistentHash(ring) => ring.bind(id, binding),
             Self::ModulusHash(sorted) => sorted.bind(name, binding.target),
         }
     }
 
-    pub(crate) fn unbind(&mut self, ix: BindingIx, binding: &Binding, name: &str) {
+    pub(crate) fn unbind(&mut self, ix: BindingIx, id: BindingId, binding: &Binding, name: &str) {
         match self {
             Self::Direct(keys) => keys.unbind(&binding.key, binding.target),
             Self::Fanout(dests) | Self::Random(dests) | Self::RecentHistory(dests) => {
@@ -181,7 +181,7 @@ impl Router {
             }
             Self::Topic(topics) => topics.unbind(&binding.key, binding.target),
             Self::Headers(headers) => headers.unbind(ix),
-            Self::ConsistentHash(ring) => ring.unbind(binding.target),
+            Self::ConsistentHash(ring) => ring.unbind(id, binding.target),
             Self::ModulusHash(sorted) => sorted.unbind(name, binding.target),
         }
     }
