@@ -16,18 +16,16 @@
 //! once, and each touched connection gets one letter; then it is decided what the disk gets.
 //!
 //! Where to go next: [`publish`], [`settle`], [`consume`],
-//! [`dead_letter`], [`lifecycle`], [`confirms`], [`disk`].
+//! [`dead_letter`], [`lifecycle`], [`confirms`], [`store`].
 
-mod agreement;
-mod cold;
+mod aside;
 mod confirms;
 mod consume;
 mod dead_letter;
-mod disk;
 mod ending;
+mod exits;
 mod history;
 mod jobs;
-mod lending;
 mod lifecycle;
 mod listing;
 mod look;
@@ -35,11 +33,12 @@ mod moving;
 mod numbers;
 mod poison;
 mod ports;
+mod progress;
 mod publish;
-mod race;
 mod recover;
 mod rest;
 mod settle;
+mod store;
 mod stuck;
 mod transactions;
 
@@ -47,19 +46,18 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use foldhash::fast::FixedState;
 use hashbrown::{HashMap, HashSet};
-use leveret_log::{HoldError, Holder, Log, Moment, ReadError, Usage};
+use leveret_log::{Log, ReadError, Usage};
 use leveret_queue::{Left, Offset, Queue, Time};
 use leveret_topology::{ConfirmOptions, GroupId, QueueId, QueueKind, Topology};
 
 use crate::flow::Alarm;
-use crate::held::{Held, Place};
+use crate::held::Place;
 use crate::message::{ConnectionId, Outbox, Reply, ToSession, ToShard, shard_of};
 use crate::work::Work;
-use cold::{Ahead, Cold};
 use confirms::Confirms;
 use dead_letter::{Awaited, Origin};
-use disk::Disk;
 use ending::Ending;
+use exits::Exits;
 use history::Histories;
 use jobs::{Job, Line};
 use lifecycle::{Asked, Dying};
@@ -67,15 +65,15 @@ use listing::Listing;
 use moving::Moving;
 use numbers::{Sampling, Use};
 use ports::{Chain, Ports};
-use race::Odds;
 pub use recover::{Restored, home_of};
 use rest::{Rest, Resting};
 use settle::Pays;
+use store::{Odds, Reading, Store, queue_offset};
 use stuck::Retries;
 use transactions::Transactions;
 
 pub use confirms::{Confirmed, NackReason, Nacked};
-pub use disk::{LAZY_MAX_MS, LAZY_MS};
+pub use store::{LAZY_MAX_MS, LAZY_MS};
 
 type Map<K, V> = HashMap<K, V, FixedState>;
 
@@ -84,7 +82,7 @@ type Map<K, V> = HashMap<K, V, FixedState>;
 pub struct Shard<L> {
     group: GroupId,
     shards: usize,
-    log: L,
+    store: Store<L>,
     queues: Map<QueueId, Box<Hosted>>,
     ports: Ports,
     /// Queues to dispatch at the end of the turn.
@@ -119,19 +117,16 @@ pub struct Shard<L> {
     moves: Map<ConnectionId, Moving>,
     counters: Counters,
     resting: Resting,
-    cold: Cold,
+    exits: Exits,
     /// How often a queue delivered something.
     served: u64,
     /// What the queues take for their messages, in bytes; sum of [`Hosted::counted_bytes`].
     queue_bytes: u64,
     confirms: Confirms,
-    disk: Disk,
-    /// What turns told of their doings, until the log is agreed upon so far.
-    held: Held<Moment>,
     transactions: Transactions,
     alarm: Alarm,
-    /// Messages below came back from before a crash, and may have been delivered.
-    seen_below: leveret_log::Offset,
+    /// When it was last said that copies for the firehose are left out.
+    left_out_at: Option<Time>,
     /// Messages of queues that are not known are not let go.
     keeps_orphans: bool,
     /// How far the system's clock is from what turns are told.
@@ -154,9 +149,7 @@ struct Hosted {
     consumers: Chain,
     is_touched: bool,
     rest: Rest,
-    ahead: Ahead,
-    /// The record that is to come before it goes on, by which [`Cold`] has it.
-    waits_for: Option<leveret_log::Offset>,
+    reading: Reading,
     /// [`Shard::served`] when it last delivered something.
     served_in: u64,
     /// Its part of [`Shard::queue_bytes`].
@@ -165,9 +158,9 @@ struct Hosted {
     confirm: ConfirmOptions,
     /// It survives a restart.
     is_durable: bool,
-    /// [`Disk::pauses`] when one of its publishers last paused.
+    /// [`Store::flow_mark`] when one of its publishers last paused.
     flow_in: u64,
-    /// [`Disk::batch`] when it was last given a message whose publisher waits for disk or consumer.
+    /// What [`Store::hold`] said when it was last given a message whose publisher waits for disk or consumer.
     awaited_in: u64,
     /// Whether its consumers are quicker than the disk.
     odds: Odds,
@@ -187,8 +180,7 @@ impl Hosted {
             consumers: Chain::default(),
             is_touched: false,
             rest: Rest::default(),
-            ahead: Ahead::default(),
-            waits_for: None,
+            reading: Reading::default(),
             served_in: 0,
             counted_bytes: 0,
             confirm: named.confirm_options(),
@@ -245,7 +237,7 @@ impl<L: Log> Shard<L> {
         Self {
             group,
             shards,
-            log,
+            store: Store::new(log),
             queues: Map::default(),
             ports: Ports::default(),
             touched: VecDeque::new(),
@@ -266,16 +258,14 @@ impl<L: Log> Shard<L> {
             moves: Map::default(),
             counters: Counters::default(),
             resting: Resting::default(),
-            cold: Cold::default(),
+            exits: Exits::default(),
             served: 0,
             queue_bytes: 0,
             confirms: Confirms::default(),
-            disk: Disk::default(),
-            held: Held::default(),
             transactions: Transactions::default(),
-            seen_below: leveret_log::Offset::default(),
             keeps_orphans: false,
             alarm: Alarm::default(),
+            left_out_at: None,
             clock_step_ms: 0,
             micros: 0,
             is_pressed: false,
@@ -294,7 +284,7 @@ impl<L: Log> Shard<L> {
         out: &mut Outbox,
     ) -> bool {
         let start = Place::end_of(out);
-        self.disk.race.begins(now, self.micros, self.is_pressed);
+        self.store.begins(now, self.micros, self.is_pressed);
         self.work.begin();
         for letter in letters.drain(..) {
             self.letter(letter, topology, now, out);
@@ -373,9 +363,12 @@ impl<L: Log> Shard<L> {
             ToShard::Nobody { reply } => out.reply(reply, Reply::Gone),
             // What is to go on was touched at the start of the turn.
             ToShard::Continue => {}
-            ToShard::Freed { by, records } => self.freed(by, &records),
-            ToShard::Lend { to, records } => self.lend(to, records, out),
-            ToShard::Lent { records } => self.lent(records, topology, now, out),
+            ToShard::Freed { by, records } => self.store.freed(by, &records),
+            ToShard::Lend { to, records } => self.store.lend(to, records, out),
+            ToShard::Lent { records } => {
+                self.store.lent(records);
+                self.warmed(topology, now, out);
+            }
             // The rest of what it finished is taken in at the end of the turn.
             ToShard::LogWoke => self.warmed(topology, now, out),
             ToShard::List { reply, queues, consumers } => {
@@ -404,17 +397,17 @@ impl<L: Log> Shard<L> {
         let has_letters = self.dead_letter_parked(topology, now, out);
         self.ports.hand_out(out);
         self.confirms.flush(out);
-        self.hold_answers(start, out);
+        self.store.hold_answers(start, out);
         self.settle_with_disk(now, out);
-        self.free_answers(out);
-        self.send_errands(out);
+        self.store.free_answers(out);
+        self.store.send_errands(self.group, out);
         if !self.unreadable.is_empty() {
             self.tell_unreadable(topology);
         }
         self.confirms.say_nacks(topology, now);
         self.dying.forget_dead(topology);
         self.relax_lists();
-        self.resting.watch(&self.log, now);
+        self.store.watch_spares(now);
         // What is due still, or again, had more to do than one turn may.
         let is_due =
             self.timers.first().is_some_and(|&(at, _)| at <= now) || self.retries.is_due(now);
@@ -461,6 +454,17 @@ impl<L: Log> Shard<L> {
         }
     }
 
+    /// Whether somebody waited for what the disk did before this turn, so that what follows from it should not wait for
+    /// anything else.
+    pub fn is_awaited(&self) -> bool {
+        self.store.is_awaited()
+    }
+
+    /// Turns whose answers are held.
+    pub fn held_turns(&self) -> usize {
+        self.store.held_turns()
+    }
+
     /// The queue, made now if the topology knows it and its `Create` has not come yet.
     fn hosted(&mut self, id: QueueId, topology: &Topology, now: Time) -> Option<&mut Hosted> {
         if !self.queues.contains_key(&id) {
@@ -490,7 +494,7 @@ impl<L: Log> Shard<L> {
     pub fn next_timeout(&self) -> Option<Time> {
         let queue = self.timers.first().map(|&(at, _)| at);
         let stuck = self.retries.next_timeout();
-        let waiting = [self.resting.at(), self.confirms.next_timeout(), self.disk.next_timeout()];
+        let waiting = [self.resting.at(), self.confirms.next_timeout(), self.store.next_timeout()];
         queue.into_iter().chain(stuck).chain(waiting.into_iter().flatten()).min()
     }
 
@@ -531,16 +535,8 @@ impl<L: Log> Shard<L> {
 
     /// Tells publishers that waited long enough, and has deferred messages made durable.
     fn fire_confirms(&mut self, now: Time) {
-        let Self { confirms, log, disk, .. } = self;
-        confirms.fire(now, |at| match log.persist(leveret_log::Offset::new(at)) {
-            Ok(until) => disk.persist(until.get()),
-            // Lent: its publisher waits, its record is not needed any more.
-            Err(HoldError::Released { .. }) => {}
-            Err(error) => {
-                debug_assert!(false, "{error}");
-                tracing::error!(%error, "a message could not be made durable");
-            }
-        });
+        let Self { confirms, store, .. } = self;
+        confirms.fire(now, |at| store.persist_now(at));
     }
 
     /// Keeps [`Self::timers`] equal to what the queue wants.
@@ -588,17 +584,17 @@ impl<L: Log> Shard<L> {
 
     /// Memory and records of the log.
     pub fn usage(&self) -> Usage {
-        self.log.usage()
+        self.store.usage()
     }
 
     /// Where its records are, for checks of where bodies lie.
     pub fn log(&self) -> &L {
-        &self.log
+        self.store.log()
     }
 
     /// The log, for the owner of its disk.
     pub fn log_mut(&mut self) -> &mut L {
-        &mut self.log
+        self.store.log_mut()
     }
 
     /// Memory that the queues take by being there, in bytes.
@@ -609,11 +605,11 @@ impl<L: Log> Shard<L> {
     /// Memory that messages take here and in the sessions they were delivered to, in bytes; what
     /// recent-history exchanges remember and unresolved confirms too.
     pub fn held_bytes(&self) -> u64 {
-        self.log.usage().held_bytes
+        self.store.usage().held_bytes
             + self.queue_bytes
             + self.waiting_bytes
             + self.letters_waiting * size_of::<Left>() as u64
-            + self.cold.bytes()
+            + self.exits.bytes()
             + self.histories.bytes()
             + self.confirms.bytes()
             + self.transactions.bytes()
@@ -665,21 +661,6 @@ fn note_left(scratch: &mut Vec<Left>, id: QueueId, left: &mut Vec<(QueueId, Left
     if !scratch.is_empty() {
         left.extend(scratch.drain(..).map(|one| (id, one)));
     }
-}
-
-/// A queue as the log names those who hold its records.
-fn holder(queue: QueueId) -> Holder {
-    Holder::new(queue.get())
-}
-
-/// A log's offset as queues name it.
-fn queue_offset(at: leveret_log::Offset) -> Offset {
-    Offset::new(at.get())
-}
-
-/// A queue's offset as the log names it.
-fn log_offset(at: Offset) -> leveret_log::Offset {
-    leveret_log::Offset::new(at.get())
 }
 
 /// `queue 'q' in vhost '/'`, as RabbitMQ's texts name it.

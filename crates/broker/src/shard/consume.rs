@@ -7,14 +7,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use leveret_amqp::reply::ReplyCode;
 use leveret_amqp::table::Table;
-use leveret_log::Log;
+use leveret_log::{Log, ReadError};
 use leveret_queue::{ConsumerSpec, Deliver, Offset, Record, Time};
 use leveret_topology::{Event, QueueId, Topology};
 
-use super::cold::{Aside, Parked};
 use super::jobs::{Job, Line, cost};
 use super::ports::{Consumer, Listed, Ports};
-use super::{DISPATCH_BUDGET, Shard, describe, log_offset, note_left};
+use super::store::{Parked, Store};
+use super::{Counters, DISPATCH_BUDGET, Shard, describe, note_left};
 use crate::message::{ConnectionId, ConsumerSlot, Delivery, Outbox, Reply, ReplyTo, ToShard};
 
 /// What `basic.get` finds.
@@ -171,7 +171,7 @@ impl<L: Log> Shard<L> {
         // finds the connection gone returns it.
         self.ports.flush(connection, out);
         self.ports.forget(connection);
-        self.disk.forget(connection);
+        self.store.forget(connection);
         self.forget_pause(connection);
         if let Some(reply) = reply {
             out.reply(reply, Reply::Done);
@@ -188,7 +188,7 @@ impl<L: Log> Shard<L> {
             let mut ids: Vec<_> = run.iter().map(|&(_, id)| id).collect();
             let Some(hosted) = self.queues.get_mut(&queue) else { continue };
             hosted.queue.resume_all(&mut ids);
-            if hosted.waits_for.is_none() {
+            if !hosted.reading.waits() {
                 super::touch(hosted, queue, &mut self.touched);
             }
         }
@@ -239,7 +239,7 @@ impl<L: Log> Shard<L> {
                     return;
                 }
                 Found::ToCome(at) => {
-                    self.park(at, Parked::Letter(ToShard::Get { reply, queue: id, no_ack }));
+                    self.store.park(at, Parked::Letter(ToShard::Get { reply, queue: id, no_ack }));
                     return;
                 }
                 Found::Damaged => {}
@@ -266,14 +266,14 @@ impl<L: Log> Shard<L> {
         let first = hosted.queue.next_early();
         self.note_left(id);
         let Some(next) = next else { return Found::Nothing };
-        if let Some(first) = first.filter(|&first| self.is_to_come(first)) {
+        if let Some(first) = first.filter(|&first| self.store.is_to_come(first)) {
             return Found::ToCome(first);
         }
-        match self.log.read(log_offset(next)) {
+        match self.store.read(next) {
             Ok(record) => Found::Record(record.bytes),
             Err(error) if error.is_to_come() => Found::ToCome(next),
             Err(error) => {
-                self.aside().note(id, next, error);
+                self.note_aside(id, next, error);
                 if let Some(hosted) = self.queues.get_mut(&id) {
                     hosted.queue.set_next_aside();
                 }
@@ -300,7 +300,7 @@ impl<L: Log> Shard<L> {
             None => Reply::GotNothing,
             Some((found, record)) => {
                 self.counters.delivered += 1;
-                self.log.taken(log_offset(found.offset));
+                self.store.taken(found.offset);
                 let delivery = Delivery {
                     slot: ConsumerSlot(0),
                     queue: id,
@@ -328,24 +328,21 @@ impl<L: Log> Shard<L> {
     pub(super) fn dispatch_some(&mut self, id: QueueId, allowed: u64, now: Time) -> bool {
         let Self {
             queues,
-            log,
+            store,
             ports,
             scratch,
             left,
             counters,
             resting,
             queue_bytes,
-            disk,
-            confirms,
-            unreadable,
             served,
             used,
             ..
         } = self;
         let Some(hosted) = queues.get_mut(&id) else { return false };
         hosted.is_touched = false;
-        let aside = Aside { unreadable, counters, confirms };
-        let mut out = Out { queue: id, log, ports, aside, record: Bytes::new() };
+        let (record, damaged) = (Bytes::new(), Vec::new());
+        let mut out = Out { queue: id, store, ports, counters, record, damaged };
         let mut budget = u64::from(DISPATCH_BUDGET).min(allowed).max(1) as u32;
         if hosted.queue.options().dead_letter {
             // What leaves it may cost much more than what it gives.
@@ -361,20 +358,23 @@ impl<L: Log> Shard<L> {
             *served += 1;
             hosted.served_in = *served;
         }
-        let wants_ahead = hosted.ahead.delivered(dispatched.delivered);
-        if hosted.awaited_in == disk.batch
+        let damaged = out.damaged;
+        if store.is_awaited_in(hosted.awaited_in)
             && hosted.queue.has_ready()
             && !dispatched.more
             && (hosted.consumers.is_empty() || !hosted.odds.takes_soon())
         {
             // Its publisher waits, and no consumer has it, or soon will, that could ack it.
-            disk.ask(log.end().get());
+            store.ask_for_all();
         }
-        if wants_ahead {
-            self.read_ahead(id, false);
+        if hosted.reading.delivered(dispatched.delivered) {
+            store.read_ahead(&hosted.queue, &mut hosted.reading);
         }
         if dispatched.waits {
-            self.wait_for_next(id);
+            store.wait_for_next(id, &hosted.queue, &mut hosted.reading);
+        }
+        for (at, error) in damaged {
+            self.note_aside(id, at, error);
         }
         self.set_timer(id);
         dispatched.more
@@ -443,24 +443,26 @@ fn about_consumer(name: &'static str, consumer: &Consumer, names: &Names) -> Eve
 /// Where a queue's deliveries go: each with its record, into the batch of its connection.
 struct Out<'a, L> {
     queue: QueueId,
-    log: &'a mut L,
+    store: &'a mut Store<L>,
     ports: &'a mut Ports,
-    aside: Aside<'a>,
+    counters: &'a mut Counters,
     /// Of the message that was asked for last.
     record: Bytes,
+    /// Those that were set aside.
+    damaged: Vec<(Offset, ReadError)>,
 }
 
 impl<L: Log> Deliver for Out<'_, L> {
     #[inline]
     fn look(&mut self, offset: Offset) -> Record {
-        match self.log.read(log_offset(offset)) {
+        match self.store.read(offset) {
             Ok(record) => {
                 self.record = record.bytes;
                 Record::AtHand
             }
             Err(error) if error.is_to_come() => Record::ToCome,
             Err(error) => {
-                self.aside.note(self.queue, offset, error);
+                self.damaged.push((offset, error));
                 Record::Damaged
             }
         }
@@ -468,8 +470,8 @@ impl<L: Log> Deliver for Out<'_, L> {
 
     #[inline]
     fn deliver(&mut self, found: leveret_queue::Delivery) {
-        self.aside.counters.delivered += 1;
-        self.log.taken(log_offset(found.offset));
+        self.counters.delivered += 1;
+        self.store.taken(found.offset);
         let record = std::mem::take(&mut self.record);
         self.ports.deliver(found.consumer_key, |slot| Delivery {
             slot,

@@ -19,13 +19,12 @@ use leveret_queue::{Offset, Reason, Time, UnackedId};
 use leveret_topology::{Exchange, GroupId, HashProperties, QueueId, Routable, Route, Topology};
 use smallvec::SmallVec;
 
-use super::cold::Parked;
+use super::Shard;
 use super::confirms::Way;
-use super::disk::Waiter;
 use super::jobs::cost;
 use super::recover::{mark_of_left, marked};
+use super::store::{Parked, Waiter};
 use super::stuck::Stuck;
-use super::{Shard, holder, log_offset};
 use crate::message::{
     ConnectionId, DeadLetterFrom, Message, Outbox, Publish, Taken, Targets, ToShard, shard_of,
 };
@@ -92,7 +91,7 @@ impl<L: Log> Shard<L> {
             self.try_again(id, letter, topology, now, out);
             return;
         }
-        let record = match self.log.read(log_offset(offset)) {
+        let record = match self.store.read(offset) {
             Ok(record) => record.bytes,
             Err(error) => return self.set_dead_letter_aside(dead, error),
         };
@@ -129,14 +128,14 @@ impl<L: Log> Shard<L> {
         now: Time,
         out: &mut Outbox,
     ) {
-        if self.is_to_come(letter.offset) {
-            self.park(letter.offset, Parked::Stuck(id, letter));
+        if self.store.is_to_come(letter.offset) {
+            self.store.park(letter.offset, Parked::Stuck(id, letter));
             return;
         }
         let Stuck { offset, reason, taken } = letter;
         // The queue knows itself what to write down of what it holds.
         let dead = Dead { id, offset, reason, held: true, mark: 0 };
-        let record = match self.log.read(log_offset(offset)) {
+        let record = match self.store.read(offset) {
             Ok(record) => record.bytes,
             Err(error) => return self.set_dead_letter_aside(dead, error),
         };
@@ -163,7 +162,7 @@ impl<L: Log> Shard<L> {
     #[cold]
     fn set_dead_letter_aside(&mut self, dead: Dead, error: ReadError) {
         let Dead { id, offset, held, mark, .. } = dead;
-        self.aside().note(id, offset, error);
+        self.note_aside(id, offset, error);
         match self.queues.get_mut(&id) {
             Some(_) if held => {}
             Some(hosted) => {
@@ -227,7 +226,7 @@ impl<L: Log> Shard<L> {
         match put.until {
             // The one that holds it must not let go of it before it is safe here.
             Some(until) if put.taken == Taken::Yes => {
-                self.disk.wait(until, Waiter::DeadLetter(from, target))
+                self.store.wait(until, Waiter::DeadLetter(from, target))
             }
             _ => out.shard(from.group, ToShard::DeadLettered { from, target, taken: put.taken }),
         }
@@ -303,7 +302,7 @@ impl<L: Log> Shard<L> {
         let sent = self.awaited.len() as u64;
         sent + self.parked()
             + self.work.units()
-            + self.cold.retries()
+            + self.store.parked_retries()
             + self.transactions.undecided()
             + self.held_turns() as u64
     }
@@ -323,7 +322,7 @@ impl<L: Log> Shard<L> {
         let waiting = self.queues.iter().flat_map(|(&id, hosted)| {
             hosted.letters.iter().filter_map(move |&left| mark_of_left(id, left))
         });
-        let back: Vec<_> = sent.chain(waiting).chain(self.cold.marks()).collect();
+        let back: Vec<_> = sent.chain(waiting).chain(self.exits.marks()).collect();
         for (queue, offset, mark) in back {
             self.mark_left(queue, offset, mark);
         }
@@ -332,8 +331,7 @@ impl<L: Log> Shard<L> {
     /// Notes what is to be known of a message that left its queue, but for its record.
     pub(super) fn mark_left(&mut self, queue: QueueId, offset: Offset, mark: u8) {
         if mark != 0 {
-            // Transient ones take no mark; they are gone anyway.
-            let _ = self.log.mark(log_offset(offset), holder(queue), mark);
+            self.store.mark(offset, queue, mark);
         }
     }
 }

@@ -14,10 +14,10 @@ use leveret_topology::{
 use super::confirms::Way;
 use super::consume::names;
 use super::dead_letter::Origin;
-use super::disk::Waiter;
 use super::ports::Consumer;
 use super::settle::Pays;
-use super::{Shard, describe, log_offset};
+use super::store::Waiter;
+use super::{Shard, describe};
 use crate::message::{Outbox, Reply, ReplyTo, ToMeta};
 use crate::meta::{DELETION_ROOM, no_room};
 
@@ -121,7 +121,7 @@ impl<L: Log> Shard<L> {
     /// at once if it is never to be there. What is forgotten when it is handed out waits for its ack.
     #[cold]
     fn free_waiting(&mut self, id: QueueId) {
-        let Self { queues, confirms, log, disk, .. } = self;
+        let Self { queues, confirms, store, .. } = self;
         let Some(hosted) = queues.get(&id).filter(|_| !confirms.is_empty()) else { return };
         let (mut kept, mut end) = (Vec::new(), 0);
         hosted.queue.each_kept(|at, persistent| {
@@ -133,14 +133,13 @@ impl<L: Log> Shard<L> {
                 return;
             }
             // One that cannot be made durable waits as before.
-            if let Ok(until) = log.persist(log_offset(at)) {
-                end = until.get().max(end);
+            if let Ok(until) = store.persist(at) {
+                end = until.max(end);
                 kept.push(at.get());
             }
         });
         if !kept.is_empty() {
-            disk.persist(end);
-            disk.wait(end, Waiter::Freed(id, kept));
+            store.persist_all(end, Waiter::Freed(id, kept));
         }
     }
 
@@ -197,7 +196,7 @@ impl<L: Log> Shard<L> {
         let counts = hosted.queue.counts();
         // That its name is gone could not be written.
         if let Some(reply) = asked.reply
-            && self.log.last_room() < DELETION_ROOM
+            && self.store.last_room() < DELETION_ROOM
             && topology.queue_by_id(id).is_some_and(|it| it.durable && it.exclusive_owner.is_none())
         {
             out.reply(reply, no_room());

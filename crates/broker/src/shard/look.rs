@@ -8,8 +8,8 @@ use leveret_log::Log;
 use leveret_queue::{Look, Offset, Time};
 use leveret_topology::Topology;
 
-use super::cold::Parked;
-use super::{Shard, log_offset};
+use super::Shard;
+use super::store::Parked;
 use crate::message::{Holding, Looked, Outbox, Page, Reply, ToShard};
 
 /// Messages that one letter looks at, at most.
@@ -42,12 +42,11 @@ impl<L: Log> Shard<L> {
         let mut messages = Vec::with_capacity(found.len());
         let mut next = found.last().filter(|_| !is_last).map(|look| after(look.offset));
         for look in &found {
-            let record = match self.log.read(log_offset(look.offset)) {
+            let record = match self.store.read(look.offset) {
                 Ok(record) => Some(record.bytes),
                 Err(error) if error.is_to_come() && messages.is_empty() => {
-                    let soon: Vec<_> = found.iter().map(|look| log_offset(look.offset)).collect();
-                    self.log.fetch(&soon);
-                    self.park(look.offset, Parked::Letter(letter));
+                    self.store.fetch(found.iter().map(|look| look.offset));
+                    self.store.park(look.offset, Parked::Letter(letter));
                     return;
                 }
                 Err(error) if error.is_to_come() => {
@@ -64,7 +63,7 @@ impl<L: Log> Shard<L> {
             });
             messages.push(Looked { look: *look, holder, record });
         }
-        let end = Offset::new(self.log.end().get());
+        let end = self.store.end();
         out.reply(reply, Reply::Looked(Box::new(Page { messages, next, end })));
     }
 }

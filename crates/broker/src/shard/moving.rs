@@ -14,10 +14,10 @@ use leveret_log::Log;
 use leveret_queue::{Offset, Time, UnackedId};
 use leveret_topology::{QueueId, Topology};
 
-use super::cold::Parked;
 use super::confirms::Way;
 use super::dead_letter::{Origin, string_list, targets};
-use super::{Shard, log_offset, note_left};
+use super::store::Parked;
+use super::{Shard, note_left};
 use crate::message::{
     ConnectionId, Message, MoveTo, Moved, Outbox, Publish, Reply, ReplyTo, Targets, ToShard,
 };
@@ -53,11 +53,11 @@ impl<L: Log> Shard<L> {
             return;
         }
         let (cold, mut warm): (Vec<_>, Vec<_>) =
-            offsets.iter().partition(|at| self.is_to_come(**at));
+            offsets.iter().partition(|at| self.store.is_to_come(**at));
         if let Some(&first) = cold.first() {
-            self.log.fetch(&cold.iter().map(|at| log_offset(*at)).collect::<Vec<_>>());
+            self.store.fetch(cold.iter().copied());
             if warm.is_empty() {
-                self.park(first, Parked::Letter(letter));
+                self.store.park(first, Parked::Letter(letter));
                 return;
             }
         }
@@ -99,7 +99,7 @@ impl<L: Log> Shard<L> {
         to: &MoveTo,
         topology: &Topology,
     ) -> Option<(Publish, Vec<QueueId>)> {
-        let record = self.log.read(log_offset(offset)).ok()?.bytes;
+        let record = self.store.read(offset).ok()?.bytes;
         let view = View::of(&record)?;
         let (names, targets) = match to {
             MoveTo::Front => return None,

@@ -11,7 +11,7 @@ use leveret_log::Log;
 use leveret_queue::{Time, Totals};
 use leveret_topology::{QueueId, QueueKind};
 
-use super::{Hosted, Shard, holder, log_offset};
+use super::{Hosted, Shard};
 use crate::message::{ConnectionId, Outbox, Reply, ReplyTo};
 use crate::numbers::{GoneQueues, HeadFacts, QueueNumbers, ShardNumbers, ShardRest};
 use crate::record::View;
@@ -99,19 +99,19 @@ impl<L: Log> Shard<L> {
             kind: hosted.kind,
             at_least_once: hosted.queue.options().at_least_once,
             counts: hosted.queue.counts(),
-            paged_out: self.log.paged_out(holder(id)),
+            paged_out: self.store.paged_out(id),
             totals: *hosted.queue.totals(),
             head: self.head(hosted),
             used: hosted.usage.used,
             waited_ms: hosted.usage.waited_ms(now),
-            is_in_flow: self.disk.is_in_flow(hosted.flow_in),
+            is_in_flow: self.store.is_in_flow(hosted.flow_in),
             memory_bytes: hosted.queue.message_bytes(),
         })
     }
 
     /// The message at the queue's head, unless it is on the disk only.
     fn head(&self, hosted: &Hosted) -> Option<HeadFacts> {
-        let record = self.log.read(log_offset(hosted.queue.head()?)).ok()?;
+        let record = self.store.read(hosted.queue.head()?).ok()?;
         let view = View::of(&record.bytes)?;
         Some(HeadFacts {
             published_ms: view.head.published_ms.saturating_add_signed(-self.clock_step_ms),
@@ -133,7 +133,7 @@ impl<L: Log> Shard<L> {
             counters: self.counters,
             confirmed: self.confirms.confirmed(),
             nacked: self.confirms.nacks(),
-            log: self.log.usage(),
+            log: self.store.usage(),
             queue_bytes: self.queue_bytes,
             unresolved_bytes: self.confirms.bytes(),
             held_bytes: self.held_bytes(),

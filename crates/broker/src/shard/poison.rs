@@ -8,7 +8,7 @@ use leveret_log::Log;
 use leveret_queue::Offset;
 use leveret_topology::{QueueId, Topology};
 
-use super::{Shard, describe, log_offset};
+use super::{Shard, describe};
 use crate::record::View;
 
 /// How an application finds a message again, put into words only if the line is written.
@@ -38,7 +38,7 @@ impl<L: Log> Shard<L> {
         let is_kept = queue.dead_letter().is_some();
         let what = if is_kept { "dead-lettered" } else { "dropped" };
         // One that only the disk has is named by its place alone.
-        let record = self.log.read(log_offset(offset)).ok().map(|record| record.bytes);
+        let record = self.store.read(offset).ok().map(|record| record.bytes);
         tracing::warn!(
             from = name,
             "{name}: message {} {what} at its delivery limit of {limit}{}",

@@ -8,20 +8,18 @@
 
 use leveret_amqp::content::RawProperties;
 use leveret_amqp::table::RawValue;
-use leveret_log::{AppendError, Holder, Keep, Log};
+use leveret_log::{AppendError, Log};
 use leveret_queue::{Incoming, Offset, Time};
 use leveret_topology::{ConfirmOn, ConfirmOptions, QueueId, Topology};
-use smallvec::SmallVec;
 
 use super::confirms::{Mixed, NackReason, Slot, Until, Wait};
 use super::jobs::cost;
 use super::settle::Pays;
-use super::{Hosted, Shard, holder, note_left, queue_offset, touch};
+use super::{Hosted, Shard, note_left, touch};
 use crate::flow::QUEUE_BYTES_MAX;
 use crate::message::{
     ConnectionId, Outbox, Publish, STEP_QUEUES_MAX, Step, Taken, Targets, ToSession, What,
 };
-use crate::record::{HEAD, Head};
 
 /// Whether it is for the firehose: on no channel of its connection. Events are nobody's.
 fn is_copy(from: ConnectionId, message: &Publish) -> bool {
@@ -87,7 +85,7 @@ impl<L: Log> Shard<L> {
         }
         let messages = messages.get(..count).unwrap_or_default();
         self.confirms.flush(out);
-        if self.pause_if_far_behind(from, out) {
+        if self.store.pause_if_far_behind(from, out) {
             self.note_flow(messages);
         }
         if self.alarm.is_raised() && !self.alarm.stops_all && self.is_into_full(messages) {
@@ -111,7 +109,7 @@ impl<L: Log> Shard<L> {
             return;
         }
         let queues = message.targets.iter().copied().take(STEP_QUEUES_MAX).collect();
-        let offset = Offset::new(self.log.end().get().saturating_sub(1));
+        let offset = Offset::new(self.store.end().get().saturating_sub(1));
         let what = What::Stored { number: message.confirm, queues, offset };
         out.steps.push(Step { connection: from, channel: message.channel, what });
     }
@@ -121,7 +119,7 @@ impl<L: Log> Shard<L> {
     fn note_flow(&mut self, messages: &[Publish]) {
         for id in messages.iter().flat_map(|message| &message.targets) {
             if let Some(hosted) = self.queues.get_mut(id) {
-                hosted.flow_in = self.disk.pauses;
+                hosted.flow_in = self.store.flow_mark();
             }
         }
     }
@@ -153,8 +151,8 @@ impl<L: Log> Shard<L> {
         let targets: Targets = targets.filter(|id| !self.keeps_alarm(copy, *id)).collect();
         if targets.len() < copy.targets.len() {
             self.used += cost::APPEND;
-            if self.disk.left_out_at.is_none_or(|at| at.after_ms(1_000) <= now) {
-                self.disk.left_out_at = Some(now);
+            if self.left_out_at.is_none_or(|at| at.after_ms(1_000) <= now) {
+                self.left_out_at = Some(now);
                 tracing::warn!(
                     "copies of messages for amq.rabbitmq.trace are left out of queues that hold much, as an alarm is on"
                 );
@@ -200,7 +198,7 @@ impl<L: Log> Shard<L> {
         let mut wants = Wants::default();
         let mut own = None;
         let mut first = None;
-        let are_new_quick = self.disk.race.are_new_quick();
+        let are_new_quick = self.store.are_new_quick();
         let facts = |it: &Hosted| (it.confirm, it.is_durable, it.odds.is_quick(are_new_quick));
         let targets = &publish.targets[..];
         for &id in targets {
@@ -242,62 +240,20 @@ impl<L: Log> Shard<L> {
         must_keep: bool,
         now: Time,
     ) -> Result<Offset, AppendError> {
-        let message = &publish.message;
-        let head = Head::of(publish, self.wall(now).ms());
-        let (one, all): ([Holder; 1], SmallVec<[Holder; 8]>);
-        let holders: &[Holder] = match publish.targets[..] {
-            [id] => {
-                one = [holder(id)];
-                &one
-            }
-            ref targets => {
-                all = targets.iter().map(|&id| holder(id)).collect();
-                &all
-            }
-        };
         let is_durable = wants.slot.waits_for_disk() || (must_keep && wants.can_keep);
-        let keep = if is_durable { Keep::Durable } else { Keep::Volatile };
-        let record = message.record().filter(|record| head.begins(record));
-        let at = match (record, &publish.shared) {
-            (Some(record), Some(shared)) => {
-                self.log.append_shared(record, HEAD, holders, keep, shared)?
-            }
-            (Some(record), None) => self.log.append_whole(record, HEAD, holders, keep)?,
-            (None, shared) => {
-                debug_assert!(shared.is_none(), "shared, and no whole record");
-                let first = [message.names(), message.properties(), message.body()];
-                let pieces: SmallVec<[&[u8]; 8]>;
-                let parts: &[&[u8]] = match message.more() {
-                    [] => &first,
-                    more => {
-                        let more = more.iter().map(|part| &part[..]);
-                        pieces = first.into_iter().chain(more).collect();
-                        &pieces
-                    }
-                };
-                self.log.append(&head.encode(), parts, holders, keep)?
-            }
-        };
+        let at = self.store.append(publish, is_durable, self.wall(now), now)?;
         if is_durable {
             wants.defer_ms = None;
         }
-        if is_durable && self.log.durable() <= at {
-            self.disk.appended(at.get(), now);
-        }
-        Ok(queue_offset(at))
+        Ok(at)
     }
 
-    /// A message is not stored. There may be many: one line a second.
+    /// A message is not stored.
     #[cold]
     pub(super) fn append_failed(&mut self, error: AppendError, now: Time) {
         self.counters.refused += 1;
         self.counters.unstored += 1;
-        let is_new = self.disk.complained_at.is_none_or(|at| at.after_ms(1_000) <= now);
-        if is_new {
-            self.disk.complained_at = Some(now);
-            let unstored = self.counters.unstored;
-            tracing::error!(%error, unstored, "messages are not stored; publishers that want confirms are told");
-        }
+        self.store.complain(error, self.counters.unstored, now);
     }
 
     /// Puts an appended message into its queues, and notes what its publisher waits for.
@@ -320,14 +276,14 @@ impl<L: Log> Shard<L> {
         };
         let Wants { mut slot, mixed, can_keep, defer_ms, timeout_ms, is_lost, is_slow } = wants;
         let wants_disk = slot.waits_for_disk();
-        let is_safe = self.log.durable().get() > at.get();
+        let is_safe = self.store.is_durable(at);
         // The disk is asked for at once where a queue's rule waits for it alone; where a consumer may be
         // quicker, dispatch looks whether there is one.
         let is_told = from.is_some() && publish.confirm != 0;
         let is_awaited = is_told && !is_safe && slot.may_be_acked_first();
         let targets = &publish.targets[..];
         if is_told && is_slow && !is_safe {
-            targets.iter().for_each(|&id| self.disk.race.watch(at.get(), id));
+            targets.iter().for_each(|&id| self.store.watch(at, id));
         }
         let (mut refused, mut full) = (0, None);
         for &id in targets {
@@ -360,7 +316,7 @@ impl<L: Log> Shard<L> {
             return Put { taken, until };
         }
         if confirm != 0 && slot.waits_for_disk() && !slot.may_be_acked_first() {
-            self.disk.ask(at.get() + 1);
+            self.store.ask(at.get() + 1);
         }
         slot.is_of(from.unwrap_or_default(), publish.channel, confirm);
         let timeout_ms = timeout_ms.filter(|_| confirm != 0);
@@ -400,8 +356,7 @@ impl<L: Log> Shard<L> {
             return true;
         };
         if is_awaited {
-            hosted.awaited_in = self.disk.batch;
-            self.disk.hold(incoming.offset.get(), id);
+            hosted.awaited_in = self.store.hold(incoming.offset, id);
         }
         // What nobody waits for is never lent: nobody could be told that it was lost.
         let result = if is_told && hosted.confirm.on == ConfirmOn::AckLean {

@@ -14,7 +14,7 @@ use leveret_log::{Holder, Log};
 use leveret_queue::{Incoming, Left, Offset, Time};
 use leveret_topology::{GroupId, QueueId, Topology};
 
-use super::{Hosted, Shard, holder, log_offset, queue_offset, touch};
+use super::{Hosted, Shard, queue_offset, touch};
 use crate::message::shard_of;
 use crate::record::Head;
 use crate::transaction::{Decided, Note, TxId};
@@ -104,9 +104,8 @@ impl<L: Log> Shard<L> {
         seen_below: leveret_log::Offset,
         progress: &mut dyn FnMut(u64),
     ) -> Restored {
-        self.seen_below = seen_below.min(self.log.end());
         let keeps_orphans = self.keeps_orphans;
-        let Self { log, queues, transactions, .. } = self;
+        let Self { store, queues, transactions, .. } = self;
         let mut read = 0;
         let mut restored = Restored::default();
         let mut orphans: Vec<(leveret_log::Offset, Holder)> = Vec::new();
@@ -114,7 +113,7 @@ impl<L: Log> Shard<L> {
         let mut finished: Vec<(leveret_log::Offset, Holder)> = Vec::new();
         // Records of a transaction that never was, up to here.
         let mut undone_until = 0;
-        log.recover(&mut |record| {
+        store.recover(seen_below, &mut |record| {
             read += 1;
             if read % TELLS_EVERY == 0 {
                 progress(TELLS_EVERY);
@@ -169,12 +168,7 @@ impl<L: Log> Shard<L> {
                 restored.messages += 1;
             }
         });
-        self.disk.opened(self.log.moment());
-        for (at, holder) in orphans.into_iter().chain(finished) {
-            if let Err(error) = self.log.release(at, holder) {
-                tracing::error!(%error, "a message of a queue that is gone could not be let go");
-            }
-        }
+        self.store.let_go(orphans.into_iter().chain(finished));
         restored
     }
 
@@ -189,22 +183,21 @@ impl<L: Log> Shard<L> {
     pub fn close(&mut self) {
         self.close_jobs();
         self.close_dead_letters();
-        let Self { log, queues, confirms, seen_below, .. } = self;
+        let Self { store, queues, confirms, .. } = self;
         for at in confirms.deferred() {
-            let _ = log.persist(leveret_log::Offset::new(at));
+            let _ = store.persist(Offset::new(at));
         }
         for (&id, hosted) in queues.iter() {
             if hosted.is_durable {
                 hosted.queue.to_be_lent(|at| {
-                    let _ = log.persist(log_offset(at));
+                    let _ = store.persist(at);
                 });
             }
             hosted.queue.seen(|at, count| {
-                if log_offset(at) < *seen_below && count == 0 {
+                if at < queue_offset(store.seen_below()) && count == 0 {
                     return;
                 }
-                // Transient ones take no mark; they are gone anyway.
-                let _ = log.mark(log_offset(at), holder(id), mark(count));
+                store.mark(at, id, mark(count));
             });
         }
     }
@@ -212,17 +205,17 @@ impl<L: Log> Shard<L> {
     /// What is below this offset may have been delivered: what the next start has to be told after a
     /// [`close`](Self::close).
     pub fn seen_below(&self) -> leveret_log::Offset {
-        self.seen_below
+        self.store.seen_below()
     }
 
     /// Hands what waits to the disk, and takes in what it has finished.
     pub fn sync(&mut self) -> Result<(), leveret_log::SyncError> {
-        self.log.sync()
+        self.store.sync()
     }
 
     /// Whether nothing waits for the disk.
     pub fn is_durable(&self) -> bool {
-        self.log.durable() == self.log.end() && self.log.unwritten_bytes() == 0
+        self.store.is_all_durable()
     }
 }
 

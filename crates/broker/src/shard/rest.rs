@@ -1,5 +1,4 @@
-//! Memory of queues: counted while a queue is used, given back when the queue rests. The same for the memory that the log
-//! keeps for later records.
+//! Memory of queues: counted while a queue is used, given back when the queue rests.
 //!
 //! A queue keeps some memory for speed when its messages are gone. A queue that was dispatched and is empty
 //! is put on a list. If it is not used for a while after that, it gives the memory back. The work is a
@@ -13,9 +12,6 @@ use super::{Hosted, Shard};
 
 /// How long a queue is unused and empty before it gives memory back, in ms; at most twice as long.
 const REST_MS: u64 = 5000;
-
-/// How often the log gives back what it kept and did not need, in ms.
-const SPARES_MS: u64 = 1000;
 
 /// What a session keeps for a delivery until it is acked: 40 bytes in a deque that doubles.
 const SESSION_BYTES: u64 = 60;
@@ -35,20 +31,11 @@ pub(super) struct Resting {
     queues: Vec<QueueId>,
     /// When to look at them; none while there are none.
     at: Option<Time>,
-    /// When to look at what the log keeps; none while it keeps nothing.
-    spares_at: Option<Time>,
 }
 
 impl Resting {
     pub(super) fn at(&self) -> Option<Time> {
-        self.at.into_iter().chain(self.spares_at).min()
-    }
-
-    /// A turn ends.
-    pub(super) fn watch(&mut self, log: &impl Log, now: Time) {
-        if log.keeps_spares() {
-            self.spares_at.get_or_insert_with(|| now.after_ms(SPARES_MS));
-        }
+        self.at
     }
 }
 
@@ -75,10 +62,7 @@ pub(super) fn used(
 impl<L: Log> Shard<L> {
     /// Has queues that rested, and the log, give back what they keep for speed.
     pub(super) fn relax_resting(&mut self, now: Time) {
-        if self.resting.spares_at.is_some_and(|at| at <= now) {
-            self.resting.spares_at = None;
-            self.log.relax();
-        }
+        self.store.relax(now);
         if self.resting.at.is_none_or(|at| at > now) {
             return;
         }

@@ -12,7 +12,7 @@ use super::confirms::Way;
 use super::dead_letter::Dead;
 use super::jobs::{Job, Line, cost};
 use super::recover::{mark, mark_of};
-use super::{Shard, holder, log_offset, note_left, touch};
+use super::{Shard, note_left, touch};
 use crate::message::{Outbox, Settle, Settlement};
 
 /// Who has the work that a message is which left its queue.
@@ -42,8 +42,7 @@ impl<L: Log> Shard<L> {
             let Settlement { unacked, offset, .. } = *settlement;
             let settled = hosted.queue.settle(unacked, offset, how, now, &mut self.scratch);
             if let Settled::Returned { delivery_count: Some(count) } = settled {
-                // Counts of what is not written are not either.
-                let _ = self.log.mark(log_offset(offset), holder(id), mark(count));
+                self.store.mark(offset, id, mark(count));
             }
             touch(hosted, id, &mut self.touched);
             note_left(&mut self.scratch, id, &mut self.left);
@@ -150,8 +149,8 @@ impl<L: Log> Shard<L> {
                 *count += 1;
                 self.confirms.left(offset.get(), id, way);
             }
-            Left::DeadLetter { offset, .. } if self.is_to_come(offset) => {
-                self.park_dead_letter(id, left);
+            Left::DeadLetter { offset, .. } if self.store.is_to_come(offset) => {
+                self.exits.park(id, left);
             }
             Left::DeadLetter { offset, reason, held, delivery_count, seen } => {
                 self.used += cost::DEAD_LETTER;
@@ -176,11 +175,6 @@ impl<L: Log> Shard<L> {
     /// The queue lets go of the record.
     #[inline]
     pub(super) fn release(&mut self, offset: Offset, queue: QueueId) {
-        self.disk.released(offset.get(), queue);
-        if let Err(error) = self.log.release(log_offset(offset), holder(queue)) {
-            // A message that leaves a queue twice is a bug of ours: loud in tests, survivable in use.
-            debug_assert!(false, "{error}");
-            tracing::error!(%error, "a record was released twice");
-        }
+        self.store.release(offset, queue);
     }
 }

@@ -9,13 +9,13 @@
 //! crash they bring messages back, as any ack may.
 
 use leveret_amqp::reply::ReplyCode;
-use leveret_log::{AppendError, Keep, Log};
+use leveret_log::{AppendError, Log};
 use leveret_queue::{Offset, Time};
 use leveret_topology::Topology;
 
-use super::disk::Waiter;
 use super::publish::Wants;
-use super::{Map, Shard, queue_offset};
+use super::store::Waiter;
+use super::{Map, Shard};
 use crate::message::{Outbox, Publish, Reply, ReplyTo, Settle, Settlement, ToMeta};
 use crate::transaction::{NOTES, Note, TxId, Vote};
 
@@ -90,7 +90,7 @@ impl<L: Log> Shard<L> {
         }
         self.settle(settlements, now);
         match until {
-            Some(until) => self.disk.wait(until, Waiter::Commit(reply)),
+            Some(until) => self.store.wait(until, Waiter::Commit(reply)),
             None => out.reply(reply, Reply::Committed),
         }
     }
@@ -138,8 +138,8 @@ impl<L: Log> Shard<L> {
         self.transactions.prepared.insert(tx, prepared);
         if is_kept {
             // With the part everything before it is on the disk: the messages that are acked, too.
-            let end = self.log.end().get();
-            self.disk.wait(end, Waiter::Prepared(reply, tx));
+            let end = self.store.end().get();
+            self.store.wait(end, Waiter::Prepared(reply, tx));
         } else {
             self.vote(tx, out);
         }
@@ -188,7 +188,7 @@ impl<L: Log> Shard<L> {
         // Nobody waits for it, so the disk is not asked. If it cannot be written, the decision stays
         // until the next start.
         if let Ok(at) = self.append_note(Note::Applied { tx }, now) {
-            self.disk.wait_lazily(at.get() + 1, Waiter::Applied(tx, at));
+            self.store.wait_lazily(at.get() + 1, Waiter::Applied(tx, at));
         }
     }
 
@@ -235,10 +235,9 @@ impl<L: Log> Shard<L> {
     }
 
     fn append_note(&mut self, note: Note, now: Time) -> Result<Offset, AppendError> {
-        let at = self.log.append(&note.encode(), &[], &[Note::holder()], Keep::Durable)?;
-        self.disk.appended(at.get(), now);
+        let at = self.store.append_note(note, now)?;
         self.transactions.notes += 1;
-        Ok(queue_offset(at))
+        Ok(at)
     }
 
     fn release_note(&mut self, at: Option<Offset>) {

@@ -65,7 +65,7 @@ const VOTE_MAX_US: u64 = 20_000;
 /// What happens to messages of one moment has often one cause, such as a thread that had to wait for a processor. So the messages of one limit
 /// have one vote together.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Odds {
+pub(in super::super) struct Odds {
     /// Nothing came of a message yet.
     is_new: bool,
     is_quick: bool,
@@ -92,18 +92,18 @@ impl Default for Odds {
 impl Odds {
     /// Whether its consumers are quicker than the disk. Of a new queue it is believed what is said `of_new` ones.
     #[inline]
-    pub(super) fn is_quick(self, of_new: bool) -> bool {
+    pub(in super::super) fn is_quick(self, of_new: bool) -> bool {
         if self.is_new { of_new } else { self.is_quick }
     }
 
     /// Whether consumers will take soon what is ready.
-    pub(super) fn takes_soon(self) -> bool {
+    pub(in super::super) fn takes_soon(self) -> bool {
         self.is_quick && self.has_won
     }
 
     /// A message of the queue won, or lost. Says whether the queue is quick no more. A new one has been taken for what `of_new`
     /// says, and begins with that.
-    pub(super) fn tell(&mut self, of_new: &mut Self, told: Told) -> bool {
+    pub(in super::super) fn tell(&mut self, of_new: &mut Self, told: Told) -> bool {
         if self.is_new {
             of_new.count(told);
             let (is_new, is_quick) = (false, of_new.is_quick);
@@ -133,7 +133,7 @@ impl Odds {
 
 /// What came of a message.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Told {
+pub(in super::super) struct Told {
     has_won: bool,
     now_us: u64,
     limit_us: u64,

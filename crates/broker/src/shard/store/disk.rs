@@ -20,21 +20,18 @@
 //!
 //! [`race`]: super::race
 //!
-//! A sync that fails is the end: see [`Shard::disk_failed`].
+//! A sync that fails is the end: see [`progress`](super::super::progress).
 
 use std::collections::VecDeque;
 
-use leveret_amqp::reply::ReplyCode;
 use leveret_log::{Log, Moment, SyncError};
 use leveret_queue::{Offset, Time};
 use leveret_topology::QueueId;
 
-use super::Shard;
-use super::race::Race;
+use super::Store;
+use super::race::{Odds, Race, Told};
 use crate::flow::DiskGauge;
-use crate::message::{
-    ConnectionId, DeadLetterFrom, Outbox, Reply, ReplyTo, Taken, ToSession, ToShard,
-};
+use crate::message::{ConnectionId, DeadLetterFrom, Outbox, ReplyTo, ToSession};
 use crate::transaction::TxId;
 
 /// How long a message that a consumer has may wait for its ack before it is written, in ms, at least.
@@ -61,13 +58,13 @@ pub(super) struct Disk {
     /// When this turn began.
     turn_from: Moment,
     /// How often that was said: a queue that is marked with it holds a record that waits.
-    pub(super) batch: u64,
+    batch: u64,
     /// Where turns began that appended durable records, and when, in microseconds: the first one of each millisecond.
     appended: VecDeque<(Moment, u64)>,
     /// Those of them with records that a publisher waits for.
     held: VecDeque<(Moment, u64)>,
     pace: Pace,
-    pub(super) race: Race,
+    race: Race,
     /// When the disk is to know of what was released or marked, unless other things speak against it.
     released_at: Option<Time>,
     /// The next batch is to go whatever the watermarks say.
@@ -77,16 +74,12 @@ pub(super) struct Disk {
     joins: Joins,
     /// Ascending by the offset that has to be durable first.
     waiters: VecDeque<(u64, Waiter)>,
-    pub(super) has_failed: bool,
-    /// When the log was last said to take no messages.
-    pub(super) complained_at: Option<Time>,
-    /// When it was last said that copies for the firehose are left out.
-    pub(super) left_out_at: Option<Time>,
+    has_failed: bool,
     gauge: DiskGauge,
     /// Publishers that were told to pause.
     paused: Vec<ConnectionId>,
     /// How often publishers began to pause.
-    pub(super) pauses: u64,
+    pauses: u64,
 }
 
 /// Makes one of windows that were split.
@@ -125,7 +118,7 @@ impl Joins {
 
 /// Who waits for the disk, apart from publishers.
 #[derive(Debug)]
-pub(super) enum Waiter {
+pub(in super::super) enum Waiter {
     /// `tx.commit`.
     Commit(ReplyTo),
     /// `tx.commit` of which other shards have parts: this one is stored.
@@ -183,30 +176,239 @@ impl Pace {
     }
 }
 
-impl Disk {
-    /// The log has records from before this process: those below `end`.
-    pub(super) fn opened(&mut self, moment: Moment) {
-        self.turn_from = moment;
+impl<L: Log> Store<L> {
+    /// The log has records from before this process.
+    pub(super) fn opened(&mut self) {
+        self.disk.turn_from = self.log.moment();
+    }
+
+    /// A turn begins; `micros` is the same moment in microseconds, if that is known. Where processors are short, messages and acks
+    /// are on their way for long, and what is written takes from all.
+    pub(in super::super) fn begins(&mut self, now: Time, micros: u64, is_pressed: bool) {
+        self.disk.race.begins(now, micros, is_pressed);
     }
 
     /// A record that is to be durable was appended.
     #[inline]
     pub(super) fn appended(&mut self, at: u64, now: Time) {
-        self.pace.appended(at, now);
-        mark(&mut self.appended, self.turn_from, self.race.now_us());
+        let disk = &mut self.disk;
+        disk.pace.appended(at, now);
+        mark(&mut disk.appended, disk.turn_from, disk.race.now_us());
     }
 
-    /// A record was put into a queue whose publisher waits until the disk has it, or a consumer acks it.
+    /// A record is released.
     #[inline]
-    pub(super) fn hold(&mut self, at: u64, queue: QueueId) {
-        self.race.watch(at, queue);
-        self.race.holds();
-        mark(&mut self.held, self.turn_from, self.race.now_us());
+    pub(super) fn released(&mut self, at: u64, queue: QueueId) {
+        self.disk.pace.released(at);
+        self.disk.race.released(at, queue);
     }
 
-    /// What is below `end` is wanted now.
+    /// A record was put into a queue whose publisher waits until the disk has it, or a consumer acks it. The queue is marked with
+    /// what this returns: see [`is_awaited_in`](Self::is_awaited_in).
     #[inline]
-    pub(super) fn ask(&mut self, end: u64) {
+    pub(in super::super) fn hold(&mut self, at: Offset, queue: QueueId) -> u64 {
+        let disk = &mut self.disk;
+        disk.race.watch(at.get(), queue);
+        disk.race.holds();
+        mark(&mut disk.held, disk.turn_from, disk.race.now_us());
+        disk.batch
+    }
+
+    /// Whether a queue with this mark has a record that is held and that the disk was not given yet.
+    #[inline]
+    pub(in super::super) fn is_awaited_in(&self, mark: u64) -> bool {
+        self.disk.batch == mark
+    }
+
+    /// The same record is in such a queue, but the disk does not wait for its consumers.
+    pub(in super::super) fn watch(&mut self, at: Offset, queue: QueueId) {
+        self.disk.race.watch(at.get(), queue);
+    }
+
+    /// Whether consumers of a queue of which nothing is known are quicker than the disk.
+    #[inline]
+    pub(in super::super) fn are_new_quick(&self) -> bool {
+        self.disk.race.are_new_quick()
+    }
+
+    /// What is below `end` is wanted on the disk now.
+    #[inline]
+    pub(in super::super) fn ask(&mut self, end: u64) {
+        self.disk.ask(end);
+    }
+
+    /// All that there is is wanted on the disk now.
+    pub(in super::super) fn ask_for_all(&mut self) {
+        self.disk.ask(self.log.end().get());
+    }
+
+    /// Somebody is to be told when everything below `end` is durable.
+    pub(in super::super) fn wait(&mut self, end: u64, waiter: Waiter) {
+        self.disk.ask(end);
+        self.wait_lazily(end, waiter);
+    }
+
+    /// The same, without asking for it.
+    pub(in super::super) fn wait_lazily(&mut self, end: u64, waiter: Waiter) {
+        self.disk.waiters.push_back((end, waiter));
+    }
+
+    /// The next one that waits for no more than is durable.
+    pub(in super::super) fn next_safe(&mut self) -> Option<Waiter> {
+        let durable = self.durable();
+        let next = self.disk.waiters.pop_front_if(|(end, _)| *end <= durable);
+        next.map(|(_, waiter)| waiter)
+    }
+
+    /// Has a publisher pause while much is still to be written. `from` just published here. True when it
+    /// does.
+    pub(in super::super) fn pause_if_far_behind(
+        &mut self,
+        from: ConnectionId,
+        out: &mut Outbox,
+    ) -> bool {
+        let disk = &mut self.disk;
+        if !disk.gauge.is_high(self.log.unwritten_bytes()) || disk.has_failed {
+            return false;
+        }
+        disk.pauses += u64::from(disk.paused.is_empty());
+        if !disk.paused.contains(&from) {
+            disk.paused.push(from);
+            out.session(from, ToSession::Paused(true));
+        }
+        true
+    }
+
+    /// Lets publishers go on, if little is to be written.
+    pub(in super::super) fn resume_if_written(&mut self, out: &mut Outbox) {
+        if self.disk.gauge.is_low(self.log.unwritten_bytes()) {
+            self.resume_publishers(out);
+        }
+    }
+
+    /// Lets publishers go on, whatever is to be written.
+    pub(in super::super) fn resume_publishers(&mut self, out: &mut Outbox) {
+        for connection in self.disk.paused.drain(..) {
+            out.session(connection, ToSession::Paused(false));
+        }
+    }
+
+    /// What the queues of a publisher who pauses now are marked with.
+    pub(in super::super) fn flow_mark(&self) -> u64 {
+        self.disk.pauses
+    }
+
+    /// Whether the publishers of a queue with this mark pause still.
+    pub(in super::super) fn is_in_flow(&self, mark: u64) -> bool {
+        !self.disk.paused.is_empty() && self.disk.pauses == mark
+    }
+
+    /// The connection ended.
+    pub(in super::super) fn forget(&mut self, connection: ConnectionId) {
+        self.disk.paused.retain(|&other| other != connection);
+    }
+
+    /// Whether somebody waited for what the disk did before this turn.
+    pub(in super::super) fn is_awaited(&self) -> bool {
+        self.disk.is_awaited
+    }
+
+    /// Whether a batch could not be written: nothing is durable any more that was not.
+    pub(in super::super) fn has_failed(&self) -> bool {
+        self.disk.has_failed
+    }
+
+    /// A batch could not be written. Returns those who wait in vain.
+    #[cold]
+    pub(in super::super) fn fail(&mut self) -> impl Iterator<Item = Waiter> + use<L> {
+        let disk = &mut self.disk;
+        disk.has_failed = true;
+        disk.appended.clear();
+        disk.held.clear();
+        disk.joins = Joins::default();
+        disk.released_at = None;
+        std::mem::take(&mut disk.waiters).into_iter().map(|(_, waiter)| waiter)
+    }
+
+    /// Takes in what the disk finished, and gives it what it is to have. `each` is told what came of the messages of a
+    /// queue and what is believed of new queues, and says whether the queue turned slow.
+    pub(in super::super) fn hand_over(
+        &mut self,
+        now: Time,
+        mut each: impl FnMut(QueueId, &mut Odds, Told) -> bool,
+    ) -> Result<(), SyncError> {
+        self.disk.is_awaited = self.disk.asked > self.log.durable().get();
+        self.log.collect()?;
+        self.disk.race.saw_disk(self.log.under_way());
+        let (durable, all) = (self.log.durable().get(), self.log.moment());
+        let end = all.end.get();
+        let unwritten = self.log.unwritten_bytes();
+        let disk = &mut self.disk;
+        disk.pace.look(now);
+        disk.race.look();
+        if disk.race.is_to_be_measured(unwritten) {
+            disk.ask(end);
+        }
+        disk.look_at_age(durable, all);
+        // Nobody waits for a release or a mark; but it is to be there after a while, though nothing else happens.
+        let notes = self.log.notes();
+        if notes > 0 {
+            disk.released_at.get_or_insert_with(|| now.after_ms(RELEASED_MS));
+        }
+        if !disk.gauge.is_low(unwritten) {
+            disk.ask(end);
+        }
+        disk.is_due |= notes > RELEASED_MAX && disk.appended.is_empty();
+        let releases_due = disk.released_at.is_some_and(|at| at <= now);
+        match disk.appended.front() {
+            // Without what came since: it may be acked soon, and would be written now and released in its turn, and
+            // so for ever.
+            Some(&(from, _)) if releases_due && from.end >= disk.aged.end => disk.aged = from,
+            Some(_) => {}
+            None => disk.is_due |= releases_due,
+        }
+        disk.turn_from = all;
+        let is_new = disk.asked > disk.asked_until.end.get();
+        if is_new {
+            disk.asked_until = all;
+        }
+        let waits = disk.joins.waits(durable, disk.asked, is_new, &disk.race);
+        // What came since may be acked soon.
+        let until = match disk.aged.end < disk.asked_until.end {
+            true => disk.asked_until,
+            false => disk.aged,
+        };
+        let wanted = until.end.get();
+        let is_wanted =
+            durable < wanted && !(waits && disk.aged.end.get() <= durable) || releases_due;
+        disk.race.set_unwritten(unwritten);
+        let Self { log, disk, .. } = self;
+        disk.race.results(|queue, of_new, told| {
+            if each(queue, of_new, told) {
+                disk.joins.left = JOINS;
+            }
+        });
+        if disk.is_due || is_wanted && wanted == end {
+            disk.batch += 1;
+            disk.is_due = false;
+            log.sync()?;
+        } else if is_wanted {
+            // Releases that were made by then go with it, the others with the next one.
+            log.sync_until(until)?;
+        } else {
+            return Ok(());
+        }
+        disk.race.saw_disk(log.under_way());
+        // Perhaps the disk is busy with an earlier batch, and took nothing yet.
+        let again = now.after_ms(RELEASED_MS);
+        self.disk.released_at = (self.log.notes() > 0).then_some(again);
+        Ok(())
+    }
+}
+
+impl Disk {
+    #[inline]
+    fn ask(&mut self, end: u64) {
         self.asked = self.asked.max(end);
     }
 
@@ -219,34 +421,6 @@ impl Disk {
     /// All that was done is to go to the disk in this turn.
     pub(super) fn hand_over_all(&mut self) {
         self.is_due = true;
-    }
-
-    /// A record was released.
-    #[inline]
-    pub(super) fn released(&mut self, at: u64, queue: QueueId) {
-        self.pace.released(at);
-        self.race.released(at, queue);
-    }
-
-    /// Somebody is to be told when everything below `end` is durable.
-    pub(super) fn wait(&mut self, end: u64, waiter: Waiter) {
-        self.ask(end);
-        self.waiters.push_back((end, waiter));
-    }
-
-    /// The same, without asking for it.
-    pub(super) fn wait_lazily(&mut self, end: u64, waiter: Waiter) {
-        self.waiters.push_back((end, waiter));
-    }
-
-    /// Whether publishers pause that published when [`pauses`](Self::pauses) was this.
-    pub(super) fn is_in_flow(&self, pauses: u64) -> bool {
-        !self.paused.is_empty() && self.pauses == pauses
-    }
-
-    /// The connection ended.
-    pub(super) fn forget(&mut self, connection: ConnectionId) {
-        self.paused.retain(|&other| other != connection);
     }
 
     /// When the disk is to get something although nothing happens.
@@ -301,177 +475,5 @@ impl Disk {
 fn mark(marks: &mut VecDeque<(Moment, u64)>, from: Moment, now_us: u64) {
     if marks.back().is_none_or(|&(_, last_us)| last_us / 1000 != now_us / 1000) {
         marks.push_back((from, now_us));
-    }
-}
-
-impl<L: Log> Shard<L> {
-    /// Ends a turn as far as the disk is concerned.
-    pub(super) fn settle_with_disk(&mut self, now: Time, out: &mut Outbox) {
-        if self.disk.has_failed {
-            return;
-        }
-        if let Err(error) = self.hand_to_disk(now) {
-            self.disk_failed(&error, out);
-            return;
-        }
-        let durable = self.log.durable().get();
-        self.confirms.durable(durable);
-        while self.disk.waiters.front().is_some_and(|&(end, _)| end <= durable)
-            && let Some((_, waiter)) = self.disk.waiters.pop_front()
-        {
-            match waiter {
-                Waiter::Prepared(_, tx) => self.vote(tx, out),
-                Waiter::Applied(tx, note) => self.applied(tx, note, out),
-                Waiter::Freed(queue, messages) => self.free(queue, &messages),
-                other => other.tell_safe(out),
-            }
-        }
-        self.confirms.flush(out);
-        let unwritten = self.log.unwritten_bytes();
-        if self.disk.gauge.is_low(unwritten) {
-            for connection in self.disk.paused.drain(..) {
-                out.session(connection, ToSession::Paused(false));
-            }
-        }
-    }
-
-    fn hand_to_disk(&mut self, now: Time) -> Result<(), SyncError> {
-        self.disk.is_awaited = self.disk.asked > self.log.durable().get();
-        self.log.collect()?;
-        self.disk.race.saw_disk(self.log.under_way());
-        let (durable, all) = (self.log.durable().get(), self.log.moment());
-        let end = all.end.get();
-        let unwritten = self.log.unwritten_bytes();
-        let disk = &mut self.disk;
-        disk.pace.look(now);
-        disk.race.look();
-        if disk.race.is_to_be_measured(unwritten) {
-            disk.ask(end);
-        }
-        disk.look_at_age(durable, all);
-        // Nobody waits for a release or a mark; but it is to be there after a while, though nothing else happens.
-        let notes = self.log.notes();
-        if notes > 0 {
-            disk.released_at.get_or_insert_with(|| now.after_ms(RELEASED_MS));
-        }
-        if !disk.gauge.is_low(unwritten) {
-            disk.ask(end);
-        }
-        disk.is_due |= notes > RELEASED_MAX && disk.appended.is_empty();
-        let releases_due = disk.released_at.is_some_and(|at| at <= now);
-        match disk.appended.front() {
-            // Without what came since: it may be acked soon, and would be written now and released in its turn, and
-            // so for ever.
-            Some(&(from, _)) if releases_due && from.end >= disk.aged.end => disk.aged = from,
-            Some(_) => {}
-            None => disk.is_due |= releases_due,
-        }
-        disk.turn_from = all;
-        let is_new = disk.asked > disk.asked_until.end.get();
-        if is_new {
-            disk.asked_until = all;
-        }
-        let waits = disk.joins.waits(durable, disk.asked, is_new, &disk.race);
-        // What came since may be acked soon.
-        let until = match disk.aged.end < disk.asked_until.end {
-            true => disk.asked_until,
-            false => disk.aged,
-        };
-        let wanted = until.end.get();
-        let is_wanted =
-            durable < wanted && !(waits && disk.aged.end.get() <= durable) || releases_due;
-        disk.race.set_unwritten(unwritten);
-        let Self { log, disk, queues, .. } = self;
-        disk.race.results(|queue, of_new, told| {
-            if let Some(hosted) = queues.get_mut(&queue)
-                && hosted.odds.tell(of_new, told)
-            {
-                disk.joins.left = JOINS;
-            }
-        });
-        if disk.is_due || is_wanted && wanted == end {
-            disk.batch += 1;
-            disk.is_due = false;
-            log.sync()?;
-        } else if is_wanted {
-            // Releases that were made by then go with it, the others with the next one.
-            log.sync_until(until)?;
-        } else {
-            return Ok(());
-        }
-        disk.race.saw_disk(log.under_way());
-        // Perhaps the disk is busy with an earlier batch, and took nothing yet.
-        let again = now.after_ms(RELEASED_MS);
-        self.disk.released_at = (self.log.notes() > 0).then_some(again);
-        Ok(())
-    }
-
-    /// Whether somebody waited for what the disk did before this turn, so that what follows from it should not wait for
-    /// anything else.
-    pub fn is_awaited(&self) -> bool {
-        self.disk.is_awaited
-    }
-
-    /// Has a publisher pause while much is still to be written. `from` just published here. True when it
-    /// does.
-    pub(super) fn pause_if_far_behind(&mut self, from: ConnectionId, out: &mut Outbox) -> bool {
-        let disk = &mut self.disk;
-        if !disk.gauge.is_high(self.log.unwritten_bytes()) || disk.has_failed {
-            return false;
-        }
-        disk.pauses += u64::from(disk.paused.is_empty());
-        if !disk.paused.contains(&from) {
-            disk.paused.push(from);
-            out.session(from, ToSession::Paused(true));
-        }
-        true
-    }
-
-    /// Nothing that this process writes can be trusted to be on the disk any more: the system may have
-    /// dropped the pages that it could not write, and a second attempt would succeed without them. So
-    /// whoever waits is told no, the log takes nothing more, and the server is told to stop.
-    #[cold]
-    fn disk_failed(&mut self, error: &SyncError, out: &mut Outbox) {
-        tracing::error!(
-            %error, shard = self.group.get(),
-            "messages could not be written to the disk: nothing is confirmed any more and the broker \
-             has to be started again. Look at the disk (is it full, are there errors in the system's \
-             log?) first. What was confirmed is safe; publishers send the rest again"
-        );
-        self.disk.has_failed = true;
-        self.confirms.fail_all();
-        self.confirms.flush(out);
-        for (_, waiter) in self.disk.waiters.drain(..) {
-            waiter.tell_lost(out);
-        }
-        for connection in self.disk.paused.drain(..) {
-            out.session(connection, ToSession::Paused(false));
-        }
-        self.end_pauses(out);
-        self.disk.appended.clear();
-        self.disk.held.clear();
-        self.disk.joins = Joins::default();
-        self.disk.released_at = None;
-        out.failed = Some(error.to_string());
-    }
-}
-
-impl Waiter {
-    fn tell_safe(self, out: &mut Outbox) {
-        match self {
-            Self::Commit(reply) => out.reply(reply, Reply::Committed),
-            Self::DeadLetter(from, target) => {
-                out.shard(from.group, ToShard::DeadLettered { from, target, taken: Taken::Yes });
-            }
-            Self::Prepared(..) | Self::Applied(..) | Self::Freed(..) => {}
-        }
-    }
-
-    /// A dead letter stays where it was: the process is about to stop.
-    fn tell_lost(self, out: &mut Outbox) {
-        if let Self::Commit(reply) | Self::Prepared(reply, _) = self {
-            let text = "the transaction could not be written to the disk".to_owned();
-            out.reply(reply, Reply::Refused { code: ReplyCode::InternalError, text });
-        }
     }
 }

@@ -4,10 +4,9 @@
 //! there is something to say only of what had to be written.
 
 use leveret_log::{Errand, HoldError, Holder, Log, LogNumber, Offset, ReadError};
-use leveret_queue::Time;
-use leveret_topology::{GroupId, Topology};
+use leveret_topology::GroupId;
 
-use super::Shard;
+use super::Store;
 use super::cold::Parked;
 use crate::message::{Outbox, ToShard};
 
@@ -19,9 +18,9 @@ struct Mail {
     wanted: Vec<(Offset, Offset)>,
 }
 
-impl<L: Log> Shard<L> {
+impl<L: Log> Store<L> {
     /// Sends what the log has for others, a letter of each kind.
-    pub(super) fn send_errands(&mut self, out: &mut Outbox) {
+    pub(in super::super) fn send_errands(&mut self, group: GroupId, out: &mut Outbox) {
         let mut mail: Vec<(LogNumber, Mail)> = Vec::new();
         let mut mail_to = |log: LogNumber, add: &mut dyn FnMut(&mut Mail)| {
             let index = mail.iter().position(|(to, _)| *to == log).unwrap_or_else(|| {
@@ -41,16 +40,16 @@ impl<L: Log> Shard<L> {
                 out.shard(to, ToShard::LogWoke);
             }
             if !freed.is_empty() {
-                out.shard(to, ToShard::Freed { by: self.group, records: freed });
+                out.shard(to, ToShard::Freed { by: group, records: freed });
             }
             if !wanted.is_empty() {
-                out.shard(to, ToShard::Lend { to: self.group, records: wanted });
+                out.shard(to, ToShard::Lend { to: group, records: wanted });
             }
         }
     }
 
     /// Another shard refers to these no more.
-    pub(super) fn freed(&mut self, by: GroupId, records: &[Offset]) {
+    pub(in super::super) fn freed(&mut self, by: GroupId, records: &[Offset]) {
         let holder = Holder::of_log(by.get());
         for &at in records {
             match self.log.release(at, holder) {
@@ -65,7 +64,12 @@ impl<L: Log> Shard<L> {
     }
 
     /// Another shard wants the bytes of these. What has to be read first is given when it is there.
-    pub(super) fn lend(&mut self, to: GroupId, records: Vec<(Offset, Offset)>, out: &mut Outbox) {
+    pub(in super::super) fn lend(
+        &mut self,
+        to: GroupId,
+        records: Vec<(Offset, Offset)>,
+        out: &mut Outbox,
+    ) {
         let (mut lent, mut cold) = (Vec::new(), Vec::new());
         for (of, at) in records {
             match self.log.read(of) {
@@ -82,21 +86,17 @@ impl<L: Log> Shard<L> {
         if !cold.is_empty() {
             let wanted: Vec<_> = cold.iter().map(|&(of, _)| of).collect();
             self.log.fetch(&wanted);
-            self.cold.park_letter(Parked::Letter(ToShard::Lend { to, records: cold }));
+            self.cold.park(Parked::Letter(ToShard::Lend { to, records: cold }));
         }
     }
 
     /// What was wanted of another shard is here, or cannot be had.
-    pub(super) fn lent(
+    pub(in super::super) fn lent(
         &mut self,
         records: Vec<(Offset, Result<bytes::Bytes, ReadError>)>,
-        topology: &Topology,
-        now: Time,
-        out: &mut Outbox,
     ) {
         for (at, bytes) in records {
             self.log.lent(at, bytes);
         }
-        self.warmed(topology, now, out);
     }
 }

@@ -9,14 +9,14 @@
 
 use leveret_log::Log;
 
-use super::Shard;
+use super::Store;
 use crate::held::{Place, take_since};
 use crate::message::Outbox;
 
-impl<L: Log> Shard<L> {
+impl<L: Log> Store<L> {
     /// Holds what this turn wrote since `start`, if it is not agreed upon.
     #[inline]
-    pub(super) fn hold_answers(&mut self, start: Place, out: &mut Outbox) {
+    pub(in super::super) fn hold_answers(&mut self, start: Place, out: &mut Outbox) {
         let Some(agreed) = self.log.agreed() else { return };
         let until = self.log.moment();
         if agreed.reaches(until) && self.held.is_empty() {
@@ -34,13 +34,13 @@ impl<L: Log> Shard<L> {
 
     /// Sends what was held and is agreed upon now.
     #[inline]
-    pub(super) fn free_answers(&mut self, out: &mut Outbox) {
+    pub(in super::super) fn free_answers(&mut self, out: &mut Outbox) {
         let Some(agreed) = self.log.agreed() else { return };
         self.held.free(out, |&until| agreed.reaches(until));
     }
 
     /// Turns whose answers are held.
-    pub fn held_turns(&self) -> usize {
+    pub(in super::super) fn held_turns(&self) -> usize {
         self.held.len()
     }
 }

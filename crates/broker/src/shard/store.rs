@@ -1,0 +1,297 @@
+//! The records of a shard: its log, what the disk gets of it and when, and what waits for a record or for the disk.
+//!
+//! Hot path: nothing here costs more than the log itself and a few comparisons.
+//!
+//! Others name a record by its message's offset, and a holder by its queue. What is appended, released, marked or made durable
+//! goes through here, so that the log and the timetable of its disk ([`disk`]) always know the same. What follows from
+//! the log's progress for others is in [`progress`](super::progress).
+
+mod agreement;
+mod cold;
+mod disk;
+mod lending;
+mod race;
+
+use leveret_log::{
+    AppendError, HoldError, Holder, Keep, Log, Moment, PagedOut, ReadError, Record, Recovered,
+    SyncError, Usage,
+};
+use leveret_queue::{Offset, Time};
+use leveret_topology::QueueId;
+use smallvec::SmallVec;
+
+use crate::held::Held;
+use crate::message::Publish;
+use crate::record::{HEAD, Head};
+use crate::transaction::Note;
+use cold::Cold;
+use disk::Disk;
+
+pub(super) use cold::{Parked, Reading};
+pub(super) use disk::Waiter;
+pub use disk::{LAZY_MAX_MS, LAZY_MS};
+pub(super) use race::Odds;
+
+/// How often the log gives back what it kept and did not need, in ms.
+const SPARES_MS: u64 = 1000;
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(super) struct Store<L> {
+    log: L,
+    disk: Disk,
+    cold: Cold,
+    /// What turns told of their doings, until the log is agreed upon so far.
+    held: Held<Moment>,
+    /// Messages below came back from before a crash, and may have been delivered.
+    seen_below: leveret_log::Offset,
+    /// When to look at what the log keeps for later records; none while it keeps nothing.
+    spares_at: Option<Time>,
+    /// When the log was last said to take no messages.
+    complained_at: Option<Time>,
+}
+
+impl<L: Log> Store<L> {
+    pub(super) fn new(log: L) -> Self {
+        Self {
+            log,
+            disk: Disk::default(),
+            cold: Cold::default(),
+            held: Held::default(),
+            seen_below: leveret_log::Offset::default(),
+            spares_at: None,
+            complained_at: None,
+        }
+    }
+
+    pub(super) fn log(&self) -> &L {
+        &self.log
+    }
+
+    pub(super) fn log_mut(&mut self) -> &mut L {
+        &mut self.log
+    }
+
+    pub(super) fn usage(&self) -> Usage {
+        self.log.usage()
+    }
+
+    /// What of a queue's records is on the disk alone.
+    pub(super) fn paged_out(&self, queue: QueueId) -> PagedOut {
+        self.log.paged_out(holder(queue))
+    }
+
+    /// Bytes that may still be written.
+    pub(super) fn last_room(&self) -> u64 {
+        self.log.last_room()
+    }
+
+    /// Appends a message, for all of its queues.
+    pub(super) fn append(
+        &mut self,
+        publish: &Publish,
+        is_durable: bool,
+        wall: Time,
+        now: Time,
+    ) -> Result<Offset, AppendError> {
+        let message = &publish.message;
+        let head = Head::of(publish, wall.ms());
+        let (one, all): ([Holder; 1], SmallVec<[Holder; 8]>);
+        let holders: &[Holder] = match publish.targets[..] {
+            [id] => {
+                one = [holder(id)];
+                &one
+            }
+            ref targets => {
+                all = targets.iter().map(|&id| holder(id)).collect();
+                &all
+            }
+        };
+        let keep = if is_durable { Keep::Durable } else { Keep::Volatile };
+        let record = message.record().filter(|record| head.begins(record));
+        let at = match (record, &publish.shared) {
+            (Some(record), Some(shared)) => {
+                self.log.append_shared(record, HEAD, holders, keep, shared)?
+            }
+            (Some(record), None) => self.log.append_whole(record, HEAD, holders, keep)?,
+            (None, shared) => {
+                debug_assert!(shared.is_none(), "shared, and no whole record");
+                let first = [message.names(), message.properties(), message.body()];
+                let pieces: SmallVec<[&[u8]; 8]>;
+                let parts: &[&[u8]] = match message.more() {
+                    [] => &first,
+                    more => {
+                        let more = more.iter().map(|part| &part[..]);
+                        pieces = first.into_iter().chain(more).collect();
+                        &pieces
+                    }
+                };
+                self.log.append(&head.encode(), parts, holders, keep)?
+            }
+        };
+        if is_durable && self.log.durable() <= at {
+            self.appended(at.get(), now);
+        }
+        Ok(queue_offset(at))
+    }
+
+    /// Appends what a transaction notes: [`release`](Self::release) lets go of it as [`NOTES`](crate::transaction::NOTES).
+    pub(super) fn append_note(&mut self, note: Note, now: Time) -> Result<Offset, AppendError> {
+        let at = self.log.append(&note.encode(), &[], &[Note::holder()], Keep::Durable)?;
+        self.appended(at.get(), now);
+        Ok(queue_offset(at))
+    }
+
+    /// Messages are not stored, so many since the start: one line a second.
+    #[cold]
+    pub(super) fn complain(&mut self, error: AppendError, unstored: u64, now: Time) {
+        if self.complained_at.is_none_or(|at| at.after_ms(1_000) <= now) {
+            self.complained_at = Some(now);
+            tracing::error!(%error, unstored, "messages are not stored; publishers that want confirms are told");
+        }
+    }
+
+    /// A queue lets go of a record.
+    #[inline]
+    pub(super) fn release(&mut self, at: Offset, queue: QueueId) {
+        self.released(at.get(), queue);
+        if let Err(error) = self.log.release(log_offset(at), holder(queue)) {
+            // A message that leaves a queue twice is a bug of ours: loud in tests, survivable in use.
+            debug_assert!(false, "{error}");
+            tracing::error!(%error, "a record was released twice");
+        }
+    }
+
+    /// Notes what the next start is to know of a message in a queue.
+    pub(super) fn mark(&mut self, at: Offset, queue: QueueId, mark: u8) {
+        // Transient ones take no mark; they are gone anyway. What is not written is not marked either.
+        let _ = self.log.mark(log_offset(at), holder(queue), mark);
+    }
+
+    /// A record that was not to be durable is to be: it is below what this returns, which can be [asked](Self::ask) for.
+    pub(super) fn persist(&mut self, at: Offset) -> Result<u64, HoldError> {
+        self.log.persist(log_offset(at)).map(leveret_log::Offset::get)
+    }
+
+    /// A record that was deferred is to be durable now.
+    pub(super) fn persist_now(&mut self, at: u64) {
+        match self.log.persist(leveret_log::Offset::new(at)) {
+            Ok(until) => self.disk.persist(until.get()),
+            // Lent: its publisher waits, its record is not needed any more.
+            Err(HoldError::Released { .. }) => {}
+            Err(error) => {
+                debug_assert!(false, "{error}");
+                tracing::error!(%error, "a message could not be made durable");
+            }
+        }
+    }
+
+    /// What was [persisted](Self::persist) is to be durable now: somebody waits.
+    pub(super) fn persist_all(&mut self, end: u64, waiter: Waiter) {
+        self.disk.persist(end);
+        self.wait(end, waiter);
+    }
+
+    #[inline]
+    pub(super) fn read(&self, at: Offset) -> Result<Record, ReadError> {
+        self.log.read(log_offset(at))
+    }
+
+    /// Whether the record cannot be read now, and will be. One that is damaged or gone will not: reading it says so.
+    pub(super) fn is_to_come(&self, at: Offset) -> bool {
+        self.read(at).is_err_and(|error| error.is_to_come())
+    }
+
+    /// The record was given to a consumer.
+    #[inline]
+    pub(super) fn taken(&mut self, at: Offset) {
+        self.log.taken(log_offset(at));
+    }
+
+    /// Below it everything is durable.
+    #[inline]
+    pub(super) fn durable(&self) -> u64 {
+        self.log.durable().get()
+    }
+
+    /// Whether the disk has the record.
+    #[inline]
+    pub(super) fn is_durable(&self, at: Offset) -> bool {
+        self.durable() > at.get()
+    }
+
+    /// The offset of the next record.
+    pub(super) fn end(&self) -> Offset {
+        queue_offset(self.log.end())
+    }
+
+    /// Hands what waits to the disk, and takes in what it has finished.
+    pub(super) fn sync(&mut self) -> Result<(), SyncError> {
+        self.log.sync()
+    }
+
+    /// Whether nothing waits for the disk.
+    pub(super) fn is_all_durable(&self) -> bool {
+        self.log.durable() == self.log.end() && self.log.unwritten_bytes() == 0
+    }
+
+    /// Reads what the log kept. Messages below `seen_below` may have been delivered.
+    pub(super) fn recover(
+        &mut self,
+        seen_below: leveret_log::Offset,
+        each: &mut dyn FnMut(Recovered<'_>),
+    ) {
+        self.seen_below = seen_below.min(self.log.end());
+        self.log.recover(each);
+        self.opened();
+    }
+
+    /// Lets go of records that came back and are nobody's.
+    pub(super) fn let_go(&mut self, records: impl Iterator<Item = (leveret_log::Offset, Holder)>) {
+        for (at, holder) in records {
+            if let Err(error) = self.log.release(at, holder) {
+                tracing::error!(%error, "a message of a queue that is gone could not be let go");
+            }
+        }
+    }
+
+    /// What is below this offset may have been delivered.
+    pub(super) fn seen_below(&self) -> leveret_log::Offset {
+        self.seen_below
+    }
+
+    /// Has the log give back what it kept for later records and did not need, now and then.
+    pub(super) fn relax(&mut self, now: Time) {
+        if self.spares_at.is_some_and(|at| at <= now) {
+            self.spares_at = None;
+            self.log.relax();
+        }
+    }
+
+    /// A turn ends.
+    pub(super) fn watch_spares(&mut self, now: Time) {
+        if self.log.keeps_spares() {
+            self.spares_at.get_or_insert_with(|| now.after_ms(SPARES_MS));
+        }
+    }
+
+    /// When the shard must run for the disk's sake, or the log's.
+    pub(super) fn next_timeout(&self) -> Option<Time> {
+        self.disk.next_timeout().into_iter().chain(self.spares_at).min()
+    }
+}
+
+/// A queue as the log names those who hold its records.
+fn holder(queue: QueueId) -> Holder {
+    Holder::new(queue.get())
+}
+
+/// A log's offset as queues name it.
+pub(super) fn queue_offset(at: leveret_log::Offset) -> Offset {
+    Offset::new(at.get())
+}
+
+/// A queue's offset as the log names it.
+fn log_offset(at: Offset) -> leveret_log::Offset {
+    leveret_log::Offset::new(at.get())
+}
