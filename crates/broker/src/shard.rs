@@ -35,20 +35,20 @@ mod poison;
 mod ports;
 mod progress;
 mod publish;
+mod queues;
 mod recover;
-mod rest;
 mod settle;
 mod store;
 mod stuck;
 mod transactions;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeMap;
 
 use foldhash::fast::FixedState;
 use hashbrown::{HashMap, HashSet};
 use leveret_log::{Log, ReadError, Usage};
 use leveret_queue::{Left, Offset, Queue, Time};
-use leveret_topology::{ConfirmOptions, GroupId, QueueId, QueueKind, Topology};
+use leveret_topology::{GroupId, QueueId, Topology};
 
 use crate::flow::Alarm;
 use crate::held::Place;
@@ -60,15 +60,15 @@ use ending::Ending;
 use exits::Exits;
 use history::Histories;
 use jobs::{Job, Line};
-use lifecycle::{Asked, Dying};
+use lifecycle::Asked;
 use listing::Listing;
 use moving::Moving;
-use numbers::{Sampling, Use};
-use ports::{Chain, Ports};
+use numbers::Sampling;
+use ports::Ports;
+use queues::{Hosted, Queues};
 pub use recover::{Restored, home_of};
-use rest::{Rest, Resting};
 use settle::Pays;
-use store::{Odds, Reading, Store, queue_offset};
+use store::{Store, queue_offset};
 use stuck::Retries;
 use transactions::Transactions;
 
@@ -83,14 +83,10 @@ pub struct Shard<L> {
     group: GroupId,
     shards: usize,
     store: Store<L>,
-    queues: Map<QueueId, Box<Hosted>>,
+    queues: Queues,
     ports: Ports,
-    /// Queues to dispatch at the end of the turn.
-    touched: VecDeque<QueueId>,
     /// Connections whose gates opened, and shards that are told when this one has dispatched.
     resumed: Vec<(ConnectionId, Vec<GroupId>)>,
-    /// What left queues in this turn and is not worked off yet.
-    left: Vec<(QueueId, Left)>,
     /// Sum of [`Hosted::letters`].
     letters_waiting: u64,
     /// What does not fit a turn.
@@ -101,11 +97,6 @@ pub struct Shard<L> {
     waiting_bytes: u64,
     /// Connections that are not read from because of what they have waiting here.
     paused: HashSet<ConnectionId, FixedState>,
-    /// Scratch for one call of the queue.
-    scratch: Vec<Left>,
-    timers: BTreeSet<(Time, QueueId)>,
-    /// Deleted here, but perhaps still named in the topology: not to be made again.
-    dying: Dying,
     /// Consumers of deleted queues that are not told yet.
     ending: Ending,
     histories: Histories,
@@ -116,12 +107,7 @@ pub struct Shard<L> {
     /// Messages that an operator moves, by who waits for it.
     moves: Map<ConnectionId, Moving>,
     counters: Counters,
-    resting: Resting,
     exits: Exits,
-    /// How often a queue delivered something.
-    served: u64,
-    /// What the queues take for their messages, in bytes; sum of [`Hosted::counted_bytes`].
-    queue_bytes: u64,
     confirms: Confirms,
     transactions: Transactions,
     alarm: Alarm,
@@ -138,62 +124,6 @@ pub struct Shard<L> {
     /// Set aside in this turn, and not told yet.
     unreadable: Vec<(QueueId, ReadError)>,
     sampling: Sampling,
-}
-
-/// A queue and what the shard keeps beside it.
-#[derive(Debug)]
-struct Hosted {
-    queue: Queue,
-    /// When [`Shard::timers`] has it.
-    timer: Option<Time>,
-    consumers: Chain,
-    is_touched: bool,
-    rest: Rest,
-    reading: Reading,
-    /// [`Shard::served`] when it last delivered something.
-    served_in: u64,
-    /// Its part of [`Shard::queue_bytes`].
-    counted_bytes: u64,
-    /// For messages published from now on.
-    confirm: ConfirmOptions,
-    /// It survives a restart.
-    is_durable: bool,
-    /// [`Store::flow_mark`] when one of its publishers last paused.
-    flow_in: u64,
-    /// What [`Store::hold`] said when it was last given a message whose publisher waits for disk or consumer.
-    awaited_in: u64,
-    /// Whether its consumers are quicker than the disk.
-    odds: Odds,
-    kind: QueueKind,
-    usage: Use,
-    /// The last round of [`Sampling`] that looked at it.
-    seen_in: u32,
-    /// Dead letters that wait for a turn with room for them.
-    letters: VecDeque<Left>,
-}
-
-impl Hosted {
-    fn new(named: &leveret_topology::Queue, now: Time) -> Self {
-        Self {
-            queue: Queue::new(named.options(), now),
-            timer: None,
-            consumers: Chain::default(),
-            is_touched: false,
-            rest: Rest::default(),
-            reading: Reading::default(),
-            served_in: 0,
-            counted_bytes: 0,
-            confirm: named.confirm_options(),
-            is_durable: named.durable,
-            flow_in: u64::MAX,
-            awaited_in: u64::MAX,
-            odds: Odds::default(),
-            kind: named.kind,
-            usage: Use::new(now),
-            seen_in: 0,
-            letters: VecDeque::new(),
-        }
-    }
 }
 
 /// Totals since the start, for metrics. Plain integers: published by whoever asks, once per turn.
@@ -219,17 +149,8 @@ pub struct Counters {
     pub unreadable: u64,
 }
 
-/// Deliveries a queue may make before others get their turn.
-const DISPATCH_BUDGET: u32 = 4096;
-
 /// What a queue takes that holds nothing, with its name and its place in the names: measured.
 const QUEUE_BYTES: u64 = 1 << 10;
-
-/// Queues that are put in order without memory for it.
-const SORTED_IN_PLACE: usize = 20;
-
-/// Room that the lists of what left queues may keep.
-const KEPT_LEFT: usize = 64 * 1024;
 
 impl<L: Log> Shard<L> {
     /// The shard of a group, on a node of so many shards.
@@ -238,29 +159,21 @@ impl<L: Log> Shard<L> {
             group,
             shards,
             store: Store::new(log),
-            queues: Map::default(),
+            queues: Queues::default(),
             ports: Ports::default(),
-            touched: VecDeque::new(),
             resumed: Vec::new(),
-            left: Vec::new(),
             letters_waiting: 0,
             work: Work::new(jobs::LIMITS),
             used: 0,
             waiting_bytes: 0,
             paused: HashSet::default(),
-            scratch: Vec::new(),
-            timers: BTreeSet::new(),
-            dying: Dying::default(),
             ending: Ending::default(),
             histories: Histories::default(),
             awaited: BTreeMap::new(),
             retries: Retries::default(),
             moves: Map::default(),
             counters: Counters::default(),
-            resting: Resting::default(),
             exits: Exits::default(),
-            served: 0,
-            queue_bytes: 0,
             confirms: Confirms::default(),
             transactions: Transactions::default(),
             keeps_orphans: false,
@@ -386,7 +299,7 @@ impl<L: Log> Shard<L> {
         self.work.spend(self.used);
         self.work_on(topology, now, out);
         if !self.resumed.is_empty() {
-            self.order_touched();
+            self.queues.order_touched();
         }
         self.dispatch_touched(topology, now, out);
         for (connection, mut others) in self.resumed.drain(..) {
@@ -405,13 +318,11 @@ impl<L: Log> Shard<L> {
             self.tell_unreadable(topology);
         }
         self.confirms.say_nacks(topology, now);
-        self.dying.forget_dead(topology);
-        self.relax_lists();
+        self.queues.end_turn(topology);
         self.store.watch_spares(now);
         // What is due still, or again, had more to do than one turn may.
-        let is_due =
-            self.timers.first().is_some_and(|&(at, _)| at <= now) || self.retries.is_due(now);
-        has_letters || is_due || !self.touched.is_empty() || !self.work.is_empty()
+        let is_due = self.queues.are_due(now) || self.retries.is_due(now);
+        has_letters || is_due || self.queues.are_touched() || !self.work.is_empty()
     }
 
     /// Dispatches touched queues, one after the other, for as long as the turn lasts: half of one at least. What is left
@@ -419,38 +330,15 @@ impl<L: Log> Shard<L> {
     fn dispatch_touched(&mut self, topology: &Topology, now: Time, out: &mut Outbox) {
         let mut left = self.work.left().max(self.work.limits().turn / 2).max(1);
         while left > 0
-            && let Some(id) = self.touched.pop_front()
+            && let Some(id) = self.queues.next_touched()
         {
             self.used = 0;
             if self.dispatch_some(id, left, now) {
-                self.touch(id);
+                self.queues.touch(id);
             }
             self.work_off_left(Pays::Nobody, topology, now, out);
             left = left.saturating_sub(self.used);
             self.work.spend(self.used);
-        }
-    }
-
-    /// There may not be room for all: the queue that has waited longest comes first.
-    #[cold]
-    fn order_touched(&mut self) {
-        let served_in = |id: &QueueId| self.queues.get(id).map(|hosted| hosted.served_in);
-        let touched = self.touched.make_contiguous();
-        if touched.len() <= SORTED_IN_PLACE {
-            touched.sort_by_key(|id| (served_in(id), *id));
-        } else {
-            // Each is looked up once: there may be as many as there are queues, turn after turn.
-            touched.sort_by_cached_key(|id| (served_in(id), *id));
-        }
-    }
-
-    /// A burst (a purge, an expiry of many) must not keep its memory for ever.
-    fn relax_lists(&mut self) {
-        if self.left.capacity() > KEPT_LEFT && self.left.is_empty() {
-            self.left = Vec::new();
-        }
-        if self.scratch.capacity() > KEPT_LEFT && self.scratch.is_empty() {
-            self.scratch = Vec::new();
         }
     }
 
@@ -467,47 +355,29 @@ impl<L: Log> Shard<L> {
 
     /// The queue, made now if the topology knows it and its `Create` has not come yet.
     fn hosted(&mut self, id: QueueId, topology: &Topology, now: Time) -> Option<&mut Hosted> {
-        if !self.queues.contains_key(&id) {
-            if shard_of(id, self.shards) != self.group || self.dying.contains(&id) {
+        if self.queues.get(id).is_none() {
+            if shard_of(id, self.shards) != self.group || self.queues.is_dying(id) {
                 return None;
             }
-            let hosted = Hosted::new(topology.queue_by_id(id)?, now);
-            self.queues.insert(id, Box::new(hosted));
-            self.touch(id);
+            self.queues.host(topology.queue_by_id(id)?, now);
         }
-        self.queues.get_mut(&id).map(Box::as_mut)
-    }
-
-    /// Marks the queue for dispatch and for a look at its timer.
-    fn touch(&mut self, id: QueueId) {
-        if let Some(hosted) = self.queues.get_mut(&id) {
-            touch(hosted, id, &mut self.touched);
-        }
-    }
-
-    /// Moves what one call of a queue said to the list of all that left.
-    fn note_left(&mut self, id: QueueId) {
-        note_left(&mut self.scratch, id, &mut self.left);
+        self.queues.get_mut(id)
     }
 
     /// When the shard must run although nobody wrote to it.
     pub fn next_timeout(&self) -> Option<Time> {
-        let queue = self.timers.first().map(|&(at, _)| at);
-        let stuck = self.retries.next_timeout();
-        let waiting = [self.resting.at(), self.confirms.next_timeout(), self.store.next_timeout()];
-        queue.into_iter().chain(stuck).chain(waiting.into_iter().flatten()).min()
+        let (queues, stuck) = (self.queues.next_timeout(), self.retries.next_timeout());
+        let waiting = [queues, stuck, self.confirms.next_timeout(), self.store.next_timeout()];
+        waiting.into_iter().flatten().min()
     }
 
     /// Runs the queues whose time has come: expiry of messages, of unused queues.
     fn fire_timers(&mut self, topology: &Topology, now: Time, out: &mut Outbox) {
         self.used = 0;
-        while let Some(&(at, id)) = self.timers.first() {
-            if at > now || self.used >= (self.work.limits().turn / 2).max(1) {
-                break;
-            }
-            self.timers.pop_first();
-            let Some(hosted) = self.queues.get_mut(&id) else { continue };
-            hosted.timer = None;
+        while self.used < (self.work.limits().turn / 2).max(1)
+            && let Some((at, id)) = self.queues.next_due(now)
+        {
+            let Some(hosted) = self.queues.get(id) else { continue };
             if hosted.queue.is_expired_unused(now) {
                 self.say_expired(id, topology);
                 self.delete_for_good(id, Asked::default(), topology, now, out);
@@ -518,18 +388,16 @@ impl<L: Log> Shard<L> {
                 // First these: more would only wait. It is looked at again after the last one.
                 continue;
             }
-            if hosted.queue.expire(now, &mut self.scratch) {
-                // There are more: it is still due.
-                self.timers.insert((at, id));
-                hosted.timer = Some(at);
+            let expired = self.queues.change(id, |hosted, left| hosted.queue.expire(now, left));
+            if expired == Some(true) {
+                self.queues.is_due_still(at, id);
             }
-            self.note_left(id);
-            self.touch(id);
             self.work_off_left(Pays::Nobody, topology, now, out);
         }
         self.work.spend(self.used);
         self.retry_dead_letters(topology, now, out);
-        self.relax_resting(now);
+        self.queues.relax(now);
+        self.store.relax(now);
         self.fire_confirms(now);
     }
 
@@ -537,21 +405,6 @@ impl<L: Log> Shard<L> {
     fn fire_confirms(&mut self, now: Time) {
         let Self { confirms, store, .. } = self;
         confirms.fire(now, |at| store.persist_now(at));
-    }
-
-    /// Keeps [`Self::timers`] equal to what the queue wants.
-    fn set_timer(&mut self, id: QueueId) {
-        let Some(hosted) = self.queues.get_mut(&id) else { return };
-        let wanted = hosted.queue.next_timeout();
-        if wanted != hosted.timer {
-            if let Some(at) = hosted.timer {
-                self.timers.remove(&(at, id));
-            }
-            if let Some(at) = wanted {
-                self.timers.insert((at, id));
-            }
-            hosted.timer = wanted;
-        }
     }
 
     /// What is short now: to be said before a turn.
@@ -606,7 +459,7 @@ impl<L: Log> Shard<L> {
     /// recent-history exchanges remember and unresolved confirms too.
     pub fn held_bytes(&self) -> u64 {
         self.store.usage().held_bytes
-            + self.queue_bytes
+            + self.queues.bytes()
             + self.waiting_bytes
             + self.letters_waiting * size_of::<Left>() as u64
             + self.exits.bytes()
@@ -644,22 +497,7 @@ impl<L: Log> Shard<L> {
 
     /// The shard's queues, for checks of the simulator.
     pub fn queues(&self) -> impl Iterator<Item = (QueueId, &Queue)> {
-        self.queues.iter().map(|(&id, hosted)| (id, &hosted.queue))
-    }
-}
-
-/// Marks a queue for dispatch, once.
-fn touch(hosted: &mut Hosted, id: QueueId, touched: &mut VecDeque<QueueId>) {
-    if !hosted.is_touched {
-        hosted.is_touched = true;
-        touched.push_back(id);
-    }
-}
-
-/// Moves what one call of a queue said to the list of all that left.
-fn note_left(scratch: &mut Vec<Left>, id: QueueId, left: &mut Vec<(QueueId, Left)>) {
-    if !scratch.is_empty() {
-        left.extend(scratch.drain(..).map(|one| (id, one)));
+        self.queues.iter().map(|(id, hosted)| (id, &hosted.queue))
     }
 }
 

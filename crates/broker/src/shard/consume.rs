@@ -13,8 +13,9 @@ use leveret_topology::{Event, QueueId, Topology};
 
 use super::jobs::{Job, Line, cost};
 use super::ports::{Consumer, Listed, Ports};
+use super::queues::DISPATCH_BUDGET;
 use super::store::{Parked, Store};
-use super::{Counters, DISPATCH_BUDGET, Shard, describe, note_left};
+use super::{Counters, Shard, describe};
 use crate::message::{ConnectionId, ConsumerSlot, Delivery, Outbox, Reply, ReplyTo, ToShard};
 
 /// What `basic.get` finds.
@@ -63,13 +64,13 @@ impl<L: Log> Shard<L> {
             Ok(consumer) => {
                 let facts = Listed { tag, no_ack, prefetch, arguments: Arc::new(arguments) };
                 let ReplyTo { connection, channel } = reply;
-                if let Some(hosted) = self.queues.get_mut(&id) {
+                if let Some(hosted) = self.queues.get_mut(id) {
                     let of_queue = &mut hosted.consumers;
                     self.ports.add(connection, channel, slot, id, consumer, facts, of_queue);
                 }
                 self.tell_consumer_created(key, exclusive, &user, topology, out);
                 out.reply(reply, Reply::Consuming);
-                self.touch(id);
+                self.queues.touch(id);
             }
             Err(_in_use) => {
                 let text = match topology.queue_by_id(id) {
@@ -124,22 +125,21 @@ impl<L: Log> Shard<L> {
             self.dispatch(consumer.queue, now);
         }
         let queue = self.ports.consumer(key)?.queue;
-        let Some(hosted) = self.queues.get_mut(&queue) else {
+        let Some(hosted) = self.queues.get_mut(queue) else {
             self.remove_from_ending(key, queue, now, out);
             return None;
         };
         let consumer = self.ports.remove(key, &mut hosted.consumers)?;
         tell_consumer_deleted(&consumer, user, names(queue, topology).as_ref(), out);
-        let removed = hosted.queue.remove_consumer(consumer.id, now, &mut self.scratch);
-        note_left(&mut self.scratch, consumer.queue, &mut self.left);
-        self.touch(consumer.queue);
-        if removed.is_some_and(|removed| removed.resume) {
+        let removed = self.queues.change(queue, |hosted, left| {
+            let removed = hosted.queue.remove_consumer(consumer.id, now, left);
+            (removed.is_some_and(|removed| removed.resume), hosted.consumers.is_empty())
+        });
+        let (resumes, is_last) = removed.unwrap_or_default();
+        if resumes {
             self.resume(consumer.connection);
         }
-        self.queues
-            .get(&queue)
-            .is_some_and(|hosted| hosted.consumers.is_empty())
-            .then_some(consumer)
+        is_last.then_some(consumer)
     }
 
     /// A consumer of a connection that ended goes, and with it perhaps an auto-delete queue.
@@ -186,10 +186,10 @@ impl<L: Log> Shard<L> {
         for run in by_queue.chunk_by(|(a, _), (b, _)| a == b) {
             let Some(&(queue, _)) = run.first() else { continue };
             let mut ids: Vec<_> = run.iter().map(|&(_, id)| id).collect();
-            let Some(hosted) = self.queues.get_mut(&queue) else { continue };
+            let Some(hosted) = self.queues.get_mut(queue) else { continue };
             hosted.queue.resume_all(&mut ids);
             if !hosted.reading.waits() {
-                super::touch(hosted, queue, &mut self.touched);
+                self.queues.touch(queue);
             }
         }
     }
@@ -208,22 +208,18 @@ impl<L: Log> Shard<L> {
             out.reply(reply, Reply::Gone);
             return;
         }
-        if let Some(hosted) = self.queues.get_mut(&id)
-            && hosted.queue.expire(now, &mut self.scratch)
-        {
+        if self.queues.call(id, |hosted, left| hosted.queue.expire(now, left)) == Some(true) {
             // So many have expired that the next one is not found in this turn.
-            super::touch(hosted, id, &mut self.touched);
-            note_left(&mut self.scratch, id, &mut self.left);
+            self.queues.touch(id);
             self.get_later(reply, id, no_ack, out);
             return;
         }
-        note_left(&mut self.scratch, id, &mut self.left);
         // Older messages go to consumers first, all they can take, and reach their connection first: one
         // channel may both consume and get. What they were given may be from before this letter.
-        if self.queues.get(&id).is_some_and(|hosted| hosted.queue.wants_dispatch())
+        if self.queues.get(id).is_some_and(|hosted| hosted.queue.wants_dispatch())
             && self.dispatch_some(id, DISPATCH_BUDGET.into(), now)
         {
-            self.touch(id);
+            self.queues.touch(id);
             self.get_later(reply, id, no_ack, out);
             return;
         }
@@ -246,7 +242,7 @@ impl<L: Log> Shard<L> {
             }
         }
         // So many were set aside that the rest is for the next turn.
-        self.touch(id);
+        self.queues.touch(id);
         self.get_later(reply, id, no_ack, out);
     }
 
@@ -260,12 +256,12 @@ impl<L: Log> Shard<L> {
 
     /// Whether the message that `basic.get` takes next can be read. One that is damaged is set aside.
     fn next_at_hand(&mut self, id: QueueId, now: Time) -> Found {
-        let Some(hosted) = self.queues.get_mut(&id) else { return Found::Nothing };
-        let next = hosted.queue.next_to_get(now, &mut self.scratch);
-        // What consumers were given and cannot be read yet goes out before it, too.
-        let first = hosted.queue.next_early();
-        self.note_left(id);
-        let Some(next) = next else { return Found::Nothing };
+        let next = self.queues.call(id, |hosted, left| {
+            let next = hosted.queue.next_to_get(now, left)?;
+            // What consumers were given and cannot be read yet goes out before it, too.
+            Some((hosted.queue.next_early(), next))
+        });
+        let Some((first, next)) = next.flatten() else { return Found::Nothing };
         if let Some(first) = first.filter(|&first| self.store.is_to_come(first)) {
             return Found::ToCome(first);
         }
@@ -274,7 +270,7 @@ impl<L: Log> Shard<L> {
             Err(error) if error.is_to_come() => Found::ToCome(next),
             Err(error) => {
                 self.note_aside(id, next, error);
-                if let Some(hosted) = self.queues.get_mut(&id) {
+                if let Some(hosted) = self.queues.get_mut(id) {
                     hosted.queue.set_next_aside();
                 }
                 Found::Damaged
@@ -292,10 +288,8 @@ impl<L: Log> Shard<L> {
         now: Time,
         out: &mut Outbox,
     ) {
-        let Some(hosted) = self.queues.get_mut(&id) else { return };
-        let got = hosted.queue.get(now, no_ack, &mut self.scratch);
-        super::touch(hosted, id, &mut self.touched);
-        note_left(&mut self.scratch, id, &mut self.left);
+        let got = self.queues.change(id, |hosted, left| hosted.queue.get(now, no_ack, left));
+        let Some(got) = got else { return };
         let answer = match got.zip(record) {
             None => Reply::GotNothing,
             Some((found, record)) => {
@@ -320,45 +314,19 @@ impl<L: Log> Shard<L> {
     /// ready then. If there is more for them than a queue gives in one go, it is touched.
     pub(super) fn dispatch(&mut self, id: QueueId, now: Time) {
         if self.dispatch_some(id, DISPATCH_BUDGET.into(), now) {
-            self.touch(id);
+            self.queues.touch(id);
         }
     }
 
     /// The same, for about so many units of work. Whether there is more.
     pub(super) fn dispatch_some(&mut self, id: QueueId, allowed: u64, now: Time) -> bool {
-        let Self {
-            queues,
-            store,
-            ports,
-            scratch,
-            left,
-            counters,
-            resting,
-            queue_bytes,
-            served,
-            used,
-            ..
-        } = self;
-        let Some(hosted) = queues.get_mut(&id) else { return false };
-        hosted.is_touched = false;
+        let Self { queues, store, ports, counters, .. } = self;
         let (record, damaged) = (Bytes::new(), Vec::new());
-        let mut out = Out { queue: id, store, ports, counters, record, damaged };
-        let mut budget = u64::from(DISPATCH_BUDGET).min(allowed).max(1) as u32;
-        if hosted.queue.options().dead_letter {
-            // What leaves it may cost much more than what it gives.
-            budget = budget.min(DISPATCH_BUDGET / cost::DEAD_LETTER as u32);
-        }
-        let dispatched = hosted.queue.dispatch(now, &mut out, scratch, budget);
-        *used += cost::DISPATCH + cost::DELIVER * u64::from(dispatched.delivered);
-        note_left(scratch, id, left);
-        super::rest::used(hosted, id, now, queue_bytes, resting);
-        let is_left = hosted.queue.has_ready() && !dispatched.more && !dispatched.waits;
-        hosted.usage.dispatched(is_left, now);
-        if dispatched.delivered > 0 {
-            *served += 1;
-            hosted.served_in = *served;
-        }
-        let damaged = out.damaged;
+        let mut to = Out { queue: id, store, ports, counters, record, damaged };
+        let dispatched = queues.dispatch(id, allowed, now, &mut to);
+        let Some((hosted, dispatched)) = dispatched else { return false };
+        let damaged = to.damaged;
+        self.used += cost::DISPATCH + cost::DELIVER * u64::from(dispatched.delivered);
         if store.is_awaited_in(hosted.awaited_in)
             && hosted.queue.has_ready()
             && !dispatched.more
@@ -376,7 +344,6 @@ impl<L: Log> Shard<L> {
         for (at, error) in damaged {
             self.note_aside(id, at, error);
         }
-        self.set_timer(id);
         dispatched.more
     }
 

@@ -163,7 +163,7 @@ impl<L: Log> Shard<L> {
     fn set_dead_letter_aside(&mut self, dead: Dead, error: ReadError) {
         let Dead { id, offset, held, mark, .. } = dead;
         self.note_aside(id, offset, error);
-        match self.queues.get_mut(&id) {
+        match self.queues.get_mut(id) {
             Some(_) if held => {}
             Some(hosted) => {
                 let (seen, delivery_count) = marked(mark);
@@ -175,7 +175,7 @@ impl<L: Log> Shard<L> {
 
     /// Whether a crash would find the message in its queue.
     fn survives_crash(&self, letter: &Publish, id: QueueId) -> bool {
-        letter.persistent && self.queues.get(&id).is_some_and(|hosted| hosted.is_durable)
+        letter.persistent && self.queues.get(id).is_some_and(|hosted| hosted.is_durable)
     }
 
     /// Sends a dead letter to each target; its record stays until all have answered.
@@ -259,7 +259,7 @@ impl<L: Log> Shard<L> {
         match origin {
             Origin::Departed { reason, mark } if is_unstored => {
                 // It is safe where it is: that there is no room elsewhere is no reason to lose it.
-                let Some(hosted) = self.queues.get_mut(&queue) else { return };
+                let Some(hosted) = self.queues.get_mut(queue) else { return };
                 let (seen, delivery_count) = marked(mark);
                 hosted.queue.hold_dead_letter(offset, seen, delivery_count);
                 self.retries.add(queue, Stuck { offset, reason, taken }, now);
@@ -280,16 +280,16 @@ impl<L: Log> Shard<L> {
     /// Whether a dead letter of the queue that no target takes is not tried again, though it is held: it was for want
     /// of room on the disk.
     fn gives_up(&self, queue: QueueId) -> bool {
-        self.queues.get(&queue).is_none_or(|hosted| !hosted.queue.dead_letters_at_least_once())
+        self.queues.get(queue).is_none_or(|hosted| !hosted.queue.dead_letters_at_least_once())
     }
 
     /// The queue no longer holds a dead letter: its targets have it, or it was given up.
     fn let_held_go(&mut self, queue: QueueId, offset: Offset, way: Way) {
-        if let Some(hosted) = self.queues.get_mut(&queue)
+        if let Some(hosted) = self.queues.get_mut(queue)
             && hosted.queue.dead_lettered(offset)
         {
             self.gone(offset, queue, way);
-            self.touch(queue);
+            self.queues.touch(queue);
             self.retries.went(queue);
         }
     }
@@ -319,7 +319,7 @@ impl<L: Log> Shard<L> {
             let Origin::Departed { mark, .. } = awaited.origin else { return None };
             Some((queue, offset, mark))
         });
-        let waiting = self.queues.iter().flat_map(|(&id, hosted)| {
+        let waiting = self.queues.iter().flat_map(|(id, hosted)| {
             hosted.letters.iter().filter_map(move |&left| mark_of_left(id, left))
         });
         let back: Vec<_> = sent.chain(waiting).chain(self.exits.marks()).collect();

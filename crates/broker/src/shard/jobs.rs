@@ -345,7 +345,7 @@ impl<L: Log> Shard<L> {
                     let left = self.next_letter(id)?;
                     self.work_off(id, left, topology, now, out);
                 }
-                let waiting = self.queues.get(&id).map_or(0, |hosted| hosted.letters.len() as u64);
+                let waiting = self.queues.get(id).map_or(0, |hosted| hosted.letters.len() as u64);
                 let units = cost::DEAD_LETTER * waiting;
                 (units > 0).then_some((Job::DeadLetters(id), units))
             }
@@ -385,7 +385,7 @@ impl<L: Log> Shard<L> {
                 _ => {}
             }
         }
-        for (id, left) in std::mem::take(&mut self.left) {
+        for (id, left) in self.queues.take_left() {
             match left {
                 Left::Acked(offset) => self.gone(offset, id, Way::Acked),
                 Left::Lent(offset) => self.release(offset, id),

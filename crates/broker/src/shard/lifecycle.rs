@@ -1,9 +1,5 @@
 //! Queues are made, counted, purged, deleted and listed.
 
-use std::collections::VecDeque;
-
-use foldhash::fast::FixedState;
-use hashbrown::HashSet;
 use leveret_amqp::reply::ReplyCode;
 use leveret_log::Log;
 use leveret_queue::{Backlog, Offset, Queue, Time};
@@ -26,33 +22,6 @@ use crate::meta::{DELETION_ROOM, no_room};
 pub(super) struct Asked {
     pub(super) by: Box<By>,
     pub(super) reply: Option<ReplyTo>,
-}
-
-/// Queues that were deleted here and that the names may still have: these go in the order in which they were deleted.
-#[derive(Debug, Default)]
-pub(super) struct Dying {
-    all: HashSet<QueueId, FixedState>,
-    /// First the one that was deleted first.
-    order: VecDeque<QueueId>,
-}
-
-impl Dying {
-    pub(super) fn add(&mut self, id: QueueId) {
-        if self.all.insert(id) {
-            self.order.push_back(id);
-        }
-    }
-
-    pub(super) fn contains(&self, id: &QueueId) -> bool {
-        self.all.contains(id)
-    }
-
-    /// Forgets those whose names are gone, up to one whose name is there.
-    pub(super) fn forget_dead(&mut self, topology: &Topology) {
-        while let Some(id) = self.order.pop_front_if(|id| topology.queue_by_id(*id).is_none()) {
-            self.all.remove(&id);
-        }
-    }
 }
 
 impl<L: Log> Shard<L> {
@@ -97,24 +66,20 @@ impl<L: Log> Shard<L> {
             }
         };
         out.reply(reply, answer);
-        self.set_timer(id);
+        self.queues.look_at_timer(id);
     }
 
     /// A policy changed what the queue may hold, or how long.
     pub(super) fn options_changed(&mut self, id: QueueId, topology: &Topology, now: Time) {
         let Some(queue) = topology.queue_by_id(id) else { return };
         let options = queue.options();
-        if let Some(hosted) = self.queues.get_mut(&id) {
+        if let Some(hosted) = self.queues.get_mut(id) {
             let was = std::mem::replace(&mut hosted.confirm, queue.confirm_options());
             if waits_for_consumers(&was) && !waits_for_consumers(&hosted.confirm) {
                 self.free_waiting(id);
             }
         }
-        if let Some(hosted) = self.queues.get_mut(&id) {
-            hosted.queue.set_options(options, now, &mut self.scratch);
-            self.note_left(id);
-            self.touch(id);
-        }
+        self.queues.change(id, |hosted, left| hosted.queue.set_options(options, now, left));
     }
 
     /// The queue waits for its consumers no more: publishers of what is in it are told as soon as it is on the disk, or
@@ -122,7 +87,7 @@ impl<L: Log> Shard<L> {
     #[cold]
     fn free_waiting(&mut self, id: QueueId) {
         let Self { queues, confirms, store, .. } = self;
-        let Some(hosted) = queues.get(&id).filter(|_| !confirms.is_empty()) else { return };
+        let Some(hosted) = queues.get(id).filter(|_| !confirms.is_empty()) else { return };
         let (mut kept, mut end) = (Vec::new(), 0);
         hosted.queue.each_kept(|at, persistent| {
             if !confirms.begin_to_free(at.get(), id) {
@@ -166,11 +131,10 @@ impl<L: Log> Shard<L> {
         }
         // What came in this turn and found a consumer is not ready any more.
         self.dispatch(id, now);
-        let Some(hosted) = self.queues.get_mut(&id) else { return };
-        let backlog = take(&mut hosted.queue);
+        let backlog = self.queues.change(id, |hosted, _| take(&mut hosted.queue));
+        let Some(backlog) = backlog else { return };
         out.reply(reply, Reply::Purged(backlog.ready()));
         self.let_go(id, backlog, out);
-        self.touch(id);
     }
 
     /// `queue.delete`, or the end of an exclusive queue.
@@ -241,11 +205,7 @@ impl<L: Log> Shard<L> {
         while let Some(left) = self.next_letter(id) {
             self.work_off(id, left, topology, now, out);
         }
-        let Some(mut hosted) = self.queues.remove(&id) else { return };
-        self.queue_bytes -= hosted.counted_bytes;
-        if let Some(at) = hosted.timer {
-            self.timers.remove(&(at, id));
-        }
+        let Some(mut hosted) = self.queues.remove(id) else { return };
         let ready = hosted.queue.counts().ready;
         let backlog = hosted.queue.drain_all();
         self.keep_totals(&hosted);
@@ -255,7 +215,6 @@ impl<L: Log> Shard<L> {
         let by = (names(id, topology), &*asked.by.user);
         let (consumers, more) =
             self.end_consumers(id, hosted.queue, hosted.consumers, by, now, out);
-        self.dying.add(id);
         if waits {
             self.confirms.queue_gone(id);
         }
@@ -291,7 +250,7 @@ impl<L: Log> Shard<L> {
         now: Time,
         out: &mut Outbox,
     ) {
-        let Some(hosted) = self.queues.get(&last.queue) else { return };
+        let Some(hosted) = self.queues.get(last.queue) else { return };
         if hosted.queue.options().auto_delete {
             say_auto_deleted(last, is_closing, topology);
             self.delete_for_good(last.queue, Asked::default(), topology, now, out);
@@ -300,7 +259,7 @@ impl<L: Log> Shard<L> {
 
     /// The queue goes as nobody has used it for as long as it may be unused.
     pub(super) fn say_expired(&self, id: QueueId, topology: &Topology) {
-        let (Some(queue), Some(hosted)) = (topology.queue_by_id(id), self.queues.get(&id)) else {
+        let (Some(queue), Some(hosted)) = (topology.queue_by_id(id), self.queues.get(id)) else {
             return;
         };
         let vhost = topology.vhost_by_id(queue.vhost).map_or("", |vhost| &vhost.name);

@@ -48,7 +48,7 @@ impl<L: Log> Shard<L> {
         if named == Named::None {
             return listed;
         }
-        let hosted = queues.iter().filter_map(|id| self.queues.get(id));
+        let hosted = queues.iter().filter_map(|&id| self.queues.get(id));
         let slots = hosted.map(|it| u64::from(it.queue.consumer_slots())).sum::<u64>();
         listed + cost::NAMED * slots
     }
@@ -66,7 +66,7 @@ impl<L: Log> Shard<L> {
                 list.from = self.name_some(&mut list, from);
             } else if let Some(id) = list.queues.next() {
                 self.used += cost::LISTED;
-                let facts = self.queues.get(&id).and_then(|hosted| self.facts(id, hosted, now));
+                let facts = self.queues.get(id).and_then(|hosted| self.facts(id, hosted, now));
                 if let Some(facts) = facts {
                     list.facts.push(facts);
                     list.from = (list.named != Named::None).then_some(0);
@@ -86,7 +86,7 @@ impl<L: Log> Shard<L> {
     /// Names some consumers of the last queue of the list. Where to go on.
     fn name_some(&mut self, list: &mut Listing, from: u32) -> Option<u32> {
         let facts = list.facts.last_mut()?;
-        let hosted = self.queues.get(&facts.queue)?;
+        let hosted = self.queues.get(facts.queue)?;
         let to = from.saturating_add(SLOTS);
         let before = facts.consumers.len();
         let views = hosted.queue.consumers_between(from, to);

@@ -14,10 +14,10 @@ use leveret_log::Log;
 use leveret_queue::{Offset, Time, UnackedId};
 use leveret_topology::{QueueId, Topology};
 
+use super::Shard;
 use super::confirms::Way;
 use super::dead_letter::{Origin, string_list, targets};
 use super::store::Parked;
-use super::{Shard, note_left};
 use crate::message::{
     ConnectionId, Message, MoveTo, Moved, Outbox, Publish, Reply, ReplyTo, Targets, ToShard,
 };
@@ -62,7 +62,7 @@ impl<L: Log> Shard<L> {
             }
         }
         warm.sort_unstable();
-        let Some(hosted) = self.queues.get_mut(&id) else { return };
+        let Some(hosted) = self.queues.get_mut(id) else { return };
         let mut moving = Moving { reply, under_way: 0, moved: Moved { cold, ..Moved::default() } };
         for (offset, unacked) in hosted.queue.take_out(&warm) {
             match self.make_moved(offset, to, topology) {
@@ -77,18 +77,18 @@ impl<L: Log> Shard<L> {
                 }
             }
         }
-        self.touch(id);
+        self.queues.touch(id);
         self.moves.insert(reply.connection, moving);
         self.answer_move(reply.connection, out);
     }
 
     /// Messages to the front of their queue: nothing is stored for it.
     fn bring_forward(&mut self, reply: ReplyTo, id: QueueId, offsets: &[Offset], out: &mut Outbox) {
-        let Some(hosted) = self.queues.get_mut(&id) else { return };
+        let Some(hosted) = self.queues.get_mut(id) else { return };
         let mut offsets = offsets.to_vec();
         offsets.sort_unstable();
         let moved = hosted.queue.bring_forward(&offsets);
-        self.touch(id);
+        self.queues.touch(id);
         out.reply(reply, Reply::Moved(Moved { moved, ..Moved::default() }));
     }
 
@@ -144,10 +144,10 @@ impl<L: Log> Shard<L> {
         }
         if !is_taken {
             self.put_back(queue, (id, offset), true, now);
-        } else if self.queues.get_mut(&queue).is_some_and(|it| it.queue.moved(id, offset)) {
+        } else if self.queues.get_mut(queue).is_some_and(|it| it.queue.moved(id, offset)) {
             self.counters.moved += 1;
             self.gone(offset, queue, Way::DeadLettered);
-            self.touch(queue);
+            self.queues.touch(queue);
         }
         self.answer_move(by, out);
     }
@@ -160,11 +160,9 @@ impl<L: Log> Shard<L> {
         is_late: bool,
         now: Time,
     ) {
-        if let Some(hosted) = self.queues.get_mut(&queue) {
-            hosted.queue.put_back(id, offset, is_late, now, &mut self.scratch);
-            note_left(&mut self.scratch, queue, &mut self.left);
-            self.touch(queue);
-        }
+        self.queues.change(queue, |hosted, left| {
+            hosted.queue.put_back(id, offset, is_late, now, left);
+        });
     }
 
     /// Answers who moves messages, if none is on its way any more.

@@ -11,7 +11,8 @@ use leveret_log::Log;
 use leveret_queue::{Time, Totals};
 use leveret_topology::{QueueId, QueueKind};
 
-use super::{Hosted, Shard};
+use super::Shard;
+use super::queues::Hosted;
 use crate::message::{ConnectionId, Outbox, Reply, ReplyTo};
 use crate::numbers::{GoneQueues, HeadFacts, QueueNumbers, ShardNumbers, ShardRest};
 use crate::record::View;
@@ -74,14 +75,14 @@ impl<L: Log> Shard<L> {
             self.sampling.asker = reply.connection;
             self.sampling.round = self.sampling.round.wrapping_add(1);
             self.sampling.queues.clear();
-            self.sampling.queues.extend(self.queues.keys());
+            self.sampling.queues.extend(self.queues.iter().map(|(id, _)| id));
             self.sampling.seen.clear();
         }
         let left = self.sampling.queues.len().saturating_sub(PIECE);
         let piece = self.sampling.queues.split_off(left);
         let mut queues = Vec::with_capacity(piece.len());
         for id in piece {
-            if let Some(hosted) = self.queues.get_mut(&id) {
+            if let Some(hosted) = self.queues.get_mut(id) {
                 hosted.seen_in = self.sampling.round;
             }
             queues.extend(self.queue_numbers(id, now));
@@ -93,7 +94,7 @@ impl<L: Log> Shard<L> {
 
     /// Numbers of one queue.
     pub(super) fn queue_numbers(&self, id: QueueId, now: Time) -> Option<QueueNumbers> {
-        let hosted = self.queues.get(&id)?;
+        let hosted = self.queues.get(id)?;
         Some(QueueNumbers {
             queue: id,
             kind: hosted.kind,
@@ -134,7 +135,7 @@ impl<L: Log> Shard<L> {
             confirmed: self.confirms.confirmed(),
             nacked: self.confirms.nacks(),
             log: self.store.usage(),
-            queue_bytes: self.queue_bytes,
+            queue_bytes: self.queues.bytes(),
             unresolved_bytes: self.confirms.bytes(),
             held_bytes: self.held_bytes(),
         }

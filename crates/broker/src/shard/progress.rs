@@ -5,8 +5,8 @@ use leveret_log::{Log, SyncError};
 use leveret_queue::Time;
 use leveret_topology::Topology;
 
+use super::Shard;
 use super::store::{Parked, Waiter};
-use super::{Shard, touch};
 use crate::message::{Outbox, Reply, Taken, ToShard};
 
 impl<L: Log> Shard<L> {
@@ -17,7 +17,7 @@ impl<L: Log> Shard<L> {
         }
         let Self { store, queues, .. } = self;
         let handed = store.hand_over(now, |queue, of_new, told| {
-            queues.get_mut(&queue).is_some_and(|hosted| hosted.odds.tell(of_new, told))
+            queues.get_mut(queue).is_some_and(|hosted| hosted.odds.tell(of_new, told))
         });
         if let Err(error) = handed {
             self.disk_failed(&error, out);
@@ -67,12 +67,9 @@ impl<L: Log> Shard<L> {
 
     /// Records came, from the disk or by agreement: lets all that waits try again.
     pub(super) fn warmed(&mut self, topology: &Topology, now: Time, out: &mut Outbox) {
-        let Self { store, queues, touched, .. } = self;
+        let Self { store, queues, .. } = self;
         let parked = store.came(|id| {
-            if let Some(hosted) = queues.get_mut(&id) {
-                hosted.reading.goes_on();
-                touch(hosted, id, touched);
-            }
+            queues.change(id, |hosted, _| hosted.reading.goes_on());
         });
         for parked in parked {
             match parked {

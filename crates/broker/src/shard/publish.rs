@@ -12,10 +12,11 @@ use leveret_log::{AppendError, Log};
 use leveret_queue::{Incoming, Offset, Time};
 use leveret_topology::{ConfirmOn, ConfirmOptions, QueueId, Topology};
 
+use super::Shard;
 use super::confirms::{Mixed, NackReason, Slot, Until, Wait};
 use super::jobs::cost;
+use super::queues::Hosted;
 use super::settle::Pays;
-use super::{Hosted, Shard, note_left, touch};
 use crate::flow::QUEUE_BYTES_MAX;
 use crate::message::{
     ConnectionId, Outbox, Publish, STEP_QUEUES_MAX, Step, Taken, Targets, ToSession, What,
@@ -79,7 +80,7 @@ impl<L: Log> Shard<L> {
                     self.note_stored(message, from, topology, out);
                 }
             }
-            if !self.left.is_empty() {
+            if self.queues.has_left() {
                 self.work_off_left(Pays::Cause, topology, now, out);
             }
         }
@@ -118,7 +119,7 @@ impl<L: Log> Shard<L> {
     #[cold]
     fn note_flow(&mut self, messages: &[Publish]) {
         for id in messages.iter().flat_map(|message| &message.targets) {
-            if let Some(hosted) = self.queues.get_mut(id) {
+            if let Some(hosted) = self.queues.get_mut(*id) {
                 hosted.flow_in = self.store.flow_mark();
             }
         }
@@ -134,7 +135,7 @@ impl<L: Log> Shard<L> {
 
     /// Whether a message in this queue keeps the alarm up.
     fn keeps_alarm(&self, message: &Publish, id: QueueId) -> bool {
-        let Some(hosted) = self.queues.get(&id) else { return false };
+        let Some(hosted) = self.queues.get(id) else { return false };
         let on = hosted.confirm;
         let waits = matches!(on.on, ConfirmOn::Ack | ConfirmOn::AckLean) && !on.by_header;
         let is_written = message.persistent && hosted.is_durable && !waits;
@@ -202,7 +203,7 @@ impl<L: Log> Shard<L> {
         let facts = |it: &Hosted| (it.confirm, it.is_durable, it.odds.is_quick(are_new_quick));
         let targets = &publish.targets[..];
         for &id in targets {
-            let (options, is_durable, is_quick) = match self.queues.get(&id) {
+            let (options, is_durable, is_quick) = match self.queues.get(id) {
                 Some(hosted) => facts(hosted),
                 None => match self.hosted(id, topology, now) {
                     Some(hosted) => facts(hosted),
@@ -350,31 +351,31 @@ impl<L: Log> Shard<L> {
         is_awaited: bool,
         now: Time,
     ) -> bool {
-        let Some(hosted) = self.queues.get_mut(&id) else {
-            // Deleted between routing and now: the message has left with the queue.
-            self.release(incoming.offset, id);
-            return true;
-        };
-        if is_awaited {
-            hosted.awaited_in = self.store.hold(incoming.offset, id);
-        }
-        // What nobody waits for is never lent: nobody could be told that it was lost.
-        let result = if is_told && hosted.confirm.on == ConfirmOn::AckLean {
-            hosted.queue.enqueue_lean(incoming, now, &mut self.scratch)
-        } else {
-            hosted.queue.enqueue(incoming, now, &mut self.scratch)
-        };
-        touch(hosted, id, &mut self.touched);
-        note_left(&mut self.scratch, id, &mut self.left);
+        let result = self.queues.change(id, |hosted, left| {
+            if is_awaited {
+                hosted.awaited_in = self.store.hold(incoming.offset, id);
+            }
+            // What nobody waits for is never lent: nobody could be told that it was lost.
+            if is_told && hosted.confirm.on == ConfirmOn::AckLean {
+                hosted.queue.enqueue_lean(incoming, now, left)
+            } else {
+                hosted.queue.enqueue(incoming, now, left)
+            }
+        });
         match result {
-            Ok(()) => {
+            Some(Ok(())) => {
                 self.counters.enqueued += 1;
                 true
             }
-            Err(_full) => {
-                // It has left through the scratch list: dropped or dead-lettered.
+            Some(Err(_full)) => {
+                // It has left: dropped or dead-lettered.
                 self.counters.refused += 1;
                 false
+            }
+            None => {
+                // Deleted between routing and now: the message has left with the queue.
+                self.release(incoming.offset, id);
+                true
             }
         }
     }

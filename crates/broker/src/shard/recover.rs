@@ -14,7 +14,7 @@ use leveret_log::{Holder, Log};
 use leveret_queue::{Incoming, Left, Offset, Time};
 use leveret_topology::{GroupId, QueueId, Topology};
 
-use super::{Hosted, Shard, queue_offset, touch};
+use super::{Shard, queue_offset};
 use crate::message::shard_of;
 use crate::record::Head;
 use crate::transaction::{Decided, Note, TxId};
@@ -81,13 +81,10 @@ impl<L: Log> Shard<L> {
     /// Makes the queues of this shard that the topology has, without messages. To be called once, before letters come: later
     /// changes of the topology are letters.
     pub fn host(&mut self, topology: &Topology, now: Time) {
-        let Self { queues, touched, group, shards, .. } = self;
         // Those without messages, too: they are counted, and what nobody uses may expire.
         for queue in topology.vhosts().flat_map(|vhost| topology.queues(vhost.id)) {
-            if shard_of(queue.id, *shards) == *group {
-                let mut hosted = Box::new(Hosted::new(queue, now));
-                touch(&mut hosted, queue.id, touched);
-                queues.insert(queue.id, hosted);
+            if shard_of(queue.id, self.shards) == self.group {
+                self.queues.host(queue, now);
             }
         }
     }
@@ -153,7 +150,7 @@ impl<L: Log> Shard<L> {
                     finished.push((record.at, holder));
                     continue;
                 }
-                let Some(hosted) = queues.get_mut(&id) else {
+                let Some(hosted) = queues.get_mut(id) else {
                     restored.orphans += 1;
                     if !keeps_orphans {
                         orphans.push((record.at, holder));
@@ -187,7 +184,7 @@ impl<L: Log> Shard<L> {
         for at in confirms.deferred() {
             let _ = store.persist(Offset::new(at));
         }
-        for (&id, hosted) in queues.iter() {
+        for (id, hosted) in queues.iter() {
             if hosted.is_durable {
                 hosted.queue.to_be_lent(|at| {
                     let _ = store.persist(at);

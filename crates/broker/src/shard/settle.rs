@@ -8,11 +8,11 @@ use leveret_log::Log;
 use leveret_queue::{Left, Offset, Reason, Settled, Time};
 use leveret_topology::{QueueId, Topology};
 
+use super::Shard;
 use super::confirms::Way;
 use super::dead_letter::Dead;
 use super::jobs::{Job, Line, cost};
 use super::recover::{mark, mark_of};
-use super::{Shard, note_left, touch};
 use crate::message::{Outbox, Settle, Settlement};
 
 /// Who has the work that a message is which left its queue.
@@ -29,23 +29,22 @@ impl<L: Log> Shard<L> {
     pub(super) fn settle(&mut self, settlements: &[Settlement], now: Time) {
         self.used += cost::SETTLE * settlements.len() as u64;
         for settlement in settlements {
-            let id = settlement.queue;
-            let Some(hosted) = self.queues.get_mut(&id) else {
-                self.settle_without_queue(settlement);
-                continue;
-            };
             let how = match settlement.how {
                 Settle::Ack => leveret_queue::Settle::Ack,
                 Settle::Reject => leveret_queue::Settle::Reject,
                 Settle::Requeue { counts } => leveret_queue::Settle::Requeue { counts },
             };
-            let Settlement { unacked, offset, .. } = *settlement;
-            let settled = hosted.queue.settle(unacked, offset, how, now, &mut self.scratch);
-            if let Settled::Returned { delivery_count: Some(count) } = settled {
-                self.store.mark(offset, id, mark(count));
+            let Settlement { queue: id, unacked, offset, .. } = *settlement;
+            let settled = self
+                .queues
+                .change(id, |hosted, left| hosted.queue.settle(unacked, offset, how, now, left));
+            match settled {
+                Some(Settled::Returned { delivery_count: Some(count) }) => {
+                    self.store.mark(offset, id, mark(count));
+                }
+                Some(_) => {}
+                None => self.settle_without_queue(settlement),
             }
-            touch(hosted, id, &mut self.touched);
-            note_left(&mut self.scratch, id, &mut self.left);
         }
     }
 
@@ -68,8 +67,8 @@ impl<L: Log> Shard<L> {
         out: &mut Outbox,
     ) {
         // A dead letter may push another message out of a full queue: until nothing is left.
-        while !self.left.is_empty() {
-            let mut batch = std::mem::take(&mut self.left);
+        while self.queues.has_left() {
+            let mut batch = self.queues.take_left();
             for (id, left) in batch.drain(..) {
                 if !matches!(left, Left::DeadLetter { .. }) {
                     self.work_off(id, left, topology, now, out);
@@ -77,11 +76,7 @@ impl<L: Log> Shard<L> {
                     self.work_off(id, letter, topology, now, out);
                 }
             }
-            // Keep the room, unless something was pushed meanwhile.
-            if self.left.is_empty() {
-                self.left = batch;
-                break;
-            }
+            self.queues.keep_room(batch);
         }
     }
 
@@ -89,7 +84,7 @@ impl<L: Log> Shard<L> {
     /// one is to go now: that of who pays for it goes, or the one that waits longest in its place.
     fn in_line(&mut self, id: QueueId, left: Left, pays: Pays, out: &mut Outbox) -> Option<Left> {
         let is_full = self.work.spent() + self.used >= self.work.limits().turn / 2;
-        let Some(hosted) = self.queues.get_mut(&id) else { return Some(left) };
+        let Some(hosted) = self.queues.get_mut(id) else { return Some(left) };
         let is_first = hosted.letters.is_empty();
         if is_first && (pays == Pays::Cause || !is_full) {
             return Some(left);
@@ -107,12 +102,12 @@ impl<L: Log> Shard<L> {
 
     /// The next dead letter of a queue that waits for a turn with room. With the last one the queue's time goes on.
     pub(super) fn next_letter(&mut self, id: QueueId) -> Option<Left> {
-        let hosted = self.queues.get_mut(&id)?;
+        let hosted = self.queues.get_mut(id)?;
         let left = hosted.letters.pop_front()?;
         self.letters_waiting -= 1;
         if hosted.letters.is_empty() {
             hosted.letters = VecDeque::new();
-            self.touch(id);
+            self.queues.touch(id);
         }
         Some(left)
     }

@@ -133,7 +133,7 @@ impl<L: Log> Shard<L> {
         now: Time,
         out: &mut Outbox,
     ) {
-        if self.queues.get(&queue).is_some_and(|hosted| hosted.queue.holds(letter.offset)) {
+        if self.queues.get(queue).is_some_and(|hosted| hosted.queue.holds(letter.offset)) {
             self.try_dead_letter(queue, letter, topology, now, out);
         }
     }

@@ -153,7 +153,7 @@ impl<L: Log> Shard<L> {
             Settle::Ack => true,
             // A dead letter is in one queue or the other after a crash.
             Settle::Reject => {
-                let hosted = self.queues.get(&one.queue);
+                let hosted = self.queues.get(one.queue);
                 hosted.is_some_and(|hosted| !hosted.queue.options().dead_letter)
             }
             Settle::Requeue { .. } => false,

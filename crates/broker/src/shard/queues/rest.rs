@@ -4,11 +4,10 @@
 //! is put on a list. If it is not used for a while after that, it gives the memory back. The work is a
 //! look at two fields per queue and turn, and one pass over the list every [`REST_MS`].
 
-use leveret_log::Log;
 use leveret_queue::Time;
 use leveret_topology::QueueId;
 
-use super::{Hosted, Shard};
+use super::{Hosted, Map};
 
 /// How long a queue is unused and empty before it gives memory back, in ms; at most twice as long.
 const REST_MS: u64 = 5000;
@@ -37,38 +36,28 @@ impl Resting {
     pub(super) fn at(&self) -> Option<Time> {
         self.at
     }
-}
 
-/// A queue was dispatched: counts what it takes, and lists it if it is empty.
-#[inline]
-pub(super) fn used(
-    hosted: &mut Hosted,
-    id: QueueId,
-    now: Time,
-    total: &mut u64,
-    list: &mut Resting,
-) {
-    let bytes = hosted.queue.message_bytes() + hosted.queue.unacked_len() * SESSION_BYTES;
-    *total = *total - hosted.counted_bytes + bytes;
-    hosted.counted_bytes = bytes;
-    hosted.rest.was_used = true;
-    if !hosted.rest.is_listed && hosted.queue.is_empty() {
-        hosted.rest.is_listed = true;
-        list.queues.push(id);
-        list.at.get_or_insert_with(|| now.after_ms(REST_MS));
+    /// A queue was dispatched: counts what it takes, and lists it if it is empty. How many bytes it takes now.
+    #[inline]
+    pub(super) fn used(&mut self, hosted: &mut Hosted, id: QueueId, now: Time) -> u64 {
+        let bytes = hosted.queue.message_bytes() + hosted.queue.unacked_len() * SESSION_BYTES;
+        hosted.counted_bytes = bytes;
+        hosted.rest.was_used = true;
+        if !hosted.rest.is_listed && hosted.queue.is_empty() {
+            hosted.rest.is_listed = true;
+            self.queues.push(id);
+            self.at.get_or_insert_with(|| now.after_ms(REST_MS));
+        }
+        bytes
     }
-}
 
-impl<L: Log> Shard<L> {
-    /// Has queues that rested, and the log, give back what they keep for speed.
-    pub(super) fn relax_resting(&mut self, now: Time) {
-        self.store.relax(now);
-        if self.resting.at.is_none_or(|at| at > now) {
+    /// Has queues that rested give back what they keep for speed.
+    pub(super) fn relax(&mut self, all: &mut Map<QueueId, Box<Hosted>>, now: Time) {
+        if self.at.is_none_or(|at| at > now) {
             return;
         }
-        let Self { queues, resting, .. } = self;
-        resting.queues.retain(|id| {
-            let Some(hosted) = queues.get_mut(id) else { return false };
+        self.queues.retain(|id| {
+            let Some(hosted) = all.get_mut(id) else { return false };
             if std::mem::take(&mut hosted.rest.was_used) {
                 return true;
             }
@@ -78,7 +67,7 @@ impl<L: Log> Shard<L> {
             }
             false
         });
-        resting.queues.shrink_to(resting.queues.len() * 2);
-        resting.at = (!resting.queues.is_empty()).then(|| now.after_ms(REST_MS));
+        self.queues.shrink_to(self.queues.len() * 2);
+        self.at = (!self.queues.is_empty()).then(|| now.after_ms(REST_MS));
     }
 }
