@@ -102,8 +102,8 @@ ranks! {
     FileList,
     /// What clients may write to the log: a line may be written anywhere.
     LogLimits,
-    /// The log file, or the console.
-    LogFile,
+    /// Lines that wait for the log file, or for the console.
+    LogOutput,
 }
 
 /// A mutex that knows its place in the order.

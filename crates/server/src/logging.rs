@@ -5,18 +5,18 @@
 //! ([`limits`]), and one event is one line ([`text`]).
 
 mod console;
+mod file;
 mod limits;
+mod output;
 mod text;
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::fmt::Display;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
 
 use leveret_config::options::LogOptions;
 use leveret_config::{LOG_CATEGORIES, Level, LogFormat, Stream};
-use rustix::fs::OFlags;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::Layer as _;
 use tracing_subscriber::filter::{FilterExt as _, Targets};
@@ -26,19 +26,23 @@ use tracing_subscriber::registry::Registry;
 use tracing_subscriber::reload;
 
 use self::console::Console;
+use self::file::LogFile;
 use self::limits::Limits;
+use self::output::Output;
 use self::text::OneLine;
-use crate::locks::{Guard, Rank, Ranked};
 
 pub(crate) use self::limits::PERIOD;
+
+/// How long the last lines before an end may take, by output.
+pub(crate) const LAST_LINES: Duration = Duration::from_secs(1);
 
 type BoxedLayer = Box<dyn tracing_subscriber::Layer<Registry> + Send + Sync>;
 
 /// The logs at work, and what an operator does to them.
 #[derive(Clone, Debug, Default)]
 pub struct Logs {
-    file: Option<LogFile>,
-    console: Option<Console>,
+    file: Option<Output<LogFile>>,
+    console: Option<Output<Console>>,
     /// What passes, by output.
     filters: Vec<reload::Handle<Targets, Registry>>,
     /// What clients may write, by output.
@@ -46,19 +50,31 @@ pub struct Logs {
 }
 
 impl Logs {
-    /// Opens the log file again under its name: one that was moved away gets no more lines.
-    pub fn reopen(&self) -> io::Result<()> {
-        self.file.as_ref().map_or(Ok(()), |file| file.lock().reopen())
+    /// Has the log file opened again under its name: one that was moved away gets no more lines.
+    pub fn reopen(&self) {
+        let Some(file) = &self.file else { return };
+        let stays = |error: &dyn Display| {
+            tracing::error!(%error, "the log file cannot be opened again; the old one stays in use");
+        };
+        // Whoever asks does not wait.
+        if !file.call(move |file| file.reopen().unwrap_or_else(|error| stays(&error))) {
+            stays(&"what is written to it takes too long");
+        }
     }
 
     /// Has the log file make way for a new one. Whether there is a log file.
     pub fn rotate(&self) -> io::Result<bool> {
         let Some(file) = &self.file else { return Ok(false) };
-        let mut file = file.lock();
-        let rotated = file.rotate().map(|()| true);
-        rotated.map_err(|error| {
-            io::Error::new(error.kind(), format!("{}: {error}", file.path.display()))
-        })
+        let rotated = file.ask(LAST_LINES, LogFile::rotate);
+        rotated
+            .unwrap_or_else(|| Err(io::Error::other("what is written to it takes too long")))
+            .map(|()| true)
+    }
+
+    /// Waits until all is written that was said before, not longer than that.
+    pub fn flush(&self, patience: Duration) {
+        self.console.iter().for_each(|console| console.flush(patience));
+        self.file.iter().for_each(|file| file.flush(patience));
     }
 
     /// From now on every category has this level, in every output, until the next start.
@@ -73,7 +89,8 @@ impl Logs {
     /// Tells how many lines were left out since it was told last, and how many were lost.
     pub(crate) fn tell_more(&self) {
         self.limits.iter().for_each(Limits::tell);
-        self.console.iter().for_each(Console::tell_lost);
+        self.console.iter().for_each(Output::tell_lost);
+        self.file.iter().for_each(Output::tell_lost);
     }
 
     /// A filter that [`set_level`](Self::set_level) can change, and that limits what clients may write.
@@ -97,16 +114,19 @@ pub(crate) fn install(options: &LogOptions, dir: &Path) -> io::Result<Logs> {
             Stream::Stdout => Console::new(io::stdout()),
             Stream::Stderr => Console::new(io::stderr()),
         }?;
+        let console = Output::start("the console".to_owned(), console)?;
         layers.push(layer(is_json, console.clone()).with_filter(filter).boxed());
         logs.console = Some(console);
     }
     if let Some(name) = &options.file.0 {
         let path = dir.join(name);
+        let name = path.display().to_string();
         let file = LogFile::open(
             path,
             options.file_rotation_size.get(),
             options.file_rotation_count as usize,
         )?;
+        let file = Output::start(name, file)?;
         let is_json = options.file_format == LogFormat::Json;
         let filter = logs.filter(filter(options, options.file_level));
         layers.push(layer(is_json, file.clone()).with_filter(filter).boxed());
@@ -186,107 +206,6 @@ fn level(level: Level) -> LevelFilter {
     }
 }
 
-/// A log file that makes way for a new one when it is long enough: `x.log` becomes `x.log.0`, and so on.
-#[derive(Clone, Debug)]
-struct LogFile(Arc<Ranked<Rotating>>);
-
-#[derive(Debug)]
-struct Rotating {
-    path: PathBuf,
-    file: File,
-    bytes: u64,
-    bytes_max: u64,
-    kept: usize,
-}
-
-impl LogFile {
-    fn open(path: PathBuf, bytes_max: u64, kept: usize) -> io::Result<Self> {
-        if let Some(dir) = path.parent() {
-            std::fs::create_dir_all(dir)?;
-        }
-        let name = |error: io::Error| {
-            io::Error::new(error.kind(), format!("cannot log to {}: {error}", path.display()))
-        };
-        let file = open_to_append(&path).map_err(name)?;
-        let bytes = file.metadata()?.len();
-        let file = Rotating { path, file, bytes, bytes_max, kept };
-        Ok(Self(Arc::new(Ranked::new(Rank::LogFile, file))))
-    }
-
-    fn lock(&self) -> Guard<'_, Rotating> {
-        self.0.lock()
-    }
-}
-
-impl Rotating {
-    /// Opens what has the file's name, or makes it. The old file stays in use if that fails.
-    fn reopen(&mut self) -> io::Result<()> {
-        let file = open_to_append(&self.path)?;
-        self.bytes = file.metadata()?.len();
-        self.file = file;
-        Ok(())
-    }
-
-    /// Whether the file has its name still: nobody moved or removed it.
-    fn is_in_place(&self) -> bool {
-        let id = |data: std::fs::Metadata| (data.dev(), data.ino());
-        let named = std::fs::metadata(&self.path).map(id).ok();
-        named.is_some() && named == self.file.metadata().map(id).ok()
-    }
-
-    fn rotate(&mut self) -> io::Result<()> {
-        if !self.is_in_place() {
-            return self.reopen();
-        }
-        let numbered = |n: usize| {
-            let mut name = self.path.as_os_str().to_owned();
-            name.push(format!(".{n}"));
-            PathBuf::from(name)
-        };
-        for n in (1..self.kept).rev() {
-            // A number that is not there yet leaves a gap, which is no fault.
-            let _ = std::fs::rename(numbered(n - 1), numbered(n));
-        }
-        if self.kept > 0 {
-            std::fs::rename(&self.path, numbered(0))?;
-        } else {
-            std::fs::remove_file(&self.path)?;
-        }
-        self.reopen()
-    }
-}
-
-impl Write for LogFile {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let mut file = self.lock();
-        if file.bytes_max > 0 && file.bytes + bytes.len() as u64 > file.bytes_max && file.bytes > 0
-        {
-            file.rotate()?;
-        }
-        let written = file.file.write(bytes)?;
-        file.bytes += written as u64;
-        Ok(written)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.lock().file.flush()
-    }
-}
-
-impl<'a> MakeWriter<'a> for LogFile {
-    type Writer = Self;
-
-    fn make_writer(&'a self) -> Self {
-        self.clone()
-    }
-}
-
-/// A named pipe that nobody reads is refused, and none is waited for: the broker would.
-fn open_to_append(path: &Path) -> io::Result<File> {
-    let flags = OFlags::NONBLOCK.bits().cast_signed();
-    OpenOptions::new().create(true).append(true).custom_flags(flags).open(path)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -341,60 +260,8 @@ mod tests {
     }
 
     #[test]
-    fn a_long_file_makes_way() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join("x.log");
-        let mut log = LogFile::open(path, 10, 2).expect("a file");
-        for line in ["12345678\n", "second\n", "third\n", "fourth\n"] {
-            log.write_all(line.as_bytes()).expect("written");
-        }
-        let read = |name: &str| std::fs::read_to_string(dir.path().join(name)).ok();
-        assert_eq!(read("x.log").as_deref(), Some("fourth\n"));
-        assert_eq!(read("x.log.0").as_deref(), Some("third\n"));
-        assert_eq!(read("x.log.1").as_deref(), Some("second\n"));
-        assert_eq!(read("x.log.2"), None, "only two are kept");
-    }
-
-    #[test]
-    fn a_pipe_that_nobody_reads_is_refused() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join("x.log");
-        rustix::fs::mkfifoat(rustix::fs::CWD, &path, 0o600.into()).expect("a pipe");
-        let why = LogFile::open(path.clone(), 0, 2).expect_err("nobody reads").to_string();
-        assert!(why.starts_with(&format!("cannot log to {}: ", path.display())), "{why}");
-    }
-
-    #[test]
-    fn a_file_that_was_moved_away_gets_no_more() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join("x.log");
-        let mut log = LogFile::open(path.clone(), 0, 2).expect("a file");
-        let logs = Logs { file: Some(log.clone()), ..Logs::default() };
-        let read = |name: &str| std::fs::read_to_string(dir.path().join(name)).ok();
-        // As logrotate does it.
-        log.write_all(b"1\n").expect("written");
-        std::fs::rename(&path, dir.path().join("moved")).expect("moved");
-        log.write_all(b"2\n").expect("written");
-        logs.reopen().expect("opened again");
-        log.write_all(b"3\n").expect("written");
-        assert_eq!(
-            (read("moved").as_deref(), read("x.log").as_deref()),
-            (Some("1\n2\n"), Some("3\n"))
-        );
-        // The broker's own way numbers the old ones, and takes nothing that is not there for one.
-        assert!(logs.rotate().expect("rotated"));
-        log.write_all(b"4\n").expect("written");
-        assert_eq!(
-            (read("x.log.0").as_deref(), read("x.log").as_deref()),
-            (Some("3\n"), Some("4\n"))
-        );
-        std::fs::remove_file(&path).expect("removed");
-        assert!(logs.rotate().expect("rotated"));
-        log.write_all(b"5\n").expect("written");
-        assert_eq!(
-            (read("x.log.0").as_deref(), read("x.log").as_deref()),
-            (Some("3\n"), Some("5\n"))
-        );
+    fn a_log_without_a_file_has_nothing_to_do() {
+        Logs::default().reopen();
         assert!(!Logs::default().rotate().expect("nothing to do"));
     }
 }

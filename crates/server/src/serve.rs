@@ -183,7 +183,7 @@ pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow
         let supervisor = Supervisor::of_environment().map(Arc::new);
         let round = supervisor.as_ref().and_then(|it| it.round());
         let round = round.map_or(watchdog::ROUND, |it| it.min(watchdog::ROUND));
-        let watchdog = Watchdog::start(&node, options.watchdog_timeout, round)?;
+        let watchdog = Watchdog::start(&node, &logs, options.watchdog_timeout, round)?;
         let mut watched = None;
         let is_ready = |recovered| {
             ready.recovered = recovered;
@@ -442,9 +442,7 @@ fn amqp_listener(address: SocketAddr, preface: &Preface) -> Listener {
 /// Opens the log file and reads certificates again on every SIGHUP.
 async fn reload_when_asked(node: Arc<Node>, logs: Logs, mut hangup: Signal) {
     while hangup.recv().await.is_some() {
-        if let Err(error) = logs.reopen() {
-            tracing::error!(%error, "the log file cannot be opened again; the old one stays in use");
-        }
+        logs.reopen();
         tracing::info!("SIGHUP: opening log file and certificates again");
         // What is wrong with them is logged where it is found.
         let _ = node.certificates.reload();

@@ -14,7 +14,7 @@ use rustix::fs::Mode;
 
 use crate::front::{About, OpenFrontEnds};
 use crate::listener::{Preface, SocketOptions};
-use crate::logging::{self, Logs};
+use crate::logging::{self, LAST_LINES, Logs};
 use crate::login;
 use crate::seeds;
 use crate::serve::{AmqpListener, Options, run};
@@ -41,6 +41,19 @@ pub fn serve(loaded: &Loaded, open: OpenFrontEnds, give_back: fn()) -> anyhow::R
     let config = &loaded.config;
     let log_dir = log_dir(config);
     let logs = logging::install(&config.log, &log_dir)?;
+    let ended = serve_with(loaded, started, &logs, open, give_back);
+    // Whatever ended it, a start that was refused too.
+    logs.flush(LAST_LINES);
+    ended
+}
+
+fn serve_with(
+    loaded: &Loaded,
+    started: Instant,
+    logs: &Logs,
+    open: OpenFrontEnds,
+    give_back: fn(),
+) -> anyhow::Result<()> {
     for notice in &loaded.notices {
         if notice.is_warning {
             tracing::warn!("{}", notice.text);
@@ -48,9 +61,9 @@ pub fn serve(loaded: &Loaded, open: OpenFrontEnds, give_back: fn()) -> anyhow::R
             tracing::info!("{}", notice.text);
         }
     }
-    let mut options = options(config, started)?;
+    let mut options = options(&loaded.config, started)?;
     options.about.config_files.clone_from(&loaded.files);
-    options.about.logs = logs;
+    options.about.logs = logs.clone();
     run(options, open, give_back)
 }
 

@@ -31,6 +31,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 
 use crate::locks::{Rank, Ranked};
+use crate::logging::{LAST_LINES, Logs};
 use crate::node::Node;
 
 /// Between two looks.
@@ -396,14 +397,15 @@ impl Watchdog {
     /// Begins. A zero `timeout` never ends the process. The asker rests for `round` between two rounds.
     pub(crate) fn start(
         node: &Arc<Node>,
+        logs: &Logs,
         timeout: Duration,
         round: Duration,
     ) -> std::io::Result<Self> {
         let (stop, asked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
         let (tell, told) = channel();
-        let (telling, asking) = (Arc::clone(node), Arc::clone(node));
-        thread("watchdog-log").spawn(move || write_news(&telling, &told))?;
+        let (telling, logs, asking) = (Arc::clone(node), logs.clone(), Arc::clone(node));
+        thread("watchdog-log").spawn(move || write_news(&telling, &logs, &told))?;
         let over = Arc::clone(&asked);
         thread("watchdog-ask").spawn(move || {
             let beat = asking.watched.beat();
@@ -486,7 +488,7 @@ fn watch(node: &Node, timeout: Duration, stop: &AtomicBool, tell: &Sender<(News,
             };
             let (written, is_written) = channel();
             let also_written = written.clone();
-            // A log that hangs must not keep us from going on.
+            // What hangs must not keep us from going on.
             let _ = tell.send((one, written));
             let Some(last_words) = last_words else { continue };
             if !stop.load(Ordering::Acquire) {
@@ -503,8 +505,8 @@ fn watch(node: &Node, timeout: Duration, stop: &AtomicBool, tell: &Sender<(News,
     }
 }
 
-/// Writes what was found into the log, on a thread of its own: the log may be what hangs.
-fn write_news(node: &Node, news: &Receiver<(News, Sender<()>)>) {
+/// Writes what was found into the log, on a thread of its own: the lock of the connections may be what hangs.
+fn write_news(node: &Node, logs: &Logs, news: &Receiver<(News, Sender<()>)>) {
     let at = Instant::now();
     while let Ok((one, _written)) = news.recv() {
         let up_s = at.elapsed().as_secs();
@@ -533,6 +535,7 @@ fn write_news(node: &Node, news: &Receiver<(News, Sender<()>)>) {
                     up_s,
                     "watchdog: {doing} takes longer than watchdog.timeout: the process is ended, so that it is started again"
                 );
+                logs.flush(LAST_LINES);
             }
         }
     }

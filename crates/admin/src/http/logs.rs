@@ -1,5 +1,7 @@
 //! The node's log: its last lines, a new file for it, its level.
 
+use std::time::Duration;
+
 use leveret_config::{Level, Value as _};
 use serde_json::json;
 
@@ -11,6 +13,8 @@ use crate::ops::system::{self, Part};
 const LINES: usize = 50;
 /// How much of the log is looked at for them, in bytes.
 const PART_BYTES: u64 = 1 << 20;
+/// How long who asks for them waits for lines that are not written yet.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 fn no_file() -> Fault {
     Fault::missing(
@@ -26,6 +30,7 @@ pub(super) async fn tail(call: Call) -> Result<Answer, Fault> {
     let from = call.number("from")?;
     let file = call.app.ops.about.log_files.iter().find(|name| !name.starts_with('<'));
     let file = file.ok_or_else(no_file)?;
+    call.app.ops.about.logs.flush(PATIENCE);
     let Part { text, end } = match from {
         Some(from) => system::after(file.as_ref(), from, PART_BYTES),
         None => system::tail(file.as_ref(), PART_BYTES),

@@ -3,11 +3,13 @@
 use leveret_client::amqp::method::{Method, queue};
 use leveret_client::amqp::table::{Table, Value};
 use leveret_client::{Connection, Event, Options, QueueDeclare};
+use rustix::process::Signal;
 
 use crate::auth::request;
 use crate::broker::{Broker, PATIENCE, close_reason, declare, wait_until};
 use crate::metrics::fetch;
 use crate::raw::Raw;
+use crate::shim::Shim;
 
 /// A client with a name of its own, and RabbitMQ's name for its connection.
 fn named(broker: &Broker, name: &str) -> (Connection, u16) {
@@ -223,28 +225,71 @@ fn a_client_in_a_loop_is_told_in_few_lines() {
     }
 }
 
+/// Sets a parameter of this name, which is a line of the audit log.
+fn set_parameter(broker: &Broker, name: &str) {
+    let path = format!("/api/global-parameters/{name}");
+    let body = r#"{"value": 1}"#;
+    let status = request(broker, "PUT", &path, "Basic Z3Vlc3Q6Z3Vlc3Q=", body).0;
+    assert!(matches!(status, 201 | 204), "{status}");
+}
+
+/// More lines than may wait, of a few kilobytes each.
+fn chatter(broker: &Broker) {
+    let name = "x".repeat(4000);
+    for _ in 0..500 {
+        set_parameter(broker, &name);
+    }
+}
+
 /// A pipe that nobody reads takes no more after a while. Then lines are lost, and nothing else is.
 #[test]
 fn a_log_that_nobody_reads_stops_nobody() {
     let broker = Broker::start();
-    let put = |vhost: &str| {
-        let path = format!("/api/vhosts/{vhost}");
-        request(&broker, "PUT", &path, "Basic Z3Vlc3Q6Z3Vlc3Q=", "{}").0
-    };
     let held = broker.log.hold();
-    for n in 0..700 {
-        // Each is a line of the audit log.
-        let status = put(&format!("v{}", n % 10));
-        assert!(matches!(status, 201 | 204), "{status}");
-    }
+    chatter(&broker);
     let (mut client, channel) = broker.channel();
     declare(&mut client, channel, "q");
     client.close().unwrap();
     drop(held);
     wait_until(PATIENCE, "it is read again", || {
-        put("last");
-        !broker.log.with("/api/vhosts/last").is_empty()
+        set_parameter(&broker, "last");
+        !broker.log.with("/last").is_empty()
     });
     let told = broker.log.wait_for("lines of the log were not written to the console");
     assert!(told.contains("WARN") && told.contains("lost="), "{told}");
+}
+
+/// The disk of the log hangs: clients come, publish and go, and the node stops in good order.
+#[test]
+fn a_log_whose_disk_hangs_stops_nobody() {
+    let shim = Shim::new();
+    let mut broker = shim.with(&["log.file=x.log"]);
+    let file = broker.dir.path().join("log/x.log");
+    let read = || std::fs::read_to_string(&file).unwrap();
+    wait_until(PATIENCE, "the file has it", || read().contains(" is ready"));
+    shim.set("hold_log=1");
+    let (mut client, channel) = broker.channel();
+    client.confirm_select(channel).unwrap();
+    let how = QueueDeclare { durable: true, ..QueueDeclare::default() };
+    client.queue_declare(channel, "q", &how).unwrap();
+    client.publish(channel, "", "q", &[0, 0], b"x");
+    client.flush().unwrap();
+    assert!(client.wait(PATIENCE).unwrap(), "it is confirmed");
+    client.close().unwrap();
+    chatter(&broker);
+    // The other output tells.
+    let told = broker.log.wait_for("lines of the log were not written to");
+    assert!(told.contains("x.log: it was too slow") && told.contains("lost="), "{told}");
+    assert!(broker.refused(&["rotate_logs"], 69).contains("takes too long"));
+    assert!(!read().contains("authenticated and granted access"));
+    shim.set("");
+    wait_until(PATIENCE, "the file tells, too", || {
+        read().contains("lines of the log were not written to")
+    });
+    let text = read();
+    assert!(text.contains("authenticated and granted access"), "what fitted is there");
+    assert!(text.lines().all(|line| line.starts_with("20")), "whole lines");
+    shim.set("hold_log=1");
+    broker.signal(Signal::TERM);
+    assert!(broker.ended(PATIENCE).success());
 }

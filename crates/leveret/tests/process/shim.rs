@@ -11,7 +11,7 @@ use crate::broker::{Broker, leveret};
 
 /// Names and numbers: `fdatasync=5` makes every such call fail with error 5, `sync_ms=100` makes it last
 /// longer, `read_ms=100` a read, `hold_fill=1` holds the reads that fill queues until it is gone,
-/// `hold_turns=1` the threads that run turns as soon as they look at a clock, `list=5` makes writes and syncs of lists of files fail, `clock=-60` sets the system's clock back by a minute.
+/// `hold_turns=1` the threads that run turns as soon as they look at a clock, `hold_log=1` writes to a file `*.log`, `list=5` makes writes and syncs of lists of files fail, `clock=-60` sets the system's clock back by a minute.
 const SOURCE: &str = r#"
 #define _GNU_SOURCE
 #include <errno.h>
@@ -43,12 +43,15 @@ static int fails(const char *name) {
     return error != 0;
 }
 
-static int list_fails(int fd) {
+static int is_named(int fd, const char *end) {
     char link[64], path[4096];
-    if (!fault("list=")) return 0;
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    ssize_t len = readlink(link, path, sizeof path);
-    return len > 6 && !memcmp(path + len - 6, "/files", 6) && fails("list=");
+    ssize_t len = readlink(link, path, sizeof path), of_end = strlen(end);
+    return len > of_end && !memcmp(path + len - of_end, end, of_end);
+}
+
+static int list_fails(int fd) {
+    return fault("list=") && is_named(fd, "/files") && fails("list=");
 }
 
 static void last(long ms) {
@@ -77,6 +80,11 @@ int fdatasync(int fd) {
 
 ssize_t pwrite64(int fd, const void *bytes, size_t len, off64_t at) {
     return fails("pwrite64=") || list_fails(fd) ? -1 : syscall(SYS_pwrite64, fd, bytes, len, at);
+}
+
+ssize_t write(int fd, const void *bytes, size_t len) {
+    while (fault("hold_log=") && is_named(fd, ".log")) last(5);
+    return syscall(SYS_write, fd, bytes, len);
 }
 
 ssize_t pread64(int fd, void *bytes, size_t len, off64_t at) {
