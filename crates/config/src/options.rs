@@ -143,7 +143,7 @@ options! {
     /// Time in which a body that is being received has to move by 1 KiB for each second of it.
     ///
     /// A connection with a body, or a frame, that stands still for as long is closed. While others wait for the
-    /// memory that the body takes it has to be 16 KiB a second.
+    /// memory that the body takes it has to be 16 KiB a second, and a tenth of the body in this time.
     unfinished_timeout: Millis = Millis::seconds(60), keys = ["unfinished_timeout"],
         range = Millis(100)..=Millis::seconds(86_400);
 

@@ -10,7 +10,8 @@
 //!
 //! A body, and a frame that is needed whole, has to move. The session looks at it once in each
 //! [`unfinished_timeout_ms`](crate::Settings::unfinished_timeout_ms). The connection ends if one of them has grown by less than
-//! [`LEAST_PER_S`] meanwhile, or by less than [`LEAST_PER_S_IF_AWAITED`] if other connections wait for its room. During a
+//! [`LEAST_PER_S`] meanwhile. If other connections wait for its room that is [`LEAST_PER_S_IF_AWAITED`], and for a long body the
+//! part of it that lets it end within [`LOOKS_IF_AWAITED`] looks: one that has most of the room gives it back in time. During a
 //! memory alarm a connection also ends if its client took nothing of its output meanwhile: the alarm could not end because of it.
 //! So does a connection whose transactions are open at two looks in a row, with the alarm, if less than half of what they kept
 //! has ended meanwhile: what it publishes waits for the end of the alarm, so it cannot be committed, and what it keeps may be
@@ -29,6 +30,9 @@ const LEAST_PER_S: u64 = 1 << 10;
 
 /// The same while others wait for the room that it takes.
 const LEAST_PER_S_IF_AWAITED: u64 = 16 << 10;
+
+/// A body whose room others wait for ends within so many looks, however long it is.
+const LOOKS_IF_AWAITED: u64 = 10;
 
 /// What room is needed for, in the order in which it is asked for.
 const KINDS: [Kind; 2] = [Kind::Body, Kind::Frame];
@@ -309,6 +313,7 @@ impl Session {
         let is_awaited = room.is_awaited(&core.identity.user, granted);
         let per_s = if is_awaited { LEAST_PER_S_IF_AWAITED } else { LEAST_PER_S };
         let least = (per_s * timeout_ms / 1000).max(1);
+        let least_of = |size| if is_awaited { least.max(size / LOOKS_IF_AWAITED) } else { least };
         // Who is not read cannot show that it moves. It may keep its room from others for as long, and no longer.
         core.unfinished.reads(is_read, cx.now);
         let held_ms = std::mem::take(&mut core.unfinished.held_ms);
@@ -319,9 +324,10 @@ impl Session {
         let mut still = None;
         for channel in self.channels.iter_mut() {
             let more = if channel.number == reads_into { core.unfinished.heard } else { 0 };
+            let least = least_of(channel.content.size());
             if channel.content.stands_still(least, more) {
                 let content = &channel.content;
-                still = Some((channel.number, content.received() + more, content.size()));
+                still = Some((channel.number, content.received() + more, content.size(), least));
             }
         }
         let now = (core.left_len, core.unfinished.taken);
@@ -331,11 +337,11 @@ impl Session {
             if let Some((len, _)) = before.filter(is_same)
                 && ((core.left_len - len.min(core.left_len)) as u64) < least
             {
-                still = Some((0, core.left_len as u64, 0));
+                still = Some((0, core.left_len as u64, 0, least));
             }
         }
         match still.filter(|_| !is_excused) {
-            Some((number, received, size)) => {
+            Some((number, received, size, least)) => {
                 tracing::warn!(
                     from = &*core.identity.user,
                     peer = core.peer.address,
