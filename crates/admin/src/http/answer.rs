@@ -38,8 +38,8 @@ pub(crate) enum Answer {
         /// Its text.
         text: String,
     },
-    /// Another one, and something about it that is no fault, in the header `Warning`.
-    Warned(Box<Self>, String),
+    /// Another one, and what is to be told of it that is no fault, in the header `Warning`.
+    Warned(Box<Self>, Vec<String>),
     /// 503 with a document: a health check that fails.
     Unhealthy(Value),
 }
@@ -50,12 +50,10 @@ impl Answer {
         if is_new { Self::Created(None) } else { Self::Done }
     }
 
-    /// With something about it that is no fault.
-    pub(crate) fn with_warning(self, text: Option<String>) -> Self {
-        match text {
-            Some(text) => Self::Warned(Box::new(self), text),
-            None => self,
-        }
+    /// With what is to be told of it that is no fault. The log has all of it.
+    pub(crate) fn with_warnings(self, told: impl IntoIterator<Item = String>) -> Self {
+        let told: Vec<_> = told.into_iter().collect();
+        if told.is_empty() { self } else { Self::Warned(Box::new(self), told) }
     }
 }
 
@@ -229,6 +227,32 @@ fn empty(status: StatusCode) -> Response<Body> {
     response
 }
 
+/// What a header tells, in bytes: clients and proxies take 4 to 8 KiB of all headers together.
+const WARNING_BYTES: usize = 1 << 10;
+
+/// The value of the header `Warning` that tells all this, or the beginning of it.
+fn warning(told: &[String]) -> String {
+    let mut text = String::new();
+    for (at, one) in told.iter().enumerate() {
+        if at > 0 {
+            text.push_str("; ");
+        }
+        if text.len() + one.len() > WARNING_BYTES {
+            let part = one.floor_char_boundary(WARNING_BYTES.saturating_sub(text.len()));
+            text.push_str(one.get(..part).unwrap_or_default());
+            text.push_str("... and more: see the log");
+            break;
+        }
+        text.push_str(one);
+    }
+    let plain = text.chars().map(|letter| match letter {
+        '\\' | '"' => '\'',
+        letter if letter.is_control() => ' ',
+        letter => letter,
+    });
+    format!("299 - \"{}\"", plain.collect::<String>())
+}
+
 /// What the client is to call the file.
 fn put_name(headers: &mut HeaderMap, name: Option<String>) {
     let disposition = name.map(|name| format!("attachment; filename={name}"));
@@ -256,10 +280,9 @@ impl IntoResponse for Answer {
                 response
             }
             Self::Done => empty(StatusCode::NO_CONTENT),
-            Self::Warned(answer, text) => {
+            Self::Warned(answer, told) => {
                 let mut response = answer.into_response();
-                let text = text.replace(['\\', '"'], "'");
-                if let Ok(value) = HeaderValue::try_from(format!("299 - \"{text}\"")) {
+                if let Ok(value) = HeaderValue::try_from(warning(&told)) {
                     response.headers_mut().insert(header::WARNING, value);
                 }
                 response
@@ -297,6 +320,26 @@ impl IntoResponse for Fault {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn warnings_fit_a_header() {
+        let value = |told: &[String]| {
+            let response = Answer::Done.with_warnings(told.to_vec()).into_response();
+            response.headers().get(header::WARNING).map(|it| it.as_bytes().to_vec())
+        };
+        let text = |told: &[String]| String::from_utf8(value(told).unwrap()).unwrap();
+        assert_eq!(value(&[]), None);
+        let two = ["policy 'a\nb': no \"x\"".to_owned(), "\u{fc}\u{85}\0".to_owned()];
+        assert_eq!(text(&two), "299 - \"policy 'a b': no 'x'; \u{fc}  \"");
+        let many: Vec<_> = (0..101).map(|n| format!("policy {n:0300}")).collect();
+        let told = text(&many);
+        assert!(told.len() < WARNING_BYTES + 50, "{told}");
+        assert!(told.starts_with("299 - \"policy 0"), "{told}");
+        assert!(told.ends_with("... and more: see the log\""), "{told}");
+        assert!(
+            text(&["\u{fc}".repeat(WARNING_BYTES)]).ends_with("\u{fc}... and more: see the log\"")
+        );
+    }
 
     /// A full disk is not the mistake of who asks.
     #[test]

@@ -357,8 +357,7 @@ pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
         told if skips && !told.is_empty() => Answer::Json(json!({ "left_out": told })),
         _ => Answer::Done,
     };
-    let without_effect = imported.without_effect.join("; ");
-    Ok(answer.with_warning((!without_effect.is_empty()).then_some(without_effect)))
+    Ok(answer.with_warnings(imported.without_effect))
 }
 
 /// Why a document could not be read.

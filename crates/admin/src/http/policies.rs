@@ -101,7 +101,7 @@ pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
     let told = policy.without_effect();
     let command = AdminCommand::SetPolicy { vhost, policy };
     ask::admin(call.node(), call.by(), command).await?;
-    Ok(Answer::put(is_new).with_warning(told))
+    Ok(Answer::put(is_new).with_warnings(told))
 }
 
 /// `DELETE /api/policies/{vhost}/{name}`.
@@ -150,7 +150,7 @@ pub(super) async fn put_operator(call: Call) -> Result<Answer, Fault> {
     let told = policy.without_effect();
     let command = AdminCommand::SetOperatorPolicy { vhost, policy };
     ask::admin(call.node(), call.by(), command).await?;
-    Ok(Answer::put(is_new).with_warning(told))
+    Ok(Answer::put(is_new).with_warnings(told))
 }
 
 /// `DELETE /api/operator-policies/{vhost}/{name}`.
