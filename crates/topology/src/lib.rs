@@ -68,7 +68,9 @@ pub use binding::{Binding, Bound, Destination, Removed, RemovedExchange, Target}
 pub use by::{By, Link, Origin};
 pub use confirm::{ConfirmOn, ConfirmOptions};
 pub use defaults::{DefaultLimits, DefaultPolicy, DefaultUser, Defaults, PasswordRule};
-pub use definitions::{Import, ImportError, ImportReason, Imported, for_rabbitmq};
+pub use definitions::{
+    Import, ImportError, ImportReason, Imported, Lines, for_rabbitmq, loose_topic,
+};
 pub use error::{
     AccessError, AdminError, AuthError, BindError, DeclareError, DeleteError, Locked, NamesFull,
     NotFound, PolicyError, ResourceKind, ResourceRef,

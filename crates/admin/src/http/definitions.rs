@@ -8,8 +8,8 @@ use std::vec;
 use leveret_broker::message::AdminCommand;
 use leveret_server::node::Node;
 use leveret_topology::{
-    ExchangeId, Import, ImportError, ImportReason, QueueId, ResourceRef, Topology, Vhost, VhostId,
-    for_rabbitmq, weight,
+    ExchangeId, Import, ImportError, ImportReason, Lines, QueueId, ResourceRef, Topology, Vhost,
+    VhostId, for_rabbitmq, loose_topic, weight,
 };
 use serde_json::{Map, Value, json};
 
@@ -52,13 +52,14 @@ pub(super) async fn get(mut call: Call) -> Result<Answer, Fault> {
     let mut parts = BTreeMap::new();
     let unnamed = names(&mut call, &vhosts, &mut parts).await?;
     if is_for_rabbitmq {
-        let mut told = for_rabbitmq(&mut all);
-        let topology = call.node().topology();
-        told.extend(topology.without_loose_topics(&mut all));
-        told.extend(vhosts.iter().filter_map(|&vhost| topology.left_out_for_rabbitmq(vhost)));
-        told.extend(unnamed);
+        let mut told = Lines::default();
+        for_rabbitmq(&mut all, &mut told);
+        without_loose_topics(call.node(), &mut all, &mut told).await;
+        let of_vhost = |topology: &Topology, vhost| topology.left_out_for_rabbitmq(vhost);
+        let of_vhosts = pages::copied(call.node(), vhosts.iter().copied(), of_vhost).await;
+        of_vhosts.into_iter().chain(unnamed).for_each(|line| told.push(line));
         // RabbitMQ takes no notice of a key that it does not know.
-        all["left_out"] = json!(told);
+        all["left_out"] = json!(told.finish());
     }
     for (key, value) in all.as_object().into_iter().flatten() {
         parts.insert(key.clone(), Part::Text(text(value)));
@@ -135,6 +136,21 @@ async fn names(
         told.push(format!("{more} more queues whose names are the broker's"));
     }
     Ok(told)
+}
+
+/// Takes out topic permissions that RabbitMQ refuses.
+async fn without_loose_topics(node: &Node, all: &mut Value, told: &mut Lines) {
+    let Some(entries) = all.get_mut("topic_permissions").and_then(Value::as_array_mut) else {
+        return;
+    };
+    let look = |topology: &Topology, entry| Some((topology.is_loose_topic(&entry), entry));
+    for (is_loose, entry) in pages::copied(node, std::mem::take(entries), look).await {
+        if is_loose {
+            told.push_with(|| loose_topic(&entry));
+        } else {
+            entries.push(entry);
+        }
+    }
 }
 
 async fn in_order<I: Send>(mut named: Vec<(Arc<str>, I)>) -> Vec<I> {

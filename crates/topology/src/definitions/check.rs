@@ -97,23 +97,30 @@ pub(super) struct Found {
     pub(super) left_out: HashSet<At, FixedState>,
 }
 
-/// What an import tells: so many sentences, and how many more there are.
+/// What an import or an export tells: a hundred sentences, and how many more there are.
 #[derive(Debug, Default)]
-pub(super) struct Lines {
+pub struct Lines {
     lines: Vec<String>,
     more: usize,
 }
 
 impl Lines {
-    pub(super) fn push(&mut self, text: String) {
+    /// One more; made of words only if it is told.
+    pub fn push_with(&mut self, text: impl FnOnce() -> String) {
         if self.lines.len() < LINES_MAX {
-            self.lines.push(text);
+            self.lines.push(text());
         } else {
             self.more += 1;
         }
     }
 
-    pub(super) fn finish(mut self) -> Vec<String> {
+    /// One more.
+    pub fn push(&mut self, text: String) {
+        self.push_with(|| text);
+    }
+
+    /// The sentences, the last of them about those that are not told.
+    pub fn finish(mut self) -> Vec<String> {
         if self.more > 0 {
             self.lines.push(format!("and {} more", self.more));
         }

@@ -5,5 +5,6 @@ mod export;
 mod import;
 mod rabbitmq;
 
+pub use check::Lines;
 pub use import::{Import, ImportError, ImportReason, Imported};
-pub use rabbitmq::for_rabbitmq;
+pub use rabbitmq::{for_rabbitmq, loose_topic};

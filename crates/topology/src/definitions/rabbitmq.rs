@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value as Json};
 
+use super::check::Lines;
 use crate::binding::{Binding, Target};
 use crate::event::EVENT_EXCHANGE;
 use crate::id::VhostId;
@@ -19,21 +20,11 @@ impl Topology {
         is_kept.then(|| self.export_binding(binding)).flatten()
     }
 
-    /// Takes out topic permissions of exchanges that are not there, which RabbitMQ refuses from 4.x on. A sentence for each.
-    pub fn without_loose_topics(&self, definitions: &mut Json) -> Vec<String> {
-        let mut told = Vec::new();
-        retain(definitions, "topic_permissions", |entry| {
-            let [user, vhost, name] = ["user", "vhost", "exchange"].map(|key| text(entry, key));
-            let vhost_id = self.vhost_id(vhost).ok().filter(|_| name != EVENT_EXCHANGE);
-            let is_there = vhost_id.is_some_and(|id| self.exchange(id, name).is_some());
-            if !is_there {
-                told.push(format!(
-                    "topic permissions of user '{user}' in vhost '{vhost}': there is no exchange '{name}'"
-                ));
-            }
-            is_there
-        });
-        told
+    /// Whether these exported topic permissions are of an exchange that is not there, which RabbitMQ refuses from 4.x on.
+    pub fn is_loose_topic(&self, entry: &Json) -> bool {
+        let [vhost, name] = ["vhost", "exchange"].map(|key| text(entry, key));
+        let vhost = self.vhost_id(vhost).ok().filter(|_| name != EVENT_EXCHANGE);
+        vhost.is_none_or(|id| self.exchange(id, name).is_none())
     }
 
     /// A sentence about these bindings of a vhost, if there are any.
@@ -47,9 +38,14 @@ impl Topology {
     }
 }
 
+/// A sentence about such topic permissions.
+pub fn loose_topic(entry: &Json) -> String {
+    let [user, vhost, name] = ["user", "vhost", "exchange"].map(|key| text(entry, key));
+    format!("topic permissions of user '{user}' in vhost '{vhost}': there is no exchange '{name}'")
+}
+
 /// Takes out of exported definitions what only Leveret knows. A sentence for each thing that is gone or changed.
-pub fn for_rabbitmq(definitions: &mut Json) -> Vec<String> {
-    let mut told = Vec::new();
+pub fn for_rabbitmq(definitions: &mut Json, told: &mut Lines) {
     retain(definitions, "users", |user| {
         if user["hashing_algorithm"] == Hashing::Argon2id.name() {
             user["password_hash"] = "".into();
@@ -60,19 +56,19 @@ pub fn for_rabbitmq(definitions: &mut Json) -> Vec<String> {
             ));
         }
         let what = format!("user '{}'", text(user, "name"));
-        without_rates(&mut user["limits"], &what, &mut told);
+        without_rates(&mut user["limits"], &what, told);
         true
     });
     retain(definitions, "vhosts", |vhost| {
         let what = format!("vhost '{}'", text(vhost, "name"));
-        without_rates(&mut vhost["limits"], &what, &mut told);
+        without_rates(&mut vhost["limits"], &what, told);
         true
     });
     retain(definitions, "parameters", |parameter| {
         let is_limits = parameter["component"] == "vhost-limits";
         if is_limits {
             // Told of the vhost.
-            without_rates(&mut parameter["value"], "", &mut Vec::new());
+            without_rates(&mut parameter["value"], "", &mut Lines::default());
         }
         !(is_limits && parameter["value"].as_object().is_some_and(Map::is_empty))
     });
@@ -91,10 +87,9 @@ pub fn for_rabbitmq(definitions: &mut Json) -> Vec<String> {
         }
         !is_empty
     });
-    told
 }
 
-fn without_rates(limits: &mut Json, what: &str, told: &mut Vec<String>) {
+fn without_rates(limits: &mut Json, what: &str, told: &mut Lines) {
     let Some(limits) = limits.as_object_mut() else { return };
     let gone = take_out(limits, |name| RATE_LIMITS.contains(&name));
     if !gone.is_empty() {
@@ -146,7 +141,8 @@ mod tests {
             ],
             "queues": [{"name": "q", "vhost": "/", "arguments": {"x-confirm-on": "ack"}}],
         });
-        let told = for_rabbitmq(&mut all);
+        let mut told = Lines::default();
+        for_rabbitmq(&mut all, &mut told);
         let want = [
             "user 'a' has no password: its hash is argon2id's. Set it anew with rabbitmqctl change_password",
             "user 'a': its limit max-publish-rate",
@@ -154,7 +150,7 @@ mod tests {
             "policy 'p' of vhost '/': it has nothing but confirm-on",
             "policy 'r' of vhost '/': its confirm-timeout",
         ];
-        assert_eq!(told, want);
+        assert_eq!(told.finish(), want);
         let want = json!({
             "users": [
                 {"name": "a", "password_hash": "", "hashing_algorithm": "rabbit_password_hashing_sha256",
@@ -170,6 +166,19 @@ mod tests {
             "queues": [{"name": "q", "vhost": "/", "arguments": {"x-confirm-on": "ack"}}],
         });
         assert_eq!(all, want);
-        assert_eq!(for_rabbitmq(&mut all), [""; 0]);
+        let mut told = Lines::default();
+        for_rabbitmq(&mut all, &mut told);
+        assert_eq!(told.finish(), [""; 0]);
+    }
+
+    #[test]
+    fn what_is_told_is_bounded() {
+        let policy = json!({"name": "p", "vhost": "/", "definition": {"confirm-on": "ack"}});
+        let mut all = json!({ "policies": vec![policy; 1000] });
+        let mut told = Lines::default();
+        for_rabbitmq(&mut all, &mut told);
+        assert_eq!(all, json!({"policies": []}));
+        let told = told.finish();
+        assert_eq!((told.len(), &*told[100]), (101, "and 900 more"));
     }
 }
