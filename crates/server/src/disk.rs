@@ -167,7 +167,7 @@ impl RealDisk {
         let reader =
             Reader { dir: dir.to_owned(), open: Vec::new(), background, buffers: buffers.clone() };
         let told = Told { done: done_in, wake, rests };
-        let digests = Digests::new(dir, name, told.clone());
+        let digests = Digests::new(dir, name, room, told.clone());
         let threads = vec![
             spawn(&format!("{name}-write"), to_write, told.clone(), writer)?,
             spawn(&format!("{name}-read"), to_read, told, reader)?,
@@ -620,7 +620,7 @@ impl Disk for RealDisk {
     }
 
     fn digest(&mut self, file: FileName) -> Result<Vec<u8>, DiskError> {
-        std::fs::read(self.dir.join(file.digest())).map_err(|error| failed(&error))
+        digests::read(&self.dir, file).map_err(|error| failed(&error))
     }
 
     fn keep_digests(&mut self, of: &[FileName]) {

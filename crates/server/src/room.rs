@@ -124,9 +124,15 @@ impl Room {
         self.free() < 2 * KEPT_BYTES
     }
 
+    /// Whether so many bytes of what nobody waits for may be written: there is as much as anybody wants without them.
+    pub(crate) fn has_spare(&self, bytes: u64) -> bool {
+        let limit = self.limit.load(Ordering::Relaxed).max(2 * KEPT_BYTES);
+        self.free() >= limit.saturating_add(bytes)
+    }
+
     /// Whether room that is kept for later is wanted now: nothing new is to be written, or somebody is told that there is little.
     pub(crate) fn is_wanted(&self) -> bool {
-        self.free() < self.limit.load(Ordering::Relaxed).max(2 * KEPT_BYTES)
+        !self.has_spare(0)
     }
 
     /// Under so many free bytes somebody wants to be told.
@@ -194,6 +200,8 @@ mod tests {
         assert!(room.is_refused());
         room.wrote(1);
         assert!(!room.is_refused());
+        room.set_limit(PLENTY_BYTES - 10);
+        assert!(room.has_spare(9) && !room.has_spare(10));
         room.free.store(KEPT_BYTES / 2, Ordering::Relaxed);
         room.settle();
         assert_eq!((room.left(), room.is_short()), (0, true));

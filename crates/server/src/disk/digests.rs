@@ -8,15 +8,18 @@ use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use leveret_config::files;
 use leveret_log::disk::{Done, FileName, Token};
 use leveret_log::file::{Digester, Undigested};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::{Told, failed, not_written};
+use crate::room::Room;
 
 /// Time of a core after which the thread rests.
 const SLICE: Duration = Duration::from_millis(1);
@@ -30,17 +33,22 @@ const NEW: &str = ".digest.new";
 /// What is to be made of which file, of so many bytes.
 type Job = (Token, FileName, u64);
 
+/// What a digest may be longer than its file, in bytes: its header and more.
+const LONGER: u64 = 4 << 10;
+
 /// The digests of a directory.
 pub(super) struct Digests {
     dir: PathBuf,
     name: String,
+    room: Arc<Room>,
     told: Told,
     thread: Option<(Sender<Job>, JoinHandle<()>)>,
 }
 
 impl Digests {
-    pub(super) fn new(dir: &Path, name: &str, told: Told) -> Self {
-        Self { dir: dir.to_owned(), name: format!("{name}-digest"), told, thread: None }
+    pub(super) fn new(dir: &Path, name: &str, room: &Arc<Room>, told: Told) -> Self {
+        let (dir, name, room) = (dir.to_owned(), format!("{name}-digest"), Arc::clone(room));
+        Self { dir, name, room, told, thread: None }
     }
 
     /// Has a digest made. Where that cannot be, the owner is told so as soon as it asks.
@@ -59,8 +67,13 @@ impl Digests {
 
     fn begin(&self) -> Option<(Sender<Job>, JoinHandle<()>)> {
         let (jobs, to_do) = channel();
-        let mut worker =
-            Worker { dir: self.dir.clone(), jobs: to_do, worked: Duration::ZERO, is_over: false };
+        let mut worker = Worker {
+            dir: self.dir.clone(),
+            room: Arc::clone(&self.room),
+            jobs: to_do,
+            worked: Duration::ZERO,
+            is_over: false,
+        };
         let told = self.told.clone();
         let work = move || {
             while let Some((token, file, len)) = worker.next() {
@@ -88,6 +101,7 @@ impl Drop for Digests {
 
 struct Worker {
     dir: PathBuf,
+    room: Arc<Room>,
     jobs: Receiver<Job>,
     /// Time of a core since it rested.
     worked: Duration,
@@ -102,6 +116,9 @@ impl Worker {
 
     fn make(&mut self, file: FileName, len: u64) -> Result<(), Undigested> {
         let disk = |error: &std::io::Error| Undigested::Disk(failed(error));
+        if !self.room.has_spare(0) {
+            return Err(disk(&ErrorKind::StorageFull.into()));
+        }
         let path = self.dir.join(file.to_string());
         let open = File::open(&path).map_err(|error| disk(&error))?;
         let mut digester = Digester::new(file, len);
@@ -138,13 +155,17 @@ impl Worker {
         written.inspect_err(|error| tell(&self.dir, file, error))
     }
 
-    /// Whole or not at all, but for a power cut.
+    /// Whole or not at all, but for a power cut. What is left of a disk is for messages: a digest is no reason for an alarm.
     fn write(&self, file: FileName, digest: &[u8]) -> std::io::Result<()> {
+        if !self.room.has_spare(digest.len() as u64) {
+            return Err(ErrorKind::StorageFull.into());
+        }
         let new = self.dir.join(format!("{file}{NEW}"));
         let written = std::fs::write(&new, digest)
             .and_then(|()| std::fs::rename(&new, self.dir.join(file.digest())));
-        if written.is_err() {
-            let _ = std::fs::remove_file(&new);
+        match &written {
+            Ok(()) => self.room.wrote(digest.len() as u64),
+            Err(_) => drop(std::fs::remove_file(&new)),
         }
         written
     }
@@ -182,6 +203,21 @@ fn tell(dir: &Path, file: FileName, error: &Undigested) {
             "there is no digest of a file: the next start takes longer"
         ),
     }
+}
+
+/// The digest of a file. The file is read where there is none.
+pub(super) fn read(dir: &Path, of: FileName) -> std::io::Result<Vec<u8>> {
+    let path = dir.join(of.digest());
+    let data = std::fs::metadata(&path)?;
+    let checked = || match data.is_file() {
+        true => {
+            files::read_bytes(&path, std::fs::metadata(dir.join(of.to_string()))?.len() + LONGER)
+        }
+        false => Err(std::io::Error::other("it is no file")),
+    };
+    checked().inspect_err(|error| {
+        tracing::warn!(digest = %path.display(), %error, "a digest cannot be read: its file is");
+    })
 }
 
 /// Removes all but those of these files: what a process that was killed left, and those that are of no use.

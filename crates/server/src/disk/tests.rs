@@ -30,14 +30,17 @@ impl Place {
     }
 
     fn disk(&self) -> RealDisk {
+        self.disk_with(&Arc::new(Room::of(self.dir.path())))
+    }
+
+    fn disk_with(&self, room: &Arc<Room>) -> RealDisk {
         let bell = Arc::clone(&self.bell);
         let wake = move || {
             *bell.0.lock().unwrap() = true;
             bell.1.notify_one();
         };
-        let room = Arc::new(Room::of(self.dir.path()));
         let (names, rests) = (Names::Own(Arc::default()), Arc::new(|| ()));
-        RealDisk::open(self.dir.path(), "test", names, Arc::new(wake), rests, &room).unwrap()
+        RealDisk::open(self.dir.path(), "test", names, Arc::new(wake), rests, room).unwrap()
     }
 
     fn wait(&self) {
@@ -373,4 +376,26 @@ fn digests_are_made_and_go() {
     let op = Op::Digest { file: FileName { segment: 77, generation: 0 }, len: 1000 };
     let result = done(&mut disk, &place, op);
     assert!(matches!(result, Done::Digested(Err(Undigested::Disk(_)))), "{result:?}");
+
+    // Where room is short none is made.
+    let of = files[2];
+    let path = place.dir.path().join(of.digest());
+    std::fs::remove_file(&path).unwrap();
+    let len = std::fs::metadata(place.dir.path().join(of.to_string())).unwrap().len();
+    let room = Arc::new(Room::of(place.dir.path()));
+    let mut disk = place.disk_with(&room);
+    room.set_limit(u64::MAX);
+    let result = done(&mut disk, &place, Op::Digest { file: of, len });
+    assert!(matches!(result, Done::Digested(Err(Undigested::Disk(_)))), "{result:?}");
+    assert!(!path.exists());
+    room.set_limit(0);
+    let result = done(&mut disk, &place, Op::Digest { file: of, len });
+    assert!(matches!(result, Done::Digested(Ok(()))), "{result:?}");
+    // No more of one is read than one may have, and nothing else is read in its place.
+    assert!(disk.digest(of).unwrap().len() > 128);
+    File::options().write(true).open(&path).unwrap().set_len(1 << 40).unwrap();
+    disk.digest(of).unwrap_err();
+    std::fs::remove_file(&path).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, &path, 0o600.into()).unwrap();
+    disk.digest(of).unwrap_err();
 }
