@@ -147,6 +147,8 @@ pub struct Counters {
     pub unstored: u64,
     /// Messages that could not be read, and were set aside in their queues.
     pub unreadable: u64,
+    /// Copies for the firehose that full queues did not get during an alarm, once per queue.
+    pub copies_left_out: u64,
 }
 
 /// What a queue takes that holds nothing, with its name and its place in the names: measured.

@@ -139,6 +139,8 @@ fn messages(snapshot: &Snapshot, text: &mut Text) {
     }
     let purged = overview.queues.values().map(|it| it.purged).sum::<u64>();
     text.sample(name, &label("reason", "purged"), purged);
+    let copies = overview.shards.iter().map(|shard| shard.counters.copies_left_out).sum::<u64>();
+    text.sample(name, &label("reason", "alarm"), copies);
     let unreadable = overview.shards.iter().map(|shard| shard.counters.unreadable).sum::<u64>();
     let help = "Messages that the disk did not give back; they are set aside in their queues";
     text.one("leveret_messages_unreadable_total", Counter, help, unreadable);

@@ -150,8 +150,10 @@ impl<L: Log> Shard<L> {
     fn enqueue_copy(&mut self, copy: &Publish, from: ConnectionId, topology: &Topology, now: Time) {
         let targets = copy.targets.iter().copied();
         let targets: Targets = targets.filter(|id| !self.keeps_alarm(copy, *id)).collect();
-        if targets.len() < copy.targets.len() {
+        let left_out = copy.targets.len() - targets.len();
+        if left_out > 0 {
             self.used += cost::APPEND;
+            self.counters.copies_left_out += left_out as u64;
             if self.left_out_at.is_none_or(|at| at.after_ms(1_000) <= now) {
                 self.left_out_at = Some(now);
                 tracing::warn!(

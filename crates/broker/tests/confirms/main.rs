@@ -696,6 +696,7 @@ fn copies_stay_out_of_what_is_full_while_an_alarm_is_on() {
     check(short, PUBLISHER, [1, 0]);
     check(Alarm { memory: true, stops_all: true, ..short }, PUBLISHER, [1, 0]);
     check(short, nobody, [1, 1]);
+    assert_eq!(node.shard.counters().copies_left_out, 2);
 }
 
 #[test]
