@@ -45,3 +45,6 @@ pub use value::{
     ByteSize, DamagedFiles, Fraction, Level, Limit, LogFormat, Millis, PasswordHashing, Product,
     QueueType, Seconds, Secret, Stream, Value,
 };
+
+/// Why a node that answers is not ready, as the management API and the tools tell it.
+pub const FILLING: &str = "the node is starting: its queues are being filled";

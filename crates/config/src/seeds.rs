@@ -20,7 +20,11 @@ words! {
 
 /// Settings that belong together under a name each: `default_limits.vhosts.NAME.max_queues`.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Seeds(Vec<Seed>);
+pub struct Seeds {
+    all: Vec<Seed>,
+    /// Where each is among them.
+    places: BTreeMap<String, usize>,
+}
 
 /// One of them.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,7 +55,7 @@ impl Seed {
 impl Seeds {
     /// In the order in which they were first named.
     pub fn iter(&self) -> impl Iterator<Item = &Seed> {
-        self.0.iter()
+        self.all.iter()
     }
 }
 
@@ -78,11 +82,11 @@ impl Setting for Seeds {
     fn set(&mut self, key: &KeyMatch<'_>, text: &str) -> Result<(), String> {
         let last = key.pattern.rsplit('.').next().unwrap_or_default();
         let number = number(last, text)?;
-        let at = self.0.iter().position(|it| it.name == key.name).unwrap_or_else(|| {
-            self.0.push(Seed::named(key.name));
-            self.0.len() - 1
-        });
-        let Some(seed) = self.0.get_mut(at) else { return Ok(()) };
+        let at = *self.places.entry(key.name.to_owned()).or_insert(self.all.len());
+        if at == self.all.len() {
+            self.all.push(Seed::named(key.name));
+        }
+        let Some(seed) = self.all.get_mut(at) else { return Ok(()) };
         match number {
             Some(number) => drop(seed.numbers.insert(last.to_owned(), number)),
             None => drop(seed.texts.insert(last.to_owned(), text.to_owned())),

@@ -6,7 +6,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use leveret_broker::shard::Restored;
 use leveret_broker::transaction::Decided;
@@ -16,10 +16,7 @@ use tokio::sync::oneshot;
 
 use crate::node::Node;
 use crate::runner::with_runner;
-use crate::storage::{NodeLog, Orphans, all_at_once};
-
-/// Between two words on how far it is.
-const PATIENCE: Duration = Duration::from_secs(1);
+use crate::storage::{NodeLog, Orphans, Pace, all_at_once};
 
 /// Queues that are being filled.
 #[derive(Debug)]
@@ -123,13 +120,11 @@ fn fill(
     read: &AtomicU64,
 ) -> Restored {
     let total = shard.usage().records;
-    let (mut done, mut told) = (0, Instant::now());
+    let (mut done, mut pace) = (0, Pace::begin());
     shard.fill(&sources.decided, seen_below, &mut |more| {
         done += more;
         read.fetch_add(more, Ordering::Relaxed);
-        if told.elapsed() >= PATIENCE {
-            told = Instant::now();
-            let percent = done * 100 / total.max(1);
+        if let Some(percent) = pace.percent(done, total) {
             tracing::info!(shard = index, percent, messages = total, "filling the queues");
         }
     })

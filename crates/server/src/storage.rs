@@ -721,19 +721,31 @@ pub(crate) fn all_at_once<A, T: Send>(
     })
 }
 
-/// Tells now and then how far reading a log is.
+/// Tells now and then how far something is.
+#[derive(Debug)]
+pub(crate) struct Pace(Instant);
+
+impl Pace {
+    pub(crate) fn begin() -> Self {
+        Self(Instant::now())
+    }
+
+    /// How far it is, if that was not told for a while.
+    pub(crate) fn percent(&mut self, done: u64, total: u64) -> Option<u64> {
+        if self.0.elapsed() < PATIENCE {
+            return None;
+        }
+        *self = Self::begin();
+        Some(done.saturating_mul(100) / total.max(1))
+    }
+}
+
+/// Tells how far reading a log is.
 fn progress_of(dir: &Path) -> impl FnMut(Progress) {
-    let mut told = Instant::now();
-    move |progress| {
-        if told.elapsed() >= PATIENCE {
-            told = Instant::now();
-            let Progress { done, total } = progress;
-            tracing::info!(
-                log = %dir.display(),
-                percent = done * 100 / total.max(1),
-                megabytes = total >> 20,
-                "reading the log"
-            );
+    let mut pace = Pace::begin();
+    move |Progress { done, total }| {
+        if let Some(percent) = pace.percent(done, total) {
+            tracing::info!(log = %dir.display(), percent, megabytes = total >> 20, "reading the log");
         }
     }
 }

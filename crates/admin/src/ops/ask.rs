@@ -26,7 +26,7 @@ pub enum Refusal {
     #[error("the node is stopping")]
     Stopping,
     /// No shard answers yet.
-    #[error("the node is starting: its queues are being filled")]
+    #[error("{}", leveret_config::FILLING)]
     Starting,
 }
 

@@ -82,9 +82,6 @@ fn alarms(it: &mut Call<'_>) -> Result<Answer, Fault> {
 const ONE_NODE: &str =
     "Node {node} seems to be the only one in a single node cluster, the check does not apply";
 
-/// Why a node that answers is not ready.
-pub(super) const FILLING: &str = "the node is starting: its queues are being filled";
-
 /// Whether a node that said this has filled its queues. One of an older version answers only then.
 pub(super) fn is_booted(version: &Value) -> bool {
     version["is_booted"] != json!(false)

@@ -16,7 +16,7 @@ fn wait_until_it_runs(it: &mut Call<'_>) -> Result<Answer, Fault> {
         match it.get("/api/version") {
             Ok(told) if checks::is_booted(&told) => return Ok(Answer::Done),
             Ok(_) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(50)),
-            Ok(_) => return Err(Fault::new(Code::TempFail, checks::FILLING)),
+            Ok(_) => return Err(Fault::new(Code::TempFail, leveret_config::FILLING)),
             Err(fault) if !matches!(fault.code, Code::Unavailable | Code::NotReady) => {
                 return Err(fault);
             }
