@@ -44,6 +44,20 @@ mod tests {
         assert_eq!(described(), routed);
     }
 
+    /// Whatever has a body may have one that is too long.
+    #[test]
+    fn every_body_may_be_too_long() {
+        let (mut path, mut wants) = ("", false);
+        for line in TEXT.lines() {
+            if line.starts_with("    ") && !line.starts_with("     ") {
+                assert!(!wants, "{path}: no answer 413");
+                path = line;
+            }
+            wants |= line.starts_with("      requestBody:");
+            wants &= !line.starts_with("        \"413\": ");
+        }
+    }
+
     /// What a path names is told where the path is.
     #[test]
     fn every_part_of_a_path_is_described() {
