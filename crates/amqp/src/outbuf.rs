@@ -266,18 +266,20 @@ impl OutBuf {
         }
     }
 
-    /// Fills `slices` from the front with what is to be written next; gives how many it filled.
-    pub fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+    /// Fills `slices` from the front with what is to be written next, at most `most` bytes; gives how many it filled.
+    pub fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>], most: usize) -> usize {
         let mut free = slices.iter_mut();
-        let mut filled = 0;
+        let (mut filled, mut left) = (0, most);
         let mut put = |bytes: &'a [u8]| {
             if bytes.is_empty() {
                 return true;
             }
-            let Some(slot) = free.next() else {
+            let bytes = bytes.get(..left).unwrap_or(bytes);
+            let Some(slot) = free.next().filter(|_| left > 0) else {
                 return false;
             };
             *slot = IoSlice::new(bytes);
+            left -= bytes.len();
             filled += 1;
             true
         };

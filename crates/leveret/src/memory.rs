@@ -13,6 +13,8 @@ use rustix::mm::{Advice, madvise};
 use tikv_jemalloc_sys::mallctl;
 use tikv_jemallocator::Jemalloc;
 
+mod leaving;
+
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator;
 
@@ -26,6 +28,10 @@ const LARGE: usize = 32 << 10;
 /// What a thread frees in such pieces before what is due goes back: some two milliseconds' work. With a quarter of that,
 /// bodies of 64 KiB cost 4 % more CPU time.
 const FREED_MAX: usize = 8 << 20;
+
+/// What is freed by a thread of its own: what a body may be only by a larger `max_message_size`. In one go the system takes ten
+/// milliseconds and more for it, and the allocator gives it back in no pieces.
+const HUGE: usize = 32 << 20;
 
 thread_local! {
     /// What this thread has freed in large pieces, in bytes.
@@ -54,6 +60,9 @@ unsafe impl GlobalAlloc for Allocator {
 
     #[inline]
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        if layout.size() >= HUGE && leaving::take(at, layout) {
+            return;
+        }
         // SAFETY: the caller's.
         unsafe { Jemalloc.dealloc(at, layout) };
         if layout.size() >= LARGE {
@@ -137,6 +146,18 @@ fn code(line: &str) -> Option<(usize, usize)> {
     is_code.then_some((start, length))
 }
 
+/// For tests that look at the memory of the process, one after the other.
+#[cfg(test)]
+static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+/// What this process has in memory, in bytes.
+#[cfg(test)]
+fn resident() -> usize {
+    let status = fs::read_to_string("/proc/self/statm").expect("statm");
+    let pages = status.split(' ').nth(1).expect("resident").parse::<usize>();
+    pages.expect("a number") * rustix::param::page_size()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -176,11 +197,7 @@ mod tests {
     #[test]
     fn freed_memory_goes_back() {
         const LENGTH: usize = 64 << 20;
-        let resident = || {
-            let status = fs::read_to_string("/proc/self/statm").expect("statm");
-            let pages = status.split(' ').nth(1).expect("resident").parse::<usize>();
-            pages.expect("a number") * rustix::param::page_size()
-        };
+        let _alone = ALONE.lock();
         let blocks: Vec<_> = (0..LENGTH >> 10).map(|_| vec![1_u8; 1 << 10]).collect();
         let full = resident();
         assert!(full >= LENGTH, "{full}");

@@ -6,7 +6,7 @@
 //! The socket is read and written in the connection's turn by whichever thread runs it. The
 //! connection's own task only waits: for bytes, for room in a full socket, for the next timeout.
 
-use std::io::{self, Read as _, Write};
+use std::io::{self, Read as _};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -38,15 +38,13 @@ use crate::runner::with_runner;
 use crate::tls::TlsStream;
 use crate::turn::{Actor, Told};
 use crate::unread::Unread;
+use crate::writing;
 
 /// Less than this of a read is copied rather than pinning the read.
 const PIN_MIN: usize = READ_MAX / 4;
 
 /// How long a client has to close its end after a close in order.
 const LINGER: Duration = Duration::from_secs(5);
-
-/// Pieces written to a socket at once.
-const SLICES: usize = 64;
 
 /// Longer records have memory of their own in the log; a shorter one in output that waits for its socket
 /// would pin the block it lies in, which nobody counts once the log is done with it.
@@ -69,6 +67,17 @@ pub enum Letter {
     Alarm,
     /// There was more to do than one turn may.
     More,
+}
+
+/// When a connection wants its next turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// With a letter.
+    Letter,
+    /// At once.
+    Now,
+    /// At once, for one more piece of very much output.
+    Piece,
 }
 
 /// A connection, shared by the threads.
@@ -467,16 +476,16 @@ impl Connection {
         }
     }
 
-    /// Writes what the turn left, which ends it. Returns whether the connection wants another turn at once.
-    pub(crate) fn write(&self, state: &mut State, work: &mut Workplace<'_>) -> bool {
-        let wants_more = self.write_out(state, work);
+    /// Writes what the turn left, which ends it.
+    pub(crate) fn write(&self, state: &mut State, work: &mut Workplace<'_>) -> Next {
+        let next = self.write_out(state, work);
         if self.told.hear() {
             self.wake.notify_one();
         }
-        wants_more
+        next
     }
 
-    fn write_out(&self, state: &mut State, work: &mut Workplace<'_>) -> bool {
+    fn write_out(&self, state: &mut State, work: &mut Workplace<'_>) -> Next {
         if state.is_over {
             work.out.clear();
             if !self.is_done() {
@@ -485,22 +494,24 @@ impl Connection {
                 }
                 self.close();
             }
-            return false;
+            return Next::Letter;
         }
         let State { session, tls, io, .. } = state;
         let queued = work.out.len();
+        let most = writing::most(queued);
         let (before, written, remaining) = match tls {
             None => {
-                let written = write_all(self.socket.get_ref(), work.out);
+                let written = writing::write(self.socket.get_ref(), work.out, most);
                 (queued, written, work.out.len())
             }
             Some(tls) => {
                 // What is encrypted and not written counts as a byte, so that room is waited for.
                 let before = queued + usize::from(tls.has_unsent());
-                let written = tls.write(self.socket.get_ref(), work.out);
+                let written = tls.write(self.socket.get_ref(), work.out, most);
                 (before, written, work.out.len() + usize::from(tls.has_unsent()))
             }
         };
+        let is_full = *written.as_ref().unwrap_or(&true);
         let taken = queued - work.out.len();
         if taken > 0 {
             io.send_oct += taken as u64;
@@ -552,7 +563,7 @@ impl Connection {
                 }
                 _ => self.close(),
             }
-            return false;
+            return Next::Letter;
         }
         let wants_input = session.wants_input();
         // Output that was far behind stopped the session in the middle of what was read, and is written.
@@ -560,14 +571,21 @@ impl Connection {
         let may_go_on = wants_input && goes_on && !state.input.is_empty();
         let has_unread = state.may_have_bytes && !wants_input;
         let watches_end = has_unread && session.watches_end();
-        self.set_waits(remaining > 0, has_unread, watches_end, session.next_timeout());
+        let waits_for_room = remaining > 0 && is_full;
+        self.set_waits(waits_for_room, has_unread, watches_end, session.next_timeout());
         if !work.out.is_empty() {
             work.out.detach(LARGE, |body| work.unread.hold(body));
             std::mem::swap(work.out, &mut state.output);
         } else if state.output.capacity() > 0 {
             state.output = OutBuf::new();
         }
-        may_go_on || (wants_input && state.may_have_bytes)
+        if remaining > 0 && !is_full {
+            Next::Piece
+        } else if may_go_on || (wants_input && state.may_have_bytes) {
+            Next::Now
+        } else {
+            Next::Letter
+        }
     }
 
     /// What the connection holds since its last turn, in bytes: itself, input that it may not take yet, messages
@@ -637,22 +655,6 @@ fn keep_little(input: &mut Bytes) {
     } else if input.len() < PIN_MIN {
         *input = Bytes::copy_from_slice(input);
     }
-}
-
-/// Writes until nothing is left or the socket is full.
-fn write_all(mut socket: &TcpStream, out: &mut OutBuf) -> io::Result<()> {
-    while !out.is_empty() {
-        let mut slices = [io::IoSlice::new(&[]); SLICES];
-        let filled = out.slices(&mut slices);
-        match socket.write_vectored(&slices[..filled]) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(n) => out.advance(n),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
 }
 
 /// Sleeps until the time, or for ever.

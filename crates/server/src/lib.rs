@@ -42,6 +42,7 @@ pub mod tls;
 pub mod turn;
 pub mod unread;
 pub mod watchdog;
+mod writing;
 
 pub use startup::{COMPATIBLE_VERSION, node_name, options, resolve, serve};
 pub use storage::drop_orphans;

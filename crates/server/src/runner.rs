@@ -23,7 +23,7 @@ use tokio::sync::Notify;
 use crate::alarms::{Resource, say};
 use crate::buffers::Buffers;
 use crate::clock::{now_with_us, step_ms};
-use crate::connection::{Connection, Letter, Workplace};
+use crate::connection::{Connection, Letter, Next, Workplace};
 use crate::events;
 use crate::node::{Node, Recipient};
 use crate::pressure::Pressure;
@@ -39,6 +39,9 @@ const LOOK_US: u64 = 4000;
 
 /// What a turn of Meta counts as if it leaves work for the next one: the thread looks at its sockets in between.
 const LONG_META_TURN: usize = TURNS_MAX;
+
+/// What a turn counts as that writes a piece of very much output: the thread looks at its sockets after four of them.
+const LONG_WRITE: usize = TURNS_MAX / 4;
 
 /// Bytes of read buffers that a thread keeps for the next turns.
 const KEPT_INPUT: usize = 1 << 20;
@@ -374,7 +377,7 @@ impl Runner {
         });
         let mut counts = 1;
         match due {
-            Due::Connection(connection) => self.connection_turn(connection),
+            Due::Connection(connection) => counts = self.connection_turn(connection),
             Due::Shard(index) => self.shard_turn(index),
             Due::Meta => {
                 if self.meta_turn() {
@@ -387,9 +390,10 @@ impl Runner {
         counts
     }
 
-    fn connection_turn(&mut self, connection: Arc<Connection>) {
+    /// Returns how many turns it counts as.
+    fn connection_turn(&mut self, connection: Arc<Connection>) -> usize {
         if !connection.actor.pick_up(&mut self.connection_letters) {
-            return;
+            return 1;
         }
         let node = Arc::clone(&self.node);
         // After the letters were picked up: see `Letter::Alarm`.
@@ -412,7 +416,7 @@ impl Runner {
         }
         // Letters first, bytes second: a client that reads an answer finds its effect done or queued.
         self.post();
-        let wants_more = {
+        let next = {
             let topology = node.topology();
             let mut work = Workplace {
                 out: &mut self.out,
@@ -444,11 +448,12 @@ impl Runner {
         }
         if connection.is_done() {
             node.forget(connection.id());
-        } else if wants_more {
+        } else if next != Next::Letter {
             // This thread has the duty: the letter only keeps it.
             let _ = connection.actor.post_one(Letter::More);
         }
         self.due.push_back(Due::Connection(connection));
+        if next == Next::Piece { LONG_WRITE } else { 1 }
     }
 
     fn shard_turn(&mut self, index: usize) {

@@ -622,7 +622,7 @@ impl Connection {
             let count = part(count);
             let mut left = count;
             let mut slices = [IoSlice::new(&[]); 8];
-            let filled = output.slices(&mut slices);
+            let filled = output.slices(&mut slices, usize::MAX);
             for slice in slices.iter().take(filled) {
                 let bytes = slice.get(..left).unwrap_or(slice);
                 socket.to_client.extend(bytes);

@@ -124,7 +124,7 @@ fn a_large_body_is_copied_into_the_log_and_nowhere_else() {
     assert!(bytes < (COUNT * LARGE / 10) as f64, "{bytes} bytes to deliver {COUNT} messages");
     let output = node.output(consumer).expect("a connection");
     let mut slices = [IoSlice::new(&[]); 1024];
-    let filled = output.slices(&mut slices);
+    let filled = output.slices(&mut slices, usize::MAX);
     let bodies: Vec<Range<*const u8>> = slices[..filled]
         .iter()
         .filter(|slice| slice.len() >= LARGE)

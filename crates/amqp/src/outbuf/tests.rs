@@ -6,7 +6,7 @@ use crate::method::basic;
 /// Everything the buffer holds, through its slices.
 fn joined(out: &OutBuf) -> Vec<u8> {
     let mut slices = [IoSlice::new(&[]); 1024];
-    let filled = out.slices(&mut slices);
+    let filled = out.slices(&mut slices, usize::MAX);
     slices[..filled].iter().flat_map(|slice| slice.iter().copied()).collect()
 }
 
@@ -112,7 +112,7 @@ fn large_bodies_are_borrowed() {
     let large = body(BORROW_MIN);
     deliver(&mut out, &large, 131_072);
     let mut slices = [IoSlice::new(&[]); 4];
-    assert_eq!(out.slices(&mut slices), 3);
+    assert_eq!(out.slices(&mut slices, usize::MAX), 3);
     assert!(std::ptr::eq(slices[1].as_ptr(), large.as_ptr()));
     assert_eq!(slices[2].len(), 1);
 }
@@ -182,7 +182,7 @@ fn chunks_join() {
     let mut written = 0;
     for step in (1..).map(|n: usize| n * n * 37 % 300_000) {
         let mut slices = [IoSlice::new(&[]); 7];
-        let filled = out.slices(&mut slices);
+        let filled = out.slices(&mut slices, usize::MAX);
         if filled == 0 {
             break;
         }
@@ -202,6 +202,22 @@ fn few_slots() {
     deliver(&mut out, &body(5000), 0);
     deliver(&mut out, &body(5000), 0);
     let mut slices = [IoSlice::new(&[]); 2];
-    assert_eq!(out.slices(&mut slices), 2);
-    assert_eq!(out.slices(&mut []), 0);
+    assert_eq!(out.slices(&mut slices, usize::MAX), 2);
+    assert_eq!(out.slices(&mut [], usize::MAX), 0);
+}
+
+/// However the output is cut by a number of bytes, what comes is what is next, and as many.
+#[test]
+fn few_bytes() {
+    let mut out = OutBuf::new();
+    deliver(&mut out, &body(5000), 4096);
+    deliver(&mut out, &body(10), 0);
+    let whole = joined(&out);
+    for most in 0..=whole.len() + 1 {
+        let mut slices = [IoSlice::new(&[]); 16];
+        let filled = out.slices(&mut slices, most);
+        let some: Vec<u8> = slices[..filled].iter().flat_map(|it| it.iter().copied()).collect();
+        assert_eq!(some, whole[..most.min(whole.len())], "{most}");
+        assert!(slices[..filled].iter().all(|it| !it.is_empty()));
+    }
 }

@@ -4,8 +4,9 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use leveret_client::amqp::method::confirm;
+use leveret_client::{Consume, Event};
 
-use crate::broker::{Broker, PATIENCE, Publisher, wait_until};
+use crate::broker::{Broker, PATIENCE, Publisher, declare, wait_until};
 use crate::raw::{Raw, publish_bytes};
 
 const MIB: u64 = 1 << 20;
@@ -47,6 +48,38 @@ fn thirty_publishers_of_large_bodies() {
     let grown = most.saturating_sub(before);
     assert!(grown < 200 * MIB, "{} MiB", grown / MIB);
     Publisher::new(&broker, "q").publish(b"after", 10);
+}
+
+/// However fast a client reads, a large body is written a piece a turn: turns of others come in between.
+#[test]
+fn a_large_body_is_written_by_many_turns() {
+    const PIECE: u64 = 256 << 10;
+    let broker = Broker::start();
+    let (mut client, channel) = broker.channel();
+    declare(&mut client, channel, "q");
+    client.consume(channel, "q", &Consume { no_ack: true, ..Consume::default() }).unwrap();
+    let body: Vec<u8> = (0..15 * MIB).map(|at| (at.wrapping_mul(31) >> 3) as u8).collect();
+    let mut publisher = Publisher::new(&broker, "q");
+    publisher.publish(&body, 1);
+    loop {
+        match client.next_event().unwrap() {
+            Some(Event::Content { body: got, .. }) => {
+                assert!(got == body, "{} bytes came", got.len());
+                break;
+            }
+            Some(_) => {}
+            None => assert!(client.wait(PATIENCE).unwrap()),
+        }
+    }
+    let least = (body.len() as u64 - 2 * MIB) / PIECE;
+    wait_until(PATIENCE, "the turns that wrote it are counted", || {
+        let rows = broker.json(&["list_connections", "send_oct", "send_cnt"]);
+        rows.as_array().unwrap().iter().any(|row| {
+            let number = |key: &str| row[key].as_u64().unwrap_or_default();
+            number("send_oct") > body.len() as u64 && number("send_cnt") >= least
+        })
+    });
+    broker.assert_quiet();
 }
 
 /// A user who may nothing is told so before the body, and holds nothing by it.

@@ -13,15 +13,13 @@ use rustls::{ProtocolVersion, ServerConnection};
 
 use super::certificate::{self, LoginFrom};
 use super::suites;
+use crate::writing::SLICES;
 
 /// Encrypted bytes that wait for the socket before more are encrypted.
 const UNSENT_MAX: usize = 64 << 10;
 
 /// Encrypted bytes asked of a socket at once.
 const READ_BYTES: usize = 64 << 10;
-
-/// Pieces encrypted at once.
-const SLICES: usize = 64;
 
 /// An established connection, without its socket.
 #[derive(Debug)]
@@ -136,26 +134,33 @@ impl TlsStream {
         self.connection.wants_write()
     }
 
-    /// Encrypts and writes until nothing is left or the socket is full.
-    pub fn write(&mut self, mut socket: &TcpStream, out: &mut OutBuf) -> io::Result<()> {
+    /// Encrypts and writes at most so many bytes. Whether the socket takes no more.
+    pub fn write(
+        &mut self,
+        mut socket: &TcpStream,
+        out: &mut OutBuf,
+        most: usize,
+    ) -> io::Result<bool> {
+        let mut left = most.min(out.len());
         loop {
-            if !out.is_empty() {
+            if left > 0 {
                 let mut slices = [io::IoSlice::new(&[]); SLICES];
-                let filled = out.slices(&mut slices);
+                let filled = out.slices(&mut slices, left);
                 let taken = self.connection.writer().write_vectored(&slices[..filled])?;
                 out.advance(taken);
+                left -= taken;
             }
             while self.connection.wants_write() {
                 match self.connection.write_tls(&mut socket) {
                     Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                     Ok(_) => {}
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     Err(error) => return Err(error),
                 }
             }
-            if out.is_empty() {
-                return Ok(());
+            if left == 0 {
+                return Ok(false);
             }
         }
     }
