@@ -21,6 +21,7 @@ use leveret_load::process;
 use serde_json::{Value, json};
 
 use crate::broker::Source;
+use crate::echo::{Echo, Echoed};
 use crate::interrupt::Interrupt;
 use crate::isolation::End;
 use crate::site::Site;
@@ -110,6 +111,7 @@ pub(crate) fn run(args: &EverythingArgs) -> Result<End> {
     let books: Vec<Book> = (0..LEDGERS).map(|_| Book::default()).collect();
     let told = Arc::clone(&journal);
     let probe = Probe::start(&ProbeOptions::new(&site.uri), move |round| told.round(round))?;
+    let echo = Echo::start()?;
     let (program, socket) = (std::env::current_exe()?, site.broker.socket());
     let socket = socket.context("the control socket")?;
     let dir = tempfile::tempdir()?;
@@ -158,17 +160,17 @@ pub(crate) fn run(args: &EverythingArgs) -> Result<End> {
             memory
         })
     };
-    let probed = probe.stop();
+    let (probed, echoed) = (probe.stop(), echo.stop());
     let sums: Vec<Sum> = books.iter().map(Book::sum).collect();
     judge(args, &mut site, &journal, &probed, &sums, &memory);
     journal.flush();
-    let told = tell(seed, &journal, &probed, &sums, &memory);
+    let told = tell(seed, &journal, (&probed, &echoed), &sums, &memory);
     // A reader that has seen enough, such as `head`, is no failure.
     let _ = std::io::Write::write_all(&mut std::io::stdout(), format!("{told}\n").as_bytes());
     if let Some(path) = &args.json {
         let (count, lines) = journal.findings();
         let all = json!({
-            "seed": seed, "probe": probed, "ledger": sums, "counts": journal.counts(), "findings": count,
+            "seed": seed, "probe": probed, "control": echoed, "ledger": sums, "counts": journal.counts(), "findings": count,
             "first_findings": lines, "memory_bytes": memory, "around_the_worst_round": journal.worst().lines,
         });
         std::fs::write(path, serde_json::to_string_pretty(&all)? + "\n")?;
@@ -284,7 +286,13 @@ fn is_finding(line: &str) -> bool {
 }
 
 /// What came out, for people.
-fn tell(seed: u64, journal: &Journal, probed: &Probed, sums: &[Sum], memory: &[u64]) -> String {
+fn tell(
+    seed: u64,
+    journal: &Journal,
+    (probed, echoed): (&Probed, &Echoed),
+    sums: &[Sum],
+    memory: &[u64],
+) -> String {
     let mut text = format!(
         "seed {seed}\nprobe: {} rounds, p50 {} ms, p99 {} ms, slowest {} ms; failed logins {}, errors {}, missed heartbeats {}\n",
         probed.rounds,
@@ -295,6 +303,7 @@ fn tell(seed: u64, journal: &Journal, probed: &Probed, sums: &[Sum], memory: &[u
         probed.errors,
         probed.missed_heartbeats,
     );
+    let _ = writeln!(text, "{}", echoed.told());
     for (number, Sum { published, confirmed, delivered, lost }) in sums.iter().enumerate() {
         let _ = writeln!(
             text,
@@ -319,9 +328,11 @@ fn tell(seed: u64, journal: &Journal, probed: &Probed, sums: &[Sum], memory: &[u
     );
     let worst = journal.worst();
     if !worst.lines.is_empty() {
+        let from = worst.from.unwrap_or_else(Instant::now);
+        let control = echoed.slowest_between(from, from + worst.took);
         let _ = writeln!(
             text,
-            "around the worst round, {} ms:",
+            "around the worst round, {} ms; the slowest round of the control meanwhile took {control}:",
             text::number(worst.took.as_secs_f64() * 1e3)
         );
         for line in &worst.lines {

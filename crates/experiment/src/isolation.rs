@@ -15,6 +15,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::broker::Source;
+use crate::echo::Echoed;
 use crate::interrupt::Interrupt;
 use crate::machine::Machine;
 use crate::outcome::Facts;
@@ -130,6 +131,8 @@ pub(crate) struct Played {
     pub(crate) calm: Option<Probed>,
     /// The probe beside the large thing.
     pub(crate) probed: Option<Probed>,
+    /// The same without a broker, at the same time.
+    pub(crate) control: Option<Echoed>,
     /// How long the large thing took.
     pub(crate) work_s: Option<f64>,
     /// How much of it was done in a second.
@@ -137,7 +140,7 @@ pub(crate) struct Played {
     pub(crate) unit: &'static str,
     /// What the process grew by at most, in bytes.
     pub(crate) grew_bytes: Option<u64>,
-    /// What of it are messages, in bytes.
+    /// What of it are messages, or names that stay, in bytes.
     pub(crate) message_bytes: u64,
     /// Why it was not done.
     pub(crate) failure: Option<String>,
@@ -254,6 +257,7 @@ fn play(
         broker: site.facts.name.clone(),
         calm: None,
         probed: None,
+        control: None,
         work_s: None,
         rate: None,
         unit: case.unit,
@@ -280,10 +284,13 @@ fn play(
         let work = stage.told.began().map(|began| began.elapsed());
         let is_calm =
             Duration::from_millis(100).max(Duration::from_secs_f64(calm.p99_ms / 1e3 * 4.0));
-        played.probed = stage.told.end_of_probe(is_calm, Duration::from_secs(90));
+        if let Some((probed, echoed)) = stage.told.end_of_probe(is_calm, Duration::from_secs(90)) {
+            (played.probed, played.control) = (Some(probed), Some(echoed));
+        }
         played.work_s = work.map(|it| it.as_secs_f64());
-        played.message_bytes = stage.told.message_bytes();
         let peak = site.pid.and_then(peak_rss);
+        let staying = site.pid.and_then(|pid| stage.told.staying_bytes(pid));
+        played.message_bytes = staying.unwrap_or_else(|| stage.told.message_bytes());
         let before = stage.told.rss_before();
         played.grew_bytes = peak.filter(|_| before > 0).map(|peak| peak.saturating_sub(before));
         done
@@ -365,8 +372,8 @@ fn line(played: &Played) -> String {
 fn markdown(report: &Report) -> String {
     let mut text = format!(
         "Machine: {}. Sizes are {} of those in the documents; times in ms.\n\n\
-         | large thing | broker | calm p50, p99, slowest | slowest | p99 | failed logins | missed heartbeats | errors | grew by, MB (messages) | took, s | rate | goals |\n\
-         |---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|\n",
+         | large thing | broker | calm p50, p99, slowest | slowest | p99 | control: slowest, p99 | failed logins | missed heartbeats | errors | grew by, MB (messages or names) | took, s | rate | goals |\n\
+         |---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|\n",
         report.machine, report.scale
     );
     for it in &report.played {
@@ -376,6 +383,10 @@ fn markdown(report: &Report) -> String {
             [it.p50_ms, it.p99_ms, it.slowest_ms].map(text::number).join(", ")
         });
         let of = |figure: fn(&Probed) -> f64| number(it.probed.as_ref().map(figure));
+        let control = it
+            .control
+            .as_ref()
+            .map_or_else(none, |it| [it.slowest_ms, it.p99_ms].map(text::number).join(", "));
         let grew = it.grew_bytes.map_or_else(none, |grew| {
             let mb = |bytes: u64| text::number(bytes as f64 / 1e6);
             format!("{} ({})", mb(grew), mb(it.message_bytes))
@@ -391,7 +402,7 @@ fn markdown(report: &Report) -> String {
         };
         let _ = writeln!(
             text,
-            "| {} | {} | {calm} | {} | {} | {} | {} | {} | {grew} | {} | {rate} | {goals} |",
+            "| {} | {} | {calm} | {} | {} | {control} | {} | {} | {} | {grew} | {} | {rate} | {goals} |",
             it.title,
             it.broker,
             of(|it| it.slowest_ms),

@@ -21,6 +21,7 @@ mod args;
 mod broker;
 mod case;
 mod catalogue;
+mod echo;
 mod everything;
 mod interrupt;
 mod isolation;

@@ -70,6 +70,8 @@ struct Findings {
 /// The worst round, and what went on around it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Worst {
+    /// When it began.
+    pub(crate) from: Option<Instant>,
     pub(crate) took: Duration,
     pub(crate) lines: Vec<String>,
 }
@@ -193,7 +195,7 @@ impl Journal {
         around.retain(|(overlap, _)| !overlap.is_zero());
         around.sort_by_key(|(overlap, _)| Reverse(*overlap));
         lines.extend(around.into_iter().take(AROUND).map(|(_, line)| line));
-        *worst = Worst { took, lines };
+        *worst = Worst { from: Some(from), took, lines };
     }
 
     /// The worst round.

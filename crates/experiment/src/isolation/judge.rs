@@ -129,6 +129,7 @@ mod tests {
             broker: "x".to_owned(),
             calm: Some(Probed { p99_ms: calm_p99_ms, ..Probed::default() }),
             probed: Some(Probed { slowest_ms, p99_ms, failed_logins, ..Probed::default() }),
+            control: None,
             work_s: None,
             rate: None,
             unit: "x",

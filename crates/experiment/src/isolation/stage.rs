@@ -1,12 +1,13 @@
 //! Where a case is played: the vhost, the moment at which the large thing begins, what its messages take.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use leveret_load::probe::{Probe, ProbeOptions, Probed};
 
+use crate::echo::{Echo, Echoed};
 use crate::site::Site;
 
 /// What a case is given, and tells.
@@ -31,9 +32,15 @@ pub(crate) struct Told {
     began: OnceLock<Instant>,
     message_bytes: AtomicU64,
     rss_before: AtomicU64,
+    /// What it does is there to stay, and what it takes is measured.
+    stays: AtomicBool,
     probe: Mutex<Option<Probe>>,
+    echo: Mutex<Option<Echo>>,
     last_us: Arc<AtomicU64>,
 }
+
+/// After so long a rest the broker has given back what it does not need any more.
+const REST: Duration = Duration::from_secs(4);
 
 /// The probe is at work before the large thing begins.
 const AHEAD: Duration = Duration::from_millis(300);
@@ -52,6 +59,7 @@ impl Stage<'_> {
         };
         let probe = Probe::start(&ProbeOptions::new(&self.site.uri), on_round).ok();
         *self.told.probe.lock().unwrap_or_else(PoisonError::into_inner) = probe;
+        *self.told.echo.lock().unwrap_or_else(PoisonError::into_inner) = Echo::start().ok();
         std::thread::sleep(AHEAD);
         let _ = self.told.began.set(Instant::now());
     }
@@ -59,6 +67,11 @@ impl Stage<'_> {
     /// Its messages take so many bytes more, as the broker holds them.
     pub(crate) fn takes(&self, bytes: u64) {
         self.told.message_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// What it makes is there to stay, as names are: what the process takes at the end is no memory that it needed to make them.
+    pub(crate) fn stays(&self) {
+        self.told.stays.store(true, Ordering::Relaxed);
     }
 
     /// An error when it has taken too long.
@@ -79,13 +92,27 @@ impl Told {
         self.message_bytes.load(Ordering::Relaxed)
     }
 
+    /// What it made takes, in bytes, where it is there to stay.
+    pub(crate) fn staying_bytes(&self, pid: u32) -> Option<u64> {
+        if !self.stays.load(Ordering::Relaxed) {
+            return None;
+        }
+        std::thread::sleep(REST);
+        let rss = leveret_load::process::tree(pid)?.rss_bytes;
+        Some(rss.saturating_sub(self.rss_before()))
+    }
+
     /// The process when it began, in bytes.
     pub(crate) fn rss_before(&self) -> u64 {
         self.rss_before.load(Ordering::Relaxed)
     }
 
     /// The probe goes on until its rounds are calm again, for what comes after a large thing is a part of it; then it ends.
-    pub(crate) fn end_of_probe(&self, calm: Duration, patience: Duration) -> Option<Probed> {
+    pub(crate) fn end_of_probe(
+        &self,
+        calm: Duration,
+        patience: Duration,
+    ) -> Option<(Probed, Echoed)> {
         /// Rounds are seen to be calm for so long.
         const CALM: Duration = Duration::from_secs(1);
         let probe = self.probe.lock().unwrap_or_else(PoisonError::into_inner).take()?;
@@ -97,7 +124,8 @@ impl Told {
                 calm_since = Instant::now();
             }
         }
-        Some(probe.stop())
+        let echo = self.echo.lock().unwrap_or_else(PoisonError::into_inner).take();
+        Some((probe.stop(), echo.map(Echo::stop).unwrap_or_default()))
     }
 }
 
