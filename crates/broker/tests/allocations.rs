@@ -7,10 +7,10 @@ use leveret_amqp::table::{Table, Value};
 use leveret_broker::message::*;
 use leveret_broker::record::join_names;
 use leveret_broker::{Meta, Shard};
-use leveret_counting::allocations;
+use leveret_counting::{allocations, live_bytes};
 use leveret_log::MemoryLog;
 use leveret_queue::{ChannelLimit, Gate, OutputGauge, Time};
-use leveret_topology::{GroupId, Topology};
+use leveret_topology::{GroupId, Import, Topology};
 
 const BATCH: u64 = 500;
 const ROUNDS: u64 = 40;
@@ -132,4 +132,42 @@ fn turn(
     let before = allocations();
     shard.turn(letters, topology, now, out);
     if round < WARM { 0 } else { allocations() - before }
+}
+
+/// An import is done in pieces, and each lets go of what it was made of: while it goes on it takes its text, where the
+/// entries are in it, and a few pieces on their way to the shards, above what stays.
+#[test]
+fn an_import_takes_little_above_what_stays() {
+    const QUEUES: usize = 20_000;
+    const PIECES: i64 = 1 << 20;
+    let entry =
+        |at| format!(r#"{{"vhost":"/","name":"queue-{at}","durable":true,"arguments":{{}}}}"#);
+    let entries: Vec<_> = (0..QUEUES).map(entry).collect();
+    let text = format!(r#"{{"queues":[{}]}}"#, entries.join(","));
+    drop(entries);
+    let len = text.len() as i64;
+    let mut topology = Topology::new();
+    topology.add_vhost("/").expect("a vhost");
+    let mut meta = Meta::new(1, MemoryLog::new());
+    let mut shard = Shard::new(GroupId::new(0), 1, MemoryLog::default());
+    let definitions = Box::new(Import::of(text.into()).expect("read"));
+    let command = Box::new(AdminCommand::ImportDefinitions { definitions });
+    let reply = ReplyTo { connection: ME, channel: 0 };
+    let mut out = Outbox::default();
+    out.meta.push(ToMeta::Admin { by: Box::default(), reply, command });
+    let (mut most, mut turns) = (0, 0);
+    while !out.meta.is_empty() {
+        meta.turn(&mut std::mem::take(&mut out.meta), &mut topology, &mut out);
+        most = most.max(live_bytes());
+        let mut letters = out.shards.drain(..).map(|(_, letter)| letter).collect();
+        while shard.turn(&mut letters, &topology, Time::from_ms(0), &mut out) {}
+        most = most.max(live_bytes());
+        turns += 1;
+    }
+    assert!(out.sessions.iter().any(|(to, _)| *to == ME), "it was answered");
+    drop(out);
+    let above = most - live_bytes();
+    eprintln!("{above} bytes above what stays, {} of text, in {turns} turns", len);
+    assert!(topology.queue_count() == QUEUES && turns > 50, "{turns} turns");
+    assert!(above < len * 3 / 2 + PIECES, "{above} bytes above what stays, {len} of text");
 }
