@@ -69,7 +69,8 @@ impl Held {
         let (sender, mut letters) = mpsc::unbounded_channel();
         self.node.register(self.id, Recipient::Request(sender));
         let mut outbox = Outbox::default();
-        let question = Question { connection: self.id, number: 0, user: "", holds: self.granted };
+        let holds = [self.granted, 0, 0];
+        let question = Question { connection: self.id, number: 0, user: "", holds };
         let answer = self.node.requests.ask(question, Kind::Body, bytes, &mut outbox);
         match answer {
             RoomAnswer::Granted => self.gets(bytes),

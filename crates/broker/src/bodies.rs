@@ -12,12 +12,14 @@
 //!
 //! A connection may have bodies on several channels at once. While it waits for room for one it keeps those it
 //! has, and two such connections could wait for each other. The room sees this at once: then every connection of the user that holds
-//! room waits. One of them gets more than the share ([`SHARE_IF_ALL_WAIT`]). If that is too much, and all connections that hold
-//! room wait, the last one that asked is refused, and its connection ends.
+//! room of a kind waits. One of them gets more than the share ([`SHARE_IF_ALL_WAIT`]). If that is too much, and nobody who holds
+//! room of the kind will give it back, the last one that asked is refused, and its connection ends.
+//!
+//! So a long body may wait for long, and keep others waiting. Bodies of connections that have little in all ([`BodyRoom::small`])
+//! have a room of their own, with lines and shares of its own: they never wait for long bodies, whether those wait or stand still.
 //!
 //! A large frame that is needed whole (a table of arguments or of headers) takes its length as well, before
-//! the broker knows what its sender may do. So all frames have a part of the room ([`FRAMES`]) with shares of its own, and bodies
-//! never wait for frames that wait.
+//! the broker knows what its sender may do. So all frames have a third room, and neither bodies nor frames wait for the other.
 //!
 //! Letters ([`ToSession::Room`]) tell the connections that waited. The room is a lock of its own that is held for some
 //! instructions and in which nothing else is locked.
@@ -31,8 +33,14 @@ use crate::message::{ConnectionId, Outbox, ToSession};
 /// What bodies of one user may take of the memory watermark: one part of so many.
 const PART: u64 = 4;
 
-/// What frames may take of the room: one part of so many.
-const FRAMES: u64 = 4;
+/// The rooms for small bodies and for frames, beside that for bodies: each is one part of it of so many.
+const OTHERS: u64 = 4;
+
+/// Bodies of a connection are small together if they are one part of the limit of so many, and no more than [`SMALL_BYTES_MAX`].
+const SMALL: u64 = 64;
+
+/// Longer bodies are never small: 1 MiB.
+const SMALL_BYTES_MAX: u64 = 1 << 20;
 
 /// A connection with less than this in unfinished bodies, or in an unfinished frame, needs no room: 16 KiB, twice what it takes anyway.
 pub const FREE_BYTES: u64 = 16 << 10;
@@ -60,7 +68,7 @@ pub struct BodyRoom {
     limit: AtomicU64,
     /// Mirror of [`Inner::taken`].
     taken: AtomicU64,
-    /// Bodies that wait.
+    /// Bodies that wait, small or not.
     waiting: AtomicU64,
     /// Frames that wait.
     frames_waiting: AtomicU64,
@@ -69,19 +77,17 @@ pub struct BodyRoom {
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// Bytes granted and not given back.
-    taken: u64,
-    /// Of these, bytes of connections that wait for more.
-    held_waiting: u64,
-    /// Of those that are taken, bytes of frames.
-    frames: u64,
+    /// Bytes granted and not given back, by [`Kind`].
+    taken: Kinds,
+    /// Of these, bytes of connections that wait for more: by the kind that they wait for, and the one that they hold.
+    held_waiting: [Kinds; KINDS.len()],
     users: BTreeMap<Arc<str>, User>,
     /// The users that wait, each at the place of the first of its connections, by [`Kind`].
-    lines: [BTreeMap<Place, Arc<str>>; 2],
+    lines: [BTreeMap<Place, Arc<str>>; KINDS.len()],
     /// How many connections wait.
-    waiting: [u64; 2],
+    waiting: Kinds,
     /// The last turn that was served.
-    rounds: [u64; 2],
+    rounds: Kinds,
     /// How many came to wait.
     came: u64,
 }
@@ -90,10 +96,10 @@ struct Inner {
 #[derive(Debug, Default)]
 struct User {
     /// Bytes granted and not given back.
-    held: [u64; 2],
-    /// Of these, bytes of connections that wait for more.
-    held_waiting: u64,
-    waiting: [VecDeque<Waiter>; 2],
+    held: Kinds,
+    /// Of these, bytes of connections that wait for more, of any kind.
+    held_waiting: Kinds,
+    waiting: [VecDeque<Waiter>; KINDS.len()],
 }
 
 /// A turn, and who came when. In each turn one of each user is served: of those who waited when it began, and of those who came
@@ -123,11 +129,17 @@ pub enum Kind {
     /// A body; a request or an answer, in the room of these.
     #[default]
     Body,
+    /// Bodies of a connection that are [small](BodyRoom::small) together.
+    Small,
     /// A frame that is needed whole.
     Frame,
 }
 
-const KINDS: [Kind; 2] = [Kind::Body, Kind::Frame];
+/// All kinds, in the order in which they are served.
+pub const KINDS: [Kind; 3] = [Kind::Body, Kind::Small, Kind::Frame];
+
+/// A number for each kind.
+pub type Kinds = [u64; KINDS.len()];
 
 /// Who asks, and with what.
 #[derive(Clone, Copy, Debug)]
@@ -138,8 +150,8 @@ pub struct Question<'a> {
     pub number: u64,
     /// The user of the connection: users take turns, and have shares.
     pub user: &'a str,
-    /// Bytes of room that it has, of both kinds.
-    pub holds: u64,
+    /// Bytes of room that it has.
+    pub holds: Kinds,
 }
 
 #[derive(Debug)]
@@ -147,7 +159,7 @@ struct Waiter {
     connection: ConnectionId,
     number: u64,
     wants: u64,
-    holds: u64,
+    holds: Kinds,
     place: Place,
 }
 
@@ -201,6 +213,11 @@ impl BodyRoom {
         self.limit.load(Ordering::Relaxed)
     }
 
+    /// Bytes of all bodies of a connection that are small together, at most: they have a room of their own.
+    pub fn small(&self) -> u64 {
+        (self.limit() / SMALL).min(SMALL_BYTES_MAX)
+    }
+
     /// Bytes for all bodies of one connection, if it has several.
     pub fn connection_limit(&self) -> u64 {
         self.limit() / 2
@@ -221,15 +238,13 @@ impl BodyRoom {
         self.frames_waiting.load(Ordering::Relaxed)
     }
 
-    /// Whether a connection of this user, with room of both kinds or one, keeps others waiting: of the same user, or who have nothing.
-    pub fn is_awaited(&self, user: &str, granted: [u64; 2]) -> bool {
-        let [body, frame] = granted.map(|bytes| bytes > 0);
-        let [bodies, frames] = [self.waiting(), self.frames_waiting()].map(|waiting| waiting > 0);
-        if !((body || frame) && (bodies || frames)) {
+    /// Whether a connection of this user, with so much room, keeps others waiting: of the same user, or who have nothing.
+    pub fn is_awaited(&self, user: &str, granted: Kinds) -> bool {
+        if granted == Kinds::default() || self.waiting() + self.frames_waiting() == 0 {
             return false;
         }
         let inner = self.lock();
-        inner.awaits(Kind::Body, user) || (frame && inner.awaits(Kind::Frame, user))
+        KINDS.into_iter().any(|kind| granted[kind as usize] > 0 && inner.awaits(kind, user))
     }
 
     /// A connection asks for `wants` bytes more than it holds. It must not ask again before it was answered, or
@@ -315,31 +330,34 @@ impl BodyRoom {
         self.show(inner);
     }
 
-    /// Who is answered next: the user, the connection's place among those of the user, and whether it gets room.
+    /// Who is answered next: the user, the kind, the connection's place among those of the user, and whether it gets room.
     fn next(&self, inner: &mut Inner) -> Option<(Arc<str>, Kind, usize, bool)> {
         let mut bounds = self.bounds();
-        if let Some((place, name, kind)) = inner.first(bounds, false) {
-            let round = &mut inner.rounds[kind as usize];
-            *round = place.0.max(*round);
-            return Some((name, kind, 0, true));
-        }
-        if inner.taken > inner.held_waiting {
-            // A connection holds room and goes on: what it gives back will do.
-            return None;
+        for kind in KINDS {
+            if let Some((place, name)) = inner.first(kind, bounds, false) {
+                let round = &mut inner.rounds[kind as usize];
+                *round = place.0.max(*round);
+                return Some((name, kind, 0, true));
+            }
         }
         let limit = self.limit();
         bounds.all = limit.saturating_add(excess(limit));
-        if let Some((_, name, kind)) = inner.first(bounds, true) {
-            return Some((name, kind, 0, true));
-        }
-        let (name, kind, at) = inner.last_with_room()?;
-        Some((name, kind, at, false))
+        // Where a connection that holds room goes on, what it gives back will do.
+        let goes_on = inner.goes_on();
+        let is_stuck = |kind: &Kind| !goes_on[*kind as usize] && !inner.is_next(*kind);
+        KINDS.into_iter().filter(is_stuck).find_map(|kind| {
+            if let Some((_, name)) = inner.first(kind, bounds, true) {
+                return Some((name, kind, 0, true));
+            }
+            let (name, line, at) = inner.last_with_room(kind)?;
+            Some((name, line, at, false))
+        })
     }
 
     fn show(&self, inner: &Inner) {
-        let [bodies, frames] = inner.waiting;
-        self.taken.store(inner.taken, Ordering::Relaxed);
-        self.waiting.store(bodies, Ordering::Relaxed);
+        let [bodies, small, frames] = inner.waiting;
+        self.taken.store(inner.taken.iter().sum(), Ordering::Relaxed);
+        self.waiting.store(bodies + small, Ordering::Relaxed);
         self.frames_waiting.store(frames, Ordering::Relaxed);
     }
 
@@ -367,8 +385,23 @@ impl Inner {
 
     /// Whether nobody waits who may be served before.
     fn is_next(&self, kind: Kind) -> bool {
-        let [bodies, frames] = self.waiting;
-        bodies == 0 && (kind == Kind::Body || frames == 0)
+        self.waiting[kind as usize] == 0
+    }
+
+    /// Of which kinds some room will be given back: a connection that holds it does not wait, or waits for room of such a kind.
+    fn goes_on(&self) -> [bool; KINDS.len()] {
+        let mut goes_on = KINDS.map(|kind| {
+            let waiting: u64 = self.held_waiting.iter().map(|held| held[kind as usize]).sum();
+            self.taken[kind as usize] > waiting
+        });
+        for _ in KINDS {
+            goes_on = KINDS.map(|kind| {
+                let mut lines = self.held_waiting.iter().zip(goes_on);
+                let by_others = lines.any(|(held, goes_on)| goes_on && held[kind as usize] > 0);
+                goes_on[kind as usize] || by_others
+            });
+        }
+        goes_on
     }
 
     /// Whether some wait who would be helped by room of this user.
@@ -378,28 +411,18 @@ impl Inner {
         })
     }
 
-    /// Whether there is room for so many bytes. Where there is no body there is for any: those that hold room for the
-    /// frame that their header came in wait for that for their body.
+    /// Whether there is room for so many bytes. Where there is nothing there is room for any.
     fn judge(&self, name: &str, kind: Kind, wants: u64, bounds: Bounds) -> Verdict {
-        let taken = self.taken.saturating_add(wants);
-        let (all, of_kind, is_alone) = match kind {
-            Kind::Body => (bounds.all, taken, self.taken == self.frames),
-            Kind::Frame => {
-                if self.taken > 0 && taken > bounds.all {
-                    return Verdict::NoRoom;
-                }
-                (bounds.all / FRAMES, self.frames.saturating_add(wants), self.frames == 0)
-            }
-        };
-        if is_alone {
+        let at = kind as usize;
+        if self.taken[at] == 0 {
             return Verdict::Fits;
         }
-        let left = all.checked_sub(of_kind);
-        match self.users.get(name).filter(|user| bounds.has_shares && user.held[kind as usize] > 0)
-        {
+        let all = if kind == Kind::Body { bounds.all } else { bounds.all / OTHERS };
+        let left = all.checked_sub(self.taken[at].saturating_add(wants));
+        match self.users.get(name).filter(|user| bounds.has_shares && user.held[at] > 0) {
             Some(user) => {
-                let share = if user.all_wait() { SHARE_IF_ALL_WAIT } else { SHARE };
-                let would_have = user.held[kind as usize].saturating_add(wants);
+                let share = if user.all_wait(kind) { SHARE_IF_ALL_WAIT } else { SHARE };
+                let would_have = user.held[at].saturating_add(wants);
                 let is_within = left.is_some_and(|left| would_have <= left.saturating_mul(share));
                 if is_within { Verdict::Fits } else { Verdict::OverShare }
             }
@@ -409,65 +432,54 @@ impl Inner {
     }
 
     /// The first that gets room. Nobody passes one for whom there is none, unless nobody goes on.
-    fn first(&self, bounds: Bounds, nobody_goes_on: bool) -> Option<(Place, Arc<str>, Kind)> {
-        for kind in KINDS {
-            for (&place, name) in &self.lines[kind as usize] {
-                let first =
-                    self.users.get(name).and_then(|user| user.waiting[kind as usize].front());
-                let Some(waiter) = first else { continue };
-                match self.judge(name, kind, waiter.wants, bounds) {
-                    Verdict::Fits => return Some((place, Arc::clone(name), kind)),
-                    Verdict::NoRoom if !nobody_goes_on => return None,
-                    Verdict::NoRoom | Verdict::OverShare => {}
-                }
+    fn first(&self, kind: Kind, bounds: Bounds, nobody_goes_on: bool) -> Option<(Place, Arc<str>)> {
+        for (&place, name) in &self.lines[kind as usize] {
+            let first = self.users.get(name).and_then(|user| user.waiting[kind as usize].front());
+            let Some(waiter) = first else { continue };
+            match self.judge(name, kind, waiter.wants, bounds) {
+                Verdict::Fits => return Some((place, Arc::clone(name))),
+                Verdict::NoRoom if !nobody_goes_on => return None,
+                Verdict::NoRoom | Verdict::OverShare => {}
             }
         }
         None
     }
 
-    /// Who came last of those that hold room and wait; for frames rather than for bodies.
-    fn last_with_room(&self) -> Option<(Arc<str>, Kind, usize)> {
-        KINDS.into_iter().rev().find_map(|kind| {
-            let users = self.lines[kind as usize].values();
+    /// Who came last of those that hold room of this kind and wait, and in which line; for frames rather than for bodies.
+    fn last_with_room(&self, kind: Kind) -> Option<(Arc<str>, Kind, usize)> {
+        KINDS.into_iter().rev().find_map(|line| {
+            let users = self.lines[line as usize].values();
             let last = users.filter_map(|name| {
-                let waiting = &self.users.get(name)?.waiting[kind as usize];
-                let at = waiting.iter().rposition(|waiter| waiter.holds > 0)?;
+                let waiting = &self.users.get(name)?.waiting[line as usize];
+                let at = waiting.iter().rposition(|waiter| waiter.holds[kind as usize] > 0)?;
                 Some((waiting.get(at)?.place, name, at))
             });
-            last.max_by_key(|(place, ..)| *place).map(|(_, name, at)| (Arc::clone(name), kind, at))
+            last.max_by_key(|(place, ..)| *place).map(|(_, name, at)| (Arc::clone(name), line, at))
         })
     }
 
     fn take(&mut self, name: &Arc<str>, kind: Kind, bytes: u64) {
-        self.taken = self.taken.saturating_add(bytes);
-        if kind == Kind::Frame {
-            self.frames = self.frames.saturating_add(bytes);
-        }
         let user = self.users.entry(Arc::clone(name)).or_default();
-        let held = &mut user.held[kind as usize];
-        *held = held.saturating_add(bytes);
+        for all in [&mut self.taken, &mut user.held] {
+            all[kind as usize] = all[kind as usize].saturating_add(bytes);
+        }
     }
 
     fn free(&mut self, name: &str, kind: Kind, bytes: u64) {
-        self.taken = self.taken.saturating_sub(bytes);
-        if kind == Kind::Frame {
-            self.frames = self.frames.saturating_sub(bytes);
-        }
-        self.frames = self.frames.min(self.taken);
-        if let Some(user) = self.users.get_mut(name) {
-            let held = &mut user.held[kind as usize];
-            *held = held.saturating_sub(bytes);
+        let user = self.users.get_mut(name);
+        for all in [Some(&mut self.taken), user.map(|user| &mut user.held)].into_iter().flatten() {
+            all[kind as usize] = all[kind as usize].saturating_sub(bytes);
         }
         self.forget_idle(name);
     }
 
     fn line_up(&mut self, name: &Arc<str>, kind: Kind, mut waiter: Waiter) {
         let kind = kind as usize;
-        self.held_waiting += waiter.holds;
+        add(&mut self.held_waiting[kind], waiter.holds);
         self.waiting[kind] += 1;
         self.came += 1;
         let user = self.users.entry(Arc::clone(name)).or_default();
-        user.held_waiting += waiter.holds;
+        add(&mut user.held_waiting, waiter.holds);
         let round = self.rounds[kind];
         let turn = user.waiting[kind].back().map_or(round, |last| round.max(last.place.0 + 1));
         waiter.place = (turn, self.came);
@@ -486,8 +498,8 @@ impl Inner {
         let kind = kind as usize;
         let user = self.users.get_mut(name)?;
         let waiter = user.waiting[kind].remove(at)?;
-        self.held_waiting -= waiter.holds;
-        user.held_waiting -= waiter.holds;
+        subtract(&mut self.held_waiting[kind], waiter.holds);
+        subtract(&mut user.held_waiting, waiter.holds);
         self.waiting[kind] -= 1;
         if at == 0
             && let Some(key) = self.lines[kind].remove(&waiter.place)
@@ -500,15 +512,22 @@ impl Inner {
 }
 
 impl User {
-    /// Whether none of its connections with room goes on.
-    fn all_wait(&self) -> bool {
-        let held: u64 = self.held.iter().sum();
-        held <= self.held_waiting
+    /// Whether none of its connections with room of this kind goes on.
+    fn all_wait(&self, kind: Kind) -> bool {
+        self.held[kind as usize] <= self.held_waiting[kind as usize]
     }
 
     fn is_idle(&self) -> bool {
-        self.held == [0; 2] && self.waiting.iter().all(VecDeque::is_empty)
+        self.held == Kinds::default() && self.waiting.iter().all(VecDeque::is_empty)
     }
+}
+
+fn add(to: &mut Kinds, more: Kinds) {
+    to.iter_mut().zip(more).for_each(|(it, more)| *it += more);
+}
+
+fn subtract(from: &mut Kinds, less: Kinds) {
+    from.iter_mut().zip(less).for_each(|(it, less)| *it -= less);
 }
 
 #[cfg(test)]

@@ -4,6 +4,9 @@
 //! room ([`BodyRoom`](leveret_broker::bodies::BodyRoom)). A connection that waits for room is not read. A connection that has
 //! room is read, alarm or not, until no body is unfinished.
 //!
+//! Bodies of a connection that are small together have room of their own. With the body that makes them large all of them move to
+//! the room for large ones, and stay there until the connection has none.
+//!
 //! A frame that is needed whole claims its length, too, once its header has come without all of the rest: every client that
 //! may log in may send one. If the frame was the header of a body, it keeps its room until the body has its own. So the
 //! connections that wait for a body's room hold little without room.
@@ -17,7 +20,7 @@
 //! has ended meanwhile: what it publishes waits for the end of the alarm, so it cannot be committed, and what it keeps may be
 //! what keeps the alarm up.
 
-use leveret_broker::bodies::{BodyRoom, Kind, Question, RoomAnswer};
+use leveret_broker::bodies::{BodyRoom, KINDS, Kind, Kinds, Question, RoomAnswer};
 use leveret_queue::Time;
 
 use crate::channel::content::Stake;
@@ -34,9 +37,6 @@ const LEAST_PER_S_IF_AWAITED: u64 = 16 << 10;
 /// A body whose room others wait for ends within so many looks, however long it is.
 const LOOKS_IF_AWAITED: u64 = 10;
 
-/// What room is needed for, in the order in which it is asked for.
-const KINDS: [Kind; 2] = [Kind::Body, Kind::Frame];
-
 /// What belongs to the connection of all this.
 #[derive(Debug, Default)]
 pub(crate) struct Unfinished {
@@ -49,7 +49,7 @@ pub(crate) struct Unfinished {
     /// Bytes of that part.
     frame_part: u64,
     /// Room that the connection has, by [`Kind`].
-    granted: [u64; 2],
+    granted: Kinds,
     /// Room that it stands in line for, and is not read meanwhile.
     asked: u64,
     asked_for: Kind,
@@ -132,10 +132,17 @@ impl Unfinished {
     /// Room that it should have.
     fn needs(&self, kind: Kind, room: &BodyRoom) -> u64 {
         let claimed = match kind {
-            Kind::Body => self.stake.claimed,
             Kind::Frame => self.frame,
+            Kind::Small if self.is_small(room) => self.stake.claimed,
+            Kind::Body if !self.is_small(room) => self.stake.claimed,
+            Kind::Body | Kind::Small => 0,
         };
         if claimed > room.free() { claimed } else { 0 }
+    }
+
+    /// Whether the bodies have, or are to have, room of the small ones.
+    fn is_small(&self, room: &BodyRoom) -> bool {
+        self.granted[Kind::Body as usize] == 0 && self.stake.claimed <= room.small()
     }
 
     /// Room that it should have and has not.
@@ -228,7 +235,7 @@ impl Session {
             return;
         }
         let (unfinished, room) = (&mut core.unfinished, &core.settings.bodies);
-        if unfinished.contents > 1 && unfinished.needs(Kind::Body, room) > room.connection_limit() {
+        if unfinished.contents > 1 && unfinished.stake.claimed > room.connection_limit() {
             return self.no_room(cx);
         }
         let wants = unfinished.lacks(kind, room);
@@ -237,7 +244,7 @@ impl Session {
             connection: core.id,
             number: unfinished.asks,
             user: &core.identity.user,
-            holds: unfinished.has_room(),
+            holds: unfinished.granted,
         };
         match room.ask(question, kind, wants, cx.outbox) {
             RoomAnswer::Granted => {

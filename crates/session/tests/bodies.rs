@@ -366,6 +366,51 @@ fn bodies_one_after_the_other() {
     assert_eq!(node.settings.bodies.taken(), 0);
 }
 
+/// A user whose long bodies stand still, and a long body of another one that finds no room: neither keeps small bodies of others
+/// waiting, and who grows beyond them waits with all that it has.
+#[test]
+fn small_bodies_wait_for_no_long_one() {
+    let mut node = Node::new();
+    add_none(&mut node);
+    node.topology.set_permissions("none", "/", ".*", ".*", ".*").unwrap();
+    node.settings.bodies.set_watermark(16 << 20);
+    let room = std::sync::Arc::clone(&node.settings.bodies);
+    let (honest, other, both) = (node.client(), node.client(), node.client());
+    node.declare(honest, "q");
+    node.open(both, 2);
+    let (first, _) = cut(1, "", MIB, 1000);
+    let still: Vec<usize> = (0..8).map(|_| connect_none(&mut node)).collect();
+    for &link in &still {
+        node.bytes(link, &first);
+    }
+    assert_eq!((room.taken() / MIB as u64, room.waiting()), (3, 5));
+    let (long, rest_of_long) = cut(1, "", 3 * MIB, 1000);
+    node.bytes(other, &long);
+    assert_eq!(room.waiting(), 6);
+    let (small, rest) = cut(1, "", 60_000, 1000);
+    for count in 1..4 {
+        for part in [&small, &rest] {
+            assert_eq!(node.bytes(honest, part), "");
+        }
+        assert_eq!(ready(&mut node, honest), format!("1 queue.declare-ok q {count} 0"));
+    }
+    // Small, and not any more with a second body.
+    let [(first, rest), (second, rest_of_second)] = [1, 2].map(|it| cut(it, "", 60_000, 0));
+    assert_eq!(node.bytes(both, &first), "");
+    assert_eq!(room.waiting(), 6);
+    assert_eq!(node.bytes(both, &second), "");
+    assert_eq!(room.waiting(), 7);
+    for link in still {
+        node.drop_link(link);
+    }
+    assert_eq!(room.waiting(), 0);
+    for (link, rest) in [(other, rest_of_long), (both, rest), (both, rest_of_second)] {
+        node.bytes(link, &rest);
+    }
+    assert_eq!(ready(&mut node, honest), "1 queue.declare-ok q 6 0");
+    assert_eq!((room.taken(), room.waiting(), held(&node)), (0, 0, 0));
+}
+
 /// A publish whose headers are so long.
 fn with_headers(headers: usize, size: usize) -> Vec<u8> {
     let mut table = Table::default();

@@ -26,7 +26,7 @@ impl Talk {
 
     fn ask_as(&mut self, (who, user): (u64, &str), holds: u64, wants: u64) -> RoomAnswer {
         self.users.insert(who, user.into());
-        let question = Question { connection: ConnectionId::new(who), number: 0, user, holds };
+        let question = Question { connection: ConnectionId::new(who), number: 0, user, holds: [holds, 0, 0] };
         self.room.ask(question, Kind::Body, wants, &mut self.outbox)
     }
 
@@ -42,7 +42,8 @@ impl Talk {
 
     fn ask_for_frame(&mut self, (who, user): (u64, &str), wants: u64) -> RoomAnswer {
         self.users.insert(who, user.into());
-        let question = Question { connection: ConnectionId::new(who), number: 0, user, holds: 0 };
+        let holds = Kinds::default();
+        let question = Question { connection: ConnectionId::new(who), number: 0, user, holds };
         self.room.ask(question, Kind::Frame, wants, &mut self.outbox)
     }
 
@@ -82,7 +83,7 @@ fn users_have_shares() {
         }
     }
     assert_eq!((stalled, talk.room.waiting()), (66, 27), "a user alone has all of the limit");
-    assert!(talk.room.is_awaited("still", [2, 0]), "by its own");
+    assert!(talk.room.is_awaited("still", [2, 0, 0]), "by its own");
     for who in 100..200 {
         if talk.ask_as((who, "other"), 0, 2) == RoomAnswer::Granted || talk.told() == [(who, true)]
         {
@@ -92,7 +93,7 @@ fn users_have_shares() {
     assert_eq!(of_one, 22);
     assert_eq!(talk.ask_as((300, "third"), 0, 12), RoomAnswer::Waits);
     assert_eq!(talk.told(), [(300, true)], "it passes those who wait for their own");
-    assert!(!talk.room.is_awaited("third", [12, 0]), "nobody waits but for its own share");
+    assert!(!talk.room.is_awaited("third", [12, 0, 0]), "nobody waits but for its own share");
     talk.give_back(300, 12);
     assert_eq!(talk.told(), []);
     for next in 111..115 {
@@ -102,7 +103,7 @@ fn users_have_shares() {
         assert_eq!(talk.users[&told[0].0], "other");
     }
     assert_eq!(talk.ask_as((400, "fourth"), 0, 34), RoomAnswer::Waits);
-    assert!(talk.room.is_awaited("still", [2, 0]));
+    assert!(talk.room.is_awaited("still", [2, 0, 0]));
     for _ in 0..33 {
         talk.give_back(0, 2);
     }
@@ -248,26 +249,50 @@ fn who_is_refused_and_gone_takes_nothing_from_others() {
     assert_eq!((talk.room.taken(), talk.room.waiting()), (0, 0));
 }
 
-/// Frames have a quarter of the room, whoever waits, and bodies do not wait for them.
+/// Frames have room of their own, whoever waits: neither do bodies wait for them nor they for bodies.
 #[test]
 fn frames_have_a_part() {
     let mut talk = Talk::new();
     assert_eq!(talk.ask_for_frame((1, "a"), 20), RoomAnswer::Granted);
     assert_eq!(talk.ask_for_frame((2, "a"), 20), RoomAnswer::Waits);
     assert_eq!((talk.room.waiting(), talk.room.frames_waiting()), (0, 1));
-    assert_eq!(talk.ask(3, 0, 80), RoomAnswer::Granted);
+    assert_eq!(talk.ask(3, 0, 100), RoomAnswer::Granted);
     assert_eq!(talk.ask(4, 0, 10), RoomAnswer::Waits);
     assert_eq!((talk.room.waiting(), talk.room.frames_waiting()), (1, 1));
-    talk.give_back(3, 80);
-    assert_eq!(talk.told(), [(4, true)]);
     talk.give_back_frame(1, 20);
-    assert_eq!(talk.told(), [(2, true)]);
+    assert_eq!(talk.told(), [(2, true)], "it waits for no body");
+    talk.give_back(3, 100);
+    assert_eq!(talk.told(), [(4, true)]);
     assert_eq!(talk.ask_for_frame((5, "b"), 1000), RoomAnswer::Waits);
     talk.give_back_frame(2, 20);
-    talk.give_back(4, 10);
     assert_eq!(talk.told(), [(5, true)], "alone");
+    talk.give_back(4, 10);
     talk.give_back_frame(5, 1000);
     assert_eq!((talk.room.taken(), talk.room.frames_waiting()), (0, 0));
+}
+
+/// However full the room is of long bodies that stand still, and whoever waits for it: little ones come through.
+#[test]
+fn small_bodies_have_a_part() {
+    let mut talk = Talk::new();
+    let mut ask = |who: u64, user: &str, kind, wants| {
+        let connection = ConnectionId::new(who);
+        let question = Question { connection, number: 0, user, holds: Kinds::default() };
+        talk.room.ask(question, kind, wants, &mut talk.outbox)
+    };
+    assert_eq!(ask(1, "still", Kind::Body, 66), RoomAnswer::Granted);
+    assert_eq!(ask(2, "long", Kind::Body, 40), RoomAnswer::Waits, "no room for so long a body");
+    assert_eq!(ask(3, "long", Kind::Small, 1), RoomAnswer::Granted);
+    for who in 10..60 {
+        ask(who, "still", Kind::Small, 1);
+    }
+    for who in 60..66 {
+        ask(who, "other", Kind::Small, 1);
+    }
+    assert_eq!(talk.room.taken(), 66 + 1 + 16 + 5);
+    assert!(talk.room.is_awaited("still", [66, 0, 0]));
+    assert!(talk.room.is_awaited("still", [0, 1, 0]), "by its own");
+    assert!(!talk.room.is_awaited("third", [0, 0, 1]));
 }
 
 /// A user's frames that stand still leave a third of the part to those of others.
@@ -409,5 +434,84 @@ fn nobody_waits_for_ever() {
             all.iter().all(|&(holds, asked, left)| holds + asked + left == 0),
             "{seed}: {all:?}"
         );
+    }
+}
+
+/// Random connections with bodies, small ones and frames, and few users: some hold one kind and wait for another, and each ends
+/// what it begins or is refused.
+#[test]
+fn nobody_waits_for_another_kind_for_ever() {
+    #[derive(Clone, Default, Debug)]
+    struct One {
+        holds: Kinds,
+        asked: Option<(Kind, u64)>,
+        left: u64,
+    }
+    for seed in 0..200_u64 {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut random = move |below: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state % below
+        };
+        let mut talk = Talk::new();
+        let mut all = vec![One { left: 20, ..One::default() }; 12];
+        let users = 1 + seed % 3;
+        for _ in 0..40_000 {
+            let who = random(12);
+            let user = (who % users).to_string();
+            let one = &mut all[who as usize];
+            if one.asked.is_some() {
+                continue;
+            }
+            if one.left > 0 && random(2) == 0 {
+                one.left -= 1;
+                let kind = KINDS[random(3) as usize];
+                let [body, small, _] = one.holds;
+                let (kind, wants) = match kind {
+                    // What was small moves with it.
+                    Kind::Body => (kind, (1 + random(30)).min(33 - (body + small).min(32)) + small),
+                    Kind::Small if body > 0 => (Kind::Body, 1 + random(4)),
+                    Kind::Small => (kind, 1 + random(4)),
+                    Kind::Frame => (kind, 1 + random(12)),
+                };
+                let connection = ConnectionId::new(who);
+                let question = Question { connection, number: 0, user: &user, holds: one.holds };
+                match talk.room.ask(question, kind, wants, &mut talk.outbox) {
+                    RoomAnswer::Granted => one.holds[kind as usize] += wants,
+                    RoomAnswer::Waits => one.asked = Some((kind, wants)),
+                }
+            } else if let Some(&kind) = KINDS.iter().find(|&&it| one.holds[it as usize] > 0) {
+                let held = &mut one.holds[kind as usize];
+                let bytes = if random(2) == 0 { *held } else { 1 + random(*held) };
+                *held -= bytes;
+                talk.room.give_back(&user, kind, bytes, &mut talk.outbox);
+            }
+            let mut told = talk.told();
+            while let Some((who, is_granted)) = told.pop() {
+                let one = &mut all[who as usize];
+                let (kind, wants) = one.asked.take().expect("it asked");
+                one.holds[kind as usize] += wants;
+                if !is_granted {
+                    let user = (who % users).to_string();
+                    for kind in KINDS {
+                        let bytes = std::mem::take(&mut one.holds[kind as usize]);
+                        talk.room.give_back(&user, kind, bytes, &mut talk.outbox);
+                    }
+                }
+                told.extend(talk.told());
+            }
+            let taken: u64 = all.iter().flat_map(|one| one.holds).sum();
+            assert_eq!(taken, talk.room.taken(), "seed {seed}");
+            assert!(taken <= 150, "seed {seed}: {taken}");
+            let goes_on = |one: &One| one.asked.is_none() && one.holds != Kinds::default();
+            let waits = all.iter().any(|one| one.asked.is_some());
+            assert!(!waits || all.iter().any(goes_on), "seed {seed}: {all:?}");
+            if all.iter().all(|one| one.left == 0 && one.holds == Kinds::default()) {
+                break;
+            }
+        }
+        assert!(all.iter().all(|one| one.left == 0 && one.asked.is_none()), "{seed}: {all:?}");
     }
 }

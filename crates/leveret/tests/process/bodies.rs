@@ -177,8 +177,16 @@ fn what_one_user_stalls_keeps_no_other_waiting() {
         raw.send(&bytes);
         raw.expect("basic.ack");
     }
+    // A body that is too long for what they left keeps only long ones waiting.
+    let mut long = Raw::login(&broker);
+    long.send(&publish_bytes("amq.fanout", "", 8 * MIB as usize)[..200_000]);
+    let small = publish_bytes("amq.fanout", "", 100_000);
+    for _ in 0..20 {
+        raw.send(&small);
+        raw.expect("basic.ack");
+    }
     let took = from.elapsed();
     assert!(took < Duration::from_secs(10), "{took:?}");
-    assert_eq!(broker.json(&["status"])["totals"]["connection_count"], 61);
-    drop(still);
+    assert_eq!(broker.json(&["status"])["totals"]["connection_count"], 62);
+    drop((still, long));
 }
