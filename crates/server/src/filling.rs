@@ -2,6 +2,8 @@
 //!
 //! Each shard is filled by a thread of its own, which holds the shard's lock. No shard has a turn before all are filled, so
 //! letters wait in their inboxes: see `docs/decisions/0045-logins-before-queues.md`.
+//! They count as what the shard holds, so that the memory alarm stops publishers: a connection pauses after its letter, and another
+//! one may come.
 
 use std::io;
 use std::sync::Arc;

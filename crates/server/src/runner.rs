@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use leveret_amqp::outbuf::OutBuf;
 use leveret_broker::flow::{AlarmChange, INBOX_LETTERS_MAX};
-use leveret_broker::message::{ConnectionId, Outbox, ToMeta, ToSession, ToShard};
+use leveret_broker::message::{ConnectionId, Outbox, Publish, ToMeta, ToSession, ToShard};
 use leveret_broker::return_undelivered;
 use leveret_topology::{Event, GroupId};
 use tokio::sync::Notify;
@@ -27,6 +27,7 @@ use crate::connection::{Connection, Letter, Next, Workplace};
 use crate::events;
 use crate::node::{Node, Recipient};
 use crate::pressure::Pressure;
+use crate::reading::READ_MIN;
 use crate::watchdog::{Beat, Doing};
 
 /// Turns a thread runs before it looks at its sockets and timers, or at its disk, again.
@@ -146,6 +147,19 @@ fn who_publishes(letter: &ToShard) -> Option<ConnectionId> {
         }
         _ => None,
     }
+}
+
+/// Bytes that a letter keeps while it waits for a shard whose queues are being filled. Messages keep the block that they were
+/// read into.
+fn waiting_bytes(letter: &ToShard) -> u64 {
+    let (ToShard::Publish { messages, .. }
+    | ToShard::Commit { messages, .. }
+    | ToShard::Prepare { messages, .. }) = letter
+    else {
+        return size_of::<ToShard>() as u64;
+    };
+    let bytes = messages.iter().map(|it| it.message.len() + size_of::<Publish>() as u64);
+    bytes.sum::<u64>() + READ_MIN as u64
 }
 
 /// How long a thread has nothing to do before it gives memory back.
@@ -444,6 +458,8 @@ impl Runner {
         self.count_idle();
         if held != held_before {
             node.count_held_by_connections(held_before, held);
+        }
+        if held != held_before || !node.is_filled() {
             self.check_alarm();
         }
         if connection.is_done() {
@@ -529,9 +545,14 @@ impl Runner {
             node.failed.notify_one();
         }
         let mut crowded = Vec::new();
+        let is_filled = node.is_filled();
         for (group, letter) in outbox.shards.drain(..) {
             let Some(shard) = node.shards.get(group.index()) else { continue };
             let from = who_publishes(&letter);
+            if !is_filled {
+                // Its first turn counts what it has then.
+                shard.held_bytes.fetch_add(waiting_bytes(&letter), Ordering::Relaxed);
+            }
             let (is_ours, waiting) = shard.actor.post_counted(letter);
             if is_ours {
                 due.push_back(Due::Shard(group.index()));

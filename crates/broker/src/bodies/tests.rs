@@ -26,7 +26,8 @@ impl Talk {
 
     fn ask_as(&mut self, (who, user): (u64, &str), holds: u64, wants: u64) -> RoomAnswer {
         self.users.insert(who, user.into());
-        let question = Question { connection: ConnectionId::new(who), number: 0, user, holds: [holds, 0, 0] };
+        let question =
+            Question { connection: ConnectionId::new(who), number: 0, user, holds: [holds, 0, 0] };
         self.room.ask(question, Kind::Body, wants, &mut self.outbox)
     }
 

@@ -8,6 +8,7 @@ use leveret_client::{Event, Got, QueueDeclare};
 use rustix::process::Signal;
 
 use crate::broker::{Broker, Down, PATIENCE, wait_for_ack, wait_until};
+use crate::raw::{Raw, publish_bytes};
 use crate::restart::{durable, pairs, persistent, store, take_all};
 use crate::shim::Shim;
 
@@ -191,6 +192,30 @@ fn what_waits_for_the_queues_is_bounded() {
         }
     }
     broker.assert_quiet();
+}
+
+/// Who publishes and goes, over and over, leaves no more than memory may have: what waits counts.
+#[test]
+fn what_clients_leave_for_the_queues_counts() {
+    let shim = Shim::new();
+    let broker = shim.filling(with_ten(Broker::kill));
+    broker.told(&["set_vm_memory_high_watermark", "absolute", "40MB"]);
+    let before = broker.own_memory();
+    let bytes = publish_bytes("", "old", 1 << 20);
+    let is_calm = || broker.json(&["status"])["alarms"].as_array().is_some_and(Vec::is_empty);
+    let mut left = 0;
+    while is_calm() {
+        left += 1;
+        assert!(left < 100, "no alarm");
+        Raw::login(&broker).send(&bytes);
+    }
+    assert!(left > 10, "{left}");
+    let grown = broker.own_memory().saturating_sub(before);
+    assert!(grown < 80 << 20, "{grown} bytes more");
+    shim.set("");
+    broker.log.wait_for("is ready");
+    broker.told(&["purge_queue", "old"]);
+    wait_until(PATIENCE, "the alarm is over", is_calm);
 }
 
 /// A client that waits for its queue hears the broker's heartbeats, and its own are heard.
