@@ -1,6 +1,6 @@
 //! Who changes names, and from where: what events say of it.
 
-use std::net::SocketAddr;
+use core::net::SocketAddr;
 
 use crate::event::{Event, connection_pid};
 
