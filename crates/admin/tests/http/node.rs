@@ -69,6 +69,8 @@ impl Node {
             leveret_server::serve::run(options, open, || {}).unwrap();
         });
         let (inner, stop, (amqp, http, prometheus)) = opened.recv_timeout(PATIENCE).unwrap();
+        // Ports open before that, and much answers 503 until then.
+        wait_until("its queues are filled", || inner.is_filled());
         Self { amqp, http, prometheus, inner, stop, thread: Some(thread), _dir: dir }
     }
 
